@@ -1,0 +1,171 @@
+/* AArch64, AAPCS64: Linux, macOS, the BSDs.
+ *
+ * A suspended context is its stack pointer, which points at
+ *
+ *      0  x19 .. x28, x29 (frame pointer), x30 (the address to return to)
+ *     96  d8 .. d15
+ *    160  fpcr
+ *
+ * That is all the ABI makes a called function keep; x18 is the platform's
+ * and is not touched.  The switch returns by `ret`, for the return-address
+ * prediction and because `ret` needs no landing pad under branch target
+ * identification.  The signal mask is not switched.
+ */
+#include "context/sanitizers.h"
+
+#if defined(__aarch64__) && !defined(_WIN32) && \
+    !defined(PYFIBER_CONTEXT_UCONTEXT)
+
+#if defined(__APPLE__)
+#define SYM(name) _##name
+#define HIDE(name) .private_extern _##name
+#define FUNCTION(name)
+#define END(name)
+#else
+#define SYM(name) name
+#define HIDE(name) .hidden name
+#define FUNCTION(name) .type name, %function
+#define END(name) .size name, . - name
+#endif
+
+/* Only the wrapper in context.c may call it when a sanitizer listens. */
+#if PF_WITH_ASAN || PF_WITH_TSAN
+#define SWITCH pf_context_jump
+#else
+#define SWITCH pf_context_switch
+#endif
+
+#define SYM_(name) SYM(name)
+#define HIDE_(name) HIDE(name)
+#define FUNCTION_(name) FUNCTION(name)
+#define END_(name) END(name)
+
+#define FRAME 176
+#define BTI_C hint #34
+
+    .text
+
+/* void SWITCH(pf_context *from, pf_context *to): handle is the first field */
+    .p2align 6
+    .globl SYM_(SWITCH)
+    HIDE_(SWITCH)
+    FUNCTION_(SWITCH)
+SYM_(SWITCH):
+    .cfi_startproc
+    BTI_C
+    sub sp, sp, #FRAME
+    .cfi_def_cfa_offset FRAME
+    stp x19, x20, [sp]
+    stp x21, x22, [sp, #16]
+    stp x23, x24, [sp, #32]
+    stp x25, x26, [sp, #48]
+    stp x27, x28, [sp, #64]
+    stp x29, x30, [sp, #80]
+    stp d8, d9, [sp, #96]
+    stp d10, d11, [sp, #112]
+    stp d12, d13, [sp, #128]
+    stp d14, d15, [sp, #144]
+    .cfi_offset x19, -176
+    .cfi_offset x20, -168
+    .cfi_offset x21, -160
+    .cfi_offset x22, -152
+    .cfi_offset x23, -144
+    .cfi_offset x24, -136
+    .cfi_offset x25, -128
+    .cfi_offset x26, -120
+    .cfi_offset x27, -112
+    .cfi_offset x28, -104
+    .cfi_offset x29, -96
+    .cfi_offset x30, -88
+    mrs x9, fpcr
+    str x9, [sp, #160]
+    mov x10, sp
+    str x10, [x0]
+    ldr x10, [x1]
+    mov sp, x10             /* here the stack changes; its shape does not */
+    ldr x10, [sp, #160]
+    ldp x19, x20, [sp]
+    ldp x21, x22, [sp, #16]
+    ldp x23, x24, [sp, #32]
+    ldp x25, x26, [sp, #48]
+    ldp x27, x28, [sp, #64]
+    ldp x29, x30, [sp, #80]
+    ldp d8, d9, [sp, #96]
+    ldp d10, d11, [sp, #112]
+    ldp d12, d13, [sp, #128]
+    ldp d14, d15, [sp, #144]
+    cmp x9, x10             /* writing fpcr drains the pipeline: only if */
+    b.eq 1f                 /* there is something to change */
+    msr fpcr, x10
+1:
+    add sp, sp, #FRAME
+    .cfi_def_cfa_offset 0
+    ret
+    .cfi_endproc
+    END_(SWITCH)
+
+/* The outermost frame of every context.  The return address is undefined in
+ * the caller, so debuggers and unwinders stop here; the nop keeps their
+ * "return address minus one" inside this function.  x19 holds the pf_start,
+ * x29 is 0. */
+    .p2align 4
+    FUNCTION(root)
+root:
+    .cfi_startproc
+    .cfi_undefined x30
+    nop
+.Lroot_entry:
+    mov x0, x19
+    mov x30, #0
+    bl SYM(pf_context_main)
+    brk #1
+    .cfi_endproc
+    END(root)
+
+/* void *pf_context_lay(char *top, pf_start *start) */
+    .p2align 4
+    .globl SYM(pf_context_lay)
+    HIDE(pf_context_lay)
+    FUNCTION(pf_context_lay)
+SYM(pf_context_lay):
+    .cfi_startproc
+    BTI_C
+    sub x0, x0, #FRAME
+    adr x9, .Lroot_entry
+    mrs x10, fpcr
+    stp x1, xzr, [x0]
+    stp xzr, xzr, [x0, #16]
+    stp xzr, xzr, [x0, #32]
+    stp xzr, xzr, [x0, #48]
+    stp xzr, xzr, [x0, #64]
+    stp xzr, x9, [x0, #80]
+    stp xzr, xzr, [x0, #96]
+    stp xzr, xzr, [x0, #112]
+    stp xzr, xzr, [x0, #128]
+    stp xzr, xzr, [x0, #144]
+    stp x10, xzr, [x0, #160]
+    ret
+    .cfi_endproc
+    END(pf_context_lay)
+
+#endif
+
+#if defined(__ELF__) && defined(__aarch64__)
+    .hidden pf_context_main
+    /* Branch targets are marked (bit 0).  Return addresses are not signed
+     * here and guarded control stacks are not switched: their bits are clear. */
+    .section .note.gnu.property, "a", %note
+    .p2align 3
+    .long 4                 /* name size */
+    .long 16                /* descriptor size */
+    .long 5                 /* NT_GNU_PROPERTY_TYPE_0 */
+    .asciz "GNU"
+    .long 0xc0000000        /* GNU_PROPERTY_AARCH64_FEATURE_1_AND */
+    .long 4
+    .long 1
+    .long 0
+#endif
+
+#if defined(__ELF__)
+    .section .note.GNU-stack, "", %progbits
+#endif

@@ -1,0 +1,198 @@
+/* What the backends share: beginning, ending, and the annotations that tell
+ * AddressSanitizer and ThreadSanitizer which stack the thread is on. */
+#include "context/backend.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if PF_WITH_ASAN
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+#if PF_WITH_TSAN
+#include <sanitizer/tsan_interface.h>
+#endif
+
+#if defined(PF_CONTEXT_PLAIN)
+
+/* Nobody has to be told: the assembly is the whole switch. */
+#define leave(from, to, dying) pf_context_switch(from, to)
+#define landed_first(self) ((void)(self))
+
+#else
+
+#if defined(__clang__) || defined(__GNUC__)
+#define NOT_INSTRUMENTED                                                      \
+    __attribute__((noinline, no_sanitize_address, no_sanitize_thread))
+#else
+#define NOT_INSTRUMENTED
+#endif
+
+#if PF_WITH_ASAN
+/* Who was left by the last switch of this thread.  AddressSanitizer tells
+ * the bounds of the stack left, which is how an adopted context learns its
+ * own: no system call knows them everywhere. */
+static _Thread_local pf_context *left;
+#endif
+
+/* The last act on a stack.  A dying context gives up its fake frames. */
+NOT_INSTRUMENTED static void
+leaving(pf_context *from, pf_context *to, bool dying)
+{
+#if PF_WITH_ASAN
+    left = from;
+    __sanitizer_start_switch_fiber(dying ? NULL : &from->asan_fake_stack,
+                                   to->asan_bottom, to->asan_size);
+#endif
+#if PF_WITH_TSAN
+    __tsan_switch_to_fiber(to->tsan_fiber, 0);
+#endif
+    (void)from, (void)to, (void)dying;
+}
+
+/* The first act on a stack; `fake` is NULL where there was none before. */
+NOT_INSTRUMENTED static void
+landed(void *fake)
+{
+#if PF_WITH_ASAN
+    __sanitizer_finish_switch_fiber(fake, &left->asan_bottom,
+                                    &left->asan_size);
+#endif
+    (void)fake;
+}
+
+NOT_INSTRUMENTED static void
+leave(pf_context *from, pf_context *to, bool dying)
+{
+    leaving(from, to, dying);
+    pf_context_jump(from, to);
+#if PF_WITH_ASAN
+    landed(from->asan_fake_stack);
+#else
+    landed(NULL);
+#endif
+}
+
+NOT_INSTRUMENTED static void
+landed_first(pf_context *self)
+{
+    landed(NULL);
+    (void)self;
+}
+
+NOT_INSTRUMENTED void
+pf_context_switch(pf_context *from, pf_context *to)
+{
+    leave(from, to, false);
+}
+
+#endif
+
+#if !defined(PF_CONTEXT_PLAIN)
+NOT_INSTRUMENTED
+#endif
+void
+pf_context_main(pf_start *start)
+{
+    pf_context *self = start->context;
+    landed_first(self);
+    pf_context *to = start->entry(start->arg);
+#if defined(PF_CONTEXT_WINFIBER)
+    pf_backend_ended(start);
+#endif
+    leave(self, to, true);
+#if !defined(PF_CONTEXT_WINFIBER)
+    abort(); /* somebody switched to a context that has ended */
+#endif
+}
+
+int
+pf_context_init(pf_context *context, pf_area *area, pf_entry entry, void *arg)
+{
+    const pf_start start = {entry, arg, context};
+#if PF_WITH_ASAN
+    /* Frames of the last context on this memory never returned. */
+    __asan_unpoison_memory_region(area->low, area->size);
+    context->asan_fake_stack = NULL;
+    context->asan_bottom = area->low;
+    context->asan_size = area->size;
+#endif
+    int error = pf_backend_init(context, area, &start);
+#if PF_WITH_TSAN
+    if (error == 0) {
+        context->tsan_fiber = __tsan_create_fiber(0);
+    }
+#endif
+    return error;
+}
+
+int
+pf_context_adopt(pf_context *context)
+{
+    memset(context, 0, sizeof *context);
+#if PF_WITH_TSAN
+    context->tsan_fiber = __tsan_get_current_fiber();
+#endif
+    return pf_backend_adopt(context);
+}
+
+void
+pf_context_forget(pf_context *context)
+{
+    pf_backend_forget(context);
+}
+
+void
+pf_context_finish(pf_context *context)
+{
+#if PF_WITH_TSAN
+    __tsan_destroy_fiber(context->tsan_fiber);
+    context->tsan_fiber = NULL;
+#endif
+    context->handle = NULL;
+}
+
+void
+pf_area_dispose(pf_area *area)
+{
+#if PF_WITH_ASAN
+    __asan_unpoison_memory_region(area->low, area->size);
+#endif
+    pf_backend_dispose(area);
+}
+
+#if defined(PF_CONTEXT_ASSEMBLY)
+
+/* The assembly needs nothing but a first frame on the new stack. */
+
+int
+pf_backend_init(pf_context *context, pf_area *area, const pf_start *start)
+{
+    uintptr_t end = (uintptr_t)(area->low + area->size);
+    pf_start *top = (pf_start *)((end - sizeof *top) & ~(uintptr_t)15);
+    *top = *start;
+    context->handle = pf_context_lay((char *)top, top);
+    return 0;
+}
+
+int
+pf_backend_adopt(pf_context *context)
+{
+    context->handle = NULL; /* written when it is left */
+    return 0;
+}
+
+void
+pf_backend_forget(pf_context *context)
+{
+    (void)context;
+}
+
+void
+pf_backend_dispose(pf_area *area)
+{
+    (void)area;
+}
+
+#endif

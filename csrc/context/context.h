@@ -1,0 +1,91 @@
+/* Leaving one C stack for another.
+ *
+ * The whole interface of this directory: nothing outside it knows how a stack
+ * is switched, and nothing inside it knows what a fiber is.  Four backends
+ * implement the same few functions; exactly one is compiled in:
+ *
+ *   x86_64_sysv.S    x86-64, System V ABI (Linux, macOS, BSD)
+ *   aarch64_aapcs.S  AArch64, AAPCS64 (Linux, macOS)
+ *   ucontext.c       every other POSIX system, and PYFIBER_CONTEXT=ucontext
+ *   winfiber.c       the Windows Fiber API
+ *
+ * context.c holds what they share: the first C function on a new stack and
+ * the annotations for AddressSanitizer and ThreadSanitizer.
+ */
+#ifndef PF_CONTEXT_H
+#define PF_CONTEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "context/sanitizers.h"
+
+#if defined(PYFIBER_CONTEXT_UCONTEXT)
+#define PF_CONTEXT_BACKEND "ucontext"
+#elif defined(_WIN32)
+#define PF_CONTEXT_WINFIBER 1
+#define PF_CONTEXT_BACKEND "winfiber"
+#elif defined(__x86_64__)
+#define PF_CONTEXT_ASSEMBLY 1
+#define PF_CONTEXT_BACKEND "x86_64-sysv"
+#elif defined(__aarch64__)
+#define PF_CONTEXT_ASSEMBLY 1
+#define PF_CONTEXT_BACKEND "aarch64-aapcs"
+#else
+#define PYFIBER_CONTEXT_UCONTEXT 1
+#define PF_CONTEXT_BACKEND "ucontext"
+#endif
+
+/* A suspended (or running) flow of control.  Invariants:
+ * - `handle` is meaningful only while the context is suspended (assembly: the
+ *   saved stack pointer), except for the backends that keep an object behind
+ *   it (ucontext: the ucontext_t on the stack; Windows: the fiber).
+ * - a context is entered by one thread only, the one that created it.
+ */
+typedef struct pf_context {
+    void *handle;
+#if PF_WITH_ASAN
+    void *asan_fake_stack;
+    const void *asan_bottom;
+    size_t asan_size;
+#endif
+#if PF_WITH_TSAN
+    void *tsan_fiber;
+#endif
+} pf_context;
+
+/* The memory a context runs on.  `os` belongs to the backend and stays with
+ * the memory while it is pooled (Windows: the operating system's fiber, whose
+ * stack replaces low/size; NULL elsewhere). */
+typedef struct pf_area {
+    char *low;   /* lowest usable byte; a guard lies below it */
+    size_t size; /* bytes from low to the end where the stack begins */
+    void *os;
+} pf_area;
+
+/* What a context runs.  It returns the context to go to when it is finished;
+ * it must not be left by longjmp or a C++ exception. */
+typedef pf_context *(*pf_entry)(void *arg);
+
+/* Make `context` ready to run entry(arg) on `area` at the first switch.
+ * 0, or -errno (only Windows can fail: the system makes the stack there). */
+int pf_context_init(pf_context *context, pf_area *area, pf_entry entry,
+                    void *arg);
+
+/* Take the calling thread's own stack as a context, so that it can be left
+ * and come back to.  0, or -errno.  Undone by pf_context_forget. */
+int pf_context_adopt(pf_context *context);
+void pf_context_forget(pf_context *context);
+
+/* Leave `from`, which must be the running one, for `to`.  Returns when
+ * somebody switches to `from` again. */
+void pf_context_switch(pf_context *from, pf_context *to);
+
+/* After a context's entry has returned and the thread has left it: release
+ * what the annotations hold.  The area may be given to a new context. */
+void pf_context_finish(pf_context *context);
+
+/* The area's memory is about to be unmapped or handed out raw. */
+void pf_area_dispose(pf_area *area);
+
+#endif

@@ -1,0 +1,84 @@
+/* POSIX systems without assembly here, and PYFIBER_CONTEXT=ucontext.
+ *
+ * Slow (swapcontext makes a system call for the signal mask, which therefore
+ * is switched here and nowhere else) but known to every such C library.  The
+ * ucontext_t lies on the stack it describes, so a context needs no memory
+ * elsewhere; only an adopted one is allocated.
+ */
+#if !defined(_GNU_SOURCE)
+#define _GNU_SOURCE
+#endif
+
+#include "context/backend.h"
+
+#if defined(PYFIBER_CONTEXT_UCONTEXT)
+
+#include <errno.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <ucontext.h>
+
+typedef struct root {
+    pf_start start;
+    ucontext_t registers;
+} root;
+
+/* makecontext passes ints only: a pointer comes in two halves. */
+static void
+begin(unsigned high, unsigned low)
+{
+    uintptr_t address = ((uintptr_t)high << 16 << 16) | low;
+    pf_context_main((pf_start *)address);
+}
+
+int
+pf_backend_init(pf_context *context, pf_area *area, const pf_start *start)
+{
+    uintptr_t end = (uintptr_t)(area->low + area->size);
+    root *top = (root *)((end - sizeof *top) & ~(uintptr_t)63);
+    top->start = *start;
+    ucontext_t *registers = &top->registers;
+    if (getcontext(registers) != 0) {
+        return -errno;
+    }
+    registers->uc_stack.ss_sp = area->low;
+    registers->uc_stack.ss_size = (size_t)((char *)top - area->low);
+    registers->uc_link = NULL;
+    uintptr_t address = (uintptr_t)&top->start;
+    makecontext(registers, (void (*)(void))begin, 2,
+                (unsigned)(address >> 16 >> 16), (unsigned)address);
+    context->handle = registers;
+    return 0;
+}
+
+int
+pf_backend_adopt(pf_context *context)
+{
+    context->handle = malloc(sizeof(ucontext_t));
+    return context->handle == NULL ? -ENOMEM : 0;
+}
+
+void
+pf_backend_forget(pf_context *context)
+{
+    free(context->handle);
+    context->handle = NULL;
+}
+
+void
+pf_backend_dispose(pf_area *area)
+{
+    (void)area;
+}
+
+void
+pf_context_jump(pf_context *from, pf_context *to)
+{
+    if (swapcontext(from->handle, to->handle) != 0) {
+        abort(); /* cannot happen: the stack was checked when it was made */
+    }
+}
+
+#else
+typedef int pf_not_used_here;
+#endif

@@ -1,0 +1,155 @@
+/* Windows: the system's own fibers.
+ *
+ * Anything else would have to imitate what the system keeps in the thread
+ * block (stack limits, exception chain, fiber-local storage).  The system
+ * makes the stack, too, so a fiber is kept with its area while that is
+ * pooled: its function runs one entry after another.
+ */
+#include "context/backend.h"
+
+#if defined(PF_CONTEXT_WINFIBER)
+
+#define WIN32_LEAN_AND_MEAN
+#include <windows.h>
+
+#include <errno.h>
+#include <stdlib.h>
+
+/* Behind area->os.  `busy` from the start of an entry to its end: a fiber
+ * abandoned in the middle cannot run another one. */
+typedef struct os_fiber {
+    void *fiber;
+    pf_area *area;
+    pf_start start;
+    bool busy;
+} os_fiber;
+
+#if defined(_MSC_VER)
+#define THREAD_LOCAL __declspec(thread)
+#else
+#define THREAD_LOCAL _Thread_local
+#endif
+
+/* A thread may be adopted several times over; only the conversion made by
+ * the first, if the thread was no fiber before, is undone by the last. */
+static THREAD_LOCAL unsigned adopted;
+static THREAD_LOCAL bool converted;
+
+/* Where this stack lies is known only on it. */
+static void
+measure(pf_area *area)
+{
+    ULONG_PTR low, high;
+    GetCurrentThreadStackLimits(&low, &high);
+    area->low = (char *)low;
+    area->size = (size_t)(high - low);
+}
+
+/* A fiber function that returned would end the thread. */
+static void CALLBACK
+fiber_main(void *arg)
+{
+    os_fiber *os = arg;
+    measure(os->area);
+    for (;;) {
+        os->busy = true;
+        pf_context_main(&os->start); /* comes back for the next entry */
+    }
+}
+
+static int
+make_fiber(pf_area *area)
+{
+    os_fiber *os = malloc(sizeof *os);
+    if (os == NULL) {
+        return -ENOMEM;
+    }
+    os->busy = false;
+    os->area = area;
+    os->fiber =
+        CreateFiberEx(0, area->size, FIBER_FLAG_FLOAT_SWITCH, fiber_main, os);
+    if (os->fiber == NULL) {
+        free(os);
+        return -ENOMEM;
+    }
+    area->os = os;
+    return 0;
+}
+
+int
+pf_backend_init(pf_context *context, pf_area *area, const pf_start *start)
+{
+    os_fiber *os = area->os;
+    if (os != NULL && os->busy) {
+        pf_backend_dispose(area);
+    }
+    if (area->os == NULL) {
+        int error = make_fiber(area);
+        if (error != 0) {
+            return error;
+        }
+    }
+    os = area->os;
+    os->start = *start;
+    context->handle = os->fiber;
+    return 0;
+}
+
+/* The entry is over: before the fiber is left for the last time. */
+void
+pf_backend_ended(pf_start *start)
+{
+    os_fiber *os = CONTAINING_RECORD(start, os_fiber, start);
+    os->busy = false;
+}
+
+int
+pf_backend_adopt(pf_context *context)
+{
+    if (IsThreadAFiber()) {
+        context->handle = GetCurrentFiber();
+    } else {
+        context->handle =
+            ConvertThreadToFiberEx(NULL, FIBER_FLAG_FLOAT_SWITCH);
+        if (context->handle == NULL) {
+            return -ENOMEM;
+        }
+        converted = true;
+    }
+    adopted++;
+    return 0;
+}
+
+void
+pf_backend_forget(pf_context *context)
+{
+    context->handle = NULL;
+    if (--adopted == 0 && converted) {
+        converted = false;
+        ConvertFiberToThread();
+    }
+}
+
+void
+pf_backend_dispose(pf_area *area)
+{
+    os_fiber *os = area->os;
+    if (os != NULL) {
+        DeleteFiber(os->fiber);
+        free(os);
+        area->os = NULL;
+    }
+}
+
+/* A thread that switches to the fiber it is on would be lost. */
+void
+pf_context_jump(pf_context *from, pf_context *to)
+{
+    if (from != to) {
+        SwitchToFiber(to->handle);
+    }
+}
+
+#else
+typedef int pf_not_used_here;
+#endif

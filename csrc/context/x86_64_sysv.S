@@ -1,0 +1,166 @@
+/* x86-64, System V ABI: Linux, macOS, the BSDs.
+ *
+ * A suspended context is its stack pointer, which points at
+ *
+ *      0  mxcsr (4 bytes), x87 control word (2)
+ *      8  r12, r13, r14, r15, rbx, rbp
+ *     56  the address to return to
+ *
+ * That is all the ABI makes a called function keep; the rest is the caller's
+ * to save.  The switch returns by `ret`, which keeps the processor's
+ * return-address prediction right; a resume by `jmp` makes every frame above
+ * mispredict.  The signal mask is not switched.
+ */
+#include "context/sanitizers.h"
+
+#if defined(__x86_64__) && !defined(_WIN32) && \
+    !defined(PYFIBER_CONTEXT_UCONTEXT)
+
+#if defined(__APPLE__)
+#define SYM(name) _##name
+#define HIDE(name) .private_extern _##name
+#define FUNCTION(name)
+#define END(name)
+#else
+#define SYM(name) name
+#define HIDE(name) .hidden name
+#define FUNCTION(name) .type name, @function
+#define END(name) .size name, . - name
+#endif
+
+/* Only the wrapper in context.c may call it when a sanitizer listens. */
+#if PF_WITH_ASAN || PF_WITH_TSAN
+#define SWITCH pf_context_jump
+#else
+#define SWITCH pf_context_switch
+#endif
+
+#define SYM_(name) SYM(name)
+#define HIDE_(name) HIDE(name)
+#define FUNCTION_(name) FUNCTION(name)
+#define END_(name) END(name)
+
+    .text
+
+/* void SWITCH(pf_context *from, pf_context *to): handle is the first field */
+    .p2align 6
+    .globl SYM_(SWITCH)
+    HIDE_(SWITCH)
+    FUNCTION_(SWITCH)
+SYM_(SWITCH):
+    .cfi_startproc
+    endbr64
+    pushq %rbp
+    .cfi_def_cfa_offset 16
+    .cfi_offset %rbp, -16
+    pushq %rbx
+    .cfi_def_cfa_offset 24
+    .cfi_offset %rbx, -24
+    pushq %r15
+    .cfi_def_cfa_offset 32
+    .cfi_offset %r15, -32
+    pushq %r14
+    .cfi_def_cfa_offset 40
+    .cfi_offset %r14, -40
+    pushq %r13
+    .cfi_def_cfa_offset 48
+    .cfi_offset %r13, -48
+    pushq %r12
+    .cfi_def_cfa_offset 56
+    .cfi_offset %r12, -56
+    subq $8, %rsp
+    .cfi_def_cfa_offset 64
+    stmxcsr (%rsp)
+    fnstcw 4(%rsp)
+    movq %rsp, (%rdi)
+    movq (%rsi), %rsp       /* here the stack changes; its shape does not */
+    fldcw 4(%rsp)
+    ldmxcsr (%rsp)
+    addq $8, %rsp
+    .cfi_def_cfa_offset 56
+    popq %r12
+    .cfi_def_cfa_offset 48
+    .cfi_restore %r12
+    popq %r13
+    .cfi_def_cfa_offset 40
+    .cfi_restore %r13
+    popq %r14
+    .cfi_def_cfa_offset 32
+    .cfi_restore %r14
+    popq %r15
+    .cfi_def_cfa_offset 24
+    .cfi_restore %r15
+    popq %rbx
+    .cfi_def_cfa_offset 16
+    .cfi_restore %rbx
+    popq %rbp
+    .cfi_def_cfa_offset 8
+    .cfi_restore %rbp
+    ret
+    .cfi_endproc
+    END_(SWITCH)
+
+/* The outermost frame of every context.  rip is undefined in the caller, so
+ * debuggers and unwinders stop here; the nop keeps their "return address
+ * minus one" inside this function.  rbx holds the pf_start; the stack is
+ * 16-byte aligned, so that the call leaves it as the ABI wants. */
+    .p2align 4
+    FUNCTION(root)
+root:
+    .cfi_startproc
+    .cfi_undefined rip
+    nop
+.Lroot_entry:
+    xorl %ebp, %ebp
+    movq %rbx, %rdi
+    call SYM(pf_context_main)
+    ud2
+    .cfi_endproc
+    END(root)
+
+/* void *pf_context_lay(char *top, pf_start *start) */
+    .p2align 4
+    .globl SYM(pf_context_lay)
+    HIDE(pf_context_lay)
+    FUNCTION(pf_context_lay)
+SYM(pf_context_lay):
+    .cfi_startproc
+    endbr64
+    leaq .Lroot_entry(%rip), %rax
+    xorl %ecx, %ecx
+    movq %rax, -8(%rdi)
+    movq %rcx, -16(%rdi)    /* rbp: no frame above */
+    movq %rsi, -24(%rdi)    /* rbx */
+    movq %rcx, -32(%rdi)
+    movq %rcx, -40(%rdi)
+    movq %rcx, -48(%rdi)
+    movq %rcx, -56(%rdi)
+    movq %rcx, -64(%rdi)
+    stmxcsr -64(%rdi)
+    fnstcw -60(%rdi)
+    leaq -64(%rdi), %rax
+    ret
+    .cfi_endproc
+    END(pf_context_lay)
+
+#endif
+
+#if defined(__ELF__) && defined(__x86_64__)
+    .hidden pf_context_main
+    /* Indirect branches are tracked (bit 0); shadow stacks are not switched,
+     * so their bit (1) stays clear and the loader turns them off. */
+    .section .note.gnu.property, "a", @note
+    .p2align 3
+    .long 4                 /* name size */
+    .long 16                /* descriptor size */
+    .long 5                 /* NT_GNU_PROPERTY_TYPE_0 */
+    .asciz "GNU"
+    .long 0xc0000002        /* GNU_PROPERTY_X86_FEATURE_1_AND */
+    .long 4
+    .long 1
+    .long 0
+#endif
+
+#if defined(__ELF__)
+    .section .note.GNU-stack, "", %progbits
+#endif

@@ -1,0 +1,120 @@
+/* The few atomic operations the engine needs, one set per kind of object:
+ *
+ *   pointers   pf_exchange, pf_cas_weak
+ *   uint8_t    pf_fetch_or, pf_take (exchange with 0)
+ *   size_t     pf_fetch_add, pf_fetch_sub
+ *   all        pf_load_relaxed, pf_load_acquire, pf_load, pf_store
+ *
+ * Where no order is named it is sequentially consistent: a producer pushes
+ * and then looks whether the loop sleeps, the loop says that it sleeps and
+ * then looks for messages, and each must see the other's store.
+ */
+#ifndef PF_ATOMICS_H
+#define PF_ATOMICS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#if !defined(PF_INTERLOCKED) && defined(_MSC_VER) &&                          \
+    defined(__STDC_NO_ATOMICS__)
+#define PF_INTERLOCKED 1
+#endif
+
+#if !defined(PF_INTERLOCKED)
+
+#include <stdatomic.h>
+
+#define PF_ATOMIC(T) _Atomic(T)
+#define pf_load_relaxed(p) atomic_load_explicit((p), memory_order_relaxed)
+#define pf_load_acquire(p) atomic_load_explicit((p), memory_order_acquire)
+#define pf_load(p) atomic_load(p)
+#define pf_store(p, value) atomic_store((p), (value))
+#define pf_exchange(p, value) atomic_exchange((p), (value))
+#define pf_cas_weak(p, expected, desired)                                     \
+    atomic_compare_exchange_weak((p), (expected), (desired))
+#define pf_fetch_or(p, bits) atomic_fetch_or((p), (uint8_t)(bits))
+#define pf_take(p) atomic_exchange((p), (uint8_t)0)
+#define pf_fetch_add(p, n) atomic_fetch_add((p), (size_t)(n))
+#define pf_fetch_sub(p, n) atomic_fetch_sub((p), (size_t)(n))
+
+#else /* 64-bit Windows with a compiler that has no C11 atomics */
+
+#include <intrin.h>
+
+#define PF_ATOMIC(T) T volatile
+#define pf_load_relaxed(p) (*(p))
+
+/* A volatile read is atomic but, on Arm, not ordered. */
+#if defined(_M_ARM64)
+#define pf_after_load() __dmb(0xb)
+#else
+#define pf_after_load() _ReadWriteBarrier()
+#endif
+
+static inline uint8_t
+pf_load_byte(const volatile uint8_t *p)
+{
+    uint8_t value = *p;
+    pf_after_load();
+    return value;
+}
+
+static inline size_t
+pf_load_size(const volatile size_t *p)
+{
+    size_t value = *p;
+    pf_after_load();
+    return value;
+}
+
+static inline void *
+pf_load_pointer(void *const volatile *p)
+{
+    void *value = *p;
+    pf_after_load();
+    return value;
+}
+
+/* The pointee decides; void * converts to every pointer in C. */
+/* clang-format off */
+#define pf_load(p)                                                            \
+    _Generic(*(p),                                                            \
+        uint8_t: pf_load_byte((const volatile uint8_t *)(p)),                 \
+        size_t: pf_load_size((const volatile size_t *)(p)),                   \
+        default: pf_load_pointer((void *const volatile *)(p)))
+#define pf_load_acquire(p) pf_load(p)
+
+#define pf_store(p, value)                                                    \
+    _Generic(*(p),                                                            \
+        uint8_t: (void)_InterlockedExchange8((volatile char *)(p),            \
+                                             (char)(value)),                  \
+        size_t: (void)_InterlockedExchange64((volatile __int64 *)(p),         \
+                                             (__int64)(value)))
+/* clang-format on */
+
+#define pf_exchange(p, value)                                                 \
+    _InterlockedExchangePointer((void *volatile *)(p), (value))
+
+static inline bool
+pf_cas_pointer(void *volatile *p, void **expected, void *desired)
+{
+    void *seen = _InterlockedCompareExchangePointer(p, desired, *expected);
+    bool same = seen == *expected;
+    *expected = seen;
+    return same;
+}
+#define pf_cas_weak(p, expected, desired)                                     \
+    pf_cas_pointer((void *volatile *)(p), (void **)(expected), (desired))
+
+#define pf_fetch_or(p, bits)                                                  \
+    ((uint8_t)_InterlockedOr8((volatile char *)(p), (char)(bits)))
+#define pf_take(p) ((uint8_t)_InterlockedExchange8((volatile char *)(p), 0))
+#define pf_fetch_add(p, n)                                                    \
+    ((size_t)_InterlockedExchangeAdd64((volatile __int64 *)(p), (__int64)(n)))
+#define pf_fetch_sub(p, n)                                                    \
+    ((size_t)_InterlockedExchangeAdd64((volatile __int64 *)(p), -(__int64)(n)))
+
+#endif
+
+#endif

@@ -1,0 +1,128 @@
+/* Guarded stacks, pooled.
+ *
+ * One pool serves one thread and one size, so it needs no lock.  Stacks are
+ * slots cut from slabs:
+ *
+ *   slot  [ guard | reserve | C stack, grows down <- | header | room -> ]
+ *                  low                               top
+ *
+ * The reserve is guarded, too, until the stack runs into it.  Then the fault
+ * handler (overflow.c) opens it and tells the host, which makes the next
+ * counted call fail: code that recurses too deep gets an exception while it
+ * still has a stack to handle it on.  Whoever finds the stack back above the
+ * reserve closes it again (pf_stack_close_reserve).
+ *
+ * `room` is memory above the stack for the host (the Python binding keeps the
+ * interpreter's first data-stack chunk there).  The header is placed so that
+ * the first C frames, the header and the first bytes of the room lie in one
+ * page: a parked fiber touches one page.  Successive slots shift it by a
+ * multiple of 128 bytes ("colouring") so that the hot lines of many fibers
+ * do not all compete for one cache set.
+ *
+ * The guard of slot n lies just above the room of slot n-1, so both are
+ * described by one page-table page.
+ *
+ * Free slots are reused last-in first-out.  What a slab's free slots are is
+ * kept outside the slots, so whole slabs can be given back to the system.
+ */
+#ifndef PF_STACK_H
+#define PF_STACK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "context/context.h"
+
+typedef struct pf_slab pf_slab;
+typedef struct pf_stack_pool pf_stack_pool;
+
+/* Lies on the stack's own first page while the stack is in use. */
+typedef struct pf_stack {
+    pf_area area;
+    pf_slab *slab; /* which slab and slot it came from */
+    uint32_t slot;
+    uint32_t room_size;
+    uint32_t reserve; /* bytes from area.low that start out guarded */
+    bool reserve_open;
+    char *room; /* host's memory, 16-byte aligned */
+    void *user; /* whoever acquired it may keep a pointer here */
+    unsigned valgrind_id;
+} pf_stack;
+
+/* What pf_stack_acquire may answer besides 0; errno values negated:
+ * -ENOMEM the system has no more memory or mappings (see pf_stack_pool.limit)
+ */
+
+/* Which system limit the last failure hit, for the error message. */
+typedef enum pf_limit {
+    PF_LIMIT_NONE,
+    PF_LIMIT_MAP_COUNT,     /* vm.max_map_count (mprotect guards only) */
+    PF_LIMIT_ADDRESS_SPACE, /* RLIMIT_AS or the address space itself */
+    PF_LIMIT_MEMORY,        /* malloc failed, or overcommit refused */
+} pf_limit;
+
+typedef enum pf_guard_kind {
+    PF_GUARD_NONE,
+    PF_GUARD_MPROTECT, /* one mapping split per stack */
+    PF_GUARD_MADVISE,  /* MADV_GUARD_INSTALL: no split (Linux 6.13+) */
+    PF_GUARD_SYSTEM, /* the operating system guards its own stacks (Windows) */
+} pf_guard_kind;
+
+typedef struct pf_stack_stats {
+    size_t stack_size; /* bytes per slot, guard and room included */
+    size_t mapped;     /* bytes of address space in slabs */
+    size_t slots;      /* slots in all slabs */
+    size_t live;       /* in use */
+    size_t peak;       /* highest live so far */
+    uint64_t acquired; /* ever */
+    uint64_t trims;    /* times memory was given back */
+} pf_stack_stats;
+
+/* `slot_size` is rounded up to whole pages; guard (one page) and room are
+ * taken out of it.  Smallest legal: pf_stack_min(room_size).  NULL: no
+ * memory. */
+pf_stack_pool *pf_stack_pool_new(size_t slot_size, size_t room_size);
+
+/* Gives all slabs without live stacks back and forgets the rest (a live stack
+ * is a suspended fiber that refused to die: its memory must stay). */
+void pf_stack_pool_free(pf_stack_pool *pool);
+
+/* *stack is NULL and the result -errno on failure. */
+int pf_stack_acquire(pf_stack_pool *pool, pf_stack **stack);
+
+/* The stack must not be the one we are running on. */
+void pf_stack_release(pf_stack *stack);
+
+/* Give back what free stacks hold, down to nothing.  Returns bytes given. */
+size_t pf_stack_pool_trim(pf_stack_pool *pool);
+
+void pf_stack_pool_stats(const pf_stack_pool *pool, pf_stack_stats *stats);
+size_t pf_stack_pool_slot_size(const pf_stack_pool *pool);
+pf_limit pf_stack_pool_limit(const pf_stack_pool *pool);
+
+/* The reserve is an eighth of the slot, 64 KiB at most, in whole pages;
+ * none on Windows. */
+size_t pf_stack_min(size_t room_size);
+/* What pf_stack_pool_new makes of the size asked for. */
+size_t pf_stack_slot_size(size_t slot_size, size_t room_size);
+size_t pf_page_size(void);
+pf_guard_kind pf_stack_guard_kind(void);
+const char *pf_guard_name(pf_guard_kind kind);
+const char *pf_limit_name(pf_limit limit);
+
+/* Is `address` in the guard of this stack? (for the fault handler) */
+bool pf_stack_guards(const pf_stack *stack, const void *address);
+
+/* Is it in the reserve, and the reserve still closed? */
+bool pf_stack_in_reserve(const pf_stack *stack, const void *address);
+
+/* Safe in a signal handler.  False if the system refuses. */
+bool pf_stack_open_reserve(pf_stack *stack);
+
+/* Does nothing while the stack in use still reaches into the reserve
+ * (`sp` is an address in the running frame), or if it is closed.  A released
+ * stack is closed by pf_stack_release. */
+void pf_stack_close_reserve(pf_stack *stack, const void *sp);
+
+#endif

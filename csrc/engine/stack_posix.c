@@ -1,0 +1,754 @@
+/* Stacks as slots of mmap'ed slabs.
+ *
+ * A slab knows which of its slots are free by a LIFO array of indices; slots
+ * that were never used have no guard yet and are taken in order after those.
+ * A slab is in the pool's list of open slabs exactly while it has a free
+ * slot, the most recently used one in front; a full slab is known only to
+ * its stacks.
+ */
+#if !defined(_WIN32)
+
+#if !defined(_GNU_SOURCE)
+#define _GNU_SOURCE /* MAP_ANONYMOUS, madvise */
+#endif
+#if defined(__APPLE__) && !defined(_DARWIN_C_SOURCE)
+#define _DARWIN_C_SOURCE
+#endif
+
+#include "engine/stack.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "engine/atomics.h"
+#include "engine/memory.h"
+#include "engine/testing.h"
+
+#if PF_VALGRIND
+#include <valgrind/valgrind.h>
+#endif
+
+#if !defined(MAP_NORESERVE)
+#define MAP_NORESERVE 0
+#endif
+#if !defined(MAP_STACK) || defined(__FreeBSD__) /* grows by itself there */
+#define SLAB_MAP_STACK 0
+#else
+#define SLAB_MAP_STACK MAP_STACK
+#endif
+#if !defined(MAP_ANONYMOUS)
+#define MAP_ANONYMOUS MAP_ANON
+#endif
+#if defined(__linux__)
+#define GUARD_INSTALL 102 /* MADV_GUARD_INSTALL, Linux 6.13 */
+#define GUARD_REMOVE 103  /* MADV_GUARD_REMOVE */
+#endif
+#if defined(__APPLE__)
+#define DISCARD MADV_FREE
+#else
+#define DISCARD MADV_DONTNEED
+#endif
+
+/* A slab of few slots first, since most programs need few; then twice as
+ * many each time, so that a million stacks are a few thousand mmap calls.
+ * SLAB_BYTES keeps a slab of huge stacks from claiming a visible part of the
+ * address space (or of RLIMIT_AS). */
+#if defined(PYFIBER_HARDTEST)
+#define FIRST_SLOTS 1
+#define MOST_SLOTS 1
+#else
+#define FIRST_SLOTS 16
+#define MOST_SLOTS 256
+#endif
+#define SLAB_BYTES ((size_t)256 << 20)
+
+/* Of a page that holds a header: what lies above the lowest place of the
+ * header.  896 bytes for colours, 80 for the header, the rest for the room's
+ * first bytes; below it remain 2,304 bytes of a 4 KiB page for the C frames
+ * of a parked fiber, which are less than 2 KiB when it parks from Python. */
+#define ABOVE_HEADER 1792
+#define COLOURS 8
+#define COLOUR_STEP 128
+
+#define LEAST_C_STACK ((size_t)16 << 10) /* a signal frame alone takes 3-11 */
+
+/* One release in about 64 gives the deep part of its stack back, all but
+ * KEEP_TOP bytes: a recursion that was deep once does not hold its memory for
+ * ever, and the other 63 pay a decrement. */
+#define TRIM_EVERY 64
+#define KEEP_TOP ((size_t)16 << 10)
+
+/* Wholly free slabs kept: one, and a quarter of those in use lately, so that
+ * a load that swings does not map and fault anew each time. */
+#define MOST_SPARE 16
+
+struct pf_slab {
+    pf_stack_pool *pool;
+    pf_slab *next; /* among the open ones */
+    pf_slab *previous;
+    char *base;
+    uint32_t count; /* slots */
+    uint32_t fresh; /* slots from here on were never used, have no guard */
+    uint32_t live;
+    uint32_t split;      /* slots whose guard is a mapping of its own */
+    uint32_t free_count; /* == fresh - live */
+    uint32_t free[];     /* indices; the last one is reused first */
+};
+
+/* Invariants: `spare` counts the slabs with no live stack, all of them open;
+ * slots, mapped, live add up over all slabs. */
+struct pf_stack_pool {
+    pf_slab *open;
+    size_t slot_size;
+    size_t reserve;
+    size_t tail;         /* from the header of colour 0 to the slot's end */
+    uint32_t next_count; /* slots of the next slab */
+    uint32_t until_trim;
+    size_t slabs;
+    size_t spare;
+    size_t recent_peak; /* slabs in use lately; sinks with releases */
+    pf_limit limit;
+    bool abandoned; /* freed while stacks were live */
+    size_t slots;
+    size_t live;
+    size_t peak;
+    uint64_t acquired;
+    uint64_t trims;
+};
+
+static PF_ATOMIC(uint8_t) guard_kind;  /* 0: not probed yet */
+static PF_ATOMIC(size_t) split_guards; /* mprotect'ed ones, whole process */
+
+static size_t
+round_up(size_t n, size_t unit)
+{
+    return (n + unit - 1) / unit * unit;
+}
+
+size_t
+pf_page_size(void)
+{
+    static PF_ATOMIC(size_t) known; /* all threads find the same */
+    size_t size = pf_load_relaxed(&known);
+    if (size == 0) {
+        size = (size_t)sysconf(_SC_PAGESIZE);
+        pf_store(&known, size);
+    }
+    return size;
+}
+
+/* ------------------------------------------------------------- guards --- */
+
+#if defined(GUARD_INSTALL)
+
+static bool
+install_guard_region(char *low, size_t size)
+{
+    return madvise(low, size, GUARD_INSTALL) == 0;
+}
+
+static void
+remove_guard_region(char *low, size_t size)
+{
+    (void)madvise(low, size, GUARD_REMOVE);
+}
+
+/* Would the system fault there?  uname writes to whatever it is given and
+ * answers EFAULT if it cannot. */
+static bool
+guards(char *page)
+{
+    return uname((struct utsname *)(void *)page) != 0 && errno == EFAULT;
+}
+
+/* Tried, not inferred from a version: filters refuse what the kernel could
+ * do, and emulators say yes to advice they ignore. */
+static pf_guard_kind
+probe_guard_kind(void)
+{
+    size_t size = pf_page_size();
+    char *page = mmap(NULL, size, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) {
+        return PF_GUARD_MPROTECT;
+    }
+    bool works = install_guard_region(page, size) && guards(page);
+    munmap(page, size);
+    return works ? PF_GUARD_MADVISE : PF_GUARD_MPROTECT;
+}
+
+#else
+
+static bool
+install_guard_region(char *low, size_t size)
+{
+    (void)low, (void)size;
+    return false;
+}
+
+static void
+remove_guard_region(char *low, size_t size)
+{
+    (void)low, (void)size;
+}
+
+static pf_guard_kind
+probe_guard_kind(void)
+{
+    return PF_GUARD_MPROTECT;
+}
+
+#endif
+
+pf_guard_kind
+pf_stack_guard_kind(void)
+{
+    uint8_t kind = pf_load_relaxed(&guard_kind);
+    if (kind == PF_GUARD_NONE) {
+        kind = (uint8_t)probe_guard_kind();
+        pf_store(&guard_kind, kind);
+    }
+    return (pf_guard_kind)kind;
+}
+
+void
+pf_stack_force_guard(pf_guard_kind kind)
+{
+    pf_store(&guard_kind, (uint8_t)kind);
+}
+
+/* A guard region may be refused although the probe was not (a process that
+ * locked its memory): then this one slot pays a split mapping. */
+static pf_guard_kind
+guard(char *low, size_t size)
+{
+    if (pf_stack_guard_kind() == PF_GUARD_MADVISE &&
+        install_guard_region(low, size)) {
+        return PF_GUARD_MADVISE;
+    }
+    if (pf_refused() || mprotect(low, size, PROT_NONE) != 0) {
+        return PF_GUARD_NONE;
+    }
+    return PF_GUARD_MPROTECT;
+}
+
+/* Whichever way it was guarded: neither call minds if it was the other. */
+static bool
+unguard(char *low, size_t size)
+{
+    if (pf_stack_guard_kind() == PF_GUARD_MADVISE) {
+        remove_guard_region(low, size);
+    }
+    return mprotect(low, size, PROT_READ | PROT_WRITE) == 0;
+}
+
+/* ------------------------------------------------------------- limits --- */
+
+/* The first number in a /proc file; 0 if there is none. */
+static size_t
+read_number(const char *path)
+{
+    char text[32];
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return 0;
+    }
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[n > 0 ? n : 0] = '\0';
+    return (size_t)strtoull(text, NULL, 10);
+}
+
+/* mmap said ENOMEM for all reasons alike: which one was it? */
+static pf_limit
+diagnose(size_t wanted)
+{
+    size_t maps = read_number("/proc/sys/vm/max_map_count");
+    if (maps != 0 && pf_load(&split_guards) * 2 > maps / 2) {
+        return PF_LIMIT_MAP_COUNT;
+    }
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+        return PF_LIMIT_MEMORY;
+    }
+    size_t used = read_number("/proc/self/statm") * pf_page_size();
+    if (used != 0 && used + wanted <= limit.rlim_cur) {
+        return PF_LIMIT_MEMORY;
+    }
+    return PF_LIMIT_ADDRESS_SPACE;
+}
+
+/* -------------------------------------------------------------- slabs --- */
+
+static void
+open_slab(pf_stack_pool *pool, pf_slab *slab)
+{
+    slab->previous = NULL;
+    slab->next = pool->open;
+    if (pool->open != NULL) {
+        pool->open->previous = slab;
+    }
+    pool->open = slab;
+}
+
+static void
+close_slab(pf_stack_pool *pool, pf_slab *slab)
+{
+    if (slab->previous == NULL) {
+        pool->open = slab->next;
+    } else {
+        slab->previous->next = slab->next;
+    }
+    if (slab->next != NULL) {
+        slab->next->previous = slab->previous;
+    }
+}
+
+static char *
+map_slab(size_t bytes)
+{
+    if (pf_refused()) {
+        return NULL;
+    }
+    char *base = mmap(
+        NULL, bytes, PROT_READ | PROT_WRITE,
+        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | SLAB_MAP_STACK, -1, 0);
+    if (base == MAP_FAILED) {
+        return NULL;
+    }
+#if defined(MADV_NOHUGEPAGE)
+    /* One touched page must not become 2 MiB. */
+    (void)madvise(base, bytes, MADV_NOHUGEPAGE);
+#endif
+    return base;
+}
+
+static uint32_t
+most_slots(const pf_stack_pool *pool)
+{
+    size_t most = SLAB_BYTES / pool->slot_size;
+    return most < 1 ? 1 : most < MOST_SLOTS ? (uint32_t)most : MOST_SLOTS;
+}
+
+/* Near a limit a smaller slab may still fit. */
+static char *
+map_slots(pf_stack_pool *pool, uint32_t *count)
+{
+    for (; *count > 0; *count /= 2) {
+        char *base = map_slab(*count * pool->slot_size);
+        if (base != NULL) {
+            return base;
+        }
+    }
+    return NULL;
+}
+
+static pf_slab *
+slab_new(pf_stack_pool *pool)
+{
+    uint32_t most = most_slots(pool);
+    uint32_t count = pool->next_count < most ? pool->next_count : most;
+    pf_slab *slab = pf_malloc(sizeof *slab + count * sizeof slab->free[0]);
+    if (slab == NULL) {
+        pool->limit = PF_LIMIT_MEMORY;
+        return NULL;
+    }
+    char *base = map_slots(pool, &count);
+    if (base == NULL) {
+        pool->limit = diagnose(pool->slot_size);
+        free(slab);
+        return NULL;
+    }
+    *slab = (pf_slab){.pool = pool, .base = base, .count = count};
+    open_slab(pool, slab);
+    pool->next_count = count * 2;
+    pool->slabs++;
+    pool->spare++;
+    pool->slots += count;
+    return slab;
+}
+
+/* Only a spare slab. */
+static void
+slab_free(pf_stack_pool *pool, pf_slab *slab)
+{
+    size_t bytes = slab->count * pool->slot_size;
+    pf_area whole = {slab->base, bytes, NULL};
+    pf_area_dispose(&whole);
+    munmap(slab->base, bytes);
+    pf_fetch_sub(&split_guards, slab->split);
+    close_slab(pool, slab);
+    pool->slabs--;
+    pool->spare--;
+    pool->slots -= slab->count;
+    free(slab);
+}
+
+/* --------------------------------------------------------------- pool --- */
+
+static size_t
+tail_size(size_t room_size)
+{
+    size_t lead = pf_page_size() - ABOVE_HEADER;
+    size_t above = lead + (COLOURS - 1) * COLOUR_STEP +
+                   round_up(sizeof(pf_stack), 16) + room_size;
+    return round_up(above, pf_page_size()) - lead;
+}
+
+/* An eighth: enough for what runs between the fault and the exception (the
+ * host's handler code), little enough not to be missed. */
+static size_t
+reserve_size(size_t slot_size)
+{
+    size_t size = slot_size / 8;
+    size_t most = (size_t)64 << 10;
+    return (size < most ? size : most) / pf_page_size() * pf_page_size();
+}
+
+size_t
+pf_stack_min(size_t room_size)
+{
+    size_t page = pf_page_size();
+    size_t rest = page + LEAST_C_STACK + tail_size(room_size);
+    return round_up(rest + rest / 7, page); /* seven eighths are the rest */
+}
+
+size_t
+pf_stack_slot_size(size_t slot_size, size_t room_size)
+{
+    size_t least = pf_stack_min(room_size);
+    return round_up(slot_size < least ? least : slot_size, pf_page_size());
+}
+
+pf_stack_pool *
+pf_stack_pool_new(size_t slot_size, size_t room_size)
+{
+    pf_stack_pool *pool = pf_calloc(1, sizeof *pool);
+    if (pool == NULL) {
+        return NULL;
+    }
+    pool->slot_size = pf_stack_slot_size(slot_size, room_size);
+    pool->reserve = reserve_size(pool->slot_size);
+    pool->tail = tail_size(room_size);
+    pool->next_count = FIRST_SLOTS;
+    pool->until_trim = TRIM_EVERY;
+    return pool;
+}
+
+static void
+free_spare_slabs(pf_stack_pool *pool)
+{
+    for (pf_slab *slab = pool->open, *next; slab != NULL; slab = next) {
+        next = slab->next;
+        if (slab->live == 0) {
+            slab_free(pool, slab);
+        }
+    }
+}
+
+void
+pf_stack_pool_free(pf_stack_pool *pool)
+{
+    free_spare_slabs(pool);
+    if (pool->live == 0) {
+        free(pool);
+    } else {
+        pool->abandoned = true; /* goes with its last stack, if ever */
+    }
+}
+
+/* ------------------------------------------------------------- stacks --- */
+
+static char *
+slot_address(const pf_slab *slab, uint32_t slot)
+{
+    return slab->base + slot * slab->pool->slot_size;
+}
+
+/* The stack of a slot, with everything in its header. */
+static pf_stack *
+set_up(pf_slab *slab, uint32_t slot)
+{
+    pf_stack_pool *pool = slab->pool;
+    char *low = slot_address(slab, slot);
+    char *end = low + pool->slot_size;
+    pf_stack *stack =
+        (pf_stack *)(end - pool->tail + slot % COLOURS * COLOUR_STEP);
+    low += pf_page_size();
+    stack->area = (pf_area){low, (size_t)((char *)stack - low), NULL};
+    stack->slab = slab;
+    stack->slot = slot;
+    stack->reserve = (uint32_t)pool->reserve;
+    stack->reserve_open = false;
+    stack->room = (char *)stack + round_up(sizeof *stack, 16);
+    stack->room_size = (uint32_t)(end - stack->room);
+    stack->user = NULL;
+#if PF_VALGRIND
+    stack->valgrind_id = VALGRIND_STACK_REGISTER(low, (char *)stack);
+#endif
+    return stack;
+}
+
+/* A slot of this slab, or slab->count if a guard is refused. */
+static uint32_t
+take_slot(pf_slab *slab)
+{
+    if (slab->free_count > 0) {
+        return slab->free[--slab->free_count];
+    }
+    size_t size = pf_page_size() + slab->pool->reserve;
+    switch (guard(slot_address(slab, slab->fresh), size)) {
+    case PF_GUARD_NONE:
+        slab->pool->limit = PF_LIMIT_MAP_COUNT;
+        return slab->count;
+    case PF_GUARD_MPROTECT:
+        slab->split++;
+        pf_fetch_add(&split_guards, 1);
+        break;
+    default:
+        break;
+    }
+    return slab->fresh++;
+}
+
+/* No guard could be had in the first open slab: a slot that has one? */
+static pf_slab *
+slab_with_guarded_slot(const pf_stack_pool *pool)
+{
+    pf_slab *slab = pool->open;
+    while (slab != NULL && slab->free_count == 0) {
+        slab = slab->next;
+    }
+    return slab;
+}
+
+static void
+note_taken(pf_stack_pool *pool, pf_slab *slab)
+{
+    if (slab->live++ == 0) {
+        pool->spare--;
+        size_t used = pool->slabs - pool->spare;
+        if (used > pool->recent_peak) {
+            pool->recent_peak = used;
+        }
+    }
+    if (slab->live == slab->count) {
+        close_slab(pool, slab);
+    }
+    pool->acquired++;
+    if (++pool->live > pool->peak) {
+        pool->peak = pool->live;
+    }
+}
+
+int
+pf_stack_acquire(pf_stack_pool *pool, pf_stack **stack)
+{
+    *stack = NULL;
+    pf_slab *slab = pool->open;
+    if (slab == NULL && (slab = slab_new(pool)) == NULL) {
+        return -ENOMEM;
+    }
+    uint32_t slot = take_slot(slab);
+    if (slot == slab->count) {
+        slab = slab_with_guarded_slot(pool);
+        if (slab == NULL) {
+            return -ENOMEM;
+        }
+        slot = take_slot(slab);
+    }
+    note_taken(pool, slab);
+    *stack = set_up(slab, slot);
+    return 0;
+}
+
+/* What it held goes back with it.  If the system refuses it stays open, and
+ * only the guard is left. */
+static void
+close_reserve(pf_stack *stack)
+{
+    if (guard(stack->area.low, stack->reserve) != PF_GUARD_NONE) {
+        stack->reserve_open = false;
+    }
+}
+
+/* The sample: the deep part of this stack goes back, and the memory of how
+ * many slabs were in use fades. */
+static void
+trim_one(pf_stack_pool *pool, const pf_stack *stack)
+{
+    size_t page = pf_page_size();
+    uintptr_t top = round_up((uintptr_t)stack, page);
+    char *keep = (char *)(top - (KEEP_TOP > page ? KEEP_TOP : page));
+    /* Not always every 64th: a host may start fibers in rounds of 64. */
+    pool->until_trim = TRIM_EVERY + (uint32_t)(pool->trims % 7);
+    if (pool->recent_peak > pool->slabs - pool->spare) {
+        pool->recent_peak--;
+    }
+    char *low = stack->area.low + stack->reserve; /* guarded: holds nothing */
+    if (keep > low) {
+        (void)madvise(low, (size_t)(keep - low), DISCARD);
+        pool->trims++;
+    }
+}
+
+/* The slab has no live stack left: keep it or give it back? */
+static void
+slab_spared(pf_stack_pool *pool, pf_slab *slab)
+{
+    size_t keep = 1 + pool->recent_peak / 4;
+    pool->spare++;
+    if (pool->abandoned) {
+        keep = 0;
+    }
+    if (pool->spare > (keep < MOST_SPARE ? keep : MOST_SPARE)) {
+        slab_free(pool, slab);
+        pool->trims++;
+    }
+    if (pool->abandoned && pool->live == 0) {
+        free(pool);
+    }
+}
+
+/* To the front of the open slabs: its slots are the warmest. */
+static void
+prefer(pf_stack_pool *pool, pf_slab *slab, bool was_full)
+{
+    if (pool->open == slab) {
+        return;
+    }
+    if (!was_full) {
+        close_slab(pool, slab);
+    }
+    open_slab(pool, slab);
+}
+
+void
+pf_stack_release(pf_stack *stack)
+{
+    pf_slab *slab = stack->slab;
+    pf_stack_pool *pool = slab->pool;
+#if PF_VALGRIND
+    VALGRIND_STACK_DEREGISTER(stack->valgrind_id);
+#endif
+    if (stack->reserve_open) {
+        close_reserve(stack);
+    }
+    if (--pool->until_trim == 0) {
+        trim_one(pool, stack);
+    }
+    bool was_full = slab->live == slab->count;
+    slab->free[slab->free_count++] = stack->slot;
+    prefer(pool, slab, was_full);
+    pool->live--;
+    if (--slab->live == 0) {
+        slab_spared(pool, slab);
+    }
+}
+
+static size_t
+discard_free_slots(pf_slab *slab)
+{
+    size_t bytes = slab->pool->slot_size - pf_page_size();
+    for (uint32_t i = 0; i < slab->free_count; i++) {
+        char *low = slot_address(slab, slab->free[i]) + pf_page_size();
+        (void)madvise(low, bytes, DISCARD);
+    }
+    return slab->free_count * bytes;
+}
+
+size_t
+pf_stack_pool_trim(pf_stack_pool *pool)
+{
+    size_t before = pool->slots * pool->slot_size;
+    free_spare_slabs(pool);
+    size_t given = before - pool->slots * pool->slot_size;
+    for (pf_slab *slab = pool->open; slab != NULL; slab = slab->next) {
+        given += discard_free_slots(slab);
+    }
+    pool->recent_peak = pool->slabs;
+    pool->trims += given != 0;
+    return given;
+}
+
+void
+pf_stack_pool_stats(const pf_stack_pool *pool, pf_stack_stats *stats)
+{
+    *stats = (pf_stack_stats){
+        .stack_size = pool->slot_size,
+        .mapped = pool->slots * pool->slot_size,
+        .slots = pool->slots,
+        .live = pool->live,
+        .peak = pool->peak,
+        .acquired = pool->acquired,
+        .trims = pool->trims,
+    };
+}
+
+size_t
+pf_stack_pool_slabs(const pf_stack_pool *pool)
+{
+    return pool->slabs;
+}
+
+size_t
+pf_stack_pool_slot_size(const pf_stack_pool *pool)
+{
+    return pool->slot_size;
+}
+
+pf_limit
+pf_stack_pool_limit(const pf_stack_pool *pool)
+{
+    return pool->limit;
+}
+
+bool
+pf_stack_guards(const pf_stack *stack, const void *address)
+{
+    uintptr_t low = (uintptr_t)stack->area.low;
+    uintptr_t place = (uintptr_t)address;
+    return place < low && place >= low - pf_page_size();
+}
+
+static bool
+reaches_reserve(const pf_stack *stack, const void *address)
+{
+    uintptr_t low = (uintptr_t)stack->area.low;
+    uintptr_t place = (uintptr_t)address;
+    return place >= low && place < low + stack->reserve;
+}
+
+bool
+pf_stack_in_reserve(const pf_stack *stack, const void *address)
+{
+    return !stack->reserve_open && reaches_reserve(stack, address);
+}
+
+bool
+pf_stack_open_reserve(pf_stack *stack)
+{
+    stack->reserve_open = unguard(stack->area.low, stack->reserve);
+    return stack->reserve_open;
+}
+
+/* A page below the running frame must lie above the reserve, too: what is
+ * called from here would only open it again. */
+void
+pf_stack_close_reserve(pf_stack *stack, const void *sp)
+{
+    const char *below = (const char *)sp - pf_page_size();
+    if (stack->reserve_open && !reaches_reserve(stack, sp) &&
+        !reaches_reserve(stack, below)) {
+        close_reserve(stack);
+    }
+}
+
+#else
+typedef int pf_not_used_here;
+#endif

@@ -1,0 +1,257 @@
+/* What the files of the binding share: the objects, the thread's record, and
+ * who defines what.
+ *
+ *   thread.c     one PfThread per Python thread: root fiber, attention flags
+ *   switch.c     the transfer path: switch, throw, first run, end, unwinding
+ *   wait.c       park, sleep, yield, join, result; cancellation at park points
+ *   fiber.c      the Fiber type
+ *   scheduler.c  the Scheduler type and its loop
+ *   signals.c    Ctrl-C and waking the loop for signals
+ *   overflow.c   what the fault handler asks
+ *   capsule.c    the C API table
+ *   module.c     module functions and set-up
+ */
+#ifndef PF_BINDING_H
+#define PF_BINDING_H
+
+#include "engine/scheduler.h"
+#include "python/tstate.h"
+
+#if defined(__GNUC__)
+#define PF_UNLIKELY(x) __builtin_expect(!!(x), 0)
+#define PF_LIKELY(x) __builtin_expect(!!(x), 1)
+#else
+#define PF_UNLIKELY(x) (x)
+#define PF_LIKELY(x) (x)
+#endif
+
+/* glibc keeps spare static TLS for libraries loaded late; elsewhere (musl)
+ * the initial-exec model would make the library impossible to load. */
+#if defined(__GLIBC__)
+#define PF_TLS _Thread_local __attribute__((tls_model("initial-exec")))
+#elif defined(_MSC_VER)
+#define PF_TLS __declspec(thread)
+#else
+#define PF_TLS _Thread_local
+#endif
+
+typedef struct FiberObject FiberObject;
+typedef struct SchedulerObject SchedulerObject;
+typedef struct PfThread PfThread;
+typedef struct PfWaiter PfWaiter;
+
+/* Bits of pf_fiber.host_bits */
+enum {
+    PF_F_DAEMON = 1 << 0,
+    PF_F_SCHEDULED = 1 << 1,     /* start() was called: the scheduler's */
+    PF_F_PARENT_SET = 1 << 2,    /* by the user: keep it */
+    PF_F_PERMIT = 1 << 3,        /* unpark() came before park() */
+    PF_F_CANCEL = 1 << 4,        /* cancelled: raise at every park point */
+    PF_F_LOOKED_AT = 1 << 5,     /* somebody saw the failure */
+    PF_F_HELD = 1 << 6,          /* running, and the thread holds the last
+                                    reference until it is left */
+    PF_F_DROPPED = 1 << 7,       /* last reference dropped on another thread */
+    PF_F_C_TARGET = 1 << 8,      /* runs a C function (C API) */
+    PF_F_IN_PARK = 1 << 9,       /* waits in park(): unpark() wakes it */
+    PF_F_HUB = 1 << 10,          /* runs a scheduler's loop just now */
+    PF_F_DYING = 1 << 11,        /* being unwound by FiberExit */
+    PF_F_ENTERED = 1 << 12,      /* target has been called */
+};
+
+/* pf_fiber.host_byte of a finished fiber */
+enum { PF_OUTCOME_NONE, PF_OUTCOME_OK, PF_OUTCOME_FAILED, PF_OUTCOME_CANCELLED };
+
+/* Bits of pf_fiber.posted */
+enum { PF_POST_UNPARK = 1 << 0, PF_POST_DROPPED = 1 << 1 };
+
+/* Invariants beside those of pf_fiber:
+ * - thread is set when the fiber gets a stack or a scheduler, for life.
+ * - a scheduled fiber that is not done is referenced by its scheduler.
+ * - prev/next link it into thread->live from then until it is done.
+ */
+struct FiberObject {
+    PyObject_HEAD
+    PyObject *weakrefs;
+    pf_fiber core;
+    union {
+        PyState *saved;    /* once it has a stack */
+        size_t stack_size; /* before; 0: the default */
+    };
+    PfThread *thread;
+    PyObject *target;
+    PyObject *args;        /* NULL: none */
+    union {
+        PyObject *kwargs;     /* before it is entered */
+        PyObject *waiting_on; /* while it waits; for reports */
+    };
+    PyObject *value;       /* permit's value; result or exception when done */
+    PyObject *name;
+    FiberObject *parent;   /* raw fibers only */
+    PyObject *context;     /* while not running */
+    PyObject *callbacks;   /* list, or NULL */
+    PfWaiter *waiters;     /* who waits for its end */
+    PyObject *cancel;      /* (reason, by) */
+    FiberObject *prev, *next;
+};
+
+/* Who waits for what; lies on the C stack of the waiting fiber. */
+struct PfWaiter {
+    PfWaiter *prev, *next;
+    FiberObject *fiber;
+    bool linked;
+};
+
+/* Reasons for the slow path at the next switch. */
+enum {
+    PF_ATT_NO_SWITCH = 1 << 0, /* no_switch > 0 */
+    PF_ATT_GC = 1 << 1,        /* the collector runs on this thread */
+    PF_ATT_DROPPED = 1 << 2,   /* fibers to unwind: dropped by other threads */
+    PF_ATT_RESERVE = 1 << 3,   /* the running fiber's reserve is open */
+};
+
+struct PfThread {
+    pf_thread engine; /* first: the engine hands us pf_thread pointers */
+    PyThreadState *tstate;
+    uint32_t attention;
+    uint32_t no_switch;      /* depth of regions that must not be left */
+    const char *no_switch_why;
+    PyObject *transfer;      /* what travels with the switch under way */
+    bool throwing;           /* ... is an exception to raise */
+    FiberObject *root;       /* the thread's own stack */
+    SchedulerObject *scheduler; /* whose loop runs on this thread, or NULL */
+    FiberObject *live;       /* head of the list of unfinished fibers */
+    PyState root_state;
+    PfThread *next;          /* all threads */
+};
+
+struct SchedulerObject {
+    PyObject_HEAD
+    PyObject *weakrefs;
+    pf_scheduler core;
+    PfThread *thread;
+    Py_ssize_t alive;      /* fibers not done */
+    Py_ssize_t foreground; /* of them, not daemon */
+    FiberObject *main;     /* of run(fn) */
+    PyObject *fatal;       /* exception that ends the run */
+    PyThreadState *blocked;
+    bool running;          /* inside run or run_once */
+    bool closed;
+    bool stopping;
+    int interrupts;        /* Ctrl-C's seen */
+    int adopted;           /* prepared for threads: init done */
+};
+
+#define FIBER_OF(core_)                                                       \
+    ((FiberObject *)((char *)(core_) - offsetof(FiberObject, core)))
+#define SCHEDULER_OF(core_)                                                   \
+    ((SchedulerObject *)((char *)(core_) - offsetof(SchedulerObject, core)))
+#define CURRENT(t) FIBER_OF((t)->engine.current)
+
+/* One interpreter per process (module.c refuses others), so plain globals,
+ * written once at import under the import lock. */
+typedef struct PfGlobals {
+    PyTypeObject *fiber_type;
+    PyTypeObject *scheduler_type;
+    PyObject *fiber_error;
+    PyObject *fiber_exit;
+    PyObject *cancelled;
+    PyObject *deadlock_error;
+    PyObject *fiber_cancelled; /* made at first need: see pf_fiber_cancelled */
+    /* Given by the façade: see _engine._set_hooks */
+    PyObject *ok, *failed, *cancelled_outcome;
+    PyObject *log_failure, *deadlock_text, *stack_summary;
+    /* interned */
+    PyObject *s_run, *s_park, *s_sleep, *s_yield;
+    size_t stack_size; /* default, bytes */
+    PfThread *threads;
+    bool shut_down;    /* the interpreter is going away: switch no more */
+} PfGlobals;
+extern PfGlobals pf;
+
+/* --- thread.c --- */
+extern PF_TLS PfThread *pf_tls_thread;
+PfThread *pf_thread_create(void); /* NULL with an exception */
+static inline PfThread *
+pf_this_thread(void)
+{
+    PfThread *t = pf_tls_thread;
+    return PF_LIKELY(t != NULL) ? t : pf_thread_create();
+}
+void pf_no_switch_begin(PfThread *t, const char *why);
+void pf_no_switch_end(PfThread *t);
+/* Deal with t->attention.  0, or -1 with FiberError. */
+int pf_attend(PfThread *t);
+int pf_thread_module_init(PyObject *module);
+void pf_live_link(PfThread *t, FiberObject *fiber);
+void pf_live_unlink(FiberObject *fiber);
+/* The start is a plain pointer read for signal handlers. */
+PfThread *pf_thread_peek(void);
+
+/* --- switch.c --- */
+extern const pf_host pf_python_host;
+/* `value` is borrowed. */
+PyObject *pf_fiber_switch(FiberObject *target, PyObject *value);
+PyObject *pf_fiber_throw(FiberObject *target, PyObject *exc);
+/* Unwind a suspended fiber of this thread with FiberExit. */
+void pf_fiber_unwind(PfThread *t, FiberObject *fiber);
+/* A fiber ends without having run. `exc` stolen or NULL. */
+void pf_fiber_end(PfThread *t, FiberObject *fiber, PyObject *result);
+int pf_fiber_give_stack(PfThread *t, FiberObject *fiber);
+void pf_on_switch(pf_thread *thread, pf_fiber *from, pf_fiber *to);
+PyObject *pf_value_in_parent(PfThread *t);
+
+/* --- wait.c --- */
+/* 0: woken; 1: timed out; -1: an exception is set (Cancelled, or FiberError
+ * where the caller must not wait).  `what` is for reports. */
+int pf_wait(PfThread *t, int64_t deadline, PyObject *what);
+int pf_join(PfThread *t, FiberObject *target, int64_t deadline);
+int pf_check_cancelled(FiberObject *fiber);
+void pf_wake_waiters(FiberObject *done);
+int pf_fiber_cancel(FiberObject *fiber, PyObject *reason);
+/* 1: woken or permit given; 0: a permit was there; -1: exception. */
+int pf_fiber_unpark(FiberObject *fiber, PyObject *value);
+void pf_cancel_now(FiberObject *fiber, PyObject *reason, PyObject *by);
+PyObject *pf_park_value(PfThread *t, int64_t deadline);
+int pf_yield_now(PfThread *t);
+int pf_sleep_until(PfThread *t, int64_t deadline);
+void pf_on_posted(pf_scheduler *s, pf_fiber *core, unsigned bits);
+/* A timeout argument in seconds to a deadline; None: PF_NEVER. 0 or -1. */
+int pf_deadline(PyObject *timeout, int64_t *deadline);
+int pf_seconds(PyObject *number, const char *what, int64_t *ns);
+pf_scheduler *pf_active(PfThread *t, const char *what); /* or FiberError */
+
+/* --- fiber.c --- */
+extern PyType_Spec pf_fiber_spec;
+FiberObject *pf_fiber_new(PyObject *target, PyObject *const *args,
+                          Py_ssize_t nargs, PyObject *kwnames);
+PyObject *pf_fiber_name(FiberObject *fiber);
+int pf_fiber_start(SchedulerObject *s, FiberObject *fiber);
+PyObject *pf_fiber_outcome_value(FiberObject *fiber); /* result() of a done */
+PyObject *pf_fiber_cancelled_type(void);
+extern PyMethodDef pf_fiber_wait_methods[];
+
+/* --- scheduler.c --- */
+extern PyType_Spec pf_scheduler_spec;
+PyObject *pf_run(PyObject *fn, PyObject *const *args, Py_ssize_t nargs,
+                 PyObject *kwnames);
+void pf_scheduler_fail(SchedulerObject *s, PyObject *exc); /* steals */
+void pf_scheduler_cancel_all(SchedulerObject *s, PyObject *reason);
+
+/* --- signals.c --- */
+typedef struct PfSignals {
+    PyObject *old_handler; /* of SIGINT, or NULL: not ours */
+    long old_wakeup;       /* -2: we did not set it */
+} PfSignals;
+int pf_signals_begin(SchedulerObject *s, PfSignals *saved);
+void pf_signals_end(SchedulerObject *s, PfSignals *saved);
+void pf_signals_drain(void);
+int pf_signals_after_fork(void);
+PyObject *pf_on_sigint(PyObject *module, PyObject *args);
+
+/* --- overflow.c --- */
+int pf_python_overflow_init(void);
+
+/* --- capsule.c --- */
+int pf_capsule_init(PyObject *module);
+
+#endif

@@ -1,0 +1,1027 @@
+/* The Fiber type. */
+#include "python/binding.h"
+
+#include <structmember.h>
+
+/* ------------------------------------------------------------------ making one */
+
+static FiberObject *
+allocate(PyTypeObject *type)
+{
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return NULL;
+    }
+    FiberObject *self = (FiberObject *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    if (t->tstate->context != NULL) {
+        self->context = PyContext_CopyCurrent();
+        if (self->context == NULL) {
+            Py_DECREF(self);
+            return NULL;
+        }
+    }
+    return self;
+}
+
+/* spawn(fn, *args, **kwargs): the arguments as they came. */
+FiberObject *
+pf_fiber_new(PyObject *target, PyObject *const *args, Py_ssize_t nargs,
+             PyObject *kwnames)
+{
+    FiberObject *self = allocate(pf.fiber_type);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->target = Py_NewRef(target);
+    if (nargs > 0) {
+        self->args = PyTuple_New(nargs);
+        if (self->args == NULL) {
+            Py_DECREF(self);
+            return NULL;
+        }
+        for (Py_ssize_t i = 0; i < nargs; i++) {
+            PyTuple_SET_ITEM(self->args, i, Py_NewRef(args[i]));
+        }
+    }
+    Py_ssize_t nkw = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
+    if (nkw > 0) {
+        self->kwargs = PyDict_New();
+        for (Py_ssize_t i = 0; self->kwargs != NULL && i < nkw; i++) {
+            if (PyDict_SetItem(self->kwargs, PyTuple_GET_ITEM(kwnames, i),
+                               args[nargs + i]) < 0) {
+                Py_CLEAR(self->kwargs);
+            }
+        }
+        if (self->kwargs == NULL) {
+            Py_DECREF(self);
+            return NULL;
+        }
+    }
+    return self;
+}
+
+static PyObject *
+fiber_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    (void)args;
+    (void)kwargs;
+    FiberObject *self = allocate(type);
+    if (self != NULL) {
+        self->parent =
+            (FiberObject *)Py_NewRef((PyObject *)CURRENT(pf_tls_thread));
+    }
+    return (PyObject *)self;
+}
+
+static int
+init_name(FiberObject *self, PyObject *name)
+{
+    if (name == NULL || name == Py_None) {
+        return 0;
+    }
+    if (!PyUnicode_Check(name)) {
+        PyErr_Format(PyExc_TypeError, "name must be a str, not '%.200s'",
+                     Py_TYPE(name)->tp_name);
+        return -1;
+    }
+    Py_XSETREF(self->name, Py_NewRef(name));
+    return 0;
+}
+
+static int
+init_stack_size(FiberObject *self, PyObject *size)
+{
+    if (size == NULL || size == Py_None) {
+        return 0;
+    }
+    Py_ssize_t bytes = PyNumber_AsSsize_t(size, PyExc_OverflowError);
+    if (bytes == -1 && PyErr_Occurred()) {
+        return -1;
+    }
+    if (bytes < (Py_ssize_t)pystate_min_stack()) {
+        PyErr_Format(PyExc_ValueError,
+                     "stack_size must be at least %zu bytes, not %zd",
+                     pystate_min_stack(), bytes);
+        return -1;
+    }
+    self->stack_size = (size_t)bytes;
+    return 0;
+}
+
+static int
+init_context(FiberObject *self, PyObject *context)
+{
+    if (context == NULL || context == Py_None) {
+        return 0;
+    }
+    if (!PyContext_CheckExact(context)) {
+        PyErr_Format(PyExc_TypeError,
+                     "context must be a contextvars.Context, not '%.200s'",
+                     Py_TYPE(context)->tp_name);
+        return -1;
+    }
+    Py_XSETREF(self->context, Py_NewRef(context));
+    return 0;
+}
+
+static int
+init_call(FiberObject *self, PyObject *target, PyObject *args,
+          PyObject *kwargs)
+{
+    if (target == Py_None) {
+        target = NULL;
+    }
+    if (target != NULL && !PyCallable_Check(target)) {
+        PyErr_Format(PyExc_TypeError, "target must be callable, not '%.200s'",
+                     Py_TYPE(target)->tp_name);
+        return -1;
+    }
+    if (target == NULL && Py_TYPE(self) == pf.fiber_type) {
+        PyErr_SetString(PyExc_TypeError,
+                        "Fiber() needs a target, or a subclass that defines "
+                        "run()");
+        return -1;
+    }
+    PyObject *tuple = args == NULL ? NULL : PySequence_Tuple(args);
+    if (args != NULL && tuple == NULL) {
+        return -1;
+    }
+    PyObject *dict = NULL;
+    if (kwargs != NULL && kwargs != Py_None) {
+        dict = PyDict_New();
+        if (dict == NULL || PyDict_Update(dict, kwargs) < 0) {
+            Py_XDECREF(dict);
+            Py_XDECREF(tuple);
+            return -1;
+        }
+    }
+    if (tuple != NULL && PyTuple_GET_SIZE(tuple) == 0) {
+        Py_CLEAR(tuple);
+    }
+    if (dict != NULL && PyDict_GET_SIZE(dict) == 0) {
+        Py_CLEAR(dict);
+    }
+    Py_XSETREF(self->target, Py_XNewRef(target));
+    Py_XSETREF(self->args, tuple);
+    Py_XSETREF(self->kwargs, dict);
+    return 0;
+}
+
+static int
+fiber_init(PyObject *op, PyObject *args, PyObject *kwds)
+{
+    static char *names[] = {"target",     "args",    "kwargs", "name",
+                            "daemon",     "stack_size", "context", NULL};
+    FiberObject *self = (FiberObject *)op;
+    PyObject *target = NULL, *call_args = NULL, *call_kwargs = NULL;
+    PyObject *name = NULL, *size = NULL, *context = NULL;
+    int daemon = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwds, "|OOO$OpOO:Fiber", names,
+                                     &target, &call_args, &call_kwargs, &name,
+                                     &daemon, &size, &context)) {
+        return -1;
+    }
+    if (self->core.state != PF_NEW || self->thread != NULL) {
+        PyErr_SetString(pf.fiber_error,
+                        "the fiber has been started: __init__ comes too late");
+        return -1;
+    }
+    if (init_call(self, target, call_args, call_kwargs) < 0 ||
+        init_name(self, name) < 0 || init_stack_size(self, size) < 0 ||
+        init_context(self, context) < 0) {
+        return -1;
+    }
+    if (daemon) {
+        self->core.host_bits |= PF_F_DAEMON;
+    }
+    return 0;
+}
+
+/* ------------------------------------------------------------------ its death */
+
+static int
+fiber_traverse(PyObject *op, visitproc visit, void *arg)
+{
+    FiberObject *self = (FiberObject *)op;
+    Py_VISIT(Py_TYPE(op));
+    Py_VISIT(self->target);
+    Py_VISIT(self->args);
+    Py_VISIT(self->kwargs);
+    Py_VISIT(self->value);
+    Py_VISIT(self->name);
+    Py_VISIT(self->parent);
+    Py_VISIT(self->context);
+    Py_VISIT(self->callbacks);
+    Py_VISIT(self->cancel);
+    if (self->core.stack != NULL && self->core.state == PF_SUSPENDED) {
+        return pystate_traverse(self->saved, visit, arg);
+    }
+    return 0;
+}
+
+static int
+fiber_clear(PyObject *op)
+{
+    FiberObject *self = (FiberObject *)op;
+    Py_CLEAR(self->callbacks);
+    if (self->core.stack != NULL) {
+        return 0; /* it still needs the rest to be unwound */
+    }
+    Py_CLEAR(self->target);
+    Py_CLEAR(self->args);
+    Py_CLEAR(self->kwargs);
+    Py_CLEAR(self->value);
+    Py_CLEAR(self->parent);
+    Py_CLEAR(self->context);
+    Py_CLEAR(self->cancel);
+    return 0;
+}
+
+/* Nobody ever asked how it ended. */
+static void
+report_failure(FiberObject *self)
+{
+    if (self->core.host_byte != PF_OUTCOME_FAILED ||
+        (self->core.host_bits & (PF_F_LOOKED_AT | PF_F_SCHEDULED)) !=
+            PF_F_SCHEDULED ||
+        pf.log_failure == NULL || pf.shut_down) {
+        return;
+    }
+    self->core.host_bits |= PF_F_LOOKED_AT;
+    PyObject *pending = pf_take_exception();
+    PyObject *logged = PyObject_CallFunctionObjArgs(
+        pf.log_failure, self, self->value, Py_False, NULL);
+    if (logged == NULL) {
+        PyErr_WriteUnraisable((PyObject *)self);
+    }
+    Py_XDECREF(logged);
+    if (pending != NULL) {
+        pf_restore_exception(pending);
+    }
+}
+
+/* The last reference is gone.  A suspended fiber is unwound; on a thread that
+ * is not its own it is left, with a reference, to its owner. */
+static void
+fiber_finalize(PyObject *op)
+{
+    FiberObject *self = (FiberObject *)op;
+    if (pf.shut_down) {
+        return;
+    }
+    if (self->core.state == PF_DONE || self->core.state == PF_NEW) {
+        report_failure(self);
+        return;
+    }
+    if (self->core.stack == NULL) {
+        return; /* a thread's own */
+    }
+    PfThread *t = pf_tls_thread;
+    if (self->thread == t) {
+        if (self->core.state == PF_RUNNING) {
+            Py_INCREF(self);
+            self->core.host_bits |= PF_F_HELD;
+        } else {
+            pf_fiber_unwind(t, self);
+        }
+    } else {
+        Py_INCREF(self);
+        self->core.host_bits |= PF_F_DROPPED;
+        self->thread->attention |= PF_ATT_DROPPED;
+    }
+}
+
+/* Wake-ups posted by other threads may still be on their way to it.  Receive
+ * them now; true: that is the owner's to do, and it has been given a
+ * reference. */
+static bool
+post_pending(FiberObject *self)
+{
+    pf_scheduler *s = self->core.scheduler;
+    if (s == NULL || pf_load_acquire(&self->core.posted) == 0) {
+        return false;
+    }
+    if (self->thread == pf_tls_thread || self->thread == NULL) {
+        pf_poll(s);
+        return false;
+    }
+    self->core.host_bits |= PF_F_DROPPED;
+    return true;
+}
+
+static void
+fiber_dealloc(PyObject *op)
+{
+    FiberObject *self = (FiberObject *)op;
+    if (PyObject_CallFinalizerFromDealloc(op) < 0) {
+        return;
+    }
+    if (PF_UNLIKELY(post_pending(self))) {
+        Py_SET_REFCNT(op, 1);
+        return;
+    }
+    PyObject_GC_UnTrack(op);
+    if (self->weakrefs != NULL) {
+        PyObject_ClearWeakRefs(op);
+    }
+    PyTypeObject *type = Py_TYPE(op);
+    if (self->core.stack != NULL && self->thread != NULL) {
+        pf_live_unlink(self); /* shutting down: the stack stays as it is */
+    }
+    if ((self->core.host_bits & PF_F_SCHEDULED) &&
+        self->core.scheduler != NULL) {
+        SchedulerObject *s = SCHEDULER_OF(self->core.scheduler);
+        self->core.scheduler = NULL;
+        Py_DECREF(s);
+    }
+    Py_CLEAR(self->name);
+    self->core.stack = NULL;
+    fiber_clear(op);
+    type->tp_free(op);
+    Py_DECREF(type);
+}
+
+/* ------------------------------------------------------------------ switching */
+
+static PyObject *
+one_optional(const char *name, const char *keyword, PyObject *const *args,
+             Py_ssize_t nargs, PyObject *kwnames, PyObject *absent)
+{
+    Py_ssize_t nkw = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
+    if (PF_LIKELY(nkw == 0 && nargs <= 1)) {
+        return nargs == 0 ? absent : args[0];
+    }
+    if (nkw == 1 && nargs == 0 &&
+        PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, 0),
+                                         keyword) == 0) {
+        return args[0];
+    }
+    if (nkw > 0) {
+        PyErr_Format(PyExc_TypeError,
+                     "%s() takes one optional argument, '%s'", name, keyword);
+    } else {
+        PyErr_Format(PyExc_TypeError,
+                     "%s() takes at most 1 argument (%zd given)", name, nargs);
+    }
+    return NULL;
+}
+
+static PyObject *
+fiber_switch(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+             PyObject *kwnames)
+{
+    PyObject *value =
+        one_optional("switch", "value", args, nargs, kwnames, Py_None);
+    return value == NULL ? NULL
+                         : pf_fiber_switch((FiberObject *)self, value);
+}
+
+static PyObject *
+fiber_throw(PyObject *self, PyObject *exc)
+{
+    return pf_fiber_throw((FiberObject *)self, exc);
+}
+
+/* ------------------------------------------------------------------ scheduling */
+
+static PyObject *
+fiber_start(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    PfThread *t = pf_this_thread();
+    if (t == NULL || pf_active(t, "start()") == NULL ||
+        pf_fiber_start(t->scheduler, (FiberObject *)op) < 0) {
+        return NULL;
+    }
+    return Py_NewRef(op);
+}
+
+/* Put a new fiber into the ready queue of `s`, which lives on this thread. */
+int
+pf_fiber_start(SchedulerObject *s, FiberObject *fiber)
+{
+    if (fiber->core.state != PF_NEW ||
+        (fiber->core.host_bits & PF_F_SCHEDULED)) {
+        PyErr_SetString(pf.fiber_error,
+                        "the fiber has been started already: make a new one");
+        return -1;
+    }
+    fiber->core.host_bits |= PF_F_SCHEDULED;
+    fiber->core.scheduler = &s->core;
+    Py_INCREF(s);
+    fiber->thread = s->thread;
+    Py_CLEAR(fiber->parent);
+    pf_live_link(s->thread, fiber);
+    s->alive++;
+    if (!(fiber->core.host_bits & PF_F_DAEMON)) {
+        s->foreground++;
+    }
+    Py_INCREF(fiber); /* until it is done */
+    pf_make_ready(&s->core, &fiber->core);
+    return 0;
+}
+
+static int
+wait_done(PyObject *op, const char *name, PyObject *const *args,
+          Py_ssize_t nargs, PyObject *kwnames)
+{
+    PyObject *timeout =
+        one_optional(name, "timeout", args, nargs, kwnames, Py_None);
+    PfThread *t = pf_this_thread();
+    int64_t deadline;
+    if (timeout == NULL || t == NULL || pf_deadline(timeout, &deadline) < 0) {
+        return -1;
+    }
+    return pf_join(t, (FiberObject *)op, deadline);
+}
+
+static PyObject *
+fiber_join(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+           PyObject *kwnames)
+{
+    int rc = wait_done(op, "join", args, nargs, kwnames);
+    return rc < 0 ? NULL : PyBool_FromLong(rc == 0);
+}
+
+PyObject *
+pf_fiber_cancelled_type(void)
+{
+    if (pf.fiber_cancelled == NULL) {
+        PyObject *futures = PyImport_ImportModule("concurrent.futures");
+        PyObject *base =
+            futures == NULL ? NULL
+                            : PyObject_GetAttrString(futures, "CancelledError");
+        PyObject *dict = base == NULL ? NULL : Py_BuildValue("{sO}", "reason",
+                                                             Py_None);
+        if (dict != NULL) {
+            pf.fiber_cancelled = PyErr_NewExceptionWithDoc(
+                "pyfiber.FiberCancelled",
+                "The result of a fiber was asked for that was cancelled.\n\n"
+                "`reason` is what was given to cancel().",
+                base, dict);
+        }
+        Py_XDECREF(dict);
+        Py_XDECREF(base);
+        Py_XDECREF(futures);
+    }
+    return pf.fiber_cancelled;
+}
+
+/* The reason a cancelled fiber was cancelled for; borrowed. */
+static PyObject *
+cancel_reason(FiberObject *self)
+{
+    PyObject *reason = PyObject_GetAttrString(self->value, "reason");
+    if (reason == NULL) {
+        PyErr_Clear();
+        return Py_NewRef(Py_None);
+    }
+    return reason;
+}
+
+static void
+raise_fiber_cancelled(FiberObject *self)
+{
+    PyObject *type = pf_fiber_cancelled_type();
+    PyObject *reason = cancel_reason(self);
+    PyObject *exc = NULL;
+    if (type != NULL) {
+        exc = reason == Py_None ? PyObject_CallNoArgs(type)
+                                : PyObject_CallOneArg(type, reason);
+    }
+    if (exc != NULL && PyObject_SetAttrString(exc, "reason", reason) == 0) {
+        PyErr_SetObject(type, exc);
+    }
+    Py_XDECREF(exc);
+    Py_DECREF(reason);
+}
+
+/* result() of a finished fiber. */
+PyObject *
+pf_fiber_outcome_value(FiberObject *self)
+{
+    self->core.host_bits |= PF_F_LOOKED_AT;
+    switch (self->core.host_byte) {
+    case PF_OUTCOME_OK:
+        return Py_NewRef(self->value);
+    case PF_OUTCOME_CANCELLED:
+        raise_fiber_cancelled(self);
+        return NULL;
+    default:
+        PyErr_SetObject((PyObject *)Py_TYPE(self->value), self->value);
+        return NULL;
+    }
+}
+
+static PyObject *
+fiber_result(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+             PyObject *kwnames)
+{
+    int rc = wait_done(op, "result", args, nargs, kwnames);
+    if (rc == 1) {
+        PyErr_SetString(PyExc_TimeoutError, "the fiber has not finished yet");
+    }
+    return rc != 0 ? NULL : pf_fiber_outcome_value((FiberObject *)op);
+}
+
+static PyObject *
+fiber_exception(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+                PyObject *kwnames)
+{
+    FiberObject *self = (FiberObject *)op;
+    int rc = wait_done(op, "exception", args, nargs, kwnames);
+    if (rc == 1) {
+        PyErr_SetString(PyExc_TimeoutError, "the fiber has not finished yet");
+    }
+    if (rc != 0) {
+        return NULL;
+    }
+    if (self->core.host_byte == PF_OUTCOME_FAILED) {
+        self->core.host_bits |= PF_F_LOOKED_AT;
+        return Py_NewRef(self->value);
+    }
+    if (self->core.host_byte == PF_OUTCOME_CANCELLED) {
+        raise_fiber_cancelled(self);
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+fiber_done(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return PyBool_FromLong(((FiberObject *)op)->core.state == PF_DONE);
+}
+
+static PyObject *
+fiber_cancelled(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return PyBool_FromLong(((FiberObject *)op)->core.host_byte ==
+                           PF_OUTCOME_CANCELLED);
+}
+
+static PyObject *
+fiber_cancel(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+             PyObject *kwnames)
+{
+    PyObject *reason =
+        one_optional("cancel", "reason", args, nargs, kwnames, Py_None);
+    int rc =
+        reason == NULL ? -1 : pf_fiber_cancel((FiberObject *)op, reason);
+    return rc < 0 ? NULL : PyBool_FromLong(rc);
+}
+
+static PyObject *
+fiber_unpark(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+             PyObject *kwnames)
+{
+    PyObject *value =
+        one_optional("unpark", "value", args, nargs, kwnames, Py_None);
+    int rc = value == NULL ? -1 : pf_fiber_unpark((FiberObject *)op, value);
+    return rc < 0 ? NULL : PyBool_FromLong(rc);
+}
+
+static PyObject *
+fiber_add_done_callback(PyObject *op, PyObject *fn)
+{
+    FiberObject *self = (FiberObject *)op;
+    if (!PyCallable_Check(fn)) {
+        PyErr_Format(PyExc_TypeError,
+                     "a done-callback must be callable, not '%.200s'",
+                     Py_TYPE(fn)->tp_name);
+        return NULL;
+    }
+    if (self->core.state == PF_DONE) {
+        return PyObject_CallOneArg(fn, op);
+    }
+    if (self->callbacks == NULL) {
+        self->callbacks = PyList_New(0);
+    }
+    if (self->callbacks == NULL || PyList_Append(self->callbacks, fn) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+/* ----------------------------------------------------------------- inspection */
+
+PyObject *
+pf_fiber_name(FiberObject *self)
+{
+    if (self->name != NULL) {
+        return Py_NewRef(self->name);
+    }
+    PyObject *name = NULL;
+    if (self->target != NULL) {
+        name = PyObject_GetAttrString(self->target, "__qualname__");
+        if (name != NULL && !PyUnicode_Check(name)) {
+            Py_CLEAR(name);
+        }
+        if (name == NULL) {
+            PyErr_Clear();
+            name = PyUnicode_FromString(Py_TYPE(self->target)->tp_name);
+        }
+    }
+    return name != NULL ? name : PyUnicode_FromString(Py_TYPE(self)->tp_name);
+}
+
+static PyObject *
+get_name(PyObject *op, void *closure)
+{
+    (void)closure;
+    return pf_fiber_name((FiberObject *)op);
+}
+
+static int
+set_name(PyObject *op, PyObject *value, void *closure)
+{
+    (void)closure;
+    if (value == NULL || !PyUnicode_Check(value)) {
+        PyErr_SetString(PyExc_TypeError, "name must be a str");
+        return -1;
+    }
+    Py_XSETREF(((FiberObject *)op)->name, Py_NewRef(value));
+    return 0;
+}
+
+static const char *
+state_name(const FiberObject *self)
+{
+    switch (self->core.state) {
+    case PF_NEW:
+        return "new";
+    case PF_READY:
+        return "ready";
+    case PF_RUNNING:
+        return "running";
+    case PF_DONE:
+        return "done";
+    default:
+        return "parked";
+    }
+}
+
+static PyObject *
+get_state(PyObject *op, void *closure)
+{
+    (void)closure;
+    return PyUnicode_FromString(state_name((FiberObject *)op));
+}
+
+static PyObject *
+get_parent(PyObject *op, void *closure)
+{
+    (void)closure;
+    FiberObject *parent = ((FiberObject *)op)->parent;
+    return Py_NewRef(parent == NULL ? Py_None : (PyObject *)parent);
+}
+
+static int
+check_parent(FiberObject *self, PyObject *value)
+{
+    if (value == NULL) {
+        PyErr_SetString(PyExc_AttributeError,
+                        "a fiber's parent cannot be deleted");
+        return -1;
+    }
+    if (!PyObject_TypeCheck(value, pf.fiber_type)) {
+        PyErr_Format(PyExc_TypeError,
+                     "a fiber's parent must be a Fiber, not '%.200s'",
+                     Py_TYPE(value)->tp_name);
+        return -1;
+    }
+    FiberObject *parent = (FiberObject *)value;
+    for (FiberObject *p = parent; p != NULL; p = p->parent) {
+        if (p == self) {
+            PyErr_SetString(PyExc_ValueError,
+                            "a fiber cannot be its own ancestor");
+            return -1;
+        }
+    }
+    if (self->core.host_bits & PF_F_SCHEDULED) {
+        PyErr_SetString(pf.fiber_error,
+                        "a fiber of a scheduler has no parent: its result "
+                        "goes to whoever calls result()");
+        return -1;
+    }
+    if (self->thread != NULL && parent->thread != NULL &&
+        self->thread != parent->thread) {
+        PyErr_SetString(pf.fiber_error,
+                        "the parent belongs to another thread");
+        return -1;
+    }
+    return 0;
+}
+
+static int
+set_parent(PyObject *op, PyObject *value, void *closure)
+{
+    (void)closure;
+    FiberObject *self = (FiberObject *)op;
+    if (check_parent(self, value) < 0) {
+        return -1;
+    }
+    self->core.host_bits |= PF_F_PARENT_SET;
+    Py_XSETREF(self->parent, (FiberObject *)Py_NewRef(value));
+    return 0;
+}
+
+static PyObject *
+get_context(PyObject *op, void *closure)
+{
+    (void)closure;
+    FiberObject *self = (FiberObject *)op;
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return NULL;
+    }
+    PyObject **slot = &self->context;
+    if (self == CURRENT(t)) {
+        slot = &t->tstate->context;
+    } else if (self->core.state == PF_RUNNING) {
+        PyErr_SetString(pf.fiber_error,
+                        "the fiber runs on another thread: its context cannot "
+                        "be read from here");
+        return NULL;
+    } else if (self->core.state == PF_DONE) {
+        Py_RETURN_NONE;
+    }
+    if (*slot == NULL) {
+        *slot = PyContext_New(); /* as the interpreter does at first use */
+    }
+    return Py_XNewRef(*slot);
+}
+
+/* The frame where the fiber is suspended; for the running one, its caller. */
+static PyObject *
+get_frame(PyObject *op, void *closure)
+{
+    (void)closure;
+    FiberObject *self = (FiberObject *)op;
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return NULL;
+    }
+    PyObject *frame = NULL;
+    if (self == CURRENT(t)) {
+        frame = (PyObject *)PyThreadState_GetFrame(t->tstate);
+    } else if (self->core.state != PF_RUNNING && self->core.state != PF_NEW &&
+               self->core.state != PF_DONE && self->thread != NULL &&
+               (self->core.stack != NULL || self == self->thread->root)) {
+        frame = pystate_frame(t->tstate, self->saved);
+    }
+    return frame != NULL ? frame : Py_NewRef(Py_None);
+}
+
+static PyObject *
+fiber_stack(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    PyObject *frame = get_frame(op, NULL);
+    if (frame == NULL || pf.stack_summary == NULL) {
+        Py_XDECREF(frame);
+        PyErr_SetString(PyExc_RuntimeError, "import pyfiber, not _engine");
+        return NULL;
+    }
+    PyObject *stack = PyObject_CallOneArg(pf.stack_summary, frame);
+    Py_DECREF(frame);
+    return stack;
+}
+
+static PyObject *
+get_outcome(PyObject *op, void *closure)
+{
+    (void)closure;
+    FiberObject *self = (FiberObject *)op;
+    if (self->core.state != PF_DONE || pf.ok == NULL) {
+        Py_RETURN_NONE;
+    }
+    self->core.host_bits |= PF_F_LOOKED_AT;
+    if (self->core.host_byte == PF_OUTCOME_OK) {
+        return PyObject_CallOneArg(pf.ok, self->value);
+    }
+    if (self->core.host_byte == PF_OUTCOME_FAILED) {
+        return PyObject_CallOneArg(pf.failed, self->value);
+    }
+    PyObject *reason = cancel_reason(self);
+    PyObject *made = PyObject_CallOneArg(pf.cancelled_outcome, reason);
+    Py_DECREF(reason);
+    return made;
+}
+
+static PyObject *
+get_daemon(PyObject *op, void *closure)
+{
+    (void)closure;
+    return PyBool_FromLong(
+        (((FiberObject *)op)->core.host_bits & PF_F_DAEMON) != 0);
+}
+
+static int
+set_daemon(PyObject *op, PyObject *value, void *closure)
+{
+    (void)closure;
+    FiberObject *self = (FiberObject *)op;
+    if (value == NULL) {
+        PyErr_SetString(PyExc_AttributeError, "daemon cannot be deleted");
+        return -1;
+    }
+    if (self->thread != NULL) {
+        PyErr_SetString(pf.fiber_error,
+                        "daemon cannot be changed after the start");
+        return -1;
+    }
+    int truth = PyObject_IsTrue(value);
+    if (truth < 0) {
+        return -1;
+    }
+    self->core.host_bits &= ~(uint32_t)PF_F_DAEMON;
+    self->core.host_bits |= truth ? PF_F_DAEMON : 0;
+    return 0;
+}
+
+/* What the fiber waits for: a fiber (join), a word, or None. */
+static PyObject *
+get_waiting_on(PyObject *op, void *closure)
+{
+    (void)closure;
+    FiberObject *self = (FiberObject *)op;
+    bool waits = (self->core.host_bits & PF_F_ENTERED || self->core.state == PF_PARKED) &&
+                 self->waiting_on != NULL;
+    return Py_NewRef(waits ? self->waiting_on : Py_None);
+}
+
+static PyObject *
+fiber_repr(PyObject *op)
+{
+    FiberObject *self = (FiberObject *)op;
+    PyObject *name = pf_fiber_name(self);
+    if (name == NULL) {
+        return NULL;
+    }
+    PyObject *repr;
+    if (self->target != NULL && self->name != NULL) {
+        repr = PyUnicode_FromFormat("<%s %R %s, target %R at %p>",
+                                    Py_TYPE(op)->tp_name, name,
+                                    state_name(self), self->target, op);
+    } else {
+        repr = PyUnicode_FromFormat("<%s %R %s at %p>", Py_TYPE(op)->tp_name,
+                                    name, state_name(self), op);
+    }
+    Py_DECREF(name);
+    return repr;
+}
+
+static PyObject *
+fiber_reduce(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    PyErr_Format(PyExc_TypeError,
+                 "cannot pickle or copy '%.200s' object: a fiber is a stack",
+                 Py_TYPE(op)->tp_name);
+    return NULL;
+}
+
+#define FASTKW(fn) ((PyCFunction)(void (*)(void))fn)
+
+PyDoc_STRVAR(switch_doc, "switch($self, /, value=None)\n--\n\n\
+Leave the running fiber for this one and give it `value`.\n\
+\n\
+Returns what is passed to the switch that comes back. A fresh fiber takes only\n\
+None (TypeError). FiberError if the fiber has finished, belongs to another\n\
+thread or to a scheduler, or if the running fiber must not be left.");
+PyDoc_STRVAR(throw_doc, "throw($self, exc, /)\n--\n\n\
+Raise `exc`, an exception or an exception class, where the fiber is suspended.\n\
+\n\
+A fiber that has not started ends without running, and its parent gets the\n\
+exception. Errors as switch().");
+PyDoc_STRVAR(start_doc, "start($self, /)\n--\n\n\
+Give the fiber to the scheduler that runs on this thread; returns the fiber.\n\
+\n\
+FiberError outside of a run, or if it has been started or switched to before.");
+PyDoc_STRVAR(join_doc, "join($self, /, timeout=None)\n--\n\n\
+Wait until the fiber has ended; False if `timeout` seconds passed first.\n\
+\n\
+A cancellation point. FiberError on the running fiber itself, on one that was\n\
+not started on a scheduler, and from another thread while it runs.");
+PyDoc_STRVAR(result_doc, "result($self, /, timeout=None)\n--\n\n\
+Wait for the fiber's end; return its result or raise its exception.\n\
+\n\
+FiberCancelled if it was cancelled, TimeoutError after `timeout` seconds.");
+PyDoc_STRVAR(exception_doc, "exception($self, /, timeout=None)\n--\n\n\
+Wait for the fiber's end; return its exception, None if it succeeded.\n\
+\n\
+FiberCancelled if it was cancelled, TimeoutError after `timeout` seconds.");
+PyDoc_STRVAR(done_doc, "done($self, /)\n--\n\n\
+True if the fiber has ended: returned, failed or cancelled.");
+PyDoc_STRVAR(cancelled_doc, "cancelled($self, /)\n--\n\n\
+True if the fiber has ended by cancellation.");
+PyDoc_STRVAR(cancel_doc, "cancel($self, /, reason=None)\n--\n\n\
+Ask the fiber to end: Cancelled is raised at each of its park points.\n\
+\n\
+A fiber that has not run yet never does. Any thread may call it. False if the\n\
+fiber had ended already. FiberError on a raw fiber: use throw() there.");
+PyDoc_STRVAR(unpark_doc, "unpark($self, /, value=None)\n--\n\n\
+Wake the fiber from park(), or let its next park() return at once.\n\
+\n\
+There is one permit: a second unpark() before the park() changes nothing and\n\
+returns False. Any thread may call it; from another thread the answer is True\n\
+when the request was sent. FiberError if the fiber has finished.");
+PyDoc_STRVAR(callback_doc, "add_done_callback($self, fn, /)\n--\n\n\
+Call fn(fiber) on the fiber's thread when it ends; at once if it has ended.\n\
+\n\
+The callback must not switch or wait (FiberError). What it raises is logged.");
+PyDoc_STRVAR(stack_doc, "stack($self, /)\n--\n\n\
+The suspended fiber's stack as a traceback.StackSummary, outermost first.");
+
+static PyMethodDef fiber_methods[] = {
+    {"switch", FASTKW(fiber_switch), METH_FASTCALL | METH_KEYWORDS,
+     switch_doc},
+    {"throw", fiber_throw, METH_O, throw_doc},
+    {"start", fiber_start, METH_NOARGS, start_doc},
+    {"join", FASTKW(fiber_join), METH_FASTCALL | METH_KEYWORDS, join_doc},
+    {"result", FASTKW(fiber_result), METH_FASTCALL | METH_KEYWORDS,
+     result_doc},
+    {"exception", FASTKW(fiber_exception), METH_FASTCALL | METH_KEYWORDS,
+     exception_doc},
+    {"done", fiber_done, METH_NOARGS, done_doc},
+    {"cancelled", fiber_cancelled, METH_NOARGS, cancelled_doc},
+    {"cancel", FASTKW(fiber_cancel), METH_FASTCALL | METH_KEYWORDS,
+     cancel_doc},
+    {"unpark", FASTKW(fiber_unpark), METH_FASTCALL | METH_KEYWORDS,
+     unpark_doc},
+    {"add_done_callback", fiber_add_done_callback, METH_O, callback_doc},
+    {"stack", fiber_stack, METH_NOARGS, stack_doc},
+    {"__reduce__", fiber_reduce, METH_NOARGS, "Raises TypeError."},
+    {"__reduce_ex__", fiber_reduce, METH_O, "Raises TypeError."},
+    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS,
+     "Fiber[R]: a fiber whose result is an R."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef fiber_getset[] = {
+    {"name", get_name, set_name,
+     "For reports; by default the name of the function.", NULL},
+    {"state", get_state, NULL,
+     "'new', 'ready', 'running', 'parked' or 'done'.", NULL},
+    {"parent", get_parent, set_parent,
+     "Who gets the value or exception when a raw fiber ends; None for a fiber\n"
+     "of a scheduler. ValueError for a cycle.",
+     NULL},
+    {"context", get_context, NULL,
+     "The fiber's contextvars.Context; None when it is done.", NULL},
+    {"frame", get_frame, NULL,
+     "Where the fiber is suspended; None if it is not.", NULL},
+    {"outcome", get_outcome, NULL,
+     "Ok(value), Failed(exception) or CancelledOutcome(reason) once it is\n"
+     "done; None before.",
+     NULL},
+    {"daemon", get_daemon, set_daemon,
+     "True: run() does not wait for the fiber but cancels it.", NULL},
+    {"waiting_on", get_waiting_on, NULL,
+     "What the parked fiber waits for, for reports; None if nothing.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMemberDef fiber_members[] = {
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(FiberObject, weakrefs),
+     READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+PyDoc_STRVAR(fiber_doc,
+             "Fiber(target=None, args=(), kwargs=None, *, name=None, "
+             "daemon=False, stack_size=None, context=None)\n--\n\n\
+A function with a stack of its own, that can be left anywhere and gone back to.\n\
+\n\
+Raw: switch() to it; you decide who runs. Scheduled: start() it inside of\n\
+run(); the loop decides. With no target a subclass defines run(). `stack_size`\n\
+is in bytes (default: pyfiber.get_stack_size()). `context` is the\n\
+contextvars.Context to run in (default: a copy of the creator's).");
+
+static PyType_Slot fiber_slots[] = {
+    {Py_tp_doc, (void *)fiber_doc},
+    {Py_tp_new, fiber_new},
+    {Py_tp_init, fiber_init},
+    {Py_tp_dealloc, fiber_dealloc},
+    {Py_tp_finalize, fiber_finalize},
+    {Py_tp_traverse, fiber_traverse},
+    {Py_tp_clear, fiber_clear},
+    {Py_tp_repr, fiber_repr},
+    {Py_tp_methods, fiber_methods},
+    {Py_tp_getset, fiber_getset},
+    {Py_tp_members, fiber_members},
+    {0, NULL},
+};
+
+PyType_Spec pf_fiber_spec = {
+    .name = "pyfiber.Fiber",
+    .basicsize = sizeof(FiberObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = fiber_slots,
+};

@@ -1,0 +1,610 @@
+/* pyfiber._engine: module functions and set-up. */
+#include "python/binding.h"
+
+#include "engine/selfbench.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+PfGlobals pf;
+
+#define FAST(fn) ((PyCFunction)(void (*)(void))fn)
+
+/* --------------------------------------------------------------------- raw */
+
+static PyObject *
+mod_current(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    PfThread *t = pf_this_thread();
+    return t == NULL ? NULL : Py_NewRef((PyObject *)CURRENT(t));
+}
+
+static int
+check_fiber(PyObject *object)
+{
+    if (PyObject_TypeCheck(object, pf.fiber_type)) {
+        return 0;
+    }
+    PyErr_Format(PyExc_TypeError, "expected a Fiber, not '%.200s'",
+                 Py_TYPE(object)->tp_name);
+    return -1;
+}
+
+static PyObject *
+mod_switch(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    (void)module;
+    if (nargs < 1 || nargs > 2) {
+        PyErr_SetString(PyExc_TypeError,
+                        "switch() takes a fiber and an optional value");
+        return NULL;
+    }
+    if (check_fiber(args[0]) < 0) {
+        return NULL;
+    }
+    return pf_fiber_switch((FiberObject *)args[0],
+                           nargs == 2 ? args[1] : Py_None);
+}
+
+/* --------------------------------------------------------------- scheduled */
+
+static PyObject *
+mod_run(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
+        PyObject *kwnames)
+{
+    return pf_run(module, args, nargs, kwnames);
+}
+
+static PyObject *
+mod_spawn(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
+          PyObject *kwnames)
+{
+    (void)module;
+    PfThread *t = pf_this_thread();
+    if (t == NULL || pf_active(t, "spawn()") == NULL) {
+        return NULL;
+    }
+    if (nargs < 1) {
+        PyErr_SetString(PyExc_TypeError, "spawn() needs a function");
+        return NULL;
+    }
+    if (!PyCallable_Check(args[0])) {
+        PyErr_Format(PyExc_TypeError,
+                     "spawn() takes a function, not '%.200s'",
+                     Py_TYPE(args[0])->tp_name);
+        return NULL;
+    }
+    FiberObject *fiber =
+        pf_fiber_new(args[0], args + 1, nargs - 1, kwnames);
+    if (fiber != NULL && pf_fiber_start(t->scheduler, fiber) < 0) {
+        Py_CLEAR(fiber);
+    }
+    return (PyObject *)fiber;
+}
+
+static PyObject *
+none_or_error(int rc)
+{
+    return rc < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *
+mod_yield_now(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    PfThread *t = pf_this_thread();
+    if (t == NULL || pf_active(t, "yield_now()") == NULL) {
+        return NULL;
+    }
+    return none_or_error(pf_yield_now(t));
+}
+
+static PyObject *
+mod_sleep(PyObject *module, PyObject *seconds)
+{
+    (void)module;
+    PfThread *t = pf_this_thread();
+    int64_t ns;
+    if (t == NULL || pf_seconds(seconds, "sleep()'s argument", &ns) < 0) {
+        return NULL;
+    }
+    if (ns < 0) {
+        PyErr_SetString(PyExc_ValueError, "sleep length must not be negative");
+        return NULL;
+    }
+    pf_scheduler *s = pf_active(t, "sleep()");
+    if (s == NULL) {
+        return NULL;
+    }
+    if (ns == 0) {
+        return none_or_error(pf_yield_now(t));
+    }
+    int64_t now = pf_now(s);
+    int64_t until = ns >= PF_NEVER - now ? PF_NEVER : now + ns;
+    return none_or_error(pf_sleep_until(t, until));
+}
+
+static PyObject *
+mod_sleep_until(PyObject *module, PyObject *when)
+{
+    (void)module;
+    PfThread *t = pf_this_thread();
+    int64_t ns;
+    if (t == NULL || pf_seconds(when, "sleep_until()'s argument", &ns) < 0 ||
+        pf_active(t, "sleep_until()") == NULL) {
+        return NULL;
+    }
+    return none_or_error(pf_sleep_until(t, ns));
+}
+
+static PyObject *
+mod_now(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    PfThread *t = pf_tls_thread;
+    int64_t now = t == NULL || t->scheduler == NULL
+                      ? pf_monotonic()
+                      : pf_now(&t->scheduler->core);
+    return PyFloat_FromDouble((double)now / 1e9);
+}
+
+static PyObject *
+mod_check_cancelled(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    PfThread *t = pf_this_thread();
+    if (t == NULL || pf_active(t, "check_cancelled()") == NULL) {
+        return NULL;
+    }
+    return none_or_error(pf_check_cancelled(CURRENT(t)));
+}
+
+static PyObject *
+mod_park(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    (void)module;
+    static char *names[] = {"timeout", NULL};
+    PyObject *timeout = Py_None;
+    PfThread *t = pf_this_thread();
+    int64_t deadline;
+    if (t == NULL ||
+        !PyArg_ParseTupleAndKeywords(args, kwargs, "|O:park", names,
+                                     &timeout) ||
+        pf_active(t, "park()") == NULL ||
+        pf_deadline(timeout, &deadline) < 0) {
+        return NULL;
+    }
+    return pf_park_value(t, deadline);
+}
+
+/* ------------------------------------------------------------- stacks, facts */
+
+static int
+check_stack_size(Py_ssize_t size)
+{
+    if (size >= (Py_ssize_t)pystate_min_stack()) {
+        return 0;
+    }
+    PyErr_Format(PyExc_ValueError,
+                 "a stack must have at least %zu bytes, not %zd",
+                 pystate_min_stack(), size);
+    return -1;
+}
+
+static PyObject *
+mod_get_stack_size(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    return PyLong_FromSize_t(pf.stack_size);
+}
+
+static PyObject *
+mod_set_stack_size(PyObject *module, PyObject *arg)
+{
+    (void)module;
+    Py_ssize_t size = PyNumber_AsSsize_t(arg, PyExc_OverflowError);
+    if ((size == -1 && PyErr_Occurred()) || check_stack_size(size) < 0) {
+        return NULL;
+    }
+    pf.stack_size = (size_t)size;
+    Py_RETURN_NONE;
+}
+
+/* PYFIBER_STACK_SIZE: bytes, or with a suffix K or M. */
+static int
+stack_size_from_environment(void)
+{
+    const char *text = getenv("PYFIBER_STACK_SIZE");
+    if (text == NULL || *text == '\0') {
+        return 0;
+    }
+    char *end;
+    errno = 0;
+    long long size = strtoll(text, &end, 10);
+    if (*end == 'K' || *end == 'k') {
+        size *= 1024;
+        end++;
+    } else if (*end == 'M' || *end == 'm') {
+        size *= 1024 * 1024;
+        end++;
+    }
+    if (*end != '\0' || errno != 0 || size > PY_SSIZE_T_MAX) {
+        PyErr_Format(PyExc_ValueError,
+                     "PYFIBER_STACK_SIZE must be a number of bytes (or end in "
+                     "K or M), not '%.100s'",
+                     text);
+        return -1;
+    }
+    if (check_stack_size((Py_ssize_t)size) < 0) {
+        return -1;
+    }
+    pf.stack_size = (size_t)size;
+    return 0;
+}
+
+static PyObject *
+pool_stats(pf_stack_pool *pool)
+{
+    pf_stack_stats st;
+    pf_stack_pool_stats(pool, &st);
+    return Py_BuildValue(
+        "{s:n,s:n,s:n,s:n,s:n,s:K,s:K}", "stack_size",
+        (Py_ssize_t)st.stack_size, "mapped", (Py_ssize_t)st.mapped, "slots",
+        (Py_ssize_t)st.slots, "live", (Py_ssize_t)st.live, "peak",
+        (Py_ssize_t)st.peak, "acquired", (unsigned long long)st.acquired,
+        "trims", (unsigned long long)st.trims);
+}
+
+static PyObject *
+mod_stack_stats(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    PfThread *t = pf_this_thread();
+    PyObject *list = t == NULL ? NULL : PyList_New(0);
+    for (unsigned i = 0; list != NULL && i < t->engine.pool_count; i++) {
+        PyObject *stats = pool_stats(t->engine.pools[i]);
+        if (stats == NULL || PyList_Append(list, stats) < 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(stats);
+    }
+    return list;
+}
+
+static PyObject *
+mod_trim_stacks(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return NULL;
+    }
+    size_t freed = 0;
+    for (unsigned i = 0; i < t->engine.pool_count; i++) {
+        freed += pf_stack_pool_trim(t->engine.pools[i]);
+    }
+    return PyLong_FromSize_t(freed);
+}
+
+static PyObject *
+mod_facts(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    return Py_BuildValue(
+        "{s:s,s:n,s:n,s:s,s:n,s:n,s:O,s:s}", "backend", PF_CONTEXT_BACKEND,
+        "stack_size", (Py_ssize_t)pf.stack_size, "min_stack_size",
+        (Py_ssize_t)pystate_min_stack(), "guard",
+        pf_guard_name(pf_stack_guard_kind()), "page_size",
+        (Py_ssize_t)pf_page_size(), "fiber_bytes",
+        (Py_ssize_t)sizeof(FiberObject), "collects_suspended_cycles",
+        PF_TRAVERSES_FRAMES ? Py_True : Py_False, "built_for", PY_VERSION);
+}
+
+/* ------------------------------------------------------------------ self-bench */
+
+static PyObject *
+seconds_of(PyObject *n, double (*bench)(unsigned long))
+{
+    unsigned long count = PyLong_AsUnsignedLong(n);
+    if (count == (unsigned long)-1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    double seconds = bench(count);
+    if (seconds < 0) {
+        return PyErr_NoMemory();
+    }
+    return PyFloat_FromDouble(seconds);
+}
+
+static double
+run_bench_switch(unsigned long n)
+{
+    return pf_bench_switch(n);
+}
+
+static double
+run_bench_bare(unsigned long n)
+{
+    return pf_bench_bare(n);
+}
+
+static PyObject *
+mod_bench_switch(PyObject *module, PyObject *n)
+{
+    (void)module;
+    return seconds_of(n, run_bench_switch);
+}
+
+static PyObject *
+mod_bench_bare(PyObject *module, PyObject *n)
+{
+    (void)module;
+    return seconds_of(n, run_bench_bare);
+}
+
+static PyObject *
+mod_bench_ring(PyObject *module, PyObject *args)
+{
+    (void)module;
+    unsigned k;
+    unsigned long n;
+    if (!PyArg_ParseTuple(args, "Ik:_bench_context_ring", &k, &n)) {
+        return NULL;
+    }
+    if (k < 2 || k > 100000) {
+        PyErr_SetString(PyExc_ValueError, "a ring has 2 to 100000 contexts");
+        return NULL;
+    }
+    double seconds = pf_bench_ring(k, n);
+    return seconds < 0 ? PyErr_NoMemory() : PyFloat_FromDouble(seconds);
+}
+
+/* ---------------------------------------------------------------------- hooks */
+
+static PyObject *
+mod_set_hooks(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    (void)module;
+    static char *names[] = {"ok",          "failed",        "cancelled",
+                            "log_failure", "deadlock_text", "stack_summary",
+                            NULL};
+    PyObject *ok, *failed, *cancelled, *log, *text, *summary;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOOOOO:_set_hooks", names,
+                                     &ok, &failed, &cancelled, &log, &text,
+                                     &summary)) {
+        return NULL;
+    }
+    Py_XSETREF(pf.ok, Py_NewRef(ok));
+    Py_XSETREF(pf.failed, Py_NewRef(failed));
+    Py_XSETREF(pf.cancelled_outcome, Py_NewRef(cancelled));
+    Py_XSETREF(pf.log_failure, Py_NewRef(log));
+    Py_XSETREF(pf.deadlock_text, Py_NewRef(text));
+    Py_XSETREF(pf.stack_summary, Py_NewRef(summary));
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+mod_fiber_cancelled(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    return Py_XNewRef(pf_fiber_cancelled_type());
+}
+
+PyDoc_STRVAR(current_doc, "current()\n--\n\nThe running fiber.");
+PyDoc_STRVAR(mod_switch_doc, "switch(fiber, value=None, /)\n--\n\n\
+fiber.switch(value).");
+PyDoc_STRVAR(mod_run_doc, "run(fn, /, *args, **kwargs)\n--\n\n\
+Run fn(*args, **kwargs) in a fiber, and every fiber it spawns, on this thread.\n\
+\n\
+Returns fn's result when it and every non-daemon fiber are done. If fn raises,\n\
+the others are cancelled and joined, then the exception is raised. Ctrl-C\n\
+cancels everything, waits for it and raises KeyboardInterrupt; a second one\n\
+does not wait. DeadlockError when every fiber waits and nothing can wake one.\n\
+FiberError inside of a run.");
+PyDoc_STRVAR(mod_spawn_doc, "spawn(fn, /, *args, **kwargs)\n--\n\n\
+Start fn(*args, **kwargs) in a new fiber of the running scheduler.\n\
+\n\
+It runs when its turn comes. FiberError outside of a run.");
+PyDoc_STRVAR(yield_doc, "yield_now()\n--\n\n\
+Go to the back of the queue; a cancellation point.");
+PyDoc_STRVAR(sleep_doc, "sleep(seconds, /)\n--\n\n\
+Wait at least so many seconds; 0 is yield_now(). A cancellation point.\n\
+\n\
+ValueError for a negative number or NaN.");
+PyDoc_STRVAR(sleep_until_doc, "sleep_until(when, /)\n--\n\n\
+Wait until now() is at least `when`; the past is yield_now().");
+PyDoc_STRVAR(now_doc, "now()\n--\n\n\
+The scheduler's clock in seconds; monotonic, with an arbitrary beginning.");
+PyDoc_STRVAR(check_doc, "check_cancelled()\n--\n\n\
+Raise Cancelled if the running fiber is cancelled; otherwise do nothing.");
+PyDoc_STRVAR(park_doc, "park(timeout=None)\n--\n\n\
+Wait for unpark(); return its value.\n\
+\n\
+Returns at once if unpark() came before. TimeoutError after `timeout` seconds.\n\
+A cancellation point.");
+PyDoc_STRVAR(get_size_doc, "get_stack_size()\n--\n\n\
+Bytes of stack a fiber gets unless it asks for others.");
+PyDoc_STRVAR(set_size_doc, "set_stack_size(size, /)\n--\n\n\
+Set the default stack size in bytes for fibers that start from now on.\n\
+\n\
+ValueError if it is too small to run Python.");
+PyDoc_STRVAR(stats_doc, "stack_stats()\n--\n\n\
+One dict for each stack size in use on this thread: stack_size and mapped in\n\
+bytes; slots, live and peak counts; acquired and trims so far.");
+PyDoc_STRVAR(trim_doc, "trim_stacks()\n--\n\n\
+Give the memory of this thread's unused stacks back; returns the bytes.");
+
+static PyMethodDef functions[] = {
+    {"current", mod_current, METH_NOARGS, current_doc},
+    {"switch", FAST(mod_switch), METH_FASTCALL, mod_switch_doc},
+    {"run", FAST(mod_run), METH_FASTCALL | METH_KEYWORDS, mod_run_doc},
+    {"spawn", FAST(mod_spawn), METH_FASTCALL | METH_KEYWORDS, mod_spawn_doc},
+    {"yield_now", mod_yield_now, METH_NOARGS, yield_doc},
+    {"sleep", mod_sleep, METH_O, sleep_doc},
+    {"sleep_until", mod_sleep_until, METH_O, sleep_until_doc},
+    {"now", mod_now, METH_NOARGS, now_doc},
+    {"check_cancelled", mod_check_cancelled, METH_NOARGS, check_doc},
+    {"park", FAST(mod_park), METH_VARARGS | METH_KEYWORDS, park_doc},
+    {"get_stack_size", mod_get_stack_size, METH_NOARGS, get_size_doc},
+    {"set_stack_size", mod_set_stack_size, METH_O, set_size_doc},
+    {"stack_stats", mod_stack_stats, METH_NOARGS, stats_doc},
+    {"trim_stacks", mod_trim_stacks, METH_NOARGS, trim_doc},
+    {"_facts", mod_facts, METH_NOARGS, "What info() reports of the engine."},
+    {"_set_hooks", FAST(mod_set_hooks), METH_VARARGS | METH_KEYWORDS,
+     "The façade's classes and functions that the engine calls."},
+    {"_fiber_cancelled", mod_fiber_cancelled, METH_NOARGS,
+     "The FiberCancelled class, made when first needed: its base class lives\n"
+     "in concurrent.futures, which is slow to import."},
+    {"_on_sigint", pf_on_sigint, METH_VARARGS,
+     "The SIGINT handler while run() runs."},
+    {"_bench_context_switch", mod_bench_switch, METH_O,
+     "Seconds for n switches between two C contexts."},
+    {"_bench_context_ring", mod_bench_ring, METH_VARARGS,
+     "Seconds for n switches around a ring of k C contexts."},
+    {"_bench_bare_switch", mod_bench_bare, METH_O,
+     "Seconds for n switches by the bare assembly; MemoryError without it."},
+    {NULL, NULL, 0, NULL},
+};
+
+/* --------------------------------------------------------------------- set-up */
+
+/* Globals serve one interpreter.  (CPython checks this itself from 3.12 on,
+ * by the slot below.) */
+static int
+refuse_subinterpreters(void)
+{
+    if (PyInterpreterState_Get() == PyInterpreterState_Main()) {
+        return 0;
+    }
+    PyErr_SetString(PyExc_ImportError,
+                    "pyfiber does not support subinterpreters");
+    return -1;
+}
+
+static PyObject *
+new_exception(PyObject *module, const char *name, const char *doc,
+              PyObject *base, PyObject *dict)
+{
+    PyObject *type = PyErr_NewExceptionWithDoc(name, doc, base, dict);
+    const char *dot = strrchr(name, '.');
+    if (type != NULL &&
+        PyModule_AddObjectRef(module, dot + 1, type) < 0) {
+        Py_CLEAR(type);
+    }
+    return type;
+}
+
+static int
+make_exceptions(PyObject *module)
+{
+    PyObject *dict = Py_BuildValue("{sOsO}", "reason", Py_None, "by", Py_None);
+    if (dict == NULL) {
+        return -1;
+    }
+    pf.fiber_error = new_exception(
+        module, "pyfiber.FiberError",
+        "A fiber was used in a way it cannot be; the text says what to do.",
+        PyExc_RuntimeError, NULL);
+    pf.fiber_exit = new_exception(
+        module, "pyfiber.FiberExit",
+        "Raised in a suspended fiber whose last reference is gone, so that\n"
+        "its finally blocks run.",
+        PyExc_BaseException, NULL);
+    pf.cancelled = new_exception(
+        module, "pyfiber.Cancelled",
+        "Raised in a cancelled fiber at every park point.\n\n"
+        "`reason` is what was given to cancel(), `by` the fiber that called\n"
+        "it. Let it pass: result() of the fiber raises FiberCancelled.",
+        PyExc_BaseException, dict);
+    pf.deadlock_error = new_exception(
+        module, "pyfiber.DeadlockError",
+        "Every fiber waits and nothing can wake one; the text lists them.",
+        PyExc_RuntimeError, NULL);
+    Py_DECREF(dict);
+    return pf.fiber_error && pf.fiber_exit && pf.cancelled &&
+                   pf.deadlock_error
+               ? 0
+               : -1;
+}
+
+static int
+make_types(PyObject *module)
+{
+    pf.fiber_type =
+        (PyTypeObject *)PyType_FromModuleAndSpec(module, &pf_fiber_spec, NULL);
+    pf.scheduler_type = (PyTypeObject *)PyType_FromModuleAndSpec(
+        module, &pf_scheduler_spec, NULL);
+    if (pf.fiber_type == NULL || pf.scheduler_type == NULL) {
+        return -1;
+    }
+    return PyModule_AddType(module, pf.fiber_type) < 0 ||
+                   PyModule_AddType(module, pf.scheduler_type) < 0
+               ? -1
+               : 0;
+}
+
+static int
+make_strings(void)
+{
+    pf.s_run = PyUnicode_InternFromString("run");
+    pf.s_park = PyUnicode_InternFromString("park()");
+    pf.s_sleep = PyUnicode_InternFromString("sleep()");
+    return pf.s_run && pf.s_park && pf.s_sleep ? 0 : -1;
+}
+
+/* The default stack.  1 MiB of address space: every recursion that ends in
+ * RecursionError on the main thread at the default limit does so on a fiber,
+ * sorted(key=) alone earlier (see docs/stacks.md for the measurements); a
+ * parked fiber costs its one touched page and 2 KiB of page tables.  256 KiB
+ * would save 1.5 KiB of tables and end map() recursions at a third of the
+ * depth; 2 MiB and more cost a page of tables each. */
+#define DEFAULT_STACK_SIZE (1024 * 1024)
+
+static int
+engine_exec(PyObject *module)
+{
+    pf.stack_size = DEFAULT_STACK_SIZE;
+    if (refuse_subinterpreters() < 0 || pystate_lookup() < 0 ||
+        stack_size_from_environment() < 0 || make_strings() < 0 ||
+        make_exceptions(module) < 0 || make_types(module) < 0 ||
+        pf_thread_module_init(module) < 0 ||
+        pf_python_overflow_init() < 0 || pf_capsule_init(module) < 0) {
+        return -1;
+    }
+    return 0;
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, engine_exec},
+#ifdef Py_mod_multiple_interpreters
+    {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
+#endif
+    {0, NULL},
+};
+
+PyDoc_STRVAR(module_doc, "The native part of pyfiber. Import pyfiber instead.");
+
+static PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "pyfiber._engine",
+    .m_doc = module_doc,
+    .m_size = 0,
+    .m_methods = functions,
+    .m_slots = slots,
+};
+
+PyMODINIT_FUNC
+PyInit__engine(void)
+{
+    return PyModuleDef_Init(&definition);
+}

@@ -1,0 +1,610 @@
+/* The transfer path: who may be switched to, the switch, the first run of a
+ * fiber and its end.
+ *
+ * Order within a switch: refuse, save, load, switch, hand over.  One value or
+ * one exception travels with it in thread->transfer.
+ */
+#include "python/binding.h"
+
+/* ------------------------------------------------------------ the switch */
+
+static inline void
+on_switch(pf_thread *thread, pf_fiber *from, pf_fiber *to)
+{
+    PfThread *t = (PfThread *)thread;
+    PyThreadState *ts = t->tstate;
+    FiberObject *f = FIBER_OF(from);
+    FiberObject *g = FIBER_OF(to);
+    assert(ts == PyThreadState_Get());
+    assert(!PyErr_Occurred());
+    pystate_save(ts, f->saved, &f->context);
+    pystate_load(ts, g->saved, &g->context);
+    if (PF_UNLIKELY(f->core.host_bits & PF_F_HELD)) {
+        t->engine.zombie = from; /* on_reap drops the reference */
+    }
+}
+
+void
+pf_on_switch(pf_thread *thread, pf_fiber *from, pf_fiber *to)
+{
+    on_switch(thread, from, to);
+}
+
+/* Raise `exc` (stolen) as a `raise` statement at this point would: the
+ * exception being handled here becomes its context, unless it has one. */
+static void
+raise_here(PyObject *exc)
+{
+    PyObject *handled = PyErr_GetHandledException();
+    PyObject *context = PyException_GetContext(exc);
+    if (handled == NULL || context != NULL || handled == exc) {
+        pf_restore_exception(exc);
+    } else {
+        PyErr_SetObject((PyObject *)Py_TYPE(exc), exc);
+        Py_DECREF(exc);
+    }
+    Py_XDECREF(handled);
+    Py_XDECREF(context);
+}
+
+/* What came with the switch back to us: a new reference, or NULL with the
+ * exception raised. */
+static inline PyObject *
+landed(PfThread *t)
+{
+    PyObject *value = t->transfer;
+    t->transfer = NULL;
+    if (PF_UNLIKELY(t->throwing)) {
+        t->throwing = false;
+        raise_here(value);
+        return NULL;
+    }
+    return value;
+}
+
+PyObject *
+pf_value_in_parent(PfThread *t)
+{
+    return landed(t);
+}
+
+/* `transfer` is set; `target` has a stack. */
+static inline PyObject *
+transfer_to(PfThread *t, FiberObject *target)
+{
+    CURRENT(t)->core.state = PF_SUSPENDED;
+    target->core.state = PF_RUNNING;
+    pf_switch_with(&t->engine, &target->core, on_switch);
+    return landed(t);
+}
+
+/* ------------------------------------------------------- who may be entered */
+
+/* The fiber that gets the result of a raw fiber.  The one that was current
+ * at its creation is no use if it lives on another thread, is over, or runs a
+ * scheduler's loop: then it is whoever starts the fiber. */
+static int
+settle_parent(PfThread *t, FiberObject *fiber)
+{
+    FiberObject *parent = fiber->parent;
+    bool ours = parent != NULL && parent->core.state != PF_DONE &&
+                (parent->thread == t || parent->thread == NULL) &&
+                !(parent->core.host_bits & PF_F_HUB);
+    if (ours) {
+        return 0;
+    }
+    if (parent != NULL && (fiber->core.host_bits & PF_F_PARENT_SET) &&
+        parent->thread != NULL && parent->thread != t) {
+        PyErr_SetString(pf.fiber_error,
+                        "the fiber's parent belongs to another thread: start "
+                        "the fiber there, or set its parent to a fiber of "
+                        "this thread");
+        return -1;
+    }
+    if (parent == NULL || !(fiber->core.host_bits & PF_F_PARENT_SET)) {
+        Py_XSETREF(fiber->parent,
+                   (FiberObject *)Py_NewRef((PyObject *)CURRENT(t)));
+    }
+    return 0;
+}
+
+static int
+refuse_state(FiberObject *target)
+{
+    const char *why;
+    if (target->core.state == PF_DONE) {
+        why = "the fiber has finished: a finished fiber cannot be entered";
+    } else if (target->core.host_bits & PF_F_HUB) {
+        why = "the fiber runs a scheduler's loop: it goes on when the loop "
+              "has nothing else to run";
+    } else {
+        why = "the fiber belongs to a scheduler: use unpark(), cancel() or "
+              "join() instead of switching to it";
+    }
+    PyErr_SetString(pf.fiber_error, why);
+    return -1;
+}
+
+static int
+refuse_thread(void)
+{
+    PyErr_SetString(pf.fiber_error,
+                    "the fiber belongs to another thread: a fiber runs only "
+                    "on the thread that started it");
+    return -1;
+}
+
+/* Everything that is not "suspended, ours, nothing to attend to".
+ * 0: switch; 1: it is the running fiber itself; -1: refused. */
+static int
+admit(PfThread *t, FiberObject *target, bool with_value)
+{
+    if (t->attention != 0 && pf_attend(t) < 0) {
+        return -1;
+    }
+    if (target->thread != NULL && target->thread != t) {
+        return target->core.state == PF_DONE ? refuse_state(target)
+                                             : refuse_thread();
+    }
+    if (target->core.state == PF_RUNNING && target == CURRENT(t)) {
+        return 1;
+    }
+    if (target->core.state == PF_SUSPENDED) {
+        return 0;
+    }
+    if (target->core.state != PF_NEW ||
+        (target->core.host_bits & PF_F_SCHEDULED)) {
+        return refuse_state(target);
+    }
+    if (with_value) {
+        PyErr_SetString(PyExc_TypeError,
+                        "can't send a value other than None to a fiber that "
+                        "has not started: pass args instead");
+        return -1;
+    }
+    if (settle_parent(t, target) < 0) {
+        return -1;
+    }
+    return pf_fiber_give_stack(t, target);
+}
+
+PyObject *
+pf_fiber_switch(FiberObject *target, PyObject *value)
+{
+    PfThread *t = pf_tls_thread;
+    if (PF_UNLIKELY(t == NULL || t->attention != 0 ||
+                    target->core.state != PF_SUSPENDED ||
+                    target->thread != t)) {
+        t = pf_this_thread();
+        int admitted = t == NULL ? -1 : admit(t, target, value != Py_None);
+        if (admitted != 0) {
+            return admitted < 0 ? NULL : Py_NewRef(value);
+        }
+    }
+    t->transfer = Py_NewRef(value);
+    return transfer_to(t, target);
+}
+
+/* An instance of an exception class, or the instance itself; new reference. */
+static PyObject *
+exception_instance(PyObject *exc)
+{
+    if (PyExceptionInstance_Check(exc)) {
+        return Py_NewRef(exc);
+    }
+    if (!PyExceptionClass_Check(exc)) {
+        PyErr_Format(PyExc_TypeError,
+                     "throw() takes an exception or an exception class, not "
+                     "'%.200s'",
+                     Py_TYPE(exc)->tp_name);
+        return NULL;
+    }
+    PyObject *made = PyObject_CallNoArgs(exc);
+    if (made != NULL && !PyExceptionInstance_Check(made)) {
+        PyErr_Format(PyExc_TypeError,
+                     "calling %R should have made an exception, not '%.200s'",
+                     exc, Py_TYPE(made)->tp_name);
+        Py_CLEAR(made);
+    }
+    return made;
+}
+
+PyObject *
+pf_fiber_throw(FiberObject *target, PyObject *exc)
+{
+    PfThread *t = pf_this_thread();
+    PyObject *instance = t == NULL ? NULL : exception_instance(exc);
+    if (instance == NULL) {
+        return NULL;
+    }
+    int admitted = admit(t, target, false);
+    if (admitted != 0) {
+        if (admitted < 0) {
+            Py_DECREF(instance);
+        } else {
+            raise_here(instance);
+        }
+        return NULL;
+    }
+    t->transfer = instance;
+    t->throwing = true;
+    return transfer_to(t, target);
+}
+
+/* ------------------------------------------------------------- a new stack */
+
+/* The system refused: perhaps garbage holds stacks.  Collect once, try once
+ * more. */
+static int
+prepare(PfThread *t, FiberObject *fiber, size_t size)
+{
+    pf_limit limit = PF_LIMIT_NONE;
+    if (pf_fiber_prepare(&t->engine, &fiber->core, size, &limit) == 0) {
+        return 0;
+    }
+    pf_no_switch_begin(t, "while garbage is collected to free stacks");
+    PyGC_Collect();
+    pf_no_switch_end(t);
+    if (pf_fiber_prepare(&t->engine, &fiber->core, size, &limit) == 0) {
+        return 0;
+    }
+    PyErr_Format(PyExc_MemoryError,
+                 "no stack of %zu bytes for a fiber: %s was reached", size,
+                 pf_limit_name(limit));
+    return -1;
+}
+
+/* From here on the fiber belongs to this thread. 0, or -1 with MemoryError. */
+int
+pf_fiber_give_stack(PfThread *t, FiberObject *fiber)
+{
+    size_t size = fiber->stack_size != 0 ? fiber->stack_size : pf.stack_size;
+    if (prepare(t, fiber, size) < 0) {
+        return -1;
+    }
+    pf_stack *stack = fiber->core.stack;
+    PyState *state = (PyState *)(void *)stack->room;
+    size_t used = (sizeof(PyState) + 15) & ~(size_t)15;
+    fiber->saved = state;
+    pystate_init(t->tstate, state, stack->room + used,
+                 stack->room_size - used, stack->area.low, stack->area.size);
+    if (fiber->thread == NULL) {
+        fiber->thread = t;
+        pf_live_link(t, fiber);
+    }
+    return 0;
+}
+
+/* ------------------------------------------------------------ running, ending */
+
+static PyObject *
+call_target(FiberObject *self)
+{
+    PyObject *args = self->args;
+    PyObject *kwargs = self->kwargs;
+    self->args = NULL;
+    self->kwargs = NULL;
+    self->core.host_bits |= PF_F_ENTERED;
+    PyObject *result;
+    if (self->target == NULL) {
+        result = PyObject_CallMethodNoArgs((PyObject *)self, pf.s_run);
+    } else if (args == NULL && kwargs == NULL) {
+        result = PyObject_CallNoArgs(self->target);
+    } else if (args == NULL) {
+        args = PyTuple_New(0);
+        result =
+            args == NULL ? NULL : PyObject_Call(self->target, args, kwargs);
+    } else {
+        result = PyObject_Call(self->target, args, kwargs);
+    }
+    Py_XDECREF(args);
+    Py_XDECREF(kwargs);
+    return result;
+}
+
+/* Store how it went; the exception, if any, is the raised one. */
+static void
+record_outcome(FiberObject *self, PyObject *result)
+{
+    uint8_t kind = PF_OUTCOME_OK;
+    if (result == NULL) {
+        result = pf_take_exception();
+        assert(result != NULL);
+        kind = PF_OUTCOME_FAILED;
+        if (PyObject_TypeCheck(result, (PyTypeObject *)pf.cancelled) ||
+            PyObject_TypeCheck(result, (PyTypeObject *)pf.fiber_exit)) {
+            kind = PF_OUTCOME_CANCELLED;
+        }
+    }
+    self->core.host_byte = kind;
+    Py_XSETREF(self->value, result);
+}
+
+/* The fiber is over for everyone who looks; let go of what it needed. */
+static void
+close_fiber(FiberObject *self)
+{
+    self->core.state = PF_DONE;
+    self->core.host_bits &= ~(uint32_t)(PF_F_PERMIT | PF_F_IN_PARK);
+    if (self->name == NULL && self->target != NULL &&
+        PyFunction_Check(self->target)) {
+        self->name =
+            Py_NewRef(((PyFunctionObject *)self->target)->func_qualname);
+    }
+    Py_CLEAR(self->target);
+    Py_CLEAR(self->args);
+    Py_CLEAR(self->kwargs);
+    Py_CLEAR(self->cancel);
+}
+
+static void
+run_callbacks(FiberObject *self)
+{
+    PyObject *callbacks = self->callbacks;
+    self->callbacks = NULL;
+    if (callbacks == NULL) {
+        return;
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(callbacks); i++) {
+        PyObject *done = PyObject_CallOneArg(PyList_GET_ITEM(callbacks, i),
+                                             (PyObject *)self);
+        if (done != NULL) {
+            Py_DECREF(done);
+            continue;
+        }
+        PyObject *exc = pf_take_exception();
+        PyObject *logged =
+            pf.log_failure == NULL
+                ? NULL
+                : PyObject_CallFunctionObjArgs(pf.log_failure, self, exc,
+                                               Py_True, NULL);
+        if (logged == NULL) {
+            pf_restore_exception(Py_NewRef(exc));
+            PyErr_WriteUnraisable(PyList_GET_ITEM(callbacks, i));
+        }
+        Py_XDECREF(logged);
+        Py_DECREF(exc);
+    }
+    Py_DECREF(callbacks);
+}
+
+/* A raw fiber's result goes to its parent, past those that cannot take it. */
+static FiberObject *
+next_after_raw(PfThread *t, FiberObject *self)
+{
+    FiberObject *p = self->parent;
+    if (!(self->core.host_bits & PF_F_DYING)) {
+        while (p != NULL && p != t->root &&
+               (p->core.state != PF_SUSPENDED || p->thread != t)) {
+            p = p->parent;
+        }
+    }
+    if (p == NULL) {
+        p = t->root;
+    }
+    t->throwing = self->core.host_byte == PF_OUTCOME_FAILED;
+    if (self->core.host_byte == PF_OUTCOME_CANCELLED &&
+        !PyObject_TypeCheck(self->value, (PyTypeObject *)pf.fiber_exit)) {
+        t->throwing = true;
+    }
+    bool quiet = self->core.host_byte == PF_OUTCOME_CANCELLED && !t->throwing;
+    t->transfer = Py_NewRef(quiet ? Py_None : self->value);
+    self->core.host_bits |= PF_F_LOOKED_AT;
+    /* The parent may be kept alive by us alone: then the thread holds it for
+     * as long as it runs. */
+    if (p == self->parent && !(p->core.host_bits & PF_F_HELD) &&
+        p != t->root) {
+        p->core.host_bits |= PF_F_HELD;
+        self->parent = NULL;
+    }
+    p->core.state = PF_RUNNING;
+    return p;
+}
+
+static bool
+ends_the_run(FiberObject *self)
+{
+    return self->core.host_byte == PF_OUTCOME_FAILED &&
+           (PyObject_TypeCheck(self->value,
+                               (PyTypeObject *)PyExc_KeyboardInterrupt) ||
+            PyObject_TypeCheck(self->value,
+                               (PyTypeObject *)PyExc_SystemExit));
+}
+
+/* Tell the scheduler and who waits. */
+static void
+retire(FiberObject *self)
+{
+    SchedulerObject *s = SCHEDULER_OF(self->core.scheduler);
+    s->alive--;
+    if (!(self->core.host_bits & PF_F_DAEMON)) {
+        s->foreground--;
+    }
+    pf_wake_waiters(self);
+    if (ends_the_run(self)) {
+        self->core.host_bits |= PF_F_LOOKED_AT;
+        pf_scheduler_fail(s, Py_NewRef(self->value));
+    }
+    pf_fiber *hub = s->core.hub;
+    if ((self == s->main || s->foreground == 0 || s->fatal != NULL) &&
+        hub != NULL && hub->state == PF_PARKED) {
+        pf_make_ready(&s->core, hub); /* it has something to decide */
+    }
+}
+
+/* What every ending does, whether the fiber ran or not. */
+static void
+finish(FiberObject *self, PyObject *result)
+{
+    record_outcome(self, result);
+    close_fiber(self);
+    run_callbacks(self);
+    if (self->core.host_bits & PF_F_SCHEDULED) {
+        retire(self);
+    }
+}
+
+static PyObject *
+first_act(PfThread *t, FiberObject *self)
+{
+    PyObject *sent = t->transfer;
+    t->transfer = NULL;
+    if (t->throwing) {
+        t->throwing = false;
+        pf_restore_exception(sent);
+        return NULL;
+    }
+    Py_XDECREF(sent);
+    return call_target(self);
+}
+
+static pf_fiber *
+python_run(pf_thread *thread, pf_fiber *core)
+{
+    PfThread *t = (PfThread *)thread;
+    FiberObject *self = FIBER_OF(core);
+    core->state = PF_RUNNING;
+    PyObject *result = first_act(t, self);
+
+    /* No code that runs from here on may leave this fiber. */
+    pf_no_switch_begin(t, "while a fiber ends (in a done-callback, say)");
+    Py_INCREF(self); /* for python_reap */
+    finish(self, result);
+    bool scheduled = (core->host_bits & PF_F_SCHEDULED) != 0;
+    pf_live_unlink(self);
+    pf_fiber *next;
+    if (scheduled && !(core->host_bits & PF_F_DYING)) {
+        next = pf_next(core->scheduler);
+    } else {
+        next = &next_after_raw(t, self)->core;
+    }
+    if (scheduled) {
+        Py_DECREF(self); /* the scheduler's reference */
+    }
+    if (core->host_bits & PF_F_HELD) {
+        core->host_bits &= ~(uint32_t)PF_F_HELD; /* no longer needed */
+        Py_DECREF(self);
+    }
+    PyErr_Clear();
+    pystate_finish(t->tstate, self->saved);
+    pf_no_switch_end(t);
+    return next;
+}
+
+static void
+python_reap(pf_thread *thread, pf_fiber *core)
+{
+    FiberObject *self = FIBER_OF(core);
+    (void)thread;
+    core->host_bits &= ~(uint32_t)PF_F_HELD;
+    if (core->state == PF_DONE) {
+        self->stack_size = 0; /* `saved` went with the stack */
+        Py_CLEAR(self->context);
+        Py_CLEAR(self->parent);
+    }
+    Py_DECREF(self);
+}
+
+/* A scheduled fiber that has no stack yet ends: cancelled, or no memory. */
+void
+pf_fiber_end(PfThread *t, FiberObject *fiber, PyObject *result)
+{
+    pf_no_switch_begin(t, "while a fiber ends (in a done-callback, say)");
+    finish(fiber, result);
+    pf_live_unlink(fiber);
+    Py_CLEAR(fiber->context);
+    pf_no_switch_end(t);
+    Py_DECREF(fiber); /* the scheduler's reference */
+}
+
+static pf_fiber *
+python_first(pf_scheduler *s, pf_fiber *core)
+{
+    PfThread *t = (PfThread *)s->thread;
+    FiberObject *fiber = FIBER_OF(core);
+    if (fiber == t->root) {
+        return core; /* parked on the thread's own stack */
+    }
+    if (core->host_bits & PF_F_CANCEL) {
+        pf_check_cancelled(fiber);
+    } else if (pf_fiber_give_stack(t, fiber) == 0) {
+        return core;
+    }
+    pf_fiber_end(t, fiber, NULL);
+    return pf_next(s);
+}
+
+/* ------------------------------------------------------------------ unwinding */
+
+static void
+forget_schedule(FiberObject *fiber)
+{
+    pf_scheduler *s = fiber->core.scheduler;
+    if (s == NULL) {
+        return;
+    }
+    if (fiber->core.state == PF_READY) {
+        pf_queue_remove(&s->ready, &fiber->core);
+    }
+    pf_timers_remove(&s->timers, &fiber->core.timer);
+}
+
+/* Raise FiberExit in `fiber`, let it run to its end, come back.  Its code
+ * cannot leave it meanwhile, so it does end. */
+void
+pf_fiber_unwind(PfThread *t, FiberObject *fiber)
+{
+    PyObject *pending = pf_take_exception();
+    PyObject *transfer = t->transfer;
+    bool throwing = t->throwing;
+    FiberObject *self = CURRENT(t);
+    uint8_t state = self->core.state;
+
+    PyObject *exit = PyObject_CallNoArgs(pf.fiber_exit);
+    if (exit == NULL) {
+        exit = pf_take_exception();
+    }
+    forget_schedule(fiber);
+    fiber->core.host_bits |= PF_F_DYING;
+    Py_XSETREF(fiber->parent, (FiberObject *)Py_NewRef((PyObject *)self));
+    Py_INCREF(fiber);
+    t->transfer = exit;
+    t->throwing = true;
+    pf_no_switch_begin(t, "while a dropped fiber is unwound");
+    PyObject *result = transfer_to(t, fiber);
+    pf_no_switch_end(t);
+    if (result == NULL) {
+        PyErr_WriteUnraisable((PyObject *)fiber);
+    }
+    Py_XDECREF(result);
+    Py_DECREF(fiber);
+
+    self->core.state = state;
+    t->transfer = transfer;
+    t->throwing = throwing;
+    if (pending != NULL) {
+        pf_restore_exception(pending);
+    }
+}
+
+static void
+python_wait_begin(pf_scheduler *s)
+{
+    SCHEDULER_OF(s)->blocked = PyEval_SaveThread();
+}
+
+static void
+python_wait_end(pf_scheduler *s)
+{
+    PyEval_RestoreThread(SCHEDULER_OF(s)->blocked);
+}
+
+const pf_host pf_python_host = {
+    .on_switch = pf_on_switch,
+    .on_first = python_first,
+    .run = python_run,
+    .on_reap = python_reap,
+    .on_posted = pf_on_posted,
+    .wait_begin = python_wait_begin,
+    .wait_end = python_wait_end,
+};

@@ -1,0 +1,427 @@
+/* The record of a Python thread that uses fibers: made at its first use of
+ * one, ended with the thread.
+ *
+ * It is found through a C thread-local and owned by a capsule in the thread
+ * state's dict, whose destructor runs on the dying thread: that is where
+ * fibers still suspended there are unwound.
+ */
+#include "python/binding.h"
+
+#include "engine/overflow.h"
+
+PF_TLS PfThread *pf_tls_thread;
+
+/* The data stack's first chunk and the PyState.  CPython's own chunks are
+ * 16 KiB; twice that holds some 250 Python frames before the interpreter has
+ * to map memory for a fiber. */
+#define ROOM_SIZE (32 * 1024)
+
+#define CAPSULE_NAME "pyfiber.thread"
+
+PfThread *
+pf_thread_peek(void)
+{
+    return pf_tls_thread;
+}
+
+/* ---------------------------------------------------------- list of fibers */
+
+void
+pf_live_link(PfThread *t, FiberObject *fiber)
+{
+    fiber->prev = NULL;
+    fiber->next = t->live;
+    if (t->live != NULL) {
+        t->live->prev = fiber;
+    }
+    t->live = fiber;
+}
+
+void
+pf_live_unlink(FiberObject *fiber)
+{
+    if (fiber->prev != NULL) {
+        fiber->prev->next = fiber->next;
+    } else if (fiber->thread != NULL && fiber->thread->live == fiber) {
+        fiber->thread->live = fiber->next;
+    }
+    if (fiber->next != NULL) {
+        fiber->next->prev = fiber->prev;
+    }
+    fiber->prev = fiber->next = NULL;
+}
+
+/* ------------------------------------------------------------- birth, death */
+
+static void
+unwind_all(PfThread *t)
+{
+    FiberObject *fiber = t->live;
+    while (fiber != NULL) {
+        if (fiber->core.stack == NULL || fiber->core.state == PF_RUNNING ||
+            fiber->core.state == PF_DONE) {
+            fiber = fiber->next;
+            continue;
+        }
+        Py_INCREF(fiber);
+        pf_fiber_unwind(t, fiber);
+        Py_DECREF(fiber);
+        fiber = t->live; /* the list may have changed everywhere */
+    }
+}
+
+static void
+unlist(PfThread *t)
+{
+    PfThread **link = &pf.threads;
+    while (*link != NULL && *link != t) {
+        link = &(*link)->next;
+    }
+    if (*link == t) {
+        *link = t->next;
+    }
+}
+
+/* Runs on the dying thread.  On any other thread (the interpreter clears the
+ * states of threads that fork or shutdown cut off) the stacks cannot be
+ * entered any more: everything stays where it is. */
+static void
+thread_gone(PyObject *capsule)
+{
+    PfThread *t = PyCapsule_GetPointer(capsule, CAPSULE_NAME);
+    if (t == NULL || t != pf_tls_thread || pf.shut_down ||
+        CURRENT(t) != t->root) {
+        PyErr_Clear();
+        return;
+    }
+    unwind_all(t);
+    unlist(t);
+    FiberObject *root = t->root;
+    t->engine.root.context = root->core.context;
+    root->core.state = PF_DONE;
+    root->core.host_byte = PF_OUTCOME_OK;
+    Py_XSETREF(root->value, Py_NewRef(Py_None));
+    root->stack_size = 0;
+    root->thread = NULL;
+    pf_overflow_thread_finish();
+    pf_thread_finish(&t->engine);
+    pf_tls_thread = NULL;
+    Py_DECREF(root);
+    PyMem_RawFree(t);
+}
+
+static int
+own_by_thread_state(PfThread *t)
+{
+    PyObject *dict = PyThreadState_GetDict();
+    if (dict == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "this thread has no state dict");
+        return -1;
+    }
+    PyObject *capsule = PyCapsule_New(t, CAPSULE_NAME, thread_gone);
+    if (capsule == NULL) {
+        return -1;
+    }
+    int rc = PyDict_SetItemString(dict, CAPSULE_NAME, capsule);
+    Py_DECREF(capsule);
+    return rc;
+}
+
+static FiberObject *
+make_root(PfThread *t)
+{
+    FiberObject *root =
+        (FiberObject *)pf.fiber_type->tp_alloc(pf.fiber_type, 0);
+    if (root == NULL) {
+        return NULL;
+    }
+    root->core = t->engine.root;
+    root->core.state = PF_RUNNING;
+    root->saved = &t->root_state;
+    root->thread = t;
+    root->name = PyUnicode_FromString("main");
+    if (root->name == NULL) {
+        Py_DECREF(root);
+        return NULL;
+    }
+    t->engine.current = &root->core;
+    return root;
+}
+
+PfThread *
+pf_thread_create(void)
+{
+    if (pf.shut_down) {
+        PyErr_SetString(pf.fiber_error,
+                        "the interpreter is shutting down: no fibers any more");
+        return NULL;
+    }
+    PfThread *t = PyMem_RawCalloc(1, sizeof(*t));
+    if (t == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    t->tstate = PyThreadState_Get();
+    int rc = pf_thread_init(&t->engine, &pf_python_host, ROOM_SIZE);
+    if (rc < 0) {
+        errno = -rc;
+        PyErr_SetFromErrno(PyExc_OSError);
+        PyMem_RawFree(t);
+        return NULL;
+    }
+    (void)pf_overflow_thread_init(); /* without it the report is lost, no more */
+    t->root = make_root(t);
+    if (t->root == NULL) {
+        pf_thread_finish(&t->engine);
+        PyMem_RawFree(t);
+        return NULL;
+    }
+    pf_tls_thread = t;
+    t->next = pf.threads;
+    pf.threads = t;
+    if (own_by_thread_state(t) < 0) {
+        unlist(t);
+        pf_tls_thread = NULL;
+        pf_thread_finish(&t->engine);
+        PyMem_RawFree(t);
+        return NULL;
+    }
+    return t;
+}
+
+/* ----------------------------------------------------------- no-switch regions */
+
+void
+pf_no_switch_begin(PfThread *t, const char *why)
+{
+    t->no_switch++;
+    t->no_switch_why = why;
+    t->attention |= PF_ATT_NO_SWITCH;
+}
+
+void
+pf_no_switch_end(PfThread *t)
+{
+    if (--t->no_switch == 0) {
+        t->attention &= ~(uint32_t)PF_ATT_NO_SWITCH;
+    }
+}
+
+/* The collector says when it begins and ends through gc.callbacks.  If our
+ * callback was removed between the two, "ends" never came. */
+static bool
+collector_really_runs(void)
+{
+    PyObject *gc = PyImport_ImportModule("gc");
+    PyObject *list =
+        gc == NULL ? NULL : PyObject_GetAttrString(gc, "callbacks");
+    PyObject *engine = PyImport_ImportModule("pyfiber._engine");
+    PyObject *ours = engine == NULL
+                         ? NULL
+                         : PyObject_GetAttrString(engine, "_gc_callback");
+    bool there = true;
+    if (list != NULL && ours != NULL) {
+        there = PySequence_Contains(list, ours) != 0;
+    }
+    PyErr_Clear();
+    Py_XDECREF(ours);
+    Py_XDECREF(engine);
+    Py_XDECREF(list);
+    Py_XDECREF(gc);
+    return there;
+}
+
+static FiberObject *
+find_dropped(PfThread *t)
+{
+    for (FiberObject *f = t->live; f != NULL; f = f->next) {
+        if (f->core.host_bits & PF_F_DROPPED) {
+            return f;
+        }
+    }
+    return NULL;
+}
+
+/* Fibers whose last reference another thread dropped; it left us one. */
+static void
+unwind_dropped(PfThread *t)
+{
+    t->attention &= ~(uint32_t)PF_ATT_DROPPED;
+    FiberObject *fiber;
+    while ((fiber = find_dropped(t)) != NULL) {
+        fiber->core.host_bits &= ~(uint32_t)PF_F_DROPPED;
+        if (Py_REFCNT(fiber) == 1) { /* nobody has found it since */
+            pf_fiber_unwind(t, fiber);
+        }
+        Py_DECREF(fiber);
+    }
+}
+
+static void
+close_reserve(PfThread *t)
+{
+    FiberObject *self = CURRENT(t);
+    char here = 0;
+    t->attention &= ~(uint32_t)PF_ATT_RESERVE;
+    if (self->core.stack == NULL) {
+        return;
+    }
+    pf_stack_close_reserve(self->core.stack, &here);
+    if (!self->core.stack->reserve_open) {
+        pystate_replenish(t->tstate, self->saved);
+    } else {
+        t->attention |= PF_ATT_RESERVE;
+    }
+}
+
+int
+pf_attend(PfThread *t)
+{
+    if (t->attention & PF_ATT_RESERVE) {
+        close_reserve(t);
+    }
+    if ((t->attention & PF_ATT_GC) && !collector_really_runs()) {
+        t->attention &= ~(uint32_t)PF_ATT_GC;
+    }
+    if (t->attention & PF_ATT_GC) {
+        PyErr_SetString(pf.fiber_error,
+                        "cannot leave this fiber while the garbage collector "
+                        "runs (in __del__ or a weakref callback, say)");
+        return -1;
+    }
+    if (t->attention & PF_ATT_NO_SWITCH) {
+        PyErr_Format(pf.fiber_error, "cannot leave this fiber %s",
+                     t->no_switch_why);
+        return -1;
+    }
+    if (t->attention & PF_ATT_DROPPED) {
+        unwind_dropped(t);
+    }
+    return 0;
+}
+
+/* ------------------------------------------------- hooks into the interpreter */
+
+static PyObject *
+gc_callback(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    (void)module;
+    PfThread *t = pf_tls_thread;
+    if (t != NULL && nargs >= 1 && PyUnicode_Check(args[0])) {
+        if (PyUnicode_CompareWithASCIIString(args[0], "start") == 0) {
+            t->attention |= PF_ATT_GC;
+        } else {
+            t->attention &= ~(uint32_t)PF_ATT_GC;
+        }
+    }
+    Py_RETURN_NONE;
+}
+
+/* The interpreter begins to shut down, with everything still in place: the
+ * last moment at which `finally` blocks of suspended fibers can run. */
+static PyObject *
+at_exit(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    if (pf_tls_thread != NULL) {
+        unwind_all(pf_tls_thread);
+    }
+    pf.shut_down = true;
+    Py_RETURN_NONE;
+}
+
+/* Only this thread goes on in the child; its fibers stay, the others' are
+ * out of reach for good. */
+static PyObject *
+after_fork_in_child(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    PfThread *t = pf_tls_thread;
+    pf.threads = t;
+    if (pf_signals_after_fork() < 0) {
+        return NULL;
+    }
+    if (t == NULL) {
+        Py_RETURN_NONE;
+    }
+    t->next = NULL;
+    t->tstate = PyThreadState_Get();
+    int rc = 0;
+    if (t->scheduler != NULL) {
+        rc = pf_scheduler_after_fork(&t->scheduler->core);
+    }
+    if (rc < 0) {
+        errno = -rc;
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef hook_methods[] = {
+    {"_gc_callback", (PyCFunction)(void (*)(void))gc_callback, METH_FASTCALL,
+     "Marks the collector's run as a region that must not be left."},
+    {"_at_exit", at_exit, METH_NOARGS,
+     "Unwinds what is suspended on this thread."},
+    {"_after_fork_in_child", after_fork_in_child, METH_NOARGS,
+     "Gives the child's scheduler descriptors of its own."},
+    {NULL, NULL, 0, NULL},
+};
+
+static int
+call_method(PyObject *object, const char *method, PyObject *arg,
+            const char *keyword)
+{
+    PyObject *bound = PyObject_GetAttrString(object, method);
+    PyObject *done = NULL;
+    if (bound != NULL && keyword == NULL) {
+        done = PyObject_CallOneArg(bound, arg);
+    } else if (bound != NULL) {
+        PyObject *empty = PyTuple_New(0);
+        PyObject *kwargs = Py_BuildValue("{sO}", keyword, arg);
+        if (empty != NULL && kwargs != NULL) {
+            done = PyObject_Call(bound, empty, kwargs);
+        }
+        Py_XDECREF(empty);
+        Py_XDECREF(kwargs);
+    }
+    Py_XDECREF(bound);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
+static int
+hook(PyObject *module, const char *ours, const char *where, const char *object,
+     const char *method, const char *keyword)
+{
+    int rc = -1;
+    PyObject *fn = PyObject_GetAttrString(module, ours);
+    PyObject *target = PyImport_ImportModule(where);
+    if (target != NULL && object != NULL) {
+        Py_SETREF(target, PyObject_GetAttrString(target, object));
+    }
+    if (fn != NULL && target != NULL) {
+        rc = call_method(target, method, fn, keyword);
+    }
+    Py_XDECREF(fn);
+    Py_XDECREF(target);
+    return rc;
+}
+
+int
+pf_thread_module_init(PyObject *module)
+{
+    if (PyModule_AddFunctions(module, hook_methods) < 0 ||
+        hook(module, "_gc_callback", "gc", "callbacks", "append", NULL) < 0 ||
+        hook(module, "_at_exit", "atexit", NULL, "register", NULL) < 0) {
+        return -1;
+    }
+#ifndef _WIN32
+    if (hook(module, "_after_fork_in_child", "os", NULL, "register_at_fork",
+             "after_in_child") < 0) {
+        return -1;
+    }
+#endif
+    return 0;
+}

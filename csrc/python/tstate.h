@@ -1,0 +1,411 @@
+/* What of CPython's PyThreadState belongs to a fiber.
+ *
+ * The only file with version #ifs, and the only one that touches fields of
+ * PyThreadState.  pystate_save and pystate_load are each other's mirror: a
+ * field named in one is named in the other.
+ *
+ * Switched with a fiber:
+ *   the interpreter's top frame, the data stack (chunk, top, limit), the
+ *   handled-exception chain, the recursion counters, the tracing depth, the
+ *   contextvars context, and from 3.14 on the limits of the C stack.
+ * Not switched: the trace and profile functions, threading.local, the running
+ *   asyncio loop, async-generator hooks: they belong to the thread.
+ * `current_exception` is not switched either: it is NULL whenever a fiber is
+ * left; an exception in flight travels as the value of the switch.
+ */
+#ifndef PF_TSTATE_H
+#define PF_TSTATE_H
+
+#include "python/pyinclude.h"
+
+#if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x03100000
+#error "pyfiber supports CPython 3.11 to 3.15"
+#endif
+#if defined(PYPY_VERSION) || defined(GRAALVM_PYTHON)
+#error "pyfiber needs CPython: it switches CPython's own thread state"
+#endif
+
+#if PY_VERSION_HEX < 0x030C0000
+#define Py_BUILD_CORE 1
+#include "internal/pycore_frame.h"
+#undef Py_BUILD_CORE
+#endif
+
+/* Nothing to be done here before 3.15, where the profiler wants the frames of
+ * every stack to end at the thread's sentinel frame. */
+#if PY_VERSION_HEX >= 0x030F0000
+#define PF_BASE_FRAME(ts) ((ts)->base_frame)
+#elif PY_VERSION_HEX >= 0x030D0000
+#define PF_BASE_FRAME(ts) NULL
+#endif
+
+#define PF_HAS_CFRAME (PY_VERSION_HEX < 0x030D0000)
+#define PF_HAS_C_COUNTER                                                      \
+    (PY_VERSION_HEX >= 0x030C0000 && PY_VERSION_HEX < 0x030E0000)
+#define PF_HAS_STACK_LIMITS (PY_VERSION_HEX >= 0x030E0000)
+
+/* The saved part of the thread state of a suspended fiber.  Lies in the room
+ * above the fiber's stack (for a thread's own fiber: in its PfThread). */
+typedef struct PyState {
+#if PF_HAS_CFRAME
+    _PyCFrame *cframe;
+#else
+    struct _PyInterpreterFrame *frame;
+#endif
+    _PyErr_StackItem *exc_info;
+    _PyStackChunk *chunk;
+    PyObject **top;
+    PyObject **limit;
+    int py_depth; /* counted from 0, so that a new limit holds at once */
+    int tracing;
+#if PY_VERSION_HEX >= 0x030C0000
+    int what_event;
+#endif
+#if PF_HAS_C_COUNTER
+    int c_remaining;
+#endif
+#if PY_VERSION_HEX < 0x030D0000
+    int trash_nesting;
+#endif
+#if PY_VERSION_HEX >= 0x030E0000
+    PyObject *executor;
+    char *stack_low; /* NULL: the thread's own stack */
+    size_t stack_size;
+#endif
+    int stolen; /* recursion units taken by pystate_exhaust */
+    /* The bottom of what the fields above point into, for a fiber. */
+    _PyErr_StackItem exc_root;
+    _PyStackChunk *chunk_root;
+#if PF_HAS_CFRAME
+    _PyCFrame cframe_root;
+#endif
+} PyState;
+
+#if PF_HAS_STACK_LIMITS
+typedef int (*pf_set_protection_fn)(PyThreadState *, void *, size_t);
+typedef void (*pf_reset_protection_fn)(PyThreadState *);
+extern pf_set_protection_fn pf_set_protection;
+extern pf_reset_protection_fn pf_reset_protection;
+#endif
+
+/* 3.12 and 3.13 count C recursion instead of looking at the stack pointer, and
+ * 3.11 counts C and Python levels together.  The counter starts as high as on
+ * the main thread; when the stack runs into its reserve before the counter
+ * runs out, pystate_exhaust ends the count there.
+ * Where there is no reserve (Windows) the count is scaled to the stack by the
+ * dearest known use of a unit: sorted(key=f) with f calling sorted again takes
+ * about 5.2 KB for 3 units. */
+#define PF_BYTES_PER_C_UNIT 1760
+extern int pf_c_limit; /* the main thread's, read at import */
+
+static inline int
+pystate_py_limit(PyThreadState *ts)
+{
+#if PY_VERSION_HEX < 0x030C0000
+    return ts->recursion_limit;
+#else
+    return ts->py_recursion_limit;
+#endif
+}
+
+static inline int *
+pystate_py_remaining(PyThreadState *ts)
+{
+#if PY_VERSION_HEX < 0x030C0000
+    return &ts->recursion_remaining;
+#else
+    return &ts->py_recursion_remaining;
+#endif
+}
+
+static inline void
+pystate_save(PyThreadState *ts, PyState *st, PyObject **context)
+{
+#if PF_HAS_CFRAME
+    st->cframe = ts->cframe;
+#else
+    st->frame = ts->current_frame;
+#endif
+    st->exc_info = ts->exc_info;
+    st->chunk = ts->datastack_chunk;
+    st->top = ts->datastack_top;
+    st->limit = ts->datastack_limit;
+    st->py_depth = pystate_py_limit(ts) - *pystate_py_remaining(ts);
+    st->tracing = ts->tracing;
+#if PY_VERSION_HEX >= 0x030C0000
+    st->what_event = ts->what_event;
+#endif
+#if PF_HAS_C_COUNTER
+    st->c_remaining = ts->c_recursion_remaining;
+#endif
+#if PY_VERSION_HEX < 0x030C0000
+    st->trash_nesting = ts->trash_delete_nesting;
+#elif PY_VERSION_HEX < 0x030D0000
+    st->trash_nesting = ts->trash.delete_nesting;
+#endif
+#if PY_VERSION_HEX >= 0x030E0000
+    st->executor = ts->current_executor;
+#endif
+    *context = ts->context;
+}
+
+static inline void
+pystate_load(PyThreadState *ts, PyState *st, PyObject **context)
+{
+#if PF_HAS_CFRAME
+    ts->cframe = st->cframe;
+#else
+    ts->current_frame = st->frame;
+#endif
+    ts->exc_info = st->exc_info;
+    ts->datastack_chunk = st->chunk;
+    ts->datastack_top = st->top;
+    ts->datastack_limit = st->limit;
+    *pystate_py_remaining(ts) = pystate_py_limit(ts) - st->py_depth;
+    ts->tracing = st->tracing;
+#if PY_VERSION_HEX < 0x030C0000
+    /* Follows the thread's trace function, which may have come or gone while
+     * this fiber was suspended. */
+    ts->cframe->use_tracing =
+        st->tracing == 0 && (ts->c_tracefunc || ts->c_profilefunc) ? 255 : 0;
+#else
+    ts->what_event = st->what_event;
+#endif
+#if PF_HAS_C_COUNTER
+    ts->c_recursion_remaining = st->c_remaining;
+#endif
+#if PY_VERSION_HEX < 0x030C0000
+    ts->trash_delete_nesting = st->trash_nesting;
+#elif PY_VERSION_HEX < 0x030D0000
+    ts->trash.delete_nesting = st->trash_nesting;
+#endif
+#if PY_VERSION_HEX >= 0x030F0000
+    ts->last_profiled_frame = NULL; /* a frame of the stack just left */
+#endif
+#if PY_VERSION_HEX >= 0x030E0000
+    ts->current_executor = st->executor;
+    if (st->stack_low != NULL) {
+        (void)pf_set_protection(ts, st->stack_low, st->stack_size);
+    } else {
+        pf_reset_protection(ts);
+    }
+#endif
+    ts->context = *context;
+    *context = NULL;
+    ts->context_ver++;
+}
+
+/* The state of a fiber that has not run.  `room` follows the PyState; the
+ * first data-stack chunk is put there: a root chunk starts at data[1], so the
+ * interpreter never pops it, and later chunks are its own. */
+static inline void
+pystate_init(PyThreadState *ts, PyState *st, void *room, size_t room_size,
+             char *stack_low, size_t stack_size)
+{
+    memset(st, 0, sizeof(*st));
+#if PF_HAS_CFRAME
+    st->cframe_root.previous = &ts->root_cframe;
+    st->cframe = &st->cframe_root;
+#else
+    st->frame = PF_BASE_FRAME(ts);
+#endif
+    st->exc_info = &st->exc_root;
+    _PyStackChunk *chunk = (_PyStackChunk *)room;
+    chunk->previous = NULL;
+    chunk->size = room_size;
+    chunk->top = 0;
+    st->chunk_root = st->chunk = chunk;
+    st->top = &chunk->data[1];
+    st->limit = (PyObject **)((char *)chunk + room_size);
+#if PY_VERSION_HEX >= 0x030C0000
+    st->what_event = -1;
+#endif
+#if PF_HAS_C_COUNTER
+    st->c_remaining = pf_c_limit;
+#ifdef _WIN32
+    if (stack_size / PF_BYTES_PER_C_UNIT < (size_t)pf_c_limit) {
+        st->c_remaining = (int)(stack_size / PF_BYTES_PER_C_UNIT);
+    }
+#endif
+#endif
+#if PF_HAS_STACK_LIMITS
+    st->stack_low = stack_low;
+    st->stack_size = stack_size;
+#endif
+    (void)stack_low;
+    (void)stack_size;
+    (void)ts;
+}
+
+/* Signal handler: the running fiber has reached its stack's reserve.  Ends the
+ * recursion budget here: the next counted call raises RecursionError.  From
+ * 3.14 on the interpreter watches the stack pointer itself, and the reserve
+ * is just the part of the stack its limits lie in. */
+static inline void
+pystate_exhaust(PyThreadState *ts, PyState *st)
+{
+#if PY_VERSION_HEX < 0x030C0000
+    st->stolen += ts->recursion_remaining;
+    ts->recursion_remaining = 0;
+#elif PF_HAS_C_COUNTER
+    st->stolen += ts->c_recursion_remaining;
+    ts->c_recursion_remaining = 0;
+#else
+    (void)ts;
+    (void)st;
+#endif
+}
+
+/* The stack is back above the reserve: return the budget. */
+static inline void
+pystate_replenish(PyThreadState *ts, PyState *st)
+{
+#if PY_VERSION_HEX < 0x030C0000
+    ts->recursion_remaining += st->stolen;
+#elif PF_HAS_C_COUNTER
+    ts->c_recursion_remaining += st->stolen;
+#else
+    (void)ts;
+#endif
+    st->stolen = 0;
+}
+
+/* A fiber is about to end (it is the running one): give back what its frames
+ * may have left.  Nothing runs on it afterwards. */
+static inline void
+pystate_finish(PyThreadState *ts, PyState *st)
+{
+    _PyStackChunk *chunk = ts->datastack_chunk;
+    if (chunk != st->chunk_root) {
+        PyObjectArenaAllocator arena;
+        PyObject_GetArenaAllocator(&arena);
+        while (chunk != NULL && chunk != st->chunk_root) {
+            _PyStackChunk *previous = chunk->previous;
+            arena.free(arena.ctx, chunk, chunk->size);
+            chunk = previous;
+        }
+        ts->datastack_chunk = chunk;
+        ts->datastack_top = &chunk->data[1];
+        ts->datastack_limit = (PyObject **)((char *)chunk + chunk->size);
+    }
+}
+
+/* The smallest C stack a fiber may have. */
+static inline size_t
+pystate_min_stack(void)
+{
+    return 64 * 1024;
+}
+
+/* New reference to the top frame of a suspended fiber, or NULL without an
+ * exception.  The interpreter makes frame objects only for the running stack,
+ * so the suspended one is made to look running; the collector must not run
+ * finalizers meanwhile. */
+static inline PyObject *
+pystate_frame(PyThreadState *ts, PyState *st)
+{
+    int collecting = PyGC_Disable();
+#if PF_HAS_CFRAME
+    _PyCFrame *running = ts->cframe;
+    ts->cframe = st->cframe;
+    PyObject *frame = (PyObject *)PyThreadState_GetFrame(ts);
+    ts->cframe = running;
+#else
+    struct _PyInterpreterFrame *running = ts->current_frame;
+    ts->current_frame = st->frame;
+    PyObject *frame = (PyObject *)PyThreadState_GetFrame(ts);
+    ts->current_frame = running;
+#endif
+    if (collecting) {
+        PyGC_Enable();
+    }
+    return frame;
+}
+
+/* tp_traverse through the frames of a suspended fiber, where the version
+ * exports what that needs.  Elsewhere a cycle through a suspended frame is
+ * kept alive, as by greenlet. */
+#if PY_VERSION_HEX >= 0x030F0000
+extern int _PyGC_VisitFrameStack(struct _PyInterpreterFrame *, visitproc,
+                                 void *);
+static inline int
+pystate_traverse(PyState *st, visitproc visit, void *arg)
+{
+    return _PyGC_VisitFrameStack(st->frame, visit, arg);
+}
+#define PF_TRAVERSES_FRAMES 1
+#else
+static inline int
+pystate_traverse(PyState *st, visitproc visit, void *arg)
+{
+    (void)st;
+    (void)visit;
+    (void)arg;
+    return 0;
+}
+#define PF_TRAVERSES_FRAMES 0
+#endif
+
+/* --- exceptions in flight --- */
+
+static inline PyObject *
+pf_take_exception(void)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    return PyErr_GetRaisedException();
+#else
+    PyObject *type, *value, *tb;
+    PyErr_Fetch(&type, &value, &tb);
+    if (type == NULL) {
+        return NULL;
+    }
+    PyErr_NormalizeException(&type, &value, &tb);
+    if (tb != NULL) {
+        PyException_SetTraceback(value, tb);
+    }
+    Py_DECREF(type);
+    Py_XDECREF(tb);
+    return value;
+#endif
+}
+
+/* Steals a reference. */
+static inline void
+pf_restore_exception(PyObject *exc)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    PyErr_SetRaisedException(exc);
+#else
+    PyErr_Restore(Py_NewRef((PyObject *)Py_TYPE(exc)), exc,
+                  PyException_GetTraceback(exc));
+#endif
+}
+
+static inline bool
+pf_finalizing(void)
+{
+#if PY_VERSION_HEX >= 0x030D0000
+    return Py_IsFinalizing();
+#else
+    return _Py_IsFinalizing();
+#endif
+}
+
+/* Does another Python thread exist that could wake this one? */
+static inline bool
+pf_other_threads(PyThreadState *ts)
+{
+    PyThreadState *first =
+        PyInterpreterState_ThreadHead(PyThreadState_GetInterpreter(ts));
+    return first != ts || PyThreadState_Next(first) != NULL;
+}
+
+/* Find what this interpreter exports at run time only.  0, or -1 with
+ * ImportError. */
+int pystate_lookup(void);
+
+/* Print the frames of the running fiber to `fd`: called in a signal handler,
+ * so it only reads, and writes with write(2). */
+void pystate_dump_traceback(PyThreadState *ts, int fd);
+
+#endif

@@ -1,0 +1,99 @@
+"""Suspend ordinary Python code anywhere in its call stack and resume it later.
+
+Raw fibers, where you decide who runs::
+
+    >>> from pyfiber import Fiber, current
+    >>> def count(main):
+    ...     for i in range(3):
+    ...         main.switch(i)
+    >>> f = Fiber(count, (current(),))
+    >>> f.switch(), f.switch(), f.switch()
+    (0, 1, 2)
+
+Scheduled fibers, where the loop decides::
+
+    >>> from pyfiber import run, sleep, spawn
+    >>> def main():
+    ...     fibers = [spawn(lambda n=n: (sleep(n / 1000), n)[1]) for n in (3, 1, 2)]
+    ...     return [fiber.result() for fiber in fibers]
+    >>> run(main)
+    [3, 1, 2]
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyfiber import _hooks
+from pyfiber._engine import (
+    Cancelled,
+    DeadlockError,
+    Fiber,
+    FiberError,
+    FiberExit,
+    Scheduler,
+    check_cancelled,
+    current,
+    get_stack_size,
+    now,
+    park,
+    run,
+    set_stack_size,
+    sleep,
+    sleep_until,
+    spawn,
+    stack_stats,
+    switch,
+    trim_stacks,
+    yield_now,
+)
+from pyfiber._info import get_include, info
+from pyfiber._outcome import CancelledOutcome, Failed, Ok, Outcome
+
+if TYPE_CHECKING:
+    from pyfiber._engine import FiberCancelled
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Cancelled",
+    "CancelledOutcome",
+    "DeadlockError",
+    "Failed",
+    "Fiber",
+    "FiberCancelled",
+    "FiberError",
+    "FiberExit",
+    "Ok",
+    "Outcome",
+    "Scheduler",
+    "check_cancelled",
+    "current",
+    "get_include",
+    "get_stack_size",
+    "info",
+    "now",
+    "park",
+    "run",
+    "set_stack_size",
+    "sleep",
+    "sleep_until",
+    "spawn",
+    "stack_stats",
+    "switch",
+    "trim_stacks",
+    "yield_now",
+]
+
+_hooks.install()
+
+
+def __getattr__(name: str) -> Any:
+    # Its base class is concurrent.futures.CancelledError, and importing that
+    # takes longer than all of pyfiber; it is made when first needed.
+    if name == "FiberCancelled":
+        from pyfiber import _engine
+
+        globals()[name] = _engine._fiber_cancelled()
+        return globals()[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

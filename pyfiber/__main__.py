@@ -1,0 +1,57 @@
+"""`python -m pyfiber`: measure pyfiber beside its peers, or say what this build is made of."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+import pyfiber
+
+
+def add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """`bench`: the benchmarks."""
+    from pyfiber._bench import command
+
+    parser = commands.add_parser("bench", help="measure pyfiber and whichever peers are installed")
+    command.add_arguments(parser)
+    parser.set_defaults(main=command.main)
+
+
+def add_info(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """`info`: what this build is made of."""
+    description = "Say what this build is made of: backend, stack size, guard, CPython facts."
+    parser = commands.add_parser("info", help="what this build is made of", description=description)
+    parser.add_argument("--json", action="store_true", help="as a JSON object")
+    parser.set_defaults(main=info)
+
+
+def info(options: argparse.Namespace) -> int:
+    """Print what `pyfiber.info()` says."""
+    facts = dict(pyfiber.info())
+    if options.json:
+        print(json.dumps(facts, indent=1, default=str))
+        return 0
+    width = max(map(len, facts))
+    for name, value in facts.items():
+        print(f"{name.replace('_', ' '):<{width}}  {value}")
+    return 0
+
+
+#: Each adds one command to the parser.
+COMMANDS = (add_bench, add_info)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command that the arguments name."""
+    parser = argparse.ArgumentParser(prog="python -m pyfiber", description=__doc__)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for add in COMMANDS:
+        add(commands)
+    options = parser.parse_args(arguments)
+    result: int = options.main(options)
+    return result
+
+
+if __name__ == "__main__":
+    sys.exit(main())

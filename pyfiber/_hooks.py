@@ -1,0 +1,67 @@
+"""What the engine asks of Python: outcome classes, logging, reports.
+
+The native module knows none of these; it is given them here, so that
+dependencies point down only.  All of it is off the hot path.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyfiber import _engine
+from pyfiber._outcome import CancelledOutcome, Failed, Ok
+
+if TYPE_CHECKING:
+    from traceback import StackSummary
+    from types import FrameType
+
+
+def stack_summary(frame: FrameType | None) -> StackSummary:
+    """The stack that ends in ``frame``, outermost call first."""
+    import traceback
+
+    summary = traceback.StackSummary.extract(traceback.walk_stack(frame) if frame else [])
+    summary.reverse()
+    return summary
+
+
+def log_failure(fiber: _engine.Fiber[object], exc: BaseException, in_callback: bool) -> None:
+    """A failure that nobody will ever see otherwise."""
+    import logging
+
+    what = "a done-callback of %r failed" if in_callback else "%r failed and nobody looked at it"
+    logging.getLogger("pyfiber").error(what, fiber, exc_info=exc)
+
+
+def describe_wait(fiber: _engine.Fiber[object]) -> str:
+    """What a parked fiber waits for, in words."""
+    what = fiber.waiting_on
+    if isinstance(what, _engine.Fiber):
+        return f"waits for the end of {what!r}"
+    return f"waits in {what}" if what else "was left by a direct switch"
+
+
+def describe_fiber(fiber: _engine.Fiber[object]) -> str:
+    """One fiber of a report: what it is, what it waits for, its stack."""
+    lines = [f"{fiber!r} {describe_wait(fiber)}\n"]
+    lines += stack_summary(fiber.frame).format()
+    return "".join(lines)
+
+
+def deadlock_text(fibers: list[_engine.Fiber[object]]) -> str:
+    """The text of a DeadlockError."""
+    count = "1 fiber waits" if len(fibers) == 1 else f"{len(fibers)} fibers wait"
+    head = f"{count} and nothing can wake one: no timer is set, no other thread runs\n"
+    return head + "\n".join(describe_fiber(fiber) for fiber in fibers)
+
+
+def install() -> None:
+    """Give the engine all of the above."""
+    _engine._set_hooks(
+        ok=Ok,
+        failed=Failed,
+        cancelled=CancelledOutcome,
+        log_failure=log_failure,
+        deadlock_text=deadlock_text,
+        stack_summary=stack_summary,
+    )

@@ -1,0 +1,32 @@
+"""What this build of pyfiber is: ``info()`` and ``get_include()``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from pyfiber import _engine
+
+
+def info() -> dict[str, Any]:
+    """Facts about the engine in use, for bug reports and benchmarks.
+
+    Keys: ``version``, ``backend`` (how contexts are switched), ``stack_size``
+    and ``min_stack_size`` (bytes), ``guard`` (how stacks are guarded),
+    ``page_size`` (bytes), ``fiber_bytes`` (of a Fiber object),
+    ``collects_suspended_cycles`` (whether the collector looks into suspended
+    frames), ``built_for`` and ``python`` (versions), ``platform``.
+    """
+    from pyfiber import __version__
+
+    facts: dict[str, Any] = {"version": __version__}
+    facts.update(_engine._facts())
+    facts["python"] = sys.version.split()[0]
+    facts["platform"] = sys.platform
+    return facts
+
+
+def get_include() -> str:
+    """The directory that holds ``pyfiber.h``, the C API, for a compiler's -I."""
+    return os.path.join(os.path.dirname(os.path.abspath(__file__)), "include")

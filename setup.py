@@ -1,0 +1,111 @@
+"""Builds pyfiber's native modules; everything else is in pyproject.toml.
+
+Environment variables:
+  PYFIBER_CONTEXT=ucontext   use ucontext instead of the assembly
+  PYFIBER_DEBUG=1            no optimisation, assertions on
+  PYFIBER_WERROR=1           warnings are errors
+  PYFIBER_SANITIZE=address,undefined
+  PYFIBER_HARDTEST=1         tiny slabs, a look at the timers at every switch
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+if platform.python_implementation() != "CPython":
+    sys.exit("pyfiber needs CPython: it switches CPython's own thread state")
+
+WINDOWS = sys.platform == "win32"
+UCONTEXT = os.environ.get("PYFIBER_CONTEXT") == "ucontext"
+ENGINE = [
+    "csrc/context/context.c",
+    "csrc/engine/scheduler.c",
+    "csrc/engine/selfbench.c",
+    "csrc/engine/stack.c",
+    "csrc/engine/timers.c",
+    "csrc/engine/overflow.c",
+]
+POSIX = [
+    "csrc/engine/poller_posix.c",
+    "csrc/engine/stack_posix.c",
+]
+BINDING = sorted(str(path) for path in Path("csrc/python").glob("*.c"))
+HEADERS = sorted(str(path) for path in Path("csrc").rglob("*.h"))
+
+
+def context_sources() -> list[str]:
+    """The one backend that is compiled in, as csrc/context/context.h chooses."""
+    machine = platform.machine().lower()
+    if WINDOWS:
+        return ["csrc/context/winfiber.c"]
+    if not UCONTEXT and machine in ("x86_64", "amd64", "arm64", "aarch64"):
+        # Both: each file is empty on the other processor, and a macOS build
+        # for two processors compiles both.
+        return ["csrc/context/x86_64_sysv.S", "csrc/context/aarch64_aapcs.S"]
+    return ["csrc/context/ucontext.c"]
+
+
+def platform_sources() -> list[str]:
+    if WINDOWS:
+        return ["csrc/engine/poller_windows.c", "csrc/engine/stack_windows.c"]
+    return POSIX
+
+
+def compile_args() -> list[str]:
+    if WINDOWS:
+        return ["/std:c11", "/O2"]
+    args = ["-std=c11", "-fvisibility=hidden", "-fno-strict-aliasing", "-Wall", "-Wextra"]
+    if os.environ.get("PYFIBER_WERROR"):
+        args.append("-Werror")
+    if os.environ.get("PYFIBER_DEBUG"):
+        args += ["-O0", "-g3", "-UNDEBUG"]
+    else:
+        args += ["-O2", "-g"]
+    if sanitize := os.environ.get("PYFIBER_SANITIZE"):
+        args += [f"-fsanitize={sanitize}", "-fno-omit-frame-pointer"]
+    return args
+
+
+def link_args() -> list[str]:
+    if sanitize := os.environ.get("PYFIBER_SANITIZE"):
+        return [f"-fsanitize={sanitize}"]
+    return []
+
+
+def macros() -> list[tuple[str, str | None]]:
+    found: list[tuple[str, str | None]] = []
+    if UCONTEXT:
+        found.append(("PYFIBER_CONTEXT_UCONTEXT", "1"))
+    if os.environ.get("PYFIBER_HARDTEST"):
+        found.append(("PYFIBER_HARDTEST", "1"))
+    if sys.platform.startswith("linux"):
+        found.append(("_GNU_SOURCE", "1"))
+    return found
+
+
+class BuildExt(build_ext):
+    """build_ext that knows assembly files with a C preprocessor."""
+
+    def build_extensions(self) -> None:
+        if not WINDOWS:
+            self.compiler.src_extensions.append(".S")
+        super().build_extensions()
+
+
+engine = Extension(
+    "pyfiber._engine",
+    sources=BINDING + ENGINE + platform_sources() + context_sources(),
+    depends=HEADERS,
+    include_dirs=["csrc"],
+    define_macros=macros(),
+    extra_compile_args=compile_args(),
+    extra_link_args=link_args(),
+)
+
+setup(ext_modules=[engine], cmdclass={"build_ext": BuildExt})
