@@ -17,6 +17,7 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 if platform.python_implementation() != "CPython":
     sys.exit("pyfiber needs CPython: it switches CPython's own thread state")
@@ -25,18 +26,16 @@ WINDOWS = sys.platform == "win32"
 UCONTEXT = os.environ.get("PYFIBER_CONTEXT") == "ucontext"
 ENGINE = [
     "csrc/context/context.c",
-    "csrc/engine/scheduler.c",
-    "csrc/engine/selfbench.c",
-    "csrc/engine/stack.c",
-    "csrc/engine/timers.c",
-    "csrc/engine/overflow.c",
+    *sorted(
+        str(path)
+        for path in Path("csrc/engine").glob("*.c")
+        if not path.stem.endswith(("_posix", "_windows"))
+    ),
 ]
-POSIX = [
-    "csrc/engine/poller_posix.c",
-    "csrc/engine/stack_posix.c",
-]
+POSIX = ["csrc/engine/poller_posix.c", "csrc/engine/stack_posix.c"]
 BINDING = sorted(str(path) for path in Path("csrc/python").glob("*.c"))
 HEADERS = sorted(str(path) for path in Path("csrc").rglob("*.h"))
+PUBLIC_HEADER = "csrc/include/pyfiber.h"
 
 
 def context_sources() -> list[str]:
@@ -95,7 +94,30 @@ class BuildExt(build_ext):
     def build_extensions(self) -> None:
         if not WINDOWS:
             self.compiler.src_extensions.append(".S")
+        for extension in self.extensions:
+            extension.extra_compile_args = compile_args()
+            extension.extra_link_args = link_args()
         super().build_extensions()
+
+
+class BuildPy(build_py):
+    """build_py that puts the public header where get_include() looks for it.
+
+    Not for an editable install: there it is found in csrc/include.
+    """
+
+    def header(self) -> str:
+        return os.path.join(self.build_lib, "pyfiber", "include", "pyfiber.h")
+
+    def run(self) -> None:
+        super().run()
+        if not self.editable_mode:
+            self.mkpath(os.path.dirname(self.header()))
+            self.copy_file(PUBLIC_HEADER, self.header())
+
+    def get_outputs(self, include_bytecode: bool = True) -> list[str]:
+        outputs = list(super().get_outputs(include_bytecode))
+        return outputs if self.editable_mode else [*outputs, self.header()]
 
 
 engine = Extension(
@@ -104,8 +126,10 @@ engine = Extension(
     depends=HEADERS,
     include_dirs=["csrc"],
     define_macros=macros(),
-    extra_compile_args=compile_args(),
-    extra_link_args=link_args(),
 )
 
-setup(ext_modules=[engine], cmdclass={"build_ext": BuildExt})
+setup(
+    ext_modules=[engine],
+    cffi_modules=["csrc/cffi/build_capi.py:ffibuilder"],
+    cmdclass={"build_ext": BuildExt, "build_py": BuildPy},
+)

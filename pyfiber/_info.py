@@ -28,5 +28,16 @@ def info() -> dict[str, Any]:
 
 
 def get_include() -> str:
-    """The directory that holds ``pyfiber.h``, the C API, for a compiler's -I."""
-    return os.path.join(os.path.dirname(os.path.abspath(__file__)), "include")
+    """The directory that holds ``pyfiber.h``, the C API, for a compiler's -I.
+
+    In an installed package that is ``pyfiber/include``; where the package is
+    used from its source tree, ``csrc/include`` beside it.
+    """
+    package = os.path.dirname(os.path.abspath(__file__))
+    installed = os.path.join(package, "include")
+    if os.path.exists(os.path.join(installed, "pyfiber.h")):
+        return installed
+    source = os.path.join(os.path.dirname(package), "csrc", "include")
+    if os.path.exists(os.path.join(source, "pyfiber.h")):
+        return source
+    raise FileNotFoundError(f"pyfiber.h is neither in {installed} nor in {source}")

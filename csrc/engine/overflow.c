@@ -76,8 +76,9 @@ static void
 report(pf_fiber *fiber)
 {
     line l = {.length = 0};
-    size_t bytes = fiber->stack->area.size + pf_page_size() +
-                   fiber->stack->room_size + sizeof(pf_stack);
+    const pf_stack *stack = fiber->stack; /* its slot: from guard to room */
+    size_t bytes = (size_t)(stack->room + stack->room_size -
+                            (stack->area.low - pf_page_size()));
     add_text(&l, "Fatal pyfiber error: stack overflow in fiber '");
     add_name(&l, fiber);
     add_text(&l, "' (stack size ");

@@ -365,12 +365,21 @@ block(pf_scheduler *s, int64_t timeout)
     return error;
 }
 
+/* A message or a timer that made nobody ready may still have been the last
+ * thing the caller was waiting for: after either it has to think again. */
+static bool
+nothing_happens(pf_scheduler *s)
+{
+    uint64_t before = s->messages + s->timeouts;
+    pf_poll(s);
+    return s->ready.head == NULL && s->messages + s->timeouts == before;
+}
+
 int
 pf_scheduler_wait(pf_scheduler *s, int64_t deadline)
 {
     int error = 0;
-    pf_poll(s);
-    if (s->ready.head == NULL) {
+    if (nothing_happens(s)) {
         int64_t timeout = time_left(s, deadline);
         if (may_block(s)) {
             error = block(s, timeout);

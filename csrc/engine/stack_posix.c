@@ -172,6 +172,11 @@ static pf_guard_kind
 probe_guard_kind(void)
 {
     size_t size = pf_page_size();
+#if PF_VALGRIND
+    if (RUNNING_ON_VALGRIND) { /* reads stacks, knows of mprotect only */
+        return PF_GUARD_MPROTECT;
+    }
+#endif
     char *page = mmap(NULL, size, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (page == MAP_FAILED) {

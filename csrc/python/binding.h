@@ -71,23 +71,23 @@ enum { PF_POST_UNPARK = 1 << 0, PF_POST_DROPPED = 1 << 1 };
  */
 struct FiberObject {
     PyObject_HEAD
-    PyObject *weakrefs;
     pf_fiber core;
     union {
         PyState *saved;    /* once it has a stack */
         size_t stack_size; /* before; 0: the default */
     };
     PfThread *thread;
-    PyObject *target;
-    PyObject *args;        /* NULL: none */
+    PyObject *context;     /* while not running */
     union {
         PyObject *kwargs;     /* before it is entered */
         PyObject *waiting_on; /* while it waits; for reports */
     };
     PyObject *value;       /* permit's value; result or exception when done */
+    PyObject *weakrefs;
+    PyObject *target;
+    PyObject *args;        /* NULL: none */
     PyObject *name;
     FiberObject *parent;   /* raw fibers only */
-    PyObject *context;     /* while not running */
     PyObject *callbacks;   /* list, or NULL */
     PfWaiter *waiters;     /* who waits for its end */
     PyObject *cancel;      /* (reason, by) */
@@ -120,6 +120,7 @@ struct PfThread {
     FiberObject *root;       /* the thread's own stack */
     SchedulerObject *scheduler; /* whose loop runs on this thread, or NULL */
     FiberObject *live;       /* head of the list of unfinished fibers */
+    SchedulerObject *schedulers; /* made on this thread */
     PyState root_state;
     PfThread *next;          /* all threads */
 };
@@ -128,7 +129,8 @@ struct SchedulerObject {
     PyObject_HEAD
     PyObject *weakrefs;
     pf_scheduler core;
-    PfThread *thread;
+    PfThread *thread;      /* NULL once that has ended */
+    SchedulerObject *prev, *next; /* in thread->schedulers */
     Py_ssize_t alive;      /* fibers not done */
     Py_ssize_t foreground; /* of them, not daemon */
     FiberObject *main;     /* of run(fn) */
@@ -136,9 +138,10 @@ struct SchedulerObject {
     PyThreadState *blocked;
     bool running;          /* inside run or run_once */
     bool closed;
-    bool stopping;
+    bool ending;           /* everything is cancelled, new fibers as well */
+    bool hosted;           /* another loop waits for fileno() */
     int interrupts;        /* Ctrl-C's seen */
-    int adopted;           /* prepared for threads: init done */
+    bool open;             /* the engine's part is initialised */
 };
 
 #define FIBER_OF(core_)                                                       \
@@ -161,7 +164,7 @@ typedef struct PfGlobals {
     PyObject *ok, *failed, *cancelled_outcome;
     PyObject *log_failure, *deadlock_text, *stack_summary;
     /* interned */
-    PyObject *s_run, *s_park, *s_sleep, *s_yield;
+    PyObject *s_run, *s_park, *s_sleep;
     size_t stack_size; /* default, bytes */
     PfThread *threads;
     bool shut_down;    /* the interpreter is going away: switch no more */
@@ -199,6 +202,7 @@ void pf_fiber_end(PfThread *t, FiberObject *fiber, PyObject *result);
 int pf_fiber_give_stack(PfThread *t, FiberObject *fiber);
 void pf_on_switch(pf_thread *thread, pf_fiber *from, pf_fiber *to);
 PyObject *pf_value_in_parent(PfThread *t);
+void pf_call_back(FiberObject *fiber, PyObject *callback);
 
 /* --- wait.c --- */
 /* 0: woken; 1: timed out; -1: an exception is set (Cancelled, or FiberError
@@ -222,18 +226,18 @@ pf_scheduler *pf_active(PfThread *t, const char *what); /* or FiberError */
 
 /* --- fiber.c --- */
 extern PyType_Spec pf_fiber_spec;
+void pf_fiber_type_ready(PyTypeObject *type);
 FiberObject *pf_fiber_new(PyObject *target, PyObject *const *args,
                           Py_ssize_t nargs, PyObject *kwnames);
 PyObject *pf_fiber_name(FiberObject *fiber);
 int pf_fiber_start(SchedulerObject *s, FiberObject *fiber);
 PyObject *pf_fiber_outcome_value(FiberObject *fiber); /* result() of a done */
 PyObject *pf_fiber_cancelled_type(void);
-extern PyMethodDef pf_fiber_wait_methods[];
 
 /* --- scheduler.c --- */
 extern PyType_Spec pf_scheduler_spec;
-PyObject *pf_run(PyObject *fn, PyObject *const *args, Py_ssize_t nargs,
-                 PyObject *kwnames);
+PyObject *pf_run(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
+void pf_scheduler_orphan(SchedulerObject *s); /* its thread ends */
 void pf_scheduler_fail(SchedulerObject *s, PyObject *exc); /* steals */
 void pf_scheduler_cancel_all(SchedulerObject *s, PyObject *reason);
 

@@ -200,6 +200,54 @@ fiber_init(PyObject *op, PyObject *args, PyObject *kwds)
     return 0;
 }
 
+/* Fiber(fn): nothing to parse.  Everything else takes the usual way. */
+static PyObject *
+fiber_vectorcall(PyObject *type, PyObject *const *args, size_t nargsf,
+                 PyObject *kwnames)
+{
+    Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
+    if (nargs == 1 && kwnames == NULL && PyCallable_Check(args[0])) {
+        FiberObject *self = allocate((PyTypeObject *)type);
+        if (self != NULL) {
+            self->parent =
+                (FiberObject *)Py_NewRef((PyObject *)CURRENT(pf_tls_thread));
+            self->target = Py_NewRef(args[0]);
+        }
+        return (PyObject *)self;
+    }
+    PyObject *tuple = PyTuple_New(nargs);
+    PyObject *dict = kwnames == NULL ? NULL : PyDict_New();
+    PyObject *self = NULL;
+    if (tuple == NULL || (kwnames != NULL && dict == NULL)) {
+        goto done;
+    }
+    for (Py_ssize_t i = 0; i < nargs; i++) {
+        PyTuple_SET_ITEM(tuple, i, Py_NewRef(args[i]));
+    }
+    for (Py_ssize_t i = 0; dict != NULL && i < PyTuple_GET_SIZE(kwnames);
+         i++) {
+        if (PyDict_SetItem(dict, PyTuple_GET_ITEM(kwnames, i),
+                           args[nargs + i]) < 0) {
+            goto done;
+        }
+    }
+    self = fiber_new((PyTypeObject *)type, tuple, dict);
+    if (self != NULL && fiber_init(self, tuple, dict) < 0) {
+        Py_CLEAR(self);
+    }
+done:
+    Py_XDECREF(dict);
+    Py_XDECREF(tuple);
+    return self;
+}
+
+/* The slot is not inherited, so subclasses keep __new__ and __init__. */
+void
+pf_fiber_type_ready(PyTypeObject *type)
+{
+    type->tp_vectorcall = fiber_vectorcall;
+}
+
 /* ------------------------------------------------------------------ its death */
 
 static int
@@ -216,6 +264,9 @@ fiber_traverse(PyObject *op, visitproc visit, void *arg)
     Py_VISIT(self->context);
     Py_VISIT(self->callbacks);
     Py_VISIT(self->cancel);
+    if (self->core.host_bits & PF_F_SCHEDULED) {
+        Py_VISIT(SCHEDULER_OF(self->core.scheduler));
+    }
     if (self->core.stack != NULL && self->core.state == PF_SUSPENDED) {
         return pystate_traverse(self->saved, visit, arg);
     }
@@ -252,19 +303,47 @@ report_failure(FiberObject *self)
     }
     self->core.host_bits |= PF_F_LOOKED_AT;
     PyObject *pending = pf_take_exception();
+    PfThread *t = pf_tls_thread;
+    if (t != NULL) {
+        pf_no_switch_begin(t, "while a lost failure is logged");
+    }
     PyObject *logged = PyObject_CallFunctionObjArgs(
         pf.log_failure, self, self->value, Py_False, NULL);
     if (logged == NULL) {
         PyErr_WriteUnraisable((PyObject *)self);
     }
     Py_XDECREF(logged);
+    if (t != NULL) {
+        pf_no_switch_end(t);
+    }
     if (pending != NULL) {
         pf_restore_exception(pending);
     }
 }
 
-/* The last reference is gone.  A suspended fiber is unwound; on a thread that
- * is not its own it is left, with a reference, to its owner. */
+static bool
+is_suspended(FiberObject *self)
+{
+    return self->core.stack != NULL && self->core.state != PF_RUNNING &&
+           self->core.state != PF_DONE;
+}
+
+/* On a thread that is not its own a suspended fiber is left, with a
+ * reference, to its owner. */
+static void
+unwind_or_leave(FiberObject *self)
+{
+    PfThread *t = pf_tls_thread;
+    if (self->thread == t) {
+        pf_fiber_unwind(t, self);
+        return;
+    }
+    Py_INCREF(self);
+    self->core.host_bits |= PF_F_DROPPED;
+    self->thread->attention |= PF_ATT_DROPPED;
+}
+
+/* The last reference is gone: a suspended fiber is unwound. */
 static void
 fiber_finalize(PyObject *op)
 {
@@ -276,38 +355,40 @@ fiber_finalize(PyObject *op)
         report_failure(self);
         return;
     }
-    if (self->core.stack == NULL) {
-        return; /* a thread's own */
-    }
-    PfThread *t = pf_tls_thread;
-    if (self->thread == t) {
-        if (self->core.state == PF_RUNNING) {
-            Py_INCREF(self);
-            self->core.host_bits |= PF_F_HELD;
-        } else {
-            pf_fiber_unwind(t, self);
-        }
-    } else {
+    if (is_suspended(self)) {
+        unwind_or_leave(self);
+    } else if (self->core.stack != NULL) { /* running: it holds itself */
         Py_INCREF(self);
-        self->core.host_bits |= PF_F_DROPPED;
-        self->thread->attention |= PF_ATT_DROPPED;
+        self->core.host_bits |= PF_F_HELD;
     }
 }
 
-/* Wake-ups posted by other threads may still be on their way to it.  Receive
- * them now; true: that is the owner's to do, and it has been given a
- * reference. */
+/* The finalizer runs once in an object's life, and a subclass with __del__
+ * replaces it; a suspended fiber must be unwound all the same.  So the object
+ * is brought back to life for that.  False: it stays alive. */
+static bool
+unwind_at_last(FiberObject *self)
+{
+    if (!is_suspended(self) || pf.shut_down) {
+        return true;
+    }
+    Py_SET_REFCNT((PyObject *)self, 1);
+    unwind_or_leave(self);
+    Py_SET_REFCNT((PyObject *)self, Py_REFCNT((PyObject *)self) - 1);
+    return Py_REFCNT((PyObject *)self) == 0;
+}
+
+/* A wake-up posted by another thread may still be on its way to a finished
+ * fiber, in the inbox or in a batch that is being worked off: its arrival
+ * drops the reference that the fiber is given here. */
 static bool
 post_pending(FiberObject *self)
 {
-    pf_scheduler *s = self->core.scheduler;
-    if (s == NULL || pf_load_acquire(&self->core.posted) == 0) {
+    if (self->core.scheduler == NULL ||
+        pf_load_acquire(&self->core.posted) == 0) {
         return false;
     }
-    if (self->thread == pf_tls_thread || self->thread == NULL) {
-        pf_poll(s);
-        return false;
-    }
+    Py_SET_REFCNT((PyObject *)self, 1);
     self->core.host_bits |= PF_F_DROPPED;
     return true;
 }
@@ -319,8 +400,7 @@ fiber_dealloc(PyObject *op)
     if (PyObject_CallFinalizerFromDealloc(op) < 0) {
         return;
     }
-    if (PF_UNLIKELY(post_pending(self))) {
-        Py_SET_REFCNT(op, 1);
+    if (PF_UNLIKELY(!unwind_at_last(self) || post_pending(self))) {
         return;
     }
     PyObject_GC_UnTrack(op);
@@ -409,7 +489,7 @@ pf_fiber_start(SchedulerObject *s, FiberObject *fiber)
                         "the fiber has been started already: make a new one");
         return -1;
     }
-    fiber->core.host_bits |= PF_F_SCHEDULED;
+    fiber->core.host_bits |= PF_F_SCHEDULED | (s->ending ? PF_F_CANCEL : 0);
     fiber->core.scheduler = &s->core;
     Py_INCREF(s);
     fiber->thread = s->thread;
@@ -597,7 +677,14 @@ fiber_add_done_callback(PyObject *op, PyObject *fn)
         return NULL;
     }
     if (self->core.state == PF_DONE) {
-        return PyObject_CallOneArg(fn, op);
+        PfThread *t = pf_this_thread();
+        if (t == NULL) {
+            return NULL;
+        }
+        pf_no_switch_begin(t, "in a done-callback");
+        pf_call_back(self, fn);
+        pf_no_switch_end(t);
+        Py_RETURN_NONE;
     }
     if (self->callbacks == NULL) {
         self->callbacks = PyList_New(0);

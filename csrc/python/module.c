@@ -54,7 +54,8 @@ static PyObject *
 mod_run(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
         PyObject *kwnames)
 {
-    return pf_run(module, args, nargs, kwnames);
+    (void)module;
+    return pf_run(args, nargs, kwnames);
 }
 
 static PyObject *
@@ -547,6 +548,7 @@ make_types(PyObject *module)
     if (pf.fiber_type == NULL || pf.scheduler_type == NULL) {
         return -1;
     }
+    pf_fiber_type_ready(pf.fiber_type);
     return PyModule_AddType(module, pf.fiber_type) < 0 ||
                    PyModule_AddType(module, pf.scheduler_type) < 0
                ? -1

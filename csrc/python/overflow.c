@@ -20,7 +20,7 @@ static bool
 reserve_reached(pf_fiber *core)
 {
     PfThread *t = FIBER_OF(core)->thread;
-    pystate_exhaust(t->tstate, FIBER_OF(core)->saved);
+    pystate_exhaust(t->tstate, FIBER_OF(core)->saved, core->stack->area.size);
     t->attention |= PF_ATT_RESERVE;
     return true;
 }

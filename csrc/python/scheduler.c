@@ -22,8 +22,31 @@ open_scheduler(SchedulerObject *s, PfThread *t)
         return -1;
     }
     s->thread = t;
-    s->adopted = 1;
+    s->open = true;
+    s->next = t->schedulers;
+    if (s->next != NULL) {
+        s->next->prev = s;
+    }
+    t->schedulers = s;
     return 0;
+}
+
+static void
+unlink_scheduler(SchedulerObject *s)
+{
+    if (s->thread == NULL) {
+        return;
+    }
+    if (s->prev != NULL) {
+        s->prev->next = s->next;
+    } else {
+        s->thread->schedulers = s->next;
+    }
+    if (s->next != NULL) {
+        s->next->prev = s->prev;
+    }
+    s->prev = s->next = NULL;
+    s->thread = NULL;
 }
 
 static PyObject *
@@ -58,20 +81,37 @@ find_leftover(SchedulerObject *s)
     return NULL;
 }
 
-/* Unwind what is left with FiberExit. */
+/* Nobody is ready any more.  (One by one out of the queue's middle would take
+ * quadratic time.) */
+static void
+empty_queue(SchedulerObject *s)
+{
+    pf_fiber *core;
+    while ((core = pf_queue_pop(&s->core.ready)) != NULL) {
+        core->state = core == s->core.hub ? PF_RUNNING : PF_PARKED;
+    }
+}
+
+/* Unwind what is left with FiberExit; keeps the raised exception. */
 static void
 abandon(SchedulerObject *s)
 {
+    PyObject *pending = pf_take_exception();
     FiberObject *fiber;
+    s->ending = true;
+    empty_queue(s);
     while ((fiber = find_leftover(s)) != NULL) {
         if (fiber->core.stack != NULL) {
             pf_fiber_unwind(s->thread, fiber);
         } else {
-            pf_queue_remove(&s->core.ready, &fiber->core);
             PyErr_SetNone(pf.fiber_exit);
             pf_fiber_end(s->thread, fiber, NULL);
         }
         Py_DECREF(fiber);
+        empty_queue(s); /* unwinding may have woken others */
+    }
+    if (pending != NULL) {
+        pf_restore_exception(pending);
     }
 }
 
@@ -82,11 +122,31 @@ close_now(SchedulerObject *s)
         return;
     }
     s->closed = true;
-    if (s->alive > 0 || s->thread->live != NULL) {
-        abandon(s);
-    }
+    abandon(s);
+    pf_poll(&s->core); /* what still comes in finds it closed */
     Py_CLEAR(s->main);
     Py_CLEAR(s->fatal);
+}
+
+void
+pf_scheduler_orphan(SchedulerObject *s)
+{
+    Py_INCREF(s);
+    close_now(s);
+    unlink_scheduler(s);
+    Py_DECREF(s);
+}
+
+/* Dropped with fibers in it: they and the scheduler keep each other alive,
+ * and the collector has found that nobody else does. */
+static void
+scheduler_finalize(PyObject *op)
+{
+    SchedulerObject *s = (SchedulerObject *)op;
+    if (s->open && !s->closed && !s->running && !pf.shut_down &&
+        s->thread != NULL && s->thread == pf_tls_thread) {
+        close_now(s);
+    }
 }
 
 static void
@@ -94,13 +154,17 @@ scheduler_dealloc(PyObject *op)
 {
     SchedulerObject *s = (SchedulerObject *)op;
     PyTypeObject *type = Py_TYPE(op);
+    if (PyObject_CallFinalizerFromDealloc(op) < 0) {
+        return;
+    }
     PyObject_GC_UnTrack(op);
     if (s->weakrefs != NULL) {
         PyObject_ClearWeakRefs(op);
     }
     Py_CLEAR(s->main);
     Py_CLEAR(s->fatal);
-    if (s->adopted) {
+    unlink_scheduler(s);
+    if (s->open) {
         pf_scheduler_finish(&s->core);
     }
     type->tp_free(op);
@@ -114,6 +178,14 @@ scheduler_traverse(PyObject *op, visitproc visit, void *arg)
     Py_VISIT(Py_TYPE(op));
     Py_VISIT(s->main);
     Py_VISIT(s->fatal);
+    /* It holds one reference to each of its fibers that is not over. */
+    FiberObject *f = s->thread == NULL ? NULL : s->thread->live;
+    for (; f != NULL; f = f->next) {
+        if ((f->core.host_bits & PF_F_SCHEDULED) &&
+            f->core.scheduler == &s->core) {
+            Py_VISIT(f);
+        }
+    }
     return 0;
 }
 
@@ -220,18 +292,17 @@ run_signal_handlers(SchedulerObject *s)
     return rc;
 }
 
-/* Nothing is ready.  Wait until `deadline`, or find that waiting is vain. */
-static void
+/* Nothing is ready.  Wait until `deadline`; false if waiting is vain. */
+static bool
 idle(SchedulerObject *s, int64_t deadline)
 {
     if (s->core.ready.head != NULL || run_signal_handlers(s) < 0 ||
         s->core.ready.head != NULL) {
-        return;
+        return true;
     }
     if (deadline == PF_NEVER && !pf_scheduler_expects(&s->core) &&
         !pf_other_threads(s->thread->tstate)) {
-        deadlock(s);
-        return;
+        return false;
     }
     int rc = pf_scheduler_wait(&s->core, deadline);
     pf_signals_drain();
@@ -239,18 +310,23 @@ idle(SchedulerObject *s, int64_t deadline)
         errno = -rc;
         PyErr_SetFromErrno(PyExc_OSError);
         fail_with_raised(s);
-        return;
+        return true;
     }
     (void)run_signal_handlers(s);
+    return true;
 }
 
-/* A raw fiber whose parent is the hub ended.  Its failure must not be lost. */
+/* The hub runs again: because nobody else is ready, because it was made ready
+ * - or because a raw fiber whose parent is the hub has ended; its failure must
+ * not be lost. */
 static void
-take_stray(SchedulerObject *s)
+back_in_hub(SchedulerObject *s, FiberObject *hub)
 {
+    hub->core.state = PF_RUNNING;
     if (s->thread->transfer == NULL) {
         return;
     }
+    pf_queue_remove(&s->core.ready, &hub->core); /* perhaps ready as well */
     PyObject *value = pf_value_in_parent(s->thread);
     if (value == NULL) {
         fail_with_raised(s);
@@ -269,38 +345,39 @@ run_next(SchedulerObject *s, FiberObject *hub)
         return s->core.ready.head != NULL;
     }
     pf_switch_with(&s->thread->engine, next, pf_on_switch);
-    hub->core.state = PF_RUNNING;
-    take_stray(s);
+    back_in_hub(s, hub);
     return true;
 }
 
-typedef struct HubScope {
-    FiberObject *hub;
-    pf_scheduler *raw; /* what the hub's own core.scheduler was */
-} HubScope;
-
-static void
-hub_begin(SchedulerObject *s, HubScope *scope)
+static FiberObject *
+hub_begin(SchedulerObject *s)
 {
     PfThread *t = s->thread;
-    scope->hub = CURRENT(t);
-    scope->hub->core.host_bits |= PF_F_HUB;
-    s->core.hub = &scope->hub->core;
+    FiberObject *hub = CURRENT(t);
+    hub->core.host_bits |= PF_F_HUB;
+    s->core.hub = &hub->core;
     s->running = true;
     t->scheduler = s;
     Py_INCREF(s);
+    if (s->hosted) {
+        pf_scheduler_resume(&s->core);
+    }
+    return hub;
 }
 
 static void
-hub_end(SchedulerObject *s, HubScope *scope)
+hub_end(SchedulerObject *s, FiberObject *hub)
 {
     PfThread *t = s->thread;
     pf_queue_remove(&s->core.ready, s->core.hub);
-    scope->hub->core.state = PF_RUNNING;
-    scope->hub->core.host_bits &= ~(uint32_t)PF_F_HUB;
+    hub->core.state = PF_RUNNING;
+    hub->core.host_bits &= ~(uint32_t)PF_F_HUB;
     s->core.hub = NULL;
     s->running = false;
     t->scheduler = NULL;
+    if (s->hosted && !s->closed) {
+        pf_scheduler_rest(&s->core);
+    }
     Py_DECREF(s);
 }
 
@@ -312,25 +389,31 @@ failed(SchedulerObject *s)
             s->main->core.host_byte != PF_OUTCOME_OK);
 }
 
+static bool
+must_stop(SchedulerObject *s, FiberObject *hub)
+{
+    return s->alive == 0 || s->interrupts > 1 ||
+           (hub->core.host_bits & PF_F_DYING);
+}
+
 /* Until main and every non-daemon fiber are done; then, or when something
- * fails, cancel the rest and wait for that. */
+ * fails, cancel the rest and wait for that.  What then still waits was left
+ * by a direct switch, so that no cancellation reaches it: it is abandoned. */
 static void
 loop(SchedulerObject *s, FiberObject *hub)
 {
-    bool cancelled = false;
-    while (s->alive > 0 && s->interrupts < 2) {
-        if (!cancelled && (s->foreground == 0 || failed(s))) {
-            cancelled = true;
+    while (!must_stop(s, hub)) {
+        if (!s->ending && (s->foreground == 0 || failed(s))) {
+            s->ending = true;
             cancel_all_because(s, s->foreground == 0
                                       ? "the run is over"
                                       : "another fiber ended the run");
         }
-        if (!run_next(s, hub)) {
-            idle(s, PF_NEVER);
-        }
-        if (s->fatal != NULL && s->core.ready.head == NULL && cancelled &&
-            PyErr_GivenExceptionMatches(s->fatal, pf.deadlock_error)) {
-            break; /* waits for ever, cancelled or not */
+        if (!run_next(s, hub) && !must_stop(s, hub) && !idle(s, PF_NEVER)) {
+            if (s->ending) {
+                break;
+            }
+            deadlock(s);
         }
     }
 }
@@ -361,6 +444,22 @@ may_run(SchedulerObject *s)
     return 0;
 }
 
+/* The run ends with `exc` although main failed on its own: that is its
+ * context. */
+static void
+remember_failure(FiberObject *main, PyObject *exc)
+{
+    if (main->core.host_byte != PF_OUTCOME_FAILED) {
+        return;
+    }
+    main->core.host_bits |= PF_F_LOOKED_AT;
+    PyObject *context = PyException_GetContext(exc);
+    if (context == NULL && main->value != exc) {
+        PyException_SetContext(exc, Py_NewRef(main->value));
+    }
+    Py_XDECREF(context);
+}
+
 /* What run() answers when the loop is over. */
 static PyObject *
 run_result(SchedulerObject *s)
@@ -368,9 +467,7 @@ run_result(SchedulerObject *s)
     if (s->fatal != NULL) {
         PyObject *exc = s->fatal;
         s->fatal = NULL;
-        if (s->main != NULL) {
-            s->main->core.host_bits |= PF_F_LOOKED_AT;
-        }
+        remember_failure(s->main, exc);
         pf_restore_exception(exc);
         return NULL;
     }
@@ -380,24 +477,22 @@ run_result(SchedulerObject *s)
 static PyObject *
 run_fiber(SchedulerObject *s, FiberObject *main)
 {
-    HubScope scope;
     PfSignals signals;
-    hub_begin(s, &scope);
+    FiberObject *hub = hub_begin(s);
     s->interrupts = 0;
+    s->ending = false;
     PyObject *result = NULL;
     if (pf_signals_begin(s, &signals) == 0) {
         if (pf_fiber_start(s, main) == 0) {
             s->main = (FiberObject *)Py_NewRef((PyObject *)main);
-            loop(s, scope.hub);
-            if (s->alive > 0) {
-                abandon(s);
-            }
+            loop(s, hub);
+            abandon(s);
             result = run_result(s);
             Py_CLEAR(s->main);
         }
         pf_signals_end(s, &signals);
     }
-    hub_end(s, &scope);
+    hub_end(s, hub);
     return result;
 }
 
@@ -436,10 +531,8 @@ run_on(SchedulerObject *s, PyObject *const *args, Py_ssize_t nargs,
 }
 
 PyObject *
-pf_run(PyObject *fn, PyObject *const *args, Py_ssize_t nargs,
-       PyObject *kwnames)
+pf_run(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
-    (void)fn;
     PfThread *t = pf_this_thread();
     if (t == NULL) {
         return NULL;
@@ -484,7 +577,7 @@ one_pass(SchedulerObject *s, FiberObject *hub)
     pf_fiber *next = pf_next(&s->core);
     if (next != &hub->core) {
         pf_switch_with(&s->thread->engine, next, pf_on_switch);
-        take_stray(s);
+        back_in_hub(s, hub);
     }
     hub->core.state = PF_RUNNING;
     pf_queue_remove(&s->core.ready, &hub->core);
@@ -496,7 +589,7 @@ wait_once(SchedulerObject *s, PyObject *timeout, int64_t deadline)
     pf_poll(&s->core);
     bool wait = timeout == Py_None || deadline > pf_now(&s->core);
     if (wait && s->core.ready.head == NULL && s->alive > 0) {
-        idle(s, deadline);
+        (void)idle(s, deadline);
     }
 }
 
@@ -513,13 +606,12 @@ scheduler_run_once(PyObject *op, PyObject *args, PyObject *kwargs)
         (timeout != NULL && pf_deadline(timeout, &deadline) < 0)) {
         return NULL;
     }
-    HubScope scope;
-    hub_begin(s, &scope);
+    FiberObject *hub = hub_begin(s);
     wait_once(s, timeout, deadline);
     if (s->fatal == NULL) {
-        one_pass(s, scope.hub);
+        one_pass(s, hub);
     }
-    hub_end(s, &scope);
+    hub_end(s, hub);
     if (s->fatal != NULL) {
         PyObject *exc = s->fatal;
         s->fatal = NULL;
@@ -578,10 +670,6 @@ scheduler_call_soon(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
     pf_post(&s->core, &soon->message);
     Py_RETURN_NONE;
 }
-
-typedef struct Stop {
-    pf_message message;
-} Stop;
 
 static void
 stop_arrived(pf_message *message, pf_scheduler *core)
@@ -655,9 +743,35 @@ scheduler_fileno(PyObject *op, PyObject *ignored)
                         "for: call run_once() from a timer");
         return NULL;
     }
-    /* Another loop waits on our behalf from now on: always signal it. */
-    pf_store(&s->core.sleeping, 1);
+    if (!s->hosted) {
+        s->hosted = true;
+        if (!s->running) {
+            pf_scheduler_rest(&s->core);
+        }
+    }
     return PyLong_FromLong(fd);
+}
+
+static PyObject *
+scheduler_next_timeout(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    SchedulerObject *s = (SchedulerObject *)op;
+    if (s->closed || s->thread != pf_tls_thread) {
+        PyErr_SetString(pf.fiber_error,
+                        s->closed ? "the scheduler is closed"
+                                  : "the scheduler belongs to another thread");
+        return NULL;
+    }
+    if (s->core.ready.head != NULL || pf_inbox_pending(&s->core.inbox)) {
+        return PyFloat_FromDouble(0.0);
+    }
+    int64_t when = pf_timers_next(&s->core.timers);
+    if (when == PF_NEVER) {
+        Py_RETURN_NONE;
+    }
+    int64_t left = when - pf_now(&s->core);
+    return PyFloat_FromDouble(left > 0 ? (double)left / 1e9 : 0.0);
 }
 
 static PyObject *
@@ -698,6 +812,9 @@ scheduler_fibers(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     SchedulerObject *s = (SchedulerObject *)op;
+    if (s->thread == NULL) {
+        return PyList_New(0);
+    }
     if (s->thread != pf_tls_thread) {
         PyErr_SetString(pf.fiber_error,
                         "the scheduler belongs to another thread");
@@ -729,8 +846,11 @@ Start fn(*args, **kwargs) in a fiber, also while the scheduler does not run.");
 PyDoc_STRVAR(fileno_doc, "fileno($self, /)\n--\n\n\
 A descriptor that is readable when another thread has given the scheduler work.\n\
 \n\
-Another event loop can wait for it and call run_once(). NotImplementedError on\n\
-Windows.");
+Another event loop can wait for it, at most next_timeout() seconds, and call\n\
+run_once(). NotImplementedError on Windows.");
+PyDoc_STRVAR(next_timeout_doc, "next_timeout($self, /)\n--\n\n\
+Seconds until run_once() has something to do; None if only another thread can\n\
+give it work.");
 PyDoc_STRVAR(close_doc, "close($self, /)\n--\n\n\
 Unwind the fibers that are left, with FiberExit. Closing twice is fine.");
 PyDoc_STRVAR(stats_doc, "stats($self, /)\n--\n\n\
@@ -749,6 +869,7 @@ static PyMethodDef scheduler_methods[] = {
     {"spawn", FAST(scheduler_spawn), METH_FASTCALL | METH_KEYWORDS,
      spawn_doc},
     {"fileno", scheduler_fileno, METH_NOARGS, fileno_doc},
+    {"next_timeout", scheduler_next_timeout, METH_NOARGS, next_timeout_doc},
     {"close", scheduler_close, METH_NOARGS, close_doc},
     {"stats", scheduler_stats, METH_NOARGS, stats_doc},
     {"fibers", scheduler_fibers, METH_NOARGS, fibers_doc},
@@ -771,6 +892,7 @@ static PyType_Slot scheduler_slots[] = {
     {Py_tp_doc, (void *)scheduler_doc},
     {Py_tp_new, scheduler_new},
     {Py_tp_dealloc, scheduler_dealloc},
+    {Py_tp_finalize, scheduler_finalize},
     {Py_tp_traverse, scheduler_traverse},
     {Py_tp_clear, scheduler_clear},
     {Py_tp_methods, scheduler_methods},

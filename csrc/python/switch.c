@@ -134,6 +134,22 @@ refuse_thread(void)
     return -1;
 }
 
+/* A scheduler's fiber that was left by a direct switch can be gone back to in
+ * the run it belongs to only: its end needs the loop. */
+static int
+refuse_idle_scheduler(PfThread *t, FiberObject *target)
+{
+    if (target->core.scheduler == NULL ||
+        (t->scheduler != NULL &&
+         target->core.scheduler == &t->scheduler->core)) {
+        return 0;
+    }
+    PyErr_SetString(pf.fiber_error,
+                    "the fiber belongs to a scheduler that is not running: it "
+                    "can be entered in that scheduler's run only");
+    return -1;
+}
+
 /* Everything that is not "suspended, ours, nothing to attend to".
  * 0: switch; 1: it is the running fiber itself; -1: refused. */
 static int
@@ -150,7 +166,7 @@ admit(PfThread *t, FiberObject *target, bool with_value)
         return 1;
     }
     if (target->core.state == PF_SUSPENDED) {
-        return 0;
+        return refuse_idle_scheduler(t, target);
     }
     if (target->core.state != PF_NEW ||
         (target->core.host_bits & PF_F_SCHEDULED)) {
@@ -174,7 +190,7 @@ pf_fiber_switch(FiberObject *target, PyObject *value)
     PfThread *t = pf_tls_thread;
     if (PF_UNLIKELY(t == NULL || t->attention != 0 ||
                     target->core.state != PF_SUSPENDED ||
-                    target->thread != t)) {
+                    target->thread != t || target->core.scheduler != NULL)) {
         t = pf_this_thread();
         int admitted = t == NULL ? -1 : admit(t, target, value != Py_None);
         if (admitted != 0) {
@@ -337,6 +353,28 @@ close_fiber(FiberObject *self)
     Py_CLEAR(self->cancel);
 }
 
+/* Call a done-callback; what it raises is logged. */
+void
+pf_call_back(FiberObject *self, PyObject *callback)
+{
+    PyObject *done = PyObject_CallOneArg(callback, (PyObject *)self);
+    if (done != NULL) {
+        Py_DECREF(done);
+        return;
+    }
+    PyObject *exc = pf_take_exception();
+    PyObject *logged =
+        pf.log_failure == NULL
+            ? NULL
+            : PyObject_CallFunctionObjArgs(pf.log_failure, self, exc, Py_True,
+                                           NULL);
+    if (logged == NULL) {
+        PyErr_WriteUnraisable(callback);
+    }
+    Py_XDECREF(logged);
+    Py_DECREF(exc);
+}
+
 static void
 run_callbacks(FiberObject *self)
 {
@@ -346,42 +384,48 @@ run_callbacks(FiberObject *self)
         return;
     }
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(callbacks); i++) {
-        PyObject *done = PyObject_CallOneArg(PyList_GET_ITEM(callbacks, i),
-                                             (PyObject *)self);
-        if (done != NULL) {
-            Py_DECREF(done);
-            continue;
-        }
-        PyObject *exc = pf_take_exception();
-        PyObject *logged =
-            pf.log_failure == NULL
-                ? NULL
-                : PyObject_CallFunctionObjArgs(pf.log_failure, self, exc,
-                                               Py_True, NULL);
-        if (logged == NULL) {
-            pf_restore_exception(Py_NewRef(exc));
-            PyErr_WriteUnraisable(PyList_GET_ITEM(callbacks, i));
-        }
-        Py_XDECREF(logged);
-        Py_DECREF(exc);
+        pf_call_back(self, PyList_GET_ITEM(callbacks, i));
     }
     Py_DECREF(callbacks);
 }
 
+/* Can a fiber's end go on in `p`?  In the hub it can: see take_stray. */
+static bool
+takes_results(PfThread *t, FiberObject *p)
+{
+    if (p->thread != t) {
+        return false;
+    }
+    if (p->core.host_bits & PF_F_HUB) {
+        return t->scheduler != NULL && t->scheduler->core.hub == &p->core;
+    }
+    return p->core.state == PF_SUSPENDED &&
+           (p->core.scheduler == NULL ||
+            (t->scheduler != NULL &&
+             p->core.scheduler == &t->scheduler->core));
+}
+
 /* A raw fiber's result goes to its parent, past those that cannot take it. */
+static FiberObject *
+heir(PfThread *t, FiberObject *self)
+{
+    FiberObject *p = self->parent;
+    if (self->core.host_bits & PF_F_DYING) {
+        return p; /* who unwinds it */
+    }
+    while (p != NULL && !takes_results(t, p)) {
+        p = p->parent;
+    }
+    if (p != NULL) {
+        return p;
+    }
+    return t->scheduler != NULL ? FIBER_OF(t->scheduler->core.hub) : t->root;
+}
+
 static FiberObject *
 next_after_raw(PfThread *t, FiberObject *self)
 {
-    FiberObject *p = self->parent;
-    if (!(self->core.host_bits & PF_F_DYING)) {
-        while (p != NULL && p != t->root &&
-               (p->core.state != PF_SUSPENDED || p->thread != t)) {
-            p = p->parent;
-        }
-    }
-    if (p == NULL) {
-        p = t->root;
-    }
+    FiberObject *p = heir(t, self);
     t->throwing = self->core.host_byte == PF_OUTCOME_FAILED;
     if (self->core.host_byte == PF_OUTCOME_CANCELLED &&
         !PyObject_TypeCheck(self->value, (PyTypeObject *)pf.fiber_exit)) {
@@ -494,15 +538,19 @@ python_run(pf_thread *thread, pf_fiber *core)
 static void
 python_reap(pf_thread *thread, pf_fiber *core)
 {
+    PfThread *t = (PfThread *)thread;
     FiberObject *self = FIBER_OF(core);
-    (void)thread;
     core->host_bits &= ~(uint32_t)PF_F_HELD;
+    /* Whoever landed here has not yet taken what came with the switch: what
+     * runs now, because an object dies, must not wait. */
+    pf_no_switch_begin(t, "while a finished fiber is cleared away");
     if (core->state == PF_DONE) {
         self->stack_size = 0; /* `saved` went with the stack */
         Py_CLEAR(self->context);
         Py_CLEAR(self->parent);
     }
     Py_DECREF(self);
+    pf_no_switch_end(t);
 }
 
 /* A scheduled fiber that has no stack yet ends: cancelled, or no memory. */

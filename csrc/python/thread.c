@@ -94,6 +94,9 @@ thread_gone(PyObject *capsule)
         PyErr_Clear();
         return;
     }
+    while (t->schedulers != NULL) {
+        pf_scheduler_orphan(t->schedulers);
+    }
     unwind_all(t);
     unlist(t);
     FiberObject *root = t->root;
@@ -194,8 +197,9 @@ pf_thread_create(void)
 void
 pf_no_switch_begin(PfThread *t, const char *why)
 {
-    t->no_switch++;
-    t->no_switch_why = why;
+    if (t->no_switch++ == 0) {
+        t->no_switch_why = why;
+    }
     t->attention |= PF_ATT_NO_SWITCH;
 }
 
@@ -349,8 +353,9 @@ after_fork_in_child(PyObject *module, PyObject *ignored)
     t->next = NULL;
     t->tstate = PyThreadState_Get();
     int rc = 0;
-    if (t->scheduler != NULL) {
-        rc = pf_scheduler_after_fork(&t->scheduler->core);
+    for (SchedulerObject *s = t->schedulers; s != NULL && rc == 0;
+         s = s->next) {
+        rc = pf_scheduler_after_fork(&s->core);
     }
     if (rc < 0) {
         errno = -rc;

@@ -63,6 +63,7 @@ typedef struct PyState {
 #endif
 #if PF_HAS_C_COUNTER
     int c_remaining;
+    int c_limit; /* what it began with */
 #endif
 #if PY_VERSION_HEX < 0x030D0000
     int trash_nesting;
@@ -89,13 +90,17 @@ extern pf_reset_protection_fn pf_reset_protection;
 #endif
 
 /* 3.12 and 3.13 count C recursion instead of looking at the stack pointer, and
- * 3.11 counts C and Python levels together.  The counter starts as high as on
- * the main thread; when the stack runs into its reserve before the counter
- * runs out, pystate_exhaust ends the count there.
- * Where there is no reserve (Windows) the count is scaled to the stack by the
- * dearest known use of a unit: sorted(key=f) with f calling sorted again takes
- * about 5.2 KB for 3 units. */
-#define PF_BYTES_PER_C_UNIT 1760
+ * 3.11 counts C and Python levels together.  A fiber's counter starts as high
+ * as on the main thread, or at what its stack can hold of the cheapest counted
+ * recursion: the compiler's own passes read the counter once and then go down
+ * that many levels of about 130 bytes by themselves.  When a dearer recursion
+ * runs into the stack's reserve before the counter runs out, pystate_exhaust
+ * ends the count there.
+ * Where there is no reserve (Windows) the count is scaled by the dearest known
+ * use of a unit: sorted(key=f) with f calling sorted again takes about 5.2 KB
+ * for 3 units. */
+#define PF_CHEAPEST_UNIT 150
+#define PF_DEAREST_UNIT 1760
 extern int pf_c_limit; /* the main thread's, read at import */
 
 static inline int
@@ -195,6 +200,31 @@ pystate_load(PyThreadState *ts, PyState *st, PyObject **context)
     ts->context_ver++;
 }
 
+/* The running fiber's code goes on on another C stack for a while (a context
+ * of the C API); `low` NULL: the thread's own.  Needs no GIL: only the thread
+ * itself looks at these.  A stack smaller than the interpreter takes is
+ * passed off as one that is large enough: its guard has to do. */
+#define PF_LEAST_PROTECTED ((size_t)256 * 1024)
+static inline void
+pystate_move(PyThreadState *ts, PyState *st, char *low, size_t size)
+{
+#if PF_HAS_STACK_LIMITS
+    if (low != NULL && size < PF_LEAST_PROTECTED) {
+        low -= PF_LEAST_PROTECTED - size;
+        size = PF_LEAST_PROTECTED;
+    }
+    st->stack_low = low;
+    st->stack_size = size;
+    if (low != NULL) {
+        (void)pf_set_protection(ts, low, size);
+    } else {
+        pf_reset_protection(ts);
+    }
+#else
+    (void)ts, (void)st, (void)low, (void)size;
+#endif
+}
+
 /* The state of a fiber that has not run.  `room` follows the PyState; the
  * first data-stack chunk is put there: a root chunk starts at data[1], so the
  * interpreter never pops it, and later chunks are its own. */
@@ -221,12 +251,14 @@ pystate_init(PyThreadState *ts, PyState *st, void *room, size_t room_size,
     st->what_event = -1;
 #endif
 #if PF_HAS_C_COUNTER
-    st->c_remaining = pf_c_limit;
 #ifdef _WIN32
-    if (stack_size / PF_BYTES_PER_C_UNIT < (size_t)pf_c_limit) {
-        st->c_remaining = (int)(stack_size / PF_BYTES_PER_C_UNIT);
-    }
+    size_t units = stack_size / PF_DEAREST_UNIT;
+#else
+    size_t units = stack_size / PF_CHEAPEST_UNIT;
 #endif
+    st->c_remaining =
+        units < (size_t)pf_c_limit ? (int)units : pf_c_limit;
+    st->c_limit = st->c_remaining;
 #endif
 #if PF_HAS_STACK_LIMITS
     st->stack_low = stack_low;
@@ -238,21 +270,31 @@ pystate_init(PyThreadState *ts, PyState *st, void *room, size_t room_size,
 }
 
 /* Signal handler: the running fiber has reached its stack's reserve.  Ends the
- * recursion budget here: the next counted call raises RecursionError.  From
- * 3.14 on the interpreter watches the stack pointer itself, and the reserve
- * is just the part of the stack its limits lie in. */
+ * recursion budget here: the next counted call raises RecursionError.  Unless
+ * so little of it is used that counted recursion cannot be what filled the
+ * stack; then failing the next call would hit an innocent.  From 3.14 on the
+ * interpreter watches the stack pointer itself, and the reserve is just the
+ * part of the stack its limits lie in. */
 static inline void
-pystate_exhaust(PyThreadState *ts, PyState *st)
+pystate_exhaust(PyThreadState *ts, PyState *st, size_t stack_size)
 {
-#if PY_VERSION_HEX < 0x030C0000
-    st->stolen += ts->recursion_remaining;
-    ts->recursion_remaining = 0;
-#elif PF_HAS_C_COUNTER
-    st->stolen += ts->c_recursion_remaining;
-    ts->c_recursion_remaining = 0;
+#if PY_VERSION_HEX < 0x030E0000
+#if PF_HAS_C_COUNTER
+    int *remaining = &ts->c_recursion_remaining;
+    int used = st->c_limit - st->stolen - *remaining;
+#else
+    int *remaining = &ts->recursion_remaining;
+    int used = ts->recursion_limit - st->stolen - *remaining;
+#endif
+    if (*remaining > 0 &&
+        (size_t)used >= stack_size / (3 * PF_DEAREST_UNIT)) {
+        st->stolen += *remaining;
+        *remaining = 0;
+    }
 #else
     (void)ts;
     (void)st;
+    (void)stack_size;
 #endif
 }
 
@@ -290,11 +332,12 @@ pystate_finish(PyThreadState *ts, PyState *st)
     }
 }
 
-/* The smallest C stack a fiber may have. */
+/* The smallest stack a fiber may have: its room takes 32 KiB of it, and 3.14
+ * refuses to protect less than 48 KiB. */
 static inline size_t
 pystate_min_stack(void)
 {
-    return 64 * 1024;
+    return 128 * 1024;
 }
 
 /* New reference to the top frame of a suspended fiber, or NULL without an

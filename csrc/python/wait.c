@@ -306,6 +306,9 @@ PyObject *
 pf_park_value(PfThread *t, int64_t deadline)
 {
     FiberObject *self = CURRENT(t);
+    if (PF_UNLIKELY(t->attention != 0) && pf_attend(t) < 0) {
+        return NULL; /* code that runs in passing must not take the permit */
+    }
     if (!(self->core.host_bits & PF_F_PERMIT)) {
         self->core.host_bits |= PF_F_IN_PARK;
         int rc = pf_wait(t, deadline, pf.s_park);

@@ -1,0 +1,29 @@
+# The engine's own C tests, which need no Python. Sourced by run.
+
+# c_tests VARIABLE=VALUE...: one build of tests/c in a folder of its own, then its check target.
+c_tests() {
+    step "C tests: $*"
+    make --no-print-directory -C "$ROOT/tests/c" check BUILD="$(mktemp -d -p "$SCRATCH")" "$@"
+}
+
+c_tests_quick() {
+    local backend
+    for backend in native ucontext; do
+        c_tests BACKEND=$backend
+        c_tests BACKEND=$backend SANITIZE=address,undefined
+    done
+    c_tests HARDTEST=1 SANITIZE=address,undefined
+}
+
+c_tests_full() {
+    need valgrind libc6-dbg gcc-mingw-w64-x86-64 wine64 gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static
+    local wine
+    wine=$(dpkg -L wine64 | grep '/wine64$' | grep -v /share/)
+    export WINEDEBUG=-all WINEPREFIX=$SCRATCH/wine
+
+    c_tests RUNNER="valgrind -q --error-exitcode=99"
+    # The sanitizer's shadow memory and a wide address-space randomisation do not get along.
+    c_tests SANITIZE=thread RUNNER="setarch -R"
+    c_tests CC=x86_64-w64-mingw32-gcc RUNNER="$wine"
+    c_tests CC=aarch64-linux-gnu-gcc LDFLAGS=-static RUNNER=qemu-aarch64-static
+}

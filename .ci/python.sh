@@ -1,0 +1,55 @@
+# The extension and its test suite. Sourced by run.
+
+# The command block under the ci: test comment of README.md is what a newcomer types; it runs exactly as written.
+readme_commands() {
+    awk '/^<!-- ci: test -->/ { found = 1; next }
+         found && /^```/ { if (inside) exit; inside = 1; next }
+         inside' "$ROOT/README.md"
+}
+
+test_readme() {
+    step "README's own test commands on $(python3 --version)"
+    local commands
+    commands=$(readme_commands)
+    [ -n "$commands" ] || die "README.md has no command block under <!-- ci: test -->"
+    copy_tree "$SCRATCH/readme"
+    python3 -m venv "$SCRATCH/readme-venv"
+    printf '%s\n' "$commands"
+    (cd "$SCRATCH/readme" && . "$SCRATCH/readme-venv/bin/activate" && bash -euo pipefail -c "$commands")
+}
+
+build_strict() {
+    step "build with -Wall -Wextra -Werror"
+    PYFIBER_WERROR=1 install_editable python3 "$SCRATCH/strict"
+}
+
+test_versions() {
+    local version python
+    for version; do
+        if python=$(find_python "$version"); then
+            step "pytest on CPython $version"
+            install_editable "$python" "$SCRATCH/$version"
+            run_pytest "$SCRATCH/$version"
+        else
+            step "pytest on CPython $version: none on this machine, left out"
+        fi
+    done
+}
+
+test_sanitized() {
+    step "pytest under AddressSanitizer and UBSan"
+    PYFIBER_SANITIZE=address,undefined install_editable python3 "$SCRATCH/asan"
+    LD_PRELOAD=$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 \
+        UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 PYTHONDEVMODE=1 PYTHONMALLOC=malloc \
+        run_pytest "$SCRATCH/asan"
+}
+
+# Tiny stacks, failing allocations, a switch at every opportunity; then the portable context switch.
+test_variants() {
+    step "pytest with the hard-test build"
+    PYFIBER_HARDTEST=1 install_editable python3 "$SCRATCH/hard"
+    run_pytest "$SCRATCH/hard"
+    step "pytest with the ucontext backend"
+    PYFIBER_CONTEXT=ucontext install_editable python3 "$SCRATCH/ucontext"
+    run_pytest "$SCRATCH/ucontext"
+}

@@ -1,0 +1,62 @@
+# What a user downloads: the sdist, a wheel from it for every CPython at hand, and the suite against the installed wheel.
+# Sourced by run.
+
+build_sdist() {
+    step "sdist"
+    copy_tree "$SCRATCH/release"
+    "$TOOLS/python" -m build --sdist --outdir "$SCRATCH/dist" "$SCRATCH/release"
+    SDIST=$(echo "$SCRATCH"/dist/*.tar.gz)
+}
+
+# The suite comes out of the sdist too, without the package beside it, so a test that needs a file not shipped fails.
+WHEEL_SCRIPT='
+    cd "$1"
+    mkdir unpacked outside
+    tar -xzf sdist.tar.gz -C unpacked --strip-components=1
+    "$2" -m venv builder
+    builder/bin/python -m pip install -qq --upgrade pip
+    builder/bin/python -m pip wheel -qq --no-deps --wheel-dir wheels sdist.tar.gz
+    "$2" -m venv clean
+    clean/bin/python -m pip install -qq --upgrade pip
+    clean/bin/python -m pip install -qq wheels/*.whl --group unpacked/pyproject.toml:test
+    mv unpacked/tests unpacked/pyproject.toml outside/
+    cd outside
+    "$1/clean/bin/python" -m pytest'
+
+wheel_here() {
+    local python place=$SCRATCH/wheel-$1
+    python=$(find_python "$1") || return 0
+    step "wheel on CPython $1"
+    mkdir "$place"
+    cp "$SDIST" "$place/sdist.tar.gz"
+    bash -euo pipefail -c "$WHEEL_SCRIPT" - "$place" "$python"
+    cp "$place"/wheels/*.whl "$SCRATCH/dist/"
+}
+
+wheel_in_sid() {
+    step "wheel on CPython $1 in the sid chroot"
+    chroot_workplace sid "$1" x86_64
+    cp "$SDIST" "$CHROOTS/sid$PLACE/sdist.tar.gz"
+    in_workplace sid "$WHEEL_SCRIPT" "$PLACE" "python$1"
+    cp "$CHROOTS/sid$PLACE"/wheels/*.whl "$SCRATCH/dist/"
+}
+
+check_metadata() {
+    step "metadata of the release and of the workflows"
+    "$TOOLS/twine" check --strict "$SCRATCH"/dist/*
+    "$TOOLS/check-wheel-contents" "$SCRATCH"/dist/*.whl
+    (
+        cd "$ROOT"
+        "$TOOLS/validate-pyproject" pyproject.toml
+        "$TOOLS/zizmor" --offline .github/workflows
+        "$TOOLS/check-jsonschema" --builtin-schema vendor.github-workflows .github/workflows/*.yml
+    )
+}
+
+test_release() {
+    local version
+    build_sdist
+    for version in 3.11 3.12 3.13; do wheel_here "$version"; done
+    for version in 3.14 3.15; do wheel_in_sid "$version"; done
+    check_metadata
+}

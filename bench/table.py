@@ -1,0 +1,100 @@
+"""Show the results of several Pythons beside each other, as Markdown.
+
+python bench/table.py [--results DIRECTORY] > table.md
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from results import RESULTS, Run, description, load, row_names, subjects
+
+
+def number(value: float) -> str:
+    """Three digits where they matter, thousands set apart."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def cell(result: dict[str, Any] | None) -> str:
+    """A value, and how many times that of pyfiber it is."""
+    if result is None:
+        return ""
+    if result["value"] is None:
+        return "-"
+    ratio = f" ({number(result['ratio'])}x)" if result["ratio"] is not None else ""
+    return number(result["value"]) + ratio
+
+
+def line(cells: list[str]) -> str:
+    """A line of a Markdown table."""
+    return f"| {' | '.join(cells)} |"
+
+
+def row_lines(runs: list[Run], row_name: str) -> list[str]:
+    """One benchmark: a line for each subject, a column for each Python."""
+    row = description(runs, row_name)
+    title = f"{row['title']} [{row['unit']}]"
+    lines = []
+    for subject in subjects(runs, row_name):
+        cells = [cell(run.result(row_name, subject)) for run in runs]
+        lines.append(line([title, subject, *cells]))
+        title = ""
+    return lines
+
+
+def reasons(runs: list[Run]) -> list[str]:
+    """Why there is a dash instead of a value, each reason once."""
+    found: dict[str, None] = {}
+    for run in runs:
+        for row in run.rows():
+            for result in row["results"]:
+                if result["value"] is None:
+                    what = f"{row['name']}, {result['subject']}, {run.python}"
+                    found[f"- {what}: {result['reason']}"] = None
+            for subject, reason in row["impossible"].items():
+                found[f"- {row['name']}, {subject}: {reason}"] = None
+    return list(found)
+
+
+def peers(runs: list[Run]) -> str:
+    """The versions of the peers; the newest of each if the Pythons have different ones."""
+    versions: dict[str, set[str]] = {}
+    for run in runs:
+        for name, version in run.document["environment"]["peers"].items():
+            if version:
+                versions.setdefault(name, set()).add(version)
+    return ", ".join(f"{name} {' / '.join(sorted(found))}" for name, found in versions.items())
+
+
+def table(runs: list[Run]) -> str:
+    """The whole table with what one has to know about it."""
+    environment = runs[0].document["environment"]
+    head = ["", "", *(f"CPython {run.python}" for run in runs)]
+    lines = [
+        line(head),
+        line(["---", "---", *("---:" for _ in runs)]),
+        *(text for name in row_names(runs) for text in row_lines(runs, name)),
+        "",
+        f"{environment['system']}, {environment['processor']}, "
+        f"{environment['processors']} processors. Peers: {peers(runs) or 'none'}. "
+        f"Garbage {environment['gc']}. "
+        "In parentheses: the value divided by that of pyfiber; above 1, pyfiber is better.",
+        "",
+        *reasons(runs),
+    ]
+    return "\n".join(lines).rstrip()
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where the documents are")
+    print(table(load(parser.parse_args().results)))
+
+
+if __name__ == "__main__":
+    main()

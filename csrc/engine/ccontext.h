@@ -1,0 +1,63 @@
+/* Contexts for C programs: coroutines with neither a scheduler nor a host's
+ * language behind them.
+ *
+ * They are the fibers of scheduler.h with a host of their own: one pf_thread
+ * per operating-system thread, made with the first context and given back
+ * with the last.  The thread's own stack is the main context.  "Own stack" is
+ * wherever the caller happened to be when it left: on a fiber of the binding,
+ * for instance, which to this file is just another part of the thread.
+ *
+ * All functions return 0 or -errno.
+ */
+#ifndef PF_CCONTEXT_H
+#define PF_CCONTEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "context/context.h"
+
+typedef struct pf_ccontext pf_ccontext;
+
+/* `value` is that of the first switch; the result goes to the context that
+ * switched here last. */
+typedef void *(*pf_ccontext_body)(void *arg, void *value);
+
+/* 0: the default. */
+#define PF_CCONTEXT_STACK ((size_t)256 << 10)
+int pf_ccontext_create(pf_ccontext **context, pf_ccontext_body body, void *arg,
+                       size_t stack_size);
+
+/* -EINVAL no context; -EPERM another thread's; -ESRCH finished; -EBUSY the
+ * host has something on the running context's stack; -ENOMEM. */
+int pf_ccontext_switch(pf_ccontext *to, void **value);
+
+pf_ccontext *pf_ccontext_current(void);
+pf_ccontext *pf_ccontext_main(void);
+
+/* 1 or 0; -EINVAL, -EPERM. */
+int pf_ccontext_done(const pf_ccontext *context);
+
+/* -EPERM; -EBUSY the running one; -EINVAL the main one. */
+int pf_ccontext_destroy(pf_ccontext *context);
+
+/* What a host's own nesting on this thread looks like just now: two of them
+ * are equal if nothing was pushed in between that is still there. */
+typedef struct pf_nesting {
+    const void *marks[3];
+} pf_nesting;
+
+/* For a language whose interpreter keeps a stack per thread beside the C
+ * stack.  If its code runs on a context (called back from the body), that
+ * context must not be left before it has returned. */
+typedef struct pf_ccontext_host {
+    void (*nesting)(pf_nesting *now);
+    /* The thread is about to run on `area`; NULL: where it was before the
+     * main context was left. */
+    void (*moved)(const pf_area *area);
+} pf_ccontext_host;
+
+/* Once per process, before the first context; the struct stays the caller's. */
+void pf_ccontext_set_host(const pf_ccontext_host *host);
+
+#endif

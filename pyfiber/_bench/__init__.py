@@ -1,0 +1,13 @@
+"""What `python -m pyfiber bench` runs: pyfiber and its peers, measured side by side.
+
+    model.py     what a row, a case and a sample are
+    peers.py     the libraries pyfiber is compared with, and how to install them
+    rows/        one module for each family of benchmarks; rows/__init__.py is the registry
+    worker.py    the process in which one case is measured
+    runner.py    which worker measures when: repetitions interleaved, best one kept
+    report.py    the table and the JSON document
+    progress.py  the progress bar
+    command.py   the command line
+
+To add a benchmark, write its cases in a module of rows/ and list its Row there.
+"""

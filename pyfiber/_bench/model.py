@@ -1,0 +1,81 @@
+"""What a benchmark is: rows of cases, and the samples that cases return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+
+clock = perf_counter_ns
+
+#: The subject every other one is compared with.
+PYFIBER = "pyfiber"
+
+NANOSECONDS = "ns"
+BYTES = "bytes"
+MILLISECONDS = "ms"
+
+
+class Unavailable(Exception):
+    """A case cannot be measured here; the text says why."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What one measurement found: `total`, in the row's unit, for `operations` operations."""
+
+    total: float
+    operations: int
+    details: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def value(self) -> float:
+        """The amount for one operation."""
+        return self.total / self.operations
+
+
+#: A case is a function of the number of operations wanted. It prepares, measures and cleans up,
+#: and may do somewhat more operations than asked for, to make its last round a full one.
+Measure = Callable[[int], Sample]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One subject's part in a row."""
+
+    subject: str
+    measure: Measure
+    #: The distribution it needs (a key of peers.PEERS); None for what CPython brings itself.
+    peer: str | None = None
+    #: At most this many operations, for subjects that cannot bear the row's count.
+    limit: int | None = None
+    #: What to know about this subject's way of doing it.
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: the same work done by several subjects."""
+
+    name: str
+    title: str
+    #: One sentence: what exactly is timed.
+    description: str
+    cases: tuple[Case, ...]
+    #: Operations in one repetition, normally and with --quick.
+    count: int
+    quick: int
+    unit: str = NANOSECONDS
+    #: Seconds that one repetition should not exceed; slower subjects do fewer operations.
+    #: None: the count is part of what is measured and never reduced.
+    budget: float | None = 0.25
+    #: Measure every repetition in a process of its own.
+    fresh: bool = False
+    #: How often, if not as often as the other rows.
+    repetitions: int | None = None
+    #: Only with --full, or when asked for by name.
+    full_only: bool = False
+    #: The count follows --switches.
+    main: bool = False
+    #: Subjects that cannot do this at all, with the reason.
+    impossible: Mapping[str, str] = field(default_factory=dict)

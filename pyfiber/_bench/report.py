@@ -1,0 +1,196 @@
+"""What was found: a table for people, a document for programs."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pyfiber
+
+from .model import BYTES, PYFIBER, Sample
+from .peers import PEERS, install_command, version
+from .runner import Result, RowResult, Settings, missing_peers
+
+FORMAT = 1
+GC_SETTING = "collected before each measurement, off during it"
+
+#: Widths of the columns: subject, value, ratio.
+SUBJECT, VALUE, RATIO = 18, 12, 9
+
+
+def format_value(value: float) -> str:
+    """Three digits where they matter, thousands set apart."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def format_ratio(ratio: float) -> str:
+    """A subject's value divided by pyfiber's."""
+    if ratio >= 100:
+        return f"{ratio:,.0f}x"
+    return f"{ratio:.1f}x" if ratio >= 1 else f"{ratio:.2f}x"
+
+
+def ratio_of(result: Result, row: RowResult) -> float | None:
+    """How many times pyfiber's value a subject has: above 1 pyfiber is better."""
+    if not result.best or not row.reference or result.case.subject == PYFIBER:
+        return None
+    return result.best.value / row.reference
+
+
+def processor() -> str:
+    """The processor's name, as far as the system tells it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def load_average() -> float | None:
+    """How busy the machine has been for the last minute, where the system tells."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+
+
+def environment() -> dict[str, Any]:
+    """Everything about this interpreter and machine that the numbers depend on."""
+    return {
+        "python": platform.python_version(),
+        "implementation": platform.python_implementation(),
+        "compiler": platform.python_compiler(),
+        "system": platform.platform(),
+        "processor": processor(),
+        "processors": os.cpu_count(),
+        "pyfiber": dict(pyfiber.info()),
+        "peers": {name: version(name) for name in PEERS},
+        "gc": GC_SETTING,
+    }
+
+
+# The table --------------------------------------------------------------------------------------
+
+
+def header(facts: dict[str, Any], settings: Settings, load: float | None) -> list[str]:
+    """What was measured, on what, and how."""
+    own = facts["pyfiber"]
+    peers = ", ".join(f"{name} {found}" for name, found in facts["peers"].items() if found)
+    lines = [
+        f"pyfiber {own.get('version')} ({own.get('backend')}), {facts['implementation']} "
+        f"{facts['python']}, {facts['system']}",
+        f"{facts['processor']}, {facts['processors']} processors",
+        f"Beside {peers or 'no other library'}.",
+        f"Best of {settings.repetitions} interleaved repetitions, each subject in its own process; "
+        f"garbage {GC_SETTING}.",
+        f"The row `switch` makes {settings.switches:,} switches of each subject, if they are fast "
+        "enough.",
+        "The last column is the subject's value divided by pyfiber's: above 1, pyfiber is better.",
+    ]
+    if load is not None and load > (facts["processors"] or 1) / 2:
+        lines.append(f"The machine was busy when this began (load {load:.1f}): times are too high.")
+    return lines
+
+
+def result_line(result: Result, row: RowResult) -> str:
+    """One subject of a row."""
+    subject = f"  {result.case.subject:<{SUBJECT}}"
+    best = result.best
+    if best is None:
+        return f"{subject}{'-':>{VALUE}}  {result.reason}"
+    ratio = ratio_of(result, row)
+    written = format_ratio(ratio) if ratio is not None else ""
+    line = f"{subject}{format_value(best.value):>{VALUE}}{written:>{RATIO}}"
+    notes = "; ".join(note for note in (result.case.note, details(best)) if note)
+    return f"{line}  {notes}".rstrip()
+
+
+def details(sample: Sample) -> str:
+    """What else a sample says: times beside memory."""
+    return ", ".join(
+        f"{name.removesuffix('_ns')} {format_value(value)} ns"
+        for name, value in sample.details.items()
+    )
+
+
+def row_lines(measured: RowResult) -> list[str]:
+    """A row: its title, what is timed, and a line for each subject."""
+    row = measured.row
+    unit = "bytes" if row.unit == BYTES else row.unit
+    return [
+        f"{row.name}: {row.title} [{unit}]",
+        f"  {row.description}",
+        *(result_line(result, measured) for result in measured.results),
+        *(f"  {name:<{SUBJECT}}{'-':>{VALUE}}  {why}" for name, why in row.impossible.items()),
+    ]
+
+
+def missing_line(names: Iterable[str]) -> str:
+    """How to get the peers that are not there; empty when none is missing."""
+    names = list(names)
+    if not names:
+        return ""
+    return f"Not installed: {', '.join(names)}. To measure them too: {install_command(names)}"
+
+
+def table(
+    results: list[RowResult], facts: dict[str, Any], settings: Settings, load: float | None
+) -> str:
+    """The whole report as text."""
+    blocks = [header(facts, settings, load), *(row_lines(result) for result in results)]
+    missing = missing_line(missing_peers(results))
+    if missing:
+        blocks.append([missing])
+    return "\n\n".join("\n".join(block) for block in blocks)
+
+
+# The document -----------------------------------------------------------------------------------
+
+
+def result_entry(result: Result, row: RowResult) -> dict[str, Any]:
+    """One subject of a row, for programs."""
+    best = result.best
+    entry: dict[str, Any] = {
+        "subject": result.case.subject,
+        "status": result.status,
+        "reason": result.reason,
+        "note": result.case.note,
+        "value": best.value if best else None,
+        "ratio": ratio_of(result, row),
+        "operations": best.operations if best else None,
+        "details": dict(best.details) if best else {},
+        "samples": [sample.value for sample in result.samples],
+    }
+    return entry
+
+
+def row_entry(measured: RowResult) -> dict[str, Any]:
+    """A row, for programs."""
+    row = measured.row
+    return {
+        "name": row.name,
+        "title": row.title,
+        "description": row.description,
+        "unit": row.unit,
+        "results": [result_entry(result, measured) for result in measured.results],
+        "impossible": dict(row.impossible),
+    }
+
+
+def document(
+    results: list[RowResult], facts: dict[str, Any], settings: Settings, load: float | None
+) -> dict[str, Any]:
+    """The whole report as a JSON document."""
+    missing = missing_peers(results)
+    return {
+        "format": FORMAT,
+        "environment": {**facts, "load_average": load},
+        "settings": asdict(settings),
+        "missing": {name: install_command([name]) for name in missing},
+        "rows": [row_entry(result) for result in results],
+    }

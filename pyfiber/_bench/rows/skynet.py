@@ -1,0 +1,118 @@
+"""Skynet: a tree of fibers, ten children to each, whose leaves add up their numbers.
+
+Every node is a fiber of its own that spawns its ten children and sums what they return; with
+100,000 leaves that makes 111,111 fibers. Counted is the time for each leaf, the root included.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pyfiber
+
+from ..model import Case, Row, Sample, clock
+from ..peers import load
+from .loops import asyncio_cases, on_trio
+
+CHILDREN = 10
+
+
+def checked(total: int, leaves: int, elapsed: float) -> Sample:
+    """The sample, if the leaves added up to what they must."""
+    expected = leaves * (leaves - 1) // 2
+    if total != expected:
+        raise AssertionError(f"skynet of {leaves} leaves is {expected}, not {total}")
+    return Sample(elapsed, leaves)
+
+
+def pyfiber_skynet(leaves: int) -> Sample:
+    """`spawn` and `result`."""
+    spawn = pyfiber.spawn
+
+    def node(number: int, size: int) -> int:
+        if size == 1:
+            return number
+        size //= CHILDREN
+        children = [spawn(node, number + i * size, size) for i in range(CHILDREN)]
+        return sum([child.result() for child in children])
+
+    def main() -> Sample:
+        start = clock()
+        total = spawn(node, 0, leaves).result()
+        return checked(total, leaves, clock() - start)
+
+    return pyfiber.run(main)
+
+
+def gevent_skynet(leaves: int) -> Sample:
+    """`spawn` and `get`."""
+    spawn = load("gevent").spawn
+
+    def node(number: int, size: int) -> int:
+        if size == 1:
+            return number
+        size //= CHILDREN
+        children = [spawn(node, number + i * size, size) for i in range(CHILDREN)]
+        return sum([child.get() for child in children])
+
+    start = clock()
+    total = spawn(node, 0, leaves).get()
+    return checked(total, leaves, clock() - start)
+
+
+async def asyncio_skynet(leaves: int) -> Sample:
+    """`create_task` and `await`."""
+    create_task = asyncio.get_running_loop().create_task
+
+    async def node(number: int, size: int) -> int:
+        if size == 1:
+            return number
+        size //= CHILDREN
+        children = [create_task(node(number + i * size, size)) for i in range(CHILDREN)]
+        return sum([await child for child in children])
+
+    start = clock()
+    total = await create_task(node(0, leaves))
+    return checked(total, leaves, clock() - start)
+
+
+async def trio_skynet(leaves: int) -> Sample:
+    """A nursery in every node; children append to their parent's list."""
+    open_nursery: Any = load("trio").open_nursery
+
+    async def node(number: int, size: int, results: list[int]) -> None:
+        if size == 1:
+            results.append(number)
+            return
+        size //= CHILDREN
+        below: list[int] = []
+        async with open_nursery() as nursery:
+            for i in range(CHILDREN):
+                nursery.start_soon(node, number + i * size, size, below)
+        results.append(sum(below))
+
+    results: list[int] = []
+    start = clock()
+    async with open_nursery() as nursery:
+        nursery.start_soon(node, 0, leaves, results)
+    return checked(results[0], leaves, clock() - start)
+
+
+ROWS = (
+    Row(
+        "skynet",
+        "skynet, tree of 10",
+        "A tree of fibers, ten children to each node, sums its leaves; the time for each leaf "
+        "(100,000 of them, 10,000 with --quick).",
+        (
+            Case("pyfiber", pyfiber_skynet),
+            Case("gevent", gevent_skynet, peer="gevent"),
+            *asyncio_cases(asyncio_skynet),
+            Case("trio", on_trio(trio_skynet), peer="trio"),
+        ),
+        count=100_000,
+        quick=10_000,
+        budget=None,
+    ),
+)

@@ -1,0 +1,149 @@
+"""Yielding: many fibers take turns, round after round.
+
+Every fiber has started, and has yielded once, before the clock starts. What is timed are the
+yields alone, up to the end of the last fiber.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Generator
+from functools import partial
+from itertools import repeat
+
+import pyfiber
+
+from ..model import Case, Row, Sample, clock
+from ..peers import load
+from .loops import asyncio_cases, on_trio
+
+
+def rounds_for(count: int, fibers: int) -> int:
+    """How often each of the fibers must yield for `count` yields in all."""
+    return -(-count // fibers)
+
+
+def pyfiber_yield(fibers: int, count: int) -> Sample:
+    """`yield_now()`."""
+    rounds = rounds_for(count, fibers)
+
+    def body() -> None:
+        yield_now = pyfiber.yield_now
+        yield_now()
+        for _ in repeat(None, rounds):
+            yield_now()
+
+    def main() -> Sample:
+        spawned = [pyfiber.spawn(body) for _ in range(fibers)]
+        pyfiber.yield_now()
+        start = clock()
+        for fiber in spawned:
+            fiber.join()
+        return Sample(clock() - start, rounds * fibers)
+
+    return pyfiber.run(main)
+
+
+def gevent_yield(fibers: int, count: int) -> Sample:
+    """`gevent.sleep(0)`."""
+    gevent = load("gevent")
+    rounds = rounds_for(count, fibers)
+
+    def body() -> None:
+        sleep = gevent.sleep
+        sleep(0)
+        for _ in repeat(None, rounds):
+            sleep(0)
+
+    spawned = [gevent.spawn(body) for _ in range(fibers)]
+    gevent.sleep(0)
+    start = clock()
+    gevent.joinall(spawned)
+    return Sample(clock() - start, rounds * fibers)
+
+
+async def asyncio_yield(fibers: int, count: int) -> Sample:
+    """`await asyncio.sleep(0)`."""
+    rounds = rounds_for(count, fibers)
+
+    async def body() -> None:
+        sleep = asyncio.sleep
+        await sleep(0)
+        for _ in repeat(None, rounds):
+            await sleep(0)
+
+    create_task = asyncio.get_running_loop().create_task
+    tasks = [create_task(body()) for _ in range(fibers)]
+    await asyncio.sleep(0)
+    start = clock()
+    for task in tasks:
+        await task
+    return Sample(clock() - start, rounds * fibers)
+
+
+async def trio_yield(fibers: int, count: int) -> Sample:
+    """`await trio.lowlevel.checkpoint()`."""
+    trio = load("trio")
+    rounds = rounds_for(count, fibers)
+
+    async def body() -> None:
+        checkpoint = trio.lowlevel.checkpoint
+        await checkpoint()
+        for _ in repeat(None, rounds):
+            await checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(fibers):
+            nursery.start_soon(body)
+        await trio.lowlevel.checkpoint()
+        start = clock()
+    return Sample(clock() - start, rounds * fibers)
+
+
+def generator_yield(fibers: int, count: int) -> Sample:
+    """Generators that take turns in a deque, driven by a loop in Python."""
+    rounds = rounds_for(count, fibers)
+
+    def body() -> Generator[None, None, None]:
+        yield
+        for _ in repeat(None, rounds):
+            yield
+
+    queue = deque(body() for _ in range(fibers))
+    for generator in queue:
+        next(generator)
+    take, put = queue.popleft, queue.append
+    start = clock()
+    while queue:
+        generator = take()
+        for _ in generator:
+            put(generator)
+            break
+    return Sample(clock() - start, rounds * fibers)
+
+
+def row(fibers: int, count: int, quick: int) -> Row:
+    """The row for a number of fibers."""
+    return Row(
+        f"yield-{fibers}",
+        f"yield among {fibers:,}",
+        f"{fibers:,} fibers, all started, take turns through the scheduler; the time of one yield.",
+        (
+            Case("pyfiber", partial(pyfiber_yield, fibers)),
+            Case("gevent", partial(gevent_yield, fibers), peer="gevent", note="sleep(0)"),
+            *asyncio_cases(partial(asyncio_yield, fibers)),
+            Case(
+                "trio",
+                on_trio(partial(trio_yield, fibers)),
+                peer="trio",
+                note="lowlevel.checkpoint()",
+            ),
+            Case("generator", partial(generator_yield, fibers), note="in a deque"),
+        ),
+        count=count,
+        quick=quick,
+    )
+
+
+ROWS = (row(100, 1_000_000, 50_000), row(10_000, 1_000_000, 100_000))

@@ -1,0 +1,274 @@
+"""Which worker measures when.
+
+Each subject of a row gets a worker process. After a short measurement each, which warms it up and
+tells how many operations fit into the row's budget, the repetitions are interleaved: A B C A B C.
+Whatever slows the machine down for a while then meets every subject. The best repetition counts.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Timer
+from typing import Any
+
+from .model import PYFIBER, Case, Row, Sample
+from .peers import is_installed, runs_here
+from .progress import Progress
+
+MEASURED = "measured"
+MISSING = "missing"
+UNAVAILABLE = "unavailable"
+FAILED = "failed"
+
+#: A first measurement does this part of a row's operations.
+WARM_UP_PART = 50
+NANOSECONDS_IN_SECOND = 1e9
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How thoroughly to measure."""
+
+    repetitions: int = 5
+    #: Switches of the main row in all repetitions together.
+    switches: int = 10_000_000
+    quick: bool = False
+    #: Seconds until a measurement that does not end is given up.
+    patience: float = 300.0
+
+    def repetitions_of(self, row: Row) -> int:
+        """How often to measure each subject of a row."""
+        if row.repetitions is None:
+            return self.repetitions
+        return min(row.repetitions, self.repetitions) if self.quick else row.repetitions
+
+    def count_of(self, row: Row) -> int:
+        """Operations in one repetition of a row, before the budget is looked at."""
+        if row.main:
+            return max(self.switches // self.repetitions, 1)
+        return row.quick if self.quick else row.count
+
+    def budget_of(self, row: Row) -> float | None:
+        """Seconds that one repetition should not exceed."""
+        if row.budget is None or not self.quick:
+            return row.budget
+        return row.budget / 5
+
+
+QUICK = Settings(repetitions=3, switches=300_000, quick=True)
+
+
+@dataclass
+class Result:
+    """What came of one subject in one row."""
+
+    case: Case
+    status: str = MEASURED
+    reason: str = ""
+    samples: list[Sample] = field(default_factory=list)
+
+    @property
+    def best(self) -> Sample | None:
+        """The best sample, None unless the subject was measured."""
+        if self.status != MEASURED or not self.samples:
+            return None
+        return min(self.samples, key=lambda sample: sample.value)
+
+    def give_up(self, status: str, reason: str) -> None:
+        """Nothing more to measure, and why."""
+        self.status = status
+        self.reason = reason
+
+
+@dataclass
+class RowResult:
+    """What came of a row."""
+
+    row: Row
+    results: list[Result]
+
+    @property
+    def reference(self) -> float | None:
+        """The value of pyfiber itself, which the others are compared with."""
+        for result in self.results:
+            if result.case.subject == PYFIBER and result.best:
+                return result.best.value
+        return None
+
+
+def describe_exit(code: int, last_words: str) -> str:
+    """Why a worker ended without an answer, in words."""
+    if code < 0:
+        ending = f"the worker was ended by {signal.Signals(-code).name}"
+    else:
+        ending = f"the worker ended with exit code {code}"
+    return f"{ending}: {last_words}" if last_words else ending
+
+
+class Worker:
+    """A process that measures one case whenever it is asked to."""
+
+    def __init__(self, row: Row, case: Case, patience: float) -> None:
+        self.patience = patience
+        self.timed_out = False
+        self.directory = TemporaryDirectory()
+        self.errors = Path(self.directory.name, "stderr")
+        with self.errors.open("wb") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "pyfiber._bench.worker", row.name, case.subject],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+
+    def measure(self, count: int) -> dict[str, Any]:
+        """Ask for one measurement and wait for the answer."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        timer = Timer(self.patience, self._lose_patience)
+        timer.start()
+        try:
+            self.process.stdin.write(f"{count}\n")
+            self.process.stdin.flush()
+            line = self.process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        finally:
+            timer.cancel()
+        if line:
+            answer: dict[str, Any] = json.loads(line)
+            return answer
+        return {"status": FAILED, "reason": self._obituary()}
+
+    def _lose_patience(self) -> None:
+        self.timed_out = True
+        self.process.kill()
+
+    def _obituary(self) -> str:
+        code = self.process.wait()
+        if self.timed_out:
+            return f"no answer within {self.patience:g} s"
+        words = self.errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return describe_exit(code, words[-1] if words else "")
+
+    def close(self) -> None:
+        """End the process; one that does not end by itself is killed."""
+        with self.directory:
+            try:
+                self.process.communicate(timeout=10)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.communicate()
+
+
+class RowRun:
+    """One row being measured."""
+
+    def __init__(self, row: Row, settings: Settings, progress: Progress) -> None:
+        self.row = row
+        self.settings = settings
+        self.progress = progress
+        self.repetitions = settings.repetitions_of(row)
+        self.results = [Result(case) for case in row.cases]
+        self.workers: dict[str, Worker] = {}
+        self.counts: dict[str, int] = {}
+
+    def run(self) -> RowResult:
+        """Measure every subject that can be measured."""
+        for result in self.results:
+            self._look_for_peer(result)
+        try:
+            if not self.row.fresh:
+                for result in self._measurable():
+                    self._warm_up(result)
+            for _ in range(self.repetitions):
+                for result in self._measurable():
+                    self._repeat(result)
+        finally:
+            for subject in list(self.workers):
+                self._dismiss(subject)
+        return RowResult(self.row, self.results)
+
+    def _measurable(self) -> Iterable[Result]:
+        return [result for result in self.results if result.status == MEASURED]
+
+    def _look_for_peer(self, result: Result) -> None:
+        peer = result.case.peer
+        if peer is None:
+            return
+        if not runs_here(peer):
+            result.give_up(UNAVAILABLE, f"there is no {peer} for {sys.platform}")
+        elif not is_installed(peer):
+            result.give_up(MISSING, f"{peer} is not installed")
+        else:
+            return
+        self.progress.advance(self.repetitions)
+
+    def _warm_up(self, result: Result) -> None:
+        count = self._full_count(result.case)
+        budget = self.settings.budget_of(self.row)
+        if budget is None:
+            self._ask(result, count)
+            self.counts[result.case.subject] = count
+            return
+        sample = self._ask(result, max(count // WARM_UP_PART, 1))
+        if sample is not None:
+            affordable = int(budget * NANOSECONDS_IN_SECOND / max(sample.value, 0.1))
+            self.counts[result.case.subject] = max(1, min(count, affordable))
+
+    def _full_count(self, case: Case) -> int:
+        count = self.settings.count_of(self.row)
+        return count if case.limit is None else min(count, case.limit)
+
+    def _repeat(self, result: Result) -> None:
+        case = result.case
+        sample = self._ask(result, self.counts.get(case.subject, self._full_count(case)))
+        if sample is not None:
+            result.samples.append(sample)
+            self.progress.advance()
+        if self.row.fresh:
+            self._dismiss(case.subject)
+
+    def _ask(self, result: Result, count: int) -> Sample | None:
+        subject = result.case.subject
+        self.progress.begin(f"{self.row.name}: {subject}")
+        if subject not in self.workers:
+            self.workers[subject] = Worker(self.row, result.case, self.settings.patience)
+        answer = self.workers[subject].measure(count)
+        if answer["status"] == MEASURED:
+            return Sample(answer["total"], answer["operations"], answer["details"])
+        result.give_up(answer["status"], answer["reason"])
+        self.progress.advance(self.repetitions - len(result.samples))
+        return None
+
+    def _dismiss(self, subject: str) -> None:
+        self.workers.pop(subject).close()
+
+
+def measurements(rows: Iterable[Row], settings: Settings) -> int:
+    """How many measurements there are to make."""
+    return sum(settings.repetitions_of(row) * len(row.cases) for row in rows)
+
+
+def run(rows: list[Row], settings: Settings, progress: Progress) -> list[RowResult]:
+    """Measure rows one after the other."""
+    return [RowRun(row, settings, progress).run() for row in rows]
+
+
+def missing_peers(results: Iterable[RowResult]) -> list[str]:
+    """The peers that were not measured because they are not installed."""
+    missing: Mapping[str, None] = {
+        result.case.peer: None
+        for row in results
+        for result in row.results
+        if result.status == MISSING and result.case.peer
+    }
+    return list(missing)

@@ -1,0 +1,67 @@
+"""The process in which one case is measured.
+
+    python -m pyfiber._bench.worker ROW SUBJECT
+
+Every line on standard input is a number of operations; the answer is one line of JSON on standard
+output. Between two requests the process sleeps, so that the runner can interleave subjects.
+
+The garbage collector runs before each measurement and is off during it, for every subject.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+from typing import TextIO
+
+from .model import Case, Measure, Sample, Unavailable
+from .rows import find
+
+
+def collected(measure: Measure, count: int) -> Sample:
+    """Measure with nothing left to collect and the collector off."""
+    gc.collect()
+    gc.disable()
+    try:
+        return measure(count)
+    finally:
+        gc.enable()
+
+
+def answer(case: Case, count: int) -> dict[str, object]:
+    """Do one measurement and put what came of it into words for the runner."""
+    try:
+        sample = collected(case.measure, count)
+    except Unavailable as reason:
+        return {"status": "unavailable", "reason": str(reason)}
+    except Exception as error:
+        return {"status": "failed", "reason": f"{type(error).__name__}: {error}"}
+    return {
+        "status": "measured",
+        "total": sample.total,
+        "operations": sample.operations,
+        "details": dict(sample.details),
+    }
+
+
+def take_stdout() -> TextIO:
+    """Keep standard output for answers; whatever else is printed goes to standard error."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return answers
+
+
+def main(arguments: list[str]) -> int:
+    """Answer requests until the runner closes standard input."""
+    row, subject = arguments
+    case = find(row, subject)
+    with take_stdout() as answers:
+        for line in sys.stdin:
+            print(json.dumps(answer(case, int(line))), file=answers, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

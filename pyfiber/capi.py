@@ -1,0 +1,98 @@
+"""The C API through cffi: ``ffi`` and ``lib``.
+
+``lib.pyfiber_*`` are the functions of ``pyfiber.h``, reached through the same
+table that C and Cython extensions use: for calling the engine with C
+functions and pointers from Python, and for handing it to C code. Where there
+is no C involved, the functions of :mod:`pyfiber` do the same and are faster.
+Both may be mixed in any order::
+
+    from pyfiber.capi import as_handle, check, ffi, lib
+
+    fiber = check(lib.pyfiber_new_c(c_function, c_argument, ffi.NULL))
+    value = check(lib.pyfiber_switch(as_handle(fiber), ffi.NULL))
+
+Objects cross as ``PyObject *``:
+
+* :func:`as_handle` makes a pointer of an object without a reference: keep
+  the object alive while the pointer is used. It is what ``lib`` takes.
+* A pointer that ``lib`` returns comes with a reference of its own:
+  :func:`check` and :func:`take` make an object of it and use the reference
+  up; ``lib.pyfiber_decref`` drops it.
+* :func:`from_handle` makes an object of a pointer and leaves the pointer's
+  reference, if it has one, alone.
+
+Errors: NULL or -1 means that an exception was raised; :func:`check` raises
+it. It is kept for each fiber until then, or until that fiber's next error.
+The functions named ``pyfiber_context_*``, ``pyfiber_hold``,
+``pyfiber_release`` and ``pyfiber_unpark_no_gil`` raise nothing and return
+negative errno values: :func:`check_errno` makes an ``OSError`` of them.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from pyfiber import _engine
+from pyfiber._capi import ffi, lib
+
+__all__ = ["as_handle", "check", "check_errno", "ffi", "from_handle", "lib", "take"]
+
+
+def as_handle(value: object) -> Any:
+    """``value`` as a ``PyObject *`` for ``lib``, without a reference of its own."""
+    return ffi.cast("PyObject *", id(value))
+
+
+def from_handle(handle: Any) -> Any:
+    """The object that ``handle`` points to, which must be alive.
+
+    ValueError for NULL, TypeError for anything but a ``PyObject *``.
+    """
+    if not isinstance(handle, ffi.CData) or ffi.typeof(handle) is not OBJECT:
+        raise TypeError(f"expected a PyObject *, not {handle!r}")
+    return _engine._object_at(int(ffi.cast("uintptr_t", handle)))
+
+
+def take(handle: Any) -> Any:
+    """The object that ``handle`` points to, using up the handle's reference."""
+    value = from_handle(handle)
+    lib.pyfiber_decref(handle)
+    return value
+
+
+def check(result: Any) -> Any:
+    """What ``lib`` returned, as Python would have it: the object, or the number.
+
+    Raises the exception that was raised in the call if it failed.
+    """
+    if isinstance(result, int):
+        if result >= 0:
+            return result
+    elif result:
+        return take(result)
+    error = lib.pyfiber_take_error()
+    if not error:
+        raise SystemError("the last call of lib by this fiber did not fail")
+    raise take(error)
+
+
+def check_errno(result: int) -> int:
+    """``result``, or OSError if it is a negative errno value."""
+    if result < 0:
+        raise OSError(-result, os.strerror(-result))
+    return result
+
+
+@ffi.def_extern()  # type: ignore[untyped-decorator]
+def pyfiber_call(handle: Any) -> Any:
+    """``lib.pyfiber_call``: the body that calls the function behind a handle."""
+    try:
+        value = ffi.from_handle(handle)()
+    except BaseException as exc:
+        lib.pyfiber_set_error(as_handle(exc))
+        return ffi.NULL
+    return lib.pyfiber_incref(as_handle(value))
+
+
+OBJECT = ffi.typeof("PyObject *")

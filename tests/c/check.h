@@ -1,0 +1,100 @@
+/* A test runner small enough to read.
+ *
+ * A test is a function without arguments, named subject_condition.  A check
+ * that fails prints both values and lets the test go on, since a test may be
+ * on any stack; the test has then failed.  A test that cannot run here calls
+ * SKIP with the reason and is counted neither way.
+ */
+#ifndef PF_TEST_CHECK_H
+#define PF_TEST_CHECK_H
+
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "context/sanitizers.h"
+
+typedef struct test {
+    const char *name;
+    void (*run)(void);
+} test;
+
+#define TEST(name)                                                            \
+    {                                                                         \
+#name, name                                                           \
+    }
+#define END_OF_TESTS                                                          \
+    {                                                                         \
+        NULL, NULL                                                            \
+    }
+
+extern const test context_tests[];
+extern const test stack_tests[];
+extern const test timer_tests[];
+extern const test inbox_tests[];
+extern const test scheduler_tests[];
+extern const test thread_tests[];
+extern const test overflow_tests[];
+extern const test memory_tests[];
+
+/* main.c */
+void check_failed(const char *file, int line, const char *text);
+void check_skip(const char *reason);
+
+#define CHECK(condition)                                                      \
+    do {                                                                      \
+        if (!(condition)) {                                                   \
+            check_failed(__FILE__, __LINE__, #condition);                     \
+        }                                                                     \
+    } while (0)
+
+/* Any integers or booleans. */
+#define CHECK_EQUAL(a, b)                                                     \
+    do {                                                                      \
+        intmax_t check_a = (intmax_t)(a), check_b = (intmax_t)(b);            \
+        if (check_a != check_b) {                                             \
+            char check_text[256];                                             \
+            snprintf(check_text, sizeof check_text,                           \
+                     "%s == %s: %" PRIdMAX " and %" PRIdMAX, #a, #b, check_a, \
+                     check_b);                                                \
+            check_failed(__FILE__, __LINE__, check_text);                     \
+        }                                                                     \
+    } while (0)
+
+/* Does `text` contain `part`? */
+#define CHECK_CONTAINS(text, part)                                            \
+    do {                                                                      \
+        if (strstr((text), (part)) == NULL) {                                 \
+            char check_text[2048];                                            \
+            snprintf(check_text, sizeof check_text, "\"%s\" in \"%.1500s\"",  \
+                     (part), (text));                                         \
+            check_failed(__FILE__, __LINE__, check_text);                     \
+        }                                                                     \
+    } while (0)
+
+#define SKIP(reason)                                                          \
+    do {                                                                      \
+        check_skip(reason);                                                   \
+        return;                                                               \
+    } while (0)
+
+/* Numbers that are the same on every run. */
+static inline uint64_t
+random_next(uint64_t *state)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return *state;
+}
+
+/* How many of anything is a crowd: checkers make everything slow, and
+ * ThreadSanitizer knows 8,000 fibers in a process's life. */
+int many(void);
+
+bool running_on_valgrind(void);
+
+#endif

@@ -1,0 +1,521 @@
+/* The scheduler on one thread: order, time, who is woken and why. */
+#include "check.h"
+
+#include "world.h"
+
+#define SECOND ((int64_t)1000000000)
+
+static world the_world; /* large; one test at a time */
+
+static world *
+open_world(void)
+{
+    CHECK(world_open(&the_world));
+    return &the_world;
+}
+
+/* Every test ends so: nothing is left behind. */
+static void
+close_world(world *w, int fibers)
+{
+    CHECK_EQUAL(w->reaped, fibers);
+    CHECK(w->thread.zombie == NULL);
+    CHECK(w->thread.current == &w->thread.root);
+    CHECK(!pf_scheduler_expects(&w->scheduler));
+    for (unsigned i = 0; i < w->thread.pool_count; i++) {
+        pf_stack_stats stats;
+        pf_stack_pool_stats(w->thread.pools[i], &stats);
+        CHECK_EQUAL(stats.live, 0);
+    }
+    world_close(w);
+}
+
+static void
+yield_three_times(worker *w)
+{
+    for (int i = 0; i < 3; i++) {
+        trace(w->world, w->value);
+        pf_yield(&w->world->scheduler);
+    }
+}
+
+static void
+yield_is_fair(void)
+{
+    world *w = open_world();
+    for (long i = 0; i < 10; i++) {
+        world_spawn(w, yield_three_times, i);
+    }
+    pf_scheduler_run(&w->scheduler);
+    CHECK_EQUAL(w->traced, 30);
+    for (int i = 0; i < w->traced; i++) {
+        CHECK_EQUAL(w->trace[i], i % 10);
+    }
+    close_world(w, 10);
+}
+
+static void
+yield_alone_returns(void)
+{
+    world *w = open_world();
+    world_spawn(w, yield_three_times, 1);
+    pf_scheduler_run(&w->scheduler);
+    CHECK_EQUAL(w->traced, 3);
+    CHECK_EQUAL(w->switches, 2); /* there and back: none to itself */
+    close_world(w, 1);
+}
+
+static void
+crowd_of_fibers_runs(void)
+{
+    world *w = open_world();
+    int n = many();
+    for (long i = 0; i < n; i++) {
+        CHECK(world_spawn(w, yield_three_times, i) != NULL);
+    }
+    pf_scheduler_run(&w->scheduler);
+    CHECK(w->scheduler.switches >= (uint64_t)n * 4);
+    close_world(w, n);
+}
+
+static void
+finish_at_once(worker *w)
+{
+    w->world->trace[0] += w->value;
+}
+
+/* Stacks are taken at the first run, so a crowd that never waits shares two.
+ */
+static void
+lazy_fibers_share_stacks(void)
+{
+    pf_stack_stats stats;
+    world *w = open_world();
+    int n = many();
+    for (int i = 0; i < n; i++) {
+        world_spawn_lazily(w, finish_at_once, 1);
+    }
+    pf_scheduler_run(&w->scheduler);
+    CHECK_EQUAL(w->trace[0], n);
+    pf_stack_pool_stats(w->thread.pools[0], &stats);
+    CHECK_EQUAL(stats.acquired, n);
+    CHECK(stats.peak <= 2);
+    close_world(w, n);
+}
+
+/* ---------------------------------------------------------------- park --- */
+
+static void
+park_for_ever(worker *w)
+{
+    trace(w->world, pf_park(&w->world->scheduler, PF_NEVER));
+    trace(w->world, w->fiber.wake);
+}
+
+static void
+wake_other(worker *w)
+{
+    pf_scheduler *s = &w->world->scheduler;
+    pf_fiber *other = &w->other->fiber;
+    CHECK_EQUAL(other->state, PF_PARKED);
+    CHECK(pf_wake_fiber(s, other, PF_WAKE_CANCEL));
+    CHECK(!pf_wake_fiber(s, other, PF_WAKE_NORMAL)); /* ready already */
+    CHECK_EQUAL(other->state, PF_READY);
+}
+
+static void
+park_tells_why_it_was_woken(void)
+{
+    world *w = open_world();
+    worker *sleeper = world_spawn(w, park_for_ever, 0);
+    worker *waker = world_spawn(w, wake_other, 0);
+    waker->other = sleeper;
+    pf_scheduler_run(&w->scheduler);
+    CHECK_EQUAL(w->traced, 2);
+    CHECK_EQUAL(w->trace[0], PF_WAKE_CANCEL);
+    CHECK_EQUAL(w->trace[1], PF_WAKE_CANCEL);
+    close_world(w, 2);
+}
+
+static void
+sleep_for_value(worker *w)
+{
+    pf_scheduler *s = &w->world->scheduler;
+    int why = pf_park(s, pf_now(s) + w->value);
+    trace(w->world, w->value * 10 + why);
+}
+
+static void
+park_times_out_in_order(void)
+{
+    world *w = open_world();
+    for (long i = 0; i < 20; i++) {
+        world_spawn(w, sleep_for_value, i * 7 % 20 + 1);
+    }
+    int64_t start = pf_monotonic();
+    pf_scheduler_run(&w->scheduler);
+    CHECK(pf_monotonic() - start >= 20);
+    CHECK_EQUAL(w->traced, 20);
+    CHECK_EQUAL(w->scheduler.timeouts, 20);
+    CHECK_EQUAL(w->scheduler.timers.count, 0);
+    close_world(w, 20);
+}
+
+/* With a clock that stands still until told, order is exact. */
+static void
+fake_clock_drives_timers(void)
+{
+    world *w = open_world();
+    world_use_fake_clock(w);
+    for (long i = 0; i < 20; i++) {
+        world_spawn(w, sleep_for_value, i * 7 % 20 + 1);
+    }
+    while (pf_scheduler_expects(&w->scheduler)) {
+        if (w->scheduler.ready.head == NULL) {
+            w->time++;
+            pf_poll(&w->scheduler);
+        } else {
+            pf_switch(&w->thread, pf_next(&w->scheduler));
+        }
+    }
+    CHECK_EQUAL(w->traced, 20);
+    for (int i = 0; i < 20; i++) {
+        CHECK_EQUAL(w->trace[i], (i + 1) * 10 + PF_WAKE_TIMEOUT);
+    }
+    close_world(w, 20);
+}
+
+static void
+park_an_hour(worker *w)
+{
+    pf_scheduler *s = &w->world->scheduler;
+    trace(w->world, pf_park(s, pf_now(s) + SECOND * 3600));
+    CHECK(!pf_timer_armed(&w->fiber.timer));
+}
+
+static void
+wake_before_the_timeout_disarms(void)
+{
+    world *w = open_world();
+    worker *sleeper = world_spawn(w, park_an_hour, 0);
+    worker *waker = world_spawn(w, wake_other, 0);
+    waker->other = sleeper;
+    pf_scheduler_run(&w->scheduler);
+    CHECK_EQUAL(w->trace[0], PF_WAKE_CANCEL);
+    close_world(w, 2);
+}
+
+static void
+sleep_while_others_yield(worker *w)
+{
+    pf_scheduler *s = &w->world->scheduler;
+    CHECK_EQUAL(pf_park(s, pf_now(s) + 1000), PF_WAKE_TIMEOUT);
+    w->other->value = 1;
+}
+
+static void
+yield_until_told(worker *w)
+{
+    for (long i = 0; w->value == 0 && i < 100000000; i++) {
+        pf_yield(&w->world->scheduler);
+    }
+    CHECK_EQUAL(w->value, 1);
+}
+
+static void
+busy_fibers_do_not_starve_timers(void)
+{
+    world *w = open_world();
+    worker *busy = world_spawn(w, yield_until_told, 0);
+    worker *sleeper = world_spawn(w, sleep_while_others_yield, 0);
+    sleeper->other = busy;
+    pf_scheduler_run(&w->scheduler);
+    close_world(w, 2);
+}
+
+/* -------------------------------------------------------------- timers --- */
+
+typedef struct ticker {
+    pf_timer_call call;
+    int fired;
+    int most;
+} ticker;
+
+static void
+tick(pf_timer_call *call, pf_scheduler *s)
+{
+    ticker *t = (ticker *)call;
+    if (++t->fired < t->most) {
+        pf_timers_add(&s->timers, &call->timer, pf_now(s));
+    }
+}
+
+/* A timer that is always due again must not hold the loop. */
+static void
+timer_call_rearms_itself(void)
+{
+    world *w = open_world();
+    ticker t = {{{0, PF_TIMER_CALL}, tick}, 0, 10};
+    world_use_fake_clock(w);
+    pf_timers_add(&w->scheduler.timers, &t.call.timer, 0);
+    pf_poll(&w->scheduler);
+    CHECK_EQUAL(t.fired, 1);
+    pf_scheduler_run(&w->scheduler);
+    CHECK_EQUAL(t.fired, 10);
+    close_world(w, 0);
+}
+
+static void
+wait_ends_at_its_deadline(void)
+{
+    world *w = open_world();
+    int64_t start = pf_monotonic();
+    CHECK_EQUAL(pf_scheduler_wait(&w->scheduler, start + SECOND / 50), 0);
+    int64_t took = pf_monotonic() - start;
+    CHECK(took >= SECOND / 50 - SECOND / 500);
+    CHECK_EQUAL(pf_scheduler_wait(&w->scheduler, start), 0); /* in the past */
+    close_world(w, 0);
+}
+
+/* ------------------------------------------------------ who runs next --- */
+
+static pf_fiber *
+pick_last(pf_scheduler *s, void *data)
+{
+    pf_fiber *f = s->ready.head;
+    (*(int *)data)++;
+    while (f->next != NULL) {
+        f = f->next;
+    }
+    CHECK(pf_queue_remove(&s->ready, f));
+    return f;
+}
+
+static void
+trace_value(worker *w)
+{
+    trace(w->world, w->value);
+}
+
+static void
+pick_replaces_the_order(void)
+{
+    int picks = 0;
+    world *w = open_world();
+    w->scheduler.pick = pick_last;
+    w->scheduler.pick_data = &picks;
+    for (long i = 0; i < 5; i++) {
+        world_spawn(w, trace_value, i);
+    }
+    pf_scheduler_run(&w->scheduler);
+    CHECK_EQUAL(picks, 5);
+    CHECK_EQUAL(w->traced, 5);
+    for (int i = 0; i < 5; i++) {
+        CHECK_EQUAL(w->trace[i], 4 - i);
+    }
+    close_world(w, 5);
+}
+
+static void
+queue_removes_anywhere(void)
+{
+    pf_queue queue = {NULL, NULL, 0};
+    static pf_fiber f[3], stranger;
+    for (int skip = 0; skip < 3; skip++) {
+        for (int i = 0; i < 3; i++) {
+            pf_queue_push(&queue, &f[i]);
+        }
+        CHECK(!pf_queue_remove(&queue, &stranger));
+        CHECK(pf_queue_remove(&queue, &f[skip]));
+        CHECK_EQUAL(queue.count, 2);
+        for (int i = 0; i < 3; i++) {
+            if (i != skip) {
+                CHECK(pf_queue_pop(&queue) == &f[i]);
+            }
+        }
+        CHECK(pf_queue_pop(&queue) == NULL);
+        CHECK(queue.tail == NULL);
+    }
+}
+
+/* ----------------------------------------------------- direct switches --- */
+
+static void
+hand_back(worker *w)
+{
+    pf_thread *thread = &w->world->thread;
+    for (int i = 0; i < 5; i++) {
+        w->value++;
+        w->fiber.state = PF_SUSPENDED;
+        pf_switch(thread, &thread->root);
+        w->fiber.state = PF_RUNNING;
+    }
+    w->then = &thread->root;
+}
+
+static void
+raw_fiber_is_switched_by_hand(void)
+{
+    world *w = open_world();
+    worker *raw = world_worker(w, hand_back, 10);
+    raw->keep = true;
+    for (int i = 1; i <= 6; i++) {
+        pf_switch(&w->thread, &raw->fiber);
+        CHECK_EQUAL(raw->value, i < 6 ? 10 + i : 15);
+    }
+    CHECK_EQUAL(raw->fiber.state, PF_DONE);
+    CHECK(raw->fiber.stack == NULL);
+    free(raw);
+    close_world(w, 1);
+}
+
+/* A suspended fiber may be made the zombie to hear when it was left; a
+ * prepared one that is given up loses its stack. */
+static void
+reaping_spares_the_suspended(void)
+{
+    world *w = open_world();
+    worker *raw = world_worker(w, hand_back, 0);
+    raw->keep = true;
+    pf_switch(&w->thread, &raw->fiber);
+    w->thread.zombie = &raw->fiber;
+    pf_reap(&w->thread, w->thread.zombie);
+    CHECK_EQUAL(w->reaped, 1);
+    CHECK(raw->fiber.stack != NULL);
+    while (raw->fiber.state != PF_DONE) {
+        pf_switch(&w->thread, &raw->fiber);
+    }
+    free(raw);
+    worker *never = world_worker(w, hand_back, 0);
+    never->fiber.state = PF_DONE;
+    pf_reap(&w->thread, &never->fiber);
+    close_world(w, 3);
+}
+
+static void
+spawn_more(worker *w)
+{
+    if (w->value > 0) {
+        world_spawn(w->world, spawn_more, w->value - 1);
+        world_spawn_lazily(w->world, spawn_more, w->value - 1);
+        pf_yield(&w->world->scheduler);
+    }
+}
+
+static void
+fibers_spawn_fibers(void)
+{
+    int depth = PF_WITH_TSAN ? 6 : 9;
+    world *w = open_world();
+    world_spawn(w, spawn_more, depth);
+    pf_scheduler_run(&w->scheduler);
+    close_world(w, (2 << depth) - 1);
+}
+
+/* ------------------------------------------------------------- poller --- */
+
+typedef struct fake_poller {
+    pf_poller base;
+    int waits;
+    int64_t timeout;
+    bool *closed;
+    worker *waiting; /* made ready by the next wait */
+} fake_poller;
+
+static int
+fake_wait(pf_poller *poller, int64_t timeout_ns)
+{
+    fake_poller *p = (fake_poller *)poller;
+    p->waits++;
+    p->timeout = timeout_ns;
+    worker *w = p->waiting;
+    if (w != NULL &&
+        pf_wake_fiber(&w->world->scheduler, &w->fiber, PF_WAKE_NORMAL)) {
+        p->waiting = NULL;
+    }
+    return 0;
+}
+
+static void
+fake_wake(pf_poller *poller)
+{
+    (void)poller;
+}
+
+static bool
+fake_busy(pf_poller *poller)
+{
+    return ((fake_poller *)poller)->waiting != NULL;
+}
+
+static void
+fake_close(pf_poller *poller)
+{
+    *((fake_poller *)poller)->closed = true;
+}
+
+static const pf_poller_ops fake_ops = {
+    .wait = fake_wait,
+    .wake = fake_wake,
+    .busy = fake_busy,
+    .close = fake_close,
+};
+
+static void
+other_pollers_fit_the_slot(void)
+{
+    bool closed = false;
+    world *w = open_world();
+    fake_poller poller = {.base = {&fake_ops}, .closed = &closed};
+    pf_scheduler_set_poller(&w->scheduler, &poller.base);
+    poller.waiting = world_spawn(w, park_for_ever, 0);
+    pf_scheduler_run(&w->scheduler);
+    CHECK(poller.waits >= 1);
+    CHECK_EQUAL(w->trace[0], PF_WAKE_NORMAL);
+    close_world(w, 1);
+    CHECK(closed);
+}
+
+static void
+statistics_add_up(void)
+{
+    pf_scheduler_stats stats;
+    world *w = open_world();
+    world_use_fake_clock(w);
+    world_spawn(w, yield_three_times, 0);
+    world_spawn(w, sleep_for_value, 5);
+    pf_switch(&w->thread, pf_next(&w->scheduler));
+    pf_scheduler_stats_get(&w->scheduler, &stats);
+    CHECK_EQUAL(stats.switches, 5);
+    CHECK_EQUAL(stats.wakeups, 5);
+    CHECK_EQUAL(stats.timers, 1);
+    CHECK_EQUAL(stats.ready, 0);
+    w->time = 5;
+    pf_scheduler_run(&w->scheduler);
+    pf_scheduler_stats_get(&w->scheduler, &stats);
+    CHECK_EQUAL(stats.timeouts, 1);
+    CHECK_EQUAL(stats.timers, 0);
+    close_world(w, 2);
+}
+
+const test scheduler_tests[] = {
+    TEST(yield_is_fair),
+    TEST(yield_alone_returns),
+    TEST(crowd_of_fibers_runs),
+    TEST(lazy_fibers_share_stacks),
+    TEST(park_tells_why_it_was_woken),
+    TEST(park_times_out_in_order),
+    TEST(fake_clock_drives_timers),
+    TEST(wake_before_the_timeout_disarms),
+    TEST(busy_fibers_do_not_starve_timers),
+    TEST(timer_call_rearms_itself),
+    TEST(wait_ends_at_its_deadline),
+    TEST(pick_replaces_the_order),
+    TEST(queue_removes_anywhere),
+    TEST(raw_fiber_is_switched_by_hand),
+    TEST(reaping_spares_the_suspended),
+    TEST(fibers_spawn_fibers),
+    TEST(other_pollers_fit_the_slot),
+    TEST(statistics_add_up),
+    END_OF_TESTS,
+};

@@ -1,0 +1,387 @@
+/* Other threads and the scheduler: posting, waking, holding, forking. */
+#include "check.h"
+
+#include "threads.h"
+#include "world.h"
+
+#if !defined(_WIN32)
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#endif
+
+#define SECOND ((int64_t)1000000000)
+
+typedef struct note {
+    pf_message message;
+    world *world;
+    int *counter;
+} note;
+
+static void
+count_note(pf_message *message, pf_scheduler *s)
+{
+    note *n = (note *)message;
+    CHECK(s == &n->world->scheduler);
+    (*n->counter)++;
+    free(n); /* a message may be freed by running it */
+}
+
+static void
+post_note(world *w, int *counter)
+{
+    note *n = malloc(sizeof *n);
+    *n = (note){{NULL, count_note}, w, counter};
+    pf_post(&w->scheduler, &n->message);
+}
+
+static world the_world;
+static int counted;
+
+/* --------------------------------------------------------------- waking --- */
+
+#define ROUNDS 200
+
+THREAD_FN(post_slowly)
+{
+    world *w = arg;
+    for (int i = 0; i < 20; i++) {
+        thread_rest(1);
+        post_note(w, &counted);
+    }
+    pf_release(&w->scheduler);
+    THREAD_END;
+}
+
+/* The loop blocks and is woken by each message; a hold keeps it waiting and
+ * its release lets it end. */
+static void
+waiting_loop_is_woken(void)
+{
+    world *w = &the_world;
+    test_thread thread;
+    CHECK(world_open(w));
+    counted = 0;
+    pf_hold(&w->scheduler);
+    thread_start(&thread, post_slowly, w);
+    pf_scheduler_run(&w->scheduler);
+    CHECK_EQUAL(counted, 20);
+    CHECK_EQUAL(w->scheduler.messages, 20);
+    thread_join(thread);
+    world_close(w);
+}
+
+THREAD_FN(release_at_once)
+{
+    world *w = arg;
+    pf_release(&w->scheduler);
+    THREAD_END;
+}
+
+/* The race of a release with a loop that has just decided to wait. */
+static void
+release_is_never_missed(void)
+{
+    world *w = &the_world;
+    CHECK(world_open(w));
+    for (int i = 0; i < ROUNDS; i++) {
+        test_thread thread;
+        pf_hold(&w->scheduler);
+        thread_start(&thread, release_at_once, w);
+        pf_scheduler_run(&w->scheduler);
+        thread_join(thread);
+        CHECK_EQUAL(pf_load(&w->scheduler.holds), 0);
+    }
+    world_close(w);
+}
+
+#define PRODUCERS 4
+#define NOTES 2000
+
+THREAD_FN(post_burst)
+{
+    world *w = arg;
+    for (int i = 0; i < NOTES; i++) {
+        post_note(w, &counted);
+        if (i % 500 == 0) {
+            thread_rest(1);
+        }
+    }
+    pf_release(&w->scheduler);
+    THREAD_END;
+}
+
+static void
+yield_for_ever(worker *w)
+{
+    pf_scheduler *s = &w->world->scheduler;
+    while (counted < PRODUCERS * NOTES) {
+        pf_yield(s);
+    }
+}
+
+/* Bursts from several threads, into a loop that waits and (with a fiber that
+ * never rests) into one that does not. */
+static void
+burst_from_threads(bool busy)
+{
+    world *w = &the_world;
+    test_thread threads[PRODUCERS];
+    CHECK(world_open(w));
+    counted = 0;
+    for (int i = 0; i < PRODUCERS; i++) {
+        pf_hold(&w->scheduler);
+    }
+    if (busy) {
+        world_spawn(w, yield_for_ever, 0);
+    }
+    for (int i = 0; i < PRODUCERS; i++) {
+        thread_start(&threads[i], post_burst, w);
+    }
+    pf_scheduler_run(&w->scheduler);
+    CHECK_EQUAL(counted, PRODUCERS * NOTES);
+    for (int i = 0; i < PRODUCERS; i++) {
+        thread_join(threads[i]);
+    }
+    world_close(w);
+}
+
+static void
+idle_loop_takes_bursts(void)
+{
+    burst_from_threads(false);
+}
+
+static void
+busy_loop_takes_bursts(void)
+{
+    burst_from_threads(true);
+}
+
+/* ---------------------------------------------------- posting to fibers --- */
+
+static void
+park_until_posted(worker *w)
+{
+    for (int i = 0; i < ROUNDS; i++) {
+        w->world->posted = 0;
+        trace(w->world, i);
+        CHECK_EQUAL(pf_park(&w->world->scheduler, PF_NEVER), PF_WAKE_NORMAL);
+        CHECK_EQUAL(w->world->posted, 3);
+    }
+}
+
+THREAD_FN(post_bits)
+{
+    pf_fiber_post(arg, 3);
+    THREAD_END;
+}
+
+static void
+fiber_is_woken_by_another_thread(void)
+{
+    world *w = &the_world;
+    CHECK(world_open(w));
+    worker *sleeper = world_spawn(w, park_until_posted, 0);
+    pf_switch(&w->thread, pf_next(&w->scheduler)); /* until it parks */
+    for (int i = 0; i < ROUNDS; i++) {
+        test_thread thread;
+        CHECK_EQUAL(w->traced, i + 1);
+        thread_start(&thread, post_bits, &sleeper->fiber);
+        while (w->posts <= i) {
+            pf_scheduler_wait(&w->scheduler, PF_NEVER);
+        }
+        thread_join(thread);
+        pf_switch(&w->thread, pf_next(&w->scheduler));
+    }
+    CHECK_EQUAL(w->posts, ROUNDS);
+    CHECK_EQUAL(w->reaped, 1);
+    world_close(w);
+}
+
+static void
+park_once(worker *w)
+{
+    pf_park(&w->world->scheduler, PF_NEVER);
+}
+
+static void
+posts_to_one_fiber_come_together(void)
+{
+    world *w = &the_world;
+    CHECK(world_open(w));
+    worker *sleeper = world_spawn(w, park_once, 0);
+    pf_switch(&w->thread, pf_next(&w->scheduler));
+    pf_fiber_post(&sleeper->fiber, 1);
+    pf_fiber_post(&sleeper->fiber, 4);
+    CHECK_EQUAL(w->posts, 0);
+    pf_scheduler_run(&w->scheduler);
+    CHECK_EQUAL(w->posts, 1);
+    CHECK_EQUAL(w->posted, 5);
+    CHECK_EQUAL(w->scheduler.messages, 1);
+    world_close(w);
+}
+
+/* ------------------------------------------------- a scheduler a thread --- */
+
+static void
+hop(worker *w)
+{
+    for (int i = 0; i < 50; i++) {
+        pf_park(&w->world->scheduler,
+                pf_now(&w->world->scheduler) + (i % 3) * 1000);
+        pf_yield(&w->world->scheduler);
+    }
+}
+
+THREAD_FN(run_a_world)
+{
+    world *w = arg;
+    CHECK(world_open(w));
+    for (int i = 0; i < 50; i++) {
+        world_spawn(w, hop, i);
+    }
+    pf_scheduler_run(&w->scheduler);
+    CHECK_EQUAL(w->reaped, 50);
+    world_close(w);
+    THREAD_END;
+}
+
+static void
+each_thread_runs_its_own_scheduler(void)
+{
+    static world worlds[4];
+    test_thread threads[4];
+    for (int i = 0; i < 4; i++) {
+        thread_start(&threads[i], run_a_world, &worlds[i]);
+    }
+    for (int i = 0; i < 4; i++) {
+        thread_join(threads[i]);
+    }
+}
+
+/* -------------------------------------------------- another loop's host --- */
+
+#if !defined(_WIN32)
+
+static bool
+readable(int fd)
+{
+    struct pollfd p = {fd, POLLIN, 0};
+    return poll(&p, 1, 0) == 1;
+}
+
+static void
+resting_scheduler_tells_by_descriptor(void)
+{
+    world *w = &the_world;
+    CHECK(world_open(w));
+    pf_poller *poller = w->scheduler.poller;
+    int fd = poller->ops->fileno(poller);
+    counted = 0;
+    pf_scheduler_rest(&w->scheduler);
+    CHECK(!readable(fd));
+    post_note(w, &counted);
+    CHECK(readable(fd));
+    pf_scheduler_resume(&w->scheduler);
+    CHECK(!readable(fd));
+    post_note(w, &counted); /* running: no signal ... */
+    CHECK(!readable(fd));
+    pf_scheduler_rest(&w->scheduler);
+    CHECK(readable(fd)); /* ... but it is not forgotten */
+    pf_scheduler_resume(&w->scheduler);
+    pf_poll(&w->scheduler);
+    CHECK_EQUAL(counted, 2);
+    world_close(w);
+}
+
+static void
+watched_descriptor_ends_the_wait(void)
+{
+    int ends[2];
+    world *w = &the_world;
+    CHECK(world_open(w));
+    CHECK_EQUAL(pipe(ends), 0);
+    pf_default_poller_watch(w->scheduler.poller, ends[0]);
+    CHECK_EQUAL(write(ends[1], "x", 1), 1);
+    int64_t start = pf_monotonic();
+    CHECK_EQUAL(pf_scheduler_wait(&w->scheduler, start + 60 * SECOND), 0);
+    CHECK(pf_monotonic() - start < 30 * SECOND);
+    pf_default_poller_watch(w->scheduler.poller, -1);
+    close(ends[0]);
+    close(ends[1]);
+    world_close(w);
+}
+
+/* ----------------------------------------------------------------- fork --- */
+
+/* What the child does, on the fiber that forked. */
+static bool
+live_on(worker *w)
+{
+    pf_scheduler *s = &w->world->scheduler;
+    test_thread thread;
+    if (pf_scheduler_after_fork(s) != 0 ||
+        pf_park(s, pf_now(s) + 1000) != PF_WAKE_TIMEOUT) {
+        return false;
+    }
+    pf_hold(s);
+    thread_start(&thread, post_slowly, w->world);
+    while (counted < 21) { /* one was posted before the fork */
+        pf_park(s, pf_now(s) + 20 * SECOND / 1000);
+    }
+    thread_join(thread);
+    return true;
+}
+
+static void
+fork_and_go_on(worker *w)
+{
+    pf_yield(&w->world->scheduler);
+    post_note(w->world, &counted);
+    pid_t pid = fork();
+    if (pid == 0) {
+        alarm(60);
+        _exit(live_on(w) ? 3 : 4);
+    }
+    int status = 0;
+    waitpid(pid, &status, 0);
+    w->world->trace[0] = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    pf_yield(&w->world->scheduler);
+}
+
+static void
+child_of_fork_goes_on(void)
+{
+    world *w = &the_world;
+    if (PF_WITH_TSAN) {
+        SKIP("it takes fibers for threads, which a child has not");
+    }
+    CHECK(world_open(w));
+    counted = 0;
+    world_spawn(w, hop, 0);
+    world_spawn(w, fork_and_go_on, 0);
+    pf_scheduler_run(&w->scheduler);
+    CHECK_EQUAL(w->trace[0], 3);
+    CHECK_EQUAL(counted, 1);
+    CHECK_EQUAL(w->reaped, 2);
+    world_close(w);
+}
+
+#endif
+
+const test thread_tests[] = {
+    TEST(waiting_loop_is_woken),
+    TEST(release_is_never_missed),
+    TEST(idle_loop_takes_bursts),
+    TEST(busy_loop_takes_bursts),
+    TEST(fiber_is_woken_by_another_thread),
+    TEST(posts_to_one_fiber_come_together),
+    TEST(each_thread_runs_its_own_scheduler),
+#if !defined(_WIN32)
+    TEST(resting_scheduler_tells_by_descriptor),
+    TEST(watched_descriptor_ends_the_wait),
+    TEST(child_of_fork_goes_on),
+#endif
+    END_OF_TESTS,
+};

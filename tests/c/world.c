@@ -1,0 +1,150 @@
+#include "world.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/memory.h"
+
+#define STACK_SIZE ((size_t)128 << 10)
+
+static pf_fiber *
+run_work(pf_thread *thread, pf_fiber *self)
+{
+    worker *w = (worker *)self;
+    (void)thread;
+    w->work(w);
+    return w->then != NULL ? w->then : pf_next(&w->world->scheduler);
+}
+
+static void
+on_reap(pf_thread *thread, pf_fiber *fiber)
+{
+    worker *w = (worker *)fiber;
+    ((world *)thread)->reaped++;
+    if (!w->keep) {
+        free(w);
+    }
+}
+
+static void
+on_switch(pf_thread *thread, pf_fiber *from, pf_fiber *to)
+{
+    ((world *)thread)->switches += from != to && thread->current == to;
+}
+
+static void
+on_posted(pf_scheduler *s, pf_fiber *fiber, unsigned bits)
+{
+    world *w = (world *)s->thread;
+    w->posted |= bits;
+    w->posts++;
+    pf_wake_fiber(s, fiber, PF_WAKE_NORMAL);
+}
+
+static pf_fiber *
+on_first(pf_scheduler *s, pf_fiber *fiber)
+{
+    pf_limit limit;
+    if (pf_fiber_prepare(s->thread, fiber, STACK_SIZE, &limit) == 0) {
+        return fiber;
+    }
+    fiber->state = PF_DONE;
+    on_reap(s->thread, fiber);
+    return pf_next(s);
+}
+
+static const pf_host the_host = {
+    .on_switch = on_switch,
+    .on_first = on_first,
+    .run = run_work,
+    .on_reap = on_reap,
+    .on_posted = on_posted,
+};
+
+bool
+world_open(world *w)
+{
+    memset(w, 0, sizeof *w);
+    if (pf_thread_init(&w->thread, &the_host, 2048) != 0) {
+        return false;
+    }
+    if (pf_scheduler_init(&w->scheduler, &w->thread) != 0) {
+        pf_thread_finish(&w->thread);
+        return false;
+    }
+    return true;
+}
+
+void
+world_close(world *w)
+{
+    pf_scheduler_finish(&w->scheduler);
+    pf_thread_finish(&w->thread);
+}
+
+static int64_t
+fake_clock(void *data)
+{
+    return ((world *)data)->time;
+}
+
+void
+world_use_fake_clock(world *w)
+{
+    w->scheduler.clock = fake_clock;
+    w->scheduler.clock_data = w;
+}
+
+static worker *
+worker_new(world *w, work_fn work, long value)
+{
+    worker *n = pf_calloc(1, sizeof *n);
+    if (n != NULL) {
+        n->world = w;
+        n->work = work;
+        n->value = value;
+        n->fiber.scheduler = &w->scheduler;
+    }
+    return n;
+}
+
+worker *
+world_worker(world *w, work_fn work, long value)
+{
+    pf_limit limit;
+    worker *n = worker_new(w, work, value);
+    if (n != NULL &&
+        pf_fiber_prepare(&w->thread, &n->fiber, STACK_SIZE, &limit) != 0) {
+        free(n);
+        return NULL;
+    }
+    return n;
+}
+
+worker *
+world_spawn(world *w, work_fn work, long value)
+{
+    worker *n = world_worker(w, work, value);
+    if (n != NULL) {
+        pf_make_ready(&w->scheduler, &n->fiber);
+    }
+    return n;
+}
+
+worker *
+world_spawn_lazily(world *w, work_fn work, long value)
+{
+    worker *n = worker_new(w, work, value);
+    if (n != NULL) {
+        pf_make_ready(&w->scheduler, &n->fiber);
+    }
+    return n;
+}
+
+void
+trace(world *w, long value)
+{
+    if (w->traced < (int)(sizeof w->trace / sizeof *w->trace)) {
+        w->trace[w->traced++] = value;
+    }
+}

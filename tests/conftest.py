@@ -1,0 +1,56 @@
+"""What the tests share: a clean engine around each, and Python in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import pyfiber
+
+Child = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(autouse=True)
+def _same_fiber() -> Iterator[None]:
+    """A test must come back to the fiber it began on."""
+    before = pyfiber.current()
+    size = pyfiber.get_stack_size()
+    yield
+    assert pyfiber.current() is before, "the test ended on another fiber"
+    assert pyfiber.get_stack_size() == size, "the test left another default stack size"
+
+
+@pytest.fixture
+def child() -> Child:
+    """Run a program in a fresh interpreter: `child(source, *arguments, env={...}, check=True)`."""
+
+    def run(
+        source: str,
+        *arguments: str,
+        env: dict[str, str] | None = None,
+        check: bool = True,
+        timeout: float = 120,
+    ) -> subprocess.CompletedProcess[str]:
+        root = os.path.dirname(os.path.dirname(os.path.abspath(pyfiber.__file__)))
+        environment = dict(os.environ)
+        paths = [root, *environment.get("PYTHONPATH", "").split(os.pathsep)]
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        environment.update(env or {})
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(source), *arguments],
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=timeout,
+            check=False,
+        )
+        if check:
+            assert (done.returncode, done.stderr) == (0, ""), done.stderr + done.stdout
+        return done
+
+    return run

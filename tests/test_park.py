@@ -1,0 +1,543 @@
+"""park() and unpark(): one sticky permit, from any thread, and nothing else is woken by it."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from pyfiber import (
+    Fiber,
+    FiberError,
+    Scheduler,
+    current,
+    park,
+    run,
+    sleep,
+    spawn,
+    yield_now,
+)
+
+Log = list[Any]
+
+
+def test_park_returns_the_value_of_unpark() -> None:
+    thing = object()
+
+    def main() -> None:
+        fiber = spawn(park)
+        yield_now()
+        assert fiber.unpark(thing) is True
+        assert fiber.result() is thing
+
+    run(main)
+
+
+def test_park_returns_none_by_default() -> None:
+    def main() -> None:
+        fiber = spawn(park)
+        yield_now()
+        fiber.unpark()
+        assert fiber.result() is None
+
+    run(main)
+
+
+def test_unpark_by_keyword() -> None:
+    def main() -> None:
+        fiber = spawn(park)
+        yield_now()
+        fiber.unpark(value="named")
+        assert fiber.result() == "named"
+
+    run(main)
+
+
+def test_early_unpark_is_not_lost() -> None:
+    def main() -> None:
+        fiber = spawn(park)
+        assert fiber.unpark("early") is True
+        assert fiber.result() == "early"
+
+    run(main)
+
+
+def test_unpark_of_oneself_makes_the_next_park_return() -> None:
+    def main() -> None:
+        current().unpark("mine")
+        assert park() == "mine"
+
+    run(main)
+
+
+def test_park_with_a_permit_does_not_let_others_run() -> None:
+    log: Log = []
+
+    def main() -> None:
+        spawn(log.append, "other")
+        current().unpark()
+        park()
+        log.append("main")
+
+    run(main)
+    assert log == ["main", "other"]
+
+
+def test_second_unpark_says_false_and_keeps_the_first_value() -> None:
+    def main() -> None:
+        fiber = spawn(lambda: (park(), yield_now(), pytest.raises(TimeoutError, park, 0))[0])
+        assert fiber.unpark("first") is True
+        assert fiber.unpark("second") is False
+        assert fiber.result() == "first"
+
+    run(main)
+
+
+def test_second_unpark_of_a_parked_fiber_says_false() -> None:
+    def main() -> None:
+        fiber = spawn(park)
+        yield_now()
+        assert fiber.unpark("first") is True
+        assert fiber.state == "ready"
+        assert fiber.unpark("second") is False
+        assert fiber.result() == "first"
+
+    run(main)
+
+
+def test_permit_is_used_up_by_one_park() -> None:
+    def main() -> None:
+        current().unpark()
+        park()
+        with pytest.raises(TimeoutError):
+            park(0)
+
+    run(main)
+
+
+def test_unpark_of_a_finished_fiber_is_refused() -> None:
+    def main() -> Fiber[int]:
+        fiber = spawn(lambda: 1)
+        fiber.join()
+        with pytest.raises(FiberError, match="nothing to unpark"):
+            fiber.unpark()
+        return fiber
+
+    fiber = run(main)
+    with pytest.raises(FiberError, match="nothing to unpark"):
+        fiber.unpark()
+    assert fiber.result() == 1
+
+
+def test_permit_does_not_show_in_the_outcome() -> None:
+    """The value of a permit nobody used must not be taken for the result."""
+
+    def main() -> None:
+        fiber = spawn(lambda: "result")
+        fiber.unpark("value")
+        assert fiber.result() == "result"
+
+    run(main)
+
+
+def test_permit_unused_when_the_fiber_fails_or_is_cancelled() -> None:
+    def main() -> None:
+        failing, cancelled = spawn(lambda: 1 // 0), spawn(park)
+        failing.unpark("value")
+        cancelled.unpark("value")
+        cancelled.cancel()
+        assert isinstance(failing.exception(), ZeroDivisionError)
+        cancelled.join()
+        assert cancelled.cancelled()
+
+    run(main)
+
+
+def test_unparked_fibers_run_in_the_order_of_the_unparks() -> None:
+    log: Log = []
+
+    def main() -> None:
+        fibers = [spawn(lambda i=i: (park(), log.append(i))) for i in range(5)]
+        yield_now()
+        for i in (3, 1, 4, 0, 2):
+            fibers[i].unpark()
+
+    run(main)
+    assert log == [3, 1, 4, 0, 2]
+
+
+def test_ping_pong() -> None:
+    def pong(partner: Fiber[Any]) -> None:
+        for i in range(1000):
+            assert park() == i
+            partner.unpark(i)
+
+    def main() -> None:
+        other = spawn(pong, current())
+        for i in range(1000):
+            other.unpark(i)
+            assert park() == i
+
+    run(main)
+
+
+# Timeouts -----------------------------------------------------------------------------------------
+
+
+def test_park_timeout_raises_timeout_error() -> None:
+    def main() -> None:
+        with pytest.raises(TimeoutError, match=r"park\(\) timed out"):
+            park(0.001)
+        with pytest.raises(TimeoutError, match=r"park\(\) timed out"):
+            park(timeout=0.001)
+
+    run(main)
+
+
+def test_park_timeout_zero_lets_others_run_and_times_out() -> None:
+    def main() -> None:
+        with pytest.raises(TimeoutError):
+            park(0)
+
+    run(main)
+
+
+def test_park_with_a_permit_ignores_its_timeout() -> None:
+    def main() -> None:
+        current().unpark("value")
+        assert park(0) == "value"
+
+    run(main)
+
+
+def test_unpark_before_the_timeout_wins_and_the_timer_is_gone() -> None:
+    scheduler = Scheduler()
+
+    def main() -> None:
+        fiber = spawn(park, 3600)
+        yield_now()
+        fiber.unpark("value")
+        assert fiber.result() == "value"
+        assert scheduler.stats()["timers"] == 0
+
+    scheduler.run(main)
+    scheduler.close()
+
+
+def test_unpark_after_the_timeout_fired_but_before_it_ran_is_delivered() -> None:
+    """The fiber has not run yet: the value may still be handed over, and is not lost."""
+
+    def body() -> Any:
+        try:
+            return park(0.001)
+        except TimeoutError:
+            return park(60)
+
+    def main() -> None:
+        fiber = spawn(body)
+        yield_now()
+        while fiber.state == "parked":
+            yield_now()
+        assert fiber.unpark("value") is True
+        assert fiber.result() == "value"
+
+    run(main)
+
+
+def test_unpark_racing_the_timeout_loses_nothing() -> None:
+    def main() -> None:
+        for _ in range(200):
+            fiber = spawn(lambda: pytest.raises(TimeoutError, park, 0) and park(60))
+            fiber_two = spawn(lambda: sleep(0) or fiber.unpark("value"))
+            assert fiber_two.result() is True
+            if not fiber.done():
+                fiber.unpark("second")
+            assert fiber.join(60)
+
+    def body() -> Any:
+        for _ in range(2):
+            try:
+                return park(1e-6)
+            except TimeoutError:
+                yield_now()
+        return park(60)
+
+    def races() -> None:
+        for _ in range(500):
+            fiber = spawn(body)
+            yield_now()
+            assert fiber.unpark("value") is True
+            assert fiber.result() == "value"
+
+    run(races)
+
+
+@pytest.mark.parametrize("timeout", [-1, -1e-9, float("nan"), float("-inf")])
+def test_park_timeout_must_not_be_negative_or_nan(timeout: float) -> None:
+    def main() -> None:
+        with pytest.raises(ValueError, match="must not be"):
+            park(timeout)
+
+    run(main)
+
+
+@pytest.mark.parametrize("timeout", ["soon", [], object(), 1j])
+def test_park_timeout_must_be_a_number(timeout: Any) -> None:
+    def main() -> None:
+        with pytest.raises(TypeError, match="must be a number"):
+            park(timeout)
+
+    run(main)
+
+
+@pytest.mark.parametrize("timeout", [float("inf"), 1e300, 10**30, 2.0**63])
+def test_park_timeout_may_be_huge(timeout: float) -> None:
+    def main() -> None:
+        fiber = spawn(park, timeout)
+        yield_now()
+        assert fiber.state == "parked"
+        fiber.unpark("value")
+        assert fiber.result() == "value"
+
+    run(main)
+
+
+def test_park_timeouts_fire_in_their_order() -> None:
+    log: Log = []
+
+    def body(timeout: float) -> None:
+        with pytest.raises(TimeoutError):
+            park(timeout)
+        log.append(timeout)
+
+    def main() -> None:
+        for timeout in (0.003, 0.001, 0.002):
+            spawn(body, timeout)
+
+    run(main)
+    assert log == [0.001, 0.002, 0.003]
+
+
+# What unpark does not wake ------------------------------------------------------------------------
+
+
+def test_stray_unpark_does_not_wake_a_join() -> None:
+    log: Log = []
+
+    def main() -> None:
+        target = spawn(park)
+        joiner = spawn(lambda: (target.join(), log.append("joined"), park())[2])
+        yield_now()
+        joiner.unpark("kept")
+        for _ in range(5):
+            yield_now()
+        assert log == []
+        target.unpark()
+        assert joiner.result() == "kept"
+
+    run(main)
+
+
+def test_stray_unpark_does_not_wake_a_sleep() -> None:
+    def main() -> None:
+        sleeper = spawn(lambda: (sleep(0.002), park())[1])
+        yield_now()
+        assert sleeper.unpark("kept") is True
+        for _ in range(5):
+            yield_now()
+        assert sleeper.state == "parked"
+        assert sleeper.result() == "kept"
+
+    run(main)
+
+
+def test_stray_unpark_does_not_move_a_ready_fiber() -> None:
+    log: Log = []
+
+    def body(name: str) -> None:
+        yield_now()
+        log.append(name)
+
+    def main() -> None:
+        a, b = spawn(body, "a"), spawn(body, "b")
+        yield_now()
+        b.unpark()
+        a.unpark()
+        a.join()
+        b.join()
+
+    run(main)
+    assert log == ["a", "b"]
+
+
+# From elsewhere -----------------------------------------------------------------------------------
+
+
+def test_park_outside_of_a_run_is_refused() -> None:
+    with pytest.raises(FiberError, match=r"park\(\) needs a running scheduler"):
+        park()
+
+
+def test_unpark_of_a_new_fiber_is_kept_until_it_runs() -> None:
+    fiber: Fiber[Any] = Fiber(park)
+    assert fiber.unpark("early") is True
+    assert fiber.unpark("again") is False
+    assert run(lambda: fiber.start().result()) == "early"
+
+
+@pytest.mark.parametrize("value", [None, "value"])
+def test_unpark_from_another_thread(value: Any) -> None:
+    def main() -> None:
+        fiber = spawn(park)
+        yield_now()
+        thread = threading.Thread(target=fiber.unpark, args=(value,))
+        thread.start()
+        assert fiber.result() is value
+        thread.join()
+
+    run(main)
+
+
+@pytest.mark.parametrize("value", [None, "value"])
+def test_early_unpark_from_another_thread_is_not_lost(value: Any) -> None:
+    def main() -> None:
+        me = current()
+        answers: Log = []
+        thread = threading.Thread(target=lambda: answers.append(me.unpark(value)))
+        thread.start()
+        thread.join()
+        assert answers == [True]
+        assert park() is value
+
+    run(main)
+
+
+def test_unpark_from_another_thread_does_not_wake_a_sleep() -> None:
+    def main() -> None:
+        me = current()
+        thread = threading.Thread(target=me.unpark)
+        sleeper = spawn(sleep, 0.003)
+        thread.start()
+        assert sleeper.join(60)
+        thread.join()
+        assert park(0.5) is None
+
+    run(main)
+
+
+def test_unpark_from_another_thread_of_a_finished_fiber_is_refused() -> None:
+    def main() -> None:
+        fiber = spawn(lambda: None)
+        fiber.join()
+        errors: Log = []
+
+        def other() -> None:
+            with pytest.raises(FiberError) as caught:
+                fiber.unpark()
+            errors.append(caught.value)
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        assert len(errors) == 1
+
+    run(main)
+
+
+# Raw fibers that park -----------------------------------------------------------------------------
+
+
+def test_raw_fiber_that_parks_lets_the_others_run() -> None:
+    log: Log = []
+
+    def main() -> None:
+        raw: Fiber[Any] = Fiber(park)
+        spawn(lambda: (log.append("other"), raw.unpark("value")))
+        assert raw.switch() == "value"
+        log.append("main")
+
+    run(main)
+    assert log == ["other", "main"]
+
+
+def test_raw_fiber_that_is_parked_cannot_be_switched_to() -> None:
+    def main() -> None:
+        raw: Fiber[Any] = Fiber(park)
+        holder = spawn(raw.switch)
+        yield_now()
+        assert raw.state == "parked"
+        with pytest.raises(FiberError, match="unpark"):
+            raw.switch()
+        raw.unpark(5)
+        assert holder.result() == 5
+
+    run(main)
+
+
+def test_raw_fiber_that_sleeps_yields_and_joins() -> None:
+    def body() -> list[Any]:
+        sleep(0.001)
+        yield_now()
+        fiber = spawn(lambda: "joined")
+        return [fiber.result(), current().state]
+
+    assert run(lambda: Fiber(body).switch()) == ["joined", "running"]
+
+
+def test_raw_generator_pattern_inside_scheduled_fibers() -> None:
+    """Each scheduled fiber drives raw ones of its own while the others take turns."""
+
+    def produce(consumer: Fiber[Any], name: str) -> str:
+        for i in range(3):
+            yield_now()
+            consumer.switch(f"{name}{i}")
+        return "end"
+
+    def consume(name: str) -> list[str]:
+        raw: Fiber[str] = Fiber(produce, (current(), name))
+        return [raw.switch() for _ in range(4)]
+
+    def main() -> list[list[str]]:
+        fibers = [spawn(consume, name) for name in "abc"]
+        return [fiber.result() for fiber in fibers]
+
+    assert run(main) == [[f"{name}{i}" for i in range(3)] + ["end"] for name in "abc"]
+
+
+def test_raw_fiber_failure_comes_to_the_scheduled_one_that_entered_it() -> None:
+    def body() -> None:
+        sleep(0)
+        raise ValueError("raw")
+
+    def main() -> str:
+        with pytest.raises(ValueError, match="raw"):
+            Fiber(body).switch()
+        return "fine"
+
+    assert run(main) == "fine"
+
+
+def test_raw_fiber_parked_at_the_end_of_the_run_is_unwound() -> None:
+    log: Log = []
+
+    def body() -> None:
+        try:
+            park()
+        finally:
+            log.append("unwound")
+
+    def main() -> None:
+        me = current()
+        raw: Fiber[Any] = Fiber(body)
+        raws.append(raw)
+        spawn(lambda: me.switch())
+        raw.switch()
+
+    from pyfiber import DeadlockError
+
+    raws: list[Fiber[Any]] = []
+    with pytest.raises(DeadlockError):  # who switched back was left for good
+        run(main)
+    assert log == ["unwound"]
+    assert raws[0].done()
