@@ -103,7 +103,8 @@ class BuildExt(build_ext):
 class BuildPy(build_py):
     """build_py that puts the public header where get_include() looks for it.
 
-    Not for an editable install: there it is found in csrc/include.
+    An editable install gets no copy: setuptools links to the header, or
+    get_include() finds it in the source tree.
     """
 
     def header(self) -> str:
@@ -116,8 +117,10 @@ class BuildPy(build_py):
             self.copy_file(PUBLIC_HEADER, self.header())
 
     def get_outputs(self, include_bytecode: bool = True) -> list[str]:
-        outputs = list(super().get_outputs(include_bytecode))
-        return outputs if self.editable_mode else [*outputs, self.header()]
+        return [*super().get_outputs(include_bytecode), self.header()]
+
+    def get_output_mapping(self) -> dict[str, str]:
+        return {**super().get_output_mapping(), self.header(): PUBLIC_HEADER}
 
 
 engine = Extension(

@@ -22,8 +22,6 @@ Scheduled fibers, where the loop decides::
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from pyfiber import _hooks
 from pyfiber._engine import (
     Cancelled,
@@ -48,10 +46,13 @@ from pyfiber._engine import (
     yield_now,
 )
 from pyfiber._info import get_include, info
-from pyfiber._outcome import CancelledOutcome, Failed, Ok, Outcome
 
+TYPE_CHECKING = False  # typing takes longer to import than all of pyfiber
 if TYPE_CHECKING:
+    from typing import Any
+
     from pyfiber._engine import FiberCancelled
+    from pyfiber._outcome import CancelledOutcome, Failed, Ok, Outcome
 
 __version__ = "0.1.0"
 
@@ -89,11 +90,17 @@ _hooks.install()
 
 
 def __getattr__(name: str) -> Any:
-    # Its base class is concurrent.futures.CancelledError, and importing that
-    # takes longer than all of pyfiber; it is made when first needed.
+    # Made when first asked for: dataclasses and concurrent.futures (the home
+    # of FiberCancelled's base class) take much longer to import than pyfiber.
     if name == "FiberCancelled":
         from pyfiber import _engine
 
-        globals()[name] = _engine._fiber_cancelled()
-        return globals()[name]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value: Any = _engine._fiber_cancelled()
+    elif name in ("Ok", "Failed", "CancelledOutcome", "Outcome"):
+        from pyfiber import _outcome
+
+        value = getattr(_outcome, name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value

@@ -8,6 +8,7 @@ from typing import (
     Generic,
     Literal,
     ParamSpec,
+    Self,
     TypedDict,
     TypeVar,
     TypeVarTuple,
@@ -15,7 +16,7 @@ from typing import (
     type_check_only,
 )
 
-from typing_extensions import CapsuleType, Self, disjoint_base
+from typing_extensions import CapsuleType, disjoint_base
 
 from pyfiber._outcome import CancelledOutcome, Failed, Ok, Outcome
 
@@ -93,6 +94,18 @@ class Fiber(Generic[_R_co]):
     def __init__(
         self,
         target: Callable[..., _R_co],
+        args: Iterable[Any],
+        kwargs: Mapping[str, Any],
+        *,
+        name: str | None = None,
+        daemon: bool = False,
+        stack_size: int | None = None,
+        context: Context | None = None,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        target: Callable[..., _R_co],
         args: list[Any],
         kwargs: Mapping[str, Any] | None = None,
         *,
@@ -148,9 +161,8 @@ class Scheduler:
     def __new__(cls) -> Self: ...
     def run(self, fn: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R: ...
     def run_once(self, timeout: float | None = 0) -> bool: ...
-    def spawn(
-        self, fn: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs
-    ) -> Fiber[_R]: ...
+    def next_timeout(self) -> float | None: ...
+    def spawn(self, fn: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> Fiber[_R]: ...
     def call_soon_threadsafe(self, fn: Callable[[*_Ts], object], /, *args: *_Ts) -> None: ...
     def stop(self) -> None: ...
     def close(self) -> None: ...
@@ -200,9 +212,7 @@ def _fiber_cancelled() -> type[FiberCancelled]: ...
 def _object_at(address: int, /) -> Any: ...
 def _set_hooks(
     *,
-    ok: type[Ok[Any]],
-    failed: type[Failed],
-    cancelled: type[CancelledOutcome],
+    make_outcome: Callable[[int, Any], Outcome[Any]],
     log_failure: Callable[[Fiber[Any], BaseException, bool], object],
     deadlock_text: Callable[[list[Fiber[Any]]], str],
     stack_summary: Callable[[FrameType | None], StackSummary],

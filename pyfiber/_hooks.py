@@ -6,14 +6,22 @@ dependencies point down only.  All of it is off the hot path.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pyfiber import _engine
-from pyfiber._outcome import CancelledOutcome, Failed, Ok
 
+TYPE_CHECKING = False  # typing itself takes as long to import as all of this
 if TYPE_CHECKING:
     from traceback import StackSummary
     from types import FrameType
+    from typing import Any
+
+    from pyfiber._outcome import Outcome
+
+
+def make_outcome(kind: int, value: Any) -> Outcome[Any]:
+    """How a fiber ended, as a dataclass; ``kind`` is the engine's PF_OUTCOME."""
+    from pyfiber import _outcome
+
+    return (_outcome.Ok, _outcome.Failed, _outcome.CancelledOutcome)[kind - 1](value)
 
 
 def stack_summary(frame: FrameType | None) -> StackSummary:
@@ -58,9 +66,7 @@ def deadlock_text(fibers: list[_engine.Fiber[object]]) -> str:
 def install() -> None:
     """Give the engine all of the above."""
     _engine._set_hooks(
-        ok=Ok,
-        failed=Failed,
-        cancelled=CancelledOutcome,
+        make_outcome=make_outcome,
         log_failure=log_failure,
         deadlock_text=deadlock_text,
         stack_summary=stack_summary,

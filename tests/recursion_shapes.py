@@ -61,7 +61,7 @@ def by_python(step: Step) -> Any:
 
 @calling
 def by_map(step: Step) -> Any:
-    return list(map(lambda _: step(), [0]))
+    return list(map(lambda _: step(), [0]))  # noqa: C417
 
 
 @calling
@@ -153,7 +153,7 @@ def by_yield_from(step: Step) -> Any:
 
 @calling
 def by_generator_in_list(step: Step) -> Any:
-    return list(step() for _ in [0])
+    return list(step() for _ in [0])  # noqa: C400
 
 
 @calling
@@ -433,14 +433,6 @@ def nested_union(depth: int) -> Any:
     return value
 
 
-def nested_partial(depth: int) -> Any:
-    value: Any = int
-    for _ in range(depth):
-        value = functools.partial(value)
-        value.keep = 0  # an instance dict keeps partial() from flattening it
-    return value
-
-
 def nested_yield_from(depth: int) -> Iterator[Any]:
     def level(left: int) -> Iterator[int]:
         if left:
@@ -454,9 +446,17 @@ def nested_yield_from(depth: int) -> Iterator[Any]:
 nesting("list_repr", nested_list, repr)
 nesting("tuple_repr", nested_tuple, repr)
 nesting("dict_repr", nested_dict, repr)
-nesting("list_eq", lambda depth: (nested_list(depth), nested_list(depth)), lambda two: two[0] == two[1])
-nesting("dict_eq", lambda depth: (nested_dict(depth), nested_dict(depth)), lambda two: two[0] == two[1])
-nesting("tuple_lt", lambda depth: (nested_tuple(depth), nested_tuple(depth)), lambda two: two[0] < two[1])
+nesting(
+    "list_eq", lambda depth: (nested_list(depth), nested_list(depth)), lambda two: two[0] == two[1]
+)
+nesting(
+    "dict_eq", lambda depth: (nested_dict(depth), nested_dict(depth)), lambda two: two[0] == two[1]
+)
+nesting(
+    "tuple_lt",
+    lambda depth: (nested_tuple(depth), nested_tuple(depth)),
+    lambda two: two[0] < two[1],
+)
 nesting("json_dumps", nested_list, json.dumps)
 nesting("json_dumps_dict", nested_dict, json.dumps)
 nesting("json_loads", lambda depth: "[" * depth + "]" * depth, json.loads)
@@ -466,7 +466,6 @@ nesting("marshal_dumps", nested_list, marshal.dumps)
 nesting("deepcopy", nested_list, copy.deepcopy)
 nesting("isinstance", nested_union, lambda union: isinstance(1, union))
 nesting("issubclass", nested_union, lambda union: issubclass(int, union))
-nesting("partial_repr", nested_partial, repr)
 nesting("yield_from_next", nested_yield_from, next)
 nesting("eval_minus", lambda depth: eval("-" * depth + "1"))
 nesting("eval_parentheses", lambda depth: eval("(" * depth + "1" + ")" * depth))

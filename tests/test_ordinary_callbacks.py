@@ -148,15 +148,11 @@ def test_eq_in_list_index_and_set_switches(run: Run) -> None:
 
 def test_dict_changed_in_a_comparison_that_switched() -> None:
     """Another fiber empties the dict while this one is in the middle of a lookup in it."""
-    table = {Key(n): n for n in range(0)}
+    table = {Key(1): 1}
 
     def look() -> Any:
         return table.get(Key(5), "missing")
 
-    def fill() -> None:
-        dict.update(table, {Key(1): 1})
-
-    fill()
     fiber: Fiber[Any] = Fiber(look)
     answer = fiber.switch()
     assert answer is False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import copy
 import gc
+import itertools
 import pickle
 import sys
 import threading
@@ -153,7 +154,7 @@ def test_done_parent_passes_on_to_its_own_parent() -> None:
 
 def test_chain_of_done_parents_passes_on_to_the_first_live_one() -> None:
     chain = [parked() for _ in range(10)]
-    for child, parent in zip(chain, chain[1:], strict=False):
+    for child, parent in itertools.pairwise(chain):
         child.parent = parent
     last: Fiber[int] = Fiber(lambda: 5)
     last.parent = chain[0]
@@ -785,7 +786,7 @@ def test_pickling_with_every_protocol_raises(protocol: int) -> None:
 def test_fibers_are_hashable_and_compare_by_identity() -> None:
     a: Fiber[int] = Fiber(int)
     b: Fiber[int] = Fiber(int)
-    assert a == a  # noqa: PLR0124
+    assert a == a
     assert a != b
     assert len({a, b, a}) == 2
 

@@ -126,8 +126,8 @@ def test_arguments_are_released_when_the_function_drops_them() -> None:
 
     main = current()
 
-    def drop(thing: Thing | None) -> None:
-        thing = None
+    def drop(thing: Thing) -> None:
+        del thing
         main.switch()
 
     thing = Thing()

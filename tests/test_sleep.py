@@ -24,34 +24,43 @@ Log = list[Any]
 
 
 def test_sleepers_wake_in_the_order_of_their_times() -> None:
-    log: Log = []
+    def order(unit: float) -> bool:
+        log: Log = []
 
-    def body(seconds: float) -> None:
-        sleep(seconds)
-        log.append(seconds)
+        def body(units: int) -> None:
+            sleep(units * unit)
+            log.append(units)
 
-    def main() -> None:
-        for seconds in (0.005, 0.001, 0.004, 0.002, 0.003):
-            spawn(body, seconds)
+        def main() -> None:
+            for units in (5, 1, 4, 2, 3):
+                spawn(body, units)
 
-    run(main)
-    assert log == sorted(log)
+        run(main)
+        return log == [1, 2, 3, 4, 5]
+
+    assert any(order(0.001 * 4**i) for i in range(5))  # a busy machine needs longer units
 
 
 def test_sleepers_until_the_same_moment_wake_in_the_order_they_came() -> None:
-    log: Log = []
+    def order(margin: float) -> bool:
+        log: Log = []
+        when = now() + margin
 
-    def body(i: int, when: float) -> None:
-        sleep_until(when)
-        log.append(i)
+        def body(i: int) -> None:
+            sleep_until(when)
+            log.append(i)
 
-    def main() -> None:
-        when = now() + 0.003
-        for i in range(50):
-            spawn(body, i, when)
+        def main() -> bool:
+            for i in range(50):
+                spawn(body, i)
+            yield_now()
+            return now() < when
 
-    run(main)
-    assert log == list(range(50))
+        in_time = run(main)
+        assert log == list(range(50)) or not in_time
+        return in_time
+
+    assert any(order(0.003 * 2**i) for i in range(8))  # until all slept before the first woke
 
 
 def test_sleep_lasts_at_least_so_long() -> None:
@@ -157,7 +166,7 @@ def test_sleep_takes_what_converts_to_a_float() -> None:
 
     from fractions import Fraction
 
-    run(lambda: (sleep(Short()), sleep(Fraction(1, 10000)), sleep(True and 0)))  # type: ignore[arg-type]
+    run(lambda: (sleep(Short()), sleep(Fraction(1, 10000)), sleep(True - 1)))  # type: ignore[arg-type]
 
 
 def test_sleep_with_a_conversion_that_fails() -> None:
@@ -230,6 +239,7 @@ def test_ping_pong_does_not_starve_a_sleeper() -> None:
         while not sleeper_done:
             other.unpark()
             park(60)
+        other.unpark()
 
     sleeper_done: Log = []
 
@@ -239,7 +249,8 @@ def test_ping_pong_does_not_starve_a_sleeper() -> None:
         other = spawn(partner, current())
         while not sleeper_done:
             park(60)
-            other.unpark()
+            if not other.done():
+                other.unpark()
             assert now() < limit
 
     run(main)
@@ -263,21 +274,27 @@ def test_sleepers_do_not_starve_those_who_yield() -> None:
     assert log == list(range(20))
 
 
-def test_sleep_many_with_the_same_and_with_random_times() -> None:
-    log: Log = []
+def test_sleep_many_wake_in_the_order_of_their_times() -> None:
+    def order(margin: float) -> bool:
+        log: Log = []
+        start = now() + margin
 
-    def body(when: float) -> None:
-        sleep_until(when)
-        log.append(when)
+        def body(when: float) -> None:
+            sleep_until(when)
+            log.append(when)
 
-    def main() -> None:
-        start = now() + 0.005
-        for i in range(2000):
-            spawn(body, start + (i * 7919 % 2000) * 1e-6)
+        def main() -> bool:
+            for i in range(1000):
+                spawn(body, start + (i * 7919 % 1000) * 1e-6)
+            yield_now()
+            return now() < start
 
-    run(main)
-    assert len(log) == 2000
-    assert log == sorted(log)
+        in_time = run(main)
+        assert len(log) == 1000
+        assert log == sorted(log) or not in_time
+        return in_time
+
+    assert any(order(0.005 * 2**i) for i in range(8))  # until all slept before the first woke
 
 
 def test_timers_are_gone_after_the_sleeps() -> None:

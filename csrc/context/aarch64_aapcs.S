@@ -105,9 +105,11 @@ SYM_(SWITCH):
     END_(SWITCH)
 
 /* The outermost frame of every context.  The return address is undefined in
- * the caller, so debuggers and unwinders stop here; the nop keeps their
+ * the caller, so debuggers and unwinders stop here; the nops keep their
  * "return address minus one" inside this function.  x19 holds the pf_start,
- * x29 is 0. */
+ * x29 is 0.  A plain branch, not a call: this frame is never returned to, and
+ * a call that is not answered by a return would make every frame of the
+ * thread that started the context mispredict its own. */
     .p2align 4
     FUNCTION(root)
 root:
@@ -116,8 +118,10 @@ root:
     nop
 .Lroot_entry:
     mov x0, x19
-    mov x30, #0
-    bl SYM(pf_context_main)
+    adr x30, .Lroot_return
+    b SYM(pf_context_main)
+    nop
+.Lroot_return:
     brk #1
     .cfi_endproc
     END(root)
@@ -153,7 +157,7 @@ SYM(pf_context_lay):
 #if defined(__ELF__) && defined(__aarch64__)
     .hidden pf_context_main
     /* Branch targets are marked (bit 0).  Return addresses are not signed
-     * here and guarded control stacks are not switched: their bits are clear. */
+     * here and guarded control stacks are not switched: their bits stay 0. */
     .section .note.gnu.property, "a", %note
     .p2align 3
     .long 4                 /* name size */

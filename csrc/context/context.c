@@ -22,10 +22,18 @@
 
 #else
 
-#if defined(__clang__) || defined(__GNUC__)
+/* A function entered on one stack and left on another would unbalance what
+ * ThreadSanitizer records of calls, and AddressSanitizer would look at a
+ * stack it does not know yet. */
+#if defined(__has_attribute)
+#if __has_attribute(disable_sanitizer_instrumentation)
+#define NOT_INSTRUMENTED __attribute__((disable_sanitizer_instrumentation))
+#endif
+#endif
+#if !defined(NOT_INSTRUMENTED) && defined(__GNUC__)
 #define NOT_INSTRUMENTED                                                      \
-    __attribute__((noinline, no_sanitize_address, no_sanitize_thread))
-#else
+    __attribute__((no_sanitize_address, no_sanitize_thread))
+#elif !defined(NOT_INSTRUMENTED)
 #define NOT_INSTRUMENTED
 #endif
 
@@ -37,7 +45,7 @@ static _Thread_local pf_context *left;
 #endif
 
 /* The last act on a stack.  A dying context gives up its fake frames. */
-NOT_INSTRUMENTED static void
+NOT_INSTRUMENTED static inline void
 leaving(pf_context *from, pf_context *to, bool dying)
 {
 #if PF_WITH_ASAN
@@ -52,7 +60,7 @@ leaving(pf_context *from, pf_context *to, bool dying)
 }
 
 /* The first act on a stack; `fake` is NULL where there was none before. */
-NOT_INSTRUMENTED static void
+NOT_INSTRUMENTED static inline void
 landed(void *fake)
 {
 #if PF_WITH_ASAN

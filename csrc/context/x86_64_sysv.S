@@ -101,9 +101,12 @@ SYM_(SWITCH):
     END_(SWITCH)
 
 /* The outermost frame of every context.  rip is undefined in the caller, so
- * debuggers and unwinders stop here; the nop keeps their "return address
+ * debuggers and unwinders stop here; the nops keep their "return address
  * minus one" inside this function.  rbx holds the pf_start; the stack is
- * 16-byte aligned, so that the call leaves it as the ABI wants. */
+ * 16-byte aligned, so that a return address on it leaves it as the ABI wants.
+ * A push and a jump, not a call: this frame is never returned to, and a call
+ * that is not answered by a return would make every frame of the thread that
+ * started the context mispredict its own. */
     .p2align 4
     FUNCTION(root)
 root:
@@ -113,7 +116,11 @@ root:
 .Lroot_entry:
     xorl %ebp, %ebp
     movq %rbx, %rdi
-    call SYM(pf_context_main)
+    leaq .Lroot_return(%rip), %rax
+    pushq %rax
+    jmp SYM(pf_context_main)
+    nop
+.Lroot_return:
     ud2
     .cfi_endproc
     END(root)

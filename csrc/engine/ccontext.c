@@ -84,13 +84,24 @@ run(pf_thread *thread, pf_fiber *self)
     return r->current->fiber;
 }
 
+/* Nobody opens a context's reserve: it is part of the guard. */
 static void
 on_switch(pf_thread *thread, pf_fiber *from, pf_fiber *to)
 {
     (void)thread, (void)from;
-    if (the_host != NULL) {
-        the_host->moved(to->stack == NULL ? NULL : &to->stack->area);
+    if (the_host == NULL) {
+        return;
     }
+    if (to->stack == NULL) {
+        the_host->moved(NULL);
+        return;
+    }
+    pf_area usable = to->stack->area;
+    if (usable.low != NULL) {
+        usable.low += to->stack->reserve;
+        usable.size -= to->stack->reserve;
+    }
+    the_host->moved(&usable);
 }
 
 static const pf_host context_host = {.on_switch = on_switch, .run = run};
@@ -113,11 +124,13 @@ close_record(record *r)
     }
 }
 
+/* The pool takes up to an eighth for the reserve: ask for that, too. */
 static int
 prepare(record *r, pf_ccontext *context, size_t stack_size)
 {
     pf_limit limit;
-    return pf_fiber_prepare(&r->engine, &context->own, stack_size, &limit);
+    size_t slot_size = stack_size + stack_size / 7;
+    return pf_fiber_prepare(&r->engine, &context->own, slot_size, &limit);
 }
 
 int

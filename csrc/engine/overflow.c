@@ -24,6 +24,9 @@ static pf_overflow_host the_host;
 static bool installed;
 static struct sigaction previous_segv;
 static struct sigaction previous_bus;
+static struct sigaction original_segv; /* from before the first install */
+static struct sigaction original_bus;
+static volatile sig_atomic_t faulted; /* a fault was passed on */
 static _Thread_local void *alternate; /* the one we gave this thread */
 
 static struct sigaction *
@@ -32,7 +35,13 @@ previous_of(int signal_number)
     return signal_number == SIGBUS ? &previous_bus : &previous_segv;
 }
 
-/* ------------------------------------------------------------- message --- */
+static struct sigaction *
+original_of(int signal_number)
+{
+    return signal_number == SIGBUS ? &original_bus : &original_segv;
+}
+
+/* --------------------------------------------------------- message --- */
 
 typedef struct line {
     char text[256];
@@ -76,9 +85,7 @@ static void
 report(pf_fiber *fiber)
 {
     line l = {.length = 0};
-    const pf_stack *stack = fiber->stack; /* its slot: from guard to room */
-    size_t bytes = (size_t)(stack->room + stack->room_size -
-                            (stack->area.low - pf_page_size()));
+    size_t bytes = pf_stack_size(fiber->stack);
     add_text(&l, "Fatal pyfiber error: stack overflow in fiber '");
     add_name(&l, fiber);
     add_text(&l, "' (stack size ");
@@ -91,7 +98,7 @@ report(pf_fiber *fiber)
     }
 }
 
-/* ------------------------------------------------------------- handler --- */
+/* --------------------------------------------------------- handler --- */
 
 /* For a fault that is not ours, do what would have happened without us.  A
  * default or ignored disposition is put back: a real fault then comes again
@@ -100,6 +107,13 @@ static void
 pass_on(int signal_number, siginfo_t *info, void *registers)
 {
     const struct sigaction *previous = previous_of(signal_number);
+    if (info->si_code > 0) {
+        faulted = 1;
+    } else if (faulted) {
+        /* A handler that came after us has done its part, restored what it
+         * found - us - and raised the signal again. */
+        previous = original_of(signal_number);
+    }
     if (previous->sa_flags & SA_SIGINFO) {
         previous->sa_sigaction(signal_number, info, registers);
         return;
@@ -132,6 +146,7 @@ static void
 end_process(int signal_number, pf_fiber *fiber)
 {
     report(fiber);
+    faulted = 1;
     sigaction(signal_number, previous_of(signal_number), NULL);
 }
 
@@ -157,31 +172,60 @@ on_fault(int signal_number, siginfo_t *info, void *registers)
     errno = saved;
 }
 
-int
-pf_overflow_install(const pf_overflow_host *host)
+static int
+install_one(int signal_number)
 {
     struct sigaction action;
-    the_host = *host;
-    if (installed) {
-        return 0;
-    }
     memset(&action, 0, sizeof action);
     action.sa_sigaction = on_fault;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
     sigemptyset(&action.sa_mask);
-    if (sigaction(SIGSEGV, &action, &previous_segv) != 0) {
-        return -errno;
+    int rc = sigaction(signal_number, &action, previous_of(signal_number));
+    return rc == 0 ? 0 : -errno;
+}
+
+int
+pf_overflow_install(const pf_overflow_host *host)
+{
+    the_host = *host;
+    if (installed) {
+        return 0;
     }
-    if (sigaction(SIGBUS, &action, &previous_bus) != 0) {
-        int error = -errno;
+    int error = install_one(SIGSEGV);
+    if (error != 0) {
+        return error;
+    }
+    error = install_one(SIGBUS);
+    if (error != 0) {
         sigaction(SIGSEGV, &previous_segv, NULL);
         return error;
     }
+    original_segv = previous_segv;
+    original_bus = previous_bus;
     installed = true;
     return 0;
 }
 
-/* ------------------------------------------------------- per thread --- */
+static void
+renew_one(int signal_number)
+{
+    struct sigaction now;
+    if (sigaction(signal_number, NULL, &now) == 0 &&
+        !((now.sa_flags & SA_SIGINFO) && now.sa_sigaction == on_fault)) {
+        (void)install_one(signal_number);
+    }
+}
+
+void
+pf_overflow_renew(void)
+{
+    if (installed && !faulted) {
+        renew_one(SIGSEGV);
+        renew_one(SIGBUS);
+    }
+}
+
+/* ------------------------------------------------------ per thread --- */
 
 int
 pf_overflow_thread_init(void)
@@ -230,6 +274,11 @@ pf_overflow_install(const pf_overflow_host *host)
 {
     (void)host;
     return 0;
+}
+
+void
+pf_overflow_renew(void)
+{
 }
 
 int

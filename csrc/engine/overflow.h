@@ -33,6 +33,11 @@ typedef struct pf_overflow_host {
 /* Once per process.  0 or -errno. */
 int pf_overflow_install(const pf_overflow_host *host);
 
+/* Somebody who installed a handler after us (faulthandler.enable(), say) has
+ * taken our place, and the reserve would never open: be the first again, with
+ * theirs behind.  Two system calls; to be called now and then. */
+void pf_overflow_renew(void);
+
 /* Once per thread that runs fibers: an alternate signal stack, unless the
  * thread has one already.  0 or -errno. */
 int pf_overflow_thread_init(void);

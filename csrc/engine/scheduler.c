@@ -12,7 +12,7 @@
 #define container_of(pointer, type, field)                                    \
     ((type *)(void *)&((char *)(pointer))[-(ptrdiff_t)offsetof(type, field)])
 
-/* ------------------------------------------------------------- threads --- */
+/* --------------------------------------------------------- threads --- */
 
 int
 pf_thread_init(pf_thread *thread, const pf_host *host, size_t room_size)
@@ -74,12 +74,17 @@ add_pool(pf_thread *thread, size_t slot_size)
 pf_stack_pool *
 pf_thread_pool(pf_thread *thread, size_t stack_size)
 {
+    /* Nearly always the default size, which needs no rounding. */
+    if (thread->pool_count > 0 &&
+        pf_stack_pool_slot_size(thread->pools[0]) == stack_size) {
+        return thread->pools[0];
+    }
     size_t slot_size = pf_stack_slot_size(stack_size, thread->room_size);
     pf_stack_pool *pool = find_pool(thread, slot_size);
     return pool != NULL ? pool : add_pool(thread, slot_size);
 }
 
-/* -------------------------------------------------------------- fibers --- */
+/* ---------------------------------------------------------- fibers --- */
 
 static void
 reap_zombie(pf_thread *thread)
@@ -153,7 +158,7 @@ pf_reap(pf_thread *thread, pf_fiber *zombie)
     }
 }
 
-/* ----------------------------------------------------------- scheduler --- */
+/* ------------------------------------------------------- scheduler --- */
 
 int
 pf_scheduler_init(pf_scheduler *s, pf_thread *thread)
@@ -324,7 +329,7 @@ pf_yield(pf_scheduler *s)
     run_next(s, self);
 }
 
-/* ---------------------------------------------------------------- idle --- */
+/* ------------------------------------------------------------ idle --- */
 
 static int64_t
 time_left(pf_scheduler *s, int64_t deadline)
@@ -432,7 +437,7 @@ pf_scheduler_run(pf_scheduler *s)
     } while (error == 0);
 }
 
-/* ------------------------------------------------- from other threads --- */
+/* ---------------------------------------------- from other threads --- */
 
 void
 pf_post(pf_scheduler *s, pf_message *message)

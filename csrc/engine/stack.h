@@ -99,6 +99,7 @@ size_t pf_stack_pool_trim(pf_stack_pool *pool);
 
 void pf_stack_pool_stats(const pf_stack_pool *pool, pf_stack_stats *stats);
 size_t pf_stack_pool_slot_size(const pf_stack_pool *pool);
+size_t pf_stack_size(const pf_stack *stack); /* its pool's slot size */
 pf_limit pf_stack_pool_limit(const pf_stack_pool *pool);
 
 /* The reserve is an eighth of the slot, 64 KiB at most, in whole pages;

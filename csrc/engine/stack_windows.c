@@ -42,7 +42,7 @@ struct pf_stack_pool {
 static size_t
 round_up(size_t n, size_t unit)
 {
-    return (n + unit - 1) / unit * unit;
+    return (n + unit - 1) & ~(unit - 1); /* a power of two */
 }
 
 size_t
@@ -221,6 +221,12 @@ size_t
 pf_stack_pool_slabs(const pf_stack_pool *pool)
 {
     return pool->blocks;
+}
+
+size_t
+pf_stack_size(const pf_stack *stack)
+{
+    return stack->slab->pool->slot_size;
 }
 
 size_t

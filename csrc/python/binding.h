@@ -43,23 +43,28 @@ typedef struct PfWaiter PfWaiter;
 /* Bits of pf_fiber.host_bits */
 enum {
     PF_F_DAEMON = 1 << 0,
-    PF_F_SCHEDULED = 1 << 1,     /* start() was called: the scheduler's */
-    PF_F_PARENT_SET = 1 << 2,    /* by the user: keep it */
-    PF_F_PERMIT = 1 << 3,        /* unpark() came before park() */
-    PF_F_CANCEL = 1 << 4,        /* cancelled: raise at every park point */
-    PF_F_LOOKED_AT = 1 << 5,     /* somebody saw the failure */
-    PF_F_HELD = 1 << 6,          /* running, and the thread holds the last
+    PF_F_SCHEDULED = 1 << 1,  /* start() was called: the scheduler's */
+    PF_F_PARENT_SET = 1 << 2, /* by the user: keep it */
+    PF_F_PERMIT = 1 << 3,     /* unpark() came before park() */
+    PF_F_CANCEL = 1 << 4,     /* cancelled: raise at every park point */
+    PF_F_LOOKED_AT = 1 << 5,  /* somebody saw the failure */
+    PF_F_HELD = 1 << 6,       /* running, and the thread holds the last
                                     reference until it is left */
-    PF_F_DROPPED = 1 << 7,       /* last reference dropped on another thread */
-    PF_F_C_TARGET = 1 << 8,      /* runs a C function (C API) */
-    PF_F_IN_PARK = 1 << 9,       /* waits in park(): unpark() wakes it */
-    PF_F_HUB = 1 << 10,          /* runs a scheduler's loop just now */
-    PF_F_DYING = 1 << 11,        /* being unwound by FiberExit */
-    PF_F_ENTERED = 1 << 12,      /* target has been called */
+    PF_F_DROPPED = 1 << 7,    /* last reference dropped on another thread */
+    PF_F_C_TARGET = 1 << 8,   /* runs a C function (C API) */
+    PF_F_IN_PARK = 1 << 9,    /* waits in park(): unpark() wakes it */
+    PF_F_HUB = 1 << 10,       /* runs a scheduler's loop just now */
+    PF_F_DYING = 1 << 11,     /* being unwound by FiberExit */
+    PF_F_ENTERED = 1 << 12,   /* target has been called */
 };
 
 /* pf_fiber.host_byte of a finished fiber */
-enum { PF_OUTCOME_NONE, PF_OUTCOME_OK, PF_OUTCOME_FAILED, PF_OUTCOME_CANCELLED };
+enum {
+    PF_OUTCOME_NONE,
+    PF_OUTCOME_OK,
+    PF_OUTCOME_FAILED,
+    PF_OUTCOME_CANCELLED
+};
 
 /* Bits of pf_fiber.posted */
 enum { PF_POST_UNPARK = 1 << 0, PF_POST_DROPPED = 1 << 1 };
@@ -77,20 +82,20 @@ struct FiberObject {
         size_t stack_size; /* before; 0: the default */
     };
     PfThread *thread;
-    PyObject *context;     /* while not running */
+    PyObject *context; /* while not running */
     union {
         PyObject *kwargs;     /* before it is entered */
         PyObject *waiting_on; /* while it waits; for reports */
     };
-    PyObject *value;       /* permit's value; result or exception when done */
+    PyObject *value; /* permit's value; result or exception when done */
     PyObject *weakrefs;
     PyObject *target;
-    PyObject *args;        /* NULL: none */
+    PyObject *args; /* NULL: none */
     PyObject *name;
-    FiberObject *parent;   /* raw fibers only */
-    PyObject *callbacks;   /* list, or NULL */
-    PfWaiter *waiters;     /* who waits for its end */
-    PyObject *cancel;      /* (reason, by) */
+    FiberObject *parent; /* raw fibers only */
+    PyObject *callbacks; /* list, or NULL */
+    PfWaiter *waiters;   /* who waits for its end */
+    PyObject *cancel;    /* (reason, by) */
     FiberObject *prev, *next;
 };
 
@@ -113,35 +118,36 @@ struct PfThread {
     pf_thread engine; /* first: the engine hands us pf_thread pointers */
     PyThreadState *tstate;
     uint32_t attention;
-    uint32_t no_switch;      /* depth of regions that must not be left */
+    uint32_t no_switch; /* depth of regions that must not be left */
     const char *no_switch_why;
-    PyObject *transfer;      /* what travels with the switch under way */
-    bool throwing;           /* ... is an exception to raise */
-    FiberObject *root;       /* the thread's own stack */
-    SchedulerObject *scheduler; /* whose loop runs on this thread, or NULL */
-    FiberObject *live;       /* head of the list of unfinished fibers */
+    PyObject *transfer;          /* what travels with the switch under way */
+    bool throwing;               /* ... is an exception to raise */
+    FiberObject *root;           /* the thread's own stack */
+    SchedulerObject *scheduler;  /* whose loop runs on this thread, or NULL */
+    FiberObject *live;           /* head of the list of unfinished fibers */
     SchedulerObject *schedulers; /* made on this thread */
     PyState root_state;
-    PfThread *next;          /* all threads */
+    unsigned given; /* stacks, for an occasional pf_overflow_renew */
+    PfThread *next; /* all threads */
 };
 
 struct SchedulerObject {
     PyObject_HEAD
     PyObject *weakrefs;
     pf_scheduler core;
-    PfThread *thread;      /* NULL once that has ended */
+    PfThread *thread;             /* NULL once that has ended */
     SchedulerObject *prev, *next; /* in thread->schedulers */
-    Py_ssize_t alive;      /* fibers not done */
-    Py_ssize_t foreground; /* of them, not daemon */
-    FiberObject *main;     /* of run(fn) */
-    PyObject *fatal;       /* exception that ends the run */
+    Py_ssize_t alive;             /* fibers not done */
+    Py_ssize_t foreground;        /* of them, not daemon */
+    FiberObject *main;            /* of run(fn) */
+    PyObject *fatal;              /* exception that ends the run */
     PyThreadState *blocked;
-    bool running;          /* inside run or run_once */
+    bool running; /* inside run or run_once */
     bool closed;
-    bool ending;           /* everything is cancelled, new fibers as well */
-    bool hosted;           /* another loop waits for fileno() */
-    int interrupts;        /* Ctrl-C's seen */
-    bool open;             /* the engine's part is initialised */
+    bool ending;    /* everything is cancelled, new fibers as well */
+    bool hosted;    /* another loop waits for fileno() */
+    int interrupts; /* Ctrl-C's seen */
+    bool open;      /* the engine's part is initialised */
 };
 
 #define FIBER_OF(core_)                                                       \
@@ -161,19 +167,19 @@ typedef struct PfGlobals {
     PyObject *deadlock_error;
     PyObject *fiber_cancelled; /* made at first need: see pf_fiber_cancelled */
     /* Given by the façade: see _engine._set_hooks */
-    PyObject *ok, *failed, *cancelled_outcome;
-    PyObject *log_failure, *deadlock_text, *stack_summary;
+    PyObject *make_outcome, *log_failure, *deadlock_text, *stack_summary;
     /* interned */
     PyObject *s_run, *s_park, *s_sleep;
     size_t stack_size; /* default, bytes */
     PfThread *threads;
-    bool shut_down;    /* the interpreter is going away: switch no more */
+    bool shut_down; /* the interpreter is going away: switch no more */
 } PfGlobals;
 extern PfGlobals pf;
 
 /* --- thread.c --- */
 extern PF_TLS PfThread *pf_tls_thread;
-PfThread *pf_thread_create(void); /* NULL with an exception */
+extern PF_TLS bool pf_tls_collecting; /* the collector runs here */
+PfThread *pf_thread_create(void);     /* NULL with an exception */
 static inline PfThread *
 pf_this_thread(void)
 {
@@ -238,6 +244,8 @@ PyObject *pf_fiber_cancelled_type(void);
 extern PyType_Spec pf_scheduler_spec;
 PyObject *pf_run(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
 void pf_scheduler_orphan(SchedulerObject *s); /* its thread ends */
+void pf_tell_host(SchedulerObject *s);
+void pf_wake_hub(SchedulerObject *s);
 void pf_scheduler_fail(SchedulerObject *s, PyObject *exc); /* steals */
 void pf_scheduler_cancel_all(SchedulerObject *s, PyObject *reason);
 

@@ -184,9 +184,8 @@ api_new(PyObject *target, PyObject *args, PyObject *kwargs)
     if (empty == NULL) {
         return NULL;
     }
-    PyObject *fiber =
-        PyObject_CallFunctionObjArgs((PyObject *)pf.fiber_type, target, empty,
-                                     none_for_null(kwargs), NULL);
+    PyObject *fiber = PyObject_CallFunctionObjArgs(
+        (PyObject *)pf.fiber_type, target, empty, none_for_null(kwargs), NULL);
     Py_DECREF(empty);
     return fiber;
 }
@@ -202,8 +201,7 @@ static PyObject *
 api_switch(PyObject *object, PyObject *value)
 {
     FiberObject *fiber = as_fiber(object);
-    return fiber == NULL ? NULL
-                         : pf_fiber_switch(fiber, none_for_null(value));
+    return fiber == NULL ? NULL : pf_fiber_switch(fiber, none_for_null(value));
 }
 
 static PyObject *
@@ -448,9 +446,9 @@ static int
 api_set_stack_size(size_t bytes)
 {
     PyObject *number = PyLong_FromSize_t(bytes);
-    PyObject *none = number == NULL ? NULL
-                                    : PyObject_CallOneArg(
-                                          set_stack_size_function, number);
+    PyObject *none =
+        number == NULL ? NULL
+                       : PyObject_CallOneArg(set_stack_size_function, number);
     Py_XDECREF(number);
     Py_XDECREF(none);
     return none == NULL ? -1 : 0;

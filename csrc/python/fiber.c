@@ -150,6 +150,13 @@ init_call(FiberObject *self, PyObject *target, PyObject *args,
         return -1;
     }
     PyObject *dict = NULL;
+    if (kwargs != NULL && kwargs != Py_None &&
+        !PyObject_HasAttrString(kwargs, "keys")) {
+        PyErr_Format(PyExc_TypeError, "kwargs must be a mapping, not '%.200s'",
+                     Py_TYPE(kwargs)->tp_name);
+        Py_XDECREF(tuple);
+        return -1;
+    }
     if (kwargs != NULL && kwargs != Py_None) {
         dict = PyDict_New();
         if (dict == NULL || PyDict_Update(dict, kwargs) < 0) {
@@ -173,8 +180,8 @@ init_call(FiberObject *self, PyObject *target, PyObject *args,
 static int
 fiber_init(PyObject *op, PyObject *args, PyObject *kwds)
 {
-    static char *names[] = {"target",     "args",    "kwargs", "name",
-                            "daemon",     "stack_size", "context", NULL};
+    static char *names[] = {"target", "args",       "kwargs",  "name",
+                            "daemon", "stack_size", "context", NULL};
     FiberObject *self = (FiberObject *)op;
     PyObject *target = NULL, *call_args = NULL, *call_kwargs = NULL;
     PyObject *name = NULL, *size = NULL, *context = NULL;
@@ -440,8 +447,8 @@ one_optional(const char *name, const char *keyword, PyObject *const *args,
         return args[0];
     }
     if (nkw > 0) {
-        PyErr_Format(PyExc_TypeError,
-                     "%s() takes one optional argument, '%s'", name, keyword);
+        PyErr_Format(PyExc_TypeError, "%s() takes one optional argument, '%s'",
+                     name, keyword);
     } else {
         PyErr_Format(PyExc_TypeError,
                      "%s() takes at most 1 argument (%zd given)", name, nargs);
@@ -455,8 +462,7 @@ fiber_switch(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 {
     PyObject *value =
         one_optional("switch", "value", args, nargs, kwnames, Py_None);
-    return value == NULL ? NULL
-                         : pf_fiber_switch((FiberObject *)self, value);
+    return value == NULL ? NULL : pf_fiber_switch((FiberObject *)self, value);
 }
 
 static PyObject *
@@ -501,6 +507,7 @@ pf_fiber_start(SchedulerObject *s, FiberObject *fiber)
     }
     Py_INCREF(fiber); /* until it is done */
     pf_make_ready(&s->core, &fiber->core);
+    pf_tell_host(s);
     return 0;
 }
 
@@ -532,10 +539,11 @@ pf_fiber_cancelled_type(void)
     if (pf.fiber_cancelled == NULL) {
         PyObject *futures = PyImport_ImportModule("concurrent.futures");
         PyObject *base =
-            futures == NULL ? NULL
-                            : PyObject_GetAttrString(futures, "CancelledError");
-        PyObject *dict = base == NULL ? NULL : Py_BuildValue("{sO}", "reason",
-                                                             Py_None);
+            futures == NULL
+                ? NULL
+                : PyObject_GetAttrString(futures, "CancelledError");
+        PyObject *dict =
+            base == NULL ? NULL : Py_BuildValue("{sO}", "reason", Py_None);
         if (dict != NULL) {
             pf.fiber_cancelled = PyErr_NewExceptionWithDoc(
                 "pyfiber.FiberCancelled",
@@ -550,7 +558,7 @@ pf_fiber_cancelled_type(void)
     return pf.fiber_cancelled;
 }
 
-/* The reason a cancelled fiber was cancelled for; borrowed. */
+/* The reason a cancelled fiber was cancelled for; a new reference. */
 static PyObject *
 cancel_reason(FiberObject *self)
 {
@@ -651,8 +659,7 @@ fiber_cancel(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
 {
     PyObject *reason =
         one_optional("cancel", "reason", args, nargs, kwnames, Py_None);
-    int rc =
-        reason == NULL ? -1 : pf_fiber_cancel((FiberObject *)op, reason);
+    int rc = reason == NULL ? -1 : pf_fiber_cancel((FiberObject *)op, reason);
     return rc < 0 ? NULL : PyBool_FromLong(rc);
 }
 
@@ -885,18 +892,17 @@ get_outcome(PyObject *op, void *closure)
 {
     (void)closure;
     FiberObject *self = (FiberObject *)op;
-    if (self->core.state != PF_DONE || pf.ok == NULL) {
+    if (self->core.state != PF_DONE || pf.make_outcome == NULL) {
         Py_RETURN_NONE;
     }
     self->core.host_bits |= PF_F_LOOKED_AT;
-    if (self->core.host_byte == PF_OUTCOME_OK) {
-        return PyObject_CallOneArg(pf.ok, self->value);
-    }
-    if (self->core.host_byte == PF_OUTCOME_FAILED) {
-        return PyObject_CallOneArg(pf.failed, self->value);
+    if (self->core.host_byte != PF_OUTCOME_CANCELLED) {
+        return PyObject_CallFunction(pf.make_outcome, "iO",
+                                     (int)self->core.host_byte, self->value);
     }
     PyObject *reason = cancel_reason(self);
-    PyObject *made = PyObject_CallOneArg(pf.cancelled_outcome, reason);
+    PyObject *made = PyObject_CallFunction(pf.make_outcome, "iO",
+                                           PF_OUTCOME_CANCELLED, reason);
     Py_DECREF(reason);
     return made;
 }
@@ -938,7 +944,8 @@ get_waiting_on(PyObject *op, void *closure)
 {
     (void)closure;
     FiberObject *self = (FiberObject *)op;
-    bool waits = (self->core.host_bits & PF_F_ENTERED || self->core.state == PF_PARKED) &&
+    bool waits = (self->core.host_bits & PF_F_ENTERED ||
+                  self->core.state == PF_PARKED) &&
                  self->waiting_on != NULL;
     return Py_NewRef(waits ? self->waiting_on : Py_None);
 }
@@ -1057,7 +1064,8 @@ static PyGetSetDef fiber_getset[] = {
     {"state", get_state, NULL,
      "'new', 'ready', 'running', 'parked' or 'done'.", NULL},
     {"parent", get_parent, set_parent,
-     "Who gets the value or exception when a raw fiber ends; None for a fiber\n"
+     "Who gets the value or exception when a raw fiber ends; None for a "
+     "fiber\n"
      "of a scheduler. ValueError for a cycle.",
      NULL},
     {"context", get_context, NULL,
@@ -1092,18 +1100,12 @@ is in bytes (default: pyfiber.get_stack_size()). `context` is the\n\
 contextvars.Context to run in (default: a copy of the creator's).");
 
 static PyType_Slot fiber_slots[] = {
-    {Py_tp_doc, (void *)fiber_doc},
-    {Py_tp_new, fiber_new},
-    {Py_tp_init, fiber_init},
-    {Py_tp_dealloc, fiber_dealloc},
-    {Py_tp_finalize, fiber_finalize},
-    {Py_tp_traverse, fiber_traverse},
-    {Py_tp_clear, fiber_clear},
-    {Py_tp_repr, fiber_repr},
-    {Py_tp_methods, fiber_methods},
-    {Py_tp_getset, fiber_getset},
-    {Py_tp_members, fiber_members},
-    {0, NULL},
+    {Py_tp_doc, (void *)fiber_doc},   {Py_tp_new, fiber_new},
+    {Py_tp_init, fiber_init},         {Py_tp_dealloc, fiber_dealloc},
+    {Py_tp_finalize, fiber_finalize}, {Py_tp_traverse, fiber_traverse},
+    {Py_tp_clear, fiber_clear},       {Py_tp_repr, fiber_repr},
+    {Py_tp_methods, fiber_methods},   {Py_tp_getset, fiber_getset},
+    {Py_tp_members, fiber_members},   {0, NULL},
 };
 
 PyType_Spec pf_fiber_spec = {

@@ -72,13 +72,11 @@ mod_spawn(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
         return NULL;
     }
     if (!PyCallable_Check(args[0])) {
-        PyErr_Format(PyExc_TypeError,
-                     "spawn() takes a function, not '%.200s'",
+        PyErr_Format(PyExc_TypeError, "spawn() takes a function, not '%.200s'",
                      Py_TYPE(args[0])->tp_name);
         return NULL;
     }
-    FiberObject *fiber =
-        pf_fiber_new(args[0], args + 1, nargs - 1, kwnames);
+    FiberObject *fiber = pf_fiber_new(args[0], args + 1, nargs - 1, kwnames);
     if (fiber != NULL && pf_fiber_start(t->scheduler, fiber) < 0) {
         Py_CLEAR(fiber);
     }
@@ -235,14 +233,18 @@ stack_size_from_environment(void)
         size *= 1024 * 1024;
         end++;
     }
-    if (*end != '\0' || errno != 0 || size > PY_SSIZE_T_MAX) {
+    if (end == text || *end != '\0' || errno != 0 || size > PY_SSIZE_T_MAX) {
         PyErr_Format(PyExc_ValueError,
                      "PYFIBER_STACK_SIZE must be a number of bytes (or end in "
                      "K or M), not '%.100s'",
                      text);
         return -1;
     }
-    if (check_stack_size((Py_ssize_t)size) < 0) {
+    if (size < (long long)pystate_min_stack()) {
+        PyErr_Format(PyExc_ValueError,
+                     "PYFIBER_STACK_SIZE must be at least %zu bytes, not "
+                     "'%.100s'",
+                     pystate_min_stack(), text);
         return -1;
     }
     pf.stack_size = (size_t)size;
@@ -375,18 +377,14 @@ static PyObject *
 mod_set_hooks(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     (void)module;
-    static char *names[] = {"ok",          "failed",        "cancelled",
-                            "log_failure", "deadlock_text", "stack_summary",
-                            NULL};
-    PyObject *ok, *failed, *cancelled, *log, *text, *summary;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOOOOO:_set_hooks", names,
-                                     &ok, &failed, &cancelled, &log, &text,
-                                     &summary)) {
+    static char *names[] = {"make_outcome", "log_failure", "deadlock_text",
+                            "stack_summary", NULL};
+    PyObject *outcome, *log, *text, *summary;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOOO:_set_hooks", names,
+                                     &outcome, &log, &text, &summary)) {
         return NULL;
     }
-    Py_XSETREF(pf.ok, Py_NewRef(ok));
-    Py_XSETREF(pf.failed, Py_NewRef(failed));
-    Py_XSETREF(pf.cancelled_outcome, Py_NewRef(cancelled));
+    Py_XSETREF(pf.make_outcome, Py_NewRef(outcome));
     Py_XSETREF(pf.log_failure, Py_NewRef(log));
     Py_XSETREF(pf.deadlock_text, Py_NewRef(text));
     Py_XSETREF(pf.stack_summary, Py_NewRef(summary));
@@ -462,7 +460,7 @@ static PyMethodDef functions[] = {
     {"trim_stacks", mod_trim_stacks, METH_NOARGS, trim_doc},
     {"_facts", mod_facts, METH_NOARGS, "What info() reports of the engine."},
     {"_set_hooks", FAST(mod_set_hooks), METH_VARARGS | METH_KEYWORDS,
-     "The façade's classes and functions that the engine calls."},
+     "The façade's functions that the engine calls."},
     {"_fiber_cancelled", mod_fiber_cancelled, METH_NOARGS,
      "The FiberCancelled class, made when first needed: its base class lives\n"
      "in concurrent.futures, which is slow to import."},
@@ -498,8 +496,7 @@ new_exception(PyObject *module, const char *name, const char *doc,
 {
     PyObject *type = PyErr_NewExceptionWithDoc(name, doc, base, dict);
     const char *dot = strrchr(name, '.');
-    if (type != NULL &&
-        PyModule_AddObjectRef(module, dot + 1, type) < 0) {
+    if (type != NULL && PyModule_AddObjectRef(module, dot + 1, type) < 0) {
         Py_CLEAR(type);
     }
     return type;
@@ -532,8 +529,7 @@ make_exceptions(PyObject *module)
         "Every fiber waits and nothing can wake one; the text lists them.",
         PyExc_RuntimeError, NULL);
     Py_DECREF(dict);
-    return pf.fiber_error && pf.fiber_exit && pf.cancelled &&
-                   pf.deadlock_error
+    return pf.fiber_error && pf.fiber_exit && pf.cancelled && pf.deadlock_error
                ? 0
                : -1;
 }
@@ -579,8 +575,8 @@ engine_exec(PyObject *module)
     if (refuse_subinterpreters() < 0 || pystate_lookup() < 0 ||
         stack_size_from_environment() < 0 || make_strings() < 0 ||
         make_exceptions(module) < 0 || make_types(module) < 0 ||
-        pf_thread_module_init(module) < 0 ||
-        pf_python_overflow_init() < 0 || pf_capsule_init(module) < 0) {
+        pf_thread_module_init(module) < 0 || pf_python_overflow_init() < 0 ||
+        pf_capsule_init(module) < 0) {
         return -1;
     }
     return 0;
@@ -594,15 +590,12 @@ static PyModuleDef_Slot slots[] = {
     {0, NULL},
 };
 
-PyDoc_STRVAR(module_doc, "The native part of pyfiber. Import pyfiber instead.");
+PyDoc_STRVAR(module_doc,
+             "The native part of pyfiber. Import pyfiber instead.");
 
 static PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT,
-    .m_name = "pyfiber._engine",
-    .m_doc = module_doc,
-    .m_size = 0,
-    .m_methods = functions,
-    .m_slots = slots,
+    PyModuleDef_HEAD_INIT, .m_name = "pyfiber._engine", .m_doc = module_doc,
+    .m_size = 0,           .m_methods = functions,      .m_slots = slots,
 };
 
 PyMODINIT_FUNC

@@ -7,6 +7,8 @@
  */
 #include "python/binding.h"
 
+#include "engine/overflow.h"
+
 #include <errno.h>
 #include <structmember.h>
 
@@ -199,6 +201,39 @@ scheduler_clear(PyObject *op)
 
 /* -------------------------------------------------------------- ending a run */
 
+/* A fiber was made ready.  A loop that hosts this one must hear of it. */
+void
+pf_tell_host(SchedulerObject *s)
+{
+    if (PF_UNLIKELY(s->hosted) && !s->running && !s->closed) {
+        s->core.poller->ops->wake(s->core.poller);
+    }
+}
+
+/* The hub has something to decide: it runs when its turn comes, or at once
+ * after the second Ctrl-C, which does not wait for anybody. */
+void
+pf_wake_hub(SchedulerObject *s)
+{
+    pf_fiber *hub = s->core.hub;
+    if (hub == NULL) {
+        return;
+    }
+    if (s->interrupts > 1 && hub->state == PF_READY) {
+        pf_queue_remove(&s->core.ready, hub);
+        hub->state = PF_PARKED;
+    }
+    if (hub->state != PF_PARKED) {
+        return;
+    }
+    if (s->interrupts > 1) {
+        hub->state = PF_READY;
+        pf_queue_push_front(&s->core.ready, hub);
+    } else {
+        pf_make_ready(&s->core, hub);
+    }
+}
+
 /* The run ends with `exc` (stolen), unless something has ended it before. */
 void
 pf_scheduler_fail(SchedulerObject *s, PyObject *exc)
@@ -261,6 +296,7 @@ list_of_fibers(SchedulerObject *s)
 static void
 deadlock(SchedulerObject *s)
 {
+    pf_no_switch_begin(s->thread, "while a deadlock is reported");
     PyObject *fibers = list_of_fibers(s);
     PyObject *text = NULL;
     if (fibers != NULL && pf.deadlock_text != NULL) {
@@ -274,6 +310,7 @@ deadlock(SchedulerObject *s)
         PyErr_SetString(pf.deadlock_error,
                         "every fiber waits and nothing can wake one");
     }
+    pf_no_switch_end(s->thread);
     fail_with_raised(s);
 }
 
@@ -354,6 +391,7 @@ hub_begin(SchedulerObject *s)
 {
     PfThread *t = s->thread;
     FiberObject *hub = CURRENT(t);
+    pf_overflow_renew();
     hub->core.host_bits |= PF_F_HUB;
     s->core.hub = &hub->core;
     s->running = true;
@@ -389,6 +427,13 @@ failed(SchedulerObject *s)
             s->main->core.host_byte != PF_OUTCOME_OK);
 }
 
+/* Is it time to cancel what is left? */
+static bool
+must_end(SchedulerObject *s)
+{
+    return !s->ending && (s->foreground == 0 || failed(s));
+}
+
 static bool
 must_stop(SchedulerObject *s, FiberObject *hub)
 {
@@ -403,13 +448,14 @@ static void
 loop(SchedulerObject *s, FiberObject *hub)
 {
     while (!must_stop(s, hub)) {
-        if (!s->ending && (s->foreground == 0 || failed(s))) {
+        if (must_end(s)) {
             s->ending = true;
             cancel_all_because(s, s->foreground == 0
                                       ? "the run is over"
                                       : "another fiber ended the run");
         }
-        if (!run_next(s, hub) && !must_stop(s, hub) && !idle(s, PF_NEVER)) {
+        if (!run_next(s, hub) && !must_stop(s, hub) && !must_end(s) &&
+            !idle(s, PF_NEVER)) {
             if (s->ending) {
                 break;
             }
@@ -520,8 +566,7 @@ run_on(SchedulerObject *s, PyObject *const *args, Py_ssize_t nargs,
         PyErr_SetString(PyExc_TypeError, "run() needs a function to run");
         return NULL;
     }
-    FiberObject *main =
-        fiber_from_args(args[0], args + 1, nargs - 1, kwnames);
+    FiberObject *main = fiber_from_args(args[0], args + 1, nargs - 1, kwnames);
     if (main == NULL) {
         return NULL;
     }
@@ -589,7 +634,9 @@ wait_once(SchedulerObject *s, PyObject *timeout, int64_t deadline)
     pf_poll(&s->core);
     bool wait = timeout == Py_None || deadline > pf_now(&s->core);
     if (wait && s->core.ready.head == NULL && s->alive > 0) {
-        (void)idle(s, deadline);
+        if (!idle(s, deadline)) {
+            deadlock(s);
+        }
     }
 }
 
@@ -781,8 +828,9 @@ scheduler_close(PyObject *op, PyObject *ignored)
     SchedulerObject *s = (SchedulerObject *)op;
     if (s->running || (s->thread != pf_tls_thread && s->alive > 0)) {
         PyErr_SetString(pf.fiber_error,
-                        s->running ? "the scheduler is running"
-                                   : "the scheduler belongs to another thread");
+                        s->running
+                            ? "the scheduler is running"
+                            : "the scheduler belongs to another thread");
         return NULL;
     }
     close_now(s);
@@ -796,15 +844,15 @@ scheduler_stats(PyObject *op, PyObject *ignored)
     SchedulerObject *s = (SchedulerObject *)op;
     pf_scheduler_stats stats;
     pf_scheduler_stats_get(&s->core, &stats);
-    return Py_BuildValue(
-        "{s:n,s:n,s:n,s:n,s:K,s:K,s:K,s:K,s:K}", "fibers", s->alive,
-        "foreground", s->foreground, "ready", (Py_ssize_t)stats.ready,
-        "timers", (Py_ssize_t)stats.timers, "switches",
-        (unsigned long long)stats.switches, "wakeups",
-        (unsigned long long)stats.wakeups, "messages",
-        (unsigned long long)stats.messages, "timeouts",
-        (unsigned long long)stats.timeouts, "waits",
-        (unsigned long long)stats.waits);
+    return Py_BuildValue("{s:n,s:n,s:n,s:n,s:K,s:K,s:K,s:K,s:K}", "fibers",
+                         s->alive, "foreground", s->foreground, "ready",
+                         (Py_ssize_t)stats.ready, "timers",
+                         (Py_ssize_t)stats.timers, "switches",
+                         (unsigned long long)stats.switches, "wakeups",
+                         (unsigned long long)stats.wakeups, "messages",
+                         (unsigned long long)stats.messages, "timeouts",
+                         (unsigned long long)stats.timeouts, "waits",
+                         (unsigned long long)stats.waits);
 }
 
 static PyObject *
@@ -866,8 +914,7 @@ static PyMethodDef scheduler_methods[] = {
     {"call_soon_threadsafe", FAST(scheduler_call_soon), METH_FASTCALL,
      soon_doc},
     {"stop", scheduler_stop, METH_NOARGS, stop_doc},
-    {"spawn", FAST(scheduler_spawn), METH_FASTCALL | METH_KEYWORDS,
-     spawn_doc},
+    {"spawn", FAST(scheduler_spawn), METH_FASTCALL | METH_KEYWORDS, spawn_doc},
     {"fileno", scheduler_fileno, METH_NOARGS, fileno_doc},
     {"next_timeout", scheduler_next_timeout, METH_NOARGS, next_timeout_doc},
     {"close", scheduler_close, METH_NOARGS, close_doc},

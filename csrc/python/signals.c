@@ -164,8 +164,7 @@ begin_sigint(PyObject *signals, PfSignals *saved)
 {
     int rc = -1;
     PyObject *engine = NULL, *ours = NULL, *set = NULL;
-    PyObject *current =
-        PyObject_CallMethod(signals, "getsignal", "i", SIGINT);
+    PyObject *current = PyObject_CallMethod(signals, "getsignal", "i", SIGINT);
     PyObject *standard =
         PyObject_GetAttrString(signals, "default_int_handler");
     if (current == NULL || standard == NULL) {
@@ -216,6 +215,36 @@ pf_signals_begin(SchedulerObject *s, PfSignals *saved)
     return rc;
 }
 
+#ifndef _WIN32
+/* Only if it is still ours; a descriptor set during the run stays. */
+static void
+end_wakeup(PyObject *signals, PfSignals *saved)
+{
+    PyObject *now =
+        PyObject_CallMethod(signals, "set_wakeup_fd", "l", saved->old_wakeup);
+    if (now == NULL) {
+        return;
+    }
+    long found = PyLong_AsLong(now);
+    Py_DECREF(now);
+    if (found != wake_pipe[1] && found != -1) {
+        Py_XDECREF(PyObject_CallMethod(signals, "set_wakeup_fd", "l", found));
+    }
+}
+#endif
+
+static void
+end_sigint(PyObject *signals, PfSignals *saved)
+{
+    PyObject *now = PyObject_CallMethod(signals, "getsignal", "i", SIGINT);
+    if (now != NULL && PyCFunction_Check(now) &&
+        PyCFunction_GET_FUNCTION(now) == pf_on_sigint) {
+        Py_XDECREF(PyObject_CallMethod(signals, "signal", "iO", SIGINT,
+                                       saved->old_handler));
+    }
+    Py_XDECREF(now);
+}
+
 /* Keeps the exception that is set, if one is. */
 void
 pf_signals_end(SchedulerObject *s, PfSignals *saved)
@@ -226,13 +255,13 @@ pf_signals_end(SchedulerObject *s, PfSignals *saved)
         signals = PyImport_ImportModule("signal");
     }
     pf_default_poller_watch(s->core.poller, -1);
+#ifndef _WIN32
     if (signals != NULL && saved->old_wakeup != NOT_SET) {
-        Py_XDECREF(PyObject_CallMethod(signals, "set_wakeup_fd", "l",
-                                       saved->old_wakeup));
+        end_wakeup(signals, saved);
     }
+#endif
     if (signals != NULL && saved->old_handler != NULL) {
-        Py_XDECREF(PyObject_CallMethod(signals, "signal", "iO", SIGINT,
-                                       saved->old_handler));
+        end_sigint(signals, saved);
     }
     Py_CLEAR(saved->old_handler);
     Py_XDECREF(signals);
@@ -254,6 +283,9 @@ pf_on_sigint(PyObject *module, PyObject *args)
     PfThread *t = pf_tls_thread;
     SchedulerObject *s = t == NULL ? NULL : t->scheduler;
     if (s == NULL || ++s->interrupts > 1) {
+        if (s != NULL) {
+            pf_wake_hub(s);
+        }
         PyErr_SetNone(PyExc_KeyboardInterrupt);
         return NULL;
     }

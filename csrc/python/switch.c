@@ -6,6 +6,8 @@
  */
 #include "python/binding.h"
 
+#include "engine/overflow.h"
+
 /* ------------------------------------------------------------ the switch */
 
 static inline void
@@ -81,15 +83,17 @@ transfer_to(PfThread *t, FiberObject *target)
 /* ------------------------------------------------------- who may be entered */
 
 /* The fiber that gets the result of a raw fiber.  The one that was current
- * at its creation is no use if it lives on another thread, is over, or runs a
- * scheduler's loop: then it is whoever starts the fiber. */
+ * at its creation is no use if it lives on another thread, is over, runs a
+ * scheduler's loop or waits in one: then it is whoever starts the fiber. */
 static int
 settle_parent(PfThread *t, FiberObject *fiber)
 {
     FiberObject *parent = fiber->parent;
     bool ours = parent != NULL && parent->core.state != PF_DONE &&
                 (parent->thread == t || parent->thread == NULL) &&
-                !(parent->core.host_bits & PF_F_HUB);
+                !(parent->core.host_bits & PF_F_HUB) &&
+                (parent == CURRENT(t) || parent->core.state == PF_SUSPENDED ||
+                 !(parent->core.host_bits & PF_F_SCHEDULED));
     if (ours) {
         return 0;
     }
@@ -282,8 +286,12 @@ pf_fiber_give_stack(PfThread *t, FiberObject *fiber)
     PyState *state = (PyState *)(void *)stack->room;
     size_t used = (sizeof(PyState) + 15) & ~(size_t)15;
     fiber->saved = state;
-    pystate_init(t->tstate, state, stack->room + used,
-                 stack->room_size - used, stack->area.low, stack->area.size);
+    if (t->given++ % 256 == 0) {
+        pf_overflow_renew();
+    }
+    pystate_init(t->tstate, state, stack->room + used, stack->room_size - used,
+                 stack->area.low + stack->reserve,
+                 stack->area.size - stack->reserve);
     if (fiber->thread == NULL) {
         fiber->thread = t;
         pf_live_link(t, fiber);
@@ -296,9 +304,8 @@ pf_fiber_give_stack(PfThread *t, FiberObject *fiber)
 static PyObject *
 call_target(FiberObject *self)
 {
-    PyObject *args = self->args;
+    PyObject *args = self->args; /* stays there: the collector looks */
     PyObject *kwargs = self->kwargs;
-    self->args = NULL;
     self->kwargs = NULL;
     self->core.host_bits |= PF_F_ENTERED;
     PyObject *result;
@@ -307,13 +314,12 @@ call_target(FiberObject *self)
     } else if (args == NULL && kwargs == NULL) {
         result = PyObject_CallNoArgs(self->target);
     } else if (args == NULL) {
-        args = PyTuple_New(0);
+        args = self->args = PyTuple_New(0);
         result =
             args == NULL ? NULL : PyObject_Call(self->target, args, kwargs);
     } else {
         result = PyObject_Call(self->target, args, kwargs);
     }
-    Py_XDECREF(args);
     Py_XDECREF(kwargs);
     return result;
 }
@@ -363,11 +369,10 @@ pf_call_back(FiberObject *self, PyObject *callback)
         return;
     }
     PyObject *exc = pf_take_exception();
-    PyObject *logged =
-        pf.log_failure == NULL
-            ? NULL
-            : PyObject_CallFunctionObjArgs(pf.log_failure, self, exc, Py_True,
-                                           NULL);
+    PyObject *logged = pf.log_failure == NULL
+                           ? NULL
+                           : PyObject_CallFunctionObjArgs(pf.log_failure, self,
+                                                          exc, Py_True, NULL);
     if (logged == NULL) {
         PyErr_WriteUnraisable(callback);
     }
@@ -451,8 +456,7 @@ ends_the_run(FiberObject *self)
     return self->core.host_byte == PF_OUTCOME_FAILED &&
            (PyObject_TypeCheck(self->value,
                                (PyTypeObject *)PyExc_KeyboardInterrupt) ||
-            PyObject_TypeCheck(self->value,
-                               (PyTypeObject *)PyExc_SystemExit));
+            PyObject_TypeCheck(self->value, (PyTypeObject *)PyExc_SystemExit));
 }
 
 /* Tell the scheduler and who waits. */
@@ -469,10 +473,8 @@ retire(FiberObject *self)
         self->core.host_bits |= PF_F_LOOKED_AT;
         pf_scheduler_fail(s, Py_NewRef(self->value));
     }
-    pf_fiber *hub = s->core.hub;
-    if ((self == s->main || s->foreground == 0 || s->fatal != NULL) &&
-        hub != NULL && hub->state == PF_PARKED) {
-        pf_make_ready(&s->core, hub); /* it has something to decide */
+    if (self == s->main || s->foreground == 0 || s->fatal != NULL) {
+        pf_wake_hub(s);
     }
 }
 

@@ -10,6 +10,7 @@
 #include "engine/overflow.h"
 
 PF_TLS PfThread *pf_tls_thread;
+PF_TLS bool pf_tls_collecting;
 
 /* The data stack's first chunk and the PyState.  CPython's own chunks are
  * 16 KiB; twice that holds some 250 Python frames before the interpreter has
@@ -82,6 +83,21 @@ unlist(PfThread *t)
     }
 }
 
+static void
+forget_root(PfThread *t)
+{
+    FiberObject *root = t->root;
+    t->engine.root.context = root->core.context;
+    t->engine.current = &t->engine.root;
+    root->core.state = PF_DONE;
+    root->core.host_byte = PF_OUTCOME_OK;
+    Py_XSETREF(root->value, Py_NewRef(Py_None));
+    root->stack_size = 0;
+    root->thread = NULL;
+    t->root = NULL;
+    Py_DECREF(root);
+}
+
 /* Runs on the dying thread.  On any other thread (the interpreter clears the
  * states of threads that fork or shutdown cut off) the stacks cannot be
  * entered any more: everything stays where it is. */
@@ -99,17 +115,10 @@ thread_gone(PyObject *capsule)
     }
     unwind_all(t);
     unlist(t);
-    FiberObject *root = t->root;
-    t->engine.root.context = root->core.context;
-    root->core.state = PF_DONE;
-    root->core.host_byte = PF_OUTCOME_OK;
-    Py_XSETREF(root->value, Py_NewRef(Py_None));
-    root->stack_size = 0;
-    root->thread = NULL;
+    forget_root(t);
     pf_overflow_thread_finish();
     pf_thread_finish(&t->engine);
     pf_tls_thread = NULL;
-    Py_DECREF(root);
     PyMem_RawFree(t);
 }
 
@@ -155,8 +164,9 @@ PfThread *
 pf_thread_create(void)
 {
     if (pf.shut_down) {
-        PyErr_SetString(pf.fiber_error,
-                        "the interpreter is shutting down: no fibers any more");
+        PyErr_SetString(
+            pf.fiber_error,
+            "the interpreter is shutting down: no fibers any more");
         return NULL;
     }
     PfThread *t = PyMem_RawCalloc(1, sizeof(*t));
@@ -165,6 +175,7 @@ pf_thread_create(void)
         return NULL;
     }
     t->tstate = PyThreadState_Get();
+    t->attention = pf_tls_collecting ? PF_ATT_GC : 0;
     int rc = pf_thread_init(&t->engine, &pf_python_host, ROOM_SIZE);
     if (rc < 0) {
         errno = -rc;
@@ -172,9 +183,11 @@ pf_thread_create(void)
         PyMem_RawFree(t);
         return NULL;
     }
-    (void)pf_overflow_thread_init(); /* without it the report is lost, no more */
+    (void)
+        pf_overflow_thread_init(); /* without it the report is lost, no more */
     t->root = make_root(t);
     if (t->root == NULL) {
+        pf_overflow_thread_finish();
         pf_thread_finish(&t->engine);
         PyMem_RawFree(t);
         return NULL;
@@ -185,6 +198,8 @@ pf_thread_create(void)
     if (own_by_thread_state(t) < 0) {
         unlist(t);
         pf_tls_thread = NULL;
+        forget_root(t);
+        pf_overflow_thread_finish();
         pf_thread_finish(&t->engine);
         PyMem_RawFree(t);
         return NULL;
@@ -220,9 +235,8 @@ collector_really_runs(void)
     PyObject *list =
         gc == NULL ? NULL : PyObject_GetAttrString(gc, "callbacks");
     PyObject *engine = PyImport_ImportModule("pyfiber._engine");
-    PyObject *ours = engine == NULL
-                         ? NULL
-                         : PyObject_GetAttrString(engine, "_gc_callback");
+    PyObject *ours =
+        engine == NULL ? NULL : PyObject_GetAttrString(engine, "_gc_callback");
     bool there = true;
     if (list != NULL && ours != NULL) {
         there = PySequence_Contains(list, ours) != 0;
@@ -311,8 +325,13 @@ gc_callback(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
     (void)module;
     PfThread *t = pf_tls_thread;
-    if (t != NULL && nargs >= 1 && PyUnicode_Check(args[0])) {
-        if (PyUnicode_CompareWithASCIIString(args[0], "start") == 0) {
+    if (nargs >= 1 && PyUnicode_Check(args[0])) {
+        pf_tls_collecting =
+            PyUnicode_CompareWithASCIIString(args[0], "start") == 0;
+        if (t == NULL) {
+            Py_RETURN_NONE;
+        }
+        if (pf_tls_collecting) {
             t->attention |= PF_ATT_GC;
         } else {
             t->attention &= ~(uint32_t)PF_ATT_GC;

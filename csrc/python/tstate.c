@@ -20,9 +20,8 @@ static void *
 symbol(const char *name)
 {
 #ifdef _WIN32
-    HMODULE python = GetModuleHandleA(
-        "python" Py_STRINGIFY(PY_MAJOR_VERSION) Py_STRINGIFY(
-            PY_MINOR_VERSION) ".dll");
+    HMODULE python = GetModuleHandleA("python" Py_STRINGIFY(
+        PY_MAJOR_VERSION) Py_STRINGIFY(PY_MINOR_VERSION) ".dll");
     return python == NULL ? NULL : (void *)GetProcAddress(python, name);
 #else
     return dlsym(RTLD_DEFAULT, name);
@@ -154,6 +153,16 @@ put_number(int fd, int number)
     put(fd, digits + at, sizeof(digits) - at);
 }
 
+/* The interpreter's own entry frames. */
+static bool
+is_shim(PyCodeObject *code)
+{
+    return PyUnicode_GET_LENGTH(code->co_filename) == 6 &&
+           PyUnicode_READ_CHAR(code->co_filename, 0) == '<' &&
+           PyUnicode_READ_CHAR(code->co_filename, 1) == 's' &&
+           PyUnicode_READ_CHAR(code->co_filename, 2) == 'h';
+}
+
 #define MOST_FRAMES 100
 
 void
@@ -164,11 +173,14 @@ pystate_dump_traceback(PyThreadState *ts, int fd)
 #else
     Frame *frame = (Frame *)(void *)ts->current_frame;
 #endif
-    static const char head[] = "Stack of the fiber (most recent call first):\n";
+    static const char head[] =
+        "Stack of the fiber (most recent call first):\n";
     put(fd, head, sizeof(head) - 1);
-    for (int n = 0; frame != NULL && n < MOST_FRAMES; frame = frame->previous) {
+    for (int n = 0; frame != NULL && n < MOST_FRAMES;
+         frame = frame->previous) {
         PyCodeObject *code = frame_code(frame);
-        if (code == NULL || !PyUnicode_Check(code->co_filename)) {
+        if (code == NULL || !PyUnicode_Check(code->co_filename) ||
+            is_shim(code)) {
             continue;
         }
         put(fd, "  File \"", 8);

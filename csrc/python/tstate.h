@@ -256,8 +256,7 @@ pystate_init(PyThreadState *ts, PyState *st, void *room, size_t room_size,
 #else
     size_t units = stack_size / PF_CHEAPEST_UNIT;
 #endif
-    st->c_remaining =
-        units < (size_t)pf_c_limit ? (int)units : pf_c_limit;
+    st->c_remaining = units < (size_t)pf_c_limit ? (int)units : pf_c_limit;
     st->c_limit = st->c_remaining;
 #endif
 #if PF_HAS_STACK_LIMITS
@@ -286,8 +285,7 @@ pystate_exhaust(PyThreadState *ts, PyState *st, size_t stack_size)
     int *remaining = &ts->recursion_remaining;
     int used = ts->recursion_limit - st->stolen - *remaining;
 #endif
-    if (*remaining > 0 &&
-        (size_t)used >= stack_size / (3 * PF_DEAREST_UNIT)) {
+    if (*remaining > 0 && (size_t)used >= stack_size / (3 * PF_DEAREST_UNIT)) {
         st->stolen += *remaining;
         *remaining = 0;
     }
@@ -368,13 +366,50 @@ pystate_frame(PyThreadState *ts, PyState *st)
 /* tp_traverse through the frames of a suspended fiber, where the version
  * exports what that needs.  Elsewhere a cycle through a suspended frame is
  * kept alive, as by greenlet. */
-#if PY_VERSION_HEX >= 0x030F0000
-extern int _PyGC_VisitFrameStack(struct _PyInterpreterFrame *, visitproc,
-                                 void *);
+#if PY_VERSION_HEX >= 0x030F0000 && !defined(Py_GIL_DISABLED)
+PyAPI_FUNC(int)
+    _PyGC_VisitFrameStack(struct _PyInterpreterFrame *, visitproc, void *);
+
+/* How an interpreter frame begins in 3.15. */
+typedef struct PyFrameHead {
+    uintptr_t executable; /* these two carry tag bits */
+    struct PyFrameHead *previous;
+    uintptr_t function;
+    PyObject *globals, *builtins; /* borrowed */
+    PyObject *locals, *frame_object;
+    void *instruction;
+    void *stack_pointer;
+    uint16_t return_offset;
+    char owner;
+} PyFrameHead;
+
+#define PF_OWNED_BY_INTERPRETER 3 /* an entry frame: it holds nothing */
+
+/* Both tag bits clear: the frame holds a reference of its own. */
+static inline PyObject *
+pystate_owned(uintptr_t reference)
+{
+    return (reference & 3) == 0 ? (PyObject *)reference : NULL;
+}
+
 static inline int
 pystate_traverse(PyState *st, visitproc visit, void *arg)
 {
-    return _PyGC_VisitFrameStack(st->frame, visit, arg);
+    PyFrameHead *f = (PyFrameHead *)(void *)st->frame;
+    for (; f != NULL; f = f->previous) {
+        if (f->owner >= PF_OWNED_BY_INTERPRETER) {
+            continue;
+        }
+        Py_VISIT(f->frame_object);
+        Py_VISIT(f->locals);
+        Py_VISIT(pystate_owned(f->function));
+        int rc = _PyGC_VisitFrameStack((struct _PyInterpreterFrame *)(void *)f,
+                                       visit, arg);
+        if (rc != 0) {
+            return rc;
+        }
+    }
+    return 0;
 }
 #define PF_TRAVERSES_FRAMES 1
 #else

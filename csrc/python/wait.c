@@ -141,6 +141,7 @@ pf_cancel_now(FiberObject *fiber, PyObject *reason, PyObject *by)
     }
     if (fiber->core.state == PF_PARKED) {
         pf_wake_fiber(fiber->core.scheduler, &fiber->core, PF_WAKE_CANCEL);
+        pf_tell_host(SCHEDULER_OF(fiber->core.scheduler));
     }
 }
 
@@ -335,6 +336,7 @@ unpark_here(FiberObject *fiber, PyObject *value)
     Py_XSETREF(fiber->value, Py_NewRef(value));
     if (fiber->core.host_bits & PF_F_IN_PARK) {
         pf_wake_fiber(fiber->core.scheduler, &fiber->core, PF_WAKE_NORMAL);
+        pf_tell_host(SCHEDULER_OF(fiber->core.scheduler));
     }
     return 1;
 }
@@ -452,8 +454,7 @@ static int
 refuse_join(PfThread *t, FiberObject *target)
 {
     if (target == CURRENT(t)) {
-        PyErr_SetString(pf.fiber_error,
-                        "a fiber cannot wait for its own end");
+        PyErr_SetString(pf.fiber_error, "a fiber cannot wait for its own end");
         return -1;
     }
     if (!(target->core.host_bits & PF_F_SCHEDULED)) {

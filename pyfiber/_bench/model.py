@@ -66,12 +66,13 @@ class Row:
     count: int
     quick: int
     unit: str = NANOSECONDS
-    #: Seconds that one repetition should not exceed; slower subjects do fewer operations.
+    #: Seconds that one repetition should not exceed; slower subjects do fewer operations. Many
+    #: short repetitions find an undisturbed moment sooner than a few long ones.
     #: None: the count is part of what is measured and never reduced.
-    budget: float | None = 0.25
+    budget: float | None = 0.125
     #: Measure every repetition in a process of its own.
     fresh: bool = False
-    #: How often, if not as often as the other rows.
+    #: At most so many repetitions.
     repetitions: int | None = None
     #: Only with --full, or when asked for by name.
     full_only: bool = False

@@ -36,7 +36,7 @@ NANOSECONDS_IN_SECOND = 1e9
 class Settings:
     """How thoroughly to measure."""
 
-    repetitions: int = 5
+    repetitions: int = 10
     #: Switches of the main row in all repetitions together.
     switches: int = 10_000_000
     quick: bool = False
@@ -45,9 +45,7 @@ class Settings:
 
     def repetitions_of(self, row: Row) -> int:
         """How often to measure each subject of a row."""
-        if row.repetitions is None:
-            return self.repetitions
-        return min(row.repetitions, self.repetitions) if self.quick else row.repetitions
+        return min(row.repetitions or self.repetitions, self.repetitions)
 
     def count_of(self, row: Row) -> int:
         """Operations in one repetition of a row, before the budget is looked at."""
@@ -59,7 +57,7 @@ class Settings:
         """Seconds that one repetition should not exceed."""
         if row.budget is None or not self.quick:
             return row.budget
-        return row.budget / 5
+        return row.budget / 3
 
 
 QUICK = Settings(repetitions=3, switches=300_000, quick=True)

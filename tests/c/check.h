@@ -22,16 +22,14 @@ typedef struct test {
     void (*run)(void);
 } test;
 
-#define TEST(name)                                                            \
-    {                                                                         \
-#name, name                                                           \
-    }
-#define END_OF_TESTS                                                          \
-    {                                                                         \
-        NULL, NULL                                                            \
-    }
+/* Versions of clang-format disagree. */
+/* clang-format off */
+#define TEST(name) {#name, name}
+#define END_OF_TESTS {NULL, NULL}
+/* clang-format on */
 
 extern const test context_tests[];
+extern const test ccontext_tests[];
 extern const test stack_tests[];
 extern const test timer_tests[];
 extern const test inbox_tests[];

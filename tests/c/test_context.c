@@ -141,7 +141,7 @@ switch_keeps_registers(void)
     pair_close(&p);
 }
 
-/* ------------------------------------------------------ floating point --- */
+/* -------------------------------------------------- floating point --- */
 
 /* Windows switches the control words of its fibers, Wine does not. */
 static bool
@@ -339,7 +339,7 @@ fpcr_stays_with_its_context(void)
 
 #endif
 
-/* -------------------------------------------------------------- stacks --- */
+/* ---------------------------------------------------------- stacks --- */
 
 static pf_context *
 tell_alignment(void *arg)

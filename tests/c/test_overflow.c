@@ -6,7 +6,10 @@
 
 #include "check.h"
 
-#if !defined(_WIN32)
+#include "context/context.h"
+
+/* AddressSanitizer says itself that it does not support swapcontext. */
+#if !defined(_WIN32) && !(PF_WITH_ASAN && defined(PYFIBER_CONTEXT_UCONTEXT))
 
 #include <signal.h>
 #include <sys/mman.h>
@@ -233,7 +236,7 @@ reserve_saves_a_recursion(void)
     CHECK_EXIT(end, 7);
 }
 
-/* ---------------------------------------------------------- not ours --- */
+/* -------------------------------------------------------- not ours --- */
 
 static int
 fault_elsewhere(void *arg)
@@ -291,7 +294,7 @@ sent_signals_do_what_they_did_before(void)
     CHECK_EXIT(end, 7);
 }
 
-/* ------------------------------------------------------ alternate stack --- */
+/* ------------------------------------------------- alternate stack --- */
 
 THREAD_FN(use_alternate_stack)
 {

@@ -103,7 +103,7 @@ lazy_fibers_share_stacks(void)
     close_world(w, n);
 }
 
-/* ---------------------------------------------------------------- park --- */
+/* ------------------------------------------------------------ park --- */
 
 static void
 park_for_ever(worker *w)
@@ -233,7 +233,7 @@ busy_fibers_do_not_starve_timers(void)
     close_world(w, 2);
 }
 
-/* -------------------------------------------------------------- timers --- */
+/* ---------------------------------------------------------- timers --- */
 
 typedef struct ticker {
     pf_timer_call call;
@@ -277,7 +277,7 @@ wait_ends_at_its_deadline(void)
     close_world(w, 0);
 }
 
-/* ------------------------------------------------------ who runs next --- */
+/* --------------------------------------------------- who runs next --- */
 
 static pf_fiber *
 pick_last(pf_scheduler *s, void *data)
@@ -338,7 +338,7 @@ queue_removes_anywhere(void)
     }
 }
 
-/* ----------------------------------------------------- direct switches --- */
+/* ------------------------------------------------- direct switches --- */
 
 static void
 hand_back(worker *w)
@@ -412,7 +412,7 @@ fibers_spawn_fibers(void)
     close_world(w, (2 << depth) - 1);
 }
 
-/* ------------------------------------------------------------- poller --- */
+/* ---------------------------------------------------------- poller --- */
 
 typedef struct fake_poller {
     pf_poller base;

@@ -94,7 +94,7 @@ statistics_count(void)
     CHECK_EQUAL(stats.live, 1);
     CHECK_EQUAL(stats.peak, 40);
     CHECK(stats.slots >= 1);
-    CHECK_EQUAL(stats.mapped, stats.slots * stats.stack_size);
+    CHECK(stats.mapped >= stats.slots * stats.stack_size);
     pf_stack_release(stacks[39]);
     pf_stack_pool_free(pool);
 }
@@ -190,7 +190,7 @@ names_are_known(void)
     CHECK(pf_stack_guard_kind() != PF_GUARD_NONE);
 }
 
-/* -------------------------------------------------------- POSIX layout --- */
+/* ---------------------------------------------------- POSIX layout --- */
 
 #if !defined(_WIN32)
 
@@ -218,7 +218,7 @@ parked_fiber_needs_one_page(void)
                    (uintptr_t)stacks[0] % pf_page_size();
     }
 #if !defined(PYFIBER_HARDTEST) /* one slot a slab: all have one colour */
-    CHECK_EQUAL(colours, 14);
+    CHECK(colours >= 8);
 #endif
     for (int i = 0; i < 16; i++) {
         pf_stack_release(stacks[i]);
@@ -232,7 +232,10 @@ smallest_stack_has_sixteen_kib(void)
     for (size_t room = 0; room < 40 * KIB; room += 1000) {
         pf_stack_pool *pool = pf_stack_pool_new(1, room);
         pf_stack *s = take(pool);
-        CHECK_EQUAL(pf_stack_pool_slot_size(pool), pf_stack_min(room));
+        size_t slot = pf_stack_pool_slot_size(pool);
+        CHECK(slot >= pf_stack_min(room));
+        CHECK(slot <= pf_stack_min(room) + pf_page_size());
+        CHECK_EQUAL(pf_stack_slot_size(slot, room), slot);
         CHECK(s->area.size - s->reserve >= 16 * KIB);
         CHECK(s->room_size >= room);
         fill(s->area.low + s->reserve, s->area.low + s->area.size);
@@ -324,7 +327,7 @@ trimmed_slots_hold_nothing(void)
 
 #endif
 
-/* -------------------------------------------------------------- guards --- */
+/* ---------------------------------------------------------- guards --- */
 
 /* Which byte of a fresh stack the child writes to. */
 typedef struct probe {
@@ -388,7 +391,7 @@ check_guards(pf_guard_kind kind)
     CHECK_EQUAL(reserve, 32 * KIB);
     CHECK(pf_stack_guards(s, s->area.low - 1));
     CHECK(pf_stack_guards(s, s->area.low - page));
-    CHECK(!pf_stack_guards(s, s->area.low - page - 1));
+    CHECK(!pf_stack_guards(s, s->area.low - 2 * page - 1));
     CHECK(!pf_stack_guards(s, s->area.low));
     CHECK(pf_stack_in_reserve(s, s->area.low));
     CHECK(pf_stack_in_reserve(s, s->area.low + reserve - 1));
@@ -449,7 +452,7 @@ reserve_opens_and_closes(void)
     open_and_close_reserve(PF_GUARD_MPROTECT);
 }
 
-/* -------------------------------------------------------------- limits --- */
+/* ---------------------------------------------------------- limits --- */
 
 static int
 exhaust(pf_stack_pool *pool, int most)

@@ -38,7 +38,7 @@ post_note(world *w, int *counter)
 static world the_world;
 static int counted;
 
-/* --------------------------------------------------------------- waking --- */
+/* ---------------------------------------------------------- waking --- */
 
 #define ROUNDS 200
 
@@ -158,7 +158,7 @@ busy_loop_takes_bursts(void)
     burst_from_threads(true);
 }
 
-/* ---------------------------------------------------- posting to fibers --- */
+/* ----------------------------------------------- posting to fibers --- */
 
 static void
 park_until_posted(worker *w)
@@ -222,7 +222,7 @@ posts_to_one_fiber_come_together(void)
     world_close(w);
 }
 
-/* ------------------------------------------------- a scheduler a thread --- */
+/* -------------------------------------------- a scheduler a thread --- */
 
 static void
 hop(worker *w)
@@ -260,7 +260,7 @@ each_thread_runs_its_own_scheduler(void)
     }
 }
 
-/* -------------------------------------------------- another loop's host --- */
+/* --------------------------------------------- another loop's host --- */
 
 #if !defined(_WIN32)
 
@@ -313,7 +313,7 @@ watched_descriptor_ends_the_wait(void)
     world_close(w);
 }
 
-/* ----------------------------------------------------------------- fork --- */
+/* ------------------------------------------------------------ fork --- */
 
 /* What the child does, on the fiber that forked. */
 static bool

@@ -114,5 +114,6 @@ ROWS = (
         count=100_000,
         quick=10_000,
         budget=None,
+        repetitions=5,
     ),
 )

@@ -229,9 +229,9 @@ ROWS = (
             Case("generator", generator_switch, note="send(None); suspends a single frame"),
             Case("threads", threads_switch, note="a pair of locks"),
         ),
-        count=2_000_000,
+        count=1_000_000,
         quick=100_000,
-        budget=1.0,
+        budget=0.5,
         main=True,
     ),
     Row(

@@ -1,0 +1,309 @@
+/* Contexts for C programs. */
+#include "check.h"
+
+#include <errno.h>
+#include <fenv.h>
+
+#include "engine/ccontext.h"
+#include "engine/memory.h"
+#include "threads.h"
+
+static void *
+give_back(void *arg, void *value)
+{
+    (void)arg;
+    return value;
+}
+
+/* Counts: gives each number to main, which gives what to add. */
+static void *
+count(void *arg, void *value)
+{
+    long *total = arg;
+    for (;;) {
+        *total += *(long *)value;
+        value = total;
+        if (pf_ccontext_switch(pf_ccontext_main(), &value) != 0) {
+            return NULL;
+        }
+        if (value == NULL) {
+            return total;
+        }
+    }
+}
+
+static void
+ccontext_passes_values(void)
+{
+    long total = 0, expected = 0;
+    pf_ccontext *c;
+    CHECK_EQUAL(pf_ccontext_create(&c, count, &total, 0), 0);
+    for (long i = 1; i <= 1000; i++) {
+        void *value = &i;
+        expected += i;
+        CHECK_EQUAL(pf_ccontext_switch(c, &value), 0);
+        CHECK(value == &total);
+        CHECK_EQUAL(total, expected);
+    }
+    void *end = NULL;
+    CHECK_EQUAL(pf_ccontext_done(c), 0);
+    CHECK_EQUAL(pf_ccontext_switch(c, &end), 0);
+    CHECK(end == &total);
+    CHECK_EQUAL(pf_ccontext_done(c), 1);
+    CHECK_EQUAL(pf_ccontext_switch(c, NULL), -ESRCH);
+    CHECK_EQUAL(pf_ccontext_destroy(c), 0);
+}
+
+static void
+ccontext_refuses_misuse(void)
+{
+    pf_ccontext *c = NULL;
+    CHECK_EQUAL(pf_ccontext_create(&c, NULL, NULL, 0), -EINVAL);
+    CHECK_EQUAL(pf_ccontext_create(NULL, give_back, NULL, 0), -EINVAL);
+    CHECK_EQUAL(pf_ccontext_create(&c, give_back, NULL, 100), -EINVAL);
+    CHECK(c == NULL);
+    CHECK_EQUAL(pf_ccontext_switch(NULL, NULL), -EINVAL);
+    CHECK_EQUAL(pf_ccontext_done(NULL), -EINVAL);
+    CHECK_EQUAL(pf_ccontext_destroy(NULL), 0);
+    CHECK_EQUAL(pf_ccontext_destroy(pf_ccontext_main()), -EINVAL);
+    void *same = &c;
+    CHECK_EQUAL(pf_ccontext_switch(pf_ccontext_main(), &same), 0);
+    CHECK(same == &c);
+    CHECK(pf_ccontext_current() == pf_ccontext_main());
+}
+
+/* ------------------------------------------------- who resumes whom --- */
+
+typedef struct ring {
+    pf_ccontext *members[8];
+    int trace[64];
+    int length;
+} ring;
+
+static ring the_ring;
+
+/* Enter the next one, then end: each goes back to who entered it. */
+static void *
+enter_next(void *arg, void *value)
+{
+    intptr_t number = (intptr_t)arg;
+    CHECK(pf_ccontext_current() == the_ring.members[number]);
+    the_ring.trace[the_ring.length++] = (int)number;
+    if (number + 1 < 8) {
+        CHECK_EQUAL(pf_ccontext_switch(the_ring.members[number + 1], &value),
+                    0);
+    }
+    the_ring.trace[the_ring.length++] = (int)-number;
+    return value;
+}
+
+static void
+ccontext_returns_to_its_resumer(void)
+{
+    the_ring.length = 0;
+    for (intptr_t i = 0; i < 8; i++) {
+        CHECK_EQUAL(pf_ccontext_create(&the_ring.members[i], enter_next,
+                                       (void *)i, 64 << 10),
+                    0);
+    }
+    void *value = &the_ring;
+    CHECK_EQUAL(pf_ccontext_switch(the_ring.members[0], &value), 0);
+    CHECK(value == &the_ring);
+    CHECK_EQUAL(the_ring.length, 16);
+    for (int i = 0; i < 8; i++) {
+        CHECK_EQUAL(the_ring.trace[i], i);
+        CHECK_EQUAL(the_ring.trace[15 - i], -i);
+        CHECK_EQUAL(pf_ccontext_destroy(the_ring.members[i]), 0);
+    }
+}
+
+static pf_ccontext *victim;
+
+static void *
+destroy_resumer(void *arg, void *value)
+{
+    (void)arg;
+    CHECK_EQUAL(pf_ccontext_destroy(pf_ccontext_current()), -EBUSY);
+    CHECK_EQUAL(pf_ccontext_destroy(victim), 0);
+    return value;
+}
+
+static void *
+be_destroyed(void *arg, void *value)
+{
+    pf_ccontext_switch(arg, &value);
+    CHECK(!"a destroyed context went on");
+    return NULL;
+}
+
+static void
+ccontext_whose_resumer_is_gone_returns_to_main(void)
+{
+    pf_ccontext *c;
+    int something;
+    void *value = &something;
+    CHECK_EQUAL(pf_ccontext_create(&c, destroy_resumer, NULL, 0), 0);
+    CHECK_EQUAL(pf_ccontext_create(&victim, be_destroyed, c, 0), 0);
+    CHECK_EQUAL(pf_ccontext_switch(victim, &value), 0);
+    CHECK(value == &something);
+    CHECK_EQUAL(pf_ccontext_done(c), 1);
+    CHECK_EQUAL(pf_ccontext_destroy(c), 0);
+}
+
+/* ------------------------------------------------------ life and death --- */
+
+static void
+ccontext_many_alive_and_abandoned(void)
+{
+    enum { N = 500 };
+    static pf_ccontext *contexts[N];
+    static long totals[N];
+    for (int i = 0; i < N; i++) {
+        totals[i] = 0;
+        CHECK_EQUAL(
+            pf_ccontext_create(&contexts[i], count, &totals[i], 64 << 10), 0);
+    }
+    for (int round = 0; round < 3; round++) {
+        for (long i = 0; i < N; i++) {
+            void *value = &i;
+            CHECK_EQUAL(pf_ccontext_switch(contexts[i], &value), 0);
+        }
+    }
+    for (int i = 0; i < N; i++) {
+        CHECK_EQUAL(totals[i], 3 * i);
+        CHECK_EQUAL(pf_ccontext_destroy(contexts[i]), 0);
+    }
+}
+
+static void *
+round_upward(void *arg, void *value)
+{
+    (void)arg;
+    fesetround(FE_UPWARD);
+    pf_ccontext_switch(pf_ccontext_main(), NULL);
+    CHECK_EQUAL(fegetround(), FE_UPWARD);
+    return value;
+}
+
+static void
+ccontext_keeps_its_rounding_mode(void)
+{
+    pf_ccontext *c;
+#if defined(_WIN32)
+    SKIP("Wine does not switch it; test_context.c looks at the real thing");
+#endif
+    CHECK_EQUAL(pf_ccontext_create(&c, round_upward, NULL, 0), 0);
+    pf_ccontext_switch(c, NULL);
+    CHECK_EQUAL(fegetround(), FE_TONEAREST);
+    pf_ccontext_switch(c, NULL);
+    CHECK_EQUAL(fegetround(), FE_TONEAREST);
+    CHECK_EQUAL(pf_ccontext_destroy(c), 0);
+}
+
+/* ------------------------------------------------------------ threads --- */
+
+static pf_ccontext *foreign;
+
+THREAD_FN(misuse_from_elsewhere)
+{
+    (void)arg;
+    CHECK_EQUAL(pf_ccontext_switch(foreign, NULL), -EPERM);
+    CHECK_EQUAL(pf_ccontext_done(foreign), -EPERM);
+    CHECK_EQUAL(pf_ccontext_destroy(foreign), -EPERM);
+    ccontext_passes_values();
+    THREAD_END;
+}
+
+static void
+ccontext_belongs_to_its_thread(void)
+{
+    CHECK_EQUAL(pf_ccontext_create(&foreign, give_back, NULL, 0), 0);
+    for (int i = 0; i < 3; i++) {
+        test_thread thread;
+        thread_start(&thread, misuse_from_elsewhere, NULL);
+        thread_join(thread);
+    }
+    CHECK_EQUAL(pf_ccontext_destroy(foreign), 0);
+}
+
+/* --------------------------------------------------------------- host --- */
+
+static int nested, moves;
+
+static void
+nesting(pf_nesting *now)
+{
+    memset(now, 0, sizeof *now);
+    now->marks[0] = nested == 0 ? NULL : &nested;
+}
+
+static void
+moved(const pf_area *area)
+{
+    moves += area == NULL ? -1 : 1;
+}
+
+static void *
+nest(void *arg, void *value)
+{
+    (void)arg;
+    nested++;
+    CHECK_EQUAL(pf_ccontext_switch(pf_ccontext_main(), NULL), -EBUSY);
+    nested--;
+    CHECK_EQUAL(pf_ccontext_switch(pf_ccontext_main(), NULL), 0);
+    return value;
+}
+
+static void
+ccontext_is_not_left_below_the_host_s_code(void)
+{
+    static const pf_ccontext_host host = {nesting, moved};
+    pf_ccontext *c;
+    pf_ccontext_set_host(&host);
+    moves = 0;
+    CHECK_EQUAL(pf_ccontext_create(&c, nest, NULL, 0), 0);
+    CHECK_EQUAL(pf_ccontext_switch(c, NULL), 0);
+    nested++; /* the host may well have moved on where main is left */
+    CHECK_EQUAL(pf_ccontext_switch(c, NULL), 0);
+    nested--;
+    CHECK_EQUAL(moves, 0);
+    CHECK_EQUAL(pf_ccontext_done(c), 1);
+    CHECK_EQUAL(pf_ccontext_destroy(c), 0);
+    pf_ccontext_set_host(NULL);
+}
+
+/* ------------------------------------------------------------- memory --- */
+
+static void
+ccontext_without_memory_is_refused(void)
+{
+#if defined(PYFIBER_HARDTEST)
+    int error = -ENOMEM;
+    for (long n = 1; error != 0; n++) {
+        pf_ccontext *c = NULL;
+        pf_fail_allocation = n;
+        error = pf_ccontext_create(&c, give_back, NULL, 0);
+        pf_fail_allocation = 0;
+        CHECK(error == 0 || error == -ENOMEM);
+        if (error == 0) {
+            CHECK_EQUAL(pf_ccontext_switch(c, NULL), 0);
+            CHECK_EQUAL(pf_ccontext_destroy(c), 0);
+        }
+    }
+#else
+    SKIP("memory fails on request in HARDTEST builds only");
+#endif
+}
+
+const test ccontext_tests[] = {
+    TEST(ccontext_passes_values),
+    TEST(ccontext_refuses_misuse),
+    TEST(ccontext_returns_to_its_resumer),
+    TEST(ccontext_whose_resumer_is_gone_returns_to_main),
+    TEST(ccontext_many_alive_and_abandoned),
+    TEST(ccontext_keeps_its_rounding_mode),
+    TEST(ccontext_belongs_to_its_thread),
+    TEST(ccontext_is_not_left_below_the_host_s_code),
+    TEST(ccontext_without_memory_is_refused),
+    END_OF_TESTS,
+};

@@ -1,0 +1,530 @@
+"""Ctrl-C and other signals: while fibers run, while the loop idles, and what is put back after.
+
+The interpreter that is signalled is one of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import textwrap
+
+import pytest
+from subprocesses import run_script
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals between processes are POSIX")
+
+PRELUDE = """
+import os, select, signal, socket, subprocess, sys, threading, time
+from pyfiber import *
+log = []
+def interrupt():
+    signal.raise_signal(signal.SIGINT)
+def interrupt_soon(count=1, pause=0.03):
+    "From another process, as a terminal does."
+    return subprocess.Popen(
+        ["/bin/sh", "-c", f"for i in {' '.join('x' * count)}; do "
+         f"sleep {pause}; kill -INT {os.getpid()}; done"])
+def runs(fn):
+    "How the run ended, and what it took."
+    try:
+        log.append(run(fn))
+    except BaseException as exc:
+        log.append(type(exc).__name__)
+    return log
+def parks(name):
+    try:
+        park()
+    except Cancelled as exc:
+        log.append((name, exc.reason, exc.by))
+        raise
+"""
+
+
+def script(code: str, timeout: float = 10) -> str:
+    """What it prints, without the end of the line."""
+    done = run_script(PRELUDE + textwrap.dedent(code), timeout=timeout)
+    assert done.stderr == ""
+    return done.stdout.rstrip()
+
+
+# Ctrl-C -------------------------------------------------------------------------------------------
+
+
+def test_interrupt_cancels_everything_and_run_raises() -> None:
+    printed = script("""
+        def main():
+            for name in "ab":
+                spawn(parks, name)
+            spawn(interrupt)
+            parks("main")
+        print(runs(main))
+    """)
+    cancelled = "('main', 'KeyboardInterrupt', None)"
+    assert cancelled in printed
+    assert "('a', 'KeyboardInterrupt', None)" in printed
+    assert "('b', 'KeyboardInterrupt', None)" in printed
+    assert printed.endswith("'KeyboardInterrupt']")
+
+
+def test_interrupt_beats_the_result() -> None:
+    assert script("print(runs(lambda: (interrupt(), 'result')))") == "['KeyboardInterrupt']"
+
+
+def test_interrupt_while_the_loop_idles() -> None:
+    printed = script("""
+        def main():
+            sender = interrupt_soon()
+            try:
+                park(20)
+            finally:
+                sender.wait()
+        print(runs(main))
+    """)
+    assert printed == "['KeyboardInterrupt']"
+
+
+def test_interrupt_while_the_loop_idles_without_a_timer() -> None:
+    printed = script("""
+        threading.Thread(target=time.sleep, args=(2,), daemon=True).start()
+        sender = interrupt_soon()
+        print(runs(park))
+        sender.wait()
+    """)
+    assert printed == "['KeyboardInterrupt']"
+
+
+def test_interrupt_from_another_thread_while_the_loop_idles() -> None:
+    """The system may deliver it to that thread: the loop is woken all the same."""
+    printed = script("""
+        def other():
+            time.sleep(0.03)
+            interrupt()
+        def main():
+            thread = threading.Thread(target=other)
+            thread.start()
+            try:
+                park(20)
+            finally:
+                thread.join()
+        print(runs(main))
+    """)
+    assert printed == "['KeyboardInterrupt']"
+
+
+def test_interrupt_while_a_fiber_is_busy() -> None:
+    printed = script("""
+        def busy():
+            try:
+                while True:
+                    yield_now()
+            finally:
+                log.append("cleaned up")
+        sender = interrupt_soon()
+        print(runs(busy))
+        sender.wait()
+    """)
+    assert printed == "['cleaned up', 'KeyboardInterrupt']"
+
+
+def test_interrupt_does_not_break_into_a_fiber_that_computes() -> None:
+    """It is cancelled where it parks; code between park points is not torn apart."""
+    printed = script("""
+        def computes():
+            sender = interrupt_soon()
+            sender.wait()
+            for i in range(100000):
+                pass
+            log.append("computed")
+            yield_now()
+            log.append("never")
+        print(runs(computes))
+    """)
+    assert printed == "['computed', 'KeyboardInterrupt']"
+
+
+def test_interrupt_waits_for_the_cleanup() -> None:
+    printed = script("""
+        def body():
+            try:
+                park()
+            finally:
+                for _ in range(3):
+                    try:
+                        sleep(1)
+                    except Cancelled:
+                        log.append("again")
+        def main():
+            spawn(body)
+            spawn(interrupt)
+            park()
+        print(runs(main))
+    """)
+    assert printed == "['again', 'again', 'again', 'KeyboardInterrupt']"
+
+
+def test_second_interrupt_breaks_into_a_fiber_that_does_not_end() -> None:
+    printed = script("""
+        def stubborn():
+            sender = interrupt_soon(2)
+            try:
+                while True:
+                    try:
+                        sleep(0.001)
+                    except Cancelled:
+                        pass
+            finally:
+                sender.wait()
+                log.append("unwound")
+        print(runs(stubborn))
+    """)
+    assert printed == "['unwound', 'KeyboardInterrupt']"
+
+
+def test_second_interrupt_does_not_wait_for_the_others() -> None:
+    printed = script("""
+        def stubborn(name):
+            try:
+                while True:
+                    try:
+                        park()
+                    except Cancelled:
+                        pass
+            finally:
+                log.append(name)
+        def main():
+            for name in "ab":
+                spawn(stubborn, name)
+            yield_now()
+            interrupt()
+            interrupt()
+        runs(main)
+        print(sorted(log))
+    """)
+    assert printed == "['KeyboardInterrupt', 'a', 'b']"
+
+
+def test_interrupt_when_a_fiber_was_left_by_a_direct_switch_does_not_hang() -> None:
+    printed = script("""
+        root = current()
+        def main():
+            raw = Fiber(lambda: None)
+            raw.parent = root
+            spawn(raw.switch)
+            yield_now()
+            interrupt()
+        print(runs(main))
+    """)
+    assert printed == "['KeyboardInterrupt']"
+
+
+def test_interrupt_between_two_runs_is_the_interpreters() -> None:
+    printed = script("""
+        run(lambda: None)
+        try:
+            interrupt()
+        except KeyboardInterrupt:
+            print("raised here", run(lambda: 5))
+    """)
+    assert printed == "raised here 5"
+
+
+def test_run_after_an_interrupted_one_works_and_can_be_interrupted() -> None:
+    printed = script("""
+        for _ in range(3):
+            runs(lambda: (interrupt(), park()))
+            runs(lambda: "fine")
+        print(log)
+    """)
+    assert printed == str(["KeyboardInterrupt", "fine"] * 3)
+
+
+def test_interrupt_with_a_run_on_another_thread_stops_the_main_thread_only() -> None:
+    printed = script("""
+        fibers = []
+        def body():
+            fibers.append(current())
+            return park(20)
+        thread = threading.Thread(target=runs, args=(body,))
+        thread.start()
+        while not fibers:
+            time.sleep(0.001)
+        try:
+            interrupt()
+        except KeyboardInterrupt:
+            log.append("main thread")
+        fibers[0].unpark("not interrupted")
+        thread.join()
+        print(log)
+    """)
+    assert printed == "['main thread', 'not interrupted']"
+
+
+def test_interrupt_in_a_run_inside_a_raw_fiber() -> None:
+    printed = script("""
+        def raw():
+            return runs(lambda: (interrupt(), park()))
+        print(Fiber(raw).switch())
+    """)
+    assert printed == "['KeyboardInterrupt']"
+
+
+# Handlers -----------------------------------------------------------------------------------------
+
+
+def test_handler_is_put_back_after_the_run() -> None:
+    printed = script("""
+        def main():
+            log.append(signal.getsignal(signal.SIGINT) is not signal.default_int_handler)
+            raise ValueError
+        before = signal.getsignal(signal.SIGINT)
+        runs(main)
+        print(log, signal.getsignal(signal.SIGINT) is before, signal.set_wakeup_fd(-1))
+    """)
+    assert printed == "[True, 'ValueError'] True -1"
+
+
+def test_handler_of_the_programs_own_is_kept() -> None:
+    printed = script("""
+        signal.signal(signal.SIGINT, lambda *args: log.append("mine"))
+        print(runs(lambda: (interrupt(), yield_now(), "result")[2]))
+        interrupt()
+        print(log)
+    """)
+    assert printed.splitlines() == ["['mine', 'result']", "['mine', 'result', 'mine']"]
+
+
+@pytest.mark.parametrize("choice", ["SIG_IGN", "SIG_DFL"])
+def test_disposition_of_the_programs_own_is_kept(choice: str) -> None:
+    printed = script(f"""
+        signal.signal(signal.SIGINT, signal.{choice})
+        run(lambda: log.append(signal.getsignal(signal.SIGINT) is signal.{choice}))
+        print(log, signal.getsignal(signal.SIGINT) is signal.{choice})
+    """)
+    assert printed == "[True] True"
+
+
+def test_handler_installed_during_the_run_is_kept() -> None:
+    printed = script("""
+        def mine(*args):
+            pass
+        run(lambda: signal.signal(signal.SIGINT, mine))
+        print(signal.getsignal(signal.SIGINT) is mine)
+    """)
+    assert printed == "True"
+
+
+def test_handler_that_unparks_a_fiber_while_the_loop_idles() -> None:
+    printed = script("""
+        def main():
+            me = current()
+            signal.signal(signal.SIGALRM, lambda *args: me.unpark("from the handler"))
+            signal.setitimer(signal.ITIMER_REAL, 0.02)
+            return park(20)
+        print(runs(main))
+    """)
+    assert printed == "['from the handler']"
+
+
+def test_handler_that_unparks_a_fiber_while_another_is_busy() -> None:
+    printed = script("""
+        def main():
+            me = current()
+            signal.signal(signal.SIGALRM, lambda *args: me.unpark("from the handler"))
+            signal.setitimer(signal.ITIMER_REAL, 0.02)
+            busy = Fiber(lambda: [yield_now() for _ in iter(int, 1)], daemon=True).start()
+            return park(20)
+        print(runs(main))
+    """)
+    assert printed == "['from the handler']"
+
+
+def test_handler_that_fails_while_the_loop_idles_ends_the_run() -> None:
+    printed = script("""
+        def fails(*args):
+            raise LookupError("from the handler")
+        def main():
+            signal.signal(signal.SIGALRM, fails)
+            signal.setitimer(signal.ITIMER_REAL, 0.02)
+            try:
+                park(20)
+            except Cancelled:
+                log.append("cancelled")
+                raise
+        print(runs(main))
+    """)
+    assert printed == "['cancelled', 'LookupError']"
+
+
+@pytest.mark.parametrize(
+    "act", ["yield_now()", "park(0.001)", "sleep(0.001)", "Fiber(lambda: None).switch()"]
+)
+def test_handler_cannot_leave_the_idle_loop(act: str) -> None:
+    printed = script(f"""
+        def handler(*args):
+            try:
+                {act}
+            except FiberError as exc:
+                log.append("signal handler" in str(exc))
+            me[0].unpark("woken")
+        me = []
+        def main():
+            me.append(current())
+            signal.signal(signal.SIGALRM, handler)
+            signal.setitimer(signal.ITIMER_REAL, 0.02)
+            return park(20)
+        print(runs(main))
+    """)
+    assert printed == "[True, 'woken']"
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        "yield_now()",
+        "park(0.001)",
+        "sleep(0.001)",
+        "spawn(yield_now).join()",
+        "Fiber(lambda: None).switch()",
+        "run(lambda: None)",
+        "scheduler.run_once()",
+        "current().cancel()",
+    ],
+)
+def test_handler_that_switches_in_a_busy_fiber_does_no_harm(act: str) -> None:
+    """It may be refused or work; nothing may be lost or broken by it."""
+    printed = script(f"""
+        scheduler = Scheduler()
+        calls = []
+        def handler(*args):
+            calls.append(1)
+            if len(calls) > 50:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            try:
+                {act}
+            except (FiberError, TimeoutError, Cancelled):
+                pass
+        def busy():
+            for _ in range(10):
+                for _ in range(20000):
+                    pass
+                try:
+                    yield_now()
+                except Cancelled:
+                    pass
+            return 5
+        def main():
+            signal.signal(signal.SIGALRM, handler)
+            signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+            fibers = [spawn(busy) for _ in range(5)]
+            results = []
+            for fiber in fibers:
+                while not fiber.done():
+                    try:
+                        fiber.join()
+                    except Cancelled:
+                        for _ in range(10000):
+                            pass
+                        try:
+                            yield_now()
+                        except Cancelled:
+                            break
+            while not all(fiber.done() for fiber in fibers):
+                try:
+                    yield_now()
+                except Cancelled:
+                    return "cancelled"
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            return [fiber.result() for fiber in fibers]
+        result = run(main)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        print(result)
+    """)
+    assert printed in ("[5, 5, 5, 5, 5]", "cancelled")
+
+
+def test_storm_of_signals_loses_no_wake_up() -> None:
+    printed = script("""
+        signal.signal(signal.SIGALRM, lambda *args: None)
+        signal.setitimer(signal.ITIMER_REAL, 0.0003, 0.0003)
+        def pong(other):
+            for i in range(300):
+                assert park() == i
+                sleep(0.0001)
+                other.unpark(i)
+        def main():
+            other = spawn(pong, current())
+            for i in range(300):
+                other.unpark(i)
+                assert park() == i
+            return "fine"
+        result = run(main)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        print(result)
+    """)
+    assert printed == "fine"
+
+
+# The wake-up descriptor ---------------------------------------------------------------------------
+
+
+def test_wakeup_fd_of_the_program_is_left_alone() -> None:
+    printed = script("""
+        ours, theirs = socket.socketpair()
+        for end in (ours, theirs):
+            end.setblocking(False)
+        signal.set_wakeup_fd(theirs.fileno())
+        signal.signal(signal.SIGALRM, lambda *args: log.append("handled"))
+        def main():
+            signal.setitimer(signal.ITIMER_REAL, 0.01)
+            while not log:
+                sleep(0.001)
+            return ours.recv(10) == bytes([signal.SIGALRM])
+        runs(main)
+        print(log, signal.set_wakeup_fd(-1) == theirs.fileno())
+        ours.close()
+        theirs.close()
+    """)
+    assert printed == "['handled', True] True"
+
+
+def test_wakeup_fd_set_during_the_run_is_kept() -> None:
+    printed = script("""
+        ours, theirs = socket.socketpair()
+        theirs.setblocking(False)
+        run(lambda: signal.set_wakeup_fd(theirs.fileno()))
+        print(signal.set_wakeup_fd(-1) == theirs.fileno())
+        ours.close()
+        theirs.close()
+    """)
+    assert printed == "True"
+
+
+def test_asyncio_inside_a_fiber_keeps_its_signal_handling() -> None:
+    printed = script("""
+        import asyncio
+        async def main():
+            loop = asyncio.get_running_loop()
+            called = asyncio.Event()
+            loop.add_signal_handler(signal.SIGALRM, called.set)
+            signal.setitimer(signal.ITIMER_REAL, 0.01)
+            await asyncio.wait_for(called.wait(), 10)
+            loop.remove_signal_handler(signal.SIGALRM)
+            return "called"
+        print(run(lambda: asyncio.run(main())), run(lambda: (sleep(0.001), "again")[1]))
+    """)
+    assert printed == "called again"
+
+
+def test_interrupt_while_idle_with_a_wakeup_fd_of_the_programs() -> None:
+    printed = script("""
+        ours, theirs = socket.socketpair()
+        theirs.setblocking(False)
+        signal.set_wakeup_fd(theirs.fileno())
+        sender = interrupt_soon()
+        print(runs(lambda: park(20)))
+        sender.wait()
+        signal.set_wakeup_fd(-1)
+        ours.close()
+        theirs.close()
+    """)
+    assert printed == "['KeyboardInterrupt']"

@@ -1,0 +1,167 @@
+"""What a type checker makes of the package: small programs, checked with mypy."""
+
+from __future__ import annotations
+
+import os
+import site
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import pyfiber
+
+pytestmark = pytest.mark.slow  # mypy takes seconds to begin
+
+ACCEPTED = """
+from typing import assert_type
+
+import pyfiber
+from pyfiber import Fiber, FiberCancelled, Outcome, Scheduler, current, park, run, spawn
+
+
+def number(a: int, b: str = "") -> float:
+    return 1.0
+
+
+def keyword(*, x: int) -> bytes:
+    return b""
+
+
+def nothing() -> str:
+    return ""
+
+
+class Worker(Fiber[int]):
+    def __init__(self, n: int) -> None:
+        super().__init__(name=f"worker {n}")
+        self.n = n
+
+    def run(self) -> int:
+        return self.n
+
+
+# The function's parameters and result come through.
+assert_type(run(number, 1, "x"), float)
+assert_type(run(number, 1, b="x"), float)
+assert_type(spawn(number, 1), Fiber[float])
+assert_type(spawn(number, 1, b="x").result(), float)
+assert_type(spawn(lambda: 3).result(timeout=1), int)
+assert_type(Fiber(number, (1, "x")), Fiber[float])
+assert_type(Fiber(number, (1,)), Fiber[float])
+assert_type(Fiber(number, [1]), Fiber[float])
+assert_type(Fiber(keyword, kwargs={"x": 1}), Fiber[bytes])
+assert_type(Fiber(number, (), {"a": 1}), Fiber[float])
+assert_type(Fiber(nothing, name="n", daemon=True, stack_size=65536).start(), Fiber[str])
+assert_type(Worker(3).start(), Worker)
+assert_type(Worker(3).result(), int)
+assert_type(Scheduler().run(number, 1), float)
+assert_type(Scheduler().spawn(nothing), Fiber[str])
+Scheduler().call_soon_threadsafe(number, 1, "x")
+
+# A Fiber[str] is a Fiber[object].
+general: Fiber[object] = Fiber(nothing)
+
+# An outcome can be matched.
+outcome = Fiber(nothing).outcome
+assert_type(outcome, Outcome[str] | None)
+match outcome:
+    case pyfiber.Ok(value):
+        assert_type(value, str)
+    case pyfiber.Failed(exception):
+        assert_type(exception, BaseException)
+    case pyfiber.CancelledOutcome(reason):
+        print(reason)
+    case None:
+        print("still running")
+
+try:
+    spawn(nothing).result()
+except FiberCancelled as exc:
+    print(exc.reason)
+
+current().parent = current()
+current().name = "new"
+spawn(nothing).add_done_callback(lambda fiber: print(fiber.result().upper()))
+print(park(), park(1.5), park(timeout=None))
+print(pyfiber.stack_stats()[0]["live"] + 1, Scheduler().stats()["switches"] + 1)
+"""
+
+PREAMBLE = """
+import pyfiber
+from pyfiber import Fiber, run, spawn
+
+def number(a: int, b: str = "") -> float: return 1.0
+def nothing() -> str: return ""
+"""
+
+REFUSED = [
+    "spawn(number)",
+    "spawn(number, 'x')",
+    "run(number, 1, c=2)",
+    "run(3)",
+    "Fiber(number)",
+    "Fiber(number, ('x',))",
+    "Fiber(number, (1, 'x', 3))",
+    "Fiber(3)",
+    "Fiber(nothing, name=3)",
+    "Fiber(nothing, (), None, 'name')",
+    "Fiber(nothing).switch(1, 2)",
+    "Fiber(nothing).throw('x')",
+    "Fiber(nothing).join('x')",
+    "Fiber(nothing).state = 'new'",
+    "Fiber(nothing).parent = None",
+    "spawn(nothing).result().no_such_method()",
+    "pyfiber.sleep('x')",
+    "pyfiber.Scheduler().call_soon_threadsafe(number, 'x')",
+]
+
+
+def environment(place: Path) -> dict[str, str]:
+    """mypy finds an installed package by itself and is told where another one is."""
+    found = {**os.environ, "MYPY_CACHE_DIR": str(place / "cache")}
+    directory = os.path.dirname(os.path.dirname(os.path.abspath(pyfiber.__file__)))
+    if directory not in site.getsitepackages():
+        found |= {"MYPYPATH": directory, "PYTHONPATH": directory}
+    return found
+
+
+def check(module: str, *arguments: str, place: Path) -> subprocess.CompletedProcess[str]:
+    pytest.importorskip("mypy")
+    return subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        cwd=place,
+        env=environment(place),
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_right_programs_are_accepted(tmp_path):
+    (tmp_path / "program.py").write_text(ACCEPTED)
+    done = check("mypy", "--strict", "program.py", place=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_wrong_programs_are_refused(tmp_path):
+    source = textwrap.dedent(PREAMBLE) + "\n".join(REFUSED) + "\n"
+    (tmp_path / "program.py").write_text(source)
+    first = source[: source.index(REFUSED[0])].count("\n") + 1
+    done = check("mypy", "--strict", "--no-error-summary", "program.py", place=tmp_path)
+    complaints = [line for line in done.stdout.splitlines() if ": error:" in line]
+    lines = {int(line.split(":")[1]) for line in complaints}
+    accepted = [text for n, text in enumerate(REFUSED, first) if n not in lines]
+    assert accepted == [], done.stdout
+    assert min(lines) >= first, done.stdout
+
+
+def test_the_package_itself_is_strict(tmp_path):
+    done = check("mypy", "--strict", "--package", "pyfiber", place=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_stub_says_what_the_module_has(tmp_path):
+    done = check("mypy.stubtest", "pyfiber._engine", place=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
