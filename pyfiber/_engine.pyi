@@ -18,7 +18,7 @@ from typing import (
 
 from typing_extensions import CapsuleType, disjoint_base
 
-from pyfiber._outcome import CancelledOutcome, Failed, Ok, Outcome
+from pyfiber._outcome import Outcome
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

@@ -241,10 +241,12 @@ def test_unpark_without_the_gil_of_a_finished_fiber_is_nothing(example):
         return fiber, example.unpark_no_gil(fiber)
 
     fiber, answer = run(main)
+    gone = weakref.ref(fiber)
     assert answer == 0
     assert example.unpark_no_gil(fiber) == 0
     del fiber
     gc.collect()
+    assert gone() is None
 
 
 def test_unpark_without_the_gil_before_the_first_run_is_kept(example):

@@ -223,6 +223,33 @@ def test_cycle_through_a_suspended_generator_in_a_suspended_fiber_is_collected()
     assert log == ["Node"]
 
 
+def test_live_object_in_a_generator_of_a_garbage_fiber_is_not_finalized() -> None:
+    """A reference that the collector is shown twice makes a live object look like garbage."""
+    log = []
+    main = current()
+
+    class Watched:
+        def __del__(self) -> None:
+            log.append("finalized")
+
+    def generate(held: Any) -> Iterator[Any]:
+        main.switch()
+        yield held
+
+    def work(box: list[Any], fresh: list[Any]) -> None:
+        next(generate(fresh.pop()))
+
+    watched = Watched()
+    gone = weakref.ref(watched, log.append)
+    box: list[Any] = []
+    box.append(Fiber(work, (box, [watched])))
+    box[0].switch()
+    del box
+    gc.collect()
+    assert log == []
+    assert gone() is watched
+
+
 def test_cycles_through_suspended_fibers_do_no_harm_anywhere(child: Child) -> None:
     """Where they are not collected, they are unwound at exit."""
     done = child(

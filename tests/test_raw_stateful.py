@@ -454,7 +454,7 @@ class FiberMachine(RuleBasedStateMachine):
 
 
 FiberMachine.TestCase.settings = settings(
-    max_examples=12,
+    max_examples=10,
     stateful_step_count=30,
     deadline=None,
     derandomize=True,

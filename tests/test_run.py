@@ -622,6 +622,7 @@ def test_run_inside_a_raw_fiber_takes_the_strays_of_its_fibers() -> None:
             box = []
             def owner():
                 box.append(Fiber(lambda: (park(), "stray")[1]))
+                box[0].parent = current()
                 box.append(spawn(box[0].switch))
                 yield_now()
                 yield_now()

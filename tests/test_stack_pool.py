@@ -322,7 +322,8 @@ import gc, resource, sys
 from pyfiber import Fiber, current, stack_stats
 main = current()
 Fiber(int).switch()
-used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+with open("/proc/self/statm") as statm:
+    used = int(statm.read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (96 << 20),) * 2)
 """
 

@@ -35,8 +35,12 @@ int pf_overflow_install(const pf_overflow_host *host);
 
 /* Somebody who installed a handler after us (faulthandler.enable(), say) has
  * taken our place, and the reserve would never open: be the first again, with
- * theirs behind.  Two system calls; to be called now and then. */
+ * theirs behind.  Two system calls. */
 void pf_overflow_renew(void);
+
+/* The same, but at most once in some milliseconds for a thread: cheap enough
+ * to be called for every stack. */
+void pf_overflow_keep(void);
 
 /* Once per thread that runs fibers: an alternate signal stack, unless the
  * thread has one already.  0 or -errno. */

@@ -211,7 +211,9 @@ typedef struct PyFiber_CAPI {
      * fiber may enter a context and leave it again.  What must not be is
      * Python code on a context that is left (-EBUSY); Python code that
      * returns before the context is left is fine where it does not recurse
-     * deeply: the stack is small.
+     * deeply: the stack is small, and running off its end is a fault.
+     * A thread's first context maps memory and the destruction of its last
+     * one gives it back: keep one if you make and destroy many.
      */
 
     /* A new context that will run body(arg, value) with the value of the

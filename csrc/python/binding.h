@@ -127,7 +127,6 @@ struct PfThread {
     FiberObject *live;           /* head of the list of unfinished fibers */
     SchedulerObject *schedulers; /* made on this thread */
     PyState root_state;
-    unsigned given; /* stacks, for an occasional pf_overflow_renew */
     PfThread *next; /* all threads */
 };
 

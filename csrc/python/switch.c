@@ -286,9 +286,7 @@ pf_fiber_give_stack(PfThread *t, FiberObject *fiber)
     PyState *state = (PyState *)(void *)stack->room;
     size_t used = (sizeof(PyState) + 15) & ~(size_t)15;
     fiber->saved = state;
-    if (t->given++ % 256 == 0) {
-        pf_overflow_renew();
-    }
+    pf_overflow_keep();
     pystate_init(t->tstate, state, stack->room + used, stack->room_size - used,
                  stack->area.low + stack->reserve,
                  stack->area.size - stack->reserve);

@@ -383,7 +383,9 @@ typedef struct PyFrameHead {
     char owner;
 } PyFrameHead;
 
-#define PF_OWNED_BY_INTERPRETER 3 /* an entry frame: it holds nothing */
+/* Others are an entry frame, which holds nothing, or a generator's own, which
+ * the generator traverses: a reference visited twice looks like garbage. */
+#define PF_OWNED_BY_THREAD 0
 
 /* Both tag bits clear: the frame holds a reference of its own. */
 static inline PyObject *
@@ -397,7 +399,7 @@ pystate_traverse(PyState *st, visitproc visit, void *arg)
 {
     PyFrameHead *f = (PyFrameHead *)(void *)st->frame;
     for (; f != NULL; f = f->previous) {
-        if (f->owner >= PF_OWNED_BY_INTERPRETER) {
+        if (f->owner != PF_OWNED_BY_THREAD) {
             continue;
         }
         Py_VISIT(f->frame_object);

@@ -1,0 +1,96 @@
+"""The programs in README.md and docs/ run as they are written there, and print what is shown.
+
+A Python block under the comment ``run`` is run in an interpreter of its own. If a block under the
+comment ``prints`` comes before the next Python block, the output must be that; ``...`` in it stands
+for anything, as in doctest.
+"""
+
+from __future__ import annotations
+
+import doctest
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from conftest import Child
+
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+BLOCK = re.compile(r"^<!-- (run|prints) -->\n+```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+pytestmark = pytest.mark.skipif(not README.exists(), reason="needs the source tree")
+
+
+class Snippet(NamedTuple):
+    """A program of a document."""
+
+    where: str
+    program: str
+    output: str | None
+
+
+def snippets(path: Path) -> list[Snippet]:
+    """The programs of a document, each with the output shown for it."""
+    text = path.read_text(encoding="utf-8")
+    found: list[Snippet] = []
+    for match in BLOCK.finditer(text):
+        kind, body = match.groups()
+        if kind == "run":
+            line = text.count("\n", 0, match.start(2)) + 1
+            found.append(Snippet(f"{path.name}:{line}", body, None))
+        else:
+            assert found, f"{path.name} shows an output before any program"
+            assert found[-1].output is None, f"{found[-1].where} has two outputs"
+            found[-1] = found[-1]._replace(output=body)
+    return found
+
+
+def documents() -> list[Path]:
+    """README.md and docs/."""
+    return [README, *sorted((ROOT / "docs").glob("*.md"))] if README.exists() else []
+
+
+ALL = [snippet for document in documents() for snippet in snippets(document)]
+
+
+@pytest.mark.parametrize("snippet", ALL, ids=lambda snippet: snippet.where)
+def test_snippet_prints_what_is_shown(snippet: Snippet, child: Child, tmp_path: Path) -> None:
+    if "add_reader" in snippet.program and sys.platform == "win32":
+        pytest.skip("the loops of Windows cannot watch a descriptor")
+    program = tmp_path / "snippet.py"
+    program.write_text(snippet.program, encoding="utf-8")
+    done = child(f"import runpy; runpy.run_path({str(program)!r}, run_name='__main__')")
+    if snippet.output is not None:
+        same = doctest.OutputChecker().check_output(snippet.output, done.stdout, FLAGS)
+        assert same, f"shown:\n{snippet.output}\nprinted:\n{done.stdout}"
+
+
+def test_every_document_shows_programs_that_run() -> None:
+    assert {snippet.where.split(":")[0] for snippet in ALL} >= {"README.md", "embedding.md"}
+
+
+@pytest.mark.parametrize("document", documents(), ids=lambda path: path.name)
+def test_links_into_the_tree_lead_somewhere(document: Path) -> None:
+    links = re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf-8"))
+    broken = [link for link in links if not (document.parent / link).exists()]
+    assert not broken
+
+
+def test_commands_are_marked_for_the_ci() -> None:
+    text = README.read_text(encoding="utf-8")
+    for mark in ("bench", "test"):
+        assert re.search(rf"^<!-- ci: {mark} -->\n```sh\npython -m pip ", text, re.MULTILINE)
+    assert re.search(r"<!-- bench: begin -->\n.*\|.*\n<!-- bench: end -->", text, re.DOTALL)
+
+
+def test_options_of_the_commands_shown_exist() -> None:
+    shown = set(re.findall(r"python -m pyfiber (\w+)", README.read_text(encoding="utf-8")))
+    for command in sorted(shown):
+        done = subprocess.run(
+            [sys.executable, "-m", "pyfiber", command, "--help"], capture_output=True, cwd=ROOT
+        )
+        assert done.returncode == 0, (command, done.stderr)
