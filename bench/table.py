@@ -1,15 +1,23 @@
 """Show the results of several Pythons beside each other, as Markdown.
 
 python bench/table.py [--results DIRECTORY] > table.md
+python bench/table.py --summary FILE.json           # one run, a line for each row
+python bench/table.py --summary FILE.json --into README.md
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import re
 from pathlib import Path
 from typing import Any
 
 from results import RESULTS, Run, description, load, row_names, subjects
+
+#: The columns of the summary.
+COLUMNS = ("pyfiber", "greenlet", "gevent", "asyncio", "uvloop", "trio", "generator", "threads")
+PLACE = re.compile(r"(?<=<!-- bench: begin -->\n).*?(?=<!-- bench: end -->)", re.DOTALL)
 
 
 def number(value: float) -> str:
@@ -89,11 +97,57 @@ def table(runs: list[Run]) -> str:
     return "\n".join(lines).rstrip()
 
 
+def summary_line(run: Run, row: dict[str, Any]) -> str:
+    """One benchmark of the summary."""
+    cells = [cell(run.result(row["name"], subject)) for subject in COLUMNS]
+    return line([f"{row['title']} [{row['unit']}]", *cells])
+
+
+def summary(run: Run) -> str:
+    """One run, with a line for each benchmark and a column for each peer."""
+    environment = run.document["environment"]
+    settings = run.document["settings"]
+    quick = " with --quick" if settings["quick"] else ""
+    busy = environment["load_average"]
+    note = f" Load of the machine as it began: {busy:.1f}." if busy is not None else ""
+    return "\n".join(
+        [
+            line(["", *COLUMNS]),
+            line(["---", *("---:" for _ in COLUMNS)]),
+            *(summary_line(run, row) for row in run.rows()),
+            "",
+            f"CPython {run.python}, {environment['system']}, {environment['processor']}, "
+            f"{environment['processors']} processors. Peers: {peers([run]) or 'none'}. "
+            f"Best of {settings['repetitions']} repetitions{quick}.{note} "
+            "In parentheses: the value divided by that of pyfiber; above 1, pyfiber is better.",
+        ]
+    )
+
+
+def put_into(path: Path, text: str) -> None:
+    """Replace what is between the marks of a document."""
+    before = path.read_text(encoding="utf-8")
+    after, places = PLACE.subn(lambda _: text + "\n", before)
+    if places != 1:
+        raise SystemExit(f"{path} has {places} places for the table, not one")
+    path.write_text(after, encoding="utf-8")
+
+
 def main() -> None:
-    """Print the table."""
+    """Print the table, or put it into a document."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--results", type=Path, default=RESULTS, help="where the documents are")
-    print(table(load(parser.parse_args().results)))
+    parser.add_argument("--summary", type=Path, metavar="FILE", help="one run only, in short")
+    parser.add_argument("--into", type=Path, metavar="FILE", help="put it between the marks there")
+    options = parser.parse_args()
+    if options.summary:
+        text = summary(Run(json.loads(options.summary.read_text(encoding="utf-8"))))
+    else:
+        text = table(load(options.results))
+    if options.into:
+        put_into(options.into, text)
+    else:
+        print(text)
 
 
 if __name__ == "__main__":

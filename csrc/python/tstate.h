@@ -79,6 +79,8 @@ typedef struct PyState {
     _PyStackChunk *chunk_root;
 #if PF_HAS_CFRAME
     _PyCFrame cframe_root;
+#else
+    struct _PyInterpreterFrame *frame_root;
 #endif
 } PyState;
 
@@ -237,7 +239,7 @@ pystate_init(PyThreadState *ts, PyState *st, void *room, size_t room_size,
     st->cframe_root.previous = &ts->root_cframe;
     st->cframe = &st->cframe_root;
 #else
-    st->frame = PF_BASE_FRAME(ts);
+    st->frame_root = st->frame = PF_BASE_FRAME(ts);
 #endif
     st->exc_info = &st->exc_root;
     _PyStackChunk *chunk = (_PyStackChunk *)room;
@@ -394,11 +396,13 @@ pystate_owned(uintptr_t reference)
     return (reference & 3) == 0 ? (PyObject *)reference : NULL;
 }
 
+/* Ends before the thread's sentinel frame, which goes with the thread. */
 static inline int
 pystate_traverse(PyState *st, visitproc visit, void *arg)
 {
     PyFrameHead *f = (PyFrameHead *)(void *)st->frame;
-    for (; f != NULL; f = f->previous) {
+    PyFrameHead *end = (PyFrameHead *)(void *)st->frame_root;
+    for (; f != end; f = f->previous) {
         if (f->owner != PF_OWNED_BY_THREAD) {
             continue;
         }
