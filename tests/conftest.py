@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 import textwrap
 from collections.abc import Callable, Iterator
 
 import pytest
+from subprocesses import run_python
 
 import pyfiber
 
@@ -36,19 +35,7 @@ def child() -> Child:
         check: bool = True,
         timeout: float = 120,
     ) -> subprocess.CompletedProcess[str]:
-        root = os.path.dirname(os.path.dirname(os.path.abspath(pyfiber.__file__)))
-        environment = dict(os.environ)
-        paths = [root, *environment.get("PYTHONPATH", "").split(os.pathsep)]
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-        environment.update(env or {})
-        done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(source), *arguments],
-            capture_output=True,
-            text=True,
-            env=environment,
-            timeout=timeout,
-            check=False,
-        )
+        done = run_python("-c", textwrap.dedent(source), *arguments, env=env, timeout=timeout)
         if check:
             assert (done.returncode, done.stderr) == (0, ""), done.stderr + done.stdout
         return done

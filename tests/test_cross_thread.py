@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from subprocesses import run_script
+from threads import in_thread
 
 from pyfiber import (
     Cancelled,
@@ -27,25 +28,6 @@ from pyfiber import (
 )
 
 Log = list[Any]
-
-
-def in_thread(fn: Callable[[], Any]) -> Any:
-    """The result of fn(), or its exception raised, from a thread of its own."""
-    results: Log = []
-
-    def body() -> None:
-        try:
-            results.append((fn(), None))
-        except BaseException as exc:
-            results.append((None, exc))
-
-    thread = threading.Thread(target=body)
-    thread.start()
-    thread.join()
-    value, error = results[0]
-    if error is not None:
-        raise error
-    return value
 
 
 @pytest.fixture

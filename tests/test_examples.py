@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-import pyfiber
+from subprocesses import run_python
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
@@ -19,23 +15,9 @@ pytestmark = pytest.mark.skipif(not EXAMPLES.exists(), reason="needs the source 
 
 def run_example(name: str, *arguments: str, code: int = 0) -> str:
     """What an example prints, on either of its outputs."""
-    root = str(Path(pyfiber.__file__).resolve().parent.parent)
-    paths = [root, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLES / name), *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        encoding="utf-8",
-        timeout=120,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-            "PYTHONIOENCODING": "utf-8",
-        },
-    )
-    assert done.returncode == code, done.stdout
-    return done.stdout
+    done = run_python(str(EXAMPLES / name), *arguments, env={"PYTHONIOENCODING": "utf-8"})
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
 
 
 def document(tmp_path: Path, text: str) -> str:

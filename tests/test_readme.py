@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import doctest
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from conftest import Child
+from subprocesses import run_python
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
@@ -87,10 +87,8 @@ def test_commands_are_marked_for_the_ci() -> None:
     assert re.search(r"<!-- bench: begin -->\n.*\|.*\n<!-- bench: end -->", text, re.DOTALL)
 
 
-def test_options_of_the_commands_shown_exist() -> None:
+def test_commands_shown_exist() -> None:
     shown = set(re.findall(r"python -m pyfiber (\w+)", README.read_text(encoding="utf-8")))
     for command in sorted(shown):
-        done = subprocess.run(
-            [sys.executable, "-m", "pyfiber", command, "--help"], capture_output=True, cwd=ROOT
-        )
+        done = run_python("-m", "pyfiber", command, "--help")
         assert done.returncode == 0, (command, done.stderr)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from threads import in_thread
 
 from pyfiber import (
     Cancelled,
@@ -42,25 +43,6 @@ def scheduler() -> Iterator[Scheduler]:
 
 def readable(scheduler: Scheduler, timeout: float = 0) -> bool:
     return bool(select.select([scheduler.fileno()], [], [], timeout)[0])
-
-
-def in_thread(fn: Any) -> Any:
-    """The result of fn(), or its exception raised, from a thread of its own."""
-    results: Log = []
-
-    def body() -> None:
-        try:
-            results.append((fn(), None))
-        except BaseException as exc:
-            results.append((None, exc))
-
-    thread = threading.Thread(target=body)
-    thread.start()
-    thread.join()
-    value, error = results[0]
-    if error is not None:
-        raise error
-    return value
 
 
 # run ----------------------------------------------------------------------------------------------

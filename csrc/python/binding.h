@@ -5,7 +5,10 @@
  *   switch.c     the transfer path: switch, throw, first run, end, unwinding
  *   wait.c       park, sleep, yield, join, result; cancellation at park points
  *   fiber.c      the Fiber type
- *   scheduler.c  the Scheduler type and its loop
+ *   outcome.c    result() of a finished one
+ *   inspect.c    its attributes, for reports and debuggers
+ *   loop.c       the scheduler's loop: who runs, waiting, the end of a run
+ *   scheduler.c  the Scheduler type
  *   signals.c    Ctrl-C and waking the loop for signals
  *   overflow.c   what the fault handler asks
  *   capsule.c    the C API table
@@ -234,10 +237,27 @@ extern PyType_Spec pf_fiber_spec;
 void pf_fiber_type_ready(PyTypeObject *type);
 FiberObject *pf_fiber_new(PyObject *target, PyObject *const *args,
                           Py_ssize_t nargs, PyObject *kwnames);
-PyObject *pf_fiber_name(FiberObject *fiber);
 int pf_fiber_start(SchedulerObject *s, FiberObject *fiber);
-PyObject *pf_fiber_outcome_value(FiberObject *fiber); /* result() of a done */
-PyObject *pf_fiber_cancelled_type(void);
+
+/* --- outcome.c --- */
+PyObject *pf_fiber_outcome_value(FiberObject *fiber); /* new reference */
+PyObject *pf_fiber_cancel_reason(FiberObject *fiber); /* new reference */
+PyObject *pf_fiber_cancelled_type(void);              /* borrowed */
+void pf_raise_fiber_cancelled(FiberObject *fiber);
+
+/* --- inspect.c --- */
+PyObject *pf_fiber_name(FiberObject *fiber);
+extern PyGetSetDef pf_fiber_getset[];
+PyObject *pf_fiber_repr(PyObject *op);
+PyObject *pf_fiber_stack(PyObject *op, PyObject *ignored);
+
+/* --- loop.c --- */
+int pf_may_run(SchedulerObject *s); /* 0, or -1 with FiberError */
+PyObject *pf_loop_run(SchedulerObject *s, FiberObject *main);
+void pf_loop_once(SchedulerObject *s, PyObject *timeout, int64_t deadline);
+void pf_scheduler_abandon(SchedulerObject *s);
+PyObject *pf_scheduler_fibers(SchedulerObject *s); /* a list */
+void pf_scheduler_cancel_because(SchedulerObject *s, const char *reason);
 
 /* --- scheduler.c --- */
 extern PyType_Spec pf_scheduler_spec;

@@ -1,0 +1,294 @@
+/* Looking at a fiber: its name, state, parent, context, frames, outcome. */
+#include "python/binding.h"
+
+PyObject *
+pf_fiber_name(FiberObject *self)
+{
+    if (self->name != NULL) {
+        return Py_NewRef(self->name);
+    }
+    PyObject *name = NULL;
+    if (self->target != NULL) {
+        name = PyObject_GetAttrString(self->target, "__qualname__");
+        if (name != NULL && !PyUnicode_Check(name)) {
+            Py_CLEAR(name);
+        }
+        if (name == NULL) {
+            PyErr_Clear();
+            name = PyUnicode_FromString(Py_TYPE(self->target)->tp_name);
+        }
+    }
+    return name != NULL ? name : PyUnicode_FromString(Py_TYPE(self)->tp_name);
+}
+
+static PyObject *
+get_name(PyObject *op, void *closure)
+{
+    (void)closure;
+    return pf_fiber_name((FiberObject *)op);
+}
+
+static int
+set_name(PyObject *op, PyObject *value, void *closure)
+{
+    (void)closure;
+    if (value == NULL || !PyUnicode_Check(value)) {
+        PyErr_SetString(PyExc_TypeError, "name must be a str");
+        return -1;
+    }
+    Py_XSETREF(((FiberObject *)op)->name, Py_NewRef(value));
+    return 0;
+}
+
+static const char *
+state_name(const FiberObject *self)
+{
+    switch (self->core.state) {
+    case PF_NEW:
+        return "new";
+    case PF_READY:
+        return "ready";
+    case PF_RUNNING:
+        return "running";
+    case PF_DONE:
+        return "done";
+    default:
+        return "parked";
+    }
+}
+
+static PyObject *
+get_state(PyObject *op, void *closure)
+{
+    (void)closure;
+    return PyUnicode_FromString(state_name((FiberObject *)op));
+}
+
+static PyObject *
+get_parent(PyObject *op, void *closure)
+{
+    (void)closure;
+    FiberObject *parent = ((FiberObject *)op)->parent;
+    return Py_NewRef(parent == NULL ? Py_None : (PyObject *)parent);
+}
+
+static int
+check_parent(FiberObject *self, PyObject *value)
+{
+    if (value == NULL) {
+        PyErr_SetString(PyExc_AttributeError,
+                        "a fiber's parent cannot be deleted");
+        return -1;
+    }
+    if (!PyObject_TypeCheck(value, pf.fiber_type)) {
+        PyErr_Format(PyExc_TypeError,
+                     "a fiber's parent must be a Fiber, not '%.200s'",
+                     Py_TYPE(value)->tp_name);
+        return -1;
+    }
+    FiberObject *parent = (FiberObject *)value;
+    for (FiberObject *p = parent; p != NULL; p = p->parent) {
+        if (p == self) {
+            PyErr_SetString(PyExc_ValueError,
+                            "a fiber cannot be its own ancestor");
+            return -1;
+        }
+    }
+    if (self->core.host_bits & PF_F_SCHEDULED) {
+        PyErr_SetString(pf.fiber_error,
+                        "a fiber of a scheduler has no parent: its result "
+                        "goes to whoever calls result()");
+        return -1;
+    }
+    if (self->thread != NULL && parent->thread != NULL &&
+        self->thread != parent->thread) {
+        PyErr_SetString(pf.fiber_error,
+                        "the parent belongs to another thread");
+        return -1;
+    }
+    return 0;
+}
+
+static int
+set_parent(PyObject *op, PyObject *value, void *closure)
+{
+    (void)closure;
+    FiberObject *self = (FiberObject *)op;
+    if (check_parent(self, value) < 0) {
+        return -1;
+    }
+    self->core.host_bits |= PF_F_PARENT_SET;
+    Py_XSETREF(self->parent, (FiberObject *)Py_NewRef(value));
+    return 0;
+}
+
+static PyObject *
+get_context(PyObject *op, void *closure)
+{
+    (void)closure;
+    FiberObject *self = (FiberObject *)op;
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return NULL;
+    }
+    PyObject **slot = &self->context;
+    if (self == CURRENT(t)) {
+        slot = &t->tstate->context;
+    } else if (self->core.state == PF_RUNNING) {
+        PyErr_SetString(pf.fiber_error,
+                        "the fiber runs on another thread: its context cannot "
+                        "be read from here");
+        return NULL;
+    } else if (self->core.state == PF_DONE) {
+        Py_RETURN_NONE;
+    }
+    if (*slot == NULL) {
+        *slot = PyContext_New(); /* as the interpreter does at first use */
+    }
+    return Py_XNewRef(*slot);
+}
+
+/* The frame where the fiber is suspended; for the running one, its caller. */
+static PyObject *
+get_frame(PyObject *op, void *closure)
+{
+    (void)closure;
+    FiberObject *self = (FiberObject *)op;
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return NULL;
+    }
+    PyObject *frame = NULL;
+    if (self == CURRENT(t)) {
+        frame = (PyObject *)PyThreadState_GetFrame(t->tstate);
+    } else if (self->core.state != PF_RUNNING && self->core.state != PF_NEW &&
+               self->core.state != PF_DONE && self->thread != NULL &&
+               (self->core.stack != NULL || self == self->thread->root)) {
+        frame = pystate_frame(t->tstate, self->saved);
+    }
+    return frame != NULL ? frame : Py_NewRef(Py_None);
+}
+
+PyObject *
+pf_fiber_stack(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    PyObject *frame = get_frame(op, NULL);
+    if (frame == NULL || pf.stack_summary == NULL) {
+        Py_XDECREF(frame);
+        PyErr_SetString(PyExc_RuntimeError, "import pyfiber, not _engine");
+        return NULL;
+    }
+    PyObject *stack = PyObject_CallOneArg(pf.stack_summary, frame);
+    Py_DECREF(frame);
+    return stack;
+}
+
+static PyObject *
+get_outcome(PyObject *op, void *closure)
+{
+    (void)closure;
+    FiberObject *self = (FiberObject *)op;
+    if (self->core.state != PF_DONE || pf.make_outcome == NULL) {
+        Py_RETURN_NONE;
+    }
+    self->core.host_bits |= PF_F_LOOKED_AT;
+    if (self->core.host_byte != PF_OUTCOME_CANCELLED) {
+        return PyObject_CallFunction(pf.make_outcome, "iO",
+                                     (int)self->core.host_byte, self->value);
+    }
+    PyObject *reason = pf_fiber_cancel_reason(self);
+    PyObject *made = PyObject_CallFunction(pf.make_outcome, "iO",
+                                           PF_OUTCOME_CANCELLED, reason);
+    Py_DECREF(reason);
+    return made;
+}
+
+static PyObject *
+get_daemon(PyObject *op, void *closure)
+{
+    (void)closure;
+    return PyBool_FromLong(
+        (((FiberObject *)op)->core.host_bits & PF_F_DAEMON) != 0);
+}
+
+static int
+set_daemon(PyObject *op, PyObject *value, void *closure)
+{
+    (void)closure;
+    FiberObject *self = (FiberObject *)op;
+    if (value == NULL) {
+        PyErr_SetString(PyExc_AttributeError, "daemon cannot be deleted");
+        return -1;
+    }
+    if (self->thread != NULL) {
+        PyErr_SetString(pf.fiber_error,
+                        "daemon cannot be changed after the start");
+        return -1;
+    }
+    int truth = PyObject_IsTrue(value);
+    if (truth < 0) {
+        return -1;
+    }
+    self->core.host_bits &= ~(uint32_t)PF_F_DAEMON;
+    self->core.host_bits |= truth ? PF_F_DAEMON : 0;
+    return 0;
+}
+
+/* What the fiber waits for: a fiber (join), a word, or None. */
+static PyObject *
+get_waiting_on(PyObject *op, void *closure)
+{
+    (void)closure;
+    FiberObject *self = (FiberObject *)op;
+    bool waits = (self->core.host_bits & PF_F_ENTERED ||
+                  self->core.state == PF_PARKED) &&
+                 self->waiting_on != NULL;
+    return Py_NewRef(waits ? self->waiting_on : Py_None);
+}
+
+PyObject *
+pf_fiber_repr(PyObject *op)
+{
+    FiberObject *self = (FiberObject *)op;
+    PyObject *name = pf_fiber_name(self);
+    if (name == NULL) {
+        return NULL;
+    }
+    PyObject *repr;
+    if (self->target != NULL && self->name != NULL) {
+        repr = PyUnicode_FromFormat("<%s %R %s, target %R at %p>",
+                                    Py_TYPE(op)->tp_name, name,
+                                    state_name(self), self->target, op);
+    } else {
+        repr = PyUnicode_FromFormat("<%s %R %s at %p>", Py_TYPE(op)->tp_name,
+                                    name, state_name(self), op);
+    }
+    Py_DECREF(name);
+    return repr;
+}
+
+PyGetSetDef pf_fiber_getset[] = {
+    {"name", get_name, set_name,
+     "For reports; by default the name of the function.", NULL},
+    {"state", get_state, NULL,
+     "'new', 'ready', 'running', 'parked' or 'done'.", NULL},
+    {"parent", get_parent, set_parent,
+     "Who gets the value or exception when a raw fiber ends; None for a "
+     "fiber\n"
+     "of a scheduler. ValueError for a cycle.",
+     NULL},
+    {"context", get_context, NULL,
+     "The fiber's contextvars.Context; None when it is done.", NULL},
+    {"frame", get_frame, NULL,
+     "Where the fiber is suspended; None if it is not.", NULL},
+    {"outcome", get_outcome, NULL,
+     "Ok(value), Failed(exception) or CancelledOutcome(reason) once it is\n"
+     "done; None before.",
+     NULL},
+    {"daemon", get_daemon, set_daemon,
+     "True: run() does not wait for the fiber but cancels it.", NULL},
+    {"waiting_on", get_waiting_on, NULL,
+     "What the parked fiber waits for, for reports; None if nothing.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};

@@ -1,0 +1,447 @@
+/* The loop: what runs next, waiting, and how a run ends.
+ *
+ * The fiber that calls run() becomes the hub: it gets control when nobody is
+ * ready (then it waits, with the GIL released) and when a fiber's end may be
+ * the end of the run.  Fibers that yield or park switch to each other
+ * directly and never pass through it.
+ */
+#include "python/binding.h"
+
+#include "engine/overflow.h"
+
+#include <errno.h>
+
+/* -------------------------------------------------------------- ending a run */
+
+/* A fiber was made ready.  A loop that hosts this one must hear of it. */
+void
+pf_tell_host(SchedulerObject *s)
+{
+    if (PF_UNLIKELY(s->hosted) && !s->running && !s->closed) {
+        s->core.poller->ops->wake(s->core.poller);
+    }
+}
+
+/* The hub has something to decide: it runs when its turn comes, or at once
+ * after the second Ctrl-C, which does not wait for anybody. */
+void
+pf_wake_hub(SchedulerObject *s)
+{
+    pf_fiber *hub = s->core.hub;
+    if (hub == NULL) {
+        return;
+    }
+    if (s->interrupts > 1 && hub->state == PF_READY) {
+        pf_queue_remove(&s->core.ready, hub);
+        hub->state = PF_PARKED;
+    }
+    if (hub->state != PF_PARKED) {
+        return;
+    }
+    if (s->interrupts > 1) {
+        hub->state = PF_READY;
+        pf_queue_push_front(&s->core.ready, hub);
+    } else {
+        pf_make_ready(&s->core, hub);
+    }
+}
+
+/* The run ends with `exc` (stolen), unless something has ended it before. */
+void
+pf_scheduler_fail(SchedulerObject *s, PyObject *exc)
+{
+    if (s->fatal == NULL) {
+        s->fatal = exc;
+    } else {
+        Py_DECREF(exc);
+    }
+}
+
+void
+pf_scheduler_cancel_all(SchedulerObject *s, PyObject *reason)
+{
+    for (FiberObject *f = s->thread->live; f != NULL; f = f->next) {
+        if (f->core.scheduler == &s->core &&
+            (f->core.host_bits & PF_F_SCHEDULED)) {
+            pf_cancel_now(f, reason, Py_None);
+        }
+    }
+}
+
+static void
+fail_with_raised(SchedulerObject *s)
+{
+    pf_scheduler_fail(s, pf_take_exception());
+}
+
+void
+pf_scheduler_cancel_because(SchedulerObject *s, const char *reason)
+{
+    PyObject *text = PyUnicode_FromString(reason);
+    if (text == NULL) {
+        PyErr_Clear();
+        text = Py_NewRef(Py_None);
+    }
+    pf_scheduler_cancel_all(s, text);
+    Py_DECREF(text);
+}
+
+/* ------------------------------------------------------------------- the loop */
+
+/* Fibers of `s`, and raw ones waiting in it, that are still suspended; a new
+ * reference or NULL. */
+static FiberObject *
+find_leftover(SchedulerObject *s)
+{
+    for (FiberObject *f = s->thread->live; f != NULL; f = f->next) {
+        if (f->core.scheduler == &s->core && f->core.state != PF_RUNNING &&
+            f->core.state != PF_DONE && f != CURRENT(s->thread)) {
+            return (FiberObject *)Py_NewRef((PyObject *)f);
+        }
+    }
+    return NULL;
+}
+
+/* Nobody is ready any more.  (One by one out of the queue's middle would take
+ * quadratic time.) */
+static void
+empty_queue(SchedulerObject *s)
+{
+    pf_fiber *core;
+    while ((core = pf_queue_pop(&s->core.ready)) != NULL) {
+        core->state = core == s->core.hub ? PF_RUNNING : PF_PARKED;
+    }
+}
+
+/* Unwind what is left with FiberExit; keeps the raised exception. */
+void
+pf_scheduler_abandon(SchedulerObject *s)
+{
+    PyObject *pending = pf_take_exception();
+    FiberObject *fiber;
+    s->ending = true;
+    empty_queue(s);
+    while ((fiber = find_leftover(s)) != NULL) {
+        if (fiber->core.stack != NULL) {
+            pf_fiber_unwind(s->thread, fiber);
+        } else {
+            PyErr_SetNone(pf.fiber_exit);
+            pf_fiber_end(s->thread, fiber, NULL);
+        }
+        Py_DECREF(fiber);
+        empty_queue(s); /* unwinding may have woken others */
+    }
+    if (pending != NULL) {
+        pf_restore_exception(pending);
+    }
+}
+
+PyObject *
+pf_scheduler_fibers(SchedulerObject *s)
+{
+    PyObject *list = PyList_New(0);
+    for (FiberObject *f = s->thread->live; list != NULL && f != NULL;
+         f = f->next) {
+        if (f->core.scheduler == &s->core &&
+            PyList_Append(list, (PyObject *)f) < 0) {
+            Py_CLEAR(list);
+        }
+    }
+    if (list != NULL && PyList_Reverse(list) < 0) {
+        Py_CLEAR(list);
+    }
+    return list;
+}
+
+static void
+deadlock(SchedulerObject *s)
+{
+    pf_no_switch_begin(s->thread, "while a deadlock is reported");
+    PyObject *fibers = pf_scheduler_fibers(s);
+    PyObject *text = NULL;
+    if (fibers != NULL && pf.deadlock_text != NULL) {
+        text = PyObject_CallOneArg(pf.deadlock_text, fibers);
+    }
+    Py_XDECREF(fibers);
+    if (text != NULL) {
+        PyErr_SetObject(pf.deadlock_error, text);
+        Py_DECREF(text);
+    } else if (!PyErr_Occurred()) {
+        PyErr_SetString(pf.deadlock_error,
+                        "every fiber waits and nothing can wake one");
+    }
+    pf_no_switch_end(s->thread);
+    fail_with_raised(s);
+}
+
+/* Python's signal handlers run here while the loop idles; they must not
+ * switch, for the hub is in the middle of its work. */
+static int
+run_signal_handlers(SchedulerObject *s)
+{
+    pf_no_switch_begin(s->thread, "in a signal handler that interrupted the "
+                                  "idle scheduler");
+    int rc = PyErr_CheckSignals();
+    pf_no_switch_end(s->thread);
+    if (rc < 0) {
+        fail_with_raised(s);
+    }
+    return rc;
+}
+
+/* Nothing is ready.  Wait until `deadline`; false if waiting is vain. */
+static bool
+idle(SchedulerObject *s, int64_t deadline)
+{
+    if (s->core.ready.head != NULL || run_signal_handlers(s) < 0 ||
+        s->core.ready.head != NULL) {
+        return true;
+    }
+    if (deadline == PF_NEVER && !pf_scheduler_expects(&s->core) &&
+        !pf_other_threads(s->thread->tstate)) {
+        return false;
+    }
+    int rc = pf_scheduler_wait(&s->core, deadline);
+    pf_signals_drain();
+    if (rc < 0) {
+        errno = -rc;
+        PyErr_SetFromErrno(PyExc_OSError);
+        fail_with_raised(s);
+        return true;
+    }
+    (void)run_signal_handlers(s);
+    return true;
+}
+
+/* The hub runs again: because nobody else is ready, because it was made ready
+ * - or because a raw fiber whose parent is the hub has ended; its failure must
+ * not be lost. */
+static void
+back_in_hub(SchedulerObject *s, FiberObject *hub)
+{
+    hub->core.state = PF_RUNNING;
+    if (s->thread->transfer == NULL) {
+        return;
+    }
+    pf_queue_remove(&s->core.ready, &hub->core); /* perhaps ready as well */
+    PyObject *value = pf_value_in_parent(s->thread);
+    if (value == NULL) {
+        fail_with_raised(s);
+    }
+    Py_XDECREF(value);
+}
+
+/* Let the next ready fiber run; false if there is none. */
+static bool
+run_next(SchedulerObject *s, FiberObject *hub)
+{
+    hub->core.state = PF_PARKED;
+    pf_fiber *next = pf_next(&s->core);
+    if (next == &hub->core) {
+        hub->core.state = PF_RUNNING;
+        return s->core.ready.head != NULL;
+    }
+    pf_switch_with(&s->thread->engine, next, pf_on_switch);
+    back_in_hub(s, hub);
+    return true;
+}
+
+static FiberObject *
+hub_begin(SchedulerObject *s)
+{
+    PfThread *t = s->thread;
+    FiberObject *hub = CURRENT(t);
+    pf_overflow_renew();
+    hub->core.host_bits |= PF_F_HUB;
+    s->core.hub = &hub->core;
+    s->running = true;
+    t->scheduler = s;
+    Py_INCREF(s);
+    if (s->hosted) {
+        pf_scheduler_resume(&s->core);
+    }
+    return hub;
+}
+
+static void
+hub_end(SchedulerObject *s, FiberObject *hub)
+{
+    PfThread *t = s->thread;
+    pf_queue_remove(&s->core.ready, s->core.hub);
+    hub->core.state = PF_RUNNING;
+    hub->core.host_bits &= ~(uint32_t)PF_F_HUB;
+    s->core.hub = NULL;
+    s->running = false;
+    t->scheduler = NULL;
+    if (s->hosted && !s->closed) {
+        pf_scheduler_rest(&s->core);
+    }
+    Py_DECREF(s);
+}
+
+static bool
+failed(SchedulerObject *s)
+{
+    return s->fatal != NULL ||
+           (s->main != NULL && s->main->core.state == PF_DONE &&
+            s->main->core.host_byte != PF_OUTCOME_OK);
+}
+
+/* Is it time to cancel what is left? */
+static bool
+must_end(SchedulerObject *s)
+{
+    return !s->ending && (s->foreground == 0 || failed(s));
+}
+
+static bool
+must_stop(SchedulerObject *s, FiberObject *hub)
+{
+    return s->alive == 0 || s->interrupts > 1 ||
+           (hub->core.host_bits & PF_F_DYING);
+}
+
+/* Until main and every non-daemon fiber are done; then, or when something
+ * fails, cancel the rest and wait for that.  What then still waits was left
+ * by a direct switch, so that no cancellation reaches it: it is abandoned. */
+static void
+loop(SchedulerObject *s, FiberObject *hub)
+{
+    while (!must_stop(s, hub)) {
+        if (must_end(s)) {
+            s->ending = true;
+            pf_scheduler_cancel_because(
+                s, s->foreground == 0 ? "the run is over"
+                                      : "another fiber ended the run");
+        }
+        if (!run_next(s, hub) && !must_stop(s, hub) && !must_end(s) &&
+            !idle(s, PF_NEVER)) {
+            if (s->ending) {
+                break;
+            }
+            deadlock(s);
+        }
+    }
+}
+
+int
+pf_may_run(SchedulerObject *s)
+{
+    PfThread *t = pf_this_thread();
+    if (t == NULL || (t->attention != 0 && pf_attend(t) < 0)) {
+        return -1;
+    }
+    if (s->closed) {
+        PyErr_SetString(pf.fiber_error, "the scheduler is closed");
+        return -1;
+    }
+    if (s->thread != t) {
+        PyErr_SetString(pf.fiber_error,
+                        "the scheduler belongs to another thread: run it on "
+                        "the thread that made it");
+        return -1;
+    }
+    if (t->scheduler != NULL) {
+        PyErr_SetString(pf.fiber_error,
+                        "a scheduler runs on this thread already: use spawn() "
+                        "inside of it");
+        return -1;
+    }
+    return 0;
+}
+
+/* The run ends with `exc` although main failed on its own: that is its
+ * context. */
+static void
+remember_failure(FiberObject *main, PyObject *exc)
+{
+    if (main->core.host_byte != PF_OUTCOME_FAILED) {
+        return;
+    }
+    main->core.host_bits |= PF_F_LOOKED_AT;
+    PyObject *context = PyException_GetContext(exc);
+    if (context == NULL && main->value != exc) {
+        PyException_SetContext(exc, Py_NewRef(main->value));
+    }
+    Py_XDECREF(context);
+}
+
+/* What run() answers when the loop is over. */
+static PyObject *
+run_result(SchedulerObject *s)
+{
+    if (s->fatal != NULL) {
+        PyObject *exc = s->fatal;
+        s->fatal = NULL;
+        remember_failure(s->main, exc);
+        pf_restore_exception(exc);
+        return NULL;
+    }
+    return pf_fiber_outcome_value(s->main);
+}
+
+PyObject *
+pf_loop_run(SchedulerObject *s, FiberObject *main)
+{
+    PfSignals signals;
+    FiberObject *hub = hub_begin(s);
+    s->interrupts = 0;
+    s->ending = false;
+    PyObject *result = NULL;
+    if (pf_signals_begin(s, &signals) == 0) {
+        if (pf_fiber_start(s, main) == 0) {
+            s->main = (FiberObject *)Py_NewRef((PyObject *)main);
+            loop(s, hub);
+            pf_scheduler_abandon(s);
+            result = run_result(s);
+            Py_CLEAR(s->main);
+        }
+        pf_signals_end(s, &signals);
+    }
+    hub_end(s, hub);
+    return result;
+}
+
+/* ------------------------------------------------------------------- run_once */
+
+/* Run what is ready now, once.  The hub queues behind it. */
+static void
+one_pass(SchedulerObject *s, FiberObject *hub)
+{
+    pf_poll(&s->core);
+    if (s->core.ready.head == NULL) {
+        return;
+    }
+    pf_make_ready(&s->core, &hub->core);
+    pf_fiber *next = pf_next(&s->core);
+    if (next != &hub->core) {
+        pf_switch_with(&s->thread->engine, next, pf_on_switch);
+        back_in_hub(s, hub);
+    }
+    hub->core.state = PF_RUNNING;
+    pf_queue_remove(&s->core.ready, &hub->core);
+}
+
+static void
+wait_once(SchedulerObject *s, PyObject *timeout, int64_t deadline)
+{
+    pf_poll(&s->core);
+    bool wait = timeout == Py_None || deadline > pf_now(&s->core);
+    if (wait && s->core.ready.head == NULL && s->alive > 0) {
+        if (!idle(s, deadline)) {
+            deadlock(s);
+        }
+    }
+}
+
+/* run_once(): wait for work as long as `timeout` says, run what is there. */
+void
+pf_loop_once(SchedulerObject *s, PyObject *timeout, int64_t deadline)
+{
+    FiberObject *hub = hub_begin(s);
+    wait_once(s, timeout, deadline);
+    if (s->fatal == NULL) {
+        one_pass(s, hub);
+    }
+    hub_end(s, hub);
+}

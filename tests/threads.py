@@ -1,0 +1,26 @@
+"""Running a function on a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+
+def in_thread(fn: Callable[[], Any]) -> Any:
+    """The result of fn(), or its exception raised, from a thread of its own."""
+    results: list[Any] = []
+
+    def body() -> None:
+        try:
+            results.append((fn(), None))
+        except BaseException as exc:
+            results.append((None, exc))
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    thread.join()
+    value, error = results[0]
+    if error is not None:
+        raise error
+    return value
