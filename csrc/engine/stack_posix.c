@@ -78,10 +78,10 @@
 
 #define LEAST_C_STACK ((size_t)16 << 10) /* a signal frame alone takes 3-11 */
 
-/* One release in about 64 gives the deep part of its stack back, all but
+/* One release in about 256 gives the deep part of its stack back, all but
  * KEEP_TOP bytes: a recursion that was deep once does not hold its memory for
- * ever, and the other 63 pay a decrement. */
-#define TRIM_EVERY 64
+ * ever, and the others pay a decrement. */
+#define TRIM_EVERY 256
 #define KEEP_TOP ((size_t)16 << 10)
 
 /* Wholly free slabs kept: one, and a quarter of those in use lately, so that
@@ -611,7 +611,7 @@ trim_one(pf_stack_pool *pool, const pf_stack *stack)
     size_t page = pf_page_size();
     uintptr_t top = round_up((uintptr_t)stack, page);
     char *keep = (char *)(top - (KEEP_TOP > page ? KEEP_TOP : page));
-    /* Not always every 64th: a host may start fibers in rounds of 64. */
+    /* Not always the same: a host may start fibers in rounds of 256. */
     pool->until_trim = TRIM_EVERY + (uint32_t)(pool->trims % 7);
     if (pool->recent_peak > pool->slabs - pool->spare) {
         pool->recent_peak--;

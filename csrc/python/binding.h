@@ -130,6 +130,7 @@ struct PfThread {
     FiberObject *live;           /* head of the list of unfinished fibers */
     SchedulerObject *schedulers; /* made on this thread */
     PyState root_state;
+    unsigned given; /* stacks so far */
     PfThread *next; /* all threads */
 };
 

@@ -404,7 +404,11 @@ static void
 fiber_dealloc(PyObject *op)
 {
     FiberObject *self = (FiberObject *)op;
-    if (PyObject_CallFinalizerFromDealloc(op) < 0) {
+    /* The common end, a plain fiber that ran, has nothing to finalize. */
+    bool plain = self->core.state == PF_DONE &&
+                 self->core.host_byte != PF_OUTCOME_FAILED &&
+                 Py_TYPE(op) == pf.fiber_type;
+    if (!plain && PyObject_CallFinalizerFromDealloc(op) < 0) {
         return;
     }
     if (PF_UNLIKELY(!unwind_at_last(self) || post_pending(self))) {

@@ -355,20 +355,33 @@ mod_bench_bare(PyObject *module, PyObject *n)
 }
 
 static PyObject *
-mod_bench_ring(PyObject *module, PyObject *args)
+seconds_of_ring(PyObject *args, double (*bench)(unsigned, uint64_t))
 {
-    (void)module;
     unsigned k;
     unsigned long n;
-    if (!PyArg_ParseTuple(args, "Ik:_bench_context_ring", &k, &n)) {
+    if (!PyArg_ParseTuple(args, "Ik", &k, &n)) {
         return NULL;
     }
     if (k < 2 || k > 100000) {
         PyErr_SetString(PyExc_ValueError, "a ring has 2 to 100000 contexts");
         return NULL;
     }
-    double seconds = pf_bench_ring(k, n);
+    double seconds = bench(k, n);
     return seconds < 0 ? PyErr_NoMemory() : PyFloat_FromDouble(seconds);
+}
+
+static PyObject *
+mod_bench_ring(PyObject *module, PyObject *args)
+{
+    (void)module;
+    return seconds_of_ring(args, pf_bench_ring);
+}
+
+static PyObject *
+mod_bench_bare_ring(PyObject *module, PyObject *args)
+{
+    (void)module;
+    return seconds_of_ring(args, pf_bench_bare_ring);
 }
 
 /* ---------------------------------------------------------------------- hooks */
@@ -470,6 +483,8 @@ static PyMethodDef functions[] = {
      "Seconds for n switches between two C contexts."},
     {"_bench_context_ring", mod_bench_ring, METH_VARARGS,
      "Seconds for n switches around a ring of k C contexts."},
+    {"_bench_bare_ring", mod_bench_bare_ring, METH_VARARGS,
+     "Seconds for n switches around a ring of k by the bare assembly."},
     {"_bench_bare_switch", mod_bench_bare, METH_O,
      "Seconds for n switches by the bare assembly; MemoryError without it."},
     {NULL, NULL, 0, NULL},

@@ -294,7 +294,7 @@ deep_memory_is_given_back(void)
         pf_stack_pool_free(pool);
         SKIP("mincore does not tell here");
     }
-    for (int i = 0; i < 200; i++) {
+    for (int i = 0; i < 1000; i++) {
         pf_stack_release(s);
         s = take(pool);
     }
