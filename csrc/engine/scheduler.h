@@ -266,7 +266,7 @@ void pf_poll(pf_scheduler *s);
 #define PF_ALWAYS_INLINE inline
 #endif
 #define PF_PREFETCH_FROM 1024  /* ready fibers */
-#define PF_PREFETCH_FRAMES 512 /* bytes of the innermost C frames */
+#define PF_PREFETCH_FRAMES 832 /* bytes of the innermost C frames */
 #define PF_PREFETCH_ROOM 448   /* bytes of header and room */
 #define PF_CACHE_LINE 64
 
