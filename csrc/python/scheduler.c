@@ -460,7 +460,7 @@ From any thread: cancel every fiber, so that run() ends.");
 PyDoc_STRVAR(spawn_doc, "spawn($self, fn, /, *args, **kwargs)\n--\n\n\
 Start fn(*args, **kwargs) in a fiber, also while the scheduler does not run.");
 PyDoc_STRVAR(fileno_doc, "fileno($self, /)\n--\n\n\
-A descriptor that is readable when another thread has given the scheduler work.\n\
+A descriptor that is readable when the scheduler has been given work.\n\
 \n\
 Another event loop can wait for it, at most next_timeout() seconds, and call\n\
 run_once(). NotImplementedError on Windows.");

@@ -50,7 +50,11 @@ int
 pystate_lookup(void)
 {
 #if PF_HAS_C_COUNTER
-    pf_c_limit = PyThreadState_Get()->c_recursion_remaining;
+    /* The interpreter's own limit, which a patch release may have changed
+     * since its headers: what is left here, and the few units that the import
+     * under way uses.  Limits have always been multiples of 500. */
+    int left = PyThreadState_Get()->c_recursion_remaining;
+    pf_c_limit = (left + 499) / 500 * 500;
 #endif
     return 0;
 }

@@ -103,7 +103,7 @@ extern pf_reset_protection_fn pf_reset_protection;
  * for 3 units. */
 #define PF_CHEAPEST_UNIT 150
 #define PF_DEAREST_UNIT 1760
-extern int pf_c_limit; /* the main thread's, read at import */
+extern int pf_c_limit; /* the main thread's */
 
 static inline int
 pystate_py_limit(PyThreadState *ts)
