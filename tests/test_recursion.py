@@ -79,7 +79,7 @@ def test_calling_shape_reaches_the_depth_of_the_main_thread(name: str) -> None:
     finally:
         sys.setrecursionlimit(before)
     on_fiber = Fiber(calling, (name,)).switch()[0]
-    assert abs(on_fiber - on_main) <= 3
+    assert on_fiber >= on_main - 3
 
 
 def iterate_frames() -> Iterator[Any]:
