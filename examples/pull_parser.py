@@ -119,12 +119,13 @@ def pulled(path: Path) -> Iterator[Event]:
 
 def iterparsed(path: Path) -> Iterator[Event]:
     """The same events from the standard library's own pull parser."""
-    for event, element in ElementTree.iterparse(path, events=("start", "end")):
-        if event == "start":
-            yield ("start", element.tag, element.attrib)
-        else:
-            yield ("end", element.tag, element.text)
-            element.clear()
+    with path.open("rb") as file:
+        for event, element in ElementTree.iterparse(file, events=("start", "end")):
+            if event == "start":
+                yield ("start", element.tag, element.attrib)
+            else:
+                yield ("end", element.tag, element.text)
+                element.clear()
 
 
 def push_only(path: Path) -> None:
