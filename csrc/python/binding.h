@@ -54,7 +54,6 @@ enum {
     PF_F_HELD = 1 << 6,       /* running, and the thread holds the last
                                     reference until it is left */
     PF_F_DROPPED = 1 << 7,    /* last reference dropped on another thread */
-    PF_F_C_TARGET = 1 << 8,   /* runs a C function (C API) */
     PF_F_IN_PARK = 1 << 9,    /* waits in park(): unpark() wakes it */
     PF_F_HUB = 1 << 10,       /* runs a scheduler's loop just now */
     PF_F_DYING = 1 << 11,     /* being unwound by FiberExit */
@@ -70,7 +69,7 @@ enum {
 };
 
 /* Bits of pf_fiber.posted */
-enum { PF_POST_UNPARK = 1 << 0, PF_POST_DROPPED = 1 << 1 };
+enum { PF_POST_UNPARK = 1 << 0 };
 
 /* Invariants beside those of pf_fiber:
  * - thread is set when the fiber gets a stack or a scheduler, for life.

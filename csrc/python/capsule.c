@@ -165,7 +165,6 @@ api_new_c(PyFiber_Body body, void *arg, PyFiber_Destroy destroy)
         PyObject_CallOneArg((PyObject *)pf.fiber_type, (PyObject *)target);
     if (fiber != NULL) {
         target->destroy = destroy; /* from here on it is the fiber's */
-        ((FiberObject *)fiber)->core.host_bits |= PF_F_C_TARGET;
         ((FiberObject *)fiber)->name = Py_NewRef(body_name);
     }
     Py_DECREF(target);

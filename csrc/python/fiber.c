@@ -16,7 +16,7 @@ allocate(PyTypeObject *type)
     if (self == NULL) {
         return NULL;
     }
-    if (t->tstate->context != NULL) {
+    if (*pystate_context(t->tstate) != NULL) {
         self->context = PyContext_CopyCurrent();
         if (self->context == NULL) {
             Py_DECREF(self);

@@ -133,7 +133,7 @@ get_context(PyObject *op, void *closure)
     }
     PyObject **slot = &self->context;
     if (self == CURRENT(t)) {
-        slot = &t->tstate->context;
+        slot = pystate_context(t->tstate);
     } else if (self->core.state == PF_RUNNING) {
         PyErr_SetString(pf.fiber_error,
                         "the fiber runs on another thread: its context cannot "

@@ -125,6 +125,13 @@ pystate_py_remaining(PyThreadState *ts)
 #endif
 }
 
+/* Where the running fiber's contextvars context is; NULL in it: none yet. */
+static inline PyObject **
+pystate_context(PyThreadState *ts)
+{
+    return &ts->context;
+}
+
 static inline void
 pystate_save(PyThreadState *ts, PyState *st, PyObject **context)
 {
