@@ -229,8 +229,18 @@ pf_queue_remove(pf_queue *queue, pf_fiber *fiber)
         queue->tail = before;
     }
     f->next = NULL;
+    queue->fields = NULL;
     queue->count--;
     return true;
+}
+
+/* The queue holds at least PF_PREFETCH_FROM fibers. */
+void
+pf_prefetch_begin(pf_queue *queue)
+{
+    queue->lines = queue->head->next;
+    queue->pages = queue->lines->next->next;
+    queue->fields = queue->pages->next->next;
 }
 
 /* A message may be freed by running it, so its successor is read first. */

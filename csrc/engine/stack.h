@@ -37,7 +37,8 @@
 typedef struct pf_slab pf_slab;
 typedef struct pf_stack_pool pf_stack_pool;
 
-/* Lies on the stack's own first page while the stack is in use. */
+/* Lies on the stack's own first page while the stack is in use, and fills one
+ * cache line, so that the room begins with one. */
 typedef struct pf_stack {
     pf_area area;
     pf_slab *slab; /* which slab and slot it came from */
@@ -47,7 +48,9 @@ typedef struct pf_stack {
     bool reserve_open;
     char *room; /* host's memory, 16-byte aligned */
     void *user; /* whoever acquired it may keep a pointer here */
+#if PF_VALGRIND
     unsigned valgrind_id;
+#endif
 } pf_stack;
 
 /* What pf_stack_acquire may answer besides 0; errno values negated:

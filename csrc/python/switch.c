@@ -283,15 +283,12 @@ pf_fiber_give_stack(PfThread *t, FiberObject *fiber)
         return -1;
     }
     pf_stack *stack = fiber->core.stack;
-    PyState *state = (PyState *)(void *)stack->room;
-    size_t used = (sizeof(PyState) + 15) & ~(size_t)15;
-    fiber->saved = state;
     if (PF_UNLIKELY(t->given++ % 32 == 0)) {
         pf_overflow_keep(); /* reads a clock */
     }
-    pystate_init(t->tstate, state, stack->room + used, stack->room_size - used,
-                 stack->area.low + stack->reserve,
-                 stack->area.size - stack->reserve);
+    fiber->saved = pystate_init(t->tstate, stack->room, stack->room_size,
+                                stack->area.low + stack->reserve,
+                                stack->area.size - stack->reserve);
     if (fiber->thread == NULL) {
         fiber->thread = t;
         pf_live_link(t, fiber);
@@ -655,6 +652,7 @@ const pf_host pf_python_host = {
     .run = python_run,
     .on_reap = python_reap,
     .on_posted = pf_on_posted,
+    .hot_lines = {0, PF_SECOND_LINE, PF_FIRST_FRAME + PF_FRAME_LEAD},
     .wait_begin = python_wait_begin,
     .wait_end = python_wait_end,
 };

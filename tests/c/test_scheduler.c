@@ -319,7 +319,7 @@ pick_replaces_the_order(void)
 static void
 queue_removes_anywhere(void)
 {
-    pf_queue queue = {NULL, NULL, 0};
+    pf_queue queue = {0};
     static pf_fiber f[3], stranger;
     for (int skip = 0; skip < 3; skip++) {
         for (int i = 0; i < 3; i++) {
@@ -336,6 +336,55 @@ queue_removes_anywhere(void)
         CHECK(pf_queue_pop(&queue) == NULL);
         CHECK(queue.tail == NULL);
     }
+}
+
+/* The prefetch cursors run ahead of the head, so they must not survive the
+ * fibers they point at. */
+static pf_fiber *
+take_next(pf_queue *queue, uint64_t turn)
+{
+    static const pf_host host;
+    pf_fiber *f = pf_queue_pop(queue);
+    pf_prefetch_queue(queue, &host, turn);
+    return f;
+}
+
+static void
+fill_with_new(pf_queue *queue, int count)
+{
+    for (int i = 0; i < count; i++) {
+        pf_queue_push(queue, calloc(1, sizeof(pf_fiber)));
+    }
+}
+
+static void
+long_queue_forgets_the_fibers_that_left(void)
+{
+    pf_queue queue = {0};
+    enum { COUNT = PF_PREFETCH_FROM + 50 };
+    fill_with_new(&queue, COUNT);
+    for (uint64_t turn = 0; turn < 20; turn++) {
+        free(take_next(&queue, turn));
+    }
+    CHECK(queue.fields != NULL);
+    for (int i = 0; i < 10; i++) { /* out of the middle, under the cursors */
+        pf_fiber *f = queue.head->next->next;
+        CHECK(pf_queue_remove(&queue, f));
+        free(f);
+        free(take_next(&queue, (uint64_t)i));
+    }
+    for (int round = 0; round < 2; round++) {
+        while (queue.head != NULL) { /* drained without looking ahead */
+            free(pf_queue_pop(&queue));
+        }
+        CHECK(queue.fields == NULL);
+        fill_with_new(&queue, COUNT);
+    }
+    uint64_t turn = 0;
+    while (queue.head != NULL) {
+        free(take_next(&queue, turn++));
+    }
+    CHECK_EQUAL(turn, COUNT);
 }
 
 /* ------------------------------------------------- direct switches --- */
@@ -512,6 +561,7 @@ const test scheduler_tests[] = {
     TEST(wait_ends_at_its_deadline),
     TEST(pick_replaces_the_order),
     TEST(queue_removes_anywhere),
+    TEST(long_queue_forgets_the_fibers_that_left),
     TEST(raw_fiber_is_switched_by_hand),
     TEST(reaping_spares_the_suspended),
     TEST(fibers_spawn_fibers),
