@@ -69,7 +69,7 @@ close_now(SchedulerObject *s)
     }
     s->closed = true;
     pf_scheduler_abandon(s);
-    pf_poll(&s->core); /* what still comes in finds it closed */
+    pf_scheduler_close(&s->core);
     Py_CLEAR(s->main);
     Py_CLEAR(s->fatal);
 }
@@ -240,7 +240,6 @@ scheduler_run_once(PyObject *op, PyObject *args, PyObject *kwargs)
 
 typedef struct Soon {
     pf_message message;
-    SchedulerObject *scheduler;
     FiberObject *fiber;
 } Soon;
 
@@ -251,13 +250,50 @@ soon_arrived(pf_message *message, pf_scheduler *core)
     SchedulerObject *s = SCHEDULER_OF(core);
     PfThread *t = s->thread;
     pf_no_switch_begin(t, "inside the scheduler");
-    if (s->closed || pf_fiber_start(s, soon->fiber) < 0) {
-        PyErr_Clear();
+    if (s->closed) {
+        PyErr_SetNone(pf.fiber_exit);
+        pf_fiber_end(t, soon->fiber, NULL); /* takes our reference */
+    } else {
+        if (pf_fiber_start(s, soon->fiber) < 0) {
+            PyErr_WriteUnraisable((PyObject *)soon->fiber);
+        }
+        Py_DECREF(soon->fiber);
     }
-    Py_DECREF(soon->fiber);
     PyMem_RawFree(soon);
     pf_no_switch_end(t);
     Py_DECREF(s);
+}
+
+static int
+refuse_closed(void)
+{
+    PyErr_SetString(pf.fiber_error, "the scheduler is closed");
+    return -1;
+}
+
+/* Any thread: `fiber` is started when the scheduler looks.  If it is closed
+ * first the fiber ends without having run. */
+int
+pf_fiber_start_soon(SchedulerObject *s, FiberObject *fiber)
+{
+    if (s->closed) {
+        return refuse_closed();
+    }
+    Soon *soon = PyMem_RawMalloc(sizeof(*soon));
+    if (soon == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    soon->message.run = soon_arrived;
+    soon->fiber = (FiberObject *)Py_NewRef((PyObject *)fiber);
+    Py_INCREF(s); /* soon_arrived drops it */
+    if (!pf_post(&s->core, &soon->message)) {
+        Py_DECREF(fiber);
+        Py_DECREF(s);
+        PyMem_RawFree(soon);
+        return refuse_closed();
+    }
+    return 0;
 }
 
 static PyObject *
@@ -270,20 +306,13 @@ scheduler_call_soon(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
         return NULL;
     }
     if (s->closed) {
-        PyErr_SetString(pf.fiber_error, "the scheduler is closed");
+        refuse_closed();
         return NULL;
     }
     FiberObject *fiber = fiber_from_args(args[0], args + 1, nargs - 1, NULL);
-    Soon *soon = fiber == NULL ? NULL : PyMem_RawMalloc(sizeof(*soon));
-    if (soon == NULL) {
-        Py_XDECREF(fiber);
-        return PyErr_Occurred() ? NULL : PyErr_NoMemory();
-    }
-    soon->message.run = soon_arrived;
-    soon->scheduler = (SchedulerObject *)Py_NewRef(op);
-    soon->fiber = fiber;
-    pf_post(&s->core, &soon->message);
-    Py_RETURN_NONE;
+    int rc = fiber == NULL ? -1 : pf_fiber_start_soon(s, fiber);
+    Py_XDECREF(fiber);
+    return rc < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static void
@@ -311,7 +340,10 @@ scheduler_stop(PyObject *op, PyObject *ignored)
     }
     message->run = stop_arrived;
     Py_INCREF(op);
-    pf_post(&s->core, message);
+    if (!pf_post(&s->core, message)) {
+        PyMem_RawFree(message); /* closed: nothing is left to be stopped */
+        Py_DECREF(op);
+    }
     Py_RETURN_NONE;
 }
 

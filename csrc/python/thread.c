@@ -135,6 +135,9 @@ own_by_thread_state(PfThread *t)
         return -1;
     }
     int rc = PyDict_SetItemString(dict, CAPSULE_NAME, capsule);
+    if (rc < 0) {
+        PyCapsule_SetDestructor(capsule, NULL); /* the caller clears away */
+    }
     Py_DECREF(capsule);
     return rc;
 }

@@ -1,7 +1,8 @@
 /* What of CPython's PyThreadState belongs to a fiber.
  *
  * The only file with version #ifs, and the only one that touches fields of
- * PyThreadState.  pystate_save and pystate_load are each other's mirror: a
+ * PyThreadState (for csrc/cffi as well, which uses the helpers at the end;
+ * unused inline functions need nothing of tstate.c).  pystate_save and pystate_load are each other's mirror: a
  * field named in one is named in the other.
  *
  * Switched with a fiber:
@@ -25,7 +26,9 @@
 #error "pyfiber needs CPython: it switches CPython's own thread state"
 #endif
 
-#if PY_VERSION_HEX < 0x030C0000
+/* Does a header say what an interpreter frame looks like? */
+#define PF_HAS_FRAME_LAYOUT (PY_VERSION_HEX < 0x030C0000)
+#if PF_HAS_FRAME_LAYOUT
 #define Py_BUILD_CORE 1
 #include "internal/pycore_frame.h"
 #undef Py_BUILD_CORE
@@ -43,6 +46,7 @@
 #define PF_HAS_C_COUNTER                                                      \
     (PY_VERSION_HEX >= 0x030C0000 && PY_VERSION_HEX < 0x030E0000)
 #define PF_HAS_STACK_LIMITS (PY_VERSION_HEX >= 0x030E0000)
+#define PF_HAS_DUMP_TRACEBACK (PY_VERSION_HEX >= 0x030F0000)
 
 /* The saved part of the thread state of a suspended fiber.  Lies in the room
  * above the fiber's stack (for a thread's own fiber: in its PfThread). */
@@ -469,6 +473,17 @@ pf_restore_exception(PyObject *exc)
 #else
     PyErr_Restore(Py_NewRef((PyObject *)Py_TYPE(exc)), exc,
                   PyException_GetTraceback(exc));
+#endif
+}
+
+/* The thread state that holds the GIL on this thread, or NULL. */
+static inline PyThreadState *
+pf_attached(void)
+{
+#if PY_VERSION_HEX >= 0x030D0000
+    return PyThreadState_GetUnchecked();
+#else
+    return _PyThreadState_UncheckedGet();
 #endif
 }
 

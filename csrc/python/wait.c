@@ -161,6 +161,15 @@ typedef struct Call {
 static int unpark_here(FiberObject *fiber, PyObject *value);
 
 static void
+call_drop(Call *call)
+{
+    Py_DECREF(call->fiber);
+    Py_DECREF(call->object);
+    Py_DECREF(call->by);
+    PyMem_RawFree(call);
+}
+
+static void
 call_arrived(pf_message *message, pf_scheduler *s)
 {
     Call *call = (Call *)message;
@@ -170,10 +179,7 @@ call_arrived(pf_message *message, pf_scheduler *s)
     } else if (call->fiber->core.state != PF_DONE) {
         unpark_here(call->fiber, call->object);
     }
-    Py_DECREF(call->fiber);
-    Py_DECREF(call->object);
-    Py_DECREF(call->by);
-    PyMem_RawFree(call);
+    call_drop(call);
     pf_no_switch_end((PfThread *)s->thread);
 }
 
@@ -190,7 +196,9 @@ call_owner(FiberObject *fiber, CallKind kind, PyObject *object, PyObject *by)
     call->fiber = (FiberObject *)Py_NewRef((PyObject *)fiber);
     call->object = Py_NewRef(object);
     call->by = Py_NewRef(by);
-    pf_post(fiber->core.scheduler, &call->message);
+    if (!pf_post(fiber->core.scheduler, &call->message)) {
+        call_drop(call); /* the run is over, and the fiber with it */
+    }
     return 0;
 }
 
