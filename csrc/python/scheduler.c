@@ -315,6 +315,26 @@ scheduler_call_soon(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
     return rc < 0 ? NULL : Py_NewRef(Py_None);
 }
 
+static PyObject *
+scheduler_start_soon(PyObject *op, PyObject *fiber)
+{
+    if (!PyObject_TypeCheck(fiber, pf.fiber_type)) {
+        PyErr_SetString(PyExc_TypeError, "_start_soon() takes a fiber");
+        return NULL;
+    }
+    int rc = pf_fiber_start_soon((SchedulerObject *)op, (FiberObject *)fiber);
+    return rc < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *
+scheduler_on_this_thread(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    SchedulerObject *s = (SchedulerObject *)op;
+    return PyBool_FromLong(!s->closed && s->thread != NULL &&
+                           s->thread == pf_tls_thread);
+}
+
 static void
 stop_arrived(pf_message *message, pf_scheduler *core)
 {
@@ -513,6 +533,12 @@ static PyMethodDef scheduler_methods[] = {
      once_doc},
     {"call_soon_threadsafe", FAST(scheduler_call_soon), METH_FASTCALL,
      soon_doc},
+    {"_start_soon", scheduler_start_soon, METH_O,
+     "_start_soon($self, fiber, /)\n--\n\n"
+     "From any thread: start a fiber that has not been started."},
+    {"_on_this_thread", scheduler_on_this_thread, METH_NOARGS,
+     "_on_this_thread($self, /)\n--\n\n"
+     "Is it open, and the calling thread its own?"},
     {"stop", scheduler_stop, METH_NOARGS, stop_doc},
     {"spawn", FAST(scheduler_spawn), METH_FASTCALL | METH_KEYWORDS, spawn_doc},
     {"fileno", scheduler_fileno, METH_NOARGS, fileno_doc},

@@ -369,6 +369,7 @@ after_fork_in_child(PyObject *module, PyObject *ignored)
     if (pf_signals_after_fork() < 0) {
         return NULL;
     }
+    pf_workers_after_fork();
     if (t == NULL) {
         Py_RETURN_NONE;
     }

@@ -129,6 +129,13 @@ pystate_py_remaining(PyThreadState *ts)
 #endif
 }
 
+/* The operating system's name for the thread. */
+static inline unsigned long
+pystate_thread(PyThreadState *ts)
+{
+    return ts->thread_id;
+}
+
 /* Where the running fiber's contextvars context is; NULL in it: none yet. */
 static inline PyObject **
 pystate_context(PyThreadState *ts)
@@ -495,15 +502,6 @@ pf_finalizing(void)
 #else
     return _Py_IsFinalizing();
 #endif
-}
-
-/* Does another Python thread exist that could wake this one? */
-static inline bool
-pf_other_threads(PyThreadState *ts)
-{
-    PyThreadState *first =
-        PyInterpreterState_ThreadHead(PyThreadState_GetInterpreter(ts));
-    return first != ts || PyThreadState_Next(first) != NULL;
 }
 
 /* Find what this interpreter exports at run time only.  0, or -1 with
