@@ -70,10 +70,13 @@ class Portal:
             return
         if target is not None and not isinstance(target, Fiber):
             raise TypeError(f"Portal() takes a fiber or a Scheduler, not {type(target).__name__!r}")
-        scheduler = _engine._scheduler_of(_engine.current() if target is None else target)
+        if target is None:
+            scheduler = _engine._running_scheduler()
+        else:
+            scheduler = _engine._scheduler_of(target)
         if scheduler is None:
             raise FiberError(
-                "the fiber was not started on a scheduler: make the Portal in a function that "
+                "there is no scheduler to lead to: make the Portal in a function that "
                 "pyfiber.run() runs, or from a Scheduler"
             )
         self._scheduler = scheduler
@@ -125,9 +128,9 @@ def from_thread(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     scheduler = _engine._job_scheduler()
     if scheduler is not None:
         return Portal(scheduler).call(fn, *args, **kwargs)
-    if _engine._scheduler_of(_engine.current()) is not None:
+    if _engine._running_scheduler() is not None:
         raise FiberError(
-            "from_thread() is for other threads: in a fiber call the function directly, or spawn() it"
+            "from_thread() is for other threads: in a fiber call the function, or spawn() it"
         )
     raise FiberError(
         "from_thread() works in functions that to_thread() runs: give other threads a Portal"

@@ -244,6 +244,7 @@ void pf_fiber_type_ready(PyTypeObject *type);
 FiberObject *pf_fiber_new(PyObject *target, PyObject *const *args,
                           Py_ssize_t nargs, PyObject *kwnames);
 int pf_fiber_start(SchedulerObject *s, FiberObject *fiber);
+int pf_fiber_enlist(SchedulerObject *s, FiberObject *fiber);
 int pf_fiber_start_soon(SchedulerObject *s, FiberObject *fiber);
 
 /* --- outcome.c --- */

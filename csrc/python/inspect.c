@@ -356,7 +356,20 @@ mod_scheduler_of(PyObject *module, PyObject *object)
                          : Py_None);
 }
 
+static PyObject *
+mod_running_scheduler(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    PfThread *t = pf_tls_thread;
+    return Py_NewRef(t == NULL || t->scheduler == NULL
+                         ? Py_None
+                         : (PyObject *)t->scheduler);
+}
+
 static PyMethodDef functions[] = {
+    {"_running_scheduler", mod_running_scheduler, METH_NOARGS,
+     "_running_scheduler()\n--\n\nThe one that runs on this thread, or None."},
     {"_threads", mod_threads, METH_NOARGS,
      "_threads()\n--\n\n"
      "For each thread with fibers: identifier, running fiber, own fiber,\n"

@@ -83,8 +83,13 @@ latch_wait(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
         return NULL;
     }
     PfThread *t = pf_this_thread();
-    if (t == NULL || pf_active(t, "waiting for a future") == NULL ||
-        pf_deadline(args[0], &deadline) < 0) {
+    if (t == NULL || pf_deadline(args[0], &deadline) < 0) {
+        return NULL;
+    }
+    if (self->set) {
+        Py_RETURN_TRUE;
+    }
+    if (pf_active(t, "waiting for a future") == NULL) {
         return NULL;
     }
     if (self->fiber != NULL) {

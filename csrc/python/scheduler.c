@@ -243,55 +243,44 @@ typedef struct Soon {
     FiberObject *fiber;
 } Soon;
 
+/* It has ended if the scheduler was closed meanwhile. */
 static void
 soon_arrived(pf_message *message, pf_scheduler *core)
 {
     Soon *soon = (Soon *)message;
     SchedulerObject *s = SCHEDULER_OF(core);
-    PfThread *t = s->thread;
-    pf_no_switch_begin(t, "inside the scheduler");
-    if (s->closed) {
-        PyErr_SetNone(pf.fiber_exit);
-        pf_fiber_end(t, soon->fiber, NULL); /* takes our reference */
-    } else {
-        if (pf_fiber_start(s, soon->fiber) < 0) {
-            PyErr_WriteUnraisable((PyObject *)soon->fiber);
-        }
-        Py_DECREF(soon->fiber);
+    pf_no_switch_begin((PfThread *)core->thread, "inside the scheduler");
+    if (soon->fiber->core.state == PF_NEW) {
+        pf_make_ready(core, &soon->fiber->core);
     }
+    Py_DECREF(soon->fiber);
     PyMem_RawFree(soon);
-    pf_no_switch_end(t);
+    pf_no_switch_end((PfThread *)core->thread);
     Py_DECREF(s);
 }
 
-static int
-refuse_closed(void)
-{
-    PyErr_SetString(pf.fiber_error, "the scheduler is closed");
-    return -1;
-}
-
-/* Any thread: `fiber` is started when the scheduler looks.  If it is closed
- * first the fiber ends without having run. */
+/* Any thread: start `fiber`; it becomes ready when the scheduler looks. */
 int
 pf_fiber_start_soon(SchedulerObject *s, FiberObject *fiber)
 {
     if (s->closed) {
-        return refuse_closed();
+        PyErr_SetString(pf.fiber_error, "the scheduler is closed");
+        return -1;
     }
     Soon *soon = PyMem_RawMalloc(sizeof(*soon));
     if (soon == NULL) {
         PyErr_NoMemory();
         return -1;
     }
+    if (pf_fiber_enlist(s, fiber) < 0) {
+        PyMem_RawFree(soon);
+        return -1;
+    }
     soon->message.run = soon_arrived;
     soon->fiber = (FiberObject *)Py_NewRef((PyObject *)fiber);
-    Py_INCREF(s); /* soon_arrived drops it */
+    Py_INCREF(s);
     if (!pf_post(&s->core, &soon->message)) {
-        Py_DECREF(fiber);
-        Py_DECREF(s);
-        PyMem_RawFree(soon);
-        return refuse_closed();
+        Py_FatalError("pyfiber: a scheduler's inbox was closed before it");
     }
     return 0;
 }
@@ -303,10 +292,6 @@ scheduler_call_soon(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
     if (nargs < 1) {
         PyErr_SetString(PyExc_TypeError,
                         "call_soon_threadsafe() needs a function");
-        return NULL;
-    }
-    if (s->closed) {
-        refuse_closed();
         return NULL;
     }
     FiberObject *fiber = fiber_from_args(args[0], args + 1, nargs - 1, NULL);
