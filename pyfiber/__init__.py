@@ -30,6 +30,7 @@ from pyfiber._engine import (
     FiberError,
     FiberExit,
     Scheduler,
+    ThreadLimiter,
     check_cancelled,
     current,
     get_stack_size,
@@ -52,7 +53,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from pyfiber._engine import FiberCancelled
+    from pyfiber._futures import FiberExecutor, wait_for
     from pyfiber._outcome import CancelledOutcome, Failed, Ok, Outcome
+    from pyfiber._report import dump_fibers, dump_on_signal
+    from pyfiber._threads import Portal, default_thread_limiter, from_thread, to_thread
 
 __version__ = "0.1.0"
 
@@ -64,12 +68,19 @@ __all__ = [
     "Fiber",
     "FiberCancelled",
     "FiberError",
+    "FiberExecutor",
     "FiberExit",
     "Ok",
     "Outcome",
+    "Portal",
     "Scheduler",
+    "ThreadLimiter",
     "check_cancelled",
     "current",
+    "default_thread_limiter",
+    "dump_fibers",
+    "dump_on_signal",
+    "from_thread",
     "get_include",
     "get_stack_size",
     "info",
@@ -82,11 +93,29 @@ __all__ = [
     "spawn",
     "stack_stats",
     "switch",
+    "to_thread",
     "trim_stacks",
+    "wait_for",
     "yield_now",
 ]
 
 _hooks.install()
+
+#: Where names are defined that most programs do not need.
+_HOMES = {
+    "CancelledOutcome": "pyfiber._outcome",
+    "Failed": "pyfiber._outcome",
+    "FiberExecutor": "pyfiber._futures",
+    "Ok": "pyfiber._outcome",
+    "Outcome": "pyfiber._outcome",
+    "Portal": "pyfiber._threads",
+    "default_thread_limiter": "pyfiber._threads",
+    "dump_fibers": "pyfiber._report",
+    "dump_on_signal": "pyfiber._report",
+    "from_thread": "pyfiber._threads",
+    "to_thread": "pyfiber._threads",
+    "wait_for": "pyfiber._futures",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -96,10 +125,10 @@ def __getattr__(name: str) -> Any:
         from pyfiber import _engine
 
         value: Any = _engine._fiber_cancelled()
-    elif name in ("Ok", "Failed", "CancelledOutcome", "Outcome"):
-        from pyfiber import _outcome
+    elif name in _HOMES:
+        from importlib import import_module
 
-        value = getattr(_outcome, name)
+        value = getattr(import_module(_HOMES[name]), name)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value

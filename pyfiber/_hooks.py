@@ -41,26 +41,11 @@ def log_failure(fiber: _engine.Fiber[object], exc: BaseException, in_callback: b
     logging.getLogger("pyfiber").error(what, fiber, exc_info=exc)
 
 
-def describe_wait(fiber: _engine.Fiber[object]) -> str:
-    """What a parked fiber waits for, in words."""
-    what = fiber.waiting_on
-    if isinstance(what, _engine.Fiber):
-        return f"waits for the end of {what!r}"
-    return f"waits in {what}" if what else "was left by a direct switch"
-
-
-def describe_fiber(fiber: _engine.Fiber[object]) -> str:
-    """One fiber of a report: what it is, what it waits for, its stack."""
-    lines = [f"{fiber!r} {describe_wait(fiber)}\n"]
-    lines += stack_summary(fiber.frame).format()
-    return "".join(lines)
-
-
 def deadlock_text(fibers: list[_engine.Fiber[object]]) -> str:
     """The text of a DeadlockError."""
-    count = "1 fiber waits" if len(fibers) == 1 else f"{len(fibers)} fibers wait"
-    head = f"{count} and nothing can wake one: no timer is set, no other thread runs\n"
-    return head + "\n".join(describe_fiber(fiber) for fiber in fibers)
+    from pyfiber import _report
+
+    return _report.deadlock_text(fibers)
 
 
 def install() -> None:

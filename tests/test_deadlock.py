@@ -56,7 +56,7 @@ def test_deadlock_lists_every_fiber_with_what_it_waits_for() -> None:
         "'the joining one'",
         "'the daemon'",
         "waits in park()",
-        "waits for the end of <pyfiber.Fiber 'the parked one' parked",
+        "waits for the end of fiber 'the parked one' at 0x",
         "in parks_here",
         "in joins_here",
         "in main",

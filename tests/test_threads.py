@@ -444,3 +444,39 @@ def test_released_interpreter_lock_lets_other_threads_run_their_fibers() -> None
     log.append(Fiber(blocks).switch())
     thread.join()
     assert log == ["other", "unblocked"]
+
+
+def test_thread_whose_record_finds_no_memory_gets_an_error(child: Child) -> None:
+    """The n-th request for memory fails, for each n; the thread can try again."""
+    pytest.importorskip("_testcapi")
+    done = child(
+        """
+        import _testcapi, sys, threading
+        import pyfiber
+
+        def attempt(n):
+            try:
+                _testcapi.set_nomemory(n, n + 1)
+                pyfiber.current()
+            except MemoryError:
+                failed.append(n)
+            finally:
+                _testcapi.remove_mem_hooks()
+            assert pyfiber.Fiber(lambda: 5).switch() == 5
+
+        def round():
+            for n in range(1, 12):
+                thread = threading.Thread(target=attempt, args=(n,))
+                thread.start()
+                thread.join()
+
+        failed = []
+        round()
+        kinds = len(failed)
+        before = sys.getallocatedblocks()
+        for _ in range(20):
+            round()
+        print(kinds >= 3, sys.getallocatedblocks() - before < 20 * kinds)
+        """
+    )
+    assert done.stdout == "True True\n"

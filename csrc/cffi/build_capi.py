@@ -25,8 +25,14 @@ def make_builder() -> FFI:
         "pyfiber._capi",
         '#include "capi.c"\n',
         # Relative to setup.py, where the compiler runs.
-        include_dirs=["csrc/cffi", "csrc/include"],
-        depends=["csrc/cffi/capi.c", "csrc/cffi/capi.cdef", "csrc/include/pyfiber.h"],
+        include_dirs=["csrc/cffi", "csrc/include", "csrc"],
+        depends=[
+            "csrc/cffi/capi.c",
+            "csrc/cffi/capi.cdef",
+            "csrc/include/pyfiber.h",
+            "csrc/python/tstate.h",
+            "csrc/python/pyinclude.h",
+        ],
         py_limited_api=False,
     )
     return builder

@@ -29,6 +29,8 @@
 #define PYFIBER_SHARED_API pyfiber_capi_table
 #include "pyfiber.h"
 
+#include "python/tstate.h"
+
 #if defined(__GNUC__)
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)
 #else
@@ -47,16 +49,6 @@ typedef struct gil {
     PyGILState_STATE state; /* for NO_STATE */
 } gil;
 
-static inline PyThreadState *
-attached(void)
-{
-#if PY_VERSION_HEX >= 0x030D0000
-    return PyThreadState_GetUnchecked();
-#else
-    return _PyThreadState_UncheckedGet();
-#endif
-}
-
 static inline gil
 take_gil(void)
 {
@@ -65,7 +57,7 @@ take_gil(void)
     if (UNLIKELY(mine == NULL)) {
         taken.was = NO_STATE;
         taken.state = PyGILState_Ensure();
-    } else if (mine != attached()) {
+    } else if (mine != pf_attached()) {
         taken.was = RELEASED;
         PyEval_RestoreThread(mine);
     }
@@ -116,18 +108,7 @@ kept_error(void)
 static void
 keep_raised(void)
 {
-#if PY_VERSION_HEX >= 0x030C0000
-    PyObject *exc = PyErr_GetRaisedException();
-#else
-    PyObject *type, *exc, *traceback;
-    PyErr_Fetch(&type, &exc, &traceback);
-    PyErr_NormalizeException(&type, &exc, &traceback);
-    if (traceback != NULL) {
-        PyException_SetTraceback(exc, traceback);
-    }
-    Py_XDECREF(type);
-    Py_XDECREF(traceback);
-#endif
+    PyObject *exc = pf_take_exception();
     keep_error(exc);
     Py_XDECREF(exc);
 }

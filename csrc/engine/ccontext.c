@@ -40,6 +40,11 @@ typedef struct record {
     size_t count; /* contexts besides main */
 } record;
 
+/* The stacks of the thread that gave up its last context last, for the next
+ * one that makes its first: whoever makes contexts one at a time would map and
+ * unmap a slab for each. */
+static PF_ATOMIC(pf_stack_pool *) spare_pool;
+
 static THREAD_LOCAL record this_thread;
 static PF_ATOMIC(size_t) last_serial;
 static const pf_ccontext_host *the_host;
@@ -108,19 +113,42 @@ static const pf_host context_host = {.on_switch = on_switch, .run = run};
 
 /* ---------------------------------------------------- birth and death --- */
 
+static void
+keep_spare(pf_stack_pool *pool)
+{
+    pf_stack_pool *last = pf_exchange(&spare_pool, pool);
+    if (last != NULL) {
+        pf_stack_pool_free(last);
+    }
+}
+
 /* With the first context. */
 static int
 open_record(record *r)
 {
-    return r->count > 0 ? 0 : pf_thread_init(&r->engine, &context_host, 0);
+    if (r->count > 0) {
+        return 0;
+    }
+    int error = pf_thread_init(&r->engine, &context_host, 0);
+    pf_stack_pool *pool =
+        error != 0 ? NULL : pf_exchange(&spare_pool, (pf_stack_pool *)NULL);
+    if (pool != NULL && pf_thread_add_pool(&r->engine, pool) != 0) {
+        pf_stack_pool_free(pool); /* the first stack will say it again */
+    }
+    return error;
 }
 
 /* With the last: nothing is left behind when the thread ends. */
 static void
 close_record(record *r)
 {
-    if (r->count == 0) {
-        pf_thread_finish(&r->engine);
+    if (r->count > 0) {
+        return;
+    }
+    pf_stack_pool *pool = pf_thread_take_pool(&r->engine);
+    pf_thread_finish(&r->engine);
+    if (pool != NULL) {
+        keep_spare(pool);
     }
 }
 

@@ -3,7 +3,8 @@
  * A Treiber push and a whole-list take: nothing is ever popped singly, so
  * there is no ABA problem and no half-linked window.  The producer learns
  * whether the list was empty; only then need it wake the consumer.  Taken
- * messages come out oldest first.
+ * messages come out oldest first.  A closed inbox takes nothing any more: its
+ * producers learn that nobody will look.
  */
 #ifndef PF_INBOX_H
 #define PF_INBOX_H
@@ -24,29 +25,44 @@ typedef struct pf_inbox {
     PF_ATOMIC(pf_message *) head;
 } pf_inbox;
 
-/* true if the inbox was empty: this producer has to wake the consumer. */
-static inline bool
+/* The head of a closed inbox: no message lies there. */
+#define PF_INBOX_CLOSED ((pf_message *)(uintptr_t)1)
+
+typedef enum pf_pushed {
+    PF_PUSHED_FIRST, /* it was empty: this producer wakes the consumer */
+    PF_PUSHED_MORE,
+    PF_PUSHED_NOT, /* it is closed; the message stays the producer's */
+} pf_pushed;
+
+static inline pf_pushed
 pf_inbox_push(pf_inbox *inbox, pf_message *message)
 {
     pf_message *head = pf_load_relaxed(&inbox->head);
     do {
+        if (head == PF_INBOX_CLOSED) {
+            return PF_PUSHED_NOT;
+        }
         message->next = head;
     } while (!pf_cas_weak(&inbox->head, &head, message));
-    return head == NULL;
+    return head == NULL ? PF_PUSHED_FIRST : PF_PUSHED_MORE;
 }
 
 static inline bool
 pf_inbox_pending(pf_inbox *inbox)
 {
-    return pf_load_relaxed(&inbox->head) != NULL;
+    return (uintptr_t)pf_load_relaxed(&inbox->head) >
+           (uintptr_t)PF_INBOX_CLOSED;
 }
 
-/* All messages, oldest first, linked by next. */
+/* Leave `head` there; all messages, oldest first, linked by next. */
 static inline pf_message *
-pf_inbox_take(pf_inbox *inbox)
+pf_inbox_exchange(pf_inbox *inbox, pf_message *head)
 {
-    pf_message *m = pf_exchange(&inbox->head, NULL);
+    pf_message *m = pf_exchange(&inbox->head, head);
     pf_message *oldest = NULL;
+    if (m == PF_INBOX_CLOSED) {
+        return NULL;
+    }
     while (m != NULL) {
         pf_message *next = m->next;
         m->next = oldest;
@@ -54,6 +70,20 @@ pf_inbox_take(pf_inbox *inbox)
         m = next;
     }
     return oldest;
+}
+
+/* Not of a closed one. */
+static inline pf_message *
+pf_inbox_take(pf_inbox *inbox)
+{
+    return pf_inbox_exchange(inbox, NULL);
+}
+
+/* The last that are taken; closing twice is fine. */
+static inline pf_message *
+pf_inbox_close(pf_inbox *inbox)
+{
+    return pf_inbox_exchange(inbox, PF_INBOX_CLOSED);
 }
 
 #endif

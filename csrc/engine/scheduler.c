@@ -55,18 +55,37 @@ find_pool(pf_thread *thread, size_t slot_size)
     return NULL;
 }
 
-static pf_stack_pool *
-add_pool(pf_thread *thread, size_t slot_size)
+int
+pf_thread_add_pool(pf_thread *thread, pf_stack_pool *pool)
 {
     size_t bytes = (thread->pool_count + 1) * sizeof(pf_stack_pool *);
     pf_stack_pool **pools = pf_realloc(thread->pools, bytes);
     if (pools == NULL) {
-        return NULL;
+        return -ENOMEM;
     }
     thread->pools = pools;
+    pools[thread->pool_count++] = pool;
+    return 0;
+}
+
+pf_stack_pool *
+pf_thread_take_pool(pf_thread *thread)
+{
+    if (thread->pool_count == 0) {
+        return NULL;
+    }
+    pf_stack_pool *pool = thread->pools[0];
+    thread->pools[0] = thread->pools[--thread->pool_count];
+    return pool;
+}
+
+static pf_stack_pool *
+new_pool(pf_thread *thread, size_t slot_size)
+{
     pf_stack_pool *pool = pf_stack_pool_new(slot_size, thread->room_size);
-    if (pool != NULL) {
-        pools[thread->pool_count++] = pool;
+    if (pool != NULL && pf_thread_add_pool(thread, pool) != 0) {
+        pf_stack_pool_free(pool);
+        pool = NULL;
     }
     return pool;
 }
@@ -81,7 +100,7 @@ pf_thread_pool(pf_thread *thread, size_t stack_size)
     }
     size_t slot_size = pf_stack_slot_size(stack_size, thread->room_size);
     pf_stack_pool *pool = find_pool(thread, slot_size);
-    return pool != NULL ? pool : add_pool(thread, slot_size);
+    return pool != NULL ? pool : new_pool(thread, slot_size);
 }
 
 /* ---------------------------------------------------------- fibers --- */
@@ -245,18 +264,28 @@ pf_prefetch_begin(pf_queue *queue)
 
 /* A message may be freed by running it, so its successor is read first. */
 static void
-take_messages(pf_scheduler *s)
+run_messages(pf_scheduler *s, pf_message *m)
 {
-    if (!pf_inbox_pending(&s->inbox)) {
-        return;
-    }
-    pf_message *m = pf_inbox_take(&s->inbox);
     while (m != NULL) {
         pf_message *next = m->next;
         s->messages++;
         m->run(m, s);
         m = next;
     }
+}
+
+static void
+take_messages(pf_scheduler *s)
+{
+    if (pf_inbox_pending(&s->inbox)) {
+        run_messages(s, pf_inbox_take(&s->inbox));
+    }
+}
+
+void
+pf_scheduler_close(pf_scheduler *s)
+{
+    run_messages(s, pf_inbox_close(&s->inbox));
 }
 
 static void
@@ -449,12 +478,14 @@ pf_scheduler_run(pf_scheduler *s)
 
 /* ---------------------------------------------- from other threads --- */
 
-void
+bool
 pf_post(pf_scheduler *s, pf_message *message)
 {
-    if (pf_inbox_push(&s->inbox, message) && pf_load(&s->sleeping)) {
+    pf_pushed pushed = pf_inbox_push(&s->inbox, message);
+    if (pushed == PF_PUSHED_FIRST && pf_load(&s->sleeping)) {
         s->poller->ops->wake(s->poller);
     }
+    return pushed != PF_PUSHED_NOT;
 }
 
 /* Bits posted while this runs are either taken here or posted anew, because
@@ -472,7 +503,9 @@ pf_fiber_post(pf_fiber *fiber, unsigned bits)
 {
     if (pf_fetch_or(&fiber->posted, bits) == 0) {
         fiber->message.run = deliver_bits;
-        pf_post(fiber->scheduler, &fiber->message);
+        if (!pf_post(fiber->scheduler, &fiber->message)) {
+            (void)pf_take(&fiber->posted);
+        }
     }
 }
 

@@ -106,6 +106,10 @@ struct pf_thread {
 /* `root` becomes current.  0 or -errno. */
 int pf_thread_init(pf_thread *thread, const pf_host *host, size_t room_size);
 void pf_thread_finish(pf_thread *thread);
+/* Take a pool without live stacks into use, on this thread: 0 or -ENOMEM. */
+int pf_thread_add_pool(pf_thread *thread, pf_stack_pool *pool);
+/* The pool used last, which the caller frees or adds elsewhere; NULL: none. */
+pf_stack_pool *pf_thread_take_pool(pf_thread *thread);
 pf_stack_pool *pf_thread_pool(pf_thread *thread, size_t stack_size);
 
 /* Give a PF_NEW fiber a stack so that it can be switched to.  0, or -errno
@@ -379,6 +383,10 @@ int pf_scheduler_wait(pf_scheduler *s, int64_t deadline);
 void pf_scheduler_rest(pf_scheduler *s);
 void pf_scheduler_resume(pf_scheduler *s);
 
+/* Run the messages that have come; from now on there is nobody to take any.
+ * For hosts that have let everybody else go. */
+void pf_scheduler_close(pf_scheduler *s);
+
 /* Is there anything that could make a fiber ready without outside help? */
 bool pf_scheduler_expects(pf_scheduler *s);
 
@@ -387,12 +395,13 @@ bool pf_scheduler_expects(pf_scheduler *s);
 void pf_scheduler_run(pf_scheduler *s);
 
 /* From any thread, no lock held: message->run runs on the scheduler's thread.
- */
-void pf_post(pf_scheduler *s, pf_message *message);
+ * False if the scheduler is closed: the message stays the caller's. */
+bool pf_post(pf_scheduler *s, pf_message *message);
 
 /* From any thread: set `bits` on the fiber; the host's on_posted gets them on
  * the owner thread, several posts perhaps as one call.  The fiber must stay
- * alive until then; the scheduler, too. */
+ * alive until then; the scheduler, too.  Nothing happens if the scheduler is
+ * closed. */
 void pf_fiber_post(pf_fiber *fiber, unsigned bits);
 
 /* A hold says "somebody outside will wake this scheduler": while one is held

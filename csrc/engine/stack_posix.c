@@ -98,6 +98,7 @@ struct pf_slab {
     uint32_t live;
     uint32_t split;      /* slots whose guard is a mapping of its own */
     uint32_t free_count; /* == fresh - live */
+    uint32_t discarded;  /* of these, the first so many hold no memory */
     uint32_t free[];     /* indices; the last one is reused first */
 };
 
@@ -525,7 +526,11 @@ static uint32_t
 take_slot(pf_slab *slab)
 {
     if (slab->free_count > 0) {
-        return slab->free[--slab->free_count];
+        slab->free_count--;
+        if (slab->discarded > slab->free_count) {
+            slab->discarded = slab->free_count;
+        }
+        return slab->free[slab->free_count];
     }
     size_t size = guard_size(slab->pool) + slab->pool->reserve;
     switch (guard(slot_address(slab, slab->fresh), size)) {
@@ -677,16 +682,19 @@ pf_stack_release(pf_stack *stack)
     }
 }
 
+/* Those used since the last time; returns their bytes. */
 static size_t
 discard_free_slots(pf_slab *slab)
 {
     size_t guards = guard_size(slab->pool);
     size_t bytes = slab->pool->stride - guards;
-    for (uint32_t i = 0; i < slab->free_count; i++) {
+    uint32_t count = slab->free_count - slab->discarded;
+    for (uint32_t i = slab->discarded; i < slab->free_count; i++) {
         char *low = slot_address(slab, slab->free[i]) + guards;
         (void)madvise(low, bytes, DISCARD);
     }
-    return slab->free_count * bytes;
+    slab->discarded = slab->free_count;
+    return count * bytes;
 }
 
 size_t

@@ -6,6 +6,9 @@
  *   wait.c       park, sleep, yield, join, result; cancellation at park points
  *   fiber.c      the Fiber type
  *   outcome.c    result() of a finished one
+ *   latch.c      what futures wait on
+ *   worker.c     threads that run functions for fibers
+ *   limiter.c    how many of them at a time; to_thread()
  *   inspect.c    its attributes, for reports and debuggers
  *   loop.c       the scheduler's loop: who runs, waiting, the end of a run
  *   scheduler.c  the Scheduler type
@@ -216,6 +219,9 @@ void pf_call_back(FiberObject *fiber, PyObject *callback);
 /* 0: woken; 1: timed out; -1: an exception is set (Cancelled, or FiberError
  * where the caller must not wait).  `what` is for reports. */
 int pf_wait(PfThread *t, int64_t deadline, PyObject *what);
+/* The same, but a cancellation is not raised: for waits whose end must be seen.
+ * Like any wake-up it may return 0 for it: the caller looks again. */
+int pf_wait_shielded(PfThread *t, int64_t deadline, PyObject *what);
 int pf_join(PfThread *t, FiberObject *target, int64_t deadline);
 int pf_check_cancelled(FiberObject *fiber);
 void pf_wake_waiters(FiberObject *done);
@@ -238,6 +244,8 @@ void pf_fiber_type_ready(PyTypeObject *type);
 FiberObject *pf_fiber_new(PyObject *target, PyObject *const *args,
                           Py_ssize_t nargs, PyObject *kwnames);
 int pf_fiber_start(SchedulerObject *s, FiberObject *fiber);
+int pf_fiber_enlist(SchedulerObject *s, FiberObject *fiber);
+int pf_fiber_start_soon(SchedulerObject *s, FiberObject *fiber);
 
 /* --- outcome.c --- */
 PyObject *pf_fiber_outcome_value(FiberObject *fiber); /* new reference */
@@ -250,6 +258,13 @@ PyObject *pf_fiber_name(FiberObject *fiber);
 extern PyGetSetDef pf_fiber_getset[];
 PyObject *pf_fiber_repr(PyObject *op);
 PyObject *pf_fiber_stack(PyObject *op, PyObject *ignored);
+int pf_inspect_init(PyObject *module);
+
+/* --- latch.c, worker.c --- */
+extern PyType_Spec pf_latch_spec;
+int pf_worker_init(PyObject *module);
+bool pf_other_threads(PyThreadState *ts);
+void pf_workers_after_fork(void);
 
 /* --- loop.c --- */
 int pf_may_run(SchedulerObject *s); /* 0, or -1 with FiberError */

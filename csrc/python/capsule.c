@@ -342,13 +342,9 @@ api_unpark_no_gil(PyObject *object)
     if (scheduler_of(object) == NULL) {
         return -EINVAL;
     }
-    /* An ended fiber stays ended, so this look without the GIL can only err
-     * on the side of posting: the owner then finds that there is nothing to
-     * do.  After a run nobody would look any more. */
-    pf_fiber *core = &((FiberObject *)object)->core;
-    if (core->state != PF_DONE) {
-        pf_fiber_post(core, PF_POST_UNPARK);
-    }
+    /* Whether it has ended is for its owner to see; after the run the
+     * scheduler takes no messages. */
+    pf_fiber_post(&((FiberObject *)object)->core, PF_POST_UNPARK);
     return 0;
 }
 

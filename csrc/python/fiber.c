@@ -489,9 +489,10 @@ fiber_start(PyObject *op, PyObject *ignored)
     return Py_NewRef(op);
 }
 
-/* Put a new fiber into the ready queue of `s`, which lives on this thread. */
+/* From here on it is the scheduler's: it counts, and can be cancelled and
+ * joined.  Any thread. */
 int
-pf_fiber_start(SchedulerObject *s, FiberObject *fiber)
+pf_fiber_enlist(SchedulerObject *s, FiberObject *fiber)
 {
     if (fiber->core.state != PF_NEW ||
         (fiber->core.host_bits & PF_F_SCHEDULED)) {
@@ -510,6 +511,16 @@ pf_fiber_start(SchedulerObject *s, FiberObject *fiber)
         s->foreground++;
     }
     Py_INCREF(fiber); /* until it is done */
+    return 0;
+}
+
+/* Put a new fiber into the ready queue of `s`, which lives on this thread. */
+int
+pf_fiber_start(SchedulerObject *s, FiberObject *fiber)
+{
+    if (pf_fiber_enlist(s, fiber) < 0) {
+        return -1;
+    }
     pf_make_ready(&s->core, &fiber->core);
     pf_tell_host(s);
     return 0;

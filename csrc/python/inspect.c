@@ -292,3 +292,96 @@ PyGetSetDef pf_fiber_getset[] = {
      "What the parked fiber waits for, for reports; None if nothing.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
+
+/* ---------------------------------------------------------- for the façade */
+
+/* The fibers of a thread that are not done, oldest first. */
+static PyObject *
+live_fibers(PfThread *t)
+{
+    PyObject *list = PyList_New(0);
+    for (FiberObject *f = t->live; list != NULL && f != NULL; f = f->next) {
+        if (PyList_Append(list, (PyObject *)f) < 0) {
+            Py_CLEAR(list);
+        }
+    }
+    if (list != NULL && PyList_Reverse(list) < 0) {
+        Py_CLEAR(list);
+    }
+    return list;
+}
+
+/* (thread's identifier, its running fiber, its own fiber, the scheduler that
+ * runs there or None, its fibers) */
+static PyObject *
+describe_thread(PfThread *t)
+{
+    PyObject *fibers = live_fibers(t);
+    PyObject *running =
+        t->scheduler == NULL ? Py_None : (PyObject *)t->scheduler;
+    return fibers == NULL
+               ? NULL
+               : Py_BuildValue("kOOON", pystate_thread(t->tstate), CURRENT(t),
+                               t->root, running, fibers);
+}
+
+static PyObject *
+mod_threads(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    PyObject *list = PyList_New(0);
+    for (PfThread *t = pf.threads; list != NULL && t != NULL; t = t->next) {
+        PyObject *described = describe_thread(t);
+        if (described == NULL || PyList_Append(list, described) < 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(described);
+    }
+    return list;
+}
+
+static PyObject *
+mod_scheduler_of(PyObject *module, PyObject *object)
+{
+    (void)module;
+    if (!PyObject_TypeCheck(object, pf.fiber_type)) {
+        PyErr_Format(PyExc_TypeError, "expected a Fiber, not '%.200s'",
+                     Py_TYPE(object)->tp_name);
+        return NULL;
+    }
+    FiberObject *fiber = (FiberObject *)object;
+    return Py_NewRef(fiber->core.host_bits & PF_F_SCHEDULED
+                         ? (PyObject *)SCHEDULER_OF(fiber->core.scheduler)
+                         : Py_None);
+}
+
+static PyObject *
+mod_running_scheduler(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    PfThread *t = pf_tls_thread;
+    return Py_NewRef(t == NULL || t->scheduler == NULL
+                         ? Py_None
+                         : (PyObject *)t->scheduler);
+}
+
+static PyMethodDef functions[] = {
+    {"_running_scheduler", mod_running_scheduler, METH_NOARGS,
+     "_running_scheduler()\n--\n\nThe one that runs on this thread, or None."},
+    {"_threads", mod_threads, METH_NOARGS,
+     "_threads()\n--\n\n"
+     "For each thread with fibers: identifier, running fiber, own fiber,\n"
+     "scheduler or None, fibers that are not done."},
+    {"_scheduler_of", mod_scheduler_of, METH_O,
+     "_scheduler_of(fiber, /)\n--\n\n"
+     "The scheduler that a fiber was started on, or None."},
+    {NULL, NULL, 0, NULL},
+};
+
+int
+pf_inspect_init(PyObject *module)
+{
+    return PyModule_AddFunctions(module, functions);
+}

@@ -560,10 +560,15 @@ make_types(PyObject *module)
         return -1;
     }
     pf_fiber_type_ready(pf.fiber_type);
-    return PyModule_AddType(module, pf.fiber_type) < 0 ||
-                   PyModule_AddType(module, pf.scheduler_type) < 0
-               ? -1
-               : 0;
+    PyTypeObject *latch =
+        (PyTypeObject *)PyType_FromModuleAndSpec(module, &pf_latch_spec, NULL);
+    int rc = latch == NULL || PyModule_AddType(module, latch) < 0 ||
+                     PyModule_AddType(module, pf.fiber_type) < 0 ||
+                     PyModule_AddType(module, pf.scheduler_type) < 0
+                 ? -1
+                 : 0;
+    Py_XDECREF(latch);
+    return rc;
 }
 
 static int
@@ -590,6 +595,7 @@ engine_exec(PyObject *module)
     if (refuse_subinterpreters() < 0 || pystate_lookup() < 0 ||
         stack_size_from_environment() < 0 || make_strings() < 0 ||
         make_exceptions(module) < 0 || make_types(module) < 0 ||
+        pf_worker_init(module) < 0 || pf_inspect_init(module) < 0 ||
         pf_thread_module_init(module) < 0 || pf_python_overflow_init() < 0 ||
         pf_capsule_init(module) < 0) {
         return -1;

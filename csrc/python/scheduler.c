@@ -69,7 +69,7 @@ close_now(SchedulerObject *s)
     }
     s->closed = true;
     pf_scheduler_abandon(s);
-    pf_poll(&s->core); /* what still comes in finds it closed */
+    pf_scheduler_close(&s->core);
     Py_CLEAR(s->main);
     Py_CLEAR(s->fatal);
 }
@@ -240,24 +240,49 @@ scheduler_run_once(PyObject *op, PyObject *args, PyObject *kwargs)
 
 typedef struct Soon {
     pf_message message;
-    SchedulerObject *scheduler;
     FiberObject *fiber;
 } Soon;
 
+/* It has ended if the scheduler was closed meanwhile. */
 static void
 soon_arrived(pf_message *message, pf_scheduler *core)
 {
     Soon *soon = (Soon *)message;
     SchedulerObject *s = SCHEDULER_OF(core);
-    PfThread *t = s->thread;
-    pf_no_switch_begin(t, "inside the scheduler");
-    if (s->closed || pf_fiber_start(s, soon->fiber) < 0) {
-        PyErr_Clear();
+    pf_no_switch_begin((PfThread *)core->thread, "inside the scheduler");
+    if (soon->fiber->core.state == PF_NEW) {
+        pf_make_ready(core, &soon->fiber->core);
     }
     Py_DECREF(soon->fiber);
     PyMem_RawFree(soon);
-    pf_no_switch_end(t);
+    pf_no_switch_end((PfThread *)core->thread);
     Py_DECREF(s);
+}
+
+/* Any thread: start `fiber`; it becomes ready when the scheduler looks. */
+int
+pf_fiber_start_soon(SchedulerObject *s, FiberObject *fiber)
+{
+    if (s->closed) {
+        PyErr_SetString(pf.fiber_error, "the scheduler is closed");
+        return -1;
+    }
+    Soon *soon = PyMem_RawMalloc(sizeof(*soon));
+    if (soon == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    if (pf_fiber_enlist(s, fiber) < 0) {
+        PyMem_RawFree(soon);
+        return -1;
+    }
+    soon->message.run = soon_arrived;
+    soon->fiber = (FiberObject *)Py_NewRef((PyObject *)fiber);
+    Py_INCREF(s);
+    if (!pf_post(&s->core, &soon->message)) {
+        Py_FatalError("pyfiber: a scheduler's inbox was closed before it");
+    }
+    return 0;
 }
 
 static PyObject *
@@ -269,21 +294,30 @@ scheduler_call_soon(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
                         "call_soon_threadsafe() needs a function");
         return NULL;
     }
-    if (s->closed) {
-        PyErr_SetString(pf.fiber_error, "the scheduler is closed");
+    FiberObject *fiber = fiber_from_args(args[0], args + 1, nargs - 1, NULL);
+    int rc = fiber == NULL ? -1 : pf_fiber_start_soon(s, fiber);
+    Py_XDECREF(fiber);
+    return rc < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *
+scheduler_start_soon(PyObject *op, PyObject *fiber)
+{
+    if (!PyObject_TypeCheck(fiber, pf.fiber_type)) {
+        PyErr_SetString(PyExc_TypeError, "_start_soon() takes a fiber");
         return NULL;
     }
-    FiberObject *fiber = fiber_from_args(args[0], args + 1, nargs - 1, NULL);
-    Soon *soon = fiber == NULL ? NULL : PyMem_RawMalloc(sizeof(*soon));
-    if (soon == NULL) {
-        Py_XDECREF(fiber);
-        return PyErr_Occurred() ? NULL : PyErr_NoMemory();
-    }
-    soon->message.run = soon_arrived;
-    soon->scheduler = (SchedulerObject *)Py_NewRef(op);
-    soon->fiber = fiber;
-    pf_post(&s->core, &soon->message);
-    Py_RETURN_NONE;
+    int rc = pf_fiber_start_soon((SchedulerObject *)op, (FiberObject *)fiber);
+    return rc < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *
+scheduler_on_this_thread(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    SchedulerObject *s = (SchedulerObject *)op;
+    return PyBool_FromLong(!s->closed && s->thread != NULL &&
+                           s->thread == pf_tls_thread);
 }
 
 static void
@@ -311,7 +345,10 @@ scheduler_stop(PyObject *op, PyObject *ignored)
     }
     message->run = stop_arrived;
     Py_INCREF(op);
-    pf_post(&s->core, message);
+    if (!pf_post(&s->core, message)) {
+        PyMem_RawFree(message); /* closed: nothing is left to be stopped */
+        Py_DECREF(op);
+    }
     Py_RETURN_NONE;
 }
 
@@ -481,6 +518,12 @@ static PyMethodDef scheduler_methods[] = {
      once_doc},
     {"call_soon_threadsafe", FAST(scheduler_call_soon), METH_FASTCALL,
      soon_doc},
+    {"_start_soon", scheduler_start_soon, METH_O,
+     "_start_soon($self, fiber, /)\n--\n\n"
+     "From any thread: start a fiber that has not been started."},
+    {"_on_this_thread", scheduler_on_this_thread, METH_NOARGS,
+     "_on_this_thread($self, /)\n--\n\n"
+     "Is it open, and the calling thread its own?"},
     {"stop", scheduler_stop, METH_NOARGS, stop_doc},
     {"spawn", FAST(scheduler_spawn), METH_FASTCALL | METH_KEYWORDS, spawn_doc},
     {"fileno", scheduler_fileno, METH_NOARGS, fileno_doc},

@@ -135,6 +135,9 @@ own_by_thread_state(PfThread *t)
         return -1;
     }
     int rc = PyDict_SetItemString(dict, CAPSULE_NAME, capsule);
+    if (rc < 0) {
+        PyCapsule_SetDestructor(capsule, NULL); /* the caller clears away */
+    }
     Py_DECREF(capsule);
     return rc;
 }
@@ -366,6 +369,7 @@ after_fork_in_child(PyObject *module, PyObject *ignored)
     if (pf_signals_after_fork() < 0) {
         return NULL;
     }
+    pf_workers_after_fork();
     if (t == NULL) {
         Py_RETURN_NONE;
     }

@@ -72,7 +72,7 @@ pystate_dump_traceback(PyThreadState *ts, int fd)
     (void)fd;
 }
 
-#elif PY_VERSION_HEX >= 0x030F0000
+#elif PF_HAS_DUMP_TRACEBACK
 
 void
 pystate_dump_traceback(PyThreadState *ts, int fd)
@@ -82,7 +82,7 @@ pystate_dump_traceback(PyThreadState *ts, int fd)
 
 #else
 
-#if PY_VERSION_HEX < 0x030C0000
+#if PF_HAS_FRAME_LAYOUT
 typedef _PyInterpreterFrame Frame;
 
 static PyCodeObject *

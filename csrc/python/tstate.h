@@ -1,7 +1,8 @@
 /* What of CPython's PyThreadState belongs to a fiber.
  *
  * The only file with version #ifs, and the only one that touches fields of
- * PyThreadState.  pystate_save and pystate_load are each other's mirror: a
+ * PyThreadState (for csrc/cffi as well, which uses the helpers at the end;
+ * unused inline functions need nothing of tstate.c).  pystate_save and pystate_load are each other's mirror: a
  * field named in one is named in the other.
  *
  * Switched with a fiber:
@@ -25,7 +26,9 @@
 #error "pyfiber needs CPython: it switches CPython's own thread state"
 #endif
 
-#if PY_VERSION_HEX < 0x030C0000
+/* Does a header say what an interpreter frame looks like? */
+#define PF_HAS_FRAME_LAYOUT (PY_VERSION_HEX < 0x030C0000)
+#if PF_HAS_FRAME_LAYOUT
 #define Py_BUILD_CORE 1
 #include "internal/pycore_frame.h"
 #undef Py_BUILD_CORE
@@ -43,6 +46,7 @@
 #define PF_HAS_C_COUNTER                                                      \
     (PY_VERSION_HEX >= 0x030C0000 && PY_VERSION_HEX < 0x030E0000)
 #define PF_HAS_STACK_LIMITS (PY_VERSION_HEX >= 0x030E0000)
+#define PF_HAS_DUMP_TRACEBACK (PY_VERSION_HEX >= 0x030F0000)
 
 /* The saved part of the thread state of a suspended fiber.  Lies in the room
  * above the fiber's stack (for a thread's own fiber: in its PfThread). */
@@ -123,6 +127,13 @@ pystate_py_remaining(PyThreadState *ts)
 #else
     return &ts->py_recursion_remaining;
 #endif
+}
+
+/* The operating system's name for the thread. */
+static inline unsigned long
+pystate_thread(PyThreadState *ts)
+{
+    return ts->thread_id;
 }
 
 /* Where the running fiber's contextvars context is; NULL in it: none yet. */
@@ -490,6 +501,17 @@ pf_restore_exception(PyObject *exc)
 #endif
 }
 
+/* The thread state that holds the GIL on this thread, or NULL. */
+static inline PyThreadState *
+pf_attached(void)
+{
+#if PY_VERSION_HEX >= 0x030D0000
+    return PyThreadState_GetUnchecked();
+#else
+    return _PyThreadState_UncheckedGet();
+#endif
+}
+
 static inline bool
 pf_finalizing(void)
 {
@@ -498,15 +520,6 @@ pf_finalizing(void)
 #else
     return _Py_IsFinalizing();
 #endif
-}
-
-/* Does another Python thread exist that could wake this one? */
-static inline bool
-pf_other_threads(PyThreadState *ts)
-{
-    PyThreadState *first =
-        PyInterpreterState_ThreadHead(PyThreadState_GetInterpreter(ts));
-    return first != ts || PyThreadState_Next(first) != NULL;
 }
 
 /* Find what this interpreter exports at run time only.  0, or -1 with

@@ -161,6 +161,15 @@ typedef struct Call {
 static int unpark_here(FiberObject *fiber, PyObject *value);
 
 static void
+call_drop(Call *call)
+{
+    Py_DECREF(call->fiber);
+    Py_DECREF(call->object);
+    Py_DECREF(call->by);
+    PyMem_RawFree(call);
+}
+
+static void
 call_arrived(pf_message *message, pf_scheduler *s)
 {
     Call *call = (Call *)message;
@@ -170,10 +179,7 @@ call_arrived(pf_message *message, pf_scheduler *s)
     } else if (call->fiber->core.state != PF_DONE) {
         unpark_here(call->fiber, call->object);
     }
-    Py_DECREF(call->fiber);
-    Py_DECREF(call->object);
-    Py_DECREF(call->by);
-    PyMem_RawFree(call);
+    call_drop(call);
     pf_no_switch_end((PfThread *)s->thread);
 }
 
@@ -190,7 +196,9 @@ call_owner(FiberObject *fiber, CallKind kind, PyObject *object, PyObject *by)
     call->fiber = (FiberObject *)Py_NewRef((PyObject *)fiber);
     call->object = Py_NewRef(object);
     call->by = Py_NewRef(by);
-    pf_post(fiber->core.scheduler, &call->message);
+    if (!pf_post(fiber->core.scheduler, &call->message)) {
+        call_drop(call); /* the run is over, and the fiber with it */
+    }
     return 0;
 }
 
@@ -256,17 +264,11 @@ resumed_by_transfer(PfThread *t)
     return -1;
 }
 
-int
-pf_wait(PfThread *t, int64_t deadline, PyObject *what)
+/* The result of pf_park, or -2 with what came with a direct switch raised. */
+static inline int
+park_for(PfThread *t, FiberObject *self, int64_t deadline, PyObject *what)
 {
     SchedulerObject *s = t->scheduler;
-    if (PF_UNLIKELY(t->attention != 0) && pf_attend(t) < 0) {
-        return -1;
-    }
-    FiberObject *self = CURRENT(t);
-    if (PF_UNLIKELY(pf_check_cancelled(self) < 0)) {
-        return -1;
-    }
     /* A raw fiber may wait as well; it is the scheduler's while it does. */
     bool raw = self->core.scheduler == NULL;
     self->core.scheduler = &s->core;
@@ -277,20 +279,52 @@ pf_wait(PfThread *t, int64_t deadline, PyObject *what)
         self->core.scheduler = NULL;
     }
     if (PF_UNLIKELY(t->transfer != NULL)) {
-        return resumed_by_transfer(t);
+        (void)resumed_by_transfer(t);
+        return -2;
     }
+    return why;
+}
+
+/* What pf_wait says to a wake-up other than by cancellation. */
+static inline int
+woken(int why)
+{
     switch (why) {
     case PF_WAKE_TIMEOUT:
         return 1;
-    case PF_WAKE_CANCEL:
-        raise_cancelled(self);
-        return -1;
     case -1:
         PyErr_NoMemory();
         return -1;
     default:
-        return 0;
+        return why < 0 ? -1 : 0;
     }
+}
+
+int
+pf_wait(PfThread *t, int64_t deadline, PyObject *what)
+{
+    if (PF_UNLIKELY(t->attention != 0) && pf_attend(t) < 0) {
+        return -1;
+    }
+    FiberObject *self = CURRENT(t);
+    if (PF_UNLIKELY(pf_check_cancelled(self) < 0)) {
+        return -1;
+    }
+    int why = park_for(t, self, deadline, what);
+    if (PF_UNLIKELY(why == PF_WAKE_CANCEL)) {
+        raise_cancelled(self);
+        return -1;
+    }
+    return woken(why);
+}
+
+int
+pf_wait_shielded(PfThread *t, int64_t deadline, PyObject *what)
+{
+    if (PF_UNLIKELY(t->attention != 0) && pf_attend(t) < 0) {
+        return -1;
+    }
+    return woken(park_for(t, CURRENT(t), deadline, what));
 }
 
 static PyObject *

@@ -295,6 +295,47 @@ ccontext_without_memory_is_refused(void)
 #endif
 }
 
+/* The object and the list of pools; no slab and no mapping. */
+static void
+ccontext_made_one_at_a_time_reuses_its_slab(void)
+{
+#if defined(PYFIBER_HARDTEST)
+    for (int i = 0; i < 3; i++) {
+        pf_ccontext *c = NULL;
+        pf_fail_allocation = i == 0 ? 0 : 3;
+        CHECK_EQUAL(pf_ccontext_create(&c, give_back, NULL, 0), 0);
+        pf_fail_allocation = 0;
+        CHECK_EQUAL(pf_ccontext_switch(c, NULL), 0);
+        CHECK_EQUAL(pf_ccontext_destroy(c), 0);
+    }
+#else
+    SKIP("allocations are counted in HARDTEST builds only");
+#endif
+}
+
+THREAD_FN(make_contexts)
+{
+    for (int i = 0; i < 200; i++) {
+        pf_ccontext *c = NULL;
+        CHECK_EQUAL(pf_ccontext_create(&c, give_back, arg, 0), 0);
+        CHECK_EQUAL(pf_ccontext_switch(c, NULL), 0);
+        CHECK_EQUAL(pf_ccontext_destroy(c), 0);
+    }
+    THREAD_END;
+}
+
+static void
+ccontext_slabs_go_from_thread_to_thread(void)
+{
+    test_thread threads[4];
+    for (int i = 0; i < 4; i++) {
+        thread_start(&threads[i], make_contexts, NULL);
+    }
+    for (int i = 0; i < 4; i++) {
+        thread_join(threads[i]);
+    }
+}
+
 const test ccontext_tests[] = {
     TEST(ccontext_passes_values),
     TEST(ccontext_refuses_misuse),
@@ -305,5 +346,7 @@ const test ccontext_tests[] = {
     TEST(ccontext_belongs_to_its_thread),
     TEST(ccontext_is_not_left_below_the_host_s_code),
     TEST(ccontext_without_memory_is_refused),
+    TEST(ccontext_made_one_at_a_time_reuses_its_slab),
+    TEST(ccontext_slabs_go_from_thread_to_thread),
     END_OF_TESTS,
 };

@@ -20,8 +20,8 @@ inbox_keeps_the_order(void)
     CHECK(pf_inbox_take(&inbox) == NULL);
     for (int i = 0; i < 10; i++) {
         letters[i].number = i;
-        bool first = pf_inbox_push(&inbox, &letters[i].message);
-        CHECK_EQUAL(first, i == 0);
+        pf_pushed pushed = pf_inbox_push(&inbox, &letters[i].message);
+        CHECK_EQUAL(pushed, i == 0 ? PF_PUSHED_FIRST : PF_PUSHED_MORE);
     }
     CHECK(pf_inbox_pending(&inbox));
     int n = 0;
@@ -31,7 +31,20 @@ inbox_keeps_the_order(void)
     }
     CHECK_EQUAL(n, 10);
     CHECK(!pf_inbox_pending(&inbox));
-    CHECK(pf_inbox_push(&inbox, &letters[0].message));
+    CHECK_EQUAL(pf_inbox_push(&inbox, &letters[0].message), PF_PUSHED_FIRST);
+}
+
+static void
+inbox_closed_takes_nothing(void)
+{
+    pf_inbox inbox;
+    letter letters[2];
+    memset(&inbox, 0, sizeof inbox);
+    pf_inbox_push(&inbox, &letters[0].message);
+    CHECK(pf_inbox_close(&inbox) == &letters[0].message);
+    CHECK_EQUAL(pf_inbox_push(&inbox, &letters[1].message), PF_PUSHED_NOT);
+    CHECK(!pf_inbox_pending(&inbox));
+    CHECK(pf_inbox_close(&inbox) == NULL);
 }
 
 #define SENDERS 4
@@ -47,7 +60,7 @@ THREAD_FN(send)
     for (int i = 0; i < LETTERS; i++) {
         mine[i].number = i;
         mine[i].sender = (int)((mine - mail[0]) / LETTERS);
-        if (pf_inbox_push(&shared, &mine[i].message)) {
+        if (pf_inbox_push(&shared, &mine[i].message) == PF_PUSHED_FIRST) {
             pf_fetch_add(&first_pushes, 1);
         }
     }
@@ -86,6 +99,7 @@ inbox_takes_letters_of_many_threads(void)
 
 const test inbox_tests[] = {
     TEST(inbox_keeps_the_order),
+    TEST(inbox_closed_takes_nothing),
     TEST(inbox_takes_letters_of_many_threads),
     END_OF_TESTS,
 };

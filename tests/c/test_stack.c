@@ -168,6 +168,26 @@ pool_survives_random_use(void)
     pf_stack_pool_free(pool);
 }
 
+/* Although a live stack keeps the slab. */
+static void
+trim_counts_what_it_gives_once(void)
+{
+    pf_stack_pool *pool = pf_stack_pool_new(64 * KIB, 0);
+    pf_stack *kept = take(pool), *other = take(pool);
+    pf_stack_release(other);
+    size_t given = pf_stack_pool_trim(pool);
+    CHECK(given > 0);
+    CHECK_EQUAL(pf_stack_pool_trim(pool), 0);
+    other = take(pool); /* used again, so it holds memory again */
+    pf_stack *fresh = take(pool);
+    pf_stack_release(fresh);
+    pf_stack_release(other);
+    CHECK(pf_stack_pool_trim(pool) >= given);
+    CHECK_EQUAL(pf_stack_pool_trim(pool), 0);
+    pf_stack_release(kept);
+    pf_stack_pool_free(pool);
+}
+
 static void
 abandoned_pool_goes_with_its_last_stack(void)
 {
@@ -525,6 +545,7 @@ const test stack_tests[] = {
     TEST(statistics_count),
     TEST(pool_gives_memory_back),
     TEST(pool_survives_random_use),
+    TEST(trim_counts_what_it_gives_once),
     TEST(abandoned_pool_goes_with_its_last_stack),
     TEST(names_are_known),
 #if !defined(_WIN32)

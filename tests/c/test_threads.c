@@ -71,6 +71,35 @@ waiting_loop_is_woken(void)
     world_close(w);
 }
 
+THREAD_FN(post_to_closed)
+{
+    worker *w = arg;
+    pf_fiber_post(&w->fiber, 4);
+    THREAD_END;
+}
+
+/* What came before is delivered, what comes after leaves no trace: the fiber
+ * may be freed. */
+static void
+closed_scheduler_takes_no_messages(void)
+{
+    world *w = &the_world;
+    test_thread thread;
+    CHECK(world_open(w));
+    worker *late = world_worker(w, NULL, 0);
+    pf_fiber_post(&late->fiber, 2);
+    pf_scheduler_close(&w->scheduler);
+    CHECK_EQUAL(w->posted, 2);
+    thread_start(&thread, post_to_closed, late);
+    thread_join(thread);
+    CHECK_EQUAL(pf_load(&late->fiber.posted), 0);
+    pf_scheduler_close(&w->scheduler); /* twice is fine */
+    CHECK_EQUAL(w->posted, 2);
+    late->fiber.state = PF_DONE;
+    pf_reap(&w->thread, &late->fiber);
+    world_close(w);
+}
+
 THREAD_FN(release_at_once)
 {
     world *w = arg;
@@ -372,6 +401,7 @@ child_of_fork_goes_on(void)
 
 const test thread_tests[] = {
     TEST(waiting_loop_is_woken),
+    TEST(closed_scheduler_takes_no_messages),
     TEST(release_is_never_missed),
     TEST(idle_loop_takes_bursts),
     TEST(busy_loop_takes_bursts),

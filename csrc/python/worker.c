@@ -1,0 +1,600 @@
+/* Worker threads and the jobs they run: see worker.h. */
+#include "python/worker.h"
+
+/* An idle worker ends after this time, in microseconds. */
+#define IDLE_LIMIT (10 * (PY_TIMEOUT_T)1000000)
+
+typedef struct WorkerObject WorkerObject;
+
+/* Invariants: while it is idle, and while it ends, it is in one of the lists
+ * below, which owns a reference to it. */
+struct WorkerObject {
+    PyObject_HEAD
+    PyThread_type_lock wake; /* locked, but for a moment after a hand-over */
+    JobObject *job;          /* handed over */
+    WorkerObject *next;
+    uint64_t tstate_id;
+    unsigned long thread;
+};
+
+static PyTypeObject *worker_type, *job_type;
+static WorkerObject *idle_workers;  /* the last one to become idle first */
+static WorkerObject *ended_workers; /* their thread states may still exist */
+static JobObject *unfinished;       /* every job that runs or is queued */
+static PF_TLS JobObject *current_job;
+
+/* ------------------------------------------------------------------- jobs */
+
+static void
+job_link(JobObject *job)
+{
+    job->prev = NULL;
+    job->next = unfinished;
+    if (unfinished != NULL) {
+        unfinished->prev = job;
+    }
+    unfinished = job;
+}
+
+static void
+job_unlink(JobObject *job)
+{
+    if (job->prev != NULL) {
+        job->prev->next = job->next;
+    } else if (unfinished == job) {
+        unfinished = job->next;
+    }
+    if (job->next != NULL) {
+        job->next->prev = job->prev;
+    }
+    job->prev = job->next = NULL;
+}
+
+static int
+take_arguments(JobObject *job, PyObject *const *args, Py_ssize_t nargs,
+               PyObject *kwnames)
+{
+    Py_ssize_t nkw = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
+    job->args = PyTuple_New(nargs);
+    if (job->args == NULL) {
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < nargs; i++) {
+        PyTuple_SET_ITEM(job->args, i, Py_NewRef(args[i]));
+    }
+    if (nkw == 0) {
+        return 0;
+    }
+    job->kwargs = PyDict_New();
+    if (job->kwargs == NULL) {
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < nkw; i++) {
+        if (PyDict_SetItem(job->kwargs, PyTuple_GET_ITEM(kwnames, i),
+                           args[nargs + i]) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+JobObject *
+pf_job_new(LimiterObject *limiter, PyObject *const *args, Py_ssize_t nargs,
+           PyObject *kwnames)
+{
+    PfThread *t = pf_tls_thread;
+    JobObject *job = PyObject_GC_New(JobObject, job_type);
+    if (job == NULL) {
+        return NULL;
+    }
+    memset(&job->message, 0, sizeof(JobObject) - offsetof(JobObject, message));
+    job->limiter = (LimiterObject *)Py_NewRef((PyObject *)limiter);
+    job->scheduler = (SchedulerObject *)Py_NewRef((PyObject *)t->scheduler);
+    job->fiber = (FiberObject *)Py_NewRef((PyObject *)CURRENT(t));
+    job->function = Py_NewRef(args[0]);
+    job->context = PyContext_CopyCurrent();
+    int rc = job->context == NULL
+                 ? -1
+                 : take_arguments(job, args + 1, nargs - 1, kwnames);
+    job_link(job);
+    PyObject_GC_Track(job);
+    if (rc < 0) {
+        Py_CLEAR(job);
+    }
+    return job;
+}
+
+static int
+job_traverse(PyObject *op, visitproc visit, void *arg)
+{
+    JobObject *job = (JobObject *)op;
+    Py_VISIT(Py_TYPE(op));
+    Py_VISIT(job->limiter);
+    Py_VISIT(job->scheduler);
+    Py_VISIT(job->fiber);
+    Py_VISIT(job->function);
+    Py_VISIT(job->args);
+    Py_VISIT(job->kwargs);
+    Py_VISIT(job->context);
+    Py_VISIT(job->result);
+    return 0;
+}
+
+static int
+job_clear(PyObject *op)
+{
+    JobObject *job = (JobObject *)op;
+    Py_CLEAR(job->limiter);
+    Py_CLEAR(job->scheduler);
+    Py_CLEAR(job->fiber);
+    Py_CLEAR(job->function);
+    Py_CLEAR(job->args);
+    Py_CLEAR(job->kwargs);
+    Py_CLEAR(job->context);
+    Py_CLEAR(job->result);
+    return 0;
+}
+
+static void
+job_dealloc(PyObject *op)
+{
+    PyTypeObject *type = Py_TYPE(op);
+    PyObject_GC_UnTrack(op);
+    job_unlink((JobObject *)op);
+    (void)job_clear(op);
+    type->tp_free(op);
+    Py_DECREF(type);
+}
+
+void
+pf_job_release_hold(JobObject *job)
+{
+    if (job->held) {
+        job->held = false;
+        pf_release(&job->scheduler->core);
+    }
+}
+
+/* Nobody will ever see it otherwise. */
+static void
+log_abandoned(JobObject *job)
+{
+    PyObject *module = PyImport_ImportModule("pyfiber._threads");
+    PyObject *done = module == NULL
+                         ? NULL
+                         : PyObject_CallMethod(module, "_log_abandoned", "OO",
+                                               job->function, job->result);
+    if (done == NULL) {
+        PyErr_WriteUnraisable(job->function);
+    }
+    Py_XDECREF(done);
+    Py_XDECREF(module);
+}
+
+/* On the fiber's thread; on any if nobody waits. */
+static void
+arrive(JobObject *job)
+{
+    FiberObject *fiber = job->fiber;
+    job->state = JOB_ARRIVED;
+    pf_job_release_hold(job);
+    job->fiber = NULL;
+    if (fiber != NULL) {
+        pf_scheduler *s = fiber->core.scheduler;
+        if (s != NULL && pf_wake_fiber(s, &fiber->core, PF_WAKE_NORMAL)) {
+            pf_tell_host(SCHEDULER_OF(s));
+        }
+        Py_DECREF(fiber);
+    } else if (job->failed) {
+        log_abandoned(job);
+    }
+}
+
+static void
+job_arrived(pf_message *message, pf_scheduler *s)
+{
+    JobObject *job =
+        (JobObject *)((char *)message - offsetof(JobObject, message));
+    SchedulerObject *scheduler =
+        (SchedulerObject *)Py_NewRef((PyObject *)SCHEDULER_OF(s));
+    pf_no_switch_begin((PfThread *)s->thread, "inside the scheduler");
+    arrive(job);
+    Py_DECREF(job);
+    pf_no_switch_end((PfThread *)s->thread);
+    Py_DECREF(scheduler);
+}
+
+/* The result is there.  An abandoned job comes back as well: its scheduler may
+ * have waited only because a thread was still at work. */
+static void
+finish_job(JobObject *job)
+{
+    job_unlink(job);
+    Py_CLEAR(job->args);
+    Py_CLEAR(job->kwargs);
+    Py_CLEAR(job->context);
+    job->state = JOB_FINISHED;
+    job->message.run = job_arrived;
+    Py_INCREF(job);
+    if (!pf_post(&job->scheduler->core, &job->message)) {
+        job->held = false;
+        arrive(job);
+        Py_DECREF(job);
+    }
+}
+
+void
+pf_job_fail(JobObject *job, PyObject *exc)
+{
+    job->result = exc;
+    job->failed = true;
+    finish_job(job);
+}
+
+static PyObject *
+call_in_context(JobObject *job)
+{
+    if (PyContext_Enter(job->context) < 0) {
+        return NULL;
+    }
+    PyObject *result = PyObject_Call(job->function, job->args, job->kwargs);
+    PyObject *raised = result == NULL ? pf_take_exception() : NULL;
+    if (PyContext_Exit(job->context) < 0) { /* left by the function itself */
+        PyErr_WriteUnraisable(job->function);
+    }
+    if (raised != NULL) {
+        pf_restore_exception(raised);
+    }
+    return result;
+}
+
+static void
+run_job(JobObject *job)
+{
+    current_job = job;
+    job->thread = PyThread_get_thread_ident();
+    job->state = JOB_RUNNING;
+    job->result = call_in_context(job);
+    current_job = NULL;
+    if (job->result == NULL) {
+        job->failed = true;
+        job->result = pf_take_exception();
+    }
+    finish_job(job);
+}
+
+/* ----------------------------------------------------------------- workers */
+
+static void
+become_idle(WorkerObject *self)
+{
+    self->next = idle_workers;
+    idle_workers = (WorkerObject *)Py_NewRef((PyObject *)self);
+}
+
+/* False if it is not there: a job has been handed over. */
+static bool
+leave_idle(WorkerObject *self)
+{
+    WorkerObject **link = &idle_workers;
+    while (*link != NULL && *link != self) {
+        link = &(*link)->next;
+    }
+    if (*link == NULL) {
+        return false;
+    }
+    *link = self->next;
+    return true;
+}
+
+/* Wait for the next job; NULL: none came for a long time.  The list's
+ * reference to the worker has gone to whoever hands over, or to the list of
+ * the ended ones. */
+static JobObject *
+wait_for_job(WorkerObject *self)
+{
+    become_idle(self);
+    Py_BEGIN_ALLOW_THREADS(void)
+        PyThread_acquire_lock_timed(self->wake, IDLE_LIMIT, 0);
+    Py_END_ALLOW_THREADS JobObject *job = self->job;
+    self->job = NULL;
+    if (job == NULL && leave_idle(self)) {
+        self->next = ended_workers;
+        ended_workers = self;
+    }
+    return job;
+}
+
+/* The hand-over came just after the time was over: take its wake-up along. */
+static void
+settle_wake(WorkerObject *self)
+{
+    (void)PyThread_acquire_lock(self->wake, NOWAIT_LOCK);
+}
+
+static PyObject *
+worker_run(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    WorkerObject *self = (WorkerObject *)op;
+    JobObject *job = self->job;
+    self->job = NULL;
+    self->tstate_id = PyThreadState_GetID(PyThreadState_Get());
+    self->thread = PyThread_get_thread_ident();
+    while (job != NULL) {
+        settle_wake(self);
+        run_job(job);
+        JobObject *next = pf_limiter_next(job->limiter);
+        Py_DECREF(job);
+        job = next != NULL ? next : wait_for_job(self);
+    }
+    Py_RETURN_NONE;
+}
+
+static void
+worker_dealloc(PyObject *op)
+{
+    WorkerObject *self = (WorkerObject *)op;
+    PyTypeObject *type = Py_TYPE(op);
+    if (self->wake != NULL) {
+        PyThread_release_lock(self->wake);
+        PyThread_free_lock(self->wake);
+    }
+    Py_XDECREF(self->job);
+    type->tp_free(op);
+    Py_DECREF(type);
+}
+
+static WorkerObject *
+worker_new(void)
+{
+    WorkerObject *self = PyObject_New(WorkerObject, worker_type);
+    if (self == NULL) {
+        return NULL;
+    }
+    memset(&self->wake, 0,
+           sizeof(WorkerObject) - offsetof(WorkerObject, wake));
+    self->wake = PyThread_allocate_lock();
+    if (self->wake == NULL) {
+        Py_DECREF(self);
+        PyErr_NoMemory();
+        return NULL;
+    }
+    PyThread_acquire_lock(self->wake, WAIT_LOCK);
+    return self;
+}
+
+/* A threading.Thread, so that the job finds itself on an ordinary one. */
+static int
+start_worker(JobObject *job)
+{
+    WorkerObject *worker = worker_new();
+    if (worker == NULL) {
+        return -1;
+    }
+    worker->job = (JobObject *)Py_NewRef((PyObject *)job);
+    PyObject *module = PyImport_ImportModule("pyfiber._threads");
+    PyObject *run = PyObject_GetAttrString((PyObject *)worker, "run");
+    PyObject *done = NULL;
+    if (module != NULL && run != NULL) {
+        done = PyObject_CallMethod(module, "_start_worker", "O", run);
+    }
+    Py_XDECREF(run);
+    Py_XDECREF(module);
+    Py_DECREF(worker);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
+int
+pf_job_dispatch(JobObject *job)
+{
+    job->state = JOB_RUNNING;
+    WorkerObject *worker = idle_workers;
+    if (worker == NULL) {
+        return start_worker(job);
+    }
+    idle_workers = worker->next;
+    worker->job = (JobObject *)Py_NewRef((PyObject *)job);
+    PyThread_release_lock(worker->wake);
+    Py_DECREF(worker);
+    return 0;
+}
+
+/* ------------------------------------------------- what others ask about us */
+
+static bool
+is_in(const WorkerObject *worker, uint64_t tstate_id)
+{
+    while (worker != NULL && worker->tstate_id != tstate_id) {
+        worker = worker->next;
+    }
+    return worker != NULL;
+}
+
+/* Forget those whose thread states are gone. */
+static void
+bury_ended(PyThreadState *first)
+{
+    WorkerObject **link = &ended_workers;
+    while (*link != NULL) {
+        WorkerObject *worker = *link;
+        PyThreadState *ts = first;
+        while (ts != NULL && PyThreadState_GetID(ts) != worker->tstate_id) {
+            ts = PyThreadState_Next(ts);
+        }
+        if (ts != NULL) {
+            link = &worker->next;
+        } else {
+            *link = worker->next;
+            Py_DECREF(worker);
+        }
+    }
+}
+
+/* Does a Python thread exist besides `ts` that could wake somebody?  A worker
+ * without a job does nothing of its own. */
+bool
+pf_other_threads(PyThreadState *ts)
+{
+    PyThreadState *first =
+        PyInterpreterState_ThreadHead(PyThreadState_GetInterpreter(ts));
+    bury_ended(first);
+    for (PyThreadState *other = first; other != NULL;
+         other = PyThreadState_Next(other)) {
+        uint64_t id = other == ts ? 0 : PyThreadState_GetID(other);
+        if (other != ts && !is_in(idle_workers, id) &&
+            !is_in(ended_workers, id)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The child has none of the threads.  What they were at, or would have been
+ * at next, fails; the workers' objects stay as they are, for their locks are
+ * in use for ever. */
+void
+pf_workers_after_fork(void)
+{
+    idle_workers = ended_workers = NULL;
+    while (unfinished != NULL) {
+        JobObject *job = (JobObject *)Py_NewRef((PyObject *)unfinished);
+        job_unlink(job);
+        pf_limiter_forget(job->limiter);
+        if (job->scheduler->thread != NULL &&
+            job->scheduler->thread == pf_tls_thread && job->fiber != NULL) {
+            PyObject *exc = PyObject_CallFunction(
+                pf.fiber_error, "s",
+                "the process was forked: the thread that runs the function "
+                "exists in the parent only");
+            pf_job_fail(job, exc != NULL ? exc : pf_take_exception());
+        }
+        Py_DECREF(job);
+    }
+}
+
+/* --------------------------------------------------------------- inspection */
+
+static PyObject *
+job_get_state(PyObject *op, void *closure)
+{
+    static const char *const names[] = {"queued", "running", "finished",
+                                        "finished"};
+    (void)closure;
+    return PyUnicode_FromString(names[((JobObject *)op)->state]);
+}
+
+static PyObject *
+job_get_function(PyObject *op, void *closure)
+{
+    (void)closure;
+    return Py_NewRef(((JobObject *)op)->function);
+}
+
+static PyObject *
+job_get_limiter(PyObject *op, void *closure)
+{
+    (void)closure;
+    return Py_NewRef((PyObject *)((JobObject *)op)->limiter);
+}
+
+static PyObject *
+job_get_thread(PyObject *op, void *closure)
+{
+    (void)closure;
+    unsigned long thread = ((JobObject *)op)->thread;
+    return thread == 0 ? Py_NewRef(Py_None) : PyLong_FromUnsignedLong(thread);
+}
+
+static PyObject *
+job_repr(PyObject *op)
+{
+    PyObject *state = job_get_state(op, NULL);
+    PyObject *repr =
+        state == NULL
+            ? NULL
+            : PyUnicode_FromFormat("<to_thread job %R %U>",
+                                   ((JobObject *)op)->function, state);
+    Py_XDECREF(state);
+    return repr;
+}
+
+static PyGetSetDef job_getset[] = {
+    {"state", job_get_state, NULL, "'queued', 'running' or 'finished'.", NULL},
+    {"function", job_get_function, NULL, "What it calls.", NULL},
+    {"limiter", job_get_limiter, NULL, "Whose token it waits for or has.",
+     NULL},
+    {"thread", job_get_thread, NULL,
+     "The identifier of the thread that runs it, or None.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot job_slots[] = {
+    {Py_tp_doc, (void *)"A call of to_thread(), for reports."},
+    {Py_tp_traverse, job_traverse},
+    {Py_tp_clear, job_clear},
+    {Py_tp_dealloc, job_dealloc},
+    {Py_tp_repr, job_repr},
+    {Py_tp_getset, job_getset},
+    {0, NULL},
+};
+
+static PyType_Spec job_spec = {
+    .name = "pyfiber._engine._Job",
+    .basicsize = sizeof(JobObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC |
+             Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = job_slots,
+};
+
+static PyMethodDef worker_methods[] = {
+    {"run", worker_run, METH_NOARGS, "What a worker's thread does."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot worker_slots[] = {
+    {Py_tp_doc, (void *)"A thread that runs functions for fibers."},
+    {Py_tp_dealloc, worker_dealloc},
+    {Py_tp_methods, worker_methods},
+    {0, NULL},
+};
+
+static PyType_Spec worker_spec = {
+    .name = "pyfiber._engine._Worker",
+    .basicsize = sizeof(WorkerObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE |
+             Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = worker_slots,
+};
+
+/* The scheduler that the job of this thread came from, or None. */
+static PyObject *
+job_scheduler(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    return Py_NewRef(current_job == NULL ? Py_None
+                                         : (PyObject *)current_job->scheduler);
+}
+
+static PyMethodDef functions[] = {
+    {"_job_scheduler", job_scheduler, METH_NOARGS,
+     "_job_scheduler()\n--\n\n"
+     "The scheduler that the to_thread() call of this thread came from."},
+    {NULL, NULL, 0, NULL},
+};
+
+int
+pf_worker_init(PyObject *module)
+{
+    worker_type =
+        (PyTypeObject *)PyType_FromModuleAndSpec(module, &worker_spec, NULL);
+    job_type =
+        (PyTypeObject *)PyType_FromModuleAndSpec(module, &job_spec, NULL);
+    return worker_type == NULL || job_type == NULL ||
+                   PyModule_AddFunctions(module, functions) < 0 ||
+                   pf_limiter_init(module) < 0
+               ? -1
+               : 0;
+}

@@ -1,0 +1,137 @@
+"""Functions in threads, and back into the loop: ``to_thread()``, ``from_thread()``, ``Portal``."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from _thread import allocate_lock
+from collections.abc import Callable
+from typing import Any, Final, ParamSpec, TypeVar
+
+from pyfiber import _engine
+from pyfiber._engine import Fiber, FiberError, Scheduler, ThreadLimiter
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: Threads that ``to_thread()`` uses at most.
+DEFAULT_TOKENS = 40
+
+_default_limiter: Final = ThreadLimiter(DEFAULT_TOKENS)
+_numbers = itertools.count(1)
+
+#: ``default_thread_limiter().to_thread``: nothing stands between the caller and the engine.
+to_thread: Final = _default_limiter.to_thread
+
+
+def default_thread_limiter() -> ThreadLimiter:
+    """The limiter of ``to_thread()``; its ``total_tokens`` may be changed."""
+    return _default_limiter
+
+
+def _start_worker(run: Callable[[], object]) -> None:
+    """For the engine: a thread that runs jobs until there have been none for a while.
+
+    A daemon: the interpreter does not wait at its exit for functions that were abandoned.
+    """
+    name = f"pyfiber-worker-{next(_numbers)}"
+    threading.Thread(target=run, name=name, daemon=True).start()
+
+
+def _log_abandoned(function: Callable[..., object], exc: BaseException) -> None:
+    """For the engine: a function failed whose caller was cancelled and did not wait for it."""
+    import logging
+
+    logging.getLogger("pyfiber").error(
+        "%r failed in a thread, after the fiber that called to_thread() was cancelled",
+        function,
+        exc_info=exc,
+    )
+
+
+def _checked(fn: Callable[P, R]) -> Callable[P, R]:
+    if not callable(fn):
+        raise TypeError(f"expected a function, not {type(fn).__name__!r}")
+    return fn
+
+
+class Portal:
+    """A way into a running scheduler from other threads.
+
+    ``Portal()`` inside of a run leads to the scheduler that runs there; pass it on to threads. With
+    an argument it leads to that ``Scheduler``, or to the one on which that fiber was started.
+    """
+
+    __slots__ = ("_scheduler",)
+
+    def __init__(self, target: Fiber[Any] | Scheduler | None = None) -> None:
+        if isinstance(target, Scheduler):
+            self._scheduler = target
+            return
+        if target is not None and not isinstance(target, Fiber):
+            raise TypeError(f"Portal() takes a fiber or a Scheduler, not {type(target).__name__!r}")
+        if target is None:
+            scheduler = _engine._running_scheduler()
+        else:
+            scheduler = _engine._scheduler_of(target)
+        if scheduler is None:
+            raise FiberError(
+                "there is no scheduler to lead to: make the Portal in a function that "
+                "pyfiber.run() runs, or from a Scheduler"
+            )
+        self._scheduler = scheduler
+
+    def spawn(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Fiber[R]:
+        """Start ``fn(*args, **kwargs)`` in a fiber of the scheduler, and do not wait for it.
+
+        From any thread. Use ``add_done_callback()`` and, once it is done, ``result()``. FiberError
+        when the scheduler is closed.
+        """
+        fiber: Fiber[R] = Fiber(_checked(fn), args, kwargs=kwargs)
+        self._scheduler._start_soon(fiber)
+        return fiber
+
+    def call(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run ``fn(*args, **kwargs)`` in a fiber of the scheduler; wait and return its result.
+
+        Blocks the calling thread, which must not be the scheduler's own (FiberError). Raises what
+        ``fn`` raises, FiberCancelled if the fiber was cancelled, FiberError when the scheduler is
+        closed. An exception that ends the wait (KeyboardInterrupt) cancels the fiber.
+        """
+        if self._scheduler._on_this_thread():
+            raise FiberError(
+                "called on the scheduler's own thread, which would wait for itself: call the "
+                "function directly, or use spawn()"
+            )
+        fiber: Fiber[R] = Fiber(_checked(fn), args, kwargs=kwargs)
+        over = allocate_lock()
+        over.acquire()
+        fiber.add_done_callback(lambda _: over.release())
+        self._scheduler._start_soon(fiber)
+        try:
+            over.acquire()
+        except BaseException:
+            fiber.cancel("the thread that called from_thread() was interrupted")
+            raise
+        return fiber.result()
+
+    def __repr__(self) -> str:
+        return f"<Portal to {self._scheduler!r}>"
+
+
+def from_thread(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """In a function that ``to_thread()`` runs: run ``fn`` in a fiber of the caller's scheduler.
+
+    Blocks the thread until it is done; returns its result or raises its exception. In other threads
+    use a ``Portal``. FiberError elsewhere.
+    """
+    scheduler = _engine._job_scheduler()
+    if scheduler is not None:
+        return Portal(scheduler).call(fn, *args, **kwargs)
+    if _engine._running_scheduler() is not None:
+        raise FiberError(
+            "from_thread() is for other threads: in a fiber call the function, or spawn() it"
+        )
+    raise FiberError(
+        "from_thread() works in functions that to_thread() runs: give other threads a Portal"
+    )

@@ -1,0 +1,276 @@
+"""`from_thread()` and Portal: calls from other threads into a running scheduler."""
+
+from __future__ import annotations
+
+import contextvars
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from conftest import Child
+
+from pyfiber import (
+    Fiber,
+    FiberCancelled,
+    FiberError,
+    Portal,
+    Scheduler,
+    current,
+    from_thread,
+    park,
+    run,
+    sleep,
+    spawn,
+    to_thread,
+)
+
+
+class Caller:
+    """A plain thread that calls one function; `outcome` is what came of it."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self.function = function
+        self.outcome: Any = None
+        self.thread = threading.Thread(target=self.live)
+        self.thread.start()
+
+    def live(self) -> None:
+        try:
+            self.outcome = self.function()
+        except BaseException as exc:
+            self.outcome = exc
+
+    def join(self) -> Any:
+        self.thread.join(20)
+        assert not self.thread.is_alive()
+        return self.outcome
+
+
+def test_from_thread_runs_in_a_fiber_of_the_loop() -> None:
+    here = threading.get_ident()
+
+    def back(x: int, *, y: int) -> tuple[int, int, bool]:
+        sleep(0)
+        return x + y, threading.get_ident(), current() is main_fiber[0]
+
+    main_fiber: list[Fiber[Any]] = []
+
+    def main() -> Any:
+        main_fiber.append(current())
+        return to_thread(lambda: from_thread(back, 1, y=2))
+
+    assert run(main) == (3, here, False)
+
+
+def test_from_thread_raises_what_the_function_raises() -> None:
+    def fails() -> None:
+        raise LookupError("in the loop")
+
+    def main() -> None:
+        with pytest.raises(LookupError, match="in the loop"):
+            to_thread(from_thread, fails)
+
+    run(main)
+
+
+def test_from_thread_sees_the_threads_context() -> None:
+    variable: contextvars.ContextVar[int] = contextvars.ContextVar("variable")
+
+    def function() -> int:
+        variable.set(5)
+        return from_thread(variable.get)
+
+    assert run(lambda: to_thread(function)) == 5
+
+
+def test_threads_and_fibers_call_each_other_deeply() -> None:
+    def down(n: int) -> int:
+        return 0 if n == 0 else 1 + to_thread(lambda: from_thread(down, n - 1))
+
+    assert run(down, 10) == 10
+
+
+def test_from_thread_in_a_fiber_is_refused() -> None:
+    with pytest.raises(FiberError, match="is for other threads"):
+        run(lambda: from_thread(int))
+
+
+def test_from_thread_elsewhere_is_refused() -> None:
+    with pytest.raises(FiberError, match="give other threads a Portal"):
+        from_thread(int)
+    assert isinstance(Caller(lambda: from_thread(int)).join(), FiberError)
+
+
+def test_from_thread_cancelled_fiber_is_an_error_in_the_thread() -> None:
+    def cancel_me() -> None:
+        current().cancel("not now")
+        park()
+
+    def main() -> None:
+        with pytest.raises(FiberCancelled, match="not now"):
+            to_thread(from_thread, cancel_me)
+
+    run(main)
+
+
+def test_from_thread_after_the_run_is_refused() -> None:
+    from pyfiber import ThreadLimiter
+
+    begun, leave, over = threading.Event(), threading.Event(), threading.Event()
+    caught: list[BaseException] = []
+
+    def function() -> None:
+        begun.set()
+        leave.wait(20)
+        try:
+            from_thread(int)
+        except BaseException as exc:
+            caught.append(exc)
+        over.set()
+
+    def main() -> None:
+        fiber = spawn(ThreadLimiter(1, abandon_on_cancel=True).to_thread, function)
+        while not begun.is_set():
+            sleep(0.001)
+        fiber.cancel()
+
+    run(main)
+    leave.set()
+    assert over.wait(20)
+    (exc,) = caught
+    assert isinstance(exc, FiberError)
+    assert "closed" in str(exc)
+
+
+# Portal -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("of", ["here", "fiber", "scheduler"])
+def test_portal_calls_from_a_plain_thread(of: str) -> None:
+    scheduler = Scheduler()
+    here = threading.get_ident()
+
+    def main() -> Any:
+        portal = {"here": Portal, "fiber": lambda: Portal(current())}.get(
+            of, lambda: Portal(scheduler)
+        )()
+        caller = Caller(lambda: portal.call(threading.get_ident))
+        to_thread(caller.thread.join)
+        return caller.outcome
+
+    assert scheduler.run(main) == here
+    scheduler.close()
+
+
+def test_portal_spawn_does_not_wait() -> None:
+    def main() -> None:
+        portal = Portal()
+        fiber = Caller(lambda: portal.spawn(pow, 2, 5)).join()
+        assert fiber.result() == 32
+
+    run(main)
+
+
+def test_portal_call_on_the_loops_own_thread_is_refused() -> None:
+    def main() -> None:
+        with pytest.raises(FiberError, match="own thread"):
+            Portal().call(int)
+        assert Portal().spawn(int, 4).result() == 4
+
+    run(main)
+    scheduler = Scheduler()
+    with pytest.raises(FiberError, match="own thread"):
+        Portal(scheduler).call(int)
+    scheduler.close()
+
+
+def test_portal_to_a_closed_scheduler_is_refused() -> None:
+    portals: list[Portal] = []
+    run(lambda: portals.append(Portal()))
+    with pytest.raises(FiberError, match="closed"):
+        portals[0].call(int)
+    with pytest.raises(FiberError, match="closed"):
+        portals[0].spawn(int)
+
+
+def test_portal_call_ends_when_the_scheduler_closes_before_its_turn() -> None:
+    scheduler = Scheduler()
+    portal = Portal(scheduler)
+    started = threading.Event()
+
+    def call() -> None:
+        fiber = portal.spawn(int)
+        fiber.add_done_callback(lambda _: started.set())
+
+    Caller(call).join()
+    caller = Caller(lambda: portal.call(int))
+    while scheduler.next_timeout() != 0.0 or scheduler.stats()["messages"]:
+        pass
+    scheduler.close()
+    assert started.is_set()
+    assert isinstance(caller.join(), FiberCancelled | FiberError)
+
+
+def test_portal_outside_of_a_run_is_refused() -> None:
+    with pytest.raises(FiberError, match="no scheduler to lead to"):
+        Portal()
+    with pytest.raises(FiberError, match="no scheduler to lead to"):
+        Portal(Fiber(int))
+    for thing in 3, "fiber", threading.current_thread():
+        with pytest.raises(TypeError, match="takes a fiber or a Scheduler"):
+            Portal(thing)  # type: ignore[arg-type]
+
+
+def test_portal_refuses_what_is_no_function() -> None:
+    def main() -> None:
+        for method in Portal().call, Portal().spawn:
+            with pytest.raises(TypeError, match="function"):
+                to_thread(method, 3)  # type: ignore[arg-type]
+
+    run(main)
+
+
+def test_interrupted_call_cancels_its_fiber(child: Child) -> None:
+    """The main thread waits for a loop on another one when Ctrl-C comes."""
+    if not hasattr(signal, "pthread_kill"):
+        pytest.skip("needs pthread_kill")
+    done = child(
+        """
+        import signal, threading
+        from pyfiber import *
+        scheduler, waiting, log = [], threading.Event(), []
+        def main():
+            scheduler.append(Portal())
+            waiting.set()
+            park()
+        def body():
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            try:
+                park()
+            except Cancelled as exc:
+                log.append("cancelled")
+                fiber.unpark()
+                raise
+        def loop():
+            global fiber
+            def main():
+                global fiber
+                fiber = current()
+                scheduler.append(Portal())
+                waiting.set()
+                park()
+            run(main)
+        thread = threading.Thread(target=loop)
+        thread.start()
+        waiting.wait()
+        try:
+            scheduler[0].call(body)
+        except KeyboardInterrupt:
+            log.append("KeyboardInterrupt")
+        thread.join()
+        print(sorted(log))
+        """
+    )
+    assert done.stdout == "['KeyboardInterrupt', 'cancelled']\n"

@@ -1,0 +1,591 @@
+"""`wait_for()` a concurrent.futures.Future, and FiberExecutor."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextvars
+import gc
+import math
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from conftest import Child
+
+from pyfiber import (
+    Cancelled,
+    Fiber,
+    FiberCancelled,
+    FiberError,
+    FiberExecutor,
+    current,
+    park,
+    run,
+    sleep,
+    spawn,
+    to_thread,
+    wait_for,
+    yield_now,
+)
+
+
+def on_a_thread(function: Callable[..., Any], *args: Any) -> Any:
+    """Its result; the thread has ended."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function, *args).result(20)
+
+
+# wait_for -----------------------------------------------------------------------------------------
+
+
+def test_wait_for_a_future_completed_by_a_thread() -> None:
+    future: Future[int] = Future()
+
+    def main() -> int:
+        threading.Timer(0.005, future.set_result, (5,)).start()
+        return wait_for(future)
+
+    assert run(main) == 5
+
+
+def test_wait_for_a_future_completed_by_a_fiber() -> None:
+    future: Future[str] = Future()
+
+    def main() -> list[str]:
+        waiting = [spawn(wait_for, future) for _ in range(5)]
+        yield_now()
+        future.set_result("for all")
+        return [fiber.result() for fiber in waiting]
+
+    assert run(main) == ["for all"] * 5
+
+
+def test_wait_for_lets_other_fibers_run() -> None:
+    future: Future[list[int]] = Future()
+    log: list[int] = []
+
+    def other() -> None:
+        for n in range(3):
+            log.append(n)
+            yield_now()
+        future.set_result(log)
+
+    def main() -> None:
+        spawn(other)
+        assert wait_for(future) == [0, 1, 2]
+
+    run(main)
+
+
+def test_wait_for_raises_the_futures_exception() -> None:
+    future: Future[int] = Future()
+
+    def main() -> None:
+        threading.Timer(0.005, future.set_exception, (LookupError("there"),)).start()
+        with pytest.raises(LookupError, match="there"):
+            wait_for(future)
+
+    run(main)
+
+
+def test_wait_for_a_cancelled_future() -> None:
+    future: Future[int] = Future()
+
+    def main() -> None:
+        fiber = spawn(wait_for, future)
+        yield_now()
+        future.cancel()
+        with pytest.raises(CancelledError):
+            fiber.result()
+        assert not fiber.cancelled()  # it failed; nobody cancelled the fiber
+
+    run(main)
+
+
+def test_wait_for_with_a_timeout() -> None:
+    future: Future[int] = Future()
+
+    def main() -> None:
+        for timeout in 0, 0.001:
+            with pytest.raises(TimeoutError, match="not done yet"):
+                wait_for(future, timeout)
+        future.set_result(1)
+        assert wait_for(future, 0) == 1
+
+    run(main)
+
+
+def test_wait_for_cancelled_leaves_the_future_alone() -> None:
+    future: Future[int] = Future()
+
+    def main() -> None:
+        fiber = spawn(wait_for, future)
+        yield_now()
+        fiber.cancel()
+        with pytest.raises(FiberCancelled):
+            fiber.result()
+        assert not future.done()
+        future.set_result(2)
+        assert wait_for(future) == 2
+
+    run(main)
+
+
+def test_wait_for_a_done_future_works_anywhere() -> None:
+    future: Future[int] = Future()
+    future.set_result(3)
+    assert wait_for(future) == 3
+
+
+def test_wait_for_outside_of_a_run_is_refused() -> None:
+    with pytest.raises(FiberError, match="needs a running scheduler"):
+        wait_for(Future())
+
+
+def test_wait_for_does_not_take_park_permits() -> None:
+    future: Future[int] = Future()
+
+    def main() -> None:
+        fiber = spawn(lambda: (wait_for(future), park()))
+        yield_now()
+        fiber.unpark("permit")
+        yield_now()
+        assert fiber.state == "parked"
+        future.set_result(1)
+        assert fiber.result() == (1, "permit")
+
+    run(main)
+
+
+def test_wait_for_often_leaves_nothing_on_the_future() -> None:
+    future: Future[int] = Future()
+
+    def main() -> None:
+        for _ in range(100):
+            with pytest.raises(TimeoutError):
+                wait_for(future, 0)
+
+    run(main)
+    assert len(future._done_callbacks) == 1  # type: ignore[attr-defined]
+    assert not future.__dict__["_pyfiber_latches"]
+
+
+def test_wait_for_many_futures_of_threads() -> None:
+    def main() -> int:
+        with ThreadPoolExecutor(3) as pool:
+            futures = [pool.submit(pow, n, 2) for n in range(300)]
+            return sum(fiber.result() for fiber in [spawn(wait_for, f) for f in futures])
+
+    assert run(main) == sum(n * n for n in range(300))
+
+
+def test_wait_for_refuses_other_objects() -> None:
+    def main() -> None:
+        with pytest.raises(TypeError, match="a fiber has result"):
+            wait_for(spawn(int))  # type: ignore[arg-type]
+        loop = asyncio.new_event_loop()
+        for thing in None, 3, loop.create_future(), int:
+            with pytest.raises(TypeError, match="expected a concurrent"):
+                wait_for(thing)  # type: ignore[arg-type]
+        loop.close()
+
+    run(main)
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_wait_for_refuses_odd_timeouts(done: bool) -> None:
+    future: Future[int] = Future()
+    if done:
+        future.set_result(1)
+
+    def main() -> None:
+        for timeout in -1, -0.5, math.nan:
+            with pytest.raises(ValueError, match="timeout must not be"):
+                wait_for(future, timeout)
+        with pytest.raises(TypeError, match="timeout must be a number"):
+            wait_for(future, "1")  # type: ignore[arg-type]
+
+    run(main)
+
+
+def test_wait_for_in_a_done_callback_is_refused() -> None:
+    caught: list[BaseException] = []
+
+    def callback(_: object) -> None:
+        try:
+            wait_for(Future())
+        except FiberError as exc:
+            caught.append(exc)
+
+    run(lambda: spawn(int).add_done_callback(callback))
+    assert len(caught) == 1
+
+
+def test_wait_for_what_nobody_completes_is_a_deadlock(child: Child) -> None:
+    done = child(
+        """
+        from concurrent.futures import Future
+        from pyfiber import *
+        try:
+            run(wait_for, Future())
+        except DeadlockError as exc:
+            print("waits for <Future at" in str(exc))
+        """
+    )
+    assert done.stdout == "True\n"
+
+
+# FiberExecutor, inside of a run -------------------------------------------------------------------
+
+
+def test_executor_in_a_run_uses_its_fibers() -> None:
+    here = threading.get_ident()
+
+    def main() -> None:
+        with FiberExecutor() as executor:
+            future = executor.submit(lambda: (threading.get_ident(), current()))
+            ident, fiber = future.result()
+            assert ident == here
+            assert fiber is not current()
+
+    run(main)
+
+
+def test_executor_runs_calls_at_the_same_time() -> None:
+    def main() -> None:
+        meet: list[Fiber[Any]] = []
+
+        def call(n: int) -> int:
+            meet.append(current())
+            if len(meet) == 3:
+                for fiber in meet:
+                    if fiber is not current():
+                        fiber.unpark()
+            else:
+                park()
+            return n
+
+        with FiberExecutor() as executor:
+            assert list(executor.map(call, range(3))) == [0, 1, 2]
+
+    run(main)
+
+
+def test_executor_limits_how_many_run_at_a_time() -> None:
+    now, most, order = 0, 0, []
+
+    def call(n: int) -> None:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        order.append(n)
+        sleep(0.001)
+        now -= 1
+
+    def main() -> None:
+        with FiberExecutor(3) as executor:
+            for n in range(20):
+                executor.submit(call, n)
+
+    run(main)
+    assert most == 3
+    assert order == list(range(20))
+
+
+def test_executor_carries_the_context() -> None:
+    variable: contextvars.ContextVar[int] = contextvars.ContextVar("variable")
+
+    def main() -> None:
+        variable.set(1)
+        with FiberExecutor(1) as executor:
+            first = executor.submit(variable.set, 2)
+            assert executor.submit(variable.get).result() == 1
+            first.result()
+        assert variable.get() == 1
+
+    contextvars.copy_context().run(run, main)
+
+
+def test_executor_failures_go_to_the_future() -> None:
+    def fails(exc: BaseException) -> None:
+        raise exc
+
+    def main() -> None:
+        with FiberExecutor() as executor:
+            for exc in LookupError(), KeyboardInterrupt(), SystemExit(1), GeneratorExit():
+                assert executor.submit(fails, exc).exception() is exc
+
+    run(main)
+
+
+def test_executor_fiber_that_is_cancelled_cancels_the_future() -> None:
+    def cancel_me() -> None:
+        current().cancel("enough")
+        park()
+
+    def main() -> None:
+        with FiberExecutor() as executor:
+            with pytest.raises(FiberCancelled, match="enough"):
+                executor.submit(cancel_me).result()
+            with pytest.raises(CancelledError):
+                executor.submit(cancel_me).result()
+
+    run(main)
+
+
+def test_executor_future_cancelled_before_its_turn_never_runs() -> None:
+    ran: list[int] = []
+
+    def main() -> None:
+        with FiberExecutor(1) as executor:
+            first = executor.submit(park, 0.005)
+            second = executor.submit(ran.append, 2)
+            third = executor.submit(ran.append, 3)
+            assert second.cancel()
+            with pytest.raises(TimeoutError):
+                first.result()
+            third.result()
+
+    run(main)
+    assert ran == [3]
+
+
+def test_executor_result_parks_with_a_timeout() -> None:
+    def main() -> None:
+        with FiberExecutor() as executor:
+            future = executor.submit(sleep, 0.01)
+            with pytest.raises(TimeoutError):
+                future.result(0.001)
+            with pytest.raises(TimeoutError):
+                future.exception(-1)  # as concurrent.futures: what is left of a map()'s timeout
+            assert future.exception() is None
+
+    run(main)
+
+
+def test_executor_takes_calls_of_threads() -> None:
+    def main() -> None:
+        with FiberExecutor(2) as executor:
+            results = to_thread(lambda: [executor.submit(pow, n, 2).result() for n in range(20)])
+            assert results == [n * n for n in range(20)]
+
+    run(main)
+
+
+def test_executor_of_a_run_that_is_over_refuses_calls() -> None:
+    executors: list[FiberExecutor] = []
+    run(lambda: executors.append(FiberExecutor()))
+    with pytest.raises(FiberError, match="closed"):
+        executors[0].submit(int)
+    executors[0].shutdown()
+
+
+def test_executor_of_a_run_that_fails_completes_its_futures() -> None:
+    futures: list[Future[Any]] = []
+
+    def main() -> None:
+        executor = FiberExecutor(1)
+        futures.extend(executor.submit(park) for _ in range(5))
+        yield_now()
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run(main)
+    for future in futures:
+        assert isinstance(future.exception(0), CancelledError)
+
+
+def test_executor_calls_are_waited_for_by_the_run() -> None:
+    ran: list[int] = []
+
+    def call(n: int) -> None:
+        sleep(0.001)
+        ran.append(n)
+
+    def main() -> None:
+        executor = FiberExecutor(1)
+        for n in range(5):
+            executor.submit(call, n)
+
+    run(main)
+    assert ran == list(range(5))
+
+
+def test_executor_map_stops_when_its_consumer_does() -> None:
+    """The calls that have not begun are cancelled when the iterator fails."""
+    ran: list[int] = []
+
+    def call(n: int) -> int:
+        yield_now()
+        ran.append(n)
+        return 1 // n
+
+    def main() -> None:
+        with FiberExecutor(1) as executor:
+            results = executor.map(call, [1, 0, 1, 1, 1])
+            assert next(results) == 1
+            with pytest.raises(ZeroDivisionError):
+                next(results)
+
+    run(main)
+    assert ran[:2] == [1, 0]
+    assert len(ran) < 5
+
+
+def test_executor_shutdown_can_cancel_what_waits() -> None:
+    def main() -> None:
+        executor = FiberExecutor(1)
+        first, *others = [executor.submit(sleep, 0.001) for _ in range(5)]
+        executor.shutdown(cancel_futures=True)
+        assert first.result(0) is None
+        assert all(future.cancelled() for future in others)
+        with pytest.raises(RuntimeError, match="after shutdown"):
+            executor.submit(int)
+        executor.shutdown()
+
+    run(main)
+
+
+def test_executor_shutdown_without_wait_returns_at_once() -> None:
+    def main() -> None:
+        executor = FiberExecutor()
+        future = executor.submit(sleep, 0.001)
+        executor.shutdown(wait=False)
+        assert not future.done()
+        future.result()
+
+    run(main)
+
+
+def test_executor_shutdown_is_a_cancellation_point() -> None:
+    def body() -> None:
+        executor = FiberExecutor()
+        future = executor.submit(park)
+        try:
+            executor.shutdown()
+        except Cancelled:
+            assert not future.done()
+            raise
+
+    def main() -> None:
+        fiber = spawn(body)
+        yield_now()
+        yield_now()
+        fiber.cancel()
+        fiber.join()
+        assert fiber.cancelled()
+        raise KeyError  # ends the parked call
+
+    with pytest.raises(KeyError):
+        run(main)
+
+
+# with a thread of its own -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def executor() -> Iterator[FiberExecutor]:
+    with FiberExecutor(2, thread_name="of the test") as executor:
+        yield executor
+
+
+def test_executor_outside_of_a_run_has_a_thread(executor: FiberExecutor) -> None:
+    assert "of the test" not in {thread.name for thread in threading.enumerate()}
+    assert executor.submit(lambda: threading.current_thread().name).result() == "of the test"
+    executor.shutdown()
+    assert "of the test" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_executor_works_with_the_modules_functions(executor: FiberExecutor) -> None:
+    futures = [executor.submit(sleep, n / 1000) for n in (3, 1, 2)]
+    done, pending = concurrent.futures.wait(futures, 20)
+    assert (len(done), len(pending)) == (3, 0)
+    assert set(concurrent.futures.as_completed(futures)) == set(futures)
+
+
+def test_executor_with_a_thread_serves_fibers_of_other_runs(executor: FiberExecutor) -> None:
+    def main() -> None:
+        futures = [executor.submit(pow, n, 2) for n in range(20)]
+        assert [future.result() for future in futures] == [n * n for n in range(20)]
+        assert [wait_for(future) for future in futures] == [n * n for n in range(20)]
+
+    run(main)
+
+
+def test_executor_that_is_dropped_ends_its_thread() -> None:
+    executor = FiberExecutor(1, thread_name="dropped")
+    future = executor.submit(int)
+    future.result()
+    thread = next(thread for thread in threading.enumerate() if thread.name == "dropped")
+    gone = weakref.ref(executor)
+    del executor
+    gc.collect()
+    assert gone() is None
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def test_executor_that_was_never_used_starts_no_thread() -> None:
+    before = threading.active_count()
+    FiberExecutor().shutdown()
+    assert threading.active_count() == before
+
+
+def test_executor_is_used_by_asyncio() -> None:
+    async def main() -> int:
+        with FiberExecutor() as executor:
+            return await asyncio.get_running_loop().run_in_executor(executor, pow, 2, 3)
+
+    assert asyncio.run(main()) == 8
+
+
+# misuse -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_executor_refuses_a_limit_below_one(number: int) -> None:
+    with pytest.raises(ValueError, match="greater than 0"):
+        FiberExecutor(number)
+
+
+def test_executor_refuses_a_limit_that_is_no_number() -> None:
+    for thing in "3", 1.5:
+        with pytest.raises(TypeError, match="must be an int or None"):
+            FiberExecutor(thing)  # type: ignore[arg-type]
+
+
+def test_closed_executor_refuses_calls() -> None:
+    executor = FiberExecutor()
+    executor.shutdown()
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="after shutdown"):
+            executor.submit(int)
+        executor.shutdown()
+
+
+def test_latch_serves_one_fiber_at_a_time() -> None:
+    from pyfiber import _engine
+
+    latch = _engine._Latch()
+
+    def main() -> None:
+        fiber = spawn(latch.wait, None, "the latch")
+        yield_now()
+        assert fiber.waiting_on == "the latch"
+        with pytest.raises(FiberError, match="another fiber waits"):
+            latch.wait(None, "the latch")
+        assert not latch.is_set()
+        on_a_thread(latch.set)
+        assert fiber.result() is True
+        on_a_thread(latch.set)
+        assert latch.wait(0, "the latch") is True
+
+    run(main)
+    with pytest.raises(TypeError):
+        latch.wait(1)  # type: ignore[call-arg]
+    with pytest.raises(FiberError, match="needs a running scheduler"):
+        _engine._Latch().wait(None, "nothing")
