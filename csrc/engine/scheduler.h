@@ -273,13 +273,15 @@ void pf_poll(pf_scheduler *s);
 static PF_ALWAYS_INLINE void
 pf_prefetch_stack(const pf_fiber *fiber)
 {
-    const char *frames = fiber->context.handle;
-    const char *header = (const char *)fiber->stack;
-    for (int i = 0; i < PF_PREFETCH_FRAMES; i += PF_CACHE_LINE) {
-        PF_PREFETCH(frames + i);
+    /* Numbers: a thread's own fiber has no header, and may have no frames. */
+    uintptr_t frames = (uintptr_t)fiber->context.handle;
+    uintptr_t header = (uintptr_t)fiber->stack;
+    for (uintptr_t i = 0; i < PF_PREFETCH_FRAMES; i += PF_CACHE_LINE) {
+        PF_PREFETCH((const void *)(frames + i));
     }
-    for (int i = PF_CACHE_LINE; i < PF_PREFETCH_ROOM; i += PF_CACHE_LINE) {
-        PF_PREFETCH(header + i);
+    for (uintptr_t i = PF_CACHE_LINE; i < PF_PREFETCH_ROOM;
+         i += PF_CACHE_LINE) {
+        PF_PREFETCH((const void *)(header + i));
     }
 }
 

@@ -8,8 +8,7 @@
 
 #include "context/context.h"
 
-/* AddressSanitizer says itself that it does not support swapcontext. */
-#if !defined(_WIN32) && !(PF_WITH_ASAN && defined(PYFIBER_CONTEXT_UCONTEXT))
+#if !defined(_WIN32)
 
 #include <signal.h>
 #include <sys/mman.h>
