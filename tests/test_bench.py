@@ -254,6 +254,7 @@ def test_collector_is_off_while_measuring_and_on_afterwards():
 
 def test_peer_that_is_not_installed_is_named_and_not_measured(monkeypatch):
     monkeypatch.setattr(runner, "is_installed", lambda name: False)
+    monkeypatch.setattr(peers, "NOT_FOR", {})
     row = a_row(Case("trio", no_measure, peer="trio"), Case("uvloop", no_measure, peer="uvloop"))
     progress = Progress(4, io.StringIO())
     done = RowRun(row, TINY, progress).run()

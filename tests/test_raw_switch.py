@@ -235,8 +235,9 @@ def test_fibers_one_after_another_reuse_their_stacks() -> None:
     before = [stats["slots"] for stats in pyfiber.stack_stats()]
     for number in range(20_000):
         assert Fiber(lambda n=number: n).switch() == number
-    assert before
-    assert [stats["slots"] for stats in pyfiber.stack_stats()] == before
+    after = [stats["slots"] for stats in pyfiber.stack_stats()]
+    assert len(after) == len(before) > 0
+    assert all(new <= old for new, old in zip(after, before, strict=True))  # spare ones may go
 
 
 def test_switch_from_a_nested_call_keeps_every_frame() -> None:

@@ -442,6 +442,39 @@ def test_handler_that_switches_in_a_busy_fiber_does_no_harm(act: str) -> None:
     assert printed in ("[5, 5, 5, 5, 5]", "cancelled")
 
 
+def test_handler_wakes_the_idle_loop_whatever_other_threads_loops_do() -> None:
+    """A loop that wakes all the time must not take the news of a signal from the main thread's."""
+    printed = script("""
+        over = False
+        def naps():
+            while not over:
+                sleep(0.00001)
+        other = threading.Thread(target=run, args=(naps,))
+        other.start()
+        parking = threading.Semaphore(0)
+        def send():
+            for _ in range(20):
+                parking.acquire()
+                time.sleep(0.002)
+                signal.pthread_kill(other.ident, signal.SIGUSR1)
+        def main():
+            me = current()
+            signal.signal(signal.SIGUSR1, lambda number, frame: me.unpark("woken"))
+            for _ in range(20):
+                parking.release()
+                log.append(park(5))
+        sender = threading.Thread(target=send)
+        sender.start()
+        begun = time.monotonic()
+        run(main)
+        print(log == ["woken"] * 20, time.monotonic() - begun < 5)
+        over = True
+        other.join()
+        sender.join()
+    """)
+    assert printed == "True True"
+
+
 def test_storm_of_signals_loses_no_wake_up() -> None:
     printed = script("""
         signal.signal(signal.SIGALRM, lambda *args: None)

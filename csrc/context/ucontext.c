@@ -71,9 +71,14 @@ pf_backend_dispose(pf_area *area)
     (void)area;
 }
 
+/* A context that is left for itself would take its signal mask from where the
+ * mask is only about to be saved. */
 void
 pf_context_jump(pf_context *from, pf_context *to)
 {
+    if (from == to) {
+        return;
+    }
     if (swapcontext(from->handle, to->handle) != 0) {
         abort(); /* cannot happen: the stack was checked when it was made */
     }

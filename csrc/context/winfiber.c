@@ -19,7 +19,9 @@
  * abandoned in the middle cannot run another one. */
 typedef struct os_fiber {
     void *fiber;
+    void *maker; /* who runs it to measure its stack; NULL later on */
     pf_area *area;
+    size_t size; /* asked for */
     pf_start start;
     bool busy;
 } os_fiber;
@@ -35,14 +37,23 @@ typedef struct os_fiber {
 static THREAD_LOCAL unsigned adopted;
 static THREAD_LOCAL bool converted;
 
-/* Where this stack lies is known only on it. */
+/* Where this stack lies is known only on it.  What the system keeps for the
+ * handling of an overflow is not ours to use; if it gave more than was asked
+ * for, that stays unused: the same depth everywhere. */
 static void
-measure(pf_area *area)
+measure(os_fiber *os)
 {
     ULONG_PTR low, high;
+    ULONG kept = 0; /* asks: a guarantee is never made smaller */
     GetCurrentThreadStackLimits(&low, &high);
-    area->low = (char *)low;
-    area->size = (size_t)(high - low);
+    if (SetThreadStackGuarantee(&kept)) {
+        low += kept;
+    }
+    if (high - low > os->size) {
+        low = high - os->size;
+    }
+    os->area->low = (char *)low;
+    os->area->size = (size_t)(high - low);
 }
 
 /* A fiber function that returned would end the thread. */
@@ -50,7 +61,10 @@ static void CALLBACK
 fiber_main(void *arg)
 {
     os_fiber *os = arg;
-    measure(os->area);
+    measure(os);
+    if (os->maker != NULL) {
+        SwitchToFiber(os->maker);
+    }
     for (;;) {
         os->busy = true;
         pf_context_main(&os->start); /* comes back for the next entry */
@@ -66,11 +80,17 @@ make_fiber(pf_area *area)
     }
     os->busy = false;
     os->area = area;
+    os->size = area->size;
+    os->maker = IsThreadAFiber() ? GetCurrentFiber() : NULL;
     os->fiber =
         CreateFiberEx(0, area->size, FIBER_FLAG_FLOAT_SWITCH, fiber_main, os);
     if (os->fiber == NULL) {
         free(os);
         return -ENOMEM;
+    }
+    if (os->maker != NULL) {
+        SwitchToFiber(os->fiber); /* it measures its stack and comes back */
+        os->maker = NULL;
     }
     area->os = os;
     return 0;
@@ -81,6 +101,7 @@ pf_backend_init(pf_context *context, pf_area *area, const pf_start *start)
 {
     os_fiber *os = area->os;
     if (os != NULL && os->busy) {
+        area->size = os->size;
         pf_backend_dispose(area);
     }
     if (area->os == NULL) {
@@ -141,11 +162,14 @@ pf_backend_dispose(pf_area *area)
     }
 }
 
-/* A thread that switches to the fiber it is on would be lost. */
+/* What is left need not be where it was entered: its code may have gone on in
+ * a fiber of somebody else's.  A thread that switches to the fiber it is on
+ * would be lost. */
 void
 pf_context_jump(pf_context *from, pf_context *to)
 {
     if (from != to) {
+        from->handle = GetCurrentFiber();
         SwitchToFiber(to->handle);
     }
 }

@@ -149,10 +149,11 @@ struct SchedulerObject {
     PyThreadState *blocked;
     bool running; /* inside run or run_once */
     bool closed;
-    bool ending;    /* everything is cancelled, new fibers as well */
-    bool hosted;    /* another loop waits for fileno() */
-    int interrupts; /* Ctrl-C's seen */
-    bool open;      /* the engine's part is initialised */
+    bool ending;          /* everything is cancelled, new fibers as well */
+    bool hosted;          /* another loop waits for fileno() */
+    bool watches_signals; /* they end its wait */
+    int interrupts;       /* Ctrl-C's seen */
+    bool open;            /* the engine's part is initialised */
 };
 
 #define FIBER_OF(core_)                                                       \
@@ -290,7 +291,7 @@ typedef struct PfSignals {
 } PfSignals;
 int pf_signals_begin(SchedulerObject *s, PfSignals *saved);
 void pf_signals_end(SchedulerObject *s, PfSignals *saved);
-void pf_signals_drain(void);
+void pf_signals_drain(SchedulerObject *s);
 int pf_signals_after_fork(void);
 PyObject *pf_on_sigint(PyObject *module, PyObject *args);
 

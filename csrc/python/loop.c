@@ -202,7 +202,7 @@ idle(SchedulerObject *s, int64_t deadline)
         return false;
     }
     int rc = pf_scheduler_wait(&s->core, deadline);
-    pf_signals_drain();
+    pf_signals_drain(s);
     if (rc < 0) {
         errno = -rc;
         PyErr_SetFromErrno(PyExc_OSError);

@@ -585,8 +585,15 @@ make_strings(void)
  * sorted(key=) alone earlier (see docs/stacks.md for the measurements); a
  * parked fiber costs its one touched page and 2 KiB of page tables.  256 KiB
  * would save 1.5 KiB of tables and end map() recursions at a third of the
- * depth; 2 MiB and more cost a page of tables each. */
+ * depth; 2 MiB and more cost a page of tables each.
+ * On Windows nobody can lend a reserve when the stack runs out, so 3.12 and
+ * 3.13 may count no more C recursion than the stack is sure to hold: 6 MiB for
+ * the 3,000 levels of the main thread. */
+#ifdef _WIN32
+#define DEFAULT_STACK_SIZE (6 * 1024 * 1024)
+#else
 #define DEFAULT_STACK_SIZE (1024 * 1024)
+#endif
 
 static int
 engine_exec(PyObject *module)

@@ -9,9 +9,14 @@
 #include "python/binding.h"
 
 #include <errno.h>
-#ifndef _WIN32
-#include <fcntl.h>
 #include <signal.h>
+#ifdef _WIN32
+#define WIN32_LEAN_AND_MEAN
+#include <windows.h>
+/* Exported by every version, declared by 3.11's and 3.12's headers only. */
+PyAPI_FUNC(void *) _PyOS_SigintEvent(void);
+#else
+#include <fcntl.h>
 #include <unistd.h>
 #endif
 
@@ -65,12 +70,11 @@ pf_signals_after_fork(void)
     return 0;
 }
 
-void
-pf_signals_drain(void)
+static void
+drain(void)
 {
     char sink[64];
-    while (wake_pipe[0] >= 0 &&
-           read(wake_pipe[0], sink, sizeof(sink)) == (ssize_t)sizeof(sink)) {
+    while (read(wake_pipe[0], sink, sizeof(sink)) == (ssize_t)sizeof(sink)) {
     }
 }
 
@@ -82,12 +86,30 @@ pf_signals_after_fork(void)
     return 0;
 }
 
-void
-pf_signals_drain(void)
+/* The event stays set until somebody resets it: the loop would spin. */
+static void
+drain(void)
 {
+    ResetEvent((HANDLE)_PyOS_SigintEvent());
 }
 
 #endif
+
+/* After each wait; loops of other threads must not take the news away. */
+void
+pf_signals_drain(SchedulerObject *s)
+{
+    if (s->watches_signals) {
+        drain();
+    }
+}
+
+static void
+watch(SchedulerObject *s, intptr_t descriptor)
+{
+    s->watches_signals = descriptor != -1;
+    pf_default_poller_watch(s->core.poller, descriptor);
+}
 
 static bool
 on_main_thread(void)
@@ -125,7 +147,7 @@ begin_wakeup(SchedulerObject *s, PyObject *signals, PfSignals *saved)
 #ifdef _WIN32
     (void)signals;
     (void)saved;
-    pf_default_poller_watch(s->core.poller, (intptr_t)_PyOS_SigintEvent());
+    watch(s, (intptr_t)_PyOS_SigintEvent());
     return 0;
 #else
     if (open_pipe() < 0) {
@@ -153,7 +175,7 @@ begin_wakeup(SchedulerObject *s, PyObject *signals, PfSignals *saved)
         Py_XDECREF(back);
         return back == NULL ? -1 : 0;
     }
-    pf_default_poller_watch(s->core.poller, wake_pipe[0]);
+    watch(s, wake_pipe[0]);
     return 0;
 #endif
 }
@@ -254,7 +276,7 @@ pf_signals_end(SchedulerObject *s, PfSignals *saved)
     if (saved->old_handler != NULL || saved->old_wakeup != NOT_SET) {
         signals = PyImport_ImportModule("signal");
     }
-    pf_default_poller_watch(s->core.poller, -1);
+    watch(s, -1);
 #ifndef _WIN32
     if (signals != NULL && saved->old_wakeup != NOT_SET) {
         end_wakeup(signals, saved);

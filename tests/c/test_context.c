@@ -1,4 +1,8 @@
 /* Contexts: what survives a switch and what must not leak through one. */
+#if !defined(_GNU_SOURCE)
+#define _GNU_SOURCE
+#endif
+
 #include "check.h"
 
 #include <fenv.h>
@@ -13,6 +17,12 @@
 #endif
 #if defined(__x86_64__)
 #include <xmmintrin.h>
+#endif
+#if !defined(_WIN32)
+#include <signal.h>
+#endif
+#if defined(PYFIBER_CONTEXT_UCONTEXT)
+#include <ucontext.h>
 #endif
 
 #define STACK_SIZE ((size_t)256 << 10)
@@ -436,6 +446,28 @@ switch_to_itself_returns(void)
     pf_context_forget(&home);
 }
 
+#if !defined(_WIN32)
+/* ucontext switches the mask, too: what it puts back must have been saved. */
+static void
+switch_to_itself_keeps_the_signal_mask(void)
+{
+    pf_context home;
+    sigset_t before, after;
+    sigprocmask(SIG_SETMASK, NULL, &before);
+    CHECK_EQUAL(pf_context_adopt(&home), 0);
+#if defined(PYFIBER_CONTEXT_UCONTEXT)
+    memset(home.handle, 0xFF, sizeof(ucontext_t));
+#endif
+    pf_context_switch(&home, &home);
+    pf_context_forget(&home);
+    sigprocmask(SIG_SETMASK, NULL, &after);
+    for (int n = 1; n < NSIG; n++) {
+        CHECK_EQUAL(sigismember(&after, n), sigismember(&before, n));
+    }
+    sigprocmask(SIG_SETMASK, &before, NULL);
+}
+#endif
+
 static void
 thread_can_be_adopted_again(void)
 {
@@ -533,6 +565,9 @@ const test context_tests[] = {
     TEST(area_serves_many_contexts),
     TEST(area_survives_an_abandoned_context),
     TEST(switch_to_itself_returns),
+#if !defined(_WIN32)
+    TEST(switch_to_itself_keeps_the_signal_mask),
+#endif
     TEST(thread_can_be_adopted_again),
     TEST(ring_of_contexts_runs),
     TEST(contexts_run_on_other_threads),
