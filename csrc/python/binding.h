@@ -3,7 +3,10 @@
  *
  *   thread.c     one PfThread per Python thread: root fiber, attention flags
  *   switch.c     the transfer path: switch, throw, first run, end, unwinding
- *   wait.c       park, sleep, yield, join, result; cancellation at park points
+ *   wait.c       park, sleep, yield, join, result
+ *   cancel.c     cancellation: the tree of scopes and fibers, Cancelled
+ *   scope.c      the CancelScope type; timeout, move_on_after, shield
+ *   group.c      the TaskGroup type
  *   fiber.c      the Fiber type
  *   outcome.c    result() of a finished one
  *   inspect.c    its attributes, for reports and debuggers
@@ -42,6 +45,7 @@ typedef struct FiberObject FiberObject;
 typedef struct SchedulerObject SchedulerObject;
 typedef struct PfThread PfThread;
 typedef struct PfWaiter PfWaiter;
+typedef struct ScopeObject ScopeObject; /* scope.h */
 
 /* Bits of pf_fiber.host_bits */
 enum {
@@ -49,7 +53,9 @@ enum {
     PF_F_SCHEDULED = 1 << 1,  /* start() was called: the scheduler's */
     PF_F_PARENT_SET = 1 << 2, /* by the user: keep it */
     PF_F_PERMIT = 1 << 3,     /* unpark() came before park() */
-    PF_F_CANCEL = 1 << 4,     /* cancelled: raise at every park point */
+    PF_F_CANCEL = 1 << 4,     /* raise Cancelled at every park point: the
+                                 fiber's innermost scope is cancelled, by
+                                 itself or by what is around it */
     PF_F_LOOKED_AT = 1 << 5,  /* somebody saw the failure */
     PF_F_HELD = 1 << 6,       /* running, and the thread holds the last
                                     reference until it is left */
@@ -58,7 +64,13 @@ enum {
     PF_F_HUB = 1 << 10,       /* runs a scheduler's loop just now */
     PF_F_DYING = 1 << 11,     /* being unwound by FiberExit */
     PF_F_ENTERED = 1 << 12,   /* target has been called */
+    PF_F_CANCELLED = 1 << 13, /* cancel() was called on the fiber itself */
+    PF_F_RUN_ENDS = 1 << 14,  /* ... because the whole run is cancelled */
+    PF_F_GROUPED = 1 << 15,   /* a TaskGroup waits for its end */
+    PF_F_WATCHED = 1 << 16,   /* ... and does not mind its failure */
 };
+/* In the upper bits: how often Cancelled was raised without effect. */
+#define PF_F_DELIVERIES_SHIFT 24
 
 /* pf_fiber.host_byte of a finished fiber */
 enum {
@@ -97,7 +109,10 @@ struct FiberObject {
     FiberObject *parent; /* raw fibers only */
     PyObject *callbacks; /* list, or NULL */
     PfWaiter *waiters;   /* who waits for its end */
-    PyObject *cancel;    /* (reason, by) */
+    PyObject *cancel;    /* (reason, by) of PF_F_CANCELLED */
+    ScopeObject *scope;  /* the innermost it is in; owns all it is in */
+    ScopeObject *base;   /* the one it was born in; NULL: the run's */
+    FiberObject *base_prev, *base_next; /* born there, too */
     FiberObject *prev, *next;
 };
 
@@ -163,6 +178,8 @@ struct SchedulerObject {
 typedef struct PfGlobals {
     PyTypeObject *fiber_type;
     PyTypeObject *scheduler_type;
+    PyTypeObject *scope_type;
+    PyTypeObject *group_type;
     PyObject *fiber_error;
     PyObject *fiber_exit;
     PyObject *cancelled;
@@ -170,8 +187,10 @@ typedef struct PfGlobals {
     PyObject *fiber_cancelled; /* made at first need: see pf_fiber_cancelled */
     /* Given by the façade: see _engine._set_hooks */
     PyObject *make_outcome, *log_failure, *deadlock_text, *stack_summary;
+    PyObject *log_deaf;
     /* interned */
-    PyObject *s_run, *s_park, *s_sleep;
+    PyObject *s_run, *s_park, *s_sleep, *s_yield;
+    PyObject *s_group, *s_deadline, *s_failed, *s_body_ended;
     size_t stack_size; /* default, bytes */
     PfThread *threads;
     bool shut_down; /* the interpreter is going away: switch no more */
@@ -216,13 +235,12 @@ void pf_call_back(FiberObject *fiber, PyObject *callback);
 /* 0: woken; 1: timed out; -1: an exception is set (Cancelled, or FiberError
  * where the caller must not wait).  `what` is for reports. */
 int pf_wait(PfThread *t, int64_t deadline, PyObject *what);
+/* The same, but cancellation is the caller's to look at: a pf_wake or -1. */
+int pf_wait_anyhow(PfThread *t, int64_t deadline, PyObject *what);
 int pf_join(PfThread *t, FiberObject *target, int64_t deadline);
-int pf_check_cancelled(FiberObject *fiber);
 void pf_wake_waiters(FiberObject *done);
-int pf_fiber_cancel(FiberObject *fiber, PyObject *reason);
 /* 1: woken or permit given; 0: a permit was there; -1: exception. */
 int pf_fiber_unpark(FiberObject *fiber, PyObject *value);
-void pf_cancel_now(FiberObject *fiber, PyObject *reason, PyObject *by);
 PyObject *pf_park_value(PfThread *t, int64_t deadline);
 int pf_yield_now(PfThread *t);
 int pf_sleep_until(PfThread *t, int64_t deadline);
@@ -231,6 +249,24 @@ void pf_on_posted(pf_scheduler *s, pf_fiber *core, unsigned bits);
 int pf_deadline(PyObject *timeout, int64_t *deadline);
 int pf_seconds(PyObject *number, const char *what, int64_t *ns);
 pf_scheduler *pf_active(PfThread *t, const char *what); /* or FiberError */
+
+/* --- cancel.c --- */
+int pf_raise_cancelled(FiberObject *fiber); /* -1 */
+static inline int
+pf_check_cancelled(FiberObject *fiber)
+{
+    return PF_LIKELY(!(fiber->core.host_bits & PF_F_CANCEL))
+               ? 0
+               : pf_raise_cancelled(fiber);
+}
+int pf_fiber_cancel(FiberObject *fiber, PyObject *reason);
+/* Owner thread.  The first reason stays.  `bits` are set as well. */
+void pf_cancel_now(FiberObject *fiber, PyObject *reason, PyObject *by,
+                   uint32_t bits);
+/* Nanoseconds to wait before the next delivery to a fiber that goes on
+ * swallowing it; nearly always 0. */
+int64_t pf_cancel_delay(FiberObject *fiber);
+int pf_cancel_init(PyObject *module);
 
 /* --- fiber.c --- */
 extern PyType_Spec pf_fiber_spec;
