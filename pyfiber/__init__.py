@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from pyfiber._engine import FiberCancelled
+    from pyfiber._groups import first_success, gather, pmap, race
     from pyfiber._outcome import CancelledOutcome, Failed, Ok, Outcome
 
 __version__ = "0.1.0"
@@ -79,12 +80,16 @@ __all__ = [
     "check_cancelled",
     "current",
     "current_deadline",
+    "first_success",
+    "gather",
     "get_include",
     "get_stack_size",
     "info",
     "move_on_after",
     "now",
     "park",
+    "pmap",
+    "race",
     "run",
     "set_stack_size",
     "shield",
@@ -112,6 +117,10 @@ def __getattr__(name: str) -> Any:
         from pyfiber import _outcome
 
         value = getattr(_outcome, name)
+    elif name in ("gather", "race", "first_success", "pmap"):
+        from pyfiber import _groups
+
+        value = getattr(_groups, name)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value

@@ -65,9 +65,8 @@ enum {
     PF_F_DYING = 1 << 11,     /* being unwound by FiberExit */
     PF_F_ENTERED = 1 << 12,   /* target has been called */
     PF_F_CANCELLED = 1 << 13, /* cancel() was called on the fiber itself */
-    PF_F_RUN_ENDS = 1 << 14,  /* ... because the whole run is cancelled */
-    PF_F_GROUPED = 1 << 15,   /* a TaskGroup waits for its end */
-    PF_F_WATCHED = 1 << 16,   /* ... and does not mind its failure */
+    PF_F_GROUPED = 1 << 14,   /* a TaskGroup waits for its end */
+    PF_F_WATCHED = 1 << 15,   /* ... and does not mind its failure */
 };
 /* In the upper bits: how often Cancelled was raised without effect. */
 #define PF_F_DELIVERIES_SHIFT 24
@@ -190,7 +189,7 @@ typedef struct PfGlobals {
     PyObject *log_deaf;
     /* interned */
     PyObject *s_run, *s_park, *s_sleep, *s_yield;
-    PyObject *s_group, *s_deadline, *s_failed, *s_body_ended;
+    PyObject *s_group, *s_deadline, *s_failed, *s_body_ended, *s_stream;
     size_t stack_size; /* default, bytes */
     PfThread *threads;
     bool shut_down; /* the interpreter is going away: switch no more */
@@ -261,8 +260,9 @@ pf_check_cancelled(FiberObject *fiber)
 }
 int pf_fiber_cancel(FiberObject *fiber, PyObject *reason);
 /* Owner thread.  The first reason stays.  `bits` are set as well. */
-void pf_cancel_now(FiberObject *fiber, PyObject *reason, PyObject *by,
-                   uint32_t bits);
+void pf_cancel_now(FiberObject *fiber, PyObject *reason, PyObject *by);
+/* The run ends: is it cancelled for itself, not with the scope around it? */
+bool pf_fiber_is_top(const FiberObject *fiber);
 /* Nanoseconds to wait before the next delivery to a fiber that goes on
  * swallowing it; nearly always 0. */
 int64_t pf_cancel_delay(FiberObject *fiber);

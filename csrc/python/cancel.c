@@ -11,12 +11,19 @@
 static PyObject *
 base_source(const FiberObject *fiber)
 {
-    uint32_t bits = fiber->core.host_bits;
-    if (fiber->base != NULL && fiber->base->source != NULL &&
-        !(bits & PF_F_RUN_ENDS)) { /* nothing is further out than the run */
+    if (fiber->base != NULL && fiber->base->source != NULL) {
         return fiber->base->source;
     }
-    return bits & PF_F_CANCELLED ? (PyObject *)fiber : NULL;
+    return fiber->core.host_bits & PF_F_CANCELLED ? (PyObject *)fiber : NULL;
+}
+
+/* A fiber in a group has the run's cancellation from the one that entered the
+ * group, unless that one is raw: those are not cancelled. */
+bool
+pf_fiber_is_top(const FiberObject *fiber)
+{
+    return fiber->base == NULL ||
+           !(fiber->base->fiber->core.host_bits & PF_F_SCHEDULED);
 }
 
 PyObject *
@@ -191,6 +198,26 @@ pf_scope_disown(FiberObject *child)
     Py_DECREF(base);
 }
 
+int
+pf_scope_start(SchedulerObject *s, ScopeObject *base, FiberObject *fiber)
+{
+    if (base != NULL && fiber->base == NULL) {
+        pf_scope_adopt(base, fiber);
+    } else {
+        base = NULL; /* started before: this will be refused */
+    }
+    if (pf_fiber_start(s, fiber) < 0) {
+        if (base != NULL) {
+            pf_scope_disown(fiber);
+        }
+        return -1;
+    }
+    if (base != NULL && base->source != NULL) {
+        pf_fiber_refresh(fiber);
+    }
+    return 0;
+}
+
 /* The scope is left and fibers born in it live on: they belong to what is
  * around it now.  What they were cancelled by they stay cancelled by; those
  * of a group, which should have been waited for, are cancelled. */
@@ -209,7 +236,7 @@ move_children(ScopeObject *from, ScopeObject *to)
             pf_scope_adopt(to, child);
         }
         if (cancel) {
-            pf_cancel_now(child, reason, by, 0);
+            pf_cancel_now(child, reason, by);
         }
         pf_fiber_refresh(child);
     }
@@ -296,8 +323,7 @@ pf_fiber_ends_inside(FiberObject *fiber, PyObject *result)
 /* ---------------------------------------------------------------- cancelling */
 
 void
-pf_cancel_now(FiberObject *fiber, PyObject *reason, PyObject *by,
-              uint32_t bits)
+pf_cancel_now(FiberObject *fiber, PyObject *reason, PyObject *by)
 {
     if (fiber->core.state == PF_DONE ||
         (fiber->core.host_bits & PF_F_CANCELLED)) {
@@ -309,7 +335,7 @@ pf_cancel_now(FiberObject *fiber, PyObject *reason, PyObject *by,
             PyErr_Clear(); /* cancelled all the same, without the reason */
         }
     }
-    fiber->core.host_bits |= PF_F_CANCELLED | bits;
+    fiber->core.host_bits |= PF_F_CANCELLED;
     pf_fiber_refresh(fiber);
 }
 
@@ -343,7 +369,7 @@ static void
 do_call(Call *call)
 {
     if (!PyObject_TypeCheck(call->target, pf.scope_type)) {
-        pf_cancel_now((FiberObject *)call->target, call->reason, call->by, 0);
+        pf_cancel_now((FiberObject *)call->target, call->reason, call->by);
         return;
     }
     ScopeObject *scope = (ScopeObject *)call->target;
@@ -410,7 +436,7 @@ pf_fiber_cancel(FiberObject *fiber, PyObject *reason)
     }
     PyObject *by = (PyObject *)CURRENT(t);
     if (fiber->thread == t) {
-        pf_cancel_now(fiber, reason, by, 0);
+        pf_cancel_now(fiber, reason, by);
     } else if (call_owner(fiber->core.scheduler, (PyObject *)fiber, reason, by,
                           false) < 0) {
         return -1;

@@ -510,8 +510,8 @@ pf_fiber_start(SchedulerObject *s, FiberObject *fiber)
         return -1;
     }
     fiber->core.host_bits |= PF_F_SCHEDULED;
-    if (PF_UNLIKELY(s->ending)) {
-        fiber->core.host_bits |= PF_F_CANCEL | PF_F_CANCELLED | PF_F_RUN_ENDS;
+    if (PF_UNLIKELY(s->ending) && pf_fiber_is_top(fiber)) {
+        fiber->core.host_bits |= PF_F_CANCEL | PF_F_CANCELLED;
     }
     fiber->core.scheduler = &s->core;
     Py_INCREF(s);

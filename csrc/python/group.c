@@ -65,16 +65,13 @@ spawn(GroupObject *self, PyObject *const *args, Py_ssize_t nargs,
         return NULL;
     }
     FiberObject *child = make_child(args, nargs, kwnames);
-    if (child == NULL || pf_fiber_start(t->scheduler, child) < 0) {
+    if (child == NULL ||
+        pf_scope_start(t->scheduler, &self->scope, child) < 0) {
         Py_XDECREF(child);
         return NULL;
     }
     child->core.host_bits |= PF_F_GROUPED;
     self->alive++;
-    pf_scope_adopt(&self->scope, child);
-    if (PF_UNLIKELY(self->scope.source != NULL)) {
-        pf_fiber_refresh(child);
-    }
     return child;
 }
 
@@ -137,11 +134,10 @@ collect(GroupObject *self, FiberObject *child)
 }
 
 static void
-wake_owner(GroupObject *self)
+wake(FiberObject *fiber)
 {
-    if (self->owner != NULL) {
-        pf_wake_fiber(self->owner->core.scheduler, &self->owner->core,
-                      PF_WAKE_NORMAL);
+    if (fiber != NULL) {
+        pf_wake_fiber(fiber->core.scheduler, &fiber->core, PF_WAKE_NORMAL);
     }
 }
 
@@ -158,8 +154,9 @@ pf_scope_child_done(FiberObject *child)
             collect(group, child);
             pf_scope_cancel_now(&group->scope, pf.s_failed, (PyObject *)child);
         }
+        wake(group->watcher);
         if (--group->alive == 0) {
-            wake_owner(group);
+            wake(group->owner);
         }
     }
     Py_DECREF(group);
@@ -170,7 +167,37 @@ void
 pf_group_forsaken(ScopeObject *scope)
 {
     GROUP(scope)->alive = 0;
-    wake_owner(GROUP(scope));
+    wake(GROUP(scope)->owner);
+    wake(GROUP(scope)->watcher);
+}
+
+/* For iterators over what the fibers do: wait until something happens. */
+static PyObject *
+group_wait_child(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    GroupObject *self = GROUP(op);
+    PfThread *t = pf_this_thread();
+    if (t == NULL || pf_active(t, "waiting for a fiber") == NULL) {
+        return NULL;
+    }
+    if (self->watcher != NULL) {
+        PyErr_Format(pf.fiber_error, "%R waits for the next result already",
+                     self->watcher);
+        return NULL;
+    }
+    self->watcher = CURRENT(t);
+    int rc = pf_wait(t, PF_NEVER, pf.s_stream);
+    self->watcher = NULL;
+    return rc < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *
+group_wake(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    wake(GROUP(op)->watcher);
+    Py_RETURN_NONE;
 }
 
 /* --------------------------------------------------------------------- leaving */
@@ -387,6 +414,9 @@ static PyMethodDef group_methods[] = {
     {"spawn", FAST(group_spawn), METH_FASTCALL | METH_KEYWORDS, spawn_doc},
     {"_spawn_watched", FAST(group_spawn_watched), METH_FASTCALL,
      "Start a function or fiber whose failure is the callback's to judge."},
+    {"_wait_child", group_wait_child, METH_NOARGS,
+     "Wait until a fiber of the group ends, or for _wake()."},
+    {"_wake", group_wake, METH_NOARGS, "Wake who is in _wait_child()."},
     {NULL, NULL, 0, NULL},
 };
 

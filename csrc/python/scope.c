@@ -652,6 +652,30 @@ mod_current_deadline(PyObject *module, PyObject *ignored)
     return seconds(deadline);
 }
 
+static PyObject *
+mod_is_ours(PyObject *module, PyObject *op)
+{
+    (void)module;
+    FiberObject *fiber = (FiberObject *)op;
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return NULL;
+    }
+    return PyBool_FromLong(PyObject_TypeCheck(op, pf.fiber_type) &&
+                           (fiber->core.host_bits & PF_F_SCHEDULED) != 0 &&
+                           t->scheduler != NULL &&
+                           fiber->core.scheduler == &t->scheduler->core);
+}
+
+static PyObject *
+mod_succeeded(PyObject *module, PyObject *op)
+{
+    (void)module;
+    return PyBool_FromLong(PyObject_TypeCheck(op, pf.fiber_type) &&
+                           ((FiberObject *)op)->core.host_byte ==
+                               PF_OUTCOME_OK);
+}
+
 /* A fiber that is cancelled with what the caller is in, but that nobody waits
  * for: for iterators, which work between the calls of their user. */
 static PyObject *
@@ -669,13 +693,8 @@ mod_spawn_inside(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     FiberObject *self = CURRENT(t);
     ScopeObject *base = self->scope != NULL ? self->scope : self->base;
     FiberObject *fiber = pf_fiber_new(args[0], args + 1, nargs - 1, NULL);
-    if (fiber == NULL || pf_fiber_start(t->scheduler, fiber) < 0) {
-        Py_XDECREF(fiber);
-        return NULL;
-    }
-    if (base != NULL) {
-        pf_scope_adopt(base, fiber);
-        pf_fiber_refresh(fiber);
+    if (fiber != NULL && pf_scope_start(t->scheduler, base, fiber) < 0) {
+        Py_CLEAR(fiber);
     }
     return (PyObject *)fiber;
 }
@@ -706,5 +725,9 @@ PyMethodDef pf_scope_functions[] = {
     {"current_deadline", mod_current_deadline, METH_NOARGS, deadline_doc},
     {"_spawn_inside", FAST(mod_spawn_inside), METH_FASTCALL,
      "Start fn(*args) in a fiber that the scopes around the caller cancel."},
+    {"_is_ours", mod_is_ours, METH_O,
+     "Was the fiber started on the scheduler that is running?"},
+    {"_succeeded", mod_succeeded, METH_O,
+     "Did the fiber return?  Unlike outcome, this is no look at a failure."},
     {NULL, NULL, 0, NULL},
 };

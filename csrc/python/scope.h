@@ -82,6 +82,8 @@ void pf_scope_refresh(ScopeObject *scope);
 void pf_fiber_refresh(FiberObject *fiber);
 void pf_scope_adopt(ScopeObject *scope, FiberObject *child);
 void pf_scope_disown(FiberObject *child);
+/* Start a new fiber in `base`, which may be NULL: the run.  0 or -1. */
+int pf_scope_start(SchedulerObject *s, ScopeObject *base, FiberObject *fiber);
 /* Any thread. 1, or 0 if the scope has been left; -1 with an exception. */
 int pf_scope_cancel(ScopeObject *scope, PyObject *reason);
 /* Owner thread.  The first reason stays. */
@@ -108,10 +110,11 @@ extern PyMethodDef pf_scope_functions[];
 /* --- group.c --- */
 typedef struct GroupObject {
     ScopeObject scope;
-    Py_ssize_t alive;   /* children that it waits for */
-    FiberObject *owner; /* borrowed: parked until there are none, or NULL */
-    PyObject *errors;   /* list of exceptions, or NULL */
-    PyObject *fatal;    /* KeyboardInterrupt, SystemExit: goes out as it is */
+    Py_ssize_t alive;     /* children that it waits for */
+    FiberObject *owner;   /* borrowed: parked until there are none, or NULL */
+    FiberObject *watcher; /* borrowed: parked until the next one ends */
+    PyObject *errors;     /* list of exceptions, or NULL */
+    PyObject *fatal; /* KeyboardInterrupt, SystemExit: goes out as it is */
 } GroupObject;
 extern PyType_Spec pf_group_spec;
 /* A fiber with a base has ended. */
