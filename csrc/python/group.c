@@ -217,6 +217,7 @@ join_children(PfThread *t, GroupObject *self, bool *hit)
         if (why < 0) {
             return -1;
         }
+        *hit |= why == PF_WAKE_CANCEL;
     }
     return 0;
 }
