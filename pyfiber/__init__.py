@@ -25,24 +25,30 @@ from __future__ import annotations
 from pyfiber import _hooks
 from pyfiber._engine import (
     Cancelled,
+    CancelScope,
     DeadlockError,
     Fiber,
     FiberError,
     FiberExit,
     Scheduler,
+    TaskGroup,
     ThreadLimiter,
     check_cancelled,
     current,
+    current_deadline,
     get_stack_size,
+    move_on_after,
     now,
     park,
     run,
     set_stack_size,
+    shield,
     sleep,
     sleep_until,
     spawn,
     stack_stats,
     switch,
+    timeout,
     trim_stacks,
     yield_now,
 )
@@ -54,6 +60,7 @@ if TYPE_CHECKING:
 
     from pyfiber._engine import FiberCancelled
     from pyfiber._futures import FiberExecutor, wait_for
+    from pyfiber._groups import first_success, gather, pmap, race
     from pyfiber._outcome import CancelledOutcome, Failed, Ok, Outcome
     from pyfiber._report import dump_fibers, dump_on_signal
     from pyfiber._threads import Portal, default_thread_limiter, from_thread, to_thread
@@ -61,6 +68,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "CancelScope",
     "Cancelled",
     "CancelledOutcome",
     "DeadlockError",
@@ -74,25 +82,34 @@ __all__ = [
     "Outcome",
     "Portal",
     "Scheduler",
+    "TaskGroup",
     "ThreadLimiter",
     "check_cancelled",
     "current",
+    "current_deadline",
     "default_thread_limiter",
     "dump_fibers",
     "dump_on_signal",
+    "first_success",
     "from_thread",
+    "gather",
     "get_include",
     "get_stack_size",
     "info",
+    "move_on_after",
     "now",
     "park",
+    "pmap",
+    "race",
     "run",
     "set_stack_size",
+    "shield",
     "sleep",
     "sleep_until",
     "spawn",
     "stack_stats",
     "switch",
+    "timeout",
     "to_thread",
     "trim_stacks",
     "wait_for",
@@ -112,6 +129,10 @@ _HOMES = {
     "default_thread_limiter": "pyfiber._threads",
     "dump_fibers": "pyfiber._report",
     "dump_on_signal": "pyfiber._report",
+    "race": "pyfiber._groups",
+    "pmap": "pyfiber._groups",
+    "gather": "pyfiber._groups",
+    "first_success": "pyfiber._groups",
     "from_thread": "pyfiber._threads",
     "to_thread": "pyfiber._threads",
     "wait_for": "pyfiber._futures",

@@ -41,6 +41,15 @@ def log_failure(fiber: _engine.Fiber[object], exc: BaseException, in_callback: b
     logging.getLogger("pyfiber").error(what, fiber, exc_info=exc)
 
 
+def log_deaf(fiber: _engine.Fiber[object]) -> None:
+    """A cancelled fiber that goes on waiting; its stack shows where."""
+    import logging
+
+    text = "%r was cancelled, catches Cancelled and goes on; it is slowed down from here on\n%s"
+    stack = "".join(stack_summary(fiber.frame).format())
+    logging.getLogger("pyfiber").warning(text, fiber, stack)
+
+
 def deadlock_text(fibers: list[_engine.Fiber[object]]) -> str:
     """The text of a DeadlockError."""
     from pyfiber import _report
@@ -55,4 +64,5 @@ def install() -> None:
         log_failure=log_failure,
         deadlock_text=deadlock_text,
         stack_summary=stack_summary,
+        log_deaf=log_deaf,
     )

@@ -164,6 +164,8 @@ def test_interrupt_waits_for_the_cleanup() -> None:
 
 def test_second_interrupt_breaks_into_a_fiber_that_does_not_end() -> None:
     printed = script("""
+        import logging
+        logging.getLogger("pyfiber").setLevel(logging.ERROR)  # it reports the fiber
         def stubborn():
             sender = interrupt_soon(2)
             try:

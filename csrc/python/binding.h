@@ -3,7 +3,10 @@
  *
  *   thread.c     one PfThread per Python thread: root fiber, attention flags
  *   switch.c     the transfer path: switch, throw, first run, end, unwinding
- *   wait.c       park, sleep, yield, join, result; cancellation at park points
+ *   wait.c       park, sleep, yield, join, result
+ *   cancel.c     cancellation: the tree of scopes and fibers, Cancelled
+ *   scope.c      the CancelScope type; timeout, move_on_after, shield
+ *   group.c      the TaskGroup type
  *   fiber.c      the Fiber type
  *   outcome.c    result() of a finished one
  *   latch.c      what futures wait on
@@ -45,6 +48,7 @@ typedef struct FiberObject FiberObject;
 typedef struct SchedulerObject SchedulerObject;
 typedef struct PfThread PfThread;
 typedef struct PfWaiter PfWaiter;
+typedef struct ScopeObject ScopeObject; /* scope.h */
 
 /* Bits of pf_fiber.host_bits */
 enum {
@@ -52,7 +56,9 @@ enum {
     PF_F_SCHEDULED = 1 << 1,  /* start() was called: the scheduler's */
     PF_F_PARENT_SET = 1 << 2, /* by the user: keep it */
     PF_F_PERMIT = 1 << 3,     /* unpark() came before park() */
-    PF_F_CANCEL = 1 << 4,     /* cancelled: raise at every park point */
+    PF_F_CANCEL = 1 << 4,     /* raise Cancelled at every park point: the
+                                 fiber's innermost scope is cancelled, by
+                                 itself or by what is around it */
     PF_F_LOOKED_AT = 1 << 5,  /* somebody saw the failure */
     PF_F_HELD = 1 << 6,       /* running, and the thread holds the last
                                     reference until it is left */
@@ -61,7 +67,12 @@ enum {
     PF_F_HUB = 1 << 10,       /* runs a scheduler's loop just now */
     PF_F_DYING = 1 << 11,     /* being unwound by FiberExit */
     PF_F_ENTERED = 1 << 12,   /* target has been called */
+    PF_F_CANCELLED = 1 << 13, /* cancel() was called on the fiber itself */
+    PF_F_GROUPED = 1 << 14,   /* a TaskGroup waits for its end */
+    PF_F_WATCHED = 1 << 15,   /* ... and does not mind its failure */
 };
+/* In the upper bits: how often Cancelled was raised without effect. */
+#define PF_F_DELIVERIES_SHIFT 24
 
 /* pf_fiber.host_byte of a finished fiber */
 enum {
@@ -100,7 +111,10 @@ struct FiberObject {
     FiberObject *parent; /* raw fibers only */
     PyObject *callbacks; /* list, or NULL */
     PfWaiter *waiters;   /* who waits for its end */
-    PyObject *cancel;    /* (reason, by) */
+    PyObject *cancel;    /* (reason, by) of PF_F_CANCELLED */
+    ScopeObject *scope;  /* the innermost it is in; owns all it is in */
+    ScopeObject *base;   /* the one it was born in; NULL: the run's */
+    FiberObject *base_prev, *base_next; /* born there, too */
     FiberObject *prev, *next;
 };
 
@@ -167,6 +181,8 @@ struct SchedulerObject {
 typedef struct PfGlobals {
     PyTypeObject *fiber_type;
     PyTypeObject *scheduler_type;
+    PyTypeObject *scope_type;
+    PyTypeObject *group_type;
     PyObject *fiber_error;
     PyObject *fiber_exit;
     PyObject *cancelled;
@@ -174,8 +190,10 @@ typedef struct PfGlobals {
     PyObject *fiber_cancelled; /* made at first need: see pf_fiber_cancelled */
     /* Given by the façade: see _engine._set_hooks */
     PyObject *make_outcome, *log_failure, *deadlock_text, *stack_summary;
+    PyObject *log_deaf;
     /* interned */
-    PyObject *s_run, *s_park, *s_sleep;
+    PyObject *s_run, *s_park, *s_sleep, *s_yield;
+    PyObject *s_group, *s_deadline, *s_failed, *s_body_ended, *s_stream;
     size_t stack_size; /* default, bytes */
     PfThread *threads;
     bool shut_down; /* the interpreter is going away: switch no more */
@@ -223,13 +241,12 @@ int pf_wait(PfThread *t, int64_t deadline, PyObject *what);
 /* The same, but a cancellation is not raised: for waits whose end must be seen.
  * Like any wake-up it may return 0 for it: the caller looks again. */
 int pf_wait_shielded(PfThread *t, int64_t deadline, PyObject *what);
+/* The same, but cancellation is the caller's to look at: a pf_wake or -1. */
+int pf_wait_anyhow(PfThread *t, int64_t deadline, PyObject *what);
 int pf_join(PfThread *t, FiberObject *target, int64_t deadline);
-int pf_check_cancelled(FiberObject *fiber);
 void pf_wake_waiters(FiberObject *done);
-int pf_fiber_cancel(FiberObject *fiber, PyObject *reason);
 /* 1: woken or permit given; 0: a permit was there; -1: exception. */
 int pf_fiber_unpark(FiberObject *fiber, PyObject *value);
-void pf_cancel_now(FiberObject *fiber, PyObject *reason, PyObject *by);
 PyObject *pf_park_value(PfThread *t, int64_t deadline);
 int pf_yield_now(PfThread *t);
 int pf_sleep_until(PfThread *t, int64_t deadline);
@@ -238,6 +255,25 @@ void pf_on_posted(pf_scheduler *s, pf_fiber *core, unsigned bits);
 int pf_deadline(PyObject *timeout, int64_t *deadline);
 int pf_seconds(PyObject *number, const char *what, int64_t *ns);
 pf_scheduler *pf_active(PfThread *t, const char *what); /* or FiberError */
+
+/* --- cancel.c --- */
+int pf_raise_cancelled(FiberObject *fiber); /* -1 */
+static inline int
+pf_check_cancelled(FiberObject *fiber)
+{
+    return PF_LIKELY(!(fiber->core.host_bits & PF_F_CANCEL))
+               ? 0
+               : pf_raise_cancelled(fiber);
+}
+int pf_fiber_cancel(FiberObject *fiber, PyObject *reason);
+/* Owner thread.  The first reason stays.  `bits` are set as well. */
+void pf_cancel_now(FiberObject *fiber, PyObject *reason, PyObject *by);
+/* The run ends: is it cancelled for itself, not with the scope around it? */
+bool pf_fiber_is_top(const FiberObject *fiber);
+/* Nanoseconds to wait before the next delivery to a fiber that goes on
+ * swallowing it; nearly always 0. */
+int64_t pf_cancel_delay(FiberObject *fiber);
+int pf_cancel_init(PyObject *module);
 
 /* --- fiber.c --- */
 extern PyType_Spec pf_fiber_spec;

@@ -1,5 +1,5 @@
 /* The Fiber type. */
-#include "python/binding.h"
+#include "python/scope.h"
 
 #include <structmember.h>
 
@@ -271,6 +271,10 @@ fiber_traverse(PyObject *op, visitproc visit, void *arg)
     Py_VISIT(self->context);
     Py_VISIT(self->callbacks);
     Py_VISIT(self->cancel);
+    Py_VISIT(self->base);
+    for (ScopeObject *s = self->scope; s != NULL; s = s->outer) {
+        Py_VISIT(s);
+    }
     if (self->core.host_bits & PF_F_SCHEDULED) {
         Py_VISIT(SCHEDULER_OF(self->core.scheduler));
     }
@@ -421,6 +425,12 @@ fiber_dealloc(PyObject *op)
     PyTypeObject *type = Py_TYPE(op);
     if (self->core.stack != NULL && self->thread != NULL) {
         pf_live_unlink(self); /* shutting down: the stack stays as it is */
+        if (self->scope != NULL) {
+            pf_fiber_ends_inside(self, Py_None);
+        }
+        if (self->base != NULL) {
+            pf_scope_disown(self);
+        }
     }
     if ((self->core.host_bits & PF_F_SCHEDULED) &&
         self->core.scheduler != NULL) {
@@ -500,7 +510,10 @@ pf_fiber_enlist(SchedulerObject *s, FiberObject *fiber)
                         "the fiber has been started already: make a new one");
         return -1;
     }
-    fiber->core.host_bits |= PF_F_SCHEDULED | (s->ending ? PF_F_CANCEL : 0);
+    fiber->core.host_bits |= PF_F_SCHEDULED;
+    if (PF_UNLIKELY(s->ending) && pf_fiber_is_top(fiber)) {
+        fiber->core.host_bits |= PF_F_CANCEL | PF_F_CANCELLED;
+    }
     fiber->core.scheduler = &s->core;
     Py_INCREF(s);
     fiber->thread = s->thread;

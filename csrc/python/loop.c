@@ -62,7 +62,7 @@ pf_scheduler_cancel_all(SchedulerObject *s, PyObject *reason)
 {
     for (FiberObject *f = s->thread->live; f != NULL; f = f->next) {
         if (f->core.scheduler == &s->core &&
-            (f->core.host_bits & PF_F_SCHEDULED)) {
+            (f->core.host_bits & PF_F_SCHEDULED) && pf_fiber_is_top(f)) {
             pf_cancel_now(f, reason, Py_None);
         }
     }

@@ -1,5 +1,5 @@
 /* pyfiber._engine: module functions and set-up. */
-#include "python/binding.h"
+#include "python/scope.h"
 
 #include "engine/selfbench.h"
 
@@ -390,17 +390,18 @@ static PyObject *
 mod_set_hooks(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     (void)module;
-    static char *names[] = {"make_outcome", "log_failure", "deadlock_text",
-                            "stack_summary", NULL};
-    PyObject *outcome, *log, *text, *summary;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOOO:_set_hooks", names,
-                                     &outcome, &log, &text, &summary)) {
+    static char *names[] = {"make_outcome",  "log_failure", "deadlock_text",
+                            "stack_summary", "log_deaf",    NULL};
+    PyObject *outcome, *log, *text, *summary, *deaf;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOOOO:_set_hooks", names,
+                                     &outcome, &log, &text, &summary, &deaf)) {
         return NULL;
     }
     Py_XSETREF(pf.make_outcome, Py_NewRef(outcome));
     Py_XSETREF(pf.log_failure, Py_NewRef(log));
     Py_XSETREF(pf.deadlock_text, Py_NewRef(text));
     Py_XSETREF(pf.stack_summary, Py_NewRef(summary));
+    Py_XSETREF(pf.log_deaf, Py_NewRef(deaf));
     Py_RETURN_NONE;
 }
 
@@ -507,9 +508,9 @@ refuse_subinterpreters(void)
 
 static PyObject *
 new_exception(PyObject *module, const char *name, const char *doc,
-              PyObject *base, PyObject *dict)
+              PyObject *base)
 {
-    PyObject *type = PyErr_NewExceptionWithDoc(name, doc, base, dict);
+    PyObject *type = PyErr_NewExceptionWithDoc(name, doc, base, NULL);
     const char *dot = strrchr(name, '.');
     if (type != NULL && PyModule_AddObjectRef(module, dot + 1, type) < 0) {
         Py_CLEAR(type);
@@ -520,33 +521,20 @@ new_exception(PyObject *module, const char *name, const char *doc,
 static int
 make_exceptions(PyObject *module)
 {
-    PyObject *dict = Py_BuildValue("{sOsO}", "reason", Py_None, "by", Py_None);
-    if (dict == NULL) {
-        return -1;
-    }
     pf.fiber_error = new_exception(
         module, "pyfiber.FiberError",
         "A fiber was used in a way it cannot be; the text says what to do.",
-        PyExc_RuntimeError, NULL);
+        PyExc_RuntimeError);
     pf.fiber_exit = new_exception(
         module, "pyfiber.FiberExit",
         "Raised in a suspended fiber whose last reference is gone, so that\n"
         "its finally blocks run.",
-        PyExc_BaseException, NULL);
-    pf.cancelled = new_exception(
-        module, "pyfiber.Cancelled",
-        "Raised in a cancelled fiber at every park point.\n\n"
-        "`reason` is what was given to cancel(), `by` the fiber that called\n"
-        "it. Let it pass: result() of the fiber raises FiberCancelled.",
-        PyExc_BaseException, dict);
+        PyExc_BaseException);
     pf.deadlock_error = new_exception(
         module, "pyfiber.DeadlockError",
         "Every fiber waits and nothing can wake one; the text lists them.",
-        PyExc_RuntimeError, NULL);
-    Py_DECREF(dict);
-    return pf.fiber_error && pf.fiber_exit && pf.cancelled && pf.deadlock_error
-               ? 0
-               : -1;
+        PyExc_RuntimeError);
+    return pf.fiber_error && pf.fiber_exit && pf.deadlock_error ? 0 : -1;
 }
 
 static int
@@ -577,7 +565,19 @@ make_strings(void)
     pf.s_run = PyUnicode_InternFromString("run");
     pf.s_park = PyUnicode_InternFromString("park()");
     pf.s_sleep = PyUnicode_InternFromString("sleep()");
-    return pf.s_run && pf.s_park && pf.s_sleep ? 0 : -1;
+    pf.s_yield = PyUnicode_InternFromString("yield_now()");
+    pf.s_group = PyUnicode_InternFromString("the end of a TaskGroup");
+    pf.s_deadline = PyUnicode_InternFromString("the deadline has passed");
+    pf.s_failed =
+        PyUnicode_InternFromString("another fiber of the group failed");
+    pf.s_body_ended =
+        PyUnicode_InternFromString("the block of the group ended early");
+    pf.s_stream = PyUnicode_InternFromString("the next result of a pmap()");
+    return pf.s_run && pf.s_park && pf.s_sleep && pf.s_yield && pf.s_group &&
+                   pf.s_deadline && pf.s_failed && pf.s_body_ended &&
+                   pf.s_stream
+               ? 0
+               : -1;
 }
 
 /* The default stack.  1 MiB of address space: every recursion that ends in
@@ -602,9 +602,9 @@ engine_exec(PyObject *module)
     if (refuse_subinterpreters() < 0 || pystate_lookup() < 0 ||
         stack_size_from_environment() < 0 || make_strings() < 0 ||
         make_exceptions(module) < 0 || make_types(module) < 0 ||
-        pf_worker_init(module) < 0 || pf_inspect_init(module) < 0 ||
-        pf_thread_module_init(module) < 0 || pf_python_overflow_init() < 0 ||
-        pf_capsule_init(module) < 0) {
+        pf_cancel_init(module) < 0 || pf_worker_init(module) < 0 ||
+        pf_inspect_init(module) < 0 || pf_thread_module_init(module) < 0 ||
+        pf_python_overflow_init() < 0 || pf_capsule_init(module) < 0) {
         return -1;
     }
     return 0;

@@ -4,7 +4,7 @@
  * Order within a switch: refuse, save, load, switch, hand over.  One value or
  * one exception travels with it in thread->transfer.
  */
-#include "python/binding.h"
+#include "python/scope.h"
 
 #include "engine/overflow.h"
 
@@ -479,9 +479,15 @@ retire(FiberObject *self)
 static void
 finish(FiberObject *self, PyObject *result)
 {
+    if (PF_UNLIKELY(self->scope != NULL)) {
+        result = pf_fiber_ends_inside(self, result);
+    }
     record_outcome(self, result);
     close_fiber(self);
     run_callbacks(self);
+    if (self->base != NULL) {
+        pf_scope_child_done(self);
+    }
     if (self->core.host_bits & PF_F_SCHEDULED) {
         retire(self);
     }
@@ -573,7 +579,7 @@ python_first(pf_scheduler *s, pf_fiber *core)
         return core; /* parked on the thread's own stack */
     }
     if (core->host_bits & PF_F_CANCEL) {
-        pf_check_cancelled(fiber);
+        pf_raise_cancelled(fiber);
     } else if (pf_fiber_give_stack(t, fiber) == 0) {
         return core;
     }

@@ -1,7 +1,7 @@
 /* Waiting: the one function that parks, and what is made of it.
  *
- * Every park point goes through pf_wait.  Cancellation is looked at there:
- * before the fiber waits, and when it was woken because of it.  A wake-up
+ * Every park point goes through pf_wait.  Cancellation (cancel.c) is looked at
+ * there: before the fiber waits, and when it was woken because of it.  A wake-up
  * that came first wins: the value is delivered, the cancellation raised at
  * the next park point.
  */
@@ -20,6 +20,11 @@ pf_seconds(PyObject *number, const char *what, int64_t *ns)
     double seconds;
     if (PyFloat_CheckExact(number)) {
         seconds = PyFloat_AS_DOUBLE(number);
+    } else if (PyLong_CheckExact(number)) {
+        seconds = PyLong_AsDouble(number);
+        if (seconds == -1.0 && PyErr_Occurred()) {
+            return -1;
+        }
     } else {
         if (!PyNumber_Check(number) || PyComplex_Check(number)) {
             PyErr_Format(PyExc_TypeError, "%s must be a number, not '%.200s'",
@@ -90,72 +95,13 @@ pf_active(PfThread *t, const char *what)
     return NULL;
 }
 
-/* ---------------------------------------------------------------- cancellation */
-
-/* Raise Cancelled with the reason and who asked. */
-static void
-raise_cancelled(FiberObject *self)
-{
-    PyObject *reason = Py_None, *by = Py_None;
-    if (self->cancel != NULL) {
-        reason = PyTuple_GET_ITEM(self->cancel, 0);
-        by = PyTuple_GET_ITEM(self->cancel, 1);
-    }
-    PyObject *exc = reason == Py_None
-                        ? PyObject_CallNoArgs(pf.cancelled)
-                        : PyObject_CallOneArg(pf.cancelled, reason);
-    if (exc == NULL) {
-        return;
-    }
-    if (PyObject_SetAttrString(exc, "reason", reason) == 0 &&
-        PyObject_SetAttrString(exc, "by", by) == 0) {
-        PyErr_SetObject(pf.cancelled, exc);
-    }
-    Py_DECREF(exc);
-}
-
-int
-pf_check_cancelled(FiberObject *fiber)
-{
-    if (PF_LIKELY(!(fiber->core.host_bits & PF_F_CANCEL))) {
-        return 0;
-    }
-    raise_cancelled(fiber);
-    return -1;
-}
-
-/* Owner thread.  The first cancellation's reason stays. */
-void
-pf_cancel_now(FiberObject *fiber, PyObject *reason, PyObject *by)
-{
-    if (fiber->core.state == PF_DONE ||
-        (fiber->core.host_bits & PF_F_CANCEL)) {
-        return;
-    }
-    fiber->core.host_bits |= PF_F_CANCEL;
-    if (reason != Py_None || by != Py_None) {
-        fiber->cancel = PyTuple_Pack(2, reason, by);
-        if (fiber->cancel == NULL) {
-            PyErr_Clear(); /* cancelled all the same, without the reason */
-        }
-    }
-    if (fiber->core.state == PF_PARKED) {
-        pf_wake_fiber(fiber->core.scheduler, &fiber->core, PF_WAKE_CANCEL);
-        pf_tell_host(SCHEDULER_OF(fiber->core.scheduler));
-    }
-}
-
 /* ------------------------------------------------- requests from other threads */
-
-typedef enum { CALL_CANCEL, CALL_UNPARK } CallKind;
 
 /* Holds references; freed on the owner thread. */
 typedef struct Call {
     pf_message message;
-    CallKind kind;
     FiberObject *fiber;
-    PyObject *object;
-    PyObject *by;
+    PyObject *value;
 } Call;
 
 static int unpark_here(FiberObject *fiber, PyObject *value);
@@ -164,38 +110,33 @@ static void
 call_drop(Call *call)
 {
     Py_DECREF(call->fiber);
-    Py_DECREF(call->object);
-    Py_DECREF(call->by);
+    Py_DECREF(call->value);
     PyMem_RawFree(call);
 }
 
 static void
-call_arrived(pf_message *message, pf_scheduler *s)
+unpark_arrived(pf_message *message, pf_scheduler *s)
 {
     Call *call = (Call *)message;
     pf_no_switch_begin((PfThread *)s->thread, "inside the scheduler");
-    if (call->kind == CALL_CANCEL) {
-        pf_cancel_now(call->fiber, call->object, call->by);
-    } else if (call->fiber->core.state != PF_DONE) {
-        unpark_here(call->fiber, call->object);
+    if (call->fiber->core.state != PF_DONE) {
+        unpark_here(call->fiber, call->value);
     }
     call_drop(call);
     pf_no_switch_end((PfThread *)s->thread);
 }
 
 static int
-call_owner(FiberObject *fiber, CallKind kind, PyObject *object, PyObject *by)
+unpark_there(FiberObject *fiber, PyObject *value)
 {
     Call *call = PyMem_RawMalloc(sizeof(*call));
     if (call == NULL) {
         PyErr_NoMemory();
         return -1;
     }
-    call->message.run = call_arrived;
-    call->kind = kind;
+    call->message.run = unpark_arrived;
     call->fiber = (FiberObject *)Py_NewRef((PyObject *)fiber);
-    call->object = Py_NewRef(object);
-    call->by = Py_NewRef(by);
+    call->value = Py_NewRef(value);
     if (!pf_post(fiber->core.scheduler, &call->message)) {
         call_drop(call); /* the run is over, and the fiber with it */
     }
@@ -225,31 +166,6 @@ pf_on_posted(pf_scheduler *s, pf_fiber *core, unsigned bits)
     pf_no_switch_end((PfThread *)s->thread);
 }
 
-int
-pf_fiber_cancel(FiberObject *fiber, PyObject *reason)
-{
-    if (fiber->core.state == PF_DONE) {
-        return 0;
-    }
-    if (!(fiber->core.host_bits & PF_F_SCHEDULED)) {
-        PyErr_SetString(pf.fiber_error,
-                        "only a fiber of a scheduler can be cancelled: use "
-                        "throw() on a raw fiber, or start() it");
-        return -1;
-    }
-    PfThread *t = pf_this_thread();
-    if (t == NULL) {
-        return -1;
-    }
-    PyObject *by = (PyObject *)CURRENT(t);
-    if (fiber->thread == t) {
-        pf_cancel_now(fiber, reason, by);
-    } else if (call_owner(fiber, CALL_CANCEL, reason, by) < 0) {
-        return -1;
-    }
-    return 1;
-}
-
 /* ------------------------------------------------------------------- parking */
 
 /* Something other than our wake-up brought us back: a fiber being unwound. */
@@ -264,12 +180,11 @@ resumed_by_transfer(PfThread *t)
     return -1;
 }
 
-/* The result of pf_park, or -2 with what came with a direct switch raised. */
+/* A raw fiber may wait as well; it is the scheduler's while it does. */
 static inline int
-park_for(PfThread *t, FiberObject *self, int64_t deadline, PyObject *what)
+park(PfThread *t, FiberObject *self, int64_t deadline, PyObject *what)
 {
     SchedulerObject *s = t->scheduler;
-    /* A raw fiber may wait as well; it is the scheduler's while it does. */
     bool raw = self->core.scheduler == NULL;
     self->core.scheduler = &s->core;
     self->waiting_on = Py_NewRef(what);
@@ -279,25 +194,38 @@ park_for(PfThread *t, FiberObject *self, int64_t deadline, PyObject *what)
         self->core.scheduler = NULL;
     }
     if (PF_UNLIKELY(t->transfer != NULL)) {
-        (void)resumed_by_transfer(t);
-        return -2;
+        return resumed_by_transfer(t);
+    }
+    if (PF_UNLIKELY(why == -1)) {
+        PyErr_NoMemory();
     }
     return why;
 }
 
-/* What pf_wait says to a wake-up other than by cancellation. */
-static inline int
-woken(int why)
+int
+pf_wait_anyhow(PfThread *t, int64_t deadline, PyObject *what)
 {
-    switch (why) {
-    case PF_WAKE_TIMEOUT:
-        return 1;
-    case -1:
-        PyErr_NoMemory();
+    if (PF_UNLIKELY(t->attention != 0) && pf_attend(t) < 0) {
         return -1;
-    default:
-        return why < 0 ? -1 : 0;
     }
+    return park(t, CURRENT(t), deadline, what);
+}
+
+/* The fiber is cancelled already: it does not wait, unless it has swallowed
+ * that too often; then it does for a while, so that others run, and even gets
+ * what it waits for if that comes meanwhile. */
+static int
+wait_cancelled(PfThread *t, FiberObject *self, PyObject *what)
+{
+    int64_t delay = pf_cancel_delay(self);
+    if (PF_UNLIKELY(delay != 0)) {
+        int64_t until = pf_now(&t->scheduler->core) + delay;
+        int why = park(t, self, until, what);
+        if (why == -1 || why == PF_WAKE_NORMAL) {
+            return why == -1 ? -1 : 0;
+        }
+    }
+    return pf_raise_cancelled(self);
 }
 
 int
@@ -307,24 +235,26 @@ pf_wait(PfThread *t, int64_t deadline, PyObject *what)
         return -1;
     }
     FiberObject *self = CURRENT(t);
-    if (PF_UNLIKELY(pf_check_cancelled(self) < 0)) {
-        return -1;
+    if (PF_UNLIKELY(self->core.host_bits & PF_F_CANCEL)) {
+        return wait_cancelled(t, self, what);
     }
-    int why = park_for(t, self, deadline, what);
-    if (PF_UNLIKELY(why == PF_WAKE_CANCEL)) {
-        raise_cancelled(self);
+    switch (park(t, self, deadline, what)) {
+    case PF_WAKE_TIMEOUT:
+        return 1;
+    case PF_WAKE_CANCEL:
+        return pf_raise_cancelled(self);
+    case -1:
         return -1;
+    default:
+        return 0;
     }
-    return woken(why);
 }
 
 int
 pf_wait_shielded(PfThread *t, int64_t deadline, PyObject *what)
 {
-    if (PF_UNLIKELY(t->attention != 0) && pf_attend(t) < 0) {
-        return -1;
-    }
-    return woken(park_for(t, CURRENT(t), deadline, what));
+    int why = pf_wait_anyhow(t, deadline, what);
+    return why == PF_WAKE_TIMEOUT ? 1 : why == -1 ? -1 : 0;
 }
 
 static PyObject *
@@ -394,7 +324,7 @@ pf_fiber_unpark(FiberObject *fiber, PyObject *value)
         pf_fiber_post(&fiber->core, PF_POST_UNPARK);
         return 1;
     }
-    return call_owner(fiber, CALL_UNPARK, value, Py_None) < 0 ? -1 : 1;
+    return unpark_there(fiber, value) < 0 ? -1 : 1;
 }
 
 /* -------------------------------------------------------------- yield, sleep */
@@ -407,8 +337,8 @@ pf_yield_now(PfThread *t)
         return -1;
     }
     FiberObject *self = CURRENT(t);
-    if (PF_UNLIKELY(pf_check_cancelled(self) < 0)) {
-        return -1;
+    if (PF_UNLIKELY(self->core.host_bits & PF_F_CANCEL)) {
+        return wait_cancelled(t, self, pf.s_yield);
     }
     bool raw = self->core.scheduler == NULL;
     self->core.scheduler = &s->core;

@@ -5,9 +5,31 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 
 from ..model import Case, Row
-from . import imports, lifecycle, memory, raw, skynet, switching, threads, wakeups, yielding
+from . import (
+    imports,
+    lifecycle,
+    memory,
+    raw,
+    skynet,
+    structured,
+    switching,
+    threads,
+    wakeups,
+    yielding,
+)
 
-FAMILIES = (switching, lifecycle, yielding, wakeups, threads, skynet, memory, raw, imports)
+FAMILIES = (
+    switching,
+    lifecycle,
+    yielding,
+    wakeups,
+    threads,
+    structured,
+    skynet,
+    memory,
+    raw,
+    imports,
+)
 
 ROWS: tuple[Row, ...] = tuple(row for family in FAMILIES for row in family.ROWS)
 

@@ -1,0 +1,442 @@
+/* The TaskGroup type: a scope that waits for the fibers born in it.
+ *
+ * Its fibers count down `alive`; the last one wakes the owner, which waits in
+ * __exit__ and is not to be disturbed there: what cancels it cancels the
+ * fibers as well, so that the wait ends.
+ */
+#include "python/scope.h"
+
+#define GROUP(op) ((GroupObject *)(op))
+
+/* -------------------------------------------------------------------- children */
+
+static int
+may_spawn(PfThread *t, GroupObject *self)
+{
+    if (PF_LIKELY(self->scope.scheduler != NULL &&
+                  self->scope.scheduler == t->scheduler)) {
+        return 0;
+    }
+    const char *why;
+    if (self->scope.left) {
+        why = "%R has been left: it takes no more fibers";
+    } else if (self->scope.fiber == NULL) {
+        why = "%R has not been entered: spawn inside of its with statement";
+    } else {
+        why = "%R belongs to another run: spawn on its own thread, or through "
+              "Scheduler.call_soon_threadsafe()";
+    }
+    PyErr_Format(pf.fiber_error, why, self);
+    return -1;
+}
+
+/* A function and its arguments, or a fiber made but not started. */
+static FiberObject *
+make_child(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    if (nargs < 1) {
+        PyErr_SetString(PyExc_TypeError, "spawn() needs a function");
+        return NULL;
+    }
+    if (PyObject_TypeCheck(args[0], pf.fiber_type)) {
+        if (nargs > 1 || kwnames != NULL) {
+            PyErr_SetString(PyExc_TypeError,
+                            "a fiber has its arguments already: spawn() takes "
+                            "it alone");
+            return NULL;
+        }
+        return (FiberObject *)Py_NewRef(args[0]);
+    }
+    if (!PyCallable_Check(args[0])) {
+        PyErr_Format(PyExc_TypeError,
+                     "spawn() takes a function or a Fiber, not '%.200s'",
+                     Py_TYPE(args[0])->tp_name);
+        return NULL;
+    }
+    return pf_fiber_new(args[0], args + 1, nargs - 1, kwnames);
+}
+
+static FiberObject *
+spawn(GroupObject *self, PyObject *const *args, Py_ssize_t nargs,
+      PyObject *kwnames)
+{
+    PfThread *t = pf_this_thread();
+    if (t == NULL || may_spawn(t, self) < 0) {
+        return NULL;
+    }
+    FiberObject *child = make_child(args, nargs, kwnames);
+    if (child == NULL ||
+        pf_scope_start(t->scheduler, &self->scope, child) < 0) {
+        Py_XDECREF(child);
+        return NULL;
+    }
+    child->core.host_bits |= PF_F_GROUPED;
+    self->alive++;
+    return child;
+}
+
+static PyObject *
+group_spawn(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+            PyObject *kwnames)
+{
+    return (PyObject *)spawn(GROUP(op), args, nargs, kwnames);
+}
+
+/* For functions made of groups: they judge failures themselves. */
+static PyObject *
+group_spawn_watched(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 2) {
+        PyErr_SetString(PyExc_TypeError, "a function and a callback");
+        return NULL;
+    }
+    FiberObject *child = spawn(GROUP(op), args, 1, NULL);
+    if (child == NULL) {
+        return NULL;
+    }
+    child->core.host_bits |= PF_F_WATCHED;
+    PyObject *done = PyObject_CallMethod((PyObject *)child,
+                                         "add_done_callback", "O", args[1]);
+    if (done == NULL) {
+        Py_DECREF(child);
+        return NULL;
+    }
+    Py_DECREF(done);
+    return (PyObject *)child;
+}
+
+static bool
+ends_programs(PyObject *exc)
+{
+    return PyErr_GivenExceptionMatches(exc, PyExc_KeyboardInterrupt) ||
+           PyErr_GivenExceptionMatches(exc, PyExc_SystemExit);
+}
+
+static void
+collect(GroupObject *self, FiberObject *child)
+{
+    if (ends_programs(child->value)) {
+        if (self->fatal == NULL) {
+            self->fatal = Py_NewRef(child->value);
+        }
+    } else {
+        if (self->errors == NULL) {
+            self->errors = PyList_New(0);
+        }
+        if (self->errors == NULL ||
+            PyList_Append(self->errors, child->value) < 0) {
+            PyErr_Clear(); /* logged when the fiber is dropped */
+            child->core.host_bits &= ~(uint32_t)PF_F_LOOKED_AT;
+            return;
+        }
+    }
+    child->core.host_bits |= PF_F_LOOKED_AT;
+}
+
+static void
+wake(FiberObject *fiber)
+{
+    if (fiber != NULL) {
+        pf_wake_fiber(fiber->core.scheduler, &fiber->core, PF_WAKE_NORMAL);
+    }
+}
+
+void
+pf_scope_child_done(FiberObject *child)
+{
+    GroupObject *group = GROUP(Py_NewRef((PyObject *)child->base));
+    uint32_t bits = child->core.host_bits;
+    pf_scope_disown(child);
+    if (bits & PF_F_GROUPED) {
+        child->core.host_bits &= ~(uint32_t)PF_F_GROUPED;
+        if (PF_UNLIKELY(child->core.host_byte == PF_OUTCOME_FAILED) &&
+            !(bits & PF_F_WATCHED)) {
+            collect(group, child);
+            pf_scope_cancel_now(&group->scope, pf.s_failed, (PyObject *)child);
+        }
+        wake(group->watcher);
+        if (--group->alive == 0) {
+            wake(group->owner);
+        }
+    }
+    Py_DECREF(group);
+}
+
+/* It was left without waiting: its fibers are cancelled and somebody else's. */
+void
+pf_group_forsaken(ScopeObject *scope)
+{
+    GROUP(scope)->alive = 0;
+    wake(GROUP(scope)->owner);
+    wake(GROUP(scope)->watcher);
+}
+
+/* For iterators over what the fibers do: wait until something happens. */
+static PyObject *
+group_wait_child(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    GroupObject *self = GROUP(op);
+    PfThread *t = pf_this_thread();
+    if (t == NULL || pf_active(t, "waiting for a fiber") == NULL) {
+        return NULL;
+    }
+    if (self->watcher != NULL) {
+        PyErr_Format(pf.fiber_error, "%R waits for the next result already",
+                     self->watcher);
+        return NULL;
+    }
+    self->watcher = CURRENT(t);
+    int rc = pf_wait(t, PF_NEVER, pf.s_stream);
+    self->watcher = NULL;
+    return rc < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *
+group_wake(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    wake(GROUP(op)->watcher);
+    Py_RETURN_NONE;
+}
+
+/* --------------------------------------------------------------------- leaving */
+
+/* 0, *hit telling whether cancellation came in before the end; -1: the owner
+ * is being unwound, or must not wait here. */
+static int
+join_children(PfThread *t, GroupObject *self, bool *hit)
+{
+    FiberObject *owner = CURRENT(t);
+    *hit = false;
+    while (self->alive > 0) {
+        *hit |= (owner->core.host_bits & PF_F_CANCEL) != 0;
+        self->owner = owner;
+        int why = pf_wait_anyhow(t, PF_NEVER, pf.s_group);
+        self->owner = NULL;
+        if (why < 0) {
+            return -1;
+        }
+        *hit |= why == PF_WAKE_CANCEL;
+    }
+    return 0;
+}
+
+/* A Cancelled of an outer scope, a generator's or a fiber's end: not an error
+ * of the body. */
+static bool
+is_passing(PyObject *exc)
+{
+    return pf_is_cancelled_exc(exc) ||
+           PyErr_GivenExceptionMatches(exc, pf.fiber_exit) ||
+           PyErr_GivenExceptionMatches(exc, PyExc_GeneratorExit);
+}
+
+/* The body's error is one of the errors, unless it is a fiber's that the body
+ * got by result(). */
+static int
+add_body_error(GroupObject *self, PyObject *exc)
+{
+    if (self->errors == NULL) {
+        self->errors = PyList_New(0);
+    }
+    if (self->errors == NULL) {
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(self->errors); i++) {
+        if (PyList_GET_ITEM(self->errors, i) == exc) {
+            return 0;
+        }
+    }
+    return PyList_Insert(self->errors, 0, exc);
+}
+
+static PyObject *
+take_errors(GroupObject *self)
+{
+    PyObject *errors = self->errors;
+    self->errors = NULL;
+    PyObject *group = PyObject_CallFunction(PyExc_BaseExceptionGroup, "sO",
+                                            "errors in a TaskGroup", errors);
+    Py_DECREF(errors);
+    return group;
+}
+
+static PyObject *
+raise_errors(GroupObject *self)
+{
+    PyObject *group = take_errors(self);
+    if (group != NULL) {
+        PyException_SetCause(group, NULL); /* "from None": it is in there */
+        pf_restore_exception(group);
+    }
+    return NULL;
+}
+
+/* KeyboardInterrupt or SystemExit goes out as it is; errors beside it are its
+ * context. */
+static void
+add_context(GroupObject *self, PyObject *fatal)
+{
+    if (self->errors == NULL) {
+        return;
+    }
+    PyObject *errors = take_errors(self);
+    PyObject *context = PyException_GetContext(fatal);
+    if (errors == NULL) {
+        PyErr_WriteUnraisable((PyObject *)self);
+    } else if (context == NULL) {
+        PyException_SetContext(fatal, errors);
+        errors = NULL;
+    }
+    Py_XDECREF(errors);
+    Py_XDECREF(context);
+}
+
+/* What __exit__ answers.  `exc` is the body's, NULL if it ran to its end. */
+static PyObject *
+verdict(PfThread *t, GroupObject *self, PyObject *exc, bool hit, bool own)
+{
+    if (exc != NULL && ends_programs(exc)) {
+        add_context(self, exc);
+        Py_RETURN_FALSE;
+    }
+    if (self->fatal != NULL) {
+        PyObject *fatal = self->fatal;
+        self->fatal = NULL;
+        add_context(self, fatal);
+        pf_restore_exception(fatal);
+        return NULL;
+    }
+    if (exc != NULL && !is_passing(exc) && add_body_error(self, exc) < 0) {
+        return NULL;
+    }
+    if (self->errors != NULL) {
+        return raise_errors(self);
+    }
+    bool absorbs = exc != NULL && pf_scope_owns(&self->scope, exc);
+    if (exc != NULL && !absorbs) {
+        Py_RETURN_FALSE;
+    }
+    self->scope.caught = absorbs || (hit && own);
+    if (hit && pf_check_cancelled(CURRENT(t)) < 0) {
+        return NULL; /* from outside, while it waited for its fibers */
+    }
+    return PyBool_FromLong(absorbs);
+}
+
+/* The fibers cannot be waited for: they are cancelled and let go.  Returns
+ * what __exit__ does then, with the exception that says why raised. */
+static PyObject *
+forsake(GroupObject *self, PyObject *exc)
+{
+    PyObject *why = pf_take_exception();
+    if (self->scope.fiber != NULL) {
+        pf_scope_remove(&self->scope);
+    }
+    if (exc != NULL && PyErr_GivenExceptionMatches(exc, pf.fiber_exit)) {
+        Py_DECREF(why);
+        Py_RETURN_FALSE;
+    }
+    pf_restore_exception(why);
+    return NULL;
+}
+
+static PyObject *
+group_exit(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
+{
+    GroupObject *self = GROUP(op);
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return NULL;
+    }
+    if (nargs != 3) {
+        PyErr_Format(PyExc_TypeError, "__exit__() takes 3 arguments, not %zd",
+                     nargs);
+        return NULL;
+    }
+    if (pf_scope_may_leave(t, &self->scope) < 0) {
+        return NULL;
+    }
+    PyObject *exc = args[1] == Py_None ? NULL : args[1];
+    if (exc != NULL) {
+        pf_scope_cancel_now(&self->scope, pf.s_body_ended, Py_None);
+    }
+    bool hit;
+    if (join_children(t, self, &hit) < 0) {
+        return forsake(self, exc);
+    }
+    bool own = self->scope.source == op;
+    if (self->scope.fiber != NULL) {
+        pf_scope_remove(&self->scope);
+    }
+    return verdict(t, self, exc, hit, own);
+}
+
+/* -------------------------------------------------------------------- the type */
+
+static int
+group_traverse(PyObject *op, visitproc visit, void *arg)
+{
+    Py_VISIT(GROUP(op)->errors);
+    Py_VISIT(GROUP(op)->fatal);
+    return pf_scope_traverse(op, visit, arg);
+}
+
+static int
+group_clear(PyObject *op)
+{
+    Py_CLEAR(GROUP(op)->errors);
+    Py_CLEAR(GROUP(op)->fatal);
+    return pf_scope_clear(op);
+}
+
+static void
+group_dealloc(PyObject *op)
+{
+    PyObject_GC_UnTrack(op);
+    group_clear(op);
+    pf_scope_dealloc(op);
+}
+
+#define FAST(fn) ((PyCFunction)(void (*)(void))fn)
+
+PyDoc_STRVAR(spawn_doc, "spawn($self, fn, /, *args, **kwargs)\n--\n\n\
+Start fn(*args, **kwargs) in a new fiber of the group; returns the fiber.\n\
+\n\
+A Fiber that has not been started is taken as well. Any fiber of the run may\n\
+call it, until the group is left: then, and before it is entered, FiberError.\n\
+In a cancelled group the fiber never runs.");
+
+static PyMethodDef group_methods[] = {
+    {"__exit__", FAST(group_exit), METH_FASTCALL,
+     "Wait for the fibers of the group, then leave its scope.\n\n"
+     "Raises an ExceptionGroup of what failed in them and in the block."},
+    {"spawn", FAST(group_spawn), METH_FASTCALL | METH_KEYWORDS, spawn_doc},
+    {"_spawn_watched", FAST(group_spawn_watched), METH_FASTCALL,
+     "Start a function or fiber whose failure is the callback's to judge."},
+    {"_wait_child", group_wait_child, METH_NOARGS,
+     "Wait until a fiber of the group ends, or for _wake()."},
+    {"_wake", group_wake, METH_NOARGS, "Wake who is in _wait_child()."},
+    {NULL, NULL, 0, NULL},
+};
+
+PyDoc_STRVAR(group_doc, "TaskGroup(deadline=None, shield=False)\n--\n\n\
+A with block that is left when all the fibers spawned in it are done.\n\
+\n\
+When the block or a fiber fails the other fibers are cancelled, and so is the\n\
+block; when all are done the errors come out in an ExceptionGroup. It is a\n\
+CancelScope: cancel() ends the fibers and the block, and is no error.");
+
+static PyType_Slot group_slots[] = {
+    {Py_tp_doc, (void *)group_doc},   {Py_tp_dealloc, group_dealloc},
+    {Py_tp_traverse, group_traverse}, {Py_tp_clear, group_clear},
+    {Py_tp_methods, group_methods},   {0, NULL},
+};
+
+PyType_Spec pf_group_spec = {
+    .name = "pyfiber.TaskGroup",
+    .basicsize = sizeof(GroupObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = group_slots,
+};

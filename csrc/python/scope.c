@@ -1,0 +1,733 @@
+/* The CancelScope type, and the functions that make common ones. */
+#include "python/scope.h"
+
+#include <structmember.h>
+
+/* -------------------------------------------------------------- birth, death */
+
+static void fire(pf_timer_call *call, pf_scheduler *s);
+
+/* Scopes that were left and dropped, for the next ones (under the GIL). */
+#define SPARE_SCOPES 64
+static ScopeObject *spare; /* linked through `outer` */
+static unsigned spare_count;
+
+static ScopeObject *
+take_spare(void)
+{
+    ScopeObject *self = spare;
+    spare = self->outer;
+    spare_count--;
+    memset((char *)self + sizeof(PyObject), 0,
+           sizeof(*self) - sizeof(PyObject));
+    PyObject_Init((PyObject *)self, pf.scope_type);
+    PyObject_GC_Track(self);
+    return self;
+}
+
+static ScopeObject *
+new_scope(PyTypeObject *type)
+{
+    ScopeObject *self = type == pf.scope_type && spare != NULL
+                            ? take_spare()
+                            : (ScopeObject *)type->tp_alloc(type, 0);
+    if (self != NULL) {
+        self->timer.timer.kind = PF_TIMER_CALL;
+        self->timer.fire = fire;
+        self->deadline = PF_NEVER;
+        self->length = -1;
+    }
+    return self;
+}
+
+static PyObject *
+scope_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    (void)args;
+    (void)kwargs;
+    return (PyObject *)new_scope(type);
+}
+
+static int
+read_deadline(PyObject *value, int64_t *deadline)
+{
+    *deadline = PF_NEVER;
+    return value == NULL || value == Py_None
+               ? 0
+               : pf_seconds(value, "deadline", deadline);
+}
+
+static int
+scope_init(PyObject *op, PyObject *args, PyObject *kwds)
+{
+    static char *names[] = {"deadline", "shield", NULL};
+    ScopeObject *self = (ScopeObject *)op;
+    PyObject *deadline = NULL;
+    int shield = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwds, "|Op:CancelScope", names,
+                                     &deadline, &shield)) {
+        return -1;
+    }
+    if (self->fiber != NULL || self->left) {
+        PyErr_SetString(pf.fiber_error,
+                        "the scope has been entered: __init__ comes too late");
+        return -1;
+    }
+    self->shield = shield != 0;
+    return read_deadline(deadline, &self->deadline);
+}
+
+/* CancelScope(), TaskGroup(): nothing to parse.  Everything else takes the
+ * usual way. */
+static PyObject *
+scope_vectorcall(PyObject *type, PyObject *const *args, size_t nargsf,
+                 PyObject *kwnames)
+{
+    Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
+    if (nargs == 0 && kwnames == NULL) {
+        return (PyObject *)new_scope((PyTypeObject *)type);
+    }
+    PyObject *self = NULL;
+    PyObject *tuple = PyTuple_New(nargs);
+    PyObject *dict = kwnames == NULL ? NULL : PyDict_New();
+    if (tuple == NULL || (kwnames != NULL && dict == NULL)) {
+        goto done;
+    }
+    for (Py_ssize_t i = 0; i < nargs; i++) {
+        PyTuple_SET_ITEM(tuple, i, Py_NewRef(args[i]));
+    }
+    for (Py_ssize_t i = 0; dict != NULL && i < PyTuple_GET_SIZE(kwnames);
+         i++) {
+        if (PyDict_SetItem(dict, PyTuple_GET_ITEM(kwnames, i),
+                           args[nargs + i]) < 0) {
+            goto done;
+        }
+    }
+    self = (PyObject *)new_scope((PyTypeObject *)type);
+    if (self != NULL && scope_init(self, tuple, dict) < 0) {
+        Py_CLEAR(self);
+    }
+done:
+    Py_XDECREF(dict);
+    Py_XDECREF(tuple);
+    return self;
+}
+
+/* The slot is not inherited, so subclasses keep __new__ and __init__. */
+void
+pf_scope_type_ready(PyTypeObject *type)
+{
+    type->tp_vectorcall = scope_vectorcall;
+}
+
+int
+pf_scope_traverse(PyObject *op, visitproc visit, void *arg)
+{
+    ScopeObject *self = (ScopeObject *)op;
+    Py_VISIT(Py_TYPE(op));
+    Py_VISIT(self->scheduler);
+    Py_VISIT(self->reason);
+    Py_VISIT(self->by);
+    return 0;
+}
+
+int
+pf_scope_clear(PyObject *op)
+{
+    ScopeObject *self = (ScopeObject *)op;
+    Py_CLEAR(self->reason);
+    Py_CLEAR(self->by);
+    return 0;
+}
+
+/* Nobody is in it: its fiber and its children would have a reference. */
+void
+pf_scope_dealloc(PyObject *op)
+{
+    PyTypeObject *type = Py_TYPE(op);
+    PyObject_GC_UnTrack(op);
+    pf_scope_clear(op);
+    if (type == pf.scope_type && spare_count < SPARE_SCOPES) {
+        ((ScopeObject *)op)->outer = spare;
+        spare = (ScopeObject *)op;
+        spare_count++;
+    } else {
+        type->tp_free(op);
+    }
+    Py_DECREF(type);
+}
+
+/* ---------------------------------------------------------------- deadlines */
+
+static void
+expire(ScopeObject *self)
+{
+    if (!self->cancelled) {
+        self->expired = true;
+        pf_scope_cancel_now(self, pf.s_deadline, Py_None);
+    }
+}
+
+static void
+fire(pf_timer_call *call, pf_scheduler *s)
+{
+    (void)s;
+    expire((ScopeObject *)((char *)call - offsetof(ScopeObject, timer)));
+}
+
+/* In an entered scope: when it will be cancelled, perhaps now. */
+static int
+set_timer(ScopeObject *self, int64_t now)
+{
+    pf_timers *timers = &self->scheduler->core.timers;
+    if (self->deadline == PF_NEVER) {
+        pf_timers_remove(timers, &self->timer.timer);
+        return 0;
+    }
+    if (self->deadline <= now) {
+        pf_timers_remove(timers, &self->timer.timer);
+        expire(self);
+        return 0;
+    }
+    if (pf_timers_add(timers, &self->timer.timer, self->deadline) != 0) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    return 0;
+}
+
+static int
+begin_deadline(ScopeObject *self)
+{
+    int64_t now = pf_now(&self->scheduler->core);
+    if (self->length >= 0) {
+        self->deadline =
+            self->length >= PF_NEVER - now ? PF_NEVER : now + self->length;
+    }
+    return set_timer(self, now);
+}
+
+/* ---------------------------------------------------------- entering, leaving */
+
+static int
+may_enter(PfThread *t, ScopeObject *self)
+{
+    if (self->fiber != NULL || self->left) {
+        PyErr_Format(pf.fiber_error,
+                     "%R has been %s already: a scope serves for one with "
+                     "statement, make a new one",
+                     self, self->left ? "left" : "entered");
+        return -1;
+    }
+    return pf_active(t, "entering a cancel scope") == NULL ? -1 : 0;
+}
+
+PyObject *
+pf_scope_enter(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    ScopeObject *self = (ScopeObject *)op;
+    PfThread *t = pf_this_thread();
+    if (t == NULL || may_enter(t, self) < 0) {
+        return NULL;
+    }
+    FiberObject *fiber = CURRENT(t);
+    self->fiber = fiber;
+    self->scheduler = (SchedulerObject *)Py_NewRef((PyObject *)t->scheduler);
+    self->outer = fiber->scope;
+    if (self->outer != NULL) {
+        self->outer->inner = self;
+    }
+    fiber->scope = (ScopeObject *)Py_NewRef(op);
+    if (PF_UNLIKELY(self->cancelled || self->shield ||
+                    (fiber->core.host_bits & PF_F_CANCEL))) {
+        pf_scope_settle(self);
+    }
+    if ((self->length >= 0 || self->deadline != PF_NEVER) &&
+        begin_deadline(self) < 0) {
+        pf_scope_remove(self);
+        return NULL;
+    }
+    return Py_NewRef(op);
+}
+
+/* Left by a fiber that it was not entered on; its own must not stay in it. */
+static void
+left_elsewhere(PfThread *t, ScopeObject *self)
+{
+    PyErr_Format(pf.fiber_error,
+                 "%R was entered on %R and cannot be left on %R: was a "
+                 "generator with it inside handed to another fiber?",
+                 self, self->fiber, CURRENT(t));
+    PyObject *error = pf_take_exception();
+    if (self->fiber == NULL) { /* repr() ran code: it is over */
+        pf_restore_exception(error);
+        return;
+    }
+    if (self->fiber->thread == t) {
+        pf_scope_remove(self);
+    } else if (pf_scope_remove_there(self) < 0) {
+        PyErr_Clear(); /* no memory: it stays until the fiber ends */
+    }
+    pf_restore_exception(error);
+}
+
+int
+pf_scope_may_leave(PfThread *t, ScopeObject *self)
+{
+    if (PF_LIKELY(self->fiber == CURRENT(t) && self->inner == NULL)) {
+        return 0;
+    }
+    if (self->fiber == NULL) {
+        PyErr_Format(pf.fiber_error, "%R has %s", self,
+                     self->left ? "been left already, or the fiber that "
+                                  "entered it has ended"
+                                : "not been entered");
+    } else if (self->fiber != CURRENT(t)) {
+        left_elsewhere(t, self);
+    } else {
+        PyErr_Format(pf.fiber_error,
+                     "%R is left while the fiber is still in %R, which was "
+                     "entered inside of it: is a generator suspended inside "
+                     "of a with statement?",
+                     self, self->inner);
+        if (self->fiber != NULL) {
+            PyObject *error = pf_take_exception();
+            pf_scope_remove(self);
+            pf_restore_exception(error);
+        }
+    }
+    return -1;
+}
+
+static PyObject *
+seconds(int64_t ns)
+{
+    return PyFloat_FromDouble((double)ns / 1e9);
+}
+
+/* The block did not run to its end, so who comes after it must not believe
+ * that it did, whoever cancelled it. */
+static void
+raise_timeout(ScopeObject *self, PyObject *cancelled)
+{
+    PyObject *text;
+    if (self->expired && self->length >= 0) {
+        PyObject *length = seconds(self->length);
+        text = length == NULL
+                   ? NULL
+                   : PyUnicode_FromFormat("not done after %R seconds", length);
+        Py_XDECREF(length);
+    } else if (self->expired) {
+        text = PyUnicode_FromString("not done at its deadline");
+    } else {
+        text = PyUnicode_FromFormat("cancelled before the timeout: %S",
+                                    self->reason != NULL ? self->reason
+                                                         : Py_None);
+    }
+    PyObject *error =
+        text == NULL ? NULL : PyObject_CallOneArg(PyExc_TimeoutError, text);
+    Py_XDECREF(text);
+    if (error != NULL) {
+        PyException_SetCause(error, Py_NewRef(cancelled));
+        PyErr_SetObject(PyExc_TimeoutError, error);
+        Py_DECREF(error);
+    }
+}
+
+static PyObject *
+scope_exit(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
+{
+    ScopeObject *self = (ScopeObject *)op;
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return NULL;
+    }
+    if (nargs != 3) {
+        PyErr_Format(PyExc_TypeError, "__exit__() takes 3 arguments, not %zd",
+                     nargs);
+        return NULL;
+    }
+    if (pf_scope_may_leave(t, self) < 0) {
+        return NULL;
+    }
+    pf_scope_remove(self);
+    if (PF_LIKELY(!pf_scope_owns(self, args[1]))) {
+        Py_RETURN_FALSE;
+    }
+    self->caught = true;
+    if (self->times_out) {
+        raise_timeout(self, args[1]);
+        return NULL;
+    }
+    Py_RETURN_TRUE;
+}
+
+/* ------------------------------------------------------- methods, attributes */
+
+static PyObject *
+scope_cancel(PyObject *op, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"reason", NULL};
+    PyObject *reason = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:cancel", names,
+                                     &reason)) {
+        return NULL;
+    }
+    int rc = pf_scope_cancel((ScopeObject *)op, reason);
+    return rc < 0 ? NULL : PyBool_FromLong(rc);
+}
+
+static int
+may_change(ScopeObject *self, PyObject *value, const char *what)
+{
+    if (value == NULL) {
+        PyErr_Format(PyExc_AttributeError, "%s cannot be deleted", what);
+        return -1;
+    }
+    if (self->left) {
+        PyErr_Format(pf.fiber_error,
+                     "%R has been left: its %s means nothing any more", self,
+                     what);
+        return -1;
+    }
+    if (self->fiber != NULL && self->fiber->thread != pf_tls_thread) {
+        PyErr_Format(pf.fiber_error,
+                     "%R is in use on another thread: only cancel() may be "
+                     "called from here",
+                     self);
+        return -1;
+    }
+    return 0;
+}
+
+static PyObject *
+get_deadline(PyObject *op, void *closure)
+{
+    (void)closure;
+    ScopeObject *self = (ScopeObject *)op;
+    if (self->deadline == PF_NEVER) {
+        Py_RETURN_NONE;
+    }
+    return seconds(self->deadline);
+}
+
+static int
+set_deadline(PyObject *op, PyObject *value, void *closure)
+{
+    (void)closure;
+    ScopeObject *self = (ScopeObject *)op;
+    int64_t deadline;
+    if (may_change(self, value, "deadline") < 0 ||
+        read_deadline(value, &deadline) < 0) {
+        return -1;
+    }
+    self->deadline = deadline;
+    self->length = -1;
+    return self->fiber == NULL
+               ? 0
+               : set_timer(self, pf_now(&self->scheduler->core));
+}
+
+static PyObject *
+get_shield(PyObject *op, void *closure)
+{
+    (void)closure;
+    return PyBool_FromLong(((ScopeObject *)op)->shield);
+}
+
+static int
+set_shield(PyObject *op, PyObject *value, void *closure)
+{
+    (void)closure;
+    ScopeObject *self = (ScopeObject *)op;
+    if (may_change(self, value, "shield") < 0) {
+        return -1;
+    }
+    int truth = PyObject_IsTrue(value);
+    if (truth < 0) {
+        return -1;
+    }
+    self->shield = truth != 0;
+    pf_scope_refresh(self);
+    return 0;
+}
+
+static PyObject *
+get_cancel_called(PyObject *op, void *closure)
+{
+    (void)closure;
+    return PyBool_FromLong(((ScopeObject *)op)->cancelled);
+}
+
+static PyObject *
+get_cancelled_caught(PyObject *op, void *closure)
+{
+    (void)closure;
+    return PyBool_FromLong(((ScopeObject *)op)->caught);
+}
+
+static PyObject *
+get_reason(PyObject *op, void *closure)
+{
+    (void)closure;
+    PyObject *reason = ((ScopeObject *)op)->reason;
+    return Py_NewRef(reason != NULL ? reason : Py_None);
+}
+
+/* "timeout(0.5)", or the name of the type */
+static PyObject *
+describe(ScopeObject *self)
+{
+    if (self->what == NULL) {
+        return PyType_GetName(Py_TYPE(self));
+    }
+    if (self->length < 0) {
+        return PyUnicode_FromFormat("%s()", self->what);
+    }
+    PyObject *length = seconds(self->length);
+    PyObject *text = length == NULL
+                         ? NULL
+                         : PyUnicode_FromFormat("%s(%R)", self->what, length);
+    Py_XDECREF(length);
+    return text;
+}
+
+static PyObject *
+scope_repr(PyObject *op)
+{
+    ScopeObject *self = (ScopeObject *)op;
+    PyObject *what = describe(self);
+    PyObject *name = what == NULL          ? NULL
+                     : self->fiber != NULL ? pf_fiber_name(self->fiber)
+                                           : Py_NewRef(Py_None);
+    PyObject *repr = NULL;
+    const char *cancelled = self->cancelled ? ", cancelled" : "";
+    if (name != NULL && self->fiber != NULL) {
+        repr = PyUnicode_FromFormat("<%U entered by %R%s at %p>", what, name,
+                                    cancelled, op);
+    } else if (name != NULL) {
+        repr = PyUnicode_FromFormat("<%U %s%s at %p>", what,
+                                    self->left ? "left" : "not entered",
+                                    cancelled, op);
+    }
+    Py_XDECREF(name);
+    Py_XDECREF(what);
+    return repr;
+}
+
+/* ------------------------------------------------------------------- the type */
+
+#define FAST(fn) ((PyCFunction)(void (*)(void))fn)
+
+PyDoc_STRVAR(cancel_doc, "cancel($self, /, reason=None)\n--\n\n\
+Raise Cancelled at every park point inside of the scope until it is left.\n\
+\n\
+Any thread may call it; before the scope is entered as well. The first reason\n\
+stays. False if the scope had been left already.");
+
+static PyMethodDef scope_methods[] = {
+    {"__enter__", pf_scope_enter, METH_NOARGS,
+     "Enter the scope on the running fiber. FiberError outside of a run, or\n"
+     "the second time."},
+    {"__exit__", FAST(scope_exit), METH_FASTCALL,
+     "Leave the scope; True if its own cancellation ended the block.\n\n"
+     "FiberError if it is not the innermost one of the running fiber."},
+    {"cancel", FAST(scope_cancel), METH_VARARGS | METH_KEYWORDS, cancel_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef scope_getset[] = {
+    {"deadline", get_deadline, set_deadline,
+     "When the scope will be cancelled, in seconds on the clock of now(); "
+     "None:\nnever. A time that has passed cancels at once.",
+     NULL},
+    {"shield", get_shield, set_shield,
+     "True: cancellation from outside does not reach what is inside.", NULL},
+    {"cancel_called", get_cancel_called, NULL,
+     "True once cancel() was called or the deadline has passed.", NULL},
+    {"cancelled_caught", get_cancelled_caught, NULL,
+     "True if the block was ended by this scope's cancellation.", NULL},
+    {"reason", get_reason, NULL,
+     "What was given to cancel(), or why the engine called it.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+PyDoc_STRVAR(scope_doc, "CancelScope(deadline=None, shield=False)\n--\n\n\
+A with block that can be cancelled, alone, with all that runs inside of it.\n\
+\n\
+cancel(), or the `deadline` in seconds on the clock of now(), raises Cancelled\n\
+at every park point in the block; the scope stops it at the block's end and\n\
+says so in cancelled_caught. With `shield` the cancellation of what is around\n\
+the block does not get in.");
+
+static PyType_Slot scope_slots[] = {
+    {Py_tp_doc, (void *)scope_doc},
+    {Py_tp_new, scope_new},
+    {Py_tp_init, scope_init},
+    {Py_tp_dealloc, pf_scope_dealloc},
+    {Py_tp_traverse, pf_scope_traverse},
+    {Py_tp_clear, pf_scope_clear},
+    {Py_tp_repr, scope_repr},
+    {Py_tp_methods, scope_methods},
+    {Py_tp_getset, scope_getset},
+    {0, NULL},
+};
+
+PyType_Spec pf_scope_spec = {
+    .name = "pyfiber.CancelScope",
+    .basicsize = sizeof(ScopeObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = scope_slots,
+};
+
+/* ------------------------------------------------------------- common scopes */
+
+static ScopeObject *
+scope_for(PyObject *length, const char *what)
+{
+    int64_t ns = -1;
+    if (length != Py_None && pf_seconds(length, "timeout", &ns) < 0) {
+        return NULL;
+    }
+    if (length != Py_None && ns < 0) {
+        PyErr_SetString(PyExc_ValueError, "timeout must not be negative");
+        return NULL;
+    }
+    ScopeObject *self = new_scope(pf.scope_type);
+    if (self != NULL) {
+        self->what = what;
+        self->length = ns == PF_NEVER ? -1 : ns;
+    }
+    return self;
+}
+
+static PyObject *
+mod_timeout(PyObject *module, PyObject *length)
+{
+    (void)module;
+    ScopeObject *self = scope_for(length, "timeout");
+    if (self != NULL) {
+        self->times_out = true;
+    }
+    return (PyObject *)self;
+}
+
+static PyObject *
+mod_move_on_after(PyObject *module, PyObject *length)
+{
+    (void)module;
+    return (PyObject *)scope_for(length, "move_on_after");
+}
+
+static PyObject *
+mod_shield(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    (void)module;
+    if (nargs > 1) {
+        PyErr_Format(PyExc_TypeError,
+                     "shield() takes at most 1 argument (%zd given)", nargs);
+        return NULL;
+    }
+    ScopeObject *self = scope_for(nargs == 0 ? Py_None : args[0], "shield");
+    if (self != NULL) {
+        self->shield = true;
+    }
+    return (PyObject *)self;
+}
+
+static PyObject *
+mod_current_deadline(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    PfThread *t = pf_this_thread();
+    if (t == NULL || pf_active(t, "current_deadline()") == NULL) {
+        return NULL;
+    }
+    int64_t deadline = pf_effective_deadline(CURRENT(t));
+    if (deadline == PF_NEVER) {
+        Py_RETURN_NONE;
+    }
+    return seconds(deadline);
+}
+
+static PyObject *
+mod_is_ours(PyObject *module, PyObject *op)
+{
+    (void)module;
+    FiberObject *fiber = (FiberObject *)op;
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return NULL;
+    }
+    return PyBool_FromLong(PyObject_TypeCheck(op, pf.fiber_type) &&
+                           (fiber->core.host_bits & PF_F_SCHEDULED) != 0 &&
+                           t->scheduler != NULL &&
+                           fiber->core.scheduler == &t->scheduler->core);
+}
+
+static PyObject *
+mod_succeeded(PyObject *module, PyObject *op)
+{
+    (void)module;
+    return PyBool_FromLong(PyObject_TypeCheck(op, pf.fiber_type) &&
+                           ((FiberObject *)op)->core.host_byte ==
+                               PF_OUTCOME_OK);
+}
+
+/* A fiber that is cancelled with what the caller is in, but that nobody waits
+ * for: for iterators, which work between the calls of their user. */
+static PyObject *
+mod_spawn_inside(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    (void)module;
+    PfThread *t = pf_this_thread();
+    if (t == NULL || pf_active(t, "spawning") == NULL) {
+        return NULL;
+    }
+    if (nargs < 1 || !PyCallable_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "a function is needed");
+        return NULL;
+    }
+    FiberObject *self = CURRENT(t);
+    ScopeObject *base = self->scope != NULL ? self->scope : self->base;
+    FiberObject *fiber = pf_fiber_new(args[0], args + 1, nargs - 1, NULL);
+    if (fiber != NULL && pf_scope_start(t->scheduler, base, fiber) < 0) {
+        Py_CLEAR(fiber);
+    }
+    return (PyObject *)fiber;
+}
+
+PyDoc_STRVAR(timeout_doc, "timeout(seconds, /)\n--\n\n\
+A scope whose block must be done after so many seconds; None: no limit.\n\
+\n\
+If it is not, it is cancelled, and TimeoutError raised at its end. 0 ends it\n\
+at its first park point. ValueError for a negative number or NaN.");
+PyDoc_STRVAR(move_on_doc, "move_on_after(seconds, /)\n--\n\n\
+A scope whose block is cancelled after so many seconds; None: no limit.\n\
+\n\
+The program goes on behind the block; cancelled_caught tells. 0 ends it at its\n\
+first park point. ValueError for a negative number or NaN.");
+PyDoc_STRVAR(shield_doc, "shield(seconds=None, /)\n--\n\n\
+A scope that cancellation from outside does not get into, for clean-up.\n\
+\n\
+With `seconds` the block itself is cancelled after that time, as by\n\
+move_on_after(). ValueError for a negative number or NaN.");
+PyDoc_STRVAR(deadline_doc, "current_deadline()\n--\n\n\
+When the running fiber will be cancelled: the earliest deadline around it, up\n\
+to a shield, on the clock of now(); None if there is none.");
+
+PyMethodDef pf_scope_functions[] = {
+    {"timeout", mod_timeout, METH_O, timeout_doc},
+    {"move_on_after", mod_move_on_after, METH_O, move_on_doc},
+    {"shield", FAST(mod_shield), METH_FASTCALL, shield_doc},
+    {"current_deadline", mod_current_deadline, METH_NOARGS, deadline_doc},
+    {"_spawn_inside", FAST(mod_spawn_inside), METH_FASTCALL,
+     "Start fn(*args) in a fiber that the scopes around the caller cancel."},
+    {"_is_ours", mod_is_ours, METH_O,
+     "Was the fiber started on the scheduler that is running?"},
+    {"_succeeded", mod_succeeded, METH_O,
+     "Did the fiber return?  Unlike outcome, this is no look at a failure."},
+    {NULL, NULL, 0, NULL},
+};

@@ -1,0 +1,125 @@
+/* Cancellation: a tree of scopes and fibers.
+ *
+ *        run                 a fiber is born in a scope, its base (the group
+ *       /   \                that spawned it) or in the run itself; then it
+ *     fiber  fiber           enters and leaves scopes of its own, which lie
+ *       |                    on its stack of scopes, one inside the other.
+ *     scope  (timeout)
+ *       |                    Cancelling the fiber, a scope or the run reaches
+ *     scope  (TaskGroup)     everything below it, but for what is below a
+ *     /   \                  shield.
+ *  fiber  fiber
+ *
+ * Whether something is cancelled is never asked up the tree: each scope knows
+ * its source, the outermost cancelled thing that it sees, and each fiber has
+ * PF_F_CANCEL.  Both are brought up to date when something above changes (see
+ * refresh in cancel.c), which is rare; entering and leaving a scope, which is
+ * not, is a matter of a few pointers.
+ *
+ * Everything here happens on the thread of the scope's run, but for
+ * pf_scope_cancel.
+ */
+#ifndef PF_SCOPE_H
+#define PF_SCOPE_H
+
+#include "python/binding.h"
+
+/* Invariants:
+ * - fiber, scheduler and a reference by the fiber are there exactly while the
+ *   scope is entered; outer and inner link the scopes of one fiber.
+ * - source is a scope or a fiber, this one or one around it: borrowed.
+ * - the timer is armed only while it is entered.
+ * - children are the fibers whose base this is; each owns a reference.
+ */
+struct ScopeObject {
+    PyObject_HEAD
+    pf_timer_call timer;
+    int64_t deadline; /* the scheduler's clock; PF_NEVER: none */
+    SchedulerObject *scheduler;
+    FiberObject *fiber; /* borrowed */
+    ScopeObject *outer, *inner;
+    PyObject *source; /* NULL: not cancelled */
+    FiberObject *children;
+    ScopeObject *work; /* in a list of scopes to refresh */
+    PyObject *reason, *by;
+    const char *what; /* the function that made it, or NULL */
+    int64_t length;   /* ns from the entering to the deadline, or -1 */
+    bool times_out;   /* absorbs by raising TimeoutError */
+    bool shield;      /* what is cancelled outside stays outside */
+    bool cancelled;   /* cancel() was called, or the deadline passed */
+    bool expired;     /* ... the latter */
+    bool caught;      /* __exit__ absorbed it */
+    bool left;        /* for good */
+};
+
+typedef struct CancelledObject {
+    PyBaseExceptionObject base;
+    PyObject *reason, *by;
+    PyObject *scope; /* which absorbs it; NULL: the end of the fiber */
+} CancelledObject;
+
+static inline bool
+pf_is_cancelled_exc(PyObject *exc)
+{
+    return PyObject_TypeCheck(exc, (PyTypeObject *)pf.cancelled);
+}
+
+/* Is `exc` a Cancelled that ends at this scope? */
+static inline bool
+pf_scope_owns(ScopeObject *scope, PyObject *exc)
+{
+    return pf_is_cancelled_exc(exc) &&
+           ((CancelledObject *)exc)->scope == (PyObject *)scope;
+}
+
+/* --- cancel.c --- */
+PyObject *pf_fiber_cancel_source(const FiberObject *fiber);
+/* It has just been entered, by a fiber or with flags that matter. */
+void pf_scope_settle(ScopeObject *scope);
+/* A scope's flags or what it sees around it have changed. */
+void pf_scope_refresh(ScopeObject *scope);
+/* ... the same for a fiber's base, or the fiber's own flags. */
+void pf_fiber_refresh(FiberObject *fiber);
+void pf_scope_adopt(ScopeObject *scope, FiberObject *child);
+void pf_scope_disown(FiberObject *child);
+/* Start a new fiber in `base`, which may be NULL: the run.  0 or -1. */
+int pf_scope_start(SchedulerObject *s, ScopeObject *base, FiberObject *fiber);
+/* Any thread. 1, or 0 if the scope has been left; -1 with an exception. */
+int pf_scope_cancel(ScopeObject *scope, PyObject *reason);
+/* Owner thread.  The first reason stays. */
+void pf_scope_cancel_now(ScopeObject *scope, PyObject *reason, PyObject *by);
+/* The fiber has ended inside of scopes; returns what its result is then. */
+PyObject *pf_fiber_ends_inside(FiberObject *fiber, PyObject *result);
+/* Take it out of its fiber's stack: it has been left. */
+void pf_scope_remove(ScopeObject *scope);
+int pf_scope_remove_there(ScopeObject *scope); /* ... of another thread */
+int64_t pf_effective_deadline(const FiberObject *fiber);
+extern PyType_Spec pf_cancelled_spec;
+
+/* --- scope.c --- */
+extern PyType_Spec pf_scope_spec;
+PyObject *pf_scope_enter(PyObject *scope, PyObject *ignored);
+/* May it be left here?  Otherwise it is taken away, and FiberError set. */
+int pf_scope_may_leave(PfThread *t, ScopeObject *scope);
+int pf_scope_traverse(PyObject *op, visitproc visit, void *arg);
+int pf_scope_clear(PyObject *op);
+void pf_scope_dealloc(PyObject *op);
+void pf_scope_type_ready(PyTypeObject *type);
+extern PyMethodDef pf_scope_functions[];
+
+/* --- group.c --- */
+typedef struct GroupObject {
+    ScopeObject scope;
+    Py_ssize_t alive;     /* children that it waits for */
+    FiberObject *owner;   /* borrowed: parked until there are none, or NULL */
+    FiberObject *watcher; /* borrowed: parked until the next one ends */
+    PyObject *errors;     /* list of exceptions, or NULL */
+    PyObject *fatal; /* KeyboardInterrupt, SystemExit: goes out as it is */
+} GroupObject;
+extern PyType_Spec pf_group_spec;
+/* A fiber with a base has ended. */
+void pf_scope_child_done(FiberObject *child);
+/* A group was removed with fibers alive. */
+void pf_group_forsaken(ScopeObject *scope);
+
+#endif
