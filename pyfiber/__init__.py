@@ -24,18 +24,35 @@ from __future__ import annotations
 
 from pyfiber import _hooks
 from pyfiber._engine import (
+    BoundedSemaphore,
     Cancelled,
+    Channel,
+    ChannelClosed,
+    Condition,
     DeadlockError,
+    Event,
     Fiber,
     FiberError,
     FiberExit,
+    Joined,
+    LifoQueue,
+    Lock,
+    Queue,
+    Received,
+    Receiving,
+    RLock,
     Scheduler,
+    Semaphore,
+    Sending,
+    Sent,
     check_cancelled,
     current,
     get_stack_size,
+    local,
     now,
     park,
     run,
+    select,
     set_stack_size,
     sleep,
     sleep_until,
@@ -51,31 +68,53 @@ TYPE_CHECKING = False  # typing takes longer to import than all of pyfiber
 if TYPE_CHECKING:
     from typing import Any
 
+    from pyfiber._barrier import Barrier
     from pyfiber._engine import FiberCancelled
     from pyfiber._outcome import CancelledOutcome, Failed, Ok, Outcome
+    from pyfiber._queues import PriorityQueue, ShutDown
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Barrier",
+    "BoundedSemaphore",
     "Cancelled",
     "CancelledOutcome",
+    "Channel",
+    "ChannelClosed",
+    "Condition",
     "DeadlockError",
+    "Event",
     "Failed",
     "Fiber",
     "FiberCancelled",
     "FiberError",
     "FiberExit",
+    "Joined",
+    "LifoQueue",
+    "Lock",
     "Ok",
     "Outcome",
+    "PriorityQueue",
+    "Queue",
+    "RLock",
+    "Received",
+    "Receiving",
     "Scheduler",
+    "Semaphore",
+    "Sending",
+    "Sent",
+    "ShutDown",
     "check_cancelled",
     "current",
     "get_include",
     "get_stack_size",
     "info",
+    "local",
     "now",
     "park",
     "run",
+    "select",
     "set_stack_size",
     "sleep",
     "sleep_until",
@@ -100,6 +139,14 @@ def __getattr__(name: str) -> Any:
         from pyfiber import _outcome
 
         value = getattr(_outcome, name)
+    elif name == "Barrier":
+        from pyfiber import _barrier
+
+        value = _barrier.Barrier
+    elif name in ("PriorityQueue", "ShutDown"):
+        from pyfiber import _queues
+
+        value = getattr(_queues, name)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value

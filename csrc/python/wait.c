@@ -5,7 +5,7 @@
  * that came first wins: the value is delivered, the cancellation raised at
  * the next park point.
  */
-#include "python/binding.h"
+#include "python/waitq.h"
 
 #include <math.h>
 
@@ -211,6 +211,9 @@ pf_on_posted(pf_scheduler *s, pf_fiber *core, unsigned bits)
     if ((bits & PF_POST_UNPARK) && core->state != PF_DONE) {
         unpark_here(fiber, Py_None);
     }
+    if (bits & PF_POST_WAKE) {
+        pf_waiter_arrived(fiber);
+    }
     if (core->state == PF_DONE) {
         dropped_elsewhere(fiber);
     }
@@ -256,17 +259,11 @@ resumed_by_transfer(PfThread *t)
     return -1;
 }
 
-int
-pf_wait(PfThread *t, int64_t deadline, PyObject *what)
+/* The wait itself: a pf_wake, or -1 with an exception. */
+static int
+park(PfThread *t, FiberObject *self, int64_t deadline, PyObject *what)
 {
     SchedulerObject *s = t->scheduler;
-    if (PF_UNLIKELY(t->attention != 0) && pf_attend(t) < 0) {
-        return -1;
-    }
-    FiberObject *self = CURRENT(t);
-    if (PF_UNLIKELY(pf_check_cancelled(self) < 0)) {
-        return -1;
-    }
     /* A raw fiber may wait as well; it is the scheduler's while it does. */
     bool raw = self->core.scheduler == NULL;
     self->core.scheduler = &s->core;
@@ -279,18 +276,70 @@ pf_wait(PfThread *t, int64_t deadline, PyObject *what)
     if (PF_UNLIKELY(t->transfer != NULL)) {
         return resumed_by_transfer(t);
     }
+    if (why == -1) {
+        PyErr_NoMemory();
+    }
+    return why;
+}
+
+/* 0, 1 or -1: what a wait answers that ended because of `why`. */
+static int
+answer(FiberObject *self, int why)
+{
     switch (why) {
     case PF_WAKE_TIMEOUT:
         return 1;
     case PF_WAKE_CANCEL:
         raise_cancelled(self);
         return -1;
-    case -1:
-        PyErr_NoMemory();
-        return -1;
     default:
+        return why < 0 ? -1 : 0;
+    }
+}
+
+int
+pf_wait(PfThread *t, int64_t deadline, PyObject *what)
+{
+    if (PF_UNLIKELY(t->attention != 0) && pf_attend(t) < 0) {
+        return -1;
+    }
+    FiberObject *self = CURRENT(t);
+    if (PF_UNLIKELY(pf_check_cancelled(self) < 0)) {
+        return -1;
+    }
+    return answer(self, park(t, self, deadline, what));
+}
+
+/* pf_attend runs code that may grant us what we are about to wait for. */
+int
+pf_wait_granted(PfThread *t, PfNode *const *granted, int64_t deadline,
+                PyObject *what)
+{
+    if (PF_UNLIKELY(t->attention != 0) && pf_attend(t) < 0) {
+        return -1;
+    }
+    if (PF_UNLIKELY(*granted != NULL)) {
         return 0;
     }
+    FiberObject *self = CURRENT(t);
+    if (PF_UNLIKELY(pf_check_cancelled(self) < 0)) {
+        return -1;
+    }
+    int why = park(t, self, deadline, what);
+    return *granted != NULL && why >= 0 ? 0 : answer(self, why);
+}
+
+int
+pf_wait_shielded(PfThread *t, PfNode *const *granted, PyObject *what)
+{
+    if (PF_UNLIKELY(t->attention != 0) && pf_attend(t) < 0) {
+        return -1;
+    }
+    int why = PF_WAKE_NORMAL;
+    while (*granted == NULL && why >= 0) {
+        why = park(t, CURRENT(t), PF_NEVER, what);
+    }
+    return why < 0 ? -1 : 0;
 }
 
 static PyObject *
@@ -399,59 +448,8 @@ pf_sleep_until(PfThread *t, int64_t deadline)
 
 /* ----------------------------------------------------------------------- join */
 
-static void
-waiter_link(FiberObject *target, PfWaiter *w, FiberObject *self)
-{
-    w->fiber = self;
-    w->linked = true;
-    w->prev = NULL;
-    w->next = NULL;
-    if (target->waiters == NULL) {
-        target->waiters = w;
-        w->prev = w; /* the head's prev is the tail */
-        return;
-    }
-    PfWaiter *tail = target->waiters->prev;
-    tail->next = w;
-    w->prev = tail;
-    target->waiters->prev = w;
-}
-
-static void
-waiter_unlink(FiberObject *target, PfWaiter *w)
-{
-    if (!w->linked) {
-        return;
-    }
-    w->linked = false;
-    if (w == target->waiters) {
-        target->waiters = w->next;
-        if (w->next != NULL) {
-            w->next->prev = w->prev;
-        }
-        return;
-    }
-    w->prev->next = w->next;
-    if (w->next != NULL) {
-        w->next->prev = w->prev;
-    } else {
-        target->waiters->prev = w->prev;
-    }
-}
-
-void
-pf_wake_waiters(FiberObject *done)
-{
-    PfWaiter *w;
-    while ((w = done->waiters) != NULL) {
-        waiter_unlink(done, w);
-        pf_wake_fiber(w->fiber->core.scheduler, &w->fiber->core,
-                      PF_WAKE_NORMAL);
-    }
-}
-
-static int
-refuse_join(PfThread *t, FiberObject *target)
+int
+pf_refuse_join(PfThread *t, FiberObject *target)
 {
     if (target == CURRENT(t)) {
         PyErr_SetString(pf.fiber_error, "a fiber cannot wait for its own end");
@@ -479,15 +477,11 @@ pf_join(PfThread *t, FiberObject *target, int64_t deadline)
     if (target->core.state == PF_DONE) {
         return 0;
     }
-    if (refuse_join(t, target) < 0) {
+    if (pf_refuse_join(t, target) < 0) {
         return -1;
     }
-    PfWaiter waiter;
-    waiter_link(target, &waiter, CURRENT(t));
-    int rc = pf_wait(t, deadline, (PyObject *)target);
-    waiter_unlink(target, &waiter);
-    if (rc == 1 && target->core.state == PF_DONE) {
-        rc = 0;
-    }
-    return rc;
+    PfWait wait;
+    pf_wait_init(&wait, t);
+    return pf_wait_for(&wait, &target->waiters, t, deadline,
+                       (PyObject *)target);
 }
