@@ -1,4 +1,4 @@
-"""What the native Queue leaves to Python: PriorityQueue, subclasses that keep their items themselves.
+"""What the native Queue leaves to Python: PriorityQueue, subclasses with items of their own.
 
 Keeping items in one's own way means to run code (a comparison, an overridden ``_put``) that may
 wait, so that another fiber could come in between.  Hence a lock around it, and two semaphores that
@@ -17,7 +17,7 @@ from pyfiber._engine import Lock, Queue, Semaphore
 T = TypeVar("T")
 
 if sys.version_info >= (3, 13):
-    from queue import ShutDown
+    from queue import ShutDown as ShutDown
 else:
 
     class ShutDown(Exception):

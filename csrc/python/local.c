@@ -275,7 +275,7 @@ local_dealloc(PyObject *op)
     Py_DECREF(type);
 }
 
-PyDoc_STRVAR(local_doc, "local()\n--\n\n\
+PyDoc_STRVAR(local_doc, "local(*args, **kwargs)\n--\n\n\
 threading.local for fibers: each fiber, and each plain thread, has attributes\n\
 of its own, which go when it ends.\n\
 \n\

@@ -7,6 +7,8 @@
  */
 #include "python/channel.h"
 
+#include <structmember.h>
+
 /* -------------------------------------------------------------------- cases */
 
 typedef struct CaseObject {
@@ -121,33 +123,114 @@ static PyType_Spec sending_spec = {
 
 /* ------------------------------------------------------------------ results */
 
+/* What was done: Received, Sent or Joined. */
+typedef struct DoneObject {
+    PyObject_HEAD
+    PyObject *source; /* the channel or the fiber */
+    PyObject *value;  /* of Received */
+    Py_ssize_t index; /* which of the arguments */
+} DoneObject;
+
 static PyTypeObject *received_type, *sent_type, *joined_type;
 
-#define INDEX_FIELD {"index", "which of select()'s arguments it was"}
+static int
+done_traverse(PyObject *op, visitproc visit, void *arg)
+{
+    DoneObject *self = (DoneObject *)op;
+    Py_VISIT(Py_TYPE(op));
+    Py_VISIT(self->source);
+    Py_VISIT(self->value);
+    return 0;
+}
 
-static PyStructSequence_Field received_fields[] = {
-    {"channel", "where the value came from"},
-    {"value", "what was received"},
-    INDEX_FIELD,
-    {NULL, NULL},
+static int
+done_clear(PyObject *op)
+{
+    DoneObject *self = (DoneObject *)op;
+    Py_CLEAR(self->source);
+    Py_CLEAR(self->value);
+    return 0;
+}
+
+static void
+done_dealloc(PyObject *op)
+{
+    PyTypeObject *type = Py_TYPE(op);
+    PyObject_GC_UnTrack(op);
+    done_clear(op);
+    type->tp_free(op);
+    Py_DECREF(type);
+}
+
+static PyObject *
+done_repr(PyObject *op)
+{
+    DoneObject *self = (DoneObject *)op;
+    if (self->value == NULL) {
+        return PyUnicode_FromFormat("<%s %R, index %zd>", Py_TYPE(op)->tp_name,
+                                    self->source, self->index);
+    }
+    return PyUnicode_FromFormat("<%s %R from %R, index %zd>",
+                                Py_TYPE(op)->tp_name, self->value,
+                                self->source, self->index);
+}
+
+#define SOURCE(name, doc)                                                     \
+    {name, T_OBJECT_EX, offsetof(DoneObject, source), READONLY, doc}
+#define INDEX                                                                 \
+    {"index", T_PYSSIZET, offsetof(DoneObject, index), READONLY,              \
+     "Which of select()'s arguments it was."}
+
+static PyMemberDef received_members[] = {
+    SOURCE("channel", "Where the value came from."),
+    {"value", T_OBJECT_EX, offsetof(DoneObject, value), READONLY,
+     "What was received."},
+    INDEX,
+    {NULL, 0, 0, 0, NULL},
 };
-static PyStructSequence_Field sent_fields[] = {
-    {"channel", "where the value went"},
-    INDEX_FIELD,
-    {NULL, NULL},
+static PyMemberDef sent_members[] = {
+    SOURCE("channel", "Where the value went."),
+    INDEX,
+    {NULL, 0, 0, 0, NULL},
 };
-static PyStructSequence_Field joined_fields[] = {
-    {"fiber", "the fiber that has ended"},
-    INDEX_FIELD,
-    {NULL, NULL},
+static PyMemberDef joined_members[] = {
+    SOURCE("fiber", "The fiber that has ended."),
+    INDEX,
+    {NULL, 0, 0, 0, NULL},
 };
 
-static PyStructSequence_Desc received_desc = {
-    "pyfiber.Received", "select() received a value.", received_fields, 3};
-static PyStructSequence_Desc sent_desc = {
-    "pyfiber.Sent", "select() sent a value.", sent_fields, 2};
-static PyStructSequence_Desc joined_desc = {
-    "pyfiber.Joined", "select() saw the end of a fiber.", joined_fields, 2};
+PyDoc_STRVAR(received_doc, "select() received a value.");
+PyDoc_STRVAR(sent_doc, "select() sent a value.");
+PyDoc_STRVAR(joined_doc, "select() saw the end of a fiber.");
+
+#define DONE_SLOTS(doc, members)                                              \
+    {                                                                         \
+        {Py_tp_doc, (void *)(doc)}, {Py_tp_dealloc, done_dealloc},            \
+            {Py_tp_traverse, done_traverse}, {Py_tp_clear, done_clear},       \
+            {Py_tp_repr, done_repr}, {Py_tp_methods, case_methods},           \
+            {Py_tp_members, members},                                         \
+        {                                                                     \
+            0, NULL                                                           \
+        }                                                                     \
+    }
+
+/* clang-format off */
+static PyType_Slot received_slots[] =
+    DONE_SLOTS(received_doc, received_members);
+static PyType_Slot sent_slots[] = DONE_SLOTS(sent_doc, sent_members);
+static PyType_Slot joined_slots[] = DONE_SLOTS(joined_doc, joined_members);
+/* clang-format on */
+
+#define DONE_SPEC(name_, slots_)                                              \
+    {.name = name_,                                                           \
+     .basicsize = sizeof(DoneObject),                                         \
+     .flags = CASE_FLAGS,                                                     \
+     .slots = slots_}
+
+static PyType_Spec received_spec =
+    DONE_SPEC("pyfiber.Received", received_slots);
+static PyType_Spec sent_spec = DONE_SPEC("pyfiber.Sent", sent_slots);
+static PyType_Spec joined_spec = DONE_SPEC("pyfiber.Joined", joined_slots);
 
 static bool
 is_receiving(PyObject *one)
@@ -168,10 +251,8 @@ make_result(PyObject *one, PyObject *value, Py_ssize_t index)
     PyTypeObject *type = is_receiving(one) ? received_type
                          : is_sending(one) ? sent_type
                                            : joined_type;
-    PyObject *number = PyLong_FromSsize_t(index);
-    PyObject *result = number == NULL ? NULL : PyStructSequence_New(type);
+    DoneObject *result = (DoneObject *)type->tp_alloc(type, 0);
     if (result == NULL) {
-        Py_XDECREF(number);
         if (value != NULL) {
             pf_channel_give_back(((CaseObject *)one)->channel, value);
         }
@@ -179,13 +260,10 @@ make_result(PyObject *one, PyObject *value, Py_ssize_t index)
     }
     PyObject *source =
         type == joined_type ? one : (PyObject *)((CaseObject *)one)->channel;
-    Py_ssize_t field = 0;
-    PyStructSequence_SetItem(result, field++, Py_NewRef(source));
-    if (value != NULL) {
-        PyStructSequence_SetItem(result, field++, value);
-    }
-    PyStructSequence_SetItem(result, field, number);
-    return result;
+    result->source = Py_NewRef(source);
+    result->value = value;
+    result->index = index;
+    return (PyObject *)result;
 }
 
 /* --------------------------------------------------------------- the choice */
@@ -377,13 +455,21 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
+/* `match` finds the fields by their places. */
 static PyTypeObject *
-add_result(PyObject *module, PyStructSequence_Desc *desc)
+add_result(PyObject *module, PyType_Spec *spec, const char *first,
+           const char *second, const char *third)
 {
-    PyTypeObject *type = PyStructSequence_NewType(desc);
-    if (type != NULL && PyModule_AddType(module, type) < 0) {
+    PyTypeObject *type = pf_add_type(module, spec, NULL);
+    PyObject *names = third == NULL
+                          ? Py_BuildValue("(ss)", first, second)
+                          : Py_BuildValue("(sss)", first, second, third);
+    if (type == NULL || names == NULL ||
+        PyObject_SetAttrString((PyObject *)type, "__match_args__", names) <
+            0) {
         Py_CLEAR(type);
     }
+    Py_XDECREF(names);
     return type;
 }
 
@@ -392,9 +478,10 @@ pf_select_init(PyObject *module)
 {
     receiving_type = pf_add_type(module, &receiving_spec, NULL);
     sending_type = pf_add_type(module, &sending_spec, NULL);
-    received_type = add_result(module, &received_desc);
-    sent_type = add_result(module, &sent_desc);
-    joined_type = add_result(module, &joined_desc);
+    received_type =
+        add_result(module, &received_spec, "channel", "value", "index");
+    sent_type = add_result(module, &sent_spec, "channel", "index", NULL);
+    joined_type = add_result(module, &joined_spec, "fiber", "index", NULL);
     if (receiving_type == NULL || sending_type == NULL ||
         received_type == NULL || sent_type == NULL || joined_type == NULL) {
         return -1;
