@@ -24,23 +24,40 @@ from __future__ import annotations
 
 from pyfiber import _hooks
 from pyfiber._engine import (
+    BoundedSemaphore,
     Cancelled,
     CancelScope,
+    Channel,
+    ChannelClosed,
+    Condition,
     DeadlockError,
+    Event,
     Fiber,
     FiberError,
     FiberExit,
+    Joined,
+    LifoQueue,
+    Lock,
+    Queue,
+    Received,
+    Receiving,
+    RLock,
     Scheduler,
+    Semaphore,
+    Sending,
+    Sent,
     TaskGroup,
     ThreadLimiter,
     check_cancelled,
     current,
     current_deadline,
     get_stack_size,
+    local,
     move_on_after,
     now,
     park,
     run,
+    select,
     set_stack_size,
     shield,
     sleep,
@@ -58,30 +75,50 @@ TYPE_CHECKING = False  # typing takes longer to import than all of pyfiber
 if TYPE_CHECKING:
     from typing import Any
 
+    from pyfiber._barrier import Barrier
     from pyfiber._engine import FiberCancelled
     from pyfiber._futures import FiberExecutor, wait_for
     from pyfiber._groups import first_success, gather, pmap, race
     from pyfiber._outcome import CancelledOutcome, Failed, Ok, Outcome
+    from pyfiber._queues import PriorityQueue, ShutDown
     from pyfiber._report import dump_fibers, dump_on_signal
     from pyfiber._threads import Portal, default_thread_limiter, from_thread, to_thread
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Barrier",
+    "BoundedSemaphore",
     "CancelScope",
     "Cancelled",
     "CancelledOutcome",
+    "Channel",
+    "ChannelClosed",
+    "Condition",
     "DeadlockError",
+    "Event",
     "Failed",
     "Fiber",
     "FiberCancelled",
     "FiberError",
     "FiberExecutor",
     "FiberExit",
+    "Joined",
+    "LifoQueue",
+    "Lock",
     "Ok",
     "Outcome",
     "Portal",
+    "PriorityQueue",
+    "Queue",
+    "RLock",
+    "Received",
+    "Receiving",
     "Scheduler",
+    "Semaphore",
+    "Sending",
+    "Sent",
+    "ShutDown",
     "TaskGroup",
     "ThreadLimiter",
     "check_cancelled",
@@ -96,12 +133,14 @@ __all__ = [
     "get_include",
     "get_stack_size",
     "info",
+    "local",
     "move_on_after",
     "now",
     "park",
     "pmap",
     "race",
     "run",
+    "select",
     "set_stack_size",
     "shield",
     "sleep",
@@ -120,7 +159,10 @@ _hooks.install()
 
 #: Where names are defined that most programs do not need.
 _HOMES = {
+    "Barrier": "pyfiber._barrier",
     "CancelledOutcome": "pyfiber._outcome",
+    "PriorityQueue": "pyfiber._queues",
+    "ShutDown": "pyfiber._queues",
     "Failed": "pyfiber._outcome",
     "FiberExecutor": "pyfiber._futures",
     "Ok": "pyfiber._outcome",

@@ -7,6 +7,10 @@
  *   cancel.c     cancellation: the tree of scopes and fibers, Cancelled
  *   scope.c      the CancelScope type; timeout, move_on_after, shield
  *   group.c      the TaskGroup type
+ *   waitq.c      waiting in line, what primitives are made of
+ *   lock.c semaphore.c event.c condition.c queue.c channel.c select.c local.c
+ *                between fibers, one type or two in each
+ *   arguments.c  what their methods take
  *   fiber.c      the Fiber type
  *   outcome.c    result() of a finished one
  *   latch.c      what futures wait on
@@ -49,6 +53,8 @@ typedef struct SchedulerObject SchedulerObject;
 typedef struct PfThread PfThread;
 typedef struct PfWaiter PfWaiter;
 typedef struct ScopeObject ScopeObject; /* scope.h */
+typedef struct PfNode PfNode;
+typedef struct PfSlot PfSlot;
 
 /* Bits of pf_fiber.host_bits */
 enum {
@@ -83,7 +89,15 @@ enum {
 };
 
 /* Bits of pf_fiber.posted */
-enum { PF_POST_UNPARK = 1 << 0 };
+enum {
+    PF_POST_UNPARK = 1 << 0,
+    PF_POST_WAKE = 1 << 1, /* look whether your wait is over; see waitq.h */
+};
+
+/* Who waits, in order; see waitq.h. */
+typedef struct PfWaitq {
+    PfNode *head;
+} PfWaitq;
 
 /* Invariants beside those of pf_fiber:
  * - thread is set when the fiber gets a stack or a scheduler, for life.
@@ -110,19 +124,15 @@ struct FiberObject {
     PyObject *name;
     FiberObject *parent; /* raw fibers only */
     PyObject *callbacks; /* list, or NULL */
-    PfWaiter *waiters;   /* who waits for its end */
+    PfWaitq waiters;     /* who waits for its end */
+    PfWaiter *wait;      /* its own wait in a queue; see waitq.h */
+    uint64_t number;     /* 0 until it owns a lock */
+    PfSlot *slots;       /* what it has in locals */
     PyObject *cancel;    /* (reason, by) of PF_F_CANCELLED */
     ScopeObject *scope;  /* the innermost it is in; owns all it is in */
     ScopeObject *base;   /* the one it was born in; NULL: the run's */
     FiberObject *base_prev, *base_next; /* born there, too */
     FiberObject *prev, *next;
-};
-
-/* Who waits for what; lies on the C stack of the waiting fiber. */
-struct PfWaiter {
-    PfWaiter *prev, *next;
-    FiberObject *fiber;
-    bool linked;
 };
 
 /* Reasons for the slow path at the next switch. */
@@ -194,7 +204,8 @@ typedef struct PfGlobals {
     /* interned */
     PyObject *s_run, *s_park, *s_sleep, *s_yield;
     PyObject *s_group, *s_deadline, *s_failed, *s_body_ended, *s_stream;
-    size_t stack_size; /* default, bytes */
+    size_t stack_size;    /* default, bytes */
+    uint64_t last_number; /* given to a fiber; see PfOwner */
     PfThread *threads;
     bool shut_down; /* the interpreter is going away: switch no more */
 } PfGlobals;
@@ -243,8 +254,15 @@ int pf_wait(PfThread *t, int64_t deadline, PyObject *what);
 int pf_wait_shielded(PfThread *t, int64_t deadline, PyObject *what);
 /* The same, but cancellation is the caller's to look at: a pf_wake or -1. */
 int pf_wait_anyhow(PfThread *t, int64_t deadline, PyObject *what);
+/* Wait until *granted is set, which beats a cancellation and the deadline.
+ * Results as pf_wait; -1 with *granted set: unwound at the same time. */
+int pf_wait_granted(PfThread *t, PfNode *const *granted, int64_t deadline,
+                    PyObject *what);
+/* The same, but cancellation has to wait until it is over. */
+int pf_wait_granted_shielded(PfThread *t, PfNode *const *granted,
+                             PyObject *what);
 int pf_join(PfThread *t, FiberObject *target, int64_t deadline);
-void pf_wake_waiters(FiberObject *done);
+int pf_refuse_join(PfThread *t, FiberObject *target);
 /* 1: woken or permit given; 0: a permit was there; -1: exception. */
 int pf_fiber_unpark(FiberObject *fiber, PyObject *value);
 PyObject *pf_park_value(PfThread *t, int64_t deadline);
@@ -333,6 +351,17 @@ PyObject *pf_on_sigint(PyObject *module, PyObject *args);
 
 /* --- overflow.c --- */
 int pf_python_overflow_init(void);
+
+/* --- between fibers: each adds its types to the module --- */
+int pf_lock_init(PyObject *module);
+int pf_semaphore_init(PyObject *module);
+int pf_event_init(PyObject *module);
+int pf_condition_init(PyObject *module);
+int pf_queue_init(PyObject *module);
+int pf_channel_init(PyObject *module);
+int pf_select_init(PyObject *module);
+int pf_local_init(PyObject *module);
+void pf_slots_clear(FiberObject *fiber); /* local.c: the fiber has ended */
 
 /* --- capsule.c --- */
 int pf_capsule_init(PyObject *module);

@@ -395,8 +395,7 @@ unwind_at_last(FiberObject *self)
 static bool
 post_pending(FiberObject *self)
 {
-    if (self->core.scheduler == NULL ||
-        pf_load_acquire(&self->core.posted) == 0) {
+    if (pf_load_acquire(&self->core.posted) == 0) {
         return false;
     }
     Py_SET_REFCNT((PyObject *)self, 1);
@@ -437,6 +436,9 @@ fiber_dealloc(PyObject *op)
         SchedulerObject *s = SCHEDULER_OF(self->core.scheduler);
         self->core.scheduler = NULL;
         Py_DECREF(s);
+    }
+    if (PF_UNLIKELY(self->slots != NULL)) {
+        pf_slots_clear(self);
     }
     Py_CLEAR(self->name);
     self->core.stack = NULL;

@@ -596,6 +596,18 @@ make_strings(void)
 #endif
 
 static int
+add_primitives(PyObject *module)
+{
+    return pf_lock_init(module) < 0 || pf_semaphore_init(module) < 0 ||
+                   pf_event_init(module) < 0 ||
+                   pf_condition_init(module) < 0 ||
+                   pf_queue_init(module) < 0 || pf_channel_init(module) < 0 ||
+                   pf_select_init(module) < 0 || pf_local_init(module) < 0
+               ? -1
+               : 0;
+}
+
+static int
 engine_exec(PyObject *module)
 {
     pf.stack_size = DEFAULT_STACK_SIZE;
@@ -604,7 +616,8 @@ engine_exec(PyObject *module)
         make_exceptions(module) < 0 || make_types(module) < 0 ||
         pf_cancel_init(module) < 0 || pf_worker_init(module) < 0 ||
         pf_inspect_init(module) < 0 || pf_thread_module_init(module) < 0 ||
-        pf_python_overflow_init() < 0 || pf_capsule_init(module) < 0) {
+        pf_python_overflow_init() < 0 || pf_capsule_init(module) < 0 ||
+        add_primitives(module) < 0) {
         return -1;
     }
     return 0;

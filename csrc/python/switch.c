@@ -7,6 +7,7 @@
 #include "python/scope.h"
 
 #include "engine/overflow.h"
+#include "python/waitq.h"
 
 /* ------------------------------------------------------------ the switch */
 
@@ -354,6 +355,9 @@ close_fiber(FiberObject *self)
     Py_CLEAR(self->args);
     Py_CLEAR(self->kwargs);
     Py_CLEAR(self->cancel);
+    if (PF_UNLIKELY(self->slots != NULL)) {
+        pf_slots_clear(self);
+    }
 }
 
 /* Call a done-callback; what it raises is logged. */
@@ -465,7 +469,7 @@ retire(FiberObject *self)
     if (!(self->core.host_bits & PF_F_DAEMON)) {
         s->foreground--;
     }
-    pf_wake_waiters(self);
+    pf_grant_all(&self->waiters);
     if (ends_the_run(self)) {
         self->core.host_bits |= PF_F_LOOKED_AT;
         pf_scheduler_fail(s, Py_NewRef(self->value));

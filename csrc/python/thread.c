@@ -5,7 +5,7 @@
  * state's dict, whose destructor runs on the dying thread: that is where
  * fibers still suspended there are unwound.
  */
-#include "python/binding.h"
+#include "python/waitq.h"
 
 #include "engine/overflow.h"
 
@@ -90,6 +90,7 @@ forget_root(PfThread *t)
     t->engine.root.context = root->core.context;
     t->engine.current = &t->engine.root;
     root->core.state = PF_DONE;
+    pf_slots_clear(root);
     root->core.host_byte = PF_OUTCOME_OK;
     Py_XSETREF(root->value, Py_NewRef(Py_None));
     root->stack_size = 0;
@@ -353,6 +354,7 @@ at_exit(PyObject *module, PyObject *ignored)
     if (pf_tls_thread != NULL) {
         unwind_all(pf_tls_thread);
     }
+    pf_waitq_forget_others(pf_tls_thread);
     pf.shut_down = true;
     Py_RETURN_NONE;
 }
@@ -365,6 +367,7 @@ after_fork_in_child(PyObject *module, PyObject *ignored)
     (void)module;
     (void)ignored;
     PfThread *t = pf_tls_thread;
+    pf_waitq_forget_others(t);
     pf.threads = t;
     if (pf_signals_after_fork() < 0) {
         return NULL;

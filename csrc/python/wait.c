@@ -5,7 +5,7 @@
  * that came first wins: the value is delivered, the cancellation raised at
  * the next park point.
  */
-#include "python/binding.h"
+#include "python/waitq.h"
 
 #include <math.h>
 
@@ -160,6 +160,9 @@ pf_on_posted(pf_scheduler *s, pf_fiber *core, unsigned bits)
     if ((bits & PF_POST_UNPARK) && core->state != PF_DONE) {
         unpark_here(fiber, Py_None);
     }
+    if (bits & PF_POST_WAKE) {
+        pf_waiter_arrived(fiber);
+    }
     if (core->state == PF_DONE) {
         dropped_elsewhere(fiber);
     }
@@ -211,21 +214,41 @@ pf_wait_anyhow(PfThread *t, int64_t deadline, PyObject *what)
     return park(t, CURRENT(t), deadline, what);
 }
 
-/* The fiber is cancelled already: it does not wait, unless it has swallowed
+/* A fiber that is cancelled already does not wait, unless it has swallowed
  * that too often; then it does for a while, so that others run, and even gets
  * what it waits for if that comes meanwhile. */
 static int
-wait_cancelled(PfThread *t, FiberObject *self, PyObject *what)
+park_cancelled(PfThread *t, FiberObject *self, PyObject *what)
 {
     int64_t delay = pf_cancel_delay(self);
-    if (PF_UNLIKELY(delay != 0)) {
-        int64_t until = pf_now(&t->scheduler->core) + delay;
-        int why = park(t, self, until, what);
-        if (why == -1 || why == PF_WAKE_NORMAL) {
-            return why == -1 ? -1 : 0;
-        }
+    if (PF_LIKELY(delay == 0)) {
+        return PF_WAKE_CANCEL;
     }
-    return pf_raise_cancelled(self);
+    int why = park(t, self, pf_now(&t->scheduler->core) + delay, what);
+    return why == -1 || why == PF_WAKE_NORMAL ? why : PF_WAKE_CANCEL;
+}
+
+static inline int
+park_unless_cancelled(PfThread *t, int64_t deadline, PyObject *what)
+{
+    FiberObject *self = CURRENT(t);
+    return PF_UNLIKELY(self->core.host_bits & PF_F_CANCEL)
+               ? park_cancelled(t, self, what)
+               : park(t, self, deadline, what);
+}
+
+/* 0, 1 or -1: what a wait answers that ended because of `why`. */
+static inline int
+answer(PfThread *t, int why)
+{
+    switch (why) {
+    case PF_WAKE_TIMEOUT:
+        return 1;
+    case PF_WAKE_CANCEL:
+        return pf_raise_cancelled(CURRENT(t));
+    default:
+        return why < 0 ? -1 : 0;
+    }
 }
 
 int
@@ -234,20 +257,7 @@ pf_wait(PfThread *t, int64_t deadline, PyObject *what)
     if (PF_UNLIKELY(t->attention != 0) && pf_attend(t) < 0) {
         return -1;
     }
-    FiberObject *self = CURRENT(t);
-    if (PF_UNLIKELY(self->core.host_bits & PF_F_CANCEL)) {
-        return wait_cancelled(t, self, what);
-    }
-    switch (park(t, self, deadline, what)) {
-    case PF_WAKE_TIMEOUT:
-        return 1;
-    case PF_WAKE_CANCEL:
-        return pf_raise_cancelled(self);
-    case -1:
-        return -1;
-    default:
-        return 0;
-    }
+    return answer(t, park_unless_cancelled(t, deadline, what));
 }
 
 int
@@ -255,6 +265,34 @@ pf_wait_shielded(PfThread *t, int64_t deadline, PyObject *what)
 {
     int why = pf_wait_anyhow(t, deadline, what);
     return why == PF_WAKE_TIMEOUT ? 1 : why == -1 ? -1 : 0;
+}
+
+/* pf_attend runs code that may grant us what we are about to wait for. */
+int
+pf_wait_granted(PfThread *t, PfNode *const *granted, int64_t deadline,
+                PyObject *what)
+{
+    if (PF_UNLIKELY(t->attention != 0) && pf_attend(t) < 0) {
+        return -1;
+    }
+    if (PF_UNLIKELY(*granted != NULL)) {
+        return 0;
+    }
+    int why = park_unless_cancelled(t, deadline, what);
+    return *granted != NULL && why >= 0 ? 0 : answer(t, why);
+}
+
+int
+pf_wait_granted_shielded(PfThread *t, PfNode *const *granted, PyObject *what)
+{
+    if (PF_UNLIKELY(t->attention != 0) && pf_attend(t) < 0) {
+        return -1;
+    }
+    int why = PF_WAKE_NORMAL;
+    while (*granted == NULL && why >= 0) {
+        why = park(t, CURRENT(t), PF_NEVER, what);
+    }
+    return why < 0 ? -1 : 0;
 }
 
 static PyObject *
@@ -338,7 +376,7 @@ pf_yield_now(PfThread *t)
     }
     FiberObject *self = CURRENT(t);
     if (PF_UNLIKELY(self->core.host_bits & PF_F_CANCEL)) {
-        return wait_cancelled(t, self, pf.s_yield);
+        return answer(t, park_cancelled(t, self, pf.s_yield));
     }
     bool raw = self->core.scheduler == NULL;
     self->core.scheduler = &s->core;
@@ -363,59 +401,8 @@ pf_sleep_until(PfThread *t, int64_t deadline)
 
 /* ----------------------------------------------------------------------- join */
 
-static void
-waiter_link(FiberObject *target, PfWaiter *w, FiberObject *self)
-{
-    w->fiber = self;
-    w->linked = true;
-    w->prev = NULL;
-    w->next = NULL;
-    if (target->waiters == NULL) {
-        target->waiters = w;
-        w->prev = w; /* the head's prev is the tail */
-        return;
-    }
-    PfWaiter *tail = target->waiters->prev;
-    tail->next = w;
-    w->prev = tail;
-    target->waiters->prev = w;
-}
-
-static void
-waiter_unlink(FiberObject *target, PfWaiter *w)
-{
-    if (!w->linked) {
-        return;
-    }
-    w->linked = false;
-    if (w == target->waiters) {
-        target->waiters = w->next;
-        if (w->next != NULL) {
-            w->next->prev = w->prev;
-        }
-        return;
-    }
-    w->prev->next = w->next;
-    if (w->next != NULL) {
-        w->next->prev = w->prev;
-    } else {
-        target->waiters->prev = w->prev;
-    }
-}
-
-void
-pf_wake_waiters(FiberObject *done)
-{
-    PfWaiter *w;
-    while ((w = done->waiters) != NULL) {
-        waiter_unlink(done, w);
-        pf_wake_fiber(w->fiber->core.scheduler, &w->fiber->core,
-                      PF_WAKE_NORMAL);
-    }
-}
-
-static int
-refuse_join(PfThread *t, FiberObject *target)
+int
+pf_refuse_join(PfThread *t, FiberObject *target)
 {
     if (target == CURRENT(t)) {
         PyErr_SetString(pf.fiber_error, "a fiber cannot wait for its own end");
@@ -443,15 +430,11 @@ pf_join(PfThread *t, FiberObject *target, int64_t deadline)
     if (target->core.state == PF_DONE) {
         return 0;
     }
-    if (refuse_join(t, target) < 0) {
+    if (pf_refuse_join(t, target) < 0) {
         return -1;
     }
-    PfWaiter waiter;
-    waiter_link(target, &waiter, CURRENT(t));
-    int rc = pf_wait(t, deadline, (PyObject *)target);
-    waiter_unlink(target, &waiter);
-    if (rc == 1 && target->core.state == PF_DONE) {
-        rc = 0;
-    }
-    return rc;
+    PfWait wait;
+    pf_wait_init(&wait, t);
+    return pf_wait_for(&wait, &target->waiters, t, deadline,
+                       (PyObject *)target);
 }

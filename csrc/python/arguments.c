@@ -1,0 +1,172 @@
+/* Arguments of the primitives' methods, and other things they share. */
+#include "python/waitq.h"
+
+static int
+find_name(const char *const *names, PyObject *name)
+{
+    for (int i = 0; names[i] != NULL; i++) {
+        if (PyUnicode_CompareWithASCIIString(name, names[i]) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+static int
+by_name(const char *function, const char *const *names, PyObject *const *args,
+        Py_ssize_t nargs, PyObject *kwnames, PyObject **out)
+{
+    Py_ssize_t count = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *name = PyTuple_GET_ITEM(kwnames, i);
+        int index = find_name(names, name);
+        if (index < 0) {
+            PyErr_Format(PyExc_TypeError,
+                         "%s() got an unexpected keyword argument '%U'",
+                         function, name);
+            return -1;
+        }
+        if (index < nargs) {
+            PyErr_Format(PyExc_TypeError,
+                         "%s() got multiple values for argument '%U'",
+                         function, name);
+            return -1;
+        }
+        out[index] = args[nargs + i];
+    }
+    return 0;
+}
+
+int
+pf_arguments(const char *function, const char *const *names, int required,
+             PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
+             PyObject **out)
+{
+    int most = 0;
+    while (names[most] != NULL) {
+        most++;
+    }
+    if (nargs > most) {
+        PyErr_Format(PyExc_TypeError,
+                     "%s() takes at most %d argument%s (%zd given)", function,
+                     most, most == 1 ? "" : "s", nargs);
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < nargs; i++) {
+        out[i] = args[i];
+    }
+    if (by_name(function, names, args, nargs, kwnames, out) < 0) {
+        return -1;
+    }
+    for (int i = 0; i < required; i++) {
+        if (out[i] == NULL) {
+            PyErr_Format(PyExc_TypeError, "%s() is missing its argument '%s'",
+                         function, names[i]);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+int
+pf_timeout(PyObject *timeout, int64_t *deadline)
+{
+    if (pf_deadline(timeout, deadline) < 0) {
+        return -1;
+    }
+    if (timeout != NULL && timeout != Py_None) {
+        int nonzero = PyObject_IsTrue(timeout);
+        if (nonzero < 0) {
+            return -1;
+        }
+        if (nonzero == 0) {
+            *deadline = PF_NOW;
+        }
+    }
+    return 0;
+}
+
+/* Seconds of a lock's timeout: -1 means none. */
+static int
+lock_timeout(PyObject *timeout, bool blocking, int64_t *deadline)
+{
+    int64_t ns;
+    if (pf_seconds(timeout, "timeout", &ns) < 0) {
+        return -1;
+    }
+    if (ns == -1000000000) {
+        return 0;
+    }
+    if (!blocking) {
+        PyErr_SetString(PyExc_ValueError,
+                        "can't specify a timeout for a non-blocking call");
+        return -1;
+    }
+    if (ns < 0) {
+        PyErr_SetString(PyExc_ValueError,
+                        "timeout value must be a non-negative number");
+        return -1;
+    }
+    double seconds = PyFloat_AsDouble(timeout);
+    if (seconds == -1.0 && PyErr_Occurred()) {
+        return -1;
+    }
+    if (seconds > (double)PY_TIMEOUT_MAX * 1e-6) {
+        PyErr_SetString(PyExc_OverflowError, "timeout value is too large");
+        return -1;
+    }
+    return pf_timeout(timeout, deadline);
+}
+
+int
+pf_acquire_arguments(PyObject *const *args, Py_ssize_t nargs,
+                     PyObject *kwnames, int64_t *deadline)
+{
+    static const char *const names[] = {"blocking", "timeout", NULL};
+    PyObject *out[2] = {NULL, NULL};
+    *deadline = PF_NEVER;
+    if (PF_LIKELY(nargs == 0 && kwnames == NULL)) {
+        return 0;
+    }
+    if (pf_arguments("acquire", names, 0, args, nargs, kwnames, out) < 0) {
+        return -1;
+    }
+    int blocking = out[0] == NULL ? 1 : PyObject_IsTrue(out[0]);
+    if (blocking < 0) {
+        return -1;
+    }
+    if (!blocking) {
+        *deadline = PF_NOW;
+    }
+    return out[1] == NULL ? 0 : lock_timeout(out[1], blocking, deadline);
+}
+
+int
+pf_check_unused(const PfWaitq *queue)
+{
+    if (pf_waitq_empty(queue)) {
+        return 0;
+    }
+    PyErr_SetString(pf.fiber_error, "__init__ comes too late: somebody waits");
+    return -1;
+}
+
+PyObject *
+pf_refuse_pickle(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    PyErr_Format(PyExc_TypeError, "cannot pickle or copy '%.200s' object",
+                 Py_TYPE(op)->tp_name);
+    return NULL;
+}
+
+PyTypeObject *
+pf_add_type(PyObject *module, PyType_Spec *spec, PyTypeObject *base)
+{
+    PyTypeObject *type = (PyTypeObject *)PyType_FromModuleAndSpec(
+        module, spec, (PyObject *)base);
+    if (type != NULL && PyModule_AddType(module, type) < 0) {
+        Py_CLEAR(type);
+    }
+    return type;
+}

@@ -1,0 +1,33 @@
+/* Channels, for select(). */
+#ifndef PF_CHANNEL_H
+#define PF_CHANNEL_H
+
+#include "python/ring.h"
+#include "python/waitq.h"
+
+/* Nobody waits to receive while there are values or senders; nobody waits to
+ * send while there is a place or a receiver. */
+typedef struct ChannelObject {
+    PyObject_HEAD
+    PyObject *weakrefs;
+    PfRing values; /* more than the capacity only if some were given back */
+    size_t capacity;
+    PfWaitq senders, receivers;
+    bool closed;
+} ChannelObject;
+
+extern PyTypeObject *pf_channel_type;
+
+/* Without waiting: 1: done; 0: would have to wait; -1: exception. */
+int pf_channel_try_send(ChannelObject *self, PyObject *value);
+int pf_channel_try_receive(ChannelObject *self, PyObject **value);
+/* A value (stolen) was received and cannot be used: as if it never had been.
+ * Keeps the exception that is set. */
+void pf_channel_give_back(ChannelObject *self, PyObject *value);
+void pf_channel_raise_closed(ChannelObject *self);
+
+/* What select() takes for the two operations. */
+PyObject *pf_case_receiving(PyObject *channel, PyObject *ignored);
+PyObject *pf_case_sending(PyObject *channel, PyObject *value);
+
+#endif

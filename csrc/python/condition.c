@@ -1,0 +1,524 @@
+/* Condition.
+ *
+ * Its lock is a Lock or an RLock of ours, which are called directly, or any
+ * object with acquire() and release(), such as one of threading's.  However
+ * wait() ends, it first takes the lock again: cancellation waits for that.
+ */
+#include "python/lock.h"
+
+#include <structmember.h>
+
+typedef struct ConditionObject {
+    PyObject_HEAD
+    PyObject *weakrefs;
+    PyObject *lock;
+    PfWaitq waiters;
+} ConditionObject;
+
+/* ----------------------------------------------------------------- the lock */
+
+static LockObject *
+our_lock(ConditionObject *self)
+{
+    bool ours = Py_IS_TYPE(self->lock, pf_lock_type) ||
+                Py_IS_TYPE(self->lock, pf_rlock_type);
+    return ours ? (LockObject *)self->lock : NULL;
+}
+
+static int
+check_open(ConditionObject *self)
+{
+    if (self->lock == NULL) {
+        PyErr_SetString(PyExc_RuntimeError,
+                        "Condition.__init__() was not called");
+        return -1;
+    }
+    return 0;
+}
+
+/* A foreign lock that cannot say who holds it: is it taken at all? */
+static int
+is_taken(PyObject *lock)
+{
+    PyObject *got = PyObject_CallMethod(lock, "acquire", "O", Py_False);
+    int truth = got == NULL ? -1 : PyObject_IsTrue(got);
+    Py_XDECREF(got);
+    if (truth <= 0) {
+        return truth < 0 ? -1 : 1;
+    }
+    PyObject *done = PyObject_CallMethod(lock, "release", NULL);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
+/* 1, 0 or -1. */
+static int
+is_owned(ConditionObject *self, PfThread *t)
+{
+    LockObject *lock = our_lock(self);
+    if (lock != NULL) {
+        return Py_IS_TYPE(lock, pf_rlock_type) ? pf_lock_is_mine(lock, t)
+                                               : lock->count > 0;
+    }
+    if (!PyObject_HasAttrString(self->lock, "_is_owned")) {
+        return is_taken(self->lock);
+    }
+    PyObject *owned = PyObject_CallMethod(self->lock, "_is_owned", NULL);
+    int truth = owned == NULL ? -1 : PyObject_IsTrue(owned);
+    Py_XDECREF(owned);
+    return truth;
+}
+
+static int
+check_owned(ConditionObject *self, PfThread *t, const char *what)
+{
+    if (check_open(self) < 0) {
+        return -1;
+    }
+    int owned = is_owned(self, t);
+    if (owned == 0) {
+        PyErr_Format(PyExc_RuntimeError, "cannot %s on un-acquired lock",
+                     what);
+    }
+    return owned > 0 ? 0 : -1;
+}
+
+/* What it takes to get the lock back as it was. */
+typedef struct Saved {
+    Py_ssize_t count; /* of ours */
+    PyObject *state;  /* of a foreign one */
+} Saved;
+
+static int
+release_save(ConditionObject *self, Saved *saved)
+{
+    LockObject *lock = our_lock(self);
+    *saved = (Saved){0, NULL};
+    if (lock != NULL) {
+        saved->count = lock->count;
+        pf_lock_release(lock);
+        return 0;
+    }
+    const char *method = PyObject_HasAttrString(self->lock, "_release_save")
+                             ? "_release_save"
+                             : "release";
+    saved->state = PyObject_CallMethod(self->lock, method, NULL);
+    return saved->state == NULL ? -1 : 0;
+}
+
+static int
+restore_ours(LockObject *lock, PfThread *t, const Saved *saved)
+{
+    int rc = pf_lock_acquire(lock, t, PF_NEVER, true);
+    if (pf_lock_is_mine(lock, t)) {
+        lock->count = saved->count;
+    }
+    return rc;
+}
+
+static int
+restore(ConditionObject *self, PfThread *t, Saved *saved)
+{
+    LockObject *lock = our_lock(self);
+    if (lock != NULL) {
+        return restore_ours(lock, t, saved);
+    }
+    PyObject *done;
+    if (PyObject_HasAttrString(self->lock, "_acquire_restore")) {
+        done = PyObject_CallMethod(self->lock, "_acquire_restore", "O",
+                                   saved->state);
+    } else {
+        done = PyObject_CallMethod(self->lock, "acquire", NULL);
+    }
+    Py_CLEAR(saved->state);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
+/* --------------------------------------------------------------------- wait */
+
+/* Take the lock again with `pending`, which ended the wait, kept aside.  What
+ * goes wrong now has that as its context - except in a fiber that is being
+ * unwound and must not wait: it goes on without the lock (pf_lock_lost). */
+static int
+restore_after(ConditionObject *self, PfThread *t, Saved *saved,
+              PyObject *pending)
+{
+    int rc = restore(self, t, saved);
+    if (pending == NULL) {
+        return rc;
+    }
+    if (rc == 0 || (CURRENT(t)->core.host_bits & PF_F_DYING)) {
+        PyErr_Clear();
+        pf_restore_exception(pending);
+        return -1;
+    }
+    PyObject *raised = pf_take_exception();
+    PyObject *context = PyException_GetContext(raised);
+    if (context == NULL && raised != pending) {
+        PyException_SetContext(raised, pending);
+    } else {
+        Py_XDECREF(context);
+        Py_DECREF(pending);
+    }
+    pf_restore_exception(raised);
+    return -1;
+}
+
+static void
+pass_on(ConditionObject *self)
+{
+    if (!pf_waitq_empty(&self->waiters)) {
+        pf_grant(pf_waitq_choose(&self->waiters));
+    }
+}
+
+/* 1: notified; 0: timed out; -1: exception. */
+static int
+wait_until(ConditionObject *self, PfThread *t, int64_t deadline)
+{
+    PfWait wait;
+    Saved saved;
+    pf_wait_init(&wait, t);
+    pf_waitq_push(&self->waiters, &wait.node);
+    if (release_save(self, &saved) < 0) {
+        pf_waitq_remove(&wait.node);
+        if (wait.waiter.taken != NULL) {
+            pass_on(self);
+        }
+        return -1;
+    }
+    int rc = pf_wait_in_line(&wait.waiter, t, deadline, (PyObject *)self);
+    PyObject *pending = rc < 0 ? pf_take_exception() : NULL;
+    if (rc < 0 && wait.waiter.taken != NULL) {
+        pass_on(self);
+    }
+    if (restore_after(self, t, &saved, pending) < 0) {
+        if (rc == 0) {
+            pass_on(self);
+        }
+        return -1;
+    }
+    return rc == 0;
+}
+
+static PyObject *
+condition_wait(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+               PyObject *kwnames)
+{
+    static const char *const names[] = {"timeout", NULL};
+    ConditionObject *self = (ConditionObject *)op;
+    PyObject *timeout = NULL;
+    int64_t deadline;
+    PfThread *t = pf_this_thread();
+    if (t == NULL ||
+        pf_arguments("wait", names, 0, args, nargs, kwnames, &timeout) < 0 ||
+        pf_timeout(timeout, &deadline) < 0 ||
+        check_owned(self, t, "wait") < 0) {
+        return NULL;
+    }
+    int rc = wait_until(self, t, deadline);
+    return rc < 0 ? NULL : PyBool_FromLong(rc);
+}
+
+static PyObject *
+condition_wait_for(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+                   PyObject *kwnames)
+{
+    static const char *const names[] = {"predicate", "timeout", NULL};
+    ConditionObject *self = (ConditionObject *)op;
+    PyObject *out[2] = {NULL, NULL};
+    int64_t deadline;
+    PfThread *t = pf_this_thread();
+    if (t == NULL ||
+        pf_arguments("wait_for", names, 1, args, nargs, kwnames, out) < 0 ||
+        pf_timeout(out[1], &deadline) < 0) {
+        return NULL;
+    }
+    for (int waited = 1;;) {
+        PyObject *result = PyObject_CallNoArgs(out[0]);
+        int truth = result == NULL ? -1 : PyObject_IsTrue(result);
+        if (truth != 0 || waited == 0) {
+            return truth < 0 ? (Py_XDECREF(result), NULL) : result;
+        }
+        Py_DECREF(result);
+        if (check_owned(self, t, "wait") < 0) {
+            return NULL;
+        }
+        waited = wait_until(self, t, deadline);
+        if (waited < 0) {
+            return NULL;
+        }
+    }
+}
+
+/* ------------------------------------------------------------------- notify */
+
+static PyObject *
+notify(ConditionObject *self, Py_ssize_t n)
+{
+    PfThread *t = pf_this_thread();
+    if (t == NULL || check_owned(self, t, "notify") < 0) {
+        return NULL;
+    }
+    for (; n > 0 && !pf_waitq_empty(&self->waiters); n--) {
+        pf_grant(pf_waitq_choose(&self->waiters));
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+condition_notify(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+                 PyObject *kwnames)
+{
+    static const char *const names[] = {"n", NULL};
+    PyObject *n = NULL;
+    Py_ssize_t count = 1;
+    if (pf_arguments("notify", names, 0, args, nargs, kwnames, &n) < 0) {
+        return NULL;
+    }
+    if (n != NULL) {
+        count = PyNumber_AsSsize_t(n, PyExc_OverflowError);
+        if (count == -1 && PyErr_Occurred()) {
+            return NULL;
+        }
+    }
+    return notify((ConditionObject *)op, count);
+}
+
+static PyObject *
+condition_notify_all(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return notify((ConditionObject *)op, PY_SSIZE_T_MAX);
+}
+
+/* ------------------------------------------------- acquire, release, the rest */
+
+static PyObject *
+lock_method(PyObject *op, const char *name, PyObject *const *args,
+            Py_ssize_t nargs, PyObject *kwnames)
+{
+    ConditionObject *self = (ConditionObject *)op;
+    PyObject *method =
+        check_open(self) < 0 ? NULL : PyObject_GetAttrString(self->lock, name);
+    PyObject *result =
+        method == NULL
+            ? NULL
+            : PyObject_Vectorcall(method, args, (size_t)nargs, kwnames);
+    Py_XDECREF(method);
+    return result;
+}
+
+static PyObject *
+condition_acquire(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+                  PyObject *kwnames)
+{
+    return lock_method(op, "acquire", args, nargs, kwnames);
+}
+
+static PyObject *
+condition_release(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return lock_method(op, "release", NULL, 0, NULL);
+}
+
+static PyObject *
+condition_enter(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return lock_method(op, "__enter__", NULL, 0, NULL);
+}
+
+static PyObject *
+condition_exit(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
+{
+    return lock_method(op, "__exit__", args, nargs, NULL);
+}
+
+static PyObject *
+condition_is_owned(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    ConditionObject *self = (ConditionObject *)op;
+    PfThread *t = pf_this_thread();
+    int owned = t == NULL || check_open(self) < 0 ? -1 : is_owned(self, t);
+    return owned < 0 ? NULL : PyBool_FromLong(owned);
+}
+
+/* Who waits for a notification waits for nobody in particular. */
+static PyObject *
+condition_holders(PyObject *op, PyObject *ignored)
+{
+    (void)op;
+    (void)ignored;
+    return PyList_New(0);
+}
+
+static PyObject *
+condition_waiters(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return pf_waitq_list(&((ConditionObject *)op)->waiters);
+}
+
+static PyObject *
+condition_at_fork(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return lock_method(op, "_at_fork_reinit", NULL, 0, NULL);
+}
+
+static PyObject *
+condition_repr(PyObject *op)
+{
+    ConditionObject *self = (ConditionObject *)op;
+    Py_ssize_t waiting = 0;
+    for (PfNode *n = self->waiters.head; n != NULL; n = n->next) {
+        waiting++;
+    }
+    return PyUnicode_FromFormat("<%s(%R, %zd) at %p>", Py_TYPE(op)->tp_name,
+                                self->lock == NULL ? Py_None : self->lock,
+                                waiting, op);
+}
+
+static int
+condition_init(PyObject *op, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"lock", NULL};
+    ConditionObject *self = (ConditionObject *)op;
+    PyObject *lock = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:Condition", names,
+                                     &lock) ||
+        pf_check_unused(&self->waiters) < 0) {
+        return -1;
+    }
+    if (lock == Py_None) {
+        lock = PyObject_CallNoArgs((PyObject *)pf_rlock_type);
+        if (lock == NULL) {
+            return -1;
+        }
+    } else if (!PyObject_HasAttrString(lock, "acquire") ||
+               !PyObject_HasAttrString(lock, "release")) {
+        PyErr_Format(PyExc_TypeError,
+                     "a Condition needs a lock, with acquire() and release(), "
+                     "not '%.200s'",
+                     Py_TYPE(lock)->tp_name);
+        return -1;
+    } else {
+        Py_INCREF(lock);
+    }
+    Py_XSETREF(self->lock, lock);
+    return 0;
+}
+
+static int
+condition_traverse(PyObject *op, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(op));
+    Py_VISIT(((ConditionObject *)op)->lock);
+    return 0;
+}
+
+static int
+condition_clear(PyObject *op)
+{
+    Py_CLEAR(((ConditionObject *)op)->lock);
+    return 0;
+}
+
+static void
+condition_dealloc(PyObject *op)
+{
+    PyTypeObject *type = Py_TYPE(op);
+    PyObject_GC_UnTrack(op);
+    if (((ConditionObject *)op)->weakrefs != NULL) {
+        PyObject_ClearWeakRefs(op);
+    }
+    condition_clear(op);
+    type->tp_free(op);
+    Py_DECREF(type);
+}
+
+PyDoc_STRVAR(condition_doc, "Condition(lock=None)\n--\n\n\
+threading.Condition between fibers, of any thread, and plain threads.\n\
+\n\
+`lock` is a Lock, an RLock (the default, a new one) or any object with\n\
+acquire() and release(). Who waits longest is notified first.");
+PyDoc_STRVAR(wait_doc, "wait($self, /, timeout=None)\n--\n\n\
+Release the lock, wait for notify() at most `timeout` seconds, take it again.\n\
+\n\
+False if the time was over. A cancellation point, but Cancelled is raised with\n\
+the lock held, and a notification that came first wins. RuntimeError if the\n\
+lock is not held; ValueError for a negative timeout or NaN.");
+PyDoc_STRVAR(wait_for_doc,
+             "wait_for($self, /, predicate, timeout=None)\n--\n\n\
+wait() until predicate() is true, at most `timeout` seconds; its last result.");
+PyDoc_STRVAR(notify_doc, "notify($self, /, n=1)\n--\n\n\
+Wake the n fibers or threads that wait longest. RuntimeError if the lock is\n\
+not held.");
+PyDoc_STRVAR(notify_all_doc, "notify_all($self, /)\n--\n\n\
+Wake all who wait. RuntimeError if the lock is not held.");
+PyDoc_STRVAR(acquire_doc, "acquire($self, /, *args, **kwargs)\n--\n\n\
+acquire() of its lock.");
+PyDoc_STRVAR(release_doc, "release($self, /)\n--\n\nrelease() of its lock.");
+PyDoc_STRVAR(owned_doc, "_is_owned($self, /)\n--\n\n\
+Does the running fiber hold the lock?");
+PyDoc_STRVAR(holders_doc, "_holders($self, /)\n--\n\n\
+Empty: nobody in particular has to notify.");
+PyDoc_STRVAR(waiters_doc, "_waiters($self, /)\n--\n\n\
+The fibers that wait for notify(), first in line first; for reports.");
+PyDoc_STRVAR(fork_doc, "_at_fork_reinit($self, /)\n--\n\n\
+Make its lock free, in the child of fork.");
+
+static PyMethodDef methods[] = {
+    PF_METHOD("acquire", condition_acquire, acquire_doc),
+    {"release", condition_release, METH_NOARGS, release_doc},
+    {"__enter__", condition_enter, METH_NOARGS, acquire_doc},
+    {"__exit__", PF_FAST(condition_exit), METH_FASTCALL, release_doc},
+    PF_METHOD("wait", condition_wait, wait_doc),
+    PF_METHOD("wait_for", condition_wait_for, wait_for_doc),
+    PF_METHOD("notify", condition_notify, notify_doc),
+    {"notify_all", condition_notify_all, METH_NOARGS, notify_all_doc},
+    {"_is_owned", condition_is_owned, METH_NOARGS, owned_doc},
+    {"_holders", condition_holders, METH_NOARGS, holders_doc},
+    {"_waiters", condition_waiters, METH_NOARGS, waiters_doc},
+    {"_at_fork_reinit", condition_at_fork, METH_NOARGS, fork_doc},
+    PF_NO_PICKLE,
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef members[] = {
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(ConditionObject, weakrefs),
+     READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, (void *)condition_doc},
+    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_init, condition_init},
+    {Py_tp_dealloc, condition_dealloc},
+    {Py_tp_traverse, condition_traverse},
+    {Py_tp_clear, condition_clear},
+    {Py_tp_repr, condition_repr},
+    {Py_tp_methods, methods},
+    {Py_tp_members, members},
+    {0, NULL},
+};
+
+static PyType_Spec spec = {
+    .name = "pyfiber.Condition",
+    .basicsize = sizeof(ConditionObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = slots,
+};
+
+int
+pf_condition_init(PyObject *module)
+{
+    PyTypeObject *type = pf_add_type(module, &spec, NULL);
+    Py_XDECREF(type);
+    return type == NULL ? -1 : 0;
+}

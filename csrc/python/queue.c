@@ -1,0 +1,760 @@
+/* Queue and LifoQueue.
+ *
+ * An item goes straight to a waiting get(), a freed place straight to a
+ * waiting put().  A subclass that keeps its items in its own way (_init, _put,
+ * _get, _qsize, as queue.Queue has them) is served by a Python object that
+ * calls those: see pyfiber._queues.
+ */
+#include "python/ring.h"
+#include "python/waitq.h"
+
+#include <structmember.h>
+
+/* Nobody gets while there are items; nobody puts while there is a place. */
+typedef struct QueueObject {
+    PyObject_HEAD
+    PyObject *weakrefs;
+    PfRing items;
+    Py_ssize_t maxsize;    /* <= 0: no limit */
+    Py_ssize_t unfinished; /* put, and not yet task_done() */
+    PfWaitq getters, putters, joiners;
+    PyObject *hooked; /* serves a subclass that overrides _put and the like */
+    bool lifo;
+    bool shut_down;
+} QueueObject;
+
+static PyTypeObject *queue_type, *lifo_type;
+
+/* --------------------------------------------------------------- exceptions */
+
+/* Found at first need: module queue takes longer to import than all of
+ * pyfiber. */
+static int
+raise_named(PyObject **cached, const char *module, const char *name)
+{
+    if (*cached == NULL) {
+        PyObject *source = PyImport_ImportModule(module);
+        PyObject *type =
+            source == NULL ? NULL : PyObject_GetAttrString(source, name);
+        Py_XDECREF(source);
+        if (type == NULL) {
+            return -1;
+        }
+        Py_XSETREF(*cached, type);
+    }
+    PyErr_SetNone(*cached);
+    return -1;
+}
+
+static int
+raise_empty(void)
+{
+    static PyObject *cached;
+    return raise_named(&cached, "queue", "Empty");
+}
+
+static int
+raise_full(void)
+{
+    static PyObject *cached;
+    return raise_named(&cached, "queue", "Full");
+}
+
+static int
+raise_shut_down(void)
+{
+    static PyObject *cached;
+    return raise_named(&cached, "pyfiber._queues", "ShutDown");
+}
+
+/* -------------------------------------------------------------------- items */
+
+static bool
+is_full(const QueueObject *self)
+{
+    return self->maxsize > 0 && self->items.count >= (size_t)self->maxsize;
+}
+
+/* Serve the put() that waits first, if there is a place for it. */
+static void
+let_one_put(QueueObject *self)
+{
+    if (pf_waitq_empty(&self->putters) || is_full(self) ||
+        self->items.count == self->items.size) {
+        return;
+    }
+    PfNode *putter = pf_waitq_choose(&self->putters);
+    pf_ring_push(&self->items, putter->item);
+    putter->item = NULL;
+    self->unfinished++;
+    pf_grant(putter);
+}
+
+/* The next item; there is one. */
+static PyObject *
+take(QueueObject *self)
+{
+    PyObject *item = self->lifo ? pf_ring_pop_last(&self->items)
+                                : pf_ring_pop(&self->items);
+    let_one_put(self);
+    return item;
+}
+
+static void
+hand_to_getter(QueueObject *self, PyObject *item)
+{
+    PfNode *getter = pf_waitq_choose(&self->getters);
+    getter->item = item;
+    pf_grant(getter);
+}
+
+/* A get() was given an item and cannot use it: as if it had never been taken.
+ * (No memory for that, in a fiber that is unwound: all that can be done is to
+ * say so.) */
+static void
+give_back(QueueObject *self, PyObject *item)
+{
+    if (!pf_waitq_empty(&self->getters)) {
+        hand_to_getter(self, item);
+        return;
+    }
+    PyObject *pending = pf_take_exception();
+    if (pf_ring_reserve(&self->items) < 0) {
+        PyErr_WriteUnraisable((PyObject *)self);
+        Py_DECREF(item);
+    } else if (self->lifo) {
+        pf_ring_push(&self->items, item);
+    } else {
+        pf_ring_push_front(&self->items, item);
+    }
+    pf_restore_exception(pending);
+}
+
+/* ---------------------------------------------------------------------- put */
+
+static int
+wait_to_put(QueueObject *self, PyObject *item, int64_t deadline)
+{
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return -1;
+    }
+    PfWait wait;
+    pf_wait_init(&wait, t);
+    wait.node.item = Py_NewRef(item);
+    int rc = pf_wait_for(&wait, &self->putters, t, deadline, (PyObject *)self);
+    Py_XDECREF(wait.node.item);
+    if (rc == 1) {
+        return raise_full();
+    }
+    return rc == 0 && wait.node.refused ? raise_shut_down() : rc;
+}
+
+static int
+put(QueueObject *self, PyObject *item, int64_t deadline)
+{
+    if (self->shut_down) {
+        return raise_shut_down();
+    }
+    if (!pf_waitq_empty(&self->getters)) {
+        self->unfinished++;
+        hand_to_getter(self, Py_NewRef(item));
+        return 0;
+    }
+    if (is_full(self)) {
+        return deadline == PF_NOW ? raise_full()
+                                  : wait_to_put(self, item, deadline);
+    }
+    if (pf_ring_reserve(&self->items) < 0) {
+        return -1;
+    }
+    pf_ring_push(&self->items, Py_NewRef(item));
+    self->unfinished++;
+    return 0;
+}
+
+/* ---------------------------------------------------------------------- get */
+
+static PyObject *
+wait_to_get(QueueObject *self, int64_t deadline)
+{
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return NULL;
+    }
+    PfWait wait;
+    pf_wait_init(&wait, t);
+    int rc = pf_wait_for(&wait, &self->getters, t, deadline, (PyObject *)self);
+    if (PF_LIKELY(rc == 0 && !wait.node.refused)) {
+        return wait.node.item;
+    }
+    if (rc < 0 && wait.node.item != NULL) {
+        give_back(self, wait.node.item);
+    } else if (rc >= 0) {
+        (void)(rc == 1 ? raise_empty() : raise_shut_down());
+    }
+    return NULL;
+}
+
+static PyObject *
+get(QueueObject *self, int64_t deadline)
+{
+    if (self->items.count > 0) {
+        return take(self);
+    }
+    if (self->shut_down) {
+        raise_shut_down();
+        return NULL;
+    }
+    if (deadline == PF_NOW) {
+        raise_empty();
+        return NULL;
+    }
+    return wait_to_get(self, deadline);
+}
+
+/* -------------------------------------------------------------- the methods */
+
+/* The same method of the object that serves this subclass. */
+static PyObject *
+hooked(QueueObject *self, const char *name, PyObject *const *args,
+       Py_ssize_t nargs, PyObject *kwnames)
+{
+    PyObject *method = PyObject_GetAttrString(self->hooked, name);
+    PyObject *result =
+        method == NULL
+            ? NULL
+            : PyObject_Vectorcall(method, args, (size_t)nargs, kwnames);
+    Py_XDECREF(method);
+    return result;
+}
+
+static int
+block_or_timeout(PyObject *block, PyObject *timeout, int64_t *deadline)
+{
+    int blocking = block == NULL ? 1 : PyObject_IsTrue(block);
+    *deadline = PF_NOW;
+    if (blocking < 0) {
+        return -1;
+    }
+    return blocking ? pf_timeout(timeout, deadline) : 0;
+}
+
+static PyObject *
+none_or_error(int rc)
+{
+    return rc < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *
+queue_put(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+          PyObject *kwnames)
+{
+    static const char *const names[] = {"item", "block", "timeout", NULL};
+    QueueObject *self = (QueueObject *)op;
+    if (PF_UNLIKELY(self->hooked != NULL)) {
+        return hooked(self, "put", args, nargs, kwnames);
+    }
+    if (PF_LIKELY(nargs == 1 && kwnames == NULL)) {
+        return none_or_error(put(self, args[0], PF_NEVER));
+    }
+    PyObject *out[3] = {NULL, NULL, NULL};
+    int64_t deadline;
+    if (pf_arguments("put", names, 1, args, nargs, kwnames, out) < 0 ||
+        block_or_timeout(out[1], out[2], &deadline) < 0) {
+        return NULL;
+    }
+    return none_or_error(put(self, out[0], deadline));
+}
+
+static PyObject *
+queue_put_nowait(PyObject *op, PyObject *item)
+{
+    QueueObject *self = (QueueObject *)op;
+    if (PF_UNLIKELY(self->hooked != NULL)) {
+        return hooked(self, "put_nowait", &item, 1, NULL);
+    }
+    return none_or_error(put(self, item, PF_NOW));
+}
+
+static PyObject *
+queue_get(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+          PyObject *kwnames)
+{
+    static const char *const names[] = {"block", "timeout", NULL};
+    QueueObject *self = (QueueObject *)op;
+    if (PF_UNLIKELY(self->hooked != NULL)) {
+        return hooked(self, "get", args, nargs, kwnames);
+    }
+    if (PF_LIKELY(nargs == 0 && kwnames == NULL)) {
+        return get(self, PF_NEVER);
+    }
+    PyObject *out[2] = {NULL, NULL};
+    int64_t deadline;
+    if (pf_arguments("get", names, 0, args, nargs, kwnames, out) < 0 ||
+        block_or_timeout(out[0], out[1], &deadline) < 0) {
+        return NULL;
+    }
+    return get(self, deadline);
+}
+
+static PyObject *
+queue_get_nowait(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    QueueObject *self = (QueueObject *)op;
+    if (PF_UNLIKELY(self->hooked != NULL)) {
+        return hooked(self, "get_nowait", NULL, 0, NULL);
+    }
+    return get(self, PF_NOW);
+}
+
+static PyObject *
+queue_qsize(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    QueueObject *self = (QueueObject *)op;
+    if (self->hooked != NULL) {
+        return hooked(self, "qsize", NULL, 0, NULL);
+    }
+    return PyLong_FromSize_t(self->items.count);
+}
+
+static PyObject *
+queue_empty(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    QueueObject *self = (QueueObject *)op;
+    if (self->hooked != NULL) {
+        return hooked(self, "empty", NULL, 0, NULL);
+    }
+    return PyBool_FromLong(self->items.count == 0);
+}
+
+static PyObject *
+queue_full(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    QueueObject *self = (QueueObject *)op;
+    if (self->hooked != NULL) {
+        return hooked(self, "full", NULL, 0, NULL);
+    }
+    return PyBool_FromLong(is_full(self));
+}
+
+static PyObject *
+queue_task_done(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    QueueObject *self = (QueueObject *)op;
+    if (self->unfinished <= 0) {
+        PyErr_SetString(PyExc_ValueError, "task_done() called too many times");
+        return NULL;
+    }
+    if (--self->unfinished == 0) {
+        pf_grant_all(&self->joiners);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+queue_join(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    QueueObject *self = (QueueObject *)op;
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return NULL;
+    }
+    if (self->unfinished == 0) {
+        Py_RETURN_NONE;
+    }
+    PfWait wait;
+    pf_wait_init(&wait, t);
+    return none_or_error(pf_wait_for(&wait, &self->joiners, t, PF_NEVER, op));
+}
+
+/* n items will never be worked on. */
+static void
+forget_tasks(QueueObject *self, Py_ssize_t n)
+{
+    self->unfinished = n < self->unfinished ? self->unfinished - n : 0;
+    if (self->unfinished == 0) {
+        pf_grant_all(&self->joiners);
+    }
+}
+
+static PyObject *
+queue_shutdown(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+               PyObject *kwnames)
+{
+    static const char *const names[] = {"immediate", NULL};
+    QueueObject *self = (QueueObject *)op;
+    PyObject *immediate = Py_False;
+    if (self->hooked != NULL) {
+        return hooked(self, "shutdown", args, nargs, kwnames);
+    }
+    if (pf_arguments("shutdown", names, 0, args, nargs, kwnames, &immediate) <
+        0) {
+        return NULL;
+    }
+    int now = PyObject_IsTrue(immediate);
+    if (now < 0) {
+        return NULL;
+    }
+    self->shut_down = true;
+    pf_refuse_all(&self->getters);
+    pf_refuse_all(&self->putters);
+    if (now) {
+        forget_tasks(self, (Py_ssize_t)self->items.count);
+        pf_ring_clear(&self->items); /* runs other code: last */
+    }
+    Py_RETURN_NONE;
+}
+
+/* ------------------------------------------- what a subclass may do its way */
+
+static PyObject *
+queue_hook_init(PyObject *op, PyObject *maxsize)
+{
+    (void)op;
+    (void)maxsize;
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+queue_hook_qsize(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return PyLong_FromSize_t(((QueueObject *)op)->items.count);
+}
+
+static int
+check_hooked(QueueObject *self, const char *name)
+{
+    if (self->hooked == NULL) {
+        PyErr_Format(pf.fiber_error,
+                     "%s() is for subclasses that override it: call the "
+                     "method without the underscore",
+                     name);
+        return -1;
+    }
+    return 0;
+}
+
+static PyObject *
+queue_hook_put(PyObject *op, PyObject *item)
+{
+    QueueObject *self = (QueueObject *)op;
+    if (check_hooked(self, "_put") < 0 || pf_ring_reserve(&self->items) < 0) {
+        return NULL;
+    }
+    pf_ring_push(&self->items, Py_NewRef(item));
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+queue_hook_get(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    QueueObject *self = (QueueObject *)op;
+    if (check_hooked(self, "_get") < 0) {
+        return NULL;
+    }
+    if (self->items.count == 0) {
+        PyErr_SetString(PyExc_IndexError, "_get() of an empty queue");
+        return NULL;
+    }
+    return self->lifo ? pf_ring_pop_last(&self->items)
+                      : pf_ring_pop(&self->items);
+}
+
+/* For the object that serves a subclass: n tasks more, or -n fewer. */
+static PyObject *
+queue_hook_tasks(PyObject *op, PyObject *n)
+{
+    QueueObject *self = (QueueObject *)op;
+    Py_ssize_t count = PyLong_AsSsize_t(n);
+    if (count == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    if (count > 0) {
+        self->unfinished += count;
+    } else {
+        forget_tasks(self, -count);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+queue_hook_shut(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    ((QueueObject *)op)->shut_down = true;
+    Py_RETURN_NONE;
+}
+
+/* ---------------------------------------------------------------- reporting */
+
+static PyObject *
+queue_holders(PyObject *op, PyObject *ignored)
+{
+    (void)op;
+    (void)ignored;
+    return PyList_New(0);
+}
+
+static int
+extend(PyObject *list, const PfWaitq *queue)
+{
+    PyObject *more = pf_waitq_list(queue);
+    int rc = more == NULL ? -1
+                          : PyList_SetSlice(list, PyList_GET_SIZE(list),
+                                            PyList_GET_SIZE(list), more);
+    Py_XDECREF(more);
+    return rc;
+}
+
+static PyObject *
+queue_waiters(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    QueueObject *self = (QueueObject *)op;
+    PyObject *list = PyList_New(0);
+    if (list != NULL && (extend(list, &self->getters) < 0 ||
+                         extend(list, &self->putters) < 0 ||
+                         extend(list, &self->joiners) < 0)) {
+        Py_CLEAR(list);
+    }
+    return list;
+}
+
+static PyObject *
+queue_repr(PyObject *op)
+{
+    QueueObject *self = (QueueObject *)op;
+    PyObject *size = queue_qsize(op, NULL);
+    PyObject *repr = size == NULL
+                         ? NULL
+                         : PyUnicode_FromFormat(
+                               "<%s at %p: %S items, maxsize %zd%s>",
+                               Py_TYPE(op)->tp_name, op, size, self->maxsize,
+                               self->shut_down ? ", shut down" : "");
+    Py_XDECREF(size);
+    return repr;
+}
+
+/* ----------------------------------------------------------- birth and death */
+
+static bool
+overrides(PyTypeObject *type, const char *name)
+{
+    PyObject *theirs = PyObject_GetAttrString((PyObject *)type, name);
+    PyObject *ours = PyObject_GetAttrString((PyObject *)queue_type, name);
+    bool differ = theirs != ours;
+    PyErr_Clear();
+    Py_XDECREF(theirs);
+    Py_XDECREF(ours);
+    return differ;
+}
+
+/* Does the class keep its items in its own way? */
+static bool
+needs_hooks(PyTypeObject *type)
+{
+    return type != queue_type && type != lifo_type &&
+           (overrides(type, "_init") || overrides(type, "_qsize") ||
+            overrides(type, "_put") || overrides(type, "_get"));
+}
+
+static int
+attach_hooks(QueueObject *self, PyObject *maxsize)
+{
+    PyObject *module = PyImport_ImportModule("pyfiber._queues");
+    PyObject *served =
+        module == NULL
+            ? NULL
+            : PyObject_CallMethod(module, "HookedQueue", "OO", self, maxsize);
+    Py_XDECREF(module);
+    if (served == NULL) {
+        return -1;
+    }
+    Py_XSETREF(self->hooked, served);
+    PyObject *done =
+        PyObject_CallMethod((PyObject *)self, "_init", "O", maxsize);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
+static int
+queue_init(PyObject *op, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"maxsize", NULL};
+    QueueObject *self = (QueueObject *)op;
+    Py_ssize_t maxsize = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|n:Queue", names,
+                                     &maxsize) ||
+        pf_check_unused(&self->getters) < 0 ||
+        pf_check_unused(&self->putters) < 0 ||
+        pf_check_unused(&self->joiners) < 0) {
+        return -1;
+    }
+    self->maxsize = maxsize;
+    self->unfinished = 0;
+    self->shut_down = false;
+    self->lifo = PyObject_TypeCheck(op, lifo_type);
+    pf_ring_clear(&self->items);
+    if (!needs_hooks(Py_TYPE(op))) {
+        return 0;
+    }
+    PyObject *size = PyLong_FromSsize_t(maxsize);
+    int rc = size == NULL ? -1 : attach_hooks(self, size);
+    Py_XDECREF(size);
+    return rc;
+}
+
+static int
+queue_traverse(PyObject *op, visitproc visit, void *arg)
+{
+    QueueObject *self = (QueueObject *)op;
+    Py_VISIT(Py_TYPE(op));
+    Py_VISIT(self->hooked);
+    return pf_ring_traverse(&self->items, visit, arg);
+}
+
+static int
+queue_clear(PyObject *op)
+{
+    QueueObject *self = (QueueObject *)op;
+    Py_CLEAR(self->hooked);
+    pf_ring_clear(&self->items);
+    return 0;
+}
+
+static void
+queue_dealloc(PyObject *op)
+{
+    PyTypeObject *type = Py_TYPE(op);
+    PyObject_GC_UnTrack(op);
+    if (((QueueObject *)op)->weakrefs != NULL) {
+        PyObject_ClearWeakRefs(op);
+    }
+    queue_clear(op);
+    type->tp_free(op);
+    Py_DECREF(type);
+}
+
+/* ------------------------------------------------------------------ the type */
+
+PyDoc_STRVAR(queue_doc, "Queue(maxsize=0)\n--\n\n\
+queue.Queue between fibers, of any thread, and plain threads.\n\
+\n\
+First in, first out; whoever waits longest is served next. At most `maxsize`\n\
+items wait in it, without limit if that is 0 or less.");
+PyDoc_STRVAR(lifo_doc, "LifoQueue(maxsize=0)\n--\n\n\
+A Queue that gives the newest item first.");
+PyDoc_STRVAR(put_doc, "put($self, /, item, block=True, timeout=None)\n--\n\n\
+Add an item; wait for a place at most `timeout` seconds.\n\
+\n\
+queue.Full if there is none, ShutDown after shutdown(). A cancellation point\n\
+if it has to wait. ValueError for a negative timeout or NaN.");
+PyDoc_STRVAR(get_doc, "get($self, /, block=True, timeout=None)\n--\n\n\
+Take an item; wait for one at most `timeout` seconds.\n\
+\n\
+queue.Empty if there is none, ShutDown if there will be none. A cancellation\n\
+point if it has to wait. ValueError for a negative timeout or NaN.");
+PyDoc_STRVAR(put_nowait_doc, "put_nowait($self, item, /)\n--\n\n\
+put(item, block=False)");
+PyDoc_STRVAR(get_nowait_doc, "get_nowait($self, /)\n--\n\nget(block=False)");
+PyDoc_STRVAR(qsize_doc, "qsize($self, /)\n--\n\nHow many items there are.");
+PyDoc_STRVAR(empty_doc, "empty($self, /)\n--\n\nTrue if there is no item.");
+PyDoc_STRVAR(full_doc, "full($self, /)\n--\n\nTrue if there is no place.");
+PyDoc_STRVAR(task_done_doc, "task_done($self, /)\n--\n\n\
+One item that was taken has been worked on. ValueError if all have been.");
+PyDoc_STRVAR(join_doc, "join($self, /)\n--\n\n\
+Wait until every item put was worked on: see task_done(). A cancellation\n\
+point if it has to wait.");
+PyDoc_STRVAR(shutdown_doc, "shutdown($self, /, immediate=False)\n--\n\n\
+From now on put() raises ShutDown, and get() too when the queue is empty.\n\
+\n\
+Who waits in put() or get() is woken by it. With immediate=True the items are\n\
+dropped and counted as worked on.");
+PyDoc_STRVAR(holders_doc, "_holders($self, /)\n--\n\n\
+Empty: nobody in particular has to put or get.");
+PyDoc_STRVAR(waiters_doc, "_waiters($self, /)\n--\n\n\
+The fibers in get(), put() and join(), each first in line first; for reports.");
+
+static PyMethodDef methods[] = {
+    PF_METHOD("put", queue_put, put_doc),
+    PF_METHOD("get", queue_get, get_doc),
+    {"put_nowait", queue_put_nowait, METH_O, put_nowait_doc},
+    {"get_nowait", queue_get_nowait, METH_NOARGS, get_nowait_doc},
+    {"qsize", queue_qsize, METH_NOARGS, qsize_doc},
+    {"empty", queue_empty, METH_NOARGS, empty_doc},
+    {"full", queue_full, METH_NOARGS, full_doc},
+    {"task_done", queue_task_done, METH_NOARGS, task_done_doc},
+    {"join", queue_join, METH_NOARGS, join_doc},
+    PF_METHOD("shutdown", queue_shutdown, shutdown_doc),
+    {"_init", queue_hook_init, METH_O, "For subclasses: make it empty."},
+    {"_qsize", queue_hook_qsize, METH_NOARGS, "For subclasses: how many."},
+    {"_put", queue_hook_put, METH_O, "For subclasses: add an item."},
+    {"_get", queue_hook_get, METH_NOARGS, "For subclasses: take one out."},
+    {"_add_tasks", queue_hook_tasks, METH_O, "Count unfinished tasks."},
+    {"_mark_shut_down", queue_hook_shut, METH_NOARGS, "Set is_shutdown."},
+    {"_holders", queue_holders, METH_NOARGS, holders_doc},
+    {"_waiters", queue_waiters, METH_NOARGS, waiters_doc},
+    PF_NO_PICKLE,
+    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS,
+     "Queue[T]: a queue of T's."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef members[] = {
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(QueueObject, weakrefs),
+     READONLY, NULL},
+    {"maxsize", T_PYSSIZET, offsetof(QueueObject, maxsize), READONLY,
+     "At most so many items; no limit if it is 0 or less."},
+    {"unfinished_tasks", T_PYSSIZET, offsetof(QueueObject, unfinished),
+     READONLY, "Items put and not yet worked on."},
+    {"is_shutdown", T_BOOL, offsetof(QueueObject, shut_down), READONLY,
+     "True after shutdown()."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot queue_slots[] = {
+    {Py_tp_doc, (void *)queue_doc},   {Py_tp_new, PyType_GenericNew},
+    {Py_tp_init, queue_init},         {Py_tp_dealloc, queue_dealloc},
+    {Py_tp_traverse, queue_traverse}, {Py_tp_clear, queue_clear},
+    {Py_tp_repr, queue_repr},         {Py_tp_methods, methods},
+    {Py_tp_members, members},         {0, NULL},
+};
+
+static PyType_Spec queue_spec = {
+    .name = "pyfiber.Queue",
+    .basicsize = sizeof(QueueObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = queue_slots,
+};
+
+static PyType_Slot lifo_slots[] = {
+    {Py_tp_doc, (void *)lifo_doc},
+    {0, NULL},
+};
+
+static PyType_Spec lifo_spec = {
+    .name = "pyfiber.LifoQueue",
+    .basicsize = sizeof(QueueObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .slots = lifo_slots,
+};
+
+int
+pf_queue_init(PyObject *module)
+{
+    queue_type = pf_add_type(module, &queue_spec, NULL);
+    if (queue_type == NULL) {
+        return -1;
+    }
+    lifo_type = pf_add_type(module, &lifo_spec, queue_type);
+    return lifo_type == NULL ? -1 : 0;
+}

@@ -1,0 +1,159 @@
+/* Waiting in line: what every primitive is made of.
+ *
+ *   PfWaiter   one wait of one fiber, or of a plain thread; on its C stack
+ *   PfNode     that waiter's place in one queue (select() has several)
+ *   PfWaitq    the queue of an object: first come, first served
+ *
+ * Ownership is handed over: whoever releases, puts or sends chooses a node
+ * (pf_waitq_choose), gives it what it waits for and calls pf_grant.  From
+ * that moment the waiter has it, whatever happens to it before it runs again:
+ *
+ * - its timer fires or it is cancelled: it got it all the same.  The timeout
+ *   is forgotten, the cancellation comes at the next park point.
+ * - it is unwound (FiberExit), or a signal handler raises in a plain thread:
+ *   pf_wait_in_line returns -1 with `taken` set, and the caller must pass on
+ *   what it was given.
+ *
+ * Invariants:
+ * - a node is linked exactly while its waiter waits and has been given
+ *   nothing; granting one unlinks all nodes of the waiter.
+ * - `item` of a node is owned by the node.
+ * - between the look at an object's state and the linking of a node nothing
+ *   runs that could change that state (no Python code, no release of the
+ *   GIL).  The GIL is the lock of all objects here; without one, each of the
+ *   functions that look, change and grant would hold the object's mutex up to
+ *   pf_wait_in_line, which is where everything waits.
+ */
+#ifndef PF_WAITQ_H
+#define PF_WAITQ_H
+
+#include "python/binding.h"
+
+struct PfNode {
+    PfNode *prev, *next; /* the head's prev is the tail */
+    PfWaitq *queue;      /* NULL: not linked */
+    PfWaiter *waiter;
+    PyObject *item; /* what is sent, or what was received */
+    bool refused;   /* granted because the object was closed */
+};
+
+struct PfWaiter {
+    FiberObject *fiber; /* a plain thread's root */
+    PfNode *taken;      /* the node that was granted */
+    PfNode *nodes;      /* all of them */
+    int count;
+    bool shielded;           /* cancellation waits until the wait is over */
+    PyThread_type_lock lock; /* a plain thread blocks on it, else NULL */
+    PfWaiter *outer;         /* the wait that a signal handler interrupted */
+};
+
+/* The usual wait: one place in one queue. */
+typedef struct PfWait {
+    PfWaiter waiter;
+    PfNode node;
+} PfWait;
+
+/* A deadline that is over: do not wait at all. */
+#define PF_NOW INT64_MIN
+
+static inline bool
+pf_waitq_empty(const PfWaitq *queue)
+{
+    return queue->head == NULL;
+}
+
+void pf_waitq_push(PfWaitq *queue, PfNode *node);
+void pf_waitq_remove(PfNode *node);
+
+/* Who is served next; the queue is not empty.  Every choice among waiters is
+ * made here. */
+static inline PfNode *
+pf_waitq_choose(const PfWaitq *queue)
+{
+    return queue->head;
+}
+
+/* The waiter of `node` has been given what it waits for: wake it. */
+void pf_grant(PfNode *node);
+void pf_grant_all(PfWaitq *queue);
+void pf_refuse_all(PfWaitq *queue);
+
+void pf_waiter_init(PfWaiter *waiter, PfThread *t, PfNode *nodes, int count);
+void pf_wait_init(PfWait *wait, PfThread *t);
+
+/* Wait until a node of `waiter` is granted.  0: it was; 1: the deadline
+ * passed; -1: an exception is set, and if `taken` is set, too, what was given
+ * must be passed on.  No node is linked afterwards. */
+int pf_wait_in_line(PfWaiter *waiter, PfThread *t, int64_t deadline,
+                    PyObject *what);
+/* The same for the usual case: push and wait. */
+int pf_wait_for(PfWait *wait, PfWaitq *queue, PfThread *t, int64_t deadline,
+                PyObject *what);
+
+/* The fibers that wait in the queue, first in line first: a list. */
+PyObject *pf_waitq_list(const PfWaitq *queue);
+
+/* A wake-up from another thread has arrived. */
+void pf_waiter_arrived(FiberObject *fiber);
+
+/* The waits of all threads but `keep` are over: they will never go on.  (In
+ * the child of fork; and at exit, before their stacks go away.) */
+void pf_waitq_forget_others(PfThread *keep);
+
+/* ------------------------------------------------------------------ owners */
+
+/* Who holds a lock.  The pointer is not a reference: a suspended fiber must
+ * not be kept alive by the lock it holds.  Numbers are never used twice. */
+typedef struct PfOwner {
+    FiberObject *fiber;
+    uint64_t number;
+} PfOwner;
+
+uint64_t pf_number_fiber(FiberObject *fiber);
+
+static inline PfOwner
+pf_owner(FiberObject *fiber)
+{
+    uint64_t number = fiber->number;
+    return (PfOwner){fiber,
+                     PF_LIKELY(number != 0) ? number : pf_number_fiber(fiber)};
+}
+
+static inline bool
+pf_owns(const PfOwner *owner, const FiberObject *fiber)
+{
+    return owner->fiber == fiber && owner->number == fiber->number;
+}
+
+/* The owner as a list, empty if there is none or it is gone. */
+PyObject *pf_owner_list(const PfOwner *owner);
+
+/* --------------------------------------------------------------- arguments */
+
+/* Arguments by position or name into out[], of which absent ones stay as
+ * they are.  `names` ends with NULL.  0, or -1 with TypeError. */
+int pf_arguments(const char *function, const char *const *names, int required,
+                 PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
+                 PyObject **out);
+/* A timeout in seconds: None is PF_NEVER, 0 is PF_NOW.  0 or -1. */
+int pf_timeout(PyObject *timeout, int64_t *deadline);
+/* acquire(blocking=True, timeout=-1), as threading.Lock has it. */
+int pf_acquire_arguments(PyObject *const *args, Py_ssize_t nargs,
+                         PyObject *kwnames, int64_t *deadline);
+
+/* For __init__: -1 with FiberError if somebody waits already. */
+int pf_check_unused(const PfWaitq *queue);
+PyObject *pf_refuse_pickle(PyObject *op, PyObject *ignored);
+
+#define PF_FAST(fn) ((PyCFunction)(void (*)(void))(fn))
+#define PF_METHOD(name, fn, doc)                                              \
+    {name, PF_FAST(fn), METH_FASTCALL | METH_KEYWORDS, doc}
+#define PF_NO_PICKLE                                                          \
+    {"__reduce__", pf_refuse_pickle, METH_NOARGS, "Raises TypeError."},       \
+        {"__reduce_ex__", pf_refuse_pickle, METH_O, "Raises TypeError."}
+
+/* Makes a type, adds it to the module; a new reference, or NULL. */
+PyTypeObject *pf_add_type(PyObject *module, PyType_Spec *spec,
+                          PyTypeObject *base);
+
+#endif

@@ -1,0 +1,120 @@
+"""Barrier: a number of fibers wait until all of them are there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import BrokenBarrierError
+
+from pyfiber._engine import Condition
+
+
+class Round:
+    """One filling of a barrier: who came, and how it ended."""
+
+    def __init__(self) -> None:
+        self.arrived = 0
+        #: None while it fills; then True, or False if it was broken.
+        self.passed: bool | None = None
+
+
+class Barrier:
+    """threading.Barrier between fibers, of any thread, and plain threads.
+
+    `parties` fibers wait() for each other. The last one to come runs `action`, if there is one.
+    A wait() that fails - it timed out, was cancelled, or the action raised - breaks the barrier:
+    everybody else who waits, or comes later, gets threading.BrokenBarrierError until reset().
+    """
+
+    def __init__(
+        self,
+        parties: int,
+        action: Callable[[], object] | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        if not isinstance(parties, int):
+            raise TypeError(f"parties must be an int, not {type(parties).__name__!r}")
+        if parties < 1:
+            raise ValueError("parties must be >= 1")
+        if action is not None and not callable(action):
+            raise TypeError(f"action must be callable, not {type(action).__name__!r}")
+        self._parties = parties
+        self._action = action
+        self._timeout = timeout
+        self._changed = Condition()
+        self._round = Round()
+        self._broken = False
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until all parties are there; returns which one this was, from 0.
+
+        After `timeout` seconds (default: the barrier's) the barrier is broken.
+        """
+        if timeout is None:
+            timeout = self._timeout
+        with self._changed:
+            if self._broken:
+                raise BrokenBarrierError
+            this = self._round
+            index = this.arrived
+            this.arrived += 1
+            try:
+                if this.arrived == self._parties:
+                    self._open()
+                else:
+                    self._changed.wait_for(lambda: this.passed is not None, timeout)
+            except BaseException:
+                self._break(this)
+                raise
+            if this.passed is None:
+                self._break(this)
+            if not this.passed:
+                raise BrokenBarrierError
+            return index
+
+    def _open(self) -> None:
+        """Everybody is there."""
+        if self._action is not None:
+            self._action()
+        self._end_round(passed=True)
+
+    def _end_round(self, *, passed: bool) -> None:
+        self._round.passed = passed
+        self._round = Round()
+        self._changed.notify_all()
+
+    def _break(self, this: Round) -> None:
+        """One that waits in a round gives up; too late if the round is over."""
+        if this.passed is None:
+            self._broken = True
+            self._end_round(passed=False)
+
+    def reset(self) -> None:
+        """Make it empty and whole; who waits in it gets BrokenBarrierError."""
+        with self._changed:
+            self._broken = False
+            self._end_round(passed=False)
+
+    def abort(self) -> None:
+        """Break it: who waits in it, or comes later, gets BrokenBarrierError."""
+        with self._changed:
+            self._broken = True
+            self._end_round(passed=False)
+
+    @property
+    def parties(self) -> int:
+        """How many it takes."""
+        return self._parties
+
+    @property
+    def n_waiting(self) -> int:
+        """How many wait in it."""
+        return self._round.arrived
+
+    @property
+    def broken(self) -> bool:
+        """Is it broken?"""
+        return self._broken
+
+    def __repr__(self) -> str:
+        state = "broken" if self._broken else f"waiters={self.n_waiting}/{self._parties}"
+        return f"<pyfiber.{type(self).__qualname__} at {id(self):#x}: {state}>"

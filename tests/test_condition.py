@@ -1,0 +1,468 @@
+"""Condition and Barrier: what their users see."""
+
+from __future__ import annotations
+
+import math
+import threading
+
+import pytest
+from threads import in_thread
+
+from pyfiber import (
+    Barrier,
+    Cancelled,
+    Condition,
+    FiberError,
+    Lock,
+    RLock,
+    Scheduler,
+    now,
+    park,
+    run,
+    sleep,
+    spawn,
+    yield_now,
+)
+
+KINDS = [Lock, RLock, threading.Lock, threading.RLock]
+
+
+def waiter(condition, order, name, timeout=None):
+    with condition:
+        order.append((name, condition.wait(timeout)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_condition_notifies_in_order(kind):
+    def main():
+        condition, order = Condition(kind()), []
+        if kind is threading.RLock:
+            pytest.skip("belongs to the thread, so it keeps fibers of one thread from nothing")
+        fibers = [spawn(waiter, condition, order, i) for i in range(4)]
+        yield_now()
+        assert condition._waiters() == fibers
+        with condition:
+            condition.notify(2)
+        for _ in range(6):
+            yield_now()
+        assert order == [(0, True), (1, True)]
+        with condition:
+            condition.notify_all()
+        for fiber in fibers:
+            fiber.join()
+        assert order == [(i, True) for i in range(4)]
+
+    run(main)
+
+
+def test_condition_default_lock_is_an_rlock_released_whole():
+    def main():
+        condition, order = Condition(), []
+
+        def twice():
+            with condition, condition:
+                order.append(condition.wait())
+                assert condition._is_owned()
+
+        fiber = spawn(twice)
+        yield_now()
+        with condition:
+            condition.notify()
+        fiber.join()
+        assert order == [True]
+        assert spawn(condition.acquire, blocking=False).result()
+
+    run(main)
+
+
+def test_condition_cancelled_waiter_holds_the_lock_when_cancelled_is_raised():
+    """The re-acquisition is shielded: it waits for the lock although the fiber is cancelled."""
+
+    def main():
+        lock = Lock()
+        condition, seen = Condition(lock), []
+
+        def body():
+            with condition:
+                try:
+                    condition.wait()
+                except Cancelled:
+                    seen.append((lock.locked(), lock._holders() == [fiber]))
+                    raise
+
+        fiber = spawn(body)
+        yield_now()
+        lock.acquire()
+        fiber.cancel()
+        for _ in range(3):
+            yield_now()
+        assert not fiber.done(), "it waits for the lock"
+        lock.release()
+        fiber.join()
+        assert fiber.cancelled()
+        assert seen == [(True, True)]
+        assert not lock.locked()
+
+    run(main)
+
+
+def test_condition_notification_beats_a_cancellation():
+    def main():
+        condition, order = Condition(), []
+        first = spawn(waiter, condition, order, 1)
+        yield_now()
+        with condition:
+            condition.notify()
+        first.cancel()
+        first.join()
+        assert order == [(1, True)]
+
+    run(main)
+
+
+def test_condition_cancelled_waiter_does_not_swallow_a_notification():
+    def main():
+        condition, order = Condition(), []
+        first, second = spawn(waiter, condition, order, 1), spawn(waiter, condition, order, 2)
+        yield_now()
+        first.cancel()
+        first.join()
+        with condition:
+            condition.notify()
+        second.join()
+        assert order == [(2, True)]
+
+    run(main)
+
+
+def test_condition_unwound_waiter_passes_its_notification_on():
+    condition, order = Condition(), []
+    scheduler = Scheduler()
+    first = scheduler.spawn(waiter, condition, order, 1)
+    scheduler.spawn(waiter, condition, order, 2)
+    scheduler.run_once()
+    with condition:
+        condition.notify()
+    # Both are unwound, the notified one before it could run.
+    scheduler.close()
+    assert first.cancelled()
+    assert order == []
+    assert condition._waiters() == []
+    assert condition.acquire(blocking=False)
+
+
+def test_condition_unwound_waiter_does_not_release_what_another_holds(caplog):
+    """It cannot wait for its lock any more; leaving the with block must not free it."""
+    for make in (Lock, RLock):
+        lock = make()
+        condition = Condition(lock)
+        scheduler = Scheduler()
+        fibers = [scheduler.spawn(waiter, condition, [], 1), scheduler.spawn(hold, lock)]
+        scheduler.run_once()
+        assert lock._holders() == [fibers[1]]
+        in_order = scheduler.fibers()
+        assert set(in_order) == set(fibers)
+        lock_before = lock._holders()
+        assert lock_before
+        scheduler.close()
+        assert [fiber.cancelled() for fiber in fibers] == [True, True]
+        assert lock.acquire(blocking=False)
+
+
+def hold(lock):
+    with lock:
+        park()
+
+
+def test_condition_wait_for():
+    def main():
+        condition, items = Condition(), []
+
+        def consume():
+            with condition:
+                return condition.wait_for(lambda: items and items.pop())
+
+        fiber = spawn(consume)
+        yield_now()
+        with condition:
+            condition.notify()
+        yield_now()
+        assert not fiber.done()
+        with condition:
+            items.append("x")
+            condition.notify()
+        assert fiber.result() == "x"
+
+        with condition:
+            before = now()
+            assert condition.wait_for(lambda: False, timeout=0.02) is False
+            assert now() - before >= 0.02
+            assert condition.wait_for(lambda: "at once", timeout=0) == "at once"
+            with pytest.raises(KeyError):
+                condition.wait_for(lambda: {}["x"])
+
+    run(main)
+
+
+def test_condition_timeout():
+    def main():
+        condition, order = Condition(), []
+        spawn(waiter, condition, order, 1, 0.01).join()
+        assert order == [(1, False)]
+        assert condition._waiters() == []
+
+    run(main)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_condition_without_the_lock_is_refused(kind):
+    condition = Condition(kind())
+    with pytest.raises(RuntimeError, match="cannot wait on un-acquired lock"):
+        condition.wait()
+    with pytest.raises(RuntimeError, match="cannot notify on un-acquired lock"):
+        condition.notify()
+    with pytest.raises(RuntimeError, match="cannot notify on un-acquired lock"):
+        condition.notify_all()
+    with pytest.raises(RuntimeError, match="cannot wait on un-acquired lock"):
+        condition.wait_for(lambda: False)
+
+
+def test_condition_of_another_fiber_is_refused():
+    def main():
+        condition = Condition()
+        with condition, pytest.raises(RuntimeError, match="un-acquired"):
+            spawn(condition.notify).result()
+
+    run(main)
+
+
+@pytest.mark.parametrize("timeout", [-1, math.nan])
+def test_condition_bad_timeout_is_refused(timeout):
+    condition = Condition()
+    with condition:
+        with pytest.raises(ValueError, match="timeout"):
+            condition.wait(timeout)
+        with pytest.raises(ValueError, match="timeout"):
+            condition.wait_for(lambda: False, timeout)
+        assert condition._is_owned()
+
+
+def test_condition_wrong_arguments_are_refused():
+    with pytest.raises(TypeError, match="needs a lock"):
+        Condition(3)
+    with pytest.raises(TypeError):
+        Condition().wait_for()
+    condition = Condition()
+    with condition, pytest.raises(TypeError):
+        condition.notify("x")
+    with pytest.raises(RuntimeError, match="__init__"):
+        Condition.__new__(Condition).acquire()
+
+
+def test_condition_lock_that_fails_to_release():
+    class Broken:
+        def acquire(self, blocking=True):
+            return True
+
+        def release(self):
+            raise OSError("broken")
+
+        def _is_owned(self):
+            return True
+
+    condition = Condition(Broken())
+    with pytest.raises(OSError, match="broken"):
+        condition.wait()
+    assert condition._waiters() == []
+
+
+def test_condition_lock_that_notifies_while_it_is_released():
+    """Code of a foreign lock runs between standing in line and waiting."""
+
+    class Eager:
+        def acquire(self, blocking=True):
+            return True
+
+        def release(self):
+            condition.notify()
+
+        def _is_owned(self):
+            return True
+
+    condition = Condition(Eager())
+    assert run(condition.wait) is True
+    assert condition.wait() is True
+
+
+def test_condition_between_threads_and_fibers():
+    condition, items = Condition(), []
+
+    def produce():
+        for i in range(100):
+            with condition:
+                items.append(i)
+                condition.notify()
+
+    def consume():
+        got = []
+        while len(got) < 100:
+            with condition:
+                condition.wait_for(lambda: items)
+                got.append(items.pop(0))
+        return got
+
+    thread = threading.Thread(target=produce)
+
+    def main():
+        fiber = spawn(consume)
+        thread.start()
+        return fiber.result()
+
+    assert run(main) == list(range(100))
+    thread.join()
+    thread = threading.Thread(target=lambda: run(produce))
+    thread.start()
+    assert consume() == list(range(100))
+    thread.join()
+
+
+# Barrier -----------------------------------------------------------------------------------------
+
+
+def test_barrier_lets_all_through_at_once():
+    def main():
+        calls = []
+        barrier = Barrier(3, action=lambda: calls.append(barrier.n_waiting))
+        for turn in range(3):
+            fibers = [spawn(barrier.wait) for _ in range(2)]
+            yield_now()
+            assert (barrier.n_waiting, barrier.broken) == (2, False)
+            assert barrier.wait() == 2
+            assert [fiber.result() for fiber in fibers] == [0, 1]
+            assert len(calls) == turn + 1
+            assert barrier.n_waiting == 0
+
+    run(main)
+
+
+def test_barrier_timeout_breaks_it():
+    def main():
+        barrier = Barrier(2, timeout=0.01)
+        with pytest.raises(threading.BrokenBarrierError):
+            barrier.wait()
+        assert barrier.broken
+        with pytest.raises(threading.BrokenBarrierError):
+            barrier.wait(10)
+        barrier.reset()
+        fiber = spawn(barrier.wait, 5)
+        assert {barrier.wait(5), fiber.result()} == {0, 1}
+
+    run(main)
+
+
+def test_barrier_cancelled_waiter_breaks_it():
+    def main():
+        barrier = Barrier(3)
+        first, second = spawn(barrier.wait), spawn(barrier.wait)
+        yield_now()
+        first.cancel()
+        assert first.join(5)
+        assert first.cancelled()
+        with pytest.raises(threading.BrokenBarrierError):
+            second.result()
+        assert barrier.broken
+
+    run(main)
+
+
+def test_barrier_failing_action_breaks_it():
+    def main():
+        barrier = Barrier(2, action=lambda: 1 // 0)
+        fiber = spawn(barrier.wait)
+        yield_now()
+        with pytest.raises(ZeroDivisionError):
+            barrier.wait()
+        with pytest.raises(threading.BrokenBarrierError):
+            fiber.result()
+
+    run(main)
+
+
+def test_barrier_abort_and_reset():
+    def main():
+        barrier = Barrier(2)
+        for end in (barrier.abort, barrier.reset):
+            fiber = spawn(barrier.wait)
+            yield_now()
+            end()
+            with pytest.raises(threading.BrokenBarrierError):
+                fiber.result()
+            assert barrier.n_waiting == 0
+            assert barrier.broken is (end == barrier.abort)
+            barrier.reset()
+
+    run(main)
+
+
+def test_barrier_between_threads():
+    barrier = Barrier(3)
+    threads = [
+        threading.Thread(target=barrier.wait),
+        threading.Thread(target=run, args=(barrier.wait,)),
+    ]
+    for thread in threads:
+        thread.start()
+    assert run(barrier.wait) in range(3)
+    for thread in threads:
+        thread.join()
+
+
+def test_barrier_wrong_arguments_are_refused():
+    with pytest.raises(ValueError, match="parties"):
+        Barrier(0)
+    with pytest.raises(TypeError):
+        Barrier("x")
+    with pytest.raises(TypeError):
+        Barrier(2, action=3)
+    barrier = Barrier(2)
+    with pytest.raises(ValueError, match="timeout"):
+        barrier.wait(-1)
+    assert barrier.broken, "as in threading: a wait that fails breaks it"
+
+
+def test_condition_in_a_raw_fiber_outside_a_run_keeps_its_lock():
+    from pyfiber import Fiber
+
+    condition, seen = Condition(), []
+
+    def body():
+        with condition:
+            try:
+                condition.wait()
+            except FiberError:
+                seen.append(condition._is_owned())
+
+    Fiber(body).switch()
+    assert seen == [True]
+    assert in_thread(lambda: condition.acquire(blocking=False))
+
+
+def test_condition_many_fibers_hand_round_a_turn():
+    def main():
+        condition, turns = Condition(), []
+        count = 10
+
+        def player(me):
+            for turn in range(me, 100, count):
+                with condition:
+                    condition.wait_for(lambda turn=turn: len(turns) == turn)
+                    turns.append(me)
+                    condition.notify_all()
+                sleep(0)
+
+        fibers = [spawn(player, i) for i in range(count)]
+        for fiber in fibers:
+            fiber.result()
+        assert turns == [i % count for i in range(100)]
+
+    run(main)
