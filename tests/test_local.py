@@ -11,7 +11,7 @@ import weakref
 import pytest
 from threads import in_thread
 
-from pyfiber import Fiber, current, local, run, sleep, spawn, yield_now
+from pyfiber import Fiber, RLock, current, local, run, sleep, spawn, yield_now
 
 
 class Thing:
@@ -226,6 +226,26 @@ def test_local_used_by_the_last_acts_of_its_values():
     run(main)
     gc.collect()
     assert seen == [False]
+    assert refs[0]() is None
+
+
+def test_local_used_by_the_last_acts_of_a_thread():
+    mine, seen = local(), []
+
+    class Last:
+        def __del__(self):
+            with RLock() as taken:
+                seen.append((taken, hasattr(mine, "last"), current().name))
+            mine.again = Thing()
+            refs.append(weakref.ref(mine.again))
+
+    refs = []
+
+    def body():
+        mine.last = Last()
+
+    in_thread(body)
+    assert seen == [(True, False, "main")]
     assert refs[0]() is None
 
 

@@ -16,7 +16,8 @@ import pyfiber
 pytestmark = pytest.mark.slow  # mypy takes seconds to begin
 
 ACCEPTED = """
-from typing import assert_type
+import threading
+from typing import Any, assert_type
 
 import pyfiber
 from pyfiber import Fiber, FiberCancelled, Outcome, Scheduler, current, park, run, spawn
@@ -86,6 +87,34 @@ current().parent = current()
 current().name = "new"
 spawn(nothing).add_done_callback(lambda fiber: print(fiber.result().upper()))
 print(park(), park(1.5), park(timeout=None))
+
+# Between fibers.
+numbers: pyfiber.Channel[int] = pyfiber.Channel()
+words: pyfiber.Channel[str] = pyfiber.Channel(3)
+assert_type([number for number in numbers], list[int])
+assert_type(words.receive(timeout=1), str)
+assert_type(pyfiber.select(numbers.receiving()), pyfiber.Received[int])
+assert_type(pyfiber.select(numbers.receiving(), timeout=1), pyfiber.Received[int] | None)
+with numbers:
+    match pyfiber.select(numbers.receiving(), words.sending("x"), spawn(nothing), timeout=2):
+        case pyfiber.Received(_, value_received):
+            assert_type(value_received, int)
+        case pyfiber.Sent(channel, index):
+            assert_type(index, int)
+        case pyfiber.Joined(fiber):
+            assert_type(fiber.result(), str)
+        case None:
+            pass
+items: pyfiber.Queue[int] = pyfiber.PriorityQueue(3)
+items.put(3, block=False)
+assert_type(items.get(timeout=1), int)
+with pyfiber.Lock(), pyfiber.Semaphore(2), pyfiber.Condition(threading.Lock()) as got:
+    assert_type(got, bool)
+assert_type(pyfiber.Condition().wait_for(lambda: 3), int)
+assert_type(pyfiber.Barrier(2, action=nothing).wait(), int)
+own = pyfiber.local()
+own.anything = 3
+assert_type(own.anything, Any)
 print(pyfiber.stack_stats()[0]["live"] + 1, Scheduler().stats()["switches"] + 1)
 """
 
@@ -116,6 +145,13 @@ REFUSED = [
     "spawn(nothing).result().no_such_method()",
     "pyfiber.sleep('x')",
     "pyfiber.Scheduler().call_soon_threadsafe(number, 'x')",
+    "pyfiber.Channel[int]().send('x')",
+    "pyfiber.Queue[int]().put('x')",
+    "pyfiber.select(pyfiber.Channel[int]())",
+    "pyfiber.select(pyfiber.Channel[int]().sending('x'))",
+    "pyfiber.Condition(3)",
+    "pyfiber.Semaphore('x')",
+    "pyfiber.Lock().acquire(wait=True)",
 ]
 
 

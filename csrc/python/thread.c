@@ -83,14 +83,23 @@ unlist(PfThread *t)
     }
 }
 
+/* What dies with a thread's locals may use them again, but not for ever. */
+static void
+clear_locals(FiberObject *root)
+{
+    for (int i = 0; i < 8 && root->slots != NULL; i++) {
+        pf_slots_clear(root);
+    }
+}
+
 static void
 forget_root(PfThread *t)
 {
     FiberObject *root = t->root;
+    clear_locals(root); /* runs code that asks who is current: first */
     t->engine.root.context = root->core.context;
     t->engine.current = &t->engine.root;
     root->core.state = PF_DONE;
-    pf_slots_clear(root);
     root->core.host_byte = PF_OUTCOME_OK;
     Py_XSETREF(root->value, Py_NewRef(Py_None));
     root->stack_size = 0;
