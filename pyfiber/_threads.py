@@ -107,11 +107,12 @@ class Portal:
         over = allocate_lock()
         over.acquire()
         fiber.add_done_callback(lambda _: over.release())
-        self._scheduler._start_soon(fiber)
         try:
+            self._scheduler._start_soon(fiber)
             over.acquire()
         except BaseException:
-            fiber.cancel("the thread that called from_thread() was interrupted")
+            if _engine._scheduler_of(fiber) is not None:
+                fiber.cancel("the thread that waits for it was interrupted")
             raise
         return fiber.result()
 

@@ -246,6 +246,7 @@ def test_interrupted_call_cancels_its_fiber(child: Child) -> None:
             waiting.set()
             park()
         def body():
+            sleep(0.1)  # a signal just before a lock blocks does not interrupt it
             signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
             try:
                 park()

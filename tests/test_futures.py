@@ -342,7 +342,7 @@ def test_executor_future_cancelled_before_its_turn_never_runs() -> None:
 
     def main() -> None:
         with FiberExecutor(1) as executor:
-            first = executor.submit(park, 0.005)
+            first = executor.submit(park, 0.002)
             second = executor.submit(ran.append, 2)
             third = executor.submit(ran.append, 3)
             assert second.cancel()
@@ -355,13 +355,20 @@ def test_executor_future_cancelled_before_its_turn_never_runs() -> None:
 
 
 def test_executor_result_parks_with_a_timeout() -> None:
+    waiting: list[Fiber[Any]] = []
+
+    def call() -> Any:
+        waiting.append(current())
+        return park()
+
     def main() -> None:
         with FiberExecutor() as executor:
-            future = executor.submit(sleep, 0.01)
+            future = executor.submit(call)
             with pytest.raises(TimeoutError):
                 future.result(0.001)
             with pytest.raises(TimeoutError):
                 future.exception(-1)  # as concurrent.futures: what is left of a map()'s timeout
+            waiting[0].unpark()
             assert future.exception() is None
 
     run(main)
