@@ -12,6 +12,7 @@ from typing import (
     TypedDict,
     TypeVar,
     TypeVarTuple,
+    final,
     overload,
     type_check_only,
 )
@@ -80,8 +81,12 @@ class TaskGroup(CancelScope):
         on_done: Callable[[Fiber[_R]], object],
         /,
     ) -> Fiber[_R]: ...
-    def _wait_child(self) -> None: ...
-    def _wake(self) -> None: ...
+
+@final
+class _Bell:
+    def __new__(cls, what: str, /) -> Self: ...
+    def wait(self) -> None: ...
+    def ring(self) -> None: ...
 
 # Made when first needed, by _fiber_cancelled(); pyfiber.FiberCancelled.
 @type_check_only

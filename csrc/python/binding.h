@@ -7,6 +7,7 @@
  *   cancel.c     cancellation: the tree of scopes and fibers, Cancelled
  *   scope.c      the CancelScope type; timeout, move_on_after, shield
  *   group.c      the TaskGroup type
+ *   bell.c       the _Bell type: private waiting
  *   fiber.c      the Fiber type
  *   outcome.c    result() of a finished one
  *   inspect.c    its attributes, for reports and debuggers
@@ -189,7 +190,7 @@ typedef struct PfGlobals {
     PyObject *log_deaf;
     /* interned */
     PyObject *s_run, *s_park, *s_sleep, *s_yield;
-    PyObject *s_group, *s_deadline, *s_failed, *s_body_ended, *s_stream;
+    PyObject *s_group, *s_deadline, *s_failed, *s_body_ended;
     size_t stack_size; /* default, bytes */
     PfThread *threads;
     bool shut_down; /* the interpreter is going away: switch no more */
