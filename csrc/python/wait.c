@@ -210,6 +210,9 @@ static int
 wait_cancelled(PfThread *t, FiberObject *self, PyObject *what)
 {
     int64_t delay = pf_cancel_delay(self);
+    if (PF_UNLIKELY(delay < 0)) {
+        return -1;
+    }
     if (PF_UNLIKELY(delay != 0)) {
         int64_t until = pf_now(&t->scheduler->core) + delay;
         int why = park(t, self, until, what);
