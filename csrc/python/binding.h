@@ -11,6 +11,7 @@
  *   lock.c semaphore.c event.c condition.c queue.c channel.c select.c local.c
  *                between fibers, one type or two in each
  *   arguments.c  what their methods take
+ *   bell.c       the _Bell type: private waiting
  *   fiber.c      the Fiber type
  *   outcome.c    result() of a finished one
  *   latch.c      what futures wait on
@@ -203,7 +204,7 @@ typedef struct PfGlobals {
     PyObject *log_deaf;
     /* interned */
     PyObject *s_run, *s_park, *s_sleep, *s_yield;
-    PyObject *s_group, *s_deadline, *s_failed, *s_body_ended, *s_stream;
+    PyObject *s_group, *s_deadline, *s_failed, *s_body_ended;
     size_t stack_size;    /* default, bytes */
     uint64_t last_number; /* given to a fiber; see PfOwner */
     PfThread *threads;
@@ -289,7 +290,7 @@ void pf_cancel_now(FiberObject *fiber, PyObject *reason, PyObject *by);
 /* The run ends: is it cancelled for itself, not with the scope around it? */
 bool pf_fiber_is_top(const FiberObject *fiber);
 /* Nanoseconds to wait before the next delivery to a fiber that goes on
- * swallowing it; nearly always 0. */
+ * swallowing it; nearly always 0.  -1: an exception is set. */
 int64_t pf_cancel_delay(FiberObject *fiber);
 int pf_cancel_init(PyObject *module);
 

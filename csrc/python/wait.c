@@ -224,6 +224,9 @@ park_cancelled(PfThread *t, FiberObject *self, PyObject *what)
     if (PF_LIKELY(delay == 0)) {
         return PF_WAKE_CANCEL;
     }
+    if (delay < 0) {
+        return -1;
+    }
     int why = park(t, self, pf_now(&t->scheduler->core) + delay, what);
     return why == -1 || why == PF_WAKE_NORMAL ? why : PF_WAKE_CANCEL;
 }
