@@ -5,6 +5,7 @@ SCRATCH=$(mktemp -d)
 CHROOTS=${PYFIBER_CI_CHROOTS:-${XDG_CACHE_HOME:-$HOME/.cache}/pyfiber-ci}
 CLEANUP=("$SCRATCH")
 STEP="setting up"
+TIMES=()
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 
 on_exit() {
@@ -14,9 +15,16 @@ on_exit() {
 }
 trap on_exit EXIT
 
+# step NAME: a heading. What the steps took is in TIMES.
 step() {
+    end_step
     STEP=$1
+    STEP_BEGAN=$SECONDS
     printf '\n=== [%3dm%02ds] %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$STEP"
+}
+
+end_step() {
+    [ -z "${STEP_BEGAN:-}" ] || TIMES+=("$(printf '%6d s  %s' $((SECONDS - STEP_BEGAN)) "$STEP")")
 }
 
 die() {

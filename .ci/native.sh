@@ -15,15 +15,22 @@ c_tests_quick() {
     c_tests HARDTEST=1 SANITIZE=address,undefined
 }
 
-c_tests_full() {
-    need valgrind libc6-dbg gcc-mingw-w64-x86-64 wine64 gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static
-    local wine
-    wine=$(dpkg -L wine64 | grep '/wine64$' | grep -v /share/)
+# Sets WINE, and a prefix of its own.
+find_wine() {
+    need wine64
+    WINE=$(dpkg -L wine64 | grep '/wine64$' | grep -v /share/)
     export WINEDEBUG=-all WINEPREFIX=$SCRATCH/wine
+}
+
+c_tests_full() {
+    need clang libclang-rt-dev valgrind libc6-dbg gcc-mingw-w64-x86-64 gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static
+    find_wine
 
     c_tests RUNNER="valgrind -q --error-exitcode=99"
+    # gcc's undefined-behaviour sanitizer misses what clang's sees.
+    c_tests CC=clang SANITIZE=address,undefined
     # The sanitizer's shadow memory and a wide address-space randomisation do not get along.
     c_tests SANITIZE=thread RUNNER="setarch -R"
-    c_tests CC=x86_64-w64-mingw32-gcc RUNNER="$wine"
+    c_tests CC=x86_64-w64-mingw32-gcc RUNNER="$WINE"
     c_tests CC=aarch64-linux-gnu-gcc LDFLAGS=-static RUNNER=qemu-aarch64-static
 }

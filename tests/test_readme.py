@@ -2,12 +2,14 @@
 
 A Python block under the comment ``run`` is run in an interpreter of its own. If a block under the
 comment ``prints`` comes before the next Python block, the output must be that; ``...`` in it stands
-for anything, as in doctest.
+for anything, as in doctest. A program under ``dies`` ends by a signal, and what it prints is on
+standard error.
 """
 
 from __future__ import annotations
 
 import doctest
+import os
 import re
 import sys
 from pathlib import Path
@@ -19,7 +21,7 @@ from subprocesses import run_python
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
-BLOCK = re.compile(r"^<!-- (run|prints) -->\n+```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^<!-- (run|dies|prints) -->\n+```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 pytestmark = pytest.mark.skipif(not README.exists(), reason="needs the source tree")
@@ -31,6 +33,7 @@ class Snippet(NamedTuple):
     where: str
     program: str
     output: str | None
+    dies: bool = False
 
 
 def snippets(path: Path) -> list[Snippet]:
@@ -39,9 +42,9 @@ def snippets(path: Path) -> list[Snippet]:
     found: list[Snippet] = []
     for match in BLOCK.finditer(text):
         kind, body = match.groups()
-        if kind == "run":
+        if kind != "prints":
             line = text.count("\n", 0, match.start(2)) + 1
-            found.append(Snippet(f"{path.name}:{line}", body, None))
+            found.append(Snippet(f"{path.name}:{line}", body, None, kind == "dies"))
         else:
             assert found, f"{path.name} shows an output before any program"
             assert found[-1].output is None, f"{found[-1].where} has two outputs"
@@ -57,16 +60,38 @@ def documents() -> list[Path]:
 ALL = [snippet for document in documents() for snippet in snippets(document)]
 
 
-@pytest.mark.parametrize("snippet", ALL, ids=lambda snippet: snippet.where)
+def shows(snippet: Snippet, printed: str) -> None:
+    """The output in the document is what was printed."""
+    if snippet.output is not None:
+        same = doctest.OutputChecker().check_output(snippet.output, printed, FLAGS)
+        assert same, f"shown:\n{snippet.output}\nprinted:\n{printed}"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the system says nothing of the fiber there")
+@pytest.mark.skipif(sys.version_info >= (3, 15), reason="the interpreter prints the stack itself")
+@pytest.mark.parametrize(
+    "snippet", [each for each in ALL if each.dies], ids=lambda each: each.where
+)
+def test_snippet_dies_as_is_shown(
+    snippet: Snippet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "overflow.py").write_text(snippet.program, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    done = run_python("overflow.py")
+    assert done.returncode < 0
+    shows(snippet, done.stderr.replace(f"{tmp_path}{os.sep}", ""))
+
+
+@pytest.mark.parametrize(
+    "snippet", [each for each in ALL if not each.dies], ids=lambda each: each.where
+)
 def test_snippet_prints_what_is_shown(snippet: Snippet, child: Child, tmp_path: Path) -> None:
     if "add_reader" in snippet.program and sys.platform == "win32":
         pytest.skip("the loops of Windows cannot watch a descriptor")
     program = tmp_path / "snippet.py"
     program.write_text(snippet.program, encoding="utf-8")
     done = child(f"import runpy; runpy.run_path({str(program)!r}, run_name='__main__')")
-    if snippet.output is not None:
-        same = doctest.OutputChecker().check_output(snippet.output, done.stdout, FLAGS)
-        assert same, f"shown:\n{snippet.output}\nprinted:\n{done.stdout}"
+    shows(snippet, done.stdout)
 
 
 def test_every_document_shows_programs_that_run() -> None:

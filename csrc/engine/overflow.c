@@ -101,6 +101,14 @@ report(pf_fiber *fiber)
 
 /* --------------------------------------------------------- handler --- */
 
+/* By kill() and the like, not by a fault.  Linux has numbers below 1 for that,
+ * macOS and the BSDs have 0x10001 and up. */
+static bool
+was_sent(const siginfo_t *info)
+{
+    return info->si_code <= 0 || (SI_USER > 0 && info->si_code >= SI_USER);
+}
+
 /* For a fault that is not ours, do what would have happened without us.  A
  * default or ignored disposition is put back: a real fault then comes again
  * and ends the process; one sent by kill() must be sent again. */
@@ -108,7 +116,8 @@ static void
 pass_on(int signal_number, siginfo_t *info, void *registers)
 {
     const struct sigaction *previous = previous_of(signal_number);
-    if (info->si_code > 0) {
+    bool sent = was_sent(info);
+    if (!sent) {
         faulted = 1;
     } else if (faulted) {
         /* A handler that came after us has done its part, restored what it
@@ -119,7 +128,6 @@ pass_on(int signal_number, siginfo_t *info, void *registers)
         previous->sa_sigaction(signal_number, info, registers);
         return;
     }
-    bool sent = info->si_code <= 0;
     if (previous->sa_handler == SIG_IGN && sent) {
         return;
     }
@@ -164,7 +172,7 @@ on_fault(int signal_number, siginfo_t *info, void *registers)
     int saved = errno;
     pf_fiber *fiber = the_host.current();
     void *address = info->si_addr;
-    if (fiber == NULL || fiber->stack == NULL || info->si_code <= 0 ||
+    if (fiber == NULL || fiber->stack == NULL || was_sent(info) ||
         !used_up(fiber, address)) {
         pass_on(signal_number, info, registers);
     } else if (!lend_reserve(fiber, address)) {

@@ -8,6 +8,10 @@
 #ifndef PF_TEST_CHECK_H
 #define PF_TEST_CHECK_H
 
+#if !defined(_GNU_SOURCE)
+#define _GNU_SOURCE /* the tests use what strict C11 hides; the engine not */
+#endif
+
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdint.h>

