@@ -19,6 +19,7 @@
  *   inspect.c    its attributes, for reports and debuggers
  *   loop.c       the scheduler's loop: who runs, waiting, the end of a run
  *   scheduler.c  the Scheduler type
+ *   schedule.h   runs under test: explored schedules, virtual time
  *   signals.c    Ctrl-C and waking the loop for signals
  *   overflow.c   what the fault handler asks
  *   capsule.c    the C API table
@@ -76,6 +77,7 @@ enum {
     PF_F_CANCELLED = 1 << 13, /* cancel() was called on the fiber itself */
     PF_F_GROUPED = 1 << 14,   /* a TaskGroup waits for its end */
     PF_F_WATCHED = 1 << 15,   /* ... and does not mind its failure */
+    PF_F_TRACKED = 1 << 23,   /* an explorer knows it; see schedule.h */
 };
 /* In the upper bits: how often Cancelled was raised without effect. */
 #define PF_F_DELIVERIES_SHIFT 24
@@ -171,7 +173,9 @@ struct SchedulerObject {
     FiberObject *main;            /* of run(fn) */
     PyObject *fatal;              /* exception that ends the run */
     PyThreadState *blocked;
-    bool running; /* inside run or run_once */
+    struct PfExplorer *explorer; /* during a run under test, or NULL */
+    PyObject *clock;             /* virtual, or NULL; see schedule.h */
+    bool running;                /* inside run or run_once */
     bool closed;
     bool ending;          /* everything is cancelled, new fibers as well */
     bool hosted;          /* another loop waits for fileno() */
@@ -193,6 +197,7 @@ typedef struct PfGlobals {
     PyTypeObject *scheduler_type;
     PyTypeObject *scope_type;
     PyTypeObject *group_type;
+    PyTypeObject *clock_type; /* for tests: schedule.h */
     PyObject *fiber_error;
     PyObject *fiber_exit;
     PyObject *cancelled;
