@@ -276,6 +276,7 @@ int pf_sleep_until(PfThread *t, int64_t deadline);
 void pf_on_posted(pf_scheduler *s, pf_fiber *core, unsigned bits);
 /* A timeout argument in seconds to a deadline; None: PF_NEVER. 0 or -1. */
 int pf_deadline(PyObject *timeout, int64_t *deadline);
+int pf_deadline_by(SchedulerObject *s, PyObject *timeout, int64_t *deadline);
 int pf_seconds(PyObject *number, const char *what, int64_t *ns);
 pf_scheduler *pf_active(PfThread *t, const char *what); /* or FiberError */
 

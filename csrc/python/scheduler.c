@@ -225,7 +225,7 @@ scheduler_run_once(PyObject *op, PyObject *args, PyObject *kwargs)
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:run_once", names,
                                      &timeout) ||
         pf_may_run(s) < 0 ||
-        (timeout != NULL && pf_deadline(timeout, &deadline) < 0)) {
+        (timeout != NULL && pf_deadline_by(s, timeout, &deadline) < 0)) {
         return NULL;
     }
     pf_loop_once(s, timeout, deadline);
