@@ -202,22 +202,18 @@ call_trace(ExplorerObject *x, int what, FiberObject *fiber, uint32_t number,
     return 0;
 }
 
-/* Too many steps: the run ends.  If its fibers go on all the same when they
- * are cancelled, it does not wait for them. */
+/* Too many steps: the run ends at once.  Its fibers are not cancelled first,
+ * for who runs in circles might ignore that for ever. */
 static void
 limit_passed(ExplorerObject *x)
 {
     SchedulerObject *s = x->scheduler;
-    if (!x->over) {
-        x->over = true;
-        pf_no_switch_begin(s->thread, "while a livelock is reported");
-        PyObject *exc = PyObject_CallNoArgs(x->on_limit);
-        pf_no_switch_end(s->thread);
-        pf_scheduler_fail(s, exc != NULL ? exc : pf_take_exception());
-    } else {
-        s->interrupts = 2;
-    }
-    x->max_steps += x->max_steps / 2 + 1000;
+    x->over = true;
+    pf_no_switch_begin(s->thread, "while a livelock is reported");
+    PyObject *exc = PyObject_CallNoArgs(x->on_limit);
+    pf_no_switch_end(s->thread);
+    pf_scheduler_fail(s, exc != NULL ? exc : pf_take_exception());
+    s->interrupts = 2;
     pf_wake_hub(s);
 }
 
@@ -375,7 +371,7 @@ static pf_fiber *
 pick(pf_scheduler *core, void *data)
 {
     ExplorerObject *x = data;
-    if (++x->steps > x->max_steps) {
+    if (++x->steps > x->max_steps && !x->over) {
         limit_passed(x);
     }
     if (core->ready.head == core->hub) {
@@ -471,8 +467,11 @@ pop_due(pf_scheduler *core, int64_t now, void *data)
     if (core->timers.count == 0 || core->timers.heap[0].when > now) {
         return NULL;
     }
+    bool may_wait = core->ready.count > (size_t)hub_waits_in(core);
+    if (!may_wait) {
+        x->passed = 0;
+    }
     Tie tie = tie_from(core, x->passed);
-    bool may_wait = core->ready.head != NULL;
     uint32_t options = tie.count + may_wait;
     if (tie.count == 0) {
         return NULL;
@@ -667,7 +666,7 @@ explorer_configure(PyObject *op, PyObject *args, PyObject *kwargs)
             "no such strategy, depth or limit, or a run under way");
         return NULL;
     }
-    if (read_script(x, script) < 0) {
+    if (pf_may_run(x->scheduler) < 0 || read_script(x, script) < 0) {
         return NULL;
     }
     x->strategy = (Strategy)strategy;

@@ -80,11 +80,12 @@ fail(SchedulerObject *s, const char *text)
     pf_scheduler_fail(s, pf_take_exception());
 }
 
-/* Somebody outside has promised to wake this run. */
+/* Somebody outside has promised to wake this run.  Once that was reported,
+ * what is cancelled may have to wait for it all the same. */
 static bool
 wait_for_threads(SchedulerObject *s, const PfClockObject *clock)
 {
-    if (!clock->threads) {
+    if (!clock->threads && !s->ending) {
         fail(s,
              "the run has virtual time but waits for another thread "
              "(to_thread(), say), which takes real time: replace that call in "

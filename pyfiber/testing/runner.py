@@ -101,8 +101,9 @@ class Attempt:
 def is_failure(exc: BaseException) -> bool:
     """Is it about the program?  Ctrl-C, exits, skips and hypothesis' own are not."""
     kind = type(exc)
-    if kind.__module__ == "_pytest.outcomes":
-        return kind.__name__ == "Failed"
+    pytest = sys.modules.get("_pytest.outcomes")
+    if pytest is not None and isinstance(exc, pytest.OutcomeException):
+        return kind is pytest.Failed
     if kind.__name__ in ("UnsatisfiedAssumption", "StopTest", "Frozen"):
         return not kind.__module__.startswith("hypothesis")
     unittest = sys.modules.get("unittest")
