@@ -173,7 +173,7 @@ def dining_philosophers(fixed: bool) -> None:
     forks = [Mutex() for _ in range(seats)]
 
     def philosopher(i: int) -> None:
-        pause(4 * i)  # they do not come at the same time
+        pause(2 * i)  # they do not come at the same time
         order = (i, (i + 1) % seats)
         left, right = sorted(order) if fixed else order
         with forks[left]:
@@ -201,7 +201,7 @@ def condition_queue(fixed: bool) -> None:
             got.append(items.pop(0))
 
     def late_taker() -> None:
-        pause(8)
+        pause(7)
         take()
 
     def put() -> None:

@@ -343,7 +343,7 @@ def test_waiting_for_a_thread_is_an_error_that_says_what_to_do() -> None:
         finally:
             capi.check_errno(capi.lib.pyfiber_release(me))
 
-    with pytest.raises(FiberError, match="waits for another thread .* threads=True"):
+    with pytest.raises(FiberError, match=r"waits for another thread .* threads=True"):
         run(main)
 
 
