@@ -60,6 +60,9 @@ typedef struct PfExplorer {
     uint64_t hash;   /* of everything that happened */
     uint32_t forced; /* pf_preempt has chosen: 1 + place in the queue */
     uint64_t passed; /* timers up to here (exclusive) were passed over */
+    uint32_t tie_rest, tie_count; /* see next_tie */
+    uint64_t tie_sequence;
+    int64_t tie_when;
     /* PCT */
     PfKnownTable known;
     uint32_t depth;
@@ -456,6 +459,32 @@ tie_from(const pf_scheduler *core, uint64_t from)
     return tie;
 }
 
+/* A thousand timers due together, fired in order, would be counted a thousand
+ * times: if the heap has lost nothing but the first of the tie counted last,
+ * the rest of that is the tie now. */
+static Tie
+next_tie(ExplorerObject *x, const pf_scheduler *core)
+{
+    const pf_timers *timers = &core->timers;
+    const pf_timer_entry *first = &timers->heap[0];
+    if (x->tie_rest == 0 || timers->sequence != x->tie_sequence ||
+        timers->count != x->tie_count || first->when != x->tie_when ||
+        first->sequence < x->passed) {
+        return tie_from(core, x->passed);
+    }
+    return (Tie){timers,      first->when,     x->passed,
+                 x->tie_rest, first->sequence, first->timer};
+}
+
+static void
+remember_tie(ExplorerObject *x, const pf_scheduler *core, const Tie *tie)
+{
+    x->tie_rest = tie->count - 1;
+    x->tie_count = core->timers.count;
+    x->tie_sequence = core->timers.sequence;
+    x->tie_when = tie->when;
+}
+
 /* Of timers due together each may fire now or, if something else can run
  * first, later.  They are asked in order, and the ones before the chosen one
  * are passed over until a fiber has run: so each set is tried once, not in
@@ -471,7 +500,7 @@ pop_due(pf_scheduler *core, int64_t now, void *data)
     if (!may_wait) {
         x->passed = 0;
     }
-    Tie tie = tie_from(core, x->passed);
+    Tie tie = next_tie(x, core);
     uint32_t options = tie.count + may_wait;
     if (tie.count == 0) {
         return NULL;
@@ -486,6 +515,10 @@ pop_due(pf_scheduler *core, int64_t now, void *data)
     }
     x->passed = tie.next + 1;
     pf_timers_remove(&core->timers, tie.next_timer);
+    remember_tie(x, core, &tie);
+    if (place > 0) {
+        x->tie_rest = 0;
+    }
     return tie.next_timer;
 }
 
@@ -532,7 +565,7 @@ start_over(ExplorerObject *x)
     x->made.count = 0;
     x->lost = x->over = x->diverged = false;
     x->steps = x->events = x->hash = x->passed = 0;
-    x->forced = x->in_a_row = 0;
+    x->forced = x->in_a_row = x->tie_rest = 0;
     x->lowest = UINT32_C(0x7FFFFFFF);
     x->last = NULL;
     pf_known_reset(&x->known);

@@ -13,6 +13,7 @@ from . import (
     skynet,
     structured,
     switching,
+    testing,
     threads,
     wakeups,
     yielding,
@@ -29,6 +30,7 @@ FAMILIES = (
     memory,
     raw,
     imports,
+    testing,
 )
 
 ROWS: tuple[Row, ...] = tuple(row for family in FAMILIES for row in family.ROWS)
