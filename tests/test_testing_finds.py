@@ -332,6 +332,15 @@ def test_clock_given_to_explore_starts_anew_for_each_schedule() -> None:
     assert times == {100.0}
 
 
+def test_to_thread_in_a_virtual_run_is_an_error_that_says_what_to_do() -> None:
+    with pytest.raises(FiberError, match=r"threads=True"):
+        run(lambda: pyfiber.to_thread(time.time))
+    assert run(lambda: pyfiber.to_thread(lambda: 5), threads=True) == 5
+    # The worker is there already now.
+    with pytest.raises(FiberError, match=r"waits for another thread .* threads=True"):
+        run(lambda: pyfiber.to_thread(time.time))
+
+
 def test_waiting_for_a_thread_is_an_error_that_says_what_to_do() -> None:
     capi = pytest.importorskip("pyfiber.capi")
 

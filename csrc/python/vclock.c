@@ -93,7 +93,7 @@ wait_for_threads(SchedulerObject *s, const PfClockObject *clock)
         return true;
     }
     int rc = pf_scheduler_block(&s->core, PF_NEVER);
-    pf_signals_drain();
+    pf_signals_drain(s);
     if (rc < 0) {
         errno = -rc;
         PyErr_SetFromErrno(PyExc_OSError);

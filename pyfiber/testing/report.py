@@ -40,6 +40,13 @@ def place(frame: FrameType | None) -> str:
     return f"{os.path.basename(name)}:{frame.f_lineno} {line}".rstrip()
 
 
+def short_name(what: object) -> str:
+    """What a fiber is, or waits for; without addresses, so that equal runs have equal logs."""
+    if isinstance(what, _engine.Fiber):
+        return str(what.name).rpartition(".<locals>.")[2]
+    return what if isinstance(what, str) else type(what).__name__
+
+
 @dataclass(slots=True)
 class Step:
     """One fiber's turn, from where it went on to where it stopped."""
@@ -97,7 +104,7 @@ class Tracer:
         self.current = Step(
             self.count,
             None if self.clock is None else self.clock.now(),
-            f"{fiber.name.rpartition('.<locals>.')[2]}#{number}",
+            f"{short_name(fiber)}#{number}",
             begins,
             count,
             taken == 0,
@@ -114,9 +121,7 @@ class Tracer:
         if fiber.state == "ready":
             self.current.ends = f"yields at {at}"
             return
-        what = fiber.waiting_on
-        name = what.name if isinstance(what, _engine.Fiber) else what
-        self.current.ends = f"waits for {name} at {at}"
+        self.current.ends = f"waits for {short_name(fiber.waiting_on)} at {at}"
 
     def text(self) -> str:
         """The log, without its beginning if it is long."""

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 import pyfiber
-from pyfiber import _engine, _hooks
+from pyfiber import _engine, _report
 from pyfiber.testing import guards
 from pyfiber.testing.clock import VirtualClock, virtual_time_module
 from pyfiber.testing.errors import LeftRunningError, LivelockError, NeverAwaitedError
@@ -41,6 +41,12 @@ def clock_of(clock: Clock) -> VirtualClock | None:
 def mix(seed: int, number: int) -> int:
     """The seed of one schedule of many."""
     return (seed * 0x9E3779B97F4A7C15 + number * 0xD1B54A32D192ED03) & MASK
+
+
+def describe(fiber: _engine.Fiber[Any]) -> str:
+    """A fiber, what it waits for, and its stack."""
+    head = f"{_report.title_of(fiber)} {_report.wait_of(fiber)}"
+    return "\n".join([head, *_report.stack_of(fiber)])
 
 
 def check_seed(seed: object) -> int:
@@ -145,7 +151,7 @@ class Runner:
             f"the run did not end within {steps} steps (max_steps): a livelock, or a longer "
             f"program than expected. Still there:\n"
         )
-        return LivelockError(head + "\n".join(map(_hooks.describe_fiber, fibers[:20])))
+        return LivelockError(head + "\n".join(map(describe, fibers[:20])))
 
     def configure(
         self,
@@ -211,7 +217,7 @@ class Runner:
         left = [fiber for fiber in self.scheduler.fibers() if fiber is not me]
         if left:
             text = f"the function returned and left {len(left)} running:\n"
-            raise LeftRunningError(text + "\n".join(map(_hooks.describe_fiber, left)))
+            raise LeftRunningError(text + "\n".join(map(describe, left)))
         return value
 
     def look_for_unseen(self, failure: BaseException | None) -> None:
