@@ -10,7 +10,7 @@ import pytest
 
 pytest_plugins = ["pytester"]
 
-PLUGIN = [] if entry_points(group="pytest11", name="pyfiber") else ["-p", "pyfiber.testing.plugin"]
+PLUGIN = ["-p", "pyfiber.testing.plugin", "-p", "no:cacheprovider"]
 
 LOST_UPDATE = """
     import pytest
@@ -34,10 +34,19 @@ LOST_UPDATE = """
 """
 
 
+@pytest.fixture(autouse=True)
+def _no_other_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their import takes longer than the tests."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+
+
 def outcome(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
-    return pytester.runpytest_subprocess(
-        *PLUGIN, "-p", "no:cacheprovider", "--strict-markers", *args
-    )
+    return pytester.runpytest_inprocess(*PLUGIN, *args)
+
+
+def test_installed_package_brings_the_plugin_along() -> None:
+    for entry in entry_points(group="pytest11", name="pyfiber"):
+        assert entry.value == "pyfiber.testing.plugin"
 
 
 def test_marked_function_runs_in_a_fiber_in_virtual_time(pytester: pytest.Pytester) -> None:
@@ -185,7 +194,7 @@ def test_hypothesis_explores_each_example(pytester: pytest.Pytester) -> None:
 @pytest.mark.skipif(find_spec("xdist") is None, reason="pytest-xdist is not installed")
 def test_xdist_runs_marked_tests_and_hands_options_on(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_it=LOST_UPDATE.format(strategy="random"))
-    result = outcome(pytester, "-n2", "--fiber-seed=99")
+    result = outcome(pytester, "-p", "xdist", "-n2", "--fiber-seed=99")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*seed 99*"])
 
