@@ -5,11 +5,18 @@ from __future__ import annotations
 import subprocess
 import textwrap
 from collections.abc import Callable, Iterator
+from importlib.metadata import entry_points
 
 import pytest
 from subprocesses import run_python
 
 import pyfiber
+
+# Installed, pyfiber brings its plugin along; a tree that is only importable does not.
+if entry_points(group="pytest11", name="pyfiber"):
+    pytest_plugins = []
+else:
+    pytest_plugins = ["pyfiber.testing.plugin"]
 
 Child = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -312,7 +312,9 @@ fire_timers(pf_scheduler *s)
     int64_t now = pf_now(s);
     uint64_t end = s->timers.sequence;
     while (s->timers.count != 0 && s->timers.heap[0].sequence < end) {
-        pf_timer *timer = pf_timers_pop_due(&s->timers, now);
+        pf_timer *timer = s->pop_due == NULL
+                              ? pf_timers_pop_due(&s->timers, now)
+                              : s->pop_due(s, now, s->pick_data);
         if (timer == NULL) {
             return;
         }
@@ -324,6 +326,9 @@ void
 pf_poll(pf_scheduler *s)
 {
     s->until_poll = PF_POLL_EVERY;
+    if (s->probe != NULL) {
+        s->probe(s, s->pick_data);
+    }
     take_messages(s);
     fire_timers(s);
     if (s->poller->ops->busy(s->poller)) {
@@ -420,18 +425,22 @@ nothing_happens(pf_scheduler *s)
 }
 
 int
-pf_scheduler_wait(pf_scheduler *s, int64_t deadline)
+pf_scheduler_block(pf_scheduler *s, int64_t timeout)
 {
     int error = 0;
-    if (nothing_happens(s)) {
-        int64_t timeout = time_left(s, deadline);
-        if (may_block(s)) {
-            error = block(s, timeout);
-        }
-        pf_store(&s->sleeping, 0);
-        pf_poll(s);
+    if (may_block(s)) {
+        error = block(s, timeout);
     }
+    pf_store(&s->sleeping, 0);
+    pf_poll(s);
     return error;
+}
+
+int
+pf_scheduler_wait(pf_scheduler *s, int64_t deadline)
+{
+    return nothing_happens(s) ? pf_scheduler_block(s, time_left(s, deadline))
+                              : 0;
 }
 
 void

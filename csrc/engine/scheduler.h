@@ -147,6 +147,11 @@ pf_switch(pf_thread *thread, pf_fiber *to)
 /* Chooses and removes a fiber from the ready queue (never empty if asked). */
 typedef pf_fiber *(*pf_pick_fn)(pf_scheduler *s, void *data);
 typedef int64_t (*pf_clock_fn)(void *data);
+/* For tests.  `probe` sees every look at messages and timers (and may set
+ * until_poll to 1, so that there is one at every switch); `pop_due` takes one
+ * of the timers due at `now`, or none for the time being (NULL). */
+typedef void (*pf_probe_fn)(pf_scheduler *s, void *data);
+typedef pf_timer *(*pf_pop_due_fn)(pf_scheduler *s, int64_t now, void *data);
 
 typedef struct pf_queue {
     pf_fiber *head;
@@ -183,6 +188,8 @@ struct pf_scheduler {
     void *pick_data;
     pf_clock_fn clock; /* NULL: the monotonic clock */
     void *clock_data;
+    pf_probe_fn probe;       /* NULL: none */
+    pf_pop_due_fn pop_due;   /* NULL: the earliest; data is pick_data */
     PF_ATOMIC(size_t) holds; /* what may wake us from outside; see pf_hold */
     uint64_t switches, wakeups, messages, timeouts, waits;
 };
@@ -376,6 +383,10 @@ void pf_yield(pf_scheduler *s);
 /* For the hub, with an empty ready queue: block until a message, a timer, the
  * poller or `deadline`.  0, or -errno. */
 int pf_scheduler_wait(pf_scheduler *s, int64_t deadline);
+
+/* The same, but for messages alone: blocks at most `timeout` nanoseconds of
+ * real time (PF_NEVER: no limit), whatever the timers and the clock say. */
+int pf_scheduler_block(pf_scheduler *s, int64_t timeout);
 
 /* For a host whose loop is run by another one: between pf_scheduler_rest and
  * pf_scheduler_resume nobody waits here, but every message makes the poller's

@@ -6,7 +6,7 @@
 
 #include "engine/memory.h"
 
-#define CHILDREN 4
+#define CHILDREN PF_TIMER_CHILDREN
 #define FIRST_CAPACITY 16
 #define KEEP_CAPACITY 1024 /* smaller heaps are not worth shrinking */
 

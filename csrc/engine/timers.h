@@ -39,6 +39,8 @@ typedef struct pf_timer_entry {
     pf_timer *timer;
 } pf_timer_entry;
 
+#define PF_TIMER_CHILDREN 4 /* of a node in the heap */
+
 typedef struct pf_timers {
     pf_timer_entry *heap;
     uint32_t count;

@@ -20,6 +20,7 @@
  *   inspect.c    its attributes, for reports and debuggers
  *   loop.c       the scheduler's loop: who runs, waiting, the end of a run
  *   scheduler.c  the Scheduler type
+ *   schedule.h   runs under test: explored schedules, virtual time
  *   signals.c    Ctrl-C and waking the loop for signals
  *   overflow.c   what the fault handler asks
  *   capsule.c    the C API table
@@ -77,6 +78,7 @@ enum {
     PF_F_CANCELLED = 1 << 13, /* cancel() was called on the fiber itself */
     PF_F_GROUPED = 1 << 14,   /* a TaskGroup waits for its end */
     PF_F_WATCHED = 1 << 15,   /* ... and does not mind its failure */
+    PF_F_TRACKED = 1 << 23,   /* an explorer knows it; see schedule.h */
 };
 /* In the upper bits: how often Cancelled was raised without effect. */
 #define PF_F_DELIVERIES_SHIFT 24
@@ -172,7 +174,9 @@ struct SchedulerObject {
     FiberObject *main;            /* of run(fn) */
     PyObject *fatal;              /* exception that ends the run */
     PyThreadState *blocked;
-    bool running; /* inside run or run_once */
+    struct PfExplorer *explorer; /* during a run under test, or NULL */
+    PyObject *clock;             /* virtual, or NULL; see schedule.h */
+    bool running;                /* inside run or run_once */
     bool closed;
     bool ending;          /* everything is cancelled, new fibers as well */
     bool hosted;          /* another loop waits for fileno() */
@@ -194,6 +198,7 @@ typedef struct PfGlobals {
     PyTypeObject *scheduler_type;
     PyTypeObject *scope_type;
     PyTypeObject *group_type;
+    PyTypeObject *clock_type; /* for tests: schedule.h */
     PyObject *fiber_error;
     PyObject *fiber_exit;
     PyObject *cancelled;
@@ -272,6 +277,7 @@ int pf_sleep_until(PfThread *t, int64_t deadline);
 void pf_on_posted(pf_scheduler *s, pf_fiber *core, unsigned bits);
 /* A timeout argument in seconds to a deadline; None: PF_NEVER. 0 or -1. */
 int pf_deadline(PyObject *timeout, int64_t *deadline);
+int pf_deadline_by(SchedulerObject *s, PyObject *timeout, int64_t *deadline);
 int pf_seconds(PyObject *number, const char *what, int64_t *ns);
 pf_scheduler *pf_active(PfThread *t, const char *what); /* or FiberError */
 

@@ -1,4 +1,5 @@
 /* The Fiber type. */
+#include "python/schedule.h"
 #include "python/scope.h"
 
 #include <structmember.h>
@@ -495,7 +496,8 @@ fiber_start(PyObject *op, PyObject *ignored)
     (void)ignored;
     PfThread *t = pf_this_thread();
     if (t == NULL || pf_active(t, "start()") == NULL ||
-        pf_fiber_start(t->scheduler, (FiberObject *)op) < 0) {
+        pf_fiber_start(t->scheduler, (FiberObject *)op) < 0 ||
+        pf_preempt(t) < 0) {
         return NULL;
     }
     return Py_NewRef(op);

@@ -8,6 +8,7 @@
 #include "python/binding.h"
 
 #include "engine/overflow.h"
+#include "python/schedule.h"
 
 #include <errno.h>
 
@@ -196,6 +197,9 @@ idle(SchedulerObject *s, int64_t deadline)
     if (s->core.ready.head != NULL || run_signal_handlers(s) < 0 ||
         s->core.ready.head != NULL) {
         return true;
+    }
+    if (s->clock != NULL) {
+        return pf_clock_idle(s, deadline);
     }
     if (deadline == PF_NEVER && !pf_scheduler_expects(&s->core) &&
         !pf_other_threads(s->thread->tstate)) {

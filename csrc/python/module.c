@@ -2,6 +2,7 @@
 #include "python/scope.h"
 
 #include "engine/selfbench.h"
+#include "python/schedule.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -77,7 +78,8 @@ mod_spawn(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
         return NULL;
     }
     FiberObject *fiber = pf_fiber_new(args[0], args + 1, nargs - 1, kwnames);
-    if (fiber != NULL && pf_fiber_start(t->scheduler, fiber) < 0) {
+    if (fiber != NULL &&
+        (pf_fiber_start(t->scheduler, fiber) < 0 || pf_preempt(t) < 0)) {
         Py_CLEAR(fiber);
     }
     return (PyObject *)fiber;
@@ -614,8 +616,8 @@ engine_exec(PyObject *module)
         make_exceptions(module) < 0 || make_types(module) < 0 ||
         pf_cancel_init(module) < 0 || pf_worker_init(module) < 0 ||
         pf_inspect_init(module) < 0 || pf_thread_module_init(module) < 0 ||
-        pf_python_overflow_init() < 0 || pf_capsule_init(module) < 0 ||
-        add_primitives(module) < 0) {
+        pf_schedule_init(module) < 0 || pf_python_overflow_init() < 0 ||
+        pf_capsule_init(module) < 0 || add_primitives(module) < 0) {
         return -1;
     }
     return 0;

@@ -1,5 +1,5 @@
 /* The Scheduler type: its life, and what other threads may ask of it. */
-#include "python/binding.h"
+#include "python/schedule.h"
 
 #include <errno.h>
 #include <structmember.h>
@@ -109,6 +109,7 @@ scheduler_dealloc(PyObject *op)
     }
     Py_CLEAR(s->main);
     Py_CLEAR(s->fatal);
+    pf_clock_remove(s);
     unlink_scheduler(s);
     if (s->open) {
         pf_scheduler_finish(&s->core);
@@ -124,6 +125,7 @@ scheduler_traverse(PyObject *op, visitproc visit, void *arg)
     Py_VISIT(Py_TYPE(op));
     Py_VISIT(s->main);
     Py_VISIT(s->fatal);
+    Py_VISIT(s->clock);
     /* It holds one reference to each of its fibers that is not over. */
     FiberObject *f = s->thread == NULL ? NULL : s->thread->live;
     for (; f != NULL; f = f->next) {
@@ -223,7 +225,7 @@ scheduler_run_once(PyObject *op, PyObject *args, PyObject *kwargs)
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:run_once", names,
                                      &timeout) ||
         pf_may_run(s) < 0 ||
-        (timeout != NULL && pf_deadline(timeout, &deadline) < 0)) {
+        (timeout != NULL && pf_deadline_by(s, timeout, &deadline) < 0)) {
         return NULL;
     }
     pf_loop_once(s, timeout, deadline);

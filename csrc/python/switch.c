@@ -7,6 +7,7 @@
 #include "python/scope.h"
 
 #include "engine/overflow.h"
+#include "python/schedule.h"
 #include "python/waitq.h"
 
 /* ------------------------------------------------------------ the switch */
@@ -451,13 +452,17 @@ next_after_raw(PfThread *t, FiberObject *self)
     return p;
 }
 
-static bool
-ends_the_run(FiberObject *self)
+static void
+retire_failed(SchedulerObject *s, FiberObject *self)
 {
-    return self->core.host_byte == PF_OUTCOME_FAILED &&
-           (PyObject_TypeCheck(self->value,
-                               (PyTypeObject *)PyExc_KeyboardInterrupt) ||
-            PyObject_TypeCheck(self->value, (PyTypeObject *)PyExc_SystemExit));
+    if (PyObject_TypeCheck(self->value,
+                           (PyTypeObject *)PyExc_KeyboardInterrupt) ||
+        PyObject_TypeCheck(self->value, (PyTypeObject *)PyExc_SystemExit)) {
+        self->core.host_bits |= PF_F_LOOKED_AT;
+        pf_scheduler_fail(s, Py_NewRef(self->value));
+    } else if (s->explorer != NULL) {
+        pf_explorer_failed(s, self);
+    }
 }
 
 /* Tell the scheduler and who waits. */
@@ -470,9 +475,8 @@ retire(FiberObject *self)
         s->foreground--;
     }
     pf_grant_all(&self->waiters);
-    if (ends_the_run(self)) {
-        self->core.host_bits |= PF_F_LOOKED_AT;
-        pf_scheduler_fail(s, Py_NewRef(self->value));
+    if (self->core.host_byte == PF_OUTCOME_FAILED) {
+        retire_failed(s, self);
     }
     if (self == s->main || s->foreground == 0 || s->fatal != NULL) {
         pf_wake_hub(s);

@@ -51,16 +51,9 @@ pf_seconds(PyObject *number, const char *what, int64_t *ns)
     return 0;
 }
 
-static int64_t
-deadline_after(PfThread *t, int64_t ns)
-{
-    int64_t now =
-        t->scheduler == NULL ? pf_monotonic() : pf_now(&t->scheduler->core);
-    return ns >= PF_NEVER - now ? PF_NEVER : now + ns;
-}
-
+/* By the clock of `s`, NULL: of the scheduler that runs here, if one does. */
 int
-pf_deadline(PyObject *timeout, int64_t *deadline)
+pf_deadline_by(SchedulerObject *s, PyObject *timeout, int64_t *deadline)
 {
     *deadline = PF_NEVER;
     if (timeout == NULL || timeout == Py_None) {
@@ -78,8 +71,18 @@ pf_deadline(PyObject *timeout, int64_t *deadline)
     if (t == NULL) {
         return -1;
     }
-    *deadline = deadline_after(t, ns);
+    if (s == NULL) {
+        s = t->scheduler;
+    }
+    int64_t now = s == NULL ? pf_monotonic() : pf_now(&s->core);
+    *deadline = ns >= PF_NEVER - now ? PF_NEVER : now + ns;
     return 0;
+}
+
+int
+pf_deadline(PyObject *timeout, int64_t *deadline)
+{
+    return pf_deadline_by(NULL, timeout, deadline);
 }
 
 pf_scheduler *

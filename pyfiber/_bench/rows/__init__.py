@@ -14,6 +14,7 @@ from . import (
     skynet,
     structured,
     switching,
+    testing,
     threads,
     wakeups,
     yielding,
@@ -31,6 +32,7 @@ FAMILIES = (
     memory,
     raw,
     imports,
+    testing,
 )
 
 ROWS: tuple[Row, ...] = tuple(row for family in FAMILIES for row in family.ROWS)

@@ -1,0 +1,54 @@
+"""Tests of concurrent code that always run the same, take no time, and look for what breaks it.
+
+Time is virtual: it stands while anything can run and jumps to the next timer
+when nothing can. Order is chosen: in the usual way, at random, by priorities,
+every one in turn, or as a schedule string says::
+
+    >>> import pyfiber
+    >>> from pyfiber import testing
+    >>> testing.run(lambda: (pyfiber.sleep(86400), pyfiber.now())[1])
+    86400.0
+    >>> def race():
+    ...     total = [0]
+    ...     def add():
+    ...         before = total[0]
+    ...         pyfiber.yield_now()
+    ...         total[0] = before + 1
+    ...     for fiber in [pyfiber.spawn(add) for _ in range(2)]:
+    ...         fiber.join()
+    ...     assert total[0] == 2, total
+    >>> testing.explore(race)  # doctest: +IGNORE_EXCEPTION_DETAIL
+    Traceback (most recent call last):
+    pyfiber.testing.errors.ScheduleFailure: schedule 1 of 1000 ...
+"""
+
+from pyfiber.testing.cancellation import explore_cancellation
+from pyfiber.testing.clock import VirtualClock
+from pyfiber.testing.errors import (
+    LeftRunningError,
+    LivelockError,
+    NeverAwaitedError,
+    NondeterminismError,
+    ReplayDivergence,
+    ScheduleError,
+    ScheduleFailure,
+)
+from pyfiber.testing.explore import Exploration, choose, explore, preempt, replay, run
+
+__all__ = [
+    "Exploration",
+    "LeftRunningError",
+    "LivelockError",
+    "NeverAwaitedError",
+    "NondeterminismError",
+    "ReplayDivergence",
+    "ScheduleError",
+    "ScheduleFailure",
+    "VirtualClock",
+    "choose",
+    "explore",
+    "explore_cancellation",
+    "preempt",
+    "replay",
+    "run",
+]

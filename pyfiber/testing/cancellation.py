@@ -1,0 +1,133 @@
+"""Cancel a program at every point where it can be cancelled, one run for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import pyfiber
+from pyfiber.testing import report
+from pyfiber.testing.errors import ScheduleFailure
+from pyfiber.testing.runner import Attempt, Clock, Program, Runner, check_count, clock_of
+
+REASON = "injected by the test"
+
+
+def expected(exc: BaseException | None) -> bool:
+    """Is it the injected cancellation, come up to the surface?"""
+    if isinstance(exc, BaseExceptionGroup):
+        return all(expected(inner) for inner in exc.exceptions)
+    return exc is None or isinstance(exc, (pyfiber.FiberCancelled, pyfiber.Cancelled))
+
+
+def explore_cancellation(
+    fn: Callable[..., Any],
+    *,
+    setup: Callable[[], Any] | None = None,
+    check: Callable[..., object] | None = None,
+    clock: Clock = None,
+    max_points: int = 10_000,
+    max_steps: int = 100_000,
+    leftovers: Literal["join", "error"] = "join",
+    virtualize_time: bool = False,
+    threads: bool = False,
+) -> int:
+    """Run ``fn`` once for each point at which a fiber can be cancelled, cancelling it there.
+
+    The points are every wait, of every fiber, twice: while it waits, and when it has
+    been woken but not yet run. After each run ``check()`` (with what ``setup()``
+    made, if it is given) must hold; that the cancellation itself comes out of
+    ``fn`` is no failure. Returns how many points there were; the ScheduleFailure
+    of one that failed names it.
+    """
+    check_count(max_points, "max_points")
+    program = Program(
+        fn,
+        setup=setup,
+        clock=clock_of(clock),
+        max_steps=max_steps,
+        leftovers=leftovers,
+        virtualize_time=virtualize_time,
+        threads=threads,
+    )
+    with Runner(program) as runner:
+        return Injector(runner, check, max_points).run()
+
+
+class Injector:
+    """Injects at point after point."""
+
+    def __init__(
+        self, runner: Runner, check: Callable[..., object] | None, max_points: int
+    ) -> None:
+        self.runner = runner
+        self.max_points = max_points
+        self.state: tuple[Any, ...] = ()
+        self.check = check
+        program = runner.program
+        if check is not None and not callable(check):
+            raise TypeError(f"check must be callable, not {type(check).__name__!r}")
+        if program.setup is not None:
+            self.make = program.setup
+            program.setup = self.keep
+
+    def keep(self) -> Any:
+        """setup(), remembered for check(), which must hold after a failed run, too."""
+        state = self.make()
+        self.state = (state,)
+        return state
+
+    def run(self) -> int:
+        """First the program as it is, then with each injection."""
+        failure = self.attempt(0)
+        if failure is not None:
+            self.fail(failure, 0)
+        point = 0
+        # Later points may appear and vanish with what a cancellation changes.
+        while point < self.max_points:
+            point += 1
+            failure = self.attempt(point)
+            if failure is not None:
+                self.fail(failure, point)
+            if self.runner.explorer.injected is None and self.runner.explorer.events < point:
+                return point - 1
+        return point
+
+    def attempt(self, point: int, trace: report.Tracer | None = None) -> BaseException | None:
+        """One run, cancelled at the point (0: not at all); what is wrong with it."""
+        self.runner.configure(inject=point, trace=trace)
+        attempt: Attempt = self.runner.run()
+        failure = attempt.failure
+        if failure is not None and not (point and expected(failure)):
+            return failure
+        if self.check is not None:
+            try:
+                self.check(*self.state)
+            except Exception as exc:
+                return exc
+        return None
+
+    def where(self) -> str:
+        """The fiber that was cancelled."""
+        injected = self.runner.explorer.injected
+        if injected is None:
+            return "without any cancellation"
+        fiber, waited = injected
+        how = "while it waited" if waited else "when it was about to go on"
+        return f"when {fiber.name!r} was cancelled {how}"
+
+    def fail(self, exc: BaseException, point: int) -> None:
+        """Run the point again, with a log, and raise."""
+        tracer = report.Tracer(self.runner.scheduler, self.runner.program.clock)
+        self.attempt(point, tracer)
+        text = (
+            f"the program fails {self.where()} (point {point}): {report.first_line(exc)}\n\n"
+            f"{report.format_failure(exc)}\n\nwho ran when:\n{tracer.text()}"
+        )
+        raise ScheduleFailure(
+            text,
+            exception=exc,
+            schedule=str(self.runner.schedule()),
+            number=point,
+            log=tracer.text(),
+        ) from None

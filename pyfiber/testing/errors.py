@@ -1,0 +1,53 @@
+"""What a run under test can find wrong, beside what the program raises itself."""
+
+from __future__ import annotations
+
+
+class ScheduleFailure(AssertionError):
+    """A schedule was found under which the program fails; the text says all.
+
+    ``exception`` is what the program raised, ``schedule`` the string that
+    `replay()` takes, ``seed`` and ``number`` say which schedule of the
+    exploration it was (``number`` counts from 1), ``log`` who ran when.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        exception: BaseException,
+        schedule: str,
+        seed: int | None = None,
+        number: int | None = None,
+        log: str = "",
+    ) -> None:
+        super().__init__(text)
+        self.exception = exception
+        self.schedule = schedule
+        self.seed = seed
+        self.number = number
+        self.log = log
+
+
+class ScheduleError(ValueError):
+    """A schedule string that cannot be used: cut, mistyped, of another version."""
+
+
+class ReplayDivergence(RuntimeError):
+    """The program did not come to the choices of the schedule; names the step."""
+
+
+class NondeterminismError(RuntimeError):
+    """The same schedule gave two different runs; the text says where, and what may be the cause."""
+
+
+class LivelockError(RuntimeError):
+    """The run made more steps than allowed; the text lists who was still running."""
+
+
+class NeverAwaitedError(RuntimeError):
+    """A fiber failed and nobody asked for its result; the failure is the cause."""
+
+
+class LeftRunningError(RuntimeError):
+    """The function under test returned while fibers it had started still ran."""

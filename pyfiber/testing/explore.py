@@ -1,0 +1,469 @@
+"""run, explore, replay: one program under one schedule, or under many."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NoReturn, TypeVar
+
+from pyfiber import _engine
+from pyfiber.testing import report
+from pyfiber.testing.errors import (
+    NeverAwaitedError,
+    NondeterminismError,
+    ReplayDivergence,
+    ScheduleFailure,
+)
+from pyfiber.testing.guards import Suspects
+from pyfiber.testing.runner import (
+    FIFO,
+    PCT,
+    RANDOM,
+    Attempt,
+    Clock,
+    Program,
+    Runner,
+    check_count,
+    check_seed,
+    clock_of,
+    mix,
+)
+from pyfiber.testing.schedule import Choice, Schedule, describe
+from pyfiber.testing.shrink import shrink
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+Strategy = Literal["fifo", "random", "pct", "dfs"]
+STRATEGIES = ("fifo", "random", "pct", "dfs")
+REPLAY = 'pyfiber.testing.replay({fn}, "SCHEDULE"{options})'
+MAX_DEPTH = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Exploration:
+    """What `explore()` did when nothing failed.
+
+    ``schedules`` is how many were run; ``complete`` whether these were all there
+    are (depth-first search alone can know); ``distinct`` how many runs differed;
+    ``steps`` and ``choices`` are the most of any run.
+    """
+
+    schedules: int
+    complete: bool
+    distinct: int
+    steps: int
+    choices: int
+
+
+def choose(items: Sequence[T]) -> T:
+    """One of the items: the first outside of a test, any under `explore()`.
+
+    ValueError if there is none.
+    """
+    if len(items) == 0:
+        raise ValueError("there is nothing to choose from")
+    return items[_engine._choose(len(items))]
+
+
+def preempt() -> None:
+    """A place where a run with ``preempt=True`` may switch; nothing otherwise."""
+    _engine._preempt()
+
+
+# ------------------------------------------------------------------- failures
+
+
+def signature(exc: BaseException | None) -> object:
+    """Two failures with the same one are the same failure."""
+    if exc is None:
+        return None
+    if isinstance(exc, NeverAwaitedError):
+        return type(exc), signature(exc.__cause__)
+    frames = traceback.extract_tb(report.clean(exc.__traceback__))
+    return type(exc), (frames[-1].filename, frames[-1].lineno) if frames else None
+
+
+class Found:
+    """A failing schedule on its way to a report: replayed, shrunk, told."""
+
+    def __init__(self, runner: Runner, exc: BaseException, schedule: Schedule) -> None:
+        self.runner = runner
+        self.exception = exc
+        self.schedule = schedule
+        self.first = schedule
+
+    def again(self, choices: Sequence[Choice]) -> list[Choice] | None:
+        """For the shrinker: what was chosen, if the failure is the same."""
+        self.runner.configure(script=choices, lenient=True)
+        attempt = self.runner.run()
+        if signature(attempt.failure) != signature(self.exception):
+            return None
+        return self.runner.explorer.choices()
+
+    def shrink(self) -> None:
+        """Bring the schedule as near to the usual order as the failure allows."""
+        choices = shrink(self.schedule.choices, self.again)
+        self.runner.configure(script=choices)
+        attempt = self.runner.run()
+        if signature(attempt.failure) == signature(self.exception):
+            self.exception = attempt.failure or self.exception
+            self.schedule = self.runner.schedule()
+
+    def trace(self) -> str:
+        """Run once more, with a log; NondeterminismError if it does not fail again."""
+        runner = self.runner
+        tracer = report.Tracer(runner.scheduler, runner.program.clock)
+        runner.configure(script=self.schedule.choices, trace=tracer)
+        suspects = Suspects()
+        with suspects.watching(runner.scheduler):
+            attempt = runner.run()
+        if signature(attempt.failure) != signature(self.exception):
+            differs(runner, self.schedule, suspects, self.exception, attempt)
+        return tracer.text()
+
+
+def differs(
+    runner: Runner,
+    schedule: Schedule,
+    suspects: Suspects,
+    before: BaseException | None,
+    attempt: Attempt,
+) -> NoReturn:
+    """Raise a NondeterminismError that says where two equal runs parted."""
+    where = parting(runner, schedule)
+    ends = [
+        "nothing failed" if exc is None else report.first_line(exc)
+        for exc in (before, attempt.failure)
+    ]
+    outcome = f"The first run ended with: {ends[0]}. The second: {ends[1]}."
+    raise NondeterminismError(
+        f"the same schedule was run twice and gave different runs: {where}.\n"
+        f"{outcome}\n{suspects.text()}"
+    ) from before
+
+
+def parting(runner: Runner, schedule: Schedule) -> str:
+    """Where the last run left the schedule."""
+    divergence = runner.explorer.divergence()
+    if divergence is not None:
+        return describe_divergence(*divergence)
+    found = runner.explorer.choices()
+    wanted = list(schedule.choices)
+    for at, (one, other) in enumerate(zip(wanted, found, strict=False)):
+        if one[1] and one != other:
+            return describe_divergence(at, one, other)
+    if len(wanted) != len(found):
+        return f"one came to {len(wanted)} choices, the other to {len(found)}"
+    return "they made the same choices, but who ran when, or at what time, differs"
+
+
+def describe_divergence(at: int, wanted: Choice, found: Choice | None) -> str:
+    """Where a run left its schedule."""
+    if found is None:
+        return f"at choice {at + 1} ({describe(wanted)}) the run was over already"
+    kind, count, _ = found
+    now = describe((kind, count, 0)).rpartition(":")[0]
+    if wanted[1] == 0:
+        return f"at choice {at + 1} the run chose {now} of {count}"
+    return (
+        f"at choice {at + 1} the schedule says {describe(wanted)}, but the program chose "
+        f"{now} of {count}"
+    )
+
+
+# ---------------------------------------------------------------------- explore
+
+
+class Explorer:
+    """explore()'s work: tries schedules until one fails."""
+
+    def __init__(self, runner: Runner, strategy: str, schedules: int, seed: int, depth: int):
+        self.runner = runner
+        self.strategy = strategy
+        self.schedules = schedules
+        self.seed = seed
+        self.depth = depth
+        self.fingerprints: set[int] = set()
+        self.choices = 0
+        self.number = 0
+        self.complete = False
+
+    def attempts(self) -> Iterator[Attempt]:
+        """Run after run.  The first has the usual order, to know the program's length."""
+        self.runner.configure()
+        yield self.runner.run()
+        if self.strategy == "dfs":
+            yield from self.branches()
+        elif self.strategy != "fifo":
+            yield from self.drawn()
+
+    def drawn(self) -> Iterator[Attempt]:
+        strategy = PCT if self.strategy == "pct" else RANDOM
+        for number in range(2, self.schedules + 1):
+            self.runner.configure(
+                strategy=strategy,
+                seed=mix(self.seed, number),
+                depth=1 + number % self.depth,
+            )
+            yield self.runner.run()
+
+    def branches(self) -> Iterator[Attempt]:
+        explorer = self.runner.explorer
+        while self.number < self.schedules:
+            before = explorer.choices() if self.number == 1 else []
+            if not explorer.next_branch():
+                self.complete = True
+                return
+            attempt = self.runner.run()
+            if explorer.divergence() is not None:
+                differs(self.runner, Schedule(before), Suspects(), None, attempt)
+            yield attempt
+
+    def same_twice(self) -> None:
+        """The first schedule, run again, must be the same run."""
+        runner = self.runner
+        first = runner.schedule()
+        suspects = Suspects()
+        runner.configure(script=first.choices)
+        with suspects.watching(runner.scheduler):
+            attempt = runner.run()
+        if attempt.failure is not None or runner.schedule() != first:
+            differs(runner, first, suspects, None, attempt)
+        if self.strategy == "dfs":
+            runner.configure()
+            runner.run()
+
+    def run(self) -> Exploration:
+        """Until a failure, which is raised, or the end."""
+        for attempt in self.attempts():
+            self.number += 1
+            if attempt.failure is not None:
+                self.fail(attempt.failure)
+            self.fingerprints.add(self.runner.explorer.fingerprint)
+            self.choices = max(self.choices, self.runner.explorer.choice_count)
+            if self.number == 1:
+                self.same_twice()
+        return Exploration(
+            self.number, self.complete, len(self.fingerprints), self.runner.longest, self.choices
+        )
+
+    def fail(self, exc: BaseException) -> NoReturn:
+        """Shrink, log, raise."""
+        found = Found(self.runner, exc, self.runner.schedule())
+        found.trace()  # it must fail again, before anything is concluded from it
+        found.shrink()
+        log = found.trace()
+        headline = (
+            f"schedule {self.number} of {self.schedules} (strategy {self.strategy!r}, seed "
+            f"{self.seed}) fails with {report.first_line(exc)}"
+        )
+        raise failure(found, headline, self.seed, self.number, log) from None
+
+
+def failure(
+    found: Found, headline: str, seed: int | None, number: int | None, log: str
+) -> ScheduleFailure:
+    """The exception that tells what was found."""
+    text = report.failure_text(
+        headline,
+        found.exception,
+        found.schedule,
+        replay_line(found.runner.program),
+        log,
+        found.first.deviations,
+    )
+    return ScheduleFailure(
+        text,
+        exception=found.exception,
+        schedule=str(found.schedule),
+        seed=seed,
+        number=number,
+        log=log,
+    )
+
+
+def replay_line(program: Program) -> str:
+    """The call that repeats a failure."""
+    if program.replay:
+        return program.replay
+    name = getattr(program.fn, "__qualname__", "fn").rpartition(".")[2]
+    options = "".join(
+        f", {option}={option}" for option in ("setup", "check") if getattr(program, option)
+    )
+    return REPLAY.format(fn=name if name.isidentifier() else "fn", options=options)
+
+
+def explore(
+    fn: Callable[..., Any],
+    schedules: int = 1000,
+    strategy: Strategy = "random",
+    seed: int = 0,
+    *,
+    depth: int = 3,
+    clock: Clock = None,
+    setup: Callable[[], Any] | None = None,
+    check: Callable[..., object] | None = None,
+    preempt: bool = False,
+    max_steps: int = 100_000,
+    leftovers: Literal["join", "error"] = "join",
+    virtualize_time: bool = False,
+    threads: bool = False,
+) -> Exploration:
+    """Run ``fn`` under many schedules; ScheduleFailure at the first that fails.
+
+    ``fn`` is called once for each schedule, so it must make its state anew, or
+    take it from ``setup()``, whose result is its argument and that of
+    ``check()``, called after each run.
+
+    ``strategy`` is "random", "pct" (few preemptions at well-chosen places, up to
+    ``depth``), "dfs" (every schedule once, for small programs) or "fifo". The
+    first schedule is the usual order in any case. The same ``seed`` gives the
+    same schedules on every CPython and platform.
+
+    A run also fails by a deadlock, by more than ``max_steps`` steps, by a fiber
+    that failed with nobody asking, and with ``leftovers="error"`` by fibers that
+    still run when ``fn`` returns.
+    """
+    if strategy not in STRATEGIES:
+        raise ValueError(f"no strategy {strategy!r}: there are {', '.join(STRATEGIES)}")
+    check_count(schedules, "schedules")
+    if check_count(depth, "depth") > MAX_DEPTH:
+        raise ValueError(f"depth is at most {MAX_DEPTH}, not {depth}")
+    program = Program(
+        fn,
+        setup=setup,
+        check=check,
+        clock=clock_of(clock),
+        preempt=preempt,
+        max_steps=max_steps,
+        leftovers=leftovers,
+        virtualize_time=virtualize_time,
+        threads=threads,
+    )
+    return explore_program(program, schedules, strategy, check_seed(seed), depth)
+
+
+def explore_program(
+    program: Program, schedules: int, strategy: str, seed: int, depth: int
+) -> Exploration:
+    """explore() with everything checked."""
+    with Runner(program) as runner:
+        return Explorer(runner, strategy, schedules, seed, depth).run()
+
+
+# ----------------------------------------------------------------------- replay
+
+
+def replay(
+    fn: Callable[..., R],
+    schedule: str,
+    *,
+    clock: Clock = None,
+    setup: Callable[[], Any] | None = None,
+    check: Callable[..., object] | None = None,
+    max_steps: int = 100_000,
+    leftovers: Literal["join", "error"] = "join",
+    virtualize_time: bool = False,
+    threads: bool = False,
+) -> R:
+    """Run ``fn`` under a schedule that `explore()` printed; return its result.
+
+    A failure is raised as ScheduleFailure, with the log. ReplayDivergence names
+    the step at which the program is not the one that was recorded;
+    ScheduleError if the string is not a schedule.
+    """
+    program = Program(
+        fn,
+        setup=setup,
+        check=check,
+        clock=clock_of(clock),
+        max_steps=max_steps,
+        leftovers=leftovers,
+        virtualize_time=virtualize_time,
+        threads=threads,
+    )
+    value: R = replay_program(program, Schedule.parse(schedule))
+    return value
+
+
+def replay_program(program: Program, schedule: Schedule) -> Any:
+    """replay() with everything checked."""
+    program.preempt = schedule.preempt
+    with Runner(program) as runner:
+        tracer = report.Tracer(runner.scheduler, program.clock)
+        runner.configure(script=schedule.choices, trace=tracer)
+        attempt = runner.run()
+        divergence = runner.explorer.divergence()
+        if divergence is not None:
+            raise ReplayDivergence(
+                f"the program is not the one that was recorded: {describe_divergence(*divergence)}"
+                f"\n\nwho ran when:\n{tracer.text()}"
+            ) from attempt.failure
+        if attempt.failure is not None:
+            found = Found(runner, attempt.failure, runner.schedule())
+            headline = f"the schedule fails with {report.first_line(attempt.failure)}"
+            raise failure(found, headline, None, None, tracer.text()) from None
+        if runner.explorer.choice_count > len(schedule.choices):
+            raise ReplayDivergence(
+                "the program is not the one that was recorded: it went on after choice "
+                f"{len(schedule.choices)}, the last of the schedule, and did not fail"
+            )
+        return attempt.value
+
+
+# -------------------------------------------------------------------------- run
+
+
+def run(
+    fn: Callable[..., R],
+    *args: Any,
+    seed: int | None = None,
+    schedule: str | None = None,
+    strategy: Strategy | None = None,
+    depth: int = 3,
+    clock: Clock = None,
+    preempt: bool = False,
+    max_steps: int = 10_000_000,
+    leftovers: Literal["join", "error"] = "join",
+    virtualize_time: bool = False,
+    threads: bool = False,
+) -> R:
+    """pyfiber.run(fn, *args) in virtual time: the same every time, and instant.
+
+    Without more, fibers run in the usual order. ``seed`` gives another one,
+    drawn at random (``strategy="pct"``: with priorities); ``schedule`` repeats
+    one that was printed. What the program raises is raised as it is, with a note
+    of the schedule if it was drawn.
+    """
+    program = Program(
+        fn,
+        args,
+        clock=clock_of(clock),
+        preempt=preempt,
+        max_steps=max_steps,
+        leftovers=leftovers,
+        virtualize_time=virtualize_time,
+        threads=threads,
+    )
+    if schedule is not None:
+        if seed is not None or strategy is not None:
+            raise TypeError("a schedule says it all: no seed or strategy beside it")
+        value: R = replay_program(program, Schedule.parse(schedule))
+        return value
+    number = 0 if seed is None else check_seed(seed)
+    drawn = strategy or ("fifo" if seed is None else "random")
+    if drawn not in ("fifo", "random", "pct"):
+        raise ValueError(f"one run has the strategy 'fifo', 'random' or 'pct', not {drawn!r}")
+    with Runner(program) as runner:
+        runner.longest = 100
+        kind = {"fifo": FIFO, "random": RANDOM, "pct": PCT}[drawn]
+        runner.configure(strategy=kind, seed=mix(number, 0), depth=depth)
+        attempt = runner.run()
+        if attempt.failure is not None:
+            if kind != FIFO:
+                attempt.failure.add_note(f"schedule: {runner.schedule()}")
+            raise attempt.failure
+        result: R = attempt.value
+        return result

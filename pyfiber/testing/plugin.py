@@ -1,0 +1,201 @@
+"""The pytest plugin: ``@pytest.mark.fiber`` runs a test function in virtual time.
+
+    @pytest.mark.fiber                                     # once, in the usual order
+    @pytest.mark.fiber(schedules=500, strategy="pct")      # as explore() does
+    @pytest.mark.fiber(clock=datetime(2030, 1, 1))         # where time starts
+
+The function is plain; it runs in a fiber, once for each schedule, with fixtures
+that are made once.  `--fiber-seed`, `--fiber-schedules` and `--fiber-replay`
+override what the marks say.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Generator
+from typing import Any
+
+import pytest
+
+from pyfiber.testing.clock import VirtualClock
+from pyfiber.testing.explore import (
+    MAX_DEPTH,
+    STRATEGIES,
+    Exploration,
+    explore_program,
+    replay_program,
+    run,
+)
+from pyfiber.testing.runner import Program, check_count, check_seed, clock_of
+from pyfiber.testing.schedule import Schedule
+
+EXPLORING = ("schedules", "strategy", "seed", "depth")
+PROGRAM = ("clock", "preempt", "max_steps", "leftovers", "virtualize_time", "threads")
+OPTIONS = EXPLORING + PROGRAM
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("pyfiber", "fibers under test")
+    group.addoption("--fiber-seed", type=int, metavar="N", help="seed of all explorations")
+    group.addoption(
+        "--fiber-schedules", type=int, metavar="N", help="schedules of each exploration"
+    )
+    group.addoption(
+        "--fiber-replay", metavar="SCHEDULE", help="run the selected test under this schedule only"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "fiber(schedules=1, strategy='random', seed=0, depth=3, clock='virtual', ...): run the "
+        "function in a fiber, in virtual time, under that many schedules (pyfiber.testing)",
+    )
+
+
+def settings(item: pytest.Item) -> dict[str, Any] | None:
+    """What the nearest mark says; None without one, UsageError if it is wrong."""
+    mark = item.get_closest_marker("fiber")
+    if mark is None:
+        return None
+    unknown = [name for name in mark.kwargs if name not in OPTIONS]
+    if mark.args or unknown:
+        what = f"{unknown[0]!r}" if unknown else "positional arguments"
+        raise pytest.UsageError(
+            f"{item.nodeid}: mark.fiber does not take {what}; it takes {', '.join(OPTIONS)}"
+        )
+    return dict(mark.kwargs)
+
+
+class Exploring:
+    """How a test is to be explored: its mark, and what the command line overrides."""
+
+    def __init__(self, item: pytest.Item, given: dict[str, Any]) -> None:
+        self.item = item
+        self.given = given
+        option = item.config.getoption
+        seed = option("fiber_seed")
+        self.seed = check_seed(given.get("seed", 0)) if seed is None else seed
+        self.wanted = "schedules" in given or given.get("strategy", "fifo") != "fifo"
+        self.schedules = check_count(given.get("schedules", 1000), "schedules")
+        if option("fiber_schedules") is not None:
+            self.schedules = check_count(option("fiber_schedules"), "--fiber-schedules")
+        self.strategy = given.get("strategy", "random")
+        if self.strategy not in STRATEGIES:
+            raise ValueError(f"no strategy {self.strategy!r}: there are {', '.join(STRATEGIES)}")
+        self.depth = min(check_count(given.get("depth", 3), "depth"), MAX_DEPTH)
+        self.schedule = option("fiber_replay")
+
+    def program(self, fn: Callable[..., Any], args: tuple[Any, ...] = ()) -> Program:
+        """The function, as it is to be run."""
+        rest = {name: self.given[name] for name in PROGRAM[1:] if name in self.given}
+        return Program(
+            fn,
+            args,
+            clock=self.clock(),
+            replay=f'pytest "{self.item.nodeid}" --fiber-replay=SCHEDULE',
+            **rest,
+        )
+
+    def clock(self) -> VirtualClock | None:
+        """The fixture's, if the test has it."""
+        fixtures: dict[str, Any] = getattr(self.item, "funcargs", {})
+        clock = fixtures.get("virtual_clock")
+        return clock if clock is not None else clock_of(self.given.get("clock"))
+
+    def run(self, fn: Callable[..., Any]) -> Any:
+        """Replay, explore, or run once."""
+        program = self.program(fn)
+        if self.schedule is not None:
+            return replay_program(program, Schedule.parse(self.schedule))
+        if self.wanted:
+            return explore_program(program, self.schedules, self.strategy, self.seed, self.depth)
+        options = {name: getattr(program, name) for name in PROGRAM}
+        options["clock"] = program.clock if program.clock is not None else "real"
+        seeded = "seed" in self.given or self.item.config.getoption("fiber_seed") is not None
+        return run(fn, seed=self.seed if seeded else None, **options)
+
+
+def wrapped(exploring: Exploring, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The test function, each call of which is a run, or many."""
+
+    @functools.wraps(function)
+    def in_fibers(*args: Any, **kwargs: Any) -> None:
+        exploring.run(functools.wraps(function)(lambda: function(*args, **kwargs)))
+
+    return in_fibers
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    given = settings(pyfuncitem)
+    if given is None:
+        return (yield)
+    function = pyfuncitem.obj
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        pytest.fail("mark.fiber is for plain functions, not for coroutines", pytrace=False)
+    try:
+        exploring = Exploring(pyfuncitem, given)
+    except (TypeError, ValueError) as exc:
+        raise pytest.UsageError(f"{pyfuncitem.nodeid}: mark.fiber: {exc}") from exc
+    # Of a hypothesis test each example is explored, not the search for examples.
+    hypothesis = getattr(function, "hypothesis", None)
+    if hypothesis is not None:
+        owner, name, inner = hypothesis, "inner_test", hypothesis.inner_test
+    else:
+        owner, name, inner = pyfuncitem, "obj", function
+    setattr(owner, name, wrapped(exploring, inner))
+    try:
+        return (yield)
+    finally:
+        setattr(owner, name, inner)
+
+
+@pytest.fixture
+def virtual_clock(request: pytest.FixtureRequest) -> VirtualClock:
+    """The VirtualClock that a test with the mark goes by; of its own otherwise."""
+    given = settings(request.node) or {}
+    clock = clock_of(given.get("clock"))
+    if clock is None:
+        raise pytest.UsageError(f"{request.node.nodeid}: virtual_clock with clock='real'")
+    return clock
+
+
+class FiberRun:
+    """The fixture `fiber_run`: call it with a function to run that in fibers.
+
+    Options are those of the mark; the command line's count here, too.
+    """
+
+    def __init__(self, item: pytest.Item) -> None:
+        self.item = item
+
+    def __call__(self, fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Run fn(*args) once (or as options say) and return its result."""
+        return Exploring(self.item, checked(options)).run(bound(fn, args))
+
+    def explore(self, fn: Callable[..., Any], *args: Any, **options: Any) -> Exploration:
+        """Explore fn(*args)."""
+        given = {"schedules": 1000, **checked(options)}
+        found: Exploration = Exploring(self.item, given).run(bound(fn, args))
+        return found
+
+
+def checked(options: dict[str, Any]) -> dict[str, Any]:
+    """TypeError for an option there is none of."""
+    for name in options:
+        if name not in OPTIONS:
+            raise TypeError(f"no option {name!r}: there are {', '.join(OPTIONS)}")
+    return options
+
+
+def bound(fn: Callable[..., Any], args: tuple[Any, ...]) -> Callable[[], Any]:
+    """fn(*args) without arguments, still under its name."""
+    return functools.wraps(fn)(lambda: fn(*args)) if args else fn
+
+
+@pytest.fixture
+def fiber_run(request: pytest.FixtureRequest) -> FiberRun:
+    """Runs functions in fibers, in virtual time."""
+    return FiberRun(request.node)

@@ -1,0 +1,176 @@
+"""The text of a failure: the traceback, how to replay it, who ran when."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import traceback
+from collections import deque
+from dataclasses import dataclass
+from types import FrameType, TracebackType
+from typing import Any
+
+import pyfiber
+from pyfiber import _engine
+from pyfiber.testing.clock import VirtualClock
+from pyfiber.testing.schedule import KINDS, Schedule
+
+RUNS, LEAVES, CHOICE = range(3)
+HERE = os.path.dirname(__file__)
+PACKAGE = os.path.dirname(HERE)
+LAST_STEPS = 60  # what a log shows at most
+READY, TIMER = 0, 1
+
+
+def outside(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame that is not pyfiber's own."""
+    while frame is not None and frame.f_code.co_filename.startswith(PACKAGE + os.sep):
+        frame = frame.f_back
+    return frame
+
+
+def place(frame: FrameType | None) -> str:
+    """File, line and text of a frame."""
+    frame = outside(frame)
+    if frame is None:
+        return ""
+    name = frame.f_code.co_filename
+    line = linecache.getline(name, frame.f_lineno).strip()
+    return f"{os.path.basename(name)}:{frame.f_lineno} {line}".rstrip()
+
+
+def short_name(what: object) -> str:
+    """What a fiber is, or waits for; without addresses, so that equal runs have equal logs."""
+    if isinstance(what, _engine.Fiber):
+        return str(what.name).rpartition(".<locals>.")[2]
+    return what if isinstance(what, str) else type(what).__name__
+
+
+@dataclass(slots=True)
+class Step:
+    """One fiber's turn, from where it went on to where it stopped."""
+
+    number: int
+    time: float | None
+    fiber: str
+    begins: str
+    ready: int
+    usual: bool
+    ends: str = ""
+    choices: tuple[str, ...] = ()
+
+    def lines(self) -> list[str]:
+        """As the log shows it."""
+        mark = " " if self.usual else "*"
+        when = "" if self.time is None else f"{self.time:10.3f}s"
+        head = f"{self.number:5}{mark}{when}  {self.fiber}"
+        others = f"  [{self.ready} ready]" if self.ready > 1 else ""
+        out = [f"{head}: {self.begins}{others}"]
+        out += [f"{'':17}  {choice}" for choice in self.choices]
+        if self.ends:
+            out.append(f"{'':17}  {self.ends}")
+        return out
+
+
+class Tracer:
+    """Writes down who ran when.  Called by the engine at every switch."""
+
+    def __init__(self, scheduler: pyfiber.Scheduler, clock: VirtualClock | None) -> None:
+        self.scheduler = scheduler
+        self.clock = clock
+        self.steps: deque[Step] = deque(maxlen=LAST_STEPS)
+        self.current: Step | None = None
+        self.count = 0
+        self.next_usual = 0  # the place in the queue that was chosen
+
+    def __call__(
+        self, what: int, fiber: _engine.Fiber[Any] | None, number: int, count: int, taken: int
+    ) -> None:
+        if what == RUNS and fiber is not None:
+            self.runs(fiber, number, count, taken)
+        elif what == LEAVES and fiber is not None:
+            self.leaves(fiber)
+        elif what == CHOICE and self.current is not None:
+            chosen = f"chose {KINDS[number]}: {taken + 1} of {count}"
+            if number == TIMER and taken == 0:
+                return
+            self.current.choices += (chosen,)
+
+    def runs(self, fiber: _engine.Fiber[Any], number: int, count: int, taken: int) -> None:
+        frame = fiber.frame
+        begins = "starts" if frame is None else "goes on at " + place(frame)
+        self.count += 1
+        self.current = Step(
+            self.count,
+            None if self.clock is None else self.clock.now(),
+            f"{short_name(fiber)}#{number}",
+            begins,
+            count,
+            taken == 0,
+        )
+        self.steps.append(self.current)
+
+    def leaves(self, fiber: _engine.Fiber[Any]) -> None:
+        if self.current is None or self.current.ends:
+            return
+        if fiber.state == "done":
+            self.current.ends = "ends"
+            return
+        at = place(sys._getframe(1))
+        if fiber.state == "ready":
+            self.current.ends = f"yields at {at}"
+            return
+        self.current.ends = f"waits for {short_name(fiber.waiting_on)} at {at}"
+
+    def text(self) -> str:
+        """The log, without its beginning if it is long."""
+        out: list[str] = []
+        left_out = self.count - len(self.steps)
+        if left_out:
+            out.append(f"(the first {left_out} steps are left out)")
+        for step in self.steps:
+            out += step.lines()
+        return "\n".join(out)
+
+
+def clean(tb: TracebackType | None) -> TracebackType | None:
+    """The traceback from the program's first frame on."""
+    while tb is not None and tb.tb_frame.f_code.co_filename.startswith(HERE + os.sep):
+        tb = tb.tb_next
+    return tb
+
+
+def format_failure(exc: BaseException) -> str:
+    """The traceback as Python prints it, without our frames."""
+    shown = traceback.TracebackException(type(exc), exc, clean(exc.__traceback__))
+    return "".join(shown.format()).rstrip()
+
+
+def failure_text(
+    headline: str,
+    exc: BaseException,
+    schedule: Schedule,
+    replay: str,
+    log: str,
+    shrunk_from: int,
+) -> str:
+    """What a ScheduleFailure says."""
+    much = schedule.deviations
+    how_far = "the usual order" if much == 0 else f"{much} choices out of the usual order"
+    if shrunk_from > much:
+        how_far += f", {shrunk_from} before shrinking"
+    return (
+        f"{headline}\n\n"
+        f"{format_failure(exc)}\n\n"
+        f"schedule: {schedule}\n"
+        f"replay:   {replay.replace('SCHEDULE', str(schedule))}\n"
+        f"({len(schedule.choices)} choices; {how_far})\n\n"
+        f"who ran when (* marks a turn out of the usual order):\n{log}"
+    )
+
+
+def first_line(exc: BaseException) -> str:
+    """Type and message, in one line."""
+    message = str(exc).partition("\n")[0]
+    return f"{type(exc).__name__}: {message}" if message else type(exc).__name__

@@ -1,0 +1,255 @@
+"""One run under test after another, on one scheduler."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+import pyfiber
+from pyfiber import _engine, _report
+from pyfiber.testing import guards
+from pyfiber.testing.clock import VirtualClock, virtual_time_module
+from pyfiber.testing.errors import LeftRunningError, LivelockError, NeverAwaitedError
+from pyfiber.testing.schedule import Choice, Schedule
+
+FIFO, RANDOM, PCT = range(3)
+MASK = (1 << 64) - 1
+COLLECT_EVERY = 256  # schedules
+
+Clock = VirtualClock | float | datetime | Literal["virtual", "real"] | None
+Trace = Callable[[int, "_engine.Fiber[Any] | None", int, int, int], object]
+
+
+def clock_of(clock: Clock) -> VirtualClock | None:
+    """The clock that an argument asks for; None is real time."""
+    if clock is None or clock == "virtual":
+        return VirtualClock()
+    if clock == "real":
+        return None
+    if isinstance(clock, VirtualClock):
+        return clock
+    if isinstance(clock, str):
+        raise ValueError(f"the clock is 'virtual', 'real' or a VirtualClock, not {clock!r}")
+    return VirtualClock(clock)
+
+
+def mix(seed: int, number: int) -> int:
+    """The seed of one schedule of many."""
+    return (seed * 0x9E3779B97F4A7C15 + number * 0xD1B54A32D192ED03) & MASK
+
+
+def describe(fiber: _engine.Fiber[Any]) -> str:
+    """A fiber, what it waits for, and its stack."""
+    head = f"{_report.title_of(fiber)} {_report.wait_of(fiber)}"
+    return "\n".join([head, *_report.stack_of(fiber)])
+
+
+def check_seed(seed: object) -> int:
+    """A seed is any integer; TypeError for something else."""
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise TypeError(f"a seed is an integer, not {type(seed).__name__!r}")
+    return seed
+
+
+def check_count(value: object, what: str) -> int:
+    """A positive integer; TypeError or ValueError names what it is for."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{what} is an integer, not {type(value).__name__!r}")
+    if value < 1:
+        raise ValueError(f"{what} must be at least 1, not {value}")
+    return value
+
+
+@dataclass(slots=True)
+class Program:
+    """What is run again and again, and what must hold for each run."""
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    setup: Callable[[], Any] | None = None
+    check: Callable[..., object] | None = None
+    clock: VirtualClock | None = None
+    preempt: bool = False
+    max_steps: int = 100_000
+    leftovers: Literal["join", "error"] = "join"
+    virtualize_time: bool = False
+    threads: bool = False
+    replay: str = ""  # how a report says to repeat a failure
+
+    def __post_init__(self) -> None:
+        for what in ("fn", "setup", "check"):
+            value = getattr(self, what)
+            if not callable(value) and (what == "fn" or value is not None):
+                raise TypeError(f"{what} must be callable, not {type(value).__name__!r}")
+        check_count(self.max_steps, "max_steps")
+        if self.leftovers not in ("join", "error"):
+            raise ValueError(f"leftovers is 'join' or 'error', not {self.leftovers!r}")
+        if self.virtualize_time and self.clock is None:
+            raise ValueError("virtualize_time needs a virtual clock")
+        if self.clock is not None and self.clock.threads:
+            self.threads = True
+
+
+@dataclass(slots=True)
+class Attempt:
+    """How one run went; its choices are with the explorer until the next run."""
+
+    failure: BaseException | None = None
+    value: Any = None
+    notes: list[str] = field(default_factory=list)
+
+
+def is_failure(exc: BaseException) -> bool:
+    """Is it about the program?  Ctrl-C, exits, skips and hypothesis' own are not."""
+    kind = type(exc)
+    pytest = sys.modules.get("_pytest.outcomes")
+    if pytest is not None and isinstance(exc, pytest.OutcomeException):
+        return kind is pytest.Failed
+    if kind.__name__ in ("UnsatisfiedAssumption", "StopTest", "Frozen"):
+        return not kind.__module__.startswith("hypothesis")
+    unittest = sys.modules.get("unittest")
+    if unittest is not None and isinstance(exc, unittest.SkipTest):
+        return False
+    return isinstance(exc, (Exception, BaseExceptionGroup))
+
+
+class Runner:
+    """Runs a program under given schedules.  Use it as a context manager."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.scheduler = _engine.Scheduler()
+        self.explorer = _engine._Explorer(self.scheduler, self.livelock)
+        self.longest = 1
+        self.runs = 0
+        self.resources = ExitStack()
+
+    def __enter__(self) -> Runner:
+        program = self.program
+        self.resources.callback(self.scheduler.close)
+        self.resources.enter_context(collector_held())
+        if not program.threads:
+            self.resources.enter_context(guards.no_threads(self.scheduler))
+        if program.virtualize_time and program.clock is not None:
+            self.resources.enter_context(virtual_time_module(program.clock))
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.resources.close()
+
+    # Called by the engine.
+    def livelock(self) -> LivelockError:
+        """Too many steps: who still runs?"""
+        steps = self.program.max_steps
+        fibers = self.scheduler.fibers()
+        head = (
+            f"the run did not end within {steps} steps (max_steps): a livelock, or a longer "
+            f"program than expected. Still there:\n"
+        )
+        return LivelockError(head + "\n".join(map(describe, fibers[:20])))
+
+    def configure(
+        self,
+        *,
+        strategy: int = FIFO,
+        seed: int = 0,
+        depth: int = 1,
+        script: Sequence[Choice] | None = None,
+        lenient: bool = False,
+        inject: int = 0,
+        trace: Trace | None = None,
+    ) -> None:
+        """Say how the next runs choose."""
+        self.explorer.configure(
+            strategy=strategy,
+            seed=seed & MASK,
+            depth=depth,
+            length=self.longest,
+            script=script,
+            lenient=lenient,
+            preempt=self.program.preempt,
+            max_steps=self.program.max_steps,
+            inject=inject,
+            trace=trace,
+        )
+
+    def run(self) -> Attempt:
+        """One run.  What the program raises is in the attempt; Ctrl-C and skips are raised."""
+        program = self.program
+        if program.clock is not None:
+            program.clock.reset()
+        self.runs += 1
+        if self.runs % COLLECT_EVERY == 0:
+            gc.collect(1)
+        args = program.args
+        state: tuple[Any, ...] = ()
+        if program.setup is not None:
+            state = (program.setup(),)
+            args = (*state, *args)
+        fn = program.fn if program.leftovers == "join" else self.none_left
+        attempt = Attempt()
+        try:
+            attempt.value = self.explorer.run(program.clock, fn, *args)
+            self.look_for_unseen(None)
+            if program.check is not None:
+                program.check(*state)
+        except BaseException as exc:
+            self.look_for_unseen(exc)
+            if not is_failure(exc):
+                raise
+            if isinstance(exc, pyfiber.DeadlockError):
+                guards.note_threads(exc)
+            attempt.failure = exc
+        steps = self.explorer.steps
+        if steps > self.longest:
+            self.longest = steps
+        return attempt
+
+    def none_left(self, *args: Any) -> Any:
+        """The function under test, and the demand that nothing it started still runs."""
+        value = self.program.fn(*args)
+        me = pyfiber.current()
+        left = [fiber for fiber in self.scheduler.fibers() if fiber is not me]
+        if left:
+            text = f"the function returned and left {len(left)} running:\n"
+            raise LeftRunningError(text + "\n".join(map(describe, left)))
+        return value
+
+    def look_for_unseen(self, failure: BaseException | None) -> None:
+        """Failures nobody asked for are an error, or notes to the one there is."""
+        unseen = self.explorer.unseen()
+        if not unseen:
+            return
+        exceptions = [fiber.exception() for fiber in unseen]
+        if failure is None:
+            raise NeverAwaitedError(
+                "nobody asked for the result of "
+                + ", ".join(
+                    f"{fiber!r}, which failed with {exc!r}"
+                    for fiber, exc in zip(unseen, exceptions, strict=True)
+                )
+            ) from exceptions[0]
+        for fiber, exc in zip(unseen, exceptions, strict=True):
+            if exc is not failure:
+                failure.add_note(f"besides, {fiber!r} failed with {exc!r}")
+
+    def schedule(self) -> Schedule:
+        """The choices of the last run."""
+        return Schedule(self.explorer.choices(), self.program.preempt, self.explorer.fingerprint)
+
+
+@contextmanager
+def collector_held() -> Iterator[None]:
+    """No automatic garbage collection: what it finalizes when is no part of a schedule."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

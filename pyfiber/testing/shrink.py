@@ -1,0 +1,92 @@
+"""Make a failing schedule as close to the usual order as can be.
+
+Delta debugging over the choices that deviate: leave out halves, quarters,
+single ones, as long as the program still fails in the same way.  A choice left
+out changes what comes after it, so each trial is bent to fit, and what it
+really chose is what counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pyfiber.testing.schedule import Choice
+
+Trial = Callable[[Sequence[Choice]], "list[Choice] | None"]
+
+
+def weight(choices: Sequence[Choice]) -> tuple[int, int, int]:
+    """What is made smaller: deviations, then their size, then the length."""
+    deviations = [taken for _, _, taken in choices if taken]
+    return len(deviations), sum(deviations), len(choices)
+
+
+def with_taken(choices: Sequence[Choice], places: set[int], taken: int) -> list[Choice]:
+    """The choices, changed at these places."""
+    return [
+        (kind, count, taken) if i in places else (kind, count, before)
+        for i, (kind, count, before) in enumerate(choices)
+    ]
+
+
+def trimmed(choices: list[Choice]) -> list[Choice]:
+    """Without the usual choices at the end."""
+    end = len(choices)
+    while end and choices[end - 1][2] == 0:
+        end -= 1
+    return choices[:end]
+
+
+class Shrinker:
+    """Keeps the smallest failing schedule found so far; gives up after `budget` trials."""
+
+    def __init__(self, choices: Sequence[Choice], trial: Trial, budget: int) -> None:
+        self.best = list(choices)
+        self.trial = trial
+        self.budget = budget
+
+    def places(self) -> list[int]:
+        """Where the best one deviates."""
+        return [i for i, choice in enumerate(self.best) if choice[2]]
+
+    def smaller(self, candidate: list[Choice]) -> bool:
+        """Try it; keep it if it fails the same way and is smaller."""
+        if self.budget <= 0:
+            return False
+        self.budget -= 1
+        found = self.trial(trimmed(candidate))
+        if found is None or weight(found) >= weight(self.best):
+            return False
+        self.best = found
+        return True
+
+    def remove_chunks(self) -> None:
+        """Halves, quarters, ... of the deviations."""
+        size = len(self.places())
+        while size > 0 and self.budget > 0:
+            start = 0
+            while start < len(places := self.places()):
+                chunk = set(places[start : start + size])
+                if not self.smaller(with_taken(self.best, chunk, 0)):
+                    start += size
+            size //= 2
+
+    def lower_each(self) -> None:
+        """The nearest other choice instead of a far one."""
+        for place in self.places():
+            if place < len(self.best) and self.best[place][2] > 1:
+                self.smaller(with_taken(self.best, {place}, 1))
+
+    def run(self) -> list[Choice]:
+        """The smallest found."""
+        before = None
+        while before != weight(self.best) and self.budget > 0:
+            before = weight(self.best)
+            self.remove_chunks()
+            self.lower_each()
+        return self.best
+
+
+def shrink(choices: Sequence[Choice], trial: Trial, budget: int = 400) -> list[Choice]:
+    """The smallest schedule near `choices` for which `trial` gives what it chose, not None."""
+    return Shrinker(choices, trial, budget).run()

@@ -1,0 +1,500 @@
+"""run, explore and replay: which schedules are tried, that they repeat, what a failure tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import permutations
+from math import comb
+from typing import Any
+
+import pytest
+
+from pyfiber import FiberError, current, now, park, sleep, spawn, yield_now
+from pyfiber.testing import (
+    ReplayDivergence,
+    ScheduleFailure,
+    choose,
+    explore,
+    preempt,
+    replay,
+    run,
+)
+
+STRATEGIES = ("random", "pct", "dfs")
+
+
+def lost_update() -> None:
+    """Fails unless the second adder begins when the first has ended."""
+    total = 0
+
+    def add(waits: int) -> None:
+        nonlocal total
+        for _ in range(waits):
+            yield_now()
+        before = total
+        yield_now()
+        total = before + 1
+
+    fibers = [spawn(add, waits) for waits in (0, 2)]
+    for fiber in fibers:
+        fiber.join()
+    assert total == 2, total
+
+
+def order_of(*names: str, yields: int = 1) -> tuple[str, ...]:
+    """In which order fibers of these names pass, after some yields."""
+    log: list[str] = []
+
+    def work(name: str) -> None:
+        for _ in range(yields):
+            log.append(name)
+            yield_now()
+        log.append(name)
+
+    for fiber in [spawn(work, name) for name in names]:
+        fiber.join()
+    return tuple(log)
+
+
+def caught(fn: Callable[[], object], *args: Any, **options: Any) -> ScheduleFailure:
+    with pytest.raises(ScheduleFailure) as failure:
+        explore(fn, *args, **options)
+    return failure.value
+
+
+# -------------------------------------------------------------------- strategies
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_strategy_finds_what_the_usual_order_hides(strategy: Any) -> None:
+    assert explore(lost_update, strategy="fifo").schedules == 1
+    failure = caught(lost_update, 1000, strategy)
+    assert isinstance(failure.exception, AssertionError)
+    assert failure.number is not None
+    assert failure.number > 1
+
+
+@pytest.mark.parametrize(("a", "b"), [(0, 0), (1, 1), (2, 3), (4, 4)])
+def test_dfs_runs_every_interleaving_of_two_fibers_once(a: int, b: int) -> None:
+    seen: list[str] = []
+
+    def main() -> None:
+        log: list[str] = []
+
+        def work(name: str, yields: int) -> None:
+            for i in range(yields + 1):
+                if i > 0:
+                    yield_now()
+                log.append(name)
+            if len(log) == a + b + 2:
+                seen.append("".join(log))
+
+        spawn(work, "a", a)
+        spawn(work, "b", b)
+
+    found = explore(main, 10_000, "dfs")
+    expected = comb(a + b + 2, a + 1)
+    assert found.complete
+    assert found.schedules == found.distinct == expected
+    # The first one is run three times: as such, once more, and to begin the search.
+    assert len(seen) == expected + 2
+    assert len(set(seen)) == expected
+
+
+def test_dfs_of_a_program_without_choices_is_one_schedule() -> None:
+    found = explore(lambda: sleep(1), strategy="dfs")
+    assert (found.schedules, found.complete, found.choices) == (1, True, 0)
+
+
+def test_dfs_stops_at_the_number_of_schedules() -> None:
+    found = explore(lambda: order_of("a", "b", "c"), 17, "dfs")
+    assert (found.schedules, found.complete) == (17, False)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_order_of_three_ready_fibers_comes(strategy: Any) -> None:
+    orders = set()
+
+    def main() -> None:
+        orders.add(order_of("a", "b", "c", yields=0))
+
+    explore(main, 200, strategy)
+    assert orders == set(permutations("abc"))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_order_of_timers_due_together_comes(strategy: Any) -> None:
+    orders = set()
+
+    def main() -> None:
+        log: list[str] = []
+        fibers = [spawn(lambda name=name: (sleep(1), log.append(name))) for name in "abc"]
+        for fiber in fibers:
+            fiber.join()
+        orders.add("".join(log))
+
+    explore(main, 3000, strategy)
+    assert len(orders) == 6
+
+
+def test_timers_of_different_times_keep_their_order() -> None:
+    def main() -> None:
+        log: list[int] = []
+        for i in (3, 1, 2):
+            spawn(lambda i=i: (sleep(i), log.append(i)))
+        sleep(10)
+        assert log == [1, 2, 3]
+
+    assert explore(main, strategy="dfs").complete
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_timeout_and_wake_up_at_the_same_instant_come_in_both_orders(strategy: Any) -> None:
+    outcomes = set()
+
+    def main() -> None:
+        def wait() -> str:
+            try:
+                return str(park(timeout=1))
+            except TimeoutError:
+                return "timeout"
+
+        waiter = spawn(wait)
+
+        def wake() -> None:
+            sleep(1)
+            if not waiter.done():
+                waiter.unpark("woken")
+
+        spawn(wake)
+        outcomes.add(waiter.result())
+
+    explore(main, 200, strategy)
+    assert outcomes == {"timeout", "woken"}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_choose_gives_every_item(strategy: Any) -> None:
+    seen = set()
+    explore(lambda: seen.add((choose("abc"), choose([1, 2]))), 300, strategy)
+    assert len(seen) == 6
+
+
+def test_choose_is_the_first_item_outside_of_an_exploration() -> None:
+    assert choose("abc") == "a"
+    assert run(lambda: choose("abc")) == "a"
+    with pytest.raises(ValueError, match="nothing to choose from"):
+        choose([])
+
+
+def test_pct_does_not_starve_whom_a_spinning_fiber_waits_for() -> None:
+    def main() -> None:
+        flag = False
+
+        def spin() -> None:
+            while not flag:
+                yield_now()
+
+        spinner = spawn(spin)
+        for _ in range(3):
+            yield_now()
+        flag = True
+        spinner.join()
+
+    assert explore(main, 500, "pct", max_steps=2000).schedules == 500
+
+
+# -------------------------------------------------------------------- preemption
+
+
+def test_preemption_happens_at_primitives_if_asked_for() -> None:
+    def main() -> None:
+        log: list[str] = []
+        first = spawn(log.append, "child")
+        log.append("parent")
+        first.join()
+        assert log == ["parent", "child"]
+
+    assert explore(main, strategy="dfs").complete
+    assert isinstance(caught(main, 100, "dfs", preempt=True).exception, AssertionError)
+
+
+def test_preempt_is_a_place_to_switch_in_preempted_runs_only() -> None:
+    def main() -> None:
+        log: list[int] = []
+
+        def work(i: int) -> None:
+            log.append(i)
+            preempt()
+            log.append(i)
+
+        for fiber in [spawn(work, i) for i in range(2)]:
+            fiber.join()
+        assert log[0] == log[1]
+
+    preempt()
+    assert explore(main, strategy="dfs").complete
+    failure = caught(main, 100, "random", preempt=True)
+    with pytest.raises(ScheduleFailure):
+        replay(main, failure.schedule)
+
+
+def test_unpark_and_cancel_are_places_to_switch() -> None:
+    def main() -> None:
+        log: list[str] = []
+        waiter = spawn(lambda: (park(), log.append("woken")))
+        sleeper = spawn(lambda: sleep(5))
+        yield_now()
+        waiter.unpark()
+        log.append("unparked")
+        sleeper.cancel()
+        log.append("cancelled" + str(sleeper.done()))
+        assert "".join(log) != "wokenunparkedcancelledTrue"
+
+    assert explore(main, strategy="dfs").complete
+    caught(main, 10_000, "dfs", preempt=True)
+
+
+# ------------------------------------------------------------------- repetition
+
+
+def schedules_of(seed: int, strategy: Any) -> list[tuple[str, ...]]:
+    seen: list[tuple[str, ...]] = []
+    explore(lambda: seen.append(order_of("a", "b", "c", "d")), 20, strategy, seed)
+    return seen
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_same_seed_gives_the_same_schedules(strategy: Any) -> None:
+    assert schedules_of(7, strategy) == schedules_of(7, strategy)
+
+
+@pytest.mark.parametrize("strategy", ["random", "pct"])
+def test_another_seed_gives_other_schedules(strategy: Any) -> None:
+    assert schedules_of(7, strategy) != schedules_of(8, strategy)
+
+
+# The same on every CPython and platform: change these with the version of the format only.
+GOLDEN = {
+    "random": ("zcbcbcaaba1.0", "schedule: pf1-aj4nvy3ccbrweeacejddqyxemgkjsbyabecacsyf2soq"),
+    "pct": ("xaaabbbccc1.0", "schedule: pf1-aafaeeqcaajaeaasaiaqyaiabqaqadabtf6ih5lk"),
+}
+
+
+@pytest.mark.parametrize("strategy", GOLDEN)
+def test_same_seed_gives_the_same_schedule_on_every_platform(strategy: Any) -> None:
+    def main() -> str:
+        log = [choose("xyz"), *order_of("a", "b", "c", yields=2)]
+        sleep(choose([1, 2, 3]))
+        raise KeyError("".join(log) + str(now()))
+
+    with pytest.raises(KeyError) as failure:
+        run(main, seed=42, strategy=strategy)
+    found = failure.value.args[0], failure.value.__notes__[-1]
+    assert found == GOLDEN[strategy]
+
+
+def test_run_with_a_seed_notes_the_schedule_that_repeats_it() -> None:
+    orders = []
+
+    def main() -> None:
+        orders.append(order_of("a", "b", "c", "d", yields=3))
+        raise ValueError("at last")
+
+    with pytest.raises(ValueError, match="at last") as failure:
+        run(main, seed=3)
+    schedule = failure.value.__notes__[0].removeprefix("schedule: ")
+    with pytest.raises(ScheduleFailure, match="at last"):
+        run(main, schedule=schedule)
+    assert orders[0] == orders[1]
+
+
+def test_replay_of_a_failure_fails_in_the_same_way_every_time() -> None:
+    failure = caught(lost_update)
+    for _ in range(3):
+        with pytest.raises(ScheduleFailure) as again:
+            replay(lost_update, failure.schedule)
+        assert again.value.schedule == failure.schedule
+        assert again.value.log == failure.log
+
+
+def test_replay_of_a_schedule_that_passes_returns_the_result() -> None:
+    orders: list[tuple[str, ...]] = []
+
+    def main(fails: bool) -> tuple[str, ...]:
+        orders.append(order_of("a", "b", "c", yields=3))
+        assert not fails
+        return orders[-1]
+
+    with pytest.raises(AssertionError) as failure:
+        run(main, True, seed=1)
+    schedule = failure.value.__notes__[-1].removeprefix("schedule: ")
+    assert replay(lambda: main(False), schedule) == orders[0]
+
+
+def test_replay_of_a_changed_program_names_the_step() -> None:
+    schedule = caught(lost_update).schedule
+
+    def changed() -> None:
+        spawn(lambda: [yield_now() for _ in range(9)])
+        lost_update()
+
+    with pytest.raises(ReplayDivergence, match=r"at choice \d+ the schedule says who runs next"):
+        replay(changed, schedule)
+
+
+# ------------------------------------------------------------------- the report
+
+
+def test_failure_tells_the_traceback_seed_schedule_replay_line_and_who_ran() -> None:
+    failure = caught(lost_update, 1000, "random", 5)
+    text = str(failure)
+    assert "assert total == 2, total" in text
+    assert f"schedule {failure.number} of 1000 (strategy 'random', seed 5) fails" in text
+    assert f'pyfiber.testing.replay(lost_update, "{failure.schedule}")' in text
+    assert failure.log in text
+    assert "lost_update#0: starts" in failure.log
+    assert "add#" in failure.log
+    assert "yields at" in failure.log
+    assert "before = total" not in failure.log  # the line it stopped at is the yield
+    assert (failure.seed, failure.exception.args) == (5, failure.exception.args)
+    assert "pyfiber/testing" not in text.partition("schedule: ")[0]
+
+
+def test_shrunk_schedule_is_short_and_near_the_usual_order() -> None:
+    def main() -> None:
+        for _ in range(5):
+            spawn(lambda: [yield_now() for _ in range(20)])
+        lost_update()
+
+    failure = caught(main, 1000, "random")
+    assert len(failure.schedule) < 60
+    assert failure.log.count("*") <= 4
+
+
+def test_failure_in_the_usual_order_needs_no_deviation() -> None:
+    failure = caught(lambda: [][0])  # type: ignore[index]
+    assert failure.number == 1
+    assert "the usual order)" in str(failure)
+
+
+def test_long_log_shows_the_last_steps() -> None:
+    def main() -> None:
+        for _ in range(500):
+            yield_now()
+        raise KeyError("end")
+
+    log = caught(main).log
+    assert "steps are left out" in log
+    assert len(log.splitlines()) < 200
+
+
+# ----------------------------------------------------------- state and conditions
+
+
+def test_setup_makes_the_state_anew_for_each_schedule_and_check_sees_it() -> None:
+    made: list[list[int]] = []
+
+    def setup() -> list[int]:
+        made.append([])
+        return made[-1]
+
+    def main(state: list[int]) -> None:
+        assert state == []
+        for i in range(3):
+            spawn(state.append, i)
+
+    def check(state: list[int]) -> None:
+        assert state is made[-1]
+        assert sorted(state) == [0, 1, 2]
+
+    explore(main, 50, setup=setup, check=check)
+    assert len(made) == 51  # the first schedule runs twice
+
+
+def test_check_that_fails_is_a_failure_of_the_schedule() -> None:
+    def check(state: list[str]) -> None:
+        assert state == ["a", "b"]
+
+    def main(state: list[str]) -> None:
+        for name in "ab":
+            spawn(state.append, name)
+
+    failure = caught(main, setup=list, check=check)
+    assert failure.number is not None
+    assert failure.number > 1
+    assert 'setup=setup, check=check")' not in str(failure)
+    with pytest.raises(ScheduleFailure):
+        replay(main, failure.schedule, setup=list, check=check)
+
+
+def test_exploration_says_what_was_done() -> None:
+    found = explore(lambda: order_of("a", "b"), 50, "random")
+    assert found.schedules == 50
+    assert not found.complete
+    assert 1 < found.distinct <= 50
+    assert found.steps >= 7
+    assert found.choices > 0
+
+
+# ----------------------------------------------------------------------- misuse
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"strategy": "best"}, ValueError, "no strategy 'best'"),
+        ({"schedules": 0}, ValueError, "schedules must be at least 1"),
+        ({"schedules": 1.5}, TypeError, "schedules is an integer"),
+        ({"depth": 0}, ValueError, "depth must be at least 1"),
+        ({"depth": 17}, ValueError, "depth is at most 16"),
+        ({"seed": "x"}, TypeError, "a seed is an integer"),
+        ({"max_steps": 0}, ValueError, "max_steps must be at least 1"),
+        ({"leftovers": "drop"}, ValueError, "leftovers is 'join' or 'error'"),
+        ({"setup": 1}, TypeError, "setup must be callable"),
+        ({"check": 1}, TypeError, "check must be callable"),
+    ],
+)
+def test_explore_with_bad_options_is_refused(
+    options: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        explore(lambda: None, **options)
+
+
+def test_explore_of_something_not_callable_is_refused() -> None:
+    with pytest.raises(TypeError, match="fn must be callable"):
+        explore(1)  # type: ignore[arg-type]
+
+
+def test_run_with_schedule_and_seed_or_dfs_is_refused() -> None:
+    with pytest.raises(TypeError, match="a schedule says it all"):
+        run(lambda: None, schedule="pf1-", seed=1)
+    with pytest.raises(ValueError, match="one run has the strategy"):
+        run(lambda: None, strategy="dfs")
+
+
+def test_explore_inside_of_a_run_is_refused() -> None:
+    def main() -> None:
+        with pytest.raises(FiberError, match="runs on this thread already"):
+            explore(lambda: None)
+
+    run(main)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_ctrl_c_and_exit_end_the_exploration_as_they_are(error: type[BaseException]) -> None:
+    def main() -> None:
+        spawn(yield_now)
+        raise error
+
+    with pytest.raises(error):
+        explore(main)
+    assert current().name == "main"
+
+
+def test_skip_inside_of_an_explored_function_skips() -> None:
+    with pytest.raises(pytest.skip.Exception):
+        explore(lambda: pytest.skip("not here"))
+    with pytest.raises(ScheduleFailure):
+        explore(lambda: pytest.fail("indeed"))

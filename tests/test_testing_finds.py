@@ -1,0 +1,368 @@
+"""What pyfiber.testing finds by itself: deadlock, livelock, lost failures, nondeterminism..."""
+
+from __future__ import annotations
+
+import gc
+import random
+import threading
+import time
+import weakref
+from typing import Any
+
+import pytest
+
+import pyfiber
+from pyfiber import Fiber, FiberError, current, park, sleep, spawn, yield_now
+from pyfiber.testing import (
+    LeftRunningError,
+    LivelockError,
+    NeverAwaitedError,
+    NondeterminismError,
+    ScheduleFailure,
+    VirtualClock,
+    explore,
+    replay,
+    run,
+)
+
+
+def failure_of(fn: Any, **options: Any) -> ScheduleFailure:
+    with pytest.raises(ScheduleFailure) as failure:
+        explore(fn, **options)
+    return failure.value
+
+
+class Mutex:
+    """A lock of fibers, on park and unpark."""
+
+    def __init__(self) -> None:
+        self.owner: Fiber[Any] | None = None
+        self.waiting: list[Fiber[Any]] = []
+
+    def __enter__(self) -> None:
+        while self.owner is not None:
+            self.waiting.append(current())
+            park()
+        self.owner = current()
+
+    def __exit__(self, *exc: object) -> None:
+        self.owner = None
+        if self.waiting:
+            self.waiting.pop(0).unpark()
+
+
+def test_deadlock_is_found_with_who_waits_where() -> None:
+    def main() -> None:
+        a, b = Mutex(), Mutex()
+
+        def take(first: Mutex, second: Mutex) -> None:
+            with first:
+                sleep(1)
+                with second:
+                    pass
+
+        one = spawn(take, a, b)
+        sleep(2)
+        two = spawn(take, b, a)
+        one.join()
+        two.join()
+
+    assert explore(main).schedules == 1000
+
+    def broken() -> None:
+        a, b = Mutex(), Mutex()
+
+        def take(first: Mutex, second: Mutex) -> None:
+            with first:
+                yield_now()
+                with second:
+                    pass
+
+        one, two = spawn(take, a, b), spawn(take, b, a)
+        one.join()
+        two.join()
+
+    failure = failure_of(broken)
+    assert isinstance(failure.exception, pyfiber.DeadlockError)
+    assert "3 fibers wait" in str(failure)
+    assert "with second:" in str(failure)
+
+
+def test_lost_wake_up_is_found() -> None:
+    def main() -> None:
+        ready = False
+        waiters: list[Fiber[Any]] = []
+
+        def wait() -> None:
+            if not ready:
+                yield_now()  # something that takes time between the look and the wait
+                waiters.append(current())
+                park()
+
+        def notify() -> None:
+            nonlocal ready
+            yield_now()
+            yield_now()
+            ready = True
+            for waiter in waiters:
+                waiter.unpark()
+
+        waiter = spawn(wait)
+        spawn(notify).join()
+        waiter.join()
+
+    assert explore(main, strategy="fifo").schedules == 1
+    assert isinstance(failure_of(main).exception, pyfiber.DeadlockError)
+
+
+def test_livelock_is_found_and_names_who_runs() -> None:
+    def main() -> None:
+        def spin() -> None:
+            while True:
+                yield_now()
+
+        spawn(spin)
+
+    failure = failure_of(main, max_steps=500)
+    assert isinstance(failure.exception, LivelockError)
+    assert "within 500 steps" in str(failure)
+    assert "spin" in str(failure)
+
+
+def test_livelock_in_virtual_time_is_found() -> None:
+    def main() -> None:
+        while True:
+            sleep(1)
+
+    with pytest.raises(LivelockError):
+        run(main, max_steps=1000)
+
+
+def test_livelock_of_a_fiber_that_ignores_cancellation_ends_too() -> None:
+    exits = []
+
+    def main() -> None:
+        while True:
+            try:
+                yield_now()
+            except pyfiber.Cancelled:
+                pass
+            except pyfiber.FiberExit:
+                exits.append(1)
+                raise
+
+    with pytest.raises(LivelockError):
+        run(main, max_steps=1000)
+    assert exits == [1]
+
+
+def test_failure_nobody_asked_for_is_found() -> None:
+    def main() -> None:
+        def fail() -> None:
+            raise ValueError("unheard")
+
+        spawn(fail)
+
+    failure = failure_of(main)
+    assert isinstance(failure.exception, NeverAwaitedError)
+    assert isinstance(failure.exception.__cause__, ValueError)
+    assert "unheard" in str(failure)
+    with pytest.raises(NeverAwaitedError):
+        run(main)
+
+
+def test_failure_somebody_looked_at_is_none() -> None:
+    def main() -> None:
+        def fail() -> None:
+            raise ValueError("heard")
+
+        fibers = [spawn(fail) for _ in range(2)]
+        with pytest.raises(ValueError, match="heard"):
+            fibers[0].result()
+        assert isinstance(fibers[1].exception(), ValueError)
+
+    assert explore(main, 20).schedules == 20
+
+
+def test_failure_beside_the_first_one_is_noted(caplog: pytest.LogCaptureFixture) -> None:
+    def main() -> None:
+        def fail() -> None:
+            raise ValueError("second")
+
+        spawn(fail)
+        yield_now()
+        raise KeyError("first")
+
+    with pytest.raises(KeyError) as failure:
+        run(main)
+    assert any("second" in note for note in failure.value.__notes__)
+    assert caplog.records == []
+
+
+def test_fibers_left_running_are_found_if_asked_for() -> None:
+    def main() -> None:
+        spawn(sleep, 5)
+
+    assert explore(main, 5).schedules == 5
+    failure = failure_of(main, leftovers="error")
+    assert isinstance(failure.exception, LeftRunningError)
+    assert "left 1 running" in str(failure)
+    with pytest.raises(LeftRunningError):
+        run(main, leftovers="error")
+
+    def daemon() -> None:
+        Fiber(lambda: sleep(5), daemon=True).start()
+
+    with pytest.raises(LeftRunningError):
+        run(daemon, leftovers="error")
+    run(lambda: spawn(sleep, 1).join(), leftovers="error")
+
+
+# --------------------------------------------------------------- nondeterminism
+
+
+def test_state_kept_between_runs_is_found() -> None:
+    calls = []
+
+    def main() -> None:
+        calls.append(1)
+        for _ in range(len(calls)):
+            spawn(yield_now)
+
+    with pytest.raises(NondeterminismError, match="globals, caches") as caught:
+        explore(main)
+    assert "the same schedule was run twice" in str(caught.value)
+
+
+def test_real_random_numbers_are_named() -> None:
+    def main() -> None:
+        for _ in range(random.randrange(2, 100_000)):
+            if random.random() < 0.5:
+                sleep(random.random())
+                return
+            spawn(yield_now)
+
+    with pytest.raises(NondeterminismError, match=r"the global random numbers: randrange\(\)"):
+        explore(main)
+
+
+def test_real_clock_is_named() -> None:
+    def main() -> None:
+        sleep(time.perf_counter() % 1000)
+
+    with pytest.raises(NondeterminismError, match=r"the real clock: perf_counter\(\) called at"):
+        explore(main)
+
+
+def test_real_thread_is_named_if_threads_are_allowed() -> None:
+    count = [0]
+
+    def main() -> None:
+        count[0] += 1
+        thread = threading.Thread(target=lambda: None)
+        thread.start()
+        thread.join()
+        sleep(count[0])
+
+    with pytest.raises(NondeterminismError, match=r"a real thread: start\(\)"):
+        explore(main, threads=True)
+    with pytest.raises(ScheduleFailure, match="starts a real thread"):
+        explore(main)
+
+
+def test_failure_that_does_not_come_again_is_nondeterminism() -> None:
+    calls = []
+
+    def main() -> None:
+        calls.append(1)
+        spawn(yield_now)
+        if len(calls) == 5:
+            raise ValueError("once only")
+
+    with pytest.raises(NondeterminismError, match="once only"):
+        explore(main)
+
+
+def test_dfs_notices_nondeterminism_in_the_middle() -> None:
+    calls = []
+
+    def main() -> None:
+        calls.append(1)
+        for _ in range(3 if len(calls) < 10 else 4):
+            spawn(yield_now)
+
+    with pytest.raises(NondeterminismError, match="at choice"):
+        explore(main, 1000, "dfs")
+
+
+# ------------------------------------------------------------------ cleanliness
+
+
+def test_guards_are_gone_after_a_failed_exploration() -> None:
+    before = (threading.Thread.start, time.time, random.random, gc.isenabled())
+    failure_of(lambda: [][0])  # type: ignore[index]
+    assert (threading.Thread.start, time.time, random.random, gc.isenabled()) == before
+
+
+def test_exploration_frees_what_its_runs_made() -> None:
+    class Thing:
+        pass
+
+    things: list[weakref.ref[Thing]] = []
+
+    def main() -> None:
+        thing = Thing()
+        things.append(weakref.ref(thing))
+        spawn(lambda: (yield_now(), thing))
+
+    explore(main, 300)
+    gc.collect()
+    assert [thing for thing in things if thing() is not None] == []
+
+
+def test_clock_given_to_explore_starts_anew_for_each_schedule() -> None:
+    clock = VirtualClock(100)
+    times = set()
+
+    def main() -> None:
+        times.add(clock.now())
+        sleep(5)
+
+    explore(main, 20, clock=clock)
+    assert times == {100.0}
+
+
+def test_to_thread_in_a_virtual_run_is_an_error_that_says_what_to_do() -> None:
+    with pytest.raises(FiberError, match=r"threads=True"):
+        run(lambda: pyfiber.to_thread(time.time))
+    assert run(lambda: pyfiber.to_thread(lambda: 5), threads=True) == 5
+    # The worker is there already now.
+    with pytest.raises(FiberError, match=r"waits for another thread .* threads=True"):
+        run(lambda: pyfiber.to_thread(time.time))
+
+
+def test_waiting_for_a_thread_is_an_error_that_says_what_to_do() -> None:
+    capi = pytest.importorskip("pyfiber.capi")
+
+    def main() -> None:
+        me = capi.as_handle(current())
+        capi.check_errno(capi.lib.pyfiber_hold(me))  # "somebody outside will wake me"
+        try:
+            park()
+        finally:
+            capi.check_errno(capi.lib.pyfiber_release(me))
+
+    with pytest.raises(FiberError, match=r"waits for another thread .* threads=True"):
+        run(main)
+
+
+def test_replay_finds_the_same_without_exploring() -> None:
+    def main() -> None:
+        spawn(yield_now)
+        park()
+
+    failure = failure_of(main)
+    with pytest.raises(ScheduleFailure, match="DeadlockError"):
+        replay(main, failure.schedule)
+    with pytest.raises(FiberError):
+        run(lambda: run(main))
