@@ -6,6 +6,7 @@ from fnmatch import fnmatchcase
 
 from ..model import Case, Row
 from . import (
+    grains,
     imports,
     lifecycle,
     memory,
@@ -27,6 +28,7 @@ FAMILIES = (
     structured,
     skynet,
     memory,
+    grains,
     raw,
     imports,
 )
