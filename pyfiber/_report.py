@@ -160,7 +160,9 @@ def how_many(tasks: list[Task]) -> str:
 def deadlock_text(fibers: list[Task]) -> str:
     """The text of a DeadlockError."""
     wait = "waits" if len(fibers) == 1 else "wait"
-    lines = [f"{how_many(fibers)} {wait} and nothing can wake one: no timer is set, no other thread runs"]
+    lines = [
+        f"{how_many(fibers)} {wait} and nothing can wake one: no timer is set, no other thread runs"
+    ]
     cycle = find_cycle(fibers)
     if cycle:
         lines += cycle_lines(cycle)

@@ -24,7 +24,7 @@ from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, cast, overload
 
 import pyfiber
 from pyfiber import _engine
-from pyfiber._engine import Fiber, FiberError
+from pyfiber._engine import Fiber
 from pyfiber._outcome import Failed, Ok, Outcome
 
 __all__ = [
@@ -561,17 +561,9 @@ def perform(work: Work[T]) -> T:
 def blocking(work: Work[T]) -> T:
     """From ordinary code: do it, in a run of its own if none is active; return its result."""
     _work(work, "blocking")
-    if _in_run():
+    if _engine._running_scheduler() is not None:
         return perform(work)
     return _engine.run(perform, work)
-
-
-def _in_run() -> bool:
-    try:
-        _engine.check_cancelled()
-    except FiberError:
-        return False
-    return True
 
 
 # --- what descriptions begin with

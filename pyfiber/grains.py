@@ -189,7 +189,7 @@ class GrainPool(_engine.GrainPoolBase):
             if self.started or self._closing:
                 raise FiberError("the pool has been started already, or shut down")
             if thread is None:
-                thread = not _in_run()
+                thread = _engine._running_scheduler() is None
             if not thread:
                 self._bind()
                 return self
@@ -292,14 +292,6 @@ class GrainPool(_engine.GrainPoolBase):
     def __repr__(self) -> str:
         state = "shut down" if self._closing else "started" if self.started else "new"
         return f"<GrainPool {self.name!r} {state}, {len(self)} grains, {self.policy!r}>"
-
-
-def _in_run() -> bool:
-    try:
-        _engine.check_cancelled()
-    except FiberError:
-        return False
-    return True
 
 
 def _join_elsewhere(grain: Grain[Any], timeout: float | None) -> bool:

@@ -341,20 +341,23 @@ def test_timeout() -> None:
 
 
 def test_run_parallel_keeps_so_many_running() -> None:
-    running: list[int] = []
-    seen: list[int] = []
+    begun: list[pyfiber.Fiber[Any]] = []
 
-    @describe
-    def job(n: int) -> Generator[Work[Any], Any, int]:
-        running.append(n)
-        seen.append(len(running))
-        yield delay(0.001 * (1 + n % 3))
-        running.remove(n)
-        return n
+    def job() -> int:
+        begun.append(pyfiber.current())
+        return pyfiber.park()
 
-    assert blocking(run_parallel(3, [job(n) for n in range(10)])) == list(range(10))
-    assert max(seen) == 3
-    assert seen[2:] == [3] * 8  # as soon as one is done the next one begins
+    def main() -> list[int]:
+        fiber = spawn(perform, run_parallel(3, [call(job) for _ in range(10)]))
+        for n in (1, 0, 3, 2, 5, 4, 7, 6, 9, 8):
+            for _ in range(20):
+                yield_now()
+            released = sum(each.done() for each in begun)
+            assert len(begun) == min(released + 3, 10)
+            begun[n].unpark(n)
+        return fiber.result()
+
+    assert run(main) == list(range(10))
 
 
 def test_run_parallel_slow_one_holds_up_nobody() -> None:
