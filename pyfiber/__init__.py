@@ -75,6 +75,7 @@ TYPE_CHECKING = False  # typing takes longer to import than all of pyfiber
 if TYPE_CHECKING:
     from typing import Any
 
+    from pyfiber import compose, grains
     from pyfiber._barrier import Barrier
     from pyfiber._engine import FiberCancelled
     from pyfiber._futures import FiberExecutor, wait_for
@@ -122,6 +123,7 @@ __all__ = [
     "TaskGroup",
     "ThreadLimiter",
     "check_cancelled",
+    "compose",
     "current",
     "current_deadline",
     "default_thread_limiter",
@@ -132,6 +134,7 @@ __all__ = [
     "gather",
     "get_include",
     "get_stack_size",
+    "grains",
     "info",
     "local",
     "move_on_after",
@@ -192,6 +195,10 @@ def __getattr__(name: str) -> Any:
         from importlib import import_module
 
         value = getattr(import_module(_HOMES[name]), name)
+    elif name in ("compose", "grains"):
+        from importlib import import_module
+
+        value = import_module(f"pyfiber.{name}")
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from pyfiber._outcome import Outcome
 
+    Task = _engine.Fiber[object] | _engine.Grain[object]
+
 
 def make_outcome(kind: int, value: Any) -> Outcome[Any]:
     """How a fiber ended, as a dataclass; ``kind`` is the engine's PF_OUTCOME."""
@@ -24,16 +26,18 @@ def make_outcome(kind: int, value: Any) -> Outcome[Any]:
     return (_outcome.Ok, _outcome.Failed, _outcome.CancelledOutcome)[kind - 1](value)
 
 
-def stack_summary(frame: FrameType | None) -> StackSummary:
-    """The stack that ends in ``frame``, outermost call first."""
+def stack_summary(frame: FrameType | list[FrameType] | None) -> StackSummary:
+    """The stack that ends in ``frame``, or consists of those frames, outermost call first."""
     import traceback
 
+    if isinstance(frame, list):
+        return traceback.StackSummary.extract((each, each.f_lineno) for each in frame)
     summary = traceback.StackSummary.extract(traceback.walk_stack(frame) if frame else [])
     summary.reverse()
     return summary
 
 
-def log_failure(fiber: _engine.Fiber[object], exc: BaseException, in_callback: bool) -> None:
+def log_failure(fiber: Task, exc: BaseException, in_callback: bool) -> None:
     """A failure that nobody will ever see otherwise."""
     import logging
 
@@ -54,7 +58,7 @@ def log_deaf(fiber: _engine.Fiber[object]) -> None:
     logger.warning(text, fiber, stack)
 
 
-def deadlock_text(fibers: list[_engine.Fiber[object]]) -> str:
+def deadlock_text(fibers: list[Task]) -> str:
     """The text of a DeadlockError."""
     from pyfiber import _report
 

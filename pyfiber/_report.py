@@ -11,10 +11,12 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterable, Iterator
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeAlias
 
 from pyfiber import _engine
-from pyfiber._engine import Fiber
+from pyfiber._engine import Fiber, Grain
+
+Task: TypeAlias = Fiber[Any] | Grain[Any]
 
 #: Holders named in one line.
 MOST_NAMED = 5
@@ -28,6 +30,8 @@ def name_of(thing: object) -> str:
     try:
         if isinstance(thing, Fiber):
             return f"fiber {thing.name!r} at {id(thing):#x}"  # names need not differ
+        if isinstance(thing, Grain):
+            return f"grain {thing.name!r} at {id(thing):#x}"
         if isinstance(thing, threading.Thread):
             return f"thread {thing.name!r}"
         return repr(thing)
@@ -35,7 +39,7 @@ def name_of(thing: object) -> str:
         return f"<{type(thing).__name__} at {id(thing):#x}, whose repr raised {exc!r}>"
 
 
-def title_of(fiber: Fiber[Any]) -> str:
+def title_of(fiber: Task) -> str:
     """The fiber's own repr, if that works."""
     try:
         return repr(fiber)
@@ -45,7 +49,7 @@ def title_of(fiber: Fiber[Any]) -> str:
 
 def holders_of(what: object) -> list[Any]:
     """Who has to act before a wait for ``what`` can end, as far as that is known."""
-    if isinstance(what, Fiber):
+    if isinstance(what, (Fiber, Grain)):
         return [what]
     ask = getattr(what, "_holders", None)
     if ask is None:
@@ -56,13 +60,15 @@ def holders_of(what: object) -> list[Any]:
         return []  # a report must not fail for one of its lines
 
 
-def wait_of(fiber: Fiber[Any]) -> str:
+def wait_of(fiber: Task) -> str:
     """What a parked fiber waits for, held by whom."""
     what = fiber.waiting_on
     if what is None:
         return "was left by a direct switch"
-    if isinstance(what, Fiber):
+    if isinstance(what, (Fiber, Grain)):
         return f"waits for the end of {name_of(what)}"
+    if isinstance(fiber, Grain):
+        return f"has yielded {name_of(what)}"
     if isinstance(what, str):
         return f"waits in {what}"
     holders = holders_of(what)
@@ -78,8 +84,10 @@ def some_of(things: list[Any]) -> str:
     return ", ".join(named)
 
 
-def stack_of(fiber: Fiber[Any]) -> list[str]:
-    """The lines of a suspended fiber's stack, outermost call first."""
+def stack_of(fiber: Task) -> list[str]:
+    """The lines of a suspended fiber's or grain's stack, outermost call first."""
+    if isinstance(fiber, Grain):
+        return "".join(fiber.stack().format()).splitlines()
     try:
         frame = fiber.frame
     except Exception:
@@ -104,14 +112,14 @@ def indented(lines: Iterable[str], prefix: str) -> Iterator[str]:
 # the graph ----------------------------------------------------------------------------------------
 
 
-def find_cycle(fibers: Iterable[Fiber[Any]]) -> list[Fiber[Any]]:
+def find_cycle(fibers: Iterable[Task]) -> list[Task]:
     """Fibers of which each waits for the next one, and the last for the first; empty: none.
 
     An iterative depth-first search: thousands of fibers may wait in a row.
     """
     finished: set[int] = set()
     for start in fibers:
-        path: list[Fiber[Any]] = []
+        path: list[Task] = []
         places: dict[int, int] = {}
         pending: list[Iterator[Any]] = [iter([start])]
         while pending:
@@ -124,28 +132,37 @@ def find_cycle(fibers: Iterable[Fiber[Any]]) -> list[Fiber[Any]]:
                     del places[id(last)]
             elif id(fiber) in places:
                 return path[places[id(fiber)] :]
-            elif isinstance(fiber, Fiber) and id(fiber) not in finished:
+            elif isinstance(fiber, (Fiber, Grain)) and id(fiber) not in finished:
                 places[id(fiber)] = len(path)
                 path.append(fiber)
                 pending.append(iter(holders_of(fiber.waiting_on)))
     return []
 
 
-def cycle_lines(cycle: list[Fiber[Any]]) -> Iterator[str]:
+def cycle_lines(cycle: list[Task]) -> Iterator[str]:
     """The cycle, named: one line for each fiber in it."""
     yield "they wait for each other:"
     for fiber, following in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
         what = fiber.waiting_on
-        if isinstance(what, Fiber):
+        if isinstance(what, (Fiber, Grain)):
             yield f"  {name_of(fiber)} waits for the end of {name_of(following)}"
         else:
             yield f"  {name_of(fiber)} waits for {name_of(what)}, held by {name_of(following)}"
 
 
-def deadlock_text(fibers: list[Fiber[Any]]) -> str:
+def how_many(tasks: list[Task]) -> str:
+    """`2 fibers and 1 grain`."""
+    grains = sum(isinstance(task, Grain) for task in tasks)
+    counts = [(len(tasks) - grains, "fiber"), (grains, "grain")]
+    return " and ".join(f"{n} {word}{'s' * (n != 1)}" for n, word in counts if n) or "no fiber"
+
+
+def deadlock_text(fibers: list[Task]) -> str:
     """The text of a DeadlockError."""
-    count = "1 fiber waits" if len(fibers) == 1 else f"{len(fibers)} fibers wait"
-    lines = [f"{count} and nothing can wake one: no timer is set, no other thread runs"]
+    wait = "waits" if len(fibers) == 1 else "wait"
+    lines = [
+        f"{how_many(fibers)} {wait} and nothing can wake one: no timer is set, no other thread runs"
+    ]
     cycle = find_cycle(fibers)
     if cycle:
         lines += cycle_lines(cycle)

@@ -296,6 +296,10 @@ void pf_poll(pf_scheduler *s);
 #define PF_PREFETCH_FRAMES 384 /* bytes of the innermost C frames */
 #define PF_CACHE_LINE 64
 
+/* A host's entry without a stack (see on_first) may keep a pointer to what
+ * its turn will read in its context. */
+#define PF_PREFETCH_STACKLESS 256 /* bytes */
+
 static PF_ALWAYS_INLINE void
 pf_prefetch_page(const pf_fiber *fiber)
 {
@@ -307,10 +311,13 @@ pf_prefetch_page(const pf_fiber *fiber)
 static PF_ALWAYS_INLINE void
 pf_prefetch_lines(const pf_fiber *fiber, const pf_host *host)
 {
+    const char *frames = fiber->context.handle;
     if (fiber->stack == NULL) {
+        for (int i = 0; i < PF_PREFETCH_STACKLESS; i += PF_CACHE_LINE) {
+            PF_PREFETCH(frames + i);
+        }
         return;
     }
-    const char *frames = fiber->context.handle;
     const char *room = (const char *)(fiber->stack + 1); /* after its header */
     for (int i = 0; i < PF_PREFETCH_FRAMES; i += PF_CACHE_LINE) {
         PF_PREFETCH(frames + i);

@@ -18,6 +18,7 @@
  *   worker.c     threads that run functions for fibers
  *   limiter.c    how many of them at a time; to_thread()
  *   inspect.c    its attributes, for reports and debuggers
+ *   grain.h      generators stepped by the loop: the files grain*.c
  *   loop.c       the scheduler's loop: who runs, waiting, the end of a run
  *   scheduler.c  the Scheduler type
  *   schedule.h   runs under test: explored schedules, virtual time
@@ -57,6 +58,8 @@ typedef struct PfWaiter PfWaiter;
 typedef struct ScopeObject ScopeObject; /* scope.h */
 typedef struct PfNode PfNode;
 typedef struct PfSlot PfSlot;
+typedef struct GrainObject GrainObject;
+typedef struct PfGrains PfGrains;
 
 /* Bits of pf_fiber.host_bits */
 enum {
@@ -82,6 +85,16 @@ enum {
 };
 /* In the upper bits: how often Cancelled was raised without effect. */
 #define PF_F_DELIVERIES_SHIFT 24
+
+/* ... and of entries of the ready queue that have no stack: see grain.h.  The
+ * objects they are in begin as a FiberObject does, so FIBER_OF() gives those. */
+enum {
+    PF_F_GRAIN = 1 << 17,
+    PF_F_ASKER = 1 << 18,
+    PF_F_POOL = 1 << 19,
+    PF_F_RUNNER = 1 << 20, /* a fiber that steps grains */
+};
+#define PF_STACKLESS_BITS ((uint32_t)(PF_F_GRAIN | PF_F_ASKER | PF_F_POOL))
 
 /* pf_fiber.host_byte of a finished fiber */
 enum {
@@ -173,6 +186,7 @@ struct SchedulerObject {
     Py_ssize_t foreground;        /* of them, not daemon */
     FiberObject *main;            /* of run(fn) */
     PyObject *fatal;              /* exception that ends the run */
+    PfGrains *grains;             /* NULL: it has never had any */
     PyThreadState *blocked;
     struct PfExplorer *explorer; /* during a run under test, or NULL */
     PyObject *clock;             /* virtual, or NULL; see schedule.h */
@@ -199,6 +213,8 @@ typedef struct PfGlobals {
     PyTypeObject *scope_type;
     PyTypeObject *group_type;
     PyTypeObject *clock_type; /* for tests: schedule.h */
+    PyTypeObject *grain_type, *pool_type, *notice_type, *until_type;
+    PyObject *runner_main; /* what the fibers that step grains run */
     PyObject *fiber_error;
     PyObject *fiber_exit;
     PyObject *cancelled;
@@ -208,8 +224,11 @@ typedef struct PfGlobals {
     PyObject *make_outcome, *log_failure, *deadlock_text, *stack_summary;
     PyObject *log_deaf;
     /* interned */
-    PyObject *s_run, *s_park, *s_sleep, *s_yield;
+    PyObject *s_run, *s_park, *s_sleep, *s_yield, *s_result;
     PyObject *s_group, *s_deadline, *s_failed, *s_body_ended;
+    /* pyfiber.grains': see _engine._set_grain_hooks */
+    PyObject *grain_ready, *grain_sleeping, *grain_stopped;
+    PyObject *grain_join_elsewhere, *policy_failed;
     size_t stack_size;    /* default, bytes */
     uint64_t last_number; /* given to a fiber; see PfOwner */
     PfThread *threads;
@@ -249,7 +268,7 @@ void pf_fiber_end(PfThread *t, FiberObject *fiber, PyObject *result);
 int pf_fiber_give_stack(PfThread *t, FiberObject *fiber);
 void pf_on_switch(pf_thread *thread, pf_fiber *from, pf_fiber *to);
 PyObject *pf_value_in_parent(PfThread *t);
-void pf_call_back(FiberObject *fiber, PyObject *callback);
+void pf_call_back(PyObject *self, PyObject *callback);
 
 /* --- wait.c --- */
 /* 0: woken; 1: timed out; -1: an exception is set (Cancelled, or FiberError
@@ -283,6 +302,7 @@ pf_scheduler *pf_active(PfThread *t, const char *what); /* or FiberError */
 
 /* --- cancel.c --- */
 int pf_raise_cancelled(FiberObject *fiber); /* -1 */
+int pf_raise_cancelled_with(PyObject *reason, PyObject *by, PyObject *scope);
 static inline int
 pf_check_cancelled(FiberObject *fiber)
 {
@@ -303,17 +323,42 @@ int pf_cancel_init(PyObject *module);
 /* --- fiber.c --- */
 extern PyType_Spec pf_fiber_spec;
 void pf_fiber_type_ready(PyTypeObject *type);
+void pf_report_failure(PyObject *op, PyObject *exc);
 FiberObject *pf_fiber_new(PyObject *target, PyObject *const *args,
                           Py_ssize_t nargs, PyObject *kwnames);
 int pf_fiber_start(SchedulerObject *s, FiberObject *fiber);
 int pf_fiber_enlist(SchedulerObject *s, FiberObject *fiber);
 int pf_fiber_start_soon(SchedulerObject *s, FiberObject *fiber);
 
+/* --- grain_run.c: what the loop asks of the grains; see grain.h --- */
+pf_fiber *pf_grains_first(SchedulerObject *s, pf_fiber *core);
+bool pf_grains_ask_again(SchedulerObject *s);
+void pf_grains_stir(SchedulerObject *s);
+void pf_grains_cancel_all(SchedulerObject *s, PyObject *reason);
+bool pf_grains_abandon(SchedulerObject *s);
+int pf_grains_list(SchedulerObject *s, PyObject *list);
+int pf_grains_traverse(SchedulerObject *s, visitproc visit, void *arg);
+void pf_grains_free(SchedulerObject *s);
+bool pf_is_idle_runner(FiberObject *fiber);
+
+/* --- grain_wait.c --- */
+void pf_grain_posted(pf_fiber *core);
+void pf_grains_forget_waits(SchedulerObject *s);
+
+/* --- until.c --- */
+PyObject *pf_await_self(PyObject *op); /* am_await of Fiber and Grain */
+
+/* --- grain.c --- */
+extern PyType_Spec pf_grain_spec;
+int pf_grain_module_init(PyObject *module);
+
 /* --- outcome.c --- */
+PyObject *pf_outcome_value(int kind, PyObject *value); /* or raises it */
+PyObject *pf_cancel_reason(PyObject *exc);
+PyObject *pf_make_outcome(int kind, PyObject *value);
+void pf_raise_fiber_cancelled(PyObject *exc);
 PyObject *pf_fiber_outcome_value(FiberObject *fiber); /* new reference */
-PyObject *pf_fiber_cancel_reason(FiberObject *fiber); /* new reference */
 PyObject *pf_fiber_cancelled_type(void);              /* borrowed */
-void pf_raise_fiber_cancelled(FiberObject *fiber);
 
 /* --- inspect.c --- */
 PyObject *pf_fiber_name(FiberObject *fiber);

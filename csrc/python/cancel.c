@@ -512,7 +512,21 @@ new_cancelled(PyObject *reason)
                                : PyObject_CallOneArg(pf.cancelled, reason));
 }
 
-/* Raise Cancelled with the reason and who asked. */
+/* Raise Cancelled with the reason and who asked; each may be NULL. */
+int
+pf_raise_cancelled_with(PyObject *reason, PyObject *by, PyObject *scope)
+{
+    CancelledObject *exc = new_cancelled(reason);
+    if (exc != NULL) {
+        exc->reason = Py_XNewRef(reason);
+        exc->by = Py_XNewRef(by);
+        exc->scope = Py_XNewRef(scope);
+        PyErr_SetObject(pf.cancelled, (PyObject *)exc);
+        Py_DECREF(exc);
+    }
+    return -1;
+}
+
 int
 pf_raise_cancelled(FiberObject *fiber)
 {
@@ -529,15 +543,7 @@ pf_raise_cancelled(FiberObject *fiber)
         reason = PyTuple_GET_ITEM(((FiberObject *)source)->cancel, 0);
         by = PyTuple_GET_ITEM(((FiberObject *)source)->cancel, 1);
     }
-    CancelledObject *exc = new_cancelled(reason);
-    if (exc != NULL) {
-        exc->reason = Py_XNewRef(reason);
-        exc->by = Py_XNewRef(by);
-        exc->scope = Py_XNewRef(scope);
-        PyErr_SetObject(pf.cancelled, (PyObject *)exc);
-        Py_DECREF(exc);
-    }
-    return -1;
+    return pf_raise_cancelled_with(reason, by, scope);
 }
 
 /* A fiber that catches Cancelled and goes on waiting would spin for ever: it

@@ -30,4 +30,8 @@ void pf_channel_raise_closed(ChannelObject *self);
 PyObject *pf_case_receiving(PyObject *channel, PyObject *ignored);
 PyObject *pf_case_sending(PyObject *channel, PyObject *value);
 
+/* Is it one?  Its channel, and what it sends (NULL: it receives), borrowed. */
+bool pf_is_case(PyObject *object);
+ChannelObject *pf_case_channel(PyObject *op, PyObject **value);
+
 #endif

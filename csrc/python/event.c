@@ -11,6 +11,21 @@ typedef struct EventObject {
     bool set;
 } EventObject;
 
+static PyTypeObject *event_type;
+
+bool
+pf_is_event(PyObject *object)
+{
+    return PyObject_TypeCheck(object, event_type);
+}
+
+PfWaitq *
+pf_event_queue(PyObject *event)
+{
+    EventObject *self = (EventObject *)event;
+    return self->set ? NULL : &self->waiters;
+}
+
 static int
 event_init(PyObject *op, PyObject *args, PyObject *kwargs)
 {
@@ -164,7 +179,6 @@ static PyType_Spec spec = {
 int
 pf_event_init(PyObject *module)
 {
-    PyTypeObject *type = pf_add_type(module, &spec, NULL);
-    Py_XDECREF(type);
-    return type == NULL ? -1 : 0;
+    event_type = pf_add_type(module, &spec, NULL);
+    return event_type == NULL ? -1 : 0;
 }

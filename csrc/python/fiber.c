@@ -303,26 +303,22 @@ fiber_clear(PyObject *op)
     return 0;
 }
 
-/* Nobody ever asked how it ended. */
-static void
-report_failure(FiberObject *self)
+/* Nobody ever asked how `op`, a fiber or a grain, ended. */
+void
+pf_report_failure(PyObject *op, PyObject *exc)
 {
-    if (self->core.host_byte != PF_OUTCOME_FAILED ||
-        (self->core.host_bits & (PF_F_LOOKED_AT | PF_F_SCHEDULED)) !=
-            PF_F_SCHEDULED ||
-        pf.log_failure == NULL || pf.shut_down) {
+    if (pf.log_failure == NULL || pf.shut_down) {
         return;
     }
-    self->core.host_bits |= PF_F_LOOKED_AT;
     PyObject *pending = pf_take_exception();
     PfThread *t = pf_tls_thread;
     if (t != NULL) {
         pf_no_switch_begin(t, "while a lost failure is logged");
     }
-    PyObject *logged = PyObject_CallFunctionObjArgs(
-        pf.log_failure, self, self->value, Py_False, NULL);
+    PyObject *logged =
+        PyObject_CallFunctionObjArgs(pf.log_failure, op, exc, Py_False, NULL);
     if (logged == NULL) {
-        PyErr_WriteUnraisable((PyObject *)self);
+        PyErr_WriteUnraisable(op);
     }
     Py_XDECREF(logged);
     if (t != NULL) {
@@ -330,6 +326,17 @@ report_failure(FiberObject *self)
     }
     if (pending != NULL) {
         pf_restore_exception(pending);
+    }
+}
+
+static void
+report_failure(FiberObject *self)
+{
+    if (self->core.host_byte == PF_OUTCOME_FAILED &&
+        (self->core.host_bits & (PF_F_LOOKED_AT | PF_F_SCHEDULED)) ==
+            PF_F_SCHEDULED) {
+        self->core.host_bits |= PF_F_LOOKED_AT;
+        pf_report_failure((PyObject *)self, self->value);
     }
 }
 
@@ -593,7 +600,7 @@ fiber_exception(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
         return Py_NewRef(self->value);
     }
     if (self->core.host_byte == PF_OUTCOME_CANCELLED) {
-        pf_raise_fiber_cancelled(self);
+        pf_raise_fiber_cancelled(self->value);
         return NULL;
     }
     Py_RETURN_NONE;
@@ -650,7 +657,7 @@ fiber_add_done_callback(PyObject *op, PyObject *fn)
             return NULL;
         }
         pf_no_switch_begin(t, "in a done-callback");
-        pf_call_back(self, fn);
+        pf_call_back(op, fn);
         pf_no_switch_end(t);
         Py_RETURN_NONE;
     }
@@ -769,12 +776,19 @@ is in bytes (default: pyfiber.get_stack_size()). `context` is the\n\
 contextvars.Context to run in (default: a copy of the creator's).");
 
 static PyType_Slot fiber_slots[] = {
-    {Py_tp_doc, (void *)fiber_doc},   {Py_tp_new, fiber_new},
-    {Py_tp_init, fiber_init},         {Py_tp_dealloc, fiber_dealloc},
-    {Py_tp_finalize, fiber_finalize}, {Py_tp_traverse, fiber_traverse},
-    {Py_tp_clear, fiber_clear},       {Py_tp_repr, pf_fiber_repr},
-    {Py_tp_methods, fiber_methods},   {Py_tp_getset, pf_fiber_getset},
-    {Py_tp_members, fiber_members},   {0, NULL},
+    {Py_tp_doc, (void *)fiber_doc},
+    {Py_tp_new, fiber_new},
+    {Py_tp_init, fiber_init},
+    {Py_tp_dealloc, fiber_dealloc},
+    {Py_tp_finalize, fiber_finalize},
+    {Py_tp_traverse, fiber_traverse},
+    {Py_tp_clear, fiber_clear},
+    {Py_tp_repr, pf_fiber_repr},
+    {Py_tp_methods, fiber_methods},
+    {Py_tp_getset, pf_fiber_getset},
+    {Py_tp_members, fiber_members},
+    {Py_am_await, pf_await_self},
+    {0, NULL},
 };
 
 PyType_Spec pf_fiber_spec = {

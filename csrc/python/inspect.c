@@ -193,15 +193,7 @@ get_outcome(PyObject *op, void *closure)
         Py_RETURN_NONE;
     }
     self->core.host_bits |= PF_F_LOOKED_AT;
-    if (self->core.host_byte != PF_OUTCOME_CANCELLED) {
-        return PyObject_CallFunction(pf.make_outcome, "iO",
-                                     (int)self->core.host_byte, self->value);
-    }
-    PyObject *reason = pf_fiber_cancel_reason(self);
-    PyObject *made = PyObject_CallFunction(pf.make_outcome, "iO",
-                                           PF_OUTCOME_CANCELLED, reason);
-    Py_DECREF(reason);
-    return made;
+    return pf_make_outcome(self->core.host_byte, self->value);
 }
 
 static PyObject *

@@ -63,10 +63,12 @@ pf_scheduler_cancel_all(SchedulerObject *s, PyObject *reason)
 {
     for (FiberObject *f = s->thread->live; f != NULL; f = f->next) {
         if (f->core.scheduler == &s->core &&
-            (f->core.host_bits & PF_F_SCHEDULED) && pf_fiber_is_top(f)) {
+            (f->core.host_bits & PF_F_SCHEDULED) && pf_fiber_is_top(f) &&
+            !(f->core.host_bits & PF_F_RUNNER)) {
             pf_cancel_now(f, reason, Py_None);
         }
     }
+    pf_grains_cancel_all(s, reason);
 }
 
 static void
@@ -122,16 +124,18 @@ pf_scheduler_abandon(SchedulerObject *s)
     FiberObject *fiber;
     s->ending = true;
     empty_queue(s);
-    while ((fiber = find_leftover(s)) != NULL) {
-        if (fiber->core.stack != NULL) {
-            pf_fiber_unwind(s->thread, fiber);
-        } else {
-            PyErr_SetNone(pf.fiber_exit);
-            pf_fiber_end(s->thread, fiber, NULL);
+    do {
+        while ((fiber = find_leftover(s)) != NULL) {
+            if (fiber->core.stack != NULL) {
+                pf_fiber_unwind(s->thread, fiber);
+            } else {
+                PyErr_SetNone(pf.fiber_exit);
+                pf_fiber_end(s->thread, fiber, NULL);
+            }
+            Py_DECREF(fiber);
+            empty_queue(s); /* unwinding may have woken others */
         }
-        Py_DECREF(fiber);
-        empty_queue(s); /* unwinding may have woken others */
-    }
+    } while (pf_grains_abandon(s));
     if (pending != NULL) {
         pf_restore_exception(pending);
     }
@@ -143,7 +147,7 @@ pf_scheduler_fibers(SchedulerObject *s)
     PyObject *list = PyList_New(0);
     for (FiberObject *f = s->thread->live; list != NULL && f != NULL;
          f = f->next) {
-        if (f->core.scheduler == &s->core &&
+        if (f->core.scheduler == &s->core && !pf_is_idle_runner(f) &&
             PyList_Append(list, (PyObject *)f) < 0) {
             Py_CLEAR(list);
         }
@@ -160,6 +164,9 @@ deadlock(SchedulerObject *s)
     pf_no_switch_begin(s->thread, "while a deadlock is reported");
     PyObject *fibers = pf_scheduler_fibers(s);
     PyObject *text = NULL;
+    if (fibers != NULL && pf_grains_list(s, fibers) < 0) {
+        Py_CLEAR(fibers);
+    }
     if (fibers != NULL && pf.deadlock_text != NULL) {
         text = PyObject_CallOneArg(pf.deadlock_text, fibers);
     }
@@ -195,7 +202,7 @@ static bool
 idle(SchedulerObject *s, int64_t deadline)
 {
     if (s->core.ready.head != NULL || run_signal_handlers(s) < 0 ||
-        s->core.ready.head != NULL) {
+        s->core.ready.head != NULL || pf_grains_ask_again(s)) {
         return true;
     }
     if (s->clock != NULL) {
@@ -245,6 +252,7 @@ run_next(SchedulerObject *s, FiberObject *hub)
         hub->core.state = PF_RUNNING;
         return s->core.ready.head != NULL;
     }
+    pf_grains_stir(s);
     pf_switch_with(&s->thread->engine, next, pf_on_switch);
     back_in_hub(s, hub);
     return true;
@@ -416,6 +424,7 @@ one_pass(SchedulerObject *s, FiberObject *hub)
     if (s->core.ready.head == NULL) {
         return;
     }
+    pf_grains_stir(s);
     pf_make_ready(&s->core, &hub->core);
     pf_fiber *next = pf_next(&s->core);
     if (next != &hub->core) {

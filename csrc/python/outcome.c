@@ -26,11 +26,12 @@ pf_fiber_cancelled_type(void)
     return pf.fiber_cancelled;
 }
 
-/* The reason a cancelled fiber was cancelled for; a new reference. */
+/* The reason for a cancellation, of the exception it ended with; a new
+ * reference. */
 PyObject *
-pf_fiber_cancel_reason(FiberObject *self)
+pf_cancel_reason(PyObject *exc)
 {
-    PyObject *reason = PyObject_GetAttrString(self->value, "reason");
+    PyObject *reason = PyObject_GetAttrString(exc, "reason");
     if (reason == NULL) {
         PyErr_Clear();
         return Py_NewRef(Py_None);
@@ -39,10 +40,10 @@ pf_fiber_cancel_reason(FiberObject *self)
 }
 
 void
-pf_raise_fiber_cancelled(FiberObject *self)
+pf_raise_fiber_cancelled(PyObject *cancelled)
 {
     PyObject *type = pf_fiber_cancelled_type();
-    PyObject *reason = pf_fiber_cancel_reason(self);
+    PyObject *reason = pf_cancel_reason(cancelled);
     PyObject *exc = NULL;
     if (type != NULL) {
         exc = reason == Py_None ? PyObject_CallNoArgs(type)
@@ -55,19 +56,39 @@ pf_raise_fiber_cancelled(FiberObject *self)
     Py_DECREF(reason);
 }
 
-/* result() of a finished fiber. */
+/* result() of what ended in that way: a new reference, or it is raised. */
+PyObject *
+pf_outcome_value(int kind, PyObject *value)
+{
+    switch (kind) {
+    case PF_OUTCOME_OK:
+        return Py_NewRef(value);
+    case PF_OUTCOME_CANCELLED:
+        pf_raise_fiber_cancelled(value);
+        return NULL;
+    default:
+        PyErr_SetObject((PyObject *)Py_TYPE(value), value);
+        return NULL;
+    }
+}
+
 PyObject *
 pf_fiber_outcome_value(FiberObject *self)
 {
     self->core.host_bits |= PF_F_LOOKED_AT;
-    switch (self->core.host_byte) {
-    case PF_OUTCOME_OK:
-        return Py_NewRef(self->value);
-    case PF_OUTCOME_CANCELLED:
-        pf_raise_fiber_cancelled(self);
-        return NULL;
-    default:
-        PyErr_SetObject((PyObject *)Py_TYPE(self->value), self->value);
-        return NULL;
+    return pf_outcome_value(self->core.host_byte, self->value);
+}
+
+/* Ok, Failed or CancelledOutcome. */
+PyObject *
+pf_make_outcome(int kind, PyObject *value)
+{
+    if (kind != PF_OUTCOME_CANCELLED) {
+        return PyObject_CallFunction(pf.make_outcome, "iO", kind, value);
     }
+    PyObject *reason = pf_cancel_reason(value);
+    PyObject *made =
+        PyObject_CallFunction(pf.make_outcome, "iO", kind, reason);
+    Py_DECREF(reason);
+    return made;
 }

@@ -110,6 +110,7 @@ scheduler_dealloc(PyObject *op)
     Py_CLEAR(s->main);
     Py_CLEAR(s->fatal);
     pf_clock_remove(s);
+    pf_grains_free(s);
     unlink_scheduler(s);
     if (s->open) {
         pf_scheduler_finish(&s->core);
@@ -126,6 +127,9 @@ scheduler_traverse(PyObject *op, visitproc visit, void *arg)
     Py_VISIT(s->main);
     Py_VISIT(s->fatal);
     Py_VISIT(s->clock);
+    if (pf_grains_traverse(s, visit, arg) != 0) {
+        return -1;
+    }
     /* It holds one reference to each of its fibers that is not over. */
     FiberObject *f = s->thread == NULL ? NULL : s->thread->live;
     for (; f != NULL; f = f->next) {

@@ -43,6 +43,21 @@ pf_case_sending(PyObject *channel, PyObject *value)
     return new_case(sending_type, channel, value);
 }
 
+bool
+pf_is_case(PyObject *object)
+{
+    return Py_TYPE(object) == receiving_type ||
+           Py_TYPE(object) == sending_type;
+}
+
+ChannelObject *
+pf_case_channel(PyObject *op, PyObject **value)
+{
+    CaseObject *self = (CaseObject *)op;
+    *value = self->value;
+    return self->channel;
+}
+
 static int
 case_traverse(PyObject *op, visitproc visit, void *arg)
 {

@@ -363,9 +363,9 @@ close_fiber(FiberObject *self)
 
 /* Call a done-callback; what it raises is logged. */
 void
-pf_call_back(FiberObject *self, PyObject *callback)
+pf_call_back(PyObject *self, PyObject *callback)
 {
-    PyObject *done = PyObject_CallOneArg(callback, (PyObject *)self);
+    PyObject *done = PyObject_CallOneArg(callback, self);
     if (done != NULL) {
         Py_DECREF(done);
         return;
@@ -391,7 +391,7 @@ run_callbacks(FiberObject *self)
         return;
     }
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(callbacks); i++) {
-        pf_call_back(self, PyList_GET_ITEM(callbacks, i));
+        pf_call_back((PyObject *)self, PyList_GET_ITEM(callbacks, i));
     }
     Py_DECREF(callbacks);
 }
@@ -470,11 +470,14 @@ static void
 retire(FiberObject *self)
 {
     SchedulerObject *s = SCHEDULER_OF(self->core.scheduler);
+    pf_grant_all(&self->waiters);
+    if (self->core.host_bits & PF_F_RUNNER) {
+        return; /* not one of the run's fibers */
+    }
     s->alive--;
     if (!(self->core.host_bits & PF_F_DAEMON)) {
         s->foreground--;
     }
-    pf_grant_all(&self->waiters);
     if (self->core.host_byte == PF_OUTCOME_FAILED) {
         retire_failed(s, self);
     }
@@ -582,6 +585,9 @@ static pf_fiber *
 python_first(pf_scheduler *s, pf_fiber *core)
 {
     PfThread *t = (PfThread *)s->thread;
+    if (core->host_bits & PF_STACKLESS_BITS) {
+        return pf_grains_first(SCHEDULER_OF(s), core);
+    }
     FiberObject *fiber = FIBER_OF(core);
     if (fiber == t->root) {
         return core; /* parked on the thread's own stack */

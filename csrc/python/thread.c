@@ -360,8 +360,13 @@ at_exit(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    if (pf_tls_thread != NULL) {
-        unwind_all(pf_tls_thread);
+    PfThread *t = pf_tls_thread;
+    if (t != NULL) {
+        unwind_all(t);
+        for (SchedulerObject *s = t->schedulers; s != NULL; s = s->next) {
+            while (pf_grains_abandon(s)) {
+            }
+        }
     }
     pf_waitq_forget_others(pf_tls_thread);
     pf.shut_down = true;

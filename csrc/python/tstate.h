@@ -143,6 +143,18 @@ pystate_context(PyThreadState *ts)
     return &ts->context;
 }
 
+/* The running fiber goes on in `*context` and leaves its own there. */
+static inline void
+pystate_swap_context(PyThreadState *ts, PyObject **context)
+{
+    PyObject *left = ts->context;
+    if (left != *context) {
+        ts->context = *context;
+        ts->context_ver++;
+        *context = left;
+    }
+}
+
 static inline void
 pystate_save(PyThreadState *ts, PyState *st, PyObject **context)
 {

@@ -160,6 +160,11 @@ pf_on_posted(pf_scheduler *s, pf_fiber *core, unsigned bits)
 {
     FiberObject *fiber = FIBER_OF(core);
     pf_no_switch_begin((PfThread *)s->thread, "inside the scheduler");
+    if (core->host_bits & PF_F_GRAIN) {
+        pf_grain_posted(core);
+        pf_no_switch_end((PfThread *)s->thread);
+        return;
+    }
     if ((bits & PF_POST_UNPARK) && core->state != PF_DONE) {
         unpark_here(fiber, Py_None);
     }

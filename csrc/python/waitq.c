@@ -75,15 +75,16 @@ wake(PfWaiter *waiter)
         PyThread_release_lock(waiter->lock);
         return;
     }
-    FiberObject *fiber = waiter->fiber;
-    if (fiber->core.state != PF_PARKED) {
+    pf_fiber *core = &waiter->fiber->core; /* perhaps a grain's */
+    if (core->state != PF_PARKED) {
         return;
     }
-    if (PF_LIKELY(fiber->thread == pf_tls_thread)) {
-        pf_wake_fiber(fiber->core.scheduler, &fiber->core, PF_WAKE_NORMAL);
-        pf_tell_host(SCHEDULER_OF(fiber->core.scheduler));
+    SchedulerObject *s = SCHEDULER_OF(core->scheduler);
+    if (PF_LIKELY(s->thread == pf_tls_thread)) {
+        pf_wake_fiber(core->scheduler, core, PF_WAKE_NORMAL);
+        pf_tell_host(s);
     } else {
-        pf_fiber_post(&fiber->core, PF_POST_WAKE);
+        pf_fiber_post(core, PF_POST_WAKE);
     }
 }
 
@@ -298,6 +299,9 @@ pf_waitq_forget_others(PfThread *keep)
         forget_waits(t->root);
         for (FiberObject *f = t->live; f != NULL; f = f->next) {
             forget_waits(f);
+        }
+        for (SchedulerObject *s = t->schedulers; s != NULL; s = s->next) {
+            pf_grains_forget_waits(s);
         }
     }
 }

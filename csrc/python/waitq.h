@@ -38,7 +38,8 @@ struct PfNode {
 };
 
 struct PfWaiter {
-    FiberObject *fiber; /* a plain thread's root */
+    FiberObject *fiber; /* a plain thread's root; or a grain, of which only
+                           `core` may be looked at through this pointer */
     PfNode *taken;      /* the node that was granted */
     PfNode *nodes;      /* all of them */
     int count;
@@ -92,6 +93,10 @@ int pf_wait_for(PfWait *wait, PfWaitq *queue, PfThread *t, int64_t deadline,
 
 /* The fibers that wait in the queue, first in line first: a list. */
 PyObject *pf_waitq_list(const PfWaitq *queue);
+
+/* event.c: an Event, and where to wait for it; NULL: it is set. */
+bool pf_is_event(PyObject *object);
+PfWaitq *pf_event_queue(PyObject *event);
 
 /* A wake-up from another thread has arrived. */
 void pf_waiter_arrived(FiberObject *fiber);

@@ -6,6 +6,7 @@ from fnmatch import fnmatchcase
 
 from ..model import Case, Row
 from . import (
+    grains,
     imports,
     lifecycle,
     memory,
@@ -30,6 +31,7 @@ FAMILIES = (
     threads,
     skynet,
     memory,
+    grains,
     raw,
     imports,
     testing,

@@ -1,0 +1,846 @@
+/* The Grain type. */
+#include "python/grain.h"
+
+#include <structmember.h>
+
+/* ------------------------------------------------------------------ making one */
+
+static int
+set_name(PyObject *op, PyObject *value, void *closure)
+{
+    (void)closure;
+    if (value == NULL || !PyUnicode_Check(value)) {
+        PyErr_SetString(PyExc_TypeError, "name must be a str");
+        return -1;
+    }
+    Py_XSETREF(((GrainObject *)op)->name, Py_NewRef(value));
+    return 0;
+}
+
+static bool
+is_iterable(PyObject *object)
+{
+    return Py_TYPE(object)->tp_iter != NULL || PySequence_Check(object);
+}
+
+static bool
+is_awaitable(PyObject *object)
+{
+    PyAsyncMethods *async = Py_TYPE(object)->tp_as_async;
+    return async != NULL && async->am_await != NULL;
+}
+
+static int
+check_start(PyObject *start)
+{
+    if (PyCallable_Check(start) || is_iterable(start) || PyIter_Check(start) ||
+        is_awaitable(start)) {
+        return 0;
+    }
+    PyErr_Format(PyExc_TypeError,
+                 "a grain is made of a function, an iterable, an iterator or "
+                 "a coroutine, not '%.200s'",
+                 Py_TYPE(start)->tp_name);
+    return -1;
+}
+
+static PyObject *
+grain_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"name", NULL};
+    PyObject *name = Py_None;
+    if (PyTuple_GET_SIZE(args) == 0) {
+        PyErr_SetString(PyExc_TypeError,
+                        "Grain() needs a function, an iterable, an iterator "
+                        "or a coroutine");
+        return NULL;
+    }
+    PyObject *none = PyTuple_New(0);
+    bool parsed = none != NULL && PyArg_ParseTupleAndKeywords(
+                                      none, kwargs, "|$O:Grain", names, &name);
+    Py_XDECREF(none);
+    PfThread *t = pf_this_thread();
+    PyObject *start = PyTuple_GET_ITEM(args, 0);
+    if (!parsed || t == NULL || check_start(start) < 0) {
+        return NULL;
+    }
+    GrainObject *g = (GrainObject *)type->tp_alloc(type, 0);
+    if (g == NULL) {
+        return NULL;
+    }
+    g->core.host_bits = PF_F_GRAIN;
+    g->iterator = Py_NewRef(start);
+    bool made = true;
+    if (PyTuple_GET_SIZE(args) > 1) {
+        g->value = PyTuple_GetSlice(args, 1, PyTuple_GET_SIZE(args));
+        made = g->value != NULL;
+    }
+    if (made && *pystate_context(t->tstate) != NULL) {
+        g->context = PyContext_CopyCurrent();
+        made = g->context != NULL;
+    }
+    if (made && name != Py_None) {
+        made = set_name((PyObject *)g, name, NULL) == 0;
+    }
+    if (!made) {
+        Py_CLEAR(g);
+    }
+    return (PyObject *)g;
+}
+
+/* ------------------------------------------------------------------- starting */
+
+static PyObject *
+as_iterator(PyObject *made)
+{
+    if (PyIter_Check(made) || PyCoro_CheckExact(made)) {
+        return Py_NewRef(made);
+    }
+    if (is_awaitable(made)) {
+        return Py_TYPE(made)->tp_as_async->am_await(made);
+    }
+    if (is_iterable(made)) {
+        return PyObject_GetIter(made);
+    }
+    PyErr_Format(PyExc_TypeError,
+                 "a grain's function must return a generator, a coroutine, an "
+                 "iterator or an iterable, not '%.200s'",
+                 Py_TYPE(made)->tp_name);
+    return NULL;
+}
+
+static PyObject *
+make_iterator(PyObject *start, PyObject *args)
+{
+    if (!PyCallable_Check(start) || is_iterable(start) ||
+        PyIter_Check(start)) {
+        if (args != NULL) {
+            PyErr_Format(PyExc_TypeError,
+                         "arguments are for functions: this grain is made of "
+                         "'%.200s'",
+                         Py_TYPE(start)->tp_name);
+            return NULL;
+        }
+        return as_iterator(start);
+    }
+    PyObject *made = args == NULL ? PyObject_CallNoArgs(start)
+                                  : PyObject_Call(start, args, NULL);
+    if (made == NULL) {
+        return NULL;
+    }
+    PyObject *iterator = as_iterator(made);
+    Py_DECREF(made);
+    return iterator;
+}
+
+/* Turn what the grain was made of into what is stepped. 0, or -1. */
+int
+pf_grain_prepare(GrainObject *g)
+{
+    if (g->core.host_bits & PF_F_ENTERED) {
+        return 0;
+    }
+    PyObject *iterator = make_iterator(g->iterator, g->value);
+    if (iterator == NULL) {
+        return -1;
+    }
+    bool known = PyFunction_Check(g->iterator) || iterator == g->iterator;
+    if (g->name == NULL && !known) { /* the generator will not know it */
+        g->name = pf_grain_name(g);
+    }
+    g->core.host_bits |= PF_F_ENTERED;
+    Py_CLEAR(g->value);
+    PyObject *start = g->iterator;
+    pf_grain_set_iterator(g, iterator);
+    Py_DECREF(start);
+    return 0;
+}
+
+int
+pf_grain_begin(SchedulerObject *s, GrainObject *g)
+{
+    return pf_grain_prepare(g) < 0 ? -1 : pf_grain_attach(s, g);
+}
+
+static PyObject *
+grain_start(PyObject *op, PyObject *args)
+{
+    GrainObject *g = (GrainObject *)op;
+    PfThread *t = pf_this_thread();
+    if (t == NULL || pf_active(t, "start()") == NULL) {
+        return NULL;
+    }
+    if (g->core.state != PF_NEW || g->pool != NULL) {
+        PyErr_SetString(pf.fiber_error,
+                        g->pool != NULL && g->core.state == PF_NEW
+                            ? "the grain is queued in a pool, which starts it"
+                            : "the grain has been started already: make a new "
+                              "one");
+        return NULL;
+    }
+    if (PyTuple_GET_SIZE(args) > 0) {
+        if (g->value != NULL) {
+            PyErr_SetString(PyExc_TypeError,
+                            "the arguments were given to Grain() already");
+            return NULL;
+        }
+        g->value = Py_NewRef(args);
+    }
+    return pf_grain_begin(t->scheduler, g) < 0 ? NULL : Py_NewRef(op);
+}
+
+/* ------------------------------------------------------------------ its death */
+
+static int
+grain_traverse(PyObject *op, visitproc visit, void *arg)
+{
+    GrainObject *g = (GrainObject *)op;
+    Py_VISIT(Py_TYPE(op));
+    Py_VISIT(g->iterator);
+    Py_VISIT(g->value);
+    Py_VISIT(g->permit);
+    Py_VISIT(g->yielded);
+    Py_VISIT(g->context);
+    Py_VISIT(g->pool);
+    Py_VISIT(g->callbacks);
+    Py_VISIT(g->cancel);
+    Py_VISIT(g->name);
+    for (GrainCaller *c = g->callers; c != NULL; c = c->below) {
+        Py_VISIT(c->iterator);
+    }
+    if (g->core.scheduler != NULL) {
+        Py_VISIT(pf_grain_scheduler(g));
+        if (g->core.state != PF_RUNNING && g->wait != NULL) {
+            Py_VISIT(g->wait->notice);
+            Py_VISIT(g->wait->line.node.item);
+        }
+    }
+    return 0;
+}
+
+/* Only a grain that no scheduler has can be garbage by itself; one of a
+ * scheduler that is garbage is closed by that. */
+static int
+grain_clear(PyObject *op)
+{
+    GrainObject *g = (GrainObject *)op;
+    Py_CLEAR(g->callbacks);
+    if (g->core.scheduler != NULL) {
+        return 0;
+    }
+    while (g->callers != NULL) {
+        GrainCaller *caller = g->callers;
+        g->callers = caller->below;
+        Py_DECREF(caller->iterator);
+        PyMem_Free(caller);
+    }
+    PyObject *iterator = g->iterator;
+    pf_grain_set_iterator(g, NULL);
+    Py_XDECREF(iterator);
+    Py_CLEAR(g->value);
+    Py_CLEAR(g->permit);
+    Py_CLEAR(g->yielded);
+    Py_CLEAR(g->context);
+    Py_CLEAR(g->pool);
+    Py_CLEAR(g->cancel);
+    return 0;
+}
+
+static void
+grain_finalize(PyObject *op)
+{
+    GrainObject *g = (GrainObject *)op;
+    if (g->core.state == PF_DONE && g->core.host_byte == PF_OUTCOME_FAILED &&
+        !(g->core.host_bits & PF_F_LOOKED_AT)) {
+        g->core.host_bits |= PF_F_LOOKED_AT;
+        pf_report_failure(op, g->value);
+    }
+}
+
+static void
+grain_dealloc(PyObject *op)
+{
+    GrainObject *g = (GrainObject *)op;
+    PyTypeObject *type = Py_TYPE(op);
+    if (g->core.host_byte == PF_OUTCOME_FAILED &&
+        PyObject_CallFinalizerFromDealloc(op) < 0) {
+        return;
+    }
+    if (PF_UNLIKELY(pf_load_acquire(&g->core.posted) != 0)) {
+        Py_SET_REFCNT(op, 1); /* for the wake-up that is on its way */
+        g->flags |= GRAIN_DROPPED;
+        return;
+    }
+    PyObject_GC_UnTrack(op);
+    if (g->weakrefs != NULL) {
+        PyObject_ClearWeakRefs(op);
+    }
+    assert(g->core.scheduler == NULL);
+    grain_clear(op);
+    Py_CLEAR(g->name);
+    type->tp_free(op);
+    Py_DECREF(type);
+}
+
+/* -------------------------------------------------------------------- waiting */
+
+static int
+refuse_unstarted(GrainObject *g)
+{
+    if (g->core.scheduler != NULL || g->pool != NULL) {
+        return 0;
+    }
+    PyErr_SetString(pf.fiber_error,
+                    g->core.state == PF_NEW
+                        ? "the grain was not started: start() or queue() it "
+                          "before waiting for it"
+                        : "the grain was taken out of its pool: queue() it "
+                          "before waiting for it");
+    return -1;
+}
+
+/* From a thread that runs no fibers, or others. */
+static int
+wait_elsewhere(GrainObject *g, PyObject *timeout)
+{
+    PyObject *answer = PyObject_CallFunctionObjArgs(pf.grain_join_elsewhere, g,
+                                                    timeout, NULL);
+    int done = answer == NULL ? -1 : PyObject_IsTrue(answer);
+    Py_XDECREF(answer);
+    return done < 0 ? -1 : !done;
+}
+
+/* 0: done; 1: timed out; -1: exception. */
+static int
+wait_done(PyObject *op, const char *format, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"timeout", NULL};
+    GrainObject *g = (GrainObject *)op;
+    PyObject *timeout = Py_None;
+    PfThread *t = pf_this_thread();
+    int64_t deadline;
+    if (t == NULL ||
+        !PyArg_ParseTupleAndKeywords(args, kwargs, format, names, &timeout) ||
+        pf_deadline(timeout, &deadline) < 0) {
+        return -1;
+    }
+    if (g->core.state == PF_DONE) {
+        return 0;
+    }
+    if (refuse_unstarted(g) < 0) {
+        return -1;
+    }
+    if (!pf_grain_is_here(g)) {
+        return wait_elsewhere(g, timeout);
+    }
+    if (pf_active(t, "waiting for a grain") == NULL) {
+        return -1;
+    }
+    return pf_grain_join(t, g, deadline);
+}
+
+static PyObject *
+grain_join(PyObject *op, PyObject *args, PyObject *kwargs)
+{
+    int rc = wait_done(op, "|O:join", args, kwargs);
+    return rc < 0 ? NULL : PyBool_FromLong(rc == 0);
+}
+
+static int
+finished(int rc)
+{
+    if (rc == 1) {
+        PyErr_SetString(PyExc_TimeoutError, "the grain has not finished yet");
+    }
+    return rc == 0 ? 0 : -1;
+}
+
+PyObject *
+pf_grain_result(GrainObject *g)
+{
+    g->core.host_bits |= PF_F_LOOKED_AT;
+    return pf_outcome_value(g->core.host_byte, g->value);
+}
+
+static PyObject *
+grain_result(PyObject *op, PyObject *args, PyObject *kwargs)
+{
+    return finished(wait_done(op, "|O:result", args, kwargs)) < 0
+               ? NULL
+               : pf_grain_result((GrainObject *)op);
+}
+
+static PyObject *
+grain_exception(PyObject *op, PyObject *args, PyObject *kwargs)
+{
+    GrainObject *g = (GrainObject *)op;
+    if (finished(wait_done(op, "|O:exception", args, kwargs)) < 0) {
+        return NULL;
+    }
+    g->core.host_bits |= PF_F_LOOKED_AT;
+    if (g->core.host_byte == PF_OUTCOME_FAILED) {
+        return Py_NewRef(g->value);
+    }
+    if (g->core.host_byte == PF_OUTCOME_CANCELLED) {
+        pf_raise_fiber_cancelled(g->value);
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+grain_done(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return PyBool_FromLong(((GrainObject *)op)->core.state == PF_DONE);
+}
+
+static PyObject *
+grain_cancelled(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    GrainObject *g = (GrainObject *)op;
+    return PyBool_FromLong(g->core.state == PF_DONE &&
+                           g->core.host_byte == PF_OUTCOME_CANCELLED);
+}
+
+/* ------------------------------------------------------------------- requests */
+
+static PyObject *
+grain_cancel(PyObject *op, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"reason", NULL};
+    PyObject *reason = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:cancel", names,
+                                     &reason)) {
+        return NULL;
+    }
+    int rc = pf_grain_cancel((GrainObject *)op, reason);
+    return rc < 0 ? NULL : PyBool_FromLong(rc);
+}
+
+static PyObject *
+grain_unpark(PyObject *op, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"value", NULL};
+    PyObject *value = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:unpark", names,
+                                     &value)) {
+        return NULL;
+    }
+    int rc = pf_grain_unpark((GrainObject *)op, value);
+    return rc < 0 ? NULL : PyBool_FromLong(rc);
+}
+
+static PyObject *
+grain_add_done_callback(PyObject *op, PyObject *fn)
+{
+    GrainObject *g = (GrainObject *)op;
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return NULL;
+    }
+    if (!PyCallable_Check(fn)) {
+        PyErr_Format(PyExc_TypeError,
+                     "a done-callback must be callable, not '%.200s'",
+                     Py_TYPE(fn)->tp_name);
+        return NULL;
+    }
+    if (g->core.state == PF_DONE) {
+        pf_no_switch_begin(t, "in a done-callback");
+        pf_call_back(op, fn);
+        pf_no_switch_end(t);
+        Py_RETURN_NONE;
+    }
+    if (g->callbacks == NULL) {
+        g->callbacks = PyList_New(0);
+    }
+    if (g->callbacks == NULL || PyList_Append(g->callbacks, fn) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+/* ----------------------------------------------------------------- looking at it */
+
+PyObject *
+pf_grain_name(GrainObject *g)
+{
+    if (g->name != NULL) {
+        return Py_NewRef(g->name);
+    }
+    PyObject *made_of = g->iterator;
+    for (GrainCaller *c = g->callers; c != NULL; c = c->below) {
+        made_of = c->iterator;
+    }
+    PyObject *name = NULL;
+    if (made_of != NULL) {
+        name = PyObject_GetAttrString(made_of, "__qualname__");
+        if (name != NULL && !PyUnicode_Check(name)) {
+            Py_CLEAR(name);
+        }
+        if (name == NULL) {
+            PyErr_Clear();
+            name = PyUnicode_FromString(Py_TYPE(made_of)->tp_name);
+        }
+    }
+    return name != NULL ? name : PyUnicode_FromString("grain");
+}
+
+static PyObject *
+get_name(PyObject *op, void *closure)
+{
+    (void)closure;
+    return pf_grain_name((GrainObject *)op);
+}
+
+static const char *
+state_name(const GrainObject *g)
+{
+    switch (g->core.state) {
+    case PF_NEW:
+        return "new";
+    case PF_READY:
+        return "ready";
+    case PF_RUNNING:
+        return "running";
+    case PF_DONE:
+        return "done";
+    case PF_SUSPENDED:
+        return (g->flags & GRAIN_OFFERED) ? "ready" : "parked";
+    default:
+        return "parked";
+    }
+}
+
+static PyObject *
+get_state(PyObject *op, void *closure)
+{
+    (void)closure;
+    return PyUnicode_FromString(state_name((GrainObject *)op));
+}
+
+static PyObject *
+get_last_known_state(PyObject *op, void *closure)
+{
+    (void)closure;
+    GrainObject *g = (GrainObject *)op;
+    if (g->core.state == PF_NEW || g->core.state == PF_DONE) {
+        return Py_NewRef(pf.grain_stopped);
+    }
+    bool sleeps =
+        g->core.state == PF_PARKED ||
+        (g->core.state == PF_SUSPENDED && !(g->flags & GRAIN_OFFERED) &&
+         g->core.host_byte != PF_WAIT_NOTHING);
+    return Py_NewRef(sleeps ? pf.grain_sleeping : pf.grain_ready);
+}
+
+static PyObject *
+get_suspended_state(PyObject *op, void *closure)
+{
+    (void)closure;
+    PyObject *yielded = ((GrainObject *)op)->yielded;
+    return Py_NewRef(yielded != NULL ? yielded : Py_None);
+}
+
+static PyObject *
+get_outcome(PyObject *op, void *closure)
+{
+    (void)closure;
+    GrainObject *g = (GrainObject *)op;
+    if (g->core.state != PF_DONE) {
+        Py_RETURN_NONE;
+    }
+    g->core.host_bits |= PF_F_LOOKED_AT;
+    return pf_make_outcome(g->core.host_byte, g->value);
+}
+
+static PyObject *
+get_pool(PyObject *op, void *closure)
+{
+    (void)closure;
+    GrainObject *g = (GrainObject *)op;
+    return Py_NewRef(g->pool == NULL ? Py_None : (PyObject *)g->pool);
+}
+
+/* The frames of a generator or coroutine and of what it awaits, appended. */
+static int
+add_frames(PyObject *list, PyObject *iterator)
+{
+    static const char *const names[][2] = {{"gi_frame", "gi_yieldfrom"},
+                                           {"cr_frame", "cr_await"}};
+    PyObject *at = Py_NewRef(iterator);
+    while (PyGen_CheckExact(at) || PyCoro_CheckExact(at)) {
+        const char *const *name = names[PyCoro_CheckExact(at) ? 1 : 0];
+        PyObject *frame = PyObject_GetAttrString(at, name[0]);
+        PyObject *inner = PyObject_GetAttrString(at, name[1]);
+        int rc = frame == NULL || inner == NULL ? -1 : 0;
+        if (rc == 0 && frame != Py_None) {
+            rc = PyList_Append(list, frame);
+        }
+        Py_XDECREF(frame);
+        Py_DECREF(at);
+        at = inner;
+        if (rc < 0) {
+            Py_XDECREF(inner);
+            return -1;
+        }
+    }
+    Py_DECREF(at);
+    return 0;
+}
+
+/* Outermost first. */
+static PyObject *
+grain_frames(GrainObject *g)
+{
+    PyObject *list = PyList_New(0);
+    if (list == NULL || g->iterator == NULL) {
+        return list;
+    }
+    Py_ssize_t depth = 1;
+    for (GrainCaller *c = g->callers; c != NULL; c = c->below) {
+        depth++;
+    }
+    PyObject *iterators = PyTuple_New(depth);
+    if (iterators != NULL) {
+        PyTuple_SET_ITEM(iterators, --depth, Py_NewRef(g->iterator));
+        for (GrainCaller *c = g->callers; c != NULL; c = c->below) {
+            PyTuple_SET_ITEM(iterators, --depth, Py_NewRef(c->iterator));
+        }
+    }
+    for (; iterators != NULL && list != NULL &&
+           depth < PyTuple_GET_SIZE(iterators);
+         depth++) {
+        if (add_frames(list, PyTuple_GET_ITEM(iterators, depth)) < 0) {
+            Py_CLEAR(list);
+        }
+    }
+    Py_XDECREF(iterators);
+    return list;
+}
+
+static PyObject *
+grain_stack(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    PyObject *frames = grain_frames((GrainObject *)op);
+    if (frames == NULL) {
+        return NULL;
+    }
+    PyObject *stack = PyObject_CallOneArg(pf.stack_summary, frames);
+    Py_DECREF(frames);
+    return stack;
+}
+
+static PyObject *
+grain_repr(PyObject *op)
+{
+    PyObject *name = pf_grain_name((GrainObject *)op);
+    if (name == NULL) {
+        return NULL;
+    }
+    PyObject *repr =
+        PyUnicode_FromFormat("<%s %R %s at %p>", Py_TYPE(op)->tp_name, name,
+                             state_name((GrainObject *)op), op);
+    Py_DECREF(name);
+    return repr;
+}
+
+/* ------------------------------------------------------------------ the type */
+
+static PyObject *
+grain_reduce(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    PyErr_Format(PyExc_TypeError,
+                 "cannot pickle or copy '%.200s' object: a grain is a running "
+                 "generator",
+                 Py_TYPE(op)->tp_name);
+    return NULL;
+}
+
+#define KW(fn) ((PyCFunction)(void (*)(void))fn)
+
+PyDoc_STRVAR(start_doc, "start($self, /, *args)\n--\n\n\
+Give the grain to the scheduler that runs on this thread; returns the grain.\n\
+\n\
+`args` are for its function, unless Grain() was given some. FiberError outside\n\
+of a run, if it has been started, or if it is queued in a pool.");
+PyDoc_STRVAR(join_doc, "join($self, /, timeout=None)\n--\n\n\
+Wait until the grain has ended; False if `timeout` seconds passed first.\n\
+\n\
+In a fiber a cancellation point; a grain yields the grain instead. Other\n\
+threads may join as well. FiberError if the grain was not started.");
+PyDoc_STRVAR(result_doc, "result($self, /, timeout=None)\n--\n\n\
+Wait for the grain's end; return its result or raise its exception.\n\
+\n\
+FiberCancelled if it was cancelled, TimeoutError after `timeout` seconds.");
+PyDoc_STRVAR(exception_doc, "exception($self, /, timeout=None)\n--\n\n\
+Wait for the grain's end; return its exception, None if it succeeded.\n\
+\n\
+FiberCancelled if it was cancelled, TimeoutError after `timeout` seconds.");
+PyDoc_STRVAR(done_doc, "done($self, /)\n--\n\n\
+True if the grain has ended: returned, failed or cancelled.");
+PyDoc_STRVAR(cancelled_doc, "cancelled($self, /)\n--\n\n\
+True if the grain has ended by cancellation.");
+PyDoc_STRVAR(cancel_doc, "cancel($self, /, reason=None)\n--\n\n\
+Ask the grain to end: Cancelled is raised at each of its yields.\n\
+\n\
+A grain that has not run yet never does. A grain that it has called, by\n\
+yielding it, is cancelled first. Any thread may call it. False if the grain\n\
+had ended already.");
+PyDoc_STRVAR(unpark_doc, "unpark($self, /, value=None)\n--\n\n\
+Wake the grain from `yield SLEEPING`, which returns `value`; or let its next\n\
+one return at once.\n\
+\n\
+There is one permit, as for a fiber's unpark(): False if there was one\n\
+already. Any thread may call it. FiberError if the grain has finished or was\n\
+not started.");
+PyDoc_STRVAR(callback_doc, "add_done_callback($self, fn, /)\n--\n\n\
+Call fn(grain) on the grain's thread when it ends; at once if it has ended.\n\
+\n\
+The callback must not switch or wait (FiberError). What it raises is logged.");
+PyDoc_STRVAR(stack_doc, "stack($self, /)\n--\n\n\
+The frames of its generators as a traceback.StackSummary, outermost first.");
+
+static PyMethodDef grain_methods[] = {
+    {"start", grain_start, METH_VARARGS, start_doc},
+    {"join", KW(grain_join), METH_VARARGS | METH_KEYWORDS, join_doc},
+    {"result", KW(grain_result), METH_VARARGS | METH_KEYWORDS, result_doc},
+    {"exception", KW(grain_exception), METH_VARARGS | METH_KEYWORDS,
+     exception_doc},
+    {"done", grain_done, METH_NOARGS, done_doc},
+    {"cancelled", grain_cancelled, METH_NOARGS, cancelled_doc},
+    {"cancel", KW(grain_cancel), METH_VARARGS | METH_KEYWORDS, cancel_doc},
+    {"unpark", KW(grain_unpark), METH_VARARGS | METH_KEYWORDS, unpark_doc},
+    {"add_done_callback", grain_add_done_callback, METH_O, callback_doc},
+    {"stack", grain_stack, METH_NOARGS, stack_doc},
+    {"__reduce__", grain_reduce, METH_NOARGS, "Raises TypeError."},
+    {"__reduce_ex__", grain_reduce, METH_O, "Raises TypeError."},
+    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS,
+     "Grain[R]: a grain whose result is an R."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef grain_getset[] = {
+    {"name", get_name, set_name,
+     "For reports; by default the name of the generator.", NULL},
+    {"state", get_state, NULL,
+     "'new', 'ready', 'running', 'parked' or 'done', as a fiber's.", NULL},
+    {"last_known_state", get_last_known_state, NULL,
+     "READY, SLEEPING (it waits for something) or STOPPED (not started, or\n"
+     "done).",
+     NULL},
+    {"suspended_state", get_suspended_state, NULL,
+     "What it yielded last; None before, and when it is done.", NULL},
+    {"waiting_on", get_suspended_state, NULL,
+     "suspended_state, by the name that fibers have for it.", NULL},
+    {"outcome", get_outcome, NULL,
+     "Ok(value), Failed(exception) or CancelledOutcome(reason) once it is\n"
+     "done; None before.",
+     NULL},
+    {"pool", get_pool, NULL, "The GrainPool it is queued in, or None.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMemberDef grain_members[] = {
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(GrainObject, weakrefs),
+     READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+PyDoc_STRVAR(grain_doc, "Grain(start, /, *args, name=None)\n--\n\n\
+A generator, or a coroutine, that the scheduler steps: a task without a stack.\n\
+\n\
+`start` is a function that returns one (called with `args` when the grain is\n\
+started), an iterable, an iterator or a coroutine. Each `yield` says what\n\
+comes next: READY or None (a turn of the others), SLEEPING (until unpark()),\n\
+STOPPED, a number of seconds, a predicate (until it is true), a generator or\n\
+coroutine to call, a Grain to call or to wait for, a Fiber or a future. What\n\
+was waited for is the value of the `yield`, or is raised there.");
+
+static PyType_Slot grain_slots[] = {
+    {Py_tp_doc, (void *)grain_doc},   {Py_tp_new, grain_new},
+    {Py_tp_dealloc, grain_dealloc},   {Py_tp_finalize, grain_finalize},
+    {Py_tp_traverse, grain_traverse}, {Py_tp_clear, grain_clear},
+    {Py_tp_repr, grain_repr},         {Py_tp_methods, grain_methods},
+    {Py_tp_getset, grain_getset},     {Py_tp_members, grain_members},
+    {Py_am_await, pf_await_self},     {0, NULL},
+};
+
+PyType_Spec pf_grain_spec = {
+    .name = "pyfiber.grains.Grain",
+    .basicsize = sizeof(GrainObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .slots = grain_slots,
+};
+
+/* ---------------------------------------------------------------- module part */
+
+static PyObject *
+current_grain(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return NULL;
+    }
+    GrainObject *g = pf_grain_current(t);
+    return Py_NewRef(g == NULL ? Py_None : (PyObject *)g);
+}
+
+static PyObject *
+set_grain_hooks(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    (void)module;
+    static char *names[] = {"ready",          "sleeping",      "stopped",
+                            "join_elsewhere", "policy_failed", NULL};
+    PyObject *ready, *sleeping, *stopped, *join, *failed;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOOOO:_set_grain_hooks",
+                                     names, &ready, &sleeping, &stopped, &join,
+                                     &failed)) {
+        return NULL;
+    }
+    Py_XSETREF(pf.grain_ready, Py_NewRef(ready));
+    Py_XSETREF(pf.grain_sleeping, Py_NewRef(sleeping));
+    Py_XSETREF(pf.grain_stopped, Py_NewRef(stopped));
+    Py_XSETREF(pf.grain_join_elsewhere, Py_NewRef(join));
+    Py_XSETREF(pf.policy_failed, Py_NewRef(failed));
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+    {"current_grain", current_grain, METH_NOARGS,
+     "current_grain()\n--\n\nThe grain whose step runs, or None."},
+    {"_set_grain_hooks", KW(set_grain_hooks), METH_VARARGS | METH_KEYWORDS,
+     "What pyfiber.grains gives the engine."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject *
+make_type(PyObject *module, PyType_Spec *spec, const char *name)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, spec, NULL);
+    if (type != NULL && name != NULL &&
+        PyModule_AddObjectRef(module, name, type) < 0) {
+        Py_CLEAR(type);
+    }
+    return (PyTypeObject *)type;
+}
+
+int
+pf_grain_module_init(PyObject *module)
+{
+    pf.grain_type = make_type(module, &pf_grain_spec, "Grain");
+    pf.pool_type = make_type(module, &pf_pool_spec, "GrainPoolBase");
+    pf.until_type = make_type(module, &pf_until_spec, "until");
+    pf.notice_type = make_type(module, &pf_notice_spec, NULL);
+    pf.runner_main = PyCFunction_New(&pf_runner_method, NULL);
+    pf.s_result = PyUnicode_InternFromString("result");
+    return pf.grain_type && pf.pool_type && pf.until_type && pf.notice_type &&
+                   pf.runner_main && pf.s_result
+               ? PyModule_AddFunctions(module, functions)
+               : -1;
+}

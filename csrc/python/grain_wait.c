@@ -1,0 +1,803 @@
+/* What a grain waits for, how it is woken, and what other threads may ask of
+ * it.
+ *
+ * A waiting grain is PF_PARKED.  Whoever wakes it only puts it back into the
+ * ready queue; the wait is taken apart, and its result looked up, at the
+ * grain's next turn.
+ */
+#include "python/channel.h"
+#include "python/grain.h"
+
+/* ---------------------------------------------------------------- being ready */
+
+/* The running grain gets another turn.  One whose pool has a policy is added
+ * to that by the caller of its step, once the step was timed. */
+void
+pf_grain_ready(GrainObject *g)
+{
+    if (PF_UNLIKELY(g->pool != NULL) && g->pool->policy != NULL) {
+        g->core.state = PF_READY;
+    } else {
+        pf_make_ready(g->core.scheduler, &g->core);
+    }
+}
+
+static void
+wake(GrainObject *g, pf_wake why)
+{
+    if (g->core.scheduler != NULL &&
+        pf_wake_fiber(g->core.scheduler, &g->core, why)) {
+        pf_tell_host(pf_grain_scheduler(g));
+    }
+}
+
+/* ----------------------------------------------------------- futures' callback */
+
+/* Given to a future's add_done_callback: wakes the grain, from any thread.
+ * Lets go of it when the wait is over. */
+typedef struct NoticeObject {
+    PyObject_HEAD
+    GrainObject *grain;
+} NoticeObject;
+
+typedef enum {
+    CALL_WAKE,
+    CALL_CANCEL,
+    CALL_UNPARK,
+    CALL_ATTACH,
+    CALL_LEAVE
+} CallKind;
+
+/* A message to a grain's scheduler; holds references. */
+typedef struct GrainCall {
+    pf_message message;
+    CallKind kind;
+    SchedulerObject *scheduler;
+    GrainObject *grain;
+    PyObject *object;
+    PyObject *by;
+} GrainCall;
+
+static int unpark_here(GrainObject *g, PyObject *value);
+
+static void
+attach_arrived(GrainObject *g)
+{
+    GrainPoolObject *pool = g->pool;
+    if (pool == NULL || g->core.scheduler != NULL ||
+        g->core.state == PF_DONE) {
+        return; /* taken out again meanwhile */
+    }
+    if (pool->scheduler == NULL || pf_grain_attach(pool->scheduler, g) < 0) {
+        PyErr_Clear();
+        pf_grain_abandon(pf_tls_thread, g);
+    }
+}
+
+static void
+leave_arrived(GrainObject *g)
+{
+    if (g->core.state == PF_RUNNING) {
+        g->flags |= GRAIN_LEAVES;
+    } else if (g->pool != NULL) {
+        pf_grain_leave(g);
+    }
+}
+
+static void
+arrived(pf_message *message, pf_scheduler *s)
+{
+    GrainCall *call = (GrainCall *)message;
+    GrainObject *g = call->grain;
+    PfThread *t = (PfThread *)s->thread;
+    pf_no_switch_begin(t, "inside the scheduler");
+    if (call->kind == CALL_ATTACH) {
+        attach_arrived(g);
+    } else if (g->core.scheduler == s && g->core.state != PF_DONE) {
+        if (call->kind == CALL_LEAVE) {
+            leave_arrived(g);
+        } else if (call->kind == CALL_CANCEL) {
+            pf_grain_cancel_now(g, call->object, call->by);
+        } else if (call->kind == CALL_UNPARK) {
+            unpark_here(g, call->object);
+        } else if (((NoticeObject *)call->object)->grain == g) {
+            wake(g, PF_WAKE_NORMAL);
+        }
+    }
+    Py_DECREF(g);
+    Py_DECREF(call->object);
+    Py_DECREF(call->by);
+    Py_DECREF(call->scheduler);
+    PyMem_RawFree(call);
+    pf_no_switch_end(t);
+}
+
+static int
+call_owner(SchedulerObject *s, GrainObject *g, CallKind kind, PyObject *object,
+           PyObject *by)
+{
+    GrainCall *call = PyMem_RawMalloc(sizeof(*call));
+    if (call == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    call->message.run = arrived;
+    call->kind = kind;
+    call->scheduler = (SchedulerObject *)Py_NewRef((PyObject *)s);
+    call->grain = (GrainObject *)Py_NewRef((PyObject *)g);
+    call->object = Py_NewRef(object);
+    call->by = Py_NewRef(by);
+    pf_post(&s->core, &call->message);
+    return 0;
+}
+
+int
+pf_grain_post_attach(GrainPoolObject *pool, GrainObject *g)
+{
+    return call_owner(pool->scheduler, g, CALL_ATTACH, Py_None, Py_None);
+}
+
+int
+pf_grain_post_leave(GrainObject *g)
+{
+    return call_owner(pf_grain_scheduler(g), g, CALL_LEAVE, Py_None, Py_None);
+}
+
+static PyObject *
+notice_call(PyObject *op, PyObject *args, PyObject *kwargs)
+{
+    (void)args;
+    (void)kwargs;
+    NoticeObject *self = (NoticeObject *)op;
+    GrainObject *g = self->grain;
+    if (g == NULL) {
+        Py_RETURN_NONE;
+    }
+    if (pf_grain_is_here(g)) {
+        wake(g, PF_WAKE_NORMAL);
+    } else if (call_owner(pf_grain_scheduler(g), g, CALL_WAKE, op, Py_None) <
+               0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static int
+notice_traverse(PyObject *op, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(op));
+    Py_VISIT(((NoticeObject *)op)->grain);
+    return 0;
+}
+
+static int
+notice_clear(PyObject *op)
+{
+    Py_CLEAR(((NoticeObject *)op)->grain);
+    return 0;
+}
+
+static void
+notice_dealloc(PyObject *op)
+{
+    PyTypeObject *type = Py_TYPE(op);
+    PyObject_GC_UnTrack(op);
+    notice_clear(op);
+    type->tp_free(op);
+    Py_DECREF(type);
+}
+
+static PyType_Slot notice_slots[] = {
+    {Py_tp_doc, (void *)"Wakes a grain when the future it waits for is done."},
+    {Py_tp_call, notice_call},
+    {Py_tp_traverse, notice_traverse},
+    {Py_tp_clear, notice_clear},
+    {Py_tp_dealloc, notice_dealloc},
+    {0, NULL},
+};
+
+PyType_Spec pf_notice_spec = {
+    .name = "pyfiber._engine._Notice",
+    .basicsize = sizeof(NoticeObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC |
+             Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = notice_slots,
+};
+
+/* ------------------------------------------------------------ beginning to wait */
+
+static GrainWait *
+new_wait(GrainObject *g)
+{
+    GrainWait *wait = PyMem_Calloc(1, sizeof(GrainWait));
+    if (wait == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    /* Of a waiter's fiber only the pf_fiber is looked at, which lies in both
+     * at the same place. */
+    wait->line.waiter.fiber = (FiberObject *)(void *)g;
+    wait->line.waiter.nodes = &wait->line.node;
+    wait->line.waiter.count = 1;
+    wait->line.node.waiter = &wait->line.waiter;
+    g->wait = wait;
+    return wait;
+}
+
+static void
+park(GrainObject *g, int kind)
+{
+    g->core.host_byte = (uint8_t)kind;
+    g->core.wake = PF_WAKE_NONE;
+    g->core.state = PF_PARKED;
+}
+
+/* `seconds` from now; 0 is a turn like any other. */
+int
+pf_grain_sleep(GrainObject *g, PyObject *seconds)
+{
+    int64_t ns;
+    if (pf_seconds(seconds, "the time a grain sleeps", &ns) < 0) {
+        return -1;
+    }
+    if (ns < 0) {
+        PyErr_SetString(PyExc_ValueError,
+                        "a grain cannot sleep a negative time");
+        return -1;
+    }
+    if (ns == 0) {
+        pf_grain_ready(g);
+        return 0;
+    }
+    int64_t now = pf_now(g->core.scheduler);
+    int64_t when = ns >= PF_NEVER - now ? PF_NEVER : now + ns;
+    if (when != PF_NEVER &&
+        pf_timers_add(&g->core.scheduler->timers, &g->core.timer, when) != 0) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    park(g, PF_WAIT_TIME);
+    return 0;
+}
+
+/* Until the ones in `waiters` are woken; if that has happened (`done`), at
+ * once. */
+int
+pf_grain_wait_end(GrainObject *g, PfWaitq *waiters, bool done)
+{
+    if (done) {
+        g->core.host_byte = PF_WAIT_END;
+        pf_grain_ready(g);
+        return 0;
+    }
+    if (new_wait(g) == NULL) {
+        return -1;
+    }
+    pf_waitq_push(waiters, &g->wait->line.node);
+    park(g, PF_WAIT_END);
+    return 0;
+}
+
+int
+pf_grain_wait_answer(GrainObject *g)
+{
+    PfGrains *grains = pf_grains_of(pf_grain_scheduler(g));
+    if (grains == NULL || new_wait(g) == NULL) {
+        return -1;
+    }
+    pf_waitq_push(&grains->sleepers, &g->wait->line.node);
+    grains->asking++;
+    park(g, PF_WAIT_ANSWER);
+    pf_grains_stir(pf_grain_scheduler(g));
+    return 0;
+}
+
+/* The next turn begins with `value` (stolen). */
+static int
+ready_with(GrainObject *g, PyObject *value)
+{
+    Py_XSETREF(g->value, value);
+    pf_grain_ready(g);
+    return 0;
+}
+
+static int
+wait_in_line(GrainObject *g, PfWaitq *queue, PyObject *item)
+{
+    if (new_wait(g) == NULL) {
+        return -1;
+    }
+    g->wait->line.node.item = Py_XNewRef(item);
+    pf_waitq_push(queue, &g->wait->line.node);
+    park(g, PF_WAIT_GRANT);
+    return 0;
+}
+
+int
+pf_grain_wait_event(GrainObject *g, PyObject *event)
+{
+    PfWaitq *queue = pf_event_queue(event);
+    return queue == NULL ? ready_with(g, Py_NewRef(Py_True))
+                         : wait_in_line(g, queue, NULL);
+}
+
+int
+pf_grain_wait_case(GrainObject *g, PyObject *op)
+{
+    PyObject *value;
+    ChannelObject *channel = pf_case_channel(op, &value);
+    bool sends = value != NULL;
+    int rc = sends ? pf_channel_try_send(channel, value)
+                   : pf_channel_try_receive(channel, &value);
+    if (rc == 1) {
+        return ready_with(g, sends ? Py_NewRef(Py_None) : value);
+    }
+    return rc < 0
+               ? -1
+               : wait_in_line(g,
+                              sends ? &channel->senders : &channel->receivers,
+                              value);
+}
+
+int
+pf_grain_wait_future(GrainObject *g, PyObject *future)
+{
+    NoticeObject *notice = PyObject_GC_New(NoticeObject, pf.notice_type);
+    if (notice == NULL || new_wait(g) == NULL) {
+        Py_XDECREF(notice);
+        return -1;
+    }
+    notice->grain = (GrainObject *)Py_NewRef((PyObject *)g);
+    PyObject_GC_Track(notice);
+    g->wait->notice = (PyObject *)notice;
+    pf_hold(g->core.scheduler);
+    park(g, PF_WAIT_FUTURE);
+    PyObject *done = PyObject_CallMethod(future, "add_done_callback", "O",
+                                         (PyObject *)notice);
+    if (done == NULL) {
+        if (g->core.state == PF_READY) { /* it called back, then raised */
+            pf_queue_remove(&g->core.scheduler->ready, &g->core);
+        }
+        g->core.state = PF_RUNNING;
+        pf_grain_unwait(g);
+        return -1;
+    }
+    Py_DECREF(done);
+    return 0;
+}
+
+int
+pf_grain_wait_unpark(GrainObject *g)
+{
+    if (g->core.host_bits & PF_F_PERMIT) {
+        g->core.host_byte = PF_WAIT_UNPARK;
+        pf_grain_ready(g);
+    } else {
+        park(g, PF_WAIT_UNPARK);
+    }
+    return 0;
+}
+
+/* ------------------------------------------------------------------ its end */
+
+/* A grain that waits in line was given what it waits for. */
+static bool
+was_granted(GrainObject *g)
+{
+    return g->core.host_byte == PF_WAIT_GRANT &&
+           g->wait->line.waiter.taken != NULL;
+}
+
+static bool
+receives(GrainObject *g)
+{
+    PyObject *value = NULL;
+    return pf_is_case(g->yielded) &&
+           (pf_case_channel(g->yielded, &value), value == NULL);
+}
+
+/* A value that it received and will not see goes back to the channel. */
+static void
+leave_line(GrainObject *g, PfNode *node)
+{
+    if (node->queue != NULL) {
+        if (g->core.host_byte == PF_WAIT_ANSWER) {
+            pf_grain_scheduler(g)->grains->asking--;
+        }
+        pf_waitq_remove(node);
+    }
+    if (node->item == NULL) {
+        return;
+    }
+    PyObject *value = node->item, *unused = NULL;
+    node->item = NULL;
+    if (node->waiter->taken != NULL && receives(g)) {
+        pf_channel_give_back(pf_case_channel(g->yielded, &unused), value);
+    } else {
+        Py_DECREF(value);
+    }
+}
+
+/* Take the wait apart, however it ended. */
+void
+pf_grain_unwait(GrainObject *g)
+{
+    GrainWait *wait = g->wait;
+    pf_timers_remove(&g->core.scheduler->timers, &g->core.timer);
+    if (wait != NULL) {
+        g->wait = NULL;
+        if (wait->notice != NULL) {
+            pf_release(g->core.scheduler);
+            Py_CLEAR(((NoticeObject *)wait->notice)->grain);
+            Py_DECREF(wait->notice);
+        } else {
+            leave_line(g, &wait->line.node);
+        }
+        PyMem_Free(wait);
+    }
+    g->core.host_byte = PF_WAIT_NOTHING;
+}
+
+int
+pf_grain_raise_cancelled(GrainObject *g)
+{
+    PyObject *reason = NULL, *by = NULL;
+    if (g->cancel != NULL) {
+        reason = PyTuple_GET_ITEM(g->cancel, 0);
+        by = PyTuple_GET_ITEM(g->cancel, 1);
+    }
+    return pf_raise_cancelled_with(reason, by, NULL);
+}
+
+static PyObject *
+raise_cancelled(GrainObject *g)
+{
+    pf_grain_raise_cancelled(g);
+    return NULL;
+}
+
+/* What the fiber or grain that was waited for came to. */
+static PyObject *
+result_of(GrainObject *g)
+{
+    PyObject *other = g->yielded;
+    bool called = (g->flags & GRAIN_CALLS) != 0;
+    g->flags &= ~(uint32_t)GRAIN_CALLS;
+    if (!PyObject_TypeCheck(other, pf.grain_type)) {
+        return pf_fiber_outcome_value((FiberObject *)other);
+    }
+    GrainObject *target = (GrainObject *)other;
+    if (called && target->core.host_byte == PF_OUTCOME_CANCELLED &&
+        (g->core.host_bits & PF_F_CANCEL)) {
+        return raise_cancelled(g); /* because we were: see cancel_now */
+    }
+    return pf_grain_result(target);
+}
+
+/* What the Event or the channel gave. */
+static PyObject *
+take_grant(GrainObject *g)
+{
+    PfNode *node = &g->wait->line.node;
+    PyObject *value = node->item, *unused = NULL;
+    bool refused = node->refused;
+    if (pf_is_case(g->yielded)) {
+        node->item = NULL;
+        ChannelObject *channel = pf_case_channel(g->yielded, &unused);
+        pf_grain_unwait(g);
+        if (refused) {
+            Py_XDECREF(value);
+            pf_channel_raise_closed(channel);
+            return NULL;
+        }
+        return value != NULL ? value : Py_NewRef(Py_None);
+    }
+    pf_grain_unwait(g);
+    return Py_NewRef(Py_True);
+}
+
+/* What was kept for this turn. */
+static PyObject *
+take_kept(GrainObject *g)
+{
+    PyObject *value = g->value;
+    g->value = NULL;
+    if (g->flags & GRAIN_THROWS) {
+        g->flags &= ~(uint32_t)GRAIN_THROWS;
+        pf_restore_exception(value);
+        return NULL;
+    }
+    return value;
+}
+
+static PyObject *
+take_permit(GrainObject *g)
+{
+    PyObject *value = g->permit;
+    g->core.host_bits &= ~(uint32_t)PF_F_PERMIT;
+    g->permit = NULL;
+    return value;
+}
+
+/* The result of the turn that begins: a new reference to what is sent into
+ * the generator, or NULL with what is thrown. */
+PyObject *
+pf_grain_take_value(GrainObject *g)
+{
+    int kind = g->core.host_byte;
+    bool cancelled = g->core.wake == PF_WAKE_CANCEL;
+    g->core.wake = PF_WAKE_NONE;
+    if (PF_UNLIKELY(kind != PF_WAIT_NOTHING)) {
+        if (was_granted(g)) {
+            return take_grant(g);
+        }
+        pf_grain_unwait(g);
+    }
+    if (PF_UNLIKELY(g->value != NULL)) {
+        return take_kept(g);
+    }
+    if (PF_UNLIKELY(cancelled || (kind == PF_WAIT_NOTHING &&
+                                  (g->core.host_bits & PF_F_CANCEL)))) {
+        return raise_cancelled(g);
+    }
+    switch (kind) {
+    case PF_WAIT_END:
+        return result_of(g);
+    case PF_WAIT_FUTURE:
+        return PyObject_CallMethodNoArgs(g->yielded, pf.s_result);
+    case PF_WAIT_UNPARK:
+        return take_permit(g);
+    default:
+        return Py_NewRef(Py_None);
+    }
+}
+
+/* --------------------------------------------------------------- cancellation */
+
+/* The first cancellation's reason stays.  False: it was cancelled before. */
+static bool
+mark_cancelled(GrainObject *g, PyObject *reason, PyObject *by)
+{
+    if (g->core.state == PF_DONE || (g->core.host_bits & PF_F_CANCEL)) {
+        return false;
+    }
+    g->core.host_bits |= PF_F_CANCEL;
+    if (reason != Py_None || by != Py_None) {
+        g->cancel = PyTuple_Pack(2, reason, by);
+        if (g->cancel == NULL) {
+            PyErr_Clear(); /* cancelled all the same, without the reason */
+        }
+    }
+    return true;
+}
+
+/* Owner thread.  A grain that waits for one it has called is woken by the end
+ * of that one. */
+void
+pf_grain_cancel_now(GrainObject *g, PyObject *reason, PyObject *by)
+{
+    while (mark_cancelled(g, reason, by)) {
+        if (g->core.state == PF_RUNNING && g->runner != NULL) {
+            /* Its step waits somewhere; this runner is given up after it. */
+            pf_cancel_now(g->runner, reason, by);
+            return;
+        }
+        if (g->core.state != PF_PARKED || !(g->flags & GRAIN_CALLS)) {
+            wake(g, PF_WAKE_CANCEL);
+            return;
+        }
+        g = (GrainObject *)g->yielded;
+    }
+}
+
+/* 1: asked; 0: it is done; -1: exception. */
+int
+pf_grain_cancel(GrainObject *g, PyObject *reason)
+{
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return -1;
+    }
+    if (g->core.state == PF_DONE) {
+        return 0;
+    }
+    GrainObject *grain = pf_grain_current(t);
+    PyObject *by = grain != NULL ? (PyObject *)grain : (PyObject *)CURRENT(t);
+    if (g->core.scheduler == NULL) {
+        if (g->core.state == PF_NEW || g->core.state == PF_SUSPENDED) {
+            pf_grain_cancel_now(g, reason, by);
+            pf_grain_abandon(t, g);
+        }
+    } else if (pf_grain_is_here(g)) {
+        pf_grain_cancel_now(g, reason, by);
+    } else if (call_owner(pf_grain_scheduler(g), g, CALL_CANCEL, reason, by) <
+               0) {
+        return -1;
+    }
+    return 1;
+}
+
+/* -------------------------------------------------------------------- permits */
+
+/* Owner thread. 1, or 0 if there was a permit already. */
+static int
+unpark_here(GrainObject *g, PyObject *value)
+{
+    if (g->core.host_bits & PF_F_PERMIT) {
+        return 0;
+    }
+    g->core.host_bits |= PF_F_PERMIT;
+    g->permit = Py_NewRef(value);
+    if (g->core.host_byte == PF_WAIT_UNPARK) {
+        wake(g, PF_WAKE_NORMAL);
+    }
+    return 1;
+}
+
+int
+pf_grain_unpark(GrainObject *g, PyObject *value)
+{
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return -1;
+    }
+    if (g->core.state == PF_DONE || g->core.scheduler == NULL) {
+        PyErr_SetString(pf.fiber_error,
+                        g->core.state == PF_DONE
+                            ? "the grain has finished: there is nothing to "
+                              "unpark"
+                            : "the grain has not been started");
+        return -1;
+    }
+    if (pf_grain_is_here(g)) {
+        return unpark_here(g, value);
+    }
+    return call_owner(pf_grain_scheduler(g), g, CALL_UNPARK, value, Py_None) <
+                   0
+               ? -1
+               : 1;
+}
+
+/* ----------------------------------------------------------------------- join */
+
+/* A fiber waits for the grain. 0: done; 1: timed out; -1: exception. */
+int
+pf_grain_join(PfThread *t, GrainObject *g, int64_t deadline)
+{
+    FiberObject *self = CURRENT(t);
+    if ((self->core.host_bits & PF_F_RUNNER) && pf_grain_current(t) == g) {
+        PyErr_SetString(pf.fiber_error, "a grain cannot wait for its own end");
+        return -1;
+    }
+    PfWait wait;
+    pf_wait_init(&wait, t);
+    return pf_wait_for(&wait, &g->waiters, t, deadline, (PyObject *)g);
+}
+
+/* ---------------------------------------------------- coming to a scheduler */
+
+static void
+link_live(PfGrains *grains, GrainObject *g)
+{
+    g->prev = NULL;
+    g->next = grains->live;
+    if (g->next != NULL) {
+        g->next->prev = g;
+    }
+    grains->live = g;
+}
+
+/* The scheduler, which lives on this thread, takes the grain; one that was
+ * taken out of a pool goes on waiting for what it waited for.  0, or -1 with
+ * an exception and nothing changed. */
+int
+pf_grain_attach(SchedulerObject *s, GrainObject *g)
+{
+    PfGrains *grains = pf_grains_of(s);
+    if (grains == NULL) {
+        return -1;
+    }
+    int kind = g->core.host_byte;
+    g->core.scheduler = &s->core;
+    Py_INCREF(s);
+    Py_INCREF(g); /* until it is done */
+    link_live(grains, g);
+    s->alive++;
+    s->foreground++;
+    if (s->ending) {
+        g->core.host_bits |= PF_F_CANCEL;
+    }
+    g->core.state = PF_RUNNING;
+    g->core.host_byte = PF_WAIT_NOTHING;
+    if (kind == PF_WAIT_NOTHING) {
+        pf_grain_ready(g);
+    } else if (pf_grain_heed(s->thread, g, g->yielded) < 0) {
+        g->value = pf_take_exception();
+        g->flags |= GRAIN_THROWS;
+        pf_grain_ready(g);
+    }
+    if (g->core.state == PF_READY && g->pool != NULL &&
+        g->pool->policy != NULL) {
+        pf_pool_add(g->pool, g);
+    }
+    pf_tell_host(s);
+    return 0;
+}
+
+/* The scheduler no longer knows the grain, done or not.  Drops references. */
+void
+pf_grain_detach(GrainObject *g)
+{
+    SchedulerObject *s = pf_grain_scheduler(g);
+    if (g->prev != NULL) {
+        g->prev->next = g->next;
+    } else {
+        s->grains->live = g->next;
+    }
+    if (g->next != NULL) {
+        g->next->prev = g->prev;
+    }
+    g->prev = g->next = NULL;
+    g->core.scheduler = NULL;
+    s->alive--;
+    s->foreground--;
+    if (s->foreground == 0 || s->fatal != NULL) {
+        pf_wake_hub(s);
+    }
+    Py_DECREF(s);
+    Py_DECREF(g);
+}
+
+/* A grain that is not running leaves its pool and scheduler.  What it waits
+ * for it will wait for anew when it is queued again. */
+void
+pf_grain_leave(GrainObject *g)
+{
+    int kind = g->core.host_byte;
+    if (g->core.state == PF_READY) {
+        pf_queue_remove(&g->core.scheduler->ready, &g->core);
+    }
+    bool over = g->core.state != PF_PARKED &&
+                (kind == PF_WAIT_TIME || kind == PF_WAIT_ANSWER);
+    if (over || (was_granted(g) && !receives(g))) {
+        kind = PF_WAIT_NOTHING; /* that needs no doing again */
+    }
+    pf_grain_unwait(g);
+    g->core.host_byte = (uint8_t)kind;
+    g->core.wake = PF_WAKE_NONE;
+    g->core.state = PF_SUSPENDED;
+    g->flags &= ~(GRAIN_LEAVES | GRAIN_CALLS);
+    Py_INCREF(g);
+    pf_pool_leave(g);
+    pf_grain_detach(g);
+    Py_DECREF(g);
+}
+
+/* ----------------------------------------------- wake-ups from other threads */
+
+/* A message for the grain has arrived; see wake() in waitq.c. */
+void
+pf_grain_posted(pf_fiber *core)
+{
+    GrainObject *g = GRAIN_OF(core);
+    if (core->state == PF_PARKED && g->wait != NULL &&
+        g->wait->line.waiter.taken != NULL) {
+        wake(g, PF_WAKE_NORMAL);
+    }
+    if (g->flags & GRAIN_DROPPED) {
+        g->flags &= ~(uint32_t)GRAIN_DROPPED;
+        Py_DECREF(g);
+    }
+}
+
+/* The grain will never go on: the child of a fork has not its thread. */
+void
+pf_grains_forget_waits(SchedulerObject *s)
+{
+    GrainObject *g = s->grains == NULL ? NULL : s->grains->live;
+    for (; g != NULL; g = g->next) {
+        if (g->core.state != PF_RUNNING && g->wait != NULL) {
+            pf_waitq_remove(&g->wait->line.node);
+        }
+    }
+}

@@ -1,0 +1,64 @@
+"""Two grains in a pool on a thread of its own: Fibonacci numbers and random ones, in turns.
+
+python examples/grains.py --policy fair-share
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Callable, Generator
+from typing import Any
+
+from pyfiber.grains import READY, FairShare, GrainPool, Policy, Priority, RoundRobin
+
+POLICIES: dict[str, Callable[[], Policy]] = {
+    "round-robin": RoundRobin,
+    "priority": lambda: Priority(lambda grain: 0 if grain.name == "randoms" else 1),
+    "fair-share": FairShare,
+}
+
+
+def fibonacci(count: int) -> Generator[Any, Any, int]:
+    """The first numbers of the sequence, one in each step."""
+    a, b = 0, 1
+    for _ in range(count):
+        print("Fibonacci", a)
+        a, b = b, a + b
+        yield READY
+    return a
+
+
+def randoms(count: int, seed: int) -> Generator[Any, Any, int]:
+    """Numbers up to 100; from time to time it has to think."""
+    numbers = random.Random(seed)
+    total = 0
+    for step in range(count):
+        number = numbers.randrange(100)
+        print("Random", number)
+        total += number
+        yield 0.001 if step % 4 == 3 else READY
+    return total
+
+
+def main() -> None:
+    """Queue both, wait for both."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--count", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--policy", choices=POLICIES, default="round-robin")
+    options = parser.parse_args()
+    pool = GrainPool(POLICIES[options.policy]())
+    grains = [
+        pool.queue(fibonacci, options.count),
+        pool.queue(randoms, options.count, options.seed),
+    ]
+    pool.start()
+    print("### waiting for the pool")
+    pool.shutdown(wait=True)
+    for grain in grains:
+        print(f"{grain.name}: {grain.result()}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""Grains and descriptions: tasks without stacks, and what it costs to put work together.
+
+A step of a grain is timed as yielding is: all have started before the clock does, and it stops
+when the first one is through with its rounds. A parked grain's memory is counted as a fiber's is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from functools import partial
+from itertools import repeat
+
+import pyfiber
+from pyfiber.compose import Work, perform, succeed
+from pyfiber.grains import READY, SLEEPING, Grain, spawn
+
+from ..model import BYTES, Case, Row, Sample, clock
+from .loops import asyncio_cases, on_asyncio, on_trio
+from .memory import (
+    MILLION,
+    Ledger,
+    asyncio_parked,
+    generator_parked,
+    of_a_million,
+    trio_parked,
+)
+from .yielding import asyncio_yield, generator_yield, gevent_yield, rounds_for, trio_yield
+
+
+def grain_steps(grains: int, count: int) -> Sample:
+    """`yield READY`."""
+    rounds = rounds_for(count, grains)
+    ends: list[int] = []
+
+    def body() -> Generator[object, None, None]:
+        yield READY
+        for _ in repeat(None, rounds):
+            yield READY
+        ends.append(clock())
+
+    def main() -> Sample:
+        spawned = [spawn(body) for _ in range(grains)]
+        pyfiber.yield_now()
+        start = clock()
+        for grain in spawned:
+            grain.join()
+        return Sample(ends[0] - start, rounds * grains)
+
+    return pyfiber.run(main)
+
+
+def grains_parked(count: int) -> Sample:
+    """Grains that have yielded SLEEPING."""
+    ledger = Ledger(count)
+
+    def body() -> Generator[object, None, None]:
+        yield SLEEPING
+
+    def main() -> Sample:
+        with ledger.parking():
+            grains: list[Grain[None]] = [spawn(body) for _ in repeat(None, count)]
+            pyfiber.yield_now()
+        with ledger.finishing():
+            for grain in grains:
+                grain.unpark()
+            for grain in grains:
+                grain.join()
+        return ledger.sample()
+
+    return pyfiber.run(main)
+
+
+def bind_chain(count: int) -> Sample:
+    """`succeed(n + 1).bind(next)`: each step makes the next description."""
+
+    def step(n: int) -> Work[int]:
+        return succeed(n) if n == count else succeed(n + 1).bind(step)
+
+    def main() -> Sample:
+        start = clock()
+        perform(step(0))
+        return Sample(clock() - start, count)
+
+    return pyfiber.run(main)
+
+
+async def future_chain(count: int) -> Sample:
+    """A callback of a done future that makes the next one: the loop calls each."""
+    loop = asyncio.get_running_loop()
+    over = loop.create_future()
+
+    def step(done: asyncio.Future[int]) -> None:
+        n = done.result()
+        following = over if n == count else loop.create_future()
+        if following is not over:
+            following.add_done_callback(step)
+        following.set_result(n + 1)
+
+    start = clock()
+    first = loop.create_future()
+    first.add_done_callback(step)
+    first.set_result(0)
+    await over
+    return Sample(clock() - start, count)
+
+
+def step_row(grains: int, count: int, quick: int) -> Row:
+    """The row of steps for a number of grains."""
+    return Row(
+        f"grain-{grains}",
+        f"a step among {grains:,} grains",
+        f"{grains:,} grains, all started, take turns; the time of one step, the generator's own "
+        "included.",
+        (
+            Case("pyfiber", partial(grain_steps, grains)),
+            *asyncio_cases(partial(asyncio_yield, grains)),
+            Case("gevent", partial(gevent_yield, grains), peer="gevent", note="sleep(0)"),
+            Case(
+                "trio",
+                on_trio(partial(trio_yield, grains)),
+                peer="trio",
+                note="lowlevel.checkpoint()",
+            ),
+            Case("generator", partial(generator_yield, grains), note="in a deque"),
+        ),
+        count=count,
+        quick=quick,
+    )
+
+
+ROWS = (
+    step_row(100, 1_000_000, 50_000),
+    step_row(10_000, 1_000_000, 100_000),
+    Row(
+        "grain-memory",
+        "memory of one parked grain",
+        "10,000 grains are made and parked; what the process gained, generators included, for "
+        "each.",
+        (
+            Case("pyfiber", grains_parked),
+            *asyncio_cases(asyncio_parked),
+            Case("trio", on_trio(trio_parked), peer="trio"),
+            Case("generator", generator_parked),
+        ),
+        count=10_000,
+        quick=10_000,
+        unit=BYTES,
+        budget=None,
+        fresh=True,
+        repetitions=2,
+    ),
+    Row(
+        "grain-million",
+        "one million parked grains",
+        "A million grains are made, parked, resumed and finished in one process; the memory of "
+        "each while parked.",
+        (
+            Case("pyfiber", of_a_million(grains_parked, 700)),
+            Case("asyncio", of_a_million(on_asyncio(asyncio_parked), 1_500)),
+            Case("generator", of_a_million(generator_parked, 500)),
+        ),
+        count=MILLION,
+        quick=MILLION,
+        unit=BYTES,
+        budget=None,
+        fresh=True,
+        repetitions=1,
+        full_only=True,
+    ),
+    Row(
+        "bind",
+        "one bind of compose",
+        "A chain of descriptions, each made by the step before it; the time of one step.",
+        (
+            Case("pyfiber", bind_chain),
+            *asyncio_cases(future_chain),
+        ),
+        count=200_000,
+        quick=50_000,
+    ),
+)

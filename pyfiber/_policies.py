@@ -1,0 +1,154 @@
+"""Whose turn it is in a GrainPool."""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyfiber._engine import Grain
+
+
+class Policy:
+    """What a pool asks when a grain's turn comes: make a subclass with three methods.
+
+    The pool calls them on its own thread.  Between ``add`` and ``take`` or ``remove`` a grain is
+    ready; waiting ones are none of the policy's business.  ``take`` is called only while there
+    are ready grains.  If a method raises, or ``take`` returns anything but a ready grain, that is
+    logged, the pool gives the turn to the grain that has been ready for the longest time, calls
+    ``remove`` for it, and goes on.
+    """
+
+    def add(self, grain: Grain[Any]) -> None:
+        """``grain`` is ready."""
+        raise NotImplementedError
+
+    def take(self) -> Grain[Any]:
+        """The ready grain that has the next turn; it is no longer ready."""
+        raise NotImplementedError
+
+    def remove(self, grain: Grain[Any]) -> None:
+        """``grain`` is no longer ready, without having had a turn; it may be unknown."""
+        raise NotImplementedError
+
+    def ran(self, grain: Grain[Any], seconds: float) -> None:
+        """The step of ``grain`` took so long, by the scheduler's clock.
+
+        Called before the grain is added again, if it is still ready.
+        """
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class RoundRobin(Policy):
+    """First in, first out: every ready grain has one turn in each round.
+
+    A pool with just this policy leaves the order to the scheduler's own queue, in which its
+    grains and all fibers take turns.
+    """
+
+    def __init__(self) -> None:
+        self._ready: deque[Grain[Any]] = deque()
+
+    def add(self, grain: Grain[Any]) -> None:
+        self._ready.append(grain)
+
+    def take(self) -> Grain[Any]:
+        return self._ready.popleft()
+
+    def remove(self, grain: Grain[Any]) -> None:
+        if grain in self._ready:
+            self._ready.remove(grain)
+
+
+class _Ranked(Policy):
+    """The grain with the lowest rank; of equal ones, the one that has been ready longest."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Grain[Any]]] = []
+        self._count = 0
+
+    def _push(self, rank: float, grain: Grain[Any]) -> None:
+        self._count += 1
+        heappush(self._heap, (rank, self._count, grain))
+
+    def take(self) -> Grain[Any]:
+        return heappop(self._heap)[2]
+
+    def remove(self, grain: Grain[Any]) -> None:
+        self._heap = [entry for entry in self._heap if entry[2] is not grain]
+        heapify(self._heap)
+
+
+class Priority(_Ranked):
+    """The ready grain with the lowest number has the turn; equal ones take turns.
+
+    ``priority(grain)`` gives the number whenever the grain gets ready; without it, numbers given
+    by ``set(grain, number)`` count, and ``default`` for the others.  A ready grain keeps the
+    number that it had when it got ready.  A grain that is always ready starves those with higher
+    numbers: that is what priorities mean.
+    """
+
+    def __init__(
+        self, priority: Callable[[Grain[Any]], float] | None = None, *, default: float = 0
+    ) -> None:
+        super().__init__()
+        if priority is not None and not callable(priority):
+            raise TypeError(f"priority must be callable, not {priority!r}")
+        self._priority = priority
+        self._default = default
+        self._numbers: dict[int, float] = {}
+
+    def set(self, grain: Grain[Any], number: float) -> None:
+        """From its next turn on ``grain`` has this priority."""
+        known = id(grain) in self._numbers
+        self._numbers[id(grain)] = number
+        if not known:
+            grain.add_done_callback(lambda done: self._numbers.pop(id(done), None))
+
+    def add(self, grain: Grain[Any]) -> None:
+        number = self._numbers.get(id(grain)) if self._numbers else None
+        if number is None:
+            number = self._default if self._priority is None else self._priority(grain)
+        self._push(number, grain)
+
+
+class FairShare(_Ranked):
+    """Every grain gets the same time: the one that has used least has the turn.
+
+    The time of each step is measured by the scheduler's clock, so a grain whose steps take three
+    times as long gets a third of the turns.  ``weight(grain)`` (default 1) multiplies a grain's
+    share.  A grain that comes anew or has slept begins level with the one that has used least:
+    sleeping saves up no claim to the time of others.
+    """
+
+    def __init__(self, weight: Callable[[Grain[Any]], float] | None = None) -> None:
+        super().__init__()
+        if weight is not None and not callable(weight):
+            raise TypeError(f"weight must be callable, not {weight!r}")
+        self._weight = weight
+        self._used: dict[int, float] = {}
+        self._level = 0.0
+
+    def add(self, grain: Grain[Any]) -> None:
+        used = max(self._used.get(id(grain), 0.0), self._level)
+        self._used[id(grain)] = used
+        self._push(used, grain)
+
+    def take(self) -> Grain[Any]:
+        used, _, grain = heappop(self._heap)
+        self._level = max(self._level, used)
+        return grain
+
+    def ran(self, grain: Grain[Any], seconds: float) -> None:
+        if grain.done():
+            self._used.pop(id(grain), None)
+            return
+        weight = 1.0 if self._weight is None else self._weight(grain)
+        if not weight > 0:
+            raise ValueError(f"the weight of {grain!r} must be positive, not {weight!r}")
+        self._used[id(grain)] = self._used.get(id(grain), 0.0) + seconds / weight

@@ -1,0 +1,318 @@
+"""Grains: generators and coroutines that the loop steps, beside the fibers.
+
+A grain is a task without a stack.  It takes a few hundred bytes, and a step of
+it costs tens of nanoseconds; in exchange only its own generators can pause it::
+
+    >>> from pyfiber import run
+    >>> from pyfiber.grains import READY, spawn
+    >>> def count(name, n):
+    ...     for i in range(n):
+    ...         print(name, i)
+    ...         yield READY
+    ...     return name
+    >>> def main():
+    ...     grains = [spawn(count, "a", 2), spawn(count, "b", 2)]
+    ...     return [grain.result() for grain in grains]
+    >>> run(main)
+    a 0
+    b 0
+    a 1
+    b 1
+    ['a', 'b']
+
+What a grain yields says what comes next; ``Grain`` lists it.  A ``GrainPool``
+keeps grains together, on a thread of their own if you like, under a policy
+that says whose turn it is.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar, overload
+
+from pyfiber import _engine
+from pyfiber._engine import FiberError, Grain, current_grain, until
+from pyfiber._policies import FairShare, Policy, Priority, RoundRobin
+
+__all__ = [
+    "READY",
+    "SLEEPING",
+    "STOPPED",
+    "FairShare",
+    "Grain",
+    "GrainPool",
+    "GrainState",
+    "Policy",
+    "Priority",
+    "RoundRobin",
+    "current_grain",
+    "spawn",
+    "until",
+]
+
+_log = logging.getLogger("pyfiber")
+_R = TypeVar("_R")
+
+
+class GrainState(enum.Enum):
+    """What a grain yields, what its predicate answers, and its last known state."""
+
+    READY = "ready"
+    SLEEPING = "sleeping"
+    STOPPED = "stopped"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+READY: Literal[GrainState.READY] = GrainState.READY
+SLEEPING: Literal[GrainState.SLEEPING] = GrainState.SLEEPING
+STOPPED: Literal[GrainState.STOPPED] = GrainState.STOPPED
+
+#: What a grain with a result is made of, and one without.
+Task = (
+    Callable[..., Generator[Any, Any, _R]]
+    | Callable[..., Coroutine[Any, Any, _R]]
+    | Generator[Any, Any, _R]
+    | Coroutine[Any, Any, _R]
+)
+Start = Callable[..., Iterable[Any]] | Iterable[Any] | Awaitable[Any]
+
+
+@overload
+def spawn(start: Task[_R], /, *args: Any, name: str | None = None) -> Grain[_R]: ...
+@overload
+def spawn(start: Start, /, *args: Any, name: str | None = None) -> Grain[Any]: ...
+def spawn(start: Any, /, *args: Any, name: str | None = None) -> Grain[Any]:
+    """Start ``Grain(start, *args, name=name)`` on the running scheduler.
+
+    FiberError outside of one.
+    """
+    return Grain(start, *args, name=name).start()
+
+
+class GrainPool(_engine.GrainPoolBase):
+    """Grains that are run together, each in its turn.
+
+    ``policy`` says whose turn it is: ``RoundRobin()`` (the default), ``Priority()``,
+    ``FairShare()`` or your own ``Policy``.  ``on_error`` says what an exception that leaves a
+    grain ends: that grain (``"grain"``: ``result()`` raises it, and it is logged if nobody asks),
+    or the pool (``"pool"``: the other grains are cancelled, and ``shutdown()`` raises it).
+
+    Grains may be queued before and after the start, from any thread.  As a context manager a
+    pool starts at the beginning of the block and shuts down at its end; an exception that leaves
+    the block interrupts it.
+    """
+
+    def __init__(
+        self,
+        policy: Policy | None = None,
+        *,
+        on_error: Literal["grain", "pool"] = "grain",
+        name: str = "grains",
+    ) -> None:
+        if on_error not in ("grain", "pool"):
+            raise ValueError(f"on_error must be 'grain' or 'pool', not {on_error!r}")
+        if policy is None:
+            policy = RoundRobin()
+        for method in ("add", "take", "remove", "ran"):
+            if not callable(getattr(policy, method, None)):
+                raise TypeError(f"{policy!r} is no policy: it has no method {method}()")
+        super().__init__(None if type(policy) is RoundRobin else policy)
+        self.policy = policy
+        self.on_error = on_error
+        self.name = name
+        self.error: BaseException | None = None
+        self._closing = False
+        self._thread: threading.Thread | None = None
+        self._host: Grain[None] | None = None
+        self._lock = threading.Lock()
+        self._empty = threading.Condition(self._lock)
+
+    # --- grains come and go
+
+    @overload
+    def queue(self, start: Grain[_R], /) -> Grain[_R]: ...
+    @overload
+    def queue(self, start: Task[_R], /, *args: Any, name: str | None = None) -> Grain[_R]: ...
+    @overload
+    def queue(self, start: Start, /, *args: Any, name: str | None = None) -> Grain[Any]: ...
+    def queue(self, start: Any, /, *args: Any, name: str | None = None) -> Grain[Any]:
+        """Take in a grain, or ``Grain(start, *args, name=name)``; returns it.
+
+        It runs when its turn comes; before the pool is started, it waits for that.  A grain that
+        was dequeued goes on where it was.  FiberError if it is queued in this or another pool,
+        was started without one or has finished, and after ``shutdown()`` or ``interrupt()``.
+        """
+        if isinstance(start, Grain):
+            if args or name is not None:
+                raise TypeError("queue() takes arguments for a function, not for a Grain")
+            grain = start
+        else:
+            grain = Grain(start, *args, name=name)
+        if self._closing and current_grain() not in self:
+            raise FiberError("the pool is shut down: it takes no more grains")
+        self._enter(grain)
+        return grain
+
+    def dequeue(self, grain: Grain[Any]) -> None:
+        """Let go of a grain: it has no more turns until it is queued again, here or elsewhere.
+
+        What it was waiting for it will wait for anew then: a sleep begins again.  A grain may
+        dequeue itself; that step is finished first.  FiberError if it is not in this pool.
+        """
+        self._leave(grain)
+
+    def __iter__(self) -> Iterator[Grain[Any]]:
+        """The grains that are in the pool now, oldest first; it may run meanwhile."""
+        return iter(self._grains())
+
+    # --- its life
+
+    @property
+    def started(self) -> bool:
+        """Has ``start()`` been called?"""
+        return self._bound or self._thread is not None
+
+    def start(self, *, thread: bool | None = None) -> Self:
+        """Give the grains their turns from now on; returns the pool.
+
+        Inside of a run they have them on its scheduler, and the run lasts until they are done.
+        Outside of one, or with ``thread=True``, on a new thread, until ``shutdown()``.
+        ``thread=False`` outside of a run, and starting twice: FiberError.
+        """
+        with self._lock:
+            if self.started or self._closing:
+                raise FiberError("the pool has been started already, or shut down")
+            if thread is None:
+                thread = _engine._running_scheduler() is None
+            if not thread:
+                self._bind()
+                return self
+            started = threading.Event()
+            self._thread = threading.Thread(
+                target=_engine.run, args=(self._serve, started), name=self.name
+            )
+        self._thread.start()
+        started.wait()
+        return self
+
+    def _serve(self, started: threading.Event) -> None:
+        """The main fiber of the pool's own thread: a grain that sleeps keeps the run going."""
+        try:
+            self._host = spawn(iter([SLEEPING]), name=f"host of {self.name}")
+            with self._lock:
+                self._bind()
+        finally:
+            started.set()
+        self._host.join()
+
+    def shutdown(self, wait: bool = True) -> None:
+        """Take no more grains; with ``wait``, return when those that are left are done.
+
+        With ``on_error="pool"`` it raises what ended the pool.  FiberError if a grain of the pool
+        waits for its own pool: there only ``wait=False`` makes sense.  Shutting down twice is fine.
+        """
+        inside = current_grain()
+        if wait and inside is not None and inside.pool is self:
+            raise FiberError(
+                "a grain cannot wait for the shutdown of its own pool: use shutdown(wait=False)"
+            )
+        self._closing = True
+        self._release_host()
+        if not wait:
+            return
+        if self.started:
+            self._wait_for_end()
+        elif len(self):
+            raise FiberError("the pool was not started: its grains would never be done")
+        if self.error is not None:
+            raise self.error
+
+    def interrupt(self, reason: object = "the pool was interrupted") -> None:
+        """Take no more grains and cancel those that are left; any thread may call it.
+
+        Each of them is raised ``Cancelled`` at its ``yield``, and may clean up.  ``shutdown()``
+        waits for that.
+        """
+        self._closing = True
+        for grain in self:
+            grain.cancel(reason)
+        self._release_host()
+
+    def _release_host(self) -> None:
+        """The pool's own thread may end as soon as there are no more grains."""
+        host = self._host
+        if self._closing and not len(self) and host is not None and not host.done():
+            host.unpark()
+
+    def _wait_for_end(self) -> None:
+        """Until no grain is left, and the pool's own thread has ended."""
+        for grain in self:
+            while grain in self:
+                grain.join()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _grain_ended(self, grain: Grain[Any]) -> None:
+        """The engine says: a grain has failed, or the last one has ended."""
+        exc = grain.exception() if self._ends_pool(grain) else None
+        if exc is not None and self.error is None:
+            self.error = exc
+            self.interrupt("another grain failed")
+        self._release_host()
+
+    def _ends_pool(self, grain: Grain[Any]) -> bool:
+        return self.on_error == "pool" and not grain.cancelled()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if exc is not None:
+            self.interrupt()
+            try:
+                self.shutdown()
+            except Exception as error:
+                if error is not exc:
+                    raise
+        else:
+            self.shutdown()
+
+    def __repr__(self) -> str:
+        state = "shut down" if self._closing else "started" if self.started else "new"
+        return f"<GrainPool {self.name!r} {state}, {len(self)} grains, {self.policy!r}>"
+
+
+def _join_elsewhere(grain: Grain[Any], timeout: float | None) -> bool:
+    """Wait for a grain of another thread, or of a pool that is not started yet."""
+    done = threading.Event()
+    grain.add_done_callback(lambda _: done.set())
+    return done.wait(timeout)
+
+
+def _policy_failed(pool: GrainPool, exc: BaseException) -> None:
+    """A policy raised ``exc``, or chose badly; the pool has chosen the oldest ready grain."""
+    _log.error("the policy of %r failed", pool, exc_info=exc)
+    if pool.on_error == "pool" and pool.error is None:
+        pool.error = exc
+        pool.interrupt("the pool's policy failed")
+
+
+_engine._set_grain_hooks(
+    ready=READY,
+    sleeping=SLEEPING,
+    stopped=STOPPED,
+    join_elsewhere=_join_elsewhere,
+    policy_failed=_policy_failed,
+)

@@ -1,0 +1,769 @@
+"""Descriptions of work: what each operator does, the laws, long chains."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Generator
+from concurrent.futures import CancelledError, Future
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pyfiber
+from pyfiber import CancelledOutcome, Failed, FiberError, Ok, run, sleep, spawn, yield_now
+from pyfiber.compose import (
+    Work,
+    blocking,
+    call,
+    delay,
+    describe,
+    fail,
+    of_future,
+    parallel,
+    perform,
+    race,
+    run_parallel,
+    succeed,
+    unfold,
+)
+
+
+def outcome(work: Work[Any]) -> Any:
+    """How a work ends, comparable: a value, or the kind and text of an exception."""
+    try:
+        return Ok(blocking(work))
+    except Exception as exc:
+        return type(exc), str(exc)
+
+
+# --- one by one
+
+
+def test_succeed() -> None:
+    assert blocking(succeed(5)) == 5
+
+
+def test_fail_with_an_instance_and_with_a_class() -> None:
+    with pytest.raises(KeyError, match="x"):
+        blocking(fail(KeyError("x")))
+    with pytest.raises(KeyError):
+        blocking(fail(KeyError))
+
+
+def test_fail_performed_twice_does_not_pile_up_tracebacks() -> None:
+    work = fail(KeyError("x"))
+    depths = []
+    for _ in range(3):
+        with pytest.raises(KeyError) as info:
+            blocking(work)
+        depths.append(len(info.traceback))
+    assert depths[0] == depths[2]
+
+
+def test_call_is_made_each_time_it_is_performed() -> None:
+    calls: list[Any] = []
+    work = call(lambda *args, **kwargs: calls.append((args, kwargs)), 1, a=2)
+    assert calls == []
+    blocking(work)
+    blocking(work)
+    assert calls == [((1,), {"a": 2})] * 2
+
+
+def test_delay() -> None:
+    def main() -> tuple[Any, float]:
+        start = pyfiber.now()
+        return perform(delay(0.01, "late")), pyfiber.now() - start
+
+    value, seconds = run(main)
+    assert value == "late"
+    assert seconds >= 0.01
+    assert blocking(delay(0)) is None
+
+
+def test_map() -> None:
+    assert blocking(succeed(5).map(lambda x: x + 1)) == 6
+    assert outcome(succeed(5).map(lambda x: x / 0)) == (ZeroDivisionError, "division by zero")
+    assert outcome(fail(KeyError("x")).map(lambda x: x)) == (KeyError, "'x'")
+
+
+def test_bind() -> None:
+    assert blocking(succeed(5).bind(lambda x: succeed(x + 1))) == 6
+    assert outcome(succeed(5).bind(lambda x: fail(KeyError(x)))) == (KeyError, "5")
+    assert outcome(fail(KeyError("x")).bind(succeed)) == (KeyError, "'x'")
+
+
+def test_combine() -> None:
+    order: list[int] = []
+    work = call(order.append, 1).combine(call(order.append, 2)).combine(succeed("end"))
+    assert blocking(work) == "end"
+    assert order == [1, 2]
+    assert outcome(fail(KeyError("x")).combine(call(order.append, 3))) == (KeyError, "'x'")
+    assert order == [1, 2]
+
+
+def test_apply() -> None:
+    assert blocking(succeed(lambda x: x + 1).apply(succeed(5))) == 6
+
+
+def test_join() -> None:
+    assert blocking(succeed(succeed(5)).join()) == 5
+
+
+def test_catch() -> None:
+    def recover(exc: BaseException) -> Work[Any]:
+        return succeed(f"caught {exc!r}")
+
+    assert blocking(fail(KeyError("x")).catch(recover)) == "caught KeyError('x')"
+    assert blocking(fail(KeyError("x")).catch(recover, LookupError)) == "caught KeyError('x')"
+    assert outcome(fail(KeyError("x")).catch(recover, ValueError)) == (KeyError, "'x'")
+    assert blocking(succeed(5).catch(recover)) == 5
+    assert blocking(succeed(5).catch(recover).map(lambda x: x + 1)) == 6
+    assert outcome(fail(KeyError).catch(lambda exc: fail(ValueError("y")))) == (ValueError, "y")
+
+
+def test_catch_sees_what_functions_raise() -> None:
+    def bad(value: Any) -> Any:
+        raise KeyError(value)
+
+    for work in (succeed(1).map(bad), succeed(1).bind(bad), call(bad, 1)):
+        assert blocking(work.catch(lambda exc: succeed(exc.args))) == (1,)
+
+
+def test_exception_in_a_handler_has_the_first_one_as_its_context() -> None:
+    def bad(exc: BaseException) -> Any:
+        raise ValueError("handler")
+
+    with pytest.raises(ValueError, match="handler") as info:
+        blocking(fail(KeyError("first")).catch(bad))
+    assert isinstance(info.value.__context__, KeyError)
+
+
+def test_map_outcome() -> None:
+    assert blocking(succeed(5).map_outcome(lambda end: Ok(end))) == Ok(5)
+    error = KeyError("x")
+    assert blocking(fail(error).map_outcome(lambda end: Ok(end))) == Failed(error)
+    with pytest.raises(KeyError):
+        blocking(succeed(5).map_outcome(lambda end: Failed(error)))
+    with pytest.raises(TypeError, match="must return Ok or Failed"):
+        blocking(succeed(5).map_outcome(lambda end: CancelledOutcome()))
+
+
+def test_unfold() -> None:
+    def step(n: int) -> Work[tuple[int, int] | None]:
+        return succeed(None if n == 4 else (n + 1, n * n))
+
+    assert blocking(unfold(step, 0)) == [0, 1, 4, 9]
+    assert blocking(unfold(step, 4)) == []
+    assert outcome(unfold(lambda n: fail(KeyError("x")), 0)) == (KeyError, "'x'")
+
+
+def test_traced() -> None:
+    lines: list[str] = []
+    blocking(succeed(5).traced("good", lines.append))
+    with pytest.raises(KeyError):
+        blocking(fail(KeyError("x")).traced("bad", lines.append))
+    assert lines == [
+        "good - begins",
+        "good - result: 5",
+        "bad - begins",
+        "bad - failed: KeyError('x')",
+    ]
+
+
+def test_traced_prints_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    blocking(succeed(5).traced("name"))
+    assert capsys.readouterr().out == "name - begins\nname - result: 5\n"
+
+
+def test_traced_tells_of_a_cancellation() -> None:
+    lines: list[str] = []
+
+    def main() -> None:
+        fiber = spawn(perform, delay(10).traced("slow", lines.append))
+        yield_now()
+        fiber.cancel("enough")
+
+    run(main)
+    assert lines == ["slow - begins", "slow - cancelled: Cancelled('enough')"]
+
+
+def test_timed() -> None:
+    seconds, value = blocking(delay(0.01, 5).timed())
+    assert value == 5
+    assert 0.01 <= seconds < 5
+
+
+def test_timed_twice_at_the_same_time_measures_each() -> None:
+    def main() -> list[float]:
+        work = delay(0.01).timed()
+        first = spawn(perform, work)
+        sleep(0.005)
+        second = spawn(perform, work)
+        return [first.result()[0], second.result()[0]]
+
+    assert all(0.009 <= seconds < 0.1 for seconds in run(main))
+
+
+def test_of_future() -> None:
+    future: Future[int] = Future()
+    thread = threading.Timer(0.005, future.set_result, (5,))
+    thread.start()
+    assert blocking(of_future(future).map(lambda x: x + 1)) == 6
+    assert blocking(of_future(future)) == 5
+    thread.join()
+
+
+def test_of_future_that_failed_or_was_cancelled() -> None:
+    failed: Future[int] = Future()
+    failed.set_exception(KeyError("x"))
+    assert outcome(of_future(failed)) == (KeyError, "'x'")
+    cancelled: Future[int] = Future()
+    cancelled.cancel()
+    with pytest.raises(CancelledError):
+        blocking(of_future(cancelled))
+
+
+# --- do notation
+
+
+def test_describe() -> None:
+    @describe
+    def add(a: int, b: int) -> Generator[Work[Any], Any, int]:
+        x = yield succeed(a)
+        y = yield delay(0.001, b)
+        return x + y
+
+    work = add(2, b=3)
+    assert blocking(work) == 5
+    assert blocking(work) == 5
+    assert add.__name__ == "add"
+
+
+def test_describe_catches_and_cleans_up() -> None:
+    order: list[str] = []
+
+    @describe
+    def careful() -> Generator[Work[Any], Any, str]:
+        try:
+            yield fail(KeyError("x"))
+        except KeyError:
+            order.append("caught")
+        try:
+            yield fail(ValueError("y"))
+        finally:
+            yield call(order.append, "cleaned up")
+        return "not reached"
+
+    assert outcome(careful()) == (ValueError, "y")
+    assert order == ["caught", "cleaned up"]
+
+
+def test_describe_yields_works_only() -> None:
+    order: list[str] = []
+
+    @describe
+    def wrong() -> Generator[Work[Any], Any, None]:
+        try:
+            yield 5  # type: ignore[misc]
+        finally:
+            order.append("finally")
+
+    assert outcome(wrong()) == (TypeError, "a description yields works, not 5")
+    assert order == ["finally"]
+
+
+def test_describe_with_many_steps() -> None:
+    @describe
+    def count(n: int) -> Generator[Work[Any], Any, int]:
+        total = 0
+        for i in range(n):
+            total += yield succeed(i)
+        return total
+
+    assert blocking(count(50_000)) == 49_999 * 25_000
+
+
+# --- many at the same time
+
+
+def test_parallel_keeps_the_order() -> None:
+    works = [delay(0.001 * n, n) for n in (3, 1, 2)]
+    assert blocking(parallel(*works)) == [3, 1, 2]
+    assert blocking(parallel()) == []
+
+
+def test_parallel_is_parallel() -> None:
+    def main() -> float:
+        start = pyfiber.now()
+        perform(parallel(*[delay(0.02)] * 50))
+        return pyfiber.now() - start
+
+    assert run(main) < 0.5
+
+
+def test_parallel_first_failure_cancels_the_rest() -> None:
+    lines: list[str] = []
+    work = parallel(
+        delay(10).traced("slow", lines.append),
+        delay(0.001).combine(fail(KeyError("x"))),
+    )
+    assert outcome(work) == (KeyError, "'x'")
+    assert [line.split(":")[0] for line in lines] == ["slow - begins", "slow - cancelled"]
+
+
+def test_race_cancels_the_loser() -> None:
+    lines: list[str] = []
+    work = race(delay(10).traced("slow", lines.append), delay(0.001, "fast"))
+    assert blocking(work) == "fast"
+    assert [line.split(":")[0] for line in lines] == ["slow - begins", "slow - cancelled"]
+
+
+def test_race_is_decided_by_a_failure_as_well() -> None:
+    assert outcome(race(delay(10), fail(KeyError("x")))) == (KeyError, "'x'")
+
+
+def test_race_does_not_touch_who_asked() -> None:
+    def main() -> str:
+        perform(race(delay(10), delay(0)))
+        sleep(0)
+        return "alive"
+
+    assert run(main) == "alive"
+
+
+def test_timeout() -> None:
+    assert blocking(delay(0, "quick").timeout(5)) == "quick"
+    assert outcome(delay(5).timeout(0.001)) == (TimeoutError, "not done after 0.001 seconds")
+    assert outcome(fail(KeyError("x")).timeout(5)) == (KeyError, "'x'")
+
+
+def test_run_parallel_keeps_so_many_running() -> None:
+    begun: list[pyfiber.Fiber[Any]] = []
+
+    def job() -> int:
+        begun.append(pyfiber.current())
+        return pyfiber.park()
+
+    def main() -> list[int]:
+        fiber = spawn(perform, run_parallel(3, [call(job) for _ in range(10)]))
+        for n in (1, 0, 3, 2, 5, 4, 7, 6, 9, 8):
+            for _ in range(20):
+                yield_now()
+            released = sum(each.done() for each in begun)
+            assert len(begun) == min(released + 3, 10)
+            begun[n].unpark(n)
+        return fiber.result()
+
+    assert run(main) == list(range(10))
+
+
+def test_run_parallel_slow_one_holds_up_nobody() -> None:
+    order: list[int] = []
+
+    def job(n: int) -> Work[None]:
+        return delay(0.05 if n == 0 else 0.001).combine(call(order.append, n))
+
+    blocking(run_parallel(2, [job(n) for n in range(8)]))
+    assert order == [1, 2, 3, 4, 5, 6, 7, 0]
+
+
+def test_run_parallel_failure_begins_no_more() -> None:
+    begun: list[int] = []
+
+    def job(n: int) -> Work[None]:
+        rest = fail(KeyError(n)) if n == 2 else delay(0.001 if n < 2 else 10)
+        return call(begun.append, n).combine(rest)
+
+    assert outcome(run_parallel(2, [job(n) for n in range(9)]))[0] is KeyError
+    assert len(begun) <= 5
+
+
+def test_run_parallel_takes_an_iterator() -> None:
+    assert blocking(run_parallel(2, (succeed(n) for n in range(5)))) == [0, 1, 2, 3, 4]
+
+
+def test_start_child() -> None:
+    order: list[str] = []
+
+    def say(word: str) -> Work[str]:
+        return delay(0.001).combine(call(order.append, word)).map(lambda _: word)
+
+    @describe
+    def both() -> Generator[Work[Any], Any, tuple[str, str]]:
+        first = yield say("first").start_child()
+        second = yield say("second").start_child()
+        order.append("started")
+        return (yield first), (yield second)
+
+    assert blocking(both()) == ("first", "second")
+    assert order == ["started", "first", "second"]
+
+
+def test_child_is_waited_for() -> None:
+    order: list[str] = []
+    blocking(delay(0.005).combine(call(order.append, "child")).start_child())
+    assert order == ["child"]
+
+
+def test_child_can_be_waited_for_twice() -> None:
+    @describe
+    def twice() -> Generator[Work[Any], Any, Any]:
+        child = yield delay(0.001, 5).start_child()
+        return (yield child), (yield child)
+
+    assert blocking(twice()) == (5, 5)
+
+
+def test_failure_of_a_child_comes_where_it_is_waited_for() -> None:
+    @describe
+    def careful() -> Generator[Work[Any], Any, str]:
+        child = yield fail(KeyError("x")).start_child()
+        yield delay(0.001)
+        try:
+            yield child
+        except KeyError:
+            return "caught"
+        return "nothing"
+
+    assert blocking(careful()) == "caught"
+
+
+def test_children_of_what_fails_are_cancelled() -> None:
+    lines: list[str] = []
+    child = delay(10).traced("child", lines.append).start_child()
+    assert outcome(child.combine(delay(0)).combine(fail(KeyError("x")))) == (KeyError, "'x'")
+    assert lines[1].startswith("child - cancelled")
+
+
+# --- cancellation reaches every part
+
+
+def slow(log: list[str], name: str) -> Work[Any]:
+    """Never ends by itself; tells when it was cancelled."""
+    return delay(1000).traced(name, log.append)
+
+
+PARTS: dict[str, Callable[[list[str]], Work[Any]]] = {
+    "delay": lambda log: slow(log, "a"),
+    "map": lambda log: slow(log, "a").map(str),
+    "bind": lambda log: succeed(1).bind(lambda _: slow(log, "a")),
+    "combine": lambda log: succeed(1).combine(slow(log, "a")),
+    "catch": lambda log: slow(log, "a").catch(lambda exc: succeed(1)),
+    "map_outcome": lambda log: slow(log, "a").map_outcome(lambda end: Ok(1)),
+    "handler": lambda log: fail(KeyError).catch(lambda exc: slow(log, "a")),
+    "unfold": lambda log: unfold(lambda n: slow(log, "a").map(lambda _: None), 0),
+    "parallel": lambda log: parallel(slow(log, "a"), slow(log, "b"), succeed(1)),
+    "race": lambda log: race(slow(log, "a"), slow(log, "b")),
+    "timeout": lambda log: slow(log, "a").timeout(500),
+    "run_parallel": lambda log: run_parallel(2, [slow(log, n) for n in "ab"]),
+    "child": lambda log: slow(log, "a").start_child().join(),
+    "forgotten child": lambda log: slow(log, "a").start_child().combine(delay(1000)),
+    "tree": lambda log: race(
+        parallel(slow(log, "a"), slow(log, "b").timeout(500)),
+        run_parallel(1, [race(slow(log, "c"), slow(log, "d"))]),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_cancellation_reaches_every_part(name: str) -> None:
+    log: list[str] = []
+
+    def main() -> Any:
+        fiber = spawn(perform, PARTS[name](log))
+        for _ in range(20):
+            yield_now()
+        fiber.cancel("enough")
+        fiber.join()
+        return fiber.outcome
+
+    assert run(main) == CancelledOutcome("enough")
+    begun = {line.split()[0] for line in log if line.endswith("begins")}
+    ended = {line.split()[0] for line in log if "cancelled" in line}
+    assert begun == ended
+    assert begun
+
+
+def test_long_chain_can_be_cancelled_although_it_never_waits() -> None:
+    """Each bind asks whether to go on."""
+    count = itertools.count()
+
+    def forever(_: Any) -> Work[Any]:
+        if next(count) == 1000:
+            pyfiber.current().cancel("enough")
+        return succeed(None).bind(forever)
+
+    def main() -> Any:
+        fiber = spawn(perform, forever(None))
+        fiber.join()
+        return fiber.outcome
+
+    assert run(main) == CancelledOutcome("enough")
+    assert next(count) == 1001
+
+
+# --- misuse
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: succeed(1).map(5),
+        lambda: succeed(1).bind(None),
+        lambda: succeed(1).combine(5),
+        lambda: succeed(1).apply(5),
+        lambda: succeed(1).catch(5),
+        lambda: succeed(1).catch(succeed, 5),
+        lambda: succeed(1).map_outcome("x"),
+        lambda: succeed(1).traced("x", 5),
+        lambda: succeed(1).timeout("1"),
+        lambda: fail(5),
+        lambda: call(5),
+        lambda: delay("1"),
+        lambda: of_future(5),
+        lambda: parallel(succeed(1), 5),
+        lambda: race(5),
+        lambda: run_parallel("2", []),
+        lambda: run_parallel(True, []),
+        lambda: unfold(5, 0),
+        lambda: blocking(5),
+        lambda: run(perform, 5),
+        lambda: blocking(succeed(1).bind(lambda x: x)),
+        lambda: blocking(fail(KeyError).catch(lambda x: x)),
+        lambda: blocking(unfold(lambda x: x, 0)),
+        lambda: blocking(run_parallel(2, [5])),
+        lambda: blocking(succeed(5).join()),
+    ],
+)
+def test_wrong_types(make: Callable[[], Any]) -> None:
+    with pytest.raises(TypeError):
+        make()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: delay(-1),
+        lambda: delay(float("nan")),
+        lambda: succeed(1).timeout(-1),
+        lambda: race(),
+        lambda: run_parallel(0, []),
+    ],
+)
+def test_wrong_values(make: Callable[[], Any]) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        make()
+
+
+def test_error_names_the_function_that_returned_no_work() -> None:
+    def wrong(value: int) -> Any:
+        return value
+
+    with pytest.raises(TypeError, match=r"wrong must return a Work, not 'int'"):
+        blocking(succeed(1).bind(wrong))
+
+
+def test_perform_outside_of_a_run() -> None:
+    with pytest.raises(FiberError, match="needs a running scheduler"):
+        perform(succeed(1))
+
+
+def test_blocking_inside_of_a_run() -> None:
+    assert run(lambda: blocking(delay(0, 5))) == 5
+
+
+# --- laws
+
+values = st.integers(-5, 5)
+
+
+def half(x: int) -> Work[int]:
+    return succeed(x // 2) if x % 2 == 0 else fail(ValueError(f"{x} is odd"))
+
+
+def less(x: int) -> Work[int]:
+    return delay(0, x - 1)
+
+
+def crash(x: int) -> Work[int]:
+    raise LookupError(x)
+
+
+functions = st.sampled_from([succeed, half, less, crash, lambda x: succeed(x).map(lambda y: y * 3)])
+leaves = st.one_of(
+    values.map(succeed),
+    values.map(half),
+    values.map(lambda x: delay(0, x)),
+    values.map(crash_later := (lambda x: call(crash, x).join())),
+)
+
+
+def grown(inner: st.SearchStrategy[Work[int]]) -> st.SearchStrategy[Work[int]]:
+    return st.one_of(
+        st.builds(lambda w, f: w.bind(f), inner, functions),
+        st.builds(lambda w: w.map(lambda x: x + 1), inner),
+        st.builds(lambda w, v: w.combine(v), inner, inner),
+        st.builds(lambda w, v: w.catch(lambda _: v), inner, inner),
+        st.builds(lambda w: w.timeout(50), inner),
+        st.builds(lambda w, v: parallel(w, v).map(sum), inner, inner),
+    )
+
+
+works = st.recursive(leaves, grown, max_leaves=6)
+
+
+@given(values, functions)
+def test_law_left_identity(x: int, f: Callable[[int], Work[int]]) -> None:
+    assert outcome(succeed(x).bind(f)) == outcome(call(f, x).join())
+
+
+@given(works)
+def test_law_right_identity(work: Work[int]) -> None:
+    assert outcome(work.bind(succeed)) == outcome(work)
+
+
+@given(works, functions, functions)
+def test_law_associativity(
+    work: Work[int], f: Callable[[int], Work[int]], g: Callable[[int], Work[int]]
+) -> None:
+    left = work.bind(f).bind(g)
+    right = work.bind(lambda x: f(x).bind(g))
+    assert outcome(left) == outcome(right)
+
+
+@given(works)
+def test_law_map_is_bind_and_succeed(work: Work[int]) -> None:
+    def double(x: int) -> int:
+        return 2 * x
+
+    assert outcome(work.map(double)) == outcome(work.bind(lambda x: succeed(double(x))))
+
+
+@given(works)
+def test_law_map_of_identity_and_of_composition(work: Work[int]) -> None:
+    assert outcome(work.map(lambda x: x)) == outcome(work)
+    twice = work.map(lambda x: x + 1).map(lambda x: x * 2)
+    assert outcome(twice) == outcome(work.map(lambda x: (x + 1) * 2))
+
+
+@given(works)
+def test_law_join_is_bind_with_identity(work: Work[int]) -> None:
+    assert outcome(succeed(work).join()) == outcome(work)
+    assert outcome(work.map(succeed).join()) == outcome(work)
+
+
+@given(works, works)
+def test_law_combine_is_bind_that_ignores(first: Work[int], second: Work[int]) -> None:
+    assert outcome(first.combine(second)) == outcome(first.bind(lambda _: second))
+
+
+@given(works, works)
+def test_law_apply_is_bind_and_map(first: Work[int], second: Work[int]) -> None:
+    def adder(x: int) -> Callable[[int], int]:
+        return lambda y: x + y
+
+    by_apply = first.map(adder).apply(second)
+    assert outcome(by_apply) == outcome(first.bind(lambda x: second.map(lambda y: x + y)))
+
+
+@given(works, functions)
+def test_law_catch_leaves_values_alone(work: Work[int], f: Callable[[int], Work[int]]) -> None:
+    caught = work.catch(lambda exc: succeed((type(exc), str(exc))))
+    expected = outcome(work)
+    got = blocking(caught)
+    assert expected in (Ok(got), got)
+
+
+@given(works)
+def test_law_map_outcome_of_identity(work: Work[int]) -> None:
+    assert outcome(work.map_outcome(lambda end: end)) == outcome(work)
+
+
+@given(st.lists(works, max_size=3))
+def test_law_parallel_is_one_after_the_other(many: list[Work[int]]) -> None:
+    """... if all succeed; and it fails if one of them does."""
+    ends = [outcome(work) for work in many]
+    together = outcome(parallel(*many))
+    if all(isinstance(end, Ok) for end in ends):
+        assert together == Ok([end.value for end in ends])
+    else:
+        assert together in ends
+    assert isinstance(outcome(run_parallel(2, many)), Ok) == isinstance(together, Ok)
+
+
+@given(st.permutations(range(4)))
+def test_law_race_is_symmetric(order: list[int]) -> None:
+    """The order of the arguments does not matter: the fastest wins."""
+    works = {n: delay(0.002 * n, n) if n else delay(0, "first") for n in range(4)}
+    assert outcome(race(*[works[n] for n in order])) == Ok("first")
+
+
+@given(works)
+def test_law_race_with_one_and_with_never(work: Work[int]) -> None:
+    never: Work[Any] = delay(1000)
+    assert outcome(race(work)) == outcome(work)
+    assert outcome(race(work, never)) == outcome(race(never, work)) == outcome(work)
+
+
+@given(works, st.sampled_from([0.0, 500.0]), st.booleans())
+def test_law_timeout_is_a_race_with_a_delay(work: Work[int], seconds: float, hangs: bool) -> None:
+    if hangs:
+        work = delay(1000).combine(work)
+    late = delay(seconds).combine(fail(TimeoutError(f"not done after {seconds} seconds")))
+    if hangs and seconds:
+        return  # would take that long
+    assert outcome(work.timeout(seconds)) == outcome(race(work, late))
+
+
+# --- long chains
+
+
+def test_a_million_binds_to_the_left() -> None:
+    work = succeed(0)
+    for _ in range(1_000_000):
+        work = work.bind(lambda x: succeed(x + 1))
+    assert blocking(work) == 1_000_000
+    del work
+
+
+def test_a_million_binds_to_the_right() -> None:
+    def count(n: int) -> Work[int]:
+        return succeed(n) if n == 1_000_000 else succeed(n + 1).bind(count)
+
+    assert blocking(count(0)) == 1_000_000
+
+
+def test_long_chains_of_everything() -> None:
+    work: Work[Any] = succeed(0)
+    for n in range(20_000):
+        match n % 6:
+            case 0:
+                work = work.map(lambda x: x + 1)
+            case 1:
+                work = succeed(None).combine(work)
+            case 2:
+                work = work.catch(lambda exc: succeed(0))
+            case 3:
+                work = work.map_outcome(lambda end: end)
+            case 4:
+                work = succeed(work).join()
+            case 5:
+                work = work.timed().map(lambda pair: pair[1])
+    assert blocking(work) == 3334
+
+
+def test_long_chain_that_fails_at_its_beginning() -> None:
+    work: Work[Any] = fail(KeyError("deep"))
+    for _ in range(100_000):
+        work = work.bind(succeed)
+    assert blocking(work.catch(lambda exc: succeed("caught"))) == "caught"
+
+
+def test_chain_of_failures_and_recoveries() -> None:
+    work: Work[Any] = succeed(0)
+    for _ in range(5_000):
+        work = work.bind(lambda x: fail(KeyError(x))).catch(lambda exc: succeed(exc.args[0] + 1))
+    assert blocking(work) == 5_000
