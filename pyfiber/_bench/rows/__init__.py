@@ -30,11 +30,11 @@ FAMILIES = (
     wakeups,
     threads,
     skynet,
-    memory,
     grains,
+    testing,
+    memory,
     raw,
     imports,
-    testing,
 )
 
 ROWS: tuple[Row, ...] = tuple(row for family in FAMILIES for row in family.ROWS)
