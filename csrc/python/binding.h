@@ -12,6 +12,7 @@
  *   signals.c    Ctrl-C and waking the loop for signals
  *   overflow.c   what the fault handler asks
  *   capsule.c    the C API table
+ *   greenlet*.c  greenlet's API on fibers: see greenlet.h
  *   module.c     module functions and set-up
  */
 #ifndef PF_BINDING_H
@@ -58,6 +59,7 @@ enum {
     PF_F_HUB = 1 << 10,       /* runs a scheduler's loop just now */
     PF_F_DYING = 1 << 11,     /* being unwound by FiberExit */
     PF_F_ENTERED = 1 << 12,   /* target has been called */
+    PF_F_GREENLET = 1 << 13,  /* the stack of a greenlet: see greenlet.h */
 };
 
 /* pf_fiber.host_byte of a finished fiber */
@@ -96,6 +98,7 @@ struct FiberObject {
     PyObject *name;
     FiberObject *parent; /* raw fibers only */
     PyObject *callbacks; /* list, or NULL */
+    PyObject *greenlet;  /* its view, or whose stack it is, or NULL */
     PfWaiter *waiters;   /* who waits for its end */
     PyObject *cancel;    /* (reason, by) */
     FiberObject *prev, *next;
@@ -128,6 +131,8 @@ struct PfThread {
     SchedulerObject *scheduler;  /* whose loop runs on this thread, or NULL */
     FiberObject *live;           /* head of the list of unfinished fibers */
     SchedulerObject *schedulers; /* made on this thread */
+    PyObject *green_trace;       /* of greenlet.settrace(), or NULL */
+    PyObject *green_origin;      /* who made the switch under way, for that */
     PyState root_state;
     unsigned given; /* stacks so far */
     PfThread *next; /* all threads */
@@ -192,6 +197,9 @@ void pf_no_switch_begin(PfThread *t, const char *why);
 void pf_no_switch_end(PfThread *t);
 /* Deal with t->attention.  0, or -1 with FiberError. */
 int pf_attend(PfThread *t);
+/* Parts of that. */
+void pf_close_reserve(PfThread *t);
+void pf_unwind_dropped(PfThread *t);
 int pf_thread_module_init(PyObject *module);
 void pf_live_link(PfThread *t, FiberObject *fiber);
 void pf_live_unlink(FiberObject *fiber);
@@ -208,6 +216,7 @@ void pf_fiber_unwind(PfThread *t, FiberObject *fiber);
 /* A fiber ends without having run. `exc` stolen or NULL. */
 void pf_fiber_end(PfThread *t, FiberObject *fiber, PyObject *result);
 int pf_fiber_give_stack(PfThread *t, FiberObject *fiber);
+void pf_fiber_take_stack(FiberObject *fiber);
 void pf_on_switch(pf_thread *thread, pf_fiber *from, pf_fiber *to);
 PyObject *pf_value_in_parent(PfThread *t);
 void pf_call_back(FiberObject *fiber, PyObject *callback);
@@ -248,6 +257,8 @@ void pf_raise_fiber_cancelled(FiberObject *fiber);
 /* --- inspect.c --- */
 PyObject *pf_fiber_name(FiberObject *fiber);
 extern PyGetSetDef pf_fiber_getset[];
+/* Where it is suspended; None if it is not. New reference. */
+PyObject *pf_fiber_frame(PfThread *t, FiberObject *fiber);
 PyObject *pf_fiber_repr(PyObject *op);
 PyObject *pf_fiber_stack(PyObject *op, PyObject *ignored);
 
