@@ -60,6 +60,7 @@ enum {
     PF_F_DYING = 1 << 11,     /* being unwound by FiberExit */
     PF_F_ENTERED = 1 << 12,   /* target has been called */
     PF_F_GREENLET = 1 << 13,  /* the stack of a greenlet: see greenlet.h */
+    PF_F_PINNED = 1 << 14,    /* its thread is gone, its stack must stay */
 };
 
 /* pf_fiber.host_byte of a finished fiber */

@@ -155,7 +155,7 @@ static bool
 must_be_ended(PyGreenlet *g)
 {
     return g->pimpl != NULL && IMPL(g)->kind == PF_GREENLET_OWN &&
-           IMPL(g)->fiber != NULL;
+           pf_greenlet_active(g);
 }
 
 /* It caught GreenletExit and left: its stack cannot be taken away. */
@@ -251,6 +251,8 @@ greenlet_dealloc(PyObject *op)
     if (impl != NULL) {
         if (impl->kind == PF_GREENLET_MAIN) {
             pf_green.mains--;
+        } else if (impl->kind == PF_GREENLET_OWN && impl->fiber != NULL) {
+            pf_greenlet_bury(g);
         }
         greenlet_clear(op);
         g->pimpl = NULL;
@@ -399,10 +401,14 @@ get_frame(PyObject *op, void *closure)
     if (t == NULL) {
         return NULL;
     }
-    if (!pf_greenlet_active(g)) {
+    FiberObject *fiber = IMPL(g)->fiber;
+    if (fiber == NULL) {
         Py_RETURN_NONE;
     }
-    return pf_fiber_frame(t, IMPL(g)->fiber);
+    if (fiber->core.state == PF_DONE && fiber->core.stack != NULL) {
+        return pystate_frame(t->tstate, fiber->saved); /* its thread is gone */
+    }
+    return pf_fiber_frame(t, fiber);
 }
 
 /* Where the greenlet's contextvars context is; NULL with ValueError if it

@@ -35,7 +35,8 @@ typedef enum PfGreenletKind {
 
 /* Invariants:
  * - `fiber` is set from the start to the end.  The reference is strong; the
- *   fiber's own pointer back is strong for a view, else borrowed.
+ *   fiber's own pointer back is strong for a view, else borrowed.  If the
+ *   thread ends first the fiber is done, and keeps its stack.
  * - `main` is set from the start on; NULL for a main greenlet, which is its
  *   own.  `parent` is NULL for a main greenlet, and once it is cleared.
  */
@@ -105,6 +106,8 @@ pf_greenlet_current(PfThread *t) /* borrowed; NULL with an exception */
 PyGreenlet *pf_greenlet_main_in_lineage(PyGreenlet *g);
 PyGreenlet *pf_greenlet_main(PyGreenlet *g); /* borrowed; NULL: not started */
 bool pf_greenlet_thread_gone(PyGreenlet *g);
+/* The end of a greenlet whose thread went away before it. */
+void pf_greenlet_bury(PyGreenlet *g);
 /* Deal with t->attention. 0, or -1 with greenlet.error. */
 int pf_greenlet_attend(PfThread *t);
 

@@ -3,8 +3,6 @@
 
 #include "python/greenlet_hooks.h"
 
-#include <time.h>
-
 PfGreenletGlobals pf_green;
 
 /* -------------------------------------------------------------- the C API */
@@ -119,7 +117,7 @@ pf_greenlet_getcurrent(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    if (pf.shut_down) {
+    if (pf_finalizing()) {
         PyErr_SetString(PyExc_RuntimeError, "greenlet is being finalized");
         return NULL;
     }
@@ -133,12 +131,48 @@ pf_greenlet_getcurrent(PyObject *module, PyObject *ignored)
     return Py_XNewRef((PyObject *)pf_greenlet_current(t));
 }
 
+bool
+pf_greenlets_wanted(void)
+{
+    return pf_green.error != NULL;
+}
+
 static PyObject *
 count_mains(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
     return PyLong_FromSsize_t(pf_green.mains);
+}
+
+/* A thread's greenlets are cleared away as it ends. */
+static PyObject *
+count_pending_cleanups(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    return PyLong_FromLong(0);
+}
+
+static PyObject *
+set_thread_local(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *key, *value, *dict = PyThreadState_GetDict();
+    if (dict == NULL ||
+        !PyArg_UnpackTuple(args, "set_thread_local", 2, 2, &key, &value) ||
+        PyDict_SetItem(dict, key, value) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+get_trash_nesting(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    return PyLong_FromLong(pystate_trash_nesting(PyThreadState_Get()));
 }
 
 PyDoc_STRVAR(getcurrent_doc, "getcurrent()\n--\n\nThe running greenlet.");
@@ -154,8 +188,15 @@ static PyMethodDef functions[] = {
     {"getcurrent", pf_greenlet_getcurrent, METH_NOARGS, getcurrent_doc},
     {"settrace", pf_greenlet_settrace, METH_O, settrace_doc},
     {"gettrace", pf_greenlet_gettrace, METH_NOARGS, gettrace_doc},
-    {"_main_greenlets", count_mains, METH_NOARGS,
+    /* What greenlet's own tests look at. */
+    {"get_total_main_greenlets", count_mains, METH_NOARGS,
      "How many main greenlets are alive."},
+    {"get_pending_cleanup_count", count_pending_cleanups, METH_NOARGS,
+     "Zero: a thread's greenlets are cleared away as it ends."},
+    {"set_thread_local", set_thread_local, METH_VARARGS,
+     "Keep an object for as long as the thread lives."},
+    {"get_tstate_trash_delete_nesting", get_trash_nesting, METH_NOARGS,
+     "How deep the interpreter is in nested deallocations, before 3.13."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -11,6 +11,9 @@ FiberObject *pf_greenlet_run(PfThread *t, FiberObject *self);
 void pf_greenlet_reap(PfThread *t, FiberObject *fiber);
 /* The fiber is over: its view, if it has one, shows that. */
 void pf_greenlet_view_done(FiberObject *fiber);
+/* Has pyfiber.greenlet been imported?  Functions that run at the exit of the
+ * interpreter, after ours, may still ask for the current greenlet. */
+bool pf_greenlets_wanted(void);
 /* The thread ends: nobody can switch to its greenlets any more. */
 void pf_greenlets_orphan(PfThread *t);
 

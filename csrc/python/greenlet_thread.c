@@ -108,27 +108,28 @@ pf_greenlet_attend(PfThread *t)
 /* ------------------------------------------------------------ a thread's end */
 
 /* Nobody will come back to this stack, and raising GreenletExit there could
- * take any time.  What its frames hold is lost; the stack itself is given
- * back unless an object that others may have points into it. */
+ * take any time.  It stays, for gr_frame, until the greenlet goes. */
 static void
-abandon(PfThread *t, FiberObject *fiber)
+abandon(FiberObject *fiber)
 {
-    PyGreenlet *g = GREENLET_OF(fiber);
-    bool dropped = (fiber->core.host_bits & PF_F_DROPPED) != 0;
-    fiber->greenlet = NULL;
+    pf_live_unlink(fiber);
+    fiber->core.state = PF_DONE;
+    fiber->thread = NULL;
+}
+
+/* What the frames hold is lost.  The stack is given back, unless an object
+ * that others may have points into it. */
+void
+pf_greenlet_bury(PyGreenlet *g)
+{
+    FiberObject *fiber = IMPL(g)->fiber;
     IMPL(g)->fiber = NULL;
-    Py_XSETREF(IMPL(g)->context, fiber->context);
-    fiber->context = NULL;
-    if ((t->attention & PF_ATT_GC) || pystate_is_seen(fiber->saved)) {
-        pf_live_unlink(fiber);
-        fiber->core.state = PF_DONE;
-        fiber->thread = NULL; /* and stays for good */
-    } else {
+    fiber->greenlet = NULL;
+    Py_CLEAR(fiber->context);
+    if (!(fiber->core.host_bits & PF_F_PINNED) &&
+        !pystate_is_seen(fiber->saved)) {
         pf_fiber_take_stack(fiber);
         Py_DECREF(fiber);
-    }
-    if (dropped) {
-        Py_DECREF(g);
     }
 }
 
@@ -145,9 +146,16 @@ find_suspended(PfThread *t)
 void
 pf_greenlets_orphan(PfThread *t)
 {
+    /* Those whose last reference another thread dropped do get GreenletExit:
+     * the next switch here would have raised it. */
+    pf_no_switch_begin(t, "while the thread ends");
+    pf_unwind_dropped(t);
+    pf_no_switch_end(t);
     FiberObject *fiber;
     while ((fiber = find_suspended(t)) != NULL) {
-        abandon(t, fiber);
+        /* The collector's lists may lie on one of them. */
+        fiber->core.host_bits |= t->attention & PF_ATT_GC ? PF_F_PINNED : 0;
+        abandon(fiber);
     }
     Py_CLEAR(t->green_trace);
     Py_CLEAR(t->green_origin);

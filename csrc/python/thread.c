@@ -355,6 +355,8 @@ at_exit(PyObject *module, PyObject *ignored)
     (void)ignored;
     if (pf_tls_thread != NULL) {
         unwind_all(pf_tls_thread);
+    } else if (pf_greenlets_wanted() && pf_thread_create() == NULL) {
+        return NULL;
     }
     pf.shut_down = true;
     Py_RETURN_NONE;

@@ -139,6 +139,21 @@ pystate_context_changed(PyThreadState *ts)
     ts->context_ver++;
 }
 
+/* How deep the running fiber is in nested deallocations; 0 where the version
+ * does not count. */
+static inline int
+pystate_trash_nesting(PyThreadState *ts)
+{
+#if PY_VERSION_HEX < 0x030C0000
+    return ts->trash_delete_nesting;
+#elif PY_VERSION_HEX < 0x030D0000
+    return ts->trash.delete_nesting;
+#else
+    (void)ts;
+    return 0;
+#endif
+}
+
 static inline void
 pystate_save(PyThreadState *ts, PyState *st, PyObject **context)
 {
@@ -401,8 +416,8 @@ typedef struct PyFrameHead {
 #endif
 enum { PF_OWNED_BY_THREAD = 0, PF_OWNED_BY_GENERATOR = 1 };
 
-/* Does an object point into the frames of a suspended fiber: a frame object,
- * or a generator that runs there? */
+/* May an object that somebody has point into the frames of a suspended fiber:
+ * a frame object, or a generator that runs there? */
 static inline bool
 pystate_is_seen(PyState *st)
 {
@@ -415,7 +430,8 @@ pystate_is_seen(PyState *st)
 #endif
     for (; f != end; f = f->previous) {
         if (f->owner == PF_OWNED_BY_GENERATOR ||
-            (f->owner == PF_OWNED_BY_THREAD && f->frame_obj != NULL)) {
+            (f->owner == PF_OWNED_BY_THREAD && f->frame_obj != NULL &&
+             Py_REFCNT(f->frame_obj) > 1)) {
             return true;
         }
     }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 from pyfiber import _engine
 from pyfiber.greenlet import (
     _C_API,
@@ -33,6 +31,7 @@ __all__ = [
     "get_clocks_used_doing_optional_cleanup",
     "get_pending_cleanup_count",
     "get_total_main_greenlets",
+    "get_tstate_trash_delete_nesting",
     "getcurrent",
     "gettrace",
     "greenlet",
@@ -40,16 +39,9 @@ __all__ = [
     "settrace",
 ]
 
-get_total_main_greenlets = _engine._greenlet_api()["_main_greenlets"]
-
-_local = threading.local()
-
-
-def get_pending_cleanup_count() -> int:
-    """Zero: a thread's greenlets are cleared away as it ends."""
-    return 0
-
-
-def set_thread_local(key: str, value: object) -> None:
-    """Keep an object for as long as the thread lives."""
-    setattr(_local, key, value)
+# Native functions all: a function of this module would hold its names in a cycle until the very end of the process.
+_api = _engine._greenlet_api()
+get_pending_cleanup_count = _api["get_pending_cleanup_count"]
+get_total_main_greenlets = _api["get_total_main_greenlets"]
+get_tstate_trash_delete_nesting = _api["get_tstate_trash_delete_nesting"]
+set_thread_local = _api["set_thread_local"]
