@@ -5,9 +5,9 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 
 from ..model import Case, Row
-from . import imports, lifecycle, memory, raw, skynet, switching, wakeups, yielding
+from . import imports, lifecycle, memory, raw, skynet, standin, switching, wakeups, yielding
 
-FAMILIES = (switching, lifecycle, yielding, wakeups, skynet, memory, raw, imports)
+FAMILIES = (switching, lifecycle, yielding, wakeups, skynet, memory, standin, raw, imports)
 
 ROWS: tuple[Row, ...] = tuple(row for family in FAMILIES for row in family.ROWS)
 
