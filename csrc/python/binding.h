@@ -218,6 +218,7 @@ void pf_fiber_unwind(PfThread *t, FiberObject *fiber);
 void pf_fiber_end(PfThread *t, FiberObject *fiber, PyObject *result);
 int pf_fiber_give_stack(PfThread *t, FiberObject *fiber);
 void pf_fiber_take_stack(FiberObject *fiber);
+void pf_fiber_forget_schedule(FiberObject *fiber);
 void pf_on_switch(pf_thread *thread, pf_fiber *from, pf_fiber *to);
 PyObject *pf_value_in_parent(PfThread *t);
 void pf_call_back(FiberObject *fiber, PyObject *callback);

@@ -9,6 +9,8 @@ FiberObject *pf_greenlet_run(PfThread *t, FiberObject *self);
 /* A greenlet's fiber has been left: it is over, or held the last reference to
  * its greenlet. */
 void pf_greenlet_reap(PfThread *t, FiberObject *fiber);
+/* As pf_fiber_unwind, by GreenletExit: the run in which it waits is over. */
+void pf_greenlet_unwind(PfThread *t, FiberObject *fiber);
 /* The fiber is over: its view, if it has one, shows that. */
 void pf_greenlet_view_done(FiberObject *fiber);
 /* Has pyfiber.greenlet been imported?  Functions that run at the exit of the

@@ -95,6 +95,7 @@ go(PfThread *t, FiberObject *to, PyObject *value, bool throwing)
     t->transfer = value;
     t->throwing = throwing;
     if (PF_LIKELY(to != CURRENT(t))) {
+        pystate_keep_tracing(t->tstate, to->saved);
         pf_leave_for(t, to);
     }
     return arrive(t);
@@ -531,6 +532,7 @@ pf_greenlet_run(PfThread *t, FiberObject *self)
     IMPL(g)->fiber = NULL; /* the reference goes to pf_greenlet_reap */
     pf_live_unlink(self);
     pystate_finish(t->tstate, self->saved);
+    pystate_keep_tracing(t->tstate, next->saved);
     next->core.state = PF_RUNNING;
     return next;
 }
@@ -595,11 +597,12 @@ throw_exit(PfThread *t, PyGreenlet *g)
                                pf_green.exit, "s",
                                "Killing the greenlet because all references "
                                "have vanished.");
-    FiberObject *to = exit == NULL ? NULL : admit(t, g);
-    if (to == NULL) {
+    FiberObject *to = IMPL(g)->fiber;
+    if (exit == NULL || (to->core.host_bits & PF_F_HUB)) {
         Py_XDECREF(exit);
-        return NULL;
+        return exit == NULL ? NULL : (PyObject *)admit(t, g); /* refuses */
     }
+    pf_fiber_forget_schedule(to); /* it may wait in a scheduler */
     PyGreenlet *parent = IMPL(g)->parent;
     IMPL(g)->parent = (PyGreenlet *)Py_NewRef((PyObject *)current);
     PyObject *result = go(t, to, exit, true);
@@ -617,4 +620,14 @@ pf_greenlet_kill(PfThread *t, PyGreenlet *g)
     }
     Py_XDECREF(result);
     go_on(t, &saved);
+}
+
+void
+pf_greenlet_unwind(PfThread *t, FiberObject *fiber)
+{
+    PyGreenlet *g = (PyGreenlet *)Py_NewRef(fiber->greenlet);
+    pf_no_switch_begin(t, "while a waiting greenlet is unwound");
+    pf_greenlet_kill(t, g);
+    pf_no_switch_end(t);
+    Py_DECREF(g);
 }

@@ -112,6 +112,7 @@ pf_greenlet_attend(PfThread *t)
 static void
 abandon(FiberObject *fiber)
 {
+    pf_fiber_forget_schedule(fiber);
     pf_live_unlink(fiber);
     fiber->core.state = PF_DONE;
     fiber->thread = NULL;

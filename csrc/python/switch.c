@@ -589,8 +589,9 @@ python_first(pf_scheduler *s, pf_fiber *core)
 
 /* ------------------------------------------------------------------ unwinding */
 
-static void
-forget_schedule(FiberObject *fiber)
+/* Neither the queue nor a timer brings it back. */
+void
+pf_fiber_forget_schedule(FiberObject *fiber)
 {
     pf_scheduler *s = fiber->core.scheduler;
     if (s == NULL) {
@@ -607,6 +608,10 @@ forget_schedule(FiberObject *fiber)
 void
 pf_fiber_unwind(PfThread *t, FiberObject *fiber)
 {
+    if (fiber->core.host_bits & PF_F_GREENLET) {
+        pf_greenlet_unwind(t, fiber);
+        return;
+    }
     PyObject *pending = pf_take_exception();
     PyObject *transfer = t->transfer;
     bool throwing = t->throwing;
@@ -617,7 +622,7 @@ pf_fiber_unwind(PfThread *t, FiberObject *fiber)
     if (exit == NULL) {
         exit = pf_take_exception();
     }
-    forget_schedule(fiber);
+    pf_fiber_forget_schedule(fiber);
     fiber->core.host_bits |= PF_F_DYING;
     Py_XSETREF(fiber->parent, (FiberObject *)Py_NewRef((PyObject *)self));
     Py_INCREF(fiber);

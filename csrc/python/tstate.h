@@ -132,6 +132,14 @@ pystate_context(PyThreadState *ts)
     return &ts->context;
 }
 
+/* Tracing stays as it is when `st` is loaded: a trace function that leaves the
+ * running fiber by greenlet's switch is not called where that leads. */
+static inline void
+pystate_keep_tracing(PyThreadState *ts, PyState *st)
+{
+    st->tracing = ts->tracing;
+}
+
 /* It was replaced: what the interpreter remembers of it no longer holds. */
 static inline void
 pystate_context_changed(PyThreadState *ts)
