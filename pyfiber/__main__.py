@@ -23,7 +23,9 @@ def add_greenlet(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     from pyfiber.greenlet import command
 
     parser = commands.add_parser(
-        "greenlet", help="run a program with pyfiber in greenlet's place", description=command.DESCRIPTION
+        "greenlet",
+        help="run a program with pyfiber in greenlet's place",
+        description=command.DESCRIPTION,
     )
     command.add_arguments(parser)
 

@@ -1,5 +1,6 @@
 """pyfiber.greenlet: last references, the collector, threads and interpreters that end."""
 
+import contextlib
 import gc
 import sys
 import threading
@@ -119,10 +120,8 @@ def test_a_greenlet_that_refuses_to_die_is_reported_and_kept(capsys):
 
     def body():
         while not log:
-            try:
+            with contextlib.suppress(GreenletExit):
                 getcurrent().parent.switch()
-            except GreenletExit:
-                pass
 
     main = getcurrent()
     g = greenlet(body)

@@ -196,47 +196,68 @@ def test_a_greenlet_may_wait_on_the_scheduler_of_its_thread():
     assert order == ["other", "slept"]
 
 
-def test_a_waiting_greenlet_that_nobody_refers_to_is_ended():
-    ended = []
-
-    def body(_):
-        child.pop().parent = getcurrent().parent
-        try:
-            sleep(10)
-        except GreenletExit:
-            ended.append(True)
-            raise
-
-    def main():
-        # When the child ends nothing refers to its parent but the thread that runs it.
-        child.append(greenlet(lambda: None, greenlet(body)))
-        child[0].switch()
-
-    child = []
-    with pytest.raises(pyfiber.DeadlockError):
-        run(main)
-    assert ended == [True]
+# In processes of their own: a deadlock is found only where no other thread could end it.
 
 
-def test_a_greenlet_waits_while_its_run_ends():
-    def main():
-        def body():
-            spawn(here.switch, "left")
+def test_a_waiting_greenlet_that_nobody_refers_to_is_ended(child):
+    child(
+        """
+        from pyfiber import DeadlockError, run, sleep
+        from pyfiber.greenlet import GreenletExit, getcurrent, greenlet
+        ended, children = [], []
+
+        def body(_):
+            children.pop().parent = getcurrent().parent
             try:
-                pyfiber.park()
-            finally:
-                ended.append(getcurrent() is g)
+                sleep(10)
+            except GreenletExit:
+                ended.append(True)
+                raise
 
-        here = getcurrent()
-        g = greenlet(body)
-        kept.append(g)
-        assert g.switch() == "left"
+        def main():
+            # When the child ends nothing refers to its parent but the thread that runs it.
+            children.append(greenlet(lambda: None, greenlet(body)))
+            children[0].switch()
 
-    ended, kept = [], []
-    with pytest.raises(pyfiber.DeadlockError):
-        run(main)
-    del kept[:]
-    gc.collect()
+        try:
+            run(main)
+        except DeadlockError:
+            assert ended == [True]
+        else:
+            raise SystemExit("no deadlock")
+        """
+    )
+
+
+def test_a_greenlet_that_waits_when_its_run_ends_is_ended(child):
+    child(
+        """
+        from pyfiber import DeadlockError, park, run, spawn
+        from pyfiber.greenlet import GreenletExit, getcurrent, greenlet
+        ended, kept = [], []
+
+        def main():
+            def body():
+                spawn(here.switch, "left")
+                try:
+                    park()
+                except GreenletExit:
+                    ended.append(getcurrent() is kept[0])
+                    raise
+
+            here = getcurrent()
+            kept.append(greenlet(body))
+            assert kept[0].switch() == "left"
+
+        try:
+            run(main)
+        except DeadlockError:
+            assert ended == [True]
+            assert kept[0].dead
+        else:
+            raise SystemExit("no deadlock")
+        """
+    )
 
 
 def test_switching_to_a_fiber_that_waits_in_its_scheduler_is_refused():

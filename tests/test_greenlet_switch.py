@@ -52,7 +52,8 @@ def test_arguments_and_keywords_arrive_as_a_pair():
 
 
 def test_empty_keywords_are_none():
-    assert suspended().switch(1, **{}) == 1
+    nothing = {}
+    assert suspended().switch(1, **nothing) == 1
 
 
 def test_a_new_greenlet_is_called_with_them():
@@ -235,7 +236,7 @@ def test_throw_with_a_traceback():
         raise KeyError
     except KeyError as e:
         tb = e.__traceback__
-    with pytest.raises(ValueError) as info:
+    with pytest.raises(ValueError, match="v") as info:
         greenlet(lambda: None).throw(ValueError, "v", tb)
     frames = []
     at = info.value.__traceback__

@@ -1,6 +1,6 @@
 """greenlet's API on pyfiber's engine: a stand-in for the `greenlet` package.
 
-A program that uses greenlet runs on it unchanged, as do compiled extensions that use greenlet's C API::
+A program that uses greenlet runs on it unchanged, as do compiled extensions that use its C API::
 
     python -m pyfiber greenlet prog.py          # without touching the program
     import pyfiber.greenlet; pyfiber.greenlet.install()   # first thing in it
@@ -24,8 +24,8 @@ __all__ = [
     "GREENLET_USE_CONTEXT_VARS",
     "GREENLET_USE_GC",
     "GREENLET_USE_TRACING",
-    "GreenletExit",
     "_C_API",
+    "GreenletExit",
     "enable_optional_cleanup",
     "error",
     "get_clocks_used_doing_optional_cleanup",
@@ -67,8 +67,9 @@ def get_clocks_used_doing_optional_cleanup() -> int | None:
 def install(*, children: bool = False) -> None:
     """Make this the `greenlet` that every later import finds.
 
-    Call it before anything imports greenlet (RuntimeError otherwise).  A second call does nothing.  With `children`,
-    Python programs that this process starts get it as well, by an entry in PYTHONPATH.
+    Call it before anything imports greenlet (RuntimeError otherwise).  A second call does nothing.
+    With `children`, Python programs that this process starts get it as well, by an entry in
+    PYTHONPATH.
     """
     import sys
 

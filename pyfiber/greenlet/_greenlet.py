@@ -24,8 +24,8 @@ __all__ = [
     "GREENLET_USE_CONTEXT_VARS",
     "GREENLET_USE_GC",
     "GREENLET_USE_TRACING",
-    "GreenletExit",
     "_C_API",
+    "GreenletExit",
     "enable_optional_cleanup",
     "error",
     "get_clocks_used_doing_optional_cleanup",
@@ -39,7 +39,8 @@ __all__ = [
     "settrace",
 ]
 
-# Native functions all: a function of this module would hold its names in a cycle until the very end of the process.
+# Native functions all: a function of this module would hold its names in a cycle until the very
+# end of the process.
 _api = _engine._greenlet_api()
 get_pending_cleanup_count = _api["get_pending_cleanup_count"]
 get_total_main_greenlets = _api["get_total_main_greenlets"]

@@ -12,17 +12,23 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
-DESCRIPTION = "Run a program unchanged, with pyfiber.greenlet as the greenlet that it and its libraries import."
+DESCRIPTION = "Run a program, unchanged, with pyfiber.greenlet in the place of greenlet."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes: options, then the program, then whatever is the program's."""
     parser.usage = "%(prog)s [--children] (PROGRAM | -m MODULE) [ARGUMENT ...]"
     parser.add_argument(
-        "--children", action="store_true", help="also in the Python programs that it starts (through PYTHONPATH)"
+        "--children",
+        action="store_true",
+        help="also in the Python programs that it starts (through PYTHONPATH)",
     )
-    parser.add_argument("-m", dest="module", metavar="MODULE", nargs="...", help="run a module, as python -m does")
-    parser.add_argument("program", metavar="PROGRAM", nargs="...", help="a Python file, and its arguments")
+    parser.add_argument(
+        "-m", dest="module", metavar="MODULE", nargs="...", help="run a module, as python -m does"
+    )
+    parser.add_argument(
+        "program", metavar="PROGRAM", nargs="...", help="a Python file, and its arguments"
+    )
     parser.set_defaults(main=main, parser=parser)
 
 
@@ -42,7 +48,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def run_file(path: str) -> None:
-    """Run a Python file in the module `__main__`, so that what outlives it (threads, atexit) finds its globals."""
+    """Run a file in the module `__main__`: threads and exit functions outlive it there."""
     sys.path[0] = os.path.dirname(os.path.realpath(path))
     if os.path.isdir(path) or path.endswith((".zip", ".pyz")):
         runpy.run_path(path, run_name="__main__")
@@ -52,5 +58,7 @@ def run_file(path: str) -> None:
     namespace = sys.modules["__main__"].__dict__
     keep = {name: namespace[name] for name in ("__builtins__", "__loader__") if name in namespace}
     namespace.clear()
-    namespace.update(keep, __name__="__main__", __file__=path, __doc__=None, __package__=None, __spec__=None)
+    namespace.update(
+        keep, __name__="__main__", __file__=path, __doc__=None, __package__=None, __spec__=None
+    )
     exec(code, namespace)

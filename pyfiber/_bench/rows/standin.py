@@ -19,7 +19,7 @@ FIBERS = 100
 
 
 def on_stand_in(measure: Measure) -> Measure:
-    """The case with the stand-in installed; its process has imported neither greenlet nor gevent."""
+    """The case with the stand-in installed: its process has not imported greenlet yet."""
 
     def measured(count: int) -> Sample:
         pyfiber.greenlet.install()

@@ -1,4 +1,4 @@
-"""The package `greenlet`, for programs that find this folder in PYTHONPATH: `pyfiber.greenlet` under that name."""
+"""`pyfiber.greenlet` as the package `greenlet`, for programs with this folder in PYTHONPATH."""
 
 import sys
 
