@@ -16,6 +16,7 @@ from conftest import Child
 from pyfiber import (
     Fiber,
     Scheduler,
+    TaskGroup,
     _engine,
     _report,
     current,
@@ -302,7 +303,7 @@ def test_dump_shows_groups_as_a_tree() -> None:
             return f"<Group {self.name}>"
 
     class Member(Fiber[None]):
-        _group: Any = None
+        _group: Any = None  # type: ignore[assignment]
 
         def run(self) -> None:
             park(20)
@@ -331,9 +332,38 @@ def test_dump_shows_groups_as_a_tree() -> None:
     assert depth["inner"] == groups["<Group inner>"] + 4
 
 
+def test_dump_shows_task_groups() -> None:
+    def inner() -> None:
+        with TaskGroup() as group:
+            fiber = group.spawn(park)
+            fiber.name = "inner"
+            yield_now()
+            texts.append(dumped())
+            fiber.unpark()
+
+    def main() -> None:
+        with TaskGroup() as group:
+            group.spawn(inner).name = "outer"
+
+    texts: list[str] = []
+    run(main)
+    lines = [line for line in texts[0].splitlines() if line.lstrip().startswith("<")]
+    places = [len(line) - len(line.lstrip()) for line in lines]
+    kinds = [line.split()[0].lstrip("<").removeprefix("pyfiber.") for line in lines]
+    assert kinds == [
+        "Scheduler",
+        "Fiber",
+        "TaskGroup",
+        "Fiber",
+        "TaskGroup",
+        "Fiber",
+    ]
+    assert [place - places[1] for place in places[1:]] == [0, 0, 4, 4, 8]
+
+
 def test_dump_survives_groups_that_go_in_circles() -> None:
     class Member(Fiber[None]):
-        _group: Any = None
+        _group: Any = None  # type: ignore[assignment]
 
     class Group:
         _parent_fiber: Any = None

@@ -267,7 +267,18 @@ pf_fiber_repr(PyObject *op)
     return repr;
 }
 
+/* The group that spawned it, for reports. */
+static PyObject *
+get_group(PyObject *op, void *closure)
+{
+    (void)closure;
+    ScopeObject *base = ((FiberObject *)op)->base;
+    return Py_NewRef(base == NULL ? Py_None : (PyObject *)base);
+}
+
 PyGetSetDef pf_fiber_getset[] = {
+    {"_group", get_group, NULL, "The TaskGroup that spawned it, or None.",
+     NULL},
     {"name", get_name, set_name,
      "For reports; by default the name of the function.", NULL},
     {"state", get_state, NULL,

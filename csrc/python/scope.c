@@ -537,7 +537,17 @@ static PyMethodDef scope_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static PyObject *
+get_parent_fiber(PyObject *op, void *closure)
+{
+    (void)closure;
+    FiberObject *fiber = ((ScopeObject *)op)->fiber;
+    return Py_NewRef(fiber == NULL ? Py_None : (PyObject *)fiber);
+}
+
 static PyGetSetDef scope_getset[] = {
+    {"_parent_fiber", get_parent_fiber, NULL,
+     "The fiber that has entered it and not left it, or None.", NULL},
     {"deadline", get_deadline, set_deadline,
      "When the scope will be cancelled, in seconds on the clock of now(); "
      "None:\nnever. A time that has passed cancels at once.",
