@@ -290,7 +290,15 @@ pf_wait_granted(PfThread *t, PfNode *const *granted, int64_t deadline,
         return 0;
     }
     int why = park_unless_cancelled(t, deadline, what);
-    return *granted != NULL && why >= 0 ? 0 : answer(t, why);
+    if (*granted != NULL && why >= 0) {
+        return 0;
+    }
+    int rc = answer(t, why);
+    if (PF_UNLIKELY(*granted != NULL && why == PF_WAKE_CANCEL)) {
+        PyErr_Clear(); /* it came while Cancelled was made */
+        return 0;
+    }
+    return rc;
 }
 
 int
