@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar
 
 from pyfiber._engine import (
     Cancelled,
@@ -18,11 +18,12 @@ from pyfiber._engine import (
     FiberError,
     FiberExit,
     TaskGroup,
+    _Bell,
     _is_ours,
     _spawn_inside,
     _succeeded,
+    check_cancelled,
     current,
-    park,
     shield,
 )
 
@@ -154,15 +155,13 @@ def first_success(*works: Work[T]) -> T:
 
 # pmap ---------------------------------------------------------------------------------------------
 
-_NOTHING: Any = object()  # what a fiber of pmap() returns that found no item
-
 
 class _Stream(Generic[T, R]):
     """What the fibers of a pmap() share; they must not keep its iterator alive.
 
-    Each fiber takes one item and calls the function with it. Only one at a time is taking; when
-    it has its item it starts the next fiber, if another one may be in flight. So items are taken
-    in order, from fibers, and a source that waits holds up nobody.
+    One fiber, the feeder, owns the group. It alone takes items, so that they may come from code
+    that waits or has scopes of its own, and starts a fiber for each. It waits at `slot` for room,
+    the user of the iterator at `news` for a result.
     """
 
     def __init__(self, fn: Callable[[T], R], items: Iterator[T], limit: int, ordered: bool):
@@ -171,74 +170,78 @@ class _Stream(Generic[T, R]):
         self.limit = limit
         self.ordered = ordered
         self.group = TaskGroup()
-        self.open = False  # the group has been entered
-        self.count = 0  # fibers so far
-        self.active = 0  # of them, not done
-        self.taking = False  # one of them waits for its item
-        self.exhausted = False  # no more items are wanted
-        self.hungry = False  # the user of the iterator waits
-        self.ready: dict[int, Fiber[R]] = {}  # ordered: by place
-        self.arrived: deque[Fiber[R]] = deque()  # not ordered: as they came
+        self.slot = _Bell("room for the next item of a pmap()")
+        self.news = _Bell("the next result of a pmap()")
+        self.count = 0  # items so far
+        self.active = 0  # fibers at work
+        self.over = False  # no more items are wanted, or there
+        self.hungry = False  # the user waits
+        self.ready: dict[int, Callable[[], R]] = {}  # ordered: by place
+        self.arrived: deque[Callable[[], R]] = deque()  # not ordered: as they came
         self.taken = 0
 
-    def supervise(self) -> None:
-        """The body of the fiber that owns the group; park() returns when all is over."""
+    def full(self) -> bool:
+        """While nobody waits for results those not taken count: a slow user is not flooded."""
+        waiting = 0 if self.hungry else len(self.ready) + len(self.arrived)
+        return not self.over and self.active + waiting >= self.limit
+
+    def feed(self) -> None:
+        """The body of the feeder."""
+        failure = None
         with self.group:
-            self.open = True
-            self.fill()
-            park()
+            try:
+                self.start_all()
+            except (Cancelled, FiberExit):
+                raise
+            except BaseException as exc:
+                failure = partial(_raise, exc)
+            finally:
+                del self.items
+                self.over = True
+        if failure is not None:
+            self.arrive(self.count, failure)
 
-    def fill(self) -> None:
-        """Start a fiber, if there may be one more.
-
-        While nobody waits for results, those not taken count as well: a slow user is not flooded.
-        """
-        busy = self.active
-        if not self.hungry:
-            busy += len(self.ready) + len(self.arrived)
-        if self.open and not (self.taking or self.exhausted) and busy < self.limit:
+    def start_all(self) -> None:
+        """Take items and start a fiber for each as long as there is room."""
+        spawn, call = self.group._spawn_watched, self.fn
+        for item in self.items:
+            if self.over:
+                return
             place = self.count
             self.count += 1
             self.active += 1
-            self.taking = True
-            self.group._spawn_watched(self.work, partial(self.ended, place))
-
-    def work(self) -> R:
-        """The body of a fiber: one item."""
-        try:
-            item = next(self.items, _NOTHING)
-        except BaseException:
-            self.exhausted = True
-            raise
-        finally:
-            self.taking = False
-        if item is _NOTHING:
-            self.exhausted = True
-            return item  # type: ignore[no-any-return]
-        self.fill()
-        return self.fn(item)
+            spawn(partial(call, item), partial(self.ended, place))
+            while self.full():
+                self.slot.wait()
 
     def ended(self, place: int, fiber: Fiber[R]) -> None:
         """One fiber is done."""
         self.active -= 1
         if not _succeeded(fiber):
-            self.exhausted = True
-        elif fiber.result() is _NOTHING:
-            return
-        if self.ordered:
-            self.ready[place] = fiber
-        else:
-            self.arrived.append(fiber)
-        self.fill()
+            self.over = True
+        self.arrive(place, fiber.result)
 
-    def take(self) -> Fiber[R] | None:
-        """The next one that is done, if it is."""
+    def arrive(self, place: int, result: Callable[[], R]) -> None:
+        """What gives a result, or raises instead of it, is there."""
+        if self.ordered:
+            self.ready[place] = result
+        else:
+            self.arrived.append(result)
+        self.slot.ring()
+        self.news.ring()
+
+    def take(self) -> Callable[[], R] | None:
+        """What gives the next result, if it is there."""
         if not self.ordered:
             return self.arrived.popleft() if self.arrived else None
-        fiber = self.ready.pop(self.taken, None)
-        if fiber is not None:
+        result = self.ready.pop(self.taken, None)
+        if result is not None:
             self.taken += 1
-        return fiber
+        return result
+
+
+def _raise(exc: BaseException) -> NoReturn:
+    raise exc
 
 
 class ParallelMap(Iterator[R]):
@@ -246,59 +249,68 @@ class ParallelMap(Iterator[R]):
 
     def __init__(self, stream: _Stream[Any, R]) -> None:
         self._stream = stream
-        self._supervisor: Fiber[None] | None = None
-        self._over = False
+        self._feeder: Fiber[None] | None = None
+        self._closed = False
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> R:
-        stream = self._stream
-        while not self._over:
-            fiber = stream.take()
-            if fiber is not None:
-                return self._give(fiber)
-            if self._supervisor is None:
-                self._begin()
-            elif self._supervisor.done():
-                self._over = True
-                self._supervisor.result()  # raises: it was cancelled
-            elif stream.exhausted and not stream.active:
-                self.close()
+        if self._feeder is None and not self._closed:
+            self._begin()
+        while not self._closed:
+            result = self._stream.take()
+            if result is not None:
+                return self._give(result)
+            if self._feeder_is_done():
                 break
             self._wait()
         raise StopIteration
 
     def _begin(self) -> None:
-        wake = self._stream.group._wake
-        self._supervisor = _spawn_inside(self._stream.supervise)
-        self._supervisor.add_done_callback(lambda fiber: wake())
+        news = self._stream.news
+        self._feeder = _spawn_inside(self._stream.feed)
+        self._feeder.add_done_callback(lambda feeder: news.ring())
+
+    def _feeder_is_done(self) -> bool:
+        feeder = self._feeder
+        if feeder is None or not feeder.done():
+            return False
+        self._closed = True
+        check_cancelled()
+        feeder.result()  # raises if somebody cancelled it
+        return True
 
     def _wait(self) -> None:
-        self._stream.hungry = True
+        stream = self._stream
+        stream.hungry = True
         try:
-            self._stream.fill()
-            self._stream.group._wait_child()
+            stream.slot.ring()
+            stream.news.wait()
         finally:
-            self._stream.hungry = False
+            stream.hungry = False
 
-    def _give(self, fiber: Fiber[R]) -> R:
-        if _succeeded(fiber):
-            self._stream.fill()
-        else:
+    def _give(self, result: Callable[[], R]) -> R:
+        try:
+            value = result()
+        except BaseException as exc:
             self.close()
-        return fiber.result()
+            check_cancelled()
+            if isinstance(exc, StopIteration):  # it would look like the end
+                raise RuntimeError("a pmap() function raised StopIteration") from exc
+            raise
+        self._stream.slot.ring()
+        return value
 
     def close(self) -> None:
         """Cancel what is in flight and wait for it. Closing twice is fine."""
-        self._over = True
-        supervisor = self._supervisor
-        if supervisor is None or supervisor.done():
+        self._closed = True
+        feeder = self._feeder
+        if feeder is None or feeder.done():
             return
-        self._stream.exhausted = True
         self._stream.group.cancel("the pmap() was closed")
         with shield():
-            supervisor.join()
+            feeder.join()
 
     def __enter__(self) -> Self:
         return self

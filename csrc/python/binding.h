@@ -7,6 +7,7 @@
  *   cancel.c     cancellation: the tree of scopes and fibers, Cancelled
  *   scope.c      the CancelScope type; timeout, move_on_after, shield
  *   group.c      the TaskGroup type
+ *   bell.c       the _Bell type: private waiting
  *   waitq.c      waiting in line, what primitives are made of
  *   lock.c semaphore.c event.c condition.c queue.c channel.c select.c local.c
  *                between fibers, one type or two in each
@@ -203,7 +204,7 @@ typedef struct PfGlobals {
     PyObject *log_deaf;
     /* interned */
     PyObject *s_run, *s_park, *s_sleep, *s_yield;
-    PyObject *s_group, *s_deadline, *s_failed, *s_body_ended, *s_stream;
+    PyObject *s_group, *s_deadline, *s_failed, *s_body_ended;
     size_t stack_size;    /* default, bytes */
     uint64_t last_number; /* given to a fiber; see PfOwner */
     PfThread *threads;

@@ -641,13 +641,16 @@ add_type(PyObject *module, PyType_Spec *spec, PyObject *base,
 int
 pf_cancel_init(PyObject *module)
 {
+    PyTypeObject *bell;
     if (add_type(module, &pf_cancelled_spec, PyExc_BaseException,
                  (PyTypeObject **)&pf.cancelled) < 0 ||
         add_type(module, &pf_scope_spec, NULL, &pf.scope_type) < 0 ||
         add_type(module, &pf_group_spec, (PyObject *)pf.scope_type,
-                 &pf.group_type) < 0) {
+                 &pf.group_type) < 0 ||
+        add_type(module, &pf_bell_spec, NULL, &bell) < 0) {
         return -1;
     }
+    Py_DECREF(bell); /* the module has it */
     pf_scope_type_ready(pf.scope_type);
     pf_scope_type_ready(pf.group_type);
     return PyModule_AddFunctions(module, pf_scope_functions);

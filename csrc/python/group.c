@@ -134,10 +134,11 @@ collect(GroupObject *self, FiberObject *child)
 }
 
 static void
-wake(FiberObject *fiber)
+wake_owner(GroupObject *self)
 {
-    if (fiber != NULL) {
-        pf_wake_fiber(fiber->core.scheduler, &fiber->core, PF_WAKE_NORMAL);
+    if (self->owner != NULL) {
+        pf_wake_fiber(self->owner->core.scheduler, &self->owner->core,
+                      PF_WAKE_NORMAL);
     }
 }
 
@@ -154,9 +155,8 @@ pf_scope_child_done(FiberObject *child)
             collect(group, child);
             pf_scope_cancel_now(&group->scope, pf.s_failed, (PyObject *)child);
         }
-        wake(group->watcher);
         if (--group->alive == 0) {
-            wake(group->owner);
+            wake_owner(group);
         }
     }
     Py_DECREF(group);
@@ -167,37 +167,7 @@ void
 pf_group_forsaken(ScopeObject *scope)
 {
     GROUP(scope)->alive = 0;
-    wake(GROUP(scope)->owner);
-    wake(GROUP(scope)->watcher);
-}
-
-/* For iterators over what the fibers do: wait until something happens. */
-static PyObject *
-group_wait_child(PyObject *op, PyObject *ignored)
-{
-    (void)ignored;
-    GroupObject *self = GROUP(op);
-    PfThread *t = pf_this_thread();
-    if (t == NULL || pf_active(t, "waiting for a fiber") == NULL) {
-        return NULL;
-    }
-    if (self->watcher != NULL) {
-        PyErr_Format(pf.fiber_error, "%R waits for the next result already",
-                     self->watcher);
-        return NULL;
-    }
-    self->watcher = CURRENT(t);
-    int rc = pf_wait(t, PF_NEVER, pf.s_stream);
-    self->watcher = NULL;
-    return rc < 0 ? NULL : Py_NewRef(Py_None);
-}
-
-static PyObject *
-group_wake(PyObject *op, PyObject *ignored)
-{
-    (void)ignored;
-    wake(GROUP(op)->watcher);
-    Py_RETURN_NONE;
+    wake_owner(GROUP(scope));
 }
 
 /* --------------------------------------------------------------------- leaving */
@@ -415,9 +385,6 @@ static PyMethodDef group_methods[] = {
     {"spawn", FAST(group_spawn), METH_FASTCALL | METH_KEYWORDS, spawn_doc},
     {"_spawn_watched", FAST(group_spawn_watched), METH_FASTCALL,
      "Start a function or fiber whose failure is the callback's to judge."},
-    {"_wait_child", group_wait_child, METH_NOARGS,
-     "Wait until a fiber of the group ends, or for _wake()."},
-    {"_wake", group_wake, METH_NOARGS, "Wake who is in _wait_child()."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -572,10 +572,8 @@ make_strings(void)
         PyUnicode_InternFromString("another fiber of the group failed");
     pf.s_body_ended =
         PyUnicode_InternFromString("the block of the group ended early");
-    pf.s_stream = PyUnicode_InternFromString("the next result of a pmap()");
     return pf.s_run && pf.s_park && pf.s_sleep && pf.s_yield && pf.s_group &&
-                   pf.s_deadline && pf.s_failed && pf.s_body_ended &&
-                   pf.s_stream
+                   pf.s_deadline && pf.s_failed && pf.s_body_ended
                ? 0
                : -1;
 }

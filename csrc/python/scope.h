@@ -110,16 +110,18 @@ extern PyMethodDef pf_scope_functions[];
 /* --- group.c --- */
 typedef struct GroupObject {
     ScopeObject scope;
-    Py_ssize_t alive;     /* children that it waits for */
-    FiberObject *owner;   /* borrowed: parked until there are none, or NULL */
-    FiberObject *watcher; /* borrowed: parked until the next one ends */
-    PyObject *errors;     /* list of exceptions, or NULL */
-    PyObject *fatal; /* KeyboardInterrupt, SystemExit: goes out as it is */
+    Py_ssize_t alive;   /* children that it waits for */
+    FiberObject *owner; /* borrowed: parked until there are none, or NULL */
+    PyObject *errors;   /* list of exceptions, or NULL */
+    PyObject *fatal;    /* KeyboardInterrupt, SystemExit: goes out as it is */
 } GroupObject;
 extern PyType_Spec pf_group_spec;
 /* A fiber with a base has ended. */
 void pf_scope_child_done(FiberObject *child);
 /* A group was removed with fibers alive. */
 void pf_group_forsaken(ScopeObject *scope);
+
+/* --- bell.c --- */
+extern PyType_Spec pf_bell_spec;
 
 #endif

@@ -1,0 +1,408 @@
+"""gather, race, first_success: results in order, who wins, and that nobody is left behind."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pyfiber import (
+    Cancelled,
+    CancelScope,
+    Fiber,
+    FiberCancelled,
+    FiberError,
+    Scheduler,
+    current,
+    first_success,
+    gather,
+    move_on_after,
+    park,
+    race,
+    run,
+    shield,
+    sleep,
+    spawn,
+    yield_now,
+)
+
+Log = list[Any]
+FUNCTIONS = pytest.mark.parametrize("function", [gather, race, first_success])
+
+
+class Boom(Exception):
+    pass
+
+
+def after(turns: int, value: Any) -> Callable[[], Any]:
+    """A function that returns, or raises, its value after so many turns."""
+
+    def body() -> Any:
+        for _ in range(turns):
+            yield_now()
+        if isinstance(value, BaseException):
+            raise value
+        return value
+
+    return body
+
+
+def recorder(log: Log, name: str) -> Callable[[], None]:
+    """A function that waits until it is cancelled, and takes its time then."""
+
+    def body() -> None:
+        try:
+            park()
+        except Cancelled as exc:
+            with shield():
+                sleep(0.001)
+            log.append((name, exc.reason))
+            raise
+
+    return body
+
+
+# gather -------------------------------------------------------------------------------------------
+
+
+def test_gather_gives_results_in_the_order_of_the_arguments() -> None:
+    assert run(lambda: gather(after(3, "a"), after(1, "b"), after(2, "c"))) == ["a", "b", "c"]
+
+
+def test_gather_of_nothing() -> None:
+    assert run(gather) == []
+
+
+def test_gather_takes_functions_and_fibers_of_every_age() -> None:
+    def main() -> None:
+        over = spawn(after(0, "over"))
+        over.join()
+        running = spawn(after(3, "running"))
+        raw = Fiber(after(0, "raw"))
+        raw.switch()
+        fresh = Fiber(after(1, "fresh"))
+        results = gather(after(1, "function"), over, running, fresh, raw, running)
+        assert results == ["function", "over", "running", "fresh", "raw", "running"]
+
+    run(main)
+
+
+def test_gather_runs_all_at_once() -> None:
+    log: Log = []
+
+    def body(name: str) -> None:
+        for _ in range(2):
+            log.append(name)
+            yield_now()
+
+    run(lambda: gather(*[lambda name=name: body(name) for name in "abc"]))
+    assert "".join(log) == "abcabc"
+
+
+def test_gather_raises_the_first_failure_and_ends_the_rest() -> None:
+    log: Log = []
+    error = Boom()
+
+    def main() -> None:
+        running = spawn(recorder(log, "running"))
+        with pytest.raises(Boom) as caught:
+            gather(recorder(log, "function"), running, after(2, error))
+        assert caught.value is error
+        assert running.cancelled()
+
+    run(main)
+    assert sorted(log) == [(name, "another one failed") for name in ("function", "running")]
+
+
+def test_gather_logs_further_failures(caplog: pytest.LogCaptureFixture) -> None:
+    def second() -> None:
+        try:
+            park()
+        finally:
+            raise KeyError("second")
+
+    def main() -> None:
+        with pytest.raises(Boom):
+            gather(second, after(1, Boom()))
+
+    run(main)
+    gc.collect()
+    assert len(caplog.records) == 1
+    assert "KeyError" in str(caplog.records[0].exc_info)
+
+
+def test_gather_of_a_fiber_that_is_cancelled_has_failed() -> None:
+    def main() -> None:
+        fiber = spawn(park)
+        spawn(fiber.cancel, "by somebody")
+        with pytest.raises(FiberCancelled, match="by somebody"):
+            gather(park, fiber)
+
+    run(main)
+
+
+def test_gather_cancelled_from_outside_cancels_fibers_started_before() -> None:
+    log: Log = []
+
+    def main() -> None:
+        fiber = spawn(recorder(log, "started"))
+        with move_on_after(0.002) as scope:
+            gather(fiber, recorder(log, "function"))
+        assert scope.cancelled_caught
+        assert fiber.cancelled()
+
+    run(main)
+    assert sorted(name for name, reason in log) == ["function", "started"]
+
+
+def test_gather_of_many() -> None:
+    assert run(lambda: sum(gather(*[lambda i=i: i for i in range(10_000)]))) == sum(range(10_000))
+
+
+def test_gather_in_gather() -> None:
+    def tree(depth: int) -> int:
+        if not depth:
+            return 1
+        return sum(gather(*[lambda: tree(depth - 1)] * 3))
+
+    assert run(tree, 5) == 3**5
+
+
+# race ---------------------------------------------------------------------------------------------
+
+
+def test_race_gives_the_first_and_ends_the_rest() -> None:
+    log: Log = []
+
+    def main() -> None:
+        running = spawn(recorder(log, "running"))
+        result = race(recorder(log, "a"), after(2, "winner"), running, after(5, "late"))
+        assert result == "winner"
+        assert running.cancelled()
+
+    run(main)
+    assert sorted(log) == [(name, "another one was faster") for name in ("a", "running")]
+
+
+def test_race_raises_when_the_first_to_end_fails() -> None:
+    def main() -> None:
+        with pytest.raises(Boom):
+            race(park, after(1, Boom()), after(2, "late"))
+
+    run(main)
+
+
+def test_race_is_won_by_a_fiber_that_is_over() -> None:
+    def main() -> None:
+        fiber = spawn(after(0, "over"))
+        fiber.join()
+        assert race(after(3, "late"), fiber) == "over"
+
+    run(main)
+
+
+def test_race_of_which_the_loser_succeeds_all_the_same() -> None:
+    def stubborn() -> str:
+        try:
+            park()
+        except Cancelled:
+            return "too late"
+        return "never"
+
+    assert run(lambda: race(stubborn, after(1, "winner"))) == "winner"
+
+
+def test_race_of_which_the_loser_fails_logs_that(caplog: pytest.LogCaptureFixture) -> None:
+    def stubborn() -> None:
+        try:
+            park()
+        finally:
+            raise Boom("loser")
+
+    assert run(lambda: race(stubborn, after(1, "winner"))) == "winner"
+    gc.collect()
+    assert len(caplog.records) == 1
+
+
+def test_race_does_not_touch_who_is_around_it() -> None:
+    def main() -> None:
+        with CancelScope() as scope:
+            race(park, after(1, "winner"))
+            sleep(0)
+        assert not scope.cancel_called
+
+    run(main)
+
+
+def test_race_cancelled_from_outside() -> None:
+    log: Log = []
+
+    def main() -> None:
+        with move_on_after(0.001) as scope:
+            race(recorder(log, "a"), recorder(log, "b"))
+        assert scope.cancelled_caught
+
+    run(main)
+    assert len(log) == 2
+
+
+def test_race_without_losers_left_behind_by_the_thousand() -> None:
+    scheduler = Scheduler()
+
+    def main() -> None:
+        for i in range(300):
+            assert race(park, after(1, i), park) == i
+            assert scheduler.stats()["fibers"] == 1
+
+    scheduler.run(main)
+    scheduler.close()
+
+
+# first_success ------------------------------------------------------------------------------------
+
+
+def test_first_success_passes_over_failures(caplog: pytest.LogCaptureFixture) -> None:
+    log: Log = []
+
+    def main() -> None:
+        result = first_success(
+            after(1, Boom()), after(3, "winner"), after(2, KeyError()), recorder(log, "loser")
+        )
+        assert result == "winner"
+
+    run(main)
+    gc.collect()
+    assert log == [("loser", "another one succeeded")]
+    assert not caplog.records
+
+
+def test_first_success_of_failures_raises_all_in_the_order_they_came() -> None:
+    def main() -> None:
+        with pytest.raises(ExceptionGroup, match="none of them succeeded") as caught:
+            first_success(after(2, Boom("b")), after(1, Boom("a")), after(3, Boom("c")))
+        assert [error.args[0] for error in caught.value.exceptions] == ["a", "b", "c"]
+
+    run(main)
+
+
+def test_first_success_counts_a_cancelled_fiber_as_a_failure() -> None:
+    def main() -> None:
+        fiber = spawn(park)
+        fiber.cancel("gone")
+        with pytest.raises(ExceptionGroup) as caught:
+            first_success(fiber)
+        assert isinstance(caught.value.exceptions[0], FiberCancelled)
+
+    run(main)
+
+
+def test_first_success_cancelled_from_outside() -> None:
+    log: Log = []
+
+    def main() -> None:
+        with move_on_after(0.002) as scope:
+            first_success(after(1, Boom()), recorder(log, "a"))
+        assert scope.cancelled_caught
+
+    run(main)
+    assert len(log) == 1
+
+
+# All of them --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("function", [race, first_success])
+def test_nothing_to_choose_from_is_refused(function: Any) -> None:
+    def main() -> None:
+        with pytest.raises(ValueError, match="at least one"):
+            function()
+
+    run(main)
+
+
+@FUNCTIONS
+def test_what_is_neither_function_nor_fiber_is_refused(function: Any) -> None:
+    log: Log = []
+
+    def main() -> None:
+        with pytest.raises(TypeError, match="not 'int'"):
+            function(lambda: log.append(1), 3)
+        yield_now()
+
+    run(main)
+    assert log == []
+
+
+@FUNCTIONS
+def test_fibers_that_cannot_be_waited_for_are_refused(function: Any) -> None:
+    def main() -> None:
+        me = current()
+        with pytest.raises(FiberError, match="the fiber that calls it"):
+            function(me)
+        raw: Fiber[Any] = Fiber(lambda: me.switch())
+        raw.switch()
+        with pytest.raises(FiberError, match="not started on the scheduler"):
+            function(int, raw)
+        raw.switch()
+
+    run(main)
+
+
+@FUNCTIONS
+def test_fiber_of_another_thread_is_refused(function: Any) -> None:
+    def main() -> None:
+        fiber = spawn(park)
+        errors: Log = []
+
+        def elsewhere() -> None:
+            try:
+                run(function, fiber)
+            except FiberError as error:
+                errors.append(str(error))
+
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        fiber.cancel()
+        assert len(errors) == 1
+
+    run(main)
+
+
+@FUNCTIONS
+def test_outside_of_a_run_is_refused(function: Any) -> None:
+    with pytest.raises(FiberError, match="needs a running scheduler"):
+        function(int)
+
+
+@FUNCTIONS
+def test_inside_of_a_cancelled_scope_nobody_runs(function: Any) -> None:
+    log: Log = []
+
+    def main() -> None:
+        with CancelScope() as scope:
+            scope.cancel()
+            function(lambda: log.append(1), lambda: log.append(2))
+            log.append("never")
+        assert scope.cancelled_caught
+
+    run(main)
+    assert log == []
+
+
+@FUNCTIONS
+def test_cancelled_raised_by_hand_is_a_failure(function: Any) -> None:
+    def main() -> None:
+        with pytest.raises((FiberCancelled, ExceptionGroup)):
+            function(after(0, Cancelled("by hand")))
+
+    run(main)
+
+
+@FUNCTIONS
+def test_interrupt_ends_the_run(function: Any) -> None:
+    with pytest.raises(SystemExit):
+        run(function, after(1, SystemExit(1)), park)
