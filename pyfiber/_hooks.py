@@ -45,9 +45,13 @@ def log_deaf(fiber: _engine.Fiber[object]) -> None:
     """A cancelled fiber that goes on waiting; its stack shows where."""
     import logging
 
+    logger = logging.getLogger("pyfiber")
+    if not logger.isEnabledFor(logging.WARNING):
+        return
     text = "%r was cancelled, catches Cancelled and goes on; it is slowed down from here on\n%s"
-    stack = "".join(stack_summary(fiber.frame).format())
-    logging.getLogger("pyfiber").warning(text, fiber, stack)
+    frame = fiber.frame  # this function's: it runs on that fiber
+    stack = "".join(stack_summary(frame and frame.f_back).format())
+    logger.warning(text, fiber, stack)
 
 
 def deadlock_text(fibers: list[_engine.Fiber[object]]) -> str:

@@ -290,7 +290,7 @@ void pf_cancel_now(FiberObject *fiber, PyObject *reason, PyObject *by);
 /* The run ends: is it cancelled for itself, not with the scope around it? */
 bool pf_fiber_is_top(const FiberObject *fiber);
 /* Nanoseconds to wait before the next delivery to a fiber that goes on
- * swallowing it; nearly always 0. */
+ * swallowing it; nearly always 0.  -1: an exception is set. */
 int64_t pf_cancel_delay(FiberObject *fiber);
 int pf_cancel_init(PyObject *module);
 

@@ -97,23 +97,31 @@ set_fiber(FiberObject *fiber, bool cancelled)
     }
 }
 
+typedef struct Work {
+    ScopeObject *head, *tail; /* linked by `work` */
+} Work;
+
 /* A fiber whose surroundings have changed: itself, or the first of its scopes
  * goes to the list of work. */
 static void
-queue_fiber(FiberObject *fiber, ScopeObject **work)
+queue_fiber(FiberObject *fiber, Work *work)
 {
     ScopeObject *first = outermost(fiber);
     if (first == NULL) {
         set_fiber(fiber, base_source(fiber) != NULL);
-    } else {
-        first->work = *work;
-        *work = first;
+        return;
     }
+    if (work->head == NULL) {
+        work->head = first;
+    } else {
+        work->tail->work = first;
+    }
+    work->tail = first;
 }
 
 /* One scope and those inside it on the same fiber, as far as it matters. */
 static void
-refresh_stack(ScopeObject *scope, ScopeObject **work)
+refresh_stack(ScopeObject *scope, Work *work)
 {
     for (; scope != NULL; scope = scope->inner) {
         PyObject *source = scope_source(scope);
@@ -134,13 +142,13 @@ refresh_stack(ScopeObject *scope, ScopeObject **work)
  * can spawn each other.  A scope is in the list at most once, for its base
  * changes at most once.  No Python code runs in here. */
 static void
-refresh_all(ScopeObject *work)
+refresh_all(Work work)
 {
-    while (work != NULL) {
-        ScopeObject *scope = work;
-        work = scope->work;
-        scope->work = NULL;
+    ScopeObject *scope;
+    while ((scope = work.head) != NULL) {
         refresh_stack(scope, &work);
+        work.head = scope->work;
+        scope->work = NULL;
     }
 }
 
@@ -148,7 +156,7 @@ void
 pf_scope_refresh(ScopeObject *scope)
 {
     if (scope->fiber != NULL) {
-        refresh_all(scope);
+        refresh_all((Work){scope, scope});
     }
 }
 
@@ -162,7 +170,7 @@ pf_scope_settle(ScopeObject *scope)
 void
 pf_fiber_refresh(FiberObject *fiber)
 {
-    ScopeObject *work = NULL;
+    Work work = {NULL, NULL};
     queue_fiber(fiber, &work);
     refresh_all(work);
 }
@@ -173,25 +181,31 @@ void
 pf_scope_adopt(ScopeObject *scope, FiberObject *child)
 {
     child->base = (ScopeObject *)Py_NewRef((PyObject *)scope);
-    child->base_prev = NULL;
-    child->base_next = scope->children;
-    if (scope->children != NULL) {
+    child->base_next = NULL;
+    if (scope->children == NULL) {
+        scope->children = child->base_prev = child;
+    } else { /* the head's base_prev is the tail */
+        FiberObject *tail = scope->children->base_prev;
+        tail->base_next = child;
+        child->base_prev = tail;
         scope->children->base_prev = child;
     }
-    scope->children = child;
 }
 
 void
 pf_scope_disown(FiberObject *child)
 {
     ScopeObject *base = child->base;
-    if (child->base_prev != NULL) {
-        child->base_prev->base_next = child->base_next;
+    FiberObject *prev = child->base_prev, *next = child->base_next;
+    if (child == base->children) {
+        base->children = next;
     } else {
-        base->children = child->base_next;
+        prev->base_next = next;
     }
-    if (child->base_next != NULL) {
-        child->base_next->base_prev = child->base_prev;
+    if (next != NULL) {
+        next->base_prev = prev;
+    } else if (base->children != NULL) {
+        base->children->base_prev = prev; /* it was the tail */
     }
     child->base = NULL;
     child->base_prev = child->base_next = NULL;
@@ -532,19 +546,24 @@ pf_raise_cancelled(FiberObject *fiber)
 #define FIRST_DELAY 1000000 /* ns */
 #define LONGEST_DELAY 100000000
 
-static void
+/* 0, or -1 when Ctrl-C came just then. */
+static int
 report_deaf(FiberObject *fiber)
 {
     if (pf.log_deaf == NULL) {
-        return;
+        return 0;
     }
     pf_no_switch_begin(fiber->thread, "while a fiber is reported");
     PyObject *logged = PyObject_CallOneArg(pf.log_deaf, (PyObject *)fiber);
+    pf_no_switch_end(fiber->thread);
+    if (logged == NULL && !PyErr_ExceptionMatches(PyExc_Exception)) {
+        return -1;
+    }
     if (logged == NULL) {
         PyErr_WriteUnraisable((PyObject *)fiber);
     }
     Py_XDECREF(logged);
-    pf_no_switch_end(fiber->thread);
+    return 0;
 }
 
 int64_t
@@ -557,8 +576,8 @@ pf_cancel_delay(FiberObject *fiber)
     if (count < DEAF_AFTER) {
         return 0;
     }
-    if (count == DEAF_AFTER) {
-        report_deaf(fiber);
+    if (count == DEAF_AFTER && report_deaf(fiber) < 0) {
+        return -1;
     }
     uint32_t doublings = (count - DEAF_AFTER) / 8;
     int64_t delay = (int64_t)FIRST_DELAY << doublings;
