@@ -59,6 +59,33 @@ assert_type(Fiber(nothing, name="n", daemon=True, stack_size=65536).start(), Fib
 assert_type(Worker(3).start(), Worker)
 assert_type(Worker(3).result(), int)
 assert_type(Scheduler().run(number, 1), float)
+
+
+# Structured: a block under timeout() has run to its end, one that may be moved on from has not.
+def limited() -> int:
+    with pyfiber.timeout(1):
+        return 3
+
+
+def moved_on() -> int | None:
+    with pyfiber.move_on_after(1) as scope:
+        return 3
+    assert_type(scope.cancelled_caught, bool)
+    return None
+
+
+def grouped() -> float | None:
+    with pyfiber.TaskGroup() as group:
+        assert_type(group.spawn(number, 1, b="x"), Fiber[float])
+        assert_type(group.spawn(Worker(3)), Fiber[int])
+        return group.spawn(number, 1).result()
+    return None
+
+
+assert_type(pyfiber.gather(nothing, Fiber(nothing)), list[str])
+assert_type(pyfiber.race(nothing, nothing), str)
+assert_type(pyfiber.first_success(nothing), str)
+assert_type(list(pyfiber.pmap(number, [1], limit=2)), list[float])
 assert_type(Scheduler().spawn(nothing), Fiber[str])
 Scheduler().call_soon_threadsafe(number, 1, "x")
 

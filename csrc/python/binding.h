@@ -7,6 +7,7 @@
  *   cancel.c     cancellation: the tree of scopes and fibers, Cancelled
  *   scope.c      the CancelScope type; timeout, move_on_after, shield
  *   group.c      the TaskGroup type
+ *   bell.c       the _Bell type: private waiting
  *   waitq.c      waiting in line, what primitives are made of
  *   lock.c semaphore.c event.c condition.c queue.c channel.c select.c local.c
  *                between fibers, one type or two in each

@@ -229,8 +229,8 @@ static int
 park_cancelled(PfThread *t, FiberObject *self, PyObject *what)
 {
     int64_t delay = pf_cancel_delay(self);
-    if (PF_LIKELY(delay == 0)) {
-        return PF_WAKE_CANCEL;
+    if (PF_LIKELY(delay <= 0)) {
+        return delay == 0 ? PF_WAKE_CANCEL : -1;
     }
     if (delay < 0) {
         return -1;
