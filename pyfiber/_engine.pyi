@@ -1,4 +1,12 @@
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import CancelledError, Future
 from contextvars import Context
 from traceback import StackSummary
@@ -240,6 +248,8 @@ class Grain(Generic[_R_co]):
     def outcome(self) -> Outcome[_R_co] | None: ...
     @property
     def pool(self) -> GrainPool | None: ...
+    @property
+    def frame(self) -> FrameType | None: ...
     def start(self, *args: Any) -> Self: ...
     def join(self, timeout: float | None = None) -> bool: ...
     def result(self, timeout: float | None = None) -> _R_co: ...
