@@ -97,3 +97,113 @@ def test_pull_parser_passes_on_what_the_parser_raises(tmp_path: Path) -> None:
 
 def test_pull_parser_of_a_file_that_is_not_there(tmp_path: Path) -> None:
     assert "FileNotFoundError" in run_example("pull_parser.py", str(tmp_path / "none"), code=1)
+
+
+ORDER = [
+    "Before nesting",
+    "Before creating task",
+    "After creating delay",
+    "Side job",
+    "After sleeping",
+    "After creating data",
+    "After reading data Some string",
+    "After nesting",
+]
+
+
+def test_async_without_async_prints_the_same_three_times_on_one_thread() -> None:
+    lines = run_example("async_without_async.py").splitlines()
+    ways = ["--- coroutines", "--- generators", "--- functions"]
+    assert lines == [line for way in ways for line in (way, *ORDER)]
+
+
+def test_downloads_keep_so_many_under_way() -> None:
+    lines = run_example("downloads.py", "--delay", "0.2").splitlines()
+    assert lines[0] == "both: (2000, 3000)"
+    assert lines[-2] == f"all: {[1000 * n for n in range(1, 11)]}"
+    trace = [re.sub(r" - result: \d+", " ends", line) for line in lines[1:-2]]
+    trace = [line.replace(" - begins", " begins") for line in trace]
+    assert trace[:3] == [f"page {n} begins" for n in (1, 2, 3)]
+    assert sorted(trace) == sorted(
+        f"page {n} {what}" for n in range(1, 11) for what in ("begins", "ends")
+    )
+    running, most = 0, 0
+    for line in trace:
+        running += 1 if line.endswith("begins") else -1
+        most = max(most, running)
+    assert most == 3
+    # The slow first page held up nobody: others ended and new ones began before it was done.
+    assert trace.index("page 1 ends") > trace.index("page 4 begins")
+
+
+def test_mandelbrot_in_bands_is_the_sequential_image(tmp_path: Path) -> None:
+    images = [tmp_path / "bands.pbm", tmp_path / "odd.pbm", tmp_path / "sequential.pbm"]
+    options = [("--bands", "4"), ("--bands", "7"), ("--sequential",)]
+    for image, option in zip(images, options, strict=True):
+        printed = run_example("mandelbrot.py", str(image), "--size", "128", *option)
+        assert "2,059 bytes" in printed
+    first, second, third = (image.read_bytes() for image in images)
+    assert first == second == third
+    assert first.startswith(b"P4\n128 128\n")
+
+
+@pytest.mark.slow
+def test_mandelbrot_in_full_size(tmp_path: Path) -> None:
+    bands, sequential = tmp_path / "bands.pbm", tmp_path / "sequential.pbm"
+    run_example("mandelbrot.py", str(bands))
+    run_example("mandelbrot.py", str(sequential), "--sequential")
+    assert bands.read_bytes() == sequential.read_bytes()
+    assert len(bands.read_bytes()) == 2048 * 2048 // 8 + len(b"P4\n2048 2048\n")
+
+
+def test_mandelbrot_of_an_odd_size(tmp_path: Path) -> None:
+    printed = run_example("mandelbrot.py", str(tmp_path / "no.pbm"), "--size", "100", code=2)
+    assert "multiple of 8" in printed
+
+
+def test_cancellation_trees_tell_who_was_cancelled() -> None:
+    printed = run_example("cancellation_trees.py")
+    scenes = dict(re.findall(r"^(a \w+)\n((?:  .*\n)+)", printed, flags=re.MULTILINE))
+    ends = {
+        name: sorted(re.findall(r"^  (\w+) - (result|cancelled)", text, flags=re.MULTILINE))
+        for name, text in scenes.items()
+    }
+    assert ends == {
+        "a race": [("hare", "result"), ("tortoise", "cancelled")],
+        "a timeout": [("sloth", "cancelled")],
+        "a failure": [("left", "cancelled"), ("right", "cancelled")],
+        "a tree": [("a", "cancelled"), ("b", "cancelled"), ("c", "cancelled")],
+    }
+    results = re.findall(r"-> (.*)", printed)
+    assert results == [
+        "hare",
+        "gave up: not done after 0.02 seconds",
+        "failed: broken",
+        "CancelledOutcome(reason='the user went away')",
+    ]
+
+
+def grains_lines(policy: str) -> tuple[list[str], list[str]]:
+    lines = run_example("grains.py", "--count", "8", "--policy", policy).splitlines()
+    return [line for line in lines[:-2] if not line.startswith("#")], lines[-2:]
+
+
+def test_grains_take_turns() -> None:
+    lines, ends = grains_lines("round-robin")
+    assert [line.split()[0] for line in lines[:8]] == ["Fibonacci", "Random"] * 4
+    numbers = [int(line.split()[1]) for line in lines if line.startswith("Fibonacci")]
+    assert numbers == [0, 1, 1, 2, 3, 5, 8, 13]
+    drawn = [int(line.split()[1]) for line in lines if line.startswith("Random")]
+    assert ends == ["fibonacci: 21", f"randoms: {sum(drawn)}"]
+    assert len(drawn) == 8
+
+
+def test_grains_with_priority_let_the_first_one_go_on() -> None:
+    lines, _ = grains_lines("priority")
+    assert [line.split()[0] for line in lines[:4]] == ["Random"] * 4
+
+
+def test_grains_with_fair_share() -> None:
+    lines, ends = grains_lines("fair-share")
+    assert len(lines) == 16
+    assert ends[0] == "fibonacci: 21"

@@ -36,6 +36,8 @@ from pyfiber.grains import (
     spawn,
     until,
 )
+from pyfiber.testing import VirtualClock
+from pyfiber.testing import run as run_virtually
 
 POLICIES: list[Callable[[], Policy]] = [RoundRobin, Priority, FairShare]
 
@@ -300,6 +302,51 @@ def test_fair_share_gives_a_slow_grain_fewer_turns() -> None:
         policy.ran(grain, cost[grain])
         policy.add(grain)
     assert turns == {fast: 300, slow: 100}
+
+
+@pytest.mark.parametrize(("cost", "share"), [(3, 1 / 3), (1, 1), (10, 1 / 10)])
+def test_fair_share_by_a_virtual_clock(cost: float, share: float) -> None:
+    """The pool measures each step: who takes three times as long has a third of the turns."""
+    clock = VirtualClock()
+
+    def worker(seconds: float) -> Generator[Any, Any, int]:
+        turns = 0
+        while clock.now() < 100:
+            clock.spend(seconds)
+            turns += 1
+            yield READY
+        return turns
+
+    def main() -> tuple[int, int]:
+        pool = GrainPool(FairShare()).start()
+        greedy, modest = pool.queue(worker, 0.01 * cost), pool.queue(worker, 0.01)
+        return greedy.result(), modest.result()
+
+    greedy, modest = run_virtually(main, clock=clock)
+    assert abs(greedy / modest - share) < 0.01
+
+
+def test_fair_share_of_a_grain_that_comes_later() -> None:
+    clock = VirtualClock()
+
+    def worker(until: float) -> Generator[Any, Any, int]:
+        turns = 0
+        while clock.now() < until:
+            clock.spend(0.01)
+            turns += 1
+            yield READY
+        return turns
+
+    def main() -> tuple[int, int]:
+        pool = GrainPool(FairShare()).start()
+        first = pool.queue(worker, 20)
+        sleep(10)
+        second = pool.queue(worker, 20)
+        return first.result(), second.result()
+
+    first, second = run_virtually(main, clock=clock)
+    assert abs(first - 1500) < 5
+    assert abs(second - 500) < 5
 
 
 def test_fair_share_weights() -> None:

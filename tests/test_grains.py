@@ -765,6 +765,167 @@ def test_waiting_for_a_future_that_nobody_completes_is_no_deadlock() -> None:
     run(main)
 
 
+# --- events and channels
+
+
+def test_grain_waits_for_an_event() -> None:
+    def grain(event: pyfiber.Event) -> Generator[Any, Any, Any]:
+        first = yield event
+        second = yield event
+        return first, second
+
+    def main() -> list[Any]:
+        event = pyfiber.Event()
+        grains = [spawn(grain, event) for _ in range(3)]
+        sleep(0.001)
+        assert all(each.last_known_state is SLEEPING for each in grains)
+        assert event._waiters() == grains
+        event.set()
+        return [each.result() for each in grains]
+
+    assert run(main) == [(True, True)] * 3
+
+
+def test_event_set_by_another_thread() -> None:
+    def main() -> Any:
+        event = pyfiber.Event()
+        grain = spawn(lambda: iter([event]))
+        thread = threading.Timer(0.005, event.set)
+        thread.start()
+        grain.join()
+        thread.join()
+        return grain.outcome
+
+    assert run(main) == Ok(None)
+
+
+def test_cancelled_while_it_waits_for_an_event_that_a_thread_sets() -> None:
+    """The wake-up that a thread has posted may come when the grain is gone."""
+
+    def main() -> None:
+        for _ in range(50):
+            event = pyfiber.Event()
+            grain = spawn(lambda event=event: iter([event]))
+            yield_now()
+            thread = threading.Thread(target=event.set)
+            thread.start()
+            grain.cancel()
+            del grain
+            yield_now()
+            thread.join()
+
+    run(main)
+
+
+def test_grains_talk_through_a_channel() -> None:
+    def sender(channel: pyfiber.Channel[int]) -> Generator[Any, Any, None]:
+        for n in range(5):
+            yield channel.sending(n)
+        channel.close()
+
+    def receiver(channel: pyfiber.Channel[int]) -> Generator[Any, Any, list[int]]:
+        got: list[int] = []
+        while True:
+            try:
+                got.append((yield channel.receiving()))
+            except pyfiber.ChannelClosed:
+                return got
+
+    def main(capacity: int) -> list[int]:
+        channel: pyfiber.Channel[int] = pyfiber.Channel(capacity)
+        grain = spawn(receiver, channel)
+        spawn(sender, channel)
+        result: list[int] = grain.result()
+        return result
+
+    for capacity in (0, 1, 10):
+        assert run(main, capacity) == [0, 1, 2, 3, 4]
+
+
+def test_grain_and_fiber_talk_through_a_channel() -> None:
+    def echo(
+        inbox: pyfiber.Channel[int], outbox: pyfiber.Channel[int]
+    ) -> Generator[Any, Any, None]:
+        with contextlib.suppress(pyfiber.ChannelClosed):
+            while True:
+                yield outbox.sending(-(yield inbox.receiving()))
+
+    def main() -> list[int]:
+        there: pyfiber.Channel[int] = pyfiber.Channel()
+        back: pyfiber.Channel[int] = pyfiber.Channel()
+        spawn(echo, there, back)
+        got = []
+        for n in range(5):
+            there.send(n)
+            got.append(back.receive())
+        there.close()
+        return got
+
+    assert run(main) == [0, -1, -2, -3, -4]
+
+
+def test_coroutine_receives() -> None:
+    async def receiver(channel: pyfiber.Channel[int]) -> int:
+        return await until(channel.receiving()) + await until(channel.receiving())
+
+    def main() -> int:
+        channel: pyfiber.Channel[int] = pyfiber.Channel()
+        grain = spawn(receiver, channel)
+        channel.send(1)
+        channel.send(2)
+        return grain.result()
+
+    assert run(main) == 3
+
+
+def test_value_received_before_the_cancellation_is_delivered() -> None:
+    got: list[int] = []
+
+    def receiver(channel: pyfiber.Channel[int]) -> Generator[Any, Any, None]:
+        got.append((yield channel.receiving()))
+        yield channel.receiving()
+
+    def main() -> Any:
+        channel: pyfiber.Channel[int] = pyfiber.Channel()
+        grain = spawn(receiver, channel)
+        yield_now()
+        channel.send(5)
+        grain.cancel()
+        grain.join()
+        return grain.outcome
+
+    assert run(main) == CancelledOutcome(None)
+    assert got == [5]
+
+
+def test_cancelled_receiver_and_sender_take_and_leave_nothing() -> None:
+    def main() -> int:
+        channel: pyfiber.Channel[int] = pyfiber.Channel()
+        waits = [spawn(lambda: iter([channel.receiving()]))]
+        yield_now()
+        waits[0].cancel()
+        waits.append(spawn(lambda: iter([channel.sending(1)])))
+        sleep(0.001)
+        waits[1].cancel()
+        sleep(0.001)
+        assert channel._waiters() == []
+        spawn(lambda: iter([channel.sending(2)]))
+        return channel.receive()
+
+    assert run(main) == 2
+
+
+def test_value_of_an_abandoned_receiver_goes_back() -> None:
+    channel: pyfiber.Channel[int] = pyfiber.Channel()
+    scheduler = pyfiber.Scheduler()
+    scheduler.spawn(lambda: spawn(lambda: iter([channel.receiving()])) and None)
+    for _ in range(3):
+        scheduler.run_once()
+    channel.send(5)
+    scheduler.close()
+    assert run(channel.receive, 0) == 5
+
+
 # --- predicates
 
 

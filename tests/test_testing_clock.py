@@ -471,3 +471,28 @@ def test_arguments_and_result_and_exception_pass_through() -> None:
     assert run(lambda a, b: (b, a), 1, 2) == (2, 1)
     with pytest.raises(ZeroDivisionError):
         run(lambda: 1 // 0)
+
+
+def test_spend_lets_nothing_else_run():
+    order = []
+    clock = VirtualClock()
+
+    def other():
+        sleep(1)
+        order.append(clock.now())
+
+    def main():
+        fiber = spawn(other)
+        yield_now()
+        clock.spend(5)
+        order.append("spent")
+        fiber.join()
+
+    run(main, clock=clock)
+    assert order == ["spent", 5.0]
+
+
+@pytest.mark.parametrize(("seconds", "error"), [(-1, ValueError), ("1", TypeError)])
+def test_spend_refuses(seconds, error):
+    with pytest.raises(error):
+        VirtualClock().spend(seconds)

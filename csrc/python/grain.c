@@ -621,6 +621,21 @@ grain_frames(GrainObject *g)
 }
 
 static PyObject *
+get_frame(PyObject *op, void *closure)
+{
+    (void)closure;
+    PyObject *frames = grain_frames((GrainObject *)op);
+    if (frames == NULL) {
+        return NULL;
+    }
+    Py_ssize_t n = PyList_GET_SIZE(frames);
+    PyObject *last = n == 0 ? Py_None : PyList_GET_ITEM(frames, n - 1);
+    Py_INCREF(last);
+    Py_DECREF(frames);
+    return last;
+}
+
+static PyObject *
 grain_stack(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
@@ -740,6 +755,8 @@ static PyGetSetDef grain_getset[] = {
      "Ok(value), Failed(exception) or CancelledOutcome(reason) once it is\n"
      "done; None before.",
      NULL},
+    {"frame", get_frame, NULL,
+     "The frame of its innermost generator; None if there is none.", NULL},
     {"pool", get_pool, NULL, "The GrainPool it is queued in, or None.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

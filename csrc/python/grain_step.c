@@ -3,6 +3,7 @@
  */
 #include "python/channel.h"
 #include "python/grain.h"
+#include "python/schedule.h"
 
 /* Calls and returns in one turn, after which the others have theirs. */
 #define CALLS_IN_A_TURN 100
@@ -291,13 +292,19 @@ run_callbacks(GrainObject *g)
     Py_XDECREF(callbacks);
 }
 
-static bool
-ends_the_run(GrainObject *g)
+/* Some failures end the run; a test wants to know if anybody looked at the
+ * others. */
+static void
+tell_of_failure(SchedulerObject *s, GrainObject *g)
 {
-    return g->core.host_byte == PF_OUTCOME_FAILED &&
-           (PyObject_TypeCheck(g->value,
-                               (PyTypeObject *)PyExc_KeyboardInterrupt) ||
-            PyObject_TypeCheck(g->value, (PyTypeObject *)PyExc_SystemExit));
+    if (PyObject_TypeCheck(g->value,
+                           (PyTypeObject *)PyExc_KeyboardInterrupt) ||
+        PyObject_TypeCheck(g->value, (PyTypeObject *)PyExc_SystemExit)) {
+        g->core.host_bits |= PF_F_LOOKED_AT;
+        pf_scheduler_fail(s, Py_NewRef(g->value));
+    } else if (s->explorer != NULL) {
+        pf_explorer_failed(s, FIBER_OF(&g->core));
+    }
 }
 
 /* `result` (stolen), or NULL with the exception it failed with.  The
@@ -311,10 +318,8 @@ pf_grain_finish(PfThread *t, GrainObject *g, PyObject *result)
     run_callbacks(g);
     pf_grant_all(&g->waiters);
     if (g->core.scheduler != NULL) {
-        SchedulerObject *s = pf_grain_scheduler(g);
-        if (ends_the_run(g)) {
-            g->core.host_bits |= PF_F_LOOKED_AT;
-            pf_scheduler_fail(s, Py_NewRef(g->value));
+        if (g->core.host_byte == PF_OUTCOME_FAILED) {
+            tell_of_failure(pf_grain_scheduler(g), g);
         }
         pf_grain_detach(g);
     }

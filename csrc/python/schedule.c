@@ -390,7 +390,7 @@ pick(pf_scheduler *core, void *data)
     if (x->scheduler->clock != NULL) {
         note(x, (uint64_t)pf_now(core));
     }
-    if (x->trace != NULL) {
+    if (x->trace != NULL && !(chosen->host_bits & (PF_F_ASKER | PF_F_POOL))) {
         call_trace(x, TRACE_RUNS, FIBER_OF(chosen), number, count, place);
     }
     inject(x, FIBER_OF(chosen), false);

@@ -214,6 +214,28 @@ check_user(PfClockObject *clock, PfThread *t)
     return 0;
 }
 
+/* `seconds` that time may go on by, in nanoseconds. 0, or -1. */
+static int
+forward(PfClockObject *clock, PyObject *seconds, const char *what, int64_t *ns)
+{
+    if (pf_seconds(seconds, what, ns) < 0) {
+        return -1;
+    }
+    if (*ns < 0) {
+        PyErr_Format(PyExc_ValueError,
+                     "time does not go backwards: %s needs a number of "
+                     "seconds that is not negative",
+                     what);
+        return -1;
+    }
+    if (*ns >= PF_NEVER - clock->now) {
+        PyErr_SetString(PyExc_OverflowError,
+                        "that is beyond the end of time (292 years)");
+        return -1;
+    }
+    return 0;
+}
+
 static PyObject *
 clock_advance(PyObject *op, PyObject *seconds)
 {
@@ -221,22 +243,25 @@ clock_advance(PyObject *op, PyObject *seconds)
     PfThread *t = pf_this_thread();
     int64_t ns;
     if (t == NULL || check_user(clock, t) < 0 ||
-        pf_seconds(seconds, "advance()'s argument", &ns) < 0) {
-        return NULL;
-    }
-    if (ns < 0) {
-        PyErr_SetString(PyExc_ValueError,
-                        "time does not go backwards: advance() needs a number "
-                        "of seconds that is not negative");
-        return NULL;
-    }
-    if (ns >= PF_NEVER - clock->now) {
-        PyErr_SetString(PyExc_OverflowError,
-                        "that is beyond the end of time (292 years)");
+        forward(clock, seconds, "advance()", &ns) < 0) {
         return NULL;
     }
     if (runs_by(clock, t)) {
         return wait_until(clock, t, clock->now + ns, "clock.advance()");
+    }
+    clock->now += ns;
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+clock_spend(PyObject *op, PyObject *seconds)
+{
+    PfClockObject *clock = (PfClockObject *)op;
+    PfThread *t = pf_this_thread();
+    int64_t ns;
+    if (t == NULL || check_user(clock, t) < 0 ||
+        forward(clock, seconds, "spend()", &ns) < 0) {
+        return NULL;
     }
     clock->now += ns;
     Py_RETURN_NONE;
@@ -378,6 +403,9 @@ FiberError outside of a run that has this clock."},
      "now($self, /)\n--\n\nThe time in seconds, as pyfiber.now() gives it."},
     {"now_ns", clock_now_ns, METH_NOARGS,
      "now_ns($self, /)\n--\n\nThe time in nanoseconds."},
+    {"spend", clock_spend, METH_O, "spend($self, seconds, /)\n--\n\n\
+As if the code that runs had computed for so many seconds: nothing else runs\n\
+meanwhile. Errors as advance()."},
     {"_set_ns", clock_set_ns, METH_O, "Set it while no run goes by it."},
     {"attach", clock_attach, METH_O, "attach($self, scheduler, /)\n--\n\n\
 Make a Scheduler go by this clock; one that has no timers yet."},

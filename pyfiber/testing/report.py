@@ -42,9 +42,12 @@ def place(frame: FrameType | None) -> str:
 
 def short_name(what: object) -> str:
     """What a fiber is, or waits for; without addresses, so that equal runs have equal logs."""
-    if isinstance(what, _engine.Fiber):
+    if isinstance(what, (_engine.Fiber, _engine.Grain)):
         return str(what.name).rpartition(".<locals>.")[2]
     return what if isinstance(what, str) else type(what).__name__
+
+
+Task = _engine.Fiber[Any] | _engine.Grain[Any]
 
 
 @dataclass(slots=True)
@@ -81,12 +84,11 @@ class Tracer:
         self.clock = clock
         self.steps: deque[Step] = deque(maxlen=LAST_STEPS)
         self.current: Step | None = None
+        self.grain: _engine.Grain[Any] | None = None  # whose turn it is, if it is a grain's
         self.count = 0
         self.next_usual = 0  # the place in the queue that was chosen
 
-    def __call__(
-        self, what: int, fiber: _engine.Fiber[Any] | None, number: int, count: int, taken: int
-    ) -> None:
+    def __call__(self, what: int, fiber: Task | None, number: int, count: int, taken: int) -> None:
         if what == RUNS and fiber is not None:
             self.runs(fiber, number, count, taken)
         elif what == LEAVES and fiber is not None:
@@ -97,8 +99,9 @@ class Tracer:
                 return
             self.current.choices += (chosen,)
 
-    def runs(self, fiber: _engine.Fiber[Any], number: int, count: int, taken: int) -> None:
+    def runs(self, fiber: Task, number: int, count: int, taken: int) -> None:
         frame = fiber.frame
+        self.grain = fiber if isinstance(fiber, _engine.Grain) else None
         begins = "starts" if frame is None else "goes on at " + place(frame)
         self.count += 1
         self.current = Step(
@@ -111,8 +114,11 @@ class Tracer:
         )
         self.steps.append(self.current)
 
-    def leaves(self, fiber: _engine.Fiber[Any]) -> None:
+    def leaves(self, fiber: Task) -> None:
         if self.current is None or self.current.ends:
+            return
+        if self.grain is not None:
+            self.current.ends = self.left_by_grain(self.grain)
             return
         if fiber.state == "done":
             self.current.ends = "ends"
@@ -122,6 +128,13 @@ class Tracer:
             self.current.ends = f"yields at {at}"
             return
         self.current.ends = f"waits for {short_name(fiber.waiting_on)} at {at}"
+
+    def left_by_grain(self, grain: _engine.Grain[Any]) -> str:
+        if grain.done():
+            return "ends"
+        frame = grain.frame
+        at = "" if frame is None else f" at {place(frame)}"
+        return f"has yielded {short_name(grain.suspended_state)}{at}"
 
     def text(self) -> str:
         """The log, without its beginning if it is long."""
