@@ -82,7 +82,7 @@ class Tracer:
         self.steps: deque[Step] = deque(maxlen=LAST_STEPS)
         self.current: Step | None = None
         self.count = 0
-        self.next_usual = 0  # the place in the queue that was chosen
+        self.running: _engine.Fiber[Any] | None = None
 
     def __call__(
         self, what: int, fiber: _engine.Fiber[Any] | None, number: int, count: int, taken: int
@@ -101,6 +101,7 @@ class Tracer:
         frame = fiber.frame
         begins = "starts" if frame is None else "goes on at " + place(frame)
         self.count += 1
+        self.running = fiber
         self.current = Step(
             self.count,
             None if self.clock is None else self.clock.now(),
@@ -113,6 +114,9 @@ class Tracer:
 
     def leaves(self, fiber: _engine.Fiber[Any]) -> None:
         if self.current is None or self.current.ends:
+            return
+        if fiber is not self.running:
+            self.current.ends = "is over before it has run"
             return
         if fiber.state == "done":
             self.current.ends = "ends"
