@@ -687,6 +687,7 @@ class _Explorer:
         script: Sequence[_Choice] | None = None,
         lenient: bool = False,
         preempt: bool = False,
+        unfair: bool = False,
         max_steps: int = ...,
         inject: int = 0,
         trace: Callable[[int, Fiber[Any] | None, int, int, int], object] | None = None,

@@ -27,14 +27,14 @@ def choices(draw: st.DrawFn) -> list[Choice]:
 def forget_usual(schedule: Schedule) -> Schedule:
     """What a string keeps: of the usual choices only that they are there."""
     kept = [choice if choice[2] else (0, 0, 0) for choice in schedule.choices]
-    return Schedule(kept, schedule.preempt, schedule.fingerprint & 0xFFFF)
+    return Schedule(kept, schedule.preempt, schedule.unfair, schedule.fingerprint & 0xFFFF)
 
 
-@given(choices(), st.booleans(), st.integers(0, 2**64 - 1))
+@given(choices(), st.booleans(), st.booleans(), st.integers(0, 2**64 - 1))
 def test_schedule_survives_being_written_and_read(
-    chosen: list[Choice], preempt: bool, fingerprint: int
+    chosen: list[Choice], preempt: bool, unfair: bool, fingerprint: int
 ) -> None:
-    schedule = Schedule(chosen, preempt, fingerprint)
+    schedule = Schedule(chosen, preempt, unfair, fingerprint)
     again = Schedule.parse(str(schedule))
     assert again == forget_usual(schedule)
     assert str(again) == str(schedule)

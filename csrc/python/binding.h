@@ -239,7 +239,8 @@ typedef struct PfGlobals {
     size_t stack_size;    /* default, bytes */
     uint64_t last_number; /* given to a fiber; see PfOwner */
     PfThread *threads;
-    bool shut_down; /* the interpreter is going away: switch no more */
+    uint32_t exploring; /* runs under test just now; see schedule.h */
+    bool shut_down;     /* the interpreter is going away: switch no more */
 } PfGlobals;
 extern PfGlobals pf;
 
@@ -403,6 +404,17 @@ void pf_tell_host(SchedulerObject *s);
 void pf_wake_hub(SchedulerObject *s);
 void pf_scheduler_fail(SchedulerObject *s, PyObject *exc); /* steals */
 void pf_scheduler_cancel_all(SchedulerObject *s, PyObject *reason);
+
+/* --- schedule.c --- */
+int pf_preempt_slow(void);
+/* The running fiber is about to do something that others may do as well, or
+ * has done what they may react to: a run under test may let them.  0, or -1
+ * with an exception (the fiber is being unwound). */
+static inline int
+pf_preempt(void)
+{
+    return PF_LIKELY(pf.exploring == 0) ? 0 : pf_preempt_slow();
+}
 
 /* --- signals.c --- */
 typedef struct PfSignals {

@@ -451,8 +451,10 @@ pf_fiber_cancel(FiberObject *fiber, PyObject *reason)
     PyObject *by = (PyObject *)CURRENT(t);
     if (fiber->thread == t) {
         pf_cancel_now(fiber, reason, by);
-    } else if (call_owner(fiber->core.scheduler, (PyObject *)fiber, reason, by,
-                          false) < 0) {
+        return pf_preempt() < 0 ? -1 : 1;
+    }
+    if (call_owner(fiber->core.scheduler, (PyObject *)fiber, reason, by,
+                   false) < 0) {
         return -1;
     }
     return 1;

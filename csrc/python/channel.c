@@ -145,7 +145,7 @@ channel_send(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
                pf_timeout(out[1], &deadline) < 0) {
         return NULL;
     }
-    int rc = pf_channel_try_send(self, out[0]);
+    int rc = pf_preempt() < 0 ? -1 : pf_channel_try_send(self, out[0]);
     if (rc == 0) {
         rc = wait_to_send(self, out[0], deadline);
     }
@@ -180,7 +180,7 @@ static PyObject *
 receive(ChannelObject *self, int64_t deadline)
 {
     PyObject *value = NULL;
-    int rc = pf_channel_try_receive(self, &value);
+    int rc = pf_preempt() < 0 ? -1 : pf_channel_try_receive(self, &value);
     return rc == 0 ? wait_to_receive(self, deadline) : value;
 }
 

@@ -258,7 +258,7 @@ static PyObject *
 notify(ConditionObject *self, Py_ssize_t n)
 {
     PfThread *t = pf_this_thread();
-    if (t == NULL || check_owned(self, t, "notify") < 0) {
+    if (t == NULL || check_owned(self, t, "notify") < 0 || pf_preempt() < 0) {
         return NULL;
     }
     for (; n > 0 && !pf_waitq_empty(&self->waiters); n--) {

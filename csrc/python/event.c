@@ -57,6 +57,9 @@ event_set(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     EventObject *self = (EventObject *)op;
+    if (pf_preempt() < 0) {
+        return NULL;
+    }
     self->set = true;
     pf_grant_all(&self->waiters);
     Py_RETURN_NONE;
@@ -81,7 +84,7 @@ event_wait(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
     PfThread *t = pf_this_thread();
     if (t == NULL ||
         pf_arguments("wait", names, 0, args, nargs, kwnames, &timeout) < 0 ||
-        pf_timeout(timeout, &deadline) < 0) {
+        pf_timeout(timeout, &deadline) < 0 || pf_preempt() < 0) {
         return NULL;
     }
     if (self->set) {

@@ -512,7 +512,7 @@ fiber_start(PyObject *op, PyObject *ignored)
     PfThread *t = pf_this_thread();
     if (t == NULL || pf_active(t, "start()") == NULL ||
         pf_fiber_start(t->scheduler, (FiberObject *)op) < 0 ||
-        pf_preempt(t) < 0) {
+        pf_preempt() < 0) {
         return NULL;
     }
     return Py_NewRef(op);

@@ -76,7 +76,8 @@ lock_acquire(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
     int64_t deadline;
     PfThread *t = pf_this_thread();
     if (t == NULL ||
-        pf_acquire_arguments(args, nargs, kwnames, &deadline) < 0) {
+        pf_acquire_arguments(args, nargs, kwnames, &deadline) < 0 ||
+        pf_preempt() < 0) {
         return NULL;
     }
     return true_or_false(
@@ -88,8 +89,9 @@ lock_enter(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     PfThread *t = pf_this_thread();
-    int rc =
-        t == NULL ? -1 : pf_lock_acquire((LockObject *)op, t, PF_NEVER, false);
+    int rc = t == NULL || pf_preempt() < 0
+                 ? -1
+                 : pf_lock_acquire((LockObject *)op, t, PF_NEVER, false);
     return true_or_false(rc);
 }
 
@@ -263,7 +265,8 @@ rlock_acquire(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
     int64_t deadline;
     PfThread *t = pf_this_thread();
     if (t == NULL ||
-        pf_acquire_arguments(args, nargs, kwnames, &deadline) < 0) {
+        pf_acquire_arguments(args, nargs, kwnames, &deadline) < 0 ||
+        pf_preempt() < 0) {
         return NULL;
     }
     return true_or_false(rlock_take((LockObject *)op, t, deadline));
@@ -274,8 +277,9 @@ rlock_enter(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     PfThread *t = pf_this_thread();
-    return true_or_false(
-        t == NULL ? -1 : rlock_take((LockObject *)op, t, PF_NEVER));
+    return true_or_false(t == NULL || pf_preempt() < 0
+                             ? -1
+                             : rlock_take((LockObject *)op, t, PF_NEVER));
 }
 
 /* The running fiber's thread if it holds the lock, else NULL. */

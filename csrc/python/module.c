@@ -80,7 +80,7 @@ mod_spawn(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
     }
     FiberObject *fiber = pf_fiber_new(args[0], args + 1, nargs - 1, kwnames);
     if (fiber != NULL &&
-        (pf_fiber_start(t->scheduler, fiber) < 0 || pf_preempt(t) < 0)) {
+        (pf_fiber_start(t->scheduler, fiber) < 0 || pf_preempt() < 0)) {
         Py_CLEAR(fiber);
     }
     return (PyObject *)fiber;

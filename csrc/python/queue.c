@@ -153,6 +153,9 @@ wait_to_put(QueueObject *self, PyObject *item, int64_t deadline)
 static int
 put(QueueObject *self, PyObject *item, int64_t deadline)
 {
+    if (pf_preempt() < 0) {
+        return -1;
+    }
     if (self->shut_down) {
         return raise_shut_down();
     }
@@ -199,6 +202,9 @@ wait_to_get(QueueObject *self, int64_t deadline)
 static PyObject *
 get(QueueObject *self, int64_t deadline)
 {
+    if (pf_preempt() < 0) {
+        return NULL;
+    }
     if (self->items.count > 0) {
         return take(self);
     }

@@ -4,7 +4,8 @@
  * scheduler's `pick`, `probe` and `pop_due`, a virtual clock its `clock` and
  * the loop's waiting.  Outside of a test every hook is NULL.
  *
- *   schedule.c   the explorer: choices made, recorded, replayed
+ *   schedule.c   who runs next and every other choice: made, recorded, replayed
+ *   explorer.c   the object that says how
  *   pct.c        fibers by number and priority
  *   vclock.c     the virtual clock
  */
@@ -30,18 +31,6 @@ static inline uint32_t
 pf_choose(SchedulerObject *s, uint32_t n, PfChoiceKind kind)
 {
     return PF_LIKELY(s->explorer == NULL) ? 0 : pf_choose_slow(s, n, kind);
-}
-
-int pf_preempt_slow(PfThread *t);
-
-/* The running fiber has done something that others could react to: a test may
- * let them.  0, or -1 with an exception (the fiber is being unwound). */
-static inline int
-pf_preempt(PfThread *t)
-{
-    return PF_LIKELY(t->scheduler == NULL || t->scheduler->explorer == NULL)
-               ? 0
-               : pf_preempt_slow(t);
 }
 
 /* A scheduled fiber failed: a test wants to know if anybody looked. */

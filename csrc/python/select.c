@@ -6,6 +6,7 @@
  * places takes it out of the others.
  */
 #include "python/channel.h"
+#include "python/schedule.h"
 
 #include <structmember.h>
 
@@ -393,7 +394,12 @@ static PyObject *
 choose(PfThread *t, PyObject *const *cases, Py_ssize_t count, int64_t deadline,
        PyObject *what)
 {
-    for (Py_ssize_t i = 0; i < count; i++) {
+    Py_ssize_t first = 0;
+    if (PF_UNLIKELY(pf.exploring != 0) && t->scheduler != NULL) {
+        first = pf_choose(t->scheduler, (uint32_t)count, PF_CHOOSE_SELECT);
+    }
+    for (Py_ssize_t n = 0; n < count; n++) {
+        Py_ssize_t i = first + n < count ? first + n : first + n - count;
         PyObject *value = NULL;
         int rc = try_case(cases[i], &value);
         if (rc != 0) {
@@ -431,7 +437,8 @@ mod_select(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
     (void)module;
     int64_t deadline;
     PfThread *t = pf_this_thread();
-    if (t == NULL || select_timeout(args, nargs, kwnames, &deadline) < 0) {
+    if (t == NULL || select_timeout(args, nargs, kwnames, &deadline) < 0 ||
+        pf_preempt() < 0) {
         return NULL;
     }
     for (Py_ssize_t i = 0; i < nargs; i++) {

@@ -73,6 +73,9 @@ wait_for_one(SemaphoreObject *self, PfThread *t, int64_t deadline)
 static PyObject *
 acquire_until(SemaphoreObject *self, int64_t deadline)
 {
+    if (pf_preempt() < 0) {
+        return NULL;
+    }
     if (PF_LIKELY(self->value > 0)) {
         self->value--;
         Py_RETURN_TRUE;

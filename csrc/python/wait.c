@@ -375,7 +375,8 @@ pf_fiber_unpark(FiberObject *fiber, PyObject *value)
         return -1;
     }
     if (fiber->thread == t || fiber->core.scheduler == NULL) {
-        return unpark_here(fiber, value);
+        int rc = unpark_here(fiber, value);
+        return pf_preempt() < 0 ? -1 : rc;
     }
     if (value == Py_None && (fiber->core.host_bits & PF_F_SCHEDULED)) {
         pf_fiber_post(&fiber->core, PF_POST_UNPARK);

@@ -1,6 +1,8 @@
 /* Waiting in line; see waitq.h. */
 #include "python/waitq.h"
 
+#include "python/schedule.h"
+
 /* ------------------------------------------------------------------- queues */
 
 void
@@ -109,11 +111,30 @@ pf_grant(PfNode *node)
     wake(waiter);
 }
 
+PfNode *
+pf_waitq_choose_slow(const PfWaitq *queue)
+{
+    PfThread *t = pf_tls_thread;
+    PfNode *node = queue->head;
+    if (t == NULL || t->scheduler == NULL) {
+        return node;
+    }
+    uint32_t count = 0;
+    for (PfNode *n = node; n != NULL; n = n->next) {
+        count++;
+    }
+    uint32_t place = pf_choose(t->scheduler, count, PF_CHOOSE_WAITER);
+    for (; place > 0; place--) {
+        node = node->next;
+    }
+    return node;
+}
+
 void
 pf_grant_all(PfWaitq *queue)
 {
     while (queue->head != NULL) {
-        pf_grant(pf_waitq_choose(queue));
+        pf_grant(queue->head);
     }
 }
 
@@ -121,7 +142,7 @@ void
 pf_refuse_all(PfWaitq *queue)
 {
     while (queue->head != NULL) {
-        PfNode *node = pf_waitq_choose(queue);
+        PfNode *node = queue->head;
         node->refused = true;
         pf_grant(node);
     }

@@ -67,11 +67,13 @@ void pf_waitq_push(PfWaitq *queue, PfNode *node);
 void pf_waitq_remove(PfNode *node);
 
 /* Who is served next; the queue is not empty.  Every choice among waiters is
- * made here. */
+ * made here: first come, first served, but for a test that asks for others. */
+PfNode *pf_waitq_choose_slow(const PfWaitq *queue);
 static inline PfNode *
 pf_waitq_choose(const PfWaitq *queue)
 {
-    return queue->head;
+    return PF_LIKELY(pf.exploring == 0) ? queue->head
+                                        : pf_waitq_choose_slow(queue);
 }
 
 /* The waiter of `node` has been given what it waits for: wake it. */

@@ -306,6 +306,7 @@ def explore(
     setup: Callable[[], Any] | None = None,
     check: Callable[..., object] | None = None,
     preempt: bool = False,
+    unfair: bool = False,
     max_steps: int = 100_000,
     leftovers: Literal["join", "error"] = "join",
     virtualize_time: bool = False,
@@ -322,6 +323,10 @@ def explore(
     first schedule is the usual order in any case. The same ``seed`` gives the
     same schedules on every CPython and platform.
 
+    With ``preempt=True`` locks, queues and such are places to switch, too, whether
+    they have to wait or not; with ``unfair=True`` they serve waiters in any order,
+    and select() takes any of the possible cases.
+
     A run also fails by a deadlock, by more than ``max_steps`` steps, by a fiber
     that failed with nobody asking, and with ``leftovers="error"`` by fibers that
     still run when ``fn`` returns.
@@ -337,6 +342,7 @@ def explore(
         check=check,
         clock=clock_of(clock),
         preempt=preempt,
+        unfair=unfair,
         max_steps=max_steps,
         leftovers=leftovers,
         virtualize_time=virtualize_time,
@@ -390,7 +396,7 @@ def replay(
 
 def replay_program(program: Program, schedule: Schedule) -> Any:
     """replay() with everything checked."""
-    program.preempt = schedule.preempt
+    program.preempt, program.unfair = schedule.preempt, schedule.unfair
     with Runner(program) as runner:
         tracer = report.Tracer(runner.scheduler, program.clock)
         runner.configure(script=schedule.choices, trace=tracer)
@@ -425,6 +431,7 @@ def run(
     depth: int = 3,
     clock: Clock = None,
     preempt: bool = False,
+    unfair: bool = False,
     max_steps: int = 10_000_000,
     leftovers: Literal["join", "error"] = "join",
     virtualize_time: bool = False,
@@ -442,6 +449,7 @@ def run(
         args,
         clock=clock_of(clock),
         preempt=preempt,
+        unfair=unfair,
         max_steps=max_steps,
         leftovers=leftovers,
         virtualize_time=virtualize_time,

@@ -31,7 +31,7 @@ from pyfiber.testing.runner import Program, check_count, check_seed, clock_of
 from pyfiber.testing.schedule import Schedule
 
 EXPLORING = ("schedules", "strategy", "seed", "depth")
-PROGRAM = ("clock", "preempt", "max_steps", "leftovers", "virtualize_time", "threads")
+PROGRAM = ("clock", "preempt", "unfair", "max_steps", "leftovers", "virtualize_time", "threads")
 OPTIONS = EXPLORING + PROGRAM
 
 

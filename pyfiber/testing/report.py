@@ -86,7 +86,7 @@ class Tracer:
         self.current: Step | None = None
         self.grain: _engine.Grain[Any] | None = None  # whose turn it is, if it is a grain's
         self.count = 0
-        self.next_usual = 0  # the place in the queue that was chosen
+        self.running: Task | None = None
 
     def __call__(self, what: int, fiber: Task | None, number: int, count: int, taken: int) -> None:
         if what == RUNS and fiber is not None:
@@ -104,6 +104,7 @@ class Tracer:
         self.grain = fiber if isinstance(fiber, _engine.Grain) else None
         begins = "starts" if frame is None else "goes on at " + place(frame)
         self.count += 1
+        self.running = fiber
         self.current = Step(
             self.count,
             None if self.clock is None else self.clock.now(),
@@ -119,6 +120,9 @@ class Tracer:
             return
         if self.grain is not None:
             self.current.ends = self.left_by_grain(self.grain)
+            return
+        if fiber is not self.running:
+            self.current.ends = "is over before it has run"
             return
         if fiber.state == "done":
             self.current.ends = "ends"

@@ -75,6 +75,7 @@ class Program:
     check: Callable[..., object] | None = None
     clock: VirtualClock | None = None
     preempt: bool = False
+    unfair: bool = False
     max_steps: int = 100_000
     leftovers: Literal["join", "error"] = "join"
     virtualize_time: bool = False
@@ -173,6 +174,7 @@ class Runner:
             script=script,
             lenient=lenient,
             preempt=self.program.preempt,
+            unfair=self.program.unfair,
             max_steps=self.program.max_steps,
             inject=inject,
             trace=trace,
@@ -240,7 +242,8 @@ class Runner:
 
     def schedule(self) -> Schedule:
         """The choices of the last run."""
-        return Schedule(self.explorer.choices(), self.program.preempt, self.explorer.fingerprint)
+        program, explorer = self.program, self.explorer
+        return Schedule(explorer.choices(), program.preempt, program.unfair, explorer.fingerprint)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ KINDS = (
     "choose()",
     "whether to preempt",
 )
-PREEMPT, DEFLATED = 1, 2
+PREEMPT, DEFLATED, UNFAIR = 1, 2, 4
 CHECK_BYTES = 3
 HASH_BYTES = 2
 
@@ -46,6 +46,7 @@ class Schedule:
 
     choices: Sequence[Choice]
     preempt: bool = False
+    unfair: bool = False
     fingerprint: int = 0
 
     @property
@@ -56,7 +57,7 @@ class Schedule:
     def __str__(self) -> str:
         body = b"".join(map(varint, self.numbers()))
         body += (self.fingerprint & 0xFFFF).to_bytes(HASH_BYTES, "big")
-        flags = PREEMPT if self.preempt else 0
+        flags = PREEMPT * self.preempt + UNFAIR * self.unfair
         packed = zlib.compress(body, 9)
         if len(packed) < len(body):
             flags |= DEFLATED
@@ -94,10 +95,10 @@ class Schedule:
                 )
             raise ScheduleError(f"not a schedule: {shorten(text)!r} does not begin with {PREFIX!r}")
         flags, body = unwrap(text)
-        return cls.from_numbers(body, preempt=bool(flags & PREEMPT))
+        return cls.from_numbers(body, bool(flags & PREEMPT), bool(flags & UNFAIR))
 
     @classmethod
-    def from_numbers(cls, body: bytes, *, preempt: bool) -> Schedule:
+    def from_numbers(cls, body: bytes, preempt: bool, unfair: bool) -> Schedule:
         """The inverse of numbers(), behind it the hash."""
         numbers = list(varints(body[:-HASH_BYTES]))
         choices: list[Choice] = []
@@ -114,7 +115,7 @@ class Schedule:
         if total > MAX_CHOICES:
             raise ScheduleError("the schedule is damaged: it has too many choices")
         choices += [(0, 0, 0)] * (total - len(choices))
-        return cls(choices, preempt, int.from_bytes(body[-HASH_BYTES:], "big"))
+        return cls(choices, preempt, unfair, int.from_bytes(body[-HASH_BYTES:], "big"))
 
 
 MAX_CHOICES = 100_000_000
