@@ -18,6 +18,18 @@ def add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     parser.set_defaults(main=command.main)
 
 
+def add_greenlet(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """`greenlet`: a program on the stand-in for greenlet."""
+    from pyfiber.greenlet import command
+
+    parser = commands.add_parser(
+        "greenlet",
+        help="run a program with pyfiber in greenlet's place",
+        description=command.DESCRIPTION,
+    )
+    command.add_arguments(parser)
+
+
 def add_info(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """`info`: what this build is made of."""
     description = "Say what this build is made of: backend, stack size, guard, CPython facts."
@@ -39,7 +51,7 @@ def info(options: argparse.Namespace) -> int:
 
 
 #: Each adds one command to the parser.
-COMMANDS = (add_bench, add_info)
+COMMANDS = (add_bench, add_greenlet, add_info)
 
 
 def main(arguments: list[str] | None = None) -> int:

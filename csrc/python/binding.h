@@ -25,6 +25,7 @@
  *   signals.c    Ctrl-C and waking the loop for signals
  *   overflow.c   what the fault handler asks
  *   capsule.c    the C API table
+ *   greenlet*.c  greenlet's API on fibers: see greenlet.h
  *   module.c     module functions and set-up
  */
 #ifndef PF_BINDING_H
@@ -82,6 +83,8 @@ enum {
     PF_F_GROUPED = 1 << 14,   /* a TaskGroup waits for its end */
     PF_F_WATCHED = 1 << 15,   /* ... and does not mind its failure */
     PF_F_TRACKED = 1 << 23,   /* an explorer knows it; see schedule.h */
+    PF_F_GREENLET = 1 << 16,  /* the stack of a greenlet: see greenlet.h */
+    PF_F_PINNED = 1 << 21,    /* its thread is gone, its stack must stay */
 };
 /* In the upper bits: how often Cancelled was raised without effect. */
 #define PF_F_DELIVERIES_SHIFT 24
@@ -148,6 +151,7 @@ struct FiberObject {
     ScopeObject *scope;  /* the innermost it is in; owns all it is in */
     ScopeObject *base;   /* the one it was born in; NULL: the run's */
     FiberObject *base_prev, *base_next; /* born there, too */
+    PyObject *greenlet; /* its view, or whose stack it is, or NULL */
     FiberObject *prev, *next;
 };
 
@@ -171,6 +175,8 @@ struct PfThread {
     SchedulerObject *scheduler;  /* whose loop runs on this thread, or NULL */
     FiberObject *live;           /* head of the list of unfinished fibers */
     SchedulerObject *schedulers; /* made on this thread */
+    PyObject *green_trace;       /* of greenlet.settrace(), or NULL */
+    PyObject *green_origin;      /* who made the switch under way, for that */
     PyState root_state;
     unsigned given; /* stacks so far */
     PfThread *next; /* all threads */
@@ -250,6 +256,9 @@ void pf_no_switch_begin(PfThread *t, const char *why);
 void pf_no_switch_end(PfThread *t);
 /* Deal with t->attention.  0, or -1 with FiberError. */
 int pf_attend(PfThread *t);
+/* Parts of that. */
+void pf_close_reserve(PfThread *t);
+void pf_unwind_dropped(PfThread *t);
 int pf_thread_module_init(PyObject *module);
 void pf_live_link(PfThread *t, FiberObject *fiber);
 void pf_live_unlink(FiberObject *fiber);
@@ -266,6 +275,10 @@ void pf_fiber_unwind(PfThread *t, FiberObject *fiber);
 /* A fiber ends without having run. `exc` stolen or NULL. */
 void pf_fiber_end(PfThread *t, FiberObject *fiber, PyObject *result);
 int pf_fiber_give_stack(PfThread *t, FiberObject *fiber);
+void pf_fiber_take_stack(FiberObject *fiber);
+PyObject *pf_fiber_leave_nothing(PfThread *t, FiberObject *self,
+                                 PyObject *result);
+void pf_fiber_forget_schedule(FiberObject *fiber);
 void pf_on_switch(pf_thread *thread, pf_fiber *from, pf_fiber *to);
 PyObject *pf_value_in_parent(PfThread *t);
 void pf_call_back(PyObject *self, PyObject *callback);
@@ -363,6 +376,8 @@ PyObject *pf_fiber_cancelled_type(void);              /* borrowed */
 /* --- inspect.c --- */
 PyObject *pf_fiber_name(FiberObject *fiber);
 extern PyGetSetDef pf_fiber_getset[];
+/* Where it is suspended; None if it is not. New reference. */
+PyObject *pf_fiber_frame(PfThread *t, FiberObject *fiber);
 PyObject *pf_fiber_repr(PyObject *op);
 PyObject *pf_fiber_stack(PyObject *op, PyObject *ignored);
 int pf_inspect_init(PyObject *module);

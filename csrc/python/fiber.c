@@ -1,6 +1,7 @@
 /* The Fiber type. */
 #include "python/schedule.h"
 #include "python/scope.h"
+#include "python/greenlet_hooks.h"
 
 #include <structmember.h>
 
@@ -276,6 +277,9 @@ fiber_traverse(PyObject *op, visitproc visit, void *arg)
     for (ScopeObject *s = self->scope; s != NULL; s = s->outer) {
         Py_VISIT(s);
     }
+    if (!(self->core.host_bits & PF_F_GREENLET)) {
+        Py_VISIT(self->greenlet);
+    }
     if (self->core.host_bits & PF_F_SCHEDULED) {
         Py_VISIT(SCHEDULER_OF(self->core.scheduler));
     }
@@ -300,6 +304,7 @@ fiber_clear(PyObject *op)
     Py_CLEAR(self->parent);
     Py_CLEAR(self->context);
     Py_CLEAR(self->cancel);
+    pf_greenlet_view_done(self);
     return 0;
 }
 
@@ -344,7 +349,8 @@ static bool
 is_suspended(FiberObject *self)
 {
     return self->core.stack != NULL && self->core.state != PF_RUNNING &&
-           self->core.state != PF_DONE;
+           self->core.state != PF_DONE &&
+           !(self->core.host_bits & PF_F_GREENLET);
 }
 
 /* On a thread that is not its own a suspended fiber is left, with a
@@ -376,7 +382,9 @@ fiber_finalize(PyObject *op)
     }
     if (is_suspended(self)) {
         unwind_or_leave(self);
-    } else if (self->core.stack != NULL) { /* running: it holds itself */
+    } else if (self->core.stack != NULL &&
+               !(self->core.host_bits & PF_F_GREENLET)) {
+        /* running: it holds itself */
         Py_INCREF(self);
         self->core.host_bits |= PF_F_HELD;
     }

@@ -148,24 +148,31 @@ get_context(PyObject *op, void *closure)
     return Py_XNewRef(*slot);
 }
 
+PyObject *
+pf_fiber_frame(PfThread *t, FiberObject *self)
+{
+    PyObject *frame = NULL;
+    if (self->core.state != PF_RUNNING && self->core.state != PF_NEW &&
+        self->core.state != PF_DONE && self->thread != NULL &&
+        (self->core.stack != NULL || self == self->thread->root)) {
+        frame = pystate_frame(t->tstate, self->saved);
+    }
+    return frame != NULL ? frame : Py_NewRef(Py_None);
+}
+
 /* The frame where the fiber is suspended; for the running one, its caller. */
 static PyObject *
 get_frame(PyObject *op, void *closure)
 {
     (void)closure;
-    FiberObject *self = (FiberObject *)op;
     PfThread *t = pf_this_thread();
     if (t == NULL) {
         return NULL;
     }
-    PyObject *frame = NULL;
-    if (self == CURRENT(t)) {
-        frame = (PyObject *)PyThreadState_GetFrame(t->tstate);
-    } else if (self->core.state != PF_RUNNING && self->core.state != PF_NEW &&
-               self->core.state != PF_DONE && self->thread != NULL &&
-               (self->core.stack != NULL || self == self->thread->root)) {
-        frame = pystate_frame(t->tstate, self->saved);
+    if ((FiberObject *)op != CURRENT(t)) {
+        return pf_fiber_frame(t, (FiberObject *)op);
     }
+    PyObject *frame = (PyObject *)PyThreadState_GetFrame(t->tstate);
     return frame != NULL ? frame : Py_NewRef(Py_None);
 }
 

@@ -1,5 +1,6 @@
 /* pyfiber._engine: module functions and set-up. */
 #include "python/scope.h"
+#include "python/greenlet.h"
 
 #include "engine/selfbench.h"
 #include "python/schedule.h"
@@ -480,6 +481,8 @@ static PyMethodDef functions[] = {
     {"_fiber_cancelled", mod_fiber_cancelled, METH_NOARGS,
      "The FiberCancelled class, made when first needed: its base class lives\n"
      "in concurrent.futures, which is slow to import."},
+    {"_greenlet_api", pf_greenlet_api, METH_NOARGS,
+     "The names of pyfiber.greenlet, as a dict."},
     {"_on_sigint", pf_on_sigint, METH_VARARGS,
      "The SIGINT handler while run() runs."},
     {"_bench_context_switch", mod_bench_switch, METH_O,

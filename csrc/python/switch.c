@@ -5,6 +5,8 @@
  * one exception travels with it in thread->transfer.
  */
 #include "python/scope.h"
+#include "python/greenlet_hooks.h"
+#include "python/switch.h"
 
 #include "engine/overflow.h"
 #include "python/schedule.h"
@@ -12,26 +14,10 @@
 
 /* ------------------------------------------------------------ the switch */
 
-static inline void
-on_switch(pf_thread *thread, pf_fiber *from, pf_fiber *to)
-{
-    PfThread *t = (PfThread *)thread;
-    PyThreadState *ts = t->tstate;
-    FiberObject *f = FIBER_OF(from);
-    FiberObject *g = FIBER_OF(to);
-    assert(ts == PyThreadState_Get());
-    assert(!PyErr_Occurred());
-    pystate_save(ts, f->saved, &f->context);
-    pystate_load(ts, g->saved, &g->context);
-    if (PF_UNLIKELY(f->core.host_bits & PF_F_HELD)) {
-        t->engine.zombie = from; /* on_reap drops the reference */
-    }
-}
-
 void
 pf_on_switch(pf_thread *thread, pf_fiber *from, pf_fiber *to)
 {
-    on_switch(thread, from, to);
+    pf_swap_state(thread, from, to);
 }
 
 /* Raise `exc` (stolen) as a `raise` statement at this point would: the
@@ -76,9 +62,7 @@ pf_value_in_parent(PfThread *t)
 static inline PyObject *
 transfer_to(PfThread *t, FiberObject *target)
 {
-    CURRENT(t)->core.state = PF_SUSPENDED;
-    target->core.state = PF_RUNNING;
-    pf_switch_with(&t->engine, &target->core, on_switch);
+    pf_leave_for(t, target);
     return landed(t);
 }
 
@@ -298,6 +282,18 @@ pf_fiber_give_stack(PfThread *t, FiberObject *fiber)
     return 0;
 }
 
+/* A fiber with a stack will not run (any more): it is over. */
+void
+pf_fiber_take_stack(FiberObject *fiber)
+{
+    pf_live_unlink(fiber);
+    pf_context_finish(&fiber->core.context);
+    pf_stack_release(fiber->core.stack);
+    fiber->core.stack = NULL;
+    fiber->core.state = PF_DONE;
+    fiber->stack_size = 0; /* `saved` went with the stack */
+}
+
 /* ------------------------------------------------------------ running, ending */
 
 static PyObject *
@@ -443,8 +439,8 @@ next_after_raw(PfThread *t, FiberObject *self)
     self->core.host_bits |= PF_F_LOOKED_AT;
     /* The parent may be kept alive by us alone: then the thread holds it for
      * as long as it runs. */
-    if (p == self->parent && !(p->core.host_bits & PF_F_HELD) &&
-        p != t->root) {
+    if (p == self->parent && p != t->root &&
+        !(p->core.host_bits & (PF_F_HELD | PF_F_GREENLET))) {
         p->core.host_bits |= PF_F_HELD;
         self->parent = NULL;
     }
@@ -504,6 +500,28 @@ finish(FiberObject *self, PyObject *result)
     }
 }
 
+/* The same for a greenlet's fiber, whose outcome is the greenlet's affair: what
+ * its code left open or unfinished.  `result` is stolen; returns it, or NULL
+ * with an exception. */
+PyObject *
+pf_fiber_leave_nothing(PfThread *t, FiberObject *self, PyObject *result)
+{
+    if (PF_UNLIKELY(self->scope != NULL)) {
+        result = pf_fiber_ends_inside(self, result);
+    }
+    if (PF_UNLIKELY(self->slots != NULL || self->callbacks != NULL)) {
+        PyObject *exc = result == NULL ? pf_take_exception() : NULL;
+        pf_no_switch_begin(t, "while a fiber ends (in a done-callback, say)");
+        pf_slots_clear(self);
+        run_callbacks(self);
+        pf_no_switch_end(t);
+        if (exc != NULL) {
+            pf_restore_exception(exc);
+        }
+    }
+    return result;
+}
+
 static PyObject *
 first_act(PfThread *t, FiberObject *self)
 {
@@ -524,6 +542,9 @@ python_run(pf_thread *thread, pf_fiber *core)
     PfThread *t = (PfThread *)thread;
     FiberObject *self = FIBER_OF(core);
     core->state = PF_RUNNING;
+    if (core->host_bits & PF_F_GREENLET) {
+        return &pf_greenlet_run(t, self)->core;
+    }
     PyObject *result = first_act(t, self);
 
     /* No code that runs from here on may leave this fiber. */
@@ -556,6 +577,10 @@ python_reap(pf_thread *thread, pf_fiber *core)
 {
     PfThread *t = (PfThread *)thread;
     FiberObject *self = FIBER_OF(core);
+    if (core->host_bits & PF_F_GREENLET) {
+        pf_greenlet_reap(t, self);
+        return;
+    }
     core->host_bits &= ~(uint32_t)PF_F_HELD;
     /* Whoever landed here has not yet taken what came with the switch: what
      * runs now, because an object dies, must not wait. */
@@ -564,6 +589,7 @@ python_reap(pf_thread *thread, pf_fiber *core)
         self->stack_size = 0; /* `saved` went with the stack */
         Py_CLEAR(self->context);
         Py_CLEAR(self->parent);
+        pf_greenlet_view_done(self);
     }
     Py_DECREF(self);
     pf_no_switch_end(t);
@@ -603,8 +629,9 @@ python_first(pf_scheduler *s, pf_fiber *core)
 
 /* ------------------------------------------------------------------ unwinding */
 
-static void
-forget_schedule(FiberObject *fiber)
+/* Neither the queue nor a timer brings it back. */
+void
+pf_fiber_forget_schedule(FiberObject *fiber)
 {
     pf_scheduler *s = fiber->core.scheduler;
     if (s == NULL) {
@@ -621,6 +648,10 @@ forget_schedule(FiberObject *fiber)
 void
 pf_fiber_unwind(PfThread *t, FiberObject *fiber)
 {
+    if (fiber->core.host_bits & PF_F_GREENLET) {
+        pf_greenlet_unwind(t, fiber);
+        return;
+    }
     PyObject *pending = pf_take_exception();
     PyObject *transfer = t->transfer;
     bool throwing = t->throwing;
@@ -631,7 +662,7 @@ pf_fiber_unwind(PfThread *t, FiberObject *fiber)
     if (exit == NULL) {
         exit = pf_take_exception();
     }
-    forget_schedule(fiber);
+    pf_fiber_forget_schedule(fiber);
     fiber->core.host_bits |= PF_F_DYING;
     Py_XSETREF(fiber->parent, (FiberObject *)Py_NewRef((PyObject *)self));
     Py_INCREF(fiber);

@@ -6,6 +6,7 @@
  * fibers still suspended there are unwound.
  */
 #include "python/waitq.h"
+#include "python/greenlet_hooks.h"
 
 #include "engine/overflow.h"
 
@@ -60,7 +61,8 @@ unwind_all(PfThread *t)
     FiberObject *fiber = t->live;
     while (fiber != NULL) {
         if (fiber->core.stack == NULL || fiber->core.state == PF_RUNNING ||
-            fiber->core.state == PF_DONE) {
+            fiber->core.state == PF_DONE ||
+            (fiber->core.host_bits & PF_F_GREENLET)) {
             fiber = fiber->next;
             continue;
         }
@@ -124,6 +126,7 @@ thread_gone(PyObject *capsule)
         pf_scheduler_orphan(t->schedulers);
     }
     unwind_all(t);
+    pf_greenlets_orphan(t);
     unlist(t);
     forget_root(t);
     pf_overflow_thread_finish();
@@ -274,13 +277,17 @@ find_dropped(PfThread *t)
 }
 
 /* Fibers whose last reference another thread dropped; it left us one. */
-static void
-unwind_dropped(PfThread *t)
+void
+pf_unwind_dropped(PfThread *t)
 {
     t->attention &= ~(uint32_t)PF_ATT_DROPPED;
     FiberObject *fiber;
     while ((fiber = find_dropped(t)) != NULL) {
         fiber->core.host_bits &= ~(uint32_t)PF_F_DROPPED;
+        if (fiber->core.host_bits & PF_F_GREENLET) {
+            Py_DECREF(fiber->greenlet); /* its end is its own affair */
+            continue;
+        }
         if (Py_REFCNT(fiber) == 1) { /* nobody has found it since */
             pf_fiber_unwind(t, fiber);
         }
@@ -288,8 +295,8 @@ unwind_dropped(PfThread *t)
     }
 }
 
-static void
-close_reserve(PfThread *t)
+void
+pf_close_reserve(PfThread *t)
 {
     FiberObject *self = CURRENT(t);
     char here = 0;
@@ -309,7 +316,7 @@ int
 pf_attend(PfThread *t)
 {
     if (t->attention & PF_ATT_RESERVE) {
-        close_reserve(t);
+        pf_close_reserve(t);
     }
     if ((t->attention & PF_ATT_GC) && !collector_really_runs()) {
         t->attention &= ~(uint32_t)PF_ATT_GC;
@@ -326,7 +333,7 @@ pf_attend(PfThread *t)
         return -1;
     }
     if (t->attention & PF_ATT_DROPPED) {
-        unwind_dropped(t);
+        pf_unwind_dropped(t);
     }
     return 0;
 }
@@ -367,6 +374,8 @@ at_exit(PyObject *module, PyObject *ignored)
             while (pf_grains_abandon(s)) {
             }
         }
+    } else if (pf_greenlets_wanted() && pf_thread_create() == NULL) {
+        return NULL;
     }
     pf_waitq_forget_others(pf_tls_thread);
     pf.shut_down = true;

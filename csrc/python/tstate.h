@@ -155,6 +155,36 @@ pystate_swap_context(PyThreadState *ts, PyObject **context)
     }
 }
 
+/* Tracing stays as it is when `st` is loaded: a trace function that leaves the
+ * running fiber by greenlet's switch is not called where that leads. */
+static inline void
+pystate_keep_tracing(PyThreadState *ts, PyState *st)
+{
+    st->tracing = ts->tracing;
+}
+
+/* It was replaced: what the interpreter remembers of it no longer holds. */
+static inline void
+pystate_context_changed(PyThreadState *ts)
+{
+    ts->context_ver++;
+}
+
+/* How deep the running fiber is in nested deallocations; 0 where the version
+ * does not count. */
+static inline int
+pystate_trash_nesting(PyThreadState *ts)
+{
+#if PY_VERSION_HEX < 0x030C0000
+    return ts->trash_delete_nesting;
+#elif PY_VERSION_HEX < 0x030D0000
+    return ts->trash.delete_nesting;
+#else
+    (void)ts;
+    return 0;
+#endif
+}
+
 static inline void
 pystate_save(PyThreadState *ts, PyState *st, PyObject **context)
 {
@@ -413,29 +443,56 @@ pystate_frame(PyThreadState *ts, PyState *st)
     return frame;
 }
 
+/* How an interpreter frame begins. */
+#if PY_VERSION_HEX < 0x030C0000
+typedef _PyInterpreterFrame PyFrameHead;
+#else
+typedef struct PyFrameHead {
+    uintptr_t executable; /* from 3.14 on two of these carry tag bits */
+    struct PyFrameHead *previous;
+    uintptr_t function;
+    PyObject *globals, *builtins; /* borrowed */
+    PyObject *locals, *frame_obj;
+    void *instruction;
+#if PY_VERSION_HEX >= 0x030E0000
+    void *stack_pointer;
+#else
+    int stack_top;
+#endif
+    uint16_t return_offset;
+    char owner;
+} PyFrameHead;
+#endif
+enum { PF_OWNED_BY_THREAD = 0, PF_OWNED_BY_GENERATOR = 1 };
+
+/* May an object that somebody has point into the frames of a suspended fiber:
+ * a frame object, or a generator that runs there? */
+static inline bool
+pystate_is_seen(PyState *st)
+{
+#if PF_HAS_CFRAME
+    PyFrameHead *f = (PyFrameHead *)(void *)st->cframe->current_frame;
+    PyFrameHead *end = NULL;
+#else
+    PyFrameHead *f = (PyFrameHead *)(void *)st->frame;
+    PyFrameHead *end = (PyFrameHead *)(void *)st->frame_root;
+#endif
+    for (; f != end; f = f->previous) {
+        if (f->owner == PF_OWNED_BY_GENERATOR ||
+            (f->owner == PF_OWNED_BY_THREAD && f->frame_obj != NULL &&
+             Py_REFCNT(f->frame_obj) > 1)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* tp_traverse through the frames of a suspended fiber, where the version
  * exports what that needs.  Elsewhere a cycle through a suspended frame is
  * kept alive, as by greenlet. */
 #if PY_VERSION_HEX >= 0x030F0000 && !defined(Py_GIL_DISABLED)
 PyAPI_FUNC(int)
     _PyGC_VisitFrameStack(struct _PyInterpreterFrame *, visitproc, void *);
-
-/* How an interpreter frame begins in 3.15. */
-typedef struct PyFrameHead {
-    uintptr_t executable; /* these two carry tag bits */
-    struct PyFrameHead *previous;
-    uintptr_t function;
-    PyObject *globals, *builtins; /* borrowed */
-    PyObject *locals, *frame_object;
-    void *instruction;
-    void *stack_pointer;
-    uint16_t return_offset;
-    char owner;
-} PyFrameHead;
-
-/* Others are an entry frame, which holds nothing, or a generator's own, which
- * the generator traverses: a reference visited twice looks like garbage. */
-#define PF_OWNED_BY_THREAD 0
 
 /* Both tag bits clear: the frame holds a reference of its own. */
 static inline PyObject *
@@ -444,7 +501,10 @@ pystate_owned(uintptr_t reference)
     return (reference & 3) == 0 ? (PyObject *)reference : NULL;
 }
 
-/* Ends before the thread's sentinel frame, which goes with the thread. */
+/* Frames not owned by the thread are an entry frame, which holds nothing, or a
+ * generator's own, which the generator traverses: a reference visited twice
+ * looks like garbage.  Ends before the thread's sentinel frame, which goes
+ * with the thread. */
 static inline int
 pystate_traverse(PyState *st, visitproc visit, void *arg)
 {
@@ -454,7 +514,7 @@ pystate_traverse(PyState *st, visitproc visit, void *arg)
         if (f->owner != PF_OWNED_BY_THREAD) {
             continue;
         }
-        Py_VISIT(f->frame_object);
+        Py_VISIT(f->frame_obj);
         Py_VISIT(f->locals);
         Py_VISIT(pystate_owned(f->function));
         int rc = _PyGC_VisitFrameStack((struct _PyInterpreterFrame *)(void *)f,

@@ -13,6 +13,7 @@ from . import (
     messages,
     raw,
     skynet,
+    standin,
     structured,
     switching,
     testing,
@@ -33,6 +34,7 @@ FAMILIES = (
     grains,
     testing,
     memory,
+    standin,
     raw,
     imports,
 )

@@ -1,0 +1,634 @@
+/* A greenlet's switches, its first run and its end.
+ *
+ * What is sent goes to the target if that is active, starts it if it is new,
+ * and goes on to its parents if it is dead.  As in switch.c one value or one
+ * exception travels in thread->transfer.
+ */
+#include "python/greenlet.h"
+
+#include "python/greenlet_hooks.h"
+#include "python/switch.h"
+
+/* What is on its way: a value, or a call's arguments, or an exception.  All
+ * references are the cargo's own. */
+typedef struct Cargo {
+    PyObject *value; /* the only argument */
+    PyObject *args;  /* else: a tuple; NULL: none */
+    PyObject *kwargs;
+    PyObject *both; /* (args, kwargs), if there are both */
+    PyObject *exc;
+} Cargo;
+
+static void
+cargo_drop(Cargo *cargo)
+{
+    Py_CLEAR(cargo->value);
+    Py_CLEAR(cargo->args);
+    Py_CLEAR(cargo->kwargs);
+    Py_CLEAR(cargo->both);
+    Py_CLEAR(cargo->exc);
+}
+
+/* The raised exception replaces what there was. */
+static void
+cargo_take_exception(Cargo *cargo)
+{
+    PyObject *exc = pf_take_exception();
+    cargo_drop(cargo);
+    cargo->exc = exc;
+}
+
+/* What switch() returns where the cargo arrives; new reference.  Allocates
+ * nothing. */
+static PyObject *
+cargo_unpack(Cargo *cargo)
+{
+    PyObject **what = cargo->exc != NULL     ? &cargo->exc
+                      : cargo->value != NULL ? &cargo->value
+                      : cargo->both != NULL  ? &cargo->both
+                      : cargo->args != NULL  ? &cargo->args
+                                             : &cargo->kwargs;
+    PyObject *value = *what;
+    *what = NULL;
+    return value != NULL ? value : PyTuple_New(0); /* a singleton */
+}
+
+/* ------------------------------------------------------------ the switch */
+
+/* What came with the switch back to us: a new reference, or NULL with the
+ * exception raised. */
+static inline PyObject *
+arrive(PfThread *t)
+{
+    PyObject *value = t->transfer;
+    bool throwing = t->throwing;
+    t->transfer = NULL;
+    t->throwing = false;
+    if (PF_UNLIKELY(t->green_trace != NULL) &&
+        pf_greenlet_trace(t, throwing) < 0) {
+        Py_DECREF(value);
+        return NULL;
+    }
+    if (PF_UNLIKELY(throwing)) {
+        pf_restore_exception(value);
+        return NULL;
+    }
+    return value;
+}
+
+/* The trace function will be told who made the switch. */
+static void
+note_origin(PfThread *t, PyGreenlet *origin)
+{
+    if (t->green_trace != NULL) {
+        Py_XSETREF(t->green_origin, Py_XNewRef((PyObject *)origin));
+    }
+}
+
+/* `value` is stolen. */
+static inline PyObject *
+go(PfThread *t, FiberObject *to, PyObject *value, bool throwing)
+{
+    if (PF_UNLIKELY(t->green_trace != NULL)) {
+        note_origin(t, GREENLET_OF(CURRENT(t)));
+    }
+    t->transfer = value;
+    t->throwing = throwing;
+    if (PF_LIKELY(to != CURRENT(t))) {
+        pystate_keep_tracing(t->tstate, to->saved);
+        pf_leave_for(t, to);
+    }
+    return arrive(t);
+}
+
+/* ----------------------------------------------------------- who is entered */
+
+static int
+refuse_thread(PyGreenlet *ours, PyGreenlet *theirs)
+{
+    if (theirs == NULL) {
+        PyErr_SetString(pf_green.error,
+                        "cannot switch to a garbage collected greenlet");
+    } else if (IMPL(theirs)->thread_gone) {
+        PyErr_SetString(pf_green.error, "cannot switch to a different thread "
+                                        "(which happens to have exited)");
+    } else {
+        PyErr_Format(pf_green.error,
+                     "Cannot switch to a different thread\n"
+                     "\tCurrent:  %R\n\tExpected: %R",
+                     ours, theirs);
+    }
+    return -1;
+}
+
+/* 0, or -1 with greenlet.error. */
+static int
+check_thread(PfThread *t, PyGreenlet *g)
+{
+    PyGreenlet *ours = pf_greenlet_view(t, t->root);
+    PyGreenlet *theirs = pf_greenlet_main_in_lineage(g);
+    if (ours == NULL) {
+        return -1;
+    }
+    return ours == theirs ? 0 : refuse_thread(ours, theirs);
+}
+
+/* A view may be of a fiber that a scheduler runs.  NULL with greenlet.error
+ * unless it can be switched to just now. */
+static FiberObject *
+admit(PfThread *t, PyGreenlet *g)
+{
+    FiberObject *fiber = IMPL(g)->fiber;
+    const char *why;
+    if (fiber == CURRENT(t)) {
+        return fiber;
+    }
+    if (fiber->core.state != PF_SUSPENDED) {
+        why = fiber->core.host_bits & PF_F_HUB
+                  ? "cannot switch to a greenlet that runs a scheduler's "
+                    "loop: it goes on when the loop has nothing else to run"
+                  : "cannot switch to a fiber that waits in its scheduler: "
+                    "use unpark(), cancel() or join()";
+    } else if (fiber->core.scheduler != NULL &&
+               (t->scheduler == NULL ||
+                fiber->core.scheduler != &t->scheduler->core)) {
+        why = "cannot switch to a fiber of a scheduler that is not running";
+    } else {
+        return fiber;
+    }
+    PyErr_SetString(pf_green.error, why);
+    return NULL;
+}
+
+/* A fiber for `g` to run in, with a stack; the caller's to give to `g`. */
+static FiberObject *
+make_stack(PfThread *t)
+{
+    FiberObject *fiber =
+        (FiberObject *)pf.fiber_type->tp_alloc(pf.fiber_type, 0);
+    if (fiber == NULL) {
+        return NULL;
+    }
+    fiber->core.host_bits |= PF_F_GREENLET;
+    if (pf_fiber_give_stack(t, fiber) < 0) {
+        Py_DECREF(fiber);
+        return NULL;
+    }
+    return fiber;
+}
+
+/* Give a new greenlet its stack and the call it begins with.  Code of the
+ * user's runs here (a `run` that is computed, the collector) and may start
+ * the greenlet first.  0; 1: that happened, look again; -1: exception. */
+static int
+start(PfThread *t, PyGreenlet *g, Cargo *cargo)
+{
+    PyObject *run = PyObject_GetAttr((PyObject *)g, pf_green.s_run);
+    if (run == NULL) {
+        return -1;
+    }
+    if (cargo->value != NULL) {
+        cargo->args = PyTuple_Pack(1, cargo->value);
+        if (cargo->args == NULL) {
+            Py_DECREF(run);
+            return -1;
+        }
+    }
+    FiberObject *fiber = NULL;
+    if (check_thread(t, g) == 0 && !IMPL(g)->started) {
+        fiber = make_stack(t);
+    }
+    if (fiber == NULL || IMPL(g)->started) {
+        int rc = PyErr_Occurred() ? -1 : 1;
+        if (fiber != NULL) {
+            pf_fiber_take_stack(fiber);
+            Py_DECREF(fiber);
+        }
+        Py_DECREF(run);
+        if (cargo->value != NULL) {
+            Py_CLEAR(cargo->args);
+        }
+        return rc;
+    }
+    fiber->greenlet = (PyObject *)g;
+    fiber->target = run;
+    fiber->args = cargo->args;
+    fiber->kwargs = cargo->kwargs;
+    cargo->args = cargo->kwargs = NULL;
+    fiber->context = IMPL(g)->context;
+    IMPL(g)->context = NULL;
+    IMPL(g)->fiber = fiber;
+    IMPL(g)->started = true;
+    IMPL(g)->main = (PyGreenlet *)Py_NewRef((PyObject *)GREENLET_OF(t->root));
+    return 0;
+}
+
+/* Where a switch to `g` leads: borrowed, or NULL with an exception. */
+static FiberObject *
+route(PfThread *t, PyGreenlet *g, Cargo *cargo)
+{
+    FiberObject *found = NULL;
+    PyGreenlet *at = (PyGreenlet *)Py_NewRef((PyObject *)g);
+    while (at != NULL && check_thread(t, at) == 0) {
+        int started = 0;
+        if (pf_greenlet_active(at)) {
+            found = admit(t, at);
+            break;
+        }
+        if (!IMPL(at)->started) {
+            started = start(t, at, cargo);
+            if (started <= 0) {
+                found = started < 0 ? NULL : IMPL(at)->fiber;
+                break;
+            }
+            continue;
+        }
+        Py_SETREF(at, (PyGreenlet *)Py_XNewRef((PyObject *)IMPL(at)->parent));
+    }
+    if (at == NULL) {
+        refuse_thread(NULL, NULL);
+    }
+    Py_XDECREF(at);
+    return found;
+}
+
+static PyObject *
+send(PfThread *t, PyGreenlet *g, Cargo *cargo)
+{
+    FiberObject *to = NULL;
+    if ((t->attention == 0 || pf_greenlet_attend(t) == 0) &&
+        pf_greenlet_current(t) != NULL) {
+        to = route(t, g, cargo);
+    }
+    if (to == NULL) {
+        cargo_drop(cargo);
+        return NULL;
+    }
+    bool throwing = cargo->exc != NULL;
+    if (to->core.state == PF_NEW && !throwing) {
+        Py_XDECREF(cargo->value); /* in its arguments now */
+        Py_XDECREF(cargo->both);
+        return go(t, to, Py_NewRef(Py_None), false);
+    }
+    PyObject *value = cargo_unpack(cargo);
+    cargo_drop(cargo);
+    return go(t, to, value, throwing);
+}
+
+/* ------------------------------------------------------------ switch, throw */
+
+static PyObject *
+dict_of(PyObject *const *values, PyObject *names)
+{
+    PyObject *dict = PyDict_New();
+    for (Py_ssize_t i = 0; dict != NULL && i < PyTuple_GET_SIZE(names); i++) {
+        if (PyDict_SetItem(dict, PyTuple_GET_ITEM(names, i), values[i]) < 0) {
+            Py_CLEAR(dict);
+        }
+    }
+    return dict;
+}
+
+/* The cargo's `args` and `kwargs` are set. 0, or -1 with everything dropped. */
+static int
+cargo_pack(Cargo *cargo)
+{
+    Py_ssize_t n = cargo->args == NULL ? 0 : PyTuple_GET_SIZE(cargo->args);
+    if (cargo->kwargs != NULL && PyDict_GET_SIZE(cargo->kwargs) == 0) {
+        Py_CLEAR(cargo->kwargs);
+    }
+    if (n == 0) {
+        Py_CLEAR(cargo->args);
+    } else if (cargo->kwargs != NULL) {
+        cargo->both = PyTuple_Pack(2, cargo->args, cargo->kwargs);
+        if (cargo->both == NULL) {
+            cargo_drop(cargo);
+            return -1;
+        }
+    } else if (n == 1) {
+        cargo->value = Py_NewRef(PyTuple_GET_ITEM(cargo->args, 0));
+        Py_CLEAR(cargo->args);
+    }
+    return 0;
+}
+
+PyObject *
+pf_greenlet_switch(PyGreenlet *g, PyObject *args, PyObject *kwargs)
+{
+    PfThread *t = pf_this_thread();
+    Cargo cargo = {.args = Py_XNewRef(args), .kwargs = Py_XNewRef(kwargs)};
+    if (t == NULL || cargo_pack(&cargo) < 0) {
+        cargo_drop(&cargo);
+        return NULL;
+    }
+    return send(t, g, &cargo);
+}
+
+static PyObject *
+switch_slowly(PyGreenlet *g, PyObject *const *args, Py_ssize_t nargs,
+              PyObject *kwnames)
+{
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return NULL;
+    }
+    Cargo cargo = {0};
+    if (kwnames == NULL && nargs <= 1) {
+        cargo.value = nargs == 0 ? NULL : Py_NewRef(args[0]);
+        return send(t, g, &cargo);
+    }
+    cargo.args = PyTuple_New(nargs);
+    for (Py_ssize_t i = 0; cargo.args != NULL && i < nargs; i++) {
+        PyTuple_SET_ITEM(cargo.args, i, Py_NewRef(args[i]));
+    }
+    cargo.kwargs = kwnames == NULL ? NULL : dict_of(args + nargs, kwnames);
+    if (cargo.args == NULL || (kwnames != NULL && cargo.kwargs == NULL)) {
+        cargo_drop(&cargo);
+        return NULL;
+    }
+    return cargo_pack(&cargo) < 0 ? NULL : send(t, g, &cargo);
+}
+
+PyObject *
+pf_greenlet_switch_method(PyObject *op, PyObject *const *args,
+                          Py_ssize_t nargs, PyObject *kwnames)
+{
+    PyGreenlet *g = (PyGreenlet *)op;
+    PfThread *t = pf_tls_thread;
+    FiberObject *fiber = IMPL(g)->fiber;
+    if (PF_UNLIKELY(t == NULL || fiber == NULL || t->attention != 0 ||
+                    t->green_trace != NULL || kwnames != NULL || nargs > 1 ||
+                    fiber->core.state != PF_SUSPENDED || fiber->thread != t ||
+                    fiber->core.scheduler != NULL)) {
+        return switch_slowly(g, args, nargs, kwnames);
+    }
+    return go(t, fiber, nargs == 0 ? PyTuple_New(0) : Py_NewRef(args[0]),
+              false);
+}
+
+/* The exception that throw(type, value, traceback) raises: new reference, or
+ * NULL with TypeError. */
+static PyObject *
+make_exception(PyObject *type, PyObject *value, PyObject *tb)
+{
+    if (tb == Py_None) {
+        tb = NULL;
+    }
+    if (tb != NULL && !PyTraceBack_Check(tb)) {
+        PyErr_SetString(PyExc_TypeError,
+                        "throw() third argument must be a traceback object");
+        return NULL;
+    }
+    if (PyExceptionClass_Check(type)) {
+        PyErr_Restore(Py_NewRef(type), Py_XNewRef(value), Py_XNewRef(tb));
+        return pf_take_exception();
+    }
+    if (!PyExceptionInstance_Check(type)) {
+        PyErr_Format(PyExc_TypeError,
+                     "exceptions must be classes, or instances, not %s",
+                     Py_TYPE(type)->tp_name);
+        return NULL;
+    }
+    if (value != NULL && value != Py_None) {
+        PyErr_SetString(PyExc_TypeError,
+                        "instance exception may not have a separate value");
+        return NULL;
+    }
+    if (tb != NULL) {
+        PyException_SetTraceback(type, tb);
+    }
+    return Py_NewRef(type);
+}
+
+PyObject *
+pf_greenlet_throw(PyGreenlet *g, PyObject *type, PyObject *value, PyObject *tb)
+{
+    PfThread *t = pf_this_thread();
+    PyObject *exc = t == NULL ? NULL : make_exception(type, value, tb);
+    if (exc == NULL) {
+        return NULL;
+    }
+    bool dead = IMPL(g)->started && !pf_greenlet_active(g);
+    Cargo cargo = {0};
+    if (dead && PyObject_TypeCheck(exc, (PyTypeObject *)pf_green.exit)) {
+        cargo.value = exc;
+    } else {
+        cargo.exc = exc;
+    }
+    return send(t, g, &cargo);
+}
+
+PyObject *
+pf_greenlet_throw_method(PyObject *op, PyObject *args)
+{
+    PyObject *type = pf_green.exit, *value = NULL, *tb = NULL;
+    if (!PyArg_ParseTuple(args, "|OOO:throw", &type, &value, &tb)) {
+        return NULL;
+    }
+    return pf_greenlet_throw((PyGreenlet *)op, type, value, tb);
+}
+
+/* ---------------------------------------------------------- running, ending */
+
+static PyObject *
+call_run(FiberObject *self)
+{
+    self->core.host_bits |= PF_F_ENTERED;
+    if (self->args == NULL && self->kwargs == NULL) {
+        return PyObject_CallNoArgs(self->target);
+    }
+    if (self->args == NULL) {
+        self->args = PyTuple_New(0);
+    }
+    return PyObject_Call(self->target, self->args, self->kwargs);
+}
+
+/* The first thing in a new greenlet: take what was sent, forget what was
+ * given to be run (`run` may have been computed), call it. */
+static PyObject *
+first_act(PfThread *t, FiberObject *self, PyGreenlet *g)
+{
+    PyObject *sent = t->transfer;
+    bool throwing = t->throwing;
+    t->transfer = NULL;
+    t->throwing = false;
+    PyObject *origin = t->green_origin;
+    t->green_origin = NULL;
+    Py_CLEAR(IMPL(g)->run); /* may run code, and leave for others */
+    Py_XSETREF(t->green_origin, origin);
+    if (t->green_trace != NULL && pf_greenlet_trace(t, throwing) < 0) {
+        Py_DECREF(sent);
+        return NULL;
+    }
+    if (throwing) {
+        pf_restore_exception(sent);
+        return NULL;
+    }
+    Py_DECREF(sent);
+    return call_run(self);
+}
+
+/* How the call went, as what the parent gets.  References held by the call
+ * are dropped here, where code that this runs may still switch. */
+static void
+sum_up(PfThread *t, FiberObject *self, PyObject *result, Cargo *cargo)
+{
+    result = pf_fiber_leave_nothing(t, self, result);
+    PyObject *exc = result == NULL ? pf_take_exception() : NULL;
+    Py_CLEAR(self->args);
+    PyObject *kwargs = self->kwargs;
+    self->kwargs = NULL;
+    Py_XDECREF(kwargs);
+    Py_CLEAR(self->target);
+    if (exc != NULL &&
+        PyObject_TypeCheck(exc, (PyTypeObject *)pf_green.exit)) {
+        result = exc;
+        exc = NULL;
+    }
+    cargo->value = result;
+    cargo->exc = exc;
+}
+
+/* Who takes what this greenlet leaves: the first of its ancestors that can.
+ * The thread's own stack, or a loop that runs there, takes anything. */
+static FiberObject *
+heir(PfThread *t, PyGreenlet *g, Cargo *cargo)
+{
+    PyGreenlet *p = (PyGreenlet *)Py_XNewRef((PyObject *)IMPL(g)->parent);
+    FiberObject *found = NULL;
+    while (p != NULL && (found = route(t, p, cargo)) == NULL) {
+        cargo_take_exception(cargo);
+        Py_SETREF(p, (PyGreenlet *)Py_XNewRef((PyObject *)IMPL(p)->parent));
+    }
+    Py_XDECREF(p);
+    if (found != NULL) {
+        return found;
+    }
+    return t->scheduler != NULL ? FIBER_OF(t->scheduler->core.hub) : t->root;
+}
+
+FiberObject *
+pf_greenlet_run(PfThread *t, FiberObject *self)
+{
+    PyGreenlet *g = GREENLET_OF(self);
+    Cargo cargo = {0};
+    sum_up(t, self, first_act(t, self, g), &cargo);
+    FiberObject *next = heir(t, g, &cargo);
+
+    /* From here on nothing runs that could leave this stack. */
+    note_origin(t, g);
+    t->throwing = cargo.exc != NULL;
+    if (next->core.state == PF_NEW && !t->throwing) {
+        t->transfer = Py_NewRef(Py_None);
+        Py_XDECREF(cargo.value);
+    } else {
+        t->transfer = cargo_unpack(&cargo);
+    }
+    if (!(self->core.host_bits & PF_F_HELD)) {
+        Py_INCREF(g); /* for pf_greenlet_reap */
+    }
+    self->core.host_bits &= ~(uint32_t)PF_F_HELD;
+    self->core.host_byte = PF_OUTCOME_OK;
+    Py_XSETREF(self->value, Py_NewRef(Py_None));
+    IMPL(g)->fiber = NULL; /* the reference goes to pf_greenlet_reap */
+    pf_live_unlink(self);
+    pystate_finish(t->tstate, self->saved);
+    pystate_keep_tracing(t->tstate, next->saved);
+    next->core.state = PF_RUNNING;
+    return next;
+}
+
+/* What is on its way to whoever runs now must not get lost while an object's
+ * end runs code. */
+typedef struct Interruption {
+    PyObject *exc, *transfer, *origin;
+    bool throwing;
+    uint8_t state;
+} Interruption;
+
+static Interruption
+interrupt(PfThread *t)
+{
+    Interruption saved = {pf_take_exception(), t->transfer, t->green_origin,
+                          t->throwing, CURRENT(t)->core.state};
+    t->transfer = t->green_origin = NULL;
+    t->throwing = false;
+    return saved;
+}
+
+static void
+go_on(PfThread *t, Interruption *saved)
+{
+    CURRENT(t)->core.state = saved->state;
+    t->transfer = saved->transfer;
+    t->throwing = saved->throwing;
+    Py_XSETREF(t->green_origin, saved->origin);
+    if (saved->exc != NULL) {
+        pf_restore_exception(saved->exc);
+    }
+}
+
+void
+pf_greenlet_reap(PfThread *t, FiberObject *fiber)
+{
+    Interruption saved = interrupt(t);
+    PyGreenlet *g = GREENLET_OF(fiber);
+    if (fiber->core.state == PF_DONE) {
+        fiber->stack_size = 0; /* `saved` went with the stack */
+        fiber->greenlet = NULL;
+        Py_XSETREF(IMPL(g)->context, fiber->context);
+        fiber->context = NULL;
+        Py_DECREF(fiber);
+    } else {
+        fiber->core.host_bits &= ~(uint32_t)PF_F_HELD;
+    }
+    Py_DECREF(g);
+    go_on(t, &saved);
+}
+
+/* ------------------------------------------------------------------ unwinding */
+
+static PyObject *
+throw_exit(PfThread *t, PyGreenlet *g)
+{
+    PyGreenlet *current = pf_greenlet_current(t);
+    PyObject *exit = current == NULL
+                         ? NULL
+                         : PyObject_CallFunction(
+                               pf_green.exit, "s",
+                               "Killing the greenlet because all references "
+                               "have vanished.");
+    FiberObject *to = IMPL(g)->fiber;
+    if (exit == NULL || (to->core.host_bits & PF_F_HUB)) {
+        Py_XDECREF(exit);
+        return exit == NULL ? NULL : (PyObject *)admit(t, g); /* refuses */
+    }
+    pf_fiber_forget_schedule(to); /* it may wait in a scheduler */
+    PyGreenlet *parent = IMPL(g)->parent;
+    IMPL(g)->parent = (PyGreenlet *)Py_NewRef((PyObject *)current);
+    PyObject *result = go(t, to, exit, true);
+    Py_XSETREF(IMPL(g)->parent, parent);
+    return result;
+}
+
+void
+pf_greenlet_kill(PfThread *t, PyGreenlet *g)
+{
+    Interruption saved = interrupt(t);
+    PyObject *result = throw_exit(t, g);
+    if (result == NULL) {
+        PyErr_WriteUnraisable((PyObject *)g);
+    }
+    Py_XDECREF(result);
+    go_on(t, &saved);
+}
+
+void
+pf_greenlet_unwind(PfThread *t, FiberObject *fiber)
+{
+    PyGreenlet *g = (PyGreenlet *)Py_NewRef(fiber->greenlet);
+    pf_no_switch_begin(t, "while a waiting greenlet is unwound");
+    pf_greenlet_kill(t, g);
+    pf_no_switch_end(t);
+    Py_DECREF(g);
+}

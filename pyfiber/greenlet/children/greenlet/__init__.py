@@ -1,0 +1,8 @@
+"""`pyfiber.greenlet` as the package `greenlet`, for programs with this folder in PYTHONPATH."""
+
+import sys
+
+import pyfiber.greenlet
+
+del sys.modules[__name__]  # this module; the import gives whatever is there at its end
+pyfiber.greenlet.install()
