@@ -153,6 +153,7 @@ struct FiberObject {
     ScopeObject *scope;  /* the innermost it is in; owns all it is in */
     ScopeObject *base;   /* the one it was born in; NULL: the run's */
     FiberObject *base_prev, *base_next; /* born there, too */
+    PyObject *greenlet; /* its view, or whose stack it is, or NULL */
     FiberObject *prev, *next;
 };
 
@@ -278,6 +279,8 @@ void pf_fiber_unwind(PfThread *t, FiberObject *fiber);
 void pf_fiber_end(PfThread *t, FiberObject *fiber, PyObject *result);
 int pf_fiber_give_stack(PfThread *t, FiberObject *fiber);
 void pf_fiber_take_stack(FiberObject *fiber);
+PyObject *pf_fiber_leave_nothing(PfThread *t, FiberObject *self,
+                                 PyObject *result);
 void pf_fiber_forget_schedule(FiberObject *fiber);
 void pf_on_switch(pf_thread *thread, pf_fiber *from, pf_fiber *to);
 PyObject *pf_value_in_parent(PfThread *t);

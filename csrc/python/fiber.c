@@ -2,6 +2,7 @@
 #include "python/greenlet_hooks.h"
 #include "python/schedule.h"
 #include "python/scope.h"
+#include "python/greenlet_hooks.h"
 
 #include <structmember.h>
 

@@ -471,8 +471,9 @@ first_act(PfThread *t, FiberObject *self, PyGreenlet *g)
 /* How the call went, as what the parent gets.  References held by the call
  * are dropped here, where code that this runs may still switch. */
 static void
-sum_up(FiberObject *self, PyObject *result, Cargo *cargo)
+sum_up(PfThread *t, FiberObject *self, PyObject *result, Cargo *cargo)
 {
+    result = pf_fiber_leave_nothing(t, self, result);
     PyObject *exc = result == NULL ? pf_take_exception() : NULL;
     Py_CLEAR(self->args);
     PyObject *kwargs = self->kwargs;
@@ -511,7 +512,7 @@ pf_greenlet_run(PfThread *t, FiberObject *self)
 {
     PyGreenlet *g = GREENLET_OF(self);
     Cargo cargo = {0};
-    sum_up(self, first_act(t, self, g), &cargo);
+    sum_up(t, self, first_act(t, self, g), &cargo);
     FiberObject *next = heir(t, g, &cargo);
 
     /* From here on nothing runs that could leave this stack. */

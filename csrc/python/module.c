@@ -1,6 +1,7 @@
 /* pyfiber._engine: module functions and set-up. */
 #include "python/greenlet.h"
 #include "python/scope.h"
+#include "python/greenlet.h"
 
 #include "engine/selfbench.h"
 #include "python/schedule.h"

@@ -500,6 +500,28 @@ finish(FiberObject *self, PyObject *result)
     }
 }
 
+/* The same for a greenlet's fiber, whose outcome is the greenlet's affair: what
+ * its code left open or unfinished.  `result` is stolen; returns it, or NULL
+ * with an exception. */
+PyObject *
+pf_fiber_leave_nothing(PfThread *t, FiberObject *self, PyObject *result)
+{
+    if (PF_UNLIKELY(self->scope != NULL)) {
+        result = pf_fiber_ends_inside(self, result);
+    }
+    if (PF_UNLIKELY(self->slots != NULL || self->callbacks != NULL)) {
+        PyObject *exc = result == NULL ? pf_take_exception() : NULL;
+        pf_no_switch_begin(t, "while a fiber ends (in a done-callback, say)");
+        pf_slots_clear(self);
+        run_callbacks(self);
+        pf_no_switch_end(t);
+        if (exc != NULL) {
+            pf_restore_exception(exc);
+        }
+    }
+    return result;
+}
+
 static PyObject *
 first_act(PfThread *t, FiberObject *self)
 {

@@ -7,6 +7,7 @@
  */
 #include "python/greenlet_hooks.h"
 #include "python/waitq.h"
+#include "python/greenlet_hooks.h"
 
 #include "engine/overflow.h"
 
@@ -379,6 +380,8 @@ at_exit(PyObject *module, PyObject *ignored)
             while (pf_grains_abandon(s)) {
             }
         }
+    } else if (pf_greenlets_wanted() && pf_thread_create() == NULL) {
+        return NULL;
     }
     pf_waitq_forget_others(pf_tls_thread);
     pf.shut_down = true;

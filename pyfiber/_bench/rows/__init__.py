@@ -35,6 +35,7 @@ FAMILIES = (
     testing,
     standin,
     memory,
+    standin,
     raw,
     imports,
 )
