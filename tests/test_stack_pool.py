@@ -19,7 +19,7 @@ from pyfiber import Fiber, current, get_stack_size, set_stack_size, stack_stats,
 
 KIB = 1024
 SMALLEST = pyfiber.info()["min_stack_size"]
-DEFAULT = (6 if os.name == "nt" else 1) * 1024 * KIB
+DEFAULT = (8 if os.name == "nt" else 1) * 1024 * KIB
 
 
 @pytest.fixture

@@ -591,10 +591,10 @@ make_strings(void)
  * would save 1.5 KiB of tables and end map() recursions at a third of the
  * depth; 2 MiB and more cost a page of tables each.
  * On Windows nobody can lend a reserve when the stack runs out, so 3.12 and
- * 3.13 may count no more C recursion than the stack is sure to hold: 6 MiB for
+ * 3.13 may count no more C recursion than the stack is sure to hold: 8 MiB for
  * the 3,000 levels of the main thread. */
 #ifdef _WIN32
-#define DEFAULT_STACK_SIZE (6 * 1024 * 1024)
+#define DEFAULT_STACK_SIZE (8 * 1024 * 1024)
 #else
 #define DEFAULT_STACK_SIZE (1024 * 1024)
 #endif

@@ -106,7 +106,11 @@ extern pf_reset_protection_fn pf_reset_protection;
  * use of a unit: sorted(key=f) with f calling sorted again takes about 5.2 KB
  * for 3 units. */
 #define PF_CHEAPEST_UNIT 150
+#ifdef _WIN32
+#define PF_DEAREST_UNIT 2600 /* larger frames; 1760 is too little there */
+#else
 #define PF_DEAREST_UNIT 1760
+#endif
 extern int pf_c_limit; /* the main thread's */
 
 static inline int
@@ -337,6 +341,14 @@ pystate_init(PyThreadState *ts, char *room, size_t room_size, char *stack_low,
 #endif
     st->c_remaining = units < (size_t)pf_c_limit ? (int)units : pf_c_limit;
     st->c_limit = st->c_remaining;
+#endif
+#if PY_VERSION_HEX < 0x030C0000 && defined(_WIN32)
+    /* One counter for both: a small stack begins as if it were that deep in
+     * the default limit of 1,000 already.  Who raises the limit knows what
+     * stacks hold, as on a thread. */
+    int limit = ts->recursion_limit < 1000 ? ts->recursion_limit : 1000;
+    size_t units = stack_size / PF_DEAREST_UNIT;
+    st->py_depth = units < (size_t)limit ? limit - (int)units : 0;
 #endif
 #if PF_HAS_STACK_LIMITS
     st->stack_low = stack_low;
