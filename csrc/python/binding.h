@@ -153,7 +153,6 @@ struct FiberObject {
     ScopeObject *scope;  /* the innermost it is in; owns all it is in */
     ScopeObject *base;   /* the one it was born in; NULL: the run's */
     FiberObject *base_prev, *base_next; /* born there, too */
-    PyObject *greenlet; /* its view, or whose stack it is, or NULL */
     FiberObject *prev, *next;
 };
 
