@@ -53,8 +53,8 @@ def main() -> None:
         pool.queue(fibonacci, options.count),
         pool.queue(randoms, options.count, options.seed),
     ]
+    print("### starting the pool")
     pool.start()
-    print("### waiting for the pool")
     pool.shutdown(wait=True)
     for grain in grains:
         print(f"{grain.name}: {grain.result()}")

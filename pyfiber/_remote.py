@@ -57,6 +57,7 @@ def perform_elsewhere(job: Callable[[], T], *, new_thread: bool) -> T:
         remote.stop()
         with shield():
             waiter.join()
+        _ = waiter.outcome  # looked at: that it was stopped is no news
         raise
     result: T = waiter.result()
     return result

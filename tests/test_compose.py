@@ -438,6 +438,60 @@ def test_children_of_what_fails_are_cancelled() -> None:
     assert lines[1].startswith("child - cancelled")
 
 
+# --- other threads
+
+
+@pytest.mark.parametrize("move", [Work.on_thread_pool, Work.on_new_thread])
+def test_on_another_thread(move: Callable[[Work[Any]], Work[Any]]) -> None:
+    here = threading.get_ident()
+    there, both, value = blocking(
+        parallel(
+            move(call(threading.get_ident)),
+            move(parallel(delay(0.001, 1), delay(0.001, 2))),
+            move(succeed(5).map(lambda x: x + 1)).map(lambda x: (x, threading.get_ident())),
+        )
+    )
+    assert there != here
+    assert both == [1, 2]
+    assert value == (6, here)
+
+
+@pytest.mark.parametrize("move", [Work.on_thread_pool, Work.on_new_thread])
+def test_failure_on_another_thread(move: Callable[[Work[Any]], Work[Any]]) -> None:
+    assert outcome(move(fail(KeyError("there")))) == (KeyError, "'there'")
+
+
+@pytest.mark.parametrize("move", [Work.on_thread_pool, Work.on_new_thread])
+def test_cancellation_reaches_the_other_thread(move: Callable[[Work[Any]], Work[Any]]) -> None:
+    log: list[str] = []
+    begun = threading.Event()
+    work = move(call(begun.set).combine(slow(log, "there")))
+
+    def main() -> Any:
+        fiber = spawn(perform, work)
+        while not begun.is_set():
+            sleep(0.001)
+        fiber.cancel("enough")
+        fiber.join()
+        return fiber.outcome
+
+    assert run(main) == CancelledOutcome("enough")
+    assert log == ["there - begins", "there - cancelled: Cancelled('the scheduler was stopped')"]
+
+
+def test_others_run_while_a_thread_works() -> None:
+    order: list[str] = []
+
+    def blocks() -> None:
+        threading.Event().wait(0.05)
+        order.append("thread")
+
+    blocking(
+        parallel(call(blocks).on_thread_pool(), delay(0.001).combine(call(order.append, "fiber")))
+    )
+    assert order == ["fiber", "thread"]
+
+
 # --- cancellation reaches every part
 
 

@@ -207,3 +207,14 @@ def test_grains_with_fair_share() -> None:
     lines, ends = grains_lines("fair-share")
     assert len(lines) == 16
     assert ends[0] == "fibonacci: 21"
+
+
+def test_shuffled_instants_find_the_race_and_run_it_again() -> None:
+    assert run_example("shuffled_instants.py").splitlines() == [
+        " 8.0 h  open",
+        "18.5 h  close",
+        "23.0 h  backup",
+        "the usual order: nothing found",
+        "another order: an order was lost",
+        "the same order again: an order was lost",
+    ]
