@@ -100,7 +100,9 @@ pf_channel_give_back(ChannelObject *self, PyObject *value)
     } else {
         pf_ring_push_front(&self->values, value);
     }
-    pf_restore_exception(pending);
+    if (pending != NULL) {
+        pf_restore_exception(pending);
+    }
 }
 
 /* ----------------------------------------------------------- send and receive */
