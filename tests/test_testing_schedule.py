@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyfiber import spawn, yield_now
@@ -30,6 +30,7 @@ def forget_usual(schedule: Schedule) -> Schedule:
     return Schedule(kept, schedule.preempt, schedule.unfair, schedule.fingerprint & 0xFFFF)
 
 
+@settings(deadline=None)
 @given(choices(), st.booleans(), st.booleans(), st.integers(0, 2**64 - 1))
 def test_schedule_survives_being_written_and_read(
     chosen: list[Choice], preempt: bool, unfair: bool, fingerprint: int
@@ -41,6 +42,7 @@ def test_schedule_survives_being_written_and_read(
     assert Schedule.parse(f"  {str(schedule).upper()}\n") == again
 
 
+@settings(deadline=None)
 @given(choices(), st.data())
 def test_schedule_with_a_letter_changed_or_missing_is_refused(
     chosen: list[Choice], data: st.DataObject
