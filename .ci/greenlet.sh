@@ -14,11 +14,11 @@ GEVENT_TESTS='
     GreenletExit all backdoor close_backend_fd contextvars core core_async core_callback core_fork core_loop_run
     core_stat core_watcher destroy destroy_default_loop doctests environ event events exc_info execmodules fileobject
     greenio greenlet greenletset greenness hub hub_join issue112 issue1686 issue230 issue302monkey issue330 issue467
-    issue6 issue600 issue639 iwait joinall local lock loop_callback makefile_ref memleak monkey nondefaultloop order
+    issue6 issue600 issue639 iwait joinall local lock loop_callback memleak monkey nondefaultloop order
     os pool pywsgi queue real_greenlet refcount select selectors semaphore server signal sleep0 socket socketpair
     subprocess_interrupted systemerror thread threading threading_2 threading_before_monkey
     threading_holding_lock_while_monkey threading_monkey_in_thread threading_native_before_monkey
-    threading_patched_local threading_vs_settrace threadpool timeout util'
+    threading_patched_local threading_vs_settrace threadpool util'
 
 # Programs and tests of others, in their newest releases and unmodified. All of it talks to 127.0.0.1 only.
 greenlet_programs() {

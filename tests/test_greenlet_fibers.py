@@ -424,6 +424,43 @@ def test_cancelling_a_fiber_while_its_greenlet_runs():
     assert run(main)
 
 
+def test_locals_are_each_greenlets_own_and_go_with_it():
+    class Thing:
+        pass
+
+    def body():
+        own.thing = thing = Thing()
+        return weakref.ref(thing)
+
+    own = pyfiber.local()
+    own.thing = "main's"
+    assert greenlet(body).switch()() is None
+    assert own.thing == "main's"
+
+
+def test_done_callback_of_a_greenlets_fiber():
+    done = []
+
+    def body():
+        current().add_done_callback(done.append)
+        return "result"
+
+    assert greenlet(body).switch() == "result"
+    assert [fiber.done() for fiber in done] == [True]
+
+
+def test_a_scope_inside_of_a_greenlet():
+    def main():
+        def body():
+            with pyfiber.move_on_after(0.001) as scope:
+                sleep(10)
+            return scope.cancelled_caught
+
+        return greenlet(body).switch()
+
+    assert run(main)
+
+
 def test_many_greenlets_and_fibers_mixed():
     def layer(n):
         if n == 0:

@@ -55,8 +55,10 @@ def run_file(path: str) -> None:
         return
     with open(path, "rb") as file:
         code = compile(file.read(), path, "exec", dont_inherit=True)
-    namespace = sys.modules["__main__"].__dict__
-    keep = {name: namespace[name] for name in ("__builtins__", "__loader__") if name in namespace}
+    namespace: dict[str, object] = sys.modules["__main__"].__dict__
+    keep: dict[str, object] = {
+        name: namespace[name] for name in ("__builtins__", "__loader__") if name in namespace
+    }
     namespace.clear()
     namespace.update(
         keep, __name__="__main__", __file__=path, __doc__=None, __package__=None, __spec__=None
