@@ -49,7 +49,7 @@ def perform_elsewhere(job: Callable[[], T], *, new_thread: bool) -> T:
     Cancelled while it waits: so is everything in that run, and that is waited for.
     """
     remote = _Remote(job)
-    wait = _in_new_thread if new_thread else pyfiber.to_thread
+    wait: Callable[[Callable[[], Any]], Any] = _in_new_thread if new_thread else pyfiber.to_thread
     waiter = spawn(wait, remote.run)
     try:
         waiter.join()
@@ -70,7 +70,8 @@ def _in_new_thread(fn: Callable[[], T]) -> T:
     thread = threading.Thread(target=partial(context.run, _complete, future, fn))
     thread.start()
     with shield():
-        return pyfiber.wait_for(future)
+        result = pyfiber.wait_for(future)
+    return result
 
 
 def _complete(future: Future[T], fn: Callable[[], T]) -> None:

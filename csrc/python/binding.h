@@ -338,7 +338,6 @@ int pf_cancel_init(PyObject *module);
 /* --- fiber.c --- */
 extern PyType_Spec pf_fiber_spec;
 void pf_fiber_type_ready(PyTypeObject *type);
-void pf_report_failure(PyObject *op, PyObject *exc);
 FiberObject *pf_fiber_new(PyObject *target, PyObject *const *args,
                           Py_ssize_t nargs, PyObject *kwnames);
 int pf_fiber_start(SchedulerObject *s, FiberObject *fiber);
@@ -371,6 +370,7 @@ int pf_grain_module_init(PyObject *module);
 PyObject *pf_outcome_value(int kind, PyObject *value); /* or raises it */
 PyObject *pf_cancel_reason(PyObject *exc);
 PyObject *pf_make_outcome(int kind, PyObject *value);
+void pf_report_failure(PyObject *op, PyObject *exc);
 void pf_raise_fiber_cancelled(PyObject *exc);
 PyObject *pf_fiber_outcome_value(FiberObject *fiber); /* new reference */
 PyObject *pf_fiber_cancelled_type(void);              /* borrowed */

@@ -5,18 +5,6 @@
 
 /* ------------------------------------------------------------------ making one */
 
-static int
-set_name(PyObject *op, PyObject *value, void *closure)
-{
-    (void)closure;
-    if (value == NULL || !PyUnicode_Check(value)) {
-        PyErr_SetString(PyExc_TypeError, "name must be a str");
-        return -1;
-    }
-    Py_XSETREF(((GrainObject *)op)->name, Py_NewRef(value));
-    return 0;
-}
-
 static bool
 is_iterable(PyObject *object)
 {
@@ -80,7 +68,7 @@ grain_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         made = g->context != NULL;
     }
     if (made && name != Py_None) {
-        made = set_name((PyObject *)g, name, NULL) == 0;
+        made = pf_grain_set_name((PyObject *)g, name, NULL) == 0;
     }
     if (!made) {
         Py_CLEAR(g);
@@ -461,207 +449,6 @@ grain_add_done_callback(PyObject *op, PyObject *fn)
     Py_RETURN_NONE;
 }
 
-/* ----------------------------------------------------------------- looking at it */
-
-PyObject *
-pf_grain_name(GrainObject *g)
-{
-    if (g->name != NULL) {
-        return Py_NewRef(g->name);
-    }
-    PyObject *made_of = g->iterator;
-    for (GrainCaller *c = g->callers; c != NULL; c = c->below) {
-        made_of = c->iterator;
-    }
-    PyObject *name = NULL;
-    if (made_of != NULL) {
-        name = PyObject_GetAttrString(made_of, "__qualname__");
-        if (name != NULL && !PyUnicode_Check(name)) {
-            Py_CLEAR(name);
-        }
-        if (name == NULL) {
-            PyErr_Clear();
-            name = PyUnicode_FromString(Py_TYPE(made_of)->tp_name);
-        }
-    }
-    return name != NULL ? name : PyUnicode_FromString("grain");
-}
-
-static PyObject *
-get_name(PyObject *op, void *closure)
-{
-    (void)closure;
-    return pf_grain_name((GrainObject *)op);
-}
-
-static const char *
-state_name(const GrainObject *g)
-{
-    switch (g->core.state) {
-    case PF_NEW:
-        return "new";
-    case PF_READY:
-        return "ready";
-    case PF_RUNNING:
-        return "running";
-    case PF_DONE:
-        return "done";
-    case PF_SUSPENDED:
-        return (g->flags & GRAIN_OFFERED) ? "ready" : "parked";
-    default:
-        return "parked";
-    }
-}
-
-static PyObject *
-get_state(PyObject *op, void *closure)
-{
-    (void)closure;
-    return PyUnicode_FromString(state_name((GrainObject *)op));
-}
-
-static PyObject *
-get_last_known_state(PyObject *op, void *closure)
-{
-    (void)closure;
-    GrainObject *g = (GrainObject *)op;
-    if (g->core.state == PF_NEW || g->core.state == PF_DONE) {
-        return Py_NewRef(pf.grain_stopped);
-    }
-    bool sleeps =
-        g->core.state == PF_PARKED ||
-        (g->core.state == PF_SUSPENDED && !(g->flags & GRAIN_OFFERED) &&
-         g->core.host_byte != PF_WAIT_NOTHING);
-    return Py_NewRef(sleeps ? pf.grain_sleeping : pf.grain_ready);
-}
-
-static PyObject *
-get_suspended_state(PyObject *op, void *closure)
-{
-    (void)closure;
-    PyObject *yielded = ((GrainObject *)op)->yielded;
-    return Py_NewRef(yielded != NULL ? yielded : Py_None);
-}
-
-static PyObject *
-get_outcome(PyObject *op, void *closure)
-{
-    (void)closure;
-    GrainObject *g = (GrainObject *)op;
-    if (g->core.state != PF_DONE) {
-        Py_RETURN_NONE;
-    }
-    g->core.host_bits |= PF_F_LOOKED_AT;
-    return pf_make_outcome(g->core.host_byte, g->value);
-}
-
-static PyObject *
-get_pool(PyObject *op, void *closure)
-{
-    (void)closure;
-    GrainObject *g = (GrainObject *)op;
-    return Py_NewRef(g->pool == NULL ? Py_None : (PyObject *)g->pool);
-}
-
-/* The frames of a generator or coroutine and of what it awaits, appended. */
-static int
-add_frames(PyObject *list, PyObject *iterator)
-{
-    static const char *const names[][2] = {{"gi_frame", "gi_yieldfrom"},
-                                           {"cr_frame", "cr_await"}};
-    PyObject *at = Py_NewRef(iterator);
-    while (PyGen_CheckExact(at) || PyCoro_CheckExact(at)) {
-        const char *const *name = names[PyCoro_CheckExact(at) ? 1 : 0];
-        PyObject *frame = PyObject_GetAttrString(at, name[0]);
-        PyObject *inner = PyObject_GetAttrString(at, name[1]);
-        int rc = frame == NULL || inner == NULL ? -1 : 0;
-        if (rc == 0 && frame != Py_None) {
-            rc = PyList_Append(list, frame);
-        }
-        Py_XDECREF(frame);
-        Py_DECREF(at);
-        at = inner;
-        if (rc < 0) {
-            Py_XDECREF(inner);
-            return -1;
-        }
-    }
-    Py_DECREF(at);
-    return 0;
-}
-
-/* Outermost first. */
-static PyObject *
-grain_frames(GrainObject *g)
-{
-    PyObject *list = PyList_New(0);
-    if (list == NULL || g->iterator == NULL) {
-        return list;
-    }
-    Py_ssize_t depth = 1;
-    for (GrainCaller *c = g->callers; c != NULL; c = c->below) {
-        depth++;
-    }
-    PyObject *iterators = PyTuple_New(depth);
-    if (iterators != NULL) {
-        PyTuple_SET_ITEM(iterators, --depth, Py_NewRef(g->iterator));
-        for (GrainCaller *c = g->callers; c != NULL; c = c->below) {
-            PyTuple_SET_ITEM(iterators, --depth, Py_NewRef(c->iterator));
-        }
-    }
-    for (; iterators != NULL && list != NULL &&
-           depth < PyTuple_GET_SIZE(iterators);
-         depth++) {
-        if (add_frames(list, PyTuple_GET_ITEM(iterators, depth)) < 0) {
-            Py_CLEAR(list);
-        }
-    }
-    Py_XDECREF(iterators);
-    return list;
-}
-
-static PyObject *
-get_frame(PyObject *op, void *closure)
-{
-    (void)closure;
-    PyObject *frames = grain_frames((GrainObject *)op);
-    if (frames == NULL) {
-        return NULL;
-    }
-    Py_ssize_t n = PyList_GET_SIZE(frames);
-    PyObject *last = n == 0 ? Py_None : PyList_GET_ITEM(frames, n - 1);
-    Py_INCREF(last);
-    Py_DECREF(frames);
-    return last;
-}
-
-static PyObject *
-grain_stack(PyObject *op, PyObject *ignored)
-{
-    (void)ignored;
-    PyObject *frames = grain_frames((GrainObject *)op);
-    if (frames == NULL) {
-        return NULL;
-    }
-    PyObject *stack = PyObject_CallOneArg(pf.stack_summary, frames);
-    Py_DECREF(frames);
-    return stack;
-}
-
-static PyObject *
-grain_repr(PyObject *op)
-{
-    PyObject *name = pf_grain_name((GrainObject *)op);
-    if (name == NULL) {
-        return NULL;
-    }
-    PyObject *repr =
-        PyUnicode_FromFormat("<%s %R %s at %p>", Py_TYPE(op)->tp_name, name,
-                             state_name((GrainObject *)op), op);
-    Py_DECREF(name);
-    return repr;
-}
-
 /* ------------------------------------------------------------------ the type */
 
 static PyObject *
@@ -730,35 +517,12 @@ static PyMethodDef grain_methods[] = {
     {"cancel", KW(grain_cancel), METH_VARARGS | METH_KEYWORDS, cancel_doc},
     {"unpark", KW(grain_unpark), METH_VARARGS | METH_KEYWORDS, unpark_doc},
     {"add_done_callback", grain_add_done_callback, METH_O, callback_doc},
-    {"stack", grain_stack, METH_NOARGS, stack_doc},
+    {"stack", pf_grain_stack, METH_NOARGS, stack_doc},
     {"__reduce__", grain_reduce, METH_NOARGS, "Raises TypeError."},
     {"__reduce_ex__", grain_reduce, METH_O, "Raises TypeError."},
     {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS,
      "Grain[R]: a grain whose result is an R."},
     {NULL, NULL, 0, NULL},
-};
-
-static PyGetSetDef grain_getset[] = {
-    {"name", get_name, set_name,
-     "For reports; by default the name of the generator.", NULL},
-    {"state", get_state, NULL,
-     "'new', 'ready', 'running', 'parked' or 'done', as a fiber's.", NULL},
-    {"last_known_state", get_last_known_state, NULL,
-     "READY, SLEEPING (it waits for something) or STOPPED (not started, or\n"
-     "done).",
-     NULL},
-    {"suspended_state", get_suspended_state, NULL,
-     "What it yielded last; None before, and when it is done.", NULL},
-    {"waiting_on", get_suspended_state, NULL,
-     "suspended_state, by the name that fibers have for it.", NULL},
-    {"outcome", get_outcome, NULL,
-     "Ok(value), Failed(exception) or CancelledOutcome(reason) once it is\n"
-     "done; None before.",
-     NULL},
-    {"frame", get_frame, NULL,
-     "The frame of its innermost generator; None if there is none.", NULL},
-    {"pool", get_pool, NULL, "The GrainPool it is queued in, or None.", NULL},
-    {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyMemberDef grain_members[] = {
@@ -781,8 +545,8 @@ static PyType_Slot grain_slots[] = {
     {Py_tp_doc, (void *)grain_doc},   {Py_tp_new, grain_new},
     {Py_tp_dealloc, grain_dealloc},   {Py_tp_finalize, grain_finalize},
     {Py_tp_traverse, grain_traverse}, {Py_tp_clear, grain_clear},
-    {Py_tp_repr, grain_repr},         {Py_tp_methods, grain_methods},
-    {Py_tp_getset, grain_getset},     {Py_tp_members, grain_members},
+    {Py_tp_repr, pf_grain_repr},      {Py_tp_methods, grain_methods},
+    {Py_tp_getset, pf_grain_getset},  {Py_tp_members, grain_members},
     {Py_am_await, pf_await_self},     {0, NULL},
 };
 

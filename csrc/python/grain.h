@@ -1,8 +1,10 @@
 /* Grains: generators that the loop steps, beside the fibers.
  *
  *   grain.c        the Grain type
+ *   grain_inspect.c  its attributes
  *   grain_step.c   one turn: resume, heed what was yielded, calls, the end
- *   grain_wait.c   waiting, waking, cancelling, calls from other threads
+ *   grain_wait.c   what it waits for, waking, cancelling
+ *   grain_move.c   coming to a scheduler and leaving it, other threads
  *   grain_run.c    the runner fiber, predicates, what the loop asks of grains
  *   grain_pool.c   the native half of GrainPool
  *   until.c        the awaitable that brings a request out of a coroutine
@@ -144,7 +146,13 @@ pf_grain_set_iterator(GrainObject *g, PyObject *iterator)
 int pf_grain_prepare(GrainObject *g); /* make its iterator */
 int pf_grain_begin(SchedulerObject *s, GrainObject *g);
 PyObject *pf_grain_result(GrainObject *g); /* new reference, or raises */
+
+/* --- grain_inspect.c --- */
 PyObject *pf_grain_name(GrainObject *g);
+int pf_grain_set_name(PyObject *op, PyObject *value, void *closure);
+PyObject *pf_grain_repr(PyObject *op);
+PyObject *pf_grain_stack(PyObject *op, PyObject *ignored);
+extern PyGetSetDef pf_grain_getset[];
 
 /* --- grain_step.c --- */
 void pf_grain_step(PfThread *t, GrainObject *g);
@@ -157,6 +165,8 @@ int pf_grain_heed(PfThread *t, GrainObject *g, PyObject *what);
 void pf_grain_ready(GrainObject *g);
 PyObject *pf_grain_take_value(GrainObject *g); /* or NULL: throw */
 void pf_grain_unwait(GrainObject *g);
+bool pf_grain_was_granted(GrainObject *g);
+bool pf_grain_receives(GrainObject *g);       /* from a channel */
 int pf_grain_raise_cancelled(GrainObject *g); /* -1 */
 int pf_grain_sleep(GrainObject *g, PyObject *seconds);
 int pf_grain_wait_end(GrainObject *g, PfWaitq *waiters, bool done);

@@ -381,15 +381,15 @@ pf_grain_wait_unpark(GrainObject *g)
 /* ------------------------------------------------------------------ its end */
 
 /* A grain that waits in line was given what it waits for. */
-static bool
-was_granted(GrainObject *g)
+bool
+pf_grain_was_granted(GrainObject *g)
 {
     return g->core.host_byte == PF_WAIT_GRANT &&
            g->wait->line.waiter.taken != NULL;
 }
 
-static bool
-receives(GrainObject *g)
+bool
+pf_grain_receives(GrainObject *g)
 {
     PyObject *value = NULL;
     return pf_is_case(g->yielded) &&
@@ -411,7 +411,7 @@ leave_line(GrainObject *g, PfNode *node)
     }
     PyObject *value = node->item, *unused = NULL;
     node->item = NULL;
-    if (node->waiter->taken != NULL && receives(g)) {
+    if (node->waiter->taken != NULL && pf_grain_receives(g)) {
         pf_channel_give_back(pf_case_channel(g->yielded, &unused), value);
     } else {
         Py_DECREF(value);
@@ -528,7 +528,7 @@ pf_grain_take_value(GrainObject *g)
     bool cancelled = g->core.wake == PF_WAKE_CANCEL;
     g->core.wake = PF_WAKE_NONE;
     if (PF_UNLIKELY(kind != PF_WAIT_NOTHING)) {
-        if (was_granted(g)) {
+        if (pf_grain_was_granted(g)) {
             return take_grant(g);
         }
         pf_grain_unwait(g);
@@ -672,105 +672,6 @@ pf_grain_join(PfThread *t, GrainObject *g, int64_t deadline)
     PfWait wait;
     pf_wait_init(&wait, t);
     return pf_wait_for(&wait, &g->waiters, t, deadline, (PyObject *)g);
-}
-
-/* ---------------------------------------------------- coming to a scheduler */
-
-static void
-link_live(PfGrains *grains, GrainObject *g)
-{
-    g->prev = NULL;
-    g->next = grains->live;
-    if (g->next != NULL) {
-        g->next->prev = g;
-    }
-    grains->live = g;
-}
-
-/* The scheduler, which lives on this thread, takes the grain; one that was
- * taken out of a pool goes on waiting for what it waited for.  0, or -1 with
- * an exception and nothing changed. */
-int
-pf_grain_attach(SchedulerObject *s, GrainObject *g)
-{
-    PfGrains *grains = pf_grains_of(s);
-    if (grains == NULL) {
-        return -1;
-    }
-    int kind = g->core.host_byte;
-    g->core.scheduler = &s->core;
-    Py_INCREF(s);
-    Py_INCREF(g); /* until it is done */
-    link_live(grains, g);
-    s->alive++;
-    s->foreground++;
-    if (s->ending) {
-        g->core.host_bits |= PF_F_CANCEL;
-    }
-    g->core.state = PF_RUNNING;
-    g->core.host_byte = PF_WAIT_NOTHING;
-    if (kind == PF_WAIT_NOTHING) {
-        pf_grain_ready(g);
-    } else if (pf_grain_heed(s->thread, g, g->yielded) < 0) {
-        g->value = pf_take_exception();
-        g->flags |= GRAIN_THROWS;
-        pf_grain_ready(g);
-    }
-    if (g->core.state == PF_READY && g->pool != NULL &&
-        g->pool->policy != NULL) {
-        pf_pool_add(g->pool, g);
-    }
-    pf_tell_host(s);
-    return 0;
-}
-
-/* The scheduler no longer knows the grain, done or not.  Drops references. */
-void
-pf_grain_detach(GrainObject *g)
-{
-    SchedulerObject *s = pf_grain_scheduler(g);
-    if (g->prev != NULL) {
-        g->prev->next = g->next;
-    } else {
-        s->grains->live = g->next;
-    }
-    if (g->next != NULL) {
-        g->next->prev = g->prev;
-    }
-    g->prev = g->next = NULL;
-    g->core.scheduler = NULL;
-    s->alive--;
-    s->foreground--;
-    if (s->foreground == 0 || s->fatal != NULL) {
-        pf_wake_hub(s);
-    }
-    Py_DECREF(s);
-    Py_DECREF(g);
-}
-
-/* A grain that is not running leaves its pool and scheduler.  What it waits
- * for it will wait for anew when it is queued again. */
-void
-pf_grain_leave(GrainObject *g)
-{
-    int kind = g->core.host_byte;
-    if (g->core.state == PF_READY) {
-        pf_queue_remove(&g->core.scheduler->ready, &g->core);
-    }
-    bool over = g->core.state != PF_PARKED &&
-                (kind == PF_WAIT_TIME || kind == PF_WAIT_ANSWER);
-    if (over || (was_granted(g) && !receives(g))) {
-        kind = PF_WAIT_NOTHING; /* that needs no doing again */
-    }
-    pf_grain_unwait(g);
-    g->core.host_byte = (uint8_t)kind;
-    g->core.wake = PF_WAKE_NONE;
-    g->core.state = PF_SUSPENDED;
-    g->flags &= ~(GRAIN_LEAVES | GRAIN_CALLS);
-    Py_INCREF(g);
-    pf_pool_leave(g);
-    pf_grain_detach(g);
-    Py_DECREF(g);
 }
 
 /* ----------------------------------------------- wake-ups from other threads */
