@@ -68,7 +68,9 @@ class Work(Generic[T_co]):
 
     def bind(self, fn: Callable[[T_co], Work[U]]) -> Work[U]:
         """Then the work that ``fn(value)`` returns."""
-        return _Bind(self, _callable(fn, "bind"))
+        if not callable(fn):
+            _callable(fn, "bind")
+        return _Bind(self, fn)
 
     def combine(self, other: Work[U]) -> Work[U]:
         """Then ``other``; the result of this one is dropped."""
