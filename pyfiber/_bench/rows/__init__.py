@@ -33,7 +33,6 @@ FAMILIES = (
     skynet,
     grains,
     testing,
-    standin,
     memory,
     standin,
     raw,
