@@ -9,8 +9,8 @@ from itertools import repeat
 
 import pyfiber.greenlet
 
-from ..model import Case, Measure, Row, Sample, clock
-from ..peers import load
+from ..model import Case, Measure, Row, Sample, Unavailable, clock
+from ..peers import is_installed, load
 from .lifecycle import async_nothing, gevent_spawn, greenlet_create
 from .switching import DEPTH_C, DEPTH_PYTHON, greenlet_deep_c, greenlet_deep_python, greenlet_switch
 from .yielding import gevent_yield
@@ -18,11 +18,13 @@ from .yielding import gevent_yield
 FIBERS = 100
 
 
-def on_stand_in(measure: Measure) -> Measure:
+def on_stand_in(measure: Measure, peer: str) -> Measure:
     """The case with the stand-in installed: its process has not imported greenlet yet."""
 
     def measured(count: int) -> Sample:
         pyfiber.greenlet.install()
+        if peer != "greenlet" and not is_installed(peer):
+            raise Unavailable(f"{peer} is not installed")
         return measure(count)
 
     return measured
@@ -31,7 +33,12 @@ def on_stand_in(measure: Measure) -> Measure:
 def on_both(measure: Measure, peer: str = "greenlet", note: str = "") -> tuple[Case, Case]:
     """One program on the stand-in and on greenlet."""
     return (
-        Case("pyfiber", on_stand_in(measure), peer=peer, note=note),
+        Case(
+            "pyfiber",
+            on_stand_in(measure, peer),
+            peer=None if peer == "greenlet" else peer,
+            note=note,
+        ),
         Case("greenlet", measure, peer=peer),
     )
 
