@@ -93,9 +93,9 @@ install_editable() {
     (cd "$2" && .venv/bin/python -m pip install -qq -e . --group test)
 }
 
-# run_pytest DIR [ARGUMENT...]: the whole suite in a tree made by install_editable.
+# run_pytest DIR [ARGUMENT...]: the whole suite in a tree made by install_editable, on all processors.
 run_pytest() {
     local dir=$1
     shift
-    (cd "$dir" && .venv/bin/python -m pytest "$@")
+    (cd "$dir" && .venv/bin/python -m pytest -n auto "$@")
 }

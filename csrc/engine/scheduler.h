@@ -61,6 +61,7 @@ struct pf_fiber {
     uint8_t host_byte;         /* the host's, as is host_bits */
     uint32_t host_bits;
     pf_timer timer;
+    uint32_t host_word; /* the host's, too */
 };
 
 /* How many lines of the room a host may name for pf_prefetch_stack. */

@@ -22,8 +22,8 @@ typedef enum pf_timer_kind {
 } pf_timer_kind;
 
 typedef struct pf_timer {
-    uint32_t place; /* 1-based place in the heap; 0: not armed */
-    uint32_t kind;  /* pf_timer_kind */
+    uint32_t place : 31; /* 1-based place in the heap; 0: not armed */
+    uint32_t kind : 1;   /* pf_timer_kind */
 } pf_timer;
 
 /* A timer that calls.  Runs on the scheduler's thread between switches; it

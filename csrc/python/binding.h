@@ -147,7 +147,6 @@ struct FiberObject {
     PyObject *greenlet;  /* its view, or whose stack it is, or NULL */
     PfWaitq waiters;     /* who waits for its end */
     PfWaiter *wait;      /* its own wait in a queue; see waitq.h */
-    uint64_t number;     /* 0 until it owns a lock */
     PfSlot *slots;       /* what it has in locals */
     PyObject *cancel;    /* (reason, by) of PF_F_CANCELLED */
     ScopeObject *scope;  /* the innermost it is in; owns all it is in */
@@ -237,7 +236,7 @@ typedef struct PfGlobals {
     PyObject *grain_ready, *grain_sleeping, *grain_stopped;
     PyObject *grain_join_elsewhere, *policy_failed;
     size_t stack_size;    /* default, bytes */
-    uint64_t last_number; /* given to a fiber; see PfOwner */
+    uint32_t last_number; /* given to a fiber; see PfOwner */
     PfThread *threads;
     uint32_t exploring; /* runs under test just now; see schedule.h */
     bool shut_down;     /* the interpreter is going away: switch no more */

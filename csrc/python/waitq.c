@@ -329,11 +329,14 @@ pf_waitq_forget_others(PfThread *keep)
 
 /* ------------------------------------------------------------------- owners */
 
-uint64_t
+uint32_t
 pf_number_fiber(FiberObject *fiber)
 {
-    fiber->number = ++pf.last_number;
-    return fiber->number;
+    if (++pf.last_number == 0) {
+        pf.last_number = 1;
+    }
+    fiber->core.host_word = pf.last_number;
+    return fiber->core.host_word;
 }
 
 /* Borrowed, or NULL.  The pointer is followed only if it is known to be that

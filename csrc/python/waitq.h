@@ -110,18 +110,20 @@ void pf_waitq_forget_others(PfThread *keep);
 /* ------------------------------------------------------------------ owners */
 
 /* Who holds a lock.  The pointer is not a reference: a suspended fiber must
- * not be kept alive by the lock it holds.  Numbers are never used twice. */
+ * not be kept alive by the lock it holds.  The number, in the fiber's host_word,
+ * tells it from later ones at the same address: two of them with the same
+ * number would be 2^32 owners of locks apart. */
 typedef struct PfOwner {
     FiberObject *fiber;
-    uint64_t number;
+    uint32_t number; /* 0: it has never owned a lock */
 } PfOwner;
 
-uint64_t pf_number_fiber(FiberObject *fiber);
+uint32_t pf_number_fiber(FiberObject *fiber);
 
 static inline PfOwner
 pf_owner(FiberObject *fiber)
 {
-    uint64_t number = fiber->number;
+    uint32_t number = fiber->core.host_word;
     return (PfOwner){fiber,
                      PF_LIKELY(number != 0) ? number : pf_number_fiber(fiber)};
 }
@@ -129,7 +131,7 @@ pf_owner(FiberObject *fiber)
 static inline bool
 pf_owns(const PfOwner *owner, const FiberObject *fiber)
 {
-    return owner->fiber == fiber && owner->number == fiber->number;
+    return owner->fiber == fiber && owner->number == fiber->core.host_word;
 }
 
 /* The owner as a list, empty if there is none or it is gone. */
