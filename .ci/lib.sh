@@ -97,5 +97,5 @@ install_editable() {
 run_pytest() {
     local dir=$1
     shift
-    (cd "$dir" && .venv/bin/python -m pytest -n auto "$@")
+    (cd "$dir" && .venv/bin/python -m pytest --durations 12 "$@")
 }
