@@ -36,10 +36,6 @@ test_versions() {
     done
 }
 
-test_older() { # README's own command is the test of 3.11
-    test_versions 3.12
-}
-
 test_sanitized() {
     step "pytest under AddressSanitizer and UBSan"
     # The fault handler is under test: the sanitizer must leave faults to it.

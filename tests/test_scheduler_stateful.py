@@ -110,7 +110,9 @@ class Model:
         """Back from the step it waited in; False if that ended the fiber."""
         body = self.bodies[n]
         why, body.woken_by = body.woken_by, ""
-        name = body.steps[body.at][0]
+        name, *rest = body.steps[body.at]
+        if name == "join" and self.bodies[rest[0]].state == "done":
+            why = "end"  # it came before the fiber ran: the end beats the cancellation
         if why == "cancel" or (name == "yield" and body.cancelled):
             return self.raise_cancelled(n)
         if name == "park":
