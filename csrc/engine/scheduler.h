@@ -314,7 +314,8 @@ pf_prefetch_lines(const pf_fiber *fiber, const pf_host *host)
 {
     const char *frames = fiber->context.handle;
     if (fiber->stack == NULL) {
-        for (int i = 0; i < PF_PREFETCH_STACKLESS; i += PF_CACHE_LINE) {
+        for (int i = 0; frames != NULL && i < PF_PREFETCH_STACKLESS;
+             i += PF_CACHE_LINE) {
             PF_PREFETCH(frames + i);
         }
         return;

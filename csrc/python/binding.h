@@ -12,7 +12,6 @@
  *   lock.c semaphore.c event.c condition.c queue.c channel.c select.c local.c
  *                between fibers, one type or two in each
  *   arguments.c  what their methods take
- *   bell.c       the _Bell type: private waiting
  *   fiber.c      the Fiber type
  *   outcome.c    result() of a finished one
  *   latch.c      what futures wait on

@@ -232,9 +232,6 @@ park_cancelled(PfThread *t, FiberObject *self, PyObject *what)
     if (PF_LIKELY(delay <= 0)) {
         return delay == 0 ? PF_WAKE_CANCEL : -1;
     }
-    if (delay < 0) {
-        return -1;
-    }
     int why = park(t, self, pf_now(&t->scheduler->core) + delay, what);
     return why == -1 || why == PF_WAKE_NORMAL ? why : PF_WAKE_CANCEL;
 }
