@@ -77,6 +77,8 @@ def test_snippet_dies_as_is_shown(
 ) -> None:
     (tmp_path / "overflow.py").write_text(snippet.program, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
+    for name in ("PYTHONDEVMODE", "PYTHONFAULTHANDLER"):  # either would add faulthandler's report
+        monkeypatch.delenv(name, raising=False)
     done = run_python("overflow.py")
     assert done.returncode < 0
     shows(snippet, done.stderr.replace(f"{tmp_path}{os.sep}", ""))
