@@ -32,7 +32,7 @@ ENGINE = [
         if not path.stem.endswith(("_posix", "_windows"))
     ),
 ]
-POSIX = ["csrc/engine/poller_posix.c", "csrc/engine/stack_posix.c"]
+POSIX = [f"csrc/engine/{part}_posix.c" for part in ("guard", "poller", "stack")]
 BINDING = sorted(str(path) for path in Path("csrc/python").glob("*.c"))
 HEADERS = sorted(str(path) for path in Path("csrc").rglob("*.h"))
 PUBLIC_HEADER = "csrc/include/pyfiber.h"

@@ -192,7 +192,9 @@ def test_select_takes_patterns_and_keeps_the_order():
     ids=lambda row: row.name,
 )
 def test_every_case_of_pyfiber_does_what_it_says(row):
-    done = run_worker(row.name, "pyfiber", min(row.quick, 2_000 if row.name != "skynet" else 100))
+    done = run_worker(
+        row.name, "pyfiber", min(row.quick, 100 if row.name.startswith("skynet") else 2_000)
+    )
     assert done["status"] in (MEASURED, "unavailable"), done
     if done["status"] == MEASURED:
         assert done["total"] > 0
@@ -240,18 +242,25 @@ def test_worker_answers_with_the_error_when_a_measurement_fails():
     assert answer(Case("x", wrong), 1)["reason"] == "ZeroDivisionError: oh"
 
 
-def test_collector_is_off_while_measuring_and_on_afterwards():
+def test_collector_runs_before_measuring_and_is_on_while_measuring():
     import gc
 
     seen: list[bool] = []
+    collections: list[str] = []
+
+    def watch(phase: str, info: object) -> None:
+        collections.append(phase)
 
     def measure(count: int) -> Sample:
-        seen.append(gc.isenabled())
+        seen.append(gc.isenabled() and collections[-2:] == ["start", "stop"])
         return Sample(count, count)
 
-    answer(Case("x", measure), 1)
-    assert seen == [False]
-    assert gc.isenabled()
+    gc.callbacks.append(watch)
+    try:
+        answer(Case("x", measure), 1)
+    finally:
+        gc.callbacks.remove(watch)
+    assert seen == [True]
 
 
 def test_peer_that_is_not_installed_is_named_and_not_measured(monkeypatch):

@@ -79,6 +79,27 @@ pf_thread_take_pool(pf_thread *thread)
     return pool;
 }
 
+void
+pf_thread_settle(pf_thread *thread)
+{
+    for (unsigned i = 0; i < thread->pool_count; i++) {
+        pf_stack_pool_settle(thread->pools[i]);
+    }
+}
+
+/* Stacks of an earlier load go back; the time left until more may. */
+static int64_t
+let_stacks_decay(pf_thread *thread)
+{
+    int64_t now = pf_monotonic();
+    int64_t again = PF_NEVER;
+    for (unsigned i = 0; i < thread->pool_count; i++) {
+        int64_t next = pf_stack_pool_decay(thread->pools[i], now);
+        again = next < again ? next : again;
+    }
+    return again == PF_NEVER ? PF_NEVER : again > now ? again - now : 0;
+}
+
 static pf_stack_pool *
 new_pool(pf_thread *thread, size_t slot_size)
 {
@@ -373,6 +394,19 @@ pf_yield(pf_scheduler *s)
     run_next(s, self);
 }
 
+void
+pf_run_now(pf_scheduler *s, pf_fiber *fresh)
+{
+    pf_fiber *self = s->thread->current;
+    self->wake = PF_WAKE_NORMAL;
+    self->state = PF_READY;
+    fresh->state = PF_READY;
+    s->wakeups += 2;
+    pf_queue_push_front(&s->ready, self);
+    pf_queue_push_front(&s->ready, fresh);
+    run_next(s, self);
+}
+
 /* ------------------------------------------------------------ idle --- */
 
 static int64_t
@@ -439,8 +473,15 @@ pf_scheduler_block(pf_scheduler *s, int64_t timeout)
 int
 pf_scheduler_wait(pf_scheduler *s, int64_t deadline)
 {
-    return nothing_happens(s) ? pf_scheduler_block(s, time_left(s, deadline))
-                              : 0;
+    if (!nothing_happens(s)) {
+        return 0;
+    }
+    int64_t left = time_left(s, deadline);
+    if (left > 0) {
+        int64_t again = let_stacks_decay(s->thread);
+        left = again < left ? again : left; /* the caller looks anew */
+    }
+    return pf_scheduler_block(s, left);
 }
 
 void

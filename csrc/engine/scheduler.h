@@ -13,6 +13,7 @@
 #define PF_SCHEDULER_H
 
 #include "context/context.h"
+#include "engine/clock.h"
 #include "engine/inbox.h"
 #include "engine/poller.h"
 #include "engine/stack.h"
@@ -112,6 +113,7 @@ int pf_thread_add_pool(pf_thread *thread, pf_stack_pool *pool);
 /* The pool used last, which the caller frees or adds elsewhere; NULL: none. */
 pf_stack_pool *pf_thread_take_pool(pf_thread *thread);
 pf_stack_pool *pf_thread_pool(pf_thread *thread, size_t stack_size);
+void pf_thread_settle(pf_thread *thread); /* pf_stack_pool_settle for all */
 
 /* Give a PF_NEW fiber a stack so that it can be switched to.  0, or -errno
  * with *limit telling what was hit. */
@@ -200,8 +202,6 @@ int pf_scheduler_init(pf_scheduler *s, pf_thread *thread);
 void pf_scheduler_finish(pf_scheduler *s);
 void pf_scheduler_set_poller(pf_scheduler *s, pf_poller *poller);
 void pf_scheduler_stats_get(const pf_scheduler *s, pf_scheduler_stats *stats);
-
-int64_t pf_monotonic(void); /* nanoseconds */
 
 static inline int64_t
 pf_now(pf_scheduler *s)
@@ -388,6 +388,10 @@ int pf_park(pf_scheduler *s, int64_t deadline);
 
 /* The running fiber goes to the back of the queue. */
 void pf_yield(pf_scheduler *s);
+
+/* A new fiber runs at once; the running one goes on before all others when
+ * that waits or ends.  (A `pick` may choose otherwise.) */
+void pf_run_now(pf_scheduler *s, pf_fiber *fresh);
 
 /* For the hub, with an empty ready queue: block until a message, a timer, the
  * poller or `deadline`.  0, or -errno. */

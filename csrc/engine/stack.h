@@ -100,6 +100,14 @@ void pf_stack_release(pf_stack *stack);
 /* Give back what free stacks hold, down to nothing.  Returns bytes given. */
 size_t pf_stack_pool_trim(pf_stack_pool *pool);
 
+/* For a thread that has nothing to do at `now` (pf_monotonic): gives back what
+ * an earlier load has left.  Returns when to ask again, INT64_MAX: not before
+ * the pool is used. */
+int64_t pf_stack_pool_decay(pf_stack_pool *pool, int64_t now);
+
+/* A load has ended for good: as if it had been long ago. */
+void pf_stack_pool_settle(pf_stack_pool *pool);
+
 void pf_stack_pool_stats(const pf_stack_pool *pool, pf_stack_stats *stats);
 size_t pf_stack_pool_slot_size(const pf_stack_pool *pool);
 size_t pf_stack_size(const pf_stack *stack); /* its pool's slot size */

@@ -22,10 +22,11 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/utsname.h>
 #include <unistd.h>
 
 #include "engine/atomics.h"
+#include "engine/clock.h"
+#include "engine/guard.h"
 #include "engine/memory.h"
 #include "engine/testing.h"
 
@@ -43,10 +44,6 @@
 #endif
 #if !defined(MAP_ANONYMOUS)
 #define MAP_ANONYMOUS MAP_ANON
-#endif
-#if defined(__linux__)
-#define GUARD_INSTALL 102 /* MADV_GUARD_INSTALL, Linux 6.13 */
-#define GUARD_REMOVE 103  /* MADV_GUARD_REMOVE */
 #endif
 #if defined(__APPLE__)
 #define DISCARD MADV_FREE
@@ -84,9 +81,16 @@
 #define TRIM_EVERY 256
 #define KEEP_TOP ((size_t)16 << 10)
 
-/* Wholly free slabs kept: one, and a quarter of those in use lately, so that
- * a load that swings does not map and fault anew each time. */
-#define MOST_SPARE 16
+/* Wholly free slabs are kept while the load of the last PERIOD, or of the one
+ * before, would need them: to map a stack, guard it and touch it for the first
+ * time costs some 5 us, to take a free one 0.05.  So a load that swings pays
+ * once, and what a peak has left behind goes back a second or two after it.
+ * A pause for that is spread: a release gives back two slabs at most.  */
+#define PERIOD INT64_C(1000000000) /* ns */
+#define AT_ONCE 2
+
+/* ... and some of them even when there is no load at all. */
+#define ALWAYS_SPARE 16
 
 struct pf_slab {
     pf_stack_pool *pool;
@@ -114,7 +118,9 @@ struct pf_stack_pool {
     uint32_t until_trim;
     size_t slabs;
     size_t spare;
-    size_t recent_peak; /* slabs in use lately; sinks with releases */
+    size_t peak_now;     /* slabs in use at once, in this period */
+    size_t peak_last;    /* ... in the one before */
+    int64_t period_ends; /* on the monotonic clock; 0: none has begun */
     pf_limit limit;
     bool abandoned; /* freed while stacks were live */
     size_t slots;
@@ -124,7 +130,6 @@ struct pf_stack_pool {
     uint64_t trims;
 };
 
-static PF_ATOMIC(uint8_t) guard_kind;  /* 0: not probed yet */
 static PF_ATOMIC(size_t) split_guards; /* mprotect'ed ones, whole process */
 
 /* `unit` is a power of two: no division on the way to a stack. */
@@ -144,116 +149,6 @@ pf_page_size(void)
         pf_store(&known, size);
     }
     return size;
-}
-
-/* ---------------------------------------------------------- guards --- */
-
-#if defined(GUARD_INSTALL)
-
-static bool
-install_guard_region(char *low, size_t size)
-{
-    return madvise(low, size, GUARD_INSTALL) == 0;
-}
-
-static void
-remove_guard_region(char *low, size_t size)
-{
-    (void)madvise(low, size, GUARD_REMOVE);
-}
-
-/* Would the system fault there?  uname writes to whatever it is given and
- * answers EFAULT if it cannot. */
-static bool
-guards(char *page)
-{
-    return uname((struct utsname *)(void *)page) != 0 && errno == EFAULT;
-}
-
-/* Tried, not inferred from a version: filters refuse what the kernel could
- * do, and emulators say yes to advice they ignore. */
-static pf_guard_kind
-probe_guard_kind(void)
-{
-    size_t size = pf_page_size();
-#if PF_VALGRIND
-    if (RUNNING_ON_VALGRIND) { /* reads stacks, knows of mprotect only */
-        return PF_GUARD_MPROTECT;
-    }
-#endif
-    char *page = mmap(NULL, size, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (page == MAP_FAILED) {
-        return PF_GUARD_MPROTECT;
-    }
-    bool works = install_guard_region(page, size) && guards(page);
-    munmap(page, size);
-    return works ? PF_GUARD_MADVISE : PF_GUARD_MPROTECT;
-}
-
-#else
-
-static bool
-install_guard_region(char *low, size_t size)
-{
-    (void)low, (void)size;
-    return false;
-}
-
-static void
-remove_guard_region(char *low, size_t size)
-{
-    (void)low, (void)size;
-}
-
-static pf_guard_kind
-probe_guard_kind(void)
-{
-    return PF_GUARD_MPROTECT;
-}
-
-#endif
-
-pf_guard_kind
-pf_stack_guard_kind(void)
-{
-    uint8_t kind = pf_load_relaxed(&guard_kind);
-    if (kind == PF_GUARD_NONE) {
-        kind = (uint8_t)probe_guard_kind();
-        pf_store(&guard_kind, kind);
-    }
-    return (pf_guard_kind)kind;
-}
-
-void
-pf_stack_force_guard(pf_guard_kind kind)
-{
-    pf_store(&guard_kind, (uint8_t)kind);
-}
-
-/* A guard region may be refused although the probe was not (a process that
- * locked its memory): then this one slot pays a split mapping. */
-static pf_guard_kind
-guard(char *low, size_t size)
-{
-    if (pf_stack_guard_kind() == PF_GUARD_MADVISE &&
-        install_guard_region(low, size)) {
-        return PF_GUARD_MADVISE;
-    }
-    if (pf_refused() || mprotect(low, size, PROT_NONE) != 0) {
-        return PF_GUARD_NONE;
-    }
-    return PF_GUARD_MPROTECT;
-}
-
-/* Whichever way it was guarded: neither call minds if it was the other. */
-static bool
-unguard(char *low, size_t size)
-{
-    if (pf_stack_guard_kind() == PF_GUARD_MADVISE) {
-        remove_guard_region(low, size);
-    }
-    return mprotect(low, size, PROT_READ | PROT_WRITE) == 0;
 }
 
 /* ---------------------------------------------------------- limits --- */
@@ -468,12 +363,15 @@ pf_stack_pool_new(size_t slot_size, size_t room_size)
 }
 
 static void
-free_spare_slabs(pf_stack_pool *pool)
+free_spare_slabs(pf_stack_pool *pool, size_t count)
 {
-    for (pf_slab *slab = pool->open, *next; slab != NULL; slab = next) {
+    for (pf_slab *slab = pool->open, *next; slab != NULL && count > 0;
+         slab = next) {
         next = slab->next;
         if (slab->live == 0) {
             slab_free(pool, slab);
+            pool->trims++;
+            count--;
         }
     }
 }
@@ -481,7 +379,7 @@ free_spare_slabs(pf_stack_pool *pool)
 void
 pf_stack_pool_free(pf_stack_pool *pool)
 {
-    free_spare_slabs(pool);
+    free_spare_slabs(pool, SIZE_MAX);
     if (pool->live == 0) {
         free(pool);
     } else {
@@ -533,7 +431,7 @@ take_slot(pf_slab *slab)
         return slab->free[slab->free_count];
     }
     size_t size = guard_size(slab->pool) + slab->pool->reserve;
-    switch (guard(slot_address(slab, slab->fresh), size)) {
+    switch (pf_guard(slot_address(slab, slab->fresh), size)) {
     case PF_GUARD_NONE:
         slab->pool->limit = PF_LIMIT_MAP_COUNT;
         return slab->count;
@@ -564,8 +462,8 @@ note_taken(pf_stack_pool *pool, pf_slab *slab)
     if (slab->live++ == 0) {
         pool->spare--;
         size_t used = pool->slabs - pool->spare;
-        if (used > pool->recent_peak) {
-            pool->recent_peak = used;
+        if (used > pool->peak_now) {
+            pool->peak_now = used;
         }
     }
     if (slab->live == slab->count) {
@@ -603,13 +501,70 @@ pf_stack_acquire(pf_stack_pool *pool, pf_stack **stack)
 static void
 close_reserve(pf_stack *stack)
 {
-    if (guard(stack->area.low, stack->reserve) != PF_GUARD_NONE) {
+    if (pf_guard(stack->area.low, stack->reserve) != PF_GUARD_NONE) {
         stack->reserve_open = false;
     }
 }
 
-/* The sample: the deep part of this stack goes back, and the memory of how
- * many slabs were in use fades. */
+static void
+next_period(pf_stack_pool *pool, int64_t now)
+{
+    size_t used = pool->slabs - pool->spare;
+    if (now >= pool->period_ends) {
+        bool just = now < pool->period_ends + PERIOD;
+        pool->peak_last = just ? pool->peak_now : used;
+        pool->peak_now = used;
+        pool->period_ends = now + PERIOD;
+    }
+}
+
+/* Spare slabs that the load does not need: how many? */
+static size_t
+superfluous(const pf_stack_pool *pool)
+{
+    size_t used = pool->slabs - pool->spare;
+    size_t load =
+        pool->peak_now > pool->peak_last ? pool->peak_now : pool->peak_last;
+    size_t keep = load > used ? load - used : 0;
+    size_t always = 1 + load / 4;
+    if (always > ALWAYS_SPARE) {
+        always = ALWAYS_SPARE;
+    }
+    if (keep < always) {
+        keep = always;
+    }
+    return pool->spare > keep ? pool->spare - keep : 0;
+}
+
+static void
+give_back(pf_stack_pool *pool, size_t most)
+{
+    size_t count = superfluous(pool);
+    free_spare_slabs(pool, count < most ? count : most);
+}
+
+int64_t
+pf_stack_pool_decay(pf_stack_pool *pool, int64_t now)
+{
+    if (pool->spare <= 1) {
+        return INT64_MAX;
+    }
+    next_period(pool, now);
+    give_back(pool, SIZE_MAX);
+    size_t used = pool->slabs - pool->spare;
+    bool settled = pool->peak_now <= used && pool->peak_last <= used;
+    return settled ? INT64_MAX : pool->period_ends;
+}
+
+void
+pf_stack_pool_settle(pf_stack_pool *pool)
+{
+    pool->peak_now = pool->peak_last = pool->slabs - pool->spare;
+    give_back(pool, SIZE_MAX);
+}
+
+/* The sample: the deep part of this stack goes back, and with it slabs that
+ * an earlier load has left. */
 static void
 trim_one(pf_stack_pool *pool, const pf_stack *stack)
 {
@@ -618,8 +573,9 @@ trim_one(pf_stack_pool *pool, const pf_stack *stack)
     char *keep = (char *)(top - (KEEP_TOP > page ? KEEP_TOP : page));
     /* Not always the same: a host may start fibers in rounds of 256. */
     pool->until_trim = TRIM_EVERY + (uint32_t)(pool->trims % 7);
-    if (pool->recent_peak > pool->slabs - pool->spare) {
-        pool->recent_peak--;
+    if (pool->spare > 1) {
+        next_period(pool, pf_monotonic());
+        give_back(pool, AT_ONCE);
     }
     char *low = stack->area.low + stack->reserve; /* guarded: holds nothing */
     if (keep > low) {
@@ -632,16 +588,14 @@ trim_one(pf_stack_pool *pool, const pf_stack *stack)
 static void
 slab_spared(pf_stack_pool *pool, pf_slab *slab)
 {
-    size_t keep = 1 + pool->recent_peak / 4;
     pool->spare++;
-    if (pool->abandoned) {
-        keep = 0;
+    if (!pool->abandoned) {
+        next_period(pool, pf_monotonic());
+        give_back(pool, AT_ONCE);
+        return;
     }
-    if (pool->spare > (keep < MOST_SPARE ? keep : MOST_SPARE)) {
-        slab_free(pool, slab);
-        pool->trims++;
-    }
-    if (pool->abandoned && pool->live == 0) {
+    slab_free(pool, slab);
+    if (pool->live == 0) {
         free(pool);
     }
 }
@@ -701,12 +655,12 @@ size_t
 pf_stack_pool_trim(pf_stack_pool *pool)
 {
     size_t before = pool->slots * pool->stride;
-    free_spare_slabs(pool);
+    free_spare_slabs(pool, SIZE_MAX);
     size_t given = before - pool->slots * pool->stride;
     for (pf_slab *slab = pool->open; slab != NULL; slab = slab->next) {
         given += discard_free_slots(slab);
     }
-    pool->recent_peak = pool->slabs;
+    pool->peak_now = pool->peak_last = pool->slabs;
     pool->trims += given != 0;
     return given;
 }
@@ -729,6 +683,12 @@ size_t
 pf_stack_pool_slabs(const pf_stack_pool *pool)
 {
     return pool->slabs;
+}
+
+void
+pf_stack_pool_age(pf_stack_pool *pool, int64_t ns)
+{
+    pool->period_ends -= ns;
 }
 
 size_t
@@ -774,7 +734,7 @@ pf_stack_in_reserve(const pf_stack *stack, const void *address)
 bool
 pf_stack_open_reserve(pf_stack *stack)
 {
-    stack->reserve_open = unguard(stack->area.low, stack->reserve);
+    stack->reserve_open = pf_unguard(stack->area.low, stack->reserve);
     return stack->reserve_open;
 }
 

@@ -203,6 +203,20 @@ pf_stack_pool_trim(pf_stack_pool *pool)
     return bytes;
 }
 
+/* What is spare is bounded already, and sinks with releases. */
+int64_t
+pf_stack_pool_decay(pf_stack_pool *pool, int64_t now)
+{
+    (void)pool, (void)now;
+    return INT64_MAX;
+}
+
+void
+pf_stack_pool_settle(pf_stack_pool *pool)
+{
+    (void)pool;
+}
+
 void
 pf_stack_pool_stats(const pf_stack_pool *pool, pf_stack_stats *stats)
 {

@@ -305,6 +305,8 @@ int pf_refuse_join(PfThread *t, FiberObject *target);
 int pf_fiber_unpark(FiberObject *fiber, PyObject *value);
 PyObject *pf_park_value(PfThread *t, int64_t deadline);
 int pf_yield_now(PfThread *t);
+/* An enlisted fiber runs, then the running one again; -1: it is unwound. */
+int pf_fiber_run_now(PfThread *t, FiberObject *fresh);
 int pf_sleep_until(PfThread *t, int64_t deadline);
 void pf_on_posted(pf_scheduler *s, pf_fiber *core, unsigned bits);
 /* A timeout argument in seconds to a deadline; None: PF_NEVER. 0 or -1. */
@@ -339,6 +341,8 @@ void pf_fiber_type_ready(PyTypeObject *type);
 FiberObject *pf_fiber_new(PyObject *target, PyObject *const *args,
                           Py_ssize_t nargs, PyObject *kwnames);
 int pf_fiber_start(SchedulerObject *s, FiberObject *fiber);
+void pf_fiber_make_ready(SchedulerObject *s,
+                         FiberObject *fiber); /* enlisted */
 int pf_fiber_enlist(SchedulerObject *s, FiberObject *fiber);
 int pf_fiber_start_soon(SchedulerObject *s, FiberObject *fiber);
 

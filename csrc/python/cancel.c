@@ -213,14 +213,14 @@ pf_scope_disown(FiberObject *child)
 }
 
 int
-pf_scope_start(SchedulerObject *s, ScopeObject *base, FiberObject *fiber)
+pf_scope_enlist(SchedulerObject *s, ScopeObject *base, FiberObject *fiber)
 {
     if (base != NULL && fiber->base == NULL) {
         pf_scope_adopt(base, fiber);
     } else {
         base = NULL; /* started before: this will be refused */
     }
-    if (pf_fiber_start(s, fiber) < 0) {
+    if (pf_fiber_enlist(s, fiber) < 0) {
         if (base != NULL) {
             pf_scope_disown(fiber);
         }

@@ -521,6 +521,13 @@ pf_fiber_enlist(SchedulerObject *s, FiberObject *fiber)
     return 0;
 }
 
+void
+pf_fiber_make_ready(SchedulerObject *s, FiberObject *fiber)
+{
+    pf_make_ready(&s->core, &fiber->core);
+    pf_tell_host(s);
+}
+
 /* Put a new fiber into the ready queue of `s`, which lives on this thread. */
 int
 pf_fiber_start(SchedulerObject *s, FiberObject *fiber)
@@ -528,8 +535,7 @@ pf_fiber_start(SchedulerObject *s, FiberObject *fiber)
     if (pf_fiber_enlist(s, fiber) < 0) {
         return -1;
     }
-    pf_make_ready(&s->core, &fiber->core);
-    pf_tell_host(s);
+    pf_fiber_make_ready(s, fiber);
     return 0;
 }
 

@@ -56,17 +56,17 @@ make_child(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
     return pf_fiber_new(args[0], args + 1, nargs - 1, kwnames);
 }
 
+/* A child that belongs to the group and is not ready yet. */
 static FiberObject *
-spawn(GroupObject *self, PyObject *const *args, Py_ssize_t nargs,
-      PyObject *kwnames)
+add_child(PfThread *t, GroupObject *self, PyObject *const *args,
+          Py_ssize_t nargs, PyObject *kwnames)
 {
-    PfThread *t = pf_this_thread();
     if (t == NULL || may_spawn(t, self) < 0) {
         return NULL;
     }
     FiberObject *child = make_child(args, nargs, kwnames);
     if (child == NULL ||
-        pf_scope_start(t->scheduler, &self->scope, child) < 0) {
+        pf_scope_enlist(t->scheduler, &self->scope, child) < 0) {
         Py_XDECREF(child);
         return NULL;
     }
@@ -75,11 +75,35 @@ spawn(GroupObject *self, PyObject *const *args, Py_ssize_t nargs,
     return child;
 }
 
+static FiberObject *
+spawn(GroupObject *self, PyObject *const *args, Py_ssize_t nargs,
+      PyObject *kwnames)
+{
+    PfThread *t = pf_this_thread();
+    FiberObject *child = add_child(t, self, args, nargs, kwnames);
+    if (child != NULL) {
+        pf_fiber_make_ready(t->scheduler, child);
+    }
+    return child;
+}
+
 static PyObject *
 group_spawn(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
             PyObject *kwnames)
 {
     return (PyObject *)spawn(GROUP(op), args, nargs, kwnames);
+}
+
+static PyObject *
+group_spawn_now(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+                PyObject *kwnames)
+{
+    PfThread *t = pf_this_thread();
+    FiberObject *child = add_child(t, GROUP(op), args, nargs, kwnames);
+    if (child != NULL && pf_fiber_run_now(t, child) < 0) {
+        Py_CLEAR(child);
+    }
+    return (PyObject *)child;
 }
 
 /* For functions made of groups: they judge failures themselves. */
@@ -378,11 +402,16 @@ A Fiber that has not been started is taken as well. Any fiber of the run may\n\
 call it, until the group is left: then, and before it is entered, FiberError.\n\
 In a cancelled group the fiber never runs.");
 
+PyDoc_STRVAR(spawn_now_doc, "spawn_now($self, fn, /, *args, **kwargs)\n--\n\n\
+Like spawn(), but the new fiber runs first, as with pyfiber.spawn_now().");
+
 static PyMethodDef group_methods[] = {
     {"__exit__", FAST(group_exit), METH_FASTCALL,
      "Wait for the fibers of the group, then leave its scope.\n\n"
      "Raises an ExceptionGroup of what failed in them and in the block."},
     {"spawn", FAST(group_spawn), METH_FASTCALL | METH_KEYWORDS, spawn_doc},
+    {"spawn_now", FAST(group_spawn_now), METH_FASTCALL | METH_KEYWORDS,
+     spawn_now_doc},
     {"_spawn_watched", FAST(group_spawn_watched), METH_FASTCALL,
      "Start a function or fiber whose failure is the callback's to judge."},
     {NULL, NULL, 0, NULL},

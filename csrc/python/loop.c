@@ -410,6 +410,7 @@ pf_loop_run(SchedulerObject *s, FiberObject *main)
         }
         pf_signals_end(s, &signals);
     }
+    pf_thread_settle(&s->thread->engine);
     hub_end(s, hub);
     return result;
 }

@@ -703,8 +703,12 @@ mod_spawn_inside(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     FiberObject *self = CURRENT(t);
     ScopeObject *base = self->scope != NULL ? self->scope : self->base;
     FiberObject *fiber = pf_fiber_new(args[0], args + 1, nargs - 1, NULL);
-    if (fiber != NULL && pf_scope_start(t->scheduler, base, fiber) < 0) {
-        Py_CLEAR(fiber);
+    if (fiber != NULL) {
+        if (pf_scope_enlist(t->scheduler, base, fiber) < 0) {
+            Py_CLEAR(fiber);
+        } else {
+            pf_fiber_make_ready(t->scheduler, fiber);
+        }
     }
     return (PyObject *)fiber;
 }

@@ -82,8 +82,8 @@ void pf_scope_refresh(ScopeObject *scope);
 void pf_fiber_refresh(FiberObject *fiber);
 void pf_scope_adopt(ScopeObject *scope, FiberObject *child);
 void pf_scope_disown(FiberObject *child);
-/* Start a new fiber in `base`, which may be NULL: the run.  0 or -1. */
-int pf_scope_start(SchedulerObject *s, ScopeObject *base, FiberObject *fiber);
+/* pf_fiber_enlist, as one born in `base`, which may be NULL: the run. */
+int pf_scope_enlist(SchedulerObject *s, ScopeObject *base, FiberObject *fiber);
 /* Any thread. 1, or 0 if the scope has been left; -1 with an exception. */
 int pf_scope_cancel(ScopeObject *scope, PyObject *reason);
 /* Owner thread.  The first reason stays. */

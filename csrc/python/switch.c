@@ -251,6 +251,7 @@ prepare(PfThread *t, FiberObject *fiber, size_t size)
     pf_no_switch_begin(t, "while garbage is collected to free stacks");
     PyGC_Collect();
     pf_no_switch_end(t);
+    pf_thread_settle(&t->engine); /* stacks of other sizes */
     if (pf_fiber_prepare(&t->engine, &fiber->core, size, &limit) == 0) {
         return 0;
     }

@@ -407,6 +407,21 @@ pf_yield_now(PfThread *t)
     return pf_check_cancelled(self);
 }
 
+/* No cancellation point: whoever spawns has not asked to wait. */
+int
+pf_fiber_run_now(PfThread *t, FiberObject *fresh)
+{
+    SchedulerObject *s = t->scheduler;
+    FiberObject *self = CURRENT(t);
+    bool raw = self->core.scheduler == NULL;
+    self->core.scheduler = &s->core;
+    pf_run_now(&s->core, &fresh->core);
+    if (raw) {
+        self->core.scheduler = NULL;
+    }
+    return PF_UNLIKELY(t->transfer != NULL) ? resumed_by_transfer(t) : 0;
+}
+
 int
 pf_sleep_until(PfThread *t, int64_t deadline)
 {

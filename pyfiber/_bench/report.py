@@ -16,7 +16,7 @@ from .peers import PEERS, install_command, version
 from .runner import Result, RowResult, Settings, missing_peers
 
 FORMAT = 1
-GC_SETTING = "collected before each measurement, off during it"
+GC_SETTING = "collected before each measurement, as usual during it"
 
 #: Widths of the columns: subject, value, ratio.
 SUBJECT, VALUE, RATIO = 18, 12, 9

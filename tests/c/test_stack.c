@@ -8,6 +8,7 @@
 #include <errno.h>
 
 #include "child.h"
+#include "engine/clock.h"
 #include "engine/stack.h"
 #include "engine/testing.h"
 
@@ -99,6 +100,77 @@ statistics_count(void)
     pf_stack_pool_free(pool);
 }
 
+static size_t
+mapped(const pf_stack_pool *pool)
+{
+    pf_stack_stats stats;
+    pf_stack_pool_stats(pool, &stats);
+    return stats.mapped;
+}
+
+#if !defined(_WIN32) /* where the number of releases counts, not time */
+static void
+take_and_release(pf_stack_pool *pool, pf_stack **stacks, int n)
+{
+    for (int i = 0; i < n; i++) {
+        stacks[i] = take(pool);
+        stacks[i]->room[0] = 1;
+    }
+    for (int i = 0; i < n; i++) {
+        pf_stack_release(stacks[i]);
+    }
+}
+
+static void
+pool_keeps_what_the_load_of_a_second_ago_needed(void)
+{
+    const int n = many();
+    const int64_t second = 1000000000;
+    pf_stack **stacks = calloc((size_t)n, sizeof *stacks);
+    pf_stack_pool *pool = pf_stack_pool_new(64 * KIB, 1000);
+    int64_t now = pf_monotonic();
+    CHECK(pf_stack_pool_decay(pool, now) == INT64_MAX);
+    take_and_release(pool, stacks, n);
+    size_t full = mapped(pool);
+    CHECK(full >= (size_t)n * 64 * KIB);
+    int64_t again = pf_stack_pool_decay(pool, now);
+    CHECK(again > now && again <= pf_monotonic() + second);
+    CHECK_EQUAL(mapped(pool), full);
+    now = again;
+    again = pf_stack_pool_decay(pool, now); /* it was the period before */
+    CHECK(again == now + second);
+    CHECK_EQUAL(mapped(pool), full);
+    CHECK(pf_stack_pool_decay(pool, again) == INT64_MAX);
+    CHECK(mapped(pool) <= full / 2);
+    take_and_release(pool, stacks, n); /* it begins anew */
+    CHECK(mapped(pool) >= full);
+    CHECK(pf_stack_pool_decay(pool, again + 10 * second) == INT64_MAX);
+    CHECK(mapped(pool) <= full / 2);
+    pf_stack_pool_free(pool);
+    free(stacks);
+}
+
+static void
+releases_give_back_what_an_earlier_load_left(void)
+{
+    const int n = many();
+    const int64_t second = 1000000000;
+    pf_stack **stacks = calloc((size_t)n, sizeof *stacks);
+    pf_stack_pool *pool = pf_stack_pool_new(64 * KIB, 1000);
+    take_and_release(pool, stacks, n);
+    size_t full = mapped(pool);
+    pf_stack *one = take(pool);
+    pf_stack_pool_age(pool, 5 * second);
+    for (int i = 0; i < 100000 && mapped(pool) > full / 2; i++) {
+        pf_stack_release(take(pool));
+    }
+    CHECK(mapped(pool) <= full / 2);
+    pf_stack_release(one);
+    pf_stack_pool_free(pool);
+    free(stacks);
+}
+#endif
+
 static void
 pool_gives_memory_back(void)
 {
@@ -115,6 +187,7 @@ pool_gives_memory_back(void)
     for (int i = 0; i < n; i++) {
         pf_stack_release(stacks[i]);
     }
+    pf_stack_pool_settle(pool);
     pf_stack_pool_stats(pool, &after);
     CHECK_EQUAL(after.live, 0);
     CHECK(after.mapped <= full.mapped / 2);
@@ -544,6 +617,10 @@ const test stack_tests[] = {
     TEST(stack_is_reused_last_in_first_out),
     TEST(statistics_count),
     TEST(pool_gives_memory_back),
+#if !defined(_WIN32)
+    TEST(pool_keeps_what_the_load_of_a_second_ago_needed),
+    TEST(releases_give_back_what_an_earlier_load_left),
+#endif
     TEST(pool_survives_random_use),
     TEST(trim_counts_what_it_gives_once),
     TEST(abandoned_pool_goes_with_its_last_stack),

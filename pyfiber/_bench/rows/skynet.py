@@ -7,11 +7,13 @@ Every node is a fiber of its own that spawns its ten children and sums what they
 from __future__ import annotations
 
 import asyncio
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import pyfiber
 
-from ..model import Case, Row, Sample, clock
+from ..model import Case, Row, Sample, Unavailable, clock
 from ..peers import load
 from .loops import asyncio_cases, on_trio
 
@@ -26,9 +28,8 @@ def checked(total: int, leaves: int, elapsed: float) -> Sample:
     return Sample(elapsed, leaves)
 
 
-def pyfiber_skynet(leaves: int) -> Sample:
-    """`spawn` and `result`."""
-    spawn = pyfiber.spawn
+def on_pyfiber(spawn: Callable[..., pyfiber.Fiber[int]], leaves: int) -> Sample:
+    """The tree, with one of the two ways to start a fiber."""
 
     def node(number: int, size: int) -> int:
         if size == 1:
@@ -43,6 +44,16 @@ def pyfiber_skynet(leaves: int) -> Sample:
         return checked(total, leaves, clock() - start)
 
     return pyfiber.run(main)
+
+
+def pyfiber_skynet(leaves: int) -> Sample:
+    """`spawn` and `result`."""
+    return on_pyfiber(pyfiber.spawn, leaves)
+
+
+def pyfiber_now(leaves: int) -> Sample:
+    """`spawn_now` and `result`."""
+    return on_pyfiber(pyfiber.spawn_now, leaves)
 
 
 def gevent_skynet(leaves: int) -> Sample:
@@ -75,6 +86,14 @@ async def asyncio_skynet(leaves: int) -> Sample:
     start = clock()
     total = await create_task(node(0, leaves))
     return checked(total, leaves, clock() - start)
+
+
+async def asyncio_eager(leaves: int) -> Sample:
+    """The same, with `asyncio.eager_task_factory`."""
+    if sys.version_info < (3, 12):
+        raise Unavailable("eager tasks are new in Python 3.12")
+    asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
+    return await asyncio_skynet(leaves)
 
 
 async def trio_skynet(leaves: int) -> Sample:
@@ -115,5 +134,22 @@ ROWS = (
         quick=10_000,
         budget=None,
         repetitions=5,
+    ),
+    Row(
+        "skynet-now",
+        "skynet, children run at once",
+        "The same tree, in which whoever is spawned runs before the one that spawns goes on.",
+        (
+            Case("pyfiber", pyfiber_now, note="spawn_now"),
+            *asyncio_cases(asyncio_eager),
+        ),
+        count=100_000,
+        quick=10_000,
+        budget=None,
+        repetitions=5,
+        impossible={
+            "gevent": "starts greenlets in the next turn of its loop",
+            "trio": "starts tasks in the next turn of its loop",
+        },
     ),
 )
