@@ -1,4 +1,4 @@
-"""What pyfiber.testing finds by itself: deadlock, livelock, lost failures, nondeterminism..."""
+"""What pyfiber.testing finds by itself: deadlock, livelock, lost failures..."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 
 import pyfiber
-from pyfiber import Fiber, FiberError, current, park, sleep, spawn, yield_now
+from pyfiber import Fiber, FiberError, Lock, current, park, sleep, spawn, yield_now
 from pyfiber.testing import (
     LeftRunningError,
     LivelockError,
     NeverAwaitedError,
-    NondeterminismError,
     ScheduleFailure,
     VirtualClock,
     explore,
@@ -32,30 +31,11 @@ def failure_of(fn: Any, **options: Any) -> ScheduleFailure:
     return failure.value
 
 
-class Mutex:
-    """A lock of fibers, on park and unpark."""
-
-    def __init__(self) -> None:
-        self.owner: Fiber[Any] | None = None
-        self.waiting: list[Fiber[Any]] = []
-
-    def __enter__(self) -> None:
-        while self.owner is not None:
-            self.waiting.append(current())
-            park()
-        self.owner = current()
-
-    def __exit__(self, *exc: object) -> None:
-        self.owner = None
-        if self.waiting:
-            self.waiting.pop(0).unpark()
-
-
 def test_deadlock_is_found_with_who_waits_where() -> None:
     def main() -> None:
-        a, b = Mutex(), Mutex()
+        a, b = Lock(), Lock()
 
-        def take(first: Mutex, second: Mutex) -> None:
+        def take(first: Lock, second: Lock) -> None:
             with first:
                 sleep(1)
                 with second:
@@ -70,9 +50,9 @@ def test_deadlock_is_found_with_who_waits_where() -> None:
     assert explore(main).schedules == 1000
 
     def broken() -> None:
-        a, b = Mutex(), Mutex()
+        a, b = Lock(), Lock()
 
-        def take(first: Mutex, second: Mutex) -> None:
+        def take(first: Lock, second: Lock) -> None:
             with first:
                 yield_now()
                 with second:
@@ -216,83 +196,6 @@ def test_fibers_left_running_are_found_if_asked_for() -> None:
     with pytest.raises(LeftRunningError):
         run(daemon, leftovers="error")
     run(lambda: spawn(sleep, 1).join(), leftovers="error")
-
-
-# --------------------------------------------------------------- nondeterminism
-
-
-def test_state_kept_between_runs_is_found() -> None:
-    calls = []
-
-    def main() -> None:
-        calls.append(1)
-        for _ in range(len(calls)):
-            spawn(yield_now)
-
-    with pytest.raises(NondeterminismError, match="globals, caches") as caught:
-        explore(main)
-    assert "the same schedule was run twice" in str(caught.value)
-
-
-def test_real_random_numbers_are_named() -> None:
-    def main() -> None:
-        for _ in range(random.randrange(2, 100_000)):
-            if random.random() < 0.5:
-                sleep(random.random())
-                return
-            spawn(yield_now)
-
-    with pytest.raises(NondeterminismError, match=r"the global random numbers: randrange\(\)"):
-        explore(main)
-
-
-def test_real_clock_is_named() -> None:
-    def main() -> None:
-        sleep(time.perf_counter() % 1000)
-
-    with pytest.raises(NondeterminismError, match=r"the real clock: perf_counter\(\) called at"):
-        explore(main)
-
-
-def test_real_thread_is_named_if_threads_are_allowed() -> None:
-    count = [0]
-
-    def main() -> None:
-        count[0] += 1
-        thread = threading.Thread(target=lambda: None)
-        thread.start()
-        thread.join()
-        sleep(count[0])
-
-    with pytest.raises(NondeterminismError, match=r"a real thread: start\(\)"):
-        explore(main, threads=True)
-    with pytest.raises(ScheduleFailure, match="starts a real thread"):
-        explore(main)
-
-
-def test_failure_that_does_not_come_again_is_nondeterminism() -> None:
-    calls = []
-
-    def main() -> None:
-        calls.append(1)
-        spawn(yield_now)
-        if len(calls) == 5:
-            raise ValueError("once only")
-
-    with pytest.raises(NondeterminismError, match="once only"):
-        explore(main)
-
-
-def test_dfs_notices_nondeterminism_in_the_middle() -> None:
-    calls = []
-
-    def main() -> None:
-        calls.append(1)
-        for _ in range(3 if len(calls) < 10 else 4):
-            spawn(yield_now)
-
-    with pytest.raises(NondeterminismError, match="at choice"):
-        explore(main, 1000, "dfs")
 
 
 # ------------------------------------------------------------------ cleanliness

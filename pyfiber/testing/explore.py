@@ -15,11 +15,12 @@ from pyfiber.testing.errors import (
     ReplayDivergence,
     ScheduleFailure,
 )
-from pyfiber.testing.guards import Suspects
 from pyfiber.testing.runner import (
     FIFO,
+    MAX_STEPS,
     PCT,
     RANDOM,
+    RUN_STEPS,
     Attempt,
     Clock,
     Program,
@@ -27,10 +28,12 @@ from pyfiber.testing.runner import (
     check_count,
     check_seed,
     clock_of,
+    clock_text,
     mix,
 )
 from pyfiber.testing.schedule import Choice, Schedule, describe
 from pyfiber.testing.shrink import shrink
+from pyfiber.testing.suspects import CLOCK, Suspects
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -38,6 +41,12 @@ T = TypeVar("T")
 Strategy = Literal["fifo", "random", "pct", "dfs"]
 STRATEGIES = ("fifo", "random", "pct", "dfs")
 REPLAY = 'pyfiber.testing.replay({fn}, "SCHEDULE"{options})'
+REPLAY_OPTIONS = {
+    "max_steps": MAX_STEPS,
+    "leftovers": "join",
+    "virtualize_time": False,
+    "threads": False,
+}
 MAX_DEPTH = 16
 
 
@@ -116,20 +125,24 @@ class Found:
         runner = self.runner
         tracer = report.Tracer(runner.scheduler, runner.program.clock)
         runner.configure(script=self.schedule.choices, trace=tracer)
-        suspects = Suspects()
-        with suspects.watching(runner.scheduler):
-            attempt = runner.run()
+        attempt = runner.run()
         if signature(attempt.failure) != signature(self.exception):
-            differs(runner, self.schedule, suspects, self.exception, attempt)
+            differs(runner, self.schedule, self.exception, attempt)
         return tracer.text()
 
 
+def suspects_of(runner: Runner, schedule: Schedule) -> Suspects:
+    """Run the schedule again and see what may make its runs differ."""
+    suspects = Suspects()
+    runner.configure(script=schedule.choices, lenient=True)
+    suspects.watch(runner.run)
+    if runner.program.clock is None:
+        suspects.seen.setdefault(CLOCK, f"{CLOCK}: the run goes by it (clock='real')")
+    return suspects
+
+
 def differs(
-    runner: Runner,
-    schedule: Schedule,
-    suspects: Suspects,
-    before: BaseException | None,
-    attempt: Attempt,
+    runner: Runner, schedule: Schedule, before: BaseException | None, attempt: Attempt
 ) -> NoReturn:
     """Raise a NondeterminismError that says where two equal runs parted."""
     where = parting(runner, schedule)
@@ -140,7 +153,7 @@ def differs(
     outcome = f"The first run ended with: {ends[0]}. The second: {ends[1]}."
     raise NondeterminismError(
         f"the same schedule was run twice and gave different runs: {where}.\n"
-        f"{outcome}\n{suspects.text()}"
+        f"{outcome}\n{suspects_of(runner, schedule).text()}"
     ) from before
 
 
@@ -218,19 +231,17 @@ class Explorer:
                 return
             attempt = self.runner.run()
             if explorer.divergence() is not None:
-                differs(self.runner, Schedule(before), Suspects(), None, attempt)
+                differs(self.runner, Schedule(before), None, attempt)
             yield attempt
 
     def same_twice(self) -> None:
         """The first schedule, run again, must be the same run."""
         runner = self.runner
         first = runner.schedule()
-        suspects = Suspects()
         runner.configure(script=first.choices)
-        with suspects.watching(runner.scheduler):
-            attempt = runner.run()
+        attempt = runner.run()
         if attempt.failure is not None or runner.schedule() != first:
-            differs(runner, first, suspects, None, attempt)
+            differs(runner, first, None, attempt)
         if self.strategy == "dfs":
             runner.configure()
             runner.run()
@@ -257,7 +268,7 @@ class Explorer:
         log = found.trace()
         headline = (
             f"schedule {self.number} of {self.schedules} (strategy {self.strategy!r}, seed "
-            f"{self.seed}) fails with {report.first_line(exc)}"
+            f"{self.seed}) fails with {report.first_line(found.exception)}"
         )
         raise failure(found, headline, self.seed, self.number, log) from None
 
@@ -289,10 +300,15 @@ def replay_line(program: Program) -> str:
     if program.replay:
         return program.replay
     name = getattr(program.fn, "__qualname__", "fn").rpartition(".")[2]
-    options = "".join(
-        f", {option}={option}" for option in ("setup", "check") if getattr(program, option)
-    )
-    return REPLAY.format(fn=name if name.isidentifier() else "fn", options=options)
+    options = [f"{option}={option}" for option in ("setup", "check") if getattr(program, option)]
+    if program.clock_text:
+        options.append(f"clock={program.clock_text}")
+    for option, usual in REPLAY_OPTIONS.items():
+        value = getattr(program, option)
+        if value != usual:
+            options.append(f"{option}={value!r}")
+    text = "".join(f", {option}" for option in options)
+    return REPLAY.format(fn=name if name.isidentifier() else "fn", options=text)
 
 
 def explore(
@@ -307,7 +323,7 @@ def explore(
     check: Callable[..., object] | None = None,
     preempt: bool = False,
     unfair: bool = False,
-    max_steps: int = 100_000,
+    max_steps: int = MAX_STEPS,
     leftovers: Literal["join", "error"] = "join",
     virtualize_time: bool = False,
     threads: bool = False,
@@ -334,13 +350,12 @@ def explore(
     if strategy not in STRATEGIES:
         raise ValueError(f"no strategy {strategy!r}: there are {', '.join(STRATEGIES)}")
     check_count(schedules, "schedules")
-    if check_count(depth, "depth") > MAX_DEPTH:
-        raise ValueError(f"depth is at most {MAX_DEPTH}, not {depth}")
     program = Program(
         fn,
         setup=setup,
         check=check,
         clock=clock_of(clock),
+        clock_text=clock_text(clock),
         preempt=preempt,
         unfair=unfair,
         max_steps=max_steps,
@@ -348,7 +363,14 @@ def explore(
         virtualize_time=virtualize_time,
         threads=threads,
     )
-    return explore_program(program, schedules, strategy, check_seed(seed), depth)
+    return explore_program(program, schedules, strategy, check_seed(seed), check_depth(depth))
+
+
+def check_depth(depth: object) -> int:
+    """1 to 16; TypeError or ValueError otherwise."""
+    if check_count(depth, "depth") > MAX_DEPTH:
+        raise ValueError(f"depth is at most {MAX_DEPTH}, not {depth}")
+    return int(depth)  # type: ignore[call-overload,no-any-return]
 
 
 def explore_program(
@@ -369,7 +391,7 @@ def replay(
     clock: Clock = None,
     setup: Callable[[], Any] | None = None,
     check: Callable[..., object] | None = None,
-    max_steps: int = 100_000,
+    max_steps: int = MAX_STEPS,
     leftovers: Literal["join", "error"] = "join",
     virtualize_time: bool = False,
     threads: bool = False,
@@ -385,6 +407,7 @@ def replay(
         setup=setup,
         check=check,
         clock=clock_of(clock),
+        clock_text=clock_text(clock),
         max_steps=max_steps,
         leftovers=leftovers,
         virtualize_time=virtualize_time,
@@ -405,7 +428,7 @@ def replay_program(program: Program, schedule: Schedule) -> Any:
         if divergence is not None:
             raise ReplayDivergence(
                 f"the program is not the one that was recorded: {describe_divergence(*divergence)}"
-                f"\n\nwho ran when:\n{tracer.text()}"
+                f"{hints(runner, schedule)}\n\nwho ran when:\n{tracer.text()}"
             ) from attempt.failure
         if attempt.failure is not None:
             found = Found(runner, attempt.failure, runner.schedule())
@@ -415,8 +438,17 @@ def replay_program(program: Program, schedule: Schedule) -> Any:
             raise ReplayDivergence(
                 "the program is not the one that was recorded: it went on after choice "
                 f"{len(schedule.choices)}, the last of the schedule, and did not fail"
+                f"{hints(runner, schedule)}"
             )
         return attempt.value
+
+
+def hints(runner: Runner, schedule: Schedule) -> str:
+    """What may make a program differ that is the same; empty if there is nothing."""
+    found = suspects_of(runner, schedule).lines_of_text()
+    if not found:
+        return ""
+    return f"\nIf it was not changed: what it uses that differs from run to run:\n{found}"
 
 
 # -------------------------------------------------------------------------- run
@@ -432,7 +464,7 @@ def run(
     clock: Clock = None,
     preempt: bool = False,
     unfair: bool = False,
-    max_steps: int = 10_000_000,
+    max_steps: int = RUN_STEPS,
     leftovers: Literal["join", "error"] = "join",
     virtualize_time: bool = False,
     threads: bool = False,
@@ -448,6 +480,7 @@ def run(
         fn,
         args,
         clock=clock_of(clock),
+        clock_text=clock_text(clock),
         preempt=preempt,
         unfair=unfair,
         max_steps=max_steps,
@@ -460,6 +493,12 @@ def run(
             raise TypeError("a schedule says it all: no seed or strategy beside it")
         value: R = replay_program(program, Schedule.parse(schedule))
         return value
+    result: R = run_program(program, seed, strategy, depth)
+    return result
+
+
+def run_program(program: Program, seed: int | None, strategy: str | None, depth: int) -> Any:
+    """run() without a schedule."""
     number = 0 if seed is None else check_seed(seed)
     drawn = strategy or ("fifo" if seed is None else "random")
     if drawn not in ("fifo", "random", "pct"):
@@ -467,11 +506,12 @@ def run(
     with Runner(program) as runner:
         runner.longest = 100
         kind = {"fifo": FIFO, "random": RANDOM, "pct": PCT}[drawn]
-        runner.configure(strategy=kind, seed=mix(number, 0), depth=depth)
+        runner.configure(strategy=kind, seed=mix(number, 0), depth=check_depth(depth))
         attempt = runner.run()
         if attempt.failure is not None:
             if kind != FIFO:
-                attempt.failure.add_note(f"schedule: {runner.schedule()}")
+                schedule = str(runner.schedule())
+                replay = program.replay.replace("SCHEDULE", schedule)
+                attempt.failure.add_note(f"replay: {replay}" if replay else f"schedule: {schedule}")
             raise attempt.failure
-        result: R = attempt.value
-        return result
+        return attempt.value

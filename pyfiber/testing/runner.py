@@ -13,13 +13,14 @@ from typing import Any, Literal
 import pyfiber
 from pyfiber import _engine, _report
 from pyfiber.testing import guards
-from pyfiber.testing.clock import VirtualClock, virtual_time_module
+from pyfiber.testing.clock import VirtualClock
 from pyfiber.testing.errors import LeftRunningError, LivelockError, NeverAwaitedError
 from pyfiber.testing.schedule import Choice, Schedule
 
 FIFO, RANDOM, PCT = range(3)
 MASK = (1 << 64) - 1
 COLLECT_EVERY = 256  # schedules
+MAX_STEPS, RUN_STEPS = 100_000, 10_000_000  # of one schedule of many; of a run by itself
 
 Clock = VirtualClock | float | datetime | Literal["virtual", "real"] | None
 Trace = Callable[[int, "_engine.Fiber[Any] | None", int, int, int], object]
@@ -36,6 +37,13 @@ def clock_of(clock: Clock) -> VirtualClock | None:
     if isinstance(clock, str):
         raise ValueError(f"the clock is 'virtual', 'real' or a VirtualClock, not {clock!r}")
     return VirtualClock(clock)
+
+
+def clock_text(clock: Clock) -> str:
+    """What to write to have such a clock; nothing for the usual one."""
+    if clock is None or clock == "virtual":
+        return ""
+    return "clock" if isinstance(clock, VirtualClock) else repr(clock)
 
 
 def mix(seed: int, number: int) -> int:
@@ -76,11 +84,12 @@ class Program:
     clock: VirtualClock | None = None
     preempt: bool = False
     unfair: bool = False
-    max_steps: int = 100_000
+    max_steps: int = MAX_STEPS
     leftovers: Literal["join", "error"] = "join"
     virtualize_time: bool = False
     threads: bool = False
     replay: str = ""  # how a report says to repeat a failure
+    clock_text: str = ""  # what replay() needs as its clock, if it is not the usual one
 
     def __post_init__(self) -> None:
         for what in ("fn", "setup", "check"):
@@ -108,15 +117,15 @@ class Attempt:
 def is_failure(exc: BaseException) -> bool:
     """Is it about the program?  Ctrl-C, exits, skips and hypothesis' own are not."""
     kind = type(exc)
-    pytest = sys.modules.get("_pytest.outcomes")
-    if pytest is not None and isinstance(exc, pytest.OutcomeException):
-        return kind is pytest.Failed
-    if kind.__name__ in ("UnsatisfiedAssumption", "StopTest", "Frozen"):
-        return not kind.__module__.startswith("hypothesis")
-    unittest = sys.modules.get("unittest")
-    if unittest is not None and isinstance(exc, unittest.SkipTest):
+    if isinstance(exc, (KeyboardInterrupt, SystemExit)) or kind.__module__.startswith(
+        "hypothesis."
+    ):
         return False
-    return isinstance(exc, (Exception, BaseExceptionGroup))
+    pytest = sys.modules.get("_pytest.outcomes")
+    if pytest is not None and isinstance(exc, (pytest.OutcomeException, pytest.Exit)):
+        return kind is pytest.Failed
+    unittest = sys.modules.get("unittest")
+    return unittest is None or not isinstance(exc, unittest.SkipTest)
 
 
 class Runner:
@@ -126,18 +135,19 @@ class Runner:
         self.program = program
         self.scheduler = _engine.Scheduler()
         self.explorer = _engine._Explorer(self.scheduler, self.livelock)
+        self.rules = guards.Rules(
+            threads=program.threads,
+            guarded=program.clock is not None and not program.threads,
+            clock=program.clock if program.virtualize_time else None,
+        )
         self.longest = 1
         self.runs = 0
         self.resources = ExitStack()
 
     def __enter__(self) -> Runner:
-        program = self.program
         self.resources.callback(self.scheduler.close)
         self.resources.enter_context(collector_held())
-        if not program.threads:
-            self.resources.enter_context(guards.no_threads(self.scheduler))
-        if program.virtualize_time and program.clock is not None:
-            self.resources.enter_context(virtual_time_module(program.clock))
+        self.resources.enter_context(guards.in_force(self.rules))
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -196,7 +206,7 @@ class Runner:
         fn = program.fn if program.leftovers == "join" else self.none_left
         attempt = Attempt()
         try:
-            attempt.value = self.explorer.run(program.clock, fn, *args)
+            attempt.value = self.run_program(fn, args)
             self.look_for_unseen(None)
             if program.check is not None:
                 program.check(*state)
@@ -211,6 +221,14 @@ class Runner:
         if steps > self.longest:
             self.longest = steps
         return attempt
+
+    def run_program(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """The run proper."""
+        self.rules.active = True
+        try:
+            return self.explorer.run(self.program.clock, fn, *args)
+        finally:
+            self.rules.active = False
 
     def none_left(self, *args: Any) -> Any:
         """The function under test, and the demand that nothing it started still runs."""
