@@ -18,7 +18,7 @@ from pyfiber.testing.runner import (
     clock_of,
 )
 
-REASON = "injected by the test"
+__tracebackhide__ = True  # pytest's
 
 
 def expected(exc: BaseException | None) -> bool:

@@ -35,6 +35,8 @@ from pyfiber.testing.schedule import Choice, Schedule, describe
 from pyfiber.testing.shrink import shrink
 from pyfiber.testing.suspects import CLOCK, Suspects
 
+__tracebackhide__ = True  # pytest's
+
 R = TypeVar("R")
 T = TypeVar("T")
 
@@ -175,7 +177,8 @@ def parting(runner: Runner, schedule: Schedule) -> str:
 def describe_divergence(at: int, wanted: Choice, found: Choice | None) -> str:
     """Where a run left its schedule."""
     if found is None:
-        return f"at choice {at + 1} ({describe(wanted)}) the run was over already"
+        what = f" ({describe(wanted)})" if wanted[1] else ""
+        return f"at choice {at + 1}{what} the run was over already"
     kind, count, _ = found
     now = describe((kind, count, 0)).rpartition(":")[0]
     if wanted[1] == 0:

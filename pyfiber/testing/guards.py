@@ -22,6 +22,8 @@ from typing import Any, NoReturn
 import pyfiber
 from pyfiber.testing.clock import VirtualClock
 
+__tracebackhide__ = True  # pytest's
+
 Change = tuple[object, str, object]
 Function = Callable[..., Any]
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import shlex
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -31,6 +32,8 @@ from pyfiber.testing.explore import (
 )
 from pyfiber.testing.runner import RUN_STEPS, Program, check_count, check_seed, clock_of
 from pyfiber.testing.schedule import Schedule
+
+__tracebackhide__ = True  # pytest's
 
 EXPLORING = ("schedules", "strategy", "seed", "depth")
 PROGRAM = ("clock", "preempt", "unfair", "max_steps", "leftovers", "virtualize_time", "threads")
@@ -70,6 +73,11 @@ def settings(item: pytest.Item) -> dict[str, Any] | None:
     return dict(mark.kwargs)
 
 
+def quoted(nodeid: str) -> str:
+    """For the command line of most shells."""
+    return shlex.quote(nodeid) if set(nodeid) & set('"$`\\!') else f'"{nodeid}"'
+
+
 class Exploring:
     """How a test is to be explored: its mark, and what the command line overrides."""
 
@@ -96,7 +104,7 @@ class Exploring:
             fn,
             args,
             clock=self.clock(),
-            replay=f'pytest "{self.item.nodeid}" --fiber-replay=SCHEDULE',
+            replay=f"pytest {quoted(self.item.nodeid)} --fiber-replay=SCHEDULE",
             **rest,
         )
 
@@ -141,8 +149,9 @@ def in_fibers(item: pytest.Function) -> Iterator[None]:
         pytest.fail("mark.fiber is for plain functions, not for coroutines", pytrace=False)
     try:
         exploring = Exploring(item, given)
+        exploring.program(function)
     except (TypeError, ValueError) as exc:
-        raise pytest.UsageError(f"{item.nodeid}: mark.fiber: {exc}") from exc
+        raise pytest.UsageError(f"{item.nodeid}: mark.fiber: {exc}") from None
     if (item.config.getoption("fiber_schedules") or 1) > 1:
         exploring.wanted = True
     # Of a hypothesis test each example is explored, not the search for examples.

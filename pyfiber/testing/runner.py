@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,9 +16,18 @@ from pyfiber import _engine, _report
 from pyfiber.testing import guards
 from pyfiber.testing.clock import VirtualClock
 from pyfiber.testing.errors import LeftRunningError, LivelockError, NeverAwaitedError
+from pyfiber.testing.report import outside
 from pyfiber.testing.schedule import Choice, Schedule
 
+__tracebackhide__ = True  # pytest's
+
 FIFO, RANDOM, PCT = range(3)
+# Calling one of these runs nothing.
+NOT_PLAIN = (
+    inspect.iscoroutinefunction,
+    inspect.isasyncgenfunction,
+    inspect.isgeneratorfunction,
+)
 MASK = (1 << 64) - 1
 COLLECT_EVERY = 256  # schedules
 MAX_STEPS, RUN_STEPS = 100_000, 10_000_000  # of one schedule of many; of a run by itself
@@ -53,8 +63,13 @@ def mix(seed: int, number: int) -> int:
 
 def describe(fiber: _engine.Fiber[Any]) -> str:
     """A fiber, what it waits for, and its stack."""
-    head = f"{_report.title_of(fiber)} {_report.wait_of(fiber)}"
-    return "\n".join([head, *_report.stack_of(fiber)])
+    if fiber.state == "ready":
+        head = f"{_report.title_of(fiber)} could go on"
+        stack = _report.stack_at(outside(fiber.frame))
+    else:
+        head = f"{_report.title_of(fiber)} {_report.wait_of(fiber)}"
+        stack = _report.stack_of(fiber)
+    return "\n".join([head, *stack])
 
 
 def check_seed(seed: object) -> int:
@@ -96,6 +111,8 @@ class Program:
             value = getattr(self, what)
             if not callable(value) and (what == "fn" or value is not None):
                 raise TypeError(f"{what} must be callable, not {type(value).__name__!r}")
+        if any(kind(self.fn) for kind in NOT_PLAIN):
+            raise TypeError("fn is a coroutine function or a generator: a plain one is needed")
         check_count(self.max_steps, "max_steps")
         if self.leftovers not in ("join", "error"):
             raise ValueError(f"leftovers is 'join' or 'error', not {self.leftovers!r}")

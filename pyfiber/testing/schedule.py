@@ -105,6 +105,8 @@ class Schedule:
         if not numbers or len(numbers) % 3 != 1:
             raise ScheduleError("the schedule is damaged: its numbers do not add up")
         total = numbers[0]
+        if total > MAX_CHOICES:
+            raise ScheduleError("the schedule is damaged: it has too many choices")
         for i in range(1, len(numbers), 3):
             zeros, what, taken = numbers[i : i + 3]
             count, kind = divmod(what, len(KINDS))
@@ -112,13 +114,11 @@ class Schedule:
                 raise ScheduleError("the schedule is damaged: it has an impossible choice")
             choices += [(0, 0, 0)] * zeros
             choices.append((kind, count, taken))
-        if total > MAX_CHOICES:
-            raise ScheduleError("the schedule is damaged: it has too many choices")
         choices += [(0, 0, 0)] * (total - len(choices))
         return cls(choices, preempt, unfair, int.from_bytes(body[-HASH_BYTES:], "big"))
 
 
-MAX_CHOICES = 100_000_000
+MAX_CHOICES = 20_000_000
 
 
 def shorten(text: str) -> str:
@@ -145,7 +145,10 @@ def unwrap(text: str) -> tuple[int, bytes]:
         )
     flags, body = data[0], data[1:]
     if flags & DEFLATED:
-        body = zlib.decompress(body)
+        try:
+            body = zlib.decompress(body)
+        except zlib.error:
+            raise ScheduleError("the schedule is damaged: it cannot be unpacked") from None
     return flags, body
 
 
