@@ -41,6 +41,7 @@ from pyfiber.grains import (
     spawn,
     until,
 )
+from pyfiber.testing import run as run_virtually
 
 
 def result_of(start: Any, *args: Any) -> Any:
@@ -262,6 +263,7 @@ def test_yield_without_a_value_is_a_turn() -> None:
 
 
 def test_busy_grain_does_not_keep_timers_waiting() -> None:
+    """In real time: virtual time stands while anything is busy."""
     done: list[bool] = []
 
     def busy() -> Generator[Any, Any, int]:
@@ -640,13 +642,13 @@ def test_cancelled_fiber_is_raised_in_the_grain() -> None:
 def test_fiber_waits_for_a_grain() -> None:
     def main() -> tuple[bool, bool, Any]:
         def slow() -> Generator[Any, Any, int]:
-            yield 0.01
+            yield 10
             return 3
 
         grain = spawn(slow)
         return grain.join(0), grain.join(), grain.result()
 
-    assert run(main) == (False, True, 3)
+    assert run_virtually(main) == (False, True, 3)
 
 
 def test_raw_fiber_cannot_be_waited_for() -> None:
@@ -777,13 +779,13 @@ def test_grain_waits_for_an_event() -> None:
     def main() -> list[Any]:
         event = pyfiber.Event()
         grains = [spawn(grain, event) for _ in range(3)]
-        sleep(0.001)
+        sleep(1)
         assert all(each.last_known_state is SLEEPING for each in grains)
         assert event._waiters() == grains
         event.set()
         return [each.result() for each in grains]
 
-    assert run(main) == [(True, True)] * 3
+    assert run_virtually(main) == [(True, True)] * 3
 
 
 def test_event_set_by_another_thread() -> None:
@@ -905,14 +907,14 @@ def test_cancelled_receiver_and_sender_take_and_leave_nothing() -> None:
         yield_now()
         waits[0].cancel()
         waits.append(spawn(lambda: iter([channel.sending(1)])))
-        sleep(0.001)
+        sleep(1)
         waits[1].cancel()
-        sleep(0.001)
+        sleep(1)
         assert channel._waiters() == []
         spawn(lambda: iter([channel.sending(2)]))
         return channel.receive()
 
-    assert run(main) == 2
+    assert run_virtually(main) == 2
 
 
 def test_value_of_an_abandoned_receiver_goes_back() -> None:
@@ -954,11 +956,11 @@ def test_predicate_answers_with_states() -> None:
 
     def main() -> Any:
         waits = spawn(grain)
-        sleep(0.001)
-        sleep(0.001)
+        sleep(1)
+        sleep(1)
         return waits.result()
 
-    assert run(main) == (None, "went on")
+    assert run_virtually(main) == (None, "went on")
 
 
 def test_predicate_says_stopped() -> None:
@@ -987,6 +989,7 @@ def test_predicate_that_raises() -> None:
 
 
 def test_predicate_is_not_polled_while_nothing_happens() -> None:
+    """In real time: it is about a loop that blocks."""
     asked: list[float] = []
     flag: list[bool] = []
 
@@ -1029,7 +1032,7 @@ def test_predicate_is_asked_when_a_timer_makes_another_busy() -> None:
     flag: list[bool] = []
 
     def busy() -> None:
-        sleep(0.005)
+        sleep(5)
         flag.append(True)
         while not stop:
             yield_now()
@@ -1042,7 +1045,7 @@ def test_predicate_is_asked_when_a_timer_makes_another_busy() -> None:
         spawn(grain)
         spawn_fiber(busy)
 
-    run(main)
+    run_virtually(main)
 
 
 def test_predicate_that_is_never_true_is_a_deadlock(child: Any) -> None:
@@ -1067,7 +1070,7 @@ def test_predicate_that_blocks() -> None:
     order: list[str] = []
 
     def slow() -> bool:
-        sleep(0.005)
+        sleep(5)
         order.append("answer")
         return True
 
@@ -1080,7 +1083,7 @@ def test_predicate_that_blocks() -> None:
         order.append("others")
         waits.join()
 
-    run(main)
+    run_virtually(main)
     assert order == ["others", "answer"]
 
 
@@ -1169,7 +1172,7 @@ def test_grain_may_call_what_blocks() -> None:
 
     def blocks() -> Generator[Any, Any, None]:
         yield READY
-        sleep(0.005)
+        sleep(5)
         order.append("blocked")
         yield READY
 
@@ -1182,17 +1185,20 @@ def test_grain_may_call_what_blocks() -> None:
         spawn(blocks)
         spawn(others)
 
-    run(main)
+    run_virtually(main)
     assert order == ["others", "blocked"]
 
 
 def test_many_grains_block_at_once() -> None:
     def blocks(n: int) -> Generator[Any, Any, int]:
-        sleep(0.001 * (n % 7))
+        sleep(1 * (n % 7))
         yield READY
         return n
 
-    assert run(lambda: sum(g.result() for g in [spawn(blocks, n) for n in range(100)])) == 4950
+    assert (
+        run_virtually(lambda: sum(g.result() for g in [spawn(blocks, n) for n in range(100)]))
+        == 4950
+    )
 
 
 def test_cancelling_a_grain_that_blocks() -> None:
@@ -1206,10 +1212,10 @@ def test_cancelling_a_grain_that_blocks() -> None:
         grain.cancel("enough")
         grain.join()
         # The next one that blocks is not affected.
-        other = spawn(lambda: iter([sleep(0.001)]))
+        other = spawn(lambda: iter([sleep(1)]))
         return grain.outcome, other.exception()
 
-    assert run(main) == (CancelledOutcome("enough"), None)
+    assert run_virtually(main) == (CancelledOutcome("enough"), None)
 
 
 def test_grain_that_cancels_itself_blocks_no_more() -> None:
@@ -1536,7 +1542,7 @@ def test_cancelling_the_caller_cancels_the_callee_first() -> None:
 
 def test_cancelling_who_waits_leaves_the_other_alone() -> None:
     def slow() -> Generator[Any, Any, int]:
-        yield 0.005
+        yield 5
         return 1
 
     def waits(grain: Any) -> Generator[Any, Any, Any]:
@@ -1551,7 +1557,7 @@ def test_cancelling_who_waits_leaves_the_other_alone() -> None:
         waiter.join()
         return waiter.cancelled(), target.result()
 
-    assert run(main) == (True, 1)
+    assert run_virtually(main) == (True, 1)
 
 
 def test_long_chain_of_called_grains_is_cancelled() -> None:
@@ -1616,11 +1622,11 @@ def test_result_times_out() -> None:
         with pytest.raises(TimeoutError):
             grain.result(0)
         with pytest.raises(TimeoutError):
-            grain.exception(timeout=0.001)
-        assert not grain.join(0.001)
+            grain.exception(timeout=1)
+        assert not grain.join(1)
         grain.cancel()
 
-    run(main)
+    run_virtually(main)
 
 
 @pytest.mark.parametrize(("timeout", "error"), [(-1, ValueError), ("1", TypeError)])
@@ -1698,10 +1704,10 @@ def test_run_waits_for_grains() -> None:
     done: list[int] = []
 
     def slow() -> Generator[Any, Any, None]:
-        yield 0.005
+        yield 5
         done.append(1)
 
-    run(lambda: spawn(slow) and None)
+    run_virtually(lambda: spawn(slow) and None)
     assert done == [1]
 
 
@@ -1779,7 +1785,7 @@ def test_states() -> None:
         me = current_grain()
         assert me is not None
         seen.append((me.state, me.last_known_state))
-        yield 0.001
+        yield 1
 
     def main() -> None:
         one = Grain(grain)
@@ -1791,12 +1797,12 @@ def test_states() -> None:
         one.join()
         seen.append((one.state, one.last_known_state, one.suspended_state))
 
-    run(main)
+    run_virtually(main)
     assert seen == [
         ("new", STOPPED, None),
         ("ready", READY),
         ("running", READY),
-        ("parked", SLEEPING, 0.001),
+        ("parked", SLEEPING, 1),
         ("done", STOPPED, None),
     ]
 
