@@ -209,6 +209,18 @@ def test_guards_are_gone_after_a_failed_exploration() -> None:
     assert (threading.Thread.start, time.time, random.random, gc.isenabled()) == before
 
 
+@pytest.mark.parametrize("strategy", ["fifo", "random", "pct"])
+def test_thousands_of_ready_fibers_taken_in_any_order(strategy: Any) -> None:
+    """A long queue is prefetched along its links, which a choice from its middle cuts."""
+
+    def main() -> None:
+        for fiber in [spawn(yield_now) for _ in range(3000)]:
+            fiber.join()
+
+    assert explore(main, 3, strategy).steps > 6000
+    pyfiber.run(main)
+
+
 def test_exploration_frees_what_its_runs_made() -> None:
     class Thing:
         pass
@@ -244,6 +256,22 @@ def test_to_thread_in_a_virtual_run_is_an_error_that_says_what_to_do() -> None:
     # The worker is there already now.
     with pytest.raises(FiberError, match=r"waits for another thread .* threads=True"):
         run(lambda: pyfiber.to_thread(time.time))
+
+
+def test_explored_programs_may_use_workers_if_threads_are_allowed() -> None:
+    def main() -> None:
+        assert pyfiber.to_thread(lambda: 5) == 5
+
+    clock = VirtualClock()
+    for _ in range(20):
+        run(main, threads=True)
+        run(main, threads=True, clock=clock)
+    assert not clock.threads
+    with pytest.raises(FiberError, match="waits for another thread"):
+        run(main, clock=clock)
+    clock.threads = True
+    run(main, clock=clock)
+    assert clock.threads
 
 
 def test_waiting_for_a_thread_is_an_error_that_says_what_to_do() -> None:
