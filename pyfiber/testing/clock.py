@@ -29,7 +29,6 @@ class VirtualClock(_engine._VirtualClock):
         self.start_ns, self.epoch_ns = beginnings(start)
         super().__init__(self.start_ns, not auto, threads)
         self.auto = auto
-        self.threads = threads
 
     def time(self) -> float:
         """The wall clock: seconds since 1970, as ``time.time()`` gives them."""

@@ -165,6 +165,7 @@ class Runner:
         self.resources.callback(self.scheduler.close)
         self.resources.enter_context(collector_held())
         self.resources.enter_context(guards.in_force(self.rules))
+        self.resources.enter_context(waiting_allowed(self.program))
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -279,6 +280,20 @@ class Runner:
         """The choices of the last run."""
         program, explorer = self.program, self.explorer
         return Schedule(explorer.choices(), program.preempt, program.unfair, explorer.fingerprint)
+
+
+@contextmanager
+def waiting_allowed(program: Program) -> Iterator[None]:
+    """The clock waits for threads if the program may."""
+    clock = program.clock
+    if clock is None or clock.threads == program.threads:
+        yield
+        return
+    clock.threads = program.threads
+    try:
+        yield
+    finally:
+        clock.threads = not program.threads
 
 
 @contextmanager
