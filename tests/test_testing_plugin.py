@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import signal
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 
@@ -308,6 +309,30 @@ def test_xdist_runs_marked_tests_and_hands_options_on(pytester: pytest.Pytester)
     result = outcome(pytester, "-p", "xdist", "-n2", "--fiber-seed=99")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*seed 99*"])
+
+
+@pytest.mark.skipif(
+    find_spec("pytest_timeout") is None or not hasattr(signal, "SIGALRM"),
+    reason="needs pytest-timeout and its signal",
+)
+@pytest.mark.parametrize("options", ["", "schedules=50"])
+def test_program_that_hangs_is_ended_by_the_timeout_and_not_run_again(
+    pytester: pytest.Pytester, options: str
+) -> None:
+    pytester.makepyfile(f"""
+        import pytest
+        runs = []
+
+        @pytest.mark.fiber({options})
+        def test_hangs():
+            runs.append(1)
+            assert len(runs) < 3
+            while len(runs) == {2 if options else 1}:
+                pass
+    """)
+    result = pytester.runpytest_subprocess(*PLUGIN, "-p", "pytest_timeout", "--timeout=0.5")
+    result.stdout.fnmatch_lines(["*Failed: Timeout (>0.5s) from pytest-timeout*"])
+    result.assert_outcomes(failed=1)
 
 
 @pytest.mark.parametrize("name", ["plain", "with spaces", "quo\"te's", "$HOME"])

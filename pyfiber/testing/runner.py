@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import inspect
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -140,9 +141,16 @@ def is_failure(exc: BaseException) -> bool:
         return False
     pytest = sys.modules.get("_pytest.outcomes")
     if pytest is not None and isinstance(exc, (pytest.OutcomeException, pytest.Exit)):
-        return kind is pytest.Failed
+        # A timeout would not come a second time: a program that hangs is not run again.
+        return kind is pytest.Failed and not passes_through(exc, "pytest_timeout")
     unittest = sys.modules.get("unittest")
     return unittest is None or not isinstance(exc, unittest.SkipTest)
+
+
+def passes_through(exc: BaseException, module: str) -> bool:
+    """Was it raised by a function of this module, or one called from there?"""
+    frames = traceback.walk_tb(exc.__traceback__)
+    return any(frame.f_globals.get("__name__") == module for frame, _ in frames)
 
 
 class Runner:
