@@ -106,7 +106,7 @@ def test_failure_shows_no_frames_of_the_plugin(pytester: pytest.Pytester) -> Non
     printed = outcome(pytester).stdout.str()
     assert "who ran when" in printed
     assert "in test_lost_update" in printed
-    for inside in ("plugin.py", "explore.py", "runner.py"):
+    for inside in ("plugin.py", "explore.py", "found.py", "runner.py"):
         assert inside not in printed
 
 
