@@ -40,6 +40,7 @@ from pyfiber import (
     select,
     sleep,
     spawn,
+    spawn_now,
     timeout,
     yield_now,
 )
@@ -383,6 +384,24 @@ def timeouts() -> None:
     assert result in ("timed out", FiberCancelled)
 
 
+def immediate() -> None:
+    """A tree of fibers, each of which runs when it is spawned, as far as it gets."""
+    ended: list[int] = []
+
+    def node(depth: int) -> int:
+        try:
+            if depth == 0:
+                yield_now()
+                return 1
+            return sum(child.result() for child in [spawn_now(node, depth - 1) for _ in range(2)])
+        finally:
+            ended.append(depth)
+
+    (result,) = sabotaged(spawn_now(node, 2))
+    assert result in (4, FiberCancelled)
+    assert result is FiberCancelled or sorted(ended) == [0] * 4 + [1] * 2 + [2]
+
+
 PROGRAMS: dict[str, Callable[[], None]] = {
     program.__name__: program
     for program in (
@@ -402,6 +421,7 @@ PROGRAMS: dict[str, Callable[[], None]] = {
         maps,
         gathers,
         timeouts,
+        immediate,
     )
 }
 programs = pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
