@@ -18,8 +18,8 @@ from pyfiber._engine import (
     FiberError,
     FiberExit,
     TaskGroup,
-    _Bell,
     _is_ours,
+    _Latch,
     _spawn_inside,
     _succeeded,
     check_cancelled,
@@ -170,8 +170,8 @@ class _Stream(Generic[T, R]):
         self.limit = limit
         self.ordered = ordered
         self.group = TaskGroup()
-        self.slot = _Bell("room for the next item of a pmap()")
-        self.news = _Bell("the next result of a pmap()")
+        self.slot = _Latch()
+        self.news = _Latch()
         self.count = 0  # items so far
         self.active = 0  # fibers at work
         self.over = False  # no more items are wanted, or there
@@ -212,7 +212,7 @@ class _Stream(Generic[T, R]):
             self.active += 1
             spawn(partial(call, item), partial(self.ended, place))
             while self.full():
-                self.slot.wait()
+                self.slot.wait(None, "room for the next item of a pmap()")
 
     def ended(self, place: int, fiber: Fiber[R]) -> None:
         """One fiber is done."""
@@ -286,7 +286,7 @@ class ParallelMap(Iterator[R]):
         stream.hungry = True
         try:
             stream.slot.ring()
-            stream.news.wait()
+            stream.news.wait(None, "the next result of a pmap()")
         finally:
             stream.hungry = False
 

@@ -7,14 +7,13 @@
  *   cancel.c     cancellation: the tree of scopes and fibers, Cancelled
  *   scope.c      the CancelScope type; timeout, move_on_after, shield
  *   group.c      the TaskGroup type
- *   bell.c       the _Bell type: private waiting
  *   waitq.c      waiting in line, what primitives are made of
  *   lock.c semaphore.c event.c condition.c queue.c channel.c select.c local.c
  *                between fibers, one type or two in each
  *   arguments.c  what their methods take
  *   fiber.c      the Fiber type
  *   outcome.c    result() of a finished one
- *   latch.c      what futures wait on
+ *   latch.c      what futures and pmap() wait on
  *   worker.c     threads that run functions for fibers
  *   limiter.c    how many of them at a time; to_thread()
  *   inspect.c    its attributes, for reports and debuggers

@@ -1,75 +1,31 @@
-/* _Latch: a fiber waits until it is set, by any thread, once and for all.
+/* _Latch: a fiber waits until it is set, by any thread, once and for all; or
+ * until somebody rings, which is not remembered.
  *
- * What the façade's futures wait on.  Unlike park() and unpark() it is private
- * to one wait: nobody else's wake-up can end it.
+ * What the façade's futures and streams wait on.  Unlike park() and unpark()
+ * it is private to one wait: nobody else's wake-up can end it.
  */
-#include "python/binding.h"
+#include "python/waitq.h"
 
-/* Invariants: `fiber` is who waits just now; the message is posted at most
- * once, by the one set() that finds the latch open on another thread. */
+/* Nobody waits while it is set; at most one fiber does before. */
 typedef struct LatchObject {
     PyObject_HEAD
-    pf_message message;
-    FiberObject *fiber; /* borrowed: it is suspended in latch_wait */
+    PfWaitq waiters;
     bool set;
 } LatchObject;
 
-static void
-wake(LatchObject *self)
+static PyObject *
+latch_ring(PyObject *op, PyObject *ignored)
 {
-    if (self->fiber != NULL) {
-        pf_scheduler *s = self->fiber->core.scheduler;
-        if (pf_wake_fiber(s, &self->fiber->core, PF_WAKE_NORMAL)) {
-            pf_tell_host(SCHEDULER_OF(s));
-        }
-    }
-}
-
-static void
-set_arrived(pf_message *message, pf_scheduler *s)
-{
-    LatchObject *self =
-        (LatchObject *)((char *)message - offsetof(LatchObject, message));
-    pf_no_switch_begin((PfThread *)s->thread, "inside the scheduler");
-    wake(self);
-    Py_DECREF(self);
-    pf_no_switch_end((PfThread *)s->thread);
+    (void)ignored;
+    pf_grant_all(&((LatchObject *)op)->waiters);
+    Py_RETURN_NONE;
 }
 
 static PyObject *
 latch_set(PyObject *op, PyObject *ignored)
 {
-    (void)ignored;
-    LatchObject *self = (LatchObject *)op;
-    if (self->set) {
-        Py_RETURN_NONE;
-    }
-    self->set = true;
-    FiberObject *fiber = self->fiber;
-    if (fiber == NULL || fiber->thread == pf_tls_thread) {
-        wake(self);
-        Py_RETURN_NONE;
-    }
-    self->message.run = set_arrived;
-    Py_INCREF(self);
-    if (!pf_post(fiber->core.scheduler, &self->message)) {
-        Py_DECREF(self);
-    }
-    Py_RETURN_NONE;
-}
-
-/* 0: set; 1: timed out; -1: exception. */
-static int
-wait_until_set(LatchObject *self, PfThread *t, int64_t deadline,
-               PyObject *what)
-{
-    int rc = 0;
-    while (rc == 0 && !self->set) {
-        self->fiber = CURRENT(t);
-        rc = pf_wait(t, deadline, what);
-        self->fiber = NULL;
-    }
-    return rc == 1 && self->set ? 0 : rc;
+    ((LatchObject *)op)->set = true;
+    return latch_ring(op, ignored);
 }
 
 static PyObject *
@@ -89,14 +45,17 @@ latch_wait(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
     if (self->set) {
         Py_RETURN_TRUE;
     }
-    if (pf_active(t, "waiting for a future") == NULL) {
+    if (pf_active(t, "waiting") == NULL) {
         return NULL;
     }
-    if (self->fiber != NULL) {
-        PyErr_SetString(pf.fiber_error, "another fiber waits for the latch");
+    if (!pf_waitq_empty(&self->waiters)) {
+        PyErr_Format(pf.fiber_error, "another fiber waits for %S already",
+                     args[1]);
         return NULL;
     }
-    int rc = wait_until_set(self, t, deadline, args[1]);
+    PfWait wait;
+    pf_wait_init(&wait, t);
+    int rc = pf_wait_for(&wait, &self->waiters, t, deadline, args[1]);
     return rc < 0 ? NULL : PyBool_FromLong(rc == 0);
 }
 
@@ -129,9 +88,12 @@ static PyMethodDef latch_methods[] = {
     {"set", latch_set, METH_NOARGS,
      "set($self, /)\n--\n\n"
      "From any thread: let the fiber that waits go on, now or when it comes."},
-    {"wait", (PyCFunction)(void (*)(void))latch_wait, METH_FASTCALL,
+    {"ring", latch_ring, METH_NOARGS,
+     "ring($self, /)\n--\n\n"
+     "From any thread: let the fiber that waits just now go on."},
+    {"wait", PF_FAST(latch_wait), METH_FASTCALL,
      "wait($self, timeout, what, /)\n--\n\n"
-     "Park until it is set; False after `timeout` seconds (None: no "
+     "Park until set() or ring(); False after `timeout` seconds (None: no\n"
      "limit).\n\n"
      "`what` is what reports call it. A cancellation point."},
     {"is_set", latch_is_set, METH_NOARGS, "is_set($self, /)\n--\n\n"},

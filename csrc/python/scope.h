@@ -121,7 +121,4 @@ void pf_scope_child_done(FiberObject *child);
 /* A group was removed with fibers alive. */
 void pf_group_forsaken(ScopeObject *scope);
 
-/* --- bell.c --- */
-extern PyType_Spec pf_bell_spec;
-
 #endif
