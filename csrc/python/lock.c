@@ -63,9 +63,30 @@ pf_lock_acquire(LockObject *self, PfThread *t, int64_t deadline, bool shielded)
     return deadline == PF_NOW ? 1 : wait_for_lock(self, t, deadline, shielded);
 }
 
-static PyObject *
-true_or_false(int rc)
+static inline bool
+is_rlock(LockObject *self)
 {
+    return Py_TYPE(self) == pf_rlock_type;
+}
+
+/* acquire() and with: who holds an RLock takes it once more. */
+static PyObject *
+take_until(PyObject *op, int64_t deadline)
+{
+    LockObject *self = (LockObject *)op;
+    PfThread *t = pf_this_thread();
+    if (t == NULL || pf_preempt() < 0) {
+        return NULL;
+    }
+    if (PF_LIKELY(self->count == 0)) {
+        take(self, CURRENT(t));
+        Py_RETURN_TRUE;
+    }
+    if (is_rlock(self) && pf_lock_is_mine(self, t)) {
+        self->count++;
+        Py_RETURN_TRUE;
+    }
+    int rc = pf_lock_acquire(self, t, deadline, false);
     return rc < 0 ? NULL : PyBool_FromLong(rc == 0);
 }
 
@@ -74,25 +95,32 @@ lock_acquire(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
              PyObject *kwnames)
 {
     int64_t deadline;
-    PfThread *t = pf_this_thread();
-    if (t == NULL ||
-        pf_acquire_arguments(args, nargs, kwnames, &deadline) < 0 ||
-        pf_preempt() < 0) {
-        return NULL;
-    }
-    return true_or_false(
-        pf_lock_acquire((LockObject *)op, t, deadline, false));
+    return pf_acquire_arguments(args, nargs, kwnames, &deadline) < 0
+               ? NULL
+               : take_until(op, deadline);
 }
 
 static PyObject *
 lock_enter(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
+    return take_until(op, PF_NEVER);
+}
+
+/* The running fiber's thread if it holds the lock, else NULL. */
+static PfThread *
+check_mine(LockObject *self)
+{
     PfThread *t = pf_this_thread();
-    int rc = t == NULL || pf_preempt() < 0
-                 ? -1
-                 : pf_lock_acquire((LockObject *)op, t, PF_NEVER, false);
-    return true_or_false(rc);
+    if (t != NULL && !pf_lock_is_mine(self, t)) {
+        PyErr_SetString(PyExc_RuntimeError,
+                        self->count == 0
+                            ? "cannot release un-acquired lock"
+                            : "cannot release un-acquired lock: another fiber "
+                              "or thread holds it");
+        return NULL;
+    }
+    return t;
 }
 
 static PyObject *
@@ -100,7 +128,15 @@ lock_release(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     LockObject *self = (LockObject *)op;
-    if (self->count == 0) {
+    if (is_rlock(self)) {
+        if (check_mine(self) == NULL) {
+            return NULL;
+        }
+        if (self->count > 1) {
+            self->count--;
+            Py_RETURN_NONE;
+        }
+    } else if (self->count == 0) {
         PyErr_SetString(PyExc_RuntimeError, "release unlocked lock");
         return NULL;
     }
@@ -248,87 +284,6 @@ static PyType_Spec lock_spec = {
 
 /* -------------------------------------------------------------------- RLock */
 
-static int
-rlock_take(LockObject *self, PfThread *t, int64_t deadline)
-{
-    if (pf_lock_is_mine(self, t)) {
-        self->count++;
-        return 0;
-    }
-    return pf_lock_acquire(self, t, deadline, false);
-}
-
-static PyObject *
-rlock_acquire(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
-              PyObject *kwnames)
-{
-    int64_t deadline;
-    PfThread *t = pf_this_thread();
-    if (t == NULL ||
-        pf_acquire_arguments(args, nargs, kwnames, &deadline) < 0 ||
-        pf_preempt() < 0) {
-        return NULL;
-    }
-    return true_or_false(rlock_take((LockObject *)op, t, deadline));
-}
-
-static PyObject *
-rlock_enter(PyObject *op, PyObject *ignored)
-{
-    (void)ignored;
-    PfThread *t = pf_this_thread();
-    return true_or_false(t == NULL || pf_preempt() < 0
-                             ? -1
-                             : rlock_take((LockObject *)op, t, PF_NEVER));
-}
-
-/* The running fiber's thread if it holds the lock, else NULL. */
-static PfThread *
-check_mine(LockObject *self)
-{
-    PfThread *t = pf_this_thread();
-    if (t != NULL && !pf_lock_is_mine(self, t)) {
-        PyErr_SetString(PyExc_RuntimeError,
-                        self->count == 0
-                            ? "cannot release un-acquired lock"
-                            : "cannot release un-acquired lock: another fiber "
-                              "or thread holds it");
-        return NULL;
-    }
-    return t;
-}
-
-static PyObject *
-rlock_release(PyObject *op, PyObject *ignored)
-{
-    (void)ignored;
-    LockObject *self = (LockObject *)op;
-    if (check_mine(self) == NULL) {
-        return NULL;
-    }
-    if (self->count > 1) {
-        self->count--;
-    } else {
-        pf_lock_release(self);
-    }
-    Py_RETURN_NONE;
-}
-
-static PyObject *
-rlock_exit(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
-{
-    (void)args;
-    (void)nargs;
-    PfThread *t = pf_this_thread();
-    if (t == NULL) {
-        return NULL;
-    }
-    if (PF_UNLIKELY(pf_lock_lost((LockObject *)op, t))) {
-        Py_RETURN_NONE;
-    }
-    return rlock_release(op, NULL);
-}
-
 static PyObject *
 rlock_is_owned(PyObject *op, PyObject *ignored)
 {
@@ -412,19 +367,13 @@ PyDoc_STRVAR(restore_doc, "_acquire_restore($self, saved, /)\n--\n\n\
 Take it as often as before _release_save(). Cancellation has to wait.");
 
 static PyMethodDef rlock_methods[] = {
-    PF_METHOD("acquire", rlock_acquire, acquire_doc),
-    {"__enter__", rlock_enter, METH_NOARGS, acquire_doc},
-    {"release", rlock_release, METH_NOARGS, rlock_release_doc},
-    {"__exit__", PF_FAST(rlock_exit), METH_FASTCALL, rlock_release_doc},
-    {"locked", lock_locked, METH_NOARGS, locked_doc},
+    SHARED_METHODS,
+    {"release", lock_release, METH_NOARGS, rlock_release_doc},
+    {"__exit__", PF_FAST(lock_exit), METH_FASTCALL, rlock_release_doc},
     {"_is_owned", rlock_is_owned, METH_NOARGS, owned_doc},
     {"_recursion_count", rlock_recursion_count, METH_NOARGS, recursion_doc},
     {"_release_save", rlock_release_save, METH_NOARGS, save_doc},
     {"_acquire_restore", rlock_acquire_restore, METH_O, restore_doc},
-    {"_at_fork_reinit", lock_at_fork, METH_NOARGS, fork_doc},
-    {"_holders", lock_holders, METH_NOARGS, holders_doc},
-    {"_waiters", lock_waiters, METH_NOARGS, waiters_doc},
-    PF_NO_PICKLE,
     {NULL, NULL, 0, NULL},
 };
 
