@@ -378,6 +378,10 @@ PyObject *pf_fiber_cancelled_type(void);              /* borrowed */
 
 /* --- inspect.c --- */
 PyObject *pf_fiber_name(FiberObject *fiber);
+/* For all that is made of something callable or running. */
+PyObject *pf_name_after(PyObject *made_of);
+int pf_set_name(PyObject **place, PyObject *value);
+const char *pf_state_name(const pf_fiber *core);
 extern PyGetSetDef pf_fiber_getset[];
 /* Where it is suspended; None if it is not. New reference. */
 PyObject *pf_fiber_frame(PfThread *t, FiberObject *fiber);

@@ -5,12 +5,7 @@ int
 pf_grain_set_name(PyObject *op, PyObject *value, void *closure)
 {
     (void)closure;
-    if (value == NULL || !PyUnicode_Check(value)) {
-        PyErr_SetString(PyExc_TypeError, "name must be a str");
-        return -1;
-    }
-    Py_XSETREF(((GrainObject *)op)->name, Py_NewRef(value));
-    return 0;
+    return pf_set_name(&((GrainObject *)op)->name, value);
 }
 
 PyObject *
@@ -23,18 +18,8 @@ pf_grain_name(GrainObject *g)
     for (GrainCaller *c = g->callers; c != NULL; c = c->below) {
         made_of = c->iterator;
     }
-    PyObject *name = NULL;
-    if (made_of != NULL) {
-        name = PyObject_GetAttrString(made_of, "__qualname__");
-        if (name != NULL && !PyUnicode_Check(name)) {
-            Py_CLEAR(name);
-        }
-        if (name == NULL) {
-            PyErr_Clear();
-            name = PyUnicode_FromString(Py_TYPE(made_of)->tp_name);
-        }
-    }
-    return name != NULL ? name : PyUnicode_FromString("grain");
+    return made_of != NULL ? pf_name_after(made_of)
+                           : PyUnicode_FromString("grain");
 }
 
 static PyObject *
@@ -47,20 +32,9 @@ get_name(PyObject *op, void *closure)
 static const char *
 state_name(const GrainObject *g)
 {
-    switch (g->core.state) {
-    case PF_NEW:
-        return "new";
-    case PF_READY:
-        return "ready";
-    case PF_RUNNING:
-        return "running";
-    case PF_DONE:
-        return "done";
-    case PF_SUSPENDED:
-        return (g->flags & GRAIN_OFFERED) ? "ready" : "parked";
-    default:
-        return "parked";
-    }
+    bool offered =
+        g->core.state == PF_SUSPENDED && (g->flags & GRAIN_OFFERED) != 0;
+    return offered ? "ready" : pf_state_name(&g->core);
 }
 
 static PyObject *

@@ -2,48 +2,32 @@
 #include "python/binding.h"
 
 PyObject *
-pf_fiber_name(FiberObject *self)
+pf_name_after(PyObject *made_of)
 {
-    if (self->name != NULL) {
-        return Py_NewRef(self->name);
+    PyObject *name = PyObject_GetAttrString(made_of, "__qualname__");
+    if (name != NULL && PyUnicode_Check(name)) {
+        return name;
     }
-    PyObject *name = NULL;
-    if (self->target != NULL) {
-        name = PyObject_GetAttrString(self->target, "__qualname__");
-        if (name != NULL && !PyUnicode_Check(name)) {
-            Py_CLEAR(name);
-        }
-        if (name == NULL) {
-            PyErr_Clear();
-            name = PyUnicode_FromString(Py_TYPE(self->target)->tp_name);
-        }
-    }
-    return name != NULL ? name : PyUnicode_FromString(Py_TYPE(self)->tp_name);
+    Py_XDECREF(name);
+    PyErr_Clear(); /* it has none: then that of its type */
+    return PyUnicode_FromString(Py_TYPE(made_of)->tp_name);
 }
 
-static PyObject *
-get_name(PyObject *op, void *closure)
+int
+pf_set_name(PyObject **place, PyObject *value)
 {
-    (void)closure;
-    return pf_fiber_name((FiberObject *)op);
-}
-
-static int
-set_name(PyObject *op, PyObject *value, void *closure)
-{
-    (void)closure;
     if (value == NULL || !PyUnicode_Check(value)) {
         PyErr_SetString(PyExc_TypeError, "name must be a str");
         return -1;
     }
-    Py_XSETREF(((FiberObject *)op)->name, Py_NewRef(value));
+    Py_XSETREF(*place, Py_NewRef(value));
     return 0;
 }
 
-static const char *
-state_name(const FiberObject *self)
+const char *
+pf_state_name(const pf_fiber *core)
 {
-    switch (self->core.state) {
+    switch (core->state) {
     case PF_NEW:
         return "new";
     case PF_READY:
@@ -57,11 +41,35 @@ state_name(const FiberObject *self)
     }
 }
 
+PyObject *
+pf_fiber_name(FiberObject *self)
+{
+    if (self->name != NULL) {
+        return Py_NewRef(self->name);
+    }
+    return self->target != NULL ? pf_name_after(self->target)
+                                : PyUnicode_FromString(Py_TYPE(self)->tp_name);
+}
+
+static PyObject *
+get_name(PyObject *op, void *closure)
+{
+    (void)closure;
+    return pf_fiber_name((FiberObject *)op);
+}
+
+static int
+set_name(PyObject *op, PyObject *value, void *closure)
+{
+    (void)closure;
+    return pf_set_name(&((FiberObject *)op)->name, value);
+}
+
 static PyObject *
 get_state(PyObject *op, void *closure)
 {
     (void)closure;
-    return PyUnicode_FromString(state_name((FiberObject *)op));
+    return PyUnicode_FromString(pf_state_name(&((FiberObject *)op)->core));
 }
 
 static PyObject *
@@ -256,12 +264,12 @@ pf_fiber_repr(PyObject *op)
     }
     PyObject *repr;
     if (self->target != NULL && self->name != NULL) {
-        repr = PyUnicode_FromFormat("<%s %R %s, target %R at %p>",
-                                    Py_TYPE(op)->tp_name, name,
-                                    state_name(self), self->target, op);
+        repr = PyUnicode_FromFormat(
+            "<%s %R %s, target %R at %p>", Py_TYPE(op)->tp_name, name,
+            pf_state_name(&self->core), self->target, op);
     } else {
         repr = PyUnicode_FromFormat("<%s %R %s at %p>", Py_TYPE(op)->tp_name,
-                                    name, state_name(self), op);
+                                    name, pf_state_name(&self->core), op);
     }
     Py_DECREF(name);
     return repr;
