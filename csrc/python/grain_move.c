@@ -1,16 +1,7 @@
 /* A grain comes to a scheduler and leaves it. */
 #include "python/grain.h"
 
-static void
-link_live(PfGrains *grains, GrainObject *g)
-{
-    g->prev = NULL;
-    g->next = grains->live;
-    if (g->next != NULL) {
-        g->next->prev = g;
-    }
-    grains->live = g;
-}
+#include "python/list.h"
 
 /* The scheduler, which lives on this thread, takes the grain; one that was
  * taken out of a pool goes on waiting for what it waited for.  0, or -1 with
@@ -26,7 +17,7 @@ pf_grain_attach(SchedulerObject *s, GrainObject *g)
     g->core.scheduler = &s->core;
     Py_INCREF(s);
     Py_INCREF(g); /* until it is done */
-    link_live(grains, g);
+    PF_LIST_PUSH(grains->live, g);
     s->alive++;
     s->foreground++;
     if (s->ending) {
@@ -54,15 +45,7 @@ void
 pf_grain_detach(GrainObject *g)
 {
     SchedulerObject *s = pf_grain_scheduler(g);
-    if (g->prev != NULL) {
-        g->prev->next = g->next;
-    } else {
-        s->grains->live = g->next;
-    }
-    if (g->next != NULL) {
-        g->next->prev = g->prev;
-    }
-    g->prev = g->next = NULL;
+    PF_LIST_REMOVE(s->grains->live, g);
     g->core.scheduler = NULL;
     s->alive--;
     s->foreground--;

@@ -1,4 +1,6 @@
 /* The Scheduler type: its life, and what other threads may ask of it. */
+#include "python/arguments.h"
+#include "python/list.h"
 #include "python/schedule.h"
 
 #include <errno.h>
@@ -17,11 +19,7 @@ open_scheduler(SchedulerObject *s, PfThread *t)
     }
     s->thread = t;
     s->open = true;
-    s->next = t->schedulers;
-    if (s->next != NULL) {
-        s->next->prev = s;
-    }
-    t->schedulers = s;
+    PF_LIST_PUSH(t->schedulers, s);
     return 0;
 }
 
@@ -31,15 +29,7 @@ unlink_scheduler(SchedulerObject *s)
     if (s->thread == NULL) {
         return;
     }
-    if (s->prev != NULL) {
-        s->prev->next = s->next;
-    } else {
-        s->thread->schedulers = s->next;
-    }
-    if (s->next != NULL) {
-        s->next->prev = s->prev;
-    }
-    s->prev = s->next = NULL;
+    PF_LIST_REMOVE(s->thread->schedulers, s);
     s->thread = NULL;
 }
 
@@ -482,8 +472,6 @@ scheduler_fibers(PyObject *op, PyObject *ignored)
     return pf_scheduler_fibers(s);
 }
 
-#define FAST(fn) ((PyCFunction)(void (*)(void))fn)
-
 PyDoc_STRVAR(run_doc, "run($self, fn, /, *args, **kwargs)\n--\n\n\
 Run fn(*args, **kwargs) in a fiber until it and every non-daemon fiber are done.\n\
 \n\
@@ -519,10 +507,10 @@ PyDoc_STRVAR(fibers_doc, "fibers($self, /)\n--\n\n\
 The fibers that are not done, oldest first.");
 
 static PyMethodDef scheduler_methods[] = {
-    {"run", FAST(scheduler_run), METH_FASTCALL | METH_KEYWORDS, run_doc},
-    {"run_once", FAST(scheduler_run_once), METH_VARARGS | METH_KEYWORDS,
+    PF_METHOD("run", scheduler_run, run_doc),
+    {"run_once", PF_FAST(scheduler_run_once), METH_VARARGS | METH_KEYWORDS,
      once_doc},
-    {"call_soon_threadsafe", FAST(scheduler_call_soon), METH_FASTCALL,
+    {"call_soon_threadsafe", PF_FAST(scheduler_call_soon), METH_FASTCALL,
      soon_doc},
     {"_start_soon", scheduler_start_soon, METH_O,
      "_start_soon($self, fiber, /)\n--\n\n"
@@ -531,7 +519,7 @@ static PyMethodDef scheduler_methods[] = {
      "_on_this_thread($self, /)\n--\n\n"
      "Is it open, and the calling thread its own?"},
     {"stop", scheduler_stop, METH_NOARGS, stop_doc},
-    {"spawn", FAST(scheduler_spawn), METH_FASTCALL | METH_KEYWORDS, spawn_doc},
+    PF_METHOD("spawn", scheduler_spawn, spawn_doc),
     {"fileno", scheduler_fileno, METH_NOARGS, fileno_doc},
     {"next_timeout", scheduler_next_timeout, METH_NOARGS, next_timeout_doc},
     {"close", scheduler_close, METH_NOARGS, close_doc},

@@ -6,8 +6,8 @@
  * fibers still suspended there are unwound.
  */
 #include "python/greenlet_hooks.h"
+#include "python/list.h"
 #include "python/waitq.h"
-#include "python/greenlet_hooks.h"
 
 #include "engine/overflow.h"
 
@@ -32,26 +32,15 @@ pf_thread_peek(void)
 void
 pf_live_link(PfThread *t, FiberObject *fiber)
 {
-    fiber->prev = NULL;
-    fiber->next = t->live;
-    if (t->live != NULL) {
-        t->live->prev = fiber;
-    }
-    t->live = fiber;
+    PF_LIST_PUSH(t->live, fiber);
 }
 
 void
 pf_live_unlink(FiberObject *fiber)
 {
-    if (fiber->prev != NULL) {
-        fiber->prev->next = fiber->next;
-    } else if (fiber->thread != NULL && fiber->thread->live == fiber) {
-        fiber->thread->live = fiber->next;
+    if (fiber->thread != NULL) {
+        PF_LIST_REMOVE(fiber->thread->live, fiber);
     }
-    if (fiber->next != NULL) {
-        fiber->next->prev = fiber->prev;
-    }
-    fiber->prev = fiber->next = NULL;
 }
 
 /* ------------------------------------------------------------- birth, death */
@@ -420,7 +409,7 @@ after_fork_in_child(PyObject *module, PyObject *ignored)
 }
 
 static PyMethodDef hook_methods[] = {
-    {"_gc_callback", (PyCFunction)(void (*)(void))gc_callback, METH_FASTCALL,
+    {"_gc_callback", PF_FAST(gc_callback), METH_FASTCALL,
      "Marks the collector's run as a region that must not be left."},
     {"_at_exit", at_exit, METH_NOARGS,
      "Unwinds what is suspended on this thread."},

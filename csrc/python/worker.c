@@ -1,6 +1,9 @@
 /* Worker threads and the jobs they run: see worker.h. */
 #include "python/worker.h"
 
+#include "python/arguments.h"
+#include "python/list.h"
+
 /* An idle worker ends after this time, in microseconds. */
 #define IDLE_LIMIT (10 * (PY_TIMEOUT_T)1000000)
 
@@ -25,59 +28,6 @@ static PF_TLS JobObject *current_job;
 
 /* ------------------------------------------------------------------- jobs */
 
-static void
-job_link(JobObject *job)
-{
-    job->prev = NULL;
-    job->next = unfinished;
-    if (unfinished != NULL) {
-        unfinished->prev = job;
-    }
-    unfinished = job;
-}
-
-static void
-job_unlink(JobObject *job)
-{
-    if (job->prev != NULL) {
-        job->prev->next = job->next;
-    } else if (unfinished == job) {
-        unfinished = job->next;
-    }
-    if (job->next != NULL) {
-        job->next->prev = job->prev;
-    }
-    job->prev = job->next = NULL;
-}
-
-static int
-take_arguments(JobObject *job, PyObject *const *args, Py_ssize_t nargs,
-               PyObject *kwnames)
-{
-    Py_ssize_t nkw = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
-    job->args = PyTuple_New(nargs);
-    if (job->args == NULL) {
-        return -1;
-    }
-    for (Py_ssize_t i = 0; i < nargs; i++) {
-        PyTuple_SET_ITEM(job->args, i, Py_NewRef(args[i]));
-    }
-    if (nkw == 0) {
-        return 0;
-    }
-    job->kwargs = PyDict_New();
-    if (job->kwargs == NULL) {
-        return -1;
-    }
-    for (Py_ssize_t i = 0; i < nkw; i++) {
-        if (PyDict_SetItem(job->kwargs, PyTuple_GET_ITEM(kwnames, i),
-                           args[nargs + i]) < 0) {
-            return -1;
-        }
-    }
-    return 0;
-}
-
 JobObject *
 pf_job_new(LimiterObject *limiter, PyObject *const *args, Py_ssize_t nargs,
            PyObject *kwnames)
@@ -93,10 +43,10 @@ pf_job_new(LimiterObject *limiter, PyObject *const *args, Py_ssize_t nargs,
     job->fiber = (FiberObject *)Py_NewRef((PyObject *)CURRENT(t));
     job->function = Py_NewRef(args[0]);
     job->context = PyContext_CopyCurrent();
-    int rc = job->context == NULL
-                 ? -1
-                 : take_arguments(job, args + 1, nargs - 1, kwnames);
-    job_link(job);
+    int rc = job->context == NULL ? -1
+                                  : pf_pack(args + 1, nargs - 1, kwnames,
+                                            &job->args, &job->kwargs);
+    PF_LIST_PUSH(unfinished, job);
     PyObject_GC_Track(job);
     if (rc < 0) {
         Py_CLEAR(job);
@@ -140,7 +90,7 @@ job_dealloc(PyObject *op)
 {
     PyTypeObject *type = Py_TYPE(op);
     PyObject_GC_UnTrack(op);
-    job_unlink((JobObject *)op);
+    PF_LIST_REMOVE(unfinished, (JobObject *)op);
     (void)job_clear(op);
     type->tp_free(op);
     Py_DECREF(type);
@@ -209,7 +159,7 @@ job_arrived(pf_message *message, pf_scheduler *s)
 static void
 finish_job(JobObject *job)
 {
-    job_unlink(job);
+    PF_LIST_REMOVE(unfinished, job);
     Py_CLEAR(job->args);
     Py_CLEAR(job->kwargs);
     Py_CLEAR(job->context);
@@ -460,7 +410,7 @@ pf_workers_after_fork(void)
     idle_workers = ended_workers = NULL;
     while (unfinished != NULL) {
         JobObject *job = (JobObject *)Py_NewRef((PyObject *)unfinished);
-        job_unlink(job);
+        PF_LIST_REMOVE(unfinished, job);
         pf_limiter_forget(job->limiter);
         if (job->scheduler->thread != NULL &&
             job->scheduler->thread == pf_tls_thread && job->fiber != NULL) {

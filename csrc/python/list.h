@@ -1,0 +1,29 @@
+/* Lists: a pointer to the first item, whose items have prev and next, NULL at
+ * the ends.  An item that is in no list may be removed: nothing happens. */
+#ifndef PF_LIST_H
+#define PF_LIST_H
+
+#define PF_LIST_PUSH(head, item)                                              \
+    do {                                                                      \
+        (item)->prev = NULL;                                                  \
+        (item)->next = (head);                                                \
+        if ((head) != NULL) {                                                 \
+            (head)->prev = (item);                                            \
+        }                                                                     \
+        (head) = (item);                                                      \
+    } while (0)
+
+#define PF_LIST_REMOVE(head, item)                                            \
+    do {                                                                      \
+        if ((item)->prev != NULL) {                                           \
+            (item)->prev->next = (item)->next;                                \
+        } else if ((head) == (item)) {                                        \
+            (head) = (item)->next;                                            \
+        }                                                                     \
+        if ((item)->next != NULL) {                                           \
+            (item)->next->prev = (item)->prev;                                \
+        }                                                                     \
+        (item)->prev = (item)->next = NULL;                                   \
+    } while (0)
+
+#endif
