@@ -1,4 +1,4 @@
-/* Arguments of the primitives' methods, and other things they share. */
+/* Arguments of methods, and other things that types share. */
 #include "python/waitq.h"
 
 static int
@@ -66,6 +66,58 @@ pf_arguments(const char *function, const char *const *names, int required,
         }
     }
     return 0;
+}
+
+PyObject *
+pf_tuple(PyObject *const *items, Py_ssize_t count)
+{
+    PyObject *tuple = PyTuple_New(count);
+    for (Py_ssize_t i = 0; tuple != NULL && i < count; i++) {
+        PyTuple_SET_ITEM(tuple, i, Py_NewRef(items[i]));
+    }
+    return tuple;
+}
+
+static PyObject *
+dict_of(PyObject *const *values, PyObject *names)
+{
+    PyObject *dict = PyDict_New();
+    for (Py_ssize_t i = 0; dict != NULL && i < PyTuple_GET_SIZE(names); i++) {
+        if (PyDict_SetItem(dict, PyTuple_GET_ITEM(names, i), values[i]) < 0) {
+            Py_CLEAR(dict);
+        }
+    }
+    return dict;
+}
+
+int
+pf_pack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
+        PyObject **tuple, PyObject **dict)
+{
+    bool named = kwnames != NULL && PyTuple_GET_SIZE(kwnames) > 0;
+    *tuple = pf_tuple(args, nargs);
+    *dict = NULL;
+    if (*tuple != NULL && named) {
+        *dict = dict_of(args + nargs, kwnames);
+        if (*dict == NULL) {
+            Py_CLEAR(*tuple);
+        }
+    }
+    return *tuple == NULL ? -1 : 0;
+}
+
+PyObject *
+pf_make(PyObject *type, PyObject *const *args, Py_ssize_t nargs,
+        PyObject *kwnames)
+{
+    PyObject *tuple, *dict;
+    if (pf_pack(args, nargs, kwnames, &tuple, &dict) < 0) {
+        return NULL;
+    }
+    PyObject *self = PyType_Type.tp_call(type, tuple, dict);
+    Py_DECREF(tuple);
+    Py_XDECREF(dict);
+    return self;
 }
 
 int

@@ -1,6 +1,7 @@
 /* Cancellation: who is cancelled by what, and the exception that says so.
  * See scope.h for the tree.
  */
+#include "python/arguments.h"
 #include "python/scope.h"
 
 #include <structmember.h>
@@ -657,27 +658,19 @@ PyType_Spec pf_cancelled_spec = {
     .slots = cancelled_slots,
 };
 
-static int
-add_type(PyObject *module, PyType_Spec *spec, PyObject *base,
-         PyTypeObject **place)
-{
-    *place = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, base);
-    return *place == NULL || PyModule_AddType(module, *place) < 0 ? -1 : 0;
-}
-
 int
 pf_cancel_init(PyObject *module)
 {
-    PyTypeObject *bell;
-    if (add_type(module, &pf_cancelled_spec, PyExc_BaseException,
-                 (PyTypeObject **)&pf.cancelled) < 0 ||
-        add_type(module, &pf_scope_spec, NULL, &pf.scope_type) < 0 ||
-        add_type(module, &pf_group_spec, (PyObject *)pf.scope_type,
-                 &pf.group_type) < 0 ||
-        add_type(module, &pf_bell_spec, NULL, &bell) < 0) {
+    pf.cancelled = (PyObject *)pf_add_type(
+        module, &pf_cancelled_spec, (PyTypeObject *)PyExc_BaseException);
+    pf.scope_type = pf_add_type(module, &pf_scope_spec, NULL);
+    if (pf.cancelled == NULL || pf.scope_type == NULL) {
         return -1;
     }
-    Py_DECREF(bell); /* the module has it */
+    pf.group_type = pf_add_type(module, &pf_group_spec, pf.scope_type);
+    if (pf.group_type == NULL) {
+        return -1;
+    }
     pf_scope_type_ready(pf.scope_type);
     pf_scope_type_ready(pf.group_type);
     return PyModule_AddFunctions(module, pf_scope_functions);

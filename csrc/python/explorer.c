@@ -1,6 +1,8 @@
 /* The type _Explorer: how a run is to be explored, and what came of it. */
 #include "python/explorer.h"
 
+#include "python/arguments.h"
+
 #include <string.h>
 
 static void
@@ -360,12 +362,10 @@ explorer_dealloc(PyObject *op)
     Py_DECREF(type);
 }
 
-#define FAST(fn) ((PyCFunction)(void (*)(void))fn)
-
 static PyMethodDef explorer_methods[] = {
-    {"configure", FAST(explorer_configure), METH_VARARGS | METH_KEYWORDS,
+    {"configure", PF_FAST(explorer_configure), METH_VARARGS | METH_KEYWORDS,
      "Set how the next runs choose; every argument has a default."},
-    {"run", FAST(explorer_run), METH_FASTCALL,
+    {"run", PF_FAST(explorer_run), METH_FASTCALL,
      "run(clock, fn, *args): Scheduler.run(fn, *args) under this explorer."},
     {"choices", explorer_choices, METH_NOARGS,
      "What the last run chose: (kind, count, taken) each."},
@@ -452,16 +452,10 @@ static PyMethodDef functions[] = {
 int
 pf_schedule_init(PyObject *module)
 {
-    pf.clock_type =
-        (PyTypeObject *)PyType_FromModuleAndSpec(module, &pf_clock_spec, NULL);
-    PyTypeObject *explorer = (PyTypeObject *)PyType_FromModuleAndSpec(
-        module, &pf_explorer_spec, NULL);
-    int rc = pf.clock_type == NULL || explorer == NULL ||
-                     PyModule_AddType(module, pf.clock_type) < 0 ||
-                     PyModule_AddType(module, explorer) < 0 ||
-                     PyModule_AddFunctions(module, functions) < 0
-                 ? -1
-                 : 0;
-    Py_XDECREF(explorer);
-    return rc;
+    pf.clock_type = pf_add_type(module, &pf_clock_spec, NULL);
+    PyTypeObject *explorer = pf_add_type(module, &pf_explorer_spec, NULL);
+    Py_XDECREF(explorer); /* the module has it */
+    return pf.clock_type == NULL || explorer == NULL
+               ? -1
+               : PyModule_AddFunctions(module, functions);
 }

@@ -1,8 +1,8 @@
 /* The Fiber type. */
+#include "python/arguments.h"
 #include "python/greenlet_hooks.h"
 #include "python/schedule.h"
 #include "python/scope.h"
-#include "python/greenlet_hooks.h"
 
 #include <structmember.h>
 
@@ -39,29 +39,9 @@ pf_fiber_new(PyObject *target, PyObject *const *args, Py_ssize_t nargs,
         return NULL;
     }
     self->target = Py_NewRef(target);
-    if (nargs > 0) {
-        self->args = PyTuple_New(nargs);
-        if (self->args == NULL) {
-            Py_DECREF(self);
-            return NULL;
-        }
-        for (Py_ssize_t i = 0; i < nargs; i++) {
-            PyTuple_SET_ITEM(self->args, i, Py_NewRef(args[i]));
-        }
-    }
-    Py_ssize_t nkw = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
-    if (nkw > 0) {
-        self->kwargs = PyDict_New();
-        for (Py_ssize_t i = 0; self->kwargs != NULL && i < nkw; i++) {
-            if (PyDict_SetItem(self->kwargs, PyTuple_GET_ITEM(kwnames, i),
-                               args[nargs + i]) < 0) {
-                Py_CLEAR(self->kwargs);
-            }
-        }
-        if (self->kwargs == NULL) {
-            Py_DECREF(self);
-            return NULL;
-        }
+    if ((nargs > 0 || kwnames != NULL) &&
+        pf_pack(args, nargs, kwnames, &self->args, &self->kwargs) < 0) {
+        Py_CLEAR(self);
     }
     return self;
 }
@@ -225,30 +205,7 @@ fiber_vectorcall(PyObject *type, PyObject *const *args, size_t nargsf,
         }
         return (PyObject *)self;
     }
-    PyObject *tuple = PyTuple_New(nargs);
-    PyObject *dict = kwnames == NULL ? NULL : PyDict_New();
-    PyObject *self = NULL;
-    if (tuple == NULL || (kwnames != NULL && dict == NULL)) {
-        goto done;
-    }
-    for (Py_ssize_t i = 0; i < nargs; i++) {
-        PyTuple_SET_ITEM(tuple, i, Py_NewRef(args[i]));
-    }
-    for (Py_ssize_t i = 0; dict != NULL && i < PyTuple_GET_SIZE(kwnames);
-         i++) {
-        if (PyDict_SetItem(dict, PyTuple_GET_ITEM(kwnames, i),
-                           args[nargs + i]) < 0) {
-            goto done;
-        }
-    }
-    self = fiber_new((PyTypeObject *)type, tuple, dict);
-    if (self != NULL && fiber_init(self, tuple, dict) < 0) {
-        Py_CLEAR(self);
-    }
-done:
-    Py_XDECREF(dict);
-    Py_XDECREF(tuple);
-    return self;
+    return pf_make(type, args, nargs, kwnames);
 }
 
 /* The slot is not inherited, so subclasses keep __new__ and __init__. */
@@ -441,35 +398,14 @@ fiber_dealloc(PyObject *op)
 /* ------------------------------------------------------------------ switching */
 
 static PyObject *
-one_optional(const char *name, const char *keyword, PyObject *const *args,
-             Py_ssize_t nargs, PyObject *kwnames, PyObject *absent)
-{
-    Py_ssize_t nkw = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
-    if (PF_LIKELY(nkw == 0 && nargs <= 1)) {
-        return nargs == 0 ? absent : args[0];
-    }
-    if (nkw == 1 && nargs == 0 &&
-        PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, 0),
-                                         keyword) == 0) {
-        return args[0];
-    }
-    if (nkw > 0) {
-        PyErr_Format(PyExc_TypeError, "%s() takes one optional argument, '%s'",
-                     name, keyword);
-    } else {
-        PyErr_Format(PyExc_TypeError,
-                     "%s() takes at most 1 argument (%zd given)", name, nargs);
-    }
-    return NULL;
-}
-
-static PyObject *
 fiber_switch(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
              PyObject *kwnames)
 {
-    PyObject *value =
-        one_optional("switch", "value", args, nargs, kwnames, Py_None);
-    return value == NULL ? NULL : pf_fiber_switch((FiberObject *)self, value);
+    PyObject *value = Py_None;
+    if (pf_optional("switch", "value", args, nargs, kwnames, &value) < 0) {
+        return NULL;
+    }
+    return pf_fiber_switch((FiberObject *)self, value);
 }
 
 static PyObject *
@@ -543,11 +479,12 @@ static int
 wait_done(PyObject *op, const char *name, PyObject *const *args,
           Py_ssize_t nargs, PyObject *kwnames)
 {
-    PyObject *timeout =
-        one_optional(name, "timeout", args, nargs, kwnames, Py_None);
+    PyObject *timeout = NULL;
     PfThread *t = pf_this_thread();
     int64_t deadline;
-    if (timeout == NULL || t == NULL || pf_deadline(timeout, &deadline) < 0) {
+    if (t == NULL ||
+        pf_optional(name, "timeout", args, nargs, kwnames, &timeout) < 0 ||
+        pf_deadline(timeout, &deadline) < 0) {
         return -1;
     }
     return pf_join(t, (FiberObject *)op, deadline);
@@ -614,9 +551,11 @@ static PyObject *
 fiber_cancel(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
              PyObject *kwnames)
 {
-    PyObject *reason =
-        one_optional("cancel", "reason", args, nargs, kwnames, Py_None);
-    int rc = reason == NULL ? -1 : pf_fiber_cancel((FiberObject *)op, reason);
+    PyObject *reason = Py_None;
+    if (pf_optional("cancel", "reason", args, nargs, kwnames, &reason) < 0) {
+        return NULL;
+    }
+    int rc = pf_fiber_cancel((FiberObject *)op, reason);
     return rc < 0 ? NULL : PyBool_FromLong(rc);
 }
 
@@ -624,9 +563,11 @@ static PyObject *
 fiber_unpark(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
              PyObject *kwnames)
 {
-    PyObject *value =
-        one_optional("unpark", "value", args, nargs, kwnames, Py_None);
-    int rc = value == NULL ? -1 : pf_fiber_unpark((FiberObject *)op, value);
+    PyObject *value = Py_None;
+    if (pf_optional("unpark", "value", args, nargs, kwnames, &value) < 0) {
+        return NULL;
+    }
+    int rc = pf_fiber_unpark((FiberObject *)op, value);
     return rc < 0 ? NULL : PyBool_FromLong(rc);
 }
 
@@ -670,8 +611,6 @@ fiber_reduce(PyObject *op, PyObject *ignored)
                  Py_TYPE(op)->tp_name);
     return NULL;
 }
-
-#define FASTKW(fn) ((PyCFunction)(void (*)(void))fn)
 
 PyDoc_STRVAR(switch_doc, "switch($self, /, value=None)\n--\n\n\
 Leave the running fiber for this one and give it `value`.\n\
@@ -724,21 +663,16 @@ PyDoc_STRVAR(stack_doc, "stack($self, /)\n--\n\n\
 The suspended fiber's stack as a traceback.StackSummary, outermost first.");
 
 static PyMethodDef fiber_methods[] = {
-    {"switch", FASTKW(fiber_switch), METH_FASTCALL | METH_KEYWORDS,
-     switch_doc},
+    PF_METHOD("switch", fiber_switch, switch_doc),
     {"throw", fiber_throw, METH_O, throw_doc},
     {"start", fiber_start, METH_NOARGS, start_doc},
-    {"join", FASTKW(fiber_join), METH_FASTCALL | METH_KEYWORDS, join_doc},
-    {"result", FASTKW(fiber_result), METH_FASTCALL | METH_KEYWORDS,
-     result_doc},
-    {"exception", FASTKW(fiber_exception), METH_FASTCALL | METH_KEYWORDS,
-     exception_doc},
+    PF_METHOD("join", fiber_join, join_doc),
+    PF_METHOD("result", fiber_result, result_doc),
+    PF_METHOD("exception", fiber_exception, exception_doc),
     {"done", fiber_done, METH_NOARGS, done_doc},
     {"cancelled", fiber_cancelled, METH_NOARGS, cancelled_doc},
-    {"cancel", FASTKW(fiber_cancel), METH_FASTCALL | METH_KEYWORDS,
-     cancel_doc},
-    {"unpark", FASTKW(fiber_unpark), METH_FASTCALL | METH_KEYWORDS,
-     unpark_doc},
+    PF_METHOD("cancel", fiber_cancel, cancel_doc),
+    PF_METHOD("unpark", fiber_unpark, unpark_doc),
     {"add_done_callback", fiber_add_done_callback, METH_O, callback_doc},
     {"stack", pf_fiber_stack, METH_NOARGS, stack_doc},
     {"__reduce__", fiber_reduce, METH_NOARGS, "Raises TypeError."},

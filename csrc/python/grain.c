@@ -462,8 +462,6 @@ grain_reduce(PyObject *op, PyObject *ignored)
     return NULL;
 }
 
-#define KW(fn) ((PyCFunction)(void (*)(void))fn)
-
 PyDoc_STRVAR(start_doc, "start($self, /, *args)\n--\n\n\
 Give the grain to the scheduler that runs on this thread; returns the grain.\n\
 \n\
@@ -508,14 +506,17 @@ The frames of its generators as a traceback.StackSummary, outermost first.");
 
 static PyMethodDef grain_methods[] = {
     {"start", grain_start, METH_VARARGS, start_doc},
-    {"join", KW(grain_join), METH_VARARGS | METH_KEYWORDS, join_doc},
-    {"result", KW(grain_result), METH_VARARGS | METH_KEYWORDS, result_doc},
-    {"exception", KW(grain_exception), METH_VARARGS | METH_KEYWORDS,
+    {"join", PF_FAST(grain_join), METH_VARARGS | METH_KEYWORDS, join_doc},
+    {"result", PF_FAST(grain_result), METH_VARARGS | METH_KEYWORDS,
+     result_doc},
+    {"exception", PF_FAST(grain_exception), METH_VARARGS | METH_KEYWORDS,
      exception_doc},
     {"done", grain_done, METH_NOARGS, done_doc},
     {"cancelled", grain_cancelled, METH_NOARGS, cancelled_doc},
-    {"cancel", KW(grain_cancel), METH_VARARGS | METH_KEYWORDS, cancel_doc},
-    {"unpark", KW(grain_unpark), METH_VARARGS | METH_KEYWORDS, unpark_doc},
+    {"cancel", PF_FAST(grain_cancel), METH_VARARGS | METH_KEYWORDS,
+     cancel_doc},
+    {"unpark", PF_FAST(grain_unpark), METH_VARARGS | METH_KEYWORDS,
+     unpark_doc},
     {"add_done_callback", grain_add_done_callback, METH_O, callback_doc},
     {"stack", pf_grain_stack, METH_NOARGS, stack_doc},
     {"__reduce__", grain_reduce, METH_NOARGS, "Raises TypeError."},
@@ -595,29 +596,19 @@ set_grain_hooks(PyObject *module, PyObject *args, PyObject *kwargs)
 static PyMethodDef functions[] = {
     {"current_grain", current_grain, METH_NOARGS,
      "current_grain()\n--\n\nThe grain whose step runs, or None."},
-    {"_set_grain_hooks", KW(set_grain_hooks), METH_VARARGS | METH_KEYWORDS,
-     "What pyfiber.grains gives the engine."},
+    {"_set_grain_hooks", PF_FAST(set_grain_hooks),
+     METH_VARARGS | METH_KEYWORDS, "What pyfiber.grains gives the engine."},
     {NULL, NULL, 0, NULL},
 };
-
-static PyTypeObject *
-make_type(PyObject *module, PyType_Spec *spec, const char *name)
-{
-    PyObject *type = PyType_FromModuleAndSpec(module, spec, NULL);
-    if (type != NULL && name != NULL &&
-        PyModule_AddObjectRef(module, name, type) < 0) {
-        Py_CLEAR(type);
-    }
-    return (PyTypeObject *)type;
-}
 
 int
 pf_grain_module_init(PyObject *module)
 {
-    pf.grain_type = make_type(module, &pf_grain_spec, "Grain");
-    pf.pool_type = make_type(module, &pf_pool_spec, "GrainPoolBase");
-    pf.until_type = make_type(module, &pf_until_spec, "until");
-    pf.notice_type = make_type(module, &pf_notice_spec, NULL);
+    pf.grain_type = pf_add_type(module, &pf_grain_spec, NULL);
+    pf.pool_type = pf_add_type(module, &pf_pool_spec, NULL);
+    pf.until_type = pf_add_type(module, &pf_until_spec, NULL);
+    pf.notice_type = (PyTypeObject *)PyType_FromModuleAndSpec(
+        module, &pf_notice_spec, NULL);
     pf.runner_main = PyCFunction_New(&pf_runner_method, NULL);
     pf.s_result = PyUnicode_InternFromString("result");
     return pf.grain_type && pf.pool_type && pf.until_type && pf.notice_type &&

@@ -1,6 +1,8 @@
 /* The greenlet type. */
 #include "python/greenlet.h"
 
+#include "python/arguments.h"
+
 /* ------------------------------------------------------------------ making one */
 
 PfGreenlet *
@@ -88,34 +90,14 @@ greenlet_vectorcall(PyObject *type, PyObject *const *args, size_t nargsf,
                     PyObject *kwnames)
 {
     Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
-    PyObject *g = NULL;
     if (nargs <= 1 && kwnames == NULL) {
-        g = pf_greenlet_new((PyTypeObject *)type, NULL, NULL);
+        PyObject *g = pf_greenlet_new((PyTypeObject *)type, NULL, NULL);
         if (g != NULL && nargs == 1) {
             IMPL((PyGreenlet *)g)->run = Py_NewRef(args[0]);
         }
         return g;
     }
-    PyObject *tuple = PyTuple_New(nargs);
-    PyObject *dict = PyDict_New();
-    Py_ssize_t nkw = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
-    bool ready = tuple != NULL && dict != NULL;
-    for (Py_ssize_t i = 0; ready && i < nargs; i++) {
-        PyTuple_SET_ITEM(tuple, i, Py_NewRef(args[i]));
-    }
-    for (Py_ssize_t i = 0; ready && i < nkw; i++) {
-        ready = PyDict_SetItem(dict, PyTuple_GET_ITEM(kwnames, i),
-                               args[nargs + i]) == 0;
-    }
-    if (ready) {
-        g = pf_greenlet_new((PyTypeObject *)type, tuple, dict);
-        if (g != NULL && pf_greenlet_init(g, tuple, dict) < 0) {
-            Py_CLEAR(g);
-        }
-    }
-    Py_XDECREF(dict);
-    Py_XDECREF(tuple);
-    return g;
+    return pf_make(type, args, nargs, kwnames);
 }
 
 /* ------------------------------------------------------------------ its death */
@@ -544,11 +526,8 @@ Leave the current greenlet for this one and raise the exception there.\n\
 \n\
 A new greenlet ends without running, and its parent gets the exception.");
 
-#define FAST(fn) ((PyCFunction)(void (*)(void))fn)
-
 static PyMethodDef greenlet_methods[] = {
-    {"switch", FAST(pf_greenlet_switch_method), METH_FASTCALL | METH_KEYWORDS,
-     switch_doc},
+    PF_METHOD("switch", pf_greenlet_switch_method, switch_doc),
     {"throw", pf_greenlet_throw_method, METH_VARARGS, throw_doc},
     {"__getstate__", greenlet_getstate, METH_NOARGS, "Raises TypeError."},
     {NULL, NULL, 0, NULL},

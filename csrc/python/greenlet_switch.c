@@ -6,6 +6,7 @@
  */
 #include "python/greenlet.h"
 
+#include "python/arguments.h"
 #include "python/greenlet_hooks.h"
 #include "python/switch.h"
 
@@ -277,18 +278,6 @@ send(PfThread *t, PyGreenlet *g, Cargo *cargo)
 
 /* ------------------------------------------------------------ switch, throw */
 
-static PyObject *
-dict_of(PyObject *const *values, PyObject *names)
-{
-    PyObject *dict = PyDict_New();
-    for (Py_ssize_t i = 0; dict != NULL && i < PyTuple_GET_SIZE(names); i++) {
-        if (PyDict_SetItem(dict, PyTuple_GET_ITEM(names, i), values[i]) < 0) {
-            Py_CLEAR(dict);
-        }
-    }
-    return dict;
-}
-
 /* The cargo's `args` and `kwargs` are set. 0, or -1 with everything dropped. */
 static int
 cargo_pack(Cargo *cargo)
@@ -337,13 +326,7 @@ switch_slowly(PyGreenlet *g, PyObject *const *args, Py_ssize_t nargs,
         cargo.value = nargs == 0 ? NULL : Py_NewRef(args[0]);
         return send(t, g, &cargo);
     }
-    cargo.args = PyTuple_New(nargs);
-    for (Py_ssize_t i = 0; cargo.args != NULL && i < nargs; i++) {
-        PyTuple_SET_ITEM(cargo.args, i, Py_NewRef(args[i]));
-    }
-    cargo.kwargs = kwnames == NULL ? NULL : dict_of(args + nargs, kwnames);
-    if (cargo.args == NULL || (kwnames != NULL && cargo.kwargs == NULL)) {
-        cargo_drop(&cargo);
+    if (pf_pack(args, nargs, kwnames, &cargo.args, &cargo.kwargs) < 0) {
         return NULL;
     }
     return cargo_pack(&cargo) < 0 ? NULL : send(t, g, &cargo);

@@ -4,6 +4,7 @@
  * __exit__ and is not to be disturbed there: what cancels it cancels the
  * fibers as well, so that the wait ends.
  */
+#include "python/arguments.h"
 #include "python/scope.h"
 
 #define GROUP(op) ((GroupObject *)(op))
@@ -393,8 +394,6 @@ group_dealloc(PyObject *op)
     pf_scope_dealloc(op);
 }
 
-#define FAST(fn) ((PyCFunction)(void (*)(void))fn)
-
 PyDoc_STRVAR(spawn_doc, "spawn($self, fn, /, *args, **kwargs)\n--\n\n\
 Start fn(*args, **kwargs) in a new fiber of the group; returns the fiber.\n\
 \n\
@@ -406,13 +405,12 @@ PyDoc_STRVAR(spawn_now_doc, "spawn_now($self, fn, /, *args, **kwargs)\n--\n\n\
 Like spawn(), but the new fiber runs first, as with pyfiber.spawn_now().");
 
 static PyMethodDef group_methods[] = {
-    {"__exit__", FAST(group_exit), METH_FASTCALL,
+    {"__exit__", PF_FAST(group_exit), METH_FASTCALL,
      "Wait for the fibers of the group, then leave its scope.\n\n"
      "Raises an ExceptionGroup of what failed in them and in the block."},
-    {"spawn", FAST(group_spawn), METH_FASTCALL | METH_KEYWORDS, spawn_doc},
-    {"spawn_now", FAST(group_spawn_now), METH_FASTCALL | METH_KEYWORDS,
-     spawn_now_doc},
-    {"_spawn_watched", FAST(group_spawn_watched), METH_FASTCALL,
+    PF_METHOD("spawn", group_spawn, spawn_doc),
+    PF_METHOD("spawn_now", group_spawn_now, spawn_now_doc),
+    {"_spawn_watched", PF_FAST(group_spawn_watched), METH_FASTCALL,
      "Start a function or fiber whose failure is the callback's to judge."},
     {NULL, NULL, 0, NULL},
 };

@@ -3,6 +3,7 @@
  * A fiber that calls to_thread() parks once, until the job is done: its turn
  * in the limiter's queue, too, is the job's to wait for.
  */
+#include "python/arguments.h"
 #include "python/worker.h"
 
 #include <structmember.h>
@@ -369,8 +370,8 @@ park point; with abandon_on_cancel at once, and what fn returns is dropped.\n\
 FiberError outside of a run.");
 
 static PyMethodDef limiter_methods[] = {
-    {"to_thread", (PyCFunction)(void (*)(void))limiter_to_thread,
-     METH_FASTCALL | METH_KEYWORDS, to_thread_doc},
+    {"to_thread", PF_FAST(limiter_to_thread), METH_FASTCALL | METH_KEYWORDS,
+     to_thread_doc},
     {NULL, NULL, 0, NULL},
 };
 
@@ -409,9 +410,7 @@ static PyType_Spec limiter_spec = {
 int
 pf_limiter_init(PyObject *module)
 {
-    PyTypeObject *type =
-        (PyTypeObject *)PyType_FromModuleAndSpec(module, &limiter_spec, NULL);
-    int rc = type == NULL ? -1 : PyModule_AddType(module, type);
+    PyTypeObject *type = pf_add_type(module, &limiter_spec, NULL);
     Py_XDECREF(type);
-    return rc;
+    return type == NULL ? -1 : 0;
 }

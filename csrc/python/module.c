@@ -1,17 +1,14 @@
 /* pyfiber._engine: module functions and set-up. */
-#include "python/greenlet.h"
-#include "python/scope.h"
-#include "python/greenlet.h"
-
 #include "engine/selfbench.h"
+#include "python/arguments.h"
+#include "python/greenlet.h"
 #include "python/schedule.h"
+#include "python/scope.h"
 
 #include <errno.h>
 #include <stdlib.h>
 
 PfGlobals pf;
-
-#define FAST(fn) ((PyCFunction)(void (*)(void))fn)
 
 /* --------------------------------------------------------------------- raw */
 
@@ -494,23 +491,22 @@ Give the memory of this thread's unused stacks back; returns the bytes.");
 
 static PyMethodDef functions[] = {
     {"current", mod_current, METH_NOARGS, current_doc},
-    {"switch", FAST(mod_switch), METH_FASTCALL, mod_switch_doc},
-    {"run", FAST(mod_run), METH_FASTCALL | METH_KEYWORDS, mod_run_doc},
-    {"spawn", FAST(mod_spawn), METH_FASTCALL | METH_KEYWORDS, mod_spawn_doc},
-    {"spawn_now", FAST(mod_spawn_now), METH_FASTCALL | METH_KEYWORDS,
-     spawn_now_doc},
+    {"switch", PF_FAST(mod_switch), METH_FASTCALL, mod_switch_doc},
+    PF_METHOD("run", mod_run, mod_run_doc),
+    PF_METHOD("spawn", mod_spawn, mod_spawn_doc),
+    PF_METHOD("spawn_now", mod_spawn_now, spawn_now_doc),
     {"yield_now", mod_yield_now, METH_NOARGS, yield_doc},
     {"sleep", mod_sleep, METH_O, sleep_doc},
     {"sleep_until", mod_sleep_until, METH_O, sleep_until_doc},
     {"now", mod_now, METH_NOARGS, now_doc},
     {"check_cancelled", mod_check_cancelled, METH_NOARGS, check_doc},
-    {"park", FAST(mod_park), METH_VARARGS | METH_KEYWORDS, park_doc},
+    {"park", PF_FAST(mod_park), METH_VARARGS | METH_KEYWORDS, park_doc},
     {"get_stack_size", mod_get_stack_size, METH_NOARGS, get_size_doc},
     {"set_stack_size", mod_set_stack_size, METH_O, set_size_doc},
     {"stack_stats", mod_stack_stats, METH_NOARGS, stats_doc},
     {"trim_stacks", mod_trim_stacks, METH_NOARGS, trim_doc},
     {"_facts", mod_facts, METH_NOARGS, "What info() reports of the engine."},
-    {"_set_hooks", FAST(mod_set_hooks), METH_VARARGS | METH_KEYWORDS,
+    {"_set_hooks", PF_FAST(mod_set_hooks), METH_VARARGS | METH_KEYWORDS,
      "The façade's functions that the engine calls."},
     {"_fiber_cancelled", mod_fiber_cancelled, METH_NOARGS,
      "The FiberCancelled class, made when first needed: its base class lives\n"
@@ -579,23 +575,15 @@ make_exceptions(PyObject *module)
 static int
 make_types(PyObject *module)
 {
-    pf.fiber_type =
-        (PyTypeObject *)PyType_FromModuleAndSpec(module, &pf_fiber_spec, NULL);
-    pf.scheduler_type = (PyTypeObject *)PyType_FromModuleAndSpec(
-        module, &pf_scheduler_spec, NULL);
-    if (pf.fiber_type == NULL || pf.scheduler_type == NULL) {
+    pf.fiber_type = pf_add_type(module, &pf_fiber_spec, NULL);
+    pf.scheduler_type = pf_add_type(module, &pf_scheduler_spec, NULL);
+    PyTypeObject *latch = pf_add_type(module, &pf_latch_spec, NULL);
+    Py_XDECREF(latch); /* the module has it */
+    if (pf.fiber_type == NULL || pf.scheduler_type == NULL || latch == NULL) {
         return -1;
     }
     pf_fiber_type_ready(pf.fiber_type);
-    PyTypeObject *latch =
-        (PyTypeObject *)PyType_FromModuleAndSpec(module, &pf_latch_spec, NULL);
-    int rc = latch == NULL || PyModule_AddType(module, latch) < 0 ||
-                     PyModule_AddType(module, pf.fiber_type) < 0 ||
-                     PyModule_AddType(module, pf.scheduler_type) < 0
-                 ? -1
-                 : 0;
-    Py_XDECREF(latch);
-    return rc;
+    return 0;
 }
 
 static int

@@ -1,4 +1,5 @@
 /* The CancelScope type, and the functions that make common ones. */
+#include "python/arguments.h"
 #include "python/scope.h"
 
 #include <structmember.h>
@@ -87,30 +88,7 @@ scope_vectorcall(PyObject *type, PyObject *const *args, size_t nargsf,
     if (nargs == 0 && kwnames == NULL) {
         return (PyObject *)new_scope((PyTypeObject *)type);
     }
-    PyObject *self = NULL;
-    PyObject *tuple = PyTuple_New(nargs);
-    PyObject *dict = kwnames == NULL ? NULL : PyDict_New();
-    if (tuple == NULL || (kwnames != NULL && dict == NULL)) {
-        goto done;
-    }
-    for (Py_ssize_t i = 0; i < nargs; i++) {
-        PyTuple_SET_ITEM(tuple, i, Py_NewRef(args[i]));
-    }
-    for (Py_ssize_t i = 0; dict != NULL && i < PyTuple_GET_SIZE(kwnames);
-         i++) {
-        if (PyDict_SetItem(dict, PyTuple_GET_ITEM(kwnames, i),
-                           args[nargs + i]) < 0) {
-            goto done;
-        }
-    }
-    self = (PyObject *)new_scope((PyTypeObject *)type);
-    if (self != NULL && scope_init(self, tuple, dict) < 0) {
-        Py_CLEAR(self);
-    }
-done:
-    Py_XDECREF(dict);
-    Py_XDECREF(tuple);
-    return self;
+    return pf_make(type, args, nargs, kwnames);
 }
 
 /* The slot is not inherited, so subclasses keep __new__ and __init__. */
@@ -518,8 +496,6 @@ scope_repr(PyObject *op)
 
 /* ------------------------------------------------------------------- the type */
 
-#define FAST(fn) ((PyCFunction)(void (*)(void))fn)
-
 PyDoc_STRVAR(cancel_doc, "cancel($self, /, reason=None)\n--\n\n\
 Raise Cancelled at every park point inside of the scope until it is left.\n\
 \n\
@@ -530,10 +506,11 @@ static PyMethodDef scope_methods[] = {
     {"__enter__", pf_scope_enter, METH_NOARGS,
      "Enter the scope on the running fiber. FiberError outside of a run, or\n"
      "the second time."},
-    {"__exit__", FAST(scope_exit), METH_FASTCALL,
+    {"__exit__", PF_FAST(scope_exit), METH_FASTCALL,
      "Leave the scope; True if its own cancellation ended the block.\n\n"
      "FiberError if it is not the innermost one of the running fiber."},
-    {"cancel", FAST(scope_cancel), METH_VARARGS | METH_KEYWORDS, cancel_doc},
+    {"cancel", PF_FAST(scope_cancel), METH_VARARGS | METH_KEYWORDS,
+     cancel_doc},
     {NULL, NULL, 0, NULL},
 };
 
@@ -735,9 +712,9 @@ to a shield, on the clock of now(); None if there is none.");
 PyMethodDef pf_scope_functions[] = {
     {"timeout", mod_timeout, METH_O, timeout_doc},
     {"move_on_after", mod_move_on_after, METH_O, move_on_doc},
-    {"shield", FAST(mod_shield), METH_FASTCALL, shield_doc},
+    {"shield", PF_FAST(mod_shield), METH_FASTCALL, shield_doc},
     {"current_deadline", mod_current_deadline, METH_NOARGS, deadline_doc},
-    {"_spawn_inside", FAST(mod_spawn_inside), METH_FASTCALL,
+    {"_spawn_inside", PF_FAST(mod_spawn_inside), METH_FASTCALL,
      "Start fn(*args) in a fiber that the scopes around the caller cancel."},
     {"_is_ours", mod_is_ours, METH_O,
      "Was the fiber started on the scheduler that is running?"},

@@ -446,12 +446,9 @@ mod_select(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
             return NULL;
         }
     }
-    PyObject *what = PyTuple_New(nargs);
+    PyObject *what = pf_tuple(args, nargs);
     if (what == NULL) {
         return NULL;
-    }
-    for (Py_ssize_t i = 0; i < nargs; i++) {
-        PyTuple_SET_ITEM(what, i, Py_NewRef(args[i]));
     }
     PyObject *result =
         choose(t, PySequence_Fast_ITEMS(what), nargs, deadline, what);

@@ -27,7 +27,7 @@
 #ifndef PF_WAITQ_H
 #define PF_WAITQ_H
 
-#include "python/binding.h"
+#include "python/arguments.h"
 
 struct PfNode {
     PfNode *prev, *next; /* the head's prev is the tail */
@@ -137,32 +137,7 @@ pf_owns(const PfOwner *owner, const FiberObject *fiber)
 /* The owner as a list, empty if there is none or it is gone. */
 PyObject *pf_owner_list(const PfOwner *owner);
 
-/* --------------------------------------------------------------- arguments */
-
-/* Arguments by position or name into out[], of which absent ones stay as
- * they are.  `names` ends with NULL.  0, or -1 with TypeError. */
-int pf_arguments(const char *function, const char *const *names, int required,
-                 PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
-                 PyObject **out);
-/* A timeout in seconds: None is PF_NEVER, 0 is PF_NOW.  0 or -1. */
-int pf_timeout(PyObject *timeout, int64_t *deadline);
-/* acquire(blocking=True, timeout=-1), as threading.Lock has it. */
-int pf_acquire_arguments(PyObject *const *args, Py_ssize_t nargs,
-                         PyObject *kwnames, int64_t *deadline);
-
 /* For __init__: -1 with FiberError if somebody waits already. */
 int pf_check_unused(const PfWaitq *queue);
-PyObject *pf_refuse_pickle(PyObject *op, PyObject *ignored);
-
-#define PF_FAST(fn) ((PyCFunction)(void (*)(void))(fn))
-#define PF_METHOD(name, fn, doc)                                              \
-    {name, PF_FAST(fn), METH_FASTCALL | METH_KEYWORDS, doc}
-#define PF_NO_PICKLE                                                          \
-    {"__reduce__", pf_refuse_pickle, METH_NOARGS, "Raises TypeError."},       \
-        {"__reduce_ex__", pf_refuse_pickle, METH_O, "Raises TypeError."}
-
-/* Makes a type, adds it to the module; a new reference, or NULL. */
-PyTypeObject *pf_add_type(PyObject *module, PyType_Spec *spec,
-                          PyTypeObject *base);
 
 #endif
