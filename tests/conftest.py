@@ -32,6 +32,13 @@ def _same_fiber() -> Iterator[None]:
 
 
 @pytest.fixture
+def scheduler() -> Iterator[pyfiber.Scheduler]:
+    made = pyfiber.Scheduler()
+    yield made
+    made.close()
+
+
+@pytest.fixture
 def child() -> Child:
     """Run a program in a fresh interpreter: `child(source, *arguments, env={...}, check=True)`."""
 

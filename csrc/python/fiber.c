@@ -479,7 +479,7 @@ static int
 wait_done(PyObject *op, const char *name, PyObject *const *args,
           Py_ssize_t nargs, PyObject *kwnames)
 {
-    PyObject *timeout = NULL;
+    PyObject *timeout = Py_None;
     PfThread *t = pf_this_thread();
     int64_t deadline;
     if (t == NULL ||
