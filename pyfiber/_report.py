@@ -91,7 +91,7 @@ def stack_of(fiber: Task) -> list[str]:
     try:
         frame = fiber.frame
     except Exception:
-        return []
+        return []  # nor because one of them cannot be looked into
     return stack_at(frame)
 
 

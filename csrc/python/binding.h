@@ -325,6 +325,9 @@ pf_check_cancelled(FiberObject *fiber)
                : pf_raise_cancelled(fiber);
 }
 int pf_fiber_cancel(FiberObject *fiber, PyObject *reason);
+/* New references. */
+PyObject *pf_reason(const char *text);
+PyObject *pf_reason_and_author(PyObject *reason, PyObject *by); /* or NULL */
 /* Owner thread.  The first reason stays.  `bits` are set as well. */
 void pf_cancel_now(FiberObject *fiber, PyObject *reason, PyObject *by);
 /* The run ends: is it cancelled for itself, not with the scope around it? */

@@ -337,6 +337,30 @@ pf_fiber_ends_inside(FiberObject *fiber, PyObject *result)
 
 /* ---------------------------------------------------------------- cancelling */
 
+PyObject *
+pf_reason(const char *text)
+{
+    PyObject *reason = PyUnicode_FromString(text);
+    if (reason == NULL) {
+        PyErr_Clear(); /* no memory: a cancellation needs no reason */
+        reason = Py_NewRef(Py_None);
+    }
+    return reason;
+}
+
+PyObject *
+pf_reason_and_author(PyObject *reason, PyObject *by)
+{
+    if (reason == Py_None && by == Py_None) {
+        return NULL;
+    }
+    PyObject *both = PyTuple_Pack(2, reason, by);
+    if (both == NULL) {
+        PyErr_Clear(); /* cancelled all the same, without the reason */
+    }
+    return both;
+}
+
 void
 pf_cancel_now(FiberObject *fiber, PyObject *reason, PyObject *by)
 {
@@ -344,12 +368,7 @@ pf_cancel_now(FiberObject *fiber, PyObject *reason, PyObject *by)
         (fiber->core.host_bits & PF_F_CANCELLED)) {
         return;
     }
-    if (reason != Py_None || by != Py_None) {
-        fiber->cancel = PyTuple_Pack(2, reason, by);
-        if (fiber->cancel == NULL) {
-            PyErr_Clear(); /* cancelled all the same, without the reason */
-        }
-    }
+    fiber->cancel = pf_reason_and_author(reason, by);
     fiber->core.host_bits |= PF_F_CANCELLED;
     pf_fiber_refresh(fiber);
 }

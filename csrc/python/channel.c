@@ -209,7 +209,7 @@ channel_next(PyObject *op)
     ChannelObject *self = (ChannelObject *)op;
     PyObject *value = receive(self, PF_NEVER);
     if (value == NULL && PyErr_ExceptionMatches(channel_closed)) {
-        PyErr_Clear();
+        PyErr_Clear(); /* NULL alone is an iterator's end */
     }
     return value;
 }

@@ -78,6 +78,15 @@ first_ready(GrainPoolObject *pool)
     return (GrainObject *)key;
 }
 
+/* Of pool->ready or pool->members. */
+static void
+take_out(PyObject *dict, GrainObject *g)
+{
+    if (PyDict_DelItem(dict, (PyObject *)g) < 0) {
+        PyErr_Clear(); /* it was not in there */
+    }
+}
+
 /* Who makes the next step, no longer among the ready; a new reference. */
 static GrainObject *
 take(GrainPoolObject *pool)
@@ -93,9 +102,7 @@ take(GrainPoolObject *pool)
     }
     Py_INCREF(g);
     g->flags &= ~(uint32_t)GRAIN_OFFERED;
-    if (PyDict_DelItem(pool->ready, (PyObject *)g) < 0) {
-        PyErr_Clear();
-    }
+    take_out(pool->ready, g);
     if (failed) {
         tell(pool, "remove", g);
     }
@@ -196,18 +203,8 @@ pf_pool_forget(GrainObject *g)
         return;
     }
     g->flags &= ~(uint32_t)GRAIN_OFFERED;
-    if (PyDict_DelItem(g->pool->ready, (PyObject *)g) < 0) {
-        PyErr_Clear();
-    }
+    take_out(g->pool->ready, g);
     tell(g->pool, "remove", g);
-}
-
-static void
-no_member(GrainPoolObject *pool, GrainObject *g)
-{
-    if (PyDict_DelItem(pool->members, (PyObject *)g) < 0) {
-        PyErr_Clear();
-    }
 }
 
 void
@@ -217,7 +214,7 @@ pf_pool_leave(GrainObject *g)
     if (pool != NULL) {
         pf_pool_forget(g);
         g->pool = NULL;
-        no_member(pool, g);
+        take_out(pool->members, g);
         Py_DECREF(pool);
     }
 }
@@ -227,7 +224,7 @@ pf_pool_leave(GrainObject *g)
 void
 pf_pool_ended(GrainPoolObject *pool, GrainObject *g)
 {
-    no_member(pool, g);
+    take_out(pool->members, g);
     if (g->core.host_byte != PF_OUTCOME_FAILED &&
         PyDict_GET_SIZE(pool->members) > 0) {
         return;

@@ -257,7 +257,7 @@ next_turn(PfThread *t, SchedulerObject *s, FiberObject *self)
         return false;
     }
     if (PF_UNLIKELY(t->attention != 0) && pf_attend(t) < 0) {
-        PyErr_Clear();
+        PyErr_WriteUnraisable((PyObject *)self); /* it is in no step */
     }
     grains->runner = self;
     self->core.state = PF_PARKED;

@@ -43,7 +43,7 @@ throw_into(PyObject *iterator, PyObject **got)
         throw = PyObject_GetAttrString(iterator, "throw");
     }
     if (throw == NULL) {
-        PyErr_Clear();
+        PyErr_Clear(); /* the look's; `exc` goes on */
         pf_restore_exception(exc);
         return PYGEN_ERROR;
     }
@@ -103,7 +103,7 @@ pop(GrainObject *g)
     if (caller == NULL) {
         if (g->name == NULL) {
             g->name = pf_grain_name(g); /* the generator knows it */
-            PyErr_Clear();
+            PyErr_Clear(); /* no memory: it goes on without a name */
         }
         pf_grain_set_iterator(g, NULL);
     } else {

@@ -69,7 +69,9 @@ attach_arrived(GrainObject *g)
         return; /* taken out again meanwhile */
     }
     if (pool->scheduler == NULL || pf_grain_attach(pool->scheduler, g) < 0) {
-        PyErr_Clear();
+        if (PyErr_Occurred()) {
+            PyErr_WriteUnraisable((PyObject *)g);
+        }
         pf_grain_abandon(pf_tls_thread, g);
     }
 }
@@ -562,12 +564,7 @@ mark_cancelled(GrainObject *g, PyObject *reason, PyObject *by)
         return false;
     }
     g->core.host_bits |= PF_F_CANCEL;
-    if (reason != Py_None || by != Py_None) {
-        g->cancel = PyTuple_Pack(2, reason, by);
-        if (g->cancel == NULL) {
-            PyErr_Clear(); /* cancelled all the same, without the reason */
-        }
-    }
+    g->cancel = pf_reason_and_author(reason, by);
     return true;
 }
 

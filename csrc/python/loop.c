@@ -80,11 +80,7 @@ fail_with_raised(SchedulerObject *s)
 void
 pf_scheduler_cancel_because(SchedulerObject *s, const char *reason)
 {
-    PyObject *text = PyUnicode_FromString(reason);
-    if (text == NULL) {
-        PyErr_Clear();
-        text = Py_NewRef(Py_None);
-    }
+    PyObject *text = pf_reason(reason);
     pf_scheduler_cancel_all(s, text);
     Py_DECREF(text);
 }

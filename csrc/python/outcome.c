@@ -33,7 +33,7 @@ pf_cancel_reason(PyObject *exc)
 {
     PyObject *reason = PyObject_GetAttrString(exc, "reason");
     if (reason == NULL) {
-        PyErr_Clear();
+        PyErr_Clear(); /* somebody deleted it */
         return Py_NewRef(Py_None);
     }
     return reason;

@@ -558,7 +558,7 @@ overrides(PyTypeObject *type, const char *name)
     PyObject *theirs = PyObject_GetAttrString((PyObject *)type, name);
     PyObject *ours = PyObject_GetAttrString((PyObject *)queue_type, name);
     bool differ = theirs != ours;
-    PyErr_Clear();
+    PyErr_Clear(); /* a class without the name has another, too */
     Py_XDECREF(theirs);
     Py_XDECREF(ours);
     return differ;

@@ -155,11 +155,7 @@ inject(ExplorerObject *x, FiberObject *fiber, bool waiting)
     x->injected = (FiberObject *)Py_NewRef((PyObject *)fiber);
     x->injected_waiting = waiting;
     pf_no_switch_begin(t, "while a cancellation is injected");
-    PyObject *reason = PyUnicode_FromString("injected by the test");
-    if (reason == NULL) {
-        PyErr_Clear();
-        reason = Py_NewRef(Py_None);
-    }
+    PyObject *reason = pf_reason("injected by the test");
     pf_cancel_now(fiber, reason, Py_None);
     Py_DECREF(reason);
     pf_no_switch_end(t);

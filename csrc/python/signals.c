@@ -135,7 +135,7 @@ on_main_thread(void)
     if (main_ident != NULL && main_ident != Py_None) {
         yes = PyLong_AsUnsignedLong(main_ident) == PyThread_get_thread_ident();
     }
-    PyErr_Clear();
+    PyErr_Clear(); /* nobody can tell: then signals are left alone */
     Py_XDECREF(main_ident);
     Py_XDECREF(threading);
     return yes;

@@ -567,7 +567,9 @@ python_run(pf_thread *thread, pf_fiber *core)
         core->host_bits &= ~(uint32_t)PF_F_HELD; /* no longer needed */
         Py_DECREF(self);
     }
-    PyErr_Clear();
+    if (PF_UNLIKELY(PyErr_Occurred() != NULL)) {
+        PyErr_WriteUnraisable((PyObject *)self); /* nobody is there for it */
+    }
     pystate_finish(t->tstate, self->saved);
     pf_no_switch_end(t);
     return next;

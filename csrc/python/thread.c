@@ -109,7 +109,7 @@ thread_gone(PyObject *capsule)
     PfThread *t = PyCapsule_GetPointer(capsule, CAPSULE_NAME);
     if (t == NULL || t != pf_tls_thread || pf.shut_down ||
         CURRENT(t) != t->root) {
-        PyErr_Clear();
+        PyErr_Clear(); /* a capsule's destructor may not raise */
         return;
     }
     while (t->schedulers != NULL) {
@@ -247,7 +247,7 @@ collector_really_runs(void)
     if (list != NULL && ours != NULL) {
         there = PySequence_Contains(list, ours) != 0;
     }
-    PyErr_Clear();
+    PyErr_Clear(); /* nobody can tell: then it is there */
     Py_XDECREF(ours);
     Py_XDECREF(engine);
     Py_XDECREF(list);
