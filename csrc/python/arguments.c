@@ -212,6 +212,29 @@ pf_refuse_pickle(PyObject *op, PyObject *ignored)
     return NULL;
 }
 
+void
+pf_dealloc_with(PyObject *op, inquiry clear)
+{
+    PyTypeObject *type = Py_TYPE(op);
+    if (PyType_IS_GC(type)) {
+        PyObject_GC_UnTrack(op);
+    }
+    if (type->tp_weaklistoffset > 0) {
+        PyObject_ClearWeakRefs(op);
+    }
+    if (clear != NULL) {
+        clear(op);
+    }
+    type->tp_free(op);
+    Py_DECREF(type);
+}
+
+void
+pf_dealloc(PyObject *op)
+{
+    pf_dealloc_with(op, NULL);
+}
+
 PyTypeObject *
 pf_add_type(PyObject *module, PyType_Spec *spec, PyTypeObject *base)
 {

@@ -1,5 +1,5 @@
 /* What methods take: by position or name, as they came or packed; timeouts.
- * And the rows of method tables, and types in the module. */
+ * And what types are made of. */
 #ifndef PF_ARGUMENTS_H
 #define PF_ARGUMENTS_H
 
@@ -51,6 +51,14 @@ PyObject *pf_refuse_pickle(PyObject *op, PyObject *ignored);
     {"__reduce__", pf_refuse_pickle, METH_NOARGS, "Raises TypeError."},       \
         {"__reduce_ex__", pf_refuse_pickle, METH_O, "Raises TypeError."}
 
+/* For members, with <structmember.h>. */
+#define PF_WEAKREFS(Type)                                                     \
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(Type, weakrefs), READONLY,    \
+     NULL}
+
+/* tp_dealloc of a type whose objects own what `clear` drops, or nothing. */
+void pf_dealloc_with(PyObject *op, inquiry clear);
+void pf_dealloc(PyObject *op);
 /* Makes a type, adds it to the module; a new reference, or NULL. */
 PyTypeObject *pf_add_type(PyObject *module, PyType_Spec *spec,
                           PyTypeObject *base);

@@ -256,14 +256,6 @@ channel_bool(PyObject *op)
 
 /* ---------------------------------------------------------------- reporting */
 
-static PyObject *
-channel_holders(PyObject *op, PyObject *ignored)
-{
-    (void)op;
-    (void)ignored;
-    return PyList_New(0);
-}
-
 /* Only one of the two can be waited in. */
 static PyObject *
 channel_waiters(PyObject *op, PyObject *ignored)
@@ -323,14 +315,7 @@ channel_clear(PyObject *op)
 static void
 channel_dealloc(PyObject *op)
 {
-    PyTypeObject *type = Py_TYPE(op);
-    PyObject_GC_UnTrack(op);
-    if (((ChannelObject *)op)->weakrefs != NULL) {
-        PyObject_ClearWeakRefs(op);
-    }
-    channel_clear(op);
-    type->tp_free(op);
-    Py_DECREF(type);
+    pf_dealloc_with(op, channel_clear);
 }
 
 /* ------------------------------------------------------------------ the type */
@@ -373,7 +358,7 @@ static PyMethodDef methods[] = {
     {"sending", pf_case_sending, METH_O, sending_doc},
     {"__enter__", channel_enter, METH_NOARGS, "The channel."},
     {"__exit__", PF_FAST(channel_exit), METH_FASTCALL, close_doc},
-    {"_holders", channel_holders, METH_NOARGS, holders_doc},
+    {"_holders", pf_no_holders, METH_NOARGS, holders_doc},
     {"_waiters", channel_waiters, METH_NOARGS, waiters_doc},
     PF_NO_PICKLE,
     {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS,
@@ -382,8 +367,7 @@ static PyMethodDef methods[] = {
 };
 
 static PyMemberDef members[] = {
-    {"__weaklistoffset__", T_PYSSIZET, offsetof(ChannelObject, weakrefs),
-     READONLY, NULL},
+    PF_WEAKREFS(ChannelObject),
     {"capacity", T_PYSSIZET, offsetof(ChannelObject, capacity), READONLY,
      "How many values may wait in it."},
     {"closed", T_BOOL, offsetof(ChannelObject, closed), READONLY,

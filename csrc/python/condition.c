@@ -347,15 +347,6 @@ condition_is_owned(PyObject *op, PyObject *ignored)
     return owned < 0 ? NULL : PyBool_FromLong(owned);
 }
 
-/* Who waits for a notification waits for nobody in particular. */
-static PyObject *
-condition_holders(PyObject *op, PyObject *ignored)
-{
-    (void)op;
-    (void)ignored;
-    return PyList_New(0);
-}
-
 static PyObject *
 condition_waiters(PyObject *op, PyObject *ignored)
 {
@@ -431,14 +422,7 @@ condition_clear(PyObject *op)
 static void
 condition_dealloc(PyObject *op)
 {
-    PyTypeObject *type = Py_TYPE(op);
-    PyObject_GC_UnTrack(op);
-    if (((ConditionObject *)op)->weakrefs != NULL) {
-        PyObject_ClearWeakRefs(op);
-    }
-    condition_clear(op);
-    type->tp_free(op);
-    Py_DECREF(type);
+    pf_dealloc_with(op, condition_clear);
 }
 
 PyDoc_STRVAR(condition_doc, "Condition(lock=None)\n--\n\n\
@@ -482,7 +466,7 @@ static PyMethodDef methods[] = {
     PF_METHOD("notify", condition_notify, notify_doc),
     {"notify_all", condition_notify_all, METH_NOARGS, notify_all_doc},
     {"_is_owned", condition_is_owned, METH_NOARGS, owned_doc},
-    {"_holders", condition_holders, METH_NOARGS, holders_doc},
+    {"_holders", pf_no_holders, METH_NOARGS, holders_doc},
     {"_waiters", condition_waiters, METH_NOARGS, waiters_doc},
     {"_at_fork_reinit", condition_at_fork, METH_NOARGS, fork_doc},
     PF_NO_PICKLE,
@@ -490,8 +474,7 @@ static PyMethodDef methods[] = {
 };
 
 static PyMemberDef members[] = {
-    {"__weaklistoffset__", T_PYSSIZET, offsetof(ConditionObject, weakrefs),
-     READONLY, NULL},
+    PF_WEAKREFS(ConditionObject),
     {NULL, 0, 0, 0, NULL},
 };
 

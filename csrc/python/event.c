@@ -34,17 +34,6 @@ event_init(PyObject *op, PyObject *args, PyObject *kwargs)
     return PyArg_ParseTupleAndKeywords(args, kwargs, ":Event", names) ? 0 : -1;
 }
 
-static void
-event_dealloc(PyObject *op)
-{
-    PyTypeObject *type = Py_TYPE(op);
-    if (((EventObject *)op)->weakrefs != NULL) {
-        PyObject_ClearWeakRefs(op);
-    }
-    type->tp_free(op);
-    Py_DECREF(type);
-}
-
 static PyObject *
 event_is_set(PyObject *op, PyObject *ignored)
 {
@@ -97,14 +86,6 @@ event_wait(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
 }
 
 static PyObject *
-event_holders(PyObject *op, PyObject *ignored)
-{
-    (void)op;
-    (void)ignored;
-    return PyList_New(0);
-}
-
-static PyObject *
 event_waiters(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
@@ -152,7 +133,7 @@ static PyMethodDef methods[] = {
     {"set", event_set, METH_NOARGS, set_doc},
     {"clear", event_clear, METH_NOARGS, clear_doc},
     PF_METHOD("wait", event_wait, wait_doc),
-    {"_holders", event_holders, METH_NOARGS, holders_doc},
+    {"_holders", pf_no_holders, METH_NOARGS, holders_doc},
     {"_waiters", event_waiters, METH_NOARGS, waiters_doc},
     {"_at_fork_reinit", event_at_fork, METH_NOARGS, fork_doc},
     PF_NO_PICKLE,
@@ -160,14 +141,13 @@ static PyMethodDef methods[] = {
 };
 
 static PyMemberDef members[] = {
-    {"__weaklistoffset__", T_PYSSIZET, offsetof(EventObject, weakrefs),
-     READONLY, NULL},
+    PF_WEAKREFS(EventObject),
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)event_doc}, {Py_tp_new, PyType_GenericNew},
-    {Py_tp_init, event_init},       {Py_tp_dealloc, event_dealloc},
+    {Py_tp_init, event_init},       {Py_tp_dealloc, pf_dealloc},
     {Py_tp_repr, event_repr},       {Py_tp_methods, methods},
     {Py_tp_members, members},       {0, NULL},
 };

@@ -498,15 +498,23 @@ fiber_join(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
     return rc < 0 ? NULL : PyBool_FromLong(rc == 0);
 }
 
+static int
+must_be_done(PyObject *op, const char *name, PyObject *const *args,
+             Py_ssize_t nargs, PyObject *kwnames)
+{
+    int rc = wait_done(op, name, args, nargs, kwnames);
+    if (rc == 1) {
+        PyErr_SetString(PyExc_TimeoutError, "the fiber has not finished yet");
+    }
+    return rc == 0 ? 0 : -1;
+}
+
 static PyObject *
 fiber_result(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
              PyObject *kwnames)
 {
-    int rc = wait_done(op, "result", args, nargs, kwnames);
-    if (rc == 1) {
-        PyErr_SetString(PyExc_TimeoutError, "the fiber has not finished yet");
-    }
-    return rc != 0 ? NULL : pf_fiber_outcome_value((FiberObject *)op);
+    int rc = must_be_done(op, "result", args, nargs, kwnames);
+    return rc < 0 ? NULL : pf_fiber_outcome_value((FiberObject *)op);
 }
 
 static PyObject *
@@ -514,11 +522,8 @@ fiber_exception(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
                 PyObject *kwnames)
 {
     FiberObject *self = (FiberObject *)op;
-    int rc = wait_done(op, "exception", args, nargs, kwnames);
-    if (rc == 1) {
-        PyErr_SetString(PyExc_TimeoutError, "the fiber has not finished yet");
-    }
-    if (rc != 0) {
+    int rc = must_be_done(op, "exception", args, nargs, kwnames);
+    if (rc < 0) {
         return NULL;
     }
     if (self->core.host_byte == PF_OUTCOME_FAILED) {
@@ -683,8 +688,7 @@ static PyMethodDef fiber_methods[] = {
 };
 
 static PyMemberDef fiber_members[] = {
-    {"__weaklistoffset__", T_PYSSIZET, offsetof(FiberObject, weakrefs),
-     READONLY, NULL},
+    PF_WEAKREFS(FiberObject),
     {NULL, 0, 0, 0, NULL},
 };
 

@@ -527,8 +527,7 @@ static PyMethodDef grain_methods[] = {
 };
 
 static PyMemberDef grain_members[] = {
-    {"__weaklistoffset__", T_PYSSIZET, offsetof(GrainObject, weakrefs),
-     READONLY, NULL},
+    PF_WEAKREFS(GrainObject),
     {NULL, 0, 0, 0, NULL},
 };
 

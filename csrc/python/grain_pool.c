@@ -493,8 +493,7 @@ static PyGetSetDef pool_getset[] = {
 };
 
 static PyMemberDef pool_members[] = {
-    {"__weaklistoffset__", T_PYSSIZET, offsetof(GrainPoolObject, weakrefs),
-     READONLY, NULL},
+    PF_WEAKREFS(GrainPoolObject),
     {NULL, 0, 0, 0, NULL},
 };
 

@@ -182,11 +182,7 @@ notice_clear(PyObject *op)
 static void
 notice_dealloc(PyObject *op)
 {
-    PyTypeObject *type = Py_TYPE(op);
-    PyObject_GC_UnTrack(op);
-    notice_clear(op);
-    type->tp_free(op);
-    Py_DECREF(type);
+    pf_dealloc_with(op, notice_clear);
 }
 
 static PyType_Slot notice_slots[] = {

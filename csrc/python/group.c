@@ -341,16 +341,8 @@ static PyObject *
 group_exit(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 {
     GroupObject *self = GROUP(op);
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_scope_may_leave(&self->scope, nargs);
     if (t == NULL) {
-        return NULL;
-    }
-    if (nargs != 3) {
-        PyErr_Format(PyExc_TypeError, "__exit__() takes 3 arguments, not %zd",
-                     nargs);
-        return NULL;
-    }
-    if (pf_scope_may_leave(t, &self->scope) < 0) {
         return NULL;
     }
     PyObject *exc = args[1] == Py_None ? NULL : args[1];

@@ -76,14 +76,6 @@ latch_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return type->tp_alloc(type, 0);
 }
 
-static void
-latch_dealloc(PyObject *op)
-{
-    PyTypeObject *type = Py_TYPE(op);
-    type->tp_free(op);
-    Py_DECREF(type);
-}
-
 static PyMethodDef latch_methods[] = {
     {"set", latch_set, METH_NOARGS,
      "set($self, /)\n--\n\n"
@@ -104,7 +96,7 @@ static PyType_Slot latch_slots[] = {
     {Py_tp_doc, (void *)"_Latch()\n--\n\nSet once, by any thread; one fiber "
                         "waits for it."},
     {Py_tp_new, latch_new},
-    {Py_tp_dealloc, latch_dealloc},
+    {Py_tp_dealloc, pf_dealloc},
     {Py_tp_methods, latch_methods},
     {0, NULL},
 };

@@ -268,19 +268,6 @@ limiter_traverse(PyObject *op, visitproc visit, void *arg)
 }
 
 /* Jobs that wait hold the limiter: there are none when it dies. */
-static void
-limiter_dealloc(PyObject *op)
-{
-    LimiterObject *self = (LimiterObject *)op;
-    PyTypeObject *type = Py_TYPE(op);
-    PyObject_GC_UnTrack(op);
-    if (self->weakrefs != NULL) {
-        PyObject_ClearWeakRefs(op);
-    }
-    type->tp_free(op);
-    Py_DECREF(type);
-}
-
 static PyObject *
 get_total(PyObject *op, void *closure)
 {
@@ -376,8 +363,7 @@ static PyMethodDef limiter_methods[] = {
 };
 
 static PyMemberDef limiter_members[] = {
-    {"__weaklistoffset__", T_PYSSIZET, offsetof(LimiterObject, weakrefs),
-     READONLY, NULL},
+    PF_WEAKREFS(LimiterObject),
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -391,7 +377,7 @@ one token.");
 static PyType_Slot limiter_slots[] = {
     {Py_tp_doc, (void *)limiter_doc},
     {Py_tp_new, limiter_new},
-    {Py_tp_dealloc, limiter_dealloc},
+    {Py_tp_dealloc, pf_dealloc},
     {Py_tp_traverse, limiter_traverse},
     {Py_tp_repr, limiter_repr},
     {Py_tp_methods, limiter_methods},

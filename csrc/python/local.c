@@ -265,14 +265,7 @@ local_clear(PyObject *op)
 static void
 local_dealloc(PyObject *op)
 {
-    PyTypeObject *type = Py_TYPE(op);
-    PyObject_GC_UnTrack(op);
-    if (((LocalObject *)op)->weakrefs != NULL) {
-        PyObject_ClearWeakRefs(op);
-    }
-    local_clear(op);
-    type->tp_free(op);
-    Py_DECREF(type);
+    pf_dealloc_with(op, local_clear);
 }
 
 PyDoc_STRVAR(local_doc, "local(*args, **kwargs)\n--\n\n\
@@ -288,8 +281,7 @@ static PyMethodDef methods[] = {
 };
 
 static PyMemberDef members[] = {
-    {"__weaklistoffset__", T_PYSSIZET, offsetof(LocalObject, weakrefs),
-     READONLY, NULL},
+    PF_WEAKREFS(LocalObject),
     {"__dictoffset__", T_PYSSIZET, offsetof(LocalObject, dict), READONLY,
      NULL},
     {NULL, 0, 0, 0, NULL},

@@ -200,20 +200,8 @@ lock_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return type->tp_alloc(type, 0);
 }
 
-static void
-lock_dealloc(PyObject *op)
-{
-    PyTypeObject *type = Py_TYPE(op);
-    if (((LockObject *)op)->weakrefs != NULL) {
-        PyObject_ClearWeakRefs(op);
-    }
-    type->tp_free(op);
-    Py_DECREF(type);
-}
-
 static PyMemberDef lock_members[] = {
-    {"__weaklistoffset__", T_PYSSIZET, offsetof(LockObject, weakrefs),
-     READONLY, NULL},
+    PF_WEAKREFS(LockObject),
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -268,7 +256,7 @@ static PyMethodDef lock_methods[] = {
 static PyType_Slot lock_slots[] = {
     {Py_tp_doc, (void *)lock_doc},
     {Py_tp_new, lock_new},
-    {Py_tp_dealloc, lock_dealloc},
+    {Py_tp_dealloc, pf_dealloc},
     {Py_tp_repr, lock_repr},
     {Py_tp_methods, lock_methods},
     {Py_tp_members, lock_members},
@@ -380,7 +368,7 @@ static PyMethodDef rlock_methods[] = {
 static PyType_Slot rlock_slots[] = {
     {Py_tp_doc, (void *)rlock_doc},
     {Py_tp_new, lock_new},
-    {Py_tp_dealloc, lock_dealloc},
+    {Py_tp_dealloc, pf_dealloc},
     {Py_tp_repr, rlock_repr},
     {Py_tp_methods, rlock_methods},
     {Py_tp_members, lock_members},

@@ -502,14 +502,6 @@ queue_hook_shut(PyObject *op, PyObject *ignored)
 
 /* ---------------------------------------------------------------- reporting */
 
-static PyObject *
-queue_holders(PyObject *op, PyObject *ignored)
-{
-    (void)op;
-    (void)ignored;
-    return PyList_New(0);
-}
-
 static int
 extend(PyObject *list, const PfWaitq *queue)
 {
@@ -640,14 +632,7 @@ queue_clear(PyObject *op)
 static void
 queue_dealloc(PyObject *op)
 {
-    PyTypeObject *type = Py_TYPE(op);
-    PyObject_GC_UnTrack(op);
-    if (((QueueObject *)op)->weakrefs != NULL) {
-        PyObject_ClearWeakRefs(op);
-    }
-    queue_clear(op);
-    type->tp_free(op);
-    Py_DECREF(type);
+    pf_dealloc_with(op, queue_clear);
 }
 
 /* ------------------------------------------------------------------ the type */
@@ -707,7 +692,7 @@ static PyMethodDef methods[] = {
     {"_get", queue_hook_get, METH_NOARGS, "For subclasses: take one out."},
     {"_add_tasks", queue_hook_tasks, METH_O, "Count unfinished tasks."},
     {"_mark_shut_down", queue_hook_shut, METH_NOARGS, "Set is_shutdown."},
-    {"_holders", queue_holders, METH_NOARGS, holders_doc},
+    {"_holders", pf_no_holders, METH_NOARGS, holders_doc},
     {"_waiters", queue_waiters, METH_NOARGS, waiters_doc},
     PF_NO_PICKLE,
     {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS,
@@ -716,8 +701,7 @@ static PyMethodDef methods[] = {
 };
 
 static PyMemberDef members[] = {
-    {"__weaklistoffset__", T_PYSSIZET, offsetof(QueueObject, weakrefs),
-     READONLY, NULL},
+    PF_WEAKREFS(QueueObject),
     {"maxsize", T_PYSSIZET, offsetof(QueueObject, maxsize), READONLY,
      "At most so many items; no limit if it is 0 or less."},
     {"unfinished_tasks", T_PYSSIZET, offsetof(QueueObject, unfinished),

@@ -529,8 +529,7 @@ static PyMethodDef scheduler_methods[] = {
 };
 
 static PyMemberDef scheduler_members[] = {
-    {"__weaklistoffset__", T_PYSSIZET, offsetof(SchedulerObject, weakrefs),
-     READONLY, NULL},
+    PF_WEAKREFS(SchedulerObject),
     {NULL, 0, 0, 0, NULL},
 };
 

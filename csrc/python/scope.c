@@ -250,11 +250,20 @@ left_elsewhere(PfThread *t, ScopeObject *self)
     pf_restore_exception(error);
 }
 
-int
-pf_scope_may_leave(PfThread *t, ScopeObject *self)
+PfThread *
+pf_scope_may_leave(ScopeObject *self, Py_ssize_t nargs)
 {
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return NULL;
+    }
+    if (PF_UNLIKELY(nargs != 3)) {
+        PyErr_Format(PyExc_TypeError, "__exit__() takes 3 arguments, not %zd",
+                     nargs);
+        return NULL;
+    }
     if (PF_LIKELY(self->fiber == CURRENT(t) && self->inner == NULL)) {
-        return 0;
+        return t;
     }
     if (self->fiber == NULL) {
         PyErr_Format(pf.fiber_error, "%R has %s", self,
@@ -275,7 +284,7 @@ pf_scope_may_leave(PfThread *t, ScopeObject *self)
             pf_restore_exception(error);
         }
     }
-    return -1;
+    return NULL;
 }
 
 static PyObject *
@@ -317,16 +326,7 @@ static PyObject *
 scope_exit(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 {
     ScopeObject *self = (ScopeObject *)op;
-    PfThread *t = pf_this_thread();
-    if (t == NULL) {
-        return NULL;
-    }
-    if (nargs != 3) {
-        PyErr_Format(PyExc_TypeError, "__exit__() takes 3 arguments, not %zd",
-                     nargs);
-        return NULL;
-    }
-    if (pf_scope_may_leave(t, self) < 0) {
+    if (pf_scope_may_leave(self, nargs) == NULL) {
         return NULL;
     }
     pf_scope_remove(self);

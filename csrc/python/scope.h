@@ -99,8 +99,9 @@ extern PyType_Spec pf_cancelled_spec;
 /* --- scope.c --- */
 extern PyType_Spec pf_scope_spec;
 PyObject *pf_scope_enter(PyObject *scope, PyObject *ignored);
-/* May it be left here?  Otherwise it is taken away, and FiberError set. */
-int pf_scope_may_leave(PfThread *t, ScopeObject *scope);
+/* __exit__() was called with so many arguments.  The thread if the scope may
+ * be left here; otherwise it is taken away, and NULL returned with an error. */
+PfThread *pf_scope_may_leave(ScopeObject *scope, Py_ssize_t nargs);
 int pf_scope_traverse(PyObject *op, visitproc visit, void *arg);
 int pf_scope_clear(PyObject *op);
 void pf_scope_dealloc(PyObject *op);

@@ -81,11 +81,7 @@ case_clear(PyObject *op)
 static void
 case_dealloc(PyObject *op)
 {
-    PyTypeObject *type = Py_TYPE(op);
-    PyObject_GC_UnTrack(op);
-    case_clear(op);
-    type->tp_free(op);
-    Py_DECREF(type);
+    pf_dealloc_with(op, case_clear);
 }
 
 static PyObject *
@@ -171,11 +167,7 @@ done_clear(PyObject *op)
 static void
 done_dealloc(PyObject *op)
 {
-    PyTypeObject *type = Py_TYPE(op);
-    PyObject_GC_UnTrack(op);
-    done_clear(op);
-    type->tp_free(op);
-    Py_DECREF(type);
+    pf_dealloc_with(op, done_clear);
 }
 
 static PyObject *

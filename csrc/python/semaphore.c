@@ -35,17 +35,6 @@ semaphore_init(PyObject *op, PyObject *args, PyObject *kwargs)
     return 0;
 }
 
-static void
-semaphore_dealloc(PyObject *op)
-{
-    PyTypeObject *type = Py_TYPE(op);
-    if (((SemaphoreObject *)op)->weakrefs != NULL) {
-        PyObject_ClearWeakRefs(op);
-    }
-    type->tp_free(op);
-    Py_DECREF(type);
-}
-
 /* ------------------------------------------------------------------ acquire */
 
 static void
@@ -177,14 +166,6 @@ semaphore_exit(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 /* ------------------------------------------------------------------ reports */
 
 static PyObject *
-semaphore_holders(PyObject *op, PyObject *ignored)
-{
-    (void)op;
-    (void)ignored;
-    return PyList_New(0);
-}
-
-static PyObject *
 semaphore_waiters(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
@@ -228,15 +209,14 @@ static PyMethodDef methods[] = {
     PF_METHOD("release", semaphore_release, release_doc),
     {"__enter__", semaphore_enter, METH_NOARGS, acquire_doc},
     {"__exit__", PF_FAST(semaphore_exit), METH_FASTCALL, release_doc},
-    {"_holders", semaphore_holders, METH_NOARGS, holders_doc},
+    {"_holders", pf_no_holders, METH_NOARGS, holders_doc},
     {"_waiters", semaphore_waiters, METH_NOARGS, waiters_doc},
     PF_NO_PICKLE,
     {NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef members[] = {
-    {"__weaklistoffset__", T_PYSSIZET, offsetof(SemaphoreObject, weakrefs),
-     READONLY, NULL},
+    PF_WEAKREFS(SemaphoreObject),
     {"_value", T_PYSSIZET, offsetof(SemaphoreObject, value), READONLY,
      "How many can be taken without waiting."},
     {NULL, 0, 0, 0, NULL},
@@ -244,7 +224,7 @@ static PyMemberDef members[] = {
 
 static PyType_Slot semaphore_slots[] = {
     {Py_tp_doc, (void *)semaphore_doc}, {Py_tp_new, PyType_GenericNew},
-    {Py_tp_init, semaphore_init},       {Py_tp_dealloc, semaphore_dealloc},
+    {Py_tp_init, semaphore_init},       {Py_tp_dealloc, pf_dealloc},
     {Py_tp_repr, semaphore_repr},       {Py_tp_methods, methods},
     {Py_tp_members, members},           {0, NULL},
 };

@@ -118,11 +118,7 @@ until_clear(PyObject *op)
 static void
 until_dealloc(PyObject *op)
 {
-    PyTypeObject *type = Py_TYPE(op);
-    PyObject_GC_UnTrack(op);
-    until_clear(op);
-    type->tp_free(op);
-    Py_DECREF(type);
+    pf_dealloc_with(op, until_clear);
 }
 
 static PyMethodDef until_methods[] = {

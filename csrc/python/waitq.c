@@ -66,6 +66,14 @@ pf_waitq_list(const PfWaitq *queue)
     return list;
 }
 
+PyObject *
+pf_no_holders(PyObject *op, PyObject *ignored)
+{
+    (void)op;
+    (void)ignored;
+    return PyList_New(0);
+}
+
 /* ------------------------------------------------------------------- waking */
 
 /* A fiber that is not parked is on its way into the wait or out of it: it

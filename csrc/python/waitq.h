@@ -95,6 +95,8 @@ int pf_wait_for(PfWait *wait, PfWaitq *queue, PfThread *t, int64_t deadline,
 
 /* The fibers that wait in the queue, first in line first: a list. */
 PyObject *pf_waitq_list(const PfWaitq *queue);
+/* _holders() of what nobody in particular has to release: an empty list. */
+PyObject *pf_no_holders(PyObject *op, PyObject *ignored);
 
 /* event.c: an Event, and where to wait for it; NULL: it is set. */
 bool pf_is_event(PyObject *object);
