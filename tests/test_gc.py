@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from conftest import Child
+from raw import parked
 
 import pyfiber
 from pyfiber import Fiber, FiberError, current
@@ -31,12 +32,6 @@ class Node:
 
     def __init__(self, **attributes: Any) -> None:
         self.__dict__.update(attributes)
-
-
-def parked() -> Fiber[Any]:
-    fiber: Fiber[Any] = Fiber(current().switch)
-    fiber.switch()
-    return fiber
 
 
 # ---------------------------------------------------------------------------- cycles

@@ -8,6 +8,7 @@ import traceback
 from typing import Any
 
 import pytest
+from failing import Boom, fails, fails_late, leaves
 
 from pyfiber import (
     Cancelled,
@@ -27,29 +28,6 @@ from pyfiber import (
 from pyfiber.testing import run as run_virtually
 
 Log = list[Any]
-
-
-class Boom(Exception):
-    pass
-
-
-def fails(error: BaseException) -> None:
-    raise error
-
-
-def fails_late(error: BaseException) -> None:
-    """Fail when cancelled."""
-    try:
-        park()
-    finally:
-        raise error
-
-
-def leaves(error: BaseException) -> list[BaseException]:
-    """The exceptions in nested groups, from left to right."""
-    if isinstance(error, BaseExceptionGroup):
-        return [leaf for inner in error.exceptions for leaf in leaves(inner)]
-    return [error]
 
 
 # Waiting ------------------------------------------------------------------------------------------

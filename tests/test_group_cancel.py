@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 import pytest
+from failing import Boom, fails_late
 
 from pyfiber import (
     Cancelled,
@@ -28,18 +29,6 @@ from pyfiber import (
 from pyfiber.testing import run as run_virtually
 
 Log = list[Any]
-
-
-class Boom(Exception):
-    pass
-
-
-def fails_late(error: BaseException) -> None:
-    """Fail when cancelled."""
-    try:
-        park()
-    finally:
-        raise error
 
 
 # Cancelling ---------------------------------------------------------------------------------------

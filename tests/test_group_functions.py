@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from failing import Boom
 
 from pyfiber import (
     Cancelled,
@@ -32,10 +33,6 @@ from pyfiber.testing import run as run_virtually
 
 Log = list[Any]
 FUNCTIONS = pytest.mark.parametrize("function", [gather, race, first_success])
-
-
-class Boom(Exception):
-    pass
 
 
 def after(turns: int, value: Any) -> Callable[[], Any]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from failing import Boom
 
 from pyfiber import (
     CancelScope,
@@ -32,10 +33,6 @@ from pyfiber.testing import run as run_virtually
 
 Log = list[Any]
 BOTH = pytest.mark.parametrize("ordered", [True, False])
-
-
-class Boom(Exception):
-    pass
 
 
 class Meter:

@@ -13,23 +13,11 @@ import weakref
 from typing import Any
 
 import pytest
+from raw import finished, parked
 
 from pyfiber import Fiber, FiberError, current
 
 NUMBER: contextvars.ContextVar[int] = contextvars.ContextVar("NUMBER", default=0)
-
-
-def parked() -> Fiber[Any]:
-    """A fiber suspended in a switch to the caller's; it returns what it is sent."""
-    fiber: Fiber[Any] = Fiber(current().switch)
-    fiber.switch()
-    return fiber
-
-
-def finished() -> Fiber[Any]:
-    fiber: Fiber[Any] = Fiber(lambda: None)
-    fiber.switch()
-    return fiber
 
 
 # ---------------------------------------------------------------------------- parent

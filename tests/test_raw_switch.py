@@ -9,24 +9,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from raw import finished, parked
 
 import pyfiber
 from pyfiber import CancelledOutcome, Failed, Fiber, FiberError, FiberExit, Ok, current, switch
-
-
-def parked(main: Fiber[Any] | None = None) -> Fiber[Any]:
-    """A fiber suspended in a switch to the caller's fiber; it returns what it is sent."""
-    target = main or current()
-    fiber: Fiber[Any] = Fiber(target.switch)
-    fiber.switch()
-    return fiber
-
-
-def finished() -> Fiber[Any]:
-    fiber: Fiber[Any] = Fiber(lambda: None)
-    fiber.switch()
-    return fiber
-
 
 # ---------------------------------------------------------------------------- values
 

@@ -10,23 +10,10 @@ import weakref
 from typing import Any
 
 import pytest
+from raw import finished, parked
 
 import pyfiber
 from pyfiber import CancelledOutcome, Failed, Fiber, FiberError, FiberExit, Ok, current
-
-
-def parked() -> Fiber[Any]:
-    """A fiber suspended in a switch to the caller's; it returns what it is sent."""
-    fiber: Fiber[Any] = Fiber(current().switch)
-    fiber.switch()
-    return fiber
-
-
-def finished() -> Fiber[Any]:
-    fiber: Fiber[Any] = Fiber(lambda: None)
-    fiber.switch()
-    return fiber
-
 
 # --------------------------------------------------------------------------- outcome
 
