@@ -415,15 +415,21 @@ do_call(Call *call)
 }
 
 static void
+call_drop(Call *call)
+{
+    Py_DECREF(call->target);
+    Py_DECREF(call->reason);
+    Py_DECREF(call->by);
+    PyMem_RawFree(call);
+}
+
+static void
 call_arrived(pf_message *message, pf_scheduler *s)
 {
     Call *call = (Call *)message;
     pf_no_switch_begin((PfThread *)s->thread, "inside the scheduler");
     do_call(call);
-    Py_DECREF(call->target);
-    Py_DECREF(call->reason);
-    Py_DECREF(call->by);
-    PyMem_RawFree(call);
+    call_drop(call);
     pf_no_switch_end((PfThread *)s->thread);
 }
 
@@ -441,7 +447,9 @@ call_owner(pf_scheduler *s, PyObject *target, PyObject *reason, PyObject *by,
     call->reason = Py_NewRef(reason);
     call->by = Py_NewRef(by);
     call->remove = remove;
-    pf_post(s, &call->message);
+    if (!pf_post(s, &call->message)) {
+        call_drop(call); /* the run is over: there is nobody to cancel */
+    }
     return 0;
 }
 

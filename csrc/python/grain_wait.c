@@ -87,6 +87,16 @@ leave_arrived(GrainObject *g)
 }
 
 static void
+call_drop(GrainCall *call)
+{
+    Py_DECREF(call->grain);
+    Py_DECREF(call->object);
+    Py_DECREF(call->by);
+    Py_DECREF(call->scheduler);
+    PyMem_RawFree(call);
+}
+
+static void
 arrived(pf_message *message, pf_scheduler *s)
 {
     GrainCall *call = (GrainCall *)message;
@@ -106,11 +116,7 @@ arrived(pf_message *message, pf_scheduler *s)
             wake(g, PF_WAKE_NORMAL);
         }
     }
-    Py_DECREF(g);
-    Py_DECREF(call->object);
-    Py_DECREF(call->by);
-    Py_DECREF(call->scheduler);
-    PyMem_RawFree(call);
+    call_drop(call);
     pf_no_switch_end(t);
 }
 
@@ -129,7 +135,9 @@ call_owner(SchedulerObject *s, GrainObject *g, CallKind kind, PyObject *object,
     call->grain = (GrainObject *)Py_NewRef((PyObject *)g);
     call->object = Py_NewRef(object);
     call->by = Py_NewRef(by);
-    pf_post(&s->core, &call->message);
+    if (!pf_post(&s->core, &call->message)) {
+        call_drop(call); /* the run is over */
+    }
     return 0;
 }
 
