@@ -354,10 +354,15 @@ def test_run_parallel_keeps_so_many_running() -> None:
 
 
 def test_run_parallel_slow_one_holds_up_nobody() -> None:
+    """The slow one waits for the end of all others."""
     order: list[int] = []
+    others = pyfiber.Event()
 
-    def job(n: int) -> Work[None]:
-        return delay(0.05 if n == 0 else 0.001).combine(call(order.append, n))
+    def job(n: int) -> Work[Any]:
+        ends = call(order.append, n)
+        if n == 0:
+            return call(others.wait).combine(ends)
+        return ends.combine(call(others.set)) if n == 7 else ends
 
     blocking(run_parallel(2, [job(n) for n in range(8)]))
     assert order == [1, 2, 3, 4, 5, 6, 7, 0]
