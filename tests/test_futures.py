@@ -597,3 +597,20 @@ def test_latch_serves_one_fiber_at_a_time() -> None:
         latch.wait(1)  # type: ignore[call-arg]
     with pytest.raises(FiberError, match="needs a running scheduler"):
         _engine._Latch().wait(None, "nothing")
+
+
+def test_latch_that_rings_is_not_set() -> None:
+    from pyfiber import _engine
+
+    latch = _engine._Latch()
+
+    def main() -> None:
+        for ring in latch.ring, lambda: on_a_thread(latch.ring):
+            fiber = spawn(latch.wait, None, "a ring")
+            yield_now()
+            ring()
+            assert fiber.result() is True
+        assert not latch.is_set()
+        assert latch.wait(0, "a ring that is over") is False
+
+    run(main)

@@ -10,7 +10,8 @@
  *   waitq.c      waiting in line, what primitives are made of
  *   lock.c semaphore.c event.c condition.c queue.c channel.c select.c local.c
  *                between fibers, one type or two in each
- *   arguments.c  what their methods take
+ *   arguments.c  what methods take, and what types are made of
+ *   list.h       lists through prev and next
  *   fiber.c      the Fiber type
  *   outcome.c    result() of a finished one
  *   latch.c      what futures and pmap() wait on
