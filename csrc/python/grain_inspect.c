@@ -57,7 +57,7 @@ state_name(const GrainObject *g)
     case PF_DONE:
         return "done";
     case PF_SUSPENDED:
-        return (g->flags & GRAIN_OFFERED) ? "ready" : "parked";
+        return (g->core.host_word & GRAIN_OFFERED) ? "ready" : "parked";
     default:
         return "parked";
     }
@@ -79,9 +79,9 @@ get_last_known_state(PyObject *op, void *closure)
         return Py_NewRef(pf.grain_stopped);
     }
     bool sleeps =
-        g->core.state == PF_PARKED ||
-        (g->core.state == PF_SUSPENDED && !(g->flags & GRAIN_OFFERED) &&
-         g->core.host_byte != PF_WAIT_NOTHING);
+        g->core.state == PF_PARKED || (g->core.state == PF_SUSPENDED &&
+                                       !(g->core.host_word & GRAIN_OFFERED) &&
+                                       g->core.host_byte != PF_WAIT_NOTHING);
     return Py_NewRef(sleeps ? pf.grain_sleeping : pf.grain_ready);
 }
 

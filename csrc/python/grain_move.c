@@ -29,8 +29,8 @@ pf_grain_attach(SchedulerObject *s, GrainObject *g)
     link_live(grains, g);
     s->alive++;
     s->foreground++;
-    if (s->ending) {
-        g->core.host_bits |= PF_F_CANCEL;
+    if (s->ending && pf_grain_is_top(g)) {
+        g->core.host_bits |= PF_F_CANCEL | PF_F_CANCELLED;
     }
     g->core.state = PF_RUNNING;
     g->core.host_byte = PF_WAIT_NOTHING;
@@ -38,7 +38,7 @@ pf_grain_attach(SchedulerObject *s, GrainObject *g)
         pf_grain_ready(g);
     } else if (pf_grain_heed(s->thread, g, g->yielded) < 0) {
         g->value = pf_take_exception();
-        g->flags |= GRAIN_THROWS;
+        g->core.host_word |= GRAIN_THROWS;
         pf_grain_ready(g);
     }
     if (g->core.state == PF_READY && g->pool != NULL &&
@@ -91,7 +91,7 @@ pf_grain_leave(GrainObject *g)
     g->core.host_byte = (uint8_t)kind;
     g->core.wake = PF_WAKE_NONE;
     g->core.state = PF_SUSPENDED;
-    g->flags &= ~(GRAIN_LEAVES | GRAIN_CALLS);
+    g->core.host_word &= ~(GRAIN_LEAVES | GRAIN_CALLS);
     Py_INCREF(g);
     pf_pool_leave(g);
     pf_grain_detach(g);

@@ -92,7 +92,7 @@ take(GrainPoolObject *pool)
         }
     }
     Py_INCREF(g);
-    g->flags &= ~(uint32_t)GRAIN_OFFERED;
+    g->core.host_word &= ~(uint32_t)GRAIN_OFFERED;
     if (PyDict_DelItem(pool->ready, (PyObject *)g) < 0) {
         PyErr_Clear();
     }
@@ -122,7 +122,7 @@ pf_pool_add(GrainPoolObject *pool, GrainObject *g)
         return;
     }
     g->core.state = PF_SUSPENDED;
-    g->flags |= GRAIN_OFFERED;
+    g->core.host_word |= GRAIN_OFFERED;
     want_turn(pool);
     tell(pool, "add", g);
 }
@@ -192,10 +192,10 @@ pf_pool_enter(GrainPoolObject *pool, GrainObject *g)
 void
 pf_pool_forget(GrainObject *g)
 {
-    if (!(g->flags & GRAIN_OFFERED)) {
+    if (!(g->core.host_word & GRAIN_OFFERED)) {
         return;
     }
-    g->flags &= ~(uint32_t)GRAIN_OFFERED;
+    g->core.host_word &= ~(uint32_t)GRAIN_OFFERED;
     if (PyDict_DelItem(g->pool->ready, (PyObject *)g) < 0) {
         PyErr_Clear();
     }
@@ -210,6 +210,31 @@ no_member(GrainPoolObject *pool, GrainObject *g)
     }
 }
 
+/* The pool's Python half has answered, or failed to. */
+static void
+told_pool(GrainPoolObject *pool, PyObject *answer)
+{
+    if (answer == NULL) {
+        PyErr_WriteUnraisable((PyObject *)pool);
+    }
+    Py_XDECREF(answer);
+}
+
+/* A member has gone, and was perhaps the last; keeps the raised exception. */
+static void
+one_less(GrainPoolObject *pool, GrainObject *g)
+{
+    PyObject *pending = pf_take_exception();
+    no_member(pool, g);
+    if (PyDict_GET_SIZE(pool->members) == 0) {
+        told_pool(pool,
+                  PyObject_CallMethod((PyObject *)pool, "_emptied", NULL));
+    }
+    if (pending != NULL) {
+        pf_restore_exception(pending);
+    }
+}
+
 void
 pf_pool_leave(GrainObject *g)
 {
@@ -217,27 +242,20 @@ pf_pool_leave(GrainObject *g)
     if (pool != NULL) {
         pf_pool_forget(g);
         g->pool = NULL;
-        no_member(pool, g);
+        one_less(pool, g);
         Py_DECREF(pool);
     }
 }
 
-/* The grain is done.  The pool's Python half hears of failures and of having
- * become empty. */
+/* The grain is done. */
 void
 pf_pool_ended(GrainPoolObject *pool, GrainObject *g)
 {
-    no_member(pool, g);
-    if (g->core.host_byte != PF_OUTCOME_FAILED &&
-        PyDict_GET_SIZE(pool->members) > 0) {
-        return;
+    if (g->core.host_byte == PF_OUTCOME_FAILED) {
+        told_pool(pool, PyObject_CallMethod((PyObject *)pool, "_grain_failed",
+                                            "O", g));
     }
-    PyObject *told =
-        PyObject_CallMethod((PyObject *)pool, "_grain_ended", "O", g);
-    if (told == NULL) {
-        PyErr_WriteUnraisable((PyObject *)pool);
-    }
-    Py_XDECREF(told);
+    one_less(pool, g);
 }
 
 /* --------------------------------------------------------- for the Python half */
@@ -314,7 +332,7 @@ pool_leave(PyObject *op, PyObject *object)
     } else if (!pf_grain_is_here(g)) {
         return pf_grain_post_leave(g) < 0 ? NULL : Py_NewRef(Py_None);
     } else if (g->core.state == PF_RUNNING) {
-        g->flags |= GRAIN_LEAVES;
+        g->core.host_word |= GRAIN_LEAVES;
     } else {
         pf_grain_leave(g);
     }
