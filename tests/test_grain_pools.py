@@ -684,3 +684,217 @@ def test_scheduler_dropped_with_a_pool_in_it() -> None:
     del scheduler
     gc.collect()
     assert order == ["closed"]
+
+
+# --- waiting for the end
+
+
+def test_shutdown_ends_when_the_last_grain_is_dequeued() -> None:
+    """It waited for the end of that grain, which may never come."""
+
+    def main() -> str:
+        pool = GrainPool().start()
+        grain = pool.queue([SLEEPING])
+        waits = pyfiber.spawn(pool.shutdown)
+        yield_now()
+        yield_now()
+        pool.dequeue(grain)
+        assert waits.join(5)
+        return grain.state
+
+    assert run(main) == "parked"
+
+
+def test_shutdown_ends_when_another_thread_dequeues_the_last_grain() -> None:
+    pool = GrainPool().start()
+    grain = pool.queue([SLEEPING])
+    timer = threading.Timer(0.01, pool.dequeue, (grain,))
+    timer.start()
+    pool.shutdown()
+    timer.join()
+    assert len(pool) == 0
+    assert not grain.done()
+
+
+def test_waiting_fiber_lets_others_run_while_a_pools_thread_works() -> None:
+    """join() and shutdown() of a pool with a thread of its own blocked the whole thread."""
+    order: list[str] = []
+
+    def main() -> None:
+        pool = GrainPool().start(thread=True)
+        grain = pool.queue([SLEEPING])
+        joins = pyfiber.spawn(lambda: order.append(f"joined {grain.join()}"))
+        ends = pyfiber.spawn(lambda: order.append(f"ended {pool.shutdown()}"))
+        for _ in range(5):
+            sleep(0.001)
+        order.append("others")
+        grain.unpark()
+        joins.join()
+        ends.join()
+
+    run(main)
+    assert order[0] == "others"
+    assert sorted(order[1:]) == ["ended None", "joined True"]
+
+
+def test_join_with_a_timeout_leaves_nothing_behind() -> None:
+    with GrainPool() as pool:
+        grain = pool.queue([SLEEPING])
+        for _ in range(50):
+            assert not grain.join(0)
+        callbacks = [ref for ref in gc.get_referents(grain) if isinstance(ref, list)]
+        assert [len(each) for each in callbacks] == [1]
+        grain.unpark()
+
+
+def test_join_of_a_grain_whose_pool_starts_later() -> None:
+    """On the same thread: it blocked that, so nobody could start the pool."""
+
+    def main() -> Any:
+        pool = GrainPool()
+        grain = pool.queue(steps, [], "late", 2)
+        pyfiber.spawn(pool.start)
+        return grain.result(timeout=5)
+
+    assert run(main) == "late"
+
+
+def test_cancelled_shutdown_leaves_the_pool_running() -> None:
+    def main() -> Any:
+        pool = GrainPool().start()
+        grain = pool.queue([0.01])
+        with pytest.raises(TimeoutError), pyfiber.timeout(0.001):
+            pool.shutdown()
+        assert not grain.done()
+        pool.shutdown()
+        return grain.outcome
+
+    assert run(main) == Ok(None)
+
+
+@pytest.mark.parametrize("thread", [False, True], ids=["inside", "own thread"])
+def test_cancelled_block_ends_its_pool(thread: bool) -> None:
+    """At the end of the block or within it: nobody is left running behind."""
+    order: list[str] = []
+
+    def waits() -> Generator[Any, Any, None]:
+        try:
+            yield SLEEPING
+        finally:
+            order.append("cleaned up")
+
+    class Pool(GrainPool):
+        def start(self, *, thread: bool | None = thread) -> Any:
+            return super().start(thread=thread)
+
+    def at_the_end() -> None:
+        with Pool() as pool:
+            pool.queue(waits)
+
+    def within() -> None:
+        with Pool() as pool:
+            pool.queue(waits)
+            sleep(10)
+
+    def main() -> None:
+        for body in (at_the_end, within):
+            with pytest.raises(TimeoutError), pyfiber.timeout(0.01):
+                body()
+            order.append("left")
+
+    run(main)
+    assert order == ["cleaned up", "left"] * 2
+
+
+def test_block_that_raises_the_pools_own_error_raises_it_once() -> None:
+    error = KeyError("grain")
+
+    def fails() -> Generator[Any, Any, None]:
+        yield READY
+        raise error
+
+    def body() -> None:
+        with GrainPool(on_error="pool") as pool:
+            pool.queue(fails).result()
+
+    with pytest.raises(KeyError) as info:
+        body()
+    assert info.value is error
+    assert info.value.__context__ is None
+
+
+def test_block_and_pool_that_both_fail() -> None:
+    def fails() -> Generator[Any, Any, None]:
+        yield READY
+        raise KeyError("grain")
+
+    def body() -> None:
+        with GrainPool(on_error="pool") as pool:
+            pool.queue(fails).join()
+            raise LookupError("block")
+
+    with pytest.raises(KeyError, match="grain") as info:
+        body()
+    assert isinstance(info.value.__context__, LookupError)
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_grain_that_ends_the_run_of_its_pools_thread(
+    kind: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A grain that was queued after that was never heard of again."""
+
+    def grain() -> Generator[Any, Any, None]:
+        yield READY
+        raise kind
+
+    pool = GrainPool().start()
+    other = pool.queue([SLEEPING])
+    pool.queue(grain).join()
+    assert other.join(5)
+    with pytest.raises(kind):
+        pool.shutdown()
+    with pytest.raises(FiberError, match="takes no more grains"):
+        pool.queue([READY])
+    assert "was ended" in caplog.text
+
+
+def test_queued_while_the_thread_ends() -> None:
+    """Whatever the order of things: the grain is refused, or it ends."""
+    for _ in range(50):
+        pool = GrainPool().start()
+        grains: list[Grain[Any]] = []
+
+        def queue_many(pool: GrainPool = pool, grains: list[Grain[Any]] = grains) -> None:
+            try:
+                while True:
+                    grains.append(pool.queue([READY]))
+            except FiberError:
+                pass
+
+        thread = threading.Thread(target=queue_many)
+        thread.start()
+        pool.shutdown()
+        thread.join()
+        assert all(grain.join(5) for grain in grains)
+
+
+def test_open_pool_does_not_keep_the_interpreter_from_exiting(child: Any) -> None:
+    done = child(
+        """
+        import threading
+        from pyfiber.grains import SLEEPING, GrainPool
+        running = threading.Event()
+        def sleeper():
+            running.set()
+            try:
+                yield SLEEPING
+            finally:
+                print("closed")
+        empty, pool = GrainPool().start(), GrainPool().start()
+        pool.queue(sleeper)
+        running.wait()
+        print("end of the program")
+        """
+    )
+    assert done.stdout == "end of the program\nclosed\n"

@@ -27,6 +27,7 @@ from pyfiber.grains import (
     SLEEPING,
     STOPPED,
     Grain,
+    GrainPool,
     current_grain,
     spawn,
     until,
@@ -581,10 +582,7 @@ def test_unpark_from_a_thread() -> None:
     assert run(main) == "thread"
 
 
-def test_unpark_of_a_grain_that_does_not_run() -> None:
-    with pytest.raises(FiberError, match="has not been started"):
-        Grain(numbers).unpark()
-
+def test_unpark_of_a_finished_grain() -> None:
     def main() -> None:
         grain = spawn(numbers)
         grain.join()
@@ -592,3 +590,39 @@ def test_unpark_of_a_grain_that_does_not_run() -> None:
             grain.unpark()
 
     run(main)
+
+
+def test_unpark_before_the_start_is_not_lost() -> None:
+    """In a pool with a thread of its own nobody can tell whether a grain has come there yet."""
+
+    def waits() -> Generator[Any, Any, Any]:
+        return (yield SLEEPING)
+
+    def main() -> Any:
+        grain = Grain(waits)
+        assert grain.unpark("early")
+        assert not grain.unpark("second")
+        return grain.start().result()
+
+    assert run(main) == "early"
+    with GrainPool() as pool:
+        grains = [pool.queue(waits) for _ in range(50)]
+        for n, grain in enumerate(grains):
+            grain.unpark(n)
+    assert [grain.result() for grain in grains] == list(range(50))
+
+
+def test_unpark_of_a_dequeued_grain_is_not_lost() -> None:
+    def waits() -> Generator[Any, Any, Any]:
+        return (yield SLEEPING)
+
+    def main() -> Any:
+        pool = GrainPool().start()
+        grain = pool.queue(waits)
+        yield_now()
+        pool.dequeue(grain)
+        grain.unpark("value")
+        pool.queue(grain)
+        return grain.result()
+
+    assert run(main) == "value"

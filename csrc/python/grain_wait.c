@@ -608,15 +608,12 @@ pf_grain_unpark(GrainObject *g, PyObject *value)
     if (t == NULL) {
         return -1;
     }
-    if (g->core.state == PF_DONE || g->core.scheduler == NULL) {
+    if (g->core.state == PF_DONE) {
         PyErr_SetString(pf.fiber_error,
-                        g->core.state == PF_DONE
-                            ? "the grain has finished: there is nothing to "
-                              "unpark"
-                            : "the grain has not been started");
+                        "the grain has finished: there is nothing to unpark");
         return -1;
     }
-    if (pf_grain_is_here(g)) {
+    if (g->core.scheduler == NULL || pf_grain_is_here(g)) {
         return unpark_here(g, value);
     }
     return call_owner(pf_grain_scheduler(g), g, CALL_UNPARK, value, Py_None);
