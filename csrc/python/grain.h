@@ -47,6 +47,7 @@ enum {
     GRAIN_LEAVES = 1 << 3,  /* its pool, when the step under way is over */
     GRAIN_DROPPED = 1 << 4, /* a posted wake-up has the last reference */
     GRAIN_SLOWED = 1 << 5,  /* cancelled, and waits a while all the same */
+    GRAIN_HELD = 1 << 6, /* ready, in no queue: its policy is told the time */
 };
 
 /* Who waits for the innermost generator. */
@@ -222,7 +223,7 @@ void pf_pool_turn(PfThread *t, GrainPoolObject *pool);
 void pf_pool_add(GrainPoolObject *pool, GrainObject *g);
 int pf_pool_enter(GrainPoolObject *pool, GrainObject *g);
 void pf_pool_forget(GrainObject *g); /* its policy need not know it */
-void pf_pool_leave(GrainObject *g);
+void pf_pool_leave(GrainObject *g);  /* and its scheduler */
 void pf_pool_ended(GrainPoolObject *pool, GrainObject *g);
 
 /* --- until.c --- */

@@ -79,6 +79,7 @@ void
 pf_grain_leave(GrainObject *g)
 {
     int kind = g->core.host_byte;
+    assert(g->pool != NULL);
     if (g->core.state == PF_READY) {
         pf_queue_remove(&g->core.scheduler->ready, &g->core);
     }
@@ -87,13 +88,13 @@ pf_grain_leave(GrainObject *g)
     if (over || (pf_grain_was_granted(g) && !pf_grain_receives(g))) {
         kind = PF_WAIT_NOTHING; /* that needs no doing again */
     }
+    Py_INCREF(g);
+    g->core.state = PF_RUNNING; /* to code that runs in passing */
     pf_grain_unwait(g);
     g->core.host_byte = (uint8_t)kind;
     g->core.wake = PF_WAKE_NONE;
     g->core.state = PF_SUSPENDED;
-    g->core.host_word &= ~(GRAIN_LEAVES | GRAIN_CALLS);
-    Py_INCREF(g);
+    g->core.host_word &= ~(GRAIN_LEAVES | GRAIN_CALLS | GRAIN_HELD);
     pf_pool_leave(g);
-    pf_grain_detach(g);
     Py_DECREF(g);
 }

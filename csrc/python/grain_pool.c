@@ -142,12 +142,21 @@ one_step(PfThread *t, GrainPoolObject *pool)
     if (g == NULL) {
         return;
     }
+    if (g->pool != pool || g->core.state != PF_SUSPENDED ||
+        (g->core.host_word & GRAIN_OFFERED)) {
+        Py_DECREF(g); /* the policy has done something with it */
+        return;
+    }
     pf_scheduler *s = &pool->scheduler->core;
     int64_t start = pf_now(s);
     pf_grain_step(t, g);
+    if (g->core.state == PF_READY && g->pool == pool) {
+        g->core.host_word |= GRAIN_HELD; /* until it leaves, or is added */
+    }
     if (pool->scheduler != NULL) {
         tell_time(pool, g, pf_now(s) - start);
-        if (g->core.state == PF_READY && g->pool == pool) {
+        if (g->core.host_word & GRAIN_HELD) {
+            g->core.host_word &= ~(uint32_t)GRAIN_HELD;
             pf_pool_add(pool, g);
         }
         look_around(s);
@@ -188,18 +197,29 @@ pf_pool_enter(GrainPoolObject *pool, GrainObject *g)
     return 0;
 }
 
-/* Not among the ready ones any more. */
+/* Not among the ready ones any more.  True: its policy does not know yet. */
+static bool
+not_ready(GrainPoolObject *pool, GrainObject *g)
+{
+    if (!(g->core.host_word & GRAIN_OFFERED)) {
+        return false;
+    }
+    g->core.host_word &= ~(uint32_t)GRAIN_OFFERED;
+    if (PyDict_DelItem(pool->ready, (PyObject *)g) < 0) {
+        PyErr_Clear();
+    }
+    return true;
+}
+
 void
 pf_pool_forget(GrainObject *g)
 {
-    if (!(g->core.host_word & GRAIN_OFFERED)) {
-        return;
+    GrainPoolObject *pool = g->pool;
+    if (pool != NULL && not_ready(pool, g)) {
+        Py_INCREF(pool);
+        tell(pool, "remove", g);
+        Py_DECREF(pool);
     }
-    g->core.host_word &= ~(uint32_t)GRAIN_OFFERED;
-    if (PyDict_DelItem(g->pool->ready, (PyObject *)g) < 0) {
-        PyErr_Clear();
-    }
-    tell(g->pool, "remove", g);
 }
 
 static void
@@ -235,16 +255,25 @@ one_less(GrainPoolObject *pool, GrainObject *g)
     }
 }
 
+/* It leaves its pool, and the scheduler if that has it.  All that is done
+ * before others hear of it: what they do may concern the same grain. */
 void
 pf_pool_leave(GrainObject *g)
 {
     GrainPoolObject *pool = g->pool;
-    if (pool != NULL) {
-        pf_pool_forget(g);
-        g->pool = NULL;
-        one_less(pool, g);
-        Py_DECREF(pool);
+    if (pool == NULL) {
+        return;
     }
+    bool tells = not_ready(pool, g);
+    g->pool = NULL;
+    if (g->core.scheduler != NULL) {
+        pf_grain_detach(g);
+    }
+    if (tells) {
+        tell(pool, "remove", g);
+    }
+    one_less(pool, g);
+    Py_DECREF(pool);
 }
 
 /* The grain is done. */
@@ -373,7 +402,7 @@ admit_all(GrainPoolObject *pool)
     int rc = all == NULL ? -1 : 0;
     for (Py_ssize_t i = 0; rc == 0 && i < PyList_GET_SIZE(all); i++) {
         GrainObject *g = (GrainObject *)PyList_GET_ITEM(all, i);
-        if (g->core.scheduler == NULL && g->core.state != PF_DONE) {
+        if (g->pool == pool && g->core.scheduler == NULL) {
             rc = pf_grain_attach(pool->scheduler, g);
         }
     }

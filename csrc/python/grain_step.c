@@ -164,7 +164,6 @@ start_callee(PfThread *t, GrainObject *g, GrainObject *other)
         pf_pool_leave(other);
         return -1;
     }
-    g->core.host_word |= GRAIN_CALLS;
     return 0;
 }
 
@@ -183,7 +182,8 @@ heed_grain(PfThread *t, GrainObject *g, GrainObject *other)
         PyErr_SetString(pf.fiber_error, "a grain cannot wait for its own end");
         return -1;
     }
-    if (is_to_be_called((PyObject *)other) && start_callee(t, g, other) < 0) {
+    bool calls = is_to_be_called((PyObject *)other);
+    if (calls && start_callee(t, g, other) < 0) {
         return -1;
     }
     bool done = other->core.state == PF_DONE;
@@ -197,7 +197,11 @@ heed_grain(PfThread *t, GrainObject *g, GrainObject *other)
                               "it there, or use add_done_callback()");
         return -1;
     }
-    return pf_grain_wait_end(g, &other->waiters, done);
+    if (pf_grain_wait_end(g, &other->waiters, done) < 0) {
+        return -1;
+    }
+    g->core.host_word |= calls ? GRAIN_CALLS : 0;
+    return 0;
 }
 
 static int
@@ -377,15 +381,17 @@ pf_grain_abandon(PfThread *t, GrainObject *g)
 {
     PyObject *pending = pf_take_exception();
     pf_no_switch_begin(t, "while an abandoned grain is closed");
+    bool queued = g->core.state == PF_READY;
+    g->core.state = PF_RUNNING; /* to code that runs in passing */
     if (g->core.scheduler != NULL) {
-        if (g->core.state == PF_READY) {
+        if (queued) {
             pf_queue_remove(&g->core.scheduler->ready, &g->core);
         }
         pf_grain_unwait(g);
     }
-    pf_pool_forget(g);
-    g->core.state = PF_RUNNING;
     g->runner = NULL;
+    g->core.host_word &= ~(uint32_t)GRAIN_HELD;
+    pf_pool_forget(g);
     if (!(g->core.host_bits & PF_F_ENTERED)) {
         pop(g); /* not even its function was called */
     }
