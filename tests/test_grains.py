@@ -349,6 +349,36 @@ def test_nonsense_is_raised_at_the_yield(nonsense: Any) -> None:
     assert f"not '{type(nonsense).__name__}'" in result_of(grain)
 
 
+def test_what_cannot_be_asked_what_it_is_raises_that_at_the_yield() -> None:
+    class Broken:
+        def __getattr__(self, name: str) -> Any:
+            raise LookupError(name)
+
+    def grain() -> Generator[Any, Any, str]:
+        try:
+            yield Broken()
+        except LookupError as exc:
+            return str(exc)
+        return "nothing"
+
+    assert result_of(grain) == "add_done_callback"
+
+
+def test_iterator_that_cannot_be_asked_for_its_methods() -> None:
+    class Broken:
+        def __iter__(self) -> Any:
+            return self
+
+        def __next__(self) -> Any:
+            return numbers(1)  # its result is to be sent
+
+        def __getattr__(self, name: str) -> Any:
+            raise LookupError(name)
+
+    with pytest.raises(LookupError, match="send"):
+        result_of(Broken())
+
+
 def test_nonsense_of_a_plain_iterator_ends_the_grain() -> None:
     with pytest.raises(TypeError, match="not 'str'"):
         result_of("abc")

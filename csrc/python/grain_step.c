@@ -17,6 +17,30 @@ takes_values(PyObject *iterator)
     return type->tp_as_async != NULL && type->tp_as_async->am_send != NULL;
 }
 
+/* 1 and a new reference; 0: it has none; -1: its __getattr__ has failed. */
+static int
+look_up(PyObject *object, const char *name, PyObject **attribute)
+{
+    *attribute = PyObject_GetAttrString(object, name);
+    if (*attribute != NULL) {
+        return 1;
+    }
+    if (!PyErr_ExceptionMatches(PyExc_AttributeError)) {
+        return -1;
+    }
+    PyErr_Clear();
+    return 0;
+}
+
+static int
+has(PyObject *object, const char *name)
+{
+    PyObject *attribute;
+    int rc = look_up(object, name, &attribute);
+    Py_XDECREF(attribute);
+    return rc;
+}
+
 /* A `return` seen as StopIteration: the value; else NULL, the exception still
  * raised. */
 static PyObject *
@@ -37,14 +61,14 @@ static PySendResult
 throw_into(PyObject *iterator, PyObject **got)
 {
     PyObject *exc = pf_take_exception();
-    PyObject *throw = NULL;
+    PyObject *throw;
     *got = NULL;
-    if (takes_values(iterator) || PyObject_HasAttrString(iterator, "throw")) {
-        throw = PyObject_GetAttrString(iterator, "throw");
-    }
-    if (throw == NULL) {
-        PyErr_Clear();
+    switch (look_up(iterator, "throw", &throw)) {
+    case 0:
         pf_restore_exception(exc);
+        return PYGEN_ERROR;
+    case -1:
+        Py_DECREF(exc);
         return PYGEN_ERROR;
     }
     *got = PyObject_CallOneArg(throw, exc);
@@ -64,9 +88,15 @@ resume(PyObject *iterator, PyObject *sent, PyObject **got)
     if (PF_UNLIKELY(sent == NULL)) {
         return throw_into(iterator, got);
     }
-    if (PF_UNLIKELY(sent != Py_None) && !takes_values(iterator) &&
-        !PyObject_HasAttrString(iterator, "send")) {
-        sent = Py_None; /* a plain iterator has no use for it */
+    if (PF_UNLIKELY(sent != Py_None) && !takes_values(iterator)) {
+        int rc = has(iterator, "send");
+        if (rc < 0) {
+            *got = NULL;
+            return PYGEN_ERROR;
+        }
+        if (rc == 0) {
+            sent = Py_None; /* a plain iterator has no use for it */
+        }
     }
     return PyIter_Send(iterator, sent, got);
 }
@@ -121,9 +151,8 @@ close_all(GrainObject *g)
 {
     while (g->iterator != NULL) {
         PyObject *close = NULL;
-        if (!PyErr_Occurred() &&
-            PyObject_HasAttrString(g->iterator, "close")) {
-            close = PyObject_GetAttrString(g->iterator, "close");
+        if (!PyErr_Occurred()) {
+            (void)look_up(g->iterator, "close", &close);
         }
         PyObject *closed = close == NULL ? NULL : PyObject_CallNoArgs(close);
         Py_XDECREF(close);
@@ -246,8 +275,9 @@ heed_wait(PfThread *t, GrainObject *g, PyObject *what)
     if (pf_is_case(what)) {
         return pf_grain_wait_case(g, what);
     }
-    if (PyObject_HasAttrString(what, "add_done_callback")) {
-        return pf_grain_wait_future(g, what);
+    int future = has(what, "add_done_callback");
+    if (future != 0) {
+        return future < 0 ? -1 : pf_grain_wait_future(g, what);
     }
     if (PyCallable_Check(what)) {
         return pf_grain_wait_answer(g);
