@@ -361,10 +361,11 @@ def test_join_of_a_grain_whose_pool_starts_later() -> None:
 def test_cancelled_shutdown_leaves_the_pool_running() -> None:
     def main() -> Any:
         pool = GrainPool().start()
-        grain = pool.queue([0.01])
+        grain = pool.queue([SLEEPING])
         with pytest.raises(TimeoutError), pyfiber.timeout(0.001):
             pool.shutdown()
         assert not grain.done()
+        grain.unpark()
         pool.shutdown()
         return grain.outcome
 
@@ -376,8 +377,9 @@ def test_cancelled_block_ends_its_pool(thread: bool) -> None:
     """At the end of the block or within it: nobody is left running behind."""
     order: list[str] = []
 
-    def waits() -> Generator[Any, Any, None]:
+    def waits(begun: pyfiber.Event) -> Generator[Any, Any, None]:
         try:
+            begun.set()
             yield SLEEPING
         finally:
             order.append("cleaned up")
@@ -386,19 +388,23 @@ def test_cancelled_block_ends_its_pool(thread: bool) -> None:
         def start(self, *, thread: bool | None = thread) -> Any:
             return super().start(thread=thread)
 
-    def at_the_end() -> None:
+    def at_the_end(begun: pyfiber.Event) -> None:
         with Pool() as pool:
-            pool.queue(waits)
+            pool.queue(waits, begun)
 
-    def within() -> None:
+    def within(begun: pyfiber.Event) -> None:
         with Pool() as pool:
-            pool.queue(waits)
+            pool.queue(waits, begun)
             sleep(10)
 
     def main() -> None:
         for body in (at_the_end, within):
-            with pytest.raises(TimeoutError), pyfiber.timeout(0.01):
-                body()
+            begun = pyfiber.Event()
+            fiber = pyfiber.spawn(body, begun)
+            begun.wait()
+            fiber.cancel()
+            fiber.join()
+            assert fiber.cancelled()
             order.append("left")
 
     run(main)
