@@ -562,6 +562,8 @@ def test_spawn_of_a_grain_that_cannot_be() -> None:
                 group.spawn(started)
             with pytest.raises(TypeError, match="has its arguments already"):
                 group.spawn(Grain(numbers), 1)  # type: ignore[call-overload]
+            with pytest.raises(TypeError, match="when its turn comes"):
+                group.spawn_now(Grain(numbers))  # type: ignore[call-overload]
             with pytest.raises(TypeError, match="a Fiber or a Grain"):
                 group.spawn(5)  # type: ignore[call-overload]
             with pytest.raises(TypeError, match="must return a generator"):

@@ -40,14 +40,19 @@ make_child(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
         return NULL;
     }
     bool fiber = PyObject_TypeCheck(args[0], pf.fiber_type);
-    if (fiber || PyObject_TypeCheck(args[0], pf.grain_type)) {
-        if (nargs > 1 || kwnames != NULL) {
-            PyErr_Format(PyExc_TypeError,
-                         "a %s has its arguments already: spawn() takes it "
-                         "alone",
-                         fiber ? "fiber" : "grain");
-            return NULL;
-        }
+    bool grain = PyObject_TypeCheck(args[0], pf.grain_type);
+    if ((fiber || grain) && (nargs > 1 || kwnames != NULL)) {
+        PyErr_Format(PyExc_TypeError,
+                     "a %s has its arguments already: spawn() takes it alone",
+                     fiber ? "fiber" : "grain");
+        return NULL;
+    }
+    if (grain) { /* of spawn_now() */
+        PyErr_SetString(PyExc_TypeError,
+                        "a grain runs when its turn comes: use spawn()");
+        return NULL;
+    }
+    if (fiber) {
         return (FiberObject *)Py_NewRef(args[0]);
     }
     if (!PyCallable_Check(args[0])) {
