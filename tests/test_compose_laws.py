@@ -9,7 +9,7 @@ from functools import reduce
 from typing import Any, NamedTuple
 
 from compose_makers import outcome
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pyfiber
@@ -28,6 +28,8 @@ from pyfiber.compose import (
 )
 from pyfiber.testing import NeverAwaitedError
 from pyfiber.testing import run as run_virtually
+
+law = settings(deadline=None)  # how long an example takes depends on the machine
 
 # --- laws
 
@@ -70,16 +72,19 @@ def grown(inner: st.SearchStrategy[Work[int]]) -> st.SearchStrategy[Work[int]]:
 works = st.recursive(leaves, grown, max_leaves=6)
 
 
+@law
 @given(values, functions)
 def test_law_left_identity(x: int, f: Callable[[int], Work[int]]) -> None:
     assert outcome(succeed(x).bind(f)) == outcome(call(f, x).join())
 
 
+@law
 @given(works)
 def test_law_right_identity(work: Work[int]) -> None:
     assert outcome(work.bind(succeed)) == outcome(work)
 
 
+@law
 @given(works, functions, functions)
 def test_law_associativity(
     work: Work[int], f: Callable[[int], Work[int]], g: Callable[[int], Work[int]]
@@ -89,6 +94,7 @@ def test_law_associativity(
     assert outcome(left) == outcome(right)
 
 
+@law
 @given(works)
 def test_law_map_is_bind_and_succeed(work: Work[int]) -> None:
     def double(x: int) -> int:
@@ -97,6 +103,7 @@ def test_law_map_is_bind_and_succeed(work: Work[int]) -> None:
     assert outcome(work.map(double)) == outcome(work.bind(lambda x: succeed(double(x))))
 
 
+@law
 @given(works)
 def test_law_map_of_identity_and_of_composition(work: Work[int]) -> None:
     assert outcome(work.map(lambda x: x)) == outcome(work)
@@ -104,17 +111,20 @@ def test_law_map_of_identity_and_of_composition(work: Work[int]) -> None:
     assert outcome(twice) == outcome(work.map(lambda x: (x + 1) * 2))
 
 
+@law
 @given(works)
 def test_law_join_is_bind_with_identity(work: Work[int]) -> None:
     assert outcome(succeed(work).join()) == outcome(work)
     assert outcome(work.map(succeed).join()) == outcome(work)
 
 
+@law
 @given(works, works)
 def test_law_combine_is_bind_that_ignores(first: Work[int], second: Work[int]) -> None:
     assert outcome(first.combine(second)) == outcome(first.bind(lambda _: second))
 
 
+@law
 @given(works, works)
 def test_law_apply_is_bind_and_map(first: Work[int], second: Work[int]) -> None:
     def adder(x: int) -> Callable[[int], int]:
@@ -124,6 +134,7 @@ def test_law_apply_is_bind_and_map(first: Work[int], second: Work[int]) -> None:
     assert outcome(by_apply) == outcome(first.bind(lambda x: second.map(lambda y: x + y)))
 
 
+@law
 @given(works, functions)
 def test_law_catch_leaves_values_alone(work: Work[int], f: Callable[[int], Work[int]]) -> None:
     caught = work.catch(lambda exc: succeed((type(exc), str(exc))))
@@ -132,11 +143,13 @@ def test_law_catch_leaves_values_alone(work: Work[int], f: Callable[[int], Work[
     assert expected in (Ok(got), got)
 
 
+@law
 @given(works)
 def test_law_map_outcome_of_identity(work: Work[int]) -> None:
     assert outcome(work.map_outcome(lambda end: end)) == outcome(work)
 
 
+@law
 @given(st.lists(works, max_size=3))
 def test_law_parallel_is_one_after_the_other(many: list[Work[int]]) -> None:
     """... if all succeed; and it fails if one of them does."""
@@ -168,6 +181,7 @@ def in_virtual_time(work: Work[Any]) -> tuple[Any, float]:
     return ends[0]
 
 
+@law
 @given(
     st.lists(st.tuples(durations, st.booleans()), min_size=1, max_size=5, unique_by=lambda x: x[0]),
     st.randoms(use_true_random=False),
@@ -181,6 +195,7 @@ def test_law_race_is_symmetric(ends: list[tuple[int, bool]], random: Any) -> Non
     assert in_virtual_time(race(*works)) == fastest
 
 
+@law
 @given(st.permutations(range(6)), st.tuples(st.booleans(), st.booleans(), st.booleans()))
 def test_law_race_is_associative(seconds: list[int], fails: tuple[bool, bool, bool]) -> None:
     a, b, c = map(ends_after, seconds, fails)
@@ -189,6 +204,7 @@ def test_law_race_is_associative(seconds: list[int], fails: tuple[bool, bool, bo
     assert in_virtual_time(race(a, race(b, c))) == flat
 
 
+@law
 @given(works)
 def test_law_race_with_one_and_with_never(work: Work[int]) -> None:
     never: Work[Any] = delay(1000)
@@ -198,6 +214,7 @@ def test_law_race_with_one_and_with_never(work: Work[int]) -> None:
     assert in_virtual_time(race(never, work)) == expected
 
 
+@law
 @given(durations, st.booleans(), durations)
 def test_law_timeout_is_a_race_with_a_delay(seconds: int, fails: bool, limit: int) -> None:
     work = ends_after(seconds, fails)
@@ -208,6 +225,7 @@ def test_law_timeout_is_a_race_with_a_delay(seconds: int, fails: bool, limit: in
     assert by_timeout[1] == min(seconds, late)
 
 
+@law
 @given(st.lists(st.tuples(durations, st.booleans()), max_size=5, unique_by=lambda x: x[0]))
 def test_law_parallel_ends_with_the_slowest_or_the_first_failure(
     ends: list[tuple[int, bool]],
@@ -221,6 +239,7 @@ def test_law_parallel_ends_with_the_slowest_or_the_first_failure(
         assert when == max([seconds for seconds, _ in ends], default=0)
 
 
+@law
 @given(
     st.lists(st.tuples(durations, st.booleans()), max_size=5, unique_by=lambda x: x[0]),
     st.integers(1, 6),
@@ -236,6 +255,7 @@ def test_law_run_parallel_ends_with_the_first_failure(
         assert isinstance(got, Ok) is not any(fails for _, fails in ends)
 
 
+@law
 @given(st.lists(durations, max_size=8), st.integers(1, 4))
 def test_law_run_parallel_takes_no_longer_than_its_batches(times: list[int], limit: int) -> None:
     """Always `limit` under way: no later than batch by batch, no earlier than can be."""
@@ -290,6 +310,7 @@ def planted(shape: Any, log: list[str], number: Iterator[int]) -> Work[Any]:
             return reduce(lambda first, then: first.combine(then), parts)
 
 
+@law
 @given(shapes, st.integers(0, 12))
 def test_cancelled_at_any_time_every_part_that_began_ends_then(shape: Any, when: int) -> None:
     log: list[str] = []
