@@ -6,12 +6,12 @@ Each is a function `race(fixed)` for `explore()` to run under many schedules.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from pyfiber import Fiber, current, park, spawn, yield_now
+from pyfiber import Condition, Fiber, Lock, spawn, yield_now
 from pyfiber.testing import ScheduleFailure, explore
 
 
@@ -27,68 +27,21 @@ def join_all(*fibers: Fiber[Any]) -> None:
         fiber.result()
 
 
-class Mutex:
-    """The least of locks."""
-
-    def __init__(self) -> None:
-        self.locked = False
-        self.waiting: deque[Fiber[Any]] = deque()
-
-    def acquire(self) -> None:
-        while self.locked:
-            self.waiting.append(current())
-            park()
-        self.locked = True
-
-    def release(self) -> None:
-        self.locked = False
-        if self.waiting:
-            self.waiting.popleft().unpark()
-
-    def __enter__(self) -> Mutex:
-        self.acquire()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.release()
-
-
-class ConditionVariable:
-    """The least of condition variables: wakes without handing anything over."""
-
-    def __init__(self, mutex: Mutex) -> None:
-        self.mutex = mutex
-        self.waiting: deque[Fiber[Any]] = deque()
-
-    def wait(self) -> None:
-        self.waiting.append(current())
-        self.mutex.release()
-        park()
-        self.mutex.acquire()
-
-    def notify(self) -> None:
-        if self.waiting:
-            self.waiting.popleft().unpark()
-
-
 # --------------------------------------------------------------------- the races
 
 
 def lost_update(fixed: bool) -> None:
     """Two read, two write: one increment is lost."""
     total = 0
-    mutex = Mutex()
+    lock = Lock()
 
     def add(late: int) -> None:
         nonlocal total
         pause(late)
-        if fixed:
-            mutex.acquire()
-        before = total
-        pause(1)  # asks a server, say
-        total = before + 1
-        if fixed:
-            mutex.release()
+        with lock if fixed else nullcontext():
+            before = total
+            pause(1)  # asks a server, say
+            total = before + 1
 
     join_all(*[spawn(add, late) for late in (0, 3, 6)])
     assert total == 3, f"{total} of 3 updates"
@@ -97,21 +50,15 @@ def lost_update(fixed: bool) -> None:
 def check_then_act(fixed: bool) -> None:
     """There is a seat left, when one looks; not any more, when one takes it."""
     seats = 2
-    mutex = Mutex()
-
-    def book() -> None:
-        nonlocal seats
-        if seats > 0:
-            pause(1)  # the payment
-            seats -= 1
+    lock = Lock()
 
     def customer(late: int) -> None:
+        nonlocal seats
         pause(late)
-        if fixed:
-            with mutex:
-                book()
-        else:
-            book()
+        with lock if fixed else nullcontext():
+            if seats > 0:
+                pause(1)  # the payment
+                seats -= 1
 
     join_all(*[spawn(customer, late) for late in (0, 2, 4, 6)])
     assert seats == 0, f"{seats} seats left"
@@ -170,7 +117,7 @@ def aba_free_list(fixed: bool) -> None:
 def dining_philosophers(fixed: bool) -> None:
     """Each holds the left fork and waits for the right one."""
     seats = 4
-    forks = [Mutex() for _ in range(seats)]
+    forks = [Lock() for _ in range(seats)]
 
     def philosopher(i: int) -> None:
         pause(2 * i)  # they do not come at the same time
@@ -187,12 +134,11 @@ def dining_philosophers(fixed: bool) -> None:
 def condition_queue(fixed: bool) -> None:
     """`if` instead of `while` around wait(): another was quicker to the item."""
     items: list[int] = []
-    mutex = Mutex()
-    filled = ConditionVariable(mutex)
+    filled = Condition()
     got: list[int] = []
 
     def take() -> None:
-        with mutex:
+        with filled:
             if fixed:
                 while not items:
                     filled.wait()
@@ -207,7 +153,7 @@ def condition_queue(fixed: bool) -> None:
     def put() -> None:
         for item in range(2):
             pause(3)
-            with mutex:
+            with filled:
                 items.append(item)
                 filled.notify()
 
@@ -219,7 +165,7 @@ def cache_stampede(fixed: bool) -> None:
     """Nobody has the value yet, so everybody computes it."""
     cache: dict[str, int] = {}
     computed = 0
-    mutex = Mutex()
+    lock = Lock()
 
     def compute() -> int:
         nonlocal computed
@@ -232,7 +178,7 @@ def cache_stampede(fixed: bool) -> None:
         if "key" in cache:
             return
         if fixed:
-            with mutex:
+            with lock:
                 if "key" not in cache:
                     cache["key"] = compute()
         else:
@@ -245,7 +191,7 @@ def cache_stampede(fixed: bool) -> None:
 def bank_transfer(fixed: bool) -> None:
     """Two transfers in opposite directions lock the accounts in opposite orders."""
     balance = {"a": 100, "b": 100}
-    locks = {"a": Mutex(), "b": Mutex()}
+    locks = {"a": Lock(), "b": Lock()}
 
     def transfer(source: str, target: str, amount: int, late: int) -> None:
         pause(late)

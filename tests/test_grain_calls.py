@@ -29,6 +29,7 @@ from pyfiber.grains import (
     spawn,
     until,
 )
+from pyfiber.testing import run as run_virtually
 
 # --- callees
 
@@ -229,7 +230,7 @@ def test_grain_may_call_what_blocks() -> None:
 
     def blocks() -> Generator[Any, Any, None]:
         yield READY
-        sleep(0.005)
+        sleep(5)
         order.append("blocked")
         yield READY
 
@@ -242,17 +243,20 @@ def test_grain_may_call_what_blocks() -> None:
         spawn(blocks)
         spawn(others)
 
-    run(main)
+    run_virtually(main)
     assert order == ["others", "blocked"]
 
 
 def test_many_grains_block_at_once() -> None:
     def blocks(n: int) -> Generator[Any, Any, int]:
-        sleep(0.001 * (n % 7))
+        sleep(1 * (n % 7))
         yield READY
         return n
 
-    assert run(lambda: sum(g.result() for g in [spawn(blocks, n) for n in range(100)])) == 4950
+    assert (
+        run_virtually(lambda: sum(g.result() for g in [spawn(blocks, n) for n in range(100)]))
+        == 4950
+    )
 
 
 def test_cancelling_a_grain_that_blocks() -> None:
@@ -266,10 +270,10 @@ def test_cancelling_a_grain_that_blocks() -> None:
         grain.cancel("enough")
         grain.join()
         # The next one that blocks is not affected.
-        other = spawn(lambda: iter([sleep(0.001)]))
+        other = spawn(lambda: iter([sleep(1)]))
         return grain.outcome, other.exception()
 
-    assert run(main) == (CancelledOutcome("enough"), None)
+    assert run_virtually(main) == (CancelledOutcome("enough"), None)
 
 
 def test_grain_that_cancels_itself_blocks_no_more() -> None:

@@ -31,6 +31,7 @@ from pyfiber.grains import (
     Policy,
     RoundRobin,
 )
+from pyfiber.testing import run as run_virtually
 
 # --- ends
 
@@ -38,7 +39,7 @@ from pyfiber.grains import (
 def test_shutdown_without_waiting() -> None:
     def main() -> tuple[bool, Any]:
         pool = GrainPool().start()
-        grain = pool.queue([0.005])
+        grain = pool.queue([5])
         pool.shutdown(wait=False)
         with pytest.raises(FiberError, match="takes no more grains"):
             pool.queue([READY])
@@ -47,7 +48,7 @@ def test_shutdown_without_waiting() -> None:
         pool.shutdown()
         return done, grain.outcome
 
-    assert run(main) == (False, Ok(None))
+    assert run_virtually(main) == (False, Ok(None))
 
 
 def test_shutdown_of_a_pool_that_was_not_started() -> None:

@@ -31,6 +31,7 @@ from pyfiber.grains import (
     current_grain,
     spawn,
 )
+from pyfiber.testing import run as run_virtually
 
 # --- on its own thread
 
@@ -309,11 +310,11 @@ def test_dequeued_grain_has_no_more_turns(policy: Callable[[], Policy]) -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_dequeued_while_it_waits(policy: Callable[[], Policy]) -> None:
     def fiber() -> str:
-        sleep(0.005)
+        sleep(5)
         return "fiber"
 
     def waits() -> Generator[Any, Any, list[Any]]:
-        yield 0.005
+        yield 5
         return [(yield pyfiber.spawn(fiber)), (yield lambda: "answer"), (yield SLEEPING)]
 
     def main() -> Any:
@@ -323,13 +324,13 @@ def test_dequeued_while_it_waits(policy: Callable[[], Policy]) -> None:
             pools[turn % 2].dequeue(grain)
             assert grain.state == "parked"
             pools[1 - turn % 2].queue(grain)
-            sleep(0.001)
+            sleep(1)
             if turn % 7 == 0:  # a sleep begins anew whenever it is queued
-                sleep(0.006)
+                sleep(6)
         grain.unpark("unparked")
         return grain.result()
 
-    assert run(main) == ["fiber", "answer", "unparked"]
+    assert run_virtually(main) == ["fiber", "answer", "unparked"]
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -347,12 +348,12 @@ def test_grain_dequeues_itself(policy: Callable[[], Policy]) -> None:
     def main() -> None:
         pool = GrainPool(policy()).start()
         grain = pool.queue(leaves, pool)
-        sleep(0.001)
+        sleep(1)
         assert log == ["step goes on"]
         assert grain not in pool
         pool.queue(grain)
 
-    run(main)
+    run_virtually(main)
     assert log == ["step goes on", "queued again"]
 
 
@@ -381,14 +382,14 @@ def test_run_ends_without_the_grains_that_were_dequeued() -> None:
     def main() -> Grain[Any]:
         pool = GrainPool().start()
         grain = pool.queue(waits)
-        sleep(0.001)
+        sleep(1)
         pool.dequeue(grain)
         return grain
 
-    grain = run(main)
+    grain = run_virtually(main)
     assert grain.state == "parked"
     with pytest.raises(FiberError, match="taken out of its pool"):
-        run(grain.join)
+        run_virtually(grain.join)
     del grain
     gc.collect()
     assert order == ["closed"]
@@ -422,9 +423,9 @@ def test_iteration_while_the_pool_runs() -> None:
         seen = []
         for grain in pool:
             seen.append(grain)
-            sleep(0.001)
+            sleep(1)
         assert seen == grains
         assert list(pool) == []
         assert bool(pool)
 
-    run(main)
+    run_virtually(main)

@@ -32,6 +32,7 @@ from pyfiber.grains import (
     spawn,
     until,
 )
+from pyfiber.testing import run as run_virtually
 
 # --- fibers and futures
 
@@ -74,13 +75,13 @@ def test_cancelled_fiber_is_raised_in_the_grain() -> None:
 def test_fiber_waits_for_a_grain() -> None:
     def main() -> tuple[bool, bool, Any]:
         def slow() -> Generator[Any, Any, int]:
-            yield 0.01
+            yield 10
             return 3
 
         grain = spawn(slow)
         return grain.join(0), grain.join(), grain.result()
 
-    assert run(main) == (False, True, 3)
+    assert run_virtually(main) == (False, True, 3)
 
 
 def test_raw_fiber_cannot_be_waited_for() -> None:
@@ -211,13 +212,13 @@ def test_grain_waits_for_an_event() -> None:
     def main() -> list[Any]:
         event = pyfiber.Event()
         grains = [spawn(grain, event) for _ in range(3)]
-        sleep(0.001)
+        sleep(1)
         assert all(each.last_known_state is SLEEPING for each in grains)
         assert event._waiters() == grains
         event.set()
         return [each.result() for each in grains]
 
-    assert run(main) == [(True, True)] * 3
+    assert run_virtually(main) == [(True, True)] * 3
 
 
 def test_event_set_by_another_thread() -> None:
@@ -339,14 +340,14 @@ def test_cancelled_receiver_and_sender_take_and_leave_nothing() -> None:
         yield_now()
         waits[0].cancel()
         waits.append(spawn(lambda: iter([channel.sending(1)])))
-        sleep(0.001)
+        sleep(1)
         waits[1].cancel()
-        sleep(0.001)
+        sleep(1)
         assert channel._waiters() == []
         spawn(lambda: iter([channel.sending(2)]))
         return channel.receive()
 
-    assert run(main) == 2
+    assert run_virtually(main) == 2
 
 
 def test_value_of_an_abandoned_receiver_goes_back() -> None:
@@ -388,11 +389,11 @@ def test_predicate_answers_with_states() -> None:
 
     def main() -> Any:
         waits = spawn(grain)
-        sleep(0.001)
-        sleep(0.001)
+        sleep(1)
+        sleep(1)
         return waits.result()
 
-    assert run(main) == (None, "went on")
+    assert run_virtually(main) == (None, "went on")
 
 
 def test_predicate_says_stopped() -> None:
@@ -421,6 +422,7 @@ def test_predicate_that_raises() -> None:
 
 
 def test_predicate_is_not_polled_while_nothing_happens() -> None:
+    """In real time: it is about a loop that blocks."""
     asked: list[float] = []
     flag: list[bool] = []
 
@@ -463,7 +465,7 @@ def test_predicate_is_asked_when_a_timer_makes_another_busy() -> None:
     flag: list[bool] = []
 
     def busy() -> None:
-        sleep(0.005)
+        sleep(5)
         flag.append(True)
         while not stop:
             yield_now()
@@ -476,7 +478,7 @@ def test_predicate_is_asked_when_a_timer_makes_another_busy() -> None:
         spawn(grain)
         spawn_fiber(busy)
 
-    run(main)
+    run_virtually(main)
 
 
 def test_predicate_that_is_never_true_is_a_deadlock(child: Any) -> None:
@@ -501,7 +503,7 @@ def test_predicate_that_blocks() -> None:
     order: list[str] = []
 
     def slow() -> bool:
-        sleep(0.005)
+        sleep(5)
         order.append("answer")
         return True
 
@@ -514,7 +516,7 @@ def test_predicate_that_blocks() -> None:
         order.append("others")
         waits.join()
 
-    run(main)
+    run_virtually(main)
     assert order == ["others", "answer"]
 
 

@@ -34,6 +34,7 @@ from pyfiber.grains import (
     spawn,
     until,
 )
+from pyfiber.testing import run as run_virtually
 
 # --- starting
 
@@ -225,6 +226,7 @@ def test_yield_without_a_value_is_a_turn() -> None:
 
 
 def test_busy_grain_does_not_keep_timers_waiting() -> None:
+    """In real time: virtual time stands while anything is busy."""
     done: list[bool] = []
 
     def busy() -> Generator[Any, Any, int]:
@@ -411,7 +413,7 @@ def test_states() -> None:
         me = current_grain()
         assert me is not None
         seen.append((me.state, me.last_known_state))
-        yield 0.001
+        yield 1
 
     def main() -> None:
         one = Grain(grain)
@@ -423,12 +425,12 @@ def test_states() -> None:
         one.join()
         seen.append((one.state, one.last_known_state, one.suspended_state))
 
-    run(main)
+    run_virtually(main)
     assert seen == [
         ("new", STOPPED, None),
         ("ready", READY),
         ("running", READY),
-        ("parked", SLEEPING, 0.001),
+        ("parked", SLEEPING, 1),
         ("done", STOPPED, None),
     ]
 

@@ -29,6 +29,7 @@ from pyfiber import (
     timeout,
     yield_now,
 )
+from pyfiber.testing import run as run_virtually
 
 Log = list[Any]
 
@@ -63,7 +64,7 @@ def test_group_waits_for_its_fibers() -> None:
     log: Log = []
 
     def body(n: int) -> int:
-        sleep(0.001 * n)
+        sleep(1 * n)
         log.append(n)
         return n
 
@@ -74,7 +75,7 @@ def test_group_waits_for_its_fibers() -> None:
         log.append("left")
         assert [fiber.outcome for fiber in fibers] == [Ok(3), Ok(1), Ok(2)]
 
-    run(main)
+    run_virtually(main)
     assert log == ["spawned", 1, 2, 3, "left"]
 
 
@@ -144,7 +145,7 @@ def test_group_waits_for_a_daemon_fiber() -> None:
     log: Log = []
 
     def body() -> None:
-        sleep(0.001)
+        sleep(1)
         log.append("done")
 
     def main() -> None:
@@ -152,7 +153,7 @@ def test_group_waits_for_a_daemon_fiber() -> None:
             group.spawn(Fiber(body, daemon=True))
         log.append("left")
 
-    run(main)
+    run_virtually(main)
     assert log == ["done", "left"]
 
 
@@ -488,14 +489,14 @@ def test_outer_cancellation_while_the_group_waits_comes_out_of_it() -> None:
     log: Log = []
 
     def main() -> None:
-        with move_on_after(0.002) as scope:
+        with move_on_after(2) as scope:
             with TaskGroup() as group:
                 group.spawn(park)
             log.append("never")
         assert scope.cancelled_caught
         assert not group.cancelled_caught
 
-    run(main)
+    run_virtually(main)
     assert log == []
 
 
@@ -507,7 +508,7 @@ def test_cancel_of_the_owner_cancels_the_fibers_and_waits() -> None:
             park()
         finally:
             with shield():
-                sleep(0.002)
+                sleep(2)
             log.append("slow")
 
     def owner() -> None:
@@ -525,7 +526,7 @@ def test_cancel_of_the_owner_cancels_the_fibers_and_waits() -> None:
         fiber.join()
         assert fiber.outcome == CancelledOutcome("why")
 
-    run(main)
+    run_virtually(main)
     assert log == ["slow", "owner"]
 
 
@@ -549,19 +550,19 @@ def test_shielded_group_outlives_the_cancellation_around_it() -> None:
         with CancelScope() as scope:
             with TaskGroup(shield=True) as group:
                 scope.cancel()
-                fiber = group.spawn(lambda: sleep(0.001) or "done")
+                fiber = group.spawn(lambda: sleep(1) or "done")
             assert fiber.result() == "done"
             sleep(0)
         assert scope.cancelled_caught
 
-    run(main)
+    run_virtually(main)
 
 
 def test_shield_around_a_group_holds_for_its_fibers_at_the_end_of_the_run() -> None:
     log: Log = []
 
     def body() -> None:
-        sleep(0.002)
+        sleep(2)
         log.append("done")
 
     def daemon() -> None:
@@ -573,27 +574,27 @@ def test_shield_around_a_group_holds_for_its_fibers_at_the_end_of_the_run() -> N
         yield_now()
         yield_now()
 
-    run(main)
+    run_virtually(main)
     assert log == ["done"]
 
 
 def test_group_with_a_deadline() -> None:
     def main() -> None:
-        with TaskGroup(now() + 0.002) as group:
+        with TaskGroup(now() + 2) as group:
             fiber = group.spawn(park)
         assert group.cancelled_caught
         assert fiber.outcome == CancelledOutcome("the deadline has passed")
 
-    run(main)
+    run_virtually(main)
 
 
 def test_timeout_around_a_group() -> None:
     def main() -> None:
-        with pytest.raises(TimeoutError), timeout(0.002), TaskGroup() as group:
+        with pytest.raises(TimeoutError), timeout(2), TaskGroup() as group:
             group.spawn(park)
             group.spawn(park)
 
-    run(main)
+    run_virtually(main)
 
 
 def test_error_beats_the_cancellation_from_outside() -> None:

@@ -19,6 +19,7 @@ from pyfiber import (
     spawn,
     yield_now,
 )
+from pyfiber.testing import VirtualClock
 from pyfiber.testing import run as run_virtually
 
 Log = list[Any]
@@ -196,11 +197,11 @@ def test_ping_pong() -> None:
 def test_park_timeout_raises_timeout_error() -> None:
     def main() -> None:
         with pytest.raises(TimeoutError, match=r"park\(\) timed out"):
-            park(0.001)
+            park(1)
         with pytest.raises(TimeoutError, match=r"park\(\) timed out"):
-            park(timeout=0.001)
+            park(timeout=1)
 
-    run(main)
+    run_virtually(main)
 
 
 def test_park_timeout_zero_lets_others_run_and_times_out() -> None:
@@ -238,19 +239,22 @@ def test_unpark_after_the_timeout_fired_but_before_it_ran_is_delivered() -> None
 
     def body() -> Any:
         try:
-            return park(0.001)
+            return park(1)
         except TimeoutError:
             return park(60)
+
+    clock = VirtualClock()
 
     def main() -> None:
         fiber = spawn(body)
         yield_now()
+        clock.spend(1)
         while fiber.state == "parked":
             yield_now()
         assert fiber.unpark("value") is True
         assert fiber.result() == "value"
 
-    run(main)
+    run_virtually(main, clock=clock)
 
 
 def test_unpark_racing_the_timeout_loses_nothing() -> None:
@@ -278,7 +282,7 @@ def test_park_timeout_must_not_be_negative_or_nan(timeout: float) -> None:
         with pytest.raises(ValueError, match="must not be"):
             park(timeout)
 
-    run(main)
+    run_virtually(main)
 
 
 @pytest.mark.parametrize("timeout", ["soon", [], object(), 1j])
@@ -341,7 +345,7 @@ def test_stray_unpark_does_not_wake_a_join() -> None:
 
 def test_stray_unpark_does_not_wake_a_sleep() -> None:
     def main() -> None:
-        sleeper = spawn(lambda: (sleep(0.002), park())[1])
+        sleeper = spawn(lambda: (sleep(2), park())[1])
         yield_now()
         assert sleeper.unpark("kept") is True
         for _ in range(5):
@@ -349,7 +353,7 @@ def test_stray_unpark_does_not_wake_a_sleep() -> None:
         assert sleeper.state == "parked"
         assert sleeper.result() == "kept"
 
-    run(main)
+    run_virtually(main)
 
 
 def test_stray_unpark_does_not_move_a_ready_fiber() -> None:
@@ -482,12 +486,12 @@ def test_raw_fiber_that_is_parked_cannot_be_switched_to() -> None:
 
 def test_raw_fiber_that_sleeps_yields_and_joins() -> None:
     def body() -> list[Any]:
-        sleep(0.001)
+        sleep(1)
         yield_now()
         fiber = spawn(lambda: "joined")
         return [fiber.result(), current().state]
 
-    assert run(lambda: Fiber(body).switch()) == ["joined", "running"]
+    assert run_virtually(lambda: Fiber(body).switch()) == ["joined", "running"]
 
 
 def test_raw_generator_pattern_inside_scheduled_fibers() -> None:

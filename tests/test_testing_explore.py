@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import datetime
+import gc
+import re
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from itertools import permutations
 from math import comb
 from typing import Any
 
 import pytest
 
-from pyfiber import FiberError, current, now, park, sleep, spawn, yield_now
+import pyfiber
+from pyfiber import (
+    Channel,
+    FiberError,
+    Lock,
+    current,
+    now,
+    park,
+    select,
+    sleep,
+    spawn,
+    yield_now,
+)
 from pyfiber.testing import (
     ReplayDivergence,
     ScheduleFailure,
@@ -19,6 +37,7 @@ from pyfiber.testing import (
     replay,
     run,
 )
+from pyfiber.testing.schedule import KINDS, Schedule
 
 STRATEGIES = ("random", "pct", "dfs")
 
@@ -204,6 +223,23 @@ def test_pct_does_not_starve_whom_a_spinning_fiber_waits_for() -> None:
     assert explore(main, 500, "pct", max_steps=2000).schedules == 500
 
 
+def test_pct_of_depth_one_never_interrupts_and_of_depth_two_does() -> None:
+    def main() -> None:
+        log: list[str] = []
+
+        def work(name: str) -> None:
+            for _ in range(3):
+                log.append(name)
+                yield_now()
+
+        for fiber in [spawn(work, name) for name in "ab"]:
+            fiber.join()
+        assert "".join(log) in ("ababab", "aaabbb", "bbbaaa")  # the usual order; priorities
+
+    assert explore(main, 300, "pct", depth=1).distinct > 1
+    caught(main, 300, "pct", depth=2)
+
+
 # -------------------------------------------------------------------- preemption
 
 
@@ -276,8 +312,8 @@ def test_another_seed_gives_other_schedules(strategy: Any) -> None:
 
 # The same on every CPython and platform: change these with the version of the format only.
 GOLDEN = {
-    "random": ("zcbcbcaaba1.0", "schedule: pf1-aj4nvy3ccbrweeacejddqyxemgkjsbyabecacsyf2soq"),
-    "pct": ("xaaabbbccc1.0", "schedule: pf1-aafaeeqcaajaeaasaiaqyaiabqaqadabtf6ih5lk"),
+    "random": ("zcbcbcaaba1.0", "schedule: pf2-aal6fzojsmteuqa4tyabxay"),
+    "pct": ("xaaabbbccc1.0", "schedule: pf2-aalwls4wtxijs7adomka"),
 }
 
 
@@ -292,6 +328,51 @@ def test_same_seed_gives_the_same_schedule_on_every_platform(strategy: Any) -> N
         run(main, seed=42, strategy=strategy)
     found = failure.value.args[0], failure.value.__notes__[-1]
     assert found == GOLDEN[strategy]
+
+
+# As above, with a choice of every kind: who runs, timers, waiters, select(), choose(), preemption.
+GOLDEN_OF_ALL_KINDS = {
+    "random": ("aAcdbCDB8.0", "pf2-amchlkjdklxtzjz6ou5kj42ptg3uzfpp3sgt7waz5e"),
+    "pct": ("bdcBaDCA8.0", "pf2-amcve2i43snvf2nt5mvtszlenglobpt5dww36"),
+}
+
+
+def everything() -> None:
+    log: list[str] = []
+    lock = Lock()
+    channels = [Channel[str](1) for _ in range(2)]
+
+    def work(name: str) -> None:
+        sleep(1)
+        with lock:
+            log.append(name)
+            sleep(choose([0, 1]))
+        channels[choose([0, 1])].send(name)
+
+    fibers = [spawn(work, name) for name in "abcd"]
+    for _ in fibers:
+        sleep(2)
+        found = select(*[channel.receiving() for channel in channels])
+        log.append(found.value.upper())
+    raise KeyError("".join(log) + str(now()))
+
+
+@pytest.mark.parametrize("strategy", GOLDEN_OF_ALL_KINDS)
+def test_same_seed_gives_the_same_choices_of_every_kind_on_every_platform(strategy: Any) -> None:
+    with pytest.raises(KeyError) as failure:
+        run(everything, seed=2024, strategy=strategy, preempt=True, unfair=True)
+    schedule = failure.value.__notes__[-1].removeprefix("schedule: ")
+    assert (failure.value.args[0], schedule) == GOLDEN_OF_ALL_KINDS[strategy]
+    with pytest.raises(ScheduleFailure, match=failure.value.args[0]) as again:
+        replay(everything, schedule)
+    assert again.value.schedule == schedule
+    kinds = {kind for kind, _, taken in Schedule.parse(schedule).choices if taken}
+    assert strategy == "pct" or kinds == set(range(len(KINDS)))
+
+
+def test_depth_first_search_goes_the_same_way_on_every_platform() -> None:
+    failure = caught(lambda: order_of("a", "b") == ("b", "b", "a", "a") and 1 // 0, 1000, "dfs")
+    assert (failure.number, failure.schedule) == (10, "pf2-ab52agkh3tymw")
 
 
 def test_run_with_a_seed_notes_the_schedule_that_repeats_it() -> None:
@@ -389,6 +470,60 @@ def test_long_log_shows_the_last_steps() -> None:
     assert len(log.splitlines()) < 200
 
 
+OPTIONS: dict[str, dict[str, Any]] = {
+    "leftovers": {"leftovers": "error"},
+    "max_steps": {"max_steps": 50},
+    "setup and check": {"setup": list, "check": len},
+    "virtualize_time": {"virtualize_time": True},
+    "clock": {"clock": 100.5},
+    "datetime": {"clock": datetime.datetime(2030, 1, 1)},
+    "real clock": {"clock": "real"},
+    "preempt": {"preempt": True, "unfair": True},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_replay_line_repeats_the_failure_as_it_is_printed(options: dict[str, Any]) -> None:
+    def program(*state: Any) -> None:
+        if options.get("virtualize_time"):
+            time.sleep(3600)
+        if options.get("leftovers"):
+            spawn(sleep, 1)
+            return
+        while options.get("max_steps"):
+            yield_now()
+        raise KeyError(now() if options.get("clock") != "real" else "real")
+
+    failure = caught(program, **options)
+    line = next(
+        line.partition("replay:")[2].strip()
+        for line in str(failure).splitlines()
+        if line.startswith("replay:")
+    )
+    names = {"pyfiber": pyfiber, "datetime": datetime, "program": program}
+    with pytest.raises(ScheduleFailure) as again:
+        eval(line, {**names, **{name: options.get(name) for name in ("setup", "check")}})
+    assert again.value.schedule == failure.schedule
+    assert type(again.value.exception) is type(failure.exception)
+    addresses = re.compile("0x[0-9a-f]+")
+    told, before = [addresses.sub("", str(e.exception)) for e in (again.value, failure)]
+    assert told == before
+
+
+def test_log_names_the_nearest_line_and_tells_starts_from_going_on() -> None:
+    def main() -> None:
+        barrier = pyfiber.Barrier(2)
+        for fiber in [spawn(barrier.wait), spawn(sleep, 1), spawn(barrier.wait)]:
+            fiber.join()
+        raise KeyError
+
+    log = caught(main).log
+    assert "waits for Condition at _barrier.py:" in log  # no line of the program is on that stack
+    assert log.count("sleep#2: starts") == 1
+    assert log.count("sleep#2: goes on") == 1
+    assert " at \n" not in log
+
+
 # ----------------------------------------------------------- state and conditions
 
 
@@ -469,7 +604,7 @@ def test_explore_of_something_not_callable_is_refused() -> None:
 
 def test_run_with_schedule_and_seed_or_dfs_is_refused() -> None:
     with pytest.raises(TypeError, match="a schedule says it all"):
-        run(lambda: None, schedule="pf1-", seed=1)
+        run(lambda: None, schedule="pf2-", seed=1)
     with pytest.raises(ValueError, match="one run has the strategy"):
         run(lambda: None, strategy="dfs")
 
@@ -493,8 +628,90 @@ def test_ctrl_c_and_exit_end_the_exploration_as_they_are(error: type[BaseExcepti
     assert current().name == "main"
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("at", [1, 2, 17])
+def test_ctrl_c_in_the_middle_of_an_exploration_leaves_nothing_behind(
+    error: type[BaseException], at: int
+) -> None:
+    calls = []
+
+    def interrupted() -> None:
+        calls.append(1)
+        if len(calls) == at:
+            raise error
+
+    def main() -> None:
+        spawn(interrupted)
+        sleep(5)
+
+    before = gc.isenabled(), time.sleep, threading.Thread.start
+    with pytest.raises(error):
+        explore(main)
+    assert len(calls) == at
+    assert (gc.isenabled(), time.sleep, threading.Thread.start) == before
+    assert explore(lambda: spawn(sleep, 1), 3).schedules == 3
+
+
+def test_ctrl_c_while_a_failure_is_shrunk_is_raised() -> None:
+    calls = []
+
+    def main() -> None:
+        calls.append(1)
+        if len(calls) > 12:
+            raise KeyboardInterrupt
+        assert order_of("a", "b", "c", yields=4)[0] == "a"
+
+    with pytest.raises(KeyboardInterrupt):
+        explore(main)
+
+
+class NoException(BaseException):
+    """As asyncio.CancelledError is none."""
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("in str()")
+
+
+@pytest.mark.parametrize("error", [NoException, Unspeakable, GeneratorExit])
+def test_odd_exception_is_a_failure_like_any_other(error: type[BaseException]) -> None:
+    def main() -> None:
+        spawn(yield_now)
+        raise error
+
+    failure = caught(main)
+    assert isinstance(failure.exception, error)
+    assert "raise error" in str(failure)
+
+
+def test_exploring_in_setup_and_check_is_possible() -> None:
+    def inner(*_: object) -> int:
+        return explore(lambda: sleep(1), 3).schedules
+
+    assert explore(lambda three: sleep(three), 5, setup=inner, check=inner).schedules == 5
+
+
+@pytest.mark.parametrize("fn", [run, explore, lambda fn: replay(fn, "pf2-acaetrgdgz4q")])
+def test_function_that_would_run_nothing_is_refused(fn: Any) -> None:
+    async def coroutine() -> None:
+        pass
+
+    def generator() -> Iterator[None]:
+        yield
+
+    async def both() -> AsyncIterator[None]:
+        yield
+
+    for program in (coroutine, generator, both, partial(generator)):
+        with pytest.raises(TypeError, match="a plain one is needed"):
+            fn(program)
+
+
 def test_skip_inside_of_an_explored_function_skips() -> None:
     with pytest.raises(pytest.skip.Exception):
         explore(lambda: pytest.skip("not here"))
     with pytest.raises(ScheduleFailure):
         explore(lambda: pytest.fail("indeed"))
+    with pytest.raises(pytest.exit.Exception):
+        explore(lambda: pytest.exit("enough"))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
+import races as gallery
 from races import GALLERY, STRATEGIES, schedules_needed
 
 from pyfiber.testing import ScheduleFailure, explore, replay
@@ -45,3 +47,12 @@ def test_fixed_race_survives_some_schedules(race: Any) -> None:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_fixed_race_survives_10000_schedules(race: Any, strategy: Any) -> None:
     explore(partial(race, True), 10_000, strategy)
+
+
+@pytest.mark.slow
+def test_table_in_the_docs_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    docs = Path(__file__).parent.parent / "docs" / "testing.md"
+    gallery.main()
+    printed = capsys.readouterr().out
+    assert printed.count("\n") == 2 + len(GALLERY)
+    assert printed in docs.read_text(encoding="utf-8")

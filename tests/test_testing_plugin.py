@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shlex
+import signal
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 
@@ -92,11 +94,117 @@ def test_failure_prints_a_line_that_replays_it(pytester: pytest.Pytester, strate
     pytester.makepyfile(test_it=LOST_UPDATE.format(strategy=strategy))
     result = outcome(pytester)
     result.assert_outcomes(failed=1)
-    line = re.search(r'pytest "(\S+)" --fiber-replay=(pf1-\w+)', result.stdout.str())
+    line = re.search(r'pytest "(\S+)" --fiber-replay=(pf2-\w+)', result.stdout.str())
     assert line is not None
     again = outcome(pytester, line[1], f"--fiber-replay={line[2]}")
     again.assert_outcomes(failed=1)
     again.stdout.fnmatch_lines(["*the schedule fails with AssertionError*"])
+
+
+def test_failure_shows_no_frames_of_the_plugin(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_it=LOST_UPDATE.format(strategy="random"))
+    printed = outcome(pytester).stdout.str()
+    assert "who ran when" in printed
+    assert "in test_lost_update" in printed
+    for inside in ("plugin.py", "explore.py", "found.py", "runner.py"):
+        assert inside not in printed
+
+
+def test_single_run_with_a_seed_prints_the_line_that_replays_it(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_it=LOST_UPDATE.format(strategy="").replace('schedules=200, strategy=""', "")
+    )
+    outcome(pytester).assert_outcomes(passed=1)
+    for seed in range(50):
+        result = outcome(pytester, f"--fiber-seed={seed}")
+        if result.ret:
+            break
+    line = re.search(r'replay: pytest "(\S+)" --fiber-replay=(pf2-\w+)', result.stdout.str())
+    assert line is not None
+    again = outcome(pytester, line[1], f"--fiber-replay={line[2]}")
+    again.stdout.fnmatch_lines(["*the schedule fails with AssertionError*"])
+
+
+def test_command_line_explores_tests_that_are_marked_only(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_it=LOST_UPDATE.format(strategy="").replace('schedules=200, strategy=""', "")
+    )
+    outcome(pytester, "--fiber-schedules=1").assert_outcomes(passed=1)
+    result = outcome(pytester, "--fiber-schedules=300")
+    result.stdout.fnmatch_lines(["*of 300 (strategy 'random', seed 0) fails with*"])
+
+
+def test_methods_of_unittest_run_in_fibers_too(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        import pyfiber, pytest, unittest
+
+        @pytest.mark.fiber
+        class TestIt(unittest.TestCase):
+            def setUp(self):
+                self.hours = 5
+                self.assertEqual(pyfiber.current().name, "main")
+
+            tearDown = setUp
+
+            def test_sleeps(self):
+                pyfiber.sleep(self.hours * 3600)
+                assert pyfiber.now() == 18000
+
+            @pytest.mark.fiber(schedules=20)
+            def test_fails(self):
+                self.assertEqual(pyfiber.current().name, "main")
+
+            @pytest.mark.fiber(schedules=20)
+            def test_skips(self):
+                self.skipTest("today")
+
+            def test_unmarked_by_mistake(self):
+                pytest.xfail("known")
+
+        class TestUnmarked(unittest.TestCase):
+            def test_is_not_in_a_run(self):
+                with self.assertRaises(pyfiber.FiberError):
+                    pyfiber.sleep(1)
+    """)
+    result = outcome(pytester)
+    result.assert_outcomes(passed=2, failed=1, skipped=1, xfailed=1)
+    result.stdout.fnmatch_lines(["*schedule 1 of 20 *fails with AssertionError*"])
+
+
+def test_fixtures_are_made_outside_of_the_run_and_once(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        import pyfiber, pytest
+        made = []
+
+        @pytest.fixture
+        def thing():
+            made.append(1)
+            yield pyfiber.current().name
+            assert pyfiber.current().name == "main"
+
+        @pytest.mark.fiber(schedules=9)
+        def test_it(thing):
+            assert (thing, made) == ("main", [1])
+
+        @pytest.fixture
+        def waits():
+            pyfiber.yield_now()
+
+        @pytest.mark.fiber
+        def test_fixture_waits(waits):
+            pass
+
+        @pytest.mark.fiber(clock="real")
+        def test_no_virtual_clock(virtual_clock):
+            pass
+
+        def test_clock_without_a_mark(virtual_clock):
+            assert virtual_clock.now() == 0
+    """)
+    result = outcome(pytester)
+    result.assert_outcomes(passed=2, errors=2)
+    result.stdout.fnmatch_lines(["*FiberError: yield_now() needs a running scheduler*"])
+    result.stdout.fnmatch_lines(["*UsageError: *virtual_clock with clock='real'*"])
 
 
 def test_seed_and_schedules_come_from_the_command_line(pytester: pytest.Pytester) -> None:
@@ -113,6 +221,10 @@ def test_seed_and_schedules_come_from_the_command_line(pytester: pytest.Pytester
         ("5", "mark.fiber does not take positional arguments"),
         ("schedules=0", "schedules must be at least 1"),
         ("strategy='best'", "no strategy 'best'"),
+        ("depth=17", "depth is at most 16"),
+        ("leftovers='x'", "leftovers is 'join' or 'error'"),
+        ("clock='x'", "the clock is 'virtual', 'real' or a VirtualClock"),
+        ("clock='real', virtualize_time=True", "virtualize_time needs a virtual clock"),
     ],
 )
 def test_wrong_mark_is_told(pytester: pytest.Pytester, arguments: str, text: str) -> None:
@@ -130,7 +242,7 @@ def test_wrong_mark_is_told(pytester: pytest.Pytester, arguments: str, text: str
 
 def test_wrong_replay_string_is_told(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_it=LOST_UPDATE.format(strategy="random"))
-    result = outcome(pytester, "--fiber-replay=pf1-cut")
+    result = outcome(pytester, "--fiber-replay=pf2-cut")
     result.stdout.fnmatch_lines(["*ScheduleError*cut or mistyped*"])
 
 
@@ -197,6 +309,46 @@ def test_xdist_runs_marked_tests_and_hands_options_on(pytester: pytest.Pytester)
     result = outcome(pytester, "-p", "xdist", "-n2", "--fiber-seed=99")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*seed 99*"])
+
+
+@pytest.mark.skipif(
+    find_spec("pytest_timeout") is None or not hasattr(signal, "SIGALRM"),
+    reason="needs pytest-timeout and its signal",
+)
+@pytest.mark.parametrize("options", ["", "schedules=50"])
+def test_program_that_hangs_is_ended_by_the_timeout_and_not_run_again(
+    pytester: pytest.Pytester, options: str
+) -> None:
+    pytester.makepyfile(f"""
+        import pytest
+        runs = []
+
+        @pytest.mark.fiber({options})
+        def test_hangs():
+            runs.append(1)
+            assert len(runs) < 3
+            while len(runs) == {2 if options else 1}:
+                pass
+    """)
+    result = pytester.runpytest_subprocess(*PLUGIN, "-p", "pytest_timeout", "--timeout=0.5")
+    result.stdout.fnmatch_lines(["*Failed: Timeout (>0.5s) from pytest-timeout*"])
+    result.assert_outcomes(failed=1)
+
+
+@pytest.mark.parametrize("name", ["plain", "with spaces", "quo\"te's", "$HOME"])
+def test_replay_line_survives_odd_names_of_tests(pytester: pytest.Pytester, name: str) -> None:
+    pytester.makepyfile(f"""
+        import pytest
+
+        @pytest.mark.fiber(schedules=5)
+        @pytest.mark.parametrize("name", [{name!r}])
+        def test_it(name):
+            assert name is None
+    """)
+    line = re.search(r"replay: +pytest (.*)", outcome(pytester).stdout.str())
+    assert line is not None
+    again = outcome(pytester, *shlex.split(line[1]))
+    again.stdout.fnmatch_lines(["*the schedule fails with AssertionError*"])
 
 
 def test_option_help_is_there(pytester: pytest.Pytester) -> None:

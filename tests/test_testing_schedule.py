@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b32encode
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from pyfiber import spawn, yield_now
 from pyfiber.testing import ReplayDivergence, ScheduleError, replay
-from pyfiber.testing.schedule import KINDS, Choice, Schedule
+from pyfiber.testing.schedule import KINDS, PREFIX, Choice, Schedule, check, gamma
 
 
 @st.composite
@@ -67,10 +68,11 @@ def test_schedule_with_a_letter_changed_or_missing_is_refused(
     [
         ("", "does not begin with"),
         ("hello", "does not begin with"),
-        ("pf2-aaaaaaaaaaaa", "another version"),
-        ("pf1-", "cut or mistyped"),
-        ("pf1-aaaaaaaaaaaaaaaaaa", "cut or mistyped"),
-        ("pf1-not base32!", "cut or mistyped"),
+        ("pf1-aaaaaaaaaaaa", "another version"),
+        ("pf3-aaaaaaaaaaaa", "another version"),
+        ("pf2-", "cut or mistyped"),
+        ("pf2-aaaaaaaaaaaaaaaaaa", "cut or mistyped"),
+        ("pf2-not base32!", "cut or mistyped"),
     ],
 )
 def test_text_that_is_no_schedule_is_refused_with_the_reason(text: str, why: str) -> None:
@@ -78,16 +80,43 @@ def test_text_that_is_no_schedule_is_refused_with_the_reason(text: str, why: str
         replay(lambda: None, text)
 
 
-@pytest.mark.parametrize("text", [None, 1, b"pf1-"])
+@pytest.mark.parametrize("text", [None, 1, b"pf2-"])
 def test_schedule_of_the_wrong_type_is_a_type_error(text: Any) -> None:
     with pytest.raises(TypeError, match="a schedule is a string"):
         replay(lambda: None, text)
 
 
-def test_impossible_choices_with_a_right_checksum_are_refused() -> None:
-    for bad in ([(0, 2, 2)], [(0, 1, 1)], [(0, 0, 5)]):
-        with pytest.raises(ScheduleError, match="damaged"):
-            Schedule.parse(str(Schedule(bad)))
+def with_checksum(bits: str) -> str:
+    """A schedule of these bits, which nobody has written."""
+    bits += "0" * (-len(bits) % 8)
+    data = b"\0" + int(bits, 2).to_bytes(len(bits) // 8, "big") + b"\0\0"
+    return PREFIX + b32encode(data + check(data)).decode().rstrip("=").lower()
+
+
+@pytest.mark.parametrize(
+    ("bits", "why"),
+    [
+        ("0" * 64, "its end is missing"),
+        (gamma(6) + "1" + "0" * 60, "its end is missing"),
+        (gamma(30_000_001) + "0", "too many choices"),
+        (gamma(2**60) + "0", "too many choices"),
+        (gamma(1) + "1" + gamma(1) + "0" + gamma(1) + "0", "an impossible choice"),
+        (gamma(6) + "1" + gamma(2**60) + "0" + gamma(1) + "0", "an impossible choice"),
+        (gamma(6) + "1" + gamma(1) + "0" + gamma(3) + "11" + "0", "an impossible choice"),
+        (gamma(6) + "1" + gamma(1) + "1111" + gamma(1) + "0", "an impossible choice"),
+        (gamma(6) + "1" + gamma(1) + "0" + gamma(2**40) + "0" * 60, "an impossible choice"),
+    ],
+)
+def test_impossible_schedule_with_a_right_checksum_is_refused_at_once(bits: str, why: str) -> None:
+    with pytest.raises(ScheduleError, match=f"damaged: .*{why}"):
+        Schedule.parse(with_checksum(bits))
+
+
+def test_long_schedule_has_few_letters() -> None:
+    many = [(0, 3, i % 3) for i in range(3000)]
+    assert len(str(Schedule(many))) < 3300
+    assert Schedule.parse(str(Schedule(many))) == forget_usual(Schedule(many))
+    assert len(str(Schedule([(0, 2, 0)] * 100_000 + [(0, 4, 2)]))) < 40
 
 
 def test_schedule_of_another_program_names_the_step() -> None:

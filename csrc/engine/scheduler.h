@@ -371,9 +371,14 @@ pf_next(pf_scheduler *s)
         return s->hub;
     }
     s->switches++;
-    pf_fiber *next =
-        s->pick == NULL ? pf_queue_pop(&s->ready) : s->pick(s, s->pick_data);
-    pf_prefetch_queue(&s->ready, s->thread->host, s->switches);
+    pf_fiber *next;
+    if (s->pick == NULL) {
+        next = pf_queue_pop(&s->ready);
+        pf_prefetch_queue(&s->ready, s->thread->host, s->switches);
+    } else { /* it takes from the middle, perhaps one under a cursor */
+        next = s->pick(s, s->pick_data);
+        s->ready.fields = NULL;
+    }
     if (next->stack == NULL && next != s->hub &&
         s->thread->host->on_first != NULL) {
         next = s->thread->host->on_first(s, next);

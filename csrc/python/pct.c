@@ -12,7 +12,7 @@ pf_known_reset(PfKnownTable *table)
         memset(table->slots, 0, table->capacity * sizeof(PfKnown));
     }
     table->used = 0;
-    table->next_number = 0;
+    table->numbered = 0;
 }
 
 void
@@ -66,8 +66,7 @@ pf_known_find(PfKnownTable *table, FiberObject *fiber, bool *fresh)
     if (*fresh) {
         table->used += known->fiber == NULL;
         known->fiber = fiber;
-        known->number = table->next_number++;
-        known->priority = 0;
+        known->number = known->priority = 0;
         fiber->core.host_bits |= PF_F_TRACKED;
     }
     return known;

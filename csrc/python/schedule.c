@@ -196,13 +196,28 @@ known(ExplorerObject *x, pf_fiber *core)
     return k;
 }
 
+/* Numbers come with the first turn, so that they do not depend on which
+ * strategy has looked at whom. */
+static uint32_t
+number_of(ExplorerObject *x, pf_fiber *core)
+{
+    PfKnown *k = known(x, core);
+    if (k == NULL) {
+        return 0;
+    }
+    if (k->number == 0) {
+        k->number = ++x->known.numbered;
+    }
+    return k->number - 1;
+}
+
 /* The ready fiber of the highest priority, its place in *place. */
 static PfKnown *
 foremost(ExplorerObject *x, const pf_scheduler *core, uint32_t *place)
 {
     PfKnown *best = NULL;
     uint32_t best_number = 0, i = 0;
-    /* Adding to the table may move it: number them all before comparing. */
+    /* Adding to the table may move it: add them all before comparing. */
     for (pf_fiber *f = core->ready.head; f != NULL; f = f->next) {
         known(x, f);
     }
@@ -308,8 +323,7 @@ pf_explorer_pick(pf_scheduler *core, void *data)
     uint32_t place = choose_ready(x, core, count);
     pf_fiber *chosen = take(core, place);
     x->passed = 0;
-    PfKnown *k = known(x, chosen);
-    uint32_t number = k == NULL ? 0 : k->number;
+    uint32_t number = number_of(x, chosen);
     note(x, ((uint64_t)number << 8) ^ chosen->wake);
     if (x->scheduler->clock != NULL) {
         note(x, (uint64_t)pf_now(core));
@@ -333,9 +347,8 @@ pf_explorer_probe(pf_scheduler *core, void *data)
         return;
     }
     if (x->trace != NULL) {
-        PfKnown *k = known(x, current);
-        call_trace(x, TRACE_LEAVES, FIBER_OF(current),
-                   k == NULL ? 0 : k->number, 0, 0);
+        call_trace(x, TRACE_LEAVES, FIBER_OF(current), number_of(x, current),
+                   0, 0);
     }
     if (current->state == PF_PARKED) {
         inject(x, FIBER_OF(current), true);

@@ -39,7 +39,7 @@ void pf_explorer_failed(SchedulerObject *s, FiberObject *fiber);
 /* --- pct.c: what an explorer knows of each fiber --- */
 typedef struct PfKnown {
     FiberObject *fiber; /* not a reference: see pf_known_find */
-    uint32_t number;    /* in the order in which they were first seen */
+    uint32_t number;    /* in the order in which they first ran, from 1 */
     uint32_t priority;
 } PfKnown;
 
@@ -50,7 +50,7 @@ typedef struct PfKnownTable {
     PfKnown *slots;
     uint32_t capacity; /* a power of two, or 0 */
     uint32_t used;
-    uint32_t next_number;
+    uint32_t numbered;
 } PfKnownTable;
 
 void pf_known_reset(PfKnownTable *table);

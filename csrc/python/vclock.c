@@ -414,12 +414,37 @@ Make a Scheduler go by this clock; one that has no timers yet."},
     {NULL, NULL, 0, NULL},
 };
 
+static PyObject *
+clock_get_threads(PyObject *op, void *closure)
+{
+    (void)closure;
+    return PyBool_FromLong(((PfClockObject *)op)->threads);
+}
+
+static int
+clock_set_threads(PyObject *op, PyObject *value, void *closure)
+{
+    (void)closure;
+    int may = value == NULL ? 0 : PyObject_IsTrue(value);
+    if (may >= 0) {
+        ((PfClockObject *)op)->threads = may;
+    }
+    return may < 0 ? -1 : 0;
+}
+
+static PyGetSetDef clock_getset[] = {
+    {"threads", clock_get_threads, clock_set_threads,
+     "May an idle run wait for other threads, in real time?", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
 static PyType_Slot clock_slots[] = {
     {Py_tp_doc, (void *)"The native part of pyfiber.testing.VirtualClock."},
     {Py_tp_new, clock_new},
     {Py_tp_init, clock_init},
     {Py_tp_dealloc, clock_dealloc},
     {Py_tp_methods, clock_methods},
+    {Py_tp_getset, clock_getset},
     {0, NULL},
 };
 

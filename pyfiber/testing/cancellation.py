@@ -8,9 +8,17 @@ from typing import Any, Literal
 import pyfiber
 from pyfiber.testing import report
 from pyfiber.testing.errors import ScheduleFailure
-from pyfiber.testing.runner import Attempt, Clock, Program, Runner, check_count, clock_of
+from pyfiber.testing.runner import (
+    MAX_STEPS,
+    Attempt,
+    Clock,
+    Program,
+    Runner,
+    check_count,
+    clock_of,
+)
 
-REASON = "injected by the test"
+__tracebackhide__ = True  # pytest's
 
 
 def expected(exc: BaseException | None) -> bool:
@@ -27,7 +35,7 @@ def explore_cancellation(
     check: Callable[..., object] | None = None,
     clock: Clock = None,
     max_points: int = 10_000,
-    max_steps: int = 100_000,
+    max_steps: int = MAX_STEPS,
     leftovers: Literal["join", "error"] = "join",
     virtualize_time: bool = False,
     threads: bool = False,

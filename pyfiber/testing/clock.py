@@ -1,17 +1,11 @@
-"""Virtual time: a clock that moves when nothing else can, and `time` made to follow it."""
+"""Virtual time: a clock that moves when nothing else can."""
 
 from __future__ import annotations
 
 import math
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import UTC
 from datetime import datetime as Datetime
-from typing import Any
 
-import pyfiber
 from pyfiber import _engine
 
 NS = 1_000_000_000
@@ -35,7 +29,6 @@ class VirtualClock(_engine._VirtualClock):
         self.start_ns, self.epoch_ns = beginnings(start)
         super().__init__(self.start_ns, not auto, threads)
         self.auto = auto
-        self.threads = threads
 
     def time(self) -> float:
         """The wall clock: seconds since 1970, as ``time.time()`` gives them."""
@@ -70,54 +63,3 @@ def beginnings(start: Start) -> tuple[int, int]:
     if not math.isfinite(start) or abs(start) > 2**33:
         raise ValueError(f"a clock cannot start at {start!r} seconds")
     return round(start * NS), 0
-
-
-# The functions of `time` that tell or take time, and what stands in for them.
-def stand_ins(clock: VirtualClock) -> dict[str, Callable[..., Any]]:
-    """For each function of `time`, the virtual one."""
-    return {
-        "time": clock.time,
-        "time_ns": clock.time_ns,
-        "monotonic": clock.now,
-        "monotonic_ns": clock.now_ns,
-        "perf_counter": clock.now,
-        "perf_counter_ns": clock.now_ns,
-        "sleep": sleep,
-    }
-
-
-def sleep(seconds: float) -> None:
-    """time.sleep() in a virtual run: only this fiber waits."""
-    pyfiber.sleep(seconds)
-
-
-def here_or_real(
-    virtual: Callable[..., Any], real: Callable[..., Any], owner: int
-) -> Callable[..., Any]:
-    """The virtual function on the run's thread, the real one on others."""
-
-    def either(*args: Any) -> Any:
-        if threading.get_ident() == owner:
-            return virtual(*args)
-        return real(*args)
-
-    either.__name__ = getattr(real, "__name__", "time")
-    return either
-
-
-@contextmanager
-def virtual_time_module(clock: VirtualClock) -> Iterator[None]:
-    """Make the `time` module follow the clock for this thread.
-
-    Names imported before (``from time import sleep``) and the C code of
-    datetime, threading and others keep the real time.
-    """
-    owner = threading.get_ident()
-    real = {name: getattr(time, name) for name in stand_ins(clock)}
-    try:
-        for name, virtual in stand_ins(clock).items():
-            setattr(time, name, here_or_real(virtual, real[name], owner))
-        yield
-    finally:
-        for name, function in real.items():
-            setattr(time, name, function)

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, TypeVar
 
 from pyfiber import _engine
 from pyfiber.testing import report
-from pyfiber.testing.errors import (
-    NeverAwaitedError,
-    NondeterminismError,
-    ReplayDivergence,
-    ScheduleFailure,
-)
-from pyfiber.testing.guards import Suspects
+from pyfiber.testing.errors import ReplayDivergence
+from pyfiber.testing.found import Found, describe_divergence, differs, failure, hints
 from pyfiber.testing.runner import (
     FIFO,
+    MAX_STEPS,
     PCT,
     RANDOM,
+    RUN_STEPS,
     Attempt,
     Clock,
     Program,
@@ -27,17 +23,18 @@ from pyfiber.testing.runner import (
     check_count,
     check_seed,
     clock_of,
+    clock_text,
     mix,
 )
-from pyfiber.testing.schedule import Choice, Schedule, describe
-from pyfiber.testing.shrink import shrink
+from pyfiber.testing.schedule import Schedule
+
+__tracebackhide__ = True  # pytest's
 
 R = TypeVar("R")
 T = TypeVar("T")
 
 Strategy = Literal["fifo", "random", "pct", "dfs"]
 STRATEGIES = ("fifo", "random", "pct", "dfs")
-REPLAY = 'pyfiber.testing.replay({fn}, "SCHEDULE"{options})'
 MAX_DEPTH = 16
 
 
@@ -70,107 +67,6 @@ def choose(items: Sequence[T]) -> T:
 def preempt() -> None:
     """A place where a run with ``preempt=True`` may switch; nothing otherwise."""
     _engine._preempt()
-
-
-# ------------------------------------------------------------------- failures
-
-
-def signature(exc: BaseException | None) -> object:
-    """Two failures with the same one are the same failure."""
-    if exc is None:
-        return None
-    if isinstance(exc, NeverAwaitedError):
-        return type(exc), signature(exc.__cause__)
-    frames = traceback.extract_tb(report.clean(exc.__traceback__))
-    return type(exc), (frames[-1].filename, frames[-1].lineno) if frames else None
-
-
-class Found:
-    """A failing schedule on its way to a report: replayed, shrunk, told."""
-
-    def __init__(self, runner: Runner, exc: BaseException, schedule: Schedule) -> None:
-        self.runner = runner
-        self.exception = exc
-        self.schedule = schedule
-        self.first = schedule
-
-    def again(self, choices: Sequence[Choice]) -> list[Choice] | None:
-        """For the shrinker: what was chosen, if the failure is the same."""
-        self.runner.configure(script=choices, lenient=True)
-        attempt = self.runner.run()
-        if signature(attempt.failure) != signature(self.exception):
-            return None
-        return self.runner.explorer.choices()
-
-    def shrink(self) -> None:
-        """Bring the schedule as near to the usual order as the failure allows."""
-        choices = shrink(self.schedule.choices, self.again)
-        self.runner.configure(script=choices)
-        attempt = self.runner.run()
-        if signature(attempt.failure) == signature(self.exception):
-            self.exception = attempt.failure or self.exception
-            self.schedule = self.runner.schedule()
-
-    def trace(self) -> str:
-        """Run once more, with a log; NondeterminismError if it does not fail again."""
-        runner = self.runner
-        tracer = report.Tracer(runner.scheduler, runner.program.clock)
-        runner.configure(script=self.schedule.choices, trace=tracer)
-        suspects = Suspects()
-        with suspects.watching(runner.scheduler):
-            attempt = runner.run()
-        if signature(attempt.failure) != signature(self.exception):
-            differs(runner, self.schedule, suspects, self.exception, attempt)
-        return tracer.text()
-
-
-def differs(
-    runner: Runner,
-    schedule: Schedule,
-    suspects: Suspects,
-    before: BaseException | None,
-    attempt: Attempt,
-) -> NoReturn:
-    """Raise a NondeterminismError that says where two equal runs parted."""
-    where = parting(runner, schedule)
-    ends = [
-        "nothing failed" if exc is None else report.first_line(exc)
-        for exc in (before, attempt.failure)
-    ]
-    outcome = f"The first run ended with: {ends[0]}. The second: {ends[1]}."
-    raise NondeterminismError(
-        f"the same schedule was run twice and gave different runs: {where}.\n"
-        f"{outcome}\n{suspects.text()}"
-    ) from before
-
-
-def parting(runner: Runner, schedule: Schedule) -> str:
-    """Where the last run left the schedule."""
-    divergence = runner.explorer.divergence()
-    if divergence is not None:
-        return describe_divergence(*divergence)
-    found = runner.explorer.choices()
-    wanted = list(schedule.choices)
-    for at, (one, other) in enumerate(zip(wanted, found, strict=False)):
-        if one[1] and one != other:
-            return describe_divergence(at, one, other)
-    if len(wanted) != len(found):
-        return f"one came to {len(wanted)} choices, the other to {len(found)}"
-    return "they made the same choices, but who ran when, or at what time, differs"
-
-
-def describe_divergence(at: int, wanted: Choice, found: Choice | None) -> str:
-    """Where a run left its schedule."""
-    if found is None:
-        return f"at choice {at + 1} ({describe(wanted)}) the run was over already"
-    kind, count, _ = found
-    now = describe((kind, count, 0)).rpartition(":")[0]
-    if wanted[1] == 0:
-        return f"at choice {at + 1} the run chose {now} of {count}"
-    return (
-        f"at choice {at + 1} the schedule says {describe(wanted)}, but the program chose "
-        f"{now} of {count}"
-    )
 
 
 # ---------------------------------------------------------------------- explore
@@ -218,19 +114,17 @@ class Explorer:
                 return
             attempt = self.runner.run()
             if explorer.divergence() is not None:
-                differs(self.runner, Schedule(before), Suspects(), None, attempt)
+                differs(self.runner, Schedule(before), None, attempt)
             yield attempt
 
     def same_twice(self) -> None:
         """The first schedule, run again, must be the same run."""
         runner = self.runner
         first = runner.schedule()
-        suspects = Suspects()
         runner.configure(script=first.choices)
-        with suspects.watching(runner.scheduler):
-            attempt = runner.run()
+        attempt = runner.run()
         if attempt.failure is not None or runner.schedule() != first:
-            differs(runner, first, suspects, None, attempt)
+            differs(runner, first, None, attempt)
         if self.strategy == "dfs":
             runner.configure()
             runner.run()
@@ -257,42 +151,9 @@ class Explorer:
         log = found.trace()
         headline = (
             f"schedule {self.number} of {self.schedules} (strategy {self.strategy!r}, seed "
-            f"{self.seed}) fails with {report.first_line(exc)}"
+            f"{self.seed}) fails with {report.first_line(found.exception)}"
         )
         raise failure(found, headline, self.seed, self.number, log) from None
-
-
-def failure(
-    found: Found, headline: str, seed: int | None, number: int | None, log: str
-) -> ScheduleFailure:
-    """The exception that tells what was found."""
-    text = report.failure_text(
-        headline,
-        found.exception,
-        found.schedule,
-        replay_line(found.runner.program),
-        log,
-        found.first.deviations,
-    )
-    return ScheduleFailure(
-        text,
-        exception=found.exception,
-        schedule=str(found.schedule),
-        seed=seed,
-        number=number,
-        log=log,
-    )
-
-
-def replay_line(program: Program) -> str:
-    """The call that repeats a failure."""
-    if program.replay:
-        return program.replay
-    name = getattr(program.fn, "__qualname__", "fn").rpartition(".")[2]
-    options = "".join(
-        f", {option}={option}" for option in ("setup", "check") if getattr(program, option)
-    )
-    return REPLAY.format(fn=name if name.isidentifier() else "fn", options=options)
 
 
 def explore(
@@ -307,7 +168,7 @@ def explore(
     check: Callable[..., object] | None = None,
     preempt: bool = False,
     unfair: bool = False,
-    max_steps: int = 100_000,
+    max_steps: int = MAX_STEPS,
     leftovers: Literal["join", "error"] = "join",
     virtualize_time: bool = False,
     threads: bool = False,
@@ -334,13 +195,12 @@ def explore(
     if strategy not in STRATEGIES:
         raise ValueError(f"no strategy {strategy!r}: there are {', '.join(STRATEGIES)}")
     check_count(schedules, "schedules")
-    if check_count(depth, "depth") > MAX_DEPTH:
-        raise ValueError(f"depth is at most {MAX_DEPTH}, not {depth}")
     program = Program(
         fn,
         setup=setup,
         check=check,
         clock=clock_of(clock),
+        clock_text=clock_text(clock),
         preempt=preempt,
         unfair=unfair,
         max_steps=max_steps,
@@ -348,7 +208,14 @@ def explore(
         virtualize_time=virtualize_time,
         threads=threads,
     )
-    return explore_program(program, schedules, strategy, check_seed(seed), depth)
+    return explore_program(program, schedules, strategy, check_seed(seed), check_depth(depth))
+
+
+def check_depth(depth: object) -> int:
+    """1 to 16; TypeError or ValueError otherwise."""
+    if check_count(depth, "depth") > MAX_DEPTH:
+        raise ValueError(f"depth is at most {MAX_DEPTH}, not {depth}")
+    return int(depth)  # type: ignore[call-overload,no-any-return]
 
 
 def explore_program(
@@ -369,7 +236,7 @@ def replay(
     clock: Clock = None,
     setup: Callable[[], Any] | None = None,
     check: Callable[..., object] | None = None,
-    max_steps: int = 100_000,
+    max_steps: int = MAX_STEPS,
     leftovers: Literal["join", "error"] = "join",
     virtualize_time: bool = False,
     threads: bool = False,
@@ -385,6 +252,7 @@ def replay(
         setup=setup,
         check=check,
         clock=clock_of(clock),
+        clock_text=clock_text(clock),
         max_steps=max_steps,
         leftovers=leftovers,
         virtualize_time=virtualize_time,
@@ -405,7 +273,7 @@ def replay_program(program: Program, schedule: Schedule) -> Any:
         if divergence is not None:
             raise ReplayDivergence(
                 f"the program is not the one that was recorded: {describe_divergence(*divergence)}"
-                f"\n\nwho ran when:\n{tracer.text()}"
+                f"{hints(runner, schedule)}\n\nwho ran when:\n{tracer.text()}"
             ) from attempt.failure
         if attempt.failure is not None:
             found = Found(runner, attempt.failure, runner.schedule())
@@ -415,6 +283,7 @@ def replay_program(program: Program, schedule: Schedule) -> Any:
             raise ReplayDivergence(
                 "the program is not the one that was recorded: it went on after choice "
                 f"{len(schedule.choices)}, the last of the schedule, and did not fail"
+                f"{hints(runner, schedule)}"
             )
         return attempt.value
 
@@ -432,7 +301,7 @@ def run(
     clock: Clock = None,
     preempt: bool = False,
     unfair: bool = False,
-    max_steps: int = 10_000_000,
+    max_steps: int = RUN_STEPS,
     leftovers: Literal["join", "error"] = "join",
     virtualize_time: bool = False,
     threads: bool = False,
@@ -448,6 +317,7 @@ def run(
         fn,
         args,
         clock=clock_of(clock),
+        clock_text=clock_text(clock),
         preempt=preempt,
         unfair=unfair,
         max_steps=max_steps,
@@ -460,6 +330,12 @@ def run(
             raise TypeError("a schedule says it all: no seed or strategy beside it")
         value: R = replay_program(program, Schedule.parse(schedule))
         return value
+    result: R = run_program(program, seed, strategy, depth)
+    return result
+
+
+def run_program(program: Program, seed: int | None, strategy: str | None, depth: int) -> Any:
+    """run() without a schedule."""
     number = 0 if seed is None else check_seed(seed)
     drawn = strategy or ("fifo" if seed is None else "random")
     if drawn not in ("fifo", "random", "pct"):
@@ -467,11 +343,12 @@ def run(
     with Runner(program) as runner:
         runner.longest = 100
         kind = {"fifo": FIFO, "random": RANDOM, "pct": PCT}[drawn]
-        runner.configure(strategy=kind, seed=mix(number, 0), depth=depth)
+        runner.configure(strategy=kind, seed=mix(number, 0), depth=check_depth(depth))
         attempt = runner.run()
         if attempt.failure is not None:
             if kind != FIFO:
-                attempt.failure.add_note(f"schedule: {runner.schedule()}")
+                schedule = str(runner.schedule())
+                replay = program.replay.replace("SCHEDULE", schedule)
+                attempt.failure.add_note(f"replay: {replay}" if replay else f"schedule: {schedule}")
             raise attempt.failure
-        result: R = attempt.value
-        return result
+        return attempt.value

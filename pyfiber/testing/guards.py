@@ -1,53 +1,332 @@
-"""What a run under test must not do, and what made two equal runs differ."""
+"""What code under test must not do: start real threads, or block in real time.
+
+The functions concerned are replaced while a run needs it: for all threads, but
+they do something else than before on the run's thread alone.
+"""
 
 from __future__ import annotations
 
-import random
+import _thread
+import functools
+import select
+import socket
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from types import FrameType
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import pyfiber
+from pyfiber.testing.clock import VirtualClock
+
+__tracebackhide__ = True  # pytest's
+
+Change = tuple[object, str, object]
+Function = Callable[..., Any]
 
 REAL_THREAD = (
     "the program under test starts a real thread, whose timing no schedule controls: replace "
     "that call in the test, or allow threads with threads=True (then runs may differ)"
 )
+PACKAGES_LEFT_ALONE = frozenset(
+    {"pyfiber", "pytest", "_pytest", "pluggy", "xdist", "execnet", "hypothesis"}
+)
 
 
-@contextmanager
-def replaced(owner: object, name: str, value: object) -> Iterator[None]:
-    """Set an attribute for a while."""
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
+@dataclass(slots=True)
+class Rules:
+    """What holds for the runs of one thread."""
+
+    threads: bool  # may be started
+    guarded: bool  # nothing real may be waited for
+    clock: VirtualClock | None  # that the `time` module goes by
+    active: bool = False  # a run is under way
+
+
+RULES: dict[int, Rules] = {}  # by thread
+
+
+def rules_here() -> Rules | None:
+    """The rules of this thread."""
+    return RULES.get(threading.get_ident())
+
+
+def guarded_here() -> bool:
+    """Is this the code of a run that may not wait for anything real?"""
+    rules = rules_here()
+    return rules is not None and rules.active and rules.guarded
+
+
+def refuse(call: str, instead: str) -> NoReturn:
+    """Say that the call would block."""
+    raise pyfiber.FiberError(
+        f"{call} would block every fiber, in real time, but the run under test has virtual time: "
+        f"{instead}, replace that call in the test, or allow real waiting with threads=True"
+    )
+
+
+# --------------------------------------------------------------- replacing things
+
+
+def apply(changes: Iterable[Change]) -> ExitStack:
+    """Set all these attributes; close() sets them back."""
+    undo = ExitStack()
+    for owner, name, value in changes:
+        undo.callback(restore, owner, name, value, vars(owner).get(name))
+        setattr(owner, name, value)
+    return undo
+
+
+def restore(owner: object, name: str, ours: object, before: object) -> None:
+    """Unless somebody has changed it meanwhile."""
+    if vars(owner).get(name) is not ours:
+        return
+    if before is None:  # it was inherited
+        delattr(owner, name)
+    else:
         setattr(owner, name, before)
 
 
-def inside(scheduler: pyfiber.Scheduler, owner: int) -> bool:
-    """Is this a fiber of the run, not another thread or the code around it?"""
-    return threading.get_ident() == owner and pyfiber.current() in scheduler.fibers()
+class Shared:
+    """Changes that the runs of several threads share: made for the first, undone by the last."""
+
+    def __init__(self, changes: Callable[[], Iterable[Change]]) -> None:
+        self.changes = changes
+        self.lock = threading.Lock()
+        self.users = 0
+        self.undo = ExitStack()
+
+    def __enter__(self) -> None:
+        with self.lock:
+            if self.users == 0:
+                self.undo = apply(self.changes())
+            self.users += 1
+
+    def __exit__(self, *exc: object) -> None:
+        with self.lock:
+            self.users -= 1
+            if self.users == 0:
+                self.undo.close()
+
+
+# ------------------------------------------------------------------ blocking calls
+
+
+def waits(timeout: object = None) -> bool:
+    """Does a call with this timeout wait at all?"""
+    return timeout is None or (isinstance(timeout, (int, float)) and timeout > 0)
+
+
+def readable(sock: socket.socket) -> bool:
+    """Would reading from it return at once?"""
+    return sock.gettimeout() == 0 or sock.fileno() < 0 or bool(select.select([sock], [], [], 0)[0])
+
+
+def guarded(
+    real: Function, blocks: Callable[..., bool], call: str, instead: str = "use pyfiber's own"
+) -> Function:
+    """The function, refusing in a run what would block."""
+
+    @functools.wraps(real)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        if guarded_here() and blocks(*args, **kwargs):
+            refuse(call, instead)
+        return real(*args, **kwargs)
+
+    return checked
+
+
+def guarded_select(real: Function) -> Function:
+    """select.select(): what is ready is given, waiting refused."""
+
+    @functools.wraps(real)
+    def checked(*args: Any) -> Any:
+        if not guarded_here() or not waits(*args[3:]):
+            return real(*args)
+        found = real(*args[:3], 0)
+        return found if any(found) else refuse("select.select()", "use a timeout of 0")
+
+    return checked
+
+
+def guarded_sleep(real: Function) -> Function:
+    """time.sleep(): virtual, refused, or real."""
+
+    @functools.wraps(real)
+    def sleep(seconds: float, /) -> None:
+        rules = rules_here()
+        if rules is not None and rules.clock is not None:
+            if rules.active:
+                pyfiber.sleep(seconds)
+            else:  # in setup or check
+                rules.clock.advance(seconds)
+            return
+        if guarded_here() and seconds > 0:
+            refuse("time.sleep()", "use pyfiber.sleep() or virtualize_time=True")
+        real(seconds)
+
+    return sleep
+
+
+class Lock:
+    """threading.Lock, which within a run refuses to wait for ever for another fiber."""
+
+    __slots__ = ("__weakref__", "_lock")
+
+    def __new__(cls) -> Any:
+        return super().__new__(cls) if guarded_here() else _thread.allocate_lock()
+
+    def __init__(self) -> None:
+        self._lock = _thread.allocate_lock()
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """As threading.Lock.acquire()."""
+        if blocking and timeout != 0 and self._lock.locked() and guarded_here():
+            refuse("acquire() of a threading.Lock that is held", "use pyfiber.Lock")
+        return self._lock.acquire(blocking, timeout)
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *exc: object) -> None:
+        self._lock.release()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lock, name)
+
+    def __repr__(self) -> str:
+        return repr(self._lock)
+
+
+def guarded_start(real: Function) -> Function:
+    """Starting a thread."""
+
+    @functools.wraps(real)
+    def start(*args: Any, **kwargs: Any) -> Any:
+        rules = rules_here()
+        if rules is not None and rules.active and not rules.threads:
+            who = f": {args[0]!r}" if isinstance(args[0], threading.Thread) else ""
+            raise pyfiber.FiberError(REAL_THREAD + who)
+        return real(*args, **kwargs)
+
+    return start
+
+
+def guards() -> Iterator[Change]:
+    """What is replaced so that nothing blocks."""
+    yield time, "sleep", guarded_sleep(time.sleep)
+    yield threading.Thread, "start", guarded_start(threading.Thread.start)
+    for name in ("start_new_thread", "start_new", "start_joinable_thread"):
+        if hasattr(_thread, name):
+            yield _thread, name, guarded_start(getattr(_thread, name))
+    yield threading, "Lock", Lock
+
+    def until(self: object, timeout: object = None) -> bool:
+        return waits(timeout)
+
+    wait = guarded(threading.Condition.wait, until, "a wait of threading's")
+    yield threading.Condition, "wait", wait
+
+    def alive(self: threading.Thread, timeout: object = None) -> bool:
+        return self.is_alive() and waits(timeout)
+
+    yield threading.Thread, "join", guarded(threading.Thread.join, alive, "join() of a thread")
+    yield select, "select", guarded_select(select.select)
+    process = guarded(
+        subprocess.Popen.__init__, lambda *_, **__: True, "a subprocess", "use what it would print"
+    )
+    yield subprocess.Popen, "__init__", process
+    yield from guarded_sockets()
+
+
+def guarded_sockets() -> Iterator[Change]:
+    """Reading what is not there yet, connecting."""
+    instead = "use a channel, or a socket that does not block"
+
+    def not_there(self: socket.socket, *args: object, **kwargs: object) -> bool:
+        return not readable(self)
+
+    def blocking(self: socket.socket, *args: object) -> bool:
+        return self.gettimeout() != 0
+
+    for name in ("accept", "recv", "recv_into", "recvfrom", "recvfrom_into"):
+        real = getattr(socket.socket, name)
+        yield socket.socket, name, guarded(real, not_there, f"{name}() of a socket", instead)
+    real = socket.socket.connect
+    yield socket.socket, "connect", guarded(real, blocking, "connect() of a socket", instead)
+
+
+# ------------------------------------------------------------------- virtual clocks
+
+
+def clocks() -> Iterator[Change]:
+    """What of the `time` module tells the time."""
+    names = {
+        "time": VirtualClock.time,
+        "time_ns": VirtualClock.time_ns,
+        "monotonic": VirtualClock.now,
+        "monotonic_ns": VirtualClock.now_ns,
+        "perf_counter": VirtualClock.now,
+        "perf_counter_ns": VirtualClock.now_ns,
+    }
+    for name, virtual in names.items():
+        yield time, name, virtual_or_real(virtual, getattr(time, name))
+
+
+def virtual_or_real(virtual: Callable[[VirtualClock], Any], real: Function) -> Function:
+    """The run's clock on its thread, the real one on others."""
+
+    @functools.wraps(real)
+    def either() -> Any:
+        rules = rules_here()
+        return real() if rules is None or rules.clock is None else virtual(rules.clock)
+
+    return either
+
+
+def imported_names() -> Iterator[Change]:
+    """`from time import sleep`, wherever it was done outside of the standard library."""
+    replaced = {
+        id(value.__wrapped__): value
+        for value in vars(time).values()
+        if getattr(value, "__module__", "") == "time" and hasattr(value, "__wrapped__")
+    }
+    for module in list(sys.modules.values()):
+        package = str(getattr(module, "__name__", "")).partition(".")[0]
+        if package in sys.stdlib_module_names - {"__main__"} or package in PACKAGES_LEFT_ALONE:
+            continue
+        for name, value in list(getattr(module, "__dict__", {}).items()):
+            if id(value) in replaced:
+                yield module, name, replaced[id(value)]
+
+
+GUARDS = Shared(guards)
+CLOCKS = Shared(clocks)
+NAMES = Shared(imported_names)
 
 
 @contextmanager
-def no_threads(scheduler: pyfiber.Scheduler) -> Iterator[None]:
-    """Starting a thread inside the run is an error."""
-    start = threading.Thread.start
-    owner = threading.get_ident()
-
-    def refuse(self: threading.Thread) -> None:
-        if inside(scheduler, owner):
-            raise pyfiber.FiberError(f"{REAL_THREAD}: {self!r}")
-        start(self)
-
-    with replaced(threading.Thread, "start", refuse):
-        yield
+def in_force(rules: Rules) -> Iterator[None]:
+    """Make the rules hold for this thread."""
+    thread = threading.get_ident()
+    before = RULES.get(thread)
+    with ExitStack() as stack:
+        if rules.guarded or not rules.threads or rules.clock is not None:
+            stack.enter_context(GUARDS)
+        if rules.clock is not None:
+            stack.enter_context(CLOCKS)
+            stack.enter_context(NAMES)
+        RULES[thread] = rules
+        try:
+            yield
+        finally:
+            if before is None:
+                del RULES[thread]
+            else:
+                RULES[thread] = before
 
 
 def note_threads(exc: BaseException) -> None:
@@ -62,72 +341,3 @@ def note_threads(exc: BaseException) -> None:
             "other threads run (" + ", ".join(others) + "), but a run with virtual time does not "
             "wait for them unless threads=True"
         )
-
-
-# What makes runs differ, by where it is looked up and how it is named.
-SOURCES: tuple[tuple[object, str, str], ...] = (
-    (time, "time", "the real clock"),
-    (time, "time_ns", "the real clock"),
-    (time, "monotonic", "the real clock"),
-    (time, "monotonic_ns", "the real clock"),
-    (time, "perf_counter", "the real clock"),
-    (time, "perf_counter_ns", "the real clock"),
-    (time, "sleep", "a sleep in real time, which stops every fiber"),
-    (threading.Thread, "start", "a real thread"),
-    (random, "random", "the global random numbers"),
-    (random, "randrange", "the global random numbers"),
-    (random, "randint", "the global random numbers"),
-    (random, "choice", "the global random numbers"),
-    (random, "shuffle", "the global random numbers"),
-    (random, "uniform", "the global random numbers"),
-)
-
-
-class Suspects:
-    """Watches, during a run, for what makes runs differ."""
-
-    def __init__(self) -> None:
-        self.seen: dict[str, str] = {}
-
-    @contextmanager
-    def watching(self, scheduler: pyfiber.Scheduler) -> Iterator[None]:
-        """Replace the functions that bring in the outside world by ones that tell."""
-        owner = threading.get_ident()
-        with ExitStack() as stack:
-            for place, name, what in SOURCES:
-                real = getattr(place, name)
-                stack.enter_context(
-                    replaced(place, name, self.telling(scheduler, owner, real, name, what))
-                )
-            yield
-
-    def telling(
-        self,
-        scheduler: pyfiber.Scheduler,
-        owner: int,
-        real: Callable[..., Any],
-        name: str,
-        what: str,
-    ) -> Callable[..., Any]:
-        def told(*args: Any, **kwargs: Any) -> Any:
-            if inside(scheduler, owner):
-                self.note(sys._getframe(1), name, what)
-            return real(*args, **kwargs)
-
-        return told
-
-    def note(self, frame: FrameType, name: str, what: str) -> None:
-        where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        self.seen.setdefault(what, f"{what}: {name}() called at {where}")
-
-    def text(self) -> str:
-        """What was seen, or what else it may be."""
-        others = (
-            "state that one run leaves for the next (globals, caches, class attributes: make it "
-            "in the function or in setup=), or an order that comes from hashes or addresses "
-            "(iterating over a set, id())"
-        )
-        if not self.seen:
-            return f"Nothing known to be random was called. It may be {others}."
-        found = "\n".join(f"  - {line}" for line in self.seen.values())
-        return f"What was used that differs from run to run:\n{found}\nBesides, it may be {others}."

@@ -13,22 +13,27 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Generator
+import shlex
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from _pytest.unittest import TestCaseFunction
 
 from pyfiber.testing.clock import VirtualClock
 from pyfiber.testing.explore import (
-    MAX_DEPTH,
     STRATEGIES,
     Exploration,
+    check_depth,
     explore_program,
     replay_program,
-    run,
+    run_program,
 )
-from pyfiber.testing.runner import Program, check_count, check_seed, clock_of
+from pyfiber.testing.runner import RUN_STEPS, Program, check_count, check_seed, clock_of
 from pyfiber.testing.schedule import Schedule
+
+__tracebackhide__ = True  # pytest's
 
 EXPLORING = ("schedules", "strategy", "seed", "depth")
 PROGRAM = ("clock", "preempt", "unfair", "max_steps", "leftovers", "virtualize_time", "threads")
@@ -68,6 +73,11 @@ def settings(item: pytest.Item) -> dict[str, Any] | None:
     return dict(mark.kwargs)
 
 
+def quoted(nodeid: str) -> str:
+    """For the command line of most shells."""
+    return shlex.quote(nodeid) if set(nodeid) & set('"$`\\!') else f'"{nodeid}"'
+
+
 class Exploring:
     """How a test is to be explored: its mark, and what the command line overrides."""
 
@@ -84,7 +94,7 @@ class Exploring:
         self.strategy = given.get("strategy", "random")
         if self.strategy not in STRATEGIES:
             raise ValueError(f"no strategy {self.strategy!r}: there are {', '.join(STRATEGIES)}")
-        self.depth = min(check_count(given.get("depth", 3), "depth"), MAX_DEPTH)
+        self.depth = check_depth(given.get("depth", 3))
         self.schedule = option("fiber_replay")
 
     def program(self, fn: Callable[..., Any], args: tuple[Any, ...] = ()) -> Program:
@@ -94,7 +104,7 @@ class Exploring:
             fn,
             args,
             clock=self.clock(),
-            replay=f'pytest "{self.item.nodeid}" --fiber-replay=SCHEDULE',
+            replay=f"pytest {quoted(self.item.nodeid)} --fiber-replay=SCHEDULE",
             **rest,
         )
 
@@ -111,45 +121,65 @@ class Exploring:
             return replay_program(program, Schedule.parse(self.schedule))
         if self.wanted:
             return explore_program(program, self.schedules, self.strategy, self.seed, self.depth)
-        options = {name: getattr(program, name) for name in PROGRAM}
-        options["clock"] = program.clock if program.clock is not None else "real"
+        if "max_steps" not in self.given:
+            program.max_steps = RUN_STEPS
         seeded = "seed" in self.given or self.item.config.getoption("fiber_seed") is not None
-        return run(fn, seed=self.seed if seeded else None, **options)
+        return run_program(program, self.seed if seeded else None, None, self.depth)
 
 
 def wrapped(exploring: Exploring, function: Callable[..., Any]) -> Callable[..., Any]:
     """The test function, each call of which is a run, or many."""
 
     @functools.wraps(function)
-    def in_fibers(*args: Any, **kwargs: Any) -> None:
+    def called(*args: Any, **kwargs: Any) -> None:
         exploring.run(functools.wraps(function)(lambda: function(*args, **kwargs)))
 
-    return in_fibers
+    return called
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    given = settings(pyfuncitem)
+@contextmanager
+def in_fibers(item: pytest.Function) -> Iterator[None]:
+    """Make the item run as its mark says, if it has one."""
+    given = settings(item)
     if given is None:
-        return (yield)
-    function = pyfuncitem.obj
+        yield
+        return
+    function = item.obj
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         pytest.fail("mark.fiber is for plain functions, not for coroutines", pytrace=False)
     try:
-        exploring = Exploring(pyfuncitem, given)
+        exploring = Exploring(item, given)
+        exploring.program(function)
     except (TypeError, ValueError) as exc:
-        raise pytest.UsageError(f"{pyfuncitem.nodeid}: mark.fiber: {exc}") from exc
+        raise pytest.UsageError(f"{item.nodeid}: mark.fiber: {exc}") from None
+    if (item.config.getoption("fiber_schedules") or 1) > 1:
+        exploring.wanted = True
     # Of a hypothesis test each example is explored, not the search for examples.
     hypothesis = getattr(function, "hypothesis", None)
     if hypothesis is not None:
         owner, name, inner = hypothesis, "inner_test", hypothesis.inner_test
     else:
-        owner, name, inner = pyfuncitem, "obj", function
+        owner, name, inner = item, "obj", function
     setattr(owner, name, wrapped(exploring, inner))
     try:
-        return (yield)
+        yield
     finally:
         setattr(owner, name, inner)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    with in_fibers(pyfuncitem):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Methods of unittest.TestCase are not called by the hook above."""
+    if isinstance(item, TestCaseFunction):
+        with in_fibers(item):
+            return (yield)
+    return (yield)
 
 
 @pytest.fixture

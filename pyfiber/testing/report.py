@@ -24,10 +24,13 @@ READY, TIMER = 0, 1
 
 
 def outside(frame: FrameType | None) -> FrameType | None:
-    """The innermost frame that is not pyfiber's own."""
+    """The innermost frame that is not pyfiber's own; the innermost one if all are."""
+    own = None
     while frame is not None and frame.f_code.co_filename.startswith(PACKAGE + os.sep):
+        if own is None and not frame.f_code.co_filename.startswith(HERE + os.sep):
+            own = frame
         frame = frame.f_back
-    return frame
+    return frame or own
 
 
 def place(frame: FrameType | None) -> str:
@@ -87,6 +90,7 @@ class Tracer:
         self.grain: _engine.Grain[Any] | None = None  # whose turn it is, if it is a grain's
         self.count = 0
         self.running: Task | None = None
+        self.started: set[int] = set()
 
     def __call__(self, what: int, fiber: Task | None, number: int, count: int, taken: int) -> None:
         if what == RUNS and fiber is not None:
@@ -102,7 +106,10 @@ class Tracer:
     def runs(self, fiber: Task, number: int, count: int, taken: int) -> None:
         frame = fiber.frame
         self.grain = fiber if isinstance(fiber, _engine.Grain) else None
-        begins = "starts" if frame is None else "goes on at " + place(frame)
+        begins = "goes on" if number in self.started else "starts"
+        self.started.add(number)
+        if at := place(frame):
+            begins = f"goes on at {at}"
         self.count += 1
         self.running = fiber
         self.current = Step(
@@ -127,11 +134,9 @@ class Tracer:
         if fiber.state == "done":
             self.current.ends = "ends"
             return
-        at = place(sys._getframe(1))
-        if fiber.state == "ready":
-            self.current.ends = f"yields at {at}"
-            return
-        self.current.ends = f"waits for {short_name(fiber.waiting_on)} at {at}"
+        at = place(sys._getframe(1))  # of the fiber; empty if it has no Python code
+        how = "yields" if fiber.state == "ready" else f"waits for {short_name(fiber.waiting_on)}"
+        self.current.ends = f"{how} at {at}" if at else how
 
     def left_by_grain(self, grain: _engine.Grain[Any]) -> str:
         if grain.done():
@@ -164,6 +169,11 @@ def format_failure(exc: BaseException) -> str:
     return "".join(shown.format()).rstrip()
 
 
+def plural(number: int) -> str:
+    """So many choices."""
+    return f"{number} choice" if number == 1 else f"{number} choices"
+
+
 def failure_text(
     headline: str,
     exc: BaseException,
@@ -174,7 +184,7 @@ def failure_text(
 ) -> str:
     """What a ScheduleFailure says."""
     much = schedule.deviations
-    how_far = "the usual order" if much == 0 else f"{much} choices out of the usual order"
+    how_far = "the usual order" if much == 0 else f"{plural(much)} out of the usual order"
     if shrunk_from > much:
         how_far += f", {shrunk_from} before shrinking"
     return (
@@ -182,12 +192,15 @@ def failure_text(
         f"{format_failure(exc)}\n\n"
         f"schedule: {schedule}\n"
         f"replay:   {replay.replace('SCHEDULE', str(schedule))}\n"
-        f"({len(schedule.choices)} choices; {how_far})\n\n"
+        f"({plural(len(schedule.choices))}; {how_far})\n\n"
         f"who ran when (* marks a turn out of the usual order):\n{log}"
     )
 
 
 def first_line(exc: BaseException) -> str:
     """Type and message, in one line."""
-    message = str(exc).partition("\n")[0]
+    try:
+        message = str(exc).partition("\n")[0]
+    except Exception:
+        message = "<its str() failed>"
     return f"{type(exc).__name__}: {message}" if message else type(exc).__name__

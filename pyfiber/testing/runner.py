@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -13,13 +15,23 @@ from typing import Any, Literal
 import pyfiber
 from pyfiber import _engine, _report
 from pyfiber.testing import guards
-from pyfiber.testing.clock import VirtualClock, virtual_time_module
+from pyfiber.testing.clock import VirtualClock
 from pyfiber.testing.errors import LeftRunningError, LivelockError, NeverAwaitedError
+from pyfiber.testing.report import outside
 from pyfiber.testing.schedule import Choice, Schedule
 
+__tracebackhide__ = True  # pytest's
+
 FIFO, RANDOM, PCT = range(3)
+# Calling one of these runs nothing.
+NOT_PLAIN = (
+    inspect.iscoroutinefunction,
+    inspect.isasyncgenfunction,
+    inspect.isgeneratorfunction,
+)
 MASK = (1 << 64) - 1
 COLLECT_EVERY = 256  # schedules
+MAX_STEPS, RUN_STEPS = 100_000, 10_000_000  # of one schedule of many; of a run by itself
 
 Clock = VirtualClock | float | datetime | Literal["virtual", "real"] | None
 Trace = Callable[[int, "_engine.Fiber[Any] | None", int, int, int], object]
@@ -38,6 +50,13 @@ def clock_of(clock: Clock) -> VirtualClock | None:
     return VirtualClock(clock)
 
 
+def clock_text(clock: Clock) -> str:
+    """What to write to have such a clock; nothing for the usual one."""
+    if clock is None or clock == "virtual":
+        return ""
+    return "clock" if isinstance(clock, VirtualClock) else repr(clock)
+
+
 def mix(seed: int, number: int) -> int:
     """The seed of one schedule of many."""
     return (seed * 0x9E3779B97F4A7C15 + number * 0xD1B54A32D192ED03) & MASK
@@ -45,8 +64,13 @@ def mix(seed: int, number: int) -> int:
 
 def describe(fiber: _engine.Fiber[Any]) -> str:
     """A fiber, what it waits for, and its stack."""
-    head = f"{_report.title_of(fiber)} {_report.wait_of(fiber)}"
-    return "\n".join([head, *_report.stack_of(fiber)])
+    if fiber.state == "ready":
+        head = f"{_report.title_of(fiber)} could go on"
+        stack = _report.stack_at(outside(fiber.frame))
+    else:
+        head = f"{_report.title_of(fiber)} {_report.wait_of(fiber)}"
+        stack = _report.stack_of(fiber)
+    return "\n".join([head, *stack])
 
 
 def check_seed(seed: object) -> int:
@@ -76,17 +100,20 @@ class Program:
     clock: VirtualClock | None = None
     preempt: bool = False
     unfair: bool = False
-    max_steps: int = 100_000
+    max_steps: int = MAX_STEPS
     leftovers: Literal["join", "error"] = "join"
     virtualize_time: bool = False
     threads: bool = False
     replay: str = ""  # how a report says to repeat a failure
+    clock_text: str = ""  # what replay() needs as its clock, if it is not the usual one
 
     def __post_init__(self) -> None:
         for what in ("fn", "setup", "check"):
             value = getattr(self, what)
             if not callable(value) and (what == "fn" or value is not None):
                 raise TypeError(f"{what} must be callable, not {type(value).__name__!r}")
+        if any(kind(self.fn) for kind in NOT_PLAIN):
+            raise TypeError("fn is a coroutine function or a generator: a plain one is needed")
         check_count(self.max_steps, "max_steps")
         if self.leftovers not in ("join", "error"):
             raise ValueError(f"leftovers is 'join' or 'error', not {self.leftovers!r}")
@@ -108,15 +135,22 @@ class Attempt:
 def is_failure(exc: BaseException) -> bool:
     """Is it about the program?  Ctrl-C, exits, skips and hypothesis' own are not."""
     kind = type(exc)
-    pytest = sys.modules.get("_pytest.outcomes")
-    if pytest is not None and isinstance(exc, pytest.OutcomeException):
-        return kind is pytest.Failed
-    if kind.__name__ in ("UnsatisfiedAssumption", "StopTest", "Frozen"):
-        return not kind.__module__.startswith("hypothesis")
-    unittest = sys.modules.get("unittest")
-    if unittest is not None and isinstance(exc, unittest.SkipTest):
+    if isinstance(exc, (KeyboardInterrupt, SystemExit)) or kind.__module__.startswith(
+        "hypothesis."
+    ):
         return False
-    return isinstance(exc, (Exception, BaseExceptionGroup))
+    pytest = sys.modules.get("_pytest.outcomes")
+    if pytest is not None and isinstance(exc, (pytest.OutcomeException, pytest.Exit)):
+        # A timeout would not come a second time: a program that hangs is not run again.
+        return kind is pytest.Failed and not passes_through(exc, "pytest_timeout")
+    unittest = sys.modules.get("unittest")
+    return unittest is None or not isinstance(exc, unittest.SkipTest)
+
+
+def passes_through(exc: BaseException, module: str) -> bool:
+    """Was it raised by a function of this module, or one called from there?"""
+    frames = traceback.walk_tb(exc.__traceback__)
+    return any(frame.f_globals.get("__name__") == module for frame, _ in frames)
 
 
 class Runner:
@@ -126,18 +160,20 @@ class Runner:
         self.program = program
         self.scheduler = _engine.Scheduler()
         self.explorer = _engine._Explorer(self.scheduler, self.livelock)
+        self.rules = guards.Rules(
+            threads=program.threads,
+            guarded=program.clock is not None and not program.threads,
+            clock=program.clock if program.virtualize_time else None,
+        )
         self.longest = 1
         self.runs = 0
         self.resources = ExitStack()
 
     def __enter__(self) -> Runner:
-        program = self.program
         self.resources.callback(self.scheduler.close)
         self.resources.enter_context(collector_held())
-        if not program.threads:
-            self.resources.enter_context(guards.no_threads(self.scheduler))
-        if program.virtualize_time and program.clock is not None:
-            self.resources.enter_context(virtual_time_module(program.clock))
+        self.resources.enter_context(guards.in_force(self.rules))
+        self.resources.enter_context(waiting_allowed(self.program))
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -196,7 +232,7 @@ class Runner:
         fn = program.fn if program.leftovers == "join" else self.none_left
         attempt = Attempt()
         try:
-            attempt.value = self.explorer.run(program.clock, fn, *args)
+            attempt.value = self.run_program(fn, args)
             self.look_for_unseen(None)
             if program.check is not None:
                 program.check(*state)
@@ -211,6 +247,14 @@ class Runner:
         if steps > self.longest:
             self.longest = steps
         return attempt
+
+    def run_program(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """The run proper."""
+        self.rules.active = True
+        try:
+            return self.explorer.run(self.program.clock, fn, *args)
+        finally:
+            self.rules.active = False
 
     def none_left(self, *args: Any) -> Any:
         """The function under test, and the demand that nothing it started still runs."""
@@ -244,6 +288,20 @@ class Runner:
         """The choices of the last run."""
         program, explorer = self.program, self.explorer
         return Schedule(explorer.choices(), program.preempt, program.unfair, explorer.fingerprint)
+
+
+@contextmanager
+def waiting_allowed(program: Program) -> Iterator[None]:
+    """The clock waits for threads if the program may."""
+    clock = program.clock
+    if clock is None or clock.threads == program.threads:
+        yield
+        return
+    clock.threads = program.threads
+    try:
+        yield
+    finally:
+        clock.threads = not program.threads
 
 
 @contextmanager

@@ -1,9 +1,11 @@
-"""A schedule as a short string: ``pf1-`` and base32 of the choices made.
+"""A schedule as a short string: ``pf2-`` and base32 of the choices made.
 
 A schedule is the list of choices of a run, each ``(kind, count, taken)``.
 Nearly all of a shrunk one are 0, "as usual"; only the others are written,
 each after the number of zeros before it, with what is needed to notice that
-the program is not the one recorded.
+the program is not the one recorded. They are packed by the bit, not by a
+library that might compress otherwise elsewhere: the string, too, is the same
+on every platform.
 """
 
 from __future__ import annotations
@@ -11,14 +13,14 @@ from __future__ import annotations
 import base64
 import binascii
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyfiber.testing.errors import ScheduleError
 
 Choice = tuple[int, int, int]
 
-PREFIX = "pf1-"
+PREFIX = "pf2-"
 KINDS = (
     "who runs next",
     "which timer fires",
@@ -27,7 +29,7 @@ KINDS = (
     "choose()",
     "whether to preempt",
 )
-PREEMPT, DEFLATED, UNFAIR = 1, 2, 4
+PREEMPT, UNFAIR = 1, 2
 CHECK_BYTES = 3
 HASH_BYTES = 2
 
@@ -55,28 +57,10 @@ class Schedule:
         return sum(1 for choice in self.choices if choice[2] != 0)
 
     def __str__(self) -> str:
-        body = b"".join(map(varint, self.numbers()))
-        body += (self.fingerprint & 0xFFFF).to_bytes(HASH_BYTES, "big")
         flags = PREEMPT * self.preempt + UNFAIR * self.unfair
-        packed = zlib.compress(body, 9)
-        if len(packed) < len(body):
-            flags |= DEFLATED
-            body = packed
-        data = bytes([flags]) + body
+        hashed = (self.fingerprint & 0xFFFF).to_bytes(HASH_BYTES, "big")
+        data = bytes([flags]) + pack(self.choices) + hashed
         return PREFIX + base64.b32encode(data + check(data)).decode().rstrip("=").lower()
-
-    def numbers(self) -> Iterator[int]:
-        """How many choices there are; then for each deviation what leads to it."""
-        yield len(self.choices)
-        zeros = 0
-        for kind, count, taken in self.choices:
-            if taken == 0:
-                zeros += 1
-                continue
-            yield zeros
-            yield count * len(KINDS) + kind
-            yield taken
-            zeros = 0
 
     @classmethod
     def parse(cls, text: str) -> Schedule:
@@ -94,31 +78,13 @@ class Schedule:
                     f"this one reads those that begin with {PREFIX!r}"
                 )
             raise ScheduleError(f"not a schedule: {shorten(text)!r} does not begin with {PREFIX!r}")
-        flags, body = unwrap(text)
-        return cls.from_numbers(body, bool(flags & PREEMPT), bool(flags & UNFAIR))
-
-    @classmethod
-    def from_numbers(cls, body: bytes, preempt: bool, unfair: bool) -> Schedule:
-        """The inverse of numbers(), behind it the hash."""
-        numbers = list(varints(body[:-HASH_BYTES]))
-        choices: list[Choice] = []
-        if not numbers or len(numbers) % 3 != 1:
-            raise ScheduleError("the schedule is damaged: its numbers do not add up")
-        total = numbers[0]
-        for i in range(1, len(numbers), 3):
-            zeros, what, taken = numbers[i : i + 3]
-            count, kind = divmod(what, len(KINDS))
-            if len(choices) + zeros >= total or not 0 < taken < count:
-                raise ScheduleError("the schedule is damaged: it has an impossible choice")
-            choices += [(0, 0, 0)] * zeros
-            choices.append((kind, count, taken))
-        if total > MAX_CHOICES:
-            raise ScheduleError("the schedule is damaged: it has too many choices")
-        choices += [(0, 0, 0)] * (total - len(choices))
-        return cls(choices, preempt, unfair, int.from_bytes(body[-HASH_BYTES:], "big"))
+        data = unwrap(text)
+        flags, packed, hashed = data[0], data[1:-HASH_BYTES], data[-HASH_BYTES:]
+        fingerprint = int.from_bytes(hashed, "big")
+        return cls(unpack(packed), bool(flags & PREEMPT), bool(flags & UNFAIR), fingerprint)
 
 
-MAX_CHOICES = 100_000_000
+MAX_CHOICES = 20_000_000
 
 
 def shorten(text: str) -> str:
@@ -131,8 +97,8 @@ def check(data: bytes) -> bytes:
     return (zlib.crc32(data) & 0xFFFFFF).to_bytes(CHECK_BYTES, "big")
 
 
-def unwrap(text: str) -> tuple[int, bytes]:
-    """Flags and body, once the checksum is right."""
+def unwrap(text: str) -> bytes:
+    """What the letters stand for, once the checksum is right."""
     letters = text[len(PREFIX) :].upper()
     try:
         data = base64.b32decode(letters + "=" * (-len(letters) % 8))
@@ -143,28 +109,78 @@ def unwrap(text: str) -> tuple[int, bytes]:
         raise ScheduleError(
             f"the schedule {shorten(text)!r} is cut or mistyped: its checksum is wrong"
         )
-    flags, body = data[0], data[1:]
-    if flags & DEFLATED:
-        body = zlib.decompress(body)
-    return flags, body
+    return data
 
 
-def varint(number: int) -> bytes:
-    """Seven bits a byte, low ones first; the last byte is below 128."""
-    out = bytearray()
-    while number > 127:
-        out.append(128 | number & 127)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
+# ------------------------------------------------------------------------- the bits
 
 
-def varints(data: bytes) -> Iterator[int]:
-    """Read what varint() wrote."""
-    number = shift = 0
-    for byte in data:
-        number |= (byte & 127) << shift
-        shift += 7
-        if byte < 128:
-            yield number
-            number = shift = 0
+def gamma(number: int) -> str:
+    """A positive number by Elias' gamma code: small ones are short."""
+    bits = f"{number:b}"
+    return "0" * (len(bits) - 1) + bits
+
+
+def deviation(zeros: int, choice: Choice) -> str:
+    """A choice that is not the usual one, and how many before it are."""
+    kind, count, taken = choice
+    width = (count - 2).bit_length()  # taken is 1 .. count - 1
+    named = f"1{kind:03b}" if kind else "0"
+    taken_bits = f"{taken - 1:0{width}b}" if width else ""
+    return "1" + gamma(zeros + 1) + named + gamma(count - 1) + taken_bits
+
+
+def pack(choices: Sequence[Choice]) -> bytes:
+    """How many choices there are, then those that deviate; 0 ends them."""
+    parts = [gamma(len(choices) + 1)]
+    zeros = 0
+    for choice in choices:
+        if choice[2] == 0:
+            zeros += 1
+        else:
+            parts.append(deviation(zeros, choice))
+            zeros = 0
+    bits = "".join(parts) + "0"
+    bits += "0" * (-len(bits) % 8)
+    return int(bits, 2).to_bytes(len(bits) // 8, "big")
+
+
+class Bits:
+    """Reads bits; ScheduleError at their end."""
+
+    def __init__(self, data: bytes) -> None:
+        self.bits = f"{int.from_bytes(data, 'big'):0{8 * len(data)}b}"
+        self.at = 0
+
+    def read(self, width: int) -> int:
+        found = self.bits[self.at : self.at + width]
+        if len(found) < width:
+            raise ScheduleError("the schedule is damaged: its end is missing")
+        self.at += width
+        return int(found, 2) if width else 0
+
+    def gamma(self) -> int:
+        zeros = 0
+        while self.read(1) == 0:
+            zeros += 1
+        return 1 << zeros | self.read(zeros)
+
+
+def unpack(data: bytes) -> list[Choice]:
+    """The inverse of pack(), except that usual choices are (0, 0, 0)."""
+    bits = Bits(data)
+    choices: list[Choice] = []
+    total = bits.gamma() - 1
+    if total > MAX_CHOICES:
+        raise ScheduleError("the schedule is damaged: it has too many choices")
+    while bits.read(1):
+        zeros = bits.gamma() - 1
+        kind = bits.read(3) if bits.read(1) else 0
+        count = bits.gamma() + 1
+        taken = bits.read((count - 2).bit_length()) + 1
+        if len(choices) + zeros >= total or not taken < count < 1 << 32 or kind >= len(KINDS):
+            raise ScheduleError("the schedule is damaged: it has an impossible choice")
+        choices += [(0, 0, 0)] * zeros
+        choices.append((kind, count, taken))
+    choices += [(0, 0, 0)] * (total - len(choices))
+    return choices

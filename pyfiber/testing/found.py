@@ -1,0 +1,173 @@
+"""A failing schedule on its way to a report, and two equal runs that differed."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from typing import NoReturn
+
+from pyfiber.testing import report
+from pyfiber.testing.errors import NeverAwaitedError, NondeterminismError, ScheduleFailure
+from pyfiber.testing.runner import MAX_STEPS, Attempt, Program, Runner
+from pyfiber.testing.schedule import Choice, Schedule, describe
+from pyfiber.testing.shrink import shrink
+from pyfiber.testing.suspects import CLOCK, Suspects
+
+__tracebackhide__ = True  # pytest's
+
+REPLAY = 'pyfiber.testing.replay({fn}, "SCHEDULE"{options})'
+REPLAY_OPTIONS = {
+    "max_steps": MAX_STEPS,
+    "leftovers": "join",
+    "virtualize_time": False,
+    "threads": False,
+}
+
+
+def signature(exc: BaseException | None) -> object:
+    """Two failures with the same one are the same failure."""
+    if exc is None:
+        return None
+    if isinstance(exc, NeverAwaitedError):
+        return type(exc), signature(exc.__cause__)
+    frames = traceback.extract_tb(report.clean(exc.__traceback__))
+    return type(exc), (frames[-1].filename, frames[-1].lineno) if frames else None
+
+
+class Found:
+    """A failing schedule on its way to a report: replayed, shrunk, told."""
+
+    def __init__(self, runner: Runner, exc: BaseException, schedule: Schedule) -> None:
+        self.runner = runner
+        self.exception = exc
+        self.schedule = schedule
+        self.first = schedule
+
+    def again(self, choices: Sequence[Choice]) -> list[Choice] | None:
+        """For the shrinker: what was chosen, if the failure is the same."""
+        self.runner.configure(script=choices, lenient=True)
+        attempt = self.runner.run()
+        if signature(attempt.failure) != signature(self.exception):
+            return None
+        return self.runner.explorer.choices()
+
+    def shrink(self) -> None:
+        """Bring the schedule as near to the usual order as the failure allows."""
+        choices = shrink(self.schedule.choices, self.again)
+        self.runner.configure(script=choices)
+        attempt = self.runner.run()
+        if signature(attempt.failure) == signature(self.exception):
+            self.exception = attempt.failure or self.exception
+            self.schedule = self.runner.schedule()
+
+    def trace(self) -> str:
+        """Run once more, with a log; NondeterminismError if it does not fail again."""
+        runner = self.runner
+        tracer = report.Tracer(runner.scheduler, runner.program.clock)
+        runner.configure(script=self.schedule.choices, trace=tracer)
+        attempt = runner.run()
+        if signature(attempt.failure) != signature(self.exception):
+            differs(runner, self.schedule, self.exception, attempt)
+        return tracer.text()
+
+
+def suspects_of(runner: Runner, schedule: Schedule) -> Suspects:
+    """Run the schedule again and see what may make its runs differ."""
+    suspects = Suspects()
+    runner.configure(script=schedule.choices, lenient=True)
+    suspects.watch(runner.run)
+    if runner.program.clock is None:
+        suspects.seen.setdefault(CLOCK, f"{CLOCK}: the run goes by it (clock='real')")
+    return suspects
+
+
+def differs(
+    runner: Runner, schedule: Schedule, before: BaseException | None, attempt: Attempt
+) -> NoReturn:
+    """Raise a NondeterminismError that says where two equal runs parted."""
+    where = parting(runner, schedule)
+    ends = [
+        "nothing failed" if exc is None else report.first_line(exc)
+        for exc in (before, attempt.failure)
+    ]
+    outcome = f"The first run ended with: {ends[0]}. The second: {ends[1]}."
+    raise NondeterminismError(
+        f"the same schedule was run twice and gave different runs: {where}.\n"
+        f"{outcome}\n{suspects_of(runner, schedule).text()}"
+    ) from before
+
+
+def parting(runner: Runner, schedule: Schedule) -> str:
+    """Where the last run left the schedule."""
+    divergence = runner.explorer.divergence()
+    if divergence is not None:
+        return describe_divergence(*divergence)
+    found = runner.explorer.choices()
+    wanted = list(schedule.choices)
+    for at, (one, other) in enumerate(zip(wanted, found, strict=False)):
+        if one[1] and one != other:
+            return describe_divergence(at, one, other)
+    if len(wanted) != len(found):
+        return f"one came to {len(wanted)} choices, the other to {len(found)}"
+    return "they made the same choices, but who ran when, or at what time, differs"
+
+
+def describe_divergence(at: int, wanted: Choice, found: Choice | None) -> str:
+    """Where a run left its schedule."""
+    if found is None:
+        what = f" ({describe(wanted)})" if wanted[1] else ""
+        return f"at choice {at + 1}{what} the run was over already"
+    kind, count, _ = found
+    now = describe((kind, count, 0)).rpartition(":")[0]
+    if wanted[1] == 0:
+        return f"at choice {at + 1} the run chose {now} of {count}"
+    return (
+        f"at choice {at + 1} the schedule says {describe(wanted)}, but the program chose "
+        f"{now} of {count}"
+    )
+
+
+def hints(runner: Runner, schedule: Schedule) -> str:
+    """What may make a program differ that is the same; empty if there is nothing."""
+    found = suspects_of(runner, schedule).lines_of_text()
+    if not found:
+        return ""
+    return f"\nIf it was not changed: what it uses that differs from run to run:\n{found}"
+
+
+def failure(
+    found: Found, headline: str, seed: int | None, number: int | None, log: str
+) -> ScheduleFailure:
+    """The exception that tells what was found."""
+    text = report.failure_text(
+        headline,
+        found.exception,
+        found.schedule,
+        replay_line(found.runner.program),
+        log,
+        found.first.deviations,
+    )
+    return ScheduleFailure(
+        text,
+        exception=found.exception,
+        schedule=str(found.schedule),
+        seed=seed,
+        number=number,
+        log=log,
+    )
+
+
+def replay_line(program: Program) -> str:
+    """The call that repeats a failure."""
+    if program.replay:
+        return program.replay
+    name = getattr(program.fn, "__qualname__", "fn").rpartition(".")[2]
+    options = [f"{option}={option}" for option in ("setup", "check") if getattr(program, option)]
+    if program.clock_text:
+        options.append(f"clock={program.clock_text}")
+    for option, usual in REPLAY_OPTIONS.items():
+        value = getattr(program, option)
+        if value != usual:
+            options.append(f"{option}={value!r}")
+    text = "".join(f", {option}" for option in options)
+    return REPLAY.format(fn=name if name.isidentifier() else "fn", options=text)

@@ -1,0 +1,290 @@
+"""What may have made two equal runs differ: clocks, threads, random numbers, hash order."""
+
+from __future__ import annotations
+
+import _thread
+import ast
+import datetime
+import inspect
+import linecache
+import os
+import random
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType, MemberDescriptorType
+from typing import Any
+
+CLOCK = "the real clock"
+SLEEP = "a sleep in real time, which stops every fiber"
+THREAD = "a real thread"
+RANDOM = "the global random numbers"
+UNSEEDED = "random numbers without a seed"
+SYSTEM = "random numbers of the system"
+ORDER = "hash order"
+HASHES = "hashes or addresses"
+
+CALLS: dict[object, str] = {
+    **dict.fromkeys((time.time, time.time_ns, time.monotonic, time.monotonic_ns), CLOCK),
+    **dict.fromkeys((time.perf_counter, time.perf_counter_ns, time.localtime, time.gmtime), CLOCK),
+    **dict.fromkeys((time.process_time, time.process_time_ns, time.ctime), CLOCK),
+    time.sleep: SLEEP,
+    _thread.start_new_thread: THREAD,
+    os.urandom: SYSTEM,
+    id: HASHES,
+    hash: HASHES,
+}
+if sys.version_info >= (3, 13):
+    CALLS[_thread.start_joinable_thread] = THREAD
+GLOBAL_RANDOM: random.Random = random.random.__self__  # type: ignore[attr-defined]
+
+HERE = os.path.dirname(__file__)
+LIBRARY = tuple(
+    os.path.join(path, "") for path in (os.path.dirname(HERE), sysconfig.get_path("stdlib"))
+)
+INSTALLED = ("site-packages", "dist-packages")
+
+
+def is_library(path: str) -> bool:
+    """Is it Python's or pyfiber's own code?"""
+    if path.startswith("<frozen"):
+        return True
+    return path.startswith(LIBRARY) and not any(name in path for name in INSTALLED)
+
+
+# ----------------------------------------------------------------- sets and their order
+
+HARMLESS = frozenset({"sorted", "len", "sum", "min", "max", "any", "all", "set", "frozenset"})
+ITERATES = frozenset(
+    {"list", "tuple", "iter", "enumerate", "zip", "map", "filter", "deque", "chain", "islice"}
+    | {"join", "extend", "extendleft", "choose", "pmap", "race", "gather", "fromkeys"}
+)
+
+
+class Iterations(ast.NodeVisitor):
+    """What a file iterates over, by line, where the order may matter."""
+
+    def __init__(self) -> None:
+        self.at: dict[int, list[ast.expr]] = {}
+
+    def add(self, expr: ast.expr) -> None:
+        self.at.setdefault(expr.lineno, []).append(expr)
+
+    def visit_For(self, node: ast.For) -> None:
+        self.add(node.iter)
+        self.generic_visit(node)
+
+    def visit_comprehension(self, node: ast.comprehension) -> None:
+        self.add(node.iter)
+        self.generic_visit(node)
+
+    def visit_SetComp(self, node: ast.SetComp | ast.GeneratorExp) -> None:
+        """Its order does not show."""
+        for generator in node.generators:
+            self.generic_visit(generator)
+        self.visit(node.elt)
+
+    def visit_Starred(self, node: ast.Starred) -> None:
+        self.add(node.value)
+        self.generic_visit(node)
+
+    def visit_YieldFrom(self, node: ast.YieldFrom) -> None:
+        self.add(node.value)
+        self.generic_visit(node)
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        if any(isinstance(target, (ast.Tuple, ast.List)) for target in node.targets):
+            self.add(node.value)
+        self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+        if name in ITERATES:
+            for argument in node.args:
+                self.add(argument)
+        if name in HARMLESS and len(node.args) == 1 and isinstance(node.args[0], ast.GeneratorExp):
+            self.visit_SetComp(node.args[0])
+        else:
+            self.generic_visit(node)
+
+
+def iterations(path: str) -> dict[int, list[ast.expr]]:
+    """Those of a file; none if its source is not there."""
+    visitor = Iterations()
+    try:
+        visitor.visit(ast.parse("".join(linecache.getlines(path))))
+    except (SyntaxError, ValueError, RecursionError):
+        return {}
+    return visitor.at
+
+
+def value_of(expr: ast.expr, frame: FrameType) -> object:
+    """What the expression is there, without running code; LookupError if it cannot be told."""
+    if isinstance(expr, ast.Constant):
+        return expr.value
+    if isinstance(expr, ast.Name):
+        for scope in (frame.f_locals, frame.f_globals):
+            if expr.id in scope:
+                return scope[expr.id]
+    if isinstance(expr, ast.Attribute):
+        owner = value_of(expr.value, frame)
+        try:
+            found = inspect.getattr_static(owner, expr.attr)
+            if isinstance(found, MemberDescriptorType):  # a slot
+                found = found.__get__(owner, type(owner))
+        except AttributeError:
+            raise LookupError from None
+        return found
+    raise LookupError
+
+
+def elements(expr: ast.expr, frame: FrameType) -> Sequence[object]:
+    """Those of the set that the expression is; LookupError if it is none, as far as can be told."""
+    if isinstance(expr, ast.Set):
+        return [value_or_unknown(element, frame) for element in expr.elts]
+    if isinstance(expr, ast.SetComp):
+        return [UNKNOWN, UNKNOWN]
+    if isinstance(expr, ast.Call) and getattr(expr.func, "id", "") in ("set", "frozenset"):
+        values = value_or_unknown(expr.args[0], frame) if expr.args else ()
+        known = isinstance(values, (list, tuple, set, frozenset, dict, str))
+        return list(values) if known else [UNKNOWN, UNKNOWN]  # type: ignore[call-overload]
+    if isinstance(expr, ast.BinOp) and isinstance(expr.op, (ast.BitOr, ast.BitAnd, ast.Sub)):
+        return [*elements(expr.left, frame), *elements(expr.right, frame)]
+    value = value_of(expr, frame)
+    if isinstance(value, (set, frozenset)):
+        return list(value)
+    raise LookupError
+
+
+UNKNOWN = object()
+
+
+def value_or_unknown(expr: ast.expr, frame: FrameType) -> object:
+    try:
+        return value_of(expr, frame)
+    except LookupError:
+        return UNKNOWN
+
+
+def has_fixed_hash(value: object) -> bool:
+    """Is its hash the same in each process?"""
+    if isinstance(value, (tuple, frozenset)):
+        return all(map(has_fixed_hash, value))
+    return type(value) in (int, float, complex, bool)
+
+
+# ------------------------------------------------------------------------ the watch
+
+
+class Suspects:
+    """Watches runs for what makes them differ."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, str] = {}
+        self.files: dict[str, dict[int, list[ast.expr]] | None] = {}
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Hear of every call and line on this thread, unless a debugger or profiler does."""
+        profiled, traced = sys.getprofile() is not None, sys.gettrace() is not None
+        if not profiled:
+            sys.setprofile(self.calls)
+        if not traced:
+            sys.settrace(self.enters)
+        try:
+            yield
+        finally:
+            if not traced:
+                sys.settrace(None)
+            if not profiled:
+                sys.setprofile(None)
+        # Not in a fiber: the parser needs more stack than a fiber may have.
+        for path, known in self.files.items():
+            if known is None:
+                self.files[path] = iterations(path)
+
+    def watch(self, run: Callable[[], object]) -> None:
+        """Watch the run twice: the first time tells which files to read."""
+        for _ in range(2):
+            with self.watching():
+                run()
+
+    def calls(self, frame: FrameType, event: str, function: Any) -> None:
+        """The profile function."""
+        if event == "call" and frame.f_code is random.Random.__init__.__code__:
+            if frame.f_locals.get("x") is None:
+                self.note(UNSEEDED, "Random", frame.f_back)
+        elif event == "c_call":
+            what = self.kind(function)
+            if what is HASHES and is_library(frame.f_code.co_filename):
+                return  # copies and such use id() without any order
+            if what is not None:
+                self.note(what, function.__name__, frame)
+
+    def kind(self, function: Any) -> str | None:
+        """What a function of C brings in."""
+        owner = getattr(function, "__self__", None)
+        if owner is GLOBAL_RANDOM:
+            return RANDOM if function.__name__ in ("random", "getrandbits") else None
+        if isinstance(owner, type):
+            reads = function.__name__ in ("now", "utcnow", "today")
+            return CLOCK if reads and issubclass(owner, datetime.date) else None
+        if isinstance(owner, set):
+            ordered = function.__name__ != "pop" or all(map(has_fixed_hash, owner))
+            return None if ordered or len(owner) < 2 else ORDER
+        return CALLS.get(function)
+
+    def enters(self, frame: FrameType, event: str, _: Any) -> Any:
+        """The trace function: lines are of interest in some files only."""
+        path = frame.f_code.co_filename
+        if is_library(path):
+            return None
+        return self.lines if self.files.setdefault(path, None) else None
+
+    def lines(self, frame: FrameType, event: str, _: Any) -> Any:
+        """The trace function of a frame."""
+        known = self.files[frame.f_code.co_filename]
+        if event == "line" and known is not None:
+            for expr in known.get(frame.f_lineno, ()):
+                try:
+                    found = elements(expr, frame)
+                except LookupError:
+                    continue
+                if len(found) > 1 and not all(map(has_fixed_hash, found)):
+                    self.note_order(expr, frame)
+        return self.lines
+
+    def note(self, what: str, name: str, frame: FrameType | None) -> None:
+        """It is the program's doing: name what the program called, not what that called."""
+        while frame is not None and is_library(frame.f_code.co_filename):
+            if not frame.f_code.co_filename.startswith(HERE):
+                name = frame.f_code.co_name
+            frame = frame.f_back
+        if frame is not None:
+            where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            self.seen.setdefault(what, f"{what}: {name}() called at {where}")
+
+    def note_order(self, expr: ast.expr, frame: FrameType) -> None:
+        if ORDER not in self.seen:
+            where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            self.seen[ORDER] = f"{ORDER}: iterates over the set {ast.unparse(expr)} at {where}"
+
+    def lines_of_text(self) -> str:
+        """What was seen, a line for each."""
+        return "\n".join(f"  - {line}" for line in self.seen.values())
+
+    def text(self) -> str:
+        """What was seen, or what else it may be."""
+        others = (
+            "state that one run leaves for the next (globals, caches, class attributes: make it "
+            "in the function or in setup=), or an order that comes from hashes or addresses "
+            "(iterating over a set, id())"
+        )
+        if not self.seen:
+            return f"Nothing known to be random was called. It may be {others}."
+        return (
+            f"What was used that differs from run to run:\n{self.lines_of_text()}\n"
+            f"Besides, it may be {others}."
+        )
