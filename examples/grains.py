@@ -1,6 +1,8 @@
 """Two grains in a pool on a thread of its own: Fibonacci numbers and random ones, in turns.
 
-python examples/grains.py --policy fair-share
+    python examples/grains.py --policy fair-share
+
+From time to time the random one sleeps until a coin says that it may go on.
 """
 
 from __future__ import annotations
@@ -10,7 +12,17 @@ import random
 from collections.abc import Callable, Generator
 from typing import Any
 
-from pyfiber.grains import READY, FairShare, GrainPool, Policy, Priority, RoundRobin
+from pyfiber.grains import (
+    READY,
+    SLEEPING,
+    FairShare,
+    Grain,
+    GrainPool,
+    GrainState,
+    Policy,
+    Priority,
+    RoundRobin,
+)
 
 POLICIES: dict[str, Callable[[], Policy]] = {
     "round-robin": RoundRobin,
@@ -29,15 +41,19 @@ def fibonacci(count: int) -> Generator[Any, Any, int]:
     return a
 
 
-def randoms(count: int, seed: int) -> Generator[Any, Any, int]:
-    """Numbers up to 100; from time to time it has to think."""
+def randoms(count: int, seed: int, other: Grain[Any]) -> Generator[Any, Any, int]:
+    """Numbers up to 100.  After each fourth one a coin is tossed whenever something has run."""
     numbers = random.Random(seed)
+
+    def coin() -> GrainState:
+        return READY if other.done() or numbers.randrange(2) else SLEEPING
+
     total = 0
     for step in range(count):
         number = numbers.randrange(100)
         print("Random", number)
         total += number
-        yield 0.001 if step % 4 == 3 else READY
+        yield coin if step % 4 == 3 else READY
     return total
 
 
@@ -49,14 +65,12 @@ def main() -> None:
     parser.add_argument("--policy", choices=POLICIES, default="round-robin")
     options = parser.parse_args()
     pool = GrainPool(POLICIES[options.policy]())
-    grains = [
-        pool.queue(fibonacci, options.count),
-        pool.queue(randoms, options.count, options.seed),
-    ]
+    first = pool.queue(fibonacci, options.count)
+    second = pool.queue(randoms, options.count, options.seed, first)
     print("### starting the pool")
     pool.start()
     pool.shutdown(wait=True)
-    for grain in grains:
+    for grain in (first, second):
         print(f"{grain.name}: {grain.result()}")
 
 

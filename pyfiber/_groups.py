@@ -17,6 +17,7 @@ from pyfiber._engine import (
     Fiber,
     FiberError,
     FiberExit,
+    Grain,
     TaskGroup,
     _is_ours,
     _Latch,
@@ -24,6 +25,7 @@ from pyfiber._engine import (
     _succeeded,
     check_cancelled,
     current,
+    current_grain,
     shield,
 )
 
@@ -33,7 +35,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
-Work: TypeAlias = Callable[[], T] | Fiber[T]
+Work: TypeAlias = Callable[[], T] | Fiber[T] | Grain[T]
+Task: TypeAlias = Fiber[T] | Grain[T]
 
 # Who takes part -----------------------------------------------------------------------------------
 
@@ -41,11 +44,11 @@ Work: TypeAlias = Callable[[], T] | Fiber[T]
 def _check(works: tuple[Any, ...], function: str) -> None:
     """Refuse what cannot take part before anything has been started."""
     for work in works:
-        if not isinstance(work, Fiber):
+        if not isinstance(work, (Fiber, Grain)):
             if not callable(work):
                 kind = type(work).__name__
-                raise TypeError(f"{function}() takes functions and fibers, not '{kind}'")
-        elif work is current():
+                raise TypeError(f"{function}() takes functions, fibers and grains, not '{kind}'")
+        elif work is current() or work is current_grain():
             raise FiberError(f"{function}() cannot wait for the fiber that calls it")
         elif not (work.state == "new" or work.done() or _is_ours(work)):
             raise FiberError(
@@ -54,8 +57,8 @@ def _check(works: tuple[Any, ...], function: str) -> None:
             )
 
 
-def _follow(fiber: Fiber[T]) -> T:
-    """Be a fiber that somebody else has started: end with it, cancel it when cancelled."""
+def _follow(fiber: Task[T]) -> T:
+    """Be a fiber or grain that somebody else has started: end and be cancelled with it."""
     try:
         return fiber.result()
     except Cancelled as exc:
@@ -65,11 +68,14 @@ def _follow(fiber: Fiber[T]) -> T:
         raise
 
 
-def _start(group: TaskGroup, work: Work[T], on_done: Callable[[Fiber[T]], object]) -> Fiber[T]:
-    """Let one take part; the fiber returned is not `work` if that had been started before."""
-    if isinstance(work, Fiber) and work.state != "new":
-        return group._spawn_watched(partial(_follow, work), on_done)
-    return group._spawn_watched(work, on_done)
+def _start(group: TaskGroup, work: Work[T], on_done: Callable[[Task[T]], object]) -> Task[T]:
+    """Let one take part; what is returned is not `work` if that had been started before."""
+    task: Task[T]
+    if isinstance(work, (Fiber, Grain)) and (work.state != "new" or getattr(work, "pool", None)):
+        task = group._spawn_watched(partial(_follow, work), on_done)
+    else:
+        task = group._spawn_watched(work, on_done)
+    return task
 
 
 # gather, race, first_success ----------------------------------------------------------------------
@@ -78,24 +84,24 @@ def _start(group: TaskGroup, work: Work[T], on_done: Callable[[Fiber[T]], object
 def gather(*works: Work[T]) -> list[T]:
     """Run all at once; their results, in the order of the arguments.
 
-    Each is a function without parameters, or a fiber, started or not. The first failure cancels
-    the rest, and is raised when all have ended; failures beside it are logged. A fiber that
-    somebody else cancels has failed, with FiberCancelled.
+    Each is a function without parameters, a fiber or a grain, started or not. The first failure
+    cancels the rest, and is raised when all have ended; failures beside it are logged. A fiber
+    that somebody else cancels has failed, with FiberCancelled.
 
     TypeError for anything else; FiberError for a fiber that cannot be waited for, and outside of
     a run. Then nothing has been started.
     """
     _check(works, "gather")
-    failed: list[Fiber[T]] = []
+    failed: list[Task[T]] = []
 
-    def on_done(fiber: Fiber[T]) -> None:
+    def on_done(fiber: Task[T]) -> None:
         if not group.cancel_called and not _succeeded(fiber):
             failed.append(fiber)
             group.cancel("another one failed")
 
     with TaskGroup() as group:
-        fibers = [_start(group, work, on_done) for work in works]
-    return [fiber.result() for fiber in failed or fibers]
+        tasks = [_start(group, work, on_done) for work in works]
+    return [task.result() for task in failed or tasks]
 
 
 def race(*works: Work[T]) -> T:
@@ -106,10 +112,10 @@ def race(*works: Work[T]) -> T:
     """
     _check(works, "race")
     if not works:
-        raise ValueError("race() needs at least one function or fiber")
-    ended: list[Fiber[T]] = []
+        raise ValueError("race() needs at least one function, fiber or grain")
+    ended: list[Task[T]] = []
 
-    def on_done(fiber: Fiber[T]) -> None:
+    def on_done(fiber: Task[T]) -> None:
         if not group.cancel_called:
             ended.append(fiber)
             group.cancel("another one was faster")
@@ -129,11 +135,11 @@ def first_success(*works: Work[T]) -> T:
     """
     _check(works, "first_success")
     if not works:
-        raise ValueError("first_success() needs at least one function or fiber")
-    winners: list[Fiber[T]] = []
+        raise ValueError("first_success() needs at least one function, fiber or grain")
+    winners: list[Task[T]] = []
     failures: list[BaseException] = []
 
-    def on_done(fiber: Fiber[T]) -> None:
+    def on_done(fiber: Task[T]) -> None:
         if group.cancel_called:
             return
         if _succeeded(fiber):

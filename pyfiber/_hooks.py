@@ -45,17 +45,20 @@ def log_failure(fiber: Task, exc: BaseException, in_callback: bool) -> None:
     logging.getLogger("pyfiber").error(what, fiber, exc_info=exc)
 
 
-def log_deaf(fiber: _engine.Fiber[object]) -> None:
-    """A cancelled fiber that goes on waiting; its stack shows where."""
+def log_deaf(fiber: Task) -> None:
+    """A cancelled fiber or grain that goes on waiting; its stack shows where."""
     import logging
 
     logger = logging.getLogger("pyfiber")
     if not logger.isEnabledFor(logging.WARNING):
         return
     text = "%r was cancelled, catches Cancelled and goes on; it is slowed down from here on\n%s"
-    frame = fiber.frame  # this function's: it runs on that fiber
-    stack = "".join(stack_summary(frame and frame.f_back).format())
-    logger.warning(text, fiber, stack)
+    if isinstance(fiber, _engine.Grain):
+        stack = fiber.stack()
+    else:
+        frame = fiber.frame  # this function's: it runs on that fiber
+        stack = stack_summary(frame and frame.f_back)
+    logger.warning(text, fiber, "".join(stack.format()))
 
 
 def deadlock_text(fibers: list[Task]) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from weakref import ref
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyfiber._engine import Grain
+
+_T = TypeVar("_T")
 
 
 class Policy:
@@ -52,17 +55,39 @@ class RoundRobin(Policy):
     """
 
     def __init__(self) -> None:
-        self._ready: deque[Grain[Any]] = deque()
+        self._ready: OrderedDict[Grain[Any], None] = OrderedDict()
 
     def add(self, grain: Grain[Any]) -> None:
-        self._ready.append(grain)
+        self._ready[grain] = None
 
     def take(self) -> Grain[Any]:
-        return self._ready.popleft()
+        return self._ready.popitem(last=False)[0]
 
     def remove(self, grain: Grain[Any]) -> None:
-        if grain in self._ready:
-            self._ready.remove(grain)
+        self._ready.pop(grain, None)
+
+
+class _Notes(Generic[_T]):
+    """One for each grain, by its id, until it is gone.
+
+    (A WeakKeyDictionary would ask the grain itself at each look, which takes longer than a step.)
+    """
+
+    def __init__(self) -> None:
+        self._notes: dict[int, tuple[_T, ref[Grain[Any]]]] = {}
+
+    def get(self, grain: Grain[Any], default: _T) -> _T:
+        note = self._notes.get(id(grain))
+        return default if note is None else note[0]
+
+    def set(self, grain: Grain[Any], value: _T) -> None:
+        key, notes = id(grain), self._notes
+        note = notes.get(key)
+        known = ref(grain, lambda _: notes.pop(key, None)) if note is None else note[1]
+        notes[key] = value, known
+
+    def __len__(self) -> int:
+        return len(self._notes)
 
 
 class _Ranked(Policy):
@@ -70,18 +95,28 @@ class _Ranked(Policy):
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Grain[Any]]] = []
+        self._places: dict[Grain[Any], int] = {}  # the second part of its entry
         self._count = 0
 
     def _push(self, rank: float, grain: Grain[Any]) -> None:
         self._count += 1
         heappush(self._heap, (rank, self._count, grain))
+        self._places[grain] = self._count
+
+    def _pop(self) -> tuple[float, Grain[Any]]:
+        while True:
+            rank, place, grain = heappop(self._heap)
+            if self._places.get(grain) == place:  # else it was removed
+                del self._places[grain]
+                return rank, grain
 
     def take(self) -> Grain[Any]:
-        return heappop(self._heap)[2]
+        return self._pop()[1]
 
     def remove(self, grain: Grain[Any]) -> None:
-        self._heap = [entry for entry in self._heap if entry[2] is not grain]
-        heapify(self._heap)
+        if self._places.pop(grain, None) and len(self._heap) > 2 * len(self._places):
+            self._heap = [entry for entry in self._heap if entry[2] in self._places]
+            heapify(self._heap)
 
 
 class Priority(_Ranked):
@@ -101,17 +136,14 @@ class Priority(_Ranked):
             raise TypeError(f"priority must be callable, not {priority!r}")
         self._priority = priority
         self._default = default
-        self._numbers: dict[int, float] = {}
+        self._numbers: _Notes[float | None] = _Notes()
 
     def set(self, grain: Grain[Any], number: float) -> None:
         """From its next turn on ``grain`` has this priority."""
-        known = id(grain) in self._numbers
-        self._numbers[id(grain)] = number
-        if not known:
-            grain.add_done_callback(lambda done: self._numbers.pop(id(done), None))
+        self._numbers.set(grain, number)
 
     def add(self, grain: Grain[Any]) -> None:
-        number = self._numbers.get(id(grain)) if self._numbers else None
+        number = self._numbers.get(grain, None)
         if number is None:
             number = self._default if self._priority is None else self._priority(grain)
         self._push(number, grain)
@@ -131,24 +163,21 @@ class FairShare(_Ranked):
         if weight is not None and not callable(weight):
             raise TypeError(f"weight must be callable, not {weight!r}")
         self._weight = weight
-        self._used: dict[int, float] = {}
+        self._used: _Notes[float] = _Notes()
         self._level = 0.0
 
     def add(self, grain: Grain[Any]) -> None:
-        used = max(self._used.get(id(grain), 0.0), self._level)
-        self._used[id(grain)] = used
+        used = max(self._used.get(grain, 0.0), self._level)
+        self._used.set(grain, used)
         self._push(used, grain)
 
     def take(self) -> Grain[Any]:
-        used, _, grain = heappop(self._heap)
+        used, grain = self._pop()
         self._level = max(self._level, used)
         return grain
 
     def ran(self, grain: Grain[Any], seconds: float) -> None:
-        if grain.done():
-            self._used.pop(id(grain), None)
-            return
         weight = 1.0 if self._weight is None else self._weight(grain)
         if not weight > 0:
             raise ValueError(f"the weight of {grain!r} must be positive, not {weight!r}")
-        self._used[id(grain)] = self._used.get(id(grain), 0.0) + seconds / weight
+        self._used.set(grain, self._used.get(grain, 0.0) + seconds / weight)

@@ -241,8 +241,13 @@ class _RunParallel(_Leaf[list[T]]):
         self._works = works
 
     def _run(self, scope: _Children) -> list[T]:
-        with pyfiber.pmap(perform, self._works, limit=self._limit) as results:
-            return list(results)
+        results: dict[int, T] = {}
+        # As they come, so that a failure does not wait for its turn.
+        with pyfiber.pmap(
+            _perform_numbered, enumerate(self._works), limit=self._limit, ordered=False
+        ) as ends:
+            results.update(ends)
+        return [results[number] for number in range(len(results))]
 
 
 class _StartChild(_Leaf[Work[T]]):
@@ -558,6 +563,11 @@ def perform(work: Work[T]) -> T:
             children.cancel(exc)
         raise
     return cast("T", value)
+
+
+def _perform_numbered(numbered: tuple[int, Work[T]]) -> tuple[int, T]:
+    number, work = numbered
+    return number, perform(work)
 
 
 def blocking(work: Work[T]) -> T:

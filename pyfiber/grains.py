@@ -30,12 +30,15 @@ from __future__ import annotations
 import enum
 import logging
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, overload
+from weakref import WeakKeyDictionary, WeakSet
 
 from pyfiber import _engine
-from pyfiber._engine import FiberError, Grain, current_grain, until
+from pyfiber._engine import Event, FiberError, FiberExit, Grain, current_grain, shield, until
 from pyfiber._policies import FairShare, Policy, Priority, RoundRobin
 
 __all__ = [
@@ -90,7 +93,8 @@ def spawn(start: Start, /, *args: Any, name: str | None = None) -> Grain[Any]: .
 def spawn(start: Any, /, *args: Any, name: str | None = None) -> Grain[Any]:
     """Start ``Grain(start, *args, name=name)`` on the running scheduler.
 
-    FiberError outside of one.
+    It belongs to the run, as a fiber does that is spawned so; ``TaskGroup.spawn(grain)`` starts
+    one that belongs to a group.  FiberError outside of a run.
     """
     return Grain(start, *args, name=name).start()
 
@@ -105,7 +109,8 @@ class GrainPool(_engine.GrainPoolBase):
 
     Grains may be queued before and after the start, from any thread.  As a context manager a
     pool starts at the beginning of the block and shuts down at its end; an exception that leaves
-    the block interrupts it.
+    the block, or ends the waiting there, interrupts it first.  A pool with a thread of its own
+    that is still open when the interpreter exits is interrupted then.
     """
 
     def __init__(
@@ -129,9 +134,10 @@ class GrainPool(_engine.GrainPoolBase):
         self.error: BaseException | None = None
         self._closing = False
         self._thread: threading.Thread | None = None
+        self._thread_over = Event()
         self._host: Grain[None] | None = None
         self._lock = threading.Lock()
-        self._empty = threading.Condition(self._lock)
+        self._waiting: deque[Event] = deque()  # until no grain is left
 
     # --- grains come and go
 
@@ -157,6 +163,8 @@ class GrainPool(_engine.GrainPoolBase):
         if self._closing and current_grain() not in self:
             raise FiberError("the pool is shut down: it takes no more grains")
         self._enter(grain)
+        if self._thread_over.is_set():  # it ended just then
+            grain.cancel("the pool's thread has ended")
         return grain
 
     def dequeue(self, grain: Grain[Any]) -> None:
@@ -194,31 +202,42 @@ class GrainPool(_engine.GrainPoolBase):
                 self._bind()
                 return self
             started = threading.Event()
-            self._thread = threading.Thread(
-                target=_engine.run, args=(self._serve, started), name=self.name
-            )
-        self._thread.start()
+            new = threading.Thread(target=self._run, args=(started,), name=self.name)
+            new.start()
+            self._thread = new
+        _with_threads.add(self)
         started.wait()
         return self
 
+    def _run(self, started: threading.Event) -> None:
+        """The body of the pool's own thread."""
+        try:
+            _engine.run(self._serve, started)
+        except BaseException as exc:  # a grain has ended the run: SystemExit, KeyboardInterrupt
+            _log.error("%r was ended", self, exc_info=exc)
+            self.error = self.error or exc
+        finally:
+            self._closing = True
+            started.set()
+            self._thread_over.set()
+            self.interrupt("the pool's thread has ended")  # what was queued just then
+
     def _serve(self, started: threading.Event) -> None:
         """The main fiber of the pool's own thread: a grain that sleeps keeps the run going."""
-        try:
-            self._host = spawn(iter([SLEEPING]), name=f"host of {self.name}")
-            with self._lock:
-                self._bind()
-        finally:
-            started.set()
+        self._host = spawn(iter([SLEEPING]), name=f"host of {self.name}")
+        self._bind()
+        started.set()
+        self._release_host()  # if it was shut down meanwhile
         self._host.join()
 
     def shutdown(self, wait: bool = True) -> None:
         """Take no more grains; with ``wait``, return when those that are left are done.
 
-        With ``on_error="pool"`` it raises what ended the pool.  FiberError if a grain of the pool
-        waits for its own pool: there only ``wait=False`` makes sense.  Shutting down twice is fine.
+        A fiber that waits is cancelled as usual; the pool goes on then.  With ``on_error="pool"``
+        it raises what ended the pool.  FiberError if a grain of the pool waits for its own pool:
+        there only ``wait=False`` makes sense.  Shutting down twice is fine.
         """
-        inside = current_grain()
-        if wait and inside is not None and inside.pool is self:
+        if wait and current_grain() in self:
             raise FiberError(
                 "a grain cannot wait for the shutdown of its own pool: use shutdown(wait=False)"
             )
@@ -246,29 +265,33 @@ class GrainPool(_engine.GrainPoolBase):
 
     def _release_host(self) -> None:
         """The pool's own thread may end as soon as there are no more grains."""
-        host = self._host
-        if self._closing and not len(self) and host is not None and not host.done():
-            host.unpark()
+        if self._closing and not len(self) and self._host is not None:
+            with suppress(FiberError):  # it has ended already
+                self._host.unpark()
 
     def _wait_for_end(self) -> None:
         """Until no grain is left, and the pool's own thread has ended."""
-        for grain in self:
-            while grain in self:
-                grain.join()
+        while len(self):
+            empty = Event()
+            self._waiting.append(empty)
+            if len(self):  # else the last one has gone, perhaps before it could see `empty`
+                empty.wait()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
+            self._thread_over.wait()  # other fibers run meanwhile
             thread.join()
 
-    def _grain_ended(self, grain: Grain[Any]) -> None:
-        """The engine says: a grain has failed, or the last one has ended."""
-        exc = grain.exception() if self._ends_pool(grain) else None
-        if exc is not None and self.error is None:
-            self.error = exc
+    def _grain_failed(self, grain: Grain[Any]) -> None:
+        """The engine says so."""
+        if self.on_error == "pool" and self.error is None:
+            self.error = grain.exception()
             self.interrupt("another grain failed")
-        self._release_host()
 
-    def _ends_pool(self, grain: Grain[Any]) -> bool:
-        return self.on_error == "pool" and not grain.cancelled()
+    def _emptied(self) -> None:
+        """The engine says: the last grain has ended or left."""
+        self._release_host()
+        while self._waiting:
+            self._waiting.popleft().set()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -279,26 +302,57 @@ class GrainPool(_engine.GrainPoolBase):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if exc is not None:
-            self.interrupt()
+        if exc is None:
             try:
                 self.shutdown()
-            except Exception as error:
-                if error is not exc:
-                    raise
+            except BaseException as why:  # cancelled, or Ctrl-C, unless it is `self.error`
+                self._stop(why)
+                raise
         else:
-            self.shutdown()
+            self._stop(exc)
+            if self.error is not None and self.error is not exc:
+                raise self.error
+
+    def _stop(self, why: BaseException) -> None:
+        """The block ends by an exception: so do the grains, and they are waited for."""
+        self.interrupt()
+        if isinstance(why, (FiberExit, GeneratorExit)) or current_grain() in self:
+            return  # nobody may wait here
+        if _engine._running_scheduler() is None:
+            self._wait_for_end()
+        else:
+            with shield():
+                self._wait_for_end()
 
     def __repr__(self) -> str:
         state = "shut down" if self._closing else "started" if self.started else "new"
         return f"<GrainPool {self.name!r} {state}, {len(self)} grains, {self.policy!r}>"
 
 
+#: Pools that were started on a thread of their own.
+_with_threads: WeakSet[GrainPool] = WeakSet()
+
+
+def _interrupt_all() -> None:
+    """The interpreter exits and is about to wait for all threads."""
+    for pool in list(_with_threads):
+        pool.interrupt("the interpreter exits")
+
+
+# As concurrent.futures does: `atexit` comes after the waiting for threads, which is too late.
+threading._register_atexit(_interrupt_all)  # type: ignore[attr-defined]
+
+#: Set when the grain is done, for those who wait elsewhere.
+_ends: WeakKeyDictionary[Grain[Any], Event] = WeakKeyDictionary()
+
+
 def _join_elsewhere(grain: Grain[Any], timeout: float | None) -> bool:
     """Wait for a grain of another thread, or of a pool that is not started yet."""
-    done = threading.Event()
-    grain.add_done_callback(lambda _: done.set())
-    return done.wait(timeout)
+    mine = Event()
+    end = _ends.setdefault(grain, mine)
+    if end is mine:
+        grain.add_done_callback(lambda _: mine.set())
+    return end.wait(timeout)
 
 
 def _policy_failed(pool: GrainPool, exc: BaseException) -> None:

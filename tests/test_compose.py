@@ -1,4 +1,4 @@
-"""Descriptions of work: what each operator does, the laws, long chains."""
+"""Descriptions of work: what each operator does, what is refused."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from concurrent.futures import CancelledError, Future
 from typing import Any
 
 import pytest
+from compose_makers import outcome
 
 import pyfiber
 from pyfiber import CancelledOutcome, Failed, FiberError, Ok, run, sleep, spawn, yield_now
@@ -28,15 +29,6 @@ from pyfiber.compose import (
     unfold,
 )
 from pyfiber.testing import run as run_virtually
-
-
-def outcome(work: Work[Any]) -> Any:
-    """How a work ends, comparable: a value, or the kind and text of an exception."""
-    try:
-        return Ok(blocking(work))
-    except Exception as exc:
-        return type(exc), str(exc)
-
 
 # --- one by one
 
@@ -354,15 +346,10 @@ def test_run_parallel_keeps_so_many_running() -> None:
 
 
 def test_run_parallel_slow_one_holds_up_nobody() -> None:
-    """The slow one waits for the end of all others."""
     order: list[int] = []
-    others = pyfiber.Event()
 
-    def job(n: int) -> Work[Any]:
-        ends = call(order.append, n)
-        if n == 0:
-            return call(others.wait).combine(ends)
-        return ends.combine(call(others.set)) if n == 7 else ends
+    def job(n: int) -> Work[None]:
+        return delay(0.05 if n == 0 else 0.001).combine(call(order.append, n))
 
     blocking(run_parallel(2, [job(n) for n in range(8)]))
     assert order == [1, 2, 3, 4, 5, 6, 7, 0]

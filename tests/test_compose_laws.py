@@ -1,14 +1,19 @@
-"""Descriptions of work: the laws, long chains."""
+"""The laws of compose, with generated works; and long chains."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import reduce
+from typing import Any, NamedTuple
 
-from hypothesis import given
+from compose_makers import outcome
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyfiber import Ok
+import pyfiber
+from pyfiber import CancelledOutcome, Failed, Ok, sleep, spawn
 from pyfiber.compose import (
     Work,
     blocking,
@@ -16,21 +21,18 @@ from pyfiber.compose import (
     delay,
     fail,
     parallel,
+    perform,
     race,
     run_parallel,
     succeed,
 )
+from pyfiber.testing import NeverAwaitedError
+from pyfiber.testing import run as run_virtually
 
-
-def outcome(work: Work[Any]) -> Any:
-    """How a work ends, comparable: a value, or the kind and text of an exception."""
-    try:
-        return Ok(blocking(work))
-    except Exception as exc:
-        return type(exc), str(exc)
-
+law = settings(deadline=None)  # how long an example takes depends on the machine
 
 # --- laws
+
 
 values = st.integers(-5, 5)
 
@@ -70,16 +72,19 @@ def grown(inner: st.SearchStrategy[Work[int]]) -> st.SearchStrategy[Work[int]]:
 works = st.recursive(leaves, grown, max_leaves=6)
 
 
+@law
 @given(values, functions)
 def test_law_left_identity(x: int, f: Callable[[int], Work[int]]) -> None:
     assert outcome(succeed(x).bind(f)) == outcome(call(f, x).join())
 
 
+@law
 @given(works)
 def test_law_right_identity(work: Work[int]) -> None:
     assert outcome(work.bind(succeed)) == outcome(work)
 
 
+@law
 @given(works, functions, functions)
 def test_law_associativity(
     work: Work[int], f: Callable[[int], Work[int]], g: Callable[[int], Work[int]]
@@ -89,6 +94,7 @@ def test_law_associativity(
     assert outcome(left) == outcome(right)
 
 
+@law
 @given(works)
 def test_law_map_is_bind_and_succeed(work: Work[int]) -> None:
     def double(x: int) -> int:
@@ -97,6 +103,7 @@ def test_law_map_is_bind_and_succeed(work: Work[int]) -> None:
     assert outcome(work.map(double)) == outcome(work.bind(lambda x: succeed(double(x))))
 
 
+@law
 @given(works)
 def test_law_map_of_identity_and_of_composition(work: Work[int]) -> None:
     assert outcome(work.map(lambda x: x)) == outcome(work)
@@ -104,17 +111,20 @@ def test_law_map_of_identity_and_of_composition(work: Work[int]) -> None:
     assert outcome(twice) == outcome(work.map(lambda x: (x + 1) * 2))
 
 
+@law
 @given(works)
 def test_law_join_is_bind_with_identity(work: Work[int]) -> None:
     assert outcome(succeed(work).join()) == outcome(work)
     assert outcome(work.map(succeed).join()) == outcome(work)
 
 
+@law
 @given(works, works)
 def test_law_combine_is_bind_that_ignores(first: Work[int], second: Work[int]) -> None:
     assert outcome(first.combine(second)) == outcome(first.bind(lambda _: second))
 
 
+@law
 @given(works, works)
 def test_law_apply_is_bind_and_map(first: Work[int], second: Work[int]) -> None:
     def adder(x: int) -> Callable[[int], int]:
@@ -124,6 +134,7 @@ def test_law_apply_is_bind_and_map(first: Work[int], second: Work[int]) -> None:
     assert outcome(by_apply) == outcome(first.bind(lambda x: second.map(lambda y: x + y)))
 
 
+@law
 @given(works, functions)
 def test_law_catch_leaves_values_alone(work: Work[int], f: Callable[[int], Work[int]]) -> None:
     caught = work.catch(lambda exc: succeed((type(exc), str(exc))))
@@ -132,11 +143,13 @@ def test_law_catch_leaves_values_alone(work: Work[int], f: Callable[[int], Work[
     assert expected in (Ok(got), got)
 
 
+@law
 @given(works)
 def test_law_map_outcome_of_identity(work: Work[int]) -> None:
     assert outcome(work.map_outcome(lambda end: end)) == outcome(work)
 
 
+@law
 @given(st.lists(works, max_size=3))
 def test_law_parallel_is_one_after_the_other(many: list[Work[int]]) -> None:
     """... if all succeed; and it fails if one of them does."""
@@ -149,28 +162,177 @@ def test_law_parallel_is_one_after_the_other(many: list[Work[int]]) -> None:
     assert isinstance(outcome(run_parallel(2, many)), Ok) == isinstance(together, Ok)
 
 
-@given(st.permutations(range(4)))
-def test_law_race_is_symmetric(order: list[int]) -> None:
-    """The order of the arguments does not matter: the fastest wins."""
-    works = {n: delay(0.002 * n, n) if n else delay(0, "first") for n in range(4)}
-    assert outcome(race(*[works[n] for n in order])) == Ok("first")
+# --- laws about time, by a virtual clock
+
+durations = st.integers(0, 20)
 
 
+def ends_after(seconds: int, fails: bool) -> Work[int]:
+    """A work that takes so long, then has that as its value or fails."""
+    end = fail(LookupError(seconds)) if fails else succeed(seconds)
+    return delay(seconds).combine(end)
+
+
+def in_virtual_time(work: Work[Any]) -> tuple[Any, float]:
+    """How a work ends, and when."""
+    ends: list[tuple[Any, float]] = []
+    with suppress(NeverAwaitedError):  # others may fail beside the one that decides
+        run_virtually(lambda: ends.append((outcome(work), pyfiber.now())), clock=0.0)
+    return ends[0]
+
+
+@law
+@given(
+    st.lists(st.tuples(durations, st.booleans()), min_size=1, max_size=5, unique_by=lambda x: x[0]),
+    st.randoms(use_true_random=False),
+)
+def test_law_race_is_symmetric(ends: list[tuple[int, bool]], random: Any) -> None:
+    """The order of the arguments does not matter: the fastest wins, and decides when."""
+    works = [ends_after(*end) for end in ends]
+    fastest = in_virtual_time(ends_after(*min(ends)))
+    assert in_virtual_time(race(*works)) == fastest
+    random.shuffle(works)
+    assert in_virtual_time(race(*works)) == fastest
+
+
+@law
+@given(st.permutations(range(6)), st.tuples(st.booleans(), st.booleans(), st.booleans()))
+def test_law_race_is_associative(seconds: list[int], fails: tuple[bool, bool, bool]) -> None:
+    a, b, c = map(ends_after, seconds, fails)
+    flat = in_virtual_time(race(a, b, c))
+    assert in_virtual_time(race(race(a, b), c)) == flat
+    assert in_virtual_time(race(a, race(b, c))) == flat
+
+
+@law
 @given(works)
 def test_law_race_with_one_and_with_never(work: Work[int]) -> None:
     never: Work[Any] = delay(1000)
-    assert outcome(race(work)) == outcome(work)
-    assert outcome(race(work, never)) == outcome(race(never, work)) == outcome(work)
+    expected = in_virtual_time(work)
+    assert in_virtual_time(race(work)) == expected
+    assert in_virtual_time(race(work, never)) == expected
+    assert in_virtual_time(race(never, work)) == expected
 
 
-@given(works, st.sampled_from([0.0, 500.0]), st.booleans())
-def test_law_timeout_is_a_race_with_a_delay(work: Work[int], seconds: float, hangs: bool) -> None:
-    if hangs:
-        work = delay(1000).combine(work)
-    late = delay(seconds).combine(fail(TimeoutError(f"not done after {seconds} seconds")))
-    if hangs and seconds:
-        return  # would take that long
-    assert outcome(work.timeout(seconds)) == outcome(race(work, late))
+@law
+@given(durations, st.booleans(), durations)
+def test_law_timeout_is_a_race_with_a_delay(seconds: int, fails: bool, limit: int) -> None:
+    work = ends_after(seconds, fails)
+    late = limit + 0.5  # never at the same instant
+    slow = delay(late).combine(fail(TimeoutError(f"not done after {late} seconds")))
+    by_timeout = in_virtual_time(work.timeout(late))
+    assert by_timeout == in_virtual_time(race(work, slow)) == in_virtual_time(race(slow, work))
+    assert by_timeout[1] == min(seconds, late)
+
+
+@law
+@given(st.lists(st.tuples(durations, st.booleans()), max_size=5, unique_by=lambda x: x[0]))
+def test_law_parallel_ends_with_the_slowest_or_the_first_failure(
+    ends: list[tuple[int, bool]],
+) -> None:
+    got, when = in_virtual_time(parallel(*[ends_after(*end) for end in ends]))
+    failures = [seconds for seconds, fails in ends if fails]
+    if failures:
+        assert (got, when) == ((LookupError, str(min(failures))), min(failures))
+    else:
+        assert got == Ok([seconds for seconds, _ in ends])
+        assert when == max([seconds for seconds, _ in ends], default=0)
+
+
+@law
+@given(
+    st.lists(st.tuples(durations, st.booleans()), max_size=5, unique_by=lambda x: x[0]),
+    st.integers(1, 6),
+)
+def test_law_run_parallel_ends_with_the_first_failure(
+    ends: list[tuple[int, bool]], limit: int
+) -> None:
+    """It does not wait for the works before the one that fails: it did."""
+    got, when = in_virtual_time(run_parallel(limit, [ends_after(*end) for end in ends]))
+    if limit >= len(ends):
+        assert (got, when) == in_virtual_time(parallel(*[ends_after(*end) for end in ends]))
+    else:
+        assert isinstance(got, Ok) is not any(fails for _, fails in ends)
+
+
+@law
+@given(st.lists(durations, max_size=8), st.integers(1, 4))
+def test_law_run_parallel_takes_no_longer_than_its_batches(times: list[int], limit: int) -> None:
+    """Always `limit` under way: no later than batch by batch, no earlier than can be."""
+    _, when = in_virtual_time(run_parallel(limit, [delay(seconds, seconds) for seconds in times]))
+    batches = sum(max(times[n : n + limit]) for n in range(0, len(times), limit))
+    assert max([sum(times) / limit, *times]) <= when <= batches
+
+
+# --- cancellation reaches every part of any tree
+
+
+class Leaf(NamedTuple):
+    seconds: int
+    fails: bool
+
+
+class Tree(NamedTuple):
+    kind: str
+    parts: list[Any]
+
+
+leaf_shapes = st.builds(Leaf, st.integers(0, 10), st.sampled_from([False, False, True]))
+KINDS = ["parallel", "race", "run_parallel", "bind", "catch", "child", "timeout", "combine"]
+shapes = st.recursive(
+    leaf_shapes,
+    lambda inner: st.builds(Tree, st.sampled_from(KINDS), st.lists(inner, min_size=1, max_size=3)),
+    max_leaves=8,
+)
+
+
+def planted(shape: Any, log: list[str], number: Iterator[int]) -> Work[Any]:
+    """The work that a shape describes; each leaf tells `log` when it begins and ends."""
+    if isinstance(shape, Leaf):
+        return ends_after(*shape).traced(str(next(number)), log.append)
+    parts = [planted(part, log, number) for part in shape.parts]
+    match shape.kind:
+        case "parallel":
+            return parallel(*parts)
+        case "race":
+            return race(*parts)
+        case "run_parallel":
+            return run_parallel(2, parts)
+        case "bind":
+            return reduce(lambda first, then: first.bind(lambda _: then), parts)
+        case "catch":
+            return reduce(lambda first, then: first.catch(lambda _: then), parts)
+        case "child":
+            return reduce(lambda first, then: first.start_child().combine(then), parts)
+        case "timeout":
+            return parallel(*[part.timeout(3.5) for part in parts])
+        case _:
+            return reduce(lambda first, then: first.combine(then), parts)
+
+
+@law
+@given(shapes, st.integers(0, 12))
+def test_cancelled_at_any_time_every_part_that_began_ends_then(shape: Any, when: int) -> None:
+    log: list[str] = []
+    work = planted(shape, log, itertools.count())
+
+    def main() -> None:
+        fiber = spawn(perform, work)
+        sleep(when + 0.25)
+        running = not fiber.done()
+        fiber.cancel("enough")
+        fiber.join()
+        assert pyfiber.now() == when + 0.25
+        if running:
+            assert fiber.outcome == CancelledOutcome("enough")
+        elif isinstance(fiber.outcome, Failed):
+            assert isinstance(fiber.outcome.exception, (LookupError, TimeoutError))
+
+    with suppress(NeverAwaitedError):
+        run_virtually(main, clock=0.0)
+    began = sorted(line.split()[0] for line in log if line.endswith("begins"))
+    ended = sorted(line.split()[0] for line in log if not line.endswith("begins"))
+    assert began == ended
 
 
 # --- long chains

@@ -218,3 +218,41 @@ def test_shuffled_instants_find_the_race_and_run_it_again() -> None:
         "another order: an order was lost",
         "the same order again: an order was lost",
     ]
+
+
+def test_operators_come_to_what_they_should() -> None:
+    assert run_example("operators.py").splitlines() == [
+        "bind: 3",
+        "combine: after the delay",
+        "map: LOUD",
+        "apply: 3",
+        "join: inner",
+        "unfold: [20, 10, 5, 2, 1]",
+        "catch: instead of: 7 is odd",
+        "map_outcome: failed: 7 is odd",
+        "of_future: from a thread",
+        "on_new_thread: Thread",
+        "describe: caught: 3 is odd",
+    ]
+
+
+def test_grain_pool_has_its_day() -> None:
+    assert run_example("grain_pool.py").splitlines() == [
+        "[before] ann STOPPED bob STOPPED cem STOPPED waiter STOPPED cook STOPPED clock STOPPED",
+        "cook: here is egg",
+        "bob: thanks for the egg",
+        "[in the middle] ann SLEEPING cem SLEEPING waiter SLEEPING cook SLEEPING",
+        "waiter: table three, please",
+        "cook: here is spam",
+        "ann: thanks for the spam",
+        "[late] waiter SLEEPING",
+        "waiter: good night",
+        "ann done Ok(value='spam')",
+        "bob done Ok(value='egg')",
+        "cem parked None",
+        "waiter done CancelledOutcome(reason='closing time')",
+        "on_error='grain': Failed(exception=OSError('broken')) Ok(value='done')",
+        "shutdown raised: broken",
+        "on_error='pool': Failed(exception=OSError('broken')) "
+        "CancelledOutcome(reason='another grain failed')",
+    ]

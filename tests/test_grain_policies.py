@@ -1,16 +1,22 @@
-"""Policies of grain pools: whose turn it is, and policies that fail."""
+"""Whose turn it is in a pool: round robin, priority, fair share, and policies that fail."""
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import logging
+import random
+import weakref
 from collections import Counter
 from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
+from grain_makers import POLICIES, steps
 
 import pyfiber
 from pyfiber import (
+    FiberError,
     run,
     sleep,
     yield_now,
@@ -29,16 +35,6 @@ from pyfiber.grains import (
 )
 from pyfiber.testing import VirtualClock
 from pyfiber.testing import run as run_virtually
-
-POLICIES: list[Callable[[], Policy]] = [RoundRobin, Priority, FairShare]
-
-
-def steps(log: list[Any], name: Any, n: int) -> Generator[Any, Any, Any]:
-    for _ in range(n):
-        log.append(name)
-        yield READY
-    return name
-
 
 # --- round robin, priority, fair share
 
@@ -350,3 +346,144 @@ def test_failing_policy_ends_the_pool_if_it_is_told_so(caplog: pytest.LogCapture
 def test_abstract_policy_says_so(caplog: pytest.LogCaptureFixture) -> None:
     run(lambda: GrainPool(Policy()).start().queue([READY]) and None)
     assert "NotImplementedError" in caplog.text
+
+
+# --- policies that do things
+
+
+class Meddling(RoundRobin):
+    """Does anything to the grains of its pool whenever it is asked for advice."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.random = random.Random(seed)
+        self.pool: GrainPool | None = None
+
+    def meddle(self) -> None:
+        assert self.pool is not None
+        grains = list(self.pool)
+        pick = self.random.random()
+        if not grains or pick < 0.7:
+            return
+        grain = self.random.choice(grains)
+        with contextlib.suppress(FiberError):
+            if pick < 0.78:
+                self.pool.dequeue(grain)
+            elif pick < 0.84:
+                grain.cancel()
+            elif pick < 0.9:
+                self.pool.queue([READY] * 3)
+            elif pick < 0.98:
+                sleep(0)
+            else:
+                raise LookupError("meddling")
+
+    def add(self, grain: Grain[Any]) -> None:
+        self.meddle()
+        super().add(grain)
+
+    def take(self) -> Grain[Any]:
+        self.meddle()
+        return super().take()
+
+    def remove(self, grain: Grain[Any]) -> None:
+        self.meddle()
+        super().remove(grain)
+
+    def ran(self, grain: Grain[Any], seconds: float) -> None:
+        self.meddle()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_policy_that_meddles(seed: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Grains were left twice, stepped when they had left, or queued in two places: crashes."""
+    policy = Meddling(seed)
+
+    def worker() -> Generator[Any, Any, None]:
+        for _ in range(20):
+            yield policy.random.choice([READY, None, 0, 0.0001, lambda: True])
+
+    def main() -> list[Grain[Any]]:
+        pool = policy.pool = GrainPool(policy).start()
+        grains = []
+        for _ in range(20):
+            with contextlib.suppress(FiberError):
+                grains.append(pool.queue(worker))
+        for _ in range(200):
+            yield_now()
+        pool.interrupt()
+        return grains
+
+    for grain in run(main):
+        assert grain.done() or grain.pool is None
+
+
+def test_ready_grain_of_a_policy_that_waits_is_not_queued_twice() -> None:
+    """Its timer made it ready while its policy was told how long the step took."""
+
+    class Slow(RoundRobin):
+        def ran(self, grain: Grain[Any], seconds: float) -> None:
+            sleep(0.002)
+
+    log: list[Any] = []
+
+    def worker(name: str) -> Generator[Any, Any, None]:
+        for _ in range(3):
+            log.append(name)
+            yield 0.0005
+
+    def main() -> None:
+        pool = GrainPool(Slow()).start()
+        grains = [pool.queue(worker, name) for name in "ab"]
+        for grain in grains:
+            grain.join()
+
+    run(main)
+    assert Counter(log) == {"a": 3, "b": 3}
+
+
+def test_policy_that_dequeues_what_it_is_told_to_start() -> None:
+    """start() gives a pool's grains to the scheduler one by one; some may have left by then."""
+
+    class Picky(RoundRobin):
+        def add(self, grain: Grain[Any]) -> None:
+            super().add(grain)
+            for other in list(pool):
+                if other is not grain:
+                    pool.dequeue(other)
+
+    pool = GrainPool(Picky())
+    grains = [pool.queue(steps, [], n, 1) for n in range(3)]
+    run(lambda: pool.start() and None)
+    assert [grain.done() for grain in grains] == [True, False, False]
+
+
+@pytest.mark.parametrize("policy", [Priority, FairShare])
+def test_removed_grains_are_let_go(policy: Callable[[], Any]) -> None:
+    mine = policy()
+    stays = Grain([READY])
+    mine.add(stays)
+    refs = []
+    for _ in range(20):
+        grain = Grain([READY])
+        mine.add(grain)
+        mine.remove(grain)
+        refs.append(weakref.ref(grain))
+        del grain
+    gc.collect()
+    assert sum(ref() is not None for ref in refs) <= 2
+    assert mine.take() is stays
+    with pytest.raises(IndexError):
+        mine.take()
+
+
+def test_what_a_policy_knows_of_a_grain_ends_with_it() -> None:
+    """A grain that was dequeued and dropped left a number that another one inherited."""
+    priority, share = Priority(), FairShare()
+    for _ in range(10):
+        grain = Grain([READY])
+        priority.set(grain, 5)
+        share.add(grain)
+        share.ran(share.take(), 1.0)
+        del grain
+    assert len(priority._numbers) == len(share._used) == 0

@@ -1,20 +1,19 @@
-"""Pools of grains: where they run, whose turn it is, how they end."""
+"""Pools of grains: where they run, who belongs to them, how they end."""
 
 from __future__ import annotations
 
 import gc
 import threading
 import time
-import weakref
 from collections import Counter
 from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
+from grain_makers import POLICIES, steps
 
 import pyfiber
 from pyfiber import (
-    Cancelled,
     CancelledOutcome,
     FiberError,
     Ok,
@@ -29,22 +28,10 @@ from pyfiber.grains import (
     Grain,
     GrainPool,
     Policy,
-    Priority,
-    RoundRobin,
     current_grain,
     spawn,
 )
 from pyfiber.testing import run as run_virtually
-
-POLICIES: list[Callable[[], Policy]] = [RoundRobin, Priority, FairShare]
-
-
-def steps(log: list[Any], name: Any, n: int) -> Generator[Any, Any, Any]:
-    for _ in range(n):
-        log.append(name)
-        yield READY
-    return name
-
 
 # --- on its own thread
 
@@ -442,256 +429,3 @@ def test_iteration_while_the_pool_runs() -> None:
         assert bool(pool)
 
     run_virtually(main)
-
-
-# --- ends
-
-
-def test_shutdown_without_waiting() -> None:
-    def main() -> tuple[bool, Any]:
-        pool = GrainPool().start()
-        grain = pool.queue([5])
-        pool.shutdown(wait=False)
-        with pytest.raises(FiberError, match="takes no more grains"):
-            pool.queue([READY])
-        done = grain.done()
-        pool.shutdown()
-        pool.shutdown()
-        return done, grain.outcome
-
-    assert run_virtually(main) == (False, Ok(None))
-
-
-def test_shutdown_of_a_pool_that_was_not_started() -> None:
-    pool = GrainPool()
-    pool.shutdown()
-    pool = GrainPool()
-    pool.queue([READY])
-    with pytest.raises(FiberError, match="was not started"):
-        pool.shutdown()
-    with pytest.raises(FiberError, match="started already, or shut down"):
-        pool.start()
-
-
-def test_started_twice() -> None:
-    def main() -> None:
-        pool = GrainPool().start()
-        with pytest.raises(FiberError, match="started already"):
-            pool.start()
-
-    run(main)
-    with GrainPool() as pool, pytest.raises(FiberError, match="started already"):
-        pool.start()
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_shutdown_from_inside_a_grain(policy: Callable[[], Policy]) -> None:
-    def ends(pool: GrainPool) -> Generator[Any, Any, str]:
-        with pytest.raises(FiberError, match="its own pool"):
-            pool.shutdown()
-        pool.shutdown(wait=False)
-        yield READY
-        return "fine"
-
-    with GrainPool(policy()) as pool:
-        grain = pool.queue(ends, pool)
-        other = pool.queue([READY] * 5)
-        grain.join(5)
-    assert grain.result() == "fine"
-    assert other.outcome == Ok(None)
-
-
-def test_grain_of_a_pool_that_is_shut_down_may_still_call_others() -> None:
-    def inner() -> Generator[Any, Any, int]:
-        yield READY
-        return 5
-
-    def outer(pool: GrainPool) -> Generator[Any, Any, Any]:
-        pool.shutdown(wait=False)
-        return (yield pool.queue(inner)) + (yield Grain(inner))
-
-    with GrainPool() as pool:
-        grain = pool.queue(outer, pool)
-        grain.join(5)
-    assert grain.result() == 10
-
-
-def test_interrupt_from_another_thread() -> None:
-    order = []
-
-    def waits() -> Generator[Any, Any, None]:
-        try:
-            yield SLEEPING
-        except Cancelled as exc:
-            order.append(exc.reason)
-            yield from ()
-            raise
-
-    pool = GrainPool().start()
-    grains = [pool.queue(waits) for _ in range(3)]
-    while any(grain.state != "parked" for grain in grains):
-        time.sleep(0.001)
-    pool.interrupt("enough")
-    pool.shutdown()
-    assert order == ["enough"] * 3
-    with pytest.raises(FiberError, match="takes no more grains"):
-        pool.queue([READY])
-
-
-def test_interrupt_before_the_start() -> None:
-    pool = GrainPool()
-    grain = pool.queue([READY])
-    pool.interrupt()
-    assert grain.cancelled()
-    pool.shutdown()
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_failure_ends_the_grain_alone(policy: Callable[[], Policy]) -> None:
-    def fails() -> Generator[Any, Any, None]:
-        yield READY
-        raise KeyError("mine")
-
-    log: list[Any] = []
-    with GrainPool(policy()) as pool:
-        bad = pool.queue(fails)
-        good = pool.queue(steps, log, "good", 10)
-    assert good.result() == "good"
-    with pytest.raises(KeyError, match="mine"):
-        bad.result()
-    assert pool.error is None
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_failure_ends_the_pool_if_it_is_told_so(policy: Callable[[], Policy]) -> None:
-    def fails() -> Generator[Any, Any, None]:
-        yield READY
-        raise KeyError("mine")
-
-    pool = GrainPool(policy(), on_error="pool").start()
-    good = pool.queue([SLEEPING])
-    pool.queue(fails)
-    good.join()
-    with pytest.raises(KeyError, match="mine"):
-        pool.shutdown()
-    assert good.outcome == CancelledOutcome("another grain failed")
-    assert isinstance(pool.error, KeyError)
-    with pytest.raises(FiberError, match="takes no more grains"):
-        pool.queue([READY])
-
-
-def test_cancelled_grain_is_no_failure() -> None:
-    with GrainPool(on_error="pool") as pool:
-        grain = pool.queue([SLEEPING])
-        grain.cancel()
-        other = pool.queue([0.005])
-    assert other.outcome == Ok(None)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        ({"on_error": "ignore"}, ValueError),
-        ({"policy": 5}, TypeError),
-        ({"policy": RoundRobin}, None),
-    ],
-)
-def test_bad_pools(arguments: dict[str, Any], error: type[Exception] | None) -> None:
-    if error is not None:
-        with pytest.raises(error):
-            GrainPool(**arguments)
-    else:
-        pool = GrainPool(**arguments)  # a class: its methods fail, which is reported
-        pool.policy = RoundRobin()
-
-
-def test_pool_is_initialised_once() -> None:
-    pool = GrainPool()
-    pool.queue([READY])
-    with pytest.raises(FiberError, match="in use"):
-        pool.__init__()  # type: ignore[misc]
-
-
-# --- the end of runs
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_failing_main_ends_the_pool(policy: Callable[[], Policy]) -> None:
-    pools = []
-
-    def main() -> None:
-        pool = GrainPool(policy()).start()
-        pools.append(pool)
-        pool.queue([SLEEPING])
-        pool.queue([READY] * 1000)
-        yield_now()
-        raise KeyError("main")
-
-    with pytest.raises(KeyError):
-        run(main)
-    assert len(pools[0]) == 0
-    assert not pools[0].started
-
-
-def test_pool_can_be_started_again_in_another_run() -> None:
-    log: list[Any] = []
-    pool = GrainPool(FairShare())
-    for name in "ab":
-
-        def main(name: str = name) -> None:
-            pool.start()
-            pool.queue(steps, log, name, 2)
-
-        run(main)
-    assert log == ["a", "a", "b", "b"]
-
-
-def test_deadlock_names_the_grains_of_a_pool(child: Any) -> None:
-    done = child(
-        """
-        import pyfiber
-        from pyfiber.grains import SLEEPING, GrainPool, Priority
-        def main():
-            GrainPool(Priority()).start().queue([SLEEPING], name="sleeping beauty")
-        try:
-            pyfiber.run(main)
-        except pyfiber.DeadlockError as exc:
-            print(exc)
-        """
-    )
-    assert "sleeping beauty" in done.stdout
-
-
-def test_pool_is_freed() -> None:
-    def main() -> Any:
-        pool = GrainPool(FairShare()).start()
-        pool.queue([READY] * 3)
-        pool.shutdown()
-        return weakref.ref(pool)
-
-    ref = run(main)
-    gc.collect()
-    assert ref() is None
-
-
-def test_scheduler_dropped_with_a_pool_in_it() -> None:
-    order = []
-
-    def waits() -> Generator[Any, Any, None]:
-        try:
-            yield SLEEPING
-        finally:
-            order.append("closed")
-
-    def main() -> None:
-        pool = GrainPool(FairShare()).start()
-        pool.queue(waits)
-        pool.queue([READY] * 1000)
-
-    scheduler = pyfiber.Scheduler()
-    scheduler.spawn(main)
-    for _ in range(5):
-        scheduler.run_once()
-    del scheduler
-    gc.collect()
-    assert order == ["closed"]

@@ -17,10 +17,12 @@ pytestmark = pytest.mark.slow  # mypy takes seconds to begin
 
 ACCEPTED = """
 import threading
+from collections.abc import Generator
 from typing import Any, assert_type
 
 import pyfiber
 from pyfiber import Fiber, FiberCancelled, Outcome, Scheduler, current, park, run, spawn
+from pyfiber.grains import Grain
 
 
 def number(a: int, b: str = "") -> float:
@@ -33,6 +35,11 @@ def keyword(*, x: int) -> bytes:
 
 def nothing() -> str:
     return ""
+
+
+def steps() -> Generator[float, None, int]:
+    yield 0.5
+    return 1
 
 
 class Worker(Fiber[int]):
@@ -78,11 +85,13 @@ def grouped() -> float | None:
     with pyfiber.TaskGroup() as group:
         assert_type(group.spawn(number, 1, b="x"), Fiber[float])
         assert_type(group.spawn(Worker(3)), Fiber[int])
+        assert_type(group.spawn(Grain(steps)), Grain[int])
         return group.spawn(number, 1).result()
     return None
 
 
 assert_type(pyfiber.gather(nothing, Fiber(nothing)), list[str])
+assert_type(pyfiber.race(Grain(steps), Grain(steps)), int)
 assert_type(pyfiber.race(nothing, nothing), str)
 assert_type(pyfiber.first_success(nothing), str)
 assert_type(list(pyfiber.pmap(number, [1], limit=2)), list[float])

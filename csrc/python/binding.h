@@ -60,6 +60,7 @@ typedef struct ScopeObject ScopeObject; /* scope.h */
 typedef struct PfNode PfNode;
 typedef struct PfSlot PfSlot;
 typedef struct GrainObject GrainObject;
+typedef struct GrainMember GrainMember;
 typedef struct PfGrains PfGrains;
 
 /* Bits of pf_fiber.host_bits */
@@ -333,9 +334,9 @@ PyObject *pf_reason_and_author(PyObject *reason, PyObject *by); /* or NULL */
 void pf_cancel_now(FiberObject *fiber, PyObject *reason, PyObject *by);
 /* The run ends: is it cancelled for itself, not with the scope around it? */
 bool pf_fiber_is_top(const FiberObject *fiber);
-/* Nanoseconds to wait before the next delivery to a fiber that goes on
- * swallowing it; nearly always 0.  -1: an exception is set. */
-int64_t pf_cancel_delay(FiberObject *fiber);
+/* Nanoseconds to wait before the next delivery to a fiber or grain that goes
+ * on swallowing it; nearly always 0.  -1: an exception is set. */
+int64_t pf_cancel_delay(PfThread *t, pf_fiber *core);
 int pf_cancel_init(PyObject *module);
 
 /* --- fiber.c --- */

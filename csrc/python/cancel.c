@@ -133,6 +133,9 @@ refresh_stack(ScopeObject *scope, Work *work)
         for (FiberObject *f = scope->children; f != NULL; f = f->base_next) {
             queue_fiber(f, work);
         }
+        if (PF_UNLIKELY(scope->grains != NULL)) {
+            pf_scope_refresh_grains(scope);
+        }
         if (scope->inner == NULL) {
             set_fiber(scope->fiber, source != NULL);
         }
@@ -255,6 +258,7 @@ move_children(ScopeObject *from, ScopeObject *to)
         }
         pf_fiber_refresh(child);
     }
+    pf_scope_move_grains(from, to);
 }
 
 /* A cancellation has had its effect if the fiber goes on without it. */
@@ -274,7 +278,7 @@ pf_scope_remove(ScopeObject *scope)
     ScopeObject *inner = scope->inner, *outer = scope->outer;
     SchedulerObject *s = scope->scheduler;
     pf_timers_remove(&s->core.timers, &scope->timer.timer);
-    if (PF_UNLIKELY(scope->children != NULL)) {
+    if (PF_UNLIKELY(scope->children != NULL || scope->grains != NULL)) {
         move_children(scope, around(scope));
         if (PyObject_TypeCheck(scope, pf.group_type)) {
             pf_group_forsaken(scope);
@@ -558,13 +562,9 @@ pf_raise_cancelled_with(PyObject *reason, PyObject *by, PyObject *scope)
 }
 
 int
-pf_raise_cancelled(FiberObject *fiber)
+pf_raise_cancelled_by(PyObject *source)
 {
-    PyObject *source = pf_fiber_cancel_source(fiber);
     PyObject *reason = NULL, *by = NULL, *scope = NULL;
-    if (source == NULL) {
-        source = source_beyond_shields(fiber);
-    }
     if (source != NULL && PyObject_TypeCheck(source, pf.scope_type)) {
         scope = source;
         reason = ((ScopeObject *)source)->reason;
@@ -576,43 +576,52 @@ pf_raise_cancelled(FiberObject *fiber)
     return pf_raise_cancelled_with(reason, by, scope);
 }
 
-/* A fiber that catches Cancelled and goes on waiting would spin for ever: it
- * is told on, and slowed down. */
+int
+pf_raise_cancelled(FiberObject *fiber)
+{
+    PyObject *source = pf_fiber_cancel_source(fiber);
+    return pf_raise_cancelled_by(
+        source != NULL ? source : source_beyond_shields(fiber));
+}
+
+/* A fiber or grain that catches Cancelled and goes on waiting would spin for
+ * ever: it is told on, and slowed down. */
 #define DEAF_AFTER 100      /* deliveries */
 #define FIRST_DELAY 1000000 /* ns */
 #define LONGEST_DELAY 100000000
 
 /* 0, or -1 when Ctrl-C came just then. */
 static int
-report_deaf(FiberObject *fiber)
+report_deaf(PfThread *t, PyObject *task)
 {
     if (pf.log_deaf == NULL) {
         return 0;
     }
-    pf_no_switch_begin(fiber->thread, "while a fiber is reported");
-    PyObject *logged = PyObject_CallOneArg(pf.log_deaf, (PyObject *)fiber);
-    pf_no_switch_end(fiber->thread);
+    pf_no_switch_begin(t, "while a fiber is reported");
+    PyObject *logged = PyObject_CallOneArg(pf.log_deaf, task);
+    pf_no_switch_end(t);
     if (logged == NULL && !PyErr_ExceptionMatches(PyExc_Exception)) {
         return -1;
     }
     if (logged == NULL) {
-        PyErr_WriteUnraisable((PyObject *)fiber);
+        PyErr_WriteUnraisable(task);
     }
     Py_XDECREF(logged);
     return 0;
 }
 
 int64_t
-pf_cancel_delay(FiberObject *fiber)
+pf_cancel_delay(PfThread *t, pf_fiber *core)
 {
-    uint32_t count = fiber->core.host_bits >> PF_F_DELIVERIES_SHIFT;
+    uint32_t count = core->host_bits >> PF_F_DELIVERIES_SHIFT;
     if (count < UINT8_MAX) {
-        fiber->core.host_bits += (uint32_t)1 << PF_F_DELIVERIES_SHIFT;
+        core->host_bits += (uint32_t)1 << PF_F_DELIVERIES_SHIFT;
     }
     if (count < DEAF_AFTER) {
         return 0;
     }
-    if (count == DEAF_AFTER && report_deaf(fiber) < 0) {
+    if (count == DEAF_AFTER &&
+        report_deaf(t, (PyObject *)FIBER_OF(core)) < 0) {
         return -1;
     }
     uint32_t doublings = (count - DEAF_AFTER) / 8;

@@ -132,6 +132,13 @@ pf_grain_prepare(GrainObject *g)
     if (iterator == NULL) {
         return -1;
     }
+    if (g->core.state != PF_NEW || (g->core.host_bits & PF_F_ENTERED)) {
+        Py_DECREF(iterator);
+        PyErr_SetString(pf.fiber_error,
+                        "the function that makes the grain has started or "
+                        "cancelled it meanwhile");
+        return -1;
+    }
     bool known = PyFunction_Check(g->iterator) || iterator == g->iterator;
     if (g->name == NULL && !known) { /* the generator will not know it */
         g->name = pf_grain_name(g);
@@ -144,10 +151,19 @@ pf_grain_prepare(GrainObject *g)
     return 0;
 }
 
+/* Outside of a pool. */
 int
-pf_grain_begin(SchedulerObject *s, GrainObject *g)
+pf_grain_may_start(GrainObject *g)
 {
-    return pf_grain_prepare(g) < 0 ? -1 : pf_grain_attach(s, g);
+    if (g->core.state == PF_NEW && g->pool == NULL) {
+        return 0;
+    }
+    PyErr_SetString(pf.fiber_error,
+                    g->core.state == PF_NEW
+                        ? "the grain is queued in a pool, which starts it"
+                        : "the grain has been started already: make a new "
+                          "one");
+    return -1;
 }
 
 static PyObject *
@@ -155,15 +171,8 @@ grain_start(PyObject *op, PyObject *args)
 {
     GrainObject *g = (GrainObject *)op;
     PfThread *t = pf_this_thread();
-    if (t == NULL || pf_active(t, "start()") == NULL) {
-        return NULL;
-    }
-    if (g->core.state != PF_NEW || g->pool != NULL) {
-        PyErr_SetString(pf.fiber_error,
-                        g->pool != NULL && g->core.state == PF_NEW
-                            ? "the grain is queued in a pool, which starts it"
-                            : "the grain has been started already: make a new "
-                              "one");
+    if (t == NULL || pf_active(t, "start()") == NULL ||
+        pf_grain_may_start(g) < 0) {
         return NULL;
     }
     if (PyTuple_GET_SIZE(args) > 0) {
@@ -174,7 +183,11 @@ grain_start(PyObject *op, PyObject *args)
         }
         g->value = Py_NewRef(args);
     }
-    return pf_grain_begin(t->scheduler, g) < 0 ? NULL : Py_NewRef(op);
+    if (pf_grain_prepare(g) < 0 ||
+        pf_grain_start_in(t->scheduler, NULL, g) < 0) {
+        return NULL;
+    }
+    return Py_NewRef(op);
 }
 
 /* ------------------------------------------------------------------ its death */
@@ -195,6 +208,9 @@ grain_traverse(PyObject *op, visitproc visit, void *arg)
     Py_VISIT(g->name);
     for (GrainCaller *c = g->callers; c != NULL; c = c->below) {
         Py_VISIT(c->iterator);
+    }
+    if (g->member != NULL) {
+        Py_VISIT(g->member->base);
     }
     if (g->core.scheduler != NULL) {
         Py_VISIT(pf_grain_scheduler(g));
@@ -256,7 +272,7 @@ grain_dealloc(PyObject *op)
     }
     if (PF_UNLIKELY(pf_load_acquire(&g->core.posted) != 0)) {
         Py_SET_REFCNT(op, 1); /* for the wake-up that is on its way */
-        g->flags |= GRAIN_DROPPED;
+        g->core.host_word |= GRAIN_DROPPED;
         return;
     }
     PyObject_GC_UnTrack(op);
@@ -495,8 +511,8 @@ Wake the grain from `yield SLEEPING`, which returns `value`; or let its next\n\
 one return at once.\n\
 \n\
 There is one permit, as for a fiber's unpark(): False if there was one\n\
-already. Any thread may call it. FiberError if the grain has finished or was\n\
-not started.");
+already. Any thread may call it, before the grain is started as well.\n\
+FiberError if it has finished.");
 PyDoc_STRVAR(callback_doc, "add_done_callback($self, fn, /)\n--\n\n\
 Call fn(grain) on the grain's thread when it ends; at once if it has ended.\n\
 \n\

@@ -4,7 +4,8 @@
  *   grain_inspect.c  its attributes
  *   grain_step.c   one turn: resume, heed what was yielded, calls, the end
  *   grain_wait.c   what it waits for, waking, cancelling
- *   grain_move.c   coming to a scheduler and leaving it, other threads
+ *   grain_move.c   coming to a scheduler and leaving it
+ *   grain_cancel.c  cancelling, the scope that it was born in
  *   grain_run.c    the runner fiber, predicates, what the loop asks of grains
  *   grain_pool.c   the native half of GrainPool
  *   until.c        the awaitable that brings a request out of a coroutine
@@ -38,13 +39,15 @@ enum {
     PF_WAIT_GRANT, /* of the Event or channel operation: `yielded` */
 };
 
-/* Bits of GrainObject.flags */
+/* pf_fiber.host_word of a grain: bits. */
 enum {
     GRAIN_THROWS = 1 << 0,  /* `value` is an exception to throw in */
     GRAIN_CALLS = 1 << 1,   /* waits for a grain that it has started */
     GRAIN_OFFERED = 1 << 2, /* ready, and for its pool's policy to choose */
-    GRAIN_DROPPED = 1 << 4, /* a posted wake-up has the last reference */
     GRAIN_LEAVES = 1 << 3,  /* its pool, when the step under way is over */
+    GRAIN_DROPPED = 1 << 4, /* a posted wake-up has the last reference */
+    GRAIN_SLOWED = 1 << 5,  /* cancelled, and waits a while all the same */
+    GRAIN_HELD = 1 << 6, /* ready, in no queue: its policy is told the time */
 };
 
 /* Who waits for the innermost generator. */
@@ -59,6 +62,14 @@ typedef struct GrainWait {
     PyObject *notice; /* the done-callback of a future */
 } GrainWait;
 
+/* Of a grain that was born in a scope, or called by one that was: its place
+ * among the scope's.  Apart, because few grains have one. */
+struct GrainMember {
+    ScopeObject *base; /* a reference */
+    GrainMember *prev, *next;
+    GrainObject *grain; /* borrowed: it owns this */
+};
+
 /* Invariants beside those of pf_fiber:
  * - a grain of a scheduler that is not done is referenced by it and linked
  *   into its PfGrains.live by prev/next.
@@ -69,11 +80,11 @@ typedef struct GrainWait {
 struct GrainObject {
     PyObject_HEAD
     pf_fiber core;
-    uint32_t flags;
-    PyObject *iterator; /* innermost; before the start: what it was made of */
-    PyObject *value;    /* to send or throw; arguments; result or exception */
-    PyObject *permit;   /* the value of unpark() */
-    PyObject *yielded;  /* last */
+    GrainMember *member; /* NULL: it belongs to the run, or to its pool */
+    PyObject *iterator;  /* innermost; before the start: what it was made of */
+    PyObject *value;     /* to send or throw; arguments; result or exception */
+    PyObject *permit;    /* the value of unpark() */
+    PyObject *yielded;   /* last */
     union {
         GrainWait *wait;
         FiberObject *runner;
@@ -143,8 +154,8 @@ pf_grain_set_iterator(GrainObject *g, PyObject *iterator)
 }
 
 /* --- grain.c --- */
-int pf_grain_prepare(GrainObject *g); /* make its iterator */
-int pf_grain_begin(SchedulerObject *s, GrainObject *g);
+int pf_grain_may_start(GrainObject *g);
+int pf_grain_prepare(GrainObject *g);      /* make its iterator */
 PyObject *pf_grain_result(GrainObject *g); /* new reference, or raises */
 
 /* --- grain_inspect.c --- */
@@ -166,8 +177,7 @@ void pf_grain_ready(GrainObject *g);
 PyObject *pf_grain_take_value(GrainObject *g); /* or NULL: throw */
 void pf_grain_unwait(GrainObject *g);
 bool pf_grain_was_granted(GrainObject *g);
-bool pf_grain_receives(GrainObject *g);       /* from a channel */
-int pf_grain_raise_cancelled(GrainObject *g); /* -1 */
+bool pf_grain_receives(GrainObject *g); /* from a channel */
 int pf_grain_sleep(GrainObject *g, PyObject *seconds);
 int pf_grain_wait_end(GrainObject *g, PfWaitq *waiters, bool done);
 int pf_grain_wait_event(GrainObject *g, PyObject *event);
@@ -175,16 +185,31 @@ int pf_grain_wait_case(GrainObject *g, PyObject *op);
 int pf_grain_wait_answer(GrainObject *g);
 int pf_grain_wait_future(GrainObject *g, PyObject *future);
 int pf_grain_wait_unpark(GrainObject *g);
+int pf_grain_wait_slowly(GrainObject *g, int64_t ns);
 int pf_grain_join(PfThread *t, GrainObject *g, int64_t deadline);
-int pf_grain_cancel(GrainObject *g, PyObject *reason);
 int pf_grain_unpark(GrainObject *g, PyObject *value);
-void pf_grain_cancel_now(GrainObject *g, PyObject *reason, PyObject *by);
-int pf_grain_attach(SchedulerObject *s, GrainObject *g);
-void pf_grain_detach(GrainObject *g);
-void pf_grain_leave(GrainObject *g);
+void pf_grain_wake(GrainObject *g, pf_wake why); /* if it is parked */
+int pf_grain_post_cancel(GrainObject *g, PyObject *reason, PyObject *by);
 int pf_grain_post_leave(GrainObject *g);
 int pf_grain_post_attach(GrainPoolObject *pool, GrainObject *g);
 extern PyType_Spec pf_notice_spec;
+
+/* --- grain_move.c --- */
+int pf_grain_attach(SchedulerObject *s, GrainObject *g);
+void pf_grain_detach(GrainObject *g);
+void pf_grain_leave(GrainObject *g);
+
+/* --- grain_cancel.c --- */
+int pf_grain_raise_cancelled(GrainObject *g); /* -1 */
+int pf_grain_cancel(GrainObject *g, PyObject *reason);
+void pf_grain_cancel_now(GrainObject *g, PyObject *reason, PyObject *by);
+bool pf_grain_is_top(const GrainObject *g);
+/* It is prepared. */
+int pf_grain_start_in(SchedulerObject *s, ScopeObject *base, GrainObject *g);
+void pf_grain_leave_scope(GrainObject *g); /* it is done */
+/* The runner is about to step it; has done so, and has a base. */
+void pf_grain_enter_step(FiberObject *runner, GrainObject *g);
+void pf_grain_leave_step(FiberObject *runner);
 
 /* --- grain_run.c --- */
 PfGrains *pf_grains_of(SchedulerObject *s); /* made at first need */
@@ -198,7 +223,7 @@ void pf_pool_turn(PfThread *t, GrainPoolObject *pool);
 void pf_pool_add(GrainPoolObject *pool, GrainObject *g);
 int pf_pool_enter(GrainPoolObject *pool, GrainObject *g);
 void pf_pool_forget(GrainObject *g); /* its policy need not know it */
-void pf_pool_leave(GrainObject *g);
+void pf_pool_leave(GrainObject *g);  /* and its scheduler */
 void pf_pool_ended(GrainPoolObject *pool, GrainObject *g);
 
 /* --- until.c --- */

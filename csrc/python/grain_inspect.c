@@ -32,8 +32,8 @@ get_name(PyObject *op, void *closure)
 static const char *
 state_name(const GrainObject *g)
 {
-    bool offered =
-        g->core.state == PF_SUSPENDED && (g->flags & GRAIN_OFFERED) != 0;
+    bool offered = g->core.state == PF_SUSPENDED &&
+                   (g->core.host_word & GRAIN_OFFERED) != 0;
     return offered ? "ready" : pf_state_name(&g->core);
 }
 
@@ -53,9 +53,9 @@ get_last_known_state(PyObject *op, void *closure)
         return Py_NewRef(pf.grain_stopped);
     }
     bool sleeps =
-        g->core.state == PF_PARKED ||
-        (g->core.state == PF_SUSPENDED && !(g->flags & GRAIN_OFFERED) &&
-         g->core.host_byte != PF_WAIT_NOTHING);
+        g->core.state == PF_PARKED || (g->core.state == PF_SUSPENDED &&
+                                       !(g->core.host_word & GRAIN_OFFERED) &&
+                                       g->core.host_byte != PF_WAIT_NOTHING);
     return Py_NewRef(sleeps ? pf.grain_sleeping : pf.grain_ready);
 }
 

@@ -20,8 +20,8 @@ pf_grain_attach(SchedulerObject *s, GrainObject *g)
     PF_LIST_PUSH(grains->live, g);
     s->alive++;
     s->foreground++;
-    if (s->ending) {
-        g->core.host_bits |= PF_F_CANCEL;
+    if (s->ending && pf_grain_is_top(g)) {
+        g->core.host_bits |= PF_F_CANCEL | PF_F_CANCELLED;
     }
     g->core.state = PF_RUNNING;
     g->core.host_byte = PF_WAIT_NOTHING;
@@ -29,7 +29,7 @@ pf_grain_attach(SchedulerObject *s, GrainObject *g)
         pf_grain_ready(g);
     } else if (pf_grain_heed(s->thread, g, g->yielded) < 0) {
         g->value = pf_take_exception();
-        g->flags |= GRAIN_THROWS;
+        g->core.host_word |= GRAIN_THROWS;
         pf_grain_ready(g);
     }
     if (g->core.state == PF_READY && g->pool != NULL &&
@@ -62,6 +62,7 @@ void
 pf_grain_leave(GrainObject *g)
 {
     int kind = g->core.host_byte;
+    assert(g->pool != NULL);
     if (g->core.state == PF_READY) {
         pf_queue_remove(&g->core.scheduler->ready, &g->core);
     }
@@ -70,13 +71,13 @@ pf_grain_leave(GrainObject *g)
     if (over || (pf_grain_was_granted(g) && !pf_grain_receives(g))) {
         kind = PF_WAIT_NOTHING; /* that needs no doing again */
     }
+    Py_INCREF(g);
+    g->core.state = PF_RUNNING; /* to code that runs in passing */
     pf_grain_unwait(g);
     g->core.host_byte = (uint8_t)kind;
     g->core.wake = PF_WAKE_NONE;
     g->core.state = PF_SUSPENDED;
-    g->flags &= ~(GRAIN_LEAVES | GRAIN_CALLS);
-    Py_INCREF(g);
+    g->core.host_word &= ~(GRAIN_LEAVES | GRAIN_CALLS | GRAIN_HELD);
     pf_pool_leave(g);
-    pf_grain_detach(g);
     Py_DECREF(g);
 }

@@ -101,7 +101,7 @@ take(GrainPoolObject *pool)
         }
     }
     Py_INCREF(g);
-    g->flags &= ~(uint32_t)GRAIN_OFFERED;
+    g->core.host_word &= ~(uint32_t)GRAIN_OFFERED;
     take_out(pool->ready, g);
     if (failed) {
         tell(pool, "remove", g);
@@ -129,7 +129,7 @@ pf_pool_add(GrainPoolObject *pool, GrainObject *g)
         return;
     }
     g->core.state = PF_SUSPENDED;
-    g->flags |= GRAIN_OFFERED;
+    g->core.host_word |= GRAIN_OFFERED;
     want_turn(pool);
     tell(pool, "add", g);
 }
@@ -149,12 +149,21 @@ one_step(PfThread *t, GrainPoolObject *pool)
     if (g == NULL) {
         return;
     }
+    if (g->pool != pool || g->core.state != PF_SUSPENDED ||
+        (g->core.host_word & GRAIN_OFFERED)) {
+        Py_DECREF(g); /* the policy has done something with it */
+        return;
+    }
     pf_scheduler *s = &pool->scheduler->core;
     int64_t start = pf_now(s);
     pf_grain_step(t, g);
+    if (g->core.state == PF_READY && g->pool == pool) {
+        g->core.host_word |= GRAIN_HELD; /* until it leaves, or is added */
+    }
     if (pool->scheduler != NULL) {
         tell_time(pool, g, pf_now(s) - start);
-        if (g->core.state == PF_READY && g->pool == pool) {
+        if (g->core.host_word & GRAIN_HELD) {
+            g->core.host_word &= ~(uint32_t)GRAIN_HELD;
             pf_pool_add(pool, g);
         }
         look_around(s);
@@ -195,46 +204,84 @@ pf_pool_enter(GrainPoolObject *pool, GrainObject *g)
     return 0;
 }
 
-/* Not among the ready ones any more. */
-void
-pf_pool_forget(GrainObject *g)
+/* Not among the ready ones any more.  True: its policy does not know yet. */
+static bool
+not_ready(GrainPoolObject *pool, GrainObject *g)
 {
-    if (!(g->flags & GRAIN_OFFERED)) {
-        return;
+    if (!(g->core.host_word & GRAIN_OFFERED)) {
+        return false;
     }
-    g->flags &= ~(uint32_t)GRAIN_OFFERED;
-    take_out(g->pool->ready, g);
-    tell(g->pool, "remove", g);
+    g->core.host_word &= ~(uint32_t)GRAIN_OFFERED;
+    take_out(pool->ready, g);
+    return true;
 }
 
 void
-pf_pool_leave(GrainObject *g)
+pf_pool_forget(GrainObject *g)
 {
     GrainPoolObject *pool = g->pool;
-    if (pool != NULL) {
-        pf_pool_forget(g);
-        g->pool = NULL;
-        take_out(pool->members, g);
+    if (pool != NULL && not_ready(pool, g)) {
+        Py_INCREF(pool);
+        tell(pool, "remove", g);
         Py_DECREF(pool);
     }
 }
 
-/* The grain is done.  The pool's Python half hears of failures and of having
- * become empty. */
+/* The pool's Python half has answered, or failed to. */
+static void
+told_pool(GrainPoolObject *pool, PyObject *answer)
+{
+    if (answer == NULL) {
+        PyErr_WriteUnraisable((PyObject *)pool);
+    }
+    Py_XDECREF(answer);
+}
+
+/* A member has gone, and was perhaps the last; keeps the raised exception. */
+static void
+one_less(GrainPoolObject *pool, GrainObject *g)
+{
+    PyObject *pending = pf_take_exception();
+    take_out(pool->members, g);
+    if (PyDict_GET_SIZE(pool->members) == 0) {
+        told_pool(pool,
+                  PyObject_CallMethod((PyObject *)pool, "_emptied", NULL));
+    }
+    if (pending != NULL) {
+        pf_restore_exception(pending);
+    }
+}
+
+/* It leaves its pool, and the scheduler if that has it.  All that is done
+ * before others hear of it: what they do may concern the same grain. */
+void
+pf_pool_leave(GrainObject *g)
+{
+    GrainPoolObject *pool = g->pool;
+    if (pool == NULL) {
+        return;
+    }
+    bool tells = not_ready(pool, g);
+    g->pool = NULL;
+    if (g->core.scheduler != NULL) {
+        pf_grain_detach(g);
+    }
+    if (tells) {
+        tell(pool, "remove", g);
+    }
+    one_less(pool, g);
+    Py_DECREF(pool);
+}
+
+/* The grain is done. */
 void
 pf_pool_ended(GrainPoolObject *pool, GrainObject *g)
 {
-    take_out(pool->members, g);
-    if (g->core.host_byte != PF_OUTCOME_FAILED &&
-        PyDict_GET_SIZE(pool->members) > 0) {
-        return;
+    if (g->core.host_byte == PF_OUTCOME_FAILED) {
+        told_pool(pool, PyObject_CallMethod((PyObject *)pool, "_grain_failed",
+                                            "O", g));
     }
-    PyObject *told =
-        PyObject_CallMethod((PyObject *)pool, "_grain_ended", "O", g);
-    if (told == NULL) {
-        PyErr_WriteUnraisable((PyObject *)pool);
-    }
-    Py_XDECREF(told);
+    one_less(pool, g);
 }
 
 /* --------------------------------------------------------- for the Python half */
@@ -311,7 +358,7 @@ pool_leave(PyObject *op, PyObject *object)
     } else if (!pf_grain_is_here(g)) {
         return pf_grain_post_leave(g) < 0 ? NULL : Py_NewRef(Py_None);
     } else if (g->core.state == PF_RUNNING) {
-        g->flags |= GRAIN_LEAVES;
+        g->core.host_word |= GRAIN_LEAVES;
     } else {
         pf_grain_leave(g);
     }
@@ -352,7 +399,7 @@ admit_all(GrainPoolObject *pool)
     int rc = all == NULL ? -1 : 0;
     for (Py_ssize_t i = 0; rc == 0 && i < PyList_GET_SIZE(all); i++) {
         GrainObject *g = (GrainObject *)PyList_GET_ITEM(all, i);
-        if (g->core.scheduler == NULL && g->core.state != PF_DONE) {
+        if (g->pool == pool && g->core.scheduler == NULL) {
             rc = pf_grain_attach(pool->scheduler, g);
         }
     }

@@ -181,7 +181,7 @@ ask(PfThread *t, GrainObject *g)
         Py_SETREF(answer, Py_NewRef(Py_None));
     }
     Py_XSETREF(g->value, answer);
-    g->flags |= yes < 0 ? GRAIN_THROWS : 0;
+    g->core.host_word |= yes < 0 ? GRAIN_THROWS : 0;
     pf_wake_fiber(g->core.scheduler, &g->core, PF_WAKE_NORMAL);
 }
 
@@ -309,7 +309,9 @@ pf_grains_cancel_all(SchedulerObject *s, PyObject *reason)
 {
     GrainObject *g = s->grains == NULL ? NULL : s->grains->live;
     for (; g != NULL; g = g->next) {
-        pf_grain_cancel_now(g, reason, Py_None);
+        if (pf_grain_is_top(g)) {
+            pf_grain_cancel_now(g, reason, Py_None);
+        }
     }
 }
 

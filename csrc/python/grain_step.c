@@ -17,6 +17,30 @@ takes_values(PyObject *iterator)
     return type->tp_as_async != NULL && type->tp_as_async->am_send != NULL;
 }
 
+/* 1 and a new reference; 0: it has none; -1: its __getattr__ has failed. */
+static int
+look_up(PyObject *object, const char *name, PyObject **attribute)
+{
+    *attribute = PyObject_GetAttrString(object, name);
+    if (*attribute != NULL) {
+        return 1;
+    }
+    if (!PyErr_ExceptionMatches(PyExc_AttributeError)) {
+        return -1;
+    }
+    PyErr_Clear();
+    return 0;
+}
+
+static int
+has(PyObject *object, const char *name)
+{
+    PyObject *attribute;
+    int rc = look_up(object, name, &attribute);
+    Py_XDECREF(attribute);
+    return rc;
+}
+
 /* A `return` seen as StopIteration: the value; else NULL, the exception still
  * raised. */
 static PyObject *
@@ -37,14 +61,14 @@ static PySendResult
 throw_into(PyObject *iterator, PyObject **got)
 {
     PyObject *exc = pf_take_exception();
-    PyObject *throw = NULL;
+    PyObject *throw;
     *got = NULL;
-    if (takes_values(iterator) || PyObject_HasAttrString(iterator, "throw")) {
-        throw = PyObject_GetAttrString(iterator, "throw");
-    }
-    if (throw == NULL) {
-        PyErr_Clear(); /* the look's; `exc` goes on */
+    switch (look_up(iterator, "throw", &throw)) {
+    case 0:
         pf_restore_exception(exc);
+        return PYGEN_ERROR;
+    case -1:
+        Py_DECREF(exc);
         return PYGEN_ERROR;
     }
     *got = PyObject_CallOneArg(throw, exc);
@@ -64,9 +88,15 @@ resume(PyObject *iterator, PyObject *sent, PyObject **got)
     if (PF_UNLIKELY(sent == NULL)) {
         return throw_into(iterator, got);
     }
-    if (PF_UNLIKELY(sent != Py_None) && !takes_values(iterator) &&
-        !PyObject_HasAttrString(iterator, "send")) {
-        sent = Py_None; /* a plain iterator has no use for it */
+    if (PF_UNLIKELY(sent != Py_None) && !takes_values(iterator)) {
+        int rc = has(iterator, "send");
+        if (rc < 0) {
+            *got = NULL;
+            return PYGEN_ERROR;
+        }
+        if (rc == 0) {
+            sent = Py_None; /* a plain iterator has no use for it */
+        }
     }
     return PyIter_Send(iterator, sent, got);
 }
@@ -121,9 +151,8 @@ close_all(GrainObject *g)
 {
     while (g->iterator != NULL) {
         PyObject *close = NULL;
-        if (!PyErr_Occurred() &&
-            PyObject_HasAttrString(g->iterator, "close")) {
-            close = PyObject_GetAttrString(g->iterator, "close");
+        if (!PyErr_Occurred()) {
+            (void)look_up(g->iterator, "close", &close);
         }
         PyObject *closed = close == NULL ? NULL : PyObject_CallNoArgs(close);
         Py_XDECREF(close);
@@ -150,20 +179,29 @@ nonsense(PyObject *what)
     return -1;
 }
 
-/* A grain that has not been started is called: in the same pool, and cancelled
- * with its caller. */
+/* A grain that has not been started is called: in the same pool or scope, and
+ * cancelled with its caller. */
 static int
 start_callee(PfThread *t, GrainObject *g, GrainObject *other)
 {
-    if (g->pool != NULL && pf_pool_enter(g->pool, other) < 0) {
+    if (pf_grain_prepare(other) < 0 ||
+        (g->pool != NULL && pf_pool_enter(g->pool, other) < 0)) {
         return -1;
     }
-    if (pf_grain_begin(t->scheduler, other) < 0) {
+    ScopeObject *base = g->member != NULL ? g->member->base : NULL;
+    if (pf_grain_start_in(t->scheduler, base, other) < 0) {
         pf_pool_leave(other);
         return -1;
     }
-    g->flags |= GRAIN_CALLS;
     return 0;
+}
+
+static bool
+is_to_be_called(PyObject *what)
+{
+    GrainObject *other = (GrainObject *)what;
+    return PyObject_TypeCheck(what, pf.grain_type) &&
+           other->core.state == PF_NEW && other->pool == NULL;
 }
 
 static int
@@ -173,10 +211,9 @@ heed_grain(PfThread *t, GrainObject *g, GrainObject *other)
         PyErr_SetString(pf.fiber_error, "a grain cannot wait for its own end");
         return -1;
     }
-    if (other->core.state == PF_NEW && other->pool == NULL) {
-        if (start_callee(t, g, other) < 0) {
-            return -1;
-        }
+    bool calls = is_to_be_called((PyObject *)other);
+    if (calls && start_callee(t, g, other) < 0) {
+        return -1;
     }
     bool done = other->core.state == PF_DONE;
     if (!done && (other->core.scheduler == NULL ||
@@ -189,7 +226,11 @@ heed_grain(PfThread *t, GrainObject *g, GrainObject *other)
                               "it there, or use add_done_callback()");
         return -1;
     }
-    return pf_grain_wait_end(g, &other->waiters, done);
+    if (pf_grain_wait_end(g, &other->waiters, done) < 0) {
+        return -1;
+    }
+    g->core.host_word |= calls ? GRAIN_CALLS : 0;
+    return 0;
 }
 
 static int
@@ -234,8 +275,9 @@ heed_wait(PfThread *t, GrainObject *g, PyObject *what)
     if (pf_is_case(what)) {
         return pf_grain_wait_case(g, what);
     }
-    if (PyObject_HasAttrString(what, "add_done_callback")) {
-        return pf_grain_wait_future(g, what);
+    int future = has(what, "add_done_callback");
+    if (future != 0) {
+        return future < 0 ? -1 : pf_grain_wait_future(g, what);
     }
     if (PyCallable_Check(what)) {
         return pf_grain_wait_answer(g);
@@ -243,13 +285,41 @@ heed_wait(PfThread *t, GrainObject *g, PyObject *what)
     return nonsense(what);
 }
 
-/* Do what was yielded, or be ready again if the grain is cancelled: then the
- * next turn raises that.  0, or -1 with what is thrown into it. */
+static bool
+is_a_turn(PyObject *what)
+{
+    return what == Py_None || what == pf.grain_ready;
+}
+
+/* Its next turn raises Cancelled, and comes at once unless it has swallowed
+ * that too often: then it waits for a while, so that others run, and even gets
+ * what it waits for if that comes meanwhile.  (As park_cancelled in wait.c.) */
+static int
+heed_cancelled(PfThread *t, GrainObject *g, PyObject *what)
+{
+    int64_t delay = pf_cancel_delay(t, &g->core);
+    if (PF_LIKELY(delay == 0)) {
+        pf_grain_ready(g);
+        return 0;
+    }
+    bool waits =
+        !is_a_turn(what) && !is_number(what) && !is_to_be_called(what);
+    if (delay < 0 || (waits && heed_wait(t, g, what) < 0)) {
+        return -1;
+    }
+    return waits && g->core.state != PF_PARKED
+               ? 0
+               : pf_grain_wait_slowly(g, delay);
+}
+
+/* Do what was yielded.  0, or -1 with what is thrown into it. */
 int
 pf_grain_heed(PfThread *t, GrainObject *g, PyObject *what)
 {
-    bool ready = what == Py_None || what == pf.grain_ready;
-    if (PF_LIKELY(ready) || (g->core.host_bits & PF_F_CANCEL)) {
+    if (PF_UNLIKELY(g->core.host_bits & PF_F_CANCEL)) {
+        return heed_cancelled(t, g, what);
+    }
+    if (PF_LIKELY(is_a_turn(what))) {
         pf_grain_ready(g);
         return 0;
     }
@@ -316,6 +386,7 @@ pf_grain_finish(PfThread *t, GrainObject *g, PyObject *result)
     Py_INCREF(g);
     record_outcome(g, result);
     run_callbacks(g);
+    pf_grain_leave_scope(g);
     pf_grant_all(&g->waiters);
     if (g->core.scheduler != NULL) {
         if (g->core.host_byte == PF_OUTCOME_FAILED) {
@@ -340,15 +411,17 @@ pf_grain_abandon(PfThread *t, GrainObject *g)
 {
     PyObject *pending = pf_take_exception();
     pf_no_switch_begin(t, "while an abandoned grain is closed");
+    bool queued = g->core.state == PF_READY;
+    g->core.state = PF_RUNNING; /* to code that runs in passing */
     if (g->core.scheduler != NULL) {
-        if (g->core.state == PF_READY) {
+        if (queued) {
             pf_queue_remove(&g->core.scheduler->ready, &g->core);
         }
         pf_grain_unwait(g);
     }
-    pf_pool_forget(g);
-    g->core.state = PF_RUNNING;
     g->runner = NULL;
+    g->core.host_word &= ~(uint32_t)GRAIN_HELD;
+    pf_pool_forget(g);
     if (!(g->core.host_bits & PF_F_ENTERED)) {
         pop(g); /* not even its function was called */
     }
@@ -397,7 +470,7 @@ go_on_later(GrainObject *g, PyObject *value)
 {
     if (value == NULL) {
         value = pf_take_exception();
-        g->flags |= GRAIN_THROWS;
+        g->core.host_word |= GRAIN_THROWS;
     }
     Py_XSETREF(g->value, value);
     pf_grain_ready(g);
@@ -426,7 +499,8 @@ static Turn
 yielded(PfThread *t, GrainObject *g, PyObject *what)
 {
     g->runner = NULL; /* it may wait now: the same place holds its wait */
-    if (PF_LIKELY(what == pf.grain_ready)) {
+    if (PF_LIKELY(what == pf.grain_ready &&
+                  !(g->core.host_bits & PF_F_CANCEL))) {
         keep_yielded(g, what);
         pf_grain_ready(g);
         return TURN_OVER;
@@ -513,6 +587,9 @@ pf_grain_step(PfThread *t, GrainObject *g)
     PyObject *value = pf_grain_take_value(g);
     g->core.state = PF_RUNNING;
     g->runner = runner;
+    if (PF_UNLIKELY(g->member != NULL || (g->core.host_bits & PF_F_CANCEL))) {
+        pf_grain_enter_step(runner, g);
+    }
     Turn turn = GRAIN_STOPS;
     if (PF_LIKELY(value != pf.grain_stopped)) { /* its predicate's answer? */
         turn = run_turn(t, g, &value);
@@ -523,10 +600,13 @@ pf_grain_step(PfThread *t, GrainObject *g)
         value = PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
     }
     pystate_swap_context(t->tstate, &g->context);
+    if (PF_UNLIKELY(runner->base != NULL)) {
+        pf_grain_leave_step(runner);
+    }
     if (PF_UNLIKELY(turn > TURN_CALLS)) {
         g->runner = NULL;
         pf_grain_finish(t, g, value);
-    } else if (PF_UNLIKELY(g->flags & GRAIN_LEAVES)) {
+    } else if (PF_UNLIKELY(g->core.host_word & GRAIN_LEAVES)) {
         pf_grain_leave(g);
     }
     runner->args = NULL;

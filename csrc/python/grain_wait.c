@@ -22,8 +22,8 @@ pf_grain_ready(GrainObject *g)
     }
 }
 
-static void
-wake(GrainObject *g, pf_wake why)
+void
+pf_grain_wake(GrainObject *g, pf_wake why)
 {
     if (g->core.scheduler != NULL &&
         pf_wake_fiber(g->core.scheduler, &g->core, why)) {
@@ -80,7 +80,7 @@ static void
 leave_arrived(GrainObject *g)
 {
     if (g->core.state == PF_RUNNING) {
-        g->flags |= GRAIN_LEAVES;
+        g->core.host_word |= GRAIN_LEAVES;
     } else if (g->pool != NULL) {
         pf_grain_leave(g);
     }
@@ -113,13 +113,14 @@ arrived(pf_message *message, pf_scheduler *s)
         } else if (call->kind == CALL_UNPARK) {
             unpark_here(g, call->object);
         } else if (((NoticeObject *)call->object)->grain == g) {
-            wake(g, PF_WAKE_NORMAL);
+            pf_grain_wake(g, PF_WAKE_NORMAL);
         }
     }
     call_drop(call);
     pf_no_switch_end(t);
 }
 
+/* 1; 0: the scheduler is closed, and the grain done; -1: no memory. */
 static int
 call_owner(SchedulerObject *s, GrainObject *g, CallKind kind, PyObject *object,
            PyObject *by)
@@ -135,16 +136,27 @@ call_owner(SchedulerObject *s, GrainObject *g, CallKind kind, PyObject *object,
     call->grain = (GrainObject *)Py_NewRef((PyObject *)g);
     call->object = Py_NewRef(object);
     call->by = Py_NewRef(by);
-    if (!pf_post(&s->core, &call->message)) {
-        call_drop(call); /* the run is over */
+    if (pf_post(&s->core, &call->message)) {
+        return 1;
     }
+    call_drop(call); /* the run is over */
     return 0;
 }
 
 int
 pf_grain_post_attach(GrainPoolObject *pool, GrainObject *g)
 {
-    return call_owner(pool->scheduler, g, CALL_ATTACH, Py_None, Py_None);
+    int rc = call_owner(pool->scheduler, g, CALL_ATTACH, Py_None, Py_None);
+    if (rc == 0) {
+        PyErr_SetString(pf.fiber_error, "the run of the pool is over");
+    }
+    return rc == 1 ? 0 : -1;
+}
+
+int
+pf_grain_post_cancel(GrainObject *g, PyObject *reason, PyObject *by)
+{
+    return call_owner(pf_grain_scheduler(g), g, CALL_CANCEL, reason, by);
 }
 
 int
@@ -164,7 +176,7 @@ notice_call(PyObject *op, PyObject *args, PyObject *kwargs)
         Py_RETURN_NONE;
     }
     if (pf_grain_is_here(g)) {
-        wake(g, PF_WAKE_NORMAL);
+        pf_grain_wake(g, PF_WAKE_NORMAL);
     } else if (call_owner(pf_grain_scheduler(g), g, CALL_WAKE, op, Py_None) <
                0) {
         return NULL;
@@ -384,6 +396,25 @@ pf_grain_wait_unpark(GrainObject *g)
     return 0;
 }
 
+/* It is cancelled, and may wait for what it waits for, if for anything, so
+ * long at most. */
+int
+pf_grain_wait_slowly(GrainObject *g, int64_t ns)
+{
+    pf_scheduler *s = g->core.scheduler;
+    if (pf_timers_add(&s->timers, &g->core.timer, pf_now(s) + ns) != 0) {
+        g->core.state = PF_RUNNING;
+        pf_grain_unwait(g);
+        PyErr_NoMemory();
+        return -1;
+    }
+    if (g->core.state == PF_RUNNING) {
+        park(g, PF_WAIT_TIME);
+    }
+    g->core.host_word |= GRAIN_SLOWED;
+    return 0;
+}
+
 /* ------------------------------------------------------------------ its end */
 
 /* A grain that waits in line was given what it waits for. */
@@ -444,17 +475,6 @@ pf_grain_unwait(GrainObject *g)
     g->core.host_byte = PF_WAIT_NOTHING;
 }
 
-int
-pf_grain_raise_cancelled(GrainObject *g)
-{
-    PyObject *reason = NULL, *by = NULL;
-    if (g->cancel != NULL) {
-        reason = PyTuple_GET_ITEM(g->cancel, 0);
-        by = PyTuple_GET_ITEM(g->cancel, 1);
-    }
-    return pf_raise_cancelled_with(reason, by, NULL);
-}
-
 static PyObject *
 raise_cancelled(GrainObject *g)
 {
@@ -467,8 +487,8 @@ static PyObject *
 result_of(GrainObject *g)
 {
     PyObject *other = g->yielded;
-    bool called = (g->flags & GRAIN_CALLS) != 0;
-    g->flags &= ~(uint32_t)GRAIN_CALLS;
+    bool called = (g->core.host_word & GRAIN_CALLS) != 0;
+    g->core.host_word &= ~(uint32_t)GRAIN_CALLS;
     if (!PyObject_TypeCheck(other, pf.grain_type)) {
         return pf_fiber_outcome_value((FiberObject *)other);
     }
@@ -508,8 +528,8 @@ take_kept(GrainObject *g)
 {
     PyObject *value = g->value;
     g->value = NULL;
-    if (g->flags & GRAIN_THROWS) {
-        g->flags &= ~(uint32_t)GRAIN_THROWS;
+    if (g->core.host_word & GRAIN_THROWS) {
+        g->core.host_word &= ~(uint32_t)GRAIN_THROWS;
         pf_restore_exception(value);
         return NULL;
     }
@@ -531,9 +551,13 @@ PyObject *
 pf_grain_take_value(GrainObject *g)
 {
     int kind = g->core.host_byte;
-    bool cancelled = g->core.wake == PF_WAKE_CANCEL;
+    uint8_t why = g->core.wake;
+    bool cancelled = why == PF_WAKE_CANCEL;
     g->core.wake = PF_WAKE_NONE;
     if (PF_UNLIKELY(kind != PF_WAIT_NOTHING)) {
+        cancelled |=
+            why == PF_WAKE_TIMEOUT && (g->core.host_word & GRAIN_SLOWED) != 0;
+        g->core.host_word &= ~(uint32_t)GRAIN_SLOWED;
         if (pf_grain_was_granted(g)) {
             return take_grant(g);
         }
@@ -558,66 +582,6 @@ pf_grain_take_value(GrainObject *g)
     }
 }
 
-/* --------------------------------------------------------------- cancellation */
-
-/* The first cancellation's reason stays.  False: it was cancelled before. */
-static bool
-mark_cancelled(GrainObject *g, PyObject *reason, PyObject *by)
-{
-    if (g->core.state == PF_DONE || (g->core.host_bits & PF_F_CANCEL)) {
-        return false;
-    }
-    g->core.host_bits |= PF_F_CANCEL;
-    g->cancel = pf_reason_and_author(reason, by);
-    return true;
-}
-
-/* Owner thread.  A grain that waits for one it has called is woken by the end
- * of that one. */
-void
-pf_grain_cancel_now(GrainObject *g, PyObject *reason, PyObject *by)
-{
-    while (mark_cancelled(g, reason, by)) {
-        if (g->core.state == PF_RUNNING && g->runner != NULL) {
-            /* Its step waits somewhere; this runner is given up after it. */
-            pf_cancel_now(g->runner, reason, by);
-            return;
-        }
-        if (g->core.state != PF_PARKED || !(g->flags & GRAIN_CALLS)) {
-            wake(g, PF_WAKE_CANCEL);
-            return;
-        }
-        g = (GrainObject *)g->yielded;
-    }
-}
-
-/* 1: asked; 0: it is done; -1: exception. */
-int
-pf_grain_cancel(GrainObject *g, PyObject *reason)
-{
-    PfThread *t = pf_this_thread();
-    if (t == NULL) {
-        return -1;
-    }
-    if (g->core.state == PF_DONE) {
-        return 0;
-    }
-    GrainObject *grain = pf_grain_current(t);
-    PyObject *by = grain != NULL ? (PyObject *)grain : (PyObject *)CURRENT(t);
-    if (g->core.scheduler == NULL) {
-        if (g->core.state == PF_NEW || g->core.state == PF_SUSPENDED) {
-            pf_grain_cancel_now(g, reason, by);
-            pf_grain_abandon(t, g);
-        }
-    } else if (pf_grain_is_here(g)) {
-        pf_grain_cancel_now(g, reason, by);
-    } else if (call_owner(pf_grain_scheduler(g), g, CALL_CANCEL, reason, by) <
-               0) {
-        return -1;
-    }
-    return 1;
-}
-
 /* -------------------------------------------------------------------- permits */
 
 /* Owner thread. 1, or 0 if there was a permit already. */
@@ -630,7 +594,7 @@ unpark_here(GrainObject *g, PyObject *value)
     g->core.host_bits |= PF_F_PERMIT;
     g->permit = Py_NewRef(value);
     if (g->core.host_byte == PF_WAIT_UNPARK) {
-        wake(g, PF_WAKE_NORMAL);
+        pf_grain_wake(g, PF_WAKE_NORMAL);
     }
     return 1;
 }
@@ -642,21 +606,15 @@ pf_grain_unpark(GrainObject *g, PyObject *value)
     if (t == NULL) {
         return -1;
     }
-    if (g->core.state == PF_DONE || g->core.scheduler == NULL) {
+    if (g->core.state == PF_DONE) {
         PyErr_SetString(pf.fiber_error,
-                        g->core.state == PF_DONE
-                            ? "the grain has finished: there is nothing to "
-                              "unpark"
-                            : "the grain has not been started");
+                        "the grain has finished: there is nothing to unpark");
         return -1;
     }
-    if (pf_grain_is_here(g)) {
+    if (g->core.scheduler == NULL || pf_grain_is_here(g)) {
         return unpark_here(g, value);
     }
-    return call_owner(pf_grain_scheduler(g), g, CALL_UNPARK, value, Py_None) <
-                   0
-               ? -1
-               : 1;
+    return call_owner(pf_grain_scheduler(g), g, CALL_UNPARK, value, Py_None);
 }
 
 /* ----------------------------------------------------------------------- join */
@@ -684,10 +642,10 @@ pf_grain_posted(pf_fiber *core)
     GrainObject *g = GRAIN_OF(core);
     if (core->state == PF_PARKED && g->wait != NULL &&
         g->wait->line.waiter.taken != NULL) {
-        wake(g, PF_WAKE_NORMAL);
+        pf_grain_wake(g, PF_WAKE_NORMAL);
     }
-    if (g->flags & GRAIN_DROPPED) {
-        g->flags &= ~(uint32_t)GRAIN_DROPPED;
+    if (g->core.host_word & GRAIN_DROPPED) {
+        g->core.host_word &= ~(uint32_t)GRAIN_DROPPED;
         Py_DECREF(g);
     }
 }

@@ -2,9 +2,10 @@
  *
  * Its fibers count down `alive`; the last one wakes the owner, which waits in
  * __exit__ and is not to be disturbed there: what cancels it cancels the
- * fibers as well, so that the wait ends.
+ * fibers as well, so that the wait ends.  Its grains are treated alike.
  */
 #include "python/arguments.h"
+#include "python/grain.h"
 #include "python/scope.h"
 
 #define GROUP(op) ((GroupObject *)(op))
@@ -39,18 +40,26 @@ make_child(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
         PyErr_SetString(PyExc_TypeError, "spawn() needs a function");
         return NULL;
     }
-    if (PyObject_TypeCheck(args[0], pf.fiber_type)) {
-        if (nargs > 1 || kwnames != NULL) {
-            PyErr_SetString(PyExc_TypeError,
-                            "a fiber has its arguments already: spawn() takes "
-                            "it alone");
-            return NULL;
-        }
+    bool fiber = PyObject_TypeCheck(args[0], pf.fiber_type);
+    bool grain = PyObject_TypeCheck(args[0], pf.grain_type);
+    if ((fiber || grain) && (nargs > 1 || kwnames != NULL)) {
+        PyErr_Format(PyExc_TypeError,
+                     "a %s has its arguments already: spawn() takes it alone",
+                     fiber ? "fiber" : "grain");
+        return NULL;
+    }
+    if (grain) { /* of spawn_now() */
+        PyErr_SetString(PyExc_TypeError,
+                        "a grain runs when its turn comes: use spawn()");
+        return NULL;
+    }
+    if (fiber) {
         return (FiberObject *)Py_NewRef(args[0]);
     }
     if (!PyCallable_Check(args[0])) {
         PyErr_Format(PyExc_TypeError,
-                     "spawn() takes a function or a Fiber, not '%.200s'",
+                     "spawn() takes a function, a Fiber or a Grain, not "
+                     "'%.200s'",
                      Py_TYPE(args[0])->tp_name);
         return NULL;
     }
@@ -88,11 +97,35 @@ spawn(GroupObject *self, PyObject *const *args, Py_ssize_t nargs,
     return child;
 }
 
+/* Its function is called first: that may leave the group. */
+static GrainObject *
+spawn_grain(GroupObject *self, GrainObject *g)
+{
+    PfThread *t = pf_this_thread();
+    if (t == NULL || may_spawn(t, self) < 0 || pf_grain_may_start(g) < 0 ||
+        pf_grain_prepare(g) < 0 || may_spawn(t, self) < 0 ||
+        pf_grain_start_in(t->scheduler, &self->scope, g) < 0) {
+        return NULL;
+    }
+    g->core.host_bits |= PF_F_GROUPED;
+    self->alive++;
+    return (GrainObject *)Py_NewRef((PyObject *)g);
+}
+
+static bool
+is_lone_grain(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    return nargs == 1 && kwnames == NULL &&
+           PyObject_TypeCheck(args[0], pf.grain_type);
+}
+
 static PyObject *
 group_spawn(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
             PyObject *kwnames)
 {
-    return (PyObject *)spawn(GROUP(op), args, nargs, kwnames);
+    return is_lone_grain(args, nargs, kwnames)
+               ? (PyObject *)spawn_grain(GROUP(op), (GrainObject *)args[0])
+               : (PyObject *)spawn(GROUP(op), args, nargs, kwnames);
 }
 
 static PyObject *
@@ -115,19 +148,19 @@ group_spawn_watched(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
         PyErr_SetString(PyExc_TypeError, "a function and a callback");
         return NULL;
     }
-    FiberObject *child = spawn(GROUP(op), args, 1, NULL);
+    PyObject *child = group_spawn(op, args, 1, NULL);
     if (child == NULL) {
         return NULL;
     }
-    child->core.host_bits |= PF_F_WATCHED;
-    PyObject *done = PyObject_CallMethod((PyObject *)child,
-                                         "add_done_callback", "O", args[1]);
+    ((FiberObject *)child)->core.host_bits |= PF_F_WATCHED; /* or grain */
+    PyObject *done =
+        PyObject_CallMethod(child, "add_done_callback", "O", args[1]);
     if (done == NULL) {
         Py_DECREF(child);
         return NULL;
     }
     Py_DECREF(done);
-    return (PyObject *)child;
+    return child;
 }
 
 static bool
@@ -138,24 +171,23 @@ ends_programs(PyObject *exc)
 }
 
 static void
-collect(GroupObject *self, FiberObject *child)
+collect(GroupObject *self, pf_fiber *child, PyObject *exc)
 {
-    if (ends_programs(child->value)) {
+    if (ends_programs(exc)) {
         if (self->fatal == NULL) {
-            self->fatal = Py_NewRef(child->value);
+            self->fatal = Py_NewRef(exc);
         }
     } else {
         if (self->errors == NULL) {
             self->errors = PyList_New(0);
         }
-        if (self->errors == NULL ||
-            PyList_Append(self->errors, child->value) < 0) {
+        if (self->errors == NULL || PyList_Append(self->errors, exc) < 0) {
             PyErr_Clear(); /* logged when the fiber is dropped */
-            child->core.host_bits &= ~(uint32_t)PF_F_LOOKED_AT;
+            child->host_bits &= ~(uint32_t)PF_F_LOOKED_AT;
             return;
         }
     }
-    child->core.host_bits |= PF_F_LOOKED_AT;
+    child->host_bits |= PF_F_LOOKED_AT;
 }
 
 static void
@@ -168,23 +200,31 @@ wake_owner(GroupObject *self)
 }
 
 void
+pf_scope_member_done(ScopeObject *base, pf_fiber *child, PyObject *value)
+{
+    uint32_t bits = child->host_bits;
+    if (!(bits & PF_F_GROUPED)) {
+        return;
+    }
+    GroupObject *group = GROUP(base);
+    child->host_bits &= ~(uint32_t)PF_F_GROUPED;
+    if (PF_UNLIKELY(child->host_byte == PF_OUTCOME_FAILED) &&
+        !(bits & PF_F_WATCHED)) {
+        collect(group, child, value);
+        pf_scope_cancel_now(base, pf.s_failed, (PyObject *)FIBER_OF(child));
+    }
+    if (--group->alive == 0) {
+        wake_owner(group);
+    }
+}
+
+void
 pf_scope_child_done(FiberObject *child)
 {
-    GroupObject *group = GROUP(Py_NewRef((PyObject *)child->base));
-    uint32_t bits = child->core.host_bits;
+    ScopeObject *base = (ScopeObject *)Py_NewRef((PyObject *)child->base);
     pf_scope_disown(child);
-    if (bits & PF_F_GROUPED) {
-        child->core.host_bits &= ~(uint32_t)PF_F_GROUPED;
-        if (PF_UNLIKELY(child->core.host_byte == PF_OUTCOME_FAILED) &&
-            !(bits & PF_F_WATCHED)) {
-            collect(group, child);
-            pf_scope_cancel_now(&group->scope, pf.s_failed, (PyObject *)child);
-        }
-        if (--group->alive == 0) {
-            wake_owner(group);
-        }
-    }
-    Py_DECREF(group);
+    pf_scope_member_done(base, &child->core, child->value);
+    Py_DECREF(base);
 }
 
 /* It was left without waiting: its fibers are cancelled and somebody else's. */
@@ -389,9 +429,9 @@ group_dealloc(PyObject *op)
 PyDoc_STRVAR(spawn_doc, "spawn($self, fn, /, *args, **kwargs)\n--\n\n\
 Start fn(*args, **kwargs) in a new fiber of the group; returns the fiber.\n\
 \n\
-A Fiber that has not been started is taken as well. Any fiber of the run may\n\
-call it, until the group is left: then, and before it is entered, FiberError.\n\
-In a cancelled group the fiber never runs.");
+A Fiber or Grain that has not been started is taken as well, alone. Any fiber\n\
+of the run may call it, until the group is left: then, and before it is\n\
+entered, FiberError. In a cancelled group what is spawned never runs.");
 
 PyDoc_STRVAR(spawn_now_doc, "spawn_now($self, fn, /, *args, **kwargs)\n--\n\n\
 Like spawn(), but the new fiber runs first, as with pyfiber.spawn_now().");

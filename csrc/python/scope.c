@@ -643,24 +643,28 @@ static PyObject *
 mod_is_ours(PyObject *module, PyObject *op)
 {
     (void)module;
-    FiberObject *fiber = (FiberObject *)op;
     PfThread *t = pf_this_thread();
     if (t == NULL) {
         return NULL;
     }
-    return PyBool_FromLong(PyObject_TypeCheck(op, pf.fiber_type) &&
-                           (fiber->core.host_bits & PF_F_SCHEDULED) != 0 &&
-                           t->scheduler != NULL &&
-                           fiber->core.scheduler == &t->scheduler->core);
+    bool started =
+        PyObject_TypeCheck(op, pf.grain_type) ||
+        (PyObject_TypeCheck(op, pf.fiber_type) &&
+         (((FiberObject *)op)->core.host_bits & PF_F_SCHEDULED) != 0);
+    return PyBool_FromLong(started && t->scheduler != NULL &&
+                           ((FiberObject *)op)->core.scheduler ==
+                               &t->scheduler->core);
 }
 
 static PyObject *
 mod_succeeded(PyObject *module, PyObject *op)
 {
     (void)module;
-    return PyBool_FromLong(PyObject_TypeCheck(op, pf.fiber_type) &&
-                           ((FiberObject *)op)->core.host_byte ==
-                               PF_OUTCOME_OK);
+    bool task = PyObject_TypeCheck(op, pf.fiber_type) ||
+                PyObject_TypeCheck(op, pf.grain_type);
+    return PyBool_FromLong(
+        task && ((FiberObject *)op)->core.state == PF_DONE &&
+        ((FiberObject *)op)->core.host_byte == PF_OUTCOME_OK);
 }
 
 /* A fiber that is cancelled with what the caller is in, but that nobody waits
@@ -717,8 +721,9 @@ PyMethodDef pf_scope_functions[] = {
     {"_spawn_inside", PF_FAST(mod_spawn_inside), METH_FASTCALL,
      "Start fn(*args) in a fiber that the scopes around the caller cancel."},
     {"_is_ours", mod_is_ours, METH_O,
-     "Was the fiber started on the scheduler that is running?"},
+     "Was the fiber or grain started on the scheduler that is running?"},
     {"_succeeded", mod_succeeded, METH_O,
-     "Did the fiber return?  Unlike outcome, this is no look at a failure."},
+     "Did the fiber or grain return?  Unlike outcome, this is no look at a "
+     "failure."},
     {NULL, NULL, 0, NULL},
 };

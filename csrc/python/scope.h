@@ -29,7 +29,8 @@
  *   scope is entered; outer and inner link the scopes of one fiber.
  * - source is a scope or a fiber, this one or one around it: borrowed.
  * - the timer is armed only while it is entered.
- * - children are the fibers whose base this is; each owns a reference.
+ * - children are the fibers whose base this is, grains the grains; each owns
+ *   a reference.
  */
 struct ScopeObject {
     PyObject_HEAD
@@ -40,6 +41,7 @@ struct ScopeObject {
     ScopeObject *outer, *inner;
     PyObject *source; /* NULL: not cancelled */
     FiberObject *children;
+    GrainMember *grains;
     ScopeObject *work; /* in a list of scopes to refresh */
     PyObject *reason, *by;
     const char *what; /* the function that made it, or NULL */
@@ -94,7 +96,13 @@ PyObject *pf_fiber_ends_inside(FiberObject *fiber, PyObject *result);
 void pf_scope_remove(ScopeObject *scope);
 int pf_scope_remove_there(ScopeObject *scope); /* ... of another thread */
 int64_t pf_effective_deadline(const FiberObject *fiber);
+/* `source`: a scope or a fiber. */
+int pf_raise_cancelled_by(PyObject *source); /* -1 */
 extern PyType_Spec pf_cancelled_spec;
+
+/* --- grain_cancel.c: the same for grains --- */
+void pf_scope_refresh_grains(ScopeObject *scope);
+void pf_scope_move_grains(ScopeObject *from, ScopeObject *to);
 
 /* --- scope.c --- */
 extern PyType_Spec pf_scope_spec;
@@ -119,6 +127,8 @@ typedef struct GroupObject {
 extern PyType_Spec pf_group_spec;
 /* A fiber with a base has ended. */
 void pf_scope_child_done(FiberObject *child);
+/* ... or a grain, which is no longer in `base`; `value` is its exception. */
+void pf_scope_member_done(ScopeObject *base, pf_fiber *core, PyObject *value);
 /* A group was removed with fibers alive. */
 void pf_group_forsaken(ScopeObject *scope);
 

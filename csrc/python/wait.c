@@ -228,7 +228,7 @@ pf_wait_anyhow(PfThread *t, int64_t deadline, PyObject *what)
 static int
 park_cancelled(PfThread *t, FiberObject *self, PyObject *what)
 {
-    int64_t delay = pf_cancel_delay(self);
+    int64_t delay = pf_cancel_delay(t, &self->core);
     if (PF_LIKELY(delay <= 0)) {
         return delay == 0 ? PF_WAKE_CANCEL : -1;
     }
