@@ -105,6 +105,7 @@ class TaskGroup(CancelScope):
         on_done: Callable[[Fiber[_R]], object],
         /,
     ) -> Fiber[_R]: ...
+    def _holders(self) -> list[Fiber[Any]]: ...
 
 @final
 class _Bell:
