@@ -46,7 +46,7 @@ class Site:
             links += (draw.randrange(pages + pages // 100 + 1) for _ in range(5))
         self.failures = Counter({page: 1 + page % 3 for page in range(pages) if page % 20 == 7})
         self.delays = {page: 0.02 for page in range(pages) if page % 25 == 3}
-        self.hangs = {page: hang for page in range(5, pages, max(5, pages // 4))}
+        self.hangs = dict.fromkeys(range(5, pages, max(5, pages // 4)), hang)
         self.over = threading.Event()
 
     def answer(self, page: int) -> tuple[int, str]:
@@ -135,7 +135,7 @@ class Crawl:
     def run(self) -> None:
         """Visit all pages that can be reached, `parallel` at a time."""
         Fiber(self.show_progress, daemon=True).start()
-        frontier = Channel[str](sys.maxsize)
+        frontier: Channel[str] = Channel(sys.maxsize)
         frontier.send(START)
         with (
             ExitStack() as self.connections,

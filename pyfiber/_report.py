@@ -1,8 +1,8 @@
 """Reports: who waits for what held by whom, as text, for a deadlock or on demand.
 
 A fiber's ``waiting_on`` is what it is parked in: another fiber (a join), a group at its end, a
-primitive, a future, a ``to_thread()`` job, or a word. A thing that fibers hold offers ``_holders()``: a list of fibers or
-threads. From these come the edges of the wait graph.
+primitive, a future, a ``to_thread()`` job, or a word. A thing that fibers hold offers
+``_holders()``: a list of fibers or threads. From these come the edges of the wait graph.
 """
 
 from __future__ import annotations

@@ -133,8 +133,8 @@ def from_thread(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     """In a function that ``to_thread()`` runs: run ``fn`` in a fiber of the caller's scheduler.
 
     Blocks the thread until it is done; returns its result or raises its exception. When the caller
-    of ``to_thread()`` is cancelled, so is that fiber, and this raises the caller's Cancelled: let it
-    pass. In other threads use a ``Portal``. FiberError elsewhere.
+    of ``to_thread()`` is cancelled, so is that fiber, and this raises the caller's Cancelled: let
+    it pass. In other threads use a ``Portal``. FiberError elsewhere.
     """
     job = _engine._current_job()
     if job is not None:

@@ -578,7 +578,8 @@ job_calls(PyObject *op, PyObject *fiber)
 static PyMethodDef job_methods[] = {
     {"_calls", job_calls, METH_O,
      "_calls($self, fiber, /)\n--\n\n"
-     "In its thread: this fiber is waited for, and cancelled with the caller."},
+     "In its thread: this fiber is waited for, and cancelled with the "
+     "caller."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -42,8 +42,8 @@ struct JobObject {
     PyObject *kwargs;
     PyObject *context;
     PyObject *result;
-    PyObject *cancelled;  /* what its fiber was told while it waited, or NULL */
-    FiberObject *callee;  /* what from_thread() waits for in the thread */
+    PyObject *cancelled; /* what its fiber was told while it waited, or NULL */
+    FiberObject *callee; /* what from_thread() waits for in the thread */
     unsigned long thread; /* that runs it; 0: none yet */
 };
 
