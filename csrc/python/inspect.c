@@ -1,6 +1,36 @@
 /* Looking at a fiber: its name, state, parent, context, frames, outcome. */
 #include "python/binding.h"
 
+/* NULL, without an exception: it has none. */
+static PyObject *
+qualified_name(PyObject *function)
+{
+    PyObject *name = PyObject_GetAttrString(function, "__qualname__");
+    if (name == NULL) {
+        PyErr_Clear();
+    } else if (!PyUnicode_Check(name)) {
+        Py_CLEAR(name);
+    }
+    return name;
+}
+
+/* A functools.partial has no name, what it calls has. */
+static PyObject *
+name_of_partial(PyObject *function)
+{
+    if (strcmp(Py_TYPE(function)->tp_name, "functools.partial") != 0) {
+        return NULL;
+    }
+    PyObject *inner = PyObject_GetAttrString(function, "func");
+    if (inner == NULL) {
+        PyErr_Clear();
+        return NULL;
+    }
+    PyObject *name = qualified_name(inner);
+    Py_DECREF(inner);
+    return name;
+}
+
 PyObject *
 pf_fiber_name(FiberObject *self)
 {
@@ -9,12 +39,11 @@ pf_fiber_name(FiberObject *self)
     }
     PyObject *name = NULL;
     if (self->target != NULL) {
-        name = PyObject_GetAttrString(self->target, "__qualname__");
-        if (name != NULL && !PyUnicode_Check(name)) {
-            Py_CLEAR(name);
+        name = qualified_name(self->target);
+        if (name == NULL) {
+            name = name_of_partial(self->target);
         }
         if (name == NULL) {
-            PyErr_Clear();
             name = PyUnicode_FromString(Py_TYPE(self->target)->tp_name);
         }
     }
