@@ -318,7 +318,7 @@ def test_channels_and_select_do_what_the_model_does(program):
 
 
 @pytest.mark.slow
-@settings(max_examples=10_000, deadline=None)
+@settings(max_examples=4_000, deadline=None)
 @given(programs)
 def test_channels_and_select_do_what_the_model_does_in_thousands_of_interleavings(program):
     testing.run(lambda: perform(program))
