@@ -75,7 +75,8 @@ add_holder(SemaphoreObject *self, FiberObject *fiber)
     }
 }
 
-/* One is given back: the last one of whoever gives it, or else the oldest. */
+/* One is given back: the last one of whoever gives it, or else the oldest.
+ * `fiber` may be NULL. */
 static void
 remove_holder(SemaphoreObject *self, const FiberObject *fiber)
 {
@@ -179,17 +180,16 @@ release_many(SemaphoreObject *self, Py_ssize_t n)
         PyErr_SetString(PyExc_ValueError, "n must be one or more");
         return NULL;
     }
-    PfThread *t = pf_this_thread();
-    if (t == NULL) {
-        return NULL;
-    }
+    /* Giving back must not fail for want of a thread's record. */
+    PfThread *t = pf_tls_thread;
+    const FiberObject *by = t == NULL ? NULL : CURRENT(t);
     if (self->bounded && n > self->initial - self->value) {
         PyErr_SetString(PyExc_ValueError, "Semaphore released too many times");
         return NULL;
     }
     for (; n > 0 && (self->holding > 0 || !pf_waitq_empty(&self->waiters));
          n--) {
-        release_one(self, CURRENT(t));
+        release_one(self, by);
     }
     if (n > PY_SSIZE_T_MAX - self->value) {
         PyErr_SetString(PyExc_OverflowError,
