@@ -335,10 +335,19 @@ def _running_fibers() -> int:
     return len(scheduler.fibers())
 
 
-def crawl_in_child(*arguments: str, stderr: int = subprocess.PIPE) -> subprocess.Popen[str]:
+#: Ctrl-C works in it even if this process was started in the background, where it is ignored.
+WITH_CTRL_C = """
+import runpy, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def crawl_in_child(*arguments: str, stderr: int) -> subprocess.Popen[str]:
     root = os.path.dirname(os.path.dirname(os.path.abspath(pyfiber.__file__)))
     return subprocess.Popen(
-        [sys.executable, "-u", str(EXAMPLES / "crawl.py"), *arguments],
+        [sys.executable, "-c", WITH_CTRL_C, str(EXAMPLES / "crawl.py"), *arguments],
         stdout=subprocess.PIPE,
         stderr=stderr,
         text=True,
