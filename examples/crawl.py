@@ -80,17 +80,20 @@ def served(site: Site) -> Iterator[int]:
 
     class Server(ThreadingHTTPServer):
         request_queue_size = 128
+        daemon_threads = False  # its end waits for theirs
 
         def handle_error(self, *_: Any) -> None:
             """Say nothing of clients that hang up."""
 
     with Server((HOST, 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
         try:
             yield server.server_port
         finally:
             site.over.set()
             server.shutdown()
+            thread.join()
 
 
 # A page ------------------------------------------------------------------------------------------

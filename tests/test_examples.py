@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType
 
@@ -326,6 +327,8 @@ def test_crawl_that_is_cancelled_leaves_no_thread_and_no_fiber(crawl: ModuleType
         start = pyfiber.now()
         pyfiber.run(main)
         assert pyfiber.now() - start < 30
+    threads = [thread.name for thread in threading.enumerate()]
+    assert not [name for name in threads if "serve" in name or "request" in name]
     assert 0 < len(crawler.pages) < len(crawler.seen)
 
 
