@@ -250,6 +250,16 @@ def _raise(exc: BaseException) -> NoReturn:
     raise exc
 
 
+def _is_in(group: TaskGroup) -> bool:
+    """Does the running fiber belong to it, or to a group that one of its fibers has entered?"""
+    fiber: Any = current()
+    while fiber is not None:
+        if fiber._group is group:
+            return True
+        fiber = fiber._group and fiber._group._parent_fiber
+    return False
+
+
 class ParallelMap(Iterator[R]):
     """The iterator that pmap() returns. close(), or the end of a with block, ends its fibers."""
 
@@ -309,12 +319,22 @@ class ParallelMap(Iterator[R]):
         return value
 
     def close(self) -> None:
-        """Cancel what is in flight and wait for it. Closing twice is fine."""
+        """Cancel what is in flight and wait for it. Closing twice is fine.
+
+        FiberError in a call of its own function, which would wait for itself, and on another
+        thread: then it is cancelled only.
+        """
         self._closed = True
         feeder = self._feeder
         if feeder is None or feeder.done():
             return
-        self._stream.group.cancel("the pmap() was closed")
+        group = self._stream.group
+        group.cancel("the pmap() was closed")
+        if _is_in(group):
+            raise FiberError(
+                "a pmap() is closed by a call of its own function, which cannot wait for its own "
+                "end: it is cancelled only"
+            )
         with shield():
             feeder.join()
 

@@ -1,8 +1,8 @@
 """Reports: who waits for what held by whom, as text, for a deadlock or on demand.
 
-A fiber's ``waiting_on`` is what it is parked in: another fiber (a join), a primitive, a future, a
-``to_thread()`` job, or a word. A thing that fibers hold offers ``_holders()``: a list of fibers or
-threads. From these come the edges of the wait graph.
+A fiber's ``waiting_on`` is what it is parked in: another fiber (a join), a group at its end, a
+primitive, a future, a ``to_thread()`` job, or a word. A thing that fibers hold offers
+``_holders()``: a list of fibers or threads. From these come the edges of the wait graph.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TextIO, TypeAlias
 
 from pyfiber import _engine
-from pyfiber._engine import Fiber, Grain
+from pyfiber._engine import Fiber, Grain, TaskGroup
 
 Task: TypeAlias = Fiber[Any] | Grain[Any]
 
@@ -72,6 +72,8 @@ def wait_of(fiber: Task) -> str:
     if isinstance(what, str):
         return f"waits in {what}"
     holders = holders_of(what)
+    if isinstance(what, TaskGroup):
+        return f"waits for the end of {some_of(holders)}, of {name_of(what)}"
     held = f", held by {some_of(holders)}" if holders else ""
     return f"waits for {name_of(what)}{held}"
 
@@ -144,7 +146,7 @@ def cycle_lines(cycle: list[Task]) -> Iterator[str]:
     yield "they wait for each other:"
     for fiber, following in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
         what = fiber.waiting_on
-        if isinstance(what, (Fiber, Grain)):
+        if isinstance(what, (Fiber, Grain, TaskGroup)):
             yield f"  {name_of(fiber)} waits for the end of {name_of(following)}"
         else:
             yield f"  {name_of(fiber)} waits for {name_of(what)}, held by {name_of(following)}"

@@ -104,17 +104,26 @@ class Portal:
                 "function directly, or use spawn()"
             )
         fiber: Fiber[R] = Fiber(_checked(fn), args, kwargs=kwargs)
+        self._wait_for(fiber)
+        return fiber.result()
+
+    def _wait_for(self, fiber: Fiber[Any], job: _engine._Job | None = None) -> None:
+        """Start it, and block the calling thread, which runs `job`, until it is done."""
         over = allocate_lock()
         over.acquire()
         fiber.add_done_callback(lambda _: over.release())
         try:
             self._scheduler._start_soon(fiber)
+            if job is not None:
+                job._calls(fiber)
             over.acquire()
         except BaseException:
             if _engine._scheduler_of(fiber) is not None:
                 fiber.cancel("the thread that waits for it was interrupted")
             raise
-        return fiber.result()
+        finally:
+            if job is not None:
+                job._calls(None)
 
     def __repr__(self) -> str:
         return f"<Portal to {self._scheduler!r}>"
@@ -123,12 +132,20 @@ class Portal:
 def from_thread(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     """In a function that ``to_thread()`` runs: run ``fn`` in a fiber of the caller's scheduler.
 
-    Blocks the thread until it is done; returns its result or raises its exception. In other threads
-    use a ``Portal``. FiberError elsewhere.
+    Blocks the thread until it is done; returns its result or raises its exception. When the caller
+    of ``to_thread()`` is cancelled, so is that fiber, and this raises the caller's Cancelled: let
+    it pass. In other threads use a ``Portal``. FiberError elsewhere.
     """
-    scheduler = _engine._job_scheduler()
-    if scheduler is not None:
-        return Portal(scheduler).call(fn, *args, **kwargs)
+    job = _engine._current_job()
+    if job is not None:
+        fiber: Fiber[R] = Fiber(_checked(fn), args, kwargs=kwargs)
+        Portal(job.scheduler)._wait_for(fiber, job)
+        if job.cancelled is not None and fiber.cancelled():
+            try:
+                raise job.cancelled
+            finally:
+                del job  # the exception's traceback refers to this frame
+        return fiber.result()
     if _engine._running_scheduler() is not None:
         raise FiberError(
             "from_thread() is for other threads: in a fiber call the function, or spawn() it"

@@ -56,6 +56,15 @@ def test_condition_notifies_in_order(kind):
     run(main)
 
 
+@pytest.mark.parametrize("make", [Lock, RLock, threading.Lock])
+def test_condition_is_locked_while_its_lock_is(make):
+    condition = Condition(make())
+    assert not condition.locked()
+    with condition:
+        assert condition.locked()
+    assert not condition.locked()
+
+
 def test_condition_default_lock_is_an_rlock_released_whole():
     def main():
         condition, order = Condition(), []

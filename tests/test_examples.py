@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import re
+import signal
+import subprocess
+import sys
+import threading
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from subprocesses import run_python
+
+import pyfiber
+from pyfiber import _engine
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
@@ -256,3 +266,168 @@ def test_grain_pool_has_its_day() -> None:
         "on_error='pool': Failed(exception=OSError('broken')) "
         "CancelledOutcome(reason='another grain failed')",
     ]
+
+
+# crawl --------------------------------------------------------------------------------------------
+
+CRAWLED = re.compile(
+    r"([\d,]+) pages, ([\d,]+) missing, ([\d,]+) without an answer, "
+    r"([\d,]+) retries, ([\d,]+) timeouts"
+)
+
+
+def numbers(printed: str) -> list[int]:
+    """Those of the report: pages, missing, without an answer, retries, timeouts."""
+    found = CRAWLED.search(printed)
+    assert found, printed
+    return [int(number.replace(",", "")) for number in found.groups()]
+
+
+@pytest.fixture
+def crawl() -> ModuleType:
+    """The example, as a module."""
+    spec = importlib.util.spec_from_file_location("crawl", EXAMPLES / "crawl.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_crawl_finds_what_a_sequential_crawl_finds() -> None:
+    printed = run_example("crawl.py", "--pages", "60", "--patience", "0.2", "--check")
+    pages, missing, lost, retries, timeouts = numbers(printed)
+    assert (pages, missing, lost) == (60, 1, 0)
+    # Pages 7, 27 and 47 fail 2, 1 and 3 times; those that hang do so once.
+    assert timeouts >= 4
+    assert retries >= 6 + timeouts
+    assert printed.endswith("\nthe same pages\n")
+
+
+@pytest.mark.slow
+def test_crawl_of_the_whole_site() -> None:
+    printed = run_example("crawl.py", "--check")
+    pages, missing, lost, retries, timeouts = numbers(printed)
+    assert (pages, lost) == (2000, 0)
+    assert missing > 10
+    assert timeouts >= 4
+    assert retries >= 200
+    assert "the same pages" in printed
+
+
+def test_crawl_keeps_so_many_requests_under_way(crawl: ModuleType) -> None:
+    asking = most = 0
+    site = crawl.Site(300, 0, hang=0)
+    site.failures.clear()
+    site.delays = dict.fromkeys(range(300), 0.005)
+    answer = site.answer
+
+    def counted(page: int) -> tuple[int, str]:
+        nonlocal asking, most
+        asking += 1
+        most = max(most, asking)
+        try:
+            return answer(page)
+        finally:
+            asking -= 1
+
+    site.answer = counted
+    with crawl.served(site) as port:
+        crawler = crawl.Crawl(port, 4, 60, 1)
+        pyfiber.run(crawler.run)
+    assert most == 4
+    assert len(crawler.idle) == 4
+    assert len(crawler.pages) == len(crawler.seen) > 300
+
+
+def test_crawl_gives_up_a_page_that_never_answers(crawl: ModuleType) -> None:
+    site = crawl.Site(30, 0, hang=0)
+    site.failures[7] = 1000
+    with crawl.served(site) as port:
+        crawler = crawl.Crawl(port, 4, 60, 3)
+        pyfiber.run(crawler.run)
+    assert crawler.pages["/7"] == crawl.Page(0)
+    assert crawler.retries == 2 + 1  # page 27 fails once
+
+
+def test_crawl_that_is_cancelled_leaves_no_thread_and_no_fiber(crawl: ModuleType) -> None:
+    site = crawl.Site(30, 0, hang=60)
+    with crawl.served(site) as port:
+        crawler = crawl.Crawl(port, 4, 60, 3)
+
+        def main() -> None:
+            with pyfiber.move_on_after(0.2) as limit:
+                crawler.run()
+            assert limit.cancelled_caught
+            assert crawler.threads.borrowed_tokens == 0  # though a page hangs for a minute
+            assert _running_fibers() == 1
+
+        start = pyfiber.now()
+        pyfiber.run(main)
+        assert pyfiber.now() - start < 30
+    threads = [thread.name for thread in threading.enumerate()]
+    assert not [name for name in threads if "serve" in name or "request" in name]
+    assert 0 < len(crawler.pages) < len(crawler.seen)
+
+
+def _running_fibers() -> int:
+    scheduler = _engine._running_scheduler()
+    assert scheduler
+    return len(scheduler.fibers())
+
+
+#: Ctrl-C works in it even if this process was started in the background, where it is ignored.
+WITH_CTRL_C = """
+import runpy, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def crawl_in_child(*arguments: str, stderr: int) -> subprocess.Popen[str]:
+    root = os.path.dirname(os.path.dirname(os.path.abspath(pyfiber.__file__)))
+    return subprocess.Popen(
+        [sys.executable, "-c", WITH_CTRL_C, str(EXAMPLES / "crawl.py"), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+        env={**os.environ, "PYTHONPATH": root},
+    )
+
+
+@pytest.mark.skipif(os.name == "nt", reason="terminals and signals of POSIX")
+def test_crawl_shows_its_progress_on_a_terminal_and_ends_with_ctrl_c() -> None:
+    import pty
+
+    terminal, its_other_end = pty.openpty()
+    try:
+        # Pages that hang for long are waited for: it does not end by itself.
+        crawl = crawl_in_child("--pages", "40", "--patience", "60", stderr=its_other_end)
+        shown = b""
+        while not re.search(rb"\r[1-9]\d* of \d+ pages, \d+ retries", shown):
+            shown += os.read(terminal, 1000)
+        crawl.send_signal(signal.SIGINT)
+        printed, _ = crawl.communicate(timeout=60)
+        shown += os.read(terminal, 1000)
+    finally:
+        os.close(terminal)
+        os.close(its_other_end)
+    assert crawl.returncode == 130
+    assert printed.startswith("interrupted: ")
+    pages, _, lost, _, _ = numbers(printed)
+    assert 0 < pages < 40
+    assert lost == 0
+    assert shown.endswith(b"\r\x1b[K")  # the line is empty again
+
+
+def test_crawl_says_nothing_where_there_is_no_terminal() -> None:
+    done = run_python(str(EXAMPLES / "crawl.py"), "--pages", "10", "--patience", "0.2")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--pages", "0"), ("--parallel", "0"), ("--patience", "nan")], ids=" ".join
+)
+def test_crawl_refuses_numbers_that_make_no_sense(arguments: tuple[str, ...]) -> None:
+    assert "must be positive" in run_example("crawl.py", *arguments, code=2)

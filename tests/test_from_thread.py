@@ -12,18 +12,24 @@ import pytest
 from conftest import Child
 
 from pyfiber import (
+    Cancelled,
+    CancelScope,
     Fiber,
     FiberCancelled,
     FiberError,
     Portal,
     Scheduler,
+    check_cancelled,
     current,
     from_thread,
+    move_on_after,
     park,
     run,
+    shield,
     sleep,
     spawn,
     to_thread,
+    yield_now,
 )
 
 
@@ -111,6 +117,110 @@ def test_from_thread_cancelled_fiber_is_an_error_in_the_thread() -> None:
     def main() -> None:
         with pytest.raises(FiberCancelled, match="not now"):
             to_thread(from_thread, cancel_me)
+
+    run(main)
+
+
+@pytest.mark.parametrize("by", ["scope", "fiber"])
+def test_cancelling_the_caller_reaches_what_its_thread_has_called(by: str) -> None:
+    log: list[Any] = []
+
+    def called() -> None:
+        try:
+            fibers.append(current())
+            park()
+        except Cancelled as exc:
+            log.append(("called", exc.reason))
+            raise
+
+    def in_thread() -> None:
+        try:
+            from_thread(called)
+        finally:
+            log.append("thread")
+
+    def caller() -> None:
+        with CancelScope() as scope:
+            scopes.append(scope)
+            to_thread(in_thread)
+        log.append(("caught", scope.cancelled_caught))
+        check_cancelled()
+
+    def main() -> None:
+        fiber = spawn(caller)
+        while not fibers:
+            sleep(0.001)
+        assert (scopes[0] if by == "scope" else fiber).cancel("enough")
+        fiber.join()
+        assert fiber.cancelled() is (by == "fiber")
+
+    fibers: list[Any] = []
+    scopes: list[CancelScope] = []
+    run(main)
+    assert log[:2] == [("called", "enough"), "thread"]
+    assert log[2:] == ([("caught", True)] if by == "scope" else [])
+
+
+def test_caller_cancelled_before_its_thread_calls() -> None:
+    """The function never runs; a thread can ask so whether it is still wanted."""
+    log: list[Any] = []
+    go = threading.Event()
+
+    def in_thread() -> str:
+        go.wait()
+        for _ in range(2):
+            try:
+                from_thread(log.append, "it ran")
+            except Cancelled as exc:
+                log.append(exc.reason)
+        return "result"
+
+    def main() -> None:
+        with CancelScope() as scope:
+            fiber = current()
+
+            def cancel() -> None:
+                scope.cancel("enough")
+                yield_now()
+                go.set()
+
+            spawn(cancel)
+            assert to_thread(in_thread) == "result"
+            assert current() is fiber
+            yield_now()
+        assert scope.cancelled_caught
+
+    run(main)
+    assert log == ["enough", "enough"]
+
+
+def test_error_of_the_thread_beats_the_cancellation_of_its_caller() -> None:
+    def in_thread() -> None:
+        try:
+            from_thread(park)
+        except Cancelled:
+            raise ValueError("while it unwinds") from None
+
+    def main() -> None:
+        with move_on_after(0.01), pytest.raises(ValueError, match="while it unwinds"):
+            to_thread(in_thread)
+
+    run(main)
+
+
+def test_called_back_fiber_that_shields_is_waited_for() -> None:
+    def called() -> str:
+        with shield():
+            sleep(0.03)
+        return "done"
+
+    def main() -> None:
+        results = []
+        with move_on_after(0.01) as scope:
+            results.append(to_thread(from_thread, called))
+            yield_now()
+        assert results == ["done"]
+        assert scope.cancelled_caught
 
     run(main)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import threading
 import traceback
 from typing import Any
@@ -600,8 +601,32 @@ def test_deadlock_report_names_the_group(child: Any) -> None:
         except DeadlockError as error:
             print(error)
     """)
-    assert "waits in the end of a TaskGroup" in done.stdout
+    assert re.search(
+        r"waits for the end of fiber 'park' at \w+, of <TaskGroup entered by 'main' at \w+>\n",
+        done.stdout,
+    )
     assert "waits in park()" in done.stdout
+
+
+def test_deadlock_report_names_a_cycle_through_a_group(child: Any) -> None:
+    done = child("""
+        import re
+        from pyfiber import *
+        def main():
+            lock = Lock()
+            with lock, TaskGroup() as group:
+                group.spawn(lock.acquire).name = "child"
+        try:
+            run(main)
+        except DeadlockError as error:
+            print(re.sub(r" at 0x[0-9a-f]+", "", str(error)))
+    """)
+    cycle = done.stdout[done.stdout.index("they wait for each other") :].splitlines()[:3]
+    assert cycle == [
+        "they wait for each other:",
+        "  fiber 'main' waits for the end of fiber 'child'",
+        "  fiber 'child' waits for <locked pyfiber.Lock object>, held by fiber 'main'",
+    ]
 
 
 def test_group_can_be_subclassed() -> None:

@@ -24,6 +24,7 @@ from pyfiber import (
     Scheduler,
     Semaphore,
     current,
+    park,
     run,
     sleep,
     spawn,
@@ -189,8 +190,9 @@ def test_lock_given_to_a_fiber_that_is_unwound_is_passed_on(make):
     assert lock._waiters() == fibers
     lock.release()
     assert lock._waiters() == fibers[1:]
+    assert lock._holders() == fibers[:1]
     scheduler.close()
-    assert lock._waiters() == order == []
+    assert lock._waiters() == lock._holders() == order == []
     assert lock.acquire(blocking=False)
 
 
@@ -505,6 +507,89 @@ def test_bounded_semaphore_release_of_too_many_changes_nothing():
     assert semaphore._value == 2
     semaphore.release()
     assert semaphore._value == 3
+
+
+def test_semaphore_knows_who_has_taken_it():
+    def main():
+        semaphore = BoundedSemaphore(2)
+        me = current()
+        semaphore.acquire()
+        assert semaphore._holders() == [me]
+        other = spawn(lambda: (semaphore.acquire(), park(), semaphore.release()))
+        yield_now()
+        third = spawn(lambda: (semaphore.acquire(), park()))
+        yield_now()
+        assert semaphore._holders() == [me, other]
+        assert semaphore._waiters() == [third]
+        other.unpark()
+        yield_now()
+        assert semaphore._holders() == [me, third]  # handed over
+        semaphore.release()
+        assert semaphore._holders() == [third]
+        third.unpark()
+        third.join()
+        assert semaphore._holders() == []  # it has gone, and not given it back
+        semaphore.release()  # in its place
+        semaphore.acquire()
+        semaphore.acquire()
+        assert semaphore._holders() == [me, me]
+        semaphore.release(2)
+        assert semaphore._holders() == []
+
+    run(main)
+
+
+def test_semaphore_released_by_others_than_its_holders():
+    def main():
+        me = current()
+        semaphore = Semaphore(1)
+        semaphore.release()  # two are there, though it began with one
+        semaphore.acquire()
+        assert semaphore._holders() == []
+        semaphore.acquire()
+        assert semaphore._holders() == [me]
+        spawn(semaphore.release).join()
+        assert semaphore._holders() == []
+        signal = Semaphore(0)
+        signal.release()
+        signal.acquire()
+        assert signal._holders() == []
+        many = Semaphore(100)
+        for _ in range(100):
+            many.acquire()
+        assert many._holders() == [me] * 8
+        spawn(many.release, 95).join()
+        assert many._holders() == [me] * 5
+        many.release(5)
+        assert (many._holders(), many._value) == ([], 100)
+
+    run(main)
+
+
+def test_deadlock_report_names_who_holds_a_semaphore(child):
+    done = child("""
+        import re
+        from pyfiber import *
+        def take(first, second):
+            with first:
+                yield_now()
+                with second:
+                    pass
+        def main():
+            a, b = Semaphore(), BoundedSemaphore()
+            Fiber(take, (a, b), name="A").start()
+            Fiber(take, (b, a), name="B").start()
+        try:
+            run(main)
+        except DeadlockError as error:
+            print(re.sub(r" at 0x[0-9a-f]+", "", str(error)))
+    """)
+    cycle = done.stdout[done.stdout.index("they wait for each other") :].splitlines()[:3]
+    assert cycle == [
+        "they wait for each other:",
+        "  fiber 'A' waits for <pyfiber.BoundedSemaphore: value=0/1>, held by fiber 'B'",
+        "  fiber 'B' waits for <pyfiber.Semaphore: value=0>, held by fiber 'A'",
+    ]
 
 
 def test_semaphore_init_while_somebody_waits_is_refused():

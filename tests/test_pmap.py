@@ -13,10 +13,12 @@ import pytest
 from failing import Boom
 
 from pyfiber import (
+    Cancelled,
     CancelScope,
     FiberCancelled,
     FiberError,
     Scheduler,
+    TaskGroup,
     current,
     move_on_after,
     now,
@@ -480,8 +482,6 @@ def test_pmap_whose_scope_was_cancelled_says_so_later() -> None:
 
 
 def test_pmap_does_not_hold_up_the_group_it_began_in() -> None:
-    from pyfiber import TaskGroup
-
     def main() -> None:
         with TaskGroup():
             results = pmap(lambda n: n, itertools.count(), limit=3)
@@ -505,6 +505,18 @@ def test_pmap_at_the_end_of_the_run() -> None:
     with pytest.raises(Boom):
         run(main)
     keep.clear()
+
+
+def test_pmap_that_is_kept_does_not_hold_up_the_run() -> None:
+    keep: Log = []
+
+    def main() -> str:
+        keep.append(pmap(lambda n: n, itertools.count(), limit=3))
+        assert next(keep[0]) == 0
+        return "result"
+
+    assert run(main) == "result"
+    assert list(keep[0]._stream.group._holders()) == []
 
 
 def test_pmap_abandoned_with_its_user() -> None:
@@ -569,6 +581,40 @@ def test_pmap_handed_to_another_fiber() -> None:
         results.close()
 
     run(main)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_pmap_closed_by_its_own_function_is_refused_and_cancelled(nested: bool) -> None:
+    log: Log = []
+
+    def close() -> None:
+        try:
+            results.close()
+        except FiberError as exc:
+            log.append(str(exc))
+
+    def function(n: int) -> int:
+        if n == 3 and nested:
+            with TaskGroup() as group:
+                group.spawn(close)
+        elif n == 3:
+            close()
+        try:
+            yield_now()
+        except Cancelled as exc:
+            log.append(exc.reason)
+            raise
+        return n
+
+    def main() -> None:
+        nonlocal results
+        results = pmap(function, itertools.count(), limit=2)
+        assert list(results) == [0, 1]
+
+    results: Any = None
+    run(main)
+    assert "its own function" in log[0]
+    assert set(log[1:]) <= {"the pmap() was closed"}
 
 
 def test_pmap_closed_by_another_thread_is_refused_and_cancelled() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import functools
 import gc
 import itertools
 import sys
@@ -212,6 +213,17 @@ def test_name_of_a_callable_object_is_its_type() -> None:
         def __call__(self) -> None: ...
 
     assert Fiber(Work()).name == "Work"
+
+
+def test_name_of_a_partial_is_that_of_the_function() -> None:
+    class Work:
+        def __call__(self) -> int:
+            return 1
+
+    def work() -> None: ...
+
+    assert Fiber(functools.partial(functools.partial(work))).name == work.__qualname__
+    assert Fiber(functools.partial(Work())).name == "functools.partial"
 
 
 def test_name_can_be_given_and_changed() -> None:

@@ -1,8 +1,9 @@
 """Channels and select() against a model, in thousands of interleavings.
 
-A director fiber does things in an order that hypothesis chooses: it starts fibers that select,
-sends and receives without waiting, closes channels, lets fibers end, cancels. Between two yields
-nothing else runs, so a waiter may be served and cancelled, in either order, before it notices.
+A director fiber does things in an order that hypothesis chooses: it starts fibers that select, with
+a timeout or without, sends and receives without waiting, closes channels, lets fibers end, cancels,
+lets (virtual) time pass. Between two yields nothing else runs, so a waiter may be served and
+cancelled, in either order, before it notices.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,9 +29,9 @@ from pyfiber import (
     Sent,
     current,
     park,
-    run,
     select,
     spawn,
+    testing,
 )
 
 CAPACITIES = (0, 1, 2)
@@ -46,6 +49,8 @@ class Operation:
     """One select: its cases, and how it ended."""
 
     cases: list[tuple[str, int, int]]  # what, which channel or target, value
+    timeout: float | None = None
+    deadline: float = inf
     outcome: Outcome | None = None
     cancelled: bool = False
 
@@ -68,6 +73,7 @@ class Model:
         self.channels = [ChannelModel(capacity) for capacity in CAPACITIES]
         self.done = [False] * TARGETS
         self.waiting: list[Operation] = []
+        self.now = 0
 
     def first(self, what: str, which: int) -> tuple[Operation, int, int] | None:
         """Who waits longest for this: the operation, the case's index and value."""
@@ -126,6 +132,8 @@ class Model:
                 return operation.end("sent", index)
             if result is not None:
                 return operation.end("received", index, result)
+        if operation.timeout is not None:
+            operation.deadline = self.now + operation.timeout
         self.waiting.append(operation)
 
     def close(self, which: int) -> None:
@@ -144,6 +152,12 @@ class Model:
         for operation in [op for op in self.waiting if op.cancelled]:
             self.serve(operation, "cancelled")
 
+    def pass_time(self) -> None:
+        self.settle()
+        self.now += 1
+        for operation in [op for op in self.waiting if op.deadline < self.now]:
+            self.serve(operation, "timed out")
+
 
 # The real thing ----------------------------------------------------------------------------------
 
@@ -160,11 +174,11 @@ class Director:
 
     def start(self, operation: Operation) -> None:
         self.outcomes.append(None)
-        self.fibers.append(spawn(self.body, len(self.outcomes) - 1, operation.cases))
+        self.fibers.append(spawn(self.body, len(self.outcomes) - 1, operation))
         pyfiber.yield_now()
 
-    def body(self, number: int, cases: list[tuple[str, int, int]]) -> None:
-        self.outcomes[number] = self.select(cases)
+    def body(self, number: int, operation: Operation) -> None:
+        self.outcomes[number] = self.select(operation.cases, operation.timeout)
 
     def case(self, what: str, which: int, value: int) -> Any:
         if what == "join":
@@ -172,13 +186,15 @@ class Director:
         channel = self.channels[which]
         return channel.receiving() if what == "receive" else channel.sending(value)
 
-    def select(self, cases: list[tuple[str, int, int]]) -> Outcome:
+    def select(self, cases: list[tuple[str, int, int]], timeout: float | None) -> Outcome:
         try:
             if len(cases) == 1 and cases[0][0] != "join":
-                return self.plainly(*cases[0])
-            result = select(*(self.case(*case) for case in cases))
+                return self.plainly(*cases[0], timeout)
+            result = select(*(self.case(*case) for case in cases), timeout=timeout)
         except Cancelled:
             return ("cancelled",)
+        except TimeoutError:
+            return ("timed out",)
         except ChannelClosed as closed:
             return ("closed", self.channels.index(closed.channel))
         match result:
@@ -188,14 +204,16 @@ class Director:
                 return ("sent", index)
             case Joined(_, index):
                 return ("joined", index)
+            case None:
+                return ("timed out",)
         raise AssertionError(result)
 
-    def plainly(self, what: str, which: int, value: int) -> Outcome:
+    def plainly(self, what: str, which: int, value: int, timeout: float | None) -> Outcome:
         """Without select()."""
         channel = self.channels[which]
         if what == "receive":
-            return ("received", 0, channel.receive())
-        channel.send(value)
+            return ("received", 0, channel.receive(timeout))
+        channel.send(value, timeout)
         return ("sent", 0)
 
     def attempt(self, operation: Callable[[], Any]) -> Any:
@@ -224,11 +242,11 @@ def perform(actions: list[tuple[Any, ...]]) -> None:
     operations: list[Operation] = []
     for action, *arguments in actions:
         if action == "start":
-            (cases,) = arguments
+            cases, timeout = arguments
             value = 1000 * (len(operations) + 1)
             numbered = [(what, which, value + i) for i, (what, which) in enumerate(cases)]
             operation = Operation(
-                [(w, k % TARGETS if w == "join" else k, v) for w, k, v in numbered]
+                [(w, k % TARGETS if w == "join" else k, v) for w, k, v in numbered], timeout
             )
             operations.append(operation)
             model.settle()
@@ -255,6 +273,10 @@ def perform(actions: list[tuple[Any, ...]]) -> None:
         elif action == "settle":
             model.settle()
             director.settle()
+        elif action == "time":
+            model.pass_time()
+            pyfiber.sleep(1)
+            director.settle()
     model.settle()
     director.settle()
     assert director.outcomes == [operation.outcome for operation in operations]
@@ -273,20 +295,30 @@ cases = st.lists(
     max_size=4,
 )
 numbers = st.integers(0, 30)
+timeouts = st.sampled_from([None, None, 0.5, 1.5])
 actions = st.one_of(
-    st.tuples(st.just("start"), cases),
-    st.tuples(st.just("start"), cases),
+    st.tuples(st.just("start"), cases, timeouts),
+    st.tuples(st.just("start"), cases, timeouts),
     st.tuples(st.just("cancel"), numbers),
     st.tuples(st.just("send"), channels, st.integers(1, 99)),
     st.tuples(st.just("receive"), channels),
     st.tuples(st.just("close"), channels),
     st.tuples(st.just("end"), numbers),
     st.tuples(st.just("settle")),
+    st.tuples(st.just("time")),
 )
+programs = st.lists(actions, max_size=40)
 
 
 @settings(max_examples=400, deadline=None)
-@given(st.lists(actions, max_size=40))
+@given(programs)
 def test_channels_and_select_do_what_the_model_does(program):
-    run(perform, program)
+    testing.run(lambda: perform(program))
     assert current().state == "running"
+
+
+@pytest.mark.slow
+@settings(max_examples=4_000, deadline=None)
+@given(programs)
+def test_channels_and_select_do_what_the_model_does_in_thousands_of_interleavings(program):
+    testing.run(lambda: perform(program))

@@ -231,7 +231,7 @@ typedef struct PfGlobals {
     PyObject *log_deaf;
     /* interned */
     PyObject *s_run, *s_park, *s_sleep, *s_yield, *s_result;
-    PyObject *s_group, *s_deadline, *s_failed, *s_body_ended;
+    PyObject *s_deadline, *s_failed, *s_body_ended;
     /* pyfiber.grains': see _engine._set_grain_hooks */
     PyObject *grain_ready, *grain_sleeping, *grain_stopped;
     PyObject *grain_join_elsewhere, *policy_failed;

@@ -325,6 +325,13 @@ condition_release(PyObject *op, PyObject *ignored)
 }
 
 static PyObject *
+condition_locked(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return lock_method(op, "locked", NULL, 0, NULL);
+}
+
+static PyObject *
 condition_enter(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
@@ -447,6 +454,7 @@ Wake all who wait. RuntimeError if the lock is not held.");
 PyDoc_STRVAR(acquire_doc, "acquire($self, /, *args, **kwargs)\n--\n\n\
 acquire() of its lock.");
 PyDoc_STRVAR(release_doc, "release($self, /)\n--\n\nrelease() of its lock.");
+PyDoc_STRVAR(locked_doc, "locked($self, /)\n--\n\nlocked() of its lock.");
 PyDoc_STRVAR(owned_doc, "_is_owned($self, /)\n--\n\n\
 Does the running fiber hold the lock?");
 PyDoc_STRVAR(holders_doc, "_holders($self, /)\n--\n\n\
@@ -459,6 +467,7 @@ Make its lock free, in the child of fork.");
 static PyMethodDef methods[] = {
     PF_METHOD("acquire", condition_acquire, acquire_doc),
     {"release", condition_release, METH_NOARGS, release_doc},
+    {"locked", condition_locked, METH_NOARGS, locked_doc},
     {"__enter__", condition_enter, METH_NOARGS, acquire_doc},
     {"__exit__", PF_FAST(condition_exit), METH_FASTCALL, release_doc},
     PF_METHOD("wait", condition_wait, wait_doc),

@@ -247,7 +247,7 @@ join_children(PfThread *t, GroupObject *self, bool *hit)
     while (self->alive > 0) {
         *hit |= (owner->core.host_bits & PF_F_CANCEL) != 0;
         self->owner = owner;
-        int why = pf_wait_anyhow(t, PF_NEVER, pf.s_group);
+        int why = pf_wait_anyhow(t, PF_NEVER, (PyObject *)self);
         self->owner = NULL;
         if (why < 0) {
             return -1;
@@ -402,6 +402,22 @@ group_exit(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 
 /* -------------------------------------------------------------------- the type */
 
+/* For reports: whose end it waits for. */
+static PyObject *
+group_holders(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    PyObject *list = PyList_New(0);
+    FiberObject *child = GROUP(op)->scope.children;
+    for (; list != NULL && child != NULL; child = child->base_next) {
+        if ((child->core.host_bits & PF_F_GROUPED) &&
+            PyList_Append(list, (PyObject *)child) < 0) {
+            Py_CLEAR(list);
+        }
+    }
+    return list;
+}
+
 static int
 group_traverse(PyObject *op, visitproc visit, void *arg)
 {
@@ -444,6 +460,8 @@ static PyMethodDef group_methods[] = {
     PF_METHOD("spawn_now", group_spawn_now, spawn_now_doc),
     {"_spawn_watched", PF_FAST(group_spawn_watched), METH_FASTCALL,
      "Start a function or fiber whose failure is the callback's to judge."},
+    {"_holders", group_holders, METH_NOARGS,
+     "The fibers that it waits for, in a list; for reports."},
     {NULL, NULL, 0, NULL},
 };
 

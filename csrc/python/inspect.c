@@ -1,16 +1,45 @@
 /* Looking at a fiber: its name, state, parent, context, frames, outcome. */
 #include "python/binding.h"
 
+/* NULL, without an exception: it has none. */
+static PyObject *
+qualified_name(PyObject *function)
+{
+    PyObject *name = PyObject_GetAttrString(function, "__qualname__");
+    if (name == NULL) {
+        PyErr_Clear();
+    } else if (!PyUnicode_Check(name)) {
+        Py_CLEAR(name);
+    }
+    return name;
+}
+
+/* A functools.partial has no name, what it calls has. */
+static PyObject *
+name_of_partial(PyObject *function)
+{
+    if (strcmp(Py_TYPE(function)->tp_name, "functools.partial") != 0) {
+        return NULL;
+    }
+    PyObject *inner = PyObject_GetAttrString(function, "func");
+    if (inner == NULL) {
+        PyErr_Clear();
+        return NULL;
+    }
+    PyObject *name = qualified_name(inner);
+    Py_DECREF(inner);
+    return name;
+}
+
 PyObject *
 pf_name_after(PyObject *made_of)
 {
-    PyObject *name = PyObject_GetAttrString(made_of, "__qualname__");
-    if (name != NULL && PyUnicode_Check(name)) {
-        return name;
+    PyObject *name = qualified_name(made_of);
+    if (name == NULL) {
+        name = name_of_partial(made_of);
     }
-    Py_XDECREF(name);
-    PyErr_Clear(); /* it has none: then that of its type */
-    return PyUnicode_FromString(Py_TYPE(made_of)->tp_name);
+    return name != NULL ? name
+                        : PyUnicode_FromString(Py_TYPE(made_of)->tp_name);
 }
 
 int

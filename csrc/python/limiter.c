@@ -152,7 +152,7 @@ wait_for(LimiterObject *self, PfThread *t, JobObject *job)
         if (job->state == JOB_ARRIVED) {
             PyErr_Clear(); /* it came first after all */
         } else if (must_see_its_end(self, fiber, job)) {
-            PyErr_Clear(); /* level-triggered: the next wait raises it */
+            pf_job_cancel(job, pf_take_exception()); /* raised again later */
             shielded = true;
         } else {
             let_go(self, job);

@@ -180,7 +180,7 @@ lock_holders(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     LockObject *self = (LockObject *)op;
-    return pf_owner_list(&self->owner);
+    return pf_owner_list(&self->owner, 1);
 }
 
 static PyObject *

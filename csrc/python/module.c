@@ -593,13 +593,12 @@ make_strings(void)
     pf.s_park = PyUnicode_InternFromString("park()");
     pf.s_sleep = PyUnicode_InternFromString("sleep()");
     pf.s_yield = PyUnicode_InternFromString("yield_now()");
-    pf.s_group = PyUnicode_InternFromString("the end of a TaskGroup");
     pf.s_deadline = PyUnicode_InternFromString("the deadline has passed");
     pf.s_failed =
         PyUnicode_InternFromString("another fiber of the group failed");
     pf.s_body_ended =
         PyUnicode_InternFromString("the block of the group ended early");
-    return pf.s_run && pf.s_park && pf.s_sleep && pf.s_yield && pf.s_group &&
+    return pf.s_run && pf.s_park && pf.s_sleep && pf.s_yield &&
                    pf.s_deadline && pf.s_failed && pf.s_body_ended
                ? 0
                : -1;

@@ -668,7 +668,8 @@ mod_succeeded(PyObject *module, PyObject *op)
 }
 
 /* A fiber that is cancelled with what the caller is in, but that nobody waits
- * for: for iterators, which work between the calls of their user. */
+ * for, the run included: for iterators, which work between the calls of their
+ * user. */
 static PyObject *
 mod_spawn_inside(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
@@ -684,12 +685,14 @@ mod_spawn_inside(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     FiberObject *self = CURRENT(t);
     ScopeObject *base = self->scope != NULL ? self->scope : self->base;
     FiberObject *fiber = pf_fiber_new(args[0], args + 1, nargs - 1, NULL);
-    if (fiber != NULL) {
-        if (pf_scope_enlist(t->scheduler, base, fiber) < 0) {
-            Py_CLEAR(fiber);
-        } else {
-            pf_fiber_make_ready(t->scheduler, fiber);
-        }
+    if (fiber == NULL) {
+        return NULL;
+    }
+    fiber->core.host_bits |= PF_F_DAEMON;
+    if (pf_scope_enlist(t->scheduler, base, fiber) < 0) {
+        Py_CLEAR(fiber);
+    } else {
+        pf_fiber_make_ready(t->scheduler, fiber);
     }
     return (PyObject *)fiber;
 }
@@ -719,7 +722,7 @@ PyMethodDef pf_scope_functions[] = {
     {"shield", PF_FAST(mod_shield), METH_FASTCALL, shield_doc},
     {"current_deadline", mod_current_deadline, METH_NOARGS, deadline_doc},
     {"_spawn_inside", PF_FAST(mod_spawn_inside), METH_FASTCALL,
-     "Start fn(*args) in a fiber that the scopes around the caller cancel."},
+     "Start fn(*args) in a daemon that the scopes around the caller cancel."},
     {"_is_ours", mod_is_ours, METH_O,
      "Was the fiber or grain started on the scheduler that is running?"},
     {"_succeeded", mod_succeeded, METH_O,

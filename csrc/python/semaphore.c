@@ -3,13 +3,21 @@
 
 #include <structmember.h>
 
-/* Nobody waits while value > 0. */
+#define MOST_HOLDERS 8
+
+/* Nobody waits while value > 0.  The holders are for reports: who took one and
+ * has not given it back, as far as that can be known, for anybody may release.
+ * There are never more of them than are out, and so none of a semaphore that
+ * began with 0, which is a signal and not a thing to hold. */
 typedef struct SemaphoreObject {
     PyObject_HEAD
     PyObject *weakrefs;
     PfWaitq waiters;
     Py_ssize_t value;
-    Py_ssize_t bound; /* -1: none */
+    Py_ssize_t initial;
+    bool bounded; /* value <= initial */
+    int holding;
+    PfOwner holders[MOST_HOLDERS]; /* the oldest first */
 } SemaphoreObject;
 
 static PyTypeObject *bounded_type;
@@ -30,21 +38,62 @@ semaphore_init(PyObject *op, PyObject *args, PyObject *kwargs)
                         "semaphore initial value must be >= 0");
         return -1;
     }
-    self->value = value;
-    self->bound = PyObject_TypeCheck(op, bounded_type) ? value : -1;
+    self->value = self->initial = value;
+    self->bounded = PyObject_TypeCheck(op, bounded_type);
+    self->holding = 0;
     return 0;
+}
+
+/* ------------------------------------------------------------------ holders */
+
+static void
+forget_holder(SemaphoreObject *self, int place)
+{
+    self->holding--;
+    memmove(&self->holders[place], &self->holders[place + 1],
+            sizeof(PfOwner) * (size_t)(self->holding - place));
+}
+
+/* One was taken, and `value` says so already. */
+static void
+add_holder(SemaphoreObject *self, FiberObject *fiber)
+{
+    if (self->holding < MOST_HOLDERS &&
+        self->holding < self->initial - self->value) {
+        self->holders[self->holding++] = pf_owner(fiber);
+    }
+}
+
+/* One is given back: the last one of whoever gives it, or else the oldest.
+ * `fiber` may be NULL. */
+static void
+remove_holder(SemaphoreObject *self, const FiberObject *fiber)
+{
+    int place = self->holding - 1;
+    while (place >= 0 && !pf_owns(&self->holders[place], fiber)) {
+        place--;
+    }
+    if (place >= 0) {
+        forget_holder(self, place);
+    } else if (self->holding > 0 &&
+               self->holding >= self->initial - self->value) {
+        forget_holder(self, 0);
+    }
 }
 
 /* ------------------------------------------------------------------ acquire */
 
 static void
-release_one(SemaphoreObject *self)
+release_one(SemaphoreObject *self, const FiberObject *by)
 {
+    remove_holder(self, by);
     if (pf_waitq_empty(&self->waiters)) {
         self->value++;
-    } else {
-        pf_grant(pf_waitq_choose(&self->waiters));
+        return;
     }
+    PfNode *next = pf_waitq_choose(&self->waiters);
+    add_holder(self, next->waiter->fiber);
+    pf_grant(next);
 }
 
 static int
@@ -54,7 +103,7 @@ wait_for_one(SemaphoreObject *self, PfThread *t, int64_t deadline)
     pf_wait_init(&wait, t);
     int rc = pf_wait_for(&wait, &self->waiters, t, deadline, (PyObject *)self);
     if (rc < 0 && wait.waiter.taken != NULL) {
-        release_one(self);
+        release_one(self, CURRENT(t));
     }
     return rc;
 }
@@ -62,18 +111,19 @@ wait_for_one(SemaphoreObject *self, PfThread *t, int64_t deadline)
 static PyObject *
 acquire_until(SemaphoreObject *self, int64_t deadline)
 {
-    if (pf_preempt() < 0) {
+    PfThread *t = pf_this_thread();
+    if (t == NULL || pf_preempt() < 0) {
         return NULL;
     }
     if (PF_LIKELY(self->value > 0)) {
         self->value--;
+        add_holder(self, CURRENT(t));
         Py_RETURN_TRUE;
     }
     if (deadline == PF_NOW) {
         Py_RETURN_FALSE;
     }
-    PfThread *t = pf_this_thread();
-    int rc = t == NULL ? -1 : wait_for_one(self, t, deadline);
+    int rc = wait_for_one(self, t, deadline);
     return rc < 0 ? NULL : PyBool_FromLong(rc == 0);
 }
 
@@ -119,13 +169,16 @@ release_many(SemaphoreObject *self, Py_ssize_t n)
         PyErr_SetString(PyExc_ValueError, "n must be one or more");
         return NULL;
     }
-    if (self->bound >= 0 && n > self->bound - self->value) {
+    /* Giving back must not fail for want of a thread's record. */
+    PfThread *t = pf_tls_thread;
+    const FiberObject *by = t == NULL ? NULL : CURRENT(t);
+    if (self->bounded && n > self->initial - self->value) {
         PyErr_SetString(PyExc_ValueError, "Semaphore released too many times");
         return NULL;
     }
-    while (n > 0 && !pf_waitq_empty(&self->waiters)) {
-        release_one(self);
-        n--;
+    for (; n > 0 && (self->holding > 0 || !pf_waitq_empty(&self->waiters));
+         n--) {
+        release_one(self, by);
     }
     if (n > PY_SSIZE_T_MAX - self->value) {
         PyErr_SetString(PyExc_OverflowError,
@@ -166,6 +219,14 @@ semaphore_exit(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 /* ------------------------------------------------------------------ reports */
 
 static PyObject *
+semaphore_holders(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    SemaphoreObject *self = (SemaphoreObject *)op;
+    return pf_owner_list(self->holders, self->holding);
+}
+
+static PyObject *
 semaphore_waiters(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
@@ -176,13 +237,13 @@ static PyObject *
 semaphore_repr(PyObject *op)
 {
     SemaphoreObject *self = (SemaphoreObject *)op;
-    if (self->bound < 0) {
+    if (!self->bounded) {
         return PyUnicode_FromFormat("<%s at %p: value=%zd>",
                                     Py_TYPE(op)->tp_name, op, self->value);
     }
     return PyUnicode_FromFormat("<%s at %p: value=%zd/%zd>",
                                 Py_TYPE(op)->tp_name, op, self->value,
-                                self->bound);
+                                self->initial);
 }
 
 PyDoc_STRVAR(semaphore_doc, "Semaphore(value=1)\n--\n\n\
@@ -200,7 +261,8 @@ NaN, or one with blocking=False.");
 PyDoc_STRVAR(release_doc, "release($self, /, n=1)\n--\n\n\
 Give n back, or to those who wait first. ValueError if n < 1.");
 PyDoc_STRVAR(holders_doc, "_holders($self, /)\n--\n\n\
-Empty: a semaphore does not know who took what.");
+The fibers that have taken one and not given it back, in a list; for reports.\n\
+Some of them if there are many; none if its first value was 0.");
 PyDoc_STRVAR(waiters_doc, "_waiters($self, /)\n--\n\n\
 The fibers that wait for it, first in line first; for reports.");
 
@@ -209,7 +271,7 @@ static PyMethodDef methods[] = {
     PF_METHOD("release", semaphore_release, release_doc),
     {"__enter__", semaphore_enter, METH_NOARGS, acquire_doc},
     {"__exit__", PF_FAST(semaphore_exit), METH_FASTCALL, release_doc},
-    {"_holders", pf_no_holders, METH_NOARGS, holders_doc},
+    {"_holders", semaphore_holders, METH_NOARGS, holders_doc},
     {"_waiters", semaphore_waiters, METH_NOARGS, waiters_doc},
     PF_NO_PICKLE,
     {NULL, NULL, 0, NULL},

@@ -369,8 +369,14 @@ find_owner(const PfOwner *owner)
 }
 
 PyObject *
-pf_owner_list(const PfOwner *owner)
+pf_owner_list(const PfOwner *owners, int count)
 {
-    FiberObject *fiber = find_owner(owner);
-    return fiber == NULL ? PyList_New(0) : Py_BuildValue("[O]", fiber);
+    PyObject *list = PyList_New(0);
+    for (int i = 0; list != NULL && i < count; i++) {
+        FiberObject *fiber = find_owner(&owners[i]);
+        if (fiber != NULL && PyList_Append(list, (PyObject *)fiber) < 0) {
+            Py_CLEAR(list);
+        }
+    }
+    return list;
 }

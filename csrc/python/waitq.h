@@ -136,8 +136,8 @@ pf_owns(const PfOwner *owner, const FiberObject *fiber)
     return owner->fiber == fiber && owner->number == fiber->core.host_word;
 }
 
-/* The owner as a list, empty if there is none or it is gone. */
-PyObject *pf_owner_list(const PfOwner *owner);
+/* Those of the owners that are there and not gone: a list. */
+PyObject *pf_owner_list(const PfOwner *owners, int count);
 
 /* For __init__: -1 with FiberError if somebody waits already. */
 int pf_check_unused(const PfWaitq *queue);

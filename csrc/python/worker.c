@@ -3,6 +3,7 @@
 
 #include "python/arguments.h"
 #include "python/list.h"
+#include "python/scope.h"
 
 /* An idle worker ends after this time, in microseconds. */
 #define IDLE_LIMIT (10 * (PY_TIMEOUT_T)1000000)
@@ -67,6 +68,8 @@ job_traverse(PyObject *op, visitproc visit, void *arg)
     Py_VISIT(job->kwargs);
     Py_VISIT(job->context);
     Py_VISIT(job->result);
+    Py_VISIT(job->cancelled);
+    Py_VISIT(job->callee);
     return 0;
 }
 
@@ -82,6 +85,8 @@ job_clear(PyObject *op)
     Py_CLEAR(job->kwargs);
     Py_CLEAR(job->context);
     Py_CLEAR(job->result);
+    Py_CLEAR(job->cancelled);
+    Py_CLEAR(job->callee);
     return 0;
 }
 
@@ -102,6 +107,17 @@ pf_job_release_hold(JobObject *job)
     if (job->held) {
         job->held = false;
         pf_release(&job->scheduler->core);
+    }
+}
+
+void
+pf_job_cancel(JobObject *job, PyObject *exc)
+{
+    CancelledObject *why = (CancelledObject *)exc;
+    Py_XSETREF(job->cancelled, exc);
+    if (job->callee != NULL) {
+        pf_cancel_now(job->callee, why->reason ? why->reason : Py_None,
+                      why->by ? why->by : Py_None);
     }
 }
 
@@ -470,10 +486,60 @@ job_repr(PyObject *op)
     return repr;
 }
 
+static PyObject *
+job_get_scheduler(PyObject *op, void *closure)
+{
+    (void)closure;
+    return Py_NewRef((PyObject *)((JobObject *)op)->scheduler);
+}
+
+static PyObject *
+job_get_cancelled(PyObject *op, void *closure)
+{
+    (void)closure;
+    PyObject *exc = ((JobObject *)op)->cancelled;
+    return Py_NewRef(exc == NULL ? Py_None : exc);
+}
+
+/* In the thread: it will wait for this fiber, or (None) does no more. */
+static PyObject *
+job_calls(PyObject *op, PyObject *fiber)
+{
+    JobObject *job = (JobObject *)op;
+    if (fiber == Py_None) {
+        Py_CLEAR(job->callee);
+        Py_RETURN_NONE;
+    }
+    if (!PyObject_TypeCheck(fiber, pf.fiber_type)) {
+        PyErr_SetString(PyExc_TypeError, "_calls() takes a fiber or None");
+        return NULL;
+    }
+    Py_XSETREF(job->callee, (FiberObject *)Py_NewRef(fiber));
+    CancelledObject *why = (CancelledObject *)job->cancelled;
+    if (why != NULL &&
+        pf_fiber_cancel(job->callee, why->reason ? why->reason : Py_None) <
+            0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef job_methods[] = {
+    {"_calls", job_calls, METH_O,
+     "_calls($self, fiber, /)\n--\n\n"
+     "In its thread: this fiber is waited for, and cancelled with the "
+     "caller."},
+    {NULL, NULL, 0, NULL},
+};
+
 static PyGetSetDef job_getset[] = {
     {"state", job_get_state, NULL, "'queued', 'running' or 'finished'.", NULL},
     {"function", job_get_function, NULL, "What it calls.", NULL},
     {"limiter", job_get_limiter, NULL, "Whose token it waits for or has.",
+     NULL},
+    {"scheduler", job_get_scheduler, NULL, "Of the fiber that waits.", NULL},
+    {"cancelled", job_get_cancelled, NULL,
+     "The Cancelled of the fiber, which waits on all the same, or None.",
      NULL},
     {"thread", job_get_thread, NULL,
      "The identifier of the thread that runs it, or None.", NULL},
@@ -487,6 +553,7 @@ static PyType_Slot job_slots[] = {
     {Py_tp_dealloc, job_dealloc},
     {Py_tp_repr, job_repr},
     {Py_tp_getset, job_getset},
+    {Py_tp_methods, job_methods},
     {0, NULL},
 };
 
@@ -518,20 +585,18 @@ static PyType_Spec worker_spec = {
     .slots = worker_slots,
 };
 
-/* The scheduler that the job of this thread came from, or None. */
 static PyObject *
-job_scheduler(PyObject *module, PyObject *ignored)
+get_current_job(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    return Py_NewRef(current_job == NULL ? Py_None
-                                         : (PyObject *)current_job->scheduler);
+    return Py_NewRef(current_job == NULL ? Py_None : (PyObject *)current_job);
 }
 
 static PyMethodDef functions[] = {
-    {"_job_scheduler", job_scheduler, METH_NOARGS,
-     "_job_scheduler()\n--\n\n"
-     "The scheduler that the to_thread() call of this thread came from."},
+    {"_current_job", get_current_job, METH_NOARGS,
+     "_current_job()\n--\n\n"
+     "The to_thread() call that this thread runs, or None."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -42,6 +42,8 @@ struct JobObject {
     PyObject *kwargs;
     PyObject *context;
     PyObject *result;
+    PyObject *cancelled; /* what its fiber was told while it waited, or NULL */
+    FiberObject *callee; /* what from_thread() waits for in the thread */
     unsigned long thread; /* that runs it; 0: none yet */
 };
 
@@ -64,6 +66,10 @@ JobObject *pf_job_new(LimiterObject *limiter, PyObject *const *args,
  * if there is none and no thread can be started. */
 int pf_job_dispatch(JobObject *job);
 void pf_job_release_hold(JobObject *job);
+/* Its fiber waits on although it is cancelled: `exc` (stolen) is the Cancelled
+ * that says so.  What the thread has called back into the run is cancelled,
+ * now and later. */
+void pf_job_cancel(JobObject *job, PyObject *exc);
 /* It ends without a worker: `exc` (stolen) is what it failed with. */
 void pf_job_fail(JobObject *job, PyObject *exc);
 
