@@ -246,6 +246,28 @@ def test_throw_with_a_traceback():
     assert frames[-1].tb_lineno == tb.tb_lineno
 
 
+@pytest.mark.parametrize("pack", [lambda e: (e,), lambda e: (KeyError, e)])
+def test_thrown_instance_begins_a_new_traceback(pack):
+    def names(tb):
+        while tb is not None:
+            yield tb.tb_frame.f_code.co_name
+            tb = tb.tb_next
+
+    def raise_it():
+        raise exc
+
+    exc = KeyError()
+    with pytest.raises(KeyError):
+        raise_it()
+    for _ in range(3):
+        with pytest.raises(KeyError) as info:
+            suspended().throw(*pack(exc))
+        found = list(names(info.value.__traceback__))
+        assert found[-1] == "echo"
+        assert "raise_it" not in found
+        assert found.count("echo") == 1
+
+
 @pytest.mark.parametrize(
     "arguments",
     [(1,), ("text",), (KeyError(), "value"), (KeyError, None, "no traceback"), (int,)],
