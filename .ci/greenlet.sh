@@ -23,12 +23,15 @@ greenlet_programs() {
     step "gevent's own tests on the stand-in"
     timeout 1800 "$python" "$place/tests/standin/gevent_suite.py"
 
-    step "SQLAlchemy's asyncio tests on the stand-in"
+    # Its asyncio tests, and those of dialects, the engine and the ORM, whose every statement then goes through greenlets.
+    step "SQLAlchemy's own tests over aiosqlite on the stand-in"
     mkdir "$SCRATCH/sdists"
     "$python" -m pip download -qq --no-deps --no-build-isolation --no-binary :all: -d "$SCRATCH/sdists" sqlalchemy
     tar -xzf "$SCRATCH"/sdists/sqlalchemy-*.tar.gz -C "$SCRATCH/sdists"
-    (cd "$SCRATCH"/sdists/sqlalchemy-*/ && timeout 1200 "${on[@]}" -m pytest -q -p no:logging -p no:cacheprovider \
-        --dburi 'sqlite+aiosqlite:///:memory:' test/ext/asyncio test/base/test_concurrency.py)
+    (cd "$SCRATCH"/sdists/sqlalchemy-*/ && timeout 1200 "${on[@]}" -m pytest -q -rN -p no:logging -p no:cacheprovider \
+        --dburi 'sqlite+aiosqlite:///:memory:' test/ext/asyncio test/base/test_concurrency.py test/dialect/test_suite.py \
+        test/dialect/sqlite test/engine/test_{ddlevents,execute,reconnect,reflection,transaction}.py \
+        test/orm/test_{session,transaction,unitofwork}.py)
 
     step "greenback's own tests on the stand-in"
     (cd "$SCRATCH" && timeout 300 "${on[@]}" -m pytest -q -p no:cacheprovider --pyargs greenback)
