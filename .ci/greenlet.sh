@@ -15,6 +15,9 @@ greenlet_programs() {
     python=$place/.venv/bin/python
     on=("$python" -m pyfiber greenlet)
     "$python" -m pip install -qq --upgrade gevent sqlalchemy aiosqlite greenback trio anyio eventlet playwright greenlet
+    step "random programs on the stand-in and on greenlet"
+    timeout 600 "$python" "$place/tests/standin/random_programs.py" --count 2000
+
     for name in gevent sqlalchemy eventlet playwright; do
         step "a program of $name on the stand-in"
         timeout 300 "${on[@]}" "$place/tests/standin/${name}_program.py"

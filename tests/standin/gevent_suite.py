@@ -116,7 +116,9 @@ def main() -> int:
     wrong = 0
     with tempfile.TemporaryDirectory() as folder:
         with ThreadPoolExecutor((os.cpu_count() or 1) + 1) as pool:
-            verdicts = dict(zip(names, pool.map(lambda n: run(n, ours, folder), names), strict=True))
+            verdicts = dict(
+                zip(names, pool.map(lambda n: run(n, ours, folder), names), strict=True)
+            )
         for name, first in verdicts.items():
             if not first.bad:
                 continue
