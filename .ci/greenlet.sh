@@ -13,7 +13,7 @@ greenlet_suite() {
 greenlet_programs() {
     local place=$SCRATCH/standin python on name
     python=$place/.venv/bin/python
-    on=("$python" -m pyfiber greenlet)
+    on=(env -u PYTEST_ADDOPTS "$python" -m pyfiber greenlet) # the options are for our tests
     "$python" -m pip install -qq --upgrade gevent sqlalchemy aiosqlite greenback trio anyio eventlet playwright greenlet
     step "random programs on the stand-in and on greenlet"
     timeout 600 "$python" "$place/tests/standin/random_programs.py" --count 2000
