@@ -111,6 +111,15 @@ def test_the_result_starts_a_parent_that_is_new():
     assert greenlet(lambda: 20, greenlet(lambda x: x + 1)).switch() == 21
 
 
+def test_a_greenlet_exit_starts_a_parent_that_is_new_with_it():
+    exit = GreenletExit("x")
+    child = greenlet(lambda: None, greenlet(lambda *args: args))
+    assert child.throw(exit) == (exit,)
+    assert child.dead
+    child.parent = greenlet(lambda *args: args)
+    assert child.throw(exit) == (exit,)
+
+
 def test_an_exception_goes_past_a_parent_that_is_new():
     ran = []
     parent = greenlet(ran.append)
