@@ -614,7 +614,15 @@ throw_exit(PfThread *t, PyGreenlet *g)
     PyGreenlet *parent = IMPL(g)->parent;
     IMPL(g)->parent = (PyGreenlet *)Py_NewRef((PyObject *)current);
     PyObject *result = go(t, to, exit, true);
-    Py_XSETREF(IMPL(g)->parent, parent);
+    PyGreenlet *at = parent; /* made a child of `g` meanwhile? */
+    while (at != NULL && at != g) {
+        at = IMPL(at)->parent;
+    }
+    if (at == NULL) {
+        Py_XSETREF(IMPL(g)->parent, parent);
+    } else {
+        Py_XDECREF(parent);
+    }
     return result;
 }
 
