@@ -16,7 +16,7 @@ greenlet_programs() {
     on=(env -u PYTEST_ADDOPTS "$python" -m pyfiber greenlet) # the options are for our tests
     "$python" -m pip install -qq --upgrade gevent sqlalchemy aiosqlite greenback trio anyio eventlet playwright greenlet
     step "random programs on the stand-in and on greenlet"
-    timeout 600 "$python" "$place/tests/standin/random_programs.py" --count 350
+    timeout 600 "$python" "$place/tests/standin/random_programs.py"
 
     for name in gevent sqlalchemy eventlet playwright; do
         step "a program of $name on the stand-in"

@@ -4,7 +4,8 @@
 
 A program makes greenlets, switches, throws, changes parents, contexts and what is to be run, drops
 references, traces, and writes down all that it sees. Needs greenlet installed beside pyfiber. The
-exit code is 0 if every program wrote the same on both.
+exit code is 0 if every program wrote the same on both.  (Seed 372 hangs greenlet: a greenlet that is
+being dropped becomes its parent's parent.)
 """
 
 # ruff: noqa: E402
@@ -245,7 +246,7 @@ def main():
     """Compare the two."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--count", type=int, default=350)
     options = parser.parse_args()
     both = [run(which, options.first, options.count) for which in ("greenlet", STAND_IN)]
     texts = [process.communicate()[0].splitlines() for process in both]
