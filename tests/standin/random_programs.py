@@ -4,8 +4,8 @@
 
 A program makes greenlets, switches, throws, changes parents, contexts and what is to be run, drops
 references, traces, and writes down all that it sees. Needs greenlet installed beside pyfiber. The
-exit code is 0 if every program wrote the same on both.  (Seed 372 hangs greenlet: a greenlet that is
-being dropped becomes its parent's parent.)
+exit code is 0 if every program wrote the same on both. (Seed 372 hangs greenlet: one that is being
+dropped becomes its parent's parent.)
 """
 
 # ruff: noqa: E402
