@@ -15,14 +15,14 @@ def run_python(
 ) -> subprocess.CompletedProcess[str]:
     """Run this interpreter, with this pyfiber in reach, and say how it ended."""
     root = os.path.dirname(os.path.dirname(os.path.abspath(pyfiber.__file__)))
-    paths = [root, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    path = os.pathsep.join(filter(None, paths))
+    wanted = {**os.environ, **(env or {})}
+    paths = [root, *wanted.get("PYTHONPATH", "").split(os.pathsep)]
     return subprocess.run(
         [sys.executable, *arguments],
         capture_output=True,
         text=True,
         timeout=timeout,
-        env={**os.environ, "PYTHONPATH": path, **(env or {})},
+        env={**wanted, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
         check=False,
     )
 

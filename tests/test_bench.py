@@ -17,7 +17,7 @@ from pyfiber._bench import command, peers, report, runner
 from pyfiber._bench.model import BYTES, Case, Row, Sample, Unavailable
 from pyfiber._bench.peers import PEERS, install_command
 from pyfiber._bench.progress import Progress
-from pyfiber._bench.rows import ROWS, find, select
+from pyfiber._bench.rows import ROWS, find, select, standin
 from pyfiber._bench.runner import FAILED, MEASURED, MISSING, Result, RowResult, RowRun, Settings
 from pyfiber._bench.worker import answer
 
@@ -273,8 +273,19 @@ def test_peer_that_is_not_installed_is_named_and_not_measured(monkeypatch):
     assert runner.missing_peers([done]) == ["trio", "uvloop"]
     assert progress.done == progress.total
     text = report.table([done], FACTS, TINY, None)
-    assert "trio is not installed" in text
+    assert "unavailable: trio is not installed" in text
     assert install_command(["trio", "uvloop"]) in text
+
+
+@pytest.mark.parametrize("subject", ["pyfiber", "greenlet"])
+def test_row_of_the_stand_in_tells_how_to_get_what_is_missing(monkeypatch, subject):
+    """On the stand-in SQLAlchemy is needed, on greenlet greenlet as well."""
+    monkeypatch.setattr(standin, "is_installed", lambda name: False)
+    monkeypatch.setattr(standin.pyfiber.greenlet, "install", lambda: None)
+    done = answer(find("sqlalchemy-spawn", subject), 1)
+    needed = "sqlalchemy" if subject == "pyfiber" else "greenlet"
+    assert done["status"] == "unavailable"
+    assert done["reason"] == f"{needed} is not installed: {install_command([needed])}"
 
 
 def test_peer_that_does_not_exist_for_a_system_is_not_proposed(monkeypatch):
@@ -397,7 +408,7 @@ def test_row_without_pyfiber_has_no_ratios():
     own, other = measured("pyfiber"), measured("greenlet", 100.0)
     own.give_up("unavailable", "not here")
     lines = report.row_lines(RowResult(a_row(), [own, other]))
-    assert lines[-2].split(maxsplit=2) == ["pyfiber", "-", "not here"]
+    assert lines[-2].split(maxsplit=2) == ["pyfiber", "-", "unavailable: not here"]
     assert lines[-1].split() == ["greenlet", "100"]
 
 

@@ -40,6 +40,7 @@ def test_names():
         assert getattr(greenlet, name) is getattr(pyfiber.greenlet, name)
     for name in pyfiber.greenlet.__all__:
         assert hasattr(pyfiber.greenlet, name)
+    assert "install" not in pyfiber.greenlet.__all__  # `from greenlet import *` is a program's
     assert greenlet.getcurrent() is getcurrent()
     assert settrace is not gettrace
 

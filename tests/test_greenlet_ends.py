@@ -115,6 +115,27 @@ def test_a_greenlet_may_keep_itself_alive():
     assert kept[0].switch("end") == "end"
 
 
+def test_a_dropped_greenlet_may_become_the_parent_of_its_parent():
+    kept = []
+
+    def body(_):
+        try:
+            main.switch()
+        except GreenletExit:
+            parent.parent = getcurrent()  # whose parent is the one that dropped it
+            kept.append(getcurrent())
+            raise
+
+    main = getcurrent()
+    parent = greenlet(lambda value: value)
+    g = greenlet(body, parent)
+    g.switch(1)
+    del g
+    assert kept[0].dead
+    assert kept[0].parent is main
+    assert parent.switch(2) == 2
+
+
 def test_a_greenlet_that_refuses_to_die_is_reported_and_kept(capsys):
     log = []
 

@@ -111,6 +111,15 @@ def test_the_result_starts_a_parent_that_is_new():
     assert greenlet(lambda: 20, greenlet(lambda x: x + 1)).switch() == 21
 
 
+def test_a_greenlet_exit_starts_a_parent_that_is_new_with_it():
+    exit = GreenletExit("x")
+    child = greenlet(lambda: None, greenlet(lambda *args: args))
+    assert child.throw(exit) == (exit,)
+    assert child.dead
+    child.parent = greenlet(lambda *args: args)
+    assert child.throw(exit) == (exit,)
+
+
 def test_an_exception_goes_past_a_parent_that_is_new():
     ran = []
     parent = greenlet(ran.append)
@@ -244,6 +253,28 @@ def test_throw_with_a_traceback():
         frames.append(at)
         at = at.tb_next
     assert frames[-1].tb_lineno == tb.tb_lineno
+
+
+@pytest.mark.parametrize("pack", [lambda e: (e,), lambda e: (KeyError, e)])
+def test_thrown_instance_begins_a_new_traceback(pack):
+    def names(tb):
+        while tb is not None:
+            yield tb.tb_frame.f_code.co_name
+            tb = tb.tb_next
+
+    def raise_it():
+        raise exc
+
+    exc = KeyError()
+    with pytest.raises(KeyError):
+        raise_it()
+    for _ in range(3):
+        with pytest.raises(KeyError) as info:
+            suspended().throw(*pack(exc))
+        found = list(names(info.value.__traceback__))
+        assert found[-1] == "echo"
+        assert "raise_it" not in found
+        assert found.count("echo") == 1
 
 
 @pytest.mark.parametrize(

@@ -349,6 +349,15 @@ pf_greenlet_switch_method(PyObject *op, PyObject *const *args,
               false);
 }
 
+/* As greenlet: where it was raised before is forgotten, so that the traceback
+ * of an instance that is thrown again and again does not grow. */
+static PyObject *
+with_traceback(PyObject *exc, PyObject *tb)
+{
+    PyException_SetTraceback(exc, tb != NULL ? tb : Py_None);
+    return exc;
+}
+
 /* The exception that throw(type, value, traceback) raises: new reference, or
  * NULL with TypeError. */
 static PyObject *
@@ -364,7 +373,8 @@ make_exception(PyObject *type, PyObject *value, PyObject *tb)
     }
     if (PyExceptionClass_Check(type)) {
         PyErr_Restore(Py_NewRef(type), Py_XNewRef(value), Py_XNewRef(tb));
-        return pf_take_exception();
+        PyObject *exc = pf_take_exception();
+        return exc == value ? with_traceback(exc, tb) : exc;
     }
     if (!PyExceptionInstance_Check(type)) {
         PyErr_Format(PyExc_TypeError,
@@ -377,10 +387,7 @@ make_exception(PyObject *type, PyObject *value, PyObject *tb)
                         "instance exception may not have a separate value");
         return NULL;
     }
-    if (tb != NULL) {
-        PyException_SetTraceback(type, tb);
-    }
-    return Py_NewRef(type);
+    return with_traceback(Py_NewRef(type), tb);
 }
 
 PyObject *
@@ -590,7 +597,15 @@ throw_exit(PfThread *t, PyGreenlet *g)
     PyGreenlet *parent = IMPL(g)->parent;
     IMPL(g)->parent = (PyGreenlet *)Py_NewRef((PyObject *)current);
     PyObject *result = go(t, to, exit, true);
-    Py_XSETREF(IMPL(g)->parent, parent);
+    PyGreenlet *at = parent; /* made a child of `g` meanwhile? */
+    while (at != NULL && at != g) {
+        at = IMPL(at)->parent;
+    }
+    if (at == NULL) {
+        Py_XSETREF(IMPL(g)->parent, parent);
+    } else {
+        Py_XDECREF(parent);
+    }
     return result;
 }
 

@@ -13,7 +13,7 @@ import pyfiber
 
 from .model import BYTES, PYFIBER, Sample
 from .peers import PEERS, install_command, version
-from .runner import Result, RowResult, Settings, missing_peers
+from .runner import FAILED, Result, RowResult, Settings, missing_peers
 
 FORMAT = 1
 GC_SETTING = "collected before each measurement, as usual during it"
@@ -102,7 +102,8 @@ def result_line(result: Result, row: RowResult) -> str:
     subject = f"  {result.case.subject:<{SUBJECT}}"
     best = result.best
     if best is None:
-        return f"{subject}{'-':>{VALUE}}  {result.reason}"
+        what = "failed" if result.status == FAILED else "unavailable"
+        return f"{subject}{'-':>{VALUE}}  {what}: {result.reason}"
     ratio = ratio_of(result, row)
     written = format_ratio(ratio) if ratio is not None else ""
     line = f"{subject}{format_value(best.value):>{VALUE}}{written:>{RATIO}}"

@@ -19,20 +19,15 @@ if TYPE_CHECKING:
 #: The release of greenlet whose behaviour and C API this is.
 __version__ = "3.5.6"
 
+#: As greenlet's: what `from greenlet import *` brings into a program.
 __all__ = [
-    "CLOCKS_PER_SEC",
-    "GREENLET_USE_CONTEXT_VARS",
-    "GREENLET_USE_GC",
-    "GREENLET_USE_TRACING",
     "_C_API",
     "GreenletExit",
-    "enable_optional_cleanup",
+    "__version__",
     "error",
-    "get_clocks_used_doing_optional_cleanup",
     "getcurrent",
     "gettrace",
     "greenlet",
-    "install",
     "settrace",
 ]
 

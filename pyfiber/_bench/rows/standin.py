@@ -10,7 +10,7 @@ from itertools import repeat
 import pyfiber.greenlet
 
 from ..model import Case, Measure, Row, Sample, Unavailable, clock
-from ..peers import is_installed, load
+from ..peers import install_command, is_installed, load
 from .lifecycle import async_nothing, gevent_spawn, greenlet_create
 from .switching import DEPTH_C, DEPTH_PYTHON, greenlet_deep_c, greenlet_deep_python, greenlet_switch
 from .yielding import gevent_yield
@@ -23,11 +23,27 @@ def on_stand_in(measure: Measure, peer: str) -> Measure:
 
     def measured(count: int) -> Sample:
         pyfiber.greenlet.install()
-        if peer != "greenlet" and not is_installed(peer):
-            raise Unavailable(f"{peer} is not installed")
+        if peer != "greenlet":
+            require(peer)
         return measure(count)
 
     return measured
+
+
+def on_greenlet(measure: Measure) -> Measure:
+    """The case as it is; its peer may not have brought greenlet along."""
+
+    def measured(count: int) -> Sample:
+        require("greenlet")
+        return measure(count)
+
+    return measured
+
+
+def require(peer: str) -> None:
+    """Say how to get what is missing."""
+    if not is_installed(peer):
+        raise Unavailable(f"{peer} is not installed: {install_command([peer])}")
 
 
 def on_both(measure: Measure, peer: str = "greenlet", note: str = "") -> tuple[Case, Case]:
@@ -39,7 +55,7 @@ def on_both(measure: Measure, peer: str = "greenlet", note: str = "") -> tuple[C
             peer=None if peer == "greenlet" else peer,
             note=note,
         ),
-        Case("greenlet", measure, peer=peer),
+        Case("greenlet", on_greenlet(measure), peer=peer),
     )
 
 
