@@ -131,12 +131,12 @@ SOURCES: dict[str, tuple[Callable[[], float], str]] = {
     ),
     "random": (random.random, r"the global random numbers: random\(\)"),
     "shuffle": (
-        lambda: random.sample(range(1 << 20), 1)[0] / 1e6,
+        lambda: random.sample(range(1 << 40), 1)[0] / 1e12,
         r"the global random numbers: sample\(\)",
     ),
     "unseeded": (lambda: random.Random().random(), r"random numbers without a seed: Random\(\)"),
     "urandom": (
-        lambda: int.from_bytes(urandom(4), "big") / 1e6,
+        lambda: int.from_bytes(urandom(5), "big") / 1e12,
         r"random numbers of the system: urandom\(\)",
     ),
     "uuid4": (lambda: uuid.uuid4().int / 1e35, r"random numbers of the system: uuid4\(\)"),
