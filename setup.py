@@ -13,7 +13,9 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -89,11 +91,28 @@ def macros() -> list[tuple[str, str | None]]:
 
 
 class BuildExt(build_ext):
-    """build_ext that knows assembly files with a C preprocessor."""
+    """build_ext that knows assembly files with a C preprocessor, and uses all processors."""
+
+    def compile_side_by_side(self) -> None:
+        """Make the compiler take the files of an extension one by one, several at a time."""
+        compile_all = self.compiler.compile
+
+        def compile(sources: list[str], output_dir: str = "", **options: Any) -> list[str]:
+            for folder in {os.path.dirname(source) for source in sources}:
+                os.makedirs(os.path.join(output_dir, folder), exist_ok=True)
+
+            def compile_one(source: str) -> list[str]:
+                return compile_all([source], output_dir=output_dir, **options)
+
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                return [built for each in pool.map(compile_one, sources) for built in each]
+
+        self.compiler.compile = compile
 
     def build_extensions(self) -> None:
         if not WINDOWS:
             self.compiler.src_extensions.append(".S")
+            self.compile_side_by_side()
         for extension in self.extensions:
             extension.extra_compile_args = compile_args()
             extension.extra_link_args = link_args()

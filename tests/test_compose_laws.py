@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import reduce
 from typing import Any, NamedTuple
 
+import pytest
 from compose_makers import outcome
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -338,19 +339,24 @@ def test_cancelled_at_any_time_every_part_that_began_ends_then(shape: Any, when:
 # --- long chains
 
 
-def test_a_million_binds_to_the_left() -> None:
+long = pytest.mark.parametrize("length", [50_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+
+
+@long
+def test_chain_of_binds_to_the_left(length: int) -> None:
     work = succeed(0)
-    for _ in range(1_000_000):
+    for _ in range(length):
         work = work.bind(lambda x: succeed(x + 1))
-    assert blocking(work) == 1_000_000
+    assert blocking(work) == length
     del work
 
 
-def test_a_million_binds_to_the_right() -> None:
+@long
+def test_chain_of_binds_to_the_right(length: int) -> None:
     def count(n: int) -> Work[int]:
-        return succeed(n) if n == 1_000_000 else succeed(n + 1).bind(count)
+        return succeed(n) if n == length else succeed(n + 1).bind(count)
 
-    assert blocking(count(0)) == 1_000_000
+    assert blocking(count(0)) == length
 
 
 def test_long_chains_of_everything() -> None:

@@ -342,6 +342,9 @@ pf_prefetch_queue(pf_queue *queue, const pf_host *host, uint64_t turn)
         pf_prefetch_begin(queue);
     }
     queue->fields = queue->fields->next;
+    if (queue->fields == NULL) { /* many were put in front: begin anew */
+        return;
+    }
     PF_PREFETCH(&queue->fields->context);
     PF_PREFETCH((const char *)&queue->fields->context + PF_CACHE_LINE);
     if (turn % 2 == 0) {
