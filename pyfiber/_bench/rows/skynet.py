@@ -15,7 +15,7 @@ import pyfiber
 
 from ..model import Case, Row, Sample, Unavailable, clock
 from ..peers import load
-from .loops import asyncio_cases, on_trio
+from .loops import asyncio_cases, on_asyncio, on_trio
 
 CHILDREN = 10
 
@@ -141,13 +141,14 @@ ROWS = (
         "The same tree, in which whoever is spawned runs before the one that spawns goes on.",
         (
             Case("pyfiber", pyfiber_now, note="spawn_now"),
-            *asyncio_cases(asyncio_eager),
+            Case("asyncio", on_asyncio(asyncio_eager), note="eager_task_factory"),
         ),
         count=100_000,
         quick=10_000,
         budget=None,
         repetitions=5,
         impossible={
+            "uvloop": "cannot make eager tasks",
             "gevent": "starts greenlets in the next turn of its loop",
             "trio": "starts tasks in the next turn of its loop",
         },
