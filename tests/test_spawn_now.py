@@ -296,6 +296,28 @@ def test_group_of_another_run_is_refused() -> None:
     run(main)
 
 
+@pytest.mark.parametrize("grouped", [False, True])
+def test_spawn_now_where_nobody_may_be_switched_to_is_refused(grouped: bool) -> None:
+    refused: list[str] = []
+
+    def main() -> None:
+        def on_done(_: object) -> None:
+            try:
+                (group.spawn_now if grouped else spawn_now)(pytest.fail, "it ran")
+            except FiberError as error:
+                refused.append(str(error))
+
+        with TaskGroup() as group:
+            fiber = group.spawn(int)
+            fiber.add_done_callback(on_done)
+            yield_now()
+            yield_now()
+
+    run(main)
+    assert len(refused) == 1
+    assert "done-callback" in refused[0]
+
+
 def test_children_see_the_callers_context() -> None:
     from contextvars import ContextVar
 

@@ -133,6 +133,9 @@ group_spawn_now(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
                 PyObject *kwnames)
 {
     PfThread *t = pf_this_thread();
+    if (t == NULL || (t->attention != 0 && pf_attend(t) < 0)) {
+        return NULL;
+    }
     FiberObject *child = add_child(t, GROUP(op), args, nargs, kwnames);
     if (child != NULL && pf_fiber_run_now(t, child) < 0) {
         Py_CLEAR(child);

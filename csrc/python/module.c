@@ -86,7 +86,8 @@ mod_spawn_now(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
     PfThread *t = pf_this_thread();
     FiberObject *fiber =
         fiber_to_spawn(t, "spawn_now()", args, nargs, kwnames);
-    if (fiber != NULL && (pf_fiber_enlist(t->scheduler, fiber) < 0 ||
+    if (fiber != NULL && ((t->attention != 0 && pf_attend(t) < 0) ||
+                          pf_fiber_enlist(t->scheduler, fiber) < 0 ||
                           pf_fiber_run_now(t, fiber) < 0)) {
         Py_CLEAR(fiber);
     }
@@ -459,7 +460,8 @@ The caller then goes on before all others. A tree of calls that is spawned\n\
 like this needs a few warm stacks where spawn() has as many fibers under way\n\
 as there are calls; but whoever does nothing else keeps the others from\n\
 running. What fn raises is in the fiber. No cancellation point.\n\
-FiberError outside of a run.");
+FiberError outside of a run, and where nobody may be switched to (in a\n\
+done-callback, say).");
 PyDoc_STRVAR(yield_doc, "yield_now()\n--\n\n\
 Go to the back of the queue; a cancellation point.");
 PyDoc_STRVAR(sleep_doc, "sleep(seconds, /)\n--\n\n\

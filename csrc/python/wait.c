@@ -407,7 +407,8 @@ pf_yield_now(PfThread *t)
     return pf_check_cancelled(self);
 }
 
-/* No cancellation point: whoever spawns has not asked to wait. */
+/* No cancellation point: whoever spawns has not asked to wait.  The caller has
+ * asked pf_attend whether anybody may be switched to. */
 int
 pf_fiber_run_now(PfThread *t, FiberObject *fresh)
 {
