@@ -13,16 +13,16 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import textwrap
 import threading
-import time
 import weakref
 from pathlib import Path
 
 import pytest
+from subprocesses import run_script
 
 import pyfiber
 from pyfiber import (
-    DeadlockError,
     Fiber,
     FiberCancelled,
     FiberError,
@@ -200,29 +200,47 @@ def test_storm_reaches_the_right_one_of_many_fibers(example):
     assert run(main) == (4000, {"late"})
 
 
+HOLDS = """
+    import signal
+    from importlib.machinery import ExtensionFileLoader
+    from importlib.util import module_from_spec, spec_from_loader
+    from pyfiber import DeadlockError, current, park, run, sleep, spawn
+    loader = ExtensionFileLoader("c_api_example", {path!r})
+    example = module_from_spec(spec_from_loader("c_api_example", loader))
+    loader.exec_module(example)
+
+    def release(fiber):
+        sleep(0.02)
+        assert example.release(fiber) == 0
+
+    def main(released):
+        assert example.hold(current()) == 0
+        if released:
+            spawn(release, current())
+        park()
+
+    def alarm(*ignored):
+        raise SystemExit("still waiting")
+"""
+
+
 def test_hold_stops_the_deadlock_report(example):
-    def main():
-        fiber = current()
-        assert example.hold(fiber) == 0
-
-        def release():
-            time.sleep(0.02)
-            assert example.release(fiber) == 0
-
-        threading.Thread(target=release).start()
-        with pytest.raises(TimeoutError):
-            park(0.01)
-        assert park_is_a_deadlock()
-
-    def park_is_a_deadlock():
-        for thread in threading.enumerate():
-            if thread is not threading.current_thread():
-                thread.join()
-        return True
-
-    run(main)
-    with pytest.raises(DeadlockError):
-        run(example.park, -1.0)
+    """In processes of their own: a thread of the test runner could wake us."""
+    prelude = textwrap.dedent(HOLDS.format(path=example.__file__))
+    reported = """
+try:
+    run(main, True)
+except DeadlockError:
+    print("reported")
+"""
+    assert run_script(prelude + reported).stdout == "reported\n"
+    if not WINDOWS:
+        waits = """
+signal.signal(signal.SIGALRM, alarm)
+signal.setitimer(signal.ITIMER_REAL, 0.1)
+run(main, False)
+"""
+        assert "still waiting" in run_script(prelude + waits, check=False).stderr
 
 
 def test_hold_and_unpark_refuse_what_is_not_scheduled(example):

@@ -33,6 +33,12 @@ from pyfiber.testing import run as run_virtually
 
 Log = list[Any]
 
+
+def take_turns() -> None:
+    for _ in range(3):
+        yield_now()
+
+
 PARK_POINTS: dict[str, Callable[[], Any]] = {
     "park": park,
     "park with timeout": lambda: park(60),
@@ -44,10 +50,10 @@ PARK_POINTS: dict[str, Callable[[], Any]] = {
     "sleep_until the past": lambda: sleep_until(0),
     "yield_now": yield_now,
     "check_cancelled": check_cancelled,
-    "join": lambda: spawn(yield_now).join(),
-    "join with timeout": lambda: spawn(yield_now).join(60),
-    "result": lambda: spawn(yield_now).result(),
-    "exception": lambda: spawn(yield_now).exception(),
+    "join": lambda: spawn(take_turns).join(),
+    "join with timeout": lambda: spawn(take_turns).join(60),
+    "result": lambda: spawn(take_turns).result(),
+    "exception": lambda: spawn(take_turns).exception(),
 }
 each_park_point = pytest.mark.parametrize("point", PARK_POINTS.values(), ids=PARK_POINTS.keys())
 DO_NOT_WAIT = ("check_cancelled", "park with timeout 0")

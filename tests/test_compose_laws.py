@@ -30,6 +30,11 @@ from pyfiber.compose import (
 from pyfiber.testing import NeverAwaitedError
 from pyfiber.testing import run as run_virtually
 
+# The module behind it is imported now, not within a test: pytest parses it, and where the collector
+# then logs a lost failure of an earlier test, whose traceback is parsed as well, CPython 3.11's
+# ast.parse() fails ("AST constructor recursion depth mismatch").
+st.randoms(use_true_random=False).validate()
+
 law = settings(deadline=None)  # how long an example takes depends on the machine
 
 # --- laws

@@ -1,9 +1,10 @@
 """Random programs of fibers, checked against a model of what the scheduler promises.
 
-The model is the semantics in a page of Python: a first-in-first-out queue of names, one permit
-for each fiber, who waits for whom, who is cancelled, and a virtual sequence of events. A program
-is a list of steps for each fiber; the real fibers and the model both write a log of what happened
-in which order, and the two logs must be equal.
+The model is the semantics in a page of Python: a first-in-first-out queue of names (whoever is
+waited for before it has begun goes to the front), one permit for each fiber, who waits for whom,
+who is cancelled, and a virtual sequence of events. A program is a list of steps for each fiber; the
+real fibers and the model both write a log of what happened in which order, and the two logs must be
+equal.
 
 Time is left out of the comparison but not out of the programs: a sleep without end that somebody
 cancels is in the model, and the tests at the end mix real timers in and check only what does not
@@ -58,6 +59,7 @@ class Body:
     steps: list[Step]
     at: int = 0
     entered: bool = False
+    preferred: bool = False  # it began before its turn, because somebody waits for it
     state: str = "unborn"  # unborn, ready, parked, sleeping, joining, done
     permit: list[Any] = field(default_factory=list)  # empty, or one value
     cancelled: bool = False
@@ -87,10 +89,19 @@ class Model:
         self.ready(n)
         return True
 
-    def ready(self, n: int, why: str = "") -> None:
+    def ready(self, n: int, why: str = "", *, first: bool = False) -> None:
         self.bodies[n].state = "ready"
         self.bodies[n].woken_by = why
-        self.queue.append(n)
+        if first:
+            self.queue.appendleft(n)
+        else:
+            self.queue.append(n)
+
+    def prefer(self, n: int) -> None:
+        if n in self.queue and not self.bodies[n].entered and self.queue[0] != n:
+            self.queue.remove(n)
+            self.queue.appendleft(n)
+            self.bodies[n].preferred = True
 
     def turn(self, n: int) -> None:
         """Until the fiber waits or ends."""
@@ -98,6 +109,9 @@ class Model:
         if not body.entered and body.cancelled:
             return self.end(n, "cancelled")
         body.entered = True
+        if body.waits_for >= 0:
+            self.waiters[body.waits_for].remove(n)
+            body.waits_for = -1
         if body.woken_by and not self.finish_step(n):
             return None
         while body.at < len(body.steps):
@@ -179,6 +193,8 @@ class Model:
         if other.state == "done":
             self.log.append((n, "join", "end"))
             return ""
+        if not self.bodies[n].cancelled:
+            self.prefer(target)
         left = self.wait(n, "joining")
         if self.bodies[n].state == "joining":
             self.bodies[n].waits_for = target
@@ -204,19 +220,17 @@ class Model:
             return False
         first, body.cancelled = not body.cancelled, True
         if first and body.state in ("parked", "sleeping", "joining"):
-            if body.waits_for >= 0:
-                self.waiters[body.waits_for].remove(target)
-                body.waits_for = -1
-            self.ready(target, "cancel")
+            self.ready(target, "cancel")  # in its place in the line until it runs
         return True
 
     def end(self, n: int, how: str) -> None:
         body = self.bodies[n]
         body.state, body.outcome = "done", how
         self.log.append((n, "ends", how))
-        for waiter in self.waiters.pop(n, ()):
+        for place, waiter in enumerate(self.waiters.pop(n, ())):
             self.bodies[waiter].waits_for = -1
-            self.ready(waiter, "value")
+            if self.bodies[waiter].state == "joining":
+                self.ready(waiter, "value", first=body.preferred and place == 0)
 
 
 # The real thing -----------------------------------------------------------------------------------

@@ -248,29 +248,95 @@ pf_scheduler_stats_get(const pf_scheduler *s, pf_scheduler_stats *stats)
     };
 }
 
+void
+pf_queue_unlink(pf_queue *queue, pf_fiber *before, pf_fiber *fiber)
+{
+    pf_fiber *after = fiber->next;
+    if (before == NULL) {
+        queue->head = after;
+    } else {
+        before->next = after;
+    }
+    if (after == NULL) {
+        queue->tail = before;
+    } else if (pf_is_fresh(after)) {
+        after->before = before;
+    }
+    fiber->next = NULL;
+    queue->fields = NULL;
+    queue->count--;
+}
+
 bool
 pf_queue_remove(pf_queue *queue, pf_fiber *fiber)
 {
     pf_fiber *before = NULL;
     pf_fiber *f = queue->head;
+    if (f != fiber && pf_is_fresh(fiber)) {
+        before = fiber->before;
+        f = fiber;
+    }
     while (f != NULL && f != fiber) {
         before = f;
         f = f->next;
     }
-    if (f == NULL) {
+    if (f != NULL) {
+        pf_queue_unlink(queue, before, f);
+    }
+    return f != NULL;
+}
+
+static void
+put_in_front(pf_scheduler *s, pf_fiber *fiber)
+{
+    s->ahead++;
+    pf_queue_push_front(&s->ready, fiber);
+}
+
+static void
+make_ready_in_front(pf_scheduler *s, pf_fiber *fiber)
+{
+    fiber->state = PF_READY;
+    s->wakeups++;
+    put_in_front(s, fiber);
+}
+
+static bool
+may_pass(pf_scheduler *s)
+{
+    if (s->passed == PF_MAY_PASS) {
         return false;
     }
-    if (before == NULL) {
-        queue->head = f->next;
-    } else {
-        before->next = f->next;
+    s->passed++;
+    return true;
+}
+
+bool
+pf_prefer(pf_scheduler *s, pf_fiber *fiber)
+{
+    if (!pf_is_fresh(fiber)) {
+        return false;
     }
-    if (queue->tail == f) {
-        queue->tail = before;
+    pf_fiber *first = s->ready.head;
+    if (first == s->hub) { /* marks the end of a pass: it is nobody's turn */
+        first = first->next;
     }
-    f->next = NULL;
-    queue->fields = NULL;
-    queue->count--;
+    if (fiber == first || !may_pass(s)) {
+        return false;
+    }
+    pf_queue_remove(&s->ready, fiber);
+    put_in_front(s, fiber);
+    return true;
+}
+
+bool
+pf_wake_next(pf_scheduler *s, pf_fiber *fiber, pf_wake why)
+{
+    if (fiber->state != PF_PARKED || !may_pass(s)) {
+        return pf_wake_fiber(s, fiber, why);
+    }
+    fiber->wake = (uint8_t)why;
+    make_ready_in_front(s, fiber);
     return true;
 }
 
@@ -399,11 +465,8 @@ pf_run_now(pf_scheduler *s, pf_fiber *fresh)
 {
     pf_fiber *self = s->thread->current;
     self->wake = PF_WAKE_NORMAL;
-    self->state = PF_READY;
-    fresh->state = PF_READY;
-    s->wakeups += 2;
-    pf_queue_push_front(&s->ready, self);
-    pf_queue_push_front(&s->ready, fresh);
+    make_ready_in_front(s, self);
+    make_ready_in_front(s, fresh);
     run_next(s, self);
 }
 

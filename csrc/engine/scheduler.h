@@ -12,6 +12,8 @@
 #ifndef PF_SCHEDULER_H
 #define PF_SCHEDULER_H
 
+#include <assert.h>
+
 #include "context/context.h"
 #include "engine/clock.h"
 #include "engine/inbox.h"
@@ -38,12 +40,15 @@ typedef enum pf_wake {
     PF_WAKE_NORMAL,
     PF_WAKE_TIMEOUT,
     PF_WAKE_CANCEL,
+    PF_WAKE_FRESH, /* not at all: it has never run */
 } pf_wake;
 
 /* Embedded in the host's fiber object.  Invariants:
  * - `stack` is non-NULL from pf_fiber_prepare until the fiber is reaped; NULL
  *   for a thread's own fiber.
  * - `next` links the ready queue exactly while state is PF_READY.
+ * - `before` is who comes before it there, while it is fresh (pf_is_fresh) and
+ *   not the first.
  * - the timer is armed only while the fiber is parked or made ready by it.
  * - all fields but `message` and `posted` belong to the owner thread (in the
  *   binding: to whoever holds the GIL, on the owner thread).
@@ -52,7 +57,10 @@ struct pf_fiber {
     pf_message message; /* for wake-ups from other threads */
     /* From here on every switch reads it: one or two cache lines with what
      * the host puts right behind. */
-    pf_context context;
+    union {
+        pf_context context;
+        pf_fiber *before; /* while it has no context yet */
+    };
     pf_stack *stack;
     pf_scheduler *scheduler; /* NULL: raw, its user switches it */
     pf_fiber *next;
@@ -181,6 +189,8 @@ struct pf_scheduler {
     pf_queue ready;
     pf_inbox inbox;
     uint32_t until_poll; /* switches left before timers are looked at */
+    uint32_t passed;     /* fibers that passed others since one had its turn */
+    uint32_t ahead;      /* of the queue, at most so many were put in front */
     PF_ATOMIC(uint8_t) sleeping; /* may be blocked: pushes must wake it */
     PF_ATOMIC(uint8_t) nudged;   /* look again before blocking */
     pf_thread *thread;
@@ -222,14 +232,23 @@ pf_queue_push(pf_queue *queue, pf_fiber *fiber)
     queue->count++;
 }
 
+/* In a ready queue for the first time. */
+static inline bool
+pf_is_fresh(const pf_fiber *fiber)
+{
+    return fiber->wake == PF_WAKE_FRESH && fiber->state == PF_READY;
+}
+
 static inline void
 pf_queue_push_front(pf_queue *queue, pf_fiber *fiber)
 {
     fiber->next = queue->head;
-    queue->head = fiber;
-    if (queue->tail == NULL) {
+    if (queue->head == NULL) {
         queue->tail = fiber;
+    } else if (pf_is_fresh(queue->head)) {
+        queue->head->before = fiber;
     }
+    queue->head = fiber;
     queue->count++;
 }
 
@@ -249,8 +268,11 @@ pf_queue_pop(pf_queue *queue)
     return fiber;
 }
 
-/* Take a fiber out of the middle (a testing scheduler's choice). */
+/* Take a fiber out of the middle; at once if it is fresh, else it is looked for
+ * from the front.  False: it is not there. */
 bool pf_queue_remove(pf_queue *queue, pf_fiber *fiber);
+/* The same if it is known who comes before it (NULL: it is the first). */
+void pf_queue_unlink(pf_queue *queue, pf_fiber *before, pf_fiber *fiber);
 
 /* Owner thread only. */
 static inline void
@@ -259,6 +281,16 @@ pf_make_ready(pf_scheduler *s, pf_fiber *fiber)
     fiber->state = PF_READY;
     s->wakeups++;
     pf_queue_push(&s->ready, fiber);
+}
+
+/* A fiber that has never run and has no stack yet. */
+static inline void
+pf_make_ready_fresh(pf_scheduler *s, pf_fiber *fiber)
+{
+    assert(fiber->stack == NULL);
+    fiber->wake = PF_WAKE_FRESH;
+    fiber->before = s->ready.tail;
+    pf_make_ready(s, fiber);
 }
 
 /* Wake a parked fiber: false (and nothing done) unless it is PF_PARKED. */
@@ -272,6 +304,23 @@ pf_wake_fiber(pf_scheduler *s, pf_fiber *fiber, pf_wake why)
     pf_make_ready(s, fiber);
     return true;
 }
+
+/* Waiting for a fiber that has not begun is nearly a call, so it may pass all
+ * others, and so may whoever waited when it ends: a tree of fibers that wait
+ * for their children is then walked in depth, with few stacks and objects in
+ * use, all of them in the cache, instead of in breadth.  ("Join helping" in
+ * Java's fork/join pools; Go's `runnext` and tokio's LIFO slot do the like for
+ * wake-ups.)  So that nobody starves, after so many in a row nobody passes
+ * until the one who is longest in the queue has had a turn; pf_run_now does
+ * not count as one.  Skynet, per leaf: 1.9 us in order, 0.8 like this. */
+#define PF_MAY_PASS 256
+
+/* The running fiber is about to wait for the end of `fiber`: put that in front
+ * of the queue.  False: it stays where it is, since it is there already, is
+ * no longer fresh, or others have been passed too often. */
+bool pf_prefer(pf_scheduler *s, pf_fiber *fiber);
+/* As pf_wake_fiber, but it passes the others if it may. */
+bool pf_wake_next(pf_scheduler *s, pf_fiber *fiber, pf_wake why);
 
 /* Take messages, fire due timers, look at the poller; never blocks. */
 void pf_poll(pf_scheduler *s);
@@ -313,7 +362,7 @@ static PF_ALWAYS_INLINE void
 pf_prefetch_lines(const pf_fiber *fiber, const pf_host *host)
 {
     const char *frames = fiber->context.handle;
-    if (fiber->stack == NULL) {
+    if (fiber->stack == NULL) { /* (of a fresh one it is `before`: no harm) */
         for (int i = 0; frames != NULL && i < PF_PREFETCH_STACKLESS;
              i += PF_CACHE_LINE) {
             PF_PREFETCH(frames + i);
@@ -374,6 +423,11 @@ pf_next(pf_scheduler *s)
         return s->hub;
     }
     s->switches++;
+    if (s->ahead != 0) {
+        s->ahead--;
+    } else {
+        s->passed = 0; /* somebody's own turn */
+    }
     pf_fiber *next;
     if (s->pick == NULL) {
         next = pf_queue_pop(&s->ready);
@@ -384,6 +438,9 @@ pf_next(pf_scheduler *s)
     }
     if (next->stack == NULL && next != s->hub &&
         s->thread->host->on_first != NULL) {
+        if (pf_is_fresh(next)) {
+            next->wake = PF_WAKE_NONE;
+        }
         next = s->thread->host->on_first(s, next);
     }
     return next;

@@ -83,6 +83,7 @@ enum {
     PF_F_CANCELLED = 1 << 13, /* cancel() was called on the fiber itself */
     PF_F_GROUPED = 1 << 14,   /* a TaskGroup waits for its end */
     PF_F_WATCHED = 1 << 15,   /* ... and does not mind its failure */
+    PF_F_PREFERRED = 1 << 16, /* it began before its turn, as somebody waits */
     PF_F_TRACKED = 1 << 23,   /* an explorer knows it; see schedule.h */
     PF_F_GREENLET = 1 << 21,  /* the stack of a greenlet: see greenlet.h */
     PF_F_PINNED = 1 << 22,    /* its thread is gone, its stack must stay */
@@ -119,6 +120,13 @@ typedef struct PfWaitq {
     PfNode *head;
 } PfWaitq;
 
+/* What few fibers have. */
+typedef struct PfRare {
+    PyObject *callbacks; /* list, or NULL */
+    PyObject *cancel;    /* (reason, by) of PF_F_CANCELLED, or NULL */
+    PfSlot *slots;       /* in locals */
+} PfRare;
+
 /* Invariants beside those of pf_fiber:
  * - thread is set when the fiber gets a stack or a scheduler, for life.
  * - a scheduled fiber that is not done is referenced by its scheduler.
@@ -143,17 +151,21 @@ struct FiberObject {
     PyObject *args; /* NULL: none */
     PyObject *name;
     FiberObject *parent; /* raw fibers only */
-    PyObject *callbacks; /* list, or NULL */
     PyObject *greenlet;  /* its view, or whose stack it is, or NULL */
     PfWaitq waiters;     /* who waits for its end */
     PfWaiter *wait;      /* its own wait in a queue; see waitq.h */
-    PfSlot *slots;       /* what it has in locals */
-    PyObject *cancel;    /* (reason, by) of PF_F_CANCELLED */
+    PfRare *rare;        /* NULL: nothing of that; see pf_rare */
     ScopeObject *scope;  /* the innermost it is in; owns all it is in */
     ScopeObject *base;   /* the one it was born in; NULL: the run's */
     FiberObject *base_prev, *base_next; /* born there, too */
     FiberObject *prev, *next;
 };
+
+/* 256 bytes with the collector's head, and so they are in memory: the next
+ * size that the allocator has is 272. */
+#if UINTPTR_MAX > UINT32_MAX && !PF_WITH_ASAN && !PF_WITH_TSAN
+_Static_assert(sizeof(FiberObject) <= 240, "a fiber takes 16 bytes more");
+#endif
 
 /* Reasons for the slow path at the next switch. */
 enum {
@@ -330,6 +342,8 @@ int pf_fiber_cancel(FiberObject *fiber, PyObject *reason);
 /* New references. */
 PyObject *pf_reason(const char *text);
 PyObject *pf_reason_and_author(PyObject *reason, PyObject *by); /* or NULL */
+/* That of pf_reason_and_author, which is stolen; never fails. */
+void pf_set_cancel(FiberObject *fiber, PyObject *both);
 /* Owner thread.  The first reason stays.  `bits` are set as well. */
 void pf_cancel_now(FiberObject *fiber, PyObject *reason, PyObject *by);
 /* The run ends: is it cancelled for itself, not with the scope around it? */
@@ -452,6 +466,17 @@ int pf_channel_init(PyObject *module);
 int pf_select_init(PyObject *module);
 int pf_local_init(PyObject *module);
 void pf_slots_clear(FiberObject *fiber); /* local.c: the fiber has ended */
+
+/* To read: all NULL if it has nothing of that. */
+extern const PfRare pf_nothing_rare;
+static inline const PfRare *
+pf_rare(const FiberObject *fiber)
+{
+    return PF_LIKELY(fiber->rare == NULL) ? &pf_nothing_rare : fiber->rare;
+}
+
+/* To write; NULL with MemoryError. */
+PfRare *pf_rare_of(FiberObject *fiber);
 
 /* --- capsule.c --- */
 int pf_capsule_init(PyObject *module);

@@ -365,6 +365,19 @@ pf_reason_and_author(PyObject *reason, PyObject *by)
     return both;
 }
 
+/* `both` is stolen; it may be NULL. */
+void
+pf_set_cancel(FiberObject *fiber, PyObject *both)
+{
+    PfRare *rare = both == NULL ? fiber->rare : pf_rare_of(fiber);
+    if (rare != NULL) {
+        Py_XSETREF(rare->cancel, both);
+    } else if (both != NULL) {
+        PyErr_Clear(); /* no memory: cancelled without the reason, too */
+        Py_DECREF(both);
+    }
+}
+
 void
 pf_cancel_now(FiberObject *fiber, PyObject *reason, PyObject *by)
 {
@@ -372,7 +385,7 @@ pf_cancel_now(FiberObject *fiber, PyObject *reason, PyObject *by)
         (fiber->core.host_bits & PF_F_CANCELLED)) {
         return;
     }
-    fiber->cancel = pf_reason_and_author(reason, by);
+    pf_set_cancel(fiber, pf_reason_and_author(reason, by));
     fiber->core.host_bits |= PF_F_CANCELLED;
     pf_fiber_refresh(fiber);
 }
@@ -569,9 +582,11 @@ pf_raise_cancelled_by(PyObject *source)
         scope = source;
         reason = ((ScopeObject *)source)->reason;
         by = ((ScopeObject *)source)->by;
-    } else if (source != NULL && ((FiberObject *)source)->cancel != NULL) {
-        reason = PyTuple_GET_ITEM(((FiberObject *)source)->cancel, 0);
-        by = PyTuple_GET_ITEM(((FiberObject *)source)->cancel, 1);
+    } else if (source != NULL &&
+               pf_rare((FiberObject *)source)->cancel != NULL) {
+        PyObject *both = pf_rare((FiberObject *)source)->cancel;
+        reason = PyTuple_GET_ITEM(both, 0);
+        by = PyTuple_GET_ITEM(both, 1);
     }
     return pf_raise_cancelled_with(reason, by, scope);
 }

@@ -56,6 +56,7 @@ install(ExplorerObject *x, PyObject *clock)
     s->core.probe = pf_explorer_probe;
     s->core.pop_due = pf_explorer_pop_due;
     s->core.until_poll = 1;
+    s->core.passed = s->core.ahead = 0;
     return 0;
 }
 

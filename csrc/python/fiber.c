@@ -6,6 +6,29 @@
 
 #include <structmember.h>
 
+/* --------------------------------------------------------------- what few have */
+
+const PfRare pf_nothing_rare = {NULL, NULL, NULL};
+
+PfRare *
+pf_rare_of(FiberObject *fiber)
+{
+    if (fiber->rare == NULL) {
+        fiber->rare = PyMem_Calloc(1, sizeof(PfRare));
+        if (fiber->rare == NULL) {
+            PyErr_NoMemory();
+        }
+    }
+    return fiber->rare;
+}
+
+static void
+free_rare(FiberObject *fiber)
+{
+    PyMem_Free(fiber->rare);
+    fiber->rare = NULL;
+}
+
 /* ------------------------------------------------------------------ making one */
 
 static FiberObject *
@@ -229,8 +252,10 @@ fiber_traverse(PyObject *op, visitproc visit, void *arg)
     Py_VISIT(self->name);
     Py_VISIT(self->parent);
     Py_VISIT(self->context);
-    Py_VISIT(self->callbacks);
-    Py_VISIT(self->cancel);
+    if (self->rare != NULL) {
+        Py_VISIT(self->rare->callbacks);
+        Py_VISIT(self->rare->cancel);
+    }
     Py_VISIT(self->base);
     for (ScopeObject *s = self->scope; s != NULL; s = s->outer) {
         Py_VISIT(s);
@@ -251,7 +276,10 @@ static int
 fiber_clear(PyObject *op)
 {
     FiberObject *self = (FiberObject *)op;
-    Py_CLEAR(self->callbacks);
+    PfRare *rare = self->rare;
+    if (rare != NULL) {
+        Py_CLEAR(rare->callbacks);
+    }
     if (self->core.stack != NULL) {
         return 0; /* it still needs the rest to be unwound */
     }
@@ -261,7 +289,9 @@ fiber_clear(PyObject *op)
     Py_CLEAR(self->value);
     Py_CLEAR(self->parent);
     Py_CLEAR(self->context);
-    Py_CLEAR(self->cancel);
+    if (rare != NULL) {
+        Py_CLEAR(rare->cancel);
+    }
     pf_greenlet_view_done(self);
     return 0;
 }
@@ -385,12 +415,13 @@ fiber_dealloc(PyObject *op)
         self->core.scheduler = NULL;
         Py_DECREF(s);
     }
-    if (PF_UNLIKELY(self->slots != NULL)) {
+    if (PF_UNLIKELY(pf_rare(self)->slots != NULL)) {
         pf_slots_clear(self);
     }
     Py_CLEAR(self->name);
     self->core.stack = NULL;
     fiber_clear(op);
+    free_rare(self);
     type->tp_free(op);
     Py_DECREF(type);
 }
@@ -460,7 +491,7 @@ pf_fiber_enlist(SchedulerObject *s, FiberObject *fiber)
 void
 pf_fiber_make_ready(SchedulerObject *s, FiberObject *fiber)
 {
-    pf_make_ready(&s->core, &fiber->core);
+    pf_make_ready_fresh(&s->core, &fiber->core);
     pf_tell_host(s);
 }
 
@@ -596,10 +627,12 @@ fiber_add_done_callback(PyObject *op, PyObject *fn)
         pf_no_switch_end(t);
         Py_RETURN_NONE;
     }
-    if (self->callbacks == NULL) {
-        self->callbacks = PyList_New(0);
+    PfRare *rare = pf_rare_of(self);
+    if (rare != NULL && rare->callbacks == NULL) {
+        rare->callbacks = PyList_New(0);
     }
-    if (self->callbacks == NULL || PyList_Append(self->callbacks, fn) < 0) {
+    if (rare == NULL || rare->callbacks == NULL ||
+        PyList_Append(rare->callbacks, fn) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
@@ -635,8 +668,9 @@ FiberError outside of a run, or if it has been started or switched to before.");
 PyDoc_STRVAR(join_doc, "join($self, /, timeout=None)\n--\n\n\
 Wait until the fiber has ended; False if `timeout` seconds passed first.\n\
 \n\
-A cancellation point. FiberError on the running fiber itself, on one that was\n\
-not started on a scheduler, and from another thread while it runs.");
+If it has not begun yet it begins next, before others that are ready. A\n\
+cancellation point. FiberError on the running fiber itself, on one that was not\n\
+started on a scheduler, and from another thread while it runs.");
 PyDoc_STRVAR(result_doc, "result($self, /, timeout=None)\n--\n\n\
 Wait for the fiber's end; return its result or raise its exception.\n\
 \n\

@@ -177,7 +177,7 @@ pf_grain_enter_step(FiberObject *runner, GrainObject *g)
         pf_scope_adopt(g->member->base, runner);
     }
     if (g->core.host_bits & PF_F_CANCELLED) {
-        Py_XSETREF(runner->cancel, Py_XNewRef(g->cancel));
+        pf_set_cancel(runner, Py_XNewRef(g->cancel));
         runner->core.host_bits |= PF_F_CANCELLED; /* never idle again */
     }
     pf_fiber_refresh(runner);

@@ -31,13 +31,17 @@ struct PfSlot {
 static PfSlot *
 find_slot(LocalObject *self, FiberObject *fiber)
 {
-    for (PfSlot **link = &fiber->slots; *link != NULL;
+    PfRare *rare = fiber->rare;
+    if (rare == NULL) {
+        return NULL;
+    }
+    for (PfSlot **link = &rare->slots; *link != NULL;
          link = &(*link)->fiber_next) {
         PfSlot *slot = *link;
         if (slot->local == self) {
             *link = slot->fiber_next;
-            slot->fiber_next = fiber->slots;
-            fiber->slots = slot;
+            slot->fiber_next = rare->slots;
+            rare->slots = slot;
             return slot;
         }
     }
@@ -47,7 +51,8 @@ find_slot(LocalObject *self, FiberObject *fiber)
 static PfSlot *
 add_slot(LocalObject *self, FiberObject *fiber)
 {
-    PyObject *dict = PyDict_New();
+    PfRare *rare = pf_rare_of(fiber);
+    PyObject *dict = rare == NULL ? NULL : PyDict_New();
     PfSlot *slot = dict == NULL ? NULL : PyMem_New(PfSlot, 1);
     if (slot == NULL) {
         Py_XDECREF(dict);
@@ -59,13 +64,13 @@ add_slot(LocalObject *self, FiberObject *fiber)
         .fiber = fiber,
         .dict = dict,
         .older = self->slots,
-        .fiber_next = fiber->slots,
+        .fiber_next = rare->slots,
     };
     if (self->slots != NULL) {
         self->slots->newer = slot;
     }
     self->slots = slot;
-    fiber->slots = slot;
+    rare->slots = slot;
     return slot;
 }
 
@@ -90,7 +95,7 @@ unlink_from_local(PfSlot *slot)
 static void
 unlink_from_fiber(PfSlot *slot)
 {
-    PfSlot **link = &slot->fiber->slots;
+    PfSlot **link = &slot->fiber->rare->slots;
     while (*link != slot) {
         link = &(*link)->fiber_next;
     }
@@ -109,8 +114,11 @@ free_slot(PfSlot *slot)
 void
 pf_slots_clear(FiberObject *fiber)
 {
-    PfSlot *slots = fiber->slots;
-    fiber->slots = NULL;
+    PfSlot *slots = pf_rare(fiber)->slots;
+    if (slots == NULL) {
+        return;
+    }
+    fiber->rare->slots = NULL;
     for (PfSlot *slot = slots; slot != NULL; slot = slot->fiber_next) {
         unlink_from_local(slot);
     }

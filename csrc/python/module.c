@@ -452,7 +452,8 @@ FiberError inside of a run.");
 PyDoc_STRVAR(mod_spawn_doc, "spawn(fn, /, *args, **kwargs)\n--\n\n\
 Start fn(*args, **kwargs) in a new fiber of the running scheduler.\n\
 \n\
-It runs when its turn comes. FiberError outside of a run.");
+It runs when its turn comes, or when somebody waits for it. FiberError outside\n\
+of a run.");
 PyDoc_STRVAR(spawn_now_doc, "spawn_now(fn, /, *args, **kwargs)\n--\n\n\
 Like spawn(), but the new fiber runs first; returns when it waits or ends.\n\
 \n\

@@ -291,15 +291,7 @@ take(pf_scheduler *core, uint32_t place)
         place -= f != core->hub;
         before = f;
     }
-    if (before == NULL) {
-        return pf_queue_pop(&core->ready);
-    }
-    before->next = f->next;
-    if (core->ready.tail == f) {
-        core->ready.tail = before;
-    }
-    f->next = NULL;
-    core->ready.count--;
+    pf_queue_unlink(&core->ready, before, f);
     return f;
 }
 
@@ -318,6 +310,9 @@ pf_explorer_pick(pf_scheduler *core, void *data)
     uint32_t count = (uint32_t)core->ready.count - hub_waits_in(core);
     uint32_t place = choose_ready(x, core, count);
     pf_fiber *chosen = take(core, place);
+    if (pf_is_fresh(chosen)) { /* no longer in the queue: nobody prefers it */
+        chosen->wake = PF_WAKE_NONE;
+    }
     x->passed = 0;
     uint32_t number = number_of(x, chosen);
     note(x, ((uint64_t)number << 8) ^ chosen->wake);

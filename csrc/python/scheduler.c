@@ -247,7 +247,7 @@ soon_arrived(pf_message *message, pf_scheduler *core)
     SchedulerObject *s = SCHEDULER_OF(core);
     pf_no_switch_begin((PfThread *)core->thread, "inside the scheduler");
     if (soon->fiber->core.state == PF_NEW) {
-        pf_make_ready(core, &soon->fiber->core);
+        pf_make_ready_fresh(core, &soon->fiber->core);
     }
     Py_DECREF(soon->fiber);
     PyMem_RawFree(soon);

@@ -352,8 +352,8 @@ close_fiber(FiberObject *self)
     Py_CLEAR(self->target);
     Py_CLEAR(self->args);
     Py_CLEAR(self->kwargs);
-    Py_CLEAR(self->cancel);
-    if (PF_UNLIKELY(self->slots != NULL)) {
+    if (PF_UNLIKELY(self->rare != NULL)) {
+        Py_CLEAR(self->rare->cancel);
         pf_slots_clear(self);
     }
 }
@@ -382,11 +382,11 @@ pf_call_back(PyObject *self, PyObject *callback)
 static void
 run_callbacks(FiberObject *self)
 {
-    PyObject *callbacks = self->callbacks;
-    self->callbacks = NULL;
+    PyObject *callbacks = pf_rare(self)->callbacks;
     if (callbacks == NULL) {
         return;
     }
+    self->rare->callbacks = NULL;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(callbacks); i++) {
         pf_call_back((PyObject *)self, PyList_GET_ITEM(callbacks, i));
     }
@@ -467,6 +467,10 @@ static void
 retire(FiberObject *self)
 {
     SchedulerObject *s = SCHEDULER_OF(self->core.scheduler);
+    if ((self->core.host_bits & PF_F_PREFERRED) &&
+        !pf_waitq_empty(&self->waiters)) {
+        pf_grant_next(self->waiters.head);
+    }
     pf_grant_all(&self->waiters);
     if (self->core.host_bits & PF_F_RUNNER) {
         return; /* not one of the run's fibers */
@@ -510,7 +514,7 @@ pf_fiber_leave_nothing(PfThread *t, FiberObject *self, PyObject *result)
     if (PF_UNLIKELY(self->scope != NULL)) {
         result = pf_fiber_ends_inside(self, result);
     }
-    if (PF_UNLIKELY(self->slots != NULL || self->callbacks != NULL)) {
+    if (PF_UNLIKELY(self->rare != NULL)) {
         PyObject *exc = result == NULL ? pf_take_exception() : NULL;
         pf_no_switch_begin(t, "while a fiber ends (in a done-callback, say)");
         pf_slots_clear(self);

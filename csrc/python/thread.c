@@ -79,7 +79,7 @@ unlist(PfThread *t)
 static void
 clear_locals(FiberObject *root)
 {
-    for (int i = 0; i < 8 && root->slots != NULL; i++) {
+    for (int i = 0; i < 8 && pf_rare(root)->slots != NULL; i++) {
         pf_slots_clear(root);
     }
 }

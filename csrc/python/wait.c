@@ -456,6 +456,18 @@ pf_refuse_join(PfThread *t, FiberObject *target)
     return pf_active(t, "waiting for a fiber") == NULL ? -1 : 0;
 }
 
+/* If it has not begun.  Not for a wait that will be refused. */
+static void
+prefer(PfThread *t, FiberObject *target)
+{
+    pf_scheduler *s = &t->scheduler->core;
+    if (target->core.scheduler == s && t->attention == 0 &&
+        !(CURRENT(t)->core.host_bits & PF_F_CANCEL) &&
+        pf_prefer(s, &target->core)) {
+        target->core.host_bits |= PF_F_PREFERRED;
+    }
+}
+
 /* 0: done; 1: timed out; -1: exception. */
 int
 pf_join(PfThread *t, FiberObject *target, int64_t deadline)
@@ -466,6 +478,7 @@ pf_join(PfThread *t, FiberObject *target, int64_t deadline)
     if (pf_refuse_join(t, target) < 0) {
         return -1;
     }
+    prefer(t, target);
     PfWait wait;
     pf_wait_init(&wait, t);
     return pf_wait_for(&wait, &target->waiters, t, deadline,

@@ -79,7 +79,7 @@ pf_no_holders(PyObject *op, PyObject *ignored)
 /* A fiber that is not parked is on its way into the wait or out of it: it
  * looks at `taken` itself. */
 static void
-wake(PfWaiter *waiter)
+wake(PfWaiter *waiter, bool next)
 {
     if (waiter->lock != NULL) {
         PyThread_release_lock(waiter->lock);
@@ -91,7 +91,8 @@ wake(PfWaiter *waiter)
     }
     SchedulerObject *s = SCHEDULER_OF(core->scheduler);
     if (PF_LIKELY(s->thread == pf_tls_thread)) {
-        pf_wake_fiber(core->scheduler, core, PF_WAKE_NORMAL);
+        (next ? pf_wake_next : pf_wake_fiber)(core->scheduler, core,
+                                              PF_WAKE_NORMAL);
         pf_tell_host(s);
     } else {
         pf_fiber_post(core, PF_POST_WAKE);
@@ -109,14 +110,26 @@ pf_waiter_arrived(FiberObject *fiber)
     }
 }
 
-void
-pf_grant(PfNode *node)
+static inline void
+grant(PfNode *node, bool next)
 {
     PfWaiter *waiter = node->waiter;
     assert(waiter->taken == NULL && node->queue != NULL);
     waiter->taken = node;
     unlink_all(waiter);
-    wake(waiter);
+    wake(waiter, next);
+}
+
+void
+pf_grant(PfNode *node)
+{
+    grant(node, false);
+}
+
+void
+pf_grant_next(PfNode *node)
+{
+    grant(node, true);
 }
 
 PfNode *

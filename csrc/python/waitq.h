@@ -78,6 +78,7 @@ pf_waitq_choose(const PfWaitq *queue)
 
 /* The waiter of `node` has been given what it waits for: wake it. */
 void pf_grant(PfNode *node);
+void pf_grant_next(PfNode *node); /* it goes on before others, if it may */
 void pf_grant_all(PfWaitq *queue);
 void pf_refuse_all(PfWaitq *queue);
 

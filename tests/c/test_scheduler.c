@@ -338,6 +338,163 @@ queue_removes_anywhere(void)
     }
 }
 
+/* A model: the numbers of the fibers in the queue, in order. */
+enum { FIBERS = 24 };
+typedef struct line {
+    pf_scheduler s; /* its ready queue alone is used */
+    pf_fiber f[FIBERS];
+    int order[FIBERS];
+    int count;
+} line;
+
+static void
+line_insert(line *l, int place, int number)
+{
+    memmove(&l->order[place + 1], &l->order[place],
+            sizeof(int) * (size_t)(l->count - place));
+    l->order[place] = number;
+    l->count++;
+}
+
+static int
+line_cut(line *l, int place)
+{
+    int number = l->order[place];
+    l->count--;
+    memmove(&l->order[place], &l->order[place + 1],
+            sizeof(int) * (size_t)(l->count - place));
+    return number;
+}
+
+/* Somebody who is in no queue, or NULL. */
+static pf_fiber *
+line_outsider(line *l, uint64_t *random)
+{
+    pf_fiber *f = &l->f[random_next(random) % FIBERS];
+    return f->state == PF_READY ? NULL : f;
+}
+
+static void
+line_add(line *l, pf_fiber *f, uint64_t kind)
+{
+    int number = (int)(f - l->f);
+    if (kind == 2) {
+        f->state = PF_READY;
+        f->wake = PF_WAKE_NORMAL;
+        pf_queue_push_front(&l->s.ready, f);
+        line_insert(l, 0, number);
+        return;
+    }
+    if (kind == 1) {
+        f->wake = PF_WAKE_NORMAL;
+        pf_make_ready(&l->s, f);
+    } else {
+        pf_make_ready_fresh(&l->s, f);
+    }
+    line_insert(l, l->count, number);
+}
+
+static void
+line_take(line *l, uint64_t *random, uint64_t kind)
+{
+    int place =
+        kind == 0 ? 0 : (int)(random_next(random) % (unsigned)l->count);
+    pf_fiber *f = &l->f[l->order[place]];
+    if (kind == 0) {
+        CHECK(pf_queue_pop(&l->s.ready) == f);
+    } else if (kind == 1) {
+        CHECK(pf_queue_remove(&l->s.ready, f));
+    } else {
+        pf_queue_unlink(&l->s.ready,
+                        place == 0 ? NULL : &l->f[l->order[place - 1]], f);
+    }
+    f->state = PF_PARKED;
+    line_cut(l, place);
+}
+
+static void
+line_prefer(line *l, uint64_t *random)
+{
+    if (random_next(random) % 1000 == 0) {
+        l->s.passed = 0; /* somebody had a turn */
+    }
+    int place = (int)(random_next(random) % (unsigned)l->count);
+    pf_fiber *f = &l->f[l->order[place]];
+    bool moves =
+        f->wake == PF_WAKE_FRESH && place > 0 && l->s.passed < PF_MAY_PASS;
+    CHECK_EQUAL(pf_prefer(&l->s, f), moves);
+    if (moves) {
+        line_insert(l, 0, line_cut(l, place));
+    }
+}
+
+static void
+line_check(const line *l)
+{
+    const pf_fiber *f = l->s.ready.head;
+    for (int i = 0; i < l->count; i++) {
+        CHECK(f == &l->f[l->order[i]]);
+        CHECK(i == 0 || !pf_is_fresh(f) ||
+              f->before == &l->f[l->order[i - 1]]);
+        f = f->next;
+    }
+    CHECK(f == NULL);
+    CHECK_EQUAL(l->s.ready.count, l->count);
+    CHECK(l->s.ready.tail ==
+          (l->count == 0 ? NULL : &l->f[l->order[l->count - 1]]));
+}
+
+static void
+fresh_ones_leave_from_anywhere(void)
+{
+    static line l;
+    uint64_t random = 20;
+    for (int step = 0; step < 40000; step++) {
+        pf_fiber *f = line_outsider(&l, &random);
+        uint64_t kind = random_next(&random) % 3;
+        if (f != NULL) {
+            line_add(&l, f, kind);
+        } else if (random_next(&random) % 2 == 0) {
+            line_take(&l, &random, kind);
+        } else {
+            line_prefer(&l, &random);
+        }
+        line_check(&l);
+    }
+}
+
+/* One that passes others whenever it may leaves one turn in 258 to another,
+ * which is always ready. */
+static void
+preferred_ones_starve_nobody(void)
+{
+    static const pf_host host;
+    static pf_thread thread = {.host = &host};
+    static pf_scheduler s = {.thread = &thread};
+    static pf_fiber f, other;
+    int turns = 0;
+    pf_make_ready(&s, &other);
+    for (int i = 0; i < 10 * (PF_MAY_PASS + 1); i++) {
+        if (f.state == PF_READY) { /* it was refused and is behind the other */
+            (void)pf_prefer(&s, &f);
+        } else if (i % 2 == 0) {
+            pf_make_ready_fresh(&s, &f);
+            (void)pf_prefer(&s, &f);
+        } else {
+            CHECK(pf_wake_next(&s, &f, PF_WAKE_NORMAL));
+            CHECK(!pf_wake_next(&s, &f, PF_WAKE_NORMAL)); /* it is ready */
+        }
+        pf_fiber *next = pf_next(&s);
+        next->state = PF_PARKED;
+        if (next == &other) {
+            turns++;
+            pf_make_ready(&s, &other);
+        }
+    }
+    CHECK(turns >= 9);
+    CHECK(turns <= 20); /* it did pass */
+}
+
 /* The prefetch cursors run ahead of the head, so they must not survive the
  * fibers they point at. */
 static pf_fiber *
@@ -561,6 +718,8 @@ const test scheduler_tests[] = {
     TEST(wait_ends_at_its_deadline),
     TEST(pick_replaces_the_order),
     TEST(queue_removes_anywhere),
+    TEST(fresh_ones_leave_from_anywhere),
+    TEST(preferred_ones_starve_nobody),
     TEST(long_queue_forgets_the_fibers_that_left),
     TEST(raw_fiber_is_switched_by_hand),
     TEST(reaping_spares_the_suspended),

@@ -136,7 +136,7 @@ world_spawn_lazily(world *w, work_fn work, long value)
 {
     worker *n = worker_new(w, work, value);
     if (n != NULL) {
-        pf_make_ready(&w->scheduler, &n->fiber);
+        pf_make_ready_fresh(&w->scheduler, &n->fiber);
     }
     return n;
 }
