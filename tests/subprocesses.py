@@ -13,10 +13,11 @@ import pyfiber
 def run_python(
     *arguments: str, env: dict[str, str] | None = None, timeout: float = 120
 ) -> subprocess.CompletedProcess[str]:
-    """Run this interpreter, with this pyfiber in reach, and say how it ended."""
+    """Run this interpreter, with this pyfiber and these helpers in reach, and say how it ended."""
     root = os.path.dirname(os.path.dirname(os.path.abspath(pyfiber.__file__)))
+    helpers = os.path.dirname(os.path.abspath(__file__))
     wanted = {**os.environ, **(env or {})}
-    paths = [root, *wanted.get("PYTHONPATH", "").split(os.pathsep)]
+    paths = [root, helpers, *wanted.get("PYTHONPATH", "").split(os.pathsep)]
     return subprocess.run(
         [sys.executable, *arguments],
         capture_output=True,

@@ -1,0 +1,34 @@
+"""Whether doing something over and over leaves anything behind."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable
+
+TRIES = 6
+
+
+def growth(act: Callable[[], object], rounds: int) -> int:
+    """By how many memory blocks the process grows with ``rounds`` of act(): the best of some tries.
+
+    A leak shows in every try. What else allocates does not: the interpreter fills its free lists
+    and caches by the first rounds, anew after each collection, and the test runner's own threads
+    allocate at times of theirs.
+    """
+    least = sys.maxsize
+    for _ in range(TRIES):
+        gc.collect()
+        before = sys.getallocatedblocks()
+        for _ in range(rounds):
+            act()
+        gc.collect()
+        least = min(least, sys.getallocatedblocks() - before)
+        if least < rounds // 10:
+            break
+    return least
+
+
+def grows(act: Callable[[], object], rounds: int) -> bool:
+    """Whether act() leaves a memory block behind in at least every second of ``rounds`` rounds."""
+    return growth(act, rounds) >= rounds // 2
