@@ -13,7 +13,19 @@ import pytest
 from raw import finished, parked
 
 import pyfiber
-from pyfiber import CancelledOutcome, Failed, Fiber, FiberError, FiberExit, Ok, current
+from pyfiber import (
+    CancelledOutcome,
+    Failed,
+    Fiber,
+    FiberError,
+    FiberExit,
+    Ok,
+    _engine,
+    current,
+    run,
+    spawn,
+    yield_now,
+)
 
 # --------------------------------------------------------------------------- outcome
 
@@ -220,6 +232,46 @@ def test_weak_reference_to_a_suspended_fiber_dies_with_it() -> None:
     reference = weakref.ref(fiber)
     del fiber
     assert reference() is None
+
+
+def test_attributes_of_the_types_cannot_be_set() -> None:
+    """As those of the interpreter's own types."""
+    kinds = [kind for kind in vars(_engine).values() if isinstance(kind, type)]
+    assert Fiber in kinds
+    for kind in kinds:
+        if issubclass(kind, BaseException):
+            continue
+        with pytest.raises(TypeError, match="immutable type"):
+            kind.run = None  # type: ignore[attr-defined]
+
+
+def test_fiber_made_of_a_dead_one_s_memory_has_nothing_of_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Not even that it has been finalized: its lost failure is reported."""
+
+    def fail() -> None:
+        raise ValueError
+
+    def drop_suspended() -> None:
+        fibers = [parked() for _ in range(10)]
+        for fiber in fibers:
+            fiber.add_done_callback(lambda fiber: None)
+
+    def fail_unseen() -> None:
+        for _ in range(10):
+            spawn(fail)
+        yield_now()
+
+    for times in range(1, 4):
+        drop_suspended()
+        fresh = [Fiber(int) for _ in range(10)]
+        for fiber in fresh:
+            assert (fiber.name, fiber.outcome, fiber.parent) == ("int", None, current())
+        del fresh, fiber
+        run(fail_unseen)
+        gc.collect()
+        assert len(caplog.records) == 10 * times
 
 
 def test_main_fiber_can_be_referenced_weakly() -> None:

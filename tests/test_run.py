@@ -671,6 +671,7 @@ def test_measure_of_growth_sees_one_block_a_round_and_only_that() -> None:
     assert grows(lambda: kept.append(object()), 100)
     assert not grows(object, 100)
 
+
 def run_and_fail() -> None:
     with contextlib.suppress(ZeroDivisionError):
         run(lambda: 1 // 0)

@@ -9,7 +9,8 @@
  * That is all the ABI makes a called function keep; x18 is the platform's
  * and is not touched.  The switch returns by `ret`, for the return-address
  * prediction and because `ret` needs no landing pad under branch target
- * identification.  The signal mask is not switched.
+ * identification; only a context that begins is entered by a branch: see root.
+ * The signal mask is not switched.
  */
 #include "context/sanitizers.h"
 
@@ -77,6 +78,7 @@ SYM_(SWITCH):
     .cfi_offset x28, -104
     .cfi_offset x29, -96
     .cfi_offset x30, -88
+.Lleave:
     mrs x9, fpcr
     str x9, [sp, #160]
     mov x10, sp
@@ -100,16 +102,22 @@ SYM_(SWITCH):
 1:
     add sp, sp, #FRAME
     .cfi_def_cfa_offset 0
+    adr x9, .Lroot_entry
+    cmp x9, x30
+    b.eq .Lroot_entry
     ret
     .cfi_endproc
     END_(SWITCH)
 
 /* The outermost frame of every context.  The return address is undefined in
- * the caller, so debuggers and unwinders stop here; the nops keep their
- * "return address minus one" inside this function.  x19 holds the pf_start,
- * x29 is 0.  A plain branch, not a call: this frame is never returned to, and
- * a call that is not answered by a return would make every frame of the
- * thread that started the context mispredict its own. */
+ * the caller, so debuggers and unwinders stop here.  x19 holds the pf_start,
+ * at which the stack begins; x29 is 0.
+ *
+ * To the return-address prediction, a context that runs from its beginning to
+ * its end without being left is a function that the switch to it calls: no
+ * `ret` leads in here, which would use up the prediction that belongs to the
+ * one who switched; pf_context_main is called, and returns; and the `ret` that
+ * leaves the context for good finds that prediction. */
     .p2align 4
     FUNCTION(root)
 root:
@@ -118,11 +126,15 @@ root:
     nop
 .Lroot_entry:
     mov x0, x19
-    adr x30, .Lroot_return
-    b SYM(pf_context_main)
-    nop
-.Lroot_return:
-    brk #1
+    bl SYM(pf_context_main)
+    mov x1, x0
+    ldr x0, [sp, #16]       /* pf_start.context */
+    adr x9, .Lended
+    sub sp, sp, #FRAME      /* the registers there mean nothing */
+    str x9, [sp, #88]
+    b .Lleave
+.Lended:
+    brk #1                  /* somebody switched to a context that has ended */
     .cfi_endproc
     END(root)
 

@@ -27,9 +27,11 @@ typedef struct pf_start {
 #define PF_INTERNAL __attribute__((visibility("hidden")))
 #endif
 
-/* The first C function on a stack.  It leaves for whatever the entry returned
- * and comes back only on Windows, where the system's fiber is used again. */
-PF_INTERNAL void pf_context_main(pf_start *start);
+/* The first C function on a stack.  Returns whom the entry returned, for the
+ * assembly to go on with.  Where that is not the whole switch it leaves for it
+ * itself, and comes back only on Windows, where the system's fiber is used
+ * again. */
+PF_INTERNAL pf_context *pf_context_main(pf_start *start);
 
 /* The bare switch. */
 PF_INTERNAL void pf_context_jump(pf_context *from, pf_context *to);

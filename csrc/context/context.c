@@ -17,8 +17,6 @@
 #if defined(PF_CONTEXT_PLAIN)
 
 /* Nobody has to be told: the assembly is the whole switch. */
-#define leave(from, to, dying) pf_context_switch(from, to)
-#define landed_first(self) ((void)(self))
 
 #else
 
@@ -97,10 +95,17 @@ pf_context_switch(pf_context *from, pf_context *to)
 
 #endif
 
-#if !defined(PF_CONTEXT_PLAIN)
-NOT_INSTRUMENTED
-#endif
-void
+#if defined(PF_CONTEXT_PLAIN)
+
+pf_context *
+pf_context_main(pf_start *start)
+{
+    return start->entry(start->arg);
+}
+
+#else
+
+NOT_INSTRUMENTED pf_context *
 pf_context_main(pf_start *start)
 {
     pf_context *self = start->context;
@@ -113,7 +118,10 @@ pf_context_main(pf_start *start)
 #if !defined(PF_CONTEXT_WINFIBER)
     abort(); /* somebody switched to a context that has ended */
 #endif
+    return to;
 }
+
+#endif
 
 int
 pf_context_init(pf_context *context, pf_area *area, pf_entry entry, void *arg)

@@ -9,7 +9,8 @@
  * That is all the ABI makes a called function keep; the rest is the caller's
  * to save.  The switch returns by `ret`, which keeps the processor's
  * return-address prediction right; a resume by `jmp` makes every frame above
- * mispredict.  The signal mask is not switched.
+ * mispredict.  Only a context that begins is entered by a jump: see root.  The
+ * signal mask is not switched.
  */
 #include "context/sanitizers.h"
 
@@ -70,10 +71,15 @@ SYM_(SWITCH):
     .cfi_offset %r12, -56
     subq $8, %rsp
     .cfi_def_cfa_offset 64
+.Lleave:
     stmxcsr (%rsp)
     fnstcw 4(%rsp)
+    leaq .Lroot_entry(%rip), %rax
+    movq %rsp, %rdx
     movq %rsp, (%rdi)
     movq (%rsi), %rsp       /* here the stack changes; its shape does not */
+    cmpq %rax, 56(%rsp)
+    je .Lbegin
     fldcw 4(%rsp)
     ldmxcsr (%rsp)
     addq $8, %rsp
@@ -101,27 +107,50 @@ SYM_(SWITCH):
     END_(SWITCH)
 
 /* The outermost frame of every context.  rip is undefined in the caller, so
- * debuggers and unwinders stop here; the nops keep their "return address
- * minus one" inside this function.  rbx holds the pf_start; the stack is
- * 16-byte aligned, so that a return address on it leaves it as the ABI wants.
- * A push and a jump, not a call: this frame is never returned to, and a call
- * that is not answered by a return would make every frame of the thread that
- * started the context mispredict its own. */
+ * debuggers and unwinders stop here.  rbx holds the pf_start, at which the
+ * 16-byte aligned stack begins.
+ *
+ * To the return-address prediction, a context that runs from its beginning to
+ * its end without being left is a function that the switch to it calls: no
+ * `ret` leads in here, which would use up the prediction that belongs to the
+ * one who switched; pf_context_main is called, and returns; and the `ret` that
+ * leaves the context for good finds that prediction.  (Two mispredictions
+ * less; a fiber that is made, runs and ends takes 6 % less time.)
+ *
+ * The control words were written a moment ago, as a rule: the instructions that
+ * load them would wait for that (70 cycles on Zen 5), a comparison that is
+ * predicted does not. */
     .p2align 4
     FUNCTION(root)
 root:
     .cfi_startproc
     .cfi_undefined rip
-    nop
+.Lbegin:                    /* rdx: who was left, as the switch left it */
+    movl (%rdx), %eax
+    cmpl %eax, (%rsp)
+    jne .Lother_words
+    movzwl 4(%rdx), %eax
+    cmpw %ax, 4(%rsp)
+    jne .Lother_words
+.Lsame_words:
+    movq 40(%rsp), %rbx
+    addq $64, %rsp
 .Lroot_entry:
     xorl %ebp, %ebp
     movq %rbx, %rdi
-    leaq .Lroot_return(%rip), %rax
-    pushq %rax
-    jmp SYM(pf_context_main)
-    nop
-.Lroot_return:
-    ud2
+    call SYM(pf_context_main)
+    movq %rax, %rsi
+    movq 16(%rsp), %rdi     /* pf_start.context */
+    leaq .Lended(%rip), %rax
+    movq %rax, -8(%rsp)
+    subq $64, %rsp          /* the registers there mean nothing */
+    jmp .Lleave
+.Lother_words:
+    fldcw 4(%rsp)
+    ldmxcsr (%rsp)
+    jmp .Lsame_words
+.Lended:
+    ud2                     /* somebody switched to a context that has ended */
     .cfi_endproc
     END(root)
 

@@ -23,7 +23,10 @@
  * described by one page-table page.
  *
  * Free slots are reused last-in first-out.  What a slab's free slots are is
- * kept outside the slots, so whole slabs can be given back to the system.
+ * kept outside the slots, so whole slabs can be given back to the system.  The
+ * few released last are not even given back to their slab: they stay at hand
+ * as they are, so that a fiber that begins where another has just ended pays
+ * for a pointer.
  */
 #ifndef PF_STACK_H
 #define PF_STACK_H
@@ -47,7 +50,10 @@ typedef struct pf_stack {
     uint32_t reserve; /* bytes from area.low that start out guarded */
     bool reserve_open;
     char *room; /* host's memory, 16-byte aligned */
-    void *user; /* whoever acquired it may keep a pointer here */
+    union {
+        void *user; /* whoever acquired it may keep a pointer here */
+        struct pf_stack *next; /* while it is free and at hand */
+    };
 #if PF_VALGRIND
     unsigned valgrind_id;
 #endif

@@ -58,9 +58,11 @@
 #if defined(PYFIBER_HARDTEST)
 #define FIRST_SLOTS 1
 #define MOST_SLOTS 1
+#define MOST_AT_HAND 0
 #else
 #define FIRST_SLOTS 16
 #define MOST_SLOTS 256
+#define MOST_AT_HAND 8 /* each may keep a slab from being spare */
 #endif
 #define SLAB_BYTES ((size_t)256 << 20)
 
@@ -107,9 +109,12 @@ struct pf_slab {
 };
 
 /* Invariants: `spare` counts the slabs with no live stack, all of them open;
- * slots, mapped, live add up over all slabs. */
+ * slots and mapped add up over all slabs; live and what is at hand are what
+ * the slabs count as live. */
 struct pf_stack_pool {
     pf_slab *open;
+    pf_stack *at_hand; /* released last, still set up */
+    uint32_t hand_count;
     size_t slot_size;
     size_t stride; /* from slot to slot; see stride_of */
     size_t reserve;
@@ -376,17 +381,6 @@ free_spare_slabs(pf_stack_pool *pool, size_t count)
     }
 }
 
-void
-pf_stack_pool_free(pf_stack_pool *pool)
-{
-    free_spare_slabs(pool, SIZE_MAX);
-    if (pool->live == 0) {
-        free(pool);
-    } else {
-        pool->abandoned = true; /* goes with its last stack, if ever */
-    }
-}
-
 /* ---------------------------------------------------------- stacks --- */
 
 static char *
@@ -469,30 +463,45 @@ note_taken(pf_stack_pool *pool, pf_slab *slab)
     if (slab->live == slab->count) {
         close_slab(pool, slab);
     }
-    pool->acquired++;
-    if (++pool->live > pool->peak) {
-        pool->peak = pool->live;
-    }
 }
 
-int
-pf_stack_acquire(pf_stack_pool *pool, pf_stack **stack)
+/* Out of a slab; NULL: none is to be had. */
+static pf_stack *
+take_stack(pf_stack_pool *pool)
 {
-    *stack = NULL;
     pf_slab *slab = pool->open;
     if (slab == NULL && (slab = slab_new(pool)) == NULL) {
-        return -ENOMEM;
+        return NULL;
     }
     uint32_t slot = take_slot(slab);
     if (slot == slab->count) {
         slab = slab_with_guarded_slot(pool);
         if (slab == NULL) {
-            return -ENOMEM;
+            return NULL;
         }
         slot = take_slot(slab);
     }
     note_taken(pool, slab);
-    *stack = set_up(slab, slot);
+    return set_up(slab, slot);
+}
+
+int
+pf_stack_acquire(pf_stack_pool *pool, pf_stack **stack)
+{
+    pf_stack *taken = pool->at_hand;
+    if (taken != NULL) {
+        pool->at_hand = taken->next;
+        pool->hand_count--;
+        taken->user = NULL;
+    } else if ((taken = take_stack(pool)) == NULL) {
+        *stack = NULL;
+        return -ENOMEM;
+    }
+    pool->acquired++;
+    if (++pool->live > pool->peak) {
+        pool->peak = pool->live;
+    }
+    *stack = taken;
     return 0;
 }
 
@@ -543,47 +552,6 @@ give_back(pf_stack_pool *pool, size_t most)
     free_spare_slabs(pool, count < most ? count : most);
 }
 
-int64_t
-pf_stack_pool_decay(pf_stack_pool *pool, int64_t now)
-{
-    if (pool->spare <= 1) {
-        return INT64_MAX;
-    }
-    next_period(pool, now);
-    give_back(pool, SIZE_MAX);
-    size_t used = pool->slabs - pool->spare;
-    bool settled = pool->peak_now <= used && pool->peak_last <= used;
-    return settled ? INT64_MAX : pool->period_ends;
-}
-
-void
-pf_stack_pool_settle(pf_stack_pool *pool)
-{
-    pool->peak_now = pool->peak_last = pool->slabs - pool->spare;
-    give_back(pool, SIZE_MAX);
-}
-
-/* The sample: the deep part of this stack goes back, and with it slabs that
- * an earlier load has left. */
-static void
-trim_one(pf_stack_pool *pool, const pf_stack *stack)
-{
-    size_t page = pf_page_size();
-    uintptr_t top = round_up((uintptr_t)stack, page);
-    char *keep = (char *)(top - (KEEP_TOP > page ? KEEP_TOP : page));
-    /* Not always the same: a host may start fibers in rounds of 256. */
-    pool->until_trim = TRIM_EVERY + (uint32_t)(pool->trims % 7);
-    if (pool->spare > 1) {
-        next_period(pool, pf_monotonic());
-        give_back(pool, AT_ONCE);
-    }
-    char *low = stack->area.low + stack->reserve; /* guarded: holds nothing */
-    if (keep > low) {
-        (void)madvise(low, (size_t)(keep - low), DISCARD);
-        pool->trims++;
-    }
-}
-
 /* The slab has no live stack left: keep it or give it back? */
 static void
 slab_spared(pf_stack_pool *pool, pf_slab *slab)
@@ -613,26 +581,118 @@ prefer(pf_stack_pool *pool, pf_slab *slab, bool was_full)
     open_slab(pool, slab);
 }
 
-void
-pf_stack_release(pf_stack *stack)
+/* Into its slab.  The pool may be gone afterwards, if it was given up. */
+static void
+put_stack_back(pf_stack *stack)
 {
     pf_slab *slab = stack->slab;
     pf_stack_pool *pool = slab->pool;
 #if PF_VALGRIND
     VALGRIND_STACK_DEREGISTER(stack->valgrind_id);
 #endif
-    if (stack->reserve_open) {
-        close_reserve(stack);
-    }
-    if (--pool->until_trim == 0) {
-        trim_one(pool, stack);
-    }
     bool was_full = slab->live == slab->count;
     slab->free[slab->free_count++] = stack->slot;
     prefer(pool, slab, was_full);
-    pool->live--;
     if (--slab->live == 0) {
         slab_spared(pool, slab);
+    }
+}
+
+/* All that are at hand, the one released last as the last: it is the first to
+ * be taken again. */
+static void
+put_back(pf_stack_pool *pool)
+{
+    pf_stack *stack = pool->at_hand;
+    pf_stack *last_first = NULL;
+    pool->at_hand = NULL;
+    pool->hand_count = 0;
+    while (stack != NULL) {
+        pf_stack *next = stack->next;
+        stack->next = last_first;
+        last_first = stack;
+        stack = next;
+    }
+    while (last_first != NULL) {
+        stack = last_first;
+        last_first = stack->next;
+        put_stack_back(stack);
+    }
+}
+
+void
+pf_stack_pool_free(pf_stack_pool *pool)
+{
+    put_back(pool);
+    free_spare_slabs(pool, SIZE_MAX);
+    if (pool->live == 0) {
+        free(pool);
+    } else {
+        pool->abandoned = true; /* goes with its last stack, if ever */
+    }
+}
+
+int64_t
+pf_stack_pool_decay(pf_stack_pool *pool, int64_t now)
+{
+    put_back(pool);
+    if (pool->spare <= 1) {
+        return INT64_MAX;
+    }
+    next_period(pool, now);
+    give_back(pool, SIZE_MAX);
+    size_t used = pool->slabs - pool->spare;
+    bool settled = pool->peak_now <= used && pool->peak_last <= used;
+    return settled ? INT64_MAX : pool->period_ends;
+}
+
+void
+pf_stack_pool_settle(pf_stack_pool *pool)
+{
+    put_back(pool);
+    pool->peak_now = pool->peak_last = pool->slabs - pool->spare;
+    give_back(pool, SIZE_MAX);
+}
+
+/* The sample: the deep part of this stack goes back, and with it slabs that
+ * an earlier load has left. */
+static void
+trim_one(pf_stack_pool *pool, const pf_stack *stack)
+{
+    size_t page = pf_page_size();
+    uintptr_t top = round_up((uintptr_t)stack, page);
+    char *keep = (char *)(top - (KEEP_TOP > page ? KEEP_TOP : page));
+    /* Not always the same: a host may start fibers in rounds of 256. */
+    pool->until_trim = TRIM_EVERY + (uint32_t)(pool->trims % 7);
+    if (pool->spare > 1) {
+        next_period(pool, pf_monotonic());
+        give_back(pool, AT_ONCE);
+    }
+    char *low = stack->area.low + stack->reserve; /* guarded: holds nothing */
+    if (keep > low) {
+        (void)madvise(low, (size_t)(keep - low), DISCARD);
+        pool->trims++;
+    }
+}
+
+void
+pf_stack_release(pf_stack *stack)
+{
+    pf_stack_pool *pool = stack->slab->pool;
+    if (stack->reserve_open) {
+        close_reserve(stack);
+    }
+    pool->live--;
+    if (--pool->until_trim == 0) {
+        put_back(pool); /* they keep their slabs from going back */
+        trim_one(pool, stack);
+    }
+    if (pool->hand_count != MOST_AT_HAND && !pool->abandoned) {
+        stack->next = pool->at_hand;
+        pool->at_hand = stack;
+        pool->hand_count++;
+    } else {
+        put_stack_back(stack);
     }
 }
 
@@ -654,6 +714,7 @@ discard_free_slots(pf_slab *slab)
 size_t
 pf_stack_pool_trim(pf_stack_pool *pool)
 {
+    put_back(pool);
     size_t before = pool->slots * pool->stride;
     free_spare_slabs(pool, SIZE_MAX);
     size_t given = before - pool->slots * pool->stride;

@@ -238,6 +238,7 @@ pf_dealloc(PyObject *op)
 PyTypeObject *
 pf_add_type(PyObject *module, PyType_Spec *spec, PyTypeObject *base)
 {
+    spec->flags |= Py_TPFLAGS_IMMUTABLETYPE;
     PyTypeObject *type = (PyTypeObject *)PyType_FromModuleAndSpec(
         module, spec, (PyObject *)base);
     if (type != NULL && PyModule_AddType(module, type) < 0) {

@@ -59,7 +59,9 @@ PyObject *pf_refuse_pickle(PyObject *op, PyObject *ignored);
 /* tp_dealloc of a type whose objects own what `clear` drops, or nothing. */
 void pf_dealloc_with(PyObject *op, inquiry clear);
 void pf_dealloc(PyObject *op);
-/* Makes a type, adds it to the module; a new reference, or NULL. */
+/* Makes a type, adds it to the module; a new reference, or NULL.  Its attributes
+ * cannot be set, as those of the interpreter's own types: only then do the
+ * interpreter's specialised instructions call tp_vectorcall. */
 PyTypeObject *pf_add_type(PyObject *module, PyType_Spec *spec,
                           PyTypeObject *base);
 

@@ -165,8 +165,7 @@ admit(PfThread *t, PyGreenlet *g)
 static FiberObject *
 make_stack(PfThread *t)
 {
-    FiberObject *fiber =
-        (FiberObject *)pf.fiber_type->tp_alloc(pf.fiber_type, 0);
+    FiberObject *fiber = pf_fiber_alloc();
     if (fiber == NULL) {
         return NULL;
     }

@@ -104,6 +104,6 @@ static PyType_Slot latch_slots[] = {
 PyType_Spec pf_latch_spec = {
     .name = "pyfiber._engine._Latch",
     .basicsize = sizeof(LatchObject),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .flags = Py_TPFLAGS_DEFAULT,
     .slots = latch_slots,
 };

@@ -466,7 +466,8 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
-/* `match` finds the fields by their places. */
+/* `match` finds the fields by their places.  Into the dictionary of the type,
+ * which nobody has seen yet: nothing can be set on it. */
 static PyTypeObject *
 add_result(PyObject *module, PyType_Spec *spec, const char *first,
            const char *second, const char *third)
@@ -476,8 +477,7 @@ add_result(PyObject *module, PyType_Spec *spec, const char *first,
                           ? Py_BuildValue("(ss)", first, second)
                           : Py_BuildValue("(sss)", first, second, third);
     if (type == NULL || names == NULL ||
-        PyObject_SetAttrString((PyObject *)type, "__match_args__", names) <
-            0) {
+        PyDict_SetItemString(type->tp_dict, "__match_args__", names) < 0) {
         Py_CLEAR(type);
     }
     Py_XDECREF(names);

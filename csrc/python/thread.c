@@ -148,8 +148,7 @@ own_by_thread_state(PfThread *t)
 static FiberObject *
 make_root(PfThread *t)
 {
-    FiberObject *root =
-        (FiberObject *)pf.fiber_type->tp_alloc(pf.fiber_type, 0);
+    FiberObject *root = pf_fiber_alloc();
     if (root == NULL) {
         return NULL;
     }
@@ -374,6 +373,7 @@ at_exit(PyObject *module, PyObject *ignored)
     }
     pf_waitq_forget_others(pf_tls_thread);
     pf.shut_down = true;
+    pf_fibers_free_spare();
     Py_RETURN_NONE;
 }
 

@@ -221,6 +221,55 @@ new_context_inherits_rounding_mode(void)
     fesetround(FE_TONEAREST);
 }
 
+/* A row of contexts: each ends in the next, which begins there, and the last
+ * one in the row's home. */
+#define ROW 3
+typedef struct row {
+    pf_context home;
+    pf_context context[ROW];
+    int modes[ROW];
+    int seen;
+} row;
+
+static pf_context *
+pass_on(void *arg)
+{
+    row *r = arg;
+    r->modes[r->seen++] = fegetround();
+    fesetround(FE_UPWARD); /* the next one does not get that */
+    return r->seen < ROW ? &r->context[r->seen] : &r->home;
+}
+
+static void
+context_that_ends_begins_another(void)
+{
+    static const int modes[ROW] = {FE_TONEAREST, FE_TOWARDZERO, FE_DOWNWARD};
+    row r = {.seen = 0};
+    pf_stack *stacks[ROW];
+#if defined(PF_CONTEXT_WINFIBER)
+    SKIP("the system starts its fibers with the default");
+#endif
+    pf_stack_pool *pool = pf_stack_pool_new(64 << 10, 0);
+    CHECK(pf_context_adopt(&r.home) == 0);
+    for (int i = 0; i < ROW; i++) {
+        fesetround(modes[i]);
+        CHECK(pf_stack_acquire(pool, &stacks[i]) == 0);
+        CHECK(pf_context_init(&r.context[i], &stacks[i]->area, pass_on, &r) ==
+              0);
+    }
+    fesetround(FE_TONEAREST);
+    pf_context_switch(&r.home, &r.context[0]);
+    CHECK_EQUAL(fegetround(), FE_TONEAREST);
+    CHECK_EQUAL(r.seen, ROW);
+    for (int i = 0; i < ROW; i++) {
+        CHECK_EQUAL(r.modes[i], modes[i]);
+        pf_context_finish(&r.context[i]);
+        pf_stack_release(stacks[i]);
+    }
+    pf_stack_pool_free(pool);
+    pf_context_forget(&r.home);
+}
+
 #if defined(__x86_64__)
 
 static unsigned
@@ -554,6 +603,7 @@ const test context_tests[] = {
     TEST(switch_keeps_registers),
     TEST(rounding_mode_stays_with_its_context),
     TEST(new_context_inherits_rounding_mode),
+    TEST(context_that_ends_begins_another),
 #if defined(__x86_64__)
     TEST(x87_precision_stays_with_its_context),
     TEST(mxcsr_stays_with_its_context),
