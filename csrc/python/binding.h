@@ -32,6 +32,7 @@
 #define PF_BINDING_H
 
 #include "engine/scheduler.h"
+#include "python/list.h"
 #include "python/tstate.h"
 
 #if defined(__GNUC__)
@@ -76,6 +77,7 @@ enum {
     PF_F_HELD = 1 << 6,       /* running, and the thread holds the last
                                     reference until it is left */
     PF_F_DROPPED = 1 << 7,    /* last reference dropped on another thread */
+    PF_F_FINALIZED = 1 << 8,  /* as an object is once in its life */
     PF_F_IN_PARK = 1 << 9,    /* waits in park(): unpark() wakes it */
     PF_F_HUB = 1 << 10,       /* runs a scheduler's loop just now */
     PF_F_DYING = 1 << 11,     /* being unwound by FiberExit */
@@ -265,18 +267,53 @@ pf_this_thread(void)
     PfThread *t = pf_tls_thread;
     return PF_LIKELY(t != NULL) ? t : pf_thread_create();
 }
-void pf_no_switch_begin(PfThread *t, const char *why);
-void pf_no_switch_end(PfThread *t);
+/* The code between the two must not be left for another fiber. */
+static inline void
+pf_no_switch_begin(PfThread *t, const char *why)
+{
+    if (t->no_switch++ == 0) {
+        t->no_switch_why = why;
+    }
+    t->attention |= PF_ATT_NO_SWITCH;
+}
+static inline void
+pf_no_switch_end(PfThread *t)
+{
+    if (--t->no_switch == 0) {
+        t->attention &= ~(uint32_t)PF_ATT_NO_SWITCH;
+    }
+}
 /* Deal with t->attention.  0, or -1 with FiberError. */
 int pf_attend(PfThread *t);
 /* Parts of that. */
 void pf_close_reserve(PfThread *t);
 void pf_unwind_dropped(PfThread *t);
 int pf_thread_module_init(PyObject *module);
-void pf_live_link(PfThread *t, FiberObject *fiber);
-void pf_live_unlink(FiberObject *fiber);
+static inline void
+pf_live_link(PfThread *t, FiberObject *fiber)
+{
+    PF_LIST_PUSH(t->live, fiber);
+}
+static inline void
+pf_live_unlink(FiberObject *fiber)
+{
+    if (fiber->thread != NULL) {
+        PF_LIST_REMOVE(fiber->thread->live, fiber);
+    }
+}
 /* The start is a plain pointer read for signal handlers. */
 PfThread *pf_thread_peek(void);
+
+/* PyObject_CallNoArgs(), which asks a thread-local who runs and looks twice at
+ * what a function returns; the function itself takes care of both. */
+static inline PyObject *
+pf_call(PyObject *callable)
+{
+    return PyFunction_Check(callable)
+               ? ((PyFunctionObject *)callable)
+                     ->vectorcall(callable, NULL, 0, NULL)
+               : PyObject_CallNoArgs(callable);
+}
 
 /* --- switch.c --- */
 extern const pf_host pf_python_host;
@@ -356,6 +393,24 @@ int pf_cancel_init(PyObject *module);
 /* --- fiber.c --- */
 extern PyType_Spec pf_fiber_spec;
 void pf_fiber_type_ready(PyTypeObject *type);
+/* Fibers and greenlets that have died are kept for the next ones, so many of
+ * each: the allocator and the collector are a good part of what making and
+ * freeing one costs, as for the interpreter's own frames and tuples.  Not where
+ * somebody looks for uses of freed memory. */
+#if PF_WITH_ASAN || defined(PYFIBER_HARDTEST) || defined(Py_TRACE_REFS)
+#define PF_MOST_SPARE 0
+#else
+#define PF_MOST_SPARE 256
+#endif
+/* Such a one, cleared but for its type (to which it kept its reference, if it
+ * has one), is an object again. */
+static inline void
+pf_revive(PyObject *op)
+{
+    _Py_NewReference(op);
+    PyObject_GC_Track(op);
+}
+
 /* Of the type itself, all fields NULL. */
 FiberObject *pf_fiber_alloc(void);
 void pf_fibers_free_spare(void);

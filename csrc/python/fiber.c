@@ -25,21 +25,15 @@ pf_rare_of(FiberObject *fiber)
 static void
 free_rare(FiberObject *fiber)
 {
-    PyMem_Free(fiber->rare);
-    fiber->rare = NULL;
+    if (fiber->rare != NULL) {
+        PyMem_Free(fiber->rare);
+        fiber->rare = NULL;
+    }
 }
 
 /* ------------------------------------------------------------------ making one */
 
-/* The memory of fibers that have died, linked by `next`, for the next ones: a
- * third of what making and freeing one costs is the allocator's and the
- * collector's, as for the interpreter's own frames and tuples.  Not where
- * somebody looks for uses of freed memory. */
-#if PF_WITH_ASAN || defined(PYFIBER_HARDTEST) || defined(Py_TRACE_REFS)
-#define MOST_SPARE 0
-#else
-#define MOST_SPARE 256
-#endif
+/* The memory of fibers that have died, linked by `next`. */
 static FiberObject *spare;
 static unsigned spare_count;
 
@@ -55,8 +49,7 @@ pf_fiber_alloc(void)
     spare_count--;
     memset((char *)self + sizeof(PyObject), 0,
            sizeof *self - sizeof(PyObject));
-    _Py_NewReference((PyObject *)self); /* (the type was never let go) */
-    PyObject_GC_Track((PyObject *)self);
+    pf_revive((PyObject *)self);
     return self;
 }
 
@@ -67,8 +60,8 @@ static void
 free_fiber(FiberObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
-    if (type == pf.fiber_type && spare_count != MOST_SPARE && !pf.shut_down &&
-        !PyObject_GC_IsFinalized((PyObject *)self)) {
+    if (type == pf.fiber_type && spare_count != PF_MOST_SPARE &&
+        !pf.shut_down && !(self->core.host_bits & PF_F_FINALIZED)) {
         self->next = spare;
         spare = self;
         spare_count++;
@@ -281,7 +274,7 @@ fiber_vectorcall(PyObject *type, PyObject *const *args, size_t nargsf,
                  PyObject *kwnames)
 {
     Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
-    if (nargs == 1 && kwnames == NULL && PyCallable_Check(args[0])) {
+    if (nargs == 1 && kwnames == NULL && Py_TYPE(args[0])->tp_call != NULL) {
         FiberObject *self = allocate((PyTypeObject *)type);
         if (self != NULL) {
             self->parent =
@@ -354,7 +347,9 @@ fiber_clear(PyObject *op)
     if (rare != NULL) {
         Py_CLEAR(rare->cancel);
     }
-    pf_greenlet_view_done(self);
+    if (self->greenlet != NULL) {
+        pf_greenlet_view_done(self);
+    }
     return 0;
 }
 
@@ -397,6 +392,7 @@ static void
 fiber_finalize(PyObject *op)
 {
     FiberObject *self = (FiberObject *)op;
+    self->core.host_bits |= PF_F_FINALIZED;
     if (pf.shut_down) {
         return;
     }

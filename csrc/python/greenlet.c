@@ -17,6 +17,61 @@ pf_greenlet_impl_new(PfGreenletKind kind)
     return impl;
 }
 
+/* Those of the type itself that have died, linked by `parent`. */
+static PyGreenlet *spare;
+static unsigned spare_count;
+
+static PyGreenlet *
+allocate(PyTypeObject *type)
+{
+    PyGreenlet *g = spare;
+    if (g != NULL && type == &PfGreenlet_Type) {
+        spare = IMPL(g)->parent;
+        spare_count--;
+        *IMPL(g) = (PfGreenlet){.kind = PF_GREENLET_OWN};
+        pf_revive((PyObject *)g);
+        return g;
+    }
+    g = (PyGreenlet *)type->tp_alloc(type, 0);
+    if (g != NULL) {
+        g->pimpl = pf_greenlet_impl_new(PF_GREENLET_OWN);
+        if (g->pimpl == NULL) {
+            Py_CLEAR(g);
+        }
+    }
+    return g;
+}
+
+/* All it had is gone. */
+static void
+free_greenlet(PyGreenlet *g)
+{
+    PyTypeObject *type = Py_TYPE(g);
+    PfGreenlet *impl = IMPL(g);
+    if (type == &PfGreenlet_Type && impl != NULL && !impl->finalized &&
+        spare_count != PF_MOST_SPARE && !pf.shut_down) {
+        g->weakreflist = NULL;
+        impl->parent = spare;
+        spare = g;
+        spare_count++;
+        return;
+    }
+    PyMem_Free(impl);
+    type->tp_free(g);
+}
+
+void
+pf_greenlets_free_spare(void)
+{
+    while (spare != NULL) {
+        PyGreenlet *g = spare;
+        spare = IMPL(g)->parent;
+        PyMem_Free(IMPL(g));
+        PyObject_GC_Del(g);
+    }
+    spare_count = 0;
+}
+
 PyObject *
 pf_greenlet_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
@@ -33,16 +88,13 @@ pf_greenlet_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         /* Says which methods are missing. */
         return PyBaseObject_Type.tp_new(type, args, NULL);
     }
-    PyGreenlet *g = (PyGreenlet *)type->tp_alloc(type, 0);
+    PyGreenlet *g = allocate(type);
     PyGreenlet *parent = g == NULL ? NULL : pf_greenlet_current(t);
-    PfGreenlet *impl =
-        parent == NULL ? NULL : pf_greenlet_impl_new(PF_GREENLET_OWN);
-    if (impl == NULL) {
+    if (parent == NULL) {
         Py_XDECREF(g);
         return NULL;
     }
-    impl->parent = (PyGreenlet *)Py_NewRef((PyObject *)parent);
-    g->pimpl = impl;
+    IMPL(g)->parent = (PyGreenlet *)Py_NewRef((PyObject *)parent);
     return (PyObject *)g;
 }
 
@@ -189,6 +241,9 @@ end(PyGreenlet *g)
 static void
 greenlet_finalize(PyObject *op)
 {
+    if (((PyGreenlet *)op)->pimpl != NULL) {
+        IMPL((PyGreenlet *)op)->finalized = true;
+    }
     if (must_be_ended((PyGreenlet *)op)) {
         end((PyGreenlet *)op);
     }
@@ -237,11 +292,9 @@ greenlet_dealloc(PyObject *op)
             pf_greenlet_bury(g);
         }
         greenlet_clear(op);
-        g->pimpl = NULL;
-        PyMem_Free(impl);
     }
     Py_CLEAR(g->dict);
-    Py_TYPE(op)->tp_free(op);
+    free_greenlet(g);
 }
 
 /* ------------------------------------------------------------------ attributes */

@@ -49,6 +49,7 @@ struct PfGreenlet {
     uint8_t kind;
     bool started;
     bool thread_gone; /* of a main greenlet */
+    bool finalized;   /* as an object is once in its life */
 };
 
 #define IMPL(g) ((g)->pimpl)

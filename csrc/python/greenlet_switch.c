@@ -126,11 +126,11 @@ refuse_thread(PyGreenlet *ours, PyGreenlet *theirs)
 static int
 check_thread(PfThread *t, PyGreenlet *g)
 {
-    PyGreenlet *ours = pf_greenlet_view(t, t->root);
-    PyGreenlet *theirs = pf_greenlet_main_in_lineage(g);
-    if (ours == NULL) {
+    PyGreenlet *ours = GREENLET_OF(t->root);
+    if (ours == NULL && (ours = pf_greenlet_view(t, t->root)) == NULL) {
         return -1;
     }
+    PyGreenlet *theirs = pf_greenlet_main_in_lineage(g);
     return ours == theirs ? 0 : refuse_thread(ours, theirs);
 }
 
@@ -183,7 +183,9 @@ make_stack(PfThread *t)
 static int
 start(PfThread *t, PyGreenlet *g, Cargo *cargo)
 {
-    PyObject *run = PyObject_GetAttr((PyObject *)g, pf_green.s_run);
+    bool given = Py_TYPE(g) == &PfGreenlet_Type && IMPL(g)->run != NULL;
+    PyObject *run = given ? Py_NewRef(IMPL(g)->run)
+                          : PyObject_GetAttr((PyObject *)g, pf_green.s_run);
     if (run == NULL) {
         return -1;
     }
@@ -424,7 +426,7 @@ call_run(FiberObject *self)
 {
     self->core.host_bits |= PF_F_ENTERED;
     if (self->args == NULL && self->kwargs == NULL) {
-        return PyObject_CallNoArgs(self->target);
+        return pf_call(self->target);
     }
     if (self->args == NULL) {
         self->args = PyTuple_New(0);

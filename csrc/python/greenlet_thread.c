@@ -53,7 +53,7 @@ void
 pf_greenlet_view_done(FiberObject *fiber)
 {
     PyGreenlet *g = GREENLET_OF(fiber);
-    if (g == NULL || (fiber->core.host_bits & PF_F_GREENLET)) {
+    if (fiber->core.host_bits & PF_F_GREENLET) {
         return;
     }
     fiber->greenlet = NULL;

@@ -1,6 +1,5 @@
 /* The Scheduler type: its life, and what other threads may ask of it. */
 #include "python/arguments.h"
-#include "python/list.h"
 #include "python/schedule.h"
 
 #include <errno.h>

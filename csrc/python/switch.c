@@ -308,7 +308,7 @@ call_target(FiberObject *self)
     if (self->target == NULL) {
         result = PyObject_CallMethodNoArgs((PyObject *)self, pf.s_run);
     } else if (args == NULL && kwargs == NULL) {
-        result = PyObject_CallNoArgs(self->target);
+        result = pf_call(self->target);
     } else if (args == NULL) {
         args = self->args = PyTuple_New(0);
         result =
@@ -382,7 +382,7 @@ pf_call_back(PyObject *self, PyObject *callback)
 static void
 run_callbacks(FiberObject *self)
 {
-    PyObject *callbacks = pf_rare(self)->callbacks;
+    PyObject *callbacks = self->rare->callbacks;
     if (callbacks == NULL) {
         return;
     }
@@ -496,7 +496,9 @@ finish(FiberObject *self, PyObject *result)
     }
     record_outcome(self, result);
     close_fiber(self);
-    run_callbacks(self);
+    if (PF_UNLIKELY(self->rare != NULL)) {
+        run_callbacks(self);
+    }
     if (self->base != NULL) {
         pf_scope_child_done(self);
     }
@@ -571,7 +573,7 @@ python_run(pf_thread *thread, pf_fiber *core)
         core->host_bits &= ~(uint32_t)PF_F_HELD; /* no longer needed */
         Py_DECREF(self);
     }
-    if (PF_UNLIKELY(PyErr_Occurred() != NULL)) {
+    if (PF_UNLIKELY(pystate_raised(t->tstate))) {
         PyErr_WriteUnraisable((PyObject *)self); /* nobody is there for it */
     }
     pystate_finish(t->tstate, self->saved);
@@ -596,7 +598,9 @@ python_reap(pf_thread *thread, pf_fiber *core)
         self->stack_size = 0; /* `saved` went with the stack */
         Py_CLEAR(self->context);
         Py_CLEAR(self->parent);
-        pf_greenlet_view_done(self);
+        if (PF_UNLIKELY(self->greenlet != NULL)) {
+            pf_greenlet_view_done(self);
+        }
     }
     Py_DECREF(self);
     pf_no_switch_end(t);

@@ -6,7 +6,6 @@
  * fibers still suspended there are unwound.
  */
 #include "python/greenlet_hooks.h"
-#include "python/list.h"
 #include "python/waitq.h"
 
 #include "engine/overflow.h"
@@ -25,22 +24,6 @@ PfThread *
 pf_thread_peek(void)
 {
     return pf_tls_thread;
-}
-
-/* ---------------------------------------------------------- list of fibers */
-
-void
-pf_live_link(PfThread *t, FiberObject *fiber)
-{
-    PF_LIST_PUSH(t->live, fiber);
-}
-
-void
-pf_live_unlink(FiberObject *fiber)
-{
-    if (fiber->thread != NULL) {
-        PF_LIST_REMOVE(fiber->thread->live, fiber);
-    }
 }
 
 /* ------------------------------------------------------------- birth, death */
@@ -214,23 +197,6 @@ pf_thread_create(void)
 
 /* ----------------------------------------------------------- no-switch regions */
 
-void
-pf_no_switch_begin(PfThread *t, const char *why)
-{
-    if (t->no_switch++ == 0) {
-        t->no_switch_why = why;
-    }
-    t->attention |= PF_ATT_NO_SWITCH;
-}
-
-void
-pf_no_switch_end(PfThread *t)
-{
-    if (--t->no_switch == 0) {
-        t->attention &= ~(uint32_t)PF_ATT_NO_SWITCH;
-    }
-}
-
 /* The collector says when it begins and ends through gc.callbacks.  If our
  * callback was removed between the two, "ends" never came. */
 static bool
@@ -374,6 +340,7 @@ at_exit(PyObject *module, PyObject *ignored)
     pf_waitq_forget_others(pf_tls_thread);
     pf.shut_down = true;
     pf_fibers_free_spare();
+    pf_greenlets_free_spare();
     Py_RETURN_NONE;
 }
 

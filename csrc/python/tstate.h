@@ -187,6 +187,17 @@ pystate_keep_tracing(PyThreadState *ts, PyState *st)
     st->tracing = ts->tracing;
 }
 
+/* Is an exception raised?  PyErr_Occurred() for who has the thread state. */
+static inline bool
+pystate_raised(PyThreadState *ts)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    return ts->current_exception != NULL;
+#else
+    return ts->curexc_type != NULL;
+#endif
+}
+
 /* It was replaced: what the interpreter remembers of it no longer holds. */
 static inline void
 pystate_context_changed(PyThreadState *ts)
