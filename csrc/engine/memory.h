@@ -1,4 +1,5 @@
-/* Where the engine gets memory, and where a test makes it fail.
+/* Where the engine gets memory, and where a test makes it fail; and how it is
+ * zeroed.
  *
  * A PYFIBER_HARDTEST build counts every request down and refuses the one that
  * reaches zero; a test that repeats its scenario with 1, 2, 3, ... has seen
@@ -9,6 +10,7 @@
 
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 
 #if defined(PYFIBER_HARDTEST)
 
@@ -47,6 +49,18 @@ static inline void *
 pf_realloc(void *memory, size_t size)
 {
     return pf_refused() ? NULL : realloc(memory, size);
+}
+
+/* memset(place, 0, size) by the C library, also where the size is a constant:
+ * gcc 12 turns 100 or 200 bytes into `rep stos`, which takes 40 cycles longer
+ * (Zen 5). */
+static inline void
+pf_zero(void *place, size_t size)
+{
+#if defined(__GNUC__)
+    __asm__("" : "+r"(size)); /* no longer a constant */
+#endif
+    memset(place, 0, size);
 }
 
 #endif

@@ -47,8 +47,7 @@ pf_fiber_alloc(void)
     }
     spare = self->next;
     spare_count--;
-    memset((char *)self + sizeof(PyObject), 0,
-           sizeof *self - sizeof(PyObject));
+    pf_zero((char *)self + sizeof(PyObject), sizeof *self - sizeof(PyObject));
     pf_revive((PyObject *)self);
     return self;
 }
@@ -116,7 +115,7 @@ pf_fiber_new(PyObject *target, PyObject *const *args, Py_ssize_t nargs,
     if (self == NULL) {
         return NULL;
     }
-    self->target = pf_new_ref(target);
+    self->target = Py_NewRef(target);
     if ((nargs > 0 || kwnames != NULL) &&
         pf_pack(args, nargs, kwnames, &self->args, &self->kwargs) < 0) {
         Py_CLEAR(self);
@@ -279,7 +278,7 @@ fiber_vectorcall(PyObject *type, PyObject *const *args, size_t nargsf,
         if (self != NULL) {
             self->parent =
                 (FiberObject *)Py_NewRef((PyObject *)CURRENT(pf_tls_thread));
-            self->target = pf_new_ref(args[0]);
+            self->target = Py_NewRef(args[0]);
         }
         return (PyObject *)self;
     }

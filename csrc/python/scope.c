@@ -19,8 +19,7 @@ take_spare(void)
     ScopeObject *self = spare;
     spare = self->outer;
     spare_count--;
-    memset((char *)self + sizeof(PyObject), 0,
-           sizeof(*self) - sizeof(PyObject));
+    pf_zero((char *)self + sizeof(PyObject), sizeof *self - sizeof(PyObject));
     PyObject_Init((PyObject *)self, pf.scope_type);
     PyObject_GC_Track(self);
     return self;

@@ -19,6 +19,8 @@
 
 #include "python/pyinclude.h"
 
+#include "engine/memory.h"
+
 #if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x03100000
 #error "pyfiber supports CPython 3.11 to 3.15"
 #endif
@@ -47,26 +49,6 @@
     (PY_VERSION_HEX >= 0x030C0000 && PY_VERSION_HEX < 0x030E0000)
 #define PF_HAS_STACK_LIMITS (PY_VERSION_HEX >= 0x030E0000)
 #define PF_HAS_DUMP_TRACEBACK (PY_VERSION_HEX >= 0x030F0000)
-
-/* Py_NewRef() for an object whose reference the interpreter is about to drop,
- * as it does with the arguments of the call that we are in.  On 3.12 and 3.13
- * Py_INCREF writes four bytes of a count of which Py_DECREF reads all eight:
- * the processor cannot forward the write to the read and waits until it is in
- * the cache.  Here all eight are written. */
-static inline PyObject *
-pf_new_ref(PyObject *op)
-{
-#if PY_VERSION_HEX >= 0x030C0000 && PY_VERSION_HEX < 0x030E0000 &&            \
-    UINTPTR_MAX > UINT32_MAX && !PY_BIG_ENDIAN && !defined(Py_REF_DEBUG)
-    uint32_t count = op->ob_refcnt_split[0] + 1;
-    if (count != 0) { /* else it is immortal */
-        op->ob_refcnt = (Py_ssize_t)count;
-    }
-    return op;
-#else
-    return Py_NewRef(op);
-#endif
-}
 
 /* The saved part of the thread state of a suspended fiber.  Lies in the room
  * above the fiber's stack (for a thread's own fiber: in its PfThread). */
@@ -346,7 +328,7 @@ pystate_init(PyThreadState *ts, char *room, size_t room_size, char *stack_low,
              size_t stack_size)
 {
     PyState *st = (PyState *)(void *)room;
-    memset(st, 0, sizeof(*st));
+    pf_zero(st, sizeof *st);
 #if PF_HAS_CFRAME
     st->cframe_root.previous = &ts->root_cframe;
     st->cframe = &st->cframe_root;

@@ -38,7 +38,7 @@ pf_job_new(LimiterObject *limiter, PyObject *const *args, Py_ssize_t nargs,
     if (job == NULL) {
         return NULL;
     }
-    memset(&job->message, 0, sizeof(JobObject) - offsetof(JobObject, message));
+    pf_zero(&job->message, sizeof(JobObject) - offsetof(JobObject, message));
     job->limiter = (LimiterObject *)Py_NewRef((PyObject *)limiter);
     job->scheduler = (SchedulerObject *)Py_NewRef((PyObject *)t->scheduler);
     job->fiber = (FiberObject *)Py_NewRef((PyObject *)CURRENT(t));
