@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import textwrap
 
+import pytest
 from subprocesses import run_script
 
 PRELUDE = """
 import threading
 from pyfiber import *
-def report(fn):
+def report(fn, run=run):
     try:
         run(fn)
     except DeadlockError as exc:
@@ -196,6 +197,26 @@ def test_deadlock_is_seen_again_when_the_threads_are_gone() -> None:
         print(report(main))
     """)
     assert text.startswith("1 fiber waits")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "runner",
+    ["run", "lambda main: pyfiber.testing.run(main, threads=True)"],
+    ids=["real", "virtual"],
+)
+def test_deadlock_is_seen_when_the_last_thread_ends_while_the_loop_waits(runner: str) -> None:
+    """The loop was asleep for ever: a thread does not say that it ends."""
+    text = script(f"""
+        import time
+        import pyfiber.testing
+        thread = threading.Thread(target=time.sleep, args=(0.2,))
+        thread.start()
+        print(report(lambda: park(), {runner}))
+        print(thread.is_alive())
+    """)
+    assert text.startswith("1 fiber waits")
+    assert text.endswith("False")
 
 
 def test_deadlock_error_can_be_caught_and_the_next_run_works() -> None:

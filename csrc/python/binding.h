@@ -473,6 +473,10 @@ bool pf_other_threads(PyThreadState *ts);
 void pf_workers_after_fork(void);
 
 /* --- loop.c --- */
+/* Only another thread could wake somebody: for so long the loop waits until it
+ * looks whether there still is one, for a thread tells nobody that it ends.
+ * Nanoseconds. */
+#define PF_LOOK_FOR_THREADS INT64_C(1000000000)
 int pf_may_run(SchedulerObject *s); /* 0, or -1 with FiberError */
 PyObject *pf_loop_run(SchedulerObject *s, FiberObject *main);
 void pf_loop_once(SchedulerObject *s, PyObject *timeout, int64_t deadline);

@@ -204,9 +204,11 @@ idle(SchedulerObject *s, int64_t deadline)
     if (s->clock != NULL) {
         return pf_clock_idle(s, deadline);
     }
-    if (deadline == PF_NEVER && !pf_scheduler_expects(&s->core) &&
-        !pf_other_threads(s->thread->tstate)) {
-        return false;
+    if (deadline == PF_NEVER && !pf_scheduler_expects(&s->core)) {
+        if (!pf_other_threads(s->thread->tstate)) {
+            return false;
+        }
+        deadline = pf_now(&s->core) + PF_LOOK_FOR_THREADS;
     }
     int rc = pf_scheduler_wait(&s->core, deadline);
     pf_signals_drain(s);

@@ -83,7 +83,8 @@ fail(SchedulerObject *s, const char *text)
 /* Somebody outside has promised to wake this run.  Once that was reported,
  * what is cancelled may have to wait for it all the same. */
 static bool
-wait_for_threads(SchedulerObject *s, const PfClockObject *clock)
+wait_for_threads(SchedulerObject *s, const PfClockObject *clock,
+                 int64_t timeout)
 {
     if (!clock->threads && !s->ending) {
         fail(s,
@@ -92,7 +93,7 @@ wait_for_threads(SchedulerObject *s, const PfClockObject *clock)
              "the test, or allow it with threads=True");
         return true;
     }
-    int rc = pf_scheduler_block(&s->core, PF_NEVER);
+    int rc = pf_scheduler_block(&s->core, timeout);
     pf_signals_drain(s);
     if (rc < 0) {
         errno = -rc;
@@ -144,7 +145,7 @@ pf_clock_idle(SchedulerObject *s, int64_t deadline)
         return true;
     }
     if (pf_load(&s->core.holds) != 0) {
-        return wait_for_threads(s, clock);
+        return wait_for_threads(s, clock, PF_NEVER);
     }
     int64_t moment = next_moment(s, clock, deadline);
     if (moment != PF_NEVER) {
@@ -157,7 +158,7 @@ pf_clock_idle(SchedulerObject *s, int64_t deadline)
         return true;
     }
     if (clock->threads && pf_other_threads(s->thread->tstate)) {
-        return wait_for_threads(s, clock);
+        return wait_for_threads(s, clock, PF_LOOK_FOR_THREADS);
     }
     return false;
 }
