@@ -17,13 +17,17 @@
 #if defined(__aarch64__) && !defined(_WIN32) && \
     !defined(PYFIBER_CONTEXT_UCONTEXT)
 
+/* L: what only the assembler knows.  In Mach-O any other label begins a part
+ * of its own, which the frame information must not cross. */
 #if defined(__APPLE__)
 #define SYM(name) _##name
+#define L(name) L##name
 #define HIDE(name) .private_extern _##name
 #define FUNCTION(name)
 #define END(name)
 #else
 #define SYM(name) name
+#define L(name) .L##name
 #define HIDE(name) .hidden name
 #define FUNCTION(name) .type name, %function
 #define END(name) .size name, . - name
@@ -78,7 +82,7 @@ SYM_(SWITCH):
     .cfi_offset x28, -104
     .cfi_offset x29, -96
     .cfi_offset x30, -88
-.Lleave:
+L(leave):
     mrs x9, fpcr
     str x9, [sp, #160]
     mov x10, sp
@@ -102,9 +106,9 @@ SYM_(SWITCH):
 1:
     add sp, sp, #FRAME
     .cfi_def_cfa_offset 0
-    adr x9, .Lroot_entry
+    adr x9, L(root_entry)
     cmp x9, x30
-    b.eq .Lroot_entry
+    b.eq L(root_entry)
     ret
     .cfi_endproc
     END_(SWITCH)
@@ -124,16 +128,16 @@ root:
     .cfi_startproc
     .cfi_undefined x30
     nop
-.Lroot_entry:
+L(root_entry):
     mov x0, x19
     bl SYM(pf_context_main)
     mov x1, x0
     ldr x0, [sp, #16]       /* pf_start.context */
-    adr x9, .Lended
+    adr x9, L(ended)
     sub sp, sp, #FRAME      /* the registers there mean nothing */
     str x9, [sp, #88]
-    b .Lleave
-.Lended:
+    b L(leave)
+L(ended):
     brk #1                  /* somebody switched to a context that has ended */
     .cfi_endproc
     END(root)
@@ -147,7 +151,7 @@ SYM(pf_context_lay):
     .cfi_startproc
     BTI_C
     sub x0, x0, #FRAME
-    adr x9, .Lroot_entry
+    adr x9, L(root_entry)
     mrs x10, fpcr
     stp x1, xzr, [x0]
     stp xzr, xzr, [x0, #16]

@@ -18,6 +18,12 @@
 
 /* Nobody has to be told: the assembly is the whole switch. */
 
+pf_context *
+pf_context_main(pf_start *start)
+{
+    return start->entry(start->arg);
+}
+
 #else
 
 /* A function entered on one stack and left on another would unbalance what
@@ -92,18 +98,6 @@ pf_context_switch(pf_context *from, pf_context *to)
 {
     leave(from, to, false);
 }
-
-#endif
-
-#if defined(PF_CONTEXT_PLAIN)
-
-pf_context *
-pf_context_main(pf_start *start)
-{
-    return start->entry(start->arg);
-}
-
-#else
 
 NOT_INSTRUMENTED pf_context *
 pf_context_main(pf_start *start)

@@ -17,13 +17,17 @@
 #if defined(__x86_64__) && !defined(_WIN32) && \
     !defined(PYFIBER_CONTEXT_UCONTEXT)
 
+/* L: what only the assembler knows.  In Mach-O any other label begins a part
+ * of its own, which the frame information must not cross. */
 #if defined(__APPLE__)
 #define SYM(name) _##name
+#define L(name) L##name
 #define HIDE(name) .private_extern _##name
 #define FUNCTION(name)
 #define END(name)
 #else
 #define SYM(name) name
+#define L(name) .L##name
 #define HIDE(name) .hidden name
 #define FUNCTION(name) .type name, @function
 #define END(name) .size name, . - name
@@ -71,15 +75,15 @@ SYM_(SWITCH):
     .cfi_offset %r12, -56
     subq $8, %rsp
     .cfi_def_cfa_offset 64
-.Lleave:
+L(leave):
     stmxcsr (%rsp)
     fnstcw 4(%rsp)
-    leaq .Lroot_entry(%rip), %rax
+    leaq L(root_entry)(%rip), %rax
     movq %rsp, %rdx
     movq %rsp, (%rdi)
     movq (%rsi), %rsp       /* here the stack changes; its shape does not */
     cmpq %rax, 56(%rsp)
-    je .Lbegin
+    je L(begin)
     fldcw 4(%rsp)
     ldmxcsr (%rsp)
     addq $8, %rsp
@@ -125,31 +129,31 @@ SYM_(SWITCH):
 root:
     .cfi_startproc
     .cfi_undefined rip
-.Lbegin:                    /* rdx: who was left, as the switch left it */
+L(begin):                    /* rdx: who was left, as the switch left it */
     movl (%rdx), %eax
     cmpl %eax, (%rsp)
-    jne .Lother_words
+    jne L(other_words)
     movzwl 4(%rdx), %eax
     cmpw %ax, 4(%rsp)
-    jne .Lother_words
-.Lsame_words:
+    jne L(other_words)
+L(same_words):
     movq 40(%rsp), %rbx
     addq $64, %rsp
-.Lroot_entry:
+L(root_entry):
     xorl %ebp, %ebp
     movq %rbx, %rdi
     call SYM(pf_context_main)
     movq %rax, %rsi
     movq 16(%rsp), %rdi     /* pf_start.context */
-    leaq .Lended(%rip), %rax
+    leaq L(ended)(%rip), %rax
     movq %rax, -8(%rsp)
     subq $64, %rsp          /* the registers there mean nothing */
-    jmp .Lleave
-.Lother_words:
+    jmp L(leave)
+L(other_words):
     fldcw 4(%rsp)
     ldmxcsr (%rsp)
-    jmp .Lsame_words
-.Lended:
+    jmp L(same_words)
+L(ended):
     ud2                     /* somebody switched to a context that has ended */
     .cfi_endproc
     END(root)
@@ -162,7 +166,7 @@ root:
 SYM(pf_context_lay):
     .cfi_startproc
     endbr64
-    leaq .Lroot_entry(%rip), %rax
+    leaq L(root_entry)(%rip), %rax
     xorl %ecx, %ecx
     movq %rax, -8(%rdi)
     movq %rcx, -16(%rdi)    /* rbp: no frame above */

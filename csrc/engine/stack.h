@@ -23,10 +23,10 @@
  * described by one page-table page.
  *
  * Free slots are reused last-in first-out.  What a slab's free slots are is
- * kept outside the slots, so whole slabs can be given back to the system.  The
- * few released last are not even given back to their slab: they stay at hand
- * as they are, so that a fiber that begins where another has just ended pays
- * for a pointer.
+ * kept outside the slots, so whole slabs can be given back to the system.  A
+ * few released stacks do not even go back to their slab: they stay at hand as
+ * they are, and are the first to be taken again, so that a fiber that begins
+ * where another has just ended pays for a pointer.
  */
 #ifndef PF_STACK_H
 #define PF_STACK_H

@@ -113,7 +113,7 @@ struct pf_slab {
  * the slabs count as live. */
 struct pf_stack_pool {
     pf_slab *open;
-    pf_stack *at_hand; /* released last, still set up */
+    pf_stack *at_hand; /* released, still set up */
     uint32_t hand_count;
     size_t slot_size;
     size_t stride; /* from slot to slot; see stride_of */
@@ -667,6 +667,9 @@ trim_one(pf_stack_pool *pool, const pf_stack *stack)
     if (pool->spare > 1) {
         next_period(pool, pf_monotonic());
         give_back(pool, AT_ONCE);
+        if (superfluous(pool) > 0) {
+            pool->until_trim = 1; /* the next release goes on with it */
+        }
     }
     char *low = stack->area.low + stack->reserve; /* guarded: holds nothing */
     if (keep > low) {
@@ -687,7 +690,9 @@ pf_stack_release(pf_stack *stack)
         put_back(pool); /* they keep their slabs from going back */
         trim_one(pool, stack);
     }
-    if (pool->hand_count != MOST_AT_HAND && !pool->abandoned) {
+    /* (After a peak each slab that empties is a chance to give some back.) */
+    if (pool->hand_count != MOST_AT_HAND && pool->spare <= ALWAYS_SPARE &&
+        !pool->abandoned) {
         stack->next = pool->at_hand;
         pool->at_hand = stack;
         pool->hand_count++;

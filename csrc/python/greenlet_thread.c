@@ -42,8 +42,9 @@ pf_greenlet_view(PfThread *t, FiberObject *fiber)
         PyGreenlet *g = make_view(t, fiber);
         if (fiber->greenlet == NULL) { /* nor made by the collector */
             fiber->greenlet = (PyObject *)g;
-        } else {
-            Py_XDECREF(g);
+        } else if (g != NULL) {
+            Py_CLEAR(IMPL(g)->fiber); /* else it would be spared */
+            Py_DECREF(g);
         }
     }
     return GREENLET_OF(fiber);

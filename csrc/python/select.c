@@ -467,7 +467,7 @@ static PyMethodDef functions[] = {
 };
 
 /* `match` finds the fields by their places.  Into the dictionary of the type,
- * which nobody has seen yet: nothing can be set on it. */
+ * on which nothing can be set. */
 static PyTypeObject *
 add_result(PyObject *module, PyType_Spec *spec, const char *first,
            const char *second, const char *third)
@@ -479,6 +479,8 @@ add_result(PyObject *module, PyType_Spec *spec, const char *first,
     if (type == NULL || names == NULL ||
         PyDict_SetItemString(type->tp_dict, "__match_args__", names) < 0) {
         Py_CLEAR(type);
+    } else {
+        PyType_Modified(type);
     }
     Py_XDECREF(names);
     return type;
