@@ -42,6 +42,12 @@ def _no_other_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
 
+@pytest.fixture(autouse=True)
+def _no_other_configuration(pytester: pytest.Pytester) -> None:
+    """Else one in a folder above, /tmp say, would be the tests'."""
+    pytester.makeini("[pytest]")
+
+
 def outcome(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
     return pytester.runpytest_inprocess(*PLUGIN, *args)
 
