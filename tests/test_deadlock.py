@@ -240,6 +240,22 @@ def test_deadlock_in_run_once_without_a_limit() -> None:
     assert text.endswith("still usable")
 
 
+@pytest.mark.slow
+def test_run_once_without_a_limit_waits_while_a_thread_lives() -> None:
+    """Longer than it takes the loop to look whether there still is one."""
+    text = script("""
+        import time
+        scheduler = Scheduler()
+        fiber = scheduler.spawn(park)
+        scheduler.run_once()
+        thread = threading.Thread(target=lambda: (time.sleep(1.2), fiber.unpark("woken")))
+        thread.start()
+        scheduler.run_once(None)
+        print(fiber.result())
+    """)
+    assert text == "woken"
+
+
 def test_deadlock_report_survives_a_repr_that_waits() -> None:
     """It is written while the loop is in the middle of its work."""
     text = script("""

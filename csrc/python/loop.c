@@ -193,7 +193,8 @@ run_signal_handlers(SchedulerObject *s)
     return rc;
 }
 
-/* Nothing is ready.  Wait until `deadline`; false if waiting is vain. */
+/* Nothing is ready.  Wait until `deadline`, or for a while if only another
+ * thread could wake somebody; false if waiting is vain. */
 static bool
 idle(SchedulerObject *s, int64_t deadline)
 {
@@ -439,10 +440,16 @@ wait_once(SchedulerObject *s, PyObject *timeout, int64_t deadline)
 {
     pf_poll(&s->core);
     bool wait = timeout == Py_None || deadline > pf_now(&s->core);
-    if (wait && s->core.ready.head == NULL && s->alive > 0) {
+    uint64_t before = s->core.messages + s->core.timeouts;
+    while (wait && s->core.ready.head == NULL && s->alive > 0 &&
+           s->fatal == NULL && s->core.messages + s->core.timeouts == before) {
+        int64_t began = pf_now(&s->core);
         if (!idle(s, deadline)) {
             deadlock(s);
         }
+        /* Else it was woken: the while of idle() is not over. */
+        wait = deadline == PF_NEVER &&
+               pf_now(&s->core) - began >= PF_LOOK_FOR_THREADS;
     }
 }
 
