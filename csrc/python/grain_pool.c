@@ -28,7 +28,7 @@ policy_failed(GrainPoolObject *pool)
 }
 
 static void
-tell(GrainPoolObject *pool, const char *method, GrainObject *g)
+tell_policy(GrainPoolObject *pool, const char *method, GrainObject *g)
 {
     PyObject *told = PyObject_CallMethod(pool->policy, method, "O", g);
     if (told == NULL) {
@@ -104,7 +104,7 @@ take(GrainPoolObject *pool)
     g->core.host_word &= ~(uint32_t)GRAIN_OFFERED;
     take_out(pool->ready, g);
     if (failed) {
-        tell(pool, "remove", g);
+        tell_policy(pool, "remove", g);
     }
     return g;
 }
@@ -131,7 +131,7 @@ pf_pool_add(GrainPoolObject *pool, GrainObject *g)
     g->core.state = PF_SUSPENDED;
     g->core.host_word |= GRAIN_OFFERED;
     want_turn(pool);
-    tell(pool, "add", g);
+    tell_policy(pool, "add", g);
 }
 
 static void
@@ -222,7 +222,7 @@ pf_pool_forget(GrainObject *g)
     GrainPoolObject *pool = g->pool;
     if (pool != NULL && not_ready(pool, g)) {
         Py_INCREF(pool);
-        tell(pool, "remove", g);
+        tell_policy(pool, "remove", g);
         Py_DECREF(pool);
     }
 }
@@ -267,7 +267,7 @@ pf_pool_leave(GrainObject *g)
         pf_grain_detach(g);
     }
     if (tells) {
-        tell(pool, "remove", g);
+        tell_policy(pool, "remove", g);
     }
     one_less(pool, g);
     Py_DECREF(pool);
