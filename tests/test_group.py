@@ -619,7 +619,7 @@ def test_deadlock_report_names_a_cycle_through_a_group(child: Any) -> None:
         try:
             run(main)
         except DeadlockError as error:
-            print(re.sub(r" at 0x[0-9a-f]+", "", str(error)))
+            print(re.sub(r" at 0x[0-9a-fA-F]+", "", str(error)))
     """)
     cycle = done.stdout[done.stdout.index("they wait for each other") :].splitlines()[:3]
     assert cycle == [

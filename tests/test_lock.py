@@ -582,7 +582,7 @@ def test_deadlock_report_names_who_holds_a_semaphore(child):
         try:
             run(main)
         except DeadlockError as error:
-            print(re.sub(r" at 0x[0-9a-f]+", "", str(error)))
+            print(re.sub(r" at 0x[0-9a-fA-F]+", "", str(error)))
     """)
     cycle = done.stdout[done.stdout.index("they wait for each other") :].splitlines()[:3]
     assert cycle == [

@@ -66,7 +66,7 @@ def text_of(main: Callable[[], None]) -> str:
 
 def plain(text: str) -> str:
     """Without addresses."""
-    return re.sub(r" at 0x[0-9a-f]+", "", text)
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", text)
 
 
 def fiber_of(function: Callable[..., object], *args: Any, name: str) -> Fiber[Any]:

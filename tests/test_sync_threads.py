@@ -247,6 +247,7 @@ def test_plain_thread_waiting_releases_the_gil():
     thread.join()
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no descriptor to host it by")
 def test_scheduler_hosted_elsewhere_is_told_of_a_wake_up():
     from pyfiber import Scheduler
 

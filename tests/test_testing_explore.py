@@ -505,7 +505,7 @@ def test_replay_line_repeats_the_failure_as_it_is_printed(options: dict[str, Any
         eval(line, {**names, **{name: options.get(name) for name in ("setup", "check")}})
     assert again.value.schedule == failure.schedule
     assert type(again.value.exception) is type(failure.exception)
-    addresses = re.compile("0x[0-9a-f]+")
+    addresses = re.compile("0x[0-9a-fA-F]+")
     told, before = [addresses.sub("", str(e.exception)) for e in (again.value, failure)]
     assert told == before
 

@@ -66,6 +66,12 @@ def wait_for_a_socket() -> None:
         a.recv(1)
 
 
+def wait_for_a_readable_socket() -> None:
+    a, b = socket.socketpair()
+    with closing(a), closing(b):
+        select.select([a], [], [], 60)
+
+
 def accept() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.accept()
@@ -88,7 +94,7 @@ BLOCKING: dict[str, tuple[Callable[[], object], str]] = {
     "future": (lambda: concurrent.futures.Future[int]().result(), "a wait of threading's"),
     "lock": (wait_for_a_lock, "of a threading.Lock that is held .* use pyfiber.Lock"),
     "join": (wait_for_a_thread, r"join\(\) of a thread"),
-    "select": (lambda: select.select([], [], [], 60), r"select.select\(\)"),
+    "select": (wait_for_a_readable_socket, r"select.select\(\)"),
     "recv": (wait_for_a_socket, r"recv\(\) of a socket"),
     "accept": (accept, r"accept\(\) of a socket"),
     "connect": (connect, r"connect\(\) of a socket"),
@@ -160,7 +166,7 @@ def test_call_that_would_not_wait_is_none() -> None:
         assert items.get() == 1
         with pytest.raises(queue.Empty):
             items.get_nowait()
-        assert select.select([], [], [], 0) == ([], [], [])
+        assert select.select([a], [], [], 0) == ([], [], [])
         assert select.select([], [a], [], 60) == ([], [a], [])
         threading.RLock().acquire()
         b.send(b"x")
