@@ -6,6 +6,8 @@ dependencies point down only.  All of it is off the hot path.
 
 from __future__ import annotations
 
+import sys
+
 from pyfiber import _engine
 
 TYPE_CHECKING = False  # typing itself takes as long to import as all of this
@@ -42,7 +44,37 @@ def log_failure(fiber: Task, exc: BaseException, in_callback: bool) -> None:
     import logging
 
     what = "a done-callback of %r failed" if in_callback else "%r failed and nobody looked at it"
-    logging.getLogger("pyfiber").error(what, fiber, exc_info=exc)
+    logger = logging.getLogger("pyfiber")
+    if not logger.isEnabledFor(logging.ERROR):
+        return
+    exc_info = (type(exc), exc, exc.__traceback__)
+    record = logger.makeRecord("pyfiber", logging.ERROR, __file__, 0, what, (fiber,), exc_info)
+    if not PARSER_CAN_BE_INTERRUPTED:
+        record.exc_text = text_without_carets(exc)
+    logger.handle(record)
+
+
+#: To place its carets, a traceback's text is made with ast.parse(). A collection within another
+#: ast.parse() may end a fiber whose failure is logged; then the outer one raised SystemError ("AST
+#: constructor recursion depth mismatch"), up to 3.11.8 and 3.12.2.
+PARSER_CAN_BE_INTERRUPTED = sys.version_info >= (3, 12, 3) or (
+    (3, 11, 9) <= sys.version_info < (3, 12)
+)
+
+
+def text_without_carets(exc: BaseException) -> str:
+    import traceback
+
+    def strip(told: traceback.TracebackException | None) -> None:
+        if told is not None:
+            for frame in told.stack:
+                frame.colno = frame.end_colno = None
+            for inner in (told.__cause__, told.__context__, *(told.exceptions or ())):
+                strip(inner)
+
+    told = traceback.TracebackException.from_exception(exc)
+    strip(told)
+    return "".join(told.format()).rstrip("\n")
 
 
 def log_deaf(fiber: Task) -> None:

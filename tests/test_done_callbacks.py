@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import gc
 import logging
@@ -231,6 +232,35 @@ def test_lost_failure_is_logged_when_the_fiber_goes(caplog: pytest.LogCaptureFix
     assert caplog.records == []
     del fiber
     assert len(caplog.records) == 1
+
+
+def test_lost_failure_that_is_logged_while_code_is_parsed_breaks_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The parser raised SystemError: the traceback was parsed within a collection within it."""
+
+    def fails() -> float:
+        return 1 + (2 / 0) + 3  # not the whole line: the traceback gets carets
+
+    def main() -> None:
+        cycle: list[Any] = [spawn(fails)]
+        cycle.append(cycle)
+        yield_now()
+
+    threshold = gc.get_threshold()
+    gc.collect()
+    gc.disable()
+    try:
+        run(main)
+        assert caplog.records == []
+        gc.set_threshold(1)
+        gc.enable()
+        ast.parse("x = [1, 2, (3, f(4), g(5)[6])]\n" * 20)
+    finally:
+        gc.enable()
+        gc.set_threshold(*threshold)
+    assert "ZeroDivisionError" in caplog.text
+    assert "return 1 + (2 / 0) + 3" in caplog.text
 
 
 def test_joined_but_never_looked_at_is_logged(caplog: pytest.LogCaptureFixture) -> None:
