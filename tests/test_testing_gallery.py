@@ -52,6 +52,8 @@ def test_fixed_race_survives_10000_schedules(race: Any, strategy: Any) -> None:
 @pytest.mark.slow
 def test_table_in_the_docs_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
     docs = Path(__file__).parent.parent / "docs" / "testing.md"
+    if not docs.exists():
+        pytest.skip("the source tree is not there")
     gallery.main()
     printed = capsys.readouterr().out
     assert printed.count("\n") == 2 + len(GALLERY)
