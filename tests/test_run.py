@@ -435,7 +435,7 @@ def test_run_wrong_arguments_for_the_function_are_its_failure() -> None:
 
 
 def test_run_leaves_no_descriptor_open() -> None:
-    if not os.path.isdir("/proc/self/fd"):
+    if sys.platform == "win32" or not os.path.isdir("/proc/self/fd"):  # (Wine shows its own)
         pytest.skip("needs /proc")
     run(lambda: 1)
     gc.collect()
@@ -444,8 +444,7 @@ def test_run_leaves_no_descriptor_open() -> None:
         run(lambda: sleep(0))
         with pytest.raises(ZeroDivisionError):
             run(lambda: 1 // 0)
-    more = len(os.listdir("/proc/self/fd")) - before  # (Wine has some of its own)
-    assert more < 20
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 # Contexts and threads -----------------------------------------------------------------------------

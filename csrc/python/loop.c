@@ -447,7 +447,8 @@ wait_once(SchedulerObject *s, PyObject *timeout, int64_t deadline)
         if (!idle(s, deadline)) {
             deadlock(s);
         }
-        /* Else it was woken: the while of idle() is not over. */
+        /* On, if idle() only looked whether a thread is left; else something
+         * woke it before it would have. */
         wait = deadline == PF_NEVER &&
                pf_now(&s->core) - began >= PF_LOOK_FOR_THREADS;
     }
