@@ -393,7 +393,7 @@ int pf_cancel_init(PyObject *module);
 /* --- fiber.c --- */
 extern PyType_Spec pf_fiber_spec;
 void pf_fiber_type_ready(PyTypeObject *type);
-/* Fibers and greenlets that have died are kept for the next ones, so many of
+/* Fibers, scopes and greenlets that have died are kept for the next ones, so many of
  * each: the allocator and the collector are a good part of what making and
  * freeing one costs, as for the interpreter's own frames and tuples.  Not where
  * somebody looks for uses of freed memory. */
@@ -414,6 +414,7 @@ pf_revive(PyObject *op)
 /* Of the type itself, all fields NULL. */
 FiberObject *pf_fiber_alloc(void);
 void pf_fibers_free_spare(void);
+void pf_scopes_free_spare(void);
 FiberObject *pf_fiber_new(PyObject *target, PyObject *const *args,
                           Py_ssize_t nargs, PyObject *kwnames);
 int pf_fiber_start(SchedulerObject *s, FiberObject *fiber);

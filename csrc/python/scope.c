@@ -8,8 +8,7 @@
 
 static void fire(pf_timer_call *call, pf_scheduler *s);
 
-/* Scopes that were left and dropped, for the next ones (under the GIL). */
-#define SPARE_SCOPES 64
+/* Scopes that were left and dropped, for the next ones: see PF_MOST_SPARE. */
 static ScopeObject *spare; /* linked through `outer` */
 static unsigned spare_count;
 
@@ -20,9 +19,21 @@ take_spare(void)
     spare = self->outer;
     spare_count--;
     pf_zero((char *)self + sizeof(PyObject), sizeof *self - sizeof(PyObject));
-    PyObject_Init((PyObject *)self, pf.scope_type);
-    PyObject_GC_Track(self);
+    pf_revive((PyObject *)self);
     return self;
+}
+
+void
+pf_scopes_free_spare(void)
+{
+    while (spare != NULL) {
+        ScopeObject *self = spare;
+        spare = self->outer;
+        PyTypeObject *type = Py_TYPE(self);
+        type->tp_free(self);
+        Py_DECREF(type);
+    }
+    spare_count = 0;
 }
 
 static ScopeObject *
@@ -124,13 +135,14 @@ pf_scope_dealloc(PyObject *op)
     PyTypeObject *type = Py_TYPE(op);
     PyObject_GC_UnTrack(op);
     pf_scope_clear(op);
-    if (type == pf.scope_type && spare_count < SPARE_SCOPES) {
+    if (type == pf.scope_type && spare_count != PF_MOST_SPARE &&
+        !pf.shut_down) {
         ((ScopeObject *)op)->outer = spare;
         spare = (ScopeObject *)op;
         spare_count++;
-    } else {
-        type->tp_free(op);
+        return;
     }
+    type->tp_free(op);
     Py_DECREF(type);
 }
 

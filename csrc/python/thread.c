@@ -340,6 +340,7 @@ at_exit(PyObject *module, PyObject *ignored)
     pf_waitq_forget_others(pf_tls_thread);
     pf.shut_down = true;
     pf_fibers_free_spare();
+    pf_scopes_free_spare();
     pf_greenlets_free_spare();
     Py_RETURN_NONE;
 }
