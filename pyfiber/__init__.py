@@ -51,6 +51,7 @@ from pyfiber._engine import (
     check_cancelled,
     current,
     current_deadline,
+    current_scheduler,
     get_stack_size,
     local,
     move_on_after,
@@ -74,8 +75,6 @@ from pyfiber._info import get_include, info
 
 TYPE_CHECKING = False  # typing takes longer to import than all of pyfiber
 if TYPE_CHECKING:
-    from typing import Any
-
     from pyfiber import compose, grains
     from pyfiber._barrier import Barrier
     from pyfiber._engine import FiberCancelled
@@ -127,6 +126,7 @@ __all__ = [
     "compose",
     "current",
     "current_deadline",
+    "current_scheduler",
     "default_thread_limiter",
     "dump_fibers",
     "dump_on_signal",
@@ -186,22 +186,29 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    # Made when first asked for: dataclasses and concurrent.futures (the home
-    # of FiberCancelled's base class) take much longer to import than pyfiber.
-    if name == "FiberCancelled":
-        from pyfiber import _engine
+if not TYPE_CHECKING:  # a type checker would take every name for one that is made here
 
-        value: Any = _engine._fiber_cancelled()
-    elif name in _HOMES:
-        from importlib import import_module
+    def __getattr__(name: str) -> object:
+        # Made when first asked for: dataclasses and concurrent.futures (the home
+        # of FiberCancelled's base class) take much longer to import than pyfiber.
+        if name == "FiberCancelled":
+            from pyfiber import _engine
 
-        value = getattr(import_module(_HOMES[name]), name)
-    elif name in ("compose", "grains"):
-        from importlib import import_module
+            value = _engine._fiber_cancelled()
+        elif name in _HOMES:
+            from importlib import import_module
 
-        value = import_module(f"pyfiber.{name}")
-    else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value
-    return value
+            value = getattr(import_module(_HOMES[name]), name)
+        elif name in ("compose", "grains"):
+            from importlib import import_module
+
+            value = import_module(f"pyfiber.{name}")
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    """All public names, also those that have not been asked for yet."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import logging
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import BrokenExecutor, Executor, Future
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from pyfiber import _engine
@@ -79,6 +82,7 @@ class FiberFuture(Future[R]):
 
 
 def _work(
+    pool: _Pool,
     future: FiberFuture[Any],
     fn: Callable[..., Any],
     args: tuple[Any, ...],
@@ -88,6 +92,7 @@ def _work(
     if not future.set_running_or_notify_cancel():
         return
     try:
+        pool.prepare()
         result = fn(*args, **kwargs)
     except (Cancelled, FiberExit) as exc:
         future.set_exception(_cancelled(getattr(exc, "reason", None)))
@@ -114,10 +119,19 @@ class _Pool:
     parks. `over` is done when the pool was shut down and its last fiber has ended.
     """
 
-    def __init__(self, limit: int | None, scheduler: Scheduler | None, name: str) -> None:
+    def __init__(
+        self,
+        limit: int | None,
+        scheduler: Scheduler | None,
+        name: str,
+        initializer: Callable[[], object] | None,
+    ) -> None:
         self.limit = limit
         self.scheduler = scheduler
         self.name = name
+        self.numbers = itertools.count()
+        self.initializer = initializer
+        self.is_broken = False
         self.thread: threading.Thread | None = None
         self.lock = threading.RLock()  # a collection inside of it may come back here
         self.running = 0
@@ -126,10 +140,27 @@ class _Pool:
         self.over: FiberFuture[None] = FiberFuture()
 
     def check_open(self) -> None:
+        self.check_whole()
         if self.is_shut_down:
             raise RuntimeError("cannot schedule new futures after shutdown")
         if _interpreter_ends:
             raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+    def check_whole(self) -> None:
+        if self.is_broken:
+            raise BrokenExecutor("the executor's initializer failed: its calls do not run")
+
+    def prepare(self) -> None:
+        """At the beginning of each fiber, which is what serves here as a worker."""
+        self.check_whole()
+        if self.initializer is None:
+            return
+        try:
+            self.initializer()
+        except Exception as exc:
+            self.is_broken = True
+            logging.getLogger("pyfiber").error("an executor's initializer failed", exc_info=exc)
+            raise BrokenExecutor(f"the executor's initializer failed: {exc!r}") from exc
 
     def submit(self, fiber: Fiber[None], future: FiberFuture[Any]) -> None:
         fiber.add_done_callback(lambda fiber: self.ended(future))
@@ -198,6 +229,8 @@ class _Pool:
             scheduler.close()
 
 
+_numbers = itertools.count()
+
 #: Those with a thread of their own that has not ended.
 _pools: weakref.WeakSet[_Pool] = weakref.WeakSet()
 _interpreter_ends = False
@@ -224,11 +257,21 @@ class FiberExecutor(Executor):
     may submit. A function that blocks its thread blocks the others with it: such functions belong
     into ``to_thread()``.
 
+    The arguments are ThreadPoolExecutor's. ``thread_name_prefix`` names the thread, and with a
+    number the fibers. ``initializer(*initargs)`` is called in each fiber before its call, for each
+    call has a worker of its own; when it fails, the calls fail with BrokenExecutor.
+
     In a fiber, use the futures' own ``result()`` or ``wait_for()``: both park the fiber only, while
     ``concurrent.futures.wait()`` and ``as_completed()`` block the whole thread.
     """
 
-    def __init__(self, max_workers: int | None = None, *, thread_name: str = "") -> None:
+    def __init__(
+        self,
+        max_workers: int | None = None,
+        thread_name_prefix: str = "",
+        initializer: Callable[..., object] | None = None,
+        initargs: tuple[Any, ...] = (),
+    ) -> None:
         if max_workers is not None:
             if not isinstance(max_workers, int):
                 raise TypeError(
@@ -236,19 +279,27 @@ class FiberExecutor(Executor):
                 )
             if max_workers <= 0:
                 raise ValueError("max_workers must be greater than 0")
+        if initializer is not None:
+            if not callable(initializer):
+                raise TypeError("initializer must be a callable")
+            initializer = partial(initializer, *initargs)
+        name = thread_name_prefix or f"FiberExecutor-{next(_numbers)}"
         scheduler = _engine._running_scheduler()
-        self._pool = _Pool(max_workers, scheduler, thread_name or "FiberExecutor")
+        self._pool = _Pool(max_workers, scheduler, name, initializer)
         weakref.finalize(self, self._pool.shut_down).atexit = False
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> FiberFuture[R]:
         """Run ``fn(*args, **kwargs)`` in a fiber, with a copy of the caller's contextvars.
 
-        RuntimeError after ``shutdown()``, FiberError when the run it belongs to is over. If the
-        fiber is cancelled the future's exception is FiberCancelled.
+        RuntimeError after ``shutdown()``, BrokenExecutor when the initializer has failed,
+        FiberError when the run it belongs to is over. If the fiber is cancelled the future's
+        exception is FiberCancelled.
         """
-        self._pool.check_open()
+        pool = self._pool
+        pool.check_open()
         future: FiberFuture[R] = FiberFuture()
-        self._pool.submit(Fiber(_work, (future, fn, args, kwargs)), future)
+        name = f"{pool.name}_{next(pool.numbers)}"
+        pool.submit(Fiber(_work, (pool, future, fn, args, kwargs), name=name), future)
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:

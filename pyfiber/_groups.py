@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeAlias, TypeVar, overload
 
 from pyfiber._engine import (
     Cancelled,
@@ -19,6 +19,7 @@ from pyfiber._engine import (
     FiberExit,
     Grain,
     TaskGroup,
+    _failed_with,
     _is_ours,
     _Latch,
     _spawn_inside,
@@ -81,12 +82,22 @@ def _start(group: TaskGroup, work: Work[T], on_done: Callable[[Task[T]], object]
 # gather, race, first_success ----------------------------------------------------------------------
 
 
-def gather(*works: Work[T]) -> list[T]:
+@overload
+def gather(*works: Work[T], return_exceptions: Literal[False] = False) -> list[T]: ...
+@overload
+def gather(*works: Work[T], return_exceptions: Literal[True]) -> list[T | Exception]: ...
+@overload
+def gather(*works: Work[T], return_exceptions: bool) -> list[T] | list[T | Exception]: ...
+def gather(*works: Work[T], return_exceptions: bool = False) -> list[T] | list[T | Exception]:
     """Run all at once; their results, in the order of the arguments.
 
     Each is a function without parameters, a fiber or a grain, started or not. The first failure
     cancels the rest, and is raised when all have ended; failures beside it are logged. A fiber
     that somebody else cancels has failed, with FiberCancelled.
+
+    With return_exceptions=True a failure cancels nobody: its exception stands in the list in place
+    of the result. What is no Exception (KeyboardInterrupt, SystemExit) is raised all the same, and
+    so is Cancelled where the caller is cancelled.
 
     TypeError for anything else; FiberError for a fiber that cannot be waited for, and outside of
     a run. Then nothing has been started.
@@ -94,14 +105,27 @@ def gather(*works: Work[T]) -> list[T]:
     _check(works, "gather")
     failed: list[Task[T]] = []
 
-    def on_done(fiber: Task[T]) -> None:
-        if not group.cancel_called and not _succeeded(fiber):
-            failed.append(fiber)
+    def on_done(task: Task[T]) -> None:
+        if group.cancel_called or _succeeded(task):
+            return
+        if not return_exceptions or not isinstance(_failed_with(task), Exception | None):
+            failed.append(task)
             group.cancel("another one failed")
 
     with TaskGroup() as group:
         tasks = [_start(group, work, on_done) for work in works]
+    if return_exceptions and not failed:
+        return [_result_or_exception(task) for task in tasks]
     return [task.result() for task in failed or tasks]
+
+
+def _result_or_exception(task: Task[T]) -> T | Exception:
+    """Of one that has ended; exception() does not add this frame to a failure's traceback."""
+    try:
+        failure = task.exception()
+    except Exception as cancelled:  # FiberCancelled
+        return cancelled
+    return failure if isinstance(failure, Exception) else task.result()
 
 
 def race(*works: Work[T]) -> T:

@@ -1,7 +1,8 @@
 """CPython's own tests of executors, run on FiberExecutor, where CPython ships them.
 
 Left out, because they are about other things than an executor's contract:
-- test_init: initializer functions run once in each worker; there are no workers here.
+- FailingInitializerMixin of test_init: it looks into ThreadPoolExecutor (`_broken`, its logger);
+  test_futures.py has a test of the same.
 - ThreadPoolShutdownTest and ThreadPoolExecutorTest beyond their common base classes: they look at
   `_threads`, at thread names, at how many threads are started and reused, and at deadlocks of locks
   inside of ThreadPoolExecutor.
@@ -28,6 +29,7 @@ from test.test_concurrent_futures import (
     executor,
     test_as_completed,
     test_future,
+    test_init,
     test_shutdown,
     test_wait,
     util,
@@ -40,6 +42,12 @@ class FiberPool(util.ExecutorMixin):  # type: ignore[misc]
 
 class TestExecutor(FiberPool, executor.ExecutorTest, util.BaseTestCase):  # type: ignore[misc]
     test_map_timeout = pytest.mark.slow(executor.ExecutorTest.test_map_timeout)
+
+
+class TestInitializer(  # type: ignore[misc]
+    FiberPool, test_init.InitializerMixin, util.BaseTestCase
+):
+    pass
 
 
 @pytest.mark.slow

@@ -10,11 +10,12 @@ import math
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, CancelledError, Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from conftest import Child
+from failing import Boom
 
 from pyfiber import (
     Cancelled,
@@ -23,6 +24,7 @@ from pyfiber import (
     FiberError,
     FiberExecutor,
     current,
+    local,
     park,
     run,
     sleep,
@@ -32,6 +34,8 @@ from pyfiber import (
     yield_now,
 )
 from pyfiber.testing import run as run_virtually
+
+Log = list[Any]
 
 
 def on_a_thread(function: Callable[..., Any], *args: Any) -> Any:
@@ -497,7 +501,7 @@ def test_executor_shutdown_is_a_cancellation_point() -> None:
 
 @pytest.fixture
 def executor() -> Iterator[FiberExecutor]:
-    with FiberExecutor(2, thread_name="of the test") as executor:
+    with FiberExecutor(2, thread_name_prefix="of the test") as executor:
         yield executor
 
 
@@ -506,6 +510,85 @@ def test_executor_outside_of_a_run_has_a_thread(executor: FiberExecutor) -> None
     assert executor.submit(lambda: threading.current_thread().name).result() == "of the test"
     executor.shutdown()
     assert "of the test" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_executor_names_its_fibers() -> None:
+    def names(executor: FiberExecutor) -> list[str]:
+        return [executor.submit(lambda: current().name).result() for _ in range(2)]
+
+    def main() -> None:
+        with FiberExecutor(thread_name_prefix="fetch") as executor:
+            assert names(executor) == ["fetch_0", "fetch_1"]
+        with FiberExecutor() as executor:
+            assert all(name.startswith("FiberExecutor-") for name in names(executor))
+
+    run(main)
+    with FiberExecutor(3, "elsewhere") as executor:
+        assert names(executor) == ["elsewhere_0", "elsewhere_1"]
+
+
+# initializer --------------------------------------------------------------------------------------
+
+
+def test_executor_calls_its_initializer_in_each_fiber() -> None:
+    request = local()
+    log: Log = []
+
+    def begin(user: str) -> None:
+        log.append(current())
+        request.user = user
+
+    def main() -> None:
+        with FiberExecutor(2, initializer=begin, initargs=("ann",)) as executor:
+            calls = [executor.submit(lambda: (request.user, current())) for _ in range(3)]
+            assert [call.result() for call in calls] == [("ann", fiber) for fiber in log]
+        assert len(set(log)) == 3
+
+    run(main)
+
+
+def test_executor_whose_initializer_fails_is_broken(caplog: pytest.LogCaptureFixture) -> None:
+    log: Log = []
+
+    def begin() -> None:
+        log.append("once")
+        raise Boom
+
+    def main() -> None:
+        with FiberExecutor(1, initializer=begin) as executor:
+            calls = [executor.submit(log.append, "never") for _ in range(3)]
+            for call in calls:
+                with pytest.raises(BrokenExecutor, match="initializer failed"):
+                    call.result()
+            assert isinstance(calls[0].exception().__cause__, Boom)
+            with pytest.raises(BrokenExecutor, match="initializer failed"):
+                executor.submit(log.append, "never")
+
+    run(main)
+    assert log == ["once"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "an executor's initializer failed"
+    ]
+
+
+def test_executor_cancelled_in_its_initializer_is_whole() -> None:
+    def main() -> None:
+        fibers: Log = []
+        with FiberExecutor(initializer=lambda: (fibers.append(current()), yield_now())) as executor:
+            call = executor.submit(int)
+            while not fibers:
+                yield_now()
+            fibers[0].cancel()
+            with pytest.raises(FiberCancelled):
+                call.result()
+            assert executor.submit(int).result() == 0
+
+    run(main)
+
+
+def test_executor_refuses_an_initializer_that_cannot_be_called() -> None:
+    with pytest.raises(TypeError, match="initializer must be a callable"):
+        FiberExecutor(initializer="x")  # type: ignore[arg-type]
 
 
 def test_executor_works_with_the_modules_functions(executor: FiberExecutor) -> None:
@@ -525,7 +608,7 @@ def test_executor_with_a_thread_serves_fibers_of_other_runs(executor: FiberExecu
 
 
 def test_executor_that_is_dropped_ends_its_thread() -> None:
-    executor = FiberExecutor(1, thread_name="dropped")
+    executor = FiberExecutor(1, thread_name_prefix="dropped")
     future = executor.submit(int)
     future.result()
     thread = next(thread for thread in threading.enumerate() if thread.name == "dropped")

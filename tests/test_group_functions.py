@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +30,7 @@ from pyfiber import (
     spawn,
     yield_now,
 )
+from pyfiber.grains import Grain
 from pyfiber.testing import run as run_virtually
 
 Log = list[Any]
@@ -167,6 +169,117 @@ def test_gather_in_gather() -> None:
         return sum(gather(*[lambda: tree(depth - 1)] * 3))
 
     assert run(tree, 5) == 3**5
+
+
+def test_gather_return_exceptions_puts_failures_in_their_places() -> None:
+    error = Boom()
+
+    def main() -> None:
+        slow = spawn(after(5, "slow"))
+        results = gather(after(1, "a"), after(0, error), slow, return_exceptions=True)
+        assert results == ["a", error, "slow"], "nobody was cancelled"
+
+    run(main)
+
+
+def test_gather_return_exceptions_of_nothing_and_of_successes() -> None:
+    def main() -> None:
+        assert gather(return_exceptions=True) == []
+        assert gather(after(1, "a"), after(0, "b"), return_exceptions=True) == ["a", "b"]
+
+    run(main)
+
+
+def test_gather_return_exceptions_takes_grains() -> None:
+    def steps(value: Any) -> Any:
+        yield
+        if isinstance(value, BaseException):
+            raise value
+        return value
+
+    error = Boom()
+
+    def main() -> None:
+        works = [Grain(steps, 1), Grain(steps, error), after(0, 3)]
+        assert gather(*works, return_exceptions=True) == [1, error, 3]
+
+    run(main)
+
+
+def test_gather_return_exceptions_of_cancelled_ones_has_fiber_cancelled() -> None:
+    def main() -> None:
+        early, late = Fiber(park), spawn(park)
+        spawn(early.cancel, "early")
+        spawn(late.cancel, "late")
+        results = gather(early, late, after(3, "whole"), return_exceptions=True)
+        assert [type(result) for result in results] == [FiberCancelled, FiberCancelled, str]
+        assert [getattr(result, "reason", None) for result in results] == ["early", "late", None]
+
+    run(main)
+
+
+def test_gather_return_exceptions_cancelled_from_outside_raises() -> None:
+    log: Log = []
+
+    def main() -> None:
+        with move_on_after(1) as scope:
+            gather(recorder(log, "a"), after(0, "b"), return_exceptions=True)
+            log.append("never")
+        assert scope.cancelled_caught
+
+    run_virtually(main)
+    assert [name for name, reason in log] == ["a"]
+
+
+def test_gather_return_exceptions_cancelled_from_outside_logs_failures(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def main() -> None:
+        with CancelScope() as scope:
+            spawn(after(3, None)).add_done_callback(lambda _: scope.cancel())
+            gather(park, after(0, Boom("told")), return_exceptions=True)
+
+    run(main)
+    gc.collect()
+    assert ["told" in str(record.exc_info) for record in caplog.records] == [True]
+
+
+def test_gather_return_exceptions_raises_what_is_no_exception() -> None:
+    class Ended(BaseException):
+        pass
+
+    log: Log = []
+
+    def main() -> None:
+        with pytest.raises(Ended):
+            gather(recorder(log, "a"), after(1, Ended()), return_exceptions=True)
+
+    run_virtually(main)
+    assert log == [("a", "another one failed")]
+    with pytest.raises(SystemExit):
+        run(lambda: gather(after(1, SystemExit(1)), park, return_exceptions=True))
+
+
+def test_gather_return_exceptions_leaves_no_cycle() -> None:
+    class Told(Exception):
+        pass
+
+    def fail() -> None:
+        raise Told
+
+    def main() -> None:
+        results = gather(int, fail, return_exceptions=True)
+        gone = [weakref.ref(result) for result in results if isinstance(result, Told)]
+        del results
+        yield_now()
+        assert [ref() for ref in gone] == [None]
+
+    gc.collect()
+    gc.disable()
+    try:
+        run(main)
+    finally:
+        gc.enable()
 
 
 # race ---------------------------------------------------------------------------------------------

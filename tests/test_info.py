@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import os
 import platform
@@ -41,6 +42,30 @@ def test_get_include_is_where_the_header_is() -> None:
 def test_exported_name_exists_and_is_documented(name: str) -> None:
     value = getattr(pyfiber, name)
     assert inspect.getdoc(value)
+
+
+def test_dir_lists_the_public_names() -> None:
+    names = [name for name in dir(pyfiber) if not (name[:2] == name[-2:] == "__")]
+    assert names == sorted(pyfiber.__all__)
+    assert {"__name__", "__file__", "__version__"} < set(dir(pyfiber))
+
+
+def test_dir_does_not_load_what_it_lists(child: Child) -> None:
+    done = child(
+        """
+        import sys
+        import pyfiber
+        assert "FiberExecutor" in dir(pyfiber)
+        print("pyfiber._futures" in sys.modules, "FiberExecutor" in vars(pyfiber))
+        """
+    )
+    assert done.stdout == "False False\n"
+
+
+@pytest.mark.parametrize("name", ["compose", "grains", "greenlet", "testing"])
+def test_dir_of_a_module_lists_its_public_names(name: str) -> None:
+    module = importlib.import_module(f"pyfiber.{name}")
+    assert set(module.__all__) <= set(dir(module))
 
 
 def test_unknown_name_raises() -> None:

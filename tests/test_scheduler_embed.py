@@ -18,6 +18,7 @@ from pyfiber import (
     FiberError,
     Scheduler,
     current,
+    current_scheduler,
     park,
     run,
     sleep,
@@ -31,6 +32,46 @@ needs_descriptor = pytest.mark.skipif(os.name == "nt", reason="no descriptor on 
 
 def readable(scheduler: Scheduler, timeout: float = 0) -> bool:
     return bool(select.select([scheduler.fileno()], [], [], timeout)[0])
+
+
+# current_scheduler --------------------------------------------------------------------------------
+
+
+def test_current_scheduler_is_the_one_whose_run_the_caller_is_in(scheduler: Scheduler) -> None:
+    seen: Log = []
+
+    def look(*_: object) -> None:
+        seen.append(current_scheduler())
+
+    def main() -> None:
+        look()
+        Fiber(look).switch()
+        spawn(look).add_done_callback(look)
+        scheduler.call_soon_threadsafe(look)
+
+    scheduler.run(main)
+    assert len(seen) == 5
+    assert all(each is scheduler for each in seen)
+
+
+def test_current_scheduler_of_run_serves_it() -> None:
+    def main() -> None:
+        assert current_scheduler() is current_scheduler()
+        assert current_scheduler().fibers() == [current()]
+        assert current_scheduler().spawn(lambda: 3).result() == 3
+
+    run(main)
+
+
+def test_current_scheduler_outside_of_a_run_is_refused() -> None:
+    def elsewhere() -> None:
+        with pytest.raises(FiberError, match=r"current_scheduler\(\) .* pyfiber.run\(\) runs"):
+            current_scheduler()
+
+    elsewhere()
+    Fiber(elsewhere).switch()
+    run(in_thread, elsewhere)
+    elsewhere()
 
 
 # run ----------------------------------------------------------------------------------------------

@@ -91,6 +91,8 @@ def grouped() -> float | None:
 
 
 assert_type(pyfiber.gather(nothing, Fiber(nothing)), list[str])
+assert_type(pyfiber.gather(nothing, return_exceptions=True), list[str | Exception])
+assert_type(pyfiber.current_scheduler(), Scheduler)
 assert_type(pyfiber.race(Grain(steps), Grain(steps)), int)
 assert_type(pyfiber.race(nothing, nothing), str)
 assert_type(pyfiber.first_success(nothing), str)
@@ -156,6 +158,7 @@ print(pyfiber.stack_stats()[0]["live"] + 1, Scheduler().stats()["switches"] + 1)
 
 PREAMBLE = """
 import pyfiber
+import pyfiber.greenlet
 from pyfiber import Fiber, run, spawn
 
 def number(a: int, b: str = "") -> float: return 1.0
@@ -188,6 +191,10 @@ REFUSED = [
     "pyfiber.Condition(3)",
     "pyfiber.Semaphore('x')",
     "pyfiber.Lock().acquire(wait=True)",
+    "pyfiber.spwan(nothing)",
+    "pyfiber.greenlet.getcurent()",
+    "pyfiber.grains.Grian",
+    "pyfiber.gather(nothing, return_exception=True)",
 ]
 
 

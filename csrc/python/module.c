@@ -177,6 +177,18 @@ mod_now(PyObject *module, PyObject *ignored)
 }
 
 static PyObject *
+mod_current_scheduler(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    PfThread *t = pf_this_thread();
+    if (t == NULL || pf_active(t, "current_scheduler()") == NULL) {
+        return NULL;
+    }
+    return Py_NewRef((PyObject *)t->scheduler);
+}
+
+static PyObject *
 mod_check_cancelled(PyObject *module, PyObject *ignored)
 {
     (void)module;
@@ -473,6 +485,10 @@ PyDoc_STRVAR(sleep_until_doc, "sleep_until(when, /)\n--\n\n\
 Wait until now() is at least `when`; the past is yield_now().");
 PyDoc_STRVAR(now_doc, "now()\n--\n\n\
 The scheduler's clock in seconds; monotonic, with an arbitrary beginning.");
+PyDoc_STRVAR(current_scheduler_doc, "current_scheduler()\n--\n\n\
+The Scheduler whose run the caller is in, in a fiber or a callback.\n\
+\n\
+FiberError outside of a run; a thread of its own gets in by a Portal.");
 PyDoc_STRVAR(check_doc, "check_cancelled()\n--\n\n\
 Raise Cancelled if the running fiber is cancelled; otherwise do nothing.");
 PyDoc_STRVAR(park_doc, "park(timeout=None)\n--\n\n\
@@ -502,6 +518,8 @@ static PyMethodDef functions[] = {
     {"sleep", mod_sleep, METH_O, sleep_doc},
     {"sleep_until", mod_sleep_until, METH_O, sleep_until_doc},
     {"now", mod_now, METH_NOARGS, now_doc},
+    {"current_scheduler", mod_current_scheduler, METH_NOARGS,
+     current_scheduler_doc},
     {"check_cancelled", mod_check_cancelled, METH_NOARGS, check_doc},
     {"park", PF_FAST(mod_park), METH_VARARGS | METH_KEYWORDS, park_doc},
     {"get_stack_size", mod_get_stack_size, METH_NOARGS, get_size_doc},

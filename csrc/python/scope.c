@@ -1,5 +1,6 @@
 /* The CancelScope type, and the functions that make common ones. */
 #include "python/arguments.h"
+#include "python/grain.h"
 #include "python/scope.h"
 
 #include <structmember.h>
@@ -678,6 +679,22 @@ mod_succeeded(PyObject *module, PyObject *op)
         ((FiberObject *)op)->core.host_byte == PF_OUTCOME_OK);
 }
 
+static PyObject *
+mod_failed_with(PyObject *module, PyObject *op)
+{
+    (void)module;
+    PyObject *value = NULL;
+    if (PyObject_TypeCheck(op, pf.fiber_type)) {
+        value = ((FiberObject *)op)->value;
+    } else if (PyObject_TypeCheck(op, pf.grain_type)) {
+        value = ((GrainObject *)op)->value;
+    }
+    bool failed = value != NULL &&
+                  ((FiberObject *)op)->core.state == PF_DONE &&
+                  ((FiberObject *)op)->core.host_byte == PF_OUTCOME_FAILED;
+    return Py_NewRef(failed ? value : Py_None);
+}
+
 /* A fiber that is cancelled with what the caller is in, but that nobody waits
  * for, the run included: for iterators, which work between the calls of their
  * user. */
@@ -739,5 +756,7 @@ PyMethodDef pf_scope_functions[] = {
     {"_succeeded", mod_succeeded, METH_O,
      "Did the fiber or grain return?  Unlike outcome, this is no look at a "
      "failure."},
+    {"_failed_with", mod_failed_with, METH_O,
+     "The exception it failed with, or None.  No look at it, either."},
     {NULL, NULL, 0, NULL},
 };
