@@ -10,6 +10,7 @@
 #define PF_INBOX_H
 
 #include "engine/atomics.h"
+#include "engine/testpoints.h"
 
 struct pf_scheduler;
 
@@ -43,6 +44,7 @@ pf_inbox_push(pf_inbox *inbox, pf_message *message)
             return PF_PUSHED_NOT;
         }
         message->next = head;
+        PF_TEST_POINT();
     } while (!pf_cas_weak(&inbox->head, &head, message));
     return head == NULL ? PF_PUSHED_FIRST : PF_PUSHED_MORE;
 }

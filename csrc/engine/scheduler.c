@@ -492,7 +492,9 @@ time_left(pf_scheduler *s, int64_t deadline)
 static bool
 may_block(pf_scheduler *s)
 {
+    PF_TEST_POINT();
     pf_store(&s->sleeping, 1);
+    PF_TEST_POINT();
     return pf_take(&s->nudged) == 0 && pf_load(&s->inbox.head) == NULL;
 }
 
@@ -501,6 +503,7 @@ block(pf_scheduler *s, int64_t timeout)
 {
     const pf_host *host = s->thread->host;
     s->waits++;
+    PF_TEST_POINT();
     if (host->wait_begin != NULL) {
         host->wait_begin(s);
     }
@@ -528,7 +531,9 @@ pf_scheduler_block(pf_scheduler *s, int64_t timeout)
     if (may_block(s)) {
         error = block(s, timeout);
     }
+    PF_TEST_POINT();
     pf_store(&s->sleeping, 0);
+    PF_TEST_POINT();
     pf_poll(s);
     return error;
 }
@@ -536,6 +541,7 @@ pf_scheduler_block(pf_scheduler *s, int64_t timeout)
 int
 pf_scheduler_wait(pf_scheduler *s, int64_t deadline)
 {
+    PF_TEST_POINT();
     if (!nothing_happens(s)) {
         return 0;
     }
@@ -551,6 +557,7 @@ void
 pf_scheduler_rest(pf_scheduler *s)
 {
     pf_store(&s->sleeping, 1);
+    PF_TEST_POINT();
     if (pf_load(&s->inbox.head) != NULL || s->ready.head != NULL) {
         s->poller->ops->wake(s->poller);
     }
@@ -595,6 +602,7 @@ bool
 pf_post(pf_scheduler *s, pf_message *message)
 {
     pf_pushed pushed = pf_inbox_push(&s->inbox, message);
+    PF_TEST_POINT();
     if (pushed == PF_PUSHED_FIRST && pf_load(&s->sleeping)) {
         s->poller->ops->wake(s->poller);
     }
@@ -607,6 +615,7 @@ static void
 deliver_bits(pf_message *message, pf_scheduler *s)
 {
     pf_fiber *fiber = container_of(message, pf_fiber, message);
+    PF_TEST_POINT();
     unsigned bits = pf_take(&fiber->posted);
     s->thread->host->on_posted(s, fiber, bits);
 }
@@ -615,6 +624,7 @@ void
 pf_fiber_post(pf_fiber *fiber, unsigned bits)
 {
     if (pf_fetch_or(&fiber->posted, bits) == 0) {
+        PF_TEST_POINT();
         fiber->message.run = deliver_bits;
         if (!pf_post(fiber->scheduler, &fiber->message)) {
             (void)pf_take(&fiber->posted);
@@ -634,7 +644,9 @@ void
 pf_release(pf_scheduler *s)
 {
     if (pf_fetch_sub(&s->holds, 1) == 1) {
+        PF_TEST_POINT();
         pf_store(&s->nudged, 1);
+        PF_TEST_POINT();
         if (pf_load(&s->sleeping)) {
             s->poller->ops->wake(s->poller);
         }

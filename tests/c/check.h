@@ -39,6 +39,7 @@ extern const test timer_tests[];
 extern const test inbox_tests[];
 extern const test scheduler_tests[];
 extern const test thread_tests[];
+extern const test wakeup_tests[];
 extern const test overflow_tests[];
 extern const test memory_tests[];
 

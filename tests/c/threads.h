@@ -30,9 +30,16 @@ thread_rest(int milliseconds)
     Sleep((DWORD)milliseconds);
 }
 
+static inline void
+thread_yield(void)
+{
+    SwitchToThread();
+}
+
 #else
 
 #include <pthread.h>
+#include <sched.h>
 #include <time.h>
 
 typedef pthread_t test_thread;
@@ -57,6 +64,12 @@ thread_rest(int milliseconds)
     struct timespec time = {milliseconds / 1000,
                             milliseconds % 1000 * 1000000L};
     nanosleep(&time, NULL);
+}
+
+static inline void
+thread_yield(void)
+{
+    sched_yield();
 }
 
 #endif
