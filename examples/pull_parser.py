@@ -3,9 +3,10 @@
     python examples/pull_parser.py FILE.xml
 
 Expat reads a document and calls back for everything it finds: the C function ParseFile is on the
-stack, and does not return before the end. `pull` runs it on a fiber and switches out of the
-callback with each event, so that the events come out of an ordinary `for` loop. There is no
-thread, and no event waits in a queue. It works for every function that reports to a callback.
+stack, and does not return before the end. As a pyfiber.generator it runs on a fiber, and `emit`,
+its callback, leaves that with each event, so that the events come out of an ordinary `for` loop.
+There is no thread, and no event waits in a queue. It works for every function that reports to a
+callback.
 
 Run on a file, the example compares the events with those of xml.etree.ElementTree.iterparse, one
 for one, and both with bare callbacks in speed. (iterparse puts its events together in C; the
@@ -20,38 +21,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import perf_counter
-from typing import TypeVar
 from xml.etree import ElementTree
 from xml.parsers import expat
 
-from pyfiber import Fiber, FiberExit, current
-
-T = TypeVar("T")
+from pyfiber import emit, generator
 
 #: ("start", tag, attributes) or ("end", tag, text)
 Event = tuple[str, str, dict[str, str] | str | None]
-
-
-def pull(push: Callable[[Callable[[T], object]], object]) -> Iterator[T]:
-    """Iterate over what `push` gives to the callback that is its argument."""
-
-    def emit(item: T) -> None:
-        consumer = producer.parent
-        assert consumer is not None
-        consumer.switch(item)
-
-    producer = Fiber(push, (emit,), name="producer")
-    try:
-        while True:
-            producer.parent = current()  # whoever pulls the next item
-            item = producer.switch()
-            if producer.done():
-                return
-            yield item
-    finally:
-        if not producer.done():  # the loop was left early
-            producer.parent = current()
-            producer.throw(FiberExit())
 
 
 class QualifiedNames(dict[str, str]):
@@ -114,7 +90,7 @@ def parse(path: Path, emit: Callable[[Event], object]) -> None:
 
 def pulled(path: Path) -> Iterator[Event]:
     """The events of a document, pulled."""
-    return pull(lambda emit: parse(path, emit))
+    return generator(parse)(path, emit)
 
 
 def iterparsed(path: Path) -> Iterator[Event]:
@@ -169,7 +145,7 @@ def main() -> None:
     for _, event in zip(range(options.show), pulled(options.file), strict=False):
         print(*event)
     count = compare(options.file)
-    print(f"{count:,} events, the same from pull() and from iterparse")
+    print(f"{count:,} events, the same from pulled() and from iterparse")
     ways: tuple[tuple[str, Callable[[], object]], ...] = (
         ("expat callbacks alone", lambda: push_only(options.file)),
         ("pulled out of expat", lambda: exhaust(pulled(options.file))),

@@ -35,6 +35,7 @@ from pyfiber._engine import (
     Fiber,
     FiberError,
     FiberExit,
+    FiberGenerator,
     Joined,
     LifoQueue,
     Lock,
@@ -52,6 +53,7 @@ from pyfiber._engine import (
     current,
     current_deadline,
     current_scheduler,
+    emit,
     get_stack_size,
     local,
     move_on_after,
@@ -79,6 +81,7 @@ if TYPE_CHECKING:
     from pyfiber._barrier import Barrier
     from pyfiber._engine import FiberCancelled
     from pyfiber._futures import FiberExecutor, wait_for
+    from pyfiber._generators import generator
     from pyfiber._groups import first_success, gather, pmap, race
     from pyfiber._outcome import CancelledOutcome, Failed, Ok, Outcome
     from pyfiber._queues import PriorityQueue, ShutDown
@@ -104,6 +107,7 @@ __all__ = [
     "FiberError",
     "FiberExecutor",
     "FiberExit",
+    "FiberGenerator",
     "Joined",
     "LifoQueue",
     "Lock",
@@ -130,9 +134,11 @@ __all__ = [
     "default_thread_limiter",
     "dump_fibers",
     "dump_on_signal",
+    "emit",
     "first_success",
     "from_thread",
     "gather",
+    "generator",
     "get_include",
     "get_stack_size",
     "grains",
@@ -179,6 +185,7 @@ _HOMES = {
     "race": "pyfiber._groups",
     "pmap": "pyfiber._groups",
     "gather": "pyfiber._groups",
+    "generator": "pyfiber._generators",
     "first_success": "pyfiber._groups",
     "from_thread": "pyfiber._threads",
     "to_thread": "pyfiber._threads",

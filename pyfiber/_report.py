@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TextIO, TypeAlias
 
 from pyfiber import _engine
-from pyfiber._engine import Fiber, Grain, TaskGroup
+from pyfiber._engine import Fiber, FiberGenerator, Grain, TaskGroup
 
 Task: TypeAlias = Fiber[Any] | Grain[Any]
 
@@ -72,6 +72,8 @@ def wait_of(fiber: Task) -> str:
     if isinstance(what, str):
         return f"waits in {what}"
     holders = holders_of(what)
+    if isinstance(what, FiberGenerator):
+        return f"waits for the next value of {name_of(what)}"
     if isinstance(what, TaskGroup):
         return f"waits for the end of {some_of(holders)}, of {name_of(what)}"
     held = f", held by {some_of(holders)}" if holders else ""

@@ -85,7 +85,7 @@ def test_pull_parser_agrees_with_iterparse(tmp_path: Path) -> None:
     ).splitlines()
     assert lines[0] == "start {urn:menu}menu {'day': 'Monday', '{urn:x}cook': 'Zoot'}"
     assert lines[1] == "start {urn:menu}egg {}"
-    assert lines[2] == "8 events, the same from pull() and from iterparse"
+    assert lines[2] == "8 events, the same from pulled() and from iterparse"
     assert [line.split("  ")[0] for line in lines[3:]] == [
         "expat callbacks alone",
         "pulled out of expat",
@@ -98,7 +98,7 @@ def test_pull_parser_with_a_large_and_deep_document(tmp_path: Path) -> None:
     deep = "<level>" * 500 + "</level>" * 500
     text = f"<root>{many}{deep}</root>"
     printed = run_example("pull_parser.py", document(tmp_path, text), "--repeat", "1")
-    assert "5,002 events, the same from pull() and from iterparse" in printed
+    assert "5,002 events, the same from pulled() and from iterparse" in printed
 
 
 def test_pull_parser_passes_on_what_the_parser_raises(tmp_path: Path) -> None:

@@ -93,6 +93,10 @@ def grouped() -> float | None:
 assert_type(pyfiber.gather(nothing, Fiber(nothing)), list[str])
 assert_type(pyfiber.gather(nothing, return_exceptions=True), list[str | Exception])
 assert_type(pyfiber.current_scheduler(), Scheduler)
+emitted: pyfiber.FiberGenerator[str] = pyfiber.generator(number)(1, b="x")
+with emitted as values:
+    assert_type(next(values), str)
+    assert_type([value for value in values], list[str])
 assert_type(pyfiber.race(Grain(steps), Grain(steps)), int)
 assert_type(pyfiber.race(nothing, nothing), str)
 assert_type(pyfiber.first_success(nothing), str)
@@ -191,6 +195,8 @@ REFUSED = [
     "pyfiber.Condition(3)",
     "pyfiber.Semaphore('x')",
     "pyfiber.Lock().acquire(wait=True)",
+    "pyfiber.generator(number)('x')",
+    "pyfiber.generator(3)",
     "pyfiber.spwan(nothing)",
     "pyfiber.greenlet.getcurent()",
     "pyfiber.grains.Grian",

@@ -13,6 +13,7 @@
  *   arguments.c  what methods take, and what types are made of
  *   list.h       lists through prev and next
  *   fiber.c      the Fiber type
+ *   generator.c  functions that emit values, as iterators
  *   outcome.c    result() of a finished one
  *   latch.c      what futures and pmap() wait on
  *   worker.c     threads that run functions for fibers
@@ -127,6 +128,9 @@ typedef struct PfRare {
     PyObject *callbacks; /* list, or NULL */
     PyObject *cancel;    /* (reason, by) of PF_F_CANCELLED, or NULL */
     PfSlot *slots;       /* in locals */
+    /* Of a generator's body, who waits for what it emits, and the other way
+     * round; see generator.c. */
+    FiberObject *puller, *pulled;
 } PfRare;
 
 /* Invariants beside those of pf_fiber:
@@ -320,6 +324,11 @@ extern const pf_host pf_python_host;
 /* `value` is borrowed. */
 PyObject *pf_fiber_switch(FiberObject *target, PyObject *value);
 PyObject *pf_fiber_throw(FiberObject *target, PyObject *exc);
+/* `target` is known to be one that may be entered just now, and nothing is to
+ * be attended to. */
+PyObject *pf_fiber_give(PfThread *t, FiberObject *target, PyObject *value);
+/* Of an exception class, or the instance itself; new reference. */
+PyObject *pf_exception_instance(PyObject *exc);
 /* Unwind a suspended fiber of this thread with FiberExit. */
 void pf_fiber_unwind(PfThread *t, FiberObject *fiber);
 /* A fiber ends without having run. `exc` stolen or NULL. */
@@ -528,6 +537,7 @@ int pf_queue_init(PyObject *module);
 int pf_channel_init(PyObject *module);
 int pf_select_init(PyObject *module);
 int pf_local_init(PyObject *module);
+int pf_generator_init(PyObject *module);
 void pf_slots_clear(FiberObject *fiber); /* local.c: the fiber has ended */
 
 /* To read: all NULL if it has nothing of that. */

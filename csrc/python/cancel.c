@@ -8,14 +8,24 @@
 
 /* -------------------------------------------------------- looking outward */
 
-/* What a fiber is cancelled by where it is in no scope of its own. */
+/* What a fiber is cancelled by where it is in no scope of its own.  A
+ * generator's body is where whoever pulls from it is. */
 static PyObject *
 base_source(const FiberObject *fiber)
 {
-    if (fiber->base != NULL && fiber->base->source != NULL) {
-        return fiber->base->source;
+    while (fiber != NULL) {
+        if (fiber->base != NULL && fiber->base->source != NULL) {
+            return fiber->base->source;
+        }
+        if (fiber->core.host_bits & PF_F_CANCELLED) {
+            return (PyObject *)fiber;
+        }
+        fiber = pf_rare(fiber)->puller;
+        if (fiber != NULL && fiber->scope != NULL) {
+            return fiber->scope->source;
+        }
     }
-    return fiber->core.host_bits & PF_F_CANCELLED ? (PyObject *)fiber : NULL;
+    return NULL;
 }
 
 /* A fiber in a group has the run's cancellation from the one that entered the
@@ -59,16 +69,28 @@ outermost(const FiberObject *fiber)
 
 /* The scope around all that the fiber has entered, or NULL: the run. */
 static ScopeObject *
+base_of(const FiberObject *fiber)
+{
+    while (fiber->base == NULL && pf_rare(fiber)->puller != NULL) {
+        fiber = fiber->rare->puller;
+        if (fiber->scope != NULL) {
+            return fiber->scope;
+        }
+    }
+    return fiber->base;
+}
+
+static ScopeObject *
 around(const ScopeObject *scope)
 {
-    return scope->outer != NULL ? scope->outer : scope->fiber->base;
+    return scope->outer != NULL ? scope->outer : base_of(scope->fiber);
 }
 
 int64_t
 pf_effective_deadline(const FiberObject *fiber)
 {
     int64_t deadline = PF_NEVER;
-    ScopeObject *scope = fiber->scope != NULL ? fiber->scope : fiber->base;
+    ScopeObject *scope = fiber->scope != NULL ? fiber->scope : base_of(fiber);
     while (scope != NULL) {
         if (scope->deadline < deadline) {
             deadline = scope->deadline;
@@ -103,13 +125,17 @@ typedef struct Work {
 } Work;
 
 /* A fiber whose surroundings have changed: itself, or the first of its scopes
- * goes to the list of work. */
+ * goes to the list of work; likewise the one that it pulls from, and so on.
+ * NULL is none. */
 static void
 queue_fiber(FiberObject *fiber, Work *work)
 {
-    ScopeObject *first = outermost(fiber);
-    if (first == NULL) {
+    ScopeObject *first = NULL;
+    while (fiber != NULL && (first = outermost(fiber)) == NULL) {
         set_fiber(fiber, base_source(fiber) != NULL);
+        fiber = pf_rare(fiber)->pulled;
+    }
+    if (first == NULL) {
         return;
     }
     if (work->head == NULL) {
@@ -138,6 +164,7 @@ refresh_stack(ScopeObject *scope, Work *work)
         }
         if (scope->inner == NULL) {
             set_fiber(scope->fiber, source != NULL);
+            queue_fiber(pf_rare(scope->fiber)->pulled, work);
         }
     }
 }
@@ -299,6 +326,9 @@ pf_scope_remove(ScopeObject *scope)
         if (PF_UNLIKELY(scope->source != NULL || scope->shield)) {
             set_fiber(fiber, pf_fiber_cancel_source(fiber) != NULL);
             forget_deliveries(fiber);
+            if (pf_rare(fiber)->pulled != NULL) { /* left by another thread */
+                pf_fiber_refresh(fiber->rare->pulled);
+            }
         }
     }
     scope->source = NULL;

@@ -8,7 +8,7 @@
 
 /* --------------------------------------------------------------- what few have */
 
-const PfRare pf_nothing_rare = {NULL, NULL, NULL};
+const PfRare pf_nothing_rare = {0};
 
 PfRare *
 pf_rare_of(FiberObject *fiber)
@@ -309,6 +309,8 @@ fiber_traverse(PyObject *op, visitproc visit, void *arg)
     if (self->rare != NULL) {
         Py_VISIT(self->rare->callbacks);
         Py_VISIT(self->rare->cancel);
+        Py_VISIT(self->rare->puller);
+        Py_VISIT(self->rare->pulled);
     }
     Py_VISIT(self->base);
     for (ScopeObject *s = self->scope; s != NULL; s = s->outer) {
@@ -345,6 +347,8 @@ fiber_clear(PyObject *op)
     Py_CLEAR(self->context);
     if (rare != NULL) {
         Py_CLEAR(rare->cancel);
+        Py_CLEAR(rare->puller);
+        Py_CLEAR(rare->pulled);
     }
     if (self->greenlet != NULL) {
         pf_greenlet_view_done(self);

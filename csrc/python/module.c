@@ -647,7 +647,8 @@ add_primitives(PyObject *module)
                    pf_event_init(module) < 0 ||
                    pf_condition_init(module) < 0 ||
                    pf_queue_init(module) < 0 || pf_channel_init(module) < 0 ||
-                   pf_select_init(module) < 0 || pf_local_init(module) < 0
+                   pf_select_init(module) < 0 || pf_local_init(module) < 0 ||
+                   pf_generator_init(module) < 0
                ? -1
                : 0;
 }

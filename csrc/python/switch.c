@@ -191,9 +191,15 @@ pf_fiber_switch(FiberObject *target, PyObject *value)
     return transfer_to(t, target);
 }
 
-/* An instance of an exception class, or the instance itself; new reference. */
-static PyObject *
-exception_instance(PyObject *exc)
+PyObject *
+pf_fiber_give(PfThread *t, FiberObject *target, PyObject *value)
+{
+    t->transfer = Py_NewRef(value);
+    return transfer_to(t, target);
+}
+
+PyObject *
+pf_exception_instance(PyObject *exc)
 {
     if (PyExceptionInstance_Check(exc)) {
         return Py_NewRef(exc);
@@ -219,7 +225,7 @@ PyObject *
 pf_fiber_throw(FiberObject *target, PyObject *exc)
 {
     PfThread *t = pf_this_thread();
-    PyObject *instance = t == NULL ? NULL : exception_instance(exc);
+    PyObject *instance = t == NULL ? NULL : pf_exception_instance(exc);
     if (instance == NULL) {
         return NULL;
     }

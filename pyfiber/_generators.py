@@ -1,0 +1,38 @@
+"""@generator: functions that emit values from any depth of their calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
+from typing import Any, ParamSpec
+
+from pyfiber._engine import FiberGenerator
+
+P = ParamSpec("P")
+
+_SUSPENDS_ITSELF = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
+
+
+def generator(fn: Callable[P, object]) -> Callable[P, FiberGenerator[Any]]:
+    """Decorate a function that calls emit(value), itself or at any depth, C code between or not.
+
+    Called, it gives an iterator, a FiberGenerator. The function runs on a fiber of its own, up to
+    its next emit() whenever somebody asks for a value; then it sleeps there. Any fiber of the
+    thread may ask for the next one; when the function waits, so does who asked.
+
+    TypeError for what is no function, and for one with `yield` or `async` in it.
+    """
+    if not callable(fn):
+        raise TypeError(f"@generator takes a function, not {type(fn).__name__!r}")
+    if getattr(getattr(fn, "__code__", None), "co_flags", 0) & _SUSPENDS_ITSELF:
+        raise TypeError(
+            "@generator takes a function that calls emit(value): in this one, with 'yield' or "
+            "'async', nothing would run"
+        )
+
+    @wraps(fn)
+    def make(*args: P.args, **kwargs: P.kwargs) -> FiberGenerator[Any]:
+        return FiberGenerator(fn, *args, **kwargs)
+
+    return make
