@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TextIO, TypeAlias
 
 from pyfiber import _engine
-from pyfiber._engine import Fiber, FiberGenerator, Grain, TaskGroup
+from pyfiber._engine import Fiber, FiberGenerator, Grain, Lock, RLock, TaskGroup
 
 Task: TypeAlias = Fiber[Any] | Grain[Any]
 
@@ -76,8 +76,24 @@ def wait_of(fiber: Task) -> str:
         return f"waits for the next value of {name_of(what)}"
     if isinstance(what, TaskGroup):
         return f"waits for the end of {some_of(holders)}, of {name_of(what)}"
-    held = f", held by {some_of(holders)}" if holders else ""
-    return f"waits for {name_of(what)}{held}"
+    return f"waits for {name_of(what)}{held_by(what, holders, fiber)}"
+
+
+def held_by(what: object, holders: list[Any], waiter: Task) -> str:
+    """Who holds ``what``, and why that may never end."""
+    if waiter in holders:
+        again = ": it cannot take a Lock twice, but an RLock" if isinstance(what, Lock) else ""
+        return f", held by itself{again}"
+    if holders:
+        return f", held by {some_of(holders)}"
+    lost = what._lost_holder() if isinstance(what, (Lock, RLock)) else None
+    if lost is None:
+        return ""
+    name = "a fiber" if lost == "?" else f"fiber {lost!r}"
+    return (
+        f", taken by {name}, which has ended without release(): "
+        "a 'with' block releases it in any case"
+    )
 
 
 def some_of(things: list[Any]) -> str:
@@ -145,6 +161,8 @@ def find_cycle(fibers: Iterable[Task]) -> list[Task]:
 
 def cycle_lines(cycle: list[Task]) -> Iterator[str]:
     """The cycle, named: one line for each fiber in it."""
+    if len(cycle) == 1:
+        return  # its own line says that it waits for itself
     yield "they wait for each other:"
     for fiber, following in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
         what = fiber.waiting_on

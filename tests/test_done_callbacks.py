@@ -382,10 +382,11 @@ class Restless:
         lambda: park(0.0001),
         lambda: Fiber(lambda: "inner").switch(),
         lambda: spawn(lambda: None),
-        lambda: current().unpark("stray"),
+        lambda: current().unpark(),
         lambda: gc.collect(0),
     ],
 )
+@pytest.mark.filterwarnings("ignore:unpark:RuntimeWarning")
 def test_result_whose_finalizer_acts_disturbs_nobody(act: Any) -> None:
     """The result of a fiber nobody holds is dropped while the next one is being entered."""
 
@@ -398,9 +399,9 @@ def test_result_whose_finalizer_acts_disturbs_nobody(act: Any) -> None:
 
         for _ in range(20):
             spawn(unparks)
-            assert park(30) in ("value", "stray")
-            me.unpark("mine")
-            assert park(30) in ("mine", "stray", "value")
+            assert park(30) in ("value", None)
+            me.unpark("mine")  # a finalizer may have been faster
+            assert park(30) in ("mine", None, "value")
             spawn(Restless, act)
             yield_now()
             fiber = Fiber(lambda: (yield_now(), 42)[1])

@@ -564,7 +564,7 @@ def test_spawn_of_a_grain_that_cannot_be() -> None:
                 group.spawn(Grain(numbers), 1)  # type: ignore[call-overload]
             with pytest.raises(TypeError, match="when its turn comes"):
                 group.spawn_now(Grain(numbers))  # type: ignore[call-overload]
-            with pytest.raises(TypeError, match="a Fiber or a Grain"):
+            with pytest.raises(TypeError, match="takes a function"):
                 group.spawn(5)  # type: ignore[call-overload]
             with pytest.raises(TypeError, match="must return a generator"):
                 group.spawn(Grain(lambda: 5))  # type: ignore[arg-type, return-value]

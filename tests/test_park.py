@@ -97,8 +97,28 @@ def test_second_unpark_says_false_and_keeps_the_first_value() -> None:
     def main() -> None:
         fiber = spawn(body)
         assert fiber.unpark("first") is True
-        assert fiber.unpark("second") is False
+        with pytest.warns(RuntimeWarning, match=r"unpark\('second'\) is dropped.*Queue"):
+            assert fiber.unpark("second") is False
         assert fiber.result() == "first"
+
+    run(main)
+
+
+def test_second_unpark_without_a_value_says_false_and_nothing_else() -> None:
+    def main() -> None:
+        assert current().unpark("first") is True
+        assert current().unpark() is False
+        assert park() == "first"
+
+    run(main)
+
+
+def test_second_unpark_whose_warning_is_an_error_keeps_the_first_value() -> None:
+    def main() -> None:
+        current().unpark("first")
+        with pytest.raises(RuntimeWarning, match="is dropped"):
+            current().unpark("second")
+        assert park() == "first"
 
     run(main)
 
@@ -109,7 +129,7 @@ def test_second_unpark_of_a_parked_fiber_says_false() -> None:
         yield_now()
         assert fiber.unpark("first") is True
         assert fiber.state == "ready"
-        assert fiber.unpark("second") is False
+        assert fiber.unpark() is False
         assert fiber.result() == "first"
 
     run(main)
@@ -386,7 +406,7 @@ def test_park_outside_of_a_run_is_refused() -> None:
 def test_unpark_of_a_new_fiber_is_kept_until_it_runs() -> None:
     fiber: Fiber[Any] = Fiber(park)
     assert fiber.unpark("early") is True
-    assert fiber.unpark("again") is False
+    assert fiber.unpark() is False
     assert run(lambda: fiber.start().result()) == "early"
 
 

@@ -125,7 +125,7 @@ def test_report_names_a_fiber_that_waits_for_itself() -> None:
         lock.holders.append(fiber_of(lock.wait, name="self"))
 
     text = plain(text_of(main))
-    assert "  fiber 'self' waits for <Thing lock>, held by fiber 'self'\n" in text
+    assert "waits for <Thing lock>, held by itself\n" in text
 
 
 def test_report_of_a_long_chain_needs_no_recursion() -> None:

@@ -414,7 +414,7 @@ def test_run_is_refused_while_another_is_suspended_in_a_raw_fiber() -> None:
 
 @pytest.mark.parametrize("bad", [None, 1, "name", object()])
 def test_run_of_what_cannot_be_called_is_a_type_error(bad: Any) -> None:
-    with pytest.raises(TypeError, match="callable"):
+    with pytest.raises(TypeError, match="takes a function"):
         run(bad)
     assert run(lambda: 1) == 1
 
@@ -425,7 +425,7 @@ def test_run_without_a_function_is_a_type_error() -> None:
 
 
 def test_run_of_a_fiber_object_is_a_type_error() -> None:
-    with pytest.raises(TypeError, match="callable"):
+    with pytest.raises(TypeError, match="takes a function"):
         run(Fiber(lambda: 1))  # type: ignore[arg-type]
 
 

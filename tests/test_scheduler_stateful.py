@@ -37,6 +37,9 @@ from pyfiber import (
     yield_now,
 )
 
+# A second unpark() with a value says that it is dropped; the models know that.
+pytestmark = pytest.mark.filterwarnings("ignore:unpark:RuntimeWarning")
+
 FIBERS = 5
 FOREVER = float("inf")
 

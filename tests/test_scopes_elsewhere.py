@@ -262,7 +262,8 @@ def test_repr_names_kind_state_and_fiber() -> None:
             assert ", cancelled at" in repr(scope)
         assert "left, cancelled" in repr(scope)
         assert repr(CancelScope()).startswith("<CancelScope not entered")
-        assert repr(shield()).startswith("<shield() ")
+        with shield() as safe:
+            assert repr(safe).startswith("<shield() entered")
         assert repr(TaskGroup()).startswith("<TaskGroup ")
 
     run(main)

@@ -522,7 +522,7 @@ def test_to_thread_outside_of_a_run_is_refused() -> None:
 def test_to_thread_without_a_function_is_refused() -> None:
     with pytest.raises(TypeError, match="takes a function"):
         to_thread()  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="type int"):
+    with pytest.raises(TypeError, match="takes a function, not 'int'"):
         run(lambda: to_thread(3))  # type: ignore[arg-type]
 
 

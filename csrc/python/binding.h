@@ -10,6 +10,7 @@
  *   waitq.c      waiting in line, what primitives are made of
  *   lock.c semaphore.c event.c condition.c queue.c channel.c select.c local.c
  *                between fibers, one type or two in each
+ *   call.c       what run(), spawn() and their like are given to call
  *   arguments.c  what methods take, and what types are made of
  *   list.h       lists through prev and next
  *   fiber.c      the Fiber type
@@ -463,6 +464,15 @@ void pf_raise_fiber_cancelled(PyObject *exc);
 PyObject *pf_fiber_outcome_value(FiberObject *fiber); /* new reference */
 PyObject *pf_fiber_cancelled_type(void);              /* borrowed */
 
+/* --- call.c --- */
+/* `who`, say "spawn()", is to call it: 0, or -1 with TypeError for what is not
+ * callable or is an async function. */
+int pf_check_function(const char *who, PyObject *object);
+/* A fiber for who(fn, *args, **kwargs); NULL with TypeError, also where fn does
+ * not take the arguments. */
+FiberObject *pf_fiber_to_call(const char *who, PyObject *const *args,
+                              Py_ssize_t nargs, PyObject *kwnames);
+
 /* --- inspect.c --- */
 PyObject *pf_fiber_name(FiberObject *fiber);
 /* For all that is made of something callable or running. */
@@ -481,6 +491,7 @@ extern PyType_Spec pf_latch_spec;
 int pf_worker_init(PyObject *module);
 bool pf_other_threads(PyThreadState *ts);
 void pf_workers_after_fork(void);
+bool pf_in_job(void); /* of to_thread() */
 
 /* --- loop.c --- */
 /* Only another thread could wake somebody: for so long the loop waits until it

@@ -194,9 +194,7 @@ init_call(FiberObject *self, PyObject *target, PyObject *args,
     if (target == Py_None) {
         target = NULL;
     }
-    if (target != NULL && !PyCallable_Check(target)) {
-        PyErr_Format(PyExc_TypeError, "target must be callable, not '%.200s'",
-                     Py_TYPE(target)->tp_name);
+    if (target != NULL && pf_check_function("Fiber()", target) < 0) {
         return -1;
     }
     if (target == NULL && Py_TYPE(self) == pf.fiber_type) {
@@ -273,8 +271,10 @@ fiber_vectorcall(PyObject *type, PyObject *const *args, size_t nargsf,
                  PyObject *kwnames)
 {
     Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
-    if (nargs == 1 && kwnames == NULL && Py_TYPE(args[0])->tp_call != NULL) {
-        FiberObject *self = allocate((PyTypeObject *)type);
+    if (nargs == 1 && kwnames == NULL && args[0] != Py_None) {
+        FiberObject *self = pf_check_function("Fiber()", args[0]) < 0
+                                ? NULL
+                                : allocate((PyTypeObject *)type);
         if (self != NULL) {
             self->parent =
                 (FiberObject *)Py_NewRef((PyObject *)CURRENT(pf_tls_thread));

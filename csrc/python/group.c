@@ -37,8 +37,7 @@ static FiberObject *
 make_child(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     if (nargs < 1) {
-        PyErr_SetString(PyExc_TypeError, "spawn() needs a function");
-        return NULL;
+        return pf_fiber_to_call("spawn()", args, nargs, kwnames);
     }
     bool fiber = PyObject_TypeCheck(args[0], pf.fiber_type);
     bool grain = PyObject_TypeCheck(args[0], pf.grain_type);
@@ -56,14 +55,7 @@ make_child(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
     if (fiber) {
         return (FiberObject *)Py_NewRef(args[0]);
     }
-    if (!PyCallable_Check(args[0])) {
-        PyErr_Format(PyExc_TypeError,
-                     "spawn() takes a function, a Fiber or a Grain, not "
-                     "'%.200s'",
-                     Py_TYPE(args[0])->tp_name);
-        return NULL;
-    }
-    return pf_fiber_new(args[0], args + 1, nargs - 1, kwnames);
+    return pf_fiber_to_call("spawn()", args, nargs, kwnames);
 }
 
 /* A child that belongs to the group and is not ready yet. */

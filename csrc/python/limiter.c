@@ -181,10 +181,12 @@ take_result(JobObject *job)
 static int
 may_submit(PfThread *t, PyObject *const *args, Py_ssize_t nargs)
 {
-    if (nargs < 1 || !PyCallable_Check(args[0])) {
-        PyErr_Format(PyExc_TypeError, "to_thread() takes a function, not %s%s",
-                     nargs < 1 ? "nothing" : "an object of type ",
-                     nargs < 1 ? "" : Py_TYPE(args[0])->tp_name);
+    if (nargs < 1) {
+        PyErr_SetString(PyExc_TypeError,
+                        "to_thread() takes a function to call");
+        return -1;
+    }
+    if (pf_check_function("to_thread()", args[0]) < 0) {
         return -1;
     }
     if (t == NULL || pf_active(t, "to_thread()") == NULL ||

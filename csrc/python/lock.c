@@ -184,6 +184,13 @@ lock_holders(PyObject *op, PyObject *ignored)
 }
 
 static PyObject *
+lock_lost_holder(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return pf_owner_gone(&((LockObject *)op)->owner);
+}
+
+static PyObject *
 lock_waiters(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
@@ -235,6 +242,8 @@ PyDoc_STRVAR(fork_doc, "_at_fork_reinit($self, /)\n--\n\n\
 Make the lock free, in the child of fork.");
 PyDoc_STRVAR(holders_doc, "_holders($self, /)\n--\n\n\
 The fiber that took it last and holds it, in a list; for reports.");
+PyDoc_STRVAR(lost_doc, "_lost_holder($self, /)\n--\n\n\
+The name of the fiber that holds it and has ended, or None; for reports.");
 PyDoc_STRVAR(waiters_doc, "_waiters($self, /)\n--\n\n\
 The fibers that wait for it, first in line first; for reports.");
 
@@ -244,6 +253,7 @@ The fibers that wait for it, first in line first; for reports.");
         {"locked", lock_locked, METH_NOARGS, locked_doc},                     \
         {"_at_fork_reinit", lock_at_fork, METH_NOARGS, fork_doc},             \
         {"_holders", lock_holders, METH_NOARGS, holders_doc},                 \
+        {"_lost_holder", lock_lost_holder, METH_NOARGS, lost_doc},            \
         {"_waiters", lock_waiters, METH_NOARGS, waiters_doc}, PF_NO_PICKLE
 
 static PyMethodDef lock_methods[] = {

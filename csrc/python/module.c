@@ -63,19 +63,9 @@ static FiberObject *
 fiber_to_spawn(PfThread *t, const char *name, PyObject *const *args,
                Py_ssize_t nargs, PyObject *kwnames)
 {
-    if (t == NULL || pf_active(t, name) == NULL) {
-        return NULL;
-    }
-    if (nargs < 1) {
-        PyErr_Format(PyExc_TypeError, "%s needs a function", name);
-        return NULL;
-    }
-    if (!PyCallable_Check(args[0])) {
-        PyErr_Format(PyExc_TypeError, "%s takes a function, not '%.200s'",
-                     name, Py_TYPE(args[0])->tp_name);
-        return NULL;
-    }
-    return pf_fiber_new(args[0], args + 1, nargs - 1, kwnames);
+    return t == NULL || pf_active(t, name) == NULL
+               ? NULL
+               : pf_fiber_to_call(name, args, nargs, kwnames);
 }
 
 static PyObject *

@@ -140,19 +140,6 @@ scheduler_clear(PyObject *op)
 
 /* ------------------------------------------------------------------------ run */
 
-static FiberObject *
-fiber_from_args(PyObject *fn, PyObject *const *args, Py_ssize_t nargs,
-                PyObject *kwnames)
-{
-    if (!PyCallable_Check(fn)) {
-        PyErr_Format(PyExc_TypeError,
-                     "the first argument must be callable, not '%.200s'",
-                     Py_TYPE(fn)->tp_name);
-        return NULL;
-    }
-    return pf_fiber_new(fn, args, nargs, kwnames);
-}
-
 static PyObject *
 run_on(SchedulerObject *s, PyObject *const *args, Py_ssize_t nargs,
        PyObject *kwnames)
@@ -160,11 +147,7 @@ run_on(SchedulerObject *s, PyObject *const *args, Py_ssize_t nargs,
     if (pf_may_run(s) < 0) {
         return NULL;
     }
-    if (nargs < 1) {
-        PyErr_SetString(PyExc_TypeError, "run() needs a function to run");
-        return NULL;
-    }
-    FiberObject *main = fiber_from_args(args[0], args + 1, nargs - 1, kwnames);
+    FiberObject *main = pf_fiber_to_call("run()", args, nargs, kwnames);
     if (main == NULL) {
         return NULL;
     }
@@ -284,12 +267,8 @@ static PyObject *
 scheduler_call_soon(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 {
     SchedulerObject *s = (SchedulerObject *)op;
-    if (nargs < 1) {
-        PyErr_SetString(PyExc_TypeError,
-                        "call_soon_threadsafe() needs a function");
-        return NULL;
-    }
-    FiberObject *fiber = fiber_from_args(args[0], args + 1, nargs - 1, NULL);
+    FiberObject *fiber =
+        pf_fiber_to_call("call_soon_threadsafe()", args, nargs, NULL);
     int rc = fiber == NULL ? -1 : pf_fiber_start_soon(s, fiber);
     Py_XDECREF(fiber);
     return rc < 0 ? NULL : Py_NewRef(Py_None);
@@ -352,10 +331,6 @@ scheduler_spawn(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
                 PyObject *kwnames)
 {
     SchedulerObject *s = (SchedulerObject *)op;
-    if (nargs < 1) {
-        PyErr_SetString(PyExc_TypeError, "spawn() needs a function");
-        return NULL;
-    }
     if (s->closed || s->thread != pf_tls_thread) {
         PyErr_SetString(pf.fiber_error,
                         s->closed
@@ -364,8 +339,7 @@ scheduler_spawn(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
                               "call_soon_threadsafe()");
         return NULL;
     }
-    FiberObject *fiber =
-        fiber_from_args(args[0], args + 1, nargs - 1, kwnames);
+    FiberObject *fiber = pf_fiber_to_call("spawn()", args, nargs, kwnames);
     if (fiber != NULL && pf_fiber_start(s, fiber) < 0) {
         Py_CLEAR(fiber);
     }

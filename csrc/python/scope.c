@@ -8,6 +8,7 @@
 /* -------------------------------------------------------------- birth, death */
 
 static void fire(pf_timer_call *call, pf_scheduler *s);
+static PyObject *describe(ScopeObject *self);
 
 /* Scopes that were left and dropped, for the next ones: see PF_MOST_SPARE. */
 static ScopeObject *spare; /* linked through `outer` */
@@ -129,15 +130,51 @@ pf_scope_clear(PyObject *op)
     return 0;
 }
 
-/* Nobody is in it: its fiber and its children would have a reference. */
+static inline bool
+was_forgotten(ScopeObject *self)
+{
+    return self->what != NULL && !self->left && self->fiber == NULL &&
+           !self->refused;
+}
+
+/* timeout(1) without `with` does nothing at all: that is told, as it is of a
+ * coroutine that nobody awaits. */
+static void
+scope_finalize(PyObject *op)
+{
+    if (!was_forgotten((ScopeObject *)op) || pf.shut_down) {
+        return;
+    }
+    PyObject *pending = pf_take_exception();
+    PyObject *what = describe((ScopeObject *)op);
+    if (what == NULL ||
+        PyErr_WarnFormat(PyExc_RuntimeWarning, 1,
+                         "%U was never entered, so it limits nothing: write "
+                         "'with %U:' and put the code under it",
+                         what, what) < 0) {
+        PyErr_WriteUnraisable(op);
+    }
+    Py_XDECREF(what);
+    if (pending != NULL) {
+        pf_restore_exception(pending);
+    }
+}
+
+/* Nobody is in it: its fiber and its children would have a reference.  An
+ * object is finalized once in its life, and its memory remembers that: it is
+ * not used again then. */
 void
 pf_scope_dealloc(PyObject *op)
 {
     PyTypeObject *type = Py_TYPE(op);
+    if (PF_UNLIKELY(was_forgotten((ScopeObject *)op)) &&
+        PyObject_CallFinalizerFromDealloc(op) < 0) {
+        return;
+    }
     PyObject_GC_UnTrack(op);
     pf_scope_clear(op);
-    if (type == pf.scope_type && spare_count != PF_MOST_SPARE &&
-        !pf.shut_down) {
+    if (type == pf.scope_type && !PyObject_GC_IsFinalized(op) &&
+        spare_count != PF_MOST_SPARE && !pf.shut_down) {
         ((ScopeObject *)op)->outer = spare;
         spare = (ScopeObject *)op;
         spare_count++;
@@ -209,7 +246,11 @@ may_enter(PfThread *t, ScopeObject *self)
                      self, self->left ? "left" : "entered");
         return -1;
     }
-    return pf_active(t, "entering a cancel scope") == NULL ? -1 : 0;
+    if (pf_active(t, "entering a cancel scope") == NULL) {
+        self->refused = true;
+        return -1;
+    }
+    return 0;
 }
 
 PyObject *
@@ -565,6 +606,7 @@ static PyType_Slot scope_slots[] = {
     {Py_tp_new, scope_new},
     {Py_tp_init, scope_init},
     {Py_tp_dealloc, pf_scope_dealloc},
+    {Py_tp_finalize, scope_finalize},
     {Py_tp_traverse, pf_scope_traverse},
     {Py_tp_clear, pf_scope_clear},
     {Py_tp_repr, scope_repr},

@@ -52,6 +52,7 @@ struct ScopeObject {
     bool expired;     /* ... the latter */
     bool caught;      /* __exit__ absorbed it */
     bool left;        /* for good */
+    bool refused;     /* somebody tried to enter it, and was told */
 };
 
 typedef struct CancelledObject {

@@ -355,6 +355,9 @@ close_fiber(FiberObject *self)
         self->name =
             Py_NewRef(((PyFunctionObject *)self->target)->func_qualname);
     }
+    if (PF_UNLIKELY(self->core.host_word != 0)) {
+        pf_owner_ends(self);
+    }
     Py_CLEAR(self->target);
     Py_CLEAR(self->args);
     Py_CLEAR(self->kwargs);

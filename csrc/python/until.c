@@ -29,9 +29,24 @@ pf_until_what(PyObject *until)
     return what != NULL ? what : Py_None;
 }
 
+/* Nobody but the loop of the grains knows what to do with a fiber that a
+ * coroutine hands out; asyncio would say "Task got bad yield". */
 PyObject *
 pf_await_self(PyObject *op)
 {
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return NULL;
+    }
+    if (pf_grain_current(t) == NULL) {
+        PyErr_Format(
+            PyExc_TypeError,
+            "only a grain can await %R: in a fiber call its result(); in "
+            "asyncio give the function to a pyfiber.FiberExecutor and await "
+            "asyncio.wrap_future(executor.submit(function))",
+            op);
+        return NULL;
+    }
     return pf_until_new(op);
 }
 

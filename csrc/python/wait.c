@@ -92,8 +92,12 @@ pf_active(PfThread *t, const char *what)
         return &t->scheduler->core;
     }
     PyErr_Format(pf.fiber_error,
-                 "%s needs a running scheduler: call it from a function that "
-                 "pyfiber.run() runs",
+                 pf_in_job()
+                     ? "%s needs a running scheduler, and a thread of "
+                       "to_thread() has none: give the function to "
+                       "from_thread(), which runs it in a fiber of the caller"
+                     : "%s needs a running scheduler: call it from a function "
+                       "that pyfiber.run() runs",
                  what);
     return NULL;
 }
@@ -343,6 +347,21 @@ pf_park_value(PfThread *t, int64_t deadline)
     return take_permit(self);
 }
 
+/* A permit without a value says no more the second time; a value is lost.  0,
+ * or -1 with the warning as an exception. */
+static int
+second_permit(FiberObject *fiber, PyObject *value)
+{
+    return value == Py_None
+               ? 0
+               : PyErr_WarnFormat(
+                     PyExc_RuntimeWarning, 1,
+                     "unpark(%R) is dropped: %R has a permit that it has not "
+                     "taken yet; send several values through a Queue or a "
+                     "Channel",
+                     value, fiber);
+}
+
 /* Owner thread. 1, or 0 if there was a permit already. */
 static int
 unpark_here(FiberObject *fiber, PyObject *value)
@@ -373,6 +392,9 @@ pf_fiber_unpark(FiberObject *fiber, PyObject *value)
     }
     if (fiber->thread == t || fiber->core.scheduler == NULL) {
         int rc = unpark_here(fiber, value);
+        if (PF_UNLIKELY(rc == 0) && second_permit(fiber, value) < 0) {
+            return -1;
+        }
         return pf_preempt() < 0 ? -1 : rc;
     }
     if (value == Py_None && (fiber->core.host_bits & PF_F_SCHEDULED)) {

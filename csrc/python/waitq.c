@@ -381,6 +381,37 @@ find_owner(const PfOwner *owner)
     return NULL;
 }
 
+/* Names of owners that have ended, at the places of their numbers; each stays
+ * until a later one needs the place. */
+#define GONE_PLACES 256
+static struct {
+    uint32_t number;
+    PyObject *name;
+} gone[GONE_PLACES];
+
+void
+pf_owner_ends(FiberObject *fiber)
+{
+    PyObject *name = Py_XNewRef(fiber->name);
+    uint32_t number = fiber->core.host_word;
+    PyObject *before = gone[number % GONE_PLACES].name;
+    gone[number % GONE_PLACES].number = number;
+    gone[number % GONE_PLACES].name = name;
+    Py_XDECREF(before);
+}
+
+PyObject *
+pf_owner_gone(const PfOwner *owner)
+{
+    if (owner->fiber == NULL || find_owner(owner) != NULL) {
+        Py_RETURN_NONE;
+    }
+    uint32_t place = owner->number % GONE_PLACES;
+    return gone[place].number == owner->number && gone[place].name != NULL
+               ? Py_NewRef(gone[place].name)
+               : PyUnicode_FromString("?");
+}
+
 PyObject *
 pf_owner_list(const PfOwner *owners, int count)
 {

@@ -137,6 +137,11 @@ pf_owns(const PfOwner *owner, const FiberObject *fiber)
     return owner->fiber == fiber && owner->number == fiber->core.host_word;
 }
 
+/* It ends, and has owned a lock: its name is remembered for reports. */
+void pf_owner_ends(FiberObject *fiber);
+/* The name of an owner that has ended; None if it has not, or nobody is it.
+ * Of one that ended long ago the name may be forgotten: then "?". */
+PyObject *pf_owner_gone(const PfOwner *owner);
 /* Those of the owners that are there and not gone: a list. */
 PyObject *pf_owner_list(const PfOwner *owners, int count);
 

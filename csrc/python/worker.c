@@ -27,6 +27,12 @@ static WorkerObject *ended_workers; /* their thread states may still exist */
 static JobObject *unfinished;       /* every job that runs or is queued */
 static PF_TLS JobObject *current_job;
 
+bool
+pf_in_job(void)
+{
+    return current_job != NULL;
+}
+
 /* ------------------------------------------------------------------- jobs */
 
 JobObject *
