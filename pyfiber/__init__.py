@@ -86,7 +86,13 @@ if TYPE_CHECKING:
     from pyfiber._outcome import CancelledOutcome, Failed, Ok, Outcome
     from pyfiber._queues import PriorityQueue, ShutDown
     from pyfiber._report import dump_fibers, dump_on_signal
-    from pyfiber._threads import Portal, default_thread_limiter, from_thread, to_thread
+    from pyfiber._threads import (
+        OneThread,
+        Portal,
+        default_thread_limiter,
+        from_thread,
+        to_thread,
+    )
 
 __version__ = "0.1.0"
 
@@ -112,6 +118,7 @@ __all__ = [
     "LifoQueue",
     "Lock",
     "Ok",
+    "OneThread",
     "Outcome",
     "Portal",
     "PriorityQueue",
@@ -177,6 +184,7 @@ _HOMES = {
     "Failed": "pyfiber._outcome",
     "FiberExecutor": "pyfiber._futures",
     "Ok": "pyfiber._outcome",
+    "OneThread": "pyfiber._threads",
     "Outcome": "pyfiber._outcome",
     "Portal": "pyfiber._threads",
     "default_thread_limiter": "pyfiber._threads",

@@ -6,10 +6,15 @@ import itertools
 import threading
 from _thread import allocate_lock
 from collections.abc import Callable
-from typing import Any, Final, ParamSpec, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from pyfiber import _engine
-from pyfiber._engine import Fiber, FiberError, Scheduler, ThreadLimiter
+from pyfiber._engine import Fiber, FiberError, Scheduler, ThreadLimiter, shield
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -19,6 +24,7 @@ DEFAULT_TOKENS = 40
 
 _default_limiter: Final = ThreadLimiter(DEFAULT_TOKENS)
 _numbers = itertools.count(1)
+_one_numbers = itertools.count(1)
 
 #: ``default_thread_limiter().to_thread``: nothing stands between the caller and the engine.
 to_thread: Final = _default_limiter.to_thread
@@ -38,6 +44,17 @@ def _start_worker(run: Callable[[], object]) -> None:
     threading.Thread(target=run, name=name, daemon=True).start()
 
 
+def _start_own(threads: list[threading.Thread], name: str, run: Callable[[], object]) -> None:
+    """For the engine: the thread of a OneThread."""
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    threads.append(thread)  # before it asks whether it is there
+    try:
+        thread.start()
+    except BaseException:
+        threads.clear()
+        raise
+
+
 def _log_abandoned(function: Callable[..., object], exc: BaseException) -> None:
     """For the engine: a function failed whose caller was cancelled and did not wait for it."""
     import logging
@@ -53,6 +70,92 @@ def _checked(fn: Callable[P, R]) -> Callable[P, R]:
     if not callable(fn):
         raise TypeError(f"expected a function, not {type(fn).__name__!r}")
     return fn
+
+
+class OneThread:
+    """Functions on one and the same thread, for what must not leave the thread that made it.
+
+    A connection of sqlite3, an object of a GUI. Calls run one at a time, in the order in which they
+    came, whoever they come from: fibers of any run, and plain threads. The thread starts with the
+    first call. It ends with close(), the end of a with block, or when the object is dropped.
+
+    ``name`` is the thread's; ``abandon_on_cancel`` as with ``ThreadLimiter``.
+    """
+
+    def __init__(self, name: str = "", *, abandon_on_cancel: bool = False) -> None:
+        self._name = name or f"pyfiber-thread-{next(_one_numbers)}"
+        self._threads: list[threading.Thread] = []  # one, once it has been started
+        self._limiter = ThreadLimiter(1, abandon_on_cancel=abandon_on_cancel)
+        self._limiter._own_thread(partial(_start_own, self._threads, self._name))
+        self._closed = False
+
+    def run(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call ``fn(*args, **kwargs)`` on the thread, and wait; return its result or raise.
+
+        In a fiber everything is as with ``to_thread()``: others run meanwhile, a cancellation while
+        it waits for its turn means that ``fn`` is never called, and one that comes later is raised
+        after it. Elsewhere it blocks the thread. On the thread itself ``fn`` is just called.
+        FiberError after close(), and in the child of a fork once the thread had been started.
+        """
+        if self._is_here():
+            return fn(*args, **kwargs)
+        if self._closed:
+            raise FiberError(f"{self!r} takes no more calls: make another OneThread")
+        if _engine._running_scheduler() is None:
+            return _engine.run(self._limiter.to_thread, fn, *args, **kwargs)
+        return self._limiter.to_thread(fn, *args, **kwargs)
+
+    def _is_here(self) -> bool:
+        return any(thread.ident == threading.get_ident() for thread in self._threads)
+
+    def close(self) -> None:
+        """Take no more calls; wait until those that came before have ended, and the thread has.
+
+        Closing twice is fine. FiberError on the thread itself, which would wait for itself.
+        """
+        if self._is_here():
+            raise FiberError(f"{self!r} cannot be closed on its own thread: it would wait for it")
+        if self._closed:
+            return
+        self._closed = True
+        if self._threads and self._threads[0].is_alive():  # not in the child of a fork
+            self._wait_for_its_turn()
+            self._limiter._end_thread()
+            self._threads[0].join()
+
+    def _wait_for_its_turn(self) -> None:
+        if _engine._running_scheduler() is None:
+            _engine.run(self._limiter.to_thread, int)
+            return
+        with shield():
+            self._limiter.to_thread(int)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def name(self) -> str:
+        """The thread's name."""
+        return self._name
+
+    @property
+    def closed(self) -> bool:
+        """True after close()."""
+        return self._closed
+
+    def __repr__(self) -> str:
+        return f"<pyfiber.OneThread {self._name!r}{', closed' if self._closed else ''}>"
+
+
+OneThread.__module__ = "pyfiber"
 
 
 class Portal:

@@ -93,6 +93,9 @@ def grouped() -> float | None:
 assert_type(pyfiber.gather(nothing, Fiber(nothing)), list[str])
 assert_type(pyfiber.gather(nothing, return_exceptions=True), list[str | Exception])
 assert_type(pyfiber.current_scheduler(), Scheduler)
+assert_type(pyfiber.OneThread("n").run(number, 1, b="x"), float)
+with pyfiber.OneThread() as one:
+    assert_type(one, pyfiber.OneThread)
 emitted: pyfiber.FiberGenerator[str] = pyfiber.generator(number)(1, b="x")
 with emitted as values:
     assert_type(next(values), str)
@@ -197,6 +200,7 @@ REFUSED = [
     "pyfiber.Lock().acquire(wait=True)",
     "pyfiber.generator(number)('x')",
     "pyfiber.generator(3)",
+    "pyfiber.OneThread().run(number, 'x')",
     "pyfiber.spwan(nothing)",
     "pyfiber.greenlet.getcurent()",
     "pyfiber.grains.Grian",

@@ -105,6 +105,11 @@ dispatch_waiting(LimiterObject *self)
 static int
 submit(LimiterObject *self, JobObject *job)
 {
+    if (self->closed) {
+        PyErr_SetString(pf.fiber_error,
+                        "the OneThread takes no more calls: it was closed");
+        return -1;
+    }
     if (self->borrowed >= self->total) {
         enqueue(self, job);
         return 0;
@@ -266,10 +271,25 @@ limiter_traverse(PyObject *op, visitproc visit, void *arg)
     for (JobObject *job = self->first; job != NULL; job = job->behind) {
         Py_VISIT(job);
     }
+    Py_VISIT(self->start);
     return 0;
 }
 
-/* Jobs that wait hold the limiter: there are none when it dies. */
+static int
+limiter_clear(PyObject *op)
+{
+    pf_worker_release((LimiterObject *)op);
+    Py_CLEAR(((LimiterObject *)op)->start);
+    return 0;
+}
+
+/* Jobs hold the limiter: none waits or runs when it dies. */
+static void
+limiter_dealloc(PyObject *op)
+{
+    pf_dealloc_with(op, limiter_clear);
+}
+
 static PyObject *
 get_total(PyObject *op, void *closure)
 {
@@ -358,9 +378,30 @@ is never called. Later it is raised only after fn has returned, at the next\n\
 park point; with abandon_on_cancel at once, and what fn returns is dropped.\n\
 FiberError outside of a run.");
 
+/* For OneThread: `start` is called with what the thread runs. */
+static PyObject *
+limiter_own_thread(PyObject *op, PyObject *start)
+{
+    Py_XSETREF(((LimiterObject *)op)->start, Py_NewRef(start));
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+limiter_end_thread(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    ((LimiterObject *)op)->closed = true;
+    pf_worker_release((LimiterObject *)op);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef limiter_methods[] = {
     {"to_thread", PF_FAST(limiter_to_thread), METH_FASTCALL | METH_KEYWORDS,
      to_thread_doc},
+    {"_own_thread", limiter_own_thread, METH_O,
+     "Have a thread of its own, which start(run) starts when first needed."},
+    {"_end_thread", limiter_end_thread, METH_NOARGS,
+     "No more calls: let the thread of its own end."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -377,15 +418,11 @@ One limiter may serve the fibers of several threads. ValueError for less than\n\
 one token.");
 
 static PyType_Slot limiter_slots[] = {
-    {Py_tp_doc, (void *)limiter_doc},
-    {Py_tp_new, limiter_new},
-    {Py_tp_dealloc, pf_dealloc},
-    {Py_tp_traverse, limiter_traverse},
-    {Py_tp_repr, limiter_repr},
-    {Py_tp_methods, limiter_methods},
-    {Py_tp_getset, limiter_getset},
-    {Py_tp_members, limiter_members},
-    {0, NULL},
+    {Py_tp_doc, (void *)limiter_doc},   {Py_tp_new, limiter_new},
+    {Py_tp_dealloc, limiter_dealloc},   {Py_tp_clear, limiter_clear},
+    {Py_tp_traverse, limiter_traverse}, {Py_tp_repr, limiter_repr},
+    {Py_tp_methods, limiter_methods},   {Py_tp_getset, limiter_getset},
+    {Py_tp_members, limiter_members},   {0, NULL},
 };
 
 static PyType_Spec limiter_spec = {

@@ -8,8 +8,6 @@
 /* An idle worker ends after this time, in microseconds. */
 #define IDLE_LIMIT (10 * (PY_TIMEOUT_T)1000000)
 
-typedef struct WorkerObject WorkerObject;
-
 /* Invariants: while it is idle, and while it ends, it is in one of the lists
  * below, which owns a reference to it. */
 struct WorkerObject {
@@ -19,12 +17,17 @@ struct WorkerObject {
     WorkerObject *next;
     uint64_t tstate_id;
     unsigned long thread;
+    unsigned forks; /* before it was made: others have gone with the parent */
+    bool own;       /* of one limiter */
+    bool over;      /* ... which needs it no more */
 };
 
 static PyTypeObject *worker_type, *job_type;
 static WorkerObject *idle_workers;  /* the last one to become idle first */
+static WorkerObject *idle_owned;    /* which wait for their limiter's jobs */
 static WorkerObject *ended_workers; /* their thread states may still exist */
 static JobObject *unfinished;       /* every job that runs or is queued */
+static unsigned forks;              /* that made this process */
 static PF_TLS JobObject *current_job;
 
 bool
@@ -237,18 +240,26 @@ run_job(JobObject *job)
 
 /* ----------------------------------------------------------------- workers */
 
+static WorkerObject **
+idle_list(const WorkerObject *self)
+{
+    return self->own ? &idle_owned : &idle_workers;
+}
+
 static void
 become_idle(WorkerObject *self)
 {
-    self->next = idle_workers;
-    idle_workers = (WorkerObject *)Py_NewRef((PyObject *)self);
+    WorkerObject **list = idle_list(self);
+    self->next = *list;
+    *list = (WorkerObject *)Py_NewRef((PyObject *)self);
 }
 
-/* False if it is not there: a job has been handed over. */
+/* False if it is not there: a job has been handed over.  Otherwise the list's
+ * reference is the caller's. */
 static bool
 leave_idle(WorkerObject *self)
 {
-    WorkerObject **link = &idle_workers;
+    WorkerObject **link = idle_list(self);
     while (*link != NULL && *link != self) {
         link = &(*link)->next;
     }
@@ -259,20 +270,27 @@ leave_idle(WorkerObject *self)
     return true;
 }
 
-/* Wait for the next job; NULL: none came for a long time.  The list's
- * reference to the worker has gone to whoever hands over, or to the list of
- * the ended ones. */
+/* Wait for the next job; NULL: none came for a long time, or the limiter whose
+ * own it is needs it no more.  The list's reference to the worker has gone to
+ * whoever hands over, or to the list of the ended ones.  A limiter's own may
+ * have got its next job while it dropped the last one. */
 static JobObject *
 wait_for_job(WorkerObject *self)
 {
+    PY_TIMEOUT_T limit = self->own ? -1 : IDLE_LIMIT;
     become_idle(self);
-    Py_BEGIN_ALLOW_THREADS(void)
-        PyThread_acquire_lock_timed(self->wake, IDLE_LIMIT, 0);
-    Py_END_ALLOW_THREADS JobObject *job = self->job;
+    if (self->job == NULL && !self->over) {
+        Py_BEGIN_ALLOW_THREADS;
+        (void)PyThread_acquire_lock_timed(self->wake, limit, 0);
+        Py_END_ALLOW_THREADS;
+    }
+    JobObject *job = self->job;
     self->job = NULL;
     if (job == NULL && leave_idle(self)) {
         self->next = ended_workers;
         ended_workers = self;
+    } else if (job != NULL && self->own && leave_idle(self)) {
+        Py_DECREF(self);
     }
     return job;
 }
@@ -333,36 +351,79 @@ worker_new(void)
         return NULL;
     }
     PyThread_acquire_lock(self->wake, WAIT_LOCK);
+    self->forks = forks;
     return self;
 }
 
-/* A threading.Thread, so that the job finds itself on an ordinary one. */
+/* What starts a threading.Thread, so that the job finds itself on an ordinary
+ * one. */
+static PyObject *
+starter(LimiterObject *limiter)
+{
+    if (limiter->start != NULL) {
+        return Py_NewRef(limiter->start);
+    }
+    PyObject *module = PyImport_ImportModule("pyfiber._threads");
+    PyObject *start = module == NULL
+                          ? NULL
+                          : PyObject_GetAttrString(module, "_start_worker");
+    Py_XDECREF(module);
+    return start;
+}
+
 static int
 start_worker(JobObject *job)
 {
+    LimiterObject *limiter = job->limiter;
     WorkerObject *worker = worker_new();
     if (worker == NULL) {
         return -1;
     }
     worker->job = (JobObject *)Py_NewRef((PyObject *)job);
-    PyObject *module = PyImport_ImportModule("pyfiber._threads");
+    if (limiter->start != NULL) { /* it may be idle before we come back */
+        worker->own = true;
+        limiter->own = (WorkerObject *)Py_NewRef((PyObject *)worker);
+    }
+    PyObject *start = starter(limiter);
     PyObject *run = PyObject_GetAttrString((PyObject *)worker, "run");
     PyObject *done = NULL;
-    if (module != NULL && run != NULL) {
-        done = PyObject_CallMethod(module, "_start_worker", "O", run);
+    if (start != NULL && run != NULL) {
+        done = PyObject_CallOneArg(start, run);
+    }
+    if (done == NULL) {
+        Py_CLEAR(limiter->own);
     }
     Py_XDECREF(run);
-    Py_XDECREF(module);
+    Py_XDECREF(start);
     Py_DECREF(worker);
     Py_XDECREF(done);
     return done == NULL ? -1 : 0;
+}
+
+/* Whether it is idle already or about to be: it looks for a job, too. */
+static int
+hand_to_own(WorkerObject *worker, JobObject *job)
+{
+    if (worker->forks != forks) {
+        PyErr_SetString(pf.fiber_error,
+                        "the process was forked: the thread of its own exists "
+                        "in the parent only, with what was bound to it. Make "
+                        "another OneThread here");
+        return -1;
+    }
+    worker->job = (JobObject *)Py_NewRef((PyObject *)job);
+    PyThread_release_lock(worker->wake);
+    return 0;
 }
 
 int
 pf_job_dispatch(JobObject *job)
 {
     job->state = JOB_RUNNING;
-    WorkerObject *worker = idle_workers;
+    if (job->limiter->own != NULL) {
+        return hand_to_own(job->limiter->own, job);
+    }
+    WorkerObject *worker = job->limiter->start == NULL ? idle_workers : NULL;
     if (worker == NULL) {
         return start_worker(job);
     }
@@ -373,8 +434,6 @@ pf_job_dispatch(JobObject *job)
     return 0;
 }
 
-/* ------------------------------------------------- what others ask about us */
-
 static bool
 is_in(const WorkerObject *worker, uint64_t tstate_id)
 {
@@ -383,6 +442,23 @@ is_in(const WorkerObject *worker, uint64_t tstate_id)
     }
     return worker != NULL;
 }
+
+void
+pf_worker_release(LimiterObject *limiter)
+{
+    WorkerObject *worker = limiter->own;
+    limiter->own = NULL;
+    if (worker == NULL || worker->forks != forks) {
+        return; /* with the parent's: see pf_workers_after_fork */
+    }
+    worker->over = true; /* it sees that before it waits the next time */
+    if (is_in(idle_owned, worker->tstate_id) && worker->job == NULL) {
+        PyThread_release_lock(worker->wake);
+    }
+    Py_DECREF(worker);
+}
+
+/* ------------------------------------------------- what others ask about us */
 
 /* Forget those whose thread states are gone. */
 static void
@@ -416,7 +492,7 @@ pf_other_threads(PyThreadState *ts)
          other = PyThreadState_Next(other)) {
         uint64_t id = other == ts ? 0 : PyThreadState_GetID(other);
         if (other != ts && !is_in(idle_workers, id) &&
-            !is_in(ended_workers, id)) {
+            !is_in(idle_owned, id) && !is_in(ended_workers, id)) {
             return true;
         }
     }
@@ -429,7 +505,8 @@ pf_other_threads(PyThreadState *ts)
 void
 pf_workers_after_fork(void)
 {
-    idle_workers = ended_workers = NULL;
+    idle_workers = idle_owned = ended_workers = NULL;
+    forks++;
     while (unfinished != NULL) {
         JobObject *job = (JobObject *)Py_NewRef((PyObject *)unfinished);
         PF_LIST_REMOVE(unfinished, job);

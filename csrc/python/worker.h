@@ -5,6 +5,9 @@
  * All of it is the GIL's: a worker takes it to run the job anyway.  Idle
  * workers wait, without the GIL, for a lock of their own; the last to become
  * idle is the first to be used, so that the others can end.
+ *
+ * A limiter of one token may have a worker of its own (OneThread): that serves
+ * nobody else, and lives until it is released.
  */
 #ifndef PF_WORKER_H
 #define PF_WORKER_H
@@ -13,6 +16,7 @@
 
 typedef struct JobObject JobObject;
 typedef struct LimiterObject LimiterObject;
+typedef struct WorkerObject WorkerObject;
 
 typedef enum JobState {
     JOB_QUEUED, /* in the limiter's queue */
@@ -55,6 +59,9 @@ struct LimiterObject {
     Py_ssize_t borrowed;
     Py_ssize_t waiting;
     JobObject *first, *last; /* of the queue, which owns a reference to each */
+    PyObject *start;         /* starts the thread of its own worker, or NULL */
+    WorkerObject *own;       /* once that has been started */
+    bool closed; /* no more jobs: its own worker has been released */
     bool abandon_on_cancel;
 };
 
@@ -66,6 +73,8 @@ JobObject *pf_job_new(LimiterObject *limiter, PyObject *const *args,
  * if there is none and no thread can be started. */
 int pf_job_dispatch(JobObject *job);
 void pf_job_release_hold(JobObject *job);
+/* The limiter's own worker, which has no job, ends. */
+void pf_worker_release(LimiterObject *limiter);
 /* Its fiber waits on although it is cancelled: `exc` (stolen) is the Cancelled
  * that says so.  What the thread has called back into the run is cancelled,
  * now and later. */

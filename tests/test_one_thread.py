@@ -1,0 +1,446 @@
+"""OneThread: functions that all run on one and the same thread."""
+
+from __future__ import annotations
+
+import contextvars
+import gc
+import os
+import sqlite3
+import threading
+import weakref
+from typing import Any
+
+import pytest
+from conftest import Child
+from failing import Boom, fails
+from threads import in_thread
+
+from pyfiber import (
+    Cancelled,
+    CancelScope,
+    Event,
+    FiberError,
+    OneThread,
+    check_cancelled,
+    from_thread,
+    gather,
+    move_on_after,
+    run,
+    spawn,
+    to_thread,
+    yield_now,
+)
+
+Log = list[Any]
+here = threading.get_ident
+
+
+class Gate:
+    """A function for a thread that says when it has begun and waits until it may end."""
+
+    def __init__(self) -> None:
+        self.begun = Event()
+        self.open = threading.Event()
+
+    def __call__(self) -> str:
+        self.begun.set()
+        assert self.open.wait(60)
+        return "through"
+
+
+@pytest.fixture
+def gate() -> Any:
+    made = Gate()
+    yield made
+    made.open.set()
+
+
+def test_calls_of_fibers_run_on_one_thread() -> None:
+    def main() -> None:
+        with OneThread() as one:
+            fibers = [spawn(one.run, here) for _ in range(20)]
+            idents = {fiber.result() for fiber in fibers}
+            assert len(idents) == 1
+            assert here() not in idents
+            assert to_thread(here) not in idents, "nobody else uses it"
+
+    run(main)
+
+
+def test_sqlite_connection_stays_on_its_thread() -> None:
+    def main() -> None:
+        with OneThread("database") as one:
+            db = one.run(sqlite3.connect, ":memory:")
+            one.run(db.execute, "create table t (n)")
+            gather(
+                *[
+                    lambda n=n: one.run(db.execute, "insert into t values (?)", (n,))
+                    for n in range(9)
+                ]
+            )
+            rows = one.run(lambda: db.execute("select sum(n) from t").fetchone())
+            one.run(db.close)
+        assert rows == (36,)
+
+    run(main)
+
+
+def test_calls_run_one_at_a_time_in_the_order_they_came(gate: Gate) -> None:
+    log: Log = []
+
+    def main() -> None:
+        with OneThread() as one:
+            first = spawn(one.run, gate)
+            gate.begun.wait()
+            rest = [spawn(one.run, log.append, n) for n in range(5)]
+            yield_now()
+            assert log == []
+            gate.open.set()
+            assert first.result() == "through"
+            for fiber in rest:
+                fiber.join()
+
+    run(main)
+    assert log == [0, 1, 2, 3, 4]
+
+
+def test_fibers_run_while_one_waits(gate: Gate) -> None:
+    def main() -> None:
+        with OneThread() as one:
+            fiber = spawn(one.run, gate)
+            gate.begun.wait()
+            yield_now()
+            assert not fiber.done()
+            gate.open.set()
+            assert fiber.result() == "through"
+
+    run(main)
+
+
+def test_failure_comes_out_with_its_traceback() -> None:
+    def main() -> None:
+        with OneThread() as one:
+            with pytest.raises(Boom) as caught:
+                one.run(fails, Boom("told"))
+            assert caught.traceback[-1].name == "fails"
+            assert one.run(int) == 0, "it goes on"
+
+    run(main)
+
+
+def test_calls_see_the_callers_context() -> None:
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable")
+
+    def main() -> None:
+        variable.set("caller's")
+        with OneThread() as one:
+            assert one.run(variable.get) == "caller's"
+
+    run(main)
+
+
+def test_thread_has_the_name_and_is_an_ordinary_one() -> None:
+    with OneThread("database") as one:
+        assert one.name == "database"
+        assert one.run(threading.current_thread).name == "database"
+        assert repr(one) == "<pyfiber.OneThread 'database'>"
+    assert repr(one) == "<pyfiber.OneThread 'database', closed>"
+    first, second = OneThread(), OneThread()
+    assert first.name != second.name
+    assert first.name.startswith("pyfiber-thread-")
+
+
+def test_plain_threads_may_call() -> None:
+    with OneThread() as one:
+        assert one.run(here) == in_thread(lambda: one.run(here)) == run(one.run, here)
+        assert one.run(here) != here()
+        with pytest.raises(Boom):
+            one.run(fails, Boom())
+
+
+def test_runs_of_several_threads_may_call() -> None:
+    with OneThread() as one:
+
+        def main() -> set[int]:
+            return set(gather(*[lambda: one.run(here)] * 10))
+
+        results: Log = []
+        threads = [threading.Thread(target=lambda: results.append(run(main))) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(set.union(*results)) == 1
+
+
+def test_call_on_the_thread_itself_is_just_called() -> None:
+    with OneThread() as one:
+        assert one.run(lambda: one.run(here)) == one.run(here)
+        assert one.run(run, one.run, here) == one.run(here), "also in a run there"
+
+
+def test_from_thread_works_there() -> None:
+    def main() -> None:
+        with OneThread() as one:
+            assert one.run(lambda: from_thread(lambda: (yield_now(), here())[1])) == here()
+
+    run(main)
+
+
+# Cancellation -------------------------------------------------------------------------------------
+
+
+def test_cancelled_while_it_waits_for_its_turn_never_runs(gate: Gate) -> None:
+    log: Log = []
+
+    def main() -> None:
+        with OneThread() as one:
+            first = spawn(one.run, gate)
+            gate.begun.wait()
+            with move_on_after(0.01) as scope:
+                one.run(log.append, "never")
+            assert scope.cancelled_caught
+            gate.open.set()
+            assert first.result() == "through"
+
+    run(main)
+    assert log == []
+
+
+def test_cancelled_while_it_runs_is_waited_for(gate: Gate) -> None:
+    def main() -> None:
+        with OneThread() as one, CancelScope() as scope:
+
+            def cancel() -> None:
+                gate.begun.wait()
+                scope.cancel()
+                gate.open.set()
+
+            spawn(cancel)
+            assert one.run(gate) == "through"
+            with pytest.raises(Cancelled):
+                check_cancelled()
+
+    run(main)
+
+
+def test_cancelled_while_it_runs_with_abandon_raises_at_once(gate: Gate) -> None:
+    def main() -> None:
+        one = OneThread(abandon_on_cancel=True)
+        with CancelScope() as scope:
+            spawn(lambda: (gate.begun.wait(), scope.cancel()))
+            one.run(gate)
+        assert scope.cancelled_caught
+        assert not gate.open.is_set()
+        gate.open.set()
+        one.close()
+
+    run(main)
+
+
+# close --------------------------------------------------------------------------------------------
+
+
+def alive(one: OneThread) -> bool:
+    return one.name in {thread.name for thread in threading.enumerate()}
+
+
+def test_thread_starts_with_the_first_call_and_ends_with_close() -> None:
+    one = OneThread("short")
+    assert not alive(one)
+    one.run(int)
+    assert alive(one)
+    one.close()
+    assert one.closed
+    assert not alive(one)
+    one.close()
+    OneThread().close()
+
+
+def test_call_after_close_is_refused() -> None:
+    one = OneThread("done")
+    one.run(int)
+    one.close()
+    for call in (lambda: one.run(int), lambda: run(one.run, int)):
+        with pytest.raises(FiberError, match=r"'done', closed.*another OneThread"):
+            call()
+
+
+def test_call_that_passed_the_closing_of_another_thread_is_refused() -> None:
+    one = OneThread()
+    one.run(int)
+    one.close()
+    one._closed = False  # as it was when the other thread looked
+    with pytest.raises(FiberError, match="closed"):
+        one.run(int)
+
+
+def test_close_waits_for_what_came_before(gate: Gate) -> None:
+    log: Log = []
+
+    def main() -> None:
+        one = OneThread()
+        fibers = [spawn(one.run, gate), spawn(one.run, log.append, "second")]
+        gate.begun.wait()
+        closer = spawn(one.close)
+        yield_now()
+        with pytest.raises(FiberError, match="no more calls"):
+            one.run(int)
+        assert not closer.done()
+        gate.open.set()
+        closer.join()
+        assert log == ["second"]
+        assert [fiber.done() for fiber in fibers] == [True, True]
+        assert not alive(one)
+
+    run(main)
+
+
+def test_close_waits_although_it_is_cancelled(gate: Gate) -> None:
+    def main() -> None:
+        one = OneThread()
+        fiber = spawn(one.run, gate)
+        gate.begun.wait()
+        with CancelScope() as scope:
+            spawn(lambda: (scope.cancel(), gate.open.set()))
+            one.close()
+        assert not alive(one)
+        assert fiber.result() == "through"
+
+    run(main)
+
+
+def test_close_on_the_thread_itself_is_refused() -> None:
+    with OneThread() as one, pytest.raises(FiberError, match="wait for it"):
+        one.run(one.close)
+
+
+def test_dropped_without_close_ends_its_thread() -> None:
+    one = OneThread("dropped")
+    thread = one.run(threading.current_thread)
+    gone = weakref.ref(one)
+    del one
+    gc.collect()
+    assert gone() is None
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def test_dropped_by_its_own_last_call_ends_its_thread() -> None:
+    def main() -> threading.Thread:
+        box = [OneThread()]
+        fiber = spawn(box[0].run, lambda: (box.clear(), threading.current_thread())[1])
+        return fiber.result()
+
+    thread = run(main)
+    gc.collect()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def test_many_in_a_row_leave_no_thread() -> None:
+    before = threading.active_count()
+    for _ in range(50):
+        with OneThread() as one:
+            assert one.run(int) == 0
+    assert threading.active_count() == before
+
+
+def test_thread_that_cannot_be_started_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = OneThread()
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="can't start"):
+            run(one.run, int)
+    assert one.run(int) == 0
+    one.close()
+
+
+# Its neighbours -----------------------------------------------------------------------------------
+
+
+def test_idle_thread_does_not_hide_a_deadlock(child: Child) -> None:
+    done = child(
+        """
+        from pyfiber import DeadlockError, OneThread, park, run
+
+        def main():
+            one = OneThread()
+            one.run(int)
+            try:
+                park()
+            finally:
+                one.close()
+
+        try:
+            run(main)
+        except DeadlockError as error:
+            print("seen")
+        """
+    )
+    assert done.stdout == "seen\n"
+
+
+def test_left_open_at_exit_is_quiet(child: Child) -> None:
+    done = child(
+        """
+        from pyfiber import OneThread, run
+        kept = OneThread()
+        print(run(kept.run, int), kept.run(int))
+        """
+    )
+    assert done.stdout == "0 0\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_child_of_a_fork_is_told(child: Child) -> None:
+    done = child(
+        """
+        import os, warnings
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from pyfiber import FiberError, OneThread, run
+
+        def main():
+            one = OneThread()
+            one.run(int)
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    one.run(int)
+                except FiberError as error:
+                    print(error, flush=True)
+                one.close()
+                with OneThread() as other:
+                    print(other.run(int), flush=True)
+                os._exit(0)
+            os.waitpid(pid, 0)
+            print(one.run(int))
+            one.close()
+
+        run(main)
+        """
+    )
+    told, *rest = done.stdout.splitlines()
+    assert "forked" in told
+    assert "another OneThread" in told
+    assert rest == ["0", "0"]
+
+
+@pytest.mark.parametrize("fibers", [3, 300])
+def test_calls_from_many_fibers_and_threads_lose_nothing(fibers: int) -> None:
+    counted: Log = []
+
+    def main(one: OneThread) -> None:
+        gather(*[lambda n=n: one.run(counted.append, n) for n in range(fibers)])
+
+    with OneThread() as one:
+        threads = [threading.Thread(target=run, args=(main, one)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(counted) == sorted([*range(fibers)] * 3)
