@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from grain_makers import numbers, result_of
-from threads import PATIENCE
 
 import pyfiber
 from pyfiber import (
@@ -164,7 +163,7 @@ def test_generator_that_runs_elsewhere() -> None:
     def outer() -> Generator[Any, Any, None]:
         other = Grain(holder[0]).start()
         sleep(0)  # the other one has its turn in the middle of this step
-        errors.append(other.exception(PATIENCE))
+        errors.append(other.exception(1))
         yield READY
 
     holder: list[Any] = []

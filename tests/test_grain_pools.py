@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from grain_makers import POLICIES, steps
-from threads import PATIENCE
 
 import pyfiber
 from pyfiber import (
@@ -108,7 +107,7 @@ def test_sleeping_pool_uses_no_processor_time() -> None:
         used = time.process_time() - before
         flag.append(1)
         pool.queue([READY])  # something runs, so the predicate is asked
-        grain.join(PATIENCE)
+        grain.join(5)
     assert used < 0.1
 
 
@@ -116,7 +115,7 @@ def test_join_of_a_pools_grain_from_another_thread() -> None:
     with GrainPool() as pool:
         grain = pool.queue([0.01])
         assert not grain.join(0)
-        assert grain.join(PATIENCE)
+        assert grain.join(5)
         assert grain.outcome == Ok(None)
 
 
@@ -127,7 +126,7 @@ def test_join_of_a_pools_grain_from_a_fiber_of_another_thread() -> None:
 
         def main() -> None:
             busy = pyfiber.spawn(lambda: [turns.append(1) or sleep(0.001) for _ in range(5)])
-            assert grain.join(PATIENCE)
+            assert grain.join(5)
             busy.join()
 
         run(main)

@@ -464,12 +464,12 @@ def test_handler_wakes_the_idle_loop_whatever_other_threads_loops_do() -> None:
             signal.signal(signal.SIGUSR1, lambda number, frame: me.unpark("woken"))
             for _ in range(20):
                 parking.release()
-                log.append(park(30))
+                log.append(park(5))
         sender = threading.Thread(target=send)
         sender.start()
         begun = time.monotonic()
         run(main)
-        print(log == ["woken"] * 20, time.monotonic() - begun < 20)
+        print(log == ["woken"] * 20, time.monotonic() - begun < 5)
         over = True
         other.join()
         sender.join()
@@ -563,3 +563,33 @@ def test_interrupt_while_idle_with_a_wakeup_fd_of_the_programs() -> None:
         theirs.close()
     """)
     assert printed == "['KeyboardInterrupt']"
+
+
+# Code that runs while a run begins ----------------------------------------------------------------
+
+
+def test_getsignal_that_fails_when_a_run_begins_is_what_run_raises() -> None:
+    code = """
+    def refuses(number):
+        raise LookupError(number)
+    signal.getsignal = refuses
+    print(runs(lambda: 1))
+    """
+    assert script(code) == "['LookupError']"
+
+
+def test_full_queue_while_a_run_begins_or_ends_is_not_waited_for() -> None:
+    code = """
+    queue = Queue(1)
+    queue.put("first")
+    original = signal.getsignal
+    def puts(number):
+        try:
+            queue.put("second", timeout=0.001)
+        except FiberError as exc:
+            log.append(str(exc).removeprefix("cannot leave this fiber "))
+        return original(number)
+    signal.getsignal = puts
+    print(runs(lambda: 1), queue.qsize())
+    """
+    assert script(code) == "['while a run begins', 'while a run ends', 1] 1"

@@ -391,6 +391,25 @@ run_result(SchedulerObject *s)
     return pf_fiber_outcome_value(s->main);
 }
 
+/* The module `signal` is Python code, and trace functions see it.  The hub can
+ * neither wait nor be left there: nothing would bring it back. */
+static int
+begin_signals(SchedulerObject *s, PfSignals *saved)
+{
+    pf_no_switch_begin(s->thread, "while a run begins");
+    int rc = pf_signals_begin(s, saved);
+    pf_no_switch_end(s->thread);
+    return rc;
+}
+
+static void
+end_signals(SchedulerObject *s, PfSignals *saved)
+{
+    pf_no_switch_begin(s->thread, "while a run ends");
+    pf_signals_end(s, saved);
+    pf_no_switch_end(s->thread);
+}
+
 PyObject *
 pf_loop_run(SchedulerObject *s, FiberObject *main)
 {
@@ -399,7 +418,7 @@ pf_loop_run(SchedulerObject *s, FiberObject *main)
     s->interrupts = 0;
     s->ending = false;
     PyObject *result = NULL;
-    if (pf_signals_begin(s, &signals) == 0) {
+    if (begin_signals(s, &signals) == 0) {
         if (pf_fiber_start(s, main) == 0) {
             s->main = (FiberObject *)Py_NewRef((PyObject *)main);
             loop(s, hub);
@@ -407,7 +426,7 @@ pf_loop_run(SchedulerObject *s, FiberObject *main)
             result = run_result(s);
             Py_CLEAR(s->main);
         }
-        pf_signals_end(s, &signals);
+        end_signals(s, &signals);
     }
     pf_thread_settle(&s->thread->engine);
     hub_end(s, hub);

@@ -186,10 +186,13 @@ begin_sigint(PyObject *signals, PfSignals *saved)
 {
     int rc = -1;
     PyObject *engine = NULL, *ours = NULL, *set = NULL;
+    PyObject *standard = NULL;
     PyObject *current = PyObject_CallMethod(signals, "getsignal", "i", SIGINT);
-    PyObject *standard =
-        PyObject_GetAttrString(signals, "default_int_handler");
-    if (current == NULL || standard == NULL) {
+    if (current == NULL) {
+        goto done;
+    }
+    standard = PyObject_GetAttrString(signals, "default_int_handler");
+    if (standard == NULL) {
         goto done;
     }
     rc = 0;
