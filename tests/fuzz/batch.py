@@ -1,0 +1,105 @@
+"""Many programs in one process, told about on standard output line by line.
+
+begin SEED          a program starts; the last one without an `end` is who crashed or hangs
+found SEED TEXT     something is wrong
+end SEED            it is over
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import json
+import logging
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import pyfiber
+
+from . import load
+from .evil import Evil, programs
+from .program import Program
+
+#: A program takes milliseconds; under a sanitizer, traced, on a loaded machine perhaps a second.
+LIMIT_SECONDS = float(os.environ.get("PYFIBER_FUZZ_LIMIT", "60"))
+
+
+def tell(word: str, seed: int, text: str = "") -> None:
+    """One line, at once: the next act may crash."""
+    os.write(1, f"{word} {seed} {json.dumps(text)}\n".encode())
+
+
+def census() -> Counter[str]:
+    """How many objects there are of our types, and evil ones, which a lost reference keeps."""
+    gc.collect()
+    gc.collect()
+    kinds = (type(thing) for thing in gc.get_objects())
+    return Counter(
+        kind.__qualname__
+        for kind in kinds
+        if issubclass(kind, (Evil, Program)) or kind.__module__.startswith("pyfiber")
+    )
+
+
+def unraisable(info: Any) -> None:
+    """What is raised where nobody can catch it: a thread keeps this function for all its life."""
+    for program in programs:
+        program.judge("unraisable", info.exc_value)
+
+
+def play_out(program: Program) -> list[str]:
+    """Run it; what it finds."""
+    programs.append(program)
+    try:
+        program.play()
+    except BaseException as error:
+        program.judge("play", error)
+    programs.pop()
+    return program.findings
+
+
+def play(kind: type[Program], seed: int, steps: int | None, verbose: bool) -> list[str]:
+    """Run one program; what is wrong with it."""
+    before = census()
+    findings = play_out(kind(seed, steps, verbose))
+    left = census() - before
+    for _ in range(20):  # a worker thread lets go of its last job a moment after its end was told
+        if left:
+            time.sleep(0.01)
+            left = census() - before
+    if left:
+        findings.append(f"left behind: {dict(left)}")
+    return findings
+
+
+def run(name: str, seeds: Iterable[int], steps: int | None = None, verbose: bool = False) -> int:
+    """Run programs; how many found something."""
+    logging.getLogger("pyfiber").addHandler(logging.NullHandler())
+    logging.getLogger("pyfiber").propagate = False
+    kind = load(name)
+    # The root fiber and the limiter are made when they are first asked for.
+    pyfiber.current()
+    pyfiber.default_thread_limiter()
+    faulthandler.enable()
+    sys.unraisablehook = threading.excepthook = unraisable
+    gc.disable()
+    play(kind, 0, 5, False)  # imports what is imported late
+    gc.collect()
+    gc.freeze()
+    wrong = 0
+    for seed in seeds:
+        tell("begin", seed)
+        faulthandler.dump_traceback_later(LIMIT_SECONDS, exit=True)
+        findings = play(kind, seed, steps, verbose)
+        faulthandler.cancel_dump_traceback_later()
+        for text in findings:
+            tell("found", seed, text)
+        wrong += bool(findings)
+        tell("end", seed)
+    faulthandler.dump_traceback_later(LIMIT_SECONDS, exit=True)  # of the interpreter's end
+    return wrong

@@ -1,0 +1,201 @@
+"""What goes from one fiber to another: queues, channels, select; and what must be true of them."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyfiber
+from pyfiber import Channel, LifoQueue, Lock, PriorityQueue, Queue, Semaphore
+
+from .program import acts
+from .scheduled import ScheduledActs
+
+Makers = dict[str, list[Callable[[], Any]]]
+
+
+class Token:
+    """An item that must not be lost, nor come twice."""
+
+    __slots__ = ("__weakref__", "number")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __lt__(self, other: Any) -> bool:
+        return self.number < getattr(other, "number", 0)
+
+
+class Ledger:
+    """What must be true of a primitive in the end."""
+
+    def __init__(self, thing: Any, level: int) -> None:
+        self.thing = thing
+        self.level = level  # of a lock or semaphore: how often it can be acquired
+        self.inside: set[int] = set()  # tokens that were put and not yet taken
+        self.known = True  # False: __init__ was called again, or an evil argument decided
+
+
+class QueueActs(ScheduledActs):
+    """Random use of queues and channels."""
+
+    ACTS = acts(
+        "make 16, put 12, get 12, queue_rest 4, send 8, receive 8, close_channel 2, select 8"
+    )
+    EXPECTED = (
+        *(queue.Empty, queue.Full, pyfiber.ShutDown, pyfiber.ChannelClosed, StopIteration),
+        IndexError,  # heapq's, when a comparison changes the heap
+    )
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.ledgers: dict[int, Ledger] = {}
+        self.tokens = 0
+
+    # ----------------------------------------------------------------- making
+
+    def makers(self) -> Makers:
+        """Sorts of primitives, and how to make them."""
+        size = self.random.randrange(3)
+        kinds = (Queue, LifoQueue, PriorityQueue)
+        return {
+            "queue": [lambda kind=kind: kind(self.maybe(size)) for kind in kinds],
+            "channel": [lambda: Channel(self.maybe(size))],
+        }
+
+    def make(self, sort: str | None = None) -> Any:
+        """A new one; None if that fails."""
+        makers = self.makers()
+        sort = sort or self.random.choice(list(makers))
+        thing = self.call(f"make a {sort}", self.random.choice(makers[sort]))
+        if thing is not None:
+            self.keep(sort, thing)
+            level = getattr(thing, "_value", 1) if sort in ("lock", "sem") else 0
+            self.ledgers[id(thing)] = Ledger(thing, level)
+        return thing
+
+    def get_any(self, sort: str) -> Any:
+        """One of a sort, made if there is none; None if that fails."""
+        return self.any(sort) or self.make(sort)
+
+    @staticmethod
+    def released(release: Callable[..., Any], *arguments: Any) -> bool:
+        """True: it did not raise."""
+        release(*arguments)
+        return True
+
+    # ------------------------------------------------------------- queues, channels
+
+    def token(self) -> Token:
+        self.tokens += 1
+        return Token(self.tokens)
+
+    def put(self) -> None:
+        target = self.get_any("queue")
+        if target is None:
+            return
+        evil = self.random.random() < self.malice
+        item = self.evil() if evil else self.token()
+        if self.forever() and not evil and self.random.random() < 0.3:
+            arguments: list[Any] = [item]
+        else:
+            arguments = [item, self.maybe(True), self.maybe(0.001)]
+        if (
+            self.call(f"{self.name(target)}.put", self.released, target.put, *arguments)
+            and not evil
+        ):
+            self.went_in(target, item)
+
+    def get(self) -> None:
+        source = self.get_any("queue")
+        if source is None:
+            return
+        forever = self.forever() and self.random.random() < 0.3
+        arguments = [] if forever else [self.maybe(True), self.maybe(0.001)]
+        self.came_out(source, self.call(f"{self.name(source)}.get", source.get, *arguments))
+
+    def went_in(self, thing: Any, item: Token) -> None:
+        """It may have come out already."""
+        self.ledgers[id(thing)].inside ^= {item.number}
+
+    def came_out(self, thing: Any, item: Any) -> None:
+        if type(item) is Token:
+            self.ledgers[id(thing)].inside ^= {item.number}
+
+    def queue_rest(self) -> None:
+        thing = self.get_any("queue")
+        if thing is None:
+            return
+        act = self.random.choice(("task_done", "qsize", "empty", "full", "shutdown", "join"))
+        if act == "shutdown":
+            self.ledgers[id(thing)].known = False
+            self.call(f"{self.name(thing)}.shutdown", thing.shutdown, self.maybe(False))
+        elif act != "join" or self.forever():
+            self.call(f"{self.name(thing)}.{act}", getattr(thing, act))
+
+    def send(self) -> None:
+        channel = self.get_any("channel")
+        if channel is not None:
+            item = self.token()
+            if self.call(
+                f"{self.name(channel)}.send", self.released, channel.send, item, self.limit()
+            ):
+                self.went_in(channel, item)
+
+    def receive(self) -> None:
+        channel = self.get_any("channel")
+        if channel is not None:
+            item = self.call(f"{self.name(channel)}.receive", channel.receive, self.limit())
+            self.came_out(channel, item)
+
+    def close_channel(self) -> None:
+        channel = self.get_any("channel")
+        if channel is not None:
+            self.call(f"{self.name(channel)}.close", channel.close)
+
+    def select(self) -> None:
+        item = self.token()
+        cases = []
+        for _ in range(self.random.randrange(1, 4)):
+            channel = self.get_any("channel")
+            if channel is None:
+                return
+            ways = (channel.receiving, lambda channel=channel: channel.sending(item), self.fiber)
+            cases.append(self.random.choice(ways)())
+        taken = self.call("select", pyfiber.select, *cases, timeout=self.limit())
+        if isinstance(taken, pyfiber.Received):
+            self.came_out(taken.channel, taken.value)
+        elif isinstance(taken, pyfiber.Sent):
+            self.went_in(taken.channel, item)
+
+    # --------------------------------------------------------------------- the model
+
+    def end(self) -> None:
+        things = [ledger for ledger in self.ledgers.values() if ledger.known]
+        super().end()
+        for ledger in things:
+            self.audit(ledger)
+        self.ledgers.clear()
+
+    def audit(self, ledger: Ledger) -> None:
+        """Everybody is gone: what was put and not taken is there, what was not released is held."""
+        thing = ledger.thing
+        if isinstance(thing, (Lock, Semaphore)):
+            level = int(not thing.locked()) if isinstance(thing, Lock) else thing._value
+            if level != ledger.level:
+                self.found(f"a {type(thing).__name__} is at {level} instead of {ledger.level}")
+        elif isinstance(thing, (Queue, Channel)):
+            left = {item.number for item in self.drain(thing) if type(item) is Token}
+            if left != ledger.inside:
+                self.found(f"in a {type(thing).__name__} are {left} instead of {ledger.inside}")
+
+    @staticmethod
+    def drain(thing: Any) -> Iterator[Any]:
+        """All that is still in it."""
+        take = thing.get_nowait if isinstance(thing, Queue) else lambda: thing.receive(timeout=0)
+        while True:
+            try:
+                yield take()
+            except (queue.Empty, TimeoutError, pyfiber.ChannelClosed, pyfiber.FiberError):
+                return
