@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from raw import finished, parked
 
-from pyfiber import Fiber, FiberError, current
+from pyfiber import Fiber, FiberError, current, run
 
 NUMBER: contextvars.ContextVar[int] = contextvars.ContextVar("NUMBER", default=0)
 
@@ -136,6 +136,46 @@ def test_done_parent_passes_on_to_its_own_parent() -> None:
     assert explicit.switch() == "up"
     assert inner.switch() == "up"
     assert current() is main
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_parent_that_was_never_started_passes_on_to_its_own_parent(fails: bool) -> None:
+    log: list[Any] = []
+
+    def body() -> str:
+        if fails:
+            raise LookupError("up")
+        return "up"
+
+    def grandparent() -> str:
+        middle, inner = Fiber(int), Fiber(body)
+        middle.parent = current()
+        inner.parent = middle
+        try:
+            log.append(inner.switch())
+        except LookupError as error:
+            log.append(error.args[0])
+        return "done"
+
+    assert Fiber(grandparent).switch() == "done"
+    assert log == ["up"]
+
+
+def test_result_without_a_living_parent_goes_to_the_main_fiber() -> None:
+    log: list[str] = []
+    over: list[Fiber[Any]] = []
+    run(lambda: over.append(current()))
+
+    def starter() -> str:
+        orphan: Fiber[str] = Fiber(lambda: "orphan's")
+        orphan.parent = over[0]
+        log.append(orphan.switch())
+        return "starter's"
+
+    fiber: Fiber[str] = Fiber(starter)
+    assert fiber.switch() == "orphan's"
+    assert fiber.switch("to the starter") == "starter's"
+    assert log == ["to the starter"]
 
 
 def test_chain_of_done_parents_passes_on_to_the_first_live_one() -> None:

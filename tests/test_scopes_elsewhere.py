@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import logging
 import threading
+import time
 from typing import Any
 
 import pytest
+from threads import PATIENCE
 
 from pyfiber import (
     Cancelled,
@@ -52,10 +54,11 @@ def test_cancel_from_another_thread_wakes_the_fiber() -> None:
 
 def test_cancel_from_another_thread_of_a_busy_fiber() -> None:
     def main() -> None:
+        end = time.monotonic() + PATIENCE
         with CancelScope() as scope:
             thread = threading.Thread(target=scope.cancel)
             thread.start()
-            while True:
+            while time.monotonic() < end:
                 yield_now()
         thread.join()
         assert scope.cancelled_caught

@@ -205,6 +205,69 @@ def test_second_interrupt_does_not_wait_for_the_others() -> None:
     assert printed == "['KeyboardInterrupt', 'a', 'b']"
 
 
+def test_second_interrupt_gives_ready_fibers_no_other_turn() -> None:
+    printed = script("""
+        def stubborn():
+            while True:
+                try:
+                    yield_now()
+                except Cancelled:
+                    pass
+                log.append("turn")
+        def main():
+            for _ in range(3):
+                spawn(stubborn)
+            yield_now()
+            interrupt()
+            log.clear()
+            interrupt()
+        print(runs(main))
+    """)
+    assert printed == "['KeyboardInterrupt']"
+
+
+def test_second_interrupt_when_the_loop_is_to_run_anyway_is_not_put_off() -> None:
+    """Main has failed: the loop's turn would come after those who are ready. It comes at once."""
+    printed = script("""
+        def interrupts():
+            for _ in range(2):
+                interrupt()
+        def later():
+            log.append("turn")
+        def main():
+            spawn(interrupts)
+            for _ in range(3):
+                spawn(later)
+            raise LookupError
+        print(runs(main))
+    """)
+    assert printed == "['KeyboardInterrupt']"
+
+
+def test_second_interrupt_that_a_fiber_swallows_ends_the_run_all_the_same() -> None:
+    printed = script("""
+        def deaf():
+            while True:
+                try:
+                    yield_now()
+                except (Cancelled, KeyboardInterrupt):
+                    log.append("deaf")
+        def main():
+            fiber = spawn(deaf)
+            spawn(lambda: [yield_now() for _ in range(1_000_000)])
+            yield_now()
+            try:
+                interrupt()
+                interrupt()
+            except KeyboardInterrupt:
+                log.append("swallowed")
+            while True:
+                yield_now()
+        print(runs(main))
+    """)
+    assert printed == "['swallowed', 'KeyboardInterrupt']"
+
+
 def test_interrupt_when_a_fiber_was_left_by_a_direct_switch_does_not_hang() -> None:
     printed = script("""
         root = current()

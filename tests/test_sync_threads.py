@@ -163,9 +163,9 @@ def test_values_between_threads_are_neither_lost_nor_doubled(kind):
 
     def put(value):
         if kind == "Queue":
-            pipe.put(value, timeout=random.choice([None, 0.0005]))
+            pipe.put(value, timeout=(None, 0.0005)[value % 2])
         elif kind == "Channel":
-            pipe.send(value, timeout=random.choice([None, 0.0005]))
+            pipe.send(value, timeout=(None, 0.0005)[value % 2])
         elif select(pipe.sending(value), never.receiving(), timeout=0.001) is None:
             raise TimeoutError
 
@@ -219,6 +219,55 @@ def test_values_between_threads_are_neither_lost_nor_doubled(kind):
         thread.join()
     assert sorted(got) == sorted(sent)
     assert len(set(got)) == 5 * per_sender
+
+
+WAITS = {
+    "lock": (Lock, lambda lock: lock.acquire(timeout=0.01), Lock.release, True),
+    "semaphore": (
+        lambda: Semaphore(0),
+        lambda semaphore: semaphore.acquire(timeout=0.01),
+        Semaphore.release,
+        True,
+    ),
+    "event": (Event, lambda event: event.wait(0.01), Event.set, True),
+    "queue": (Queue, lambda queue: queue.get(timeout=0.01), lambda queue: queue.put(1), 1),
+    "channel": (
+        Channel,
+        lambda channel: channel.receive(timeout=0.01),
+        lambda channel: channel.send(1, timeout=0),
+        1,
+    ),
+    "select": (
+        Channel,
+        lambda channel: select(channel.receiving(), timeout=0.01).value,
+        lambda channel: channel.send(1, timeout=0),
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("in_a_run", [False, True])
+@pytest.mark.parametrize("what", WAITS)
+def test_what_comes_after_the_timeout_and_before_the_waiter_looks_is_not_lost(what, in_a_run):
+    """The waiter's time is over, and it waits for the interpreter, which this thread keeps."""
+    make, wait, give, expected = WAITS[what]
+    made, got = make(), []
+    if what == "lock":
+        made.acquire()
+    waiter = start(lambda: got.append(run(wait, made) if in_a_run else wait(made)))
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1000)
+    try:
+        while not made._waiters():
+            time.sleep(0)
+        end = time.monotonic() + 0.05
+        while time.monotonic() < end:
+            pass
+        give(made)
+    finally:
+        sys.setswitchinterval(before)
+    waiter.join()
+    assert got == [expected]
 
 
 def test_threads_with_runs_pass_a_baton():
@@ -291,6 +340,28 @@ INTERRUPTED = """
 """
 
 
+# The signal goes to the main thread itself, and again until it has been handled: one that comes
+# just before a wait does not end it.
+SIGNALLING = """
+import signal, sys, threading, time, pyfiber
+
+handled = 0
+
+def until(condition):
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end, "nothing happened"
+        time.sleep(0.001)
+
+def signal_main(handled):
+    def send():
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+        time.sleep(0.01)
+        return handled()
+    until(send)
+"""
+
+
 @posix
 @pytest.mark.parametrize("what", ["lock", "queue", "channel", "select", "event", "condition"])
 def test_ctrl_c_ends_the_wait_of_the_main_thread(child, what):
@@ -301,28 +372,34 @@ def test_ctrl_c_ends_the_wait_of_the_main_thread(child, what):
 @posix
 def test_signal_handler_may_wait_itself(child):
     """While the main thread waits for one thing its handler waits for another."""
-    done = child("""
-        import os, signal, threading, time, pyfiber
+    done = child(
+        SIGNALLING
+        + """
+inner = pyfiber.Queue()
 
-        outer, inner = pyfiber.Event(), pyfiber.Queue()
+def handler(signum, frame):
+    global handled
+    if handled < 1:
+        handled += 1
+        print("handler", inner.get())
 
-        def handler(signum, frame):
-            print("handler", inner.get())
+def other():
+    until(outer._waiters)
+    signal_main(lambda: inner._waiters())
+    print("both wait")
+    outer.release()
+    inner.put("item")
 
-        def other():
-            os.kill(os.getpid(), signal.SIGUSR1)
-            time.sleep(0.05)
-            outer.set()
-            time.sleep(0.05)
-            inner.put("item")
-
-        signal.signal(signal.SIGUSR1, handler)
-        thread = threading.Thread(target=other)
-        thread.start()
-        print("outer", outer.wait(10))
-        thread.join()
-    """)
-    assert done.stdout == "handler item\nouter True\n"
+outer = pyfiber.Lock()
+outer.acquire()
+signal.signal(signal.SIGUSR1, handler)
+thread = threading.Thread(target=other)
+thread.start()
+print("outer", outer.acquire(timeout=60))
+thread.join()
+"""
+    )
+    assert done.stdout == "both wait\nhandler item\nouter True\n"
 
 
 @posix
@@ -353,34 +430,77 @@ def test_item_given_while_a_signal_handler_raises_is_not_lost(child):
 
 
 @posix
-def test_second_ctrl_c_ends_even_the_wait_for_a_conditions_lock(child):
+@pytest.mark.parametrize("ends", ["notify"])
+def test_second_ctrl_c_ends_even_the_wait_for_a_conditions_lock(child, ends):
     """The first waits until the lock is there again, so that it can be released properly."""
     done = child(
-        """
-        import os, signal, threading, time, pyfiber
+        SIGNALLING
+        + """
+def handler(signum, frame):
+    global handled
+    if handled < 2:  # others were sent while it ran
+        handled += 1
+        raise KeyboardInterrupt(handled)
 
-        condition = pyfiber.Condition()
+def other():
+    until(condition._waiters)
+    with condition:
+        if sys.argv[1] == "notify":
+            condition.notify()
+        for number in (1, 2):
+            signal_main(lambda: handled == number)
+        print("ended while the lock was taken:", ended.wait(20))
 
-        def other():
-            with condition:
-                time.sleep(0.1)
-                os.kill(os.getpid(), signal.SIGINT)
-                time.sleep(0.1)
-                os.kill(os.getpid(), signal.SIGINT)
-                time.sleep(0.2)
-
-        with condition:
-            thread = threading.Thread(target=other)
-            thread.start()
-            try:
-                condition.wait()
-            except KeyboardInterrupt:
-                print("ended", condition._is_owned())
-                os._exit(0) if not condition._is_owned() else None
-    """,
-        check=False,
+condition, ended = pyfiber.Condition(), threading.Event()
+signal.signal(signal.SIGUSR1, handler)
+condition.acquire()
+thread = threading.Thread(target=other)
+thread.start()
+try:
+    condition.wait()
+except KeyboardInterrupt as exc:
+    ended.set()
+    print("interrupt", exc, condition._is_owned())
+thread.join()
+""",
+        ends,
     )
-    assert done.returncode == 0
+    lines = ["ended while the lock was taken: True", "interrupt 2 False"]
+    assert sorted(done.stdout.splitlines()) == lines
+
+
+@posix
+def test_first_ctrl_c_waits_for_a_conditions_lock(child):
+    done = child(
+        SIGNALLING
+        + """
+def handler(signum, frame):
+    global handled
+    if handled < 1:
+        handled += 1
+        raise KeyboardInterrupt(handled)
+
+def other():
+    until(condition._waiters)
+    with condition:
+        signal_main(lambda: handled == 1)
+        until(lock._waiters)
+        print("waits for the lock")
+
+lock = pyfiber.RLock()
+condition = pyfiber.Condition(lock)
+signal.signal(signal.SIGUSR1, handler)
+condition.acquire()
+thread = threading.Thread(target=other)
+thread.start()
+try:
+    condition.wait()
+except KeyboardInterrupt as exc:
+    print("interrupt", exc, condition._is_owned())
+thread.join()
+"""
+    )
+    assert done.stdout == "waits for the lock\ninterrupt 1 True\n"
 
 
 # fork and exit -----------------------------------------------------------------------------------

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from typing import Any
 
 import pytest
+from threads import PATIENCE
 
 from pyfiber import (
     Cancelled,
@@ -22,69 +24,93 @@ from pyfiber import (
 )
 
 
-def work(seed: int, counts: dict[str, int], lock: threading.Lock) -> int:
-    """In a thread: now and then back into the loop."""
-    with lock:
-        counts["called"] += 1
-    if seed % 5 == 0:
-        assert from_thread(lambda: seed) == seed
-    if seed % 7 == 0:
-        threading.Event().wait(0.0005)
-    if seed % 11 == 0:
-        raise LookupError(seed)
-    return seed
+class Calls:
+    """What the threads see of the calls."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.called: set[int] = set()
+        self.inside = self.most = 0
+
+    def work(self, number: int) -> int:
+        """In a thread: now and then back into the loop."""
+        with self.lock:
+            assert number not in self.called
+            self.called.add(number)
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+        try:
+            if number % 5 == 0:
+                assert from_thread(lambda: number) == number
+            if number % 7 == 0:
+                threading.Event().wait(0.0005)
+            if number % 11 == 0:
+                raise LookupError(number)
+            return number
+        finally:
+            with self.lock:
+                self.inside -= 1
 
 
-def body(limiter: ThreadLimiter, seed: int, counts: dict[str, int], lock: threading.Lock) -> str:
+def body(limiter: ThreadLimiter, number: int, calls: Calls) -> str:
     try:
         try:
-            assert limiter.to_thread(work, seed, counts, lock) == seed
+            assert limiter.to_thread(calls.work, number) == number
         except LookupError as exc:
-            assert exc.args == (seed,)  # noqa: PT017
+            assert exc.args == (number,)  # noqa: PT017
         yield_now()
     except Cancelled:
         return "cancelled"
     return "done"
 
 
-def storm(seed: int, fibers: int, limiter: ThreadLimiter) -> None:
-    counts, lock = {"called": 0}, threading.Lock()
-    chance = random.Random(seed)
+def storm(seed: int, fibers: int, limiter: ThreadLimiter) -> Calls:
+    """Some fibers are cancelled before they begin, while they wait, while a thread works."""
+    calls, chance = Calls(), random.Random(seed)
+    ends: dict[str, set[int]] = {"done": set(), "cancelled": set(), "never": set()}
 
-    def main() -> dict[str, int]:
-        ends = {"done": 0, "cancelled": 0, "never": 0}
-        started = []
+    def number_of(n: int) -> int:
+        """What fails or calls back when it has been abandoned is logged: none of those."""
+        return n if not limiter.abandon_on_cancel else 55 * n + 1
+
+    def main() -> None:
+        started = {}
         for n in range(fibers):
-            # 5: abandoned ones would fail in from_thread(), and be logged
-            number = n if not limiter.abandon_on_cancel else 1
-            started.append(spawn(body, limiter, number, counts, lock))
+            number = number_of(n)
+            started[number] = spawn(body, limiter, number, calls)
             if chance.random() < 0.4:
-                chance.choice(started).cancel()
+                started[chance.choice(list(started))].cancel()
             if chance.random() < 0.1:
                 sleep(0.0005)
-        for fiber in started:
+        yield_now()
+        for fiber in list(started.values())[-20:]:  # they stand in line
+            fiber.cancel()
+        for number, fiber in started.items():
             try:
-                ends[fiber.result()] += 1
+                ends[fiber.result()].add(number)
             except FiberCancelled:
-                ends["never"] += 1
-        return ends
+                ends["never"].add(number)
 
-    ends = run(main)
-    assert sum(ends.values()) == fibers
-    assert counts["called"] >= ends["done"]
+    run(main)
+    assert sum(map(len, ends.values())) == fibers
+    assert calls.called >= ends["done"]
+    assert not calls.called & ends["never"]
+    assert ends["done"]
+    assert ends["cancelled"]
+    return calls
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("abandon", [False, True])
 def test_storm_of_calls_and_cancellations(seed: int, abandon: bool) -> None:
     limiter = ThreadLimiter(3, abandon_on_cancel=abandon)
-    storm(seed, 300, limiter)
-    run(lambda: [limiter.to_thread(int) for _ in range(3)])
-    for _ in range(20_000):
-        if limiter.borrowed_tokens == 0:
-            break
-        run(sleep, 0.001)
-    assert (limiter.borrowed_tokens, limiter.waiting) == (0, 0)
+    calls = storm(seed, 300, limiter)
+    assert limiter.waiting == 0
+    end = time.monotonic() + PATIENCE
+    while abandon and limiter.borrowed_tokens and time.monotonic() < end:
+        time.sleep(0.001)
+    assert limiter.borrowed_tokens == calls.inside == 0
+    assert 1 < calls.most <= 3
 
 
 def test_storms_on_several_threads_share_a_limiter() -> None:
@@ -118,7 +144,7 @@ def test_runs_that_end_while_threads_call_in() -> None:
             portals: list[Portal] = portals,
             ready: threading.Barrier = ready,
         ) -> None:
-            ready.wait(20)
+            ready.wait(PATIENCE)
             while True:
                 try:
                     outcomes.append(portals[0].call(int, 5))
@@ -127,7 +153,7 @@ def test_runs_that_end_while_threads_call_in() -> None:
 
         def main(portals: list[Portal] = portals, ready: threading.Barrier = ready) -> None:
             portals.append(Portal())
-            to_thread(ready.wait, 20)
+            to_thread(ready.wait, PATIENCE)
             sleep(0.001)
 
         threads = [threading.Thread(target=caller) for _ in range(3)]
@@ -135,6 +161,6 @@ def test_runs_that_end_while_threads_call_in() -> None:
             thread.start()
         run(main)
         for thread in threads:
-            thread.join(20)
+            thread.join(PATIENCE)
             assert not thread.is_alive()
         assert set(outcomes) <= {5}
