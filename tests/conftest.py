@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import textwrap
 from collections.abc import Callable, Iterator
@@ -17,6 +18,10 @@ if entry_points(group="pytest11", name="pyfiber"):
     pytest_plugins = []
 else:
     pytest_plugins = ["pyfiber.testing.plugin"]
+
+# What a shell or nohup starts in the background inherits that Ctrl-C is ignored, and hands it on.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 Child = Callable[..., "subprocess.CompletedProcess[str]"]
 

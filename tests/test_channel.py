@@ -7,7 +7,7 @@ import math
 import weakref
 
 import pytest
-from threads import in_thread
+from threads import PATIENCE, in_thread
 
 from pyfiber import (
     Cancelled,
@@ -57,7 +57,7 @@ def test_buffered_sender_waits_for_a_place():
         assert not fiber.done()
         assert channel.receive() == 1
         assert len(channel) == 2
-        assert fiber.join(1)
+        assert fiber.join(PATIENCE)
         assert [channel.receive(), channel.receive()] == [2, 3]
 
     run(main)
@@ -129,14 +129,14 @@ def test_close_wakes_who_waits():
         yield_now()
         channel.close()
         for fiber in receivers:
-            assert isinstance(fiber.exception(timeout=5), ChannelClosed)
-        assert looping.result(timeout=5) == []
+            assert isinstance(fiber.exception(timeout=PATIENCE), ChannelClosed)
+        assert looping.result(timeout=PATIENCE) == []
         channel = Channel(1)
         channel.send(1)
         sender = spawn(channel.send, 2)
         yield_now()
         channel.close()
-        assert isinstance(sender.exception(timeout=5), ChannelClosed)
+        assert isinstance(sender.exception(timeout=PATIENCE), ChannelClosed)
         assert list(channel) == [1]
 
     run(main)

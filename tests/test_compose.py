@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from compose_makers import outcome
+from threads import PATIENCE
 
 import pyfiber
 from pyfiber import CancelledOutcome, Failed, FiberError, Ok, run, sleep, spawn, yield_now
@@ -320,9 +321,9 @@ def test_race_does_not_touch_who_asked() -> None:
 
 
 def test_timeout() -> None:
-    assert blocking(delay(0, "quick").timeout(5)) == "quick"
+    assert blocking(delay(0, "quick").timeout(PATIENCE)) == "quick"
     assert outcome(delay(5).timeout(0.001)) == (TimeoutError, "not done after 0.001 seconds")
-    assert outcome(fail(KeyError("x")).timeout(5)) == (KeyError, "'x'")
+    assert outcome(fail(KeyError("x")).timeout(PATIENCE)) == (KeyError, "'x'")
 
 
 def test_run_parallel_keeps_so_many_running() -> None:

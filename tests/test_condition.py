@@ -6,7 +6,7 @@ import math
 import threading
 
 import pytest
-from threads import in_thread
+from threads import PATIENCE, in_thread
 
 from pyfiber import (
     Barrier,
@@ -364,7 +364,7 @@ def test_barrier_timeout_breaks_it():
             barrier.wait(10)
         barrier.reset()
         fiber = spawn(barrier.wait, 5)
-        assert {barrier.wait(5), fiber.result()} == {0, 1}
+        assert {barrier.wait(PATIENCE), fiber.result()} == {0, 1}
 
     run_virtually(main)
 
@@ -375,7 +375,7 @@ def test_barrier_cancelled_waiter_breaks_it():
         first, second = spawn(barrier.wait), spawn(barrier.wait)
         yield_now()
         first.cancel()
-        assert first.join(5)
+        assert first.join(PATIENCE)
         assert first.cancelled()
         with pytest.raises(threading.BrokenBarrierError):
             second.result()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from grain_makers import numbers, result_of
+from threads import PATIENCE
 
 import pyfiber
 from pyfiber import (
@@ -163,7 +164,7 @@ def test_generator_that_runs_elsewhere() -> None:
     def outer() -> Generator[Any, Any, None]:
         other = Grain(holder[0]).start()
         sleep(0)  # the other one has its turn in the middle of this step
-        errors.append(other.exception(1))
+        errors.append(other.exception(PATIENCE))
         yield READY
 
     holder: list[Any] = []

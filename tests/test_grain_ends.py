@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from grain_makers import deadlock, numbers
+from threads import PATIENCE
 
 from pyfiber import (
     Cancelled,
@@ -260,7 +261,9 @@ def test_joined_by_another_thread() -> None:
 
     def main() -> None:
         grain = spawn(lambda: iter([0.005]))
-        thread = threading.Thread(target=lambda: results.append((grain.join(5), grain.result())))
+        thread = threading.Thread(
+            target=lambda: results.append((grain.join(PATIENCE), grain.result()))
+        )
         thread.start()
         grain.join()
         thread.join()

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from grain_makers import POLICIES, steps
+from threads import PATIENCE
 
 import pyfiber
 from pyfiber import (
@@ -85,7 +86,7 @@ def test_shutdown_from_inside_a_grain(policy: Callable[[], Policy]) -> None:
     with GrainPool(policy()) as pool:
         grain = pool.queue(ends, pool)
         other = pool.queue([READY] * 5)
-        grain.join(5)
+        grain.join(PATIENCE)
     assert grain.result() == "fine"
     assert other.outcome == Ok(None)
 
@@ -101,7 +102,7 @@ def test_grain_of_a_pool_that_is_shut_down_may_still_call_others() -> None:
 
     with GrainPool() as pool:
         grain = pool.queue(outer, pool)
-        grain.join(5)
+        grain.join(PATIENCE)
     assert grain.result() == 10
 
 
@@ -299,7 +300,7 @@ def test_shutdown_ends_when_the_last_grain_is_dequeued() -> None:
         yield_now()
         yield_now()
         pool.dequeue(grain)
-        assert waits.join(5)
+        assert waits.join(PATIENCE)
         return grain.state
 
     assert run(main) == "parked"
@@ -354,7 +355,7 @@ def test_join_of_a_grain_whose_pool_starts_later() -> None:
         pool = GrainPool()
         grain = pool.queue(steps, [], "late", 2)
         pyfiber.spawn(pool.start)
-        return grain.result(timeout=5)
+        return grain.result(timeout=PATIENCE)
 
     assert run(main) == "late"
 
@@ -457,7 +458,7 @@ def test_grain_that_ends_the_run_of_its_pools_thread(
     pool = GrainPool().start()
     other = pool.queue([SLEEPING])
     pool.queue(grain).join()
-    assert other.join(5)
+    assert other.join(PATIENCE)
     with pytest.raises(kind):
         pool.shutdown()
     with pytest.raises(FiberError, match="takes no more grains"):
@@ -482,7 +483,7 @@ def test_queued_while_the_thread_ends() -> None:
         thread.start()
         pool.shutdown()
         thread.join()
-        assert all(grain.join(5) for grain in grains)
+        assert all(grain.join(PATIENCE) for grain in grains)
 
 
 def test_open_pool_does_not_keep_the_interpreter_from_exiting(child: Any) -> None:

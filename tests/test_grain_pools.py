@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from grain_makers import POLICIES, steps
+from threads import PATIENCE
 
 import pyfiber
 from pyfiber import (
@@ -107,7 +108,7 @@ def test_sleeping_pool_uses_no_processor_time() -> None:
         used = time.process_time() - before
         flag.append(1)
         pool.queue([READY])  # something runs, so the predicate is asked
-        grain.join(5)
+        grain.join(PATIENCE)
     assert used < 0.1
 
 
@@ -115,7 +116,7 @@ def test_join_of_a_pools_grain_from_another_thread() -> None:
     with GrainPool() as pool:
         grain = pool.queue([0.01])
         assert not grain.join(0)
-        assert grain.join(5)
+        assert grain.join(PATIENCE)
         assert grain.outcome == Ok(None)
 
 
@@ -126,7 +127,7 @@ def test_join_of_a_pools_grain_from_a_fiber_of_another_thread() -> None:
 
         def main() -> None:
             busy = pyfiber.spawn(lambda: [turns.append(1) or sleep(0.001) for _ in range(5)])
-            assert grain.join(5)
+            assert grain.join(PATIENCE)
             busy.join()
 
         run(main)

@@ -4,6 +4,7 @@ import gc
 import weakref
 
 import pytest
+from threads import PATIENCE
 
 import pyfiber
 from pyfiber import Fiber, FiberError, current, run, sleep, spawn, yield_now
@@ -178,7 +179,7 @@ def test_a_greenlet_may_wait_on_the_scheduler_of_its_thread():
             spawn(other)
             sleep(0.001)
             order.append("slept")
-            return pyfiber.park(timeout=5)
+            return pyfiber.park(timeout=PATIENCE)
 
         fibers = []
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from failing import Boom, fails, fails_late, leaves
+from threads import PATIENCE
 
 from pyfiber import (
     Cancelled,
@@ -550,7 +551,7 @@ def test_group_left_by_another_fiber_while_its_owner_waits() -> None:
         yield_now()
         with pytest.raises(FiberError, match="cannot be left on"):
             groups[0].__exit__(None, None, None)
-        fiber.join(5)
+        fiber.join(PATIENCE)
         assert fiber.done()
 
     run(main)

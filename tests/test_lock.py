@@ -10,7 +10,7 @@ import threading
 import weakref
 
 import pytest
-from threads import in_thread
+from threads import PATIENCE, in_thread
 
 import pyfiber
 from pyfiber import (
@@ -653,7 +653,7 @@ def test_event_set_by_a_cancelled_fibers_last_act():
         fiber = spawn(body)
         yield_now()
         fiber.cancel()
-        assert event.wait(5)
+        assert event.wait(PATIENCE)
 
     run(main)
 

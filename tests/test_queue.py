@@ -9,6 +9,7 @@ import sys
 import weakref
 
 import pytest
+from threads import PATIENCE
 
 import pyfiber
 from pyfiber import (
@@ -86,7 +87,7 @@ def test_queue_gives_places_to_who_waits_longest(kind):
             fiber.join(0.01)
         got += [q.get(), q.get()]
         assert got == [0, 1, 2]
-        assert all(fiber.join(1) for fiber in fibers)
+        assert all(fiber.join(PATIENCE) for fiber in fibers)
 
     run(main)
 
@@ -270,14 +271,14 @@ def test_shutdown_wakes_who_waits(kind, immediate):
         empty.shutdown(immediate)
         full.shutdown(immediate)
         for fiber in fibers[:3]:
-            assert isinstance(fiber.exception(timeout=5), ShutDown)
+            assert isinstance(fiber.exception(timeout=PATIENCE), ShutDown)
         if immediate:
-            assert fibers[3].join(5)
+            assert fibers[3].join(PATIENCE)
             assert full.qsize() == 0
         else:
             assert full.get() == 1
             full.task_done()
-            fibers[3].result(timeout=5)
+            fibers[3].result(timeout=PATIENCE)
 
     run(main)
 
@@ -335,7 +336,7 @@ def test_subclass_with_items_of_its_own():
         q.put(6)
         q.put(7)
         assert not spawn(q.put, 8).join(0.01)
-        assert [q.get(), q.get(), q.get(timeout=1)] == [6, 7, 8]
+        assert [q.get(), q.get(), q.get(timeout=PATIENCE)] == [6, 7, 8]
 
     run(main)
 

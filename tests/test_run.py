@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from growth import BLOCKS_ARE_COUNTED, grows
 from subprocesses import run_script
+from threads import PATIENCE
 
 from pyfiber import (
     Cancelled,
@@ -549,7 +550,7 @@ def raw(fn):
 
 def script(code: str) -> str:
     """What the script prints, without the end of the line."""
-    return run_script(PRELUDE + textwrap.dedent(code), timeout=5).stdout.rstrip()
+    return run_script(PRELUDE + textwrap.dedent(code), timeout=PATIENCE).stdout.rstrip()
 
 
 def test_run_raises_what_a_raw_fiber_of_the_hub_raises() -> None:
@@ -658,7 +659,7 @@ def test_run_in_a_raw_fiber_that_is_dropped_ends() -> None:
 def test_run_in_a_raw_fiber_suspended_at_exit_ends_quietly() -> None:
     done = run_script(
         PRELUDE + 'f = Fiber(lambda: run(lambda: root.switch("left"))); print(f.switch())',
-        timeout=5,
+        timeout=PATIENCE,
     )
     assert (done.stdout, done.stderr) == ("left\n", "")
 

@@ -10,7 +10,7 @@ import threading
 import weakref
 
 import pytest
-from threads import in_thread
+from threads import PATIENCE, in_thread
 
 from pyfiber import (
     Cancelled,
@@ -174,7 +174,7 @@ def test_select_closed_channel_is_an_error_that_names_it():
         fiber = spawn(select, a.receiving(), current())
         yield_now()
         a.close()
-        assert fiber.exception(timeout=5).channel is a
+        assert fiber.exception(timeout=PATIENCE).channel is a
 
     run(main)
 

@@ -9,7 +9,7 @@ import threading
 import time
 
 import pytest
-from threads import in_thread
+from threads import PATIENCE, in_thread
 
 from pyfiber import (
     Cancelled,
@@ -40,7 +40,7 @@ def start(fn, *args):
 
 def wait_until(condition):
     """Until another thread has got there."""
-    end = time.monotonic() + 30
+    end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end, "nothing happened"
         time.sleep(0.0005)
@@ -121,7 +121,7 @@ def test_wake_up_posted_to_a_raw_fiber_that_is_over():
             del raw
             thread.join()
             assert len(got) == 1
-            assert got[0] == 1 or queue.get(timeout=5) == 1
+            assert got[0] == 1 or queue.get(timeout=PATIENCE) == 1
 
     run(main)
 

@@ -1,10 +1,13 @@
-"""Running a function on a thread of its own."""
+"""Running a function on a thread of its own, and how long to wait for what must happen."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 from typing import Any
+
+# Seconds until a test gives up on what must happen: so many that it happens on the busiest machine.
+PATIENCE = 30
 
 
 def in_thread(fn: Callable[[], Any]) -> Any:

@@ -40,6 +40,9 @@ extern const test inbox_tests[];
 extern const test scheduler_tests[];
 extern const test thread_tests[];
 extern const test wakeup_tests[];
+extern const test waiting_tests[];
+extern const test poller_tests[];
+extern const test turn_tests[];
 extern const test overflow_tests[];
 extern const test memory_tests[];
 
