@@ -14,4 +14,7 @@ pf_guard_kind pf_guard(char *low, size_t size);
  * handler.  False if the system refuses. */
 bool pf_unguard(char *low, size_t size);
 
+/* Close the stack's open reserve, into which nothing reaches any more. */
+void pf_guard_reserve(pf_stack *stack);
+
 #endif

@@ -146,9 +146,12 @@ pass_on(int signal_number, siginfo_t *info, void *registers)
 static bool
 lend_reserve(pf_fiber *fiber, const void *address)
 {
-    return pf_stack_in_reserve(fiber->stack, address) &&
-           the_host.on_reserve != NULL && the_host.on_reserve(fiber) &&
-           pf_stack_open_reserve(fiber->stack);
+    pf_stack *stack = fiber->stack;
+    return pf_stack_in_reserve(stack, address) &&
+           the_host.on_reserve != NULL &&
+           the_host.on_reserve(fiber,
+                               pf_stack_is_last_reserve(stack, address)) &&
+           pf_stack_open_reserve(stack, address);
 }
 
 static void

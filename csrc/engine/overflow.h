@@ -1,9 +1,9 @@
 /* What happens when a stack is used up.
  *
- * First the fiber runs into its stack's reserve: the handler opens it and
- * asks the host to make the recursion fail soon (on_reserve); the code goes
- * on.  If it runs through the reserve into the guard, the process ends with
- * one clear line.
+ * First the fiber runs into its stack's reserve: the handler opens the upper
+ * half of it and asks the host to make the recursion fail soon (on_reserve);
+ * the code goes on.  If it runs on into the lower half the host is asked once
+ * more; if into the guard, the process ends with one clear line.
  *
  * A handler for SIGSEGV and SIGBUS on an alternate stack looks whether the
  * faulting address lies in the guard of the running fiber's stack; if so it
@@ -19,9 +19,10 @@
 
 /* Both run inside a signal handler: write(2) and reads only. */
 typedef struct pf_overflow_host {
-    /* The fiber has begun to use its reserve.  False: the host can do nothing
-     * about it, treat it as an overflow.  NULL: as false. */
-    bool (*on_reserve)(pf_fiber *fiber);
+    /* The fiber has begun to use its reserve; `last`: the lower half.  False:
+     * the host can do nothing about it, treat it as an overflow.  NULL: as
+     * false. */
+    bool (*on_reserve)(pf_fiber *fiber, bool last);
     /* The running fiber of the calling thread, or NULL. */
     pf_fiber *(*current)(void);
     /* The fiber's name into `buffer`; bytes written (without a NUL). */

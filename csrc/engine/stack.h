@@ -7,10 +7,12 @@
  *                  low                               top
  *
  * The reserve is guarded, too, until the stack runs into it.  Then the fault
- * handler (overflow.c) opens it and tells the host, which makes the next
- * counted call fail: code that recurses too deep gets an exception while it
- * still has a stack to handle it on.  Whoever finds the stack back above the
- * reserve closes it again (pf_stack_close_reserve).
+ * handler (overflow.c) opens it and tells the host, which makes the recursion
+ * fail: code that recurses too deep gets an exception while it still has a
+ * stack to handle it on.  It is opened in two steps, half of it each, so that
+ * the host hears of a recursion again that its first attempt did not end.
+ * Whoever finds the stack back above the reserve closes it again
+ * (pf_stack_close_reserve).
  *
  * `room` is memory above the stack for the host (the Python binding keeps the
  * interpreter's first data-stack chunk there).  The header is placed so that
@@ -48,8 +50,8 @@ typedef struct pf_stack {
     uint32_t slot;
     uint32_t room_size;
     uint32_t reserve; /* bytes from area.low that start out guarded */
-    bool reserve_open;
-    char *room; /* host's memory, 16-byte aligned */
+    uint32_t guarded; /* of them, just now */
+    char *room;       /* host's memory, 16-byte aligned */
     union {
         void *user; /* whoever acquired it may keep a pointer here */
         struct pf_stack *next; /* while it is free and at hand */
@@ -132,11 +134,25 @@ const char *pf_limit_name(pf_limit limit);
 /* Is `address` in the guard of this stack? (for the fault handler) */
 bool pf_stack_guards(const pf_stack *stack, const void *address);
 
-/* Is it in the reserve, and the reserve still closed? */
+/* Is it in the part of the reserve that is still closed? */
 bool pf_stack_in_reserve(const pf_stack *stack, const void *address);
 
-/* Safe in a signal handler.  False if the system refuses. */
-bool pf_stack_open_reserve(pf_stack *stack);
+/* Open the half of the reserve that `address` is in and what is above; the
+ * whole if halves are no pages.  Safe in a signal handler.  False if the
+ * system refuses. */
+bool pf_stack_open_reserve(pf_stack *stack, const void *address);
+
+/* Would that leave nothing closed? */
+bool pf_stack_is_last_reserve(const pf_stack *stack, const void *address);
+
+static inline bool
+pf_stack_reserve_is_open(const pf_stack *stack)
+{
+    return stack->guarded < stack->reserve;
+}
+
+/* Does the frame at `sp`, or what it is about to call, reach into it? */
+bool pf_stack_runs_in_reserve(const pf_stack *stack, const void *sp);
 
 /* Does nothing while the stack in use still reaches into the reserve
  * (`sp` is an address in the running frame), or if it is closed.  A released

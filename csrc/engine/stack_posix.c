@@ -403,7 +403,7 @@ set_up(pf_slab *slab, uint32_t slot)
     stack->slab = slab;
     stack->slot = slot;
     stack->reserve = (uint32_t)pool->reserve;
-    stack->reserve_open = false;
+    stack->guarded = stack->reserve;
     stack->room = (char *)stack + round_up(sizeof *stack, 16);
     stack->room_size = (uint32_t)(end - stack->room);
     stack->user = NULL;
@@ -503,16 +503,6 @@ pf_stack_acquire(pf_stack_pool *pool, pf_stack **stack)
     }
     *stack = taken;
     return 0;
-}
-
-/* What it held goes back with it.  If the system refuses it stays open, and
- * only the guard is left. */
-static void
-close_reserve(pf_stack *stack)
-{
-    if (pf_guard(stack->area.low, stack->reserve) != PF_GUARD_NONE) {
-        stack->reserve_open = false;
-    }
 }
 
 static void
@@ -682,8 +672,8 @@ void
 pf_stack_release(pf_stack *stack)
 {
     pf_stack_pool *pool = stack->slab->pool;
-    if (stack->reserve_open) {
-        close_reserve(stack);
+    if (pf_stack_reserve_is_open(stack)) {
+        pf_guard_reserve(stack);
     }
     pool->live--;
     if (--pool->until_trim == 0) {
@@ -781,39 +771,6 @@ pf_stack_guards(const pf_stack *stack, const void *address)
     uintptr_t low = (uintptr_t)stack->area.low;
     uintptr_t place = (uintptr_t)address;
     return place < low && place >= low - guard_size(stack->slab->pool);
-}
-
-static bool
-reaches_reserve(const pf_stack *stack, const void *address)
-{
-    uintptr_t low = (uintptr_t)stack->area.low;
-    uintptr_t place = (uintptr_t)address;
-    return place >= low && place < low + stack->reserve;
-}
-
-bool
-pf_stack_in_reserve(const pf_stack *stack, const void *address)
-{
-    return !stack->reserve_open && reaches_reserve(stack, address);
-}
-
-bool
-pf_stack_open_reserve(pf_stack *stack)
-{
-    stack->reserve_open = pf_unguard(stack->area.low, stack->reserve);
-    return stack->reserve_open;
-}
-
-/* A page below the running frame must lie above the reserve, too: what is
- * called from here would only open it again. */
-void
-pf_stack_close_reserve(pf_stack *stack, const void *sp)
-{
-    const char *below = (const char *)sp - pf_page_size();
-    if (stack->reserve_open && !reaches_reserve(stack, sp) &&
-        !reaches_reserve(stack, below)) {
-        close_reserve(stack);
-    }
 }
 
 #else

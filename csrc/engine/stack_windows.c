@@ -270,9 +270,23 @@ pf_stack_in_reserve(const pf_stack *stack, const void *address)
 }
 
 bool
-pf_stack_open_reserve(pf_stack *stack)
+pf_stack_open_reserve(pf_stack *stack, const void *address)
 {
-    (void)stack;
+    (void)stack, (void)address;
+    return false;
+}
+
+bool
+pf_stack_is_last_reserve(const pf_stack *stack, const void *address)
+{
+    (void)stack, (void)address;
+    return true;
+}
+
+bool
+pf_stack_runs_in_reserve(const pf_stack *stack, const void *sp)
+{
+    (void)stack, (void)sp;
     return false;
 }
 

@@ -197,8 +197,9 @@ struct PfThread {
     PyObject *green_trace;       /* of greenlet.settrace(), or NULL */
     PyObject *green_origin;      /* who made the switch under way, for that */
     PyState root_state;
-    unsigned given; /* stacks so far */
-    PfThread *next; /* all threads */
+    unsigned given;             /* stacks so far */
+    PF_ATOMIC(uint8_t) watched; /* see overflow.c */
+    PfThread *next;             /* all threads */
 };
 
 struct SchedulerObject {
@@ -538,6 +539,9 @@ PyObject *pf_on_sigint(PyObject *module, PyObject *args);
 
 /* --- overflow.c --- */
 int pf_python_overflow_init(void);
+/* The reserve was reached a moment ago, and the running fiber is about to be
+ * left: the look that is due is taken now.  `sp`: in the running frame. */
+void pf_end_watch(PfThread *t, const char *sp);
 
 /* --- between fibers: each adds its types to the module --- */
 int pf_lock_init(PyObject *module);

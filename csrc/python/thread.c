@@ -259,8 +259,9 @@ pf_close_reserve(PfThread *t)
     if (self->core.stack == NULL) {
         return;
     }
+    pf_end_watch(t, &here);
     pf_stack_close_reserve(self->core.stack, &here);
-    if (!self->core.stack->reserve_open) {
+    if (!pf_stack_reserve_is_open(self->core.stack)) {
         pystate_replenish(t->tstate, self->saved);
     } else {
         t->attention |= PF_ATT_RESERVE;

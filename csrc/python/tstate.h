@@ -48,6 +48,7 @@
 #define PF_HAS_C_COUNTER                                                      \
     (PY_VERSION_HEX >= 0x030C0000 && PY_VERSION_HEX < 0x030E0000)
 #define PF_HAS_STACK_LIMITS (PY_VERSION_HEX >= 0x030E0000)
+#define PF_COUNTS_C_CALLS (PY_VERSION_HEX < 0x030E0000)
 #define PF_HAS_DUMP_TRACEBACK (PY_VERSION_HEX >= 0x030F0000)
 
 /* The saved part of the thread state of a suspended fiber.  Lies in the room
@@ -373,47 +374,95 @@ pystate_init(PyThreadState *ts, char *room, size_t room_size, char *stack_low,
     return st;
 }
 
-/* Signal handler: the running fiber has reached its stack's reserve.  Ends the
- * recursion budget here: the next counted call raises RecursionError.  Unless
- * so little of it is used that counted recursion cannot be what filled the
- * stack; then failing the next call would hit an innocent.  From 3.14 on the
- * interpreter watches the stack pointer itself, and the reserve is just the
- * part of the stack its limits lie in. */
-static inline void
-pystate_exhaust(PyThreadState *ts, PyState *st, size_t stack_size)
+#if PF_COUNTS_C_CALLS
+/* What C recursion is counted with, and where the running fiber's count
+ * began. */
+static inline int *
+pystate_c_remaining(PyThreadState *ts)
 {
-#if PY_VERSION_HEX < 0x030E0000
 #if PF_HAS_C_COUNTER
-    int *remaining = &ts->c_recursion_remaining;
-    int used = st->c_limit - st->stolen - *remaining;
+    return &ts->c_recursion_remaining;
 #else
-    int *remaining = &ts->recursion_remaining;
-    int used = ts->recursion_limit - st->stolen - *remaining;
-#endif
-    if (*remaining > 0 && (size_t)used >= stack_size / (3 * PF_DEAREST_UNIT)) {
-        st->stolen += *remaining;
-        *remaining = 0;
-    }
-#else
-    (void)ts;
-    (void)st;
-    (void)stack_size;
+    return &ts->recursion_remaining;
 #endif
 }
 
-/* The stack is back above the reserve: return the budget. */
+static inline int
+pystate_c_limit(PyThreadState *ts, PyState *st)
+{
+#if PF_HAS_C_COUNTER
+    (void)ts;
+    return st->c_limit;
+#else
+    (void)st;
+    return ts->recursion_limit;
+#endif
+}
+#endif
+
+/* The running fiber has reached its stack's reserve: its recursion budget ends
+ * here, the next counted call raises RecursionError.  Unless so little of it
+ * is used that counted recursion cannot be what filled the stack; then failing
+ * the next call would hit an innocent.  False: nothing was done.  From 3.14 on
+ * the interpreter watches the stack pointer itself, and the reserve is just
+ * the part of the stack its limits lie in.
+ * In a signal handler it is no more than likely to help, and only C code that
+ * calls no Python function depends on it: see pystate_watch_calls. */
+static inline bool
+pystate_exhaust(PyThreadState *ts, PyState *st, size_t stack_size)
+{
+#if PF_COUNTS_C_CALLS
+    int *remaining = pystate_c_remaining(ts);
+    int used = pystate_c_limit(ts, st) - *remaining;
+    if (*remaining > 0 && (size_t)used >= stack_size / (3 * PF_DEAREST_UNIT)) {
+        st->stolen += *remaining;
+        *remaining = 0;
+        return true;
+    }
+#else
+    (void)ts, (void)st, (void)stack_size;
+#endif
+    return false;
+}
+
+/* The call was refused: so much of the budget comes back as `bytes` of stack
+ * hold, for who handles the exception, or reports it. */
+static inline void
+pystate_lend(PyThreadState *ts, PyState *st, size_t bytes)
+{
+#if PF_COUNTS_C_CALLS
+    int units = (int)(bytes / PF_DEAREST_UNIT);
+    units = units < st->stolen ? units : st->stolen;
+    st->stolen -= units;
+    *pystate_c_remaining(ts) += units;
+#else
+    (void)ts, (void)st, (void)bytes;
+#endif
+}
+
+/* The stack is back above the reserve: return the budget.  (Not more than
+ * there ever was, should what the signal handler did have been lost.) */
 static inline void
 pystate_replenish(PyThreadState *ts, PyState *st)
 {
-#if PY_VERSION_HEX < 0x030C0000
-    ts->recursion_remaining += st->stolen;
-#elif PF_HAS_C_COUNTER
-    ts->c_recursion_remaining += st->stolen;
+#if PF_COUNTS_C_CALLS
+    int *remaining = pystate_c_remaining(ts);
+    int limit = pystate_c_limit(ts, st);
+    *remaining += st->stolen;
+    *remaining = *remaining < limit ? *remaining : limit;
 #else
     (void)ts;
 #endif
     st->stolen = 0;
 }
+
+/* From now on `entered` is asked whenever C code calls a Python function, on
+ * every thread; NULL: no longer.  It answers NULL, or the running fiber's
+ * state if it has just exhausted that for the call to fail; then `*left` is
+ * how many bytes of stack there are to handle that.  Safe in a signal handler,
+ * and without the GIL.  False: that cannot be had; never from 3.14 on. */
+typedef PyState *(*pystate_entered_fn)(size_t *left);
+bool pystate_watch_calls(pystate_entered_fn entered);
 
 /* A fiber is about to end (it is the running one): give back what its frames
  * may have left.  Nothing runs on it afterwards. */

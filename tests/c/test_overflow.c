@@ -59,9 +59,9 @@ host_traceback(pf_fiber *fiber, int fd)
 }
 
 static bool
-on_reserve(pf_fiber *fiber)
+on_reserve(pf_fiber *fiber, bool last)
 {
-    (void)fiber;
+    (void)fiber, (void)last;
     reserve_asked++;
     stop = 1;
     return host_lends;
@@ -163,11 +163,44 @@ overflow_by_default(void *arg)
     return 7;
 }
 
-/* The host lends its reserve, but the recursion goes on. */
+/* What the host does at first does not end the recursion. */
 static bool
-lend_in_vain(pf_fiber *fiber)
+stop_when_asked_again(pf_fiber *fiber, bool last)
 {
     (void)fiber;
+    reserve_asked++;
+    stop = last;
+    return true;
+}
+
+static int
+overflow_stopped_late(void *arg)
+{
+    pf_overflow_host host = the_host;
+    (void)arg;
+    host.on_reserve = stop_when_asked_again;
+    if (!world_open(&the_world) || pf_overflow_install(&host) != 0 ||
+        pf_overflow_thread_init() != 0) {
+        return 1;
+    }
+    for (int i = 1; i <= 3; i++) {
+        stop = 0;
+        world_spawn(&the_world, go_deep, 0);
+        pf_scheduler_run(&the_world.scheduler);
+        if (reserve_asked != 2 * i) {
+            return 2;
+        }
+    }
+    pf_overflow_thread_finish();
+    world_close(&the_world);
+    return 7;
+}
+
+/* The host lends its reserve, but the recursion goes on. */
+static bool
+lend_in_vain(pf_fiber *fiber, bool last)
+{
+    (void)fiber, (void)last;
     reserve_asked++;
     return true;
 }
@@ -229,6 +262,14 @@ reserve_saves_a_recursion(void)
     child_run(overflow, "lend", &end);
     CHECK_EXIT(end, 7);
     child_run(overflow_mprotect, "lend", &end);
+    CHECK_EXIT(end, 7);
+}
+
+static void
+reserve_is_lent_in_two_steps(void)
+{
+    child_end end;
+    child_run(overflow_stopped_late, NULL, &end);
     CHECK_EXIT(end, 7);
 }
 
@@ -321,6 +362,7 @@ const test overflow_tests[] = {
     TEST(overflow_through_the_reserve_is_reported),
     TEST(overflow_without_other_handlers_kills),
     TEST(reserve_saves_a_recursion),
+    TEST(reserve_is_lent_in_two_steps),
     TEST(other_faults_go_to_the_handler_before),
     TEST(sent_signals_do_what_they_did_before),
     TEST(alternate_stack_comes_and_goes),

@@ -447,7 +447,7 @@ write_at(void *arg)
     signal(SIGBUS, SIG_DFL);
     pf_stack_acquire(pool, &s);
     if (p->reopened) {
-        pf_stack_open_reserve(s);
+        pf_stack_open_reserve(s, s->area.low);
         s->area.low[0] = 1;
     }
     if (p->trimmed || p->reopened) {
@@ -523,22 +523,30 @@ open_and_close_reserve(pf_guard_kind kind)
     pf_stack_pool *pool = pf_stack_pool_new(256 * KIB, 0);
     pf_stack *s = take(pool);
     char *above = s->area.low + s->reserve;
+    char *middle = s->area.low + s->reserve / 2;
     for (int i = 0; i < 3; i++) {
-        CHECK(!s->reserve_open);
-        CHECK(pf_stack_open_reserve(s));
-        CHECK(s->reserve_open);
+        CHECK(!pf_stack_reserve_is_open(s));
+        CHECK(!pf_stack_is_last_reserve(s, middle));
+        CHECK(pf_stack_open_reserve(s, middle));
+        CHECK(pf_stack_reserve_is_open(s));
+        CHECK(!pf_stack_in_reserve(s, middle));
+        CHECK(pf_stack_in_reserve(s, middle - 1));
+        fill(middle, above);
+        CHECK(pf_stack_is_last_reserve(s, middle - 1));
+        CHECK(pf_stack_open_reserve(s, middle - 1));
         CHECK(!pf_stack_in_reserve(s, s->area.low));
         fill(s->area.low, above);
         pf_stack_close_reserve(s, above - 1); /* still in use */
-        CHECK(s->reserve_open);
+        CHECK(pf_stack_reserve_is_open(s));
         pf_stack_close_reserve(s, above + pf_page_size());
-        CHECK(!s->reserve_open);
+        CHECK(!pf_stack_reserve_is_open(s));
         CHECK(pf_stack_in_reserve(s, s->area.low));
     }
-    CHECK(pf_stack_open_reserve(s));
+    CHECK(pf_stack_open_reserve(s, s->area.low)); /* all at once */
+    fill(s->area.low, above);
     pf_stack_release(s);
     s = take(pool);
-    CHECK(!s->reserve_open);
+    CHECK(!pf_stack_reserve_is_open(s));
     pf_stack_release(s);
     pf_stack_pool_free(pool);
     pf_stack_force_guard(PF_GUARD_NONE);
