@@ -37,10 +37,13 @@ class Barrier:
             raise ValueError("parties must be >= 1")
         if action is not None and not callable(action):
             raise TypeError(f"action must be callable, not {type(action).__name__!r}")
+        if hasattr(self, "_changed"):
+            self._changed.__init__()  # type: ignore[misc]  # FiberError while somebody is in it
+        else:
+            self._changed = Condition()
         self._parties = parties
         self._action = action
         self._timeout = timeout
-        self._changed = Condition()
         self._round = Round()
         self._broken = False
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import queue
 import sys
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any, TypeVar
 
-from pyfiber._engine import Lock, Queue, Semaphore
+from pyfiber._engine import FiberError, Queue, RLock, Semaphore
 
 T = TypeVar("T")
 
@@ -33,58 +33,73 @@ class HookedQueue:
 
     def __init__(self, owner: Queue[Any], maxsize: int) -> None:
         self._owner = owner
-        self._mutex = Lock()
+        self._mutex = RLock()
         self._items = Semaphore(0)
         self._places = Semaphore(maxsize) if maxsize > 0 else None
 
+    def _refuse_reentry(self) -> None:
+        """With the mutex held: the subclass's own code must not come back to its queue."""
+        if self._mutex._recursion_count() > 1:
+            raise FiberError(
+                "this queue is just being changed by this fiber: its _put(), _get() and the "
+                "comparisons of its items must not call put(), get() or shutdown() of it"
+            )
+
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
         """Take a place, then add the item."""
-        if self._owner.is_shutdown:
-            raise ShutDown
-        if self._places is not None and not acquire(self._places, block, timeout):
-            raise queue.Full
-        added = 0
-        try:
-            with self._mutex:
-                added = self._add(item)
-        finally:
-            # An item that replaced another one, or could not be added, needs no place.
-            if self._places is not None and added < 1:
-                self._places.release(1 - added)
-        if added > 0:
-            self._items.release(added)
-
-    def _add(self, item: Any) -> int:
         owner = self._owner
         if owner.is_shutdown:
             raise ShutDown
-        before = owner._qsize()
-        owner._put(item)
-        owner._add_tasks(1)
-        return owner._qsize() - before
+        if self._places is not None and not acquire(self._places, block, timeout):
+            raise queue.Full
+        before = after = 0
+        try:
+            with self._mutex:
+                self._refuse_reentry()
+                if owner.is_shutdown:
+                    raise ShutDown
+                before = after = owner._qsize()
+                try:
+                    owner._put(item)
+                    owner._add_tasks(1)
+                finally:
+                    after = owner._qsize()
+        finally:
+            self._added(after - before)
+
+    def _added(self, count: int) -> None:
+        """An item that replaced another one, or could not be added, needs no place."""
+        if self._places is not None and count < 1:
+            self._places.release(1 - count)
+        if count > 0:
+            self._items.release(count)
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """Wait for an item, then take one out."""
         if not acquire(self._items, block, timeout):
             raise queue.Empty
+        owner = self._owner
         taken = 0
         try:
             with self._mutex:
-                item, taken = self._take()
+                self._refuse_reentry()
+                before = owner._qsize()
+                if owner.is_shutdown and not before:
+                    raise ShutDown
+                try:
+                    item = owner._get()
+                    taken = 1
+                finally:
+                    taken = max(taken, before - owner._qsize())
         finally:
-            if taken < 1:
-                self._items.release()
-        if self._places is not None:
-            self._places.release(taken)
+            self._taken(taken)
         return item
 
-    def _take(self) -> tuple[Any, int]:
-        owner = self._owner
-        before = owner._qsize()
-        if owner.is_shutdown and not before:
-            raise ShutDown
-        item = owner._get()
-        return item, max(before - owner._qsize(), 1)
+    def _taken(self, count: int) -> None:
+        if count < 1:
+            self._items.release()
+        elif self._places is not None:
+            self._places.release(count)
 
     def put_nowait(self, item: Any) -> None:
         """put(item, block=False)"""
@@ -110,15 +125,16 @@ class HookedQueue:
         """Let nobody wait any more; with immediate=True drop the items, too."""
         owner = self._owner
         with self._mutex:
+            self._refuse_reentry()
             first = not owner.is_shutdown
             owner._mark_shut_down()
+            if first:
+                self._items.release(PLENTY)
+                if self._places is not None:
+                    self._places.release(PLENTY)
             while immediate and owner._qsize():
                 owner._get()
                 owner._add_tasks(-1)
-        if first:
-            self._items.release(PLENTY)
-            if self._places is not None:
-                self._places.release(PLENTY)
 
 
 def acquire(semaphore: Semaphore, block: bool, timeout: float | None) -> bool:
@@ -131,16 +147,48 @@ class PriorityQueue(Queue[T]):
 
     def _init(self, maxsize: int) -> None:
         self._heap: list[Any] = []
+        self._in_order = True
 
     def _qsize(self) -> int:
         return len(self._heap)
 
+    # heapq's functions are not done when a comparison raises: what they add stays in the heap, what
+    # they take out is lost.  Here a put() or get() that raises has not happened.  Order cannot be
+    # restored just then, as that compares: the next one does it first.
+
     def _put(self, item: T) -> None:
-        heappush(self._heap, item)
+        self._restore_order()
+        try:
+            heappush(self._heap, item)
+        except BaseException:
+            self._in_order = False
+            self._take_back(item)
+            raise
 
     def _get(self) -> T:
-        least: T = heappop(self._heap)
+        self._restore_order()
+        heap = self._heap
+        least: T = heap[0]
+        try:
+            heappop(heap)
+        except BaseException:
+            self._in_order = False
+            heap.append(least)
+            raise
         return least
+
+    def _take_back(self, item: T) -> None:
+        heap = self._heap
+        for place in reversed(range(len(heap))):
+            if heap[place] is item:
+                heap[place] = heap[-1]
+                heap.pop()
+                return
+
+    def _restore_order(self) -> None:
+        if not self._in_order:
+            heapify(self._heap)
+            self._in_order = True
 
 
 PriorityQueue.__module__ = "pyfiber"

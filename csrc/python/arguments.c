@@ -123,30 +123,21 @@ pf_make(PyObject *type, PyObject *const *args, Py_ssize_t nargs,
 int
 pf_timeout(PyObject *timeout, int64_t *deadline)
 {
-    if (pf_deadline(timeout, deadline) < 0) {
-        return -1;
-    }
-    if (timeout != NULL && timeout != Py_None) {
-        int nonzero = PyObject_IsTrue(timeout);
-        if (nonzero < 0) {
-            return -1;
-        }
-        if (nonzero == 0) {
-            *deadline = PF_NOW;
-        }
-    }
-    return 0;
+    int64_t ns;
+    int rc = pf_length(timeout, &ns);
+    *deadline = ns == 0 ? PF_NOW : pf_deadline_in(NULL, ns);
+    return rc;
 }
 
 /* Seconds of a lock's timeout: -1 means none. */
 static int
 lock_timeout(PyObject *timeout, bool blocking, int64_t *deadline)
 {
-    int64_t ns;
-    if (pf_seconds(timeout, "timeout", &ns) < 0) {
+    double seconds;
+    if (pf_real(timeout, "timeout", &seconds) < 0) {
         return -1;
     }
-    if (ns == -1000000000) {
+    if (seconds == -1) {
         return 0;
     }
     if (!blocking) {
@@ -154,20 +145,18 @@ lock_timeout(PyObject *timeout, bool blocking, int64_t *deadline)
                         "can't specify a timeout for a non-blocking call");
         return -1;
     }
-    if (ns < 0) {
+    if (seconds < 0) {
         PyErr_SetString(PyExc_ValueError,
                         "timeout value must be a non-negative number");
-        return -1;
-    }
-    double seconds = PyFloat_AsDouble(timeout);
-    if (seconds == -1.0 && PyErr_Occurred()) {
         return -1;
     }
     if (seconds > (double)PY_TIMEOUT_MAX * 1e-6) {
         PyErr_SetString(PyExc_OverflowError, "timeout value is too large");
         return -1;
     }
-    return pf_timeout(timeout, deadline);
+    *deadline =
+        seconds == 0 ? PF_NOW : pf_deadline_in(NULL, pf_nanoseconds(seconds));
+    return 0;
 }
 
 int
@@ -194,13 +183,17 @@ pf_acquire_arguments(PyObject *const *args, Py_ssize_t nargs,
 }
 
 int
+pf_too_late(const char *why)
+{
+    PyErr_Format(pf.fiber_error,
+                 "__init__ comes too late: %s; make a new object", why);
+    return -1;
+}
+
+int
 pf_check_unused(const PfWaitq *queue)
 {
-    if (pf_waitq_empty(queue)) {
-        return 0;
-    }
-    PyErr_SetString(pf.fiber_error, "__init__ comes too late: somebody waits");
-    return -1;
+    return pf_waitq_empty(queue) ? 0 : pf_too_late("somebody waits");
 }
 
 PyObject *

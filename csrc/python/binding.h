@@ -373,7 +373,13 @@ void pf_on_posted(pf_scheduler *s, pf_fiber *core, unsigned bits);
 /* A timeout argument in seconds to a deadline; None: PF_NEVER. 0 or -1. */
 int pf_deadline(PyObject *timeout, int64_t *deadline);
 int pf_deadline_by(SchedulerObject *s, PyObject *timeout, int64_t *deadline);
+/* Numbers; they are converted before a state is looked at.  0 or -1. */
+int pf_real(PyObject *number, const char *what, double *value); /* no NaN */
 int pf_seconds(PyObject *number, const char *what, int64_t *ns);
+int pf_length(PyObject *timeout, int64_t *ns); /* of time; None: PF_NEVER */
+int64_t pf_nanoseconds(double seconds);        /* +inf gives PF_NEVER */
+/* So many from now, by the clock of `s`, NULL: of the run here, if one is. */
+int64_t pf_deadline_in(SchedulerObject *s, int64_t ns);
 pf_scheduler *pf_active(PfThread *t, const char *what); /* or FiberError */
 
 /* --- cancel.c --- */

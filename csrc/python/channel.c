@@ -114,12 +114,14 @@ timed_out(const char *what)
     return -1;
 }
 
+static int send(ChannelObject *self, PyObject *value, int64_t deadline);
+
 static int
 wait_to_send(ChannelObject *self, PyObject *value, int64_t deadline)
 {
-    PfThread *t = pf_this_thread();
-    if (t == NULL) {
-        return -1;
+    PfThread *t = pf_tls_thread;
+    if (t == NULL) { /* making it may run code that receives: look again */
+        return pf_thread_create() == NULL ? -1 : send(self, value, deadline);
     }
     PfWait wait;
     pf_wait_init(&wait, t);
@@ -131,6 +133,13 @@ wait_to_send(ChannelObject *self, PyObject *value, int64_t deadline)
         return -1;
     }
     return rc == 1 ? timed_out("send()") : rc;
+}
+
+static int
+send(ChannelObject *self, PyObject *value, int64_t deadline)
+{
+    int rc = pf_preempt() < 0 ? -1 : pf_channel_try_send(self, value);
+    return rc == 0 ? wait_to_send(self, value, deadline) : rc;
 }
 
 static PyObject *
@@ -147,19 +156,17 @@ channel_send(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
                pf_timeout(out[1], &deadline) < 0) {
         return NULL;
     }
-    int rc = pf_preempt() < 0 ? -1 : pf_channel_try_send(self, out[0]);
-    if (rc == 0) {
-        rc = wait_to_send(self, out[0], deadline);
-    }
-    return rc < 0 ? NULL : Py_NewRef(Py_None);
+    return send(self, out[0], deadline) < 0 ? NULL : Py_NewRef(Py_None);
 }
+
+static PyObject *receive(ChannelObject *self, int64_t deadline);
 
 static PyObject *
 wait_to_receive(ChannelObject *self, int64_t deadline)
 {
-    PfThread *t = pf_this_thread();
-    if (t == NULL) {
-        return NULL;
+    PfThread *t = pf_tls_thread;
+    if (t == NULL) { /* making it may run code that sends: look again */
+        return pf_thread_create() == NULL ? NULL : receive(self, deadline);
     }
     PfWait wait;
     pf_wait_init(&wait, t);
@@ -202,15 +209,31 @@ channel_receive(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
     return receive((ChannelObject *)op, deadline);
 }
 
-/* The loop ends when this channel, not some other, is closed. */
+/* The exception that is set: that this channel, not some other, is closed? */
+static bool
+is_end_of(PyObject *channel)
+{
+    if (!PyErr_ExceptionMatches(channel_closed)) {
+        return false;
+    }
+    PyObject *raised = pf_take_exception();
+    PyObject *which = PyObject_GetAttrString(raised, "channel");
+    PyErr_Clear();
+    pf_restore_exception(raised);
+    Py_XDECREF(which);
+    return which == channel;
+}
+
+/* Whoever iterates may drop the iterator while it waits. */
 static PyObject *
 channel_next(PyObject *op)
 {
-    ChannelObject *self = (ChannelObject *)op;
-    PyObject *value = receive(self, PF_NEVER);
-    if (value == NULL && PyErr_ExceptionMatches(channel_closed)) {
+    Py_INCREF(op);
+    PyObject *value = receive((ChannelObject *)op, PF_NEVER);
+    if (value == NULL && is_end_of(op)) {
         PyErr_Clear(); /* NULL alone is an iterator's end */
     }
+    Py_DECREF(op);
     return value;
 }
 
@@ -284,15 +307,20 @@ channel_init(PyObject *op, PyObject *args, PyObject *kwargs)
     ChannelObject *self = (ChannelObject *)op;
     Py_ssize_t capacity = 0;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|n:Channel", names,
-                                     &capacity) ||
-        pf_check_unused(&self->senders) < 0 ||
-        pf_check_unused(&self->receivers) < 0) {
+                                     &capacity)) {
         return -1;
     }
     if (capacity < 0) {
         PyErr_SetString(PyExc_ValueError,
                         "a channel's capacity must not be negative");
         return -1;
+    }
+    if (pf_check_unused(&self->senders) < 0 ||
+        pf_check_unused(&self->receivers) < 0) {
+        return -1;
+    }
+    if (self->values.count > 0 || self->closed) {
+        return pf_too_late("the channel is in use");
     }
     self->capacity = (size_t)capacity;
     return 0;

@@ -3,8 +3,13 @@
  * Its lock is a Lock or an RLock of ours, which are called directly, or any
  * object with acquire() and release(), such as one of threading's.  However
  * wait() ends, it first takes the lock again: cancellation waits for that.
+ *
+ * A foreign lock's methods may do anything: wait, switch, use the condition.
+ * So every call holds the lock it began with, and __init__ is refused while a
+ * wait() is under way.
  */
 #include "python/lock.h"
+#include "python/scope.h"
 
 #include <structmember.h>
 
@@ -13,38 +18,78 @@ typedef struct ConditionObject {
     PyObject *weakrefs;
     PyObject *lock;
     PfWaitq waiters;
+    Py_ssize_t inside; /* wait()s under way: waiting, or taking the lock */
 } ConditionObject;
 
 /* ----------------------------------------------------------------- the lock */
 
 static LockObject *
-our_lock(ConditionObject *self)
+our_lock(PyObject *lock)
 {
-    bool ours = Py_IS_TYPE(self->lock, pf_lock_type) ||
-                Py_IS_TYPE(self->lock, pf_rlock_type);
-    return ours ? (LockObject *)self->lock : NULL;
+    bool ours =
+        Py_IS_TYPE(lock, pf_lock_type) || Py_IS_TYPE(lock, pf_rlock_type);
+    return ours ? (LockObject *)lock : NULL;
 }
 
-static int
-check_open(ConditionObject *self)
+/* A new reference, or NULL. */
+static PyObject *
+get_lock(ConditionObject *self)
 {
     if (self->lock == NULL) {
         PyErr_SetString(PyExc_RuntimeError,
                         "Condition.__init__() was not called");
+    }
+    return Py_XNewRef(self->lock);
+}
+
+/* 1: *method is a new reference; 0: the lock has none; -1: exception. */
+static int
+find_method(PyObject *lock, const char *name, PyObject **method)
+{
+    *method = PyObject_GetAttrString(lock, name);
+    if (*method != NULL) {
+        return 1;
+    }
+    if (!PyErr_ExceptionMatches(PyExc_AttributeError)) {
         return -1;
     }
+    PyErr_Clear();
     return 0;
+}
+
+/* A foreign lock's method, or if it has none of that name the `other` one,
+ * which takes no argument.  `arg` may be NULL. */
+static PyObject *
+call_foreign(PyObject *lock, const char *name, PyObject *arg,
+             const char *other)
+{
+    PyObject *method;
+    int found = find_method(lock, name, &method);
+    if (found <= 0) {
+        return found < 0 ? NULL : PyObject_CallMethod(lock, other, NULL);
+    }
+    PyObject *result = arg == NULL ? PyObject_CallNoArgs(method)
+                                   : PyObject_CallOneArg(method, arg);
+    Py_DECREF(method);
+    return result;
+}
+
+/* What a method answered (stolen), as 1, 0 or -1. */
+static int
+truth_of(PyObject *answer)
+{
+    int truth = answer == NULL ? -1 : PyObject_IsTrue(answer);
+    Py_XDECREF(answer);
+    return truth;
 }
 
 /* A foreign lock that cannot say who holds it: is it taken at all? */
 static int
 is_taken(PyObject *lock)
 {
-    PyObject *got = PyObject_CallMethod(lock, "acquire", "O", Py_False);
-    int truth = got == NULL ? -1 : PyObject_IsTrue(got);
-    Py_XDECREF(got);
-    if (truth <= 0) {
-        return truth < 0 ? -1 : 1;
+    int got = truth_of(PyObject_CallMethod(lock, "acquire", "O", Py_False));
+    if (got <= 0) {
+        return got < 0 ? -1 : 1;
     }
     PyObject *done = PyObject_CallMethod(lock, "release", NULL);
     Py_XDECREF(done);
@@ -53,29 +98,27 @@ is_taken(PyObject *lock)
 
 /* 1, 0 or -1. */
 static int
-is_owned(ConditionObject *self, PfThread *t)
+is_owned(PyObject *lock, PfThread *t)
 {
-    LockObject *lock = our_lock(self);
-    if (lock != NULL) {
-        return Py_IS_TYPE(lock, pf_rlock_type) ? pf_lock_is_mine(lock, t)
-                                               : lock->count > 0;
+    LockObject *ours = our_lock(lock);
+    if (ours != NULL) {
+        return Py_IS_TYPE(lock, pf_rlock_type) ? pf_lock_is_mine(ours, t)
+                                               : ours->count > 0;
     }
-    if (!PyObject_HasAttrString(self->lock, "_is_owned")) {
-        return is_taken(self->lock);
+    PyObject *method;
+    int found = find_method(lock, "_is_owned", &method);
+    if (found <= 0) {
+        return found < 0 ? -1 : is_taken(lock);
     }
-    PyObject *owned = PyObject_CallMethod(self->lock, "_is_owned", NULL);
-    int truth = owned == NULL ? -1 : PyObject_IsTrue(owned);
-    Py_XDECREF(owned);
-    return truth;
+    int owned = truth_of(PyObject_CallNoArgs(method));
+    Py_DECREF(method);
+    return owned;
 }
 
 static int
-check_owned(ConditionObject *self, PfThread *t, const char *what)
+check_owned(PyObject *lock, PfThread *t, const char *what)
 {
-    if (check_open(self) < 0) {
-        return -1;
-    }
-    int owned = is_owned(self, t);
+    int owned = is_owned(lock, t);
     if (owned == 0) {
         PyErr_Format(PyExc_RuntimeError, "cannot %s on un-acquired lock",
                      what);
@@ -89,21 +132,38 @@ typedef struct Saved {
     PyObject *state;  /* of a foreign one */
 } Saved;
 
+/* Its code may wait for something else, from which a notification must not
+ * wake the fiber: it opens a lock instead, for which nobody waits. */
 static int
-release_save(ConditionObject *self, Saved *saved)
+release_foreign(PyObject *lock, PfWaiter *waiter, Saved *saved)
 {
-    LockObject *lock = our_lock(self);
-    *saved = (Saved){0, NULL};
-    if (lock != NULL) {
-        saved->count = lock->count;
-        pf_lock_release(lock);
-        return 0;
+    FiberObject *fiber = waiter->fiber;
+    waiter->lock = PyThread_allocate_lock();
+    if (waiter->lock == NULL) {
+        PyErr_NoMemory();
+        return -1;
     }
-    const char *method = PyObject_HasAttrString(self->lock, "_release_save")
-                             ? "_release_save"
-                             : "release";
-    saved->state = PyObject_CallMethod(self->lock, method, NULL);
+    PyThread_acquire_lock(waiter->lock, NOWAIT_LOCK);
+    waiter->outer = fiber->wait;
+    fiber->wait = waiter;
+    saved->state = call_foreign(lock, "_release_save", NULL, "release");
+    fiber->wait = waiter->outer;
+    PyThread_free_lock(waiter->lock);
+    waiter->lock = NULL;
     return saved->state == NULL ? -1 : 0;
+}
+
+static int
+release_save(PyObject *lock, PfWaiter *waiter, Saved *saved)
+{
+    LockObject *ours = our_lock(lock);
+    *saved = (Saved){0, NULL};
+    if (ours == NULL) {
+        return release_foreign(lock, waiter, saved);
+    }
+    saved->count = ours->count;
+    pf_lock_release(ours);
+    return 0;
 }
 
 static int
@@ -116,23 +176,34 @@ restore_ours(LockObject *lock, PfThread *t, const Saved *saved)
     return rc;
 }
 
+/* Its acquire() may be a cancellation point. */
 static int
-restore(ConditionObject *self, PfThread *t, Saved *saved)
+restore_foreign(PyObject *lock, PfThread *t, Saved *saved)
 {
-    LockObject *lock = our_lock(self);
-    if (lock != NULL) {
-        return restore_ours(lock, t, saved);
+    ScopeObject *shield = t->scheduler == NULL ? NULL : pf_shield_enter();
+    if (t->scheduler != NULL && shield == NULL) {
+        PyErr_Clear(); /* no memory for it: then without */
     }
-    PyObject *done;
-    if (PyObject_HasAttrString(self->lock, "_acquire_restore")) {
-        done = PyObject_CallMethod(self->lock, "_acquire_restore", "O",
-                                   saved->state);
-    } else {
-        done = PyObject_CallMethod(self->lock, "acquire", NULL);
+    PyObject *done =
+        call_foreign(lock, "_acquire_restore", saved->state, "acquire");
+    PyObject *raised = done == NULL ? pf_take_exception() : NULL;
+    if (shield != NULL) {
+        pf_shield_leave(shield);
     }
     Py_CLEAR(saved->state);
     Py_XDECREF(done);
-    return done == NULL ? -1 : 0;
+    if (raised != NULL) {
+        pf_restore_exception(raised);
+    }
+    return raised != NULL ? -1 : 0;
+}
+
+static int
+restore(PyObject *lock, PfThread *t, Saved *saved)
+{
+    LockObject *ours = our_lock(lock);
+    return ours != NULL ? restore_ours(ours, t, saved)
+                        : restore_foreign(lock, t, saved);
 }
 
 /* --------------------------------------------------------------------- wait */
@@ -141,10 +212,9 @@ restore(ConditionObject *self, PfThread *t, Saved *saved)
  * goes wrong now has that as its context - except in a fiber that is being
  * unwound and must not wait: it goes on without the lock (pf_lock_lost). */
 static int
-restore_after(ConditionObject *self, PfThread *t, Saved *saved,
-              PyObject *pending)
+restore_after(PyObject *lock, PfThread *t, Saved *saved, PyObject *pending)
 {
-    int rc = restore(self, t, saved);
+    int rc = restore(lock, t, saved);
     if (pending == NULL) {
         return rc;
     }
@@ -175,13 +245,14 @@ pass_on(ConditionObject *self)
 
 /* 1: notified; 0: timed out; -1: exception. */
 static int
-wait_until(ConditionObject *self, PfThread *t, int64_t deadline)
+wait_until(ConditionObject *self, PyObject *lock, PfThread *t,
+           int64_t deadline)
 {
     PfWait wait;
     Saved saved;
     pf_wait_init(&wait, t);
     pf_waitq_push(&self->waiters, &wait.node);
-    if (release_save(self, &saved) < 0) {
+    if (release_save(lock, &wait.waiter, &saved) < 0) {
         pf_waitq_remove(&wait.node);
         if (wait.waiter.taken != NULL) {
             pass_on(self);
@@ -193,13 +264,22 @@ wait_until(ConditionObject *self, PfThread *t, int64_t deadline)
     if (rc < 0 && wait.waiter.taken != NULL) {
         pass_on(self);
     }
-    if (restore_after(self, t, &saved, pending) < 0) {
+    if (restore_after(lock, t, &saved, pending) < 0) {
         if (rc == 0) {
             pass_on(self);
         }
         return -1;
     }
     return rc == 0;
+}
+
+static PyObject *
+wait_once(ConditionObject *self, PyObject *lock, PfThread *t, int64_t deadline)
+{
+    int rc = check_owned(lock, t, "wait") < 0
+                 ? -1
+                 : wait_until(self, lock, t, deadline);
+    return rc < 0 ? NULL : PyBool_FromLong(rc);
 }
 
 static PyObject *
@@ -213,12 +293,40 @@ condition_wait(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
     PfThread *t = pf_this_thread();
     if (t == NULL ||
         pf_arguments("wait", names, 0, args, nargs, kwnames, &timeout) < 0 ||
-        pf_timeout(timeout, &deadline) < 0 ||
-        check_owned(self, t, "wait") < 0) {
+        pf_timeout(timeout, &deadline) < 0) {
         return NULL;
     }
-    int rc = wait_until(self, t, deadline);
-    return rc < 0 ? NULL : PyBool_FromLong(rc);
+    PyObject *lock = get_lock(self);
+    if (lock == NULL) {
+        return NULL;
+    }
+    self->inside++;
+    PyObject *result = wait_once(self, lock, t, deadline);
+    self->inside--;
+    Py_DECREF(lock);
+    return result;
+}
+
+/* The predicate's last answer. */
+static PyObject *
+wait_until_true(ConditionObject *self, PyObject *lock, PfThread *t,
+                PyObject *predicate, int64_t deadline)
+{
+    for (int waited = 1;;) {
+        PyObject *result = PyObject_CallNoArgs(predicate);
+        int truth = result == NULL ? -1 : PyObject_IsTrue(result);
+        if (truth != 0 || waited == 0) {
+            return truth < 0 ? (Py_XDECREF(result), NULL) : result;
+        }
+        Py_DECREF(result);
+        if (check_owned(lock, t, "wait") < 0) {
+            return NULL;
+        }
+        waited = wait_until(self, lock, t, deadline);
+        if (waited < 0) {
+            return NULL;
+        }
+    }
 }
 
 static PyObject *
@@ -235,21 +343,15 @@ condition_wait_for(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
         pf_timeout(out[1], &deadline) < 0) {
         return NULL;
     }
-    for (int waited = 1;;) {
-        PyObject *result = PyObject_CallNoArgs(out[0]);
-        int truth = result == NULL ? -1 : PyObject_IsTrue(result);
-        if (truth != 0 || waited == 0) {
-            return truth < 0 ? (Py_XDECREF(result), NULL) : result;
-        }
-        Py_DECREF(result);
-        if (check_owned(self, t, "wait") < 0) {
-            return NULL;
-        }
-        waited = wait_until(self, t, deadline);
-        if (waited < 0) {
-            return NULL;
-        }
+    PyObject *lock = get_lock(self);
+    if (lock == NULL) {
+        return NULL;
     }
+    self->inside++;
+    PyObject *result = wait_until_true(self, lock, t, out[0], deadline);
+    self->inside--;
+    Py_DECREF(lock);
+    return result;
 }
 
 /* ------------------------------------------------------------------- notify */
@@ -258,7 +360,13 @@ static PyObject *
 notify(ConditionObject *self, Py_ssize_t n)
 {
     PfThread *t = pf_this_thread();
-    if (t == NULL || check_owned(self, t, "notify") < 0 || pf_preempt() < 0) {
+    PyObject *lock = t == NULL ? NULL : get_lock(self);
+    if (lock == NULL) {
+        return NULL;
+    }
+    int rc = check_owned(lock, t, "notify");
+    Py_DECREF(lock);
+    if (rc < 0 || pf_preempt() < 0) {
         return NULL;
     }
     for (; n > 0 && !pf_waitq_empty(&self->waiters); n--) {
@@ -299,14 +407,15 @@ static PyObject *
 lock_method(PyObject *op, const char *name, PyObject *const *args,
             Py_ssize_t nargs, PyObject *kwnames)
 {
-    ConditionObject *self = (ConditionObject *)op;
+    PyObject *lock = get_lock((ConditionObject *)op);
     PyObject *method =
-        check_open(self) < 0 ? NULL : PyObject_GetAttrString(self->lock, name);
+        lock == NULL ? NULL : PyObject_GetAttrString(lock, name);
     PyObject *result =
         method == NULL
             ? NULL
             : PyObject_Vectorcall(method, args, (size_t)nargs, kwnames);
     Py_XDECREF(method);
+    Py_XDECREF(lock);
     return result;
 }
 
@@ -348,9 +457,10 @@ static PyObject *
 condition_is_owned(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
-    ConditionObject *self = (ConditionObject *)op;
     PfThread *t = pf_this_thread();
-    int owned = t == NULL || check_open(self) < 0 ? -1 : is_owned(self, t);
+    PyObject *lock = t == NULL ? NULL : get_lock((ConditionObject *)op);
+    int owned = lock == NULL ? -1 : is_owned(lock, t);
+    Py_XDECREF(lock);
     return owned < 0 ? NULL : PyBool_FromLong(owned);
 }
 
@@ -376,9 +486,50 @@ condition_repr(PyObject *op)
     for (PfNode *n = self->waiters.head; n != NULL; n = n->next) {
         waiting++;
     }
-    return PyUnicode_FromFormat("<%s(%R, %zd) at %p>", Py_TYPE(op)->tp_name,
-                                self->lock == NULL ? Py_None : self->lock,
-                                waiting, op);
+    PyObject *lock = Py_NewRef(self->lock == NULL ? Py_None : self->lock);
+    PyObject *repr = PyUnicode_FromFormat(
+        "<%s(%R, %zd) at %p>", Py_TYPE(op)->tp_name, lock, waiting, op);
+    Py_DECREF(lock);
+    return repr;
+}
+
+/* Of what __init__ was given: a new reference, or NULL. */
+static PyObject *
+checked_lock(PyObject *lock)
+{
+    static const char *const needed[] = {"acquire", "release"};
+    if (lock == Py_None) {
+        return PyObject_CallNoArgs((PyObject *)pf_rlock_type);
+    }
+    for (int i = 0; i < 2; i++) {
+        PyObject *method;
+        int found = find_method(lock, needed[i], &method);
+        Py_XDECREF(method);
+        if (found == 0) {
+            PyErr_Format(PyExc_TypeError,
+                         "a Condition needs a lock, with acquire() and "
+                         "release(), not '%.200s'",
+                         Py_TYPE(lock)->tp_name);
+        }
+        if (found <= 0) {
+            return NULL;
+        }
+    }
+    return Py_NewRef(lock);
+}
+
+/* Whoever is in a wait(), or holds the lock, counts on finding it there. */
+static int
+check_idle(ConditionObject *self, PyObject *lock)
+{
+    LockObject *ours = self->lock == NULL ? NULL : our_lock(self->lock);
+    if (self->inside > 0) {
+        return pf_too_late("somebody waits");
+    }
+    if (ours != NULL && ours->count > 0 && self->lock != lock) {
+        return pf_too_late("somebody holds the lock");
+    }
+    return 0;
 }
 
 static int
@@ -388,24 +539,13 @@ condition_init(PyObject *op, PyObject *args, PyObject *kwargs)
     ConditionObject *self = (ConditionObject *)op;
     PyObject *lock = Py_None;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:Condition", names,
-                                     &lock) ||
-        pf_check_unused(&self->waiters) < 0) {
+                                     &lock)) {
         return -1;
     }
-    if (lock == Py_None) {
-        lock = PyObject_CallNoArgs((PyObject *)pf_rlock_type);
-        if (lock == NULL) {
-            return -1;
-        }
-    } else if (!PyObject_HasAttrString(lock, "acquire") ||
-               !PyObject_HasAttrString(lock, "release")) {
-        PyErr_Format(PyExc_TypeError,
-                     "a Condition needs a lock, with acquire() and release(), "
-                     "not '%.200s'",
-                     Py_TYPE(lock)->tp_name);
+    lock = checked_lock(lock);
+    if (lock == NULL || check_idle(self, lock) < 0) {
+        Py_XDECREF(lock);
         return -1;
-    } else {
-        Py_INCREF(lock);
     }
     Py_XSETREF(self->lock, lock);
     return 0;

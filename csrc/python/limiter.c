@@ -69,7 +69,9 @@ pf_limiter_next(LimiterObject *self)
 {
     JobObject *job =
         self->borrowed <= self->total ? dequeue(self) : NULL; /* it shrank */
-    if (job == NULL && self->borrowed > 0) { /* 0: forgotten by a fork */
+    if (job != NULL) {
+        job->state = JOB_RUNNING;    /* from now on it cannot be withdrawn */
+    } else if (self->borrowed > 0) { /* 0: forgotten by a fork */
         self->borrowed--;
     }
     return job;
@@ -85,19 +87,41 @@ pf_limiter_forget(LimiterObject *self)
     }
 }
 
-/* Jobs whose turn has come, because there are more tokens now. */
-static void
+/* Jobs whose turn has come, because there are tokens.  0, or -1 with an
+ * exception that is not a job's but the caller's; all have begun then, too. */
+static int
 dispatch_waiting(LimiterObject *self)
 {
+    PyObject *interrupt = NULL;
     while (self->borrowed < self->total && self->first != NULL) {
         JobObject *job = dequeue(self);
         self->borrowed++;
-        if (pf_job_dispatch(job) < 0) {
+        int rc = pf_job_dispatch(job);
+        if (rc < 0) {
             self->borrowed--;
             pf_job_fail(job, pf_take_exception());
+        } else if (rc > 0) {
+            Py_XSETREF(interrupt, pf_take_exception());
         }
         Py_DECREF(job);
     }
+    if (interrupt != NULL) {
+        pf_restore_exception(interrupt);
+    }
+    return interrupt == NULL ? 0 : -1;
+}
+
+/* The token of a job for which there is no thread goes to those who came to
+ * wait for it meanwhile.  Keeps the exception that is set. */
+static void
+give_token_back(LimiterObject *self)
+{
+    PyObject *raised = pf_take_exception();
+    self->borrowed--;
+    if (dispatch_waiting(self) < 0) {
+        PyErr_WriteUnraisable((PyObject *)self);
+    }
+    pf_restore_exception(raised);
 }
 
 /* ---------------------------------------------------------------- to_thread */
@@ -115,11 +139,15 @@ submit(LimiterObject *self, JobObject *job)
         return 0;
     }
     self->borrowed++;
-    if (pf_job_dispatch(job) < 0) {
-        self->borrowed--;
-        return -1;
+    int rc = pf_job_dispatch(job); /* starting a thread runs code */
+    if (rc < 0) {
+        give_token_back(self);
+    } else if (rc == 0 && pf_tls_thread->scheduler != job->scheduler) {
+        PyErr_SetString(pf.fiber_error,
+                        "the run was left while a thread was started for it");
+        rc = -1;
     }
-    return 0;
+    return rc == 0 ? 0 : -1;
 }
 
 static void
@@ -310,8 +338,7 @@ set_total(PyObject *op, PyObject *value, void *closure)
     if (check_total(value, &self->total) < 0) {
         return -1;
     }
-    dispatch_waiting(self);
-    return 0;
+    return dispatch_waiting(self);
 }
 
 static PyObject *

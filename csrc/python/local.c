@@ -1,7 +1,9 @@
 /* local: attributes of which every fiber, and every plain thread, has its own.
  *
  * A slot is what one fiber has in one local.  It stands in a list of each, so
- * that it goes when either of the two does.
+ * that it goes when either of the two does.  A look-up that runs code may come
+ * back after other fibers have used the object: so it is given the dict, and
+ * finds nothing in the object itself.
  */
 #include "python/waitq.h"
 
@@ -9,9 +11,6 @@
 
 typedef struct LocalObject {
     PyObject_HEAD
-    /* Of whoever looked last, for PyObject_GenericGetAttr and its like: every
-     * access first puts the running fiber's there.  Not a reference. */
-    PyObject *dict;
     PyObject *weakrefs;
     PyObject *args, *kwargs; /* for a subclass's __init__ in each fiber */
     PfSlot *slots;
@@ -48,12 +47,12 @@ find_slot(LocalObject *self, FiberObject *fiber)
     return NULL;
 }
 
+/* There is none yet.  `dict` is stolen, and may be NULL for want of memory. */
 static PfSlot *
-add_slot(LocalObject *self, FiberObject *fiber)
+add_slot(LocalObject *self, FiberObject *fiber, PyObject *dict)
 {
-    PfRare *rare = pf_rare_of(fiber);
-    PyObject *dict = rare == NULL ? NULL : PyDict_New();
-    PfSlot *slot = dict == NULL ? NULL : PyMem_New(PfSlot, 1);
+    PfRare *rare = dict == NULL ? NULL : pf_rare_of(fiber);
+    PfSlot *slot = rare == NULL ? NULL : PyMem_New(PfSlot, 1);
     if (slot == NULL) {
         Py_XDECREF(dict);
         PyErr_NoMemory();
@@ -79,9 +78,6 @@ static void
 unlink_from_local(PfSlot *slot)
 {
     LocalObject *local = slot->local;
-    if (local->dict == slot->dict) {
-        local->dict = NULL;
-    }
     if (slot->newer != NULL) {
         slot->newer->older = slot->older;
     } else {
@@ -138,12 +134,20 @@ has_own_init(PyTypeObject *type)
 }
 
 /* The first access in this fiber: __init__ of a subclass, with the arguments
- * the object was made with. */
+ * the object was made with - unless the collector, which may run when the dict
+ * is made, ran code that was first.  (Without args the collector has cleared
+ * the object, too.) */
 static PfSlot *
 first_access(LocalObject *self, FiberObject *fiber)
 {
-    PfSlot *slot = add_slot(self, fiber);
-    if (slot == NULL || !has_own_init(Py_TYPE(self))) {
+    PyObject *dict = PyDict_New();
+    PfSlot *slot = find_slot(self, fiber);
+    if (slot != NULL) {
+        Py_XDECREF(dict);
+        return slot;
+    }
+    slot = add_slot(self, fiber, dict);
+    if (slot == NULL || !has_own_init(Py_TYPE(self)) || self->args == NULL) {
         return slot;
     }
     if (Py_TYPE(self)->tp_init((PyObject *)self, self->args, self->kwargs) <
@@ -161,7 +165,7 @@ first_access(LocalObject *self, FiberObject *fiber)
     return find_slot(self, fiber);
 }
 
-/* Put the running fiber's dict into place; borrowed. */
+/* The running fiber's; a new reference. */
 static PyObject *
 my_dict(LocalObject *self)
 {
@@ -177,8 +181,7 @@ my_dict(LocalObject *self)
             return NULL;
         }
     }
-    self->dict = slot->dict;
-    return slot->dict;
+    return Py_NewRef(slot->dict);
 }
 
 static bool
@@ -195,23 +198,30 @@ local_getattro(PyObject *op, PyObject *name)
     if (dict == NULL) {
         return NULL;
     }
-    return is_dict_name(name) ? Py_NewRef(dict)
-                              : PyObject_GenericGetAttr(op, name);
+    if (is_dict_name(name)) {
+        return dict;
+    }
+    PyObject *value = _PyObject_GenericGetAttrWithDict(op, name, dict, 0);
+    Py_DECREF(dict);
+    return value;
 }
 
 static int
 local_setattro(PyObject *op, PyObject *name, PyObject *value)
 {
-    if (my_dict((LocalObject *)op) == NULL) {
-        return -1;
-    }
     if (is_dict_name(name)) {
         PyErr_Format(PyExc_AttributeError,
                      "'%.100s' object attribute '%U' is read-only",
                      Py_TYPE(op)->tp_name, name);
         return -1;
     }
-    return PyObject_GenericSetAttr(op, name, value);
+    PyObject *dict = my_dict((LocalObject *)op);
+    if (dict == NULL) {
+        return -1;
+    }
+    int rc = _PyObject_GenericSetAttrWithDict(op, name, value, dict);
+    Py_DECREF(dict);
+    return rc;
 }
 
 /* ----------------------------------------------------------- birth and death */
@@ -236,7 +246,7 @@ local_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->args = Py_NewRef(args);
     self->kwargs = Py_XNewRef(kwargs);
     /* The call that makes the object runs __init__ in this fiber. */
-    if (add_slot(self, CURRENT(t)) == NULL) {
+    if (add_slot(self, CURRENT(t), PyDict_New()) == NULL) {
         Py_CLEAR(self);
     }
     return (PyObject *)self;
@@ -259,11 +269,15 @@ static int
 local_clear(PyObject *op)
 {
     LocalObject *self = (LocalObject *)op;
-    PfSlot *slot;
-    while ((slot = self->slots) != NULL) {
-        unlink_from_local(slot);
+    PfSlot *slots = self->slots;
+    self->slots = NULL;
+    for (PfSlot *slot = slots; slot != NULL; slot = slot->older) {
         unlink_from_fiber(slot);
-        free_slot(slot);
+    }
+    while (slots != NULL) {
+        PfSlot *older = slots->older;
+        free_slot(slots);
+        slots = older;
     }
     Py_CLEAR(self->args);
     Py_CLEAR(self->kwargs);
@@ -290,8 +304,6 @@ static PyMethodDef methods[] = {
 
 static PyMemberDef members[] = {
     PF_WEAKREFS(LocalObject),
-    {"__dictoffset__", T_PYSSIZET, offsetof(LocalObject, dict), READONLY,
-     NULL},
     {NULL, 0, 0, 0, NULL},
 };
 

@@ -69,6 +69,18 @@ is_rlock(LockObject *self)
     return Py_TYPE(self) == pf_rlock_type;
 }
 
+static PyObject *
+take_once_more(LockObject *self)
+{
+    if (self->count == PY_SSIZE_T_MAX) {
+        PyErr_SetString(PyExc_OverflowError,
+                        "the lock was taken too many times");
+        return NULL;
+    }
+    self->count++;
+    Py_RETURN_TRUE;
+}
+
 /* acquire() and with: who holds an RLock takes it once more. */
 static PyObject *
 take_until(PyObject *op, int64_t deadline)
@@ -83,8 +95,7 @@ take_until(PyObject *op, int64_t deadline)
         Py_RETURN_TRUE;
     }
     if (is_rlock(self) && pf_lock_is_mine(self, t)) {
-        self->count++;
-        Py_RETURN_TRUE;
+        return take_once_more(self);
     }
     int rc = pf_lock_acquire(self, t, deadline, false);
     return rc < 0 ? NULL : PyBool_FromLong(rc == 0);

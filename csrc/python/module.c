@@ -201,8 +201,8 @@ mod_park(PyObject *module, PyObject *args, PyObject *kwargs)
     if (t == NULL ||
         !PyArg_ParseTupleAndKeywords(args, kwargs, "|O:park", names,
                                      &timeout) ||
-        pf_active(t, "park()") == NULL ||
-        pf_deadline(timeout, &deadline) < 0) {
+        pf_deadline(timeout, &deadline) < 0 ||
+        pf_active(t, "park()") == NULL) {
         return NULL;
     }
     return pf_park_value(t, deadline);

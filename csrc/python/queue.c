@@ -18,7 +18,8 @@ typedef struct QueueObject {
     Py_ssize_t maxsize;    /* <= 0: no limit */
     Py_ssize_t unfinished; /* put, and not yet task_done() */
     PfWaitq getters, putters, joiners;
-    PyObject *hooked; /* serves a subclass that overrides _put and the like */
+    PyObject *hooked;  /* serves a subclass that overrides _put and the like */
+    Py_ssize_t inside; /* calls of its methods under way */
     bool lifo;
     bool shut_down;
 } QueueObject;
@@ -132,12 +133,14 @@ give_back(QueueObject *self, PyObject *item)
 
 /* ---------------------------------------------------------------------- put */
 
+static int put(QueueObject *self, PyObject *item, int64_t deadline);
+
 static int
 wait_to_put(QueueObject *self, PyObject *item, int64_t deadline)
 {
-    PfThread *t = pf_this_thread();
-    if (t == NULL) {
-        return -1;
+    PfThread *t = pf_tls_thread;
+    if (t == NULL) { /* making it may run code that gets: look again */
+        return pf_thread_create() == NULL ? -1 : put(self, item, deadline);
     }
     PfWait wait;
     pf_wait_init(&wait, t);
@@ -178,12 +181,14 @@ put(QueueObject *self, PyObject *item, int64_t deadline)
 
 /* ---------------------------------------------------------------------- get */
 
+static PyObject *get(QueueObject *self, int64_t deadline);
+
 static PyObject *
 wait_to_get(QueueObject *self, int64_t deadline)
 {
-    PfThread *t = pf_this_thread();
-    if (t == NULL) {
-        return NULL;
+    PfThread *t = pf_tls_thread;
+    if (t == NULL) { /* making it may run code that puts: look again */
+        return pf_thread_create() == NULL ? NULL : get(self, deadline);
     }
     PfWait wait;
     pf_wait_init(&wait, t);
@@ -226,11 +231,13 @@ static PyObject *
 hooked(QueueObject *self, const char *name, PyObject *const *args,
        Py_ssize_t nargs, PyObject *kwnames)
 {
+    self->inside++;
     PyObject *method = PyObject_GetAttrString(self->hooked, name);
     PyObject *result =
         method == NULL
             ? NULL
             : PyObject_Vectorcall(method, args, (size_t)nargs, kwnames);
+    self->inside--;
     Py_XDECREF(method);
     return result;
 }
@@ -565,23 +572,31 @@ needs_hooks(PyTypeObject *type)
             overrides(type, "_put") || overrides(type, "_get"));
 }
 
-static int
-attach_hooks(QueueObject *self, PyObject *maxsize)
+static PyObject *
+make_hooked(QueueObject *self, Py_ssize_t maxsize)
 {
     PyObject *module = PyImport_ImportModule("pyfiber._queues");
     PyObject *served =
         module == NULL
             ? NULL
-            : PyObject_CallMethod(module, "HookedQueue", "OO", self, maxsize);
+            : PyObject_CallMethod(module, "HookedQueue", "On", self, maxsize);
     Py_XDECREF(module);
-    if (served == NULL) {
+    return served;
+}
+
+static int
+check_as_new(const QueueObject *self)
+{
+    if (pf_check_unused(&self->getters) < 0 ||
+        pf_check_unused(&self->putters) < 0 ||
+        pf_check_unused(&self->joiners) < 0) {
         return -1;
     }
-    Py_XSETREF(self->hooked, served);
-    PyObject *done =
-        PyObject_CallMethod((PyObject *)self, "_init", "O", maxsize);
-    Py_XDECREF(done);
-    return done == NULL ? -1 : 0;
+    if (self->inside > 0 || self->items.count > 0 || self->unfinished > 0 ||
+        self->shut_down) {
+        return pf_too_late("the queue is in use");
+    }
+    return 0;
 }
 
 static int
@@ -591,24 +606,24 @@ queue_init(PyObject *op, PyObject *args, PyObject *kwargs)
     QueueObject *self = (QueueObject *)op;
     Py_ssize_t maxsize = 0;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|n:Queue", names,
-                                     &maxsize) ||
-        pf_check_unused(&self->getters) < 0 ||
-        pf_check_unused(&self->putters) < 0 ||
-        pf_check_unused(&self->joiners) < 0) {
+                                     &maxsize)) {
+        return -1;
+    }
+    bool hooks = needs_hooks(Py_TYPE(op));
+    PyObject *served = hooks ? make_hooked(self, maxsize) : NULL;
+    if ((hooks && served == NULL) || check_as_new(self) < 0) {
+        Py_XDECREF(served);
         return -1;
     }
     self->maxsize = maxsize;
-    self->unfinished = 0;
-    self->shut_down = false;
     self->lifo = PyObject_TypeCheck(op, lifo_type);
-    pf_ring_clear(&self->items);
-    if (!needs_hooks(Py_TYPE(op))) {
+    Py_XSETREF(self->hooked, served);
+    if (!hooks) {
         return 0;
     }
-    PyObject *size = PyLong_FromSsize_t(maxsize);
-    int rc = size == NULL ? -1 : attach_hooks(self, size);
-    Py_XDECREF(size);
-    return rc;
+    PyObject *done = PyObject_CallMethod(op, "_init", "n", maxsize);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
 }
 
 static int

@@ -661,6 +661,30 @@ mod_move_on_after(PyObject *module, PyObject *length)
     return (PyObject *)scope_for(length, "move_on_after");
 }
 
+ScopeObject *
+pf_shield_enter(void)
+{
+    ScopeObject *self = scope_for(Py_None, "shield");
+    if (self != NULL) {
+        self->shield = true;
+        PyObject *entered = pf_scope_enter((PyObject *)self, NULL);
+        if (entered == NULL) {
+            Py_CLEAR(self);
+        }
+        Py_XDECREF(entered);
+    }
+    return self;
+}
+
+void
+pf_shield_leave(ScopeObject *self)
+{
+    if (self->fiber != NULL) {
+        pf_scope_remove(self);
+    }
+    Py_DECREF(self);
+}
+
 static PyObject *
 mod_shield(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {

@@ -108,6 +108,10 @@ void pf_scope_move_grains(ScopeObject *from, ScopeObject *to);
 /* --- scope.c --- */
 extern PyType_Spec pf_scope_spec;
 PyObject *pf_scope_enter(PyObject *scope, PyObject *ignored);
+/* shield() around what the running fiber calls between the two.  A new one, or
+ * NULL with an exception; leaving drops it, whatever was done to it. */
+ScopeObject *pf_shield_enter(void);
+void pf_shield_leave(ScopeObject *shield);
 /* __exit__() was called with so many arguments.  The thread if the scope may
  * be left here; otherwise it is taken away, and NULL returned with an error. */
 PfThread *pf_scope_may_leave(ScopeObject *scope, Py_ssize_t nargs);

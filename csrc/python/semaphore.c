@@ -29,14 +29,19 @@ semaphore_init(PyObject *op, PyObject *args, PyObject *kwargs)
     SemaphoreObject *self = (SemaphoreObject *)op;
     Py_ssize_t value = 1;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|n:Semaphore", names,
-                                     &value) ||
-        pf_check_unused(&self->waiters) < 0) {
+                                     &value)) {
         return -1;
     }
     if (value < 0) {
         PyErr_SetString(PyExc_ValueError,
                         "semaphore initial value must be >= 0");
         return -1;
+    }
+    if (pf_check_unused(&self->waiters) < 0) {
+        return -1;
+    }
+    if (self->value != self->initial) {
+        return pf_too_late("the semaphore is in use");
     }
     self->value = self->initial = value;
     self->bounded = PyObject_TypeCheck(op, bounded_type);
@@ -88,7 +93,7 @@ release_one(SemaphoreObject *self, const FiberObject *by)
 {
     remove_holder(self, by);
     if (pf_waitq_empty(&self->waiters)) {
-        self->value++;
+        self->value += self->value < PY_SSIZE_T_MAX;
         return;
     }
     PfNode *next = pf_waitq_choose(&self->waiters);
@@ -135,12 +140,11 @@ semaphore_acquire(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
     PyObject *out[2] = {NULL, NULL};
     int64_t deadline = PF_NEVER;
     if (nargs > 0 || kwnames != NULL) {
-        if (pf_arguments("acquire", names, 0, args, nargs, kwnames, out) < 0 ||
-            pf_timeout(out[1], &deadline) < 0) {
+        if (pf_arguments("acquire", names, 0, args, nargs, kwnames, out) < 0) {
             return NULL;
         }
         int blocking = out[0] == NULL ? 1 : PyObject_IsTrue(out[0]);
-        if (blocking < 0) {
+        if (blocking < 0 || pf_timeout(out[1], &deadline) < 0) {
             return NULL;
         }
         if (!blocking && out[1] != NULL && out[1] != Py_None) {

@@ -13,70 +13,94 @@
 
 #define NS_PER_SECOND 1e9
 
-/* 0 or -1.  +inf gives PF_NEVER. */
+/* What a number's own __float__ runs may leave the run, take the lock, or end
+ * the fiber that is asked about.  So numbers are converted once, and before
+ * anything is looked at.  0 or -1. */
+int
+pf_real(PyObject *number, const char *what, double *value)
+{
+    if (PyFloat_CheckExact(number)) {
+        *value = PyFloat_AS_DOUBLE(number);
+    } else if (PyLong_CheckExact(number)) {
+        *value = PyLong_AsDouble(number);
+    } else if (PyNumber_Check(number) && !PyComplex_Check(number)) {
+        *value = PyFloat_AsDouble(number);
+    } else {
+        PyErr_Format(PyExc_TypeError, "%s must be a number, not '%.200s'",
+                     what, Py_TYPE(number)->tp_name);
+        return -1;
+    }
+    if (*value == -1.0 && PyErr_Occurred()) {
+        return -1;
+    }
+    if (isnan(*value)) {
+        PyErr_Format(PyExc_ValueError, "%s must not be NaN", what);
+        return -1;
+    }
+    return 0;
+}
+
+int64_t
+pf_nanoseconds(double seconds)
+{
+    double scaled = seconds * NS_PER_SECOND;
+    if (scaled >= 9.2e18) {
+        return PF_NEVER;
+    }
+    return scaled <= -9.2e18 ? INT64_MIN : (int64_t)ceil(scaled);
+}
+
 int
 pf_seconds(PyObject *number, const char *what, int64_t *ns)
 {
     double seconds;
-    if (PyFloat_CheckExact(number)) {
-        seconds = PyFloat_AS_DOUBLE(number);
-    } else if (PyLong_CheckExact(number)) {
-        seconds = PyLong_AsDouble(number);
-        if (seconds == -1.0 && PyErr_Occurred()) {
-            return -1;
-        }
-    } else {
-        if (!PyNumber_Check(number) || PyComplex_Check(number)) {
-            PyErr_Format(PyExc_TypeError, "%s must be a number, not '%.200s'",
-                         what, Py_TYPE(number)->tp_name);
-            return -1;
-        }
-        seconds = PyFloat_AsDouble(number);
-        if (seconds == -1.0 && PyErr_Occurred()) {
-            return -1;
-        }
-    }
-    if (isnan(seconds)) {
-        PyErr_Format(PyExc_ValueError, "%s must not be NaN", what);
+    if (pf_real(number, what, &seconds) < 0) {
         return -1;
     }
-    double scaled = seconds * NS_PER_SECOND;
-    if (scaled >= 9.2e18) {
-        *ns = PF_NEVER;
-    } else if (scaled <= -9.2e18) {
-        *ns = INT64_MIN;
-    } else {
-        *ns = (int64_t)ceil(scaled);
-    }
+    *ns = pf_nanoseconds(seconds);
     return 0;
+}
+
+int
+pf_length(PyObject *timeout, int64_t *ns)
+{
+    double seconds;
+    *ns = PF_NEVER;
+    if (timeout == NULL || timeout == Py_None) {
+        return 0;
+    }
+    if (pf_real(timeout, "timeout", &seconds) < 0) {
+        return -1;
+    }
+    if (seconds < 0) {
+        PyErr_SetString(PyExc_ValueError, "timeout must not be negative");
+        return -1;
+    }
+    *ns = pf_nanoseconds(seconds);
+    return 0;
+}
+
+int64_t
+pf_deadline_in(SchedulerObject *s, int64_t ns)
+{
+    if (ns == PF_NEVER) {
+        return PF_NEVER;
+    }
+    if (s == NULL && pf_tls_thread != NULL) {
+        s = pf_tls_thread->scheduler;
+    }
+    int64_t now = s == NULL ? pf_monotonic() : pf_now(&s->core);
+    return ns >= PF_NEVER - now ? PF_NEVER : now + ns;
 }
 
 /* By the clock of `s`, NULL: of the scheduler that runs here, if one does. */
 int
 pf_deadline_by(SchedulerObject *s, PyObject *timeout, int64_t *deadline)
 {
-    *deadline = PF_NEVER;
-    if (timeout == NULL || timeout == Py_None) {
-        return 0;
-    }
     int64_t ns;
-    if (pf_seconds(timeout, "timeout", &ns) < 0) {
-        return -1;
-    }
-    if (ns < 0) {
-        PyErr_SetString(PyExc_ValueError, "timeout must not be negative");
-        return -1;
-    }
-    PfThread *t = pf_this_thread();
-    if (t == NULL) {
-        return -1;
-    }
-    if (s == NULL) {
-        s = t->scheduler;
-    }
-    int64_t now = s == NULL ? pf_monotonic() : pf_now(&s->core);
-    *deadline = ns >= PF_NEVER - now ? PF_NEVER : now + ns;
-    return 0;
+    int rc = pf_length(timeout, &ns);
+    *deadline = pf_deadline_in(s, ns);
+    return rc;
 }
 
 int
@@ -204,16 +228,17 @@ park(PfThread *t, FiberObject *self, int64_t deadline, PyObject *what)
     self->core.scheduler = &s->core;
     self->waiting_on = Py_NewRef(what);
     int why = pf_park(&s->core, deadline);
-    Py_CLEAR(self->waiting_on);
+    PyObject *waited_on = self->waiting_on;
+    self->waiting_on = NULL;
     if (raw) {
         self->core.scheduler = NULL;
     }
     if (PF_UNLIKELY(t->transfer != NULL)) {
-        return resumed_by_transfer(t);
-    }
-    if (PF_UNLIKELY(why == -1)) {
+        why = resumed_by_transfer(t);
+    } else if (PF_UNLIKELY(why == -1)) {
         PyErr_NoMemory();
     }
+    Py_XDECREF(waited_on); /* may run code: not before the transfer is taken */
     return why;
 }
 
@@ -334,7 +359,7 @@ pf_park_value(PfThread *t, int64_t deadline)
     }
     if (!(self->core.host_bits & PF_F_PERMIT)) {
         self->core.host_bits |= PF_F_IN_PARK;
-        int rc = pf_wait(t, deadline, pf.s_park);
+        int rc = answer(t, park_unless_cancelled(t, deadline, pf.s_park));
         self->core.host_bits &= ~(uint32_t)PF_F_IN_PARK;
         if (rc < 0) {
             return NULL;
@@ -381,13 +406,13 @@ unpark_here(FiberObject *fiber, PyObject *value)
 int
 pf_fiber_unpark(FiberObject *fiber, PyObject *value)
 {
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return -1;
+    }
     if (fiber->core.state == PF_DONE) {
         PyErr_SetString(pf.fiber_error,
                         "the fiber has finished: there is nothing to unpark");
-        return -1;
-    }
-    PfThread *t = pf_this_thread();
-    if (t == NULL) {
         return -1;
     }
     if (fiber->thread == t || fiber->core.scheduler == NULL) {

@@ -100,11 +100,13 @@ wake(PfWaiter *waiter, bool next)
 }
 
 /* The message may come late, when the fiber has noticed by itself and waits
- * for something else: then there is nothing for it here. */
+ * for something else: then there is nothing for it here.  (With a lock it does
+ * not wait in line yet: a condition's foreign lock is being released.) */
 void
 pf_waiter_arrived(FiberObject *fiber)
 {
     if (fiber->wait != NULL && fiber->wait->taken != NULL &&
+        fiber->wait->lock == NULL &&
         pf_wake_fiber(fiber->core.scheduler, &fiber->core, PF_WAKE_NORMAL)) {
         pf_tell_host(SCHEDULER_OF(fiber->core.scheduler));
     }

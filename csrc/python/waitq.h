@@ -145,7 +145,9 @@ PyObject *pf_owner_gone(const PfOwner *owner);
 /* Those of the owners that are there and not gone: a list. */
 PyObject *pf_owner_list(const PfOwner *owners, int count);
 
-/* For __init__: -1 with FiberError if somebody waits already. */
+/* For __init__: -1 with FiberError if somebody waits already, or in any case.
+ * To be asked last, with everything converted and made. */
 int pf_check_unused(const PfWaitq *queue);
+int pf_too_late(const char *why);
 
 #endif

@@ -123,11 +123,16 @@ void
 pf_job_cancel(JobObject *job, PyObject *exc)
 {
     CancelledObject *why = (CancelledObject *)exc;
-    Py_XSETREF(job->cancelled, exc);
-    if (job->callee != NULL) {
-        pf_cancel_now(job->callee, why->reason ? why->reason : Py_None,
+    FiberObject *callee = (FiberObject *)Py_XNewRef((PyObject *)job->callee);
+    PyObject *before = job->cancelled;
+    job->cancelled = Py_NewRef(exc);
+    if (callee != NULL) {
+        pf_cancel_now(callee, why->reason ? why->reason : Py_None,
                       why->by ? why->by : Py_None);
     }
+    Py_XDECREF(before);
+    Py_XDECREF(callee);
+    Py_DECREF(exc);
 }
 
 /* Nobody will ever see it otherwise. */
@@ -146,7 +151,7 @@ log_abandoned(JobObject *job)
     Py_XDECREF(module);
 }
 
-/* On the fiber's thread; on any if nobody waits. */
+/* On the fiber's thread. */
 static void
 arrive(JobObject *job)
 {
@@ -179,21 +184,33 @@ job_arrived(pf_message *message, pf_scheduler *s)
     Py_DECREF(scheduler);
 }
 
+/* Its scheduler is closed: nobody waits, unless its thread is just ending, and
+ * then in vain. */
+static void
+arrive_nowhere(JobObject *job)
+{
+    job->held = false;
+    job->state = JOB_ARRIVED;
+    if (job->fiber == NULL && job->failed) {
+        log_abandoned(job);
+    }
+}
+
 /* The result is there.  An abandoned job comes back as well: its scheduler may
- * have waited only because a thread was still at work. */
+ * have waited only because a thread was still at work.  What dies with the
+ * arguments may run for long: until then the job is unfinished, for a fork. */
 static void
 finish_job(JobObject *job)
 {
-    PF_LIST_REMOVE(unfinished, job);
     Py_CLEAR(job->args);
     Py_CLEAR(job->kwargs);
     Py_CLEAR(job->context);
+    PF_LIST_REMOVE(unfinished, job);
     job->state = JOB_FINISHED;
     job->message.run = job_arrived;
     Py_INCREF(job);
     if (!pf_post(&job->scheduler->core, &job->message)) {
-        job->held = false;
-        arrive(job);
+        arrive_nowhere(job);
         Py_DECREF(job);
     }
 }
@@ -201,9 +218,11 @@ finish_job(JobObject *job)
 void
 pf_job_fail(JobObject *job, PyObject *exc)
 {
+    PyObject *result = job->result; /* it was about to come: see above */
     job->result = exc;
     job->failed = true;
     finish_job(job);
+    Py_XDECREF(result);
 }
 
 static PyObject *
@@ -371,6 +390,22 @@ starter(LimiterObject *limiter)
     return start;
 }
 
+static PyObject *
+start_thread(LimiterObject *limiter, WorkerObject *worker)
+{
+    PyObject *start = starter(limiter);
+    PyObject *run = PyObject_GetAttrString((PyObject *)worker, "run");
+    PyObject *done = NULL;
+    if (start != NULL && run != NULL) {
+        done = PyObject_CallOneArg(start, run);
+    }
+    Py_XDECREF(run);
+    Py_XDECREF(start);
+    return done;
+}
+
+/* As pf_job_dispatch.  A signal handler may raise just when the thread has
+ * begun: what it has not taken yet, it will not find. */
 static int
 start_worker(JobObject *job)
 {
@@ -384,20 +419,16 @@ start_worker(JobObject *job)
         worker->own = true;
         limiter->own = (WorkerObject *)Py_NewRef((PyObject *)worker);
     }
-    PyObject *start = starter(limiter);
-    PyObject *run = PyObject_GetAttrString((PyObject *)worker, "run");
-    PyObject *done = NULL;
-    if (start != NULL && run != NULL) {
-        done = PyObject_CallOneArg(start, run);
-    }
-    if (done == NULL) {
+    PyObject *done = start_thread(limiter, worker);
+    bool taken = worker->job != job;
+    int rc = done != NULL ? 0 : taken ? 1 : -1;
+    if (rc < 0) {
+        Py_CLEAR(worker->job);
         Py_CLEAR(limiter->own);
     }
-    Py_XDECREF(run);
-    Py_XDECREF(start);
     Py_DECREF(worker);
     Py_XDECREF(done);
-    return done == NULL ? -1 : 0;
+    return rc;
 }
 
 /* Whether it is idle already or about to be: it looks for a job, too. */
@@ -534,18 +565,25 @@ job_get_state(PyObject *op, void *closure)
     return PyUnicode_FromString(names[((JobObject *)op)->state]);
 }
 
+/* The collector may have cleared the job. */
+static PyObject *
+or_none(void *object)
+{
+    return Py_NewRef(object == NULL ? Py_None : (PyObject *)object);
+}
+
 static PyObject *
 job_get_function(PyObject *op, void *closure)
 {
     (void)closure;
-    return Py_NewRef(((JobObject *)op)->function);
+    return or_none(((JobObject *)op)->function);
 }
 
 static PyObject *
 job_get_limiter(PyObject *op, void *closure)
 {
     (void)closure;
-    return Py_NewRef((PyObject *)((JobObject *)op)->limiter);
+    return or_none(((JobObject *)op)->limiter);
 }
 
 static PyObject *
@@ -560,11 +598,12 @@ static PyObject *
 job_repr(PyObject *op)
 {
     PyObject *state = job_get_state(op, NULL);
+    PyObject *function = job_get_function(op, NULL);
     PyObject *repr =
         state == NULL
             ? NULL
-            : PyUnicode_FromFormat("<to_thread job %R %U>",
-                                   ((JobObject *)op)->function, state);
+            : PyUnicode_FromFormat("<to_thread job %R %U>", function, state);
+    Py_DECREF(function);
     Py_XDECREF(state);
     return repr;
 }
@@ -573,15 +612,14 @@ static PyObject *
 job_get_scheduler(PyObject *op, void *closure)
 {
     (void)closure;
-    return Py_NewRef((PyObject *)((JobObject *)op)->scheduler);
+    return or_none(((JobObject *)op)->scheduler);
 }
 
 static PyObject *
 job_get_cancelled(PyObject *op, void *closure)
 {
     (void)closure;
-    PyObject *exc = ((JobObject *)op)->cancelled;
-    return Py_NewRef(exc == NULL ? Py_None : exc);
+    return or_none(((JobObject *)op)->cancelled);
 }
 
 /* In the thread: it will wait for this fiber, or (None) does no more. */
@@ -600,8 +638,8 @@ job_calls(PyObject *op, PyObject *fiber)
     Py_XSETREF(job->callee, (FiberObject *)Py_NewRef(fiber));
     CancelledObject *why = (CancelledObject *)job->cancelled;
     if (why != NULL &&
-        pf_fiber_cancel(job->callee, why->reason ? why->reason : Py_None) <
-            0) {
+        pf_fiber_cancel((FiberObject *)fiber,
+                        why->reason ? why->reason : Py_None) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;

@@ -70,7 +70,8 @@ struct LimiterObject {
 JobObject *pf_job_new(LimiterObject *limiter, PyObject *const *args,
                       Py_ssize_t nargs, PyObject *kwnames);
 /* The job, whose token is taken, goes to a worker. 0, or -1 with an exception
- * if there is none and no thread can be started. */
+ * if there is none and no thread can be started.  1: it goes on, but a signal
+ * handler, say, raised an exception, which is the caller's. */
 int pf_job_dispatch(JobObject *job);
 void pf_job_release_hold(JobObject *job);
 /* The limiter's own worker, which has no job, ends. */
