@@ -24,6 +24,8 @@ from __future__ import annotations
 
 from pyfiber import _hooks
 from pyfiber._engine import (
+    Acquired,
+    Acquiring,
     BoundedSemaphore,
     Cancelled,
     CancelScope,
@@ -36,9 +38,14 @@ from pyfiber._engine import (
     FiberError,
     FiberExit,
     FiberGenerator,
+    Getting,
+    Got,
+    Happened,
     Joined,
     LifoQueue,
     Lock,
+    Put,
+    Putting,
     Queue,
     Received,
     Receiving,
@@ -97,6 +104,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Acquired",
+    "Acquiring",
     "Barrier",
     "BoundedSemaphore",
     "CancelScope",
@@ -114,6 +123,9 @@ __all__ = [
     "FiberExecutor",
     "FiberExit",
     "FiberGenerator",
+    "Getting",
+    "Got",
+    "Happened",
     "Joined",
     "LifoQueue",
     "Lock",
@@ -122,6 +134,8 @@ __all__ = [
     "Outcome",
     "Portal",
     "PriorityQueue",
+    "Put",
+    "Putting",
     "Queue",
     "RLock",
     "Received",

@@ -12,7 +12,15 @@ import sys
 from heapq import heapify, heappop, heappush
 from typing import Any, TypeVar
 
-from pyfiber._engine import FiberError, Queue, RLock, Semaphore
+from pyfiber._engine import (
+    FiberError,
+    Getting,
+    Putting,
+    Queue,
+    RLock,
+    Semaphore,
+    _hooked_case,
+)
 
 T = TypeVar("T")
 
@@ -47,11 +55,20 @@ class HookedQueue:
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
         """Take a place, then add the item."""
-        owner = self._owner
-        if owner.is_shutdown:
+        if self._owner.is_shutdown:
             raise ShutDown
         if self._places is not None and not acquire(self._places, block, timeout):
             raise queue.Full
+        self._put_one(item)
+
+    def putting(self, item: Any) -> Putting:
+        """put(item), as a case for select()."""
+        places = self._places if self._places is not None else Semaphore(PLENTY)
+        return _hooked_case(self._owner, places, self._put_one, item)
+
+    def _put_one(self, item: Any) -> None:
+        """There is a place for it."""
+        owner = self._owner
         before = after = 0
         try:
             with self._mutex:
@@ -78,6 +95,14 @@ class HookedQueue:
         """Wait for an item, then take one out."""
         if not acquire(self._items, block, timeout):
             raise queue.Empty
+        return self._get_one()
+
+    def getting(self) -> Getting[Any]:
+        """get(), as a case for select()."""
+        return _hooked_case(self._owner, self._items, self._get_one)
+
+    def _get_one(self) -> Any:
+        """There is one, or there will be none any more."""
         owner = self._owner
         taken = 0
         try:

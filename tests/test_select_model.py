@@ -1,13 +1,15 @@
-"""Channels and select() against a model, in thousands of interleavings.
+"""select() against a model, in thousands of interleavings.
 
-A director fiber does things in an order that hypothesis chooses: it starts fibers that select, with
-a timeout or without, sends and receives without waiting, closes channels, lets fibers end, cancels,
-lets (virtual) time pass. Between two yields nothing else runs, so a waiter may be served and
-cancelled, in either order, before it notices.
+A director fiber does things in an order that hypothesis chooses: it starts fibers that select among
+channels, queues, events, semaphores and fibers, with a timeout or not; sends, receives, puts and
+gets without waiting; closes channels and queues, sets and clears events, releases semaphores; lets
+fibers end, cancels, lets (virtual) time pass. Between two yields nothing else runs, so a waiter may
+be served and cancelled, in either order, before it notices.
 """
 
 from __future__ import annotations
 
+import queue
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,13 +22,22 @@ from hypothesis import strategies as st
 
 import pyfiber
 from pyfiber import (
+    Acquired,
     Cancelled,
     Channel,
     ChannelClosed,
+    Event,
     Fiber,
+    Got,
+    Happened,
     Joined,
+    LifoQueue,
+    Put,
+    Queue,
     Received,
+    Semaphore,
     Sent,
+    ShutDown,
     current,
     park,
     select,
@@ -35,7 +46,19 @@ from pyfiber import (
 )
 
 CAPACITIES = (0, 1, 2)
-TARGETS = 2
+#: Of a Queue without limit, one with, and a LifoQueue.
+SIZES = (0, 1, 2)
+TARGETS = EVENTS = SEMAPHORES = 2
+#: How many there are of what each kind of case is about.
+COUNTS = {
+    "receive": len(CAPACITIES),
+    "send": len(CAPACITIES),
+    "get": len(SIZES),
+    "put": len(SIZES),
+    "event": EVENTS,
+    "acquire": SEMAPHORES,
+    "join": TARGETS,
+}
 
 #: What became of an operation.
 Outcome = tuple[Any, ...]
@@ -48,7 +71,7 @@ Outcome = tuple[Any, ...]
 class Operation:
     """One select: its cases, and how it ended."""
 
-    cases: list[tuple[str, int, int]]  # what, which channel or target, value
+    cases: list[tuple[str, int, int]]  # what, which channel, queue, ..., value
     timeout: float | None = None
     deadline: float = inf
     outcome: Outcome | None = None
@@ -66,11 +89,25 @@ class ChannelModel:
     closed: bool = False
 
 
+@dataclass
+class QueueModel:
+    maxsize: int
+    lifo: bool = False
+    items: deque[int] = field(default_factory=deque)
+    closed: bool = False
+
+    def take(self) -> int:
+        return self.items.pop() if self.lifo else self.items.popleft()
+
+
 class Model:
     """Serves whoever waits longest; of several possible cases the first."""
 
     def __init__(self) -> None:
         self.channels = [ChannelModel(capacity) for capacity in CAPACITIES]
+        self.queues = [QueueModel(size, lifo=size == SIZES[-1]) for size in SIZES]
+        self.events = [False] * EVENTS
+        self.permits = [1] * SEMAPHORES
         self.done = [False] * TARGETS
         self.waiting: list[Operation] = []
         self.now = 0
@@ -119,19 +156,77 @@ class Model:
             return value
         return "closed" if channel.closed else None
 
+    def put(self, which: int, value: int) -> str | None:
+        line = self.queues[which]
+        if line.closed:
+            return "closed"
+        getter = self.first("get", which)
+        if getter is not None:
+            operation, index, _ = getter
+            self.serve(operation, "got", index, value)
+            return "put"
+        if line.maxsize <= 0 or len(line.items) < line.maxsize:
+            line.items.append(value)
+            return "put"
+        return None
+
+    def get(self, which: int) -> int | str | None:
+        line = self.queues[which]
+        if not line.items:
+            return "closed" if line.closed else None
+        value = line.take()
+        putter = self.first("put", which)
+        if putter is not None:
+            operation, index, waiting = putter
+            self.serve(operation, "put", index)
+            line.items.append(waiting)
+        return value
+
+    def acquire(self, which: int) -> str | None:
+        if not self.permits[which]:
+            return None
+        self.permits[which] -= 1
+        return "acquired"
+
+    def release(self, which: int) -> None:
+        waiting = self.first("acquire", which)
+        if waiting is None:
+            self.permits[which] += 1
+        else:
+            self.serve(waiting[0], "acquired", waiting[1])
+
+    def set_event(self, which: int) -> None:
+        self.events[which] = True
+        while (found := self.first("event", which)) is not None:
+            self.serve(found[0], "happened", found[1])
+
+    def attempt(self, what: str, which: int, value: int) -> int | str | None:
+        """One case without waiting: how it ended, or what it got."""
+        match what:
+            case "join":
+                return "joined" if self.done[which] else None
+            case "event":
+                return "happened" if self.events[which] else None
+            case "acquire":
+                return self.acquire(which)
+            case "receive":
+                return self.receive(which)
+            case "send":
+                return self.send(which, value)
+            case "get":
+                return self.get(which)
+        return self.put(which, value)
+
     def start(self, operation: Operation) -> None:
         for index, (what, which, value) in enumerate(operation.cases):
-            if what == "join":
-                if self.done[which]:
-                    return operation.end("joined", index)
-                continue
-            result = self.receive(which) if what == "receive" else self.send(which, value)
+            result = self.attempt(what, which, value)
             if result == "closed":
-                return operation.end("closed", which)
-            if result == "sent":
-                return operation.end("sent", index)
+                return operation.end(*closed(what, which))
+            if isinstance(result, str):
+                return operation.end(result, index)
             if result is not None:
-                return operation.end("received", index, result)
+                word = "received" if what == "receive" else "got"
+                return operation.end(word, index, result)
         if operation.timeout is not None:
             operation.deadline = self.now + operation.timeout
         self.waiting.append(operation)
@@ -141,6 +236,12 @@ class Model:
         for what in ("receive", "send"):
             while (found := self.first(what, which)) is not None:
                 self.serve(found[0], "closed", which)
+
+    def shut_down(self, which: int) -> None:
+        self.queues[which].closed = True
+        for what in ("get", "put"):
+            while (found := self.first(what, which)) is not None:
+                self.serve(found[0], "shut down")
 
     def end_target(self, which: int) -> None:
         self.done[which] = True
@@ -159,6 +260,11 @@ class Model:
             self.serve(operation, "timed out")
 
 
+def closed(what: str, which: int) -> Outcome:
+    """How it ends where there is nothing more: a ChannelClosed names the channel."""
+    return ("closed", which) if what in ("receive", "send") else ("shut down",)
+
+
 # The real thing ----------------------------------------------------------------------------------
 
 
@@ -167,6 +273,9 @@ class Director:
 
     def __init__(self) -> None:
         self.channels: list[Channel[int]] = [Channel(capacity) for capacity in CAPACITIES]
+        self.queues: list[Queue[int]] = [Queue(0), Queue(1), LifoQueue(2)]
+        self.events = [Event() for _ in range(EVENTS)]
+        self.semaphores = [Semaphore(1) for _ in range(SEMAPHORES)]
         self.targets: list[Fiber[Any]] = [spawn(park) for _ in range(TARGETS)]
         self.fibers: list[Fiber[Any]] = []
         self.outcomes: list[Outcome | None] = []
@@ -181,10 +290,20 @@ class Director:
         self.outcomes[number] = self.select(operation.cases, operation.timeout)
 
     def case(self, what: str, which: int, value: int) -> Any:
-        if what == "join":
-            return self.targets[which]
-        channel = self.channels[which]
-        return channel.receiving() if what == "receive" else channel.sending(value)
+        match what:
+            case "join":
+                return self.targets[which]
+            case "event":
+                return self.events[which]
+            case "acquire":
+                return self.semaphores[which].acquiring()
+            case "receive":
+                return self.channels[which].receiving()
+            case "send":
+                return self.channels[which].sending(value)
+            case "get":
+                return self.queues[which].getting()
+        return self.queues[which].putting(value)
 
     def select(self, cases: list[tuple[str, int, int]], timeout: float | None) -> Outcome:
         try:
@@ -193,11 +312,21 @@ class Director:
             result = select(*(self.case(*case) for case in cases), timeout=timeout)
         except Cancelled:
             return ("cancelled",)
-        except TimeoutError:
+        except (TimeoutError, queue.Empty, queue.Full):
             return ("timed out",)
+        except ShutDown:
+            return ("shut down",)
         except ChannelClosed as closed:
             return ("closed", self.channels.index(closed.channel))
         match result:
+            case Got(_, item, index):
+                return ("got", index, item)
+            case Put(_, index):
+                return ("put", index)
+            case Acquired(_, index):
+                return ("acquired", index)
+            case Happened(_, index):
+                return ("happened", index)
             case Received(_, value, index):
                 return ("received", index, value)
             case Sent(_, index):
@@ -210,18 +339,28 @@ class Director:
 
     def plainly(self, what: str, which: int, value: int, timeout: float | None) -> Outcome:
         """Without select()."""
-        channel = self.channels[which]
-        if what == "receive":
-            return ("received", 0, channel.receive(timeout))
-        channel.send(value, timeout)
-        return ("sent", 0)
+        match what:
+            case "receive":
+                return ("received", 0, self.channels[which].receive(timeout))
+            case "send":
+                self.channels[which].send(value, timeout)
+                return ("sent", 0)
+            case "get":
+                return ("got", 0, self.queues[which].get(timeout=timeout))
+            case "put":
+                self.queues[which].put(value, timeout=timeout)
+                return ("put", 0)
+            case "event":
+                return ("happened", 0) if self.events[which].wait(timeout) else ("timed out",)
+        acquired = self.semaphores[which].acquire(timeout=timeout)
+        return ("acquired", 0) if acquired else ("timed out",)
 
     def attempt(self, operation: Callable[[], Any]) -> Any:
         try:
             return operation()
-        except ChannelClosed:
+        except (ChannelClosed, ShutDown):
             return "closed"
-        except TimeoutError:
+        except (TimeoutError, queue.Empty, queue.Full):
             return None
 
     def send(self, which: int, value: int) -> str | None:
@@ -231,6 +370,14 @@ class Director:
     def receive(self, which: int) -> int | str | None:
         received: int | str | None = self.attempt(lambda: self.channels[which].receive(timeout=0))
         return received
+
+    def put(self, which: int, value: int) -> str | None:
+        done = self.attempt(lambda: self.queues[which].put_nowait(value) or "put")
+        return done if done is None else str(done)
+
+    def get(self, which: int) -> int | str | None:
+        got: int | str | None = self.attempt(self.queues[which].get_nowait)
+        return got
 
     def settle(self) -> None:
         for _ in range(4):
@@ -245,9 +392,7 @@ def perform(actions: list[tuple[Any, ...]]) -> None:
             cases, timeout = arguments
             value = 1000 * (len(operations) + 1)
             numbered = [(what, which, value + i) for i, (what, which) in enumerate(cases)]
-            operation = Operation(
-                [(w, k % TARGETS if w == "join" else k, v) for w, k, v in numbered], timeout
-            )
+            operation = Operation([(w, k % COUNTS[w], v) for w, k, v in numbered], timeout)
             operations.append(operation)
             model.settle()
             model.start(operation)
@@ -264,6 +409,23 @@ def perform(actions: list[tuple[Any, ...]]) -> None:
         elif action == "close":
             model.close(arguments[0])
             director.channels[arguments[0]].close()
+        elif action == "put":
+            which, value = arguments
+            assert director.put(which, value) == model.put(which, value)
+        elif action == "get":
+            assert director.get(arguments[0]) == model.get(arguments[0])
+        elif action == "shut down":
+            model.shut_down(arguments[0])
+            director.queues[arguments[0]].shutdown()
+        elif action == "set":
+            model.set_event(arguments[0] % EVENTS)
+            director.events[arguments[0] % EVENTS].set()
+        elif action == "clear":
+            model.events[arguments[0] % EVENTS] = False
+            director.events[arguments[0] % EVENTS].clear()
+        elif action == "release":
+            model.release(arguments[0] % SEMAPHORES)
+            director.semaphores[arguments[0] % SEMAPHORES].release()
         elif action == "end" and not model.done[arguments[0] % TARGETS]:
             which = arguments[0] % TARGETS
             model.settle()
@@ -286,11 +448,18 @@ def perform(actions: list[tuple[Any, ...]]) -> None:
         assert list(channel) == list(expected.values)
     for fiber in director.fibers + director.targets:
         fiber.cancel()
+    director.settle()  # nobody is left who would put something into the place of what is taken
+    for real, wanted in zip(director.queues, model.queues, strict=True):
+        assert [real.get_nowait() for _ in range(real.qsize())] == [
+            wanted.take() for _ in range(len(wanted.items))
+        ]
+    assert [event.is_set() for event in director.events] == model.events
+    assert [semaphore._value for semaphore in director.semaphores] == model.permits
 
 
 channels = st.sampled_from(range(len(CAPACITIES)))
 cases = st.lists(
-    st.tuples(st.sampled_from(["receive", "receive", "send", "send", "join"]), channels),
+    st.tuples(st.sampled_from(["receive", "send", *COUNTS]), channels),
     min_size=1,
     max_size=4,
 )
@@ -303,6 +472,10 @@ actions = st.one_of(
     st.tuples(st.just("send"), channels, st.integers(1, 99)),
     st.tuples(st.just("receive"), channels),
     st.tuples(st.just("close"), channels),
+    st.tuples(st.just("put"), channels, st.integers(100, 199)),
+    st.tuples(st.just("get"), channels),
+    st.tuples(st.just("shut down"), channels),
+    st.tuples(st.sampled_from(["set", "clear", "release"]), numbers),
     st.tuples(st.just("end"), numbers),
     st.tuples(st.just("settle")),
     st.tuples(st.just("time")),
@@ -312,7 +485,7 @@ programs = st.lists(actions, max_size=40)
 
 @settings(max_examples=400, deadline=None)
 @given(programs)
-def test_channels_and_select_do_what_the_model_does(program):
+def test_select_does_what_the_model_does(program):
     testing.run(lambda: perform(program))
     assert current().state == "running"
 
@@ -320,5 +493,5 @@ def test_channels_and_select_do_what_the_model_does(program):
 @pytest.mark.slow
 @settings(max_examples=4_000, deadline=None)
 @given(programs)
-def test_channels_and_select_do_what_the_model_does_in_thousands_of_interleavings(program):
+def test_select_does_what_the_model_does_in_thousands_of_interleavings(program):
     testing.run(lambda: perform(program))

@@ -151,6 +151,27 @@ with numbers:
         case None:
             pass
 items: pyfiber.Queue[int] = pyfiber.PriorityQueue(3)
+assert_type(pyfiber.select(items.getting()), pyfiber.Got[int])
+assert_type(pyfiber.select(items.getting(), timeout=1), pyfiber.Got[int] | None)
+match pyfiber.select(items.getting(), items.putting(3), pyfiber.Event(), words.receiving()):
+    case pyfiber.Got(_, item_got):
+        assert_type(item_got, int)
+    case pyfiber.Happened(event):
+        assert_type(event, pyfiber.Event)
+    case pyfiber.Put(queue, _):
+        assert_type(queue.maxsize, int)
+    case pyfiber.Received(_, word):
+        assert_type(word, str)
+    case _:
+        pass
+perhaps: float | None = None
+assert_type(
+    pyfiber.select(numbers.receiving(), words.sending("x"), timeout=perhaps),
+    pyfiber.Received[int] | pyfiber.Sent[str] | pyfiber.Joined[Any] | None,
+)
+match pyfiber.select(pyfiber.Semaphore().acquiring(), timeout=2):
+    case pyfiber.Acquired(semaphore):
+        semaphore.release()
 items.put(3, block=False)
 assert_type(items.get(timeout=1), int)
 with pyfiber.Lock(), pyfiber.Semaphore(2), pyfiber.Condition(threading.Lock()) as got:
@@ -195,6 +216,9 @@ REFUSED = [
     "pyfiber.Queue[int]().put('x')",
     "pyfiber.select(pyfiber.Channel[int]())",
     "pyfiber.select(pyfiber.Channel[int]().sending('x'))",
+    "pyfiber.select(pyfiber.Queue[int]().putting('x'))",
+    "pyfiber.select(pyfiber.Queue[int]())",
+    "pyfiber.select(pyfiber.Lock())",
     "pyfiber.Condition(3)",
     "pyfiber.Semaphore('x')",
     "pyfiber.Lock().acquire(wait=True)",

@@ -5,6 +5,7 @@
  * waiting senders, so the order of sending is the order of receiving.
  */
 #include "python/channel.h"
+#include "python/select.h"
 
 #include <structmember.h>
 
@@ -277,6 +278,64 @@ channel_bool(PyObject *op)
     return 1;
 }
 
+/* -------------------------------------------------------------- for select() */
+
+static int
+attempt_to_receive(PyObject *op, PyObject *ignored, PyObject **value)
+{
+    (void)ignored;
+    return pf_channel_try_receive((ChannelObject *)op, value);
+}
+
+static int
+attempt_to_send(PyObject *op, PyObject *value, PyObject **got)
+{
+    (void)got;
+    return pf_channel_try_send((ChannelObject *)op, value);
+}
+
+static PfWaitq *
+line_of_receivers(PyObject *op)
+{
+    return &((ChannelObject *)op)->receivers;
+}
+
+static PfWaitq *
+line_of_senders(PyObject *op)
+{
+    return &((ChannelObject *)op)->senders;
+}
+
+static void
+take_back(PyObject *op, PyObject *value)
+{
+    pf_channel_give_back((ChannelObject *)op, value);
+}
+
+static void
+raise_closed(PyObject *op)
+{
+    pf_channel_raise_closed((ChannelObject *)op);
+}
+
+static const PfCaseOps receiving_ops = {attempt_to_receive, line_of_receivers,
+                                        take_back, raise_closed};
+static const PfCaseOps sending_ops = {attempt_to_send, line_of_senders, NULL,
+                                      raise_closed};
+
+static PyObject *
+channel_receiving(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return pf_case_new(PF_RECEIVING, &receiving_ops, op, NULL);
+}
+
+static PyObject *
+channel_sending(PyObject *op, PyObject *value)
+{
+    return pf_case_new(PF_SENDING, &sending_ops, op, value);
+}
+
 /* ---------------------------------------------------------------- reporting */
 
 /* Only one of the two can be waited in. */
@@ -382,8 +441,8 @@ static PyMethodDef methods[] = {
     PF_METHOD("send", channel_send, send_doc),
     PF_METHOD("receive", channel_receive, receive_doc),
     {"close", channel_close, METH_NOARGS, close_doc},
-    {"receiving", pf_case_receiving, METH_NOARGS, receiving_doc},
-    {"sending", pf_case_sending, METH_O, sending_doc},
+    {"receiving", channel_receiving, METH_NOARGS, receiving_doc},
+    {"sending", channel_sending, METH_O, sending_doc},
     {"__enter__", channel_enter, METH_NOARGS, "The channel."},
     {"__exit__", PF_FAST(channel_exit), METH_FASTCALL, close_doc},
     {"_holders", pf_no_holders, METH_NOARGS, holders_doc},

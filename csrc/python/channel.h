@@ -26,11 +26,7 @@ int pf_channel_try_receive(ChannelObject *self, PyObject **value);
 void pf_channel_give_back(ChannelObject *self, PyObject *value);
 void pf_channel_raise_closed(ChannelObject *self);
 
-/* What select() takes for the two operations. */
-PyObject *pf_case_receiving(PyObject *channel, PyObject *ignored);
-PyObject *pf_case_sending(PyObject *channel, PyObject *value);
-
-/* Is it one?  Its channel, and what it sends (NULL: it receives), borrowed. */
+/* Is it what receiving() or sending() makes?  Its channel, and what it sends (NULL: it receives), borrowed. */
 bool pf_is_case(PyObject *object);
 ChannelObject *pf_case_channel(PyObject *op, PyObject **value);
 

@@ -6,7 +6,7 @@
  * calls those: see pyfiber._queues.
  */
 #include "python/ring.h"
-#include "python/waitq.h"
+#include "python/select.h"
 
 #include <structmember.h>
 
@@ -153,30 +153,38 @@ wait_to_put(QueueObject *self, PyObject *item, int64_t deadline)
     return rc == 0 && wait.node.refused ? raise_shut_down() : rc;
 }
 
-static int
-put(QueueObject *self, PyObject *item, int64_t deadline)
+/* Without waiting: 1: done; 0: it is full; -1: exception. */
+static inline int
+try_put(QueueObject *self, PyObject *item)
 {
-    if (pf_preempt() < 0) {
-        return -1;
-    }
     if (self->shut_down) {
         return raise_shut_down();
     }
     if (!pf_waitq_empty(&self->getters)) {
         self->unfinished++;
         hand_to_getter(self, Py_NewRef(item));
-        return 0;
+        return 1;
     }
     if (is_full(self)) {
-        return deadline == PF_NOW ? raise_full()
-                                  : wait_to_put(self, item, deadline);
+        return 0;
     }
     if (pf_ring_reserve(&self->items) < 0) {
         return -1;
     }
     pf_ring_push(&self->items, Py_NewRef(item));
     self->unfinished++;
-    return 0;
+    return 1;
+}
+
+static int
+put(QueueObject *self, PyObject *item, int64_t deadline)
+{
+    int rc = pf_preempt() < 0 ? -1 : try_put(self, item);
+    if (rc != 0) {
+        return rc;
+    }
+    return deadline == PF_NOW ? raise_full()
+                              : wait_to_put(self, item, deadline);
 }
 
 /* ---------------------------------------------------------------------- get */
@@ -204,18 +212,24 @@ wait_to_get(QueueObject *self, int64_t deadline)
     return NULL;
 }
 
+/* Without waiting: 1: done; 0: it is empty; -1: exception. */
+static inline int
+try_get(QueueObject *self, PyObject **item)
+{
+    if (self->items.count > 0) {
+        *item = take(self);
+        return 1;
+    }
+    return self->shut_down ? raise_shut_down() : 0;
+}
+
 static PyObject *
 get(QueueObject *self, int64_t deadline)
 {
-    if (pf_preempt() < 0) {
-        return NULL;
-    }
-    if (self->items.count > 0) {
-        return take(self);
-    }
-    if (self->shut_down) {
-        raise_shut_down();
-        return NULL;
+    PyObject *item = NULL;
+    int rc = pf_preempt() < 0 ? -1 : try_get(self, &item);
+    if (rc != 0) {
+        return item;
     }
     if (deadline == PF_NOW) {
         raise_empty();
@@ -223,6 +237,52 @@ get(QueueObject *self, int64_t deadline)
     }
     return wait_to_get(self, deadline);
 }
+
+/* -------------------------------------------------------------- for select() */
+
+static int
+attempt_to_get(PyObject *op, PyObject *ignored, PyObject **item)
+{
+    (void)ignored;
+    return try_get((QueueObject *)op, item);
+}
+
+static int
+attempt_to_put(PyObject *op, PyObject *item, PyObject **got)
+{
+    (void)got;
+    return try_put((QueueObject *)op, item);
+}
+
+static PfWaitq *
+line_of_getters(PyObject *op)
+{
+    return &((QueueObject *)op)->getters;
+}
+
+static PfWaitq *
+line_of_putters(PyObject *op)
+{
+    return &((QueueObject *)op)->putters;
+}
+
+static void
+take_back(PyObject *op, PyObject *item)
+{
+    give_back((QueueObject *)op, item);
+}
+
+static void
+raise_refused(PyObject *op)
+{
+    (void)op;
+    raise_shut_down();
+}
+
+static const PfCaseOps getting_ops = {attempt_to_get, line_of_getters,
+                                      take_back, raise_refused};
+static const PfCaseOps putting_ops = {attempt_to_put, line_of_putters, NULL,
+                                      raise_refused};
 
 /* -------------------------------------------------------------- the methods */
 
@@ -320,6 +380,25 @@ queue_get_nowait(PyObject *op, PyObject *ignored)
         return hooked(self, "get_nowait", NULL, 0, NULL);
     }
     return get(self, PF_NOW);
+}
+
+static PyObject *
+queue_getting(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    QueueObject *self = (QueueObject *)op;
+    return self->hooked != NULL
+               ? hooked(self, "getting", NULL, 0, NULL)
+               : pf_case_new(PF_GETTING, &getting_ops, op, NULL);
+}
+
+static PyObject *
+queue_putting(PyObject *op, PyObject *item)
+{
+    QueueObject *self = (QueueObject *)op;
+    return self->hooked != NULL
+               ? hooked(self, "putting", &item, 1, NULL)
+               : pf_case_new(PF_PUTTING, &putting_ops, op, item);
 }
 
 static PyObject *
@@ -672,6 +751,10 @@ point if it has to wait. ValueError for a negative timeout or NaN.");
 PyDoc_STRVAR(put_nowait_doc, "put_nowait($self, item, /)\n--\n\n\
 put(item, block=False)");
 PyDoc_STRVAR(get_nowait_doc, "get_nowait($self, /)\n--\n\nget(block=False)");
+PyDoc_STRVAR(getting_doc, "getting($self, /)\n--\n\n\
+get(), as a case for select().");
+PyDoc_STRVAR(putting_doc, "putting($self, item, /)\n--\n\n\
+put(item), as a case for select().");
 PyDoc_STRVAR(qsize_doc, "qsize($self, /)\n--\n\nHow many items there are.");
 PyDoc_STRVAR(empty_doc, "empty($self, /)\n--\n\nTrue if there is no item.");
 PyDoc_STRVAR(full_doc, "full($self, /)\n--\n\nTrue if there is no place.");
@@ -695,6 +778,8 @@ static PyMethodDef methods[] = {
     PF_METHOD("get", queue_get, get_doc),
     {"put_nowait", queue_put_nowait, METH_O, put_nowait_doc},
     {"get_nowait", queue_get_nowait, METH_NOARGS, get_nowait_doc},
+    {"getting", queue_getting, METH_NOARGS, getting_doc},
+    {"putting", queue_putting, METH_O, putting_doc},
     {"qsize", queue_qsize, METH_NOARGS, qsize_doc},
     {"empty", queue_empty, METH_NOARGS, empty_doc},
     {"full", queue_full, METH_NOARGS, full_doc},

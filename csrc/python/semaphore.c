@@ -1,5 +1,5 @@
 /* Semaphore and BoundedSemaphore. */
-#include "python/waitq.h"
+#include "python/select.h"
 
 #include <structmember.h>
 
@@ -20,7 +20,7 @@ typedef struct SemaphoreObject {
     PfOwner holders[MOST_HOLDERS]; /* the oldest first */
 } SemaphoreObject;
 
-static PyTypeObject *bounded_type;
+static PyTypeObject *semaphore_type, *bounded_type;
 
 static int
 semaphore_init(PyObject *op, PyObject *args, PyObject *kwargs)
@@ -113,6 +113,17 @@ wait_for_one(SemaphoreObject *self, PfThread *t, int64_t deadline)
     return rc;
 }
 
+static inline bool
+try_acquire(SemaphoreObject *self, FiberObject *fiber)
+{
+    if (self->value == 0) {
+        return false;
+    }
+    self->value--;
+    add_holder(self, fiber);
+    return true;
+}
+
 static PyObject *
 acquire_until(SemaphoreObject *self, int64_t deadline)
 {
@@ -120,9 +131,7 @@ acquire_until(SemaphoreObject *self, int64_t deadline)
     if (t == NULL || pf_preempt() < 0) {
         return NULL;
     }
-    if (PF_LIKELY(self->value > 0)) {
-        self->value--;
-        add_holder(self, CURRENT(t));
+    if (PF_LIKELY(try_acquire(self, CURRENT(t)))) {
         Py_RETURN_TRUE;
     }
     if (deadline == PF_NOW) {
@@ -220,6 +229,44 @@ semaphore_exit(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
     return release_many((SemaphoreObject *)op, 1);
 }
 
+/* -------------------------------------------------------------- for select() */
+
+static int
+attempt_to_acquire(PyObject *op, PyObject *value, PyObject **got)
+{
+    (void)value;
+    (void)got;
+    return try_acquire((SemaphoreObject *)op, CURRENT(pf_tls_thread));
+}
+
+static PfWaitq *
+line(PyObject *op)
+{
+    return &((SemaphoreObject *)op)->waiters;
+}
+
+static void
+take_back(PyObject *op, PyObject *got)
+{
+    (void)got;
+    release_one((SemaphoreObject *)op, CURRENT(pf_tls_thread));
+}
+
+const PfCaseOps pf_acquiring_ops = {attempt_to_acquire, line, take_back, NULL};
+
+bool
+pf_is_semaphore(PyObject *object)
+{
+    return PyObject_TypeCheck(object, semaphore_type);
+}
+
+static PyObject *
+semaphore_acquiring(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return pf_case_new(PF_ACQUIRING, &pf_acquiring_ops, op, NULL);
+}
+
 /* ------------------------------------------------------------------ reports */
 
 static PyObject *
@@ -262,6 +309,8 @@ Take one; wait for it at most `timeout` seconds. True if one was taken.\n\
 \n\
 A cancellation point if it has to wait. ValueError for a negative timeout or\n\
 NaN, or one with blocking=False.");
+PyDoc_STRVAR(acquiring_doc, "acquiring($self, /)\n--\n\n\
+acquire(), as a case for select().");
 PyDoc_STRVAR(release_doc, "release($self, /, n=1)\n--\n\n\
 Give n back, or to those who wait first. ValueError if n < 1.");
 PyDoc_STRVAR(holders_doc, "_holders($self, /)\n--\n\n\
@@ -273,6 +322,7 @@ The fibers that wait for it, first in line first; for reports.");
 static PyMethodDef methods[] = {
     PF_METHOD("acquire", semaphore_acquire, acquire_doc),
     PF_METHOD("release", semaphore_release, release_doc),
+    {"acquiring", semaphore_acquiring, METH_NOARGS, acquiring_doc},
     {"__enter__", semaphore_enter, METH_NOARGS, acquire_doc},
     {"__exit__", PF_FAST(semaphore_exit), METH_FASTCALL, release_doc},
     {"_holders", semaphore_holders, METH_NOARGS, holders_doc},
@@ -317,11 +367,10 @@ static PyType_Spec bounded_spec = {
 int
 pf_semaphore_init(PyObject *module)
 {
-    PyTypeObject *type = pf_add_type(module, &semaphore_spec, NULL);
-    if (type == NULL) {
+    semaphore_type = pf_add_type(module, &semaphore_spec, NULL);
+    if (semaphore_type == NULL) {
         return -1;
     }
-    bounded_type = pf_add_type(module, &bounded_spec, type);
-    Py_DECREF(type);
+    bounded_type = pf_add_type(module, &bounded_spec, semaphore_type);
     return bounded_type == NULL ? -1 : 0;
 }
