@@ -7,7 +7,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from contextvars import Context
 from traceback import StackSummary
 from types import FrameType, GenericAlias, TracebackType
@@ -19,6 +19,7 @@ from typing import (
     ParamSpec,
     Protocol,
     Self,
+    TypeAlias,
     TypedDict,
     TypeVarTuple,
     final,
@@ -109,11 +110,6 @@ class TaskGroup(CancelScope):
         /,
     ) -> Any: ...
     def _holders(self) -> list[Fiber[Any]]: ...
-
-# Made when first needed, by _fiber_cancelled(); pyfiber.FiberCancelled.
-@type_check_only
-class FiberCancelled(CancelledError):
-    reason: Any
 
 @disjoint_base
 class Fiber(Generic[_R_co]):
@@ -309,9 +305,13 @@ class _SchedulerStats(TypedDict):
     timeouts: int
     waits: int
 
+_OnUnhandled: TypeAlias = (
+    Literal["log", "raise"] | Callable[[Fiber[Any] | Grain[Any], BaseException], object]
+)
+
 @disjoint_base
 class Scheduler:
-    def __new__(cls) -> Self: ...
+    def __new__(cls, *, on_unhandled: _OnUnhandled = "log") -> Self: ...
     def run(self, fn: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R: ...
     def run_once(self, timeout: float | None = 0) -> bool: ...
     def next_timeout(self) -> float | None: ...
@@ -390,6 +390,9 @@ class _Facts(TypedDict):
 
 def current() -> Fiber[Any]: ...
 def switch(fiber: Fiber[Any], value: Any = None, /) -> Any: ...
+@overload
+def run(fn: Callable[..., _R], /, *args: Any, on_unhandled: _OnUnhandled, **kwargs: Any) -> _R: ...
+@overload
 def run(fn: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R: ...
 def spawn(fn: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> Fiber[_R]: ...
 def spawn_now(fn: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> Fiber[_R]: ...
@@ -741,7 +744,6 @@ def _current_job() -> _Job | None: ...
 def _scheduler_of(fiber: Fiber[Any], /) -> Scheduler | None: ...
 def _threads() -> list[tuple[int, Fiber[Any], Fiber[Any], Scheduler | None, list[Fiber[Any]]]]: ...
 def _greenlet_api() -> dict[str, Any]: ...
-def _fiber_cancelled() -> type[FiberCancelled]: ...
 def _spawn_inside(fn: Callable[[*_Ts], _R], /, *args: *_Ts) -> Fiber[_R]: ...
 def _is_ours(task: Fiber[Any] | Grain[Any], /) -> bool: ...
 def _failed_with(task: Fiber[Any] | Grain[Any], /) -> BaseException | None: ...
@@ -758,11 +760,16 @@ def _object_at(address: int, /) -> Any: ...
 def _set_hooks(
     *,
     make_outcome: Callable[[int, Any], Outcome[Any]],
-    log_failure: Callable[[Fiber[Any], BaseException, bool], object],
+    log_failure: Callable[[object, BaseException, str], object],
     deadlock_text: Callable[[list[Any]], str],
     stack_summary: Callable[[FrameType | list[FrameType] | None], StackSummary],
     log_deaf: Callable[[Fiber[Any]], object],
+    log_stall: Callable[[list[Any]], object],
+    unhandled: Callable[[list[tuple[str, BaseException]], BaseException | None], BaseException],
+    group_text: Callable[[list[BaseException]], str],
+    interrupted: Callable[[], Callable[[], object]],
 ) -> None: ...
+def _set_stall_limit(seconds: float, /) -> None: ...
 def _set_grain_hooks(
     *,
     ready: object,

@@ -344,3 +344,17 @@ def test_idle_scheduler_of_a_forked_child_does_not_wake_the_parents(scheduler: S
         os._exit(0)
     os.waitpid(pid, 0)
     assert not readable(scheduler)
+
+
+def test_fiber_spawned_between_two_runs_belongs_to_the_second() -> None:
+    """It was cancelled before it had run, as if the first run were still ending."""
+    log: list[str] = []
+    scheduler = Scheduler()
+    scheduler.run(log.append, "first")
+    scheduler.spawn(log.append, "between")
+    scheduler.run(log.append, "second")
+    scheduler.spawn(log.append, "after")
+    while scheduler.run_once():
+        pass
+    scheduler.close()
+    assert log == ["first", "between", "second", "after"]

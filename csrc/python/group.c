@@ -286,8 +286,13 @@ take_errors(GroupObject *self)
 {
     PyObject *errors = self->errors;
     self->errors = NULL;
-    PyObject *group = PyObject_CallFunction(PyExc_BaseExceptionGroup, "sO",
-                                            "errors in a TaskGroup", errors);
+    PyObject *group = NULL;
+    PyObject *text = PyObject_CallOneArg(pf.group_text, errors);
+    if (text != NULL) {
+        group = PyObject_CallFunctionObjArgs(PyExc_BaseExceptionGroup, text,
+                                             errors, NULL);
+        Py_DECREF(text);
+    }
     Py_DECREF(errors);
     return group;
 }
