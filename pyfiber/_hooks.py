@@ -180,9 +180,13 @@ def interrupted() -> Callable[[], object]:
 
     over = _thread.allocate_lock()
     over.acquire()
+    begun = _thread.allocate_lock()
+    begun.acquire()
     thread = _thread.get_ident()
 
     def tell() -> None:
+        _engine._only_watches()
+        begun.release()
         if not over.acquire(timeout=INTERRUPT_PATIENCE) and sys.stderr is not None:
             print(
                 "\npyfiber: Ctrl-C: every fiber is cancelled and waited for until it ends"
@@ -192,6 +196,7 @@ def interrupted() -> Callable[[], object]:
             )
 
     _thread.start_new_thread(tell, ())
+    begun.acquire()  # the loop must not take it for a thread that may wake somebody
     return over.release
 
 

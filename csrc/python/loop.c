@@ -264,6 +264,9 @@ idle(SchedulerObject *s, int64_t deadline)
             return false;
         }
         watch_stall(s);
+        if (s->core.ready.head != NULL || s->fatal != NULL) {
+            return true; /* who was told has done something */
+        }
         deadline = pf_now(&s->core) + look_interval();
     }
     int rc = pf_scheduler_wait(&s->core, deadline);

@@ -108,7 +108,7 @@ class Program:
     leftovers: Literal["join", "error"] = "join"
     virtualize_time: bool = False
     threads: bool = False
-    on_unhandled: OnUnhandled | None = None  # None: NeverAwaitedError
+    on_unhandled: OnUnhandled | None = None  # of run() alone; None: NeverAwaitedError
     replay: str = ""  # how a report says to repeat a failure
     clock_text: str = ""  # what replay() needs as its clock, if it is not the usual one
 
