@@ -82,8 +82,8 @@ def unhandled(
 ) -> BaseException:
     """What a run ends with where failures nobody looked at are to be raised.
 
-    ``raised`` is what it ends with otherwise, main's own failure, say: it is among them. What ends
-    programs goes out as it is, and a cancelled main is no failure.
+    ``raised`` is what it ends with otherwise, main's own failure, say: it is the first of them,
+    unless it ends programs or says that main was cancelled.
     """
     from concurrent.futures import CancelledError
 
@@ -91,20 +91,13 @@ def unhandled(
 
     names = _words.some([repr(name) for name, _ in failures])
     exceptions = [exc for _, exc in failures]
-    last_word = isinstance(raised, (KeyboardInterrupt, SystemExit))
-    cancelled = isinstance(raised, CancelledError)
-    among = any(raised is exc for exc in exceptions)
-    if raised is not None and not among and not last_word and not cancelled:
+    apart = isinstance(raised, (KeyboardInterrupt, SystemExit, CancelledError))
+    if raised is not None and not apart and not any(raised is exc for exc in exceptions):
         exceptions.insert(0, raised)
-        among = True
     text = f"nobody looked at the failure of {names}; {_words.how_to_catch(exceptions)}"
     group = BaseExceptionGroup(text, exceptions)
-    if raised is None or among:
-        return group
-    first, second = (raised, group) if last_word else (group, raised)
-    if first.__context__ is None:
-        first.__context__ = second
-    return first
+    group.__context__ = raised if isinstance(raised, CancelledError) else None
+    return group
 
 
 def group_text(exceptions: list[BaseException]) -> str:

@@ -691,3 +691,25 @@ def test_group_error_is_caught_as_it_says() -> None:
     except* Boom as exc:
         caught.append(exc)
     assert len(caught) == 1
+
+
+def test_errors_beside_an_interrupt_that_has_a_context_are_not_lost() -> None:
+    """They were dropped: the place for them was taken."""
+
+    def main() -> None:
+        with TaskGroup() as group:
+            group.spawn(fails_late, Boom())
+            yield_now()
+            try:
+                raise KeyError
+            except KeyError:
+                raise KeyboardInterrupt from None
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        run(main)
+    chain = []
+    context = caught.value.__context__
+    while context is not None:
+        chain.append(context)
+        context = context.__context__
+    assert [type(each) for each in chain] == [KeyError, ExceptionGroup]

@@ -135,7 +135,7 @@ typedef struct PfRare {
     /* Of a generator's body, who waits for what it emits, and the other way
      * round; see generator.c. */
     FiberObject *puller, *pulled;
-    PfUnseen *unseen;    /* it has failed: see unseen.c */
+    PfUnseen *unseen; /* it has failed: see unseen.c */
 } PfRare;
 
 /* Invariants beside those of pf_fiber:
@@ -479,6 +479,8 @@ int pf_grain_module_init(PyObject *module);
 /* Or raises it. */
 PyObject *pf_outcome_value(PyObject *op, int kind, PyObject *value);
 PyObject *pf_cancel_reason(PyObject *exc);
+bool pf_ends_programs(PyObject *exc);
+void pf_add_context(PyObject *exc, PyObject *context);
 PyObject *pf_make_outcome(int kind, PyObject *value);
 void pf_raise_fiber_cancelled(PyObject *op, PyObject *exc);
 PyObject *pf_fiber_outcome_value(FiberObject *fiber); /* new reference */

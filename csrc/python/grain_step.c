@@ -367,9 +367,7 @@ run_callbacks(GrainObject *g)
 static void
 tell_of_failure(SchedulerObject *s, GrainObject *g)
 {
-    if (PyObject_TypeCheck(g->value,
-                           (PyTypeObject *)PyExc_KeyboardInterrupt) ||
-        PyObject_TypeCheck(g->value, (PyTypeObject *)PyExc_SystemExit)) {
+    if (pf_ends_programs(g->value)) {
         g->core.host_bits |= PF_F_LOOKED_AT;
         pf_scheduler_fail(s, Py_NewRef(g->value));
     } else if (s->explorer == NULL || !pf_explorer_failed(s, (PyObject *)g)) {

@@ -48,13 +48,15 @@ pf_wake_hub(SchedulerObject *s)
     }
 }
 
-/* The run ends with `exc` (stolen), unless something has ended it before. */
+/* The run ends with `exc` (stolen); if something has ended it before, that has
+ * this as its context. */
 void
 pf_scheduler_fail(SchedulerObject *s, PyObject *exc)
 {
     if (s->fatal == NULL) {
         s->fatal = exc;
     } else {
+        pf_add_context(s->fatal, exc);
         Py_DECREF(exc);
     }
 }
@@ -428,11 +430,7 @@ remember_failure(FiberObject *main, PyObject *exc)
         return;
     }
     main->core.host_bits |= PF_F_LOOKED_AT;
-    PyObject *context = PyException_GetContext(exc);
-    if (context == NULL && main->value != exc) {
-        PyException_SetContext(exc, Py_NewRef(main->value));
-    }
-    Py_XDECREF(context);
+    pf_add_context(exc, main->value);
 }
 
 /* What run() answers when the loop is over. */

@@ -48,6 +48,50 @@ pf_raise_fiber_cancelled(PyObject *op, PyObject *cancelled)
     }
 }
 
+/* Those are for the whole program: they go past what collects errors. */
+bool
+pf_ends_programs(PyObject *exc)
+{
+    return PyErr_GivenExceptionMatches(exc, PyExc_KeyboardInterrupt) ||
+           PyErr_GivenExceptionMatches(exc, PyExc_SystemExit);
+}
+
+/* Of contexts: a longer one is a circle, or of no use to a reader. */
+#define LONGEST_CHAIN 1000
+
+static bool
+chain_has(PyObject *exc, PyObject *wanted)
+{
+    PyObject *at = Py_NewRef(exc);
+    for (int i = 0; i < LONGEST_CHAIN && at != NULL && at != wanted; i++) {
+        Py_SETREF(at, PyException_GetContext(at));
+    }
+    bool has = at == wanted;
+    Py_XDECREF(at);
+    return has;
+}
+
+/* `context` must not get lost beside `exc`, which is raised in its place: it
+ * becomes the context of the last one in the chain, unless they are related
+ * already. */
+void
+pf_add_context(PyObject *exc, PyObject *context)
+{
+    if (chain_has(exc, context) || chain_has(context, exc)) {
+        return;
+    }
+    PyObject *last = Py_NewRef(exc), *next = NULL;
+    for (int i = 0; i < LONGEST_CHAIN; i++) {
+        next = PyException_GetContext(last);
+        if (next == NULL) {
+            PyException_SetContext(last, Py_NewRef(context));
+            break;
+        }
+        Py_SETREF(last, next);
+    }
+    Py_DECREF(last);
+}
+
 /* result() of what ended in that way: a new reference, or it is raised. */
 PyObject *
 pf_outcome_value(PyObject *op, int kind, PyObject *value)

@@ -81,6 +81,23 @@ pf_scheduler_orphan(SchedulerObject *s)
     Py_DECREF(s);
 }
 
+/* Whoever forgets a scheduler forgets its fibers. */
+static void
+warn_of_unfinished(SchedulerObject *s)
+{
+    PyObject *pending = pf_take_exception();
+    if (s->alive > 0 &&
+        PyErr_ResourceWarning((PyObject *)s, 1,
+                              "%R was dropped without close(): its fibers, "
+                              "%zd that have not ended, are unwound",
+                              s, s->alive) < 0) {
+        PyErr_WriteUnraisable((PyObject *)s);
+    }
+    if (pending != NULL) {
+        pf_restore_exception(pending);
+    }
+}
+
 /* Dropped with fibers in it: they and the scheduler keep each other alive,
  * and the collector has found that nobody else does. */
 static void
@@ -89,6 +106,7 @@ scheduler_finalize(PyObject *op)
     SchedulerObject *s = (SchedulerObject *)op;
     if (s->open && !s->closed && !s->running && !pf.shut_down &&
         s->thread != NULL && s->thread == pf_tls_thread) {
+        warn_of_unfinished(s);
         close_now(s);
         pf_unseen_close_quietly(s);
     }

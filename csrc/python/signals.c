@@ -237,7 +237,11 @@ end_watch(SchedulerObject *s)
     PyObject *watch = s->watch;
     s->watch = NULL;
     if (watch != NULL) {
-        Py_XDECREF(PyObject_CallNoArgs(watch));
+        PyObject *done = PyObject_CallNoArgs(watch);
+        if (done == NULL) {
+            PyErr_WriteUnraisable(watch);
+        }
+        Py_XDECREF(done);
         Py_DECREF(watch);
     }
 }

@@ -472,9 +472,7 @@ next_after_raw(PfThread *t, FiberObject *self)
 static void
 retire_failed(SchedulerObject *s, FiberObject *self)
 {
-    if (PyObject_TypeCheck(self->value,
-                           (PyTypeObject *)PyExc_KeyboardInterrupt) ||
-        PyObject_TypeCheck(self->value, (PyTypeObject *)PyExc_SystemExit)) {
+    if (pf_ends_programs(self->value)) {
         self->core.host_bits |= PF_F_LOOKED_AT;
         pf_scheduler_fail(s, Py_NewRef(self->value));
     } else if (s->explorer == NULL ||

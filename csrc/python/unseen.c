@@ -332,6 +332,12 @@ pf_unseen_joined(SchedulerObject *s, PyObject *raised)
         exc = pf_take_exception();
     }
     Py_DECREF(errors);
+    if (raised != NULL &&
+        pf_ends_programs(raised)) { /* it goes out as it is */
+        pf_add_context(raised, exc);
+        Py_DECREF(exc);
+        return raised;
+    }
     Py_XDECREF(raised);
     return exc;
 }
@@ -347,8 +353,9 @@ pf_unseen_end_run(SchedulerObject *s, PyObject *result)
     PyObject *raised = result == NULL ? pf_take_exception() : NULL;
     if (tell_all(s) < 0) {
         PyObject *interrupt = pf_take_exception();
-        if (raised != NULL && raised != interrupt) {
-            PyException_SetContext(interrupt, raised);
+        if (raised != NULL) {
+            pf_add_context(interrupt, raised);
+            Py_DECREF(raised);
         }
         raised = interrupt;
     }
