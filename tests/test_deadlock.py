@@ -308,10 +308,11 @@ def test_deadlock_of_alike_fibers_shows_one_and_counts_the_others() -> None:
     assert lines[0].startswith("2,001 fibers wait and nothing can wake one")
     (shown,) = [i for i, line in enumerate(lines) if "'worker 0'" in line]
     assert lines[shown + 1].endswith(", in waits")
-    assert lines[shown + 2 :] == [
+    assert len(lines) - shown <= 4  # with the line of source, where that is to be had
+    assert lines[-1] == (
         "and 1,999 fibers like it: 'worker 1', 'worker 2', 'worker 3', 'worker 4', 'worker 5', "
         "1,994 more"
-    ]
+    )
 
 
 def test_deadlock_of_fibers_alike_but_for_what_they_wait_for() -> None:
