@@ -95,7 +95,7 @@ def _work(
         pool.prepare()
         result = fn(*args, **kwargs)
     except (Cancelled, FiberExit) as exc:
-        future.set_exception(_cancelled(exc))
+        future.set_exception(_cancelled(getattr(exc, "reason", None)))
         raise
     except BaseException as exc:
         future.set_exception(exc)
@@ -104,11 +104,12 @@ def _work(
         future.set_result(result)
 
 
-def _cancelled(exc: BaseException) -> BaseException:
-    """What the running fiber, which ends with ``exc``, gives its future."""
-    from pyfiber._cancelled import FiberCancelled
+def _cancelled(reason: object) -> BaseException:
+    from pyfiber import FiberCancelled
 
-    return FiberCancelled._of(_engine.current(), exc)
+    exc = FiberCancelled() if reason is None else FiberCancelled(reason)
+    exc.reason = reason
+    return exc
 
 
 class _Pool:
@@ -162,7 +163,7 @@ class _Pool:
             raise BrokenExecutor(f"the executor's initializer failed: {exc!r}") from exc
 
     def submit(self, fiber: Fiber[None], future: FiberFuture[Any]) -> None:
-        fiber.add_done_callback(lambda fiber: self.ended(fiber, future))
+        fiber.add_done_callback(lambda fiber: self.ended(future))
         with self.lock:
             self.check_open()
             scheduler = self.scheduler or self.start_thread()
@@ -172,13 +173,10 @@ class _Pool:
             scheduler._start_soon(fiber)
             self.running += 1
 
-    def ended(self, fiber: Fiber[None], future: FiberFuture[Any]) -> None:
+    def ended(self, future: FiberFuture[Any]) -> None:
         """A done-callback, on the scheduler's thread: the next one begins, if one waits."""
         if not future.done() and future.set_running_or_notify_cancel():
-            try:  # it was cancelled before it ran
-                fiber.result()
-            except BaseException as exc:
-                future.set_exception(exc)
+            future.set_exception(_cancelled("the fiber was cancelled before it ran"))
         while True:
             with self.lock:
                 if not self.backlog:

@@ -150,7 +150,41 @@ cleared_timers_are_not_armed(void)
     CHECK_EQUAL(pf_timers_next(&timers), PF_NEVER);
 }
 
+static void
+timers_cleared_together_are_not_armed(void)
+{
+    pf_timers timers;
+    pf_timer timer[3];
+    memset(timer, 0, sizeof timer);
+    pf_timers_init(&timers);
+    for (int i = 0; i < 3; i++) {
+        CHECK_EQUAL(pf_timers_add(&timers, &timer[i], 3 - i), 0);
+    }
+    pf_timers_clear(&timers);
+    for (int i = 0; i < 3; i++) {
+        CHECK(!pf_timer_armed(&timer[i]));
+    }
+}
+
+/* What is left of a removed one lies right behind the others. */
+static void
+removed_timer_is_not_looked_at(void)
+{
+    pf_timers timers;
+    pf_timer first = {0, PF_TIMER_CALL}, second = first, removed = first;
+    pf_timers_init(&timers);
+    CHECK_EQUAL(pf_timers_add(&timers, &first, 10), 0);
+    CHECK_EQUAL(pf_timers_add(&timers, &second, 20), 0);
+    CHECK_EQUAL(pf_timers_add(&timers, &removed, 15), 0);
+    pf_timers_remove(&timers, &removed);
+    CHECK_EQUAL(pf_timers_add(&timers, &first, 30), 0); /* again */
+    CHECK_EQUAL(pf_timers_next(&timers), 20);
+    pf_timers_clear(&timers);
+}
+
 const test timer_tests[] = {
+    TEST(timers_cleared_together_are_not_armed),
+    TEST(removed_timer_is_not_looked_at),
     TEST(timers_agree_with_a_model),
     TEST(timers_due_together_keep_their_order),
     TEST(timers_give_memory_back),

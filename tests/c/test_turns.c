@@ -111,10 +111,17 @@ fiber_behind_the_hub_is_preferred_already(void)
 }
 
 static void
+note_value_in_loop(worker *w)
+{
+    CHECK_EQUAL(w->world->scheduler.hub->state, PF_SUSPENDED);
+    note_value(w);
+}
+
+static void
 run_loop(worker *w)
 {
     pf_scheduler *s = &w->world->scheduler;
-    world_spawn(w->world, note_value, 'b');
+    world_spawn(w->world, note_value_in_loop, 'b');
     pf_scheduler_run(s);
     CHECK(s->hub == &w->fiber);
     trace(w->world, 'e');
