@@ -246,28 +246,51 @@ WAITS = {
 }
 
 
+def wait_in_thread(wait, made, got):
+    def body():
+        try:
+            got.append(wait(made))
+        except Exception as error:
+            got.append(error)
+
+    return start(body)
+
+
+def give_too_late(made, wait, give):
+    """What the wait ended with; None if its time was over before this thread saw it begin."""
+    got = []
+    waiter = wait_in_thread(wait, made, got)
+    while not made._waiters():
+        if not waiter.is_alive():
+            return None
+        time.sleep(0)
+    end = time.monotonic() + 0.05
+    while time.monotonic() < end:
+        pass
+    if not made._waiters():
+        return None
+    give(made)
+    waiter.join()
+    return got[0]
+
+
 @pytest.mark.parametrize("in_a_run", [False, True])
 @pytest.mark.parametrize("what", WAITS)
 def test_what_comes_after_the_timeout_and_before_the_waiter_looks_is_not_lost(what, in_a_run):
     """The waiter's time is over, and it waits for the interpreter, which this thread keeps."""
     make, wait, give, expected = WAITS[what]
-    made, got = make(), []
+    made = make()
     if what == "lock":
         made.acquire()
-    waiter = start(lambda: got.append(run(wait, made) if in_a_run else wait(made)))
-    before = sys.getswitchinterval()
+    result, before = None, sys.getswitchinterval()
     sys.setswitchinterval(1000)
     try:
-        while not made._waiters():
-            time.sleep(0)
-        end = time.monotonic() + 0.05
-        while time.monotonic() < end:
-            pass
-        give(made)
+        while result is None:
+            waits = (lambda made: run(wait, made)) if in_a_run else wait
+            result = give_too_late(made, waits, give)
     finally:
         sys.setswitchinterval(before)
-    waiter.join()
-    assert got == [expected]
+    assert result == expected
 
 
 def test_threads_with_runs_pass_a_baton():
@@ -430,7 +453,7 @@ def test_item_given_while_a_signal_handler_raises_is_not_lost(child):
 
 
 @posix
-@pytest.mark.parametrize("ends", ["notify"])
+@pytest.mark.parametrize("ends", ["interrupt", "notify"])
 def test_second_ctrl_c_ends_even_the_wait_for_a_conditions_lock(child, ends):
     """The first waits until the lock is there again, so that it can be released properly."""
     done = child(

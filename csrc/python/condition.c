@@ -130,6 +130,7 @@ check_owned(PyObject *lock, PfThread *t, const char *what)
 typedef struct Saved {
     Py_ssize_t count; /* of ours */
     PyObject *state;  /* of a foreign one */
+    bool interrupted; /* the wait: see pf_lock_retake */
 } Saved;
 
 /* Its code may wait for something else, from which a notification must not
@@ -157,7 +158,7 @@ static int
 release_save(PyObject *lock, PfWaiter *waiter, Saved *saved)
 {
     LockObject *ours = our_lock(lock);
-    *saved = (Saved){0, NULL};
+    *saved = (Saved){0, NULL, false};
     if (ours == NULL) {
         return release_foreign(lock, waiter, saved);
     }
@@ -169,7 +170,7 @@ release_save(PyObject *lock, PfWaiter *waiter, Saved *saved)
 static int
 restore_ours(LockObject *lock, PfThread *t, const Saved *saved)
 {
-    int rc = pf_lock_acquire(lock, t, PF_NEVER, true);
+    int rc = pf_lock_retake(lock, t, saved->interrupted);
     if (pf_lock_is_mine(lock, t)) {
         lock->count = saved->count;
     }
@@ -214,18 +215,24 @@ restore(PyObject *lock, PfThread *t, Saved *saved)
 static int
 restore_after(PyObject *lock, PfThread *t, Saved *saved, PyObject *pending)
 {
+    saved->interrupted = pending != NULL;
     int rc = restore(lock, t, saved);
     if (pending == NULL) {
         return rc;
     }
     if (rc == 0 || (CURRENT(t)->core.host_bits & PF_F_DYING)) {
-        PyErr_Clear(); /* being unwound it may not wait: no news */
+        PyErr_Clear();
         pf_restore_exception(pending);
         return -1;
     }
     PyObject *raised = pf_take_exception();
-    pf_add_context(raised, pending);
-    Py_DECREF(pending);
+    PyObject *context = PyException_GetContext(raised);
+    if (context == NULL && raised != pending) {
+        PyException_SetContext(raised, pending);
+    } else {
+        Py_XDECREF(context);
+        Py_DECREF(pending);
+    }
     pf_restore_exception(raised);
     return -1;
 }

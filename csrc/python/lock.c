@@ -40,27 +40,37 @@ pf_lock_lost(LockObject *self, PfThread *t)
            !pf_lock_is_mine(self, t);
 }
 
-static int
-wait_for_lock(LockObject *self, PfThread *t, int64_t deadline, bool shielded)
+int
+pf_lock_acquire(LockObject *self, PfThread *t, int64_t deadline)
 {
+    if (self->count == 0) {
+        take(self, CURRENT(t));
+        return 0;
+    }
+    if (deadline == PF_NOW) {
+        return 1;
+    }
     PfWait wait;
     pf_wait_init(&wait, t);
-    wait.waiter.shielded = shielded;
     int rc = pf_wait_for(&wait, &self->waiters, t, deadline, (PyObject *)self);
-    if (rc < 0 && wait.waiter.taken != NULL && !shielded) {
+    if (rc < 0 && wait.waiter.taken != NULL) {
         pf_lock_release(self); /* it is ours, but we cannot use it */
     }
     return rc;
 }
 
 int
-pf_lock_acquire(LockObject *self, PfThread *t, int64_t deadline, bool shielded)
+pf_lock_retake(LockObject *self, PfThread *t, bool interrupted)
 {
     if (self->count == 0) {
         take(self, CURRENT(t));
         return 0;
     }
-    return deadline == PF_NOW ? 1 : wait_for_lock(self, t, deadline, shielded);
+    PfWait wait;
+    pf_wait_init(&wait, t);
+    wait.waiter.shielded = true;
+    wait.waiter.interrupted = interrupted;
+    return pf_wait_for(&wait, &self->waiters, t, PF_NEVER, (PyObject *)self);
 }
 
 static inline bool
@@ -97,7 +107,7 @@ take_until(PyObject *op, int64_t deadline)
     if (is_rlock(self) && pf_lock_is_mine(self, t)) {
         return take_once_more(self);
     }
-    int rc = pf_lock_acquire(self, t, deadline, false);
+    int rc = pf_lock_acquire(self, t, deadline);
     return rc < 0 ? NULL : PyBool_FromLong(rc == 0);
 }
 
@@ -343,7 +353,7 @@ rlock_acquire_restore(PyObject *op, PyObject *saved)
                         "_acquire_restore() takes what _release_save() gave");
         return NULL;
     }
-    int rc = pf_lock_acquire(self, t, PF_NEVER, true);
+    int rc = pf_lock_retake(self, t, false);
     if (pf_lock_is_mine(self, t)) {
         self->count = count;
     }

@@ -15,10 +15,12 @@ typedef struct LockObject {
 
 extern PyTypeObject *pf_lock_type, *pf_rlock_type;
 
-/* 0: acquired, once; 1: deadline; -1: exception, not acquired - but a shielded
- * one may have been all the same: see pf_lock_is_mine. */
-int pf_lock_acquire(LockObject *self, PfThread *t, int64_t deadline,
-                    bool shielded);
+/* 0: acquired, once; 1: deadline; -1: exception, not acquired. */
+int pf_lock_acquire(LockObject *self, PfThread *t, int64_t deadline);
+/* The same for one that had it and needs it to go on: cancellation waits, and
+ * so does what a signal handler raises, unless one has `interrupted` before.
+ * -1: perhaps acquired all the same, see pf_lock_is_mine. */
+int pf_lock_retake(LockObject *self, PfThread *t, bool interrupted);
 /* Free it whatever the count; who waits first gets it. */
 void pf_lock_release(LockObject *self);
 bool pf_lock_is_mine(LockObject *self, PfThread *t);

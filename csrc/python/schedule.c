@@ -161,18 +161,13 @@ inject(ExplorerObject *x, FiberObject *fiber, bool waiting)
     pf_no_switch_end(t);
 }
 
-bool
-pf_explorer_failed(SchedulerObject *s, PyObject *op)
+void
+pf_explorer_failed(SchedulerObject *s, FiberObject *fiber)
 {
     PyObject *list = s->explorer->failures;
-    if (list == NULL || s->on_unhandled != NULL) {
-        return false;
+    if (list != NULL && PyList_Append(list, (PyObject *)fiber) < 0) {
+        PyErr_Clear(); /* then it is logged as always */
     }
-    if (PyList_Append(list, op) < 0) {
-        PyErr_Clear(); /* no memory: then it is told of as always */
-        return false;
-    }
-    return true;
 }
 
 /* -------------------------------------------------------------- who is next */

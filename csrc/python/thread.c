@@ -6,7 +6,6 @@
  * fibers still suspended there are unwound.
  */
 #include "python/greenlet_hooks.h"
-#include "python/unseen.h"
 #include "python/waitq.h"
 
 #include "engine/overflow.h"
@@ -336,7 +335,6 @@ at_exit(PyObject *module, PyObject *ignored)
             while (pf_grains_abandon(s)) {
             }
         }
-        pf_unseen_at_exit(t);
     } else if (pf_greenlets_wanted() && pf_thread_create() == NULL) {
         return NULL;
     }

@@ -217,9 +217,10 @@ after_signal(PfWaiter *waiter, PyObject **pending)
     if (PyErr_CheckSignals() == 0) {
         return 0;
     }
-    if (!waiter->shielded || *pending != NULL) {
+    if (!waiter->shielded || waiter->interrupted) {
         return -1;
     }
+    waiter->interrupted = true;
     *pending = pf_take_exception();
     return 0;
 }

@@ -44,6 +44,7 @@ struct PfWaiter {
     PfNode *nodes;      /* all of them */
     int count;
     bool shielded;           /* cancellation waits until the wait is over */
+    bool interrupted;        /* by a signal: the next ends a shielded one */
     PyThread_type_lock lock; /* a plain thread blocks on it, else NULL */
     PfWaiter *outer;         /* the wait that a signal handler interrupted */
 };
