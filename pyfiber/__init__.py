@@ -86,7 +86,7 @@ TYPE_CHECKING = False  # typing takes longer to import than all of pyfiber
 if TYPE_CHECKING:
     from pyfiber import compose, grains
     from pyfiber._barrier import Barrier
-    from pyfiber._engine import FiberCancelled
+    from pyfiber._cancelled import FiberCancelled
     from pyfiber._futures import FiberExecutor, wait_for
     from pyfiber._generators import generator
     from pyfiber._groups import first_success, gather, pmap, race
@@ -196,6 +196,7 @@ _HOMES = {
     "PriorityQueue": "pyfiber._queues",
     "ShutDown": "pyfiber._queues",
     "Failed": "pyfiber._outcome",
+    "FiberCancelled": "pyfiber._cancelled",
     "FiberExecutor": "pyfiber._futures",
     "Ok": "pyfiber._outcome",
     "OneThread": "pyfiber._threads",
@@ -220,11 +221,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one that is ma
     def __getattr__(name: str) -> object:
         # Made when first asked for: dataclasses and concurrent.futures (the home
         # of FiberCancelled's base class) take much longer to import than pyfiber.
-        if name == "FiberCancelled":
-            from pyfiber import _engine
-
-            value = _engine._fiber_cancelled()
-        elif name in _HOMES:
+        if name in _HOMES:
             from importlib import import_module
 
             value = getattr(import_module(_HOMES[name]), name)

@@ -95,7 +95,7 @@ def _work(
         pool.prepare()
         result = fn(*args, **kwargs)
     except (Cancelled, FiberExit) as exc:
-        future.set_exception(_cancelled(getattr(exc, "reason", None)))
+        future.set_exception(_cancelled(exc))
         raise
     except BaseException as exc:
         future.set_exception(exc)
@@ -104,12 +104,11 @@ def _work(
         future.set_result(result)
 
 
-def _cancelled(reason: object) -> BaseException:
-    from pyfiber import FiberCancelled
+def _cancelled(exc: BaseException) -> BaseException:
+    """What the running fiber, which ends with ``exc``, gives its future."""
+    from pyfiber._cancelled import FiberCancelled
 
-    exc = FiberCancelled() if reason is None else FiberCancelled(reason)
-    exc.reason = reason
-    return exc
+    return FiberCancelled._of(_engine.current(), exc)
 
 
 class _Pool:
@@ -163,7 +162,7 @@ class _Pool:
             raise BrokenExecutor(f"the executor's initializer failed: {exc!r}") from exc
 
     def submit(self, fiber: Fiber[None], future: FiberFuture[Any]) -> None:
-        fiber.add_done_callback(lambda fiber: self.ended(future))
+        fiber.add_done_callback(lambda fiber: self.ended(fiber, future))
         with self.lock:
             self.check_open()
             scheduler = self.scheduler or self.start_thread()
@@ -173,10 +172,13 @@ class _Pool:
             scheduler._start_soon(fiber)
             self.running += 1
 
-    def ended(self, future: FiberFuture[Any]) -> None:
+    def ended(self, fiber: Fiber[None], future: FiberFuture[Any]) -> None:
         """A done-callback, on the scheduler's thread: the next one begins, if one waits."""
         if not future.done() and future.set_running_or_notify_cancel():
-            future.set_exception(_cancelled("the fiber was cancelled before it ran"))
+            try:  # it was cancelled before it ran
+                fiber.result()
+            except BaseException as exc:
+                future.set_exception(exc)
         while True:
             with self.lock:
                 if not self.backlog:

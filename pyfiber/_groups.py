@@ -29,6 +29,7 @@ from pyfiber._engine import (
     current_grain,
     shield,
 )
+from pyfiber._words import how_to_catch
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -180,7 +181,8 @@ def first_success(*works: Work[T]) -> T:
             _start(group, work, on_done)
     if winners:
         return winners[0].result()
-    raise BaseExceptionGroup("none of them succeeded", failures)
+    text = f"none of them succeeded; {how_to_catch(failures)}"
+    raise BaseExceptionGroup(text, failures)
 
 
 # pmap ---------------------------------------------------------------------------------------------

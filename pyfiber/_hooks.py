@@ -12,6 +12,7 @@ from pyfiber import _engine
 
 TYPE_CHECKING = False  # typing itself takes as long to import as all of this
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from traceback import StackSummary
     from types import FrameType
     from typing import Any
@@ -39,16 +40,15 @@ def stack_summary(frame: FrameType | list[FrameType] | None) -> StackSummary:
     return summary
 
 
-def log_failure(fiber: Task, exc: BaseException, in_callback: bool) -> None:
-    """A failure that nobody will ever see otherwise."""
+def log_failure(subject: object, exc: BaseException, text: str) -> None:
+    """A failure that nobody will ever see otherwise; ``text`` has a %r for what it is about."""
     import logging
 
-    what = "a done-callback of %r failed" if in_callback else "%r failed and nobody looked at it"
     logger = logging.getLogger("pyfiber")
     if not logger.isEnabledFor(logging.ERROR):
         return
     exc_info = (type(exc), exc, exc.__traceback__)
-    record = logger.makeRecord("pyfiber", logging.ERROR, __file__, 0, what, (fiber,), exc_info)
+    record = logger.makeRecord("pyfiber", logging.ERROR, __file__, 0, text, (subject,), exc_info)
     if not PARSER_CAN_BE_INTERRUPTED:
         record.exc_text = text_without_carets(exc)
     logger.handle(record)
@@ -77,6 +77,36 @@ def text_without_carets(exc: BaseException) -> str:
     return "".join(told.format()).rstrip("\n")
 
 
+def unhandled(
+    failures: list[tuple[str, BaseException]], raised: BaseException | None
+) -> BaseException:
+    """What a run ends with where failures nobody looked at are to be raised.
+
+    ``raised`` is what it ends with otherwise, main's own failure, say: it is the first of them,
+    unless it ends programs or says that main was cancelled.
+    """
+    from concurrent.futures import CancelledError
+
+    from pyfiber import _words
+
+    names = _words.some([repr(name) for name, _ in failures])
+    exceptions = [exc for _, exc in failures]
+    apart = isinstance(raised, (KeyboardInterrupt, SystemExit, CancelledError))
+    if raised is not None and not apart and not any(raised is exc for exc in exceptions):
+        exceptions.insert(0, raised)
+    text = f"nobody looked at the failure of {names}; {_words.how_to_catch(exceptions)}"
+    group = BaseExceptionGroup(text, exceptions)
+    group.__context__ = raised if isinstance(raised, CancelledError) else None
+    return group
+
+
+def group_text(exceptions: list[BaseException]) -> str:
+    """The message of a task group's exception."""
+    from pyfiber import _words
+
+    return f"errors in a TaskGroup; {_words.how_to_catch(exceptions)}"
+
+
 def log_deaf(fiber: Task) -> None:
     """A cancelled fiber or grain that goes on waiting; its stack shows where."""
     import logging
@@ -91,6 +121,86 @@ def log_deaf(fiber: Task) -> None:
         frame = fiber.frame  # this function's: it runs on that fiber
         stack = stack_summary(frame and frame.f_back)
     logger.warning(text, fiber, "".join(stack.format()))
+
+
+def log_stall(fibers: list[Task]) -> None:
+    """Nothing has happened for some time, and only another thread could change that."""
+    import logging
+
+    logger = logging.getLogger("pyfiber")
+    if logger.isEnabledFor(logging.WARNING):
+        from pyfiber import _report
+
+        logger.warning("%s", _report.stall_text(stall_limit, fibers))
+
+
+#: After so many seconds in which nothing happened log_stall() is called, 0: never.
+STALL_LIMIT = 10.0
+stall_limit = STALL_LIMIT
+
+
+def set_stall_limit(seconds: float) -> None:
+    """See docs/debugging.md; ValueError if it is negative or not a number."""
+    global stall_limit
+    _engine._set_stall_limit(seconds)
+    stall_limit = seconds
+
+
+def stall_limit_wanted() -> float:
+    """What PYFIBER_STALL_WARNING says, in seconds."""
+    import os
+
+    text = os.environ.get("PYFIBER_STALL_WARNING", "")
+    try:
+        return float(text) if text else STALL_LIMIT
+    except ValueError:
+        raise ValueError(
+            f"PYFIBER_STALL_WARNING must be a number of seconds (0: never), not {text!r}"
+        ) from None
+
+
+#: A run that Ctrl-C ends is given so many seconds before anything is said.
+INTERRUPT_PATIENCE = 1.0
+
+
+def interrupted() -> Callable[[], object]:
+    """The first Ctrl-C: say what goes on unless the run ends soon, which calls the result.
+
+    A thread of its own, since the fibers may compute for long; made without threading, which
+    perhaps is being imported just now.
+    """
+    import _thread
+
+    over = _thread.allocate_lock()
+    over.acquire()
+    begun = _thread.allocate_lock()
+    begun.acquire()
+    thread = _thread.get_ident()
+
+    def tell() -> None:
+        _engine._only_watches()
+        begun.release()
+        if not over.acquire(timeout=INTERRUPT_PATIENCE) and sys.stderr is not None:
+            print(
+                "\npyfiber: Ctrl-C: every fiber is cancelled and waited for until it ends"
+                f"{running_on(thread)}; press Ctrl-C again to stop at once",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    _thread.start_new_thread(tell, ())
+    begun.acquire()  # the loop must not take it for a thread that may wake somebody
+    return over.release
+
+
+def running_on(thread: int) -> str:
+    """Which fiber, and where it is; nothing while the loop is idle."""
+    frame = sys._current_frames().get(thread)
+    for ident, current, root, *_ in _engine._threads():
+        if ident == thread and current is not root and frame is not None:
+            place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            return f", and fiber {current.name!r} runs {frame.f_code.co_name}() at {place}"
+    return ""
 
 
 def deadlock_text(fibers: list[Task]) -> str:
@@ -108,4 +218,9 @@ def install() -> None:
         deadlock_text=deadlock_text,
         stack_summary=stack_summary,
         log_deaf=log_deaf,
+        log_stall=log_stall,
+        unhandled=unhandled,
+        group_text=group_text,
+        interrupted=interrupted,
     )
+    set_stall_limit(stall_limit_wanted())

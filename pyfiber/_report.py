@@ -13,13 +13,17 @@ import traceback
 from collections.abc import Iterable, Iterator
 from typing import Any, TextIO, TypeAlias
 
-from pyfiber import _engine
+from pyfiber import _engine, _words
 from pyfiber._engine import Fiber, FiberGenerator, Grain, Lock, RLock, TaskGroup
 
 Task: TypeAlias = Fiber[Any] | Grain[Any]
 
-#: Holders named in one line.
-MOST_NAMED = 5
+#: Of the text of a DeadlockError, whatever there is to tell: characters, characters of one line,
+#: lines of one stack (its ends), fibers of a circle.
+LONGEST_TEXT = 20_000
+LONGEST_LINE = 500
+MOST_LINES = 60
+MOST_IN_CIRCLE = 20
 
 
 # words --------------------------------------------------------------------------------------------
@@ -98,10 +102,8 @@ def held_by(what: object, holders: list[Any], waiter: Task) -> str:
 
 def some_of(things: list[Any]) -> str:
     """A list in words, cut where it becomes long."""
-    named = [name_of(thing) for thing in things[:MOST_NAMED]]
-    if len(things) > MOST_NAMED:
-        named.append(f"{len(things) - MOST_NAMED} more")
-    return ", ".join(named)
+    named = [name_of(thing) for thing in things[: _words.MOST_NAMED]]
+    return _words.some(named, len(things))
 
 
 def stack_of(fiber: Task) -> list[str]:
@@ -127,6 +129,84 @@ def stack_at(frame: Any) -> list[str]:
 def indented(lines: Iterable[str], prefix: str) -> Iterator[str]:
     for line in lines:
         yield prefix + line
+
+
+# alike ones ---------------------------------------------------------------------------------------
+
+
+def places_of(task: Task) -> tuple[Any, ...]:
+    """Where each call of its stack stands, to be compared; cheaper than the stack as text."""
+    if isinstance(task, Grain):
+        return tuple((each.filename, each.lineno, each.name) for each in task.stack())
+    try:
+        frame = task.frame
+    except Exception:
+        return ()
+    places = []
+    while frame is not None:
+        places.append((frame.f_code, frame.f_lineno))
+        frame = frame.f_back
+    return tuple(places)
+
+
+def kind_of(task: Task) -> tuple[Any, ...]:
+    """Equal for tasks that a report need not tell apart: the same stack and the same wait."""
+    what = task.waiting_on
+    places = places_of(task)
+    wait = what if isinstance(what, str) else type(what)
+    return type(task), task.state, wait, places or task.name, places
+
+
+def alike(tasks: Iterable[Task]) -> list[list[Task]]:
+    """Those that are alike together, in the order of the first ones."""
+    kinds: dict[tuple[Any, ...], list[Task]] = {}
+    for task in tasks:
+        kinds.setdefault(kind_of(task), []).append(task)
+    return list(kinds.values())
+
+
+def others_line(tasks: list[Task]) -> Iterator[str]:
+    """How many there are like the first, and who they are; nothing if there is none."""
+    first, *others = tasks
+    if not others:
+        return
+    names = list(dict.fromkeys(repr(task.name) for task in others))
+    same = names == [repr(first.name)]
+    named = ", of the same name" if same else f": {_words.some(names)}"
+    what = first.waiting_on
+    where = ""
+    if not isinstance(what, str) and any(task.waiting_on is not what for task in others):
+        where = f", at other {type(what).__name__} objects"
+    yield f"and {how_many(others)} like it{where}{named}"
+
+
+def cut(lines: list[str]) -> list[str]:
+    """A stack with its middle left out, if it is long."""
+    if len(lines) <= MOST_LINES:
+        return lines
+    half = MOST_LINES // 2
+    return [*lines[:half], f"  ... {len(lines) - 2 * half:,} lines", *lines[-half:]]
+
+
+def kind_lines(tasks: list[Task]) -> list[str]:
+    """Waiting ones that are alike: the first with its stack, and who else."""
+    first = tasks[0]
+    lines = [f"{title_of(first)} {wait_of(first)}", *cut(stack_of(first)), *others_line(tasks)]
+    return [line if len(line) <= LONGEST_LINE else line[:LONGEST_LINE] + "..." for line in lines]
+
+
+def waiting_lines(tasks: list[Task]) -> Iterator[str]:
+    """All of them, as far as there is room; the first kind in any case."""
+    kinds = alike(tasks)
+    room = LONGEST_TEXT
+    for number, kind in enumerate(kinds):
+        lines = kind_lines(kind)
+        room -= sum(len(line) + 1 for line in lines)
+        if number and room < 0:
+            left = [task for each in kinds[number:] for task in each]
+            yield f"... and {how_many(left)} more, waiting elsewhere"
+            return
+        yield from lines
 
 
 # the graph ----------------------------------------------------------------------------------------
@@ -164,19 +244,22 @@ def cycle_lines(cycle: list[Task]) -> Iterator[str]:
     if len(cycle) == 1:
         return  # its own line says that it waits for itself
     yield "they wait for each other:"
-    for fiber, following in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
+    pairs = list(zip(cycle, [*cycle[1:], cycle[0]], strict=True))
+    for fiber, following in pairs[:MOST_IN_CIRCLE]:
         what = fiber.waiting_on
         if isinstance(what, (Fiber, Grain, TaskGroup)):
             yield f"  {name_of(fiber)} waits for the end of {name_of(following)}"
         else:
             yield f"  {name_of(fiber)} waits for {name_of(what)}, held by {name_of(following)}"
+    if len(pairs) > MOST_IN_CIRCLE:
+        yield f"  ... and so on, {len(pairs) - MOST_IN_CIRCLE:,} more"
 
 
 def how_many(tasks: list[Task]) -> str:
     """`2 fibers and 1 grain`."""
     grains = sum(isinstance(task, Grain) for task in tasks)
     counts = [(len(tasks) - grains, "fiber"), (grains, "grain")]
-    return " and ".join(f"{n} {word}{'s' * (n != 1)}" for n, word in counts if n) or "no fiber"
+    return " and ".join(f"{n:,} {word}{'s' * (n != 1)}" for n, word in counts if n) or "no fiber"
 
 
 def deadlock_text(fibers: list[Task]) -> str:
@@ -185,13 +268,32 @@ def deadlock_text(fibers: list[Task]) -> str:
     lines = [
         f"{how_many(fibers)} {wait} and nothing can wake one: no timer is set, no other thread runs"
     ]
+    return "\n".join([*lines, *graph_lines(fibers)]) + "\n"
+
+
+def graph_lines(fibers: list[Task]) -> Iterator[str]:
+    """Who waits for whom in a circle, and then each."""
     cycle = find_cycle(fibers)
     if cycle:
-        lines += cycle_lines(cycle)
-    for fiber in fibers:
-        lines.append(f"{title_of(fiber)} {wait_of(fiber)}")
-        lines += stack_of(fiber)
-    return "\n".join(lines) + "\n"
+        yield from cycle_lines(cycle)
+    yield from waiting_lines(fibers)
+
+
+def stall_text(seconds: float, fibers: list[Task]) -> str:
+    """What is logged when only another thread could wake somebody, and none does."""
+    own = threading.current_thread()
+    threads = [
+        f"{thread.name!r}{' (daemon)' if thread.daemon else ''}"
+        for thread in threading.enumerate()
+        if thread is not own
+    ]
+    head = (
+        f"nothing has happened for {seconds:g} s, and only another thread could make something "
+        f"happen: no timer is set and no to_thread() call is under way. Threads that live: "
+        f"{_words.some(threads) or 'some that the threading module does not know'}. If none of "
+        f"them will wake a fiber, this is a deadlock of {how_many(fibers)}"
+    )
+    return "\n".join([head, *graph_lines(fibers)])
 
 
 # all fibers ---------------------------------------------------------------------------------------
@@ -231,7 +333,8 @@ class Node:
 
     def lines(self, current: Fiber[Any] | None, frame: Any) -> Iterator[str]:
         """``current`` runs just now, in ``frame``."""
-        for fiber in self.fibers:
+        for kind in alike(self.fibers):
+            fiber = kind[0]
             if fiber is current:
                 yield f"{title_of(fiber)}"
                 yield from indented(stack_at(frame), "  ")
@@ -241,6 +344,7 @@ class Node:
             else:
                 yield f"{title_of(fiber)} {wait_of(fiber)}"
                 yield from indented(stack_of(fiber), "  ")
+            yield from others_line(kind)
         for group, node in self.groups.values():
             yield name_of(group)
             yield from indented(node.lines(current, frame), "    ")

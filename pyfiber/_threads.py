@@ -214,13 +214,21 @@ class Portal:
         """Start it, and block the calling thread, which runs `job`, until it is done."""
         over = allocate_lock()
         over.acquire()
-        fiber.add_done_callback(lambda _: over.release())
+        waits = True
+
+        def done(fiber: Fiber[Any]) -> None:
+            if waits:
+                _ = fiber.outcome  # it will be, though perhaps after the end of the run
+            over.release()
+
+        fiber.add_done_callback(done)
         try:
             self._scheduler._start_soon(fiber)
             if job is not None:
                 job._calls(fiber)
             over.acquire()
         except BaseException:
+            waits = False
             if _engine._scheduler_of(fiber) is not None:
                 fiber.cancel("the thread that waits for it was interrupted")
             raise

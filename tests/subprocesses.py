@@ -14,18 +14,34 @@ def run_python(
     *arguments: str, env: dict[str, str] | None = None, timeout: float = 120
 ) -> subprocess.CompletedProcess[str]:
     """Run this interpreter, with this pyfiber and these helpers in reach, and say how it ended."""
-    root = os.path.dirname(os.path.dirname(os.path.abspath(pyfiber.__file__)))
-    helpers = os.path.dirname(os.path.abspath(__file__))
-    wanted = {**os.environ, **(env or {})}
-    paths = [root, helpers, *wanted.get("PYTHONPATH", "").split(os.pathsep)]
     return subprocess.run(
         [sys.executable, *arguments],
         capture_output=True,
         text=True,
         timeout=timeout,
-        env={**wanted, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        env=environment(env),
         check=False,
     )
+
+
+def start_python(*arguments: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    """The same, while it runs: to read what it prints and to send it signals."""
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(env),
+    )
+
+
+def environment(more: dict[str, str] | None) -> dict[str, str]:
+    """With this pyfiber and these helpers in reach."""
+    root = os.path.dirname(os.path.dirname(os.path.abspath(pyfiber.__file__)))
+    helpers = os.path.dirname(os.path.abspath(__file__))
+    wanted = {**os.environ, **(more or {})}
+    paths = [root, helpers, *wanted.get("PYTHONPATH", "").split(os.pathsep)]
+    return {**wanted, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 def run_script(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import copy
+import pickle
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +20,8 @@ from pyfiber import (
     FiberCancelled,
     FiberError,
     Ok,
+    Scheduler,
+    TaskGroup,
     check_cancelled,
     current,
     now,
@@ -26,8 +30,10 @@ from pyfiber import (
     sleep,
     sleep_until,
     spawn,
+    timeout,
     yield_now,
 )
+from pyfiber.grains import Grain
 from pyfiber.testing import VirtualClock
 from pyfiber.testing import run as run_virtually
 
@@ -667,3 +673,119 @@ def test_cancel_removes_the_timer() -> None:
 
     scheduler.run(main)
     scheduler.close()
+
+
+# what result() says of a cancelled one ------------------------------------------------------------
+
+
+def why_cancelled(task: Any) -> FiberCancelled:
+    """What result() raises; exception() raises the same."""
+    with pytest.raises(FiberCancelled) as by_result:
+        task.result()
+    with pytest.raises(FiberCancelled) as by_exception:
+        task.exception()
+    assert str(by_result.value) == str(by_exception.value)
+    return by_result.value
+
+
+def test_fiber_cancelled_tells_who_was_cancelled_by_whom_and_why() -> None:
+    """It was empty."""
+    why = object()
+
+    def main() -> None:
+        fiber = Fiber(park, name="worker").start()
+        yield_now()
+        fiber.cancel("no longer needed")
+        exc = why_cancelled(fiber)
+        assert str(exc) == "fiber 'worker' was cancelled by fiber 'boss': no longer needed"
+        assert (exc.reason, exc.by) == ("no longer needed", current())
+
+        fiber = spawn(park)
+        fiber.cancel(why)
+        exc = why_cancelled(fiber)
+        assert str(exc) == f"fiber 'park' was cancelled by fiber 'boss': {why}"
+        assert exc.reason is why
+
+        fiber = spawn(park)
+        fiber.cancel()
+        exc = why_cancelled(fiber)
+        assert str(exc) == "fiber 'park' was cancelled by fiber 'boss'"
+        assert exc.reason is None
+
+    run(named, "boss", main)
+
+
+def named(name: str, fn: Any) -> None:
+    current().name = name
+    fn()
+
+
+def test_fiber_cancelled_by_itself_by_a_deadline_and_by_the_run() -> None:
+    def cancels_itself() -> None:
+        current().cancel()
+        park()
+
+    def main() -> Any:
+        fiber = spawn(cancels_itself)
+        fiber.join()
+        assert str(why_cancelled(fiber)).endswith("cancels_itself' was cancelled by itself")
+        with pytest.raises(TimeoutError), timeout(0.001), TaskGroup() as group:
+            fiber = group.spawn(park)
+        exc = why_cancelled(fiber)
+        assert str(exc) == "fiber 'park' was cancelled: the deadline has passed"
+        assert exc.by is None
+        return Fiber(park, daemon=True, name="daemon").start()
+
+    left = run(main)
+    assert str(why_cancelled(left)) == "fiber 'daemon' was cancelled: the run is over"
+
+
+def test_fiber_cancelled_of_a_grain() -> None:
+    def sleeps() -> Any:
+        yield 1000
+
+    def main() -> None:
+        grain = Grain(sleeps, name="small").start()
+        yield_now()
+        grain.cancel("enough")
+        grain.join()
+        exc = why_cancelled(grain)
+        assert str(exc) == f"grain 'small' was cancelled by fiber {current().name!r}: enough"
+        assert (exc.reason, exc.by) == ("enough", current())
+
+    run(main)
+
+
+def test_fiber_cancelled_of_one_that_was_unwound() -> None:
+    scheduler = Scheduler()
+    fiber = scheduler.spawn(park)
+    fiber.name = "left"
+    scheduler.run_once()
+    scheduler.close()
+    assert str(why_cancelled(fiber)) == "fiber 'left' was unwound before it had a result"
+
+
+def test_fiber_cancelled_whose_reason_has_no_text() -> None:
+    class Silent:
+        def __str__(self) -> str:
+            raise ValueError
+
+    def main() -> str:
+        fiber = spawn(park)
+        fiber.cancel(Silent())
+        return str(why_cancelled(fiber))
+
+    assert run(main).endswith(": a Silent, whose str() raised ValueError")
+
+
+def test_fiber_cancelled_can_be_copied_and_pickled_without_the_fiber() -> None:
+    def main() -> FiberCancelled:
+        fiber = spawn(park)
+        fiber.cancel("why")
+        return why_cancelled(fiber)
+
+    exc = run(main)
+    for twin in (copy.copy(exc), pickle.loads(pickle.dumps(exc))):
+        assert (type(twin), twin.args, twin.reason) == (FiberCancelled, exc.args, "why")
+        assert twin.by is None
+    assert (FiberCancelled("mine").reason, FiberCancelled.__module__) == (None, "pyfiber")

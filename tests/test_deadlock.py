@@ -289,3 +289,123 @@ def test_deadlock_report_survives_a_repr_that_fails() -> None:
             print(type(exc).__name__)
     """)
     assert text in ("DeadlockError", "ValueError")
+
+
+# many fibers --------------------------------------------------------------------------------------
+
+
+def test_deadlock_of_alike_fibers_shows_one_and_counts_the_others() -> None:
+    """It had 362,081 characters for 2,000 fibers."""
+    lines = script("""
+        def waits(n):
+            park()
+        def main():
+            for n in range(2000):
+                Fiber(waits, (n,), name=f"worker {n}").start()
+            park()
+        print(report(main))
+    """).splitlines()
+    assert lines[0].startswith("2,001 fibers wait and nothing can wake one")
+    (shown,) = [i for i, line in enumerate(lines) if "'worker 0'" in line]
+    assert lines[shown + 1].endswith(", in waits")
+    assert len(lines) - shown <= 4  # with the line of source, where that is to be had
+    assert lines[-1] == (
+        "and 1,999 fibers like it: 'worker 1', 'worker 2', 'worker 3', 'worker 4', 'worker 5', "
+        "1,994 more"
+    )
+
+
+def test_deadlock_of_fibers_alike_but_for_what_they_wait_for() -> None:
+    text = script("""
+        def waits(event):
+            event.wait()
+        def main():
+            for n in range(3):
+                spawn(waits, Event())
+            same = Lock()
+            same.acquire()
+            for n in range(4):
+                spawn(same.acquire)
+            park()
+        print(report(main))
+    """)
+    assert "and 2 fibers like it, at other Event objects, of the same name" in text
+    assert "and 3 fibers like it, of the same name" in text
+
+
+def test_deadlock_tells_fibers_apart_that_wait_at_different_places() -> None:
+    text = script("""
+        def waits(early):
+            if early:
+                park()
+            park()
+        def main():
+            spawn(waits, True)
+            spawn(waits, False)
+            park()
+        print(report(main))
+    """)
+    assert "like it" not in text
+    assert text.count(", in waits") == 2
+
+
+def test_deadlock_of_alike_grains() -> None:
+    text = script("""
+        from pyfiber.grains import SLEEPING, Grain
+        def sleeps():
+            yield SLEEPING
+        def main():
+            for _ in range(30):
+                Grain(sleeps).start()
+            park()
+        print(report(main))
+    """)
+    assert text.count(", in sleeps") == 1
+    assert "and 29 grains like it, of the same name" in text
+
+
+def test_deadlock_text_is_bounded_whatever_waits() -> None:
+    printed = script("""
+        class Wide:
+            def __repr__(self):
+                return "wide" * 10_000
+        def waits(depth, line):
+            if depth:
+                return waits(depth - 1, line)
+            exec(compile("\\n" * line + "park()", "generated", "exec"))
+        def follows(fibers, n):
+            fibers[(n + 1) % len(fibers)].join()
+        def main():
+            for line in range(300):
+                spawn(waits, line % 50, line)
+            circle = []
+            for n in range(500):
+                circle.append(spawn(follows, circle, n))
+            Fiber(park, name="long" * 10_000).start()
+            park()
+        print(report(main))
+    """)
+    assert len(printed) < 30_000
+    assert "... and so on, 480 more" in printed
+    assert " more, waiting elsewhere" in printed
+    assert "..." in printed
+
+
+def test_dump_shows_alike_fibers_once() -> None:
+    text = script("""
+        import io
+        def waits():
+            park()
+        def main():
+            fibers = [spawn(waits) for _ in range(100)]
+            yield_now()
+            dump_fibers(out)
+            for fiber in fibers:
+                fiber.unpark()
+        out = io.StringIO()
+        run(main)
+        print(out.getvalue())
+    """)
+    assert "101 fibers" in text
+    assert text.count(", in waits") == 1
+    assert "and 99 fibers like it, of the same name" in text

@@ -228,9 +228,15 @@ def test_lost_failure_is_logged_once_with_its_traceback(caplog: pytest.LogCaptur
 
 def test_lost_failure_is_logged_when_the_fiber_goes(caplog: pytest.LogCaptureFixture) -> None:
     """Until then somebody may still look."""
-    fiber: Fiber[None] | None = run(lambda: spawn(failing))
-    assert caplog.records == []
-    del fiber
+
+    def main() -> None:
+        fiber = spawn(failing)
+        fiber.join()
+        assert caplog.records == []
+        del fiber
+        assert len(caplog.records) == 1
+
+    run(main)
     assert len(caplog.records) == 1
 
 
@@ -246,16 +252,17 @@ def test_lost_failure_that_is_logged_while_code_is_parsed_breaks_nothing(
         cycle: list[Any] = [spawn(fails)]
         cycle.append(cycle)
         yield_now()
+        del cycle
+        assert caplog.records == []
+        gc.set_threshold(1)
+        gc.enable()
+        ast.parse("x = [1, 2, (3, f(4), g(5)[6])]\n" * 20)
 
     threshold = gc.get_threshold()
     gc.collect()
     gc.disable()
     try:
         run(main)
-        assert caplog.records == []
-        gc.set_threshold(1)
-        gc.enable()
-        ast.parse("x = [1, 2, (3, f(4), g(5)[6])]\n" * 20)
     finally:
         gc.enable()
         gc.set_threshold(*threshold)

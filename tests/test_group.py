@@ -265,7 +265,7 @@ def test_traceback_shows_where_the_fiber_failed() -> None:
     with pytest.raises(ExceptionGroup) as caught:
         run(main)
     text = "".join(traceback.format_exception(caught.value))
-    assert "errors in a TaskGroup (1 sub-exception)" in text
+    assert "errors in a TaskGroup; catch with" in text
     assert "in fails" in text
 
 
@@ -646,3 +646,70 @@ def test_group_can_be_subclassed() -> None:
         assert group.spawned == 1
 
     run(main)
+
+
+# what the message says ----------------------------------------------------------------------------
+
+
+def message_of(*errors: BaseException) -> str:
+    def main() -> None:
+        with TaskGroup() as group:
+            for error in errors[1:]:
+                group.spawn(fails_late, error)
+            group.spawn(fails, errors[0])
+
+    with pytest.raises(BaseExceptionGroup) as caught:
+        run(main)
+    return str(caught.value.message)
+
+
+def test_group_error_says_how_to_catch_it() -> None:
+    """`except ValueError` does not: whoever tries it must be told."""
+    assert message_of(ValueError()) == ('errors in a TaskGroup; catch with "except* ValueError:"')
+    assert message_of(ValueError(), KeyError(), ValueError()).endswith(
+        '"except* (ValueError, KeyError):"'
+    )
+    assert message_of(ValueError(), KeyError(), TypeError(), OSError()).endswith(
+        '"except* Exception:"'
+    )
+
+
+def test_group_error_names_the_errors_in_groups_within() -> None:
+    """`except* ExceptionGroup` is a TypeError."""
+    inner = ExceptionGroup("inner", [Boom(), ExceptionGroup("innermost", [KeyError()])])
+    assert message_of(inner).endswith('"except* (Boom, KeyError):"')
+
+
+def test_group_error_is_caught_as_it_says() -> None:
+    def main() -> None:
+        with TaskGroup() as group:
+            group.spawn(fails, Boom())
+
+    caught = []
+    try:
+        run(main)
+    except* Boom as exc:
+        caught.append(exc)
+    assert len(caught) == 1
+
+
+def test_errors_beside_an_interrupt_that_has_a_context_are_not_lost() -> None:
+    """They were dropped: the place for them was taken."""
+
+    def main() -> None:
+        with TaskGroup() as group:
+            group.spawn(fails_late, Boom())
+            yield_now()
+            try:
+                raise KeyError
+            except KeyError:
+                raise KeyboardInterrupt from None
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        run(main)
+    chain = []
+    context = caught.value.__context__
+    while context is not None:
+        chain.append(context)
+        context = context.__context__
+    assert [type(each) for each in chain] == [KeyError, ExceptionGroup]

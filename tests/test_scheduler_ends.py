@@ -7,6 +7,7 @@ import gc
 import os
 import select
 import threading
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -344,3 +345,61 @@ def test_idle_scheduler_of_a_forked_child_does_not_wake_the_parents(scheduler: S
         os._exit(0)
     os.waitpid(pid, 0)
     assert not readable(scheduler)
+
+
+def test_fiber_spawned_between_two_runs_belongs_to_the_second() -> None:
+    """It was cancelled before it had run, as if the first run were still ending."""
+    log: list[str] = []
+    scheduler = Scheduler()
+    scheduler.run(log.append, "first")
+    scheduler.spawn(log.append, "between")
+    scheduler.run(log.append, "second")
+    scheduler.spawn(log.append, "after")
+    while scheduler.run_once():
+        pass
+    scheduler.close()
+    assert log == ["first", "between", "second", "after"]
+
+
+def drop(kept: Log) -> None:
+    kept.clear()
+    gc.collect()
+
+
+def test_scheduler_dropped_with_fibers_warns() -> None:
+    """Whoever forgets it forgets them."""
+    scheduler = Scheduler()
+    scheduler.spawn(park)
+    scheduler.run_once()
+    kept = [scheduler]
+    del scheduler
+    with pytest.warns(ResourceWarning, match=r"dropped without close\(\).* 1 that have not ended"):
+        drop(kept)
+
+
+def test_scheduler_dropped_with_nothing_in_it_does_not_warn() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        scheduler = Scheduler()
+        scheduler.run(lambda: None)
+        del scheduler
+        gc.collect()
+
+
+def test_second_failure_that_would_end_the_run_is_the_context_of_the_first() -> None:
+    """It was lost without a trace."""
+
+    def ends_later(exc: BaseException) -> None:
+        try:
+            park()
+        finally:
+            raise exc
+
+    def main() -> None:
+        spawn(ends_later, SystemExit(2))
+        yield_now()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        run(main)
+    assert isinstance(caught.value.__context__, SystemExit)

@@ -6,10 +6,14 @@ The interpreter that is signalled is one of its own.
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
-from subprocesses import run_script
+from subprocesses import run_script, start_python
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals between processes are POSIX")
 
@@ -45,6 +49,18 @@ def script(code: str, timeout: float = 10) -> str:
     done = run_script(PRELUDE + textwrap.dedent(code), timeout=timeout)
     assert done.stderr == ""
     return done.stdout.rstrip()
+
+
+@contextmanager
+def start_script(code: str, before: str = "") -> Iterator[subprocess.Popen[str]]:
+    """The same, to be talked to; it is ended with the block."""
+    process = start_python("-c", "\n".join([PRELUDE, before, textwrap.dedent(code)]))
+    with process:
+        try:
+            yield process
+            process.wait(60)
+        finally:
+            process.kill()
 
 
 # Ctrl-C -------------------------------------------------------------------------------------------
@@ -656,3 +672,97 @@ def test_full_queue_while_a_run_begins_or_ends_is_not_waited_for() -> None:
     print(runs(lambda: 1), queue.qsize())
     """
     assert script(code) == "['while a run begins', 'while a run ends', 1] 1"
+
+
+# telling what goes on -----------------------------------------------------------------------------
+
+
+def test_interrupt_that_a_busy_fiber_does_not_see_is_told_and_the_second_ends_it() -> None:
+    """The first Ctrl-C was silent for as long as main computed."""
+    code = """
+        def crunches():
+            print("ready", flush=True)
+            while True:
+                pass
+        try:
+            run(crunches)
+        except KeyboardInterrupt:
+            print("ended")
+    """
+    with start_script(code) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.readline() == "\n"
+        told = process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.read() == "ended\n"
+        assert process.stderr.read() == ""
+    assert process.returncode == 0
+    assert told.startswith("pyfiber: Ctrl-C: every fiber is cancelled and waited for until it ends")
+    assert "fiber 'crunches' runs crunches() at " in told
+    assert told.endswith("; press Ctrl-C again to stop at once\n")
+
+
+def test_interrupt_of_a_run_whose_cleanup_waits_is_told() -> None:
+    code = """
+        def stubborn():
+            print("ready", flush=True)
+            with shield():
+                park()
+        try:
+            run(stubborn)
+        except KeyboardInterrupt:
+            print("ended")
+    """
+    with start_script(
+        code, "other = threading.Event(); threading.Thread(target=other.wait, daemon=True).start()"
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.readline() == "\n"
+        told = process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.read() == "ended\n"
+    assert told == (
+        "pyfiber: Ctrl-C: every fiber is cancelled and waited for until it ends; press Ctrl-C "
+        "again to stop at once\n"
+    )
+
+
+def test_interrupt_of_a_run_that_ends_promptly_says_nothing() -> None:
+    """... and the thread that would tell is gone; the second run is watched anew."""
+    assert (
+        script("""
+        import _thread
+        from pyfiber import _hooks
+        _hooks.INTERRUPT_PATIENCE = 1000
+        def main():
+            interrupt()
+            sleep(1000)
+        for _ in range(2):
+            print(runs(main))
+            while _thread._count() > 0:
+                time.sleep(0.001)
+    """).splitlines()[-1]
+        == "['KeyboardInterrupt', 'KeyboardInterrupt']"
+    )
+
+
+def test_watch_of_an_interrupted_run_is_no_thread_that_could_wake_somebody() -> None:
+    assert (
+        script("""
+        from pyfiber import _hooks
+        _hooks.INTERRUPT_PATIENCE = 1000
+        def main():
+            interrupt()
+            with shield():
+                park()
+        began = time.monotonic()
+        print(runs(main), time.monotonic() - began < 100)
+    """)
+        == "['KeyboardInterrupt'] True"
+    )

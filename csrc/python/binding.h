@@ -17,6 +17,7 @@
  *   fiber.c      the Fiber type
  *   generator.c  functions that emit values, as iterators
  *   outcome.c    result() of a finished one
+ *   unseen.c     failures that nobody looks at
  *   latch.c      what futures and pmap() wait on
  *   worker.c     threads that run functions for fibers
  *   limiter.c    how many of them at a time; to_thread()
@@ -63,6 +64,7 @@ typedef struct PfWaiter PfWaiter;
 typedef struct ScopeObject ScopeObject; /* scope.h */
 typedef struct PfNode PfNode;
 typedef struct PfSlot PfSlot;
+typedef struct PfUnseen PfUnseen; /* unseen.h */
 typedef struct GrainObject GrainObject;
 typedef struct GrainMember GrainMember;
 typedef struct PfGrains PfGrains;
@@ -133,6 +135,7 @@ typedef struct PfRare {
     /* Of a generator's body, who waits for what it emits, and the other way
      * round; see generator.c. */
     FiberObject *puller, *pulled;
+    PfUnseen *unseen; /* it has failed: see unseen.c */
 } PfRare;
 
 /* Invariants beside those of pf_fiber:
@@ -207,23 +210,30 @@ struct SchedulerObject {
     PyObject_HEAD
     PyObject *weakrefs;
     pf_scheduler core;
-    PfThread *thread;             /* NULL once that has ended */
-    SchedulerObject *prev, *next; /* in thread->schedulers */
-    Py_ssize_t alive;             /* fibers not done */
-    Py_ssize_t foreground;        /* of them, not daemon */
-    FiberObject *main;            /* of run(fn) */
-    PyObject *fatal;              /* exception that ends the run */
-    PfGrains *grains;             /* NULL: it has never had any */
+    PfThread *thread;               /* NULL once that has ended */
+    SchedulerObject *prev, *next;   /* in thread->schedulers */
+    Py_ssize_t alive;               /* fibers not done */
+    Py_ssize_t foreground;          /* of them, not daemon */
+    FiberObject *main;              /* of run(fn) */
+    PyObject *fatal;                /* exception that ends the run */
+    PyObject *on_unhandled;         /* "log", "raise", a function; NULL: log */
+    PyObject *errors;               /* list: (name, exception) to raise */
+    PfUnseen *unseen, *last_unseen; /* failures; see unseen.c */
+    PfGrains *grains;               /* NULL: it has never had any */
     PyThreadState *blocked;
     struct PfExplorer *explorer; /* during a run under test, or NULL */
     PyObject *clock;             /* virtual, or NULL; see schedule.h */
     bool running;                /* inside run or run_once */
     bool closed;
-    bool ending;          /* everything is cancelled, new fibers as well */
-    bool hosted;          /* another loop waits for fileno() */
-    bool watches_signals; /* they end its wait */
-    int interrupts;       /* Ctrl-C's seen */
-    bool open;            /* the engine's part is initialised */
+    bool ending;           /* everything is cancelled, new fibers as well */
+    bool hosted;           /* another loop waits for fileno() */
+    bool watches_signals;  /* they end its wait */
+    int interrupts;        /* Ctrl-C's seen */
+    bool open;             /* the engine's part is initialised */
+    PyObject *watch;       /* to be called when an interrupted run ends */
+    int64_t stalled_since; /* nobody but another thread could help, */
+    uint64_t stalled_at;   /* ... and this had happened by then */
+    bool stall_told;
 };
 
 #define FIBER_OF(core_)                                                       \
@@ -246,17 +256,19 @@ typedef struct PfGlobals {
     PyObject *fiber_exit;
     PyObject *cancelled;
     PyObject *deadlock_error;
-    PyObject *fiber_cancelled; /* made at first need: see pf_fiber_cancelled */
+    PyObject *fiber_cancelled; /* at first need: see outcome.c */
     /* Given by the façade: see _engine._set_hooks */
     PyObject *make_outcome, *log_failure, *deadlock_text, *stack_summary;
-    PyObject *log_deaf;
+    PyObject *log_deaf, *log_stall, *unhandled, *group_text, *interrupted;
     /* interned */
     PyObject *s_run, *s_park, *s_sleep, *s_yield, *s_result;
     PyObject *s_deadline, *s_failed, *s_body_ended;
+    PyObject *s_log, *s_raise, *s_on_unhandled;
     /* pyfiber.grains': see _engine._set_grain_hooks */
     PyObject *grain_ready, *grain_sleeping, *grain_stopped;
     PyObject *grain_join_elsewhere, *policy_failed;
     size_t stack_size;    /* default, bytes */
+    int64_t stall_limit;  /* nanoseconds; 0: none */
     uint32_t last_number; /* given to a fiber; see PfOwner */
     PfThread *threads;
     uint32_t exploring; /* runs under test just now; see schedule.h */
@@ -464,13 +476,17 @@ extern PyType_Spec pf_grain_spec;
 int pf_grain_module_init(PyObject *module);
 
 /* --- outcome.c --- */
-PyObject *pf_outcome_value(int kind, PyObject *value); /* or raises it */
+/* Or raises it. */
+PyObject *pf_outcome_value(PyObject *op, int kind, PyObject *value);
 PyObject *pf_cancel_reason(PyObject *exc);
+bool pf_ends_programs(PyObject *exc);
+void pf_add_context(PyObject *exc, PyObject *context);
 PyObject *pf_make_outcome(int kind, PyObject *value);
-void pf_report_failure(PyObject *op, PyObject *exc);
-void pf_raise_fiber_cancelled(PyObject *exc);
+void pf_raise_fiber_cancelled(PyObject *op, PyObject *exc);
 PyObject *pf_fiber_outcome_value(FiberObject *fiber); /* new reference */
-PyObject *pf_fiber_cancelled_type(void);              /* borrowed */
+
+/* --- unseen.c; the rest is in unseen.h --- */
+int pf_log(PyObject *op, PyObject *exc, const char *text);
 
 /* --- call.c --- */
 /* `who`, say "spawn()", is to call it: 0, or -1 with TypeError for what is not

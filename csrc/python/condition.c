@@ -221,18 +221,13 @@ restore_after(PyObject *lock, PfThread *t, Saved *saved, PyObject *pending)
         return rc;
     }
     if (rc == 0 || (CURRENT(t)->core.host_bits & PF_F_DYING)) {
-        PyErr_Clear();
+        PyErr_Clear(); /* being unwound it may not wait: no news */
         pf_restore_exception(pending);
         return -1;
     }
     PyObject *raised = pf_take_exception();
-    PyObject *context = PyException_GetContext(raised);
-    if (context == NULL && raised != pending) {
-        PyException_SetContext(raised, pending);
-    } else {
-        Py_XDECREF(context);
-        Py_DECREF(pending);
-    }
+    pf_add_context(raised, pending);
+    Py_DECREF(pending);
     pf_restore_exception(raised);
     return -1;
 }

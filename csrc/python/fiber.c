@@ -3,6 +3,7 @@
 #include "python/greenlet_hooks.h"
 #include "python/schedule.h"
 #include "python/scope.h"
+#include "python/unseen.h"
 
 #include <structmember.h>
 
@@ -26,6 +27,7 @@ static void
 free_rare(FiberObject *fiber)
 {
     if (fiber->rare != NULL) {
+        pf_unseen_forget(&fiber->rare->unseen);
         PyMem_Free(fiber->rare);
         fiber->rare = NULL;
     }
@@ -356,17 +358,6 @@ fiber_clear(PyObject *op)
     return 0;
 }
 
-static void
-report_failure(FiberObject *self)
-{
-    if (self->core.host_byte == PF_OUTCOME_FAILED &&
-        (self->core.host_bits & (PF_F_LOOKED_AT | PF_F_SCHEDULED)) ==
-            PF_F_SCHEDULED) {
-        self->core.host_bits |= PF_F_LOOKED_AT;
-        pf_report_failure((PyObject *)self, self->value);
-    }
-}
-
 static bool
 is_suspended(FiberObject *self)
 {
@@ -390,7 +381,7 @@ unwind_or_leave(FiberObject *self)
     self->thread->attention |= PF_ATT_DROPPED;
 }
 
-/* The last reference is gone: a suspended fiber is unwound. */
+/* The last reference is gone: a suspended fiber is unwound, a failure told. */
 static void
 fiber_finalize(PyObject *op)
 {
@@ -400,7 +391,9 @@ fiber_finalize(PyObject *op)
         return;
     }
     if (self->core.state == PF_DONE || self->core.state == PF_NEW) {
-        report_failure(self);
+        if (pf_is_unseen(op)) {
+            pf_unseen_lost(op);
+        }
         return;
     }
     if (is_suspended(self)) {
@@ -414,16 +407,21 @@ fiber_finalize(PyObject *op)
 }
 
 /* The finalizer runs once in an object's life, and a subclass with __del__
- * replaces it; a suspended fiber must be unwound all the same.  So the object
- * is brought back to life for that.  False: it stays alive. */
+ * replaces it; a suspended fiber must be unwound all the same, a failure told.
+ * So the object is brought back to life for that.  False: it stays alive. */
 static bool
-unwind_at_last(FiberObject *self)
+finalize_at_last(FiberObject *self)
 {
-    if (!is_suspended(self) || pf.shut_down) {
+    bool unseen = pf_is_unseen((PyObject *)self);
+    if ((!unseen && !is_suspended(self)) || pf.shut_down) {
         return true;
     }
     Py_SET_REFCNT((PyObject *)self, 1);
-    unwind_or_leave(self);
+    if (unseen) {
+        pf_unseen_lost((PyObject *)self);
+    } else {
+        unwind_or_leave(self);
+    }
     Py_SET_REFCNT((PyObject *)self, Py_REFCNT((PyObject *)self) - 1);
     return Py_REFCNT((PyObject *)self) == 0;
 }
@@ -453,7 +451,7 @@ fiber_dealloc(PyObject *op)
     if (!plain && PyObject_CallFinalizerFromDealloc(op) < 0) {
         return;
     }
-    if (PF_UNLIKELY(!unwind_at_last(self) || post_pending(self))) {
+    if (PF_UNLIKELY(!finalize_at_last(self) || post_pending(self))) {
         return;
     }
     PyObject_GC_UnTrack(op);
@@ -621,7 +619,7 @@ fiber_exception(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
         return Py_NewRef(self->value);
     }
     if (self->core.host_byte == PF_OUTCOME_CANCELLED) {
-        pf_raise_fiber_cancelled(self->value);
+        pf_raise_fiber_cancelled(op, self->value);
         return NULL;
     }
     Py_RETURN_NONE;

@@ -1,5 +1,6 @@
 /* The Grain type. */
 #include "python/grain.h"
+#include "python/unseen.h"
 
 #include <structmember.h>
 
@@ -253,12 +254,24 @@ grain_clear(PyObject *op)
 static void
 grain_finalize(PyObject *op)
 {
-    GrainObject *g = (GrainObject *)op;
-    if (g->core.state == PF_DONE && g->core.host_byte == PF_OUTCOME_FAILED &&
-        !(g->core.host_bits & PF_F_LOOKED_AT)) {
-        g->core.host_bits |= PF_F_LOOKED_AT;
-        pf_report_failure(op, g->value);
+    if (pf_is_unseen(op) && !pf.shut_down) {
+        pf_unseen_lost(op);
     }
+}
+
+/* The collector's finalizer runs once in an object's life only, perhaps before
+ * the grain has failed: here it is brought back to life for that.  False: it
+ * stays alive. */
+static bool
+tell_at_last(PyObject *op)
+{
+    if (!pf_is_unseen(op)) {
+        return true;
+    }
+    Py_SET_REFCNT(op, 1);
+    grain_finalize(op);
+    Py_SET_REFCNT(op, Py_REFCNT(op) - 1);
+    return Py_REFCNT(op) == 0;
 }
 
 static void
@@ -266,10 +279,10 @@ grain_dealloc(PyObject *op)
 {
     GrainObject *g = (GrainObject *)op;
     PyTypeObject *type = Py_TYPE(op);
-    if (g->core.host_byte == PF_OUTCOME_FAILED &&
-        PyObject_CallFinalizerFromDealloc(op) < 0) {
+    if (!tell_at_last(op)) {
         return;
     }
+    pf_unseen_forget(&g->unseen);
     if (PF_UNLIKELY(pf_load_acquire(&g->core.posted) != 0)) {
         Py_SET_REFCNT(op, 1); /* for the wake-up that is on its way */
         g->core.host_word |= GRAIN_DROPPED;
@@ -363,7 +376,7 @@ PyObject *
 pf_grain_result(GrainObject *g)
 {
     g->core.host_bits |= PF_F_LOOKED_AT;
-    return pf_outcome_value(g->core.host_byte, g->value);
+    return pf_outcome_value((PyObject *)g, g->core.host_byte, g->value);
 }
 
 static PyObject *
@@ -386,7 +399,7 @@ grain_exception(PyObject *op, PyObject *args, PyObject *kwargs)
         return Py_NewRef(g->value);
     }
     if (g->core.host_byte == PF_OUTCOME_CANCELLED) {
-        pf_raise_fiber_cancelled(g->value);
+        pf_raise_fiber_cancelled(op, g->value);
         return NULL;
     }
     Py_RETURN_NONE;

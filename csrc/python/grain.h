@@ -96,6 +96,7 @@ struct GrainObject {
     GrainObject *prev, *next;
     PyObject *callbacks; /* list, or NULL */
     PyObject *cancel;    /* (reason, by) */
+    PfUnseen *unseen;    /* it has failed: see unseen.c */
     PyObject *name;
     PyObject *weakrefs;
 };

@@ -4,6 +4,7 @@
 #include "python/channel.h"
 #include "python/grain.h"
 #include "python/schedule.h"
+#include "python/unseen.h"
 
 /* Calls and returns in one turn, after which the others have theirs. */
 #define CALLS_IN_A_TURN 100
@@ -362,18 +363,15 @@ run_callbacks(GrainObject *g)
     Py_XDECREF(callbacks);
 }
 
-/* Some failures end the run; a test wants to know if anybody looked at the
- * others. */
+/* Some failures end the run; the others are for whoever looks. */
 static void
 tell_of_failure(SchedulerObject *s, GrainObject *g)
 {
-    if (PyObject_TypeCheck(g->value,
-                           (PyTypeObject *)PyExc_KeyboardInterrupt) ||
-        PyObject_TypeCheck(g->value, (PyTypeObject *)PyExc_SystemExit)) {
+    if (pf_ends_programs(g->value)) {
         g->core.host_bits |= PF_F_LOOKED_AT;
         pf_scheduler_fail(s, Py_NewRef(g->value));
-    } else if (s->explorer != NULL) {
-        pf_explorer_failed(s, FIBER_OF(&g->core));
+    } else if (s->explorer == NULL || !pf_explorer_failed(s, (PyObject *)g)) {
+        pf_unseen_add(s, (PyObject *)g);
     }
 }
 
@@ -388,10 +386,12 @@ pf_grain_finish(PfThread *t, GrainObject *g, PyObject *result)
     run_callbacks(g);
     pf_grain_leave_scope(g);
     pf_grant_all(&g->waiters);
+    SchedulerObject *s =
+        g->core.scheduler != NULL ? pf_grain_scheduler(g) : t->scheduler;
+    if (g->core.host_byte == PF_OUTCOME_FAILED && s != NULL) {
+        tell_of_failure(s, g);
+    }
     if (g->core.scheduler != NULL) {
-        if (g->core.host_byte == PF_OUTCOME_FAILED) {
-            tell_of_failure(pf_grain_scheduler(g), g);
-        }
         pf_grain_detach(g);
     }
     if (g->pool != NULL) {

@@ -158,17 +158,10 @@ group_spawn_watched(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
     return child;
 }
 
-static bool
-ends_programs(PyObject *exc)
-{
-    return PyErr_GivenExceptionMatches(exc, PyExc_KeyboardInterrupt) ||
-           PyErr_GivenExceptionMatches(exc, PyExc_SystemExit);
-}
-
 static void
 collect(GroupObject *self, pf_fiber *child, PyObject *exc)
 {
-    if (ends_programs(exc)) {
+    if (pf_ends_programs(exc)) {
         if (self->fatal == NULL) {
             self->fatal = Py_NewRef(exc);
         }
@@ -177,7 +170,7 @@ collect(GroupObject *self, pf_fiber *child, PyObject *exc)
             self->errors = PyList_New(0);
         }
         if (self->errors == NULL || PyList_Append(self->errors, exc) < 0) {
-            PyErr_Clear(); /* logged when the fiber is dropped */
+            PyErr_Clear(); /* told of as those nobody looks at */
             child->host_bits &= ~(uint32_t)PF_F_LOOKED_AT;
             return;
         }
@@ -286,8 +279,13 @@ take_errors(GroupObject *self)
 {
     PyObject *errors = self->errors;
     self->errors = NULL;
-    PyObject *group = PyObject_CallFunction(PyExc_BaseExceptionGroup, "sO",
-                                            "errors in a TaskGroup", errors);
+    PyObject *group = NULL;
+    PyObject *text = PyObject_CallOneArg(pf.group_text, errors);
+    if (text != NULL) {
+        group = PyObject_CallFunctionObjArgs(PyExc_BaseExceptionGroup, text,
+                                             errors, NULL);
+        Py_DECREF(text);
+    }
     Py_DECREF(errors);
     return group;
 }
@@ -312,22 +310,19 @@ add_context(GroupObject *self, PyObject *fatal)
         return;
     }
     PyObject *errors = take_errors(self);
-    PyObject *context = PyException_GetContext(fatal);
     if (errors == NULL) {
         PyErr_WriteUnraisable((PyObject *)self);
-    } else if (context == NULL) {
-        PyException_SetContext(fatal, errors);
-        errors = NULL;
+        return;
     }
-    Py_XDECREF(errors);
-    Py_XDECREF(context);
+    pf_add_context(fatal, errors);
+    Py_DECREF(errors);
 }
 
 /* What __exit__ answers.  `exc` is the body's, NULL if it ran to its end. */
 static PyObject *
 verdict(PfThread *t, GroupObject *self, PyObject *exc, bool hit, bool own)
 {
-    if (exc != NULL && ends_programs(exc)) {
+    if (exc != NULL && pf_ends_programs(exc)) {
         add_context(self, exc);
         Py_RETURN_FALSE;
     }

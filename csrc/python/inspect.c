@@ -7,7 +7,7 @@ qualified_name(PyObject *function)
 {
     PyObject *name = PyObject_GetAttrString(function, "__qualname__");
     if (name == NULL) {
-        PyErr_Clear();
+        PyErr_Clear(); /* it has none: a report says its type */
     } else if (!PyUnicode_Check(name)) {
         Py_CLEAR(name);
     }
@@ -23,7 +23,7 @@ name_of_partial(PyObject *function)
     }
     PyObject *inner = PyObject_GetAttrString(function, "func");
     if (inner == NULL) {
-        PyErr_Clear();
+        PyErr_Clear(); /* not even that of a partial */
         return NULL;
     }
     PyObject *name = qualified_name(inner);

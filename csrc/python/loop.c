@@ -9,6 +9,7 @@
 
 #include "engine/overflow.h"
 #include "python/schedule.h"
+#include "python/unseen.h"
 
 #include <errno.h>
 
@@ -47,13 +48,15 @@ pf_wake_hub(SchedulerObject *s)
     }
 }
 
-/* The run ends with `exc` (stolen), unless something has ended it before. */
+/* The run ends with `exc` (stolen); if something has ended it before, that has
+ * this as its context. */
 void
 pf_scheduler_fail(SchedulerObject *s, PyObject *exc)
 {
     if (s->fatal == NULL) {
         s->fatal = exc;
     } else {
+        pf_add_context(s->fatal, exc);
         Py_DECREF(exc);
     }
 }
@@ -154,15 +157,23 @@ pf_scheduler_fibers(SchedulerObject *s)
     return list;
 }
 
+/* All that wait, for a report; a new list. */
+static PyObject *
+waiting_ones(SchedulerObject *s)
+{
+    PyObject *list = pf_scheduler_fibers(s);
+    if (list != NULL && pf_grains_list(s, list) < 0) {
+        Py_CLEAR(list);
+    }
+    return list;
+}
+
 static void
 deadlock(SchedulerObject *s)
 {
     pf_no_switch_begin(s->thread, "while a deadlock is reported");
-    PyObject *fibers = pf_scheduler_fibers(s);
+    PyObject *fibers = waiting_ones(s);
     PyObject *text = NULL;
-    if (fibers != NULL && pf_grains_list(s, fibers) < 0) {
-        Py_CLEAR(fibers);
-    }
     if (fibers != NULL && pf.deadlock_text != NULL) {
         text = PyObject_CallOneArg(pf.deadlock_text, fibers);
     }
@@ -176,6 +187,51 @@ deadlock(SchedulerObject *s)
     }
     pf_no_switch_end(s->thread);
     fail_with_raised(s);
+}
+
+static void
+tell_of_stall(SchedulerObject *s)
+{
+    pf_no_switch_begin(s->thread, "while a stalled run is reported");
+    PyObject *fibers = waiting_ones(s);
+    PyObject *told =
+        fibers == NULL ? NULL : PyObject_CallOneArg(pf.log_stall, fibers);
+    Py_XDECREF(fibers);
+    pf_no_switch_end(s->thread);
+    if (told != NULL) {
+        Py_DECREF(told);
+    } else if (PyErr_ExceptionMatches(PyExc_Exception)) {
+        PyErr_WriteUnraisable((PyObject *)s);
+    } else {
+        fail_with_raised(s);
+    }
+}
+
+/* Only another thread could wake somebody.  Some library's thread that never
+ * does would hide a deadlock for good: when nothing has happened for a while,
+ * it is told, once in a run. */
+static void
+watch_stall(SchedulerObject *s)
+{
+    uint64_t happened = s->core.switches + s->core.messages;
+    int64_t now = pf_now(&s->core);
+    if (s->stalled_at != happened) {
+        s->stalled_at = happened;
+        s->stalled_since = now;
+    }
+    if (pf.stall_limit > 0 && !s->stall_told &&
+        now - s->stalled_since >= pf.stall_limit) {
+        s->stall_told = true;
+        tell_of_stall(s);
+    }
+}
+
+/* For so long it waits until it looks whether there still is a thread. */
+static int64_t
+look_interval(void)
+{
+    bool sooner = pf.stall_limit > 0 && pf.stall_limit < PF_LOOK_FOR_THREADS;
+    return sooner ? pf.stall_limit : PF_LOOK_FOR_THREADS;
 }
 
 /* Python's signal handlers run here while the loop idles; they must not
@@ -209,7 +265,11 @@ idle(SchedulerObject *s, int64_t deadline)
         if (!pf_other_threads(s->thread->tstate)) {
             return false;
         }
-        deadline = pf_now(&s->core) + PF_LOOK_FOR_THREADS;
+        watch_stall(s);
+        if (s->core.ready.head != NULL || s->fatal != NULL) {
+            return true; /* who was told has done something */
+        }
+        deadline = pf_now(&s->core) + look_interval();
     }
     int rc = pf_scheduler_wait(&s->core, deadline);
     pf_signals_drain(s);
@@ -293,7 +353,7 @@ hub_end(SchedulerObject *s, FiberObject *hub)
 static bool
 failed(SchedulerObject *s)
 {
-    return s->fatal != NULL ||
+    return s->fatal != NULL || s->errors != NULL ||
            (s->main != NULL && s->main->core.state == PF_DONE &&
             s->main->core.host_byte != PF_OUTCOME_OK);
 }
@@ -370,11 +430,7 @@ remember_failure(FiberObject *main, PyObject *exc)
         return;
     }
     main->core.host_bits |= PF_F_LOOKED_AT;
-    PyObject *context = PyException_GetContext(exc);
-    if (context == NULL && main->value != exc) {
-        PyException_SetContext(exc, Py_NewRef(main->value));
-    }
-    Py_XDECREF(context);
+    pf_add_context(exc, main->value);
 }
 
 /* What run() answers when the loop is over. */
@@ -417,6 +473,7 @@ pf_loop_run(SchedulerObject *s, FiberObject *main)
     FiberObject *hub = hub_begin(s);
     s->interrupts = 0;
     s->ending = false;
+    s->stall_told = false;
     PyObject *result = NULL;
     if (begin_signals(s, &signals) == 0) {
         if (pf_fiber_start(s, main) == 0) {
@@ -430,7 +487,8 @@ pf_loop_run(SchedulerObject *s, FiberObject *main)
     }
     pf_thread_settle(&s->thread->engine);
     hub_end(s, hub);
-    return result;
+    s->ending = false; /* what is spawned from now on is for the next run */
+    return pf_unseen_end_run(s, result);
 }
 
 /* ------------------------------------------------------------------- run_once */
@@ -469,7 +527,7 @@ wait_once(SchedulerObject *s, PyObject *timeout, int64_t deadline)
         /* On, if idle() only looked whether a thread is left; else something
          * woke it before it would have. */
         wait = deadline == PF_NEVER &&
-               pf_now(&s->core) - began >= PF_LOOK_FOR_THREADS;
+               pf_now(&s->core) - began >= look_interval();
     }
 }
 

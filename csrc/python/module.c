@@ -413,44 +413,75 @@ mod_bench_bare_ring(PyObject *module, PyObject *args)
 
 /* ---------------------------------------------------------------------- hooks */
 
+static const struct {
+    const char *name;
+    PyObject **place;
+} hooks[] = {
+    {"make_outcome", &pf.make_outcome},   {"log_failure", &pf.log_failure},
+    {"deadlock_text", &pf.deadlock_text}, {"stack_summary", &pf.stack_summary},
+    {"log_deaf", &pf.log_deaf},           {"log_stall", &pf.log_stall},
+    {"unhandled", &pf.unhandled},         {"group_text", &pf.group_text},
+    {"interrupted", &pf.interrupted},
+};
+
+/* Which there are it is the façade's to know: all of them. */
 static PyObject *
 mod_set_hooks(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     (void)module;
-    static char *names[] = {"make_outcome",  "log_failure", "deadlock_text",
-                            "stack_summary", "log_deaf",    NULL};
-    PyObject *outcome, *log, *text, *summary, *deaf;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOOOO:_set_hooks", names,
-                                     &outcome, &log, &text, &summary, &deaf)) {
-        return NULL;
+    (void)args;
+    for (size_t i = 0; i < sizeof hooks / sizeof *hooks; i++) {
+        PyObject *hook = kwargs == NULL
+                             ? NULL
+                             : PyDict_GetItemString(kwargs, hooks[i].name);
+        if (hook == NULL) {
+            PyErr_Format(PyExc_TypeError, "_set_hooks() needs %s",
+                         hooks[i].name);
+            return NULL;
+        }
+        Py_XSETREF(*hooks[i].place, Py_NewRef(hook));
     }
-    Py_XSETREF(pf.make_outcome, Py_NewRef(outcome));
-    Py_XSETREF(pf.log_failure, Py_NewRef(log));
-    Py_XSETREF(pf.deadlock_text, Py_NewRef(text));
-    Py_XSETREF(pf.stack_summary, Py_NewRef(summary));
-    Py_XSETREF(pf.log_deaf, Py_NewRef(deaf));
     Py_RETURN_NONE;
 }
 
+/* After how many seconds in which nothing happened, and only another thread
+ * could make something happen, that is told; 0: never. */
 static PyObject *
-mod_fiber_cancelled(PyObject *module, PyObject *ignored)
+mod_set_stall_limit(PyObject *module, PyObject *seconds)
 {
     (void)module;
-    (void)ignored;
-    return Py_XNewRef(pf_fiber_cancelled_type());
+    int64_t ns;
+    if (pf_seconds(seconds, "the limit", &ns) < 0) {
+        return NULL;
+    }
+    if (ns < 0) {
+        PyErr_SetString(PyExc_ValueError, "the limit must not be negative");
+        return NULL;
+    }
+    pf.stall_limit = ns;
+    Py_RETURN_NONE;
 }
 
 PyDoc_STRVAR(current_doc, "current()\n--\n\nThe running fiber.");
 PyDoc_STRVAR(mod_switch_doc, "switch(fiber, value=None, /)\n--\n\n\
 fiber.switch(value).");
-PyDoc_STRVAR(mod_run_doc, "run(fn, /, *args, **kwargs)\n--\n\n\
+PyDoc_STRVAR(mod_run_doc, "run(fn, /, *args, on_unhandled='log', **kwargs)\n\
+--\n\n\
 Run fn(*args, **kwargs) in a fiber, and every fiber it spawns, on this thread.\n\
 \n\
 Returns fn's result when it and every non-daemon fiber are done. If fn raises,\n\
 the others are cancelled and joined, then the exception is raised. Ctrl-C\n\
 cancels everything, waits for it and raises KeyboardInterrupt; a second one\n\
 does not wait. DeadlockError when every fiber waits and nothing can wake one.\n\
-FiberError inside of a run.");
+FiberError inside of a run.\n\
+\n\
+`on_unhandled` says what is done with the failure of a fiber that nobody looks\n\
+at, as soon as its last reference has gone, or at the end of the run. \"log\":\n\
+it is logged with its traceback under the logger \"pyfiber\". \"raise\": it ends\n\
+the run, which raises an ExceptionGroup of all such failures, main's own first.\n\
+A function: it is called as function(fiber, exception), and must not switch or\n\
+wait; what it raises is logged, and the failure as well. TypeError or ValueError\n\
+for anything else.");
 PyDoc_STRVAR(mod_spawn_doc, "spawn(fn, /, *args, **kwargs)\n--\n\n\
 Start fn(*args, **kwargs) in a new fiber of the running scheduler.\n\
 \n\
@@ -517,11 +548,11 @@ static PyMethodDef functions[] = {
     {"stack_stats", mod_stack_stats, METH_NOARGS, stats_doc},
     {"trim_stacks", mod_trim_stacks, METH_NOARGS, trim_doc},
     {"_facts", mod_facts, METH_NOARGS, "What info() reports of the engine."},
+    {"_set_stall_limit", mod_set_stall_limit, METH_O,
+     "_set_stall_limit(seconds, /)\n--\n\n"
+     "When to warn that only another thread could help; 0: never."},
     {"_set_hooks", PF_FAST(mod_set_hooks), METH_VARARGS | METH_KEYWORDS,
      "The façade's functions that the engine calls."},
-    {"_fiber_cancelled", mod_fiber_cancelled, METH_NOARGS,
-     "The FiberCancelled class, made when first needed: its base class lives\n"
-     "in concurrent.futures, which is slow to import."},
     {"_greenlet_api", pf_greenlet_api, METH_NOARGS,
      "The names of pyfiber.greenlet, as a dict."},
     {"_on_sigint", pf_on_sigint, METH_VARARGS,
@@ -609,8 +640,12 @@ make_strings(void)
         PyUnicode_InternFromString("another fiber of the group failed");
     pf.s_body_ended =
         PyUnicode_InternFromString("the block of the group ended early");
+    pf.s_log = PyUnicode_InternFromString("log");
+    pf.s_raise = PyUnicode_InternFromString("raise");
+    pf.s_on_unhandled = PyUnicode_InternFromString("on_unhandled");
     return pf.s_run && pf.s_park && pf.s_sleep && pf.s_yield &&
-                   pf.s_deadline && pf.s_failed && pf.s_body_ended
+                   pf.s_deadline && pf.s_failed && pf.s_body_ended &&
+                   pf.s_log && pf.s_raise && pf.s_on_unhandled
                ? 0
                : -1;
 }

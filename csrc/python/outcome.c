@@ -1,29 +1,24 @@
 /* How a finished fiber ended: its result, or what to raise instead. */
 #include "python/binding.h"
 
-PyObject *
-pf_fiber_cancelled_type(void)
+/* Its base class is that of concurrent.futures, which takes long to import:
+ * both are imported when they are first needed. */
+static PyObject *
+fiber_cancelled_type(void)
 {
-    if (pf.fiber_cancelled == NULL) {
-        PyObject *futures = PyImport_ImportModule("concurrent.futures");
-        PyObject *base =
-            futures == NULL
-                ? NULL
-                : PyObject_GetAttrString(futures, "CancelledError");
-        PyObject *dict =
-            base == NULL ? NULL : Py_BuildValue("{sO}", "reason", Py_None);
-        if (dict != NULL) {
-            pf.fiber_cancelled = PyErr_NewExceptionWithDoc(
-                "pyfiber.FiberCancelled",
-                "The result of a fiber was asked for that was cancelled.\n\n"
-                "`reason` is what was given to cancel().",
-                base, dict);
-        }
-        Py_XDECREF(dict);
-        Py_XDECREF(base);
-        Py_XDECREF(futures);
+    PfThread *t = pf_this_thread();
+    if (t == NULL || pf.fiber_cancelled != NULL) {
+        return pf.fiber_cancelled;
     }
-    return pf.fiber_cancelled;
+    pf_no_switch_begin(t, "while FiberCancelled is imported");
+    PyObject *module = PyImport_ImportModule("pyfiber._cancelled");
+    PyObject *type = module == NULL
+                         ? NULL
+                         : PyObject_GetAttrString(module, "FiberCancelled");
+    Py_XDECREF(module);
+    pf_no_switch_end(t);
+    Py_XSETREF(pf.fiber_cancelled, type);
+    return type;
 }
 
 /* The reason for a cancellation, of the exception it ended with; a new
@@ -39,32 +34,73 @@ pf_cancel_reason(PyObject *exc)
     return reason;
 }
 
+/* result() of a fiber or grain that ended with `cancelled`. */
 void
-pf_raise_fiber_cancelled(PyObject *cancelled)
+pf_raise_fiber_cancelled(PyObject *op, PyObject *cancelled)
 {
-    PyObject *type = pf_fiber_cancelled_type();
-    PyObject *reason = pf_cancel_reason(cancelled);
-    PyObject *exc = NULL;
-    if (type != NULL) {
-        exc = reason == Py_None ? PyObject_CallNoArgs(type)
-                                : PyObject_CallOneArg(type, reason);
+    PyObject *type = fiber_cancelled_type();
+    PyObject *exc =
+        type == NULL ? NULL
+                     : PyObject_CallMethod(type, "_of", "OO", op, cancelled);
+    if (exc != NULL) {
+        PyErr_SetObject((PyObject *)Py_TYPE(exc), exc);
+        Py_DECREF(exc);
     }
-    if (exc != NULL && PyObject_SetAttrString(exc, "reason", reason) == 0) {
-        PyErr_SetObject(type, exc);
+}
+
+/* Those are for the whole program: they go past what collects errors. */
+bool
+pf_ends_programs(PyObject *exc)
+{
+    return PyErr_GivenExceptionMatches(exc, PyExc_KeyboardInterrupt) ||
+           PyErr_GivenExceptionMatches(exc, PyExc_SystemExit);
+}
+
+/* Of contexts: a longer one is a circle, or of no use to a reader. */
+#define LONGEST_CHAIN 1000
+
+static bool
+chain_has(PyObject *exc, PyObject *wanted)
+{
+    PyObject *at = Py_NewRef(exc);
+    for (int i = 0; i < LONGEST_CHAIN && at != NULL && at != wanted; i++) {
+        Py_SETREF(at, PyException_GetContext(at));
     }
-    Py_XDECREF(exc);
-    Py_DECREF(reason);
+    bool has = at == wanted;
+    Py_XDECREF(at);
+    return has;
+}
+
+/* `context` must not get lost beside `exc`, which is raised in its place: it
+ * becomes the context of the last one in the chain, unless they are related
+ * already. */
+void
+pf_add_context(PyObject *exc, PyObject *context)
+{
+    if (chain_has(exc, context) || chain_has(context, exc)) {
+        return;
+    }
+    PyObject *last = Py_NewRef(exc), *next = NULL;
+    for (int i = 0; i < LONGEST_CHAIN; i++) {
+        next = PyException_GetContext(last);
+        if (next == NULL) {
+            PyException_SetContext(last, Py_NewRef(context));
+            break;
+        }
+        Py_SETREF(last, next);
+    }
+    Py_DECREF(last);
 }
 
 /* result() of what ended in that way: a new reference, or it is raised. */
 PyObject *
-pf_outcome_value(int kind, PyObject *value)
+pf_outcome_value(PyObject *op, int kind, PyObject *value)
 {
     switch (kind) {
     case PF_OUTCOME_OK:
         return Py_NewRef(value);
     case PF_OUTCOME_CANCELLED:
-        pf_raise_fiber_cancelled(value);
+        pf_raise_fiber_cancelled(op, value);
         return NULL;
     default:
         PyErr_SetObject((PyObject *)Py_TYPE(value), value);
@@ -76,7 +112,8 @@ PyObject *
 pf_fiber_outcome_value(FiberObject *self)
 {
     self->core.host_bits |= PF_F_LOOKED_AT;
-    return pf_outcome_value(self->core.host_byte, self->value);
+    return pf_outcome_value((PyObject *)self, self->core.host_byte,
+                            self->value);
 }
 
 /* Ok, Failed or CancelledOutcome. */
@@ -91,30 +128,4 @@ pf_make_outcome(int kind, PyObject *value)
         PyObject_CallFunction(pf.make_outcome, "iO", kind, reason);
     Py_DECREF(reason);
     return made;
-}
-
-/* Nobody ever asked how `op`, a fiber or a grain, ended. */
-void
-pf_report_failure(PyObject *op, PyObject *exc)
-{
-    if (pf.log_failure == NULL || pf.shut_down) {
-        return;
-    }
-    PyObject *pending = pf_take_exception();
-    PfThread *t = pf_tls_thread;
-    if (t != NULL) {
-        pf_no_switch_begin(t, "while a lost failure is logged");
-    }
-    PyObject *logged =
-        PyObject_CallFunctionObjArgs(pf.log_failure, op, exc, Py_False, NULL);
-    if (logged == NULL) {
-        PyErr_WriteUnraisable(op);
-    }
-    Py_XDECREF(logged);
-    if (t != NULL) {
-        pf_no_switch_end(t);
-    }
-    if (pending != NULL) {
-        pf_restore_exception(pending);
-    }
 }

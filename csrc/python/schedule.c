@@ -161,13 +161,18 @@ inject(ExplorerObject *x, FiberObject *fiber, bool waiting)
     pf_no_switch_end(t);
 }
 
-void
-pf_explorer_failed(SchedulerObject *s, FiberObject *fiber)
+bool
+pf_explorer_failed(SchedulerObject *s, PyObject *op)
 {
     PyObject *list = s->explorer->failures;
-    if (list != NULL && PyList_Append(list, (PyObject *)fiber) < 0) {
-        PyErr_Clear(); /* then it is logged as always */
+    if (list == NULL || s->on_unhandled != NULL) {
+        return false;
     }
+    if (PyList_Append(list, op) < 0) {
+        PyErr_Clear(); /* no memory: then it is told of as always */
+        return false;
+    }
+    return true;
 }
 
 /* -------------------------------------------------------------- who is next */

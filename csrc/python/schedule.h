@@ -33,8 +33,9 @@ pf_choose(SchedulerObject *s, uint32_t n, PfChoiceKind kind)
     return PF_LIKELY(s->explorer == NULL) ? 0 : pf_choose_slow(s, n, kind);
 }
 
-/* A scheduled fiber failed: a test wants to know if anybody looked. */
-void pf_explorer_failed(SchedulerObject *s, FiberObject *fiber);
+/* A scheduled fiber or a grain failed: a test wants to know if anybody looked.
+ * False: the explorer has not taken it over. */
+bool pf_explorer_failed(SchedulerObject *s, PyObject *op);
 
 /* --- pct.c: what an explorer knows of each fiber --- */
 typedef struct PfKnown {

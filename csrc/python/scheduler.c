@@ -1,6 +1,7 @@
 /* The Scheduler type: its life, and what other threads may ask of it. */
 #include "python/arguments.h"
 #include "python/schedule.h"
+#include "python/unseen.h"
 
 #include <errno.h>
 #include <structmember.h>
@@ -35,16 +36,23 @@ unlink_scheduler(SchedulerObject *s)
 static PyObject *
 scheduler_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {NULL};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, ":Scheduler", names)) {
+    static char *names[] = {"on_unhandled", NULL};
+    PyObject *how = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$O:Scheduler", names,
+                                     &how)) {
         return NULL;
     }
     PfThread *t = pf_this_thread();
-    if (t == NULL) {
+    if (t == NULL || (how != NULL && (how = pf_on_unhandled(how)) == NULL)) {
         return NULL;
     }
     SchedulerObject *s = (SchedulerObject *)type->tp_alloc(type, 0);
-    if (s != NULL && open_scheduler(s, t) < 0) {
+    if (s == NULL) {
+        Py_XDECREF(how);
+        return NULL;
+    }
+    s->on_unhandled = how;
+    if (open_scheduler(s, t) < 0) {
         Py_CLEAR(s);
     }
     return (PyObject *)s;
@@ -68,8 +76,26 @@ pf_scheduler_orphan(SchedulerObject *s)
 {
     Py_INCREF(s);
     close_now(s);
+    pf_unseen_close_quietly(s);
     unlink_scheduler(s);
     Py_DECREF(s);
+}
+
+/* Whoever forgets a scheduler forgets its fibers. */
+static void
+warn_of_unfinished(SchedulerObject *s)
+{
+    PyObject *pending = pf_take_exception();
+    if (s->alive > 0 &&
+        PyErr_ResourceWarning((PyObject *)s, 1,
+                              "%R was dropped without close(): its fibers, "
+                              "%zd that have not ended, are unwound",
+                              s, s->alive) < 0) {
+        PyErr_WriteUnraisable((PyObject *)s);
+    }
+    if (pending != NULL) {
+        pf_restore_exception(pending);
+    }
 }
 
 /* Dropped with fibers in it: they and the scheduler keep each other alive,
@@ -80,8 +106,21 @@ scheduler_finalize(PyObject *op)
     SchedulerObject *s = (SchedulerObject *)op;
     if (s->open && !s->closed && !s->running && !pf.shut_down &&
         s->thread != NULL && s->thread == pf_tls_thread) {
+        warn_of_unfinished(s);
         close_now(s);
+        pf_unseen_close_quietly(s);
     }
+}
+
+static int
+scheduler_clear(PyObject *op)
+{
+    SchedulerObject *s = (SchedulerObject *)op;
+    Py_CLEAR(s->fatal);
+    Py_CLEAR(s->on_unhandled);
+    Py_CLEAR(s->errors);
+    Py_CLEAR(s->watch);
+    return 0;
 }
 
 static void
@@ -97,7 +136,8 @@ scheduler_dealloc(PyObject *op)
         PyObject_ClearWeakRefs(op);
     }
     Py_CLEAR(s->main);
-    Py_CLEAR(s->fatal);
+    (void)scheduler_clear(op);
+    pf_unseen_forget_all(s);
     pf_clock_remove(s);
     pf_grains_free(s);
     unlink_scheduler(s);
@@ -116,6 +156,9 @@ scheduler_traverse(PyObject *op, visitproc visit, void *arg)
     Py_VISIT(s->main);
     Py_VISIT(s->fatal);
     Py_VISIT(s->clock);
+    Py_VISIT(s->on_unhandled);
+    Py_VISIT(s->errors);
+    Py_VISIT(s->watch);
     if (pf_grains_traverse(s, visit, arg) != 0) {
         return -1;
     }
@@ -130,30 +173,79 @@ scheduler_traverse(PyObject *op, visitproc visit, void *arg)
     return 0;
 }
 
-static int
-scheduler_clear(PyObject *op)
-{
-    SchedulerObject *s = (SchedulerObject *)op;
-    Py_CLEAR(s->fatal);
-    return 0;
-}
-
 /* ------------------------------------------------------------------------ run */
 
+/* `main` is stolen. */
 static PyObject *
-run_on(SchedulerObject *s, PyObject *const *args, Py_ssize_t nargs,
-       PyObject *kwnames)
+run_main(SchedulerObject *s, FiberObject *main)
 {
-    if (pf_may_run(s) < 0) {
-        return NULL;
-    }
-    FiberObject *main = pf_fiber_to_call("run()", args, nargs, kwnames);
-    if (main == NULL) {
-        return NULL;
-    }
-    PyObject *result = pf_loop_run(s, main);
+    PyObject *result = pf_may_run(s) < 0 ? NULL : pf_loop_run(s, main);
     Py_DECREF(main);
     return result;
+}
+
+/* On a scheduler that exists for this run only.  `main` and `how`, which may
+ * be NULL, are stolen. */
+static PyObject *
+run_alone(FiberObject *main, PyObject *how)
+{
+    SchedulerObject *s =
+        (SchedulerObject *)PyObject_CallNoArgs((PyObject *)pf.scheduler_type);
+    if (s == NULL) {
+        Py_XDECREF(how);
+        Py_DECREF(main);
+        return NULL;
+    }
+    s->on_unhandled = how;
+    PyObject *result = run_main(s, main);
+    PyObject *raised = result == NULL ? pf_take_exception() : NULL;
+    close_now(s);
+    pf_unseen_close_quietly(s);
+    if (raised != NULL) {
+        pf_restore_exception(raised);
+    }
+    Py_DECREF(s);
+    return result;
+}
+
+/* The place of run()'s own argument among those by name, or -1. */
+static Py_ssize_t
+find_on_unhandled(PyObject *kwnames)
+{
+    Py_ssize_t at = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
+    while (--at >= 0 && PyUnicode_Compare(PyTuple_GET_ITEM(kwnames, at),
+                                          pf.s_on_unhandled) != 0) {
+    }
+    return at;
+}
+
+/* The fiber that the other arguments are for. */
+static FiberObject *
+main_without(Py_ssize_t at, PyObject *const *args, Py_ssize_t nargs,
+             PyObject *kwnames)
+{
+    Py_ssize_t count = PyTuple_GET_SIZE(kwnames);
+    PyObject *before = PyTuple_GetSlice(kwnames, 0, at);
+    PyObject *after = PyTuple_GetSlice(kwnames, at + 1, count);
+    PyObject *names = before == NULL || after == NULL
+                          ? NULL
+                          : PySequence_Concat(before, after);
+    PyObject **fewer = PyMem_New(PyObject *, (size_t)(nargs + count));
+    FiberObject *main = NULL;
+    if (fewer == NULL) {
+        PyErr_NoMemory();
+    } else if (names != NULL) {
+        Py_ssize_t first = nargs + at, rest = count - at - 1;
+        memcpy(fewer, args, (size_t)first * sizeof *args);
+        memcpy(fewer + first, args + first + 1, (size_t)rest * sizeof *args);
+        main =
+            pf_fiber_to_call("run()", fewer, nargs, count == 1 ? NULL : names);
+    }
+    PyMem_Free(fewer);
+    Py_XDECREF(names);
+    Py_XDECREF(after);
+    Py_XDECREF(before);
+    return main;
 }
 
 PyObject *
@@ -168,25 +260,27 @@ pf_run(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
                         "run() inside of a run: use spawn() and result()");
         return NULL;
     }
-    PyObject *s = PyObject_CallNoArgs((PyObject *)pf.scheduler_type);
-    if (s == NULL) {
+    Py_ssize_t at = find_on_unhandled(kwnames);
+    if (at < 0) {
+        FiberObject *main = pf_fiber_to_call("run()", args, nargs, kwnames);
+        return main == NULL ? NULL : run_alone(main, NULL);
+    }
+    PyObject *how = pf_on_unhandled(args[nargs + at]);
+    FiberObject *main =
+        how == NULL ? NULL : main_without(at, args, nargs, kwnames);
+    if (main == NULL) {
+        Py_XDECREF(how);
         return NULL;
     }
-    PyObject *result = run_on((SchedulerObject *)s, args, nargs, kwnames);
-    PyObject *raised = result == NULL ? pf_take_exception() : NULL;
-    close_now((SchedulerObject *)s);
-    if (raised != NULL) {
-        pf_restore_exception(raised);
-    }
-    Py_DECREF(s);
-    return result;
+    return run_alone(main, how);
 }
 
 static PyObject *
 scheduler_run(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
               PyObject *kwnames)
 {
-    return run_on((SchedulerObject *)op, args, nargs, kwnames);
+    FiberObject *main = pf_fiber_to_call("run()", args, nargs, kwnames);
+    return main == NULL ? NULL : run_main((SchedulerObject *)op, main);
 }
 
 /* ------------------------------------------------------------------- run_once */
@@ -205,9 +299,9 @@ scheduler_run_once(PyObject *op, PyObject *args, PyObject *kwargs)
         return NULL;
     }
     pf_loop_once(s, timeout, deadline);
-    if (s->fatal != NULL) {
-        PyObject *exc = s->fatal;
-        s->fatal = NULL;
+    PyObject *exc = pf_unseen_joined(s, s->fatal);
+    s->fatal = NULL;
+    if (exc != NULL) {
         pf_restore_exception(exc);
         return NULL;
     }
@@ -408,7 +502,7 @@ scheduler_close(PyObject *op, PyObject *ignored)
         return NULL;
     }
     close_now(s);
-    Py_RETURN_NONE;
+    return pf_unseen_close(s) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static PyObject *
@@ -472,7 +566,10 @@ PyDoc_STRVAR(next_timeout_doc, "next_timeout($self, /)\n--\n\n\
 Seconds until run_once() has something to do; None if only another thread can\n\
 give it work.");
 PyDoc_STRVAR(close_doc, "close($self, /)\n--\n\n\
-Unwind the fibers that are left, with FiberExit. Closing twice is fine.");
+Unwind the fibers that are left, with FiberExit. Closing twice is fine.\n\
+\n\
+Failures that nobody has looked at by then are told of; with\n\
+on_unhandled=\"raise\" they are raised, when all is closed.");
 PyDoc_STRVAR(stats_doc, "stats($self, /)\n--\n\n\
 Counters as a dict: fibers, foreground, ready and timers now; switches,\n\
 wakeups, messages (from other threads), timeouts and waits so far.");
@@ -506,9 +603,11 @@ static PyMemberDef scheduler_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
-PyDoc_STRVAR(scheduler_doc, "Scheduler()\n--\n\n\
+PyDoc_STRVAR(scheduler_doc, "Scheduler(*, on_unhandled='log')\n--\n\n\
 The loop that chooses which fiber runs, for embedders; run() makes its own.\n\
 \n\
+`on_unhandled` says what is done with failures that nobody looks at, as for\n\
+run(): \"log\", \"raise\" (also from run_once() and close()) or a function.\n\
 It belongs to the thread that made it; call_soon_threadsafe() and stop() may\n\
 be called from any.");
 

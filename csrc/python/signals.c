@@ -220,6 +220,32 @@ done:
     return rc;
 }
 
+/* If the run does not end soon, that is told, and what a second Ctrl-C does. */
+static void
+watch_end(SchedulerObject *s)
+{
+    PyObject *watch = PyObject_CallNoArgs(pf.interrupted);
+    if (watch == NULL) {
+        PyErr_WriteUnraisable((PyObject *)s);
+    }
+    Py_XSETREF(s->watch, watch);
+}
+
+static void
+end_watch(SchedulerObject *s)
+{
+    PyObject *watch = s->watch;
+    s->watch = NULL;
+    if (watch != NULL) {
+        PyObject *done = PyObject_CallNoArgs(watch);
+        if (done == NULL) {
+            PyErr_WriteUnraisable(watch);
+        }
+        Py_XDECREF(done);
+        Py_DECREF(watch);
+    }
+}
+
 int
 pf_signals_begin(SchedulerObject *s, PfSignals *saved)
 {
@@ -280,6 +306,7 @@ pf_signals_end(SchedulerObject *s, PfSignals *saved)
         signals = PyImport_ImportModule("signal");
     }
     watch(s, -1);
+    end_watch(s);
 #ifndef _WIN32
     if (signals != NULL && saved->old_wakeup != NOT_SET) {
         end_wakeup(signals, saved);
@@ -319,11 +346,7 @@ pf_on_sigint(PyObject *module, PyObject *args)
         return NULL;
     }
     pf_scheduler_fail(s, exc);
-    PyObject *reason = PyUnicode_FromString("KeyboardInterrupt");
-    if (reason == NULL) {
-        return NULL;
-    }
-    pf_scheduler_cancel_all(s, reason);
-    Py_DECREF(reason);
+    pf_scheduler_cancel_because(s, "KeyboardInterrupt");
+    watch_end(s);
     Py_RETURN_NONE;
 }

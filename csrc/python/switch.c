@@ -7,6 +7,7 @@
 #include "python/greenlet_hooks.h"
 #include "python/scope.h"
 #include "python/switch.h"
+#include "python/unseen.h"
 
 #include "engine/overflow.h"
 #include "python/schedule.h"
@@ -344,17 +345,32 @@ record_outcome(FiberObject *self, PyObject *result)
     Py_XSETREF(self->value, result);
 }
 
+/* The target goes; a report must name the fiber all the same, of a failed or
+ * cancelled one whatever it ran. */
+static void
+keep_name(FiberObject *self)
+{
+    if (self->name != NULL || self->target == NULL) {
+        return;
+    }
+    if (PyFunction_Check(self->target)) {
+        self->name =
+            Py_NewRef(((PyFunctionObject *)self->target)->func_qualname);
+    } else if (PF_UNLIKELY(self->core.host_byte != PF_OUTCOME_OK)) {
+        self->name = pf_name_after(self->target);
+        if (self->name == NULL) {
+            PyErr_Clear(); /* no memory: then its type names it */
+        }
+    }
+}
+
 /* The fiber is over for everyone who looks; let go of what it needed. */
 static void
 close_fiber(FiberObject *self)
 {
     self->core.state = PF_DONE;
     self->core.host_bits &= ~(uint32_t)(PF_F_PERMIT | PF_F_IN_PARK);
-    if (self->name == NULL && self->target != NULL &&
-        PyFunction_Check(self->target)) {
-        self->name =
-            Py_NewRef(((PyFunctionObject *)self->target)->func_qualname);
-    }
+    keep_name(self);
     if (PF_UNLIKELY(self->core.host_word != 0)) {
         pf_owner_ends(self);
     }
@@ -377,14 +393,9 @@ pf_call_back(PyObject *self, PyObject *callback)
         return;
     }
     PyObject *exc = pf_take_exception();
-    PyObject *logged = pf.log_failure == NULL
-                           ? NULL
-                           : PyObject_CallFunctionObjArgs(pf.log_failure, self,
-                                                          exc, Py_True, NULL);
-    if (logged == NULL) {
+    if (pf_log(self, exc, "a done-callback of %r failed") < 0) {
         PyErr_WriteUnraisable(callback);
     }
-    Py_XDECREF(logged);
     Py_DECREF(exc);
 }
 
@@ -461,13 +472,12 @@ next_after_raw(PfThread *t, FiberObject *self)
 static void
 retire_failed(SchedulerObject *s, FiberObject *self)
 {
-    if (PyObject_TypeCheck(self->value,
-                           (PyTypeObject *)PyExc_KeyboardInterrupt) ||
-        PyObject_TypeCheck(self->value, (PyTypeObject *)PyExc_SystemExit)) {
+    if (pf_ends_programs(self->value)) {
         self->core.host_bits |= PF_F_LOOKED_AT;
         pf_scheduler_fail(s, Py_NewRef(self->value));
-    } else if (s->explorer != NULL) {
-        pf_explorer_failed(s, self);
+    } else if (s->explorer == NULL ||
+               !pf_explorer_failed(s, (PyObject *)self)) {
+        pf_unseen_add(s, (PyObject *)self);
     }
 }
 

@@ -6,6 +6,7 @@
  * fibers still suspended there are unwound.
  */
 #include "python/greenlet_hooks.h"
+#include "python/unseen.h"
 #include "python/waitq.h"
 
 #include "engine/overflow.h"
@@ -335,6 +336,7 @@ at_exit(PyObject *module, PyObject *ignored)
             while (pf_grains_abandon(s)) {
             }
         }
+        pf_unseen_at_exit(t);
     } else if (pf_greenlets_wanted() && pf_thread_create() == NULL) {
         return NULL;
     }

@@ -29,6 +29,7 @@ static WorkerObject *ended_workers; /* their thread states may still exist */
 static JobObject *unfinished;       /* every job that runs or is queued */
 static unsigned forks;              /* that made this process */
 static PF_TLS JobObject *current_job;
+static uint64_t watcher; /* the state of a thread that wakes nobody */
 
 bool
 pf_in_job(void)
@@ -522,7 +523,7 @@ pf_other_threads(PyThreadState *ts)
     for (PyThreadState *other = first; other != NULL;
          other = PyThreadState_Next(other)) {
         uint64_t id = other == ts ? 0 : PyThreadState_GetID(other);
-        if (other != ts && !is_in(idle_workers, id) &&
+        if (other != ts && id != watcher && !is_in(idle_workers, id) &&
             !is_in(idle_owned, id) && !is_in(ended_workers, id)) {
             return true;
         }
@@ -714,7 +715,19 @@ get_current_job(PyObject *module, PyObject *ignored)
     return Py_NewRef(current_job == NULL ? Py_None : (PyObject *)current_job);
 }
 
+static PyObject *
+only_watches(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    watcher = PyThreadState_GetID(PyThreadState_Get());
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef functions[] = {
+    {"_only_watches", only_watches, METH_NOARGS,
+     "_only_watches()\n--\n\n"
+     "This thread does not count as one that could wake a fiber."},
     {"_current_job", get_current_job, METH_NOARGS,
      "_current_job()\n--\n\n"
      "The to_thread() call that this thread runs, or None."},

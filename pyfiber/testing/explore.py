@@ -18,6 +18,7 @@ from pyfiber.testing.runner import (
     RUN_STEPS,
     Attempt,
     Clock,
+    OnUnhandled,
     Program,
     Runner,
     check_count,
@@ -305,6 +306,7 @@ def run(
     leftovers: Literal["join", "error"] = "join",
     virtualize_time: bool = False,
     threads: bool = False,
+    on_unhandled: OnUnhandled | None = None,
 ) -> R:
     """pyfiber.run(fn, *args) in virtual time: the same every time, and instant.
 
@@ -312,10 +314,14 @@ def run(
     drawn at random (``strategy="pct"``: with priorities); ``schedule`` repeats
     one that was printed. What the program raises is raised as it is, with a note
     of the schedule if it was drawn.
+
+    A failure that nobody looks at is raised as NeverAwaitedError, unless
+    ``on_unhandled`` says what to do with it, as for `pyfiber.run()`.
     """
     program = Program(
         fn,
         args,
+        on_unhandled=on_unhandled,
         clock=clock_of(clock),
         clock_text=clock_text(clock),
         preempt=preempt,

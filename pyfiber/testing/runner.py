@@ -34,6 +34,10 @@ COLLECT_EVERY = 256  # schedules
 MAX_STEPS, RUN_STEPS = 100_000, 10_000_000  # of one schedule of many; of a run by itself
 
 Clock = VirtualClock | float | datetime | Literal["virtual", "real"] | None
+OnUnhandled = (
+    Literal["log", "raise"]
+    | Callable[["_engine.Fiber[Any] | _engine.Grain[Any]", BaseException], object]
+)
 Trace = Callable[[int, "_engine.Fiber[Any] | None", int, int, int], object]
 
 
@@ -104,6 +108,7 @@ class Program:
     leftovers: Literal["join", "error"] = "join"
     virtualize_time: bool = False
     threads: bool = False
+    on_unhandled: OnUnhandled | None = None  # of run() alone; None: NeverAwaitedError
     replay: str = ""  # how a report says to repeat a failure
     clock_text: str = ""  # what replay() needs as its clock, if it is not the usual one
 
@@ -158,7 +163,8 @@ class Runner:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.scheduler = _engine.Scheduler()
+        how = program.on_unhandled
+        self.scheduler = _engine.Scheduler(**({} if how is None else {"on_unhandled": how}))
         self.explorer = _engine._Explorer(self.scheduler, self.livelock)
         self.rules = guards.Rules(
             threads=program.threads,

@@ -1,0 +1,60 @@
+"""``FiberCancelled``: apart, because the home of its base class takes long to import."""
+
+from __future__ import annotations
+
+from concurrent.futures import CancelledError
+from typing import Any
+
+from pyfiber import _engine
+
+Task = _engine.Fiber[Any] | _engine.Grain[Any]
+
+
+class FiberCancelled(CancelledError):
+    """The result of a fiber or grain was asked for that was cancelled.
+
+    `reason` is what was given to cancel(), or a text that says what cancelled it; `by` is the fiber
+    that called cancel(), None if nobody did.
+    """
+
+    reason: object = None
+    by: _engine.Fiber[Any] | None = None
+
+    @classmethod
+    def _of(cls, task: Task, cancelled: BaseException) -> FiberCancelled:
+        """``task`` has ended with ``cancelled``: a Cancelled, or a FiberExit."""
+        told = cls(_text(task, cancelled))
+        told.reason = getattr(cancelled, "reason", None)
+        told.by = getattr(cancelled, "by", None)
+        return told
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A fiber cannot be copied or pickled: the copy does not know who."""
+        return type(self), self.args, {**self.__dict__, "by": None}
+
+
+FiberCancelled.__module__ = "pyfiber"
+
+
+def _text(task: Task, cancelled: BaseException) -> str:
+    subject = _name(task)
+    if not isinstance(cancelled, _engine.Cancelled):
+        return f"{subject} was unwound before it had a result"
+    by, reason = cancelled.by, cancelled.reason
+    if isinstance(by, _engine.Fiber | _engine.Grain):
+        subject += " was cancelled by " + ("itself" if by is task else _name(by))
+    else:
+        subject += " was cancelled"
+    return subject if reason is None else f"{subject}: {_safely(reason)}"
+
+
+def _name(task: Task) -> str:
+    kind = "grain" if isinstance(task, _engine.Grain) else "fiber"
+    return f"{kind} {task.name!r}"
+
+
+def _safely(reason: object) -> str:
+    try:
+        return str(reason)
+    except Exception as exc:  # a reason is any object
+        return f"a {type(reason).__name__}, whose str() raised {type(exc).__name__}"
