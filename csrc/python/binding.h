@@ -2,7 +2,8 @@
  * who defines what.
  *
  *   thread.c     one PfThread per Python thread: root fiber, attention flags
- *   switch.c     the transfer path: switch, throw, first run, end, unwinding
+ *   switch.c     the transfer path: switch, throw, first run, end
+ *   unwind.c     a suspended fiber that nobody needs any more
  *   wait.c       park, sleep, yield, join, result
  *   cancel.c     cancellation: the tree of scopes and fibers, Cancelled
  *   scope.c      the CancelScope type; timeout, move_on_after, shield
@@ -15,6 +16,7 @@
  *   arguments.c  what methods take, and what types are made of
  *   list.h       lists through prev and next
  *   fiber.c      the Fiber type
+ *   fiber_init.c what it is made with
  *   generator.c  functions that emit values, as iterators
  *   outcome.c    result() of a finished one
  *   unseen.c     failures that nobody looks at
@@ -195,6 +197,7 @@ struct PfThread {
     PyObject *transfer;          /* what travels with the switch under way */
     bool throwing;               /* ... is an exception to raise */
     FiberObject *root;           /* the thread's own stack */
+    FiberObject *unwinder;       /* of the running fiber, if that is DYING */
     SchedulerObject *scheduler;  /* whose loop runs on this thread, or NULL */
     FiberObject *live;           /* head of the list of unfinished fibers */
     SchedulerObject *schedulers; /* made on this thread */
@@ -202,6 +205,7 @@ struct PfThread {
     PyObject *green_origin;      /* who made the switch under way, for that */
     PyState root_state;
     unsigned given;             /* stacks so far */
+    bool ending;                /* no new schedulers */
     PF_ATOMIC(uint8_t) watched; /* see overflow.c */
     PfThread *next;             /* all threads */
 };
@@ -342,20 +346,33 @@ PyObject *pf_fiber_throw(FiberObject *target, PyObject *exc);
 /* `target` is known to be one that may be entered just now, and nothing is to
  * be attended to. */
 PyObject *pf_fiber_give(PfThread *t, FiberObject *target, PyObject *value);
-/* Of an exception class, or the instance itself; new reference. */
-PyObject *pf_exception_instance(PyObject *exc);
-/* Unwind a suspended fiber of this thread with FiberExit. */
-void pf_fiber_unwind(PfThread *t, FiberObject *fiber);
 /* A fiber ends without having run. `exc` stolen or NULL. */
 void pf_fiber_end(PfThread *t, FiberObject *fiber, PyObject *result);
-int pf_fiber_give_stack(PfThread *t, FiberObject *fiber);
+/* From here on the fiber belongs to this thread.  0, or -1 with MemoryError; or
+ * PF_LOOK_AGAIN, once, after garbage has been collected for want of a stack:
+ * code has run, so whatever the caller knew of the fiber is to be looked at
+ * again.  `*collected` is false at the first call. */
+int pf_fiber_give_stack(PfThread *t, FiberObject *fiber, bool *collected);
+#define PF_LOOK_AGAIN 2
+/* The same for a fiber that nobody else has seen yet: 0 or -1. */
+int pf_fiber_give_stack_unseen(PfThread *t, FiberObject *fiber);
 void pf_fiber_take_stack(FiberObject *fiber);
 PyObject *pf_fiber_leave_nothing(PfThread *t, FiberObject *self,
                                  PyObject *result);
 void pf_fiber_forget_schedule(FiberObject *fiber);
 void pf_on_switch(pf_thread *thread, pf_fiber *from, pf_fiber *to);
 PyObject *pf_value_in_parent(PfThread *t);
+/* An instance of an exception class, or the instance itself; new reference. */
+PyObject *pf_exception_instance(PyObject *exc);
 void pf_call_back(PyObject *self, PyObject *callback);
+
+/* --- unwind.c --- */
+/* Raise FiberExit in a suspended fiber of this thread and let it run to its
+ * end: its code cannot leave it meanwhile.  The caller has a reference.
+ * Nothing happens to one that has been entered since the caller looked. */
+void pf_fiber_unwind(PfThread *t, FiberObject *fiber);
+/* Is it suspended, and by nothing that must come back to it first? */
+bool pf_fiber_can_unwind(FiberObject *fiber);
 
 /* --- wait.c --- */
 /* 0: woken; 1: timed out; -1: an exception is set (Cancelled, or FiberError
@@ -423,6 +440,8 @@ int pf_cancel_init(PyObject *module);
 /* --- fiber.c --- */
 extern PyType_Spec pf_fiber_spec;
 void pf_fiber_type_ready(PyTypeObject *type);
+int pf_fiber_init(PyObject *op, PyObject *args,
+                  PyObject *kwds); /* fiber_init.c */
 /* Fibers, scopes and greenlets that have died are kept for the next ones, so many of
  * each: the allocator and the collector are a good part of what making and
  * freeing one costs, as for the interpreter's own frames and tuples.  Not where
@@ -503,6 +522,9 @@ PyObject *pf_fiber_name(FiberObject *fiber);
 PyObject *pf_name_after(PyObject *made_of);
 int pf_set_name(PyObject **place, PyObject *value);
 const char *pf_state_name(const pf_fiber *core);
+/* Is it `fiber` itself, or does its result go there in the end?  There are no
+ * cycles of parents. */
+bool pf_descends_from(FiberObject *descendant, FiberObject *fiber);
 extern PyGetSetDef pf_fiber_getset[];
 /* Where it is suspended; None if it is not. New reference. */
 PyObject *pf_fiber_frame(PfThread *t, FiberObject *fiber);

@@ -138,135 +138,6 @@ fiber_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)self;
 }
 
-static int
-init_name(FiberObject *self, PyObject *name)
-{
-    if (name == NULL || name == Py_None) {
-        return 0;
-    }
-    if (!PyUnicode_Check(name)) {
-        PyErr_Format(PyExc_TypeError, "name must be a str, not '%.200s'",
-                     Py_TYPE(name)->tp_name);
-        return -1;
-    }
-    Py_XSETREF(self->name, Py_NewRef(name));
-    return 0;
-}
-
-static int
-init_stack_size(FiberObject *self, PyObject *size)
-{
-    if (size == NULL || size == Py_None) {
-        return 0;
-    }
-    Py_ssize_t bytes = PyNumber_AsSsize_t(size, PyExc_OverflowError);
-    if (bytes == -1 && PyErr_Occurred()) {
-        return -1;
-    }
-    if (bytes < (Py_ssize_t)pystate_min_stack()) {
-        PyErr_Format(PyExc_ValueError,
-                     "stack_size must be at least %zu bytes, not %zd",
-                     pystate_min_stack(), bytes);
-        return -1;
-    }
-    self->stack_size = (size_t)bytes;
-    return 0;
-}
-
-static int
-init_context(FiberObject *self, PyObject *context)
-{
-    if (context == NULL || context == Py_None) {
-        return 0;
-    }
-    if (!PyContext_CheckExact(context)) {
-        PyErr_Format(PyExc_TypeError,
-                     "context must be a contextvars.Context, not '%.200s'",
-                     Py_TYPE(context)->tp_name);
-        return -1;
-    }
-    Py_XSETREF(self->context, Py_NewRef(context));
-    return 0;
-}
-
-static int
-init_call(FiberObject *self, PyObject *target, PyObject *args,
-          PyObject *kwargs)
-{
-    if (target == Py_None) {
-        target = NULL;
-    }
-    if (target != NULL && pf_check_function("Fiber()", target) < 0) {
-        return -1;
-    }
-    if (target == NULL && Py_TYPE(self) == pf.fiber_type) {
-        PyErr_SetString(PyExc_TypeError,
-                        "Fiber() needs a target, or a subclass that defines "
-                        "run()");
-        return -1;
-    }
-    PyObject *tuple = args == NULL ? NULL : PySequence_Tuple(args);
-    if (args != NULL && tuple == NULL) {
-        return -1;
-    }
-    PyObject *dict = NULL;
-    if (kwargs != NULL && kwargs != Py_None &&
-        !PyObject_HasAttrString(kwargs, "keys")) {
-        PyErr_Format(PyExc_TypeError, "kwargs must be a mapping, not '%.200s'",
-                     Py_TYPE(kwargs)->tp_name);
-        Py_XDECREF(tuple);
-        return -1;
-    }
-    if (kwargs != NULL && kwargs != Py_None) {
-        dict = PyDict_New();
-        if (dict == NULL || PyDict_Update(dict, kwargs) < 0) {
-            Py_XDECREF(dict);
-            Py_XDECREF(tuple);
-            return -1;
-        }
-    }
-    if (tuple != NULL && PyTuple_GET_SIZE(tuple) == 0) {
-        Py_CLEAR(tuple);
-    }
-    if (dict != NULL && PyDict_GET_SIZE(dict) == 0) {
-        Py_CLEAR(dict);
-    }
-    Py_XSETREF(self->target, Py_XNewRef(target));
-    Py_XSETREF(self->args, tuple);
-    Py_XSETREF(self->kwargs, dict);
-    return 0;
-}
-
-static int
-fiber_init(PyObject *op, PyObject *args, PyObject *kwds)
-{
-    static char *names[] = {"target", "args",       "kwargs",  "name",
-                            "daemon", "stack_size", "context", NULL};
-    FiberObject *self = (FiberObject *)op;
-    PyObject *target = NULL, *call_args = NULL, *call_kwargs = NULL;
-    PyObject *name = NULL, *size = NULL, *context = NULL;
-    int daemon = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwds, "|OOO$OpOO:Fiber", names,
-                                     &target, &call_args, &call_kwargs, &name,
-                                     &daemon, &size, &context)) {
-        return -1;
-    }
-    if (self->core.state != PF_NEW || self->thread != NULL) {
-        PyErr_SetString(pf.fiber_error,
-                        "the fiber has been started: __init__ comes too late");
-        return -1;
-    }
-    if (init_call(self, target, call_args, call_kwargs) < 0 ||
-        init_name(self, name) < 0 || init_stack_size(self, size) < 0 ||
-        init_context(self, context) < 0) {
-        return -1;
-    }
-    if (daemon) {
-        self->core.host_bits |= PF_F_DAEMON;
-    }
-    return 0;
-}
-
 /* Fiber(fn): nothing to parse.  Everything else takes the usual way. */
 static PyObject *
 fiber_vectorcall(PyObject *type, PyObject *const *args, size_t nargsf,
@@ -359,26 +230,29 @@ fiber_clear(PyObject *op)
 }
 
 static bool
-is_suspended(FiberObject *self)
+is_alive(FiberObject *self)
 {
-    return self->core.stack != NULL && self->core.state != PF_RUNNING &&
-           self->core.state != PF_DONE &&
+    return self->core.stack != NULL && self->core.state != PF_DONE &&
            !(self->core.host_bits & PF_F_GREENLET);
 }
 
-/* On a thread that is not its own a suspended fiber is left, with a
- * reference, to its owner. */
+/* The last reference to a fiber that is alive is gone (there is one for the
+ * time being): if it is suspended it is unwound.  On a thread that is not its
+ * own it is left, with a reference, to its owner.  Who runs, or is needed by
+ * who runs, holds itself until it is left. */
 static void
-unwind_or_leave(FiberObject *self)
+outlive(FiberObject *self)
 {
-    PfThread *t = pf_tls_thread;
-    if (self->thread == t) {
-        pf_fiber_unwind(t, self);
-        return;
+    if (!pf_fiber_can_unwind(self)) {
+        Py_INCREF(self);
+        self->core.host_bits |= PF_F_HELD;
+    } else if (self->thread == pf_tls_thread) {
+        pf_fiber_unwind(self->thread, self);
+    } else {
+        Py_INCREF(self);
+        self->core.host_bits |= PF_F_DROPPED;
+        self->thread->attention |= PF_ATT_DROPPED;
     }
-    Py_INCREF(self);
-    self->core.host_bits |= PF_F_DROPPED;
-    self->thread->attention |= PF_ATT_DROPPED;
 }
 
 /* The last reference is gone: a suspended fiber is unwound, a failure told. */
@@ -394,33 +268,27 @@ fiber_finalize(PyObject *op)
         if (pf_is_unseen(op)) {
             pf_unseen_lost(op);
         }
-        return;
-    }
-    if (is_suspended(self)) {
-        unwind_or_leave(self);
-    } else if (self->core.stack != NULL &&
-               !(self->core.host_bits & PF_F_GREENLET)) {
-        /* running: it holds itself */
-        Py_INCREF(self);
-        self->core.host_bits |= PF_F_HELD;
+    } else if (is_alive(self)) {
+        outlive(self);
     }
 }
 
-/* The finalizer runs once in an object's life, and a subclass with __del__
- * replaces it; a suspended fiber must be unwound all the same, a failure told.
- * So the object is brought back to life for that.  False: it stays alive. */
+/* The finalizer runs once in an object's life, though its last reference may
+ * go several times, and a subclass with __del__ replaces it; a fiber that is
+ * alive must be dealt with all the same, a failure told.  So the object is
+ * brought back to life for that.  False: it stays alive. */
 static bool
-finalize_at_last(FiberObject *self)
+finalize_again(FiberObject *self)
 {
     bool unseen = pf_is_unseen((PyObject *)self);
-    if ((!unseen && !is_suspended(self)) || pf.shut_down) {
+    if ((!unseen && !is_alive(self)) || pf.shut_down) {
         return true;
     }
     Py_SET_REFCNT((PyObject *)self, 1);
     if (unseen) {
         pf_unseen_lost((PyObject *)self);
     } else {
-        unwind_or_leave(self);
+        outlive(self);
     }
     Py_SET_REFCNT((PyObject *)self, Py_REFCNT((PyObject *)self) - 1);
     return Py_REFCNT((PyObject *)self) == 0;
@@ -451,7 +319,7 @@ fiber_dealloc(PyObject *op)
     if (!plain && PyObject_CallFinalizerFromDealloc(op) < 0) {
         return;
     }
-    if (PF_UNLIKELY(!finalize_at_last(self) || post_pending(self))) {
+    if (PF_UNLIKELY(!finalize_again(self) || post_pending(self))) {
         return;
     }
     PyObject_GC_UnTrack(op);
@@ -518,7 +386,8 @@ fiber_start(PyObject *op, PyObject *ignored)
 }
 
 /* From here on it is the scheduler's: it counts, and can be cancelled and
- * joined.  Any thread. */
+ * joined.  Any thread.  It needs its parent no more: for the caller to drop,
+ * once it is in the queue. */
 int
 pf_fiber_enlist(SchedulerObject *s, FiberObject *fiber)
 {
@@ -535,7 +404,6 @@ pf_fiber_enlist(SchedulerObject *s, FiberObject *fiber)
     fiber->core.scheduler = &s->core;
     Py_INCREF(s);
     fiber->thread = s->thread;
-    Py_CLEAR(fiber->parent);
     pf_live_link(s->thread, fiber);
     s->alive++;
     if (!(fiber->core.host_bits & PF_F_DAEMON)) {
@@ -560,6 +428,7 @@ pf_fiber_start(SchedulerObject *s, FiberObject *fiber)
         return -1;
     }
     pf_fiber_make_ready(s, fiber);
+    Py_CLEAR(fiber->parent);
     return 0;
 }
 
@@ -664,6 +533,37 @@ fiber_unpark(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
     return rc < 0 ? NULL : PyBool_FromLong(rc);
 }
 
+/* To make a list may run the collector, and so code that ends the fiber or
+ * adds to it. */
+static int
+make_callbacks(FiberObject *self)
+{
+    PfRare *rare = pf_rare_of(self);
+    PyObject *list = rare == NULL ? NULL : PyList_New(0);
+    if (list == NULL) {
+        return -1;
+    }
+    if (rare->callbacks == NULL) {
+        rare->callbacks = list;
+    } else {
+        Py_DECREF(list);
+    }
+    return 0;
+}
+
+static PyObject *
+call_back_now(PyObject *op, PyObject *fn)
+{
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return NULL;
+    }
+    pf_no_switch_begin(t, "in a done-callback");
+    pf_call_back(op, fn);
+    pf_no_switch_end(t);
+    Py_RETURN_NONE;
+}
+
 static PyObject *
 fiber_add_done_callback(PyObject *op, PyObject *fn)
 {
@@ -674,25 +574,15 @@ fiber_add_done_callback(PyObject *op, PyObject *fn)
                      Py_TYPE(fn)->tp_name);
         return NULL;
     }
-    if (self->core.state == PF_DONE) {
-        PfThread *t = pf_this_thread();
-        if (t == NULL) {
-            return NULL;
-        }
-        pf_no_switch_begin(t, "in a done-callback");
-        pf_call_back(op, fn);
-        pf_no_switch_end(t);
-        Py_RETURN_NONE;
-    }
-    PfRare *rare = pf_rare_of(self);
-    if (rare != NULL && rare->callbacks == NULL) {
-        rare->callbacks = PyList_New(0);
-    }
-    if (rare == NULL || rare->callbacks == NULL ||
-        PyList_Append(rare->callbacks, fn) < 0) {
+    if (self->core.state != PF_DONE && pf_rare(self)->callbacks == NULL &&
+        make_callbacks(self) < 0) {
         return NULL;
     }
-    Py_RETURN_NONE;
+    if (self->core.state == PF_DONE) {
+        return call_back_now(op, fn);
+    }
+    return PyList_Append(self->rare->callbacks, fn) < 0 ? NULL
+                                                        : Py_NewRef(Py_None);
 }
 
 /* ------------------------------------------------------------------ the type */
@@ -796,7 +686,7 @@ contextvars.Context to run in (default: a copy of the creator's).");
 static PyType_Slot fiber_slots[] = {
     {Py_tp_doc, (void *)fiber_doc},
     {Py_tp_new, fiber_new},
-    {Py_tp_init, fiber_init},
+    {Py_tp_init, pf_fiber_init},
     {Py_tp_dealloc, fiber_dealloc},
     {Py_tp_finalize, fiber_finalize},
     {Py_tp_traverse, fiber_traverse},

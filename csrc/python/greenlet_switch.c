@@ -170,7 +170,7 @@ make_stack(PfThread *t)
         return NULL;
     }
     fiber->core.host_bits |= PF_F_GREENLET;
-    if (pf_fiber_give_stack(t, fiber) < 0) {
+    if (pf_fiber_give_stack_unseen(t, fiber) < 0) {
         Py_DECREF(fiber);
         return NULL;
     }

@@ -31,15 +31,20 @@ name_of_partial(PyObject *function)
     return name;
 }
 
+/* Attributes may be computed, and `made_of` may be dropped by that. */
 PyObject *
 pf_name_after(PyObject *made_of)
 {
+    Py_INCREF(made_of);
     PyObject *name = qualified_name(made_of);
     if (name == NULL) {
         name = name_of_partial(made_of);
     }
-    return name != NULL ? name
-                        : PyUnicode_FromString(Py_TYPE(made_of)->tp_name);
+    if (name == NULL) {
+        name = PyUnicode_FromString(Py_TYPE(made_of)->tp_name);
+    }
+    Py_DECREF(made_of);
+    return name;
 }
 
 int
@@ -109,32 +114,51 @@ get_parent(PyObject *op, void *closure)
     return Py_NewRef(parent == NULL ? Py_None : (PyObject *)parent);
 }
 
-static int
-check_parent(FiberObject *self, PyObject *value)
+bool
+pf_descends_from(FiberObject *descendant, FiberObject *fiber)
+{
+    while (descendant != NULL && descendant != fiber) {
+        descendant = descendant->parent;
+    }
+    return descendant != NULL;
+}
+
+/* NULL with an exception: `value` cannot be a parent. */
+static FiberObject *
+as_parent(PyObject *value)
 {
     if (value == NULL) {
         PyErr_SetString(PyExc_AttributeError,
                         "a fiber's parent cannot be deleted");
-        return -1;
+        return NULL;
     }
     if (!PyObject_TypeCheck(value, pf.fiber_type)) {
         PyErr_Format(PyExc_TypeError,
                      "a fiber's parent must be a Fiber, not '%.200s'",
                      Py_TYPE(value)->tp_name);
-        return -1;
+        return NULL;
     }
-    FiberObject *parent = (FiberObject *)value;
-    for (FiberObject *p = parent; p != NULL; p = p->parent) {
-        if (p == self) {
-            PyErr_SetString(PyExc_ValueError,
-                            "a fiber cannot be its own ancestor");
-            return -1;
-        }
-    }
+    return (FiberObject *)value;
+}
+
+static int
+check_parent(FiberObject *self, FiberObject *parent)
+{
     if (self->core.host_bits & PF_F_SCHEDULED) {
         PyErr_SetString(pf.fiber_error,
                         "a fiber of a scheduler has no parent: its result "
                         "goes to whoever calls result()");
+        return -1;
+    }
+    if (self->core.host_bits & PF_F_DYING) {
+        PyErr_SetString(pf.fiber_error,
+                        "the fiber is being unwound, since nobody needs it "
+                        "any more: it has no parent to choose");
+        return -1;
+    }
+    if (pf_descends_from(parent, self)) {
+        PyErr_SetString(PyExc_ValueError,
+                        "a fiber cannot be its own ancestor");
         return -1;
     }
     if (self->thread != NULL && parent->thread != NULL &&
@@ -150,47 +174,60 @@ static int
 set_parent(PyObject *op, PyObject *value, void *closure)
 {
     (void)closure;
-    FiberObject *self = (FiberObject *)op;
-    if (check_parent(self, value) < 0) {
+    FiberObject *self = (FiberObject *)op, *parent = as_parent(value);
+    if (parent == NULL || check_parent(self, parent) < 0) {
         return -1;
     }
     self->core.host_bits |= PF_F_PARENT_SET;
-    Py_XSETREF(self->parent, (FiberObject *)Py_NewRef(value));
+    Py_XSETREF(self->parent, (FiberObject *)Py_NewRef((PyObject *)parent));
     return 0;
 }
 
+/* Where the fiber's context is, if it is not over; NULL with FiberError. */
+static PyObject **
+context_slot(PfThread *t, FiberObject *self)
+{
+    if (self == CURRENT(t)) {
+        return pystate_context(t->tstate);
+    }
+    if (self->thread != NULL && self->thread != t &&
+        self == CURRENT(self->thread)) {
+        PyErr_SetString(pf.fiber_error,
+                        "the fiber runs on another thread: its context cannot "
+                        "be read from here");
+        return NULL;
+    }
+    return &self->context;
+}
+
+/* One that has none yet gets an empty one, as the interpreter does at first
+ * use.  That is made before we look: to make it may run the collector. */
 static PyObject *
 get_context(PyObject *op, void *closure)
 {
     (void)closure;
     FiberObject *self = (FiberObject *)op;
     PfThread *t = pf_this_thread();
-    if (t == NULL) {
-        return NULL;
+    PyObject *context = NULL, *fresh = t == NULL ? NULL : PyContext_New();
+    PyObject **slot = fresh == NULL ? NULL : context_slot(t, self);
+    if (self->core.state == PF_DONE && slot == &self->context) {
+        context = Py_NewRef(Py_None);
+    } else if (slot != NULL) {
+        if (*slot == NULL) {
+            *slot = Py_NewRef(fresh);
+        }
+        context = Py_NewRef(*slot);
     }
-    PyObject **slot = &self->context;
-    if (self == CURRENT(t)) {
-        slot = pystate_context(t->tstate);
-    } else if (self->core.state == PF_RUNNING) {
-        PyErr_SetString(pf.fiber_error,
-                        "the fiber runs on another thread: its context cannot "
-                        "be read from here");
-        return NULL;
-    } else if (self->core.state == PF_DONE) {
-        Py_RETURN_NONE;
-    }
-    if (*slot == NULL) {
-        *slot = PyContext_New(); /* as the interpreter does at first use */
-    }
-    return Py_XNewRef(*slot);
+    Py_XDECREF(fresh);
+    return context;
 }
 
 PyObject *
 pf_fiber_frame(PfThread *t, FiberObject *self)
 {
     PyObject *frame = NULL;
-    if (self->core.state != PF_RUNNING && self->core.state != PF_NEW &&
-        self->core.state != PF_DONE && self->thread != NULL &&
+    if (self->core.state != PF_NEW && self->core.state != PF_DONE &&
+        self->thread != NULL && self != CURRENT(self->thread) &&
         (self->core.stack != NULL || self == self->thread->root)) {
         frame = pystate_frame(t->tstate, self->saved);
     }
@@ -257,13 +294,13 @@ set_daemon(PyObject *op, PyObject *value, void *closure)
         PyErr_SetString(PyExc_AttributeError, "daemon cannot be deleted");
         return -1;
     }
+    int truth = PyObject_IsTrue(value);
+    if (truth < 0) {
+        return -1;
+    }
     if (self->thread != NULL) {
         PyErr_SetString(pf.fiber_error,
                         "daemon cannot be changed after the start");
-        return -1;
-    }
-    int truth = PyObject_IsTrue(value);
-    if (truth < 0) {
         return -1;
     }
     self->core.host_bits &= ~(uint32_t)PF_F_DAEMON;
@@ -291,15 +328,17 @@ pf_fiber_repr(PyObject *op)
     if (name == NULL) {
         return NULL;
     }
+    PyObject *target = Py_XNewRef(self->target); /* its repr may drop it */
     PyObject *repr;
-    if (self->target != NULL && self->name != NULL) {
-        repr = PyUnicode_FromFormat(
-            "<%s %R %s, target %R at %p>", Py_TYPE(op)->tp_name, name,
-            pf_state_name(&self->core), self->target, op);
+    if (target != NULL && self->name != NULL) {
+        repr = PyUnicode_FromFormat("<%s %R %s, target %R at %p>",
+                                    Py_TYPE(op)->tp_name, name,
+                                    pf_state_name(&self->core), target, op);
     } else {
         repr = PyUnicode_FromFormat("<%s %R %s at %p>", Py_TYPE(op)->tp_name,
                                     name, pf_state_name(&self->core), op);
     }
+    Py_XDECREF(target);
     Py_DECREF(name);
     return repr;
 }
@@ -372,11 +411,13 @@ describe_thread(PfThread *t)
                                t->root, running, fibers);
 }
 
+/* Without the collector, for what that runs might end a thread. */
 static PyObject *
 mod_threads(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
+    int collecting = PyGC_Disable();
     PyObject *list = PyList_New(0);
     for (PfThread *t = pf.threads; list != NULL && t != NULL; t = t->next) {
         PyObject *described = describe_thread(t);
@@ -384,6 +425,9 @@ mod_threads(PyObject *module, PyObject *ignored)
             Py_CLEAR(list);
         }
         Py_XDECREF(described);
+    }
+    if (collecting) {
+        PyGC_Enable();
     }
     return list;
 }

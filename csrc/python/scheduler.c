@@ -46,6 +46,11 @@ scheduler_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (t == NULL || (how != NULL && (how = pf_on_unhandled(how)) == NULL)) {
         return NULL;
     }
+    if (t->ending) {
+        PyErr_SetString(pf.fiber_error,
+                        "the thread is ending: no schedulers any more");
+        return NULL;
+    }
     SchedulerObject *s = (SchedulerObject *)type->tp_alloc(type, 0);
     if (s == NULL) {
         Py_XDECREF(how);

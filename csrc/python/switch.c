@@ -69,34 +69,58 @@ transfer_to(PfThread *t, FiberObject *target)
 
 /* ------------------------------------------------------- who may be entered */
 
-/* The fiber that gets the result of a raw fiber.  The one that was current
- * at its creation is no use if it lives on another thread, is over, runs a
- * scheduler's loop or waits in one: then it is whoever starts the fiber. */
+static int
+refuse_parent(void)
+{
+    PyErr_SetString(pf.fiber_error,
+                    "the fiber's parent belongs to another thread: start "
+                    "the fiber there, or set its parent to a fiber of "
+                    "this thread");
+    return -1;
+}
+
+/* Can the result of a fiber that begins on this thread go there?  Not if that
+ * one lives on another thread, is over, runs a scheduler's loop or waits in
+ * one. */
+static bool
+can_inherit(PfThread *t, FiberObject *parent)
+{
+    return parent->core.state != PF_DONE &&
+           (parent->thread == t || parent->thread == NULL) &&
+           !(parent->core.host_bits & PF_F_HUB) &&
+           (parent == CURRENT(t) || parent->core.state == PF_SUSPENDED ||
+            !(parent->core.host_bits & PF_F_SCHEDULED));
+}
+
+/* The parent is the fiber that gets the result of a raw fiber: the one that
+ * was current at its creation or, if that is no use, whoever starts it.
+ * PF_LOOK_AGAIN if another parent was dropped for that: it may have been the
+ * last reference. */
 static int
 settle_parent(PfThread *t, FiberObject *fiber)
 {
     FiberObject *parent = fiber->parent;
-    bool ours = parent != NULL && parent->core.state != PF_DONE &&
-                (parent->thread == t || parent->thread == NULL) &&
-                !(parent->core.host_bits & PF_F_HUB) &&
-                (parent == CURRENT(t) || parent->core.state == PF_SUSPENDED ||
-                 !(parent->core.host_bits & PF_F_SCHEDULED));
-    if (ours) {
+    if (parent != NULL && can_inherit(t, parent)) {
         return 0;
     }
-    if (parent != NULL && (fiber->core.host_bits & PF_F_PARENT_SET) &&
-        parent->thread != NULL && parent->thread != t) {
-        PyErr_SetString(pf.fiber_error,
-                        "the fiber's parent belongs to another thread: start "
-                        "the fiber there, or set its parent to a fiber of "
-                        "this thread");
+    if (parent != NULL && (fiber->core.host_bits & PF_F_PARENT_SET)) {
+        return parent->thread == NULL || parent->thread == t ? 0
+                                                             : refuse_parent();
+    }
+    if (pf_descends_from(CURRENT(t), fiber)) {
+        PyErr_SetString(
+            PyExc_ValueError,
+            "a fiber cannot be its own ancestor: its parent has ended, and "
+            "who starts it and would take that place descends from it; set "
+            "the parent of one of them");
         return -1;
     }
-    if (parent == NULL || !(fiber->core.host_bits & PF_F_PARENT_SET)) {
-        Py_XSETREF(fiber->parent,
-                   (FiberObject *)Py_NewRef((PyObject *)CURRENT(t)));
+    fiber->parent = (FiberObject *)Py_NewRef((PyObject *)CURRENT(t));
+    if (parent == NULL) {
+        return 0;
     }
-    return 0;
+    Py_DECREF(parent);
+    return PF_LOOK_AGAIN;
 }
 
 static int
@@ -141,20 +165,30 @@ refuse_idle_scheduler(PfThread *t, FiberObject *target)
     return -1;
 }
 
-/* Everything that is not "suspended, ours, nothing to attend to".
- * 0: switch; 1: it is the running fiber itself; -1: refused. */
 static int
-admit(PfThread *t, FiberObject *target, bool with_value)
+look_at_new(PfThread *t, FiberObject *target, bool with_value, bool *collected)
 {
-    if (t->attention != 0 && pf_attend(t) < 0) {
+    if (with_value) {
+        PyErr_SetString(PyExc_TypeError,
+                        "can't send a value other than None to a fiber that "
+                        "has not started: pass args instead");
         return -1;
     }
+    int rc = settle_parent(t, target);
+    return rc != 0 ? rc : pf_fiber_give_stack(t, target, collected);
+}
+
+enum { RUNS_ALREADY = 1 };
+
+static int
+look(PfThread *t, FiberObject *target, bool with_value, bool *collected)
+{
     if (target->thread != NULL && target->thread != t) {
         return target->core.state == PF_DONE ? refuse_state(target)
                                              : refuse_thread();
     }
     if (target->core.state == PF_RUNNING && target == CURRENT(t)) {
-        return 1;
+        return RUNS_ALREADY;
     }
     if (target->core.state == PF_SUSPENDED) {
         return refuse_idle_scheduler(t, target);
@@ -163,16 +197,25 @@ admit(PfThread *t, FiberObject *target, bool with_value)
         (target->core.host_bits & PF_F_SCHEDULED)) {
         return refuse_state(target);
     }
-    if (with_value) {
-        PyErr_SetString(PyExc_TypeError,
-                        "can't send a value other than None to a fiber that "
-                        "has not started: pass args instead");
-        return -1;
-    }
-    if (settle_parent(t, target) < 0) {
-        return -1;
-    }
-    return pf_fiber_give_stack(t, target);
+    return look_at_new(t, target, with_value, collected);
+}
+
+/* Everything that is not "suspended, ours, nothing to attend to".
+ * 0: switch; RUNS_ALREADY: it is the running fiber itself; -1: refused.
+ * Between the look that says 0 and the switch no code runs: whatever has to
+ * run some makes us look again. */
+static int
+admit(PfThread *t, FiberObject *target, bool with_value)
+{
+    bool collected = false;
+    int verdict;
+    do {
+        if (t->attention != 0 && pf_attend(t) < 0) {
+            return -1;
+        }
+        verdict = look(t, target, with_value, &collected);
+    } while (verdict == PF_LOOK_AGAIN);
+    return verdict;
 }
 
 PyObject *
@@ -246,34 +289,30 @@ pf_fiber_throw(FiberObject *target, PyObject *exc)
 
 /* ------------------------------------------------------------- a new stack */
 
-/* The system refused: perhaps garbage holds stacks.  Collect once, try once
- * more. */
-static int
-prepare(PfThread *t, FiberObject *fiber, size_t size)
+/* The system refused: perhaps garbage holds stacks. */
+static void
+collect_stacks(PfThread *t)
 {
-    pf_limit limit = PF_LIMIT_NONE;
-    if (pf_fiber_prepare(&t->engine, &fiber->core, size, &limit) == 0) {
-        return 0;
-    }
     pf_no_switch_begin(t, "while garbage is collected to free stacks");
     PyGC_Collect();
     pf_no_switch_end(t);
     pf_thread_settle(&t->engine); /* stacks of other sizes */
-    if (pf_fiber_prepare(&t->engine, &fiber->core, size, &limit) == 0) {
-        return 0;
-    }
-    PyErr_Format(PyExc_MemoryError,
-                 "no stack of %zu bytes for a fiber: %s was reached", size,
-                 pf_limit_name(limit));
-    return -1;
 }
 
-/* From here on the fiber belongs to this thread. 0, or -1 with MemoryError. */
 int
-pf_fiber_give_stack(PfThread *t, FiberObject *fiber)
+pf_fiber_give_stack(PfThread *t, FiberObject *fiber, bool *collected)
 {
     size_t size = fiber->stack_size != 0 ? fiber->stack_size : pf.stack_size;
-    if (prepare(t, fiber, size) < 0) {
+    pf_limit limit = PF_LIMIT_NONE;
+    if (pf_fiber_prepare(&t->engine, &fiber->core, size, &limit) < 0) {
+        if (!*collected) {
+            *collected = true;
+            collect_stacks(t);
+            return PF_LOOK_AGAIN;
+        }
+        PyErr_Format(PyExc_MemoryError,
+                     "no stack of %zu bytes for a fiber: %s was reached", size,
+                     pf_limit_name(limit));
         return -1;
     }
     pf_stack *stack = fiber->core.stack;
@@ -288,6 +327,17 @@ pf_fiber_give_stack(PfThread *t, FiberObject *fiber)
         pf_live_link(t, fiber);
     }
     return 0;
+}
+
+int
+pf_fiber_give_stack_unseen(PfThread *t, FiberObject *fiber)
+{
+    bool collected = false;
+    int rc;
+    do {
+        rc = pf_fiber_give_stack(t, fiber, &collected);
+    } while (rc == PF_LOOK_AGAIN);
+    return rc;
 }
 
 /* A fiber with a stack will not run (any more): it is over. */
@@ -327,7 +377,9 @@ call_target(FiberObject *self)
     return result;
 }
 
-/* Store how it went; the exception, if any, is the raised one. */
+/* The fiber is over for everyone who looks, with this result or, if it is NULL,
+ * with the raised exception.  What dies with a permit that nobody took looks
+ * already. */
 static void
 record_outcome(FiberObject *self, PyObject *result)
 {
@@ -342,11 +394,14 @@ record_outcome(FiberObject *self, PyObject *result)
         }
     }
     self->core.host_byte = kind;
+    self->core.host_bits &= ~(uint32_t)(PF_F_PERMIT | PF_F_IN_PARK);
+    self->core.state = PF_DONE;
     Py_XSETREF(self->value, result);
 }
 
 /* The target goes; a report must name the fiber all the same, of a failed or
- * cancelled one whatever it ran. */
+ * cancelled one whatever it ran.  To find that name may run code, which may
+ * give it one. */
 static void
 keep_name(FiberObject *self)
 {
@@ -357,19 +412,21 @@ keep_name(FiberObject *self)
         self->name =
             Py_NewRef(((PyFunctionObject *)self->target)->func_qualname);
     } else if (PF_UNLIKELY(self->core.host_byte != PF_OUTCOME_OK)) {
-        self->name = pf_name_after(self->target);
-        if (self->name == NULL) {
+        PyObject *name = pf_name_after(self->target);
+        if (name == NULL) {
             PyErr_Clear(); /* no memory: then its type names it */
+        } else if (self->name == NULL) {
+            self->name = name;
+        } else {
+            Py_DECREF(name);
         }
     }
 }
 
-/* The fiber is over for everyone who looks; let go of what it needed. */
+/* Let go of what it needed. */
 static void
 close_fiber(FiberObject *self)
 {
-    self->core.state = PF_DONE;
-    self->core.host_bits &= ~(uint32_t)(PF_F_PERMIT | PF_F_IN_PARK);
     keep_name(self);
     if (PF_UNLIKELY(self->core.host_word != 0)) {
         pf_owner_ends(self);
@@ -408,7 +465,9 @@ run_callbacks(FiberObject *self)
     }
     self->rare->callbacks = NULL;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(callbacks); i++) {
-        pf_call_back((PyObject *)self, PyList_GET_ITEM(callbacks, i));
+        PyObject *callback = Py_NewRef(PyList_GET_ITEM(callbacks, i));
+        pf_call_back((PyObject *)self, callback);
+        Py_DECREF(callback);
     }
     Py_DECREF(callbacks);
 }
@@ -435,7 +494,7 @@ heir(PfThread *t, FiberObject *self)
 {
     FiberObject *p = self->parent;
     if (self->core.host_bits & PF_F_DYING) {
-        return p; /* who unwinds it */
+        return t->unwinder;
     }
     while (p != NULL && !takes_results(t, p)) {
         p = p->parent;
@@ -508,7 +567,7 @@ retire(FiberObject *self)
 
 /* What every ending does, whether the fiber ran or not. */
 static void
-finish(FiberObject *self, PyObject *result)
+finish(PfThread *t, FiberObject *self, PyObject *result)
 {
     if (PF_UNLIKELY(self->scope != NULL)) {
         result = pf_fiber_ends_inside(self, result);
@@ -523,6 +582,9 @@ finish(FiberObject *self, PyObject *result)
     }
     if (self->core.host_bits & PF_F_SCHEDULED) {
         retire(self);
+    }
+    if (PF_UNLIKELY(pystate_raised(t->tstate))) {
+        PyErr_WriteUnraisable((PyObject *)self); /* nobody is there for it */
     }
 }
 
@@ -576,7 +638,7 @@ python_run(pf_thread *thread, pf_fiber *core)
     /* No code that runs from here on may leave this fiber. */
     pf_no_switch_begin(t, "while a fiber ends (in a done-callback, say)");
     Py_INCREF(self); /* for python_reap */
-    finish(self, result);
+    finish(t, self, result);
     bool scheduled = (core->host_bits & PF_F_SCHEDULED) != 0;
     pf_live_unlink(self);
     pf_fiber *next;
@@ -591,9 +653,6 @@ python_run(pf_thread *thread, pf_fiber *core)
     if (core->host_bits & PF_F_HELD) {
         core->host_bits &= ~(uint32_t)PF_F_HELD; /* no longer needed */
         Py_DECREF(self);
-    }
-    if (PF_UNLIKELY(pystate_raised(t->tstate))) {
-        PyErr_WriteUnraisable((PyObject *)self); /* nobody is there for it */
     }
     pystate_finish(t->tstate, self->saved);
     pf_no_switch_end(t);
@@ -630,7 +689,7 @@ void
 pf_fiber_end(PfThread *t, FiberObject *fiber, PyObject *result)
 {
     pf_no_switch_begin(t, "while a fiber ends (in a done-callback, say)");
-    finish(fiber, result);
+    finish(t, fiber, result);
     pf_live_unlink(fiber);
     Py_CLEAR(fiber->context);
     pf_no_switch_end(t);
@@ -648,72 +707,22 @@ python_first(pf_scheduler *s, pf_fiber *core)
     if (fiber == t->root) {
         return core; /* parked on the thread's own stack */
     }
-    if (core->host_bits & PF_F_CANCEL) {
-        pf_raise_cancelled(fiber);
-    } else if (pf_fiber_give_stack(t, fiber) == 0) {
+    bool collected = false;
+    int rc = PF_LOOK_AGAIN;
+    while (rc == PF_LOOK_AGAIN && !(core->host_bits & PF_F_CANCEL)) {
+        rc = pf_fiber_give_stack(t, fiber, &collected);
+    }
+    if (rc == 0) {
         return core;
+    }
+    if (rc == PF_LOOK_AGAIN) {
+        pf_raise_cancelled(fiber);
     }
     pf_fiber_end(t, fiber, NULL);
     return pf_next(s);
 }
 
-/* ------------------------------------------------------------------ unwinding */
-
-/* Neither the queue nor a timer brings it back. */
-void
-pf_fiber_forget_schedule(FiberObject *fiber)
-{
-    pf_scheduler *s = fiber->core.scheduler;
-    if (s == NULL) {
-        return;
-    }
-    if (fiber->core.state == PF_READY) {
-        pf_queue_remove(&s->ready, &fiber->core);
-    }
-    pf_timers_remove(&s->timers, &fiber->core.timer);
-}
-
-/* Raise FiberExit in `fiber`, let it run to its end, come back.  Its code
- * cannot leave it meanwhile, so it does end. */
-void
-pf_fiber_unwind(PfThread *t, FiberObject *fiber)
-{
-    if (fiber->core.host_bits & PF_F_GREENLET) {
-        pf_greenlet_unwind(t, fiber);
-        return;
-    }
-    PyObject *pending = pf_take_exception();
-    PyObject *transfer = t->transfer;
-    bool throwing = t->throwing;
-    FiberObject *self = CURRENT(t);
-    uint8_t state = self->core.state;
-
-    PyObject *exit = PyObject_CallNoArgs(pf.fiber_exit);
-    if (exit == NULL) {
-        exit = pf_take_exception();
-    }
-    pf_fiber_forget_schedule(fiber);
-    fiber->core.host_bits |= PF_F_DYING;
-    Py_XSETREF(fiber->parent, (FiberObject *)Py_NewRef((PyObject *)self));
-    Py_INCREF(fiber);
-    t->transfer = exit;
-    t->throwing = true;
-    pf_no_switch_begin(t, "while a dropped fiber is unwound");
-    PyObject *result = transfer_to(t, fiber);
-    pf_no_switch_end(t);
-    if (result == NULL) {
-        PyErr_WriteUnraisable((PyObject *)fiber);
-    }
-    Py_XDECREF(result);
-    Py_DECREF(fiber);
-
-    self->core.state = state;
-    t->transfer = transfer;
-    t->throwing = throwing;
-    if (pending != NULL) {
-        pf_restore_exception(pending);
-    }
-}
+/* ------------------------------------------------------------------- the host */
 
 static void
 python_wait_begin(pf_scheduler *s)

@@ -29,21 +29,25 @@ pf_thread_peek(void)
 
 /* ------------------------------------------------------------- birth, death */
 
+static FiberObject *
+find_suspended(PfThread *t)
+{
+    FiberObject *f = t->live;
+    while (f != NULL &&
+           ((f->core.host_bits & PF_F_GREENLET) || !pf_fiber_can_unwind(f))) {
+        f = f->next;
+    }
+    return f;
+}
+
 static void
 unwind_all(PfThread *t)
 {
-    FiberObject *fiber = t->live;
-    while (fiber != NULL) {
-        if (fiber->core.stack == NULL || fiber->core.state == PF_RUNNING ||
-            fiber->core.state == PF_DONE ||
-            (fiber->core.host_bits & PF_F_GREENLET)) {
-            fiber = fiber->next;
-            continue;
-        }
+    FiberObject *fiber;
+    while ((fiber = find_suspended(t)) != NULL) {
         Py_INCREF(fiber);
         pf_fiber_unwind(t, fiber);
         Py_DECREF(fiber);
-        fiber = t->live; /* the list may have changed everywhere */
     }
 }
 
@@ -72,16 +76,50 @@ static void
 forget_root(PfThread *t)
 {
     FiberObject *root = t->root;
-    clear_locals(root); /* runs code that asks who is current: first */
     t->engine.root.context = root->core.context;
     t->engine.current = &t->engine.root;
     root->core.state = PF_DONE;
     root->core.host_byte = PF_OUTCOME_OK;
-    Py_XSETREF(root->value, Py_NewRef(Py_None));
     root->stack_size = 0;
     root->thread = NULL;
     t->root = NULL;
+    Py_XSETREF(root->value, Py_NewRef(Py_None));
     Py_DECREF(root);
+}
+
+/* The thread state that pf_tls_thread was made for has lost it. */
+static PF_TLS uint64_t ended;
+
+static void
+free_record(PfThread *t)
+{
+    forget_root(t);
+    pf_overflow_thread_finish();
+    pf_thread_finish(&t->engine);
+    PyMem_RawFree(t);
+}
+
+/* What is left of the thread is ended first, while it still has a current
+ * fiber.  The code that this runs can make no new scheduler and leave no fiber
+ * suspended.  Then the thread has no record any more, nor gets a new one: code
+ * that the rest of its state runs as it goes is refused. */
+static void
+end_thread(PfThread *t)
+{
+    pf_no_switch_begin(t, "while its thread ends");
+    t->ending = true;
+    pystate_hold(t->tstate);
+    while (t->schedulers != NULL) {
+        pf_scheduler_orphan(t->schedulers);
+    }
+    unwind_all(t);
+    pf_greenlets_orphan(t);
+    clear_locals(t->root);
+    pystate_unhold(t->tstate);
+    unlist(t);
+    ended = PyThreadState_GetID(t->tstate);
+    pf_tls_thread = NULL;
+    free_record(t);
 }
 
 /* Runs on the dying thread.  On any other thread (the interpreter clears the
@@ -96,102 +134,105 @@ thread_gone(PyObject *capsule)
         PyErr_Clear(); /* a capsule's destructor may not raise */
         return;
     }
-    while (t->schedulers != NULL) {
-        pf_scheduler_orphan(t->schedulers);
-    }
-    unwind_all(t);
-    pf_greenlets_orphan(t);
-    unlist(t);
-    forget_root(t);
-    pf_overflow_thread_finish();
-    pf_thread_finish(&t->engine);
-    pf_tls_thread = NULL;
-    PyMem_RawFree(t);
+    end_thread(t);
 }
 
 static int
-own_by_thread_state(PfThread *t)
+may_have_record(void)
 {
-    PyObject *dict = PyThreadState_GetDict();
-    if (dict == NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "this thread has no state dict");
-        return -1;
+    const char *why = NULL;
+    if (pf.shut_down) {
+        why = "the interpreter is shutting down: no fibers any more";
+    } else if (PyThreadState_GetID(PyThreadState_Get()) == ended) {
+        why = "the thread is ending: no fibers any more";
     }
-    PyObject *capsule = PyCapsule_New(t, CAPSULE_NAME, thread_gone);
-    if (capsule == NULL) {
-        return -1;
+    if (why != NULL) {
+        PyErr_SetString(pf.fiber_error, why);
     }
-    int rc = PyDict_SetItemString(dict, CAPSULE_NAME, capsule);
-    if (rc < 0) {
-        PyCapsule_SetDestructor(capsule, NULL); /* the caller clears away */
-    }
-    Py_DECREF(capsule);
-    return rc;
+    return why == NULL ? 0 : -1;
 }
 
 static FiberObject *
-make_root(PfThread *t)
+make_root(void)
 {
     FiberObject *root = pf_fiber_alloc();
-    if (root == NULL) {
-        return NULL;
+    if (root != NULL) {
+        root->name = PyUnicode_FromString("main");
+        if (root->name == NULL) {
+            Py_CLEAR(root);
+        }
     }
+    return root;
+}
+
+/* Takes over `root`, which may be NULL with an exception; runs no code. */
+static PfThread *
+make_record(FiberObject *root)
+{
+    PfThread *t = root == NULL ? NULL : PyMem_RawCalloc(1, sizeof(*t));
+    if (t == NULL) {
+        Py_XDECREF(root);
+        return root == NULL ? NULL : (PfThread *)PyErr_NoMemory();
+    }
+    int rc = pf_thread_init(&t->engine, &pf_python_host, ROOM_SIZE);
+    if (rc < 0) {
+        PyMem_RawFree(t);
+        Py_DECREF(root);
+        errno = -rc;
+        return (PfThread *)PyErr_SetFromErrno(PyExc_OSError);
+    }
+    (void)
+        pf_overflow_thread_init(); /* without it the report is lost, no more */
+    t->tstate = PyThreadState_Get();
+    t->attention = pf_tls_collecting ? PF_ATT_GC : 0;
     root->core = t->engine.root;
     root->core.state = PF_RUNNING;
     root->saved = &t->root_state;
     root->thread = t;
-    root->name = PyUnicode_FromString("main");
-    if (root->name == NULL) {
-        Py_DECREF(root);
-        return NULL;
-    }
+    t->root = root;
     t->engine.current = &root->core;
-    return root;
+    return t;
 }
 
-PfThread *
-pf_thread_create(void)
+/* The thread state's dict owns the record.  Runs no code. 0 or -1. */
+static int
+own(PfThread *t, PyObject *dict, PyObject *capsule)
 {
-    if (pf.shut_down) {
-        PyErr_SetString(
-            pf.fiber_error,
-            "the interpreter is shutting down: no fibers any more");
-        return NULL;
+    if (PyCapsule_SetPointer(capsule, t) < 0 ||
+        PyDict_SetItemString(dict, CAPSULE_NAME, capsule) < 0) {
+        return -1;
     }
-    PfThread *t = PyMem_RawCalloc(1, sizeof(*t));
-    if (t == NULL) {
-        PyErr_NoMemory();
-        return NULL;
-    }
-    t->tstate = PyThreadState_Get();
-    t->attention = pf_tls_collecting ? PF_ATT_GC : 0;
-    int rc = pf_thread_init(&t->engine, &pf_python_host, ROOM_SIZE);
-    if (rc < 0) {
-        errno = -rc;
-        PyErr_SetFromErrno(PyExc_OSError);
-        PyMem_RawFree(t);
-        return NULL;
-    }
-    (void)
-        pf_overflow_thread_init(); /* without it the report is lost, no more */
-    t->root = make_root(t);
-    if (t->root == NULL) {
-        pf_overflow_thread_finish();
-        pf_thread_finish(&t->engine);
-        PyMem_RawFree(t);
-        return NULL;
-    }
+    (void)PyCapsule_SetDestructor(capsule, thread_gone);
     pf_tls_thread = t;
     t->next = pf.threads;
     pf.threads = t;
-    if (own_by_thread_state(t) < 0) {
-        unlist(t);
-        pf_tls_thread = NULL;
-        forget_root(t);
-        pf_overflow_thread_finish();
-        pf_thread_finish(&t->engine);
-        PyMem_RawFree(t);
+    return 0;
+}
+
+/* What a record needs is made first: that may run the collector, and so code
+ * that needs a record as well.  Then the one that this has made is it. */
+PfThread *
+pf_thread_create(void)
+{
+    if (may_have_record() < 0) {
         return NULL;
+    }
+    FiberObject *root = make_root();
+    PyObject *dict = root == NULL ? NULL : PyThreadState_GetDict();
+    PyObject *capsule =
+        dict == NULL ? NULL : PyCapsule_New(root, CAPSULE_NAME, NULL);
+    PfThread *t = pf_tls_thread;
+    if (t == NULL && capsule != NULL) {
+        t = make_record((FiberObject *)Py_NewRef((PyObject *)root));
+        if (t != NULL && own(t, dict, capsule) < 0) {
+            free_record(t);
+            t = NULL;
+        }
+    }
+    Py_XDECREF(capsule);
+    Py_XDECREF(root);
+    if (t == NULL && !PyErr_Occurred()) {
+        PyErr_NoMemory(); /* for the dict */
     }
     return t;
 }
@@ -317,6 +358,20 @@ gc_callback(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     Py_RETURN_NONE;
 }
 
+/* What ends with them may drop schedulers, too. */
+static void
+abandon_grains(PfThread *t)
+{
+    SchedulerObject *s = t->schedulers;
+    while (s != NULL) {
+        Py_INCREF(s);
+        bool some = pf_grains_abandon(s);
+        SchedulerObject *next = some ? t->schedulers : s->next;
+        Py_DECREF(s);
+        s = next;
+    }
+}
+
 /* The interpreter begins to shut down, with everything still in place: the
  * last moment at which `finally` blocks of suspended fibers can run. */
 static PyObject *
@@ -332,10 +387,7 @@ at_exit(PyObject *module, PyObject *ignored)
         }
     } else if (t != NULL) {
         unwind_all(t);
-        for (SchedulerObject *s = t->schedulers; s != NULL; s = s->next) {
-            while (pf_grains_abandon(s)) {
-            }
-        }
+        abandon_grains(t);
         pf_unseen_at_exit(t);
     } else if (pf_greenlets_wanted() && pf_thread_create() == NULL) {
         return NULL;

@@ -181,6 +181,29 @@ pystate_raised(PyThreadState *ts)
 #endif
 }
 
+/* The thread state is being cleared: what the code that runs meanwhile calls
+ * with PyGILState_Ensure (a callback of ctypes, say) must not clear it once
+ * more.  Later versions see to that themselves. */
+static inline void
+pystate_hold(PyThreadState *ts)
+{
+#if PY_VERSION_HEX < 0x030D0000
+    ts->gilstate_counter++;
+#else
+    (void)ts;
+#endif
+}
+
+static inline void
+pystate_unhold(PyThreadState *ts)
+{
+#if PY_VERSION_HEX < 0x030D0000
+    ts->gilstate_counter--;
+#else
+    (void)ts;
+#endif
+}
+
 /* It was replaced: what the interpreter remembers of it no longer holds. */
 static inline void
 pystate_context_changed(PyThreadState *ts)
