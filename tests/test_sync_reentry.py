@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from queue import Empty, Full
+from queue import Empty
 from typing import Any
 
 import pytest
@@ -699,10 +699,14 @@ def test_local_used_first_by_the_collector_is_initialised_once() -> None:
     def first_use() -> None:
         current()
         gc.collect()
+        gc.disable()
         for _ in range(8):
             Cycle()
+        dicts = [{} for _ in range(300)]  # so that none is kept to be used again
         gc.set_threshold(1)
+        gc.enable()
         counted.y = 2
+        del dicts
         gc.collect()
         assert counted.__dict__ == {"x": 1, "y": 2}
 
@@ -717,18 +721,22 @@ def test_local_used_first_by_the_collector_is_initialised_once() -> None:
 # the first wait of a thread -----------------------------------------------------------------------
 
 
-def first_wait(wait: Callable[[], Any], serve: Callable[[], object]) -> Any:
-    """The result of the first wait on a new thread, while the collector runs serve()."""
+def first_wait(what: Any, wait: Callable[[], Any], serve: Callable[[], object]) -> Any:
+    """The result of the first wait on a new thread, while the collector may run serve().
+
+    If it does not, another thread serves.
+    """
     # The record of a thread is made of a fiber: none that has died is there to be used again.
     alive = [Fiber(int) for _ in range(300)]
+    collected = []
 
     class Cycle:
         def __init__(self) -> None:
             self.itself = self
 
         def __del__(self) -> None:
-            if serve in calls:
-                calls.remove(serve)
+            if not collected:
+                collected.append(True)
                 serve()
 
     def body() -> Any:
@@ -736,34 +744,42 @@ def first_wait(wait: Callable[[], Any], serve: Callable[[], object]) -> Any:
         for _ in range(8):
             Cycle()
         gc.set_threshold(1)
-        try:
-            return wait()
-        except (Empty, Full, TimeoutError):
-            assert calls == [serve], "it was served before it began to wait"
-            gc.collect()
-            return wait()
+        return wait()
 
-    calls = [serve]
+    def serve_late() -> None:
+        while not (over.is_set() or what._waiters()):
+            over.wait(0.001)
+        if not over.is_set():
+            waited_though_served.extend(collected)
+            collected.append(True)
+            serve()
+
+    over, waited_though_served = threading.Event(), list[bool]()
+    helper = threading.Thread(target=serve_late)
     threshold = gc.get_threshold()
+    helper.start()
     try:
         return in_thread(body)
     finally:
         gc.set_threshold(*threshold)
+        over.set()
+        helper.join()
+        assert not waited_though_served
         del alive
 
 
 def test_first_wait_of_a_thread_is_served_by_what_the_collector_runs() -> None:
     """Making the thread's record allocates: what was looked at before may have changed."""
     queue: Queue[int] = Queue()
-    assert first_wait(lambda: queue.get(timeout=0.05), lambda: queue.put(1)) == 1
+    assert first_wait(queue, queue.get, lambda: queue.put(1)) == 1
     full: Queue[int] = Queue(1)
     full.put(1)
-    first_wait(lambda: full.put(2, timeout=0.05), full.get_nowait)
+    first_wait(full, lambda: full.put(2), full.get_nowait)
     assert full.get_nowait() == 2
     channel: Channel[int] = Channel(1)
-    assert first_wait(lambda: channel.receive(0.05), lambda: channel.send(1)) == 1
+    assert first_wait(channel, channel.receive, lambda: channel.send(1)) == 1
     channel.send(1)
-    first_wait(lambda: channel.send(2, 0.05), channel.receive)
+    first_wait(channel, lambda: channel.send(2), channel.receive)
     assert channel.receive() == 2
 
 

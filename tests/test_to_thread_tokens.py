@@ -297,3 +297,37 @@ def test_fork_while_the_context_of_a_job_dies_fails_the_job(child: Child) -> Non
         """
     )
     assert done.stdout == "0\nresult\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_fork_forgets_who_waits_for_a_token(child: Child) -> None:
+    """In the child their calls have failed: they must not be made when a token is free there."""
+    done = child(
+        """
+        import os, threading, warnings
+        from pyfiber import *
+        warnings.simplefilter("ignore")
+        limiter, leave, calls = ThreadLimiter(1), threading.Event(), []
+        def body(fn, *args):
+            try:
+                return limiter.to_thread(fn, *args)
+            except FiberError:
+                return "failed"
+        def main():
+            fibers = [spawn(body, leave.wait), spawn(body, calls.append, "called")]
+            while not limiter.waiting:
+                sleep(0.001)
+            pid = os.fork()
+            if pid == 0:
+                failed = [fiber.result() for fiber in fibers] == ["failed"] * 2
+                served = [limiter.to_thread(int, 7) for _ in range(2)] == [7, 7]
+                os._exit(0 if failed and served and not calls and not limiter.waiting else 1)
+            leave.set()
+            print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+            for fiber in fibers:
+                fiber.result()
+        run(main)
+        print(calls)
+        """
+    )
+    assert done.stdout == "0\n['called']\n"
