@@ -264,6 +264,39 @@ def test_to_thread_whose_start_leaves_the_run_is_refused(
         fiber.switch()
 
 
+def test_call_that_was_withdrawn_does_not_hide_a_deadlock(child: Child) -> None:
+    """The run counts on being woken by a call, but not by one that nobody will ever make."""
+    done = child(
+        """
+        import threading
+        from pyfiber import *
+        limiter, leave = ThreadLimiter(1), threading.Event()
+        def refuse(self):
+            raise RuntimeError("can't start new thread")
+        def main():
+            threading.Thread.start, start = refuse, threading.Thread.start
+            try:
+                limiter.to_thread(int)
+            except RuntimeError as exc:
+                print(exc)
+            threading.Thread.start = start
+            fibers = [spawn(limiter.to_thread, leave.wait) for _ in range(2)]
+            while not limiter.waiting:
+                sleep(0.001)
+            fibers[1].cancel()
+            fibers[1].join()
+            leave.set()
+            fibers[0].result()
+            park()
+        try:
+            run(main)
+        except DeadlockError:
+            print("seen")
+        """
+    )
+    assert done.stdout == "can't start new thread\nseen\n"
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_fork_while_the_context_of_a_job_dies_fails_the_job(child: Child) -> None:
     done = child(
