@@ -50,6 +50,7 @@ from pyfiber import (
     timeout,
     yield_now,
 )
+from pyfiber.greenlet import getcurrent, greenlet
 from pyfiber.testing import explore
 from pyfiber.testing import run as run_virtually
 
@@ -491,6 +492,68 @@ def test_emit_elsewhere_is_refused() -> None:
         emit("whole")
 
     assert run(list, FiberGenerator(body)) == ["whole"]
+
+
+def test_generator_pulled_by_greenlets() -> None:
+    values = numbers(4)
+    assert next(values) == 0
+    green = greenlet(lambda: (next(values), getcurrent().parent.switch("away"), next(values)))
+    assert green.switch() == "away"
+    assert next(values) == 2
+    assert green.switch() == (1, (), 3)
+    assert list(values) == []
+    gone = weakref.ref(green)
+    del green
+    gc.collect()
+    assert gone() is None
+
+
+def test_generator_where_nobody_may_switch_is_refused_and_whole() -> None:
+    def main() -> None:
+        values = numbers(2)
+        next(values)
+        errors: Log = []
+
+        def callback(_: Any) -> None:
+            with pytest.raises(FiberError) as caught:
+                next(values)
+            errors.append(str(caught.value))
+
+        fiber = spawn(int)
+        fiber.add_done_callback(callback)
+        fiber.join()
+        assert len(errors) == 1
+        assert next(values) == 1
+
+    run(main)
+
+
+def test_generator_consumed_by_c_code() -> None:
+    assert sum(numbers(5)) == 10
+    assert sorted(zip(numbers(3), numbers(3), strict=True)) == [(0, 0), (1, 1), (2, 2)]
+    first, *rest = numbers(3)
+    assert (first, rest) == (0, [1, 2])
+
+
+def test_generator_whose_arguments_act_when_they_die() -> None:
+    """The end of the body drops what it had; that may pull again, and finds it over."""
+
+    class Acts:
+        def __del__(self) -> None:
+            log.append(list(values))
+
+    log: Log = []
+
+    def body(thing: Acts) -> None:
+        emit(1)
+
+    values = FiberGenerator(body, Acts())
+    assert list(values) == [1]
+    assert log == [[]]
+    values = FiberGenerator(body, Acts())
+    next(values)
+    values.close()
+    assert log == [[], []]
 
 
 # Waiting in a generator ---------------------------------------------------------------------------
