@@ -209,14 +209,15 @@ def test_error_of_the_thread_beats_the_cancellation_of_its_caller() -> None:
 
 
 def test_called_back_fiber_that_shields_is_waited_for() -> None:
-    def called() -> str:
-        with shield():
-            sleep(0.03)
-        return "done"
-
     def main() -> None:
+        def called() -> str:
+            with shield():
+                scope.cancel()
+                sleep(0.03)
+            return "done"
+
         results = []
-        with move_on_after(0.01) as scope:
+        with CancelScope() as scope:
             results.append(to_thread(from_thread, called))
             yield_now()
         assert results == ["done"]
