@@ -479,6 +479,7 @@ void pf_grains_stir(SchedulerObject *s);
 void pf_grains_cancel_all(SchedulerObject *s, PyObject *reason);
 bool pf_grains_abandon(SchedulerObject *s);
 int pf_grains_list(SchedulerObject *s, PyObject *list);
+bool pf_grains_are_left(SchedulerObject *s); /* not over */
 int pf_grains_traverse(SchedulerObject *s, visitproc visit, void *arg);
 void pf_grains_free(SchedulerObject *s);
 bool pf_is_idle_runner(FiberObject *fiber);

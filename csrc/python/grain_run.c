@@ -359,6 +359,12 @@ pf_grains_abandon(SchedulerObject *s)
     return true;
 }
 
+bool
+pf_grains_are_left(SchedulerObject *s)
+{
+    return s->grains != NULL && s->grains->live != NULL;
+}
+
 /* For the report of a deadlock: those that wait. */
 int
 pf_grains_list(SchedulerObject *s, PyObject *list)

@@ -249,6 +249,82 @@ run_signal_handlers(SchedulerObject *s)
     return rc;
 }
 
+/* ---------------------------------------------------- whom a thread could wake */
+
+/* Is it parked, and not for the end of others of this run? */
+static bool
+awaits_thread(SchedulerObject *s, FiberObject *f)
+{
+    if (f->core.scheduler != &s->core || f->core.state != PF_PARKED ||
+        pf_is_idle_runner(f)) {
+        return false;
+    }
+    PyObject *what = f->waiting_on;
+    if (what == NULL) {
+        return true;
+    }
+    bool fiber = PyObject_TypeCheck(what, pf.fiber_type);
+    return fiber ? ((FiberObject *)what)->core.scheduler != &s->core
+                 : !PyObject_TypeCheck(what, pf.group_type);
+}
+
+/* A raw fiber that waits for somebody of this run, who has switched to it: the
+ * cancellation has to reach it here.  New reference or NULL. */
+static FiberObject *
+find_raw_to_cancel(SchedulerObject *s)
+{
+    for (FiberObject *f = s->thread->live; f != NULL; f = f->next) {
+        if (awaits_thread(s, f) &&
+            !(f->core.host_bits & (PF_F_SCHEDULED | PF_F_CANCELLED))) {
+            return (FiberObject *)Py_NewRef((PyObject *)f);
+        }
+    }
+    return NULL;
+}
+
+static void
+cancel_raw(SchedulerObject *s)
+{
+    FiberObject *raw;
+    PyObject *reason = pf_reason("the run is over");
+    while ((raw = find_raw_to_cancel(s)) != NULL) {
+        pf_cancel_now(raw, reason, Py_None);
+        Py_DECREF(raw);
+    }
+    Py_DECREF(reason);
+}
+
+/* Everybody was cancelled and nobody is ready.  Who still waits is shielded
+ * and may wait for another thread.  Who is suspended was left by a direct
+ * switch: no thread can change that. */
+static bool
+thread_could_end_it(SchedulerObject *s)
+{
+    if (pf_grains_are_left(s)) {
+        return true;
+    }
+    for (FiberObject *f = s->thread->live; f != NULL; f = f->next) {
+        if (awaits_thread(s, f)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Only another thread could wake somebody: is there one, and could it? */
+static bool
+thread_may_help(SchedulerObject *s)
+{
+    if (!pf_other_threads(s->thread->tstate)) {
+        return false;
+    }
+    if (s->ending) {
+        cancel_raw(s);
+        return s->core.ready.head != NULL || thread_could_end_it(s);
+    }
+    return true;
+}
+
 /* Nothing is ready.  Wait until `deadline`, or for a while if only another
  * thread could wake somebody; false if waiting is vain. */
 static bool
@@ -262,7 +338,7 @@ idle(SchedulerObject *s, int64_t deadline)
         return pf_clock_idle(s, deadline);
     }
     if (deadline == PF_NEVER && !pf_scheduler_expects(&s->core)) {
-        if (!pf_other_threads(s->thread->tstate)) {
+        if (!thread_may_help(s)) {
             return false;
         }
         watch_stall(s);
