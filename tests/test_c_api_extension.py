@@ -58,12 +58,13 @@ def environment() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def example(tmp_path_factory):
+def built(tmp_path_factory):
+    """Where the compiled modules are."""
     pytest.importorskip("setuptools")
     if not WINDOWS:
         compiler("CC")
     place = tmp_path_factory.mktemp("c_api_example")
-    for name in ("setup.py", "c_api_example.c"):
+    for name in ("setup.py", "c_api_example.c", "used_too_early.c"):
         shutil.copy(EXAMPLE / name, place)
     built = subprocess.run(
         [sys.executable, "setup.py", "build_ext", "--inplace"],
@@ -75,12 +76,47 @@ def example(tmp_path_factory):
     if WINDOWS and "Visual C++" in built.stderr and built.returncode != 0:
         pytest.skip("no compiler: Microsoft Visual C++ is not installed")
     assert built.returncode == 0, built.stdout + built.stderr
-    suffix = importlib.machinery.EXTENSION_SUFFIXES[0]
-    path = place / f"c_api_example{suffix}"
-    spec = importlib.util.spec_from_file_location("c_api_example", path)
+    return place
+
+
+def load(place, name):
+    path = place / f"{name}{importlib.machinery.EXTENSION_SUFFIXES[0]}"
+    spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def example(built):
+    return load(built, "c_api_example")
+
+
+# --- used too early -------------------------------------------------------------
+
+
+def test_function_used_before_the_import_raises_and_says_what_to_call(built):
+    early = load(built, "used_too_early")
+    with pytest.raises(RuntimeError, match=r"before PyFiber_Import\(\): call that first"):
+        early.raises(current())
+    with pytest.raises(RuntimeError, match=r"before PyFiber_Import\(\): call that first"):
+        early.raises_from_int()
+    early.import_()
+    assert early.raises(current()) is None
+
+
+def test_function_that_cannot_raise_used_before_the_import_ends_with_a_message(built):
+    done = run_script(
+        f"""
+        import sys
+        sys.path.insert(0, {str(built)!r})
+        import used_too_early
+        used_too_early.cannot_raise(None)
+        """,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "pyfiber's C API is used before PyFiber_Import(): call that first" in done.stderr
 
 
 # --- the header ---------------------------------------------------------------

@@ -230,3 +230,117 @@ def test_fork_thousand_fibers_survive_in_both() -> None:
         print(run(main))
     """)
     assert printed == "(1, 499500)"
+
+
+# A run inside of the one that was forked ------------------------------------------------------
+
+
+def test_fork_child_may_run_inside_of_the_run_it_was_made_in() -> None:
+    printed = script("""
+        def inner():
+            event = Event()
+            fiber = spawn(lambda: (sleep(0.001), event.set(), 7)[2])
+            event.wait()
+            return fiber.result()
+        print(run(lambda: in_child(lambda: run(inner))), run(lambda: 5))
+    """)
+    assert printed == "7 5"
+
+
+def test_fork_child_goes_on_with_the_first_run_after_one_of_its_own() -> None:
+    printed = script("""
+        log = []
+        def other():
+            sleep(0.001)
+            log.append("other")
+        def main():
+            fiber = spawn(other)
+            yield_now()
+            pid = os.fork()
+            if pid == 0:
+                run(lambda: log.append("inner"))
+                log.append(str(current() in current_scheduler().fibers()))
+                current().unpark()
+                park(10)
+            fiber.join()
+            return pid
+        if pid := run(main):
+            os.waitpid(pid, 0)
+        else:
+            print(*log)
+    """)
+    assert printed == "inner True other"
+
+
+def test_fork_child_whose_run_fails_sees_the_exception() -> None:
+    printed = script("""
+        def child():
+            try:
+                run(lambda: 1 / 0)
+            except ZeroDivisionError:
+                return run(lambda: 6)
+        print(run(lambda: in_child(child)))
+    """)
+    assert printed == "6"
+
+
+def test_fork_in_a_run_inside_of_a_forked_one() -> None:
+    printed = script("""
+        def child():
+            return run(lambda: in_child(lambda: run(lambda: spawn(lambda: 4).result())))
+        print(run(lambda: in_child(child)))
+    """)
+    assert printed == "4"
+
+
+def test_fork_child_refuses_a_run_inside_of_its_own() -> None:
+    printed = script("""
+        def nested():
+            try:
+                run(lambda: None)
+            except FiberError as exc:
+                return "inside of a run" in str(exc)
+        def again():
+            scheduler = current_scheduler()
+            try:
+                scheduler.run(lambda: None)
+            except FiberError as exc:
+                return "runs on this thread already" in str(exc)
+        print(run(lambda: in_child(lambda: run(nested))), run(lambda: in_child(again)))
+    """)
+    assert printed == "1 1"
+
+
+def test_fork_child_run_inside_can_be_interrupted() -> None:
+    printed = script("""
+        import signal
+        def child():
+            def interrupt():
+                os.kill(os.getpid(), signal.SIGINT)
+            def main():
+                threading.Timer(0.05, interrupt).start()
+                park(20)
+            try:
+                run(main)
+            except KeyboardInterrupt:
+                return 2
+        print(run(lambda: in_child(child)))
+    """)
+    assert printed == "2"
+
+
+def test_fork_by_multiprocessing_inside_of_a_run() -> None:
+    printed = script("""
+        import multiprocessing
+        context = multiprocessing.get_context("fork")
+        def work(queue):
+            queue.put(run(lambda: [spawn(abs, -n).result() for n in range(3)]))
+        def main():
+            queue = context.SimpleQueue()
+            process = context.Process(target=work, args=(queue,))
+            process.start()
+            process.join()
+            return queue.get(), process.exitcode
+        print(run(main))
+    """)
+    assert printed == "([0, 1, 2], 0)"

@@ -10,7 +10,8 @@
  *         return NULL;                // with an ImportError
  *     }
  *
- * and from then on PyFiber_Switch(fiber, value) and so on.
+ * and from then on PyFiber_Switch(fiber, value) and so on.  Before, they raise
+ * RuntimeError; those that cannot raise end the process with a message.
  *
  * Each .c file has its own pointer to the table and needs its own
  * PyFiber_Import().  To share one between several files, define
@@ -289,44 +290,70 @@ PyFiber_Import(void)
     return 0;
 }
 
+#define PYFIBER_NOT_IMPORTED                                                  \
+    "pyfiber's C API is used before PyFiber_Import(): call that first, in "   \
+    "the init function of your module, for each .c file that includes "       \
+    "pyfiber.h"
+
+/* Used too early?  For functions that can say so: 1, or 0 with RuntimeError. */
+static inline int
+PyFiber_IsReady(void)
+{
+    if (PyFiber_API == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, PYFIBER_NOT_IMPORTED);
+        return 0;
+    }
+    return 1;
+}
+
+/* The table, for those that cannot: the process ends with the message. */
+static inline const PyFiber_CAPI *
+PyFiber_Table(void)
+{
+    if (PyFiber_API == NULL) {
+        Py_FatalError(PYFIBER_NOT_IMPORTED);
+    }
+    return PyFiber_API;
+}
+
 /* Is it a Fiber?  1 or 0; with the GIL. */
 static inline int
 PyFiber_Check(PyObject *object)
 {
-    return PyObject_TypeCheck(object, PyFiber_API->Fiber_Type);
+    return PyObject_TypeCheck(object, PyFiber_Table()->Fiber_Type);
 }
 
 /* clang-format off */
-#define PyFiber_New(target, args, kwargs) (PyFiber_API->New((target), (args), (kwargs)))
-#define PyFiber_NewC(body, arg, destroy) (PyFiber_API->NewC((body), (arg), (destroy)))
-#define PyFiber_Current() (PyFiber_API->Current())
-#define PyFiber_Switch(fiber, value) (PyFiber_API->Switch((fiber), (value)))
-#define PyFiber_Throw(fiber, exc) (PyFiber_API->Throw((fiber), (exc)))
-#define PyFiber_IsDone(fiber) (PyFiber_API->IsDone((fiber)))
-#define PyFiber_Run(callable, args, kwargs) (PyFiber_API->Run((callable), (args), (kwargs)))
-#define PyFiber_Spawn(callable, args, kwargs) (PyFiber_API->Spawn((callable), (args), (kwargs)))
-#define PyFiber_Start(fiber) (PyFiber_API->Start((fiber)))
-#define PyFiber_Yield() (PyFiber_API->Yield())
-#define PyFiber_Sleep(seconds) (PyFiber_API->Sleep((seconds)))
-#define PyFiber_Park(timeout) (PyFiber_API->Park((timeout)))
-#define PyFiber_Join(fiber, timeout) (PyFiber_API->Join((fiber), (timeout)))
-#define PyFiber_Result(fiber, timeout) (PyFiber_API->Result((fiber), (timeout)))
-#define PyFiber_CheckCancelled() (PyFiber_API->CheckCancelled())
-#define PyFiber_Cancel(fiber, reason) (PyFiber_API->Cancel((fiber), (reason)))
-#define PyFiber_Unpark(fiber, value) (PyFiber_API->Unpark((fiber), (value)))
-#define PyFiber_UnparkNoGIL(fiber) (PyFiber_API->UnparkNoGIL((fiber)))
-#define PyFiber_Hold(fiber) (PyFiber_API->Hold((fiber)))
-#define PyFiber_Release(fiber) (PyFiber_API->Release((fiber)))
-#define PyFiber_GetSchedulerStats(stats) (PyFiber_API->GetSchedulerStats((stats)))
-#define PyFiber_GetStackStats(stats) (PyFiber_API->GetStackStats((stats)))
-#define PyFiber_GetStackSize() (PyFiber_API->GetStackSize())
-#define PyFiber_SetStackSize(bytes) (PyFiber_API->SetStackSize((bytes)))
-#define PyFiber_ContextCreate(context, body, arg, stack_size) (PyFiber_API->ContextCreate((context), (body), (arg), (stack_size)))
-#define PyFiber_ContextSwitch(to, value) (PyFiber_API->ContextSwitch((to), (value)))
-#define PyFiber_ContextCurrent() (PyFiber_API->ContextCurrent())
-#define PyFiber_ContextMain() (PyFiber_API->ContextMain())
-#define PyFiber_ContextIsDone(context) (PyFiber_API->ContextIsDone((context)))
-#define PyFiber_ContextDestroy(context) (PyFiber_API->ContextDestroy((context)))
+#define PyFiber_New(target, args, kwargs) (!PyFiber_IsReady() ? NULL : PyFiber_API->New((target), (args), (kwargs)))
+#define PyFiber_NewC(body, arg, destroy) (!PyFiber_IsReady() ? NULL : PyFiber_API->NewC((body), (arg), (destroy)))
+#define PyFiber_Current() (!PyFiber_IsReady() ? NULL : PyFiber_API->Current())
+#define PyFiber_Switch(fiber, value) (!PyFiber_IsReady() ? NULL : PyFiber_API->Switch((fiber), (value)))
+#define PyFiber_Throw(fiber, exc) (!PyFiber_IsReady() ? NULL : PyFiber_API->Throw((fiber), (exc)))
+#define PyFiber_IsDone(fiber) (PyFiber_Table()->IsDone((fiber)))
+#define PyFiber_Run(callable, args, kwargs) (!PyFiber_IsReady() ? NULL : PyFiber_API->Run((callable), (args), (kwargs)))
+#define PyFiber_Spawn(callable, args, kwargs) (!PyFiber_IsReady() ? NULL : PyFiber_API->Spawn((callable), (args), (kwargs)))
+#define PyFiber_Start(fiber) (!PyFiber_IsReady() ? -1 : PyFiber_API->Start((fiber)))
+#define PyFiber_Yield() (!PyFiber_IsReady() ? -1 : PyFiber_API->Yield())
+#define PyFiber_Sleep(seconds) (!PyFiber_IsReady() ? -1 : PyFiber_API->Sleep((seconds)))
+#define PyFiber_Park(timeout) (!PyFiber_IsReady() ? NULL : PyFiber_API->Park((timeout)))
+#define PyFiber_Join(fiber, timeout) (!PyFiber_IsReady() ? -1 : PyFiber_API->Join((fiber), (timeout)))
+#define PyFiber_Result(fiber, timeout) (!PyFiber_IsReady() ? NULL : PyFiber_API->Result((fiber), (timeout)))
+#define PyFiber_CheckCancelled() (!PyFiber_IsReady() ? -1 : PyFiber_API->CheckCancelled())
+#define PyFiber_Cancel(fiber, reason) (!PyFiber_IsReady() ? -1 : PyFiber_API->Cancel((fiber), (reason)))
+#define PyFiber_Unpark(fiber, value) (!PyFiber_IsReady() ? -1 : PyFiber_API->Unpark((fiber), (value)))
+#define PyFiber_UnparkNoGIL(fiber) (PyFiber_Table()->UnparkNoGIL((fiber)))
+#define PyFiber_Hold(fiber) (PyFiber_Table()->Hold((fiber)))
+#define PyFiber_Release(fiber) (PyFiber_Table()->Release((fiber)))
+#define PyFiber_GetSchedulerStats(stats) (!PyFiber_IsReady() ? -1 : PyFiber_API->GetSchedulerStats((stats)))
+#define PyFiber_GetStackStats(stats) (!PyFiber_IsReady() ? -1 : PyFiber_API->GetStackStats((stats)))
+#define PyFiber_GetStackSize() (PyFiber_Table()->GetStackSize())
+#define PyFiber_SetStackSize(bytes) (!PyFiber_IsReady() ? -1 : PyFiber_API->SetStackSize((bytes)))
+#define PyFiber_ContextCreate(context, body, arg, stack_size) (PyFiber_Table()->ContextCreate((context), (body), (arg), (stack_size)))
+#define PyFiber_ContextSwitch(to, value) (PyFiber_Table()->ContextSwitch((to), (value)))
+#define PyFiber_ContextCurrent() (PyFiber_Table()->ContextCurrent())
+#define PyFiber_ContextMain() (PyFiber_Table()->ContextMain())
+#define PyFiber_ContextIsDone(context) (PyFiber_Table()->ContextIsDone((context)))
+#define PyFiber_ContextDestroy(context) (PyFiber_Table()->ContextDestroy((context)))
 /* clang-format on */
 
 #endif /* PYFIBER_NO_IMPORT */

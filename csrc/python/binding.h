@@ -238,6 +238,9 @@ struct SchedulerObject {
     int64_t stalled_since; /* nobody but another thread could help, */
     uint64_t stalled_at;   /* ... and this had happened by then */
     bool stall_told;
+    bool inherited;         /* ran when this process was forked: see loop.c */
+    bool lent;              /* its hub is a fiber of `outer`, until it ends */
+    SchedulerObject *outer; /* the inherited one that it runs inside of */
 };
 
 #define FIBER_OF(core_)                                                       \
@@ -546,6 +549,7 @@ bool pf_in_job(void); /* of to_thread() */
  * Nanoseconds. */
 #define PF_LOOK_FOR_THREADS INT64_C(1000000000)
 int pf_may_run(SchedulerObject *s); /* 0, or -1 with FiberError */
+bool pf_may_nest(PfThread *t);      /* or nothing runs on this thread */
 PyObject *pf_loop_run(SchedulerObject *s, FiberObject *main);
 void pf_loop_once(SchedulerObject *s, PyObject *timeout, int64_t deadline);
 void pf_scheduler_abandon(SchedulerObject *s);

@@ -393,6 +393,39 @@ run_next(SchedulerObject *s, FiberObject *hub)
     return true;
 }
 
+/* The child of a fork that was made inside of a run: there the code that goes
+ * on in the fiber is often a program of its own (multiprocessing's is), which
+ * may have a run, too.  The inherited one stands still meanwhile, and the
+ * fiber is none of its own but a raw one that runs a loop. */
+static void
+borrow_hub(SchedulerObject *s, FiberObject *hub)
+{
+    s->lent = s->outer != NULL && (hub->core.host_bits & PF_F_SCHEDULED);
+    if (s->lent) {
+        hub->core.scheduler = NULL;
+        hub->core.host_bits &= ~(uint32_t)PF_F_SCHEDULED;
+    }
+}
+
+static void
+return_hub(SchedulerObject *s, FiberObject *hub)
+{
+    if (s->lent) {
+        hub->core.scheduler = &s->outer->core;
+        hub->core.host_bits |= PF_F_SCHEDULED;
+    }
+    s->lent = false;
+}
+
+/* Another run may begin inside of the one that this thread has.  (Not on the
+ * stack that grains share: there it would belong to one of them.) */
+bool
+pf_may_nest(PfThread *t)
+{
+    return t->scheduler->inherited &&
+           !(CURRENT(t)->core.host_bits & PF_F_RUNNER);
+}
+
 static FiberObject *
 hub_begin(SchedulerObject *s)
 {
@@ -402,6 +435,8 @@ hub_begin(SchedulerObject *s)
     hub->core.host_bits |= PF_F_HUB;
     s->core.hub = &hub->core;
     s->running = true;
+    s->outer = t->scheduler;
+    borrow_hub(s, hub);
     t->scheduler = s;
     Py_INCREF(s);
     if (s->hosted) {
@@ -419,7 +454,9 @@ hub_end(SchedulerObject *s, FiberObject *hub)
     hub->core.host_bits &= ~(uint32_t)PF_F_HUB;
     s->core.hub = NULL;
     s->running = false;
-    t->scheduler = NULL;
+    return_hub(s, hub);
+    t->scheduler = s->outer;
+    s->outer = NULL;
     if (s->hosted && !s->closed) {
         pf_scheduler_rest(&s->core);
     }
@@ -488,7 +525,7 @@ pf_may_run(SchedulerObject *s)
                         "the thread that made it");
         return -1;
     }
-    if (t->scheduler != NULL) {
+    if (t->scheduler != NULL && (s->running || !pf_may_nest(t))) {
         PyErr_SetString(pf.fiber_error,
                         "a scheduler runs on this thread already: use spawn() "
                         "inside of it");

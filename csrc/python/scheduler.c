@@ -260,7 +260,7 @@ pf_run(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
     if (t == NULL) {
         return NULL;
     }
-    if (t->scheduler != NULL) {
+    if (t->scheduler != NULL && !pf_may_nest(t)) {
         PyErr_SetString(pf.fiber_error,
                         "run() inside of a run: use spawn() and result()");
         return NULL;

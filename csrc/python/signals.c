@@ -168,7 +168,8 @@ begin_wakeup(SchedulerObject *s, PyObject *signals, PfSignals *saved)
     }
     saved->old_wakeup = PyLong_AsLong(old);
     Py_DECREF(old);
-    if (saved->old_wakeup >= 0) { /* the program's own: put it back */
+    if (saved->old_wakeup >= 0 && saved->old_wakeup != wake_pipe[1]) {
+        /* the program's own: put it back */
         PyObject *back = PyObject_CallMethod(signals, "set_wakeup_fd", "l",
                                              saved->old_wakeup);
         saved->old_wakeup = NOT_SET;

@@ -419,6 +419,9 @@ after_fork_in_child(PyObject *module, PyObject *ignored)
     }
     t->next = NULL;
     t->tstate = PyThreadState_Get();
+    if (t->scheduler != NULL) {
+        t->scheduler->inherited = true;
+    }
     int rc = 0;
     for (SchedulerObject *s = t->schedulers; s != NULL && rc == 0;
          s = s->next) {

@@ -6,13 +6,16 @@ from setuptools import Extension, setup
 
 import pyfiber
 
-example = Extension(
-    "c_api_example",
-    ["c_api_example.c"],
-    include_dirs=[pyfiber.get_include()],
-    extra_compile_args=[]
-    if sys.platform == "win32"
-    else ["-std=c11", "-Wall", "-Wextra", "-Werror"],
-)
+modules = [
+    Extension(
+        name,
+        [f"{name}.c"],
+        include_dirs=[pyfiber.get_include()],
+        extra_compile_args=[]
+        if sys.platform == "win32"
+        else ["-std=c11", "-Wall", "-Wextra", "-Werror"],
+    )
+    for name in ("c_api_example", "used_too_early")
+]
 
-setup(name="c_api_example", ext_modules=[example])
+setup(name="c_api_example", ext_modules=modules)
