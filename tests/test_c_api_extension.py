@@ -445,7 +445,8 @@ def test_scheduled_functions_do_what_python_does(example):
         fiber = example.spawn(child, (a,), {"factor": b})
         assert example.join(fiber, 0.0) == 1
         assert example.unpark(fiber, 100) == 1
-        assert example.unpark(fiber, 200) == 0
+        with pytest.warns(RuntimeWarning, match=r"unpark\(200\) is dropped"):
+            assert example.unpark(fiber, 200) == 0
         assert example.join(fiber, -1.0) == 0
         assert example.cancel(fiber) == 0
         return example.result(fiber)
