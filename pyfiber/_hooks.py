@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from pyfiber import _engine
+from pyfiber import _engine, _outcome
 
 TYPE_CHECKING = False  # typing itself takes as long to import as all of this
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 def make_outcome(kind: int, value: Any) -> Outcome[Any]:
     """How a fiber ended, as a dataclass; ``kind`` is the engine's PF_OUTCOME."""
-    from pyfiber import _outcome
-
     return (_outcome.Ok, _outcome.Failed, _outcome.CancelledOutcome)[kind - 1](value)
 
 

@@ -1,35 +1,107 @@
 """How a fiber ended: ``fiber.outcome`` is one of these three, for ``match``.
 
 A cancellation is a third state of its own, neither a value nor an error.
+
+They are frozen dataclasses, written out: the ``dataclasses`` module takes longer to import than all
+of pyfiber. And to import it when an outcome is first asked for is too late: while a switch has
+suspended an import, everybody else finds a module that is not complete. Types are in the stub.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Generic, TypeAlias, TypeVar
-
-R = TypeVar("R")
+from types import GenericAlias
 
 
-@dataclass(frozen=True, slots=True)
-class Ok(Generic[R]):
+class FromDataclass:
+    """What ``dataclasses`` looks for in a class, of a twin that is made when it is asked for."""
+
+    def __set_name__(self, owner, name):
+        self.name = name
+
+    def __get__(self, instance, owner):
+        from dataclasses import field, make_dataclass
+
+        (name,) = owner.__match_args__
+        default = field(default=None) if owner.__init__.__defaults__ else field()
+        twin = make_dataclass(owner.__name__, [(name, owner.KIND, default)], frozen=True)
+        return getattr(twin, self.name)
+
+
+class Frozen:
+    """One field, the name of which is in ``__match_args__``."""
+
+    __slots__ = ()
+    __dataclass_fields__ = FromDataclass()
+    __dataclass_params__ = FromDataclass()
+
+    def _values(self):
+        return tuple(getattr(self, name) for name in self.__match_args__)
+
+    def __repr__(self):
+        (name,), (value,) = self.__match_args__, self._values()
+        return f"{type(self).__qualname__}({name}={value!r})"
+
+    def __eq__(self, other):
+        if other.__class__ is not self.__class__:
+            return NotImplemented
+        return self._values() == other._values()
+
+    def __hash__(self):
+        return hash(self._values())
+
+    def __setattr__(self, name, value):
+        from dataclasses import FrozenInstanceError
+
+        raise FrozenInstanceError(f"cannot assign to field {name!r}")
+
+    def __delattr__(self, name):
+        from dataclasses import FrozenInstanceError
+
+        raise FrozenInstanceError(f"cannot delete field {name!r}")
+
+    def __reduce__(self):
+        return type(self), self._values()
+
+    def __replace__(self, /, **changes):
+        return type(self)(**dict(zip(self.__match_args__, self._values(), strict=True)) | changes)
+
+
+class Ok(Frozen):
     """The function returned ``value``."""
 
-    value: R
+    __slots__ = __match_args__ = ("value",)
+    __class_getitem__ = classmethod(GenericAlias)
+    KIND = "R"
+
+    def __init__(self, value):
+        object.__setattr__(self, "value", value)
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(Frozen):
     """The function raised ``exception``."""
 
-    exception: BaseException
+    __slots__ = __match_args__ = ("exception",)
+    KIND = "BaseException"
+
+    def __init__(self, exception):
+        object.__setattr__(self, "exception", exception)
 
 
-@dataclass(frozen=True, slots=True)
-class CancelledOutcome:
+class CancelledOutcome(Frozen):
     """The fiber was cancelled; ``reason`` is what was given to ``cancel()``."""
 
-    reason: Any = None
+    __slots__ = __match_args__ = ("reason",)
+    KIND = "Any"
+
+    def __init__(self, reason=None):
+        object.__setattr__(self, "reason", reason)
 
 
-Outcome: TypeAlias = Ok[R] | Failed | CancelledOutcome
+def __getattr__(name):
+    if name not in ("Outcome", "R"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from typing import TypeVar
+
+    result = TypeVar("R")
+    globals().update(R=result, Outcome=Ok[result] | Failed | CancelledOutcome)
+    return globals()[name]

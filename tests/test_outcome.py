@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import pickle
 from typing import Any
 
 import pytest
+from conftest import Child
 
 from pyfiber import (
     CancelledOutcome,
@@ -107,6 +110,40 @@ def test_outcomes_are_frozen_dataclasses(outcome: Any) -> None:
     field = dataclasses.fields(outcome)[0].name
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(outcome, field, None)
+
+
+@pytest.mark.parametrize("outcome", [Ok(1), Failed(ValueError()), CancelledOutcome("reason")])
+def test_outcomes_are_copied_pickled_and_replaced(outcome: Any) -> None:
+    name = dataclasses.fields(outcome)[0].name
+    assert dataclasses.replace(outcome) == copy.copy(outcome) == outcome
+    assert getattr(dataclasses.replace(outcome, **{name: 7}), name) == 7
+    assert repr(outcome) == f"{type(outcome).__name__}({name}={getattr(outcome, name)!r})"
+    assert repr(pickle.loads(pickle.dumps(outcome))) == repr(outcome)
+
+
+def test_outcome_is_there_while_imports_are_suspended(child: Child) -> None:
+    """Whatever modules a fiber is in the midst of importing."""
+    done = child(
+        """
+        import sys
+        from pyfiber import Fiber, current
+
+        class Finder:
+            def find_spec(self, name, path=None, target=None):
+                main.switch(name)
+
+        main = current()
+        ended = Fiber(int)
+        ended.switch()
+        sys.meta_path.insert(0, Finder())
+        importing = Fiber(lambda: __import__("dataclasses"))
+        while (name := importing.switch()) and not hasattr(name, "dataclass"):
+            assert repr(ended.outcome) == "Ok(value=0)"
+        from pyfiber import Failed
+        print(Failed)
+        """
+    )
+    assert done.stdout == "<class 'pyfiber._outcome.Failed'>\n"
 
 
 def test_outcomes_compare_by_value() -> None:
