@@ -264,6 +264,27 @@ def test_to_thread_whose_start_leaves_the_run_is_refused(
         fiber.switch()
 
 
+@pytest.mark.parametrize("before", [0, 2])
+def test_call_behind_one_that_was_withdrawn_is_made(gate: Gate, before: int) -> None:
+    def main() -> None:
+        limiter = ThreadLimiter(1)
+        first = spawn(limiter.to_thread, gate)
+        until(gate.begun.is_set)
+        fibers = [spawn(limiter.to_thread, int, str(i)) for i in range(before)]
+        cancelled = spawn(limiter.to_thread, int)
+        until(lambda: limiter.waiting == before + 1)
+        cancelled.cancel()
+        cancelled.join()
+        assert limiter.waiting == before
+        fibers += [spawn(limiter.to_thread, int, str(before + i)) for i in range(2)]
+        until(lambda: limiter.waiting == before + 2)
+        gate.leave.set()
+        first.result()
+        assert [fiber.result() for fiber in fibers] == list(range(before + 2))
+
+    run(main)
+
+
 def test_call_that_was_withdrawn_does_not_hide_a_deadlock(child: Child) -> None:
     """The run counts on being woken by a call, but not by one that nobody will ever make."""
     done = child(
