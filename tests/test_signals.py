@@ -246,14 +246,22 @@ def test_second_interrupt_when_the_loop_is_to_run_anyway_is_not_put_off() -> Non
     """Main has failed: the loop's turn would come after those who are ready. It comes at once."""
     printed = script("""
         def interrupts():
-            for _ in range(2):
-                interrupt()
-        def later():
-            log.append("turn")
+            yield_now()
+            interrupt()
+            log.clear()
+            interrupt()
+        def stubborn():
+            while True:
+                try:
+                    yield_now()
+                except Cancelled:
+                    pass
+                log.append("turn")
         def main():
             spawn(interrupts)
             for _ in range(3):
-                spawn(later)
+                spawn(stubborn)
+            yield_now()
             raise LookupError
         print(runs(main))
     """)
