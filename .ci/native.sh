@@ -34,3 +34,11 @@ c_tests_full() {
     c_tests CC=x86_64-w64-mingw32-gcc RUNNER="$WINE"
     c_tests CC=aarch64-linux-gnu-gcc LDFLAGS=-static RUNNER=qemu-aarch64-static
 }
+
+# Small faults put into the engine, the same ones each time: a test notices each, or survivors.txt tells why none does.
+mutants() {
+    step "mutants of the engine"
+    need gcc make
+    (cd "$ROOT" && python3 tests/mutate/run.py csrc/engine/{scheduler,timers,poller_posix,ccontext,guard_posix,stack_posix,overflow}.c \
+        csrc/engine/{inbox,scheduler}.h --stages c hard --sample 120 --seed 1 --minutes 15 --jobs "$(nproc)" --place "$SCRATCH/mutate")
+}

@@ -1,0 +1,79 @@
+"""Which tests are asked whether they notice a fault, in what order, and how they are built."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+MEMORY = 12 << 20  # KiB of addresses: a fault may ask for memory without end
+SECONDS = 30  # of processor time, for all C tests: they need one
+
+
+@dataclass(frozen=True)
+class Stage:
+    name: str
+    place: str  # from the project's root: where its commands run
+    build: list[str]
+    program: str  # part of the name of what is linked
+    test: list[str]
+    failure: str  # finds the test that failed in what is printed
+
+    def failed(self, printed: str) -> str:
+        found = re.search(self.failure, printed, re.MULTILINE)
+        return found[1] if found else f"a crash after {printed.strip().splitlines()[-1:]}"
+
+
+def c_stage(name: str, *variables: str) -> Stage:
+    make = ["make", "--no-print-directory", f"BUILD=build-{name}", *variables, "all"]
+    # The first failure ends it.  Addresses are no measure where a sanitizer maps its shadow.
+    tests = f"build-{name}/*/tests 2>&1 | sed '/^FAIL/q'; exit ${{PIPESTATUS[0]}}"
+    memory = "export ASAN_OPTIONS=hard_rss_limit_mb=4096" if variables else f"ulimit -v {MEMORY}"
+    test = ["bash", "-c", f"ulimit -c 0 -t {SECONDS}; {memory}; {tests}"]
+    return Stage(name, "tests/c", make, "/tests", test, r"^FAIL (\w+)")
+
+
+# The tests of a file: those named after it, and these.
+ENGINE = "run spawn_join park sleep threads cross_thread raw_switch stack_pool scheduler_embed exit"
+OTHERS = {
+    "waitq": "lock lock_model condition queue channel select select_model sync_threads",
+    "wait": "park sleep spawn_join join_order cancel cross_thread threads run scopes",
+    "latch": "futures pmap done_callbacks compose",
+    "lock": "cpython_lock_tests condition explored_primitives sync_threads misuse",
+    "semaphore": "lock lock_model explored_primitives sync_threads misuse",
+    "condition": "cpython_lock_tests explored_primitives sync_threads misuse",
+    "event": "lock cpython_lock_tests explored_primitives sync_threads select misuse",
+    "queue": "explored_primitives sync_threads select select_model misuse",
+    "channel": "explored_primitives sync_threads select select_model misuse",
+    "select": "explored_primitives sync_threads misuse",
+    "limiter": "to_thread to_thread_stress from_thread misuse",
+    "worker": "to_thread to_thread_stress from_thread exit fork_run",
+    "switch": "raw_attributes raw_switch raw_type spawn_join run misuse",
+    "loop": "run_ends signals run deadlock scheduler_embed scheduler_ends threads misuse",
+    "signals": "signals run sync_threads",
+}
+
+
+def tests_of(path: str) -> list[str]:
+    stem = Path(path).stem
+    own = sorted(f"tests/{file.name}" for file in (ROOT / "tests").glob(f"test_{stem}*.py"))
+    others = OTHERS.get(stem, ENGINE) if "/python/" in path else ENGINE
+    named = [f"tests/test_{name}.py" for name in others.split()]
+    return list(dict.fromkeys([*own, *named]))
+
+
+def python_stage(path: str) -> Stage:
+    pytest = ["-m", "pytest", "-x", "-q", "-n0", "-p", "no:cacheprovider", "--timeout=60"]
+    test = f"ulimit -c 0 -v {MEMORY}; exec {shlex.join([sys.executable, *pytest, *tests_of(path)])}"
+    build = [sys.executable, "setup.py", "build_ext", "--inplace", "--force"]
+    return Stage("python", ".", build, "_engine", ["bash", "-c", test], r"^FAILED (\S+)")
+
+
+def stages_for(path: str) -> list[Stage]:
+    stages = [python_stage(path)]
+    if "/python/" not in path:
+        stages[:0] = [c_stage("c"), c_stage("hard", "HARDTEST=1", "SANITIZE=address,undefined")]
+    return stages
