@@ -11,6 +11,7 @@
  *   waitq.c      waiting in line, what primitives are made of
  *   lock.c semaphore.c event.c condition.c queue.c channel.c select.c local.c
  *                between fibers, one type or two in each
+ *   queue_hooks.c  what subclasses of Queue may do their way
  *   case.c       what select() chooses from, and its answers: see select.h
  *   call.c       what run(), spawn() and their like are given to call
  *   arguments.c  what methods take, and what types are made of

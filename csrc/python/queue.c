@@ -5,24 +5,10 @@
  * _get, _qsize, as queue.Queue has them) is served by a Python object that
  * calls those: see pyfiber._queues.
  */
-#include "python/ring.h"
+#include "python/queue.h"
 #include "python/select.h"
 
 #include <structmember.h>
-
-/* Nobody gets while there are items; nobody puts while there is a place. */
-typedef struct QueueObject {
-    PyObject_HEAD
-    PyObject *weakrefs;
-    PfRing items;
-    Py_ssize_t maxsize;    /* <= 0: no limit */
-    Py_ssize_t unfinished; /* put, and not yet task_done() */
-    PfWaitq getters, putters, joiners;
-    PyObject *hooked;  /* serves a subclass that overrides _put and the like */
-    Py_ssize_t inside; /* calls of its methods under way */
-    bool lifo;
-    bool shut_down;
-} QueueObject;
 
 static PyTypeObject *queue_type, *lifo_type;
 
@@ -466,9 +452,8 @@ queue_join(PyObject *op, PyObject *ignored)
     return none_or_error(pf_wait_for(&wait, &self->joiners, t, PF_NEVER, op));
 }
 
-/* n items will never be worked on. */
-static void
-forget_tasks(QueueObject *self, Py_ssize_t n)
+void
+pf_queue_forget_tasks(QueueObject *self, Py_ssize_t n)
 {
     self->unfinished = n < self->unfinished ? self->unfinished - n : 0;
     if (self->unfinished == 0) {
@@ -498,91 +483,9 @@ queue_shutdown(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
     pf_refuse_all(&self->getters);
     pf_refuse_all(&self->putters);
     if (now) {
-        forget_tasks(self, (Py_ssize_t)self->items.count);
+        pf_queue_forget_tasks(self, (Py_ssize_t)self->items.count);
         pf_ring_clear(&self->items); /* runs other code: last */
     }
-    Py_RETURN_NONE;
-}
-
-/* ------------------------------------------- what a subclass may do its way */
-
-static PyObject *
-queue_hook_init(PyObject *op, PyObject *maxsize)
-{
-    (void)op;
-    (void)maxsize;
-    Py_RETURN_NONE;
-}
-
-static PyObject *
-queue_hook_qsize(PyObject *op, PyObject *ignored)
-{
-    (void)ignored;
-    return PyLong_FromSize_t(((QueueObject *)op)->items.count);
-}
-
-static int
-check_hooked(QueueObject *self, const char *name)
-{
-    if (self->hooked == NULL) {
-        PyErr_Format(pf.fiber_error,
-                     "%s() is for subclasses that override it: call the "
-                     "method without the underscore",
-                     name);
-        return -1;
-    }
-    return 0;
-}
-
-static PyObject *
-queue_hook_put(PyObject *op, PyObject *item)
-{
-    QueueObject *self = (QueueObject *)op;
-    if (check_hooked(self, "_put") < 0 || pf_ring_reserve(&self->items) < 0) {
-        return NULL;
-    }
-    pf_ring_push(&self->items, Py_NewRef(item));
-    Py_RETURN_NONE;
-}
-
-static PyObject *
-queue_hook_get(PyObject *op, PyObject *ignored)
-{
-    (void)ignored;
-    QueueObject *self = (QueueObject *)op;
-    if (check_hooked(self, "_get") < 0) {
-        return NULL;
-    }
-    if (self->items.count == 0) {
-        PyErr_SetString(PyExc_IndexError, "_get() of an empty queue");
-        return NULL;
-    }
-    return self->lifo ? pf_ring_pop_last(&self->items)
-                      : pf_ring_pop(&self->items);
-}
-
-/* For the object that serves a subclass: n tasks more, or -n fewer. */
-static PyObject *
-queue_hook_tasks(PyObject *op, PyObject *n)
-{
-    QueueObject *self = (QueueObject *)op;
-    Py_ssize_t count = PyLong_AsSsize_t(n);
-    if (count == -1 && PyErr_Occurred()) {
-        return NULL;
-    }
-    if (count > 0) {
-        self->unfinished += count;
-    } else {
-        forget_tasks(self, -count);
-    }
-    Py_RETURN_NONE;
-}
-
-static PyObject *
-queue_hook_shut(PyObject *op, PyObject *ignored)
-{
-    (void)ignored;
-    ((QueueObject *)op)->shut_down = true;
     Py_RETURN_NONE;
 }
 
@@ -786,12 +689,12 @@ static PyMethodDef methods[] = {
     {"task_done", queue_task_done, METH_NOARGS, task_done_doc},
     {"join", queue_join, METH_NOARGS, join_doc},
     PF_METHOD("shutdown", queue_shutdown, shutdown_doc),
-    {"_init", queue_hook_init, METH_O, "For subclasses: make it empty."},
-    {"_qsize", queue_hook_qsize, METH_NOARGS, "For subclasses: how many."},
-    {"_put", queue_hook_put, METH_O, "For subclasses: add an item."},
-    {"_get", queue_hook_get, METH_NOARGS, "For subclasses: take one out."},
-    {"_add_tasks", queue_hook_tasks, METH_O, "Count unfinished tasks."},
-    {"_mark_shut_down", queue_hook_shut, METH_NOARGS, "Set is_shutdown."},
+    {"_init", pf_queue_hook_init, METH_O, "For subclasses: make it empty."},
+    {"_qsize", pf_queue_hook_qsize, METH_NOARGS, "For subclasses: how many."},
+    {"_put", pf_queue_hook_put, METH_O, "For subclasses: add an item."},
+    {"_get", pf_queue_hook_get, METH_NOARGS, "For subclasses: take one out."},
+    {"_add_tasks", pf_queue_hook_tasks, METH_O, "Count unfinished tasks."},
+    {"_mark_shut_down", pf_queue_hook_shut, METH_NOARGS, "Set is_shutdown."},
     {"_holders", pf_no_holders, METH_NOARGS, holders_doc},
     {"_waiters", queue_waiters, METH_NOARGS, waiters_doc},
     PF_NO_PICKLE,
