@@ -264,6 +264,7 @@ def test_pool_is_freed() -> None:
     assert ref() is None
 
 
+@pytest.mark.filterwarnings("ignore:.*dropped without close:ResourceWarning")
 def test_scheduler_dropped_with_a_pool_in_it() -> None:
     order = []
 

@@ -575,6 +575,7 @@ def test_cycle_through_a_grain_is_collected() -> None:
     assert ref() is None
 
 
+@pytest.mark.filterwarnings("ignore:.*dropped without close:ResourceWarning")
 def test_scheduler_dropped_with_grains_in_it_closes_them() -> None:
     order = []
 
