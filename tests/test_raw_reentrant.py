@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from raw import finished, parked
 
-from pyfiber import Fiber, FiberError, current, park, run, sleep, spawn
+from pyfiber import Fiber, FiberError, current, emit, generator, park, run, sleep, spawn
 
 
 class Dies:
@@ -334,6 +334,24 @@ def test_fiber_unwound_by_a_descendant_is_not_its_own_ancestor() -> None:
     child.parent = outer
     with pytest.raises(KeyError):
         child.switch()
+    assert log == [None]
+
+
+def test_fiber_that_pulls_from_the_generator_that_made_it_is_no_cycle() -> None:
+    log: list[object] = []
+
+    @generator
+    def numbers() -> Iterator[int]:
+        nonlocal child
+        child = Fiber(lambda: next(pulled))
+        emit(1)
+        attempt(lambda: setattr(Fiber(int), "parent", child), log)
+        emit(2)
+
+    child: Fiber[Any] = current()
+    pulled = numbers()
+    assert next(pulled) == 1
+    child.switch()  # its result goes to its parent, the generator's function
     assert log == [None]
 
 

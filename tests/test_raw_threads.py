@@ -46,6 +46,20 @@ def test_callback_of_a_threads_own_fiber_is_refused_a_current_one() -> None:
     assert log == ["the thread is ending: no fibers any more"]
 
 
+def test_fiber_that_ended_with_its_thread_can_be_looked_at() -> None:
+    fibers: list[Fiber[Any]] = []
+
+    def body() -> None:
+        main = current()
+        fibers.extend([main, Fiber(main.switch)])
+        fibers[1].switch()
+
+    in_thread(body)
+    assert [(f.state, f.context, f.frame, f.waiting_on) for f in fibers] == [
+        ("done", None, None, None)
+    ] * 2
+
+
 def test_scheduler_cannot_be_made_where_a_thread_ends() -> None:
     log: list[str] = []
     fibers: list[Fiber[Any]] = []

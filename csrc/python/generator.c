@@ -46,8 +46,12 @@ link_to(GeneratorObject *self, FiberObject *puller)
         return -1;
     }
     assert(ours->puller == NULL && theirs->pulled == NULL);
-    FiberObject *before = body->parent;
-    body->parent = (FiberObject *)Py_NewRef((PyObject *)puller);
+    FiberObject *before = NULL;
+    if (!pf_descends_from(puller,
+                          body)) { /* else heir() asks for the puller */
+        before = body->parent;
+        body->parent = (FiberObject *)Py_NewRef((PyObject *)puller);
+    }
     ours->puller = (FiberObject *)Py_NewRef((PyObject *)puller);
     theirs->pulled = (FiberObject *)Py_NewRef((PyObject *)body);
     puller->waiting_on = Py_NewRef((PyObject *)self);

@@ -190,8 +190,8 @@ context_slot(PfThread *t, FiberObject *self)
     if (self == CURRENT(t)) {
         return pystate_context(t->tstate);
     }
-    if (self->thread != NULL && self->thread != t &&
-        self == CURRENT(self->thread)) {
+    if (self->core.state != PF_DONE && self->thread != NULL &&
+        self->thread != t && self == CURRENT(self->thread)) {
         PyErr_SetString(pf.fiber_error,
                         "the fiber runs on another thread: its context cannot "
                         "be read from here");

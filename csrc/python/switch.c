@@ -496,6 +496,9 @@ heir(PfThread *t, FiberObject *self)
     if (self->core.host_bits & PF_F_DYING) {
         return t->unwinder;
     }
+    if (PF_UNLIKELY(pf_rare(self)->puller != NULL)) {
+        p = self->rare->puller;
+    }
     while (p != NULL && !takes_results(t, p)) {
         p = p->parent;
     }
