@@ -280,7 +280,8 @@ fiber_finalize(PyObject *op)
 static bool
 finalize_again(FiberObject *self)
 {
-    bool unseen = pf_is_unseen((PyObject *)self);
+    bool unseen = self->core.host_byte == PF_OUTCOME_FAILED &&
+                  pf_is_unseen((PyObject *)self);
     if ((!unseen && !is_alive(self)) || pf.shut_down) {
         return true;
     }

@@ -279,10 +279,12 @@ grain_dealloc(PyObject *op)
 {
     GrainObject *g = (GrainObject *)op;
     PyTypeObject *type = Py_TYPE(op);
-    if (!tell_at_last(op)) {
+    if (g->core.host_byte == PF_OUTCOME_FAILED && !tell_at_last(op)) {
         return;
     }
-    pf_unseen_forget(&g->unseen);
+    if (PF_UNLIKELY(g->unseen != NULL)) {
+        pf_unseen_forget(&g->unseen);
+    }
     if (PF_UNLIKELY(pf_load_acquire(&g->core.posted) != 0)) {
         Py_SET_REFCNT(op, 1); /* for the wake-up that is on its way */
         g->core.host_word |= GRAIN_DROPPED;
