@@ -6,7 +6,8 @@
  *   unwind.c     a suspended fiber that nobody needs any more
  *   wait.c       park, sleep, yield, join, result
  *   cancel.c     cancellation: the tree of scopes and fibers, Cancelled
- *   scope.c      the CancelScope type; timeout, move_on_after, shield
+ *   scope.c      the CancelScope type
+ *   scope_functions.c  timeout, move_on_after, shield
  *   group.c      the TaskGroup type
  *   waitq.c      waiting in line, what primitives are made of
  *   lock.c semaphore.c event.c condition.c queue.c channel.c select.c local.c
@@ -270,8 +271,8 @@ typedef struct PfGlobals {
     PyObject *log_deaf, *log_stall, *unhandled, *group_text, *interrupted;
     /* interned */
     PyObject *s_run, *s_park, *s_sleep, *s_yield, *s_result;
-    PyObject *s_deadline, *s_failed, *s_body_ended;
-    PyObject *s_log, *s_raise, *s_on_unhandled;
+    PyObject *s_failed, *s_log, *s_raise, *s_on_unhandled;
+    PyObject *why_deadline, *why_body_ended; /* as of pf_reason_and_author */
     /* pyfiber.grains': see _engine._set_grain_hooks */
     PyObject *grain_ready, *grain_sleeping, *grain_stopped;
     PyObject *grain_join_elsewhere, *policy_failed;
@@ -417,8 +418,8 @@ int64_t pf_deadline_in(SchedulerObject *s, int64_t ns);
 pf_scheduler *pf_active(PfThread *t, const char *what); /* or FiberError */
 
 /* --- cancel.c --- */
-int pf_raise_cancelled(FiberObject *fiber); /* -1 */
-int pf_raise_cancelled_with(PyObject *reason, PyObject *by, PyObject *scope);
+int pf_raise_cancelled(FiberObject *fiber);                  /* -1 */
+int pf_raise_cancelled_with(PyObject *why, PyObject *scope); /* -1 */
 static inline int
 pf_check_cancelled(FiberObject *fiber)
 {
@@ -427,13 +428,13 @@ pf_check_cancelled(FiberObject *fiber)
                : pf_raise_cancelled(fiber);
 }
 int pf_fiber_cancel(FiberObject *fiber, PyObject *reason);
-/* New references. */
+/* New references.  `why` is the pair that the latter makes, or NULL: who is
+ * going to cancel makes it first, for that may run code. */
 PyObject *pf_reason(const char *text);
-PyObject *pf_reason_and_author(PyObject *reason, PyObject *by); /* or NULL */
-/* That of pf_reason_and_author, which is stolen; never fails. */
-void pf_set_cancel(FiberObject *fiber, PyObject *both);
-/* Owner thread.  The first reason stays.  `bits` are set as well. */
-void pf_cancel_now(FiberObject *fiber, PyObject *reason, PyObject *by);
+PyObject *pf_reason_and_author(PyObject *reason, PyObject *by);
+void pf_set_cancel(FiberObject *fiber, PyObject *why);
+/* Owner thread.  The first reason stays.  Runs no Python code. */
+void pf_cancel_now(FiberObject *fiber, PyObject *why);
 /* The run ends: is it cancelled for itself, not with the scope around it? */
 bool pf_fiber_is_top(const FiberObject *fiber);
 /* Nanoseconds to wait before the next delivery to a fiber or grain that goes
@@ -480,7 +481,7 @@ int pf_fiber_start_soon(SchedulerObject *s, FiberObject *fiber);
 pf_fiber *pf_grains_first(SchedulerObject *s, pf_fiber *core);
 bool pf_grains_ask_again(SchedulerObject *s);
 void pf_grains_stir(SchedulerObject *s);
-void pf_grains_cancel_all(SchedulerObject *s, PyObject *reason);
+void pf_grains_cancel_all(SchedulerObject *s, PyObject *why);
 bool pf_grains_abandon(SchedulerObject *s);
 int pf_grains_list(SchedulerObject *s, PyObject *list);
 bool pf_grains_are_left(SchedulerObject *s); /* not over */

@@ -269,8 +269,6 @@ pf_scope_enlist(SchedulerObject *s, ScopeObject *base, FiberObject *fiber)
 static void
 move_children(ScopeObject *from, ScopeObject *to)
 {
-    PyObject *reason = from->reason != NULL ? from->reason : Py_None;
-    PyObject *by = from->by != NULL ? from->by : Py_None;
     FiberObject *child;
     while ((child = from->children) != NULL) {
         bool cancel = from->source != NULL ||
@@ -281,7 +279,7 @@ move_children(ScopeObject *from, ScopeObject *to)
             pf_scope_adopt(to, child);
         }
         if (cancel) {
-            pf_cancel_now(child, reason, by);
+            pf_cancel_now(child, from->why);
         }
         pf_fiber_refresh(child);
     }
@@ -297,7 +295,8 @@ forget_deliveries(FiberObject *fiber)
     }
 }
 
-/* Out of its fiber's stack of scopes, from wherever it is in it. */
+/* Out of its fiber's stack of scopes, from wherever it is in it.  No Python
+ * code runs before that is done. */
 void
 pf_scope_remove(ScopeObject *scope)
 {
@@ -332,7 +331,7 @@ pf_scope_remove(ScopeObject *scope)
         }
     }
     scope->source = NULL;
-    Py_CLEAR(scope->by);
+    Py_CLEAR(scope->why);
     Py_DECREF(s);
     Py_DECREF(scope);
 }
@@ -354,9 +353,11 @@ pf_fiber_ends_inside(FiberObject *fiber, PyObject *result)
                          "entered and never left: is a generator suspended "
                          "inside of a with statement?",
                          fiber, scope);
-            error = pf_take_exception();
+            Py_XSETREF(error, pf_take_exception());
         }
-        pf_scope_remove(scope);
+        if (scope->fiber == fiber) { /* a repr() has not left it */
+            pf_scope_remove(scope);
+        }
         Py_DECREF(scope);
     }
     if (error != NULL) {
@@ -388,52 +389,56 @@ pf_reason_and_author(PyObject *reason, PyObject *by)
     if (reason == Py_None && by == Py_None) {
         return NULL;
     }
-    PyObject *both = PyTuple_Pack(2, reason, by);
-    if (both == NULL) {
+    PyObject *why = PyTuple_Pack(2, reason, by);
+    if (why == NULL) {
         PyErr_Clear(); /* cancelled all the same, without the reason */
     }
-    return both;
+    return why;
 }
 
-/* `both` is stolen; it may be NULL. */
-void
-pf_set_cancel(FiberObject *fiber, PyObject *both)
+static PyObject *
+reason_in(PyObject *why)
 {
-    PfRare *rare = both == NULL ? fiber->rare : pf_rare_of(fiber);
+    return PyTuple_GET_ITEM(why, 0);
+}
+
+void
+pf_set_cancel(FiberObject *fiber, PyObject *why)
+{
+    PfRare *rare = why == NULL ? fiber->rare : pf_rare_of(fiber);
     if (rare != NULL) {
-        Py_XSETREF(rare->cancel, both);
-    } else if (both != NULL) {
+        Py_XSETREF(rare->cancel, Py_XNewRef(why));
+    } else if (why != NULL) {
         PyErr_Clear(); /* no memory: cancelled without the reason, too */
-        Py_DECREF(both);
     }
 }
 
 void
-pf_cancel_now(FiberObject *fiber, PyObject *reason, PyObject *by)
+pf_cancel_now(FiberObject *fiber, PyObject *why)
 {
     if (fiber->core.state == PF_DONE ||
         (fiber->core.host_bits & PF_F_CANCELLED)) {
         return;
     }
-    pf_set_cancel(fiber, pf_reason_and_author(reason, by));
+    pf_set_cancel(fiber, why);
     fiber->core.host_bits |= PF_F_CANCELLED;
     pf_fiber_refresh(fiber);
 }
 
 static void
-mark_cancelled(ScopeObject *scope, PyObject *reason, PyObject *by)
+mark_cancelled(ScopeObject *scope, PyObject *why)
 {
-    if (!scope->cancelled) {
+    if (!scope->cancelled && !scope->left) {
         scope->cancelled = true;
-        scope->reason = Py_NewRef(reason);
-        scope->by = Py_NewRef(by);
+        scope->why = Py_XNewRef(why);
+        scope->reason = why == NULL ? NULL : Py_NewRef(reason_in(why));
     }
 }
 
 void
-pf_scope_cancel_now(ScopeObject *scope, PyObject *reason, PyObject *by)
+pf_scope_cancel_now(ScopeObject *scope, PyObject *why)
 {
-    mark_cancelled(scope, reason, by);
+    mark_cancelled(scope, why);
     pf_scope_refresh(scope);
 }
 
@@ -442,7 +447,7 @@ pf_scope_cancel_now(ScopeObject *scope, PyObject *reason, PyObject *by)
 typedef struct Call {
     pf_message message;
     PyObject *target;
-    PyObject *reason, *by;
+    PyObject *why;
     bool remove;
 } Call;
 
@@ -450,7 +455,7 @@ static void
 do_call(Call *call)
 {
     if (!PyObject_TypeCheck(call->target, pf.scope_type)) {
-        pf_cancel_now((FiberObject *)call->target, call->reason, call->by);
+        pf_cancel_now((FiberObject *)call->target, call->why);
         return;
     }
     ScopeObject *scope = (ScopeObject *)call->target;
@@ -465,8 +470,7 @@ static void
 call_drop(Call *call)
 {
     Py_DECREF(call->target);
-    Py_DECREF(call->reason);
-    Py_DECREF(call->by);
+    Py_XDECREF(call->why);
     PyMem_RawFree(call);
 }
 
@@ -481,8 +485,7 @@ call_arrived(pf_message *message, pf_scheduler *s)
 }
 
 static int
-call_owner(pf_scheduler *s, PyObject *target, PyObject *reason, PyObject *by,
-           bool remove)
+call_owner(pf_scheduler *s, PyObject *target, PyObject *why, bool remove)
 {
     Call *call = PyMem_RawMalloc(sizeof(*call));
     if (call == NULL) {
@@ -491,8 +494,7 @@ call_owner(pf_scheduler *s, PyObject *target, PyObject *reason, PyObject *by,
     }
     call->message.run = call_arrived;
     call->target = Py_NewRef(target);
-    call->reason = Py_NewRef(reason);
-    call->by = Py_NewRef(by);
+    call->why = Py_XNewRef(why);
     call->remove = remove;
     if (!pf_post(s, &call->message)) {
         call_drop(call); /* the run is over: there is nobody to cancel */
@@ -503,12 +505,11 @@ call_owner(pf_scheduler *s, PyObject *target, PyObject *reason, PyObject *by,
 int
 pf_scope_remove_there(ScopeObject *scope)
 {
-    return call_owner(&scope->scheduler->core, (PyObject *)scope, Py_None,
-                      Py_None, true);
+    return call_owner(&scope->scheduler->core, (PyObject *)scope, NULL, true);
 }
 
-int
-pf_fiber_cancel(FiberObject *fiber, PyObject *reason)
+static int
+cancel_fiber(PfThread *t, FiberObject *fiber, PyObject *why)
 {
     if (fiber->core.state == PF_DONE) {
         return 0;
@@ -519,18 +520,41 @@ pf_fiber_cancel(FiberObject *fiber, PyObject *reason)
                         "throw() on a raw fiber, or start() it");
         return -1;
     }
+    if (fiber->thread == t) {
+        pf_cancel_now(fiber, why);
+        return pf_preempt() < 0 ? -1 : 1;
+    }
+    pf_scheduler *s = fiber->core.scheduler;
+    return call_owner(s, (PyObject *)fiber, why, false) < 0 ? -1 : 1;
+}
+
+int
+pf_fiber_cancel(FiberObject *fiber, PyObject *reason)
+{
     PfThread *t = pf_this_thread();
     if (t == NULL) {
         return -1;
     }
-    PyObject *by = (PyObject *)CURRENT(t);
-    if (fiber->thread == t) {
-        pf_cancel_now(fiber, reason, by);
-        return pf_preempt() < 0 ? -1 : 1;
+    PyObject *why = pf_reason_and_author(reason, (PyObject *)CURRENT(t));
+    int rc = cancel_fiber(t, fiber, why);
+    Py_XDECREF(why);
+    return rc;
+}
+
+static int
+cancel_scope(PfThread *t, ScopeObject *scope, PyObject *why)
+{
+    if (scope->left) {
+        return 0;
     }
-    if (call_owner(fiber->core.scheduler, (PyObject *)fiber, reason, by,
-                   false) < 0) {
-        return -1;
+    if (scope->fiber == NULL || scope->fiber->thread == t) {
+        pf_scope_cancel_now(scope, why);
+    } else if (!scope->cancelled) {
+        if (call_owner(&scope->scheduler->core, (PyObject *)scope, why,
+                       false) < 0) {
+            return -1;
+        }
+        mark_cancelled(scope, why); /* we hold the GIL until then */
     }
     return 1;
 }
@@ -542,20 +566,10 @@ pf_scope_cancel(ScopeObject *scope, PyObject *reason)
     if (t == NULL) {
         return -1;
     }
-    if (scope->left) {
-        return 0;
-    }
-    PyObject *by = (PyObject *)CURRENT(t);
-    if (scope->fiber == NULL || scope->fiber->thread == t) {
-        pf_scope_cancel_now(scope, reason, by);
-    } else if (!scope->cancelled) {
-        if (call_owner(&scope->scheduler->core, (PyObject *)scope, reason, by,
-                       false) < 0) {
-            return -1;
-        }
-        mark_cancelled(scope, reason, by); /* we hold the GIL until then */
-    }
-    return 1;
+    PyObject *why = pf_reason_and_author(reason, (PyObject *)CURRENT(t));
+    int rc = cancel_scope(t, scope, why);
+    Py_XDECREF(why);
+    return rc;
 }
 
 /* -------------------------------------------------- delivery: the exception */
@@ -589,36 +603,37 @@ new_cancelled(PyObject *reason)
                                : PyObject_CallOneArg(pf.cancelled, reason));
 }
 
-/* Raise Cancelled with the reason and who asked; each may be NULL. */
+/* The scope that ends it may be NULL.  Making the exception may run code that
+ * leaves the scope, or lets go of the reason. */
 int
-pf_raise_cancelled_with(PyObject *reason, PyObject *by, PyObject *scope)
+pf_raise_cancelled_with(PyObject *why, PyObject *scope)
 {
+    Py_XINCREF(why);
+    Py_XINCREF(scope);
+    PyObject *reason = why == NULL ? NULL : reason_in(why);
     CancelledObject *exc = new_cancelled(reason);
     if (exc != NULL) {
         exc->reason = Py_XNewRef(reason);
-        exc->by = Py_XNewRef(by);
+        exc->by = why == NULL ? NULL : Py_NewRef(PyTuple_GET_ITEM(why, 1));
         exc->scope = Py_XNewRef(scope);
         PyErr_SetObject(pf.cancelled, (PyObject *)exc);
         Py_DECREF(exc);
     }
+    Py_XDECREF(scope);
+    Py_XDECREF(why);
     return -1;
 }
 
 int
 pf_raise_cancelled_by(PyObject *source)
 {
-    PyObject *reason = NULL, *by = NULL, *scope = NULL;
-    if (source != NULL && PyObject_TypeCheck(source, pf.scope_type)) {
-        scope = source;
-        reason = ((ScopeObject *)source)->reason;
-        by = ((ScopeObject *)source)->by;
-    } else if (source != NULL &&
-               pf_rare((FiberObject *)source)->cancel != NULL) {
-        PyObject *both = pf_rare((FiberObject *)source)->cancel;
-        reason = PyTuple_GET_ITEM(both, 0);
-        by = PyTuple_GET_ITEM(both, 1);
+    if (source == NULL) {
+        return pf_raise_cancelled_with(NULL, NULL);
     }
-    return pf_raise_cancelled_with(reason, by, scope);
+    return PyObject_TypeCheck(source, pf.scope_type)
+               ? pf_raise_cancelled_with(((ScopeObject *)source)->why, source)
+               : pf_raise_cancelled_with(
+                     pf_rare((FiberObject *)source)->cancel, NULL);
 }
 
 int

@@ -40,12 +40,14 @@ static int
 install(ExplorerObject *x, PyObject *clock)
 {
     SchedulerObject *s = x->scheduler;
+    if (pf_may_run(s) < 0) {
+        return -1;
+    }
     if (x->installed || s->explorer != NULL) {
         PyErr_SetString(pf.fiber_error, "the explorer is in use");
         return -1;
     }
-    if (pf_may_run(s) < 0 ||
-        (clock != Py_None && pf_clock_install(s, clock) < 0)) {
+    if (clock != Py_None && pf_clock_install(s, clock) < 0) {
         return -1;
     }
     x->installed = true;
@@ -116,30 +118,38 @@ read_choice(PyObject *item, Choice *choice)
 }
 
 static int
-read_script(ExplorerObject *x, PyObject *script)
+read_script(PyObject *script, Choices *read)
 {
-    x->script.count = 0;
     if (script == Py_None) {
         return 0;
     }
-    PyObject *items = PySequence_Fast(script, "a script is a sequence");
-    if (items == NULL) {
+    PyObject *items = PySequence_Tuple(script);
+    int rc = items == NULL ? -1 : 0;
+    for (Py_ssize_t i = 0; rc == 0 && i < PyTuple_GET_SIZE(items); i++) {
+        Choice choice;
+        rc = read_choice(PyTuple_GET_ITEM(items, i), &choice);
+        if (rc == 0 && !pf_choices_append(read, choice)) {
+            PyErr_NoMemory();
+            rc = -1;
+        }
+    }
+    Py_XDECREF(items);
+    return rc;
+}
+
+/* After everything was converted, which may begin a run. */
+static int
+may_configure(ExplorerObject *x, int strategy, unsigned depth,
+              uint64_t max_steps)
+{
+    if (x->installed || strategy < 0 || strategy >= STRATEGY_COUNT ||
+        depth < 1 || depth > MAX_DEPTH || max_steps == 0) {
+        PyErr_SetString(
+            PyExc_ValueError,
+            "no such strategy, depth or limit, or a run under way");
         return -1;
     }
-    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items); i++) {
-        Choice choice;
-        if (read_choice(PySequence_Fast_GET_ITEM(items, i), &choice) < 0) {
-            Py_DECREF(items);
-            return -1;
-        }
-        if (!pf_choices_append(&x->script, choice)) {
-            Py_DECREF(items);
-            PyErr_NoMemory();
-            return -1;
-        }
-    }
-    Py_DECREF(items);
-    return 0;
+    return pf_may_run(x->scheduler);
 }
 
 static PyObject *
@@ -159,16 +169,14 @@ explorer_configure(PyObject *op, PyObject *args, PyObject *kwargs)
                                      &max_steps, &event, &trace)) {
         return NULL;
     }
-    if (x->installed || strategy < 0 || strategy >= STRATEGY_COUNT ||
-        depth < 1 || depth > MAX_DEPTH || max_steps == 0) {
-        PyErr_SetString(
-            PyExc_ValueError,
-            "no such strategy, depth or limit, or a run under way");
+    Choices read = {0};
+    if (read_script(script, &read) < 0 ||
+        may_configure(x, strategy, depth, max_steps) < 0) {
+        free_choices(&read);
         return NULL;
     }
-    if (pf_may_run(x->scheduler) < 0 || read_script(x, script) < 0) {
-        return NULL;
-    }
+    free_choices(&x->script);
+    x->script = read;
     x->strategy = (Strategy)strategy;
     x->random = pf_random_mix(seed + UINT64_C(0x632BE59BD9B4E019));
     x->depth = depth;
@@ -219,14 +227,13 @@ explorer_choices(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     ExplorerObject *x = (ExplorerObject *)op;
-    PyObject *list = PyList_New((Py_ssize_t)x->made.count);
+    PyObject *list = PyList_New(0);
     for (size_t i = 0; list != NULL && i < x->made.count; i++) {
         PyObject *item = choice_tuple(x->made.items[i]);
-        if (item == NULL) {
+        if (item == NULL || PyList_Append(list, item) < 0) {
             Py_CLEAR(list);
-        } else {
-            PyList_SET_ITEM(list, (Py_ssize_t)i, item);
         }
+        Py_XDECREF(item);
     }
     return list;
 }
@@ -277,10 +284,11 @@ get_injected(PyObject *op, void *closure)
 {
     (void)closure;
     ExplorerObject *x = (ExplorerObject *)op;
-    if (x->injected == NULL) {
+    PyObject *fiber = Py_XNewRef((PyObject *)x->injected);
+    if (fiber == NULL) {
         Py_RETURN_NONE;
     }
-    return Py_BuildValue("OO", x->injected,
+    return Py_BuildValue("NO", fiber,
                          x->injected_waiting ? Py_True : Py_False);
 }
 

@@ -122,34 +122,51 @@ make_iterator(PyObject *start, PyObject *args)
     return iterator;
 }
 
-/* Turn what the grain was made of into what is stepped. 0, or -1. */
+/* Both are stolen; the name may be NULL. */
+static int
+put_iterator(GrainObject *g, PyObject *iterator, PyObject *name)
+{
+    PyErr_Clear(); /* no memory for the name: it goes on without */
+    if (g->core.state != PF_NEW || (g->core.host_bits & PF_F_ENTERED)) {
+        Py_DECREF(iterator);
+        Py_XDECREF(name);
+        PyErr_SetString(pf.fiber_error,
+                        "the function that makes the grain has started or "
+                        "cancelled it meanwhile");
+        return -1;
+    }
+    PyObject *start = g->iterator, *args = g->value;
+    g->core.host_bits |= PF_F_ENTERED;
+    g->value = NULL;
+    pf_grain_set_iterator(g, iterator);
+    if (g->name == NULL) {
+        g->name = Py_XNewRef(name);
+    }
+    Py_XDECREF(name);
+    Py_DECREF(start);
+    Py_XDECREF(args);
+    return 0;
+}
+
+/* Turn what the grain was made of into what is stepped. 0, or -1.  That runs
+ * code, which may start the grain: look again then. */
 int
 pf_grain_prepare(GrainObject *g)
 {
     if (g->core.host_bits & PF_F_ENTERED) {
         return 0;
     }
-    PyObject *iterator = make_iterator(g->iterator, g->value);
-    if (iterator == NULL) {
-        return -1;
+    PyObject *start = Py_NewRef(g->iterator), *args = Py_XNewRef(g->value);
+    PyObject *iterator = make_iterator(start, args);
+    PyObject *name = NULL;
+    bool known = PyFunction_Check(start) || iterator == start;
+    if (iterator != NULL && g->name == NULL && !known) {
+        name = pf_grain_name(g); /* the generator will not know it */
     }
-    if (g->core.state != PF_NEW || (g->core.host_bits & PF_F_ENTERED)) {
-        Py_DECREF(iterator);
-        PyErr_SetString(pf.fiber_error,
-                        "the function that makes the grain has started or "
-                        "cancelled it meanwhile");
-        return -1;
-    }
-    bool known = PyFunction_Check(g->iterator) || iterator == g->iterator;
-    if (g->name == NULL && !known) { /* the generator will not know it */
-        g->name = pf_grain_name(g);
-    }
-    g->core.host_bits |= PF_F_ENTERED;
-    Py_CLEAR(g->value);
-    PyObject *start = g->iterator;
-    pf_grain_set_iterator(g, iterator);
+    int rc = iterator == NULL ? -1 : put_iterator(g, iterator, name);
     Py_DECREF(start);
-    return 0;
+    Py_XDECREF(args);
+    return rc;
 }
 
 /* Outside of a pool. */
@@ -167,24 +184,35 @@ pf_grain_may_start(GrainObject *g)
     return -1;
 }
 
+static int
+may_start_here(PfThread *t, GrainObject *g)
+{
+    return pf_active(t, "start()") == NULL ? -1 : pf_grain_may_start(g);
+}
+
+static int
+give_args(GrainObject *g, PyObject *args)
+{
+    if (PyTuple_GET_SIZE(args) == 0) {
+        return 0;
+    }
+    if (g->value != NULL || (g->core.host_bits & PF_F_ENTERED)) {
+        PyErr_SetString(PyExc_TypeError,
+                        "the arguments were given to Grain() already");
+        return -1;
+    }
+    g->value = Py_NewRef(args);
+    return 0;
+}
+
 static PyObject *
 grain_start(PyObject *op, PyObject *args)
 {
     GrainObject *g = (GrainObject *)op;
     PfThread *t = pf_this_thread();
-    if (t == NULL || pf_active(t, "start()") == NULL ||
-        pf_grain_may_start(g) < 0) {
-        return NULL;
-    }
-    if (PyTuple_GET_SIZE(args) > 0) {
-        if (g->value != NULL) {
-            PyErr_SetString(PyExc_TypeError,
-                            "the arguments were given to Grain() already");
-            return NULL;
-        }
-        g->value = Py_NewRef(args);
-    }
-    if (pf_grain_prepare(g) < 0 ||
+    if (t == NULL || may_start_here(t, g) < 0 || give_args(g, args) < 0 ||
+        pf_grain_prepare(g) < 0 || pf_active(t, "start()") == NULL ||
+        pf_grains_of(t->scheduler) == NULL || may_start_here(t, g) < 0 ||
         pf_grain_start_in(t->scheduler, NULL, g) < 0) {
         return NULL;
     }
@@ -465,19 +493,23 @@ grain_add_done_callback(PyObject *op, PyObject *fn)
                      Py_TYPE(fn)->tp_name);
         return NULL;
     }
+    PyObject *list = PyList_New(0); /* that may run code: look afterwards */
+    if (list == NULL) {
+        return NULL;
+    }
+    int rc = 0;
     if (g->core.state == PF_DONE) {
         pf_no_switch_begin(t, "in a done-callback");
         pf_call_back(op, fn);
         pf_no_switch_end(t);
-        Py_RETURN_NONE;
+    } else {
+        if (g->callbacks == NULL) {
+            g->callbacks = Py_NewRef(list);
+        }
+        rc = PyList_Append(g->callbacks, fn);
     }
-    if (g->callbacks == NULL) {
-        g->callbacks = PyList_New(0);
-    }
-    if (g->callbacks == NULL || PyList_Append(g->callbacks, fn) < 0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
+    Py_DECREF(list);
+    return rc < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 /* ------------------------------------------------------------------ the type */

@@ -75,7 +75,8 @@ struct GrainMember {
  *   into its PfGrains.live by prev/next.
  * - state PF_SUSPENDED: its pool's policy has it (GRAIN_OFFERED), or it was
  *   taken out of its pool and belongs to no scheduler.
- * - `wait` is only read while it is parked or ready, `runner` while running.
+ * - `wait` is only read while it is parked or ready, or until the wait is taken
+ *   apart; `runner` while running: NULL when it is not in a step.
  */
 struct GrainObject {
     PyObject_HEAD
@@ -175,7 +176,7 @@ int pf_grain_heed(PfThread *t, GrainObject *g, PyObject *what);
 
 /* --- grain_wait.c --- */
 void pf_grain_ready(GrainObject *g);
-PyObject *pf_grain_take_value(GrainObject *g); /* or NULL: throw */
+PyObject *pf_grain_take_value(GrainObject *g); /* or NULL */
 void pf_grain_unwait(GrainObject *g);
 bool pf_grain_was_granted(GrainObject *g);
 bool pf_grain_receives(GrainObject *g); /* from a channel */
@@ -190,7 +191,7 @@ int pf_grain_wait_slowly(GrainObject *g, int64_t ns);
 int pf_grain_join(PfThread *t, GrainObject *g, int64_t deadline);
 int pf_grain_unpark(GrainObject *g, PyObject *value);
 void pf_grain_wake(GrainObject *g, pf_wake why); /* if it is parked */
-int pf_grain_post_cancel(GrainObject *g, PyObject *reason, PyObject *by);
+int pf_grain_post_cancel(GrainObject *g, PyObject *why);
 int pf_grain_post_leave(GrainObject *g);
 int pf_grain_post_attach(GrainPoolObject *pool, GrainObject *g);
 extern PyType_Spec pf_notice_spec;
@@ -203,7 +204,7 @@ void pf_grain_leave(GrainObject *g);
 /* --- grain_cancel.c --- */
 int pf_grain_raise_cancelled(GrainObject *g); /* -1 */
 int pf_grain_cancel(GrainObject *g, PyObject *reason);
-void pf_grain_cancel_now(GrainObject *g, PyObject *reason, PyObject *by);
+void pf_grain_cancel_now(GrainObject *g, PyObject *why);
 bool pf_grain_is_top(const GrainObject *g);
 /* It is prepared. */
 int pf_grain_start_in(SchedulerObject *s, ScopeObject *base, GrainObject *g);

@@ -111,8 +111,6 @@ pf_scope_refresh_grains(ScopeObject *scope)
 void
 pf_scope_move_grains(ScopeObject *from, ScopeObject *to)
 {
-    PyObject *reason = from->reason != NULL ? from->reason : Py_None;
-    PyObject *by = from->by != NULL ? from->by : Py_None;
     while (from->grains != NULL) {
         GrainObject *g = from->grains->grain;
         bool cancel =
@@ -125,7 +123,7 @@ pf_scope_move_grains(ScopeObject *from, ScopeObject *to)
             disown(g);
         }
         if (cancel) {
-            pf_grain_cancel_now(g, reason, by);
+            pf_grain_cancel_now(g, from->why);
         }
         refresh(g);
     }
@@ -177,7 +175,7 @@ pf_grain_enter_step(FiberObject *runner, GrainObject *g)
         pf_scope_adopt(g->member->base, runner);
     }
     if (g->core.host_bits & PF_F_CANCELLED) {
-        pf_set_cancel(runner, Py_XNewRef(g->cancel));
+        pf_set_cancel(runner, g->cancel);
         runner->core.host_bits |= PF_F_CANCELLED; /* never idle again */
     }
     pf_fiber_refresh(runner);
@@ -195,31 +193,26 @@ pf_grain_leave_step(FiberObject *runner)
 
 /* The first cancellation's reason stays.  False: it was cancelled before. */
 static bool
-mark_cancelled(GrainObject *g, PyObject *reason, PyObject *by)
+mark_cancelled(GrainObject *g, PyObject *why)
 {
     if (g->core.state == PF_DONE || (g->core.host_bits & PF_F_CANCELLED)) {
         return false;
     }
     g->core.host_bits |= PF_F_CANCELLED;
-    if (reason != Py_None || by != Py_None) {
-        g->cancel = PyTuple_Pack(2, reason, by);
-        if (g->cancel == NULL) {
-            PyErr_Clear(); /* cancelled all the same, without the reason */
-        }
-    }
+    g->cancel = Py_XNewRef(why);
     return true;
 }
 
-/* Owner thread.  A grain that waits for one it has called is woken by the end
- * of that one. */
+/* Owner thread; no Python code runs in here.  A grain that waits for one it has
+ * called is woken by the end of that one. */
 void
-pf_grain_cancel_now(GrainObject *g, PyObject *reason, PyObject *by)
+pf_grain_cancel_now(GrainObject *g, PyObject *why)
 {
-    while (mark_cancelled(g, reason, by)) {
+    while (mark_cancelled(g, why)) {
         refresh(g);
         if (g->core.state == PF_RUNNING && g->runner != NULL) {
             /* Its step waits somewhere; this runner is given up after it. */
-            pf_cancel_now(g->runner, reason, by);
+            pf_cancel_now(g->runner, why);
             return;
         }
         if (g->core.state != PF_PARKED || !(g->core.host_word & GRAIN_CALLS)) {
@@ -227,6 +220,25 @@ pf_grain_cancel_now(GrainObject *g, PyObject *reason, PyObject *by)
         }
         g = (GrainObject *)g->yielded;
     }
+}
+
+static int
+cancel(PfThread *t, GrainObject *g, PyObject *why)
+{
+    if (g->core.state == PF_DONE) {
+        return 0;
+    }
+    if (g->core.scheduler == NULL) {
+        if (g->core.state == PF_NEW || g->core.state == PF_SUSPENDED) {
+            pf_grain_cancel_now(g, why);
+            pf_grain_abandon(t, g);
+        }
+    } else if (pf_grain_is_here(g)) {
+        pf_grain_cancel_now(g, why);
+    } else {
+        return pf_grain_post_cancel(g, why);
+    }
+    return 1;
 }
 
 /* 1: asked; 0: it is done; -1: exception. */
@@ -237,35 +249,18 @@ pf_grain_cancel(GrainObject *g, PyObject *reason)
     if (t == NULL) {
         return -1;
     }
-    if (g->core.state == PF_DONE) {
-        return 0;
-    }
     GrainObject *grain = pf_grain_current(t);
-    PyObject *by = grain != NULL ? (PyObject *)grain : (PyObject *)CURRENT(t);
-    if (g->core.scheduler == NULL) {
-        if (g->core.state == PF_NEW || g->core.state == PF_SUSPENDED) {
-            pf_grain_cancel_now(g, reason, by);
-            pf_grain_abandon(t, g);
-        }
-    } else if (pf_grain_is_here(g)) {
-        pf_grain_cancel_now(g, reason, by);
-    } else {
-        return pf_grain_post_cancel(g, reason, by);
-    }
-    return 1;
+    PyObject *why = pf_reason_and_author(
+        reason, grain != NULL ? (PyObject *)grain : (PyObject *)CURRENT(t));
+    int rc = cancel(t, g, why);
+    Py_XDECREF(why);
+    return rc;
 }
 
 int
 pf_grain_raise_cancelled(GrainObject *g)
 {
     PyObject *source = outer_source(g);
-    if (source != NULL) {
-        return pf_raise_cancelled_by(source);
-    }
-    PyObject *reason = NULL, *by = NULL;
-    if (g->cancel != NULL) {
-        reason = PyTuple_GET_ITEM(g->cancel, 0);
-        by = PyTuple_GET_ITEM(g->cancel, 1);
-    }
-    return pf_raise_cancelled_with(reason, by, NULL);
+    return source != NULL ? pf_raise_cancelled_by(source)
+                          : pf_raise_cancelled_with(g->cancel, NULL);
 }

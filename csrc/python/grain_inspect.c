@@ -18,8 +18,13 @@ pf_grain_name(GrainObject *g)
     for (GrainCaller *c = g->callers; c != NULL; c = c->below) {
         made_of = c->iterator;
     }
-    return made_of != NULL ? pf_name_after(made_of)
-                           : PyUnicode_FromString("grain");
+    if (made_of == NULL) {
+        return PyUnicode_FromString("grain");
+    }
+    Py_INCREF(made_of); /* its code runs, and may end the grain */
+    PyObject *name = pf_name_after(made_of);
+    Py_DECREF(made_of);
+    return name;
 }
 
 static PyObject *
@@ -114,34 +119,33 @@ add_frames(PyObject *list, PyObject *iterator)
     return 0;
 }
 
+/* Its generators, innermost first, appended. */
+static int
+add_iterators(PyObject *list, const GrainObject *g)
+{
+    int rc = g->iterator == NULL ? 0 : PyList_Append(list, g->iterator);
+    for (GrainCaller *c = g->callers; rc == 0 && c != NULL; c = c->below) {
+        rc = PyList_Append(list, c->iterator);
+    }
+    return rc;
+}
+
 /* Outermost first. */
 static PyObject *
 grain_frames(GrainObject *g)
 {
-    PyObject *list = PyList_New(0);
-    if (list == NULL || g->iterator == NULL) {
-        return list;
-    }
-    Py_ssize_t depth = 1;
-    for (GrainCaller *c = g->callers; c != NULL; c = c->below) {
-        depth++;
-    }
-    PyObject *iterators = PyTuple_New(depth);
-    if (iterators != NULL) {
-        PyTuple_SET_ITEM(iterators, --depth, Py_NewRef(g->iterator));
-        for (GrainCaller *c = g->callers; c != NULL; c = c->below) {
-            PyTuple_SET_ITEM(iterators, --depth, Py_NewRef(c->iterator));
-        }
-    }
-    for (; iterators != NULL && list != NULL &&
-           depth < PyTuple_GET_SIZE(iterators);
-         depth++) {
-        if (add_frames(list, PyTuple_GET_ITEM(iterators, depth)) < 0) {
-            Py_CLEAR(list);
-        }
+    PyObject *frames = PyList_New(0);
+    PyObject *iterators = frames == NULL ? NULL : PyList_New(0);
+    int rc = iterators == NULL ? -1 : add_iterators(iterators, g);
+    for (Py_ssize_t i = rc < 0 ? 0 : PyList_GET_SIZE(iterators);
+         rc == 0 && i-- > 0;) {
+        rc = add_frames(frames, PyList_GET_ITEM(iterators, i));
     }
     Py_XDECREF(iterators);
-    return list;
+    if (rc < 0) {
+        Py_CLEAR(frames);
+    }
+    return frames;
 }
 
 static PyObject *

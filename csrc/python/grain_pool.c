@@ -27,25 +27,30 @@ policy_failed(GrainPoolObject *pool)
     Py_DECREF(exc);
 }
 
+/* `told`, stolen, is what the policy answered.  The pool is the caller's. */
 static void
-tell_policy(GrainPoolObject *pool, const char *method, GrainObject *g)
+told_policy(GrainPoolObject *pool, PyObject *told)
 {
-    PyObject *told = PyObject_CallMethod(pool->policy, method, "O", g);
     if (told == NULL) {
         policy_failed(pool);
     }
     Py_XDECREF(told);
 }
 
+/* It may take the grain out of the pool, which then nobody else may have. */
+static void
+tell_policy(GrainPoolObject *pool, const char *method, GrainObject *g)
+{
+    Py_INCREF(pool);
+    told_policy(pool, PyObject_CallMethod(pool->policy, method, "O", g));
+    Py_DECREF(pool);
+}
+
 static void
 tell_time(GrainPoolObject *pool, GrainObject *g, int64_t ns)
 {
-    PyObject *told =
-        PyObject_CallMethod(pool->policy, "ran", "Od", g, (double)ns / 1e9);
-    if (told == NULL) {
-        policy_failed(pool);
-    }
-    Py_XDECREF(told);
+    told_policy(pool, PyObject_CallMethod(pool->policy, "ran", "Od", g,
+                                          (double)ns / 1e9));
 }
 
 /* A ready grain of this pool: borrowed from `ready`. */
@@ -221,9 +226,7 @@ pf_pool_forget(GrainObject *g)
 {
     GrainPoolObject *pool = g->pool;
     if (pool != NULL && not_ready(pool, g)) {
-        Py_INCREF(pool);
         tell_policy(pool, "remove", g);
-        Py_DECREF(pool);
     }
 }
 
@@ -349,7 +352,7 @@ pool_leave(PyObject *op, PyObject *object)
     if (check_grain(object) < 0) {
         return NULL;
     }
-    if (g->pool != (GrainPoolObject *)op) {
+    if (g->pool != (GrainPoolObject *)op || g->core.state == PF_DONE) {
         PyErr_Format(pf.fiber_error, "%R is not in this pool", object);
         return NULL;
     }
@@ -416,11 +419,11 @@ pool_bind(PyObject *op, PyObject *ignored)
     if (t == NULL || pf_active(t, "starting a pool") == NULL) {
         return NULL;
     }
-    if (pool->scheduler != NULL) {
+    PfGrains *grains = pf_grains_of(t->scheduler);
+    if (grains != NULL && pool->scheduler != NULL) {
         PyErr_SetString(pf.fiber_error, "the pool has been started already");
         return NULL;
     }
-    PfGrains *grains = pf_grains_of(t->scheduler);
     if (grains == NULL || PyList_Append(grains->pools, op) < 0) {
         return NULL;
     }

@@ -19,11 +19,13 @@ pf_grains_of(SchedulerObject *s)
     grains->pools = PyList_New(0);
     grains->asker =
         (GrainPoolObject *)PyObject_CallNoArgs((PyObject *)pf.pool_type);
-    if (grains->pools == NULL || grains->asker == NULL) {
+    bool made = grains->pools != NULL && grains->asker != NULL;
+    if (!made ||
+        s->grains != NULL) { /* the collector ran: code that made it */
         Py_XDECREF(grains->pools);
         Py_XDECREF(grains->asker);
         PyMem_Free(grains);
-        return NULL;
+        return made ? s->grains : NULL;
     }
     grains->asker->turn.state = PF_PARKED;
     grains->asker->turn.host_bits = PF_F_ASKER;
@@ -69,6 +71,27 @@ no_runner(SchedulerObject *s, pf_fiber *core)
     pf_wake_hub(s);
 }
 
+/* A new runner for `core`'s turn.  NULL: somebody else is next, because there
+ * is no memory, or because code that ran meanwhile has ended that turn. */
+static FiberObject *
+runner_for(SchedulerObject *s, pf_fiber *core)
+{
+    /* A grain; pools and the asker begin alike, and stay. */
+    PyObject *task = Py_NewRef((PyObject *)FIBER_OF(core));
+    pf_no_switch_begin(s->thread, "inside the scheduler");
+    FiberObject *runner = new_runner(s);
+    if (core->state != PF_READY || core->scheduler != &s->core) {
+        PyErr_Clear();
+        s->grains->runner = runner;
+        runner = NULL;
+    } else if (runner == NULL) {
+        no_runner(s, core);
+    }
+    Py_DECREF(task);
+    pf_no_switch_end(s->thread);
+    return runner;
+}
+
 /* An entry without a stack has its turn: the idle runner takes it, which may
  * be the caller. */
 pf_fiber *
@@ -77,12 +100,7 @@ pf_grains_first(SchedulerObject *s, pf_fiber *core)
     PfGrains *grains = s->grains;
     FiberObject *runner = grains->runner;
     if (PF_UNLIKELY(runner == NULL || runner->core.state != PF_PARKED)) {
-        pf_no_switch_begin(s->thread, "inside the scheduler");
-        runner = new_runner(s);
-        if (runner == NULL) {
-            no_runner(s, core);
-        }
-        pf_no_switch_end(s->thread);
+        runner = runner_for(s, core);
         if (runner == NULL) {
             return pf_next(&s->core);
         }
@@ -137,16 +155,21 @@ pf_grains_ask_again(SchedulerObject *s)
     return true;
 }
 
+/* In the grain's context; the grain may run meanwhile, if the predicate lets
+ * others run. */
 static PyObject *
-answer_of(PfThread *t, GrainObject *g)
+answer_of(PfThread *t, GrainObject *g, PyObject *predicate)
 {
     FiberObject *self = CURRENT(t);
-    PyObject *predicate = Py_NewRef(g->yielded);
+    PyObject *context = Py_XNewRef(g->context);
     self->args = Py_NewRef((PyObject *)g);
-    pystate_swap_context(t->tstate, &g->context);
+    pystate_swap_context(t->tstate, &context);
     PyObject *answer = PyObject_CallNoArgs(predicate);
-    pystate_swap_context(t->tstate, &g->context);
-    Py_DECREF(predicate);
+    pystate_swap_context(t->tstate, &context);
+    if (g->context == NULL) { /* it had none: that may be new */
+        g->context = Py_XNewRef(context);
+    }
+    Py_XDECREF(context);
     Py_CLEAR(self->args);
     return answer;
 }
@@ -166,23 +189,25 @@ says_yes(PyObject *answer)
 static void
 ask(PfThread *t, GrainObject *g)
 {
-    PyObject *answer = answer_of(t, g);
+    PyObject *predicate = Py_NewRef(g->yielded);
+    PyObject *answer = answer_of(t, g, predicate);
     int yes = answer == NULL ? -1 : says_yes(answer);
     if (yes < 0) {
         Py_XSETREF(answer, pf_take_exception());
-    }
-    bool waits =
-        g->core.state == PF_PARKED && g->core.host_byte == PF_WAIT_ANSWER;
-    if (yes == 0 || !waits) { /* no, or cancelled while it was asked */
-        Py_XDECREF(answer);
-        return;
-    }
-    if (answer == pf.grain_ready) {
+    } else if (answer == pf.grain_ready) {
         Py_SETREF(answer, Py_NewRef(Py_None));
     }
-    Py_XSETREF(g->value, answer);
-    g->core.host_word |= yes < 0 ? GRAIN_THROWS : 0;
-    pf_wake_fiber(g->core.scheduler, &g->core, PF_WAKE_NORMAL);
+    /* Not: no longer, as it was cancelled while it was asked, or for another. */
+    bool waits = g->core.state == PF_PARKED &&
+                 g->core.host_byte == PF_WAIT_ANSWER &&
+                 g->yielded == predicate;
+    if (yes != 0 && waits) {
+        g->value = Py_NewRef(answer);
+        g->core.host_word |= yes < 0 ? GRAIN_THROWS : 0;
+        pf_wake_fiber(g->core.scheduler, &g->core, PF_WAKE_NORMAL);
+    }
+    Py_DECREF(answer);
+    Py_DECREF(predicate);
 }
 
 /* Each that was there before is asked once; new ones queue behind. */
@@ -252,12 +277,13 @@ static bool
 next_turn(PfThread *t, SchedulerObject *s, FiberObject *self)
 {
     PfGrains *grains = s->grains;
+    if (PF_UNLIKELY(t->attention != 0) && !(self->core.host_bits & SPENT) &&
+        pf_attend(t) < 0) {
+        PyErr_WriteUnraisable((PyObject *)self); /* it is in no step */
+    }
     if (PF_UNLIKELY((self->core.host_bits & SPENT) || self->scope != NULL ||
                     grains->runner != NULL)) {
         return false;
-    }
-    if (PF_UNLIKELY(t->attention != 0) && pf_attend(t) < 0) {
-        PyErr_WriteUnraisable((PyObject *)self); /* it is in no step */
     }
     grains->runner = self;
     self->core.state = PF_PARKED;
@@ -282,11 +308,13 @@ runner_main(PyObject *module, PyObject *ignored)
     (void)ignored;
     PfThread *t = pf_this_thread();
     FiberObject *self = CURRENT(t);
-    if (!(self->core.host_bits & PF_F_RUNNER)) {
+    SchedulerObject *s = self->core.host_bits & PF_F_RUNNER
+                             ? SCHEDULER_OF(self->core.scheduler)
+                             : NULL;
+    if (s == NULL || s->grains->turn == NULL) {
         PyErr_SetString(pf.fiber_error, "only the scheduler runs this");
         return NULL;
     }
-    SchedulerObject *s = SCHEDULER_OF(self->core.scheduler);
     do {
         pf_fiber *core = s->grains->turn;
         s->grains->turn = NULL;
@@ -305,12 +333,12 @@ PyMethodDef pf_runner_method = {
 /* ----------------------------------------------------- what else the loop asks */
 
 void
-pf_grains_cancel_all(SchedulerObject *s, PyObject *reason)
+pf_grains_cancel_all(SchedulerObject *s, PyObject *why)
 {
     GrainObject *g = s->grains == NULL ? NULL : s->grains->live;
     for (; g != NULL; g = g->next) {
         if (pf_grain_is_top(g)) {
-            pf_grain_cancel_now(g, reason, Py_None);
+            pf_grain_cancel_now(g, why);
         }
     }
 }

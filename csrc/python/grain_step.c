@@ -185,7 +185,7 @@ nonsense(PyObject *what)
 static int
 start_callee(PfThread *t, GrainObject *g, GrainObject *other)
 {
-    if (pf_grain_prepare(other) < 0 ||
+    if (pf_grain_prepare(other) < 0 || pf_grain_may_start(other) < 0 ||
         (g->pool != NULL && pf_pool_enter(g->pool, other) < 0)) {
         return -1;
     }
@@ -313,6 +313,20 @@ heed_cancelled(PfThread *t, GrainObject *g, PyObject *what)
                : pf_grain_wait_slowly(g, delay);
 }
 
+/* By code that ran on the way to its wait, when it could not be woken. */
+static void
+cancelled_meanwhile(GrainObject *g)
+{
+    if (g->core.state != PF_PARKED) {
+        return;
+    }
+    if (!(g->core.host_word & GRAIN_CALLS)) {
+        pf_grain_wake(g, PF_WAKE_CANCEL);
+    } else if (g->core.host_bits & PF_F_CANCELLED) {
+        pf_grain_cancel_now((GrainObject *)g->yielded, g->cancel);
+    }
+}
+
 /* Do what was yielded.  0, or -1 with what is thrown into it. */
 int
 pf_grain_heed(PfThread *t, GrainObject *g, PyObject *what)
@@ -324,7 +338,11 @@ pf_grain_heed(PfThread *t, GrainObject *g, PyObject *what)
         pf_grain_ready(g);
         return 0;
     }
-    return heed_wait(t, g, what);
+    int rc = heed_wait(t, g, what);
+    if (PF_UNLIKELY(g->core.host_bits & PF_F_CANCEL)) {
+        cancelled_meanwhile(g);
+    }
+    return rc;
 }
 
 /* ------------------------------------------------------------------- the end */
@@ -445,8 +463,8 @@ void
 pf_grain_fail(PfThread *t, GrainObject *g)
 {
     PyObject *exc = pf_take_exception();
-    pf_grain_unwait(g);
     g->core.state = PF_RUNNING;
+    pf_grain_unwait(g);
     pf_restore_exception(exc);
     close_all(g);
     pf_grain_finish(t, g, NULL);
@@ -498,7 +516,6 @@ typedef enum { TURN_OVER, TURN_CALLS, GRAIN_STOPS, GRAIN_OVER } Turn;
 static Turn
 yielded(PfThread *t, GrainObject *g, PyObject *what)
 {
-    g->runner = NULL; /* it may wait now: the same place holds its wait */
     if (PF_LIKELY(what == pf.grain_ready &&
                   !(g->core.host_bits & PF_F_CANCEL))) {
         keep_yielded(g, what);
@@ -573,7 +590,6 @@ run_turn(PfThread *t, GrainObject *g, PyObject **value)
             return GRAIN_OVER;
         }
     }
-    g->runner = NULL;
     go_on_later(g, *value);
     return TURN_OVER;
 }
@@ -584,11 +600,14 @@ pf_grain_step(PfThread *t, GrainObject *g)
     FiberObject *runner = CURRENT(t);
     runner->args = Py_NewRef((PyObject *)g); /* for grains.current() */
     pystate_swap_context(t->tstate, &g->context);
-    PyObject *value = pf_grain_take_value(g);
     g->core.state = PF_RUNNING;
+    PyObject *value = pf_grain_take_value(g);
     g->runner = runner;
     if (PF_UNLIKELY(g->member != NULL || (g->core.host_bits & PF_F_CANCEL))) {
         pf_grain_enter_step(runner, g);
+    }
+    if (PF_UNLIKELY(value == NULL) && !PyErr_Occurred()) {
+        value = PyObject_CallMethodNoArgs(g->yielded, pf.s_result);
     }
     Turn turn = GRAIN_STOPS;
     if (PF_LIKELY(value != pf.grain_stopped)) { /* its predicate's answer? */

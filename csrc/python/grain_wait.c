@@ -15,6 +15,7 @@
 void
 pf_grain_ready(GrainObject *g)
 {
+    g->wait = NULL;
     if (PF_UNLIKELY(g->pool != NULL) && g->pool->policy != NULL) {
         g->core.state = PF_READY;
     } else {
@@ -38,6 +39,7 @@ pf_grain_wake(GrainObject *g, pf_wake why)
 typedef struct NoticeObject {
     PyObject_HEAD
     GrainObject *grain;
+    bool called; /* before the grain waited */
 } NoticeObject;
 
 typedef enum {
@@ -54,11 +56,20 @@ typedef struct GrainCall {
     CallKind kind;
     SchedulerObject *scheduler;
     GrainObject *grain;
-    PyObject *object;
-    PyObject *by;
+    PyObject *object; /* or NULL */
 } GrainCall;
 
 static int unpark_here(GrainObject *g, PyObject *value);
+
+/* Owner thread.  add_done_callback() may still run, and the grain with it. */
+static void
+heed_notice(NoticeObject *notice, GrainObject *g)
+{
+    notice->called = true;
+    if (notice->grain == g) {
+        pf_grain_wake(g, PF_WAKE_NORMAL);
+    }
+}
 
 static void
 attach_arrived(GrainObject *g)
@@ -90,8 +101,7 @@ static void
 call_drop(GrainCall *call)
 {
     Py_DECREF(call->grain);
-    Py_DECREF(call->object);
-    Py_DECREF(call->by);
+    Py_XDECREF(call->object);
     Py_DECREF(call->scheduler);
     PyMem_RawFree(call);
 }
@@ -109,11 +119,11 @@ arrived(pf_message *message, pf_scheduler *s)
         if (call->kind == CALL_LEAVE) {
             leave_arrived(g);
         } else if (call->kind == CALL_CANCEL) {
-            pf_grain_cancel_now(g, call->object, call->by);
+            pf_grain_cancel_now(g, call->object);
         } else if (call->kind == CALL_UNPARK) {
             unpark_here(g, call->object);
-        } else if (((NoticeObject *)call->object)->grain == g) {
-            pf_grain_wake(g, PF_WAKE_NORMAL);
+        } else {
+            heed_notice((NoticeObject *)call->object, g);
         }
     }
     call_drop(call);
@@ -122,8 +132,7 @@ arrived(pf_message *message, pf_scheduler *s)
 
 /* 1; 0: the scheduler is closed, and the grain done; -1: no memory. */
 static int
-call_owner(SchedulerObject *s, GrainObject *g, CallKind kind, PyObject *object,
-           PyObject *by)
+call_owner(SchedulerObject *s, GrainObject *g, CallKind kind, PyObject *object)
 {
     GrainCall *call = PyMem_RawMalloc(sizeof(*call));
     if (call == NULL) {
@@ -134,8 +143,7 @@ call_owner(SchedulerObject *s, GrainObject *g, CallKind kind, PyObject *object,
     call->kind = kind;
     call->scheduler = (SchedulerObject *)Py_NewRef((PyObject *)s);
     call->grain = (GrainObject *)Py_NewRef((PyObject *)g);
-    call->object = Py_NewRef(object);
-    call->by = Py_NewRef(by);
+    call->object = Py_XNewRef(object);
     if (pf_post(&s->core, &call->message)) {
         return 1;
     }
@@ -146,7 +154,7 @@ call_owner(SchedulerObject *s, GrainObject *g, CallKind kind, PyObject *object,
 int
 pf_grain_post_attach(GrainPoolObject *pool, GrainObject *g)
 {
-    int rc = call_owner(pool->scheduler, g, CALL_ATTACH, Py_None, Py_None);
+    int rc = call_owner(pool->scheduler, g, CALL_ATTACH, NULL);
     if (rc == 0) {
         PyErr_SetString(pf.fiber_error, "the run of the pool is over");
     }
@@ -154,15 +162,15 @@ pf_grain_post_attach(GrainPoolObject *pool, GrainObject *g)
 }
 
 int
-pf_grain_post_cancel(GrainObject *g, PyObject *reason, PyObject *by)
+pf_grain_post_cancel(GrainObject *g, PyObject *why)
 {
-    return call_owner(pf_grain_scheduler(g), g, CALL_CANCEL, reason, by);
+    return call_owner(pf_grain_scheduler(g), g, CALL_CANCEL, why);
 }
 
 int
 pf_grain_post_leave(GrainObject *g)
 {
-    return call_owner(pf_grain_scheduler(g), g, CALL_LEAVE, Py_None, Py_None);
+    return call_owner(pf_grain_scheduler(g), g, CALL_LEAVE, NULL);
 }
 
 static PyObject *
@@ -176,9 +184,8 @@ notice_call(PyObject *op, PyObject *args, PyObject *kwargs)
         Py_RETURN_NONE;
     }
     if (pf_grain_is_here(g)) {
-        pf_grain_wake(g, PF_WAKE_NORMAL);
-    } else if (call_owner(pf_grain_scheduler(g), g, CALL_WAKE, op, Py_None) <
-               0) {
+        heed_notice(self, g);
+    } else if (call_owner(pf_grain_scheduler(g), g, CALL_WAKE, op) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
@@ -238,13 +245,14 @@ new_wait(GrainObject *g)
     wait->line.waiter.nodes = &wait->line.node;
     wait->line.waiter.count = 1;
     wait->line.node.waiter = &wait->line.waiter;
-    g->wait = wait;
     return wait;
 }
 
+/* It has waited as `runner` until here; from here on as `wait`. */
 static void
-park(GrainObject *g, int kind)
+park(GrainObject *g, int kind, GrainWait *wait)
 {
+    g->wait = wait;
     g->core.host_byte = (uint8_t)kind;
     g->core.wake = PF_WAKE_NONE;
     g->core.state = PF_PARKED;
@@ -274,7 +282,7 @@ pf_grain_sleep(GrainObject *g, PyObject *seconds)
         PyErr_NoMemory();
         return -1;
     }
-    park(g, PF_WAIT_TIME);
+    park(g, PF_WAIT_TIME, NULL);
     return 0;
 }
 
@@ -288,11 +296,12 @@ pf_grain_wait_end(GrainObject *g, PfWaitq *waiters, bool done)
         pf_grain_ready(g);
         return 0;
     }
-    if (new_wait(g) == NULL) {
+    GrainWait *wait = new_wait(g);
+    if (wait == NULL) {
         return -1;
     }
-    pf_waitq_push(waiters, &g->wait->line.node);
-    park(g, PF_WAIT_END);
+    pf_waitq_push(waiters, &wait->line.node);
+    park(g, PF_WAIT_END, wait);
     return 0;
 }
 
@@ -300,12 +309,13 @@ int
 pf_grain_wait_answer(GrainObject *g)
 {
     PfGrains *grains = pf_grains_of(pf_grain_scheduler(g));
-    if (grains == NULL || new_wait(g) == NULL) {
+    GrainWait *wait = grains == NULL ? NULL : new_wait(g);
+    if (wait == NULL) {
         return -1;
     }
-    pf_waitq_push(&grains->sleepers, &g->wait->line.node);
+    pf_waitq_push(&grains->sleepers, &wait->line.node);
     grains->asking++;
-    park(g, PF_WAIT_ANSWER);
+    park(g, PF_WAIT_ANSWER, wait);
     pf_grains_stir(pf_grain_scheduler(g));
     return 0;
 }
@@ -322,12 +332,13 @@ ready_with(GrainObject *g, PyObject *value)
 static int
 wait_in_line(GrainObject *g, PfWaitq *queue, PyObject *item)
 {
-    if (new_wait(g) == NULL) {
+    GrainWait *wait = new_wait(g);
+    if (wait == NULL) {
         return -1;
     }
-    g->wait->line.node.item = Py_XNewRef(item);
-    pf_waitq_push(queue, &g->wait->line.node);
-    park(g, PF_WAIT_GRANT);
+    wait->line.node.item = Py_XNewRef(item);
+    pf_waitq_push(queue, &wait->line.node);
+    park(g, PF_WAIT_GRANT, wait);
     return 0;
 }
 
@@ -357,31 +368,57 @@ pf_grain_wait_case(GrainObject *g, PyObject *op)
                               value);
 }
 
+static NoticeObject *
+new_notice(GrainObject *g)
+{
+    NoticeObject *notice = PyObject_GC_New(NoticeObject, pf.notice_type);
+    if (notice != NULL) {
+        notice->grain = (GrainObject *)Py_NewRef((PyObject *)g);
+        notice->called = false;
+        PyObject_GC_Track(notice);
+    }
+    return notice;
+}
+
+/* The future has the notice, which is stolen. */
+static int
+wait_for_notice(GrainObject *g, NoticeObject *notice)
+{
+    GrainWait *wait = notice->called ? NULL : new_wait(g);
+    if (wait != NULL) {
+        wait->notice = (PyObject *)notice;
+        pf_hold(g->core.scheduler);
+        park(g, PF_WAIT_FUTURE, wait);
+        return 0;
+    }
+    int rc = notice->called ? 0 : -1;
+    if (rc == 0) {
+        g->core.host_byte = PF_WAIT_FUTURE;
+        pf_grain_ready(g);
+    }
+    Py_CLEAR(notice->grain);
+    Py_DECREF(notice);
+    return rc;
+}
+
+/* The grain goes on running while the future's own code does, which may call
+ * back at once, or let others run: only then it waits. */
 int
 pf_grain_wait_future(GrainObject *g, PyObject *future)
 {
-    NoticeObject *notice = PyObject_GC_New(NoticeObject, pf.notice_type);
-    if (notice == NULL || new_wait(g) == NULL) {
-        Py_XDECREF(notice);
+    NoticeObject *notice = new_notice(g);
+    if (notice == NULL) {
         return -1;
     }
-    notice->grain = (GrainObject *)Py_NewRef((PyObject *)g);
-    PyObject_GC_Track(notice);
-    g->wait->notice = (PyObject *)notice;
-    pf_hold(g->core.scheduler);
-    park(g, PF_WAIT_FUTURE);
     PyObject *done = PyObject_CallMethod(future, "add_done_callback", "O",
                                          (PyObject *)notice);
     if (done == NULL) {
-        if (g->core.state == PF_READY) { /* it called back, then raised */
-            pf_queue_remove(&g->core.scheduler->ready, &g->core);
-        }
-        g->core.state = PF_RUNNING;
-        pf_grain_unwait(g);
+        Py_CLEAR(notice->grain);
+        Py_DECREF(notice);
         return -1;
     }
     Py_DECREF(done);
-    return 0;
+    return wait_for_notice(g, notice);
 }
 
 int
@@ -391,7 +428,7 @@ pf_grain_wait_unpark(GrainObject *g)
         g->core.host_byte = PF_WAIT_UNPARK;
         pf_grain_ready(g);
     } else {
-        park(g, PF_WAIT_UNPARK);
+        park(g, PF_WAIT_UNPARK, NULL);
     }
     return 0;
 }
@@ -403,13 +440,15 @@ pf_grain_wait_slowly(GrainObject *g, int64_t ns)
 {
     pf_scheduler *s = g->core.scheduler;
     if (pf_timers_add(&s->timers, &g->core.timer, pf_now(s) + ns) != 0) {
-        g->core.state = PF_RUNNING;
-        pf_grain_unwait(g);
+        if (g->core.state == PF_PARKED) {
+            g->core.state = PF_RUNNING;
+            pf_grain_unwait(g);
+        }
         PyErr_NoMemory();
         return -1;
     }
     if (g->core.state == PF_RUNNING) {
-        park(g, PF_WAIT_TIME);
+        park(g, PF_WAIT_TIME, NULL);
     }
     g->core.host_word |= GRAIN_SLOWED;
     return 0;
@@ -546,7 +585,9 @@ take_permit(GrainObject *g)
 }
 
 /* The result of the turn that begins: a new reference to what is sent into
- * the generator, or NULL with what is thrown. */
+ * the generator, or NULL with what is thrown; without an exception: what the
+ * future in `yielded` has.  The grain is PF_RUNNING, to the code that runs in
+ * here as well. */
 PyObject *
 pf_grain_take_value(GrainObject *g)
 {
@@ -574,7 +615,7 @@ pf_grain_take_value(GrainObject *g)
     case PF_WAIT_END:
         return result_of(g);
     case PF_WAIT_FUTURE:
-        return PyObject_CallMethodNoArgs(g->yielded, pf.s_result);
+        return NULL; /* the caller asks it: its result() may wait */
     case PF_WAIT_UNPARK:
         return take_permit(g);
     default:
@@ -614,7 +655,7 @@ pf_grain_unpark(GrainObject *g, PyObject *value)
     if (g->core.scheduler == NULL || pf_grain_is_here(g)) {
         return unpark_here(g, value);
     }
-    return call_owner(pf_grain_scheduler(g), g, CALL_UNPARK, value, Py_None);
+    return call_owner(pf_grain_scheduler(g), g, CALL_UNPARK, value);
 }
 
 /* ----------------------------------------------------------------------- join */

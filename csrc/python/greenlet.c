@@ -88,13 +88,11 @@ pf_greenlet_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         /* Says which methods are missing. */
         return PyBaseObject_Type.tp_new(type, args, NULL);
     }
-    PyGreenlet *g = allocate(type);
-    PyGreenlet *parent = g == NULL ? NULL : pf_greenlet_current(t);
-    if (parent == NULL) {
-        Py_XDECREF(g);
-        return NULL;
+    PyGreenlet *parent = pf_greenlet_current(t); /* stays, as it runs */
+    PyGreenlet *g = parent == NULL ? NULL : allocate(type);
+    if (g != NULL) {
+        IMPL(g)->parent = (PyGreenlet *)Py_NewRef((PyObject *)parent);
     }
-    IMPL(g)->parent = (PyGreenlet *)Py_NewRef((PyObject *)parent);
     return (PyObject *)g;
 }
 
@@ -128,12 +126,13 @@ pf_greenlet_init(PyObject *op, PyObject *args, PyObject *kwargs)
                                      &parent)) {
         return -1;
     }
-    if (run != NULL && set_run(g, run) < 0) {
-        return -1;
+    Py_XINCREF(parent); /* what `run` was may run code when it goes */
+    int rc = run == NULL ? 0 : set_run(g, run);
+    if (rc == 0 && parent != NULL && parent != Py_None) {
+        rc = pf_greenlet_set_parent(g, parent);
     }
-    return parent == NULL || parent == Py_None
-               ? 0
-               : pf_greenlet_set_parent(g, parent);
+    Py_XDECREF(parent);
+    return rc;
 }
 
 /* greenlet(fn): nothing to parse.  Subclasses do not inherit this. */
@@ -389,31 +388,6 @@ set_run_attribute(PyObject *op, PyObject *value, void *closure)
     return set_run((PyGreenlet *)op, value);
 }
 
-static PyObject *
-get_dict(PyObject *op, void *closure)
-{
-    (void)closure;
-    PyGreenlet *g = (PyGreenlet *)op;
-    if (g->dict == NULL) {
-        g->dict = PyDict_New();
-    }
-    return Py_XNewRef(g->dict);
-}
-
-static int
-set_dict(PyObject *op, PyObject *value, void *closure)
-{
-    (void)closure;
-    if (value == NULL || !PyDict_Check(value)) {
-        PyErr_SetString(PyExc_TypeError,
-                        value == NULL ? "__dict__ may not be deleted"
-                                      : "__dict__ must be a dictionary");
-        return -1;
-    }
-    Py_XSETREF(((PyGreenlet *)op)->dict, Py_NewRef(value));
-    return 0;
-}
-
 static bool
 is_dead(PyGreenlet *g)
 {
@@ -587,7 +561,7 @@ static PyMethodDef greenlet_methods[] = {
 };
 
 static PyGetSetDef greenlet_getset[] = {
-    {"__dict__", get_dict, set_dict, NULL, NULL},
+    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
     {"run", get_run, set_run_attribute,
      "What is to be called; not there once that has begun.", NULL},
     {"parent", get_parent, set_parent,

@@ -38,14 +38,19 @@ typedef enum PfGreenletKind {
  *   fiber's own pointer back is strong for a view, else borrowed.  If the
  *   thread ends first the fiber is done, and keeps its stack.
  * - `main` is set from the start on; NULL for a main greenlet, which is its
- *   own.  `parent` is NULL for a main greenlet, and once it is cleared.
+ *   own.  `parent` is NULL for a main greenlet, and once it is cleared.  There
+ *   are no cycles of parents.
+ * - `killer` is set while GreenletExit, thrown as nobody refers to the greenlet
+ *   any more, is on its way through it and must bring control back to who has
+ *   thrown it: that fiber, suspended until then.
  */
 struct PfGreenlet {
     FiberObject *fiber;
     PyGreenlet *parent;
     PyGreenlet *main;
-    PyObject *run;     /* what was given to be run, until that begins */
-    PyObject *context; /* while there is no fiber */
+    FiberObject *killer; /* borrowed */
+    PyObject *run;       /* what was given to be run, until that begins */
+    PyObject *context;   /* while there is no fiber */
     uint8_t kind;
     bool started;
     bool thread_gone; /* of a main greenlet */

@@ -77,22 +77,21 @@ arrive(PfThread *t)
     return value;
 }
 
-/* The trace function will be told who made the switch. */
-static void
+/* The trace function will be told who made the switch.  Returns, for the caller
+ * to drop after the switch, who made one before that it was not told of. */
+static PyObject *
 note_origin(PfThread *t, PyGreenlet *origin)
 {
-    if (t->green_trace != NULL) {
-        Py_XSETREF(t->green_origin, Py_XNewRef((PyObject *)origin));
-    }
+    PyObject *before = t->green_origin;
+    t->green_origin = Py_XNewRef((PyObject *)origin);
+    return before;
 }
 
-/* `value` is stolen. */
+/* `value` is stolen.  No code runs before the switch: what was looked at
+ * holds. */
 static inline PyObject *
-go(PfThread *t, FiberObject *to, PyObject *value, bool throwing)
+go_untraced(PfThread *t, FiberObject *to, PyObject *value, bool throwing)
 {
-    if (PF_UNLIKELY(t->green_trace != NULL)) {
-        note_origin(t, GREENLET_OF(CURRENT(t)));
-    }
     t->transfer = value;
     t->throwing = throwing;
     if (PF_LIKELY(to != CURRENT(t))) {
@@ -100,6 +99,18 @@ go(PfThread *t, FiberObject *to, PyObject *value, bool throwing)
         pf_leave_for(t, to);
     }
     return arrive(t);
+}
+
+static PyObject *
+go(PfThread *t, FiberObject *to, PyObject *value, bool throwing)
+{
+    PyObject *before = NULL;
+    if (t->green_trace != NULL) {
+        before = note_origin(t, GREENLET_OF(CURRENT(t)));
+    }
+    value = go_untraced(t, to, value, throwing);
+    Py_XDECREF(before);
+    return value;
 }
 
 /* ----------------------------------------------------------- who is entered */
@@ -196,12 +207,9 @@ start(PfThread *t, PyGreenlet *g, Cargo *cargo)
             return -1;
         }
     }
-    FiberObject *fiber = NULL;
-    if (check_thread(t, g) == 0 && !IMPL(g)->started) {
-        fiber = make_stack(t);
-    }
-    if (fiber == NULL || IMPL(g)->started) {
-        int rc = PyErr_Occurred() ? -1 : 1;
+    FiberObject *fiber = make_stack(t);
+    int rc = fiber == NULL || check_thread(t, g) < 0 ? -1 : IMPL(g)->started;
+    if (rc != 0) {
         if (fiber != NULL) {
             pf_fiber_take_stack(fiber);
             Py_DECREF(fiber);
@@ -225,47 +233,69 @@ start(PfThread *t, PyGreenlet *g, Cargo *cargo)
     return 0;
 }
 
-/* Where a switch to `g` leads: borrowed, or NULL with an exception. */
-static FiberObject *
+/* Is this where a switch leads?  1: yes, it can be entered; 0: look again; -1:
+ * exception. */
+static int
+look(PfThread *t, PyGreenlet *g, Cargo *cargo)
+{
+    if (pf_greenlet_active(g)) {
+        return admit(t, g) == NULL ? -1 : 1;
+    }
+    int rc = start(t, g, cargo);
+    return rc < 0 ? -1 : rc == 0;
+}
+
+/* Where a switch to `g` leads: a new reference, for pass() at once, or NULL
+ * with an exception. */
+static PyGreenlet *
 route(PfThread *t, PyGreenlet *g, Cargo *cargo)
 {
-    FiberObject *found = NULL;
     PyGreenlet *at = (PyGreenlet *)Py_NewRef((PyObject *)g);
-    while (at != NULL && check_thread(t, at) == 0) {
-        int started = 0;
-        if (pf_greenlet_active(at)) {
-            found = admit(t, at);
-            break;
+    int rc = 0;
+    while (rc == 0 && at != NULL && check_thread(t, at) == 0) {
+        if (pf_greenlet_active(at) || !IMPL(at)->started) {
+            rc = look(t, at, cargo);
+        } else {
+            Py_SETREF(at,
+                      (PyGreenlet *)Py_XNewRef((PyObject *)IMPL(at)->parent));
         }
-        if (!IMPL(at)->started) {
-            started = start(t, at, cargo);
-            if (started <= 0) {
-                found = started < 0 ? NULL : IMPL(at)->fiber;
-                break;
-            }
-            continue;
-        }
-        Py_SETREF(at, (PyGreenlet *)Py_XNewRef((PyObject *)IMPL(at)->parent));
     }
     if (at == NULL) {
         refuse_thread(NULL, NULL);
     }
-    Py_XDECREF(at);
-    return found;
+    if (rc <= 0) {
+        Py_CLEAR(at);
+    }
+    return at;
+}
+
+/* The fiber of the greenlet (stolen) that is entered next.  Ours may be the
+ * last reference: then the thread has it until the greenlet is left. */
+static FiberObject *
+pass(PyGreenlet *g)
+{
+    FiberObject *fiber = IMPL(g)->fiber;
+    if (Py_REFCNT(g) == 1) {
+        fiber->core.host_bits |= PF_F_HELD;
+    } else {
+        Py_DECREF(g);
+    }
+    return fiber;
 }
 
 static PyObject *
 send(PfThread *t, PyGreenlet *g, Cargo *cargo)
 {
-    FiberObject *to = NULL;
+    PyGreenlet *target = NULL;
     if ((t->attention == 0 || pf_greenlet_attend(t) == 0) &&
         pf_greenlet_current(t) != NULL) {
-        to = route(t, g, cargo);
+        target = route(t, g, cargo);
     }
-    if (to == NULL) {
+    if (target == NULL) {
         cargo_drop(cargo);
         return NULL;
     }
+    FiberObject *to = pass(target);
     bool throwing = cargo->exc != NULL;
     if (to->core.state == PF_NEW && !throwing) {
         Py_XDECREF(cargo->value); /* in its arguments now */
@@ -346,8 +376,8 @@ pf_greenlet_switch_method(PyObject *op, PyObject *const *args,
                     fiber->core.scheduler != NULL)) {
         return switch_slowly(g, args, nargs, kwnames);
     }
-    return go(t, fiber, nargs == 0 ? PyTuple_New(0) : Py_NewRef(args[0]),
-              false);
+    return go_untraced(
+        t, fiber, nargs == 0 ? PyTuple_New(0) : Py_NewRef(args[0]), false);
 }
 
 /* As greenlet: where it was raised before is forgotten, so that the traceback
@@ -471,6 +501,7 @@ sum_up(PfThread *t, FiberObject *self, PyObject *result, Cargo *cargo)
     self->kwargs = NULL;
     Py_XDECREF(kwargs);
     Py_CLEAR(self->target);
+    Py_CLEAR(self->value); /* of a permit */
     if (exc != NULL &&
         PyObject_TypeCheck(exc, (PyTypeObject *)pf_green.exit)) {
         result = exc;
@@ -480,22 +511,31 @@ sum_up(PfThread *t, FiberObject *self, PyObject *result, Cargo *cargo)
     cargo->exc = exc;
 }
 
-/* Who takes what this greenlet leaves: the first of its ancestors that can.
- * The thread's own stack, or a loop that runs there, takes anything. */
+/* The thread's own stack, or a loop that runs there, takes anything. */
 static FiberObject *
-heir(PfThread *t, PyGreenlet *g, Cargo *cargo)
+last_resort(PfThread *t)
 {
+    return t->scheduler != NULL ? FIBER_OF(t->scheduler->core.hub) : t->root;
+}
+
+/* Who takes what this greenlet leaves: the first of its ancestors that can,
+ * unless it must go back to who kills it.  *asked, a new reference,
+ * is the ancestor where that was found: no code may run any more, so it goes
+ * later. */
+static FiberObject *
+heir(PfThread *t, PyGreenlet *g, Cargo *cargo, PyObject **asked)
+{
+    if (IMPL(g)->killer != NULL) {
+        return IMPL(g)->killer;
+    }
     PyGreenlet *p = (PyGreenlet *)Py_XNewRef((PyObject *)IMPL(g)->parent);
-    FiberObject *found = NULL;
+    PyGreenlet *found = NULL;
     while (p != NULL && (found = route(t, p, cargo)) == NULL) {
         cargo_take_exception(cargo);
         Py_SETREF(p, (PyGreenlet *)Py_XNewRef((PyObject *)IMPL(p)->parent));
     }
-    Py_XDECREF(p);
-    if (found != NULL) {
-        return found;
-    }
-    return t->scheduler != NULL ? FIBER_OF(t->scheduler->core.hub) : t->root;
+    *asked = (PyObject *)p;
+    return found != NULL ? pass(found) : last_resort(t);
 }
 
 FiberObject *
@@ -504,10 +544,13 @@ pf_greenlet_run(PfThread *t, FiberObject *self)
     PyGreenlet *g = GREENLET_OF(self);
     Cargo cargo = {0};
     sum_up(t, self, first_act(t, self, g), &cargo);
-    FiberObject *next = heir(t, g, &cargo);
+    FiberObject *next = heir(t, g, &cargo, &self->value);
 
-    /* From here on nothing runs that could leave this stack. */
-    note_origin(t, g);
+    /* From here on nothing runs that could leave this stack, or end `next`:
+     * what may run code when it goes stays with the fiber. */
+    if (t->green_trace != NULL) {
+        self->args = note_origin(t, g);
+    }
     t->throwing = cargo.exc != NULL;
     if (next->core.state == PF_NEW && !t->throwing) {
         t->transfer = Py_NewRef(Py_None);
@@ -520,7 +563,6 @@ pf_greenlet_run(PfThread *t, FiberObject *self)
     }
     self->core.host_bits &= ~(uint32_t)PF_F_HELD;
     self->core.host_byte = PF_OUTCOME_OK;
-    Py_XSETREF(self->value, Py_NewRef(Py_None));
     IMPL(g)->fiber = NULL; /* the reference goes to pf_greenlet_reap */
     pf_live_unlink(self);
     pystate_finish(t->tstate, self->saved);
@@ -550,10 +592,13 @@ interrupt(PfThread *t)
 static void
 go_on(PfThread *t, Interruption *saved)
 {
+    while (t->green_origin != NULL) { /* a switch nobody was told of */
+        Py_CLEAR(t->green_origin);
+    }
     CURRENT(t)->core.state = saved->state;
     t->transfer = saved->transfer;
     t->throwing = saved->throwing;
-    Py_XSETREF(t->green_origin, saved->origin);
+    t->green_origin = saved->origin;
     if (saved->exc != NULL) {
         pf_restore_exception(saved->exc);
     }
@@ -567,8 +612,12 @@ pf_greenlet_reap(PfThread *t, FiberObject *fiber)
     if (fiber->core.state == PF_DONE) {
         fiber->stack_size = 0; /* `saved` went with the stack */
         fiber->greenlet = NULL;
-        Py_XSETREF(IMPL(g)->context, fiber->context);
+        PyObject *context = IMPL(g)->context;
+        IMPL(g)->context = fiber->context;
         fiber->context = NULL;
+        Py_XDECREF(context);
+        Py_XSETREF(fiber->value, Py_NewRef(Py_None));
+        Py_CLEAR(fiber->args);
         Py_DECREF(fiber);
     } else {
         fiber->core.host_bits &= ~(uint32_t)PF_F_HELD;
@@ -579,34 +628,66 @@ pf_greenlet_reap(PfThread *t, FiberObject *fiber)
 
 /* ------------------------------------------------------------------ unwinding */
 
+static bool
+descends_from(const PyGreenlet *g, const PyGreenlet *ancestor)
+{
+    while (g != NULL && g != ancestor) {
+        g = IMPL(g)->parent;
+    }
+    return g != NULL;
+}
+
+/* It may have been made a child of `g` meanwhile. */
+static void
+give_back_parent(PyGreenlet *g, PyGreenlet *parent)
+{
+    if (descends_from(parent, g)) {
+        Py_XDECREF(parent);
+    } else {
+        Py_XSETREF(IMPL(g)->parent, parent);
+    }
+}
+
+static PyObject *
+make_exit(PfThread *t)
+{
+    return pf_greenlet_current(t) == NULL
+               ? NULL
+               : PyObject_CallFunction(
+                     pf_green.exit, "s",
+                     "Killing the greenlet because all references have "
+                     "vanished.");
+}
+
+/* To make the exception may run code that switches to the greenlet: it may have
+ * ended since.  As in greenlet who kills is the parent meanwhile, unless that
+ * made a cycle. */
 static PyObject *
 throw_exit(PfThread *t, PyGreenlet *g)
 {
-    PyGreenlet *current = pf_greenlet_current(t);
-    PyObject *exit = current == NULL
-                         ? NULL
-                         : PyObject_CallFunction(
-                               pf_green.exit, "s",
-                               "Killing the greenlet because all references "
-                               "have vanished.");
-    FiberObject *to = IMPL(g)->fiber;
-    if (exit == NULL || (to->core.host_bits & PF_F_HUB)) {
-        Py_XDECREF(exit);
-        return exit == NULL ? NULL : (PyObject *)admit(t, g); /* refuses */
+    PyObject *exit = make_exit(t);
+    if (exit == NULL || !pf_greenlet_active(g)) {
+        return exit;
+    }
+    FiberObject *to = IMPL(g)->fiber, *self = CURRENT(t);
+    if (to->core.host_bits & PF_F_HUB) {
+        Py_DECREF(exit);
+        return (PyObject *)admit(t, g); /* refuses */
     }
     pf_fiber_forget_schedule(to); /* it may wait in a scheduler */
-    PyGreenlet *parent = IMPL(g)->parent;
-    IMPL(g)->parent = (PyGreenlet *)Py_NewRef((PyObject *)current);
+    PyGreenlet *parent = (PyGreenlet *)Py_XNewRef((PyObject *)IMPL(g)->parent);
+    bool below = descends_from(GREENLET_OF(self), g);
+    if (!below) {
+        Py_XSETREF(IMPL(g)->parent, (PyGreenlet *)Py_NewRef(self->greenlet));
+    }
+    if (below || t->no_switch > 0) {
+        IMPL(g)->killer = self;
+    }
     PyObject *result = go(t, to, exit, true);
-    PyGreenlet *at = parent; /* made a child of `g` meanwhile? */
-    while (at != NULL && at != g) {
-        at = IMPL(at)->parent;
+    if (IMPL(g)->killer == self) {
+        IMPL(g)->killer = NULL;
     }
-    if (at == NULL) {
-        Py_XSETREF(IMPL(g)->parent, parent);
-    } else {
-        Py_XDECREF(parent);
-    }
+    give_back_parent(g, parent);
     return result;
 }
 

@@ -153,14 +153,14 @@ pf_greenlets_orphan(PfThread *t)
     pf_no_switch_begin(t, "while the thread ends");
     pf_unwind_dropped(t);
     pf_no_switch_end(t);
-    FiberObject *fiber;
+    Py_CLEAR(t->green_trace);
+    Py_CLEAR(t->green_origin);
+    FiberObject *fiber; /* from here on no code runs that could make others */
     while ((fiber = find_suspended(t)) != NULL) {
         /* The collector's lists may lie on one of them. */
         fiber->core.host_bits |= t->attention & PF_ATT_GC ? PF_F_PINNED : 0;
         abandon(fiber);
     }
-    Py_CLEAR(t->green_trace);
-    Py_CLEAR(t->green_origin);
     PyGreenlet *main = GREENLET_OF(t->root);
     if (main != NULL) {
         IMPL(main)->thread_gone = true;

@@ -63,11 +63,8 @@ static FiberObject *
 add_child(PfThread *t, GroupObject *self, PyObject *const *args,
           Py_ssize_t nargs, PyObject *kwnames)
 {
-    if (t == NULL || may_spawn(t, self) < 0) {
-        return NULL;
-    }
-    FiberObject *child = make_child(args, nargs, kwnames);
-    if (child == NULL ||
+    FiberObject *child = t == NULL ? NULL : make_child(args, nargs, kwnames);
+    if (child == NULL || may_spawn(t, self) < 0 ||
         pf_scope_enlist(t->scheduler, &self->scope, child) < 0) {
         Py_XDECREF(child);
         return NULL;
@@ -95,7 +92,8 @@ spawn_grain(GroupObject *self, GrainObject *g)
 {
     PfThread *t = pf_this_thread();
     if (t == NULL || may_spawn(t, self) < 0 || pf_grain_may_start(g) < 0 ||
-        pf_grain_prepare(g) < 0 || may_spawn(t, self) < 0 ||
+        pf_grain_prepare(g) < 0 || pf_grains_of(t->scheduler) == NULL ||
+        may_spawn(t, self) < 0 || pf_grain_may_start(g) < 0 ||
         pf_grain_start_in(t->scheduler, &self->scope, g) < 0) {
         return NULL;
     }
@@ -158,6 +156,21 @@ group_spawn_watched(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
     return child;
 }
 
+/* Borrowed; NULL with an exception.  Another may come while it is made. */
+static PyObject *
+errors_of(GroupObject *self)
+{
+    if (self->errors == NULL) {
+        PyObject *list = PyList_New(0);
+        if (self->errors != NULL) {
+            Py_XDECREF(list);
+        } else {
+            self->errors = list;
+        }
+    }
+    return self->errors;
+}
+
 static void
 collect(GroupObject *self, pf_fiber *child, PyObject *exc)
 {
@@ -166,16 +179,24 @@ collect(GroupObject *self, pf_fiber *child, PyObject *exc)
             self->fatal = Py_NewRef(exc);
         }
     } else {
-        if (self->errors == NULL) {
-            self->errors = PyList_New(0);
-        }
-        if (self->errors == NULL || PyList_Append(self->errors, exc) < 0) {
+        PyObject *errors = errors_of(self);
+        if (errors == NULL || PyList_Append(errors, exc) < 0) {
             PyErr_Clear(); /* told of as those nobody looks at */
             child->host_bits &= ~(uint32_t)PF_F_LOOKED_AT;
             return;
         }
     }
     child->host_bits |= PF_F_LOOKED_AT;
+}
+
+static void
+child_failed(GroupObject *self, pf_fiber *child, PyObject *exc)
+{
+    collect(self, child, exc);
+    PyObject *why =
+        pf_reason_and_author(pf.s_failed, (PyObject *)FIBER_OF(child));
+    pf_scope_cancel_now(&self->scope, why);
+    Py_XDECREF(why);
 }
 
 static void
@@ -196,12 +217,12 @@ pf_scope_member_done(ScopeObject *base, pf_fiber *child, PyObject *value)
     }
     GroupObject *group = GROUP(base);
     child->host_bits &= ~(uint32_t)PF_F_GROUPED;
+    bool last = --group->alive == 0;
     if (PF_UNLIKELY(child->host_byte == PF_OUTCOME_FAILED) &&
         !(bits & PF_F_WATCHED)) {
-        collect(group, child, value);
-        pf_scope_cancel_now(base, pf.s_failed, (PyObject *)FIBER_OF(child));
+        child_failed(group, child, value);
     }
-    if (--group->alive == 0) {
+    if (last) {
         wake_owner(group);
     }
 }
@@ -231,12 +252,13 @@ static int
 join_children(PfThread *t, GroupObject *self, bool *hit)
 {
     FiberObject *owner = CURRENT(t);
+    FiberObject *before = self->owner; /* ourselves, if we wait already */
     *hit = false;
     while (self->alive > 0) {
         *hit |= (owner->core.host_bits & PF_F_CANCEL) != 0;
         self->owner = owner;
         int why = pf_wait_anyhow(t, PF_NEVER, (PyObject *)self);
-        self->owner = NULL;
+        self->owner = before;
         if (why < 0) {
             return -1;
         }
@@ -260,18 +282,16 @@ is_passing(PyObject *exc)
 static int
 add_body_error(GroupObject *self, PyObject *exc)
 {
-    if (self->errors == NULL) {
-        self->errors = PyList_New(0);
-    }
-    if (self->errors == NULL) {
+    PyObject *errors = errors_of(self);
+    if (errors == NULL) {
         return -1;
     }
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(self->errors); i++) {
-        if (PyList_GET_ITEM(self->errors, i) == exc) {
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(errors); i++) {
+        if (PyList_GET_ITEM(errors, i) == exc) {
             return 0;
         }
     }
-    return PyList_Insert(self->errors, 0, exc);
+    return PyList_Insert(errors, 0, exc);
 }
 
 static PyObject *
@@ -375,9 +395,9 @@ group_exit(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
     if (t == NULL) {
         return NULL;
     }
-    PyObject *exc = args[1] == Py_None ? NULL : args[1];
+    PyObject *exc = PyExceptionInstance_Check(args[1]) ? args[1] : NULL;
     if (exc != NULL) {
-        pf_scope_cancel_now(&self->scope, pf.s_body_ended, Py_None);
+        pf_scope_cancel_now(&self->scope, pf.why_body_ended);
     }
     bool hit;
     if (join_children(t, self, &hit) < 0) {

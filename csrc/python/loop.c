@@ -64,14 +64,16 @@ pf_scheduler_fail(SchedulerObject *s, PyObject *exc)
 void
 pf_scheduler_cancel_all(SchedulerObject *s, PyObject *reason)
 {
+    PyObject *why = pf_reason_and_author(reason, Py_None);
     for (FiberObject *f = s->thread->live; f != NULL; f = f->next) {
         if (f->core.scheduler == &s->core &&
             (f->core.host_bits & PF_F_SCHEDULED) && pf_fiber_is_top(f) &&
             !(f->core.host_bits & PF_F_RUNNER)) {
-            pf_cancel_now(f, reason, Py_None);
+            pf_cancel_now(f, why);
         }
     }
-    pf_grains_cancel_all(s, reason);
+    pf_grains_cancel_all(s, why);
+    Py_XDECREF(why);
 }
 
 static void
@@ -287,10 +289,12 @@ cancel_raw(SchedulerObject *s)
 {
     FiberObject *raw;
     PyObject *reason = pf_reason("the run is over");
+    PyObject *why = pf_reason_and_author(reason, Py_None);
     while ((raw = find_raw_to_cancel(s)) != NULL) {
-        pf_cancel_now(raw, reason, Py_None);
+        pf_cancel_now(raw, why);
         Py_DECREF(raw);
     }
+    Py_XDECREF(why);
     Py_DECREF(reason);
 }
 

@@ -635,17 +635,18 @@ make_strings(void)
     pf.s_park = PyUnicode_InternFromString("park()");
     pf.s_sleep = PyUnicode_InternFromString("sleep()");
     pf.s_yield = PyUnicode_InternFromString("yield_now()");
-    pf.s_deadline = PyUnicode_InternFromString("the deadline has passed");
     pf.s_failed =
         PyUnicode_InternFromString("another fiber of the group failed");
-    pf.s_body_ended =
-        PyUnicode_InternFromString("the block of the group ended early");
     pf.s_log = PyUnicode_InternFromString("log");
     pf.s_raise = PyUnicode_InternFromString("raise");
     pf.s_on_unhandled = PyUnicode_InternFromString("on_unhandled");
-    return pf.s_run && pf.s_park && pf.s_sleep && pf.s_yield &&
-                   pf.s_deadline && pf.s_failed && pf.s_body_ended &&
-                   pf.s_log && pf.s_raise && pf.s_on_unhandled
+    pf.why_deadline =
+        Py_BuildValue("(sO)", "the deadline has passed", Py_None);
+    pf.why_body_ended =
+        Py_BuildValue("(sO)", "the block of the group ended early", Py_None);
+    return pf.s_run && pf.s_park && pf.s_sleep && pf.s_yield && pf.s_failed &&
+                   pf.s_log && pf.s_raise && pf.s_on_unhandled &&
+                   pf.why_deadline && pf.why_body_ended
                ? 0
                : -1;
 }

@@ -152,11 +152,13 @@ inject(ExplorerObject *x, FiberObject *fiber, bool waiting)
         return;
     }
     PfThread *t = x->scheduler->thread;
-    x->injected = (FiberObject *)Py_NewRef((PyObject *)fiber);
-    x->injected_waiting = waiting;
     pf_no_switch_begin(t, "while a cancellation is injected");
     PyObject *reason = pf_reason("injected by the test");
-    pf_cancel_now(fiber, reason, Py_None);
+    PyObject *why = pf_reason_and_author(reason, Py_None);
+    x->injected = (FiberObject *)Py_NewRef((PyObject *)fiber);
+    x->injected_waiting = waiting;
+    pf_cancel_now(fiber, why);
+    Py_XDECREF(why);
     Py_DECREF(reason);
     pf_no_switch_end(t);
 }

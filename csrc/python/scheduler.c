@@ -299,8 +299,8 @@ scheduler_run_once(PyObject *op, PyObject *args, PyObject *kwargs)
     int64_t deadline = 0;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:run_once", names,
                                      &timeout) ||
-        pf_may_run(s) < 0 ||
-        (timeout != NULL && pf_deadline_by(s, timeout, &deadline) < 0)) {
+        (timeout != NULL && pf_deadline_by(s, timeout, &deadline) < 0) ||
+        pf_may_run(s) < 0) {
         return NULL;
     }
     pf_loop_once(s, timeout, deadline);
@@ -425,21 +425,26 @@ scheduler_stop(PyObject *op, PyObject *ignored)
     Py_RETURN_NONE;
 }
 
+static int
+may_spawn(SchedulerObject *s)
+{
+    if (!s->closed && s->thread == pf_tls_thread) {
+        return 0;
+    }
+    PyErr_SetString(pf.fiber_error,
+                    s->closed ? "the scheduler is closed"
+                              : "the scheduler belongs to another thread: use "
+                                "call_soon_threadsafe()");
+    return -1;
+}
+
 static PyObject *
 scheduler_spawn(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
                 PyObject *kwnames)
 {
     SchedulerObject *s = (SchedulerObject *)op;
-    if (s->closed || s->thread != pf_tls_thread) {
-        PyErr_SetString(pf.fiber_error,
-                        s->closed
-                            ? "the scheduler is closed"
-                            : "the scheduler belongs to another thread: use "
-                              "call_soon_threadsafe()");
-        return NULL;
-    }
     FiberObject *fiber = pf_fiber_to_call("spawn()", args, nargs, kwnames);
-    if (fiber != NULL && pf_fiber_start(s, fiber) < 0) {
+    if (fiber != NULL && (may_spawn(s) < 0 || pf_fiber_start(s, fiber) < 0)) {
         Py_CLEAR(fiber);
     }
     return (PyObject *)fiber;

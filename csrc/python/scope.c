@@ -1,6 +1,5 @@
-/* The CancelScope type, and the functions that make common ones. */
+/* The CancelScope type. */
 #include "python/arguments.h"
-#include "python/grain.h"
 #include "python/scope.h"
 
 #include <structmember.h>
@@ -38,8 +37,8 @@ pf_scopes_free_spare(void)
     spare_count = 0;
 }
 
-static ScopeObject *
-new_scope(PyTypeObject *type)
+ScopeObject *
+pf_scope_new(PyTypeObject *type)
 {
     ScopeObject *self = type == pf.scope_type && spare != NULL
                             ? take_spare()
@@ -58,7 +57,7 @@ scope_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     (void)args;
     (void)kwargs;
-    return (PyObject *)new_scope(type);
+    return (PyObject *)pf_scope_new(type);
 }
 
 static int
@@ -76,9 +75,11 @@ scope_init(PyObject *op, PyObject *args, PyObject *kwds)
     static char *names[] = {"deadline", "shield", NULL};
     ScopeObject *self = (ScopeObject *)op;
     PyObject *deadline = NULL;
+    int64_t when;
     int shield = 0;
     if (!PyArg_ParseTupleAndKeywords(args, kwds, "|Op:CancelScope", names,
-                                     &deadline, &shield)) {
+                                     &deadline, &shield) ||
+        read_deadline(deadline, &when) < 0) {
         return -1;
     }
     if (self->fiber != NULL || self->left) {
@@ -87,7 +88,8 @@ scope_init(PyObject *op, PyObject *args, PyObject *kwds)
         return -1;
     }
     self->shield = shield != 0;
-    return read_deadline(deadline, &self->deadline);
+    self->deadline = when;
+    return 0;
 }
 
 /* CancelScope(), TaskGroup(): nothing to parse.  Everything else takes the
@@ -98,7 +100,7 @@ scope_vectorcall(PyObject *type, PyObject *const *args, size_t nargsf,
 {
     Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
     if (nargs == 0 && kwnames == NULL) {
-        return (PyObject *)new_scope((PyTypeObject *)type);
+        return (PyObject *)pf_scope_new((PyTypeObject *)type);
     }
     return pf_make(type, args, nargs, kwnames);
 }
@@ -117,7 +119,7 @@ pf_scope_traverse(PyObject *op, visitproc visit, void *arg)
     Py_VISIT(Py_TYPE(op));
     Py_VISIT(self->scheduler);
     Py_VISIT(self->reason);
-    Py_VISIT(self->by);
+    Py_VISIT(self->why);
     return 0;
 }
 
@@ -126,7 +128,7 @@ pf_scope_clear(PyObject *op)
 {
     ScopeObject *self = (ScopeObject *)op;
     Py_CLEAR(self->reason);
-    Py_CLEAR(self->by);
+    Py_CLEAR(self->why);
     return 0;
 }
 
@@ -191,7 +193,7 @@ expire(ScopeObject *self)
 {
     if (!self->cancelled) {
         self->expired = true;
-        pf_scope_cancel_now(self, pf.s_deadline, Py_None);
+        pf_scope_cancel_now(self, pf.why_deadline);
     }
 }
 
@@ -282,23 +284,46 @@ pf_scope_enter(PyObject *op, PyObject *ignored)
     return Py_NewRef(op);
 }
 
+/* `format` takes the scope, `other`, which a repr() may let go, and perhaps the
+ * running fiber. */
+static PyObject *
+make_error(PfThread *t, const char *format, ScopeObject *self, void *other)
+{
+    PyObject *held = Py_NewRef(other);
+    PyErr_Format(pf.fiber_error, format, self, held, CURRENT(t));
+    PyObject *error = pf_take_exception();
+    Py_DECREF(held);
+    return error;
+}
+
 /* Left by a fiber that it was not entered on; its own must not stay in it. */
 static void
 left_elsewhere(PfThread *t, ScopeObject *self)
 {
-    PyErr_Format(pf.fiber_error,
-                 "%R was entered on %R and cannot be left on %R: was a "
-                 "generator with it inside handed to another fiber?",
-                 self, self->fiber, CURRENT(t));
-    PyObject *error = pf_take_exception();
-    if (self->fiber == NULL) { /* repr() ran code: it is over */
-        pf_restore_exception(error);
-        return;
-    }
-    if (self->fiber->thread == t) {
+    PyObject *error = make_error(
+        t,
+        "%R was entered on %R and cannot be left on %R: was a generator with "
+        "it inside handed to another fiber?",
+        self, self->fiber);
+    if (self->fiber != NULL && self->fiber->thread == t) {
         pf_scope_remove(self);
-    } else if (pf_scope_remove_there(self) < 0) {
+    } else if (self->fiber != NULL && pf_scope_remove_there(self) < 0) {
         PyErr_Clear(); /* no memory: it stays until the fiber ends */
+    }
+    pf_restore_exception(error);
+}
+
+/* Left before one that was entered inside of it. */
+static void
+left_out_of_order(PfThread *t, ScopeObject *self)
+{
+    PyObject *error = make_error(
+        t,
+        "%R is left while the fiber is still in %R, which was entered inside "
+        "of it: is a generator suspended inside of a with statement?",
+        self, self->inner);
+    if (self->fiber != NULL) {
+        pf_scope_remove(self);
     }
     pf_restore_exception(error);
 }
@@ -326,22 +351,13 @@ pf_scope_may_leave(ScopeObject *self, Py_ssize_t nargs)
     } else if (self->fiber != CURRENT(t)) {
         left_elsewhere(t, self);
     } else {
-        PyErr_Format(pf.fiber_error,
-                     "%R is left while the fiber is still in %R, which was "
-                     "entered inside of it: is a generator suspended inside "
-                     "of a with statement?",
-                     self, self->inner);
-        if (self->fiber != NULL) {
-            PyObject *error = pf_take_exception();
-            pf_scope_remove(self);
-            pf_restore_exception(error);
-        }
+        left_out_of_order(t, self);
     }
     return NULL;
 }
 
-static PyObject *
-seconds(int64_t ns)
+PyObject *
+pf_scope_seconds(int64_t ns)
 {
     return PyFloat_FromDouble((double)ns / 1e9);
 }
@@ -353,7 +369,7 @@ raise_timeout(ScopeObject *self, PyObject *cancelled)
 {
     PyObject *text;
     if (self->expired && self->length >= 0) {
-        PyObject *length = seconds(self->length);
+        PyObject *length = pf_scope_seconds(self->length);
         text = length == NULL
                    ? NULL
                    : PyUnicode_FromFormat("not done after %R seconds", length);
@@ -410,12 +426,19 @@ scope_cancel(PyObject *op, PyObject *args, PyObject *kwargs)
 }
 
 static int
-may_change(ScopeObject *self, PyObject *value, const char *what)
+refuse_deletion(const PyObject *value, const char *what)
 {
-    if (value == NULL) {
-        PyErr_Format(PyExc_AttributeError, "%s cannot be deleted", what);
-        return -1;
+    if (value != NULL) {
+        return 0;
     }
+    PyErr_Format(PyExc_AttributeError, "%s cannot be deleted", what);
+    return -1;
+}
+
+/* After the new value was converted, which may leave the scope. */
+static int
+may_change(ScopeObject *self, const char *what)
+{
     if (self->left) {
         PyErr_Format(pf.fiber_error,
                      "%R has been left: its %s means nothing any more", self,
@@ -440,7 +463,7 @@ get_deadline(PyObject *op, void *closure)
     if (self->deadline == PF_NEVER) {
         Py_RETURN_NONE;
     }
-    return seconds(self->deadline);
+    return pf_scope_seconds(self->deadline);
 }
 
 static int
@@ -449,8 +472,9 @@ set_deadline(PyObject *op, PyObject *value, void *closure)
     (void)closure;
     ScopeObject *self = (ScopeObject *)op;
     int64_t deadline;
-    if (may_change(self, value, "deadline") < 0 ||
-        read_deadline(value, &deadline) < 0) {
+    if (refuse_deletion(value, "deadline") < 0 ||
+        read_deadline(value, &deadline) < 0 ||
+        may_change(self, "deadline") < 0) {
         return -1;
     }
     self->deadline = deadline;
@@ -472,11 +496,9 @@ set_shield(PyObject *op, PyObject *value, void *closure)
 {
     (void)closure;
     ScopeObject *self = (ScopeObject *)op;
-    if (may_change(self, value, "shield") < 0) {
-        return -1;
-    }
-    int truth = PyObject_IsTrue(value);
-    if (truth < 0) {
+    int truth =
+        refuse_deletion(value, "shield") < 0 ? -1 : PyObject_IsTrue(value);
+    if (truth < 0 || may_change(self, "shield") < 0) {
         return -1;
     }
     self->shield = truth != 0;
@@ -516,7 +538,7 @@ describe(ScopeObject *self)
     if (self->length < 0) {
         return PyUnicode_FromFormat("%s()", self->what);
     }
-    PyObject *length = seconds(self->length);
+    PyObject *length = pf_scope_seconds(self->length);
     PyObject *text = length == NULL
                          ? NULL
                          : PyUnicode_FromFormat("%s(%R)", self->what, length);
@@ -528,13 +550,14 @@ static PyObject *
 scope_repr(PyObject *op)
 {
     ScopeObject *self = (ScopeObject *)op;
+    FiberObject *fiber = (FiberObject *)Py_XNewRef((PyObject *)self->fiber);
     PyObject *what = describe(self);
-    PyObject *name = what == NULL          ? NULL
-                     : self->fiber != NULL ? pf_fiber_name(self->fiber)
-                                           : Py_NewRef(Py_None);
+    PyObject *name = what == NULL    ? NULL
+                     : fiber != NULL ? pf_fiber_name(fiber)
+                                     : Py_NewRef(Py_None);
     PyObject *repr = NULL;
     const char *cancelled = self->cancelled ? ", cancelled" : "";
-    if (name != NULL && self->fiber != NULL) {
+    if (name != NULL && fiber != NULL) {
         repr = PyUnicode_FromFormat("<%U entered by %R%s at %p>", what, name,
                                     cancelled, op);
     } else if (name != NULL) {
@@ -544,6 +567,7 @@ scope_repr(PyObject *op)
     }
     Py_XDECREF(name);
     Py_XDECREF(what);
+    Py_XDECREF(fiber);
     return repr;
 }
 
@@ -620,209 +644,4 @@ PyType_Spec pf_scope_spec = {
     .basicsize = sizeof(ScopeObject),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
     .slots = scope_slots,
-};
-
-/* ------------------------------------------------------------- common scopes */
-
-static ScopeObject *
-scope_for(PyObject *length, const char *what)
-{
-    int64_t ns = -1;
-    if (length != Py_None && pf_seconds(length, "timeout", &ns) < 0) {
-        return NULL;
-    }
-    if (length != Py_None && ns < 0) {
-        PyErr_SetString(PyExc_ValueError, "timeout must not be negative");
-        return NULL;
-    }
-    ScopeObject *self = new_scope(pf.scope_type);
-    if (self != NULL) {
-        self->what = what;
-        self->length = ns == PF_NEVER ? -1 : ns;
-    }
-    return self;
-}
-
-static PyObject *
-mod_timeout(PyObject *module, PyObject *length)
-{
-    (void)module;
-    ScopeObject *self = scope_for(length, "timeout");
-    if (self != NULL) {
-        self->times_out = true;
-    }
-    return (PyObject *)self;
-}
-
-static PyObject *
-mod_move_on_after(PyObject *module, PyObject *length)
-{
-    (void)module;
-    return (PyObject *)scope_for(length, "move_on_after");
-}
-
-ScopeObject *
-pf_shield_enter(void)
-{
-    ScopeObject *self = scope_for(Py_None, "shield");
-    if (self != NULL) {
-        self->shield = true;
-        PyObject *entered = pf_scope_enter((PyObject *)self, NULL);
-        if (entered == NULL) {
-            Py_CLEAR(self);
-        }
-        Py_XDECREF(entered);
-    }
-    return self;
-}
-
-void
-pf_shield_leave(ScopeObject *self)
-{
-    if (self->fiber != NULL) {
-        pf_scope_remove(self);
-    }
-    Py_DECREF(self);
-}
-
-static PyObject *
-mod_shield(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
-{
-    (void)module;
-    if (nargs > 1) {
-        PyErr_Format(PyExc_TypeError,
-                     "shield() takes at most 1 argument (%zd given)", nargs);
-        return NULL;
-    }
-    ScopeObject *self = scope_for(nargs == 0 ? Py_None : args[0], "shield");
-    if (self != NULL) {
-        self->shield = true;
-    }
-    return (PyObject *)self;
-}
-
-static PyObject *
-mod_current_deadline(PyObject *module, PyObject *ignored)
-{
-    (void)module;
-    (void)ignored;
-    PfThread *t = pf_this_thread();
-    if (t == NULL || pf_active(t, "current_deadline()") == NULL) {
-        return NULL;
-    }
-    int64_t deadline = pf_effective_deadline(CURRENT(t));
-    if (deadline == PF_NEVER) {
-        Py_RETURN_NONE;
-    }
-    return seconds(deadline);
-}
-
-static PyObject *
-mod_is_ours(PyObject *module, PyObject *op)
-{
-    (void)module;
-    PfThread *t = pf_this_thread();
-    if (t == NULL) {
-        return NULL;
-    }
-    bool started =
-        PyObject_TypeCheck(op, pf.grain_type) ||
-        (PyObject_TypeCheck(op, pf.fiber_type) &&
-         (((FiberObject *)op)->core.host_bits & PF_F_SCHEDULED) != 0);
-    return PyBool_FromLong(started && t->scheduler != NULL &&
-                           ((FiberObject *)op)->core.scheduler ==
-                               &t->scheduler->core);
-}
-
-static PyObject *
-mod_succeeded(PyObject *module, PyObject *op)
-{
-    (void)module;
-    bool task = PyObject_TypeCheck(op, pf.fiber_type) ||
-                PyObject_TypeCheck(op, pf.grain_type);
-    return PyBool_FromLong(
-        task && ((FiberObject *)op)->core.state == PF_DONE &&
-        ((FiberObject *)op)->core.host_byte == PF_OUTCOME_OK);
-}
-
-static PyObject *
-mod_failed_with(PyObject *module, PyObject *op)
-{
-    (void)module;
-    PyObject *value = NULL;
-    if (PyObject_TypeCheck(op, pf.fiber_type)) {
-        value = ((FiberObject *)op)->value;
-    } else if (PyObject_TypeCheck(op, pf.grain_type)) {
-        value = ((GrainObject *)op)->value;
-    }
-    bool failed = value != NULL &&
-                  ((FiberObject *)op)->core.state == PF_DONE &&
-                  ((FiberObject *)op)->core.host_byte == PF_OUTCOME_FAILED;
-    return Py_NewRef(failed ? value : Py_None);
-}
-
-/* A fiber that is cancelled with what the caller is in, but that nobody waits
- * for, the run included: for iterators, which work between the calls of their
- * user. */
-static PyObject *
-mod_spawn_inside(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
-{
-    (void)module;
-    PfThread *t = pf_this_thread();
-    if (t == NULL || pf_active(t, "spawning") == NULL) {
-        return NULL;
-    }
-    if (nargs < 1 || !PyCallable_Check(args[0])) {
-        PyErr_SetString(PyExc_TypeError, "a function is needed");
-        return NULL;
-    }
-    FiberObject *self = CURRENT(t);
-    ScopeObject *base = self->scope != NULL ? self->scope : self->base;
-    FiberObject *fiber = pf_fiber_new(args[0], args + 1, nargs - 1, NULL);
-    if (fiber == NULL) {
-        return NULL;
-    }
-    fiber->core.host_bits |= PF_F_DAEMON;
-    if (pf_scope_enlist(t->scheduler, base, fiber) < 0) {
-        Py_CLEAR(fiber);
-    } else {
-        pf_fiber_make_ready(t->scheduler, fiber);
-    }
-    return (PyObject *)fiber;
-}
-
-PyDoc_STRVAR(timeout_doc, "timeout(seconds, /)\n--\n\n\
-A scope whose block must be done after so many seconds; None: no limit.\n\
-\n\
-If it is not, it is cancelled, and TimeoutError raised at its end. 0 ends it\n\
-at its first park point. ValueError for a negative number or NaN.");
-PyDoc_STRVAR(move_on_doc, "move_on_after(seconds, /)\n--\n\n\
-A scope whose block is cancelled after so many seconds; None: no limit.\n\
-\n\
-The program goes on behind the block; cancelled_caught tells. 0 ends it at its\n\
-first park point. ValueError for a negative number or NaN.");
-PyDoc_STRVAR(shield_doc, "shield(seconds=None, /)\n--\n\n\
-A scope that cancellation from outside does not get into, for clean-up.\n\
-\n\
-With `seconds` the block itself is cancelled after that time, as by\n\
-move_on_after(). ValueError for a negative number or NaN.");
-PyDoc_STRVAR(deadline_doc, "current_deadline()\n--\n\n\
-When the running fiber will be cancelled: the earliest deadline around it, up\n\
-to a shield, on the clock of now(); None if there is none.");
-
-PyMethodDef pf_scope_functions[] = {
-    {"timeout", mod_timeout, METH_O, timeout_doc},
-    {"move_on_after", mod_move_on_after, METH_O, move_on_doc},
-    {"shield", PF_FAST(mod_shield), METH_FASTCALL, shield_doc},
-    {"current_deadline", mod_current_deadline, METH_NOARGS, deadline_doc},
-    {"_spawn_inside", PF_FAST(mod_spawn_inside), METH_FASTCALL,
-     "Start fn(*args) in a daemon that the scopes around the caller cancel."},
-    {"_is_ours", mod_is_ours, METH_O,
-     "Was the fiber or grain started on the scheduler that is running?"},
-    {"_succeeded", mod_succeeded, METH_O,
-     "Did the fiber or grain return?  Unlike outcome, this is no look at a "
-     "failure."},
-    {"_failed_with", mod_failed_with, METH_O,
-     "The exception it failed with, or None.  No look at it, either."},
-    {NULL, NULL, 0, NULL},
 };

@@ -43,16 +43,17 @@ struct ScopeObject {
     FiberObject *children;
     GrainMember *grains;
     ScopeObject *work; /* in a list of scopes to refresh */
-    PyObject *reason, *by;
-    const char *what; /* the function that made it, or NULL */
-    int64_t length;   /* ns from the entering to the deadline, or -1 */
-    bool times_out;   /* absorbs by raising TimeoutError */
-    bool shield;      /* what is cancelled outside stays outside */
-    bool cancelled;   /* cancel() was called, or the deadline passed */
-    bool expired;     /* ... the latter */
-    bool caught;      /* __exit__ absorbed it */
-    bool left;        /* for good */
-    bool refused;     /* somebody tried to enter it, and was told */
+    PyObject *reason;  /* it was cancelled for; NULL: None */
+    PyObject *why;     /* (reason, by), until it is left; or NULL */
+    const char *what;  /* the function that made it, or NULL */
+    int64_t length;    /* ns from the entering to the deadline, or -1 */
+    bool times_out;    /* absorbs by raising TimeoutError */
+    bool shield;       /* what is cancelled outside stays outside */
+    bool cancelled;    /* cancel() was called, or the deadline passed */
+    bool expired;      /* ... the latter */
+    bool caught;       /* __exit__ absorbed it */
+    bool left;         /* for good */
+    bool refused;      /* somebody tried to enter it, and was told */
 };
 
 typedef struct CancelledObject {
@@ -90,7 +91,7 @@ int pf_scope_enlist(SchedulerObject *s, ScopeObject *base, FiberObject *fiber);
 /* Any thread. 1, or 0 if the scope has been left; -1 with an exception. */
 int pf_scope_cancel(ScopeObject *scope, PyObject *reason);
 /* Owner thread.  The first reason stays. */
-void pf_scope_cancel_now(ScopeObject *scope, PyObject *reason, PyObject *by);
+void pf_scope_cancel_now(ScopeObject *scope, PyObject *why);
 /* The fiber has ended inside of scopes; returns what its result is then. */
 PyObject *pf_fiber_ends_inside(FiberObject *fiber, PyObject *result);
 /* Take it out of its fiber's stack: it has been left. */
@@ -108,10 +109,6 @@ void pf_scope_move_grains(ScopeObject *from, ScopeObject *to);
 /* --- scope.c --- */
 extern PyType_Spec pf_scope_spec;
 PyObject *pf_scope_enter(PyObject *scope, PyObject *ignored);
-/* shield() around what the running fiber calls between the two.  A new one, or
- * NULL with an exception; leaving drops it, whatever was done to it. */
-ScopeObject *pf_shield_enter(void);
-void pf_shield_leave(ScopeObject *shield);
 /* __exit__() was called with so many arguments.  The thread if the scope may
  * be left here; otherwise it is taken away, and NULL returned with an error. */
 PfThread *pf_scope_may_leave(ScopeObject *scope, Py_ssize_t nargs);
@@ -119,6 +116,14 @@ int pf_scope_traverse(PyObject *op, visitproc visit, void *arg);
 int pf_scope_clear(PyObject *op);
 void pf_scope_dealloc(PyObject *op);
 void pf_scope_type_ready(PyTypeObject *type);
+ScopeObject *pf_scope_new(PyTypeObject *type); /* not entered */
+PyObject *pf_scope_seconds(int64_t ns);        /* a float */
+
+/* --- scope_functions.c --- */
+/* shield() around what the running fiber calls between the two.  A new one, or
+ * NULL with an exception; leaving drops it, whatever was done to it. */
+ScopeObject *pf_shield_enter(void);
+void pf_shield_leave(ScopeObject *shield);
 extern PyMethodDef pf_scope_functions[];
 
 /* --- group.c --- */

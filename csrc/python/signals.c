@@ -168,6 +168,9 @@ begin_wakeup(SchedulerObject *s, PyObject *signals, PfSignals *saved)
     }
     saved->old_wakeup = PyLong_AsLong(old);
     Py_DECREF(old);
+    if (PyErr_Occurred()) {
+        return -1; /* not the function that we know */
+    }
     if (saved->old_wakeup >= 0 && saved->old_wakeup != wake_pipe[1]) {
         /* the program's own: put it back */
         PyObject *back = PyObject_CallMethod(signals, "set_wakeup_fd", "l",

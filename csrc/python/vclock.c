@@ -243,8 +243,8 @@ clock_advance(PyObject *op, PyObject *seconds)
     PfClockObject *clock = (PfClockObject *)op;
     PfThread *t = pf_this_thread();
     int64_t ns;
-    if (t == NULL || check_user(clock, t) < 0 ||
-        forward(clock, seconds, "advance()", &ns) < 0) {
+    if (t == NULL || forward(clock, seconds, "advance()", &ns) < 0 ||
+        check_user(clock, t) < 0) {
         return NULL;
     }
     if (runs_by(clock, t)) {
@@ -260,8 +260,8 @@ clock_spend(PyObject *op, PyObject *seconds)
     PfClockObject *clock = (PfClockObject *)op;
     PfThread *t = pf_this_thread();
     int64_t ns;
-    if (t == NULL || check_user(clock, t) < 0 ||
-        forward(clock, seconds, "spend()", &ns) < 0) {
+    if (t == NULL || forward(clock, seconds, "spend()", &ns) < 0 ||
+        check_user(clock, t) < 0) {
         return NULL;
     }
     clock->now += ns;

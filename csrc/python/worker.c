@@ -123,17 +123,15 @@ pf_job_release_hold(JobObject *job)
 void
 pf_job_cancel(JobObject *job, PyObject *exc)
 {
-    CancelledObject *why = (CancelledObject *)exc;
-    FiberObject *callee = (FiberObject *)Py_XNewRef((PyObject *)job->callee);
-    PyObject *before = job->cancelled;
-    job->cancelled = Py_NewRef(exc);
-    if (callee != NULL) {
-        pf_cancel_now(callee, why->reason ? why->reason : Py_None,
-                      why->by ? why->by : Py_None);
+    CancelledObject *cancelled = (CancelledObject *)exc;
+    PyObject *why = pf_reason_and_author(
+        cancelled->reason != NULL ? cancelled->reason : Py_None,
+        cancelled->by != NULL ? cancelled->by : Py_None);
+    if (job->callee != NULL) {
+        pf_cancel_now(job->callee, why);
     }
-    Py_XDECREF(before);
-    Py_XDECREF(callee);
-    Py_DECREF(exc);
+    Py_XSETREF(job->cancelled, exc);
+    Py_XDECREF(why);
 }
 
 /* Nobody will ever see it otherwise. */
