@@ -25,6 +25,8 @@ class Barrier:
     everybody else who waits, or comes later, gets threading.BrokenBarrierError until reset().
     """
 
+    _changed: Condition
+
     def __init__(
         self,
         parties: int,
