@@ -4,6 +4,7 @@
 #include <errno.h>
 
 #include "engine/memory.h"
+#include "engine/testing.h"
 #include "world.h"
 
 static world the_world;
@@ -138,6 +139,33 @@ idle_loop_looks_after_every_pool(void)
     }
 }
 
+static uint64_t
+trims_of(const pf_stack_pool *pool)
+{
+    pf_stack_stats stats;
+    pf_stack_pool_stats(pool, &stats);
+    return stats.trims;
+}
+
+/* Those that gave nothing do not count. */
+static void
+trims_are_counted(void)
+{
+    pf_stack *stack;
+    pf_stack_pool *pool = pf_stack_pool_new(65536, 0);
+    CHECK_EQUAL(pf_stack_acquire(pool, &stack), 0);
+    CHECK(pf_stack_pool_slabs(pool) > 0);
+    pf_stack_release(stack);
+    uint64_t before = trims_of(pool);
+    bool gave = pf_stack_pool_trim(pool) > 0;
+    uint64_t after = trims_of(pool);
+    CHECK_EQUAL(after > before, gave);
+    CHECK_EQUAL(pf_stack_pool_trim(pool), 0);
+    CHECK_EQUAL(trims_of(pool), after);
+    CHECK_EQUAL(pf_stack_pool_slabs(pool), 0);
+    pf_stack_pool_free(pool);
+}
+
 static void
 prepared_fiber_hit_no_limit(void)
 {
@@ -202,6 +230,7 @@ const test pool_tests[] = {
     TEST(thread_has_a_pool_for_each_size),
     TEST(pools_go_from_thread_to_thread),
     TEST(idle_loop_looks_after_every_pool),
+    TEST(trims_are_counted),
     TEST(prepared_fiber_hit_no_limit),
 #if defined(PYFIBER_HARDTEST)
     TEST(fiber_without_memory_is_refused_and_says_why),
