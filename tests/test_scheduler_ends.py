@@ -334,6 +334,55 @@ def test_scheduler_with_late_wake_ups_from_a_thread_is_freed() -> None:
     assert is_freed(make)
 
 
+def forget(make: Callable[[], Scheduler]) -> weakref.ref[Scheduler]:
+    """Make one and drop it."""
+    made = weakref.ref(make())
+    gc.collect()
+    return made
+
+
+def test_scheduler_whose_maker_has_ended_is_closed_with_fibers_in_it() -> None:
+    """It is nobody's loop: who made it is not looked for."""
+    ends = []
+
+    def make() -> None:
+        scheduler = Scheduler()
+        scheduler.spawn(lambda: None).add_done_callback(lambda fiber: ends.append(fiber.state))
+        made.append(scheduler)
+
+    made: list[Scheduler] = []
+    Fiber(make).switch()
+    with pytest.warns(ResourceWarning, match="dropped without close"):
+        forget(made.pop)
+    assert ends == ["done"]
+
+
+def test_scheduler_with_a_finalizer_of_its_own_and_fibers_is_freed() -> None:
+    """They hold each other: the collector ends them, and `finally` blocks run."""
+    ends = []
+
+    class Finalized(Scheduler):
+        def __del__(self) -> None:
+            ends.append("del")
+
+    def parks() -> None:
+        try:
+            park()
+        finally:
+            ends.append("finally")
+
+    def make() -> Scheduler:
+        scheduler = Finalized()
+        scheduler.spawn(parks)
+        scheduler.run_once()
+        scheduler.spawn(parks)
+        return scheduler
+
+    with pytest.warns(ResourceWarning, match="dropped without close"):
+        made = forget(make)
+    assert (made(), ends) == (None, ["del", "finally"])
+
+
 @needs_descriptor
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -17,6 +17,8 @@ open_scheduler(SchedulerObject *s, PfThread *t)
         PyErr_SetFromErrno(PyExc_OSError);
         return -1;
     }
+    s->core.hub =
+        NULL; /* nobody runs its loop: the engine takes who made it */
     s->thread = t;
     s->open = true;
     PF_LIST_PUSH(t->schedulers, s);
@@ -126,6 +128,15 @@ scheduler_clear(PyObject *op)
     Py_CLEAR(s->errors);
     Py_CLEAR(s->watch);
     return 0;
+}
+
+/* A subclass with __del__ has replaced the finalizer: then it is done here, or
+ * the scheduler and its fibers would hold each other for ever. */
+static int
+scheduler_collect(PyObject *op)
+{
+    scheduler_finalize(op);
+    return scheduler_clear(op);
 }
 
 static void
@@ -627,7 +638,7 @@ static PyType_Slot scheduler_slots[] = {
     {Py_tp_dealloc, scheduler_dealloc},
     {Py_tp_finalize, scheduler_finalize},
     {Py_tp_traverse, scheduler_traverse},
-    {Py_tp_clear, scheduler_clear},
+    {Py_tp_clear, scheduler_collect},
     {Py_tp_methods, scheduler_methods},
     {Py_tp_members, scheduler_members},
     {0, NULL},
