@@ -50,7 +50,8 @@ in_workplace() {
     in_chroot "$name" env PIP_NO_INDEX=1 PIP_FIND_LINKS="$PLACE/offline" bash -euo pipefail -c "$1" - "${@:2}"
 }
 
-# chroot_pytest NAME MACHINE VERSION...: build from a copy and run the suite on each of the chroot's Pythons.
+# chroot_pytest NAME MACHINE VERSION...: build from a copy and run the suite on each of the chroot's Pythons, and random
+# programs where that is not emulated.
 chroot_pytest() {
     local name=$1 machine=$2 version
     shift 2
@@ -62,7 +63,9 @@ chroot_pytest() {
             cd "$1/tree"
             "python$2" -m venv .venv
             PYFIBER_WERROR=1 .venv/bin/python -m pip install -qq -e . --group test
-            .venv/bin/python -m pytest' "$PLACE" "$version"
+            .venv/bin/python -m pytest
+            [ "$3" != "$(uname -m)" ] || .venv/bin/python -m tests.fuzz all --seeds "$4" --minutes "$5"
+            ' "$PLACE" "$version" "$machine" "$FUZZ_SEEDS" "$FUZZ_MINUTES"
     done
 }
 

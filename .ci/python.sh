@@ -51,6 +51,38 @@ test_sanitized() {
         run_pytest "$SCRATCH/asan" "${left_out[@]}"
 }
 
+# Random programs: seeds FIRST:STOP or FIRST: of each kind, for so many minutes of each at most. In `full` they are new ones
+# every day; what fails is printed with the command that plays it again.
+FUZZ_SEEDS=${FUZZ_SEEDS:-$(date +%Y%m%d)0000:}
+FUZZ_MINUTES=${FUZZ_MINUTES:-2}
+FUZZ_QUICK_SEEDS=${FUZZ_QUICK_SEEDS:-0:}
+FUZZ_QUICK_MINUTES=${FUZZ_QUICK_MINUTES:-0.08}
+
+# fuzz DIR SEEDS MINUTES: random programs of every kind in a tree made by install_editable.
+fuzz() {
+    step "random programs, seeds $2, for $3 minutes of each kind: $(basename "$1")"
+    (cd "$1" && .venv/bin/python -m tests.fuzz all --seeds "$2" --minutes "$3")
+}
+
+# The same in a tree with sanitizers, after test_sanitized.
+fuzz_sanitized() {
+    LD_PRELOAD=$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0:handle_segv=0:handle_sigbus=0 \
+        UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 PYTHONMALLOC=malloc fuzz "$SCRATCH/asan" "$1" "$2"
+}
+
+fuzz_quick() {
+    fuzz_sanitized "$FUZZ_QUICK_SEEDS" "$FUZZ_QUICK_MINUTES"
+}
+
+# After quick and test_variants: their trees are there. test_sid plays them as well.
+fuzz_full() {
+    local tree
+    fuzz_sanitized "$FUZZ_SEEDS" "$FUZZ_MINUTES"
+    for tree in strict 3.12 3.13 hard; do
+        [ ! -d "$SCRATCH/$tree" ] || fuzz "$SCRATCH/$tree" "$FUZZ_SEEDS" "$FUZZ_MINUTES"
+    done
+}
+
 # Tiny stacks, failing allocations, a switch at every opportunity; then the portable context switch.
 test_variants() {
     step "pytest with the hard-test build"

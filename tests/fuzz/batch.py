@@ -29,6 +29,9 @@ from .program import Program
 LIMIT_SECONDS = float(os.environ.get("PYFIBER_FUZZ_LIMIT", "60"))
 
 
+OURS = (Evil, Program, pyfiber.Fiber, pyfiber.Scheduler)
+
+
 def tell(word: str, seed: int, text: str = "") -> None:
     """One line, at once: the next act may crash."""
     os.write(1, f"{word} {seed} {json.dumps(text)}\n".encode())
@@ -42,7 +45,7 @@ def census() -> Counter[str]:
     return Counter(
         kind.__qualname__
         for kind in kinds
-        if issubclass(kind, (Evil, Program)) or kind.__module__.startswith("pyfiber")
+        if issubclass(kind, OURS) or kind.__module__.startswith("pyfiber")
     )
 
 

@@ -96,6 +96,8 @@ class QueueActs(ScheduledActs):
         if target is None:
             return
         evil = self.random.random() < self.malice
+        if evil and isinstance(target, PriorityQueue):
+            self.ledgers[id(target)].known = False  # a heap whose comparisons fail keeps its items
         item = self.evil() if evil else self.token()
         if self.forever() and not evil and self.random.random() < 0.3:
             arguments: list[Any] = [item]

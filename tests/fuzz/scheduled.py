@@ -153,6 +153,7 @@ class ScheduledActs(RawActs):
         if scheduler is None:
             return
         fibers, stats = scheduler.fibers(), scheduler.stats()
+        fibers = [fiber for fiber in fibers if fiber.parent is None]  # no raw ones that wait
         foreground = sum(not fiber.daemon for fiber in fibers)
         if (stats["fibers"], stats["foreground"]) != (len(fibers), foreground):
             self.found(f"{len(fibers)} fibers, {foreground} of them foreground, but {stats}")
