@@ -326,15 +326,20 @@ class Program:
         """Call it on another thread and wait for that."""
 
         def run() -> None:
+            if collecting:
+                gc.enable()
             try:
                 function()
             except BaseException as error:
                 self.judge("thread", error)
+            gc.disable()
             sys.settrace(None)
             sys.setprofile(None)
             VARIABLE.set(None)
 
-        # threading's own code is no place to raise in, nor to switch away from.
+        # threading's own code, which holds locks, is no place to raise in or to switch away from.
+        collecting = gc.isenabled()
+        gc.disable()
         tracing, profiling = sys.gettrace(), sys.getprofile()
         sys.settrace(None)
         sys.setprofile(None)
@@ -345,6 +350,8 @@ class Program:
             raise Unfinished
         sys.settrace(tracing)
         sys.setprofile(profiling)
+        if collecting:
+            gc.enable()
 
     # ---------------------------------------------------------- acts of all programs
 

@@ -128,6 +128,7 @@ class StandInActs(RawActs):
                 break
             del left, each
         super().end()
+        greenlet.settrace(None)  # what was on its way to set it has ended
 
 
 class Kind(StandInActs):
