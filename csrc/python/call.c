@@ -45,16 +45,15 @@ refuse_uncallable(const char *who, PyObject *object)
 }
 
 int
-pf_check_function(const char *who, PyObject *object)
+pf_check_function_slow(const char *who, PyObject *object)
 {
-    if (PF_UNLIKELY(!PyCallable_Check(object))) {
+    if (!PyCallable_Check(object)) {
         return refuse_uncallable(who, object);
     }
     PyFunctionObject *function = function_of(object);
-    return PF_UNLIKELY(function != NULL &&
-                       (code_of(function)->co_flags & CO_COROUTINE))
-               ? refuse_async(who, function)
-               : 0;
+    return function == NULL || pf_takes_plain_calls(function)
+               ? 0
+               : refuse_async(who, function);
 }
 
 /* -------------------------------------------------- do the arguments fit it? */
@@ -158,13 +157,13 @@ fits_slowly(PyFunctionObject *function, Py_ssize_t nargs, PyObject *kwnames)
     return fits;
 }
 
+/* The common case: a function that takes just so many. */
 static inline bool
 fits(PyFunctionObject *function, Py_ssize_t nargs, PyObject *kwnames)
 {
     PyCodeObject *code = code_of(function);
-    return (PF_LIKELY(nargs == code->co_argcount && kwnames == NULL &&
-                      code->co_kwonlyargcount == 0)) ||
-           fits_slowly(function, nargs, kwnames);
+    return nargs == code->co_argcount && kwnames == NULL &&
+           code->co_kwonlyargcount == 0;
 }
 
 /* The function does not take the arguments: to call it raises what Python says
@@ -181,24 +180,35 @@ refuse_arguments(PyObject *fn, PyObject *const *args, Py_ssize_t nargs,
     return -1;
 }
 
+static int
+check_call(const char *who, PyObject *const *args, Py_ssize_t nargs,
+           PyObject *kwnames)
+{
+    if (nargs < 1) {
+        PyErr_Format(PyExc_TypeError, "%s needs a function", who);
+        return -1;
+    }
+    PyObject *fn = args[0];
+    if (pf_check_function(who, fn) < 0) {
+        return -1;
+    }
+    PyFunctionObject *function = function_of(fn);
+    Py_ssize_t count = nargs - 1 + (fn != (PyObject *)function);
+    return function == NULL || fits(function, count, kwnames) ||
+                   fits_slowly(function, count, kwnames)
+               ? 0
+               : refuse_arguments(fn, args + 1, nargs - 1, kwnames);
+}
+
 /* A fiber for spawn(fn, ...): `args` begin with the function. */
 FiberObject *
 pf_fiber_to_call(const char *who, PyObject *const *args, Py_ssize_t nargs,
                  PyObject *kwnames)
 {
-    if (nargs < 1) {
-        PyErr_Format(PyExc_TypeError, "%s needs a function", who);
-        return NULL;
-    }
-    PyObject *fn = args[0];
-    if (pf_check_function(who, fn) < 0) {
-        return NULL;
-    }
-    PyFunctionObject *function = function_of(fn);
-    Py_ssize_t count = nargs - 1 + (fn != (PyObject *)function);
-    if (function != NULL && PF_UNLIKELY(!fits(function, count, kwnames))) {
-        (void)refuse_arguments(fn, args + 1, nargs - 1, kwnames);
-        return NULL;
-    }
-    return pf_fiber_new(fn, args + 1, nargs - 1, kwnames);
+    bool plain = nargs >= 1 && PyFunction_Check(args[0]) &&
+                 pf_takes_plain_calls((PyFunctionObject *)args[0]) &&
+                 fits((PyFunctionObject *)args[0], nargs - 1, kwnames);
+    return PF_LIKELY(plain) || check_call(who, args, nargs, kwnames) == 0
+               ? pf_fiber_new(args[0], args + 1, nargs - 1, kwnames)
+               : NULL;
 }

@@ -106,6 +106,10 @@ pf_deadline_by(SchedulerObject *s, PyObject *timeout, int64_t *deadline)
 int
 pf_deadline(PyObject *timeout, int64_t *deadline)
 {
+    if (timeout == NULL || timeout == Py_None) {
+        *deadline = PF_NEVER;
+        return 0;
+    }
     return pf_deadline_by(NULL, timeout, deadline);
 }
 
