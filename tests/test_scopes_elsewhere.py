@@ -6,6 +6,7 @@ import gc
 import logging
 import threading
 import time
+import weakref
 from typing import Any
 
 import pytest
@@ -509,3 +510,22 @@ def test_scope_whose_exit_is_never_called_is_freed_with_its_fiber() -> None:
         spawn(lambda: CancelScope(now() + 60).__enter__()).join()
 
     run_virtually(main)
+
+
+def test_scope_that_a_done_callback_enters_is_left_when_its_fiber_is_freed() -> None:
+    """Nobody leaves it, and it must not go on pointing to the fiber."""
+    scope = CancelScope()
+
+    def main() -> None:
+        fiber = spawn(lambda: None)
+        fiber.add_done_callback(lambda _: scope.__enter__() and None)
+        fiber.join()
+
+    scheduler = Scheduler()
+    scheduler.run(main)
+    gone = weakref.ref(scheduler)
+    del scheduler
+    gc.collect()
+    assert gone() is None
+    with pytest.raises(FiberError, match="left"):
+        scope.deadline = 1.0

@@ -329,12 +329,13 @@ fiber_dealloc(PyObject *op)
     }
     if (self->core.stack != NULL && self->thread != NULL) {
         pf_live_unlink(self); /* shutting down: the stack stays as it is */
-        if (self->scope != NULL) {
-            pf_fiber_ends_inside(self, Py_None);
-        }
         if (self->base != NULL) {
             pf_scope_disown(self);
         }
+    }
+    /* Entered after its end, by code that its end ran, say. */
+    if (PF_UNLIKELY(self->scope != NULL)) {
+        pf_fiber_ends_inside(self, Py_None);
     }
     if ((self->core.host_bits & PF_F_SCHEDULED) &&
         self->core.scheduler != NULL) {
