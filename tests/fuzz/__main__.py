@@ -36,7 +36,7 @@ def main() -> int:
         batch.run(kinds[0], options.seeds, options.steps)
         return 0
     if options.seed is not None:
-        return int(batch.run(kinds[0], [options.seed], options.steps, options.verbose) > 0)
+        return int(batch.run(kinds[0], [options.seed], options.steps, options.verbose))
     fine = [
         driver.hunt(kind, iter(options.seeds), options.steps, options.minutes, options.jobs)
         for kind in kinds

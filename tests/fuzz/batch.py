@@ -80,8 +80,8 @@ def play(kind: type[Program], seed: int, steps: int | None, verbose: bool) -> li
     return findings
 
 
-def run(name: str, seeds: Iterable[int], steps: int | None = None, verbose: bool = False) -> int:
-    """Run programs; how many found something."""
+def run(name: str, seeds: Iterable[int], steps: int | None = None, verbose: bool = False) -> bool:
+    """Run programs up to the first that finds something, as that may leave anything; is there one?"""
     logging.getLogger("pyfiber").addHandler(logging.NullHandler())
     logging.getLogger("pyfiber").propagate = False
     kind = load(name)
@@ -94,7 +94,7 @@ def run(name: str, seeds: Iterable[int], steps: int | None = None, verbose: bool
     play(kind, 0, 5, False)  # imports what is imported late
     gc.collect()
     gc.freeze()
-    wrong = 0
+    findings: list[str] = []
     for seed in seeds:
         tell("begin", seed)
         faulthandler.dump_traceback_later(LIMIT_SECONDS, exit=True)
@@ -102,7 +102,8 @@ def run(name: str, seeds: Iterable[int], steps: int | None = None, verbose: bool
         faulthandler.cancel_dump_traceback_later()
         for text in findings:
             tell("found", seed, text)
-        wrong += bool(findings)
         tell("end", seed)
+        if findings:
+            break
     faulthandler.dump_traceback_later(LIMIT_SECONDS, exit=True)  # of the interpreter's end
-    return wrong
+    return bool(findings)

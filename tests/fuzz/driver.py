@@ -93,11 +93,14 @@ def listen(process: subprocess.Popen[str], stop: int, errors: IO[str]) -> Outcom
             elif word == "end":
                 outcome.played += 1
                 begun = None
+    if outcome.found:
+        outcome.next = max(outcome.found) + 1
     if process.returncode != 0:
         seed = stop - 1 if begun is None else begun
         when = "" if begun is not None else "at the end of the process: "
         outcome.found.setdefault(seed, []).append(when + ending(process.returncode, errors))
         outcome.next = seed + 1
+        outcome.played += begun is not None
     return outcome
 
 
@@ -146,7 +149,7 @@ class Hunt:
 
     def record(self, first: int, outcome: Outcome) -> None:
         with self.lock:
-            self.played += outcome.played + (outcome.next is not None)
+            self.played += outcome.played
         for seed, texts in outcome.found.items():
             finding = Finding(self.kind, first, seed, "\n  ".join(texts), self.steps)
             if self.steps is None:
