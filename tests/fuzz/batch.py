@@ -81,7 +81,7 @@ def play(kind: type[Program], seed: int, steps: int | None, verbose: bool) -> li
 
 
 def run(name: str, seeds: Iterable[int], steps: int | None = None, verbose: bool = False) -> bool:
-    """Run programs up to the first that finds something, as that may leave anything; is there one?"""
+    """Run programs up to the first that finds something: that may leave anything. Is there one?"""
     logging.getLogger("pyfiber").addHandler(logging.NullHandler())
     logging.getLogger("pyfiber").propagate = False
     kind = load(name)
