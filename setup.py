@@ -34,7 +34,7 @@ ENGINE = [
         if not path.stem.endswith(("_posix", "_windows"))
     ),
 ]
-POSIX = [f"csrc/engine/{part}_posix.c" for part in ("guard", "poller", "reserve", "stack")]
+POSIX = sorted(str(path) for path in Path("csrc/engine").glob("*_posix.c"))
 BINDING = sorted(str(path) for path in Path("csrc/python").glob("*.c"))
 HEADERS = sorted(str(path) for path in Path("csrc").rglob("*.h"))
 PUBLIC_HEADER = "csrc/include/pyfiber.h"

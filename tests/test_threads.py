@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import threading
 import weakref
@@ -382,45 +381,6 @@ def test_collected_on_another_thread_while_suspended() -> None:
     assert log == []
     lender.close()
     assert log == ["unwound"]
-
-
-# ---------------------------------------------------------------- threads made by C
-
-
-def test_fibers_on_a_thread_that_c_made(child: Child) -> None:
-    """A POSIX thread that enters Python through a ctypes callback, several times."""
-    try:
-        ctypes.CDLL(None).pthread_create  # noqa: B018
-    except (AttributeError, TypeError, OSError):
-        pytest.skip("no pthread_create here")
-    done = child(
-        """
-        import ctypes
-        from pyfiber import Fiber, current
-        libc = ctypes.CDLL(None)
-        log = []
-        kept = []
-        prototype = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
-        def body(argument):
-            main = current()
-            def work():
-                try:
-                    main.switch("value")
-                finally:
-                    log.append("finally")
-            fiber = Fiber(work)
-            log.append(fiber.switch())
-            kept.append(fiber)
-            return 0
-        callback = prototype(body)
-        for _ in range(3):
-            thread = ctypes.c_ulong()
-            assert libc.pthread_create(ctypes.byref(thread), None, callback, None) == 0
-            assert libc.pthread_join(thread, None) == 0
-        print(log, [fiber.state for fiber in kept])
-        """
-    )
-    assert done.stdout == f"{['value', 'finally'] * 3} {['done'] * 3}\n"
 
 
 def test_released_interpreter_lock_lets_other_threads_run_their_fibers() -> None:

@@ -3,13 +3,15 @@
  *
  * It is found through a C thread-local and owned by a capsule in the thread
  * state's dict, whose destructor runs on the dying thread: that is where
- * fibers still suspended there are unwound.
+ * fibers still suspended there are unwound.  The state of a thread that C made
+ * may never be cleared; then the capsule goes at the thread's real end.
  */
 #include "python/greenlet_hooks.h"
 #include "python/unseen.h"
 #include "python/waitq.h"
 
 #include "engine/overflow.h"
+#include "engine/thread_end.h"
 
 PF_TLS PfThread *pf_tls_thread;
 PF_TLS bool pf_tls_collecting;
@@ -90,6 +92,9 @@ forget_root(PfThread *t)
 /* The thread state that pf_tls_thread was made for has lost it. */
 static PF_TLS uint64_t ended;
 
+/* thread_ended() will be called. */
+static PF_TLS bool end_is_watched;
+
 static void
 free_record(PfThread *t)
 {
@@ -135,6 +140,67 @@ thread_gone(PyObject *capsule)
         return;
     }
     end_thread(t);
+}
+
+/* The fibers of `t` stay suspended for good: here the interpreter does not
+ * know the thread any more, and callbacks that they are in would need that. */
+static void
+tell_left(PfThread *t)
+{
+    FiberObject *first = find_suspended(t);
+    ended = PyThreadState_GetID(PyThreadState_Get());
+    pf_tls_thread = NULL;
+    if (first != NULL) {
+        Py_INCREF(first);
+        PyErr_SetString(
+            pf.fiber_error,
+            "the thread, which C code made, has ended while this fiber was "
+            "suspended inside of a callback from C: it can never be unwound, "
+            "and its memory is lost; let it end before the thread does");
+        PyErr_WriteUnraisable((PyObject *)first);
+        Py_DECREF(first);
+    }
+}
+
+static void
+end_with_thread(PfThread *t)
+{
+    if (t->tstate != PyThreadState_Get()) {
+        tell_left(t);
+    } else if (PyDict_DelItemString(PyThreadState_GetDict(), CAPSULE_NAME) <
+               0) {
+        PyErr_WriteUnraisable(NULL);
+    }
+}
+
+/* Runs when the thread itself ends.  Its state has not been cleared if someone
+ * has yet to call PyGILState_Release, such as a callback from C that a fiber is
+ * suspended in.  To let go of the capsule unwinds that, and then the last
+ * PyGILState_Release, which is ours, clears the state.
+ * A thread that ended within Python code, or calls exit() there, is let be. */
+static void
+thread_ended(void)
+{
+    PfThread *t = pf_tls_thread;
+    end_is_watched = false;
+    if (t == NULL || pf.shut_down || pf_finalizing() ||
+        pystate_in_code(t->tstate) || CURRENT(t) != t->root) {
+        return;
+    }
+    PyGILState_STATE held = PyGILState_Ensure();
+    if (!pf.shut_down) { /* nor while this waited for the GIL */
+        end_with_thread(t);
+    }
+    PyGILState_Release(held);
+}
+
+static void
+watch_end(void)
+{
+    if (!end_is_watched) {
+        end_is_watched = true;
+        pf_watch_thread_end(thread_ended);
+    }
 }
 
 static int
@@ -203,6 +269,7 @@ own(PfThread *t, PyObject *dict, PyObject *capsule)
         return -1;
     }
     (void)PyCapsule_SetDestructor(capsule, thread_gone);
+    watch_end();
     pf_tls_thread = t;
     t->next = pf.threads;
     pf.threads = t;

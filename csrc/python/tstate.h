@@ -204,6 +204,21 @@ pystate_unhold(PyThreadState *ts)
 #endif
 }
 
+/* Does Python code run, or wait for C code that it has called, on the stack
+ * that the thread state is on?  Needs no GIL on the thread itself, and looks
+ * at no frame: the stack may be left for good already. */
+static inline bool
+pystate_in_code(PyThreadState *ts)
+{
+#if PF_HAS_CFRAME
+    return ts->cframe != &ts->root_cframe;
+#elif PY_VERSION_HEX >= 0x030F0000
+    return ts->current_frame != ts->base_frame;
+#else
+    return ts->current_frame != NULL;
+#endif
+}
+
 /* It was replaced: what the interpreter remembers of it no longer holds. */
 static inline void
 pystate_context_changed(PyThreadState *ts)

@@ -1,0 +1,17 @@
+/* A function that runs when a thread really ends, whoever made the thread. */
+#ifndef PF_THREAD_END_H
+#define PF_THREAD_END_H
+
+/* Have `at_end` called once when the calling thread ends, or when it calls
+ * exit().  Always the same function.  Never called on Windows. */
+#if defined(_WIN32)
+static inline void
+pf_watch_thread_end(void (*at_end)(void))
+{
+    (void)at_end;
+}
+#else
+void pf_watch_thread_end(void (*at_end)(void));
+#endif
+
+#endif
