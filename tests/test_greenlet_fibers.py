@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from typing import Any
 
 import pytest
 from threads import PATIENCE
@@ -471,3 +472,13 @@ def test_many_greenlets_and_fibers_mixed():
         return Fiber(layer, (n - 1,)).switch() + 1
 
     assert layer(60) == 60
+
+
+def test_frame_of_a_fiber_that_is_just_ending_is_none() -> None:
+    """It still runs, on its stack, but it is over: there is no place where it is suspended."""
+    views: list[Any] = []
+    frames: list[Any] = []
+    fiber = Fiber(lambda: views.append(getcurrent()))
+    fiber.add_done_callback(lambda _: frames.append(views[0].gr_frame))
+    fiber.switch()
+    assert frames == [None]

@@ -414,7 +414,8 @@ get_frame(PyObject *op, void *closure)
     if (fiber == NULL) {
         Py_RETURN_NONE;
     }
-    if (fiber->core.state == PF_DONE && fiber->core.stack != NULL) {
+    if (fiber->core.state == PF_DONE && fiber->thread == NULL &&
+        fiber->core.stack != NULL) {
         return pystate_frame(t->tstate, fiber->saved); /* its thread is gone */
     }
     return pf_fiber_frame(t, fiber);
