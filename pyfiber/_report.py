@@ -282,9 +282,11 @@ def graph_lines(fibers: list[Task]) -> Iterator[str]:
 def stall_text(seconds: float, fibers: list[Task]) -> str:
     """What is logged when only another thread could wake somebody, and none does."""
     own = threading.current_thread()
+    # Workers of to_thread() last: they mostly wait for their next job.
+    living = sorted(threading.enumerate(), key=lambda t: t.name.startswith("pyfiber-worker-"))
     threads = [
         f"{thread.name!r}{' (daemon)' if thread.daemon else ''}"
-        for thread in threading.enumerate()
+        for thread in living
         if thread is not own
     ]
     head = (

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from subprocesses import run_script
+from threads import PATIENCE
 
 from pyfiber import Cancelled, Event, Fiber, TaskGroup, current, park, run, shield, spawn, yield_now
-
-PATIENCE = 30.0
 
 
 def beside_a_thread(work: Callable[[], Any]) -> Any:
@@ -152,3 +152,67 @@ def test_failed_run_waits_for_what_is_shielded_and_woken_by_a_thread(raw: bool) 
     assert str(beside_a_thread(work)) == "main failed"
     thread.join(PATIENCE)
     assert log == ["woken", "left is unwound"]
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside a thread"])
+def test_failed_run_gives_up_a_raw_fiber_whose_end_leads_out_of_it(beside: bool) -> None:
+    """No cancellation reaches it, which would be raised in the midst of the run's caller."""
+    done = run_script(
+        f"""
+        import threading
+        from pyfiber import *
+
+        def waits():
+            try:
+                park()
+            except BaseException as exc:
+                print(type(exc).__name__)
+                raise
+
+        def fails():
+            spawn(outer.switch)
+            sleep(0)
+            raise KeyError
+
+        outer = Fiber(waits)
+        never = threading.Event()
+        if {beside}:
+            threading.Thread(target=never.wait, daemon=True).start()
+        try:
+            Fiber(run, (fails,)).switch()
+        except KeyError:
+            print("KeyError")
+        """
+    )
+    assert done.stdout == "FiberExit\nKeyError\n"
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside a thread"])
+def test_failed_run_cancels_a_raw_fiber_whether_or_not_a_thread_lives(beside: bool) -> None:
+    done = run_script(
+        f"""
+        import threading
+        from pyfiber import *
+
+        def waits():
+            try:
+                park()
+            except BaseException as exc:
+                print(type(exc).__name__)
+                raise
+
+        def main():
+            spawn(lambda: Fiber(waits).switch())
+            sleep(0)
+            raise KeyError
+
+        never = threading.Event()
+        if {beside}:
+            threading.Thread(target=never.wait, daemon=True).start()
+        try:
+            run(main)
+        except KeyError:
+            print("KeyError")
+        """
+    )
+    assert done.stdout == "Cancelled\nKeyError\n"

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from conftest import Child
+from threads import PATIENCE
 
 from pyfiber import (
     Cancelled,
@@ -345,6 +346,7 @@ def test_main_that_fails_waits_for_the_threads_of_others(gate: Gate) -> None:
 def test_limiter_bounds_how_many_run_at_a_time() -> None:
     limiter = ThreadLimiter(3)
     lock = threading.Lock()
+    together = threading.Barrier(3)  # as many as there are tokens meet, each time
     now, most = 0, 0
 
     def function(n: int) -> int:
@@ -352,15 +354,15 @@ def test_limiter_bounds_how_many_run_at_a_time() -> None:
         with lock:
             now += 1
             most = max(most, now)
-        threading.Event().wait(0.002)
+        together.wait(PATIENCE)
         with lock:
             now -= 1
         return n
 
     def main() -> list[int]:
-        return [f.result() for f in [spawn(limiter.to_thread, function, n) for n in range(20)]]
+        return [f.result() for f in [spawn(limiter.to_thread, function, n) for n in range(21)]]
 
-    assert run(main) == list(range(20))
+    assert run(main) == list(range(21))
     assert most == 3
     assert (limiter.borrowed_tokens, limiter.available_tokens, limiter.waiting) == (0, 3, 0)
 

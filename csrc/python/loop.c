@@ -211,8 +211,8 @@ tell_of_stall(SchedulerObject *s)
 
 /* Only another thread could wake somebody.  Some library's thread that never
  * does would hide a deadlock for good: when nothing has happened for a while,
- * it is told, once in a run. */
-static void
+ * it is told, once in a run.  True: just now. */
+static bool
 watch_stall(SchedulerObject *s)
 {
     uint64_t happened = s->core.switches + s->core.messages;
@@ -221,11 +221,13 @@ watch_stall(SchedulerObject *s)
         s->stalled_at = happened;
         s->stalled_since = now;
     }
-    if (pf.stall_limit > 0 && !s->stall_told &&
-        now - s->stalled_since >= pf.stall_limit) {
-        s->stall_told = true;
-        tell_of_stall(s);
+    if (pf.stall_limit <= 0 || s->stall_told ||
+        now - s->stalled_since < pf.stall_limit) {
+        return false;
     }
+    s->stall_told = true;
+    tell_of_stall(s);
+    return true;
 }
 
 /* For so long it waits until it looks whether there still is a thread. */
@@ -253,12 +255,23 @@ run_signal_handlers(SchedulerObject *s)
 
 /* ---------------------------------------------------- whom a thread could wake */
 
+/* One of the run's own, or a raw fiber whose end one of those would go on
+ * with.  The end of any other raw fiber leads out of the run. */
+static bool
+belongs_to(SchedulerObject *s, FiberObject *f)
+{
+    while (f != NULL && !(f->core.host_bits & PF_F_SCHEDULED)) {
+        f = f->parent;
+    }
+    return f != NULL && f->core.scheduler == &s->core;
+}
+
 /* Is it parked, and not for the end of others of this run? */
 static bool
 awaits_thread(SchedulerObject *s, FiberObject *f)
 {
     if (f->core.scheduler != &s->core || f->core.state != PF_PARKED ||
-        pf_is_idle_runner(f)) {
+        pf_is_idle_runner(f) || !belongs_to(s, f)) {
         return false;
     }
     PyObject *what = f->waiting_on;
@@ -270,32 +283,35 @@ awaits_thread(SchedulerObject *s, FiberObject *f)
                  : !PyObject_TypeCheck(what, pf.group_type);
 }
 
-/* A raw fiber that waits for somebody of this run, who has switched to it: the
- * cancellation has to reach it here.  New reference or NULL. */
+/* A raw fiber that waits, to which somebody of this run has switched: the
+ * cancellation has to reach it here.  Borrowed, or NULL. */
 static FiberObject *
 find_raw_to_cancel(SchedulerObject *s)
 {
     for (FiberObject *f = s->thread->live; f != NULL; f = f->next) {
         if (awaits_thread(s, f) &&
             !(f->core.host_bits & (PF_F_SCHEDULED | PF_F_CANCELLED))) {
-            return (FiberObject *)Py_NewRef((PyObject *)f);
+            return f;
         }
     }
     return NULL;
 }
 
-static void
+/* Is anybody ready after that? */
+static bool
 cancel_raw(SchedulerObject *s)
 {
-    FiberObject *raw;
-    PyObject *reason = pf_reason("the run is over");
-    PyObject *why = pf_reason_and_author(reason, Py_None);
-    while ((raw = find_raw_to_cancel(s)) != NULL) {
-        pf_cancel_now(raw, why);
-        Py_DECREF(raw);
+    if (find_raw_to_cancel(s) != NULL) {
+        PyObject *reason = pf_reason("the run is over");
+        PyObject *why = pf_reason_and_author(reason, Py_None);
+        FiberObject *raw; /* the first look was before code may have run */
+        while ((raw = find_raw_to_cancel(s)) != NULL) {
+            pf_cancel_now(raw, why);
+        }
+        Py_XDECREF(why);
+        Py_DECREF(reason);
     }
-    Py_XDECREF(why);
-    Py_DECREF(reason);
+    return s->core.ready.head != NULL;
 }
 
 /* Everybody was cancelled and nobody is ready.  Who still waits is shielded
@@ -322,11 +338,7 @@ thread_may_help(SchedulerObject *s)
     if (!pf_other_threads(s->thread->tstate)) {
         return false;
     }
-    if (s->ending) {
-        cancel_raw(s);
-        return s->core.ready.head != NULL || thread_could_end_it(s);
-    }
-    return true;
+    return !s->ending || cancel_raw(s) || thread_could_end_it(s);
 }
 
 /* Nothing is ready.  Wait until `deadline`, or for a while if only another
@@ -345,9 +357,8 @@ idle(SchedulerObject *s, int64_t deadline)
         if (!thread_may_help(s)) {
             return false;
         }
-        watch_stall(s);
-        if (s->core.ready.head != NULL || s->fatal != NULL) {
-            return true; /* who was told has done something */
+        if (watch_stall(s)) {
+            return true; /* who was told may have done something */
         }
         deadline = pf_now(&s->core) + look_interval();
     }
@@ -504,10 +515,11 @@ loop(SchedulerObject *s, FiberObject *hub)
         }
         if (!run_next(s, hub) && !must_stop(s, hub) && !must_end(s) &&
             !idle(s, PF_NEVER)) {
-            if (s->ending) {
+            if (!s->ending) {
+                deadlock(s);
+            } else if (!cancel_raw(s)) {
                 break;
             }
-            deadlock(s);
         }
     }
 }
