@@ -140,7 +140,8 @@ class LoopActs(ScheduledActs):
             if not fibers:
                 break
             for fiber in fibers:
-                fiber.cancel("the end")
+                with contextlib.suppress(FiberError):  # a raw one that waits: close() ends it
+                    fiber.cancel("the end")
             del fiber, fibers
             try:
                 scheduler.run_once(0.01)
