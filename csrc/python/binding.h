@@ -4,6 +4,7 @@
  *   thread.c     one PfThread per Python thread: root fiber, attention flags
  *   switch.c     the transfer path: switch, throw, first run, end
  *   unwind.c     a suspended fiber that nobody needs any more
+ *   chain.c      long chains of objects that die together
  *   wait.c       park, sleep, yield, join, result
  *   cancel.c     cancellation: the tree of scopes and fibers, Cancelled
  *   scope.c      the CancelScope type

@@ -1,5 +1,6 @@
 /* The Fiber type. */
 #include "python/arguments.h"
+#include "python/chain.h"
 #include "python/greenlet_hooks.h"
 #include "python/schedule.h"
 #include "python/scope.h"
@@ -215,8 +216,8 @@ fiber_clear(PyObject *op)
     Py_CLEAR(self->target);
     Py_CLEAR(self->args);
     Py_CLEAR(self->kwargs);
-    Py_CLEAR(self->value);
-    Py_CLEAR(self->parent);
+    PF_CLEAR_LINK(self->value);
+    PF_CLEAR_LINK(self->parent);
     Py_CLEAR(self->context);
     if (rare != NULL) {
         Py_CLEAR(rare->cancel);

@@ -1,5 +1,6 @@
 /* The Grain type. */
 #include "python/grain.h"
+#include "python/chain.h"
 #include "python/unseen.h"
 
 #include <structmember.h>
@@ -270,7 +271,7 @@ grain_clear(PyObject *op)
     PyObject *iterator = g->iterator;
     pf_grain_set_iterator(g, NULL);
     Py_XDECREF(iterator);
-    Py_CLEAR(g->value);
+    PF_CLEAR_LINK(g->value);
     Py_CLEAR(g->permit);
     Py_CLEAR(g->yielded);
     Py_CLEAR(g->context);

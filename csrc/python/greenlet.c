@@ -2,6 +2,7 @@
 #include "python/greenlet.h"
 
 #include "python/arguments.h"
+#include "python/chain.h"
 
 /* ------------------------------------------------------------------ making one */
 
@@ -177,7 +178,7 @@ greenlet_clear(PyObject *op)
     if (g->pimpl == NULL || pf_greenlet_active(g)) {
         return 0; /* code still runs there that needs the rest */
     }
-    Py_CLEAR(IMPL(g)->parent);
+    PF_CLEAR_LINK(IMPL(g)->parent);
     Py_CLEAR(IMPL(g)->main);
     Py_CLEAR(IMPL(g)->run);
     Py_CLEAR(IMPL(g)->context);

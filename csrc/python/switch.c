@@ -4,6 +4,7 @@
  * Order within a switch: refuse, save, load, switch, hand over.  One value or
  * one exception travels with it in thread->transfer.
  */
+#include "python/chain.h"
 #include "python/greenlet_hooks.h"
 #include "python/scope.h"
 #include "python/switch.h"
@@ -678,7 +679,7 @@ python_reap(pf_thread *thread, pf_fiber *core)
     if (core->state == PF_DONE) {
         self->stack_size = 0; /* `saved` went with the stack */
         Py_CLEAR(self->context);
-        Py_CLEAR(self->parent);
+        PF_CLEAR_LINK(self->parent);
         if (PF_UNLIKELY(self->greenlet != NULL)) {
             pf_greenlet_view_done(self);
         }
