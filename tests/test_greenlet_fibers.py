@@ -482,3 +482,21 @@ def test_frame_of_a_fiber_that_is_just_ending_is_none() -> None:
     fiber.add_done_callback(lambda _: frames.append(views[0].gr_frame))
     fiber.switch()
     assert frames == [None]
+
+
+def test_keyword_arguments_of_a_greenlet_that_waits_are_dropped():
+    class Kept:
+        pass
+
+    def body(*, kept):
+        sleep(0)
+        sleep(0.001)
+
+    def main():
+        kept = Kept()
+        gone = weakref.ref(kept)
+        greenlet(body).switch(kept=kept)
+        del kept
+        return gone()
+
+    assert run(main) is None

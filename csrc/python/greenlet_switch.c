@@ -451,17 +451,24 @@ pf_greenlet_throw_method(PyObject *op, PyObject *args)
 
 /* ---------------------------------------------------------- running, ending */
 
+/* The place of `kwargs` is that of `waiting_on` as soon as the code waits. */
 static PyObject *
 call_run(FiberObject *self)
 {
+    PyObject *kwargs = self->kwargs;
+    self->kwargs = NULL;
     self->core.host_bits |= PF_F_ENTERED;
-    if (self->args == NULL && self->kwargs == NULL) {
+    if (self->args == NULL && kwargs == NULL) {
         return pf_call(self->target);
     }
     if (self->args == NULL) {
         self->args = PyTuple_New(0);
     }
-    return PyObject_Call(self->target, self->args, self->kwargs);
+    PyObject *result = self->args == NULL
+                           ? NULL
+                           : PyObject_Call(self->target, self->args, kwargs);
+    Py_XDECREF(kwargs);
+    return result;
 }
 
 /* The first thing in a new greenlet: take what was sent, forget what was
