@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from pyfiber import (
     gather,
     move_on_after,
     park,
+    pmap,
     race,
     run,
     shield,
@@ -517,3 +519,51 @@ def test_cancelled_raised_by_hand_is_a_failure(function: Any) -> None:
 def test_interrupt_ends_the_run(function: Any) -> None:
     with pytest.raises(SystemExit):
         run(function, after(1, SystemExit(1)), park)
+
+
+# An own callback that fails ---------------------------------------------------------------------
+
+
+def failing_once(name: str) -> Callable[..., Any]:
+    """A trace function that lets the first call of pyfiber's function `name` fail."""
+    left = [Boom("traced")]
+
+    def trace(frame: Any, event: str, arg: Any) -> None:
+        if event == "call" and frame.f_code.co_name == name and left:
+            raise left.pop()
+
+    return trace
+
+
+def traced(trace: Callable[..., Any], function: Callable[[], Any]) -> None:
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        function()
+    finally:
+        sys.settrace(before)
+
+
+@FUNCTIONS
+def test_a_callback_that_fails_ends_the_function(function: Any) -> None:
+    log: Log = []
+
+    def main() -> None:
+        function(after(1, "first"), recorder(log, "second"))
+
+    with pytest.raises(ExceptionGroup) as caught:
+        run(lambda: traced(failing_once("on_done"), main))
+    assert [str(exc) for exc in caught.value.exceptions] == ["traced"]
+    assert [name for name, _ in log] == ["second"]
+
+
+def test_a_callback_that_fails_ends_a_pmap() -> None:
+    results: Log = []
+
+    def main() -> None:
+        results.extend(pmap(str, [1, 2, 3], limit=1))
+
+    with pytest.raises(ExceptionGroup) as caught:
+        run(lambda: traced(failing_once("ended"), main))
+    assert [str(exc) for exc in caught.value.exceptions] == ["traced"]
+    assert results == []

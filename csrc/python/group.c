@@ -58,6 +58,58 @@ make_child(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
     return pf_fiber_to_call("spawn()", args, nargs, kwnames);
 }
 
+/* Borrowed; NULL with an exception.  Another may come while it is made. */
+static PyObject *
+errors_of(GroupObject *self)
+{
+    if (self->errors == NULL) {
+        PyObject *list = PyList_New(0);
+        if (self->errors != NULL) {
+            Py_XDECREF(list);
+        } else {
+            self->errors = list;
+        }
+    }
+    return self->errors;
+}
+
+/* Keep it for the group's end; false without memory for that. */
+static bool
+collect(GroupObject *self, PyObject *exc)
+{
+    if (pf_ends_programs(exc)) {
+        if (self->fatal == NULL) {
+            self->fatal = Py_NewRef(exc);
+        }
+        return true;
+    }
+    PyObject *errors = errors_of(self);
+    if (errors == NULL || PyList_Append(errors, exc) < 0) {
+        PyErr_Clear();
+        return false;
+    }
+    return true;
+}
+
+static void
+cancel_after(GroupObject *self, PyObject *child)
+{
+    PyObject *why = pf_reason_and_author(pf.s_failed, child);
+    pf_scope_cancel_now(&self->scope, why);
+    Py_XDECREF(why);
+}
+
+static void
+child_failed(GroupObject *self, pf_fiber *child, PyObject *exc)
+{
+    if (collect(self, exc)) {
+        child->host_bits |= PF_F_LOOKED_AT;
+    } else { /* told of as those nobody looks at */
+        child->host_bits &= ~(uint32_t)PF_F_LOOKED_AT;
+    }
+    cancel_after(self, (PyObject *)FIBER_OF(child));
+}
+
 /* A child that belongs to the group and is not ready yet. */
 static FiberObject *
 add_child(PfThread *t, GroupObject *self, PyObject *const *args,
@@ -133,6 +185,46 @@ group_spawn_now(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
     return (PyObject *)child;
 }
 
+/* The done-callback of a watched child: calls `callback` of (group, callback).
+ * Whoever waits for the group relies on it: its failure is the group's. */
+static PyObject *
+call_watcher(PyObject *pair, PyObject *child)
+{
+    GroupObject *group = GROUP(PyTuple_GET_ITEM(pair, 0));
+    PyObject *done = PyObject_CallOneArg(PyTuple_GET_ITEM(pair, 1), child);
+    if (done != NULL || group->alive == 0) {
+        return done; /* a failure that nobody waits for is logged */
+    }
+    PyObject *exc = pf_take_exception();
+    bool kept = collect(group, exc);
+    cancel_after(group, child);
+    if (!kept) {
+        pf_restore_exception(exc);
+        return NULL;
+    }
+    Py_DECREF(exc);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef watcher_method = {"call_watcher", call_watcher, METH_O,
+                                     NULL};
+
+static int
+watch(PyObject *group, PyObject *child, PyObject *callback)
+{
+    PyObject *pair = PyTuple_Pack(2, group, callback);
+    PyObject *watcher =
+        pair == NULL ? NULL : PyCFunction_New(&watcher_method, pair);
+    PyObject *done =
+        watcher == NULL
+            ? NULL
+            : PyObject_CallMethod(child, "add_done_callback", "O", watcher);
+    Py_XDECREF(pair);
+    Py_XDECREF(watcher);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
 /* For functions made of groups: they judge failures themselves. */
 static PyObject *
 group_spawn_watched(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
@@ -146,57 +238,10 @@ group_spawn_watched(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
         return NULL;
     }
     ((FiberObject *)child)->core.host_bits |= PF_F_WATCHED; /* or grain */
-    PyObject *done =
-        PyObject_CallMethod(child, "add_done_callback", "O", args[1]);
-    if (done == NULL) {
-        Py_DECREF(child);
-        return NULL;
+    if (watch(op, child, args[1]) < 0) {
+        Py_CLEAR(child);
     }
-    Py_DECREF(done);
     return child;
-}
-
-/* Borrowed; NULL with an exception.  Another may come while it is made. */
-static PyObject *
-errors_of(GroupObject *self)
-{
-    if (self->errors == NULL) {
-        PyObject *list = PyList_New(0);
-        if (self->errors != NULL) {
-            Py_XDECREF(list);
-        } else {
-            self->errors = list;
-        }
-    }
-    return self->errors;
-}
-
-static void
-collect(GroupObject *self, pf_fiber *child, PyObject *exc)
-{
-    if (pf_ends_programs(exc)) {
-        if (self->fatal == NULL) {
-            self->fatal = Py_NewRef(exc);
-        }
-    } else {
-        PyObject *errors = errors_of(self);
-        if (errors == NULL || PyList_Append(errors, exc) < 0) {
-            PyErr_Clear(); /* told of as those nobody looks at */
-            child->host_bits &= ~(uint32_t)PF_F_LOOKED_AT;
-            return;
-        }
-    }
-    child->host_bits |= PF_F_LOOKED_AT;
-}
-
-static void
-child_failed(GroupObject *self, pf_fiber *child, PyObject *exc)
-{
-    collect(self, child, exc);
-    PyObject *why =
-        pf_reason_and_author(pf.s_failed, (PyObject *)FIBER_OF(child));
-    pf_scope_cancel_now(&self->scope, why);
-    Py_XDECREF(why);
 }
 
 static void

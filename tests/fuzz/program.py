@@ -6,6 +6,7 @@ import contextlib
 import contextvars
 import gc
 import itertools
+import logging
 import math
 import random
 import sys
@@ -23,6 +24,8 @@ from .evil import Boom, Evil, Liar, Looked, perform
 HUGE = 1 << 52
 MOST = 7  # objects of each sort that are kept
 JOIN_SECONDS = 30
+#: No trace function acts here: it would depend on who watches, or leave a lock taken for ever.
+UNTRACED = frozenset((__file__, logging.__file__, threading.__file__))
 VARIABLE: contextvars.ContextVar[Any] = contextvars.ContextVar("VARIABLE")
 
 Acts = dict[str, int]
@@ -384,8 +387,7 @@ class Program:
         """Tracing, profiling, or neither any more; what is called then acts at times."""
 
         def tracer(frame: Any, event: str, arg: Any) -> Any:
-            # Not here: it would depend on who watches.
-            if frame.f_code.co_filename != __file__ and self.random.random() < 0.01:
+            if frame.f_code.co_filename not in UNTRACED and self.random.random() < 0.01:
                 self.betray(f"tracing a {event} of {frame.f_code.co_name}")
             return tracer
 
