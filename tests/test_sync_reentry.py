@@ -729,18 +729,20 @@ def first_wait(what: Any, wait: Callable[[], Any], serve: Callable[[], object]) 
     # The record of a thread is made of a fiber: none that has died is there to be used again.
     alive = [Fiber(int) for _ in range(300)]
     collected = []
+    waiting: list[int] = []
 
     class Cycle:
         def __init__(self) -> None:
             self.itself = self
 
         def __del__(self) -> None:
-            if not collected:
+            if not collected and threading.get_ident() in waiting:  # on that thread only
                 collected.append(True)
                 serve()
 
     def body() -> Any:
         gc.collect()
+        waiting.append(threading.get_ident())
         for _ in range(8):
             Cycle()
         gc.set_threshold(1)
