@@ -368,6 +368,33 @@ def test_a_dropped_fiber_with_a_view_is_unwound_by_the_collector():
     assert ended == [True]
 
 
+def test_fibers_switch_while_another_is_left_inside_the_collector():
+    log = []
+
+    class Garbage:
+        def __init__(self):
+            self.me = self
+
+        def __del__(self):
+            log.append(getcurrent().parent.switch("from the collector"))
+            with pytest.raises(FiberError, match="garbage collector"):
+                Fiber(int).switch()
+
+    def body():
+        Garbage()
+        gc.collect()
+        return "collected"
+
+    collecting, other = Fiber(body), Fiber(lambda: current().parent.switch("fiber"))
+    assert collecting.switch() == "from the collector"
+    assert other.switch() == "fiber"
+    assert other.switch("ended") == "ended"
+    assert run(lambda: spawn(sleep, 0).join())
+    assert collecting.switch("back") == "collected"
+    assert log == ["back"]
+    assert Fiber(int).switch() == 0
+
+
 def test_dropping_a_greenlet_inside_of_a_fiber():
     def body():
         g = greenlet(inner)

@@ -186,7 +186,7 @@ _Static_assert(sizeof(FiberObject) <= 240, "a fiber takes 16 bytes more");
 /* Reasons for the slow path at the next switch. */
 enum {
     PF_ATT_NO_SWITCH = 1 << 0, /* no_switch > 0 */
-    PF_ATT_GC = 1 << 1,        /* the collector runs on this thread */
+    PF_ATT_GC = 1 << 1,        /* a fiber of ours is `collecting` */
     PF_ATT_DROPPED = 1 << 2,   /* fibers to unwind: dropped by other threads */
     PF_ATT_RESERVE = 1 << 3,   /* the running fiber's reserve is open */
 };
@@ -201,6 +201,7 @@ struct PfThread {
     bool throwing;               /* ... is an exception to raise */
     FiberObject *root;           /* the thread's own stack */
     FiberObject *unwinder;       /* of the running fiber, if that is DYING */
+    FiberObject *collecting;     /* the collector runs on it; or NULL */
     SchedulerObject *scheduler;  /* whose loop runs on this thread, or NULL */
     FiberObject *live;           /* head of the list of unfinished fibers */
     SchedulerObject *schedulers; /* made on this thread */

@@ -157,8 +157,8 @@ pf_greenlets_orphan(PfThread *t)
     Py_CLEAR(t->green_origin);
     FiberObject *fiber; /* from here on no code runs that could make others */
     while ((fiber = find_suspended(t)) != NULL) {
-        /* The collector's lists may lie on one of them. */
-        fiber->core.host_bits |= t->attention & PF_ATT_GC ? PF_F_PINNED : 0;
+        /* The collector's lists lie on its stack. */
+        fiber->core.host_bits |= fiber == t->collecting ? PF_F_PINNED : 0;
         abandon(fiber);
     }
     PyGreenlet *main = GREENLET_OF(t->root);

@@ -231,6 +231,19 @@ make_root(void)
     return root;
 }
 
+/* The collector begins or ends on the running fiber's stack.  A greenlet may be
+ * left meanwhile, and others run: only this one is what must not be left. */
+static void
+mark_collector(PfThread *t, bool runs)
+{
+    t->collecting = runs ? CURRENT(t) : NULL;
+    if (runs) {
+        t->attention |= PF_ATT_GC;
+    } else {
+        t->attention &= ~(uint32_t)PF_ATT_GC;
+    }
+}
+
 /* Takes over `root`, which may be NULL with an exception; runs no code. */
 static PfThread *
 make_record(FiberObject *root)
@@ -250,13 +263,13 @@ make_record(FiberObject *root)
     (void)
         pf_overflow_thread_init(); /* without it the report is lost, no more */
     t->tstate = PyThreadState_Get();
-    t->attention = pf_tls_collecting ? PF_ATT_GC : 0;
     root->core = t->engine.root;
     root->core.state = PF_RUNNING;
     root->saved = &t->root_state;
     root->thread = t;
     t->root = root;
     t->engine.current = &root->core;
+    mark_collector(t, pf_tls_collecting);
     return t;
 }
 
@@ -383,10 +396,10 @@ pf_attend(PfThread *t)
     if (t->attention & PF_ATT_RESERVE) {
         pf_close_reserve(t);
     }
-    if ((t->attention & PF_ATT_GC) && !collector_really_runs()) {
-        t->attention &= ~(uint32_t)PF_ATT_GC;
+    if (t->collecting == CURRENT(t) && !collector_really_runs()) {
+        mark_collector(t, false);
     }
-    if (t->attention & PF_ATT_GC) {
+    if (t->collecting == CURRENT(t)) {
         PyErr_SetString(pf.fiber_error,
                         "cannot leave this fiber while the garbage collector "
                         "runs (in __del__ or a weakref callback, say)");
@@ -413,13 +426,8 @@ gc_callback(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     if (nargs >= 1 && PyUnicode_Check(args[0])) {
         pf_tls_collecting =
             PyUnicode_CompareWithASCIIString(args[0], "start") == 0;
-        if (t == NULL) {
-            Py_RETURN_NONE;
-        }
-        if (pf_tls_collecting) {
-            t->attention |= PF_ATT_GC;
-        } else {
-            t->attention &= ~(uint32_t)PF_ATT_GC;
+        if (t != NULL) {
+            mark_collector(t, pf_tls_collecting);
         }
     }
     Py_RETURN_NONE;
