@@ -438,3 +438,65 @@ def test_thread_whose_record_finds_no_memory_gets_an_error(child: Child) -> None
         """
     )
     assert done.stdout == "True True\n"
+
+
+def test_thread_whose_first_fiber_is_one_of_the_collectors_leaves_nothing() -> None:
+    """The collector's code needs the thread's record in the midst of its making."""
+    mains: list[weakref.ref[Any]] = []
+
+    class Garbage:
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:
+            mains.append(weakref.ref(current()))
+
+    def first_use(threshold: int) -> None:
+        gc.collect()  # which leaves the dicts in reserve to nobody
+        Garbage()
+        gc.set_threshold(threshold)
+        try:
+            mains.append(weakref.ref(current()))
+        finally:
+            gc.set_threshold(*before)
+            gc.collect()  # where there was no reason to
+
+    before = gc.get_threshold()
+    for allocations in range(1, 40):
+        on_thread(lambda: first_use(allocations))  # noqa: B023
+    gc.collect()
+    assert [main() for main in mains] == [None] * len(mains)
+
+
+def test_thread_whose_dict_outlives_it_names_the_fibers_that_stay(child: Child) -> None:
+    done = child(
+        """
+        import ctypes, gc, io, sys, threading
+        import pyfiber
+
+        address_of_dict = ctypes.pythonapi.PyThreadState_GetDict
+        address_of_dict.restype = ctypes.c_void_p
+
+        def work():
+            fibers.append(pyfiber.Fiber(pyfiber.current().switch, name="stays"))
+            fibers[0].switch()
+            held.append(ctypes.cast(address_of_dict(), ctypes.py_object).value)
+
+        def tell(info):
+            told.append((info.object.name, str(info.exc_value)))
+            ended.set()
+
+        sys.unraisablehook = tell
+        told, held, fibers = [], [], []
+        ended = threading.Event()
+        threading.Thread(target=work).start()
+        ended.wait(30)
+        ((name, text),) = told
+        print(len(held), name, "can never be unwound" in text)
+        pyfiber.dump_fibers(io.StringIO(), all_threads=True)
+        held.clear()
+        gc.collect()
+        print(pyfiber.Fiber(lambda: "goes on").switch())
+        """
+    )
+    assert done.stdout == "1 stays True\ngoes on\n"

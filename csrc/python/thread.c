@@ -148,6 +148,7 @@ static void
 tell_left(PfThread *t)
 {
     FiberObject *first = find_suspended(t);
+    unlist(t); /* who lists the threads would look at its state */
     ended = PyThreadState_GetID(PyThreadState_Get());
     pf_tls_thread = NULL;
     if (first != NULL) {
@@ -173,6 +174,15 @@ end_with_thread(PfThread *t)
     }
 }
 
+/* The state may be gone while the record is not: then its dict, which owns the
+ * record, outlives it. */
+static bool
+runs_code(PfThread *t)
+{
+    return PyGILState_GetThisThreadState() == t->tstate &&
+           pystate_in_code(t->tstate);
+}
+
 /* Runs when the thread itself ends.  Its state has not been cleared if someone
  * has yet to call PyGILState_Release, such as a callback from C that a fiber is
  * suspended in.  To let go of the capsule unwinds that, and then the last
@@ -184,7 +194,7 @@ thread_ended(void)
     PfThread *t = pf_tls_thread;
     end_is_watched = false;
     if (t == NULL || pf.shut_down || pf_finalizing() ||
-        pystate_in_code(t->tstate) || CURRENT(t) != t->root) {
+        CURRENT(t) != t->root || runs_code(t)) {
         return;
     }
     PyGILState_STATE held = PyGILState_Ensure();
@@ -289,6 +299,20 @@ own(PfThread *t, PyObject *dict, PyObject *capsule)
     return 0;
 }
 
+/* The interpreter makes it at first need.  The collector could run code in the
+ * midst of that which needs it, too: of the two dicts one would be lost, and
+ * with it whatever it owns. */
+static PyObject *
+state_dict(void)
+{
+    int collecting = PyGC_Disable();
+    PyObject *dict = PyThreadState_GetDict();
+    if (collecting) {
+        PyGC_Enable();
+    }
+    return dict;
+}
+
 /* What a record needs is made first: that may run the collector, and so code
  * that needs a record as well.  Then the one that this has made is it. */
 PfThread *
@@ -298,7 +322,7 @@ pf_thread_create(void)
         return NULL;
     }
     FiberObject *root = make_root();
-    PyObject *dict = root == NULL ? NULL : PyThreadState_GetDict();
+    PyObject *dict = root == NULL ? NULL : state_dict();
     PyObject *capsule =
         dict == NULL ? NULL : PyCapsule_New(root, CAPSULE_NAME, NULL);
     PfThread *t = pf_tls_thread;
