@@ -451,15 +451,16 @@ def test_thread_whose_first_fiber_is_one_of_the_collectors_leaves_nothing() -> N
         def __del__(self) -> None:
             mains.append(weakref.ref(current()))
 
-    def first_use(threshold: int) -> None:
-        gc.collect()  # which leaves the dicts in reserve to nobody
+    def first_use(allocations: int) -> None:
+        taken = [{} for _ in range(100)]  # what the interpreter has of them in reserve
         Garbage()
-        gc.set_threshold(threshold)
+        gc.set_threshold(gc.get_count()[0] + allocations)
         try:
             mains.append(weakref.ref(current()))
         finally:
             gc.set_threshold(*before)
             gc.collect()  # where there was no reason to
+            assert len(taken) == 100
 
     before = gc.get_threshold()
     for allocations in range(1, 40):
