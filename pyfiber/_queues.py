@@ -149,6 +149,8 @@ class HookedQueue:
     def shutdown(self, immediate: bool = False) -> None:
         """Let nobody wait any more; with immediate=True drop the items, too."""
         owner = self._owner
+        immediate = bool(immediate)  # its code, as that of dropped items, runs without the mutex
+        dropped = []
         with self._mutex:
             self._refuse_reentry()
             first = not owner.is_shutdown
@@ -158,7 +160,7 @@ class HookedQueue:
                 if self._places is not None:
                     self._places.release(PLENTY)
             while immediate and owner._qsize():
-                owner._get()
+                dropped.append(owner._get())
                 owner._add_tasks(-1)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import pyfiber
-from pyfiber import Fiber, current, get_stack_size, grains, greenlet
+from pyfiber import Channel, Fiber, Queue, current, get_stack_size, grains, greenlet
 
 RESULTS = 100_000
 #: Stacks take memory, and to set a parent takes as long as the line of ancestors.
@@ -66,6 +66,27 @@ def grain_results() -> Any:
     return pyfiber.run(main)
 
 
+def queues() -> Any:
+    last: Any = None
+    for _ in range(RESULTS):
+        queue: Any = Queue()
+        queue.put(last)
+        last = queue
+    return last
+
+
+def channels() -> Any:
+    def main() -> Any:
+        last: Any = None
+        for _ in range(RESULTS):
+            channel: Any = Channel(1)
+            channel.send(last)
+            last = channel
+        return last
+
+    return pyfiber.run(main)
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -75,8 +96,10 @@ def grain_results() -> Any:
         lambda: new_parents(greenlet.greenlet),
         fiber_results,
         grain_results,
+        queues,
+        channels,
     ],
-    ids=["suspended", "new", "subclass", "greenlet", "results", "grains"],
+    ids=["suspended", "new", "subclass", "greenlet", "results", "grains", "queues", "channels"],
 )
 def test_long_chain_is_dropped_on_a_small_stack(make: Callable[[], Any]) -> None:
     box = [make()]

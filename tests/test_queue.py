@@ -6,6 +6,7 @@ import gc
 import math
 import queue
 import sys
+import threading
 import weakref
 
 import pytest
@@ -297,6 +298,41 @@ def test_shutdown_immediate_runs_the_items_last_acts():
     q.shutdown(immediate=True)
     gc.collect()
     assert seen == [(0, True)] * 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_code_that_shutdown_runs_may_wait_for_another_thread_at_the_queue(kind):
+    """No lock is held while `immediate` is asked for its truth, nor while items die."""
+    q = kind()
+    refused = []
+
+    def use() -> None:
+        try:
+            q.get(timeout=PATIENCE)
+        except ShutDown:
+            refused.append(True)
+
+    def use_elsewhere() -> None:
+        thread = threading.Thread(target=use, daemon=True)
+        thread.start()
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+
+    class Now:
+        def __bool__(self):
+            q.put(Item())
+            use_elsewhere()
+            q.put(Item())
+            return True
+
+    class Item:
+        def __del__(self):
+            if q.is_shutdown:
+                use_elsewhere()
+
+    q.shutdown(immediate=Now())
+    gc.collect()
+    assert refused == [True]
 
 
 # subclasses --------------------------------------------------------------------------------------

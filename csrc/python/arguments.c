@@ -205,13 +205,9 @@ pf_refuse_pickle(PyObject *op, PyObject *ignored)
     return NULL;
 }
 
-void
-pf_dealloc_with(PyObject *op, inquiry clear)
+static void
+dealloc_now(PyObject *op, PyTypeObject *type, inquiry clear)
 {
-    PyTypeObject *type = Py_TYPE(op);
-    if (PyType_IS_GC(type)) {
-        PyObject_GC_UnTrack(op);
-    }
     if (type->tp_weaklistoffset > 0) {
         PyObject_ClearWeakRefs(op);
     }
@@ -220,6 +216,26 @@ pf_dealloc_with(PyObject *op, inquiry clear)
     }
     type->tp_free(op);
     Py_DECREF(type);
+}
+
+/* A queue of a queue of a queue ... dies in pieces that fit on a small stack.
+ * (Subclasses made in Python, which are mutable, see to that themselves; what
+ * the collector does not know holds nothing that is alike.) */
+void
+pf_dealloc_with(PyObject *op, inquiry clear)
+{
+    PyTypeObject *type = Py_TYPE(op);
+    if (!PyType_IS_GC(type)) {
+        dealloc_now(op, type, clear);
+        return;
+    }
+    bool ours = PyType_HasFeature(type, Py_TPFLAGS_IMMUTABLETYPE);
+    destructor dealloc = ours ? type->tp_dealloc : NULL;
+    (void)dealloc; /* unused since 3.14, which does it for all types */
+    PyObject_GC_UnTrack(op);
+    Py_TRASHCAN_BEGIN(op, dealloc);
+    dealloc_now(op, type, clear);
+    Py_TRASHCAN_END;
 }
 
 void

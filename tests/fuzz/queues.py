@@ -70,9 +70,9 @@ class QueueActs(ScheduledActs):
         sort = sort or self.random.choice(list(makers))
         thing = self.call(f"make a {sort}", self.random.choice(makers[sort]))
         if thing is not None:
-            self.keep(sort, thing)
             level = getattr(thing, "_value", 1) if sort in ("lock", "sem") else 0
             self.ledgers[id(thing)] = Ledger(thing, level)
+            self.keep(sort, thing)  # others find it from now on
         return thing
 
     def get_any(self, sort: str) -> Any:
