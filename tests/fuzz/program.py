@@ -388,12 +388,19 @@ class Program:
 
         def tracer(frame: Any, event: str, arg: Any) -> Any:
             if frame.f_code.co_filename not in UNTRACED and self.random.random() < 0.01:
-                self.betray(f"tracing a {event} of {frame.f_code.co_name}")
+                try:
+                    self.betray(f"tracing a {event} of {frame.f_code.co_name}")
+                except BaseException:
+                    self.distrust()
+                    raise
             return tracer
 
         act = self.random.choice((sys.settrace, sys.setprofile))
         self.say(act.__name__)
         act(self.random.choice((tracer, None)))
+
+    def distrust(self) -> None:
+        """A trace function raises, perhaps between an act and what a model records of it."""
 
     def variable(self) -> None:
         VARIABLE.set(self.value())

@@ -173,6 +173,10 @@ class QueueActs(ScheduledActs):
 
     # --------------------------------------------------------------------- the model
 
+    def distrust(self) -> None:
+        for ledger in tuple(self.ledgers.values()):
+            ledger.known = False
+
     def end(self) -> None:
         things = [ledger for ledger in self.ledgers.values() if ledger.known]
         super().end()

@@ -152,7 +152,9 @@ class ScheduledActs(RawActs):
         scheduler = _engine._running_scheduler()
         if scheduler is None:
             return
-        fibers, stats = scheduler.fibers(), scheduler.stats()
+        before, fibers, stats = scheduler.stats(), scheduler.fibers(), scheduler.stats()
+        if stats != before:
+            return  # the collector or a trace function did something in between
         started = [fiber for fiber in fibers if fiber.parent is None]  # for sure
         for what, counts in (("fibers", lambda _: True), ("foreground", lambda f: not f.daemon)):
             least, most = sum(map(counts, started)), sum(map(counts, fibers))
