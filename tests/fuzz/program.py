@@ -390,9 +390,12 @@ class Program:
             if frame.f_code.co_filename not in UNTRACED and self.random.random() < 0.01:
                 try:
                     self.betray(f"tracing a {event} of {frame.f_code.co_name}")
-                except BaseException:
-                    self.distrust()
-                    raise
+                except BaseException as error:
+                    # Raised where an `except` clause is left, CPython would handle the exception
+                    # of that for ever, and keep all its frames.
+                    if event != "line" or isinstance(error, self.fates):
+                        self.distrust()
+                        raise
             return tracer
 
         act = self.random.choice((sys.settrace, sys.setprofile))
