@@ -51,12 +51,12 @@ test_sanitized() {
         run_pytest "$SCRATCH/asan" "${left_out[@]}"
 }
 
-# Random programs: seeds FIRST:STOP or FIRST: of each kind, for so many minutes of each at most. In `full` they are new ones
-# every day; what fails is printed with the command that plays it again.
+# Random programs: seeds FIRST:STOP or FIRST: of each kind, for so many minutes of each at most. In `quick` they are always the
+# same; in `full` new ones every day. What fails is printed with the command that plays it again.
 FUZZ_SEEDS=${FUZZ_SEEDS:-$(date +%Y%m%d)0000:}
 FUZZ_MINUTES=${FUZZ_MINUTES:-2}
-FUZZ_QUICK_SEEDS=${FUZZ_QUICK_SEEDS:-0:}
-FUZZ_QUICK_MINUTES=${FUZZ_QUICK_MINUTES:-0.08}
+FUZZ_QUICK_SEEDS=${FUZZ_QUICK_SEEDS:-0:99}
+FUZZ_QUICK_MINUTES=${FUZZ_QUICK_MINUTES:-10}
 
 # fuzz DIR SEEDS MINUTES: random programs of every kind in a tree made by install_editable.
 fuzz() {
