@@ -452,3 +452,24 @@ def test_second_failure_that_would_end_the_run_is_the_context_of_the_first() -> 
     with pytest.raises(KeyboardInterrupt) as caught:
         run(main)
     assert isinstance(caught.value.__context__, SystemExit)
+
+
+def test_reason_of_a_fiber_cancelled_before_its_start_dies_without_a_switch_of_who_parks() -> None:
+    """It dies while the one that parks looks for the next to run."""
+    refused: list[str] = []
+
+    class Reason:
+        def __del__(self) -> None:
+            try:
+                yield_now()
+            except FiberError as error:
+                refused.append(str(error))
+
+    def main() -> None:
+        other = spawn(yield_now)
+        spawn(print).cancel(Reason())
+        assert other.join()
+
+    run(main)
+    assert len(refused) == 1
+    assert "fiber ends" in refused[0]

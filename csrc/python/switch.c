@@ -688,7 +688,8 @@ python_reap(pf_thread *thread, pf_fiber *core)
     pf_no_switch_end(t);
 }
 
-/* A scheduled fiber that has no stack yet ends: cancelled, or no memory. */
+/* A scheduled fiber that has no stack yet ends: cancelled, or no memory.  Who
+ * looks for the next one to run may be parking: what dies must not wait. */
 void
 pf_fiber_end(PfThread *t, FiberObject *fiber, PyObject *result)
 {
@@ -696,8 +697,8 @@ pf_fiber_end(PfThread *t, FiberObject *fiber, PyObject *result)
     finish(t, fiber, result);
     pf_live_unlink(fiber);
     Py_CLEAR(fiber->context);
-    pf_no_switch_end(t);
     Py_DECREF(fiber); /* the scheduler's reference */
+    pf_no_switch_end(t);
 }
 
 static pf_fiber *
