@@ -154,10 +154,9 @@ def test_failed_run_waits_for_what_is_shielded_and_woken_by_a_thread(raw: bool) 
     assert log == ["woken", "left is unwound"]
 
 
-@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside a thread"])
-def test_failed_run_gives_up_a_raw_fiber_whose_end_leads_out_of_it(beside: bool) -> None:
-    """No cancellation reaches it, which would be raised in the midst of the run's caller."""
-    done = run_script(
+def ends_of_a_raw_fiber(how: str, *, beside: bool) -> str:
+    """What a raw fiber that waits, and then the caller, get when main fails."""
+    return run_script(
         f"""
         import threading
         from pyfiber import *
@@ -169,50 +168,31 @@ def test_failed_run_gives_up_a_raw_fiber_whose_end_leads_out_of_it(beside: bool)
                 print(type(exc).__name__)
                 raise
 
-        def fails():
-            spawn(outer.switch)
+        def fails(start):
+            spawn(start)
             sleep(0)
             raise KeyError
 
-        outer = Fiber(waits)
         never = threading.Event()
         if {beside}:
             threading.Thread(target=never.wait, daemon=True).start()
+        outer = Fiber(waits)
         try:
-            Fiber(run, (fails,)).switch()
+            {how}
         except KeyError:
             print("KeyError")
         """
-    )
-    assert done.stdout == "FiberExit\nKeyError\n"
+    ).stdout
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside a thread"])
+def test_failed_run_gives_up_a_raw_fiber_whose_end_leads_out_of_it(beside: bool) -> None:
+    """No cancellation reaches it, which would be raised in the midst of the run's caller."""
+    how = "Fiber(run, (fails, outer.switch)).switch()"
+    assert ends_of_a_raw_fiber(how, beside=beside) == "FiberExit\nKeyError\n"
 
 
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside a thread"])
 def test_failed_run_cancels_a_raw_fiber_whether_or_not_a_thread_lives(beside: bool) -> None:
-    done = run_script(
-        f"""
-        import threading
-        from pyfiber import *
-
-        def waits():
-            try:
-                park()
-            except BaseException as exc:
-                print(type(exc).__name__)
-                raise
-
-        def main():
-            spawn(lambda: Fiber(waits).switch())
-            sleep(0)
-            raise KeyError
-
-        never = threading.Event()
-        if {beside}:
-            threading.Thread(target=never.wait, daemon=True).start()
-        try:
-            run(main)
-        except KeyError:
-            print("KeyError")
-        """
-    )
-    assert done.stdout == "Cancelled\nKeyError\n"
+    how = "run(fails, lambda: Fiber(waits).switch())"
+    assert ends_of_a_raw_fiber(how, beside=beside) == "Cancelled\nKeyError\n"
