@@ -283,30 +283,30 @@ awaits_thread(SchedulerObject *s, FiberObject *f)
                  : !PyObject_TypeCheck(what, pf.group_type);
 }
 
-/* A raw fiber that waits, to which somebody of this run has switched: the
- * cancellation has to reach it here.  Borrowed, or NULL. */
+/* From `f` on, a raw fiber that waits, to which somebody of this run has
+ * switched: the cancellation has to reach it here.  Borrowed, or NULL. */
 static FiberObject *
-find_raw_to_cancel(SchedulerObject *s)
+find_raw_to_cancel(SchedulerObject *s, FiberObject *f)
 {
-    for (FiberObject *f = s->thread->live; f != NULL; f = f->next) {
-        if (awaits_thread(s, f) &&
-            !(f->core.host_bits & (PF_F_SCHEDULED | PF_F_CANCELLED))) {
-            return f;
-        }
+    while (f != NULL &&
+           (!awaits_thread(s, f) ||
+            (f->core.host_bits & (PF_F_SCHEDULED | PF_F_CANCELLED)))) {
+        f = f->next;
     }
-    return NULL;
+    return f;
 }
 
 /* Is anybody ready after that? */
 static bool
 cancel_raw(SchedulerObject *s)
 {
-    if (find_raw_to_cancel(s) != NULL) {
+    if (find_raw_to_cancel(s, s->thread->live) != NULL) {
         PyObject *reason = pf_reason("the run is over");
         PyObject *why = pf_reason_and_author(reason, Py_None);
-        FiberObject *raw; /* the first look was before code may have run */
-        while ((raw = find_raw_to_cancel(s)) != NULL) {
-            pf_cancel_now(raw, why);
+        /* Making those may have run code, so that look is over. */
+        FiberObject *f = s->thread->live;
+        while ((f = find_raw_to_cancel(s, f)) != NULL) {
+            pf_cancel_now(f, why);
         }
         Py_XDECREF(why);
         Py_DECREF(reason);

@@ -17,8 +17,8 @@ open_scheduler(SchedulerObject *s, PfThread *t)
         PyErr_SetFromErrno(PyExc_OSError);
         return -1;
     }
-    s->core.hub =
-        NULL; /* nobody runs its loop: the engine takes who made it */
+    /* The engine takes who made it; but nobody runs its loop yet. */
+    s->core.hub = NULL;
     s->thread = t;
     s->open = true;
     PF_LIST_PUSH(t->schedulers, s);

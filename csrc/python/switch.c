@@ -220,6 +220,13 @@ admit(PfThread *t, FiberObject *target, bool with_value)
 }
 
 PyObject *
+pf_fiber_give(PfThread *t, FiberObject *target, PyObject *value)
+{
+    t->transfer = Py_NewRef(value);
+    return transfer_to(t, target);
+}
+
+PyObject *
 pf_fiber_switch(FiberObject *target, PyObject *value)
 {
     PfThread *t = pf_tls_thread;
@@ -232,15 +239,7 @@ pf_fiber_switch(FiberObject *target, PyObject *value)
             return admitted < 0 ? NULL : Py_NewRef(value);
         }
     }
-    t->transfer = Py_NewRef(value);
-    return transfer_to(t, target);
-}
-
-PyObject *
-pf_fiber_give(PfThread *t, FiberObject *target, PyObject *value)
-{
-    t->transfer = Py_NewRef(value);
-    return transfer_to(t, target);
+    return pf_fiber_give(t, target, value);
 }
 
 PyObject *
