@@ -194,6 +194,7 @@ enum {
 struct PfThread {
     pf_thread engine; /* first: the engine hands us pf_thread pointers */
     PyThreadState *tstate;
+    uint64_t tstate_id; /* another state may come to lie where it was */
     uint32_t attention;
     uint32_t no_switch; /* depth of regions that must not be left */
     const char *no_switch_why;

@@ -166,7 +166,7 @@ tell_left(PfThread *t)
 static void
 end_with_thread(PfThread *t)
 {
-    if (t->tstate != PyThreadState_Get()) {
+    if (t->tstate_id != PyThreadState_GetID(PyThreadState_Get())) {
         tell_left(t);
     } else if (PyDict_DelItemString(PyThreadState_GetDict(), CAPSULE_NAME) <
                0) {
@@ -273,6 +273,7 @@ make_record(FiberObject *root)
     (void)
         pf_overflow_thread_init(); /* without it the report is lost, no more */
     t->tstate = PyThreadState_Get();
+    t->tstate_id = PyThreadState_GetID(t->tstate);
     root->core = t->engine.root;
     root->core.state = PF_RUNNING;
     root->saved = &t->root_state;
