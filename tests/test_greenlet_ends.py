@@ -9,7 +9,8 @@ import weakref
 import pytest
 from threads import in_thread
 
-from pyfiber.greenlet import GreenletExit, _greenlet, error, getcurrent, greenlet
+from pyfiber import FiberError
+from pyfiber.greenlet import GreenletExit, _greenlet, error, getcurrent, greenlet, settrace
 
 
 class Witness:
@@ -367,6 +368,30 @@ def test_a_greenlet_whose_thread_has_ended_is_dead_and_its_frames_are_there():
     del g
     assert frame.f_code is waiting.__code__  # its memory stays as long as the frame
     assert log == []
+
+
+def test_a_trace_function_set_by_the_finalizer_of_another_goes_with_its_thread():
+    class Tracer:
+        def __init__(self, heir=None):
+            self.heir = heir
+
+        def __call__(self, event, pair):
+            pass
+
+        def __del__(self):
+            if self.heir is not None:
+                with contextlib.suppress(FiberError):  # too late
+                    settrace(self.heir())
+
+    made = []
+
+    def heir():
+        tracer = Tracer()
+        made.append(weakref.ref(tracer))
+        return tracer
+
+    in_thread(lambda: settrace(Tracer(heir)))
+    assert [ref() for ref in made] == [None]
 
 
 def test_main_greenlets_go_with_their_threads():
