@@ -136,7 +136,7 @@ class GrainPool(_engine.GrainPoolBase):
         self._thread: threading.Thread | None = None
         self._thread_over = Event()
         self._host: Grain[None] | None = None
-        self._lock = threading.Lock()
+        self._starting = threading.Lock()
         self._waiting: deque[Event] = deque()  # until no grain is left
 
     # --- grains come and go
@@ -193,21 +193,27 @@ class GrainPool(_engine.GrainPoolBase):
         Outside of one, or with ``thread=True``, on a new thread, until ``shutdown()``.
         ``thread=False`` outside of a run, and starting twice: FiberError.
         """
-        with self._lock:
-            if self.started or self._closing:
+        begins = self._starting.acquire(blocking=False)
+        try:
+            if not begins or self.started or self._closing:
                 raise FiberError("the pool has been started already, or shut down")
-            if thread is None:
-                thread = _engine._running_scheduler() is None
-            if not thread:
-                self._bind()
-                return self
-            started = threading.Event()
-            new = threading.Thread(target=self._run, args=(started,), name=self.name)
-            new.start()
-            self._thread = new
+            self._start(_engine._running_scheduler() is None if thread is None else thread)
+        finally:
+            if begins:
+                self._starting.release()
+        return self
+
+    def _start(self, thread: bool) -> None:
+        """The policy and finalizers may start the pool, too: they are refused and do not wait."""
+        if not thread:
+            self._bind()
+            return
+        started = threading.Event()
+        new = threading.Thread(target=self._run, args=(started,), name=self.name)
+        new.start()
+        self._thread = new
         _with_threads.add(self)
         started.wait()
-        return self
 
     def _run(self, started: threading.Event) -> None:
         """The body of the pool's own thread."""

@@ -74,6 +74,35 @@ def test_started_twice() -> None:
         pool.start()
 
 
+def test_started_again_by_its_policy_while_it_starts() -> None:
+    refusals = []
+
+    class Starts(RoundRobin):
+        def add(self, grain: Grain[Any]) -> None:
+            with pytest.raises(FiberError, match="started already") as refusal:
+                pool.start()
+            refusals.append(refusal)
+            super().add(grain)
+
+    pool = GrainPool(Starts())
+    grain = pool.queue([READY])
+
+    def main() -> None:
+        pool.start()
+        grain.join()
+
+    run(main)
+    assert refusals
+
+
+def test_a_start_that_failed_may_be_tried_again() -> None:
+    pool = GrainPool()
+    with pytest.raises(FiberError, match="starting a pool"):
+        pool.start(thread=False)  # outside of a run
+    with pool:
+        assert pool.queue([READY]).join(PATIENCE)
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 def test_shutdown_from_inside_a_grain(policy: Callable[[], Policy]) -> None:
     def ends(pool: GrainPool) -> Generator[Any, Any, str]:
