@@ -210,18 +210,29 @@ class Program:
     def let_go(self, kept: list[Any]) -> None:
         """Drop one of some. A trace function may change the list meanwhile: slices do not mind."""
         index = self.random.randrange(len(kept) or 1)
-        self.say("drop", *(self.names.get(id(thing)) for thing in kept[index : index + 1]))
+        self.say("drop", self.names.get(id(self.one_of(kept, index))))
         kept[index : index + 1] = []
 
     def any(self, sort: str) -> Any:
         """One of the objects of a sort, even one that is kept by others only; or None."""
-        ghosts = tuple(self.ghosts.get(sort, ()))
+        ghosts = self.ghosts.get(sort, [])
         if ghosts and self.random.random() < 0.3:
-            thing = self.random.choice(ghosts)()
+            thing = self.one_of(ghosts, self.random.randrange(len(ghosts)))()
             if thing is not None:
                 return thing
-        kept = tuple(self.kept.get(sort, ()))
-        return self.random.choice(kept) if kept else None
+        kept = self.kept.get(sort, [])
+        return self.one_of(kept, self.random.randrange(len(kept))) if kept else None
+
+    @staticmethod
+    def one_of(things: list[Any], index: int) -> Any:
+        """No copy is made to choose from, nor a slice: CPython 3.11 collects garbage within
+        `tuple(list)` and `list[a:b]` when it has looked where the items are, and a finalizer that
+        changes the list then lets it read freed memory.
+        """
+        try:
+            return things[index]
+        except IndexError:  # a finalizer or a trace function has changed it
+            return None
 
     def value(self) -> Any:
         """Something to hand over."""
