@@ -74,16 +74,23 @@ landed(void *fake)
     (void)fake;
 }
 
+/* A switch to itself stays on its stack: nobody has to be told.  An adopted
+ * context that was never left could not even say which stack that is. */
 NOT_INSTRUMENTED static void
 leave(pf_context *from, pf_context *to, bool dying)
 {
-    leaving(from, to, dying);
+    bool moves = from != to;
+    if (moves) {
+        leaving(from, to, dying);
+    }
     pf_context_jump(from, to);
+    if (moves) {
 #if PF_WITH_ASAN
-    landed(from->asan_fake_stack);
+        landed(from->asan_fake_stack);
 #else
-    landed(NULL);
+        landed(NULL);
 #endif
+    }
 }
 
 NOT_INSTRUMENTED static void

@@ -46,6 +46,7 @@ extern const test turn_tests[];
 extern const test pool_tests[];
 extern const test overflow_tests[];
 extern const test memory_tests[];
+extern const test refusal_tests[];
 
 /* main.c */
 void check_failed(const char *file, int line, const char *text);

@@ -6,6 +6,8 @@
 
 #include "engine/ccontext.h"
 #include "engine/memory.h"
+#include "engine/stack.h"
+#include "fakes.h"
 #include "threads.h"
 
 static void *
@@ -150,6 +152,31 @@ ccontext_whose_resumer_is_gone_returns_to_main(void)
     CHECK_EQUAL(pf_ccontext_destroy(c), 0);
 }
 
+/* On the stack of the only context there is. */
+static void *
+make_another(void *arg, void *value)
+{
+    pf_ccontext *c;
+    (void)arg;
+    CHECK_EQUAL(pf_ccontext_create(&c, give_back, NULL, 0), 0);
+    CHECK_EQUAL(pf_ccontext_switch(c, &value), 0);
+    CHECK_EQUAL(pf_ccontext_done(c), 1);
+    CHECK_EQUAL(pf_ccontext_destroy(c), 0);
+    return value;
+}
+
+static void
+ccontext_makes_another(void)
+{
+    pf_ccontext *c;
+    int something;
+    void *value = &something;
+    CHECK_EQUAL(pf_ccontext_create(&c, make_another, NULL, 0), 0);
+    CHECK_EQUAL(pf_ccontext_switch(c, &value), 0);
+    CHECK(value == &something);
+    CHECK_EQUAL(pf_ccontext_destroy(c), 0);
+}
+
 /* ------------------------------------------------------ life and death --- */
 
 static void
@@ -272,6 +299,45 @@ ccontext_is_not_left_below_the_host_s_code(void)
     pf_ccontext_set_host(NULL);
 }
 
+#if !defined(_WIN32) /* where the system knows the stack */
+static pf_area told;
+
+static void
+remember_area(const pf_area *area)
+{
+    if (area != NULL) {
+        told = *area;
+    }
+}
+
+static void *
+look_at_area(void *arg, void *value)
+{
+    char *frame = __builtin_frame_address(0);
+    size_t size = *(size_t *)arg;
+    CHECK_EQUAL((uintptr_t)told.low % pf_page_size(), 0);
+    CHECK(frame > told.low && frame < told.low + told.size);
+    CHECK((size_t)(told.low + told.size - frame) < pf_page_size());
+    CHECK(told.size > size - 2 * pf_page_size());
+    *(volatile char *)told.low = 1; /* all of it can be used */
+    return value;
+}
+
+static void
+host_is_told_what_can_be_used(void)
+{
+    static const pf_ccontext_host host = {nesting, remember_area};
+    pf_ccontext *c;
+    pf_ccontext_set_host(&host);
+    for (size_t size = 65536; size <= 65536 << 4; size *= 2) {
+        CHECK_EQUAL(pf_ccontext_create(&c, look_at_area, &size, size), 0);
+        CHECK_EQUAL(pf_ccontext_switch(c, NULL), 0);
+        CHECK_EQUAL(pf_ccontext_destroy(c), 0);
+    }
+    pf_ccontext_set_host(NULL);
+}
+#endif
+
 /* ------------------------------------------------------------- memory --- */
 
 static void
@@ -313,6 +379,59 @@ ccontext_made_one_at_a_time_reuses_its_slab(void)
 #endif
 }
 
+#if defined(PYFIBER_HARDTEST)
+/* The object, the list of pools, and no more. */
+THREAD_FN(find_no_spare_pool)
+{
+    pf_ccontext *c = NULL;
+    (void)arg;
+    pf_fail_allocation = 3;
+    CHECK_EQUAL(pf_ccontext_create(&c, give_back, NULL, 0), -ENOMEM);
+    pf_fail_allocation = 0;
+    THREAD_END;
+}
+#endif
+
+/* Only the thread's last context leaves it to others. */
+static void
+ccontext_pool_in_use_is_not_spare(void)
+{
+#if defined(PYFIBER_HARDTEST)
+    pf_ccontext *first, *second;
+    test_thread thread;
+    CHECK_EQUAL(pf_ccontext_create(&first, give_back, NULL, 0), 0);
+    thread_start(&thread, find_no_spare_pool, NULL);
+    thread_join(thread);
+    CHECK_EQUAL(pf_ccontext_create(&second, give_back, NULL, 0), 0);
+    CHECK_EQUAL(pf_ccontext_destroy(second), 0);
+    thread_start(&thread, find_no_spare_pool, NULL);
+    thread_join(thread);
+    CHECK_EQUAL(pf_ccontext_switch(first, NULL), 0);
+    CHECK_EQUAL(pf_ccontext_destroy(first), 0);
+#else
+    SKIP("allocations are counted in HARDTEST builds only");
+#endif
+}
+
+/* A spare one that cannot be noted down must go. */
+static void
+ccontext_spare_pool_is_not_lost(void)
+{
+#if defined(PYFIBER_HARDTEST) && defined(__linux__)
+    pf_ccontext *c;
+    CHECK_EQUAL(pf_ccontext_create(&c, give_back, NULL, 0), 0);
+    CHECK_EQUAL(pf_ccontext_destroy(c), 0);
+    count_unmapped();
+    pf_fail_allocation = 2;
+    CHECK_EQUAL(pf_ccontext_create(&c, give_back, NULL, 0), 0);
+    pf_fail_allocation = 0;
+    CHECK(unmapped() > PF_CCONTEXT_STACK);
+    CHECK_EQUAL(pf_ccontext_destroy(c), 0);
+#else
+    SKIP("memory fails on request in HARDTEST builds only");
+#endif
+}
+
 THREAD_FN(make_contexts)
 {
     for (int i = 0; i < 200; i++) {
@@ -341,12 +460,18 @@ const test ccontext_tests[] = {
     TEST(ccontext_refuses_misuse),
     TEST(ccontext_returns_to_its_resumer),
     TEST(ccontext_whose_resumer_is_gone_returns_to_main),
+    TEST(ccontext_makes_another),
     TEST(ccontext_many_alive_and_abandoned),
     TEST(ccontext_keeps_its_rounding_mode),
     TEST(ccontext_belongs_to_its_thread),
     TEST(ccontext_is_not_left_below_the_host_s_code),
+#if !defined(_WIN32)
+    TEST(host_is_told_what_can_be_used),
+#endif
     TEST(ccontext_without_memory_is_refused),
     TEST(ccontext_made_one_at_a_time_reuses_its_slab),
+    TEST(ccontext_pool_in_use_is_not_spare),
+    TEST(ccontext_spare_pool_is_not_lost),
     TEST(ccontext_slabs_go_from_thread_to_thread),
     END_OF_TESTS,
 };

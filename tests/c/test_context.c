@@ -495,6 +495,23 @@ switch_to_itself_returns(void)
     pf_context_forget(&home);
 }
 
+#if PF_WITH_ASAN
+/* The bounds of an adopted context are known once it was left: they were
+ * those of no stack at all, and the search for leaks found none any more. */
+static void
+switch_to_itself_leaves_the_checker_its_stack(void)
+{
+    pair p;
+    switch_to_itself_returns();
+    if (pair_open(&p, add_one)) {
+        there(&p);
+        CHECK(p.home.asan_bottom != NULL);
+        CHECK(p.home.asan_size > 0);
+        pair_close(&p);
+    }
+}
+#endif
+
 #if !defined(_WIN32)
 /* ucontext switches the mask, too: what it puts back must have been saved. */
 static void
@@ -615,6 +632,9 @@ const test context_tests[] = {
     TEST(area_serves_many_contexts),
     TEST(area_survives_an_abandoned_context),
     TEST(switch_to_itself_returns),
+#if PF_WITH_ASAN
+    TEST(switch_to_itself_leaves_the_checker_its_stack),
+#endif
 #if !defined(_WIN32)
     TEST(switch_to_itself_keeps_the_signal_mask),
 #endif

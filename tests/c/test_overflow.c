@@ -10,6 +10,7 @@
 
 #if !defined(_WIN32)
 
+#include <errno.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -18,6 +19,7 @@
 #include "child.h"
 #include "engine/overflow.h"
 #include "engine/testing.h"
+#include "fakes.h"
 #include "threads.h"
 #include "world.h"
 
@@ -290,19 +292,26 @@ fault_elsewhere(void *arg)
     return 7;
 }
 
+/* A signal that somebody sends, and what was to happen then. */
+typedef struct sending {
+    int number;
+    bool by_kill; /* else by raise: the two have different codes */
+    void (*before)(int);
+} sending;
+
 static int
 signal_sent(void *arg)
 {
-    int handler = *(int *)arg;
-    if (handler == 1) {
-        install_before();
-    } else {
-        signal(SIGSEGV, handler == 2 ? SIG_IGN : SIG_DFL);
-    }
+    const sending *s = arg;
+    signal(s->number, s->before);
     if (!world_open(&the_world) || pf_overflow_install(&the_host) != 0) {
         return 1;
     }
-    raise(SIGSEGV);
+    if (s->by_kill) {
+        kill(getpid(), s->number);
+    } else {
+        raise(s->number);
+    }
     return 7;
 }
 
@@ -319,17 +328,225 @@ other_faults_go_to_the_handler_before(void)
 static void
 sent_signals_do_what_they_did_before(void)
 {
+    static const int numbers[] = {SIGSEGV, SIGBUS};
+    for (int i = 0; i < 4; i++) {
+        sending s = {numbers[i / 2], i % 2 == 0, SIG_DFL};
+        child_end end;
+        child_run(signal_sent, &s, &end);
+        CHECK(WIFSIGNALED(end.status));
+        CHECK_EQUAL(WTERMSIG(end.status), s.number);
+        s.before = handler_before;
+        child_run(signal_sent, &s, &end);
+        CHECK_EXIT(end, 42);
+        s.before = SIG_IGN;
+        child_run(signal_sent, &s, &end);
+        CHECK_EXIT(end, 7);
+    }
+}
+
+static volatile sig_atomic_t counted;
+
+static void
+count_signal(int signal_number)
+{
+    (void)signal_number;
+    counted++;
+}
+
+static bool
+is_in_front(int signal_number, const struct sigaction *handler)
+{
+    struct sigaction now;
+    sigaction(signal_number, NULL, &now);
+    return now.sa_sigaction == handler->sa_sigaction;
+}
+
+/* Who sent it may do so again. */
+static int
+signals_sent(void *arg)
+{
+    const sending *s = arg;
+    struct sigaction ours;
+    signal(s->number, s->before);
+    if (!world_open(&the_world) || pf_overflow_install(&the_host) != 0) {
+        return 1;
+    }
+    sigaction(s->number, NULL, &ours);
+    for (int i = 0; i < 3; i++) {
+        kill(getpid(), s->number);
+    }
+    if (counted != (s->before == SIG_IGN ? 0 : 3)) {
+        return 2;
+    }
+    return is_in_front(s->number, &ours) ? 7 : 3;
+}
+
+static void
+sent_signals_leave_the_handler_in_place(void)
+{
     child_end end;
-    int handler = 0;
-    child_run(signal_sent, &handler, &end);
-    CHECK(WIFSIGNALED(end.status));
-    handler = 1;
-    child_run(signal_sent, &handler, &end);
-    CHECK_EXIT(end, 42);
-    handler = 2;
-    child_run(signal_sent, &handler, &end);
+    sending s = {SIGSEGV, true, SIG_IGN};
+    child_run(signals_sent, &s, &end);
+    CHECK_EXIT(end, 7);
+    s.before = count_signal;
+    child_run(signals_sent, &s, &end);
     CHECK_EXIT(end, 7);
 }
+
+/* ------------------------------------------- handlers that come later --- */
+
+static struct sigaction found; /* by the handler that came after us */
+
+static void
+bus_handler_before(int signal_number)
+{
+    (void)signal_number;
+    _exit(43);
+}
+
+/* Does its part and leaves the rest to whom it found, as faulthandler does. */
+static void
+handler_after(int signal_number)
+{
+    if (counted++ > 0) {
+        _exit(44);
+    }
+    sigaction(signal_number, &found, NULL);
+    raise(signal_number);
+}
+
+static void
+install_after(int signal_number)
+{
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = handler_after;
+    action.sa_flags = SA_ONSTACK;
+    sigaction(signal_number, &action, &found);
+}
+
+static int
+fault_with_a_handler_after(void *arg)
+{
+    char *page = mmap(NULL, pf_page_size(), PROT_NONE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    (void)arg;
+    install_before();
+    signal(SIGBUS, bus_handler_before);
+    if (!world_open(&the_world) || pf_overflow_install(&the_host) != 0 ||
+        pf_overflow_thread_init() != 0) {
+        return 1;
+    }
+    install_after(SIGSEGV);
+    pf_overflow_renew();
+    *(volatile char *)page = 1;
+    return 7;
+}
+
+/* First ours, then the later one, then whom it found: ours again, which then
+ * stands for the one from before. */
+static void
+fault_reaches_every_handler_once(void)
+{
+    child_end end;
+    child_run(fault_with_a_handler_after, NULL, &end);
+    CHECK_EXIT(end, 42);
+}
+
+static int
+renew(void *arg)
+{
+    int number = *(int *)arg;
+    struct sigaction ours;
+    if (pf_overflow_install(&the_host) != 0) {
+        return 1;
+    }
+    sigaction(number, NULL, &ours);
+    install_after(number);
+    if (is_in_front(number, &ours)) {
+        return 2;
+    }
+    pf_overflow_renew();
+    return is_in_front(number, &ours) ? 7 : 3;
+}
+
+static void
+renewed_handler_is_in_front_again(void)
+{
+    int number = SIGSEGV;
+    child_end end;
+    child_run(renew, &number, &end);
+    CHECK_EXIT(end, 7);
+    number = SIGBUS;
+    child_run(renew, &number, &end);
+    CHECK_EXIT(end, 7);
+}
+
+#if defined(__linux__)
+/* -------------------------------------------------- a system that refuses */
+
+static int refused_number;
+
+static int
+refuse_sigaction(int number, const struct sigaction *action,
+                 struct sigaction *before)
+{
+    if (number == refused_number && action != NULL) {
+        errno = EPERM;
+        return -1;
+    }
+    return __real_sigaction(number, action, before);
+}
+
+static int
+install_refused(void *arg)
+{
+    struct sigaction before, now;
+    install_before();
+    sigaction(SIGSEGV, NULL, &before);
+    refused_number = *(int *)arg;
+    fake_sigaction = refuse_sigaction;
+    int error = pf_overflow_install(&the_host);
+    fake_sigaction = NULL;
+    sigaction(SIGSEGV, NULL, &now);
+    if (error != -EPERM) {
+        return 1;
+    }
+    if (now.sa_handler != before.sa_handler) {
+        return 2;
+    }
+    return pf_overflow_install(&the_host) == 0 ? 7 : 3;
+}
+
+static void
+install_that_is_refused_changes_nothing(void)
+{
+    int number = SIGSEGV;
+    child_end end;
+    child_run(install_refused, &number, &end);
+    CHECK_EXIT(end, 7);
+    number = SIGBUS;
+    child_run(install_refused, &number, &end);
+    CHECK_EXIT(end, 7);
+}
+
+THREAD_FN(finish_without_alternate_stack)
+{
+    (void)arg;
+    count_unmapped();
+    pf_overflow_thread_finish();
+    CHECK_EQUAL(unmapped(), 0);
+    THREAD_END;
+}
+
+static void
+thread_without_alternate_stack_gives_none_back(void)
+{
+    test_thread thread;
+    thread_start(&thread, finish_without_alternate_stack, NULL);
+    thread_join(thread);
+}
+#endif
 
 /* ------------------------------------------------- alternate stack --- */
 
@@ -365,6 +582,13 @@ const test overflow_tests[] = {
     TEST(reserve_is_lent_in_two_steps),
     TEST(other_faults_go_to_the_handler_before),
     TEST(sent_signals_do_what_they_did_before),
+    TEST(sent_signals_leave_the_handler_in_place),
+    TEST(fault_reaches_every_handler_once),
+    TEST(renewed_handler_is_in_front_again),
+#if defined(__linux__)
+    TEST(install_that_is_refused_changes_nothing),
+    TEST(thread_without_alternate_stack_gives_none_back),
+#endif
     TEST(alternate_stack_comes_and_goes),
     END_OF_TESTS,
 };

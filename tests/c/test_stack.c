@@ -267,6 +267,39 @@ trim_counts_what_it_gives_once(void)
     pf_stack_pool_free(pool);
 }
 
+static uint64_t
+trims(const pf_stack_pool *pool)
+{
+    pf_stack_stats stats;
+    pf_stack_pool_stats(pool, &stats);
+    return stats.trims;
+}
+
+static void
+trim_is_counted_if_it_gives_something(void)
+{
+    pf_stack_pool *pool = pf_stack_pool_new(64 * KIB, 0);
+    CHECK_EQUAL(pf_stack_pool_slabs(pool), 0);
+    pf_stack *kept = take(pool), *other = take(pool);
+    size_t slabs = pf_stack_pool_slabs(pool);
+#if defined(_WIN32) || defined(PYFIBER_HARDTEST)
+    CHECK_EQUAL(slabs, 2); /* a stack each */
+#else
+    CHECK_EQUAL(slabs, 1);
+#endif
+    CHECK_EQUAL(pf_stack_pool_trim(pool), 0);
+    CHECK_EQUAL(trims(pool), 0);
+    pf_stack_release(other);
+    CHECK(pf_stack_pool_trim(pool) > 0);
+    /* The call, and each slab that went. */
+    CHECK_EQUAL(trims(pool), 1 + slabs - pf_stack_pool_slabs(pool));
+    uint64_t before = trims(pool);
+    CHECK_EQUAL(pf_stack_pool_trim(pool), 0);
+    CHECK_EQUAL(trims(pool), before);
+    pf_stack_release(kept);
+    pf_stack_pool_free(pool);
+}
+
 static void
 abandoned_pool_goes_with_its_last_stack(void)
 {
@@ -490,6 +523,7 @@ check_guards(pf_guard_kind kind)
     CHECK_EQUAL(reserve, 32 * KIB);
     CHECK(pf_stack_guards(s, s->area.low - 1));
     CHECK(pf_stack_guards(s, s->area.low - page));
+    CHECK(pf_stack_guards(s, s->area.low - 2 * page)); /* see stride_of */
     CHECK(!pf_stack_guards(s, s->area.low - 2 * page - 1));
     CHECK(!pf_stack_guards(s, s->area.low));
     CHECK(pf_stack_in_reserve(s, s->area.low));
@@ -637,6 +671,7 @@ const test stack_tests[] = {
 #endif
     TEST(pool_survives_random_use),
     TEST(trim_counts_what_it_gives_once),
+    TEST(trim_is_counted_if_it_gives_something),
     TEST(abandoned_pool_goes_with_its_last_stack),
     TEST(names_are_known),
 #if !defined(_WIN32)

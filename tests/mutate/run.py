@@ -69,7 +69,7 @@ class Build:
     compiling: dict[str, list[str]] = field(default_factory=dict)  # source: command
     linking: list[str] = field(default_factory=list)
     pristine: dict[str, bytes] = field(default_factory=dict)  # source: its object
-    seconds: float = 0
+    seconds: dict[str, float] = field(default_factory=dict)  # test: how long without a fault
 
     def make(self) -> None:
         good, printed = run(self.stage.build, self.place)
@@ -133,7 +133,7 @@ class Build:
             return "same code"
         if not self.link():
             return "does not build"
-        limit = max(PATIENCE, self.seconds * SLOWER)
+        limit = max(PATIENCE, self.seconds[shlex.join(self.stage.test)] * SLOWER)
         good, printed = run(self.stage.test, self.place, limit)
         if good:
             return None
@@ -154,14 +154,15 @@ class Tree:
         if made is None:
             made = self.builds[stage.name] = Build(stage, self.place)
             made.make()
-        if made.seconds == 0 or made.stage != stage:
-            made.stage = stage
+        made.stage = stage
+        test = shlex.join(stage.test)
+        if test not in made.seconds:
             made.link()  # what is there has the last mutant of another file in it
             began = time.monotonic()
             good, printed = run(stage.test, made.place)
             if not good:
-                sys.exit(f"{shlex.join(stage.test)} fails without any fault:\n{printed[-3000:]}")
-            made.seconds = time.monotonic() - began
+                sys.exit(f"{test} fails without any fault:\n{printed[-3000:]}")
+            made.seconds[test] = time.monotonic() - began
         return made
 
     def judge(self, mutant: Mutant, wanted: list[str]) -> str:
