@@ -56,6 +56,7 @@ from pyfiber._engine import (
     Sent,
     TaskGroup,
     ThreadLimiter,
+    _load,
     check_cancelled,
     current,
     current_deadline,
@@ -222,13 +223,9 @@ if not TYPE_CHECKING:  # a type checker would take every name for one that is ma
         # Made when first asked for: dataclasses and concurrent.futures (the home
         # of FiberCancelled's base class) take much longer to import than pyfiber.
         if name in _HOMES:
-            from importlib import import_module
-
-            value = getattr(import_module(_HOMES[name]), name)
+            value = getattr(_load(_HOMES[name]), name)
         elif name in ("compose", "grains"):
-            from importlib import import_module
-
-            value = import_module(f"pyfiber.{name}")
+            value = _load(f"pyfiber.{name}")
         else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         globals()[name] = value

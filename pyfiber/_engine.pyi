@@ -10,7 +10,7 @@ from collections.abc import (
 from concurrent.futures import Future
 from contextvars import Context
 from traceback import StackSummary
-from types import FrameType, GenericAlias, TracebackType
+from types import FrameType, GenericAlias, ModuleType, TracebackType
 from typing import (
     Any,
     Final,
@@ -769,6 +769,7 @@ def _set_hooks(
     group_text: Callable[[list[BaseException]], str],
     interrupted: Callable[[], Callable[[], object]],
 ) -> None: ...
+def _load(name: str, /) -> ModuleType: ...
 def _only_watches() -> None: ...
 def _set_stall_limit(seconds: float, /) -> None: ...
 def _set_grain_hooks(

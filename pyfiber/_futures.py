@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from pyfiber import _engine
-from pyfiber._engine import Cancelled, Fiber, FiberError, FiberExit, Scheduler
+from pyfiber._engine import Cancelled, Fiber, FiberError, FiberExit, Scheduler, _load
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -106,6 +106,7 @@ def _work(
 
 def _cancelled(exc: BaseException) -> BaseException:
     """What the running fiber, which ends with ``exc``, gives its future."""
+    _load("pyfiber._cancelled")
     from pyfiber._cancelled import FiberCancelled
 
     return FiberCancelled._of(_engine.current(), exc)

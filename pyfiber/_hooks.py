@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 
 from pyfiber import _engine, _outcome
+from pyfiber._engine import _load
 
 TYPE_CHECKING = False  # typing itself takes as long to import as all of this
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ def make_outcome(kind: int, value: Any) -> Outcome[Any]:
 
 def stack_summary(frame: FrameType | list[FrameType] | None) -> StackSummary:
     """The stack that ends in ``frame``, or consists of those frames, outermost call first."""
+    _load("tokenize")  # linecache imports it in the midst of its work from Python 3.13 on
+    _load("traceback")
     import traceback
 
     if isinstance(frame, list):
@@ -40,6 +43,7 @@ def stack_summary(frame: FrameType | list[FrameType] | None) -> StackSummary:
 
 def log_failure(subject: object, exc: BaseException, text: str) -> None:
     """A failure that nobody will ever see otherwise; ``text`` has a %r for what it is about."""
+    _load("logging")
     import logging
 
     logger = logging.getLogger("pyfiber")
@@ -61,6 +65,7 @@ PARSER_CAN_BE_INTERRUPTED = sys.version_info >= (3, 12, 3) or (
 
 
 def text_without_carets(exc: BaseException) -> str:
+    _load("traceback")
     import traceback
 
     def strip(told: traceback.TracebackException | None) -> None:
@@ -83,8 +88,10 @@ def unhandled(
     ``raised`` is what it ends with otherwise, main's own failure, say: it is the first of them,
     unless it ends programs or says that main was cancelled.
     """
+    _load("concurrent.futures")
     from concurrent.futures import CancelledError
 
+    _load("pyfiber._words")
     from pyfiber import _words
 
     names = _words.some([repr(name) for name, _ in failures])
@@ -100,6 +107,7 @@ def unhandled(
 
 def group_text(exceptions: list[BaseException]) -> str:
     """The message of a task group's exception."""
+    _load("pyfiber._words")
     from pyfiber import _words
 
     return f"errors in a TaskGroup; {_words.how_to_catch(exceptions)}"
@@ -107,6 +115,7 @@ def group_text(exceptions: list[BaseException]) -> str:
 
 def log_deaf(fiber: Task) -> None:
     """A cancelled fiber or grain that goes on waiting; its stack shows where."""
+    _load("logging")
     import logging
 
     logger = logging.getLogger("pyfiber")
@@ -123,10 +132,12 @@ def log_deaf(fiber: Task) -> None:
 
 def log_stall(fibers: list[Task]) -> None:
     """Nothing has happened for some time, and only another thread could change that."""
+    _load("logging")
     import logging
 
     logger = logging.getLogger("pyfiber")
     if logger.isEnabledFor(logging.WARNING):
+        _load("pyfiber._report")
         from pyfiber import _report
 
         logger.warning("%s", _report.stall_text(stall_limit, fibers))
@@ -203,6 +214,7 @@ def running_on(thread: int) -> str:
 
 def deadlock_text(fibers: list[Task]) -> str:
     """The text of a DeadlockError."""
+    _load("pyfiber._report")
     from pyfiber import _report
 
     return _report.deadlock_text(fibers)

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from types import GenericAlias
 
+from pyfiber._engine import _load
+
 
 class FromDataclass:
     """What ``dataclasses`` looks for in a class, of a twin that is made when it is asked for."""
@@ -19,6 +21,7 @@ class FromDataclass:
         self.name = name
 
     def __get__(self, instance, owner):
+        _load("dataclasses")
         from dataclasses import field, make_dataclass
 
         (name,) = owner.__match_args__
@@ -50,11 +53,13 @@ class Frozen:
         return hash(self._values())
 
     def __setattr__(self, name, value):
+        _load("dataclasses")
         from dataclasses import FrozenInstanceError
 
         raise FrozenInstanceError(f"cannot assign to field {name!r}")
 
     def __delattr__(self, name):
+        _load("dataclasses")
         from dataclasses import FrozenInstanceError
 
         raise FrozenInstanceError(f"cannot delete field {name!r}")
@@ -100,8 +105,9 @@ class CancelledOutcome(Frozen):
 def __getattr__(name):
     if name not in ("Outcome", "R"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    _load("typing")
     from typing import TypeVar
 
-    result = TypeVar("R")
-    globals().update(R=result, Outcome=Ok[result] | Failed | CancelledOutcome)
+    result = globals().setdefault("R", TypeVar("R"))
+    globals().setdefault("Outcome", Ok[result] | Failed | CancelledOutcome)
     return globals()[name]

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import sys
 import threading
-import traceback
 from collections.abc import Iterable, Iterator
 from typing import Any, TextIO, TypeAlias
 
-from pyfiber import _engine, _words
-from pyfiber._engine import Fiber, FiberGenerator, Grain, Lock, RLock, TaskGroup
+from pyfiber import _engine, _hooks, _words
+from pyfiber._engine import Fiber, FiberGenerator, Grain, Lock, RLock, TaskGroup, _load
 
 Task: TypeAlias = Fiber[Any] | Grain[Any]
 
@@ -121,9 +120,7 @@ def stack_at(frame: Any) -> list[str]:
     """The lines of the stack that ends in ``frame``."""
     if frame is None:
         return []
-    summary = traceback.StackSummary.extract(traceback.walk_stack(frame))
-    summary.reverse()
-    return "".join(summary.format()).splitlines()
+    return "".join(_hooks.stack_summary(frame).format()).splitlines()
 
 
 def indented(lines: Iterable[str], prefix: str) -> Iterator[str]:
@@ -418,6 +415,7 @@ class SignalDump:
     """
 
     def __init__(self, signum: int, file: TextIO | None) -> None:
+        _load("signal")
         import signal
 
         self.signum = signum
@@ -438,6 +436,7 @@ class SignalDump:
 
     def undo(self) -> None:
         """The handler before is in force again, unless somebody has set another one since."""
+        _load("signal")
         import signal
 
         if self._installed and signal.getsignal(self.signum) == self._handle:

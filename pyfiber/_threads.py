@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from pyfiber import _engine
-from pyfiber._engine import Fiber, FiberError, Scheduler, ThreadLimiter, shield
+from pyfiber._engine import Fiber, FiberError, Scheduler, ThreadLimiter, _load, shield
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -57,6 +57,7 @@ def _start_own(threads: list[threading.Thread], name: str, run: Callable[[], obj
 
 def _log_abandoned(function: Callable[..., object], exc: BaseException) -> None:
     """For the engine: a function failed whose caller was cancelled and did not wait for it."""
+    _load("logging")
     import logging
 
     logging.getLogger("pyfiber").error(

@@ -24,7 +24,7 @@ from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, cast, overload
 
 import pyfiber
 from pyfiber import _engine
-from pyfiber._engine import Fiber
+from pyfiber._engine import Fiber, _load
 from pyfiber._outcome import Failed, Ok, Outcome
 
 __all__ = [
@@ -268,6 +268,7 @@ class _Elsewhere(_Leaf[T]):
         self._new_thread = new_thread
 
     def _run(self, scope: _Children) -> T:
+        _load("pyfiber._remote")
         from pyfiber._remote import perform_elsewhere
 
         return perform_elsewhere(partial(perform, self._inner), new_thread=self._new_thread)

@@ -21,6 +21,7 @@
  *   fiber.c      the Fiber type
  *   fiber_init.c what it is made with
  *   generator.c  functions that emit values, as iterators
+ *   import.c     modules that are imported when they are first needed
  *   outcome.c    result() of a finished one
  *   unseen.c     failures that nobody looks at
  *   latch.c      what futures and pmap() wait on
@@ -503,12 +504,19 @@ PyObject *pf_await_self(PyObject *op); /* am_await of Fiber and Grain */
 extern PyType_Spec pf_grain_spec;
 int pf_grain_module_init(PyObject *module);
 
+/* --- import.c --- */
+/* New references. */
+PyObject *pf_import(const char *module);
+PyObject *pf_import_from(const char *module, const char *name);
+int pf_import_init(PyObject *module);
+
 /* --- outcome.c --- */
 /* Or raises it. */
 PyObject *pf_outcome_value(PyObject *op, int kind, PyObject *value);
 PyObject *pf_cancel_reason(PyObject *exc);
 bool pf_ends_programs(PyObject *exc);
 void pf_add_context(PyObject *exc, PyObject *context);
+void pf_raised_instead_of(PyObject *lost);
 PyObject *pf_make_outcome(int kind, PyObject *value);
 void pf_raise_fiber_cancelled(PyObject *op, PyObject *exc);
 PyObject *pf_fiber_outcome_value(FiberObject *fiber); /* new reference */

@@ -339,19 +339,29 @@ add_body_error(GroupObject *self, PyObject *exc)
     return PyList_Insert(errors, 0, exc);
 }
 
+/* A BaseExceptionGroup; or NULL, and what is raised has that as its context:
+ * its text could not be made. */
 static PyObject *
 take_errors(GroupObject *self)
 {
     PyObject *errors = self->errors;
     self->errors = NULL;
-    PyObject *group = NULL;
     PyObject *text = PyObject_CallOneArg(pf.group_text, errors);
-    if (text != NULL) {
-        group = PyObject_CallFunctionObjArgs(PyExc_BaseExceptionGroup, text,
-                                             errors, NULL);
-        Py_DECREF(text);
-    }
+    PyObject *failure = text == NULL ? pf_take_exception() : NULL;
+    PyObject *group =
+        text == NULL ? PyObject_CallFunction(PyExc_BaseExceptionGroup, "sO",
+                                             "errors in a TaskGroup", errors)
+                     : PyObject_CallFunctionObjArgs(PyExc_BaseExceptionGroup,
+                                                    text, errors, NULL);
+    Py_XDECREF(text);
     Py_DECREF(errors);
+    if (failure != NULL && group != NULL) {
+        pf_restore_exception(failure);
+        pf_raised_instead_of(group);
+        Py_CLEAR(group);
+    } else {
+        Py_XDECREF(failure);
+    }
     return group;
 }
 

@@ -180,15 +180,21 @@ deadlock(SchedulerObject *s)
         text = PyObject_CallOneArg(pf.deadlock_text, fibers);
     }
     Py_XDECREF(fibers);
+    PyObject *failure = text == NULL ? pf_take_exception() : NULL;
     if (text != NULL) {
         PyErr_SetObject(pf.deadlock_error, text);
         Py_DECREF(text);
-    } else if (!PyErr_Occurred()) {
+    } else {
         PyErr_SetString(pf.deadlock_error,
                         "every fiber waits and nothing can wake one");
     }
+    PyObject *error = pf_take_exception();
+    if (failure != NULL) { /* why the text could not be made */
+        pf_add_context(failure, error);
+        Py_SETREF(error, failure);
+    }
     pf_no_switch_end(s->thread);
-    fail_with_raised(s);
+    pf_scheduler_fail(s, error);
 }
 
 static void

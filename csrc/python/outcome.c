@@ -6,19 +6,12 @@
 static PyObject *
 fiber_cancelled_type(void)
 {
-    PfThread *t = pf_this_thread();
-    if (t == NULL || pf.fiber_cancelled != NULL) {
-        return pf.fiber_cancelled;
+    if (pf.fiber_cancelled == NULL) {
+        PyObject *type =
+            pf_import_from("pyfiber._cancelled", "FiberCancelled");
+        Py_XSETREF(pf.fiber_cancelled, type);
     }
-    pf_no_switch_begin(t, "while FiberCancelled is imported");
-    PyObject *module = PyImport_ImportModule("pyfiber._cancelled");
-    PyObject *type = module == NULL
-                         ? NULL
-                         : PyObject_GetAttrString(module, "FiberCancelled");
-    Py_XDECREF(module);
-    pf_no_switch_end(t);
-    Py_XSETREF(pf.fiber_cancelled, type);
-    return type;
+    return pf.fiber_cancelled;
 }
 
 /* The reason for a cancellation, of the exception it ended with; a new
@@ -90,6 +83,16 @@ pf_add_context(PyObject *exc, PyObject *context)
         Py_SETREF(last, next);
     }
     Py_DECREF(last);
+}
+
+/* What is raised just now kept `lost` from being told of: whoever sees the one
+ * sees the other as well. */
+void
+pf_raised_instead_of(PyObject *lost)
+{
+    PyObject *raised = pf_take_exception();
+    pf_add_context(raised, lost);
+    pf_restore_exception(raised);
 }
 
 /* result() of what ended in that way: a new reference, or it is raised. */

@@ -20,10 +20,7 @@ static int
 raise_named(PyObject **cached, const char *module, const char *name)
 {
     if (*cached == NULL) {
-        PyObject *source = PyImport_ImportModule(module);
-        PyObject *type =
-            source == NULL ? NULL : PyObject_GetAttrString(source, name);
-        Py_XDECREF(source);
+        PyObject *type = pf_import_from(module, name);
         if (type == NULL) {
             return -1;
         }
@@ -557,7 +554,7 @@ needs_hooks(PyTypeObject *type)
 static PyObject *
 make_hooked(QueueObject *self, Py_ssize_t maxsize)
 {
-    PyObject *module = PyImport_ImportModule("pyfiber._queues");
+    PyObject *module = pf_import("pyfiber._queues");
     PyObject *served =
         module == NULL
             ? NULL

@@ -114,7 +114,7 @@ watch(SchedulerObject *s, intptr_t descriptor)
 static bool
 on_main_thread(void)
 {
-    PyObject *threading = PyImport_ImportModule("_thread");
+    PyObject *threading = pf_import("_thread");
     PyObject *main_ident = NULL;
     bool yes = false;
     /* signal.set_wakeup_fd and signal.signal are refused elsewhere; ask the
@@ -124,7 +124,7 @@ on_main_thread(void)
         main_ident =
             PyObject_CallMethod(threading, "_get_main_thread_ident", NULL);
     } else if (threading != NULL) {
-        PyObject *mod = PyImport_ImportModule("threading");
+        PyObject *mod = pf_import("threading");
         PyObject *main =
             mod == NULL ? NULL : PyObject_CallMethod(mod, "main_thread", NULL);
         main_ident =
@@ -189,7 +189,7 @@ static int
 begin_sigint(PyObject *signals, PfSignals *saved)
 {
     int rc = -1;
-    PyObject *engine = NULL, *ours = NULL, *set = NULL;
+    PyObject *ours = NULL, *set = NULL;
     PyObject *standard = NULL;
     PyObject *current = PyObject_CallMethod(signals, "getsignal", "i", SIGINT);
     if (current == NULL) {
@@ -204,9 +204,7 @@ begin_sigint(PyObject *signals, PfSignals *saved)
         goto done;
     }
     rc = -1;
-    engine = PyImport_ImportModule("pyfiber._engine");
-    ours =
-        engine == NULL ? NULL : PyObject_GetAttrString(engine, "_on_sigint");
+    ours = pf_import_from("pyfiber._engine", "_on_sigint");
     if (ours == NULL) {
         goto done;
     }
@@ -218,7 +216,6 @@ begin_sigint(PyObject *signals, PfSignals *saved)
 done:
     Py_XDECREF(set);
     Py_XDECREF(ours);
-    Py_XDECREF(engine);
     Py_XDECREF(standard);
     Py_XDECREF(current);
     return rc;
@@ -258,7 +255,7 @@ pf_signals_begin(SchedulerObject *s, PfSignals *saved)
     if (!on_main_thread()) {
         return 0;
     }
-    PyObject *signals = PyImport_ImportModule("signal");
+    PyObject *signals = pf_import("signal");
     int rc = signals == NULL || begin_wakeup(s, signals, saved) < 0 ||
                      begin_sigint(signals, saved) < 0
                  ? -1
@@ -307,7 +304,7 @@ pf_signals_end(SchedulerObject *s, PfSignals *saved)
     PyObject *pending = pf_take_exception();
     PyObject *signals = NULL;
     if (saved->old_handler != NULL || saved->old_wakeup != NOT_SET) {
-        signals = PyImport_ImportModule("signal");
+        signals = pf_import("signal");
     }
     watch(s, -1);
     end_watch(s);

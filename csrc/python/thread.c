@@ -351,21 +351,15 @@ pf_thread_create(void)
 static bool
 collector_really_runs(void)
 {
-    PyObject *gc = PyImport_ImportModule("gc");
-    PyObject *list =
-        gc == NULL ? NULL : PyObject_GetAttrString(gc, "callbacks");
-    PyObject *engine = PyImport_ImportModule("pyfiber._engine");
-    PyObject *ours =
-        engine == NULL ? NULL : PyObject_GetAttrString(engine, "_gc_callback");
+    PyObject *list = pf_import_from("gc", "callbacks");
+    PyObject *ours = pf_import_from("pyfiber._engine", "_gc_callback");
     bool there = true;
     if (list != NULL && ours != NULL) {
         there = PySequence_Contains(list, ours) != 0;
     }
     PyErr_Clear(); /* nobody can tell: then it is there */
     Py_XDECREF(ours);
-    Py_XDECREF(engine);
     Py_XDECREF(list);
-    Py_XDECREF(gc);
     return there;
 }
 

@@ -128,6 +128,7 @@ pf_log(PyObject *op, PyObject *exc, const char *text)
     PyObject *logged =
         PyObject_CallFunction(pf.log_failure, "OOs", op, exc, text);
     if (logged == NULL) {
+        pf_raised_instead_of(exc);
         if (!PyErr_ExceptionMatches(PyExc_Exception)) {
             return -1;
         }
@@ -316,6 +317,19 @@ tell_all(SchedulerObject *s)
     return rc;
 }
 
+/* They could not be joined; `exc` tells why.  `errors` are those of remember(). */
+static void
+keep_as_context(PyObject *exc, PyObject *errors, PyObject *raised)
+{
+    if (raised != NULL && !pf_ends_programs(raised)) {
+        pf_add_context(exc, raised);
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(errors); i++) {
+        PyObject *both = PyList_GET_ITEM(errors, i);
+        pf_add_context(exc, PyTuple_GET_ITEM(both, 1));
+    }
+}
+
 /* `raised` (stolen, or NULL) and the failures that are to be raised as one
  * exception; NULL: there is nothing to raise. */
 PyObject *
@@ -330,6 +344,7 @@ pf_unseen_joined(SchedulerObject *s, PyObject *raised)
         pf.unhandled, errors, raised == NULL ? Py_None : raised, NULL);
     if (exc == NULL) {
         exc = pf_take_exception();
+        keep_as_context(exc, errors, raised);
     }
     Py_DECREF(errors);
     if (raised != NULL &&

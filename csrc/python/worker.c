@@ -138,7 +138,7 @@ pf_job_cancel(JobObject *job, PyObject *exc)
 static void
 log_abandoned(JobObject *job)
 {
-    PyObject *module = PyImport_ImportModule("pyfiber._threads");
+    PyObject *module = pf_import("pyfiber._threads");
     PyObject *done = module == NULL
                          ? NULL
                          : PyObject_CallMethod(module, "_log_abandoned", "OO",
@@ -381,12 +381,7 @@ starter(LimiterObject *limiter)
     if (limiter->start != NULL) {
         return Py_NewRef(limiter->start);
     }
-    PyObject *module = PyImport_ImportModule("pyfiber._threads");
-    PyObject *start = module == NULL
-                          ? NULL
-                          : PyObject_GetAttrString(module, "_start_worker");
-    Py_XDECREF(module);
-    return start;
+    return pf_import_from("pyfiber._threads", "_start_worker");
 }
 
 static PyObject *

@@ -68,6 +68,7 @@ def install(*, children: bool = False) -> None:
     """
     import sys
 
+    _engine._load("pyfiber.greenlet._greenlet")
     from pyfiber.greenlet import _greenlet
 
     here = sys.modules[__name__]
@@ -85,6 +86,7 @@ def install(*, children: bool = False) -> None:
 
 def _reach_children() -> None:
     """Put a package `greenlet` that is this one before the others in PYTHONPATH."""
+    _engine._load("pathlib")
     import os
     from pathlib import Path
 
@@ -97,7 +99,5 @@ def _reach_children() -> None:
 
 def __getattr__(name: str) -> Any:
     if name == "_greenlet":
-        import importlib
-
-        return importlib.import_module("pyfiber.greenlet._greenlet")
+        return _engine._load("pyfiber.greenlet._greenlet")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
