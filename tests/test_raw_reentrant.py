@@ -314,6 +314,29 @@ def test_fiber_that_unwinds_another_is_running() -> None:
     assert log == [("running", True, True), FiberError]
 
 
+def test_fiber_that_took_the_result_of_a_child_unwinds_another_as_it_ends() -> None:
+    log: list[str] = []
+    main = current()
+
+    def sleeps() -> None:
+        try:
+            main.switch()
+        finally:
+            log.append("unwound")
+
+    def ends(sleeper: Fiber[Any]) -> str:
+        del sleeper  # the last reference is in the fiber's arguments, which go with it
+        Fiber(int).switch()
+        return "ended"
+
+    sleeper = Fiber(sleeps)
+    sleeper.switch()
+    fiber = Fiber(ends, (sleeper,))
+    del sleeper
+    assert fiber.switch() == "ended"
+    assert log == ["unwound"]
+
+
 def test_fiber_unwound_by_a_descendant_is_not_its_own_ancestor() -> None:
     """At the end of a run, say: then who looked for ancestors never came to an end."""
     log: list[object] = []

@@ -5,8 +5,10 @@
 
 #include "python/binding.h"
 
+/* For who waits here until the other has ended, as a fiber that unwinds it
+ * does: the thread goes on holding it, if it did. */
 static inline void
-pf_swap_state(pf_thread *thread, pf_fiber *from, pf_fiber *to)
+pf_swap_state_and_hold(pf_thread *thread, pf_fiber *from, pf_fiber *to)
 {
     PfThread *t = (PfThread *)thread;
     PyThreadState *ts = t->tstate;
@@ -16,8 +18,14 @@ pf_swap_state(pf_thread *thread, pf_fiber *from, pf_fiber *to)
     assert(!PyErr_Occurred());
     pystate_save(ts, f->saved, &f->context);
     pystate_load(ts, g->saved, &g->context);
-    if (PF_UNLIKELY(f->core.host_bits & PF_F_HELD)) {
-        t->engine.zombie = from; /* on_reap drops the reference */
+}
+
+static inline void
+pf_swap_state(pf_thread *thread, pf_fiber *from, pf_fiber *to)
+{
+    pf_swap_state_and_hold(thread, from, to);
+    if (PF_UNLIKELY(from->host_bits & PF_F_HELD)) {
+        thread->zombie = from; /* on_reap drops the reference */
     }
 }
 

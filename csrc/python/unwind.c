@@ -66,7 +66,7 @@ run_to_its_end(PfThread *t, FiberObject *fiber, PyObject *exit)
     t->unwinder = self;
     t->transfer = exit;
     t->throwing = true;
-    pf_switch_with(&t->engine, &fiber->core, pf_swap_state);
+    pf_switch_with(&t->engine, &fiber->core, pf_swap_state_and_hold);
     t->unwinder = outer;
     self->core.state = state;
     return pf_value_in_parent(t);
