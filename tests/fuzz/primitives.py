@@ -177,7 +177,19 @@ class PrimitiveActs(QueueActs):
             return
         act = self.random.choice(("wait", "wait", "wait", "abort", "reset"))
         arguments = [self.maybe(0.001)] if act == "wait" else []
-        self.call(f"{self.name(barrier)}.{act}", getattr(barrier, act), *arguments)
+        if self.forever() or self.may_act_on(barrier):
+            self.call(f"{self.name(barrier)}.{act}", getattr(barrier, act), *arguments)
+
+    @staticmethod
+    def may_act_on(barrier: Barrier) -> bool:
+        """Does nobody hold its lock? As with threading.Barrier, who acts on one waits without a
+        limit while the action runs or a timeout is converted: for ever if that waits for this
+        thread to end.
+        """
+        free = barrier._changed.acquire(False)
+        if free:
+            barrier._changed.release()
+        return free
 
     # --------------------------------------------------------------------- others
 
