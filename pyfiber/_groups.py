@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 from pyfiber._engine import (
     Cancelled,
@@ -22,6 +22,7 @@ from pyfiber._engine import (
     _failed_with,
     _is_ours,
     _Latch,
+    _load,
     _spawn_inside,
     _succeeded,
     check_cancelled,
@@ -218,20 +219,23 @@ class _Stream(Generic[T, R]):
         return not self.over and self.active + waiting >= self.limit
 
     def feed(self) -> None:
-        """The body of the feeder."""
-        failure = None
+        """The body of the feeder, whose failure comes behind all results."""
+        failure: BaseException | None = None
         with self.group:
             try:
                 self.start_all()
             except (Cancelled, FiberExit):
                 raise
             except BaseException as exc:
-                failure = partial(_raise, exc)
+                failure = exc
             finally:
                 del self.items
                 self.over = True
-        if failure is not None:
-            self.arrive(self.count, failure)
+        try:
+            if failure is not None:
+                raise failure
+        finally:
+            del failure  # its traceback refers to this frame
 
     def start_all(self) -> None:
         """Take items and start a fiber for each as long as there is room."""
@@ -243,8 +247,10 @@ class _Stream(Generic[T, R]):
             self.count += 1
             self.active += 1
             spawn(partial(call, item), partial(self.ended, place))
+            rings = self.slot.rings
             while self.full():
-                self.slot.wait(None, "room for the next item of a pmap()")
+                self.slot.wait(None, "room for the next item of a pmap()", rings)
+                rings = self.slot.rings
 
     def ended(self, place: int, fiber: Fiber[R]) -> None:
         """One fiber is done."""
@@ -272,10 +278,6 @@ class _Stream(Generic[T, R]):
         return result
 
 
-def _raise(exc: BaseException) -> NoReturn:
-    raise exc
-
-
 def _is_in(group: TaskGroup) -> bool:
     """Does the running fiber belong to it, or to a group that one of its fibers has entered?"""
     fiber: Any = current()
@@ -289,10 +291,11 @@ def _is_in(group: TaskGroup) -> bool:
 class ParallelMap(Iterator[R]):
     """The iterator that pmap() returns. close(), or the end of a with block, ends its fibers."""
 
+    _feeder: Fiber[None] | None = None
+    _closed = False
+
     def __init__(self, stream: _Stream[Any, R]) -> None:
         self._stream = stream
-        self._feeder: Fiber[None] | None = None
-        self._closed = False
 
     def __iter__(self) -> Self:
         return self
@@ -301,18 +304,17 @@ class ParallelMap(Iterator[R]):
         if self._feeder is None and not self._closed:
             self._begin()
         while not self._closed:
+            rings = self._stream.news.rings
             result = self._stream.take()
             if result is not None:
                 return self._give(result)
             if self._feeder_is_done():
                 break
-            self._wait()
+            self._wait(rings)
         raise StopIteration
 
     def _begin(self) -> None:
-        news = self._stream.news
-        self._feeder = _spawn_inside(self._stream.feed)
-        self._feeder.add_done_callback(lambda feeder: news.ring())
+        self._feeder = _spawn_inside(self._stream.feed, self._stream.news.ring)
 
     def _feeder_is_done(self) -> bool:
         feeder = self._feeder
@@ -323,12 +325,13 @@ class ParallelMap(Iterator[R]):
         feeder.result()  # raises if somebody cancelled it
         return True
 
-    def _wait(self) -> None:
+    def _wait(self, rings: int) -> None:
+        """Until there is news that did not come before there were so many."""
         stream = self._stream
         stream.hungry = True
         try:
             stream.slot.ring()
-            stream.news.wait(None, "the next result of a pmap()")
+            stream.news.wait(None, "the next result of a pmap()", rings)
         finally:
             stream.hungry = False
 
@@ -338,11 +341,17 @@ class ParallelMap(Iterator[R]):
         except BaseException as exc:
             self.close()
             check_cancelled()
+            if isinstance(exc, _load("pyfiber._cancelled").FiberCancelled):
+                self._raise_failure()  # of the feeder: that is why it was cancelled
             if isinstance(exc, StopIteration):  # it would look like the end
                 raise RuntimeError("a pmap() function raised StopIteration") from exc
             raise
         self._stream.slot.ring()
         return value
+
+    def _raise_failure(self) -> None:
+        if self._feeder is not None and _failed_with(self._feeder) is not None:
+            self._feeder.result()
 
     def close(self) -> None:
         """Cancel what is in flight and wait for it. Closing twice is fine.

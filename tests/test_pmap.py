@@ -5,9 +5,12 @@ from __future__ import annotations
 import gc
 import itertools
 import random
+import sys
 import threading
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from types import FrameType
+from typing import Any, NoReturn
 
 import pytest
 from failing import Boom
@@ -653,3 +656,85 @@ def test_pmap_times_are_those_of_the_slowest_not_the_sum() -> None:
         return now()
 
     assert run_virtually(main) == 3.0
+
+
+class Interfering:
+    """A trace function that does something at the nth event in the code of pmap() itself."""
+
+    def __init__(self, nth: int, act: Callable[[], object]) -> None:
+        self.left = nth
+        self.act = act
+
+    def __call__(self, frame: FrameType, event: str, arg: object) -> Interfering | None:
+        if frame.f_globals["__name__"] != "pyfiber._groups":
+            return None
+        self.left -= 1
+        if self.left == 0:
+            self.act()
+        return self
+
+    def play(self, main: Callable[[], object]) -> bool:
+        """Run main under it; true if it did anything."""
+
+        def traced() -> object:
+            sys.settrace(self)
+            try:
+                return main()
+            finally:
+                sys.settrace(None)
+
+        run(traced, on_unhandled=lambda fiber, exc: None)
+        return self.left <= 0
+
+
+def square_after_a_while(n: int) -> int:
+    yield_now()
+    return n * n
+
+
+@BOTH
+def test_pmap_ends_wherever_a_trace_function_raises(
+    ordered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not always with the results, but it never waits for what cannot come."""
+    told: Log = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda args: told.append(args.exc_type))
+
+    class Stop(Exception):
+        pass
+
+    def stop() -> NoReturn:
+        raise Stop
+
+    def main() -> None:
+        with suppress(Stop, ExceptionGroup):
+            assert sorted(pmap(square_after_a_while, range(3), limit=2, ordered=ordered)) == [
+                0,
+                1,
+                4,
+            ]
+
+    nth = 1
+    while Interfering(nth, stop).play(main):
+        nth += 1
+    assert nth > 100
+    assert set(told) <= {Stop}
+
+
+@BOTH
+@pytest.mark.parametrize("turns", [1, 2, 5])
+def test_pmap_misses_no_news_that_come_while_it_looks(ordered: bool, turns: int) -> None:
+    """A switch between the look whether a result is there and the wait for one."""
+
+    def give_way() -> None:
+        with suppress(FiberError):  # not in a done-callback
+            for _ in range(turns):
+                yield_now()
+
+    def main() -> None:
+        assert sorted(pmap(square_after_a_while, range(3), limit=1, ordered=ordered)) == [0, 1, 4]
+
+    nth = 1
+    while Interfering(nth, give_way).play(main):
+        nth += 1
+    assert nth > 100

@@ -449,6 +449,7 @@ int pf_cancel_init(PyObject *module);
 /* --- fiber.c --- */
 extern PyType_Spec pf_fiber_spec;
 void pf_fiber_type_ready(PyTypeObject *type);
+int pf_fiber_add_callback(FiberObject *fiber, PyObject *fn); /* 0 or -1 */
 int pf_fiber_init(PyObject *op, PyObject *args,
                   PyObject *kwds); /* fiber_init.c */
 /* Fibers, scopes and greenlets that have died are kept for the next ones, so many of

@@ -554,17 +554,30 @@ make_callbacks(FiberObject *self)
     return 0;
 }
 
-static PyObject *
+static int
 call_back_now(PyObject *op, PyObject *fn)
 {
     PfThread *t = pf_this_thread();
     if (t == NULL) {
-        return NULL;
+        return -1;
     }
     pf_no_switch_begin(t, "in a done-callback");
     pf_call_back(op, fn);
     pf_no_switch_end(t);
-    Py_RETURN_NONE;
+    return 0;
+}
+
+int
+pf_fiber_add_callback(FiberObject *self, PyObject *fn)
+{
+    if (self->core.state != PF_DONE && pf_rare(self)->callbacks == NULL &&
+        make_callbacks(self) < 0) {
+        return -1;
+    }
+    if (self->core.state == PF_DONE) {
+        return call_back_now((PyObject *)self, fn);
+    }
+    return PyList_Append(self->rare->callbacks, fn);
 }
 
 static PyObject *
@@ -577,15 +590,7 @@ fiber_add_done_callback(PyObject *op, PyObject *fn)
                      Py_TYPE(fn)->tp_name);
         return NULL;
     }
-    if (self->core.state != PF_DONE && pf_rare(self)->callbacks == NULL &&
-        make_callbacks(self) < 0) {
-        return NULL;
-    }
-    if (self->core.state == PF_DONE) {
-        return call_back_now(op, fn);
-    }
-    return PyList_Append(self->rare->callbacks, fn) < 0 ? NULL
-                                                        : Py_NewRef(Py_None);
+    return pf_fiber_add_callback(self, fn) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 /* ------------------------------------------------------------------ the type */

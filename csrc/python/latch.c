@@ -1,22 +1,29 @@
 /* _Latch: a fiber waits until it is set, by any thread, once and for all; or
- * until somebody rings, which is not remembered.
+ * until somebody rings.  Rings are counted: who looks whether there is something
+ * to wait for reads the count before, and does not wait if it has changed since,
+ * because other code has run in between.
  *
  * What the façade's futures and streams wait on.  Unlike park() and unpark()
  * it is private to one wait: nobody else's wake-up can end it.
  */
 #include "python/waitq.h"
 
+#include <structmember.h>
+
 /* Nobody waits while it is set; at most one fiber does before. */
 typedef struct LatchObject {
     PyObject_HEAD
     PfWaitq waiters;
+    unsigned long rings;
     bool set;
 } LatchObject;
 
 static PyObject *
-latch_ring(PyObject *op, PyObject *ignored)
+latch_ring(PyObject *op, PyObject *const *ignored, Py_ssize_t nargs)
 {
     (void)ignored;
+    (void)nargs;
+    ((LatchObject *)op)->rings++;
     pf_grant_all(&((LatchObject *)op)->waiters);
     Py_RETURN_NONE;
 }
@@ -24,8 +31,9 @@ latch_ring(PyObject *op, PyObject *ignored)
 static PyObject *
 latch_set(PyObject *op, PyObject *ignored)
 {
+    (void)ignored;
     ((LatchObject *)op)->set = true;
-    return latch_ring(op, ignored);
+    return latch_ring(op, NULL, 0);
 }
 
 static PyObject *
@@ -33,16 +41,21 @@ latch_wait(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 {
     LatchObject *self = (LatchObject *)op;
     int64_t deadline;
-    if (nargs != 2) {
-        PyErr_SetString(PyExc_TypeError, "wait() takes a timeout and what is "
-                                         "waited for");
+    if (nargs != 2 && nargs != 3) {
+        PyErr_SetString(PyExc_TypeError, "wait() takes a timeout, what is "
+                                         "waited for and a count of rings");
         return NULL;
     }
     PfThread *t = pf_this_thread();
     if (t == NULL || pf_deadline(args[0], &deadline) < 0) {
         return NULL;
     }
-    if (self->set) {
+    bool counted = nargs == 3 && args[2] != Py_None;
+    unsigned long seen = counted ? PyLong_AsUnsignedLongMask(args[2]) : 0;
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    if (self->set || (counted && self->rings != seen)) {
         Py_RETURN_TRUE;
     }
     if (pf_active(t, "waiting") == NULL) {
@@ -80,16 +93,24 @@ static PyMethodDef latch_methods[] = {
     {"set", latch_set, METH_NOARGS,
      "set($self, /)\n--\n\n"
      "From any thread: let the fiber that waits go on, now or when it comes."},
-    {"ring", latch_ring, METH_NOARGS,
-     "ring($self, /)\n--\n\n"
-     "From any thread: let the fiber that waits just now go on."},
+    {"ring", PF_FAST(latch_ring), METH_FASTCALL,
+     "ring($self, /, *ignored)\n--\n\n"
+     "From any thread: let the fiber that waits just now go on.  Arguments\n"
+     "are ignored, so that it can be a done-callback."},
     {"wait", PF_FAST(latch_wait), METH_FASTCALL,
-     "wait($self, timeout, what, /)\n--\n\n"
+     "wait($self, timeout, what, seen=None, /)\n--\n\n"
      "Park until set() or ring(); False after `timeout` seconds (None: no\n"
      "limit).\n\n"
-     "`what` is what reports call it. A cancellation point."},
+     "Not at all if `rings` is not `seen` any more.  `what` is what reports\n"
+     "call it.  A cancellation point."},
     {"is_set", latch_is_set, METH_NOARGS, "is_set($self, /)\n--\n\n"},
     {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef latch_members[] = {
+    {"rings", T_ULONG, offsetof(LatchObject, rings), READONLY,
+     "How often it was rung or set."},
+    {NULL, 0, 0, 0, NULL},
 };
 
 static PyType_Slot latch_slots[] = {
@@ -98,6 +119,7 @@ static PyType_Slot latch_slots[] = {
     {Py_tp_new, latch_new},
     {Py_tp_dealloc, pf_dealloc},
     {Py_tp_methods, latch_methods},
+    {Py_tp_members, latch_members},
     {0, NULL},
 };
 

@@ -141,19 +141,21 @@ mod_failed_with(PyObject *module, PyObject *op)
 
 /* A fiber that is cancelled with what the caller is in, but that nobody waits
  * for, the run included: for iterators, which work between the calls of their
- * user. */
+ * user.  What is to be called at its end is so from the beginning: between two
+ * calls of this kind a trace function could raise. */
 static PyObject *
 mod_spawn_inside(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
     (void)module;
     PfThread *t = pf_this_thread();
-    if (nargs < 1 || !PyCallable_Check(args[0])) {
-        PyErr_SetString(PyExc_TypeError, "a function is needed");
+    if (nargs != 2 || !PyCallable_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "a function and a done-callback");
         return NULL;
     }
     FiberObject *fiber =
-        t == NULL ? NULL : pf_fiber_new(args[0], args + 1, nargs - 1, NULL);
-    if (fiber == NULL) {
+        t == NULL ? NULL : pf_fiber_new(args[0], NULL, 0, NULL);
+    if (fiber == NULL || pf_fiber_add_callback(fiber, args[1]) < 0) {
+        Py_XDECREF(fiber);
         return NULL;
     }
     fiber->core.host_bits |= PF_F_DAEMON;
@@ -193,7 +195,8 @@ PyMethodDef pf_scope_functions[] = {
     {"shield", PF_FAST(mod_shield), METH_FASTCALL, shield_doc},
     {"current_deadline", mod_current_deadline, METH_NOARGS, deadline_doc},
     {"_spawn_inside", PF_FAST(mod_spawn_inside), METH_FASTCALL,
-     "Start fn(*args) in a daemon that the scopes around the caller cancel."},
+     "Start fn() in a daemon that the scopes around the caller cancel; then\n"
+     "on_done(fiber)."},
     {"_is_ours", mod_is_ours, METH_O,
      "Was the fiber or grain started on the scheduler that is running?"},
     {"_succeeded", mod_succeeded, METH_O,
