@@ -238,6 +238,24 @@ def test_value_given_to_an_unwound_fiber_is_not_lost(capacity):
     assert [channel.receive(), channel.receive()] == [1, 2]
 
 
+@pytest.mark.parametrize("capacity", [0, 2])
+def test_value_given_to_an_unwound_fiber_goes_to_who_waits_behind_it(capacity):
+    """The next in line is given it, as it would have been without the first."""
+    channel = Channel(capacity)
+    scheduler, later = Scheduler(), Scheduler()
+    scheduler.spawn(channel.receive)
+    scheduler.run_once()
+    behind = later.spawn(channel.receive)
+    later.run_once()
+    channel.send(1)
+    scheduler.close()
+    assert len(channel) == 0
+    assert channel._waiters() == []
+    later.run_once()
+    assert behind.result() == 1
+    later.close()
+
+
 @pytest.mark.parametrize("capacity", [-1, -(2**40)])
 def test_negative_capacity_is_refused(capacity):
     with pytest.raises(ValueError, match="capacity"):

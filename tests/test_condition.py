@@ -212,6 +212,20 @@ def test_condition_wait_for():
     run_virtually(main)
 
 
+def test_condition_tells_how_many_wait():
+    def main():
+        condition, order = Condition(Lock()), []
+        assert ", 0) at" in repr(condition)
+        for count in range(1, 4):
+            spawn(waiter, condition, order, count)
+            yield_now()
+            assert f", {count}) at" in repr(condition)
+        with condition:
+            condition.notify_all()
+
+    run(main)
+
+
 def test_condition_timeout():
     def main():
         condition, order = Condition(), []

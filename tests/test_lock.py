@@ -509,6 +509,30 @@ def test_bounded_semaphore_release_of_too_many_changes_nothing():
     assert semaphore._value == 3
 
 
+def test_semaphore_forgets_the_holder_that_gives_back_of_more_than_it_knows():
+    """It knows eight; who gives one back is taken off all the same, wherever it stands."""
+
+    def main():
+        for place in (0, 3, 7):
+            semaphore = Semaphore(12)
+            fibers = [
+                spawn(lambda s=semaphore: (s.acquire(), park(), s.release())) for _ in range(10)
+            ]
+            yield_now()
+            known = semaphore._holders()
+            assert known == fibers[:8]
+            known[place].unpark()
+            known[place].join()
+            assert semaphore._holders() == known[:place] + known[place + 1 :]
+            for fiber in fibers:
+                if not fiber.done():
+                    fiber.unpark()
+                    fiber.join()
+            assert semaphore._holders() == []
+
+    run(main)
+
+
 def test_semaphore_knows_who_has_taken_it():
     def main():
         semaphore = BoundedSemaphore(2)

@@ -232,6 +232,27 @@ def test_park_timeout_zero_lets_others_run_and_times_out() -> None:
     run(main)
 
 
+def test_park_where_the_fiber_must_not_be_left_does_not_take_the_permit() -> None:
+    """The callback runs in passing on a fiber that is about to wait for its permit."""
+    errors: list[FiberError] = []
+
+    def callback(_: object) -> None:
+        try:
+            park()
+        except FiberError as exc:
+            errors.append(exc)
+
+    def main() -> str:
+        done = spawn(int)
+        done.join()
+        current().unpark("mine")
+        done.add_done_callback(callback)
+        return park()
+
+    assert run(main) == "mine"
+    assert len(errors) == 1
+
+
 def test_park_with_a_permit_ignores_its_timeout() -> None:
     def main() -> None:
         current().unpark("value")

@@ -145,6 +145,32 @@ def test_queue_item_given_to_an_unwound_fiber_goes_back(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_queue_item_given_to_an_unwound_fiber_goes_to_who_waits_behind_it(kind):
+    q = kind()
+    scheduler, later = Scheduler(), Scheduler()
+    scheduler.spawn(q.get)
+    scheduler.run_once()
+    behind = later.spawn(q.get)
+    later.run_once()
+    q.put(1)
+    scheduler.close()
+    later.run_once()
+    assert behind.result() == 1
+    assert q._waiters() == []
+    assert q.empty()
+    later.close()
+
+
+def test_queue_whose_init_hook_fails_is_not_made():
+    class Failing(Queue):
+        def _init(self, maxsize):
+            raise LookupError(maxsize)
+
+    with pytest.raises(LookupError, match="5"):
+        Failing(5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_queue_without_waiting(kind):
     q = kind(1)
     with pytest.raises(queue.Empty):

@@ -268,6 +268,49 @@ def test_second_interrupt_when_the_loop_is_to_run_anyway_is_not_put_off() -> Non
     assert printed == "['KeyboardInterrupt']"
 
 
+def test_second_interrupt_leaves_nobody_in_the_line() -> None:
+    """The loop was in it already: it comes to the front, and is not there twice."""
+    printed = script("""
+        def interrupts():
+            yield_now()
+            interrupt()
+            interrupt()
+        def stubborn():
+            while True:
+                try:
+                    yield_now()
+                except Cancelled:
+                    pass
+        def main():
+            spawn(interrupts)
+            for _ in range(3):
+                spawn(stubborn)
+            yield_now()
+            raise LookupError
+        scheduler = Scheduler()
+        try:
+            scheduler.run(main)
+        except KeyboardInterrupt:
+            print(scheduler.stats()["ready"])
+        print(scheduler.run(lambda: spawn(int, "7").result()))
+    """)
+    assert printed == "0\n7"
+
+
+def test_handler_that_outlives_its_run_interrupts_as_usual() -> None:
+    printed = script("""
+        kept = run(lambda: signal.getsignal(signal.SIGINT))
+        signal.signal(signal.SIGINT, kept)
+        for _ in range(2):
+            try:
+                interrupt()
+            except KeyboardInterrupt:
+                print("interrupted")
+        print(run(lambda: 7))
+    """)
+    assert printed == "interrupted\ninterrupted\n7"
+
+
 def test_second_interrupt_that_a_fiber_swallows_ends_the_run_all_the_same() -> None:
     printed = script("""
         def deaf():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import queue
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -121,6 +123,54 @@ def test_lock_serves_waiters_in_their_order_unless_unfair() -> None:
     assert "who is woken" in failure.value.log
     with pytest.raises(ScheduleFailure):
         replay(main, failure.value.schedule)
+
+
+def test_unfair_primitives_serve_waiters_in_every_order() -> None:
+    orders: set[tuple[int, ...]] = set()
+
+    def main() -> None:
+        semaphore, order = Semaphore(0), list[int]()
+        fibers = [spawn(semaphore.acquire) for _ in range(3)]
+        while any(fiber.state != "parked" for fiber in fibers):
+            yield_now()
+        line = semaphore._waiters()  # type: ignore[attr-defined]
+        before = list(line)
+        for _ in fibers:
+            semaphore.release()
+            after = semaphore._waiters()  # type: ignore[attr-defined]
+            order += [line.index(fiber) for fiber in before if fiber not in after]
+            before = after
+        for fiber in fibers:
+            fiber.join()
+        orders.add(tuple(order))
+
+    explore(main, 300, unfair=True)
+    assert orders == set(itertools.permutations(range(3)))
+
+
+def test_thread_serves_who_waits_longest_while_others_explore() -> None:
+    """It has no scheduler that could choose."""
+
+    def main() -> None:
+        lock = Lock()
+
+        def use() -> None:
+            with lock:
+                pass
+
+        lock.acquire()
+        fibers = [spawn(use) for _ in range(2)]
+        while any(fiber.state != "parked" for fiber in fibers):
+            yield_now()
+        first = lock._waiters()[0]  # type: ignore[attr-defined]
+        thread = threading.Thread(target=lock.release)
+        thread.start()
+        thread.join()
+        assert lock._holders() == [first]  # type: ignore[attr-defined]
+        for fiber in fibers:
+            fiber.join()
+
+    explore(main, 20, unfair=True, threads=True)
 
 
 def test_select_takes_the_first_case_unless_unfair() -> None:

@@ -7,6 +7,7 @@ import gc
 import logging
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -224,6 +225,32 @@ def test_cancel_waits_for_the_function_and_keeps_its_result(gate: Gate) -> None:
 
     run(main)
     assert log == ["result", "cancelled at the next park point"]
+
+
+def test_result_that_comes_between_the_cancellation_and_the_fibers_turn_is_kept(gate: Gate) -> None:
+    limiter = ThreadLimiter(1)
+    log: list[str] = []
+
+    def body() -> None:
+        log.append(limiter.to_thread(gate, "result"))
+        try:
+            yield_now()
+        except Cancelled:
+            log.append("cancelled")
+
+    def main() -> None:
+        fiber = spawn(body)
+        until(gate.begun.is_set)
+        for _ in range(500):  # they run first, and the loop looks for messages meanwhile
+            spawn(yield_now)
+        fiber.cancel()
+        gate.leave.set()
+        while limiter.borrowed_tokens:
+            time.sleep(0.001)  # no fiber runs
+        fiber.join()
+
+    run(main)
+    assert log == ["result", "cancelled"]
 
 
 def test_cancel_with_abandon_raises_at_once(gate: Gate) -> None:
@@ -531,14 +558,19 @@ def test_to_thread_without_a_function_is_refused() -> None:
 def test_to_thread_where_the_fiber_must_not_be_left_calls_nothing(gate: Gate) -> None:
     errors: list[FiberError] = []
 
+    limiter = ThreadLimiter(1)
+
     def callback(_: object) -> None:
         try:
-            to_thread(gate)
+            limiter.to_thread(gate)
         except FiberError as exc:
             errors.append(exc)
 
+    gate.leave.set()
     run(lambda: spawn(int).add_done_callback(callback))
     assert len(errors) == 1
+    assert limiter.borrowed_tokens == 0
+    run(lambda: limiter.to_thread(int))  # it would come after that one
     assert gate.calls == 0
 
 

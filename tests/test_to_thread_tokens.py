@@ -4,6 +4,7 @@ job is lost."""
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -88,6 +89,34 @@ def test_token_of_a_thread_that_cannot_be_started_goes_to_who_waits(
             limiter.to_thread(int)
         assert [fiber.result() for fiber in waiting] == [0, 1, 2]
         until(lambda: limiter.borrowed_tokens == 0)
+        busy.leave.set()
+
+    run(main)
+
+
+def test_interrupt_while_a_token_is_passed_on_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It comes while the thread of another is started: the caller hears its own failure."""
+    told: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda args: told.append(args.exc_type))
+
+    def main() -> None:
+        busy = occupy_workers(monkeypatch)
+        limiter = ThreadLimiter(1)
+        waiting: list[Fiber[int]] = []
+
+        def one_comes() -> None:
+            waiting.append(spawn(limiter.to_thread, int, "7"))
+            yield_now()
+            Starts(monkeypatch, after=interrupt)  # for the next start
+            refuse()
+
+        Starts(monkeypatch, before=one_comes)
+        with pytest.raises(RuntimeError, match="can't start"):
+            limiter.to_thread(int)
+        assert told == [Interrupt]
+        assert waiting[0].result() == 7
         busy.leave.set()
 
     run(main)
