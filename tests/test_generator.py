@@ -23,6 +23,7 @@ from threads import in_thread
 
 from pyfiber import (
     Fiber,
+    FiberCancelled,
     FiberError,
     FiberExit,
     FiberGenerator,
@@ -479,6 +480,36 @@ def test_generator_where_nobody_may_switch_is_refused_and_whole() -> None:
         assert next(values) == 1
 
     run(main)
+
+
+def test_generator_pulled_in_the_midst_of_a_wait_is_refused_and_leaves_what_is_waited_for() -> None:
+    """Who waits looks for the next one to run: a fiber that was cancelled, so its target dies."""
+
+    class Target:
+        def __call__(self) -> None:
+            raise AssertionError
+
+        def __del__(self) -> None:
+            try:
+                next(values)
+            except FiberError as error:
+                refusals.append(str(error))
+
+    values = numbers(2)
+    refusals: list[str] = []
+
+    def main() -> weakref.ref[Fiber[None]]:
+        fiber = spawn(Target())
+        fiber.cancel()
+        with pytest.raises(FiberCancelled):
+            fiber.result()
+        return weakref.ref(fiber)
+
+    fiber = run(main)
+    assert refusals
+    gc.collect()
+    assert fiber() is None
+    assert list(values) == [0, 1]
 
 
 def test_generator_consumed_by_c_code() -> None:

@@ -197,15 +197,38 @@ landed(GeneratorObject *self, FiberObject *body, PyObject *result)
     return NULL;
 }
 
-/* Let the function run on: emit() returns `value` there, or raises `exc`, an
- * exception; the other is NULL.  What it emits, or NULL: with an exception, or
- * without one if it returned None. */
+/* The end of its thread ends a body, too. */
+static bool
+is_over(const GeneratorObject *self)
+{
+    return self->body == NULL || self->body->core.state == PF_DONE;
+}
+
+/* May there be something to pull, and may the running fiber be left for it?
+ * 1; 0: it is over; -1: FiberError.  Who may not be left perhaps waits for
+ * something, in the midst of which this is asked: it must not be linked. */
+static int
+is_open(const GeneratorObject *self)
+{
+    if (is_over(self)) {
+        return 0;
+    }
+    PfThread *t = pf_this_thread();
+    if (t == NULL || (t->attention != 0 && pf_attend(t) < 0)) {
+        return -1;
+    }
+    return !is_over(self);
+}
+
+/* `self` is open.  Let the function run on: emit() returns `value` there, or
+ * raises `exc`, an exception; the other is NULL.  What it emits, or NULL: with
+ * an exception, or without one if it returned None. */
 static PyObject *
 pull(GeneratorObject *self, PyObject *value, PyObject *exc)
 {
-    PfThread *t = pf_this_thread();
+    PfThread *t = pf_tls_thread;
     FiberObject *body = self->body;
-    if (t == NULL || may_pull(t, body, value) < 0) {
+    if (may_pull(t, body, value) < 0) {
         return NULL;
     }
     Py_INCREF(self);
@@ -221,18 +244,11 @@ pull(GeneratorObject *self, PyObject *value, PyObject *exc)
     return result;
 }
 
-/* The end of its thread ends a body, too. */
-static bool
-is_over(const GeneratorObject *self)
-{
-    return self->body == NULL || self->body->core.state == PF_DONE;
-}
-
 static PyObject *
 generator_next(PyObject *op)
 {
     GeneratorObject *self = (GeneratorObject *)op;
-    return is_over(self) ? NULL : pull(self, Py_None, NULL);
+    return is_open(self) == 1 ? pull(self, Py_None, NULL) : NULL;
 }
 
 /* Where a method answers, the end is StopIteration. */
@@ -249,7 +265,7 @@ static PyObject *
 generator_send(PyObject *op, PyObject *value)
 {
     GeneratorObject *self = (GeneratorObject *)op;
-    return value_or_stop(is_over(self) ? NULL : pull(self, value, NULL));
+    return value_or_stop(is_open(self) == 1 ? pull(self, value, NULL) : NULL);
 }
 
 static PyObject *
@@ -261,9 +277,10 @@ generator_throw(PyObject *op, PyObject *exc)
     }
     GeneratorObject *self = (GeneratorObject *)op;
     PyObject *value = NULL;
-    if (!is_over(self)) {
+    int open = is_open(self);
+    if (open == 1) {
         value = value_or_stop(pull(self, NULL, instance));
-    } else {
+    } else if (open == 0) {
         PyErr_SetObject((PyObject *)Py_TYPE(instance), instance);
     }
     Py_DECREF(instance);
@@ -277,9 +294,10 @@ static PyObject *
 unwind(GeneratorObject *self)
 {
     PyObject *exit = PyObject_CallNoArgs(pf.fiber_exit);
-    if (exit == NULL || is_over(self)) {
+    int open = exit == NULL ? -1 : is_open(self);
+    if (open != 1) {
         Py_XDECREF(exit);
-        return exit == NULL ? NULL : Py_NewRef(Py_None);
+        return open < 0 ? NULL : Py_NewRef(Py_None);
     }
     PyObject *value = pull(self, NULL, exit);
     Py_DECREF(exit);
