@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pyfiber
@@ -18,7 +19,7 @@ from pyfiber import (
 )
 
 from .program import acts
-from .queues import Makers, QueueActs
+from .queues import Makers, QueueActs, Token
 
 
 class Locked(pyfiber.local):
@@ -137,6 +138,19 @@ class PrimitiveActs(QueueActs):
         act = self.random.choice(("set", "clear", "wait", "is_set"))
         arguments = [self.limit()] if act == "wait" else []
         self.call(f"{self.name(event)}.{act}", getattr(event, act), *arguments)
+
+    def cases(self, item: Token) -> list[Callable[[], Any]]:
+        return [
+            *super().cases(item),
+            lambda: self.case("sem", "acquiring"),
+            lambda: self.get_any("event"),
+        ]
+
+    def selected(self, taken: Any, item: Token) -> None:
+        if isinstance(taken, pyfiber.Acquired):
+            self.moved(taken.semaphore, -1)
+        else:
+            super().selected(taken, item)
 
     # ------------------------------------------------------------ conditions, barriers
 

@@ -41,7 +41,8 @@ class QueueActs(ScheduledActs):
     """Random use of queues and channels."""
 
     ACTS = acts(
-        "make 16, put 12, get 12, queue_rest 4, send 8, receive 8, close_channel 2, select 8"
+        "make 16, put 12, get 12, queue_rest 4, send 8, receive 8, close_channel 2, select 10,"
+        "iterate 3"
     )
     EXPECTED = (
         *(queue.Empty, queue.Full, pyfiber.ShutDown, pyfiber.ChannelClosed, StopIteration),
@@ -156,20 +157,57 @@ class QueueActs(ScheduledActs):
         if channel is not None:
             self.call(f"{self.name(channel)}.close", channel.close)
 
+    def iterate(self) -> None:
+        """The next of a channel's values, or all and then it is closed."""
+        channel = self.get_any("channel")
+        if channel is None or not self.forever():
+            return
+        if self.random.random() < 0.7:
+            self.came_out(channel, self.call(f"next({self.name(channel)})", next, channel))
+            return
+
+        def use() -> None:
+            with channel:
+                self.came_out(channel, next(channel))
+                self.step()
+
+        self.call(f"with {self.name(channel)}", use)
+
+    def cases(self, item: Token) -> list[Callable[[], Any]]:
+        """Ways to make a case for select(), each with a primitive to be chosen; None if it fails."""
+        return [
+            lambda: self.case("channel", "receiving"),
+            lambda: self.case("channel", "sending", item),
+            lambda: self.case("queue", "getting"),
+            lambda: self.case("queue", "putting", item),
+            self.fiber,
+        ]
+
+    def case(self, sort: str, way: str, *arguments: Any) -> Any:
+        thing = self.get_any(sort)
+        if thing is not None:
+            return self.call(f"{self.name(thing)}.{way}", getattr(thing, way), *arguments)
+        return None
+
     def select(self) -> None:
         item = self.token()
-        cases = []
-        for _ in range(self.random.randrange(1, 4)):
-            channel = self.get_any("channel")
-            if channel is None:
-                return
-            ways = (channel.receiving, lambda channel=channel: channel.sending(item), self.fiber)
-            cases.append(self.random.choice(ways)())
+        ways = self.cases(item)
+        chosen = [self.random.choice(ways)() for _ in range(self.random.randrange(1, 4))]
+        cases = [case for case in chosen if case is not None]
         taken = self.call("select", pyfiber.select, *cases, timeout=self.limit())
+        if taken is not None:
+            self.selected(taken, item)
+
+    def selected(self, taken: Any, item: Token) -> None:
+        """What select() has done."""
         if isinstance(taken, pyfiber.Received):
             self.came_out(taken.channel, taken.value)
         elif isinstance(taken, pyfiber.Sent):
             self.went_in(taken.channel, item)
+        elif isinstance(taken, pyfiber.Got):
+            self.came_out(taken.queue, taken.item)
+        elif isinstance(taken, pyfiber.Put):
+            self.went_in(taken.queue, item)
 
     # --------------------------------------------------------------------- the model
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -11,11 +12,11 @@ import pyfiber
 from pyfiber import _engine
 from pyfiber.testing import VirtualClock
 
+from .generators import GeneratorActs
 from .program import acts
-from .raw import RawActs
 
 
-class ScheduledActs(RawActs):
+class ScheduledActs(GeneratorActs):
     """Runs of schedulers, and their fibers beside raw ones."""
 
     ACTS = acts(
@@ -23,7 +24,10 @@ class ScheduledActs(RawActs):
         "nested_run 2, count 3, look_around 2, select_fibers 2,"
         "new 6, switch 8, throw 3, to_parent 2, reparent 3, again 2"
     )
-    EXPECTED = (pyfiber.Cancelled, pyfiber.FiberCancelled, pyfiber.DeadlockError, TimeoutError)
+    EXPECTED = (
+        *(pyfiber.Cancelled, pyfiber.FiberCancelled, pyfiber.DeadlockError, TimeoutError),
+        BaseExceptionGroup,  # of what nobody handled
+    )
     FATES = (pyfiber.Cancelled,)
     #: Beside another thread, which could wake somebody, no deadlock would be noticed.
     ANY_THREAD = False
@@ -48,11 +52,24 @@ class ScheduledActs(RawActs):
             self.forget()
 
     def plain_run(self, body: Callable[[], Any]) -> None:
-        self.call("run", pyfiber.run, body)
+        self.call("run", pyfiber.run, body, **self.unhandled())
+
+    def unhandled(self) -> dict[str, Any]:
+        """What becomes of failures that nobody looks at."""
+        if self.random.random() < 0.6:
+            return {}
+
+        def hear(fiber: Any, error: BaseException) -> None:
+            self.betray("on_unhandled")
+
+        return {"on_unhandled": self.maybe(self.random.choice(("log", "raise", hear)))}
 
     def virtual_run(self, body: Callable[[], Any]) -> None:
         """Time stands still while something can run."""
-        scheduler = self.keep("scheduler", pyfiber.Scheduler())
+        scheduler = self.call("Scheduler", pyfiber.Scheduler, **self.unhandled())
+        if scheduler is None:
+            return
+        self.keep("scheduler", scheduler)
         clock = VirtualClock(threads=True)
         try:
             self.call("attach", clock.attach, scheduler)
@@ -162,9 +179,14 @@ class ScheduledActs(RawActs):
                 self.found(f"{least} to {most} {what}, but {stats}")
 
     def look_around(self) -> None:
-        acts = (_engine._threads, pyfiber.current_deadline, pyfiber.info, pyfiber.now)
+        acts = [_engine._threads, pyfiber.current_deadline, pyfiber.info, pyfiber.now]
+        acts += [pyfiber.current_scheduler, self.dump]
         act = self.random.choice(acts)
         self.call(act.__name__, act)
+
+    @staticmethod
+    def dump() -> None:
+        pyfiber.dump_fibers(io.StringIO())
 
 
 class Kind(ScheduledActs):

@@ -8,8 +8,8 @@ from typing import Any
 from pyfiber import greenlet
 from pyfiber.greenlet import GreenletExit
 
+from .generators import GeneratorActs
 from .program import acts
-from .raw import RawActs
 
 Greenlet = greenlet.greenlet
 
@@ -37,7 +37,7 @@ class Looker(Greenlet):
         return super().__getattribute__(name)
 
 
-class StandInActs(RawActs):
+class StandInActs(GeneratorActs):
     """Greenlets beside fibers."""
 
     ACTS = acts(
