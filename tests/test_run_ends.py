@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
+from conftest import Child
 
 from pyfiber import park, run, spawn, yield_now
 
@@ -63,3 +64,47 @@ def test_exit_beside_a_main_that_did_not_fail_has_no_context(how: str) -> None:
     with pytest.raises(SystemExit) as caught:
         run(main)
     assert caught.value.__context__ is None
+
+
+def test_run_ends_without_memory_for_a_reason(child: Child) -> None:
+    """The n-th request for memory after main's failure is refused, alone or with all that follow."""
+    pytest.importorskip("_testcapi")
+    done = child(
+        """
+        import _testcapi
+        from pyfiber import Cancelled, run, sleep, spawn, yield_now
+
+        def waits():
+            try:
+                sleep(60)
+            except Cancelled as exc:
+                if exc.reason is None:
+                    without_reason.append(exc)
+                raise
+
+        def main(n, width):
+            spare = [(i, i) for i in range(3000)]  # the interpreter's own, so that none is left
+            for _ in range(3):
+                spawn(waits)
+            yield_now()
+            _testcapi.set_nomemory(n, n + width)
+            raise ValueError
+
+        def outcome(n, width):
+            try:
+                run(main, n, width)
+            except expected as exc:
+                _testcapi.remove_mem_hooks()
+                return type(exc).__name__
+
+        expected = ValueError, MemoryError
+        without_reason = []
+        print({outcome(n, width) for width in (1, 3, 1000) for n in range(50)})
+        print(len(without_reason) > 0)
+        """,
+        check=False,  # who is cancelled may fail for want of memory, too, which is logged
+    )
+    assert done.returncode == 0, done.stderr
+    kinds, cancelled = done.stdout.splitlines()
+    assert kinds in ("{'ValueError', 'MemoryError'}", "{'MemoryError', 'ValueError'}")
+    assert cancelled == "True"
