@@ -67,7 +67,7 @@ def test_exit_beside_a_main_that_did_not_fail_has_no_context(how: str) -> None:
 
 
 def test_run_ends_without_memory_for_a_reason(child: Child) -> None:
-    """The n-th request for memory after main's failure is refused, alone or with all that follow."""
+    """The n-th request after main's failure is refused, alone or with all that follow."""
     pytest.importorskip("_testcapi")
     done = child(
         """
