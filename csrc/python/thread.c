@@ -485,8 +485,6 @@ at_exit(PyObject *module, PyObject *ignored)
         unwind_all(t);
         abandon_grains(t);
         pf_unseen_at_exit(t);
-    } else if (pf_greenlets_wanted() && pf_thread_create() == NULL) {
-        return NULL;
     }
     pf_waitq_forget_others(pf_tls_thread);
     pf.shut_down = true;
