@@ -153,6 +153,8 @@ pf_greenlets_orphan(PfThread *t)
     pf_no_switch_begin(t, "while the thread ends");
     pf_unwind_dropped(t);
     pf_no_switch_end(t);
+    Py_CLEAR(t->green_trace); /* its finalizer may set another */
+    Py_CLEAR(t->green_origin);
     FiberObject *fiber; /* from here on no code runs that could make others */
     while ((fiber = find_suspended(t)) != NULL) {
         /* The collector's lists lie on its stack. */

@@ -98,7 +98,7 @@ static PF_TLS bool end_is_watched;
 static void
 free_record(PfThread *t)
 {
-    Py_CLEAR(t->green_trace); /* its finalizer can set no other any more */
+    Py_CLEAR(t->green_trace); /* set as the thread ended: it is the last */
     Py_CLEAR(t->green_origin);
     forget_root(t);
     pf_overflow_thread_finish();
