@@ -5,7 +5,7 @@ import weakref
 from typing import Any
 
 import pytest
-from threads import PATIENCE
+from threads import PATIENCE, in_thread
 
 import pyfiber
 from pyfiber import Fiber, FiberError, current, run, sleep, spawn, yield_now
@@ -509,6 +509,39 @@ def test_frame_of_a_fiber_that_is_just_ending_is_none() -> None:
     fiber.add_done_callback(lambda _: frames.append(views[0].gr_frame))
     fiber.switch()
     assert frames == [None]
+
+
+class WithDel(Fiber[Any]):
+    def __del__(self):  # in place of what would unwind it
+        pass
+
+
+@pytest.mark.parametrize(
+    ("sort", "collect"),
+    [
+        (Fiber, lambda collect: collect()),
+        (WithDel, lambda collect: collect()),
+        (Fiber, in_thread),
+        (WithDel, in_thread),
+    ],
+)
+def test_fiber_that_asked_for_its_view_is_unwound_when_it_is_garbage(sort, collect):
+    def body():
+        getcurrent()
+        try:
+            back.switch()
+        finally:
+            log.append("unwound")
+
+    log = []
+    back = current()
+    fiber = sort(body)
+    fiber.switch()
+    del fiber
+    collect(gc.collect)
+    Fiber(int).switch()  # ends what another thread has dropped
+    gc.collect()
+    assert log == ["unwound"]
 
 
 def test_keyword_arguments_of_a_greenlet_that_waits_are_dropped():

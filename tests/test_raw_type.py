@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import copy
 import gc
 import pickle
@@ -26,6 +27,8 @@ from pyfiber import (
     spawn,
     yield_now,
 )
+
+VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("VARIABLE", default="no value")
 
 # --------------------------------------------------------------------------- outcome
 
@@ -215,6 +218,37 @@ def test_subclass_with_del_is_still_unwound() -> None:
     del fiber
     gc.collect()
     assert sorted(log) == ["del", "finally"]
+
+
+def test_context_that_the_collector_cleared_before_the_fiber_ends_is_a_new_one() -> None:
+    seen: list[str] = []
+
+    class Deleted(Fiber[None]):
+        def __del__(self) -> None:  # in place of what would unwind it in time
+            pass
+
+    class Node:
+        fiber: Fiber[None]
+
+    def work(node: Node) -> None:
+        del node
+        VARIABLE.set("its own")
+        try:
+            main.switch()
+        finally:
+            seen.append(VARIABLE.get())
+            VARIABLE.set("set at the end")
+
+    def make(context: contextvars.Context) -> None:
+        node = Node()
+        node.fiber = Deleted(work, (node,), context=context)
+        node.fiber.switch()
+
+    main = current()
+    make(contextvars.Context())  # is older than the node, which is what makes the cycle end
+    gc.collect()
+    assert len(seen) == 1
+    assert seen[0] in ("its own", "no value")
 
 
 def test_weak_reference_does_not_keep_it_alive() -> None:

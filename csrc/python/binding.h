@@ -382,6 +382,8 @@ void pf_call_back(PyObject *self, PyObject *callback);
 void pf_fiber_unwind(PfThread *t, FiberObject *fiber);
 /* Is it suspended, and by nothing that must come back to it first? */
 bool pf_fiber_can_unwind(FiberObject *fiber);
+/* Before a fiber that is perhaps garbage is unwound. */
+void pf_fiber_renew_context(FiberObject *fiber);
 
 /* --- wait.c --- */
 /* 0: woken; 1: timed out; -1: an exception is set (Cancelled, or FiberError

@@ -210,6 +210,9 @@ fiber_clear(PyObject *op)
     if (rare != NULL) {
         Py_CLEAR(rare->callbacks);
     }
+    if (self->greenlet != NULL) {
+        pf_greenlet_view_done(self); /* it holds the fiber */
+    }
     if (self->core.stack != NULL) {
         return 0; /* it still needs the rest to be unwound */
     }
@@ -223,9 +226,6 @@ fiber_clear(PyObject *op)
         Py_CLEAR(rare->cancel);
         Py_CLEAR(rare->puller);
         Py_CLEAR(rare->pulled);
-    }
-    if (self->greenlet != NULL) {
-        pf_greenlet_view_done(self);
     }
     return 0;
 }

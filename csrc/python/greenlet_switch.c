@@ -672,6 +672,7 @@ make_exit(PfThread *t)
 static PyObject *
 throw_exit(PfThread *t, PyGreenlet *g)
 {
+    pf_fiber_renew_context(IMPL(g)->fiber);
     PyObject *exit = make_exit(t);
     if (exit == NULL || !pf_greenlet_active(g)) {
         return exit;

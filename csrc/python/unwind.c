@@ -42,6 +42,37 @@ pf_fiber_can_unwind(FiberObject *fiber)
              loop_is_needed(fiber->thread, fiber));
 }
 
+/* The first thing that a context has must be its variables or the context
+ * around it; the collector has cleared one that has neither. */
+static int
+look_into(PyObject *found, void *whole)
+{
+    *(bool *)whole = true;
+    if (!PyContext_CheckExact(found)) {
+        return 0;
+    }
+    bool around = false;
+    Py_TYPE(found)->tp_traverse(found, look_into, &around);
+    *(bool *)whole = around;
+    return !around;
+}
+
+/* What dies with a fiber the collector clears in any order.  That comes before
+ * the fiber's end if a subclass has replaced its finalizer by __del__, or it
+ * was dropped on another thread.  Variables are looked up in a cleared context
+ * without a look at it: the fiber's end has a new one. */
+void
+pf_fiber_renew_context(FiberObject *fiber)
+{
+    bool whole = true;
+    if (fiber->context != NULL) {
+        look_into(fiber->context, &whole);
+    }
+    if (!whole) {
+        Py_CLEAR(fiber->context);
+    }
+}
+
 static PyObject *
 fiber_exit(void)
 {
@@ -88,6 +119,7 @@ pf_fiber_unwind(PfThread *t, FiberObject *fiber)
     t->throwing = false;
     pf_no_switch_begin(t, "while a dropped fiber is unwound");
     PyObject *left = fiber_exit();
+    pf_fiber_renew_context(fiber);
     if (pf_fiber_can_unwind(fiber)) {
         left = run_to_its_end(t, fiber, left);
     }
