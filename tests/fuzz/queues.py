@@ -174,7 +174,7 @@ class QueueActs(ScheduledActs):
         self.call(f"with {self.name(channel)}", use)
 
     def cases(self, item: Token) -> list[Callable[[], Any]]:
-        """Ways to make a case for select(), each with a primitive to be chosen; None if it fails."""
+        """Ways to make a case for select(); None comes of one that fails."""
         return [
             lambda: self.case("channel", "receiving"),
             lambda: self.case("channel", "sending", item),
