@@ -364,7 +364,16 @@ void pf_fiber_end(PfThread *t, FiberObject *fiber, PyObject *result);
 int pf_fiber_give_stack(PfThread *t, FiberObject *fiber, bool *collected);
 #define PF_LOOK_AGAIN 2
 /* The same for a fiber that nobody else has seen yet: 0 or -1. */
-int pf_fiber_give_stack_unseen(PfThread *t, FiberObject *fiber);
+static inline int
+pf_fiber_give_stack_unseen(PfThread *t, FiberObject *fiber)
+{
+    bool collected = false;
+    int rc;
+    do {
+        rc = pf_fiber_give_stack(t, fiber, &collected);
+    } while (PF_UNLIKELY(rc == PF_LOOK_AGAIN));
+    return rc;
+}
 void pf_fiber_take_stack(FiberObject *fiber);
 PyObject *pf_fiber_leave_nothing(PfThread *t, FiberObject *self,
                                  PyObject *result);

@@ -20,21 +20,9 @@ pf_case_new(PfCaseKind kind, const PfCaseOps *ops, PyObject *source,
         self->source = Py_NewRef(source);
         self->via = Py_NewRef(source);
         self->value = Py_XNewRef(value);
+        self->kind = kind;
     }
     return (PyObject *)self;
-}
-
-int
-pf_case_kind(PyObject *object)
-{
-    for (int kind = 0; kind < PF_CASE_KINDS; kind++) {
-        if (Py_IS_TYPE(object, case_types[kind])) {
-            return kind;
-        }
-    }
-    return PyObject_TypeCheck(object, pf.fiber_type) ? PF_JOINING
-           : pf_is_event(object)                     ? PF_HAPPENING
-                                                     : -1;
 }
 
 bool
@@ -77,8 +65,8 @@ case_drop(PyObject *op)
     return 0;
 }
 
-static void
-case_dealloc(PyObject *op)
+void
+pf_case_dealloc(PyObject *op)
 {
     pf_dealloc_with(op, case_drop);
 }
@@ -104,7 +92,7 @@ static int
 add_case(PyObject *module, PfCaseKind kind, const char *name, const char *doc)
 {
     PyType_Slot slots[] = {
-        {Py_tp_doc, (void *)doc},        {Py_tp_dealloc, case_dealloc},
+        {Py_tp_doc, (void *)doc},        {Py_tp_dealloc, pf_case_dealloc},
         {Py_tp_traverse, case_traverse}, {Py_tp_repr, case_repr},
         {Py_tp_methods, case_methods},   {0, NULL},
     };
@@ -154,7 +142,8 @@ typedef struct DoneObject {
 static PyTypeObject *done_types[PF_RESULT_KINDS];
 
 PyObject *
-pf_case_result(PfCaseKind kind, PyObject *source, Py_ssize_t index)
+pf_case_result(PfCaseKind kind, PyObject *source, PyObject *value,
+               Py_ssize_t index)
 {
     PyTypeObject *type = done_types[kind];
     DoneObject *result = (DoneObject *)type->tp_alloc(type, 0);
@@ -162,6 +151,7 @@ pf_case_result(PfCaseKind kind, PyObject *source, Py_ssize_t index)
         return NULL;
     }
     result->source = Py_NewRef(source);
+    result->value = value;
     result->index = index;
     return (PyObject *)result;
 }
@@ -191,10 +181,28 @@ done_drop(PyObject *op)
     return 0;
 }
 
+/* Would it die with the one that holds it, and perhaps something that it holds
+ * with it, and so on? */
+static inline bool
+goes_deeper(PyObject *held)
+{
+    return held != NULL && Py_REFCNT(held) == 1 && PyObject_IS_GC(held);
+}
+
 static void
 done_dealloc(PyObject *op)
 {
-    pf_dealloc_with(op, done_drop);
+    DoneObject *self = (DoneObject *)op;
+    if (goes_deeper(self->source) || goes_deeper(self->value)) {
+        pf_dealloc_with(op, done_drop);
+        return;
+    }
+    PyTypeObject *type = Py_TYPE(op);
+    PyObject_GC_UnTrack(op);
+    Py_DECREF(self->source);
+    Py_XDECREF(self->value);
+    type->tp_free(op);
+    Py_DECREF(type);
 }
 
 static PyObject *

@@ -117,7 +117,7 @@ timed_out(const char *what)
 
 static int send(ChannelObject *self, PyObject *value, int64_t deadline);
 
-static int
+static PF_ALWAYS_INLINE int
 wait_to_send(ChannelObject *self, PyObject *value, int64_t deadline)
 {
     PfThread *t = pf_tls_thread;
@@ -136,7 +136,7 @@ wait_to_send(ChannelObject *self, PyObject *value, int64_t deadline)
     return rc == 1 ? timed_out("send()") : rc;
 }
 
-static int
+static inline int
 send(ChannelObject *self, PyObject *value, int64_t deadline)
 {
     int rc = pf_preempt() < 0 ? -1 : pf_channel_try_send(self, value);

@@ -310,6 +310,41 @@ post_pending(FiberObject *self)
     return true;
 }
 
+/* What is left of an odd one: the interpreter shuts down, it was never entered,
+ * belongs to a scope or a greenlet, has something that few have. */
+static void
+let_go(FiberObject *self)
+{
+    if (self->core.stack != NULL && self->thread != NULL) {
+        pf_live_unlink(self); /* shutting down: the stack stays as it is */
+        if (self->base != NULL) {
+            pf_scope_disown(self);
+        }
+    }
+    /* Entered after its end, by code that its end ran, say. */
+    if (self->scope != NULL) {
+        pf_fiber_ends_inside(self, Py_None);
+    }
+    if (pf_rare(self)->slots != NULL) {
+        pf_slots_clear(self);
+    }
+    self->core.stack = NULL;
+    fiber_clear((PyObject *)self);
+    free_rare(self);
+}
+
+/* Does it hold more than most do that ran: a result, a name, their scheduler?
+ * One test, not one of each. */
+static inline bool
+holds_more(const FiberObject *self)
+{
+#define BITS(pointer) ((uintptr_t)(pointer))
+    return (BITS(self->core.stack) | BITS(self->target) | BITS(self->args) |
+            BITS(self->kwargs) | BITS(self->parent) | BITS(self->context) |
+            BITS(self->greenlet) | BITS(self->rare) | BITS(self->scope)) != 0;
+#undef BITS
+}
+
 static void
 fiber_dealloc(PyObject *op)
 {
@@ -318,39 +353,28 @@ fiber_dealloc(PyObject *op)
     bool plain = self->core.state == PF_DONE &&
                  self->core.host_byte != PF_OUTCOME_FAILED &&
                  Py_TYPE(op) == pf.fiber_type;
-    if (!plain && PyObject_CallFinalizerFromDealloc(op) < 0) {
+    if (!plain &&
+        (PyObject_CallFinalizerFromDealloc(op) < 0 || !finalize_again(self))) {
         return;
     }
-    if (PF_UNLIKELY(!finalize_again(self) || post_pending(self))) {
+    if (PF_UNLIKELY(post_pending(self))) {
         return;
     }
     PyObject_GC_UnTrack(op);
     if (self->weakrefs != NULL) {
         PyObject_ClearWeakRefs(op);
     }
-    if (self->core.stack != NULL && self->thread != NULL) {
-        pf_live_unlink(self); /* shutting down: the stack stays as it is */
-        if (self->base != NULL) {
-            pf_scope_disown(self);
-        }
+    if (PF_UNLIKELY(holds_more(self))) {
+        let_go(self);
     }
-    /* Entered after its end, by code that its end ran, say. */
-    if (PF_UNLIKELY(self->scope != NULL)) {
-        pf_fiber_ends_inside(self, Py_None);
-    }
+    PF_CLEAR_LINK(self->value);
+    Py_CLEAR(self->name);
     if ((self->core.host_bits & PF_F_SCHEDULED) &&
         self->core.scheduler != NULL) {
         SchedulerObject *s = SCHEDULER_OF(self->core.scheduler);
         self->core.scheduler = NULL;
         Py_DECREF(s);
     }
-    if (PF_UNLIKELY(pf_rare(self)->slots != NULL)) {
-        pf_slots_clear(self);
-    }
-    Py_CLEAR(self->name);
-    self->core.stack = NULL;
-    fiber_clear(op);
-    free_rare(self);
     free_fiber(self);
 }
 

@@ -60,7 +60,7 @@ is_full(const QueueObject *self)
 }
 
 /* Serve the put() that waits first, if there is a place for it. */
-static void
+static inline void
 let_one_put(QueueObject *self)
 {
     if (pf_waitq_empty(&self->putters) || is_full(self) ||
@@ -75,7 +75,7 @@ let_one_put(QueueObject *self)
 }
 
 /* The next item; there is one. */
-static PyObject *
+static inline PyObject *
 take(QueueObject *self)
 {
     PyObject *item = self->lifo ? pf_ring_pop_last(&self->items)

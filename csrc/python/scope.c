@@ -144,6 +144,7 @@ was_forgotten(ScopeObject *self)
 static void
 scope_finalize(PyObject *op)
 {
+    ((ScopeObject *)op)->finalized = true;
     if (!was_forgotten((ScopeObject *)op) || pf.shut_down) {
         return;
     }
@@ -175,7 +176,7 @@ pf_scope_dealloc(PyObject *op)
     }
     PyObject_GC_UnTrack(op);
     pf_scope_clear(op);
-    if (type == pf.scope_type && !PyObject_GC_IsFinalized(op) &&
+    if (type == pf.scope_type && !((ScopeObject *)op)->finalized &&
         spare_count != PF_MOST_SPARE && !pf.shut_down) {
         ((ScopeObject *)op)->outer = spare;
         spare = (ScopeObject *)op;

@@ -54,6 +54,7 @@ struct ScopeObject {
     bool caught;       /* __exit__ absorbed it */
     bool left;         /* for good */
     bool refused;      /* somebody tried to enter it, and was told */
+    bool finalized;    /* as an object is once in its life */
 };
 
 typedef struct CancelledObject {

@@ -10,72 +10,23 @@
 
 #include "python/schedule.h"
 
-/* ---------------------------------------------- cases that are no CaseObject */
+/* ------------------------------- one case: a CaseObject, a fiber, an Event */
 
-static int
-attempt_to_join(PyObject *op, PyObject *value, PyObject **got)
+static inline bool
+is_fiber(PyObject *one)
 {
-    (void)value;
-    (void)got;
-    return ((FiberObject *)op)->core.state == PF_DONE;
-}
-
-static PfWaitq *
-line_of_fiber(PyObject *op)
-{
-    return &((FiberObject *)op)->waiters;
-}
-
-static const PfCaseOps joining_ops = {attempt_to_join, line_of_fiber, NULL,
-                                      NULL};
-
-static int
-attempt_to_await(PyObject *op, PyObject *value, PyObject **got)
-{
-    (void)value;
-    (void)got;
-    return pf_event_queue(op) == NULL;
-}
-
-static const PfCaseOps happening_ops = {attempt_to_await, pf_event_queue, NULL,
-                                        NULL};
-
-/* A case that has been looked at: everything borrowed. */
-typedef struct Choice {
-    const PfCaseOps *ops;
-    PfCaseKind kind;
-    PyObject *source; /* what the answer tells */
-    PyObject *op;     /* what the operation is done on */
-    PyObject *value;
-    PyObject *finish;
-} Choice;
-
-static Choice
-look_at(PyObject *one)
-{
-    PfCaseKind kind = (PfCaseKind)pf_case_kind(one);
-    if (kind == PF_JOINING || kind == PF_HAPPENING) {
-        return (Choice){kind == PF_JOINING ? &joining_ops : &happening_ops,
-                        kind,
-                        one,
-                        one,
-                        NULL,
-                        NULL};
-    }
-    CaseObject *c = (CaseObject *)one;
-    return (Choice){c->ops, kind, c->source, c->via, c->value, c->finish};
+    return PyObject_TypeCheck(one, pf.fiber_type);
 }
 
 static int
 check_case(PfThread *t, PyObject *one)
 {
-    int kind = pf_case_kind(one);
-    if (kind == PF_JOINING) {
+    if (PF_LIKELY(pf_as_case(one) != NULL) || pf_is_event(one)) {
+        return 0;
+    }
+    if (is_fiber(one)) {
         FiberObject *fiber = (FiberObject *)one;
         return fiber->core.state == PF_DONE ? 0 : pf_refuse_join(t, fiber);
-    }
-    if (kind >= 0) {
-        return 0;
     }
     PyErr_Format(
         PyExc_TypeError,
@@ -86,48 +37,79 @@ check_case(PfThread *t, PyObject *one)
     return -1;
 }
 
+/* Without waiting: 1: done; 0: would have to wait; -1: exception. */
+static inline int
+attempt(PyObject *one, PyObject **got)
+{
+    CaseObject *c = pf_as_case(one);
+    if (PF_LIKELY(c != NULL)) {
+        return c->ops->attempt(c->via, c->value, got);
+    }
+    return is_fiber(one) ? ((FiberObject *)one)->core.state == PF_DONE
+                         : pf_event_queue(one) == NULL;
+}
+
+static void
+stand_in_line(PyObject *one, PfNode *node)
+{
+    CaseObject *c = pf_as_case(one);
+    if (PF_LIKELY(c != NULL)) {
+        node->item = c->finish == NULL ? Py_XNewRef(c->value) : NULL;
+        pf_waitq_push(c->ops->line(c->via), node);
+    } else {
+        pf_waitq_push(is_fiber(one) ? &((FiberObject *)one)->waiters
+                                    : pf_event_queue(one),
+                      node);
+    }
+}
+
+/* It was done, but nobody can use it.  Steals `got`. */
+static void
+take_back(PyObject *one, PyObject *got)
+{
+    CaseObject *c = pf_as_case(one);
+    if (c != NULL && c->ops->take_back != NULL) {
+        c->ops->take_back(c->via, got);
+    }
+}
+
 /* ------------------------------------------------------------------ answers */
 
 /* A queue that keeps its items its own way gets or puts one, now that it is
- * sure that it may.  What it gets, or NULL: also for none, without exception. */
+ * sure that it may.  `result` is stolen. */
 static PyObject *
-finish_in_python(const Choice *choice)
+finish_in_python(CaseObject *c, PyObject *result)
 {
-    if (choice->kind == PF_GETTING) {
-        return PyObject_CallNoArgs(choice->finish);
+    PyObject *got = c->kind == PF_GETTING
+                        ? PyObject_CallNoArgs(c->finish)
+                        : PyObject_CallOneArg(c->finish, c->value);
+    if (got == NULL) {
+        Py_CLEAR(result);
+    } else if (c->kind == PF_GETTING) {
+        pf_case_set_value(result, got);
+    } else {
+        Py_DECREF(got);
     }
-    PyObject *none = PyObject_CallOneArg(choice->finish, choice->value);
-    Py_XDECREF(none);
-    return NULL;
+    return result;
 }
 
 /* It was done; `got`, NULL for most kinds, is stolen. */
 static PyObject *
-answer(const Choice *choice, PyObject *got, Py_ssize_t index)
+answer(PyObject *one, PyObject *got, Py_ssize_t index)
 {
-    PyObject *result = pf_case_result(choice->kind, choice->source, index);
+    CaseObject *c = pf_as_case(one);
+    PfCaseKind kind = c != NULL       ? c->kind
+                      : is_fiber(one) ? PF_JOINING
+                                      : PF_HAPPENING;
+    PyObject *result =
+        pf_case_result(kind, c != NULL ? c->source : one, got, index);
     if (result == NULL) {
-        if (choice->ops->take_back != NULL) {
-            choice->ops->take_back(choice->op, got);
-        }
+        take_back(one, got);
         return NULL;
     }
-    if (choice->finish != NULL) {
-        got = finish_in_python(choice);
-        if (got == NULL && PyErr_Occurred()) {
-            Py_DECREF(result);
-            return NULL;
-        }
-    }
-    pf_case_set_value(result, got);
-    return result;
-}
-
-static void
-stand_in_line(const Choice *choice, PfNode *node)
-{
-    node->item = choice->finish == NULL ? Py_XNewRef(choice->value) : NULL;
-    pf_waitq_push(choice->ops->line(choice->op), node);
+    return PF_UNLIKELY(c != NULL && c->finish != NULL)
+               ? finish_in_python(c, result)
+               : result;
 }
 
 /* The wait is over with `rc`; what a place other than the one that was taken
@@ -140,21 +122,20 @@ finish(PyObject *const *cases, PfWaiter *waiter, int rc)
         return rc < 0 ? NULL : Py_NewRef(Py_None);
     }
     Py_ssize_t index = taken - waiter->nodes;
-    Choice choice = look_at(cases[index]);
-    if (taken->refused) {
+    PyObject *one = cases[index];
+    if (taken->refused) { /* no fiber and no event does that */
         if (rc >= 0) {
-            choice.ops->raise_refused(choice.op);
+            CaseObject *c = (CaseObject *)one;
+            c->ops->raise_refused(c->via);
         }
         return NULL;
     }
     PyObject *got = taken->item;
     taken->item = NULL;
     if (rc >= 0) {
-        return answer(&choice, got, index);
+        return answer(one, got, index);
     }
-    if (choice.ops->take_back != NULL) {
-        choice.ops->take_back(choice.op, got);
-    }
+    take_back(one, got);
     return NULL;
 }
 
@@ -189,8 +170,7 @@ wait_for_one(PfThread *t, PyObject *const *cases, Py_ssize_t count,
     }
     pf_waiter_init(&waiter, t, nodes, (int)count);
     for (Py_ssize_t i = 0; i < count; i++) {
-        Choice choice = look_at(cases[i]);
-        stand_in_line(&choice, &nodes[i]);
+        stand_in_line(cases[i], &nodes[i]);
     }
     int rc = pf_wait_in_line(&waiter, t, deadline, what);
     PyObject *result = finish(cases, &waiter, rc);
@@ -212,11 +192,10 @@ choose(PfThread *t, PyObject *const *cases, Py_ssize_t count, int64_t deadline,
     }
     for (Py_ssize_t n = 0; n < count; n++) {
         Py_ssize_t i = first + n < count ? first + n : first + n - count;
-        Choice choice = look_at(cases[i]);
         PyObject *got = NULL;
-        int rc = choice.ops->attempt(choice.op, choice.value, &got);
+        int rc = attempt(cases[i], &got);
         if (rc != 0) {
-            return rc < 0 ? NULL : answer(&choice, got, i);
+            return rc < 0 ? NULL : answer(cases[i], got, i);
         }
     }
     if (deadline == PF_NOW) {
@@ -233,9 +212,10 @@ select_timeout(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
 {
     static const char *const names[] = {"timeout", NULL};
     PyObject *timeout = NULL;
-    if (pf_arguments("select", names, 0, args + nargs, 0, kwnames, &timeout) <
-            0 ||
-        pf_timeout(timeout, deadline) < 0) {
+    *deadline = PF_NEVER;
+    if (kwnames != NULL && (pf_arguments("select", names, 0, args + nargs, 0,
+                                         kwnames, &timeout) < 0 ||
+                            pf_timeout(timeout, deadline) < 0)) {
         return -1;
     }
     if (nargs == 0 || nargs > INT_MAX) {

@@ -40,16 +40,26 @@ typedef struct CaseObject {
     PyObject *via;    /* whose operation it is: `source`, or of a queue that
                          keeps its items its own way a semaphore */
     PyObject *finish; /* ... and what does the rest then; else NULL */
+    PfCaseKind kind;
 } CaseObject;
 
 /* --- case.c --- */
 /* `value` may be NULL. */
 PyObject *pf_case_new(PfCaseKind kind, const PfCaseOps *ops, PyObject *source,
                       PyObject *value);
-/* The kind of a case or of what is one by itself, or -1. */
-int pf_case_kind(PyObject *object);
-/* What select() answers, and of some kinds what it got, which is stolen. */
-PyObject *pf_case_result(PfCaseKind kind, PyObject *source, Py_ssize_t index);
+void pf_case_dealloc(PyObject *op);
+/* NULL: it is none, though perhaps a fiber or an event. */
+static inline CaseObject *
+pf_as_case(PyObject *object)
+{
+    return Py_TYPE(object)->tp_dealloc == pf_case_dealloc
+               ? (CaseObject *)object
+               : NULL;
+}
+/* What select() answers; `value`, NULL for most kinds, is what it got.  It is
+ * stolen, unless this fails. */
+PyObject *pf_case_result(PfCaseKind kind, PyObject *source, PyObject *value,
+                         Py_ssize_t index);
 void pf_case_set_value(PyObject *result, PyObject *value);
 int pf_case_init(PyObject *module);
 

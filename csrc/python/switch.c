@@ -188,17 +188,16 @@ look(PfThread *t, FiberObject *target, bool with_value, bool *collected)
         return target->core.state == PF_DONE ? refuse_state(target)
                                              : refuse_thread();
     }
+    if (target->core.state == PF_NEW &&
+        !(target->core.host_bits & PF_F_SCHEDULED)) {
+        return look_at_new(t, target, with_value, collected);
+    }
     if (target->core.state == PF_RUNNING && target == CURRENT(t)) {
         return RUNS_ALREADY;
     }
-    if (target->core.state == PF_SUSPENDED) {
-        return refuse_idle_scheduler(t, target);
-    }
-    if (target->core.state != PF_NEW ||
-        (target->core.host_bits & PF_F_SCHEDULED)) {
-        return refuse_state(target);
-    }
-    return look_at_new(t, target, with_value, collected);
+    return target->core.state == PF_SUSPENDED
+               ? refuse_idle_scheduler(t, target)
+               : refuse_state(target);
 }
 
 /* Everything that is not "suspended, ours, nothing to attend to".
@@ -219,11 +218,18 @@ admit(PfThread *t, FiberObject *target, bool with_value)
     return verdict;
 }
 
-PyObject *
-pf_fiber_give(PfThread *t, FiberObject *target, PyObject *value)
+/* `target` was admitted. */
+static inline PyObject *
+give(PfThread *t, FiberObject *target, PyObject *value)
 {
     t->transfer = Py_NewRef(value);
     return transfer_to(t, target);
+}
+
+PyObject *
+pf_fiber_give(PfThread *t, FiberObject *target, PyObject *value)
+{
+    return give(t, target, value);
 }
 
 PyObject *
@@ -239,7 +245,7 @@ pf_fiber_switch(FiberObject *target, PyObject *value)
             return admitted < 0 ? NULL : Py_NewRef(value);
         }
     }
-    return pf_fiber_give(t, target, value);
+    return give(t, target, value);
 }
 
 PyObject *
@@ -327,17 +333,6 @@ pf_fiber_give_stack(PfThread *t, FiberObject *fiber, bool *collected)
         pf_live_link(t, fiber);
     }
     return 0;
-}
-
-int
-pf_fiber_give_stack_unseen(PfThread *t, FiberObject *fiber)
-{
-    bool collected = false;
-    int rc;
-    do {
-        rc = pf_fiber_give_stack(t, fiber, &collected);
-    } while (rc == PF_LOOK_AGAIN);
-    return rc;
 }
 
 /* A fiber with a stack will not run (any more): it is over. */
@@ -496,7 +491,7 @@ heir(PfThread *t, FiberObject *self)
     if (self->core.host_bits & PF_F_DYING) {
         return t->unwinder;
     }
-    if (PF_UNLIKELY(pf_rare(self)->puller != NULL)) {
+    if (PF_UNLIKELY(self->rare != NULL && self->rare->puller != NULL)) {
         p = self->rare->puller;
     }
     while (p != NULL && !takes_results(t, p)) {
@@ -570,7 +565,7 @@ retire(FiberObject *self)
 
 /* What every ending does, whether the fiber ran or not. */
 static void
-finish(PfThread *t, FiberObject *self, PyObject *result)
+finish(FiberObject *self, PyObject *result)
 {
     if (PF_UNLIKELY(self->scope != NULL)) {
         result = pf_fiber_ends_inside(self, result);
@@ -586,8 +581,14 @@ finish(PfThread *t, FiberObject *self, PyObject *result)
     if (self->core.host_bits & PF_F_SCHEDULED) {
         retire(self);
     }
+}
+
+/* What is raised as a fiber ends: nobody is there for it. */
+static inline void
+tell_raised(PfThread *t, FiberObject *self)
+{
     if (PF_UNLIKELY(pystate_raised(t->tstate))) {
-        PyErr_WriteUnraisable((PyObject *)self); /* nobody is there for it */
+        PyErr_WriteUnraisable((PyObject *)self);
     }
 }
 
@@ -641,7 +642,8 @@ python_run(pf_thread *thread, pf_fiber *core)
     /* No code that runs from here on may leave this fiber. */
     pf_no_switch_begin(t, "while a fiber ends (in a done-callback, say)");
     Py_INCREF(self); /* for python_reap */
-    finish(t, self, result);
+    finish(self, result);
+    tell_raised(t, self);
     bool scheduled = (core->host_bits & PF_F_SCHEDULED) != 0;
     pf_live_unlink(self);
     pf_fiber *next;
@@ -693,7 +695,8 @@ void
 pf_fiber_end(PfThread *t, FiberObject *fiber, PyObject *result)
 {
     pf_no_switch_begin(t, "while a fiber ends (in a done-callback, say)");
-    finish(t, fiber, result);
+    finish(fiber, result);
+    tell_raised(t, fiber);
     pf_live_unlink(fiber);
     Py_CLEAR(fiber->context);
     Py_DECREF(fiber); /* the scheduler's reference */
