@@ -243,6 +243,7 @@ def test_yielding_fibers_do_not_starve_wake_ups_from_threads() -> None:
 
 
 @pytest.mark.usefixtures("hasty_gil")
+@pytest.mark.filterwarnings("ignore:unpark.'race'. is dropped:RuntimeWarning")
 def test_cancels_from_threads_race_the_end() -> None:
     """A fiber may end while its cancellation is on the way: nothing breaks, nothing hangs."""
 
@@ -295,7 +296,8 @@ def test_value_of_a_wake_up_nobody_takes_is_dropped() -> None:
         box = [Thing()]
         ref = weakref.ref(box[0])
         in_thread(lambda: me.unpark(box.pop()))
-        yield_now()
+        with pytest.warns(RuntimeWarning, match="is dropped"):
+            yield_now()
         assert park() == "first"
         return ref
 

@@ -551,7 +551,7 @@ def test_sleeping_waits_for_unpark() -> None:
     def main() -> tuple[Any, ...]:
         waits = spawn(grain)
         yield_now()
-        return waits.last_known_state, waits.unpark("now"), waits.unpark("late"), waits.result()
+        return waits.last_known_state, waits.unpark("now"), waits.unpark(), waits.result()
 
     assert run(main) == (SLEEPING, True, False, "now")
 
@@ -584,6 +584,22 @@ def test_unpark_from_a_thread() -> None:
     assert run(main) == "thread"
 
 
+def test_second_unpark_of_a_grain_from_a_thread_is_told() -> None:
+    def grain() -> Generator[Any, Any, Any]:
+        return (yield SLEEPING)
+
+    def main() -> Any:
+        waits = spawn(grain)
+        for value in "first", "second":
+            thread = threading.Thread(target=waits.unpark, args=(value,))
+            thread.start()
+            thread.join()
+        with pytest.warns(RuntimeWarning, match=r"unpark\('second'\) is dropped.*Queue"):
+            return waits.result()
+
+    assert run(main) == "first"
+
+
 def test_unpark_of_a_finished_grain() -> None:
     def main() -> None:
         grain = spawn(numbers)
@@ -603,7 +619,9 @@ def test_unpark_before_the_start_is_not_lost() -> None:
     def main() -> Any:
         grain = Grain(waits)
         assert grain.unpark("early")
-        assert not grain.unpark("second")
+        assert not grain.unpark()
+        with pytest.warns(RuntimeWarning, match=r"unpark\('second'\) is dropped.*Queue"):
+            assert not grain.unpark("second")
         return grain.start().result()
 
     assert run(main) == "early"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from typing import Any
 
 import pytest
@@ -102,6 +103,33 @@ def test_second_unpark_says_false_and_keeps_the_first_value() -> None:
         assert fiber.result() == "first"
 
     run(main)
+
+
+@pytest.mark.parametrize("is_error", [False, True])
+def test_second_unpark_from_a_thread_is_told(
+    is_error: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is seen where the request arrives: nobody could catch an error there."""
+    told: list[str] = []
+    monkeypatch.setattr("sys.unraisablehook", lambda args: told.append(str(args.exc_value)))
+
+    def unparks(fiber: Fiber[Any]) -> None:
+        fiber.unpark("first")
+        fiber.unpark("second")
+        fiber.unpark()
+
+    def main() -> None:
+        thread = threading.Thread(target=unparks, args=(current(),))
+        thread.start()
+        thread.join()
+        assert park() == "first"
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("error" if is_error else "always")
+        run(main)
+    told += [str(warning.message) for warning in caught]
+    assert len(told) == 1
+    assert told[0].startswith("unpark('second') is dropped: <pyfiber.Fiber")
 
 
 def test_second_unpark_without_a_value_says_false_and_nothing_else() -> None:

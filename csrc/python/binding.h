@@ -414,6 +414,11 @@ int pf_join(PfThread *t, FiberObject *target, int64_t deadline);
 int pf_refuse_join(PfThread *t, FiberObject *target);
 /* 1: woken or permit given; 0: a permit was there; -1: exception. */
 int pf_fiber_unpark(FiberObject *fiber, PyObject *value);
+/* There is a permit already.  Without a value it says no more the second time;
+ * a value is lost, which a warning tells.  0, or -1 with that as an exception;
+ * the other one is for where nobody can catch it. */
+int pf_second_permit(PyObject *op, PyObject *value);
+void pf_tell_second_permit(PyObject *op, PyObject *value);
 PyObject *pf_park_value(PfThread *t, int64_t deadline);
 int pf_yield_now(PfThread *t);
 /* An enlisted fiber runs, then the running one again; -1: it is unwound. */

@@ -671,8 +671,9 @@ PyDoc_STRVAR(unpark_doc, "unpark($self, /, value=None)\n--\n\n\
 Wake the fiber from park(), or let its next park() return at once.\n\
 \n\
 There is one permit: a second unpark() before the park() changes nothing and\n\
-returns False. Any thread may call it; from another thread the answer is True\n\
-when the request was sent. FiberError if the fiber has finished.");
+returns False, and if that loses a value a RuntimeWarning says so. Any thread\n\
+may call it; from another thread the answer is True when the request was sent.\n\
+FiberError if the fiber has finished.");
 PyDoc_STRVAR(callback_doc, "add_done_callback($self, fn, /)\n--\n\n\
 Call fn(fiber) on the fiber's thread when it ends; at once if it has ended.\n\
 \n\

@@ -559,7 +559,7 @@ Wake the grain from `yield SLEEPING`, which returns `value`; or let its next\n\
 one return at once.\n\
 \n\
 There is one permit, as for a fiber's unpark(): False if there was one\n\
-already. Any thread may call it, before the grain is started as well.\n\
+already, and a RuntimeWarning if that loses a value. Any thread may call it, before the grain is started as well.\n\
 FiberError if it has finished.");
 PyDoc_STRVAR(callback_doc, "add_done_callback($self, fn, /)\n--\n\n\
 Call fn(grain) on the grain's thread when it ends; at once if it has ended.\n\

@@ -121,7 +121,9 @@ arrived(pf_message *message, pf_scheduler *s)
         } else if (call->kind == CALL_CANCEL) {
             pf_grain_cancel_now(g, call->object);
         } else if (call->kind == CALL_UNPARK) {
-            unpark_here(g, call->object);
+            if (unpark_here(g, call->object) == 0) {
+                pf_tell_second_permit((PyObject *)g, call->object);
+            }
         } else {
             heed_notice((NoticeObject *)call->object, g);
         }
@@ -653,7 +655,8 @@ pf_grain_unpark(GrainObject *g, PyObject *value)
         return -1;
     }
     if (g->core.scheduler == NULL || pf_grain_is_here(g)) {
-        return unpark_here(g, value);
+        int rc = unpark_here(g, value);
+        return rc == 0 && pf_second_permit((PyObject *)g, value) < 0 ? -1 : rc;
     }
     return call_owner(pf_grain_scheduler(g), g, CALL_UNPARK, value);
 }

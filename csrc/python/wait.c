@@ -154,8 +154,9 @@ unpark_arrived(pf_message *message, pf_scheduler *s)
 {
     Call *call = (Call *)message;
     pf_no_switch_begin((PfThread *)s->thread, "inside the scheduler");
-    if (call->fiber->core.state != PF_DONE) {
-        unpark_here(call->fiber, call->value);
+    if (call->fiber->core.state != PF_DONE &&
+        unpark_here(call->fiber, call->value) == 0) {
+        pf_tell_second_permit((PyObject *)call->fiber, call->value);
     }
     call_drop(call);
     pf_no_switch_end((PfThread *)s->thread);
@@ -376,10 +377,8 @@ pf_park_value(PfThread *t, int64_t deadline)
     return take_permit(self);
 }
 
-/* A permit without a value says no more the second time; a value is lost.  0,
- * or -1 with the warning as an exception. */
-static int
-second_permit(FiberObject *fiber, PyObject *value)
+int
+pf_second_permit(PyObject *op, PyObject *value)
 {
     return value == Py_None
                ? 0
@@ -388,7 +387,15 @@ second_permit(FiberObject *fiber, PyObject *value)
                      "unpark(%R) is dropped: %R has a permit that it has not "
                      "taken yet; send several values through a Queue or a "
                      "Channel",
-                     value, fiber);
+                     value, op);
+}
+
+void
+pf_tell_second_permit(PyObject *op, PyObject *value)
+{
+    if (pf_second_permit(op, value) < 0) {
+        PyErr_WriteUnraisable(op);
+    }
 }
 
 /* Owner thread. 1, or 0 if there was a permit already. */
@@ -421,7 +428,8 @@ pf_fiber_unpark(FiberObject *fiber, PyObject *value)
     }
     if (fiber->thread == t || fiber->core.scheduler == NULL) {
         int rc = unpark_here(fiber, value);
-        if (PF_UNLIKELY(rc == 0) && second_permit(fiber, value) < 0) {
+        if (PF_UNLIKELY(rc == 0) &&
+            pf_second_permit((PyObject *)fiber, value) < 0) {
             return -1;
         }
         return pf_preempt() < 0 ? -1 : rc;
