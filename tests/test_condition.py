@@ -212,6 +212,36 @@ def test_condition_wait_for():
     run_virtually(main)
 
 
+def test_condition_wait_where_the_fiber_must_not_be_left_waits_for_nothing():
+    """Not for its lock either, which went to who waited for it: both are refused."""
+    log = []
+
+    def wants(condition):
+        with condition:
+            log.append("other")
+
+    def main():
+        condition = Condition(Lock())
+        condition.acquire()
+        other = spawn(wants, condition)
+        yield_now()
+
+        def callback(_):
+            with pytest.raises(FiberError, match="cannot leave this fiber"):
+                condition.wait()
+            log.append("refused")
+
+        done = spawn(int)
+        done.add_done_callback(callback)
+        done.join()
+        other.join()
+        assert condition._waiters() == []
+        assert not condition.locked()
+
+    run(main)
+    assert log == ["refused", "other"]
+
+
 def test_condition_tells_how_many_wait():
     def main():
         condition, order = Condition(Lock()), []

@@ -515,20 +515,22 @@ def test_semaphore_forgets_the_holder_that_gives_back_of_more_than_it_knows():
     def main():
         for place in (0, 3, 7):
             semaphore = Semaphore(12)
-            fibers = [
-                spawn(lambda s=semaphore: (s.acquire(), park(), s.release())) for _ in range(10)
-            ]
+
+            def use(semaphore=semaphore):
+                semaphore.acquire()
+                park()
+                semaphore.release()
+                park()
+
+            fibers = [spawn(use) for _ in range(10)]
             yield_now()
             known = semaphore._holders()
             assert known == fibers[:8]
             known[place].unpark()
-            known[place].join()
+            yield_now()
             assert semaphore._holders() == known[:place] + known[place + 1 :]
             for fiber in fibers:
-                if not fiber.done():
-                    fiber.unpark()
-                    fiber.join()
-            assert semaphore._holders() == []
+                fiber.cancel()
 
     run(main)
 

@@ -161,6 +161,25 @@ def test_queue_item_given_to_an_unwound_fiber_goes_to_who_waits_behind_it(kind):
     later.close()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_queue_item_of_a_put_that_waited_is_a_task_too(kind):
+    def main():
+        q = kind(1)
+        q.put(1)
+        putter = spawn(q.put, 2)
+        yield_now()
+        assert q.unfinished_tasks == 1
+        q.get()
+        putter.join()
+        assert q.unfinished_tasks == 2
+        q.task_done()
+        q.task_done()
+        with pytest.raises(ValueError, match="too many times"):
+            q.task_done()
+
+    run(main)
+
+
 def test_queue_whose_init_hook_fails_is_not_made():
     class Failing(Queue):
         def _init(self, maxsize):

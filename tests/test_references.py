@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -333,6 +334,15 @@ KEPT: dict[str, Callable[[], object]] = {
     "value is dropped with its sender": value_is_dropped_with_its_sender,
     "semaphore is waited for": semaphore_is_waited_for,
 }
+
+
+def test_making_a_queue_keeps_nothing_of_its_class() -> None:
+    hook = Hooked.__dict__["_put"]
+    before = sys.getrefcount(hook)
+    for _ in range(10):
+        Hooked()
+    gc.collect()
+    assert sys.getrefcount(hook) == before
 
 
 @pytest.mark.skipif(not BLOCKS_ARE_COUNTED, reason="this allocator does not count")

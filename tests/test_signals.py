@@ -268,6 +268,22 @@ def test_second_interrupt_when_the_loop_is_to_run_anyway_is_not_put_off() -> Non
     assert printed == "['KeyboardInterrupt']"
 
 
+def test_first_interrupt_leaves_the_loop_its_place_in_the_line() -> None:
+    """Who was spawned since has its turn if it stands before the loop, and only then."""
+    printed = script("""
+        def later():
+            log.append("later")
+        def first():
+            log.append("first")
+            spawn(later)
+        def main():
+            interrupt()
+            spawn(first)
+        print(runs(main))
+    """)
+    assert printed == "['first', 'KeyboardInterrupt']"
+
+
 def test_second_interrupt_leaves_nobody_in_the_line() -> None:
     """The loop was in it already: it comes to the front, and is not there twice."""
     printed = script("""

@@ -16,6 +16,7 @@ from pyfiber import (
     Condition,
     Event,
     Fiber,
+    FiberExit,
     Lock,
     Queue,
     Semaphore,
@@ -146,6 +147,54 @@ def test_unfair_primitives_serve_waiters_in_every_order() -> None:
 
     explore(main, 300, unfair=True)
     assert orders == set(itertools.permutations(range(3)))
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda: Lock().acquire(),
+        lambda: Semaphore().acquire(),
+        lambda: Event().set(),
+        lambda: Queue[int]().put(1),
+        lambda: Queue[int](1).put(1, block=False),
+        lambda: Channel[int](1).send(1),
+        lambda: put_and_get(Queue[int]()),
+        lambda: send_and_receive(Channel[int](1)),
+    ],
+)
+def test_fiber_unwound_where_it_was_preempted_does_nothing_more(act: Callable[[], object]) -> None:
+    """The run ends as a livelock while it stands between two steps of a primitive."""
+    ends: list[type[BaseException] | None] = []
+
+    def acts() -> None:
+        try:
+            while True:
+                act()
+                yield_now()
+        except BaseException as exc:
+            ends.append(type(exc))
+            raise
+
+    def main() -> None:
+        for _ in range(2):
+            spawn(acts)
+        while True:
+            yield_now()
+
+    for seed in range(5):
+        with pytest.raises(ScheduleFailure):
+            explore(main, 3, seed=seed, preempt=True, max_steps=50)
+    assert set(ends) == {FiberExit}
+
+
+def put_and_get(queue: Queue[int]) -> None:
+    queue.put(1)
+    queue.get()
+
+
+def send_and_receive(channel: Channel[int]) -> None:
+    channel.send(1)
+    channel.receive()
 
 
 def test_thread_serves_who_waits_longest_while_others_explore() -> None:
