@@ -16,8 +16,10 @@ from threads import in_thread
 
 from pyfiber import (
     Cancelled,
+    CancelScope,
     Fiber,
     FiberError,
+    Lock,
     Scheduler,
     current,
     park,
@@ -304,6 +306,66 @@ def test_value_of_a_wake_up_nobody_takes_is_dropped() -> None:
     gone = run(main)
     gc.collect()
     assert gone() is None
+
+
+def test_value_of_a_wake_up_while_the_fiber_is_unwound_is_dropped() -> None:
+    class Thing:
+        pass
+
+    refs: list[weakref.ref[Thing]] = []
+
+    def wake(fiber: Fiber[Any]) -> None:
+        thing = Thing()
+        refs.append(weakref.ref(thing))
+        with contextlib.suppress(FiberError):
+            fiber.unpark(thing)
+
+    def body() -> None:
+        me = current()
+        try:
+            park()
+        finally:
+            in_thread(lambda: wake(me))
+
+    scheduler = Scheduler()
+    fiber = scheduler.spawn(body)
+    scheduler.run_once()
+    scheduler.close()
+    in_thread(lambda fiber=fiber: wake(fiber))  # type: ignore[misc]
+    del scheduler, fiber
+    gc.collect()
+    assert [ref() for ref in refs] == [None, None]
+
+
+def test_wake_up_that_is_overtaken_wakes_from_nothing_else() -> None:
+    """A lock comes from another thread; a cancellation lets the fiber see it before the message."""
+
+    def main() -> None:
+        lock = Lock()
+        lock.acquire()
+        scopes: list[CancelScope] = []
+        log: Log = []
+
+        def body() -> Any:
+            with CancelScope() as scope:
+                scopes.append(scope)
+                log.append(lock.acquire())
+            log.append("parks")
+            return park()
+
+        fiber = spawn(body)
+        yield_now()
+        in_thread(lock.release)
+        scopes[0].cancel()
+        yield_now()
+        assert log == [True, "parks"]
+        for _ in range(200):  # the loop looks for messages meanwhile
+            yield_now()
+        assert fiber.state == "parked"
+        fiber.unpark("value")
+        assert fiber.result() == "value"
+
+    run(main)
 
 
 def test_fiber_that_goes_with_its_own_wake_up_in_a_batch() -> None:

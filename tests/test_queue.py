@@ -329,6 +329,18 @@ def test_shutdown_wakes_who_waits(kind, immediate):
     run(main)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_shutdown_immediate_forgets_the_tasks_of_its_items_alone(kind):
+    q = kind()
+    for item in range(3):
+        q.put(item)
+    q.get()
+    q.shutdown(immediate=True)
+    assert q.unfinished_tasks == 1  # of the item that was taken
+    q.task_done()
+    q.join()
+
+
 def test_shutdown_immediate_runs_the_items_last_acts():
     """What a dropped item's __del__ does finds the queue shut down and empty."""
     seen = []

@@ -191,6 +191,55 @@ def test_lists_for_reports_are_whole_or_memory_errors(child: Child) -> None:
     assert done.stdout == "True\n", done.stderr
 
 
+def test_primitives_without_memory_work_or_say_so(child: Child) -> None:
+    """The n-th request for memory fails, for each n."""
+    pytest.importorskip("_testcapi")
+    done = child(
+        """
+        import _testcapi
+        from pyfiber import (
+            Channel, Condition, Event, Lock, Queue, RLock, Semaphore, select)
+
+        class OddLock:
+            def acquire(self, *args): return True
+            def release(self): pass
+            def _is_owned(self): return True
+
+        full, empty, values = Queue(1), Queue(), Channel(3)
+        full.put(0)
+        taken, odd = Lock(), Condition(OddLock())
+        taken.acquire()
+        acts = [
+            lambda: odd.wait(0.001), lambda: odd.wait_for(int, 0.001),
+            lambda: taken.acquire(timeout=0.001), lambda: Event().wait(0.001),
+            lambda: Semaphore(0).acquire(timeout=0.001),
+            lambda: (values.send(1), values.receive()),
+            lambda: (empty.put(1), empty.get()),
+            lambda: select(values.receiving(), empty.getting(), timeout=0.001),
+            lambda: (Lock(), RLock(), Condition(), Channel(), Queue()),
+            taken.__repr__, odd.__repr__, full.__repr__, values.__repr__]
+        failed = 0
+        for act in acts:
+            act()
+            for n in range(25):
+                try:
+                    _testcapi.set_nomemory(n, n + 1)
+                    act()
+                except MemoryError:
+                    failed += 1
+                finally:
+                    _testcapi.remove_mem_hooks()
+                while not empty.empty():
+                    empty.get()
+                while len(values):
+                    values.receive()
+            act()
+        print(failed > 50)
+        """
+    )
+    assert done.stdout == "True\n", done.stderr
+
+
 # nothing is left behind ---------------------------------------------------------------------------
 
 

@@ -329,3 +329,23 @@ def test_children_see_the_callers_context() -> None:
         return fiber.result()
 
     assert run(main) == "caller"
+
+
+@pytest.mark.parametrize("act", [lambda: spawn_now(int), yield_now, lambda: sleep(0.001)])
+def test_raw_fiber_is_its_owners_again_after_it(act: Callable[[], object]) -> None:
+    """While it waits it is the scheduler's, which unwinds its own when the run ends."""
+
+    def main() -> tuple[str, Fiber[Any]]:
+        me = current()
+
+        def body() -> str:
+            act()
+            me.switch("left")
+            return "ended"
+
+        raw: Fiber[Any] = Fiber(body)
+        return raw.switch(), raw
+
+    said, raw = run(main)
+    assert said == "left"
+    assert raw.switch() == "ended"

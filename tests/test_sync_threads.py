@@ -740,6 +740,37 @@ def test_everything_at_once_for_a_while():
 
 
 @posix
+def test_fork_finds_no_wait_of_another_thread_that_is_over(child):
+    """The child ends the waits of the threads that it has not; these were on stacks of its."""
+    done = child(
+        """
+        import os, signal, threading, warnings
+        from pyfiber import Lock
+        warnings.simplefilter("ignore")
+        lock, waited, leave = Lock(), threading.Event(), threading.Event()
+        lock.acquire()
+        def waits():
+            for _ in range(3):
+                assert not lock.acquire(timeout=0.001)
+            waited.set()
+            leave.wait()
+        thread = threading.Thread(target=waits)
+        thread.start()
+        waited.wait()
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(20)
+            lock.release()
+            os._exit(7)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        leave.set()
+        thread.join()
+        """
+    )
+    assert done.stdout == "7\n"
+
+
+@posix
 def test_lock_reinitialised_in_the_child_of_fork_is_free():
     lock = Lock()
     lock.acquire()

@@ -40,8 +40,10 @@ def c_stage(name: str, *variables: str) -> Stage:
 ENGINE = "run spawn_join park sleep threads cross_thread raw_switch stack_pool scheduler_embed exit"
 SYNC = "references explored_primitives testing_primitives sync_threads sync_reentry misuse"
 OTHERS = {
-    "waitq": f"lock lock_model condition queue channel select select_model messages {SYNC}",
-    "wait": "park sleep spawn_join join_order cancel cross_thread threads run scopes_elsewhere",
+    "waitq": f"lock lock_model condition queue channel select select_model cross_thread messages"
+    f" {SYNC}",
+    "wait": "park sleep spawn_join spawn_now join_order cancel cross_thread threads run"
+    " scopes_elsewhere condition lock",
     "latch": "futures pmap done_callbacks compose",
     "lock": f"cpython_lock_tests condition messages {SYNC}",
     "semaphore": f"lock lock_model select_queues {SYNC}",
