@@ -119,10 +119,13 @@ class OneThread:
         if self._closed:
             return
         self._closed = True
-        if self._threads and self._threads[0].is_alive():  # not in the child of a fork
+        for thread in self._threads:
+            if thread.ident is not None and not thread.is_alive():
+                return  # in the child of a fork
             self._wait_for_its_turn()
-            self._limiter._end_thread()
-            self._threads[0].join()
+        self._limiter._end_thread()  # also if there is none: a call may be about to start it
+        for thread in self._threads:
+            thread.join()
 
     def _wait_for_its_turn(self) -> None:
         if _engine._running_scheduler() is None:
@@ -220,9 +223,9 @@ class Portal:
         def done(fiber: Fiber[Any]) -> None:
             if waits:
                 _ = fiber.outcome  # it will be, though perhaps after the end of the run
-            over.release()
 
         fiber.add_done_callback(done)
+        fiber.add_done_callback(_engine._releaser(over))
         try:
             self._scheduler._start_soon(fiber)
             if job is not None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextvars
 import signal
+import sys
 import threading
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -282,6 +284,35 @@ def test_portal_spawn_does_not_wait() -> None:
         assert fiber.result() == 32
 
     run(main)
+
+
+def test_portal_call_ends_though_a_trace_function_raises_in_its_callback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def raises(frame: FrameType, event: str, arg: object) -> None:
+        if frame.f_globals["__name__"] == "pyfiber._threads":
+            raise ZeroDivisionError
+
+    def main() -> None:
+        portal = Portal()
+        before = sys.gettrace()
+        sys.settrace(raises)
+        try:
+            assert run_in_new_thread(lambda: portal.call(lambda: 5)) == 5
+        finally:
+            sys.settrace(before)
+
+    def run_in_new_thread(call: Callable[[], int]) -> int:
+        results: list[int] = []
+        thread = threading.Thread(target=lambda: results.append(call()), daemon=True)
+        thread.start()
+        with move_on_after(20):
+            while thread.is_alive():
+                sleep(0.001)
+        return results[0]
+
+    run(main)
+    assert "ZeroDivisionError" in caplog.text
 
 
 def test_portal_call_on_the_loops_own_thread_is_refused() -> None:

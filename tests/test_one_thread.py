@@ -275,6 +275,16 @@ def test_call_that_passed_the_closing_of_another_thread_is_refused() -> None:
         one.run(int)
 
 
+def test_call_that_meets_the_close_of_one_never_started_starts_no_thread() -> None:
+    """It has seen that the OneThread is open; then another thread closes it."""
+    thread = OneThread()
+    call = thread._limiter.to_thread
+    thread.close()
+    with pytest.raises(FiberError, match="takes no more calls"):
+        run(call, int)
+    assert thread._threads == []
+
+
 def test_close_waits_for_what_came_before(gate: Gate) -> None:
     log: Log = []
 

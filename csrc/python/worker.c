@@ -717,7 +717,28 @@ only_watches(PyObject *module, PyObject *ignored)
     Py_RETURN_NONE;
 }
 
+/* A done-callback that a thread waits for.  Python code would not do: a trace
+ * function or a signal handler may raise before its first line. */
+static PyObject *
+release(PyObject *lock, PyObject *ignored)
+{
+    (void)ignored;
+    return PyObject_CallMethod(lock, "release", NULL);
+}
+
+static PyMethodDef release_method = {"release", release, METH_O, NULL};
+
+static PyObject *
+get_releaser(PyObject *module, PyObject *lock)
+{
+    (void)module;
+    return PyCFunction_New(&release_method, lock);
+}
+
 static PyMethodDef functions[] = {
+    {"_releaser", get_releaser, METH_O,
+     "_releaser(lock, /)\n--\n\n"
+     "A done-callback that releases the lock."},
     {"_only_watches", only_watches, METH_NOARGS,
      "_only_watches()\n--\n\n"
      "This thread does not count as one that could wake a fiber."},
