@@ -8,6 +8,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from threads import PATIENCE
+
 from pyfiber import Fiber, FiberError, Scheduler, current, local
 
 
@@ -108,3 +110,28 @@ def test_locals_that_come_back_as_a_thread_ends_are_given_up() -> None:
 
     in_thread(renew)
     assert "the thread is ending: no fibers any more" in log
+
+
+def test_fiber_that_another_thread_dropped_goes_with_its_own() -> None:
+    """The reference that is left to its thread is dropped also if the end comes otherwise."""
+
+    def body() -> None:
+        main = current()
+        fiber: Fiber[Any] = Fiber(main.switch)
+        fiber.switch()
+        held.append(fiber)
+        reference.append(weakref.ref(fiber))
+        del fiber
+        ready.set()
+        dropped.wait(PATIENCE)
+
+    held: list[Fiber[Any]] = []
+    reference: list[weakref.ref[Fiber[Any]]] = []
+    ready, dropped = threading.Event(), threading.Event()
+    thread = threading.Thread(target=body)
+    thread.start()
+    assert ready.wait(PATIENCE)
+    held.clear()
+    dropped.set()
+    thread.join(PATIENCE)
+    assert [fiber() for fiber in reference] == [None]

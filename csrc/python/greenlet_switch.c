@@ -565,10 +565,13 @@ pf_greenlet_run(PfThread *t, FiberObject *self)
     } else {
         t->transfer = cargo_unpack(&cargo);
     }
-    if (!(self->core.host_bits & PF_F_HELD)) {
+    uint32_t held = self->core.host_bits & (PF_F_HELD | PF_F_DROPPED);
+    self->core.host_bits &= ~held;
+    if (held == 0) {
         Py_INCREF(g); /* for pf_greenlet_reap */
+    } else if (held == (PF_F_HELD | PF_F_DROPPED)) {
+        Py_DECREF(g); /* there are two */
     }
-    self->core.host_bits &= ~(uint32_t)PF_F_HELD;
     self->core.host_byte = PF_OUTCOME_OK;
     IMPL(g)->fiber = NULL; /* the reference goes to pf_greenlet_reap */
     pf_live_unlink(self);

@@ -628,6 +628,22 @@ first_act(PfThread *t, FiberObject *self)
     return call_target(self);
 }
 
+/* The thread's references are no longer needed: the one to who runs, and the
+ * one that another thread left here, in case this end came before it was seen.
+ */
+static void
+let_go(FiberObject *self)
+{
+    uint32_t held = self->core.host_bits & (PF_F_HELD | PF_F_DROPPED);
+    self->core.host_bits &= ~held;
+    if (held & PF_F_HELD) {
+        Py_DECREF(self);
+    }
+    if (held & PF_F_DROPPED) {
+        Py_DECREF(self);
+    }
+}
+
 static pf_fiber *
 python_run(pf_thread *thread, pf_fiber *core)
 {
@@ -655,9 +671,8 @@ python_run(pf_thread *thread, pf_fiber *core)
     if (scheduled) {
         Py_DECREF(self); /* the scheduler's reference */
     }
-    if (core->host_bits & PF_F_HELD) {
-        core->host_bits &= ~(uint32_t)PF_F_HELD; /* no longer needed */
-        Py_DECREF(self);
+    if (PF_UNLIKELY(core->host_bits & (PF_F_HELD | PF_F_DROPPED))) {
+        let_go(self);
     }
     pystate_finish(t->tstate, self->saved);
     pf_no_switch_end(t);
