@@ -16,6 +16,7 @@ from pyfiber import (
     Lock,
     RLock,
     Scheduler,
+    current,
     now,
     park,
     run,
@@ -240,6 +241,78 @@ def test_condition_wait_where_the_fiber_must_not_be_left_waits_for_nothing():
 
     run(main)
     assert log == ["refused", "other"]
+
+
+class Reluctant:
+    """A lock that some do not get back."""
+
+    def __init__(self):
+        self.refused = []
+
+    def acquire(self, *args):
+        return True
+
+    def release(self):
+        pass
+
+    def _is_owned(self):
+        return True
+
+    def _release_save(self):
+        return current()
+
+    def _acquire_restore(self, state):
+        if state in self.refused:
+            raise LookupError
+
+
+def test_condition_whose_lock_fails_to_come_back_says_so():
+    lock = Reluctant()
+    condition = Condition(lock)
+    lock.refused.append(current())
+    for _ in range(2):
+        with pytest.raises(LookupError):
+            condition.wait(0)
+        with pytest.raises(LookupError):
+            condition.wait_for(lambda: False, 0.001)
+    lock.refused.clear()
+    assert condition.wait(0) is False
+
+
+def test_condition_notification_of_a_waiter_whose_lock_fails_goes_to_the_next():
+    def main():
+        lock = Reluctant()
+        condition = Condition(lock)
+        first, second = spawn(condition.wait), spawn(condition.wait)
+        yield_now()
+        lock.refused.append(first)
+        condition.notify()
+        assert isinstance(first.exception(), LookupError)
+        assert second.result() is True
+
+    run_virtually(main)
+
+
+def test_condition_notification_of_a_waiter_that_cannot_release_goes_to_the_next():
+    """It was first in line when it began to let go of the lock."""
+
+    class Stuck(Reluctant):
+        def _release_save(self):
+            if current() in self.refused:
+                yield_now()  # the other comes to wait
+                condition.notify()
+                raise LookupError
+
+    lock = Stuck()
+    condition = Condition(lock)
+
+    def main():
+        first, second = spawn(condition.wait), spawn(condition.wait)
+        lock.refused.append(first)
+        assert isinstance(first.exception(), LookupError)
+        assert second.result() is True
+
+    run_virtually(main)
 
 
 def test_condition_tells_how_many_wait():

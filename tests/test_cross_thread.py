@@ -17,6 +17,7 @@ from threads import in_thread
 from pyfiber import (
     Cancelled,
     CancelScope,
+    Event,
     Fiber,
     FiberError,
     Lock,
@@ -26,6 +27,7 @@ from pyfiber import (
     run,
     sleep,
     spawn,
+    to_thread,
     yield_now,
 )
 
@@ -422,7 +424,20 @@ def test_fiber_that_goes_with_its_own_wake_up_in_a_batch() -> None:
 # Last references ----------------------------------------------------------------------------------
 
 
-def test_raw_fiber_dropped_on_another_thread_is_unwound_on_its_own() -> None:
+@pytest.mark.parametrize(
+    "wait",
+    [
+        yield_now,
+        lambda: sleep(0.001),
+        lambda: spawn(int).join(),
+        lambda: to_thread(int),
+        lambda: Event().wait(0.001),
+        lambda: spawn(current().unpark) and park(),
+    ],
+)
+def test_raw_fiber_dropped_on_another_thread_is_unwound_on_its_own(
+    wait: Callable[[], object],
+) -> None:
     log: Log = []
 
     def body(main: Fiber[Any]) -> None:
@@ -436,7 +451,7 @@ def test_raw_fiber_dropped_on_another_thread_is_unwound_on_its_own() -> None:
         box[0].switch()
         in_thread(box.clear)
         for _ in range(3):
-            yield_now()
+            wait()
 
     run(main)
     assert log == [threading.get_ident()]

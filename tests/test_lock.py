@@ -509,6 +509,24 @@ def test_bounded_semaphore_release_of_too_many_changes_nothing():
     assert semaphore._value == 3
 
 
+def test_rlock_comes_back_as_often_as_it_was_held():
+    lock = RLock()
+    for count in range(1, 4):
+        for _ in range(count):
+            lock.acquire()
+        saved = lock._release_save()
+        assert saved == count
+        assert not lock.locked()
+        lock._acquire_restore(saved)
+        assert lock._recursion_count() == count
+        for _ in range(count):
+            lock.release()
+    for wrong in (0, -1):
+        with pytest.raises(ValueError, match="_release_save"):
+            lock._acquire_restore(wrong)
+    assert not lock.locked()
+
+
 def test_semaphore_forgets_the_holder_that_gives_back_of_more_than_it_knows():
     """It knows eight; who gives one back is taken off all the same, wherever it stands."""
 

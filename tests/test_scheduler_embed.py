@@ -16,6 +16,7 @@ from pyfiber import (
     Fiber,
     FiberCancelled,
     FiberError,
+    Lock,
     Scheduler,
     current,
     current_scheduler,
@@ -416,17 +417,21 @@ def test_fileno_is_readable_after_a_wake_up_from_a_thread(scheduler: Scheduler, 
 
 
 @needs_descriptor
-@pytest.mark.parametrize("act", ["spawn", "unpark", "cancel"])
+@pytest.mark.parametrize("act", ["spawn", "unpark", "cancel", "release"])
 def test_fileno_is_readable_while_fibers_are_ready(scheduler: Scheduler, act: str) -> None:
     """The host gave the work itself, between two passes, and now goes back to its select()."""
     scheduler.fileno()
+    lock = Lock()
+    lock.acquire()
     fiber = scheduler.spawn(park)
+    scheduler.spawn(lock.acquire)
     scheduler.run_once()
     assert not readable(scheduler)
     acts: dict[str, Any] = {
         "spawn": lambda: scheduler.spawn(yield_now),
         "unpark": fiber.unpark,
         "cancel": fiber.cancel,
+        "release": lock.release,
     }
     acts[act]()
     assert readable(scheduler)

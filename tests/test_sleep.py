@@ -286,3 +286,17 @@ def test_timers_are_gone_after_the_sleeps() -> None:
     assert scheduler.stats()["timers"] == 0
     assert scheduler.stats()["timeouts"] >= 9
     scheduler.close()
+
+
+@pytest.mark.parametrize("seconds", [0, 0.001])
+def test_sleep_where_the_fiber_must_not_be_left_is_refused(seconds: float) -> None:
+    refused: list[FiberError] = []
+
+    def callback(_: object) -> None:
+        try:
+            sleep(seconds)
+        except FiberError as exc:
+            refused.append(exc)
+
+    run(lambda: spawn(int).add_done_callback(callback))
+    assert len(refused) == 1

@@ -40,8 +40,8 @@ def c_stage(name: str, *variables: str) -> Stage:
 ENGINE = "run spawn_join park sleep threads cross_thread raw_switch stack_pool scheduler_embed exit"
 SYNC = "references explored_primitives testing_primitives sync_threads sync_reentry misuse"
 OTHERS = {
-    "waitq": f"lock lock_model condition queue channel select select_model cross_thread messages"
-    f" {SYNC}",
+    "waitq": "lock lock_model condition queue channel select select_model cross_thread messages"
+    f" scheduler_embed {SYNC}",
     "wait": "park sleep spawn_join spawn_now join_order cancel cross_thread threads run"
     " scopes_elsewhere condition lock",
     "latch": "futures pmap done_callbacks compose",
