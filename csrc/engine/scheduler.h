@@ -338,9 +338,11 @@ void pf_poll(pf_scheduler *s);
 #define PF_PREFETCH(address) __builtin_prefetch(address)
 /* A function that only prefetches is "pure" to gcc, which drops its calls. */
 #define PF_ALWAYS_INLINE inline __attribute__((always_inline))
+#define PF_NEVER_INLINE __attribute__((noinline))
 #else
 #define PF_PREFETCH(address) ((void)0)
 #define PF_ALWAYS_INLINE inline
+#define PF_NEVER_INLINE
 #endif
 #define PF_PREFETCH_FROM 1024  /* ready fibers */
 #define PF_PREFETCH_FRAMES 384 /* bytes of the innermost C frames */

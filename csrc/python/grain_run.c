@@ -92,22 +92,32 @@ runner_for(SchedulerObject *s, pf_fiber *core)
     return runner;
 }
 
+static pf_fiber *
+give_turn(PfGrains *grains, FiberObject *runner, pf_fiber *core)
+{
+    grains->runner = NULL;
+    grains->turn = core;
+    return &runner->core;
+}
+
+/* Not inline: the common case then saves no registers. */
+static PF_NEVER_INLINE pf_fiber *
+first_with_new_runner(SchedulerObject *s, pf_fiber *core)
+{
+    FiberObject *runner = runner_for(s, core);
+    return runner == NULL ? pf_next(&s->core)
+                          : give_turn(s->grains, runner, core);
+}
+
 /* An entry without a stack has its turn: the idle runner takes it, which may
  * be the caller. */
 pf_fiber *
 pf_grains_first(SchedulerObject *s, pf_fiber *core)
 {
-    PfGrains *grains = s->grains;
-    FiberObject *runner = grains->runner;
-    if (PF_UNLIKELY(runner == NULL || runner->core.state != PF_PARKED)) {
-        runner = runner_for(s, core);
-        if (runner == NULL) {
-            return pf_next(&s->core);
-        }
-    }
-    grains->runner = NULL;
-    grains->turn = core;
-    return &runner->core;
+    FiberObject *runner = s->grains->runner;
+    return PF_LIKELY(runner != NULL && runner->core.state == PF_PARKED)
+               ? give_turn(s->grains, runner, core)
+               : first_with_new_runner(s, core);
 }
 
 GrainObject *

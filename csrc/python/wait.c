@@ -16,8 +16,8 @@
 /* What a number's own __float__ runs may leave the run, take the lock, or end
  * the fiber that is asked about.  So numbers are converted once, and before
  * anything is looked at.  0 or -1. */
-int
-pf_real(PyObject *number, const char *what, double *value)
+static inline int
+real(PyObject *number, const char *what, double *value)
 {
     if (PyFloat_CheckExact(number)) {
         *value = PyFloat_AS_DOUBLE(number);
@@ -40,6 +40,12 @@ pf_real(PyObject *number, const char *what, double *value)
     return 0;
 }
 
+int
+pf_real(PyObject *number, const char *what, double *value)
+{
+    return real(number, what, value);
+}
+
 int64_t
 pf_nanoseconds(double seconds)
 {
@@ -54,7 +60,7 @@ int
 pf_seconds(PyObject *number, const char *what, int64_t *ns)
 {
     double seconds;
-    if (pf_real(number, what, &seconds) < 0) {
+    if (real(number, what, &seconds) < 0) {
         return -1;
     }
     *ns = pf_nanoseconds(seconds);
