@@ -154,6 +154,7 @@ def test_group_left_with_an_exception_class_in_place_of_an_exception() -> None:
     run(main)
 
 
+@pytest.mark.filterwarnings("ignore:unpark")
 def test_group_that_is_left_again_while_it_waits_ends_its_wait() -> None:
     def main() -> None:
         group = TaskGroup()
