@@ -214,8 +214,11 @@ class Portal:
         self._wait_for(fiber)
         return fiber.result()
 
-    def _wait_for(self, fiber: Fiber[Any], job: _engine._Job | None = None) -> None:
-        """Start it, and block the calling thread, which runs `job`, until it is done."""
+    def _wait_for(self, fiber: Fiber[Any], together: bool = False) -> None:
+        """Start it, and block the calling thread until it is done.
+
+        ``together``: it is cancelled with the fiber whose ``to_thread()`` this is.
+        """
         over = allocate_lock()
         over.acquire()
         waits = True
@@ -228,17 +231,12 @@ class Portal:
         fiber.add_done_callback(_engine._releaser(over))
         try:
             self._scheduler._start_soon(fiber)
-            if job is not None:
-                job._calls(fiber)
-            over.acquire()
+            _engine._wait_for_call(over, fiber, together)
         except BaseException:
             waits = False
             if _engine._scheduler_of(fiber) is not None:
                 fiber.cancel("the thread that waits for it was interrupted")
             raise
-        finally:
-            if job is not None:
-                job._calls(None)
 
     def __repr__(self) -> str:
         return f"<Portal to {self._scheduler!r}>"
@@ -254,7 +252,7 @@ def from_thread(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     job = _engine._current_job()
     if job is not None:
         fiber: Fiber[R] = Fiber(_checked(fn), args, kwargs=kwargs)
-        Portal(job.scheduler)._wait_for(fiber, job)
+        Portal(job.scheduler)._wait_for(fiber, together=True)
         if job.cancelled is not None and fiber.cancelled():
             try:
                 raise job.cancelled

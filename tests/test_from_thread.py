@@ -6,7 +6,9 @@ import contextvars
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -16,20 +18,25 @@ from conftest import Child
 from pyfiber import (
     Cancelled,
     CancelScope,
+    DeadlockError,
     Fiber,
     FiberCancelled,
     FiberError,
     Portal,
     Scheduler,
+    ThreadLimiter,
     check_cancelled,
     current,
+    current_scheduler,
     from_thread,
     move_on_after,
+    now,
     park,
     run,
     shield,
     sleep,
     spawn,
+    testing,
     to_thread,
     yield_now,
 )
@@ -255,6 +262,82 @@ def test_from_thread_after_the_run_is_refused() -> None:
     (exc,) = caught
     assert isinstance(exc, FiberError)
     assert "closed" in str(exc)
+
+
+# The run goes on as if a thread that waits for it were not there ----------------------------------
+
+
+def portal_call(function: Callable[[], Any]) -> Any:
+    return portals[-1].call(function)
+
+
+portals: list[Portal] = []
+
+
+@pytest.mark.parametrize("call", [from_thread, portal_call])
+def test_virtual_time_goes_on_while_a_thread_waits_for_its_run(call: Callable[..., Any]) -> None:
+    def main() -> float:
+        portals[:] = [Portal()]
+        spawn(sleep, 7200)
+        to_thread(call, lambda: sleep(3600))
+        return now()
+
+    assert testing.run(main, threads=True) == 3600
+
+
+def test_virtual_time_stands_while_a_thread_works_after_its_call() -> None:
+    def main() -> float:
+        late = spawn(sleep, 3600)
+        to_thread(in_thread)
+        assert not late.done()
+        return now()
+
+    def in_thread() -> None:
+        from_thread(sleep, 5)
+        time.sleep(0.02)
+        from_thread(sleep, 5)
+        time.sleep(0.02)
+
+    assert testing.run(main, threads=True) == 10
+
+
+@pytest.mark.parametrize("clock", ["real", "virtual"])
+@pytest.mark.parametrize("call", [from_thread, portal_call])
+def test_deadlock_of_a_thread_that_waits_for_its_run(call: Callable[..., Any], clock: str) -> None:
+    def main() -> None:
+        portals[:] = [Portal()]
+        to_thread(call, park)
+
+    runs = run if clock == "real" else partial(testing.run, threads=True)
+    with pytest.raises(DeadlockError, match=r"waits in park\(\)"):
+        runs(main)
+
+
+def test_abandoned_thread_that_waits_for_its_run_is_not_waited_for() -> None:
+    """What it has lent and its caller has given up does not come back."""
+    limiter = ThreadLimiter(1, abandon_on_cancel=True)
+    ended = threading.Event()
+
+    def in_thread() -> None:
+        from_thread(called)
+        ended.set()
+
+    def called() -> None:
+        fiber.cancel()
+        fiber.join()
+
+    def caller() -> None:
+        limiter.to_thread(in_thread)
+
+    def main() -> None:
+        nonlocal fiber
+        fiber = spawn(caller)
+        fiber.join()
+        assert current_scheduler().stats()["fibers"] >= 1
+
+    fiber: Fiber[Any]
+    run(main)
+    assert ended.wait(20)
 
 
 # Portal -------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@
  *   latch.c      what futures and pmap() wait on
  *   worker.c     threads that run functions for fibers
  *   limiter.c    how many of them at a time; to_thread()
+ *   portal.c     how threads wait for what they have called in a run
  *   inspect.c    its attributes, for reports and debuggers
  *   grain.h      generators stepped by the loop: the files grain*.c
  *   loop.c       the scheduler's loop: who runs, waiting, the end of a run
@@ -579,10 +580,12 @@ PyObject *pf_fiber_repr(PyObject *op);
 PyObject *pf_fiber_stack(PyObject *op, PyObject *ignored);
 int pf_inspect_init(PyObject *module);
 
-/* --- latch.c, worker.c --- */
+/* --- latch.c, worker.c, portal.c --- */
 extern PyType_Spec pf_latch_spec;
 int pf_worker_init(PyObject *module);
-bool pf_other_threads(PyThreadState *ts);
+int pf_portal_init(PyObject *module);
+/* Does a thread exist besides that of `s` that could wake somebody there? */
+bool pf_other_threads(const SchedulerObject *s);
 void pf_workers_after_fork(void);
 bool pf_in_job(void); /* of to_thread() */
 

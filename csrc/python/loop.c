@@ -341,7 +341,7 @@ thread_could_end_it(SchedulerObject *s)
 static bool
 thread_may_help(SchedulerObject *s)
 {
-    if (!pf_other_threads(s->thread->tstate)) {
+    if (!pf_other_threads(s)) {
         return false;
     }
     return !s->ending || cancel_raw(s) || thread_could_end_it(s);

@@ -31,6 +31,12 @@ static unsigned forks;              /* that made this process */
 static PF_TLS JobObject *current_job;
 static uint64_t watcher; /* the state of a thread that wakes nobody */
 
+JobObject *
+pf_current_job(void)
+{
+    return current_job;
+}
+
 bool
 pf_in_job(void)
 {
@@ -114,9 +120,29 @@ job_dealloc(PyObject *op)
 void
 pf_job_release_hold(JobObject *job)
 {
+    job->waits = 0;
     if (job->held) {
         job->held = false;
         pf_release(&job->scheduler->core);
+    }
+}
+
+void
+pf_job_lend_hold(JobObject *job)
+{
+    if (job->held) {
+        pf_job_release_hold(job);
+        job->waits = PyThreadState_GetID(PyThreadState_Get());
+    }
+}
+
+void
+pf_job_take_hold_back(JobObject *job)
+{
+    if (job->waits != 0) {
+        job->waits = 0;
+        job->held = true;
+        pf_hold(&job->scheduler->core);
     }
 }
 
@@ -505,19 +531,37 @@ bury_ended(PyThreadState *first)
     }
 }
 
-/* Does a Python thread exist besides `ts` that could wake somebody?  A worker
- * without a job does nothing of its own. */
-bool
-pf_other_threads(PyThreadState *ts)
+/* Does that thread wait for a fiber of `s` to end, for a fiber of `s` that
+ * waits for it? */
+static bool
+waits_for(const SchedulerObject *s, uint64_t tstate_id)
 {
+    JobObject *job = unfinished;
+    while (job != NULL && !(job->waits == tstate_id && job->scheduler == s)) {
+        job = job->next;
+    }
+    return job != NULL;
+}
+
+/* A worker without a job does nothing of its own. */
+static bool
+could_wake(const SchedulerObject *s, uint64_t tstate_id)
+{
+    return tstate_id != watcher && !is_in(idle_workers, tstate_id) &&
+           !is_in(idle_owned, tstate_id) && !is_in(ended_workers, tstate_id) &&
+           !waits_for(s, tstate_id);
+}
+
+bool
+pf_other_threads(const SchedulerObject *s)
+{
+    PyThreadState *ts = s->thread->tstate;
     PyThreadState *first =
         PyInterpreterState_ThreadHead(PyThreadState_GetInterpreter(ts));
     bury_ended(first);
     for (PyThreadState *other = first; other != NULL;
          other = PyThreadState_Next(other)) {
-        uint64_t id = other == ts ? 0 : PyThreadState_GetID(other);
-        if (other != ts && id != watcher && !is_in(idle_workers, id) &&
-            !is_in(idle_owned, id) && !is_in(ended_workers, id)) {
+        if (other != ts && could_wake(s, PyThreadState_GetID(other))) {
             return true;
         }
     }
@@ -616,37 +660,6 @@ job_get_cancelled(PyObject *op, void *closure)
     return or_none(((JobObject *)op)->cancelled);
 }
 
-/* In the thread: it will wait for this fiber, or (None) does no more. */
-static PyObject *
-job_calls(PyObject *op, PyObject *fiber)
-{
-    JobObject *job = (JobObject *)op;
-    if (fiber == Py_None) {
-        Py_CLEAR(job->callee);
-        Py_RETURN_NONE;
-    }
-    if (!PyObject_TypeCheck(fiber, pf.fiber_type)) {
-        PyErr_SetString(PyExc_TypeError, "_calls() takes a fiber or None");
-        return NULL;
-    }
-    Py_XSETREF(job->callee, (FiberObject *)Py_NewRef(fiber));
-    CancelledObject *why = (CancelledObject *)job->cancelled;
-    if (why != NULL &&
-        pf_fiber_cancel((FiberObject *)fiber,
-                        why->reason ? why->reason : Py_None) < 0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
-}
-
-static PyMethodDef job_methods[] = {
-    {"_calls", job_calls, METH_O,
-     "_calls($self, fiber, /)\n--\n\n"
-     "In its thread: this fiber is waited for, and cancelled with the "
-     "caller."},
-    {NULL, NULL, 0, NULL},
-};
-
 static PyGetSetDef job_getset[] = {
     {"state", job_get_state, NULL, "'queued', 'running' or 'finished'.", NULL},
     {"function", job_get_function, NULL, "What it calls.", NULL},
@@ -668,7 +681,6 @@ static PyType_Slot job_slots[] = {
     {Py_tp_dealloc, job_dealloc},
     {Py_tp_repr, job_repr},
     {Py_tp_getset, job_getset},
-    {Py_tp_methods, job_methods},
     {0, NULL},
 };
 
@@ -717,28 +729,7 @@ only_watches(PyObject *module, PyObject *ignored)
     Py_RETURN_NONE;
 }
 
-/* A done-callback that a thread waits for.  Python code would not do: a trace
- * function or a signal handler may raise before its first line. */
-static PyObject *
-release(PyObject *lock, PyObject *ignored)
-{
-    (void)ignored;
-    return PyObject_CallMethod(lock, "release", NULL);
-}
-
-static PyMethodDef release_method = {"release", release, METH_O, NULL};
-
-static PyObject *
-get_releaser(PyObject *module, PyObject *lock)
-{
-    (void)module;
-    return PyCFunction_New(&release_method, lock);
-}
-
 static PyMethodDef functions[] = {
-    {"_releaser", get_releaser, METH_O,
-     "_releaser(lock, /)\n--\n\n"
-     "A done-callback that releases the lock."},
     {"_only_watches", only_watches, METH_NOARGS,
      "_only_watches()\n--\n\n"
      "This thread does not count as one that could wake a fiber."},

@@ -28,6 +28,8 @@ typedef enum JobState {
 /* Invariants:
  * - until it is done, `fiber` is who waits for it; NULL: abandoned.
  * - `held`: the scheduler counts on being woken by it (pf_hold).
+ * - `waits`: its thread waits for a fiber of the scheduler, which counts on
+ *   nothing meanwhile: time may go on, and a deadlock is one.
  * - prev/next link it into the list of all jobs that have not finished.
  */
 struct JobObject {
@@ -49,6 +51,7 @@ struct JobObject {
     PyObject *cancelled; /* what its fiber was told while it waited, or NULL */
     FiberObject *callee; /* what from_thread() waits for in the thread */
     unsigned long thread; /* that runs it; 0: none yet */
+    uint64_t waits;       /* the thread state of it, once it was held; or 0 */
 };
 
 /* How many of its jobs run at a time, and who is next. */
@@ -73,7 +76,13 @@ JobObject *pf_job_new(LimiterObject *limiter, PyObject *const *args,
  * if there is none and no thread can be started.  1: it goes on, but a signal
  * handler, say, raised an exception, which is the caller's. */
 int pf_job_dispatch(JobObject *job);
+/* For good. */
 void pf_job_release_hold(JobObject *job);
+/* Its thread waits for a fiber of its run, and does so no more: nothing
+ * happens if it is not held, or the hold was not lent. */
+void pf_job_lend_hold(JobObject *job);
+void pf_job_take_hold_back(JobObject *job);
+JobObject *pf_current_job(void); /* this thread's; borrowed, or NULL */
 /* The limiter's own worker, which has no job, ends. */
 void pf_worker_release(LimiterObject *limiter);
 /* Its fiber waits on although it is cancelled: `exc` (stolen) is the Cancelled
