@@ -15,6 +15,10 @@ from pyfiber.testing import VirtualClock
 from .generators import GeneratorActs
 from .program import acts
 
+#: Looked up on the type: a subclass's attributes may do something when they are looked at.
+DAEMON = pyfiber.Fiber.daemon.__get__
+SET_PARENT = pyfiber.Fiber.parent.__set__
+
 
 class ScheduledActs(GeneratorActs):
     """Runs of schedulers, and their fibers beside raw ones."""
@@ -169,14 +173,26 @@ class ScheduledActs(GeneratorActs):
         scheduler = _engine._running_scheduler()
         if scheduler is None:
             return
-        before, fibers, stats = scheduler.stats(), scheduler.fibers(), scheduler.stats()
+        before, fibers = scheduler.stats(), scheduler.fibers()
+        own = [fiber for fiber in fibers if self.is_scheduled(fiber)]
+        counts = {"fibers": len(own), "foreground": len([f for f in own if not DAEMON(f)])}
+        stats = scheduler.stats()
         if stats != before:
             return  # the collector or a trace function did something in between
-        started = [fiber for fiber in fibers if fiber.parent is None]  # for sure
-        for what, counts in (("fibers", lambda _: True), ("foreground", lambda f: not f.daemon)):
-            least, most = sum(map(counts, started)), sum(map(counts, fibers))
-            if not least <= stats[what] <= most:
-                self.found(f"{least} to {most} {what}, but {stats}")
+        for what, number in counts.items():
+            if stats[what] != number:
+                self.found(f"{number} {what}, but {stats}")
+
+    @staticmethod
+    def is_scheduled(fiber: Any) -> bool:
+        """A raw fiber may be without a parent, too: a generator's is while nobody pulls. But it
+        may be given one; itself is none that it would take.
+        """
+        try:
+            SET_PARENT(fiber, fiber)
+        except (pyfiber.FiberError, ValueError) as error:
+            return "a fiber of a scheduler has no parent" in str(error)
+        raise AssertionError("a fiber is its own parent")
 
     def look_around(self) -> None:
         acts = [_engine._threads, pyfiber.current_deadline, pyfiber.info, pyfiber.now]
