@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import cProfile
+import gc
 import pstats
 import sys
 import threading
 import types
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from conftest import Child
 
 from pyfiber import Fiber, current
+from pyfiber.greenlet import greenlet
 
 FRESH = """
 import sys
@@ -520,3 +524,46 @@ def test_coverage_measures_fibers(child: Child, tmp_path: Any, core: str) -> Non
         env={"COVERAGE_CORE": core},
     )
     assert done.stdout == "[9]\n"
+
+
+class Handled(Exception):
+    """Can be referred to weakly, as exceptions of Python classes can."""
+
+
+def as_fiber(function: Callable[[], None]) -> None:
+    Fiber(function).switch()
+
+
+def as_greenlet(function: Callable[[], None]) -> None:
+    greenlet(function).switch()
+
+
+@pytest.mark.parametrize("way", [as_fiber, as_greenlet])
+def test_exception_that_a_trace_function_lets_be_handled_for_ever_goes_with_the_fiber(
+    way: Callable[[Callable[[], None]], None],
+) -> None:
+    """CPython 3.11 goes on with it as the one being handled, and the fiber's end left it there."""
+    handled: list[weakref.ref[Handled]] = []
+
+    def tracer(frame: types.FrameType, event: str, arg: Any) -> Any:
+        if frame.f_code is not fails.__code__:
+            return None
+        if event == "line" and handled and frame.f_lineno == frame.f_code.co_firstlineno + 1:
+            raise ZeroDivisionError  # before `with` has seen the failure inside of it
+        return tracer
+
+    def fails() -> None:
+        with contextlib.nullcontext():
+            error = Handled()
+            handled.append(weakref.ref(error))
+            raise error
+
+    def body() -> None:
+        sys.settrace(tracer)
+        with pytest.raises((ZeroDivisionError, Handled)):
+            fails()
+        sys.settrace(None)
+
+    way(body)
+    gc.collect()
+    assert [ref() for ref in handled] == [None]

@@ -21,6 +21,7 @@ from pyfiber import (
     FiberCancelled,
     FiberError,
     Scheduler,
+    current,
     park,
     run,
     spawn,
@@ -424,6 +425,63 @@ def test_scheduler_dropped_with_fibers_warns() -> None:
     del scheduler
     with pytest.warns(ResourceWarning, match=r"dropped without close\(\).* 1 that have not ended"):
         drop(kept)
+
+
+def test_scheduler_dropped_with_calls_that_it_never_saw_warns() -> None:
+    """They held it, and it was kept for ever with what they would have called."""
+    called: Log = []
+
+    def make() -> Scheduler:
+        scheduler = Scheduler()
+        scheduler.call_soon_threadsafe(called.append, 1)
+        scheduler.stop()
+        scheduler.call_soon_threadsafe(called.append, 2)
+        return scheduler
+
+    with pytest.warns(ResourceWarning, match=r"dropped without close\(\).* 2 that have not ended"):
+        made = forget(make)
+    assert (made(), called) == (None, [])
+
+
+def test_scheduler_stopped_and_dropped_is_freed() -> None:
+    def make() -> Scheduler:
+        scheduler = Scheduler()
+        scheduler.stop()
+        return scheduler
+
+    assert forget(make)() is None
+
+
+def test_call_into_a_run_that_is_abandoned_goes_with_the_scheduler() -> None:
+    """Its fiber was ended before the call had arrived, which then kept both."""
+    called: Log = []
+    raw = Fiber(current().switch)
+
+    def make() -> Scheduler:
+        scheduler = Scheduler()
+        runner = Fiber(lambda: scheduler.run(raw.switch))
+        runner.switch()
+        scheduler.call_soon_threadsafe(called.append, 1)
+        del runner
+        return scheduler
+
+    with pytest.warns(ResourceWarning, match=r"dropped without close\(\).* 1 that have not ended"):
+        made = forget(make)
+    assert (made(), called) == (None, [])
+
+
+def test_call_into_a_run_that_is_abandoned_is_made_in_the_next() -> None:
+    called: Log = []
+    raw = Fiber(current().switch)
+    scheduler = Scheduler()
+    runner = Fiber(lambda: scheduler.run(raw.switch))
+    runner.switch()
+    scheduler.call_soon_threadsafe(called.append, 1)
+    del runner
+    assert called == []
+    scheduler.run(yield_now)
+    scheduler.close()
+    assert called == [1]
 
 
 def test_scheduler_dropped_with_nothing_in_it_does_not_warn() -> None:

@@ -550,7 +550,9 @@ pf_greenlet_run(PfThread *t, FiberObject *self)
 {
     PyGreenlet *g = GREENLET_OF(self);
     Cargo cargo = {0};
-    sum_up(t, self, first_act(t, self, g), &cargo);
+    PyObject *result = first_act(t, self, g);
+    pystate_drop_handled(self->saved);
+    sum_up(t, self, result, &cargo);
     FiberObject *next = heir(t, g, &cargo, &self->value);
 
     /* From here on nothing runs that could leave this stack, or end `next`:

@@ -93,13 +93,15 @@ pf_scheduler_cancel_because(SchedulerObject *s, const char *reason)
 /* ------------------------------------------------------------------- the loop */
 
 /* Fibers of `s`, and raw ones waiting in it, that are still suspended; a new
- * reference or NULL. */
+ * reference or NULL.  A new one is in a message that has not been read: it is
+ * for the next run, or for close(). */
 static FiberObject *
 find_leftover(SchedulerObject *s)
 {
     for (FiberObject *f = s->thread->live; f != NULL; f = f->next) {
         if (f->core.scheduler == &s->core && f->core.state != PF_RUNNING &&
-            f->core.state != PF_DONE && f != CURRENT(s->thread)) {
+            f->core.state != PF_NEW && f->core.state != PF_DONE &&
+            f != CURRENT(s->thread)) {
             return (FiberObject *)Py_NewRef((PyObject *)f);
         }
     }

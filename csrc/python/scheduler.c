@@ -74,6 +74,7 @@ close_now(SchedulerObject *s)
     s->closed = true;
     pf_scheduler_abandon(s);
     pf_scheduler_close(&s->core);
+    pf_scheduler_abandon(s); /* calls that had not arrived */
     Py_CLEAR(s->main);
     Py_CLEAR(s->fatal);
 }
@@ -178,12 +179,19 @@ scheduler_traverse(PyObject *op, visitproc visit, void *arg)
     if (pf_grains_traverse(s, visit, arg) != 0) {
         return -1;
     }
-    /* It holds one reference to each of its fibers that is not over. */
+    for (Py_ssize_t i = 0; i < s->unread; i++) {
+        Py_VISIT(op);
+    }
+    /* It holds one reference to each of its fibers that is not over, and so
+     * does the unread message of one that is new. */
     FiberObject *f = s->thread == NULL ? NULL : s->thread->live;
     for (; f != NULL; f = f->next) {
         if ((f->core.host_bits & PF_F_SCHEDULED) &&
             f->core.scheduler == &s->core) {
             Py_VISIT(f);
+            if (f->core.state == PF_NEW) {
+                Py_VISIT(f);
+            }
         }
     }
     return 0;
@@ -331,20 +339,37 @@ typedef struct Soon {
     FiberObject *fiber;
 } Soon;
 
-/* It has ended if the scheduler was closed meanwhile. */
+/* An unread message holds the scheduler, which the collector knows. */
+static bool
+post(SchedulerObject *s, pf_message *message)
+{
+    bool posted = pf_post(&s->core, message);
+    if (posted) {
+        s->unread++;
+        Py_INCREF(s);
+    }
+    return posted;
+}
+
+static void
+was_read(SchedulerObject *s)
+{
+    s->unread--;
+    Py_DECREF(s);
+}
+
 static void
 soon_arrived(pf_message *message, pf_scheduler *core)
 {
     Soon *soon = (Soon *)message;
     SchedulerObject *s = SCHEDULER_OF(core);
     pf_no_switch_begin((PfThread *)core->thread, "inside the scheduler");
-    if (soon->fiber->core.state == PF_NEW) {
-        pf_make_ready_fresh(core, &soon->fiber->core);
-    }
+    assert(soon->fiber->core.state == PF_NEW);
+    pf_make_ready_fresh(core, &soon->fiber->core);
     Py_DECREF(soon->fiber);
     PyMem_RawFree(soon);
     pf_no_switch_end((PfThread *)core->thread);
-    Py_DECREF(s);
+    was_read(s);
 }
 
 /* Any thread: start `fiber`; it becomes ready when the scheduler looks. */
@@ -366,8 +391,7 @@ pf_fiber_start_soon(SchedulerObject *s, FiberObject *fiber)
     }
     soon->message.run = soon_arrived;
     soon->fiber = (FiberObject *)Py_NewRef((PyObject *)fiber);
-    Py_INCREF(s);
-    if (!pf_post(&s->core, &soon->message)) {
+    if (!post(s, &soon->message)) {
         Py_FatalError("pyfiber: a scheduler's inbox was closed before it");
     }
     return 0;
@@ -412,7 +436,7 @@ stop_arrived(pf_message *message, pf_scheduler *core)
     PyMem_RawFree(message);
     pf_scheduler_cancel_because(s, "the scheduler was stopped");
     pf_no_switch_end(s->thread);
-    Py_DECREF(s);
+    was_read(s);
 }
 
 static PyObject *
@@ -428,10 +452,8 @@ scheduler_stop(PyObject *op, PyObject *ignored)
         return PyErr_NoMemory();
     }
     message->run = stop_arrived;
-    Py_INCREF(op);
-    if (!pf_post(&s->core, message)) {
+    if (!post(s, message)) {
         PyMem_RawFree(message); /* closed: nothing is left to be stopped */
-        Py_DECREF(op);
     }
     Py_RETURN_NONE;
 }

@@ -658,6 +658,7 @@ python_run(pf_thread *thread, pf_fiber *core)
     /* No code that runs from here on may leave this fiber. */
     pf_no_switch_begin(t, "while a fiber ends (in a done-callback, say)");
     Py_INCREF(self); /* for python_reap */
+    pystate_drop_handled(self->saved);
     finish(self, result);
     tell_raised(t, self);
     bool scheduled = (core->host_bits & PF_F_SCHEDULED) != 0;

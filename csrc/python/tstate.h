@@ -502,6 +502,16 @@ pystate_replenish(PyThreadState *ts, PyState *st)
 typedef PyState *(*pystate_entered_fn)(size_t *left);
 bool pystate_watch_calls(pystate_entered_fn entered);
 
+/* The code of a fiber is over (it is the running one).  Where a trace function
+ * raised at the beginning of an `except` clause, the interpreter goes on with
+ * the exception of that as the one being handled, for ever; a thread's end
+ * drops it, too.  Any code may run. */
+static inline void
+pystate_drop_handled(PyState *st)
+{
+    Py_CLEAR(st->exc_root.exc_value);
+}
+
 /* A fiber is about to end (it is the running one): give back what its frames
  * may have left.  Nothing runs on it afterwards. */
 static inline void
