@@ -6,8 +6,10 @@ import contextvars
 import gc
 import os
 import sqlite3
+import sys
 import threading
 import weakref
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from threads import in_thread
 from pyfiber import (
     Cancelled,
     CancelScope,
+    DeadlockError,
     Event,
     FiberError,
     OneThread,
@@ -25,6 +28,7 @@ from pyfiber import (
     from_thread,
     gather,
     move_on_after,
+    park,
     run,
     spawn,
     to_thread,
@@ -454,3 +458,22 @@ def test_calls_from_many_fibers_and_threads_lose_nothing(fibers: int) -> None:
         for thread in threads:
             thread.join()
     assert sorted(counted) == sorted([*range(fibers)] * 3)
+
+
+def test_deadlock_while_the_thread_is_started_is_noticed() -> None:
+    """No thread has the call yet that could end the wait of a trace function in there."""
+
+    def parks(frame: FrameType, event: str, arg: object) -> None:
+        if frame.f_code.co_name == "_start_own":
+            sys.settrace(None)
+            park()
+
+    def main() -> None:
+        sys.settrace(parks)
+        try:
+            OneThread().run(int)
+        finally:
+            sys.settrace(None)
+
+    with pytest.raises(DeadlockError, match=r"waits in park\(\)"):
+        run(main)

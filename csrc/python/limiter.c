@@ -242,8 +242,7 @@ limiter_to_thread(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
     if (job == NULL) {
         return NULL;
     }
-    job->held = true;
-    pf_hold(&job->scheduler->core);
+    pf_job_hold(job);
     PyObject *result = NULL;
     if (submit(self, job) < 0) {
         let_go(self, job);

@@ -118,6 +118,15 @@ job_dealloc(PyObject *op)
 }
 
 void
+pf_job_hold(JobObject *job)
+{
+    if (!job->held && job->fiber != NULL && job->state < JOB_FINISHED) {
+        job->held = true;
+        pf_hold(&job->scheduler->core);
+    }
+}
+
+void
 pf_job_release_hold(JobObject *job)
 {
     job->waits = 0;
@@ -141,8 +150,7 @@ pf_job_take_hold_back(JobObject *job)
 {
     if (job->waits != 0) {
         job->waits = 0;
-        job->held = true;
-        pf_hold(&job->scheduler->core);
+        pf_job_hold(job);
     }
 }
 
@@ -353,6 +361,9 @@ worker_run(PyObject *op, PyObject *ignored)
     WorkerObject *self = (WorkerObject *)op;
     JobObject *job = self->job;
     self->job = NULL;
+    if (job != NULL) {
+        pf_job_hold(job);
+    }
     self->tstate_id = PyThreadState_GetID(PyThreadState_Get());
     self->thread = PyThread_get_thread_ident();
     while (job != NULL) {
@@ -411,7 +422,7 @@ starter(LimiterObject *limiter)
 }
 
 static PyObject *
-start_thread(LimiterObject *limiter, WorkerObject *worker)
+call_starter(LimiterObject *limiter, WorkerObject *worker)
 {
     PyObject *start = starter(limiter);
     PyObject *run = PyObject_GetAttrString((PyObject *)worker, "run");
@@ -421,6 +432,21 @@ start_thread(LimiterObject *limiter, WorkerObject *worker)
     }
     Py_XDECREF(run);
     Py_XDECREF(start);
+    return done;
+}
+
+/* The code that starts it may wait, in a trace function, say.  No thread would
+ * end that, so that the run on this one does not count on the job meanwhile. */
+static PyObject *
+start_thread(JobObject *job, WorkerObject *worker)
+{
+    if (job->scheduler->thread == pf_tls_thread) {
+        pf_job_release_hold(job);
+    }
+    PyObject *done = call_starter(job->limiter, worker);
+    if (worker->job == job) { /* else the worker has seen to it */
+        pf_job_hold(job);
+    }
     return done;
 }
 
@@ -439,7 +465,7 @@ start_worker(JobObject *job)
         worker->own = true;
         limiter->own = (WorkerObject *)Py_NewRef((PyObject *)worker);
     }
-    PyObject *done = start_thread(limiter, worker);
+    PyObject *done = start_thread(job, worker);
     bool taken = worker->job != job;
     int rc = done != NULL ? 0 : taken ? 1 : -1;
     if (rc < 0) {

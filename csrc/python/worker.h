@@ -76,7 +76,8 @@ JobObject *pf_job_new(LimiterObject *limiter, PyObject *const *args,
  * if there is none and no thread can be started.  1: it goes on, but a signal
  * handler, say, raised an exception, which is the caller's. */
 int pf_job_dispatch(JobObject *job);
-/* For good. */
+/* Its scheduler counts on it, unless its fiber has gone or need not wait. */
+void pf_job_hold(JobObject *job);
 void pf_job_release_hold(JobObject *job);
 /* Its thread waits for a fiber of its run, and does so no more: nothing
  * happens if it is not held, or the hold was not lent. */
