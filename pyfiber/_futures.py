@@ -13,13 +13,13 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from pyfiber import _engine
-from pyfiber._engine import Cancelled, Fiber, FiberError, FiberExit, Scheduler, _load
+from pyfiber._engine import Cancelled, Event, Fiber, FiberError, FiberExit, Scheduler, _load
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: Where the latches of the fibers that wait for a future are kept, on the future itself.
-_LATCHES = "_pyfiber_latches"
+#: Where the latch that fibers wait on is kept, on the future itself.
+_LATCH = "_pyfiber_latch"
 
 
 def wait_for(future: Future[R], timeout: float | None = None) -> R:
@@ -41,23 +41,14 @@ def wait_for(future: Future[R], timeout: float | None = None) -> R:
 
 def _park_until_done(future: Future[Any], timeout: float | None) -> bool:
     """False if ``timeout`` seconds passed first."""
-    latch = _engine._Latch()
-    latches: set[_engine._Latch] | None = future.__dict__.get(_LATCHES)
-    if latches is None:
-        latches = future.__dict__.setdefault(_LATCHES, set())
-        future.add_done_callback(_set_latches)
-    latches.add(latch)
-    if future.done():  # perhaps since before the latch was among those to be set
+    latch: _engine._Latch | None = future.__dict__.get(_LATCH)
+    if latch is None:
+        latch = _engine._Latch()
+        future.add_done_callback(latch.set)  # others find only one that will be set
+        latch = future.__dict__.setdefault(_LATCH, latch)
+    if future.done():
         latch.set()
-    try:
-        return latch.wait(timeout, future)
-    finally:
-        latches.discard(latch)
-
-
-def _set_latches(future: Future[Any]) -> None:
-    for latch in list(future.__dict__[_LATCHES]):
-        latch.set()
+    return latch.wait(timeout, future)
 
 
 class FiberFuture(Future[R]):
@@ -112,11 +103,31 @@ def _cancelled(exc: BaseException) -> BaseException:
     return FiberCancelled._of(_engine.current(), exc)
 
 
+def _settle(future: FiberFuture[Any], fiber: Fiber[None]) -> None:
+    """At the fiber's end; again after an exception that came in between."""
+    if not future.done():  # cancelled before it ran, or left between two lines
+        try:
+            fiber.result()
+        except BaseException as exc:
+            _fail(future, exc)
+    latch: _engine._Latch | None = future.__dict__.get(_LATCH)
+    if latch is not None:  # the future's own call of it may have been left out
+        latch.set()
+
+
+def _fail(future: FiberFuture[Any], exc: BaseException) -> None:
+    if not future.done() and (future.running() or future.set_running_or_notify_cancel()):
+        future.set_exception(exc)
+
+
 class _Pool:
     """What an executor consists of; does not refer to it, so that it can be collected.
 
     Everything here may be used by any thread, under the lock, which is never held while a fiber
-    parks. `over` is done when the pool was shut down and its last fiber has ended.
+    parks or a thread waits: a finalizer that runs under it, on this thread or on the one that is
+    waited for, may submit, too. An exception of a trace function or a signal handler may leave any
+    step between two lines: what comes next must find its way from there. `over` is set when the
+    pool was shut down and its last fiber has ended.
     """
 
     def __init__(
@@ -134,10 +145,10 @@ class _Pool:
         self.is_broken = False
         self.thread: threading.Thread | None = None
         self.lock = threading.RLock()  # a collection inside of it may come back here
-        self.running = 0
+        self.running: set[Fiber[None]] = set()
         self.backlog: deque[tuple[Fiber[None], FiberFuture[Any]]] = deque()
         self.is_shut_down = False
-        self.over: FiberFuture[None] = FiberFuture()
+        self.over = Event()
 
     def check_open(self) -> None:
         self.check_whole()
@@ -163,73 +174,118 @@ class _Pool:
             raise BrokenExecutor(f"the executor's initializer failed: {exc!r}") from exc
 
     def submit(self, fiber: Fiber[None], future: FiberFuture[Any]) -> None:
-        fiber.add_done_callback(lambda fiber: self.ended(fiber, future))
-        with self.lock:
-            self.check_open()
-            scheduler = self.scheduler or self.start_thread()
-            if self.limit is not None and self.running >= self.limit:
-                self.backlog.append((fiber, future))
-                return
+        fiber.add_done_callback(_engine._insistent(partial(self.ended, future)))
+        thread = None
+        if self.scheduler is None:
+            serve = _engine._insistent(self.serve)
+            thread = threading.Thread(target=serve, name=self.name)
+        try:
+            _engine._holding(self.lock, self.enqueue, fiber, future, thread)
+            if thread is not None and self.thread is thread:
+                _pools.add(self)
+                thread.start()  # without the lock
+        except BaseException as exc:
+            if thread is not None and self.thread is thread and thread.ident is None:
+                self.start_failed(exc)
+            raise
+
+    def enqueue(
+        self, fiber: Fiber[None], future: FiberFuture[Any], thread: threading.Thread | None
+    ) -> None:
+        """With the lock held. An executor made outside of a run may need a thread of its own."""
+        self.check_open()
+        if self.scheduler is not None and not self.is_full():
+            self.begin(self.scheduler, fiber)
+            return
+        if self.scheduler is None and self.thread is None:
+            self.thread = thread
+        self.backlog.append((fiber, future))
+
+    def is_full(self) -> bool:
+        return self.limit is not None and len(self.running) >= self.limit
+
+    def begin(self, scheduler: Scheduler, fiber: Fiber[None]) -> None:
+        """With the lock held."""
+        try:
+            self.running.add(fiber)
             scheduler._start_soon(fiber)
-            self.running += 1
+        except BaseException:
+            if _engine._scheduler_of(fiber) is None:
+                self.running.discard(fiber)
+            raise
 
-    def ended(self, fiber: Fiber[None], future: FiberFuture[Any]) -> None:
-        """A done-callback, on the scheduler's thread: the next one begins, if one waits."""
-        if not future.done() and future.set_running_or_notify_cancel():
-            try:  # it was cancelled before it ran
-                fiber.result()
-            except BaseException as exc:
-                future.set_exception(exc)
-        while True:
-            with self.lock:
-                if not self.backlog:
-                    self.running -= 1
-                    break
-                fiber, future = self.backlog.popleft()
-            try:
-                fiber.start()  # at once: a run with no fiber left would be over
-                return
-            except FiberError as exc:  # the run has ended
-                if future.set_running_or_notify_cancel():
-                    future.set_exception(exc)
-        self.settle()
+    def begin_next(self, scheduler: Scheduler) -> bool:
+        """With the lock held. False if nobody waits, or there is no place."""
+        if not self.backlog or self.is_full():
+            return False
+        fiber, _ = self.backlog[0]
+        if _engine._scheduler_of(fiber) is None:  # or it has begun when this was left
+            self.begin(scheduler, fiber)
+        self.backlog.popleft()
+        return True
 
-    def settle(self) -> None:
-        with self.lock:
-            over = self.is_shut_down and self.running == 0 and not self.over.done()
-            if over:
-                self.over.set_running_or_notify_cancel()
-        if over:
-            self.over.set_result(None)
+    def ended(self, future: FiberFuture[Any], fiber: Fiber[None]) -> None:
+        """A done-callback, on the scheduler's thread; again if an exception has left it."""
+        _settle(future, fiber)
+        self.running.discard(fiber)
+        self.begin_all()
+        self.look_for_end()
+
+    def begin_all(self) -> None:
+        """At once, when a place is free: a run with no fiber left would be over."""
+        assert self.scheduler is not None
+        try:
+            while _engine._holding(self.lock, self.begin_next, self.scheduler):
+                pass
+        except FiberError as exc:  # the run has ended
+            self.fail_all(exc)
+
+    def fail_all(self, exc: BaseException) -> None:
+        """Those whose turn will not come."""
+        while self.backlog:
+            _fail(self.backlog[0][1], exc)
+            self.backlog.popleft()
+
+    def look_for_end(self) -> None:
+        if self.is_shut_down and not self.running and not self.backlog:
+            self.over.set()
 
     def shut_down(self, cancel_futures: bool = False) -> None:
-        with self.lock:
-            self.is_shut_down = True
-            dropped = list(self.backlog) if cancel_futures else []
-            if cancel_futures:
-                self.backlog.clear()
-        for _, future in dropped:
+        for _, future in _engine._holding(self.lock, self.close, cancel_futures):
             future.cancel()
-        self.settle()
+        self.look_for_end()
 
-    def start_thread(self) -> Scheduler:
-        """With the lock held: a thread of its own, for an executor made outside of a run."""
-        made: FiberFuture[Scheduler] = FiberFuture()
-        self.thread = threading.Thread(target=self.serve, args=(made,), name=self.name)
-        self.thread.start()
-        self.scheduler = Future.result(made)
-        _pools.add(self)
-        return self.scheduler
+    def close(self, drops: bool) -> list[tuple[Fiber[None], FiberFuture[Any]]]:
+        """With the lock held. Those who wait, if they are to be dropped."""
+        self.is_shut_down = True
+        dropped = list(self.backlog) if drops else []
+        if drops:
+            self.backlog.clear()
+        return dropped
 
-    def serve(self, made: FiberFuture[Scheduler]) -> None:
-        """The thread's own function."""
-        scheduler = Scheduler()
-        made.set_result(scheduler)
-        del made
+    def start_failed(self, exc: BaseException) -> None:
+        """There is no thread; the next call tries again."""
+        self.thread = None
+        self.fail_all(exc)
+        self.look_for_end()
+
+    def serve(self) -> None:
+        """The thread's own function; again if an exception has left it."""
+        if self.thread is not threading.current_thread():
+            return  # whoever started it was interrupted, and has given it up
         try:
-            scheduler.run(wait_for, self.over)
+            scheduler = Scheduler()
+        except BaseException as exc:
+            self.start_failed(exc)
+            raise
+        try:
+            self.scheduler = scheduler
+            self.begin_all()
+            self.look_for_end()
+            scheduler.run(self.over.wait)
         finally:
             scheduler.close()
+            self.scheduler = None
 
 
 _numbers = itertools.count()
@@ -313,6 +369,6 @@ class FiberExecutor(Executor):
         pool = self._pool
         pool.shut_down(cancel_futures)
         if wait:
-            pool.over.result()
+            pool.over.wait()
             if pool.thread is not None and pool.thread is not threading.current_thread():
                 pool.thread.join()

@@ -20,13 +20,14 @@ class _Remote:
 
     def __init__(self, job: Callable[[], Any]) -> None:
         self._job = job
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer inside of it may come back here
         self._scheduler: Scheduler | None = None
         self._stopped = False
 
     def run(self) -> Any:
+        scheduler = Scheduler()
         with self._lock:
-            self._scheduler = scheduler = Scheduler()
+            self._scheduler = scheduler
         try:
             if self._stopped:
                 scheduler.stop()

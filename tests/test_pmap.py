@@ -9,11 +9,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 from failing import Boom
+from interfering import Interfering, Stop, stop
 
 from pyfiber import (
     Cancelled,
@@ -658,33 +658,11 @@ def test_pmap_times_are_those_of_the_slowest_not_the_sum() -> None:
     assert run_virtually(main) == 3.0
 
 
-class Interfering:
-    """A trace function that does something at the nth event in the code of pmap() itself."""
+def interferes(nth: int, act: Callable[[], object], main: Callable[[], object]) -> bool:
+    def traced() -> bool:
+        return Interfering(nth, act, "pyfiber._groups").play(main)
 
-    def __init__(self, nth: int, act: Callable[[], object]) -> None:
-        self.left = nth
-        self.act = act
-
-    def __call__(self, frame: FrameType, event: str, arg: object) -> Interfering | None:
-        if frame.f_globals["__name__"] != "pyfiber._groups":
-            return None
-        self.left -= 1
-        if self.left == 0:
-            self.act()
-        return self
-
-    def play(self, main: Callable[[], object]) -> bool:
-        """Run main under it; true if it did anything."""
-
-        def traced() -> object:
-            sys.settrace(self)
-            try:
-                return main()
-            finally:
-                sys.settrace(None)
-
-        run(traced, on_unhandled=lambda fiber, exc: None)
-        return self.left <= 0
+    return run(traced, on_unhandled=lambda fiber, exc: None)
 
 
 def square_after_a_while(n: int) -> int:
@@ -700,12 +678,6 @@ def test_pmap_ends_wherever_a_trace_function_raises(
     told: Log = []
     monkeypatch.setattr(sys, "unraisablehook", lambda args: told.append(args.exc_type))
 
-    class Stop(Exception):
-        pass
-
-    def stop() -> NoReturn:
-        raise Stop
-
     def main() -> None:
         with suppress(Stop, ExceptionGroup):
             assert sorted(pmap(square_after_a_while, range(3), limit=2, ordered=ordered)) == [
@@ -715,7 +687,7 @@ def test_pmap_ends_wherever_a_trace_function_raises(
             ]
 
     nth = 1
-    while Interfering(nth, stop).play(main):
+    while interferes(nth, stop, main):
         nth += 1
     assert nth > 100
     assert set(told) <= {Stop}
@@ -735,6 +707,6 @@ def test_pmap_misses_no_news_that_come_while_it_looks(ordered: bool, turns: int)
         assert sorted(pmap(square_after_a_while, range(3), limit=1, ordered=ordered)) == [0, 1, 4]
 
     nth = 1
-    while Interfering(nth, give_way).play(main):
+    while interferes(nth, give_way, main):
         nth += 1
     assert nth > 100

@@ -316,3 +316,22 @@ def test_virtualized_sleep_of_something_impossible_is_refused() -> None:
         run(lambda: time.sleep(-1), virtualize_time=True)
     with pytest.raises(TypeError):
         run(lambda: time.sleep("1"), virtualize_time=True)  # type: ignore[arg-type]
+
+
+def test_changes_may_be_entered_again_while_they_are_made() -> None:
+    """As by a finalizer that runs a test of its own."""
+    from pyfiber.testing import guards
+
+    entered: list[int] = []
+
+    def changes() -> list[guards.Change]:
+        if not entered:
+            entered.append(1)
+            with shared:
+                entered.append(2)
+        return []
+
+    shared = guards.Shared(changes)
+    with shared:
+        assert entered == [1, 2]
+    assert shared.users == 0

@@ -27,6 +27,7 @@
  *   latch.c      what futures and pmap() wait on
  *   worker.c     threads that run functions for fibers
  *   limiter.c    how many of them at a time; to_thread()
+ *   unbroken.c   steps of the façade that must not be left half-way
  *   portal.c     how threads wait for what they have called in a run
  *   inspect.c    its attributes, for reports and debuggers
  *   grain.h      generators stepped by the loop: the files grain*.c
@@ -585,6 +586,7 @@ int pf_inspect_init(PyObject *module);
 extern PyType_Spec pf_latch_spec;
 int pf_worker_init(PyObject *module);
 int pf_portal_init(PyObject *module);
+int pf_unbroken_init(PyObject *module); /* unbroken.c */
 /* Does a thread exist besides that of `s` that could wake somebody there? */
 bool pf_other_threads(const SchedulerObject *s);
 void pf_workers_after_fork(void);

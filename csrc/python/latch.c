@@ -1,16 +1,16 @@
-/* _Latch: a fiber waits until it is set, by any thread, once and for all; or
+/* _Latch: fibers wait until it is set, by any thread, once and for all; or
  * until somebody rings.  Rings are counted: who looks whether there is something
  * to wait for reads the count before, and does not wait if it has changed since,
  * because other code has run in between.
  *
  * What the façade's futures and streams wait on.  Unlike park() and unpark()
- * it is private to one wait: nobody else's wake-up can end it.
+ * it is about one thing: nobody else's wake-up can end the wait.
  */
 #include "python/waitq.h"
 
 #include <structmember.h>
 
-/* Nobody waits while it is set; at most one fiber does before. */
+/* Nobody waits while it is set. */
 typedef struct LatchObject {
     PyObject_HEAD
     PfWaitq waiters;
@@ -29,9 +29,10 @@ latch_ring(PyObject *op, PyObject *const *ignored, Py_ssize_t nargs)
 }
 
 static PyObject *
-latch_set(PyObject *op, PyObject *ignored)
+latch_set(PyObject *op, PyObject *const *ignored, Py_ssize_t nargs)
 {
     (void)ignored;
+    (void)nargs;
     ((LatchObject *)op)->set = true;
     return latch_ring(op, NULL, 0);
 }
@@ -61,7 +62,7 @@ latch_wait(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
     if (pf_active(t, "waiting") == NULL) {
         return NULL;
     }
-    if (!pf_waitq_empty(&self->waiters)) {
+    if (counted && !pf_waitq_empty(&self->waiters)) {
         PyErr_Format(pf.fiber_error, "another fiber waits for %S already",
                      args[1]);
         return NULL;
@@ -90,19 +91,21 @@ latch_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 }
 
 static PyMethodDef latch_methods[] = {
-    {"set", latch_set, METH_NOARGS,
-     "set($self, /)\n--\n\n"
-     "From any thread: let the fiber that waits go on, now or when it comes."},
+    {"set", PF_FAST(latch_set), METH_FASTCALL,
+     "set($self, /, *ignored)\n--\n\n"
+     "From any thread: let the fibers that wait go on, now or when they "
+     "come.\n"
+     "Arguments are ignored, so that it can be a done-callback."},
     {"ring", PF_FAST(latch_ring), METH_FASTCALL,
      "ring($self, /, *ignored)\n--\n\n"
-     "From any thread: let the fiber that waits just now go on.  Arguments\n"
+     "From any thread: let the fibers that wait just now go on.  Arguments\n"
      "are ignored, so that it can be a done-callback."},
     {"wait", PF_FAST(latch_wait), METH_FASTCALL,
      "wait($self, timeout, what, seen=None, /)\n--\n\n"
      "Park until set() or ring(); False after `timeout` seconds (None: no\n"
      "limit).\n\n"
      "Not at all if `rings` is not `seen` any more.  `what` is what reports\n"
-     "call it.  A cancellation point."},
+     "call it.  With a count only one fiber may wait.  A cancellation point."},
     {"is_set", latch_is_set, METH_NOARGS, "is_set($self, /)\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
@@ -114,8 +117,8 @@ static PyMemberDef latch_members[] = {
 };
 
 static PyType_Slot latch_slots[] = {
-    {Py_tp_doc, (void *)"_Latch()\n--\n\nSet once, by any thread; one fiber "
-                        "waits for it."},
+    {Py_tp_doc, (void *)"_Latch()\n--\n\nSet once, by any thread; fibers "
+                        "wait for it."},
     {Py_tp_new, latch_new},
     {Py_tp_dealloc, pf_dealloc},
     {Py_tp_methods, latch_methods},

@@ -95,7 +95,7 @@ class Shared:
 
     def __init__(self, changes: Callable[[], Iterable[Change]]) -> None:
         self.changes = changes
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a finalizer inside of it may run a test, too
         self.users = 0
         self.undo = ExitStack()
 
