@@ -5,7 +5,10 @@ from __future__ import annotations
 from importlib import import_module
 
 #: What is attacked: the module of the same name here defines `Kind`, a Program.
-KINDS = ("raw", "scheduled", "primitives", "scopes", "grains", "loops", "standin", "explored")
+KINDS = (
+    *("raw", "scheduled", "primitives", "scopes", "grains", "loops", "standin", "explored"),
+    "threads",
+)
 
 
 def load(kind: str) -> type:

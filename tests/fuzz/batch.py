@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pyfiber
+from pyfiber import _engine
 
 from . import load
 from .evil import Evil, programs
@@ -42,7 +43,8 @@ def census() -> Counter[str]:
     gc.collect()
     pyfiber.Fiber(int).switch()  # ends fibers of this thread that others have dropped
     gc.collect()
-    kinds = (type(thing) for thing in gc.get_objects())
+    roots = {id(root) for _, root, *_ in _engine._threads()}  # idle workers come and go
+    kinds = (type(thing) for thing in gc.get_objects() if id(thing) not in roots)
     return Counter(
         kind.__qualname__
         for kind in kinds
