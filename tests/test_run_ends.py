@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import sys
+import types
+from typing import Any
 
 import pytest
 from conftest import Child
 
-from pyfiber import park, run, spawn, yield_now
+from pyfiber import Fiber, FiberCancelled, current, park, run, spawn, yield_now
 
 
 def exits(code: object) -> None:
@@ -108,3 +111,30 @@ def test_run_ends_without_memory_for_a_reason(child: Child) -> None:
     kinds, cancelled = done.stdout.splitlines()
     assert kinds in ("{'ValueError', 'MemoryError'}", "{'MemoryError', 'ValueError'}")
     assert cancelled == "True"
+
+
+def test_fiber_started_while_the_answer_of_a_run_is_made_leads_back() -> None:
+    """The run's loop was over, and yet the fiber that had run it could be nobody's parent: the
+    switch looked for another for ever.
+    """
+    log: list[Any] = []
+    before = sys.gettrace()
+
+    def main() -> None:
+        log.append(Fiber(lambda: "back"))  # its parent will have ended
+        current().cancel()
+        park()
+
+    def tracer(frame: types.FrameType, event: str, arg: Any) -> Any:
+        if frame.f_globals.get("__name__") == "pyfiber._cancelled" and len(log) == 1:
+            log.append(None)
+            log[-1] = log[0].switch()
+        return None
+
+    sys.settrace(tracer)
+    try:
+        with pytest.raises(FiberCancelled):
+            run(main)
+    finally:
+        sys.settrace(before)
+    assert log[1:] == ["back"]

@@ -82,12 +82,25 @@ fail_with_raised(SchedulerObject *s)
     pf_scheduler_fail(s, pf_take_exception());
 }
 
+/* The collector may run anybody's code here. */
 void
 pf_scheduler_cancel_because(SchedulerObject *s, const char *reason)
 {
+    pf_no_switch_begin(s->thread, "while a run is cancelled");
     PyObject *text = pf_reason(reason);
     pf_scheduler_cancel_all(s, text);
     Py_DECREF(text);
+    pf_no_switch_end(s->thread);
+}
+
+/* Drop a reference in the hub, which must not be left by what dies then:
+ * nothing would bring it back. */
+static void
+drop_in_hub(SchedulerObject *s, PyObject *object)
+{
+    pf_no_switch_begin(s->thread, "in a scheduler's loop");
+    Py_XDECREF(object);
+    pf_no_switch_end(s->thread);
 }
 
 /* ------------------------------------------------------------------- the loop */
@@ -135,7 +148,7 @@ pf_scheduler_abandon(SchedulerObject *s)
                 PyErr_SetNone(pf.fiber_exit);
                 pf_fiber_end(s->thread, fiber, NULL);
             }
-            Py_DECREF(fiber);
+            drop_in_hub(s, (PyObject *)fiber);
             empty_queue(s); /* unwinding may have woken others */
         }
     } while (pf_grains_abandon(s));
@@ -309,6 +322,7 @@ static bool
 cancel_raw(SchedulerObject *s)
 {
     if (find_raw_to_cancel(s, s->thread->live) != NULL) {
+        pf_no_switch_begin(s->thread, "while a run is cancelled");
         PyObject *reason = pf_reason("the run is over");
         PyObject *why = pf_reason_and_author(reason, Py_None);
         /* Making those may have run code, so that look is over. */
@@ -318,6 +332,7 @@ cancel_raw(SchedulerObject *s)
         }
         Py_XDECREF(why);
         Py_DECREF(reason);
+        pf_no_switch_end(s->thread);
     }
     return s->core.ready.head != NULL;
 }
@@ -397,7 +412,7 @@ back_in_hub(SchedulerObject *s, FiberObject *hub)
     if (value == NULL) {
         fail_with_raised(s);
     }
-    Py_XDECREF(value);
+    drop_in_hub(s, value);
 }
 
 /* Let the next ready fiber run; false if there is none. */
@@ -570,18 +585,19 @@ remember_failure(FiberObject *main, PyObject *exc)
     pf_add_context(exc, main->value);
 }
 
-/* What run() answers when the loop is over. */
+/* What run() answers when the loop is over.  To make that answer may run code,
+ * so the fiber is no hub any more. */
 static PyObject *
-run_result(SchedulerObject *s)
+run_result(SchedulerObject *s, FiberObject *main)
 {
     if (s->fatal != NULL) {
         PyObject *exc = s->fatal;
         s->fatal = NULL;
-        remember_failure(s->main, exc);
+        remember_failure(main, exc);
         pf_restore_exception(exc);
         return NULL;
     }
-    return pf_fiber_outcome_value(s->main);
+    return pf_fiber_outcome_value(main);
 }
 
 /* The module `signal` is Python code, and trace functions see it.  The hub can
@@ -611,21 +627,21 @@ pf_loop_run(SchedulerObject *s, FiberObject *main)
     s->interrupts = 0;
     s->ending = false;
     s->stall_told = false;
-    PyObject *result = NULL;
+    bool started = false;
     if (begin_signals(s, &signals) == 0) {
-        if (pf_fiber_start(s, main) == 0) {
+        started = pf_fiber_start(s, main) == 0;
+        if (started) {
             s->main = (FiberObject *)Py_NewRef((PyObject *)main);
             loop(s, hub);
             pf_scheduler_abandon(s);
-            result = run_result(s);
-            Py_CLEAR(s->main);
+            Py_CLEAR(s->main); /* the caller has it */
         }
         end_signals(s, &signals);
     }
     pf_thread_settle(&s->thread->engine);
     hub_end(s, hub);
     s->ending = false; /* what is spawned from now on is for the next run */
-    return pf_unseen_end_run(s, result);
+    return pf_unseen_end_run(s, started ? run_result(s, main) : NULL);
 }
 
 /* ------------------------------------------------------------------- run_once */

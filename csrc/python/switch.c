@@ -89,19 +89,19 @@ can_inherit(PfThread *t, FiberObject *parent)
     return parent->core.state != PF_DONE &&
            (parent->thread == t || parent->thread == NULL) &&
            !(parent->core.host_bits & PF_F_HUB) &&
-           (parent == CURRENT(t) || parent->core.state == PF_SUSPENDED ||
+           (parent->core.state == PF_SUSPENDED ||
             !(parent->core.host_bits & PF_F_SCHEDULED));
 }
 
 /* The parent is the fiber that gets the result of a raw fiber: the one that
- * was current at its creation or, if that is no use, whoever starts it.
- * PF_LOOK_AGAIN if another parent was dropped for that: it may have been the
- * last reference. */
+ * was current at its creation or, if that is no use, whoever starts it, even
+ * if that runs a loop.  PF_LOOK_AGAIN if another parent was dropped for that:
+ * it may have been the last reference. */
 static int
 settle_parent(PfThread *t, FiberObject *fiber)
 {
     FiberObject *parent = fiber->parent;
-    if (parent != NULL && can_inherit(t, parent)) {
+    if (parent != NULL && (parent == CURRENT(t) || can_inherit(t, parent))) {
         return 0;
     }
     if (parent != NULL && (fiber->core.host_bits & PF_F_PARENT_SET)) {

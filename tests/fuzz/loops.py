@@ -127,6 +127,7 @@ class LoopActs(ScheduledActs):
         self.call(f"{self.name(fiber)}.outcome", lambda: (fiber.outcome, fiber.cancelled()))
 
     def end(self) -> None:
+        self.leave_run()
         schedulers = [ghost() for ghost in self.ghosts.get("scheduler", ())]
         for scheduler in filter(None, schedulers):
             with contextlib.suppress(FiberError):  # it is closed

@@ -204,6 +204,24 @@ class ScheduledActs(GeneratorActs):
     def dump() -> None:
         pyfiber.dump_fibers(io.StringIO())
 
+    def end(self) -> None:
+        self.leave_run()
+        super().end()
+
+    def leave_run(self) -> None:
+        """A raw fiber that a run's fiber has switched to may have ended past that run's loop, here:
+        let the loop go on and end.
+        """
+        for _ in range(20):
+            scheduler = _engine._running_scheduler()
+            if scheduler is None:
+                break
+            try:
+                scheduler.stop()
+                pyfiber.park()
+            except BaseException as error:
+                self.judge("the last park", error)
+
 
 class Kind(ScheduledActs):
     """Scheduled fibers without more."""
