@@ -64,7 +64,8 @@ class LoopActs(ScheduledActs):
 
     def run_one(self) -> None:
         scheduler = self.scheduler()
-        self.call(f"{self.name(scheduler)}.run", scheduler.run, self.target())
+        main = self.bounded(self.target())
+        self.call(f"{self.name(scheduler)}.run", scheduler.run, main)
 
     def spawn_on(self) -> None:
         scheduler = self.scheduler()

@@ -18,6 +18,19 @@ from .program import acts
 #: Looked up on the type: a subclass's attributes may do something when they are looked at.
 DAEMON = pyfiber.Fiber.daemon.__get__
 SET_PARENT = pyfiber.Fiber.parent.__set__
+LATE_SECONDS = 3
+
+
+class Late(SystemExit):
+    """Ends a run."""
+
+
+def end_late() -> None:
+    """End the run if it has nothing else to do for long. A stop() would not: whoever was left by a
+    direct switch does not hear of it.
+    """
+    pyfiber.sleep(LATE_SECONDS)
+    raise Late
 
 
 class ScheduledActs(GeneratorActs):
@@ -29,7 +42,7 @@ class ScheduledActs(GeneratorActs):
         "new 6, switch 8, throw 3, to_parent 2, reparent 3, again 2"
     )
     EXPECTED = (
-        *(pyfiber.Cancelled, pyfiber.FiberCancelled, pyfiber.DeadlockError, TimeoutError),
+        *(pyfiber.Cancelled, pyfiber.FiberCancelled, pyfiber.DeadlockError, TimeoutError, Late),
         BaseExceptionGroup,  # of what nobody handled
     )
     FATES = (pyfiber.Cancelled,)
@@ -56,7 +69,7 @@ class ScheduledActs(GeneratorActs):
             self.forget()
 
     def plain_run(self, body: Callable[[], Any]) -> None:
-        self.call("run", pyfiber.run, body, **self.unhandled())
+        self.call("run", pyfiber.run, self.bounded(body), **self.unhandled())
 
     def unhandled(self) -> dict[str, Any]:
         """What becomes of failures that nobody looks at."""
@@ -77,7 +90,7 @@ class ScheduledActs(GeneratorActs):
         clock = VirtualClock(threads=True)
         try:
             self.call("attach", clock.attach, scheduler)
-            self.call("Scheduler.run", scheduler.run, body)
+            self.call("Scheduler.run", scheduler.run, self.bounded(body))
         finally:
             with contextlib.suppress(pyfiber.FiberError):
                 clock.detach()
@@ -97,7 +110,21 @@ class ScheduledActs(GeneratorActs):
 
     def nested_run(self) -> None:
         if _engine._running_scheduler() is not None or self.random.random() < 0.2:
-            self.call("run inside", pyfiber.run, self.body())
+            self.call("run inside", pyfiber.run, self.bounded(self.body()))
+
+    def bounded(self, body: Callable[..., Any]) -> Callable[..., Any]:
+        """The main function of a run. On another thread a run whose fibers were all left by direct
+        switches, which nothing leads back to, would wait for ever: the main thread might have a
+        call for it.
+        """
+        if threading.get_ident() == self.thread:
+            return body
+
+        def main() -> Any:
+            pyfiber.Fiber(end_late, daemon=True).start()
+            return body()
+
+        return main
 
     # ----------------------------------------------------------------- waiting
 
