@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import pyfiber
-from pyfiber import Channel, Fiber, Queue, current, get_stack_size, grains, greenlet
+from pyfiber import Channel, Fiber, Queue, current, get_stack_size, grains, greenlet, select, spawn
 
 RESULTS = 100_000
 #: Stacks take memory, and to set a parent takes as long as the line of ancestors.
@@ -87,6 +87,39 @@ def channels() -> Any:
     return pyfiber.run(main)
 
 
+def kept(last: Any) -> Any:
+    """Nothing else refers to it, and weak references to what is made are allowed."""
+    channel: Channel[Any] = Channel(1)
+    channel.send(last)
+    return channel
+
+
+def received() -> Any:
+    channel: Channel[Any] = Channel(1)
+    last: Any = None
+    for _ in range(RESULTS):
+        channel.send(last)
+        last = select(channel.receiving())
+    return kept(last)
+
+
+def sent() -> Any:
+    last: Any = None
+    for _ in range(RESULTS):
+        last = select(Channel[Any](1).sending(last))
+    return kept(last)
+
+
+def joined() -> Any:
+    def main() -> Any:
+        last: Any = None
+        for _ in range(RESULTS // 10):
+            last = select(spawn(lambda last=last: last))
+        return kept(last)
+
+    return pyfiber.run(main)
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -98,8 +131,14 @@ def channels() -> Any:
         grain_results,
         queues,
         channels,
+        received,
+        sent,
+        joined,
     ],
-    ids=["suspended", "new", "subclass", "greenlet", "results", "grains", "queues", "channels"],
+    ids=[
+        *("suspended", "new", "subclass", "greenlet"),
+        *("results", "grains", "queues", "channels", "received", "sent", "joined"),
+    ],
 )
 def test_long_chain_is_dropped_on_a_small_stack(make: Callable[[], Any]) -> None:
     box = [make()]

@@ -13,17 +13,22 @@ import pytest
 from conftest import Child
 from growth import BLOCKS_ARE_COUNTED, grows
 
+import pyfiber
 from pyfiber import (
     BoundedSemaphore,
     Cancelled,
+    CancelScope,
     Channel,
     Condition,
     Event,
+    Fiber,
     LifoQueue,
     Lock,
     Queue,
     RLock,
+    Scheduler,
     Semaphore,
+    TaskGroup,
     ThreadLimiter,
     run,
     select,
@@ -140,6 +145,31 @@ def test_collector_sees_who_waits_for_a_token() -> None:
     assert type(limiter) in gc.get_referents(limiter)
 
 
+class OwnQueue(Queue[Any]):
+    """Keeps its items its own way, so that select() leaves the rest to Python."""
+
+    def _put(self, item: Any) -> None:
+        super()._put(item)
+
+
+def test_collector_sees_what_a_case_of_an_own_queue_needs() -> None:
+    queue = OwnQueue()
+    for case in (queue.getting(), queue.putting(1)):
+        seen = gc.get_referents(case)
+        assert queue in seen
+        assert Semaphore in map(type, seen)
+        assert any(callable(it) and it is not type(case) for it in seen)
+
+
+def test_collector_sees_what_select_answers() -> None:
+    channel: Channel[Any] = Channel(1)
+    thing = Thing()
+    sent = select(channel.sending(thing))
+    received = select(channel.receiving())
+    assert {channel, type(sent)} == set(gc.get_referents(sent))
+    assert {channel, thing, type(received)} == set(gc.get_referents(received))
+
+
 # without memory -----------------------------------------------------------------------------------
 
 
@@ -217,6 +247,7 @@ def test_primitives_without_memory_work_or_say_so(child: Child) -> None:
             lambda: (empty.put(1), empty.get()),
             lambda: select(values.receiving(), empty.getting(), timeout=0.001),
             lambda: (Lock(), RLock(), Condition(), Channel(), Queue()),
+            lambda: (Channel(1).send(1), Queue().put(1)),
             taken.__repr__, odd.__repr__, full.__repr__, values.__repr__]
         failed = 0
         for act in acts:
@@ -392,6 +423,53 @@ def test_making_a_queue_keeps_nothing_of_its_class() -> None:
         Hooked()
     gc.collect()
     assert sys.getrefcount(hook) == before
+
+
+def happened() -> Any:
+    event = Event()
+    event.set()
+    return select(event)
+
+
+def received(value: Any) -> Any:
+    channel: Channel[Any] = Channel(1)
+    channel.send(value)
+    return select(channel.receiving())
+
+
+def left(scope: Any) -> Any:
+    with scope:
+        yield_now()
+    return scope
+
+
+MADE: dict[str, Callable[[], object]] = {
+    "Receiving": lambda: Channel().receiving(),
+    "Received": lambda: received(1),
+    "Received that something dies with": lambda: received([[]]),
+    "Happened": happened,
+    "Fiber": lambda: spawn(int).join(),
+    "Fiber that never starts": lambda: Fiber(int),
+    "CancelScope": lambda: left(CancelScope()),
+    "CancelScope that is not entered": CancelScope,
+    "TaskGroup": lambda: left(TaskGroup()),
+    "Scheduler": lambda: Scheduler().close(),
+    "until": lambda: until(1),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_type_is_let_go_by_all_that_it_made(name: str) -> None:
+    def main() -> None:
+        kind = getattr(pyfiber, name.split()[0], until)
+        before = sys.getrefcount(kind)
+        for _ in range(3):
+            many = [MADE[name]() for _ in range(400)]
+            del many
+        gc.collect()
+        assert sys.getrefcount(kind) < before + 300, "some may be spare ones"
+
+    run(main)
 
 
 @pytest.mark.skipif(not BLOCKS_ARE_COUNTED, reason="this allocator does not count")

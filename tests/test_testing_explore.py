@@ -18,6 +18,7 @@ import pytest
 import pyfiber
 from pyfiber import (
     Channel,
+    Event,
     FiberError,
     Lock,
     current,
@@ -368,6 +369,20 @@ def test_same_seed_gives_the_same_choices_of_every_kind_on_every_platform(strate
     assert again.value.schedule == schedule
     kinds = {kind for kind, _, taken in Schedule.parse(schedule).choices if taken}
     assert strategy == "pct" or kinds == set(range(len(KINDS)))
+
+
+def test_select_on_a_plain_thread_takes_no_part_in_it() -> None:
+    found: list[Any] = []
+
+    def body() -> None:
+        event = Event()
+        event.set()
+        thread = threading.Thread(target=lambda: found.append(select(event, event).index))
+        thread.start()
+        thread.join()
+
+    run(body, threads=True, seed=1)
+    assert found == [0]
 
 
 def test_depth_first_search_goes_the_same_way_on_every_platform() -> None:

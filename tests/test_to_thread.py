@@ -306,6 +306,24 @@ def test_abandoned_function_may_outlive_the_run(
     assert "after the run" in caplog.text
 
 
+def test_result_of_an_abandoned_function_is_let_go(gate: Gate) -> None:
+    limiter = ThreadLimiter(1, abandon_on_cancel=True)
+    values = [Gate()]
+    gone = weakref.ref(values[0])
+
+    def main() -> None:
+        fiber = spawn(limiter.to_thread, gate, values.pop())
+        until(gate.begun.is_set)
+        fiber.cancel()
+        fiber.join()
+        gate.leave.set()
+        until(lambda: limiter.borrowed_tokens == 0)
+
+    run(main)
+    gc.collect()
+    assert gone() is None
+
+
 def test_cancelled_before_the_call_the_function_never_runs(gate: Gate) -> None:
     def body() -> None:
         try:
@@ -495,6 +513,7 @@ def test_waiting_fiber_names_the_job(gate: Gate) -> None:
 def test_idle_workers_do_not_hide_a_deadlock(child: Child) -> None:
     done = child(
         """
+        import threading
         from pyfiber import *
         def main():
             to_thread(int)
@@ -502,10 +521,10 @@ def test_idle_workers_do_not_hide_a_deadlock(child: Child) -> None:
         try:
             run(main)
         except DeadlockError as exc:
-            print(str(exc).splitlines()[0])
+            print(len(threading.enumerate()), "threads:", str(exc).splitlines()[0])
         """
     )
-    assert done.stdout.startswith("1 fiber waits")
+    assert done.stdout.startswith("2 threads: 1 fiber waits"), "it waits until the worker ends"
 
 
 def test_deadlock_is_seen_when_an_abandoned_function_returns(child: Child) -> None:
@@ -614,6 +633,25 @@ def test_thread_that_cannot_be_started_is_an_error(child: Child) -> None:
         """
     )
     assert done.stdout == "can't start new thread 0\n5\n"
+
+
+def test_thread_whose_start_was_an_error_finds_nothing_to_do() -> None:
+    calls: list[int] = []
+    begun: list[Callable[[], object]] = []
+
+    def start(run_jobs: Callable[[], object]) -> None:
+        begun.append(run_jobs)
+        raise InterruptedError
+
+    limiter = ThreadLimiter(1)
+    limiter._own_thread(start)  # type: ignore[attr-defined]
+    with pytest.raises(InterruptedError):
+        run(limiter.to_thread, calls.append, 1)
+    late = threading.Thread(target=begun[0], daemon=True)
+    late.start()
+    late.join(PATIENCE)
+    assert calls == []
+    assert limiter.borrowed_tokens == 0
 
 
 # processes ----------------------------------------------------------------------------------------

@@ -54,13 +54,18 @@ OTHERS = {
     "ring": "queue lock_model channel select_model references",
     "channel": f"select select_model {SYNC}",
     "select": SYNC,
-    "case": f"select select_model select_queues grain_waits {SYNC}",
+    "case": f"select select_model select_queues grain_waits long_chains {SYNC}",
     "until": "grain_calls grain_waits grains generator ordinary_generators references",
     "limiter": "to_thread to_thread_stress to_thread_tokens from_thread references sync_reentry",
     "worker": "to_thread to_thread_stress from_thread exit fork_run",
     "switch": "raw_attributes raw_switch raw_type spawn_join run misuse",
-    "loop": "run_ends signals run deadlock scheduler_embed scheduler_ends threads misuse",
+    "loop": "run_ends signals run deadlock scheduler_embed scheduler_ends threads misuse"
+    " run_beside_threads",
     "signals": "signals run sync_threads",
+    "scope": "cancel group group_cancel grain_groups reentrant_scopes messages references",
+    "group": "scopes cancel grain_groups reentrant_scopes compose references",
+    "schedule": "testing_schedule testing_explore testing_finds testing_nondeterminism"
+    " testing_cancellation explored_primitives",
 }
 
 
