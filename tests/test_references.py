@@ -248,6 +248,7 @@ def test_primitives_without_memory_work_or_say_so(child: Child) -> None:
             lambda: select(values.receiving(), empty.getting(), timeout=0.001),
             lambda: (Lock(), RLock(), Condition(), Channel(), Queue()),
             lambda: (Channel(1).send(1), Queue().put(1)),
+            lambda: select(*[values.receiving()] * 20, timeout=0.001),
             taken.__repr__, odd.__repr__, full.__repr__, values.__repr__]
         failed = 0
         for act in acts:

@@ -324,6 +324,33 @@ def test_result_of_an_abandoned_function_is_let_go(gate: Gate) -> None:
     assert gone() is None
 
 
+def test_arguments_of_an_abandoned_function_die_in_its_thread(gate: Gate) -> None:
+    died: list[int] = []
+
+    class Thing:
+        def __del__(self) -> None:
+            died.append(threading.get_ident())
+
+    def waits(*args: Any, **kwargs: Any) -> None:
+        gate()
+
+    limiter = ThreadLimiter(1, abandon_on_cancel=True)
+
+    def main() -> None:
+        fiber = spawn(limiter.to_thread, waits, Thing(), name=Thing())
+        until(gate.begun.is_set)
+        fiber.cancel()
+        fiber.join()
+        del fiber
+        gate.leave.set()
+        until(lambda: limiter.borrowed_tokens == 0)
+
+    run(main)
+    gc.collect()
+    assert len(died) == 2
+    assert threading.get_ident() not in died
+
+
 def test_cancelled_before_the_call_the_function_never_runs(gate: Gate) -> None:
     def body() -> None:
         try:

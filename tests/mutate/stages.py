@@ -57,7 +57,7 @@ OTHERS = {
     "case": f"select select_model select_queues grain_waits long_chains {SYNC}",
     "until": "grain_calls grain_waits grains generator ordinary_generators references",
     "limiter": "to_thread to_thread_stress to_thread_tokens from_thread references sync_reentry",
-    "worker": "to_thread to_thread_stress from_thread exit fork_run",
+    "worker": "to_thread one_thread to_thread_stress from_thread exit fork_run messages",
     "switch": "raw_attributes raw_switch raw_type spawn_join run misuse",
     "loop": "run_ends signals run deadlock scheduler_embed scheduler_ends threads misuse"
     " run_beside_threads",
