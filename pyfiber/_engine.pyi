@@ -31,6 +31,7 @@ from typing import (
 from typing_extensions import CapsuleType, TypeVar, disjoint_base
 
 from pyfiber._outcome import Outcome
+from pyfiber._queues import HookedQueue
 from pyfiber.grains import GrainPool, GrainState
 
 _P = ParamSpec("_P")
@@ -758,6 +759,17 @@ def _hooked_case(
 def _hooked_case(
     queue: Queue[_T], semaphore: Semaphore, finish: Callable[[_T], None], item: _T, /
 ) -> Putting: ...
+def _hooked_put(hooked: HookedQueue, item: object, /) -> None: ...
+def _hooked_get(hooked: HookedQueue, /) -> Any: ...
+def _with_permit(
+    semaphore: Semaphore,
+    block: bool,
+    timeout: float | None,
+    otherwise: type[Exception],
+    fn: Callable[[*_Ts], _R],
+    /,
+    *args: *_Ts,
+) -> _R: ...
 def _object_at(address: int, /) -> Any: ...
 def _set_hooks(
     *,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import queue
 import sys
+from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import Any, TypeVar
 
@@ -19,7 +20,12 @@ from pyfiber._engine import (
     Queue,
     RLock,
     Semaphore,
+    _holding,
     _hooked_case,
+    _hooked_get,
+    _hooked_put,
+    _insistent,
+    _with_permit,
 )
 
 T = TypeVar("T")
@@ -33,7 +39,7 @@ else:
 
 
 #: More than anybody will take: with so many permits nobody waits any more.
-PLENTY = sys.maxsize // 4
+PLENTY = sys.maxsize // 64
 
 
 class HookedQueue:
@@ -44,6 +50,7 @@ class HookedQueue:
         self._mutex = RLock()
         self._items = Semaphore(0)
         self._places = Semaphore(maxsize) if maxsize > 0 else None
+        self._is_open = False  # for all who wait, after shutdown()
 
     def _refuse_reentry(self) -> None:
         """With the mutex held: the subclass's own code must not come back to its queue."""
@@ -57,74 +64,38 @@ class HookedQueue:
         """Take a place, then add the item."""
         if self._owner.is_shutdown:
             raise ShutDown
-        if self._places is not None and not acquire(self._places, block, timeout):
-            raise queue.Full
-        self._put_one(item)
+        if self._places is None:
+            _hooked_put(self, item)
+        else:
+            wait = waiting(block, timeout)
+            _with_permit(self._places, *wait, queue.Full, _hooked_put, self, item)
 
     def putting(self, item: Any) -> Putting:
         """put(item), as a case for select()."""
         places = self._places if self._places is not None else Semaphore(PLENTY)
-        return _hooked_case(self._owner, places, self._put_one, item)
+        return _hooked_case(self._owner, places, partial(_hooked_put, self), item)
 
-    def _put_one(self, item: Any) -> None:
-        """There is a place for it."""
-        owner = self._owner
-        before = after = 0
-        try:
-            with self._mutex:
-                self._refuse_reentry()
-                if owner.is_shutdown:
-                    raise ShutDown
-                before = after = owner._qsize()
-                try:
-                    owner._put(item)
-                    owner._add_tasks(1)
-                finally:
-                    after = owner._qsize()
-        finally:
-            self._added(after - before)
-
-    def _added(self, count: int) -> None:
-        """An item that replaced another one, or could not be added, needs no place."""
-        if self._places is not None and count < 1:
-            self._places.release(1 - count)
-        if count > 0:
-            self._items.release(count)
+    def _add(self, item: Any) -> None:
+        """With the mutex held and a place for it; who calls this counts the items."""
+        self._refuse_reentry()
+        if self._owner.is_shutdown:
+            raise ShutDown
+        self._owner._put(item)
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """Wait for an item, then take one out."""
-        if not acquire(self._items, block, timeout):
-            raise queue.Empty
-        return self._get_one()
+        return _with_permit(self._items, *waiting(block, timeout), queue.Empty, _hooked_get, self)
 
     def getting(self) -> Getting[Any]:
         """get(), as a case for select()."""
-        return _hooked_case(self._owner, self._items, self._get_one)
+        return _hooked_case(self._owner, self._items, partial(_hooked_get, self))
 
-    def _get_one(self) -> Any:
-        """There is one, or there will be none any more."""
-        owner = self._owner
-        taken = 0
-        try:
-            with self._mutex:
-                self._refuse_reentry()
-                before = owner._qsize()
-                if owner.is_shutdown and not before:
-                    raise ShutDown
-                try:
-                    item = owner._get()
-                    taken = 1
-                finally:
-                    taken = max(taken, before - owner._qsize())
-        finally:
-            self._taken(taken)
-        return item
-
-    def _taken(self, count: int) -> None:
-        if count < 1:
-            self._items.release()
-        elif self._places is not None:
-            self._places.release(count)
+    def _take(self) -> Any:
+        """With the mutex held. There is an item, or there will be none any more."""
+        self._refuse_reentry()
+        if self._owner.is_shutdown and not self._owner._qsize():
+            raise ShutDown
+        return self._owner._get()
 
     def put_nowait(self, item: Any) -> None:
         """put(item, block=False)"""
@@ -148,25 +119,28 @@ class HookedQueue:
 
     def shutdown(self, immediate: bool = False) -> None:
         """Let nobody wait any more; with immediate=True drop the items, too."""
-        owner = self._owner
         immediate = bool(immediate)  # its code, as that of dropped items, runs without the mutex
-        dropped = []
-        with self._mutex:
-            self._refuse_reentry()
-            first = not owner.is_shutdown
-            owner._mark_shut_down()
-            if first:
-                self._items.release(PLENTY)
-                if self._places is not None:
-                    self._places.release(PLENTY)
-            while immediate and owner._qsize():
-                dropped.append(owner._get())
-                owner._add_tasks(-1)
+        dropped: list[Any] = []
+        _holding(self._mutex, _insistent(self._shut), immediate, dropped)
+
+    def _shut(self, immediate: bool, dropped: list[Any]) -> None:
+        """With the mutex held; again if an exception has left it between two lines."""
+        self._refuse_reentry()
+        owner = self._owner
+        owner._mark_shut_down()
+        if not self._is_open:
+            self._items.release(PLENTY)
+            if self._places is not None:
+                self._places.release(PLENTY)
+            self._is_open = True
+        while immediate and owner._qsize():
+            dropped.append(owner._get())
+            owner._add_tasks(-1)
 
 
-def acquire(semaphore: Semaphore, block: bool, timeout: float | None) -> bool:
-    """Take one, as the arguments of put() and get() say."""
-    return semaphore.acquire(timeout=timeout) if block else semaphore.acquire(blocking=False)
+def waiting(block: bool, timeout: float | None) -> tuple[bool, float | None]:
+    """The arguments for acquire(), which takes no timeout if it does not wait."""
+    return (True, timeout) if block else (False, None)
 
 
 class PriorityQueue(Queue[T]):
@@ -185,22 +159,27 @@ class PriorityQueue(Queue[T]):
 
     def _put(self, item: T) -> None:
         self._restore_order()
+        heap = self._heap
+        size = len(heap)
         try:
-            heappush(self._heap, item)
+            heappush(heap, item)
         except BaseException:
             self._in_order = False
-            self._take_back(item)
+            if len(heap) > size:  # not if a trace function was earlier
+                self._take_back(item)
             raise
 
     def _get(self) -> T:
         self._restore_order()
         heap = self._heap
         least: T = heap[0]
+        size = len(heap)
         try:
             heappop(heap)
         except BaseException:
             self._in_order = False
-            heap.append(least)
+            if len(heap) < size:
+                heap.append(least)
             raise
         return least
 

@@ -8,8 +8,10 @@ import queue
 import sys
 import threading
 import weakref
+from contextlib import suppress
 
 import pytest
+from interfering import Interfering, Stop, stop
 from threads import PATIENCE
 
 import pyfiber
@@ -23,6 +25,7 @@ from pyfiber import (
     Scheduler,
     ShutDown,
     run,
+    select,
     sleep,
     spawn,
     yield_now,
@@ -551,3 +554,79 @@ def test_raw_fiber_outside_a_run_does_not_wait_for_an_item():
     Fiber(body).switch()
     assert len(errors) == 1
     assert q._waiters() == []
+
+
+# Exceptions that come in between ------------------------------------------------------------------
+
+
+def check_permits(q):
+    """Of its two places as many are free as there is no item in, and its items can be had."""
+    while q.qsize() < 2:
+        q.put_nowait(0)
+    with pytest.raises(queue.Full):
+        q.put_nowait(0)
+    for _ in range(2):
+        q.get_nowait()
+        q.task_done()
+    with pytest.raises(queue.Empty):
+        q.get_nowait()
+
+
+def get_one(q):
+    with suppress(queue.Empty):
+        q.get(timeout=0)
+        q.task_done()
+
+
+USES = {
+    "put": lambda q: q.put(1),
+    "get": get_one,
+    "put, selected": lambda q: select(q.putting(1)),
+    "get, selected": lambda q: select(q.getting(), timeout=0),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("kind", [PriorityQueue, Doubling])
+def test_queue_loses_no_permit_wherever_a_trace_function_raises(kind, use):
+    nth = 1
+
+    def main():
+        q = kind(2)
+        q.put(1)
+        interfering = Interfering(nth, stop, "pyfiber._queues", __name__)
+        with suppress(Stop):
+            interfering.play(lambda: USES[use](q))
+        check_permits(q)
+        return interfering.left <= 0
+
+    while run(main):
+        nth += 1
+    assert nth > 10
+
+
+@pytest.mark.parametrize("immediate", [False, True])
+@pytest.mark.parametrize("kind", [PriorityQueue, Doubling])
+def test_shutdown_lets_all_go_wherever_a_trace_function_raises(kind, immediate):
+    nth = 1
+
+    def main():
+        q = kind(1)
+        waiting = [spawn(q.get) for _ in range(2)]
+        yield_now()
+
+        def traced():
+            with suppress(Stop):
+                q.shutdown(immediate)
+
+        interrupted = Interfering(nth, stop, "pyfiber._queues").play(traced)
+        if not q.is_shutdown:
+            q.shutdown()
+        for fiber in waiting:
+            with pytest.raises(ShutDown):
+                fiber.result()
+        return interrupted
+
+    while run(main):
+        nth += 1
+    assert nth > 5

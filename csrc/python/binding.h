@@ -14,6 +14,7 @@
  *   lock.c semaphore.c event.c condition.c queue.c channel.c select.c local.c
  *                between fibers, one type or two in each
  *   queue_hooks.c  what subclasses of Queue may do their way
+ *   hooked.c     ... and how their items and permits stay in step
  *   case.c       what select() chooses from, and its answers: see select.h
  *   call.c       what run(), spawn() and their like are given to call
  *   arguments.c  what methods take, and what types are made of
@@ -587,6 +588,7 @@ extern PyType_Spec pf_latch_spec;
 int pf_worker_init(PyObject *module);
 int pf_portal_init(PyObject *module);
 int pf_unbroken_init(PyObject *module); /* unbroken.c */
+int pf_hooked_init(PyObject *module);   /* hooked.c */
 /* Does a thread exist besides that of `s` that could wake somebody there? */
 bool pf_other_threads(const SchedulerObject *s);
 void pf_workers_after_fork(void);

@@ -688,8 +688,8 @@ engine_exec(PyObject *module)
         make_exceptions(module) < 0 || make_types(module) < 0 ||
         pf_import_init(module) < 0 || pf_cancel_init(module) < 0 ||
         pf_worker_init(module) < 0 || pf_portal_init(module) < 0 ||
-        pf_unbroken_init(module) < 0 || pf_inspect_init(module) < 0 ||
-        pf_grain_module_init(module) < 0 ||
+        pf_unbroken_init(module) < 0 || pf_hooked_init(module) < 0 ||
+        pf_inspect_init(module) < 0 || pf_grain_module_init(module) < 0 ||
         pf_thread_module_init(module) < 0 || pf_schedule_init(module) < 0 ||
         pf_python_overflow_init() < 0 || pf_capsule_init(module) < 0 ||
         add_primitives(module) < 0) {
