@@ -53,9 +53,15 @@ def census() -> Counter[str]:
 
 
 def unraisable(info: Any) -> None:
-    """What is raised where nobody can catch it: a thread keeps this function for all its life."""
+    """What is raised where nobody can catch it: a thread keeps this function for all its life.
+
+    The collector does not look into ``info``: in a cycle with a frame it would stay for good, and
+    an exception that is raised in here has this frame.
+    """
+    error = info.exc_value
+    del info
     for program in programs:
-        program.judge("unraisable", info.exc_value)
+        program.judge("unraisable", error)
 
 
 def play_out(program: Program) -> list[str]:
@@ -88,6 +94,9 @@ def run(name: str, seeds: Iterable[int], steps: int | None = None, verbose: bool
     logging.getLogger("pyfiber").addHandler(logging.NullHandler())
     logging.getLogger("pyfiber").propagate = False
     kind = load(name)
+    # CPython 3.11's lock around an import breaks when a finalizer imports in the midst of it.
+    for name in pyfiber.__all__:
+        getattr(pyfiber, name)
     # The root fiber and the limiter are made when they are first asked for.
     pyfiber.current()
     pyfiber.default_thread_limiter()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import weakref
+import gc
 from collections.abc import Callable
-from typing import Any
+from types import CodeType, FunctionType
+from typing import Any, ClassVar
 
 import pyfiber
 from pyfiber import FiberGenerator
@@ -34,14 +35,26 @@ class GeneratorActs(RawActs):
 
     def found_again(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Its fiber may be part of a cycle through its own frames, which the collector does not
-        see: `end` must find it.
+        see: `end` must find it, in whatever call it was left for good, be it this one.
         """
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            self.ghosts.setdefault("fiber", []).append(weakref.ref(pyfiber.current()))
             return function(*args, **kwargs)
 
+        self.GENERATED.add(run.__code__)
         return run
+
+    GENERATED: ClassVar[set[CodeType]] = set()
+
+    def fibers(self) -> list[Any]:
+        return super().fibers() + [thing for thing in gc.get_objects() if self.is_body(thing)]
+
+    def is_body(self, thing: Any) -> bool:
+        """Is it the fiber that a generator runs on?"""
+        return isinstance(thing, pyfiber.Fiber) and any(
+            isinstance(held, FunctionType) and held.__code__ in self.GENERATED
+            for held in gc.get_referents(thing)
+        )
 
     def new_emitter(self) -> Any:
         function = self.random.choice((self.emitting, self.emitting, self.target))()

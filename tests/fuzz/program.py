@@ -8,6 +8,7 @@ import gc
 import itertools
 import logging
 import math
+import os
 import random
 import sys
 import threading
@@ -24,8 +25,9 @@ from .evil import Boom, Evil, Liar, Looked, perform
 HUGE = 1 << 52
 MOST = 7  # objects of each sort that are kept
 JOIN_SECONDS = 30
+BATCH = os.path.join(os.path.dirname(__file__), "batch.py")
 #: No trace function acts here: it would depend on who watches, or leave a lock taken for ever.
-UNTRACED = frozenset((__file__, logging.__file__, threading.__file__))
+UNTRACED = frozenset((__file__, BATCH, logging.__file__, threading.__file__))
 VARIABLE: contextvars.ContextVar[Any] = contextvars.ContextVar("VARIABLE")
 
 Acts = dict[str, int]
@@ -73,6 +75,7 @@ class Program:
         self.numbers = itertools.count(1)
         self.names: dict[int, str] = {}
         self.bodies = 0
+        self.doubts = 0
         self.malice = self.random.choice((0.0, 0.2, 0.4, 0.7))  # how many arguments are evil
         bases = [vars(base) for base in reversed(type(self).__mro__)]
         weights: Acts = {}
@@ -415,6 +418,7 @@ class Program:
 
     def distrust(self) -> None:
         """A trace function raises, perhaps between an act and what a model records of it."""
+        self.doubts += 1
 
     def variable(self) -> None:
         VARIABLE.set(self.value())

@@ -212,6 +212,7 @@ class QueueActs(ScheduledActs):
     # --------------------------------------------------------------------- the model
 
     def distrust(self) -> None:
+        super().distrust()
         for ledger in tuple(self.ledgers.values()):
             ledger.known = False
 

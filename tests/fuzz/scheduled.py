@@ -200,12 +200,13 @@ class ScheduledActs(GeneratorActs):
         scheduler = _engine._running_scheduler()
         if scheduler is None:
             return
+        doubts = self.doubts
         before, fibers = scheduler.stats(), scheduler.fibers()
         own = [fiber for fiber in fibers if self.is_scheduled(fiber)]
         counts = {"fibers": len(own), "foreground": len([f for f in own if not DAEMON(f)])}
         stats = scheduler.stats()
-        if stats != before:
-            return  # the collector or a trace function did something in between
+        if stats != before or self.doubts != doubts:
+            return  # the collector or a trace function did something in between, or raised
         for what, number in counts.items():
             if stats[what] != number:
                 self.found(f"{number} {what}, but {stats}")
