@@ -10,7 +10,20 @@ import pytest
 from subprocesses import run_script
 from threads import PATIENCE
 
-from pyfiber import Cancelled, Event, Fiber, TaskGroup, current, park, run, shield, spawn, yield_now
+from pyfiber import (
+    Cancelled,
+    Event,
+    Fiber,
+    TaskGroup,
+    current,
+    park,
+    run,
+    shield,
+    sleep,
+    spawn,
+    testing,
+    yield_now,
+)
 
 
 def beside_a_thread(work: Callable[[], Any]) -> Any:
@@ -64,6 +77,27 @@ def test_failed_run_ends_although_a_fiber_was_left_by_a_direct_switch() -> None:
         run(main)
 
     assert str(beside_a_thread(work)) == "main failed"
+    assert log == ["left is unwound"]
+
+
+def test_failed_run_in_virtual_time_ends_although_its_main_was_left_by_a_direct_switch() -> None:
+    log: list[str] = []
+
+    def work() -> None:
+        left = leaves_for_good(log)
+
+        def late() -> None:
+            sleep(3)
+            raise SystemExit("late")
+
+        def main() -> None:
+            Fiber(late, daemon=True).start()
+            left()
+
+        testing.run(main, threads=True)
+
+    outcome = beside_a_thread(work)
+    assert isinstance(outcome, SystemExit)
     assert log == ["left is unwound"]
 
 

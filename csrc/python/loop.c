@@ -354,9 +354,8 @@ thread_could_end_it(SchedulerObject *s)
     return false;
 }
 
-/* Only another thread could wake somebody: is there one, and could it? */
-static bool
-thread_may_help(SchedulerObject *s)
+bool
+pf_thread_may_help(SchedulerObject *s)
 {
     if (!pf_other_threads(s)) {
         return false;
@@ -377,7 +376,7 @@ idle(SchedulerObject *s, int64_t deadline)
         return pf_clock_idle(s, deadline);
     }
     if (deadline == PF_NEVER && !pf_scheduler_expects(&s->core)) {
-        if (!thread_may_help(s)) {
+        if (!pf_thread_may_help(s)) {
             return false;
         }
         if (watch_stall(s)) {

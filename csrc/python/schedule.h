@@ -82,6 +82,11 @@ pf_random_below(uint64_t *state, uint32_t n)
     return (uint32_t)(((pf_random_next(state) >> 32) * n) >> 32);
 }
 
+/* --- loop.c --- */
+/* Only another thread could wake somebody: is there one, and could it?  May
+ * make somebody ready. */
+bool pf_thread_may_help(SchedulerObject *s);
+
 /* --- vclock.c --- */
 typedef struct PfClockWaiter PfClockWaiter;
 

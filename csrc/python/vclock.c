@@ -157,8 +157,9 @@ pf_clock_idle(SchedulerObject *s, int64_t deadline)
                 "stands, and no fiber is left to call advance()");
         return true;
     }
-    if (clock->threads && pf_other_threads(s)) {
-        return wait_for_threads(s, clock, PF_LOOK_FOR_THREADS);
+    if (clock->threads && pf_thread_may_help(s)) {
+        return s->core.ready.head != NULL ||
+               wait_for_threads(s, clock, PF_LOOK_FOR_THREADS);
     }
     return false;
 }
