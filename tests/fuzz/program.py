@@ -149,7 +149,8 @@ class Program:
 
     def forget(self) -> None:
         """Drop everything that is kept."""
-        for objects in self.kept.values():
+        for sort in [*self.kept]:  # a finalizer may keep something of a new sort
+            objects = self.kept[sort]
             while objects:
                 objects[-1:] = []
         self.watches.clear()
