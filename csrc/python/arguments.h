@@ -65,4 +65,9 @@ void pf_dealloc(PyObject *op);
 PyTypeObject *pf_add_type(PyObject *module, PyType_Spec *spec,
                           PyTypeObject *base);
 
+/* How often a step that must be done is tried again when code of the user's
+ * raises in it: a trace function is gone when it has raised, a signal handler
+ * raises once for each signal. */
+#define PF_MOST_ATTEMPTS 10
+
 #endif

@@ -7,10 +7,6 @@
  */
 #include "python/arguments.h"
 
-/* A trace function is gone when it has raised; a signal handler raises once
- * for each signal. */
-#define MOST_ATTEMPTS 10
-
 /* Names that are looked up at each call. */
 static struct {
     PyObject *qsize, *acquire, *release, *add_tasks;
@@ -22,7 +18,7 @@ static struct {
 static Py_ssize_t
 count_items(PyObject *owner, PyObject **raised)
 {
-    for (int i = 0; i < MOST_ATTEMPTS; i++) {
+    for (int i = 0; i < PF_MOST_ATTEMPTS; i++) {
         PyObject *number = PyObject_CallMethodNoArgs(owner, name.qsize);
         Py_ssize_t count = number == NULL ? -1 : PyLong_AsSsize_t(number);
         Py_XDECREF(number);
@@ -175,7 +171,7 @@ hooked_get(PyObject *module, PyObject *hooked)
     Py_ssize_t added;
     PyObject *result = change_of(hooked, name.take, NULL, &added);
     Py_ssize_t taken = result != NULL && added > -1 ? 1 : -added;
-    give(hooked, name.items, 1 - taken > 0 ? 1 : 0);
+    give(hooked, name.items, taken < 1);
     give(hooked, name.places, taken);
     return result_unless_raised(result);
 }

@@ -6,10 +6,6 @@
  */
 #include "python/arguments.h"
 
-/* A trace function is gone when it has raised; a signal handler raises once
- * for each signal. */
-#define MOST_ATTEMPTS 10
-
 /* _holding(lock, fn, *args).  If both fail, it is the lock that tells. */
 static PyObject *
 call_holding(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
@@ -46,7 +42,7 @@ call_until_done(PyObject *fn, PyObject *const *args, Py_ssize_t nargs)
 {
     PyObject *first = NULL;
     PyObject *result = NULL;
-    for (int i = 0; i < MOST_ATTEMPTS && result == NULL; i++) {
+    for (int i = 0; i < PF_MOST_ATTEMPTS && result == NULL; i++) {
         result = PyObject_Vectorcall(fn, args, (size_t)nargs, NULL);
         PyObject *raised = result == NULL ? pf_take_exception() : NULL;
         if (first == NULL) {
