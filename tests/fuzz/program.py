@@ -38,6 +38,11 @@ def acts(text: str) -> Acts:
     return {name: int(weight) for name, weight in map(str.split, text.split(","))}
 
 
+def untrace() -> None:
+    sys.settrace(None)
+    sys.setprofile(None)
+
+
 class Unfinished(Exception):
     """A helper thread did not end: the program hangs."""
 
@@ -115,13 +120,15 @@ class Program:
                 except BaseException as error:
                     self.judge("main", error)
         finally:
-            sys.settrace(None)
-            sys.setprofile(None)
+            untrace()
             VARIABLE.set(None)
             self.fuel = 0
         if pyfiber.current() is not root:
             self.found("the program ends on another fiber than it began on")
-        self.end()
+        try:
+            self.end()
+        finally:
+            untrace()  # a fiber left in trace() may set its function as it is ended
 
     def main(self) -> None:
         """What the root fiber does again and again."""
@@ -351,16 +358,14 @@ class Program:
             except BaseException as error:
                 self.judge("thread", error)
             gc.disable()
-            sys.settrace(None)
-            sys.setprofile(None)
+            untrace()
             VARIABLE.set(None)
 
         # threading's own code, which holds locks, is no place to raise in or to switch away from.
         collecting = gc.isenabled()
         gc.disable()
         tracing, profiling = sys.gettrace(), sys.getprofile()
-        sys.settrace(None)
-        sys.setprofile(None)
+        untrace()
         thread = threading.Thread(target=run)
         thread.start()
         thread.join(JOIN_SECONDS)
