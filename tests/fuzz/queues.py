@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import queue
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyfiber
-from pyfiber import Channel, LifoQueue, Lock, PriorityQueue, Queue, Semaphore
+import pyfiber._queues
+from pyfiber import Channel, FiberError, LifoQueue, Lock, PriorityQueue, Queue, Semaphore
 
 from .program import acts
 from .scheduled import ScheduledActs
+
+#: The code that keeps the items of some queues, with a lock held around each change.
+HOLDING = pyfiber._queues.__file__
 
 Makers = dict[str, list[Callable[[], Any]]]
 
@@ -215,6 +220,29 @@ class QueueActs(ScheduledActs):
         super().distrust()
         for ledger in tuple(self.ledgers.values()):
             ledger.known = False
+
+    def in_thread(self, function: Callable[[], Any]) -> None:
+        """Not while items are compared: the other thread may wait for the lock around them, for
+        which no time-out counts (as in the standard library), and this one would wait for it.
+        """
+        if not self.comparing():
+            super().in_thread(function)
+
+    def comparing(self) -> bool:
+        """Does a fiber hold the lock around the items of a queue that keeps them in Python?"""
+        for fiber in [pyfiber.current(), *self.fibers()]:
+            for frame, _ in traceback.walk_stack(self.top(fiber)):
+                code = frame.f_code
+                if code.co_filename == HOLDING and code.co_name in ("_add", "_take", "_shut"):
+                    return True
+        return False
+
+    def top(self, fiber: Any) -> Any:
+        """Its innermost frame; None if it has none, or is another thread's."""
+        try:
+            return fiber.frame
+        except FiberError:
+            return None
 
     def end(self) -> None:
         things = [ledger for ledger in self.ledgers.values() if ledger.known]
