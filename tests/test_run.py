@@ -617,6 +617,29 @@ def test_run_exit_with_a_fiber_left_by_a_direct_switch_unwinds_it() -> None:
     assert printed.split() == ["unwound", "ended"]
 
 
+def test_run_stopped_ends_beside_a_thread_although_main_was_left_by_a_direct_switch() -> None:
+    """No cancellation reaches main, and no thread can wake it: only abandoning it ends the run."""
+    printed = script("""
+        import threading
+        over = threading.Event()
+        thread = threading.Thread(target=over.wait)
+        thread.start()
+        def main():
+            spawn(current_scheduler().stop)
+            try:
+                raw(lambda: None).switch()
+            finally:
+                print("unwound")
+        try:
+            run(main)
+        except BaseException as exc:
+            print(type(exc).__name__)
+        over.set()
+        thread.join()
+    """)
+    assert printed.split() == ["unwound", "FiberCancelled"]
+
+
 def test_run_inside_a_raw_fiber_takes_the_strays_of_its_fibers() -> None:
     """The end of a raw fiber without a parent comes to the loop, not to the thread's own stack."""
     printed = script("""

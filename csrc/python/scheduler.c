@@ -434,6 +434,9 @@ stop_arrived(pf_message *message, pf_scheduler *core)
     SchedulerObject *s = SCHEDULER_OF(core);
     pf_no_switch_begin(s->thread, "inside the scheduler");
     PyMem_RawFree(message);
+    /* A run is over then, also for those whom no cancellation reaches: left by
+     * a direct switch.  Turns of another loop just go on. */
+    s->ending = s->ending || s->main != NULL;
     pf_scheduler_cancel_because(s, "the scheduler was stopped");
     pf_no_switch_end(s->thread);
     was_read(s);
@@ -597,7 +600,8 @@ From any thread: run fn(*args) in a fiber of its own.\n\
 \n\
 A failure is logged. FiberError after close().");
 PyDoc_STRVAR(stop_doc, "stop($self, /)\n--\n\n\
-From any thread: cancel every fiber, so that run() ends.");
+From any thread: cancel every fiber, so that run() ends. What such a run\n\
+starts from then on begins cancelled.");
 PyDoc_STRVAR(spawn_doc, "spawn($self, fn, /, *args, **kwargs)\n--\n\n\
 Start fn(*args, **kwargs) in a fiber, also while the scheduler does not run.");
 PyDoc_STRVAR(fileno_doc, "fileno($self, /)\n--\n\n\
