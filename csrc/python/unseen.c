@@ -202,7 +202,7 @@ call_handler(PyObject *handler, PyObject *op, PyObject *exc)
 
 /* In the way that `s` (NULL: it is gone or closed) wants it. As pf_log. */
 static int
-tell(SchedulerObject *s, PyObject *op)
+tell_of(SchedulerObject *s, PyObject *op)
 {
     core_of(op)->host_bits |= PF_F_LOOKED_AT;
     PyObject *exc = Py_NewRef(failure_of(op));
@@ -248,7 +248,7 @@ tell_now(SchedulerObject *s, PyObject *op)
     PyObject *pending = pf_take_exception();
     Py_XINCREF(s);
     PfThread *t = begin_telling();
-    if (tell(s, op) < 0) {
+    if (tell_of(s, op) < 0) {
         if (s != NULL && s->running) {
             pf_scheduler_fail(s, pf_take_exception());
             rouse(s);
@@ -308,7 +308,7 @@ tell_all(SchedulerObject *s)
         unlink_node(s->unseen);
         if (pf_is_unseen(op)) {
             Py_INCREF(op);
-            rc = tell(s, op);
+            rc = tell_of(s, op);
             Py_DECREF(op);
         }
     }
