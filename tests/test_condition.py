@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import threading
 
 import pytest
@@ -25,6 +26,8 @@ from pyfiber import (
     yield_now,
 )
 from pyfiber.testing import run as run_virtually
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals and fork")
 
 KINDS = [Lock, RLock, threading.Lock, threading.RLock]
 
@@ -592,3 +595,91 @@ def test_condition_many_fibers_hand_round_a_turn():
         assert turns == [i % count for i in range(100)]
 
     run(main)
+
+
+# in the child of fork -----------------------------------------------------------------------------
+
+
+@posix
+def test_condition_whose_foreign_lock_is_released_is_left_by_fork(child):
+    """Both waits of the other threads end: during release(), and after it."""
+    done = child(
+        """
+        import os, resource, threading, time, warnings
+        from pyfiber import Condition
+
+        class SlowLock:
+            def acquire(self, *args): return True
+            __enter__ = __exit__ = _is_owned = acquire
+            def release(self):
+                begun.set()
+                leave.wait()
+
+        def waits(condition):
+            with condition:
+                condition.wait()
+
+        warnings.simplefilter("ignore")
+        resource.setrlimit(resource.RLIMIT_CPU, (20, 20))  # of a child that does not come back
+        begun, leave, quick = threading.Event(), threading.Event(), threading.Lock()
+        conditions = [Condition(SlowLock()), Condition(quick)]
+        threads = [threading.Thread(target=waits, args=(it,)) for it in conditions]
+        for thread in threads:
+            thread.start()
+        begun.wait()
+        while not conditions[1]._waiters():
+            time.sleep(0.001)
+        quick.acquire()  # it waits: it has released that
+        quick.release()
+        pid = os.fork()
+        if pid == 0:
+            left = [it._waiters() for it in conditions]
+            os._exit(7 if left == [[], []] else 1)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        leave.set()
+        for it in conditions:
+            with it:
+                it.notify()
+        for thread in threads:
+            thread.join()
+        """
+    )
+    assert done.stdout == "7\n"
+
+
+@posix
+def test_waits_in_a_signal_handler_hide_no_wait_from_fork(child):
+    """The wait that the handler interrupted is still the thread's when the handler has waited."""
+    done = child(
+        """
+        import os, signal, threading, time, warnings
+        from pyfiber import Condition, Event, Queue
+
+        def handle(*ignored):
+            Event().wait(0.001)
+            condition = Condition(threading.Lock())
+            with condition:
+                condition.wait(0.001)
+            handled.set()
+
+        def forks():
+            while not queue._waiters():
+                time.sleep(0.001)
+            while not handled.wait(0.01):  # the first may come before it really waits
+                signal.pthread_kill(main, signal.SIGUSR1)
+            pid = os.fork()
+            if pid == 0:
+                os._exit(1 if queue._waiters() else 7)
+            print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+            queue.put("item")
+
+        warnings.simplefilter("ignore")
+        main, queue, handled = threading.get_ident(), Queue(), threading.Event()
+        signal.signal(signal.SIGUSR1, handle)
+        thread = threading.Thread(target=forks)
+        thread.start()
+        assert queue.get() == "item"
+        thread.join()
+        """
+    )
+    assert done.stdout == "7\n"

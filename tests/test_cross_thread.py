@@ -457,6 +457,26 @@ def test_raw_fiber_dropped_on_another_thread_is_unwound_on_its_own(
     assert log == [threading.get_ident()]
 
 
+def test_wait_for_what_a_dropped_fiber_grants_as_it_is_unwound_gets_it() -> None:
+    """The wait begins with that, when it is in line already."""
+    event = Event()
+
+    def body(main: Fiber[Any]) -> None:
+        try:
+            main.switch()
+        finally:
+            event.set()
+
+    def main() -> None:
+        box = [Fiber(body, (current(),))]
+        box[0].switch()
+        in_thread(box.clear)
+        assert not event.is_set()
+        assert event.wait(30)
+
+    run(main)
+
+
 def test_spawned_fiber_dropped_on_another_thread_runs_on() -> None:
     def main() -> None:
         me = current()

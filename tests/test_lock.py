@@ -6,6 +6,7 @@ import copy
 import gc
 import math
 import pickle
+import sys
 import threading
 import weakref
 
@@ -16,6 +17,7 @@ import pyfiber
 from pyfiber import (
     BoundedSemaphore,
     Cancelled,
+    CancelScope,
     Event,
     Fiber,
     FiberError,
@@ -734,3 +736,31 @@ def test_join_of_many_keeps_the_order():
         assert order == [0, 2, 3]
 
     run(main)
+
+
+def test_event_that_is_set_while_the_cancellation_is_made_has_come_first():
+    """By code that the collector runs: on CPython 3.11 in there, on later ones before or after."""
+    during, answers = [], []
+
+    def wait_cancelled(allocations):
+        event = Event()
+
+        def collects(phase, info):
+            during.append(bool(event._waiters()))
+            event.set()
+
+        threshold = gc.get_threshold()
+        with CancelScope() as scope:
+            scope.cancel()
+            gc.collect()
+            gc.callbacks.append(collects)
+            gc.set_threshold(allocations)
+            try:
+                answers.append(event.wait())
+            finally:
+                gc.set_threshold(*threshold)
+                gc.callbacks.remove(collects)
+
+    run(lambda: [wait_cancelled(n) for n in range(1, 10)] and None)
+    assert all(answers)
+    assert any(during) or sys.version_info >= (3, 12)

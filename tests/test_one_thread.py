@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextvars
 import gc
 import os
+import signal
 import sqlite3
 import threading
+import time
 import weakref
 from typing import Any
 
@@ -349,6 +351,28 @@ def test_dropped_by_its_own_last_call_ends_its_thread() -> None:
     assert not thread.is_alive()
 
 
+def test_dropped_during_a_call_that_outlives_its_run_ends_its_thread(gate: Gate) -> None:
+    """Nobody is left to tell the thread: it drops the last reference itself, before it is idle."""
+    threads: Log = []
+
+    def body() -> None:
+        threads.append(threading.current_thread())
+        gate()
+
+    def main() -> None:
+        one = OneThread(abandon_on_cancel=True)
+        with CancelScope() as scope:
+            spawn(lambda: (gate.begun.wait(), scope.cancel()))
+            one.run(body)
+        assert scope.cancelled_caught
+
+    run(main)
+    gc.collect()
+    gate.open.set()
+    threads[0].join(20)
+    assert not threads[0].is_alive()
+
+
 def test_many_in_a_row_leave_no_thread() -> None:
     before = threading.active_count()
     for _ in range(50):
@@ -396,6 +420,34 @@ def test_idle_thread_does_not_hide_a_deadlock(child: Child) -> None:
     assert done.stdout == "seen\n"
 
 
+def test_thread_in_a_later_call_counts_as_one_that_may_wake_a_fiber() -> None:
+    """It was idle before, and nobody waits for the call: it was abandoned."""
+    done = run_script(
+        """
+        import threading, time
+        from pyfiber import *
+        def wakes(fiber, begun):
+            begun.set()
+            while fiber.waiting_on != "park()":
+                time.sleep(0.001)
+                assert not fiber.done()
+            fiber.unpark("awake")
+        def main():
+            one = OneThread(abandon_on_cancel=True)
+            one.run(int)
+            one.run(int)
+            begun = Event()
+            with CancelScope() as scope:
+                spawn(lambda: (begun.wait(), scope.cancel()))
+                one.run(wakes, current(), begun)
+            print(park())
+            one.close()
+        run(main)
+        """
+    )
+    assert done.stdout == "awake\n", done.stderr
+
+
 def test_left_open_at_exit_is_quiet(child: Child) -> None:
     done = child(
         """
@@ -405,6 +457,22 @@ def test_left_open_at_exit_is_quiet(child: Child) -> None:
         """
     )
     assert done.stdout == "0 0\n"
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs POSIX signals")
+def test_idle_thread_outlives_signals() -> None:
+    before = signal.signal(signal.SIGUSR1, lambda *ignored: None)
+    try:
+        with OneThread() as one:
+            thread = one.run(threading.current_thread)
+            for _ in range(20):  # at least the later ones meet it in its wait
+                time.sleep(0.002)
+                assert thread.is_alive()
+                assert thread.ident is not None
+                signal.pthread_kill(thread.ident, signal.SIGUSR1)
+            assert one.run(threading.current_thread) is thread
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -395,6 +395,21 @@ def test_code_that_shutdown_runs_may_wait_for_another_thread_at_the_queue(kind):
     assert refused == [True]
 
 
+def test_block_that_is_neither_true_nor_false_fails_before_anything_happens():
+    class Unclear:
+        def __bool__(self):
+            raise LookupError
+
+    q = Queue()
+    with pytest.raises(LookupError):
+        q.put("refused", Unclear())
+    q.put("kept")
+    with pytest.raises(LookupError):
+        q.get(Unclear())
+    assert q.get() == "kept"
+    assert q.empty()
+
+
 # subclasses --------------------------------------------------------------------------------------
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import pytest
 from conftest import Child
-from growth import BLOCKS_ARE_COUNTED, grows
+from growth import BLOCKS_ARE_COUNTED, bytes_left, grows
 
 import pyfiber
 from pyfiber import (
@@ -170,6 +171,19 @@ def test_collector_sees_what_select_answers() -> None:
     assert {channel, thing, type(received)} == set(gc.get_referents(received))
 
 
+def test_collector_does_not_see_what_select_answered_while_that_is_freed() -> None:
+    collected: list[object] = []
+    channel: Channel[Any] = Channel(2)
+    channel.send(compile("0", "<code>", "eval"))  # not the collector's, but its end can be seen
+    answer = select(channel.receiving())
+    channel.send("kept")
+    watch = weakref.ref(answer.value, lambda _: collected.append(gc.collect()))
+    del answer
+    assert watch() is None
+    assert collected
+    assert len(channel) == 1, "the answer's reference counted as one of nobody's"
+
+
 # without memory -----------------------------------------------------------------------------------
 
 
@@ -235,12 +249,17 @@ def test_primitives_without_memory_work_or_say_so(child: Child) -> None:
             def release(self): pass
             def _is_owned(self): return True
 
+        class SavingLock(OddLock):
+            def _release_save(self): pass
+            def _acquire_restore(self, state): pass  # only what was saved is restored
+
         full, empty, values = Queue(1), Queue(), Channel(3)
         full.put(0)
-        taken, odd = Lock(), Condition(OddLock())
+        taken, odd, saving = Lock(), Condition(OddLock()), Condition(SavingLock())
         taken.acquire()
         acts = [
             lambda: odd.wait(0.001), lambda: odd.wait_for(int, 0.001),
+            lambda: saving.wait(0.001),
             lambda: taken.acquire(timeout=0.001), lambda: Event().wait(0.001),
             lambda: Semaphore(0).acquire(timeout=0.001),
             lambda: (values.send(1), values.receive()),
@@ -477,3 +496,14 @@ def test_type_is_let_go_by_all_that_it_made(name: str) -> None:
 @pytest.mark.parametrize("name", KEPT)
 def test_nothing_is_left_behind(name: str) -> None:
     assert not run(lambda: grows(KEPT[name], 400))
+
+
+def test_wait_with_a_lock_of_the_programs_leaves_no_lock_behind() -> None:
+    """A lock of the system's, which is no object, stands in while the program's is released."""
+    condition = Condition(threading.Lock())  # type: ignore[arg-type]
+
+    def times_out() -> None:
+        with condition:
+            assert not condition.wait(0)
+
+    assert bytes_left(times_out, 2000) < 2000 * 12  # a lock takes 32 or more

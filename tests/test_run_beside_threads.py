@@ -121,6 +121,26 @@ def test_failed_run_ends_although_a_group_waits_for_one_that_was_left() -> None:
     assert log == ["left is unwound"]
 
 
+def test_failed_run_ends_although_a_shielded_fiber_waits_for_one_that_was_left() -> None:
+    log: list[str] = []
+
+    def work() -> None:
+        left = leaves_for_good(log)
+
+        def joins(fiber: Fiber[None]) -> None:
+            with shield():
+                fiber.join()
+
+        def main() -> None:
+            spawn(joins, spawn(left))
+            fails()
+
+        run(main)
+
+    assert str(beside_a_thread(work)) == "main failed"
+    assert log == ["left is unwound"]
+
+
 def test_failed_run_cancels_the_raw_fiber_for_which_one_of_its_own_waits() -> None:
     log: list[str] = []
 
