@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from pyfiber import Event, Scheduler, _hooks, current, park, run, sleep, spawn, to_thread
+from pyfiber.testing import VirtualClock
+from pyfiber.testing import run as run_virtually
 
 TINY = 1e-6
 
@@ -170,3 +172,17 @@ def test_limit_from_the_environment(child: Any) -> None:
     done = child(source, env={"PYFIBER_STALL_WARNING": "soon"}, check=False)
     assert done.returncode == 1
     assert "PYFIBER_STALL_WARNING must be a number of seconds (0: never), not 'soon'" in done.stderr
+
+
+def test_stall_is_told_in_virtual_time_that_waits_for_threads(
+    told: Told, idle_thread: threading.Thread
+) -> None:
+    """It waited in silence for ever."""
+
+    def main() -> None:
+        wakes_when_told(told)
+        park()
+
+    run_virtually(main, clock=VirtualClock(threads=True))
+    (text,) = told.texts
+    assert "this is a deadlock of 1 fiber" in text

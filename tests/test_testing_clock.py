@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
 import pyfiber
-from pyfiber import FiberError, Scheduler, current, now, park, sleep, sleep_until, spawn, yield_now
+from pyfiber import (
+    DeadlockError,
+    FiberError,
+    Scheduler,
+    current,
+    move_on_after,
+    now,
+    park,
+    sleep,
+    sleep_until,
+    spawn,
+    yield_now,
+)
+from pyfiber.grains import Grain
 from pyfiber.testing import VirtualClock, run
 
 YEAR = 365 * 86400
@@ -86,6 +99,32 @@ def test_start_in_seconds_is_the_first_value_of_now() -> None:
     assert run(now, clock=1234.5) == 1234.5
     clock = VirtualClock(1_700_000_000)
     assert clock.now() == clock.time() == 1_700_000_000
+
+
+def test_clock_that_starts_before_zero_goes_on() -> None:
+    """Whatever was to happen, was beyond the end of time."""
+    clock = VirtualClock(-5.0)
+    clock.advance(1)
+    assert clock.now() == -4.0
+
+    def naps() -> Iterator[Any]:
+        yield 1
+
+    def main() -> float:
+        sleep(1)
+        with move_on_after(1):
+            park()
+        with pytest.raises(TimeoutError):
+            park(timeout=1)
+        spawn(lambda: clock.advance(1)).join()
+        Grain(naps).start().join()
+        return now()
+
+    assert run(main, clock=clock) == 0.0
+    with pytest.raises(DeadlockError):
+        run(lambda: sleep(float("inf")), clock=VirtualClock(-5.0))
+    with pytest.raises(OverflowError, match="beyond the end of time"):
+        clock.advance(float("inf"))
 
 
 @pytest.mark.parametrize(

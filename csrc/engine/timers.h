@@ -16,6 +16,14 @@ struct pf_scheduler;
 
 #define PF_NEVER INT64_MAX
 
+/* The moment `ns` (not negative) after `now`, which a clock of one's own may
+ * count from anywhere; PF_NEVER: beyond the end of time. */
+static inline int64_t
+pf_later(int64_t now, int64_t ns)
+{
+    return ns >= PF_NEVER - (now > 0 ? now : 0) ? PF_NEVER : now + ns;
+}
+
 typedef enum pf_timer_kind {
     PF_TIMER_FIBER, /* embedded in a pf_fiber: expiry wakes it */
     PF_TIMER_CALL,  /* embedded in a pf_timer_call */

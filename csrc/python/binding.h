@@ -595,10 +595,6 @@ void pf_workers_after_fork(void);
 bool pf_in_job(void); /* of to_thread() */
 
 /* --- loop.c --- */
-/* Only another thread could wake somebody: for so long the loop waits until it
- * looks whether there still is one, for a thread tells nobody that it ends.
- * Nanoseconds. */
-#define PF_LOOK_FOR_THREADS INT64_C(1000000000)
 int pf_may_run(SchedulerObject *s); /* 0, or -1 with FiberError */
 bool pf_may_nest(PfThread *t);      /* or nothing runs on this thread */
 PyObject *pf_loop_run(SchedulerObject *s, FiberObject *main);

@@ -277,8 +277,7 @@ pf_grain_sleep(GrainObject *g, PyObject *seconds)
         pf_grain_ready(g);
         return 0;
     }
-    int64_t now = pf_now(g->core.scheduler);
-    int64_t when = ns >= PF_NEVER - now ? PF_NEVER : now + ns;
+    int64_t when = pf_later(pf_now(g->core.scheduler), ns);
     if (when != PF_NEVER &&
         pf_timers_add(&g->core.scheduler->timers, &g->core.timer, when) != 0) {
         PyErr_NoMemory();

@@ -237,7 +237,7 @@ static bool
 watch_stall(SchedulerObject *s)
 {
     uint64_t happened = s->core.switches + s->core.messages;
-    int64_t now = pf_now(&s->core);
+    int64_t now = pf_monotonic();
     if (s->stalled_at != happened) {
         s->stalled_at = happened;
         s->stalled_since = now;
@@ -251,12 +251,15 @@ watch_stall(SchedulerObject *s)
     return true;
 }
 
-/* For so long it waits until it looks whether there still is a thread. */
+/* For so long the loop waits until it looks whether there still is a thread,
+ * for a thread tells nobody that it ends.  Nanoseconds. */
+#define LOOK_FOR_THREADS INT64_C(1000000000)
+
 static int64_t
 look_interval(void)
 {
-    bool sooner = pf.stall_limit > 0 && pf.stall_limit < PF_LOOK_FOR_THREADS;
-    return sooner ? pf.stall_limit : PF_LOOK_FOR_THREADS;
+    bool sooner = pf.stall_limit > 0 && pf.stall_limit < LOOK_FOR_THREADS;
+    return sooner ? pf.stall_limit : LOOK_FOR_THREADS;
 }
 
 /* Python's signal handlers run here while the loop idles; they must not
@@ -354,13 +357,20 @@ thread_could_end_it(SchedulerObject *s)
     return false;
 }
 
-bool
-pf_thread_may_help(SchedulerObject *s)
+int64_t
+pf_wait_for_help(SchedulerObject *s)
 {
     if (!pf_other_threads(s)) {
-        return false;
+        return -1;
     }
-    return !s->ending || cancel_raw(s) || thread_could_end_it(s);
+    if (s->ending && cancel_raw(s)) {
+        return 0;
+    }
+    if (s->ending && !thread_could_end_it(s)) {
+        return -1;
+    }
+    /* Who is told of a stall may do something. */
+    return watch_stall(s) ? 0 : look_interval();
 }
 
 /* Nothing is ready.  Wait until `deadline`, or for a while if only another
@@ -376,13 +386,11 @@ idle(SchedulerObject *s, int64_t deadline)
         return pf_clock_idle(s, deadline);
     }
     if (deadline == PF_NEVER && !pf_scheduler_expects(&s->core)) {
-        if (!pf_thread_may_help(s)) {
-            return false;
+        int64_t patience = pf_wait_for_help(s);
+        if (patience <= 0) {
+            return patience == 0;
         }
-        if (watch_stall(s)) {
-            return true; /* who was told may have done something */
-        }
-        deadline = pf_now(&s->core) + look_interval();
+        deadline = pf_now(&s->core) + patience;
     }
     int rc = pf_scheduler_wait(&s->core, deadline);
     pf_signals_drain(s);

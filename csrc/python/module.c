@@ -136,9 +136,7 @@ mod_sleep(PyObject *module, PyObject *seconds)
     if (ns == 0) {
         return none_or_error(pf_yield_now(t));
     }
-    int64_t now = pf_now(s);
-    int64_t until = ns >= PF_NEVER - now ? PF_NEVER : now + ns;
-    return none_or_error(pf_sleep_until(t, until));
+    return none_or_error(pf_sleep_until(t, pf_later(pf_now(s), ns)));
 }
 
 static PyObject *

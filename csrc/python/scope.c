@@ -231,8 +231,7 @@ begin_deadline(ScopeObject *self)
 {
     int64_t now = pf_now(&self->scheduler->core);
     if (self->length >= 0) {
-        self->deadline =
-            self->length >= PF_NEVER - now ? PF_NEVER : now + self->length;
+        self->deadline = pf_later(now, self->length);
     }
     return set_timer(self, now);
 }

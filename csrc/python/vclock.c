@@ -157,11 +157,8 @@ pf_clock_idle(SchedulerObject *s, int64_t deadline)
                 "stands, and no fiber is left to call advance()");
         return true;
     }
-    if (clock->threads && pf_thread_may_help(s)) {
-        return s->core.ready.head != NULL ||
-               wait_for_threads(s, clock, PF_LOOK_FOR_THREADS);
-    }
-    return false;
+    int64_t patience = clock->threads ? pf_wait_for_help(s) : -1;
+    return patience > 0 ? wait_for_threads(s, clock, patience) : patience == 0;
 }
 
 static void
@@ -230,7 +227,7 @@ forward(PfClockObject *clock, PyObject *seconds, const char *what, int64_t *ns)
                      what);
         return -1;
     }
-    if (*ns >= PF_NEVER - clock->now) {
+    if (pf_later(clock->now, *ns) == PF_NEVER) {
         PyErr_SetString(PyExc_OverflowError,
                         "that is beyond the end of time (292 years)");
         return -1;

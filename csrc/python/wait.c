@@ -96,7 +96,7 @@ pf_deadline_in(SchedulerObject *s, int64_t ns)
         s = pf_tls_thread->scheduler;
     }
     int64_t now = s == NULL ? pf_monotonic() : pf_now(&s->core);
-    return ns >= PF_NEVER - now ? PF_NEVER : now + ns;
+    return pf_later(now, ns);
 }
 
 /* By the clock of `s`, NULL: of the scheduler that runs here, if one does. */
