@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from conftest import Child
 from failing import Boom, fails
+from growth import BLOCKS_ARE_COUNTED, grows
 from subprocesses import run_script
 from threads import in_thread
 
@@ -545,3 +546,14 @@ def test_deadlock_while_the_thread_is_started_is_noticed() -> None:
         """
     )
     assert "waits in park()" in done.stdout
+
+
+@pytest.mark.skipif(not BLOCKS_ARE_COUNTED, reason="PYTHONMALLOC is malloc: nothing is counted")
+def test_threads_that_have_ended_leave_nothing_behind() -> None:
+    """Each left an object, as did each idle worker of to_thread() that ended."""
+
+    def act() -> None:
+        with OneThread() as one:
+            one.run(int)
+
+    assert not run(grows, act, 100)

@@ -6,6 +6,7 @@ import contextvars
 import gc
 import logging
 import os
+import signal
 import threading
 import time
 import weakref
@@ -21,6 +22,7 @@ from pyfiber import (
     Fiber,
     FiberCancelled,
     FiberError,
+    FiberExit,
     Scheduler,
     ThreadLimiter,
     check_cancelled,
@@ -747,3 +749,35 @@ def test_current_fiber_of_a_worker_is_its_own() -> None:
             theirs.switch()
 
     run(main)
+
+
+def test_result_that_comes_as_the_fiber_is_unwound_does_not_keep_it_going(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The second Ctrl-C came between; FiberExit was lost, and what failed in the thread is told."""
+    log: list[Any] = []
+    one = ThreadLimiter(1)
+    arrived = threading.Event()
+
+    def waits(fn: Callable[[], object]) -> None:
+        try:
+            log.append(one.to_thread(fn))
+        except BaseException as exc:
+            log.append(type(exc))
+            raise
+
+    def main() -> None:
+        for fn in (int, lambda: 1 / 0, arrived.set):
+            spawn(waits, fn)
+        yield_now()
+        assert arrived.wait(PATIENCE)  # the others have sent their results
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        yield_now()
+
+    with pytest.raises(KeyboardInterrupt):
+        run(main)
+    assert log == [FiberExit] * 3
+    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [
+        ZeroDivisionError
+    ]

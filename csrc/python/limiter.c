@@ -156,17 +156,15 @@ let_go(LimiterObject *self, JobObject *job)
     if (job->state == JOB_QUEUED) {
         withdraw(self, job);
     }
-    pf_job_release_hold(job);
-    Py_CLEAR(job->fiber);
+    pf_job_abandon(job);
 }
 
 /* An exception ended the wait before the job was done.  True: only a
  * cancellation, and the thread is to be waited for. */
 static bool
-must_see_its_end(LimiterObject *self, FiberObject *fiber, JobObject *job)
+must_see_its_end(LimiterObject *self, JobObject *job)
 {
     return job->state != JOB_QUEUED && !self->abandon_on_cancel &&
-           !(fiber->core.host_bits & PF_F_DYING) &&
            PyErr_ExceptionMatches(pf.cancelled);
 }
 
@@ -182,9 +180,10 @@ wait_for(LimiterObject *self, PfThread *t, JobObject *job)
         if (rc >= 0) {
             continue;
         }
-        if (job->state == JOB_ARRIVED) {
+        bool dying = (fiber->core.host_bits & PF_F_DYING) != 0;
+        if (!dying && job->state == JOB_ARRIVED) {
             PyErr_Clear(); /* it came first after all */
-        } else if (must_see_its_end(self, fiber, job)) {
+        } else if (!dying && must_see_its_end(self, job)) {
             pf_job_cancel(job, pf_take_exception()); /* raised again later */
             shielded = true;
         } else {

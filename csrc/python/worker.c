@@ -126,8 +126,8 @@ pf_job_hold(JobObject *job)
     }
 }
 
-void
-pf_job_release_hold(JobObject *job)
+static void
+release_hold(JobObject *job)
 {
     job->waits = 0;
     if (job->held) {
@@ -140,7 +140,7 @@ void
 pf_job_lend_hold(JobObject *job)
 {
     if (job->held) {
-        pf_job_release_hold(job);
+        release_hold(job);
         job->waits = PyThreadState_GetID(PyThreadState_Get());
     }
 }
@@ -190,7 +190,7 @@ arrive(JobObject *job)
 {
     FiberObject *fiber = job->fiber;
     job->state = JOB_ARRIVED;
-    pf_job_release_hold(job);
+    release_hold(job);
     job->fiber = NULL;
     if (fiber != NULL) {
         pf_scheduler *s = fiber->core.scheduler;
@@ -200,6 +200,18 @@ arrive(JobObject *job)
         Py_DECREF(fiber);
     } else if (job->failed) {
         log_abandoned(job);
+    }
+}
+
+void
+pf_job_abandon(JobObject *job)
+{
+    release_hold(job);
+    Py_CLEAR(job->fiber);
+    if (job->state == JOB_ARRIVED && job->failed) {
+        PyObject *raised = pf_take_exception();
+        log_abandoned(job);
+        pf_restore_exception(raised);
     }
 }
 
@@ -322,6 +334,32 @@ leave_idle(WorkerObject *self)
     return true;
 }
 
+static PyThreadState *
+first_thread_state(void)
+{
+    return PyInterpreterState_ThreadHead(PyInterpreterState_Get());
+}
+
+/* Forget those whose thread states are gone. */
+static void
+bury_ended(void)
+{
+    WorkerObject **link = &ended_workers;
+    while (*link != NULL) {
+        WorkerObject *worker = *link;
+        PyThreadState *ts = first_thread_state();
+        while (ts != NULL && PyThreadState_GetID(ts) != worker->tstate_id) {
+            ts = PyThreadState_Next(ts);
+        }
+        if (ts != NULL) {
+            link = &worker->next;
+        } else {
+            *link = worker->next;
+            Py_DECREF(worker);
+        }
+    }
+}
+
 /* Wait for the next job; NULL: none came for a long time, or the limiter whose
  * own it is needs it no more.  The list's reference to the worker has gone to
  * whoever hands over, or to the list of the ended ones.  A limiter's own may
@@ -339,6 +377,7 @@ wait_for_job(WorkerObject *self)
     JobObject *job = self->job;
     self->job = NULL;
     if (job == NULL && leave_idle(self)) {
+        bury_ended();
         self->next = ended_workers;
         ended_workers = self;
     } else if (job != NULL && self->own && leave_idle(self)) {
@@ -441,7 +480,7 @@ static PyObject *
 start_thread(JobObject *job, WorkerObject *worker)
 {
     if (job->scheduler->thread == pf_tls_thread) {
-        pf_job_release_hold(job);
+        release_hold(job);
     }
     PyObject *done = call_starter(job->limiter, worker);
     if (worker->job == job) { /* else the worker has seen to it */
@@ -537,26 +576,6 @@ pf_worker_release(LimiterObject *limiter)
 
 /* ------------------------------------------------- what others ask about us */
 
-/* Forget those whose thread states are gone. */
-static void
-bury_ended(PyThreadState *first)
-{
-    WorkerObject **link = &ended_workers;
-    while (*link != NULL) {
-        WorkerObject *worker = *link;
-        PyThreadState *ts = first;
-        while (ts != NULL && PyThreadState_GetID(ts) != worker->tstate_id) {
-            ts = PyThreadState_Next(ts);
-        }
-        if (ts != NULL) {
-            link = &worker->next;
-        } else {
-            *link = worker->next;
-            Py_DECREF(worker);
-        }
-    }
-}
-
 /* Does that thread wait for a fiber of `s` to end, for a fiber of `s` that
  * waits for it? */
 static bool
@@ -581,17 +600,13 @@ could_wake(const SchedulerObject *s, uint64_t tstate_id)
 bool
 pf_other_threads(const SchedulerObject *s)
 {
-    PyThreadState *ts = s->thread->tstate;
-    PyThreadState *first =
-        PyInterpreterState_ThreadHead(PyThreadState_GetInterpreter(ts));
-    bury_ended(first);
-    for (PyThreadState *other = first; other != NULL;
-         other = PyThreadState_Next(other)) {
-        if (other != ts && could_wake(s, PyThreadState_GetID(other))) {
-            return true;
-        }
+    bury_ended();
+    PyThreadState *ts = first_thread_state();
+    while (ts != NULL && (ts == s->thread->tstate ||
+                          !could_wake(s, PyThreadState_GetID(ts)))) {
+        ts = PyThreadState_Next(ts);
     }
-    return false;
+    return ts != NULL;
 }
 
 /* The child has none of the threads.  What they were at, or would have been

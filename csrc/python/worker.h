@@ -78,7 +78,8 @@ JobObject *pf_job_new(LimiterObject *limiter, PyObject *const *args,
 int pf_job_dispatch(JobObject *job);
 /* Its scheduler counts on it, unless its fiber has gone or need not wait. */
 void pf_job_hold(JobObject *job);
-void pf_job_release_hold(JobObject *job);
+/* Its fiber waits no more, because of the raised exception. */
+void pf_job_abandon(JobObject *job);
 /* Its thread waits for a fiber of its run, and does so no more: nothing
  * happens if it is not held, or the hold was not lent. */
 void pf_job_lend_hold(JobObject *job);
