@@ -6,14 +6,28 @@ import itertools
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
 from compose_makers import outcome
+from interfering import Interfering, Stop, stop
 from threads import PATIENCE
 
 import pyfiber
-from pyfiber import CancelledOutcome, Failed, FiberError, Ok, run, sleep, spawn, yield_now
+from pyfiber import (
+    CancelledOutcome,
+    Failed,
+    FiberCancelled,
+    FiberError,
+    Ok,
+    run,
+    sleep,
+    spawn,
+    spawn_now,
+    yield_now,
+)
 from pyfiber.compose import (
     Work,
     blocking,
@@ -463,6 +477,28 @@ def test_cancellation_reaches_the_other_thread(move: Callable[[Work[Any]], Work[
 
     assert run(main) == CancelledOutcome("enough")
     assert log == ["there - begins", "there - cancelled: Cancelled('the scheduler was stopped')"]
+
+
+@pytest.mark.parametrize("move", [Work.on_thread_pool, Work.on_new_thread])
+def test_work_on_another_thread_ends_wherever_a_trace_function_raises(
+    move: Callable[[Work[Any]], Work[Any]],
+) -> None:
+    """It went on for ever, and so did the run."""
+
+    def main(interfering: Interfering) -> None:
+        fiber = spawn_now(interfering.play, partial(perform, move(delay(3600))))
+        fiber.cancel()
+        with suppress(Stop, FiberCancelled):
+            fiber.result()
+
+    nth = 0
+    acted = True
+    while acted:
+        nth += 1
+        interfering = Interfering(nth, stop, "pyfiber._remote")
+        run(main, interfering)
+        acted = interfering.left <= 0
+    assert nth > 10
 
 
 def test_others_run_while_a_thread_works() -> None:
