@@ -24,6 +24,7 @@ from pyfiber import (
     Queue,
     Scheduler,
     ShutDown,
+    _engine,
     run,
     select,
     sleep,
@@ -645,3 +646,8 @@ def test_shutdown_lets_all_go_wherever_a_trace_function_raises(kind, immediate):
     while run(main):
         nth += 1
     assert nth > 5
+
+
+def test_step_of_a_hooked_queue_without_its_arguments_is_refused():
+    with pytest.raises(TypeError, match="takes a queue and an item"):
+        _engine._hooked_put()

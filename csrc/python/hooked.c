@@ -155,7 +155,11 @@ static PyObject *
 hooked_put(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
     (void)module;
-    (void)nargs;
+    if (nargs != 2) {
+        PyErr_SetString(PyExc_TypeError,
+                        "_hooked_put() takes a queue and an item");
+        return NULL;
+    }
     Py_ssize_t added;
     PyObject *result = change_of(args[0], name.add, args[1], &added);
     give(args[0], name.places, 1 - added);
