@@ -14,7 +14,7 @@ import pytest
 
 import pyfiber
 from pyfiber import Fiber, FiberError, TaskGroup, current, run, sleep, yield_now
-from pyfiber.grains import READY, SLEEPING, Grain, GrainPool, Policy
+from pyfiber.grains import READY, SLEEPING, Grain, GrainPool, Policy, Priority
 
 
 def ready(times: int = 1) -> Any:
@@ -317,6 +317,46 @@ def test_policy_that_takes_a_grain_out_as_it_is_added() -> None:
         assert taken_out.pool is None
 
     run(main)
+
+
+@pytest.mark.parametrize("policy", [None, Priority()])
+def test_grain_taken_out_of_its_pool_by_what_it_waits_for_as_it_is_queued(
+    policy: Policy | None,
+) -> None:
+    """It had one more turn."""
+    log: list[str] = []
+    pool = GrainPool(policy)
+
+    class TakesOut:
+        grain: Grain | None = None
+
+        def __float__(self) -> float:
+            if self.grain is not None:
+                pool.dequeue(self.grain)
+            return 0.001
+
+    time = TakesOut()
+
+    def naps() -> Any:
+        yield time
+        log.append("one more turn")
+
+    def main() -> None:
+        grain = pool.queue(naps)
+        pool.start()
+        yield_now()
+        pool.dequeue(grain)
+        time.grain = grain
+        pool.queue(grain)
+        assert len(pool) == 0
+        sleep(0.01)
+        assert log == []
+        time.grain = None
+        pool.queue(grain)
+        grain.join()
+
+    run(main)
+    assert log == ["one more turn"]
 
 
 def test_predicate_that_lets_its_grain_wait_for_another() -> None:

@@ -37,6 +37,9 @@ pf_grain_attach(SchedulerObject *s, GrainObject *g)
         pf_pool_add(g->pool, g);
     }
     pf_tell_host(s);
+    if (g->core.host_word & GRAIN_LEAVES) { /* taken out in passing */
+        pf_grain_leave(g);
+    }
     return 0;
 }
 
