@@ -184,6 +184,18 @@ def test_collector_does_not_see_what_select_answered_while_that_is_freed() -> No
     assert len(channel) == 1, "the answer's reference counted as one of nobody's"
 
 
+def test_until_lets_go_of_what_it_was_given() -> None:
+    def happens() -> bool:
+        return True
+
+    watch = weakref.ref(happens)
+    asks = until(happens)
+    del happens
+    assert next(asks.__await__()) is watch()
+    del asks
+    assert watch() is None
+
+
 # without memory -----------------------------------------------------------------------------------
 
 
