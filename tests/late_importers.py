@@ -252,7 +252,7 @@ def dump_on_signal() -> None:
     before = sys.modules.pop("signal", None)
     pyfiber._engine._load("pyfiber._report")
     sys.modules.pop("signal", None)
-    pyfiber.dump_on_signal(10).undo()
+    pyfiber.dump_on_signal(15).undo()  # a number that Windows has, too
     if before is not None:
         sys.modules["signal"] = before
 

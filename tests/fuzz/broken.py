@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
+import os
 import time
 from typing import Any
 
@@ -43,7 +43,7 @@ class Kind(Program):
         KEPT.append(Evil())
 
     def crash(self) -> None:
-        ctypes.string_at(0)
+        os.abort()
 
     def hang(self) -> None:
         while True:
