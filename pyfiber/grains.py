@@ -209,15 +209,18 @@ class GrainPool(_engine.GrainPoolBase):
             self._bind()
             return
         started = threading.Event()
-        new = threading.Thread(target=self._run, args=(started,), name=self.name)
-        new.start()
-        self._thread = new
-        _with_threads.add(self)
+        threading.Thread(target=self._run, args=(started,), name=self.name).start()
         started.wait()
 
     def _run(self, started: threading.Event) -> None:
-        """The body of the pool's own thread."""
+        """The body of the pool's own thread.
+
+        It makes itself known: who started it may have been left meanwhile, by what a trace function
+        or a signal handler raised.
+        """
         try:
+            self._thread = threading.current_thread()
+            _with_threads.add(self)
             _engine.run(self._serve, started)
         except BaseException as exc:  # a grain has ended the run: SystemExit, KeyboardInterrupt
             _log.error("%r was ended", self, exc_info=exc)

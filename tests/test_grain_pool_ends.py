@@ -535,3 +535,30 @@ def test_open_pool_does_not_keep_the_interpreter_from_exiting(child: Any) -> Non
         """
     )
     assert done.stdout == "end of the program\nclosed\n"
+
+
+def test_exit_after_a_start_that_a_trace_function_ended_ends_the_pools_thread(child: Any) -> None:
+    done = child(
+        """
+        import sys
+        from interfering import Interfering, Stop, stop
+        from pyfiber.grains import GrainPool
+
+        def start(pool, nth):
+            interfering = Interfering(nth, stop, "pyfiber.grains")
+            sys.settrace(interfering)
+            try:
+                pool.start()
+            except Stop:
+                pass
+            finally:
+                sys.settrace(None)
+            return interfering.left <= 0
+
+        pools = [GrainPool()]
+        while start(pools[-1], len(pools)):
+            pools.append(GrainPool())
+        print(len(pools) > 10)
+        """
+    )
+    assert done.stdout == "True\n"
