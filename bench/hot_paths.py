@@ -1,0 +1,224 @@
+"""The operations whose price must not rise unnoticed, each as a small program.
+
+`python bench/hot_paths.py NAME NUMBER` performs one of them NUMBER times; bench/instructions.py
+counts what that takes. Nothing else happens in the measured part: all methods are bound before.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+
+import pyfiber
+from pyfiber import Channel, Fiber, Lock, Queue, TaskGroup, grains, greenlet, spawn
+
+#: Fibers that take turns, where there are several.
+TURNS = 100
+
+
+def nothing() -> None:
+    pass
+
+
+def switch(number: int) -> None:
+    """There and back between two raw fibers."""
+    back = pyfiber.current().switch
+
+    def body() -> None:
+        while True:
+            back()
+
+    there = Fiber(body).switch
+    for _ in range(number):
+        there()
+
+
+def value(number: int) -> None:
+    """The same with a value each way."""
+    back = pyfiber.current().switch
+
+    def body() -> None:
+        while True:
+            back(1)
+
+    there = Fiber(body).switch
+    there()
+    for _ in range(number):
+        there(1)
+
+
+def create(number: int) -> None:
+    """Make a raw fiber and run it to its end."""
+    for _ in range(number):
+        Fiber(nothing).switch()
+
+
+def yields(number: int) -> None:
+    """One yield_now() of one among a hundred fibers."""
+
+    def turns() -> None:
+        turn = pyfiber.yield_now
+        for _ in range(number // TURNS):
+            turn()
+
+    for _ in range(TURNS):
+        spawn(turns)
+
+
+def spawn_join(number: int) -> None:
+    """Start a fiber and wait for its end."""
+    for _ in range(number):
+        spawn(nothing).join()
+
+
+def spawn_many(number: int) -> None:
+    """The same, a hundred at a time."""
+    for _ in range(number // TURNS):
+        for fiber in [spawn(nothing) for _ in range(TURNS)]:
+            fiber.join()
+
+
+def park_unpark(number: int) -> None:
+    """Wake a parked fiber, which parks again."""
+
+    def parks() -> None:
+        park = pyfiber.park
+        for _ in range(number):
+            park()
+
+    unpark = spawn(parks).unpark
+    turn = pyfiber.yield_now
+    turn()
+    for _ in range(number):
+        unpark()
+        turn()
+
+
+def queue(number: int) -> None:
+    """Put an item into a Queue and get it out in another fiber."""
+    items = Queue[int]()
+
+    def gets() -> None:
+        get = items.get
+        for _ in range(number):
+            get()
+
+    fiber = spawn(gets)
+    put = items.put
+    for item in range(number):
+        put(item)
+    fiber.join()
+
+
+def channel(number: int) -> None:
+    """Hand a value over in a Channel without capacity."""
+    values = Channel[int]()
+
+    def receives() -> None:
+        receive = values.receive
+        for _ in range(number):
+            receive()
+
+    fiber = spawn(receives)
+    send = values.send
+    for item in range(number):
+        send(item)
+    fiber.join()
+
+
+def lock(number: int) -> None:
+    """Acquire and release a free Lock."""
+    free = Lock()
+    acquire, release = free.acquire, free.release
+    for _ in range(number):
+        acquire()
+        release()
+
+
+def select(number: int) -> None:
+    """Two selects, one that sends and one that receives, without waiting."""
+    first, second = Channel[int](4), Channel[int](4)
+    sends, receives, idle = first.sending(1), first.receiving(), second.receiving()
+    choose = pyfiber.select
+    for _ in range(number):
+        choose(sends, idle)
+        choose(receives, idle)
+
+
+def timeout(number: int) -> None:
+    """Enter and leave timeout(1)."""
+    limit = pyfiber.timeout
+    for _ in range(number):
+        with limit(1):
+            pass
+
+
+def group(number: int) -> None:
+    """A fiber in a TaskGroup of a hundred."""
+    for _ in range(number // TURNS):
+        with TaskGroup() as tasks:
+            for _ in range(TURNS):
+                tasks.spawn(nothing)
+
+
+def grain(number: int) -> None:
+    """A step of one among a hundred grains."""
+
+    def steps() -> Iterator[None]:
+        for _ in range(number // TURNS):
+            yield
+
+    for one in [grains.spawn(steps()) for _ in range(TURNS)]:
+        one.join()
+
+
+def greenlet_switch(number: int) -> None:
+    """There and back between two greenlets."""
+    back = greenlet.getcurrent().switch
+
+    def body() -> None:
+        while True:
+            back()
+
+    there = greenlet.greenlet(body).switch
+    for _ in range(number):
+        there()
+
+
+def greenlet_create(number: int) -> None:
+    """Make a greenlet and run it to its end."""
+    for _ in range(number):
+        greenlet.greenlet(nothing).switch()
+
+
+#: Name: (the operation, whether it needs a run)
+OPERATIONS: dict[str, tuple[Callable[[int], None], bool]] = {
+    "switch": (switch, False),
+    "value": (value, False),
+    "create": (create, False),
+    "yield": (yields, True),
+    "spawn+join": (spawn_join, True),
+    "spawn many": (spawn_many, True),
+    "park/unpark": (park_unpark, True),
+    "queue": (queue, True),
+    "channel": (channel, True),
+    "lock": (lock, True),
+    "select": (select, True),
+    "timeout": (timeout, True),
+    "group": (group, True),
+    "grain": (grain, True),
+    "greenlet": (greenlet_switch, False),
+    "greenlet create": (greenlet_create, False),
+}
+
+
+def main(name: str, number: int) -> None:
+    operation, needs_run = OPERATIONS[name]
+    if needs_run:
+        pyfiber.run(operation, number)
+    else:
+        operation(number)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
