@@ -242,7 +242,7 @@ def test_operators_come_to_what_they_should() -> None:
         "catch: instead of: 7 is odd",
         "map_outcome: failed: 7 is odd",
         "of_future: from a thread",
-        "on_new_thread: Thread",
+        "on_new_thread: pyfiber",
         "describe: caught: 3 is odd",
     ]
 
