@@ -402,10 +402,8 @@ void pf_fiber_renew_context(FiberObject *fiber);
 /* 0: woken; 1: timed out; -1: an exception is set (Cancelled, or FiberError
  * where the caller must not wait).  `what` is for reports. */
 int pf_wait(PfThread *t, int64_t deadline, PyObject *what);
-/* The same, but a cancellation is not raised: for waits whose end must be seen.
- * Like any wake-up it may return 0 for it: the caller looks again. */
-int pf_wait_shielded(PfThread *t, int64_t deadline, PyObject *what);
-/* The same, but cancellation is the caller's to look at: a pf_wake or -1. */
+/* The same, but a cancellation is not raised, for waits whose end must be seen:
+ * a pf_wake, and the caller looks again; or -1. */
 int pf_wait_anyhow(PfThread *t, int64_t deadline, PyObject *what);
 /* Wait until *granted is set, which beats a cancellation and the deadline.
  * Results as pf_wait; -1 with *granted set: unwound at the same time. */

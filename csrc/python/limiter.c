@@ -175,7 +175,7 @@ wait_for(LimiterObject *self, PfThread *t, JobObject *job)
     FiberObject *fiber = CURRENT(t);
     bool shielded = false;
     while (job->state != JOB_ARRIVED) {
-        int rc = shielded ? pf_wait_shielded(t, PF_NEVER, (PyObject *)job)
+        int rc = shielded ? pf_wait_anyhow(t, PF_NEVER, (PyObject *)job)
                           : pf_wait(t, PF_NEVER, (PyObject *)job);
         if (rc >= 0) {
             continue;

@@ -112,7 +112,7 @@ pf_deadline_by(SchedulerObject *s, PyObject *timeout, int64_t *deadline)
 int
 pf_deadline(PyObject *timeout, int64_t *deadline)
 {
-    if (timeout == NULL || timeout == Py_None) {
+    if (timeout == NULL || timeout == Py_None) { /* mostly */
         *deadline = PF_NEVER;
         return 0;
     }
@@ -306,13 +306,6 @@ pf_wait(PfThread *t, int64_t deadline, PyObject *what)
         return -1;
     }
     return answer(t, park_unless_cancelled(t, deadline, what));
-}
-
-int
-pf_wait_shielded(PfThread *t, int64_t deadline, PyObject *what)
-{
-    int why = pf_wait_anyhow(t, deadline, what);
-    return why == PF_WAKE_TIMEOUT ? 1 : why == -1 ? -1 : 0;
 }
 
 /* pf_attend runs code that may grant us what we are about to wait for. */
