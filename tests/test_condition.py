@@ -14,6 +14,7 @@ from pyfiber import (
     Cancelled,
     Condition,
     FiberError,
+    FiberExit,
     Lock,
     RLock,
     Scheduler,
@@ -216,7 +217,8 @@ def test_condition_wait_for():
     run_virtually(main)
 
 
-def test_condition_wait_where_the_fiber_must_not_be_left_waits_for_nothing():
+@pytest.mark.parametrize("timeout", [None, 0])
+def test_condition_wait_where_the_fiber_must_not_be_left_waits_for_nothing(timeout):
     """Not for its lock either, which went to who waited for it: both are refused."""
     log = []
 
@@ -232,7 +234,7 @@ def test_condition_wait_where_the_fiber_must_not_be_left_waits_for_nothing():
 
         def callback(_):
             with pytest.raises(FiberError, match="cannot leave this fiber"):
-                condition.wait()
+                condition.wait(timeout)
             log.append("refused")
 
         done = spawn(int)
@@ -244,6 +246,34 @@ def test_condition_wait_where_the_fiber_must_not_be_left_waits_for_nothing():
 
     run(main)
     assert log == ["refused", "other"]
+
+
+def test_condition_waiter_is_unwound_while_it_takes_the_lock_back(scheduler):
+    log = []
+    condition = Condition(Lock())
+
+    def waits():
+        condition.acquire()
+        try:
+            log.append(condition.wait())
+        except FiberExit:
+            log.append("unwound")
+            raise
+
+    def keeps():
+        condition.acquire()
+        condition.notify()
+        park()
+
+    scheduler.spawn(waits)
+    scheduler.run_once()
+    scheduler.spawn(keeps)
+    scheduler.run_once()
+    scheduler.run_once(0)
+    assert condition._waiters() == []
+    assert log == []
+    scheduler.close()
+    assert log == ["unwound"]
 
 
 class Reluctant:

@@ -54,6 +54,22 @@ def test_group_waits_for_its_fibers() -> None:
     assert log == ["spawned", 1, 2, 3, "left"]
 
 
+def test_group_where_the_fiber_must_not_be_left_does_not_wait() -> None:
+    refused: list[FiberError] = []
+    children: list[Fiber[Any]] = []
+
+    def callback(_: object) -> None:
+        try:
+            with TaskGroup() as group:
+                children.append(group.spawn(park))
+        except FiberError as exc:
+            refused.append(exc)
+
+    run(lambda: spawn(int).add_done_callback(callback))
+    assert len(refused) == 1
+    assert children[0].cancelled()
+
+
 def test_empty_group_is_left_at_once() -> None:
     def main() -> None:
         with TaskGroup() as group:

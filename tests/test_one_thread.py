@@ -421,10 +421,11 @@ def test_idle_thread_does_not_hide_a_deadlock(child: Child) -> None:
     assert done.stdout == "seen\n"
 
 
-def test_thread_in_a_later_call_counts_as_one_that_may_wake_a_fiber() -> None:
+@pytest.mark.parametrize("others", [0, 1], ids=["alone", "after another has ended"])
+def test_thread_in_a_later_call_counts_as_one_that_may_wake_a_fiber(others: int) -> None:
     """It was idle before, and nobody waits for the call: it was abandoned."""
     done = run_script(
-        """
+        f"""
         import threading, time
         from pyfiber import *
         def wakes(fiber, begun):
@@ -437,6 +438,9 @@ def test_thread_in_a_later_call_counts_as_one_that_may_wake_a_fiber() -> None:
             one = OneThread(abandon_on_cancel=True)
             one.run(int)
             one.run(int)
+            for _ in range({others}):
+                with OneThread() as other:
+                    other.run(int)
             begun = Event()
             with CancelScope() as scope:
                 spawn(lambda: (begun.wait(), scope.cancel()))

@@ -107,7 +107,7 @@ def test_second_unpark_says_false_and_keeps_the_first_value() -> None:
 
 @pytest.mark.parametrize("is_error", [False, True])
 def test_second_unpark_from_a_thread_is_told(
-    is_error: bool, monkeypatch: pytest.MonkeyPatch
+    is_error: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is seen where the request arrives: nobody could catch an error there."""
     told: list[str] = []
@@ -130,6 +130,7 @@ def test_second_unpark_from_a_thread_is_told(
     told += [str(warning.message) for warning in caught]
     assert len(told) == 1
     assert told[0].startswith("unpark('second') is dropped: <pyfiber.Fiber")
+    assert capsys.readouterr().err == ""
 
 
 def test_second_unpark_without_a_value_says_false_and_nothing_else() -> None:
@@ -414,7 +415,9 @@ def test_stray_unpark_does_not_wake_a_join() -> None:
 
 def test_stray_unpark_does_not_wake_a_sleep() -> None:
     def main() -> None:
-        sleeper = spawn(lambda: (sleep(2), park())[1])
+        sleeper = spawn(lambda: (park(), sleep(2), park())[2])
+        yield_now()
+        sleeper.unpark("used")
         yield_now()
         assert sleeper.unpark("kept") is True
         for _ in range(5):

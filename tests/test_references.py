@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from conftest import Child
 from growth import BLOCKS_ARE_COUNTED, bytes_left, grows
+from threads import in_thread
 
 import pyfiber
 from pyfiber import (
@@ -31,6 +32,7 @@ from pyfiber import (
     Semaphore,
     TaskGroup,
     ThreadLimiter,
+    park,
     run,
     select,
     spawn,
@@ -519,3 +521,31 @@ def test_wait_with_a_lock_of_the_programs_leaves_no_lock_behind() -> None:
             assert not condition.wait(0)
 
     assert bytes_left(times_out, 2000) < 2000 * 12  # a lock takes 32 or more
+
+
+def test_wake_ups_with_a_value_leave_no_message_behind() -> None:
+    """One from another thread travels in a message, which is no object."""
+
+    def act() -> None:
+        fibers = [spawn(park) for _ in range(50)]
+        in_thread(lambda: [fiber.unpark(1) for fiber in fibers])
+        for fiber in fibers:
+            assert fiber.result() == 1
+
+    assert run(bytes_left, act, 50) < 50 * 50 * 12  # a message takes 40 or more
+
+
+def test_scopes_that_were_left_are_kept_for_reuse_up_to_a_number(child: Child) -> None:
+    done = child(
+        """
+        import sys
+        from pyfiber import CancelScope
+
+        before = sys.getrefcount(CancelScope)
+        for _ in range(2):
+            scopes = [CancelScope() for _ in range(2000)]
+            del scopes
+        print(sys.getrefcount(CancelScope) - before)  # each has one
+        """
+    )
+    assert int(done.stdout) < 300

@@ -112,6 +112,13 @@ def test_scheduler_run_inside_a_run_is_refused(scheduler: Scheduler) -> None:
     other.close()
 
 
+def test_join_of_a_fiber_outside_of_its_run_is_refused(scheduler: Scheduler) -> None:
+    fiber = scheduler.spawn(int)
+    with pytest.raises(FiberError, match=r"waiting for a fiber needs a running scheduler"):
+        fiber.join()
+    assert not fiber.done()
+
+
 def test_scheduler_made_inside_a_run_is_usable_after_it() -> None:
     scheduler: Scheduler = run(Scheduler)
     assert scheduler.run(lambda: 5) == 5

@@ -18,6 +18,7 @@ from pyfiber import (
     Failed,
     Fiber,
     FiberError,
+    FiberExit,
     Scheduler,
     TaskGroup,
     current,
@@ -336,6 +337,59 @@ def test_value_reaches_a_fiber_that_is_slowed_down() -> None:
         run_virtually(main)
     finally:
         logging.getLogger("pyfiber").disabled = False
+
+
+def test_fiber_that_is_slowed_down_is_unwound_with_its_scheduler(scheduler: Scheduler) -> None:
+    ends: list[type[BaseException]] = []
+
+    def deaf() -> None:
+        while True:
+            try:
+                yield_now()
+            except Cancelled:
+                pass
+            except BaseException as exc:
+                ends.append(type(exc))
+                raise
+
+    logging.getLogger("pyfiber").disabled = True
+    try:
+        fiber = scheduler.spawn(deaf)
+        scheduler.run_once()
+        fiber.cancel()
+        while fiber.state != "parked":
+            scheduler.run_once(0)
+        scheduler.close()
+    finally:
+        logging.getLogger("pyfiber").disabled = False
+    assert ends == [FiberExit]
+
+
+def test_interrupt_while_a_fiber_is_reported_comes_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It swallows Cancelled, and that is logged in the midst of its wait."""
+    got: list[type[BaseException]] = []
+
+    def interrupted(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    def deaf() -> None:
+        while not got:
+            try:
+                yield_now()
+            except Cancelled:
+                pass
+            except BaseException as exc:
+                got.append(type(exc))
+
+    def main() -> None:
+        fiber = spawn(deaf)
+        yield_now()
+        fiber.cancel()
+        fiber.join()
+
+    monkeypatch.setattr(logging.getLogger("pyfiber"), "handle", interrupted)
+    run(main)
+    assert got == [KeyboardInterrupt]
 
 
 def test_cancellations_that_end_their_scopes_are_no_reason_for_a_report(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from typing import Any
 
 import pytest
+from conftest import Child
 
 from pyfiber import (
     FiberError,
@@ -300,3 +303,43 @@ def test_sleep_where_the_fiber_must_not_be_left_is_refused(seconds: float) -> No
 
     run(lambda: spawn(int).add_done_callback(callback))
     assert len(refused) == 1
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc, sets RLIMIT_AS")
+def test_wait_without_memory_for_its_timer_is_a_memory_error(child: Child) -> None:
+    """The table of timers is full, and the process may have no more memory than it has."""
+    done = child(
+        """
+        import resource
+        from pyfiber import CancelScope, Event, now, park, run, sleep
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+
+        def attempt(wait):
+            try:
+                return wait(60)
+            except MemoryError:
+                return "no memory"
+
+        def main():
+            later = now() + 1000
+            scopes = [CancelScope(deadline=later) for _ in range(1 << 17)]
+            for scope in scopes:
+                scope.__enter__()
+            waits = sleep, park, Event().wait
+            with open("/proc/self/statm") as statm:
+                used = int(statm.read().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (used, hard))
+            answers = [attempt(wait) for wait in waits]
+            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+            print(answers)
+            while scopes:
+                scopes.pop().__exit__(None, None, None)
+            sleep(0.001)
+
+        run(main)
+        """,
+        # A sanitizer's malloc() would end the process.
+        env={"ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":allocator_may_return_null=1"},
+    )
+    assert done.stdout == "['no memory', 'no memory', 'no memory']\n"

@@ -218,6 +218,36 @@ def test_caller_thrown_away_meanwhile_is_unwound() -> None:
         run_virtually(main)
 
 
+@pytest.mark.parametrize(
+    "leave",
+    [lambda main: spawn_now(main.switch), lambda main: (spawn(main.switch), yield_now())],
+    ids=["in spawn_now()", "in yield_now()"],
+)
+def test_raw_fiber_thrown_away_while_it_is_ready_is_unwound(
+    leave: Callable[[Fiber[Any]], object],
+) -> None:
+    log: list[str] = []
+
+    def raw(main: Fiber[Any]) -> None:
+        try:
+            leave(main)
+            log.append("went on")
+        except FiberExit:
+            log.append("unwound")
+            raise
+
+    def main() -> None:
+        fiber = Fiber(raw, (current(),))
+        fiber.switch()
+        assert fiber.state == "ready"
+        del fiber
+        log.append("main")
+
+    with pytest.raises(pyfiber.DeadlockError):  # who switched to main is left for good
+        run_virtually(main)
+    assert log == ["unwound", "main"]
+
+
 def test_every_schedule_has_the_same_result() -> None:
     def main() -> None:
         log: list[int] = []

@@ -7,9 +7,11 @@ import itertools
 import queue
 import threading
 from collections.abc import Callable
+from operator import methodcaller
 from typing import Any
 
 import pytest
+from threads import in_thread
 
 from pyfiber import (
     Channel,
@@ -21,6 +23,7 @@ from pyfiber import (
     Queue,
     Semaphore,
     TaskGroup,
+    current,
     move_on_after,
     now,
     park,
@@ -30,7 +33,7 @@ from pyfiber import (
     timeout,
     yield_now,
 )
-from pyfiber.testing import ScheduleFailure, explore, explore_cancellation, replay, run
+from pyfiber.testing import ScheduleFailure, choose, explore, explore_cancellation, replay, run
 
 
 def timed_out_by_scope() -> None:
@@ -160,31 +163,39 @@ def test_unfair_primitives_serve_waiters_in_every_order() -> None:
         lambda: Channel[int](1).send(1),
         lambda: put_and_get(Queue[int]()),
         lambda: send_and_receive(Channel[int](1)),
+        lambda: methodcaller("unpark")(current()),  # which looks whether an exception is set
     ],
 )
 def test_fiber_unwound_where_it_was_preempted_does_nothing_more(act: Callable[[], object]) -> None:
     """The run ends as a livelock while it stands between two steps of a primitive."""
-    ends: list[type[BaseException] | None] = []
+    ends: list[type[BaseException]] = []
+    places: set[str] = set()
 
     def acts() -> None:
         try:
             while True:
+                place = "acts"
                 act()
+                place = "yields"
                 yield_now()
         except BaseException as exc:
             ends.append(type(exc))
+            places.add(place)
             raise
 
     def main() -> None:
+        if choose([True, False]):
+            return  # always in the usual order, which comes first: nobody is preempted there
         for _ in range(2):
             spawn(acts)
         while True:
             yield_now()
 
     for seed in range(5):
-        with pytest.raises(ScheduleFailure):
-            explore(main, 3, seed=seed, preempt=True, max_steps=50)
+        with pytest.raises(ScheduleFailure, match="LivelockError"):
+            explore(main, 20, seed=seed, preempt=True, max_steps=50)
     assert set(ends) == {FiberExit}
+    assert "acts" in places
 
 
 def put_and_get(queue: Queue[int]) -> None:
@@ -220,6 +231,15 @@ def test_thread_serves_who_waits_longest_while_others_explore() -> None:
             fiber.join()
 
     explore(main, 20, unfair=True, threads=True)
+
+
+def test_thread_selects_while_others_explore() -> None:
+    def main() -> None:
+        channel = Channel[int](1)
+        channel.send(1)
+        assert in_thread(lambda: select(channel.receiving())).value == 1
+
+    explore(main, 2, unfair=True, threads=True)
 
 
 def test_select_takes_the_first_case_unless_unfair() -> None:

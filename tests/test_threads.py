@@ -415,10 +415,10 @@ def test_thread_whose_record_finds_no_memory_gets_an_error(child: Child) -> None
         import pyfiber
         from growth import grows
 
-        def attempt(n):
+        def attempt(n, ask):
             try:
                 _testcapi.set_nomemory(n, n + 1)
-                pyfiber.current()
+                ask()
             except MemoryError:
                 failed.append(n)
             finally:
@@ -426,15 +426,19 @@ def test_thread_whose_record_finds_no_memory_gets_an_error(child: Child) -> None
             assert pyfiber.Fiber(lambda: 5).switch() == 5
 
         def round():
-            for n in range(1, 12):
-                thread = threading.Thread(target=attempt, args=(n,))
-                thread.start()
-                thread.join()
+            for ask in pyfiber.current, waits.unpark:
+                for n in range(1, 12):
+                    thread = threading.Thread(target=attempt, args=(n, ask))
+                    thread.start()
+                    thread.join()
 
+        scheduler = pyfiber.Scheduler()
+        waits = scheduler.spawn(pyfiber.park)
         failed = []
         round()
         kinds = len(failed)
-        print(kinds >= 3, not grows(round, 20))
+        print(kinds >= 6, not grows(round, 20))
+        scheduler.close()
         """
     )
     assert done.stdout == "True True\n"

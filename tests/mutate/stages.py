@@ -43,7 +43,8 @@ OTHERS = {
     "waitq": "lock lock_model condition queue channel select select_model cross_thread messages"
     f" scheduler_embed {SYNC}",
     "wait": "park sleep spawn_join spawn_now join_order cancel cross_thread threads run"
-    " scopes_elsewhere condition lock",
+    " scopes_elsewhere condition lock group grain_waits to_thread scheduler_embed references"
+    " testing_primitives",
     "latch": "futures pmap done_callbacks compose",
     "lock": f"cpython_lock_tests condition messages {SYNC}",
     "semaphore": f"lock lock_model select_queues {SYNC}",
