@@ -23,9 +23,11 @@ from pyfiber import (
     Cancelled,
     CancelScope,
     Event,
+    Fiber,
     FiberError,
     OneThread,
     check_cancelled,
+    current,
     from_thread,
     gather,
     move_on_after,
@@ -562,3 +564,30 @@ def test_threads_that_have_ended_leave_nothing_behind() -> None:
             one.run(int)  # it has waited for that
 
     assert not run(grows, act, 100)
+
+
+def test_fiber_left_by_a_call_and_dropped_elsewhere_is_ended_by_the_next_call() -> None:
+    """A thread that only runs functions never switches: nothing else would end it."""
+    log: list[Any] = []
+    left: list[Fiber[None]] = []
+
+    def leaves() -> None:
+        back = current().switch
+
+        def body() -> None:
+            try:
+                back()
+            finally:
+                log.append(here())
+
+        left.append(Fiber(body))
+        left[0].switch()
+
+    def main() -> None:
+        with OneThread() as one:
+            one.run(leaves)
+            left.clear()
+            assert not log
+            assert one.run(log.copy) == [one.run(here)]
+
+    run(main)

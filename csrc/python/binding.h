@@ -324,6 +324,8 @@ int pf_attend(PfThread *t);
 /* Parts of that. */
 void pf_close_reserve(PfThread *t);
 void pf_unwind_dropped(PfThread *t);
+/* The last, for a thread that may never switch again. */
+void pf_unwind_left_here(void);
 int pf_thread_module_init(PyObject *module);
 static inline void
 pf_live_link(PfThread *t, FiberObject *fiber)

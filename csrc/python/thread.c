@@ -394,6 +394,15 @@ pf_unwind_dropped(PfThread *t)
 }
 
 void
+pf_unwind_left_here(void)
+{
+    PfThread *t = pf_tls_thread;
+    if (t != NULL && (t->attention & PF_ATT_DROPPED)) {
+        pf_unwind_dropped(t);
+    }
+}
+
+void
 pf_close_reserve(PfThread *t)
 {
     FiberObject *self = CURRENT(t);

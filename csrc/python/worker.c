@@ -407,6 +407,7 @@ worker_run(PyObject *op, PyObject *ignored)
     self->thread = PyThread_get_thread_ident();
     while (job != NULL) {
         settle_wake(self);
+        pf_unwind_left_here(); /* by earlier jobs */
         run_job(job);
         JobObject *next = pf_limiter_next(job->limiter);
         Py_DECREF(job);

@@ -7,6 +7,7 @@ end SEED            it is over
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import gc
 import json
@@ -52,6 +53,22 @@ def census() -> Counter[str]:
     )
 
 
+def visit_workers() -> None:
+    """Give every idle worker thread a job: only then it ends the fibers that were left on it."""
+    meeting = threading.Barrier(len(_engine._threads()))
+
+    def meet() -> None:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            meeting.wait(1)
+
+    def main() -> None:
+        with pyfiber.TaskGroup() as group:
+            for _ in range(meeting.parties):
+                group.spawn(pyfiber.to_thread, meet)
+
+    pyfiber.run(main)
+
+
 def unraisable(info: Any) -> None:
     """What is raised where nobody can catch it: a thread keeps this function for all its life.
 
@@ -80,6 +97,8 @@ def play(kind: type[Program], seed: int, steps: int | None, verbose: bool) -> li
     before = census()
     findings = play_out(kind(seed, steps, verbose))
     left = census() - before
+    if left:
+        visit_workers()
     for _ in range(20):  # a worker thread lets go of its last job a moment after its end was told
         if left:
             time.sleep(0.01)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pyfiber
-from pyfiber import FiberError, FiberExit
+from pyfiber import FiberError, FiberExit, _engine
 
 from .evil import Boom, Evil, Liar, Looked, perform
 
@@ -41,6 +41,14 @@ def acts(text: str) -> Acts:
 def untrace() -> None:
     sys.settrace(None)
     sys.setprofile(None)
+
+
+def fibers_of_this_thread() -> list[Any]:
+    """Those that have begun; a worker thread may have others, which only its next job ends."""
+    for ident, _, _, _, fibers in _engine._threads():
+        if ident == threading.get_ident():
+            return fibers
+    return []
 
 
 class Unfinished(Exception):
@@ -138,7 +146,8 @@ class Program:
         """Nothing is kept any more; what is still suspended is ended."""
         self.forget()
         for _ in range(20):
-            left = [fiber for fiber in self.fibers() if fiber.state == "parked"]
+            here = [id(fiber) for fiber in fibers_of_this_thread()]
+            left = [f for f in self.fibers() if f.state == "parked" and id(f) in here]
             if not left:
                 return
             for fiber in left:
