@@ -344,8 +344,19 @@ class FiberExecutor(Executor):
             initializer = partial(initializer, *initargs)
         name = thread_name_prefix or f"FiberExecutor-{next(_numbers)}"
         scheduler = _engine._running_scheduler()
+        self._end_pool()  # of the former life, where this is called again
         self._pool = _Pool(max_workers, scheduler, name, initializer)
-        weakref.finalize(self, self._pool.shut_down).atexit = False
+
+    def __del__(self) -> None:
+        # No weakref.finalize(): its registry would keep the pool, and where what the pool refers to
+        # (the initializer, the run's on_unhandled) refers to the executor, both for ever.
+        self._end_pool()
+
+    def _end_pool(self) -> None:
+        """What was submitted is done, then the thread ends."""
+        pool = getattr(self, "_pool", None)
+        if pool is not None:
+            pool.shut_down()
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> FiberFuture[R]:
         """Run ``fn(*args, **kwargs)`` in a fiber, with a copy of the caller's contextvars.

@@ -622,6 +622,33 @@ def test_executor_that_is_dropped_ends_its_thread() -> None:
     assert not thread.is_alive()
 
 
+def test_executor_that_its_own_initializer_refers_to_is_collected() -> None:
+    class Service:
+        def __init__(self) -> None:
+            self.executor = FiberExecutor(initializer=self.begin)
+
+        def begin(self) -> None:
+            pass
+
+    gone = [weakref.ref(Service())]
+    service = run(Service)
+    gone.append(weakref.ref(service))
+    del service
+    gc.collect()
+    assert [ref() for ref in gone] == [None, None]
+
+
+def test_executor_that_is_made_again_ends_its_former_thread() -> None:
+    executor = FiberExecutor(thread_name_prefix="former")
+    assert executor.submit(int).result() == 0
+    (thread,) = (thread for thread in threading.enumerate() if thread.name == "former")
+    executor.__init__(thread_name_prefix="latter")  # type: ignore[misc]
+    thread.join(20)
+    assert not thread.is_alive()
+    assert executor.submit(int).result() == 0
+    executor.shutdown()
+
+
 def test_executor_that_was_never_used_starts_no_thread() -> None:
     before = threading.active_count()
     FiberExecutor().shutdown()
