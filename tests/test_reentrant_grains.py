@@ -11,6 +11,7 @@ import contextvars
 from typing import Any
 
 import pytest
+from conftest import Child
 
 import pyfiber
 from pyfiber import Fiber, FiberError, TaskGroup, current, run, sleep, yield_now
@@ -491,3 +492,39 @@ def test_generator_that_drops_the_last_reference_to_its_grain() -> None:
 
     run(main)
     assert seen == [True]
+
+
+def test_cancellation_by_a_callback_that_runs_before_a_grains_turn(child: Child) -> None:
+    """A fiber ends, a grain is next, and the weak reference's callback runs where that is stepped:
+    it must not put into the ready queue who is about to run.
+    """
+    done = child(
+        """
+        import weakref
+        from pyfiber import CancelScope, current, grains, run, spawn, yield_now
+
+        def callback(ref):
+            with CancelScope() as scope:
+                scope.cancel()
+            current().unpark()
+            log.append("called")
+
+        def steps():
+            for _ in range(3):
+                log.append("step")
+                yield
+
+        def main():
+            reference = weakref.ref(spawn(lambda: None), callback)
+            grain = grains.spawn(steps())
+            yield_now()
+            for _ in range(20):
+                spawn(lambda: None)
+            grain.join()
+
+        log = []
+        run(main)
+        print(*log)
+        """
+    )
+    assert done.stdout == "called step step step\n"

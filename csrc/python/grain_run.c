@@ -92,9 +92,13 @@ runner_for(SchedulerObject *s, pf_fiber *core)
     return runner;
 }
 
+/* Parked no more, as whoever comes out of the ready queue: where it lands, code
+ * may run before its turn, because an object dies, and a cancellation that this
+ * makes must not wake it. */
 static pf_fiber *
 give_turn(PfGrains *grains, FiberObject *runner, pf_fiber *core)
 {
+    runner->core.state = PF_READY;
     grains->runner = NULL;
     grains->turn = core;
     return &runner->core;
