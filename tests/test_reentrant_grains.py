@@ -528,3 +528,31 @@ def test_cancellation_by_a_callback_that_runs_before_a_grains_turn(child: Child)
         """
     )
     assert done.stdout == "called step step step\n"
+
+
+def test_grain_that_starts_a_fiber_as_it_is_closed_with_its_run(child: Child) -> None:
+    """The fiber ends with the run, and is in the ready queue no more when it is freed."""
+    done = child(
+        """
+        from pyfiber import Fiber, current, grains, run, spawn, yield_now
+
+        def sleeps():
+            try:
+                yield grains.SLEEPING
+            finally:
+                spawn(print, "never")
+
+        def main():
+            for _ in range(3):
+                grains.spawn(sleeps())
+            yield_now()
+            root.switch()
+
+        root = current()
+        fiber = Fiber(lambda: run(main))
+        fiber.switch()
+        del fiber
+        print(run(lambda: "the next run"))
+        """
+    )
+    assert done.stdout == "the next run\n"

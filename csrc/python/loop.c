@@ -139,8 +139,8 @@ pf_scheduler_abandon(SchedulerObject *s)
     PyObject *pending = pf_take_exception();
     FiberObject *fiber;
     s->ending = true;
-    empty_queue(s);
     do {
+        empty_queue(s); /* closing a grain may have started some */
         while ((fiber = find_leftover(s)) != NULL) {
             if (fiber->core.stack != NULL) {
                 pf_fiber_unwind(s->thread, fiber);
