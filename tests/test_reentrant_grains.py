@@ -15,7 +15,16 @@ from conftest import Child
 
 import pyfiber
 from pyfiber import Fiber, FiberError, TaskGroup, current, run, sleep, yield_now
-from pyfiber.grains import READY, SLEEPING, Grain, GrainPool, Policy, Priority
+from pyfiber.grains import (
+    READY,
+    SLEEPING,
+    Grain,
+    GrainPool,
+    Policy,
+    Priority,
+    RoundRobin,
+    current_grain,
+)
 
 
 def ready(times: int = 1) -> Any:
@@ -556,3 +565,27 @@ def test_grain_that_starts_a_fiber_as_it_is_closed_with_its_run(child: Child) ->
         """
     )
     assert done.stdout == "the next run\n"
+
+
+def test_grain_that_ends_while_its_policy_still_adds_it_stays_ended() -> None:
+    """It has taken itself out of the pool, too: that was made up for when it was done."""
+
+    class Slow(RoundRobin):
+        def add(self, grain: Grain[Any]) -> None:
+            super().add(grain)
+            for _ in range(5):
+                yield_now()
+
+    def main() -> None:
+        pool = GrainPool(Slow()).start()
+
+        def body() -> Any:
+            pool.dequeue(current_grain())
+            return "ended"
+            yield
+
+        grain = pool.queue(body)
+        assert grain.result() == "ended"
+        assert grain.done()
+
+    run(main)

@@ -37,7 +37,10 @@ pf_grain_attach(SchedulerObject *s, GrainObject *g)
         pf_pool_add(g->pool, g);
     }
     pf_tell_host(s);
-    if (g->core.host_word & GRAIN_LEAVES) { /* taken out in passing */
+    /* Taken out in passing; unless it has gone already while its policy's code
+     * let others run, or leaves after the step that it is in. */
+    if ((g->core.host_word & GRAIN_LEAVES) && g->core.scheduler == &s->core &&
+        g->core.state != PF_RUNNING) {
         pf_grain_leave(g);
     }
     return 0;
