@@ -324,7 +324,8 @@ int pf_attend(PfThread *t);
 /* Parts of that. */
 void pf_close_reserve(PfThread *t);
 void pf_unwind_dropped(PfThread *t);
-/* The last, for a thread that may never switch again. */
+/* As pf_unwind_dropped() for this thread, between pieces of its work: it may
+ * never switch, which is where that is called otherwise. */
 void pf_unwind_left_here(void);
 int pf_thread_module_init(PyObject *module);
 static inline void
