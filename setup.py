@@ -26,36 +26,27 @@ if platform.python_implementation() != "CPython":
 
 WINDOWS = sys.platform == "win32"
 UCONTEXT = os.environ.get("PYFIBER_CONTEXT") == "ucontext"
-ENGINE = [
-    "csrc/context/context.c",
-    *sorted(
-        str(path)
-        for path in Path("csrc/engine").glob("*.c")
-        if not path.stem.endswith(("_posix", "_windows"))
-    ),
-]
-POSIX = sorted(str(path) for path in Path("csrc/engine").glob("*_posix.c"))
-BINDING = sorted(str(path) for path in Path("csrc/python").glob("*.c"))
 HEADERS = sorted(str(path) for path in Path("csrc").rglob("*.h"))
 PUBLIC_HEADER = "csrc/include/pyfiber.h"
 
 
+def sources(room: str) -> list[str]:
+    """The C files under a folder, but for those of another system."""
+    other = "unix" if WINDOWS else "windows"
+    return sorted(str(path) for path in Path(room).rglob("*.c") if other not in path.parts)
+
+
 def context_sources() -> list[str]:
-    """The one backend that is compiled in, as csrc/context/context.h chooses."""
+    """What switches: the one backend that csrc/context/context.h chooses."""
     machine = platform.machine().lower()
     if WINDOWS:
-        return ["csrc/context/winfiber.c"]
+        return ["csrc/context/context.c", "csrc/context/winfiber.c"]
     if not UCONTEXT and machine in ("x86_64", "amd64", "arm64", "aarch64"):
         # Both: each file is empty on the other processor, and a macOS build
         # for two processors compiles both.
-        return ["csrc/context/x86_64_sysv.S", "csrc/context/aarch64_aapcs.S"]
-    return ["csrc/context/ucontext.c"]
-
-
-def platform_sources() -> list[str]:
-    if WINDOWS:
-        return ["csrc/engine/poller_windows.c", "csrc/engine/stack_windows.c"]
-    return POSIX
+        assembly = ["csrc/context/x86_64_sysv.S", "csrc/context/aarch64_aapcs.S"]
+        return ["csrc/context/context.c", *assembly]
+    return ["csrc/context/context.c", "csrc/context/ucontext.c"]
 
 
 def compile_args() -> list[str]:
@@ -144,7 +135,7 @@ class BuildPy(build_py):
 
 engine = Extension(
     "pyfiber._engine",
-    sources=BINDING + ENGINE + platform_sources() + context_sources(),
+    sources=sources("csrc/python") + sources("csrc/engine") + context_sources(),
     depends=HEADERS,
     include_dirs=["csrc"],
     define_macros=macros(),

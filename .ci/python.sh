@@ -51,6 +51,22 @@ test_sanitized() {
         run_pytest "$SCRATCH/asan" "${left_out[@]}"
 }
 
+# The instructions of the hot paths beside those kept for each CPython; after test_versions, whose trees it uses.
+instruction_counts() {
+    local version
+    need valgrind
+    for version in 3.11 3.13; do
+        step "instructions of the hot paths on CPython $version"
+        local tree=$SCRATCH/$version
+        [ "$version" != 3.11 ] || tree=$SCRATCH/strict
+        if [ -d "$tree" ]; then
+            (cd "$tree" && .venv/bin/python bench/instructions.py --check)
+        else
+            printf 'not built here: left out\n'
+        fi
+    done
+}
+
 # Random programs: seeds FIRST:STOP or FIRST: of each kind, for so many minutes of each at most. In `quick` they are always the
 # same; in `full` new ones every day. What fails is printed with the command that plays it again.
 FUZZ_SEEDS=${FUZZ_SEEDS:-$(date +%Y%m%d)0000:}

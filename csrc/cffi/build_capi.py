@@ -30,8 +30,8 @@ def make_builder() -> FFI:
             "csrc/cffi/capi.c",
             "csrc/cffi/capi.cdef",
             "csrc/include/pyfiber.h",
-            "csrc/python/tstate.h",
-            "csrc/python/pyinclude.h",
+            "csrc/python/core/tstate.h",
+            "csrc/python/core/pyinclude.h",
         ],
         py_limited_api=False,
     )

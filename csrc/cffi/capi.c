@@ -29,7 +29,7 @@
 #define PYFIBER_SHARED_API pyfiber_capi_table
 #include "pyfiber.h"
 
-#include "python/tstate.h"
+#include "python/core/tstate.h"
 
 #if defined(__GNUC__)
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)

@@ -11,8 +11,6 @@
 
 #include "context/backend.h"
 
-#if defined(PYFIBER_CONTEXT_UCONTEXT)
-
 #include <errno.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -83,7 +81,3 @@ pf_context_jump(pf_context *from, pf_context *to)
         abort(); /* cannot happen: the stack was checked when it was made */
     }
 }
-
-#else
-typedef int pf_not_used_here;
-#endif

@@ -7,8 +7,6 @@
  */
 #include "context/backend.h"
 
-#if defined(PF_CONTEXT_WINFIBER)
-
 #define WIN32_LEAN_AND_MEAN
 #include <windows.h>
 
@@ -173,7 +171,3 @@ pf_context_jump(pf_context *from, pf_context *to)
         SwitchToFiber(to->handle);
     }
 }
-
-#else
-typedef int pf_not_used_here;
-#endif

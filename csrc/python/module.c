@@ -1,9 +1,9 @@
 /* pyfiber._engine: module functions and set-up. */
-#include "engine/selfbench.h"
-#include "python/arguments.h"
-#include "python/greenlet.h"
-#include "python/schedule.h"
-#include "python/scope.h"
+#include "engine/core/selfbench.h"
+#include "python/core/arguments.h"
+#include "python/greenlet/greenlet.h"
+#include "python/testing/schedule.h"
+#include "python/cancel/scope.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -4,9 +4,9 @@
 #include <errno.h>
 #include <fenv.h>
 
-#include "engine/ccontext.h"
-#include "engine/memory.h"
-#include "engine/stack.h"
+#include "engine/core/ccontext.h"
+#include "engine/base/memory.h"
+#include "engine/stack/stack.h"
 #include "fakes.h"
 #include "threads.h"
 

@@ -8,8 +8,8 @@
 #include <fenv.h>
 
 #include "context/context.h"
-#include "engine/selfbench.h"
-#include "engine/stack.h"
+#include "engine/core/selfbench.h"
+#include "engine/stack/stack.h"
 #include "threads.h"
 
 #if defined(__GLIBC__)

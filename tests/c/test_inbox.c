@@ -1,7 +1,7 @@
 /* The inbox: order, and who has to wake the consumer. */
 #include "check.h"
 
-#include "engine/inbox.h"
+#include "engine/core/inbox.h"
 #include "threads.h"
 
 typedef struct letter {

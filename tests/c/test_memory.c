@@ -2,7 +2,7 @@
  */
 #include "check.h"
 
-#include "engine/memory.h"
+#include "engine/base/memory.h"
 #include "world.h"
 
 #if defined(PYFIBER_HARDTEST)

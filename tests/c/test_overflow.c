@@ -17,8 +17,8 @@
 #include <unistd.h>
 
 #include "child.h"
-#include "engine/overflow.h"
-#include "engine/testing.h"
+#include "engine/stack/overflow.h"
+#include "engine/stack/testing.h"
 #include "fakes.h"
 #include "threads.h"
 #include "world.h"

@@ -1,9 +1,9 @@
 /* The default poller: its descriptors, its errors, signals. */
 #include "check.h"
 
-#include "engine/clock.h"
-#include "engine/poller.h"
-#include "engine/timers.h"
+#include "engine/base/clock.h"
+#include "engine/io/poller.h"
+#include "engine/core/timers.h"
 
 #if !defined(_WIN32)
 

@@ -15,8 +15,8 @@
 #include <unistd.h>
 
 #include "child.h"
-#include "engine/stack.h"
-#include "engine/testing.h"
+#include "engine/stack/stack.h"
+#include "engine/stack/testing.h"
 #include "fakes.h"
 #include "world.h"
 

@@ -8,9 +8,9 @@
 #include <errno.h>
 
 #include "child.h"
-#include "engine/clock.h"
-#include "engine/stack.h"
-#include "engine/testing.h"
+#include "engine/base/clock.h"
+#include "engine/stack/stack.h"
+#include "engine/stack/testing.h"
 
 #if !defined(_WIN32)
 #include <signal.h>

@@ -3,8 +3,8 @@
 
 #include <errno.h>
 
-#include "engine/memory.h"
-#include "engine/testing.h"
+#include "engine/base/memory.h"
+#include "engine/stack/testing.h"
 #include "world.h"
 
 static world the_world;

@@ -3,7 +3,7 @@
 
 #include <errno.h>
 
-#include "engine/timers.h"
+#include "engine/core/timers.h"
 
 #define COUNT 300
 

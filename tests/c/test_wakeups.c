@@ -1,7 +1,7 @@
 /* A loop that goes to sleep and a thread that wakes it, in every order in
  * which the two can take their steps.
  *
- * The engine's test points (engine/testpoints.h) say where a step ends.  The
+ * The engine's test points (engine/base/testpoints.h) say where a step ends.  The
  * two threads take turns there as a word of bits tells, and all words are
  * tried.  The poller is the test's own: it knows when the loop sleeps and
  * nobody is left to wake it, so a lost wake-up is found at once and does not
@@ -9,7 +9,7 @@
  */
 #include "check.h"
 
-#include "engine/testpoints.h"
+#include "engine/base/testpoints.h"
 #include "threads.h"
 #include "world.h"
 

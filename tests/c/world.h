@@ -2,7 +2,7 @@
 #ifndef PF_TEST_WORLD_H
 #define PF_TEST_WORLD_H
 
-#include "engine/scheduler.h"
+#include "engine/core/scheduler.h"
 
 typedef struct world world;
 typedef struct worker worker;

@@ -1,0 +1,20 @@
+/* Memory that must not be touched, on POSIX systems. */
+#ifndef PF_GUARD_H
+#define PF_GUARD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "engine/stack/stack.h"
+
+/* Guard whole pages.  What they held is lost.  PF_GUARD_NONE: refused. */
+pf_guard_kind pf_guard(char *low, size_t size);
+
+/* Make them usable, whichever way they were guarded.  Safe in a signal
+ * handler.  False if the system refuses. */
+bool pf_unguard(char *low, size_t size);
+
+/* Close the stack's open reserve, into which nothing reaches any more. */
+void pf_guard_reserve(pf_stack *stack);
+
+#endif

@@ -1,0 +1,51 @@
+/* What happens when a stack is used up.
+ *
+ * First the fiber runs into its stack's reserve: the handler opens the upper
+ * half of it and asks the host to make the recursion fail soon (on_reserve);
+ * the code goes on.  If it runs on into the lower half the host is asked once
+ * more; if into the guard, the process ends with one clear line.
+ *
+ * A handler for SIGSEGV and SIGBUS on an alternate stack looks whether the
+ * faulting address lies in the guard of the running fiber's stack; if so it
+ * writes the line, lets the host print its own traceback, restores the
+ * handler that was installed before and returns, so that the fault happens
+ * again under it.  Every other fault goes to that handler at once.
+ * POSIX only; elsewhere these do nothing.
+ */
+#ifndef PF_OVERFLOW_H
+#define PF_OVERFLOW_H
+
+#include "engine/core/scheduler.h"
+
+/* Both run inside a signal handler: write(2) and reads only. */
+typedef struct pf_overflow_host {
+    /* The fiber has begun to use its reserve; `last`: the lower half.  False:
+     * the host can do nothing about it, treat it as an overflow.  NULL: as
+     * false. */
+    bool (*on_reserve)(pf_fiber *fiber, bool last);
+    /* The running fiber of the calling thread, or NULL. */
+    pf_fiber *(*current)(void);
+    /* The fiber's name into `buffer`; bytes written (without a NUL). */
+    size_t (*name)(pf_fiber *fiber, char *buffer, size_t size);
+    /* Print the host's traceback of the fiber to `fd`. */
+    void (*traceback)(pf_fiber *fiber, int fd);
+} pf_overflow_host;
+
+/* Once per process.  0 or -errno. */
+int pf_overflow_install(const pf_overflow_host *host);
+
+/* Somebody who installed a handler after us (faulthandler.enable(), say) has
+ * taken our place, and the reserve would never open: be the first again, with
+ * theirs behind.  Two system calls. */
+void pf_overflow_renew(void);
+
+/* The same, but at most once in some milliseconds for a thread: cheap enough
+ * to be called for every stack. */
+void pf_overflow_keep(void);
+
+/* Once per thread that runs fibers: an alternate signal stack, unless the
+ * thread has one already.  0 or -errno. */
+int pf_overflow_thread_init(void);
+void pf_overflow_thread_finish(void);
+
+#endif

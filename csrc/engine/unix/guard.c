@@ -1,0 +1,140 @@
+/* Guards: a mapping split off by mprotect, or pages marked by madvise, which
+ * splits nothing (Linux 6.13 and later). */
+#if !defined(_GNU_SOURCE)
+#define _GNU_SOURCE /* MAP_ANONYMOUS, madvise */
+#endif
+#if defined(__APPLE__) && !defined(_DARWIN_C_SOURCE)
+#define _DARWIN_C_SOURCE
+#endif
+
+#include "engine/stack/guard.h"
+
+#include <errno.h>
+#include <sys/mman.h>
+#include <sys/utsname.h>
+
+#include "engine/base/atomics.h"
+#include "engine/base/memory.h"
+#include "engine/stack/testing.h"
+
+#if PF_VALGRIND
+#include <valgrind/valgrind.h>
+#endif
+
+#if !defined(MAP_ANONYMOUS)
+#define MAP_ANONYMOUS MAP_ANON
+#endif
+#if defined(__linux__)
+#define GUARD_INSTALL 102 /* MADV_GUARD_INSTALL, Linux 6.13 */
+#define GUARD_REMOVE 103  /* MADV_GUARD_REMOVE */
+#endif
+
+static PF_ATOMIC(uint8_t) guard_kind; /* 0: not probed yet */
+
+#if defined(GUARD_INSTALL)
+
+static bool
+install_guard_region(char *low, size_t size)
+{
+    return madvise(low, size, GUARD_INSTALL) == 0;
+}
+
+static void
+remove_guard_region(char *low, size_t size)
+{
+    (void)madvise(low, size, GUARD_REMOVE);
+}
+
+/* Would the system fault there?  uname writes to whatever it is given and
+ * answers EFAULT if it cannot. */
+static bool
+guards(char *page)
+{
+    return uname((struct utsname *)(void *)page) != 0 && errno == EFAULT;
+}
+
+/* Tried, not inferred from a version: filters refuse what the kernel could
+ * do, and emulators say yes to advice they ignore. */
+static pf_guard_kind
+probe_guard_kind(void)
+{
+    size_t size = pf_page_size();
+#if PF_VALGRIND
+    if (RUNNING_ON_VALGRIND) { /* reads stacks, knows of mprotect only */
+        return PF_GUARD_MPROTECT;
+    }
+#endif
+    char *page = mmap(NULL, size, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) {
+        return PF_GUARD_MPROTECT;
+    }
+    bool works = install_guard_region(page, size) && guards(page);
+    munmap(page, size);
+    return works ? PF_GUARD_MADVISE : PF_GUARD_MPROTECT;
+}
+
+#else
+
+static bool
+install_guard_region(char *low, size_t size)
+{
+    (void)low, (void)size;
+    return false;
+}
+
+static void
+remove_guard_region(char *low, size_t size)
+{
+    (void)low, (void)size;
+}
+
+static pf_guard_kind
+probe_guard_kind(void)
+{
+    return PF_GUARD_MPROTECT;
+}
+
+#endif
+
+pf_guard_kind
+pf_stack_guard_kind(void)
+{
+    uint8_t kind = pf_load_relaxed(&guard_kind);
+    if (kind == PF_GUARD_NONE) {
+        kind = (uint8_t)probe_guard_kind();
+        pf_store(&guard_kind, kind);
+    }
+    return (pf_guard_kind)kind;
+}
+
+void
+pf_stack_force_guard(pf_guard_kind kind)
+{
+    pf_store(&guard_kind, (uint8_t)kind);
+}
+
+/* A guard region may be refused although the probe was not (a process that
+ * locked its memory): then this one slot pays a split mapping. */
+pf_guard_kind
+pf_guard(char *low, size_t size)
+{
+    if (pf_stack_guard_kind() == PF_GUARD_MADVISE &&
+        install_guard_region(low, size)) {
+        return PF_GUARD_MADVISE;
+    }
+    if (pf_refused() || mprotect(low, size, PROT_NONE) != 0) {
+        return PF_GUARD_NONE;
+    }
+    return PF_GUARD_MPROTECT;
+}
+
+/* Neither call minds if the other way was used. */
+bool
+pf_unguard(char *low, size_t size)
+{
+    if (pf_stack_guard_kind() == PF_GUARD_MADVISE) {
+        remove_guard_region(low, size);
+    }
+    return mprotect(low, size, PROT_READ | PROT_WRITE) == 0;
+}

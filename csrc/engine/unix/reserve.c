@@ -1,0 +1,72 @@
+/* The part of a stack that is lent when the rest is used up. */
+#include "engine/stack/guard.h"
+
+static bool
+reaches_reserve(const pf_stack *stack, const void *address)
+{
+    uintptr_t low = (uintptr_t)stack->area.low;
+    uintptr_t place = (uintptr_t)address;
+    return place >= low && place < low + stack->reserve;
+}
+
+bool
+pf_stack_in_reserve(const pf_stack *stack, const void *address)
+{
+    return reaches_reserve(stack, address) &&
+           (uintptr_t)address < (uintptr_t)stack->area.low + stack->guarded;
+}
+
+/* What stays guarded when `address` is touched: the lower half, unless that is
+ * what is touched. */
+static uint32_t
+guarded_after(const pf_stack *stack, const void *address)
+{
+    size_t page = pf_page_size();
+    size_t half = stack->reserve / 2 / page * page;
+    return (uintptr_t)address < (uintptr_t)stack->area.low + half
+               ? 0
+               : (uint32_t)half;
+}
+
+bool
+pf_stack_is_last_reserve(const pf_stack *stack, const void *address)
+{
+    return guarded_after(stack, address) == 0;
+}
+
+bool
+pf_stack_open_reserve(pf_stack *stack, const void *address)
+{
+    uint32_t rest = guarded_after(stack, address);
+    if (!pf_unguard(stack->area.low + rest, stack->guarded - rest)) {
+        return false;
+    }
+    stack->guarded = rest;
+    return true;
+}
+
+/* What it held goes back with it.  If the system refuses it stays open, and
+ * only the guard is left. */
+void
+pf_guard_reserve(pf_stack *stack)
+{
+    if (pf_guard(stack->area.low, stack->reserve) != PF_GUARD_NONE) {
+        stack->guarded = stack->reserve;
+    }
+}
+
+bool
+pf_stack_runs_in_reserve(const pf_stack *stack, const void *sp)
+{
+    return reaches_reserve(stack, sp) ||
+           reaches_reserve(stack, (const char *)sp - pf_page_size());
+}
+
+void
+pf_stack_close_reserve(pf_stack *stack, const void *sp)
+{
+    if (pf_stack_reserve_is_open(stack) &&
+        !pf_stack_runs_in_reserve(stack, sp)) {
+        pf_guard_reserve(stack);
+    }
+}

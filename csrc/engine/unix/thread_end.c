@@ -1,0 +1,46 @@
+/* The thread's end: destructors of thread-locals where the C library lets one
+ * be added (glibc, FreeBSD), elsewhere the destructor of a pthread key.  The
+ * first are better: they run while all the thread's keys still have values,
+ * and the host may need one of its own to know the thread. */
+#include "engine/core/thread_end.h"
+
+#include <pthread.h>
+#include <stddef.h>
+
+#if defined(__ELF__) && !defined(PF_NO_THREAD_ATEXIT)
+extern int __cxa_thread_atexit_impl(void (*)(void *), void *, void *)
+    __attribute__((weak));
+#define HAS_THREAD_ATEXIT (__cxa_thread_atexit_impl != NULL)
+#else
+#define HAS_THREAD_ATEXIT 0
+#define __cxa_thread_atexit_impl(run, argument, library) ((void)0)
+#endif
+
+static void (*call_at_end)(void);
+static pthread_key_t key;
+static int key_error;
+
+static void
+run_at_end(void *set)
+{
+    (void)set;
+    call_at_end();
+}
+
+static void
+make_key(void)
+{
+    key_error = pthread_key_create(&key, run_at_end);
+}
+
+void
+pf_watch_thread_end(void (*at_end)(void))
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    call_at_end = at_end;
+    if (HAS_THREAD_ATEXIT) {
+        (void)__cxa_thread_atexit_impl(run_at_end, NULL, &call_at_end);
+    } else if (pthread_once(&once, make_key) == 0 && key_error == 0) {
+        (void)pthread_setspecific(key, &key);
+    }
+}

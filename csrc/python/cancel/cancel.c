@@ -1,0 +1,773 @@
+/* Cancellation: who is cancelled by what, and the exception that says so.
+ * See scope.h for the tree.
+ */
+#include "python/core/arguments.h"
+#include "python/cancel/scope.h"
+
+#include <structmember.h>
+
+/* -------------------------------------------------------- looking outward */
+
+/* What a fiber is cancelled by where it is in no scope of its own.  A
+ * generator's body is where whoever pulls from it is. */
+static PyObject *
+base_source(const FiberObject *fiber)
+{
+    while (fiber != NULL) {
+        if (fiber->base != NULL && fiber->base->source != NULL) {
+            return fiber->base->source;
+        }
+        if (fiber->core.host_bits & PF_F_CANCELLED) {
+            return (PyObject *)fiber;
+        }
+        fiber = pf_rare(fiber)->puller;
+        if (fiber != NULL && fiber->scope != NULL) {
+            return fiber->scope->source;
+        }
+    }
+    return NULL;
+}
+
+/* A fiber in a group has the run's cancellation from the one that entered the
+ * group, unless that one is raw: those are not cancelled. */
+bool
+pf_fiber_is_top(const FiberObject *fiber)
+{
+    return fiber->base == NULL ||
+           !(fiber->base->fiber->core.host_bits & PF_F_SCHEDULED);
+}
+
+PyObject *
+pf_fiber_cancel_source(const FiberObject *fiber)
+{
+    return fiber->scope != NULL ? fiber->scope->source : base_source(fiber);
+}
+
+static PyObject *
+scope_source(ScopeObject *scope)
+{
+    PyObject *around = NULL;
+    if (!scope->shield) {
+        around = scope->outer != NULL ? scope->outer->source
+                                      : base_source(scope->fiber);
+    }
+    if (around != NULL) {
+        return around;
+    }
+    return scope->cancelled ? (PyObject *)scope : NULL;
+}
+
+static ScopeObject *
+outermost(const FiberObject *fiber)
+{
+    ScopeObject *scope = fiber->scope;
+    while (scope != NULL && scope->outer != NULL) {
+        scope = scope->outer;
+    }
+    return scope;
+}
+
+/* The scope around all that the fiber has entered, or NULL: the run. */
+static ScopeObject *
+base_of(const FiberObject *fiber)
+{
+    while (fiber->base == NULL && pf_rare(fiber)->puller != NULL) {
+        fiber = fiber->rare->puller;
+        if (fiber->scope != NULL) {
+            return fiber->scope;
+        }
+    }
+    return fiber->base;
+}
+
+static ScopeObject *
+around(const ScopeObject *scope)
+{
+    return scope->outer != NULL ? scope->outer : base_of(scope->fiber);
+}
+
+int64_t
+pf_effective_deadline(const FiberObject *fiber)
+{
+    int64_t deadline = PF_NEVER;
+    ScopeObject *scope = fiber->scope != NULL ? fiber->scope : base_of(fiber);
+    while (scope != NULL) {
+        if (scope->deadline < deadline) {
+            deadline = scope->deadline;
+        }
+        scope = scope->shield ? NULL : around(scope);
+    }
+    return deadline;
+}
+
+/* ------------------------------------------------------- passing it inward */
+
+static void
+set_fiber(FiberObject *fiber, bool cancelled)
+{
+    if (((fiber->core.host_bits & PF_F_CANCEL) != 0) == cancelled) {
+        return;
+    }
+    if (!cancelled) {
+        fiber->core.host_bits &= ~(uint32_t)PF_F_CANCEL;
+        return;
+    }
+    fiber->core.host_bits |= PF_F_CANCEL;
+    if (fiber->core.state == PF_PARKED &&
+        !(fiber->core.host_bits & PF_F_HUB)) {
+        pf_wake_fiber(fiber->core.scheduler, &fiber->core, PF_WAKE_CANCEL);
+        pf_tell_host(SCHEDULER_OF(fiber->core.scheduler));
+    }
+}
+
+typedef struct Work {
+    ScopeObject *head, *tail; /* linked by `work` */
+} Work;
+
+/* A fiber whose surroundings have changed: itself, or the first of its scopes
+ * goes to the list of work; likewise the one that it pulls from, and so on.
+ * NULL is none. */
+static void
+queue_fiber(FiberObject *fiber, Work *work)
+{
+    ScopeObject *first = NULL;
+    while (fiber != NULL && (first = outermost(fiber)) == NULL) {
+        set_fiber(fiber, base_source(fiber) != NULL);
+        fiber = pf_rare(fiber)->pulled;
+    }
+    if (first == NULL) {
+        return;
+    }
+    if (work->head == NULL) {
+        work->head = first;
+    } else {
+        work->tail->work = first;
+    }
+    work->tail = first;
+}
+
+/* One scope and those inside it on the same fiber, as far as it matters. */
+static void
+refresh_stack(ScopeObject *scope, Work *work)
+{
+    for (; scope != NULL; scope = scope->inner) {
+        PyObject *source = scope_source(scope);
+        if (source == scope->source) {
+            return;
+        }
+        scope->source = source;
+        for (FiberObject *f = scope->children; f != NULL; f = f->base_next) {
+            queue_fiber(f, work);
+        }
+        if (PF_UNLIKELY(scope->grains != NULL)) {
+            pf_scope_refresh_grains(scope);
+        }
+        if (scope->inner == NULL) {
+            set_fiber(scope->fiber, source != NULL);
+            queue_fiber(pf_rare(scope->fiber)->pulled, work);
+        }
+    }
+}
+
+/* A list of work and no recursion: groups may be nested as deeply as fibers
+ * can spawn each other.  A scope is in the list at most once, for its base
+ * changes at most once.  No Python code runs in here. */
+static void
+refresh_all(Work work)
+{
+    ScopeObject *scope;
+    while ((scope = work.head) != NULL) {
+        refresh_stack(scope, &work);
+        work.head = scope->work;
+        scope->work = NULL;
+    }
+}
+
+void
+pf_scope_refresh(ScopeObject *scope)
+{
+    if (scope->fiber != NULL) {
+        refresh_all((Work){scope, scope});
+    }
+}
+
+void
+pf_scope_settle(ScopeObject *scope)
+{
+    scope->source = scope_source(scope);
+    set_fiber(scope->fiber, scope->source != NULL);
+}
+
+void
+pf_fiber_refresh(FiberObject *fiber)
+{
+    Work work = {NULL, NULL};
+    queue_fiber(fiber, &work);
+    refresh_all(work);
+}
+
+/* ------------------------------------------------- fibers born in a scope */
+
+void
+pf_scope_adopt(ScopeObject *scope, FiberObject *child)
+{
+    child->base = (ScopeObject *)Py_NewRef((PyObject *)scope);
+    child->base_next = NULL;
+    if (scope->children == NULL) {
+        scope->children = child->base_prev = child;
+    } else { /* the head's base_prev is the tail */
+        FiberObject *tail = scope->children->base_prev;
+        tail->base_next = child;
+        child->base_prev = tail;
+        scope->children->base_prev = child;
+    }
+}
+
+void
+pf_scope_disown(FiberObject *child)
+{
+    ScopeObject *base = child->base;
+    FiberObject *prev = child->base_prev, *next = child->base_next;
+    if (child == base->children) {
+        base->children = next;
+    } else {
+        prev->base_next = next;
+    }
+    if (next != NULL) {
+        next->base_prev = prev;
+    } else if (base->children != NULL) {
+        base->children->base_prev = prev; /* it was the tail */
+    }
+    child->base = NULL;
+    child->base_prev = child->base_next = NULL;
+    Py_DECREF(base);
+}
+
+int
+pf_scope_enlist(SchedulerObject *s, ScopeObject *base, FiberObject *fiber)
+{
+    if (base != NULL && fiber->base == NULL) {
+        pf_scope_adopt(base, fiber);
+    } else {
+        base = NULL; /* started before: this will be refused */
+    }
+    if (pf_fiber_enlist(s, fiber) < 0) {
+        if (base != NULL) {
+            pf_scope_disown(fiber);
+        }
+        return -1;
+    }
+    if (base != NULL && base->source != NULL) {
+        pf_fiber_refresh(fiber);
+    }
+    return 0;
+}
+
+/* The scope is left and fibers born in it live on: they belong to what is
+ * around it now.  What they were cancelled by they stay cancelled by; those
+ * of a group, which should have been waited for, are cancelled. */
+static void
+move_children(ScopeObject *from, ScopeObject *to)
+{
+    FiberObject *child;
+    while ((child = from->children) != NULL) {
+        bool cancel = from->source != NULL ||
+                      (child->core.host_bits & PF_F_GROUPED) != 0;
+        child->core.host_bits &= ~(uint32_t)PF_F_GROUPED;
+        pf_scope_disown(child); /* `from` is the caller's, and stays */
+        if (to != NULL) {
+            pf_scope_adopt(to, child);
+        }
+        if (cancel) {
+            pf_cancel_now(child, from->why);
+        }
+        pf_fiber_refresh(child);
+    }
+    pf_scope_move_grains(from, to);
+}
+
+/* A cancellation has had its effect if the fiber goes on without it. */
+static void
+forget_deliveries(FiberObject *fiber)
+{
+    if (!(fiber->core.host_bits & PF_F_CANCEL)) {
+        fiber->core.host_bits &= ((uint32_t)1 << PF_F_DELIVERIES_SHIFT) - 1;
+    }
+}
+
+/* Out of its fiber's stack of scopes, from wherever it is in it.  No Python
+ * code runs before that is done. */
+void
+pf_scope_remove(ScopeObject *scope)
+{
+    FiberObject *fiber = scope->fiber;
+    ScopeObject *inner = scope->inner, *outer = scope->outer;
+    SchedulerObject *s = scope->scheduler;
+    pf_timers_remove(&s->core.timers, &scope->timer.timer);
+    if (PF_UNLIKELY(scope->children != NULL || scope->grains != NULL)) {
+        move_children(scope, around(scope));
+        if (PyObject_TypeCheck(scope, pf.group_type)) {
+            pf_group_forsaken(scope);
+        }
+    }
+    if (outer != NULL) {
+        outer->inner = inner;
+    }
+    scope->fiber = NULL;
+    scope->scheduler = NULL;
+    scope->inner = scope->outer = NULL;
+    scope->left = true;
+    if (PF_UNLIKELY(inner != NULL)) {
+        inner->outer = outer;
+        pf_scope_refresh(inner);
+    } else {
+        fiber->scope = outer;
+        if (PF_UNLIKELY(scope->source != NULL || scope->shield)) {
+            set_fiber(fiber, pf_fiber_cancel_source(fiber) != NULL);
+            forget_deliveries(fiber);
+            if (pf_rare(fiber)->pulled != NULL) { /* left by another thread */
+                pf_fiber_refresh(fiber->rare->pulled);
+            }
+        }
+    }
+    scope->source = NULL;
+    Py_CLEAR(scope->why);
+    Py_DECREF(s);
+    Py_DECREF(scope);
+}
+
+/* Its code entered scopes by hand, or in a generator that still sleeps in
+ * them.  A cancellation that one of these should have absorbed is nobody's:
+ * the fiber has failed. */
+PyObject *
+pf_fiber_ends_inside(FiberObject *fiber, PyObject *result)
+{
+    PyObject *exc = result == NULL ? pf_take_exception() : NULL;
+    PyObject *error = NULL;
+    while (fiber->scope != NULL) {
+        ScopeObject *scope =
+            (ScopeObject *)Py_NewRef((PyObject *)fiber->scope);
+        if (exc != NULL && pf_scope_owns(scope, exc)) {
+            PyErr_Format(pf.fiber_error,
+                         "%R was ended by the cancellation of %R, which it "
+                         "entered and never left: is a generator suspended "
+                         "inside of a with statement?",
+                         fiber, scope);
+            Py_XSETREF(error, pf_take_exception());
+        }
+        if (scope->fiber == fiber) { /* a repr() has not left it */
+            pf_scope_remove(scope);
+        }
+        Py_DECREF(scope);
+    }
+    if (error != NULL) {
+        PyException_SetCause(error, exc); /* steals */
+        exc = error;
+    }
+    if (exc != NULL) {
+        pf_restore_exception(exc);
+    }
+    return result;
+}
+
+/* ---------------------------------------------------------------- cancelling */
+
+PyObject *
+pf_reason(const char *text)
+{
+    PyObject *reason = PyUnicode_FromString(text);
+    if (reason == NULL) {
+        PyErr_Clear(); /* no memory: a cancellation needs no reason */
+        reason = Py_NewRef(Py_None);
+    }
+    return reason;
+}
+
+PyObject *
+pf_reason_and_author(PyObject *reason, PyObject *by)
+{
+    if (reason == Py_None && by == Py_None) {
+        return NULL;
+    }
+    PyObject *why = PyTuple_Pack(2, reason, by);
+    if (why == NULL) {
+        PyErr_Clear(); /* cancelled all the same, without the reason */
+    }
+    return why;
+}
+
+static PyObject *
+reason_in(PyObject *why)
+{
+    return PyTuple_GET_ITEM(why, 0);
+}
+
+void
+pf_set_cancel(FiberObject *fiber, PyObject *why)
+{
+    PfRare *rare = why == NULL ? fiber->rare : pf_rare_of(fiber);
+    if (rare != NULL) {
+        Py_XSETREF(rare->cancel, Py_XNewRef(why));
+    } else if (why != NULL) {
+        PyErr_Clear(); /* no memory: cancelled without the reason, too */
+    }
+}
+
+void
+pf_cancel_now(FiberObject *fiber, PyObject *why)
+{
+    if (fiber->core.state == PF_DONE ||
+        (fiber->core.host_bits & PF_F_CANCELLED)) {
+        return;
+    }
+    pf_set_cancel(fiber, why);
+    fiber->core.host_bits |= PF_F_CANCELLED;
+    pf_fiber_refresh(fiber);
+}
+
+static void
+mark_cancelled(ScopeObject *scope, PyObject *why)
+{
+    if (!scope->cancelled && !scope->left) {
+        scope->cancelled = true;
+        scope->why = Py_XNewRef(why);
+        scope->reason = why == NULL ? NULL : Py_NewRef(reason_in(why));
+    }
+}
+
+void
+pf_scope_cancel_now(ScopeObject *scope, PyObject *why)
+{
+    mark_cancelled(scope, why);
+    pf_scope_refresh(scope);
+}
+
+/* From another thread.  A scope has been marked already, or is to be removed
+ * because it was left there. */
+typedef struct Call {
+    pf_message message;
+    PyObject *target;
+    PyObject *why;
+    bool remove;
+} Call;
+
+static void
+do_call(Call *call)
+{
+    if (!PyObject_TypeCheck(call->target, pf.scope_type)) {
+        pf_cancel_now((FiberObject *)call->target, call->why);
+        return;
+    }
+    ScopeObject *scope = (ScopeObject *)call->target;
+    if (call->remove && scope->fiber != NULL) {
+        pf_scope_remove(scope);
+    } else {
+        pf_scope_refresh(scope);
+    }
+}
+
+static void
+call_drop(Call *call)
+{
+    Py_DECREF(call->target);
+    Py_XDECREF(call->why);
+    PyMem_RawFree(call);
+}
+
+static void
+call_arrived(pf_message *message, pf_scheduler *s)
+{
+    Call *call = (Call *)message;
+    pf_no_switch_begin((PfThread *)s->thread, "inside the scheduler");
+    do_call(call);
+    call_drop(call);
+    pf_no_switch_end((PfThread *)s->thread);
+}
+
+static int
+call_owner(pf_scheduler *s, PyObject *target, PyObject *why, bool remove)
+{
+    Call *call = PyMem_RawMalloc(sizeof(*call));
+    if (call == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    call->message.run = call_arrived;
+    call->target = Py_NewRef(target);
+    call->why = Py_XNewRef(why);
+    call->remove = remove;
+    if (!pf_post(s, &call->message)) {
+        call_drop(call); /* the run is over: there is nobody to cancel */
+    }
+    return 0;
+}
+
+int
+pf_scope_remove_there(ScopeObject *scope)
+{
+    return call_owner(&scope->scheduler->core, (PyObject *)scope, NULL, true);
+}
+
+static int
+cancel_fiber(PfThread *t, FiberObject *fiber, PyObject *why)
+{
+    if (fiber->core.state == PF_DONE) {
+        return 0;
+    }
+    if (!(fiber->core.host_bits & PF_F_SCHEDULED)) {
+        PyErr_SetString(pf.fiber_error,
+                        "only a fiber of a scheduler can be cancelled: use "
+                        "throw() on a raw fiber, or start() it");
+        return -1;
+    }
+    if (fiber->thread == t) {
+        pf_cancel_now(fiber, why);
+        return pf_preempt() < 0 ? -1 : 1;
+    }
+    pf_scheduler *s = fiber->core.scheduler;
+    return call_owner(s, (PyObject *)fiber, why, false) < 0 ? -1 : 1;
+}
+
+int
+pf_fiber_cancel(FiberObject *fiber, PyObject *reason)
+{
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return -1;
+    }
+    PyObject *why = pf_reason_and_author(reason, (PyObject *)CURRENT(t));
+    int rc = cancel_fiber(t, fiber, why);
+    Py_XDECREF(why);
+    return rc;
+}
+
+static int
+cancel_scope(PfThread *t, ScopeObject *scope, PyObject *why)
+{
+    if (scope->left) {
+        return 0;
+    }
+    if (scope->fiber == NULL || scope->fiber->thread == t) {
+        pf_scope_cancel_now(scope, why);
+    } else if (!scope->cancelled) {
+        if (call_owner(&scope->scheduler->core, (PyObject *)scope, why,
+                       false) < 0) {
+            return -1;
+        }
+        mark_cancelled(scope, why); /* we hold the GIL until then */
+    }
+    return 1;
+}
+
+int
+pf_scope_cancel(ScopeObject *scope, PyObject *reason)
+{
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return -1;
+    }
+    PyObject *why = pf_reason_and_author(reason, (PyObject *)CURRENT(t));
+    int rc = cancel_scope(t, scope, why);
+    Py_XDECREF(why);
+    return rc;
+}
+
+/* -------------------------------------------------- delivery: the exception */
+
+/* The fiber was woken to be cancelled, and since then somebody else has
+ * raised a shield: it is cancelled by what is outside of that. */
+static PyObject *
+source_beyond_shields(FiberObject *fiber)
+{
+    PyObject *found = NULL;
+    ScopeObject *scope = fiber->scope;
+    while (fiber != NULL) {
+        for (; scope != NULL; scope = scope->outer) {
+            found = scope->cancelled ? (PyObject *)scope : found;
+        }
+        if (fiber->core.host_bits & PF_F_CANCELLED) {
+            found = (PyObject *)fiber;
+        }
+        scope = fiber->base;
+        fiber = scope == NULL ? NULL : scope->fiber;
+    }
+    return found;
+}
+
+static CancelledObject *
+new_cancelled(PyObject *reason)
+{
+    return (
+        CancelledObject *)(reason == NULL || reason == Py_None
+                               ? PyObject_CallNoArgs(pf.cancelled)
+                               : PyObject_CallOneArg(pf.cancelled, reason));
+}
+
+/* The scope that ends it may be NULL.  Making the exception may run code that
+ * leaves the scope, or lets go of the reason. */
+int
+pf_raise_cancelled_with(PyObject *why, PyObject *scope)
+{
+    Py_XINCREF(why);
+    Py_XINCREF(scope);
+    PyObject *reason = why == NULL ? NULL : reason_in(why);
+    CancelledObject *exc = new_cancelled(reason);
+    if (exc != NULL) {
+        exc->reason = Py_XNewRef(reason);
+        exc->by = why == NULL ? NULL : Py_NewRef(PyTuple_GET_ITEM(why, 1));
+        exc->scope = Py_XNewRef(scope);
+        PyErr_SetObject(pf.cancelled, (PyObject *)exc);
+        Py_DECREF(exc);
+    }
+    Py_XDECREF(scope);
+    Py_XDECREF(why);
+    return -1;
+}
+
+int
+pf_raise_cancelled_by(PyObject *source)
+{
+    if (source == NULL) {
+        return pf_raise_cancelled_with(NULL, NULL);
+    }
+    return PyObject_TypeCheck(source, pf.scope_type)
+               ? pf_raise_cancelled_with(((ScopeObject *)source)->why, source)
+               : pf_raise_cancelled_with(
+                     pf_rare((FiberObject *)source)->cancel, NULL);
+}
+
+int
+pf_raise_cancelled(FiberObject *fiber)
+{
+    PyObject *source = pf_fiber_cancel_source(fiber);
+    return pf_raise_cancelled_by(
+        source != NULL ? source : source_beyond_shields(fiber));
+}
+
+/* A fiber or grain that catches Cancelled and goes on waiting would spin for
+ * ever: it is told on, and slowed down. */
+#define DEAF_AFTER 100      /* deliveries */
+#define FIRST_DELAY 1000000 /* ns */
+#define LONGEST_DELAY 100000000
+
+/* 0, or -1 when Ctrl-C came just then. */
+static int
+report_deaf(PfThread *t, PyObject *task)
+{
+    if (pf.log_deaf == NULL) {
+        return 0;
+    }
+    pf_no_switch_begin(t, "while a fiber is reported");
+    PyObject *logged = PyObject_CallOneArg(pf.log_deaf, task);
+    pf_no_switch_end(t);
+    if (logged == NULL && !PyErr_ExceptionMatches(PyExc_Exception)) {
+        return -1;
+    }
+    if (logged == NULL) {
+        PyErr_WriteUnraisable(task);
+    }
+    Py_XDECREF(logged);
+    return 0;
+}
+
+int64_t
+pf_cancel_delay(PfThread *t, pf_fiber *core)
+{
+    uint32_t count = core->host_bits >> PF_F_DELIVERIES_SHIFT;
+    if (count < UINT8_MAX) {
+        core->host_bits += (uint32_t)1 << PF_F_DELIVERIES_SHIFT;
+    }
+    if (count < DEAF_AFTER) {
+        return 0;
+    }
+    if (count == DEAF_AFTER &&
+        report_deaf(t, (PyObject *)FIBER_OF(core)) < 0) {
+        return -1;
+    }
+    uint32_t doublings = (count - DEAF_AFTER) / 8;
+    int64_t delay = (int64_t)FIRST_DELAY << doublings;
+    return delay < LONGEST_DELAY ? delay : LONGEST_DELAY;
+}
+
+/* ------------------------------------------------------------- its type */
+
+static int
+cancelled_traverse(PyObject *op, visitproc visit, void *arg)
+{
+    CancelledObject *self = (CancelledObject *)op;
+    Py_VISIT(Py_TYPE(op));
+    Py_VISIT(self->reason);
+    Py_VISIT(self->by);
+    Py_VISIT(self->scope);
+    return ((PyTypeObject *)PyExc_BaseException)->tp_traverse(op, visit, arg);
+}
+
+static int
+cancelled_clear(PyObject *op)
+{
+    CancelledObject *self = (CancelledObject *)op;
+    Py_CLEAR(self->reason);
+    Py_CLEAR(self->by);
+    Py_CLEAR(self->scope);
+    return ((PyTypeObject *)PyExc_BaseException)->tp_clear(op);
+}
+
+/* BaseException's own expects a tracked object. */
+static void
+cancelled_dealloc(PyObject *op)
+{
+    PyTypeObject *type = Py_TYPE(op);
+    PyObject_GC_UnTrack(op);
+    CancelledObject *self = (CancelledObject *)op;
+    Py_CLEAR(self->reason);
+    Py_CLEAR(self->by);
+    Py_CLEAR(self->scope);
+    PyObject_GC_Track(op);
+    ((PyTypeObject *)PyExc_BaseException)->tp_dealloc(op);
+    Py_DECREF(type);
+}
+
+static PyMemberDef cancelled_members[] = {
+    {"reason", T_OBJECT, offsetof(CancelledObject, reason), 0,
+     "What was given to cancel(), or None."},
+    {"by", T_OBJECT, offsetof(CancelledObject, by), 0,
+     "The fiber that called cancel(); None if nobody did."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+PyDoc_STRVAR(cancelled_doc,
+             "Raised in a cancelled fiber at every park point.\n\n"
+             "`reason` is what was given to cancel(), `by` the fiber that "
+             "called it. Let\nit pass: the scope that was cancelled stops it, "
+             "or else the fiber ends as\ncancelled.");
+
+static PyType_Slot cancelled_slots[] = {
+    {Py_tp_doc, (void *)cancelled_doc}, {Py_tp_traverse, cancelled_traverse},
+    {Py_tp_clear, cancelled_clear},     {Py_tp_dealloc, cancelled_dealloc},
+    {Py_tp_members, cancelled_members}, {0, NULL},
+};
+
+PyType_Spec pf_cancelled_spec = {
+    .name = "pyfiber.Cancelled",
+    .basicsize = sizeof(CancelledObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = cancelled_slots,
+};
+
+int
+pf_cancel_init(PyObject *module)
+{
+    pf.cancelled = (PyObject *)pf_add_type(
+        module, &pf_cancelled_spec, (PyTypeObject *)PyExc_BaseException);
+    pf.scope_type = pf_add_type(module, &pf_scope_spec, NULL);
+    if (pf.cancelled == NULL || pf.scope_type == NULL) {
+        return -1;
+    }
+    pf.group_type = pf_add_type(module, &pf_group_spec, pf.scope_type);
+    if (pf.group_type == NULL) {
+        return -1;
+    }
+    pf_scope_type_ready(pf.scope_type);
+    pf_scope_type_ready(pf.group_type);
+    return PyModule_AddFunctions(module, pf_scope_functions);
+}

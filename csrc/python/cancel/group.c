@@ -1,0 +1,551 @@
+/* The TaskGroup type: a scope that waits for the fibers born in it.
+ *
+ * Its fibers count down `alive`; the last one wakes the owner, which waits in
+ * __exit__ and is not to be disturbed there: what cancels it cancels the
+ * fibers as well, so that the wait ends.  Its grains are treated alike.
+ */
+#include "python/core/arguments.h"
+#include "python/grain/grain.h"
+#include "python/cancel/scope.h"
+
+#define GROUP(op) ((GroupObject *)(op))
+
+/* -------------------------------------------------------------------- children */
+
+static int
+may_spawn(PfThread *t, GroupObject *self)
+{
+    if (PF_LIKELY(self->scope.scheduler != NULL &&
+                  self->scope.scheduler == t->scheduler)) {
+        return 0;
+    }
+    const char *why;
+    if (self->scope.left) {
+        why = "%R has been left: it takes no more fibers";
+    } else if (self->scope.fiber == NULL) {
+        why = "%R has not been entered: spawn inside of its with statement";
+    } else {
+        why = "%R belongs to another run: spawn on its own thread, or through "
+              "Scheduler.call_soon_threadsafe()";
+    }
+    PyErr_Format(pf.fiber_error, why, self);
+    return -1;
+}
+
+/* A function and its arguments, or a fiber made but not started. */
+static FiberObject *
+make_child(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    if (nargs < 1) {
+        return pf_fiber_to_call("spawn()", args, nargs, kwnames);
+    }
+    bool fiber = PyObject_TypeCheck(args[0], pf.fiber_type);
+    bool grain = PyObject_TypeCheck(args[0], pf.grain_type);
+    if ((fiber || grain) && (nargs > 1 || kwnames != NULL)) {
+        PyErr_Format(PyExc_TypeError,
+                     "a %s has its arguments already: spawn() takes it alone",
+                     fiber ? "fiber" : "grain");
+        return NULL;
+    }
+    if (grain) { /* of spawn_now() */
+        PyErr_SetString(PyExc_TypeError,
+                        "a grain runs when its turn comes: use spawn()");
+        return NULL;
+    }
+    if (fiber) {
+        return (FiberObject *)Py_NewRef(args[0]);
+    }
+    return pf_fiber_to_call("spawn()", args, nargs, kwnames);
+}
+
+/* Borrowed; NULL with an exception.  Another may come while it is made. */
+static PyObject *
+errors_of(GroupObject *self)
+{
+    if (self->errors == NULL) {
+        PyObject *list = PyList_New(0);
+        if (self->errors != NULL) {
+            Py_XDECREF(list);
+        } else {
+            self->errors = list;
+        }
+    }
+    return self->errors;
+}
+
+/* Keep it for the group's end; false without memory for that. */
+static bool
+collect(GroupObject *self, PyObject *exc)
+{
+    if (pf_ends_programs(exc)) {
+        if (self->fatal == NULL) {
+            self->fatal = Py_NewRef(exc);
+        }
+        return true;
+    }
+    PyObject *errors = errors_of(self);
+    if (errors == NULL || PyList_Append(errors, exc) < 0) {
+        PyErr_Clear();
+        return false;
+    }
+    return true;
+}
+
+static void
+cancel_after(GroupObject *self, PyObject *child)
+{
+    PyObject *why = pf_reason_and_author(pf.s_failed, child);
+    pf_scope_cancel_now(&self->scope, why);
+    Py_XDECREF(why);
+}
+
+static void
+child_failed(GroupObject *self, pf_fiber *child, PyObject *exc)
+{
+    if (collect(self, exc)) {
+        child->host_bits |= PF_F_LOOKED_AT;
+    } else { /* told of as those nobody looks at */
+        child->host_bits &= ~(uint32_t)PF_F_LOOKED_AT;
+    }
+    cancel_after(self, (PyObject *)FIBER_OF(child));
+}
+
+/* A child that belongs to the group and is not ready yet. */
+static FiberObject *
+add_child(PfThread *t, GroupObject *self, PyObject *const *args,
+          Py_ssize_t nargs, PyObject *kwnames)
+{
+    FiberObject *child = t == NULL ? NULL : make_child(args, nargs, kwnames);
+    if (child == NULL || may_spawn(t, self) < 0 ||
+        pf_scope_enlist(t->scheduler, &self->scope, child) < 0) {
+        Py_XDECREF(child);
+        return NULL;
+    }
+    child->core.host_bits |= PF_F_GROUPED;
+    self->alive++;
+    return child;
+}
+
+static FiberObject *
+spawn(GroupObject *self, PyObject *const *args, Py_ssize_t nargs,
+      PyObject *kwnames)
+{
+    PfThread *t = pf_this_thread();
+    FiberObject *child = add_child(t, self, args, nargs, kwnames);
+    if (child != NULL) {
+        pf_fiber_make_ready(t->scheduler, child);
+    }
+    return child;
+}
+
+/* Its function is called first: that may leave the group. */
+static GrainObject *
+spawn_grain(GroupObject *self, GrainObject *g)
+{
+    PfThread *t = pf_this_thread();
+    if (t == NULL || may_spawn(t, self) < 0 || pf_grain_may_start(g) < 0 ||
+        pf_grain_prepare(g) < 0 || pf_grains_of(t->scheduler) == NULL ||
+        may_spawn(t, self) < 0 || pf_grain_may_start(g) < 0 ||
+        pf_grain_start_in(t->scheduler, &self->scope, g) < 0) {
+        return NULL;
+    }
+    g->core.host_bits |= PF_F_GROUPED;
+    self->alive++;
+    return (GrainObject *)Py_NewRef((PyObject *)g);
+}
+
+static bool
+is_lone_grain(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    return nargs == 1 && kwnames == NULL &&
+           PyObject_TypeCheck(args[0], pf.grain_type);
+}
+
+static PyObject *
+group_spawn(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+            PyObject *kwnames)
+{
+    return is_lone_grain(args, nargs, kwnames)
+               ? (PyObject *)spawn_grain(GROUP(op), (GrainObject *)args[0])
+               : (PyObject *)spawn(GROUP(op), args, nargs, kwnames);
+}
+
+static PyObject *
+group_spawn_now(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+                PyObject *kwnames)
+{
+    PfThread *t = pf_this_thread();
+    if (t == NULL || (t->attention != 0 && pf_attend(t) < 0)) {
+        return NULL;
+    }
+    FiberObject *child = add_child(t, GROUP(op), args, nargs, kwnames);
+    if (child != NULL && pf_fiber_run_now(t, child) < 0) {
+        Py_CLEAR(child);
+    }
+    return (PyObject *)child;
+}
+
+/* The done-callback of a watched child: calls `callback` of (group, callback).
+ * Whoever waits for the group relies on it: its failure is the group's. */
+static PyObject *
+call_watcher(PyObject *pair, PyObject *child)
+{
+    GroupObject *group = GROUP(PyTuple_GET_ITEM(pair, 0));
+    PyObject *done = PyObject_CallOneArg(PyTuple_GET_ITEM(pair, 1), child);
+    if (done != NULL || group->alive == 0) {
+        return done; /* a failure that nobody waits for is logged */
+    }
+    PyObject *exc = pf_take_exception();
+    bool kept = collect(group, exc);
+    cancel_after(group, child);
+    if (!kept) {
+        pf_restore_exception(exc);
+        return NULL;
+    }
+    Py_DECREF(exc);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef watcher_method = {"call_watcher", call_watcher, METH_O,
+                                     NULL};
+
+static int
+watch(PyObject *group, PyObject *child, PyObject *callback)
+{
+    PyObject *pair = PyTuple_Pack(2, group, callback);
+    PyObject *watcher =
+        pair == NULL ? NULL : PyCFunction_New(&watcher_method, pair);
+    PyObject *done =
+        watcher == NULL
+            ? NULL
+            : PyObject_CallMethod(child, "add_done_callback", "O", watcher);
+    Py_XDECREF(pair);
+    Py_XDECREF(watcher);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
+/* For functions made of groups: they judge failures themselves. */
+static PyObject *
+group_spawn_watched(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 2) {
+        PyErr_SetString(PyExc_TypeError, "a function and a callback");
+        return NULL;
+    }
+    PyObject *child = group_spawn(op, args, 1, NULL);
+    if (child == NULL) {
+        return NULL;
+    }
+    ((FiberObject *)child)->core.host_bits |= PF_F_WATCHED; /* or grain */
+    if (watch(op, child, args[1]) < 0) {
+        Py_CLEAR(child);
+    }
+    return child;
+}
+
+static void
+wake_owner(GroupObject *self)
+{
+    if (self->owner != NULL) {
+        pf_wake_fiber(self->owner->core.scheduler, &self->owner->core,
+                      PF_WAKE_NORMAL);
+    }
+}
+
+void
+pf_scope_member_done(ScopeObject *base, pf_fiber *child, PyObject *value)
+{
+    uint32_t bits = child->host_bits;
+    if (!(bits & PF_F_GROUPED)) {
+        return;
+    }
+    GroupObject *group = GROUP(base);
+    child->host_bits &= ~(uint32_t)PF_F_GROUPED;
+    bool last = --group->alive == 0;
+    if (PF_UNLIKELY(child->host_byte == PF_OUTCOME_FAILED) &&
+        !(bits & PF_F_WATCHED)) {
+        child_failed(group, child, value);
+    }
+    if (last) {
+        wake_owner(group);
+    }
+}
+
+void
+pf_scope_child_done(FiberObject *child)
+{
+    ScopeObject *base = (ScopeObject *)Py_NewRef((PyObject *)child->base);
+    pf_scope_disown(child);
+    pf_scope_member_done(base, &child->core, child->value);
+    Py_DECREF(base);
+}
+
+/* It was left without waiting: its fibers are cancelled and somebody else's. */
+void
+pf_group_forsaken(ScopeObject *scope)
+{
+    GROUP(scope)->alive = 0;
+    wake_owner(GROUP(scope));
+}
+
+/* --------------------------------------------------------------------- leaving */
+
+/* 0, *hit telling whether cancellation came in before the end; -1: the owner
+ * is being unwound, or must not wait here. */
+static int
+join_children(PfThread *t, GroupObject *self, bool *hit)
+{
+    FiberObject *owner = CURRENT(t);
+    FiberObject *before = self->owner; /* ourselves, if we wait already */
+    *hit = false;
+    while (self->alive > 0) {
+        *hit |= (owner->core.host_bits & PF_F_CANCEL) != 0;
+        self->owner = owner;
+        int why = pf_wait_anyhow(t, PF_NEVER, (PyObject *)self);
+        self->owner = before;
+        if (why < 0) {
+            return -1;
+        }
+        *hit |= why == PF_WAKE_CANCEL;
+    }
+    return 0;
+}
+
+/* A Cancelled of an outer scope, a generator's or a fiber's end: not an error
+ * of the body. */
+static bool
+is_passing(PyObject *exc)
+{
+    return pf_is_cancelled_exc(exc) ||
+           PyErr_GivenExceptionMatches(exc, pf.fiber_exit) ||
+           PyErr_GivenExceptionMatches(exc, PyExc_GeneratorExit);
+}
+
+/* The body's error is one of the errors, unless it is a fiber's that the body
+ * got by result(). */
+static int
+add_body_error(GroupObject *self, PyObject *exc)
+{
+    PyObject *errors = errors_of(self);
+    if (errors == NULL) {
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(errors); i++) {
+        if (PyList_GET_ITEM(errors, i) == exc) {
+            return 0;
+        }
+    }
+    return PyList_Insert(errors, 0, exc);
+}
+
+/* A BaseExceptionGroup; or NULL, and what is raised has that as its context:
+ * its text could not be made. */
+static PyObject *
+take_errors(GroupObject *self)
+{
+    PyObject *errors = self->errors;
+    self->errors = NULL;
+    PyObject *text = PyObject_CallOneArg(pf.group_text, errors);
+    PyObject *failure = text == NULL ? pf_take_exception() : NULL;
+    PyObject *group =
+        text == NULL ? PyObject_CallFunction(PyExc_BaseExceptionGroup, "sO",
+                                             "errors in a TaskGroup", errors)
+                     : PyObject_CallFunctionObjArgs(PyExc_BaseExceptionGroup,
+                                                    text, errors, NULL);
+    Py_XDECREF(text);
+    Py_DECREF(errors);
+    if (failure != NULL && group != NULL) {
+        pf_restore_exception(failure);
+        pf_raised_instead_of(group);
+        Py_CLEAR(group);
+    } else {
+        Py_XDECREF(failure);
+    }
+    return group;
+}
+
+static PyObject *
+raise_errors(GroupObject *self)
+{
+    PyObject *group = take_errors(self);
+    if (group != NULL) {
+        PyException_SetCause(group, NULL); /* "from None": it is in there */
+        pf_restore_exception(group);
+    }
+    return NULL;
+}
+
+/* KeyboardInterrupt or SystemExit goes out as it is; errors beside it are its
+ * context. */
+static void
+add_context(GroupObject *self, PyObject *fatal)
+{
+    if (self->errors == NULL) {
+        return;
+    }
+    PyObject *errors = take_errors(self);
+    if (errors == NULL) {
+        PyErr_WriteUnraisable((PyObject *)self);
+        return;
+    }
+    pf_add_context(fatal, errors);
+    Py_DECREF(errors);
+}
+
+/* What __exit__ answers.  `exc` is the body's, NULL if it ran to its end. */
+static PyObject *
+verdict(PfThread *t, GroupObject *self, PyObject *exc, bool hit, bool own)
+{
+    if (exc != NULL && pf_ends_programs(exc)) {
+        add_context(self, exc);
+        Py_RETURN_FALSE;
+    }
+    if (self->fatal != NULL) {
+        PyObject *fatal = self->fatal;
+        self->fatal = NULL;
+        add_context(self, fatal);
+        pf_restore_exception(fatal);
+        return NULL;
+    }
+    if (exc != NULL && !is_passing(exc) && add_body_error(self, exc) < 0) {
+        return NULL;
+    }
+    if (self->errors != NULL) {
+        return raise_errors(self);
+    }
+    bool absorbs = exc != NULL && pf_scope_owns(&self->scope, exc);
+    if (exc != NULL && !absorbs) {
+        Py_RETURN_FALSE;
+    }
+    self->scope.caught = absorbs || (hit && own);
+    if (hit && pf_check_cancelled(CURRENT(t)) < 0) {
+        return NULL; /* from outside, while it waited for its fibers */
+    }
+    return PyBool_FromLong(absorbs);
+}
+
+/* The fibers cannot be waited for: they are cancelled and let go.  Returns
+ * what __exit__ does then, with the exception that says why raised. */
+static PyObject *
+forsake(GroupObject *self, PyObject *exc)
+{
+    PyObject *why = pf_take_exception();
+    if (self->scope.fiber != NULL) {
+        pf_scope_remove(&self->scope);
+    }
+    if (exc != NULL && PyErr_GivenExceptionMatches(exc, pf.fiber_exit)) {
+        Py_DECREF(why);
+        Py_RETURN_FALSE;
+    }
+    pf_restore_exception(why);
+    return NULL;
+}
+
+static PyObject *
+group_exit(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
+{
+    GroupObject *self = GROUP(op);
+    PfThread *t = pf_scope_may_leave(&self->scope, nargs);
+    if (t == NULL) {
+        return NULL;
+    }
+    PyObject *exc = PyExceptionInstance_Check(args[1]) ? args[1] : NULL;
+    if (exc != NULL) {
+        pf_scope_cancel_now(&self->scope, pf.why_body_ended);
+    }
+    bool hit;
+    if (join_children(t, self, &hit) < 0) {
+        return forsake(self, exc);
+    }
+    bool own = self->scope.source == op;
+    if (self->scope.fiber != NULL) {
+        pf_scope_remove(&self->scope);
+    }
+    return verdict(t, self, exc, hit, own);
+}
+
+/* -------------------------------------------------------------------- the type */
+
+/* For reports: whose end it waits for. */
+static PyObject *
+group_holders(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    PyObject *list = PyList_New(0);
+    FiberObject *child = GROUP(op)->scope.children;
+    for (; list != NULL && child != NULL; child = child->base_next) {
+        if ((child->core.host_bits & PF_F_GROUPED) &&
+            PyList_Append(list, (PyObject *)child) < 0) {
+            Py_CLEAR(list);
+        }
+    }
+    return list;
+}
+
+static int
+group_traverse(PyObject *op, visitproc visit, void *arg)
+{
+    Py_VISIT(GROUP(op)->errors);
+    Py_VISIT(GROUP(op)->fatal);
+    return pf_scope_traverse(op, visit, arg);
+}
+
+static int
+group_clear(PyObject *op)
+{
+    Py_CLEAR(GROUP(op)->errors);
+    Py_CLEAR(GROUP(op)->fatal);
+    return pf_scope_clear(op);
+}
+
+static void
+group_dealloc(PyObject *op)
+{
+    PyObject_GC_UnTrack(op);
+    group_clear(op);
+    pf_scope_dealloc(op);
+}
+
+PyDoc_STRVAR(spawn_doc, "spawn($self, fn, /, *args, **kwargs)\n--\n\n\
+Start fn(*args, **kwargs) in a new fiber of the group; returns the fiber.\n\
+\n\
+A Fiber or Grain that has not been started is taken as well, alone. Any fiber\n\
+of the run may call it, until the group is left: then, and before it is\n\
+entered, FiberError. In a cancelled group what is spawned never runs.");
+
+PyDoc_STRVAR(spawn_now_doc, "spawn_now($self, fn, /, *args, **kwargs)\n--\n\n\
+Like spawn(), but the new fiber runs first, as with pyfiber.spawn_now().");
+
+static PyMethodDef group_methods[] = {
+    {"__exit__", PF_FAST(group_exit), METH_FASTCALL,
+     "Wait for the fibers of the group, then leave its scope.\n\n"
+     "Raises an ExceptionGroup of what failed in them and in the block."},
+    PF_METHOD("spawn", group_spawn, spawn_doc),
+    PF_METHOD("spawn_now", group_spawn_now, spawn_now_doc),
+    {"_spawn_watched", PF_FAST(group_spawn_watched), METH_FASTCALL,
+     "Start a function or fiber whose failure is the callback's to judge."},
+    {"_holders", group_holders, METH_NOARGS,
+     "The fibers that it waits for, in a list; for reports."},
+    {NULL, NULL, 0, NULL},
+};
+
+PyDoc_STRVAR(group_doc, "TaskGroup(deadline=None, shield=False)\n--\n\n\
+A with block that is left when all the fibers spawned in it are done.\n\
+\n\
+When the block or a fiber fails the other fibers are cancelled, and so is the\n\
+block; when all are done the errors come out in an ExceptionGroup. It is a\n\
+CancelScope: cancel() ends the fibers and the block, and is no error.");
+
+static PyType_Slot group_slots[] = {
+    {Py_tp_doc, (void *)group_doc},   {Py_tp_dealloc, group_dealloc},
+    {Py_tp_traverse, group_traverse}, {Py_tp_clear, group_clear},
+    {Py_tp_methods, group_methods},   {0, NULL},
+};
+
+PyType_Spec pf_group_spec = {
+    .name = "pyfiber.TaskGroup",
+    .basicsize = sizeof(GroupObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = group_slots,
+};

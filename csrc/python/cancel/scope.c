@@ -1,0 +1,647 @@
+/* The CancelScope type. */
+#include "python/core/arguments.h"
+#include "python/cancel/scope.h"
+
+#include <structmember.h>
+
+/* -------------------------------------------------------------- birth, death */
+
+static void fire(pf_timer_call *call, pf_scheduler *s);
+static PyObject *describe(ScopeObject *self);
+
+/* Scopes that were left and dropped, for the next ones: see PF_MOST_SPARE. */
+static ScopeObject *spare; /* linked through `outer` */
+static unsigned spare_count;
+
+static ScopeObject *
+take_spare(void)
+{
+    ScopeObject *self = spare;
+    spare = self->outer;
+    spare_count--;
+    pf_zero((char *)self + sizeof(PyObject), sizeof *self - sizeof(PyObject));
+    pf_revive((PyObject *)self);
+    return self;
+}
+
+void
+pf_scopes_free_spare(void)
+{
+    while (spare != NULL) {
+        ScopeObject *self = spare;
+        spare = self->outer;
+        PyTypeObject *type = Py_TYPE(self);
+        type->tp_free(self);
+        Py_DECREF(type);
+    }
+    spare_count = 0;
+}
+
+ScopeObject *
+pf_scope_new(PyTypeObject *type)
+{
+    ScopeObject *self = type == pf.scope_type && spare != NULL
+                            ? take_spare()
+                            : (ScopeObject *)type->tp_alloc(type, 0);
+    if (self != NULL) {
+        self->timer.timer.kind = PF_TIMER_CALL;
+        self->timer.fire = fire;
+        self->deadline = PF_NEVER;
+        self->length = -1;
+    }
+    return self;
+}
+
+static PyObject *
+scope_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    (void)args;
+    (void)kwargs;
+    return (PyObject *)pf_scope_new(type);
+}
+
+static int
+read_deadline(PyObject *value, int64_t *deadline)
+{
+    *deadline = PF_NEVER;
+    return value == NULL || value == Py_None
+               ? 0
+               : pf_seconds(value, "deadline", deadline);
+}
+
+static int
+scope_init(PyObject *op, PyObject *args, PyObject *kwds)
+{
+    static char *names[] = {"deadline", "shield", NULL};
+    ScopeObject *self = (ScopeObject *)op;
+    PyObject *deadline = NULL;
+    int64_t when;
+    int shield = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwds, "|Op:CancelScope", names,
+                                     &deadline, &shield) ||
+        read_deadline(deadline, &when) < 0) {
+        return -1;
+    }
+    if (self->fiber != NULL || self->left) {
+        PyErr_SetString(pf.fiber_error,
+                        "the scope has been entered: __init__ comes too late");
+        return -1;
+    }
+    self->shield = shield != 0;
+    self->deadline = when;
+    return 0;
+}
+
+/* CancelScope(), TaskGroup(): nothing to parse.  Everything else takes the
+ * usual way. */
+static PyObject *
+scope_vectorcall(PyObject *type, PyObject *const *args, size_t nargsf,
+                 PyObject *kwnames)
+{
+    Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
+    if (nargs == 0 && kwnames == NULL) {
+        return (PyObject *)pf_scope_new((PyTypeObject *)type);
+    }
+    return pf_make(type, args, nargs, kwnames);
+}
+
+/* The slot is not inherited, so subclasses keep __new__ and __init__. */
+void
+pf_scope_type_ready(PyTypeObject *type)
+{
+    type->tp_vectorcall = scope_vectorcall;
+}
+
+int
+pf_scope_traverse(PyObject *op, visitproc visit, void *arg)
+{
+    ScopeObject *self = (ScopeObject *)op;
+    Py_VISIT(Py_TYPE(op));
+    Py_VISIT(self->scheduler);
+    Py_VISIT(self->reason);
+    Py_VISIT(self->why);
+    return 0;
+}
+
+int
+pf_scope_clear(PyObject *op)
+{
+    ScopeObject *self = (ScopeObject *)op;
+    Py_CLEAR(self->reason);
+    Py_CLEAR(self->why);
+    return 0;
+}
+
+static inline bool
+was_forgotten(ScopeObject *self)
+{
+    return self->what != NULL && !self->left && self->fiber == NULL &&
+           !self->refused;
+}
+
+/* timeout(1) without `with` does nothing at all: that is told, as it is of a
+ * coroutine that nobody awaits. */
+static void
+scope_finalize(PyObject *op)
+{
+    ((ScopeObject *)op)->finalized = true;
+    if (!was_forgotten((ScopeObject *)op) || pf.shut_down) {
+        return;
+    }
+    PyObject *pending = pf_take_exception();
+    PyObject *what = describe((ScopeObject *)op);
+    if (what == NULL ||
+        PyErr_WarnFormat(PyExc_RuntimeWarning, 1,
+                         "%U was never entered, so it limits nothing: write "
+                         "'with %U:' and put the code under it",
+                         what, what) < 0) {
+        PyErr_WriteUnraisable(op);
+    }
+    Py_XDECREF(what);
+    if (pending != NULL) {
+        pf_restore_exception(pending);
+    }
+}
+
+/* Nobody is in it: its fiber and its children would have a reference.  An
+ * object is finalized once in its life, and its memory remembers that: it is
+ * not used again then. */
+void
+pf_scope_dealloc(PyObject *op)
+{
+    PyTypeObject *type = Py_TYPE(op);
+    if (PF_UNLIKELY(was_forgotten((ScopeObject *)op)) &&
+        PyObject_CallFinalizerFromDealloc(op) < 0) {
+        return;
+    }
+    PyObject_GC_UnTrack(op);
+    pf_scope_clear(op);
+    if (type == pf.scope_type && !((ScopeObject *)op)->finalized &&
+        spare_count != PF_MOST_SPARE && !pf.shut_down) {
+        ((ScopeObject *)op)->outer = spare;
+        spare = (ScopeObject *)op;
+        spare_count++;
+        return;
+    }
+    type->tp_free(op);
+    Py_DECREF(type);
+}
+
+/* ---------------------------------------------------------------- deadlines */
+
+static void
+expire(ScopeObject *self)
+{
+    if (!self->cancelled) {
+        self->expired = true;
+        pf_scope_cancel_now(self, pf.why_deadline);
+    }
+}
+
+static void
+fire(pf_timer_call *call, pf_scheduler *s)
+{
+    (void)s;
+    expire((ScopeObject *)((char *)call - offsetof(ScopeObject, timer)));
+}
+
+/* In an entered scope: when it will be cancelled, perhaps now. */
+static int
+set_timer(ScopeObject *self, int64_t now)
+{
+    pf_timers *timers = &self->scheduler->core.timers;
+    if (self->deadline == PF_NEVER) {
+        pf_timers_remove(timers, &self->timer.timer);
+        return 0;
+    }
+    if (self->deadline <= now) {
+        pf_timers_remove(timers, &self->timer.timer);
+        expire(self);
+        return 0;
+    }
+    if (pf_timers_add(timers, &self->timer.timer, self->deadline) != 0) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    return 0;
+}
+
+static int
+begin_deadline(ScopeObject *self)
+{
+    int64_t now = pf_now(&self->scheduler->core);
+    if (self->length >= 0) {
+        self->deadline = pf_later(now, self->length);
+    }
+    return set_timer(self, now);
+}
+
+/* ---------------------------------------------------------- entering, leaving */
+
+static int
+may_enter(PfThread *t, ScopeObject *self)
+{
+    if (self->fiber != NULL || self->left) {
+        PyErr_Format(pf.fiber_error,
+                     "%R has been %s already: a scope serves for one with "
+                     "statement, make a new one",
+                     self, self->left ? "left" : "entered");
+        return -1;
+    }
+    if (pf_active(t, "entering a cancel scope") == NULL) {
+        self->refused = true;
+        return -1;
+    }
+    return 0;
+}
+
+PyObject *
+pf_scope_enter(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    ScopeObject *self = (ScopeObject *)op;
+    PfThread *t = pf_this_thread();
+    if (t == NULL || may_enter(t, self) < 0) {
+        return NULL;
+    }
+    FiberObject *fiber = CURRENT(t);
+    self->fiber = fiber;
+    self->scheduler = (SchedulerObject *)Py_NewRef((PyObject *)t->scheduler);
+    self->outer = fiber->scope;
+    if (self->outer != NULL) {
+        self->outer->inner = self;
+    }
+    fiber->scope = (ScopeObject *)Py_NewRef(op);
+    if (PF_UNLIKELY(self->cancelled || self->shield ||
+                    (fiber->core.host_bits & PF_F_CANCEL))) {
+        pf_scope_settle(self);
+    }
+    if ((self->length >= 0 || self->deadline != PF_NEVER) &&
+        begin_deadline(self) < 0) {
+        pf_scope_remove(self);
+        return NULL;
+    }
+    return Py_NewRef(op);
+}
+
+/* `format` takes the scope, `other`, which a repr() may let go, and perhaps the
+ * running fiber. */
+static PyObject *
+make_error(PfThread *t, const char *format, ScopeObject *self, void *other)
+{
+    PyObject *held = Py_NewRef(other);
+    PyErr_Format(pf.fiber_error, format, self, held, CURRENT(t));
+    PyObject *error = pf_take_exception();
+    Py_DECREF(held);
+    return error;
+}
+
+/* Left by a fiber that it was not entered on; its own must not stay in it. */
+static void
+left_elsewhere(PfThread *t, ScopeObject *self)
+{
+    PyObject *error = make_error(
+        t,
+        "%R was entered on %R and cannot be left on %R: was a generator with "
+        "it inside handed to another fiber?",
+        self, self->fiber);
+    if (self->fiber != NULL && self->fiber->thread == t) {
+        pf_scope_remove(self);
+    } else if (self->fiber != NULL && pf_scope_remove_there(self) < 0) {
+        PyErr_Clear(); /* no memory: it stays until the fiber ends */
+    }
+    pf_restore_exception(error);
+}
+
+/* Left before one that was entered inside of it. */
+static void
+left_out_of_order(PfThread *t, ScopeObject *self)
+{
+    PyObject *error = make_error(
+        t,
+        "%R is left while the fiber is still in %R, which was entered inside "
+        "of it: is a generator suspended inside of a with statement?",
+        self, self->inner);
+    if (self->fiber != NULL) {
+        pf_scope_remove(self);
+    }
+    pf_restore_exception(error);
+}
+
+PfThread *
+pf_scope_may_leave(ScopeObject *self, Py_ssize_t nargs)
+{
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return NULL;
+    }
+    if (PF_UNLIKELY(nargs != 3)) {
+        PyErr_Format(PyExc_TypeError, "__exit__() takes 3 arguments, not %zd",
+                     nargs);
+        return NULL;
+    }
+    if (PF_LIKELY(self->fiber == CURRENT(t) && self->inner == NULL)) {
+        return t;
+    }
+    if (self->fiber == NULL) {
+        PyErr_Format(pf.fiber_error, "%R has %s", self,
+                     self->left ? "been left already, or the fiber that "
+                                  "entered it has ended"
+                                : "not been entered");
+    } else if (self->fiber != CURRENT(t)) {
+        left_elsewhere(t, self);
+    } else {
+        left_out_of_order(t, self);
+    }
+    return NULL;
+}
+
+PyObject *
+pf_scope_seconds(int64_t ns)
+{
+    return PyFloat_FromDouble((double)ns / 1e9);
+}
+
+/* The block did not run to its end, so who comes after it must not believe
+ * that it did, whoever cancelled it. */
+static void
+raise_timeout(ScopeObject *self, PyObject *cancelled)
+{
+    PyObject *text;
+    if (self->expired && self->length >= 0) {
+        PyObject *length = pf_scope_seconds(self->length);
+        text = length == NULL
+                   ? NULL
+                   : PyUnicode_FromFormat("not done after %R seconds", length);
+        Py_XDECREF(length);
+    } else if (self->expired) {
+        text = PyUnicode_FromString("not done at its deadline");
+    } else {
+        text = PyUnicode_FromFormat("cancelled before the timeout: %S",
+                                    self->reason != NULL ? self->reason
+                                                         : Py_None);
+    }
+    PyObject *error =
+        text == NULL ? NULL : PyObject_CallOneArg(PyExc_TimeoutError, text);
+    Py_XDECREF(text);
+    if (error != NULL) {
+        PyException_SetCause(error, Py_NewRef(cancelled));
+        PyErr_SetObject(PyExc_TimeoutError, error);
+        Py_DECREF(error);
+    }
+}
+
+static PyObject *
+scope_exit(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
+{
+    ScopeObject *self = (ScopeObject *)op;
+    if (pf_scope_may_leave(self, nargs) == NULL) {
+        return NULL;
+    }
+    pf_scope_remove(self);
+    if (PF_LIKELY(!pf_scope_owns(self, args[1]))) {
+        Py_RETURN_FALSE;
+    }
+    self->caught = true;
+    if (self->times_out) {
+        raise_timeout(self, args[1]);
+        return NULL;
+    }
+    Py_RETURN_TRUE;
+}
+
+/* ------------------------------------------------------- methods, attributes */
+
+static PyObject *
+scope_cancel(PyObject *op, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"reason", NULL};
+    PyObject *reason = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:cancel", names,
+                                     &reason)) {
+        return NULL;
+    }
+    int rc = pf_scope_cancel((ScopeObject *)op, reason);
+    return rc < 0 ? NULL : PyBool_FromLong(rc);
+}
+
+static int
+refuse_deletion(const PyObject *value, const char *what)
+{
+    if (value != NULL) {
+        return 0;
+    }
+    PyErr_Format(PyExc_AttributeError, "%s cannot be deleted", what);
+    return -1;
+}
+
+/* After the new value was converted, which may leave the scope. */
+static int
+may_change(ScopeObject *self, const char *what)
+{
+    if (self->left) {
+        PyErr_Format(pf.fiber_error,
+                     "%R has been left: its %s means nothing any more", self,
+                     what);
+        return -1;
+    }
+    if (self->fiber != NULL && self->fiber->thread != pf_tls_thread) {
+        PyErr_Format(pf.fiber_error,
+                     "%R is in use on another thread: only cancel() may be "
+                     "called from here",
+                     self);
+        return -1;
+    }
+    return 0;
+}
+
+static PyObject *
+get_deadline(PyObject *op, void *closure)
+{
+    (void)closure;
+    ScopeObject *self = (ScopeObject *)op;
+    if (self->deadline == PF_NEVER) {
+        Py_RETURN_NONE;
+    }
+    return pf_scope_seconds(self->deadline);
+}
+
+static int
+set_deadline(PyObject *op, PyObject *value, void *closure)
+{
+    (void)closure;
+    ScopeObject *self = (ScopeObject *)op;
+    int64_t deadline;
+    if (refuse_deletion(value, "deadline") < 0 ||
+        read_deadline(value, &deadline) < 0 ||
+        may_change(self, "deadline") < 0) {
+        return -1;
+    }
+    self->deadline = deadline;
+    self->length = -1;
+    return self->fiber == NULL
+               ? 0
+               : set_timer(self, pf_now(&self->scheduler->core));
+}
+
+static PyObject *
+get_shield(PyObject *op, void *closure)
+{
+    (void)closure;
+    return PyBool_FromLong(((ScopeObject *)op)->shield);
+}
+
+static int
+set_shield(PyObject *op, PyObject *value, void *closure)
+{
+    (void)closure;
+    ScopeObject *self = (ScopeObject *)op;
+    int truth =
+        refuse_deletion(value, "shield") < 0 ? -1 : PyObject_IsTrue(value);
+    if (truth < 0 || may_change(self, "shield") < 0) {
+        return -1;
+    }
+    self->shield = truth != 0;
+    pf_scope_refresh(self);
+    return 0;
+}
+
+static PyObject *
+get_cancel_called(PyObject *op, void *closure)
+{
+    (void)closure;
+    return PyBool_FromLong(((ScopeObject *)op)->cancelled);
+}
+
+static PyObject *
+get_cancelled_caught(PyObject *op, void *closure)
+{
+    (void)closure;
+    return PyBool_FromLong(((ScopeObject *)op)->caught);
+}
+
+static PyObject *
+get_reason(PyObject *op, void *closure)
+{
+    (void)closure;
+    PyObject *reason = ((ScopeObject *)op)->reason;
+    return Py_NewRef(reason != NULL ? reason : Py_None);
+}
+
+/* "timeout(0.5)", or the name of the type */
+static PyObject *
+describe(ScopeObject *self)
+{
+    if (self->what == NULL) {
+        return PyType_GetName(Py_TYPE(self));
+    }
+    if (self->length < 0) {
+        return PyUnicode_FromFormat("%s()", self->what);
+    }
+    PyObject *length = pf_scope_seconds(self->length);
+    PyObject *text = length == NULL
+                         ? NULL
+                         : PyUnicode_FromFormat("%s(%R)", self->what, length);
+    Py_XDECREF(length);
+    return text;
+}
+
+static PyObject *
+scope_repr(PyObject *op)
+{
+    ScopeObject *self = (ScopeObject *)op;
+    FiberObject *fiber = (FiberObject *)Py_XNewRef((PyObject *)self->fiber);
+    PyObject *what = describe(self);
+    PyObject *name = what == NULL    ? NULL
+                     : fiber != NULL ? pf_fiber_name(fiber)
+                                     : Py_NewRef(Py_None);
+    PyObject *repr = NULL;
+    const char *cancelled = self->cancelled ? ", cancelled" : "";
+    if (name != NULL && fiber != NULL) {
+        repr = PyUnicode_FromFormat("<%U entered by %R%s at %p>", what, name,
+                                    cancelled, op);
+    } else if (name != NULL) {
+        repr = PyUnicode_FromFormat("<%U %s%s at %p>", what,
+                                    self->left ? "left" : "not entered",
+                                    cancelled, op);
+    }
+    Py_XDECREF(name);
+    Py_XDECREF(what);
+    Py_XDECREF(fiber);
+    return repr;
+}
+
+/* ------------------------------------------------------------------- the type */
+
+PyDoc_STRVAR(cancel_doc, "cancel($self, /, reason=None)\n--\n\n\
+Raise Cancelled at every park point inside of the scope until it is left.\n\
+\n\
+Any thread may call it; before the scope is entered as well. The first reason\n\
+stays. False if the scope had been left already.");
+
+static PyMethodDef scope_methods[] = {
+    {"__enter__", pf_scope_enter, METH_NOARGS,
+     "Enter the scope on the running fiber. FiberError outside of a run, or\n"
+     "the second time."},
+    {"__exit__", PF_FAST(scope_exit), METH_FASTCALL,
+     "Leave the scope; True if its own cancellation ended the block.\n\n"
+     "FiberError if it is not the innermost one of the running fiber."},
+    {"cancel", PF_FAST(scope_cancel), METH_VARARGS | METH_KEYWORDS,
+     cancel_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyObject *
+get_parent_fiber(PyObject *op, void *closure)
+{
+    (void)closure;
+    FiberObject *fiber = ((ScopeObject *)op)->fiber;
+    return Py_NewRef(fiber == NULL ? Py_None : (PyObject *)fiber);
+}
+
+static PyGetSetDef scope_getset[] = {
+    {"_parent_fiber", get_parent_fiber, NULL,
+     "The fiber that has entered it and not left it, or None.", NULL},
+    {"deadline", get_deadline, set_deadline,
+     "When the scope will be cancelled, in seconds on the clock of now(); "
+     "None:\nnever. A time that has passed cancels at once.",
+     NULL},
+    {"shield", get_shield, set_shield,
+     "True: cancellation from outside does not reach what is inside.", NULL},
+    {"cancel_called", get_cancel_called, NULL,
+     "True once cancel() was called or the deadline has passed.", NULL},
+    {"cancelled_caught", get_cancelled_caught, NULL,
+     "True if the block was ended by this scope's cancellation.", NULL},
+    {"reason", get_reason, NULL,
+     "What was given to cancel(), or why the engine called it.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+PyDoc_STRVAR(scope_doc, "CancelScope(deadline=None, shield=False)\n--\n\n\
+A with block that can be cancelled, alone, with all that runs inside of it.\n\
+\n\
+cancel(), or the `deadline` in seconds on the clock of now(), raises Cancelled\n\
+at every park point in the block; the scope stops it at the block's end and\n\
+says so in cancelled_caught. With `shield` the cancellation of what is around\n\
+the block does not get in.");
+
+static PyType_Slot scope_slots[] = {
+    {Py_tp_doc, (void *)scope_doc},
+    {Py_tp_new, scope_new},
+    {Py_tp_init, scope_init},
+    {Py_tp_dealloc, pf_scope_dealloc},
+    {Py_tp_finalize, scope_finalize},
+    {Py_tp_traverse, pf_scope_traverse},
+    {Py_tp_clear, pf_scope_clear},
+    {Py_tp_repr, scope_repr},
+    {Py_tp_methods, scope_methods},
+    {Py_tp_getset, scope_getset},
+    {0, NULL},
+};
+
+PyType_Spec pf_scope_spec = {
+    .name = "pyfiber.CancelScope",
+    .basicsize = sizeof(ScopeObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = scope_slots,
+};

@@ -1,0 +1,146 @@
+/* Cancellation: a tree of scopes and fibers.
+ *
+ *        run                 a fiber is born in a scope, its base (the group
+ *       /   \                that spawned it) or in the run itself; then it
+ *     fiber  fiber           enters and leaves scopes of its own, which lie
+ *       |                    on its stack of scopes, one inside the other.
+ *     scope  (timeout)
+ *       |                    Cancelling the fiber, a scope or the run reaches
+ *     scope  (TaskGroup)     everything below it, but for what is below a
+ *     /   \                  shield.
+ *  fiber  fiber
+ *
+ * Whether something is cancelled is never asked up the tree: each scope knows
+ * its source, the outermost cancelled thing that it sees, and each fiber has
+ * PF_F_CANCEL.  Both are brought up to date when something above changes (see
+ * refresh in cancel.c), which is rare; entering and leaving a scope, which is
+ * not, is a matter of a few pointers.
+ *
+ * Everything here happens on the thread of the scope's run, but for
+ * pf_scope_cancel.
+ */
+#ifndef PF_SCOPE_H
+#define PF_SCOPE_H
+
+#include "python/core/binding.h"
+
+/* Invariants:
+ * - fiber, scheduler and a reference by the fiber are there exactly while the
+ *   scope is entered; outer and inner link the scopes of one fiber.
+ * - source is a scope or a fiber, this one or one around it: borrowed.
+ * - the timer is armed only while it is entered.
+ * - children are the fibers whose base this is, grains the grains; each owns
+ *   a reference.
+ */
+struct ScopeObject {
+    PyObject_HEAD
+    pf_timer_call timer;
+    int64_t deadline; /* the scheduler's clock; PF_NEVER: none */
+    SchedulerObject *scheduler;
+    FiberObject *fiber; /* borrowed */
+    ScopeObject *outer, *inner;
+    PyObject *source; /* NULL: not cancelled */
+    FiberObject *children;
+    GrainMember *grains;
+    ScopeObject *work; /* in a list of scopes to refresh */
+    PyObject *reason;  /* it was cancelled for; NULL: None */
+    PyObject *why;     /* (reason, by), until it is left; or NULL */
+    const char *what;  /* the function that made it, or NULL */
+    int64_t length;    /* ns from the entering to the deadline, or -1 */
+    bool times_out;    /* absorbs by raising TimeoutError */
+    bool shield;       /* what is cancelled outside stays outside */
+    bool cancelled;    /* cancel() was called, or the deadline passed */
+    bool expired;      /* ... the latter */
+    bool caught;       /* __exit__ absorbed it */
+    bool left;         /* for good */
+    bool refused;      /* somebody tried to enter it, and was told */
+    bool finalized;    /* as an object is once in its life */
+};
+
+typedef struct CancelledObject {
+    PyBaseExceptionObject base;
+    PyObject *reason, *by;
+    PyObject *scope; /* which absorbs it; NULL: the end of the fiber */
+} CancelledObject;
+
+static inline bool
+pf_is_cancelled_exc(PyObject *exc)
+{
+    return PyObject_TypeCheck(exc, (PyTypeObject *)pf.cancelled);
+}
+
+/* Is `exc` a Cancelled that ends at this scope? */
+static inline bool
+pf_scope_owns(ScopeObject *scope, PyObject *exc)
+{
+    return pf_is_cancelled_exc(exc) &&
+           ((CancelledObject *)exc)->scope == (PyObject *)scope;
+}
+
+/* --- cancel.c --- */
+PyObject *pf_fiber_cancel_source(const FiberObject *fiber);
+/* It has just been entered, by a fiber or with flags that matter. */
+void pf_scope_settle(ScopeObject *scope);
+/* A scope's flags or what it sees around it have changed. */
+void pf_scope_refresh(ScopeObject *scope);
+/* ... the same for a fiber's base, or the fiber's own flags. */
+void pf_fiber_refresh(FiberObject *fiber);
+void pf_scope_adopt(ScopeObject *scope, FiberObject *child);
+void pf_scope_disown(FiberObject *child);
+/* pf_fiber_enlist, as one born in `base`, which may be NULL: the run. */
+int pf_scope_enlist(SchedulerObject *s, ScopeObject *base, FiberObject *fiber);
+/* Any thread. 1, or 0 if the scope has been left; -1 with an exception. */
+int pf_scope_cancel(ScopeObject *scope, PyObject *reason);
+/* Owner thread.  The first reason stays. */
+void pf_scope_cancel_now(ScopeObject *scope, PyObject *why);
+/* The fiber has ended inside of scopes; returns what its result is then. */
+PyObject *pf_fiber_ends_inside(FiberObject *fiber, PyObject *result);
+/* Take it out of its fiber's stack: it has been left. */
+void pf_scope_remove(ScopeObject *scope);
+int pf_scope_remove_there(ScopeObject *scope); /* ... of another thread */
+int64_t pf_effective_deadline(const FiberObject *fiber);
+/* `source`: a scope or a fiber. */
+int pf_raise_cancelled_by(PyObject *source); /* -1 */
+extern PyType_Spec pf_cancelled_spec;
+
+/* --- grain_cancel.c: the same for grains --- */
+void pf_scope_refresh_grains(ScopeObject *scope);
+void pf_scope_move_grains(ScopeObject *from, ScopeObject *to);
+
+/* --- scope.c --- */
+extern PyType_Spec pf_scope_spec;
+PyObject *pf_scope_enter(PyObject *scope, PyObject *ignored);
+/* __exit__() was called with so many arguments.  The thread if the scope may
+ * be left here; otherwise it is taken away, and NULL returned with an error. */
+PfThread *pf_scope_may_leave(ScopeObject *scope, Py_ssize_t nargs);
+int pf_scope_traverse(PyObject *op, visitproc visit, void *arg);
+int pf_scope_clear(PyObject *op);
+void pf_scope_dealloc(PyObject *op);
+void pf_scope_type_ready(PyTypeObject *type);
+ScopeObject *pf_scope_new(PyTypeObject *type); /* not entered */
+PyObject *pf_scope_seconds(int64_t ns);        /* a float */
+
+/* --- scope_functions.c --- */
+/* shield() around what the running fiber calls between the two.  A new one, or
+ * NULL with an exception; leaving drops it, whatever was done to it. */
+ScopeObject *pf_shield_enter(void);
+void pf_shield_leave(ScopeObject *shield);
+extern PyMethodDef pf_scope_functions[];
+
+/* --- group.c --- */
+typedef struct GroupObject {
+    ScopeObject scope;
+    Py_ssize_t alive;   /* children that it waits for */
+    FiberObject *owner; /* borrowed: parked until there are none, or NULL */
+    PyObject *errors;   /* list of exceptions, or NULL */
+    PyObject *fatal;    /* KeyboardInterrupt, SystemExit: goes out as it is */
+} GroupObject;
+extern PyType_Spec pf_group_spec;
+/* A fiber with a base has ended. */
+void pf_scope_child_done(FiberObject *child);
+/* ... or a grain, which is no longer in `base`; `value` is its exception. */
+void pf_scope_member_done(ScopeObject *base, pf_fiber *core, PyObject *value);
+/* A group was removed with fibers alive. */
+void pf_group_forsaken(ScopeObject *scope);
+
+#endif

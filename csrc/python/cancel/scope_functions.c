@@ -1,0 +1,208 @@
+/* The functions that make common scopes, and others that look at scopes. */
+#include "python/grain/grain.h"
+#include "python/cancel/scope.h"
+
+static ScopeObject *
+scope_for(PyObject *length, const char *what)
+{
+    int64_t ns = -1;
+    if (length != Py_None && pf_seconds(length, "timeout", &ns) < 0) {
+        return NULL;
+    }
+    if (length != Py_None && ns < 0) {
+        PyErr_SetString(PyExc_ValueError, "timeout must not be negative");
+        return NULL;
+    }
+    ScopeObject *self = pf_scope_new(pf.scope_type);
+    if (self != NULL) {
+        self->what = what;
+        self->length = ns == PF_NEVER ? -1 : ns;
+    }
+    return self;
+}
+
+static PyObject *
+mod_timeout(PyObject *module, PyObject *length)
+{
+    (void)module;
+    ScopeObject *self = scope_for(length, "timeout");
+    if (self != NULL) {
+        self->times_out = true;
+    }
+    return (PyObject *)self;
+}
+
+static PyObject *
+mod_move_on_after(PyObject *module, PyObject *length)
+{
+    (void)module;
+    return (PyObject *)scope_for(length, "move_on_after");
+}
+
+ScopeObject *
+pf_shield_enter(void)
+{
+    ScopeObject *self = scope_for(Py_None, "shield");
+    if (self != NULL) {
+        self->shield = true;
+        PyObject *entered = pf_scope_enter((PyObject *)self, NULL);
+        if (entered == NULL) {
+            Py_CLEAR(self);
+        }
+        Py_XDECREF(entered);
+    }
+    return self;
+}
+
+void
+pf_shield_leave(ScopeObject *self)
+{
+    if (self->fiber != NULL) {
+        pf_scope_remove(self);
+    }
+    Py_DECREF(self);
+}
+
+static PyObject *
+mod_shield(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    (void)module;
+    if (nargs > 1) {
+        PyErr_Format(PyExc_TypeError,
+                     "shield() takes at most 1 argument (%zd given)", nargs);
+        return NULL;
+    }
+    ScopeObject *self = scope_for(nargs == 0 ? Py_None : args[0], "shield");
+    if (self != NULL) {
+        self->shield = true;
+    }
+    return (PyObject *)self;
+}
+
+static PyObject *
+mod_current_deadline(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    PfThread *t = pf_this_thread();
+    if (t == NULL || pf_active(t, "current_deadline()") == NULL) {
+        return NULL;
+    }
+    int64_t deadline = pf_effective_deadline(CURRENT(t));
+    if (deadline == PF_NEVER) {
+        Py_RETURN_NONE;
+    }
+    return pf_scope_seconds(deadline);
+}
+
+static PyObject *
+mod_is_ours(PyObject *module, PyObject *op)
+{
+    (void)module;
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return NULL;
+    }
+    bool started =
+        PyObject_TypeCheck(op, pf.grain_type) ||
+        (PyObject_TypeCheck(op, pf.fiber_type) &&
+         (((FiberObject *)op)->core.host_bits & PF_F_SCHEDULED) != 0);
+    return PyBool_FromLong(started && t->scheduler != NULL &&
+                           ((FiberObject *)op)->core.scheduler ==
+                               &t->scheduler->core);
+}
+
+static PyObject *
+mod_succeeded(PyObject *module, PyObject *op)
+{
+    (void)module;
+    bool task = PyObject_TypeCheck(op, pf.fiber_type) ||
+                PyObject_TypeCheck(op, pf.grain_type);
+    return PyBool_FromLong(
+        task && ((FiberObject *)op)->core.state == PF_DONE &&
+        ((FiberObject *)op)->core.host_byte == PF_OUTCOME_OK);
+}
+
+static PyObject *
+mod_failed_with(PyObject *module, PyObject *op)
+{
+    (void)module;
+    PyObject *value = NULL;
+    if (PyObject_TypeCheck(op, pf.fiber_type)) {
+        value = ((FiberObject *)op)->value;
+    } else if (PyObject_TypeCheck(op, pf.grain_type)) {
+        value = ((GrainObject *)op)->value;
+    }
+    bool failed = value != NULL &&
+                  ((FiberObject *)op)->core.state == PF_DONE &&
+                  ((FiberObject *)op)->core.host_byte == PF_OUTCOME_FAILED;
+    return Py_NewRef(failed ? value : Py_None);
+}
+
+/* A fiber that is cancelled with what the caller is in, but that nobody waits
+ * for, the run included: for iterators, which work between the calls of their
+ * user.  What is to be called at its end is so from the beginning: between two
+ * calls of this kind a trace function could raise. */
+static PyObject *
+mod_spawn_inside(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    (void)module;
+    PfThread *t = pf_this_thread();
+    if (nargs != 2 || !PyCallable_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "a function and a done-callback");
+        return NULL;
+    }
+    FiberObject *fiber =
+        t == NULL ? NULL : pf_fiber_new(args[0], NULL, 0, NULL);
+    if (fiber == NULL || pf_fiber_add_callback(fiber, args[1]) < 0) {
+        Py_XDECREF(fiber);
+        return NULL;
+    }
+    fiber->core.host_bits |= PF_F_DAEMON;
+    FiberObject *self = CURRENT(t);
+    ScopeObject *base = self->scope != NULL ? self->scope : self->base;
+    if (pf_active(t, "spawning") == NULL ||
+        pf_scope_enlist(t->scheduler, base, fiber) < 0) {
+        Py_CLEAR(fiber);
+    } else {
+        pf_fiber_make_ready(t->scheduler, fiber);
+    }
+    return (PyObject *)fiber;
+}
+
+PyDoc_STRVAR(timeout_doc, "timeout(seconds, /)\n--\n\n\
+A scope whose block must be done after so many seconds; None: no limit.\n\
+\n\
+If it is not, it is cancelled, and TimeoutError raised at its end. 0 ends it\n\
+at its first park point. ValueError for a negative number or NaN.");
+PyDoc_STRVAR(move_on_doc, "move_on_after(seconds, /)\n--\n\n\
+A scope whose block is cancelled after so many seconds; None: no limit.\n\
+\n\
+The program goes on behind the block; cancelled_caught tells. 0 ends it at its\n\
+first park point. ValueError for a negative number or NaN.");
+PyDoc_STRVAR(shield_doc, "shield(seconds=None, /)\n--\n\n\
+A scope that cancellation from outside does not get into, for clean-up.\n\
+\n\
+With `seconds` the block itself is cancelled after that time, as by\n\
+move_on_after(). ValueError for a negative number or NaN.");
+PyDoc_STRVAR(deadline_doc, "current_deadline()\n--\n\n\
+When the running fiber will be cancelled: the earliest deadline around it, up\n\
+to a shield, on the clock of now(); None if there is none.");
+
+PyMethodDef pf_scope_functions[] = {
+    {"timeout", mod_timeout, METH_O, timeout_doc},
+    {"move_on_after", mod_move_on_after, METH_O, move_on_doc},
+    {"shield", PF_FAST(mod_shield), METH_FASTCALL, shield_doc},
+    {"current_deadline", mod_current_deadline, METH_NOARGS, deadline_doc},
+    {"_spawn_inside", PF_FAST(mod_spawn_inside), METH_FASTCALL,
+     "Start fn() in a daemon that the scopes around the caller cancel; then\n"
+     "on_done(fiber)."},
+    {"_is_ours", mod_is_ours, METH_O,
+     "Was the fiber or grain started on the scheduler that is running?"},
+    {"_succeeded", mod_succeeded, METH_O,
+     "Did the fiber or grain return?  Unlike outcome, this is no look at a "
+     "failure."},
+    {"_failed_with", mod_failed_with, METH_O,
+     "The exception it failed with, or None.  No look at it, either."},
+    {NULL, NULL, 0, NULL},
+};

@@ -1,0 +1,641 @@
+/* The C API: one table, found through a capsule.
+ *
+ * No second path: every entry checks its arguments and then does what the
+ * Python method of the same name does, through the same function.  The header
+ * csrc/include/pyfiber.h says what each of them promises.
+ */
+#include "python/core/binding.h"
+
+#define PYFIBER_NO_IMPORT
+#include "engine/core/ccontext.h"
+#include "include/pyfiber.h"
+
+#include <errno.h>
+
+/* Functions of the module, for what exists only as such; never released. */
+static PyObject *run_function;
+static PyObject *spawn_function;
+static PyObject *sleep_function;
+static PyObject *set_stack_size_function;
+static PyTypeObject *body_type;
+static PyObject *body_name;
+
+/* -------------------------------------------------------------- arguments */
+
+static FiberObject *
+as_fiber(PyObject *object)
+{
+    if (object != NULL && PyObject_TypeCheck(object, pf.fiber_type)) {
+        return (FiberObject *)object;
+    }
+    PyErr_Format(PyExc_TypeError, "expected a Fiber, not '%.200s'",
+                 object == NULL ? "NULL" : Py_TYPE(object)->tp_name);
+    return NULL;
+}
+
+static PyObject *
+none_for_null(PyObject *object)
+{
+    return object == NULL ? Py_None : object;
+}
+
+/* A negative number means no deadline; what is odd is refused as by park().
+ * 0 or -1. */
+static int
+deadline_of(double timeout, int64_t *deadline)
+{
+    if (timeout < 0) {
+        *deadline = PF_NEVER;
+        return 0;
+    }
+    PyObject *number = PyFloat_FromDouble(timeout);
+    int rc = number == NULL ? -1 : pf_deadline(number, deadline);
+    Py_XDECREF(number);
+    return rc;
+}
+
+static int
+check_call(PyObject *callable, PyObject *args, PyObject *kwargs)
+{
+    const char *what = NULL;
+    if (callable == NULL) {
+        what = "the function to call is NULL";
+    } else if (args != NULL && !PyTuple_Check(args)) {
+        what = "args must be a tuple or NULL";
+    } else if (kwargs != NULL && !PyDict_Check(kwargs)) {
+        what = "kwargs must be a dict or NULL";
+    }
+    if (what != NULL) {
+        PyErr_SetString(PyExc_TypeError, what);
+        return -1;
+    }
+    return 0;
+}
+
+/* function(callable, *args, **kwargs) */
+static PyObject *
+call_with(PyObject *function, PyObject *callable, PyObject *args,
+          PyObject *kwargs)
+{
+    if (check_call(callable, args, kwargs) < 0) {
+        return NULL;
+    }
+    Py_ssize_t n = args == NULL ? 0 : PyTuple_GET_SIZE(args);
+    PyObject *all = PyTuple_New(n + 1);
+    if (all == NULL) {
+        return NULL;
+    }
+    PyTuple_SET_ITEM(all, 0, Py_NewRef(callable));
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyTuple_SET_ITEM(all, i + 1, Py_NewRef(PyTuple_GET_ITEM(args, i)));
+    }
+    PyObject *result = PyObject_Call(function, all, kwargs);
+    Py_DECREF(all);
+    return result;
+}
+
+/* ------------------------------------------------------ a C function's fiber */
+
+/* The target of such a fiber: a callable that calls the C function. */
+typedef struct BodyObject {
+    PyObject_HEAD
+    PyFiber_Body body;
+    void *arg;
+    PyFiber_Destroy destroy;
+} BodyObject;
+
+static PyObject *
+body_call(PyObject *op, PyObject *args, PyObject *kwargs)
+{
+    (void)args;
+    (void)kwargs;
+    BodyObject *self = (BodyObject *)op;
+    return self->body(self->arg);
+}
+
+static void
+body_dealloc(PyObject *op)
+{
+    BodyObject *self = (BodyObject *)op;
+    PyTypeObject *type = Py_TYPE(op);
+    if (self->destroy != NULL) {
+        PyObject *pending = pf_take_exception();
+        self->destroy(self->arg);
+        if (PyErr_Occurred()) {
+            PyErr_WriteUnraisable(NULL);
+        }
+        if (pending != NULL) {
+            pf_restore_exception(pending);
+        }
+    }
+    type->tp_free(op);
+    Py_DECREF(type);
+}
+
+static PyType_Slot body_slots[] = {
+    {Py_tp_doc, (void *)"The C function that a fiber of the C API runs."},
+    {Py_tp_call, body_call},
+    {Py_tp_dealloc, body_dealloc},
+    {0, NULL},
+};
+
+static PyType_Spec body_spec = {
+    .name = "pyfiber._engine._CFunction",
+    .basicsize = sizeof(BodyObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION |
+             Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = body_slots,
+};
+
+static PyObject *
+api_new_c(PyFiber_Body body, void *arg, PyFiber_Destroy destroy)
+{
+    if (body == NULL) {
+        PyErr_SetString(PyExc_TypeError, "the fiber's C function is NULL");
+        return NULL;
+    }
+    BodyObject *target = PyObject_New(BodyObject, body_type);
+    if (target == NULL) {
+        return NULL;
+    }
+    target->body = body;
+    target->arg = arg;
+    target->destroy = NULL;
+    PyObject *fiber =
+        PyObject_CallOneArg((PyObject *)pf.fiber_type, (PyObject *)target);
+    if (fiber != NULL) {
+        target->destroy = destroy; /* from here on it is the fiber's */
+        ((FiberObject *)fiber)->name = Py_NewRef(body_name);
+    }
+    Py_DECREF(target);
+    return fiber;
+}
+
+/* --------------------------------------------------------------------- raw */
+
+static PyObject *
+api_new(PyObject *target, PyObject *args, PyObject *kwargs)
+{
+    if (check_call(target, args, kwargs) < 0) {
+        return NULL;
+    }
+    PyObject *empty = args == NULL ? PyTuple_New(0) : Py_NewRef(args);
+    if (empty == NULL) {
+        return NULL;
+    }
+    PyObject *fiber = PyObject_CallFunctionObjArgs(
+        (PyObject *)pf.fiber_type, target, empty, none_for_null(kwargs), NULL);
+    Py_DECREF(empty);
+    return fiber;
+}
+
+static PyObject *
+api_current(void)
+{
+    PfThread *t = pf_this_thread();
+    return t == NULL ? NULL : Py_NewRef((PyObject *)CURRENT(t));
+}
+
+static PyObject *
+api_switch(PyObject *object, PyObject *value)
+{
+    FiberObject *fiber = as_fiber(object);
+    return fiber == NULL ? NULL : pf_fiber_switch(fiber, none_for_null(value));
+}
+
+static PyObject *
+api_throw(PyObject *object, PyObject *exc)
+{
+    FiberObject *fiber = as_fiber(object);
+    return fiber == NULL ? NULL : pf_fiber_throw(fiber, none_for_null(exc));
+}
+
+static int
+api_is_done(PyObject *object)
+{
+    FiberObject *fiber = as_fiber(object);
+    return fiber == NULL ? -1 : fiber->core.state == PF_DONE;
+}
+
+/* --------------------------------------------------------------- scheduled */
+
+static PyObject *
+api_run(PyObject *callable, PyObject *args, PyObject *kwargs)
+{
+    return call_with(run_function, callable, args, kwargs);
+}
+
+static PyObject *
+api_spawn(PyObject *callable, PyObject *args, PyObject *kwargs)
+{
+    return call_with(spawn_function, callable, args, kwargs);
+}
+
+static int
+api_start(PyObject *object)
+{
+    FiberObject *fiber = as_fiber(object);
+    PfThread *t = fiber == NULL ? NULL : pf_this_thread();
+    if (t == NULL || pf_active(t, "start()") == NULL) {
+        return -1;
+    }
+    return pf_fiber_start(t->scheduler, fiber);
+}
+
+static int
+api_yield(void)
+{
+    PfThread *t = pf_this_thread();
+    if (t == NULL || pf_active(t, "yield_now()") == NULL) {
+        return -1;
+    }
+    return pf_yield_now(t);
+}
+
+static int
+api_sleep(double seconds)
+{
+    PyObject *number = PyFloat_FromDouble(seconds);
+    PyObject *none =
+        number == NULL ? NULL : PyObject_CallOneArg(sleep_function, number);
+    Py_XDECREF(number);
+    Py_XDECREF(none);
+    return none == NULL ? -1 : 0;
+}
+
+static PyObject *
+api_park(double timeout)
+{
+    PfThread *t = pf_this_thread();
+    int64_t deadline;
+    if (t == NULL || pf_active(t, "park()") == NULL ||
+        deadline_of(timeout, &deadline) < 0) {
+        return NULL;
+    }
+    return pf_park_value(t, deadline);
+}
+
+static int
+api_join(PyObject *object, double timeout)
+{
+    FiberObject *fiber = as_fiber(object);
+    PfThread *t = fiber == NULL ? NULL : pf_this_thread();
+    int64_t deadline;
+    if (t == NULL || deadline_of(timeout, &deadline) < 0) {
+        return -1;
+    }
+    return pf_join(t, fiber, deadline);
+}
+
+static PyObject *
+api_result(PyObject *object, double timeout)
+{
+    int rc = api_join(object, timeout);
+    if (rc == 1) {
+        PyErr_SetString(PyExc_TimeoutError, "the fiber has not finished yet");
+    }
+    return rc != 0 ? NULL : pf_fiber_outcome_value((FiberObject *)object);
+}
+
+static int
+api_check_cancelled(void)
+{
+    PfThread *t = pf_this_thread();
+    if (t == NULL || pf_active(t, "check_cancelled()") == NULL) {
+        return -1;
+    }
+    return pf_check_cancelled(CURRENT(t));
+}
+
+static int
+api_cancel(PyObject *object, PyObject *reason)
+{
+    FiberObject *fiber = as_fiber(object);
+    return fiber == NULL ? -1 : pf_fiber_cancel(fiber, none_for_null(reason));
+}
+
+static int
+api_unpark(PyObject *object, PyObject *value)
+{
+    FiberObject *fiber = as_fiber(object);
+    return fiber == NULL ? -1 : pf_fiber_unpark(fiber, none_for_null(value));
+}
+
+/* ------------------------------------------------------------- without the GIL */
+
+/* The scheduler of a started fiber, or NULL.  Both are set once, by start(),
+ * and kept by the fiber: there is nothing to race with. */
+static pf_scheduler *
+scheduler_of(PyObject *object)
+{
+    if (object == NULL || !PyObject_TypeCheck(object, pf.fiber_type)) {
+        return NULL;
+    }
+    FiberObject *fiber = (FiberObject *)object;
+    return fiber->core.host_bits & PF_F_SCHEDULED ? fiber->core.scheduler
+                                                  : NULL;
+}
+
+static int
+api_unpark_no_gil(PyObject *object)
+{
+    if (scheduler_of(object) == NULL) {
+        return -EINVAL;
+    }
+    /* Whether it has ended is for its owner to see; after the run the
+     * scheduler takes no messages. */
+    pf_fiber_post(&((FiberObject *)object)->core, PF_POST_UNPARK);
+    return 0;
+}
+
+static int
+api_hold(PyObject *object)
+{
+    pf_scheduler *s = scheduler_of(object);
+    if (s == NULL) {
+        return -EINVAL;
+    }
+    pf_hold(s);
+    return 0;
+}
+
+static int
+api_release(PyObject *object)
+{
+    pf_scheduler *s = scheduler_of(object);
+    if (s == NULL || pf_load(&s->holds) == 0) {
+        return -EINVAL;
+    }
+    pf_release(s);
+    return 0;
+}
+
+/* ----------------------------------------------------------------- numbers */
+
+/* Copy what both sides know; `whole` begins with its size. */
+static int
+give_stats(void *to, const void *whole, size_t size)
+{
+    size_t wanted = to == NULL ? 0 : *(const size_t *)to;
+    if (wanted < sizeof(size_t)) {
+        PyErr_SetString(PyExc_ValueError,
+                        "set the struct's size field to its sizeof first");
+        return -1;
+    }
+    size_t given = wanted < size ? wanted : size;
+    memcpy(to, whole, given);
+    *(size_t *)to = given;
+    return 0;
+}
+
+static int
+api_scheduler_stats(PyFiber_SchedulerStats *stats)
+{
+    PfThread *t = pf_this_thread();
+    if (t == NULL || pf_active(t, "GetSchedulerStats") == NULL) {
+        return -1;
+    }
+    SchedulerObject *s = t->scheduler;
+    pf_scheduler_stats counted;
+    pf_scheduler_stats_get(&s->core, &counted);
+    PyFiber_SchedulerStats whole = {
+        .size = sizeof whole,
+        .fibers = (size_t)s->alive,
+        .foreground = (size_t)s->foreground,
+        .ready = counted.ready,
+        .timers = counted.timers,
+        .switches = counted.switches,
+        .wakeups = counted.wakeups,
+        .messages = counted.messages,
+        .timeouts = counted.timeouts,
+        .waits = counted.waits,
+    };
+    return give_stats(stats, &whole, sizeof whole);
+}
+
+static int
+api_stack_stats(PyFiber_StackStats *stats)
+{
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return -1;
+    }
+    PyFiber_StackStats whole = {
+        .size = sizeof whole,
+        .stack_size = pf.stack_size,
+    };
+    for (unsigned i = 0; i < t->engine.pool_count; i++) {
+        pf_stack_stats pool;
+        pf_stack_pool_stats(t->engine.pools[i], &pool);
+        whole.mapped += pool.mapped;
+        whole.slots += pool.slots;
+        whole.live += pool.live;
+        whole.peak += pool.peak;
+        whole.acquired += pool.acquired;
+        whole.trims += pool.trims;
+    }
+    return give_stats(stats, &whole, sizeof whole);
+}
+
+static size_t
+api_get_stack_size(void)
+{
+    return pf.stack_size;
+}
+
+static int
+api_set_stack_size(size_t bytes)
+{
+    PyObject *number = PyLong_FromSize_t(bytes);
+    PyObject *none =
+        number == NULL ? NULL
+                       : PyObject_CallOneArg(set_stack_size_function, number);
+    Py_XDECREF(number);
+    Py_XDECREF(none);
+    return none == NULL ? -1 : 0;
+}
+
+/* ---------------------------------------------------------------- contexts */
+
+/* A context's body may call back into Python, which then runs on a stack the
+ * interpreter knows nothing of.  That is fine as long as it returns before the
+ * context is left, and the interpreter's limits follow.  None of this needs
+ * the GIL: it is the thread's own state. */
+
+/* The data stack moves with every call of a Python function, the chain of
+ * handled exceptions with every generator that runs. */
+static void
+python_nesting(pf_nesting *now)
+{
+    memset(now, 0, sizeof *now);
+    PfThread *t = pf_tls_thread;
+    PyThreadState *ts = PyGILState_GetThisThreadState();
+    if (ts == NULL) {
+        return;
+    }
+    PyState state;
+    PyObject *context;
+    pystate_save(ts, &state, &context);
+    now->marks[0] = t == NULL || CURRENT(t) == t->root ? NULL : CURRENT(t);
+    now->marks[1] = state.top;
+    now->marks[2] = state.exc_info;
+}
+
+static void
+python_moved(const pf_area *area)
+{
+    PfThread *t = pf_tls_thread;
+    PyThreadState *ts = PyGILState_GetThisThreadState();
+    PyState unused;
+    if (ts == NULL) {
+        return;
+    }
+    if (area == NULL && t != NULL && CURRENT(t)->core.stack != NULL) {
+        area = &CURRENT(t)->core.stack->area;
+    }
+    pystate_move(ts, t == NULL ? &unused : CURRENT(t)->saved,
+                 area == NULL ? NULL : area->low,
+                 area == NULL ? 0 : area->size);
+}
+
+static const pf_ccontext_host python_host = {
+    .nesting = python_nesting,
+    .moved = python_moved,
+};
+
+/* The engine's functions under the header's names for their types. */
+
+static int
+api_context_create(PyFiber_Context **context, PyFiber_ContextBody body,
+                   void *arg, size_t stack_size)
+{
+    return pf_ccontext_create((pf_ccontext **)context, body, arg, stack_size);
+}
+
+static int
+api_context_switch(PyFiber_Context *to, void **value)
+{
+    return pf_ccontext_switch((pf_ccontext *)to, value);
+}
+
+static PyFiber_Context *
+api_context_current(void)
+{
+    return (PyFiber_Context *)pf_ccontext_current();
+}
+
+static PyFiber_Context *
+api_context_main(void)
+{
+    return (PyFiber_Context *)pf_ccontext_main();
+}
+
+static int
+api_context_is_done(PyFiber_Context *context)
+{
+    return pf_ccontext_done((pf_ccontext *)context);
+}
+
+static int
+api_context_destroy(PyFiber_Context *context)
+{
+    return pf_ccontext_destroy((pf_ccontext *)context);
+}
+
+/* --------------------------------------------------------------- the table */
+
+static PyFiber_CAPI api = {
+    .abi_version = PYFIBER_ABI_VERSION,
+    .size = sizeof(PyFiber_CAPI),
+    .New = api_new,
+    .NewC = api_new_c,
+    .Current = api_current,
+    .Switch = api_switch,
+    .Throw = api_throw,
+    .IsDone = api_is_done,
+    .Run = api_run,
+    .Spawn = api_spawn,
+    .Start = api_start,
+    .Yield = api_yield,
+    .Sleep = api_sleep,
+    .Park = api_park,
+    .Join = api_join,
+    .Result = api_result,
+    .CheckCancelled = api_check_cancelled,
+    .Cancel = api_cancel,
+    .Unpark = api_unpark,
+    .UnparkNoGIL = api_unpark_no_gil,
+    .Hold = api_hold,
+    .Release = api_release,
+    .GetSchedulerStats = api_scheduler_stats,
+    .GetStackStats = api_stack_stats,
+    .GetStackSize = api_get_stack_size,
+    .SetStackSize = api_set_stack_size,
+    .ContextCreate = api_context_create,
+    .ContextSwitch = api_context_switch,
+    .ContextCurrent = api_context_current,
+    .ContextMain = api_context_main,
+    .ContextIsDone = api_context_is_done,
+    .ContextDestroy = api_context_destroy,
+};
+
+/* cffi can carry a pointer to Python but not the object it points to. */
+static PyObject *
+object_at(PyObject *module, PyObject *address)
+{
+    (void)module;
+    PyObject *object = PyLong_AsVoidPtr(address);
+    if (object == NULL) {
+        if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_ValueError, "there is no object at NULL");
+        }
+        return NULL;
+    }
+    return Py_NewRef(object);
+}
+
+static PyMethodDef capsule_methods[] = {
+    {"_object_at", object_at, METH_O,
+     "_object_at(address, /)\n--\n\n"
+     "The object whose id() this is; it must be alive."},
+    {NULL, NULL, 0, NULL},
+};
+
+static int
+find_functions(PyObject *module)
+{
+    run_function = PyObject_GetAttrString(module, "run");
+    spawn_function = PyObject_GetAttrString(module, "spawn");
+    sleep_function = PyObject_GetAttrString(module, "sleep");
+    set_stack_size_function = PyObject_GetAttrString(module, "set_stack_size");
+    body_type =
+        (PyTypeObject *)PyType_FromModuleAndSpec(module, &body_spec, NULL);
+    body_name = PyUnicode_InternFromString("C function");
+    return run_function != NULL && spawn_function != NULL &&
+                   sleep_function != NULL && set_stack_size_function != NULL &&
+                   body_type != NULL && body_name != NULL
+               ? 0
+               : -1;
+}
+
+int
+pf_capsule_init(PyObject *module)
+{
+    if (find_functions(module) < 0 ||
+        PyModule_AddFunctions(module, capsule_methods) < 0) {
+        return -1;
+    }
+    api.Fiber_Type = pf.fiber_type;
+    api.FiberError = pf.fiber_error;
+    api.FiberExit = pf.fiber_exit;
+    api.Cancelled = pf.cancelled;
+    api.DeadlockError = pf.deadlock_error;
+    pf_ccontext_set_host(&python_host);
+    PyObject *capsule = PyCapsule_New(&api, PYFIBER_CAPSULE_NAME, NULL);
+    if (capsule == NULL) {
+        return -1;
+    }
+    int rc = PyModule_AddObjectRef(module, "_C_API", capsule);
+    Py_DECREF(capsule);
+    return rc;
+}

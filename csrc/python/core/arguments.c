@@ -1,0 +1,257 @@
+/* Arguments of methods, and other things that types share. */
+#include "python/fiber/waitq.h"
+
+static int
+find_name(const char *const *names, PyObject *name)
+{
+    for (int i = 0; names[i] != NULL; i++) {
+        if (PyUnicode_CompareWithASCIIString(name, names[i]) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+static int
+by_name(const char *function, const char *const *names, PyObject *const *args,
+        Py_ssize_t nargs, PyObject *kwnames, PyObject **out)
+{
+    Py_ssize_t count = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *name = PyTuple_GET_ITEM(kwnames, i);
+        int index = find_name(names, name);
+        if (index < 0) {
+            PyErr_Format(PyExc_TypeError,
+                         "%s() got an unexpected keyword argument '%U'",
+                         function, name);
+            return -1;
+        }
+        if (index < nargs) {
+            PyErr_Format(PyExc_TypeError,
+                         "%s() got multiple values for argument '%U'",
+                         function, name);
+            return -1;
+        }
+        out[index] = args[nargs + i];
+    }
+    return 0;
+}
+
+int
+pf_arguments(const char *function, const char *const *names, int required,
+             PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
+             PyObject **out)
+{
+    int most = 0;
+    while (names[most] != NULL) {
+        most++;
+    }
+    if (nargs > most) {
+        PyErr_Format(PyExc_TypeError,
+                     "%s() takes at most %d argument%s (%zd given)", function,
+                     most, most == 1 ? "" : "s", nargs);
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < nargs; i++) {
+        out[i] = args[i];
+    }
+    if (by_name(function, names, args, nargs, kwnames, out) < 0) {
+        return -1;
+    }
+    for (int i = 0; i < required; i++) {
+        if (out[i] == NULL) {
+            PyErr_Format(PyExc_TypeError, "%s() is missing its argument '%s'",
+                         function, names[i]);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+PyObject *
+pf_tuple(PyObject *const *items, Py_ssize_t count)
+{
+    PyObject *tuple = PyTuple_New(count);
+    for (Py_ssize_t i = 0; tuple != NULL && i < count; i++) {
+        PyTuple_SET_ITEM(tuple, i, Py_NewRef(items[i]));
+    }
+    return tuple;
+}
+
+static PyObject *
+dict_of(PyObject *const *values, PyObject *names)
+{
+    PyObject *dict = PyDict_New();
+    for (Py_ssize_t i = 0; dict != NULL && i < PyTuple_GET_SIZE(names); i++) {
+        if (PyDict_SetItem(dict, PyTuple_GET_ITEM(names, i), values[i]) < 0) {
+            Py_CLEAR(dict);
+        }
+    }
+    return dict;
+}
+
+int
+pf_pack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
+        PyObject **tuple, PyObject **dict)
+{
+    bool named = kwnames != NULL && PyTuple_GET_SIZE(kwnames) > 0;
+    *tuple = pf_tuple(args, nargs);
+    *dict = NULL;
+    if (*tuple != NULL && named) {
+        *dict = dict_of(args + nargs, kwnames);
+        if (*dict == NULL) {
+            Py_CLEAR(*tuple);
+        }
+    }
+    return *tuple == NULL ? -1 : 0;
+}
+
+PyObject *
+pf_make(PyObject *type, PyObject *const *args, Py_ssize_t nargs,
+        PyObject *kwnames)
+{
+    PyObject *tuple, *dict;
+    if (pf_pack(args, nargs, kwnames, &tuple, &dict) < 0) {
+        return NULL;
+    }
+    PyObject *self = PyType_Type.tp_call(type, tuple, dict);
+    Py_DECREF(tuple);
+    Py_XDECREF(dict);
+    return self;
+}
+
+int
+pf_timeout(PyObject *timeout, int64_t *deadline)
+{
+    int64_t ns;
+    int rc = pf_length(timeout, &ns);
+    *deadline = ns == 0 ? PF_NOW : pf_deadline_in(NULL, ns);
+    return rc;
+}
+
+/* Seconds of a lock's timeout: -1 means none. */
+static int
+lock_timeout(PyObject *timeout, bool blocking, int64_t *deadline)
+{
+    double seconds;
+    if (pf_real(timeout, "timeout", &seconds) < 0) {
+        return -1;
+    }
+    if (seconds == -1) {
+        return 0;
+    }
+    if (!blocking) {
+        PyErr_SetString(PyExc_ValueError,
+                        "can't specify a timeout for a non-blocking call");
+        return -1;
+    }
+    if (seconds < 0) {
+        PyErr_SetString(PyExc_ValueError,
+                        "timeout value must be a non-negative number");
+        return -1;
+    }
+    if (seconds > (double)PY_TIMEOUT_MAX * 1e-6) {
+        PyErr_SetString(PyExc_OverflowError, "timeout value is too large");
+        return -1;
+    }
+    *deadline =
+        seconds == 0 ? PF_NOW : pf_deadline_in(NULL, pf_nanoseconds(seconds));
+    return 0;
+}
+
+int
+pf_acquire_arguments(PyObject *const *args, Py_ssize_t nargs,
+                     PyObject *kwnames, int64_t *deadline)
+{
+    static const char *const names[] = {"blocking", "timeout", NULL};
+    PyObject *out[2] = {NULL, NULL};
+    *deadline = PF_NEVER;
+    if (PF_LIKELY(nargs == 0 && kwnames == NULL)) {
+        return 0;
+    }
+    if (pf_arguments("acquire", names, 0, args, nargs, kwnames, out) < 0) {
+        return -1;
+    }
+    int blocking = out[0] == NULL ? 1 : PyObject_IsTrue(out[0]);
+    if (blocking < 0) {
+        return -1;
+    }
+    if (!blocking) {
+        *deadline = PF_NOW;
+    }
+    return out[1] == NULL ? 0 : lock_timeout(out[1], blocking, deadline);
+}
+
+int
+pf_too_late(const char *why)
+{
+    PyErr_Format(pf.fiber_error,
+                 "__init__ comes too late: %s; make a new object", why);
+    return -1;
+}
+
+int
+pf_check_unused(const PfWaitq *queue)
+{
+    return pf_waitq_empty(queue) ? 0 : pf_too_late("somebody waits");
+}
+
+PyObject *
+pf_refuse_pickle(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    PyErr_Format(PyExc_TypeError, "cannot pickle or copy '%.200s' object",
+                 Py_TYPE(op)->tp_name);
+    return NULL;
+}
+
+static void
+dealloc_now(PyObject *op, PyTypeObject *type, inquiry clear)
+{
+    if (type->tp_weaklistoffset > 0) {
+        PyObject_ClearWeakRefs(op);
+    }
+    if (clear != NULL) {
+        clear(op);
+    }
+    type->tp_free(op);
+    Py_DECREF(type);
+}
+
+/* A queue of a queue of a queue ... dies in pieces that fit on a small stack.
+ * (Subclasses made in Python, which are mutable, see to that themselves; what
+ * the collector does not know holds nothing that is alike.) */
+void
+pf_dealloc_with(PyObject *op, inquiry clear)
+{
+    PyTypeObject *type = Py_TYPE(op);
+    if (!PyType_IS_GC(type)) {
+        dealloc_now(op, type, clear);
+        return;
+    }
+    bool ours = PyType_HasFeature(type, Py_TPFLAGS_IMMUTABLETYPE);
+    destructor dealloc = ours ? type->tp_dealloc : NULL;
+    (void)dealloc; /* unused since 3.14, which does it for all types */
+    PyObject_GC_UnTrack(op);
+    Py_TRASHCAN_BEGIN(op, dealloc);
+    dealloc_now(op, type, clear);
+    Py_TRASHCAN_END;
+}
+
+void
+pf_dealloc(PyObject *op)
+{
+    pf_dealloc_with(op, NULL);
+}
+
+PyTypeObject *
+pf_add_type(PyObject *module, PyType_Spec *spec, PyTypeObject *base)
+{
+    spec->flags |= Py_TPFLAGS_IMMUTABLETYPE;
+    PyTypeObject *type = (PyTypeObject *)PyType_FromModuleAndSpec(
+        module, spec, (PyObject *)base);
+    if (type != NULL && PyModule_AddType(module, type) < 0) {
+        Py_CLEAR(type);
+    }
+    return type;
+}

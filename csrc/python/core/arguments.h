@@ -1,0 +1,73 @@
+/* What methods take: by position or name, as they came or packed; timeouts.
+ * And what types are made of. */
+#ifndef PF_ARGUMENTS_H
+#define PF_ARGUMENTS_H
+
+#include "python/core/binding.h"
+
+/* Arguments by position or name into out[], of which absent ones stay as
+ * they are.  `names` ends with NULL.  0, or -1 with TypeError. */
+int pf_arguments(const char *function, const char *const *names, int required,
+                 PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
+                 PyObject **out);
+
+/* The same for the commonest case: one, which may be absent. */
+static inline int
+pf_optional(const char *function, const char *name, PyObject *const *args,
+            Py_ssize_t nargs, PyObject *kwnames, PyObject **out)
+{
+    if (PF_LIKELY(kwnames == NULL && nargs <= 1)) {
+        if (nargs == 1) {
+            *out = args[0];
+        }
+        return 0;
+    }
+    const char *const names[] = {name, NULL};
+    return pf_arguments(function, names, 0, args, nargs, kwnames, out);
+}
+
+PyObject *pf_tuple(PyObject *const *items, Py_ssize_t count);
+/* *args and **kwargs as objects: new references, *kwargs NULL if there are
+ * none by name.  0, or -1 with an exception and both NULL. */
+int pf_pack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
+            PyObject **tuple, PyObject **dict);
+/* What a type's tp_vectorcall does with arguments it does not look at itself:
+ * __new__ and __init__ get them, packed. */
+PyObject *pf_make(PyObject *type, PyObject *const *args, Py_ssize_t nargs,
+                  PyObject *kwnames);
+
+/* A timeout in seconds: None is PF_NEVER, 0 is PF_NOW.  0 or -1. */
+int pf_timeout(PyObject *timeout, int64_t *deadline);
+/* acquire(blocking=True, timeout=-1), as threading.Lock has it. */
+int pf_acquire_arguments(PyObject *const *args, Py_ssize_t nargs,
+                         PyObject *kwnames, int64_t *deadline);
+
+PyObject *pf_refuse_pickle(PyObject *op, PyObject *ignored);
+
+#define PF_FAST(fn) ((PyCFunction)(void (*)(void))(fn))
+#define PF_METHOD(name, fn, doc)                                              \
+    {name, PF_FAST(fn), METH_FASTCALL | METH_KEYWORDS, doc}
+#define PF_NO_PICKLE                                                          \
+    {"__reduce__", pf_refuse_pickle, METH_NOARGS, "Raises TypeError."},       \
+        {"__reduce_ex__", pf_refuse_pickle, METH_O, "Raises TypeError."}
+
+/* For members, with <structmember.h>. */
+#define PF_WEAKREFS(Type)                                                     \
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(Type, weakrefs), READONLY,    \
+     NULL}
+
+/* tp_dealloc of a type whose objects own what `clear` drops, or nothing. */
+void pf_dealloc_with(PyObject *op, inquiry clear);
+void pf_dealloc(PyObject *op);
+/* Makes a type, adds it to the module; a new reference, or NULL.  Its attributes
+ * cannot be set, as those of the interpreter's own types: only then do the
+ * interpreter's specialised instructions call tp_vectorcall. */
+PyTypeObject *pf_add_type(PyObject *module, PyType_Spec *spec,
+                          PyTypeObject *base);
+
+/* How often a step that must be done is tried again when code of the user's
+ * raises in it: a trace function is gone when it has raised, a signal handler
+ * raises once for each signal. */
+#define PF_MOST_ATTEMPTS 10
+
+#endif

@@ -1,0 +1,31 @@
+/* Dropping long chains: fibers, greenlets and grains that only the parent
+ * reference or the result of the one before keeps alive.  The last reference
+ * to the first may go on a small stack, so they die one after the other, not
+ * one inside of the other. */
+#ifndef PF_CHAIN_H
+#define PF_CHAIN_H
+
+#include "python/core/binding.h"
+
+/* Drop the only reference to `op`, and then the chain that hangs on it. */
+void pf_drop_chain(PyObject *op);
+
+static inline void
+pf_drop(PyObject *op)
+{
+    if (op != NULL && PF_UNLIKELY(Py_REFCNT(op) == 1)) {
+        pf_drop_chain(op);
+    } else {
+        Py_XDECREF(op);
+    }
+}
+
+/* Py_CLEAR() for the links of such chains. */
+#define PF_CLEAR_LINK(link)                                                   \
+    do {                                                                      \
+        PyObject *dropped_ = (PyObject *)(link);                              \
+        (link) = NULL;                                                        \
+        pf_drop(dropped_);                                                    \
+    } while (0)
+
+#endif

@@ -1,0 +1,605 @@
+/* The record of a Python thread that uses fibers: made at its first use of
+ * one, ended with the thread.
+ *
+ * It is found through a C thread-local and owned by a capsule in the thread
+ * state's dict, whose destructor runs on the dying thread: that is where
+ * fibers still suspended there are unwound.  The state of a thread that C made
+ * may never be cleared; then the capsule goes at the thread's real end.
+ */
+#include "python/greenlet/greenlet_hooks.h"
+#include "python/fiber/unseen.h"
+#include "python/fiber/waitq.h"
+
+#include "engine/stack/overflow.h"
+#include "engine/core/thread_end.h"
+
+PF_TLS PfThread *pf_tls_thread;
+PF_TLS bool pf_tls_collecting;
+
+/* The data stack's first chunk and the PyState.  CPython's own chunks are
+ * 16 KiB; twice that holds some 250 Python frames before the interpreter has
+ * to map memory for a fiber. */
+#define ROOM_SIZE (32 * 1024)
+
+#define CAPSULE_NAME "pyfiber.thread"
+
+PfThread *
+pf_thread_peek(void)
+{
+    return pf_tls_thread;
+}
+
+/* ------------------------------------------------------------- birth, death */
+
+static FiberObject *
+find_suspended(PfThread *t)
+{
+    FiberObject *f = t->live;
+    while (f != NULL &&
+           ((f->core.host_bits & PF_F_GREENLET) || !pf_fiber_can_unwind(f))) {
+        f = f->next;
+    }
+    return f;
+}
+
+static void
+unwind_all(PfThread *t)
+{
+    FiberObject *fiber;
+    while ((fiber = find_suspended(t)) != NULL) {
+        Py_INCREF(fiber);
+        pf_fiber_unwind(t, fiber);
+        Py_DECREF(fiber);
+    }
+}
+
+static void
+unlist(PfThread *t)
+{
+    PfThread **link = &pf.threads;
+    while (*link != NULL && *link != t) {
+        link = &(*link)->next;
+    }
+    if (*link == t) {
+        *link = t->next;
+    }
+}
+
+/* What dies with a thread's locals may use them again, but not for ever. */
+static void
+clear_locals(FiberObject *root)
+{
+    for (int i = 0; i < 8 && pf_rare(root)->slots != NULL; i++) {
+        pf_slots_clear(root);
+    }
+}
+
+static void
+forget_root(PfThread *t)
+{
+    FiberObject *root = t->root;
+    t->engine.root.context = root->core.context;
+    t->engine.current = &t->engine.root;
+    root->core.state = PF_DONE;
+    root->core.host_byte = PF_OUTCOME_OK;
+    root->stack_size = 0;
+    root->thread = NULL;
+    t->root = NULL;
+    Py_XSETREF(root->value, Py_NewRef(Py_None));
+    Py_DECREF(root);
+}
+
+/* The thread state that pf_tls_thread was made for has lost it. */
+static PF_TLS uint64_t ended;
+
+/* thread_ended() will be called. */
+static PF_TLS bool end_is_watched;
+
+static void
+free_record(PfThread *t)
+{
+    Py_CLEAR(t->green_trace); /* set as the thread ended: it is the last */
+    Py_CLEAR(t->green_origin);
+    forget_root(t);
+    pf_overflow_thread_finish();
+    pf_thread_finish(&t->engine);
+    PyMem_RawFree(t);
+}
+
+/* What is left of the thread is ended first, while it still has a current
+ * fiber.  The code that this runs can make no new scheduler and leave no fiber
+ * suspended.  Then the thread has no record any more, nor gets a new one: code
+ * that the rest of its state runs as it goes is refused. */
+static void
+end_thread(PfThread *t)
+{
+    pf_no_switch_begin(t, "while its thread ends");
+    t->ending = true;
+    pystate_hold(t->tstate);
+    while (t->schedulers != NULL) {
+        pf_scheduler_orphan(t->schedulers);
+    }
+    unwind_all(t);
+    pf_greenlets_orphan(t);
+    clear_locals(t->root);
+    pystate_unhold(t->tstate);
+    unlist(t);
+    ended = PyThreadState_GetID(t->tstate);
+    pf_tls_thread = NULL;
+    free_record(t);
+}
+
+/* Runs on the dying thread.  On any other thread (the interpreter clears the
+ * states of threads that fork or shutdown cut off) the stacks cannot be
+ * entered any more: everything stays where it is. */
+static void
+thread_gone(PyObject *capsule)
+{
+    PfThread *t = PyCapsule_GetPointer(capsule, CAPSULE_NAME);
+    if (t == NULL || t != pf_tls_thread || pf.shut_down ||
+        CURRENT(t) != t->root) {
+        PyErr_Clear(); /* a capsule's destructor may not raise */
+        return;
+    }
+    end_thread(t);
+}
+
+/* The fibers of `t` stay suspended for good: here the interpreter does not
+ * know the thread any more, and callbacks that they are in would need that. */
+static void
+tell_left(PfThread *t)
+{
+    FiberObject *first = find_suspended(t);
+    unlist(t); /* who lists the threads would look at its state */
+    ended = PyThreadState_GetID(PyThreadState_Get());
+    pf_tls_thread = NULL;
+    if (first != NULL) {
+        Py_INCREF(first);
+        PyErr_SetString(
+            pf.fiber_error,
+            "the thread, which C code made, has ended while this fiber was "
+            "suspended inside of a callback from C: it can never be unwound, "
+            "and its memory is lost; let it end before the thread does");
+        PyErr_WriteUnraisable((PyObject *)first);
+        Py_DECREF(first);
+    }
+}
+
+static void
+end_with_thread(PfThread *t)
+{
+    if (t->tstate_id != PyThreadState_GetID(PyThreadState_Get())) {
+        tell_left(t);
+    } else if (PyDict_DelItemString(PyThreadState_GetDict(), CAPSULE_NAME) <
+               0) {
+        PyErr_WriteUnraisable(NULL);
+    }
+}
+
+/* The state may be gone while the record is not: then its dict, which owns the
+ * record, outlives it. */
+static bool
+runs_code(PfThread *t)
+{
+    return PyGILState_GetThisThreadState() == t->tstate &&
+           pystate_in_code(t->tstate);
+}
+
+/* Runs when the thread itself ends.  Its state has not been cleared if someone
+ * has yet to call PyGILState_Release, such as a callback from C that a fiber is
+ * suspended in.  To let go of the capsule unwinds that, and then the last
+ * PyGILState_Release, which is ours, clears the state.
+ * A thread that ended within Python code, or calls exit() there, is let be. */
+static void
+thread_ended(void)
+{
+    PfThread *t = pf_tls_thread;
+    end_is_watched = false;
+    if (t == NULL || pf.shut_down || pf_finalizing() ||
+        CURRENT(t) != t->root || runs_code(t)) {
+        return;
+    }
+    PyGILState_STATE held = PyGILState_Ensure();
+    if (!pf.shut_down) { /* nor while this waited for the GIL */
+        end_with_thread(t);
+    }
+    PyGILState_Release(held);
+}
+
+static void
+watch_end(void)
+{
+    if (!end_is_watched) {
+        end_is_watched = true;
+        pf_watch_thread_end(thread_ended);
+    }
+}
+
+static int
+may_have_record(void)
+{
+    const char *why = NULL;
+    if (pf.shut_down) {
+        why = "the interpreter is shutting down: no fibers any more";
+    } else if (PyThreadState_GetID(PyThreadState_Get()) == ended) {
+        why = "the thread is ending: no fibers any more";
+    }
+    if (why != NULL) {
+        PyErr_SetString(pf.fiber_error, why);
+    }
+    return why == NULL ? 0 : -1;
+}
+
+static FiberObject *
+make_root(void)
+{
+    FiberObject *root = pf_fiber_alloc();
+    if (root != NULL) {
+        root->name = PyUnicode_FromString("main");
+        if (root->name == NULL) {
+            Py_CLEAR(root);
+        }
+    }
+    return root;
+}
+
+/* The collector begins or ends on the running fiber's stack.  A greenlet may be
+ * left meanwhile, and others run: only this one is what must not be left. */
+static void
+mark_collector(PfThread *t, bool runs)
+{
+    t->collecting = runs ? CURRENT(t) : NULL;
+    if (runs) {
+        t->attention |= PF_ATT_GC;
+    } else {
+        t->attention &= ~(uint32_t)PF_ATT_GC;
+    }
+}
+
+/* Takes over `root`, which may be NULL with an exception; runs no code. */
+static PfThread *
+make_record(FiberObject *root)
+{
+    PfThread *t = root == NULL ? NULL : PyMem_RawCalloc(1, sizeof(*t));
+    if (t == NULL) {
+        Py_XDECREF(root);
+        return root == NULL ? NULL : (PfThread *)PyErr_NoMemory();
+    }
+    int rc = pf_thread_init(&t->engine, &pf_python_host, ROOM_SIZE);
+    if (rc < 0) {
+        PyMem_RawFree(t);
+        Py_DECREF(root);
+        errno = -rc;
+        return (PfThread *)PyErr_SetFromErrno(PyExc_OSError);
+    }
+    (void)
+        pf_overflow_thread_init(); /* without it the report is lost, no more */
+    t->tstate = PyThreadState_Get();
+    t->tstate_id = PyThreadState_GetID(t->tstate);
+    root->core = t->engine.root;
+    root->core.state = PF_RUNNING;
+    root->saved = &t->root_state;
+    root->thread = t;
+    t->root = root;
+    t->engine.current = &root->core;
+    mark_collector(t, pf_tls_collecting);
+    return t;
+}
+
+/* The thread state's dict owns the record.  Runs no code. 0 or -1. */
+static int
+own(PfThread *t, PyObject *dict, PyObject *capsule)
+{
+    if (PyCapsule_SetPointer(capsule, t) < 0 ||
+        PyDict_SetItemString(dict, CAPSULE_NAME, capsule) < 0) {
+        return -1;
+    }
+    (void)PyCapsule_SetDestructor(capsule, thread_gone);
+    watch_end();
+    pf_tls_thread = t;
+    t->next = pf.threads;
+    pf.threads = t;
+    return 0;
+}
+
+/* The interpreter makes it at first need.  The collector could run code in the
+ * midst of that which needs it, too: of the two dicts one would be lost, and
+ * with it whatever it owns. */
+static PyObject *
+state_dict(void)
+{
+    int collecting = PyGC_Disable();
+    PyObject *dict = PyThreadState_GetDict();
+    if (collecting) {
+        PyGC_Enable();
+    }
+    return dict;
+}
+
+/* What a record needs is made first: that may run the collector, and so code
+ * that needs a record as well.  Then the one that this has made is it. */
+PfThread *
+pf_thread_create(void)
+{
+    if (may_have_record() < 0) {
+        return NULL;
+    }
+    FiberObject *root = make_root();
+    PyObject *dict = root == NULL ? NULL : state_dict();
+    PyObject *capsule =
+        dict == NULL ? NULL : PyCapsule_New(root, CAPSULE_NAME, NULL);
+    PfThread *t = pf_tls_thread;
+    if (t == NULL && capsule != NULL) {
+        t = make_record((FiberObject *)Py_NewRef((PyObject *)root));
+        if (t != NULL && own(t, dict, capsule) < 0) {
+            free_record(t);
+            t = NULL;
+        }
+    }
+    Py_XDECREF(capsule);
+    Py_XDECREF(root);
+    if (t == NULL && !PyErr_Occurred()) {
+        PyErr_NoMemory(); /* for the dict */
+    }
+    return t;
+}
+
+/* ----------------------------------------------------------- no-switch regions */
+
+/* The collector says when it begins and ends through gc.callbacks.  If our
+ * callback was removed between the two, "ends" never came. */
+static bool
+collector_really_runs(void)
+{
+    PyObject *list = pf_import_from("gc", "callbacks");
+    PyObject *ours = pf_import_from("pyfiber._engine", "_gc_callback");
+    bool there = true;
+    if (list != NULL && ours != NULL) {
+        there = PySequence_Contains(list, ours) != 0;
+    }
+    PyErr_Clear(); /* nobody can tell: then it is there */
+    Py_XDECREF(ours);
+    Py_XDECREF(list);
+    return there;
+}
+
+static FiberObject *
+find_dropped(PfThread *t)
+{
+    for (FiberObject *f = t->live; f != NULL; f = f->next) {
+        if (f->core.host_bits & PF_F_DROPPED) {
+            return f;
+        }
+    }
+    return NULL;
+}
+
+/* Fibers whose last reference another thread dropped; it left us one. */
+void
+pf_unwind_dropped(PfThread *t)
+{
+    t->attention &= ~(uint32_t)PF_ATT_DROPPED;
+    FiberObject *fiber;
+    while ((fiber = find_dropped(t)) != NULL) {
+        fiber->core.host_bits &= ~(uint32_t)PF_F_DROPPED;
+        if (fiber->core.host_bits & PF_F_GREENLET) {
+            Py_DECREF(fiber->greenlet); /* its end is its own affair */
+            continue;
+        }
+        if (Py_REFCNT(fiber) == 1) { /* nobody has found it since */
+            pf_fiber_unwind(t, fiber);
+        }
+        Py_DECREF(fiber);
+    }
+}
+
+void
+pf_unwind_left_here(void)
+{
+    PfThread *t = pf_tls_thread;
+    if (t != NULL && (t->attention & PF_ATT_DROPPED)) {
+        pf_unwind_dropped(t);
+    }
+}
+
+void
+pf_close_reserve(PfThread *t)
+{
+    FiberObject *self = CURRENT(t);
+    char here = 0;
+    t->attention &= ~(uint32_t)PF_ATT_RESERVE;
+    if (self->core.stack == NULL) {
+        return;
+    }
+    pf_end_watch(t, &here);
+    pf_stack_close_reserve(self->core.stack, &here);
+    if (!pf_stack_reserve_is_open(self->core.stack)) {
+        pystate_replenish(t->tstate, self->saved);
+    } else {
+        t->attention |= PF_ATT_RESERVE;
+    }
+}
+
+int
+pf_attend(PfThread *t)
+{
+    if (t->attention & PF_ATT_RESERVE) {
+        pf_close_reserve(t);
+    }
+    if (t->collecting == CURRENT(t) && !collector_really_runs()) {
+        mark_collector(t, false);
+    }
+    if (t->collecting == CURRENT(t)) {
+        PyErr_SetString(pf.fiber_error,
+                        "cannot leave this fiber while the garbage collector "
+                        "runs (in __del__ or a weakref callback, say)");
+        return -1;
+    }
+    if (t->attention & PF_ATT_NO_SWITCH) {
+        PyErr_Format(pf.fiber_error, "cannot leave this fiber %s",
+                     t->no_switch_why);
+        return -1;
+    }
+    if (t->attention & PF_ATT_DROPPED) {
+        pf_unwind_dropped(t);
+    }
+    return 0;
+}
+
+/* ------------------------------------------------- hooks into the interpreter */
+
+static PyObject *
+gc_callback(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    (void)module;
+    PfThread *t = pf_tls_thread;
+    if (nargs >= 1 && PyUnicode_Check(args[0])) {
+        pf_tls_collecting =
+            PyUnicode_CompareWithASCIIString(args[0], "start") == 0;
+        if (t != NULL) {
+            mark_collector(t, pf_tls_collecting);
+        }
+    }
+    Py_RETURN_NONE;
+}
+
+/* What ends with them may drop schedulers, too. */
+static void
+abandon_grains(PfThread *t)
+{
+    SchedulerObject *s = t->schedulers;
+    while (s != NULL) {
+        Py_INCREF(s);
+        bool some = pf_grains_abandon(s);
+        SchedulerObject *next = some ? t->schedulers : s->next;
+        Py_DECREF(s);
+        s = next;
+    }
+}
+
+/* The interpreter begins to shut down, with everything still in place: the
+ * last moment at which `finally` blocks of suspended fibers can run. */
+static PyObject *
+at_exit(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    PfThread *t = pf_tls_thread;
+    if (t == NULL && pf_greenlets_wanted()) {
+        t = pf_thread_create();
+        if (t == NULL) {
+            return NULL;
+        }
+    } else if (t != NULL) {
+        unwind_all(t);
+        abandon_grains(t);
+        pf_unseen_at_exit(t);
+    }
+    pf_waitq_forget_others(pf_tls_thread);
+    pf.shut_down = true;
+    pf_fibers_free_spare();
+    pf_scopes_free_spare();
+    pf_greenlets_free_spare();
+    Py_RETURN_NONE;
+}
+
+/* Only this thread goes on in the child; its fibers stay, the others' are
+ * out of reach for good. */
+static PyObject *
+after_fork_in_child(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    PfThread *t = pf_tls_thread;
+    pf_waitq_forget_others(t);
+    pf.threads = t;
+    if (pf_signals_after_fork() < 0) {
+        return NULL;
+    }
+    pf_workers_after_fork();
+    if (t == NULL) {
+        Py_RETURN_NONE;
+    }
+    t->next = NULL;
+    t->tstate = PyThreadState_Get();
+    if (t->scheduler != NULL) {
+        t->scheduler->inherited = true;
+    }
+    int rc = 0;
+    for (SchedulerObject *s = t->schedulers; s != NULL && rc == 0;
+         s = s->next) {
+        rc = pf_scheduler_after_fork(&s->core);
+    }
+    if (rc < 0) {
+        errno = -rc;
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef hook_methods[] = {
+    {"_gc_callback", PF_FAST(gc_callback), METH_FASTCALL,
+     "Marks the collector's run as a region that must not be left."},
+    {"_at_exit", at_exit, METH_NOARGS,
+     "Unwinds what is suspended on this thread."},
+    {"_after_fork_in_child", after_fork_in_child, METH_NOARGS,
+     "Gives the child's scheduler descriptors of its own."},
+    {NULL, NULL, 0, NULL},
+};
+
+static int
+call_method(PyObject *object, const char *method, PyObject *arg,
+            const char *keyword)
+{
+    PyObject *bound = PyObject_GetAttrString(object, method);
+    PyObject *done = NULL;
+    if (bound != NULL && keyword == NULL) {
+        done = PyObject_CallOneArg(bound, arg);
+    } else if (bound != NULL) {
+        PyObject *empty = PyTuple_New(0);
+        PyObject *kwargs = Py_BuildValue("{sO}", keyword, arg);
+        if (empty != NULL && kwargs != NULL) {
+            done = PyObject_Call(bound, empty, kwargs);
+        }
+        Py_XDECREF(empty);
+        Py_XDECREF(kwargs);
+    }
+    Py_XDECREF(bound);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
+static int
+hook(PyObject *module, const char *ours, const char *where, const char *object,
+     const char *method, const char *keyword)
+{
+    int rc = -1;
+    PyObject *fn = PyObject_GetAttrString(module, ours);
+    PyObject *target = PyImport_ImportModule(where);
+    if (target != NULL && object != NULL) {
+        Py_SETREF(target, PyObject_GetAttrString(target, object));
+    }
+    if (fn != NULL && target != NULL) {
+        rc = call_method(target, method, fn, keyword);
+    }
+    Py_XDECREF(fn);
+    Py_XDECREF(target);
+    return rc;
+}
+
+int
+pf_thread_module_init(PyObject *module)
+{
+    if (PyModule_AddFunctions(module, hook_methods) < 0 ||
+        hook(module, "_gc_callback", "gc", "callbacks", "append", NULL) < 0 ||
+        hook(module, "_at_exit", "atexit", NULL, "register", NULL) < 0) {
+        return -1;
+    }
+#ifndef _WIN32
+    if (hook(module, "_after_fork_in_child", "os", NULL, "register_at_fork",
+             "after_in_child") < 0) {
+        return -1;
+    }
+#endif
+    return 0;
+}

@@ -1,0 +1,280 @@
+/* What tstate.h declares: run-time look-ups and the signal-safe traceback. */
+#include "python/core/tstate.h"
+
+#include "engine/base/atomics.h"
+
+#include <stdio.h>
+#ifdef _WIN32
+#include <windows.h>
+#else
+#include <dlfcn.h>
+#include <unistd.h>
+#endif
+
+int pf_c_limit;
+
+/* ---------------------------------------------------------- watching calls */
+
+#if PF_COUNTS_C_CALLS
+
+/* Where the interpreter keeps the function that evaluates frames; NULL: not
+ * found.  What sets it (PEP 523) may not be called in a signal handler, nor
+ * without the GIL, on 3.13. */
+static PF_ATOMIC(size_t) *evaluator;
+static PF_ATOMIC(size_t) evaluate; /* what was there; 0: the default */
+static pystate_entered_fn asked;
+
+/* The interpreter's own check makes the call fail: it knows how to clear the
+ * frame away. */
+static PyObject *
+ask_first(PyThreadState *ts, struct _PyInterpreterFrame *frame, int throwing)
+{
+    size_t left = 0;
+    PyState *exhausted = asked(&left);
+    size_t before = pf_load(&evaluate);
+    _PyFrameEvalFunction next =
+        before == 0 ? _PyEval_EvalFrameDefault : (_PyFrameEvalFunction)before;
+    PyObject *result = next(ts, frame, throwing);
+    if (exhausted != NULL && result == NULL) {
+        pystate_lend(ts, exhausted, left);
+    }
+    return result;
+}
+
+/* It lies in the first 9 KB of some hundred. */
+static void
+find_evaluator(PyInterpreterState *interp)
+{
+    PF_ATOMIC(size_t) *place = (PF_ATOMIC(size_t) *)(void *)interp;
+    _PyFrameEvalFunction before = _PyInterpreterState_GetEvalFrameFunc(interp);
+    _PyInterpreterState_SetEvalFrameFunc(interp, ask_first);
+    for (size_t i = 0; i < 2048 && evaluator == NULL; i++) {
+        if (pf_load(place + i) == (size_t)ask_first) {
+            evaluator = place + i;
+        }
+    }
+    _PyInterpreterState_SetEvalFrameFunc(interp, before);
+}
+
+bool
+pystate_watch_calls(pystate_entered_fn entered)
+{
+    if (evaluator == NULL) {
+        return false;
+    }
+    size_t now = pf_load(evaluator);
+    if (entered == NULL && now == (size_t)ask_first) {
+        pf_store(evaluator, pf_load(&evaluate));
+    } else if (entered != NULL && now != (size_t)ask_first) {
+        asked = entered;
+        pf_store(&evaluate, now);
+        pf_store(evaluator, (size_t)ask_first);
+    }
+    return true;
+}
+
+#else
+
+bool
+pystate_watch_calls(pystate_entered_fn entered)
+{
+    (void)entered;
+    return false;
+}
+
+#endif
+
+/* ----------------------------------------------------------- at import time */
+
+#if PF_HAS_STACK_LIMITS
+
+pf_set_protection_fn pf_set_protection;
+pf_reset_protection_fn pf_reset_protection;
+
+static void *
+symbol(const char *name)
+{
+#ifdef _WIN32
+    HMODULE python = GetModuleHandleA("python" Py_STRINGIFY(
+        PY_MAJOR_VERSION) Py_STRINGIFY(PY_MINOR_VERSION) ".dll");
+    return python == NULL ? NULL : (void *)GetProcAddress(python, name);
+#else
+    return dlsym(RTLD_DEFAULT, name);
+#endif
+}
+
+int
+pystate_lookup(void)
+{
+    pf_set_protection = (pf_set_protection_fn)symbol(
+        "PyUnstable_ThreadState_SetStackProtection");
+    pf_reset_protection = (pf_reset_protection_fn)symbol(
+        "PyUnstable_ThreadState_ResetStackProtection");
+    if (pf_set_protection == NULL || pf_reset_protection == NULL) {
+        PyErr_SetString(PyExc_ImportError,
+                        "this CPython 3.14 cannot be told about other stacks "
+                        "than its own: pyfiber needs 3.14.2 or later");
+        return -1;
+    }
+    return 0;
+}
+
+#else
+
+int
+pystate_lookup(void)
+{
+#if PF_HAS_C_COUNTER
+    /* The interpreter's own limit, which a patch release may have changed
+     * since its headers: what is left here, and the few units that the import
+     * under way uses.  Limits have always been multiples of 500. */
+    int left = PyThreadState_Get()->c_recursion_remaining;
+    pf_c_limit = (left + 499) / 500 * 500;
+#endif
+    find_evaluator(PyInterpreterState_Get());
+    return 0;
+}
+
+#endif
+
+/* ------------------------------------------------------- signal-safe traceback */
+
+#ifdef _WIN32
+
+void
+pystate_dump_traceback(PyThreadState *ts, int fd)
+{
+    (void)ts;
+    (void)fd;
+}
+
+#elif PF_HAS_DUMP_TRACEBACK
+
+void
+pystate_dump_traceback(PyThreadState *ts, int fd)
+{
+    (void)PyUnstable_DumpTraceback(fd, ts);
+}
+
+#else
+
+#if PF_HAS_FRAME_LAYOUT
+typedef _PyInterpreterFrame Frame;
+
+static PyCodeObject *
+frame_code(Frame *frame)
+{
+    return frame->f_code;
+}
+
+static int
+frame_line(Frame *frame, PyCodeObject *code)
+{
+    int lasti = _PyInterpreterFrame_LASTI(frame) * (int)sizeof(_Py_CODEUNIT);
+    return PyCode_Addr2Line(code, lasti);
+}
+#else
+/* How an interpreter frame begins in 3.12, 3.13 and 3.14 (there the first
+ * field carries tag bits). */
+typedef struct Frame {
+    uintptr_t executable;
+    struct Frame *previous;
+} Frame;
+
+static PyCodeObject *
+frame_code(Frame *frame)
+{
+    PyObject *object = (PyObject *)(frame->executable & ~(uintptr_t)3);
+    return object != NULL && PyCode_Check(object) ? (PyCodeObject *)object
+                                                  : NULL;
+}
+
+static int
+frame_line(Frame *frame, PyCodeObject *code)
+{
+    (void)code;
+    return PyUnstable_InterpreterFrame_GetLine(
+        (struct _PyInterpreterFrame *)(void *)frame);
+}
+#endif
+
+static void
+put(int fd, const char *text, size_t size)
+{
+    ssize_t written = write(fd, text, size);
+    (void)written;
+}
+
+static void
+put_text(int fd, PyObject *text)
+{
+    char buffer[200];
+    Py_ssize_t n = PyUnicode_GET_LENGTH(text);
+    if (n > (Py_ssize_t)sizeof(buffer)) {
+        n = (Py_ssize_t)sizeof(buffer);
+    }
+    for (Py_ssize_t i = 0; i < n; i++) {
+        Py_UCS4 c = PyUnicode_READ_CHAR(text, i);
+        buffer[i] = c >= 0x20 && c < 0x7F ? (char)c : '?';
+    }
+    put(fd, buffer, (size_t)n);
+}
+
+static void
+put_number(int fd, int number)
+{
+    char digits[16];
+    size_t at = sizeof(digits);
+    unsigned rest = number < 0 ? 0 : (unsigned)number;
+    do {
+        digits[--at] = (char)('0' + rest % 10);
+        rest /= 10;
+    } while (rest != 0);
+    put(fd, digits + at, sizeof(digits) - at);
+}
+
+/* The interpreter's own entry frames. */
+static bool
+is_shim(PyCodeObject *code)
+{
+    return PyUnicode_GET_LENGTH(code->co_filename) == 6 &&
+           PyUnicode_READ_CHAR(code->co_filename, 0) == '<' &&
+           PyUnicode_READ_CHAR(code->co_filename, 1) == 's' &&
+           PyUnicode_READ_CHAR(code->co_filename, 2) == 'h';
+}
+
+#define MOST_FRAMES 100
+
+void
+pystate_dump_traceback(PyThreadState *ts, int fd)
+{
+#if PF_HAS_CFRAME
+    Frame *frame = (Frame *)(void *)ts->cframe->current_frame;
+#else
+    Frame *frame = (Frame *)(void *)ts->current_frame;
+#endif
+    static const char head[] =
+        "Stack of the fiber (most recent call first):\n";
+    put(fd, head, sizeof(head) - 1);
+    for (int n = 0; frame != NULL && n < MOST_FRAMES;
+         frame = frame->previous) {
+        PyCodeObject *code = frame_code(frame);
+        if (code == NULL || !PyUnicode_Check(code->co_filename) ||
+            is_shim(code)) {
+            continue;
+        }
+        put(fd, "  File \"", 8);
+        put_text(fd, code->co_filename);
+        put(fd, "\", line ", 8);
+        put_number(fd, frame_line(frame, code));
+        put(fd, " in ", 4);
+        put_text(fd, code->co_qualname);
+        put(fd, "\n", 1);
+        n++;
+    }
+    if (frame != NULL) {
+        put(fd, "  ...\n", 6);
+    }
+}
+
+#endif

@@ -1,0 +1,727 @@
+/* What of CPython's PyThreadState belongs to a fiber.
+ *
+ * The only file with version #ifs, and the only one that touches fields of
+ * PyThreadState (for csrc/cffi as well, which uses the helpers at the end;
+ * unused inline functions need nothing of tstate.c).  pystate_save and pystate_load are each other's mirror: a
+ * field named in one is named in the other.
+ *
+ * Switched with a fiber:
+ *   the interpreter's top frame, the data stack (chunk, top, limit), the
+ *   handled-exception chain, the recursion counters, the tracing depth, the
+ *   contextvars context, and from 3.14 on the limits of the C stack.
+ * Not switched: the trace and profile functions, threading.local, the running
+ *   asyncio loop, async-generator hooks: they belong to the thread.
+ * `current_exception` is not switched either: it is NULL whenever a fiber is
+ * left; an exception in flight travels as the value of the switch.
+ */
+#ifndef PF_TSTATE_H
+#define PF_TSTATE_H
+
+#include "python/core/pyinclude.h"
+
+#include "engine/base/memory.h"
+
+#if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x03100000
+#error "pyfiber supports CPython 3.11 to 3.15"
+#endif
+#if defined(PYPY_VERSION) || defined(GRAALVM_PYTHON)
+#error "pyfiber needs CPython: it switches CPython's own thread state"
+#endif
+
+/* Does a header say what an interpreter frame looks like? */
+#define PF_HAS_FRAME_LAYOUT (PY_VERSION_HEX < 0x030C0000)
+#if PF_HAS_FRAME_LAYOUT
+#define Py_BUILD_CORE 1
+#include "internal/pycore_frame.h"
+#undef Py_BUILD_CORE
+#endif
+
+/* Nothing to be done here before 3.15, where the profiler wants the frames of
+ * every stack to end at the thread's sentinel frame. */
+#if PY_VERSION_HEX >= 0x030F0000
+#define PF_BASE_FRAME(ts) ((ts)->base_frame)
+#elif PY_VERSION_HEX >= 0x030D0000
+#define PF_BASE_FRAME(ts) NULL
+#endif
+
+#define PF_HAS_CFRAME (PY_VERSION_HEX < 0x030D0000)
+#define PF_HAS_C_COUNTER                                                      \
+    (PY_VERSION_HEX >= 0x030C0000 && PY_VERSION_HEX < 0x030E0000)
+#define PF_HAS_STACK_LIMITS (PY_VERSION_HEX >= 0x030E0000)
+#define PF_COUNTS_C_CALLS (PY_VERSION_HEX < 0x030E0000)
+#define PF_HAS_DUMP_TRACEBACK (PY_VERSION_HEX >= 0x030F0000)
+
+/* The saved part of the thread state of a suspended fiber.  Lies in the room
+ * above the fiber's stack (for a thread's own fiber: in its PfThread). */
+typedef struct PyState {
+#if PF_HAS_CFRAME
+    _PyCFrame *cframe;
+#else
+    struct _PyInterpreterFrame *frame;
+#endif
+    _PyErr_StackItem *exc_info;
+    _PyStackChunk *chunk;
+    PyObject **top;
+    PyObject **limit;
+    int py_depth; /* counted from 0, so that a new limit holds at once */
+    int tracing;
+#if PY_VERSION_HEX >= 0x030C0000
+    int what_event;
+#endif
+#if PF_HAS_C_COUNTER
+    int c_remaining;
+    int c_limit; /* what it began with */
+#endif
+#if PY_VERSION_HEX < 0x030D0000
+    int trash_nesting;
+#endif
+#if PY_VERSION_HEX >= 0x030E0000
+    PyObject *executor;
+    char *stack_low; /* NULL: the thread's own stack */
+    size_t stack_size;
+#endif
+    int stolen; /* recursion units taken by pystate_exhaust */
+    /* The bottom of what the fields above point into, for a fiber. */
+    _PyErr_StackItem exc_root;
+    _PyStackChunk *chunk_root;
+#if PF_HAS_CFRAME
+    _PyCFrame cframe_root;
+#else
+    struct _PyInterpreterFrame *frame_root;
+#endif
+} PyState;
+
+#if PF_HAS_STACK_LIMITS
+typedef int (*pf_set_protection_fn)(PyThreadState *, void *, size_t);
+typedef void (*pf_reset_protection_fn)(PyThreadState *);
+extern pf_set_protection_fn pf_set_protection;
+extern pf_reset_protection_fn pf_reset_protection;
+#endif
+
+/* 3.12 and 3.13 count C recursion instead of looking at the stack pointer, and
+ * 3.11 counts C and Python levels together.  A fiber's counter starts as high
+ * as on the main thread, or at what its stack can hold of the cheapest counted
+ * recursion: the compiler's own passes read the counter once and then go down
+ * that many levels of about 130 bytes by themselves.  When a dearer recursion
+ * runs into the stack's reserve before the counter runs out, pystate_exhaust
+ * ends the count there.
+ * Where there is no reserve (Windows) the count is scaled by the dearest known
+ * use of a unit: sorted(key=f) with f calling sorted again takes about 5.2 KB
+ * for 3 units. */
+#define PF_CHEAPEST_UNIT 150
+#ifdef _WIN32
+#define PF_DEAREST_UNIT 2600 /* larger frames; 1760 is too little there */
+#else
+#define PF_DEAREST_UNIT 1760
+#endif
+extern int pf_c_limit; /* the main thread's */
+
+static inline int
+pystate_py_limit(PyThreadState *ts)
+{
+#if PY_VERSION_HEX < 0x030C0000
+    return ts->recursion_limit;
+#else
+    return ts->py_recursion_limit;
+#endif
+}
+
+static inline int *
+pystate_py_remaining(PyThreadState *ts)
+{
+#if PY_VERSION_HEX < 0x030C0000
+    return &ts->recursion_remaining;
+#else
+    return &ts->py_recursion_remaining;
+#endif
+}
+
+/* The operating system's name for the thread. */
+static inline unsigned long
+pystate_thread(PyThreadState *ts)
+{
+    return ts->thread_id;
+}
+
+/* Where the running fiber's contextvars context is; NULL in it: none yet. */
+static inline PyObject **
+pystate_context(PyThreadState *ts)
+{
+    return &ts->context;
+}
+
+/* The running fiber goes on in `*context` and leaves its own there. */
+static inline void
+pystate_swap_context(PyThreadState *ts, PyObject **context)
+{
+    PyObject *left = ts->context;
+    if (left != *context) {
+        ts->context = *context;
+        ts->context_ver++;
+        *context = left;
+    }
+}
+
+/* Tracing stays as it is when `st` is loaded: a trace function that leaves the
+ * running fiber by greenlet's switch is not called where that leads. */
+static inline void
+pystate_keep_tracing(PyThreadState *ts, PyState *st)
+{
+    st->tracing = ts->tracing;
+}
+
+/* Is an exception raised?  PyErr_Occurred() for who has the thread state. */
+static inline bool
+pystate_raised(PyThreadState *ts)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    return ts->current_exception != NULL;
+#else
+    return ts->curexc_type != NULL;
+#endif
+}
+
+/* The thread state is being cleared: what the code that runs meanwhile calls
+ * with PyGILState_Ensure (a callback of ctypes, say) must not clear it once
+ * more.  Later versions see to that themselves. */
+static inline void
+pystate_hold(PyThreadState *ts)
+{
+#if PY_VERSION_HEX < 0x030D0000
+    ts->gilstate_counter++;
+#else
+    (void)ts;
+#endif
+}
+
+static inline void
+pystate_unhold(PyThreadState *ts)
+{
+#if PY_VERSION_HEX < 0x030D0000
+    ts->gilstate_counter--;
+#else
+    (void)ts;
+#endif
+}
+
+/* Does Python code run, or wait for C code that it has called, on the stack
+ * that the thread state is on?  Needs no GIL on the thread itself, and looks
+ * at no frame: the stack may be left for good already. */
+static inline bool
+pystate_in_code(PyThreadState *ts)
+{
+#if PF_HAS_CFRAME
+    return ts->cframe != &ts->root_cframe;
+#elif PY_VERSION_HEX >= 0x030F0000
+    return ts->current_frame != ts->base_frame;
+#else
+    return ts->current_frame != NULL;
+#endif
+}
+
+/* It was replaced: what the interpreter remembers of it no longer holds. */
+static inline void
+pystate_context_changed(PyThreadState *ts)
+{
+    ts->context_ver++;
+}
+
+/* How deep the running fiber is in nested deallocations; 0 where the version
+ * does not count. */
+static inline int
+pystate_trash_nesting(PyThreadState *ts)
+{
+#if PY_VERSION_HEX < 0x030C0000
+    return ts->trash_delete_nesting;
+#elif PY_VERSION_HEX < 0x030D0000
+    return ts->trash.delete_nesting;
+#else
+    (void)ts;
+    return 0;
+#endif
+}
+
+static inline void
+pystate_save(PyThreadState *ts, PyState *st, PyObject **context)
+{
+#if PF_HAS_CFRAME
+    st->cframe = ts->cframe;
+#else
+    st->frame = ts->current_frame;
+#endif
+    st->exc_info = ts->exc_info;
+    st->chunk = ts->datastack_chunk;
+    st->top = ts->datastack_top;
+    st->limit = ts->datastack_limit;
+    st->py_depth = pystate_py_limit(ts) - *pystate_py_remaining(ts);
+    st->tracing = ts->tracing;
+#if PY_VERSION_HEX >= 0x030C0000
+    st->what_event = ts->what_event;
+#endif
+#if PF_HAS_C_COUNTER
+    st->c_remaining = ts->c_recursion_remaining;
+#endif
+#if PY_VERSION_HEX < 0x030C0000
+    st->trash_nesting = ts->trash_delete_nesting;
+#elif PY_VERSION_HEX < 0x030D0000
+    st->trash_nesting = ts->trash.delete_nesting;
+#endif
+#if PY_VERSION_HEX >= 0x030E0000
+    st->executor = ts->current_executor;
+#endif
+    *context = ts->context;
+}
+
+static inline void
+pystate_load(PyThreadState *ts, PyState *st, PyObject **context)
+{
+#if PF_HAS_CFRAME
+    ts->cframe = st->cframe;
+#else
+    ts->current_frame = st->frame;
+#endif
+    ts->exc_info = st->exc_info;
+    ts->datastack_chunk = st->chunk;
+    ts->datastack_top = st->top;
+    ts->datastack_limit = st->limit;
+    *pystate_py_remaining(ts) = pystate_py_limit(ts) - st->py_depth;
+    ts->tracing = st->tracing;
+#if PY_VERSION_HEX < 0x030C0000
+    /* Follows the thread's trace function, which may have come or gone while
+     * this fiber was suspended. */
+    ts->cframe->use_tracing =
+        st->tracing == 0 && (ts->c_tracefunc || ts->c_profilefunc) ? 255 : 0;
+#else
+    ts->what_event = st->what_event;
+#endif
+#if PF_HAS_C_COUNTER
+    ts->c_recursion_remaining = st->c_remaining;
+#endif
+#if PY_VERSION_HEX < 0x030C0000
+    ts->trash_delete_nesting = st->trash_nesting;
+#elif PY_VERSION_HEX < 0x030D0000
+    ts->trash.delete_nesting = st->trash_nesting;
+#endif
+#if PY_VERSION_HEX >= 0x030F0000
+    ts->last_profiled_frame = NULL; /* a frame of the stack just left */
+#endif
+#if PY_VERSION_HEX >= 0x030E0000
+    ts->current_executor = st->executor;
+    if (st->stack_low != NULL) {
+        (void)pf_set_protection(ts, st->stack_low, st->stack_size);
+    } else {
+        pf_reset_protection(ts);
+    }
+#endif
+    ts->context = *context;
+    *context = NULL;
+    ts->context_ver++;
+}
+
+/* The running fiber's code goes on on another C stack for a while (a context
+ * of the C API); `low` NULL: the thread's own.  Needs no GIL: only the thread
+ * itself looks at these.  A stack smaller than the interpreter takes is
+ * passed off as one that is large enough: its guard has to do. */
+#define PF_LEAST_PROTECTED ((size_t)256 * 1024)
+static inline void
+pystate_move(PyThreadState *ts, PyState *st, char *low, size_t size)
+{
+#if PF_HAS_STACK_LIMITS
+    if (low != NULL && size < PF_LEAST_PROTECTED) {
+        low -= PF_LEAST_PROTECTED - size;
+        size = PF_LEAST_PROTECTED;
+    }
+    st->stack_low = low;
+    st->stack_size = size;
+    if (low != NULL) {
+        (void)pf_set_protection(ts, low, size);
+    } else {
+        pf_reset_protection(ts);
+    }
+#else
+    (void)ts, (void)st, (void)low, (void)size;
+#endif
+}
+
+/* A frame's innermost part (instruction pointer, stack pointer, locals) begins
+ * 56 bytes into it on every version.  The first frame is put so that this
+ * part begins a cache line: a switch between shallow fibers touches one line
+ * of the data stack instead of two. */
+#define PF_FRAME_LEAD 56
+#define PF_LINE 64
+#define PF_TOP_AFTER(n)                                                       \
+    (((n) + PF_FRAME_LEAD + PF_LINE - 1) / PF_LINE * PF_LINE - PF_FRAME_LEAD)
+/* Offsets from the start of the room, which begins a line. */
+#define PF_CHUNK_OFFSET ((sizeof(PyState) + 15) & ~(size_t)15)
+#define PF_FIRST_FRAME                                                        \
+    PF_TOP_AFTER(PF_CHUNK_OFFSET + offsetof(_PyStackChunk, data) +            \
+                 sizeof(PyObject *))
+/* What a switch reads of the PyState may go beyond its first line. */
+#define PF_SECOND_LINE (offsetof(PyState, exc_root) > PF_LINE ? PF_LINE : 0)
+
+/* The state of a fiber that has not run, at the beginning of its room.  The
+ * first data-stack chunk follows in the room: frames begin above data[0], so
+ * the interpreter never pops it, and later chunks are its own. */
+static inline PyState *
+pystate_init(PyThreadState *ts, char *room, size_t room_size, char *stack_low,
+             size_t stack_size)
+{
+    PyState *st = (PyState *)(void *)room;
+    pf_zero(st, sizeof *st);
+#if PF_HAS_CFRAME
+    st->cframe_root.previous = &ts->root_cframe;
+    st->cframe = &st->cframe_root;
+#else
+    st->frame_root = st->frame = PF_BASE_FRAME(ts);
+#endif
+    st->exc_info = &st->exc_root;
+    _PyStackChunk *chunk = (_PyStackChunk *)(void *)(room + PF_CHUNK_OFFSET);
+    chunk->previous = NULL;
+    chunk->size = room_size - PF_CHUNK_OFFSET;
+    chunk->top = 0;
+    st->chunk_root = st->chunk = chunk;
+    st->top = (PyObject **)(void *)(room + PF_FIRST_FRAME);
+    st->limit = (PyObject **)(void *)(room + room_size);
+#if PY_VERSION_HEX >= 0x030C0000
+    st->what_event = -1;
+#endif
+#if PF_HAS_C_COUNTER
+#ifdef _WIN32
+    size_t units = stack_size / PF_DEAREST_UNIT;
+#else
+    size_t units = stack_size / PF_CHEAPEST_UNIT;
+#endif
+    st->c_remaining = units < (size_t)pf_c_limit ? (int)units : pf_c_limit;
+    st->c_limit = st->c_remaining;
+#endif
+#if PY_VERSION_HEX < 0x030C0000 && defined(_WIN32)
+    /* One counter for both: a small stack begins as if it were that deep in
+     * the default limit of 1,000 already.  Who raises the limit knows what
+     * stacks hold, as on a thread. */
+    int limit = ts->recursion_limit < 1000 ? ts->recursion_limit : 1000;
+    size_t units = stack_size / PF_DEAREST_UNIT;
+    st->py_depth = units < (size_t)limit ? limit - (int)units : 0;
+#endif
+#if PF_HAS_STACK_LIMITS
+    st->stack_low = stack_low;
+    st->stack_size = stack_size;
+#endif
+    (void)stack_low;
+    (void)stack_size;
+    (void)ts;
+    return st;
+}
+
+#if PF_COUNTS_C_CALLS
+/* What C recursion is counted with, and where the running fiber's count
+ * began. */
+static inline int *
+pystate_c_remaining(PyThreadState *ts)
+{
+#if PF_HAS_C_COUNTER
+    return &ts->c_recursion_remaining;
+#else
+    return &ts->recursion_remaining;
+#endif
+}
+
+static inline int
+pystate_c_limit(PyThreadState *ts, PyState *st)
+{
+#if PF_HAS_C_COUNTER
+    (void)ts;
+    return st->c_limit;
+#else
+    (void)st;
+    return ts->recursion_limit;
+#endif
+}
+#endif
+
+/* The running fiber has reached its stack's reserve: its recursion budget ends
+ * here, the next counted call raises RecursionError.  Unless so little of it
+ * is used that counted recursion cannot be what filled the stack; then failing
+ * the next call would hit an innocent.  False: nothing was done.  From 3.14 on
+ * the interpreter watches the stack pointer itself, and the reserve is just
+ * the part of the stack its limits lie in.
+ * In a signal handler it is no more than likely to help, and only C code that
+ * calls no Python function depends on it: see pystate_watch_calls. */
+static inline bool
+pystate_exhaust(PyThreadState *ts, PyState *st, size_t stack_size)
+{
+#if PF_COUNTS_C_CALLS
+    int *remaining = pystate_c_remaining(ts);
+    int used = pystate_c_limit(ts, st) - *remaining;
+    if (*remaining > 0 && (size_t)used >= stack_size / (3 * PF_DEAREST_UNIT)) {
+        st->stolen += *remaining;
+        *remaining = 0;
+        return true;
+    }
+#else
+    (void)ts, (void)st, (void)stack_size;
+#endif
+    return false;
+}
+
+/* The call was refused: so much of the budget comes back as `bytes` of stack
+ * hold, for who handles the exception, or reports it. */
+static inline void
+pystate_lend(PyThreadState *ts, PyState *st, size_t bytes)
+{
+#if PF_COUNTS_C_CALLS
+    int units = (int)(bytes / PF_DEAREST_UNIT);
+    units = units < st->stolen ? units : st->stolen;
+    st->stolen -= units;
+    *pystate_c_remaining(ts) += units;
+#else
+    (void)ts, (void)st, (void)bytes;
+#endif
+}
+
+/* The stack is back above the reserve: return the budget.  (Not more than
+ * there ever was, should what the signal handler did have been lost.) */
+static inline void
+pystate_replenish(PyThreadState *ts, PyState *st)
+{
+#if PF_COUNTS_C_CALLS
+    int *remaining = pystate_c_remaining(ts);
+    int limit = pystate_c_limit(ts, st);
+    *remaining += st->stolen;
+    *remaining = *remaining < limit ? *remaining : limit;
+#else
+    (void)ts;
+#endif
+    st->stolen = 0;
+}
+
+/* From now on `entered` is asked whenever C code calls a Python function, on
+ * every thread; NULL: no longer.  It answers NULL, or the running fiber's
+ * state if it has just exhausted that for the call to fail; then `*left` is
+ * how many bytes of stack there are to handle that.  Safe in a signal handler,
+ * and without the GIL.  False: that cannot be had; never from 3.14 on. */
+typedef PyState *(*pystate_entered_fn)(size_t *left);
+bool pystate_watch_calls(pystate_entered_fn entered);
+
+/* The code of a fiber is over (it is the running one).  Where a trace function
+ * raised at the beginning of an `except` clause, the interpreter goes on with
+ * the exception of that as the one being handled, for ever; a thread's end
+ * drops it, too.  Any code may run. */
+static inline void
+pystate_drop_handled(PyState *st)
+{
+    Py_CLEAR(st->exc_root.exc_value);
+}
+
+/* A fiber is about to end (it is the running one): give back what its frames
+ * may have left.  Nothing runs on it afterwards. */
+static inline void
+pystate_finish(PyThreadState *ts, PyState *st)
+{
+    _PyStackChunk *chunk = ts->datastack_chunk;
+    if (chunk != st->chunk_root) {
+        PyObjectArenaAllocator arena;
+        PyObject_GetArenaAllocator(&arena);
+        while (chunk != NULL && chunk != st->chunk_root) {
+            _PyStackChunk *previous = chunk->previous;
+            arena.free(arena.ctx, chunk, chunk->size);
+            chunk = previous;
+        }
+        ts->datastack_chunk = chunk;
+        ts->datastack_top = &chunk->data[1];
+        ts->datastack_limit = (PyObject **)((char *)chunk + chunk->size);
+    }
+}
+
+/* The smallest stack a fiber may have: its room takes 32 KiB of it, and 3.14
+ * refuses to protect less than 48 KiB. */
+static inline size_t
+pystate_min_stack(void)
+{
+    return 128 * 1024;
+}
+
+/* New reference to the top frame of a suspended fiber, or NULL without an
+ * exception.  The interpreter makes frame objects only for the running stack,
+ * so the suspended one is made to look running; the collector must not run
+ * finalizers meanwhile. */
+static inline PyObject *
+pystate_frame(PyThreadState *ts, PyState *st)
+{
+    int collecting = PyGC_Disable();
+#if PF_HAS_CFRAME
+    _PyCFrame *running = ts->cframe;
+    ts->cframe = st->cframe;
+    PyObject *frame = (PyObject *)PyThreadState_GetFrame(ts);
+    ts->cframe = running;
+#else
+    struct _PyInterpreterFrame *running = ts->current_frame;
+    ts->current_frame = st->frame;
+    PyObject *frame = (PyObject *)PyThreadState_GetFrame(ts);
+    ts->current_frame = running;
+#endif
+    if (collecting) {
+        PyGC_Enable();
+    }
+    return frame;
+}
+
+/* How an interpreter frame begins. */
+#if PY_VERSION_HEX < 0x030C0000
+typedef _PyInterpreterFrame PyFrameHead;
+#else
+typedef struct PyFrameHead {
+    uintptr_t executable; /* from 3.14 on two of these carry tag bits */
+    struct PyFrameHead *previous;
+    uintptr_t function;
+    PyObject *globals, *builtins; /* borrowed */
+    PyObject *locals, *frame_obj;
+    void *instruction;
+#if PY_VERSION_HEX >= 0x030E0000
+    void *stack_pointer;
+#else
+    int stack_top;
+#endif
+    uint16_t return_offset;
+    char owner;
+} PyFrameHead;
+#endif
+enum { PF_OWNED_BY_THREAD = 0, PF_OWNED_BY_GENERATOR = 1 };
+
+/* May an object that somebody has point into the frames of a suspended fiber:
+ * a frame object, or a generator that runs there? */
+static inline bool
+pystate_is_seen(PyState *st)
+{
+#if PF_HAS_CFRAME
+    PyFrameHead *f = (PyFrameHead *)(void *)st->cframe->current_frame;
+    PyFrameHead *end = NULL;
+#else
+    PyFrameHead *f = (PyFrameHead *)(void *)st->frame;
+    PyFrameHead *end = (PyFrameHead *)(void *)st->frame_root;
+#endif
+    for (; f != end; f = f->previous) {
+        if (f->owner == PF_OWNED_BY_GENERATOR ||
+            (f->owner == PF_OWNED_BY_THREAD && f->frame_obj != NULL &&
+             Py_REFCNT(f->frame_obj) > 1)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* tp_traverse through the frames of a suspended fiber, where the version
+ * exports what that needs.  Elsewhere a cycle through a suspended frame is
+ * kept alive, as by greenlet. */
+#if PY_VERSION_HEX >= 0x030F0000 && !defined(Py_GIL_DISABLED)
+PyAPI_FUNC(int)
+    _PyGC_VisitFrameStack(struct _PyInterpreterFrame *, visitproc, void *);
+
+/* Both tag bits clear: the frame holds a reference of its own. */
+static inline PyObject *
+pystate_owned(uintptr_t reference)
+{
+    return (reference & 3) == 0 ? (PyObject *)reference : NULL;
+}
+
+/* Frames not owned by the thread are an entry frame, which holds nothing, or a
+ * generator's own, which the generator traverses: a reference visited twice
+ * looks like garbage.  Ends before the thread's sentinel frame, which goes
+ * with the thread. */
+static inline int
+pystate_traverse(PyState *st, visitproc visit, void *arg)
+{
+    PyFrameHead *f = (PyFrameHead *)(void *)st->frame;
+    PyFrameHead *end = (PyFrameHead *)(void *)st->frame_root;
+    for (; f != end; f = f->previous) {
+        if (f->owner != PF_OWNED_BY_THREAD) {
+            continue;
+        }
+        Py_VISIT(f->frame_obj);
+        Py_VISIT(f->locals);
+        Py_VISIT(pystate_owned(f->function));
+        int rc = _PyGC_VisitFrameStack((struct _PyInterpreterFrame *)(void *)f,
+                                       visit, arg);
+        if (rc != 0) {
+            return rc;
+        }
+    }
+    return 0;
+}
+#define PF_TRAVERSES_FRAMES 1
+#else
+static inline int
+pystate_traverse(PyState *st, visitproc visit, void *arg)
+{
+    (void)st;
+    (void)visit;
+    (void)arg;
+    return 0;
+}
+#define PF_TRAVERSES_FRAMES 0
+#endif
+
+/* --- exceptions in flight --- */
+
+static inline PyObject *
+pf_take_exception(void)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    return PyErr_GetRaisedException();
+#else
+    PyObject *type, *value, *tb;
+    PyErr_Fetch(&type, &value, &tb);
+    if (type == NULL) {
+        return NULL;
+    }
+    PyErr_NormalizeException(&type, &value, &tb);
+    if (tb != NULL) {
+        PyException_SetTraceback(value, tb);
+    }
+    Py_DECREF(type);
+    Py_XDECREF(tb);
+    return value;
+#endif
+}
+
+/* Steals a reference. */
+static inline void
+pf_restore_exception(PyObject *exc)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    PyErr_SetRaisedException(exc);
+#else
+    PyErr_Restore(Py_NewRef((PyObject *)Py_TYPE(exc)), exc,
+                  PyException_GetTraceback(exc));
+#endif
+}
+
+/* The thread state that holds the GIL on this thread, or NULL. */
+static inline PyThreadState *
+pf_attached(void)
+{
+#if PY_VERSION_HEX >= 0x030D0000
+    return PyThreadState_GetUnchecked();
+#else
+    return _PyThreadState_UncheckedGet();
+#endif
+}
+
+static inline bool
+pf_finalizing(void)
+{
+#if PY_VERSION_HEX >= 0x030D0000
+    return Py_IsFinalizing();
+#else
+    return _Py_IsFinalizing();
+#endif
+}
+
+/* Find what this interpreter exports at run time only.  0, or -1 with
+ * ImportError. */
+int pystate_lookup(void);
+
+/* Print the frames of the running fiber to `fd`: called in a signal handler,
+ * so it only reads, and writes with write(2). */
+void pystate_dump_traceback(PyThreadState *ts, int fd);
+
+#endif

@@ -1,0 +1,740 @@
+/* The Fiber type. */
+#include "python/core/arguments.h"
+#include "python/core/chain.h"
+#include "python/greenlet/greenlet_hooks.h"
+#include "python/testing/schedule.h"
+#include "python/cancel/scope.h"
+#include "python/fiber/unseen.h"
+
+#include <structmember.h>
+
+/* --------------------------------------------------------------- what few have */
+
+const PfRare pf_nothing_rare = {0};
+
+PfRare *
+pf_rare_of(FiberObject *fiber)
+{
+    if (fiber->rare == NULL) {
+        fiber->rare = PyMem_Calloc(1, sizeof(PfRare));
+        if (fiber->rare == NULL) {
+            PyErr_NoMemory();
+        }
+    }
+    return fiber->rare;
+}
+
+static void
+free_rare(FiberObject *fiber)
+{
+    if (fiber->rare != NULL) {
+        pf_unseen_forget(&fiber->rare->unseen);
+        PyMem_Free(fiber->rare);
+        fiber->rare = NULL;
+    }
+}
+
+/* ------------------------------------------------------------------ making one */
+
+/* The memory of fibers that have died, linked by `next`. */
+static FiberObject *spare;
+static unsigned spare_count;
+
+FiberObject *
+pf_fiber_alloc(void)
+{
+    PyTypeObject *type = pf.fiber_type;
+    FiberObject *self = spare;
+    if (self == NULL) {
+        return (FiberObject *)type->tp_alloc(type, 0);
+    }
+    spare = self->next;
+    spare_count--;
+    pf_zero((char *)self + sizeof(PyObject), sizeof *self - sizeof(PyObject));
+    pf_revive((PyObject *)self);
+    return self;
+}
+
+/* The memory of one that has been cleared; what a subclass has made is not
+ * kept.  An object is finalized once in its life, and its memory remembers
+ * that. */
+static void
+free_fiber(FiberObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    if (type == pf.fiber_type && spare_count != PF_MOST_SPARE &&
+        !pf.shut_down && !(self->core.host_bits & PF_F_FINALIZED)) {
+        self->next = spare;
+        spare = self;
+        spare_count++;
+        return;
+    }
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+void
+pf_fibers_free_spare(void)
+{
+    while (spare != NULL) {
+        FiberObject *self = spare;
+        spare = self->next;
+        PyTypeObject *type = Py_TYPE(self);
+        type->tp_free(self);
+        Py_DECREF(type);
+    }
+    spare_count = 0;
+}
+
+static FiberObject *
+allocate(PyTypeObject *type)
+{
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return NULL;
+    }
+    FiberObject *self = type == pf.fiber_type
+                            ? pf_fiber_alloc()
+                            : (FiberObject *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    if (*pystate_context(t->tstate) != NULL) {
+        self->context = PyContext_CopyCurrent();
+        if (self->context == NULL) {
+            Py_DECREF(self);
+            return NULL;
+        }
+    }
+    return self;
+}
+
+/* spawn(fn, *args, **kwargs): the arguments as they came. */
+FiberObject *
+pf_fiber_new(PyObject *target, PyObject *const *args, Py_ssize_t nargs,
+             PyObject *kwnames)
+{
+    FiberObject *self = allocate(pf.fiber_type);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->target = Py_NewRef(target);
+    if ((nargs > 0 || kwnames != NULL) &&
+        pf_pack(args, nargs, kwnames, &self->args, &self->kwargs) < 0) {
+        Py_CLEAR(self);
+    }
+    return self;
+}
+
+static PyObject *
+fiber_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    (void)args;
+    (void)kwargs;
+    FiberObject *self = allocate(type);
+    if (self != NULL) {
+        self->parent =
+            (FiberObject *)Py_NewRef((PyObject *)CURRENT(pf_tls_thread));
+    }
+    return (PyObject *)self;
+}
+
+/* Fiber(fn): nothing to parse.  Everything else takes the usual way. */
+static PyObject *
+fiber_vectorcall(PyObject *type, PyObject *const *args, size_t nargsf,
+                 PyObject *kwnames)
+{
+    Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
+    if (nargs == 1 && kwnames == NULL && args[0] != Py_None) {
+        FiberObject *self = pf_check_function("Fiber()", args[0]) < 0
+                                ? NULL
+                                : allocate((PyTypeObject *)type);
+        if (self != NULL) {
+            self->parent =
+                (FiberObject *)Py_NewRef((PyObject *)CURRENT(pf_tls_thread));
+            self->target = Py_NewRef(args[0]);
+        }
+        return (PyObject *)self;
+    }
+    return pf_make(type, args, nargs, kwnames);
+}
+
+/* The slot is not inherited, so subclasses keep __new__ and __init__. */
+void
+pf_fiber_type_ready(PyTypeObject *type)
+{
+    type->tp_vectorcall = fiber_vectorcall;
+}
+
+/* ------------------------------------------------------------------ its death */
+
+static int
+fiber_traverse(PyObject *op, visitproc visit, void *arg)
+{
+    FiberObject *self = (FiberObject *)op;
+    Py_VISIT(Py_TYPE(op));
+    Py_VISIT(self->target);
+    Py_VISIT(self->args);
+    Py_VISIT(self->kwargs);
+    Py_VISIT(self->value);
+    Py_VISIT(self->name);
+    Py_VISIT(self->parent);
+    Py_VISIT(self->context);
+    if (self->rare != NULL) {
+        Py_VISIT(self->rare->callbacks);
+        Py_VISIT(self->rare->cancel);
+        Py_VISIT(self->rare->puller);
+        Py_VISIT(self->rare->pulled);
+    }
+    Py_VISIT(self->base);
+    for (ScopeObject *s = self->scope; s != NULL; s = s->outer) {
+        Py_VISIT(s);
+    }
+    if (!(self->core.host_bits & PF_F_GREENLET)) {
+        Py_VISIT(self->greenlet);
+    }
+    if (self->core.host_bits & PF_F_SCHEDULED) {
+        Py_VISIT(SCHEDULER_OF(self->core.scheduler));
+    }
+    if (self->core.stack != NULL && self->core.state == PF_SUSPENDED) {
+        return pystate_traverse(self->saved, visit, arg);
+    }
+    return 0;
+}
+
+static int
+fiber_clear(PyObject *op)
+{
+    FiberObject *self = (FiberObject *)op;
+    PfRare *rare = self->rare;
+    if (rare != NULL) {
+        Py_CLEAR(rare->callbacks);
+    }
+    if (self->greenlet != NULL) {
+        pf_greenlet_view_done(self); /* it holds the fiber */
+    }
+    if (self->core.stack != NULL) {
+        return 0; /* it still needs the rest to be unwound */
+    }
+    Py_CLEAR(self->target);
+    Py_CLEAR(self->args);
+    Py_CLEAR(self->kwargs);
+    PF_CLEAR_LINK(self->value);
+    PF_CLEAR_LINK(self->parent);
+    Py_CLEAR(self->context);
+    if (rare != NULL) {
+        Py_CLEAR(rare->cancel);
+        Py_CLEAR(rare->puller);
+        Py_CLEAR(rare->pulled);
+    }
+    return 0;
+}
+
+static bool
+is_alive(FiberObject *self)
+{
+    return self->core.stack != NULL && self->core.state != PF_DONE &&
+           !(self->core.host_bits & PF_F_GREENLET);
+}
+
+/* The last reference to a fiber that is alive is gone (there is one for the
+ * time being): if it is suspended it is unwound.  On a thread that is not its
+ * own it is left, with a reference, to its owner.  Who runs, or is needed by
+ * who runs, holds itself until it is left. */
+static void
+outlive(FiberObject *self)
+{
+    if (!pf_fiber_can_unwind(self)) {
+        Py_INCREF(self);
+        self->core.host_bits |= PF_F_HELD;
+    } else if (self->thread == pf_tls_thread) {
+        pf_fiber_unwind(self->thread, self);
+    } else {
+        Py_INCREF(self);
+        self->core.host_bits |= PF_F_DROPPED;
+        self->thread->attention |= PF_ATT_DROPPED;
+    }
+}
+
+/* The last reference is gone: a suspended fiber is unwound, a failure told. */
+static void
+fiber_finalize(PyObject *op)
+{
+    FiberObject *self = (FiberObject *)op;
+    self->core.host_bits |= PF_F_FINALIZED;
+    if (pf.shut_down) {
+        return;
+    }
+    if (self->core.state == PF_DONE || self->core.state == PF_NEW) {
+        if (pf_is_unseen(op)) {
+            pf_unseen_lost(op);
+        }
+    } else if (is_alive(self)) {
+        outlive(self);
+    }
+}
+
+/* The finalizer runs once in an object's life, though its last reference may
+ * go several times, and a subclass with __del__ replaces it; a fiber that is
+ * alive must be dealt with all the same, a failure told.  So the object is
+ * brought back to life for that.  False: it stays alive. */
+static bool
+finalize_again(FiberObject *self)
+{
+    bool unseen = self->core.host_byte == PF_OUTCOME_FAILED &&
+                  pf_is_unseen((PyObject *)self);
+    if ((!unseen && !is_alive(self)) || pf.shut_down) {
+        return true;
+    }
+    Py_SET_REFCNT((PyObject *)self, 1);
+    if (unseen) {
+        pf_unseen_lost((PyObject *)self);
+    } else {
+        outlive(self);
+    }
+    Py_SET_REFCNT((PyObject *)self, Py_REFCNT((PyObject *)self) - 1);
+    return Py_REFCNT((PyObject *)self) == 0;
+}
+
+/* A wake-up posted by another thread may still be on its way to a finished
+ * fiber, in the inbox or in a batch that is being worked off: its arrival
+ * drops the reference that the fiber is given here. */
+static bool
+post_pending(FiberObject *self)
+{
+    if (pf_load_acquire(&self->core.posted) == 0) {
+        return false;
+    }
+    Py_SET_REFCNT((PyObject *)self, 1);
+    self->core.host_bits |= PF_F_DROPPED;
+    return true;
+}
+
+/* What is left of an odd one: the interpreter shuts down, it was never entered,
+ * belongs to a scope or a greenlet, has something that few have. */
+static void
+let_go(FiberObject *self)
+{
+    if (self->core.stack != NULL && self->thread != NULL) {
+        pf_live_unlink(self); /* shutting down: the stack stays as it is */
+        if (self->base != NULL) {
+            pf_scope_disown(self);
+        }
+    }
+    /* Entered after its end, by code that its end ran, say. */
+    if (self->scope != NULL) {
+        pf_fiber_ends_inside(self, Py_None);
+    }
+    if (pf_rare(self)->slots != NULL) {
+        pf_slots_clear(self);
+    }
+    self->core.stack = NULL;
+    fiber_clear((PyObject *)self);
+    free_rare(self);
+}
+
+/* Does it hold more than most do that ran: a result, a name, their scheduler?
+ * One test, not one of each. */
+static inline bool
+holds_more(const FiberObject *self)
+{
+#define BITS(pointer) ((uintptr_t)(pointer))
+    return (BITS(self->core.stack) | BITS(self->target) | BITS(self->args) |
+            BITS(self->kwargs) | BITS(self->parent) | BITS(self->context) |
+            BITS(self->greenlet) | BITS(self->rare) | BITS(self->scope)) != 0;
+#undef BITS
+}
+
+static void
+fiber_dealloc(PyObject *op)
+{
+    FiberObject *self = (FiberObject *)op;
+    /* The common end, a plain fiber that ran, has nothing to finalize. */
+    bool plain = self->core.state == PF_DONE &&
+                 self->core.host_byte != PF_OUTCOME_FAILED &&
+                 Py_TYPE(op) == pf.fiber_type;
+    if (!plain &&
+        (PyObject_CallFinalizerFromDealloc(op) < 0 || !finalize_again(self))) {
+        return;
+    }
+    if (PF_UNLIKELY(post_pending(self))) {
+        return;
+    }
+    PyObject_GC_UnTrack(op);
+    if (self->weakrefs != NULL) {
+        PyObject_ClearWeakRefs(op);
+    }
+    if (PF_UNLIKELY(holds_more(self))) {
+        let_go(self);
+    }
+    PF_CLEAR_LINK(self->value);
+    Py_CLEAR(self->name);
+    if ((self->core.host_bits & PF_F_SCHEDULED) &&
+        self->core.scheduler != NULL) {
+        SchedulerObject *s = SCHEDULER_OF(self->core.scheduler);
+        self->core.scheduler = NULL;
+        Py_DECREF(s);
+    }
+    free_fiber(self);
+}
+
+/* ------------------------------------------------------------------ switching */
+
+static PyObject *
+fiber_switch(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+             PyObject *kwnames)
+{
+    PyObject *value = Py_None;
+    if (pf_optional("switch", "value", args, nargs, kwnames, &value) < 0) {
+        return NULL;
+    }
+    return pf_fiber_switch((FiberObject *)self, value);
+}
+
+static PyObject *
+fiber_throw(PyObject *self, PyObject *exc)
+{
+    return pf_fiber_throw((FiberObject *)self, exc);
+}
+
+/* ------------------------------------------------------------------ scheduling */
+
+static PyObject *
+fiber_start(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    PfThread *t = pf_this_thread();
+    if (t == NULL || pf_active(t, "start()") == NULL ||
+        pf_fiber_start(t->scheduler, (FiberObject *)op) < 0 ||
+        pf_preempt() < 0) {
+        return NULL;
+    }
+    return Py_NewRef(op);
+}
+
+/* From here on it is the scheduler's: it counts, and can be cancelled and
+ * joined.  Any thread.  It needs its parent no more: for the caller to drop,
+ * once it is in the queue. */
+int
+pf_fiber_enlist(SchedulerObject *s, FiberObject *fiber)
+{
+    if (fiber->core.state != PF_NEW ||
+        (fiber->core.host_bits & PF_F_SCHEDULED)) {
+        PyErr_SetString(pf.fiber_error,
+                        "the fiber has been started already: make a new one");
+        return -1;
+    }
+    fiber->core.host_bits |= PF_F_SCHEDULED;
+    if (PF_UNLIKELY(s->ending) && pf_fiber_is_top(fiber)) {
+        fiber->core.host_bits |= PF_F_CANCEL | PF_F_CANCELLED;
+    }
+    fiber->core.scheduler = &s->core;
+    Py_INCREF(s);
+    fiber->thread = s->thread;
+    pf_live_link(s->thread, fiber);
+    s->alive++;
+    if (!(fiber->core.host_bits & PF_F_DAEMON)) {
+        s->foreground++;
+    }
+    Py_INCREF(fiber); /* until it is done */
+    return 0;
+}
+
+void
+pf_fiber_make_ready(SchedulerObject *s, FiberObject *fiber)
+{
+    pf_make_ready_fresh(&s->core, &fiber->core);
+    pf_tell_host(s);
+}
+
+/* Put a new fiber into the ready queue of `s`, which lives on this thread. */
+int
+pf_fiber_start(SchedulerObject *s, FiberObject *fiber)
+{
+    if (pf_fiber_enlist(s, fiber) < 0) {
+        return -1;
+    }
+    pf_fiber_make_ready(s, fiber);
+    Py_CLEAR(fiber->parent);
+    return 0;
+}
+
+static int
+wait_done(PyObject *op, const char *name, PyObject *const *args,
+          Py_ssize_t nargs, PyObject *kwnames)
+{
+    PyObject *timeout = Py_None;
+    PfThread *t = pf_this_thread();
+    int64_t deadline;
+    if (t == NULL ||
+        pf_optional(name, "timeout", args, nargs, kwnames, &timeout) < 0 ||
+        pf_deadline(timeout, &deadline) < 0) {
+        return -1;
+    }
+    return pf_join(t, (FiberObject *)op, deadline);
+}
+
+static PyObject *
+fiber_join(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+           PyObject *kwnames)
+{
+    int rc = wait_done(op, "join", args, nargs, kwnames);
+    return rc < 0 ? NULL : PyBool_FromLong(rc == 0);
+}
+
+static int
+must_be_done(PyObject *op, const char *name, PyObject *const *args,
+             Py_ssize_t nargs, PyObject *kwnames)
+{
+    int rc = wait_done(op, name, args, nargs, kwnames);
+    if (rc == 1) {
+        PyErr_SetString(PyExc_TimeoutError, "the fiber has not finished yet");
+    }
+    return rc == 0 ? 0 : -1;
+}
+
+static PyObject *
+fiber_result(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+             PyObject *kwnames)
+{
+    int rc = must_be_done(op, "result", args, nargs, kwnames);
+    return rc < 0 ? NULL : pf_fiber_outcome_value((FiberObject *)op);
+}
+
+static PyObject *
+fiber_exception(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+                PyObject *kwnames)
+{
+    FiberObject *self = (FiberObject *)op;
+    int rc = must_be_done(op, "exception", args, nargs, kwnames);
+    if (rc < 0) {
+        return NULL;
+    }
+    if (self->core.host_byte == PF_OUTCOME_FAILED) {
+        self->core.host_bits |= PF_F_LOOKED_AT;
+        return Py_NewRef(self->value);
+    }
+    if (self->core.host_byte == PF_OUTCOME_CANCELLED) {
+        pf_raise_fiber_cancelled(op, self->value);
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+fiber_done(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return PyBool_FromLong(((FiberObject *)op)->core.state == PF_DONE);
+}
+
+static PyObject *
+fiber_cancelled(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return PyBool_FromLong(((FiberObject *)op)->core.host_byte ==
+                           PF_OUTCOME_CANCELLED);
+}
+
+static PyObject *
+fiber_cancel(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+             PyObject *kwnames)
+{
+    PyObject *reason = Py_None;
+    if (pf_optional("cancel", "reason", args, nargs, kwnames, &reason) < 0) {
+        return NULL;
+    }
+    int rc = pf_fiber_cancel((FiberObject *)op, reason);
+    return rc < 0 ? NULL : PyBool_FromLong(rc);
+}
+
+static PyObject *
+fiber_unpark(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+             PyObject *kwnames)
+{
+    PyObject *value = Py_None;
+    if (pf_optional("unpark", "value", args, nargs, kwnames, &value) < 0) {
+        return NULL;
+    }
+    int rc = pf_fiber_unpark((FiberObject *)op, value);
+    return rc < 0 ? NULL : PyBool_FromLong(rc);
+}
+
+/* To make a list may run the collector, and so code that ends the fiber or
+ * adds to it. */
+static int
+make_callbacks(FiberObject *self)
+{
+    PfRare *rare = pf_rare_of(self);
+    PyObject *list = rare == NULL ? NULL : PyList_New(0);
+    if (list == NULL) {
+        return -1;
+    }
+    if (rare->callbacks == NULL) {
+        rare->callbacks = list;
+    } else {
+        Py_DECREF(list);
+    }
+    return 0;
+}
+
+static int
+call_back_now(PyObject *op, PyObject *fn)
+{
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return -1;
+    }
+    pf_no_switch_begin(t, "in a done-callback");
+    pf_call_back(op, fn);
+    pf_no_switch_end(t);
+    return 0;
+}
+
+int
+pf_fiber_add_callback(FiberObject *self, PyObject *fn)
+{
+    if (self->core.state != PF_DONE && pf_rare(self)->callbacks == NULL &&
+        make_callbacks(self) < 0) {
+        return -1;
+    }
+    if (self->core.state == PF_DONE) {
+        return call_back_now((PyObject *)self, fn);
+    }
+    return PyList_Append(self->rare->callbacks, fn);
+}
+
+static PyObject *
+fiber_add_done_callback(PyObject *op, PyObject *fn)
+{
+    FiberObject *self = (FiberObject *)op;
+    if (!PyCallable_Check(fn)) {
+        PyErr_Format(PyExc_TypeError,
+                     "a done-callback must be callable, not '%.200s'",
+                     Py_TYPE(fn)->tp_name);
+        return NULL;
+    }
+    return pf_fiber_add_callback(self, fn) < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+/* ------------------------------------------------------------------ the type */
+
+static PyObject *
+fiber_reduce(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    PyErr_Format(PyExc_TypeError,
+                 "cannot pickle or copy '%.200s' object: a fiber is a stack",
+                 Py_TYPE(op)->tp_name);
+    return NULL;
+}
+
+PyDoc_STRVAR(switch_doc, "switch($self, /, value=None)\n--\n\n\
+Leave the running fiber for this one and give it `value`.\n\
+\n\
+Returns what is passed to the switch that comes back. A fresh fiber takes only\n\
+None (TypeError). FiberError if the fiber has finished, belongs to another\n\
+thread or to a scheduler, or if the running fiber must not be left.");
+PyDoc_STRVAR(throw_doc, "throw($self, exc, /)\n--\n\n\
+Raise `exc`, an exception or an exception class, where the fiber is suspended.\n\
+\n\
+A fiber that has not started ends without running, and its parent gets the\n\
+exception. Errors as switch().");
+PyDoc_STRVAR(start_doc, "start($self, /)\n--\n\n\
+Give the fiber to the scheduler that runs on this thread; returns the fiber.\n\
+\n\
+FiberError outside of a run, or if it has been started or switched to before.");
+PyDoc_STRVAR(join_doc, "join($self, /, timeout=None)\n--\n\n\
+Wait until the fiber has ended; False if `timeout` seconds passed first.\n\
+\n\
+If it has not begun yet it begins next, before others that are ready. A\n\
+cancellation point. FiberError on the running fiber itself, on one that was not\n\
+started on a scheduler, and from another thread while it runs.");
+PyDoc_STRVAR(result_doc, "result($self, /, timeout=None)\n--\n\n\
+Wait for the fiber's end; return its result or raise its exception.\n\
+\n\
+FiberCancelled if it was cancelled, TimeoutError after `timeout` seconds.");
+PyDoc_STRVAR(exception_doc, "exception($self, /, timeout=None)\n--\n\n\
+Wait for the fiber's end; return its exception, None if it succeeded.\n\
+\n\
+FiberCancelled if it was cancelled, TimeoutError after `timeout` seconds.");
+PyDoc_STRVAR(done_doc, "done($self, /)\n--\n\n\
+True if the fiber has ended: returned, failed or cancelled.");
+PyDoc_STRVAR(cancelled_doc, "cancelled($self, /)\n--\n\n\
+True if the fiber has ended by cancellation.");
+PyDoc_STRVAR(cancel_doc, "cancel($self, /, reason=None)\n--\n\n\
+Ask the fiber to end: Cancelled is raised at each of its park points.\n\
+\n\
+A fiber that has not run yet never does. Any thread may call it. False if the\n\
+fiber had ended already. FiberError on a raw fiber: use throw() there.");
+PyDoc_STRVAR(unpark_doc, "unpark($self, /, value=None)\n--\n\n\
+Wake the fiber from park(), or let its next park() return at once.\n\
+\n\
+There is one permit: a second unpark() before the park() changes nothing and\n\
+returns False, and if that loses a value a RuntimeWarning says so. Any thread\n\
+may call it; from another thread the answer is True when the request was sent.\n\
+FiberError if the fiber has finished.");
+PyDoc_STRVAR(callback_doc, "add_done_callback($self, fn, /)\n--\n\n\
+Call fn(fiber) on the fiber's thread when it ends; at once if it has ended.\n\
+\n\
+The callback must not switch or wait (FiberError). What it raises is logged.");
+PyDoc_STRVAR(stack_doc, "stack($self, /)\n--\n\n\
+The suspended fiber's stack as a traceback.StackSummary, outermost first.");
+
+static PyMethodDef fiber_methods[] = {
+    PF_METHOD("switch", fiber_switch, switch_doc),
+    {"throw", fiber_throw, METH_O, throw_doc},
+    {"start", fiber_start, METH_NOARGS, start_doc},
+    PF_METHOD("join", fiber_join, join_doc),
+    PF_METHOD("result", fiber_result, result_doc),
+    PF_METHOD("exception", fiber_exception, exception_doc),
+    {"done", fiber_done, METH_NOARGS, done_doc},
+    {"cancelled", fiber_cancelled, METH_NOARGS, cancelled_doc},
+    PF_METHOD("cancel", fiber_cancel, cancel_doc),
+    PF_METHOD("unpark", fiber_unpark, unpark_doc),
+    {"add_done_callback", fiber_add_done_callback, METH_O, callback_doc},
+    {"stack", pf_fiber_stack, METH_NOARGS, stack_doc},
+    {"__reduce__", fiber_reduce, METH_NOARGS, "Raises TypeError."},
+    {"__reduce_ex__", fiber_reduce, METH_O, "Raises TypeError."},
+    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS,
+     "Fiber[R]: a fiber whose result is an R."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef fiber_members[] = {
+    PF_WEAKREFS(FiberObject),
+    {NULL, 0, 0, 0, NULL},
+};
+
+PyDoc_STRVAR(fiber_doc,
+             "Fiber(target=None, args=(), kwargs=None, *, name=None, "
+             "daemon=False, stack_size=None, context=None)\n--\n\n\
+A function with a stack of its own, that can be left anywhere and gone back to.\n\
+\n\
+Raw: switch() to it; you decide who runs. Scheduled: start() it inside of\n\
+run(); the loop decides. With no target a subclass defines run(). `stack_size`\n\
+is in bytes (default: pyfiber.get_stack_size()). `context` is the\n\
+contextvars.Context to run in (default: a copy of the creator's).");
+
+static PyType_Slot fiber_slots[] = {
+    {Py_tp_doc, (void *)fiber_doc},
+    {Py_tp_new, fiber_new},
+    {Py_tp_init, pf_fiber_init},
+    {Py_tp_dealloc, fiber_dealloc},
+    {Py_tp_finalize, fiber_finalize},
+    {Py_tp_traverse, fiber_traverse},
+    {Py_tp_clear, fiber_clear},
+    {Py_tp_repr, pf_fiber_repr},
+    {Py_tp_methods, fiber_methods},
+    {Py_tp_getset, pf_fiber_getset},
+    {Py_tp_members, fiber_members},
+    {Py_am_await, pf_await_self},
+    {0, NULL},
+};
+
+PyType_Spec pf_fiber_spec = {
+    .name = "pyfiber.Fiber",
+    .basicsize = sizeof(FiberObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = fiber_slots,
+};

@@ -1,0 +1,187 @@
+/* Fiber.__init__: it may be called again, by what its arguments run while they
+ * are converted.  So all of them are converted first, then the fiber is looked
+ * at, then it takes them; what they take the place of is dropped at the end.
+ */
+#include "python/core/binding.h"
+
+typedef struct Given {
+    PyObject *target, *args, *kwargs, *name, *context; /* owned, or NULL */
+    size_t stack_size;                                 /* 0: not given */
+    bool daemon;
+} Given;
+
+static void
+drop_given(Given *given)
+{
+    Py_XDECREF(given->target);
+    Py_XDECREF(given->args);
+    Py_XDECREF(given->kwargs);
+    Py_XDECREF(given->name);
+    Py_XDECREF(given->context);
+}
+
+static int
+convert_name(Given *given, PyObject *name)
+{
+    if (name == NULL || name == Py_None) {
+        return 0;
+    }
+    if (!PyUnicode_Check(name)) {
+        PyErr_Format(PyExc_TypeError, "name must be a str, not '%.200s'",
+                     Py_TYPE(name)->tp_name);
+        return -1;
+    }
+    given->name = Py_NewRef(name);
+    return 0;
+}
+
+static int
+convert_stack_size(Given *given, PyObject *size)
+{
+    if (size == NULL || size == Py_None) {
+        return 0;
+    }
+    Py_ssize_t bytes = PyNumber_AsSsize_t(size, PyExc_OverflowError);
+    if (bytes == -1 && PyErr_Occurred()) {
+        return -1;
+    }
+    if (bytes < (Py_ssize_t)pystate_min_stack()) {
+        PyErr_Format(PyExc_ValueError,
+                     "stack_size must be at least %zu bytes, not %zd",
+                     pystate_min_stack(), bytes);
+        return -1;
+    }
+    given->stack_size = (size_t)bytes;
+    return 0;
+}
+
+static int
+convert_context(Given *given, PyObject *context)
+{
+    if (context == NULL || context == Py_None) {
+        return 0;
+    }
+    if (!PyContext_CheckExact(context)) {
+        PyErr_Format(PyExc_TypeError,
+                     "context must be a contextvars.Context, not '%.200s'",
+                     Py_TYPE(context)->tp_name);
+        return -1;
+    }
+    given->context = Py_NewRef(context);
+    return 0;
+}
+
+static int
+convert_target(Given *given, FiberObject *self, PyObject *target)
+{
+    if (target == NULL || target == Py_None) {
+        if (Py_TYPE(self) != pf.fiber_type) {
+            return 0;
+        }
+        PyErr_SetString(PyExc_TypeError,
+                        "Fiber() needs a target, or a subclass that defines "
+                        "run()");
+        return -1;
+    }
+    if (pf_check_function("Fiber()", target) < 0) {
+        return -1;
+    }
+    given->target = Py_NewRef(target);
+    return 0;
+}
+
+static int
+convert_args(Given *given, PyObject *args)
+{
+    given->args = args == NULL ? NULL : PySequence_Tuple(args);
+    if (given->args != NULL && PyTuple_GET_SIZE(given->args) == 0) {
+        Py_CLEAR(given->args);
+    }
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static int
+convert_kwargs(Given *given, PyObject *kwargs)
+{
+    if (kwargs == NULL || kwargs == Py_None) {
+        return 0;
+    }
+    if (!PyObject_HasAttrString(kwargs, "keys")) {
+        PyErr_Format(PyExc_TypeError, "kwargs must be a mapping, not '%.200s'",
+                     Py_TYPE(kwargs)->tp_name);
+        return -1;
+    }
+    given->kwargs = PyDict_New();
+    if (given->kwargs == NULL || PyDict_Update(given->kwargs, kwargs) < 0) {
+        return -1;
+    }
+    if (PyDict_GET_SIZE(given->kwargs) == 0) {
+        Py_CLEAR(given->kwargs);
+    }
+    return 0;
+}
+
+static void
+exchange(PyObject **a, PyObject **b)
+{
+    PyObject *object = *a;
+    *a = *b;
+    *b = object;
+}
+
+/* Runs no code; what was there before is the caller's. */
+static int
+take_given(FiberObject *self, Given *given)
+{
+    if (self->core.state != PF_NEW || self->thread != NULL) {
+        PyErr_SetString(pf.fiber_error,
+                        "the fiber has been started: __init__ comes too late");
+        return -1;
+    }
+    exchange(&self->target, &given->target);
+    exchange(&self->args, &given->args);
+    exchange(&self->kwargs, &given->kwargs);
+    if (given->name != NULL) {
+        exchange(&self->name, &given->name);
+    }
+    if (given->context != NULL) {
+        exchange(&self->context, &given->context);
+    }
+    if (given->stack_size != 0) {
+        self->stack_size = given->stack_size;
+    }
+    self->core.host_bits |= given->daemon ? PF_F_DAEMON : 0;
+    return 0;
+}
+
+int
+pf_fiber_init(PyObject *op, PyObject *args, PyObject *kwds)
+{
+    static char *names[] = {"target", "args",       "kwargs",  "name",
+                            "daemon", "stack_size", "context", NULL};
+    FiberObject *self = (FiberObject *)op;
+    PyObject *target = NULL, *call_args = NULL, *call_kwargs = NULL;
+    PyObject *name = NULL, *size = NULL, *context = NULL;
+    int daemon = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwds, "|OOO$OpOO:Fiber", names,
+                                     &target, &call_args, &call_kwargs, &name,
+                                     &daemon, &size, &context)) {
+        return -1;
+    }
+    Given given = {.daemon = daemon != 0};
+    int rc = -1;
+    if (convert_target(&given, self, target) == 0 &&
+        convert_args(&given, call_args) == 0 &&
+        convert_kwargs(&given, call_kwargs) == 0 &&
+        convert_name(&given, name) == 0 &&
+        convert_stack_size(&given, size) == 0 &&
+        convert_context(&given, context) == 0) {
+        rc = take_given(self, &given);
+    }
+    PyObject *raised = pf_take_exception();
+    drop_given(&given);
+    if (raised != NULL) {
+        pf_restore_exception(raised);
+    }
+    return rc;
+}

@@ -1,0 +1,478 @@
+/* Looking at a fiber: its name, state, parent, context, frames, outcome. */
+#include "python/core/binding.h"
+
+/* NULL, without an exception: it has none. */
+static PyObject *
+qualified_name(PyObject *function)
+{
+    PyObject *name = PyObject_GetAttrString(function, "__qualname__");
+    if (name == NULL) {
+        PyErr_Clear(); /* it has none: a report says its type */
+    } else if (!PyUnicode_Check(name)) {
+        Py_CLEAR(name);
+    }
+    return name;
+}
+
+/* A functools.partial has no name, what it calls has. */
+static PyObject *
+name_of_partial(PyObject *function)
+{
+    if (strcmp(Py_TYPE(function)->tp_name, "functools.partial") != 0) {
+        return NULL;
+    }
+    PyObject *inner = PyObject_GetAttrString(function, "func");
+    if (inner == NULL) {
+        PyErr_Clear(); /* not even that of a partial */
+        return NULL;
+    }
+    PyObject *name = qualified_name(inner);
+    Py_DECREF(inner);
+    return name;
+}
+
+/* Attributes may be computed, and `made_of` may be dropped by that. */
+PyObject *
+pf_name_after(PyObject *made_of)
+{
+    Py_INCREF(made_of);
+    PyObject *name = qualified_name(made_of);
+    if (name == NULL) {
+        name = name_of_partial(made_of);
+    }
+    if (name == NULL) {
+        name = PyUnicode_FromString(Py_TYPE(made_of)->tp_name);
+    }
+    Py_DECREF(made_of);
+    return name;
+}
+
+int
+pf_set_name(PyObject **place, PyObject *value)
+{
+    if (value == NULL || !PyUnicode_Check(value)) {
+        PyErr_SetString(PyExc_TypeError, "name must be a str");
+        return -1;
+    }
+    Py_XSETREF(*place, Py_NewRef(value));
+    return 0;
+}
+
+const char *
+pf_state_name(const pf_fiber *core)
+{
+    switch (core->state) {
+    case PF_NEW:
+        return "new";
+    case PF_READY:
+        return "ready";
+    case PF_RUNNING:
+        return "running";
+    case PF_DONE:
+        return "done";
+    default:
+        return "parked";
+    }
+}
+
+PyObject *
+pf_fiber_name(FiberObject *self)
+{
+    if (self->name != NULL) {
+        return Py_NewRef(self->name);
+    }
+    return self->target != NULL ? pf_name_after(self->target)
+                                : PyUnicode_FromString(Py_TYPE(self)->tp_name);
+}
+
+static PyObject *
+get_name(PyObject *op, void *closure)
+{
+    (void)closure;
+    return pf_fiber_name((FiberObject *)op);
+}
+
+static int
+set_name(PyObject *op, PyObject *value, void *closure)
+{
+    (void)closure;
+    return pf_set_name(&((FiberObject *)op)->name, value);
+}
+
+static PyObject *
+get_state(PyObject *op, void *closure)
+{
+    (void)closure;
+    return PyUnicode_FromString(pf_state_name(&((FiberObject *)op)->core));
+}
+
+static PyObject *
+get_parent(PyObject *op, void *closure)
+{
+    (void)closure;
+    FiberObject *parent = ((FiberObject *)op)->parent;
+    return Py_NewRef(parent == NULL ? Py_None : (PyObject *)parent);
+}
+
+bool
+pf_descends_from(FiberObject *descendant, FiberObject *fiber)
+{
+    while (descendant != NULL && descendant != fiber) {
+        descendant = descendant->parent;
+    }
+    return descendant != NULL;
+}
+
+/* NULL with an exception: `value` cannot be a parent. */
+static FiberObject *
+as_parent(PyObject *value)
+{
+    if (value == NULL) {
+        PyErr_SetString(PyExc_AttributeError,
+                        "a fiber's parent cannot be deleted");
+        return NULL;
+    }
+    if (!PyObject_TypeCheck(value, pf.fiber_type)) {
+        PyErr_Format(PyExc_TypeError,
+                     "a fiber's parent must be a Fiber, not '%.200s'",
+                     Py_TYPE(value)->tp_name);
+        return NULL;
+    }
+    return (FiberObject *)value;
+}
+
+static int
+check_parent(FiberObject *self, FiberObject *parent)
+{
+    if (self->core.host_bits & PF_F_SCHEDULED) {
+        PyErr_SetString(pf.fiber_error,
+                        "a fiber of a scheduler has no parent: its result "
+                        "goes to whoever calls result()");
+        return -1;
+    }
+    if (self->core.host_bits & PF_F_DYING) {
+        PyErr_SetString(pf.fiber_error,
+                        "the fiber is being unwound, since nobody needs it "
+                        "any more: it has no parent to choose");
+        return -1;
+    }
+    if (pf_descends_from(parent, self)) {
+        PyErr_SetString(PyExc_ValueError,
+                        "a fiber cannot be its own ancestor");
+        return -1;
+    }
+    if (self->thread != NULL && parent->thread != NULL &&
+        self->thread != parent->thread) {
+        PyErr_SetString(pf.fiber_error,
+                        "the parent belongs to another thread");
+        return -1;
+    }
+    return 0;
+}
+
+static int
+set_parent(PyObject *op, PyObject *value, void *closure)
+{
+    (void)closure;
+    FiberObject *self = (FiberObject *)op, *parent = as_parent(value);
+    if (parent == NULL || check_parent(self, parent) < 0) {
+        return -1;
+    }
+    self->core.host_bits |= PF_F_PARENT_SET;
+    Py_XSETREF(self->parent, (FiberObject *)Py_NewRef((PyObject *)parent));
+    return 0;
+}
+
+/* Where the fiber's context is, if it is not over; NULL with FiberError. */
+static PyObject **
+context_slot(PfThread *t, FiberObject *self)
+{
+    if (self == CURRENT(t)) {
+        return pystate_context(t->tstate);
+    }
+    if (self->core.state != PF_DONE && self->thread != NULL &&
+        self->thread != t && self == CURRENT(self->thread)) {
+        PyErr_SetString(pf.fiber_error,
+                        "the fiber runs on another thread: its context cannot "
+                        "be read from here");
+        return NULL;
+    }
+    return &self->context;
+}
+
+/* One that has none yet gets an empty one, as the interpreter does at first
+ * use.  That is made before we look: to make it may run the collector. */
+static PyObject *
+get_context(PyObject *op, void *closure)
+{
+    (void)closure;
+    FiberObject *self = (FiberObject *)op;
+    PfThread *t = pf_this_thread();
+    PyObject *context = NULL, *fresh = t == NULL ? NULL : PyContext_New();
+    PyObject **slot = fresh == NULL ? NULL : context_slot(t, self);
+    if (self->core.state == PF_DONE && slot == &self->context) {
+        context = Py_NewRef(Py_None);
+    } else if (slot != NULL) {
+        if (*slot == NULL) {
+            *slot = Py_NewRef(fresh);
+        }
+        context = Py_NewRef(*slot);
+    }
+    Py_XDECREF(fresh);
+    return context;
+}
+
+PyObject *
+pf_fiber_frame(PfThread *t, FiberObject *self)
+{
+    PyObject *frame = NULL;
+    if (self->core.state != PF_NEW && self->core.state != PF_DONE &&
+        self->thread != NULL && self != CURRENT(self->thread) &&
+        (self->core.stack != NULL || self == self->thread->root)) {
+        frame = pystate_frame(t->tstate, self->saved);
+    }
+    return frame != NULL ? frame : Py_NewRef(Py_None);
+}
+
+/* The frame where the fiber is suspended; for the running one, its caller. */
+static PyObject *
+get_frame(PyObject *op, void *closure)
+{
+    (void)closure;
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return NULL;
+    }
+    if ((FiberObject *)op != CURRENT(t)) {
+        return pf_fiber_frame(t, (FiberObject *)op);
+    }
+    PyObject *frame = (PyObject *)PyThreadState_GetFrame(t->tstate);
+    return frame != NULL ? frame : Py_NewRef(Py_None);
+}
+
+PyObject *
+pf_fiber_stack(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    PyObject *frame = get_frame(op, NULL);
+    if (frame == NULL || pf.stack_summary == NULL) {
+        Py_XDECREF(frame);
+        PyErr_SetString(PyExc_RuntimeError, "import pyfiber, not _engine");
+        return NULL;
+    }
+    PyObject *stack = PyObject_CallOneArg(pf.stack_summary, frame);
+    Py_DECREF(frame);
+    return stack;
+}
+
+static PyObject *
+get_outcome(PyObject *op, void *closure)
+{
+    (void)closure;
+    FiberObject *self = (FiberObject *)op;
+    if (self->core.state != PF_DONE || pf.make_outcome == NULL) {
+        Py_RETURN_NONE;
+    }
+    self->core.host_bits |= PF_F_LOOKED_AT;
+    return pf_make_outcome(self->core.host_byte, self->value);
+}
+
+static PyObject *
+get_daemon(PyObject *op, void *closure)
+{
+    (void)closure;
+    return PyBool_FromLong(
+        (((FiberObject *)op)->core.host_bits & PF_F_DAEMON) != 0);
+}
+
+static int
+set_daemon(PyObject *op, PyObject *value, void *closure)
+{
+    (void)closure;
+    FiberObject *self = (FiberObject *)op;
+    if (value == NULL) {
+        PyErr_SetString(PyExc_AttributeError, "daemon cannot be deleted");
+        return -1;
+    }
+    int truth = PyObject_IsTrue(value);
+    if (truth < 0) {
+        return -1;
+    }
+    if (self->thread != NULL) {
+        PyErr_SetString(pf.fiber_error,
+                        "daemon cannot be changed after the start");
+        return -1;
+    }
+    self->core.host_bits &= ~(uint32_t)PF_F_DAEMON;
+    self->core.host_bits |= truth ? PF_F_DAEMON : 0;
+    return 0;
+}
+
+/* What the fiber waits for: a fiber (join), a word, or None. */
+static PyObject *
+get_waiting_on(PyObject *op, void *closure)
+{
+    (void)closure;
+    FiberObject *self = (FiberObject *)op;
+    bool waits = (self->core.host_bits & PF_F_ENTERED ||
+                  self->core.state == PF_PARKED) &&
+                 self->waiting_on != NULL;
+    return Py_NewRef(waits ? self->waiting_on : Py_None);
+}
+
+PyObject *
+pf_fiber_repr(PyObject *op)
+{
+    FiberObject *self = (FiberObject *)op;
+    PyObject *name = pf_fiber_name(self);
+    if (name == NULL) {
+        return NULL;
+    }
+    PyObject *target = Py_XNewRef(self->target); /* its repr may drop it */
+    PyObject *repr;
+    if (target != NULL && self->name != NULL) {
+        repr = PyUnicode_FromFormat("<%s %R %s, target %R at %p>",
+                                    Py_TYPE(op)->tp_name, name,
+                                    pf_state_name(&self->core), target, op);
+    } else {
+        repr = PyUnicode_FromFormat("<%s %R %s at %p>", Py_TYPE(op)->tp_name,
+                                    name, pf_state_name(&self->core), op);
+    }
+    Py_XDECREF(target);
+    Py_DECREF(name);
+    return repr;
+}
+
+/* The group that spawned it, for reports. */
+static PyObject *
+get_group(PyObject *op, void *closure)
+{
+    (void)closure;
+    ScopeObject *base = ((FiberObject *)op)->base;
+    return Py_NewRef(base == NULL ? Py_None : (PyObject *)base);
+}
+
+PyGetSetDef pf_fiber_getset[] = {
+    {"_group", get_group, NULL, "The TaskGroup that spawned it, or None.",
+     NULL},
+    {"name", get_name, set_name,
+     "For reports; by default the name of the function.", NULL},
+    {"state", get_state, NULL,
+     "'new', 'ready', 'running', 'parked' or 'done'.", NULL},
+    {"parent", get_parent, set_parent,
+     "Who gets the value or exception when a raw fiber ends; None for a "
+     "fiber\n"
+     "of a scheduler. ValueError for a cycle.",
+     NULL},
+    {"context", get_context, NULL,
+     "The fiber's contextvars.Context; None when it is done.", NULL},
+    {"frame", get_frame, NULL,
+     "Where the fiber is suspended; None if it is not.", NULL},
+    {"outcome", get_outcome, NULL,
+     "Ok(value), Failed(exception) or CancelledOutcome(reason) once it is\n"
+     "done; None before.",
+     NULL},
+    {"daemon", get_daemon, set_daemon,
+     "True: run() does not wait for the fiber but cancels it.", NULL},
+    {"waiting_on", get_waiting_on, NULL,
+     "What the parked fiber waits for, for reports; None if nothing.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+/* ---------------------------------------------------------- for the façade */
+
+/* The fibers of a thread that are not done, oldest first. */
+static PyObject *
+live_fibers(PfThread *t)
+{
+    PyObject *list = PyList_New(0);
+    for (FiberObject *f = t->live; list != NULL && f != NULL; f = f->next) {
+        if (PyList_Append(list, (PyObject *)f) < 0) {
+            Py_CLEAR(list);
+        }
+    }
+    if (list != NULL && PyList_Reverse(list) < 0) {
+        Py_CLEAR(list);
+    }
+    return list;
+}
+
+/* (thread's identifier, its running fiber, its own fiber, the scheduler that
+ * runs there or None, its fibers) */
+static PyObject *
+describe_thread(PfThread *t)
+{
+    PyObject *fibers = live_fibers(t);
+    PyObject *running =
+        t->scheduler == NULL ? Py_None : (PyObject *)t->scheduler;
+    return fibers == NULL
+               ? NULL
+               : Py_BuildValue("kOOON", pystate_thread(t->tstate), CURRENT(t),
+                               t->root, running, fibers);
+}
+
+/* Without the collector, for what that runs might end a thread. */
+static PyObject *
+mod_threads(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    int collecting = PyGC_Disable();
+    PyObject *list = PyList_New(0);
+    for (PfThread *t = pf.threads; list != NULL && t != NULL; t = t->next) {
+        PyObject *described = describe_thread(t);
+        if (described == NULL || PyList_Append(list, described) < 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(described);
+    }
+    if (collecting) {
+        PyGC_Enable();
+    }
+    return list;
+}
+
+static PyObject *
+mod_scheduler_of(PyObject *module, PyObject *object)
+{
+    (void)module;
+    if (!PyObject_TypeCheck(object, pf.fiber_type)) {
+        PyErr_Format(PyExc_TypeError, "expected a Fiber, not '%.200s'",
+                     Py_TYPE(object)->tp_name);
+        return NULL;
+    }
+    FiberObject *fiber = (FiberObject *)object;
+    return Py_NewRef(fiber->core.host_bits & PF_F_SCHEDULED
+                         ? (PyObject *)SCHEDULER_OF(fiber->core.scheduler)
+                         : Py_None);
+}
+
+static PyObject *
+mod_running_scheduler(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    PfThread *t = pf_tls_thread;
+    return Py_NewRef(t == NULL || t->scheduler == NULL
+                         ? Py_None
+                         : (PyObject *)t->scheduler);
+}
+
+static PyMethodDef functions[] = {
+    {"_running_scheduler", mod_running_scheduler, METH_NOARGS,
+     "_running_scheduler()\n--\n\nThe one that runs on this thread, or None."},
+    {"_threads", mod_threads, METH_NOARGS,
+     "_threads()\n--\n\n"
+     "For each thread with fibers: identifier, running fiber, own fiber,\n"
+     "scheduler or None, fibers that are not done."},
+    {"_scheduler_of", mod_scheduler_of, METH_O,
+     "_scheduler_of(fiber, /)\n--\n\n"
+     "The scheduler that a fiber was started on, or None."},
+    {NULL, NULL, 0, NULL},
+};
+
+int
+pf_inspect_init(PyObject *module)
+{
+    return PyModule_AddFunctions(module, functions);
+}

@@ -1,0 +1,134 @@
+/* How a finished fiber ended: its result, or what to raise instead. */
+#include "python/core/binding.h"
+
+/* Its base class is that of concurrent.futures, which takes long to import:
+ * both are imported when they are first needed. */
+static PyObject *
+fiber_cancelled_type(void)
+{
+    if (pf.fiber_cancelled == NULL) {
+        PyObject *type =
+            pf_import_from("pyfiber._cancelled", "FiberCancelled");
+        Py_XSETREF(pf.fiber_cancelled, type);
+    }
+    return pf.fiber_cancelled;
+}
+
+/* The reason for a cancellation, of the exception it ended with; a new
+ * reference. */
+PyObject *
+pf_cancel_reason(PyObject *exc)
+{
+    PyObject *reason = PyObject_GetAttrString(exc, "reason");
+    if (reason == NULL) {
+        PyErr_Clear(); /* somebody deleted it */
+        return Py_NewRef(Py_None);
+    }
+    return reason;
+}
+
+/* result() of a fiber or grain that ended with `cancelled`. */
+void
+pf_raise_fiber_cancelled(PyObject *op, PyObject *cancelled)
+{
+    PyObject *type = fiber_cancelled_type();
+    PyObject *exc =
+        type == NULL ? NULL
+                     : PyObject_CallMethod(type, "_of", "OO", op, cancelled);
+    if (exc != NULL) {
+        PyErr_SetObject((PyObject *)Py_TYPE(exc), exc);
+        Py_DECREF(exc);
+    }
+}
+
+/* Those are for the whole program: they go past what collects errors. */
+bool
+pf_ends_programs(PyObject *exc)
+{
+    return PyErr_GivenExceptionMatches(exc, PyExc_KeyboardInterrupt) ||
+           PyErr_GivenExceptionMatches(exc, PyExc_SystemExit);
+}
+
+/* Of contexts: a longer one is a circle, or of no use to a reader. */
+#define LONGEST_CHAIN 1000
+
+static bool
+chain_has(PyObject *exc, PyObject *wanted)
+{
+    PyObject *at = Py_NewRef(exc);
+    for (int i = 0; i < LONGEST_CHAIN && at != NULL && at != wanted; i++) {
+        Py_SETREF(at, PyException_GetContext(at));
+    }
+    bool has = at == wanted;
+    Py_XDECREF(at);
+    return has;
+}
+
+/* `context` must not get lost beside `exc`, which is raised in its place: it
+ * becomes the context of the last one in the chain, unless they are related
+ * already. */
+void
+pf_add_context(PyObject *exc, PyObject *context)
+{
+    if (chain_has(exc, context) || chain_has(context, exc)) {
+        return;
+    }
+    PyObject *last = Py_NewRef(exc), *next = NULL;
+    for (int i = 0; i < LONGEST_CHAIN; i++) {
+        next = PyException_GetContext(last);
+        if (next == NULL) {
+            PyException_SetContext(last, Py_NewRef(context));
+            break;
+        }
+        Py_SETREF(last, next);
+    }
+    Py_DECREF(last);
+}
+
+/* What is raised just now kept `lost` from being told of: whoever sees the one
+ * sees the other as well. */
+void
+pf_raised_instead_of(PyObject *lost)
+{
+    PyObject *raised = pf_take_exception();
+    pf_add_context(raised, lost);
+    pf_restore_exception(raised);
+}
+
+/* result() of what ended in that way: a new reference, or it is raised. */
+PyObject *
+pf_outcome_value(PyObject *op, int kind, PyObject *value)
+{
+    switch (kind) {
+    case PF_OUTCOME_OK:
+        return Py_NewRef(value);
+    case PF_OUTCOME_CANCELLED:
+        pf_raise_fiber_cancelled(op, value);
+        return NULL;
+    default:
+        PyErr_SetObject((PyObject *)Py_TYPE(value), value);
+        return NULL;
+    }
+}
+
+PyObject *
+pf_fiber_outcome_value(FiberObject *self)
+{
+    self->core.host_bits |= PF_F_LOOKED_AT;
+    return pf_outcome_value((PyObject *)self, self->core.host_byte,
+                            self->value);
+}
+
+/* Ok, Failed or CancelledOutcome. */
+PyObject *
+pf_make_outcome(int kind, PyObject *value)
+{
+    if (kind != PF_OUTCOME_CANCELLED) {
+        return PyObject_CallFunction(pf.make_outcome, "iO", kind, value);
+    }
+    PyObject *reason = pf_cancel_reason(value);
+    PyObject *made =
+        PyObject_CallFunction(pf.make_outcome, "iO", kind, reason);
+    Py_DECREF(reason);
+    return made;
+}

@@ -1,0 +1,154 @@
+/* What the fault handler of the engine asks.  Everything it calls runs inside a
+ * signal handler: it reads, and writes with write(2).
+ *
+ * Up to 3.13 the interpreter counts how deep C code has called; when a stack's
+ * reserve is reached the count has to end.  The handler cannot do that: it may
+ * have interrupted the counting itself, between the load of the counter and
+ * the store, and what it writes is overwritten.  (It is a likely place: the
+ * evaluation loop counts where it first touches its frame.  And with levels of
+ * 512 bytes it is the same place at every page, so that to try again at the
+ * next page would not help.)  So the handler only sees to it that somebody
+ * looks: the function that evaluates frames (PEP 523), a pointer that nobody
+ * changes by load and store, is ours until C code next calls a Python
+ * function.  That is soon, on the same thread and not within any counting;
+ * there the budget ends, the call fails, and some of the budget is given back
+ * to who has to handle that or to report it.
+ * C code that recurses without a Python function is left; it runs on into the
+ * lower half of the reserve, and there the handler does write the counter.
+ */
+#include "python/core/binding.h"
+
+#include "engine/stack/overflow.h"
+
+#ifndef _WIN32
+#include <unistd.h>
+#endif
+
+static pf_fiber *
+current_fiber(void)
+{
+    PfThread *t = pf_thread_peek();
+    return t == NULL ? NULL : t->engine.current;
+}
+
+/* Owner thread.  It was to look: does it reach into its reserve?  Then the
+ * budget ends; returns whether it did not already. */
+static bool
+end_budget(PfThread *t, const char *sp)
+{
+    FiberObject *self = CURRENT(t);
+    pf_stack *stack = self->core.stack;
+    if (stack == NULL || !pf_stack_reserve_is_open(stack)) {
+        return false;
+    }
+    t->attention |= PF_ATT_RESERVE; /* what the handler wrote may be lost */
+    return pf_stack_runs_in_reserve(stack, sp) &&
+           pystate_exhaust(t->tstate, self->saved, stack->area.size);
+}
+
+static bool
+anybody_watched(void)
+{
+    for (PfThread *t = pf.threads; t != NULL; t = t->next) {
+        if (pf_load(&t->watched)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* C code calls a Python function, on any thread.  (A handler on a thread
+ * without the GIL says "watched" and then looks who evaluates; here it is the
+ * other way round, so one sees the other.) */
+static PyState *
+python_entered(size_t *left)
+{
+    PfThread *t = pf_tls_thread;
+    bool watched = t != NULL && pf_take(&t->watched);
+    pystate_watch_calls(NULL);
+    if (anybody_watched()) {
+        pystate_watch_calls(python_entered);
+    }
+    char here = 0;
+    if (!watched || !end_budget(t, &here)) {
+        return NULL;
+    }
+    *left = (size_t)(&here - CURRENT(t)->core.stack->area.low);
+    return CURRENT(t)->saved;
+}
+
+void
+pf_end_watch(PfThread *t, const char *sp)
+{
+    if (pf_take(&t->watched)) {
+        (void)end_budget(t, sp);
+    }
+}
+
+static bool
+reserve_reached(pf_fiber *core, bool last)
+{
+    PfThread *t = FIBER_OF(core)->thread;
+    t->attention |= PF_ATT_RESERVE;
+    pf_store(&t->watched, 1);
+    if (!pystate_watch_calls(python_entered) || last) {
+        (void)pystate_exhaust(t->tstate, FIBER_OF(core)->saved,
+                              core->stack->area.size);
+    }
+    return true;
+}
+
+/* The characters of a str that are plain ASCII; '?' for others. */
+static size_t
+copy_text(PyObject *text, char *buffer, size_t size)
+{
+    size_t length = (size_t)PyUnicode_GET_LENGTH(text);
+    if (length > size) {
+        length = size;
+    }
+    for (size_t i = 0; i < length; i++) {
+        Py_UCS4 c = PyUnicode_READ_CHAR(text, (Py_ssize_t)i);
+        buffer[i] = c >= 0x20 && c < 0x7F ? (char)c : '?';
+    }
+    return length;
+}
+
+static size_t
+fiber_name(pf_fiber *core, char *buffer, size_t size)
+{
+    FiberObject *fiber = FIBER_OF(core);
+    PyObject *name = fiber->name;
+    if (name == NULL && fiber->target != NULL &&
+        PyFunction_Check(fiber->target)) {
+        name = ((PyFunctionObject *)fiber->target)->func_qualname;
+    }
+    if (name == NULL || !PyUnicode_Check(name)) {
+        return 0;
+    }
+    return copy_text(name, buffer, size);
+}
+
+static void
+traceback(pf_fiber *core, int fd)
+{
+    pystate_dump_traceback(FIBER_OF(core)->thread->tstate, fd);
+}
+
+int
+pf_python_overflow_init(void)
+{
+    static const pf_overflow_host host = {
+        .on_reserve = reserve_reached,
+        .current = current_fiber,
+        .name = fiber_name,
+        .traceback = traceback,
+    };
+    int rc = pf_overflow_install(&host);
+    if (rc < 0) {
+        PyErr_Format(PyExc_OSError,
+                     "cannot install the stack overflow handler: error %d",
+                     -rc);
+        return -1;
+    }
+    return 0;
+}

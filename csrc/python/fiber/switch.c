@@ -1,0 +1,771 @@
+/* The transfer path: who may be switched to, the switch, the first run of a
+ * fiber and its end.
+ *
+ * Order within a switch: refuse, save, load, switch, hand over.  One value or
+ * one exception travels with it in thread->transfer.
+ */
+#include "python/core/chain.h"
+#include "python/greenlet/greenlet_hooks.h"
+#include "python/cancel/scope.h"
+#include "python/fiber/switch.h"
+#include "python/fiber/unseen.h"
+
+#include "engine/stack/overflow.h"
+#include "python/testing/schedule.h"
+#include "python/fiber/waitq.h"
+
+/* ------------------------------------------------------------ the switch */
+
+void
+pf_on_switch(pf_thread *thread, pf_fiber *from, pf_fiber *to)
+{
+    pf_swap_state(thread, from, to);
+}
+
+/* Raise `exc` (stolen) as a `raise` statement at this point would: the
+ * exception being handled here becomes its context, unless it has one. */
+static void
+raise_here(PyObject *exc)
+{
+    PyObject *handled = PyErr_GetHandledException();
+    PyObject *context = PyException_GetContext(exc);
+    if (handled == NULL || context != NULL || handled == exc) {
+        pf_restore_exception(exc);
+    } else {
+        PyErr_SetObject((PyObject *)Py_TYPE(exc), exc);
+        Py_DECREF(exc);
+    }
+    Py_XDECREF(handled);
+    Py_XDECREF(context);
+}
+
+/* What came with the switch back to us: a new reference, or NULL with the
+ * exception raised. */
+static inline PyObject *
+landed(PfThread *t)
+{
+    PyObject *value = t->transfer;
+    t->transfer = NULL;
+    if (PF_UNLIKELY(t->throwing)) {
+        t->throwing = false;
+        raise_here(value);
+        return NULL;
+    }
+    return value;
+}
+
+PyObject *
+pf_value_in_parent(PfThread *t)
+{
+    return landed(t);
+}
+
+/* `transfer` is set; `target` has a stack. */
+static inline PyObject *
+transfer_to(PfThread *t, FiberObject *target)
+{
+    pf_leave_for(t, target);
+    return landed(t);
+}
+
+/* ------------------------------------------------------- who may be entered */
+
+static int
+refuse_parent(void)
+{
+    PyErr_SetString(pf.fiber_error,
+                    "the fiber's parent belongs to another thread: start "
+                    "the fiber there, or set its parent to a fiber of "
+                    "this thread");
+    return -1;
+}
+
+/* Can the result of a fiber that begins on this thread go there?  Not if that
+ * one lives on another thread, is over, runs a scheduler's loop or waits in
+ * one. */
+static bool
+can_inherit(PfThread *t, FiberObject *parent)
+{
+    return parent->core.state != PF_DONE &&
+           (parent->thread == t || parent->thread == NULL) &&
+           !(parent->core.host_bits & PF_F_HUB) &&
+           (parent->core.state == PF_SUSPENDED ||
+            !(parent->core.host_bits & PF_F_SCHEDULED));
+}
+
+/* The parent is the fiber that gets the result of a raw fiber: the one that
+ * was current at its creation or, if that is no use, whoever starts it, even
+ * if that runs a loop.  PF_LOOK_AGAIN if another parent was dropped for that:
+ * it may have been the last reference. */
+static int
+settle_parent(PfThread *t, FiberObject *fiber)
+{
+    FiberObject *parent = fiber->parent;
+    if (parent != NULL && (parent == CURRENT(t) || can_inherit(t, parent))) {
+        return 0;
+    }
+    if (parent != NULL && (fiber->core.host_bits & PF_F_PARENT_SET)) {
+        return parent->thread == NULL || parent->thread == t ? 0
+                                                             : refuse_parent();
+    }
+    if (pf_descends_from(CURRENT(t), fiber)) {
+        PyErr_SetString(
+            PyExc_ValueError,
+            "a fiber cannot be its own ancestor: its parent has ended, and "
+            "who starts it and would take that place descends from it; set "
+            "the parent of one of them");
+        return -1;
+    }
+    fiber->parent = (FiberObject *)Py_NewRef((PyObject *)CURRENT(t));
+    if (parent == NULL) {
+        return 0;
+    }
+    Py_DECREF(parent);
+    return PF_LOOK_AGAIN;
+}
+
+static int
+refuse_state(FiberObject *target)
+{
+    const char *why;
+    if (target->core.state == PF_DONE) {
+        why = "the fiber has finished: a finished fiber cannot be entered";
+    } else if (target->core.host_bits & PF_F_HUB) {
+        why = "the fiber runs a scheduler's loop: it goes on when the loop "
+              "has nothing else to run";
+    } else {
+        why = "the fiber belongs to a scheduler: use unpark(), cancel() or "
+              "join() instead of switching to it";
+    }
+    PyErr_SetString(pf.fiber_error, why);
+    return -1;
+}
+
+static int
+refuse_thread(void)
+{
+    PyErr_SetString(pf.fiber_error,
+                    "the fiber belongs to another thread: a fiber runs only "
+                    "on the thread that started it");
+    return -1;
+}
+
+/* A scheduler's fiber that was left by a direct switch can be gone back to in
+ * the run it belongs to only: its end needs the loop. */
+static int
+refuse_idle_scheduler(PfThread *t, FiberObject *target)
+{
+    if (target->core.scheduler == NULL ||
+        (t->scheduler != NULL &&
+         target->core.scheduler == &t->scheduler->core)) {
+        return 0;
+    }
+    PyErr_SetString(pf.fiber_error,
+                    "the fiber belongs to a scheduler that is not running: it "
+                    "can be entered in that scheduler's run only");
+    return -1;
+}
+
+static int
+look_at_new(PfThread *t, FiberObject *target, bool with_value, bool *collected)
+{
+    if (with_value) {
+        PyErr_SetString(PyExc_TypeError,
+                        "can't send a value other than None to a fiber that "
+                        "has not started: pass args instead");
+        return -1;
+    }
+    int rc = settle_parent(t, target);
+    return rc != 0 ? rc : pf_fiber_give_stack(t, target, collected);
+}
+
+enum { RUNS_ALREADY = 1 };
+
+static int
+look(PfThread *t, FiberObject *target, bool with_value, bool *collected)
+{
+    if (target->thread != NULL && target->thread != t) {
+        return target->core.state == PF_DONE ? refuse_state(target)
+                                             : refuse_thread();
+    }
+    if (target->core.state == PF_NEW &&
+        !(target->core.host_bits & PF_F_SCHEDULED)) {
+        return look_at_new(t, target, with_value, collected);
+    }
+    if (target->core.state == PF_RUNNING && target == CURRENT(t)) {
+        return RUNS_ALREADY;
+    }
+    return target->core.state == PF_SUSPENDED
+               ? refuse_idle_scheduler(t, target)
+               : refuse_state(target);
+}
+
+/* Everything that is not "suspended, ours, nothing to attend to".
+ * 0: switch; RUNS_ALREADY: it is the running fiber itself; -1: refused.
+ * Between the look that says 0 and the switch no code runs: whatever has to
+ * run some makes us look again. */
+static int
+admit(PfThread *t, FiberObject *target, bool with_value)
+{
+    bool collected = false;
+    int verdict;
+    do {
+        if (t->attention != 0 && pf_attend(t) < 0) {
+            return -1;
+        }
+        verdict = look(t, target, with_value, &collected);
+    } while (verdict == PF_LOOK_AGAIN);
+    return verdict;
+}
+
+/* `target` was admitted. */
+static inline PyObject *
+give(PfThread *t, FiberObject *target, PyObject *value)
+{
+    t->transfer = Py_NewRef(value);
+    return transfer_to(t, target);
+}
+
+PyObject *
+pf_fiber_give(PfThread *t, FiberObject *target, PyObject *value)
+{
+    return give(t, target, value);
+}
+
+PyObject *
+pf_fiber_switch(FiberObject *target, PyObject *value)
+{
+    PfThread *t = pf_tls_thread;
+    if (PF_UNLIKELY(t == NULL || t->attention != 0 ||
+                    target->core.state != PF_SUSPENDED ||
+                    target->thread != t || target->core.scheduler != NULL)) {
+        t = pf_this_thread();
+        int admitted = t == NULL ? -1 : admit(t, target, value != Py_None);
+        if (admitted != 0) {
+            return admitted < 0 ? NULL : Py_NewRef(value);
+        }
+    }
+    return give(t, target, value);
+}
+
+PyObject *
+pf_exception_instance(PyObject *exc)
+{
+    if (PyExceptionInstance_Check(exc)) {
+        return Py_NewRef(exc);
+    }
+    if (!PyExceptionClass_Check(exc)) {
+        PyErr_Format(PyExc_TypeError,
+                     "throw() takes an exception or an exception class, not "
+                     "'%.200s'",
+                     Py_TYPE(exc)->tp_name);
+        return NULL;
+    }
+    PyObject *made = PyObject_CallNoArgs(exc);
+    if (made != NULL && !PyExceptionInstance_Check(made)) {
+        PyErr_Format(PyExc_TypeError,
+                     "calling %R should have made an exception, not '%.200s'",
+                     exc, Py_TYPE(made)->tp_name);
+        Py_CLEAR(made);
+    }
+    return made;
+}
+
+PyObject *
+pf_fiber_throw(FiberObject *target, PyObject *exc)
+{
+    PfThread *t = pf_this_thread();
+    PyObject *instance = t == NULL ? NULL : pf_exception_instance(exc);
+    if (instance == NULL) {
+        return NULL;
+    }
+    int admitted = admit(t, target, false);
+    if (admitted != 0) {
+        if (admitted < 0) {
+            Py_DECREF(instance);
+        } else {
+            raise_here(instance);
+        }
+        return NULL;
+    }
+    t->transfer = instance;
+    t->throwing = true;
+    return transfer_to(t, target);
+}
+
+/* ------------------------------------------------------------- a new stack */
+
+/* The system refused: perhaps garbage holds stacks. */
+static void
+collect_stacks(PfThread *t)
+{
+    pf_no_switch_begin(t, "while garbage is collected to free stacks");
+    PyGC_Collect();
+    pf_no_switch_end(t);
+    pf_thread_settle(&t->engine); /* stacks of other sizes */
+}
+
+int
+pf_fiber_give_stack(PfThread *t, FiberObject *fiber, bool *collected)
+{
+    size_t size = fiber->stack_size != 0 ? fiber->stack_size : pf.stack_size;
+    pf_limit limit = PF_LIMIT_NONE;
+    if (pf_fiber_prepare(&t->engine, &fiber->core, size, &limit) < 0) {
+        if (!*collected) {
+            *collected = true;
+            collect_stacks(t);
+            return PF_LOOK_AGAIN;
+        }
+        PyErr_Format(PyExc_MemoryError,
+                     "no stack of %zu bytes for a fiber: %s was reached", size,
+                     pf_limit_name(limit));
+        return -1;
+    }
+    pf_stack *stack = fiber->core.stack;
+    if (PF_UNLIKELY(t->given++ % 32 == 0)) {
+        pf_overflow_keep(); /* reads a clock */
+    }
+    fiber->saved = pystate_init(t->tstate, stack->room, stack->room_size,
+                                stack->area.low + stack->reserve,
+                                stack->area.size - stack->reserve);
+    if (fiber->thread == NULL) {
+        fiber->thread = t;
+        pf_live_link(t, fiber);
+    }
+    return 0;
+}
+
+/* A fiber with a stack will not run (any more): it is over. */
+void
+pf_fiber_take_stack(FiberObject *fiber)
+{
+    pf_live_unlink(fiber);
+    pf_context_finish(&fiber->core.context);
+    pf_stack_release(fiber->core.stack);
+    fiber->core.stack = NULL;
+    fiber->core.state = PF_DONE;
+    fiber->stack_size = 0; /* `saved` went with the stack */
+}
+
+/* ------------------------------------------------------------ running, ending */
+
+static PyObject *
+call_target(FiberObject *self)
+{
+    PyObject *args = self->args; /* stays there: the collector looks */
+    PyObject *kwargs = self->kwargs;
+    self->kwargs = NULL;
+    self->core.host_bits |= PF_F_ENTERED;
+    PyObject *result;
+    if (self->target == NULL) {
+        result = PyObject_CallMethodNoArgs((PyObject *)self, pf.s_run);
+    } else if (args == NULL && kwargs == NULL) {
+        result = pf_call(self->target);
+    } else if (args == NULL) {
+        args = self->args = PyTuple_New(0);
+        result =
+            args == NULL ? NULL : PyObject_Call(self->target, args, kwargs);
+    } else {
+        result = PyObject_Call(self->target, args, kwargs);
+    }
+    Py_XDECREF(kwargs);
+    return result;
+}
+
+/* The fiber is over for everyone who looks, with this result or, if it is NULL,
+ * with the raised exception.  What dies with a permit that nobody took looks
+ * already. */
+static void
+record_outcome(FiberObject *self, PyObject *result)
+{
+    uint8_t kind = PF_OUTCOME_OK;
+    if (result == NULL) {
+        result = pf_take_exception();
+        assert(result != NULL);
+        kind = PF_OUTCOME_FAILED;
+        if (PyObject_TypeCheck(result, (PyTypeObject *)pf.cancelled) ||
+            PyObject_TypeCheck(result, (PyTypeObject *)pf.fiber_exit)) {
+            kind = PF_OUTCOME_CANCELLED;
+        }
+    }
+    self->core.host_byte = kind;
+    self->core.host_bits &= ~(uint32_t)(PF_F_PERMIT | PF_F_IN_PARK);
+    self->core.state = PF_DONE;
+    Py_XSETREF(self->value, result);
+}
+
+/* The target goes; a report must name the fiber all the same, of a failed or
+ * cancelled one whatever it ran.  To find that name may run code, which may
+ * give it one. */
+static void
+keep_name(FiberObject *self)
+{
+    if (self->name != NULL || self->target == NULL) {
+        return;
+    }
+    if (PyFunction_Check(self->target)) {
+        self->name =
+            Py_NewRef(((PyFunctionObject *)self->target)->func_qualname);
+    } else if (PF_UNLIKELY(self->core.host_byte != PF_OUTCOME_OK)) {
+        PyObject *name = pf_name_after(self->target);
+        if (name == NULL) {
+            PyErr_Clear(); /* no memory: then its type names it */
+        } else if (self->name == NULL) {
+            self->name = name;
+        } else {
+            Py_DECREF(name);
+        }
+    }
+}
+
+/* Let go of what it needed. */
+static void
+close_fiber(FiberObject *self)
+{
+    keep_name(self);
+    if (PF_UNLIKELY(self->core.host_word != 0)) {
+        pf_owner_ends(self);
+    }
+    Py_CLEAR(self->target);
+    Py_CLEAR(self->args);
+    Py_CLEAR(self->kwargs);
+    if (PF_UNLIKELY(self->rare != NULL)) {
+        Py_CLEAR(self->rare->cancel);
+        pf_slots_clear(self);
+    }
+}
+
+/* Call a done-callback; what it raises is logged. */
+void
+pf_call_back(PyObject *self, PyObject *callback)
+{
+    PyObject *done = PyObject_CallOneArg(callback, self);
+    if (done != NULL) {
+        Py_DECREF(done);
+        return;
+    }
+    PyObject *exc = pf_take_exception();
+    if (pf_log(self, exc, "a done-callback of %r failed") < 0) {
+        PyErr_WriteUnraisable(callback);
+    }
+    Py_DECREF(exc);
+}
+
+static void
+run_callbacks(FiberObject *self)
+{
+    PyObject *callbacks = self->rare->callbacks;
+    if (callbacks == NULL) {
+        return;
+    }
+    self->rare->callbacks = NULL;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(callbacks); i++) {
+        PyObject *callback = Py_NewRef(PyList_GET_ITEM(callbacks, i));
+        pf_call_back((PyObject *)self, callback);
+        Py_DECREF(callback);
+    }
+    Py_DECREF(callbacks);
+}
+
+/* Can a fiber's end go on in `p`?  In the hub it can: see take_stray. */
+static bool
+takes_results(PfThread *t, FiberObject *p)
+{
+    if (p->thread != t) {
+        return false;
+    }
+    if (p->core.host_bits & PF_F_HUB) {
+        return t->scheduler != NULL && t->scheduler->core.hub == &p->core;
+    }
+    return p->core.state == PF_SUSPENDED &&
+           (p->core.scheduler == NULL ||
+            (t->scheduler != NULL &&
+             p->core.scheduler == &t->scheduler->core));
+}
+
+/* A raw fiber's result goes to its parent, past those that cannot take it. */
+static FiberObject *
+heir(PfThread *t, FiberObject *self)
+{
+    FiberObject *p = self->parent;
+    if (self->core.host_bits & PF_F_DYING) {
+        return t->unwinder;
+    }
+    if (PF_UNLIKELY(self->rare != NULL && self->rare->puller != NULL)) {
+        p = self->rare->puller;
+    }
+    while (p != NULL && !takes_results(t, p)) {
+        p = p->parent;
+    }
+    if (p != NULL) {
+        return p;
+    }
+    return t->scheduler != NULL ? FIBER_OF(t->scheduler->core.hub) : t->root;
+}
+
+static FiberObject *
+next_after_raw(PfThread *t, FiberObject *self)
+{
+    FiberObject *p = heir(t, self);
+    t->throwing = self->core.host_byte == PF_OUTCOME_FAILED;
+    if (self->core.host_byte == PF_OUTCOME_CANCELLED &&
+        !PyObject_TypeCheck(self->value, (PyTypeObject *)pf.fiber_exit)) {
+        t->throwing = true;
+    }
+    bool quiet = self->core.host_byte == PF_OUTCOME_CANCELLED && !t->throwing;
+    t->transfer = Py_NewRef(quiet ? Py_None : self->value);
+    self->core.host_bits |= PF_F_LOOKED_AT;
+    /* The parent may be kept alive by us alone: then the thread holds it for
+     * as long as it runs. */
+    if (p == self->parent && p != t->root &&
+        !(p->core.host_bits & (PF_F_HELD | PF_F_GREENLET))) {
+        p->core.host_bits |= PF_F_HELD;
+        self->parent = NULL;
+    }
+    p->core.state = PF_RUNNING;
+    return p;
+}
+
+static void
+retire_failed(SchedulerObject *s, FiberObject *self)
+{
+    if (pf_ends_programs(self->value)) {
+        self->core.host_bits |= PF_F_LOOKED_AT;
+        pf_scheduler_fail(s, Py_NewRef(self->value));
+    } else if (s->explorer == NULL ||
+               !pf_explorer_failed(s, (PyObject *)self)) {
+        pf_unseen_add(s, (PyObject *)self);
+    }
+}
+
+/* Tell the scheduler and who waits. */
+static void
+retire(FiberObject *self)
+{
+    SchedulerObject *s = SCHEDULER_OF(self->core.scheduler);
+    if ((self->core.host_bits & PF_F_PREFERRED) &&
+        !pf_waitq_empty(&self->waiters)) {
+        pf_grant_next(self->waiters.head);
+    }
+    pf_grant_all(&self->waiters);
+    if (self->core.host_bits & PF_F_RUNNER) {
+        return; /* not one of the run's fibers */
+    }
+    s->alive--;
+    if (!(self->core.host_bits & PF_F_DAEMON)) {
+        s->foreground--;
+    }
+    if (self->core.host_byte == PF_OUTCOME_FAILED) {
+        retire_failed(s, self);
+    }
+    if (self == s->main || s->foreground == 0 || s->fatal != NULL) {
+        pf_wake_hub(s);
+    }
+}
+
+/* What every ending does, whether the fiber ran or not. */
+static void
+finish(FiberObject *self, PyObject *result)
+{
+    if (PF_UNLIKELY(self->scope != NULL)) {
+        result = pf_fiber_ends_inside(self, result);
+    }
+    record_outcome(self, result);
+    close_fiber(self);
+    if (PF_UNLIKELY(self->rare != NULL)) {
+        run_callbacks(self);
+    }
+    if (self->base != NULL) {
+        pf_scope_child_done(self);
+    }
+    if (self->core.host_bits & PF_F_SCHEDULED) {
+        retire(self);
+    }
+}
+
+/* What is raised as a fiber ends: nobody is there for it. */
+static inline void
+tell_raised(PfThread *t, FiberObject *self)
+{
+    if (PF_UNLIKELY(pystate_raised(t->tstate))) {
+        PyErr_WriteUnraisable((PyObject *)self);
+    }
+}
+
+/* The same for a greenlet's fiber, whose outcome is the greenlet's affair: what
+ * its code left open or unfinished.  `result` is stolen; returns it, or NULL
+ * with an exception. */
+PyObject *
+pf_fiber_leave_nothing(PfThread *t, FiberObject *self, PyObject *result)
+{
+    if (PF_UNLIKELY(self->scope != NULL)) {
+        result = pf_fiber_ends_inside(self, result);
+    }
+    if (PF_UNLIKELY(self->rare != NULL)) {
+        PyObject *exc = result == NULL ? pf_take_exception() : NULL;
+        pf_no_switch_begin(t, "while a fiber ends (in a done-callback, say)");
+        pf_slots_clear(self);
+        run_callbacks(self);
+        pf_no_switch_end(t);
+        if (exc != NULL) {
+            pf_restore_exception(exc);
+        }
+    }
+    return result;
+}
+
+static PyObject *
+first_act(PfThread *t, FiberObject *self)
+{
+    PyObject *sent = t->transfer;
+    t->transfer = NULL;
+    if (t->throwing) {
+        t->throwing = false;
+        pf_restore_exception(sent);
+        return NULL;
+    }
+    Py_XDECREF(sent);
+    return call_target(self);
+}
+
+/* The thread's references are no longer needed: the one to who runs, and the
+ * one that another thread left here, in case this end came before it was seen.
+ */
+static void
+let_go(FiberObject *self)
+{
+    uint32_t held = self->core.host_bits & (PF_F_HELD | PF_F_DROPPED);
+    self->core.host_bits &= ~held;
+    if (held & PF_F_HELD) {
+        Py_DECREF(self);
+    }
+    if (held & PF_F_DROPPED) {
+        Py_DECREF(self);
+    }
+}
+
+static pf_fiber *
+python_run(pf_thread *thread, pf_fiber *core)
+{
+    PfThread *t = (PfThread *)thread;
+    FiberObject *self = FIBER_OF(core);
+    core->state = PF_RUNNING;
+    if (core->host_bits & PF_F_GREENLET) {
+        return &pf_greenlet_run(t, self)->core;
+    }
+    PyObject *result = first_act(t, self);
+
+    /* No code that runs from here on may leave this fiber. */
+    pf_no_switch_begin(t, "while a fiber ends (in a done-callback, say)");
+    Py_INCREF(self); /* for python_reap */
+    pystate_drop_handled(self->saved);
+    finish(self, result);
+    tell_raised(t, self);
+    bool scheduled = (core->host_bits & PF_F_SCHEDULED) != 0;
+    pf_live_unlink(self);
+    pf_fiber *next;
+    if (scheduled && !(core->host_bits & PF_F_DYING)) {
+        next = pf_next(core->scheduler);
+    } else {
+        next = &next_after_raw(t, self)->core;
+    }
+    if (scheduled) {
+        Py_DECREF(self); /* the scheduler's reference */
+    }
+    if (PF_UNLIKELY(core->host_bits & (PF_F_HELD | PF_F_DROPPED))) {
+        let_go(self);
+    }
+    pystate_finish(t->tstate, self->saved);
+    pf_no_switch_end(t);
+    return next;
+}
+
+static void
+python_reap(pf_thread *thread, pf_fiber *core)
+{
+    PfThread *t = (PfThread *)thread;
+    FiberObject *self = FIBER_OF(core);
+    if (core->host_bits & PF_F_GREENLET) {
+        pf_greenlet_reap(t, self);
+        return;
+    }
+    core->host_bits &= ~(uint32_t)PF_F_HELD;
+    /* Whoever landed here has not yet taken what came with the switch: what
+     * runs now, because an object dies, must not wait. */
+    pf_no_switch_begin(t, "while a finished fiber is cleared away");
+    if (core->state == PF_DONE) {
+        self->stack_size = 0; /* `saved` went with the stack */
+        Py_CLEAR(self->context);
+        PF_CLEAR_LINK(self->parent);
+        if (PF_UNLIKELY(self->greenlet != NULL)) {
+            pf_greenlet_view_done(self);
+        }
+    }
+    Py_DECREF(self);
+    pf_no_switch_end(t);
+}
+
+/* A scheduled fiber that has no stack yet ends: cancelled, or no memory.  Who
+ * looks for the next one to run may be parking: what dies must not wait. */
+void
+pf_fiber_end(PfThread *t, FiberObject *fiber, PyObject *result)
+{
+    pf_no_switch_begin(t, "while a fiber ends (in a done-callback, say)");
+    finish(fiber, result);
+    tell_raised(t, fiber);
+    pf_live_unlink(fiber);
+    Py_CLEAR(fiber->context);
+    Py_DECREF(fiber); /* the scheduler's reference */
+    pf_no_switch_end(t);
+}
+
+static pf_fiber *
+python_first(pf_scheduler *s, pf_fiber *core)
+{
+    PfThread *t = (PfThread *)s->thread;
+    if (core->host_bits & PF_STACKLESS_BITS) {
+        return pf_grains_first(SCHEDULER_OF(s), core);
+    }
+    FiberObject *fiber = FIBER_OF(core);
+    if (fiber == t->root) {
+        return core; /* parked on the thread's own stack */
+    }
+    bool collected = false;
+    int rc = PF_LOOK_AGAIN;
+    while (rc == PF_LOOK_AGAIN && !(core->host_bits & PF_F_CANCEL)) {
+        rc = pf_fiber_give_stack(t, fiber, &collected);
+    }
+    if (rc == 0) {
+        return core;
+    }
+    if (rc == PF_LOOK_AGAIN) {
+        pf_raise_cancelled(fiber);
+    }
+    pf_fiber_end(t, fiber, NULL);
+    return pf_next(s);
+}
+
+/* ------------------------------------------------------------------- the host */
+
+static void
+python_wait_begin(pf_scheduler *s)
+{
+    SCHEDULER_OF(s)->blocked = PyEval_SaveThread();
+}
+
+static void
+python_wait_end(pf_scheduler *s)
+{
+    PyEval_RestoreThread(SCHEDULER_OF(s)->blocked);
+}
+
+const pf_host pf_python_host = {
+    .on_switch = pf_on_switch,
+    .on_first = python_first,
+    .run = python_run,
+    .on_reap = python_reap,
+    .on_posted = pf_on_posted,
+    .hot_lines = {0, PF_SECOND_LINE, PF_FIRST_FRAME + PF_FRAME_LEAD},
+    .wait_begin = python_wait_begin,
+    .wait_end = python_wait_end,
+};

@@ -1,0 +1,456 @@
+/* Failures that nobody has looked at, by result(), a group, `outcome` or such:
+ * none may be lost.
+ *
+ * A fiber or grain of a scheduler that fails gets a place in the scheduler's
+ * list, which does not keep it alive.  It is told of, once, when its last
+ * reference goes, for then it is certain that nobody will look; and else at
+ * the end of the run, or when its scheduler is closed.  How it is told is the
+ * scheduler's on_unhandled: logged, given to a function, or raised by run().
+ * Nothing of this is on the way of those that succeed.
+ */
+#include "python/fiber/unseen.h"
+
+#include "python/grain/grain.h"
+
+#define LOST "%r failed and nobody looked at it"
+#define HANDLER_FAILED "the on_unhandled function failed, called for %r"
+#define CLOSED "%r was closed with failures that nobody looked at"
+
+/* ------------------------------------------------- what fibers and grains are */
+
+static pf_fiber *
+core_of(PyObject *op)
+{
+    return &((FiberObject *)op)->core; /* in both at the same place */
+}
+
+static bool
+is_grain(PyObject *op)
+{
+    return (core_of(op)->host_bits & PF_F_GRAIN) != 0;
+}
+
+/* What it failed with, borrowed; NULL once the collector has cleared it. */
+static PyObject *
+failure_of(PyObject *op)
+{
+    return is_grain(op) ? ((GrainObject *)op)->value
+                        : ((FiberObject *)op)->value;
+}
+
+bool
+pf_is_unseen(PyObject *op)
+{
+    pf_fiber *core = core_of(op);
+    return core->state == PF_DONE && core->host_byte == PF_OUTCOME_FAILED &&
+           !(core->host_bits & PF_F_LOOKED_AT) &&
+           (core->host_bits & (PF_F_SCHEDULED | PF_F_GRAIN)) &&
+           failure_of(op) != NULL;
+}
+
+/* ------------------------------------------------------------------- the list */
+
+/* In order: the first one has failed first. */
+static void
+link_last(SchedulerObject *s, PfUnseen *node)
+{
+    node->scheduler = s;
+    node->prev = s->last_unseen;
+    node->next = NULL;
+    if (s->last_unseen != NULL) {
+        s->last_unseen->next = node;
+    } else {
+        s->unseen = node;
+    }
+    s->last_unseen = node;
+}
+
+static void
+unlink_node(PfUnseen *node)
+{
+    SchedulerObject *s = node->scheduler;
+    if (s == NULL) {
+        return;
+    }
+    if (s->last_unseen == node) {
+        s->last_unseen = node->prev;
+    }
+    PF_LIST_REMOVE(s->unseen, node);
+    node->scheduler = NULL;
+}
+
+static PfUnseen *
+node_of(PyObject *op)
+{
+    return is_grain(op) ? ((GrainObject *)op)->unseen
+                        : pf_rare((FiberObject *)op)->unseen;
+}
+
+/* Where that is kept; NULL without memory. */
+static PfUnseen **
+place_of(PyObject *op)
+{
+    if (is_grain(op)) {
+        return &((GrainObject *)op)->unseen;
+    }
+    PfRare *rare = pf_rare_of((FiberObject *)op);
+    return rare == NULL ? NULL : &rare->unseen;
+}
+
+void
+pf_unseen_forget(PfUnseen **place)
+{
+    if (*place != NULL) {
+        unlink_node(*place);
+        PyMem_Free(*place);
+        *place = NULL;
+    }
+}
+
+void
+pf_unseen_forget_all(SchedulerObject *s)
+{
+    while (s->unseen != NULL) {
+        unlink_node(s->unseen);
+    }
+}
+
+/* ---------------------------------------------------------------- telling of it */
+
+/* Log `exc` of `op`, which `text` names by its %r.  0; -1 if the log was ended
+ * by what ends programs, which is raised. */
+int
+pf_log(PyObject *op, PyObject *exc, const char *text)
+{
+    if (pf.log_failure == NULL) {
+        return 0;
+    }
+    PyObject *logged =
+        PyObject_CallFunction(pf.log_failure, "OOs", op, exc, text);
+    if (logged == NULL) {
+        pf_raised_instead_of(exc);
+        if (!PyErr_ExceptionMatches(PyExc_Exception)) {
+            return -1;
+        }
+        PyErr_WriteUnraisable(op);
+    }
+    Py_XDECREF(logged);
+    return 0;
+}
+
+/* The loop shall look whether the run has to end.  Any thread. */
+static void
+looked(pf_message *message, pf_scheduler *core)
+{
+    PyMem_RawFree(message);
+    pf_wake_hub(SCHEDULER_OF(core));
+}
+
+static void
+rouse(SchedulerObject *s)
+{
+    if (s->thread == NULL || s->thread == pf_tls_thread) {
+        pf_wake_hub(s);
+        pf_tell_host(s);
+        return;
+    }
+    pf_message *message = PyMem_RawMalloc(sizeof(*message));
+    if (message == NULL) {
+        return; /* it looks when it runs the next time */
+    }
+    message->run = looked;
+    if (!pf_post(&s->core, message)) {
+        PyMem_RawFree(message);
+    }
+}
+
+/* To be raised by the run, which ends now; -1 without memory. */
+static int
+remember(SchedulerObject *s, PyObject *op, PyObject *exc)
+{
+    if (s->errors == NULL && (s->errors = PyList_New(0)) == NULL) {
+        return -1;
+    }
+    PyObject *name = is_grain(op) ? pf_grain_name((GrainObject *)op)
+                                  : pf_fiber_name((FiberObject *)op);
+    PyObject *both = name == NULL ? NULL : PyTuple_Pack(2, name, exc);
+    int rc = both == NULL ? -1 : PyList_Append(s->errors, both);
+    Py_XDECREF(both);
+    Py_XDECREF(name);
+    if (rc == 0) {
+        rouse(s);
+    }
+    return rc;
+}
+
+static int
+call_handler(PyObject *handler, PyObject *op, PyObject *exc)
+{
+    PyObject *done = PyObject_CallFunctionObjArgs(handler, op, exc, NULL);
+    if (done != NULL) {
+        Py_DECREF(done);
+        return 0;
+    }
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) {
+        return -1;
+    }
+    PyObject *raised = pf_take_exception();
+    int rc = pf_log(op, raised, HANDLER_FAILED);
+    Py_DECREF(raised);
+    return rc < 0 ? -1 : pf_log(op, exc, LOST); /* it was not handled */
+}
+
+/* In the way that `s` (NULL: it is gone or closed) wants it. As pf_log. */
+static int
+tell_of(SchedulerObject *s, PyObject *op)
+{
+    core_of(op)->host_bits |= PF_F_LOOKED_AT;
+    PyObject *exc = Py_NewRef(failure_of(op));
+    PyObject *how = s == NULL ? NULL : Py_XNewRef(s->on_unhandled);
+    int rc = 0;
+    if (how == NULL || how == pf.s_log) {
+        rc = pf_log(op, exc, LOST);
+    } else if (how != pf.s_raise) {
+        rc = call_handler(how, op, exc);
+    } else if (remember(s, op, exc) < 0) {
+        PyErr_Clear(); /* no memory to keep it until the end of the run */
+        rc = pf_log(op, exc, LOST);
+    }
+    Py_XDECREF(how);
+    Py_DECREF(exc);
+    return rc;
+}
+
+/* Whoever is told must not leave the fiber that tells.  (NULL: this thread has
+ * no fibers.) */
+static PfThread *
+begin_telling(void)
+{
+    PfThread *t = pf_tls_thread;
+    if (t != NULL) {
+        pf_no_switch_begin(t, "while a lost failure is told of");
+    }
+    return t;
+}
+
+static void
+end_telling(PfThread *t)
+{
+    if (t != NULL) {
+        pf_no_switch_end(t);
+    }
+}
+
+/* Nobody is there to raise at: what ends programs ends the run. */
+static void
+tell_now(SchedulerObject *s, PyObject *op)
+{
+    PyObject *pending = pf_take_exception();
+    Py_XINCREF(s);
+    PfThread *t = begin_telling();
+    if (tell_of(s, op) < 0) {
+        if (s != NULL && s->running) {
+            pf_scheduler_fail(s, pf_take_exception());
+            rouse(s);
+        } else {
+            PyErr_WriteUnraisable(op);
+        }
+    }
+    end_telling(t);
+    Py_XDECREF(s);
+    if (pending != NULL) {
+        pf_restore_exception(pending);
+    }
+}
+
+/* ---------------------------------------------------------------- the occasions */
+
+/* A fiber or grain of `s` has failed; if nobody has looked by then, it will be
+ * told of. */
+void
+pf_unseen_add(SchedulerObject *s, PyObject *op)
+{
+    if (!pf_is_unseen(op)) {
+        return;
+    }
+    PfUnseen **place = place_of(op);
+    PfUnseen *node = place == NULL ? NULL : PyMem_Calloc(1, sizeof(*node));
+    if (node == NULL) {
+        PyErr_Clear(); /* no memory to wait whether somebody looks: now */
+        tell_now(s, op);
+        return;
+    }
+    node->op = op;
+    link_last(s, node);
+    *place = node;
+}
+
+/* The last reference is gone; `op` is alive again for this call. */
+void
+pf_unseen_lost(PyObject *op)
+{
+    PfUnseen *node = node_of(op);
+    SchedulerObject *s = node == NULL ? NULL : node->scheduler;
+    if (s != NULL) {
+        unlink_node(node);
+    }
+    tell_now(s, op);
+}
+
+/* As pf_log; then the rest is told of when it is dropped. */
+static int
+tell_all(SchedulerObject *s)
+{
+    int rc = 0;
+    PfThread *t = begin_telling();
+    while (s->unseen != NULL && rc == 0) {
+        PyObject *op = s->unseen->op;
+        unlink_node(s->unseen);
+        if (pf_is_unseen(op)) {
+            Py_INCREF(op);
+            rc = tell_of(s, op);
+            Py_DECREF(op);
+        }
+    }
+    pf_unseen_forget_all(s);
+    end_telling(t);
+    return rc;
+}
+
+/* They could not be joined; `exc` tells why.  `errors` are those of remember(). */
+static void
+keep_as_context(PyObject *exc, PyObject *errors, PyObject *raised)
+{
+    if (raised != NULL && !pf_ends_programs(raised)) {
+        pf_add_context(exc, raised);
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(errors); i++) {
+        PyObject *both = PyList_GET_ITEM(errors, i);
+        pf_add_context(exc, PyTuple_GET_ITEM(both, 1));
+    }
+}
+
+/* `raised` (stolen, or NULL) and the failures that are to be raised as one
+ * exception; NULL: there is nothing to raise. */
+PyObject *
+pf_unseen_joined(SchedulerObject *s, PyObject *raised)
+{
+    PyObject *errors = s->errors;
+    if (errors == NULL) {
+        return raised;
+    }
+    s->errors = NULL;
+    PyObject *exc = PyObject_CallFunctionObjArgs(
+        pf.unhandled, errors, raised == NULL ? Py_None : raised, NULL);
+    if (exc == NULL) {
+        exc = pf_take_exception();
+        keep_as_context(exc, errors, raised);
+    }
+    Py_DECREF(errors);
+    if (raised != NULL &&
+        pf_ends_programs(raised)) { /* it goes out as it is */
+        pf_add_context(raised, exc);
+        Py_DECREF(exc);
+        return raised;
+    }
+    Py_XDECREF(raised);
+    return exc;
+}
+
+/* The run is over, with `result` (stolen) or what is raised; what it ends with
+ * after all. */
+PyObject *
+pf_unseen_end_run(SchedulerObject *s, PyObject *result)
+{
+    if (PF_LIKELY(s->unseen == NULL && s->errors == NULL)) {
+        return result;
+    }
+    PyObject *raised = result == NULL ? pf_take_exception() : NULL;
+    if (tell_all(s) < 0) {
+        PyObject *interrupt = pf_take_exception();
+        if (raised != NULL) {
+            pf_add_context(interrupt, raised);
+            Py_DECREF(raised);
+        }
+        raised = interrupt;
+    }
+    raised = pf_unseen_joined(s, raised);
+    if (raised != NULL) {
+        Py_CLEAR(result);
+        pf_restore_exception(raised);
+    }
+    return result;
+}
+
+/* The scheduler has been closed, and somebody waits for what that raises: 0,
+ * or -1. */
+int
+pf_unseen_close(SchedulerObject *s)
+{
+    PyObject *done = pf_unseen_end_run(s, Py_NewRef(Py_None));
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
+/* ... and nobody does. */
+void
+pf_unseen_close_quietly(SchedulerObject *s)
+{
+    PyObject *pending = pf_take_exception();
+    if (pf_unseen_close(s) < 0) {
+        PyObject *exc = pf_take_exception();
+        if (pf_log((PyObject *)s, exc, CLOSED) < 0) {
+            PyErr_WriteUnraisable((PyObject *)s);
+        }
+        Py_DECREF(exc);
+    }
+    if (pending != NULL) {
+        pf_restore_exception(pending);
+    }
+}
+
+/* The interpreter ends, and with it every run of this thread. */
+void
+pf_unseen_at_exit(PfThread *t)
+{
+    SchedulerObject *s = t->schedulers;
+    while (s != NULL) {
+        if (s->unseen == NULL && s->errors == NULL) {
+            s = s->next;
+            continue;
+        }
+        Py_INCREF(s);
+        pf_unseen_close_quietly(s);
+        Py_DECREF(s);
+        s = t->schedulers; /* who was told may have dropped any of them */
+    }
+}
+
+/* ----------------------------------------------------------------- the argument */
+
+/* on_unhandled=...: a new reference to "log", "raise" or the function. */
+PyObject *
+pf_on_unhandled(PyObject *value)
+{
+    PyObject *const words[] = {pf.s_log, pf.s_raise};
+    for (int i = 0; i < 2 && PyUnicode_Check(value); i++) {
+        if (PyUnicode_Compare(value, words[i]) == 0) {
+            return Py_NewRef(words[i]);
+        }
+    }
+    if (PyUnicode_Check(value)) {
+        PyErr_Format(PyExc_ValueError,
+                     "on_unhandled must be 'log', 'raise' or a function, not "
+                     "%R",
+                     value);
+        return NULL;
+    }
+    if (!PyCallable_Check(value)) {
+        PyErr_Format(PyExc_TypeError,
+                     "on_unhandled must be 'log', 'raise' or a function, not "
+                     "'%.200s'",
+                     Py_TYPE(value)->tp_name);
+        return NULL;
+    }
+    return Py_NewRef(value);
+}

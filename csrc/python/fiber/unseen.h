@@ -1,0 +1,26 @@
+/* Failures that nobody has looked at: see unseen.c. */
+#ifndef PF_UNSEEN_H
+#define PF_UNSEEN_H
+
+#include "python/core/binding.h"
+
+/* A fiber or grain that has failed, in its scheduler's list. */
+struct PfUnseen {
+    PfUnseen *prev, *next;
+    SchedulerObject *scheduler; /* borrowed; NULL: it is in no list any more */
+    PyObject *op;               /* borrowed: it owns this */
+};
+
+bool pf_is_unseen(PyObject *op);
+void pf_unseen_add(SchedulerObject *s, PyObject *op);
+void pf_unseen_lost(PyObject *op);
+void pf_unseen_forget(PfUnseen **place);
+void pf_unseen_forget_all(SchedulerObject *s);
+PyObject *pf_unseen_end_run(SchedulerObject *s, PyObject *result);
+PyObject *pf_unseen_joined(SchedulerObject *s, PyObject *raised);
+int pf_unseen_close(SchedulerObject *s);
+void pf_unseen_close_quietly(SchedulerObject *s);
+void pf_unseen_at_exit(PfThread *t);
+PyObject *pf_on_unhandled(PyObject *value);
+
+#endif

@@ -1,0 +1,170 @@
+/* until(what): brings a request out of a coroutine to the loop that steps it.
+ *
+ * Awaited, it yields `what` once and returns what it is sent then.  `await
+ * fiber` and `await grain` are made of it.
+ */
+#include "python/grain/grain.h"
+
+typedef struct UntilObject {
+    PyObject_HEAD
+    PyObject *what;
+    enum { FRESH, ASKED, ANSWERED } state;
+} UntilObject;
+
+PyObject *
+pf_until_new(PyObject *what)
+{
+    UntilObject *self =
+        (UntilObject *)pf.until_type->tp_alloc(pf.until_type, 0);
+    if (self != NULL) {
+        self->what = Py_NewRef(what);
+    }
+    return (PyObject *)self;
+}
+
+PyObject *
+pf_until_what(PyObject *until)
+{
+    PyObject *what = ((UntilObject *)until)->what;
+    return what != NULL ? what : Py_None;
+}
+
+/* Nobody but the loop of the grains knows what to do with a fiber that a
+ * coroutine hands out; asyncio would say "Task got bad yield". */
+PyObject *
+pf_await_self(PyObject *op)
+{
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return NULL;
+    }
+    if (pf_grain_current(t) == NULL) {
+        PyErr_Format(
+            PyExc_TypeError,
+            "only a grain can await %R: in a fiber call its result(); in "
+            "asyncio give the function to a pyfiber.FiberExecutor and await "
+            "asyncio.wrap_future(executor.submit(function))",
+            op);
+        return NULL;
+    }
+    return pf_until_new(op);
+}
+
+static PyObject *
+until_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    (void)type;
+    static char *names[] = {"", NULL};
+    PyObject *what;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O:until", names, &what)) {
+        return NULL;
+    }
+    return pf_until_new(what);
+}
+
+static PyObject *
+until_await(PyObject *op)
+{
+    return Py_NewRef(op);
+}
+
+static PySendResult
+until_send(PyObject *op, PyObject *value, PyObject **result)
+{
+    UntilObject *self = (UntilObject *)op;
+    switch (self->state) {
+    case FRESH:
+        self->state = ASKED;
+        *result = Py_NewRef(pf_until_what(op));
+        return PYGEN_NEXT;
+    case ASKED:
+        self->state = ANSWERED;
+        *result = Py_NewRef(value);
+        return PYGEN_RETURN;
+    default:
+        *result = NULL;
+        PyErr_SetString(PyExc_RuntimeError,
+                        "until() was awaited already: make a new one");
+        return PYGEN_ERROR;
+    }
+}
+
+/* `await` in bytecode calls send() when it has a value, else __next__. */
+static PyObject *
+until_send_method(PyObject *op, PyObject *value)
+{
+    PyObject *result;
+    if (until_send(op, value, &result) == PYGEN_RETURN) {
+        PyObject *stop = PyObject_CallOneArg(PyExc_StopIteration, result);
+        Py_CLEAR(result);
+        if (stop != NULL) {
+            PyErr_SetObject(PyExc_StopIteration, stop);
+            Py_DECREF(stop);
+        }
+    }
+    return result;
+}
+
+static PyObject *
+until_next(PyObject *op)
+{
+    PyObject *what;
+    if (until_send(op, Py_None, &what) == PYGEN_RETURN) {
+        Py_CLEAR(what); /* StopIteration, with None */
+    }
+    return what;
+}
+
+static int
+until_traverse(PyObject *op, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(op));
+    Py_VISIT(((UntilObject *)op)->what);
+    return 0;
+}
+
+static int
+until_clear(PyObject *op)
+{
+    Py_CLEAR(((UntilObject *)op)->what);
+    return 0;
+}
+
+static void
+until_dealloc(PyObject *op)
+{
+    pf_dealloc_with(op, until_clear);
+}
+
+static PyMethodDef until_methods[] = {
+    {"send", until_send_method, METH_O, "As of a generator."},
+    {NULL, NULL, 0, NULL},
+};
+
+PyDoc_STRVAR(until_doc, "until(what, /)\n--\n\n\
+Something to await in a coroutine that is run as a grain.\n\
+\n\
+`await until(what)` is for a coroutine what `yield what` is for a generator:\n\
+READY, SLEEPING, STOPPED, a number of seconds, a predicate, a Grain, a Fiber\n\
+or a future. Await it once.");
+
+static PyType_Slot until_slots[] = {
+    {Py_tp_doc, (void *)until_doc},
+    {Py_tp_new, until_new},
+    {Py_tp_dealloc, until_dealloc},
+    {Py_tp_traverse, until_traverse},
+    {Py_tp_clear, until_clear},
+    {Py_tp_iter, PyObject_SelfIter},
+    {Py_tp_iternext, until_next},
+    {Py_am_await, until_await},
+    {Py_am_send, (void *)until_send},
+    {Py_tp_methods, until_methods},
+    {0, NULL},
+};
+
+PyType_Spec pf_until_spec = {
+    .name = "pyfiber.grains.until",
+    .basicsize = sizeof(UntilObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .slots = until_slots,
+};

@@ -1,0 +1,136 @@
+/* Unwinding: a suspended fiber that nobody needs any more is made to end. */
+#include "python/greenlet/greenlet_hooks.h"
+#include "python/fiber/switch.h"
+
+/* Neither the queue nor a timer brings it back. */
+void
+pf_fiber_forget_schedule(FiberObject *fiber)
+{
+    pf_scheduler *s = fiber->core.scheduler;
+    if (s == NULL) {
+        return;
+    }
+    if (fiber->core.state == PF_READY) {
+        pf_queue_remove(&s->ready, &fiber->core);
+    }
+    pf_timers_remove(&s->timers, &fiber->core.timer);
+}
+
+/* Is the loop that `hub` runs in use: does one of its fibers run, or wait here
+ * for the end of another that it unwinds?  Its own end will need the loop. */
+static bool
+loop_is_needed(PfThread *t, FiberObject *hub)
+{
+    if (t->scheduler == NULL || t->scheduler->core.hub != &hub->core) {
+        return false;
+    }
+    FiberObject *f = t->live;
+    while (f != NULL &&
+           (f == hub || f->core.scheduler != &t->scheduler->core ||
+            (f->core.state != PF_RUNNING && f != CURRENT(t)))) {
+        f = f->next;
+    }
+    return f != NULL;
+}
+
+bool
+pf_fiber_can_unwind(FiberObject *fiber)
+{
+    return fiber->core.stack != NULL && fiber->core.state != PF_RUNNING &&
+           fiber->core.state != PF_DONE && fiber != CURRENT(fiber->thread) &&
+           !((fiber->core.host_bits & PF_F_HUB) &&
+             loop_is_needed(fiber->thread, fiber));
+}
+
+/* The first thing that a context has must be its variables or the context
+ * around it; the collector has cleared one that has neither. */
+static int
+look_into(PyObject *found, void *whole)
+{
+    *(bool *)whole = true;
+    if (!PyContext_CheckExact(found)) {
+        return 0;
+    }
+    bool around = false;
+    Py_TYPE(found)->tp_traverse(found, look_into, &around);
+    *(bool *)whole = around;
+    return !around;
+}
+
+/* What dies with a fiber the collector clears in any order.  That comes before
+ * the fiber's end if a subclass has replaced its finalizer by __del__, or it
+ * was dropped on another thread.  Variables are looked up in a cleared context
+ * without a look at it: the fiber's end has a new one. */
+void
+pf_fiber_renew_context(FiberObject *fiber)
+{
+    bool whole = true;
+    if (fiber->context != NULL) {
+        look_into(fiber->context, &whole);
+    }
+    if (!whole) {
+        Py_CLEAR(fiber->context);
+    }
+}
+
+static PyObject *
+fiber_exit(void)
+{
+    PyObject *exit = pf_exception_instance(pf.fiber_exit);
+    return exit != NULL ? exit : pf_take_exception();
+}
+
+/* Raise `exit` (stolen) in `fiber` and let it run to its end, which leads back
+ * here (see heir): what it leaves, or NULL with an exception.  Who waits here
+ * is still "running": nobody else may enter or unwind that one meanwhile. */
+static PyObject *
+run_to_its_end(PfThread *t, FiberObject *fiber, PyObject *exit)
+{
+    FiberObject *self = CURRENT(t), *outer = t->unwinder;
+    uint8_t state = self->core.state;
+    pf_fiber_forget_schedule(fiber);
+    fiber->core.host_bits |= PF_F_DYING;
+    fiber->core.state = PF_RUNNING;
+    if (state != PF_DONE) {
+        self->core.state = PF_RUNNING;
+    }
+    t->unwinder = self;
+    t->transfer = exit;
+    t->throwing = true;
+    pf_switch_with(&t->engine, &fiber->core, pf_swap_state_and_hold);
+    t->unwinder = outer;
+    self->core.state = state;
+    return pf_value_in_parent(t);
+}
+
+/* Code runs here in the midst of whatever the running fiber does, which may
+ * be that a switch has just led to it. */
+void
+pf_fiber_unwind(PfThread *t, FiberObject *fiber)
+{
+    if (fiber->core.host_bits & PF_F_GREENLET) {
+        pf_greenlet_unwind(t, fiber);
+        return;
+    }
+    PyObject *pending = pf_take_exception();
+    PyObject *transfer = t->transfer;
+    bool throwing = t->throwing;
+    t->transfer = NULL;
+    t->throwing = false;
+    pf_no_switch_begin(t, "while a dropped fiber is unwound");
+    PyObject *left = fiber_exit();
+    pf_fiber_renew_context(fiber);
+    if (pf_fiber_can_unwind(fiber)) {
+        left = run_to_its_end(t, fiber, left);
+    }
+    pf_no_switch_end(t);
+    t->transfer = transfer;
+    t->throwing = throwing;
+    if (left == NULL) {
+        PyErr_WriteUnraisable((PyObject *)fiber);
+    }
+    Py_XDECREF(left);
+    if (pending != NULL) {
+        pf_restore_exception(pending);
+    }
+}

@@ -1,0 +1,544 @@
+/* Waiting: the one function that parks, and what is made of it.
+ *
+ * Every park point goes through pf_wait.  Cancellation (cancel.c) is looked at
+ * there: before the fiber waits, and when it was woken because of it.  A wake-up
+ * that came first wins: the value is delivered, the cancellation raised at
+ * the next park point.
+ */
+#include "python/fiber/waitq.h"
+
+#include <math.h>
+
+/* ------------------------------------------------------------- numbers, checks */
+
+#define NS_PER_SECOND 1e9
+
+/* What a number's own __float__ runs may leave the run, take the lock, or end
+ * the fiber that is asked about.  So numbers are converted once, and before
+ * anything is looked at.  0 or -1. */
+static inline int
+real(PyObject *number, const char *what, double *value)
+{
+    if (PyFloat_CheckExact(number)) {
+        *value = PyFloat_AS_DOUBLE(number);
+    } else if (PyLong_CheckExact(number)) {
+        *value = PyLong_AsDouble(number);
+    } else if (PyNumber_Check(number) && !PyComplex_Check(number)) {
+        *value = PyFloat_AsDouble(number);
+    } else {
+        PyErr_Format(PyExc_TypeError, "%s must be a number, not '%.200s'",
+                     what, Py_TYPE(number)->tp_name);
+        return -1;
+    }
+    if (*value == -1.0 && PyErr_Occurred()) {
+        return -1;
+    }
+    if (isnan(*value)) {
+        PyErr_Format(PyExc_ValueError, "%s must not be NaN", what);
+        return -1;
+    }
+    return 0;
+}
+
+int
+pf_real(PyObject *number, const char *what, double *value)
+{
+    return real(number, what, value);
+}
+
+int64_t
+pf_nanoseconds(double seconds)
+{
+    double scaled = seconds * NS_PER_SECOND;
+    if (scaled >= 9.2e18) {
+        return PF_NEVER;
+    }
+    return scaled <= -9.2e18 ? INT64_MIN : (int64_t)ceil(scaled);
+}
+
+int
+pf_seconds(PyObject *number, const char *what, int64_t *ns)
+{
+    double seconds;
+    if (real(number, what, &seconds) < 0) {
+        return -1;
+    }
+    *ns = pf_nanoseconds(seconds);
+    return 0;
+}
+
+int
+pf_length(PyObject *timeout, int64_t *ns)
+{
+    double seconds;
+    *ns = PF_NEVER;
+    if (timeout == NULL || timeout == Py_None) {
+        return 0;
+    }
+    if (pf_real(timeout, "timeout", &seconds) < 0) {
+        return -1;
+    }
+    if (seconds < 0) {
+        PyErr_SetString(PyExc_ValueError, "timeout must not be negative");
+        return -1;
+    }
+    *ns = pf_nanoseconds(seconds);
+    return 0;
+}
+
+int64_t
+pf_deadline_in(SchedulerObject *s, int64_t ns)
+{
+    if (ns == PF_NEVER) {
+        return PF_NEVER;
+    }
+    if (s == NULL && pf_tls_thread != NULL) {
+        s = pf_tls_thread->scheduler;
+    }
+    int64_t now = s == NULL ? pf_monotonic() : pf_now(&s->core);
+    return pf_later(now, ns);
+}
+
+/* By the clock of `s`, NULL: of the scheduler that runs here, if one does. */
+int
+pf_deadline_by(SchedulerObject *s, PyObject *timeout, int64_t *deadline)
+{
+    int64_t ns;
+    int rc = pf_length(timeout, &ns);
+    *deadline = pf_deadline_in(s, ns);
+    return rc;
+}
+
+int
+pf_deadline(PyObject *timeout, int64_t *deadline)
+{
+    if (timeout == NULL || timeout == Py_None) { /* mostly */
+        *deadline = PF_NEVER;
+        return 0;
+    }
+    return pf_deadline_by(NULL, timeout, deadline);
+}
+
+pf_scheduler *
+pf_active(PfThread *t, const char *what)
+{
+    if (PF_LIKELY(t->scheduler != NULL)) {
+        return &t->scheduler->core;
+    }
+    PyErr_Format(pf.fiber_error,
+                 pf_in_job()
+                     ? "%s needs a running scheduler, and a thread of "
+                       "to_thread() has none: give the function to "
+                       "from_thread(), which runs it in a fiber of the caller"
+                     : "%s needs a running scheduler: call it from a function "
+                       "that pyfiber.run() runs",
+                 what);
+    return NULL;
+}
+
+/* ------------------------------------------------- requests from other threads */
+
+/* Holds references; freed on the owner thread. */
+typedef struct Call {
+    pf_message message;
+    FiberObject *fiber;
+    PyObject *value;
+} Call;
+
+static int unpark_here(FiberObject *fiber, PyObject *value);
+
+static void
+call_drop(Call *call)
+{
+    Py_DECREF(call->fiber);
+    Py_DECREF(call->value);
+    PyMem_RawFree(call);
+}
+
+static void
+unpark_arrived(pf_message *message, pf_scheduler *s)
+{
+    Call *call = (Call *)message;
+    pf_no_switch_begin((PfThread *)s->thread, "inside the scheduler");
+    if (call->fiber->core.state != PF_DONE &&
+        unpark_here(call->fiber, call->value) == 0) {
+        pf_tell_second_permit((PyObject *)call->fiber, call->value);
+    }
+    call_drop(call);
+    pf_no_switch_end((PfThread *)s->thread);
+}
+
+static int
+unpark_there(FiberObject *fiber, PyObject *value)
+{
+    Call *call = PyMem_RawMalloc(sizeof(*call));
+    if (call == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    call->message.run = unpark_arrived;
+    call->fiber = (FiberObject *)Py_NewRef((PyObject *)fiber);
+    call->value = Py_NewRef(value);
+    if (!pf_post(fiber->core.scheduler, &call->message)) {
+        call_drop(call); /* the run is over, and the fiber with it */
+    }
+    return 0;
+}
+
+static void
+dropped_elsewhere(FiberObject *fiber)
+{
+    if (fiber->core.host_bits & PF_F_DROPPED) {
+        fiber->core.host_bits &= ~(uint32_t)PF_F_DROPPED;
+        Py_DECREF(fiber);
+    }
+}
+
+void
+pf_on_posted(pf_scheduler *s, pf_fiber *core, unsigned bits)
+{
+    FiberObject *fiber = FIBER_OF(core);
+    pf_no_switch_begin((PfThread *)s->thread, "inside the scheduler");
+    if (core->host_bits & PF_F_GRAIN) {
+        pf_grain_posted(core);
+        pf_no_switch_end((PfThread *)s->thread);
+        return;
+    }
+    if ((bits & PF_POST_UNPARK) && core->state != PF_DONE) {
+        unpark_here(fiber, Py_None);
+    }
+    if (bits & PF_POST_WAKE) {
+        pf_waiter_arrived(fiber);
+    }
+    if (core->state == PF_DONE) {
+        dropped_elsewhere(fiber);
+    }
+    pf_no_switch_end((PfThread *)s->thread);
+}
+
+/* ------------------------------------------------------------------- parking */
+
+/* Something other than our wake-up brought us back: a fiber being unwound. */
+static int
+resumed_by_transfer(PfThread *t)
+{
+    PyObject *value = pf_value_in_parent(t);
+    if (value != NULL) {
+        Py_DECREF(value);
+        PyErr_SetString(pf.fiber_error, "a waiting fiber was switched to");
+    }
+    return -1;
+}
+
+/* A raw fiber may wait as well; it is the scheduler's while it does. */
+static inline int
+park(PfThread *t, FiberObject *self, int64_t deadline, PyObject *what)
+{
+    SchedulerObject *s = t->scheduler;
+    bool raw = self->core.scheduler == NULL;
+    self->core.scheduler = &s->core;
+    self->waiting_on = Py_NewRef(what);
+    int why = pf_park(&s->core, deadline);
+    PyObject *waited_on = self->waiting_on;
+    self->waiting_on = NULL;
+    if (raw) {
+        self->core.scheduler = NULL;
+    }
+    if (PF_UNLIKELY(t->transfer != NULL)) {
+        why = resumed_by_transfer(t);
+    } else if (PF_UNLIKELY(why == -1)) {
+        PyErr_NoMemory();
+    }
+    Py_XDECREF(waited_on); /* may run code: not before the transfer is taken */
+    return why;
+}
+
+int
+pf_wait_anyhow(PfThread *t, int64_t deadline, PyObject *what)
+{
+    if (PF_UNLIKELY(t->attention != 0) && pf_attend(t) < 0) {
+        return -1;
+    }
+    return park(t, CURRENT(t), deadline, what);
+}
+
+/* A fiber that is cancelled already does not wait, unless it has swallowed
+ * that too often; then it does for a while, so that others run, and even gets
+ * what it waits for if that comes meanwhile. */
+static int
+park_cancelled(PfThread *t, FiberObject *self, PyObject *what)
+{
+    int64_t delay = pf_cancel_delay(t, &self->core);
+    if (PF_LIKELY(delay <= 0)) {
+        return delay == 0 ? PF_WAKE_CANCEL : -1;
+    }
+    int why = park(t, self, pf_now(&t->scheduler->core) + delay, what);
+    return why == -1 || why == PF_WAKE_NORMAL ? why : PF_WAKE_CANCEL;
+}
+
+static inline int
+park_unless_cancelled(PfThread *t, int64_t deadline, PyObject *what)
+{
+    FiberObject *self = CURRENT(t);
+    return PF_UNLIKELY(self->core.host_bits & PF_F_CANCEL)
+               ? park_cancelled(t, self, what)
+               : park(t, self, deadline, what);
+}
+
+/* 0, 1 or -1: what a wait answers that ended because of `why`. */
+static inline int
+answer(PfThread *t, int why)
+{
+    switch (why) {
+    case PF_WAKE_TIMEOUT:
+        return 1;
+    case PF_WAKE_CANCEL:
+        return pf_raise_cancelled(CURRENT(t));
+    default:
+        return why < 0 ? -1 : 0;
+    }
+}
+
+int
+pf_wait(PfThread *t, int64_t deadline, PyObject *what)
+{
+    if (PF_UNLIKELY(t->attention != 0) && pf_attend(t) < 0) {
+        return -1;
+    }
+    return answer(t, park_unless_cancelled(t, deadline, what));
+}
+
+/* pf_attend runs code that may grant us what we are about to wait for. */
+int
+pf_wait_granted(PfThread *t, PfNode *const *granted, int64_t deadline,
+                PyObject *what)
+{
+    if (PF_UNLIKELY(t->attention != 0) && pf_attend(t) < 0) {
+        return -1;
+    }
+    if (PF_UNLIKELY(*granted != NULL)) {
+        return 0;
+    }
+    int why = park_unless_cancelled(t, deadline, what);
+    if (*granted != NULL && why >= 0) {
+        return 0;
+    }
+    int rc = answer(t, why);
+    if (PF_UNLIKELY(*granted != NULL && why == PF_WAKE_CANCEL)) {
+        PyErr_Clear(); /* it came while Cancelled was made */
+        return 0;
+    }
+    return rc;
+}
+
+int
+pf_wait_granted_shielded(PfThread *t, PfNode *const *granted, PyObject *what)
+{
+    if (PF_UNLIKELY(t->attention != 0) && pf_attend(t) < 0) {
+        return -1;
+    }
+    int why = PF_WAKE_NORMAL;
+    while (*granted == NULL && why >= 0) {
+        why = park(t, CURRENT(t), PF_NEVER, what);
+    }
+    return why < 0 ? -1 : 0;
+}
+
+static PyObject *
+take_permit(FiberObject *self)
+{
+    PyObject *value = self->value;
+    self->value = NULL;
+    self->core.host_bits &= ~(uint32_t)PF_F_PERMIT;
+    return value;
+}
+
+/* park(): the value of unpark(), or NULL with TimeoutError or Cancelled. */
+PyObject *
+pf_park_value(PfThread *t, int64_t deadline)
+{
+    FiberObject *self = CURRENT(t);
+    if (PF_UNLIKELY(t->attention != 0) && pf_attend(t) < 0) {
+        return NULL; /* code that runs in passing must not take the permit */
+    }
+    if (!(self->core.host_bits & PF_F_PERMIT)) {
+        self->core.host_bits |= PF_F_IN_PARK;
+        int rc = answer(t, park_unless_cancelled(t, deadline, pf.s_park));
+        self->core.host_bits &= ~(uint32_t)PF_F_IN_PARK;
+        if (rc < 0) {
+            return NULL;
+        }
+    }
+    if (!(self->core.host_bits & PF_F_PERMIT)) {
+        PyErr_SetString(PyExc_TimeoutError, "park() timed out");
+        return NULL;
+    }
+    return take_permit(self);
+}
+
+int
+pf_second_permit(PyObject *op, PyObject *value)
+{
+    return value == Py_None
+               ? 0
+               : PyErr_WarnFormat(
+                     PyExc_RuntimeWarning, 1,
+                     "unpark(%R) is dropped: %R has a permit that it has not "
+                     "taken yet; send several values through a Queue or a "
+                     "Channel",
+                     value, op);
+}
+
+void
+pf_tell_second_permit(PyObject *op, PyObject *value)
+{
+    if (pf_second_permit(op, value) < 0) {
+        PyErr_WriteUnraisable(op);
+    }
+}
+
+/* Owner thread. 1, or 0 if there was a permit already. */
+static int
+unpark_here(FiberObject *fiber, PyObject *value)
+{
+    if (fiber->core.host_bits & PF_F_PERMIT) {
+        return 0;
+    }
+    fiber->core.host_bits |= PF_F_PERMIT;
+    Py_XSETREF(fiber->value, Py_NewRef(value));
+    if (fiber->core.host_bits & PF_F_IN_PARK) {
+        pf_wake_fiber(fiber->core.scheduler, &fiber->core, PF_WAKE_NORMAL);
+        pf_tell_host(SCHEDULER_OF(fiber->core.scheduler));
+    }
+    return 1;
+}
+
+int
+pf_fiber_unpark(FiberObject *fiber, PyObject *value)
+{
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return -1;
+    }
+    if (fiber->core.state == PF_DONE) {
+        PyErr_SetString(pf.fiber_error,
+                        "the fiber has finished: there is nothing to unpark");
+        return -1;
+    }
+    if (fiber->thread == t || fiber->core.scheduler == NULL) {
+        int rc = unpark_here(fiber, value);
+        if (PF_UNLIKELY(rc == 0) &&
+            pf_second_permit((PyObject *)fiber, value) < 0) {
+            return -1;
+        }
+        return pf_preempt() < 0 ? -1 : rc;
+    }
+    if (value == Py_None && (fiber->core.host_bits & PF_F_SCHEDULED)) {
+        pf_fiber_post(&fiber->core, PF_POST_UNPARK);
+        return 1;
+    }
+    return unpark_there(fiber, value) < 0 ? -1 : 1;
+}
+
+/* -------------------------------------------------------------- yield, sleep */
+
+int
+pf_yield_now(PfThread *t)
+{
+    SchedulerObject *s = t->scheduler;
+    if (PF_UNLIKELY(t->attention != 0) && pf_attend(t) < 0) {
+        return -1;
+    }
+    FiberObject *self = CURRENT(t);
+    if (PF_UNLIKELY(self->core.host_bits & PF_F_CANCEL)) {
+        return answer(t, park_cancelled(t, self, pf.s_yield));
+    }
+    bool raw = self->core.scheduler == NULL;
+    self->core.scheduler = &s->core;
+    pf_yield(&s->core);
+    if (raw) {
+        self->core.scheduler = NULL;
+    }
+    if (PF_UNLIKELY(t->transfer != NULL)) {
+        return resumed_by_transfer(t);
+    }
+    return pf_check_cancelled(self);
+}
+
+/* No cancellation point: whoever spawns has not asked to wait.  The caller has
+ * asked pf_attend whether anybody may be switched to. */
+int
+pf_fiber_run_now(PfThread *t, FiberObject *fresh)
+{
+    SchedulerObject *s = t->scheduler;
+    FiberObject *self = CURRENT(t);
+    bool raw = self->core.scheduler == NULL;
+    self->core.scheduler = &s->core;
+    pf_run_now(&s->core, &fresh->core);
+    if (raw) {
+        self->core.scheduler = NULL;
+    }
+    return PF_UNLIKELY(t->transfer != NULL) ? resumed_by_transfer(t) : 0;
+}
+
+int
+pf_sleep_until(PfThread *t, int64_t deadline)
+{
+    if (deadline <= pf_now(&t->scheduler->core)) {
+        return pf_yield_now(t);
+    }
+    return pf_wait(t, deadline, pf.s_sleep) < 0 ? -1 : 0;
+}
+
+/* ----------------------------------------------------------------------- join */
+
+int
+pf_refuse_join(PfThread *t, FiberObject *target)
+{
+    if (target == CURRENT(t)) {
+        PyErr_SetString(pf.fiber_error, "a fiber cannot wait for its own end");
+        return -1;
+    }
+    if (!(target->core.host_bits & PF_F_SCHEDULED)) {
+        PyErr_SetString(pf.fiber_error,
+                        "the fiber was not started on a scheduler: start() it "
+                        "before waiting for it");
+        return -1;
+    }
+    if (target->thread != t) {
+        PyErr_SetString(pf.fiber_error,
+                        "the fiber belongs to another thread: wait for it "
+                        "there, or use add_done_callback()");
+        return -1;
+    }
+    return pf_active(t, "waiting for a fiber") == NULL ? -1 : 0;
+}
+
+/* If it has not begun.  Not for a wait that will be refused. */
+static void
+prefer(PfThread *t, FiberObject *target)
+{
+    pf_scheduler *s = &t->scheduler->core;
+    if (target->core.scheduler == s && t->attention == 0 &&
+        !(CURRENT(t)->core.host_bits & PF_F_CANCEL) &&
+        pf_prefer(s, &target->core)) {
+        target->core.host_bits |= PF_F_PREFERRED;
+    }
+}
+
+/* 0: done; 1: timed out; -1: exception. */
+int
+pf_join(PfThread *t, FiberObject *target, int64_t deadline)
+{
+    if (target->core.state == PF_DONE) {
+        return 0;
+    }
+    if (pf_refuse_join(t, target) < 0) {
+        return -1;
+    }
+    prefer(t, target);
+    PfWait wait;
+    pf_wait_init(&wait, t);
+    return pf_wait_for(&wait, &target->waiters, t, deadline,
+                       (PyObject *)target);
+}

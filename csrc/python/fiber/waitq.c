@@ -1,0 +1,429 @@
+/* Waiting in line; see waitq.h. */
+#include "python/fiber/waitq.h"
+
+#include "python/testing/schedule.h"
+
+/* ------------------------------------------------------------------- queues */
+
+void
+pf_waitq_push(PfWaitq *queue, PfNode *node)
+{
+    PfNode *head = queue->head;
+    node->queue = queue;
+    node->next = NULL;
+    if (head == NULL) {
+        queue->head = node;
+        node->prev = node;
+        return;
+    }
+    node->prev = head->prev;
+    head->prev->next = node;
+    head->prev = node;
+}
+
+/* Does nothing to a node that is in no queue. */
+void
+pf_waitq_remove(PfNode *node)
+{
+    PfWaitq *queue = node->queue;
+    if (queue == NULL) {
+        return;
+    }
+    node->queue = NULL;
+    PfNode *next = node->next;
+    if (node == queue->head) {
+        queue->head = next;
+        if (next != NULL) {
+            next->prev = node->prev;
+        }
+        return;
+    }
+    node->prev->next = next;
+    if (next != NULL) {
+        next->prev = node->prev;
+    } else {
+        queue->head->prev = node->prev;
+    }
+}
+
+static void
+unlink_all(PfWaiter *waiter)
+{
+    for (int i = 0; i < waiter->count; i++) {
+        pf_waitq_remove(&waiter->nodes[i]);
+    }
+}
+
+PyObject *
+pf_waitq_list(const PfWaitq *queue)
+{
+    PyObject *list = PyList_New(0);
+    for (PfNode *n = queue->head; list != NULL && n != NULL; n = n->next) {
+        if (PyList_Append(list, (PyObject *)n->waiter->fiber) < 0) {
+            Py_CLEAR(list);
+        }
+    }
+    return list;
+}
+
+PyObject *
+pf_no_holders(PyObject *op, PyObject *ignored)
+{
+    (void)op;
+    (void)ignored;
+    return PyList_New(0);
+}
+
+/* ------------------------------------------------------------------- waking */
+
+/* A fiber that is not parked is on its way into the wait or out of it: it
+ * looks at `taken` itself. */
+static void
+wake(PfWaiter *waiter, bool next)
+{
+    if (waiter->lock != NULL) {
+        PyThread_release_lock(waiter->lock);
+        return;
+    }
+    pf_fiber *core = &waiter->fiber->core; /* perhaps a grain's */
+    if (core->state != PF_PARKED) {
+        return;
+    }
+    SchedulerObject *s = SCHEDULER_OF(core->scheduler);
+    if (PF_LIKELY(s->thread == pf_tls_thread)) {
+        (next ? pf_wake_next : pf_wake_fiber)(core->scheduler, core,
+                                              PF_WAKE_NORMAL);
+        pf_tell_host(s);
+    } else {
+        pf_fiber_post(core, PF_POST_WAKE);
+    }
+}
+
+/* The message may come late, when the fiber has noticed by itself and waits
+ * for something else: then there is nothing for it here.  (With a lock it does
+ * not wait in line yet: a condition's foreign lock is being released.) */
+void
+pf_waiter_arrived(FiberObject *fiber)
+{
+    if (fiber->wait != NULL && fiber->wait->taken != NULL &&
+        fiber->wait->lock == NULL &&
+        pf_wake_fiber(fiber->core.scheduler, &fiber->core, PF_WAKE_NORMAL)) {
+        pf_tell_host(SCHEDULER_OF(fiber->core.scheduler));
+    }
+}
+
+static inline void
+grant(PfNode *node, bool next)
+{
+    PfWaiter *waiter = node->waiter;
+    assert(waiter->taken == NULL && node->queue != NULL);
+    waiter->taken = node;
+    unlink_all(waiter);
+    wake(waiter, next);
+}
+
+void
+pf_grant(PfNode *node)
+{
+    grant(node, false);
+}
+
+void
+pf_grant_next(PfNode *node)
+{
+    grant(node, true);
+}
+
+PfNode *
+pf_waitq_choose_slow(const PfWaitq *queue)
+{
+    PfThread *t = pf_tls_thread;
+    PfNode *node = queue->head;
+    if (t == NULL || t->scheduler == NULL) {
+        return node;
+    }
+    uint32_t count = 0;
+    for (PfNode *n = node; n != NULL; n = n->next) {
+        count++;
+    }
+    uint32_t place = pf_choose(t->scheduler, count, PF_CHOOSE_WAITER);
+    for (; place > 0; place--) {
+        node = node->next;
+    }
+    return node;
+}
+
+void
+pf_grant_all(PfWaitq *queue)
+{
+    while (queue->head != NULL) {
+        pf_grant(queue->head);
+    }
+}
+
+void
+pf_refuse_all(PfWaitq *queue)
+{
+    while (queue->head != NULL) {
+        PfNode *node = queue->head;
+        node->refused = true;
+        pf_grant(node);
+    }
+}
+
+/* ------------------------------------------------------------------ waiting */
+
+void
+pf_waiter_init(PfWaiter *waiter, PfThread *t, PfNode *nodes, int count)
+{
+    *waiter = (PfWaiter){.fiber = CURRENT(t), .nodes = nodes, .count = count};
+    for (int i = 0; i < count; i++) {
+        nodes[i] = (PfNode){.waiter = waiter};
+    }
+}
+
+void
+pf_wait_init(PfWait *wait, PfThread *t)
+{
+    wait->waiter = (PfWaiter){
+        .fiber = CURRENT(t),
+        .nodes = &wait->node,
+        .count = 1,
+    };
+    wait->node = (PfNode){.waiter = &wait->waiter};
+}
+
+/* Microseconds until the deadline, 0 if it has passed; -1: no deadline. */
+static PY_TIMEOUT_T
+microseconds_left(int64_t deadline)
+{
+    if (deadline == PF_NEVER) {
+        return -1;
+    }
+    int64_t now = pf_monotonic();
+    if (deadline <= now) {
+        return 0;
+    }
+    int64_t left = (deadline - now + 999) / 1000;
+    return left < PY_TIMEOUT_MAX ? left : PY_TIMEOUT_MAX;
+}
+
+/* Python's signal handlers run on the main thread while it waits.  A shielded
+ * wait goes on after the first exception, which *pending keeps: the lock is
+ * needed to unwind properly.  A second one ends it, as in run(). */
+static int
+after_signal(PfWaiter *waiter, PyObject **pending)
+{
+    if (PyErr_CheckSignals() == 0) {
+        return 0;
+    }
+    if (!waiter->shielded || waiter->interrupted) {
+        return -1;
+    }
+    waiter->interrupted = true;
+    *pending = pf_take_exception();
+    return 0;
+}
+
+static int
+block(PfWaiter *waiter, int64_t deadline)
+{
+    PyObject *pending = NULL;
+    int rc = 0;
+    while (rc == 0 && waiter->taken == NULL) {
+        PY_TIMEOUT_T left = microseconds_left(deadline);
+        if (left == 0) {
+            rc = 1;
+            break;
+        }
+        PyLockStatus status;
+        Py_BEGIN_ALLOW_THREADS;
+        status = PyThread_acquire_lock_timed(waiter->lock, left, 1);
+        Py_END_ALLOW_THREADS;
+        if (status == PY_LOCK_INTR) {
+            rc = after_signal(waiter, &pending);
+        }
+    }
+    if (rc >= 0 && waiter->taken != NULL) {
+        rc = 0;
+    }
+    if (pending != NULL && rc >= 0) {
+        pf_restore_exception(pending);
+        return -1;
+    }
+    Py_XDECREF(pending);
+    return rc;
+}
+
+/* A fiber on its own stack may not block: on its thread nobody else could run
+ * to wake it. */
+static int
+refuse_plain(PfThread *t)
+{
+    if (CURRENT(t) != t->root) {
+        PyErr_SetString(pf.fiber_error,
+                        "a raw fiber outside of a run cannot wait: it would "
+                        "block its thread and every fiber on it. Use "
+                        "pyfiber.run(), or a timeout of 0");
+        return -1;
+    }
+    if (pf.shut_down) {
+        PyErr_SetString(pf.fiber_error,
+                        "the interpreter is shutting down: nothing may wait "
+                        "any more");
+        return -1;
+    }
+    return 0;
+}
+
+static int
+wait_plain(PfWaiter *waiter, PfThread *t, int64_t deadline)
+{
+    if (refuse_plain(t) < 0) {
+        return -1;
+    }
+    waiter->lock = PyThread_allocate_lock();
+    if (waiter->lock == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    PyThread_acquire_lock(waiter->lock, NOWAIT_LOCK);
+    int rc = block(waiter, deadline);
+    PyThread_free_lock(waiter->lock);
+    waiter->lock = NULL;
+    return rc;
+}
+
+int
+pf_wait_in_line(PfWaiter *waiter, PfThread *t, int64_t deadline,
+                PyObject *what)
+{
+    FiberObject *self = waiter->fiber;
+    int rc;
+    waiter->outer = self->wait;
+    self->wait = waiter;
+    if (waiter->taken != NULL) {
+        rc = 0;
+    } else if (deadline == PF_NOW) {
+        rc = 1;
+    } else if (t->scheduler == NULL) {
+        rc = wait_plain(waiter, t, deadline);
+    } else if (waiter->shielded) {
+        rc = pf_wait_granted_shielded(t, &waiter->taken, what);
+    } else {
+        rc = pf_wait_granted(t, &waiter->taken, deadline, what);
+    }
+    self->wait = waiter->outer;
+    unlink_all(waiter);
+    return rc;
+}
+
+int
+pf_wait_for(PfWait *wait, PfWaitq *queue, PfThread *t, int64_t deadline,
+            PyObject *what)
+{
+    pf_waitq_push(queue, &wait->node);
+    return pf_wait_in_line(&wait->waiter, t, deadline, what);
+}
+
+static void
+forget_waits(FiberObject *fiber)
+{
+    for (PfWaiter *w = fiber->wait; w != NULL; w = w->outer) {
+        unlink_all(w);
+    }
+}
+
+void
+pf_waitq_forget_others(PfThread *keep)
+{
+    for (PfThread *t = pf.threads; t != NULL; t = t->next) {
+        if (t == keep) {
+            continue;
+        }
+        forget_waits(t->root);
+        for (FiberObject *f = t->live; f != NULL; f = f->next) {
+            forget_waits(f);
+        }
+        for (SchedulerObject *s = t->schedulers; s != NULL; s = s->next) {
+            pf_grains_forget_waits(s);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------- owners */
+
+uint32_t
+pf_number_fiber(FiberObject *fiber)
+{
+    if (++pf.last_number == 0) {
+        pf.last_number = 1;
+    }
+    fiber->core.host_word = pf.last_number;
+    return fiber->core.host_word;
+}
+
+/* Borrowed, or NULL.  The pointer is followed only if it is known to be that
+ * of a living fiber. */
+static FiberObject *
+find_owner(const PfOwner *owner)
+{
+    if (owner->fiber == NULL) {
+        return NULL;
+    }
+    for (PfThread *t = pf.threads; t != NULL; t = t->next) {
+        if (pf_owns(owner, t->root)) {
+            return t->root;
+        }
+        for (FiberObject *f = t->live; f != NULL; f = f->next) {
+            if (pf_owns(owner, f)) {
+                return f;
+            }
+        }
+    }
+    return NULL;
+}
+
+/* Names of owners that have ended, at the places of their numbers; each stays
+ * until a later one needs the place. */
+#define GONE_PLACES 256
+static struct {
+    uint32_t number;
+    PyObject *name;
+} gone[GONE_PLACES];
+
+void
+pf_owner_ends(FiberObject *fiber)
+{
+    PyObject *name = Py_XNewRef(fiber->name);
+    uint32_t number = fiber->core.host_word;
+    PyObject *before = gone[number % GONE_PLACES].name;
+    gone[number % GONE_PLACES].number = number;
+    gone[number % GONE_PLACES].name = name;
+    Py_XDECREF(before);
+}
+
+PyObject *
+pf_owner_gone(const PfOwner *owner)
+{
+    if (owner->fiber == NULL || find_owner(owner) != NULL) {
+        Py_RETURN_NONE;
+    }
+    uint32_t place = owner->number % GONE_PLACES;
+    return gone[place].number == owner->number && gone[place].name != NULL
+               ? Py_NewRef(gone[place].name)
+               : PyUnicode_FromString("?");
+}
+
+PyObject *
+pf_owner_list(const PfOwner *owners, int count)
+{
+    PyObject *list = PyList_New(0);
+    for (int i = 0; list != NULL && i < count; i++) {
+        FiberObject *fiber = find_owner(&owners[i]);
+        if (fiber != NULL && PyList_Append(list, (PyObject *)fiber) < 0) {
+            Py_CLEAR(list);
+        }
+    }
+    return list;
+}

@@ -1,0 +1,154 @@
+/* Waiting in line: what every primitive is made of.
+ *
+ *   PfWaiter   one wait of one fiber, or of a plain thread; on its C stack
+ *   PfNode     that waiter's place in one queue (select() has several)
+ *   PfWaitq    the queue of an object: first come, first served
+ *
+ * Ownership is handed over: whoever releases, puts or sends chooses a node
+ * (pf_waitq_choose), gives it what it waits for and calls pf_grant.  From
+ * that moment the waiter has it, whatever happens to it before it runs again:
+ *
+ * - its timer fires or it is cancelled: it got it all the same.  The timeout
+ *   is forgotten, the cancellation comes at the next park point.
+ * - it is unwound (FiberExit), or a signal handler raises in a plain thread:
+ *   pf_wait_in_line returns -1 with `taken` set, and the caller must pass on
+ *   what it was given.
+ *
+ * Invariants:
+ * - a node is linked exactly while its waiter waits and has been given
+ *   nothing; granting one unlinks all nodes of the waiter.
+ * - `item` of a node is owned by the node.
+ * - between the look at an object's state and the linking of a node nothing
+ *   runs that could change that state (no Python code, no release of the
+ *   GIL).  The GIL is the lock of all objects here; without one, each of the
+ *   functions that look, change and grant would hold the object's mutex up to
+ *   pf_wait_in_line, which is where everything waits.
+ */
+#ifndef PF_WAITQ_H
+#define PF_WAITQ_H
+
+#include "python/core/arguments.h"
+
+struct PfNode {
+    PfNode *prev, *next; /* the head's prev is the tail */
+    PfWaitq *queue;      /* NULL: not linked */
+    PfWaiter *waiter;
+    PyObject *item; /* what is sent, or what was received */
+    bool refused;   /* granted because the object was closed */
+};
+
+struct PfWaiter {
+    FiberObject *fiber; /* a plain thread's root; or a grain, of which only
+                           `core` may be looked at through this pointer */
+    PfNode *taken;      /* the node that was granted */
+    PfNode *nodes;      /* all of them */
+    int count;
+    bool shielded;           /* cancellation waits until the wait is over */
+    bool interrupted;        /* by a signal: the next ends a shielded one */
+    PyThread_type_lock lock; /* a plain thread blocks on it, else NULL */
+    PfWaiter *outer;         /* the wait that a signal handler interrupted */
+};
+
+/* The usual wait: one place in one queue. */
+typedef struct PfWait {
+    PfWaiter waiter;
+    PfNode node;
+} PfWait;
+
+/* A deadline that is over: do not wait at all. */
+#define PF_NOW INT64_MIN
+
+static inline bool
+pf_waitq_empty(const PfWaitq *queue)
+{
+    return queue->head == NULL;
+}
+
+void pf_waitq_push(PfWaitq *queue, PfNode *node);
+void pf_waitq_remove(PfNode *node);
+
+/* Who is served next; the queue is not empty.  Every choice among waiters is
+ * made here: first come, first served, but for a test that asks for others. */
+PfNode *pf_waitq_choose_slow(const PfWaitq *queue);
+static inline PfNode *
+pf_waitq_choose(const PfWaitq *queue)
+{
+    return PF_LIKELY(pf.exploring == 0) ? queue->head
+                                        : pf_waitq_choose_slow(queue);
+}
+
+/* The waiter of `node` has been given what it waits for: wake it. */
+void pf_grant(PfNode *node);
+void pf_grant_next(PfNode *node); /* it goes on before others, if it may */
+void pf_grant_all(PfWaitq *queue);
+void pf_refuse_all(PfWaitq *queue);
+
+void pf_waiter_init(PfWaiter *waiter, PfThread *t, PfNode *nodes, int count);
+void pf_wait_init(PfWait *wait, PfThread *t);
+
+/* Wait until a node of `waiter` is granted.  0: it was; 1: the deadline
+ * passed; -1: an exception is set, and if `taken` is set, too, what was given
+ * must be passed on.  No node is linked afterwards. */
+int pf_wait_in_line(PfWaiter *waiter, PfThread *t, int64_t deadline,
+                    PyObject *what);
+/* The same for the usual case: push and wait. */
+int pf_wait_for(PfWait *wait, PfWaitq *queue, PfThread *t, int64_t deadline,
+                PyObject *what);
+
+/* The fibers that wait in the queue, first in line first: a list. */
+PyObject *pf_waitq_list(const PfWaitq *queue);
+/* _holders() of what nobody in particular has to release: an empty list. */
+PyObject *pf_no_holders(PyObject *op, PyObject *ignored);
+
+/* event.c: an Event, and where to wait for it; NULL: it is set. */
+bool pf_is_event(PyObject *object);
+PfWaitq *pf_event_queue(PyObject *event);
+
+/* A wake-up from another thread has arrived. */
+void pf_waiter_arrived(FiberObject *fiber);
+
+/* The waits of all threads but `keep` are over: they will never go on.  (In
+ * the child of fork; and at exit, before their stacks go away.) */
+void pf_waitq_forget_others(PfThread *keep);
+
+/* ------------------------------------------------------------------ owners */
+
+/* Who holds a lock.  The pointer is not a reference: a suspended fiber must
+ * not be kept alive by the lock it holds.  The number, in the fiber's host_word,
+ * tells it from later ones at the same address: two of them with the same
+ * number would be 2^32 owners of locks apart. */
+typedef struct PfOwner {
+    FiberObject *fiber;
+    uint32_t number; /* 0: it has never owned a lock */
+} PfOwner;
+
+uint32_t pf_number_fiber(FiberObject *fiber);
+
+static inline PfOwner
+pf_owner(FiberObject *fiber)
+{
+    uint32_t number = fiber->core.host_word;
+    return (PfOwner){fiber,
+                     PF_LIKELY(number != 0) ? number : pf_number_fiber(fiber)};
+}
+
+static inline bool
+pf_owns(const PfOwner *owner, const FiberObject *fiber)
+{
+    return owner->fiber == fiber && owner->number == fiber->core.host_word;
+}
+
+/* It ends, and has owned a lock: its name is remembered for reports. */
+void pf_owner_ends(FiberObject *fiber);
+/* The name of an owner that has ended; None if it has not, or nobody is it.
+ * Of one that ended long ago the name may be forgotten: then "?". */
+PyObject *pf_owner_gone(const PfOwner *owner);
+/* Those of the owners that are there and not gone: a list. */
+PyObject *pf_owner_list(const PfOwner *owners, int count);
+
+/* For __init__: -1 with FiberError if somebody waits already, or in any case.
+ * To be asked last, with everything converted and made. */
+int pf_check_unused(const PfWaitq *queue);
+int pf_too_late(const char *why);
+
+#endif

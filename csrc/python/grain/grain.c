@@ -1,0 +1,681 @@
+/* The Grain type. */
+#include "python/grain/grain.h"
+#include "python/core/chain.h"
+#include "python/fiber/unseen.h"
+
+#include <structmember.h>
+
+/* ------------------------------------------------------------------ making one */
+
+static bool
+is_iterable(PyObject *object)
+{
+    return Py_TYPE(object)->tp_iter != NULL || PySequence_Check(object);
+}
+
+static bool
+is_awaitable(PyObject *object)
+{
+    PyAsyncMethods *async = Py_TYPE(object)->tp_as_async;
+    return async != NULL && async->am_await != NULL;
+}
+
+static int
+check_start(PyObject *start)
+{
+    if (PyCallable_Check(start) || is_iterable(start) || PyIter_Check(start) ||
+        is_awaitable(start)) {
+        return 0;
+    }
+    PyErr_Format(PyExc_TypeError,
+                 "a grain is made of a function, an iterable, an iterator or "
+                 "a coroutine, not '%.200s'",
+                 Py_TYPE(start)->tp_name);
+    return -1;
+}
+
+static PyObject *
+grain_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"name", NULL};
+    PyObject *name = Py_None;
+    if (PyTuple_GET_SIZE(args) == 0) {
+        PyErr_SetString(PyExc_TypeError,
+                        "Grain() needs a function, an iterable, an iterator "
+                        "or a coroutine");
+        return NULL;
+    }
+    PyObject *none = PyTuple_New(0);
+    bool parsed = none != NULL && PyArg_ParseTupleAndKeywords(
+                                      none, kwargs, "|$O:Grain", names, &name);
+    Py_XDECREF(none);
+    PfThread *t = pf_this_thread();
+    PyObject *start = PyTuple_GET_ITEM(args, 0);
+    if (!parsed || t == NULL || check_start(start) < 0) {
+        return NULL;
+    }
+    GrainObject *g = (GrainObject *)type->tp_alloc(type, 0);
+    if (g == NULL) {
+        return NULL;
+    }
+    g->core.host_bits = PF_F_GRAIN;
+    g->iterator = Py_NewRef(start);
+    bool made = true;
+    if (PyTuple_GET_SIZE(args) > 1) {
+        g->value = PyTuple_GetSlice(args, 1, PyTuple_GET_SIZE(args));
+        made = g->value != NULL;
+    }
+    if (made && *pystate_context(t->tstate) != NULL) {
+        g->context = PyContext_CopyCurrent();
+        made = g->context != NULL;
+    }
+    if (made && name != Py_None) {
+        made = pf_grain_set_name((PyObject *)g, name, NULL) == 0;
+    }
+    if (!made) {
+        Py_CLEAR(g);
+    }
+    return (PyObject *)g;
+}
+
+/* ------------------------------------------------------------------- starting */
+
+static PyObject *
+as_iterator(PyObject *made)
+{
+    if (PyIter_Check(made) || PyCoro_CheckExact(made)) {
+        return Py_NewRef(made);
+    }
+    if (is_awaitable(made)) {
+        return Py_TYPE(made)->tp_as_async->am_await(made);
+    }
+    if (is_iterable(made)) {
+        return PyObject_GetIter(made);
+    }
+    PyErr_Format(PyExc_TypeError,
+                 "a grain's function must return a generator, a coroutine, an "
+                 "iterator or an iterable, not '%.200s'",
+                 Py_TYPE(made)->tp_name);
+    return NULL;
+}
+
+static PyObject *
+make_iterator(PyObject *start, PyObject *args)
+{
+    if (!PyCallable_Check(start) || is_iterable(start) ||
+        PyIter_Check(start)) {
+        if (args != NULL) {
+            PyErr_Format(PyExc_TypeError,
+                         "arguments are for functions: this grain is made of "
+                         "'%.200s'",
+                         Py_TYPE(start)->tp_name);
+            return NULL;
+        }
+        return as_iterator(start);
+    }
+    PyObject *made = args == NULL ? PyObject_CallNoArgs(start)
+                                  : PyObject_Call(start, args, NULL);
+    if (made == NULL) {
+        return NULL;
+    }
+    PyObject *iterator = as_iterator(made);
+    Py_DECREF(made);
+    return iterator;
+}
+
+/* Both are stolen; the name may be NULL. */
+static int
+put_iterator(GrainObject *g, PyObject *iterator, PyObject *name)
+{
+    PyErr_Clear(); /* no memory for the name: it goes on without */
+    if (g->core.state != PF_NEW || (g->core.host_bits & PF_F_ENTERED)) {
+        Py_DECREF(iterator);
+        Py_XDECREF(name);
+        PyErr_SetString(pf.fiber_error,
+                        "the function that makes the grain has started or "
+                        "cancelled it meanwhile");
+        return -1;
+    }
+    PyObject *start = g->iterator, *args = g->value;
+    g->core.host_bits |= PF_F_ENTERED;
+    g->value = NULL;
+    pf_grain_set_iterator(g, iterator);
+    if (g->name == NULL) {
+        g->name = Py_XNewRef(name);
+    }
+    Py_XDECREF(name);
+    Py_DECREF(start);
+    Py_XDECREF(args);
+    return 0;
+}
+
+/* Turn what the grain was made of into what is stepped. 0, or -1.  That runs
+ * code, which may start the grain: look again then. */
+int
+pf_grain_prepare(GrainObject *g)
+{
+    if (g->core.host_bits & PF_F_ENTERED) {
+        return 0;
+    }
+    PyObject *start = Py_NewRef(g->iterator), *args = Py_XNewRef(g->value);
+    PyObject *iterator = make_iterator(start, args);
+    PyObject *name = NULL;
+    bool known = PyFunction_Check(start) || iterator == start;
+    if (iterator != NULL && g->name == NULL && !known) {
+        name = pf_grain_name(g); /* the generator will not know it */
+    }
+    int rc = iterator == NULL ? -1 : put_iterator(g, iterator, name);
+    Py_DECREF(start);
+    Py_XDECREF(args);
+    return rc;
+}
+
+/* Outside of a pool. */
+int
+pf_grain_may_start(GrainObject *g)
+{
+    if (g->core.state == PF_NEW && g->pool == NULL) {
+        return 0;
+    }
+    PyErr_SetString(pf.fiber_error,
+                    g->core.state == PF_NEW
+                        ? "the grain is queued in a pool, which starts it"
+                        : "the grain has been started already: make a new "
+                          "one");
+    return -1;
+}
+
+static int
+may_start_here(PfThread *t, GrainObject *g)
+{
+    return pf_active(t, "start()") == NULL ? -1 : pf_grain_may_start(g);
+}
+
+static int
+give_args(GrainObject *g, PyObject *args)
+{
+    if (PyTuple_GET_SIZE(args) == 0) {
+        return 0;
+    }
+    if (g->value != NULL || (g->core.host_bits & PF_F_ENTERED)) {
+        PyErr_SetString(PyExc_TypeError,
+                        "the arguments were given to Grain() already");
+        return -1;
+    }
+    g->value = Py_NewRef(args);
+    return 0;
+}
+
+static PyObject *
+grain_start(PyObject *op, PyObject *args)
+{
+    GrainObject *g = (GrainObject *)op;
+    PfThread *t = pf_this_thread();
+    if (t == NULL || may_start_here(t, g) < 0 || give_args(g, args) < 0 ||
+        pf_grain_prepare(g) < 0 || pf_active(t, "start()") == NULL ||
+        pf_grains_of(t->scheduler) == NULL || may_start_here(t, g) < 0 ||
+        pf_grain_start_in(t->scheduler, NULL, g) < 0) {
+        return NULL;
+    }
+    return Py_NewRef(op);
+}
+
+/* ------------------------------------------------------------------ its death */
+
+static int
+grain_traverse(PyObject *op, visitproc visit, void *arg)
+{
+    GrainObject *g = (GrainObject *)op;
+    Py_VISIT(Py_TYPE(op));
+    Py_VISIT(g->iterator);
+    Py_VISIT(g->value);
+    Py_VISIT(g->permit);
+    Py_VISIT(g->yielded);
+    Py_VISIT(g->context);
+    Py_VISIT(g->pool);
+    Py_VISIT(g->callbacks);
+    Py_VISIT(g->cancel);
+    Py_VISIT(g->name);
+    for (GrainCaller *c = g->callers; c != NULL; c = c->below) {
+        Py_VISIT(c->iterator);
+    }
+    if (g->member != NULL) {
+        Py_VISIT(g->member->base);
+    }
+    if (g->core.scheduler != NULL) {
+        Py_VISIT(pf_grain_scheduler(g));
+        if (g->core.state != PF_RUNNING && g->wait != NULL) {
+            Py_VISIT(g->wait->notice);
+            Py_VISIT(g->wait->line.node.item);
+        }
+    }
+    return 0;
+}
+
+/* Only a grain that no scheduler has can be garbage by itself; one of a
+ * scheduler that is garbage is closed by that. */
+static int
+grain_clear(PyObject *op)
+{
+    GrainObject *g = (GrainObject *)op;
+    Py_CLEAR(g->callbacks);
+    if (g->core.scheduler != NULL) {
+        return 0;
+    }
+    while (g->callers != NULL) {
+        GrainCaller *caller = g->callers;
+        g->callers = caller->below;
+        Py_DECREF(caller->iterator);
+        PyMem_Free(caller);
+    }
+    PyObject *iterator = g->iterator;
+    pf_grain_set_iterator(g, NULL);
+    Py_XDECREF(iterator);
+    PF_CLEAR_LINK(g->value);
+    Py_CLEAR(g->permit);
+    Py_CLEAR(g->yielded);
+    Py_CLEAR(g->context);
+    Py_CLEAR(g->pool);
+    Py_CLEAR(g->cancel);
+    return 0;
+}
+
+static void
+grain_finalize(PyObject *op)
+{
+    if (pf_is_unseen(op) && !pf.shut_down) {
+        pf_unseen_lost(op);
+    }
+}
+
+/* The collector's finalizer runs once in an object's life only, perhaps before
+ * the grain has failed: here it is brought back to life for that.  False: it
+ * stays alive. */
+static bool
+tell_at_last(PyObject *op)
+{
+    if (!pf_is_unseen(op)) {
+        return true;
+    }
+    Py_SET_REFCNT(op, 1);
+    grain_finalize(op);
+    Py_SET_REFCNT(op, Py_REFCNT(op) - 1);
+    return Py_REFCNT(op) == 0;
+}
+
+static void
+grain_dealloc(PyObject *op)
+{
+    GrainObject *g = (GrainObject *)op;
+    PyTypeObject *type = Py_TYPE(op);
+    if (g->core.host_byte == PF_OUTCOME_FAILED && !tell_at_last(op)) {
+        return;
+    }
+    if (PF_UNLIKELY(g->unseen != NULL)) {
+        pf_unseen_forget(&g->unseen);
+    }
+    if (PF_UNLIKELY(pf_load_acquire(&g->core.posted) != 0)) {
+        Py_SET_REFCNT(op, 1); /* for the wake-up that is on its way */
+        g->core.host_word |= GRAIN_DROPPED;
+        return;
+    }
+    PyObject_GC_UnTrack(op);
+    if (g->weakrefs != NULL) {
+        PyObject_ClearWeakRefs(op);
+    }
+    assert(g->core.scheduler == NULL);
+    grain_clear(op);
+    Py_CLEAR(g->name);
+    type->tp_free(op);
+    Py_DECREF(type);
+}
+
+/* -------------------------------------------------------------------- waiting */
+
+static int
+refuse_unstarted(GrainObject *g)
+{
+    if (g->core.scheduler != NULL || g->pool != NULL) {
+        return 0;
+    }
+    PyErr_SetString(pf.fiber_error,
+                    g->core.state == PF_NEW
+                        ? "the grain was not started: start() or queue() it "
+                          "before waiting for it"
+                        : "the grain was taken out of its pool: queue() it "
+                          "before waiting for it");
+    return -1;
+}
+
+/* From a thread that runs no fibers, or others. */
+static int
+wait_elsewhere(GrainObject *g, PyObject *timeout)
+{
+    PyObject *answer = PyObject_CallFunctionObjArgs(pf.grain_join_elsewhere, g,
+                                                    timeout, NULL);
+    int done = answer == NULL ? -1 : PyObject_IsTrue(answer);
+    Py_XDECREF(answer);
+    return done < 0 ? -1 : !done;
+}
+
+/* 0: done; 1: timed out; -1: exception. */
+static int
+wait_done(PyObject *op, const char *format, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"timeout", NULL};
+    GrainObject *g = (GrainObject *)op;
+    PyObject *timeout = Py_None;
+    PfThread *t = pf_this_thread();
+    int64_t deadline;
+    if (t == NULL ||
+        !PyArg_ParseTupleAndKeywords(args, kwargs, format, names, &timeout) ||
+        pf_deadline(timeout, &deadline) < 0) {
+        return -1;
+    }
+    if (g->core.state == PF_DONE) {
+        return 0;
+    }
+    if (refuse_unstarted(g) < 0) {
+        return -1;
+    }
+    if (!pf_grain_is_here(g)) {
+        return wait_elsewhere(g, timeout);
+    }
+    if (pf_active(t, "waiting for a grain") == NULL) {
+        return -1;
+    }
+    return pf_grain_join(t, g, deadline);
+}
+
+static PyObject *
+grain_join(PyObject *op, PyObject *args, PyObject *kwargs)
+{
+    int rc = wait_done(op, "|O:join", args, kwargs);
+    return rc < 0 ? NULL : PyBool_FromLong(rc == 0);
+}
+
+static int
+finished(int rc)
+{
+    if (rc == 1) {
+        PyErr_SetString(PyExc_TimeoutError, "the grain has not finished yet");
+    }
+    return rc == 0 ? 0 : -1;
+}
+
+PyObject *
+pf_grain_result(GrainObject *g)
+{
+    g->core.host_bits |= PF_F_LOOKED_AT;
+    return pf_outcome_value((PyObject *)g, g->core.host_byte, g->value);
+}
+
+static PyObject *
+grain_result(PyObject *op, PyObject *args, PyObject *kwargs)
+{
+    return finished(wait_done(op, "|O:result", args, kwargs)) < 0
+               ? NULL
+               : pf_grain_result((GrainObject *)op);
+}
+
+static PyObject *
+grain_exception(PyObject *op, PyObject *args, PyObject *kwargs)
+{
+    GrainObject *g = (GrainObject *)op;
+    if (finished(wait_done(op, "|O:exception", args, kwargs)) < 0) {
+        return NULL;
+    }
+    g->core.host_bits |= PF_F_LOOKED_AT;
+    if (g->core.host_byte == PF_OUTCOME_FAILED) {
+        return Py_NewRef(g->value);
+    }
+    if (g->core.host_byte == PF_OUTCOME_CANCELLED) {
+        pf_raise_fiber_cancelled(op, g->value);
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+grain_done(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return PyBool_FromLong(((GrainObject *)op)->core.state == PF_DONE);
+}
+
+static PyObject *
+grain_cancelled(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    GrainObject *g = (GrainObject *)op;
+    return PyBool_FromLong(g->core.state == PF_DONE &&
+                           g->core.host_byte == PF_OUTCOME_CANCELLED);
+}
+
+/* ------------------------------------------------------------------- requests */
+
+static PyObject *
+grain_cancel(PyObject *op, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"reason", NULL};
+    PyObject *reason = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:cancel", names,
+                                     &reason)) {
+        return NULL;
+    }
+    int rc = pf_grain_cancel((GrainObject *)op, reason);
+    return rc < 0 ? NULL : PyBool_FromLong(rc);
+}
+
+static PyObject *
+grain_unpark(PyObject *op, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"value", NULL};
+    PyObject *value = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:unpark", names,
+                                     &value)) {
+        return NULL;
+    }
+    int rc = pf_grain_unpark((GrainObject *)op, value);
+    return rc < 0 ? NULL : PyBool_FromLong(rc);
+}
+
+static PyObject *
+grain_add_done_callback(PyObject *op, PyObject *fn)
+{
+    GrainObject *g = (GrainObject *)op;
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return NULL;
+    }
+    if (!PyCallable_Check(fn)) {
+        PyErr_Format(PyExc_TypeError,
+                     "a done-callback must be callable, not '%.200s'",
+                     Py_TYPE(fn)->tp_name);
+        return NULL;
+    }
+    PyObject *list = PyList_New(0); /* that may run code: look afterwards */
+    if (list == NULL) {
+        return NULL;
+    }
+    int rc = 0;
+    if (g->core.state == PF_DONE) {
+        pf_no_switch_begin(t, "in a done-callback");
+        pf_call_back(op, fn);
+        pf_no_switch_end(t);
+    } else {
+        if (g->callbacks == NULL) {
+            g->callbacks = Py_NewRef(list);
+        }
+        rc = PyList_Append(g->callbacks, fn);
+    }
+    Py_DECREF(list);
+    return rc < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+/* ------------------------------------------------------------------ the type */
+
+static PyObject *
+grain_reduce(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    PyErr_Format(PyExc_TypeError,
+                 "cannot pickle or copy '%.200s' object: a grain is a running "
+                 "generator",
+                 Py_TYPE(op)->tp_name);
+    return NULL;
+}
+
+PyDoc_STRVAR(start_doc, "start($self, /, *args)\n--\n\n\
+Give the grain to the scheduler that runs on this thread; returns the grain.\n\
+\n\
+`args` are for its function, unless Grain() was given some. FiberError outside\n\
+of a run, if it has been started, or if it is queued in a pool.");
+PyDoc_STRVAR(join_doc, "join($self, /, timeout=None)\n--\n\n\
+Wait until the grain has ended; False if `timeout` seconds passed first.\n\
+\n\
+In a fiber a cancellation point; a grain yields the grain instead. Other\n\
+threads may join as well. FiberError if the grain was not started.");
+PyDoc_STRVAR(result_doc, "result($self, /, timeout=None)\n--\n\n\
+Wait for the grain's end; return its result or raise its exception.\n\
+\n\
+FiberCancelled if it was cancelled, TimeoutError after `timeout` seconds.");
+PyDoc_STRVAR(exception_doc, "exception($self, /, timeout=None)\n--\n\n\
+Wait for the grain's end; return its exception, None if it succeeded.\n\
+\n\
+FiberCancelled if it was cancelled, TimeoutError after `timeout` seconds.");
+PyDoc_STRVAR(done_doc, "done($self, /)\n--\n\n\
+True if the grain has ended: returned, failed or cancelled.");
+PyDoc_STRVAR(cancelled_doc, "cancelled($self, /)\n--\n\n\
+True if the grain has ended by cancellation.");
+PyDoc_STRVAR(cancel_doc, "cancel($self, /, reason=None)\n--\n\n\
+Ask the grain to end: Cancelled is raised at each of its yields.\n\
+\n\
+A grain that has not run yet never does. A grain that it has called, by\n\
+yielding it, is cancelled first. Any thread may call it. False if the grain\n\
+had ended already.");
+PyDoc_STRVAR(unpark_doc, "unpark($self, /, value=None)\n--\n\n\
+Wake the grain from `yield SLEEPING`, which returns `value`; or let its next\n\
+one return at once.\n\
+\n\
+There is one permit, as for a fiber's unpark(): False if there was one\n\
+already, and a RuntimeWarning if that loses a value. Any thread may call it, before the grain is started as well.\n\
+FiberError if it has finished.");
+PyDoc_STRVAR(callback_doc, "add_done_callback($self, fn, /)\n--\n\n\
+Call fn(grain) on the grain's thread when it ends; at once if it has ended.\n\
+\n\
+The callback must not switch or wait (FiberError). What it raises is logged.");
+PyDoc_STRVAR(stack_doc, "stack($self, /)\n--\n\n\
+The frames of its generators as a traceback.StackSummary, outermost first.");
+
+static PyMethodDef grain_methods[] = {
+    {"start", grain_start, METH_VARARGS, start_doc},
+    {"join", PF_FAST(grain_join), METH_VARARGS | METH_KEYWORDS, join_doc},
+    {"result", PF_FAST(grain_result), METH_VARARGS | METH_KEYWORDS,
+     result_doc},
+    {"exception", PF_FAST(grain_exception), METH_VARARGS | METH_KEYWORDS,
+     exception_doc},
+    {"done", grain_done, METH_NOARGS, done_doc},
+    {"cancelled", grain_cancelled, METH_NOARGS, cancelled_doc},
+    {"cancel", PF_FAST(grain_cancel), METH_VARARGS | METH_KEYWORDS,
+     cancel_doc},
+    {"unpark", PF_FAST(grain_unpark), METH_VARARGS | METH_KEYWORDS,
+     unpark_doc},
+    {"add_done_callback", grain_add_done_callback, METH_O, callback_doc},
+    {"stack", pf_grain_stack, METH_NOARGS, stack_doc},
+    {"__reduce__", grain_reduce, METH_NOARGS, "Raises TypeError."},
+    {"__reduce_ex__", grain_reduce, METH_O, "Raises TypeError."},
+    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS,
+     "Grain[R]: a grain whose result is an R."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef grain_members[] = {
+    PF_WEAKREFS(GrainObject),
+    {NULL, 0, 0, 0, NULL},
+};
+
+PyDoc_STRVAR(grain_doc, "Grain(start, /, *args, name=None)\n--\n\n\
+A generator, or a coroutine, that the scheduler steps: a task without a stack.\n\
+\n\
+`start` is a function that returns one (called with `args` when the grain is\n\
+started), an iterable, an iterator or a coroutine. Each `yield` says what\n\
+comes next: READY or None (a turn of the others), SLEEPING (until unpark()),\n\
+STOPPED, a number of seconds, a predicate (until it is true), a generator or\n\
+coroutine to call, a Grain to call or to wait for, a Fiber or a future. What\n\
+was waited for is the value of the `yield`, or is raised there.");
+
+static PyType_Slot grain_slots[] = {
+    {Py_tp_doc, (void *)grain_doc},   {Py_tp_new, grain_new},
+    {Py_tp_dealloc, grain_dealloc},   {Py_tp_finalize, grain_finalize},
+    {Py_tp_traverse, grain_traverse}, {Py_tp_clear, grain_clear},
+    {Py_tp_repr, pf_grain_repr},      {Py_tp_methods, grain_methods},
+    {Py_tp_getset, pf_grain_getset},  {Py_tp_members, grain_members},
+    {Py_am_await, pf_await_self},     {0, NULL},
+};
+
+PyType_Spec pf_grain_spec = {
+    .name = "pyfiber.grains.Grain",
+    .basicsize = sizeof(GrainObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .slots = grain_slots,
+};
+
+/* ---------------------------------------------------------------- module part */
+
+static PyObject *
+current_grain(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return NULL;
+    }
+    GrainObject *g = pf_grain_current(t);
+    return Py_NewRef(g == NULL ? Py_None : (PyObject *)g);
+}
+
+static PyObject *
+set_grain_hooks(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    (void)module;
+    static char *names[] = {"ready",          "sleeping",      "stopped",
+                            "join_elsewhere", "policy_failed", NULL};
+    PyObject *ready, *sleeping, *stopped, *join, *failed;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOOOO:_set_grain_hooks",
+                                     names, &ready, &sleeping, &stopped, &join,
+                                     &failed)) {
+        return NULL;
+    }
+    Py_XSETREF(pf.grain_ready, Py_NewRef(ready));
+    Py_XSETREF(pf.grain_sleeping, Py_NewRef(sleeping));
+    Py_XSETREF(pf.grain_stopped, Py_NewRef(stopped));
+    Py_XSETREF(pf.grain_join_elsewhere, Py_NewRef(join));
+    Py_XSETREF(pf.policy_failed, Py_NewRef(failed));
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+    {"current_grain", current_grain, METH_NOARGS,
+     "current_grain()\n--\n\nThe grain whose step runs, or None."},
+    {"_set_grain_hooks", PF_FAST(set_grain_hooks),
+     METH_VARARGS | METH_KEYWORDS, "What pyfiber.grains gives the engine."},
+    {NULL, NULL, 0, NULL},
+};
+
+int
+pf_grain_module_init(PyObject *module)
+{
+    pf.grain_type = pf_add_type(module, &pf_grain_spec, NULL);
+    pf.pool_type = pf_add_type(module, &pf_pool_spec, NULL);
+    pf.until_type = pf_add_type(module, &pf_until_spec, NULL);
+    pf.notice_type = (PyTypeObject *)PyType_FromModuleAndSpec(
+        module, &pf_notice_spec, NULL);
+    pf.runner_main = PyCFunction_New(&pf_runner_method, NULL);
+    pf.s_result = PyUnicode_InternFromString("result");
+    return pf.grain_type && pf.pool_type && pf.until_type && pf.notice_type &&
+                   pf.runner_main && pf.s_result
+               ? PyModule_AddFunctions(module, functions)
+               : -1;
+}

@@ -1,0 +1,236 @@
+/* Grains: generators that the loop steps, beside the fibers.
+ *
+ *   grain.c        the Grain type
+ *   grain_inspect.c  its attributes
+ *   grain_step.c   one turn: resume, heed what was yielded, calls, the end
+ *   grain_wait.c   what it waits for, waking, cancelling
+ *   grain_move.c   coming to a scheduler and leaving it
+ *   grain_cancel.c  cancelling, the scope that it was born in
+ *   grain_run.c    the runner fiber, predicates, what the loop asks of grains
+ *   grain_pool.c   the native half of GrainPool
+ *   until.c        the awaitable that brings a request out of a coroutine
+ *
+ * A grain has no stack.  It is an entry of the scheduler's ready queue like a
+ * fiber (it embeds a pf_fiber whose `stack` stays NULL), so that the queue's
+ * order, timers, wake-ups and a testing scheduler's choice serve both.  When
+ * its turn comes, python_first hands it to a runner: an ordinary fiber whose
+ * C code resumes the generator and takes the next entry, without a switch for
+ * as long as grains follow each other.
+ *
+ * The code of a grain may call anything that waits.  Then the runner waits in
+ * the middle of that step, and the next grain's turn finds no idle runner and
+ * gets a new one: a grain that blocks has a stack for that time.
+ */
+#ifndef PF_GRAIN_H
+#define PF_GRAIN_H
+
+#include "python/fiber/waitq.h"
+
+typedef struct GrainPoolObject GrainPoolObject;
+
+/* pf_fiber.host_byte of a grain that is not done: what it waits for. */
+enum {
+    PF_WAIT_NOTHING, /* its turn */
+    PF_WAIT_TIME,
+    PF_WAIT_END,    /* of a Fiber or Grain: `yielded` */
+    PF_WAIT_FUTURE, /* `yielded` has add_done_callback */
+    PF_WAIT_ANSWER, /* of the predicate: `yielded` */
+    PF_WAIT_UNPARK,
+    PF_WAIT_GRANT, /* of the Event or channel operation: `yielded` */
+};
+
+/* pf_fiber.host_word of a grain: bits. */
+enum {
+    GRAIN_THROWS = 1 << 0,  /* `value` is an exception to throw in */
+    GRAIN_CALLS = 1 << 1,   /* waits for a grain that it has started */
+    GRAIN_OFFERED = 1 << 2, /* ready, and for its pool's policy to choose */
+    GRAIN_LEAVES = 1 << 3,  /* its pool, when the step under way is over */
+    GRAIN_DROPPED = 1 << 4, /* a posted wake-up has the last reference */
+    GRAIN_SLOWED = 1 << 5,  /* cancelled, and waits a while all the same */
+    GRAIN_HELD = 1 << 6, /* ready, in no queue: its policy is told the time */
+};
+
+/* Who waits for the innermost generator. */
+typedef struct GrainCaller {
+    struct GrainCaller *below;
+    PyObject *iterator;
+} GrainCaller;
+
+/* Where a waiting grain stands in line; exists for waits that need it. */
+typedef struct GrainWait {
+    PfWait line;
+    PyObject *notice; /* the done-callback of a future */
+} GrainWait;
+
+/* Of a grain that was born in a scope, or called by one that was: its place
+ * among the scope's.  Apart, because few grains have one. */
+struct GrainMember {
+    ScopeObject *base; /* a reference */
+    GrainMember *prev, *next;
+    GrainObject *grain; /* borrowed: it owns this */
+};
+
+/* Invariants beside those of pf_fiber:
+ * - a grain of a scheduler that is not done is referenced by it and linked
+ *   into its PfGrains.live by prev/next.
+ * - state PF_SUSPENDED: its pool's policy has it (GRAIN_OFFERED), or it was
+ *   taken out of its pool and belongs to no scheduler.
+ * - `wait` is only read while it is parked or ready, or until the wait is taken
+ *   apart; `runner` while running: NULL when it is not in a step.
+ */
+struct GrainObject {
+    PyObject_HEAD
+    pf_fiber core;
+    GrainMember *member; /* NULL: it belongs to the run, or to its pool */
+    PyObject *iterator;  /* innermost; before the start: what it was made of */
+    PyObject *value;     /* to send or throw; arguments; result or exception */
+    PyObject *permit;    /* the value of unpark() */
+    PyObject *yielded;   /* last */
+    union {
+        GrainWait *wait;
+        FiberObject *runner;
+    };
+    GrainCaller *callers;
+    PyObject *context;
+    GrainPoolObject *pool;
+    PfWaitq waiters; /* who waits for its end */
+    GrainObject *prev, *next;
+    PyObject *callbacks; /* list, or NULL */
+    PyObject *cancel;    /* (reason, by) */
+    PfUnseen *unseen;    /* it has failed: see unseen.c */
+    PyObject *name;
+    PyObject *weakrefs;
+};
+
+/* What a scheduler that has grains keeps about them. */
+struct PfGrains {
+    GrainObject *live;
+    FiberObject *runner;    /* the idle one, or NULL */
+    pf_fiber *turn;         /* for the runner just entered */
+    PyObject *pools;        /* list of those bound to this scheduler */
+    GrainPoolObject *asker; /* its turn: ask the predicates */
+    PfWaitq sleepers;       /* grains that wait for an answer */
+    size_t asking;          /* how many */
+    uint64_t asked_at;      /* activity() then */
+};
+
+/* A pool with a policy: its ready grains are in `ready` and not in the
+ * scheduler's queue; `turn` is there for them.  (An object without grains is
+ * PfGrains.asker.) */
+struct GrainPoolObject {
+    PyObject_HEAD
+    pf_fiber turn;
+    SchedulerObject *scheduler; /* borrowed; NULL: not started, or over */
+    PyObject *policy;           /* NULL: first in, first out */
+    PyObject *ready;            /* dict, in the order of getting ready */
+    PyObject *members;          /* dict: grains that are not done */
+    PyObject *weakrefs;
+};
+
+#define GRAIN_OF(core_)                                                       \
+    ((GrainObject *)((char *)(core_) - offsetof(GrainObject, core)))
+#define POOL_OF(core_)                                                        \
+    ((GrainPoolObject *)((char *)(core_) - offsetof(GrainPoolObject, turn)))
+
+/* Only while it has one. */
+static inline SchedulerObject *
+pf_grain_scheduler(GrainObject *g)
+{
+    return SCHEDULER_OF(g->core.scheduler);
+}
+
+static inline bool
+pf_grain_is_here(GrainObject *g)
+{
+    return g->core.scheduler != NULL &&
+           pf_grain_scheduler(g)->thread == pf_tls_thread;
+}
+
+/* `iterator` is stolen.  The engine prefetches what `handle` points to when
+ * the queue is long. */
+static inline void
+pf_grain_set_iterator(GrainObject *g, PyObject *iterator)
+{
+    g->iterator = iterator;
+    g->core.context.handle = iterator;
+}
+
+/* --- grain.c --- */
+int pf_grain_may_start(GrainObject *g);
+int pf_grain_prepare(GrainObject *g);      /* make its iterator */
+PyObject *pf_grain_result(GrainObject *g); /* new reference, or raises */
+
+/* --- grain_inspect.c --- */
+PyObject *pf_grain_name(GrainObject *g);
+int pf_grain_set_name(PyObject *op, PyObject *value, void *closure);
+PyObject *pf_grain_repr(PyObject *op);
+PyObject *pf_grain_stack(PyObject *op, PyObject *ignored);
+extern PyGetSetDef pf_grain_getset[];
+
+/* --- grain_step.c --- */
+void pf_grain_step(PfThread *t, GrainObject *g);
+void pf_grain_finish(PfThread *t, GrainObject *g, PyObject *result);
+void pf_grain_abandon(PfThread *t, GrainObject *g);
+void pf_grain_fail(PfThread *t, GrainObject *g);
+int pf_grain_heed(PfThread *t, GrainObject *g, PyObject *what);
+
+/* --- grain_wait.c --- */
+void pf_grain_ready(GrainObject *g);
+PyObject *pf_grain_take_value(GrainObject *g); /* or NULL */
+void pf_grain_unwait(GrainObject *g);
+bool pf_grain_was_granted(GrainObject *g);
+bool pf_grain_receives(GrainObject *g); /* from a channel */
+int pf_grain_sleep(GrainObject *g, PyObject *seconds);
+int pf_grain_wait_end(GrainObject *g, PfWaitq *waiters, bool done);
+int pf_grain_wait_event(GrainObject *g, PyObject *event);
+int pf_grain_wait_case(GrainObject *g, PyObject *op);
+int pf_grain_wait_answer(GrainObject *g);
+int pf_grain_wait_future(GrainObject *g, PyObject *future);
+int pf_grain_wait_unpark(GrainObject *g);
+int pf_grain_wait_slowly(GrainObject *g, int64_t ns);
+int pf_grain_join(PfThread *t, GrainObject *g, int64_t deadline);
+int pf_grain_unpark(GrainObject *g, PyObject *value);
+void pf_grain_wake(GrainObject *g, pf_wake why); /* if it is parked */
+int pf_grain_post_cancel(GrainObject *g, PyObject *why);
+int pf_grain_post_leave(GrainObject *g);
+int pf_grain_post_attach(GrainPoolObject *pool, GrainObject *g);
+extern PyType_Spec pf_notice_spec;
+
+/* --- grain_move.c --- */
+int pf_grain_attach(SchedulerObject *s, GrainObject *g);
+void pf_grain_detach(GrainObject *g);
+void pf_grain_leave(GrainObject *g);
+
+/* --- grain_cancel.c --- */
+int pf_grain_raise_cancelled(GrainObject *g); /* -1 */
+int pf_grain_cancel(GrainObject *g, PyObject *reason);
+void pf_grain_cancel_now(GrainObject *g, PyObject *why);
+bool pf_grain_is_top(const GrainObject *g);
+/* It is prepared. */
+int pf_grain_start_in(SchedulerObject *s, ScopeObject *base, GrainObject *g);
+void pf_grain_leave_scope(GrainObject *g); /* it is done */
+/* The runner is about to step it; has done so, and has a base. */
+void pf_grain_enter_step(FiberObject *runner, GrainObject *g);
+void pf_grain_leave_step(FiberObject *runner);
+
+/* --- grain_run.c --- */
+PfGrains *pf_grains_of(SchedulerObject *s); /* made at first need */
+void pf_grains_stir(SchedulerObject *s);
+GrainObject *pf_grain_current(PfThread *t);
+extern PyMethodDef pf_runner_method;
+
+/* --- grain_pool.c --- */
+extern PyType_Spec pf_pool_spec;
+void pf_pool_turn(PfThread *t, GrainPoolObject *pool);
+void pf_pool_add(GrainPoolObject *pool, GrainObject *g);
+int pf_pool_enter(GrainPoolObject *pool, GrainObject *g);
+void pf_pool_forget(GrainObject *g); /* its policy need not know it */
+void pf_pool_leave(GrainObject *g);  /* and its scheduler */
+void pf_pool_ended(GrainPoolObject *pool, GrainObject *g);
+
+/* --- until.c --- */
+extern PyType_Spec pf_until_spec;
+PyObject *pf_until_new(PyObject *what);
+PyObject *pf_until_what(PyObject *until); /* borrowed */
+
+#endif

@@ -1,0 +1,214 @@
+/* Looking at a grain: its name, states, frames, outcome. */
+#include "python/grain/grain.h"
+
+int
+pf_grain_set_name(PyObject *op, PyObject *value, void *closure)
+{
+    (void)closure;
+    return pf_set_name(&((GrainObject *)op)->name, value);
+}
+
+PyObject *
+pf_grain_name(GrainObject *g)
+{
+    if (g->name != NULL) {
+        return Py_NewRef(g->name);
+    }
+    PyObject *made_of = g->iterator;
+    for (GrainCaller *c = g->callers; c != NULL; c = c->below) {
+        made_of = c->iterator;
+    }
+    if (made_of == NULL) {
+        return PyUnicode_FromString("grain");
+    }
+    Py_INCREF(made_of); /* its code runs, and may end the grain */
+    PyObject *name = pf_name_after(made_of);
+    Py_DECREF(made_of);
+    return name;
+}
+
+static PyObject *
+get_name(PyObject *op, void *closure)
+{
+    (void)closure;
+    return pf_grain_name((GrainObject *)op);
+}
+
+static const char *
+state_name(const GrainObject *g)
+{
+    bool offered = g->core.state == PF_SUSPENDED &&
+                   (g->core.host_word & GRAIN_OFFERED) != 0;
+    return offered ? "ready" : pf_state_name(&g->core);
+}
+
+static PyObject *
+get_state(PyObject *op, void *closure)
+{
+    (void)closure;
+    return PyUnicode_FromString(state_name((GrainObject *)op));
+}
+
+static PyObject *
+get_last_known_state(PyObject *op, void *closure)
+{
+    (void)closure;
+    GrainObject *g = (GrainObject *)op;
+    if (g->core.state == PF_NEW || g->core.state == PF_DONE) {
+        return Py_NewRef(pf.grain_stopped);
+    }
+    bool sleeps =
+        g->core.state == PF_PARKED || (g->core.state == PF_SUSPENDED &&
+                                       !(g->core.host_word & GRAIN_OFFERED) &&
+                                       g->core.host_byte != PF_WAIT_NOTHING);
+    return Py_NewRef(sleeps ? pf.grain_sleeping : pf.grain_ready);
+}
+
+static PyObject *
+get_suspended_state(PyObject *op, void *closure)
+{
+    (void)closure;
+    PyObject *yielded = ((GrainObject *)op)->yielded;
+    return Py_NewRef(yielded != NULL ? yielded : Py_None);
+}
+
+static PyObject *
+get_outcome(PyObject *op, void *closure)
+{
+    (void)closure;
+    GrainObject *g = (GrainObject *)op;
+    if (g->core.state != PF_DONE) {
+        Py_RETURN_NONE;
+    }
+    g->core.host_bits |= PF_F_LOOKED_AT;
+    return pf_make_outcome(g->core.host_byte, g->value);
+}
+
+static PyObject *
+get_pool(PyObject *op, void *closure)
+{
+    (void)closure;
+    GrainObject *g = (GrainObject *)op;
+    return Py_NewRef(g->pool == NULL ? Py_None : (PyObject *)g->pool);
+}
+
+/* The frames of a generator or coroutine and of what it awaits, appended. */
+static int
+add_frames(PyObject *list, PyObject *iterator)
+{
+    static const char *const names[][2] = {{"gi_frame", "gi_yieldfrom"},
+                                           {"cr_frame", "cr_await"}};
+    PyObject *at = Py_NewRef(iterator);
+    while (PyGen_CheckExact(at) || PyCoro_CheckExact(at)) {
+        const char *const *name = names[PyCoro_CheckExact(at) ? 1 : 0];
+        PyObject *frame = PyObject_GetAttrString(at, name[0]);
+        PyObject *inner = PyObject_GetAttrString(at, name[1]);
+        int rc = frame == NULL || inner == NULL ? -1 : 0;
+        if (rc == 0 && frame != Py_None) {
+            rc = PyList_Append(list, frame);
+        }
+        Py_XDECREF(frame);
+        Py_DECREF(at);
+        at = inner;
+        if (rc < 0) {
+            Py_XDECREF(inner);
+            return -1;
+        }
+    }
+    Py_DECREF(at);
+    return 0;
+}
+
+/* Its generators, innermost first, appended. */
+static int
+add_iterators(PyObject *list, const GrainObject *g)
+{
+    int rc = g->iterator == NULL ? 0 : PyList_Append(list, g->iterator);
+    for (GrainCaller *c = g->callers; rc == 0 && c != NULL; c = c->below) {
+        rc = PyList_Append(list, c->iterator);
+    }
+    return rc;
+}
+
+/* Outermost first. */
+static PyObject *
+grain_frames(GrainObject *g)
+{
+    PyObject *frames = PyList_New(0);
+    PyObject *iterators = frames == NULL ? NULL : PyList_New(0);
+    int rc = iterators == NULL ? -1 : add_iterators(iterators, g);
+    for (Py_ssize_t i = rc < 0 ? 0 : PyList_GET_SIZE(iterators);
+         rc == 0 && i-- > 0;) {
+        rc = add_frames(frames, PyList_GET_ITEM(iterators, i));
+    }
+    Py_XDECREF(iterators);
+    if (rc < 0) {
+        Py_CLEAR(frames);
+    }
+    return frames;
+}
+
+static PyObject *
+get_frame(PyObject *op, void *closure)
+{
+    (void)closure;
+    PyObject *frames = grain_frames((GrainObject *)op);
+    if (frames == NULL) {
+        return NULL;
+    }
+    Py_ssize_t n = PyList_GET_SIZE(frames);
+    PyObject *last = n == 0 ? Py_None : PyList_GET_ITEM(frames, n - 1);
+    Py_INCREF(last);
+    Py_DECREF(frames);
+    return last;
+}
+
+PyObject *
+pf_grain_stack(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    PyObject *frames = grain_frames((GrainObject *)op);
+    if (frames == NULL) {
+        return NULL;
+    }
+    PyObject *stack = PyObject_CallOneArg(pf.stack_summary, frames);
+    Py_DECREF(frames);
+    return stack;
+}
+
+PyObject *
+pf_grain_repr(PyObject *op)
+{
+    PyObject *name = pf_grain_name((GrainObject *)op);
+    if (name == NULL) {
+        return NULL;
+    }
+    PyObject *repr =
+        PyUnicode_FromFormat("<%s %R %s at %p>", Py_TYPE(op)->tp_name, name,
+                             state_name((GrainObject *)op), op);
+    Py_DECREF(name);
+    return repr;
+}
+
+PyGetSetDef pf_grain_getset[] = {
+    {"name", get_name, pf_grain_set_name,
+     "For reports; by default the name of the generator.", NULL},
+    {"state", get_state, NULL,
+     "'new', 'ready', 'running', 'parked' or 'done', as a fiber's.", NULL},
+    {"last_known_state", get_last_known_state, NULL,
+     "READY, SLEEPING (it waits for something) or STOPPED (not started, or\n"
+     "done).",
+     NULL},
+    {"suspended_state", get_suspended_state, NULL,
+     "What it yielded last; None before, and when it is done.", NULL},
+    {"waiting_on", get_suspended_state, NULL,
+     "suspended_state, by the name that fibers have for it.", NULL},
+    {"outcome", get_outcome, NULL,
+     "Ok(value), Failed(exception) or CancelledOutcome(reason) once it is\n"
+     "done; None before.",
+     NULL},
+    {"frame", get_frame, NULL,
+     "The frame of its innermost generator; None if there is none.", NULL},
+    {"pool", get_pool, NULL, "The GrainPool it is queued in, or None.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};

@@ -1,0 +1,89 @@
+/* A grain comes to a scheduler and leaves it. */
+#include "python/grain/grain.h"
+
+#include "python/core/list.h"
+
+/* The scheduler, which lives on this thread, takes the grain; one that was
+ * taken out of a pool goes on waiting for what it waited for.  0, or -1 with
+ * an exception and nothing changed. */
+int
+pf_grain_attach(SchedulerObject *s, GrainObject *g)
+{
+    PfGrains *grains = pf_grains_of(s);
+    if (grains == NULL) {
+        return -1;
+    }
+    int kind = g->core.host_byte;
+    g->core.scheduler = &s->core;
+    Py_INCREF(s);
+    Py_INCREF(g); /* until it is done */
+    PF_LIST_PUSH(grains->live, g);
+    s->alive++;
+    s->foreground++;
+    if (s->ending && pf_grain_is_top(g)) {
+        g->core.host_bits |= PF_F_CANCEL | PF_F_CANCELLED;
+    }
+    g->core.state = PF_RUNNING;
+    g->core.host_byte = PF_WAIT_NOTHING;
+    if (kind == PF_WAIT_NOTHING) {
+        pf_grain_ready(g);
+    } else if (pf_grain_heed(s->thread, g, g->yielded) < 0) {
+        g->value = pf_take_exception();
+        g->core.host_word |= GRAIN_THROWS;
+        pf_grain_ready(g);
+    }
+    if (g->core.state == PF_READY && g->pool != NULL &&
+        g->pool->policy != NULL) {
+        pf_pool_add(g->pool, g);
+    }
+    pf_tell_host(s);
+    /* Taken out in passing; unless it has gone already while its policy's code
+     * let others run, or leaves after the step that it is in. */
+    if ((g->core.host_word & GRAIN_LEAVES) && g->core.scheduler == &s->core &&
+        g->core.state != PF_RUNNING) {
+        pf_grain_leave(g);
+    }
+    return 0;
+}
+
+/* The scheduler no longer knows the grain, done or not.  Drops references. */
+void
+pf_grain_detach(GrainObject *g)
+{
+    SchedulerObject *s = pf_grain_scheduler(g);
+    PF_LIST_REMOVE(s->grains->live, g);
+    g->core.scheduler = NULL;
+    s->alive--;
+    s->foreground--;
+    if (s->foreground == 0 || s->fatal != NULL) {
+        pf_wake_hub(s);
+    }
+    Py_DECREF(s);
+    Py_DECREF(g);
+}
+
+/* A grain that is not running leaves its pool and scheduler.  What it waits
+ * for it will wait for anew when it is queued again. */
+void
+pf_grain_leave(GrainObject *g)
+{
+    int kind = g->core.host_byte;
+    assert(g->pool != NULL);
+    if (g->core.state == PF_READY) {
+        pf_queue_remove(&g->core.scheduler->ready, &g->core);
+    }
+    bool over = g->core.state != PF_PARKED &&
+                (kind == PF_WAIT_TIME || kind == PF_WAIT_ANSWER);
+    if (over || (pf_grain_was_granted(g) && !pf_grain_receives(g))) {
+        kind = PF_WAIT_NOTHING; /* that needs no doing again */
+    }
+    Py_INCREF(g);
+    g->core.state = PF_RUNNING; /* to code that runs in passing */
+    pf_grain_unwait(g);
+    g->core.host_byte = (uint8_t)kind;
+    g->core.wake = PF_WAKE_NONE;
+    g->core.state = PF_SUSPENDED;
+    g->core.host_word &= ~(GRAIN_LEAVES | GRAIN_CALLS | GRAIN_HELD);
+    pf_pool_leave(g);
+    Py_DECREF(g);
+}

@@ -1,0 +1,571 @@
+/* The native half of GrainPool: who belongs to it, and with a policy, whose
+ * turn it is.
+ *
+ * A pool whose policy is round robin leaves its grains to the scheduler's own
+ * queue.  One with another policy keeps its ready grains apart and has `turn`
+ * in that queue for them: when it comes, as many steps are made as grains
+ * were ready, so that grains and fibers get turns alike, and the policy says
+ * for each of them which grain makes it.
+ */
+#include "python/grain/grain.h"
+
+#include <structmember.h>
+
+/* ------------------------------------------------------------------- the policy */
+
+/* What a policy raised is reported; the pool goes on without its advice. */
+static void
+policy_failed(GrainPoolObject *pool)
+{
+    PyObject *exc = pf_take_exception();
+    PyObject *logged = PyObject_CallFunctionObjArgs(
+        pf.policy_failed, (PyObject *)pool, exc, NULL);
+    if (logged == NULL) {
+        PyErr_WriteUnraisable((PyObject *)pool);
+    }
+    Py_XDECREF(logged);
+    Py_DECREF(exc);
+}
+
+/* `told`, stolen, is what the policy answered.  The pool is the caller's. */
+static void
+told_policy(GrainPoolObject *pool, PyObject *told)
+{
+    if (told == NULL) {
+        policy_failed(pool);
+    }
+    Py_XDECREF(told);
+}
+
+/* It may take the grain out of the pool, which then nobody else may have. */
+static void
+tell_policy(GrainPoolObject *pool, const char *method, GrainObject *g)
+{
+    Py_INCREF(pool);
+    told_policy(pool, PyObject_CallMethod(pool->policy, method, "O", g));
+    Py_DECREF(pool);
+}
+
+static void
+tell_time(GrainPoolObject *pool, GrainObject *g, int64_t ns)
+{
+    told_policy(pool, PyObject_CallMethod(pool->policy, "ran", "Od", g,
+                                          (double)ns / 1e9));
+}
+
+/* A ready grain of this pool: borrowed from `ready`. */
+static GrainObject *
+policys_choice(GrainPoolObject *pool)
+{
+    PyObject *chosen = PyObject_CallMethod(pool->policy, "take", NULL);
+    if (chosen == NULL) {
+        return NULL;
+    }
+    int known = PyObject_TypeCheck(chosen, pf.grain_type)
+                    ? PyDict_Contains(pool->ready, chosen)
+                    : 0;
+    if (known == 0) {
+        PyErr_Format(pf.fiber_error,
+                     "take() of the policy returned %R, which is not a ready "
+                     "grain of its pool",
+                     chosen);
+    }
+    Py_DECREF(chosen);
+    return known > 0 ? (GrainObject *)chosen : NULL;
+}
+
+static GrainObject *
+first_ready(GrainPoolObject *pool)
+{
+    Py_ssize_t at = 0;
+    PyObject *key = NULL, *value;
+    PyDict_Next(pool->ready, &at, &key, &value);
+    return (GrainObject *)key;
+}
+
+/* Of pool->ready or pool->members. */
+static void
+take_out(PyObject *dict, GrainObject *g)
+{
+    if (PyDict_DelItem(dict, (PyObject *)g) < 0) {
+        PyErr_Clear(); /* it was not in there */
+    }
+}
+
+/* Who makes the next step, no longer among the ready; a new reference. */
+static GrainObject *
+take(GrainPoolObject *pool)
+{
+    GrainObject *g = policys_choice(pool);
+    bool failed = g == NULL;
+    if (failed) {
+        policy_failed(pool);
+        g = first_ready(pool);
+        if (g == NULL) {
+            return NULL;
+        }
+    }
+    Py_INCREF(g);
+    g->core.host_word &= ~(uint32_t)GRAIN_OFFERED;
+    take_out(pool->ready, g);
+    if (failed) {
+        tell_policy(pool, "remove", g);
+    }
+    return g;
+}
+
+/* --------------------------------------------------------------------- turns */
+
+static void
+want_turn(GrainPoolObject *pool)
+{
+    if (pool->turn.state != PF_READY) {
+        pf_make_ready(&pool->scheduler->core, &pool->turn);
+    }
+}
+
+/* A grain that is in no queue is ready: the policy's to choose. */
+void
+pf_pool_add(GrainPoolObject *pool, GrainObject *g)
+{
+    if (PyDict_SetItem(pool->ready, (PyObject *)g, Py_None) < 0) {
+        PyErr_Clear(); /* no memory: try again at its next turn */
+        pf_make_ready(g->core.scheduler, &g->core);
+        return;
+    }
+    g->core.state = PF_SUSPENDED;
+    g->core.host_word |= GRAIN_OFFERED;
+    want_turn(pool);
+    tell_policy(pool, "add", g);
+}
+
+static void
+look_around(pf_scheduler *s)
+{
+    if (--s->until_poll == 0 || pf_inbox_pending(&s->inbox)) {
+        pf_poll(s);
+    }
+}
+
+static void
+one_step(PfThread *t, GrainPoolObject *pool)
+{
+    GrainObject *g = take(pool);
+    if (g == NULL) {
+        return;
+    }
+    if (g->pool != pool || g->core.state != PF_SUSPENDED ||
+        (g->core.host_word & GRAIN_OFFERED)) {
+        Py_DECREF(g); /* the policy has done something with it */
+        return;
+    }
+    pf_scheduler *s = &pool->scheduler->core;
+    int64_t start = pf_now(s);
+    pf_grain_step(t, g);
+    if (g->core.state == PF_READY && g->pool == pool) {
+        g->core.host_word |= GRAIN_HELD; /* until it leaves, or is added */
+    }
+    if (pool->scheduler != NULL) {
+        tell_time(pool, g, pf_now(s) - start);
+        if (g->core.host_word & GRAIN_HELD) {
+            g->core.host_word &= ~(uint32_t)GRAIN_HELD;
+            pf_pool_add(pool, g);
+        }
+        look_around(s);
+    }
+    Py_DECREF(g);
+}
+
+/* The next turn is asked for before the first step: a step that blocks must
+ * not hold up the others. */
+void
+pf_pool_turn(PfThread *t, GrainPoolObject *pool)
+{
+    Py_ssize_t ready = PyDict_GET_SIZE(pool->ready);
+    Py_INCREF(pool);
+    pool->turn.state = PF_PARKED;
+    if (ready > 1) {
+        want_turn(pool);
+    }
+    while (ready-- > 0 && pool->scheduler != NULL &&
+           PyDict_GET_SIZE(pool->ready) > 0) {
+        one_step(t, pool);
+    }
+    if (pool->scheduler != NULL && PyDict_GET_SIZE(pool->ready) > 0) {
+        want_turn(pool);
+    }
+    Py_DECREF(pool);
+}
+
+/* ------------------------------------------------------------------ membership */
+
+int
+pf_pool_enter(GrainPoolObject *pool, GrainObject *g)
+{
+    if (PyDict_SetItem(pool->members, (PyObject *)g, Py_None) < 0) {
+        return -1;
+    }
+    g->pool = (GrainPoolObject *)Py_NewRef((PyObject *)pool);
+    return 0;
+}
+
+/* Not among the ready ones any more.  True: its policy does not know yet. */
+static bool
+not_ready(GrainPoolObject *pool, GrainObject *g)
+{
+    if (!(g->core.host_word & GRAIN_OFFERED)) {
+        return false;
+    }
+    g->core.host_word &= ~(uint32_t)GRAIN_OFFERED;
+    take_out(pool->ready, g);
+    return true;
+}
+
+void
+pf_pool_forget(GrainObject *g)
+{
+    GrainPoolObject *pool = g->pool;
+    if (pool != NULL && not_ready(pool, g)) {
+        tell_policy(pool, "remove", g);
+    }
+}
+
+/* The pool's Python half has answered, or failed to. */
+static void
+told_pool(GrainPoolObject *pool, PyObject *answer)
+{
+    if (answer == NULL) {
+        PyErr_WriteUnraisable((PyObject *)pool);
+    }
+    Py_XDECREF(answer);
+}
+
+/* A member has gone, and was perhaps the last; keeps the raised exception. */
+static void
+one_less(GrainPoolObject *pool, GrainObject *g)
+{
+    PyObject *pending = pf_take_exception();
+    take_out(pool->members, g);
+    if (PyDict_GET_SIZE(pool->members) == 0) {
+        told_pool(pool,
+                  PyObject_CallMethod((PyObject *)pool, "_emptied", NULL));
+    }
+    if (pending != NULL) {
+        pf_restore_exception(pending);
+    }
+}
+
+/* It leaves its pool, and the scheduler if that has it.  All that is done
+ * before others hear of it: what they do may concern the same grain. */
+void
+pf_pool_leave(GrainObject *g)
+{
+    GrainPoolObject *pool = g->pool;
+    if (pool == NULL) {
+        return;
+    }
+    bool tells = not_ready(pool, g);
+    g->pool = NULL;
+    if (g->core.scheduler != NULL) {
+        pf_grain_detach(g);
+    }
+    if (tells) {
+        tell_policy(pool, "remove", g);
+    }
+    one_less(pool, g);
+    Py_DECREF(pool);
+}
+
+/* The grain is done. */
+void
+pf_pool_ended(GrainPoolObject *pool, GrainObject *g)
+{
+    if (g->core.host_byte == PF_OUTCOME_FAILED) {
+        told_pool(pool, PyObject_CallMethod((PyObject *)pool, "_grain_failed",
+                                            "O", g));
+    }
+    one_less(pool, g);
+}
+
+/* --------------------------------------------------------- for the Python half */
+
+static int
+check_grain(PyObject *object)
+{
+    if (PyObject_TypeCheck(object, pf.grain_type)) {
+        return 0;
+    }
+    PyErr_Format(PyExc_TypeError, "expected a Grain, not '%.200s'",
+                 Py_TYPE(object)->tp_name);
+    return -1;
+}
+
+static int
+refuse_entry(GrainObject *g)
+{
+    const char *why = NULL;
+    if (g->core.state == PF_DONE) {
+        why = "the grain has finished: make a new one";
+    } else if (g->pool != NULL) {
+        why = "the grain is queued already";
+    } else if (g->core.scheduler != NULL) {
+        why = "the grain was started without a pool and stays so";
+    } else if (g->core.state == PF_RUNNING) {
+        why = "the grain is leaving its pool: queue it when its step is over";
+    }
+    if (why != NULL) {
+        PyErr_SetString(pf.fiber_error, why);
+    }
+    return why == NULL ? 0 : -1;
+}
+
+/* A member of a pool that has been started comes to the pool's scheduler. */
+static int
+admit(GrainPoolObject *pool, GrainObject *g)
+{
+    return pool->scheduler->thread == pf_tls_thread
+               ? pf_grain_attach(pool->scheduler, g)
+               : pf_grain_post_attach(pool, g);
+}
+
+static PyObject *
+pool_enter(PyObject *op, PyObject *object)
+{
+    GrainPoolObject *pool = (GrainPoolObject *)op;
+    GrainObject *g = (GrainObject *)object;
+    if (pf_this_thread() == NULL || check_grain(object) < 0 ||
+        refuse_entry(g) < 0 || pf_grain_prepare(g) < 0 ||
+        refuse_entry(g) < 0 || pf_pool_enter(pool, g) < 0) {
+        return NULL;
+    }
+    if (pool->scheduler != NULL && admit(pool, g) < 0) {
+        pf_pool_leave(g);
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+pool_leave(PyObject *op, PyObject *object)
+{
+    GrainObject *g = (GrainObject *)object;
+    if (check_grain(object) < 0) {
+        return NULL;
+    }
+    if (g->pool != (GrainPoolObject *)op || g->core.state == PF_DONE) {
+        PyErr_Format(pf.fiber_error, "%R is not in this pool", object);
+        return NULL;
+    }
+    if (g->core.scheduler == NULL) {
+        pf_pool_leave(g);
+    } else if (!pf_grain_is_here(g)) {
+        return pf_grain_post_leave(g) < 0 ? NULL : Py_NewRef(Py_None);
+    } else if (g->core.state == PF_RUNNING) {
+        g->core.host_word |= GRAIN_LEAVES;
+    } else {
+        pf_grain_leave(g);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+pool_grains(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return PyDict_Keys(((GrainPoolObject *)op)->members);
+}
+
+static Py_ssize_t
+pool_length(PyObject *op)
+{
+    return PyDict_GET_SIZE(((GrainPoolObject *)op)->members);
+}
+
+static int
+pool_contains(PyObject *op, PyObject *object)
+{
+    return PyObject_TypeCheck(object, pf.grain_type) &&
+           ((GrainObject *)object)->pool == (GrainPoolObject *)op;
+}
+
+static int
+pool_bool(PyObject *op)
+{
+    (void)op;
+    return 1; /* also without grains */
+}
+
+static int
+admit_all(GrainPoolObject *pool)
+{
+    PyObject *all = PyDict_Keys(pool->members);
+    int rc = all == NULL ? -1 : 0;
+    for (Py_ssize_t i = 0; rc == 0 && i < PyList_GET_SIZE(all); i++) {
+        GrainObject *g = (GrainObject *)PyList_GET_ITEM(all, i);
+        if (g->pool == pool && g->core.scheduler == NULL) {
+            rc = pf_grain_attach(pool->scheduler, g);
+        }
+    }
+    Py_XDECREF(all);
+    return rc;
+}
+
+static PyObject *
+pool_bind(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    GrainPoolObject *pool = (GrainPoolObject *)op;
+    PfThread *t = pf_this_thread();
+    if (t == NULL || pf_active(t, "starting a pool") == NULL) {
+        return NULL;
+    }
+    PfGrains *grains = pf_grains_of(t->scheduler);
+    if (grains != NULL && pool->scheduler != NULL) {
+        PyErr_SetString(pf.fiber_error, "the pool has been started already");
+        return NULL;
+    }
+    if (grains == NULL || PyList_Append(grains->pools, op) < 0) {
+        return NULL;
+    }
+    pool->scheduler = t->scheduler;
+    pool->turn.scheduler = &t->scheduler->core;
+    pool->turn.state = PF_PARKED;
+    return admit_all(pool) < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *
+get_bound(PyObject *op, void *closure)
+{
+    (void)closure;
+    return PyBool_FromLong(((GrainPoolObject *)op)->scheduler != NULL);
+}
+
+static PyObject *
+get_policy(PyObject *op, void *closure)
+{
+    (void)closure;
+    PyObject *policy = ((GrainPoolObject *)op)->policy;
+    return Py_NewRef(policy == NULL ? Py_None : policy);
+}
+
+/* ------------------------------------------------------------------ the type */
+
+static PyObject *
+pool_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    (void)args;
+    (void)kwargs;
+    GrainPoolObject *pool = (GrainPoolObject *)type->tp_alloc(type, 0);
+    if (pool == NULL) {
+        return NULL;
+    }
+    pool->turn.host_bits = PF_F_POOL;
+    pool->ready = PyDict_New();
+    pool->members = PyDict_New();
+    if (pool->ready == NULL || pool->members == NULL) {
+        Py_CLEAR(pool);
+    }
+    return (PyObject *)pool;
+}
+
+/* The policy; None: first in, first out, by the scheduler itself. */
+static int
+pool_init(PyObject *op, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"policy", NULL};
+    GrainPoolObject *pool = (GrainPoolObject *)op;
+    PyObject *policy = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:GrainPoolBase", names,
+                                     &policy)) {
+        return -1;
+    }
+    if (PyDict_GET_SIZE(pool->members) > 0 || pool->scheduler != NULL) {
+        PyErr_SetString(pf.fiber_error,
+                        "the pool is in use: its policy stays");
+        return -1;
+    }
+    Py_XSETREF(pool->policy, policy == Py_None ? NULL : Py_NewRef(policy));
+    return 0;
+}
+
+static int
+pool_traverse(PyObject *op, visitproc visit, void *arg)
+{
+    GrainPoolObject *pool = (GrainPoolObject *)op;
+    Py_VISIT(Py_TYPE(op));
+    Py_VISIT(pool->policy);
+    Py_VISIT(pool->ready);
+    Py_VISIT(pool->members);
+    return 0;
+}
+
+/* Dictionaries stay: grains that are closed later look into them. */
+static int
+pool_clear(PyObject *op)
+{
+    GrainPoolObject *pool = (GrainPoolObject *)op;
+    if (pool->scheduler == NULL) {
+        PyDict_Clear(pool->ready);
+        PyDict_Clear(pool->members);
+    }
+    return 0;
+}
+
+static void
+pool_dealloc(PyObject *op)
+{
+    GrainPoolObject *pool = (GrainPoolObject *)op;
+    PyTypeObject *type = Py_TYPE(op);
+    PyObject_GC_UnTrack(op);
+    if (pool->weakrefs != NULL) {
+        PyObject_ClearWeakRefs(op);
+    }
+    Py_CLEAR(pool->policy);
+    Py_CLEAR(pool->ready);
+    Py_CLEAR(pool->members);
+    type->tp_free(op);
+    Py_DECREF(type);
+}
+
+static PyMethodDef pool_methods[] = {
+    {"_enter", pool_enter, METH_O, "Take in a grain."},
+    {"_leave", pool_leave, METH_O, "Let go of a grain."},
+    {"_grains", pool_grains, METH_NOARGS, "The grains that are not done."},
+    {"_bind", pool_bind, METH_NOARGS,
+     "From now on its grains run on the scheduler of this thread."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef pool_getset[] = {
+    {"_bound", get_bound, NULL, "Has it a scheduler?", NULL},
+    {"_policy", get_policy, NULL, "What was given; None: round robin.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMemberDef pool_members[] = {
+    PF_WEAKREFS(GrainPoolObject),
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot pool_slots[] = {
+    {Py_tp_doc, (void *)"What GrainPool is built on."},
+    {Py_tp_new, pool_new},
+    {Py_tp_init, pool_init},
+    {Py_tp_dealloc, pool_dealloc},
+    {Py_tp_traverse, pool_traverse},
+    {Py_tp_clear, pool_clear},
+    {Py_tp_methods, pool_methods},
+    {Py_tp_getset, pool_getset},
+    {Py_tp_members, pool_members},
+    {Py_sq_length, (void *)pool_length},
+    {Py_sq_contains, (void *)pool_contains},
+    {Py_nb_bool, (void *)pool_bool},
+    {0, NULL},
+};
+
+PyType_Spec pf_pool_spec = {
+    .name = "pyfiber._engine.GrainPoolBase",
+    .basicsize = sizeof(GrainPoolObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = pool_slots,
+};

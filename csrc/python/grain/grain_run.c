@@ -1,0 +1,447 @@
+/* The runner fibers, the asking of predicates, and what the loop wants from a
+ * scheduler's grains: see grain.h.
+ */
+#include "python/grain/grain.h"
+
+/* --------------------------------------------------------------- the runners */
+
+PfGrains *
+pf_grains_of(SchedulerObject *s)
+{
+    if (s->grains != NULL) {
+        return s->grains;
+    }
+    PfGrains *grains = PyMem_Calloc(1, sizeof(*grains));
+    if (grains == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    grains->pools = PyList_New(0);
+    grains->asker =
+        (GrainPoolObject *)PyObject_CallNoArgs((PyObject *)pf.pool_type);
+    bool made = grains->pools != NULL && grains->asker != NULL;
+    if (!made ||
+        s->grains != NULL) { /* the collector ran: code that made it */
+        Py_XDECREF(grains->pools);
+        Py_XDECREF(grains->asker);
+        PyMem_Free(grains);
+        return made ? s->grains : NULL;
+    }
+    grains->asker->turn.state = PF_PARKED;
+    grains->asker->turn.host_bits = PF_F_ASKER;
+    grains->asker->turn.scheduler = &s->core;
+    s->grains = grains;
+    return grains;
+}
+
+/* A fiber of the scheduler that is not one of the run's: nobody waits for it,
+ * nothing counts it. */
+static FiberObject *
+new_runner(SchedulerObject *s)
+{
+    FiberObject *fiber = pf_fiber_new(pf.runner_main, NULL, 0, NULL);
+    if (fiber == NULL || pf_fiber_give_stack_unseen(s->thread, fiber) < 0) {
+        Py_XDECREF(fiber);
+        return NULL;
+    }
+    fiber->core.host_bits |= PF_F_SCHEDULED | PF_F_DAEMON | PF_F_RUNNER;
+    fiber->core.scheduler = &s->core;
+    fiber->core.state = PF_PARKED;
+    Py_INCREF(s);
+    return fiber;
+}
+
+bool
+pf_is_idle_runner(FiberObject *fiber)
+{
+    return (fiber->core.host_bits & PF_F_RUNNER) &&
+           SCHEDULER_OF(fiber->core.scheduler)->grains->runner == fiber;
+}
+
+/* No memory for a stack: the grain ends with that, or the run does. */
+static void
+no_runner(SchedulerObject *s, pf_fiber *core)
+{
+    if (core->host_bits & PF_F_GRAIN) {
+        pf_grain_fail(s->thread, GRAIN_OF(core));
+        return;
+    }
+    core->state = PF_PARKED;
+    pf_scheduler_fail(s, pf_take_exception());
+    pf_wake_hub(s);
+}
+
+/* A new runner for `core`'s turn.  NULL: somebody else is next, because there
+ * is no memory, or because code that ran meanwhile has ended that turn. */
+static FiberObject *
+runner_for(SchedulerObject *s, pf_fiber *core)
+{
+    /* A grain; pools and the asker begin alike, and stay. */
+    PyObject *task = Py_NewRef((PyObject *)FIBER_OF(core));
+    pf_no_switch_begin(s->thread, "inside the scheduler");
+    FiberObject *runner = new_runner(s);
+    if (core->state != PF_READY || core->scheduler != &s->core) {
+        PyErr_Clear();
+        s->grains->runner = runner;
+        runner = NULL;
+    } else if (runner == NULL) {
+        no_runner(s, core);
+    }
+    Py_DECREF(task);
+    pf_no_switch_end(s->thread);
+    return runner;
+}
+
+/* Parked no more, as whoever comes out of the ready queue: where it lands, code
+ * may run before its turn, because an object dies, and a cancellation that this
+ * makes must not wake it. */
+static pf_fiber *
+give_turn(PfGrains *grains, FiberObject *runner, pf_fiber *core)
+{
+    runner->core.state = PF_READY;
+    grains->runner = NULL;
+    grains->turn = core;
+    return &runner->core;
+}
+
+/* Not inline: the common case then saves no registers. */
+static PF_NEVER_INLINE pf_fiber *
+first_with_new_runner(SchedulerObject *s, pf_fiber *core)
+{
+    FiberObject *runner = runner_for(s, core);
+    return runner == NULL ? pf_next(&s->core)
+                          : give_turn(s->grains, runner, core);
+}
+
+/* An entry without a stack has its turn: the idle runner takes it, which may
+ * be the caller. */
+pf_fiber *
+pf_grains_first(SchedulerObject *s, pf_fiber *core)
+{
+    FiberObject *runner = s->grains->runner;
+    return PF_LIKELY(runner != NULL && runner->core.state == PF_PARKED)
+               ? give_turn(s->grains, runner, core)
+               : first_with_new_runner(s, core);
+}
+
+GrainObject *
+pf_grain_current(PfThread *t)
+{
+    FiberObject *self = CURRENT(t);
+    bool stepping = (self->core.host_bits & PF_F_RUNNER) && self->args != NULL;
+    return stepping ? (GrainObject *)self->args : NULL;
+}
+
+/* ------------------------------------------------------------------ predicates */
+
+/* Whatever may have changed an answer moves this. */
+static uint64_t
+activity(SchedulerObject *s)
+{
+    pf_scheduler *c = &s->core;
+    return c->switches + c->messages + c->timeouts + c->waits;
+}
+
+static bool
+asker_sleeps(PfGrains *grains)
+{
+    return grains != NULL && grains->sleepers.head != NULL &&
+           grains->asker->turn.state == PF_PARKED;
+}
+
+/* Something is about to run: ask afterwards. */
+void
+pf_grains_stir(SchedulerObject *s)
+{
+    if (asker_sleeps(s->grains)) {
+        pf_make_ready(&s->core, &s->grains->asker->turn);
+    }
+}
+
+/* The loop has nothing to run.  True: predicates have to be asked first. */
+bool
+pf_grains_ask_again(SchedulerObject *s)
+{
+    if (!asker_sleeps(s->grains) || s->grains->asked_at == activity(s)) {
+        return false;
+    }
+    pf_make_ready(&s->core, &s->grains->asker->turn);
+    return true;
+}
+
+/* In the grain's context; the grain may run meanwhile, if the predicate lets
+ * others run. */
+static PyObject *
+answer_of(PfThread *t, GrainObject *g, PyObject *predicate)
+{
+    FiberObject *self = CURRENT(t);
+    PyObject *context = Py_XNewRef(g->context);
+    self->args = Py_NewRef((PyObject *)g);
+    pystate_swap_context(t->tstate, &context);
+    PyObject *answer = PyObject_CallNoArgs(predicate);
+    pystate_swap_context(t->tstate, &context);
+    if (g->context == NULL) { /* it had none: that may be new */
+        g->context = Py_XNewRef(context);
+    }
+    Py_XDECREF(context);
+    Py_CLEAR(self->args);
+    return answer;
+}
+
+/* 1: the grain goes on; 0: it sleeps on; -1: exception. */
+static int
+says_yes(PyObject *answer)
+{
+    if (answer == pf.grain_sleeping) {
+        return 0;
+    }
+    return answer == pf.grain_ready || answer == pf.grain_stopped
+               ? 1
+               : PyObject_IsTrue(answer);
+}
+
+static void
+ask(PfThread *t, GrainObject *g)
+{
+    PyObject *predicate = Py_NewRef(g->yielded);
+    PyObject *answer = answer_of(t, g, predicate);
+    int yes = answer == NULL ? -1 : says_yes(answer);
+    if (yes < 0) {
+        Py_XSETREF(answer, pf_take_exception());
+    } else if (answer == pf.grain_ready) {
+        Py_SETREF(answer, Py_NewRef(Py_None));
+    }
+    /* Not: no longer, as it was cancelled while it was asked, or for another. */
+    bool waits = g->core.state == PF_PARKED &&
+                 g->core.host_byte == PF_WAIT_ANSWER &&
+                 g->yielded == predicate;
+    if (yes != 0 && waits) {
+        g->value = Py_NewRef(answer);
+        g->core.host_word |= yes < 0 ? GRAIN_THROWS : 0;
+        pf_wake_fiber(g->core.scheduler, &g->core, PF_WAKE_NORMAL);
+    }
+    Py_DECREF(answer);
+    Py_DECREF(predicate);
+}
+
+/* Each that was there before is asked once; new ones queue behind. */
+static void
+ask_each(PfThread *t, PfGrains *grains)
+{
+    for (size_t n = grains->asking; n > 0 && grains->sleepers.head != NULL;
+         n--) {
+        PfNode *node = grains->sleepers.head;
+        GrainObject *g = GRAIN_OF(&node->waiter->fiber->core);
+        pf_waitq_remove(node);
+        if (g->core.state != PF_PARKED) { /* woken, not yet run */
+            grains->asking--;
+            continue;
+        }
+        pf_waitq_push(&grains->sleepers, node);
+        Py_INCREF(g);
+        ask(t, g);
+        Py_DECREF(g);
+    }
+}
+
+/* The asker's turn: ask, if anything but itself had one since; then queue up
+ * behind the others, or sleep until the loop stirs it. */
+static void
+askers_turn(PfThread *t, SchedulerObject *s)
+{
+    PfGrains *grains = s->grains;
+    bool something_ran = activity(s) - grains->asked_at > 1;
+    grains->asker->turn.state = PF_RUNNING;
+    if (something_ran) {
+        ask_each(t, grains);
+    }
+    grains->asked_at = activity(s);
+    if (something_ran && grains->sleepers.head != NULL) {
+        pf_make_ready(&s->core, &grains->asker->turn);
+    } else {
+        grains->asker->turn.state = PF_PARKED;
+    }
+}
+
+/* ------------------------------------------------------------ the runner's life */
+
+static void
+take_turn(PfThread *t, SchedulerObject *s, pf_fiber *core)
+{
+    if (PF_LIKELY(core->host_bits & PF_F_GRAIN)) {
+        GrainObject *g = GRAIN_OF(core);
+        if (g->pool != NULL && g->pool->policy != NULL) {
+            pf_pool_add(g->pool, g); /* woken: now its policy knows */
+        } else {
+            pf_grain_step(t, g);
+        }
+    } else if (core->host_bits & PF_F_POOL) {
+        pf_pool_turn(t, POOL_OF(core));
+    } else {
+        askers_turn(t, s);
+    }
+}
+
+/* A runner that was cancelled within a step, was given a permit or entered a
+ * scope there must not hand that on to the next grain. */
+#define SPENT (PF_F_CANCEL | PF_F_DYING | PF_F_PERMIT)
+
+/* Leave for whoever is next; true when there is a turn to take again. */
+static bool
+next_turn(PfThread *t, SchedulerObject *s, FiberObject *self)
+{
+    PfGrains *grains = s->grains;
+    if (PF_UNLIKELY(t->attention != 0) && !(self->core.host_bits & SPENT) &&
+        pf_attend(t) < 0) {
+        PyErr_WriteUnraisable((PyObject *)self); /* it is in no step */
+    }
+    if (PF_UNLIKELY((self->core.host_bits & SPENT) || self->scope != NULL ||
+                    grains->runner != NULL)) {
+        return false;
+    }
+    grains->runner = self;
+    self->core.state = PF_PARKED;
+    pf_fiber *next = pf_next(&s->core);
+    if (next != &self->core) {
+        if (next != s->core.hub) {
+            pf_grains_stir(s);
+        }
+        pf_switch_with(&t->engine, next, pf_on_switch);
+    }
+    self->core.state = PF_RUNNING;
+    if (grains->runner == self) {
+        grains->runner = NULL;
+    }
+    return t->transfer == NULL && grains->turn != NULL;
+}
+
+static PyObject *
+runner_main(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    PfThread *t = pf_this_thread();
+    FiberObject *self = CURRENT(t);
+    SchedulerObject *s = self->core.host_bits & PF_F_RUNNER
+                             ? SCHEDULER_OF(self->core.scheduler)
+                             : NULL;
+    if (s == NULL || s->grains->turn == NULL) {
+        PyErr_SetString(pf.fiber_error, "only the scheduler runs this");
+        return NULL;
+    }
+    do {
+        pf_fiber *core = s->grains->turn;
+        s->grains->turn = NULL;
+        take_turn(t, s, core);
+    } while (next_turn(t, s, self));
+    if (t->transfer != NULL) { /* it is being unwound */
+        return pf_value_in_parent(t);
+    }
+    Py_RETURN_NONE;
+}
+
+PyMethodDef pf_runner_method = {
+    "grains", runner_main, METH_NOARGS,
+    "What the fibers run that step a scheduler's grains."};
+
+/* ----------------------------------------------------- what else the loop asks */
+
+void
+pf_grains_cancel_all(SchedulerObject *s, PyObject *why)
+{
+    GrainObject *g = s->grains == NULL ? NULL : s->grains->live;
+    for (; g != NULL; g = g->next) {
+        if (pf_grain_is_top(g)) {
+            pf_grain_cancel_now(g, why);
+        }
+    }
+}
+
+static GrainObject *
+find_leftover(PfGrains *grains)
+{
+    GrainObject *g = grains->live;
+    while (g != NULL && g->core.state == PF_RUNNING) {
+        g = g->next;
+    }
+    return g;
+}
+
+static void
+unbind_pools(PfGrains *grains)
+{
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(grains->pools); i++) {
+        GrainPoolObject *pool =
+            (GrainPoolObject *)PyList_GET_ITEM(grains->pools, i);
+        pool->scheduler = NULL;
+        pool->turn.scheduler = NULL;
+        pool->turn.state = PF_NEW;
+    }
+    /* Emptying a list needs no memory: this does not fail. */
+    (void)PyList_SetSlice(grains->pools, 0, PY_SSIZE_T_MAX, NULL);
+}
+
+/* Close one grain that is left at the end of a run; with none left, forget
+ * the pools.  Nothing is in the ready queue. False: there was none. */
+bool
+pf_grains_abandon(SchedulerObject *s)
+{
+    PfGrains *grains = s->grains;
+    if (grains == NULL) {
+        return false;
+    }
+    GrainObject *g = find_leftover(grains);
+    if (g == NULL) {
+        unbind_pools(grains);
+        return false;
+    }
+    Py_INCREF(g);
+    pf_grain_abandon(s->thread, g);
+    Py_DECREF(g);
+    return true;
+}
+
+bool
+pf_grains_are_left(SchedulerObject *s)
+{
+    return s->grains != NULL && s->grains->live != NULL;
+}
+
+/* For the report of a deadlock: those that wait. */
+int
+pf_grains_list(SchedulerObject *s, PyObject *list)
+{
+    GrainObject *g = s->grains == NULL ? NULL : s->grains->live;
+    for (; g != NULL; g = g->next) {
+        if (g->core.state != PF_RUNNING &&
+            PyList_Append(list, (PyObject *)g) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+int
+pf_grains_traverse(SchedulerObject *s, visitproc visit, void *arg)
+{
+    if (s->grains == NULL) {
+        return 0;
+    }
+    Py_VISIT(s->grains->pools);
+    for (GrainObject *g = s->grains->live; g != NULL; g = g->next) {
+        Py_VISIT(g);
+    }
+    return 0;
+}
+
+void
+pf_grains_free(SchedulerObject *s)
+{
+    if (s->grains != NULL) {
+        unbind_pools(s->grains);
+        Py_CLEAR(s->grains->pools);
+        Py_CLEAR(s->grains->asker);
+        PyMem_Free(s->grains);
+        s->grains = NULL;
+    }
+}

@@ -1,0 +1,633 @@
+/* One turn of a grain: resume the innermost generator, heed what it yields or
+ * hand what it returns to the generator that called it, see to the end.
+ */
+#include "python/sync/channel.h"
+#include "python/grain/grain.h"
+#include "python/testing/schedule.h"
+#include "python/fiber/unseen.h"
+
+/* Calls and returns in one turn, after which the others have theirs. */
+#define CALLS_IN_A_TURN 100
+
+/* --------------------------------------------------------- resuming generators */
+
+static bool
+takes_values(PyObject *iterator)
+{
+    PyTypeObject *type = Py_TYPE(iterator);
+    return type->tp_as_async != NULL && type->tp_as_async->am_send != NULL;
+}
+
+/* 1 and a new reference; 0: it has none; -1: its __getattr__ has failed. */
+static int
+look_up(PyObject *object, const char *name, PyObject **attribute)
+{
+    *attribute = PyObject_GetAttrString(object, name);
+    if (*attribute != NULL) {
+        return 1;
+    }
+    if (!PyErr_ExceptionMatches(PyExc_AttributeError)) {
+        return -1;
+    }
+    PyErr_Clear();
+    return 0;
+}
+
+static int
+has(PyObject *object, const char *name)
+{
+    PyObject *attribute;
+    int rc = look_up(object, name, &attribute);
+    Py_XDECREF(attribute);
+    return rc;
+}
+
+/* A `return` seen as StopIteration: the value; else NULL, the exception still
+ * raised. */
+static PyObject *
+returned_value(void)
+{
+    if (!PyErr_ExceptionMatches(PyExc_StopIteration)) {
+        return NULL;
+    }
+    PyObject *stop = pf_take_exception();
+    PyObject *value = PyObject_GetAttrString(stop, "value");
+    Py_DECREF(stop);
+    return value;
+}
+
+/* The raised exception goes into the iterator; one that cannot be thrown into
+ * ends with it. */
+static PySendResult
+throw_into(PyObject *iterator, PyObject **got)
+{
+    PyObject *exc = pf_take_exception();
+    PyObject *throw;
+    *got = NULL;
+    switch (look_up(iterator, "throw", &throw)) {
+    case 0:
+        pf_restore_exception(exc);
+        return PYGEN_ERROR;
+    case -1:
+        Py_DECREF(exc);
+        return PYGEN_ERROR;
+    }
+    *got = PyObject_CallOneArg(throw, exc);
+    Py_DECREF(throw);
+    Py_DECREF(exc);
+    if (*got != NULL) {
+        return PYGEN_NEXT;
+    }
+    *got = returned_value();
+    return *got != NULL ? PYGEN_RETURN : PYGEN_ERROR;
+}
+
+/* `sent` is NULL: throw what is raised. */
+static inline PySendResult
+resume(PyObject *iterator, PyObject *sent, PyObject **got)
+{
+    if (PF_UNLIKELY(sent == NULL)) {
+        return throw_into(iterator, got);
+    }
+    if (PF_UNLIKELY(sent != Py_None) && !takes_values(iterator)) {
+        int rc = has(iterator, "send");
+        if (rc < 0) {
+            *got = NULL;
+            return PYGEN_ERROR;
+        }
+        if (rc == 0) {
+            sent = Py_None; /* a plain iterator has no use for it */
+        }
+    }
+    return PyIter_Send(iterator, sent, got);
+}
+
+/* ----------------------------------------------------- the stack of generators */
+
+static int
+push(GrainObject *g, PyObject *iterator)
+{
+    if (iterator == g->iterator) {
+        PyErr_SetString(PyExc_ValueError,
+                        "a generator cannot call itself: yield READY to go on "
+                        "later");
+        return -1;
+    }
+    GrainCaller *caller = PyMem_Malloc(sizeof(*caller));
+    if (caller == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    caller->iterator = g->iterator;
+    caller->below = g->callers;
+    g->callers = caller;
+    pf_grain_set_iterator(g, Py_NewRef(iterator));
+    return 0;
+}
+
+/* The innermost generator is over. */
+static void
+pop(GrainObject *g)
+{
+    PyObject *over = g->iterator;
+    GrainCaller *caller = g->callers;
+    if (caller == NULL) {
+        if (g->name == NULL) {
+            g->name = pf_grain_name(g); /* the generator knows it */
+            PyErr_Clear(); /* no memory: it goes on without a name */
+        }
+        pf_grain_set_iterator(g, NULL);
+    } else {
+        pf_grain_set_iterator(g, caller->iterator);
+        g->callers = caller->below;
+        PyMem_Free(caller);
+    }
+    Py_XDECREF(over);
+}
+
+/* Close the generators, the innermost first.  With an exception: the grain's
+ * outcome is that, as if it had been raised in the ones further out. */
+static void
+close_all(GrainObject *g)
+{
+    while (g->iterator != NULL) {
+        PyObject *close = NULL;
+        if (!PyErr_Occurred()) {
+            (void)look_up(g->iterator, "close", &close);
+        }
+        PyObject *closed = close == NULL ? NULL : PyObject_CallNoArgs(close);
+        Py_XDECREF(close);
+        Py_XDECREF(closed);
+        PyObject *pending = pf_take_exception();
+        pop(g);
+        if (pending != NULL) {
+            pf_restore_exception(pending);
+        }
+    }
+}
+
+/* --------------------------------------------------------------- what it yields */
+
+static int
+nonsense(PyObject *what)
+{
+    PyErr_Format(PyExc_TypeError,
+                 "a grain yields READY, STOPPED, SLEEPING, a number of "
+                 "seconds, a predicate, a generator or coroutine to call, a "
+                 "Grain, a Fiber, a future, an Event or an operation of a "
+                 "Channel, not '%.200s'",
+                 Py_TYPE(what)->tp_name);
+    return -1;
+}
+
+/* A grain that has not been started is called: in the same pool or scope, and
+ * cancelled with its caller. */
+static int
+start_callee(PfThread *t, GrainObject *g, GrainObject *other)
+{
+    if (pf_grain_prepare(other) < 0 || pf_grain_may_start(other) < 0 ||
+        (g->pool != NULL && pf_pool_enter(g->pool, other) < 0)) {
+        return -1;
+    }
+    ScopeObject *base = g->member != NULL ? g->member->base : NULL;
+    if (pf_grain_start_in(t->scheduler, base, other) < 0) {
+        pf_pool_leave(other);
+        return -1;
+    }
+    return 0;
+}
+
+static bool
+is_to_be_called(PyObject *what)
+{
+    GrainObject *other = (GrainObject *)what;
+    return PyObject_TypeCheck(what, pf.grain_type) &&
+           other->core.state == PF_NEW && other->pool == NULL;
+}
+
+static int
+heed_grain(PfThread *t, GrainObject *g, GrainObject *other)
+{
+    if (other == g) {
+        PyErr_SetString(pf.fiber_error, "a grain cannot wait for its own end");
+        return -1;
+    }
+    bool calls = is_to_be_called((PyObject *)other);
+    if (calls && start_callee(t, g, other) < 0) {
+        return -1;
+    }
+    bool done = other->core.state == PF_DONE;
+    if (!done && (other->core.scheduler == NULL ||
+                  pf_grain_scheduler(other)->thread != t)) {
+        PyErr_SetString(pf.fiber_error,
+                        other->core.scheduler == NULL
+                            ? "the grain was taken out of its pool: queue() "
+                              "it before waiting for it"
+                            : "the grain belongs to another thread: wait for "
+                              "it there, or use add_done_callback()");
+        return -1;
+    }
+    if (pf_grain_wait_end(g, &other->waiters, done) < 0) {
+        return -1;
+    }
+    g->core.host_word |= calls ? GRAIN_CALLS : 0;
+    return 0;
+}
+
+static int
+heed_fiber(PfThread *t, GrainObject *g, FiberObject *other)
+{
+    bool done = other->core.state == PF_DONE;
+    if (!done && pf_refuse_join(t, other) < 0) {
+        return -1;
+    }
+    return pf_grain_wait_end(g, &other->waiters, done);
+}
+
+static bool
+is_number(PyObject *what)
+{
+    PyNumberMethods *number = Py_TYPE(what)->tp_as_number;
+    return !PyBool_Check(what) && number != NULL && number->nb_float != NULL;
+}
+
+/* Everything that makes a grain wait.  0, or -1 with what is thrown into it. */
+static int
+heed_wait(PfThread *t, GrainObject *g, PyObject *what)
+{
+    if (PyFloat_CheckExact(what)) {
+        return pf_grain_sleep(g, what);
+    }
+    if (PyObject_TypeCheck(what, pf.grain_type)) {
+        return heed_grain(t, g, (GrainObject *)what);
+    }
+    if (PyObject_TypeCheck(what, pf.fiber_type)) {
+        return heed_fiber(t, g, (FiberObject *)what);
+    }
+    if (what == pf.grain_sleeping) {
+        return pf_grain_wait_unpark(g);
+    }
+    if (is_number(what)) {
+        return pf_grain_sleep(g, what);
+    }
+    if (pf_is_event(what)) {
+        return pf_grain_wait_event(g, what);
+    }
+    if (pf_is_case(what)) {
+        return pf_grain_wait_case(g, what);
+    }
+    int future = has(what, "add_done_callback");
+    if (future != 0) {
+        return future < 0 ? -1 : pf_grain_wait_future(g, what);
+    }
+    if (PyCallable_Check(what)) {
+        return pf_grain_wait_answer(g);
+    }
+    return nonsense(what);
+}
+
+static bool
+is_a_turn(PyObject *what)
+{
+    return what == Py_None || what == pf.grain_ready;
+}
+
+/* Its next turn raises Cancelled, and comes at once unless it has swallowed
+ * that too often: then it waits for a while, so that others run, and even gets
+ * what it waits for if that comes meanwhile.  (As park_cancelled in wait.c.) */
+static int
+heed_cancelled(PfThread *t, GrainObject *g, PyObject *what)
+{
+    int64_t delay = pf_cancel_delay(t, &g->core);
+    if (PF_LIKELY(delay == 0)) {
+        pf_grain_ready(g);
+        return 0;
+    }
+    bool waits =
+        !is_a_turn(what) && !is_number(what) && !is_to_be_called(what);
+    if (delay < 0 || (waits && heed_wait(t, g, what) < 0)) {
+        return -1;
+    }
+    return waits && g->core.state != PF_PARKED
+               ? 0
+               : pf_grain_wait_slowly(g, delay);
+}
+
+/* By code that ran on the way to its wait, when it could not be woken. */
+static void
+cancelled_meanwhile(GrainObject *g)
+{
+    if (g->core.state != PF_PARKED) {
+        return;
+    }
+    if (!(g->core.host_word & GRAIN_CALLS)) {
+        pf_grain_wake(g, PF_WAKE_CANCEL);
+    } else if (g->core.host_bits & PF_F_CANCELLED) {
+        pf_grain_cancel_now((GrainObject *)g->yielded, g->cancel);
+    }
+}
+
+/* Do what was yielded.  0, or -1 with what is thrown into it. */
+int
+pf_grain_heed(PfThread *t, GrainObject *g, PyObject *what)
+{
+    if (PF_UNLIKELY(g->core.host_bits & PF_F_CANCEL)) {
+        return heed_cancelled(t, g, what);
+    }
+    if (PF_LIKELY(is_a_turn(what))) {
+        pf_grain_ready(g);
+        return 0;
+    }
+    int rc = heed_wait(t, g, what);
+    if (PF_UNLIKELY(g->core.host_bits & PF_F_CANCEL)) {
+        cancelled_meanwhile(g);
+    }
+    return rc;
+}
+
+/* ------------------------------------------------------------------- the end */
+
+static void
+record_outcome(GrainObject *g, PyObject *result)
+{
+    uint8_t kind = PF_OUTCOME_OK;
+    if (result == NULL) {
+        result = pf_take_exception();
+        assert(result != NULL);
+        bool cancelled =
+            PyObject_TypeCheck(result, (PyTypeObject *)pf.cancelled) ||
+            PyObject_TypeCheck(result, (PyTypeObject *)pf.fiber_exit);
+        kind = cancelled ? PF_OUTCOME_CANCELLED : PF_OUTCOME_FAILED;
+    }
+    g->core.host_byte = kind;
+    g->core.state = PF_DONE;
+    g->core.host_bits &= ~(uint32_t)PF_F_PERMIT;
+    Py_XSETREF(g->value, result);
+    Py_CLEAR(g->yielded);
+    Py_CLEAR(g->permit);
+    Py_CLEAR(g->cancel);
+    Py_CLEAR(g->context);
+}
+
+static void
+run_callbacks(GrainObject *g)
+{
+    PyObject *callbacks = g->callbacks;
+    g->callbacks = NULL;
+    for (Py_ssize_t i = 0; callbacks != NULL && i < PyList_GET_SIZE(callbacks);
+         i++) {
+        pf_call_back((PyObject *)g, PyList_GET_ITEM(callbacks, i));
+    }
+    Py_XDECREF(callbacks);
+}
+
+/* Some failures end the run; the others are for whoever looks. */
+static void
+tell_of_failure(SchedulerObject *s, GrainObject *g)
+{
+    if (pf_ends_programs(g->value)) {
+        g->core.host_bits |= PF_F_LOOKED_AT;
+        pf_scheduler_fail(s, Py_NewRef(g->value));
+    } else if (s->explorer == NULL || !pf_explorer_failed(s, (PyObject *)g)) {
+        pf_unseen_add(s, (PyObject *)g);
+    }
+}
+
+/* `result` (stolen), or NULL with the exception it failed with.  The
+ * generators are gone; what the grain waited for is taken apart. */
+void
+pf_grain_finish(PfThread *t, GrainObject *g, PyObject *result)
+{
+    pf_no_switch_begin(t, "while a grain ends (in a done-callback, say)");
+    Py_INCREF(g);
+    record_outcome(g, result);
+    run_callbacks(g);
+    pf_grain_leave_scope(g);
+    pf_grant_all(&g->waiters);
+    SchedulerObject *s =
+        g->core.scheduler != NULL ? pf_grain_scheduler(g) : t->scheduler;
+    if (g->core.host_byte == PF_OUTCOME_FAILED && s != NULL) {
+        tell_of_failure(s, g);
+    }
+    if (g->core.scheduler != NULL) {
+        pf_grain_detach(g);
+    }
+    if (g->pool != NULL) {
+        GrainPoolObject *pool = g->pool;
+        g->pool = NULL;
+        pf_pool_ended(pool, g);
+        Py_DECREF(pool);
+    }
+    Py_DECREF(g);
+    pf_no_switch_end(t);
+}
+
+/* End a grain that is suspended: its generators are closed, the outcome is a
+ * cancellation. */
+void
+pf_grain_abandon(PfThread *t, GrainObject *g)
+{
+    PyObject *pending = pf_take_exception();
+    pf_no_switch_begin(t, "while an abandoned grain is closed");
+    bool queued = g->core.state == PF_READY;
+    g->core.state = PF_RUNNING; /* to code that runs in passing */
+    if (g->core.scheduler != NULL) {
+        if (queued) {
+            pf_queue_remove(&g->core.scheduler->ready, &g->core);
+        }
+        pf_grain_unwait(g);
+    }
+    g->runner = NULL;
+    g->core.host_word &= ~(uint32_t)GRAIN_HELD;
+    pf_pool_forget(g);
+    if (!(g->core.host_bits & PF_F_ENTERED)) {
+        pop(g); /* not even its function was called */
+    }
+    close_all(g);
+    if (!PyErr_Occurred()) {
+        if (g->core.host_bits & PF_F_CANCEL) {
+            pf_grain_raise_cancelled(g);
+        } else {
+            PyErr_SetNone(pf.fiber_exit);
+        }
+    }
+    pf_grain_finish(t, g, NULL);
+    pf_no_switch_end(t);
+    if (pending != NULL) {
+        pf_restore_exception(pending);
+    }
+}
+
+/* It cannot go on, because of the raised exception. */
+void
+pf_grain_fail(PfThread *t, GrainObject *g)
+{
+    PyObject *exc = pf_take_exception();
+    g->core.state = PF_RUNNING;
+    pf_grain_unwait(g);
+    pf_restore_exception(exc);
+    close_all(g);
+    pf_grain_finish(t, g, NULL);
+}
+
+/* ------------------------------------------------------------------- one turn */
+
+static void
+keep_yielded(GrainObject *g, PyObject *what)
+{
+    if (g->yielded == what) {
+        Py_DECREF(what);
+    } else {
+        Py_XSETREF(g->yielded, what);
+    }
+}
+
+/* Its next turn begins with `value` (stolen), or with the raised exception. */
+static void
+go_on_later(GrainObject *g, PyObject *value)
+{
+    if (value == NULL) {
+        value = pf_take_exception();
+        g->core.host_word |= GRAIN_THROWS;
+    }
+    Py_XSETREF(g->value, value);
+    pf_grain_ready(g);
+}
+
+/* What is to be called when `what` is yielded: a new reference; NULL without
+ * an exception: it is something else. */
+static PyObject *
+callee(PyObject **what)
+{
+    PyObject *asked = *what;
+    if (Py_TYPE(asked) == pf.until_type) {
+        asked = pf_until_what(asked);
+        Py_SETREF(*what, Py_NewRef(asked));
+    }
+    if (PyGen_CheckExact(asked) || PyCoro_CheckExact(asked)) {
+        return Py_NewRef(asked);
+    }
+    return NULL;
+}
+
+typedef enum { TURN_OVER, TURN_CALLS, GRAIN_STOPS, GRAIN_OVER } Turn;
+
+/* The innermost generator has yielded `what` (stolen). */
+static Turn
+yielded(PfThread *t, GrainObject *g, PyObject *what)
+{
+    if (PF_LIKELY(what == pf.grain_ready &&
+                  !(g->core.host_bits & PF_F_CANCEL))) {
+        keep_yielded(g, what);
+        pf_grain_ready(g);
+        return TURN_OVER;
+    }
+    PyObject *called = callee(&what);
+    int rc = called != NULL ? push(g, called) : 0;
+    Py_XDECREF(called);
+    keep_yielded(g, what);
+    if (called != NULL && rc == 0) {
+        return TURN_CALLS;
+    }
+    if (what == pf.grain_stopped) {
+        return GRAIN_STOPS;
+    }
+    if (rc < 0 || pf_grain_heed(t, g, what) < 0) {
+        go_on_later(g, NULL);
+    }
+    return TURN_OVER;
+}
+
+/* The innermost generator has returned, or an exception has left it.  False:
+ * it was the outermost. */
+static bool
+back_in_caller(GrainObject *g)
+{
+    PyObject *pending = pf_take_exception();
+    pop(g);
+    if (pending != NULL) {
+        pf_restore_exception(pending);
+    }
+    return g->iterator != NULL;
+}
+
+/* A scope belongs to the fiber that entered it, here the runner, which goes on
+ * with other grains. */
+static void
+refuse_open_scope(void)
+{
+    PyErr_SetString(pf.fiber_error,
+                    "a grain cannot yield inside of a CancelScope, TaskGroup "
+                    "or timeout(): enter it around calls that wait, or use a "
+                    "fiber");
+}
+
+/* Until the turn is over.  *value is what is sent first (NULL: what is raised
+ * is thrown), and what the grain returned in the end. */
+static Turn
+run_turn(PfThread *t, GrainObject *g, PyObject **value)
+{
+    FiberObject *runner = g->runner;
+    for (int calls = 0; calls < CALLS_IN_A_TURN; calls++) {
+        PyObject *got;
+        g->runner = runner;
+        PySendResult how = resume(g->iterator, *value, &got);
+        Py_XDECREF(*value);
+        *value = got;
+        if (PF_LIKELY(how == PYGEN_NEXT)) {
+            *value = NULL;
+            if (PF_UNLIKELY(runner->scope != NULL)) {
+                Py_DECREF(got);
+                refuse_open_scope();
+                continue;
+            }
+            Turn turn = yielded(t, g, got);
+            if (PF_LIKELY(turn != TURN_CALLS)) {
+                return turn;
+            }
+            *value = Py_NewRef(Py_None);
+        } else if (!back_in_caller(g)) {
+            return GRAIN_OVER;
+        }
+    }
+    go_on_later(g, *value);
+    return TURN_OVER;
+}
+
+void
+pf_grain_step(PfThread *t, GrainObject *g)
+{
+    FiberObject *runner = CURRENT(t);
+    runner->args = Py_NewRef((PyObject *)g); /* for grains.current() */
+    pystate_swap_context(t->tstate, &g->context);
+    g->core.state = PF_RUNNING;
+    PyObject *value = pf_grain_take_value(g);
+    g->runner = runner;
+    if (PF_UNLIKELY(g->member != NULL || (g->core.host_bits & PF_F_CANCEL))) {
+        pf_grain_enter_step(runner, g);
+    }
+    if (PF_UNLIKELY(value == NULL) && !PyErr_Occurred()) {
+        value = PyObject_CallMethodNoArgs(g->yielded, pf.s_result);
+    }
+    Turn turn = GRAIN_STOPS;
+    if (PF_LIKELY(value != pf.grain_stopped)) { /* its predicate's answer? */
+        turn = run_turn(t, g, &value);
+    }
+    if (PF_UNLIKELY(turn == GRAIN_STOPS)) {
+        Py_XDECREF(value);
+        close_all(g);
+        value = PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    }
+    pystate_swap_context(t->tstate, &g->context);
+    if (PF_UNLIKELY(runner->base != NULL)) {
+        pf_grain_leave_step(runner);
+    }
+    if (PF_UNLIKELY(turn > TURN_CALLS)) {
+        g->runner = NULL;
+        pf_grain_finish(t, g, value);
+    } else if (PF_UNLIKELY(g->core.host_word & GRAIN_LEAVES)) {
+        pf_grain_leave(g);
+    }
+    runner->args = NULL;
+    Py_DECREF(g);
+}

@@ -1,0 +1,706 @@
+/* What a grain waits for, how it is woken, and what other threads may ask of
+ * it.
+ *
+ * A waiting grain is PF_PARKED.  Whoever wakes it only puts it back into the
+ * ready queue; the wait is taken apart, and its result looked up, at the
+ * grain's next turn.
+ */
+#include "python/sync/channel.h"
+#include "python/grain/grain.h"
+
+/* ---------------------------------------------------------------- being ready */
+
+/* The running grain gets another turn.  One whose pool has a policy is added
+ * to that by the caller of its step, once the step was timed. */
+void
+pf_grain_ready(GrainObject *g)
+{
+    g->wait = NULL;
+    if (PF_UNLIKELY(g->pool != NULL) && g->pool->policy != NULL) {
+        g->core.state = PF_READY;
+    } else {
+        pf_make_ready(g->core.scheduler, &g->core);
+    }
+}
+
+void
+pf_grain_wake(GrainObject *g, pf_wake why)
+{
+    if (g->core.scheduler != NULL &&
+        pf_wake_fiber(g->core.scheduler, &g->core, why)) {
+        pf_tell_host(pf_grain_scheduler(g));
+    }
+}
+
+/* ----------------------------------------------------------- futures' callback */
+
+/* Given to a future's add_done_callback: wakes the grain, from any thread.
+ * Lets go of it when the wait is over. */
+typedef struct NoticeObject {
+    PyObject_HEAD
+    GrainObject *grain;
+    bool called; /* before the grain waited */
+} NoticeObject;
+
+typedef enum {
+    CALL_WAKE,
+    CALL_CANCEL,
+    CALL_UNPARK,
+    CALL_ATTACH,
+    CALL_LEAVE
+} CallKind;
+
+/* A message to a grain's scheduler; holds references. */
+typedef struct GrainCall {
+    pf_message message;
+    CallKind kind;
+    SchedulerObject *scheduler;
+    GrainObject *grain;
+    PyObject *object; /* or NULL */
+} GrainCall;
+
+static int unpark_here(GrainObject *g, PyObject *value);
+
+/* Owner thread.  add_done_callback() may still run, and the grain with it. */
+static void
+heed_notice(NoticeObject *notice, GrainObject *g)
+{
+    notice->called = true;
+    if (notice->grain == g) {
+        pf_grain_wake(g, PF_WAKE_NORMAL);
+    }
+}
+
+static void
+attach_arrived(GrainObject *g)
+{
+    GrainPoolObject *pool = g->pool;
+    if (pool == NULL || g->core.scheduler != NULL ||
+        g->core.state == PF_DONE) {
+        return; /* taken out again meanwhile */
+    }
+    if (pool->scheduler == NULL || pf_grain_attach(pool->scheduler, g) < 0) {
+        if (PyErr_Occurred()) {
+            PyErr_WriteUnraisable((PyObject *)g);
+        }
+        pf_grain_abandon(pf_tls_thread, g);
+    }
+}
+
+static void
+leave_arrived(GrainObject *g)
+{
+    if (g->core.state == PF_RUNNING) {
+        g->core.host_word |= GRAIN_LEAVES;
+    } else if (g->pool != NULL) {
+        pf_grain_leave(g);
+    }
+}
+
+static void
+call_drop(GrainCall *call)
+{
+    Py_DECREF(call->grain);
+    Py_XDECREF(call->object);
+    Py_DECREF(call->scheduler);
+    PyMem_RawFree(call);
+}
+
+static void
+arrived(pf_message *message, pf_scheduler *s)
+{
+    GrainCall *call = (GrainCall *)message;
+    GrainObject *g = call->grain;
+    PfThread *t = (PfThread *)s->thread;
+    pf_no_switch_begin(t, "inside the scheduler");
+    if (call->kind == CALL_ATTACH) {
+        attach_arrived(g);
+    } else if (g->core.scheduler == s && g->core.state != PF_DONE) {
+        if (call->kind == CALL_LEAVE) {
+            leave_arrived(g);
+        } else if (call->kind == CALL_CANCEL) {
+            pf_grain_cancel_now(g, call->object);
+        } else if (call->kind == CALL_UNPARK) {
+            if (unpark_here(g, call->object) == 0) {
+                pf_tell_second_permit((PyObject *)g, call->object);
+            }
+        } else {
+            heed_notice((NoticeObject *)call->object, g);
+        }
+    }
+    call_drop(call);
+    pf_no_switch_end(t);
+}
+
+/* 1; 0: the scheduler is closed, and the grain done; -1: no memory. */
+static int
+call_owner(SchedulerObject *s, GrainObject *g, CallKind kind, PyObject *object)
+{
+    GrainCall *call = PyMem_RawMalloc(sizeof(*call));
+    if (call == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    call->message.run = arrived;
+    call->kind = kind;
+    call->scheduler = (SchedulerObject *)Py_NewRef((PyObject *)s);
+    call->grain = (GrainObject *)Py_NewRef((PyObject *)g);
+    call->object = Py_XNewRef(object);
+    if (pf_post(&s->core, &call->message)) {
+        return 1;
+    }
+    call_drop(call); /* the run is over */
+    return 0;
+}
+
+int
+pf_grain_post_attach(GrainPoolObject *pool, GrainObject *g)
+{
+    int rc = call_owner(pool->scheduler, g, CALL_ATTACH, NULL);
+    if (rc == 0) {
+        PyErr_SetString(pf.fiber_error, "the run of the pool is over");
+    }
+    return rc == 1 ? 0 : -1;
+}
+
+int
+pf_grain_post_cancel(GrainObject *g, PyObject *why)
+{
+    return call_owner(pf_grain_scheduler(g), g, CALL_CANCEL, why);
+}
+
+int
+pf_grain_post_leave(GrainObject *g)
+{
+    return call_owner(pf_grain_scheduler(g), g, CALL_LEAVE, NULL);
+}
+
+static PyObject *
+notice_call(PyObject *op, PyObject *args, PyObject *kwargs)
+{
+    (void)args;
+    (void)kwargs;
+    NoticeObject *self = (NoticeObject *)op;
+    GrainObject *g = self->grain;
+    if (g == NULL) {
+        Py_RETURN_NONE;
+    }
+    if (pf_grain_is_here(g)) {
+        heed_notice(self, g);
+    } else if (call_owner(pf_grain_scheduler(g), g, CALL_WAKE, op) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static int
+notice_traverse(PyObject *op, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(op));
+    Py_VISIT(((NoticeObject *)op)->grain);
+    return 0;
+}
+
+static int
+notice_clear(PyObject *op)
+{
+    Py_CLEAR(((NoticeObject *)op)->grain);
+    return 0;
+}
+
+static void
+notice_dealloc(PyObject *op)
+{
+    pf_dealloc_with(op, notice_clear);
+}
+
+static PyType_Slot notice_slots[] = {
+    {Py_tp_doc, (void *)"Wakes a grain when the future it waits for is done."},
+    {Py_tp_call, notice_call},
+    {Py_tp_traverse, notice_traverse},
+    {Py_tp_clear, notice_clear},
+    {Py_tp_dealloc, notice_dealloc},
+    {0, NULL},
+};
+
+PyType_Spec pf_notice_spec = {
+    .name = "pyfiber._engine._Notice",
+    .basicsize = sizeof(NoticeObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC |
+             Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = notice_slots,
+};
+
+/* ------------------------------------------------------------ beginning to wait */
+
+static GrainWait *
+new_wait(GrainObject *g)
+{
+    GrainWait *wait = PyMem_Calloc(1, sizeof(GrainWait));
+    if (wait == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    /* Of a waiter's fiber only the pf_fiber is looked at, which lies in both
+     * at the same place. */
+    wait->line.waiter.fiber = (FiberObject *)(void *)g;
+    wait->line.waiter.nodes = &wait->line.node;
+    wait->line.waiter.count = 1;
+    wait->line.node.waiter = &wait->line.waiter;
+    return wait;
+}
+
+/* It has waited as `runner` until here; from here on as `wait`. */
+static void
+park(GrainObject *g, int kind, GrainWait *wait)
+{
+    g->wait = wait;
+    g->core.host_byte = (uint8_t)kind;
+    g->core.wake = PF_WAKE_NONE;
+    g->core.state = PF_PARKED;
+}
+
+/* `seconds` from now; 0 is a turn like any other. */
+int
+pf_grain_sleep(GrainObject *g, PyObject *seconds)
+{
+    int64_t ns;
+    if (pf_seconds(seconds, "the time a grain sleeps", &ns) < 0) {
+        return -1;
+    }
+    if (ns < 0) {
+        PyErr_SetString(PyExc_ValueError,
+                        "a grain cannot sleep a negative time");
+        return -1;
+    }
+    if (ns == 0) {
+        pf_grain_ready(g);
+        return 0;
+    }
+    int64_t when = pf_later(pf_now(g->core.scheduler), ns);
+    if (when != PF_NEVER &&
+        pf_timers_add(&g->core.scheduler->timers, &g->core.timer, when) != 0) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    park(g, PF_WAIT_TIME, NULL);
+    return 0;
+}
+
+/* Until the ones in `waiters` are woken; if that has happened (`done`), at
+ * once. */
+int
+pf_grain_wait_end(GrainObject *g, PfWaitq *waiters, bool done)
+{
+    if (done) {
+        g->core.host_byte = PF_WAIT_END;
+        pf_grain_ready(g);
+        return 0;
+    }
+    GrainWait *wait = new_wait(g);
+    if (wait == NULL) {
+        return -1;
+    }
+    pf_waitq_push(waiters, &wait->line.node);
+    park(g, PF_WAIT_END, wait);
+    return 0;
+}
+
+int
+pf_grain_wait_answer(GrainObject *g)
+{
+    PfGrains *grains = pf_grains_of(pf_grain_scheduler(g));
+    GrainWait *wait = grains == NULL ? NULL : new_wait(g);
+    if (wait == NULL) {
+        return -1;
+    }
+    pf_waitq_push(&grains->sleepers, &wait->line.node);
+    grains->asking++;
+    park(g, PF_WAIT_ANSWER, wait);
+    pf_grains_stir(pf_grain_scheduler(g));
+    return 0;
+}
+
+/* The next turn begins with `value` (stolen). */
+static int
+ready_with(GrainObject *g, PyObject *value)
+{
+    Py_XSETREF(g->value, value);
+    pf_grain_ready(g);
+    return 0;
+}
+
+static int
+wait_in_line(GrainObject *g, PfWaitq *queue, PyObject *item)
+{
+    GrainWait *wait = new_wait(g);
+    if (wait == NULL) {
+        return -1;
+    }
+    wait->line.node.item = Py_XNewRef(item);
+    pf_waitq_push(queue, &wait->line.node);
+    park(g, PF_WAIT_GRANT, wait);
+    return 0;
+}
+
+int
+pf_grain_wait_event(GrainObject *g, PyObject *event)
+{
+    PfWaitq *queue = pf_event_queue(event);
+    return queue == NULL ? ready_with(g, Py_NewRef(Py_True))
+                         : wait_in_line(g, queue, NULL);
+}
+
+int
+pf_grain_wait_case(GrainObject *g, PyObject *op)
+{
+    PyObject *value;
+    ChannelObject *channel = pf_case_channel(op, &value);
+    bool sends = value != NULL;
+    int rc = sends ? pf_channel_try_send(channel, value)
+                   : pf_channel_try_receive(channel, &value);
+    if (rc == 1) {
+        return ready_with(g, sends ? Py_NewRef(Py_None) : value);
+    }
+    return rc < 0
+               ? -1
+               : wait_in_line(g,
+                              sends ? &channel->senders : &channel->receivers,
+                              value);
+}
+
+static NoticeObject *
+new_notice(GrainObject *g)
+{
+    NoticeObject *notice = PyObject_GC_New(NoticeObject, pf.notice_type);
+    if (notice != NULL) {
+        notice->grain = (GrainObject *)Py_NewRef((PyObject *)g);
+        notice->called = false;
+        PyObject_GC_Track(notice);
+    }
+    return notice;
+}
+
+/* The future has the notice, which is stolen. */
+static int
+wait_for_notice(GrainObject *g, NoticeObject *notice)
+{
+    GrainWait *wait = notice->called ? NULL : new_wait(g);
+    if (wait != NULL) {
+        wait->notice = (PyObject *)notice;
+        pf_hold(g->core.scheduler);
+        park(g, PF_WAIT_FUTURE, wait);
+        return 0;
+    }
+    int rc = notice->called ? 0 : -1;
+    if (rc == 0) {
+        g->core.host_byte = PF_WAIT_FUTURE;
+        pf_grain_ready(g);
+    }
+    Py_CLEAR(notice->grain);
+    Py_DECREF(notice);
+    return rc;
+}
+
+/* The grain goes on running while the future's own code does, which may call
+ * back at once, or let others run: only then it waits. */
+int
+pf_grain_wait_future(GrainObject *g, PyObject *future)
+{
+    NoticeObject *notice = new_notice(g);
+    if (notice == NULL) {
+        return -1;
+    }
+    PyObject *done = PyObject_CallMethod(future, "add_done_callback", "O",
+                                         (PyObject *)notice);
+    if (done == NULL) {
+        Py_CLEAR(notice->grain);
+        Py_DECREF(notice);
+        return -1;
+    }
+    Py_DECREF(done);
+    return wait_for_notice(g, notice);
+}
+
+int
+pf_grain_wait_unpark(GrainObject *g)
+{
+    if (g->core.host_bits & PF_F_PERMIT) {
+        g->core.host_byte = PF_WAIT_UNPARK;
+        pf_grain_ready(g);
+    } else {
+        park(g, PF_WAIT_UNPARK, NULL);
+    }
+    return 0;
+}
+
+/* It is cancelled, and may wait for what it waits for, if for anything, so
+ * long at most. */
+int
+pf_grain_wait_slowly(GrainObject *g, int64_t ns)
+{
+    pf_scheduler *s = g->core.scheduler;
+    if (pf_timers_add(&s->timers, &g->core.timer, pf_now(s) + ns) != 0) {
+        if (g->core.state == PF_PARKED) {
+            g->core.state = PF_RUNNING;
+            pf_grain_unwait(g);
+        }
+        PyErr_NoMemory();
+        return -1;
+    }
+    if (g->core.state == PF_RUNNING) {
+        park(g, PF_WAIT_TIME, NULL);
+    }
+    g->core.host_word |= GRAIN_SLOWED;
+    return 0;
+}
+
+/* ------------------------------------------------------------------ its end */
+
+/* A grain that waits in line was given what it waits for. */
+bool
+pf_grain_was_granted(GrainObject *g)
+{
+    return g->core.host_byte == PF_WAIT_GRANT &&
+           g->wait->line.waiter.taken != NULL;
+}
+
+bool
+pf_grain_receives(GrainObject *g)
+{
+    PyObject *value = NULL;
+    return pf_is_case(g->yielded) &&
+           (pf_case_channel(g->yielded, &value), value == NULL);
+}
+
+/* A value that it received and will not see goes back to the channel. */
+static void
+leave_line(GrainObject *g, PfNode *node)
+{
+    if (node->queue != NULL) {
+        if (g->core.host_byte == PF_WAIT_ANSWER) {
+            pf_grain_scheduler(g)->grains->asking--;
+        }
+        pf_waitq_remove(node);
+    }
+    if (node->item == NULL) {
+        return;
+    }
+    PyObject *value = node->item, *unused = NULL;
+    node->item = NULL;
+    if (node->waiter->taken != NULL && pf_grain_receives(g)) {
+        pf_channel_give_back(pf_case_channel(g->yielded, &unused), value);
+    } else {
+        Py_DECREF(value);
+    }
+}
+
+/* Take the wait apart, however it ended. */
+void
+pf_grain_unwait(GrainObject *g)
+{
+    GrainWait *wait = g->wait;
+    pf_timers_remove(&g->core.scheduler->timers, &g->core.timer);
+    if (wait != NULL) {
+        g->wait = NULL;
+        if (wait->notice != NULL) {
+            pf_release(g->core.scheduler);
+            Py_CLEAR(((NoticeObject *)wait->notice)->grain);
+            Py_DECREF(wait->notice);
+        } else {
+            leave_line(g, &wait->line.node);
+        }
+        PyMem_Free(wait);
+    }
+    g->core.host_byte = PF_WAIT_NOTHING;
+}
+
+static PyObject *
+raise_cancelled(GrainObject *g)
+{
+    pf_grain_raise_cancelled(g);
+    return NULL;
+}
+
+/* What the fiber or grain that was waited for came to. */
+static PyObject *
+result_of(GrainObject *g)
+{
+    PyObject *other = g->yielded;
+    bool called = (g->core.host_word & GRAIN_CALLS) != 0;
+    g->core.host_word &= ~(uint32_t)GRAIN_CALLS;
+    if (!PyObject_TypeCheck(other, pf.grain_type)) {
+        return pf_fiber_outcome_value((FiberObject *)other);
+    }
+    GrainObject *target = (GrainObject *)other;
+    if (called && target->core.host_byte == PF_OUTCOME_CANCELLED &&
+        (g->core.host_bits & PF_F_CANCEL)) {
+        return raise_cancelled(g); /* because we were: see cancel_now */
+    }
+    return pf_grain_result(target);
+}
+
+/* What the Event or the channel gave. */
+static PyObject *
+take_grant(GrainObject *g)
+{
+    PfNode *node = &g->wait->line.node;
+    PyObject *value = node->item, *unused = NULL;
+    bool refused = node->refused;
+    if (pf_is_case(g->yielded)) {
+        node->item = NULL;
+        ChannelObject *channel = pf_case_channel(g->yielded, &unused);
+        pf_grain_unwait(g);
+        if (refused) {
+            Py_XDECREF(value);
+            pf_channel_raise_closed(channel);
+            return NULL;
+        }
+        return value != NULL ? value : Py_NewRef(Py_None);
+    }
+    pf_grain_unwait(g);
+    return Py_NewRef(Py_True);
+}
+
+/* What was kept for this turn. */
+static PyObject *
+take_kept(GrainObject *g)
+{
+    PyObject *value = g->value;
+    g->value = NULL;
+    if (g->core.host_word & GRAIN_THROWS) {
+        g->core.host_word &= ~(uint32_t)GRAIN_THROWS;
+        pf_restore_exception(value);
+        return NULL;
+    }
+    return value;
+}
+
+static PyObject *
+take_permit(GrainObject *g)
+{
+    PyObject *value = g->permit;
+    g->core.host_bits &= ~(uint32_t)PF_F_PERMIT;
+    g->permit = NULL;
+    return value;
+}
+
+/* The result of the turn that begins: a new reference to what is sent into
+ * the generator, or NULL with what is thrown; without an exception: what the
+ * future in `yielded` has.  The grain is PF_RUNNING, to the code that runs in
+ * here as well. */
+PyObject *
+pf_grain_take_value(GrainObject *g)
+{
+    int kind = g->core.host_byte;
+    uint8_t why = g->core.wake;
+    bool cancelled = why == PF_WAKE_CANCEL;
+    g->core.wake = PF_WAKE_NONE;
+    if (PF_UNLIKELY(kind != PF_WAIT_NOTHING)) {
+        cancelled |=
+            why == PF_WAKE_TIMEOUT && (g->core.host_word & GRAIN_SLOWED) != 0;
+        g->core.host_word &= ~(uint32_t)GRAIN_SLOWED;
+        if (pf_grain_was_granted(g)) {
+            return take_grant(g);
+        }
+        pf_grain_unwait(g);
+    }
+    if (PF_UNLIKELY(g->value != NULL)) {
+        return take_kept(g);
+    }
+    if (PF_UNLIKELY(cancelled || (kind == PF_WAIT_NOTHING &&
+                                  (g->core.host_bits & PF_F_CANCEL)))) {
+        return raise_cancelled(g);
+    }
+    switch (kind) {
+    case PF_WAIT_END:
+        return result_of(g);
+    case PF_WAIT_FUTURE:
+        return NULL; /* the caller asks it: its result() may wait */
+    case PF_WAIT_UNPARK:
+        return take_permit(g);
+    default:
+        return Py_NewRef(Py_None);
+    }
+}
+
+/* -------------------------------------------------------------------- permits */
+
+/* Owner thread. 1, or 0 if there was a permit already. */
+static int
+unpark_here(GrainObject *g, PyObject *value)
+{
+    if (g->core.host_bits & PF_F_PERMIT) {
+        return 0;
+    }
+    g->core.host_bits |= PF_F_PERMIT;
+    g->permit = Py_NewRef(value);
+    if (g->core.host_byte == PF_WAIT_UNPARK) {
+        pf_grain_wake(g, PF_WAKE_NORMAL);
+    }
+    return 1;
+}
+
+int
+pf_grain_unpark(GrainObject *g, PyObject *value)
+{
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return -1;
+    }
+    if (g->core.state == PF_DONE) {
+        PyErr_SetString(pf.fiber_error,
+                        "the grain has finished: there is nothing to unpark");
+        return -1;
+    }
+    if (g->core.scheduler == NULL || pf_grain_is_here(g)) {
+        int rc = unpark_here(g, value);
+        return rc == 0 && pf_second_permit((PyObject *)g, value) < 0 ? -1 : rc;
+    }
+    return call_owner(pf_grain_scheduler(g), g, CALL_UNPARK, value);
+}
+
+/* ----------------------------------------------------------------------- join */
+
+/* A fiber waits for the grain. 0: done; 1: timed out; -1: exception. */
+int
+pf_grain_join(PfThread *t, GrainObject *g, int64_t deadline)
+{
+    FiberObject *self = CURRENT(t);
+    if ((self->core.host_bits & PF_F_RUNNER) && pf_grain_current(t) == g) {
+        PyErr_SetString(pf.fiber_error, "a grain cannot wait for its own end");
+        return -1;
+    }
+    PfWait wait;
+    pf_wait_init(&wait, t);
+    return pf_wait_for(&wait, &g->waiters, t, deadline, (PyObject *)g);
+}
+
+/* ----------------------------------------------- wake-ups from other threads */
+
+/* A message for the grain has arrived; see wake() in waitq.c. */
+void
+pf_grain_posted(pf_fiber *core)
+{
+    GrainObject *g = GRAIN_OF(core);
+    if (core->state == PF_PARKED && g->wait != NULL &&
+        g->wait->line.waiter.taken != NULL) {
+        pf_grain_wake(g, PF_WAKE_NORMAL);
+    }
+    if (g->core.host_word & GRAIN_DROPPED) {
+        g->core.host_word &= ~(uint32_t)GRAIN_DROPPED;
+        Py_DECREF(g);
+    }
+}
+
+/* The grain will never go on: the child of a fork has not its thread. */
+void
+pf_grains_forget_waits(SchedulerObject *s)
+{
+    GrainObject *g = s->grains == NULL ? NULL : s->grains->live;
+    for (; g != NULL; g = g->next) {
+        if (g->core.state != PF_RUNNING && g->wait != NULL) {
+            pf_waitq_remove(&g->wait->line.node);
+        }
+    }
+}

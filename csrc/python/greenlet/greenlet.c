@@ -1,0 +1,608 @@
+/* The greenlet type. */
+#include "python/greenlet/greenlet.h"
+
+#include "python/core/arguments.h"
+#include "python/core/chain.h"
+
+/* ------------------------------------------------------------------ making one */
+
+PfGreenlet *
+pf_greenlet_impl_new(PfGreenletKind kind)
+{
+    PfGreenlet *impl = PyMem_Calloc(1, sizeof(*impl));
+    if (impl == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    impl->kind = (uint8_t)kind;
+    return impl;
+}
+
+/* Those of the type itself that have died, linked by `parent`. */
+static PyGreenlet *spare;
+static unsigned spare_count;
+
+static PyGreenlet *
+allocate(PyTypeObject *type)
+{
+    PyGreenlet *g = spare;
+    if (g != NULL && type == &PfGreenlet_Type) {
+        spare = IMPL(g)->parent;
+        spare_count--;
+        *IMPL(g) = (PfGreenlet){.kind = PF_GREENLET_OWN};
+        pf_revive((PyObject *)g);
+        return g;
+    }
+    g = (PyGreenlet *)type->tp_alloc(type, 0);
+    if (g != NULL) {
+        g->pimpl = pf_greenlet_impl_new(PF_GREENLET_OWN);
+        if (g->pimpl == NULL) {
+            Py_CLEAR(g);
+        }
+    }
+    return g;
+}
+
+/* All it had is gone. */
+static void
+free_greenlet(PyGreenlet *g)
+{
+    PyTypeObject *type = Py_TYPE(g);
+    PfGreenlet *impl = IMPL(g);
+    if (type == &PfGreenlet_Type && impl != NULL && !impl->finalized &&
+        spare_count != PF_MOST_SPARE && !pf.shut_down) {
+        g->weakreflist = NULL;
+        impl->parent = spare;
+        spare = g;
+        spare_count++;
+        return;
+    }
+    PyMem_Free(impl);
+    type->tp_free(g);
+}
+
+void
+pf_greenlets_free_spare(void)
+{
+    while (spare != NULL) {
+        PyGreenlet *g = spare;
+        spare = IMPL(g)->parent;
+        PyMem_Free(IMPL(g));
+        PyObject_GC_Del(g);
+    }
+    spare_count = 0;
+}
+
+PyObject *
+pf_greenlet_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    (void)args;
+    (void)kwargs;
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return NULL;
+    }
+    if (PF_UNLIKELY((t->attention & PF_ATT_DROPPED) && t->no_switch == 0)) {
+        pf_unwind_dropped(t);
+    }
+    if (PF_UNLIKELY(type->tp_flags & Py_TPFLAGS_IS_ABSTRACT)) {
+        /* Says which methods are missing. */
+        return PyBaseObject_Type.tp_new(type, args, NULL);
+    }
+    PyGreenlet *parent = pf_greenlet_current(t); /* stays, as it runs */
+    PyGreenlet *g = parent == NULL ? NULL : allocate(type);
+    if (g != NULL) {
+        IMPL(g)->parent = (PyGreenlet *)Py_NewRef((PyObject *)parent);
+    }
+    return (PyObject *)g;
+}
+
+static int
+set_run(PyGreenlet *g, PyObject *run)
+{
+    if (IMPL(g)->kind != PF_GREENLET_OWN) {
+        PyErr_SetString(PyExc_AttributeError,
+                        "Main greenlets do not have a run attribute.");
+        return -1;
+    }
+    if (IMPL(g)->started) {
+        PyErr_SetString(PyExc_AttributeError,
+                        "run cannot be set after the start of the greenlet");
+        return -1;
+    }
+    Py_XSETREF(IMPL(g)->run, Py_XNewRef(run));
+    return 0;
+}
+
+int
+pf_greenlet_init(PyObject *op, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"run", "parent", NULL};
+    PyGreenlet *g = (PyGreenlet *)op;
+    PyObject *run = NULL, *parent = NULL;
+    if (kwargs == NULL && PyTuple_GET_SIZE(args) == 1) {
+        return set_run(g, PyTuple_GET_ITEM(args, 0));
+    }
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|OO:greenlet", names, &run,
+                                     &parent)) {
+        return -1;
+    }
+    Py_XINCREF(parent); /* what `run` was may run code when it goes */
+    int rc = run == NULL ? 0 : set_run(g, run);
+    if (rc == 0 && parent != NULL && parent != Py_None) {
+        rc = pf_greenlet_set_parent(g, parent);
+    }
+    Py_XDECREF(parent);
+    return rc;
+}
+
+/* greenlet(fn): nothing to parse.  Subclasses do not inherit this. */
+static PyObject *
+greenlet_vectorcall(PyObject *type, PyObject *const *args, size_t nargsf,
+                    PyObject *kwnames)
+{
+    Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
+    if (nargs <= 1 && kwnames == NULL) {
+        PyObject *g = pf_greenlet_new((PyTypeObject *)type, NULL, NULL);
+        if (g != NULL && nargs == 1) {
+            IMPL((PyGreenlet *)g)->run = Py_NewRef(args[0]);
+        }
+        return g;
+    }
+    return pf_make(type, args, nargs, kwnames);
+}
+
+/* ------------------------------------------------------------------ its death */
+
+static int
+greenlet_traverse(PyObject *op, visitproc visit, void *arg)
+{
+    PyGreenlet *g = (PyGreenlet *)op;
+    Py_VISIT(g->dict);
+    if (g->pimpl == NULL) {
+        return 0; /* its making failed */
+    }
+    Py_VISIT(IMPL(g)->fiber);
+    Py_VISIT(IMPL(g)->parent);
+    Py_VISIT(IMPL(g)->main);
+    Py_VISIT(IMPL(g)->run);
+    Py_VISIT(IMPL(g)->context);
+    return 0;
+}
+
+static int
+greenlet_clear(PyObject *op)
+{
+    PyGreenlet *g = (PyGreenlet *)op;
+    Py_CLEAR(g->dict);
+    if (g->pimpl == NULL || pf_greenlet_active(g)) {
+        return 0; /* code still runs there that needs the rest */
+    }
+    PF_CLEAR_LINK(IMPL(g)->parent);
+    Py_CLEAR(IMPL(g)->main);
+    Py_CLEAR(IMPL(g)->run);
+    Py_CLEAR(IMPL(g)->context);
+    return 0;
+}
+
+static bool
+must_be_ended(PyGreenlet *g)
+{
+    return g->pimpl != NULL && IMPL(g)->kind == PF_GREENLET_OWN &&
+           pf_greenlet_active(g);
+}
+
+/* It caught GreenletExit and left: its stack cannot be taken away. */
+static void
+complain(PyGreenlet *g)
+{
+    PyObject *pending = pf_take_exception();
+    PyObject *file = PySys_GetObject("stderr");
+    Py_INCREF(g); /* for good */
+    if (file != NULL && file != Py_None) {
+        Py_INCREF(file);
+        if (PyFile_WriteString("GreenletExit did not kill ", file) < 0 ||
+            PyFile_WriteObject((PyObject *)g, file, 0) < 0 ||
+            PyFile_WriteString("\n", file) < 0) {
+            PyErr_WriteUnraisable((PyObject *)g);
+        }
+        Py_DECREF(file);
+    }
+    if (pending != NULL) {
+        pf_restore_exception(pending);
+    }
+}
+
+/* The last reference is gone (there is one for the time being): a suspended
+ * greenlet is made to end, here or on its own thread. */
+static void
+end(PyGreenlet *g)
+{
+    FiberObject *fiber = IMPL(g)->fiber;
+    PfThread *t = pf_tls_thread;
+    if (pf.shut_down) {
+        IMPL(g)->fiber = NULL; /* the stack stays as it is */
+        fiber->greenlet = NULL;
+    } else if (fiber->core.state == PF_RUNNING) {
+        Py_INCREF(g);
+        fiber->core.host_bits |= PF_F_HELD;
+    } else if (fiber->thread != t) {
+        Py_INCREF(g);
+        fiber->core.host_bits |= PF_F_DROPPED;
+        fiber->thread->attention |= PF_ATT_DROPPED;
+    } else {
+        pf_greenlet_kill(t, g);
+        if (Py_REFCNT(g) == 1 && pf_greenlet_active(g)) {
+            complain(g);
+        }
+    }
+}
+
+static void
+greenlet_finalize(PyObject *op)
+{
+    if (((PyGreenlet *)op)->pimpl != NULL) {
+        IMPL((PyGreenlet *)op)->finalized = true;
+    }
+    if (must_be_ended((PyGreenlet *)op)) {
+        end((PyGreenlet *)op);
+    }
+}
+
+/* The finalizer runs once in an object's life, and a subclass with __del__
+ * replaces it; a greenlet must be ended all the same.  So the object is
+ * brought back to life for that.  False: it stays alive. */
+static bool
+end_at_last(PyObject *op)
+{
+    Py_SET_REFCNT(op, 1);
+    end((PyGreenlet *)op);
+    Py_SET_REFCNT(op, Py_REFCNT(op) - 1);
+    if (Py_REFCNT(op) == 0) {
+        return true;
+    }
+    if (PyType_HasFeature(Py_TYPE(op), Py_TPFLAGS_HEAPTYPE)) {
+        Py_INCREF(Py_TYPE(op)); /* the subclass' tp_dealloc drops it */
+    }
+    return false;
+}
+
+static void
+greenlet_dealloc(PyObject *op)
+{
+    PyGreenlet *g = (PyGreenlet *)op;
+    if (PF_UNLIKELY(must_be_ended(g))) {
+        if (Py_TYPE(op) == &PfGreenlet_Type &&
+            PyObject_CallFinalizerFromDealloc(op) < 0) {
+            return;
+        }
+        if (must_be_ended(g) && !end_at_last(op)) {
+            return;
+        }
+    }
+    PyObject_GC_UnTrack(op);
+    if (g->weakreflist != NULL) {
+        PyObject_ClearWeakRefs(op);
+    }
+    PfGreenlet *impl = g->pimpl;
+    if (impl != NULL) {
+        if (impl->kind == PF_GREENLET_MAIN) {
+            pf_green.mains--;
+        } else if (impl->kind == PF_GREENLET_OWN && impl->fiber != NULL) {
+            pf_greenlet_bury(g);
+        }
+        greenlet_clear(op);
+    }
+    Py_CLEAR(g->dict);
+    free_greenlet(g);
+}
+
+/* ------------------------------------------------------------------ attributes */
+
+static int
+check_parent(PyGreenlet *g, PyObject *value)
+{
+    if (value == NULL) {
+        PyErr_SetString(PyExc_AttributeError, "can't delete attribute");
+        return -1;
+    }
+    if (IMPL(g)->kind != PF_GREENLET_OWN) {
+        PyErr_SetString(PyExc_AttributeError,
+                        "cannot set the parent of a main greenlet");
+        return -1;
+    }
+    if (!pf_is_greenlet(value)) {
+        PyErr_Format(PyExc_TypeError,
+                     "GreenletChecker: Expected any type of greenlet, not %s",
+                     Py_TYPE(value)->tp_name);
+        return -1;
+    }
+    PyGreenlet *main = NULL;
+    for (PyGreenlet *p = (PyGreenlet *)value; p != NULL; p = IMPL(p)->parent) {
+        if (p == g) {
+            PyErr_SetString(PyExc_ValueError, "cyclic parent chain");
+            return -1;
+        }
+        main = pf_greenlet_main(p);
+    }
+    if (main == NULL) {
+        PyErr_SetString(PyExc_ValueError,
+                        "parent must not be garbage collected");
+        return -1;
+    }
+    if (IMPL(g)->started && IMPL(g)->main != main) {
+        PyErr_SetString(PyExc_ValueError,
+                        "parent cannot be on a different thread");
+        return -1;
+    }
+    return 0;
+}
+
+int
+pf_greenlet_set_parent(PyGreenlet *g, PyObject *value)
+{
+    if (check_parent(g, value) < 0) {
+        return -1;
+    }
+    PyGreenlet *old = IMPL(g)->parent;
+    IMPL(g)->parent = (PyGreenlet *)Py_NewRef(value);
+    Py_XDECREF(old);
+    return 0;
+}
+
+static int
+set_parent(PyObject *op, PyObject *value, void *closure)
+{
+    (void)closure;
+    return pf_greenlet_set_parent((PyGreenlet *)op, value);
+}
+
+static PyObject *
+get_parent(PyObject *op, void *closure)
+{
+    (void)closure;
+    PyGreenlet *parent = IMPL((PyGreenlet *)op)->parent;
+    return Py_NewRef(parent == NULL ? Py_None : (PyObject *)parent);
+}
+
+static PyObject *
+get_run(PyObject *op, void *closure)
+{
+    (void)closure;
+    PyGreenlet *g = (PyGreenlet *)op;
+    if (IMPL(g)->kind != PF_GREENLET_OWN) {
+        PyErr_SetString(PyExc_AttributeError,
+                        "Main greenlets do not have a run attribute.");
+        return NULL;
+    }
+    if (IMPL(g)->started || IMPL(g)->run == NULL) {
+        PyErr_SetString(PyExc_AttributeError, "run");
+        return NULL;
+    }
+    return Py_NewRef(IMPL(g)->run);
+}
+
+static int
+set_run_attribute(PyObject *op, PyObject *value, void *closure)
+{
+    (void)closure;
+    return set_run((PyGreenlet *)op, value);
+}
+
+static bool
+is_dead(PyGreenlet *g)
+{
+    return IMPL(g)->started && !pf_greenlet_active(g);
+}
+
+static PyObject *
+get_dead(PyObject *op, void *closure)
+{
+    (void)closure;
+    return PyBool_FromLong(is_dead((PyGreenlet *)op));
+}
+
+static PyObject *
+get_frame(PyObject *op, void *closure)
+{
+    (void)closure;
+    PyGreenlet *g = (PyGreenlet *)op;
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return NULL;
+    }
+    FiberObject *fiber = IMPL(g)->fiber;
+    if (fiber == NULL) {
+        Py_RETURN_NONE;
+    }
+    if (fiber->core.state == PF_DONE && fiber->thread == NULL &&
+        fiber->core.stack != NULL) {
+        return pystate_frame(t->tstate, fiber->saved); /* its thread is gone */
+    }
+    return pf_fiber_frame(t, fiber);
+}
+
+/* Where the greenlet's contextvars context is; NULL with ValueError if it
+ * runs on another thread. */
+static PyObject **
+context_slot(PyGreenlet *g, const char *what)
+{
+    FiberObject *fiber = IMPL(g)->fiber;
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return NULL;
+    }
+    if (fiber == NULL) {
+        return &IMPL(g)->context;
+    }
+    if (fiber == CURRENT(t)) {
+        return pystate_context(t->tstate);
+    }
+    if (fiber->core.state == PF_RUNNING) {
+        PyErr_Format(PyExc_ValueError,
+                     "cannot %s context of a greenlet that is running in a "
+                     "different thread",
+                     what);
+        return NULL;
+    }
+    return &fiber->context;
+}
+
+static PyObject *
+get_context(PyObject *op, void *closure)
+{
+    (void)closure;
+    PyObject **slot = context_slot((PyGreenlet *)op, "get");
+    if (slot == NULL) {
+        return NULL;
+    }
+    return Py_NewRef(*slot == NULL ? Py_None : *slot);
+}
+
+static int
+set_context(PyObject *op, PyObject *value, void *closure)
+{
+    (void)closure;
+    if (value == NULL) {
+        PyErr_SetString(PyExc_AttributeError,
+                        "can't delete context attribute");
+        return -1;
+    }
+    if (value != Py_None && !PyContext_CheckExact(value)) {
+        PyErr_SetString(PyExc_TypeError,
+                        "greenlet context must be a contextvars.Context or "
+                        "None");
+        return -1;
+    }
+    PyObject **slot = context_slot((PyGreenlet *)op, "set");
+    if (slot == NULL) {
+        return -1;
+    }
+    PyObject *old = *slot;
+    *slot = value == Py_None ? NULL : Py_NewRef(value);
+    pystate_context_changed(pf_tls_thread->tstate);
+    Py_XDECREF(old);
+    return 0;
+}
+
+/* greenlet tells here how much of the stack it has copied away. */
+static PyObject *
+get_stack_saved(PyObject *op, void *closure)
+{
+    (void)op;
+    (void)closure;
+    return PyLong_FromLong(0);
+}
+
+static int
+greenlet_bool(PyObject *op)
+{
+    return pf_greenlet_active((PyGreenlet *)op);
+}
+
+static PyObject *
+greenlet_getstate(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    PyErr_Format(PyExc_TypeError, "cannot serialize '%s' object",
+                 Py_TYPE(op)->tp_name);
+    return NULL;
+}
+
+static PyObject *
+greenlet_repr(PyObject *op)
+{
+    PyGreenlet *g = (PyGreenlet *)op;
+    const char *name = Py_TYPE(op)->tp_name;
+    void *owner = pf_greenlet_main(g);
+    if (is_dead(g)) {
+        return PyUnicode_FromFormat(
+            "<%s object at %p (otid=%p) %sdead>", name, op, owner,
+            pf_greenlet_thread_gone(g) ? "(thread exited) " : "");
+    }
+    PfThread *t = pf_tls_thread;
+    bool started = IMPL(g)->started;
+    bool current = t != NULL && CURRENT(t)->greenlet == op;
+    return PyUnicode_FromFormat(
+        "<%s object at %p (otid=%p)%s%s%s%s>", name, op, owner,
+        current   ? " current"
+        : started ? " suspended"
+                  : "",
+        pf_greenlet_active(g) ? " active" : "",
+        started ? " started" : " pending",
+        IMPL(g)->kind == PF_GREENLET_MAIN ? " main" : "");
+}
+
+/* -------------------------------------------------------------------- the type */
+
+PyDoc_STRVAR(greenlet_doc, "greenlet(run=None, parent=None)\n--\n\n\
+A callable with a stack of its own, that can be left anywhere and gone back to.\n\
+\n\
+switch() runs it, or `run` of a subclass. When it ends, its result goes to\n\
+`parent`, by default the greenlet that was current when it was made.");
+PyDoc_STRVAR(switch_doc, "switch($self, /, *args, **kwargs)\n--\n\n\
+Leave the current greenlet for this one.\n\
+\n\
+A new greenlet calls run(*args, **kwargs). A suspended one sees its own\n\
+switch() return: the one argument, the tuple of several, the dict of keywords,\n\
+or a pair of both. Of a dead one the parent gets it. Returns what is sent to\n\
+the current greenlet when somebody switches back. greenlet.error if it belongs\n\
+to another thread.");
+PyDoc_STRVAR(throw_doc,
+             "throw($self, typ=GreenletExit, val=None, tb=None, /)\n\
+--\n\n\
+Leave the current greenlet for this one and raise the exception there.\n\
+\n\
+A new greenlet ends without running, and its parent gets the exception.");
+
+static PyMethodDef greenlet_methods[] = {
+    PF_METHOD("switch", pf_greenlet_switch_method, switch_doc),
+    {"throw", pf_greenlet_throw_method, METH_VARARGS, throw_doc},
+    {"__getstate__", greenlet_getstate, METH_NOARGS, "Raises TypeError."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef greenlet_getset[] = {
+    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
+    {"run", get_run, set_run_attribute,
+     "What is to be called; not there once that has begun.", NULL},
+    {"parent", get_parent, set_parent,
+     "Who gets the result. ValueError for a cycle or another thread's.", NULL},
+    {"gr_frame", get_frame, NULL,
+     "Where the greenlet is suspended; None if it is not.", NULL},
+    {"gr_context", get_context, set_context,
+     "The contextvars.Context the greenlet runs in; None: an empty one.",
+     NULL},
+    {"dead", get_dead, NULL, "True once it has ended, or its thread has.",
+     NULL},
+    {"_stack_saved", get_stack_saved, NULL, "0: no stack is ever copied.",
+     NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyNumberMethods greenlet_number = {
+    .nb_bool = greenlet_bool,
+};
+
+/* Not a heap type: a compiled class that is not one itself could not have it
+ * as its base.  The name is greenlet's, so that pickles, reprs and checks of
+ * programs hold. */
+PyTypeObject PfGreenlet_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "greenlet.greenlet",
+    .tp_basicsize = sizeof(PyGreenlet),
+    .tp_dealloc = greenlet_dealloc,
+    .tp_finalize = greenlet_finalize,
+    .tp_repr = greenlet_repr,
+    .tp_as_number = &greenlet_number,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .tp_doc = greenlet_doc,
+    .tp_traverse = greenlet_traverse,
+    .tp_clear = greenlet_clear,
+    .tp_weaklistoffset = offsetof(PyGreenlet, weakreflist),
+    .tp_dictoffset = offsetof(PyGreenlet, dict),
+    .tp_methods = greenlet_methods,
+    .tp_getset = greenlet_getset,
+    .tp_new = pf_greenlet_new,
+    .tp_init = pf_greenlet_init,
+    .tp_vectorcall = greenlet_vectorcall,
+};

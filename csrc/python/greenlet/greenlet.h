@@ -1,0 +1,131 @@
+/* The greenlet stand-in: greenlet's types and C API on fibers.
+ *
+ *   greenlet.c         the type: making one, its end, its attributes
+ *   greenlet_switch.c  switch, throw, first run, end, unwinding
+ *   greenlet_thread.c  current and main greenlets, threads that end
+ *   greenlet_trace.c   settrace
+ *   greenlet_capi.c    the capsule, module functions, set-up
+ *
+ * A started greenlet has a fiber of its own, which nobody else starts or
+ * ends; its code runs there, and switching goes the way of Fiber.switch.  A
+ * fiber that was not made by a greenlet gets one as its view when its code
+ * asks for the current greenlet: the main greenlet is the view of the
+ * thread's root fiber.
+ */
+#ifndef PF_GREENLET_H
+#define PF_GREENLET_H
+
+#include "python/core/binding.h"
+
+typedef struct PfGreenlet PfGreenlet;
+
+/* Compiled classes extend this struct: its size and order are greenlet's. */
+typedef struct PyGreenlet {
+    PyObject_HEAD
+    PyObject *weakreflist;
+    PyObject *dict;
+    PfGreenlet *pimpl;
+} PyGreenlet;
+
+typedef enum PfGreenletKind {
+    PF_GREENLET_OWN,  /* made by greenlet() */
+    PF_GREENLET_MAIN, /* the view of a thread's root fiber */
+    PF_GREENLET_VIEW, /* the view of any other fiber */
+} PfGreenletKind;
+
+/* Invariants:
+ * - `fiber` is set from the start to the end.  The reference is strong; the
+ *   fiber's own pointer back is strong for a view, else borrowed.  If the
+ *   thread ends first the fiber is done, and keeps its stack.
+ * - `main` is set from the start on; NULL for a main greenlet, which is its
+ *   own.  `parent` is NULL for a main greenlet, and once it is cleared.  There
+ *   are no cycles of parents.
+ * - `killer` is set while GreenletExit, thrown as nobody refers to the greenlet
+ *   any more, is on its way through it and must bring control back to who has
+ *   thrown it: that fiber, suspended until then.
+ */
+struct PfGreenlet {
+    FiberObject *fiber;
+    PyGreenlet *parent;
+    PyGreenlet *main;
+    FiberObject *killer; /* borrowed */
+    PyObject *run;       /* what was given to be run, until that begins */
+    PyObject *context;   /* while there is no fiber */
+    uint8_t kind;
+    bool started;
+    bool thread_gone; /* of a main greenlet */
+    bool finalized;   /* as an object is once in its life */
+};
+
+#define IMPL(g) ((g)->pimpl)
+#define GREENLET_OF(f) ((PyGreenlet *)(f)->greenlet)
+
+typedef struct PfGreenletGlobals {
+    PyObject *error;
+    PyObject *exit;
+    PyObject *s_run, *s_switch, *s_throw;
+    Py_ssize_t mains; /* main greenlets alive */
+} PfGreenletGlobals;
+extern PfGreenletGlobals pf_green;
+extern PyTypeObject PfGreenlet_Type;
+
+static inline bool
+pf_is_greenlet(PyObject *op)
+{
+    return op != NULL && PyObject_TypeCheck(op, &PfGreenlet_Type);
+}
+
+static inline bool
+pf_greenlet_active(const PyGreenlet *g)
+{
+    return IMPL(g)->fiber != NULL && IMPL(g)->fiber->core.state != PF_DONE;
+}
+
+/* --- greenlet.c --- */
+int pf_greenlet_set_parent(PyGreenlet *g, PyObject *value);
+PyObject *pf_greenlet_new(PyTypeObject *type, PyObject *args,
+                          PyObject *kwargs);
+int pf_greenlet_init(PyObject *op, PyObject *args, PyObject *kwargs);
+PfGreenlet *pf_greenlet_impl_new(PfGreenletKind kind);
+
+/* --- greenlet_switch.c --- */
+PyObject *pf_greenlet_switch_method(PyObject *op, PyObject *const *args,
+                                    Py_ssize_t nargs, PyObject *kwnames);
+PyObject *pf_greenlet_throw_method(PyObject *op, PyObject *args);
+PyObject *pf_greenlet_switch(PyGreenlet *g, PyObject *args, PyObject *kwargs);
+PyObject *pf_greenlet_throw(PyGreenlet *g, PyObject *type, PyObject *value,
+                            PyObject *traceback);
+/* Throw GreenletExit into a suspended greenlet of this thread whose last
+ * reference is gone. */
+void pf_greenlet_kill(PfThread *t, PyGreenlet *g);
+
+/* --- greenlet_thread.c --- */
+PyGreenlet *pf_greenlet_view(PfThread *t, FiberObject *fiber); /* borrowed */
+static inline PyGreenlet *
+pf_greenlet_current(PfThread *t) /* borrowed; NULL with an exception */
+{
+    FiberObject *fiber = CURRENT(t);
+    return PF_LIKELY(fiber->greenlet != NULL) ? GREENLET_OF(fiber)
+                                              : pf_greenlet_view(t, fiber);
+}
+/* Borrowed; NULL: none (its parents were cleared by the collector). */
+PyGreenlet *pf_greenlet_main_in_lineage(PyGreenlet *g);
+PyGreenlet *pf_greenlet_main(PyGreenlet *g); /* borrowed; NULL: not started */
+bool pf_greenlet_thread_gone(PyGreenlet *g);
+/* The end of a greenlet whose thread went away before it. */
+void pf_greenlet_bury(PyGreenlet *g);
+/* Deal with t->attention. 0, or -1 with greenlet.error. */
+int pf_greenlet_attend(PfThread *t);
+
+/* --- greenlet_trace.c --- */
+PyObject *pf_greenlet_settrace(PyObject *module, PyObject *callback);
+PyObject *pf_greenlet_gettrace(PyObject *module, PyObject *ignored);
+/* Tell the trace function of a switch that has just landed. 0, or -1 with its
+ * exception. */
+int pf_greenlet_trace(PfThread *t, bool throwing);
+
+/* --- greenlet_capi.c --- */
+PyObject *pf_greenlet_api(PyObject *module, PyObject *ignored);
+PyObject *pf_greenlet_getcurrent(PyObject *module, PyObject *ignored);
+
+#endif

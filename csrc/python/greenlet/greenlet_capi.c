@@ -1,0 +1,289 @@
+/* greenlet's C API and module functions, and the set-up at first use. */
+#include "python/greenlet/greenlet.h"
+
+#include "python/greenlet/greenlet_hooks.h"
+
+PfGreenletGlobals pf_green;
+
+/* -------------------------------------------------------------- the C API */
+
+static int
+check(PyGreenlet *g)
+{
+    if (pf_is_greenlet((PyObject *)g)) {
+        return 0;
+    }
+    PyErr_BadArgument();
+    return -1;
+}
+
+static PyGreenlet *
+capi_new(PyObject *run, PyGreenlet *parent)
+{
+    PyObject *g = pf_greenlet_new(&PfGreenlet_Type, NULL, NULL);
+    if (g == NULL) {
+        return NULL;
+    }
+    IMPL((PyGreenlet *)g)->run = Py_XNewRef(run);
+    if (parent != NULL && (PyObject *)parent != Py_None &&
+        pf_greenlet_set_parent((PyGreenlet *)g, (PyObject *)parent) < 0) {
+        Py_CLEAR(g);
+    }
+    return (PyGreenlet *)g;
+}
+
+static PyGreenlet *
+capi_get_current(void)
+{
+    return (PyGreenlet *)pf_greenlet_getcurrent(NULL, NULL);
+}
+
+static PyObject *
+capi_throw(PyGreenlet *g, PyObject *type, PyObject *value, PyObject *tb)
+{
+    return check(g) < 0 ? NULL : pf_greenlet_throw(g, type, value, tb);
+}
+
+static PyObject *
+capi_switch(PyGreenlet *g, PyObject *args, PyObject *kwargs)
+{
+    if (check(g) < 0) {
+        return NULL;
+    }
+    if (kwargs != NULL && !PyDict_Check(kwargs)) {
+        kwargs = NULL;
+    }
+    return pf_greenlet_switch(g, args, kwargs);
+}
+
+static int
+capi_set_parent(PyGreenlet *g, PyGreenlet *parent)
+{
+    return check(g) < 0 ? -1 : pf_greenlet_set_parent(g, (PyObject *)parent);
+}
+
+static int
+capi_main(PyGreenlet *g)
+{
+    return check(g) < 0 ? -1 : IMPL(g)->kind == PF_GREENLET_MAIN;
+}
+
+static int
+capi_started(PyGreenlet *g)
+{
+    return check(g) < 0 ? -1 : IMPL(g)->started;
+}
+
+static int
+capi_active(PyGreenlet *g)
+{
+    return check(g) < 0 ? -1 : pf_greenlet_active(g);
+}
+
+static PyGreenlet *
+capi_get_parent(PyGreenlet *g)
+{
+    return check(g) < 0
+               ? NULL
+               : (PyGreenlet *)Py_XNewRef((PyObject *)IMPL(g)->parent);
+}
+
+/* The order is greenlet.h's. */
+static void *capi[12];
+
+static PyObject *
+make_capsule(void)
+{
+    void *table[] = {&PfGreenlet_Type,
+                     pf_green.error,
+                     pf_green.exit,
+                     (void *)(uintptr_t)capi_new,
+                     (void *)(uintptr_t)capi_get_current,
+                     (void *)(uintptr_t)capi_throw,
+                     (void *)(uintptr_t)capi_switch,
+                     (void *)(uintptr_t)capi_set_parent,
+                     (void *)(uintptr_t)capi_main,
+                     (void *)(uintptr_t)capi_started,
+                     (void *)(uintptr_t)capi_active,
+                     (void *)(uintptr_t)capi_get_parent};
+    memcpy(capi, table, sizeof(capi));
+    return PyCapsule_New(capi, "greenlet._C_API", NULL);
+}
+
+/* -------------------------------------------------------- module functions */
+
+PyObject *
+pf_greenlet_getcurrent(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    if (pf_finalizing()) {
+        PyErr_SetString(PyExc_RuntimeError, "greenlet is being finalized");
+        return NULL;
+    }
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return NULL;
+    }
+    if (PF_UNLIKELY((t->attention & PF_ATT_DROPPED) && t->no_switch == 0)) {
+        pf_unwind_dropped(t);
+    }
+    return Py_XNewRef((PyObject *)pf_greenlet_current(t));
+}
+
+bool
+pf_greenlets_wanted(void)
+{
+    return pf_green.error != NULL;
+}
+
+static PyObject *
+count_mains(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    return PyLong_FromSsize_t(pf_green.mains);
+}
+
+/* A thread's greenlets are cleared away as it ends. */
+static PyObject *
+count_pending_cleanups(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    return PyLong_FromLong(0);
+}
+
+static PyObject *
+set_thread_local(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *key, *value, *dict = PyThreadState_GetDict();
+    if (dict == NULL ||
+        !PyArg_UnpackTuple(args, "set_thread_local", 2, 2, &key, &value) ||
+        PyDict_SetItem(dict, key, value) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+get_trash_nesting(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    return PyLong_FromLong(pystate_trash_nesting(PyThreadState_Get()));
+}
+
+PyDoc_STRVAR(getcurrent_doc, "getcurrent()\n--\n\nThe running greenlet.");
+PyDoc_STRVAR(settrace_doc, "settrace(callback, /)\n--\n\n\
+Call callback(event, (origin, target)) after each switch on this thread.\n\
+\n\
+`event` is 'switch' or 'throw'. None ends it. Returns the previous callback. A\n\
+callback that raises is removed, and its exception goes on in the target.");
+PyDoc_STRVAR(gettrace_doc, "gettrace()\n--\n\n\
+The callback of settrace() on this thread, or None.");
+
+static PyMethodDef functions[] = {
+    {"getcurrent", pf_greenlet_getcurrent, METH_NOARGS, getcurrent_doc},
+    {"settrace", pf_greenlet_settrace, METH_O, settrace_doc},
+    {"gettrace", pf_greenlet_gettrace, METH_NOARGS, gettrace_doc},
+    /* What greenlet's own tests look at. */
+    {"get_total_main_greenlets", count_mains, METH_NOARGS,
+     "How many main greenlets are alive."},
+    {"get_pending_cleanup_count", count_pending_cleanups, METH_NOARGS,
+     "Zero: a thread's greenlets are cleared away as it ends."},
+    {"set_thread_local", set_thread_local, METH_VARARGS,
+     "Keep an object for as long as the thread lives."},
+    {"get_tstate_trash_delete_nesting", get_trash_nesting, METH_NOARGS,
+     "How deep the interpreter is in nested deallocations, before 3.13."},
+    {NULL, NULL, 0, NULL},
+};
+
+/* ------------------------------------------------------------------ set-up */
+
+static int
+add_functions(PyObject *api)
+{
+    PyObject *name = PyUnicode_FromString("greenlet");
+    int rc = name == NULL ? -1 : 0;
+    for (PyMethodDef *def = functions; rc == 0 && def->ml_name != NULL;
+         def++) {
+        PyObject *fn = PyCFunction_NewEx(def, NULL, name);
+        rc = fn == NULL ? -1 : PyDict_SetItemString(api, def->ml_name, fn);
+        Py_XDECREF(fn);
+    }
+    Py_XDECREF(name);
+    return rc;
+}
+
+static int
+make_names(void)
+{
+    pf_green.error = PyErr_NewExceptionWithDoc(
+        "greenlet.error", "A greenlet was used in a way it cannot be.", NULL,
+        NULL);
+    pf_green.exit = PyErr_NewExceptionWithDoc(
+        "greenlet.GreenletExit",
+        "Ends a greenlet; uncaught it becomes its result.\n\n"
+        "Raised in a suspended greenlet whose last reference is gone.",
+        PyExc_BaseException, NULL);
+    pf_green.s_run = PyUnicode_InternFromString("run");
+    pf_green.s_switch = PyUnicode_InternFromString("switch");
+    pf_green.s_throw = PyUnicode_InternFromString("throw");
+    return pf_green.error && pf_green.exit && pf_green.s_run &&
+                   pf_green.s_switch && pf_green.s_throw
+               ? 0
+               : -1;
+}
+
+static int
+add_objects(PyObject *api)
+{
+    PyObject *capsule = make_capsule();
+    int rc =
+        capsule == NULL || PyDict_SetItemString(api, "_C_API", capsule) < 0 ||
+                PyDict_SetItemString(api, "error", pf_green.error) < 0 ||
+                PyDict_SetItemString(api, "GreenletExit", pf_green.exit) < 0
+            ? -1
+            : 0;
+    Py_XDECREF(capsule);
+    return rc;
+}
+
+/* The class carries these, too. */
+static int
+add_to_class(PyObject *api)
+{
+    static const char *const names[] = {"getcurrent", "error", "GreenletExit",
+                                        "settrace", "gettrace"};
+    PyTypeObject *type = &PfGreenlet_Type;
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
+        PyObject *object = PyDict_GetItemString(api, names[i]);
+        if (PyDict_SetItemString(type->tp_dict, names[i], object) < 0) {
+            return -1;
+        }
+    }
+    PyType_Modified(type);
+    return PyDict_SetItemString(api, "greenlet", (PyObject *)type);
+}
+
+/* Everything pyfiber.greenlet offers, made when first asked for. */
+PyObject *
+pf_greenlet_api(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    static PyObject *api;
+    if (api == NULL) {
+        PyObject *made = PyDict_New();
+        if (made == NULL || PyType_Ready(&PfGreenlet_Type) < 0 ||
+            make_names() < 0 || add_functions(made) < 0 ||
+            add_objects(made) < 0 || add_to_class(made) < 0) {
+            Py_XDECREF(made);
+            return NULL;
+        }
+        api = made;
+    }
+    return Py_NewRef(api);
+}

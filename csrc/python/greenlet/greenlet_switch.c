@@ -1,0 +1,727 @@
+/* A greenlet's switches, its first run and its end.
+ *
+ * What is sent goes to the target if that is active, starts it if it is new,
+ * and goes on to its parents if it is dead.  As in switch.c one value or one
+ * exception travels in thread->transfer.
+ */
+#include "python/greenlet/greenlet.h"
+
+#include "python/core/arguments.h"
+#include "python/greenlet/greenlet_hooks.h"
+#include "python/fiber/switch.h"
+
+/* What is on its way: a value, or a call's arguments, or an exception.  All
+ * references are the cargo's own. */
+typedef struct Cargo {
+    PyObject *value; /* the only argument */
+    PyObject *args;  /* else: a tuple; NULL: none */
+    PyObject *kwargs;
+    PyObject *both; /* (args, kwargs), if there are both */
+    PyObject *exc;
+} Cargo;
+
+static void
+cargo_drop(Cargo *cargo)
+{
+    Py_CLEAR(cargo->value);
+    Py_CLEAR(cargo->args);
+    Py_CLEAR(cargo->kwargs);
+    Py_CLEAR(cargo->both);
+    Py_CLEAR(cargo->exc);
+}
+
+/* The raised exception replaces what there was. */
+static void
+cargo_take_exception(Cargo *cargo)
+{
+    PyObject *exc = pf_take_exception();
+    cargo_drop(cargo);
+    cargo->exc = exc;
+}
+
+/* What switch() returns where the cargo arrives; new reference.  Allocates
+ * nothing. */
+static PyObject *
+cargo_unpack(Cargo *cargo)
+{
+    PyObject **what = cargo->exc != NULL     ? &cargo->exc
+                      : cargo->value != NULL ? &cargo->value
+                      : cargo->both != NULL  ? &cargo->both
+                      : cargo->args != NULL  ? &cargo->args
+                                             : &cargo->kwargs;
+    PyObject *value = *what;
+    *what = NULL;
+    return value != NULL ? value : PyTuple_New(0); /* a singleton */
+}
+
+/* ------------------------------------------------------------ the switch */
+
+/* What came with the switch back to us: a new reference, or NULL with the
+ * exception raised. */
+static inline PyObject *
+arrive(PfThread *t)
+{
+    PyObject *value = t->transfer;
+    bool throwing = t->throwing;
+    t->transfer = NULL;
+    t->throwing = false;
+    if (PF_UNLIKELY(t->green_trace != NULL) &&
+        pf_greenlet_trace(t, throwing) < 0) {
+        Py_DECREF(value);
+        return NULL;
+    }
+    if (PF_UNLIKELY(throwing)) {
+        pf_restore_exception(value);
+        return NULL;
+    }
+    return value;
+}
+
+/* The trace function will be told who made the switch.  Returns, for the caller
+ * to drop after the switch, who made one before that it was not told of. */
+static PyObject *
+note_origin(PfThread *t, PyGreenlet *origin)
+{
+    PyObject *before = t->green_origin;
+    t->green_origin = Py_XNewRef((PyObject *)origin);
+    return before;
+}
+
+/* `value` is stolen.  No code runs before the switch: what was looked at
+ * holds. */
+static inline PyObject *
+go_untraced(PfThread *t, FiberObject *to, PyObject *value, bool throwing)
+{
+    t->transfer = value;
+    t->throwing = throwing;
+    if (PF_LIKELY(to != CURRENT(t))) {
+        pystate_keep_tracing(t->tstate, to->saved);
+        pf_leave_for(t, to);
+    }
+    return arrive(t);
+}
+
+static PyObject *
+go(PfThread *t, FiberObject *to, PyObject *value, bool throwing)
+{
+    PyObject *before = NULL;
+    if (t->green_trace != NULL) {
+        before = note_origin(t, GREENLET_OF(CURRENT(t)));
+    }
+    value = go_untraced(t, to, value, throwing);
+    Py_XDECREF(before);
+    return value;
+}
+
+/* ----------------------------------------------------------- who is entered */
+
+static int
+refuse_thread(PyGreenlet *ours, PyGreenlet *theirs)
+{
+    if (theirs == NULL) {
+        PyErr_SetString(pf_green.error,
+                        "cannot switch to a garbage collected greenlet");
+    } else if (IMPL(theirs)->thread_gone) {
+        PyErr_SetString(pf_green.error, "cannot switch to a different thread "
+                                        "(which happens to have exited)");
+    } else {
+        PyErr_Format(pf_green.error,
+                     "Cannot switch to a different thread\n"
+                     "\tCurrent:  %R\n\tExpected: %R",
+                     ours, theirs);
+    }
+    return -1;
+}
+
+/* 0, or -1 with greenlet.error. */
+static int
+check_thread(PfThread *t, PyGreenlet *g)
+{
+    PyGreenlet *ours = GREENLET_OF(t->root);
+    if (ours == NULL && (ours = pf_greenlet_view(t, t->root)) == NULL) {
+        return -1;
+    }
+    PyGreenlet *theirs = pf_greenlet_main_in_lineage(g);
+    return ours == theirs ? 0 : refuse_thread(ours, theirs);
+}
+
+/* A view may be of a fiber that a scheduler runs.  NULL with greenlet.error
+ * unless it can be switched to just now. */
+static FiberObject *
+admit(PfThread *t, PyGreenlet *g)
+{
+    FiberObject *fiber = IMPL(g)->fiber;
+    const char *why;
+    if (fiber == CURRENT(t)) {
+        return fiber;
+    }
+    if (fiber->core.state != PF_SUSPENDED) {
+        why = fiber->core.host_bits & PF_F_HUB
+                  ? "cannot switch to a greenlet that runs a scheduler's "
+                    "loop: it goes on when the loop has nothing else to run"
+                  : "cannot switch to a fiber that waits in its scheduler: "
+                    "use unpark(), cancel() or join()";
+    } else if (fiber->core.scheduler != NULL &&
+               (t->scheduler == NULL ||
+                fiber->core.scheduler != &t->scheduler->core)) {
+        why = "cannot switch to a fiber of a scheduler that is not running";
+    } else {
+        return fiber;
+    }
+    PyErr_SetString(pf_green.error, why);
+    return NULL;
+}
+
+/* A fiber for `g` to run in, with a stack; the caller's to give to `g`. */
+static FiberObject *
+make_stack(PfThread *t)
+{
+    FiberObject *fiber = pf_fiber_alloc();
+    if (fiber == NULL) {
+        return NULL;
+    }
+    fiber->core.host_bits |= PF_F_GREENLET;
+    if (pf_fiber_give_stack_unseen(t, fiber) < 0) {
+        Py_DECREF(fiber);
+        return NULL;
+    }
+    return fiber;
+}
+
+/* Give a new greenlet its stack and the call it begins with.  Code of the
+ * user's runs here (a `run` that is computed, the collector) and may start
+ * the greenlet first.  0; 1: that happened, look again; -1: exception. */
+static int
+start(PfThread *t, PyGreenlet *g, Cargo *cargo)
+{
+    bool given = Py_TYPE(g) == &PfGreenlet_Type && IMPL(g)->run != NULL;
+    PyObject *run = given ? Py_NewRef(IMPL(g)->run)
+                          : PyObject_GetAttr((PyObject *)g, pf_green.s_run);
+    if (run == NULL) {
+        return -1;
+    }
+    if (cargo->value != NULL) {
+        cargo->args = PyTuple_Pack(1, cargo->value);
+        if (cargo->args == NULL) {
+            Py_DECREF(run);
+            return -1;
+        }
+    }
+    FiberObject *fiber = make_stack(t);
+    int rc = fiber == NULL || check_thread(t, g) < 0 ? -1 : IMPL(g)->started;
+    if (rc != 0) {
+        if (fiber != NULL) {
+            pf_fiber_take_stack(fiber);
+            Py_DECREF(fiber);
+        }
+        Py_DECREF(run);
+        if (cargo->value != NULL) {
+            Py_CLEAR(cargo->args);
+        }
+        return rc;
+    }
+    fiber->greenlet = (PyObject *)g;
+    fiber->target = run;
+    fiber->args = cargo->args;
+    fiber->kwargs = cargo->kwargs;
+    cargo->args = cargo->kwargs = NULL;
+    fiber->context = IMPL(g)->context;
+    IMPL(g)->context = NULL;
+    IMPL(g)->fiber = fiber;
+    IMPL(g)->started = true;
+    IMPL(g)->main = (PyGreenlet *)Py_NewRef((PyObject *)GREENLET_OF(t->root));
+    return 0;
+}
+
+/* Is this where a switch leads?  1: yes, it can be entered; 0: look again; -1:
+ * exception. */
+static int
+look(PfThread *t, PyGreenlet *g, Cargo *cargo)
+{
+    if (pf_greenlet_active(g)) {
+        return admit(t, g) == NULL ? -1 : 1;
+    }
+    int rc = start(t, g, cargo);
+    return rc < 0 ? -1 : rc == 0;
+}
+
+/* Where a switch to `g` leads: a new reference, for pass() at once, or NULL
+ * with an exception. */
+static PyGreenlet *
+route(PfThread *t, PyGreenlet *g, Cargo *cargo)
+{
+    PyGreenlet *at = (PyGreenlet *)Py_NewRef((PyObject *)g);
+    int rc = 0;
+    while (rc == 0 && at != NULL && check_thread(t, at) == 0) {
+        if (pf_greenlet_active(at) || !IMPL(at)->started) {
+            rc = look(t, at, cargo);
+        } else {
+            Py_SETREF(at,
+                      (PyGreenlet *)Py_XNewRef((PyObject *)IMPL(at)->parent));
+        }
+    }
+    if (at == NULL) {
+        refuse_thread(NULL, NULL);
+    }
+    if (rc <= 0) {
+        Py_CLEAR(at);
+    }
+    return at;
+}
+
+/* The fiber of the greenlet (stolen) that is entered next.  Ours may be the
+ * last reference: then the thread has it until the greenlet is left. */
+static FiberObject *
+pass(PyGreenlet *g)
+{
+    FiberObject *fiber = IMPL(g)->fiber;
+    if (Py_REFCNT(g) == 1) {
+        fiber->core.host_bits |= PF_F_HELD;
+    } else {
+        Py_DECREF(g);
+    }
+    return fiber;
+}
+
+static PyObject *
+send(PfThread *t, PyGreenlet *g, Cargo *cargo)
+{
+    PyGreenlet *target = NULL;
+    if ((t->attention == 0 || pf_greenlet_attend(t) == 0) &&
+        pf_greenlet_current(t) != NULL) {
+        target = route(t, g, cargo);
+    }
+    if (target == NULL) {
+        cargo_drop(cargo);
+        return NULL;
+    }
+    FiberObject *to = pass(target);
+    bool throwing = cargo->exc != NULL;
+    if (to->core.state == PF_NEW && !throwing) {
+        Py_XDECREF(cargo->value); /* in its arguments now */
+        Py_XDECREF(cargo->both);
+        return go(t, to, Py_NewRef(Py_None), false);
+    }
+    PyObject *value = cargo_unpack(cargo);
+    cargo_drop(cargo);
+    return go(t, to, value, throwing);
+}
+
+/* ------------------------------------------------------------ switch, throw */
+
+/* The cargo's `args` and `kwargs` are set. 0, or -1 with everything dropped. */
+static int
+cargo_pack(Cargo *cargo)
+{
+    Py_ssize_t n = cargo->args == NULL ? 0 : PyTuple_GET_SIZE(cargo->args);
+    if (cargo->kwargs != NULL && PyDict_GET_SIZE(cargo->kwargs) == 0) {
+        Py_CLEAR(cargo->kwargs);
+    }
+    if (n == 0) {
+        Py_CLEAR(cargo->args);
+    } else if (cargo->kwargs != NULL) {
+        cargo->both = PyTuple_Pack(2, cargo->args, cargo->kwargs);
+        if (cargo->both == NULL) {
+            cargo_drop(cargo);
+            return -1;
+        }
+    } else if (n == 1) {
+        cargo->value = Py_NewRef(PyTuple_GET_ITEM(cargo->args, 0));
+        Py_CLEAR(cargo->args);
+    }
+    return 0;
+}
+
+PyObject *
+pf_greenlet_switch(PyGreenlet *g, PyObject *args, PyObject *kwargs)
+{
+    PfThread *t = pf_this_thread();
+    Cargo cargo = {.args = Py_XNewRef(args), .kwargs = Py_XNewRef(kwargs)};
+    if (t == NULL || cargo_pack(&cargo) < 0) {
+        cargo_drop(&cargo);
+        return NULL;
+    }
+    return send(t, g, &cargo);
+}
+
+static PyObject *
+switch_slowly(PyGreenlet *g, PyObject *const *args, Py_ssize_t nargs,
+              PyObject *kwnames)
+{
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return NULL;
+    }
+    Cargo cargo = {0};
+    if (kwnames == NULL && nargs <= 1) {
+        cargo.value = nargs == 0 ? NULL : Py_NewRef(args[0]);
+        return send(t, g, &cargo);
+    }
+    if (pf_pack(args, nargs, kwnames, &cargo.args, &cargo.kwargs) < 0) {
+        return NULL;
+    }
+    return cargo_pack(&cargo) < 0 ? NULL : send(t, g, &cargo);
+}
+
+PyObject *
+pf_greenlet_switch_method(PyObject *op, PyObject *const *args,
+                          Py_ssize_t nargs, PyObject *kwnames)
+{
+    PyGreenlet *g = (PyGreenlet *)op;
+    PfThread *t = pf_tls_thread;
+    FiberObject *fiber = IMPL(g)->fiber;
+    if (PF_UNLIKELY(t == NULL || fiber == NULL || t->attention != 0 ||
+                    t->green_trace != NULL || kwnames != NULL || nargs > 1 ||
+                    fiber->core.state != PF_SUSPENDED || fiber->thread != t ||
+                    fiber->core.scheduler != NULL)) {
+        return switch_slowly(g, args, nargs, kwnames);
+    }
+    return go_untraced(
+        t, fiber, nargs == 0 ? PyTuple_New(0) : Py_NewRef(args[0]), false);
+}
+
+/* As greenlet: where it was raised before is forgotten, so that the traceback
+ * of an instance that is thrown again and again does not grow. */
+static PyObject *
+with_traceback(PyObject *exc, PyObject *tb)
+{
+    PyException_SetTraceback(exc, tb != NULL ? tb : Py_None);
+    return exc;
+}
+
+/* The exception that throw(type, value, traceback) raises: new reference, or
+ * NULL with TypeError. */
+static PyObject *
+make_exception(PyObject *type, PyObject *value, PyObject *tb)
+{
+    if (tb == Py_None) {
+        tb = NULL;
+    }
+    if (tb != NULL && !PyTraceBack_Check(tb)) {
+        PyErr_SetString(PyExc_TypeError,
+                        "throw() third argument must be a traceback object");
+        return NULL;
+    }
+    if (PyExceptionClass_Check(type)) {
+        PyErr_Restore(Py_NewRef(type), Py_XNewRef(value), Py_XNewRef(tb));
+        PyObject *exc = pf_take_exception();
+        return exc == value ? with_traceback(exc, tb) : exc;
+    }
+    if (!PyExceptionInstance_Check(type)) {
+        PyErr_Format(PyExc_TypeError,
+                     "exceptions must be classes, or instances, not %s",
+                     Py_TYPE(type)->tp_name);
+        return NULL;
+    }
+    if (value != NULL && value != Py_None) {
+        PyErr_SetString(PyExc_TypeError,
+                        "instance exception may not have a separate value");
+        return NULL;
+    }
+    return with_traceback(Py_NewRef(type), tb);
+}
+
+PyObject *
+pf_greenlet_throw(PyGreenlet *g, PyObject *type, PyObject *value, PyObject *tb)
+{
+    PfThread *t = pf_this_thread();
+    PyObject *exc = t == NULL ? NULL : make_exception(type, value, tb);
+    if (exc == NULL) {
+        return NULL;
+    }
+    bool dead = IMPL(g)->started && !pf_greenlet_active(g);
+    Cargo cargo = {0};
+    if (dead && PyObject_TypeCheck(exc, (PyTypeObject *)pf_green.exit)) {
+        cargo.value = exc;
+    } else {
+        cargo.exc = exc;
+    }
+    return send(t, g, &cargo);
+}
+
+PyObject *
+pf_greenlet_throw_method(PyObject *op, PyObject *args)
+{
+    PyObject *type = pf_green.exit, *value = NULL, *tb = NULL;
+    if (!PyArg_ParseTuple(args, "|OOO:throw", &type, &value, &tb)) {
+        return NULL;
+    }
+    return pf_greenlet_throw((PyGreenlet *)op, type, value, tb);
+}
+
+/* ---------------------------------------------------------- running, ending */
+
+/* The place of `kwargs` is that of `waiting_on` as soon as the code waits. */
+static PyObject *
+call_run(FiberObject *self)
+{
+    PyObject *kwargs = self->kwargs;
+    self->kwargs = NULL;
+    self->core.host_bits |= PF_F_ENTERED;
+    if (self->args == NULL && kwargs == NULL) {
+        return pf_call(self->target);
+    }
+    if (self->args == NULL) {
+        self->args = PyTuple_New(0);
+    }
+    PyObject *result = self->args == NULL
+                           ? NULL
+                           : PyObject_Call(self->target, self->args, kwargs);
+    Py_XDECREF(kwargs);
+    return result;
+}
+
+/* The first thing in a new greenlet: take what was sent, forget what was
+ * given to be run (`run` may have been computed), call it. */
+static PyObject *
+first_act(PfThread *t, FiberObject *self, PyGreenlet *g)
+{
+    PyObject *sent = t->transfer;
+    bool throwing = t->throwing;
+    t->transfer = NULL;
+    t->throwing = false;
+    PyObject *origin = t->green_origin;
+    t->green_origin = NULL;
+    Py_CLEAR(IMPL(g)->run); /* may run code, and leave for others */
+    Py_XSETREF(t->green_origin, origin);
+    if (t->green_trace != NULL && pf_greenlet_trace(t, throwing) < 0) {
+        Py_DECREF(sent);
+        return NULL;
+    }
+    if (throwing) {
+        pf_restore_exception(sent);
+        return NULL;
+    }
+    Py_DECREF(sent);
+    return call_run(self);
+}
+
+/* How the call went, as what the parent gets.  References held by the call
+ * are dropped here, where code that this runs may still switch. */
+static void
+sum_up(PfThread *t, FiberObject *self, PyObject *result, Cargo *cargo)
+{
+    result = pf_fiber_leave_nothing(t, self, result);
+    PyObject *exc = result == NULL ? pf_take_exception() : NULL;
+    Py_CLEAR(self->args);
+    PyObject *kwargs = self->kwargs;
+    self->kwargs = NULL;
+    Py_XDECREF(kwargs);
+    Py_CLEAR(self->target);
+    Py_CLEAR(self->value); /* of a permit */
+    if (exc != NULL &&
+        PyObject_TypeCheck(exc, (PyTypeObject *)pf_green.exit)) {
+        result = exc;
+        exc = NULL;
+    }
+    cargo->value = result;
+    cargo->exc = exc;
+}
+
+/* The thread's own stack, or a loop that runs there, takes anything. */
+static FiberObject *
+last_resort(PfThread *t)
+{
+    return t->scheduler != NULL ? FIBER_OF(t->scheduler->core.hub) : t->root;
+}
+
+/* Who takes what this greenlet leaves: the first of its ancestors that can,
+ * unless it must go back to who kills it.  *asked, a new reference,
+ * is the ancestor where that was found: no code may run any more, so it goes
+ * later. */
+static FiberObject *
+heir(PfThread *t, PyGreenlet *g, Cargo *cargo, PyObject **asked)
+{
+    if (IMPL(g)->killer != NULL) {
+        return IMPL(g)->killer;
+    }
+    PyGreenlet *p = (PyGreenlet *)Py_XNewRef((PyObject *)IMPL(g)->parent);
+    PyGreenlet *found = NULL;
+    while (p != NULL && (found = route(t, p, cargo)) == NULL) {
+        cargo_take_exception(cargo);
+        Py_SETREF(p, (PyGreenlet *)Py_XNewRef((PyObject *)IMPL(p)->parent));
+    }
+    *asked = (PyObject *)p;
+    return found != NULL ? pass(found) : last_resort(t);
+}
+
+FiberObject *
+pf_greenlet_run(PfThread *t, FiberObject *self)
+{
+    PyGreenlet *g = GREENLET_OF(self);
+    Cargo cargo = {0};
+    PyObject *result = first_act(t, self, g);
+    pystate_drop_handled(self->saved);
+    sum_up(t, self, result, &cargo);
+    FiberObject *next = heir(t, g, &cargo, &self->value);
+
+    /* From here on nothing runs that could leave this stack, or end `next`:
+     * what may run code when it goes stays with the fiber. */
+    if (t->green_trace != NULL) {
+        self->args = note_origin(t, g);
+    }
+    t->throwing = cargo.exc != NULL;
+    if (next->core.state == PF_NEW && !t->throwing) {
+        t->transfer = Py_NewRef(Py_None);
+        Py_XDECREF(cargo.value);
+    } else {
+        t->transfer = cargo_unpack(&cargo);
+    }
+    uint32_t held = self->core.host_bits & (PF_F_HELD | PF_F_DROPPED);
+    self->core.host_bits &= ~held;
+    if (held == 0) {
+        Py_INCREF(g); /* for pf_greenlet_reap */
+    } else if (held == (PF_F_HELD | PF_F_DROPPED)) {
+        Py_DECREF(g); /* there are two */
+    }
+    self->core.host_byte = PF_OUTCOME_OK;
+    IMPL(g)->fiber = NULL; /* the reference goes to pf_greenlet_reap */
+    pf_live_unlink(self);
+    pystate_finish(t->tstate, self->saved);
+    pystate_keep_tracing(t->tstate, next->saved);
+    next->core.state = PF_RUNNING;
+    return next;
+}
+
+/* What is on its way to whoever runs now must not get lost while an object's
+ * end runs code. */
+typedef struct Interruption {
+    PyObject *exc, *transfer, *origin;
+    bool throwing;
+    uint8_t state;
+} Interruption;
+
+static Interruption
+interrupt(PfThread *t)
+{
+    Interruption saved = {pf_take_exception(), t->transfer, t->green_origin,
+                          t->throwing, CURRENT(t)->core.state};
+    t->transfer = t->green_origin = NULL;
+    t->throwing = false;
+    return saved;
+}
+
+static void
+go_on(PfThread *t, Interruption *saved)
+{
+    while (t->green_origin != NULL) { /* a switch nobody was told of */
+        Py_CLEAR(t->green_origin);
+    }
+    CURRENT(t)->core.state = saved->state;
+    t->transfer = saved->transfer;
+    t->throwing = saved->throwing;
+    t->green_origin = saved->origin;
+    if (saved->exc != NULL) {
+        pf_restore_exception(saved->exc);
+    }
+}
+
+void
+pf_greenlet_reap(PfThread *t, FiberObject *fiber)
+{
+    Interruption saved = interrupt(t);
+    PyGreenlet *g = GREENLET_OF(fiber);
+    if (fiber->core.state == PF_DONE) {
+        fiber->stack_size = 0; /* `saved` went with the stack */
+        fiber->greenlet = NULL;
+        PyObject *context = IMPL(g)->context;
+        IMPL(g)->context = fiber->context;
+        fiber->context = NULL;
+        Py_XDECREF(context);
+        Py_XSETREF(fiber->value, Py_NewRef(Py_None));
+        Py_CLEAR(fiber->args);
+        Py_DECREF(fiber);
+    } else {
+        fiber->core.host_bits &= ~(uint32_t)PF_F_HELD;
+    }
+    Py_DECREF(g);
+    go_on(t, &saved);
+}
+
+/* ------------------------------------------------------------------ unwinding */
+
+static bool
+descends_from(const PyGreenlet *g, const PyGreenlet *ancestor)
+{
+    while (g != NULL && g != ancestor) {
+        g = IMPL(g)->parent;
+    }
+    return g != NULL;
+}
+
+/* It may have been made a child of `g` meanwhile. */
+static void
+give_back_parent(PyGreenlet *g, PyGreenlet *parent)
+{
+    if (descends_from(parent, g)) {
+        Py_XDECREF(parent);
+    } else {
+        Py_XSETREF(IMPL(g)->parent, parent);
+    }
+}
+
+static PyObject *
+make_exit(PfThread *t)
+{
+    return pf_greenlet_current(t) == NULL
+               ? NULL
+               : PyObject_CallFunction(
+                     pf_green.exit, "s",
+                     "Killing the greenlet because all references have "
+                     "vanished.");
+}
+
+/* To make the exception may run code that switches to the greenlet: it may have
+ * ended since.  As in greenlet who kills is the parent meanwhile, unless that
+ * made a cycle. */
+static PyObject *
+throw_exit(PfThread *t, PyGreenlet *g)
+{
+    pf_fiber_renew_context(IMPL(g)->fiber);
+    PyObject *exit = make_exit(t);
+    if (exit == NULL || !pf_greenlet_active(g)) {
+        return exit;
+    }
+    FiberObject *to = IMPL(g)->fiber, *self = CURRENT(t);
+    if (to->core.host_bits & PF_F_HUB) {
+        Py_DECREF(exit);
+        return (PyObject *)admit(t, g); /* refuses */
+    }
+    pf_fiber_forget_schedule(to); /* it may wait in a scheduler */
+    PyGreenlet *parent = (PyGreenlet *)Py_XNewRef((PyObject *)IMPL(g)->parent);
+    bool below = descends_from(GREENLET_OF(self), g);
+    if (!below) {
+        Py_XSETREF(IMPL(g)->parent, (PyGreenlet *)Py_NewRef(self->greenlet));
+    }
+    if (below || t->no_switch > 0) {
+        IMPL(g)->killer = self;
+    }
+    PyObject *result = go(t, to, exit, true);
+    if (IMPL(g)->killer == self) {
+        IMPL(g)->killer = NULL;
+    }
+    give_back_parent(g, parent);
+    return result;
+}
+
+void
+pf_greenlet_kill(PfThread *t, PyGreenlet *g)
+{
+    Interruption saved = interrupt(t);
+    PyObject *result = throw_exit(t, g);
+    if (result == NULL) {
+        PyErr_WriteUnraisable((PyObject *)g);
+    }
+    Py_XDECREF(result);
+    go_on(t, &saved);
+}
+
+void
+pf_greenlet_unwind(PfThread *t, FiberObject *fiber)
+{
+    PyGreenlet *g = (PyGreenlet *)Py_NewRef(fiber->greenlet);
+    pf_no_switch_begin(t, "while a waiting greenlet is unwound");
+    pf_greenlet_kill(t, g);
+    pf_no_switch_end(t);
+    Py_DECREF(g);
+}

@@ -1,0 +1,169 @@
+/* Which greenlet is current, whose main greenlet is whose, and what becomes
+ * of a thread's greenlets when it ends. */
+#include "python/greenlet/greenlet.h"
+
+#include "python/greenlet/greenlet_hooks.h"
+
+/* ------------------------------------------------------------------- views */
+
+static PyGreenlet *
+make_view(PfThread *t, FiberObject *fiber)
+{
+    bool main = fiber == t->root;
+    PyGreenlet *root = NULL;
+    if (!main && (root = pf_greenlet_view(t, t->root)) == NULL) {
+        return NULL;
+    }
+    PyGreenlet *g = (PyGreenlet *)PyType_GenericAlloc(&PfGreenlet_Type, 0);
+    PfGreenlet *impl =
+        g == NULL
+            ? NULL
+            : pf_greenlet_impl_new(main ? PF_GREENLET_MAIN : PF_GREENLET_VIEW);
+    if (impl == NULL) {
+        Py_XDECREF(g);
+        return NULL;
+    }
+    g->pimpl = impl;
+    impl->started = true;
+    impl->fiber = (FiberObject *)Py_NewRef((PyObject *)fiber);
+    if (main) {
+        pf_green.mains++;
+    } else {
+        impl->main = (PyGreenlet *)Py_NewRef((PyObject *)root);
+        impl->parent = (PyGreenlet *)Py_NewRef((PyObject *)root);
+    }
+    return g;
+}
+
+PyGreenlet *
+pf_greenlet_view(PfThread *t, FiberObject *fiber)
+{
+    if (fiber->greenlet == NULL) {
+        PyGreenlet *g = make_view(t, fiber);
+        if (fiber->greenlet == NULL) { /* nor made by the collector */
+            fiber->greenlet = (PyObject *)g;
+        } else if (g != NULL) {
+            Py_CLEAR(IMPL(g)->fiber); /* else it would be spared */
+            Py_DECREF(g);
+        }
+    }
+    return GREENLET_OF(fiber);
+}
+
+void
+pf_greenlet_view_done(FiberObject *fiber)
+{
+    PyGreenlet *g = GREENLET_OF(fiber);
+    if (fiber->core.host_bits & PF_F_GREENLET) {
+        return;
+    }
+    fiber->greenlet = NULL;
+    Py_CLEAR(IMPL(g)->fiber);
+    Py_DECREF(g);
+}
+
+/* ------------------------------------------------------------- main greenlets */
+
+PyGreenlet *
+pf_greenlet_main(PyGreenlet *g)
+{
+    return IMPL(g)->kind == PF_GREENLET_MAIN ? g : IMPL(g)->main;
+}
+
+PyGreenlet *
+pf_greenlet_main_in_lineage(PyGreenlet *g)
+{
+    while (g != NULL && !IMPL(g)->started) {
+        g = IMPL(g)->parent;
+    }
+    return g == NULL ? NULL : pf_greenlet_main(g);
+}
+
+bool
+pf_greenlet_thread_gone(PyGreenlet *g)
+{
+    PyGreenlet *main = pf_greenlet_main(g);
+    return main != NULL && IMPL(main)->thread_gone;
+}
+
+/* ---------------------------------------------------------------- attention */
+
+/* The collector may run: an object that it ends may well switch.  What it has
+ * under way is on this stack, which stays. */
+int
+pf_greenlet_attend(PfThread *t)
+{
+    if (t->attention & PF_ATT_RESERVE) {
+        pf_close_reserve(t);
+    }
+    if (t->attention & PF_ATT_NO_SWITCH) {
+        PyErr_Format(pf_green.error, "cannot switch %s", t->no_switch_why);
+        return -1;
+    }
+    if (t->attention & PF_ATT_DROPPED) {
+        pf_unwind_dropped(t);
+    }
+    return 0;
+}
+
+/* ------------------------------------------------------------ a thread's end */
+
+/* Nobody will come back to this stack, and raising GreenletExit there could
+ * take any time.  It stays, for gr_frame, until the greenlet goes. */
+static void
+abandon(FiberObject *fiber)
+{
+    pf_fiber_forget_schedule(fiber);
+    pf_live_unlink(fiber);
+    fiber->core.state = PF_DONE;
+    fiber->thread = NULL;
+}
+
+/* What the frames hold is lost.  The stack is given back, unless an object
+ * that others may have points into it. */
+void
+pf_greenlet_bury(PyGreenlet *g)
+{
+    FiberObject *fiber = IMPL(g)->fiber;
+    IMPL(g)->fiber = NULL;
+    fiber->greenlet = NULL;
+    Py_CLEAR(fiber->context);
+    if (!(fiber->core.host_bits & PF_F_PINNED) &&
+        !pystate_is_seen(fiber->saved)) {
+        pf_fiber_take_stack(fiber);
+        Py_DECREF(fiber);
+    }
+}
+
+static FiberObject *
+find_suspended(PfThread *t)
+{
+    FiberObject *f = t->live;
+    while (f != NULL && !(f->core.host_bits & PF_F_GREENLET)) {
+        f = f->next;
+    }
+    return f;
+}
+
+void
+pf_greenlets_orphan(PfThread *t)
+{
+    /* Those whose last reference another thread dropped do get GreenletExit:
+     * the next switch here would have raised it. */
+    pf_no_switch_begin(t, "while the thread ends");
+    pf_unwind_dropped(t);
+    pf_no_switch_end(t);
+    Py_CLEAR(t->green_trace); /* its finalizer may set another */
+    Py_CLEAR(t->green_origin);
+    FiberObject *fiber; /* from here on no code runs that could make others */
+    while ((fiber = find_suspended(t)) != NULL) {
+        /* The collector's lists lie on its stack. */
+        fiber->core.host_bits |= fiber == t->collecting ? PF_F_PINNED : 0;
+        abandon(fiber);
+    }
+    PyGreenlet *main = GREENLET_OF(t->root);
+    if (main != NULL) {
+        IMPL(main)->thread_gone = true;
+        pf_greenlet_view_done(t->root);
+    }
+}

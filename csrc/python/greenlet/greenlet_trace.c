@@ -1,0 +1,70 @@
+/* greenlet.settrace: a function of the thread's that hears of every switch. */
+#include "python/greenlet/greenlet.h"
+
+PyObject *
+pf_greenlet_gettrace(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return NULL;
+    }
+    return Py_NewRef(t->green_trace == NULL ? Py_None : t->green_trace);
+}
+
+PyObject *
+pf_greenlet_settrace(PyObject *module, PyObject *callback)
+{
+    PyObject *previous = pf_greenlet_gettrace(module, NULL);
+    if (previous == NULL) {
+        return NULL;
+    }
+    PfThread *t = pf_tls_thread;
+    PyObject *old = t->green_trace;
+    t->green_trace = callback == Py_None ? NULL : Py_NewRef(callback);
+    Py_XDECREF(old);
+    return previous;
+}
+
+static PyObject *
+call(PfThread *t, PyObject *event, PyObject *origin, PyGreenlet *target)
+{
+    PyObject *callback = Py_NewRef(t->green_trace);
+    PyObject *pair = PyTuple_Pack(2, origin, (PyObject *)target);
+    PyObject *result = NULL;
+    if (pair != NULL) {
+        /* sys.settrace and sys.setprofile hear nothing of it. */
+        PyThreadState_EnterTracing(t->tstate);
+        result = PyObject_CallFunctionObjArgs(callback, event, pair, NULL);
+        PyThreadState_LeaveTracing(t->tstate);
+    }
+    Py_XDECREF(pair);
+    Py_DECREF(callback);
+    return result;
+}
+
+int
+pf_greenlet_trace(PfThread *t, bool throwing)
+{
+    PyObject *origin = t->green_origin;
+    t->green_origin = NULL;
+    if (origin == NULL) {
+        return 0; /* not a greenlet's switch, or tracing began with it */
+    }
+    PyGreenlet *target = pf_greenlet_current(t);
+    PyObject *result = NULL;
+    if (target != NULL) {
+        result = call(t, throwing ? pf_green.s_throw : pf_green.s_switch,
+                      origin, target);
+    }
+    Py_DECREF(origin);
+    if (result == NULL) {
+        PyObject *exc = pf_take_exception();
+        Py_CLEAR(t->green_trace);
+        pf_restore_exception(exc);
+        return -1;
+    }
+    Py_DECREF(result);
+    return 0;
+}

@@ -1,0 +1,704 @@
+/* The loop: what runs next, waiting, and how a run ends.
+ *
+ * The fiber that calls run() becomes the hub: it gets control when nobody is
+ * ready (then it waits, with the GIL released) and when a fiber's end may be
+ * the end of the run.  Fibers that yield or park switch to each other
+ * directly and never pass through it.
+ */
+#include "python/core/binding.h"
+
+#include "engine/stack/overflow.h"
+#include "python/testing/schedule.h"
+#include "python/fiber/unseen.h"
+
+#include <errno.h>
+
+/* -------------------------------------------------------------- ending a run */
+
+/* A fiber was made ready.  A loop that hosts this one must hear of it. */
+void
+pf_tell_host(SchedulerObject *s)
+{
+    if (PF_UNLIKELY(s->hosted) && !s->running && !s->closed) {
+        s->core.poller->ops->wake(s->core.poller);
+    }
+}
+
+/* The hub has something to decide: it runs when its turn comes, or at once
+ * after the second Ctrl-C, which does not wait for anybody. */
+void
+pf_wake_hub(SchedulerObject *s)
+{
+    pf_fiber *hub = s->core.hub;
+    if (hub == NULL) {
+        return;
+    }
+    if (s->interrupts > 1 && hub->state == PF_READY) {
+        pf_queue_remove(&s->core.ready, hub);
+        hub->state = PF_PARKED;
+    }
+    if (hub->state != PF_PARKED) {
+        return;
+    }
+    if (s->interrupts > 1) {
+        hub->state = PF_READY;
+        pf_queue_push_front(&s->core.ready, hub);
+    } else {
+        pf_make_ready(&s->core, hub);
+    }
+}
+
+/* The run ends with `exc` (stolen); if something has ended it before, that has
+ * this as its context. */
+void
+pf_scheduler_fail(SchedulerObject *s, PyObject *exc)
+{
+    if (s->fatal == NULL) {
+        s->fatal = exc;
+    } else {
+        pf_add_context(s->fatal, exc);
+        Py_DECREF(exc);
+    }
+}
+
+void
+pf_scheduler_cancel_all(SchedulerObject *s, PyObject *reason)
+{
+    PyObject *why = pf_reason_and_author(reason, Py_None);
+    for (FiberObject *f = s->thread->live; f != NULL; f = f->next) {
+        if (f->core.scheduler == &s->core &&
+            (f->core.host_bits & PF_F_SCHEDULED) && pf_fiber_is_top(f) &&
+            !(f->core.host_bits & PF_F_RUNNER)) {
+            pf_cancel_now(f, why);
+        }
+    }
+    pf_grains_cancel_all(s, why);
+    Py_XDECREF(why);
+}
+
+static void
+fail_with_raised(SchedulerObject *s)
+{
+    pf_scheduler_fail(s, pf_take_exception());
+}
+
+/* The collector may run anybody's code here. */
+void
+pf_scheduler_cancel_because(SchedulerObject *s, const char *reason)
+{
+    pf_no_switch_begin(s->thread, "while a run is cancelled");
+    PyObject *text = pf_reason(reason);
+    pf_scheduler_cancel_all(s, text);
+    Py_DECREF(text);
+    pf_no_switch_end(s->thread);
+}
+
+/* Drop a reference in the hub, which must not be left by what dies then:
+ * nothing would bring it back. */
+static void
+drop_in_hub(SchedulerObject *s, PyObject *object)
+{
+    pf_no_switch_begin(s->thread, "in a scheduler's loop");
+    Py_XDECREF(object);
+    pf_no_switch_end(s->thread);
+}
+
+/* ------------------------------------------------------------------- the loop */
+
+/* Fibers of `s`, and raw ones waiting in it, that are still suspended; a new
+ * reference or NULL.  A new one is in a message that has not been read: it is
+ * for the next run, or for close(). */
+static FiberObject *
+find_leftover(SchedulerObject *s)
+{
+    for (FiberObject *f = s->thread->live; f != NULL; f = f->next) {
+        if (f->core.scheduler == &s->core && f->core.state != PF_RUNNING &&
+            f->core.state != PF_NEW && f->core.state != PF_DONE &&
+            f != CURRENT(s->thread)) {
+            return (FiberObject *)Py_NewRef((PyObject *)f);
+        }
+    }
+    return NULL;
+}
+
+/* Nobody is ready any more.  (One by one out of the queue's middle would take
+ * quadratic time.) */
+static void
+empty_queue(SchedulerObject *s)
+{
+    pf_fiber *core;
+    while ((core = pf_queue_pop(&s->core.ready)) != NULL) {
+        core->state = core == s->core.hub ? PF_RUNNING : PF_PARKED;
+    }
+}
+
+/* Unwind what is left with FiberExit; keeps the raised exception. */
+void
+pf_scheduler_abandon(SchedulerObject *s)
+{
+    PyObject *pending = pf_take_exception();
+    FiberObject *fiber;
+    s->ending = true;
+    do {
+        empty_queue(s); /* closing a grain may have started some */
+        while ((fiber = find_leftover(s)) != NULL) {
+            if (fiber->core.stack != NULL) {
+                pf_fiber_unwind(s->thread, fiber);
+            } else {
+                PyErr_SetNone(pf.fiber_exit);
+                pf_fiber_end(s->thread, fiber, NULL);
+            }
+            drop_in_hub(s, (PyObject *)fiber);
+            empty_queue(s); /* unwinding may have woken others */
+        }
+    } while (pf_grains_abandon(s));
+    if (pending != NULL) {
+        pf_restore_exception(pending);
+    }
+}
+
+PyObject *
+pf_scheduler_fibers(SchedulerObject *s)
+{
+    PyObject *list = PyList_New(0);
+    for (FiberObject *f = s->thread->live; list != NULL && f != NULL;
+         f = f->next) {
+        if (f->core.scheduler == &s->core && !pf_is_idle_runner(f) &&
+            PyList_Append(list, (PyObject *)f) < 0) {
+            Py_CLEAR(list);
+        }
+    }
+    if (list != NULL && PyList_Reverse(list) < 0) {
+        Py_CLEAR(list);
+    }
+    return list;
+}
+
+/* All that wait, for a report; a new list. */
+static PyObject *
+waiting_ones(SchedulerObject *s)
+{
+    PyObject *list = pf_scheduler_fibers(s);
+    if (list != NULL && pf_grains_list(s, list) < 0) {
+        Py_CLEAR(list);
+    }
+    return list;
+}
+
+static void
+deadlock(SchedulerObject *s)
+{
+    pf_no_switch_begin(s->thread, "while a deadlock is reported");
+    PyObject *fibers = waiting_ones(s);
+    PyObject *text = NULL;
+    if (fibers != NULL && pf.deadlock_text != NULL) {
+        text = PyObject_CallOneArg(pf.deadlock_text, fibers);
+    }
+    Py_XDECREF(fibers);
+    PyObject *failure = text == NULL ? pf_take_exception() : NULL;
+    if (text != NULL) {
+        PyErr_SetObject(pf.deadlock_error, text);
+        Py_DECREF(text);
+    } else {
+        PyErr_SetString(pf.deadlock_error,
+                        "every fiber waits and nothing can wake one");
+    }
+    PyObject *error = pf_take_exception();
+    if (failure != NULL) { /* why the text could not be made */
+        pf_add_context(failure, error);
+        Py_SETREF(error, failure);
+    }
+    pf_no_switch_end(s->thread);
+    pf_scheduler_fail(s, error);
+}
+
+static void
+tell_of_stall(SchedulerObject *s)
+{
+    pf_no_switch_begin(s->thread, "while a stalled run is reported");
+    PyObject *fibers = waiting_ones(s);
+    PyObject *told =
+        fibers == NULL ? NULL : PyObject_CallOneArg(pf.log_stall, fibers);
+    Py_XDECREF(fibers);
+    pf_no_switch_end(s->thread);
+    if (told != NULL) {
+        Py_DECREF(told);
+    } else if (PyErr_ExceptionMatches(PyExc_Exception)) {
+        PyErr_WriteUnraisable((PyObject *)s);
+    } else {
+        fail_with_raised(s);
+    }
+}
+
+/* Only another thread could wake somebody.  Some library's thread that never
+ * does would hide a deadlock for good: when nothing has happened for a while,
+ * it is told, once in a run.  True: just now. */
+static bool
+watch_stall(SchedulerObject *s)
+{
+    uint64_t happened = s->core.switches + s->core.messages;
+    int64_t now = pf_monotonic();
+    if (s->stalled_at != happened) {
+        s->stalled_at = happened;
+        s->stalled_since = now;
+    }
+    if (pf.stall_limit <= 0 || s->stall_told ||
+        now - s->stalled_since < pf.stall_limit) {
+        return false;
+    }
+    s->stall_told = true;
+    tell_of_stall(s);
+    return true;
+}
+
+/* For so long the loop waits until it looks whether there still is a thread,
+ * for a thread tells nobody that it ends.  Nanoseconds. */
+#define LOOK_FOR_THREADS INT64_C(1000000000)
+
+static int64_t
+look_interval(void)
+{
+    bool sooner = pf.stall_limit > 0 && pf.stall_limit < LOOK_FOR_THREADS;
+    return sooner ? pf.stall_limit : LOOK_FOR_THREADS;
+}
+
+/* Python's signal handlers run here while the loop idles; they must not
+ * switch, for the hub is in the middle of its work. */
+static int
+run_signal_handlers(SchedulerObject *s)
+{
+    pf_no_switch_begin(s->thread, "in a signal handler that interrupted the "
+                                  "idle scheduler");
+    int rc = PyErr_CheckSignals();
+    pf_no_switch_end(s->thread);
+    if (rc < 0) {
+        fail_with_raised(s);
+    }
+    return rc;
+}
+
+/* ---------------------------------------------------- whom a thread could wake */
+
+/* One of the run's own, or a raw fiber whose end one of those would go on
+ * with.  The end of any other raw fiber leads out of the run. */
+static bool
+belongs_to(SchedulerObject *s, FiberObject *f)
+{
+    while (f != NULL && !(f->core.host_bits & PF_F_SCHEDULED)) {
+        f = f->parent;
+    }
+    return f != NULL && f->core.scheduler == &s->core;
+}
+
+/* Is it parked, and not for the end of others of this run? */
+static bool
+awaits_thread(SchedulerObject *s, FiberObject *f)
+{
+    if (f->core.scheduler != &s->core || f->core.state != PF_PARKED ||
+        pf_is_idle_runner(f) || !belongs_to(s, f)) {
+        return false;
+    }
+    PyObject *what = f->waiting_on;
+    if (what == NULL) {
+        return true;
+    }
+    bool fiber = PyObject_TypeCheck(what, pf.fiber_type);
+    return fiber ? ((FiberObject *)what)->core.scheduler != &s->core
+                 : !PyObject_TypeCheck(what, pf.group_type);
+}
+
+/* From `f` on, a raw fiber that waits, to which somebody of this run has
+ * switched: the cancellation has to reach it here.  Borrowed, or NULL. */
+static FiberObject *
+find_raw_to_cancel(SchedulerObject *s, FiberObject *f)
+{
+    while (f != NULL &&
+           (!awaits_thread(s, f) ||
+            (f->core.host_bits & (PF_F_SCHEDULED | PF_F_CANCELLED)))) {
+        f = f->next;
+    }
+    return f;
+}
+
+/* Is anybody ready after that? */
+static bool
+cancel_raw(SchedulerObject *s)
+{
+    if (find_raw_to_cancel(s, s->thread->live) != NULL) {
+        pf_no_switch_begin(s->thread, "while a run is cancelled");
+        PyObject *reason = pf_reason("the run is over");
+        PyObject *why = pf_reason_and_author(reason, Py_None);
+        /* Making those may have run code, so that look is over. */
+        FiberObject *f = s->thread->live;
+        while ((f = find_raw_to_cancel(s, f)) != NULL) {
+            pf_cancel_now(f, why);
+        }
+        Py_XDECREF(why);
+        Py_DECREF(reason);
+        pf_no_switch_end(s->thread);
+    }
+    return s->core.ready.head != NULL;
+}
+
+/* Everybody was cancelled and nobody is ready.  Who still waits is shielded
+ * and may wait for another thread.  Who is suspended was left by a direct
+ * switch: no thread can change that. */
+static bool
+thread_could_end_it(SchedulerObject *s)
+{
+    if (pf_grains_are_left(s)) {
+        return true;
+    }
+    for (FiberObject *f = s->thread->live; f != NULL; f = f->next) {
+        if (awaits_thread(s, f)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+int64_t
+pf_wait_for_help(SchedulerObject *s)
+{
+    if (!pf_other_threads(s)) {
+        return -1;
+    }
+    if (s->ending && cancel_raw(s)) {
+        return 0;
+    }
+    if (s->ending && !thread_could_end_it(s)) {
+        return -1;
+    }
+    /* Who is told of a stall may do something. */
+    return watch_stall(s) ? 0 : look_interval();
+}
+
+/* Nothing is ready.  Wait until `deadline`, or for a while if only another
+ * thread could wake somebody; false if waiting is vain. */
+static bool
+idle(SchedulerObject *s, int64_t deadline)
+{
+    if (s->core.ready.head != NULL || run_signal_handlers(s) < 0 ||
+        s->core.ready.head != NULL || pf_grains_ask_again(s)) {
+        return true;
+    }
+    if (s->clock != NULL) {
+        return pf_clock_idle(s, deadline);
+    }
+    if (deadline == PF_NEVER && !pf_scheduler_expects(&s->core)) {
+        int64_t patience = pf_wait_for_help(s);
+        if (patience <= 0) {
+            return patience == 0;
+        }
+        deadline = pf_now(&s->core) + patience;
+    }
+    int rc = pf_scheduler_wait(&s->core, deadline);
+    pf_signals_drain(s);
+    if (rc < 0) {
+        errno = -rc;
+        PyErr_SetFromErrno(PyExc_OSError);
+        fail_with_raised(s);
+        return true;
+    }
+    (void)run_signal_handlers(s);
+    return true;
+}
+
+/* The hub runs again: because nobody else is ready, because it was made ready
+ * - or because a raw fiber whose parent is the hub has ended; its failure must
+ * not be lost. */
+static void
+back_in_hub(SchedulerObject *s, FiberObject *hub)
+{
+    hub->core.state = PF_RUNNING;
+    if (s->thread->transfer == NULL) {
+        return;
+    }
+    pf_queue_remove(&s->core.ready, &hub->core); /* perhaps ready as well */
+    PyObject *value = pf_value_in_parent(s->thread);
+    if (value == NULL) {
+        fail_with_raised(s);
+    }
+    drop_in_hub(s, value);
+}
+
+/* Let the next ready fiber run; false if there is none. */
+static bool
+run_next(SchedulerObject *s, FiberObject *hub)
+{
+    hub->core.state = PF_PARKED;
+    pf_fiber *next = pf_next(&s->core);
+    if (next == &hub->core) {
+        hub->core.state = PF_RUNNING;
+        return s->core.ready.head != NULL;
+    }
+    pf_grains_stir(s);
+    pf_switch_with(&s->thread->engine, next, pf_on_switch);
+    back_in_hub(s, hub);
+    return true;
+}
+
+/* The child of a fork that was made inside of a run: there the code that goes
+ * on in the fiber is often a program of its own (multiprocessing's is), which
+ * may have a run, too.  The inherited one stands still meanwhile, and the
+ * fiber is none of its own but a raw one that runs a loop. */
+static void
+borrow_hub(SchedulerObject *s, FiberObject *hub)
+{
+    s->lent = s->outer != NULL && (hub->core.host_bits & PF_F_SCHEDULED);
+    if (s->lent) {
+        hub->core.scheduler = NULL;
+        hub->core.host_bits &= ~(uint32_t)PF_F_SCHEDULED;
+    }
+}
+
+static void
+return_hub(SchedulerObject *s, FiberObject *hub)
+{
+    if (s->lent) {
+        hub->core.scheduler = &s->outer->core;
+        hub->core.host_bits |= PF_F_SCHEDULED;
+    }
+    s->lent = false;
+}
+
+/* Another run may begin inside of the one that this thread has.  (Not on the
+ * stack that grains share: there it would belong to one of them.) */
+bool
+pf_may_nest(PfThread *t)
+{
+    return t->scheduler->inherited &&
+           !(CURRENT(t)->core.host_bits & PF_F_RUNNER);
+}
+
+static FiberObject *
+hub_begin(SchedulerObject *s)
+{
+    PfThread *t = s->thread;
+    FiberObject *hub = CURRENT(t);
+    pf_overflow_renew();
+    hub->core.host_bits |= PF_F_HUB;
+    s->core.hub = &hub->core;
+    s->running = true;
+    s->outer = t->scheduler;
+    borrow_hub(s, hub);
+    t->scheduler = s;
+    Py_INCREF(s);
+    if (s->hosted) {
+        pf_scheduler_resume(&s->core);
+    }
+    return hub;
+}
+
+static void
+hub_end(SchedulerObject *s, FiberObject *hub)
+{
+    PfThread *t = s->thread;
+    pf_queue_remove(&s->core.ready, s->core.hub);
+    hub->core.state = PF_RUNNING;
+    hub->core.host_bits &= ~(uint32_t)PF_F_HUB;
+    s->core.hub = NULL;
+    s->running = false;
+    return_hub(s, hub);
+    t->scheduler = s->outer;
+    s->outer = NULL;
+    if (s->hosted && !s->closed) {
+        pf_scheduler_rest(&s->core);
+    }
+    Py_DECREF(s);
+}
+
+static bool
+failed(SchedulerObject *s)
+{
+    return s->fatal != NULL || s->errors != NULL ||
+           (s->main != NULL && s->main->core.state == PF_DONE &&
+            s->main->core.host_byte != PF_OUTCOME_OK);
+}
+
+/* Is it time to cancel what is left? */
+static bool
+must_end(SchedulerObject *s)
+{
+    return !s->ending && (s->foreground == 0 || failed(s));
+}
+
+static bool
+must_stop(SchedulerObject *s, FiberObject *hub)
+{
+    return s->alive == 0 || s->interrupts > 1 ||
+           (hub->core.host_bits & PF_F_DYING);
+}
+
+/* Until main and every non-daemon fiber are done; then, or when something
+ * fails, cancel the rest and wait for that.  What then still waits was left
+ * by a direct switch, so that no cancellation reaches it: it is abandoned. */
+static void
+loop(SchedulerObject *s, FiberObject *hub)
+{
+    while (!must_stop(s, hub)) {
+        if (must_end(s)) {
+            s->ending = true;
+            pf_scheduler_cancel_because(
+                s, s->foreground == 0 ? "the run is over"
+                                      : "another fiber ended the run");
+        }
+        if (!run_next(s, hub) && !must_stop(s, hub) && !must_end(s) &&
+            !idle(s, PF_NEVER)) {
+            if (!s->ending) {
+                deadlock(s);
+            } else if (!cancel_raw(s)) {
+                break;
+            }
+        }
+    }
+}
+
+int
+pf_may_run(SchedulerObject *s)
+{
+    PfThread *t = pf_this_thread();
+    if (t == NULL || (t->attention != 0 && pf_attend(t) < 0)) {
+        return -1;
+    }
+    if (s->closed) {
+        PyErr_SetString(pf.fiber_error, "the scheduler is closed");
+        return -1;
+    }
+    if (s->thread != t) {
+        PyErr_SetString(pf.fiber_error,
+                        "the scheduler belongs to another thread: run it on "
+                        "the thread that made it");
+        return -1;
+    }
+    if (t->scheduler != NULL && (s->running || !pf_may_nest(t))) {
+        PyErr_SetString(pf.fiber_error,
+                        "a scheduler runs on this thread already: use spawn() "
+                        "inside of it");
+        return -1;
+    }
+    return 0;
+}
+
+/* The run ends with `exc` although main failed on its own: that is its
+ * context. */
+static void
+remember_failure(FiberObject *main, PyObject *exc)
+{
+    if (main->core.host_byte != PF_OUTCOME_FAILED) {
+        return;
+    }
+    main->core.host_bits |= PF_F_LOOKED_AT;
+    pf_add_context(exc, main->value);
+}
+
+/* What run() answers when the loop is over.  To make that answer may run code,
+ * so the fiber is no hub any more. */
+static PyObject *
+run_result(SchedulerObject *s, FiberObject *main)
+{
+    if (s->fatal != NULL) {
+        PyObject *exc = s->fatal;
+        s->fatal = NULL;
+        remember_failure(main, exc);
+        pf_restore_exception(exc);
+        return NULL;
+    }
+    return pf_fiber_outcome_value(main);
+}
+
+/* The module `signal` is Python code, and trace functions see it.  The hub can
+ * neither wait nor be left there: nothing would bring it back. */
+static int
+begin_signals(SchedulerObject *s, PfSignals *saved)
+{
+    pf_no_switch_begin(s->thread, "while a run begins");
+    int rc = pf_signals_begin(s, saved);
+    pf_no_switch_end(s->thread);
+    return rc;
+}
+
+static void
+end_signals(SchedulerObject *s, PfSignals *saved)
+{
+    pf_no_switch_begin(s->thread, "while a run ends");
+    pf_signals_end(s, saved);
+    pf_no_switch_end(s->thread);
+}
+
+PyObject *
+pf_loop_run(SchedulerObject *s, FiberObject *main)
+{
+    PfSignals signals;
+    FiberObject *hub = hub_begin(s);
+    s->interrupts = 0;
+    s->ending = false;
+    s->stall_told = false;
+    bool started = false;
+    if (begin_signals(s, &signals) == 0) {
+        started = pf_fiber_start(s, main) == 0;
+        if (started) {
+            s->main = (FiberObject *)Py_NewRef((PyObject *)main);
+            loop(s, hub);
+            pf_scheduler_abandon(s);
+            Py_CLEAR(s->main); /* the caller has it */
+        }
+        end_signals(s, &signals);
+    }
+    pf_thread_settle(&s->thread->engine);
+    hub_end(s, hub);
+    s->ending = false; /* what is spawned from now on is for the next run */
+    return pf_unseen_end_run(s, started ? run_result(s, main) : NULL);
+}
+
+/* ------------------------------------------------------------------- run_once */
+
+/* Run what is ready now, once.  The hub queues behind it. */
+static void
+one_pass(SchedulerObject *s, FiberObject *hub)
+{
+    pf_poll(&s->core);
+    if (s->core.ready.head == NULL) {
+        return;
+    }
+    pf_grains_stir(s);
+    pf_make_ready(&s->core, &hub->core);
+    pf_fiber *next = pf_next(&s->core);
+    if (next != &hub->core) {
+        pf_switch_with(&s->thread->engine, next, pf_on_switch);
+        back_in_hub(s, hub);
+    }
+    hub->core.state = PF_RUNNING;
+    pf_queue_remove(&s->core.ready, &hub->core);
+}
+
+static void
+wait_once(SchedulerObject *s, PyObject *timeout, int64_t deadline)
+{
+    pf_poll(&s->core);
+    bool wait = timeout == Py_None || deadline > pf_now(&s->core);
+    uint64_t before = s->core.messages + s->core.timeouts;
+    while (wait && s->core.ready.head == NULL && s->alive > 0 &&
+           s->fatal == NULL && s->core.messages + s->core.timeouts == before) {
+        int64_t began = pf_now(&s->core);
+        if (!idle(s, deadline)) {
+            deadlock(s);
+        }
+        /* On, if idle() only looked whether a thread is left; else something
+         * woke it before it would have. */
+        wait = deadline == PF_NEVER &&
+               pf_now(&s->core) - began >= look_interval();
+    }
+}
+
+/* run_once(): wait for work as long as `timeout` says, run what is there. */
+void
+pf_loop_once(SchedulerObject *s, PyObject *timeout, int64_t deadline)
+{
+    FiberObject *hub = hub_begin(s);
+    wait_once(s, timeout, deadline);
+    if (s->fatal == NULL) {
+        one_pass(s, hub);
+    }
+    hub_end(s, hub);
+}

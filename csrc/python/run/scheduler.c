@@ -1,0 +1,678 @@
+/* The Scheduler type: its life, and what other threads may ask of it. */
+#include "python/core/arguments.h"
+#include "python/testing/schedule.h"
+#include "python/fiber/unseen.h"
+
+#include <errno.h>
+#include <structmember.h>
+
+/* --------------------------------------------------------------- making one */
+
+static int
+open_scheduler(SchedulerObject *s, PfThread *t)
+{
+    int rc = pf_scheduler_init(&s->core, &t->engine);
+    if (rc < 0) {
+        errno = -rc;
+        PyErr_SetFromErrno(PyExc_OSError);
+        return -1;
+    }
+    /* The engine takes who made it; but nobody runs its loop yet. */
+    s->core.hub = NULL;
+    s->thread = t;
+    s->open = true;
+    PF_LIST_PUSH(t->schedulers, s);
+    return 0;
+}
+
+static void
+unlink_scheduler(SchedulerObject *s)
+{
+    if (s->thread == NULL) {
+        return;
+    }
+    PF_LIST_REMOVE(s->thread->schedulers, s);
+    s->thread = NULL;
+}
+
+static PyObject *
+scheduler_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"on_unhandled", NULL};
+    PyObject *how = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$O:Scheduler", names,
+                                     &how)) {
+        return NULL;
+    }
+    PfThread *t = pf_this_thread();
+    if (t == NULL || (how != NULL && (how = pf_on_unhandled(how)) == NULL)) {
+        return NULL;
+    }
+    if (t->ending) {
+        PyErr_SetString(pf.fiber_error,
+                        "the thread is ending: no schedulers any more");
+        return NULL;
+    }
+    SchedulerObject *s = (SchedulerObject *)type->tp_alloc(type, 0);
+    if (s == NULL) {
+        Py_XDECREF(how);
+        return NULL;
+    }
+    s->on_unhandled = how;
+    if (open_scheduler(s, t) < 0) {
+        Py_CLEAR(s);
+    }
+    return (PyObject *)s;
+}
+
+static void
+close_now(SchedulerObject *s)
+{
+    if (s->closed) {
+        return;
+    }
+    s->closed = true;
+    pf_scheduler_abandon(s);
+    pf_scheduler_close(&s->core);
+    pf_scheduler_abandon(s); /* calls that had not arrived */
+    Py_CLEAR(s->main);
+    Py_CLEAR(s->fatal);
+}
+
+void
+pf_scheduler_orphan(SchedulerObject *s)
+{
+    Py_INCREF(s);
+    close_now(s);
+    pf_unseen_close_quietly(s);
+    unlink_scheduler(s);
+    Py_DECREF(s);
+}
+
+/* Whoever forgets a scheduler forgets its fibers. */
+static void
+warn_of_unfinished(SchedulerObject *s)
+{
+    PyObject *pending = pf_take_exception();
+    if (s->alive > 0 &&
+        PyErr_ResourceWarning((PyObject *)s, 1,
+                              "%R was dropped without close(): its fibers, "
+                              "%zd that have not ended, are unwound",
+                              s, s->alive) < 0) {
+        PyErr_WriteUnraisable((PyObject *)s);
+    }
+    if (pending != NULL) {
+        pf_restore_exception(pending);
+    }
+}
+
+/* Dropped with fibers in it: they and the scheduler keep each other alive,
+ * and the collector has found that nobody else does. */
+static void
+scheduler_finalize(PyObject *op)
+{
+    SchedulerObject *s = (SchedulerObject *)op;
+    if (s->open && !s->closed && !s->running && !pf.shut_down &&
+        s->thread != NULL && s->thread == pf_tls_thread) {
+        warn_of_unfinished(s);
+        close_now(s);
+        pf_unseen_close_quietly(s);
+    }
+}
+
+static int
+scheduler_clear(PyObject *op)
+{
+    SchedulerObject *s = (SchedulerObject *)op;
+    Py_CLEAR(s->fatal);
+    Py_CLEAR(s->on_unhandled);
+    Py_CLEAR(s->errors);
+    Py_CLEAR(s->watch);
+    return 0;
+}
+
+/* A subclass with __del__ has replaced the finalizer: then it is done here, or
+ * the scheduler and its fibers would hold each other for ever. */
+static int
+scheduler_collect(PyObject *op)
+{
+    scheduler_finalize(op);
+    return scheduler_clear(op);
+}
+
+static void
+scheduler_dealloc(PyObject *op)
+{
+    SchedulerObject *s = (SchedulerObject *)op;
+    PyTypeObject *type = Py_TYPE(op);
+    if (PyObject_CallFinalizerFromDealloc(op) < 0) {
+        return;
+    }
+    PyObject_GC_UnTrack(op);
+    if (s->weakrefs != NULL) {
+        PyObject_ClearWeakRefs(op);
+    }
+    Py_CLEAR(s->main);
+    (void)scheduler_clear(op);
+    pf_unseen_forget_all(s);
+    pf_clock_remove(s);
+    pf_grains_free(s);
+    unlink_scheduler(s);
+    if (s->open) {
+        pf_scheduler_finish(&s->core);
+    }
+    type->tp_free(op);
+    Py_DECREF(type);
+}
+
+static int
+scheduler_traverse(PyObject *op, visitproc visit, void *arg)
+{
+    SchedulerObject *s = (SchedulerObject *)op;
+    Py_VISIT(Py_TYPE(op));
+    Py_VISIT(s->main);
+    Py_VISIT(s->fatal);
+    Py_VISIT(s->clock);
+    Py_VISIT(s->on_unhandled);
+    Py_VISIT(s->errors);
+    Py_VISIT(s->watch);
+    if (pf_grains_traverse(s, visit, arg) != 0) {
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < s->unread; i++) {
+        Py_VISIT(op);
+    }
+    /* It holds one reference to each of its fibers that is not over, and so
+     * does the unread message of one that is new. */
+    FiberObject *f = s->thread == NULL ? NULL : s->thread->live;
+    for (; f != NULL; f = f->next) {
+        if ((f->core.host_bits & PF_F_SCHEDULED) &&
+            f->core.scheduler == &s->core) {
+            Py_VISIT(f);
+            if (f->core.state == PF_NEW) {
+                Py_VISIT(f);
+            }
+        }
+    }
+    return 0;
+}
+
+/* ------------------------------------------------------------------------ run */
+
+/* `main` is stolen. */
+static PyObject *
+run_main(SchedulerObject *s, FiberObject *main)
+{
+    PyObject *result = pf_may_run(s) < 0 ? NULL : pf_loop_run(s, main);
+    Py_DECREF(main);
+    return result;
+}
+
+/* On a scheduler that exists for this run only.  `main` and `how`, which may
+ * be NULL, are stolen. */
+static PyObject *
+run_alone(FiberObject *main, PyObject *how)
+{
+    SchedulerObject *s =
+        (SchedulerObject *)PyObject_CallNoArgs((PyObject *)pf.scheduler_type);
+    if (s == NULL) {
+        Py_XDECREF(how);
+        Py_DECREF(main);
+        return NULL;
+    }
+    s->on_unhandled = how;
+    PyObject *result = run_main(s, main);
+    PyObject *raised = result == NULL ? pf_take_exception() : NULL;
+    close_now(s);
+    pf_unseen_close_quietly(s);
+    if (raised != NULL) {
+        pf_restore_exception(raised);
+    }
+    Py_DECREF(s);
+    return result;
+}
+
+/* The place of run()'s own argument among those by name, or -1. */
+static Py_ssize_t
+find_on_unhandled(PyObject *kwnames)
+{
+    Py_ssize_t at = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
+    while (--at >= 0 && PyUnicode_Compare(PyTuple_GET_ITEM(kwnames, at),
+                                          pf.s_on_unhandled) != 0) {
+    }
+    return at;
+}
+
+/* The fiber that the other arguments are for. */
+static FiberObject *
+main_without(Py_ssize_t at, PyObject *const *args, Py_ssize_t nargs,
+             PyObject *kwnames)
+{
+    Py_ssize_t count = PyTuple_GET_SIZE(kwnames);
+    PyObject *before = PyTuple_GetSlice(kwnames, 0, at);
+    PyObject *after = PyTuple_GetSlice(kwnames, at + 1, count);
+    PyObject *names = before == NULL || after == NULL
+                          ? NULL
+                          : PySequence_Concat(before, after);
+    PyObject **fewer = PyMem_New(PyObject *, (size_t)(nargs + count));
+    FiberObject *main = NULL;
+    if (fewer == NULL) {
+        PyErr_NoMemory();
+    } else if (names != NULL) {
+        Py_ssize_t first = nargs + at, rest = count - at - 1;
+        memcpy(fewer, args, (size_t)first * sizeof *args);
+        memcpy(fewer + first, args + first + 1, (size_t)rest * sizeof *args);
+        main =
+            pf_fiber_to_call("run()", fewer, nargs, count == 1 ? NULL : names);
+    }
+    PyMem_Free(fewer);
+    Py_XDECREF(names);
+    Py_XDECREF(after);
+    Py_XDECREF(before);
+    return main;
+}
+
+PyObject *
+pf_run(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return NULL;
+    }
+    if (t->scheduler != NULL && !pf_may_nest(t)) {
+        PyErr_SetString(pf.fiber_error,
+                        "run() inside of a run: use spawn() and result()");
+        return NULL;
+    }
+    Py_ssize_t at = find_on_unhandled(kwnames);
+    if (at < 0) {
+        FiberObject *main = pf_fiber_to_call("run()", args, nargs, kwnames);
+        return main == NULL ? NULL : run_alone(main, NULL);
+    }
+    PyObject *how = pf_on_unhandled(args[nargs + at]);
+    FiberObject *main =
+        how == NULL ? NULL : main_without(at, args, nargs, kwnames);
+    if (main == NULL) {
+        Py_XDECREF(how);
+        return NULL;
+    }
+    return run_alone(main, how);
+}
+
+static PyObject *
+scheduler_run(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+              PyObject *kwnames)
+{
+    FiberObject *main = pf_fiber_to_call("run()", args, nargs, kwnames);
+    return main == NULL ? NULL : run_main((SchedulerObject *)op, main);
+}
+
+/* ------------------------------------------------------------------- run_once */
+
+static PyObject *
+scheduler_run_once(PyObject *op, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"timeout", NULL};
+    SchedulerObject *s = (SchedulerObject *)op;
+    PyObject *timeout = NULL;
+    int64_t deadline = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:run_once", names,
+                                     &timeout) ||
+        (timeout != NULL && pf_deadline_by(s, timeout, &deadline) < 0) ||
+        pf_may_run(s) < 0) {
+        return NULL;
+    }
+    pf_loop_once(s, timeout, deadline);
+    PyObject *exc = pf_unseen_joined(s, s->fatal);
+    s->fatal = NULL;
+    if (exc != NULL) {
+        pf_restore_exception(exc);
+        return NULL;
+    }
+    return PyBool_FromLong(s->foreground > 0);
+}
+
+/* ------------------------------------------------------- calls from anywhere */
+
+typedef struct Soon {
+    pf_message message;
+    FiberObject *fiber;
+} Soon;
+
+/* An unread message holds the scheduler, which the collector knows. */
+static bool
+post(SchedulerObject *s, pf_message *message)
+{
+    bool posted = pf_post(&s->core, message);
+    if (posted) {
+        s->unread++;
+        Py_INCREF(s);
+    }
+    return posted;
+}
+
+static void
+was_read(SchedulerObject *s)
+{
+    s->unread--;
+    Py_DECREF(s);
+}
+
+static void
+soon_arrived(pf_message *message, pf_scheduler *core)
+{
+    Soon *soon = (Soon *)message;
+    SchedulerObject *s = SCHEDULER_OF(core);
+    pf_no_switch_begin((PfThread *)core->thread, "inside the scheduler");
+    assert(soon->fiber->core.state == PF_NEW);
+    pf_make_ready_fresh(core, &soon->fiber->core);
+    Py_DECREF(soon->fiber);
+    PyMem_RawFree(soon);
+    pf_no_switch_end((PfThread *)core->thread);
+    was_read(s);
+}
+
+/* Any thread: start `fiber`; it becomes ready when the scheduler looks. */
+int
+pf_fiber_start_soon(SchedulerObject *s, FiberObject *fiber)
+{
+    if (s->closed) {
+        PyErr_SetString(pf.fiber_error, "the scheduler is closed");
+        return -1;
+    }
+    Soon *soon = PyMem_RawMalloc(sizeof(*soon));
+    if (soon == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    if (pf_fiber_enlist(s, fiber) < 0) {
+        PyMem_RawFree(soon);
+        return -1;
+    }
+    soon->message.run = soon_arrived;
+    soon->fiber = (FiberObject *)Py_NewRef((PyObject *)fiber);
+    if (!post(s, &soon->message)) {
+        Py_FatalError("pyfiber: a scheduler's inbox was closed before it");
+    }
+    return 0;
+}
+
+static PyObject *
+scheduler_call_soon(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
+{
+    SchedulerObject *s = (SchedulerObject *)op;
+    FiberObject *fiber =
+        pf_fiber_to_call("call_soon_threadsafe()", args, nargs, NULL);
+    int rc = fiber == NULL ? -1 : pf_fiber_start_soon(s, fiber);
+    Py_XDECREF(fiber);
+    return rc < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *
+scheduler_start_soon(PyObject *op, PyObject *fiber)
+{
+    if (!PyObject_TypeCheck(fiber, pf.fiber_type)) {
+        PyErr_SetString(PyExc_TypeError, "_start_soon() takes a fiber");
+        return NULL;
+    }
+    int rc = pf_fiber_start_soon((SchedulerObject *)op, (FiberObject *)fiber);
+    return rc < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *
+scheduler_on_this_thread(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    SchedulerObject *s = (SchedulerObject *)op;
+    return PyBool_FromLong(!s->closed && s->thread != NULL &&
+                           s->thread == pf_tls_thread);
+}
+
+static void
+stop_arrived(pf_message *message, pf_scheduler *core)
+{
+    SchedulerObject *s = SCHEDULER_OF(core);
+    pf_no_switch_begin(s->thread, "inside the scheduler");
+    PyMem_RawFree(message);
+    /* A run is over then, also for those whom no cancellation reaches: left by
+     * a direct switch.  Turns of another loop just go on. */
+    s->ending = s->ending || s->main != NULL;
+    pf_scheduler_cancel_because(s, "the scheduler was stopped");
+    pf_no_switch_end(s->thread);
+    was_read(s);
+}
+
+static PyObject *
+scheduler_stop(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    SchedulerObject *s = (SchedulerObject *)op;
+    if (s->closed) {
+        Py_RETURN_NONE;
+    }
+    pf_message *message = PyMem_RawMalloc(sizeof(*message));
+    if (message == NULL) {
+        return PyErr_NoMemory();
+    }
+    message->run = stop_arrived;
+    if (!post(s, message)) {
+        PyMem_RawFree(message); /* closed: nothing is left to be stopped */
+    }
+    Py_RETURN_NONE;
+}
+
+static int
+may_spawn(SchedulerObject *s)
+{
+    if (!s->closed && s->thread == pf_tls_thread) {
+        return 0;
+    }
+    PyErr_SetString(pf.fiber_error,
+                    s->closed ? "the scheduler is closed"
+                              : "the scheduler belongs to another thread: use "
+                                "call_soon_threadsafe()");
+    return -1;
+}
+
+static PyObject *
+scheduler_spawn(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+                PyObject *kwnames)
+{
+    SchedulerObject *s = (SchedulerObject *)op;
+    FiberObject *fiber = pf_fiber_to_call("spawn()", args, nargs, kwnames);
+    if (fiber != NULL && (may_spawn(s) < 0 || pf_fiber_start(s, fiber) < 0)) {
+        Py_CLEAR(fiber);
+    }
+    return (PyObject *)fiber;
+}
+
+/* -------------------------------------------------------------------- the rest */
+
+static PyObject *
+scheduler_fileno(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    SchedulerObject *s = (SchedulerObject *)op;
+    if (s->closed) {
+        PyErr_SetString(pf.fiber_error, "the scheduler is closed");
+        return NULL;
+    }
+    int fd = s->core.poller->ops->fileno(s->core.poller);
+    if (fd < 0) {
+        PyErr_SetString(PyExc_NotImplementedError,
+                        "this platform's scheduler has no descriptor to wait "
+                        "for: call run_once() from a timer");
+        return NULL;
+    }
+    if (!s->hosted) {
+        s->hosted = true;
+        if (!s->running) {
+            pf_scheduler_rest(&s->core);
+        }
+    }
+    return PyLong_FromLong(fd);
+}
+
+static PyObject *
+scheduler_next_timeout(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    SchedulerObject *s = (SchedulerObject *)op;
+    if (s->closed || s->thread != pf_tls_thread) {
+        PyErr_SetString(pf.fiber_error,
+                        s->closed ? "the scheduler is closed"
+                                  : "the scheduler belongs to another thread");
+        return NULL;
+    }
+    if (s->core.ready.head != NULL || pf_inbox_pending(&s->core.inbox)) {
+        return PyFloat_FromDouble(0.0);
+    }
+    int64_t when = pf_timers_next(&s->core.timers);
+    if (when == PF_NEVER) {
+        Py_RETURN_NONE;
+    }
+    int64_t left = when - pf_now(&s->core);
+    return PyFloat_FromDouble(left > 0 ? (double)left / 1e9 : 0.0);
+}
+
+static PyObject *
+scheduler_close(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    SchedulerObject *s = (SchedulerObject *)op;
+    if (s->running || (s->thread != pf_tls_thread && s->alive > 0)) {
+        PyErr_SetString(pf.fiber_error,
+                        s->running
+                            ? "the scheduler is running"
+                            : "the scheduler belongs to another thread");
+        return NULL;
+    }
+    close_now(s);
+    return pf_unseen_close(s) < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *
+scheduler_stats(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    SchedulerObject *s = (SchedulerObject *)op;
+    pf_scheduler_stats stats;
+    pf_scheduler_stats_get(&s->core, &stats);
+    return Py_BuildValue("{s:n,s:n,s:n,s:n,s:K,s:K,s:K,s:K,s:K}", "fibers",
+                         s->alive, "foreground", s->foreground, "ready",
+                         (Py_ssize_t)stats.ready, "timers",
+                         (Py_ssize_t)stats.timers, "switches",
+                         (unsigned long long)stats.switches, "wakeups",
+                         (unsigned long long)stats.wakeups, "messages",
+                         (unsigned long long)stats.messages, "timeouts",
+                         (unsigned long long)stats.timeouts, "waits",
+                         (unsigned long long)stats.waits);
+}
+
+static PyObject *
+scheduler_fibers(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    SchedulerObject *s = (SchedulerObject *)op;
+    if (s->thread == NULL) {
+        return PyList_New(0);
+    }
+    if (s->thread != pf_tls_thread) {
+        PyErr_SetString(pf.fiber_error,
+                        "the scheduler belongs to another thread");
+        return NULL;
+    }
+    return pf_scheduler_fibers(s);
+}
+
+PyDoc_STRVAR(run_doc, "run($self, fn, /, *args, **kwargs)\n--\n\n\
+Run fn(*args, **kwargs) in a fiber until it and every non-daemon fiber are done.\n\
+\n\
+Returns its result or raises its exception, after cancelling and joining the\n\
+other fibers. FiberError inside of a run, on another thread, after close().");
+PyDoc_STRVAR(once_doc, "run_once($self, /, timeout=0)\n--\n\n\
+Run every fiber that is ready now once; for embedding in another loop.\n\
+\n\
+If none is ready, wait up to `timeout` seconds (None: without limit) for one.\n\
+True while there are non-daemon fibers left.");
+PyDoc_STRVAR(soon_doc, "call_soon_threadsafe($self, fn, /, *args)\n--\n\n\
+From any thread: run fn(*args) in a fiber of its own.\n\
+\n\
+A failure is logged. FiberError after close().");
+PyDoc_STRVAR(stop_doc, "stop($self, /)\n--\n\n\
+From any thread: cancel every fiber, so that run() ends. What such a run\n\
+starts from then on begins cancelled.");
+PyDoc_STRVAR(spawn_doc, "spawn($self, fn, /, *args, **kwargs)\n--\n\n\
+Start fn(*args, **kwargs) in a fiber, also while the scheduler does not run.");
+PyDoc_STRVAR(fileno_doc, "fileno($self, /)\n--\n\n\
+A descriptor that is readable when the scheduler has been given work.\n\
+\n\
+Another event loop can wait for it, at most next_timeout() seconds, and call\n\
+run_once(). NotImplementedError on Windows.");
+PyDoc_STRVAR(next_timeout_doc, "next_timeout($self, /)\n--\n\n\
+Seconds until run_once() has something to do; None if only another thread can\n\
+give it work.");
+PyDoc_STRVAR(close_doc, "close($self, /)\n--\n\n\
+Unwind the fibers that are left, with FiberExit. Closing twice is fine.\n\
+\n\
+Failures that nobody has looked at by then are told of; with\n\
+on_unhandled=\"raise\" they are raised, when all is closed.");
+PyDoc_STRVAR(stats_doc, "stats($self, /)\n--\n\n\
+Counters as a dict: fibers, foreground, ready and timers now; switches,\n\
+wakeups, messages (from other threads), timeouts and waits so far.");
+PyDoc_STRVAR(fibers_doc, "fibers($self, /)\n--\n\n\
+The fibers that are not done, oldest first.");
+
+static PyMethodDef scheduler_methods[] = {
+    PF_METHOD("run", scheduler_run, run_doc),
+    {"run_once", PF_FAST(scheduler_run_once), METH_VARARGS | METH_KEYWORDS,
+     once_doc},
+    {"call_soon_threadsafe", PF_FAST(scheduler_call_soon), METH_FASTCALL,
+     soon_doc},
+    {"_start_soon", scheduler_start_soon, METH_O,
+     "_start_soon($self, fiber, /)\n--\n\n"
+     "From any thread: start a fiber that has not been started."},
+    {"_on_this_thread", scheduler_on_this_thread, METH_NOARGS,
+     "_on_this_thread($self, /)\n--\n\n"
+     "Is it open, and the calling thread its own?"},
+    {"stop", scheduler_stop, METH_NOARGS, stop_doc},
+    PF_METHOD("spawn", scheduler_spawn, spawn_doc),
+    {"fileno", scheduler_fileno, METH_NOARGS, fileno_doc},
+    {"next_timeout", scheduler_next_timeout, METH_NOARGS, next_timeout_doc},
+    {"close", scheduler_close, METH_NOARGS, close_doc},
+    {"stats", scheduler_stats, METH_NOARGS, stats_doc},
+    {"fibers", scheduler_fibers, METH_NOARGS, fibers_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef scheduler_members[] = {
+    PF_WEAKREFS(SchedulerObject),
+    {NULL, 0, 0, 0, NULL},
+};
+
+PyDoc_STRVAR(scheduler_doc, "Scheduler(*, on_unhandled='log')\n--\n\n\
+The loop that chooses which fiber runs, for embedders; run() makes its own.\n\
+\n\
+`on_unhandled` says what is done with failures that nobody looks at, as for\n\
+run(): \"log\", \"raise\" (also from run_once() and close()) or a function.\n\
+It belongs to the thread that made it; call_soon_threadsafe() and stop() may\n\
+be called from any.");
+
+static PyType_Slot scheduler_slots[] = {
+    {Py_tp_doc, (void *)scheduler_doc},
+    {Py_tp_new, scheduler_new},
+    {Py_tp_dealloc, scheduler_dealloc},
+    {Py_tp_finalize, scheduler_finalize},
+    {Py_tp_traverse, scheduler_traverse},
+    {Py_tp_clear, scheduler_collect},
+    {Py_tp_methods, scheduler_methods},
+    {Py_tp_members, scheduler_members},
+    {0, NULL},
+};
+
+PyType_Spec pf_scheduler_spec = {
+    .name = "pyfiber.Scheduler",
+    .basicsize = sizeof(SchedulerObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = scheduler_slots,
+};

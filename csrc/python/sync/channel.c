@@ -1,0 +1,500 @@
+/* Channel.
+ *
+ * A value goes straight from a sender to a receiver that waits; with a
+ * capacity it may wait in between.  Values in the channel come before those of
+ * waiting senders, so the order of sending is the order of receiving.
+ */
+#include "python/sync/channel.h"
+#include "python/sync/select.h"
+
+#include <structmember.h>
+
+PyTypeObject *pf_channel_type;
+static PyObject *channel_closed;
+
+/* ------------------------------------------------------------------- values */
+
+void
+pf_channel_raise_closed(ChannelObject *self)
+{
+    PyObject *exc =
+        PyObject_CallFunction(channel_closed, "s", "the channel is closed");
+    if (exc != NULL &&
+        PyObject_SetAttrString(exc, "channel", (PyObject *)self) == 0) {
+        PyErr_SetObject(channel_closed, exc);
+    }
+    Py_XDECREF(exc);
+}
+
+static void
+hand_to_receiver(ChannelObject *self, PyObject *value)
+{
+    PfNode *receiver = pf_waitq_choose(&self->receivers);
+    receiver->item = value;
+    pf_grant(receiver);
+}
+
+static PyObject *
+take_from_sender(ChannelObject *self)
+{
+    PfNode *sender = pf_waitq_choose(&self->senders);
+    PyObject *value = sender->item;
+    sender->item = NULL;
+    pf_grant(sender);
+    return value;
+}
+
+int
+pf_channel_try_send(ChannelObject *self, PyObject *value)
+{
+    if (self->closed) {
+        pf_channel_raise_closed(self);
+        return -1;
+    }
+    if (!pf_waitq_empty(&self->receivers)) {
+        hand_to_receiver(self, Py_NewRef(value));
+        return 1;
+    }
+    if (self->values.count >= self->capacity) {
+        return 0;
+    }
+    if (pf_ring_reserve(&self->values) < 0) {
+        return -1;
+    }
+    pf_ring_push(&self->values, Py_NewRef(value));
+    return 1;
+}
+
+int
+pf_channel_try_receive(ChannelObject *self, PyObject **value)
+{
+    if (self->values.count > 0) {
+        *value = pf_ring_pop(&self->values);
+        if (self->values.count < self->capacity &&
+            !pf_waitq_empty(&self->senders)) {
+            pf_ring_push(&self->values, take_from_sender(self));
+        }
+        return 1;
+    }
+    if (!pf_waitq_empty(&self->senders)) {
+        *value = take_from_sender(self);
+        return 1;
+    }
+    if (self->closed) {
+        pf_channel_raise_closed(self);
+        return -1;
+    }
+    return 0;
+}
+
+void
+pf_channel_give_back(ChannelObject *self, PyObject *value)
+{
+    if (!pf_waitq_empty(&self->receivers)) {
+        hand_to_receiver(self, value);
+        return;
+    }
+    PyObject *pending = pf_take_exception();
+    if (pf_ring_reserve(&self->values) < 0) {
+        PyErr_WriteUnraisable((PyObject *)self);
+        Py_DECREF(value);
+    } else {
+        pf_ring_push_front(&self->values, value);
+    }
+    if (pending != NULL) {
+        pf_restore_exception(pending);
+    }
+}
+
+/* ----------------------------------------------------------- send and receive */
+
+static int
+timed_out(const char *what)
+{
+    PyErr_Format(PyExc_TimeoutError, "%s timed out", what);
+    return -1;
+}
+
+static int send(ChannelObject *self, PyObject *value, int64_t deadline);
+
+static PF_ALWAYS_INLINE int
+wait_to_send(ChannelObject *self, PyObject *value, int64_t deadline)
+{
+    PfThread *t = pf_tls_thread;
+    if (t == NULL) { /* making it may run code that receives: look again */
+        return pf_thread_create() == NULL ? -1 : send(self, value, deadline);
+    }
+    PfWait wait;
+    pf_wait_init(&wait, t);
+    wait.node.item = Py_NewRef(value);
+    int rc = pf_wait_for(&wait, &self->senders, t, deadline, (PyObject *)self);
+    Py_XDECREF(wait.node.item);
+    if (rc == 0 && wait.node.refused) {
+        pf_channel_raise_closed(self);
+        return -1;
+    }
+    return rc == 1 ? timed_out("send()") : rc;
+}
+
+static inline int
+send(ChannelObject *self, PyObject *value, int64_t deadline)
+{
+    int rc = pf_preempt() < 0 ? -1 : pf_channel_try_send(self, value);
+    return rc == 0 ? wait_to_send(self, value, deadline) : rc;
+}
+
+static PyObject *
+channel_send(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+             PyObject *kwnames)
+{
+    static const char *const names[] = {"value", "timeout", NULL};
+    ChannelObject *self = (ChannelObject *)op;
+    PyObject *out[2] = {NULL, NULL};
+    int64_t deadline = PF_NEVER;
+    if (PF_LIKELY(nargs == 1 && kwnames == NULL)) {
+        out[0] = args[0];
+    } else if (pf_arguments("send", names, 1, args, nargs, kwnames, out) < 0 ||
+               pf_timeout(out[1], &deadline) < 0) {
+        return NULL;
+    }
+    return send(self, out[0], deadline) < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *receive(ChannelObject *self, int64_t deadline);
+
+static PyObject *
+wait_to_receive(ChannelObject *self, int64_t deadline)
+{
+    PfThread *t = pf_tls_thread;
+    if (t == NULL) { /* making it may run code that sends: look again */
+        return pf_thread_create() == NULL ? NULL : receive(self, deadline);
+    }
+    PfWait wait;
+    pf_wait_init(&wait, t);
+    int rc =
+        pf_wait_for(&wait, &self->receivers, t, deadline, (PyObject *)self);
+    if (PF_LIKELY(rc == 0 && !wait.node.refused)) {
+        return wait.node.item;
+    }
+    if (rc == 0) {
+        pf_channel_raise_closed(self);
+    } else if (rc == 1) {
+        timed_out("receive()");
+    } else if (wait.node.item != NULL) {
+        pf_channel_give_back(self, wait.node.item);
+    }
+    return NULL;
+}
+
+static PyObject *
+receive(ChannelObject *self, int64_t deadline)
+{
+    PyObject *value = NULL;
+    int rc = pf_preempt() < 0 ? -1 : pf_channel_try_receive(self, &value);
+    return rc == 0 ? wait_to_receive(self, deadline) : value;
+}
+
+static PyObject *
+channel_receive(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+                PyObject *kwnames)
+{
+    static const char *const names[] = {"timeout", NULL};
+    PyObject *timeout = NULL;
+    int64_t deadline = PF_NEVER;
+    if ((nargs > 0 || kwnames != NULL) &&
+        (pf_arguments("receive", names, 0, args, nargs, kwnames, &timeout) <
+             0 ||
+         pf_timeout(timeout, &deadline) < 0)) {
+        return NULL;
+    }
+    return receive((ChannelObject *)op, deadline);
+}
+
+/* The exception that is set: that this channel, not some other, is closed? */
+static bool
+is_end_of(PyObject *channel)
+{
+    if (!PyErr_ExceptionMatches(channel_closed)) {
+        return false;
+    }
+    PyObject *raised = pf_take_exception();
+    PyObject *which = PyObject_GetAttrString(raised, "channel");
+    PyErr_Clear();
+    pf_restore_exception(raised);
+    Py_XDECREF(which);
+    return which == channel;
+}
+
+/* Whoever iterates may drop the iterator while it waits. */
+static PyObject *
+channel_next(PyObject *op)
+{
+    Py_INCREF(op);
+    PyObject *value = receive((ChannelObject *)op, PF_NEVER);
+    if (value == NULL && is_end_of(op)) {
+        PyErr_Clear(); /* NULL alone is an iterator's end */
+    }
+    Py_DECREF(op);
+    return value;
+}
+
+static PyObject *
+channel_close(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    ChannelObject *self = (ChannelObject *)op;
+    self->closed = true;
+    pf_refuse_all(&self->receivers);
+    pf_refuse_all(&self->senders);
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+channel_enter(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return Py_NewRef(op);
+}
+
+static PyObject *
+channel_exit(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
+{
+    (void)args;
+    (void)nargs;
+    return channel_close(op, NULL);
+}
+
+static Py_ssize_t
+channel_length(PyObject *op)
+{
+    return (Py_ssize_t)((ChannelObject *)op)->values.count;
+}
+
+/* An empty channel is not false. */
+static int
+channel_bool(PyObject *op)
+{
+    (void)op;
+    return 1;
+}
+
+/* -------------------------------------------------------------- for select() */
+
+static int
+attempt_to_receive(PyObject *op, PyObject *ignored, PyObject **value)
+{
+    (void)ignored;
+    return pf_channel_try_receive((ChannelObject *)op, value);
+}
+
+static int
+attempt_to_send(PyObject *op, PyObject *value, PyObject **got)
+{
+    (void)got;
+    return pf_channel_try_send((ChannelObject *)op, value);
+}
+
+static PfWaitq *
+line_of_receivers(PyObject *op)
+{
+    return &((ChannelObject *)op)->receivers;
+}
+
+static PfWaitq *
+line_of_senders(PyObject *op)
+{
+    return &((ChannelObject *)op)->senders;
+}
+
+static void
+take_back(PyObject *op, PyObject *value)
+{
+    pf_channel_give_back((ChannelObject *)op, value);
+}
+
+static void
+raise_closed(PyObject *op)
+{
+    pf_channel_raise_closed((ChannelObject *)op);
+}
+
+static const PfCaseOps receiving_ops = {attempt_to_receive, line_of_receivers,
+                                        take_back, raise_closed};
+static const PfCaseOps sending_ops = {attempt_to_send, line_of_senders, NULL,
+                                      raise_closed};
+
+static PyObject *
+channel_receiving(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return pf_case_new(PF_RECEIVING, &receiving_ops, op, NULL);
+}
+
+static PyObject *
+channel_sending(PyObject *op, PyObject *value)
+{
+    return pf_case_new(PF_SENDING, &sending_ops, op, value);
+}
+
+/* ---------------------------------------------------------------- reporting */
+
+/* Only one of the two can be waited in. */
+static PyObject *
+channel_waiters(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    ChannelObject *self = (ChannelObject *)op;
+    return pf_waitq_list(pf_waitq_empty(&self->receivers) ? &self->senders
+                                                          : &self->receivers);
+}
+
+static PyObject *
+channel_repr(PyObject *op)
+{
+    ChannelObject *self = (ChannelObject *)op;
+    return PyUnicode_FromFormat(
+        "<%s at %p: %zu values, capacity %zu%s>", Py_TYPE(op)->tp_name, op,
+        self->values.count, self->capacity, self->closed ? ", closed" : "");
+}
+
+/* ----------------------------------------------------------- birth and death */
+
+static int
+channel_init(PyObject *op, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"capacity", NULL};
+    ChannelObject *self = (ChannelObject *)op;
+    Py_ssize_t capacity = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|n:Channel", names,
+                                     &capacity)) {
+        return -1;
+    }
+    if (capacity < 0) {
+        PyErr_SetString(PyExc_ValueError,
+                        "a channel's capacity must not be negative");
+        return -1;
+    }
+    if (pf_check_unused(&self->senders) < 0 ||
+        pf_check_unused(&self->receivers) < 0) {
+        return -1;
+    }
+    if (self->values.count > 0 || self->closed) {
+        return pf_too_late("the channel is in use");
+    }
+    self->capacity = (size_t)capacity;
+    return 0;
+}
+
+static int
+channel_traverse(PyObject *op, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(op));
+    return pf_ring_traverse(&((ChannelObject *)op)->values, visit, arg);
+}
+
+static int
+channel_clear(PyObject *op)
+{
+    pf_ring_clear(&((ChannelObject *)op)->values);
+    return 0;
+}
+
+static void
+channel_dealloc(PyObject *op)
+{
+    pf_dealloc_with(op, channel_clear);
+}
+
+/* ------------------------------------------------------------------ the type */
+
+PyDoc_STRVAR(channel_doc, "Channel(capacity=0)\n--\n\n\
+Values from fibers and threads that send to fibers and threads that receive.\n\
+\n\
+With capacity 0 a sender waits for its receiver; otherwise so many values may\n\
+wait in the channel. Whoever waits longest is served next. Iteration receives\n\
+until the channel is closed and empty; `with` closes it at the end.");
+PyDoc_STRVAR(send_doc, "send($self, /, value, timeout=None)\n--\n\n\
+Hand over a value; wait for that at most `timeout` seconds.\n\
+\n\
+ChannelClosed or TimeoutError if it was not handed over. A cancellation point\n\
+if it has to wait: Cancelled means the value was not sent. ValueError for a\n\
+negative timeout or NaN.");
+PyDoc_STRVAR(receive_doc, "receive($self, /, timeout=None)\n--\n\n\
+The next value; wait for it at most `timeout` seconds.\n\
+\n\
+ChannelClosed if there will be none, TimeoutError when the time is over. A\n\
+cancellation point if it has to wait: Cancelled means that nothing was\n\
+received. ValueError for a negative timeout or NaN.");
+PyDoc_STRVAR(close_doc, "close($self, /)\n--\n\n\
+No more values: send() raises ChannelClosed, receive() as soon as the channel\n\
+is empty. So do those that wait already. Closing twice is fine.");
+PyDoc_STRVAR(receiving_doc, "receiving($self, /)\n--\n\n\
+receive(), as a case for select().");
+PyDoc_STRVAR(sending_doc, "sending($self, value, /)\n--\n\n\
+send(value), as a case for select().");
+PyDoc_STRVAR(holders_doc, "_holders($self, /)\n--\n\n\
+Empty: nobody in particular has to send or receive.");
+PyDoc_STRVAR(waiters_doc, "_waiters($self, /)\n--\n\n\
+The fibers that wait in it, first in line first; for reports.");
+
+static PyMethodDef methods[] = {
+    PF_METHOD("send", channel_send, send_doc),
+    PF_METHOD("receive", channel_receive, receive_doc),
+    {"close", channel_close, METH_NOARGS, close_doc},
+    {"receiving", channel_receiving, METH_NOARGS, receiving_doc},
+    {"sending", channel_sending, METH_O, sending_doc},
+    {"__enter__", channel_enter, METH_NOARGS, "The channel."},
+    {"__exit__", PF_FAST(channel_exit), METH_FASTCALL, close_doc},
+    {"_holders", pf_no_holders, METH_NOARGS, holders_doc},
+    {"_waiters", channel_waiters, METH_NOARGS, waiters_doc},
+    PF_NO_PICKLE,
+    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS,
+     "Channel[T]: a channel of T's."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef members[] = {
+    PF_WEAKREFS(ChannelObject),
+    {"capacity", T_PYSSIZET, offsetof(ChannelObject, capacity), READONLY,
+     "How many values may wait in it."},
+    {"closed", T_BOOL, offsetof(ChannelObject, closed), READONLY,
+     "True after close()."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, (void *)channel_doc},   {Py_tp_new, PyType_GenericNew},
+    {Py_tp_init, channel_init},         {Py_tp_dealloc, channel_dealloc},
+    {Py_tp_traverse, channel_traverse}, {Py_tp_clear, channel_clear},
+    {Py_tp_repr, channel_repr},         {Py_tp_iter, PyObject_SelfIter},
+    {Py_tp_iternext, channel_next},     {Py_sq_length, channel_length},
+    {Py_nb_bool, channel_bool},         {Py_tp_methods, methods},
+    {Py_tp_members, members},           {0, NULL},
+};
+
+static PyType_Spec spec = {
+    .name = "pyfiber.Channel",
+    .basicsize = sizeof(ChannelObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = slots,
+};
+
+int
+pf_channel_init(PyObject *module)
+{
+    PyObject *dict = Py_BuildValue("{sO}", "channel", Py_None);
+    if (dict == NULL) {
+        return -1;
+    }
+    channel_closed = PyErr_NewExceptionWithDoc(
+        "pyfiber.ChannelClosed",
+        "The channel takes no more values, or has no more: see `channel`.",
+        PyExc_Exception, dict);
+    Py_DECREF(dict);
+    if (channel_closed == NULL ||
+        PyModule_AddObjectRef(module, "ChannelClosed", channel_closed) < 0) {
+        return -1;
+    }
+    pf_channel_type = pf_add_type(module, &spec, NULL);
+    return pf_channel_type == NULL ? -1 : 0;
+}

@@ -1,0 +1,33 @@
+/* Channels, for select(). */
+#ifndef PF_CHANNEL_H
+#define PF_CHANNEL_H
+
+#include "python/sync/ring.h"
+#include "python/fiber/waitq.h"
+
+/* Nobody waits to receive while there are values or senders; nobody waits to
+ * send while there is a place or a receiver. */
+typedef struct ChannelObject {
+    PyObject_HEAD
+    PyObject *weakrefs;
+    PfRing values; /* more than the capacity only if some were given back */
+    size_t capacity;
+    PfWaitq senders, receivers;
+    bool closed;
+} ChannelObject;
+
+extern PyTypeObject *pf_channel_type;
+
+/* Without waiting: 1: done; 0: would have to wait; -1: exception. */
+int pf_channel_try_send(ChannelObject *self, PyObject *value);
+int pf_channel_try_receive(ChannelObject *self, PyObject **value);
+/* A value (stolen) was received and cannot be used: as if it never had been.
+ * Keeps the exception that is set. */
+void pf_channel_give_back(ChannelObject *self, PyObject *value);
+void pf_channel_raise_closed(ChannelObject *self);
+
+/* Is it what receiving() or sending() makes?  Its channel, and what it sends (NULL: it receives), borrowed. */
+bool pf_is_case(PyObject *object);
+ChannelObject *pf_case_channel(PyObject *op, PyObject **value);
+
+#endif

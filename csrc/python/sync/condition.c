@@ -1,0 +1,653 @@
+/* Condition.
+ *
+ * Its lock is a Lock or an RLock of ours, which are called directly, or any
+ * object with acquire() and release(), such as one of threading's.  However
+ * wait() ends, it first takes the lock again: cancellation waits for that.
+ *
+ * A foreign lock's methods may do anything: wait, switch, use the condition.
+ * So every call holds the lock it began with, and __init__ is refused while a
+ * wait() is under way.
+ */
+#include "python/sync/lock.h"
+#include "python/cancel/scope.h"
+
+#include <structmember.h>
+
+typedef struct ConditionObject {
+    PyObject_HEAD
+    PyObject *weakrefs;
+    PyObject *lock;
+    PfWaitq waiters;
+    Py_ssize_t inside; /* wait()s under way: waiting, or taking the lock */
+} ConditionObject;
+
+/* ----------------------------------------------------------------- the lock */
+
+static LockObject *
+our_lock(PyObject *lock)
+{
+    bool ours =
+        Py_IS_TYPE(lock, pf_lock_type) || Py_IS_TYPE(lock, pf_rlock_type);
+    return ours ? (LockObject *)lock : NULL;
+}
+
+/* A new reference, or NULL. */
+static PyObject *
+get_lock(ConditionObject *self)
+{
+    if (self->lock == NULL) {
+        PyErr_SetString(PyExc_RuntimeError,
+                        "Condition.__init__() was not called");
+    }
+    return Py_XNewRef(self->lock);
+}
+
+/* 1: *method is a new reference; 0: the lock has none; -1: exception. */
+static int
+find_method(PyObject *lock, const char *name, PyObject **method)
+{
+    *method = PyObject_GetAttrString(lock, name);
+    if (*method != NULL) {
+        return 1;
+    }
+    if (!PyErr_ExceptionMatches(PyExc_AttributeError)) {
+        return -1;
+    }
+    PyErr_Clear();
+    return 0;
+}
+
+/* A foreign lock's method, or if it has none of that name the `other` one,
+ * which takes no argument.  `arg` may be NULL. */
+static PyObject *
+call_foreign(PyObject *lock, const char *name, PyObject *arg,
+             const char *other)
+{
+    PyObject *method;
+    int found = find_method(lock, name, &method);
+    if (found <= 0) {
+        return found < 0 ? NULL : PyObject_CallMethod(lock, other, NULL);
+    }
+    PyObject *result = arg == NULL ? PyObject_CallNoArgs(method)
+                                   : PyObject_CallOneArg(method, arg);
+    Py_DECREF(method);
+    return result;
+}
+
+/* What a method answered (stolen), as 1, 0 or -1. */
+static int
+truth_of(PyObject *answer)
+{
+    int truth = answer == NULL ? -1 : PyObject_IsTrue(answer);
+    Py_XDECREF(answer);
+    return truth;
+}
+
+/* A foreign lock that cannot say who holds it: is it taken at all? */
+static int
+is_taken(PyObject *lock)
+{
+    int got = truth_of(PyObject_CallMethod(lock, "acquire", "O", Py_False));
+    if (got <= 0) {
+        return got < 0 ? -1 : 1;
+    }
+    PyObject *done = PyObject_CallMethod(lock, "release", NULL);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
+/* 1, 0 or -1. */
+static int
+is_owned(PyObject *lock, PfThread *t)
+{
+    LockObject *ours = our_lock(lock);
+    if (ours != NULL) {
+        return Py_IS_TYPE(lock, pf_rlock_type) ? pf_lock_is_mine(ours, t)
+                                               : ours->count > 0;
+    }
+    PyObject *method;
+    int found = find_method(lock, "_is_owned", &method);
+    if (found <= 0) {
+        return found < 0 ? -1 : is_taken(lock);
+    }
+    int owned = truth_of(PyObject_CallNoArgs(method));
+    Py_DECREF(method);
+    return owned;
+}
+
+static int
+check_owned(PyObject *lock, PfThread *t, const char *what)
+{
+    int owned = is_owned(lock, t);
+    if (owned == 0) {
+        PyErr_Format(PyExc_RuntimeError, "cannot %s on un-acquired lock",
+                     what);
+    }
+    return owned > 0 ? 0 : -1;
+}
+
+/* What it takes to get the lock back as it was. */
+typedef struct Saved {
+    Py_ssize_t count; /* of ours */
+    PyObject *state;  /* of a foreign one */
+    bool interrupted; /* the wait: see pf_lock_retake */
+} Saved;
+
+/* Its code may wait for something else, from which a notification must not
+ * wake the fiber: it opens a lock instead, for which nobody waits. */
+static int
+release_foreign(PyObject *lock, PfWaiter *waiter, Saved *saved)
+{
+    FiberObject *fiber = waiter->fiber;
+    waiter->lock = PyThread_allocate_lock();
+    if (waiter->lock == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    PyThread_acquire_lock(waiter->lock, NOWAIT_LOCK);
+    waiter->outer = fiber->wait;
+    fiber->wait = waiter;
+    saved->state = call_foreign(lock, "_release_save", NULL, "release");
+    fiber->wait = waiter->outer;
+    PyThread_free_lock(waiter->lock);
+    waiter->lock = NULL;
+    return saved->state == NULL ? -1 : 0;
+}
+
+static int
+release_save(PyObject *lock, PfWaiter *waiter, Saved *saved)
+{
+    LockObject *ours = our_lock(lock);
+    *saved = (Saved){0, NULL, false};
+    if (ours == NULL) {
+        return release_foreign(lock, waiter, saved);
+    }
+    saved->count = ours->count;
+    pf_lock_release(ours);
+    return 0;
+}
+
+static int
+restore_ours(LockObject *lock, PfThread *t, const Saved *saved)
+{
+    int rc = pf_lock_retake(lock, t, saved->interrupted);
+    if (pf_lock_is_mine(lock, t)) {
+        lock->count = saved->count;
+    }
+    return rc;
+}
+
+/* Its acquire() may be a cancellation point. */
+static int
+restore_foreign(PyObject *lock, PfThread *t, Saved *saved)
+{
+    ScopeObject *shield = t->scheduler == NULL ? NULL : pf_shield_enter();
+    if (t->scheduler != NULL && shield == NULL) {
+        PyErr_Clear(); /* no memory for it: then without */
+    }
+    PyObject *done =
+        call_foreign(lock, "_acquire_restore", saved->state, "acquire");
+    PyObject *raised = done == NULL ? pf_take_exception() : NULL;
+    if (shield != NULL) {
+        pf_shield_leave(shield);
+    }
+    Py_CLEAR(saved->state);
+    Py_XDECREF(done);
+    if (raised != NULL) {
+        pf_restore_exception(raised);
+    }
+    return raised != NULL ? -1 : 0;
+}
+
+static int
+restore(PyObject *lock, PfThread *t, Saved *saved)
+{
+    LockObject *ours = our_lock(lock);
+    return ours != NULL ? restore_ours(ours, t, saved)
+                        : restore_foreign(lock, t, saved);
+}
+
+/* --------------------------------------------------------------------- wait */
+
+/* Take the lock again with `pending`, which ended the wait, kept aside.  What
+ * goes wrong now has that as its context - except in a fiber that is being
+ * unwound and must not wait: it goes on without the lock (pf_lock_lost). */
+static int
+restore_after(PyObject *lock, PfThread *t, Saved *saved, PyObject *pending)
+{
+    saved->interrupted = pending != NULL;
+    int rc = restore(lock, t, saved);
+    if (pending == NULL) {
+        return rc;
+    }
+    if (rc == 0 || (CURRENT(t)->core.host_bits & PF_F_DYING)) {
+        PyErr_Clear(); /* being unwound it may not wait: no news */
+        pf_restore_exception(pending);
+        return -1;
+    }
+    PyObject *raised = pf_take_exception();
+    pf_add_context(raised, pending);
+    Py_DECREF(pending);
+    pf_restore_exception(raised);
+    return -1;
+}
+
+static void
+pass_on(ConditionObject *self)
+{
+    if (!pf_waitq_empty(&self->waiters)) {
+        pf_grant(pf_waitq_choose(&self->waiters));
+    }
+}
+
+/* 1: notified; 0: timed out; -1: exception. */
+static int
+wait_until(ConditionObject *self, PyObject *lock, PfThread *t,
+           int64_t deadline)
+{
+    PfWait wait;
+    Saved saved;
+    pf_wait_init(&wait, t);
+    pf_waitq_push(&self->waiters, &wait.node);
+    if (release_save(lock, &wait.waiter, &saved) < 0) {
+        pf_waitq_remove(&wait.node);
+        if (wait.waiter.taken != NULL) {
+            pass_on(self);
+        }
+        return -1;
+    }
+    int rc = pf_wait_in_line(&wait.waiter, t, deadline, (PyObject *)self);
+    PyObject *pending = rc < 0 ? pf_take_exception() : NULL;
+    if (rc < 0 && wait.waiter.taken != NULL) {
+        pass_on(self);
+    }
+    if (restore_after(lock, t, &saved, pending) < 0) {
+        if (rc == 0) {
+            pass_on(self);
+        }
+        return -1;
+    }
+    return rc == 0;
+}
+
+static PyObject *
+wait_once(ConditionObject *self, PyObject *lock, PfThread *t, int64_t deadline)
+{
+    int rc = check_owned(lock, t, "wait") < 0
+                 ? -1
+                 : wait_until(self, lock, t, deadline);
+    return rc < 0 ? NULL : PyBool_FromLong(rc);
+}
+
+static PyObject *
+condition_wait(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+               PyObject *kwnames)
+{
+    static const char *const names[] = {"timeout", NULL};
+    ConditionObject *self = (ConditionObject *)op;
+    PyObject *timeout = NULL;
+    int64_t deadline;
+    PfThread *t = pf_this_thread();
+    if (t == NULL ||
+        pf_arguments("wait", names, 0, args, nargs, kwnames, &timeout) < 0 ||
+        pf_timeout(timeout, &deadline) < 0) {
+        return NULL;
+    }
+    PyObject *lock = get_lock(self);
+    if (lock == NULL) {
+        return NULL;
+    }
+    self->inside++;
+    PyObject *result = wait_once(self, lock, t, deadline);
+    self->inside--;
+    Py_DECREF(lock);
+    return result;
+}
+
+/* The predicate's last answer. */
+static PyObject *
+wait_until_true(ConditionObject *self, PyObject *lock, PfThread *t,
+                PyObject *predicate, int64_t deadline)
+{
+    for (int waited = 1;;) {
+        PyObject *result = PyObject_CallNoArgs(predicate);
+        int truth = result == NULL ? -1 : PyObject_IsTrue(result);
+        if (truth != 0 || waited == 0) {
+            return truth < 0 ? (Py_XDECREF(result), NULL) : result;
+        }
+        Py_DECREF(result);
+        if (check_owned(lock, t, "wait") < 0) {
+            return NULL;
+        }
+        waited = wait_until(self, lock, t, deadline);
+        if (waited < 0) {
+            return NULL;
+        }
+    }
+}
+
+static PyObject *
+condition_wait_for(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+                   PyObject *kwnames)
+{
+    static const char *const names[] = {"predicate", "timeout", NULL};
+    ConditionObject *self = (ConditionObject *)op;
+    PyObject *out[2] = {NULL, NULL};
+    int64_t deadline;
+    PfThread *t = pf_this_thread();
+    if (t == NULL ||
+        pf_arguments("wait_for", names, 1, args, nargs, kwnames, out) < 0 ||
+        pf_timeout(out[1], &deadline) < 0) {
+        return NULL;
+    }
+    PyObject *lock = get_lock(self);
+    if (lock == NULL) {
+        return NULL;
+    }
+    self->inside++;
+    PyObject *result = wait_until_true(self, lock, t, out[0], deadline);
+    self->inside--;
+    Py_DECREF(lock);
+    return result;
+}
+
+/* ------------------------------------------------------------------- notify */
+
+static PyObject *
+notify(ConditionObject *self, Py_ssize_t n)
+{
+    PfThread *t = pf_this_thread();
+    PyObject *lock = t == NULL ? NULL : get_lock(self);
+    if (lock == NULL) {
+        return NULL;
+    }
+    int rc = check_owned(lock, t, "notify");
+    Py_DECREF(lock);
+    if (rc < 0 || pf_preempt() < 0) {
+        return NULL;
+    }
+    for (; n > 0 && !pf_waitq_empty(&self->waiters); n--) {
+        pf_grant(pf_waitq_choose(&self->waiters));
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+condition_notify(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+                 PyObject *kwnames)
+{
+    static const char *const names[] = {"n", NULL};
+    PyObject *n = NULL;
+    Py_ssize_t count = 1;
+    if (pf_arguments("notify", names, 0, args, nargs, kwnames, &n) < 0) {
+        return NULL;
+    }
+    if (n != NULL) {
+        count = PyNumber_AsSsize_t(n, PyExc_OverflowError);
+        if (count == -1 && PyErr_Occurred()) {
+            return NULL;
+        }
+    }
+    return notify((ConditionObject *)op, count);
+}
+
+static PyObject *
+condition_notify_all(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return notify((ConditionObject *)op, PY_SSIZE_T_MAX);
+}
+
+/* ------------------------------------------------- acquire, release, the rest */
+
+static PyObject *
+lock_method(PyObject *op, const char *name, PyObject *const *args,
+            Py_ssize_t nargs, PyObject *kwnames)
+{
+    PyObject *lock = get_lock((ConditionObject *)op);
+    PyObject *method =
+        lock == NULL ? NULL : PyObject_GetAttrString(lock, name);
+    PyObject *result =
+        method == NULL
+            ? NULL
+            : PyObject_Vectorcall(method, args, (size_t)nargs, kwnames);
+    Py_XDECREF(method);
+    Py_XDECREF(lock);
+    return result;
+}
+
+static PyObject *
+condition_acquire(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+                  PyObject *kwnames)
+{
+    return lock_method(op, "acquire", args, nargs, kwnames);
+}
+
+static PyObject *
+condition_release(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return lock_method(op, "release", NULL, 0, NULL);
+}
+
+static PyObject *
+condition_locked(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return lock_method(op, "locked", NULL, 0, NULL);
+}
+
+static PyObject *
+condition_enter(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return lock_method(op, "__enter__", NULL, 0, NULL);
+}
+
+static PyObject *
+condition_exit(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
+{
+    return lock_method(op, "__exit__", args, nargs, NULL);
+}
+
+static PyObject *
+condition_is_owned(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    PfThread *t = pf_this_thread();
+    PyObject *lock = t == NULL ? NULL : get_lock((ConditionObject *)op);
+    int owned = lock == NULL ? -1 : is_owned(lock, t);
+    Py_XDECREF(lock);
+    return owned < 0 ? NULL : PyBool_FromLong(owned);
+}
+
+static PyObject *
+condition_waiters(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return pf_waitq_list(&((ConditionObject *)op)->waiters);
+}
+
+static PyObject *
+condition_at_fork(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return lock_method(op, "_at_fork_reinit", NULL, 0, NULL);
+}
+
+static PyObject *
+condition_repr(PyObject *op)
+{
+    ConditionObject *self = (ConditionObject *)op;
+    Py_ssize_t waiting = 0;
+    for (PfNode *n = self->waiters.head; n != NULL; n = n->next) {
+        waiting++;
+    }
+    PyObject *lock = Py_NewRef(self->lock == NULL ? Py_None : self->lock);
+    PyObject *repr = PyUnicode_FromFormat(
+        "<%s(%R, %zd) at %p>", Py_TYPE(op)->tp_name, lock, waiting, op);
+    Py_DECREF(lock);
+    return repr;
+}
+
+/* Of what __init__ was given: a new reference, or NULL. */
+static PyObject *
+checked_lock(PyObject *lock)
+{
+    static const char *const needed[] = {"acquire", "release"};
+    if (lock == Py_None) {
+        return PyObject_CallNoArgs((PyObject *)pf_rlock_type);
+    }
+    for (int i = 0; i < 2; i++) {
+        PyObject *method;
+        int found = find_method(lock, needed[i], &method);
+        Py_XDECREF(method);
+        if (found == 0) {
+            PyErr_Format(PyExc_TypeError,
+                         "a Condition needs a lock, with acquire() and "
+                         "release(), not '%.200s'",
+                         Py_TYPE(lock)->tp_name);
+        }
+        if (found <= 0) {
+            return NULL;
+        }
+    }
+    return Py_NewRef(lock);
+}
+
+/* Whoever is in a wait(), or holds the lock, counts on finding it there. */
+static int
+check_idle(ConditionObject *self, PyObject *lock)
+{
+    LockObject *ours = self->lock == NULL ? NULL : our_lock(self->lock);
+    if (self->inside > 0) {
+        return pf_too_late("somebody waits");
+    }
+    if (ours != NULL && ours->count > 0 && self->lock != lock) {
+        return pf_too_late("somebody holds the lock");
+    }
+    return 0;
+}
+
+static int
+condition_init(PyObject *op, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"lock", NULL};
+    ConditionObject *self = (ConditionObject *)op;
+    PyObject *lock = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:Condition", names,
+                                     &lock)) {
+        return -1;
+    }
+    lock = checked_lock(lock);
+    if (lock == NULL || check_idle(self, lock) < 0) {
+        Py_XDECREF(lock);
+        return -1;
+    }
+    Py_XSETREF(self->lock, lock);
+    return 0;
+}
+
+static int
+condition_traverse(PyObject *op, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(op));
+    Py_VISIT(((ConditionObject *)op)->lock);
+    return 0;
+}
+
+static int
+condition_clear(PyObject *op)
+{
+    Py_CLEAR(((ConditionObject *)op)->lock);
+    return 0;
+}
+
+static void
+condition_dealloc(PyObject *op)
+{
+    pf_dealloc_with(op, condition_clear);
+}
+
+PyDoc_STRVAR(condition_doc, "Condition(lock=None)\n--\n\n\
+threading.Condition between fibers, of any thread, and plain threads.\n\
+\n\
+`lock` is a Lock, an RLock (the default, a new one) or any object with\n\
+acquire() and release(). Who waits longest is notified first.");
+PyDoc_STRVAR(wait_doc, "wait($self, /, timeout=None)\n--\n\n\
+Release the lock, wait for notify() at most `timeout` seconds, take it again.\n\
+\n\
+False if the time was over. A cancellation point, but Cancelled is raised with\n\
+the lock held, and a notification that came first wins. RuntimeError if the\n\
+lock is not held; ValueError for a negative timeout or NaN.");
+PyDoc_STRVAR(wait_for_doc,
+             "wait_for($self, /, predicate, timeout=None)\n--\n\n\
+wait() until predicate() is true, at most `timeout` seconds; its last result.");
+PyDoc_STRVAR(notify_doc, "notify($self, /, n=1)\n--\n\n\
+Wake the n fibers or threads that wait longest. RuntimeError if the lock is\n\
+not held.");
+PyDoc_STRVAR(notify_all_doc, "notify_all($self, /)\n--\n\n\
+Wake all who wait. RuntimeError if the lock is not held.");
+PyDoc_STRVAR(acquire_doc, "acquire($self, /, *args, **kwargs)\n--\n\n\
+acquire() of its lock.");
+PyDoc_STRVAR(release_doc, "release($self, /)\n--\n\nrelease() of its lock.");
+PyDoc_STRVAR(locked_doc, "locked($self, /)\n--\n\nlocked() of its lock.");
+PyDoc_STRVAR(owned_doc, "_is_owned($self, /)\n--\n\n\
+Does the running fiber hold the lock?");
+PyDoc_STRVAR(holders_doc, "_holders($self, /)\n--\n\n\
+Empty: nobody in particular has to notify.");
+PyDoc_STRVAR(waiters_doc, "_waiters($self, /)\n--\n\n\
+The fibers that wait for notify(), first in line first; for reports.");
+PyDoc_STRVAR(fork_doc, "_at_fork_reinit($self, /)\n--\n\n\
+Make its lock free, in the child of fork.");
+
+static PyMethodDef methods[] = {
+    PF_METHOD("acquire", condition_acquire, acquire_doc),
+    {"release", condition_release, METH_NOARGS, release_doc},
+    {"locked", condition_locked, METH_NOARGS, locked_doc},
+    {"__enter__", condition_enter, METH_NOARGS, acquire_doc},
+    {"__exit__", PF_FAST(condition_exit), METH_FASTCALL, release_doc},
+    PF_METHOD("wait", condition_wait, wait_doc),
+    PF_METHOD("wait_for", condition_wait_for, wait_for_doc),
+    PF_METHOD("notify", condition_notify, notify_doc),
+    {"notify_all", condition_notify_all, METH_NOARGS, notify_all_doc},
+    {"_is_owned", condition_is_owned, METH_NOARGS, owned_doc},
+    {"_holders", pf_no_holders, METH_NOARGS, holders_doc},
+    {"_waiters", condition_waiters, METH_NOARGS, waiters_doc},
+    {"_at_fork_reinit", condition_at_fork, METH_NOARGS, fork_doc},
+    PF_NO_PICKLE,
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef members[] = {
+    PF_WEAKREFS(ConditionObject),
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, (void *)condition_doc},
+    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_init, condition_init},
+    {Py_tp_dealloc, condition_dealloc},
+    {Py_tp_traverse, condition_traverse},
+    {Py_tp_clear, condition_clear},
+    {Py_tp_repr, condition_repr},
+    {Py_tp_methods, methods},
+    {Py_tp_members, members},
+    {0, NULL},
+};
+
+static PyType_Spec spec = {
+    .name = "pyfiber.Condition",
+    .basicsize = sizeof(ConditionObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = slots,
+};
+
+int
+pf_condition_init(PyObject *module)
+{
+    PyTypeObject *type = pf_add_type(module, &spec, NULL);
+    Py_XDECREF(type);
+    return type == NULL ? -1 : 0;
+}

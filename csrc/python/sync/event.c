@@ -1,0 +1,167 @@
+/* Event. */
+#include "python/fiber/waitq.h"
+
+#include <structmember.h>
+
+/* Nobody waits while it is set. */
+typedef struct EventObject {
+    PyObject_HEAD
+    PyObject *weakrefs;
+    PfWaitq waiters;
+    bool set;
+} EventObject;
+
+static PyTypeObject *event_type;
+
+bool
+pf_is_event(PyObject *object)
+{
+    return PyObject_TypeCheck(object, event_type);
+}
+
+PfWaitq *
+pf_event_queue(PyObject *event)
+{
+    EventObject *self = (EventObject *)event;
+    return self->set ? NULL : &self->waiters;
+}
+
+static int
+event_init(PyObject *op, PyObject *args, PyObject *kwargs)
+{
+    (void)op;
+    static char *names[] = {NULL};
+    return PyArg_ParseTupleAndKeywords(args, kwargs, ":Event", names) ? 0 : -1;
+}
+
+static PyObject *
+event_is_set(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return PyBool_FromLong(((EventObject *)op)->set);
+}
+
+static PyObject *
+event_set(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    EventObject *self = (EventObject *)op;
+    if (pf_preempt() < 0) {
+        return NULL;
+    }
+    self->set = true;
+    pf_grant_all(&self->waiters);
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+event_clear(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    ((EventObject *)op)->set = false;
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+event_wait(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+           PyObject *kwnames)
+{
+    static const char *const names[] = {"timeout", NULL};
+    EventObject *self = (EventObject *)op;
+    PyObject *timeout = NULL;
+    int64_t deadline;
+    PfThread *t = pf_this_thread();
+    if (t == NULL ||
+        pf_arguments("wait", names, 0, args, nargs, kwnames, &timeout) < 0 ||
+        pf_timeout(timeout, &deadline) < 0 || pf_preempt() < 0) {
+        return NULL;
+    }
+    if (self->set) {
+        Py_RETURN_TRUE;
+    }
+    PfWait wait;
+    pf_wait_init(&wait, t);
+    int rc = pf_wait_for(&wait, &self->waiters, t, deadline, op);
+    return rc < 0 ? NULL : PyBool_FromLong(rc == 0);
+}
+
+static PyObject *
+event_waiters(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return pf_waitq_list(&((EventObject *)op)->waiters);
+}
+
+/* Nothing needs repair in the child of fork: the waits of threads that are
+ * gone were taken out of every queue. */
+static PyObject *
+event_at_fork(PyObject *op, PyObject *ignored)
+{
+    (void)op;
+    (void)ignored;
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+event_repr(PyObject *op)
+{
+    return PyUnicode_FromFormat("<%s at %p: %s>", Py_TYPE(op)->tp_name, op,
+                                ((EventObject *)op)->set ? "set" : "unset");
+}
+
+PyDoc_STRVAR(event_doc, "Event()\n--\n\n\
+threading.Event between fibers, of any thread, and plain threads.");
+PyDoc_STRVAR(is_set_doc, "is_set($self, /)\n--\n\nTrue after set().");
+PyDoc_STRVAR(set_doc, "set($self, /)\n--\n\n\
+Wake all who wait; later wait()s return at once.");
+PyDoc_STRVAR(clear_doc, "clear($self, /)\n--\n\n\
+Let later wait()s wait. Who was woken by set() before still returns True.");
+PyDoc_STRVAR(wait_doc, "wait($self, /, timeout=None)\n--\n\n\
+Wait for set(), at most `timeout` seconds; False if they passed first.\n\
+\n\
+A cancellation point if it has to wait. ValueError for a negative timeout or\n\
+NaN.");
+PyDoc_STRVAR(holders_doc, "_holders($self, /)\n--\n\n\
+Empty: nobody in particular has to set it.");
+PyDoc_STRVAR(waiters_doc, "_waiters($self, /)\n--\n\n\
+The fibers that wait for it, first in line first; for reports.");
+PyDoc_STRVAR(fork_doc, "_at_fork_reinit($self, /)\n--\n\n\
+Make it usable in the child of fork.");
+
+static PyMethodDef methods[] = {
+    {"is_set", event_is_set, METH_NOARGS, is_set_doc},
+    {"set", event_set, METH_NOARGS, set_doc},
+    {"clear", event_clear, METH_NOARGS, clear_doc},
+    PF_METHOD("wait", event_wait, wait_doc),
+    {"_holders", pf_no_holders, METH_NOARGS, holders_doc},
+    {"_waiters", event_waiters, METH_NOARGS, waiters_doc},
+    {"_at_fork_reinit", event_at_fork, METH_NOARGS, fork_doc},
+    PF_NO_PICKLE,
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef members[] = {
+    PF_WEAKREFS(EventObject),
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, (void *)event_doc}, {Py_tp_new, PyType_GenericNew},
+    {Py_tp_init, event_init},       {Py_tp_dealloc, pf_dealloc},
+    {Py_tp_repr, event_repr},       {Py_tp_methods, methods},
+    {Py_tp_members, members},       {0, NULL},
+};
+
+static PyType_Spec spec = {
+    .name = "pyfiber.Event",
+    .basicsize = sizeof(EventObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .slots = slots,
+};
+
+int
+pf_event_init(PyObject *module)
+{
+    event_type = pf_add_type(module, &spec, NULL);
+    return event_type == NULL ? -1 : 0;
+}

@@ -1,0 +1,241 @@
+/* HookedQueue's put() and get(): what must happen as a whole between the permit
+ * of a semaphore and the item.  See pyfiber._queues.
+ *
+ * The subclass's own code may raise anywhere, as may a trace function or a
+ * signal handler in it.  The permits are counted here, by what has become of
+ * the items, so that they always agree.
+ */
+#include "python/core/arguments.h"
+
+/* Names that are looked up at each call. */
+static struct {
+    PyObject *qsize, *acquire, *release, *add_tasks;
+    PyObject *places, *items, *mutex, *owner, *add, *take;
+} name;
+
+/* How many items there are; -1 if that cannot be found out.  Whatever was
+ * raised first is kept in *raised, if that is NULL. */
+static Py_ssize_t
+count_items(PyObject *owner, PyObject **raised)
+{
+    for (int i = 0; i < PF_MOST_ATTEMPTS; i++) {
+        PyObject *number = PyObject_CallMethodNoArgs(owner, name.qsize);
+        Py_ssize_t count = number == NULL ? -1 : PyLong_AsSsize_t(number);
+        Py_XDECREF(number);
+        if (!PyErr_Occurred()) {
+            return count;
+        }
+        PyObject *exc = pf_take_exception();
+        if (*raised == NULL) {
+            *raised = exc;
+        } else {
+            Py_DECREF(exc);
+        }
+    }
+    return -1;
+}
+
+static PyObject *
+call_with_number(PyObject *object, PyObject *method, Py_ssize_t number)
+{
+    PyObject *argument = PyLong_FromSsize_t(number);
+    PyObject *result =
+        argument == NULL ? NULL
+                         : PyObject_CallMethodOneArg(object, method, argument);
+    Py_XDECREF(argument);
+    return result;
+}
+
+/* Give permits of the attribute `which`, a semaphore or None.  Keeps what is
+ * raised. */
+static void
+give(PyObject *hooked, PyObject *which, Py_ssize_t count)
+{
+    if (count < 1) {
+        return;
+    }
+    PyObject *raised = pf_take_exception();
+    PyObject *semaphore = PyObject_GetAttr(hooked, which);
+    PyObject *done = semaphore == NULL || semaphore == Py_None
+                         ? Py_XNewRef(semaphore)
+                         : call_with_number(semaphore, name.release, count);
+    if (done == NULL) {
+        PyErr_WriteUnraisable(hooked);
+    }
+    Py_XDECREF(done);
+    Py_XDECREF(semaphore);
+    if (raised != NULL) {
+        pf_restore_exception(raised);
+    }
+}
+
+static void
+add_tasks(PyObject *owner, Py_ssize_t count)
+{
+    PyObject *raised = pf_take_exception();
+    PyObject *done = call_with_number(owner, name.add_tasks, count);
+    if (done == NULL) {
+        PyErr_WriteUnraisable(owner);
+    }
+    Py_XDECREF(done);
+    if (raised != NULL) {
+        pf_restore_exception(raised);
+    }
+}
+
+/* The items change, with the mutex held, which is free afterwards in any case.
+ * *change says by how many; it is right also if something is raised.  With an
+ * item it is put, and is a task. */
+static PyObject *
+change_items(PyObject *mutex, PyObject *owner, PyObject *act, PyObject *item,
+             Py_ssize_t *change)
+{
+    *change = 0;
+    PyObject *held = PyObject_CallMethodNoArgs(mutex, name.acquire);
+    if (held == NULL) {
+        return NULL;
+    }
+    Py_DECREF(held);
+    PyObject *result = NULL, *raised = NULL;
+    Py_ssize_t before = count_items(owner, &raised);
+    if (raised == NULL) {
+        result = item == NULL ? PyObject_CallNoArgs(act)
+                              : PyObject_CallOneArg(act, item);
+        raised = result == NULL ? pf_take_exception() : NULL;
+        Py_ssize_t after = count_items(owner, &raised);
+        *change = after < 0 ? 0 : after - before;
+        if (item != NULL && (result != NULL || *change > 0)) {
+            add_tasks(owner, *change > 0 ? *change : 1);
+        }
+    }
+    PyObject *freed = PyObject_CallMethodNoArgs(mutex, name.release);
+    if (freed == NULL && raised == NULL) {
+        raised = pf_take_exception();
+    }
+    Py_XDECREF(freed);
+    if (raised != NULL) {
+        PyErr_Clear();
+        pf_restore_exception(raised);
+    }
+    return result;
+}
+
+/* The attributes of `hooked` that a change needs: it has no code of its own
+ * where they are looked up. */
+static PyObject *
+change_of(PyObject *hooked, PyObject *how, PyObject *item, Py_ssize_t *change)
+{
+    PyObject *mutex = PyObject_GetAttr(hooked, name.mutex);
+    PyObject *owner = PyObject_GetAttr(hooked, name.owner);
+    PyObject *act = PyObject_GetAttr(hooked, how);
+    PyObject *result = NULL;
+    *change = 0;
+    if (mutex != NULL && owner != NULL && act != NULL) {
+        result = change_items(mutex, owner, act, item, change);
+    }
+    Py_XDECREF(act);
+    Py_XDECREF(owner);
+    Py_XDECREF(mutex);
+    return result;
+}
+
+/* With an exception set there is no result. */
+static PyObject *
+result_unless_raised(PyObject *result)
+{
+    if (PyErr_Occurred()) {
+        Py_CLEAR(result);
+    }
+    return result;
+}
+
+/* Its place is taken.  An item that replaced another one, or could not be
+ * added, needs none. */
+static PyObject *
+hooked_put(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    (void)module;
+    if (nargs != 2) {
+        PyErr_SetString(PyExc_TypeError,
+                        "_hooked_put() takes a queue and an item");
+        return NULL;
+    }
+    Py_ssize_t added;
+    PyObject *result = change_of(args[0], name.add, args[1], &added);
+    give(args[0], name.places, 1 - added);
+    give(args[0], name.items, added);
+    return result_unless_raised(result);
+}
+
+/* Its permit is taken: there is an item, or there will be none any more. */
+static PyObject *
+hooked_get(PyObject *module, PyObject *hooked)
+{
+    (void)module;
+    Py_ssize_t added;
+    PyObject *result = change_of(hooked, name.take, NULL, &added);
+    Py_ssize_t taken = result != NULL && added > -1 ? 1 : -added;
+    give(hooked, name.items, taken < 1);
+    give(hooked, name.places, taken);
+    return result_unless_raised(result);
+}
+
+/* _with_permit(semaphore, block, timeout, otherwise, fn, *args) */
+static PyObject *
+call_with_permit(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    (void)module;
+    if (nargs < 5) {
+        PyErr_SetString(PyExc_TypeError, "_with_permit() takes a semaphore, "
+                                         "how to wait, and a call");
+        return NULL;
+    }
+    PyObject *wait[] = {args[0], args[1], args[2]};
+    PyObject *permit = PyObject_VectorcallMethod(name.acquire, wait, 3, NULL);
+    bool taken = permit == Py_True;
+    if (permit == NULL) {
+        return NULL;
+    }
+    Py_DECREF(permit);
+    if (!taken) {
+        PyErr_SetNone(args[3]);
+        return NULL;
+    }
+    return PyObject_Vectorcall(args[4], args + 5, (size_t)nargs - 5, NULL);
+}
+
+static PyMethodDef functions[] = {
+    {"_hooked_put", PF_FAST(hooked_put), METH_FASTCALL,
+     "_hooked_put(hooked, item, /)\n--\n\n"
+     "Put an item for which a permit of hooked._places has been taken."},
+    {"_hooked_get", hooked_get, METH_O,
+     "_hooked_get(hooked, /)\n--\n\n"
+     "Take an item for which a permit of hooked._items has been taken."},
+    {"_with_permit", PF_FAST(call_with_permit), METH_FASTCALL,
+     "_with_permit(semaphore, block, timeout, otherwise, fn, /, *args)\n--\n\n"
+     "Take a permit and call fn(*args), with nothing in between; raise\n"
+     "`otherwise` if there is no permit in time."},
+    {NULL, NULL, 0, NULL},
+};
+
+static int
+make_names(void)
+{
+    static const char *const texts[] = {
+        "_qsize", "acquire", "release", "_add_tasks", "_places",
+        "_items", "_mutex",  "_owner",  "_add",       "_take"};
+    PyObject **names = (PyObject **)&name;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        names[i] = PyUnicode_InternFromString(texts[i]);
+        if (names[i] == NULL) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+int
+pf_hooked_init(PyObject *module)
+{
+    return make_names() < 0 ? -1 : PyModule_AddFunctions(module, functions);
+}

@@ -1,0 +1,134 @@
+/* _Latch: fibers wait until it is set, by any thread, once and for all; or
+ * until somebody rings.  Rings are counted: who looks whether there is something
+ * to wait for reads the count before, and does not wait if it has changed since,
+ * because other code has run in between.
+ *
+ * What the façade's futures and streams wait on.  Unlike park() and unpark()
+ * it is about one thing: nobody else's wake-up can end the wait.
+ */
+#include "python/fiber/waitq.h"
+
+#include <structmember.h>
+
+/* Nobody waits while it is set. */
+typedef struct LatchObject {
+    PyObject_HEAD
+    PfWaitq waiters;
+    unsigned long rings;
+    bool set;
+} LatchObject;
+
+static PyObject *
+latch_ring(PyObject *op, PyObject *const *ignored, Py_ssize_t nargs)
+{
+    (void)ignored;
+    (void)nargs;
+    ((LatchObject *)op)->rings++;
+    pf_grant_all(&((LatchObject *)op)->waiters);
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+latch_set(PyObject *op, PyObject *const *ignored, Py_ssize_t nargs)
+{
+    (void)ignored;
+    (void)nargs;
+    ((LatchObject *)op)->set = true;
+    return latch_ring(op, NULL, 0);
+}
+
+static PyObject *
+latch_wait(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
+{
+    LatchObject *self = (LatchObject *)op;
+    int64_t deadline;
+    if (nargs != 2 && nargs != 3) {
+        PyErr_SetString(PyExc_TypeError, "wait() takes a timeout, what is "
+                                         "waited for and a count of rings");
+        return NULL;
+    }
+    PfThread *t = pf_this_thread();
+    if (t == NULL || pf_deadline(args[0], &deadline) < 0) {
+        return NULL;
+    }
+    bool counted = nargs == 3 && args[2] != Py_None;
+    unsigned long seen = counted ? PyLong_AsUnsignedLongMask(args[2]) : 0;
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    if (self->set || (counted && self->rings != seen)) {
+        Py_RETURN_TRUE;
+    }
+    if (pf_active(t, "waiting") == NULL) {
+        return NULL;
+    }
+    if (counted && !pf_waitq_empty(&self->waiters)) {
+        PyErr_Format(pf.fiber_error, "another fiber waits for %S already",
+                     args[1]);
+        return NULL;
+    }
+    PfWait wait;
+    pf_wait_init(&wait, t);
+    int rc = pf_wait_for(&wait, &self->waiters, t, deadline, args[1]);
+    return rc < 0 ? NULL : PyBool_FromLong(rc == 0);
+}
+
+static PyObject *
+latch_is_set(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return PyBool_FromLong(((LatchObject *)op)->set);
+}
+
+static PyObject *
+latch_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, ":_Latch", names)) {
+        return NULL;
+    }
+    return type->tp_alloc(type, 0);
+}
+
+static PyMethodDef latch_methods[] = {
+    {"set", PF_FAST(latch_set), METH_FASTCALL,
+     "set($self, /, *ignored)\n--\n\n"
+     "From any thread: let the fibers that wait go on, now or when they "
+     "come.\n"
+     "Arguments are ignored, so that it can be a done-callback."},
+    {"ring", PF_FAST(latch_ring), METH_FASTCALL,
+     "ring($self, /, *ignored)\n--\n\n"
+     "From any thread: let the fibers that wait just now go on.  Arguments\n"
+     "are ignored, so that it can be a done-callback."},
+    {"wait", PF_FAST(latch_wait), METH_FASTCALL,
+     "wait($self, timeout, what, seen=None, /)\n--\n\n"
+     "Park until set() or ring(); False after `timeout` seconds (None: no\n"
+     "limit).\n\n"
+     "Not at all if `rings` is not `seen` any more.  `what` is what reports\n"
+     "call it.  With a count only one fiber may wait.  A cancellation point."},
+    {"is_set", latch_is_set, METH_NOARGS, "is_set($self, /)\n--\n\n"},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef latch_members[] = {
+    {"rings", T_ULONG, offsetof(LatchObject, rings), READONLY,
+     "How often it was rung or set."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot latch_slots[] = {
+    {Py_tp_doc, (void *)"_Latch()\n--\n\nSet once, by any thread; fibers "
+                        "wait for it."},
+    {Py_tp_new, latch_new},
+    {Py_tp_dealloc, pf_dealloc},
+    {Py_tp_methods, latch_methods},
+    {Py_tp_members, latch_members},
+    {0, NULL},
+};
+
+PyType_Spec pf_latch_spec = {
+    .name = "pyfiber._engine._Latch",
+    .basicsize = sizeof(LatchObject),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = latch_slots,
+};

@@ -1,0 +1,331 @@
+/* local: attributes of which every fiber, and every plain thread, has its own.
+ *
+ * A slot is what one fiber has in one local.  It stands in a list of each, so
+ * that it goes when either of the two does.  A look-up that runs code may come
+ * back after other fibers have used the object: so it is given the dict, and
+ * finds nothing in the object itself.
+ */
+#include "python/fiber/waitq.h"
+
+#include <structmember.h>
+
+typedef struct LocalObject {
+    PyObject_HEAD
+    PyObject *weakrefs;
+    PyObject *args, *kwargs; /* for a subclass's __init__ in each fiber */
+    PfSlot *slots;
+} LocalObject;
+
+struct PfSlot {
+    LocalObject *local;
+    FiberObject *fiber;
+    PyObject *dict;        /* owned */
+    PfSlot *older, *newer; /* of the local's */
+    PfSlot *fiber_next;    /* of the fiber's */
+};
+
+/* -------------------------------------------------------------------- slots */
+
+/* The running fiber's; it moves to the front of the fiber's list. */
+static PfSlot *
+find_slot(LocalObject *self, FiberObject *fiber)
+{
+    PfRare *rare = fiber->rare;
+    if (rare == NULL) {
+        return NULL;
+    }
+    for (PfSlot **link = &rare->slots; *link != NULL;
+         link = &(*link)->fiber_next) {
+        PfSlot *slot = *link;
+        if (slot->local == self) {
+            *link = slot->fiber_next;
+            slot->fiber_next = rare->slots;
+            rare->slots = slot;
+            return slot;
+        }
+    }
+    return NULL;
+}
+
+/* There is none yet.  `dict` is stolen, and may be NULL for want of memory. */
+static PfSlot *
+add_slot(LocalObject *self, FiberObject *fiber, PyObject *dict)
+{
+    PfRare *rare = dict == NULL ? NULL : pf_rare_of(fiber);
+    PfSlot *slot = rare == NULL ? NULL : PyMem_New(PfSlot, 1);
+    if (slot == NULL) {
+        Py_XDECREF(dict);
+        PyErr_NoMemory();
+        return NULL;
+    }
+    *slot = (PfSlot){
+        .local = self,
+        .fiber = fiber,
+        .dict = dict,
+        .older = self->slots,
+        .fiber_next = rare->slots,
+    };
+    if (self->slots != NULL) {
+        self->slots->newer = slot;
+    }
+    self->slots = slot;
+    rare->slots = slot;
+    return slot;
+}
+
+/* Out of the local's list; the fiber's is the caller's business. */
+static void
+unlink_from_local(PfSlot *slot)
+{
+    LocalObject *local = slot->local;
+    if (slot->newer != NULL) {
+        slot->newer->older = slot->older;
+    } else {
+        local->slots = slot->older;
+    }
+    if (slot->older != NULL) {
+        slot->older->newer = slot->newer;
+    }
+}
+
+static void
+unlink_from_fiber(PfSlot *slot)
+{
+    PfSlot **link = &slot->fiber->rare->slots;
+    while (*link != slot) {
+        link = &(*link)->fiber_next;
+    }
+    *link = slot->fiber_next;
+}
+
+/* What dies with the dict may use the local again, so it goes last. */
+static void
+free_slot(PfSlot *slot)
+{
+    PyObject *dict = slot->dict;
+    PyMem_Free(slot);
+    Py_DECREF(dict);
+}
+
+void
+pf_slots_clear(FiberObject *fiber)
+{
+    PfSlot *slots = pf_rare(fiber)->slots;
+    if (slots == NULL) {
+        return;
+    }
+    fiber->rare->slots = NULL;
+    for (PfSlot *slot = slots; slot != NULL; slot = slot->fiber_next) {
+        unlink_from_local(slot);
+    }
+    while (slots != NULL) {
+        PfSlot *next = slots->fiber_next;
+        free_slot(slots);
+        slots = next;
+    }
+}
+
+/* ------------------------------------------------------------------- access */
+
+static bool
+has_own_init(PyTypeObject *type)
+{
+    return type->tp_init != PyBaseObject_Type.tp_init;
+}
+
+/* The first access in this fiber: __init__ of a subclass, with the arguments
+ * the object was made with - unless the collector, which may run when the dict
+ * is made, ran code that was first.  (Without args the collector has cleared
+ * the object, too.) */
+static PfSlot *
+first_access(LocalObject *self, FiberObject *fiber)
+{
+    PyObject *dict = PyDict_New();
+    PfSlot *slot = find_slot(self, fiber);
+    if (slot != NULL) {
+        Py_XDECREF(dict);
+        return slot;
+    }
+    slot = add_slot(self, fiber, dict);
+    if (slot == NULL || !has_own_init(Py_TYPE(self)) || self->args == NULL) {
+        return slot;
+    }
+    if (Py_TYPE(self)->tp_init((PyObject *)self, self->args, self->kwargs) <
+        0) {
+        slot = find_slot(self, fiber);
+        if (slot != NULL) {
+            unlink_from_local(slot);
+            unlink_from_fiber(slot);
+            PyObject *pending = pf_take_exception();
+            free_slot(slot);
+            pf_restore_exception(pending);
+        }
+        return NULL;
+    }
+    return find_slot(self, fiber);
+}
+
+/* The running fiber's; a new reference. */
+static PyObject *
+my_dict(LocalObject *self)
+{
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return NULL;
+    }
+    FiberObject *fiber = CURRENT(t);
+    PfSlot *slot = find_slot(self, fiber);
+    if (PF_UNLIKELY(slot == NULL)) {
+        slot = first_access(self, fiber);
+        if (slot == NULL) {
+            return NULL;
+        }
+    }
+    return Py_NewRef(slot->dict);
+}
+
+static bool
+is_dict_name(PyObject *name)
+{
+    return PyUnicode_Check(name) &&
+           PyUnicode_CompareWithASCIIString(name, "__dict__") == 0;
+}
+
+static PyObject *
+local_getattro(PyObject *op, PyObject *name)
+{
+    PyObject *dict = my_dict((LocalObject *)op);
+    if (dict == NULL) {
+        return NULL;
+    }
+    if (is_dict_name(name)) {
+        return dict;
+    }
+    PyObject *value = _PyObject_GenericGetAttrWithDict(op, name, dict, 0);
+    Py_DECREF(dict);
+    return value;
+}
+
+static int
+local_setattro(PyObject *op, PyObject *name, PyObject *value)
+{
+    if (is_dict_name(name)) {
+        PyErr_Format(PyExc_AttributeError,
+                     "'%.100s' object attribute '%U' is read-only",
+                     Py_TYPE(op)->tp_name, name);
+        return -1;
+    }
+    PyObject *dict = my_dict((LocalObject *)op);
+    if (dict == NULL) {
+        return -1;
+    }
+    int rc = _PyObject_GenericSetAttrWithDict(op, name, value, dict);
+    Py_DECREF(dict);
+    return rc;
+}
+
+/* ----------------------------------------------------------- birth and death */
+
+static PyObject *
+local_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    bool given = PyTuple_GET_SIZE(args) > 0 ||
+                 (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0);
+    if (given && !has_own_init(type)) {
+        PyErr_SetString(PyExc_TypeError,
+                        "local() takes arguments only if a subclass has an "
+                        "__init__ for them");
+        return NULL;
+    }
+    PfThread *t = pf_this_thread();
+    LocalObject *self =
+        t == NULL ? NULL : (LocalObject *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->args = Py_NewRef(args);
+    self->kwargs = Py_XNewRef(kwargs);
+    /* The call that makes the object runs __init__ in this fiber. */
+    if (add_slot(self, CURRENT(t), PyDict_New()) == NULL) {
+        Py_CLEAR(self);
+    }
+    return (PyObject *)self;
+}
+
+static int
+local_traverse(PyObject *op, visitproc visit, void *arg)
+{
+    LocalObject *self = (LocalObject *)op;
+    Py_VISIT(Py_TYPE(op));
+    Py_VISIT(self->args);
+    Py_VISIT(self->kwargs);
+    for (PfSlot *slot = self->slots; slot != NULL; slot = slot->older) {
+        Py_VISIT(slot->dict);
+    }
+    return 0;
+}
+
+static int
+local_clear(PyObject *op)
+{
+    LocalObject *self = (LocalObject *)op;
+    PfSlot *slots = self->slots;
+    self->slots = NULL;
+    for (PfSlot *slot = slots; slot != NULL; slot = slot->older) {
+        unlink_from_fiber(slot);
+    }
+    while (slots != NULL) {
+        PfSlot *older = slots->older;
+        free_slot(slots);
+        slots = older;
+    }
+    Py_CLEAR(self->args);
+    Py_CLEAR(self->kwargs);
+    return 0;
+}
+
+static void
+local_dealloc(PyObject *op)
+{
+    pf_dealloc_with(op, local_clear);
+}
+
+PyDoc_STRVAR(local_doc, "local(*args, **kwargs)\n--\n\n\
+threading.local for fibers: each fiber, and each plain thread, has attributes\n\
+of its own, which go when it ends.\n\
+\n\
+__init__ of a subclass runs in each of them at its first use of the object,\n\
+with the arguments the object was made with.");
+
+static PyMethodDef methods[] = {
+    PF_NO_PICKLE,
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef members[] = {
+    PF_WEAKREFS(LocalObject),
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, (void *)local_doc},   {Py_tp_new, local_new},
+    {Py_tp_dealloc, local_dealloc},   {Py_tp_traverse, local_traverse},
+    {Py_tp_clear, local_clear},       {Py_tp_getattro, local_getattro},
+    {Py_tp_setattro, local_setattro}, {Py_tp_methods, methods},
+    {Py_tp_members, members},         {0, NULL},
+};
+
+static PyType_Spec spec = {
+    .name = "pyfiber.local",
+    .basicsize = sizeof(LocalObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = slots,
+};
+
+int
+pf_local_init(PyObject *module)
+{
+    PyTypeObject *type = pf_add_type(module, &spec, NULL);
+    Py_XDECREF(type);
+    return type == NULL ? -1 : 0;
+}

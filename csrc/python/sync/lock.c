@@ -1,0 +1,422 @@
+/* Lock and RLock. */
+#include "python/sync/lock.h"
+
+#include <structmember.h>
+
+PyTypeObject *pf_lock_type, *pf_rlock_type;
+
+/* --------------------------------------------------------- for both of them */
+
+static inline void
+take(LockObject *self, FiberObject *fiber)
+{
+    self->owner = pf_owner(fiber);
+    self->count = 1;
+}
+
+void
+pf_lock_release(LockObject *self)
+{
+    if (PF_LIKELY(pf_waitq_empty(&self->waiters))) {
+        self->owner = (PfOwner){NULL, 0};
+        self->count = 0;
+        return;
+    }
+    PfNode *next = pf_waitq_choose(&self->waiters);
+    take(self, next->waiter->fiber);
+    pf_grant(next);
+}
+
+bool
+pf_lock_is_mine(LockObject *self, PfThread *t)
+{
+    return self->count > 0 && pf_owns(&self->owner, CURRENT(t));
+}
+
+bool
+pf_lock_lost(LockObject *self, PfThread *t)
+{
+    return (CURRENT(t)->core.host_bits & PF_F_DYING) &&
+           !pf_lock_is_mine(self, t);
+}
+
+int
+pf_lock_acquire(LockObject *self, PfThread *t, int64_t deadline)
+{
+    if (self->count == 0) {
+        take(self, CURRENT(t));
+        return 0;
+    }
+    if (deadline == PF_NOW) {
+        return 1;
+    }
+    PfWait wait;
+    pf_wait_init(&wait, t);
+    int rc = pf_wait_for(&wait, &self->waiters, t, deadline, (PyObject *)self);
+    if (rc < 0 && wait.waiter.taken != NULL) {
+        pf_lock_release(self); /* it is ours, but we cannot use it */
+    }
+    return rc;
+}
+
+int
+pf_lock_retake(LockObject *self, PfThread *t, bool interrupted)
+{
+    if (self->count == 0) {
+        take(self, CURRENT(t));
+        return 0;
+    }
+    PfWait wait;
+    pf_wait_init(&wait, t);
+    wait.waiter.shielded = true;
+    wait.waiter.interrupted = interrupted;
+    return pf_wait_for(&wait, &self->waiters, t, PF_NEVER, (PyObject *)self);
+}
+
+static inline bool
+is_rlock(LockObject *self)
+{
+    return Py_TYPE(self) == pf_rlock_type;
+}
+
+static PyObject *
+take_once_more(LockObject *self)
+{
+    if (self->count == PY_SSIZE_T_MAX) {
+        PyErr_SetString(PyExc_OverflowError,
+                        "the lock was taken too many times");
+        return NULL;
+    }
+    self->count++;
+    Py_RETURN_TRUE;
+}
+
+/* acquire() and with: who holds an RLock takes it once more. */
+static PyObject *
+take_until(PyObject *op, int64_t deadline)
+{
+    LockObject *self = (LockObject *)op;
+    PfThread *t = pf_this_thread();
+    if (t == NULL || pf_preempt() < 0) {
+        return NULL;
+    }
+    if (PF_LIKELY(self->count == 0)) {
+        take(self, CURRENT(t));
+        Py_RETURN_TRUE;
+    }
+    if (is_rlock(self) && pf_lock_is_mine(self, t)) {
+        return take_once_more(self);
+    }
+    int rc = pf_lock_acquire(self, t, deadline);
+    return rc < 0 ? NULL : PyBool_FromLong(rc == 0);
+}
+
+static PyObject *
+lock_acquire(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+             PyObject *kwnames)
+{
+    int64_t deadline;
+    return pf_acquire_arguments(args, nargs, kwnames, &deadline) < 0
+               ? NULL
+               : take_until(op, deadline);
+}
+
+static PyObject *
+lock_enter(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return take_until(op, PF_NEVER);
+}
+
+/* The running fiber's thread if it holds the lock, else NULL. */
+static PfThread *
+check_mine(LockObject *self)
+{
+    PfThread *t = pf_this_thread();
+    if (t != NULL && !pf_lock_is_mine(self, t)) {
+        PyErr_SetString(PyExc_RuntimeError,
+                        self->count == 0
+                            ? "cannot release un-acquired lock"
+                            : "cannot release un-acquired lock: another fiber "
+                              "or thread holds it");
+        return NULL;
+    }
+    return t;
+}
+
+static PyObject *
+lock_release(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    LockObject *self = (LockObject *)op;
+    if (is_rlock(self)) {
+        if (check_mine(self) == NULL) {
+            return NULL;
+        }
+        if (self->count > 1) {
+            self->count--;
+            Py_RETURN_NONE;
+        }
+    } else if (self->count == 0) {
+        PyErr_SetString(PyExc_RuntimeError, "release unlocked lock");
+        return NULL;
+    }
+    pf_lock_release(self);
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+lock_exit(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
+{
+    (void)args;
+    (void)nargs;
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return NULL;
+    }
+    if (PF_UNLIKELY(pf_lock_lost((LockObject *)op, t))) {
+        Py_RETURN_NONE;
+    }
+    return lock_release(op, NULL);
+}
+
+static PyObject *
+lock_locked(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return PyBool_FromLong(((LockObject *)op)->count > 0);
+}
+
+/* In the child of fork the lock is free: threads that held it are gone. */
+static PyObject *
+lock_at_fork(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    pf_lock_release((LockObject *)op);
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+lock_holders(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    LockObject *self = (LockObject *)op;
+    return pf_owner_list(&self->owner, 1);
+}
+
+static PyObject *
+lock_lost_holder(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return pf_owner_gone(&((LockObject *)op)->owner);
+}
+
+static PyObject *
+lock_waiters(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return pf_waitq_list(&((LockObject *)op)->waiters);
+}
+
+static PyObject *
+lock_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "", names)) {
+        return NULL;
+    }
+    return type->tp_alloc(type, 0);
+}
+
+static PyMemberDef lock_members[] = {
+    PF_WEAKREFS(LockObject),
+    {NULL, 0, 0, 0, NULL},
+};
+
+/* --------------------------------------------------------------------- Lock */
+
+static PyObject *
+lock_repr(PyObject *op)
+{
+    return PyUnicode_FromFormat("<%s %s object at %p>",
+                                ((LockObject *)op)->count > 0 ? "locked"
+                                                              : "unlocked",
+                                Py_TYPE(op)->tp_name, op);
+}
+
+PyDoc_STRVAR(lock_doc, "Lock()\n--\n\n\
+threading.Lock between fibers, of any thread, and plain threads.\n\
+\n\
+Whoever waits longest gets it next, handed over by release().");
+PyDoc_STRVAR(acquire_doc,
+             "acquire($self, /, blocking=True, timeout=-1)\n--\n\n\
+Take the lock; wait for it at most `timeout` seconds (-1: no limit).\n\
+\n\
+True if it was taken. A cancellation point if it has to wait. ValueError for a\n\
+negative timeout or NaN, or one with blocking=False.");
+PyDoc_STRVAR(release_doc, "release($self, /)\n--\n\n\
+Free the lock, or give it to whoever waits first. Any fiber or thread may.\n\
+\n\
+RuntimeError if it is not locked.");
+PyDoc_STRVAR(locked_doc, "locked($self, /)\n--\n\nTrue if somebody holds it.");
+PyDoc_STRVAR(fork_doc, "_at_fork_reinit($self, /)\n--\n\n\
+Make the lock free, in the child of fork.");
+PyDoc_STRVAR(holders_doc, "_holders($self, /)\n--\n\n\
+The fiber that took it last and holds it, in a list; for reports.");
+PyDoc_STRVAR(lost_doc, "_lost_holder($self, /)\n--\n\n\
+The name of the fiber that holds it and has ended, or None; for reports.");
+PyDoc_STRVAR(waiters_doc, "_waiters($self, /)\n--\n\n\
+The fibers that wait for it, first in line first; for reports.");
+
+#define SHARED_METHODS                                                        \
+    PF_METHOD("acquire", lock_acquire, acquire_doc),                          \
+        {"__enter__", lock_enter, METH_NOARGS, acquire_doc},                  \
+        {"locked", lock_locked, METH_NOARGS, locked_doc},                     \
+        {"_at_fork_reinit", lock_at_fork, METH_NOARGS, fork_doc},             \
+        {"_holders", lock_holders, METH_NOARGS, holders_doc},                 \
+        {"_lost_holder", lock_lost_holder, METH_NOARGS, lost_doc},            \
+        {"_waiters", lock_waiters, METH_NOARGS, waiters_doc}, PF_NO_PICKLE
+
+static PyMethodDef lock_methods[] = {
+    SHARED_METHODS,
+    {"release", lock_release, METH_NOARGS, release_doc},
+    {"__exit__", PF_FAST(lock_exit), METH_FASTCALL, release_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot lock_slots[] = {
+    {Py_tp_doc, (void *)lock_doc},
+    {Py_tp_new, lock_new},
+    {Py_tp_dealloc, pf_dealloc},
+    {Py_tp_repr, lock_repr},
+    {Py_tp_methods, lock_methods},
+    {Py_tp_members, lock_members},
+    {0, NULL},
+};
+
+static PyType_Spec lock_spec = {
+    .name = "pyfiber.Lock",
+    .basicsize = sizeof(LockObject),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = lock_slots,
+};
+
+/* -------------------------------------------------------------------- RLock */
+
+static PyObject *
+rlock_is_owned(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    PfThread *t = pf_this_thread();
+    return t == NULL ? NULL
+                     : PyBool_FromLong(pf_lock_is_mine((LockObject *)op, t));
+}
+
+static PyObject *
+rlock_recursion_count(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    LockObject *self = (LockObject *)op;
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return NULL;
+    }
+    return PyLong_FromSsize_t(pf_lock_is_mine(self, t) ? self->count : 0);
+}
+
+static PyObject *
+rlock_release_save(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    LockObject *self = (LockObject *)op;
+    if (check_mine(self) == NULL) {
+        return NULL;
+    }
+    PyObject *count = PyLong_FromSsize_t(self->count);
+    if (count != NULL) {
+        pf_lock_release(self);
+    }
+    return count;
+}
+
+static PyObject *
+rlock_acquire_restore(PyObject *op, PyObject *saved)
+{
+    LockObject *self = (LockObject *)op;
+    Py_ssize_t count = PyLong_AsSsize_t(saved);
+    PfThread *t = pf_this_thread();
+    if (t == NULL || (count == -1 && PyErr_Occurred())) {
+        return NULL;
+    }
+    if (count < 1) {
+        PyErr_SetString(PyExc_ValueError,
+                        "_acquire_restore() takes what _release_save() gave");
+        return NULL;
+    }
+    int rc = pf_lock_retake(self, t, false);
+    if (pf_lock_is_mine(self, t)) {
+        self->count = count;
+    }
+    return rc < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *
+rlock_repr(PyObject *op)
+{
+    LockObject *self = (LockObject *)op;
+    return PyUnicode_FromFormat("<%s %s object count=%zd at %p>",
+                                self->count > 0 ? "locked" : "unlocked",
+                                Py_TYPE(op)->tp_name, self->count, op);
+}
+
+PyDoc_STRVAR(rlock_doc, "RLock()\n--\n\n\
+threading.RLock between fibers, of any thread, and plain threads.\n\
+\n\
+The fiber that holds it may take it again. Whoever waits longest gets it next.");
+PyDoc_STRVAR(rlock_release_doc, "release($self, /)\n--\n\n\
+Undo one acquire(); the last one frees the lock or gives it to whoever waits\n\
+first. RuntimeError if the running fiber does not hold it.");
+PyDoc_STRVAR(owned_doc, "_is_owned($self, /)\n--\n\n\
+Does the running fiber hold it? For Condition.");
+PyDoc_STRVAR(recursion_doc, "_recursion_count($self, /)\n--\n\n\
+How often the running fiber has taken it.");
+PyDoc_STRVAR(save_doc, "_release_save($self, /)\n--\n\n\
+Free it, however often it was taken; what _acquire_restore() needs.");
+PyDoc_STRVAR(restore_doc, "_acquire_restore($self, saved, /)\n--\n\n\
+Take it as often as before _release_save(). Cancellation has to wait.");
+
+static PyMethodDef rlock_methods[] = {
+    SHARED_METHODS,
+    {"release", lock_release, METH_NOARGS, rlock_release_doc},
+    {"__exit__", PF_FAST(lock_exit), METH_FASTCALL, rlock_release_doc},
+    {"_is_owned", rlock_is_owned, METH_NOARGS, owned_doc},
+    {"_recursion_count", rlock_recursion_count, METH_NOARGS, recursion_doc},
+    {"_release_save", rlock_release_save, METH_NOARGS, save_doc},
+    {"_acquire_restore", rlock_acquire_restore, METH_O, restore_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot rlock_slots[] = {
+    {Py_tp_doc, (void *)rlock_doc},
+    {Py_tp_new, lock_new},
+    {Py_tp_dealloc, pf_dealloc},
+    {Py_tp_repr, rlock_repr},
+    {Py_tp_methods, rlock_methods},
+    {Py_tp_members, lock_members},
+    {0, NULL},
+};
+
+static PyType_Spec rlock_spec = {
+    .name = "pyfiber.RLock",
+    .basicsize = sizeof(LockObject),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = rlock_slots,
+};
+
+int
+pf_lock_init(PyObject *module)
+{
+    pf_lock_type = pf_add_type(module, &lock_spec, NULL);
+    pf_rlock_type = pf_add_type(module, &rlock_spec, NULL);
+    return pf_lock_type != NULL && pf_rlock_type != NULL ? 0 : -1;
+}

@@ -1,0 +1,750 @@
+/* Queue and LifoQueue.
+ *
+ * An item goes straight to a waiting get(), a freed place straight to a
+ * waiting put().  A subclass that keeps its items in its own way (_init, _put,
+ * _get, _qsize, as queue.Queue has them) is served by a Python object that
+ * calls those: see pyfiber._queues.
+ */
+#include "python/sync/queue.h"
+#include "python/sync/select.h"
+
+#include <structmember.h>
+
+static PyTypeObject *queue_type, *lifo_type;
+
+/* --------------------------------------------------------------- exceptions */
+
+/* Found at first need: module queue takes longer to import than all of
+ * pyfiber. */
+static int
+raise_named(PyObject **cached, const char *module, const char *name)
+{
+    if (*cached == NULL) {
+        PyObject *type = pf_import_from(module, name);
+        if (type == NULL) {
+            return -1;
+        }
+        Py_XSETREF(*cached, type);
+    }
+    PyErr_SetNone(*cached);
+    return -1;
+}
+
+static int
+raise_empty(void)
+{
+    static PyObject *cached;
+    return raise_named(&cached, "queue", "Empty");
+}
+
+static int
+raise_full(void)
+{
+    static PyObject *cached;
+    return raise_named(&cached, "queue", "Full");
+}
+
+static int
+raise_shut_down(void)
+{
+    static PyObject *cached;
+    return raise_named(&cached, "pyfiber._queues", "ShutDown");
+}
+
+/* -------------------------------------------------------------------- items */
+
+static bool
+is_full(const QueueObject *self)
+{
+    return self->maxsize > 0 && self->items.count >= (size_t)self->maxsize;
+}
+
+/* Serve the put() that waits first, if there is a place for it. */
+static inline void
+let_one_put(QueueObject *self)
+{
+    if (pf_waitq_empty(&self->putters) || is_full(self) ||
+        self->items.count == self->items.size) {
+        return;
+    }
+    PfNode *putter = pf_waitq_choose(&self->putters);
+    pf_ring_push(&self->items, putter->item);
+    putter->item = NULL;
+    self->unfinished++;
+    pf_grant(putter);
+}
+
+/* The next item; there is one. */
+static inline PyObject *
+take(QueueObject *self)
+{
+    PyObject *item = self->lifo ? pf_ring_pop_last(&self->items)
+                                : pf_ring_pop(&self->items);
+    let_one_put(self);
+    return item;
+}
+
+static void
+hand_to_getter(QueueObject *self, PyObject *item)
+{
+    PfNode *getter = pf_waitq_choose(&self->getters);
+    getter->item = item;
+    pf_grant(getter);
+}
+
+/* A get() was given an item and cannot use it: as if it had never been taken.
+ * (No memory for that, in a fiber that is unwound: all that can be done is to
+ * say so.) */
+static void
+give_back(QueueObject *self, PyObject *item)
+{
+    if (!pf_waitq_empty(&self->getters)) {
+        hand_to_getter(self, item);
+        return;
+    }
+    PyObject *pending = pf_take_exception();
+    if (pf_ring_reserve(&self->items) < 0) {
+        PyErr_WriteUnraisable((PyObject *)self);
+        Py_DECREF(item);
+    } else if (self->lifo) {
+        pf_ring_push(&self->items, item);
+    } else {
+        pf_ring_push_front(&self->items, item);
+    }
+    pf_restore_exception(pending);
+}
+
+/* ---------------------------------------------------------------------- put */
+
+static int put(QueueObject *self, PyObject *item, int64_t deadline);
+
+static int
+wait_to_put(QueueObject *self, PyObject *item, int64_t deadline)
+{
+    PfThread *t = pf_tls_thread;
+    if (t == NULL) { /* making it may run code that gets: look again */
+        return pf_thread_create() == NULL ? -1 : put(self, item, deadline);
+    }
+    PfWait wait;
+    pf_wait_init(&wait, t);
+    wait.node.item = Py_NewRef(item);
+    int rc = pf_wait_for(&wait, &self->putters, t, deadline, (PyObject *)self);
+    Py_XDECREF(wait.node.item);
+    if (rc == 1) {
+        return raise_full();
+    }
+    return rc == 0 && wait.node.refused ? raise_shut_down() : rc;
+}
+
+/* Without waiting: 1: done; 0: it is full; -1: exception. */
+static inline int
+try_put(QueueObject *self, PyObject *item)
+{
+    if (self->shut_down) {
+        return raise_shut_down();
+    }
+    if (!pf_waitq_empty(&self->getters)) {
+        self->unfinished++;
+        hand_to_getter(self, Py_NewRef(item));
+        return 1;
+    }
+    if (is_full(self)) {
+        return 0;
+    }
+    if (pf_ring_reserve(&self->items) < 0) {
+        return -1;
+    }
+    pf_ring_push(&self->items, Py_NewRef(item));
+    self->unfinished++;
+    return 1;
+}
+
+static int
+put(QueueObject *self, PyObject *item, int64_t deadline)
+{
+    int rc = pf_preempt() < 0 ? -1 : try_put(self, item);
+    if (rc != 0) {
+        return rc;
+    }
+    return deadline == PF_NOW ? raise_full()
+                              : wait_to_put(self, item, deadline);
+}
+
+/* ---------------------------------------------------------------------- get */
+
+static PyObject *get(QueueObject *self, int64_t deadline);
+
+static PyObject *
+wait_to_get(QueueObject *self, int64_t deadline)
+{
+    PfThread *t = pf_tls_thread;
+    if (t == NULL) { /* making it may run code that puts: look again */
+        return pf_thread_create() == NULL ? NULL : get(self, deadline);
+    }
+    PfWait wait;
+    pf_wait_init(&wait, t);
+    int rc = pf_wait_for(&wait, &self->getters, t, deadline, (PyObject *)self);
+    if (PF_LIKELY(rc == 0 && !wait.node.refused)) {
+        return wait.node.item;
+    }
+    if (rc < 0 && wait.node.item != NULL) {
+        give_back(self, wait.node.item);
+    } else if (rc >= 0) {
+        (void)(rc == 1 ? raise_empty() : raise_shut_down());
+    }
+    return NULL;
+}
+
+/* Without waiting: 1: done; 0: it is empty; -1: exception. */
+static inline int
+try_get(QueueObject *self, PyObject **item)
+{
+    if (self->items.count > 0) {
+        *item = take(self);
+        return 1;
+    }
+    return self->shut_down ? raise_shut_down() : 0;
+}
+
+static PyObject *
+get(QueueObject *self, int64_t deadline)
+{
+    PyObject *item = NULL;
+    int rc = pf_preempt() < 0 ? -1 : try_get(self, &item);
+    if (rc != 0) {
+        return item;
+    }
+    if (deadline == PF_NOW) {
+        raise_empty();
+        return NULL;
+    }
+    return wait_to_get(self, deadline);
+}
+
+/* -------------------------------------------------------------- for select() */
+
+static int
+attempt_to_get(PyObject *op, PyObject *ignored, PyObject **item)
+{
+    (void)ignored;
+    return try_get((QueueObject *)op, item);
+}
+
+static int
+attempt_to_put(PyObject *op, PyObject *item, PyObject **got)
+{
+    (void)got;
+    return try_put((QueueObject *)op, item);
+}
+
+static PfWaitq *
+line_of_getters(PyObject *op)
+{
+    return &((QueueObject *)op)->getters;
+}
+
+static PfWaitq *
+line_of_putters(PyObject *op)
+{
+    return &((QueueObject *)op)->putters;
+}
+
+static void
+take_back(PyObject *op, PyObject *item)
+{
+    give_back((QueueObject *)op, item);
+}
+
+static void
+raise_refused(PyObject *op)
+{
+    (void)op;
+    raise_shut_down();
+}
+
+static const PfCaseOps getting_ops = {attempt_to_get, line_of_getters,
+                                      take_back, raise_refused};
+static const PfCaseOps putting_ops = {attempt_to_put, line_of_putters, NULL,
+                                      raise_refused};
+
+/* -------------------------------------------------------------- the methods */
+
+/* The same method of the object that serves this subclass. */
+static PyObject *
+hooked(QueueObject *self, const char *name, PyObject *const *args,
+       Py_ssize_t nargs, PyObject *kwnames)
+{
+    self->inside++;
+    PyObject *method = PyObject_GetAttrString(self->hooked, name);
+    PyObject *result =
+        method == NULL
+            ? NULL
+            : PyObject_Vectorcall(method, args, (size_t)nargs, kwnames);
+    self->inside--;
+    Py_XDECREF(method);
+    return result;
+}
+
+static int
+block_or_timeout(PyObject *block, PyObject *timeout, int64_t *deadline)
+{
+    int blocking = block == NULL ? 1 : PyObject_IsTrue(block);
+    *deadline = PF_NOW;
+    if (blocking < 0) {
+        return -1;
+    }
+    return blocking ? pf_timeout(timeout, deadline) : 0;
+}
+
+static PyObject *
+none_or_error(int rc)
+{
+    return rc < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *
+queue_put(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+          PyObject *kwnames)
+{
+    static const char *const names[] = {"item", "block", "timeout", NULL};
+    QueueObject *self = (QueueObject *)op;
+    if (PF_UNLIKELY(self->hooked != NULL)) {
+        return hooked(self, "put", args, nargs, kwnames);
+    }
+    if (PF_LIKELY(nargs == 1 && kwnames == NULL)) {
+        return none_or_error(put(self, args[0], PF_NEVER));
+    }
+    PyObject *out[3] = {NULL, NULL, NULL};
+    int64_t deadline;
+    if (pf_arguments("put", names, 1, args, nargs, kwnames, out) < 0 ||
+        block_or_timeout(out[1], out[2], &deadline) < 0) {
+        return NULL;
+    }
+    return none_or_error(put(self, out[0], deadline));
+}
+
+static PyObject *
+queue_put_nowait(PyObject *op, PyObject *item)
+{
+    QueueObject *self = (QueueObject *)op;
+    if (PF_UNLIKELY(self->hooked != NULL)) {
+        return hooked(self, "put_nowait", &item, 1, NULL);
+    }
+    return none_or_error(put(self, item, PF_NOW));
+}
+
+static PyObject *
+queue_get(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+          PyObject *kwnames)
+{
+    static const char *const names[] = {"block", "timeout", NULL};
+    QueueObject *self = (QueueObject *)op;
+    if (PF_UNLIKELY(self->hooked != NULL)) {
+        return hooked(self, "get", args, nargs, kwnames);
+    }
+    if (PF_LIKELY(nargs == 0 && kwnames == NULL)) {
+        return get(self, PF_NEVER);
+    }
+    PyObject *out[2] = {NULL, NULL};
+    int64_t deadline;
+    if (pf_arguments("get", names, 0, args, nargs, kwnames, out) < 0 ||
+        block_or_timeout(out[0], out[1], &deadline) < 0) {
+        return NULL;
+    }
+    return get(self, deadline);
+}
+
+static PyObject *
+queue_get_nowait(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    QueueObject *self = (QueueObject *)op;
+    if (PF_UNLIKELY(self->hooked != NULL)) {
+        return hooked(self, "get_nowait", NULL, 0, NULL);
+    }
+    return get(self, PF_NOW);
+}
+
+static PyObject *
+queue_getting(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    QueueObject *self = (QueueObject *)op;
+    return self->hooked != NULL
+               ? hooked(self, "getting", NULL, 0, NULL)
+               : pf_case_new(PF_GETTING, &getting_ops, op, NULL);
+}
+
+static PyObject *
+queue_putting(PyObject *op, PyObject *item)
+{
+    QueueObject *self = (QueueObject *)op;
+    return self->hooked != NULL
+               ? hooked(self, "putting", &item, 1, NULL)
+               : pf_case_new(PF_PUTTING, &putting_ops, op, item);
+}
+
+static PyObject *
+queue_qsize(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    QueueObject *self = (QueueObject *)op;
+    if (self->hooked != NULL) {
+        return hooked(self, "qsize", NULL, 0, NULL);
+    }
+    return PyLong_FromSize_t(self->items.count);
+}
+
+static PyObject *
+queue_empty(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    QueueObject *self = (QueueObject *)op;
+    if (self->hooked != NULL) {
+        return hooked(self, "empty", NULL, 0, NULL);
+    }
+    return PyBool_FromLong(self->items.count == 0);
+}
+
+static PyObject *
+queue_full(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    QueueObject *self = (QueueObject *)op;
+    if (self->hooked != NULL) {
+        return hooked(self, "full", NULL, 0, NULL);
+    }
+    return PyBool_FromLong(is_full(self));
+}
+
+static PyObject *
+queue_task_done(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    QueueObject *self = (QueueObject *)op;
+    if (self->unfinished <= 0) {
+        PyErr_SetString(PyExc_ValueError, "task_done() called too many times");
+        return NULL;
+    }
+    if (--self->unfinished == 0) {
+        pf_grant_all(&self->joiners);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+queue_join(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    QueueObject *self = (QueueObject *)op;
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return NULL;
+    }
+    if (self->unfinished == 0) {
+        Py_RETURN_NONE;
+    }
+    PfWait wait;
+    pf_wait_init(&wait, t);
+    return none_or_error(pf_wait_for(&wait, &self->joiners, t, PF_NEVER, op));
+}
+
+void
+pf_queue_forget_tasks(QueueObject *self, Py_ssize_t n)
+{
+    self->unfinished = n < self->unfinished ? self->unfinished - n : 0;
+    if (self->unfinished == 0) {
+        pf_grant_all(&self->joiners);
+    }
+}
+
+static PyObject *
+queue_shutdown(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+               PyObject *kwnames)
+{
+    static const char *const names[] = {"immediate", NULL};
+    QueueObject *self = (QueueObject *)op;
+    PyObject *immediate = Py_False;
+    if (self->hooked != NULL) {
+        return hooked(self, "shutdown", args, nargs, kwnames);
+    }
+    if (pf_arguments("shutdown", names, 0, args, nargs, kwnames, &immediate) <
+        0) {
+        return NULL;
+    }
+    int now = PyObject_IsTrue(immediate);
+    if (now < 0) {
+        return NULL;
+    }
+    self->shut_down = true;
+    pf_refuse_all(&self->getters);
+    pf_refuse_all(&self->putters);
+    if (now) {
+        pf_queue_forget_tasks(self, (Py_ssize_t)self->items.count);
+        pf_ring_clear(&self->items); /* runs other code: last */
+    }
+    Py_RETURN_NONE;
+}
+
+/* ---------------------------------------------------------------- reporting */
+
+static int
+extend(PyObject *list, const PfWaitq *queue)
+{
+    PyObject *more = pf_waitq_list(queue);
+    int rc = more == NULL ? -1
+                          : PyList_SetSlice(list, PyList_GET_SIZE(list),
+                                            PyList_GET_SIZE(list), more);
+    Py_XDECREF(more);
+    return rc;
+}
+
+static PyObject *
+queue_waiters(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    QueueObject *self = (QueueObject *)op;
+    PyObject *list = PyList_New(0);
+    if (list != NULL && (extend(list, &self->getters) < 0 ||
+                         extend(list, &self->putters) < 0 ||
+                         extend(list, &self->joiners) < 0)) {
+        Py_CLEAR(list);
+    }
+    return list;
+}
+
+static PyObject *
+queue_repr(PyObject *op)
+{
+    QueueObject *self = (QueueObject *)op;
+    PyObject *size = queue_qsize(op, NULL);
+    PyObject *repr = size == NULL
+                         ? NULL
+                         : PyUnicode_FromFormat(
+                               "<%s at %p: %S items, maxsize %zd%s>",
+                               Py_TYPE(op)->tp_name, op, size, self->maxsize,
+                               self->shut_down ? ", shut down" : "");
+    Py_XDECREF(size);
+    return repr;
+}
+
+/* ----------------------------------------------------------- birth and death */
+
+static bool
+overrides(PyTypeObject *type, const char *name)
+{
+    PyObject *theirs = PyObject_GetAttrString((PyObject *)type, name);
+    PyObject *ours = PyObject_GetAttrString((PyObject *)queue_type, name);
+    bool differ = theirs != ours;
+    PyErr_Clear(); /* a class without the name has another, too */
+    Py_XDECREF(theirs);
+    Py_XDECREF(ours);
+    return differ;
+}
+
+/* Does the class keep its items in its own way? */
+static bool
+needs_hooks(PyTypeObject *type)
+{
+    return type != queue_type && type != lifo_type &&
+           (overrides(type, "_init") || overrides(type, "_qsize") ||
+            overrides(type, "_put") || overrides(type, "_get"));
+}
+
+static PyObject *
+make_hooked(QueueObject *self, Py_ssize_t maxsize)
+{
+    PyObject *module = pf_import("pyfiber._queues");
+    PyObject *served =
+        module == NULL
+            ? NULL
+            : PyObject_CallMethod(module, "HookedQueue", "On", self, maxsize);
+    Py_XDECREF(module);
+    return served;
+}
+
+static int
+check_as_new(const QueueObject *self)
+{
+    if (pf_check_unused(&self->getters) < 0 ||
+        pf_check_unused(&self->putters) < 0 ||
+        pf_check_unused(&self->joiners) < 0) {
+        return -1;
+    }
+    if (self->inside > 0 || self->items.count > 0 || self->unfinished > 0 ||
+        self->shut_down) {
+        return pf_too_late("the queue is in use");
+    }
+    return 0;
+}
+
+static int
+queue_init(PyObject *op, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"maxsize", NULL};
+    QueueObject *self = (QueueObject *)op;
+    Py_ssize_t maxsize = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|n:Queue", names,
+                                     &maxsize)) {
+        return -1;
+    }
+    bool hooks = needs_hooks(Py_TYPE(op));
+    PyObject *served = hooks ? make_hooked(self, maxsize) : NULL;
+    if ((hooks && served == NULL) || check_as_new(self) < 0) {
+        Py_XDECREF(served);
+        return -1;
+    }
+    self->maxsize = maxsize;
+    self->lifo = PyObject_TypeCheck(op, lifo_type);
+    Py_XSETREF(self->hooked, served);
+    if (!hooks) {
+        return 0;
+    }
+    PyObject *done = PyObject_CallMethod(op, "_init", "n", maxsize);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
+static int
+queue_traverse(PyObject *op, visitproc visit, void *arg)
+{
+    QueueObject *self = (QueueObject *)op;
+    Py_VISIT(Py_TYPE(op));
+    Py_VISIT(self->hooked);
+    return pf_ring_traverse(&self->items, visit, arg);
+}
+
+static int
+queue_clear(PyObject *op)
+{
+    QueueObject *self = (QueueObject *)op;
+    Py_CLEAR(self->hooked);
+    pf_ring_clear(&self->items);
+    return 0;
+}
+
+static void
+queue_dealloc(PyObject *op)
+{
+    pf_dealloc_with(op, queue_clear);
+}
+
+/* ------------------------------------------------------------------ the type */
+
+PyDoc_STRVAR(queue_doc, "Queue(maxsize=0)\n--\n\n\
+queue.Queue between fibers, of any thread, and plain threads.\n\
+\n\
+First in, first out; whoever waits longest is served next. At most `maxsize`\n\
+items wait in it, without limit if that is 0 or less.");
+PyDoc_STRVAR(lifo_doc, "LifoQueue(maxsize=0)\n--\n\n\
+A Queue that gives the newest item first.");
+PyDoc_STRVAR(put_doc, "put($self, /, item, block=True, timeout=None)\n--\n\n\
+Add an item; wait for a place at most `timeout` seconds.\n\
+\n\
+queue.Full if there is none, ShutDown after shutdown(). A cancellation point\n\
+if it has to wait. ValueError for a negative timeout or NaN.");
+PyDoc_STRVAR(get_doc, "get($self, /, block=True, timeout=None)\n--\n\n\
+Take an item; wait for one at most `timeout` seconds.\n\
+\n\
+queue.Empty if there is none, ShutDown if there will be none. A cancellation\n\
+point if it has to wait. ValueError for a negative timeout or NaN.");
+PyDoc_STRVAR(put_nowait_doc, "put_nowait($self, item, /)\n--\n\n\
+put(item, block=False)");
+PyDoc_STRVAR(get_nowait_doc, "get_nowait($self, /)\n--\n\nget(block=False)");
+PyDoc_STRVAR(getting_doc, "getting($self, /)\n--\n\n\
+get(), as a case for select().");
+PyDoc_STRVAR(putting_doc, "putting($self, item, /)\n--\n\n\
+put(item), as a case for select().");
+PyDoc_STRVAR(qsize_doc, "qsize($self, /)\n--\n\nHow many items there are.");
+PyDoc_STRVAR(empty_doc, "empty($self, /)\n--\n\nTrue if there is no item.");
+PyDoc_STRVAR(full_doc, "full($self, /)\n--\n\nTrue if there is no place.");
+PyDoc_STRVAR(task_done_doc, "task_done($self, /)\n--\n\n\
+One item that was taken has been worked on. ValueError if all have been.");
+PyDoc_STRVAR(join_doc, "join($self, /)\n--\n\n\
+Wait until every item put was worked on: see task_done(). A cancellation\n\
+point if it has to wait.");
+PyDoc_STRVAR(shutdown_doc, "shutdown($self, /, immediate=False)\n--\n\n\
+From now on put() raises ShutDown, and get() too when the queue is empty.\n\
+\n\
+Who waits in put() or get() is woken by it. With immediate=True the items are\n\
+dropped and counted as worked on.");
+PyDoc_STRVAR(holders_doc, "_holders($self, /)\n--\n\n\
+Empty: nobody in particular has to put or get.");
+PyDoc_STRVAR(waiters_doc, "_waiters($self, /)\n--\n\n\
+The fibers in get(), put() and join(), each first in line first; for reports.");
+
+static PyMethodDef methods[] = {
+    PF_METHOD("put", queue_put, put_doc),
+    PF_METHOD("get", queue_get, get_doc),
+    {"put_nowait", queue_put_nowait, METH_O, put_nowait_doc},
+    {"get_nowait", queue_get_nowait, METH_NOARGS, get_nowait_doc},
+    {"getting", queue_getting, METH_NOARGS, getting_doc},
+    {"putting", queue_putting, METH_O, putting_doc},
+    {"qsize", queue_qsize, METH_NOARGS, qsize_doc},
+    {"empty", queue_empty, METH_NOARGS, empty_doc},
+    {"full", queue_full, METH_NOARGS, full_doc},
+    {"task_done", queue_task_done, METH_NOARGS, task_done_doc},
+    {"join", queue_join, METH_NOARGS, join_doc},
+    PF_METHOD("shutdown", queue_shutdown, shutdown_doc),
+    {"_init", pf_queue_hook_init, METH_O, "For subclasses: make it empty."},
+    {"_qsize", pf_queue_hook_qsize, METH_NOARGS, "For subclasses: how many."},
+    {"_put", pf_queue_hook_put, METH_O, "For subclasses: add an item."},
+    {"_get", pf_queue_hook_get, METH_NOARGS, "For subclasses: take one out."},
+    {"_add_tasks", pf_queue_hook_tasks, METH_O, "Count unfinished tasks."},
+    {"_mark_shut_down", pf_queue_hook_shut, METH_NOARGS, "Set is_shutdown."},
+    {"_holders", pf_no_holders, METH_NOARGS, holders_doc},
+    {"_waiters", queue_waiters, METH_NOARGS, waiters_doc},
+    PF_NO_PICKLE,
+    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS,
+     "Queue[T]: a queue of T's."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef members[] = {
+    PF_WEAKREFS(QueueObject),
+    {"maxsize", T_PYSSIZET, offsetof(QueueObject, maxsize), READONLY,
+     "At most so many items; no limit if it is 0 or less."},
+    {"unfinished_tasks", T_PYSSIZET, offsetof(QueueObject, unfinished),
+     READONLY, "Items put and not yet worked on."},
+    {"is_shutdown", T_BOOL, offsetof(QueueObject, shut_down), READONLY,
+     "True after shutdown()."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot queue_slots[] = {
+    {Py_tp_doc, (void *)queue_doc},   {Py_tp_new, PyType_GenericNew},
+    {Py_tp_init, queue_init},         {Py_tp_dealloc, queue_dealloc},
+    {Py_tp_traverse, queue_traverse}, {Py_tp_clear, queue_clear},
+    {Py_tp_repr, queue_repr},         {Py_tp_methods, methods},
+    {Py_tp_members, members},         {0, NULL},
+};
+
+static PyType_Spec queue_spec = {
+    .name = "pyfiber.Queue",
+    .basicsize = sizeof(QueueObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = queue_slots,
+};
+
+static PyType_Slot lifo_slots[] = {
+    {Py_tp_doc, (void *)lifo_doc},
+    {0, NULL},
+};
+
+static PyType_Spec lifo_spec = {
+    .name = "pyfiber.LifoQueue",
+    .basicsize = sizeof(QueueObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .slots = lifo_slots,
+};
+
+int
+pf_queue_init(PyObject *module)
+{
+    queue_type = pf_add_type(module, &queue_spec, NULL);
+    if (queue_type == NULL) {
+        return -1;
+    }
+    lifo_type = pf_add_type(module, &lifo_spec, queue_type);
+    return lifo_type == NULL ? -1 : 0;
+}

@@ -1,0 +1,33 @@
+/* Queue and LifoQueue, for what serves their subclasses. */
+#ifndef PF_QUEUE_H
+#define PF_QUEUE_H
+
+#include "python/sync/ring.h"
+#include "python/fiber/waitq.h"
+
+/* Nobody gets while there are items; nobody puts while there is a place. */
+typedef struct QueueObject {
+    PyObject_HEAD
+    PyObject *weakrefs;
+    PfRing items;
+    Py_ssize_t maxsize;    /* <= 0: no limit */
+    Py_ssize_t unfinished; /* put, and not yet task_done() */
+    PfWaitq getters, putters, joiners;
+    PyObject *hooked;  /* serves a subclass that overrides _put and the like */
+    Py_ssize_t inside; /* calls of its methods under way */
+    bool lifo;
+    bool shut_down;
+} QueueObject;
+
+/* n items will never be worked on. */
+void pf_queue_forget_tasks(QueueObject *self, Py_ssize_t n);
+
+/* --- queue_hooks.c: methods --- */
+PyObject *pf_queue_hook_init(PyObject *op, PyObject *maxsize);
+PyObject *pf_queue_hook_qsize(PyObject *op, PyObject *ignored);
+PyObject *pf_queue_hook_put(PyObject *op, PyObject *item);
+PyObject *pf_queue_hook_get(PyObject *op, PyObject *ignored);
+PyObject *pf_queue_hook_tasks(PyObject *op, PyObject *n);
+PyObject *pf_queue_hook_shut(PyObject *op, PyObject *ignored);
+
+#endif

@@ -1,0 +1,84 @@
+/* Queue's _init, _put, _get and _qsize, for subclasses that extend them; the
+ * class itself does without.  See pyfiber._queues for who calls them.
+ */
+#include "python/sync/queue.h"
+
+PyObject *
+pf_queue_hook_init(PyObject *op, PyObject *maxsize)
+{
+    (void)op;
+    (void)maxsize;
+    Py_RETURN_NONE;
+}
+
+PyObject *
+pf_queue_hook_qsize(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return PyLong_FromSize_t(((QueueObject *)op)->items.count);
+}
+
+static int
+check_hooked(QueueObject *self, const char *name)
+{
+    if (self->hooked == NULL) {
+        PyErr_Format(pf.fiber_error,
+                     "%s() is for subclasses that override it: call the "
+                     "method without the underscore",
+                     name);
+        return -1;
+    }
+    return 0;
+}
+
+PyObject *
+pf_queue_hook_put(PyObject *op, PyObject *item)
+{
+    QueueObject *self = (QueueObject *)op;
+    if (check_hooked(self, "_put") < 0 || pf_ring_reserve(&self->items) < 0) {
+        return NULL;
+    }
+    pf_ring_push(&self->items, Py_NewRef(item));
+    Py_RETURN_NONE;
+}
+
+PyObject *
+pf_queue_hook_get(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    QueueObject *self = (QueueObject *)op;
+    if (check_hooked(self, "_get") < 0) {
+        return NULL;
+    }
+    if (self->items.count == 0) {
+        PyErr_SetString(PyExc_IndexError, "_get() of an empty queue");
+        return NULL;
+    }
+    return self->lifo ? pf_ring_pop_last(&self->items)
+                      : pf_ring_pop(&self->items);
+}
+
+/* For the object that serves a subclass: n tasks more, or -n fewer. */
+PyObject *
+pf_queue_hook_tasks(PyObject *op, PyObject *n)
+{
+    QueueObject *self = (QueueObject *)op;
+    Py_ssize_t count = PyLong_AsSsize_t(n);
+    if (count == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    if (count > 0) {
+        self->unfinished += count;
+    } else {
+        pf_queue_forget_tasks(self, -count);
+    }
+    Py_RETURN_NONE;
+}
+
+PyObject *
+pf_queue_hook_shut(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    ((QueueObject *)op)->shut_down = true;
+    Py_RETURN_NONE;
+}

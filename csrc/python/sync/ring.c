@@ -1,0 +1,46 @@
+/* Objects in a row; see ring.h. */
+#include "python/sync/ring.h"
+
+#define FIRST_SIZE 8
+
+int
+pf_ring_grow(PfRing *ring)
+{
+    size_t size = ring->size == 0 ? FIRST_SIZE : ring->size * 2;
+    PyObject **slots = NULL;
+    if (size <= PY_SSIZE_T_MAX / sizeof(*slots)) {
+        slots = PyMem_Malloc(size * sizeof(*slots));
+    }
+    if (slots == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (size_t i = 0; i < ring->count; i++) {
+        slots[i] = ring->slots[(ring->first + i) & (ring->size - 1)];
+    }
+    PyMem_Free(ring->slots);
+    ring->slots = slots;
+    ring->size = size;
+    ring->first = 0;
+    return 0;
+}
+
+void
+pf_ring_clear(PfRing *ring)
+{
+    PfRing old = *ring;
+    *ring = (PfRing){NULL, 0, 0, 0};
+    while (old.count > 0) {
+        Py_DECREF(pf_ring_pop(&old));
+    }
+    PyMem_Free(old.slots);
+}
+
+int
+pf_ring_traverse(const PfRing *ring, visitproc visit, void *arg)
+{
+    for (size_t i = 0; i < ring->count; i++) {
+        Py_VISIT(ring->slots[(ring->first + i) & (ring->size - 1)]);
+    }
+    return 0;
+}

@@ -1,0 +1,279 @@
+/* select(): exactly one of several operations, the first that is possible.
+ *
+ * First every case is tried in order; if none is possible the waiter stands in
+ * all lines at once, and whoever serves one of its places takes it out of the
+ * others.  From the first look at a case to the last place in line no Python
+ * code runs: what has to be converted or allocated was before.  After that
+ * nothing is relied on but what was done, and what is dropped is dropped last.
+ */
+#include "python/sync/select.h"
+
+#include "python/testing/schedule.h"
+
+/* ------------------------------- one case: a CaseObject, a fiber, an Event */
+
+static inline bool
+is_fiber(PyObject *one)
+{
+    return PyObject_TypeCheck(one, pf.fiber_type);
+}
+
+static int
+check_case(PfThread *t, PyObject *one)
+{
+    if (PF_LIKELY(pf_as_case(one) != NULL) || pf_is_event(one)) {
+        return 0;
+    }
+    if (is_fiber(one)) {
+        FiberObject *fiber = (FiberObject *)one;
+        return fiber->core.state == PF_DONE ? 0 : pf_refuse_join(t, fiber);
+    }
+    PyErr_Format(
+        PyExc_TypeError,
+        "select() takes cases (channel.receiving(), channel.sending(value), "
+        "queue.getting(), queue.putting(item), semaphore.acquiring()), events "
+        "and fibers, not '%.200s'",
+        Py_TYPE(one)->tp_name);
+    return -1;
+}
+
+/* Without waiting: 1: done; 0: would have to wait; -1: exception. */
+static inline int
+attempt(PyObject *one, PyObject **got)
+{
+    CaseObject *c = pf_as_case(one);
+    if (PF_LIKELY(c != NULL)) {
+        return c->ops->attempt(c->via, c->value, got);
+    }
+    return is_fiber(one) ? ((FiberObject *)one)->core.state == PF_DONE
+                         : pf_event_queue(one) == NULL;
+}
+
+static void
+stand_in_line(PyObject *one, PfNode *node)
+{
+    CaseObject *c = pf_as_case(one);
+    if (PF_LIKELY(c != NULL)) {
+        node->item = c->finish == NULL ? Py_XNewRef(c->value) : NULL;
+        pf_waitq_push(c->ops->line(c->via), node);
+    } else {
+        pf_waitq_push(is_fiber(one) ? &((FiberObject *)one)->waiters
+                                    : pf_event_queue(one),
+                      node);
+    }
+}
+
+/* It was done, but nobody can use it.  Steals `got`. */
+static void
+take_back(PyObject *one, PyObject *got)
+{
+    CaseObject *c = pf_as_case(one);
+    if (c != NULL && c->ops->take_back != NULL) {
+        c->ops->take_back(c->via, got);
+    }
+}
+
+/* ------------------------------------------------------------------ answers */
+
+/* A queue that keeps its items its own way gets or puts one, now that it is
+ * sure that it may.  `result` is stolen. */
+static PyObject *
+finish_in_python(CaseObject *c, PyObject *result)
+{
+    PyObject *got = c->kind == PF_GETTING
+                        ? PyObject_CallNoArgs(c->finish)
+                        : PyObject_CallOneArg(c->finish, c->value);
+    if (got == NULL) {
+        Py_CLEAR(result);
+    } else if (c->kind == PF_GETTING) {
+        pf_case_set_value(result, got);
+    } else {
+        Py_DECREF(got);
+    }
+    return result;
+}
+
+/* It was done; `got`, NULL for most kinds, is stolen. */
+static PyObject *
+answer(PyObject *one, PyObject *got, Py_ssize_t index)
+{
+    CaseObject *c = pf_as_case(one);
+    PfCaseKind kind = c != NULL       ? c->kind
+                      : is_fiber(one) ? PF_JOINING
+                                      : PF_HAPPENING;
+    PyObject *result =
+        pf_case_result(kind, c != NULL ? c->source : one, got, index);
+    if (result == NULL) {
+        take_back(one, got);
+        return NULL;
+    }
+    return PF_UNLIKELY(c != NULL && c->finish != NULL)
+               ? finish_in_python(c, result)
+               : result;
+}
+
+/* The wait is over with `rc`; what a place other than the one that was taken
+ * still has, or that one if it was refused, is the caller's to drop. */
+static PyObject *
+finish(PyObject *const *cases, PfWaiter *waiter, int rc)
+{
+    PfNode *taken = waiter->taken;
+    if (taken == NULL) {
+        return rc < 0 ? NULL : Py_NewRef(Py_None);
+    }
+    Py_ssize_t index = taken - waiter->nodes;
+    PyObject *one = cases[index];
+    if (taken->refused) { /* no fiber and no event does that */
+        if (rc >= 0) {
+            CaseObject *c = (CaseObject *)one;
+            c->ops->raise_refused(c->via);
+        }
+        return NULL;
+    }
+    PyObject *got = taken->item;
+    taken->item = NULL;
+    if (rc >= 0) {
+        return answer(one, got, index);
+    }
+    take_back(one, got);
+    return NULL;
+}
+
+/* ------------------------------------------------------------------- waiting */
+
+static void
+drop_items(PfNode *nodes, Py_ssize_t count)
+{
+    PyObject *pending = PyErr_Occurred() ? pf_take_exception() : NULL;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        Py_CLEAR(nodes[i].item);
+    }
+    if (pending != NULL) {
+        pf_restore_exception(pending);
+    }
+}
+
+#define FEW_CASES 8
+
+static PyObject *
+wait_for_one(PfThread *t, PyObject *const *cases, Py_ssize_t count,
+             int64_t deadline, PyObject *what)
+{
+    PfWaiter waiter;
+    PfNode few[FEW_CASES];
+    PfNode *nodes = few;
+    if (count > FEW_CASES) {
+        nodes = PyMem_New(PfNode, count);
+        if (nodes == NULL) {
+            return PyErr_NoMemory();
+        }
+    }
+    pf_waiter_init(&waiter, t, nodes, (int)count);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        stand_in_line(cases[i], &nodes[i]);
+    }
+    int rc = pf_wait_in_line(&waiter, t, deadline, what);
+    PyObject *result = finish(cases, &waiter, rc);
+    drop_items(nodes, count);
+    if (nodes != few) {
+        PyMem_Free(nodes);
+    }
+    return result;
+}
+
+/* `what`, made before, is all that allocates. */
+static PyObject *
+choose(PfThread *t, PyObject *const *cases, Py_ssize_t count, int64_t deadline,
+       PyObject *what)
+{
+    Py_ssize_t first = 0;
+    if (PF_UNLIKELY(pf.exploring != 0) && t->scheduler != NULL) {
+        first = pf_choose(t->scheduler, (uint32_t)count, PF_CHOOSE_SELECT);
+    }
+    for (Py_ssize_t n = 0; n < count; n++) {
+        Py_ssize_t i = first + n < count ? first + n : first + n - count;
+        PyObject *got = NULL;
+        int rc = attempt(cases[i], &got);
+        if (rc != 0) {
+            return rc < 0 ? NULL : answer(cases[i], got, i);
+        }
+    }
+    if (deadline == PF_NOW) {
+        Py_RETURN_NONE;
+    }
+    return wait_for_one(t, cases, count, deadline, what);
+}
+
+/* ------------------------------------------------------------------ select() */
+
+static int
+select_timeout(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
+               int64_t *deadline)
+{
+    static const char *const names[] = {"timeout", NULL};
+    PyObject *timeout = NULL;
+    *deadline = PF_NEVER;
+    if (kwnames != NULL && (pf_arguments("select", names, 0, args + nargs, 0,
+                                         kwnames, &timeout) < 0 ||
+                            pf_timeout(timeout, deadline) < 0)) {
+        return -1;
+    }
+    if (nargs == 0 || nargs > INT_MAX) {
+        PyErr_SetString(PyExc_TypeError, "select() needs a case to wait for");
+        return -1;
+    }
+    return 0;
+}
+
+static PyObject *
+mod_select(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
+           PyObject *kwnames)
+{
+    (void)module;
+    int64_t deadline;
+    PfThread *t = pf_this_thread();
+    if (t == NULL || select_timeout(args, nargs, kwnames, &deadline) < 0) {
+        return NULL;
+    }
+    PyObject *what = pf_tuple(args, nargs);
+    if (what == NULL) {
+        return NULL;
+    }
+    PyObject *result = NULL;
+    int rc = pf_preempt();
+    for (Py_ssize_t i = 0; rc == 0 && i < nargs; i++) {
+        rc = check_case(t, args[i]);
+    }
+    if (rc == 0) {
+        result = choose(t, PySequence_Fast_ITEMS(what), nargs, deadline, what);
+    }
+    Py_DECREF(what);
+    return result;
+}
+
+PyDoc_STRVAR(select_doc, "select(*cases, timeout=None)\n--\n\n\
+Do exactly one of several operations: the first that is possible.\n\
+\n\
+A case is channel.receiving() or channel.sending(value); queue.getting() or\n\
+queue.putting(item); semaphore.acquiring(); an Event, until it is set; a fiber,\n\
+until it has ended. Returns Received(channel, value, index), Sent(channel,\n\
+index), Got(queue, item, index), Put(queue, index), Acquired(semaphore, index),\n\
+Happened(event, index) or Joined(fiber, index); None after `timeout` seconds.\n\
+If several are possible at once the first in order of the arguments is done.\n\
+\n\
+ChannelClosed, with its `channel`, or ShutDown if the operation would have\n\
+raised it. A cancellation point if it has to wait: Cancelled means that none\n\
+was done. ValueError for a negative timeout or NaN, TypeError without a case\n\
+or for other objects, FiberError for a fiber that cannot be joined.");
+
+static PyMethodDef functions[] = {
+    PF_METHOD("select", mod_select, select_doc),
+    {NULL, NULL, 0, NULL},
+};
+
+int
+pf_select_init(PyObject *module)
+{
+    return pf_case_init(module) < 0 ? -1
+                                    : PyModule_AddFunctions(module, functions);
+}

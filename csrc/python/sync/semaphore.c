@@ -1,0 +1,376 @@
+/* Semaphore and BoundedSemaphore. */
+#include "python/sync/select.h"
+
+#include <structmember.h>
+
+#define MOST_HOLDERS 8
+
+/* Nobody waits while value > 0.  The holders are for reports: who took one and
+ * has not given it back, as far as that can be known, for anybody may release.
+ * There are never more of them than are out, and so none of a semaphore that
+ * began with 0, which is a signal and not a thing to hold. */
+typedef struct SemaphoreObject {
+    PyObject_HEAD
+    PyObject *weakrefs;
+    PfWaitq waiters;
+    Py_ssize_t value;
+    Py_ssize_t initial;
+    bool bounded; /* value <= initial */
+    int holding;
+    PfOwner holders[MOST_HOLDERS]; /* the oldest first */
+} SemaphoreObject;
+
+static PyTypeObject *semaphore_type, *bounded_type;
+
+static int
+semaphore_init(PyObject *op, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"value", NULL};
+    SemaphoreObject *self = (SemaphoreObject *)op;
+    Py_ssize_t value = 1;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|n:Semaphore", names,
+                                     &value)) {
+        return -1;
+    }
+    if (value < 0) {
+        PyErr_SetString(PyExc_ValueError,
+                        "semaphore initial value must be >= 0");
+        return -1;
+    }
+    if (pf_check_unused(&self->waiters) < 0) {
+        return -1;
+    }
+    if (self->value != self->initial) {
+        return pf_too_late("the semaphore is in use");
+    }
+    self->value = self->initial = value;
+    self->bounded = PyObject_TypeCheck(op, bounded_type);
+    self->holding = 0;
+    return 0;
+}
+
+/* ------------------------------------------------------------------ holders */
+
+static void
+forget_holder(SemaphoreObject *self, int place)
+{
+    self->holding--;
+    memmove(&self->holders[place], &self->holders[place + 1],
+            sizeof(PfOwner) * (size_t)(self->holding - place));
+}
+
+/* One was taken, and `value` says so already. */
+static void
+add_holder(SemaphoreObject *self, FiberObject *fiber)
+{
+    if (self->holding < MOST_HOLDERS &&
+        self->holding < self->initial - self->value) {
+        self->holders[self->holding++] = pf_owner(fiber);
+    }
+}
+
+/* One is given back: the last one of whoever gives it, or else the oldest.
+ * `fiber` may be NULL. */
+static void
+remove_holder(SemaphoreObject *self, const FiberObject *fiber)
+{
+    int place = self->holding - 1;
+    while (place >= 0 && !pf_owns(&self->holders[place], fiber)) {
+        place--;
+    }
+    if (place >= 0) {
+        forget_holder(self, place);
+    } else if (self->holding > 0 &&
+               self->holding >= self->initial - self->value) {
+        forget_holder(self, 0);
+    }
+}
+
+/* ------------------------------------------------------------------ acquire */
+
+static void
+release_one(SemaphoreObject *self, const FiberObject *by)
+{
+    remove_holder(self, by);
+    if (pf_waitq_empty(&self->waiters)) {
+        self->value += self->value < PY_SSIZE_T_MAX;
+        return;
+    }
+    PfNode *next = pf_waitq_choose(&self->waiters);
+    add_holder(self, next->waiter->fiber);
+    pf_grant(next);
+}
+
+static int
+wait_for_one(SemaphoreObject *self, PfThread *t, int64_t deadline)
+{
+    PfWait wait;
+    pf_wait_init(&wait, t);
+    int rc = pf_wait_for(&wait, &self->waiters, t, deadline, (PyObject *)self);
+    if (rc < 0 && wait.waiter.taken != NULL) {
+        release_one(self, CURRENT(t));
+    }
+    return rc;
+}
+
+static inline bool
+try_acquire(SemaphoreObject *self, FiberObject *fiber)
+{
+    if (self->value == 0) {
+        return false;
+    }
+    self->value--;
+    add_holder(self, fiber);
+    return true;
+}
+
+static PyObject *
+acquire_until(SemaphoreObject *self, int64_t deadline)
+{
+    PfThread *t = pf_this_thread();
+    if (t == NULL || pf_preempt() < 0) {
+        return NULL;
+    }
+    if (PF_LIKELY(try_acquire(self, CURRENT(t)))) {
+        Py_RETURN_TRUE;
+    }
+    if (deadline == PF_NOW) {
+        Py_RETURN_FALSE;
+    }
+    int rc = wait_for_one(self, t, deadline);
+    return rc < 0 ? NULL : PyBool_FromLong(rc == 0);
+}
+
+static PyObject *
+semaphore_acquire(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+                  PyObject *kwnames)
+{
+    static const char *const names[] = {"blocking", "timeout", NULL};
+    PyObject *out[2] = {NULL, NULL};
+    int64_t deadline = PF_NEVER;
+    if (nargs > 0 || kwnames != NULL) {
+        if (pf_arguments("acquire", names, 0, args, nargs, kwnames, out) < 0) {
+            return NULL;
+        }
+        int blocking = out[0] == NULL ? 1 : PyObject_IsTrue(out[0]);
+        if (blocking < 0 || pf_timeout(out[1], &deadline) < 0) {
+            return NULL;
+        }
+        if (!blocking && out[1] != NULL && out[1] != Py_None) {
+            PyErr_SetString(PyExc_ValueError,
+                            "can't specify timeout for non-blocking acquire");
+            return NULL;
+        }
+        deadline = blocking ? deadline : PF_NOW;
+    }
+    return acquire_until((SemaphoreObject *)op, deadline);
+}
+
+static PyObject *
+semaphore_enter(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return acquire_until((SemaphoreObject *)op, PF_NEVER);
+}
+
+/* ------------------------------------------------------------------ release */
+
+static PyObject *
+release_many(SemaphoreObject *self, Py_ssize_t n)
+{
+    if (n < 1) {
+        PyErr_SetString(PyExc_ValueError, "n must be one or more");
+        return NULL;
+    }
+    /* Giving back must not fail for want of a thread's record. */
+    PfThread *t = pf_tls_thread;
+    const FiberObject *by = t == NULL ? NULL : CURRENT(t);
+    if (self->bounded && n > self->initial - self->value) {
+        PyErr_SetString(PyExc_ValueError, "Semaphore released too many times");
+        return NULL;
+    }
+    for (; n > 0 && (self->holding > 0 || !pf_waitq_empty(&self->waiters));
+         n--) {
+        release_one(self, by);
+    }
+    if (n > PY_SSIZE_T_MAX - self->value) {
+        PyErr_SetString(PyExc_OverflowError,
+                        "the semaphore's value would be too large");
+        return NULL;
+    }
+    self->value += n;
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+semaphore_release(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+                  PyObject *kwnames)
+{
+    static const char *const names[] = {"n", NULL};
+    PyObject *n = NULL;
+    Py_ssize_t count = 1;
+    if (pf_arguments("release", names, 0, args, nargs, kwnames, &n) < 0) {
+        return NULL;
+    }
+    if (n != NULL) {
+        count = PyNumber_AsSsize_t(n, PyExc_OverflowError);
+        if (count == -1 && PyErr_Occurred()) {
+            return NULL;
+        }
+    }
+    return release_many((SemaphoreObject *)op, count);
+}
+
+static PyObject *
+semaphore_exit(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
+{
+    (void)args;
+    (void)nargs;
+    return release_many((SemaphoreObject *)op, 1);
+}
+
+/* -------------------------------------------------------------- for select() */
+
+static int
+attempt_to_acquire(PyObject *op, PyObject *value, PyObject **got)
+{
+    (void)value;
+    (void)got;
+    return try_acquire((SemaphoreObject *)op, CURRENT(pf_tls_thread));
+}
+
+static PfWaitq *
+line(PyObject *op)
+{
+    return &((SemaphoreObject *)op)->waiters;
+}
+
+static void
+take_back(PyObject *op, PyObject *got)
+{
+    (void)got;
+    release_one((SemaphoreObject *)op, CURRENT(pf_tls_thread));
+}
+
+const PfCaseOps pf_acquiring_ops = {attempt_to_acquire, line, take_back, NULL};
+
+bool
+pf_is_semaphore(PyObject *object)
+{
+    return PyObject_TypeCheck(object, semaphore_type);
+}
+
+static PyObject *
+semaphore_acquiring(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return pf_case_new(PF_ACQUIRING, &pf_acquiring_ops, op, NULL);
+}
+
+/* ------------------------------------------------------------------ reports */
+
+static PyObject *
+semaphore_holders(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    SemaphoreObject *self = (SemaphoreObject *)op;
+    return pf_owner_list(self->holders, self->holding);
+}
+
+static PyObject *
+semaphore_waiters(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return pf_waitq_list(&((SemaphoreObject *)op)->waiters);
+}
+
+static PyObject *
+semaphore_repr(PyObject *op)
+{
+    SemaphoreObject *self = (SemaphoreObject *)op;
+    if (!self->bounded) {
+        return PyUnicode_FromFormat("<%s at %p: value=%zd>",
+                                    Py_TYPE(op)->tp_name, op, self->value);
+    }
+    return PyUnicode_FromFormat("<%s at %p: value=%zd/%zd>",
+                                Py_TYPE(op)->tp_name, op, self->value,
+                                self->initial);
+}
+
+PyDoc_STRVAR(semaphore_doc, "Semaphore(value=1)\n--\n\n\
+threading.Semaphore between fibers, of any thread, and plain threads.\n\
+\n\
+Whoever waits longest is served next. ValueError for a negative value.");
+PyDoc_STRVAR(bounded_doc, "BoundedSemaphore(value=1)\n--\n\n\
+A Semaphore that is released no more often than it was acquired: ValueError.");
+PyDoc_STRVAR(acquire_doc,
+             "acquire($self, /, blocking=True, timeout=None)\n--\n\n\
+Take one; wait for it at most `timeout` seconds. True if one was taken.\n\
+\n\
+A cancellation point if it has to wait. ValueError for a negative timeout or\n\
+NaN, or one with blocking=False.");
+PyDoc_STRVAR(acquiring_doc, "acquiring($self, /)\n--\n\n\
+acquire(), as a case for select().");
+PyDoc_STRVAR(release_doc, "release($self, /, n=1)\n--\n\n\
+Give n back, or to those who wait first. ValueError if n < 1.");
+PyDoc_STRVAR(holders_doc, "_holders($self, /)\n--\n\n\
+The fibers that have taken one and not given it back, in a list; for reports.\n\
+Some of them if there are many; none if its first value was 0.");
+PyDoc_STRVAR(waiters_doc, "_waiters($self, /)\n--\n\n\
+The fibers that wait for it, first in line first; for reports.");
+
+static PyMethodDef methods[] = {
+    PF_METHOD("acquire", semaphore_acquire, acquire_doc),
+    PF_METHOD("release", semaphore_release, release_doc),
+    {"acquiring", semaphore_acquiring, METH_NOARGS, acquiring_doc},
+    {"__enter__", semaphore_enter, METH_NOARGS, acquire_doc},
+    {"__exit__", PF_FAST(semaphore_exit), METH_FASTCALL, release_doc},
+    {"_holders", semaphore_holders, METH_NOARGS, holders_doc},
+    {"_waiters", semaphore_waiters, METH_NOARGS, waiters_doc},
+    PF_NO_PICKLE,
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef members[] = {
+    PF_WEAKREFS(SemaphoreObject),
+    {"_value", T_PYSSIZET, offsetof(SemaphoreObject, value), READONLY,
+     "How many can be taken without waiting."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot semaphore_slots[] = {
+    {Py_tp_doc, (void *)semaphore_doc}, {Py_tp_new, PyType_GenericNew},
+    {Py_tp_init, semaphore_init},       {Py_tp_dealloc, pf_dealloc},
+    {Py_tp_repr, semaphore_repr},       {Py_tp_methods, methods},
+    {Py_tp_members, members},           {0, NULL},
+};
+
+static PyType_Spec semaphore_spec = {
+    .name = "pyfiber.Semaphore",
+    .basicsize = sizeof(SemaphoreObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .slots = semaphore_slots,
+};
+
+static PyType_Slot bounded_slots[] = {
+    {Py_tp_doc, (void *)bounded_doc},
+    {0, NULL},
+};
+
+static PyType_Spec bounded_spec = {
+    .name = "pyfiber.BoundedSemaphore",
+    .basicsize = sizeof(SemaphoreObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .slots = bounded_slots,
+};
+
+int
+pf_semaphore_init(PyObject *module)
+{
+    semaphore_type = pf_add_type(module, &semaphore_spec, NULL);
+    if (semaphore_type == NULL) {
+        return -1;
+    }
+    bounded_type = pf_add_type(module, &bounded_spec, semaphore_type);
+    return bounded_type == NULL ? -1 : 0;
+}

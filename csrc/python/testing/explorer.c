@@ -1,0 +1,470 @@
+/* The type _Explorer: how a run is to be explored, and what came of it. */
+#include "python/testing/explorer.h"
+
+#include "python/core/arguments.h"
+
+#include <string.h>
+
+static void
+free_choices(Choices *choices)
+{
+    PyMem_RawFree(choices->items);
+    memset(choices, 0, sizeof *choices);
+}
+
+/* ------------------------------------------------------------------ one run */
+
+static void
+draw_change_points(ExplorerObject *x, uint64_t length)
+{
+    for (uint32_t i = 0; i + 1 < x->depth; i++) {
+        uint32_t n = length < UINT32_MAX ? (uint32_t)length : UINT32_MAX;
+        x->change_at[i] = 1 + pf_random_below(&x->random, n > 0 ? n : 1);
+    }
+}
+
+static void
+start_over(ExplorerObject *x)
+{
+    x->made.count = 0;
+    x->lost = x->over = x->diverged = false;
+    x->steps = x->events = x->hash = x->passed = 0;
+    x->forced = x->in_a_row = x->tie_rest = 0;
+    x->lowest = UINT32_C(0x7FFFFFFF);
+    x->last = NULL;
+    pf_known_reset(&x->known);
+    Py_CLEAR(x->injected);
+}
+
+static int
+install(ExplorerObject *x, PyObject *clock)
+{
+    SchedulerObject *s = x->scheduler;
+    if (pf_may_run(s) < 0) {
+        return -1;
+    }
+    if (x->installed || s->explorer != NULL) {
+        PyErr_SetString(pf.fiber_error, "the explorer is in use");
+        return -1;
+    }
+    if (clock != Py_None && pf_clock_install(s, clock) < 0) {
+        return -1;
+    }
+    x->installed = true;
+    pf.exploring++;
+    s->explorer = x;
+    s->core.pick = pf_explorer_pick;
+    s->core.pick_data = x;
+    s->core.probe = pf_explorer_probe;
+    s->core.pop_due = pf_explorer_pop_due;
+    s->core.until_poll = 1;
+    s->core.passed = s->core.ahead = 0;
+    return 0;
+}
+
+static void
+uninstall(ExplorerObject *x)
+{
+    SchedulerObject *s = x->scheduler;
+    s->core.pick = NULL;
+    s->core.pick_data = NULL;
+    s->core.probe = NULL;
+    s->core.pop_due = NULL;
+    s->core.until_poll = PF_POLL_EVERY;
+    s->explorer = NULL;
+    x->installed = false;
+    pf.exploring--;
+    pf_clock_remove(s);
+}
+
+static PyObject *
+explorer_run(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
+{
+    ExplorerObject *x = (ExplorerObject *)op;
+    if (nargs < 2) {
+        PyErr_SetString(PyExc_TypeError, "run() needs a clock and a function");
+        return NULL;
+    }
+    if (install(x, args[0]) < 0) {
+        return NULL;
+    }
+    start_over(x);
+    Py_XSETREF(x->failures, PyList_New(0));
+    PyObject *run = NULL, *result = NULL;
+    if (x->failures != NULL) {
+        run = PyObject_GetAttrString((PyObject *)x->scheduler, "run");
+    }
+    if (run != NULL) {
+        result = PyObject_Vectorcall(run, args + 1, (size_t)(nargs - 1), NULL);
+    }
+    Py_XDECREF(run);
+    uninstall(x);
+    if (result != NULL && x->lost) {
+        Py_CLEAR(result);
+        PyErr_NoMemory();
+    }
+    return result;
+}
+
+/* ------------------------------------------------------------------- scripts */
+
+static int
+read_choice(PyObject *item, Choice *choice)
+{
+    return PyArg_ParseTuple(item, "III", &choice->kind, &choice->count,
+                            &choice->taken)
+               ? 0
+               : -1;
+}
+
+static int
+read_script(PyObject *script, Choices *read)
+{
+    if (script == Py_None) {
+        return 0;
+    }
+    PyObject *items = PySequence_Tuple(script);
+    int rc = items == NULL ? -1 : 0;
+    for (Py_ssize_t i = 0; rc == 0 && i < PyTuple_GET_SIZE(items); i++) {
+        Choice choice;
+        rc = read_choice(PyTuple_GET_ITEM(items, i), &choice);
+        if (rc == 0 && !pf_choices_append(read, choice)) {
+            PyErr_NoMemory();
+            rc = -1;
+        }
+    }
+    Py_XDECREF(items);
+    return rc;
+}
+
+/* After everything was converted, which may begin a run. */
+static int
+may_configure(ExplorerObject *x, int strategy, unsigned depth,
+              uint64_t max_steps)
+{
+    if (x->installed || strategy < 0 || strategy >= STRATEGY_COUNT ||
+        depth < 1 || depth > MAX_DEPTH || max_steps == 0) {
+        PyErr_SetString(
+            PyExc_ValueError,
+            "no such strategy, depth or limit, or a run under way");
+        return -1;
+    }
+    return pf_may_run(x->scheduler);
+}
+
+static PyObject *
+explorer_configure(PyObject *op, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"strategy",  "seed",    "depth",   "length",
+                            "script",    "lenient", "preempt", "unfair",
+                            "max_steps", "inject",  "trace",   NULL};
+    ExplorerObject *x = (ExplorerObject *)op;
+    int strategy = 0, lenient = 0, preempt = 0, unfair = 0;
+    unsigned int depth = 1;
+    unsigned long long seed = 0, length = 0, max_steps = 0, event = 0;
+    PyObject *script = Py_None, *trace = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$iKIKOpppKKO:configure",
+                                     names, &strategy, &seed, &depth, &length,
+                                     &script, &lenient, &preempt, &unfair,
+                                     &max_steps, &event, &trace)) {
+        return NULL;
+    }
+    Choices read = {0};
+    if (read_script(script, &read) < 0 ||
+        may_configure(x, strategy, depth, max_steps) < 0) {
+        free_choices(&read);
+        return NULL;
+    }
+    free_choices(&x->script);
+    x->script = read;
+    x->strategy = (Strategy)strategy;
+    x->random = pf_random_mix(seed + UINT64_C(0x632BE59BD9B4E019));
+    x->depth = depth;
+    x->lenient = lenient;
+    x->preempt = preempt;
+    x->unfair = unfair;
+    x->max_steps = max_steps;
+    x->inject = event;
+    Py_XSETREF(x->trace, trace == Py_None ? NULL : Py_NewRef(trace));
+    draw_change_points(x, length);
+    Py_RETURN_NONE;
+}
+
+/* Depth first: the script of the next branch is what was chosen last, up to
+ * the last choice that has another possibility, and that one. */
+static PyObject *
+explorer_next_branch(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    ExplorerObject *x = (ExplorerObject *)op;
+    Choices *made = &x->made;
+    size_t n = made->count;
+    while (n > 0 && made->items[n - 1].taken + 1 >= made->items[n - 1].count) {
+        n--;
+    }
+    x->script.count = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (!pf_choices_append(&x->script, made->items[i])) {
+            return PyErr_NoMemory();
+        }
+    }
+    if (n > 0) {
+        x->script.items[n - 1].taken++;
+    }
+    return PyBool_FromLong(n > 0);
+}
+
+/* --------------------------------------------------------------- what it saw */
+
+static PyObject *
+choice_tuple(Choice choice)
+{
+    return Py_BuildValue("III", choice.kind, choice.count, choice.taken);
+}
+
+static PyObject *
+explorer_choices(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    ExplorerObject *x = (ExplorerObject *)op;
+    PyObject *list = PyList_New(0);
+    for (size_t i = 0; list != NULL && i < x->made.count; i++) {
+        PyObject *item = choice_tuple(x->made.items[i]);
+        if (item == NULL || PyList_Append(list, item) < 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(item);
+    }
+    return list;
+}
+
+/* (index, wanted, found), or None.  A script that was not used up diverged at
+ * the end: found is None then. */
+static PyObject *
+explorer_divergence(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    ExplorerObject *x = (ExplorerObject *)op;
+    if (x->diverged) {
+        return Py_BuildValue("nNN", (Py_ssize_t)x->diverged_at,
+                             choice_tuple(x->wanted), choice_tuple(x->found));
+    }
+    if (x->made.count < x->script.count && !x->lenient) {
+        return Py_BuildValue("nNO", (Py_ssize_t)x->made.count,
+                             choice_tuple(x->script.items[x->made.count]),
+                             Py_None);
+    }
+    Py_RETURN_NONE;
+}
+
+/* Fibers that failed with nobody looking.  Now somebody has. */
+static PyObject *
+explorer_unseen(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    ExplorerObject *x = (ExplorerObject *)op;
+    PyObject *list = PyList_New(0);
+    Py_ssize_t n = x->failures == NULL ? 0 : PyList_GET_SIZE(x->failures);
+    for (Py_ssize_t i = 0; list != NULL && i < n; i++) {
+        FiberObject *fiber = (FiberObject *)PyList_GET_ITEM(x->failures, i);
+        if (fiber->core.host_bits & PF_F_LOOKED_AT) {
+            continue;
+        }
+        fiber->core.host_bits |= PF_F_LOOKED_AT;
+        if (PyList_Append(list, (PyObject *)fiber) < 0) {
+            Py_CLEAR(list);
+        }
+    }
+    Py_CLEAR(x->failures);
+    return list;
+}
+
+static PyObject *
+get_injected(PyObject *op, void *closure)
+{
+    (void)closure;
+    ExplorerObject *x = (ExplorerObject *)op;
+    PyObject *fiber = Py_XNewRef((PyObject *)x->injected);
+    if (fiber == NULL) {
+        Py_RETURN_NONE;
+    }
+    return Py_BuildValue("NO", fiber,
+                         x->injected_waiting ? Py_True : Py_False);
+}
+
+static PyObject *
+get_count(PyObject *op, void *field)
+{
+    const char *at = (const char *)op + (uintptr_t)field;
+    uint64_t value;
+    memcpy(&value, at, sizeof value);
+    return PyLong_FromUnsignedLongLong(value);
+}
+
+static PyObject *
+get_choice_count(PyObject *op, void *closure)
+{
+    (void)closure;
+    return PyLong_FromSize_t(((ExplorerObject *)op)->made.count);
+}
+
+/* --------------------------------------------------------------- the type */
+
+static PyObject *
+explorer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"scheduler", "on_limit", NULL};
+    PyObject *scheduler, *on_limit;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O:_Explorer", names,
+                                     pf.scheduler_type, &scheduler,
+                                     &on_limit)) {
+        return NULL;
+    }
+    ExplorerObject *x = (ExplorerObject *)type->tp_alloc(type, 0);
+    if (x != NULL) {
+        x->scheduler = (SchedulerObject *)Py_NewRef(scheduler);
+        x->on_limit = Py_NewRef(on_limit);
+        x->depth = 1;
+        x->max_steps = UINT32_MAX;
+    }
+    return (PyObject *)x;
+}
+
+static int
+explorer_traverse(PyObject *op, visitproc visit, void *arg)
+{
+    ExplorerObject *x = (ExplorerObject *)op;
+    Py_VISIT(Py_TYPE(op));
+    Py_VISIT(x->scheduler);
+    Py_VISIT(x->trace);
+    Py_VISIT(x->on_limit);
+    Py_VISIT(x->failures);
+    Py_VISIT(x->injected);
+    return 0;
+}
+
+/* (A run under way keeps it alive.  The scheduler stays: its methods rely on
+ * it, and it does not refer back.) */
+static int
+explorer_clear(PyObject *op)
+{
+    ExplorerObject *x = (ExplorerObject *)op;
+    Py_CLEAR(x->trace);
+    Py_CLEAR(x->failures);
+    Py_CLEAR(x->injected);
+    return 0;
+}
+
+static void
+explorer_dealloc(PyObject *op)
+{
+    ExplorerObject *x = (ExplorerObject *)op;
+    PyTypeObject *type = Py_TYPE(op);
+    PyObject_GC_UnTrack(op);
+    explorer_clear(op);
+    Py_CLEAR(x->on_limit);
+    Py_CLEAR(x->scheduler);
+    free_choices(&x->made);
+    free_choices(&x->script);
+    pf_known_free(&x->known);
+    type->tp_free(op);
+    Py_DECREF(type);
+}
+
+static PyMethodDef explorer_methods[] = {
+    {"configure", PF_FAST(explorer_configure), METH_VARARGS | METH_KEYWORDS,
+     "Set how the next runs choose; every argument has a default."},
+    {"run", PF_FAST(explorer_run), METH_FASTCALL,
+     "run(clock, fn, *args): Scheduler.run(fn, *args) under this explorer."},
+    {"choices", explorer_choices, METH_NOARGS,
+     "What the last run chose: (kind, count, taken) each."},
+    {"next_branch", explorer_next_branch, METH_NOARGS,
+     "Set the script for the next schedule, depth first; False: that was "
+     "all."},
+    {"divergence", explorer_divergence, METH_NOARGS,
+     "Where the script first did not fit: (index, wanted, found), or None."},
+    {"unseen", explorer_unseen, METH_NOARGS,
+     "The fibers whose failure nobody looked at."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef explorer_getset[] = {
+    {"steps", get_count, NULL, "Fibers chosen in the last run.",
+     (void *)offsetof(ExplorerObject, steps)},
+    {"events", get_count, NULL, "Places for an injected cancellation.",
+     (void *)offsetof(ExplorerObject, events)},
+    {"fingerprint", get_count, NULL, "Equal for equal runs.",
+     (void *)offsetof(ExplorerObject, hash)},
+    {"choice_count", get_choice_count, NULL, "len(choices()).", NULL},
+    {"injected", get_injected, NULL,
+     "(fiber, whether it waited) of the injected cancellation, or None.",
+     NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot explorer_slots[] = {
+    {Py_tp_doc,
+     (void *)"Chooses who runs in a run under test; see pyfiber.testing."},
+    {Py_tp_new, explorer_new},
+    {Py_tp_dealloc, explorer_dealloc},
+    {Py_tp_traverse, explorer_traverse},
+    {Py_tp_clear, explorer_clear},
+    {Py_tp_methods, explorer_methods},
+    {Py_tp_getset, explorer_getset},
+    {0, NULL},
+};
+
+static PyType_Spec pf_explorer_spec = {
+    .name = "pyfiber._engine._Explorer",
+    .basicsize = sizeof(ExplorerObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .slots = explorer_slots,
+};
+
+/* --------------------------------------------------------- module functions */
+
+static PyObject *
+mod_choose(PyObject *module, PyObject *number)
+{
+    (void)module;
+    PfThread *t = pf_this_thread();
+    unsigned long n = PyLong_AsUnsignedLong(number);
+    if (t == NULL || (n == (unsigned long)-1 && PyErr_Occurred())) {
+        return NULL;
+    }
+    if (n < 1 || n > UINT32_MAX) {
+        PyErr_SetString(PyExc_ValueError, "there is nothing to choose from");
+        return NULL;
+    }
+    uint32_t taken =
+        t->scheduler == NULL
+            ? 0
+            : pf_choose(t->scheduler, (uint32_t)n, PF_CHOOSE_USER);
+    return PyLong_FromUnsignedLong(taken);
+}
+
+static PyObject *
+mod_preempt(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    return pf_preempt() < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static PyMethodDef functions[] = {
+    {"_choose", mod_choose, METH_O, "One of 0..n-1: 0 outside of a test."},
+    {"_preempt", mod_preempt, METH_NOARGS,
+     "Let a test that preempts switch here."},
+    {NULL, NULL, 0, NULL},
+};
+
+int
+pf_schedule_init(PyObject *module)
+{
+    pf.clock_type = pf_add_type(module, &pf_clock_spec, NULL);
+    PyTypeObject *explorer = pf_add_type(module, &pf_explorer_spec, NULL);
+    Py_XDECREF(explorer); /* the module has it */
+    return pf.clock_type == NULL || explorer == NULL
+               ? -1
+               : PyModule_AddFunctions(module, functions);
+}

@@ -1,0 +1,73 @@
+/* What an explorer knows of each fiber: its number and its priority. */
+#include "python/testing/schedule.h"
+
+#include <string.h>
+
+#define FIRST_CAPACITY 64
+
+void
+pf_known_reset(PfKnownTable *table)
+{
+    if (table->used != 0) {
+        memset(table->slots, 0, table->capacity * sizeof(PfKnown));
+    }
+    table->used = 0;
+    table->numbered = 0;
+}
+
+void
+pf_known_free(PfKnownTable *table)
+{
+    PyMem_RawFree(table->slots);
+    memset(table, 0, sizeof *table);
+}
+
+/* The slot of `fiber`, or the empty one where it belongs. */
+static PfKnown *
+slot_of(const PfKnownTable *table, const FiberObject *fiber)
+{
+    uint64_t hash = pf_random_mix((uint64_t)(uintptr_t)fiber);
+    uint32_t mask = table->capacity - 1;
+    uint32_t i = (uint32_t)hash & mask;
+    while (table->slots[i].fiber != NULL && table->slots[i].fiber != fiber) {
+        i = (i + 1) & mask;
+    }
+    return &table->slots[i];
+}
+
+static bool
+grow(PfKnownTable *table)
+{
+    PfKnownTable larger = *table;
+    larger.capacity =
+        table->capacity == 0 ? FIRST_CAPACITY : table->capacity * 2;
+    larger.slots = PyMem_RawCalloc(larger.capacity, sizeof(PfKnown));
+    if (larger.slots == NULL) {
+        return false;
+    }
+    for (uint32_t i = 0; i < table->capacity; i++) {
+        if (table->slots[i].fiber != NULL) {
+            *slot_of(&larger, table->slots[i].fiber) = table->slots[i];
+        }
+    }
+    PyMem_RawFree(table->slots);
+    *table = larger;
+    return true;
+}
+
+PfKnown *
+pf_known_find(PfKnownTable *table, FiberObject *fiber, bool *fresh)
+{
+    if (table->used * 2 >= table->capacity && !grow(table)) {
+        return NULL;
+    }
+    PfKnown *known = slot_of(table, fiber);
+    *fresh = known->fiber == NULL || !(fiber->core.host_bits & PF_F_TRACKED);
+    if (*fresh) {
+        table->used += known->fiber == NULL;
+        known->fiber = fiber;
+        known->number = known->priority = 0;
+        fiber->core.host_bits |= PF_F_TRACKED;
+    }
+    return known;
+}

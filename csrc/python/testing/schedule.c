@@ -1,0 +1,488 @@
+/* The explorer: makes every choice of a run under test, records it, and makes
+ * it again when told to.
+ *
+ * A run has choice points: places where more than one thing could come next.
+ * The strategy answers each with a number from 0 to count - 1, where 0 is
+ * always what happens outside of a test.  The list of answers is the
+ * schedule; given back as the script of another run it makes that run the
+ * same, step by step, as long as the program depends on nothing else.
+ */
+#include "python/testing/explorer.h"
+
+static void
+note(ExplorerObject *x, uint64_t fact)
+{
+    x->hash = pf_random_mix(x->hash ^ fact) + UINT64_C(0x9E3779B97F4A7C15);
+}
+
+/* --------------------------------------------------------------- the record */
+
+bool
+pf_choices_append(Choices *choices, Choice choice)
+{
+    if (choices->count == choices->capacity) {
+        size_t capacity = choices->capacity == 0 ? 64 : choices->capacity * 2;
+        Choice *items =
+            PyMem_RawRealloc(choices->items, capacity * sizeof(Choice));
+        if (items == NULL) {
+            return false;
+        }
+        choices->items = items;
+        choices->capacity = capacity;
+    }
+    choices->items[choices->count++] = choice;
+    return true;
+}
+
+static void
+diverge(ExplorerObject *x, size_t at, Choice wanted, Choice found)
+{
+    if (!x->diverged && !x->lenient) {
+        x->diverged = true;
+        x->diverged_at = at;
+        x->wanted = wanted;
+        x->found = found;
+    }
+}
+
+/* What the script says at this point, if it says anything that fits. */
+static uint32_t
+scripted(ExplorerObject *x, Choice found)
+{
+    size_t at = x->made.count;
+    if (at >= x->script.count) {
+        return found.taken;
+    }
+    Choice wanted = x->script.items[at];
+    bool same = wanted.count == 0 ||
+                (wanted.count == found.count && wanted.kind == found.kind);
+    if (!same || wanted.taken >= found.count) {
+        diverge(x, at, wanted, found);
+    }
+    return wanted.taken < found.count ? wanted.taken : 0;
+}
+
+static int call_trace(ExplorerObject *x, int what, FiberObject *fiber,
+                      uint32_t number, uint32_t count, uint32_t taken);
+
+/* Every choice ends here.  `taken` is the strategy's. */
+static uint32_t
+settle(ExplorerObject *x, uint32_t count, PfChoiceKind kind, uint32_t taken)
+{
+    Choice choice = {count, taken, (uint32_t)kind};
+    choice.taken = scripted(x, choice);
+    if (!pf_choices_append(&x->made, choice)) {
+        x->lost = true;
+    }
+    note(x, ((uint64_t)kind << 56) ^ ((uint64_t)count << 28) ^ choice.taken);
+    if (x->trace != NULL && kind != PF_CHOOSE_READY) {
+        call_trace(x, TRACE_CHOICE, NULL, (uint32_t)kind, count, choice.taken);
+    }
+    return choice.taken;
+}
+
+static uint32_t
+propose(ExplorerObject *x, uint32_t count)
+{
+    switch (x->strategy) {
+    case STRATEGY_RANDOM:
+        return pf_random_below(&x->random, count);
+    case STRATEGY_PCT: /* rarely something else than usual */
+        return pf_random_below(&x->random, 4) == 0
+                   ? pf_random_below(&x->random, count)
+                   : 0;
+    default:
+        return 0;
+    }
+}
+
+uint32_t
+pf_choose_slow(SchedulerObject *s, uint32_t n, PfChoiceKind kind)
+{
+    ExplorerObject *x = s->explorer;
+    bool unfair = kind == PF_CHOOSE_WAITER || kind == PF_CHOOSE_SELECT;
+    if (n < 2 || x->over || (unfair && !x->unfair)) {
+        return 0;
+    }
+    return settle(x, n, kind, propose(x, n));
+}
+
+/* ---------------------------------------------------------- calls to Python */
+
+/* The fiber under way is leaving: nothing that runs here may wait. */
+static int
+call_trace(ExplorerObject *x, int what, FiberObject *fiber, uint32_t number,
+           uint32_t count, uint32_t taken)
+{
+    SchedulerObject *s = x->scheduler;
+    pf_no_switch_begin(s->thread, "while a schedule is traced");
+    PyObject *done = PyObject_CallFunction(
+        x->trace, "iOIII", what, fiber == NULL ? Py_None : (PyObject *)fiber,
+        number, count, taken);
+    pf_no_switch_end(s->thread);
+    if (done == NULL) {
+        pf_scheduler_fail(s, pf_take_exception());
+        pf_wake_hub(s);
+        return -1;
+    }
+    Py_DECREF(done);
+    return 0;
+}
+
+/* Too many steps: the run ends at once.  Its fibers are not cancelled first,
+ * for who runs in circles might ignore that for ever. */
+static void
+limit_passed(ExplorerObject *x)
+{
+    SchedulerObject *s = x->scheduler;
+    x->over = true;
+    pf_no_switch_begin(s->thread, "while a livelock is reported");
+    PyObject *exc = PyObject_CallNoArgs(x->on_limit);
+    pf_no_switch_end(s->thread);
+    pf_scheduler_fail(s, exc != NULL ? exc : pf_take_exception());
+    s->interrupts = 2;
+    pf_wake_hub(s);
+}
+
+static void
+inject(ExplorerObject *x, FiberObject *fiber, bool waiting)
+{
+    if (++x->events != x->inject ||
+        !(fiber->core.host_bits & PF_F_SCHEDULED)) {
+        return;
+    }
+    PfThread *t = x->scheduler->thread;
+    pf_no_switch_begin(t, "while a cancellation is injected");
+    PyObject *reason = pf_reason("injected by the test");
+    PyObject *why = pf_reason_and_author(reason, Py_None);
+    x->injected = (FiberObject *)Py_NewRef((PyObject *)fiber);
+    x->injected_waiting = waiting;
+    pf_cancel_now(fiber, why);
+    Py_XDECREF(why);
+    Py_DECREF(reason);
+    pf_no_switch_end(t);
+}
+
+bool
+pf_explorer_failed(SchedulerObject *s, PyObject *op)
+{
+    PyObject *list = s->explorer->failures;
+    if (list == NULL || s->on_unhandled != NULL) {
+        return false;
+    }
+    if (PyList_Append(list, op) < 0) {
+        PyErr_Clear(); /* no memory: then it is told of as always */
+        return false;
+    }
+    return true;
+}
+
+/* -------------------------------------------------------------- who is next */
+
+static bool
+hub_waits_in(const pf_scheduler *core)
+{
+    return core->hub != NULL && core->hub->state == PF_READY;
+}
+
+static PfKnown *
+known(ExplorerObject *x, pf_fiber *core)
+{
+    bool fresh;
+    PfKnown *k = pf_known_find(&x->known, FIBER_OF(core), &fresh);
+    if (k == NULL) {
+        x->lost = true;
+    } else if (fresh) {
+        k->priority = (uint32_t)(pf_random_next(&x->random) >> 32) |
+                      UINT32_C(0x80000000);
+    }
+    return k;
+}
+
+/* Numbers come with the first turn, so that they do not depend on which
+ * strategy has looked at whom. */
+static uint32_t
+number_of(ExplorerObject *x, pf_fiber *core)
+{
+    PfKnown *k = known(x, core);
+    if (k == NULL) {
+        return 0;
+    }
+    if (k->number == 0) {
+        k->number = ++x->known.numbered;
+    }
+    return k->number - 1;
+}
+
+/* The ready fiber of the highest priority, its place in *place. */
+static PfKnown *
+foremost(ExplorerObject *x, const pf_scheduler *core, uint32_t *place)
+{
+    PfKnown *best = NULL;
+    uint32_t best_number = 0, i = 0;
+    /* Adding to the table may move it: add them all before comparing. */
+    for (pf_fiber *f = core->ready.head; f != NULL; f = f->next) {
+        known(x, f);
+    }
+    for (pf_fiber *f = core->ready.head; f != NULL; f = f->next) {
+        if (f == core->hub) {
+            continue;
+        }
+        PfKnown *k = known(x, f);
+        if (k != NULL && (best == NULL || k->priority > best->priority)) {
+            best = k;
+            best_number = i;
+        }
+        i++;
+    }
+    *place = best_number;
+    return best;
+}
+
+static bool
+must_give_way(ExplorerObject *x, FiberObject *fiber)
+{
+    x->in_a_row = fiber == x->last ? x->in_a_row + 1 : 0;
+    x->last = fiber;
+    if (x->in_a_row >= PATIENCE) {
+        x->in_a_row = 0;
+        return true;
+    }
+    for (uint32_t i = 0; i + 1 < x->depth; i++) {
+        if (x->change_at[i] == x->steps) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static uint32_t
+pct_place(ExplorerObject *x, const pf_scheduler *core)
+{
+    uint32_t place;
+    PfKnown *best = foremost(x, core, &place);
+    if (best != NULL && must_give_way(x, best->fiber)) {
+        best->priority = --x->lowest;
+        foremost(x, core, &place);
+    }
+    return place;
+}
+
+static uint32_t
+choose_ready(ExplorerObject *x, const pf_scheduler *core, uint32_t count)
+{
+    if (x->forced != 0) {
+        uint32_t place = x->forced - 1;
+        x->forced = 0;
+        return place < count ? place : 0;
+    }
+    if (x->over) {
+        return 0;
+    }
+    uint32_t place = 0;
+    if (x->strategy == STRATEGY_PCT) {
+        place = pct_place(x, core); /* counts its steps alone, too */
+    } else if (x->strategy == STRATEGY_RANDOM && count > 1) {
+        place = pf_random_below(&x->random, count);
+    }
+    return count < 2 ? 0 : settle(x, count, PF_CHOOSE_READY, place);
+}
+
+/* Remove the fiber at `place`, the hub not counted. */
+static pf_fiber *
+take(pf_scheduler *core, uint32_t place)
+{
+    pf_fiber *before = NULL;
+    pf_fiber *f = core->ready.head;
+    for (; f == core->hub || place > 0; f = f->next) {
+        place -= f != core->hub;
+        before = f;
+    }
+    pf_queue_unlink(&core->ready, before, f);
+    return f;
+}
+
+/* The hub ends runs; it is chosen when it is first in the queue, as always,
+ * and is no choice otherwise. */
+pf_fiber *
+pf_explorer_pick(pf_scheduler *core, void *data)
+{
+    ExplorerObject *x = data;
+    if (++x->steps > x->max_steps && !x->over) {
+        limit_passed(x);
+    }
+    if (core->ready.head == core->hub) {
+        return pf_queue_pop(&core->ready);
+    }
+    uint32_t count = (uint32_t)core->ready.count - hub_waits_in(core);
+    uint32_t place = choose_ready(x, core, count);
+    pf_fiber *chosen = take(core, place);
+    if (pf_is_fresh(chosen)) { /* no longer in the queue: nobody prefers it */
+        chosen->wake = PF_WAKE_NONE;
+    }
+    x->passed = 0;
+    uint32_t number = number_of(x, chosen);
+    note(x, ((uint64_t)number << 8) ^ chosen->wake);
+    if (x->scheduler->clock != NULL) {
+        note(x, (uint64_t)pf_now(core));
+    }
+    if (x->trace != NULL && !(chosen->host_bits & (PF_F_ASKER | PF_F_POOL))) {
+        call_trace(x, TRACE_RUNS, FIBER_OF(chosen), number, count, place);
+    }
+    inject(x, FIBER_OF(chosen), false);
+    return chosen;
+}
+
+/* Called at every switch, because it asks for that: the current fiber is
+ * about to be left. */
+void
+pf_explorer_probe(pf_scheduler *core, void *data)
+{
+    ExplorerObject *x = data;
+    core->until_poll = 1;
+    pf_fiber *current = core->thread->current;
+    if (current == core->hub || current->scheduler != core) {
+        return;
+    }
+    if (x->trace != NULL) {
+        call_trace(x, TRACE_LEAVES, FIBER_OF(current), number_of(x, current),
+                   0, 0);
+    }
+    if (current->state == PF_PARKED) {
+        inject(x, FIBER_OF(current), true);
+    }
+}
+
+/* ------------------------------------------------------------------- timers */
+
+/* Timers due at the same instant, and not passed over since a fiber ran: how
+ * many (while *found stays NULL) or the `place`-th of them in order. */
+typedef struct Tie {
+    const pf_timers *timers;
+    int64_t when;
+    uint64_t from;  /* sequence numbers below do not count */
+    uint32_t count; /* so far */
+    uint64_t next;  /* the smallest sequence >= from */
+    pf_timer *next_timer;
+} Tie;
+
+static void
+scan_tie(Tie *tie, uint64_t index)
+{
+    if (index >= tie->timers->count ||
+        tie->timers->heap[index].when != tie->when) {
+        return; /* all below are later still */
+    }
+    const pf_timer_entry *entry = &tie->timers->heap[index];
+    if (entry->sequence >= tie->from) {
+        tie->count++;
+        if (tie->next_timer == NULL || entry->sequence < tie->next) {
+            tie->next = entry->sequence;
+            tie->next_timer = entry->timer;
+        }
+    }
+    for (uint64_t child = 1; child <= PF_TIMER_CHILDREN; child++) {
+        scan_tie(tie, index * PF_TIMER_CHILDREN + child);
+    }
+}
+
+static Tie
+tie_from(const pf_scheduler *core, uint64_t from)
+{
+    Tie tie = {&core->timers, core->timers.heap[0].when, from, 0, 0, NULL};
+    scan_tie(&tie, 0);
+    return tie;
+}
+
+/* A thousand timers due together, fired in order, would be counted a thousand
+ * times: if the heap has lost nothing but the first of the tie counted last,
+ * the rest of that is the tie now. */
+static Tie
+next_tie(ExplorerObject *x, const pf_scheduler *core)
+{
+    const pf_timers *timers = &core->timers;
+    const pf_timer_entry *first = &timers->heap[0];
+    if (x->tie_rest == 0 || timers->sequence != x->tie_sequence ||
+        timers->count != x->tie_count || first->when != x->tie_when ||
+        first->sequence < x->passed) {
+        return tie_from(core, x->passed);
+    }
+    return (Tie){timers,      first->when,     x->passed,
+                 x->tie_rest, first->sequence, first->timer};
+}
+
+static void
+remember_tie(ExplorerObject *x, const pf_scheduler *core, const Tie *tie)
+{
+    x->tie_rest = tie->count - 1;
+    x->tie_count = core->timers.count;
+    x->tie_sequence = core->timers.sequence;
+    x->tie_when = tie->when;
+}
+
+/* Of timers due together each may fire now or, if something else can run
+ * first, later.  They are asked in order, and the ones before the chosen one
+ * are passed over until a fiber has run: so each set is tried once, not in
+ * every order. */
+pf_timer *
+pf_explorer_pop_due(pf_scheduler *core, int64_t now, void *data)
+{
+    ExplorerObject *x = data;
+    if (core->timers.count == 0 || core->timers.heap[0].when > now) {
+        return NULL;
+    }
+    bool may_wait = core->ready.count > (size_t)hub_waits_in(core);
+    if (!may_wait) {
+        x->passed = 0;
+    }
+    Tie tie = next_tie(x, core);
+    uint32_t options = tie.count + may_wait;
+    if (tie.count == 0) {
+        return NULL;
+    }
+    uint32_t place = pf_choose_slow(x->scheduler, options, PF_CHOOSE_TIMER);
+    if (place == tie.count) {
+        x->passed = UINT64_MAX;
+        return NULL;
+    }
+    for (uint32_t i = 0; i < place; i++) {
+        tie = tie_from(core, tie.next + 1);
+    }
+    x->passed = tie.next + 1;
+    pf_timers_remove(&core->timers, tie.next_timer);
+    remember_tie(x, core, &tie);
+    if (place > 0) {
+        x->tie_rest = 0;
+    }
+    return tie.next_timer;
+}
+
+/* --------------------------------------------------------------- preemption */
+
+int
+pf_preempt_slow(void)
+{
+    PfThread *t = pf_tls_thread;
+    SchedulerObject *s = t == NULL ? NULL : t->scheduler;
+    ExplorerObject *x = s == NULL ? NULL : s->explorer;
+    if (x == NULL) {
+        return 0; /* another thread explores */
+    }
+    uint32_t others = (uint32_t)s->core.ready.count - hub_waits_in(&s->core);
+    FiberObject *self = CURRENT(t);
+    if (!x->preempt || x->over || others == 0 || t->attention != 0 ||
+        self->core.scheduler != &s->core) {
+        return 0;
+    }
+    x->forced = pf_choose_slow(s, others + 1, PF_CHOOSE_PREEMPT);
+    if (x->forced == 0) {
+        return 0;
+    }
+    pf_yield(&s->core);
+    if (t->transfer == NULL) {
+        return 0;
+    }
+    PyObject *value = pf_value_in_parent(t); /* it is being unwound */
+    Py_XDECREF(value);
+    return value == NULL ? -1 : 0;
+}

@@ -1,0 +1,114 @@
+/* Runs under test: schedules that are explored, time that is virtual.
+ *
+ * Both hang on hooks that the engine has anyway: an explorer takes the
+ * scheduler's `pick`, `probe` and `pop_due`, a virtual clock its `clock` and
+ * the loop's waiting.  Outside of a test every hook is NULL.
+ *
+ *   schedule.c   who runs next and every other choice: made, recorded, replayed
+ *   explorer.c   the object that says how
+ *   pct.c        fibers by number and priority
+ *   vclock.c     the virtual clock
+ */
+#ifndef PF_SCHEDULE_H
+#define PF_SCHEDULE_H
+
+#include "python/core/binding.h"
+
+/* What is chosen; part of a recorded choice, so the numbers stay. */
+typedef enum PfChoiceKind {
+    PF_CHOOSE_READY,   /* who runs next */
+    PF_CHOOSE_TIMER,   /* which due timer fires; the last one: none now */
+    PF_CHOOSE_WAITER,  /* who gets the lock, the item, ... */
+    PF_CHOOSE_SELECT,  /* which ready case of a select */
+    PF_CHOOSE_USER,    /* pyfiber.testing.choose() */
+    PF_CHOOSE_PREEMPT, /* 0: go on; n: the n-th ready fiber runs first */
+} PfChoiceKind;
+
+uint32_t pf_choose_slow(SchedulerObject *s, uint32_t n, PfChoiceKind kind);
+
+/* One of 0..n-1 (n > 0); always 0 unless a test runs. */
+static inline uint32_t
+pf_choose(SchedulerObject *s, uint32_t n, PfChoiceKind kind)
+{
+    return PF_LIKELY(s->explorer == NULL) ? 0 : pf_choose_slow(s, n, kind);
+}
+
+/* A scheduled fiber or a grain failed: a test wants to know if anybody looked.
+ * False: the explorer has not taken it over. */
+bool pf_explorer_failed(SchedulerObject *s, PyObject *op);
+
+/* --- pct.c: what an explorer knows of each fiber --- */
+typedef struct PfKnown {
+    FiberObject *fiber; /* not a reference: see pf_known_find */
+    uint32_t number;    /* in the order in which they first ran, from 1 */
+    uint32_t priority;
+} PfKnown;
+
+/* An open-addressing table keyed by address.  An address may be that of a
+ * fiber that is gone; PF_F_TRACKED tells whether its present owner was seen.
+ */
+typedef struct PfKnownTable {
+    PfKnown *slots;
+    uint32_t capacity; /* a power of two, or 0 */
+    uint32_t used;
+    uint32_t numbered;
+} PfKnownTable;
+
+void pf_known_reset(PfKnownTable *table);
+void pf_known_free(PfKnownTable *table);
+/* NULL without memory.  *fresh: seen for the first time. */
+PfKnown *pf_known_find(PfKnownTable *table, FiberObject *fiber, bool *fresh);
+
+/* SplitMix64: small, fast, the same everywhere. */
+static inline uint64_t
+pf_random_mix(uint64_t z)
+{
+    z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
+    return z ^ (z >> 31);
+}
+
+static inline uint64_t
+pf_random_next(uint64_t *state)
+{
+    *state += UINT64_C(0x9E3779B97F4A7C15);
+    return pf_random_mix(*state);
+}
+
+/* One of 0..n-1.  (The bias of one in 2^32 does not matter here.) */
+static inline uint32_t
+pf_random_below(uint64_t *state, uint32_t n)
+{
+    return (uint32_t)(((pf_random_next(state) >> 32) * n) >> 32);
+}
+
+/* --- loop.c --- */
+/* Only another thread could wake somebody.  For how long to wait, in real time,
+ * until this is asked again; 0: not at all, somebody may be ready now; -1: no
+ * thread could. */
+int64_t pf_wait_for_help(SchedulerObject *s);
+
+/* --- vclock.c --- */
+typedef struct PfClockWaiter PfClockWaiter;
+
+typedef struct PfClockObject {
+    PyObject_HEAD
+    int64_t now;           /* nanoseconds */
+    bool stands;           /* moves by advance() alone */
+    bool threads;          /* an idle run may wait for other threads */
+    SchedulerObject *user; /* the scheduler that runs by it; not a reference */
+    PfClockWaiter *waiters; /* fibers in advance() or run_until_idle() */
+} PfClockObject;
+
+/* Nothing is ready: move the clock.  False if that is vain. */
+bool pf_clock_idle(SchedulerObject *s, int64_t deadline);
+/* 0, or -1 with an exception: the clock serves another scheduler. */
+int pf_clock_install(SchedulerObject *s, PyObject *clock);
+void pf_clock_remove(SchedulerObject *s);
+
+extern PyType_Spec pf_clock_spec;
+
+/* --- schedule.c --- */
+int pf_schedule_init(PyObject *module);
+
+#endif

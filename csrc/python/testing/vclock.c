@@ -1,0 +1,455 @@
+/* The virtual clock: time stands still while anything can run, and jumps to
+ * the next timer when nothing can.
+ *
+ * A fiber may take it into its own hands with advance(): it waits until time
+ * has come so far and everything that was to happen meanwhile, has.  A clock
+ * made to stand moves in no other way.
+ */
+#include "python/testing/schedule.h"
+
+#include <errno.h>
+
+/* A fiber in advance(); lies on its C stack. */
+struct PfClockWaiter {
+    PfClockWaiter *next; /* the one that came later */
+    FiberObject *fiber;
+    int64_t until;
+};
+
+static int64_t
+read_clock(void *data)
+{
+    return ((PfClockObject *)data)->now;
+}
+
+/* ------------------------------------------------------------- installation */
+
+int
+pf_clock_install(SchedulerObject *s, PyObject *op)
+{
+    if (!PyObject_TypeCheck(op, pf.clock_type)) {
+        PyErr_Format(PyExc_TypeError, "expected a VirtualClock, not '%.200s'",
+                     Py_TYPE(op)->tp_name);
+        return -1;
+    }
+    PfClockObject *clock = (PfClockObject *)op;
+    if (clock->user != NULL || s->clock != NULL || s->core.timers.count != 0) {
+        PyErr_SetString(pf.fiber_error,
+                        "the clock, or the scheduler, is in use: give each "
+                        "run a virtual clock of its own");
+        return -1;
+    }
+    clock->user = s;
+    s->clock = Py_NewRef(op);
+    s->core.clock = read_clock;
+    s->core.clock_data = clock;
+    return 0;
+}
+
+void
+pf_clock_remove(SchedulerObject *s)
+{
+    if (s->clock == NULL) {
+        return;
+    }
+    ((PfClockObject *)s->clock)->user = NULL;
+    s->core.clock = NULL;
+    s->core.clock_data = NULL;
+    Py_CLEAR(s->clock);
+}
+
+/* ------------------------------------------------------------------- waiting */
+
+/* The waiter whose time comes first; of those the one that came first. */
+static PfClockWaiter *
+first_waiter(const PfClockObject *clock)
+{
+    PfClockWaiter *best = clock->waiters;
+    for (PfClockWaiter *w = best; w != NULL; w = w->next) {
+        if (w->until < best->until) {
+            best = w;
+        }
+    }
+    return best;
+}
+
+static void
+fail(SchedulerObject *s, const char *text)
+{
+    PyErr_SetString(pf.fiber_error, text);
+    pf_scheduler_fail(s, pf_take_exception());
+}
+
+/* Somebody outside has promised to wake this run.  Once that was reported,
+ * what is cancelled may have to wait for it all the same. */
+static bool
+wait_for_threads(SchedulerObject *s, const PfClockObject *clock,
+                 int64_t timeout)
+{
+    if (!clock->threads && !s->ending) {
+        fail(s,
+             "the run has virtual time but waits for another thread "
+             "(to_thread(), say), which takes real time: replace that call in "
+             "the test, or allow it with threads=True");
+        return true;
+    }
+    int rc = pf_scheduler_block(&s->core, timeout);
+    pf_signals_drain(s);
+    if (rc < 0) {
+        errno = -rc;
+        PyErr_SetFromErrno(PyExc_OSError);
+        pf_scheduler_fail(s, pf_take_exception());
+    }
+    return true;
+}
+
+/* Where time goes next, PF_NEVER: nowhere. */
+static int64_t
+next_moment(const SchedulerObject *s, const PfClockObject *clock,
+            int64_t deadline)
+{
+    const PfClockWaiter *waiter = first_waiter(clock);
+    int64_t next = pf_timers_next(&s->core.timers);
+    if (waiter != NULL && waiter->until < next) {
+        next = waiter->until;
+    } else if (waiter == NULL && clock->stands) {
+        next = PF_NEVER;
+    }
+    return deadline < next ? deadline : next;
+}
+
+/* At a moment of both, timers come first and the waiter when all they caused
+ * is over. */
+static void
+move_to(SchedulerObject *s, PfClockObject *clock, int64_t moment)
+{
+    if (moment > clock->now) {
+        clock->now = moment;
+    }
+    PfClockWaiter *waiter = first_waiter(clock);
+    if (waiter != NULL && waiter->until <= clock->now &&
+        pf_timers_next(&s->core.timers) > clock->now) {
+        pf_wake_fiber(&s->core, &waiter->fiber->core, PF_WAKE_NORMAL);
+    }
+    pf_poll(&s->core);
+}
+
+bool
+pf_clock_idle(SchedulerObject *s, int64_t deadline)
+{
+    PfClockObject *clock = (PfClockObject *)s->clock;
+    uint64_t before = s->core.messages + s->core.timeouts;
+    pf_poll(&s->core);
+    if (s->core.ready.head != NULL ||
+        s->core.messages + s->core.timeouts != before) {
+        return true;
+    }
+    if (pf_load(&s->core.holds) != 0) {
+        return wait_for_threads(s, clock, PF_NEVER);
+    }
+    int64_t moment = next_moment(s, clock, deadline);
+    if (moment != PF_NEVER) {
+        move_to(s, clock, moment);
+        return true;
+    }
+    if (clock->stands && s->core.timers.count != 0) {
+        fail(s, "every fiber waits for a time that does not come: the clock "
+                "stands, and no fiber is left to call advance()");
+        return true;
+    }
+    int64_t patience = clock->threads ? pf_wait_for_help(s) : -1;
+    return patience > 0 ? wait_for_threads(s, clock, patience) : patience == 0;
+}
+
+static void
+unlink_waiter(PfClockObject *clock, PfClockWaiter *waiter)
+{
+    PfClockWaiter **link = &clock->waiters;
+    while (*link != NULL && *link != waiter) {
+        link = &(*link)->next;
+    }
+    if (*link == waiter) {
+        *link = waiter->next;
+    }
+}
+
+static PyObject *
+wait_until(PfClockObject *clock, PfThread *t, int64_t until, const char *what)
+{
+    PyObject *name = PyUnicode_FromString(what);
+    if (name == NULL) {
+        return NULL;
+    }
+    PfClockWaiter waiter = {NULL, CURRENT(t), until};
+    PfClockWaiter **link = &clock->waiters;
+    while (*link != NULL) {
+        link = &(*link)->next;
+    }
+    *link = &waiter;
+    Py_INCREF(clock);
+    int rc = pf_wait(t, PF_NEVER, name);
+    unlink_waiter(clock, &waiter);
+    Py_DECREF(clock);
+    Py_DECREF(name);
+    return rc < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+/* ---------------------------------------------------------------- methods */
+
+static bool
+runs_by(const PfClockObject *clock, const PfThread *t)
+{
+    return t->scheduler != NULL && t->scheduler == clock->user;
+}
+
+static int
+check_user(PfClockObject *clock, PfThread *t)
+{
+    if (clock->user != NULL && clock->user->thread != t) {
+        PyErr_SetString(pf.fiber_error,
+                        "the clock serves a run on another thread");
+        return -1;
+    }
+    return 0;
+}
+
+/* `seconds` that time may go on by, in nanoseconds. 0, or -1. */
+static int
+forward(PfClockObject *clock, PyObject *seconds, const char *what, int64_t *ns)
+{
+    if (pf_seconds(seconds, what, ns) < 0) {
+        return -1;
+    }
+    if (*ns < 0) {
+        PyErr_Format(PyExc_ValueError,
+                     "time does not go backwards: %s needs a number of "
+                     "seconds that is not negative",
+                     what);
+        return -1;
+    }
+    if (pf_later(clock->now, *ns) == PF_NEVER) {
+        PyErr_SetString(PyExc_OverflowError,
+                        "that is beyond the end of time (292 years)");
+        return -1;
+    }
+    return 0;
+}
+
+static PyObject *
+clock_advance(PyObject *op, PyObject *seconds)
+{
+    PfClockObject *clock = (PfClockObject *)op;
+    PfThread *t = pf_this_thread();
+    int64_t ns;
+    if (t == NULL || forward(clock, seconds, "advance()", &ns) < 0 ||
+        check_user(clock, t) < 0) {
+        return NULL;
+    }
+    if (runs_by(clock, t)) {
+        return wait_until(clock, t, clock->now + ns, "clock.advance()");
+    }
+    clock->now += ns;
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+clock_spend(PyObject *op, PyObject *seconds)
+{
+    PfClockObject *clock = (PfClockObject *)op;
+    PfThread *t = pf_this_thread();
+    int64_t ns;
+    if (t == NULL || forward(clock, seconds, "spend()", &ns) < 0 ||
+        check_user(clock, t) < 0) {
+        return NULL;
+    }
+    clock->now += ns;
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+clock_run_until_idle(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    PfClockObject *clock = (PfClockObject *)op;
+    PfThread *t = pf_this_thread();
+    if (t == NULL || check_user(clock, t) < 0) {
+        return NULL;
+    }
+    if (!runs_by(clock, t)) {
+        PyErr_SetString(pf.fiber_error,
+                        "run_until_idle() lets the other fibers run: call it "
+                        "from a fiber of a run that has this clock");
+        return NULL;
+    }
+    return wait_until(clock, t, clock->now, "clock.run_until_idle()");
+}
+
+static PyObject *
+clock_now(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return PyFloat_FromDouble((double)((PfClockObject *)op)->now / 1e9);
+}
+
+static PyObject *
+clock_now_ns(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return PyLong_FromLongLong(((PfClockObject *)op)->now);
+}
+
+static PyObject *
+clock_set_ns(PyObject *op, PyObject *number)
+{
+    PfClockObject *clock = (PfClockObject *)op;
+    long long ns = PyLong_AsLongLong(number);
+    if (ns == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    if (clock->user != NULL) {
+        PyErr_SetString(pf.fiber_error, "a run goes by this clock");
+        return NULL;
+    }
+    clock->now = ns;
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+clock_attach(PyObject *op, PyObject *scheduler)
+{
+    if (!PyObject_TypeCheck(scheduler, pf.scheduler_type)) {
+        PyErr_Format(PyExc_TypeError, "expected a Scheduler, not '%.200s'",
+                     Py_TYPE(scheduler)->tp_name);
+        return NULL;
+    }
+    SchedulerObject *s = (SchedulerObject *)scheduler;
+    return pf_may_run(s) < 0 || pf_clock_install(s, op) < 0
+               ? NULL
+               : Py_NewRef(Py_None);
+}
+
+static PyObject *
+clock_detach(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    PfClockObject *clock = (PfClockObject *)op;
+    SchedulerObject *s = clock->user;
+    if (s == NULL) {
+        Py_RETURN_NONE;
+    }
+    if (s->running || s->core.timers.count != 0) {
+        PyErr_SetString(pf.fiber_error,
+                        "fibers of the scheduler still wait for this clock");
+        return NULL;
+    }
+    pf_clock_remove(s);
+    Py_RETURN_NONE;
+}
+
+/* ---------------------------------------------------------------- the type */
+
+static PyObject *
+clock_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    (void)args; /* a subclass has arguments of its own */
+    (void)kwargs;
+    return type->tp_alloc(type, 0);
+}
+
+static int
+clock_init(PyObject *op, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"start_ns", "stands", "threads", NULL};
+    PfClockObject *clock = (PfClockObject *)op;
+    long long start = 0;
+    int stands = 0, threads = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|Lpp:_VirtualClock", names,
+                                     &start, &stands, &threads)) {
+        return -1;
+    }
+    if (clock->user != NULL) {
+        PyErr_SetString(pf.fiber_error, "a run goes by this clock");
+        return -1;
+    }
+    clock->now = start;
+    clock->stands = stands;
+    clock->threads = threads;
+    return 0;
+}
+
+/* While a scheduler uses it, that holds a reference. */
+static void
+clock_dealloc(PyObject *op)
+{
+    PyTypeObject *type = Py_TYPE(op);
+    type->tp_free(op);
+    Py_DECREF(type);
+}
+
+static PyMethodDef clock_methods[] = {
+    {"advance", clock_advance, METH_O, "advance($self, seconds, /)\n--\n\n\
+Let so many seconds pass: everything due meanwhile happens, in order.\n\
+\n\
+Called from a fiber of the run it returns when time has come so far and\n\
+nothing else can run. Called while no run goes by the clock it only sets it.\n\
+ValueError for a negative number or NaN: time does not go backwards."},
+    {"run_until_idle", clock_run_until_idle, METH_NOARGS,
+     "run_until_idle($self, /)\n--\n\n\
+Let the other fibers run until all of them wait; time does not move.\n\
+\n\
+FiberError outside of a run that has this clock."},
+    {"now", clock_now, METH_NOARGS,
+     "now($self, /)\n--\n\nThe time in seconds, as pyfiber.now() gives it."},
+    {"now_ns", clock_now_ns, METH_NOARGS,
+     "now_ns($self, /)\n--\n\nThe time in nanoseconds."},
+    {"spend", clock_spend, METH_O, "spend($self, seconds, /)\n--\n\n\
+As if the code that runs had computed for so many seconds: nothing else runs\n\
+meanwhile. Errors as advance()."},
+    {"_set_ns", clock_set_ns, METH_O, "Set it while no run goes by it."},
+    {"attach", clock_attach, METH_O, "attach($self, scheduler, /)\n--\n\n\
+Make a Scheduler go by this clock; one that has no timers yet."},
+    {"detach", clock_detach, METH_NOARGS,
+     "detach($self, /)\n--\n\nUndo attach(); nothing if it is not attached."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyObject *
+clock_get_threads(PyObject *op, void *closure)
+{
+    (void)closure;
+    return PyBool_FromLong(((PfClockObject *)op)->threads);
+}
+
+static int
+clock_set_threads(PyObject *op, PyObject *value, void *closure)
+{
+    (void)closure;
+    int may = value == NULL ? 0 : PyObject_IsTrue(value);
+    if (may >= 0) {
+        ((PfClockObject *)op)->threads = may;
+    }
+    return may < 0 ? -1 : 0;
+}
+
+static PyGetSetDef clock_getset[] = {
+    {"threads", clock_get_threads, clock_set_threads,
+     "May an idle run wait for other threads, in real time?", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot clock_slots[] = {
+    {Py_tp_doc, (void *)"The native part of pyfiber.testing.VirtualClock."},
+    {Py_tp_new, clock_new},
+    {Py_tp_init, clock_init},
+    {Py_tp_dealloc, clock_dealloc},
+    {Py_tp_methods, clock_methods},
+    {Py_tp_getset, clock_getset},
+    {0, NULL},
+};
+
+PyType_Spec pf_clock_spec = {
+    .name = "pyfiber._engine._VirtualClock",
+    .basicsize = sizeof(PfClockObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .slots = clock_slots,
+};

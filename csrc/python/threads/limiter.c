@@ -1,0 +1,466 @@
+/* ThreadLimiter: how many functions run in threads at a time; to_thread().
+ *
+ * A fiber that calls to_thread() parks once, until the job is done: its turn
+ * in the limiter's queue, too, is the job's to wait for.
+ */
+#include "python/core/arguments.h"
+#include "python/threads/worker.h"
+
+#include <structmember.h>
+
+/* ---------------------------------------------------------------- the queue */
+
+static void
+enqueue(LimiterObject *self, JobObject *job)
+{
+    Py_INCREF(job);
+    if (self->last == NULL) {
+        self->first = job;
+    } else {
+        self->last->behind = job;
+    }
+    self->last = job;
+    self->waiting++;
+}
+
+static JobObject *
+dequeue(LimiterObject *self)
+{
+    JobObject *job = self->first;
+    if (job != NULL) {
+        self->first = job->behind;
+        if (self->first == NULL) {
+            self->last = NULL;
+        }
+        job->behind = NULL;
+        self->waiting--;
+    }
+    return job;
+}
+
+/* The fiber has lost interest before the job's turn came. */
+static void
+withdraw(LimiterObject *self, JobObject *job)
+{
+    JobObject *before = NULL;
+    JobObject *j = self->first;
+    while (j != NULL && j != job) {
+        before = j;
+        j = j->behind;
+    }
+    if (j == NULL) {
+        return;
+    }
+    if (before == NULL) {
+        self->first = job->behind;
+    } else {
+        before->behind = job->behind;
+    }
+    if (self->last == job) {
+        self->last = before;
+    }
+    job->behind = NULL;
+    self->waiting--;
+    Py_DECREF(job);
+}
+
+JobObject *
+pf_limiter_next(LimiterObject *self)
+{
+    JobObject *job =
+        self->borrowed <= self->total ? dequeue(self) : NULL; /* it shrank */
+    if (job != NULL) {
+        job->state = JOB_RUNNING;    /* from now on it cannot be withdrawn */
+    } else if (self->borrowed > 0) { /* 0: forgotten by a fork */
+        self->borrowed--;
+    }
+    return job;
+}
+
+void
+pf_limiter_forget(LimiterObject *self)
+{
+    JobObject *job;
+    self->borrowed = 0;
+    while ((job = dequeue(self)) != NULL) {
+        Py_DECREF(job);
+    }
+}
+
+/* Jobs whose turn has come, because there are tokens.  0, or -1 with an
+ * exception that is not a job's but the caller's; all have begun then, too. */
+static int
+dispatch_waiting(LimiterObject *self)
+{
+    PyObject *interrupt = NULL;
+    while (self->borrowed < self->total && self->first != NULL) {
+        JobObject *job = dequeue(self);
+        self->borrowed++;
+        int rc = pf_job_dispatch(job);
+        if (rc < 0) {
+            self->borrowed--;
+            pf_job_fail(job, pf_take_exception());
+        } else if (rc > 0) {
+            Py_XSETREF(interrupt, pf_take_exception());
+        }
+        Py_DECREF(job);
+    }
+    if (interrupt != NULL) {
+        pf_restore_exception(interrupt);
+    }
+    return interrupt == NULL ? 0 : -1;
+}
+
+/* The token of a job for which there is no thread goes to those who came to
+ * wait for it meanwhile.  Keeps the exception that is set. */
+static void
+give_token_back(LimiterObject *self)
+{
+    PyObject *raised = pf_take_exception();
+    self->borrowed--;
+    if (dispatch_waiting(self) < 0) {
+        PyErr_WriteUnraisable((PyObject *)self);
+    }
+    pf_restore_exception(raised);
+}
+
+/* ---------------------------------------------------------------- to_thread */
+
+static int
+submit(LimiterObject *self, JobObject *job)
+{
+    if (self->closed) {
+        PyErr_SetString(pf.fiber_error,
+                        "the OneThread takes no more calls: it was closed");
+        return -1;
+    }
+    if (self->borrowed >= self->total) {
+        enqueue(self, job);
+        return 0;
+    }
+    self->borrowed++;
+    int rc = pf_job_dispatch(job); /* starting a thread runs code */
+    if (rc < 0) {
+        give_token_back(self);
+    } else if (rc == 0 && pf_tls_thread->scheduler != job->scheduler) {
+        PyErr_SetString(pf.fiber_error,
+                        "the run was left while a thread was started for it");
+        rc = -1;
+    }
+    return rc == 0 ? 0 : -1;
+}
+
+static void
+let_go(LimiterObject *self, JobObject *job)
+{
+    if (job->state == JOB_QUEUED) {
+        withdraw(self, job);
+    }
+    pf_job_abandon(job);
+}
+
+/* An exception ended the wait before the job was done.  True: only a
+ * cancellation, and the thread is to be waited for. */
+static bool
+must_see_its_end(LimiterObject *self, JobObject *job)
+{
+    return job->state != JOB_QUEUED && !self->abandon_on_cancel &&
+           PyErr_ExceptionMatches(pf.cancelled);
+}
+
+/* 0: it is done; -1: the job is withdrawn or abandoned. */
+static int
+wait_for(LimiterObject *self, PfThread *t, JobObject *job)
+{
+    FiberObject *fiber = CURRENT(t);
+    bool shielded = false;
+    while (job->state != JOB_ARRIVED) {
+        int rc = shielded ? pf_wait_anyhow(t, PF_NEVER, (PyObject *)job)
+                          : pf_wait(t, PF_NEVER, (PyObject *)job);
+        if (rc >= 0) {
+            continue;
+        }
+        bool dying = (fiber->core.host_bits & PF_F_DYING) != 0;
+        if (!dying && job->state == JOB_ARRIVED) {
+            PyErr_Clear(); /* it came first after all */
+        } else if (!dying && must_see_its_end(self, job)) {
+            pf_job_cancel(job, pf_take_exception()); /* raised again later */
+            shielded = true;
+        } else {
+            let_go(self, job);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static PyObject *
+take_result(JobObject *job)
+{
+    PyObject *result = job->result;
+    job->result = NULL;
+    if (result == NULL) {
+        PyErr_SetString(pf.fiber_error,
+                        "the scheduler was closed while a thread ran the "
+                        "function");
+    } else if (job->failed) {
+        pf_restore_exception(result);
+        result = NULL;
+    }
+    return result;
+}
+
+static int
+may_submit(PfThread *t, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs < 1) {
+        PyErr_SetString(PyExc_TypeError,
+                        "to_thread() takes a function to call");
+        return -1;
+    }
+    if (pf_check_function("to_thread()", args[0]) < 0) {
+        return -1;
+    }
+    if (t == NULL || pf_active(t, "to_thread()") == NULL ||
+        (t->attention != 0 && pf_attend(t) < 0)) {
+        return -1;
+    }
+    return pf_check_cancelled(CURRENT(t));
+}
+
+static PyObject *
+limiter_to_thread(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+                  PyObject *kwnames)
+{
+    LimiterObject *self = (LimiterObject *)op;
+    PfThread *t = pf_this_thread();
+    if (may_submit(t, args, nargs) < 0) {
+        return NULL;
+    }
+    JobObject *job = pf_job_new(self, args, nargs, kwnames);
+    if (job == NULL) {
+        return NULL;
+    }
+    pf_job_hold(job);
+    PyObject *result = NULL;
+    if (submit(self, job) < 0) {
+        let_go(self, job);
+    } else if (wait_for(self, t, job) == 0) {
+        result = take_result(job);
+    }
+    Py_DECREF(job);
+    return result;
+}
+
+/* ----------------------------------------------------------------- the type */
+
+static int
+check_total(PyObject *number, Py_ssize_t *total)
+{
+    Py_ssize_t n = PyNumber_AsSsize_t(number, PyExc_OverflowError);
+    if (n == -1 && PyErr_Occurred()) {
+        return -1;
+    }
+    if (n < 1) {
+        PyErr_SetString(PyExc_ValueError, "total_tokens must be at least 1");
+        return -1;
+    }
+    *total = n;
+    return 0;
+}
+
+static PyObject *
+limiter_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"total_tokens", "abandon_on_cancel", NULL};
+    PyObject *number;
+    int abandon = 0;
+    Py_ssize_t total;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$p:ThreadLimiter", names,
+                                     &number, &abandon) ||
+        check_total(number, &total) < 0) {
+        return NULL;
+    }
+    LimiterObject *self = (LimiterObject *)type->tp_alloc(type, 0);
+    if (self != NULL) {
+        self->total = total;
+        self->abandon_on_cancel = abandon != 0;
+    }
+    return (PyObject *)self;
+}
+
+static int
+limiter_traverse(PyObject *op, visitproc visit, void *arg)
+{
+    LimiterObject *self = (LimiterObject *)op;
+    Py_VISIT(Py_TYPE(op));
+    for (JobObject *job = self->first; job != NULL; job = job->behind) {
+        Py_VISIT(job);
+    }
+    Py_VISIT(self->start);
+    return 0;
+}
+
+static int
+limiter_clear(PyObject *op)
+{
+    pf_worker_release((LimiterObject *)op);
+    Py_CLEAR(((LimiterObject *)op)->start);
+    return 0;
+}
+
+/* Jobs hold the limiter: none waits or runs when it dies. */
+static void
+limiter_dealloc(PyObject *op)
+{
+    pf_dealloc_with(op, limiter_clear);
+}
+
+static PyObject *
+get_total(PyObject *op, void *closure)
+{
+    (void)closure;
+    return PyLong_FromSsize_t(((LimiterObject *)op)->total);
+}
+
+static int
+set_total(PyObject *op, PyObject *value, void *closure)
+{
+    (void)closure;
+    LimiterObject *self = (LimiterObject *)op;
+    if (value == NULL) {
+        PyErr_SetString(PyExc_AttributeError,
+                        "total_tokens cannot be deleted");
+        return -1;
+    }
+    if (check_total(value, &self->total) < 0) {
+        return -1;
+    }
+    return dispatch_waiting(self);
+}
+
+static PyObject *
+get_borrowed(PyObject *op, void *closure)
+{
+    (void)closure;
+    return PyLong_FromSsize_t(((LimiterObject *)op)->borrowed);
+}
+
+static PyObject *
+get_available(PyObject *op, void *closure)
+{
+    (void)closure;
+    LimiterObject *self = (LimiterObject *)op;
+    Py_ssize_t left = self->total - self->borrowed;
+    return PyLong_FromSsize_t(left > 0 ? left : 0);
+}
+
+static PyObject *
+get_waiting(PyObject *op, void *closure)
+{
+    (void)closure;
+    return PyLong_FromSsize_t(((LimiterObject *)op)->waiting);
+}
+
+static PyObject *
+get_abandon(PyObject *op, void *closure)
+{
+    (void)closure;
+    return PyBool_FromLong(((LimiterObject *)op)->abandon_on_cancel);
+}
+
+static PyObject *
+limiter_repr(PyObject *op)
+{
+    LimiterObject *self = (LimiterObject *)op;
+    return PyUnicode_FromFormat(
+        "<ThreadLimiter, %zd of %zd tokens borrowed, %zd waiting>",
+        self->borrowed, self->total, self->waiting);
+}
+
+static PyGetSetDef limiter_getset[] = {
+    {"total_tokens", get_total, set_total,
+     "How many functions may run at a time. Settable: more lets waiting ones\n"
+     "begin at once, fewer stops none.",
+     NULL},
+    {"borrowed_tokens", get_borrowed, NULL, "How many run now.", NULL},
+    {"available_tokens", get_available, NULL, "How many more could begin now.",
+     NULL},
+    {"waiting", get_waiting, NULL, "How many fibers wait for a token.", NULL},
+    {"abandon_on_cancel", get_abandon, NULL,
+     "Whether a cancelled to_thread() leaves its thread alone and raises at\n"
+     "once.",
+     NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+PyDoc_STRVAR(to_thread_doc, "to_thread($self, fn, /, *args, **kwargs)\n--\n\n\
+Run fn(*args, **kwargs) in a thread while other fibers run; return its result.\n\
+\n\
+fn sees a copy of the caller's contextvars; what it changes there stays there.\n\
+A cancellation that comes while it waits for a token, or before, means that fn\n\
+is never called. Later it is raised only after fn has returned, at the next\n\
+park point; with abandon_on_cancel at once, and what fn returns is dropped.\n\
+FiberError outside of a run.");
+
+/* For OneThread: `start` is called with what the thread runs. */
+static PyObject *
+limiter_own_thread(PyObject *op, PyObject *start)
+{
+    Py_XSETREF(((LimiterObject *)op)->start, Py_NewRef(start));
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+limiter_end_thread(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    ((LimiterObject *)op)->closed = true;
+    pf_worker_release((LimiterObject *)op);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef limiter_methods[] = {
+    {"to_thread", PF_FAST(limiter_to_thread), METH_FASTCALL | METH_KEYWORDS,
+     to_thread_doc},
+    {"_own_thread", limiter_own_thread, METH_O,
+     "Have a thread of its own, which start(run) starts when first needed."},
+    {"_end_thread", limiter_end_thread, METH_NOARGS,
+     "No more calls: let the thread of its own end."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef limiter_members[] = {
+    PF_WEAKREFS(LimiterObject),
+    {NULL, 0, 0, 0, NULL},
+};
+
+PyDoc_STRVAR(limiter_doc,
+             "ThreadLimiter(total_tokens, *, abandon_on_cancel=False)\n--\n\n\
+Lets so many functions run in threads at a time; the others wait their turn.\n\
+\n\
+One limiter may serve the fibers of several threads. ValueError for less than\n\
+one token.");
+
+static PyType_Slot limiter_slots[] = {
+    {Py_tp_doc, (void *)limiter_doc},   {Py_tp_new, limiter_new},
+    {Py_tp_dealloc, limiter_dealloc},   {Py_tp_clear, limiter_clear},
+    {Py_tp_traverse, limiter_traverse}, {Py_tp_repr, limiter_repr},
+    {Py_tp_methods, limiter_methods},   {Py_tp_getset, limiter_getset},
+    {Py_tp_members, limiter_members},   {0, NULL},
+};
+
+static PyType_Spec limiter_spec = {
+    .name = "pyfiber.ThreadLimiter",
+    .basicsize = sizeof(LimiterObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .slots = limiter_slots,
+};
+
+int
+pf_limiter_init(PyObject *module)
+{
+    PyTypeObject *type = pf_add_type(module, &limiter_spec, NULL);
+    Py_XDECREF(type);
+    return type == NULL ? -1 : 0;
+}

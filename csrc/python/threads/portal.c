@@ -1,0 +1,106 @@
+/* Calls from threads into a run: how Portal.call() and from_thread() wait. */
+#include "python/cancel/scope.h"
+#include "python/threads/worker.h"
+
+/* A done-callback that a thread waits for: `self` is the lock, and the job
+ * that the thread runs or None.  Python code would not do: a trace function or
+ * a signal handler may raise before its first line. */
+static PyObject *
+release(PyObject *self, PyObject *ignored)
+{
+    (void)ignored;
+    PyObject *job = PyTuple_GET_ITEM(self, 1);
+    if (job != Py_None) { /* before anything else looks whether it is held */
+        pf_job_take_hold_back((JobObject *)job);
+    }
+    return PyObject_CallMethod(PyTuple_GET_ITEM(self, 0), "release", NULL);
+}
+
+static PyMethodDef release_method = {"release", release, METH_O, NULL};
+
+static PyObject *
+get_releaser(PyObject *module, PyObject *lock)
+{
+    (void)module;
+    JobObject *job = pf_current_job();
+    PyObject *self =
+        PyTuple_Pack(2, lock, job == NULL ? Py_None : (PyObject *)job);
+    PyObject *releaser =
+        self == NULL ? NULL : PyCFunction_New(&release_method, self);
+    Py_XDECREF(self);
+    return releaser;
+}
+
+static bool
+is_of_its_run(const JobObject *job, const FiberObject *fiber)
+{
+    return fiber->core.scheduler == &job->scheduler->core &&
+           fiber->core.state != PF_DONE;
+}
+
+/* From here on it is cancelled with the caller of to_thread(). */
+static int
+cancel_together(JobObject *job, FiberObject *fiber)
+{
+    CancelledObject *why = (CancelledObject *)job->cancelled;
+    Py_XSETREF(job->callee, (FiberObject *)Py_NewRef((PyObject *)fiber));
+    if (why == NULL) {
+        return 0;
+    }
+    PyObject *reason = Py_NewRef(why->reason ? why->reason : Py_None);
+    int rc = pf_fiber_cancel(fiber, reason);
+    Py_DECREF(reason);
+    return rc < 0 ? -1 : 0;
+}
+
+/* One step for whoever looks from outside: no code of this thread runs between
+ * the loan of the hold and the wait. */
+static PyObject *
+wait_in_job(JobObject *job, FiberObject *fiber, PyObject *lock, bool together)
+{
+    if (together && cancel_together(job, fiber) < 0) {
+        Py_CLEAR(job->callee);
+        return NULL;
+    }
+    if (is_of_its_run(job, fiber)) {
+        pf_job_lend_hold(job);
+    }
+    PyObject *done = PyObject_CallMethod(lock, "acquire", NULL);
+    pf_job_take_hold_back(job);
+    Py_CLEAR(job->callee);
+    return done;
+}
+
+static PyObject *
+wait_for_call(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *lock;
+    FiberObject *fiber;
+    int together;
+    if (!PyArg_ParseTuple(args, "OO!p:_wait_for_call", &lock, pf.fiber_type,
+                          &fiber, &together)) {
+        return NULL;
+    }
+    JobObject *job = pf_current_job();
+    return job == NULL ? PyObject_CallMethod(lock, "acquire", NULL)
+                       : wait_in_job(job, fiber, lock, together != 0);
+}
+
+static PyMethodDef functions[] = {
+    {"_releaser", get_releaser, METH_O,
+     "_releaser(lock, /)\n--\n\n"
+     "A done-callback that releases the lock for which this thread waits."},
+    {"_wait_for_call", wait_for_call, METH_VARARGS,
+     "_wait_for_call(lock, fiber, together, /)\n--\n\n"
+     "Block this thread until the lock, which the fiber's releaser has, is\n"
+     "free.  A job's run goes on meanwhile as if the job were not there.\n"
+     "`together`: the fiber is cancelled with the caller of to_thread()."},
+    {NULL, NULL, 0, NULL},
+};
+
+int
+pf_portal_init(PyObject *module)
+{
+    return PyModule_AddFunctions(module, functions);
+}

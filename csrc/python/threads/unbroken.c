@@ -1,0 +1,86 @@
+/* Steps of the façade that must not be left half-way.
+ *
+ * Between any two lines of Python code, also before the first of a function
+ * and where a `with` block is left, a trace function or a signal handler may
+ * raise.  Here there is no such place.
+ */
+#include "python/core/arguments.h"
+
+/* _holding(lock, fn, *args).  If both fail, it is the lock that tells. */
+static PyObject *
+call_holding(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    (void)module;
+    if (nargs < 2) {
+        PyErr_SetString(PyExc_TypeError, "_holding() takes a lock and a call");
+        return NULL;
+    }
+    PyObject *held = PyObject_CallMethod(args[0], "acquire", NULL);
+    if (held == NULL) {
+        return NULL;
+    }
+    Py_DECREF(held);
+    PyObject *result =
+        PyObject_Vectorcall(args[1], args + 2, (size_t)nargs - 2, NULL);
+    PyObject *raised = result == NULL ? pf_take_exception() : NULL;
+    PyObject *released = PyObject_CallMethod(args[0], "release", NULL);
+    if (released == NULL) {
+        Py_CLEAR(result);
+        Py_XDECREF(raised);
+        return NULL;
+    }
+    Py_DECREF(released);
+    if (raised != NULL) {
+        pf_restore_exception(raised);
+    }
+    return result;
+}
+
+/* What was raised first is raised, but not before it has been done. */
+static PyObject *
+call_until_done(PyObject *fn, PyObject *const *args, Py_ssize_t nargs)
+{
+    PyObject *first = NULL;
+    PyObject *result = NULL;
+    for (int i = 0; i < PF_MOST_ATTEMPTS && result == NULL; i++) {
+        result = PyObject_Vectorcall(fn, args, (size_t)nargs, NULL);
+        PyObject *raised = result == NULL ? pf_take_exception() : NULL;
+        if (first == NULL) {
+            first = raised;
+        } else {
+            Py_XDECREF(raised);
+        }
+    }
+    if (first != NULL) {
+        Py_CLEAR(result);
+        pf_restore_exception(first);
+    }
+    return result;
+}
+
+static PyMethodDef insistent_method = {"insistent", PF_FAST(call_until_done),
+                                       METH_FASTCALL, NULL};
+
+static PyObject *
+make_insistent(PyObject *module, PyObject *fn)
+{
+    (void)module;
+    return PyCFunction_New(&insistent_method, fn);
+}
+
+static PyMethodDef functions[] = {
+    {"_holding", PF_FAST(call_holding), METH_FASTCALL,
+     "_holding(lock, fn, /, *args)\n--\n\n"
+     "fn(*args) with the lock held, which is free afterwards in any case."},
+    {"_insistent", make_insistent, METH_O,
+     "_insistent(fn, /)\n--\n\n"
+     "A function that calls fn again as long as it raises, some times, and\n"
+     "then raises what came first."},
+    {NULL, NULL, 0, NULL},
+};
+
+int
+pf_unbroken_init(PyObject *module)
+{
+    return PyModule_AddFunctions(module, functions);
+}

@@ -1,0 +1,105 @@
+/* Threads that run functions for fibers.
+ *
+ * A job goes from the fiber that wants it through its limiter's queue to an
+ * idle worker, or a new one, and comes back to its scheduler as a message.
+ * All of it is the GIL's: a worker takes it to run the job anyway.  Idle
+ * workers wait, without the GIL, for a lock of their own; the last to become
+ * idle is the first to be used, so that the others can end.
+ *
+ * A limiter of one token may have a worker of its own (OneThread): that serves
+ * nobody else, and lives until it is released.
+ */
+#ifndef PF_WORKER_H
+#define PF_WORKER_H
+
+#include "python/core/binding.h"
+
+typedef struct JobObject JobObject;
+typedef struct LimiterObject LimiterObject;
+typedef struct WorkerObject WorkerObject;
+
+typedef enum JobState {
+    JOB_QUEUED, /* in the limiter's queue */
+    JOB_RUNNING,
+    JOB_FINISHED, /* the message is under way */
+    JOB_ARRIVED,  /* the fiber, if it still waits, has been woken */
+} JobState;
+
+/* Invariants:
+ * - until it is done, `fiber` is who waits for it; NULL: abandoned.
+ * - `held`: the scheduler counts on being woken by it (pf_hold).
+ * - `waits`: its thread waits for a fiber of the scheduler, which counts on
+ *   nothing meanwhile: time may go on, and a deadlock is one.
+ * - prev/next link it into the list of all jobs that have not finished.
+ */
+struct JobObject {
+    PyObject_HEAD
+    pf_message message;
+    JobState state;
+    bool held;
+    bool failed; /* `result` is an exception */
+    JobObject *prev, *next;
+    JobObject *behind; /* in the limiter's queue */
+    LimiterObject *limiter;
+    SchedulerObject *scheduler;
+    FiberObject *fiber;
+    PyObject *function;
+    PyObject *args; /* NULL: none */
+    PyObject *kwargs;
+    PyObject *context;
+    PyObject *result;
+    PyObject *cancelled; /* what its fiber was told while it waited, or NULL */
+    FiberObject *callee; /* what from_thread() waits for in the thread */
+    unsigned long thread; /* that runs it; 0: none yet */
+    uint64_t waits;       /* the thread state of it, once it was held; or 0 */
+};
+
+/* How many of its jobs run at a time, and who is next. */
+struct LimiterObject {
+    PyObject_HEAD
+    PyObject *weakrefs;
+    Py_ssize_t total;
+    Py_ssize_t borrowed;
+    Py_ssize_t waiting;
+    JobObject *first, *last; /* of the queue, which owns a reference to each */
+    PyObject *start;         /* starts the thread of its own worker, or NULL */
+    WorkerObject *own;       /* once that has been started */
+    bool closed; /* no more jobs: its own worker has been released */
+    bool abandon_on_cancel;
+};
+
+/* --- worker.c --- */
+/* A new reference. The arguments as they came. */
+JobObject *pf_job_new(LimiterObject *limiter, PyObject *const *args,
+                      Py_ssize_t nargs, PyObject *kwnames);
+/* The job, whose token is taken, goes to a worker. 0, or -1 with an exception
+ * if there is none and no thread can be started.  1: it goes on, but a signal
+ * handler, say, raised an exception, which is the caller's. */
+int pf_job_dispatch(JobObject *job);
+/* Its scheduler counts on it, unless its fiber has gone or need not wait. */
+void pf_job_hold(JobObject *job);
+/* Its fiber waits no more, because of the raised exception. */
+void pf_job_abandon(JobObject *job);
+/* Its thread waits for a fiber of its run, and does so no more: nothing
+ * happens if it is not held, or the hold was not lent. */
+void pf_job_lend_hold(JobObject *job);
+void pf_job_take_hold_back(JobObject *job);
+JobObject *pf_current_job(void); /* this thread's; borrowed, or NULL */
+/* The limiter's own worker, which has no job, ends. */
+void pf_worker_release(LimiterObject *limiter);
+/* Its fiber waits on although it is cancelled: `exc` (stolen) is the Cancelled
+ * that says so.  What the thread has called back into the run is cancelled,
+ * now and later. */
+void pf_job_cancel(JobObject *job, PyObject *exc);
+/* It ends without a worker: `exc` (stolen) is what it failed with. */
+void pf_job_fail(JobObject *job, PyObject *exc);
+
+/* --- limiter.c --- */
+/* A job of it is done: the next one, its token taken, or NULL.  A new
+ * reference. */
+JobObject *pf_limiter_next(LimiterObject *limiter);
+/* In the child of fork: no token is borrowed, nobody waits. */
+void pf_limiter_forget(LimiterObject *limiter);
+int pf_limiter_init(PyObject *module);
+
+#endif
