@@ -1,14 +1,32 @@
 /* pyfiber._engine: module functions and set-up. */
-#include "engine/core/selfbench.h"
+#include "python/cancel/cancel.h"
+#include "python/capi/capi.h"
 #include "python/core/arguments.h"
+#include "python/core/import.h"
+#include "python/core/state.h"
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
+#include "python/fiber/attend.h"
+#include "python/fiber/call.h"
+#include "python/fiber/deadline.h"
+#include "python/fiber/explore.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/hub.h"
+#include "python/fiber/inspect.h"
+#include "python/fiber/overflow.h"
+#include "python/fiber/switch.h"
+#include "python/fiber/wait.h"
+#include "python/grain/loop.h"
 #include "python/greenlet/greenlet.h"
+#include "python/run/run.h"
+#include "python/sync/sync.h"
 #include "python/testing/schedule.h"
-#include "python/cancel/scope.h"
+#include "python/threads/threads.h"
+
+#include "engine/core/selfbench.h"
 
 #include <errno.h>
 #include <stdlib.h>
-
-PfGlobals pf;
 
 /* --------------------------------------------------------------------- raw */
 
@@ -24,7 +42,7 @@ mod_current(PyObject *module, PyObject *ignored)
 static int
 check_fiber(PyObject *object)
 {
-    if (PyObject_TypeCheck(object, pf.fiber_type)) {
+    if (PyObject_TypeCheck(object, pf_fiber_type)) {
         return 0;
     }
     PyErr_Format(PyExc_TypeError, "expected a Fiber, not '%.200s'",
@@ -225,7 +243,7 @@ mod_get_stack_size(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    return PyLong_FromSize_t(pf.stack_size);
+    return PyLong_FromSize_t(pf_default_stack_size);
 }
 
 static PyObject *
@@ -236,7 +254,7 @@ mod_set_stack_size(PyObject *module, PyObject *arg)
     if ((size == -1 && PyErr_Occurred()) || check_stack_size(size) < 0) {
         return NULL;
     }
-    pf.stack_size = (size_t)size;
+    pf_default_stack_size = (size_t)size;
     Py_RETURN_NONE;
 }
 
@@ -272,7 +290,7 @@ stack_size_from_environment(void)
                      pystate_min_stack(), text);
         return -1;
     }
-    pf.stack_size = (size_t)size;
+    pf_default_stack_size = (size_t)size;
     return 0;
 }
 
@@ -329,7 +347,7 @@ mod_facts(PyObject *module, PyObject *ignored)
     (void)ignored;
     return Py_BuildValue(
         "{s:s,s:n,s:n,s:s,s:n,s:n,s:O,s:s}", "backend", PF_CONTEXT_BACKEND,
-        "stack_size", (Py_ssize_t)pf.stack_size, "min_stack_size",
+        "stack_size", (Py_ssize_t)pf_default_stack_size, "min_stack_size",
         (Py_ssize_t)pystate_min_stack(), "guard",
         pf_guard_name(pf_stack_guard_kind()), "page_size",
         (Py_ssize_t)pf_page_size(), "fiber_bytes",
@@ -409,39 +427,6 @@ mod_bench_bare_ring(PyObject *module, PyObject *args)
     return seconds_of_ring(args, pf_bench_bare_ring);
 }
 
-/* ---------------------------------------------------------------------- hooks */
-
-static const struct {
-    const char *name;
-    PyObject **place;
-} hooks[] = {
-    {"make_outcome", &pf.make_outcome},   {"log_failure", &pf.log_failure},
-    {"deadlock_text", &pf.deadlock_text}, {"stack_summary", &pf.stack_summary},
-    {"log_deaf", &pf.log_deaf},           {"log_stall", &pf.log_stall},
-    {"unhandled", &pf.unhandled},         {"group_text", &pf.group_text},
-    {"interrupted", &pf.interrupted},
-};
-
-/* Which there are it is the façade's to know: all of them. */
-static PyObject *
-mod_set_hooks(PyObject *module, PyObject *args, PyObject *kwargs)
-{
-    (void)module;
-    (void)args;
-    for (size_t i = 0; i < sizeof hooks / sizeof *hooks; i++) {
-        PyObject *hook = kwargs == NULL
-                             ? NULL
-                             : PyDict_GetItemString(kwargs, hooks[i].name);
-        if (hook == NULL) {
-            PyErr_Format(PyExc_TypeError, "_set_hooks() needs %s",
-                         hooks[i].name);
-            return NULL;
-        }
-        Py_XSETREF(*hooks[i].place, Py_NewRef(hook));
-    }
-    Py_RETURN_NONE;
-}
-
 /* After how many seconds in which nothing happened, and only another thread
  * could make something happen, that is told; 0: never. */
 static PyObject *
@@ -456,7 +441,7 @@ mod_set_stall_limit(PyObject *module, PyObject *seconds)
         PyErr_SetString(PyExc_ValueError, "the limit must not be negative");
         return NULL;
     }
-    pf.stall_limit = ns;
+    pf_stall_limit = ns;
     Py_RETURN_NONE;
 }
 
@@ -549,8 +534,6 @@ static PyMethodDef functions[] = {
     {"_set_stall_limit", mod_set_stall_limit, METH_O,
      "_set_stall_limit(seconds, /)\n--\n\n"
      "When to warn that only another thread could help; 0: never."},
-    {"_set_hooks", PF_FAST(mod_set_hooks), METH_VARARGS | METH_KEYWORDS,
-     "The façade's functions that the engine calls."},
     {"_greenlet_api", pf_greenlet_api, METH_NOARGS,
      "The names of pyfiber.greenlet, as a dict."},
     {"_on_sigint", pf_on_sigint, METH_VARARGS,
@@ -581,72 +564,18 @@ refuse_subinterpreters(void)
     return -1;
 }
 
-static PyObject *
-new_exception(PyObject *module, const char *name, const char *doc,
-              PyObject *base)
-{
-    PyObject *type = PyErr_NewExceptionWithDoc(name, doc, base, NULL);
-    const char *dot = strrchr(name, '.');
-    if (type != NULL && PyModule_AddObjectRef(module, dot + 1, type) < 0) {
-        Py_CLEAR(type);
-    }
-    return type;
-}
-
-static int
-make_exceptions(PyObject *module)
-{
-    pf.fiber_error = new_exception(
-        module, "pyfiber.FiberError",
-        "A fiber was used in a way it cannot be; the text says what to do.",
-        PyExc_RuntimeError);
-    pf.fiber_exit = new_exception(
-        module, "pyfiber.FiberExit",
-        "Raised in a suspended fiber whose last reference is gone, so that\n"
-        "its finally blocks run.",
-        PyExc_BaseException);
-    pf.deadlock_error = new_exception(
-        module, "pyfiber.DeadlockError",
-        "Every fiber waits and nothing can wake one; the text lists them.",
-        PyExc_RuntimeError);
-    return pf.fiber_error && pf.fiber_exit && pf.deadlock_error ? 0 : -1;
-}
-
 static int
 make_types(PyObject *module)
 {
-    pf.fiber_type = pf_add_type(module, &pf_fiber_spec, NULL);
-    pf.scheduler_type = pf_add_type(module, &pf_scheduler_spec, NULL);
+    pf_fiber_type = pf_add_type(module, &pf_fiber_spec, NULL);
+    pf_scheduler_type = pf_add_type(module, &pf_scheduler_spec, NULL);
     PyTypeObject *latch = pf_add_type(module, &pf_latch_spec, NULL);
     Py_XDECREF(latch); /* the module has it */
-    if (pf.fiber_type == NULL || pf.scheduler_type == NULL || latch == NULL) {
+    if (pf_fiber_type == NULL || pf_scheduler_type == NULL || latch == NULL) {
         return -1;
     }
-    pf_fiber_type_ready(pf.fiber_type);
+    pf_fiber_type_ready(pf_fiber_type);
     return 0;
-}
-
-static int
-make_strings(void)
-{
-    pf.s_run = PyUnicode_InternFromString("run");
-    pf.s_park = PyUnicode_InternFromString("park()");
-    pf.s_sleep = PyUnicode_InternFromString("sleep()");
-    pf.s_yield = PyUnicode_InternFromString("yield_now()");
-    pf.s_failed =
-        PyUnicode_InternFromString("another fiber of the group failed");
-    pf.s_log = PyUnicode_InternFromString("log");
-    pf.s_raise = PyUnicode_InternFromString("raise");
-    pf.s_on_unhandled = PyUnicode_InternFromString("on_unhandled");
-    pf.why_deadline =
-        Py_BuildValue("(sO)", "the deadline has passed", Py_None);
-    pf.why_body_ended =
-        Py_BuildValue("(sO)", "the block of the group ended early", Py_None);
-    return pf.s_run && pf.s_park && pf.s_sleep && pf.s_yield && pf.s_failed &&
-                   pf.s_log && pf.s_raise && pf.s_on_unhandled &&
-                   pf.why_deadline && pf.why_body_ended
-               ? 0
-               : -1;
 }
 
 /* The default stack.  1 MiB of address space: every recursion that ends in
@@ -680,14 +609,14 @@ add_primitives(PyObject *module)
 static int
 engine_exec(PyObject *module)
 {
-    pf.stack_size = DEFAULT_STACK_SIZE;
+    pf_default_stack_size = DEFAULT_STACK_SIZE;
     if (refuse_subinterpreters() < 0 || pystate_lookup() < 0 ||
-        stack_size_from_environment() < 0 || make_strings() < 0 ||
-        make_exceptions(module) < 0 || make_types(module) < 0 ||
-        pf_import_init(module) < 0 || pf_cancel_init(module) < 0 ||
-        pf_worker_init(module) < 0 || pf_portal_init(module) < 0 ||
-        pf_unbroken_init(module) < 0 || pf_hooked_init(module) < 0 ||
-        pf_inspect_init(module) < 0 || pf_grain_module_init(module) < 0 ||
+        stack_size_from_environment() < 0 || pf_state_init(module) < 0 ||
+        make_types(module) < 0 || pf_import_init(module) < 0 ||
+        pf_cancel_init(module) < 0 || pf_worker_init(module) < 0 ||
+        pf_portal_init(module) < 0 || pf_unbroken_init(module) < 0 ||
+        pf_hooked_init(module) < 0 || pf_inspect_init(module) < 0 ||
+        pf_grain_module_init(module) < 0 ||
         pf_thread_module_init(module) < 0 || pf_schedule_init(module) < 0 ||
         pf_python_overflow_init() < 0 || pf_capsule_init(module) < 0 ||
         add_primitives(module) < 0) {

@@ -1,8 +1,17 @@
 /* Cancellation: who is cancelled by what, and the exception that says so.
  * See scope.h for the tree.
  */
-#include "python/core/arguments.h"
+#include "python/cancel/cancel.h"
+
 #include "python/cancel/scope.h"
+#include "python/core/arguments.h"
+#include "python/core/compiler.h"
+#include "python/core/state.h"
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
+#include "python/fiber/explore.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/hub.h"
 
 #include <structmember.h>
 
@@ -306,7 +315,7 @@ pf_scope_remove(ScopeObject *scope)
     pf_timers_remove(&s->core.timers, &scope->timer.timer);
     if (PF_UNLIKELY(scope->children != NULL || scope->grains != NULL)) {
         move_children(scope, around(scope));
-        if (PyObject_TypeCheck(scope, pf.group_type)) {
+        if (PyObject_TypeCheck(scope, pf_group_type)) {
             pf_group_forsaken(scope);
         }
     }
@@ -454,7 +463,7 @@ typedef struct Call {
 static void
 do_call(Call *call)
 {
-    if (!PyObject_TypeCheck(call->target, pf.scope_type)) {
+    if (!PyObject_TypeCheck(call->target, pf_scope_type)) {
         pf_cancel_now((FiberObject *)call->target, call->why);
         return;
     }
@@ -630,7 +639,7 @@ pf_raise_cancelled_by(PyObject *source)
     if (source == NULL) {
         return pf_raise_cancelled_with(NULL, NULL);
     }
-    return PyObject_TypeCheck(source, pf.scope_type)
+    return PyObject_TypeCheck(source, pf_scope_type)
                ? pf_raise_cancelled_with(((ScopeObject *)source)->why, source)
                : pf_raise_cancelled_with(
                      pf_rare((FiberObject *)source)->cancel, NULL);
@@ -754,20 +763,33 @@ PyType_Spec pf_cancelled_spec = {
     .slots = cancelled_slots,
 };
 
+PyTypeObject *pf_scope_type, *pf_group_type;
+PyObject *pf_why_deadline, *pf_why_body_ended;
+
+static int
+make_reasons(void)
+{
+    pf_why_deadline =
+        Py_BuildValue("(sO)", "the deadline has passed", Py_None);
+    pf_why_body_ended =
+        Py_BuildValue("(sO)", "the block of the group ended early", Py_None);
+    return pf_why_deadline && pf_why_body_ended ? 0 : -1;
+}
+
 int
 pf_cancel_init(PyObject *module)
 {
     pf.cancelled = (PyObject *)pf_add_type(
         module, &pf_cancelled_spec, (PyTypeObject *)PyExc_BaseException);
-    pf.scope_type = pf_add_type(module, &pf_scope_spec, NULL);
-    if (pf.cancelled == NULL || pf.scope_type == NULL) {
+    pf_scope_type = pf_add_type(module, &pf_scope_spec, NULL);
+    if (pf.cancelled == NULL || pf_scope_type == NULL || make_reasons() < 0) {
         return -1;
     }
-    pf.group_type = pf_add_type(module, &pf_group_spec, pf.scope_type);
-    if (pf.group_type == NULL) {
+    pf_group_type = pf_add_type(module, &pf_group_spec, pf_scope_type);
+    if (pf_group_type == NULL) {
         return -1;
     }
-    pf_scope_type_ready(pf.scope_type);
-    pf_scope_type_ready(pf.group_type);
+    pf_scope_type_ready(pf_scope_type);
+    pf_scope_type_ready(pf_group_type);
     return PyModule_AddFunctions(module, pf_scope_functions);
 }

@@ -4,9 +4,19 @@
  * __exit__ and is not to be disturbed there: what cancels it cancels the
  * fibers as well, so that the wait ends.  Its grains are treated alike.
  */
-#include "python/core/arguments.h"
-#include "python/grain/grain.h"
+#include "python/cancel/cancel.h"
 #include "python/cancel/scope.h"
+#include "python/core/arguments.h"
+#include "python/core/compiler.h"
+#include "python/core/state.h"
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
+#include "python/fiber/attend.h"
+#include "python/fiber/call.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/outcome.h"
+#include "python/fiber/wait.h"
+#include "python/grain/grain.h"
 
 #define GROUP(op) ((GroupObject *)(op))
 
@@ -39,8 +49,8 @@ make_child(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
     if (nargs < 1) {
         return pf_fiber_to_call("spawn()", args, nargs, kwnames);
     }
-    bool fiber = PyObject_TypeCheck(args[0], pf.fiber_type);
-    bool grain = PyObject_TypeCheck(args[0], pf.grain_type);
+    bool fiber = PyObject_TypeCheck(args[0], pf_fiber_type);
+    bool grain = PyObject_TypeCheck(args[0], pf_grain_type);
     if ((fiber || grain) && (nargs > 1 || kwnames != NULL)) {
         PyErr_Format(PyExc_TypeError,
                      "a %s has its arguments already: spawn() takes it alone",
@@ -158,7 +168,7 @@ static bool
 is_lone_grain(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     return nargs == 1 && kwnames == NULL &&
-           PyObject_TypeCheck(args[0], pf.grain_type);
+           PyObject_TypeCheck(args[0], pf_grain_type);
 }
 
 static PyObject *
@@ -452,7 +462,7 @@ group_exit(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
     }
     PyObject *exc = PyExceptionInstance_Check(args[1]) ? args[1] : NULL;
     if (exc != NULL) {
-        pf_scope_cancel_now(&self->scope, pf.why_body_ended);
+        pf_scope_cancel_now(&self->scope, pf_why_body_ended);
     }
     bool hit;
     if (join_children(t, self, &hit) < 0) {

@@ -1,6 +1,15 @@
 /* The CancelScope type. */
-#include "python/core/arguments.h"
 #include "python/cancel/scope.h"
+
+#include "python/cancel/cancel.h"
+#include "python/core/arguments.h"
+#include "python/core/compiler.h"
+#include "python/core/state.h"
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/hub.h"
+#include "python/fiber/inspect.h"
 
 #include <structmember.h>
 
@@ -40,7 +49,7 @@ pf_scopes_free_spare(void)
 ScopeObject *
 pf_scope_new(PyTypeObject *type)
 {
-    ScopeObject *self = type == pf.scope_type && spare != NULL
+    ScopeObject *self = type == pf_scope_type && spare != NULL
                             ? take_spare()
                             : (ScopeObject *)type->tp_alloc(type, 0);
     if (self != NULL) {
@@ -145,7 +154,7 @@ static void
 scope_finalize(PyObject *op)
 {
     ((ScopeObject *)op)->finalized = true;
-    if (!was_forgotten((ScopeObject *)op) || pf.shut_down) {
+    if (!was_forgotten((ScopeObject *)op) || pf_shut_down) {
         return;
     }
     PyObject *pending = pf_take_exception();
@@ -176,8 +185,8 @@ pf_scope_dealloc(PyObject *op)
     }
     PyObject_GC_UnTrack(op);
     pf_scope_clear(op);
-    if (type == pf.scope_type && !((ScopeObject *)op)->finalized &&
-        spare_count != PF_MOST_SPARE && !pf.shut_down) {
+    if (type == pf_scope_type && !((ScopeObject *)op)->finalized &&
+        spare_count != PF_MOST_SPARE && !pf_shut_down) {
         ((ScopeObject *)op)->outer = spare;
         spare = (ScopeObject *)op;
         spare_count++;
@@ -194,7 +203,7 @@ expire(ScopeObject *self)
 {
     if (!self->cancelled) {
         self->expired = true;
-        pf_scope_cancel_now(self, pf.why_deadline);
+        pf_scope_cancel_now(self, pf_why_deadline);
     }
 }
 

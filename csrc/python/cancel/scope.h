@@ -22,7 +22,12 @@
 #ifndef PF_SCOPE_H
 #define PF_SCOPE_H
 
-#include "python/core/binding.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/hub.h"
+#include "python/core/thread.h"
+#include "python/core/state.h"
+
+typedef struct GrainMember GrainMember;
 
 /* Invariants:
  * - fiber, scheduler and a reference by the fiber are there exactly while the

@@ -1,6 +1,11 @@
 /* The functions that make common scopes, and others that look at scopes. */
-#include "python/grain/grain.h"
+#include "python/cancel/cancel.h"
 #include "python/cancel/scope.h"
+#include "python/core/arguments.h"
+#include "python/core/thread.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/hub.h"
+#include "python/grain/grain.h"
 
 static ScopeObject *
 scope_for(PyObject *length, const char *what)
@@ -13,7 +18,7 @@ scope_for(PyObject *length, const char *what)
         PyErr_SetString(PyExc_ValueError, "timeout must not be negative");
         return NULL;
     }
-    ScopeObject *self = pf_scope_new(pf.scope_type);
+    ScopeObject *self = pf_scope_new(pf_scope_type);
     if (self != NULL) {
         self->what = what;
         self->length = ns == PF_NEVER ? -1 : ns;
@@ -104,8 +109,8 @@ mod_is_ours(PyObject *module, PyObject *op)
         return NULL;
     }
     bool started =
-        PyObject_TypeCheck(op, pf.grain_type) ||
-        (PyObject_TypeCheck(op, pf.fiber_type) &&
+        PyObject_TypeCheck(op, pf_grain_type) ||
+        (PyObject_TypeCheck(op, pf_fiber_type) &&
          (((FiberObject *)op)->core.host_bits & PF_F_SCHEDULED) != 0);
     return PyBool_FromLong(started && t->scheduler != NULL &&
                            ((FiberObject *)op)->core.scheduler ==
@@ -116,8 +121,8 @@ static PyObject *
 mod_succeeded(PyObject *module, PyObject *op)
 {
     (void)module;
-    bool task = PyObject_TypeCheck(op, pf.fiber_type) ||
-                PyObject_TypeCheck(op, pf.grain_type);
+    bool task = PyObject_TypeCheck(op, pf_fiber_type) ||
+                PyObject_TypeCheck(op, pf_grain_type);
     return PyBool_FromLong(
         task && ((FiberObject *)op)->core.state == PF_DONE &&
         ((FiberObject *)op)->core.host_byte == PF_OUTCOME_OK);
@@ -128,9 +133,9 @@ mod_failed_with(PyObject *module, PyObject *op)
 {
     (void)module;
     PyObject *value = NULL;
-    if (PyObject_TypeCheck(op, pf.fiber_type)) {
+    if (PyObject_TypeCheck(op, pf_fiber_type)) {
         value = ((FiberObject *)op)->value;
-    } else if (PyObject_TypeCheck(op, pf.grain_type)) {
+    } else if (PyObject_TypeCheck(op, pf_grain_type)) {
         value = ((GrainObject *)op)->value;
     }
     bool failed = value != NULL &&

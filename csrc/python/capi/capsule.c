@@ -4,11 +4,22 @@
  * Python method of the same name does, through the same function.  The header
  * csrc/include/pyfiber.h says what each of them promises.
  */
-#include "python/core/binding.h"
+#include "python/cancel/cancel.h"
+#include "python/capi/capi.h"
+#include "python/core/state.h"
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
+#include "python/fiber/deadline.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/hub.h"
+#include "python/fiber/outcome.h"
+#include "python/fiber/switch.h"
+#include "python/fiber/wait.h"
 
-#define PYFIBER_NO_IMPORT
 #include "engine/core/ccontext.h"
 #include "include/pyfiber.h"
+
+#define PYFIBER_NO_IMPORT
 
 #include <errno.h>
 
@@ -25,7 +36,7 @@ static PyObject *body_name;
 static FiberObject *
 as_fiber(PyObject *object)
 {
-    if (object != NULL && PyObject_TypeCheck(object, pf.fiber_type)) {
+    if (object != NULL && PyObject_TypeCheck(object, pf_fiber_type)) {
         return (FiberObject *)object;
     }
     PyErr_Format(PyExc_TypeError, "expected a Fiber, not '%.200s'",
@@ -162,7 +173,7 @@ api_new_c(PyFiber_Body body, void *arg, PyFiber_Destroy destroy)
     target->arg = arg;
     target->destroy = NULL;
     PyObject *fiber =
-        PyObject_CallOneArg((PyObject *)pf.fiber_type, (PyObject *)target);
+        PyObject_CallOneArg((PyObject *)pf_fiber_type, (PyObject *)target);
     if (fiber != NULL) {
         target->destroy = destroy; /* from here on it is the fiber's */
         ((FiberObject *)fiber)->name = Py_NewRef(body_name);
@@ -184,7 +195,7 @@ api_new(PyObject *target, PyObject *args, PyObject *kwargs)
         return NULL;
     }
     PyObject *fiber = PyObject_CallFunctionObjArgs(
-        (PyObject *)pf.fiber_type, target, empty, none_for_null(kwargs), NULL);
+        (PyObject *)pf_fiber_type, target, empty, none_for_null(kwargs), NULL);
     Py_DECREF(empty);
     return fiber;
 }
@@ -328,7 +339,7 @@ api_unpark(PyObject *object, PyObject *value)
 static pf_scheduler *
 scheduler_of(PyObject *object)
 {
-    if (object == NULL || !PyObject_TypeCheck(object, pf.fiber_type)) {
+    if (object == NULL || !PyObject_TypeCheck(object, pf_fiber_type)) {
         return NULL;
     }
     FiberObject *fiber = (FiberObject *)object;
@@ -422,7 +433,7 @@ api_stack_stats(PyFiber_StackStats *stats)
     }
     PyFiber_StackStats whole = {
         .size = sizeof whole,
-        .stack_size = pf.stack_size,
+        .stack_size = pf_default_stack_size,
     };
     for (unsigned i = 0; i < t->engine.pool_count; i++) {
         pf_stack_stats pool;
@@ -440,7 +451,7 @@ api_stack_stats(PyFiber_StackStats *stats)
 static size_t
 api_get_stack_size(void)
 {
-    return pf.stack_size;
+    return pf_default_stack_size;
 }
 
 static int
@@ -625,7 +636,7 @@ pf_capsule_init(PyObject *module)
         PyModule_AddFunctions(module, capsule_methods) < 0) {
         return -1;
     }
-    api.Fiber_Type = pf.fiber_type;
+    api.Fiber_Type = pf_fiber_type;
     api.FiberError = pf.fiber_error;
     api.FiberExit = pf.fiber_exit;
     api.Cancelled = pf.cancelled;

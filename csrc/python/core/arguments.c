@@ -1,5 +1,9 @@
 /* Arguments of methods, and other things that types share. */
-#include "python/fiber/waitq.h"
+#include "python/core/arguments.h"
+
+#include "python/core/state.h"
+
+#include <math.h>
 
 static int
 find_name(const char *const *names, PyObject *name)
@@ -120,66 +124,81 @@ pf_make(PyObject *type, PyObject *const *args, Py_ssize_t nargs,
     return self;
 }
 
-int
-pf_timeout(PyObject *timeout, int64_t *deadline)
-{
-    int64_t ns;
-    int rc = pf_length(timeout, &ns);
-    *deadline = ns == 0 ? PF_NOW : pf_deadline_in(NULL, ns);
-    return rc;
-}
+/* -------------------------------------------------------------------- numbers */
 
-/* Seconds of a lock's timeout: -1 means none. */
-static int
-lock_timeout(PyObject *timeout, bool blocking, int64_t *deadline)
+#define NS_PER_SECOND 1e9
+
+/* What a number's own __float__ runs may leave the run, take the lock, or end
+ * the fiber that is asked about.  So numbers are converted once, and before
+ * anything is looked at.  0 or -1. */
+static inline int
+real(PyObject *number, const char *what, double *value)
 {
-    double seconds;
-    if (pf_real(timeout, "timeout", &seconds) < 0) {
+    if (PyFloat_CheckExact(number)) {
+        *value = PyFloat_AS_DOUBLE(number);
+    } else if (PyLong_CheckExact(number)) {
+        *value = PyLong_AsDouble(number);
+    } else if (PyNumber_Check(number) && !PyComplex_Check(number)) {
+        *value = PyFloat_AsDouble(number);
+    } else {
+        PyErr_Format(PyExc_TypeError, "%s must be a number, not '%.200s'",
+                     what, Py_TYPE(number)->tp_name);
         return -1;
     }
-    if (seconds == -1) {
-        return 0;
-    }
-    if (!blocking) {
-        PyErr_SetString(PyExc_ValueError,
-                        "can't specify a timeout for a non-blocking call");
+    if (*value == -1.0 && PyErr_Occurred()) {
         return -1;
     }
-    if (seconds < 0) {
-        PyErr_SetString(PyExc_ValueError,
-                        "timeout value must be a non-negative number");
+    if (isnan(*value)) {
+        PyErr_Format(PyExc_ValueError, "%s must not be NaN", what);
         return -1;
     }
-    if (seconds > (double)PY_TIMEOUT_MAX * 1e-6) {
-        PyErr_SetString(PyExc_OverflowError, "timeout value is too large");
-        return -1;
-    }
-    *deadline =
-        seconds == 0 ? PF_NOW : pf_deadline_in(NULL, pf_nanoseconds(seconds));
     return 0;
 }
 
 int
-pf_acquire_arguments(PyObject *const *args, Py_ssize_t nargs,
-                     PyObject *kwnames, int64_t *deadline)
+pf_real(PyObject *number, const char *what, double *value)
 {
-    static const char *const names[] = {"blocking", "timeout", NULL};
-    PyObject *out[2] = {NULL, NULL};
-    *deadline = PF_NEVER;
-    if (PF_LIKELY(nargs == 0 && kwnames == NULL)) {
+    return real(number, what, value);
+}
+
+int64_t
+pf_nanoseconds(double seconds)
+{
+    double scaled = seconds * NS_PER_SECOND;
+    if (scaled >= 9.2e18) {
+        return PF_NEVER;
+    }
+    return scaled <= -9.2e18 ? INT64_MIN : (int64_t)ceil(scaled);
+}
+
+int
+pf_seconds(PyObject *number, const char *what, int64_t *ns)
+{
+    double seconds;
+    if (real(number, what, &seconds) < 0) {
+        return -1;
+    }
+    *ns = pf_nanoseconds(seconds);
+    return 0;
+}
+
+int
+pf_length(PyObject *timeout, int64_t *ns)
+{
+    double seconds;
+    *ns = PF_NEVER;
+    if (timeout == NULL || timeout == Py_None) {
         return 0;
     }
-    if (pf_arguments("acquire", names, 0, args, nargs, kwnames, out) < 0) {
+    if (pf_real(timeout, "timeout", &seconds) < 0) {
         return -1;
     }
-    int blocking = out[0] == NULL ? 1 : PyObject_IsTrue(out[0]);
-    if (blocking < 0) {
+    if (seconds < 0) {
+        PyErr_SetString(PyExc_ValueError, "timeout must not be negative");
         return -1;
     }
-    if (!blocking) {
-        *deadline = PF_NOW;
-    }
-    return out[1] == NULL ? 0 : lock_timeout(out[1], blocking, deadline);
+    *ns = pf_nanoseconds(seconds);
+    return 0;
 }
 
 int
@@ -188,12 +207,6 @@ pf_too_late(const char *why)
     PyErr_Format(pf.fiber_error,
                  "__init__ comes too late: %s; make a new object", why);
     return -1;
-}
-
-int
-pf_check_unused(const PfWaitq *queue)
-{
-    return pf_waitq_empty(queue) ? 0 : pf_too_late("somebody waits");
 }
 
 PyObject *

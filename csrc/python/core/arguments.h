@@ -3,7 +3,9 @@
 #ifndef PF_ARGUMENTS_H
 #define PF_ARGUMENTS_H
 
-#include "python/core/binding.h"
+#include "engine/core/timers.h"
+#include "python/core/compiler.h"
+#include "python/core/pyinclude.h"
 
 /* Arguments by position or name into out[], of which absent ones stay as
  * they are.  `names` ends with NULL.  0, or -1 with TypeError. */
@@ -36,11 +38,14 @@ int pf_pack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
 PyObject *pf_make(PyObject *type, PyObject *const *args, Py_ssize_t nargs,
                   PyObject *kwnames);
 
-/* A timeout in seconds: None is PF_NEVER, 0 is PF_NOW.  0 or -1. */
-int pf_timeout(PyObject *timeout, int64_t *deadline);
-/* acquire(blocking=True, timeout=-1), as threading.Lock has it. */
-int pf_acquire_arguments(PyObject *const *args, Py_ssize_t nargs,
-                         PyObject *kwnames, int64_t *deadline);
+/* Numbers; they are converted before a state is looked at.  0 or -1. */
+int pf_real(PyObject *number, const char *what, double *value); /* no NaN */
+int pf_seconds(PyObject *number, const char *what, int64_t *ns);
+int pf_length(PyObject *timeout, int64_t *ns); /* of time; None: PF_NEVER */
+int64_t pf_nanoseconds(double seconds);        /* +inf gives PF_NEVER */
+
+/* FiberError: __init__() of an object that is in use.  -1. */
+int pf_too_late(const char *why);
 
 PyObject *pf_refuse_pickle(PyObject *op, PyObject *ignored);
 

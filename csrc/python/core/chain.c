@@ -1,6 +1,7 @@
 /* Dropping long chains of objects: see chain.h. */
 #include "python/core/chain.h"
 
+#include "python/fiber/fiber.h"
 #include "python/grain/grain.h"
 #include "python/greenlet/greenlet.h"
 
@@ -12,12 +13,12 @@ link_of(PyObject *op)
     if (!PyType_IS_GC(type)) {
         return NULL;
     }
-    if (PyType_IsSubtype(type, pf.fiber_type)) {
+    if (PyType_IsSubtype(type, pf_fiber_type)) {
         FiberObject *fiber = (FiberObject *)op;
         return fiber->parent != NULL ? (PyObject *)fiber->parent
                                      : fiber->value;
     }
-    if (type == pf.grain_type) {
+    if (type == pf_grain_type) {
         return ((GrainObject *)op)->value;
     }
     if (pf_is_greenlet(op) && ((PyGreenlet *)op)->pimpl != NULL) {

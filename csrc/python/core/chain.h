@@ -5,7 +5,8 @@
 #ifndef PF_CHAIN_H
 #define PF_CHAIN_H
 
-#include "python/core/binding.h"
+#include "python/core/compiler.h"
+#include "python/core/pyinclude.h"
 
 /* Drop the only reference to `op`, and then the chain that hangs on it. */
 void pf_drop_chain(PyObject *op);

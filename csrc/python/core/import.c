@@ -5,7 +5,11 @@
  * finalizers.  If it could switch, the next fiber would find a module that is
  * not complete, and nothing to wait for: who completes it is on this thread.
  */
-#include "python/core/binding.h"
+#include "python/core/import.h"
+
+#include "python/core/state.h"
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
 
 /* Is somebody in the midst of importing it? */
 static bool

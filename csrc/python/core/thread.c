@@ -6,14 +6,30 @@
  * fibers still suspended there are unwound.  The state of a thread that C made
  * may never be cleared; then the capsule goes at the thread's real end.
  */
-#include "python/greenlet/greenlet_hooks.h"
-#include "python/fiber/unseen.h"
-#include "python/fiber/waitq.h"
+#include "python/core/thread.h"
 
-#include "engine/stack/overflow.h"
+#include "python/cancel/cancel.h"
+#include "python/core/arguments.h"
+#include "python/core/compiler.h"
+#include "python/core/state.h"
+#include "python/core/tstate.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/hub.h"
+#include "python/fiber/switch.h"
+#include "python/fiber/unseen.h"
+#include "python/fiber/unwind.h"
+#include "python/fiber/waitq.h"
+#include "python/grain/loop.h"
+#include "python/greenlet/greenlet_hooks.h"
+#include "python/run/run.h"
+#include "python/sync/sync.h"
+#include "python/threads/threads.h"
+
 #include "engine/core/thread_end.h"
+#include "engine/stack/overflow.h"
 
 PF_TLS PfThread *pf_tls_thread;
+PfThread *pf_threads;
 PF_TLS bool pf_tls_collecting;
 
 /* The data stack's first chunk and the PyState.  CPython's own chunks are
@@ -56,7 +72,7 @@ unwind_all(PfThread *t)
 static void
 unlist(PfThread *t)
 {
-    PfThread **link = &pf.threads;
+    PfThread **link = &pf_threads;
     while (*link != NULL && *link != t) {
         link = &(*link)->next;
     }
@@ -136,7 +152,7 @@ static void
 thread_gone(PyObject *capsule)
 {
     PfThread *t = PyCapsule_GetPointer(capsule, CAPSULE_NAME);
-    if (t == NULL || t != pf_tls_thread || pf.shut_down ||
+    if (t == NULL || t != pf_tls_thread || pf_shut_down ||
         CURRENT(t) != t->root) {
         PyErr_Clear(); /* a capsule's destructor may not raise */
         return;
@@ -195,12 +211,12 @@ thread_ended(void)
 {
     PfThread *t = pf_tls_thread;
     end_is_watched = false;
-    if (t == NULL || pf.shut_down || pf_finalizing() ||
+    if (t == NULL || pf_shut_down || pf_finalizing() ||
         CURRENT(t) != t->root || runs_code(t)) {
         return;
     }
     PyGILState_STATE held = PyGILState_Ensure();
-    if (!pf.shut_down) { /* nor while this waited for the GIL */
+    if (!pf_shut_down) { /* nor while this waited for the GIL */
         end_with_thread(t);
     }
     PyGILState_Release(held);
@@ -219,7 +235,7 @@ static int
 may_have_record(void)
 {
     const char *why = NULL;
-    if (pf.shut_down) {
+    if (pf_shut_down) {
         why = "the interpreter is shutting down: no fibers any more";
     } else if (PyThreadState_GetID(PyThreadState_Get()) == ended) {
         why = "the thread is ending: no fibers any more";
@@ -241,19 +257,6 @@ make_root(void)
         }
     }
     return root;
-}
-
-/* The collector begins or ends on the running fiber's stack.  A greenlet may be
- * left meanwhile, and others run: only this one is what must not be left. */
-static void
-mark_collector(PfThread *t, bool runs)
-{
-    t->collecting = runs ? CURRENT(t) : NULL;
-    if (runs) {
-        t->attention |= PF_ATT_GC;
-    } else {
-        t->attention &= ~(uint32_t)PF_ATT_GC;
-    }
 }
 
 /* Takes over `root`, which may be NULL with an exception; runs no code. */
@@ -282,7 +285,7 @@ make_record(FiberObject *root)
     root->thread = t;
     t->root = root;
     t->engine.current = &root->core;
-    mark_collector(t, pf_tls_collecting);
+    pf_mark_collector(t, pf_tls_collecting);
     return t;
 }
 
@@ -297,8 +300,8 @@ own(PfThread *t, PyObject *dict, PyObject *capsule)
     (void)PyCapsule_SetDestructor(capsule, thread_gone);
     watch_end();
     pf_tls_thread = t;
-    t->next = pf.threads;
-    pf.threads = t;
+    t->next = pf_threads;
+    pf_threads = t;
     return 0;
 }
 
@@ -344,108 +347,6 @@ pf_thread_create(void)
     return t;
 }
 
-/* ----------------------------------------------------------- no-switch regions */
-
-/* The collector says when it begins and ends through gc.callbacks.  If our
- * callback was removed between the two, "ends" never came. */
-static bool
-collector_really_runs(void)
-{
-    PyObject *list = pf_import_from("gc", "callbacks");
-    PyObject *ours = pf_import_from("pyfiber._engine", "_gc_callback");
-    bool there = true;
-    if (list != NULL && ours != NULL) {
-        there = PySequence_Contains(list, ours) != 0;
-    }
-    PyErr_Clear(); /* nobody can tell: then it is there */
-    Py_XDECREF(ours);
-    Py_XDECREF(list);
-    return there;
-}
-
-static FiberObject *
-find_dropped(PfThread *t)
-{
-    for (FiberObject *f = t->live; f != NULL; f = f->next) {
-        if (f->core.host_bits & PF_F_DROPPED) {
-            return f;
-        }
-    }
-    return NULL;
-}
-
-/* Fibers whose last reference another thread dropped; it left us one. */
-void
-pf_unwind_dropped(PfThread *t)
-{
-    t->attention &= ~(uint32_t)PF_ATT_DROPPED;
-    FiberObject *fiber;
-    while ((fiber = find_dropped(t)) != NULL) {
-        fiber->core.host_bits &= ~(uint32_t)PF_F_DROPPED;
-        if (fiber->core.host_bits & PF_F_GREENLET) {
-            Py_DECREF(fiber->greenlet); /* its end is its own affair */
-            continue;
-        }
-        if (Py_REFCNT(fiber) == 1) { /* nobody has found it since */
-            pf_fiber_unwind(t, fiber);
-        }
-        Py_DECREF(fiber);
-    }
-}
-
-void
-pf_unwind_left_here(void)
-{
-    PfThread *t = pf_tls_thread;
-    if (t != NULL && (t->attention & PF_ATT_DROPPED)) {
-        pf_unwind_dropped(t);
-    }
-}
-
-void
-pf_close_reserve(PfThread *t)
-{
-    FiberObject *self = CURRENT(t);
-    char here = 0;
-    t->attention &= ~(uint32_t)PF_ATT_RESERVE;
-    if (self->core.stack == NULL) {
-        return;
-    }
-    pf_end_watch(t, &here);
-    pf_stack_close_reserve(self->core.stack, &here);
-    if (!pf_stack_reserve_is_open(self->core.stack)) {
-        pystate_replenish(t->tstate, self->saved);
-    } else {
-        t->attention |= PF_ATT_RESERVE;
-    }
-}
-
-int
-pf_attend(PfThread *t)
-{
-    if (t->attention & PF_ATT_RESERVE) {
-        pf_close_reserve(t);
-    }
-    if (t->collecting == CURRENT(t) && !collector_really_runs()) {
-        mark_collector(t, false);
-    }
-    if (t->collecting == CURRENT(t)) {
-        PyErr_SetString(pf.fiber_error,
-                        "cannot leave this fiber while the garbage collector "
-                        "runs (in __del__ or a weakref callback, say)");
-        return -1;
-    }
-    if (t->attention & PF_ATT_NO_SWITCH) {
-        PyErr_Format(pf.fiber_error, "cannot leave this fiber %s",
-                     t->no_switch_why);
-        return -1;
-    }
-    if (t->attention & PF_ATT_DROPPED) {
-        pf_unwind_dropped(t);
-    }
-    return 0;
-}
-
 /* ------------------------------------------------- hooks into the interpreter */
 
 static PyObject *
@@ -457,7 +358,7 @@ gc_callback(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         pf_tls_collecting =
             PyUnicode_CompareWithASCIIString(args[0], "start") == 0;
         if (t != NULL) {
-            mark_collector(t, pf_tls_collecting);
+            pf_mark_collector(t, pf_tls_collecting);
         }
     }
     Py_RETURN_NONE;
@@ -496,7 +397,7 @@ at_exit(PyObject *module, PyObject *ignored)
         pf_unseen_at_exit(t);
     }
     pf_waitq_forget_others(pf_tls_thread);
-    pf.shut_down = true;
+    pf_shut_down = true;
     pf_fibers_free_spare();
     pf_scopes_free_spare();
     pf_greenlets_free_spare();
@@ -512,7 +413,7 @@ after_fork_in_child(PyObject *module, PyObject *ignored)
     (void)ignored;
     PfThread *t = pf_tls_thread;
     pf_waitq_forget_others(t);
-    pf.threads = t;
+    pf_threads = t;
     if (pf_signals_after_fork() < 0) {
         return NULL;
     }

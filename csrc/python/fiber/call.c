@@ -2,7 +2,10 @@
  * the caller's line is in the traceback, rather than in a fiber that has no
  * line of the program to show.
  */
-#include "python/core/arguments.h"
+#include "python/fiber/call.h"
+
+#include "python/core/compiler.h"
+#include "python/fiber/fiber.h"
 
 /* Of a function or a method the function, else NULL. */
 static PyFunctionObject *

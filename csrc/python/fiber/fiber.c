@@ -1,14 +1,34 @@
 /* The Fiber type. */
+#include "python/fiber/fiber.h"
+
+#include "python/cancel/cancel.h"
+#include "python/cancel/scope.h"
 #include "python/core/arguments.h"
 #include "python/core/chain.h"
-#include "python/greenlet/greenlet_hooks.h"
-#include "python/testing/schedule.h"
-#include "python/cancel/scope.h"
+#include "python/core/compiler.h"
+#include "python/core/state.h"
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
+#include "python/fiber/call.h"
+#include "python/fiber/deadline.h"
+#include "python/fiber/explore.h"
+#include "python/fiber/hub.h"
+#include "python/fiber/inspect.h"
+#include "python/fiber/outcome.h"
+#include "python/fiber/switch.h"
 #include "python/fiber/unseen.h"
+#include "python/fiber/until.h"
+#include "python/fiber/unwind.h"
+#include "python/fiber/wait.h"
+#include "python/greenlet/greenlet_hooks.h"
+#include "python/sync/sync.h"
 
 #include <structmember.h>
 
 /* --------------------------------------------------------------- what few have */
+
+PyTypeObject *pf_fiber_type;
+size_t pf_default_stack_size;
 
 const PfRare pf_nothing_rare = {0};
 
@@ -43,7 +63,7 @@ static unsigned spare_count;
 FiberObject *
 pf_fiber_alloc(void)
 {
-    PyTypeObject *type = pf.fiber_type;
+    PyTypeObject *type = pf_fiber_type;
     FiberObject *self = spare;
     if (self == NULL) {
         return (FiberObject *)type->tp_alloc(type, 0);
@@ -62,8 +82,8 @@ static void
 free_fiber(FiberObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
-    if (type == pf.fiber_type && spare_count != PF_MOST_SPARE &&
-        !pf.shut_down && !(self->core.host_bits & PF_F_FINALIZED)) {
+    if (type == pf_fiber_type && spare_count != PF_MOST_SPARE &&
+        !pf_shut_down && !(self->core.host_bits & PF_F_FINALIZED)) {
         self->next = spare;
         spare = self;
         spare_count++;
@@ -93,7 +113,7 @@ allocate(PyTypeObject *type)
     if (t == NULL) {
         return NULL;
     }
-    FiberObject *self = type == pf.fiber_type
+    FiberObject *self = type == pf_fiber_type
                             ? pf_fiber_alloc()
                             : (FiberObject *)type->tp_alloc(type, 0);
     if (self == NULL) {
@@ -114,7 +134,7 @@ FiberObject *
 pf_fiber_new(PyObject *target, PyObject *const *args, Py_ssize_t nargs,
              PyObject *kwnames)
 {
-    FiberObject *self = allocate(pf.fiber_type);
+    FiberObject *self = allocate(pf_fiber_type);
     if (self == NULL) {
         return NULL;
     }
@@ -262,7 +282,7 @@ fiber_finalize(PyObject *op)
 {
     FiberObject *self = (FiberObject *)op;
     self->core.host_bits |= PF_F_FINALIZED;
-    if (pf.shut_down) {
+    if (pf_shut_down) {
         return;
     }
     if (self->core.state == PF_DONE || self->core.state == PF_NEW) {
@@ -283,7 +303,7 @@ finalize_again(FiberObject *self)
 {
     bool unseen = self->core.host_byte == PF_OUTCOME_FAILED &&
                   pf_is_unseen((PyObject *)self);
-    if ((!unseen && !is_alive(self)) || pf.shut_down) {
+    if ((!unseen && !is_alive(self)) || pf_shut_down) {
         return true;
     }
     Py_SET_REFCNT((PyObject *)self, 1);
@@ -352,7 +372,7 @@ fiber_dealloc(PyObject *op)
     /* The common end, a plain fiber that ran, has nothing to finalize. */
     bool plain = self->core.state == PF_DONE &&
                  self->core.host_byte != PF_OUTCOME_FAILED &&
-                 Py_TYPE(op) == pf.fiber_type;
+                 Py_TYPE(op) == pf_fiber_type;
     if (!plain &&
         (PyObject_CallFinalizerFromDealloc(op) < 0 || !finalize_again(self))) {
         return;

@@ -2,7 +2,10 @@
  * are converted.  So all of them are converted first, then the fiber is looked
  * at, then it takes them; what they take the place of is dropped at the end.
  */
-#include "python/core/binding.h"
+#include "python/core/state.h"
+#include "python/core/tstate.h"
+#include "python/fiber/call.h"
+#include "python/fiber/fiber.h"
 
 typedef struct Given {
     PyObject *target, *args, *kwargs, *name, *context; /* owned, or NULL */
@@ -75,7 +78,7 @@ static int
 convert_target(Given *given, FiberObject *self, PyObject *target)
 {
     if (target == NULL || target == Py_None) {
-        if (Py_TYPE(self) != pf.fiber_type) {
+        if (Py_TYPE(self) != pf_fiber_type) {
             return 0;
         }
         PyErr_SetString(PyExc_TypeError,

@@ -1,5 +1,12 @@
 /* Looking at a fiber: its name, state, parent, context, frames, outcome. */
-#include "python/core/binding.h"
+#include "python/fiber/inspect.h"
+
+#include "python/core/state.h"
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/hub.h"
+#include "python/fiber/outcome.h"
 
 /* NULL, without an exception: it has none. */
 static PyObject *
@@ -132,7 +139,7 @@ as_parent(PyObject *value)
                         "a fiber's parent cannot be deleted");
         return NULL;
     }
-    if (!PyObject_TypeCheck(value, pf.fiber_type)) {
+    if (!PyObject_TypeCheck(value, pf_fiber_type)) {
         PyErr_Format(PyExc_TypeError,
                      "a fiber's parent must be a Fiber, not '%.200s'",
                      Py_TYPE(value)->tp_name);
@@ -419,7 +426,7 @@ mod_threads(PyObject *module, PyObject *ignored)
     (void)ignored;
     int collecting = PyGC_Disable();
     PyObject *list = PyList_New(0);
-    for (PfThread *t = pf.threads; list != NULL && t != NULL; t = t->next) {
+    for (PfThread *t = pf_threads; list != NULL && t != NULL; t = t->next) {
         PyObject *described = describe_thread(t);
         if (described == NULL || PyList_Append(list, described) < 0) {
             Py_CLEAR(list);
@@ -436,7 +443,7 @@ static PyObject *
 mod_scheduler_of(PyObject *module, PyObject *object)
 {
     (void)module;
-    if (!PyObject_TypeCheck(object, pf.fiber_type)) {
+    if (!PyObject_TypeCheck(object, pf_fiber_type)) {
         PyErr_Format(PyExc_TypeError, "expected a Fiber, not '%.200s'",
                      Py_TYPE(object)->tp_name);
         return NULL;

@@ -1,17 +1,24 @@
 /* How a finished fiber ended: its result, or what to raise instead. */
-#include "python/core/binding.h"
+#include "python/fiber/outcome.h"
+
+#include "python/core/import.h"
+#include "python/core/state.h"
+#include "python/core/tstate.h"
+#include "python/fiber/fiber.h"
 
 /* Its base class is that of concurrent.futures, which takes long to import:
  * both are imported when they are first needed. */
+static PyObject *fiber_cancelled;
+
 static PyObject *
 fiber_cancelled_type(void)
 {
-    if (pf.fiber_cancelled == NULL) {
+    if (fiber_cancelled == NULL) {
         PyObject *type =
             pf_import_from("pyfiber._cancelled", "FiberCancelled");
-        Py_XSETREF(pf.fiber_cancelled, type);
+        Py_XSETREF(fiber_cancelled, type);
     }
-    return pf.fiber_cancelled;
+    return fiber_cancelled;
 }
 
 /* The reason for a cancellation, of the exception it ended with; a new

@@ -16,7 +16,11 @@
  * C code that recurses without a Python function is left; it runs on into the
  * lower half of the reserve, and there the handler does write the counter.
  */
-#include "python/core/binding.h"
+#include "python/fiber/overflow.h"
+
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
+#include "python/fiber/fiber.h"
 
 #include "engine/stack/overflow.h"
 
@@ -49,7 +53,7 @@ end_budget(PfThread *t, const char *sp)
 static bool
 anybody_watched(void)
 {
-    for (PfThread *t = pf.threads; t != NULL; t = t->next) {
+    for (PfThread *t = pf_threads; t != NULL; t = t->next) {
         if (pf_load(&t->watched)) {
             return true;
         }

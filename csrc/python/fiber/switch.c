@@ -4,15 +4,29 @@
  * Order within a switch: refuse, save, load, switch, hand over.  One value or
  * one exception travels with it in thread->transfer.
  */
-#include "python/core/chain.h"
-#include "python/greenlet/greenlet_hooks.h"
-#include "python/cancel/scope.h"
 #include "python/fiber/switch.h"
+
+#include "python/cancel/cancel.h"
+#include "python/cancel/scope.h"
+#include "python/core/chain.h"
+#include "python/core/compiler.h"
+#include "python/core/state.h"
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
+#include "python/fiber/attend.h"
+#include "python/fiber/explore.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/hub.h"
+#include "python/fiber/inspect.h"
+#include "python/fiber/outcome.h"
 #include "python/fiber/unseen.h"
+#include "python/fiber/wait.h"
+#include "python/fiber/waitq.h"
+#include "python/grain/loop.h"
+#include "python/greenlet/greenlet_hooks.h"
+#include "python/sync/sync.h"
 
 #include "engine/stack/overflow.h"
-#include "python/testing/schedule.h"
-#include "python/fiber/waitq.h"
 
 /* ------------------------------------------------------------ the switch */
 
@@ -308,7 +322,8 @@ collect_stacks(PfThread *t)
 int
 pf_fiber_give_stack(PfThread *t, FiberObject *fiber, bool *collected)
 {
-    size_t size = fiber->stack_size != 0 ? fiber->stack_size : pf.stack_size;
+    size_t size =
+        fiber->stack_size != 0 ? fiber->stack_size : pf_default_stack_size;
     pf_limit limit = PF_LIMIT_NONE;
     if (pf_fiber_prepare(&t->engine, &fiber->core, size, &limit) < 0) {
         if (!*collected) {

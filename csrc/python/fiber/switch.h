@@ -1,9 +1,59 @@
-/* The switch itself, inline for the two that make it: Fiber.switch and
- * greenlet.switch. */
+/* Leaving one fiber for another; the switch itself is inline for the two that
+ * make it, Fiber.switch and greenlet.switch. */
 #ifndef PF_SWITCH_H
 #define PF_SWITCH_H
 
-#include "python/core/binding.h"
+#include "python/core/compiler.h"
+#include "python/core/thread.h"
+#include "python/fiber/fiber.h"
+
+/* PyObject_CallNoArgs(), which asks a thread-local who runs and looks twice at
+ * what a function returns; the function itself takes care of both. */
+static inline PyObject *
+pf_call(PyObject *callable)
+{
+    return PyFunction_Check(callable)
+               ? ((PyFunctionObject *)callable)
+                     ->vectorcall(callable, NULL, 0, NULL)
+               : PyObject_CallNoArgs(callable);
+}
+
+extern const pf_host pf_python_host;
+/* `value` is borrowed. */
+PyObject *pf_fiber_switch(FiberObject *target, PyObject *value);
+PyObject *pf_fiber_throw(FiberObject *target, PyObject *exc);
+/* `target` is known to be one that may be entered just now, and nothing is to
+ * be attended to. */
+PyObject *pf_fiber_give(PfThread *t, FiberObject *target, PyObject *value);
+/* A fiber ends without having run. `exc` stolen or NULL. */
+void pf_fiber_end(PfThread *t, FiberObject *fiber, PyObject *result);
+/* From here on the fiber belongs to this thread.  0, or -1 with MemoryError; or
+ * PF_LOOK_AGAIN, once, after garbage has been collected for want of a stack:
+ * code has run, so whatever the caller knew of the fiber is to be looked at
+ * again.  `*collected` is false at the first call. */
+int pf_fiber_give_stack(PfThread *t, FiberObject *fiber, bool *collected);
+#define PF_LOOK_AGAIN 2
+/* The same for a fiber that nobody else has seen yet: 0 or -1. */
+static inline int
+pf_fiber_give_stack_unseen(PfThread *t, FiberObject *fiber)
+{
+    bool collected = false;
+    int rc;
+    do {
+        rc = pf_fiber_give_stack(t, fiber, &collected);
+    } while (PF_UNLIKELY(rc == PF_LOOK_AGAIN));
+    return rc;
+}
+void pf_fiber_take_stack(FiberObject *fiber);
+PyObject *pf_fiber_leave_nothing(PfThread *t, FiberObject *self,
+                                 PyObject *result);
+void pf_fiber_forget_schedule(FiberObject *fiber);
+void pf_on_switch(pf_thread *thread, pf_fiber *from, pf_fiber *to);
+PyObject *pf_value_in_parent(PfThread *t);
+/* An instance of an exception class, or the instance itself; new reference. */
+PyObject *pf_exception_instance(PyObject *exc);
+/* Call a done-callback; what it raises is logged. */
+void pf_call_back(PyObject *self, PyObject *callback);
 
 /* For who waits here until the other has ended, as a fiber that unwinds it
  * does: the thread goes on holding it, if it did. */

@@ -10,6 +10,15 @@
  */
 #include "python/fiber/unseen.h"
 
+#include "python/core/compiler.h"
+#include "python/core/list.h"
+#include "python/core/state.h"
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/hub.h"
+#include "python/fiber/inspect.h"
+#include "python/fiber/outcome.h"
 #include "python/grain/grain.h"
 
 #define LOST "%r failed and nobody looked at it"

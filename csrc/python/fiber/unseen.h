@@ -2,7 +2,8 @@
 #ifndef PF_UNSEEN_H
 #define PF_UNSEEN_H
 
-#include "python/core/binding.h"
+#include "python/core/thread.h"
+#include "python/fiber/hub.h"
 
 /* A fiber or grain that has failed, in its scheduler's list. */
 struct PfUnseen {

@@ -3,6 +3,10 @@
  * Awaited, it yields `what` once and returns what it is sent then.  `await
  * fiber` and `await grain` are made of it.
  */
+#include "python/fiber/until.h"
+
+#include "python/core/arguments.h"
+#include "python/core/thread.h"
 #include "python/grain/grain.h"
 
 typedef struct UntilObject {
@@ -15,7 +19,7 @@ PyObject *
 pf_until_new(PyObject *what)
 {
     UntilObject *self =
-        (UntilObject *)pf.until_type->tp_alloc(pf.until_type, 0);
+        (UntilObject *)pf_until_type->tp_alloc(pf_until_type, 0);
     if (self != NULL) {
         self->what = Py_NewRef(what);
     }

@@ -1,6 +1,13 @@
 /* Unwinding: a suspended fiber that nobody needs any more is made to end. */
-#include "python/greenlet/greenlet_hooks.h"
+#include "python/fiber/unwind.h"
+
+#include "python/core/state.h"
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/hub.h"
 #include "python/fiber/switch.h"
+#include "python/greenlet/greenlet_hooks.h"
 
 /* Neither the queue nor a timer brings it back. */
 void

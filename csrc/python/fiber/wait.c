@@ -5,136 +5,19 @@
  * that came first wins: the value is delivered, the cancellation raised at
  * the next park point.
  */
+#include "python/fiber/wait.h"
+
+#include "python/cancel/cancel.h"
+#include "python/core/compiler.h"
+#include "python/core/state.h"
+#include "python/core/thread.h"
+#include "python/fiber/attend.h"
+#include "python/fiber/explore.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/hub.h"
+#include "python/fiber/switch.h"
 #include "python/fiber/waitq.h"
-
-#include <math.h>
-
-/* ------------------------------------------------------------- numbers, checks */
-
-#define NS_PER_SECOND 1e9
-
-/* What a number's own __float__ runs may leave the run, take the lock, or end
- * the fiber that is asked about.  So numbers are converted once, and before
- * anything is looked at.  0 or -1. */
-static inline int
-real(PyObject *number, const char *what, double *value)
-{
-    if (PyFloat_CheckExact(number)) {
-        *value = PyFloat_AS_DOUBLE(number);
-    } else if (PyLong_CheckExact(number)) {
-        *value = PyLong_AsDouble(number);
-    } else if (PyNumber_Check(number) && !PyComplex_Check(number)) {
-        *value = PyFloat_AsDouble(number);
-    } else {
-        PyErr_Format(PyExc_TypeError, "%s must be a number, not '%.200s'",
-                     what, Py_TYPE(number)->tp_name);
-        return -1;
-    }
-    if (*value == -1.0 && PyErr_Occurred()) {
-        return -1;
-    }
-    if (isnan(*value)) {
-        PyErr_Format(PyExc_ValueError, "%s must not be NaN", what);
-        return -1;
-    }
-    return 0;
-}
-
-int
-pf_real(PyObject *number, const char *what, double *value)
-{
-    return real(number, what, value);
-}
-
-int64_t
-pf_nanoseconds(double seconds)
-{
-    double scaled = seconds * NS_PER_SECOND;
-    if (scaled >= 9.2e18) {
-        return PF_NEVER;
-    }
-    return scaled <= -9.2e18 ? INT64_MIN : (int64_t)ceil(scaled);
-}
-
-int
-pf_seconds(PyObject *number, const char *what, int64_t *ns)
-{
-    double seconds;
-    if (real(number, what, &seconds) < 0) {
-        return -1;
-    }
-    *ns = pf_nanoseconds(seconds);
-    return 0;
-}
-
-int
-pf_length(PyObject *timeout, int64_t *ns)
-{
-    double seconds;
-    *ns = PF_NEVER;
-    if (timeout == NULL || timeout == Py_None) {
-        return 0;
-    }
-    if (pf_real(timeout, "timeout", &seconds) < 0) {
-        return -1;
-    }
-    if (seconds < 0) {
-        PyErr_SetString(PyExc_ValueError, "timeout must not be negative");
-        return -1;
-    }
-    *ns = pf_nanoseconds(seconds);
-    return 0;
-}
-
-int64_t
-pf_deadline_in(SchedulerObject *s, int64_t ns)
-{
-    if (ns == PF_NEVER) {
-        return PF_NEVER;
-    }
-    if (s == NULL && pf_tls_thread != NULL) {
-        s = pf_tls_thread->scheduler;
-    }
-    int64_t now = s == NULL ? pf_monotonic() : pf_now(&s->core);
-    return pf_later(now, ns);
-}
-
-/* By the clock of `s`, NULL: of the scheduler that runs here, if one does. */
-int
-pf_deadline_by(SchedulerObject *s, PyObject *timeout, int64_t *deadline)
-{
-    int64_t ns;
-    int rc = pf_length(timeout, &ns);
-    *deadline = pf_deadline_in(s, ns);
-    return rc;
-}
-
-int
-pf_deadline(PyObject *timeout, int64_t *deadline)
-{
-    if (timeout == NULL || timeout == Py_None) { /* mostly */
-        *deadline = PF_NEVER;
-        return 0;
-    }
-    return pf_deadline_by(NULL, timeout, deadline);
-}
-
-pf_scheduler *
-pf_active(PfThread *t, const char *what)
-{
-    if (PF_LIKELY(t->scheduler != NULL)) {
-        return &t->scheduler->core;
-    }
-    PyErr_Format(pf.fiber_error,
-                 pf_in_job()
-                     ? "%s needs a running scheduler, and a thread of "
-                       "to_thread() has none: give the function to "
-                       "from_thread(), which runs it in a fiber of the caller"
-                     : "%s needs a running scheduler: call it from a function "
-                       "that pyfiber.run() runs",
-                 what);
-    return NULL;
-}
+#include "python/grain/loop.h"
 
 /* ------------------------------------------------- requests from other threads */
 

@@ -1,7 +1,16 @@
 /* Waiting in line; see waitq.h. */
 #include "python/fiber/waitq.h"
 
-#include "python/testing/schedule.h"
+#include "python/core/arguments.h"
+#include "python/core/compiler.h"
+#include "python/core/state.h"
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
+#include "python/fiber/explore.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/hub.h"
+#include "python/fiber/wait.h"
+#include "python/grain/loop.h"
 
 /* ------------------------------------------------------------------- queues */
 
@@ -267,7 +276,7 @@ refuse_plain(PfThread *t)
                         "pyfiber.run(), or a timeout of 0");
         return -1;
     }
-    if (pf.shut_down) {
+    if (pf_shut_down) {
         PyErr_SetString(pf.fiber_error,
                         "the interpreter is shutting down: nothing may wait "
                         "any more");
@@ -337,7 +346,7 @@ forget_waits(FiberObject *fiber)
 void
 pf_waitq_forget_others(PfThread *keep)
 {
-    for (PfThread *t = pf.threads; t != NULL; t = t->next) {
+    for (PfThread *t = pf_threads; t != NULL; t = t->next) {
         if (t == keep) {
             continue;
         }
@@ -353,13 +362,16 @@ pf_waitq_forget_others(PfThread *keep)
 
 /* ------------------------------------------------------------------- owners */
 
+/* Given to a fiber; see PfOwner. */
+static uint32_t last_number;
+
 uint32_t
 pf_number_fiber(FiberObject *fiber)
 {
-    if (++pf.last_number == 0) {
-        pf.last_number = 1;
+    if (++last_number == 0) {
+        last_number = 1;
     }
-    fiber->core.host_word = pf.last_number;
+    fiber->core.host_word = last_number;
     return fiber->core.host_word;
 }
 
@@ -371,7 +383,7 @@ find_owner(const PfOwner *owner)
     if (owner->fiber == NULL) {
         return NULL;
     }
-    for (PfThread *t = pf.threads; t != NULL; t = t->next) {
+    for (PfThread *t = pf_threads; t != NULL; t = t->next) {
         if (pf_owns(owner, t->root)) {
             return t->root;
         }
@@ -426,4 +438,10 @@ pf_owner_list(const PfOwner *owners, int count)
         }
     }
     return list;
+}
+
+int
+pf_check_unused(const PfWaitq *queue)
+{
+    return pf_waitq_empty(queue) ? 0 : pf_too_late("somebody waits");
 }

@@ -27,6 +27,10 @@
 #ifndef PF_WAITQ_H
 #define PF_WAITQ_H
 
+#include "python/core/compiler.h"
+#include "python/fiber/explore.h"
+#include "python/fiber/fiber.h"
+#include "python/core/thread.h"
 #include "python/core/arguments.h"
 
 struct PfNode {
@@ -73,7 +77,7 @@ PfNode *pf_waitq_choose_slow(const PfWaitq *queue);
 static inline PfNode *
 pf_waitq_choose(const PfWaitq *queue)
 {
-    return PF_LIKELY(pf.exploring == 0) ? queue->head
+    return PF_LIKELY(pf_exploring == 0) ? queue->head
                                         : pf_waitq_choose_slow(queue);
 }
 
@@ -149,6 +153,5 @@ PyObject *pf_owner_list(const PfOwner *owners, int count);
 /* For __init__: -1 with FiberError if somebody waits already, or in any case.
  * To be asked last, with everything converted and made. */
 int pf_check_unused(const PfWaitq *queue);
-int pf_too_late(const char *why);
 
 #endif

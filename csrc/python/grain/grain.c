@@ -1,7 +1,20 @@
 /* The Grain type. */
 #include "python/grain/grain.h"
+
+#include "python/core/arguments.h"
 #include "python/core/chain.h"
+#include "python/core/compiler.h"
+#include "python/core/state.h"
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
+#include "python/fiber/deadline.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/hub.h"
+#include "python/fiber/outcome.h"
+#include "python/fiber/switch.h"
 #include "python/fiber/unseen.h"
+#include "python/fiber/until.h"
+#include "python/grain/loop.h"
 
 #include <structmember.h>
 
@@ -283,7 +296,7 @@ grain_clear(PyObject *op)
 static void
 grain_finalize(PyObject *op)
 {
-    if (pf_is_unseen(op) && !pf.shut_down) {
+    if (pf_is_unseen(op) && !pf_shut_down) {
         pf_unseen_lost(op);
     }
 }
@@ -351,8 +364,8 @@ refuse_unstarted(GrainObject *g)
 static int
 wait_elsewhere(GrainObject *g, PyObject *timeout)
 {
-    PyObject *answer = PyObject_CallFunctionObjArgs(pf.grain_join_elsewhere, g,
-                                                    timeout, NULL);
+    PyObject *answer = PyObject_CallFunctionObjArgs(
+        pf_grain_facade.join_elsewhere, g, timeout, NULL);
     int done = answer == NULL ? -1 : PyObject_IsTrue(answer);
     Py_XDECREF(answer);
     return done < 0 ? -1 : !done;
@@ -648,11 +661,11 @@ set_grain_hooks(PyObject *module, PyObject *args, PyObject *kwargs)
                                      &failed)) {
         return NULL;
     }
-    Py_XSETREF(pf.grain_ready, Py_NewRef(ready));
-    Py_XSETREF(pf.grain_sleeping, Py_NewRef(sleeping));
-    Py_XSETREF(pf.grain_stopped, Py_NewRef(stopped));
-    Py_XSETREF(pf.grain_join_elsewhere, Py_NewRef(join));
-    Py_XSETREF(pf.policy_failed, Py_NewRef(failed));
+    Py_XSETREF(pf_grain_facade.ready, Py_NewRef(ready));
+    Py_XSETREF(pf_grain_facade.sleeping, Py_NewRef(sleeping));
+    Py_XSETREF(pf_grain_facade.stopped, Py_NewRef(stopped));
+    Py_XSETREF(pf_grain_facade.join_elsewhere, Py_NewRef(join));
+    Py_XSETREF(pf_grain_facade.policy_failed, Py_NewRef(failed));
     Py_RETURN_NONE;
 }
 
@@ -664,18 +677,21 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
+PyTypeObject *pf_grain_type, *pf_pool_type, *pf_notice_type, *pf_until_type;
+PfGrainConstants pf_grain_facade;
+
 int
 pf_grain_module_init(PyObject *module)
 {
-    pf.grain_type = pf_add_type(module, &pf_grain_spec, NULL);
-    pf.pool_type = pf_add_type(module, &pf_pool_spec, NULL);
-    pf.until_type = pf_add_type(module, &pf_until_spec, NULL);
-    pf.notice_type = (PyTypeObject *)PyType_FromModuleAndSpec(
+    pf_grain_type = pf_add_type(module, &pf_grain_spec, NULL);
+    pf_pool_type = pf_add_type(module, &pf_pool_spec, NULL);
+    pf_until_type = pf_add_type(module, &pf_until_spec, NULL);
+    pf_notice_type = (PyTypeObject *)PyType_FromModuleAndSpec(
         module, &pf_notice_spec, NULL);
-    pf.runner_main = PyCFunction_New(&pf_runner_method, NULL);
-    pf.s_result = PyUnicode_InternFromString("result");
-    return pf.grain_type && pf.pool_type && pf.until_type && pf.notice_type &&
-                   pf.runner_main && pf.s_result
+    pf_grain_facade.runner_main = PyCFunction_New(&pf_runner_method, NULL);
+    pf_grain_facade.s_result = PyUnicode_InternFromString("result");
+    return pf_grain_type && pf_pool_type && pf_until_type && pf_notice_type &&
+                   pf_grain_facade.runner_main && pf_grain_facade.s_result
                ? PyModule_AddFunctions(module, functions)
                : -1;
 }

@@ -24,7 +24,15 @@
 #ifndef PF_GRAIN_H
 #define PF_GRAIN_H
 
+#include "python/core/thread.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/hub.h"
+#include "python/cancel/scope.h"
 #include "python/fiber/waitq.h"
+
+typedef struct GrainObject GrainObject;
+typedef struct GrainMember GrainMember;
+typedef struct PfGrains PfGrains;
 
 typedef struct GrainPoolObject GrainPoolObject;
 
@@ -232,5 +240,16 @@ void pf_pool_ended(GrainPoolObject *pool, GrainObject *g);
 extern PyType_Spec pf_until_spec;
 PyObject *pf_until_new(PyObject *what);
 PyObject *pf_until_what(PyObject *until); /* borrowed */
+
+extern PyTypeObject *pf_grain_type, *pf_pool_type, *pf_notice_type,
+    *pf_until_type;
+/* Set at import; but for the first two by pyfiber.grains. */
+typedef struct PfGrainConstants {
+    PyObject *runner_main; /* what the fibers that step grains run */
+    PyObject *s_result;
+    PyObject *ready, *sleeping, *stopped;
+    PyObject *join_elsewhere, *policy_failed;
+} PfGrainConstants;
+extern PfGrainConstants pf_grain_facade;
 
 #endif

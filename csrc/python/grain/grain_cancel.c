@@ -9,8 +9,12 @@
  * What waits within a step is the runner.  For that time it is a child of the
  * same scope, and cancelled if the grain is.
  */
-#include "python/grain/grain.h"
+#include "python/cancel/cancel.h"
 #include "python/cancel/scope.h"
+#include "python/core/thread.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/hub.h"
+#include "python/grain/grain.h"
 
 /* --------------------------------------------------- its place in a scope */
 

@@ -1,4 +1,8 @@
 /* Looking at a grain: its name, states, frames, outcome. */
+#include "python/core/state.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/inspect.h"
+#include "python/fiber/outcome.h"
 #include "python/grain/grain.h"
 
 int
@@ -55,13 +59,14 @@ get_last_known_state(PyObject *op, void *closure)
     (void)closure;
     GrainObject *g = (GrainObject *)op;
     if (g->core.state == PF_NEW || g->core.state == PF_DONE) {
-        return Py_NewRef(pf.grain_stopped);
+        return Py_NewRef(pf_grain_facade.stopped);
     }
     bool sleeps =
         g->core.state == PF_PARKED || (g->core.state == PF_SUSPENDED &&
                                        !(g->core.host_word & GRAIN_OFFERED) &&
                                        g->core.host_byte != PF_WAIT_NOTHING);
-    return Py_NewRef(sleeps ? pf.grain_sleeping : pf.grain_ready);
+    return Py_NewRef(sleeps ? pf_grain_facade.sleeping
+                            : pf_grain_facade.ready);
 }
 
 static PyObject *

@@ -1,7 +1,9 @@
 /* A grain comes to a scheduler and leaves it. */
-#include "python/grain/grain.h"
-
 #include "python/core/list.h"
+#include "python/core/tstate.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/hub.h"
+#include "python/grain/grain.h"
 
 /* The scheduler, which lives on this thread, takes the grain; one that was
  * taken out of a pool goes on waiting for what it waited for.  0, or -1 with

@@ -7,6 +7,12 @@
  * were ready, so that grains and fibers get turns alike, and the policy says
  * for each of them which grain makes it.
  */
+#include "python/core/arguments.h"
+#include "python/core/state.h"
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/hub.h"
 #include "python/grain/grain.h"
 
 #include <structmember.h>
@@ -19,7 +25,7 @@ policy_failed(GrainPoolObject *pool)
 {
     PyObject *exc = pf_take_exception();
     PyObject *logged = PyObject_CallFunctionObjArgs(
-        pf.policy_failed, (PyObject *)pool, exc, NULL);
+        pf_grain_facade.policy_failed, (PyObject *)pool, exc, NULL);
     if (logged == NULL) {
         PyErr_WriteUnraisable((PyObject *)pool);
     }
@@ -61,7 +67,7 @@ policys_choice(GrainPoolObject *pool)
     if (chosen == NULL) {
         return NULL;
     }
-    int known = PyObject_TypeCheck(chosen, pf.grain_type)
+    int known = PyObject_TypeCheck(chosen, pf_grain_type)
                     ? PyDict_Contains(pool->ready, chosen)
                     : 0;
     if (known == 0) {
@@ -292,7 +298,7 @@ pf_pool_ended(GrainPoolObject *pool, GrainObject *g)
 static int
 check_grain(PyObject *object)
 {
-    if (PyObject_TypeCheck(object, pf.grain_type)) {
+    if (PyObject_TypeCheck(object, pf_grain_type)) {
         return 0;
     }
     PyErr_Format(PyExc_TypeError, "expected a Grain, not '%.200s'",
@@ -384,7 +390,7 @@ pool_length(PyObject *op)
 static int
 pool_contains(PyObject *op, PyObject *object)
 {
-    return PyObject_TypeCheck(object, pf.grain_type) &&
+    return PyObject_TypeCheck(object, pf_grain_type) &&
            ((GrainObject *)object)->pool == (GrainPoolObject *)op;
 }
 

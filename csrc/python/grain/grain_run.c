@@ -1,7 +1,17 @@
 /* The runner fibers, the asking of predicates, and what the loop wants from a
  * scheduler's grains: see grain.h.
  */
+#include "python/core/compiler.h"
+#include "python/core/state.h"
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
+#include "python/fiber/attend.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/hub.h"
+#include "python/fiber/switch.h"
+#include "python/fiber/waitq.h"
 #include "python/grain/grain.h"
+#include "python/grain/loop.h"
 
 /* --------------------------------------------------------------- the runners */
 
@@ -18,7 +28,7 @@ pf_grains_of(SchedulerObject *s)
     }
     grains->pools = PyList_New(0);
     grains->asker =
-        (GrainPoolObject *)PyObject_CallNoArgs((PyObject *)pf.pool_type);
+        (GrainPoolObject *)PyObject_CallNoArgs((PyObject *)pf_pool_type);
     bool made = grains->pools != NULL && grains->asker != NULL;
     if (!made ||
         s->grains != NULL) { /* the collector ran: code that made it */
@@ -39,7 +49,8 @@ pf_grains_of(SchedulerObject *s)
 static FiberObject *
 new_runner(SchedulerObject *s)
 {
-    FiberObject *fiber = pf_fiber_new(pf.runner_main, NULL, 0, NULL);
+    FiberObject *fiber =
+        pf_fiber_new(pf_grain_facade.runner_main, NULL, 0, NULL);
     if (fiber == NULL || pf_fiber_give_stack_unseen(s->thread, fiber) < 0) {
         Py_XDECREF(fiber);
         return NULL;
@@ -192,10 +203,10 @@ answer_of(PfThread *t, GrainObject *g, PyObject *predicate)
 static int
 says_yes(PyObject *answer)
 {
-    if (answer == pf.grain_sleeping) {
+    if (answer == pf_grain_facade.sleeping) {
         return 0;
     }
-    return answer == pf.grain_ready || answer == pf.grain_stopped
+    return answer == pf_grain_facade.ready || answer == pf_grain_facade.stopped
                ? 1
                : PyObject_IsTrue(answer);
 }
@@ -208,7 +219,7 @@ ask(PfThread *t, GrainObject *g)
     int yes = answer == NULL ? -1 : says_yes(answer);
     if (yes < 0) {
         Py_XSETREF(answer, pf_take_exception());
-    } else if (answer == pf.grain_ready) {
+    } else if (answer == pf_grain_facade.ready) {
         Py_SETREF(answer, Py_NewRef(Py_None));
     }
     /* Not: no longer, as it was cancelled while it was asked, or for another. */

@@ -1,10 +1,21 @@
 /* One turn of a grain: resume the innermost generator, heed what it yields or
  * hand what it returns to the generator that called it, see to the end.
  */
-#include "python/sync/channel.h"
-#include "python/grain/grain.h"
-#include "python/testing/schedule.h"
+#include "python/cancel/cancel.h"
+#include "python/core/compiler.h"
+#include "python/core/state.h"
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
+#include "python/fiber/explore.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/hub.h"
+#include "python/fiber/outcome.h"
+#include "python/fiber/switch.h"
 #include "python/fiber/unseen.h"
+#include "python/fiber/wait.h"
+#include "python/fiber/waitq.h"
+#include "python/grain/grain.h"
+#include "python/sync/channel.h"
 
 /* Calls and returns in one turn, after which the others have theirs. */
 #define CALLS_IN_A_TURN 100
@@ -201,7 +212,7 @@ static bool
 is_to_be_called(PyObject *what)
 {
     GrainObject *other = (GrainObject *)what;
-    return PyObject_TypeCheck(what, pf.grain_type) &&
+    return PyObject_TypeCheck(what, pf_grain_type) &&
            other->core.state == PF_NEW && other->pool == NULL;
 }
 
@@ -258,13 +269,13 @@ heed_wait(PfThread *t, GrainObject *g, PyObject *what)
     if (PyFloat_CheckExact(what)) {
         return pf_grain_sleep(g, what);
     }
-    if (PyObject_TypeCheck(what, pf.grain_type)) {
+    if (PyObject_TypeCheck(what, pf_grain_type)) {
         return heed_grain(t, g, (GrainObject *)what);
     }
-    if (PyObject_TypeCheck(what, pf.fiber_type)) {
+    if (PyObject_TypeCheck(what, pf_fiber_type)) {
         return heed_fiber(t, g, (FiberObject *)what);
     }
-    if (what == pf.grain_sleeping) {
+    if (what == pf_grain_facade.sleeping) {
         return pf_grain_wait_unpark(g);
     }
     if (is_number(what)) {
@@ -289,7 +300,7 @@ heed_wait(PfThread *t, GrainObject *g, PyObject *what)
 static bool
 is_a_turn(PyObject *what)
 {
-    return what == Py_None || what == pf.grain_ready;
+    return what == Py_None || what == pf_grain_facade.ready;
 }
 
 /* Its next turn raises Cancelled, and comes at once unless it has swallowed
@@ -388,7 +399,7 @@ tell_of_failure(SchedulerObject *s, GrainObject *g)
     if (pf_ends_programs(g->value)) {
         g->core.host_bits |= PF_F_LOOKED_AT;
         pf_scheduler_fail(s, Py_NewRef(g->value));
-    } else if (s->explorer == NULL || !pf_explorer_failed(s, (PyObject *)g)) {
+    } else if (!pf_explorer_failed(s, (PyObject *)g)) {
         pf_unseen_add(s, (PyObject *)g);
     }
 }
@@ -500,7 +511,7 @@ static PyObject *
 callee(PyObject **what)
 {
     PyObject *asked = *what;
-    if (Py_TYPE(asked) == pf.until_type) {
+    if (Py_TYPE(asked) == pf_until_type) {
         asked = pf_until_what(asked);
         Py_SETREF(*what, Py_NewRef(asked));
     }
@@ -516,7 +527,7 @@ typedef enum { TURN_OVER, TURN_CALLS, GRAIN_STOPS, GRAIN_OVER } Turn;
 static Turn
 yielded(PfThread *t, GrainObject *g, PyObject *what)
 {
-    if (PF_LIKELY(what == pf.grain_ready &&
+    if (PF_LIKELY(what == pf_grain_facade.ready &&
                   !(g->core.host_bits & PF_F_CANCEL))) {
         keep_yielded(g, what);
         pf_grain_ready(g);
@@ -529,7 +540,7 @@ yielded(PfThread *t, GrainObject *g, PyObject *what)
     if (called != NULL && rc == 0) {
         return TURN_CALLS;
     }
-    if (what == pf.grain_stopped) {
+    if (what == pf_grain_facade.stopped) {
         return GRAIN_STOPS;
     }
     if (rc < 0 || pf_grain_heed(t, g, what) < 0) {
@@ -607,10 +618,12 @@ pf_grain_step(PfThread *t, GrainObject *g)
         pf_grain_enter_step(runner, g);
     }
     if (PF_UNLIKELY(value == NULL) && !PyErr_Occurred()) {
-        value = PyObject_CallMethodNoArgs(g->yielded, pf.s_result);
+        value =
+            PyObject_CallMethodNoArgs(g->yielded, pf_grain_facade.s_result);
     }
     Turn turn = GRAIN_STOPS;
-    if (PF_LIKELY(value != pf.grain_stopped)) { /* its predicate's answer? */
+    if (PF_LIKELY(value !=
+                  pf_grain_facade.stopped)) { /* its predicate's answer? */
         turn = run_turn(t, g, &value);
     }
     if (PF_UNLIKELY(turn == GRAIN_STOPS)) {

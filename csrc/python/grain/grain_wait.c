@@ -5,8 +5,19 @@
  * ready queue; the wait is taken apart, and its result looked up, at the
  * grain's next turn.
  */
-#include "python/sync/channel.h"
+#include "python/core/arguments.h"
+#include "python/core/compiler.h"
+#include "python/core/state.h"
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/hub.h"
+#include "python/fiber/outcome.h"
+#include "python/fiber/wait.h"
+#include "python/fiber/waitq.h"
 #include "python/grain/grain.h"
+#include "python/grain/loop.h"
+#include "python/sync/channel.h"
 
 /* ---------------------------------------------------------------- being ready */
 
@@ -372,7 +383,7 @@ pf_grain_wait_case(GrainObject *g, PyObject *op)
 static NoticeObject *
 new_notice(GrainObject *g)
 {
-    NoticeObject *notice = PyObject_GC_New(NoticeObject, pf.notice_type);
+    NoticeObject *notice = PyObject_GC_New(NoticeObject, pf_notice_type);
     if (notice != NULL) {
         notice->grain = (GrainObject *)Py_NewRef((PyObject *)g);
         notice->called = false;
@@ -529,7 +540,7 @@ result_of(GrainObject *g)
     PyObject *other = g->yielded;
     bool called = (g->core.host_word & GRAIN_CALLS) != 0;
     g->core.host_word &= ~(uint32_t)GRAIN_CALLS;
-    if (!PyObject_TypeCheck(other, pf.grain_type)) {
+    if (!PyObject_TypeCheck(other, pf_grain_type)) {
         return pf_fiber_outcome_value((FiberObject *)other);
     }
     GrainObject *target = (GrainObject *)other;

@@ -3,6 +3,14 @@
 
 #include "python/core/arguments.h"
 #include "python/core/chain.h"
+#include "python/core/compiler.h"
+#include "python/core/state.h"
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
+#include "python/fiber/attend.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/inspect.h"
+#include "python/greenlet/greenlet_hooks.h"
 
 /* ------------------------------------------------------------------ making one */
 
@@ -50,7 +58,7 @@ free_greenlet(PyGreenlet *g)
     PyTypeObject *type = Py_TYPE(g);
     PfGreenlet *impl = IMPL(g);
     if (type == &PfGreenlet_Type && impl != NULL && !impl->finalized &&
-        spare_count != PF_MOST_SPARE && !pf.shut_down) {
+        spare_count != PF_MOST_SPARE && !pf_shut_down) {
         g->weakreflist = NULL;
         impl->parent = spare;
         spare = g;
@@ -220,7 +228,7 @@ end(PyGreenlet *g)
 {
     FiberObject *fiber = IMPL(g)->fiber;
     PfThread *t = pf_tls_thread;
-    if (pf.shut_down) {
+    if (pf_shut_down) {
         IMPL(g)->fiber = NULL; /* the stack stays as it is */
         fiber->greenlet = NULL;
     } else if (fiber->core.state == PF_RUNNING) {

@@ -15,7 +15,9 @@
 #ifndef PF_GREENLET_H
 #define PF_GREENLET_H
 
-#include "python/core/binding.h"
+#include "python/core/compiler.h"
+#include "python/core/thread.h"
+#include "python/fiber/fiber.h"
 
 typedef struct PfGreenlet PfGreenlet;
 

@@ -1,6 +1,9 @@
 /* greenlet's C API and module functions, and the set-up at first use. */
+#include "python/core/compiler.h"
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
+#include "python/fiber/attend.h"
 #include "python/greenlet/greenlet.h"
-
 #include "python/greenlet/greenlet_hooks.h"
 
 PfGreenletGlobals pf_green;

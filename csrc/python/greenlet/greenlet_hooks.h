@@ -2,7 +2,8 @@
 #ifndef PF_GREENLET_HOOKS_H
 #define PF_GREENLET_HOOKS_H
 
-#include "python/core/binding.h"
+#include "python/core/thread.h"
+#include "python/fiber/fiber.h"
 
 /* The body of a greenlet's fiber; returns who runs next. */
 FiberObject *pf_greenlet_run(PfThread *t, FiberObject *self);

@@ -4,11 +4,16 @@
  * and goes on to its parents if it is dead.  As in switch.c one value or one
  * exception travels in thread->transfer.
  */
-#include "python/greenlet/greenlet.h"
-
 #include "python/core/arguments.h"
-#include "python/greenlet/greenlet_hooks.h"
+#include "python/core/compiler.h"
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/hub.h"
 #include "python/fiber/switch.h"
+#include "python/fiber/unwind.h"
+#include "python/greenlet/greenlet.h"
+#include "python/greenlet/greenlet_hooks.h"
 
 /* What is on its way: a value, or a call's arguments, or an exception.  All
  * references are the cargo's own. */

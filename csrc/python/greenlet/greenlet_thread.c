@@ -1,7 +1,11 @@
 /* Which greenlet is current, whose main greenlet is whose, and what becomes
  * of a thread's greenlets when it ends. */
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
+#include "python/fiber/attend.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/switch.h"
 #include "python/greenlet/greenlet.h"
-
 #include "python/greenlet/greenlet_hooks.h"
 
 /* ------------------------------------------------------------------- views */
@@ -158,7 +162,8 @@ pf_greenlets_orphan(PfThread *t)
     FiberObject *fiber; /* from here on no code runs that could make others */
     while ((fiber = find_suspended(t)) != NULL) {
         /* The collector's lists lie on its stack. */
-        fiber->core.host_bits |= fiber == t->collecting ? PF_F_PINNED : 0;
+        fiber->core.host_bits |=
+            &fiber->core == t->collecting ? PF_F_PINNED : 0;
         abandon(fiber);
     }
     PyGreenlet *main = GREENLET_OF(t->root);

@@ -1,4 +1,6 @@
 /* greenlet.settrace: a function of the thread's that hears of every switch. */
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
 #include "python/greenlet/greenlet.h"
 
 PyObject *

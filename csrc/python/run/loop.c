@@ -5,61 +5,30 @@
  * the end of the run.  Fibers that yield or park switch to each other
  * directly and never pass through it.
  */
-#include "python/core/binding.h"
+#include "python/cancel/cancel.h"
+#include "python/core/state.h"
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
+#include "python/fiber/attend.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/hub.h"
+#include "python/fiber/outcome.h"
+#include "python/fiber/switch.h"
+#include "python/fiber/unseen.h"
+#include "python/fiber/unwind.h"
+#include "python/grain/grain.h"
+#include "python/grain/loop.h"
+#include "python/run/run.h"
+#include "python/testing/schedule.h"
+#include "python/threads/threads.h"
 
 #include "engine/stack/overflow.h"
-#include "python/testing/schedule.h"
-#include "python/fiber/unseen.h"
 
 #include <errno.h>
 
+int64_t pf_stall_limit;
+
 /* -------------------------------------------------------------- ending a run */
-
-/* A fiber was made ready.  A loop that hosts this one must hear of it. */
-void
-pf_tell_host(SchedulerObject *s)
-{
-    if (PF_UNLIKELY(s->hosted) && !s->running && !s->closed) {
-        s->core.poller->ops->wake(s->core.poller);
-    }
-}
-
-/* The hub has something to decide: it runs when its turn comes, or at once
- * after the second Ctrl-C, which does not wait for anybody. */
-void
-pf_wake_hub(SchedulerObject *s)
-{
-    pf_fiber *hub = s->core.hub;
-    if (hub == NULL) {
-        return;
-    }
-    if (s->interrupts > 1 && hub->state == PF_READY) {
-        pf_queue_remove(&s->core.ready, hub);
-        hub->state = PF_PARKED;
-    }
-    if (hub->state != PF_PARKED) {
-        return;
-    }
-    if (s->interrupts > 1) {
-        hub->state = PF_READY;
-        pf_queue_push_front(&s->core.ready, hub);
-    } else {
-        pf_make_ready(&s->core, hub);
-    }
-}
-
-/* The run ends with `exc` (stolen); if something has ended it before, that has
- * this as its context. */
-void
-pf_scheduler_fail(SchedulerObject *s, PyObject *exc)
-{
-    if (s->fatal == NULL) {
-        s->fatal = exc;
-    } else {
-        pf_add_context(s->fatal, exc);
-        Py_DECREF(exc);
-    }
-}
 
 void
 pf_scheduler_cancel_all(SchedulerObject *s, PyObject *reason)
@@ -242,8 +211,8 @@ watch_stall(SchedulerObject *s)
         s->stalled_at = happened;
         s->stalled_since = now;
     }
-    if (pf.stall_limit <= 0 || s->stall_told ||
-        now - s->stalled_since < pf.stall_limit) {
+    if (pf_stall_limit <= 0 || s->stall_told ||
+        now - s->stalled_since < pf_stall_limit) {
         return false;
     }
     s->stall_told = true;
@@ -258,8 +227,8 @@ watch_stall(SchedulerObject *s)
 static int64_t
 look_interval(void)
 {
-    bool sooner = pf.stall_limit > 0 && pf.stall_limit < LOOK_FOR_THREADS;
-    return sooner ? pf.stall_limit : LOOK_FOR_THREADS;
+    bool sooner = pf_stall_limit > 0 && pf_stall_limit < LOOK_FOR_THREADS;
+    return sooner ? pf_stall_limit : LOOK_FOR_THREADS;
 }
 
 /* Python's signal handlers run here while the loop idles; they must not
@@ -302,9 +271,9 @@ awaits_thread(SchedulerObject *s, FiberObject *f)
     if (what == NULL) {
         return true;
     }
-    bool fiber = PyObject_TypeCheck(what, pf.fiber_type);
+    bool fiber = PyObject_TypeCheck(what, pf_fiber_type);
     return fiber ? ((FiberObject *)what)->core.scheduler != &s->core
-                 : !PyObject_TypeCheck(what, pf.group_type);
+                 : !PyObject_TypeCheck(what, pf_group_type);
 }
 
 /* From `f` on, a raw fiber that waits, to which somebody of this run has

@@ -1,7 +1,17 @@
 /* The Scheduler type: its life, and what other threads may ask of it. */
 #include "python/core/arguments.h"
-#include "python/testing/schedule.h"
+#include "python/core/list.h"
+#include "python/core/state.h"
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
+#include "python/fiber/call.h"
+#include "python/fiber/deadline.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/hub.h"
 #include "python/fiber/unseen.h"
+#include "python/grain/loop.h"
+#include "python/run/run.h"
+#include "python/testing/schedule.h"
 
 #include <errno.h>
 #include <structmember.h>
@@ -112,7 +122,7 @@ static void
 scheduler_finalize(PyObject *op)
 {
     SchedulerObject *s = (SchedulerObject *)op;
-    if (s->open && !s->closed && !s->running && !pf.shut_down &&
+    if (s->open && !s->closed && !s->running && !pf_shut_down &&
         s->thread != NULL && s->thread == pf_tls_thread) {
         warn_of_unfinished(s);
         close_now(s);
@@ -214,7 +224,7 @@ static PyObject *
 run_alone(FiberObject *main, PyObject *how)
 {
     SchedulerObject *s =
-        (SchedulerObject *)PyObject_CallNoArgs((PyObject *)pf.scheduler_type);
+        (SchedulerObject *)PyObject_CallNoArgs((PyObject *)pf_scheduler_type);
     if (s == NULL) {
         Py_XDECREF(how);
         Py_DECREF(main);
@@ -411,7 +421,7 @@ scheduler_call_soon(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 static PyObject *
 scheduler_start_soon(PyObject *op, PyObject *fiber)
 {
-    if (!PyObject_TypeCheck(fiber, pf.fiber_type)) {
+    if (!PyObject_TypeCheck(fiber, pf_fiber_type)) {
         PyErr_SetString(PyExc_TypeError, "_start_soon() takes a fiber");
         return NULL;
     }

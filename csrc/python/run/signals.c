@@ -6,7 +6,12 @@
  * watches.  If the program uses the wakeup descriptor itself it is left alone.
  * On Windows the loop watches the event that the interpreter sets for Ctrl-C.
  */
-#include "python/core/binding.h"
+#include "python/core/import.h"
+#include "python/core/state.h"
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
+#include "python/fiber/hub.h"
+#include "python/run/run.h"
 
 #include <errno.h>
 #include <signal.h>

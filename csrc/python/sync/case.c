@@ -1,7 +1,7 @@
 /* The cases of select(), and what it answers; see select.h. */
-#include "python/sync/select.h"
-
+#include "python/core/arguments.h"
 #include "python/sync/channel.h"
+#include "python/sync/select.h"
 
 #include <structmember.h>
 

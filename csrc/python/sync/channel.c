@@ -5,7 +5,18 @@
  * waiting senders, so the order of sending is the order of receiving.
  */
 #include "python/sync/channel.h"
+
+#include "python/core/arguments.h"
+#include "python/core/compiler.h"
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
+#include "python/fiber/deadline.h"
+#include "python/fiber/explore.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/waitq.h"
+#include "python/sync/ring.h"
 #include "python/sync/select.h"
+#include "python/sync/sync.h"
 
 #include <structmember.h>
 

@@ -3,6 +3,7 @@
 #define PF_CHANNEL_H
 
 #include "python/sync/ring.h"
+#include "python/fiber/fiber.h"
 #include "python/fiber/waitq.h"
 
 /* Nobody waits to receive while there are values or senders; nobody waits to

@@ -8,8 +8,17 @@
  * So every call holds the lock it began with, and __init__ is refused while a
  * wait() is under way.
  */
-#include "python/sync/lock.h"
 #include "python/cancel/scope.h"
+#include "python/core/arguments.h"
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
+#include "python/fiber/deadline.h"
+#include "python/fiber/explore.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/outcome.h"
+#include "python/fiber/waitq.h"
+#include "python/sync/lock.h"
+#include "python/sync/sync.h"
 
 #include <structmember.h>
 

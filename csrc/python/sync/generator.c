@@ -14,8 +14,16 @@
  * The link is made before anything that could run other code, and taken away
  * before the body can be entered again: who else pulls meanwhile is refused.
  */
-#include "python/core/arguments.h"
 #include "python/cancel/scope.h"
+#include "python/core/arguments.h"
+#include "python/core/state.h"
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
+#include "python/fiber/attend.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/inspect.h"
+#include "python/fiber/switch.h"
+#include "python/sync/sync.h"
 
 #include <structmember.h>
 

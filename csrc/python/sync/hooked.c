@@ -6,6 +6,8 @@
  * the items, so that they always agree.
  */
 #include "python/core/arguments.h"
+#include "python/core/tstate.h"
+#include "python/sync/sync.h"
 
 /* Names that are looked up at each call. */
 static struct {

@@ -6,7 +6,14 @@
  * What the façade's futures and streams wait on.  Unlike park() and unpark()
  * it is about one thing: nobody else's wake-up can end the wait.
  */
+#include "python/core/arguments.h"
+#include "python/core/state.h"
+#include "python/core/thread.h"
+#include "python/fiber/deadline.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/hub.h"
 #include "python/fiber/waitq.h"
+#include "python/sync/sync.h"
 
 #include <structmember.h>
 

@@ -5,7 +5,12 @@
  * back after other fibers have used the object: so it is given the dict, and
  * finds nothing in the object itself.
  */
-#include "python/fiber/waitq.h"
+#include "python/core/arguments.h"
+#include "python/core/compiler.h"
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
+#include "python/fiber/fiber.h"
+#include "python/sync/sync.h"
 
 #include <structmember.h>
 

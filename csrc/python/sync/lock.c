@@ -1,6 +1,15 @@
 /* Lock and RLock. */
 #include "python/sync/lock.h"
 
+#include "python/core/arguments.h"
+#include "python/core/compiler.h"
+#include "python/core/thread.h"
+#include "python/fiber/deadline.h"
+#include "python/fiber/explore.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/waitq.h"
+#include "python/sync/sync.h"
+
 #include <structmember.h>
 
 PyTypeObject *pf_lock_type, *pf_rlock_type;

@@ -2,6 +2,8 @@
 #ifndef PF_LOCK_H
 #define PF_LOCK_H
 
+#include "python/fiber/fiber.h"
+#include "python/core/thread.h"
 #include "python/fiber/waitq.h"
 
 /* Held exactly if count > 0; never free while somebody waits. */

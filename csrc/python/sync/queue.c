@@ -6,7 +6,19 @@
  * calls those: see pyfiber._queues.
  */
 #include "python/sync/queue.h"
+
+#include "python/core/arguments.h"
+#include "python/core/compiler.h"
+#include "python/core/import.h"
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
+#include "python/fiber/deadline.h"
+#include "python/fiber/explore.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/waitq.h"
+#include "python/sync/ring.h"
 #include "python/sync/select.h"
+#include "python/sync/sync.h"
 
 #include <structmember.h>
 

@@ -3,6 +3,7 @@
 #define PF_QUEUE_H
 
 #include "python/sync/ring.h"
+#include "python/fiber/fiber.h"
 #include "python/fiber/waitq.h"
 
 /* Nobody gets while there are items; nobody puts while there is a place. */

@@ -1,7 +1,9 @@
 /* Queue's _init, _put, _get and _qsize, for subclasses that extend them; the
  * class itself does without.  See pyfiber._queues for who calls them.
  */
+#include "python/core/state.h"
 #include "python/sync/queue.h"
+#include "python/sync/ring.h"
 
 PyObject *
 pf_queue_hook_init(PyObject *op, PyObject *maxsize)

@@ -8,14 +8,23 @@
  */
 #include "python/sync/select.h"
 
-#include "python/testing/schedule.h"
+#include "python/core/arguments.h"
+#include "python/core/compiler.h"
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
+#include "python/fiber/deadline.h"
+#include "python/fiber/explore.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/wait.h"
+#include "python/fiber/waitq.h"
+#include "python/sync/sync.h"
 
 /* ------------------------------- one case: a CaseObject, a fiber, an Event */
 
 static inline bool
 is_fiber(PyObject *one)
 {
-    return PyObject_TypeCheck(one, pf.fiber_type);
+    return PyObject_TypeCheck(one, pf_fiber_type);
 }
 
 static int
@@ -187,7 +196,7 @@ choose(PfThread *t, PyObject *const *cases, Py_ssize_t count, int64_t deadline,
        PyObject *what)
 {
     Py_ssize_t first = 0;
-    if (PF_UNLIKELY(pf.exploring != 0) && t->scheduler != NULL) {
+    if (PF_UNLIKELY(pf_exploring != 0) && t->scheduler != NULL) {
         first = pf_choose(t->scheduler, (uint32_t)count, PF_CHOOSE_SELECT);
     }
     for (Py_ssize_t n = 0; n < count; n++) {

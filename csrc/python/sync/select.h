@@ -2,6 +2,7 @@
 #ifndef PF_SELECT_H
 #define PF_SELECT_H
 
+#include "python/fiber/fiber.h"
 #include "python/fiber/waitq.h"
 
 /* The first ones are types of cases, and all are types of results.  A fiber

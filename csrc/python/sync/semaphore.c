@@ -1,5 +1,13 @@
 /* Semaphore and BoundedSemaphore. */
+#include "python/core/arguments.h"
+#include "python/core/compiler.h"
+#include "python/core/thread.h"
+#include "python/fiber/deadline.h"
+#include "python/fiber/explore.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/waitq.h"
 #include "python/sync/select.h"
+#include "python/sync/sync.h"
 
 #include <structmember.h>
 

@@ -2,6 +2,13 @@
 #include "python/testing/explorer.h"
 
 #include "python/core/arguments.h"
+#include "python/core/state.h"
+#include "python/core/thread.h"
+#include "python/fiber/explore.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/hub.h"
+#include "python/run/run.h"
+#include "python/testing/schedule.h"
 
 #include <string.h>
 
@@ -51,7 +58,7 @@ install(ExplorerObject *x, PyObject *clock)
         return -1;
     }
     x->installed = true;
-    pf.exploring++;
+    pf_exploring++;
     s->explorer = x;
     s->core.pick = pf_explorer_pick;
     s->core.pick_data = x;
@@ -73,7 +80,7 @@ uninstall(ExplorerObject *x)
     s->core.until_poll = PF_POLL_EVERY;
     s->explorer = NULL;
     x->installed = false;
-    pf.exploring--;
+    pf_exploring--;
     pf_clock_remove(s);
 }
 
@@ -316,7 +323,7 @@ explorer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     static char *names[] = {"scheduler", "on_limit", NULL};
     PyObject *scheduler, *on_limit;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O:_Explorer", names,
-                                     pf.scheduler_type, &scheduler,
+                                     pf_scheduler_type, &scheduler,
                                      &on_limit)) {
         return NULL;
     }
@@ -458,13 +465,16 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
+PyTypeObject *pf_clock_type;
+
 int
 pf_schedule_init(PyObject *module)
 {
-    pf.clock_type = pf_add_type(module, &pf_clock_spec, NULL);
+    pf_explorer_ops = &pf_explorer;
+    pf_clock_type = pf_add_type(module, &pf_clock_spec, NULL);
     PyTypeObject *explorer = pf_add_type(module, &pf_explorer_spec, NULL);
     Py_XDECREF(explorer); /* the module has it */
-    return pf.clock_type == NULL || explorer == NULL
+    return pf_clock_type == NULL || explorer == NULL
                ? -1
                : PyModule_AddFunctions(module, functions);
 }

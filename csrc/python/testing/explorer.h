@@ -2,6 +2,9 @@
 #ifndef PF_EXPLORER_H
 #define PF_EXPLORER_H
 
+#include "python/fiber/explore.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/hub.h"
 #include "python/testing/schedule.h"
 
 typedef enum Strategy {
@@ -81,5 +84,7 @@ bool pf_choices_append(Choices *choices, Choice choice);
 pf_fiber *pf_explorer_pick(pf_scheduler *core, void *data);
 void pf_explorer_probe(pf_scheduler *core, void *data);
 pf_timer *pf_explorer_pop_due(pf_scheduler *core, int64_t now, void *data);
+
+extern const PfExplorerOps pf_explorer;
 
 #endif

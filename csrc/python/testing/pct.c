@@ -1,4 +1,5 @@
 /* What an explorer knows of each fiber: its number and its priority. */
+#include "python/fiber/fiber.h"
 #include "python/testing/schedule.h"
 
 #include <string.h>

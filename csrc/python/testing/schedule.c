@@ -7,6 +7,15 @@
  * schedule; given back as the script of another run it makes that run the
  * same, step by step, as long as the program depends on nothing else.
  */
+#include "python/testing/schedule.h"
+
+#include "python/cancel/cancel.h"
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
+#include "python/fiber/explore.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/hub.h"
+#include "python/fiber/switch.h"
 #include "python/testing/explorer.h"
 
 static void
@@ -96,8 +105,8 @@ propose(ExplorerObject *x, uint32_t count)
     }
 }
 
-uint32_t
-pf_choose_slow(SchedulerObject *s, uint32_t n, PfChoiceKind kind)
+static uint32_t
+choose_slow(SchedulerObject *s, uint32_t n, PfChoiceKind kind)
 {
     ExplorerObject *x = s->explorer;
     bool unfair = kind == PF_CHOOSE_WAITER || kind == PF_CHOOSE_SELECT;
@@ -163,8 +172,8 @@ inject(ExplorerObject *x, FiberObject *fiber, bool waiting)
     pf_no_switch_end(t);
 }
 
-bool
-pf_explorer_failed(SchedulerObject *s, PyObject *op)
+static bool
+explorer_failed(SchedulerObject *s, PyObject *op)
 {
     PyObject *list = s->explorer->failures;
     if (list == NULL || s->on_unhandled != NULL) {
@@ -440,7 +449,7 @@ pf_explorer_pop_due(pf_scheduler *core, int64_t now, void *data)
     if (tie.count == 0) {
         return NULL;
     }
-    uint32_t place = pf_choose_slow(x->scheduler, options, PF_CHOOSE_TIMER);
+    uint32_t place = choose_slow(x->scheduler, options, PF_CHOOSE_TIMER);
     if (place == tie.count) {
         x->passed = UINT64_MAX;
         return NULL;
@@ -459,8 +468,8 @@ pf_explorer_pop_due(pf_scheduler *core, int64_t now, void *data)
 
 /* --------------------------------------------------------------- preemption */
 
-int
-pf_preempt_slow(void)
+static int
+preempt(void)
 {
     PfThread *t = pf_tls_thread;
     SchedulerObject *s = t == NULL ? NULL : t->scheduler;
@@ -474,7 +483,7 @@ pf_preempt_slow(void)
         self->core.scheduler != &s->core) {
         return 0;
     }
-    x->forced = pf_choose_slow(s, others + 1, PF_CHOOSE_PREEMPT);
+    x->forced = choose_slow(s, others + 1, PF_CHOOSE_PREEMPT);
     if (x->forced == 0) {
         return 0;
     }
@@ -486,3 +495,9 @@ pf_preempt_slow(void)
     Py_XDECREF(value);
     return value == NULL ? -1 : 0;
 }
+
+const PfExplorerOps pf_explorer = {
+    .preempt = preempt,
+    .choose = choose_slow,
+    .failed = explorer_failed,
+};

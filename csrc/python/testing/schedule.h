@@ -12,30 +12,9 @@
 #ifndef PF_SCHEDULE_H
 #define PF_SCHEDULE_H
 
-#include "python/core/binding.h"
-
-/* What is chosen; part of a recorded choice, so the numbers stay. */
-typedef enum PfChoiceKind {
-    PF_CHOOSE_READY,   /* who runs next */
-    PF_CHOOSE_TIMER,   /* which due timer fires; the last one: none now */
-    PF_CHOOSE_WAITER,  /* who gets the lock, the item, ... */
-    PF_CHOOSE_SELECT,  /* which ready case of a select */
-    PF_CHOOSE_USER,    /* pyfiber.testing.choose() */
-    PF_CHOOSE_PREEMPT, /* 0: go on; n: the n-th ready fiber runs first */
-} PfChoiceKind;
-
-uint32_t pf_choose_slow(SchedulerObject *s, uint32_t n, PfChoiceKind kind);
-
-/* One of 0..n-1 (n > 0); always 0 unless a test runs. */
-static inline uint32_t
-pf_choose(SchedulerObject *s, uint32_t n, PfChoiceKind kind)
-{
-    return PF_LIKELY(s->explorer == NULL) ? 0 : pf_choose_slow(s, n, kind);
-}
-
-/* A scheduled fiber or a grain failed: a test wants to know if anybody looked.
- * False: the explorer has not taken it over. */
-bool pf_explorer_failed(SchedulerObject *s, PyObject *op);
+#include "python/fiber/fiber.h"
+#include "python/fiber/hub.h"
+#include "python/core/compiler.h"
 
 /* --- pct.c: what an explorer knows of each fiber --- */
 typedef struct PfKnown {
@@ -107,6 +86,7 @@ int pf_clock_install(SchedulerObject *s, PyObject *clock);
 void pf_clock_remove(SchedulerObject *s);
 
 extern PyType_Spec pf_clock_spec;
+extern PyTypeObject *pf_clock_type;
 
 /* --- schedule.c --- */
 int pf_schedule_init(PyObject *module);

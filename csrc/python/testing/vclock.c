@@ -5,6 +5,14 @@
  * has come so far and everything that was to happen meanwhile, has.  A clock
  * made to stand moves in no other way.
  */
+#include "python/core/arguments.h"
+#include "python/core/state.h"
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/hub.h"
+#include "python/fiber/wait.h"
+#include "python/run/run.h"
 #include "python/testing/schedule.h"
 
 #include <errno.h>
@@ -27,7 +35,7 @@ read_clock(void *data)
 int
 pf_clock_install(SchedulerObject *s, PyObject *op)
 {
-    if (!PyObject_TypeCheck(op, pf.clock_type)) {
+    if (!PyObject_TypeCheck(op, pf_clock_type)) {
         PyErr_Format(PyExc_TypeError, "expected a VirtualClock, not '%.200s'",
                      Py_TYPE(op)->tp_name);
         return -1;
@@ -317,7 +325,7 @@ clock_set_ns(PyObject *op, PyObject *number)
 static PyObject *
 clock_attach(PyObject *op, PyObject *scheduler)
 {
-    if (!PyObject_TypeCheck(scheduler, pf.scheduler_type)) {
+    if (!PyObject_TypeCheck(scheduler, pf_scheduler_type)) {
         PyErr_Format(PyExc_TypeError, "expected a Scheduler, not '%.200s'",
                      Py_TYPE(scheduler)->tp_name);
         return NULL;

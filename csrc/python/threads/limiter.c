@@ -3,7 +3,16 @@
  * A fiber that calls to_thread() parks once, until the job is done: its turn
  * in the limiter's queue, too, is the job's to wait for.
  */
+#include "python/cancel/cancel.h"
 #include "python/core/arguments.h"
+#include "python/core/state.h"
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
+#include "python/fiber/attend.h"
+#include "python/fiber/call.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/hub.h"
+#include "python/fiber/wait.h"
 #include "python/threads/worker.h"
 
 #include <structmember.h>

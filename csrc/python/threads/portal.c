@@ -1,5 +1,9 @@
 /* Calls from threads into a run: how Portal.call() and from_thread() wait. */
+#include "python/cancel/cancel.h"
 #include "python/cancel/scope.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/hub.h"
+#include "python/threads/threads.h"
 #include "python/threads/worker.h"
 
 /* A done-callback that a thread waits for: `self` is the lock, and the job
@@ -78,7 +82,7 @@ wait_for_call(PyObject *module, PyObject *args)
     PyObject *lock;
     FiberObject *fiber;
     int together;
-    if (!PyArg_ParseTuple(args, "OO!p:_wait_for_call", &lock, pf.fiber_type,
+    if (!PyArg_ParseTuple(args, "OO!p:_wait_for_call", &lock, pf_fiber_type,
                           &fiber, &together)) {
         return NULL;
     }

@@ -5,6 +5,8 @@
  * raise.  Here there is no such place.
  */
 #include "python/core/arguments.h"
+#include "python/core/tstate.h"
+#include "python/threads/threads.h"
 
 /* _holding(lock, fn, *args).  If both fail, it is the lock that tells. */
 static PyObject *

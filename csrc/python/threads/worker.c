@@ -1,9 +1,19 @@
 /* Worker threads and the jobs they run: see worker.h. */
 #include "python/threads/worker.h"
 
-#include "python/core/arguments.h"
-#include "python/core/list.h"
+#include "python/cancel/cancel.h"
 #include "python/cancel/scope.h"
+#include "python/core/arguments.h"
+#include "python/core/compiler.h"
+#include "python/core/import.h"
+#include "python/core/list.h"
+#include "python/core/state.h"
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
+#include "python/fiber/attend.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/hub.h"
+#include "python/threads/threads.h"
 
 /* An idle worker ends after this time, in microseconds. */
 #define IDLE_LIMIT (10 * (PY_TIMEOUT_T)1000000)

@@ -12,7 +12,8 @@
 #ifndef PF_WORKER_H
 #define PF_WORKER_H
 
-#include "python/core/binding.h"
+#include "python/fiber/hub.h"
+#include "python/fiber/fiber.h"
 
 typedef struct JobObject JobObject;
 typedef struct LimiterObject LimiterObject;

@@ -1,0 +1,9 @@
+/* capi/: the table of functions for C programs. */
+#ifndef PF_CAPI_H
+#define PF_CAPI_H
+
+#include "python/core/pyinclude.h"
+
+int pf_capsule_init(PyObject *module);
+
+#endif

@@ -1,0 +1,105 @@
+/* What is made when the module is imported: see state.h. */
+#include "python/core/state.h"
+
+#include "python/core/arguments.h"
+
+#include <string.h>
+
+PfConstants pf;
+bool pf_shut_down;
+
+static PyObject *
+new_exception(PyObject *module, const char *name, const char *doc,
+              PyObject *base)
+{
+    PyObject *type = PyErr_NewExceptionWithDoc(name, doc, base, NULL);
+    const char *dot = strrchr(name, '.');
+    if (type != NULL && PyModule_AddObjectRef(module, dot + 1, type) < 0) {
+        Py_CLEAR(type);
+    }
+    return type;
+}
+
+static int
+make_exceptions(PyObject *module)
+{
+    pf.fiber_error = new_exception(
+        module, "pyfiber.FiberError",
+        "A fiber was used in a way it cannot be; the text says what to do.",
+        PyExc_RuntimeError);
+    pf.fiber_exit = new_exception(
+        module, "pyfiber.FiberExit",
+        "Raised in a suspended fiber whose last reference is gone, so that\n"
+        "its finally blocks run.",
+        PyExc_BaseException);
+    pf.deadlock_error = new_exception(
+        module, "pyfiber.DeadlockError",
+        "Every fiber waits and nothing can wake one; the text lists them.",
+        PyExc_RuntimeError);
+    return pf.fiber_error && pf.fiber_exit && pf.deadlock_error ? 0 : -1;
+}
+
+static int
+make_strings(void)
+{
+    pf.s_run = PyUnicode_InternFromString("run");
+    pf.s_park = PyUnicode_InternFromString("park()");
+    pf.s_sleep = PyUnicode_InternFromString("sleep()");
+    pf.s_yield = PyUnicode_InternFromString("yield_now()");
+    pf.s_failed =
+        PyUnicode_InternFromString("another fiber of the group failed");
+    pf.s_log = PyUnicode_InternFromString("log");
+    pf.s_raise = PyUnicode_InternFromString("raise");
+    pf.s_on_unhandled = PyUnicode_InternFromString("on_unhandled");
+    return pf.s_run && pf.s_park && pf.s_sleep && pf.s_yield && pf.s_failed &&
+                   pf.s_log && pf.s_raise && pf.s_on_unhandled
+               ? 0
+               : -1;
+}
+
+/* -------------------------------------------------------- what the façade gives */
+
+static const struct {
+    const char *name;
+    PyObject **place;
+} hooks[] = {
+    {"make_outcome", &pf.make_outcome},   {"log_failure", &pf.log_failure},
+    {"deadlock_text", &pf.deadlock_text}, {"stack_summary", &pf.stack_summary},
+    {"log_deaf", &pf.log_deaf},           {"log_stall", &pf.log_stall},
+    {"unhandled", &pf.unhandled},         {"group_text", &pf.group_text},
+    {"interrupted", &pf.interrupted},
+};
+
+/* Which there are it is the façade's to know: all of them. */
+static PyObject *
+mod_set_hooks(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    (void)module;
+    (void)args;
+    for (size_t i = 0; i < sizeof hooks / sizeof *hooks; i++) {
+        PyObject *hook = kwargs == NULL
+                             ? NULL
+                             : PyDict_GetItemString(kwargs, hooks[i].name);
+        if (hook == NULL) {
+            PyErr_Format(PyExc_TypeError, "_set_hooks() needs %s",
+                         hooks[i].name);
+            return NULL;
+        }
+        Py_XSETREF(*hooks[i].place, Py_NewRef(hook));
+    }
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef state_methods[] = {
+    {"_set_hooks", PF_FAST(mod_set_hooks), METH_VARARGS | METH_KEYWORDS,
+     "The façade's functions that the engine calls."},
+    {NULL, NULL, 0, NULL},
+};
+
+int
+pf_state_init(PyObject *module)
+{
+    return make_strings() < 0 || make_exceptions(module) < 0
+               ? -1
+               : PyModule_AddFunctions(module, state_methods);
+}

@@ -1,0 +1,92 @@
+/* The record of a Python thread that uses fibers: see thread.c. */
+#ifndef PF_THREAD_H
+#define PF_THREAD_H
+
+#include "engine/core/scheduler.h"
+#include "python/core/state.h"
+#include "python/core/compiler.h"
+#include "python/core/tstate.h"
+
+typedef struct FiberObject FiberObject;
+typedef struct SchedulerObject SchedulerObject;
+typedef struct PfThread PfThread;
+
+/* Reasons for the slow path at the next switch. */
+enum {
+    PF_ATT_NO_SWITCH = 1 << 0, /* no_switch > 0 */
+    PF_ATT_GC = 1 << 1,        /* a fiber of ours is `collecting` */
+    PF_ATT_DROPPED = 1 << 2,   /* fibers to unwind: dropped by other threads */
+    PF_ATT_RESERVE = 1 << 3,   /* the running fiber's reserve is open */
+};
+
+struct PfThread {
+    pf_thread engine; /* first: the engine hands us pf_thread pointers */
+    PyThreadState *tstate;
+    uint64_t tstate_id; /* another state may come to lie where it was */
+    uint32_t attention;
+    uint32_t no_switch; /* depth of regions that must not be left */
+    const char *no_switch_why;
+    PyObject *transfer;          /* what travels with the switch under way */
+    bool throwing;               /* ... is an exception to raise */
+    FiberObject *root;           /* the thread's own stack */
+    FiberObject *unwinder;       /* of the running fiber, if that is DYING */
+    pf_fiber *collecting;        /* the collector runs on it; or NULL */
+    SchedulerObject *scheduler;  /* whose loop runs on this thread, or NULL */
+    FiberObject *live;           /* head of the list of unfinished fibers */
+    SchedulerObject *schedulers; /* made on this thread */
+    PyObject *green_trace;       /* of greenlet.settrace(), or NULL */
+    PyObject *green_origin;      /* who made the switch under way, for that */
+    PyState root_state;
+    unsigned given;             /* stacks so far */
+    bool ending;                /* no new schedulers */
+    PF_ATOMIC(uint8_t) watched; /* see overflow.c */
+    PfThread *next;             /* all threads */
+};
+
+extern PF_TLS PfThread *pf_tls_thread;
+extern PF_TLS bool pf_tls_collecting; /* the collector runs here */
+PfThread *pf_thread_create(void);     /* NULL with an exception */
+static inline PfThread *
+pf_this_thread(void)
+{
+    PfThread *t = pf_tls_thread;
+    return PF_LIKELY(t != NULL) ? t : pf_thread_create();
+}
+/* The code between the two must not be left for another fiber. */
+static inline void
+pf_no_switch_begin(PfThread *t, const char *why)
+{
+    if (t->no_switch++ == 0) {
+        t->no_switch_why = why;
+    }
+    t->attention |= PF_ATT_NO_SWITCH;
+}
+static inline void
+pf_no_switch_end(PfThread *t)
+{
+    if (--t->no_switch == 0) {
+        t->attention &= ~(uint32_t)PF_ATT_NO_SWITCH;
+    }
+}
+
+/* The collector begins or ends on the running fiber's stack.  A greenlet may be
+ * left meanwhile, and others run: only this one is what must not be left. */
+static inline void
+pf_mark_collector(PfThread *t, bool runs)
+{
+    t->collecting = runs ? t->engine.current : NULL;
+    if (runs) {
+        t->attention |= PF_ATT_GC;
+    } else {
+        t->attention &= ~(uint32_t)PF_ATT_GC;
+    }
+}
+
+int pf_thread_module_init(PyObject *module);
+
+/* The start is a plain pointer read for signal handlers. */
+PfThread *pf_thread_peek(void);
+
+extern PfThread *pf_threads; /* all, by `next` */
+
+#endif

@@ -1,0 +1,16 @@
+/* What has to be done before the running fiber is left. */
+#ifndef PF_ATTEND_H
+#define PF_ATTEND_H
+
+#include "python/core/thread.h"
+
+/* Deal with t->attention.  0, or -1 with FiberError. */
+int pf_attend(PfThread *t);
+/* Parts of that. */
+void pf_close_reserve(PfThread *t);
+void pf_unwind_dropped(PfThread *t);
+/* As pf_unwind_dropped() for this thread, between pieces of its work: it may
+ * never switch, which is where that is called otherwise. */
+void pf_unwind_left_here(void);
+
+#endif

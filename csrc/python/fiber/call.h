@@ -1,0 +1,29 @@
+/* Functions that are given to run(), spawn() and their like. */
+#ifndef PF_CALL_H
+#define PF_CALL_H
+
+#include "python/core/compiler.h"
+#include "python/fiber/fiber.h"
+
+int pf_check_function_slow(const char *who, PyObject *object);
+static inline bool
+pf_takes_plain_calls(PyFunctionObject *function)
+{
+    return !(((PyCodeObject *)function->func_code)->co_flags & CO_COROUTINE);
+}
+/* `who`, say "spawn()", is to call it: 0, or -1 with TypeError for what is not
+ * callable or is an async function. */
+static inline int
+pf_check_function(const char *who, PyObject *object)
+{
+    return PF_LIKELY(PyFunction_Check(object) &&
+                     pf_takes_plain_calls((PyFunctionObject *)object))
+               ? 0
+               : pf_check_function_slow(who, object);
+}
+/* A fiber for who(fn, *args, **kwargs); NULL with TypeError, also where fn does
+ * not take the arguments. */
+FiberObject *pf_fiber_to_call(const char *who, PyObject *const *args,
+                              Py_ssize_t nargs, PyObject *kwnames);
+
+#endif

@@ -1,0 +1,54 @@
+/* Where a run under test chooses, lets another fiber go first, or hears of a
+ * failure.  testing/ does that; outside of a test nothing happens here. */
+#ifndef PF_EXPLORE_H
+#define PF_EXPLORE_H
+
+#include "python/core/compiler.h"
+#include "python/fiber/hub.h"
+
+/* What is chosen; part of a recorded choice, so the numbers stay. */
+typedef enum PfChoiceKind {
+    PF_CHOOSE_READY,   /* who runs next */
+    PF_CHOOSE_TIMER,   /* which due timer fires; the last one: none now */
+    PF_CHOOSE_WAITER,  /* who gets the lock, the item, ... */
+    PF_CHOOSE_SELECT,  /* which ready case of a select */
+    PF_CHOOSE_USER,    /* pyfiber.testing.choose() */
+    PF_CHOOSE_PREEMPT, /* 0: go on; n: the n-th ready fiber runs first */
+} PfChoiceKind;
+
+/* What testing/ does about it. */
+typedef struct PfExplorerOps {
+    int (*preempt)(void);
+    uint32_t (*choose)(SchedulerObject *s, uint32_t n, PfChoiceKind kind);
+    bool (*failed)(SchedulerObject *s, PyObject *op);
+} PfExplorerOps;
+extern const PfExplorerOps *pf_explorer_ops; /* set at import */
+extern uint32_t pf_exploring;                /* runs under test just now */
+
+/* The running fiber is about to do something that others may do as well, or
+ * has done what they may react to: a run under test may let them.  0, or -1
+ * with an exception (the fiber is being unwound). */
+static inline int
+pf_preempt(void)
+{
+    return PF_LIKELY(pf_exploring == 0) ? 0 : pf_explorer_ops->preempt();
+}
+
+/* One of 0..n-1 (n > 0); always 0 unless a test runs. */
+static inline uint32_t
+pf_choose(SchedulerObject *s, uint32_t n, PfChoiceKind kind)
+{
+    return PF_LIKELY(s->explorer == NULL)
+               ? 0
+               : pf_explorer_ops->choose(s, n, kind);
+}
+
+/* A scheduled fiber or a grain failed: a test wants to know if anybody looked.
+ * False: no explorer has taken it over. */
+static inline bool
+pf_explorer_failed(SchedulerObject *s, PyObject *op)
+{
+    return s->explorer != NULL && pf_explorer_ops->failed(s, op);
+}
+
+#endif

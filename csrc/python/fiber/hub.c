@@ -1,0 +1,73 @@
+/* Telling who runs the loop. */
+#include "python/fiber/hub.h"
+
+#include "python/core/compiler.h"
+#include "python/core/state.h"
+#include "python/core/thread.h"
+#include "python/fiber/outcome.h"
+#include "python/threads/threads.h"
+
+PyTypeObject *pf_scheduler_type;
+
+/* A fiber was made ready.  A loop that hosts this one must hear of it. */
+void
+pf_tell_host(SchedulerObject *s)
+{
+    if (PF_UNLIKELY(s->hosted) && !s->running && !s->closed) {
+        s->core.poller->ops->wake(s->core.poller);
+    }
+}
+
+/* The hub has something to decide: it runs when its turn comes, or at once
+ * after the second Ctrl-C, which does not wait for anybody. */
+void
+pf_wake_hub(SchedulerObject *s)
+{
+    pf_fiber *hub = s->core.hub;
+    if (hub == NULL) {
+        return;
+    }
+    if (s->interrupts > 1 && hub->state == PF_READY) {
+        pf_queue_remove(&s->core.ready, hub);
+        hub->state = PF_PARKED;
+    }
+    if (hub->state != PF_PARKED) {
+        return;
+    }
+    if (s->interrupts > 1) {
+        hub->state = PF_READY;
+        pf_queue_push_front(&s->core.ready, hub);
+    } else {
+        pf_make_ready(&s->core, hub);
+    }
+}
+
+/* The run ends with `exc` (stolen); if something has ended it before, that has
+ * this as its context. */
+void
+pf_scheduler_fail(SchedulerObject *s, PyObject *exc)
+{
+    if (s->fatal == NULL) {
+        s->fatal = exc;
+    } else {
+        pf_add_context(s->fatal, exc);
+        Py_DECREF(exc);
+    }
+}
+
+pf_scheduler *
+pf_active(PfThread *t, const char *what)
+{
+    if (PF_LIKELY(t->scheduler != NULL)) {
+        return &t->scheduler->core;
+    }
+    PyErr_Format(pf.fiber_error,
+                 pf_in_job()
+                     ? "%s needs a running scheduler, and a thread of "
+                       "to_thread() has none: give the function to "
+                       "from_thread(), which runs it in a fiber of the caller"
+                     : "%s needs a running scheduler: call it from a function "
+                       "that pyfiber.run() runs",
+                 what);
+    return NULL;
+}

@@ -1,0 +1,61 @@
+/* The scheduler's object, as far as fibers and those who wake them know it: who
+ * runs the loop is told that there is something to do, or that the run fails.
+ * The Scheduler type and the loop are in run/. */
+#ifndef PF_HUB_H
+#define PF_HUB_H
+
+#include "engine/core/scheduler.h"
+#include "python/core/thread.h"
+
+typedef struct FiberObject FiberObject;
+typedef struct SchedulerObject SchedulerObject;
+typedef struct PfUnseen PfUnseen;
+typedef struct PfGrains PfGrains;
+
+struct SchedulerObject {
+    PyObject_HEAD
+    PyObject *weakrefs;
+    pf_scheduler core;
+    PfThread *thread;               /* NULL once that has ended */
+    SchedulerObject *prev, *next;   /* in thread->schedulers */
+    Py_ssize_t alive;               /* fibers not done */
+    Py_ssize_t foreground;          /* of them, not daemon */
+    Py_ssize_t unread;              /* messages that hold it */
+    FiberObject *main;              /* of run(fn) */
+    PyObject *fatal;                /* exception that ends the run */
+    PyObject *on_unhandled;         /* "log", "raise", a function; NULL: log */
+    PyObject *errors;               /* list: (name, exception) to raise */
+    PfUnseen *unseen, *last_unseen; /* failures; see unseen.c */
+    PfGrains *grains;               /* NULL: it has never had any */
+    PyThreadState *blocked;
+    struct PfExplorer *explorer; /* during a run under test, or NULL */
+    PyObject *clock;             /* virtual, or NULL; see schedule.h */
+    bool running;                /* inside run or run_once */
+    bool closed;
+    bool ending;           /* everything is cancelled, new fibers as well */
+    bool hosted;           /* another loop waits for fileno() */
+    bool watches_signals;  /* they end its wait */
+    int interrupts;        /* Ctrl-C's seen */
+    bool open;             /* the engine's part is initialised */
+    PyObject *watch;       /* to be called when an interrupted run ends */
+    int64_t stalled_since; /* nobody but another thread could help, */
+    uint64_t stalled_at;   /* ... and this had happened by then */
+    bool stall_told;
+    bool inherited;         /* ran when this process was forked: see loop.c */
+    bool lent;              /* its hub is a fiber of `outer`, until it ends */
+    SchedulerObject *outer; /* the inherited one that it runs inside of */
+};
+
+#define SCHEDULER_OF(core_)                                                   \
+    ((SchedulerObject *)((char *)(core_) - offsetof(SchedulerObject, core)))
+
+extern PyTypeObject *pf_scheduler_type;
+
+void pf_tell_host(SchedulerObject *s);
+void pf_wake_hub(SchedulerObject *s);
+void pf_scheduler_fail(SchedulerObject *s, PyObject *exc); /* steals */
+
+/* The scheduler that runs here, or NULL with FiberError. */
+pf_scheduler *pf_active(PfThread *t, const char *what);
+
+#endif

@@ -1,0 +1,12 @@
+/* What the handler of faults asks of the binding. */
+#ifndef PF_FIBER_OVERFLOW_H
+#define PF_FIBER_OVERFLOW_H
+
+#include "python/core/thread.h"
+
+int pf_python_overflow_init(void);
+/* The reserve was reached a moment ago, and the running fiber is about to be
+ * left: the look that is due is taken now.  `sp`: in the running frame. */
+void pf_end_watch(PfThread *t, const char *sp);
+
+#endif

@@ -1,0 +1,39 @@
+/* run/: the Scheduler type, its loop, and signals while it runs.
+ *
+ * Called by threads/, testing/, grain/, greenlet/ and above.
+ */
+#ifndef PF_RUN_H
+#define PF_RUN_H
+
+#include "python/fiber/fiber.h"
+#include "python/core/thread.h"
+#include "python/fiber/hub.h"
+
+int pf_may_run(SchedulerObject *s); /* 0, or -1 with FiberError */
+bool pf_may_nest(PfThread *t);      /* or nothing runs on this thread */
+PyObject *pf_loop_run(SchedulerObject *s, FiberObject *main);
+void pf_loop_once(SchedulerObject *s, PyObject *timeout, int64_t deadline);
+void pf_scheduler_abandon(SchedulerObject *s);
+PyObject *pf_scheduler_fibers(SchedulerObject *s); /* a list */
+void pf_scheduler_cancel_because(SchedulerObject *s, const char *reason);
+
+extern PyType_Spec pf_scheduler_spec;
+PyObject *pf_run(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
+void pf_scheduler_orphan(SchedulerObject *s); /* its thread ends */
+
+void pf_scheduler_cancel_all(SchedulerObject *s, PyObject *reason);
+
+typedef struct PfSignals {
+    PyObject *old_handler; /* of SIGINT, or NULL: not ours */
+    long old_wakeup;       /* -2: we did not set it */
+} PfSignals;
+int pf_signals_begin(SchedulerObject *s, PfSignals *saved);
+void pf_signals_end(SchedulerObject *s, PfSignals *saved);
+void pf_signals_drain(SchedulerObject *s);
+int pf_signals_after_fork(void);
+PyObject *pf_on_sigint(PyObject *module, PyObject *args);
+
+/* How long nothing may happen before that is told, in nanoseconds; 0: ever. */
+extern int64_t pf_stall_limit;
+
+#endif

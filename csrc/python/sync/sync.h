@@ -1,0 +1,34 @@
+/* sync/: what fibers use between each other.
+ *
+ *   lock.c semaphore.c event.c condition.c latch.c  waiting for one another
+ *   queue.c channel.c                handing things over
+ *   select.c case.c                  waiting for the first of several
+ *   local.c                          a value for each fiber
+ *   generator.c                      functions that emit values, as iterators
+ *   queue_hooks.c hooked.c           what subclasses may do their way
+ *   ring.h                           the buffer of queues and channels
+ *
+ * Called by module.c; its types are made of waitq.h in fiber/.
+ */
+#ifndef PF_SYNC_H
+#define PF_SYNC_H
+
+#include "python/fiber/fiber.h"
+
+extern PyType_Spec pf_latch_spec;
+
+int pf_hooked_init(PyObject *module);
+
+int pf_lock_init(PyObject *module);
+int pf_semaphore_init(PyObject *module);
+int pf_event_init(PyObject *module);
+int pf_condition_init(PyObject *module);
+int pf_queue_init(PyObject *module);
+int pf_channel_init(PyObject *module);
+int pf_select_init(PyObject *module);
+int pf_local_init(PyObject *module);
+int pf_generator_init(PyObject *module);
+
+void pf_slots_clear(FiberObject *fiber); /* local.c: the fiber has ended */
+
+#endif

@@ -1,0 +1,22 @@
+/* threads/: workers that run functions for fibers, and the way back.
+ *
+ *   worker.c    threads that run functions for fibers
+ *   limiter.c   how many of them at a time; to_thread()
+ *   portal.c    how threads wait for what they have called in a run
+ *   unbroken.c  steps of the façade that must not be left half-way
+ */
+#ifndef PF_THREADS_H
+#define PF_THREADS_H
+
+#include "python/fiber/hub.h"
+
+int pf_worker_init(PyObject *module);
+int pf_portal_init(PyObject *module);
+int pf_unbroken_init(PyObject *module);
+
+/* Does a thread exist besides that of `s` that could wake somebody there? */
+bool pf_other_threads(const SchedulerObject *s);
+void pf_workers_after_fork(void);
+bool pf_in_job(void); /* of to_thread() */
+
+#endif
