@@ -2,9 +2,11 @@
 
 A room is a folder, FLOORS says how high it lies. An arrow is an #include, or the use of a name (a
 function, variable, macro or constant) that a header of another room declares. It must lead to a
-lower floor. (A structure may be named anywhere: who looks into it needs the header.) What a header declares must be defined in its own room, so that nobody climbs
-by declaring the name somewhere lower; the folders of one system (unix, windows) define what the
-engine's other rooms declare.
+lower floor. (A structure may be named anywhere: who looks into it needs the header.)
+
+What a header declares must be defined in its own room, so that nobody climbs by declaring the name
+somewhere lower; the folders of one system (unix, windows) define what the engine's other rooms
+declare.
 
 Exits 1 if an arrow climbs that EXCEPTIONS does not name, or if one of those is gone.
 """
