@@ -11,7 +11,7 @@ Task = _engine.Fiber[Any] | _engine.Grain[Any]
 
 
 class FiberCancelled(CancelledError):
-    """The result of a fiber or grain was asked for that was cancelled.
+    """Raised by result() of a fiber or grain that was cancelled.
 
     `reason` is what was given to cancel(), or a text that says what cancelled it; `by` is the fiber
     that called cancel(), None if nobody did.
@@ -20,20 +20,20 @@ class FiberCancelled(CancelledError):
     reason: object = None
     by: _engine.Fiber[Any] | None = None
 
-    @classmethod
-    def _of(cls, task: Task, cancelled: BaseException) -> FiberCancelled:
-        """``task`` has ended with ``cancelled``: a Cancelled, or a FiberExit."""
-        told = cls(_text(task, cancelled))
-        told.reason = getattr(cancelled, "reason", None)
-        told.by = getattr(cancelled, "by", None)
-        return told
-
     def __reduce__(self) -> tuple[Any, ...]:
         """A fiber cannot be copied or pickled: the copy does not know who."""
         return type(self), self.args, {**self.__dict__, "by": None}
 
 
 FiberCancelled.__module__ = "pyfiber"
+
+
+def fiber_cancelled(task: Task, cancelled: BaseException) -> FiberCancelled:
+    """``task`` has ended with ``cancelled``: a Cancelled, or a FiberExit."""
+    told = FiberCancelled(_text(task, cancelled))
+    told.reason = getattr(cancelled, "reason", None)
+    told.by = getattr(cancelled, "by", None)
+    return told
 
 
 def _text(task: Task, cancelled: BaseException) -> str:

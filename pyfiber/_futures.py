@@ -98,9 +98,9 @@ def _work(
 def _cancelled(exc: BaseException) -> BaseException:
     """What the running fiber, which ends with ``exc``, gives its future."""
     _load("pyfiber._cancelled")
-    from pyfiber._cancelled import FiberCancelled
+    from pyfiber._cancelled import fiber_cancelled
 
-    return FiberCancelled._of(_engine.current(), exc)
+    return fiber_cancelled(_engine.current(), exc)
 
 
 def _settle(future: FiberFuture[Any], fiber: Fiber[None]) -> None:

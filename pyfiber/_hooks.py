@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from pyfiber._outcome import Outcome
+    from pyfiber._queues import HookedQueue
 
     Task = _engine.Fiber[object] | _engine.Grain[object]
 
@@ -220,9 +221,42 @@ def deadlock_text(fibers: list[Task]) -> str:
     return _report.deadlock_text(fibers)
 
 
+def fiber_cancelled(task: Task, cancelled: BaseException) -> BaseException:
+    """What result() raises of a fiber or grain that has ended with ``cancelled``."""
+    _load("pyfiber._cancelled")
+    from pyfiber import _cancelled
+
+    return _cancelled.fiber_cancelled(task, cancelled)
+
+
+def log_abandoned(function: Callable[..., object], exc: BaseException) -> None:
+    """A function of to_thread() failed whose caller was cancelled and did not wait for it."""
+    _load("pyfiber._threads")
+    from pyfiber import _threads
+
+    _threads.log_abandoned(function, exc)
+
+
+def start_worker(run: Callable[[], object]) -> None:
+    """A thread that calls ``run``, for to_thread()."""
+    _load("pyfiber._threads")
+    from pyfiber import _threads
+
+    _threads.start_worker(run)
+
+
+def hooked_queue(queue: _engine.Queue[Any], maxsize: int) -> HookedQueue:
+    """The methods of a Queue whose class keeps its items in its own way."""
+    _load("pyfiber._queues")
+    from pyfiber import _queues
+
+    return _queues.HookedQueue(queue, maxsize)
+
+
 def install() -> None:
     """Give the engine all of the above."""
     _engine._set_hooks(
+        "pyfiber",
         make_outcome=make_outcome,
         log_failure=log_failure,
         deadlock_text=deadlock_text,
@@ -232,5 +266,9 @@ def install() -> None:
         unhandled=unhandled,
         group_text=group_text,
         interrupted=interrupted,
+        fiber_cancelled=fiber_cancelled,
+        log_abandoned=log_abandoned,
+        start_worker=start_worker,
+        hooked_queue=hooked_queue,
     )
     set_stall_limit(stall_limit_wanted())

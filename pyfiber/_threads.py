@@ -35,8 +35,8 @@ def default_thread_limiter() -> ThreadLimiter:
     return _default_limiter
 
 
-def _start_worker(run: Callable[[], object]) -> None:
-    """For the engine: a thread that runs jobs until there have been none for a while.
+def start_worker(run: Callable[[], object]) -> None:
+    """A thread that runs jobs until there have been none for a while.
 
     A daemon: the interpreter does not wait at its exit for functions that were abandoned.
     """
@@ -55,7 +55,7 @@ def _start_own(threads: list[threading.Thread], name: str, run: Callable[[], obj
         raise
 
 
-def _log_abandoned(function: Callable[..., object], exc: BaseException) -> None:
+def log_abandoned(function: Callable[..., object], exc: BaseException) -> None:
     """For the engine: a function failed whose caller was cancelled and did not wait for it."""
     _load("logging")
     import logging

@@ -372,7 +372,8 @@ def _policy_failed(pool: GrainPool, exc: BaseException) -> None:
         pool.interrupt("the pool's policy failed")
 
 
-_engine._set_grain_hooks(
+_engine._set_hooks(
+    "pyfiber.grains",
     ready=READY,
     sleeping=SLEEPING,
     stopped=STOPPED,

@@ -6,6 +6,7 @@
 #include "python/cancel/scope.h"
 #include "python/core/arguments.h"
 #include "python/core/compiler.h"
+#include "python/core/facade.h"
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
@@ -663,11 +664,11 @@ pf_raise_cancelled(FiberObject *fiber)
 static int
 report_deaf(PfThread *t, PyObject *task)
 {
-    if (pf.log_deaf == NULL) {
+    if (pf_facade.log_deaf == NULL) {
         return 0;
     }
     pf_no_switch_begin(t, "while a fiber is reported");
-    PyObject *logged = PyObject_CallOneArg(pf.log_deaf, task);
+    PyObject *logged = PyObject_CallOneArg(pf_facade.log_deaf, task);
     pf_no_switch_end(t);
     if (logged == NULL && !PyErr_ExceptionMatches(PyExc_Exception)) {
         return -1;

@@ -8,6 +8,7 @@
 #include "python/cancel/scope.h"
 #include "python/core/arguments.h"
 #include "python/core/compiler.h"
+#include "python/core/facade.h"
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
@@ -356,7 +357,7 @@ take_errors(GroupObject *self)
 {
     PyObject *errors = self->errors;
     self->errors = NULL;
-    PyObject *text = PyObject_CallOneArg(pf.group_text, errors);
+    PyObject *text = PyObject_CallOneArg(pf_facade.group_text, errors);
     PyObject *failure = text == NULL ? pf_take_exception() : NULL;
     PyObject *group =
         text == NULL ? PyObject_CallFunction(PyExc_BaseExceptionGroup, "sO",

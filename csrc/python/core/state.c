@@ -1,8 +1,6 @@
 /* What is made when the module is imported: see state.h. */
 #include "python/core/state.h"
 
-#include "python/core/arguments.h"
-
 #include <string.h>
 
 PfConstants pf;
@@ -57,49 +55,8 @@ make_strings(void)
                : -1;
 }
 
-/* -------------------------------------------------------- what the façade gives */
-
-static const struct {
-    const char *name;
-    PyObject **place;
-} hooks[] = {
-    {"make_outcome", &pf.make_outcome},   {"log_failure", &pf.log_failure},
-    {"deadlock_text", &pf.deadlock_text}, {"stack_summary", &pf.stack_summary},
-    {"log_deaf", &pf.log_deaf},           {"log_stall", &pf.log_stall},
-    {"unhandled", &pf.unhandled},         {"group_text", &pf.group_text},
-    {"interrupted", &pf.interrupted},
-};
-
-/* Which there are it is the façade's to know: all of them. */
-static PyObject *
-mod_set_hooks(PyObject *module, PyObject *args, PyObject *kwargs)
-{
-    (void)module;
-    (void)args;
-    for (size_t i = 0; i < sizeof hooks / sizeof *hooks; i++) {
-        PyObject *hook = kwargs == NULL
-                             ? NULL
-                             : PyDict_GetItemString(kwargs, hooks[i].name);
-        if (hook == NULL) {
-            PyErr_Format(PyExc_TypeError, "_set_hooks() needs %s",
-                         hooks[i].name);
-            return NULL;
-        }
-        Py_XSETREF(*hooks[i].place, Py_NewRef(hook));
-    }
-    Py_RETURN_NONE;
-}
-
-static PyMethodDef state_methods[] = {
-    {"_set_hooks", PF_FAST(mod_set_hooks), METH_VARARGS | METH_KEYWORDS,
-     "The façade's functions that the engine calls."},
-    {NULL, NULL, 0, NULL},
-};
-
 int
 pf_state_init(PyObject *module)
 {
-    return make_strings() < 0 || make_exceptions(module) < 0
-               ? -1
-               : PyModule_AddFunctions(module, state_methods);
+    return make_strings() < 0 ? -1 : make_exceptions(module);
 }

@@ -1,6 +1,7 @@
 /* core/: what the rest of the binding stands on, and knows nothing of fibers.
  *
  *   state.h      what is set when the module is imported, and process-wide
+ *   facade.h     what the engine asks of Python code
  *   thread.h     one record per Python thread that uses fibers
  *   tstate.h     CPython's thread state, saved and restored; all #ifs by version
  *   arguments.h  what methods take, what types are made of
@@ -26,9 +27,6 @@ typedef struct PfConstants {
     PyObject *fiber_exit;
     PyObject *cancelled; /* by cancel/ */
     PyObject *deadlock_error;
-    /* Given by the façade: see _engine._set_hooks */
-    PyObject *make_outcome, *log_failure, *deadlock_text, *stack_summary;
-    PyObject *log_deaf, *log_stall, *unhandled, *group_text, *interrupted;
     /* interned */
     PyObject *s_run, *s_park, *s_sleep, *s_yield, *s_result;
     PyObject *s_failed, *s_log, *s_raise, *s_on_unhandled;

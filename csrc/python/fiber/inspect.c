@@ -1,6 +1,7 @@
 /* Looking at a fiber: its name, state, parent, context, frames, outcome. */
 #include "python/fiber/inspect.h"
 
+#include "python/core/facade.h"
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
@@ -262,12 +263,12 @@ pf_fiber_stack(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     PyObject *frame = get_frame(op, NULL);
-    if (frame == NULL || pf.stack_summary == NULL) {
+    if (frame == NULL || pf_facade.stack_summary == NULL) {
         Py_XDECREF(frame);
         PyErr_SetString(PyExc_RuntimeError, "import pyfiber, not _engine");
         return NULL;
     }
-    PyObject *stack = PyObject_CallOneArg(pf.stack_summary, frame);
+    PyObject *stack = PyObject_CallOneArg(pf_facade.stack_summary, frame);
     Py_DECREF(frame);
     return stack;
 }
@@ -277,7 +278,7 @@ get_outcome(PyObject *op, void *closure)
 {
     (void)closure;
     FiberObject *self = (FiberObject *)op;
-    if (self->core.state != PF_DONE || pf.make_outcome == NULL) {
+    if (self->core.state != PF_DONE || pf_facade.make_outcome == NULL) {
         Py_RETURN_NONE;
     }
     self->core.host_bits |= PF_F_LOOKED_AT;

@@ -1,25 +1,9 @@
 /* How a finished fiber ended: its result, or what to raise instead. */
 #include "python/fiber/outcome.h"
 
-#include "python/core/import.h"
-#include "python/core/state.h"
+#include "python/core/facade.h"
 #include "python/core/tstate.h"
 #include "python/fiber/fiber.h"
-
-/* Its base class is that of concurrent.futures, which takes long to import:
- * both are imported when they are first needed. */
-static PyObject *fiber_cancelled;
-
-static PyObject *
-fiber_cancelled_type(void)
-{
-    if (fiber_cancelled == NULL) {
-        PyObject *type =
-            pf_import_from("pyfiber._cancelled", "FiberCancelled");
-        Py_XSETREF(fiber_cancelled, type);
-    }
-    return fiber_cancelled;
-}
 
 /* The reason for a cancellation, of the exception it ended with; a new
  * reference. */
@@ -38,10 +22,8 @@ pf_cancel_reason(PyObject *exc)
 void
 pf_raise_fiber_cancelled(PyObject *op, PyObject *cancelled)
 {
-    PyObject *type = fiber_cancelled_type();
-    PyObject *exc =
-        type == NULL ? NULL
-                     : PyObject_CallMethod(type, "_of", "OO", op, cancelled);
+    PyObject *exc = PyObject_CallFunctionObjArgs(pf_facade.fiber_cancelled, op,
+                                                 cancelled, NULL);
     if (exc != NULL) {
         PyErr_SetObject((PyObject *)Py_TYPE(exc), exc);
         Py_DECREF(exc);
@@ -131,11 +113,12 @@ PyObject *
 pf_make_outcome(int kind, PyObject *value)
 {
     if (kind != PF_OUTCOME_CANCELLED) {
-        return PyObject_CallFunction(pf.make_outcome, "iO", kind, value);
+        return PyObject_CallFunction(pf_facade.make_outcome, "iO", kind,
+                                     value);
     }
     PyObject *reason = pf_cancel_reason(value);
     PyObject *made =
-        PyObject_CallFunction(pf.make_outcome, "iO", kind, reason);
+        PyObject_CallFunction(pf_facade.make_outcome, "iO", kind, reason);
     Py_DECREF(reason);
     return made;
 }

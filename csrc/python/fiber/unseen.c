@@ -11,6 +11,7 @@
 #include "python/fiber/unseen.h"
 
 #include "python/core/compiler.h"
+#include "python/core/facade.h"
 #include "python/core/list.h"
 #include "python/core/state.h"
 #include "python/core/thread.h"
@@ -131,11 +132,11 @@ pf_unseen_forget_all(SchedulerObject *s)
 int
 pf_log(PyObject *op, PyObject *exc, const char *text)
 {
-    if (pf.log_failure == NULL) {
+    if (pf_facade.log_failure == NULL) {
         return 0;
     }
     PyObject *logged =
-        PyObject_CallFunction(pf.log_failure, "OOs", op, exc, text);
+        PyObject_CallFunction(pf_facade.log_failure, "OOs", op, exc, text);
     if (logged == NULL) {
         pf_raised_instead_of(exc);
         if (!PyErr_ExceptionMatches(PyExc_Exception)) {
@@ -350,7 +351,7 @@ pf_unseen_joined(SchedulerObject *s, PyObject *raised)
     }
     s->errors = NULL;
     PyObject *exc = PyObject_CallFunctionObjArgs(
-        pf.unhandled, errors, raised == NULL ? Py_None : raised, NULL);
+        pf_facade.unhandled, errors, raised == NULL ? Py_None : raised, NULL);
     if (exc == NULL) {
         exc = pf_take_exception();
         keep_as_context(exc, errors, raised);

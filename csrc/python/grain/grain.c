@@ -4,6 +4,7 @@
 #include "python/core/arguments.h"
 #include "python/core/chain.h"
 #include "python/core/compiler.h"
+#include "python/core/facade.h"
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
@@ -364,8 +365,8 @@ refuse_unstarted(GrainObject *g)
 static int
 wait_elsewhere(GrainObject *g, PyObject *timeout)
 {
-    PyObject *answer = PyObject_CallFunctionObjArgs(
-        pf_grain_facade.join_elsewhere, g, timeout, NULL);
+    PyObject *answer = PyObject_CallFunctionObjArgs(pf_facade.join_elsewhere,
+                                                    g, timeout, NULL);
     int done = answer == NULL ? -1 : PyObject_IsTrue(answer);
     Py_XDECREF(answer);
     return done < 0 ? -1 : !done;
@@ -649,36 +650,14 @@ current_grain(PyObject *module, PyObject *ignored)
     return Py_NewRef(g == NULL ? Py_None : (PyObject *)g);
 }
 
-static PyObject *
-set_grain_hooks(PyObject *module, PyObject *args, PyObject *kwargs)
-{
-    (void)module;
-    static char *names[] = {"ready",          "sleeping",      "stopped",
-                            "join_elsewhere", "policy_failed", NULL};
-    PyObject *ready, *sleeping, *stopped, *join, *failed;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOOOO:_set_grain_hooks",
-                                     names, &ready, &sleeping, &stopped, &join,
-                                     &failed)) {
-        return NULL;
-    }
-    Py_XSETREF(pf_grain_facade.ready, Py_NewRef(ready));
-    Py_XSETREF(pf_grain_facade.sleeping, Py_NewRef(sleeping));
-    Py_XSETREF(pf_grain_facade.stopped, Py_NewRef(stopped));
-    Py_XSETREF(pf_grain_facade.join_elsewhere, Py_NewRef(join));
-    Py_XSETREF(pf_grain_facade.policy_failed, Py_NewRef(failed));
-    Py_RETURN_NONE;
-}
-
 static PyMethodDef functions[] = {
     {"current_grain", current_grain, METH_NOARGS,
      "current_grain()\n--\n\nThe grain whose step runs, or None."},
-    {"_set_grain_hooks", PF_FAST(set_grain_hooks),
-     METH_VARARGS | METH_KEYWORDS, "What pyfiber.grains gives the engine."},
     {NULL, NULL, 0, NULL},
 };
 
 PyTypeObject *pf_grain_type, *pf_pool_type, *pf_notice_type, *pf_until_type;
-PfGrainConstants pf_grain_facade;
+PfGrainConstants pf_grain;
 
 int
 pf_grain_module_init(PyObject *module)
@@ -688,10 +667,10 @@ pf_grain_module_init(PyObject *module)
     pf_until_type = pf_add_type(module, &pf_until_spec, NULL);
     pf_notice_type = (PyTypeObject *)PyType_FromModuleAndSpec(
         module, &pf_notice_spec, NULL);
-    pf_grain_facade.runner_main = PyCFunction_New(&pf_runner_method, NULL);
-    pf_grain_facade.s_result = PyUnicode_InternFromString("result");
+    pf_grain.runner_main = PyCFunction_New(&pf_runner_method, NULL);
+    pf_grain.s_result = PyUnicode_InternFromString("result");
     return pf_grain_type && pf_pool_type && pf_until_type && pf_notice_type &&
-                   pf_grain_facade.runner_main && pf_grain_facade.s_result
+                   pf_grain.runner_main && pf_grain.s_result
                ? PyModule_AddFunctions(module, functions)
                : -1;
 }

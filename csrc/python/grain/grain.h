@@ -243,13 +243,11 @@ PyObject *pf_until_what(PyObject *until); /* borrowed */
 
 extern PyTypeObject *pf_grain_type, *pf_pool_type, *pf_notice_type,
     *pf_until_type;
-/* Set at import; but for the first two by pyfiber.grains. */
+/* Set at import. */
 typedef struct PfGrainConstants {
     PyObject *runner_main; /* what the fibers that step grains run */
     PyObject *s_result;
-    PyObject *ready, *sleeping, *stopped;
-    PyObject *join_elsewhere, *policy_failed;
 } PfGrainConstants;
-extern PfGrainConstants pf_grain_facade;
+extern PfGrainConstants pf_grain;
 
 #endif

@@ -1,5 +1,5 @@
 /* Looking at a grain: its name, states, frames, outcome. */
-#include "python/core/state.h"
+#include "python/core/facade.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/inspect.h"
 #include "python/fiber/outcome.h"
@@ -59,14 +59,13 @@ get_last_known_state(PyObject *op, void *closure)
     (void)closure;
     GrainObject *g = (GrainObject *)op;
     if (g->core.state == PF_NEW || g->core.state == PF_DONE) {
-        return Py_NewRef(pf_grain_facade.stopped);
+        return Py_NewRef(pf_facade.stopped);
     }
     bool sleeps =
         g->core.state == PF_PARKED || (g->core.state == PF_SUSPENDED &&
                                        !(g->core.host_word & GRAIN_OFFERED) &&
                                        g->core.host_byte != PF_WAIT_NOTHING);
-    return Py_NewRef(sleeps ? pf_grain_facade.sleeping
-                            : pf_grain_facade.ready);
+    return Py_NewRef(sleeps ? pf_facade.sleeping : pf_facade.ready);
 }
 
 static PyObject *
@@ -176,7 +175,7 @@ pf_grain_stack(PyObject *op, PyObject *ignored)
     if (frames == NULL) {
         return NULL;
     }
-    PyObject *stack = PyObject_CallOneArg(pf.stack_summary, frames);
+    PyObject *stack = PyObject_CallOneArg(pf_facade.stack_summary, frames);
     Py_DECREF(frames);
     return stack;
 }

@@ -8,6 +8,7 @@
  * for each of them which grain makes it.
  */
 #include "python/core/arguments.h"
+#include "python/core/facade.h"
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
@@ -25,7 +26,7 @@ policy_failed(GrainPoolObject *pool)
 {
     PyObject *exc = pf_take_exception();
     PyObject *logged = PyObject_CallFunctionObjArgs(
-        pf_grain_facade.policy_failed, (PyObject *)pool, exc, NULL);
+        pf_facade.policy_failed, (PyObject *)pool, exc, NULL);
     if (logged == NULL) {
         PyErr_WriteUnraisable((PyObject *)pool);
     }

@@ -2,6 +2,7 @@
  * scheduler's grains: see grain.h.
  */
 #include "python/core/compiler.h"
+#include "python/core/facade.h"
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
@@ -49,8 +50,7 @@ pf_grains_of(SchedulerObject *s)
 static FiberObject *
 new_runner(SchedulerObject *s)
 {
-    FiberObject *fiber =
-        pf_fiber_new(pf_grain_facade.runner_main, NULL, 0, NULL);
+    FiberObject *fiber = pf_fiber_new(pf_grain.runner_main, NULL, 0, NULL);
     if (fiber == NULL || pf_fiber_give_stack_unseen(s->thread, fiber) < 0) {
         Py_XDECREF(fiber);
         return NULL;
@@ -203,10 +203,10 @@ answer_of(PfThread *t, GrainObject *g, PyObject *predicate)
 static int
 says_yes(PyObject *answer)
 {
-    if (answer == pf_grain_facade.sleeping) {
+    if (answer == pf_facade.sleeping) {
         return 0;
     }
-    return answer == pf_grain_facade.ready || answer == pf_grain_facade.stopped
+    return answer == pf_facade.ready || answer == pf_facade.stopped
                ? 1
                : PyObject_IsTrue(answer);
 }
@@ -219,7 +219,7 @@ ask(PfThread *t, GrainObject *g)
     int yes = answer == NULL ? -1 : says_yes(answer);
     if (yes < 0) {
         Py_XSETREF(answer, pf_take_exception());
-    } else if (answer == pf_grain_facade.ready) {
+    } else if (answer == pf_facade.ready) {
         Py_SETREF(answer, Py_NewRef(Py_None));
     }
     /* Not: no longer, as it was cancelled while it was asked, or for another. */

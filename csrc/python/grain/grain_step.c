@@ -3,6 +3,7 @@
  */
 #include "python/cancel/cancel.h"
 #include "python/core/compiler.h"
+#include "python/core/facade.h"
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
@@ -275,7 +276,7 @@ heed_wait(PfThread *t, GrainObject *g, PyObject *what)
     if (PyObject_TypeCheck(what, pf_fiber_type)) {
         return heed_fiber(t, g, (FiberObject *)what);
     }
-    if (what == pf_grain_facade.sleeping) {
+    if (what == pf_facade.sleeping) {
         return pf_grain_wait_unpark(g);
     }
     if (is_number(what)) {
@@ -300,7 +301,7 @@ heed_wait(PfThread *t, GrainObject *g, PyObject *what)
 static bool
 is_a_turn(PyObject *what)
 {
-    return what == Py_None || what == pf_grain_facade.ready;
+    return what == Py_None || what == pf_facade.ready;
 }
 
 /* Its next turn raises Cancelled, and comes at once unless it has swallowed
@@ -527,7 +528,7 @@ typedef enum { TURN_OVER, TURN_CALLS, GRAIN_STOPS, GRAIN_OVER } Turn;
 static Turn
 yielded(PfThread *t, GrainObject *g, PyObject *what)
 {
-    if (PF_LIKELY(what == pf_grain_facade.ready &&
+    if (PF_LIKELY(what == pf_facade.ready &&
                   !(g->core.host_bits & PF_F_CANCEL))) {
         keep_yielded(g, what);
         pf_grain_ready(g);
@@ -540,7 +541,7 @@ yielded(PfThread *t, GrainObject *g, PyObject *what)
     if (called != NULL && rc == 0) {
         return TURN_CALLS;
     }
-    if (what == pf_grain_facade.stopped) {
+    if (what == pf_facade.stopped) {
         return GRAIN_STOPS;
     }
     if (rc < 0 || pf_grain_heed(t, g, what) < 0) {
@@ -618,12 +619,10 @@ pf_grain_step(PfThread *t, GrainObject *g)
         pf_grain_enter_step(runner, g);
     }
     if (PF_UNLIKELY(value == NULL) && !PyErr_Occurred()) {
-        value =
-            PyObject_CallMethodNoArgs(g->yielded, pf_grain_facade.s_result);
+        value = PyObject_CallMethodNoArgs(g->yielded, pf_grain.s_result);
     }
     Turn turn = GRAIN_STOPS;
-    if (PF_LIKELY(value !=
-                  pf_grain_facade.stopped)) { /* its predicate's answer? */
+    if (PF_LIKELY(value != pf_facade.stopped)) { /* its predicate's answer? */
         turn = run_turn(t, g, &value);
     }
     if (PF_UNLIKELY(turn == GRAIN_STOPS)) {

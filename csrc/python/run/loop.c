@@ -6,6 +6,7 @@
  * directly and never pass through it.
  */
 #include "python/cancel/cancel.h"
+#include "python/core/facade.h"
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
@@ -160,8 +161,8 @@ deadlock(SchedulerObject *s)
     pf_no_switch_begin(s->thread, "while a deadlock is reported");
     PyObject *fibers = waiting_ones(s);
     PyObject *text = NULL;
-    if (fibers != NULL && pf.deadlock_text != NULL) {
-        text = PyObject_CallOneArg(pf.deadlock_text, fibers);
+    if (fibers != NULL && pf_facade.deadlock_text != NULL) {
+        text = PyObject_CallOneArg(pf_facade.deadlock_text, fibers);
     }
     Py_XDECREF(fibers);
     PyObject *failure = text == NULL ? pf_take_exception() : NULL;
@@ -186,8 +187,9 @@ tell_of_stall(SchedulerObject *s)
 {
     pf_no_switch_begin(s->thread, "while a stalled run is reported");
     PyObject *fibers = waiting_ones(s);
-    PyObject *told =
-        fibers == NULL ? NULL : PyObject_CallOneArg(pf.log_stall, fibers);
+    PyObject *told = fibers == NULL
+                         ? NULL
+                         : PyObject_CallOneArg(pf_facade.log_stall, fibers);
     Py_XDECREF(fibers);
     pf_no_switch_end(s->thread);
     if (told != NULL) {

@@ -6,8 +6,8 @@
  * watches.  If the program uses the wakeup descriptor itself it is left alone.
  * On Windows the loop watches the event that the interpreter sets for Ctrl-C.
  */
+#include "python/core/facade.h"
 #include "python/core/import.h"
-#include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
 #include "python/fiber/hub.h"
@@ -230,7 +230,7 @@ done:
 static void
 watch_end(SchedulerObject *s)
 {
-    PyObject *watch = PyObject_CallNoArgs(pf.interrupted);
+    PyObject *watch = PyObject_CallNoArgs(pf_facade.interrupted);
     if (watch == NULL) {
         PyErr_WriteUnraisable((PyObject *)s);
     }

@@ -9,6 +9,7 @@
 
 #include "python/core/arguments.h"
 #include "python/core/compiler.h"
+#include "python/core/facade.h"
 #include "python/core/import.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
@@ -566,13 +567,7 @@ needs_hooks(PyTypeObject *type)
 static PyObject *
 make_hooked(QueueObject *self, Py_ssize_t maxsize)
 {
-    PyObject *module = pf_import("pyfiber._queues");
-    PyObject *served =
-        module == NULL
-            ? NULL
-            : PyObject_CallMethod(module, "HookedQueue", "On", self, maxsize);
-    Py_XDECREF(module);
-    return served;
+    return PyObject_CallFunction(pf_facade.hooked_queue, "On", self, maxsize);
 }
 
 static int

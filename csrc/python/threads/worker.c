@@ -5,7 +5,7 @@
 #include "python/cancel/scope.h"
 #include "python/core/arguments.h"
 #include "python/core/compiler.h"
-#include "python/core/import.h"
+#include "python/core/facade.h"
 #include "python/core/list.h"
 #include "python/core/state.h"
 #include "python/core/thread.h"
@@ -182,16 +182,12 @@ pf_job_cancel(JobObject *job, PyObject *exc)
 static void
 log_abandoned(JobObject *job)
 {
-    PyObject *module = pf_import("pyfiber._threads");
-    PyObject *done = module == NULL
-                         ? NULL
-                         : PyObject_CallMethod(module, "_log_abandoned", "OO",
-                                               job->function, job->result);
+    PyObject *done = PyObject_CallFunctionObjArgs(
+        pf_facade.log_abandoned, job->function, job->result, NULL);
     if (done == NULL) {
         PyErr_WriteUnraisable(job->function);
     }
     Py_XDECREF(done);
-    Py_XDECREF(module);
 }
 
 /* On the fiber's thread. */
@@ -468,7 +464,7 @@ starter(LimiterObject *limiter)
     if (limiter->start != NULL) {
         return Py_NewRef(limiter->start);
     }
-    return pf_import_from("pyfiber._threads", "_start_worker");
+    return Py_NewRef(pf_facade.start_worker);
 }
 
 static PyObject *

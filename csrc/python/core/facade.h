@@ -1,0 +1,36 @@
+/* What the engine asks of Python code: the one place that knows the façade.
+ *
+ * `import pyfiber` gives what every program needs, pyfiber.grains the rest when
+ * that is imported; see _engine._set_hooks.  Functions that need a module which
+ * is slow to import do that themselves, at their first call.
+ */
+#ifndef PF_FACADE_H
+#define PF_FACADE_H
+
+#include "python/core/pyinclude.h"
+
+/* NULL before they are given. */
+typedef struct PfFacade {
+    PyObject *make_outcome;    /* (kind, value) -> Outcome */
+    PyObject *fiber_cancelled; /* (fiber or grain, Cancelled) -> exception */
+    PyObject *log_failure;     /* (subject, exception, text) */
+    PyObject *log_deaf;        /* (fiber or grain) */
+    PyObject *log_stall;       /* (fibers) */
+    PyObject *log_abandoned;   /* (function, exception) */
+    PyObject *deadlock_text;   /* (fibers) -> str */
+    PyObject *group_text;      /* (exceptions) -> str */
+    PyObject *stack_summary;   /* (frames) -> StackSummary */
+    PyObject *unhandled;       /* (failures, raised) -> exception */
+    PyObject *interrupted;     /* () -> what to call at the run's end */
+    PyObject *start_worker;    /* (run): on a new thread */
+    PyObject *hooked_queue;    /* (queue, maxsize) -> HookedQueue */
+    /* pyfiber.grains': */
+    PyObject *ready, *sleeping, *stopped; /* states of a grain */
+    PyObject *join_elsewhere;             /* (grain, timeout) -> bool */
+    PyObject *policy_failed;              /* (pool, exception) */
+} PfFacade;
+extern PfFacade pf_facade;
+
+int pf_facade_init(PyObject *module);
+
+#endif
