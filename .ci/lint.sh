@@ -21,6 +21,6 @@ lint_types() {
         .venv/bin/python -m pip install -qq "$(grep '^mypy==' "$ROOT/.ci/requirements.txt")"
         .venv/bin/python -m mypy --strict pyfiber
         .venv/bin/python -m mypy.stubtest pyfiber._engine
-        .venv/bin/python -m pytest -m "slow or not slow" tests/test_typing.py # needs mypy: skipped elsewhere
+        .venv/bin/python -m pytest -m "slow or not slow" tests/facade/test_typing.py # needs mypy: skipped elsewhere
     )
 }

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points
 
 import pytest
-from subprocesses import run_python
 
 import pyfiber
+from tests.support.subprocesses import run_python
 
 # Installed, pyfiber brings its plugin along; a tree that is only importable does not.
 if entry_points(group="pytest11", name="pyfiber"):

@@ -1,5 +1,5 @@
 /* A C extension that uses pyfiber's C API: an example to copy from, and what
- * tests/test_c_api_extension.py compiles and calls.
+ * tests/capi/test_c_api_extension.py compiles and calls.
  *
  * The first part shows fibers in C that wait for C threads; the threads know
  * nothing of Python and never take the GIL.  The second part shows contexts:

@@ -45,7 +45,7 @@ OTHERS = {
     "wait": "park sleep spawn_join spawn_now join_order cancel cross_thread threads run"
     " scopes_elsewhere condition lock group grain_waits to_thread scheduler_embed references"
     " testing_primitives",
-    "latch": "futures pmap done_callbacks compose",
+    "latch": "executor wait_for pmap done_callbacks compose",
     "lock": f"cpython_lock_tests condition messages {SYNC}",
     "semaphore": f"lock lock_model select_queues {SYNC}",
     "condition": f"cpython_lock_tests {SYNC}",
@@ -60,9 +60,9 @@ OTHERS = {
     "limiter": "to_thread to_thread_stress to_thread_tokens from_thread references sync_reentry",
     "worker": "to_thread one_thread to_thread_stress from_thread exit fork_run messages",
     "switch": "raw_attributes raw_switch raw_type spawn_join run misuse",
-    "loop": "run_ends signals run deadlock scheduler_embed scheduler_ends threads misuse"
-    " run_beside_threads",
-    "signals": "signals run sync_threads",
+    "loop": "run_ends signals signal_handlers run deadlock scheduler_embed scheduler_ends threads"
+    " misuse run_beside_threads",
+    "signals": "signals signal_handlers run sync_threads",
     "scope": "cancel group group_cancel grain_groups reentrant_scopes messages references",
     "group": "scopes cancel grain_groups reentrant_scopes compose references",
     "schedule": "testing_schedule testing_explore testing_finds testing_nondeterminism"
@@ -70,11 +70,21 @@ OTHERS = {
 }
 
 
+def tests_named(pattern: str) -> list[str]:
+    found = (ROOT / "tests").glob(f"*/test_{pattern}.py")
+    return sorted(file.relative_to(ROOT).as_posix() for file in found)
+
+
+def test_named(name: str) -> str:
+    (file,) = tests_named(name)
+    return file
+
+
 def tests_of(path: str) -> list[str]:
     stem = Path(path).stem
-    own = sorted(f"tests/{file.name}" for file in (ROOT / "tests").glob(f"test_{stem}*.py"))
+    own = tests_named(f"{stem}*")
     others = OTHERS.get(stem, ENGINE) if "/python/" in path else ENGINE
-    named = [f"tests/test_{name}.py" for name in others.split()]
+    named = [test_named(name) for name in others.split()]
     return list(dict.fromkeys([*own, *named]))
 
 
