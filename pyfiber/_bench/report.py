@@ -11,11 +11,14 @@ from typing import Any
 
 import pyfiber
 
-from .model import BYTES, PYFIBER, Sample
+from .model import BYTES, MILLISECONDS, NANOSECONDS, PYFIBER, Row, Sample
 from .peers import PEERS, install_command, version
 from .runner import FAILED, Result, RowResult, Settings, missing_peers
 
 FORMAT = 1
+#: The format of pyperf's documents, and our units in its own.
+PYPERF_FORMAT = "1.0"
+PYPERF_UNITS = {NANOSECONDS: ("second", 1e-9), MILLISECONDS: ("second", 1e-3), BYTES: ("byte", 1)}
 GC_SETTING = "collected before each measurement, as usual during it"
 
 #: Widths of the columns: subject, value, ratio.
@@ -183,6 +186,39 @@ def row_entry(measured: RowResult) -> dict[str, Any]:
     }
 
 
+def benchmark(result: Result, row: Row) -> dict[str, Any]:
+    """One subject of a row as pyperf has it: one process, and the values found there."""
+    unit, factor = PYPERF_UNITS[row.unit]
+    name = f"{row.name}: {result.case.subject}"
+    return {
+        "metadata": {"name": name, "unit": unit, "loops": result.samples[0].operations},
+        "runs": [{"values": [sample.value * factor for sample in result.samples]}],
+    }
+
+
+def for_pyperf(
+    results: list[RowResult], facts: dict[str, Any], load: float | None
+) -> dict[str, Any]:
+    """The same samples for pyperf, which passes over the other keys of a document."""
+    metadata = {
+        "python_version": facts["python"],
+        "platform": facts["system"],
+        "cpu_model_name": facts["processor"],
+        "cpu_count": facts["processors"],
+        "load_avg_1min": load,
+    }
+    return {
+        "version": PYPERF_FORMAT,
+        "metadata": {name: value for name, value in metadata.items() if value},
+        "benchmarks": [
+            benchmark(result, measured.row)
+            for measured in results
+            for result in measured.results
+            if result.best and result.best.value > 0
+        ],
+    }
+
+
 def document(
     results: list[RowResult], facts: dict[str, Any], settings: Settings, load: float | None
 ) -> dict[str, Any]:
@@ -194,4 +230,5 @@ def document(
         "settings": asdict(settings),
         "missing": {name: install_command([name]) for name in missing},
         "rows": [row_entry(result) for result in results],
+        **for_pyperf(results, facts, load),
     }

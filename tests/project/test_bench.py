@@ -103,6 +103,16 @@ def test_document_compares_every_subject_with_pyfiber(switch_document):
 
 
 @pytest.mark.slow
+def test_document_is_one_of_pyperf_too(switch_document):
+    pyperf = pytest.importorskip("pyperf")
+    suite = pyperf.BenchmarkSuite.loads(json.dumps(switch_document))
+    own = suite.get_benchmark("switch: pyfiber")
+    (row,) = switch_document["rows"]
+    assert own.get_nvalue() == len(row["results"][0]["samples"])
+    assert own.format_value(row["results"][0]["value"] * 1e-9).endswith(" ns")
+
+
+@pytest.mark.slow
 def test_document_tells_how_to_install_what_is_missing(switch_document):
     (row,) = switch_document["rows"]
     missing = {r["subject"] for r in row["results"] if r["status"] == MISSING}
@@ -376,6 +386,33 @@ def test_values_have_three_digits_where_they_matter(value, text):
 )
 def test_ratios(ratio, text):
     assert report.format_ratio(ratio) == text
+
+
+@pytest.mark.parametrize(
+    ("unit", "of_pyperf", "values"),
+    [
+        ("ns", "second", [3e-8, 2e-8]),
+        ("ms", "second", [3e-2, 2e-2]),
+        ("bytes", "byte", [30.0, 20.0]),
+    ],
+)
+def test_samples_are_in_units_of_pyperf(unit, of_pyperf, values):
+    (entry,) = benchmarks_of([RowResult(a_row(unit=unit), [measured("pyfiber", 30.0, 20.0)])])
+    assert entry["metadata"] == {"name": "a-row: pyfiber", "unit": of_pyperf, "loops": 1}
+    assert entry["runs"] == [{"values": pytest.approx(values)}]
+
+
+def test_what_was_not_measured_is_nothing_for_pyperf():
+    """It refuses documents with empty entries, and values that are not above zero."""
+    own, other = measured("pyfiber", 1.0), measured("greenlet", 1.0, 0.0)
+    own.give_up(FAILED, "it crashed")
+    assert benchmarks_of([RowResult(a_row(), [own, other])]) == []
+    assert all(report.for_pyperf([], {**FACTS, "processor": ""}, None)["metadata"].values())
+
+
+def benchmarks_of(results: list[RowResult]) -> list[dict[str, object]]:
+    entries: list[dict[str, object]] = report.for_pyperf(results, FACTS, None)["benchmarks"]
+    return entries
 
 
 def test_best_repetition_counts():
