@@ -223,17 +223,24 @@ static PyMethodDef watcher_method = {"call_watcher", call_watcher, METH_O,
 static int
 watch(PyObject *group, PyObject *child, PyObject *callback)
 {
+    int rc = -1;
+    PyObject *watcher = NULL;
     PyObject *pair = PyTuple_Pack(2, group, callback);
-    PyObject *watcher =
-        pair == NULL ? NULL : PyCFunction_New(&watcher_method, pair);
-    PyObject *done =
-        watcher == NULL
-            ? NULL
-            : PyObject_CallMethod(child, "add_done_callback", "O", watcher);
-    Py_XDECREF(pair);
+    if (pair == NULL) {
+        goto done;
+    }
+    watcher = PyCFunction_New(&watcher_method, pair);
+    if (watcher == NULL) {
+        goto done;
+    }
+    PyObject *none =
+        PyObject_CallMethod(child, "add_done_callback", "O", watcher);
+    rc = none == NULL ? -1 : 0;
+    Py_XDECREF(none);
+done:
     Py_XDECREF(watcher);
-    Py_XDECREF(done);
-    return done == NULL ? -1 : 0;
+    Py_XDECREF(pair);
+    return rc;
 }
 
 /* For functions made of groups: they judge failures themselves. */

@@ -371,25 +371,32 @@ pf_scope_seconds(int64_t ns)
     return PyFloat_FromDouble((double)ns / 1e9);
 }
 
-/* The block did not run to its end, so who comes after it must not believe
- * that it did, whoever cancelled it. */
-static void
-raise_timeout(ScopeObject *self, PyObject *cancelled)
+static PyObject *
+timeout_text(const ScopeObject *self)
 {
-    PyObject *text;
-    if (self->expired && self->length >= 0) {
-        PyObject *length = pf_scope_seconds(self->length);
-        text = length == NULL
-                   ? NULL
-                   : PyUnicode_FromFormat("not done after %R seconds", length);
-        Py_XDECREF(length);
-    } else if (self->expired) {
-        text = PyUnicode_FromString("not done at its deadline");
-    } else {
-        text = PyUnicode_FromFormat("cancelled before the timeout: %S",
+    if (!self->expired) {
+        return PyUnicode_FromFormat("cancelled before the timeout: %S",
                                     self->reason != NULL ? self->reason
                                                          : Py_None);
     }
+    if (self->length < 0) {
+        return PyUnicode_FromString("not done at its deadline");
+    }
+    PyObject *length = pf_scope_seconds(self->length);
+    PyObject *text =
+        length == NULL
+            ? NULL
+            : PyUnicode_FromFormat("not done after %R seconds", length);
+    Py_XDECREF(length);
+    return text;
+}
+
+/* Whoever cancelled it, the block did not run to its end, and the code that
+ * follows it must not believe that it did. */
+static void
+raise_timeout(ScopeObject *self, PyObject *cancelled)
+{
+    PyObject *text = timeout_text(self);
     PyObject *error =
         text == NULL ? NULL : PyObject_CallOneArg(PyExc_TimeoutError, text);
     Py_XDECREF(text);
@@ -560,20 +567,24 @@ scope_repr(PyObject *op)
 {
     ScopeObject *self = (ScopeObject *)op;
     FiberObject *fiber = (FiberObject *)Py_XNewRef((PyObject *)self->fiber);
+    PyObject *name = NULL, *repr = NULL;
     PyObject *what = describe(self);
-    PyObject *name = what == NULL    ? NULL
-                     : fiber != NULL ? pf_fiber_name(fiber)
-                                     : Py_NewRef(Py_None);
-    PyObject *repr = NULL;
+    if (what == NULL) {
+        goto done;
+    }
     const char *cancelled = self->cancelled ? ", cancelled" : "";
-    if (name != NULL && fiber != NULL) {
-        repr = PyUnicode_FromFormat("<%U entered by %R%s at %p>", what, name,
-                                    cancelled, op);
-    } else if (name != NULL) {
+    if (fiber == NULL) {
         repr = PyUnicode_FromFormat("<%U %s%s at %p>", what,
                                     self->left ? "left" : "not entered",
                                     cancelled, op);
+        goto done;
     }
+    name = pf_fiber_name(fiber);
+    if (name != NULL) {
+        repr = PyUnicode_FromFormat("<%U entered by %R%s at %p>", what, name,
+                                    cancelled, op);
+    }
+done:
     Py_XDECREF(name);
     Py_XDECREF(what);
     Py_XDECREF(fiber);

@@ -259,22 +259,30 @@ main_without(Py_ssize_t at, PyObject *const *args, Py_ssize_t nargs,
              PyObject *kwnames)
 {
     Py_ssize_t count = PyTuple_GET_SIZE(kwnames);
-    PyObject *before = PyTuple_GetSlice(kwnames, 0, at);
-    PyObject *after = PyTuple_GetSlice(kwnames, at + 1, count);
-    PyObject *names = before == NULL || after == NULL
-                          ? NULL
-                          : PySequence_Concat(before, after);
-    PyObject **fewer = PyMem_New(PyObject *, (size_t)(nargs + count));
+    Py_ssize_t first = nargs + at, rest = count - at - 1;
     FiberObject *main = NULL;
+    PyObject *after = NULL, *names = NULL, **fewer = NULL;
+    PyObject *before = PyTuple_GetSlice(kwnames, 0, at);
+    if (before == NULL) {
+        goto done;
+    }
+    after = PyTuple_GetSlice(kwnames, at + 1, count);
+    if (after == NULL) {
+        goto done;
+    }
+    names = PySequence_Concat(before, after);
+    if (names == NULL) {
+        goto done;
+    }
+    fewer = PyMem_New(PyObject *, (size_t)(nargs + count));
     if (fewer == NULL) {
         PyErr_NoMemory();
-    } else if (names != NULL) {
-        Py_ssize_t first = nargs + at, rest = count - at - 1;
-        memcpy(fewer, args, (size_t)first * sizeof *args);
-        memcpy(fewer + first, args + first + 1, (size_t)rest * sizeof *args);
-        main =
-            pf_fiber_to_call("run()", fewer, nargs, count == 1 ? NULL : names);
+        goto done;
     }
+    memcpy(fewer, args, (size_t)first * sizeof *args);
+    memcpy(fewer + first, args + first + 1, (size_t)rest * sizeof *args);
+    main = pf_fiber_to_call("run()", fewer, nargs, count == 1 ? NULL : names);
+done:
     PyMem_Free(fewer);
     Py_XDECREF(names);
     Py_XDECREF(after);
