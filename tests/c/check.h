@@ -43,6 +43,7 @@ extern const test wakeup_tests[];
 extern const test waiting_tests[];
 extern const test poller_tests[];
 extern const test turn_tests[];
+extern const test task_tests[];
 extern const test pool_tests[];
 extern const test overflow_tests[];
 extern const test memory_tests[];

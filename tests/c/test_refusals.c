@@ -265,7 +265,7 @@ static void
 fiber_without_a_stack_is_told_the_limit(void)
 {
     static world the_world;
-    pf_fiber fiber = {.state = PF_NEW};
+    pf_fiber fiber = {.task.state = PF_NEW};
     pf_limit named = PF_LIMIT_NONE;
     CHECK(world_open(&the_world));
     begin_to_refuse("65530\n", "1000000\n", 65536);

@@ -109,17 +109,17 @@ static void
 park_for_ever(worker *w)
 {
     trace(w->world, pf_park(&w->world->scheduler, PF_NEVER));
-    trace(w->world, w->fiber.wake);
+    trace(w->world, w->task.wake);
 }
 
 static void
 wake_other(worker *w)
 {
     pf_scheduler *s = &w->world->scheduler;
-    pf_fiber *other = &w->other->fiber;
+    pf_task *other = &w->other->task;
     CHECK_EQUAL(other->state, PF_PARKED);
-    CHECK(pf_wake_fiber(s, other, PF_WAKE_CANCEL));
-    CHECK(!pf_wake_fiber(s, other, PF_WAKE_NORMAL)); /* ready already */
+    CHECK(pf_wake_task(s, other, PF_WAKE_CANCEL));
+    CHECK(!pf_wake_task(s, other, PF_WAKE_NORMAL)); /* ready already */
     CHECK_EQUAL(other->state, PF_READY);
 }
 
@@ -190,7 +190,7 @@ park_an_hour(worker *w)
 {
     pf_scheduler *s = &w->world->scheduler;
     trace(w->world, pf_park(s, pf_now(s) + SECOND * 3600));
-    CHECK(!pf_timer_armed(&w->fiber.timer));
+    CHECK(!pf_timer_armed(&w->task.timer));
 }
 
 static void
@@ -279,10 +279,10 @@ wait_ends_at_its_deadline(void)
 
 /* --------------------------------------------------- who runs next --- */
 
-static pf_fiber *
+static pf_task *
 pick_last(pf_scheduler *s, void *data)
 {
-    pf_fiber *f = s->ready.head;
+    pf_task *f = s->ready.head;
     (*(int *)data)++;
     while (f->next != NULL) {
         f = f->next;
@@ -320,7 +320,7 @@ static void
 queue_removes_anywhere(void)
 {
     pf_queue queue = {0};
-    static pf_fiber f[3], stranger;
+    static pf_task f[3], stranger;
     for (int skip = 0; skip < 3; skip++) {
         for (int i = 0; i < 3; i++) {
             pf_queue_push(&queue, &f[i]);
@@ -371,7 +371,7 @@ static pf_fiber *
 line_outsider(line *l, uint64_t *random)
 {
     pf_fiber *f = &l->f[random_next(random) % FIBERS];
-    return f->state == PF_READY ? NULL : f;
+    return f->task.state == PF_READY ? NULL : f;
 }
 
 static void
@@ -379,15 +379,15 @@ line_add(line *l, pf_fiber *f, uint64_t kind)
 {
     int number = (int)(f - l->f);
     if (kind == 2) {
-        f->state = PF_READY;
-        f->wake = PF_WAKE_NORMAL;
-        pf_queue_push_front(&l->s.ready, f);
+        f->task.state = PF_READY;
+        f->task.wake = PF_WAKE_NORMAL;
+        pf_queue_push_front(&l->s.ready, &f->task);
         line_insert(l, 0, number);
         return;
     }
     if (kind == 1) {
-        f->wake = PF_WAKE_NORMAL;
-        pf_make_ready(&l->s, f);
+        f->task.wake = PF_WAKE_NORMAL;
+        pf_make_ready(&l->s, &f->task);
     } else {
         pf_make_ready_fresh(&l->s, f);
     }
@@ -401,14 +401,15 @@ line_take(line *l, uint64_t *random, uint64_t kind)
         kind == 0 ? 0 : (int)(random_next(random) % (unsigned)l->count);
     pf_fiber *f = &l->f[l->order[place]];
     if (kind == 0) {
-        CHECK(pf_queue_pop(&l->s.ready) == f);
+        CHECK(pf_queue_pop(&l->s.ready) == &f->task);
     } else if (kind == 1) {
-        CHECK(pf_queue_remove(&l->s.ready, f));
+        CHECK(pf_queue_remove(&l->s.ready, &f->task));
     } else {
         pf_queue_unlink(&l->s.ready,
-                        place == 0 ? NULL : &l->f[l->order[place - 1]], f);
+                        place == 0 ? NULL : &l->f[l->order[place - 1]].task,
+                        &f->task);
     }
-    f->state = PF_PARKED;
+    f->task.state = PF_PARKED;
     line_cut(l, place);
 }
 
@@ -420,9 +421,9 @@ line_prefer(line *l, uint64_t *random)
     }
     int place = (int)(random_next(random) % (unsigned)l->count);
     pf_fiber *f = &l->f[l->order[place]];
-    bool moves =
-        f->wake == PF_WAKE_FRESH && place > 0 && l->s.passed < PF_MAY_PASS;
-    CHECK_EQUAL(pf_prefer(&l->s, f), moves);
+    bool moves = f->task.wake == PF_WAKE_FRESH && place > 0 &&
+                 l->s.passed < PF_MAY_PASS;
+    CHECK_EQUAL(pf_prefer(&l->s, &f->task), moves);
     if (moves) {
         line_insert(l, 0, line_cut(l, place));
     }
@@ -431,17 +432,17 @@ line_prefer(line *l, uint64_t *random)
 static void
 line_check(const line *l)
 {
-    const pf_fiber *f = l->s.ready.head;
+    pf_task *f = l->s.ready.head;
     for (int i = 0; i < l->count; i++) {
-        CHECK(f == &l->f[l->order[i]]);
+        CHECK(f == &l->f[l->order[i]].task);
         CHECK(i == 0 || !pf_is_fresh(f) ||
-              f->before == &l->f[l->order[i - 1]]);
+              pf_fiber_of(f)->before == &l->f[l->order[i - 1]].task);
         f = f->next;
     }
     CHECK(f == NULL);
     CHECK_EQUAL(l->s.ready.count, l->count);
     CHECK(l->s.ready.tail ==
-          (l->count == 0 ? NULL : &l->f[l->order[l->count - 1]]));
+          (l->count == 0 ? NULL : &l->f[l->order[l->count - 1]].task));
 }
 
 static void
@@ -463,6 +464,15 @@ fresh_ones_leave_from_anywhere(void)
     }
 }
 
+static pf_fiber *
+itself(pf_scheduler *s, pf_task *task)
+{
+    (void)s;
+    return pf_fiber_of(task);
+}
+
+static const pf_task_ops ops_of_itself = {.first = itself};
+
 /* One that passes others whenever it may leaves one turn in 258 to another,
  * which is always ready. */
 static void
@@ -473,22 +483,26 @@ preferred_ones_starve_nobody(void)
     static pf_scheduler s = {.thread = &thread};
     static pf_fiber f, other;
     int turns = 0;
-    pf_make_ready(&s, &other);
+    pf_task_set_ops(&f.task, &ops_of_itself);
+    pf_task_set_ops(&other.task, &ops_of_itself);
+    pf_make_ready(&s, &other.task);
     for (int i = 0; i < 10 * (PF_MAY_PASS + 1); i++) {
-        if (f.state == PF_READY) { /* it was refused and is behind the other */
-            (void)pf_prefer(&s, &f);
+        if (f.task.state ==
+            PF_READY) { /* it was refused and is behind the other */
+            (void)pf_prefer(&s, &f.task);
         } else if (i % 2 == 0) {
             pf_make_ready_fresh(&s, &f);
-            (void)pf_prefer(&s, &f);
+            (void)pf_prefer(&s, &f.task);
         } else {
-            CHECK(pf_wake_next(&s, &f, PF_WAKE_NORMAL));
-            CHECK(!pf_wake_next(&s, &f, PF_WAKE_NORMAL)); /* it is ready */
+            CHECK(pf_wake_next(&s, &f.task, PF_WAKE_NORMAL));
+            CHECK(
+                !pf_wake_next(&s, &f.task, PF_WAKE_NORMAL)); /* it is ready */
         }
         pf_fiber *next = pf_next(&s);
-        next->state = PF_PARKED;
+        next->task.state = PF_PARKED;
         if (next == &other) {
             turns++;
-            pf_make_ready(&s, &other);
+            pf_make_ready(&s, &other.task);
         }
     }
     CHECK(turns >= 9);
@@ -497,11 +511,11 @@ preferred_ones_starve_nobody(void)
 
 /* The prefetch cursors run ahead of the head, so they must not survive the
  * fibers they point at. */
-static pf_fiber *
+static pf_task *
 take_next(pf_queue *queue, uint64_t turn)
 {
     static const pf_host host;
-    pf_fiber *f = pf_queue_pop(queue);
+    pf_task *f = pf_queue_pop(queue);
     pf_prefetch_queue(queue, &host, turn);
     return f;
 }
@@ -510,7 +524,9 @@ static void
 fill_with_new(pf_queue *queue, int count)
 {
     for (int i = 0; i < count; i++) {
-        pf_queue_push(queue, calloc(1, sizeof(pf_fiber)));
+        pf_fiber *f = calloc(1, sizeof *f);
+        pf_task_set_ops(&f->task, &ops_of_itself);
+        pf_queue_push(queue, &f->task);
     }
 }
 
@@ -525,7 +541,7 @@ long_queue_forgets_the_fibers_that_left(void)
     }
     CHECK(queue.fields != NULL);
     for (int i = 0; i < 10; i++) { /* out of the middle, under the cursors */
-        pf_fiber *f = queue.head->next->next;
+        pf_task *f = queue.head->next->next;
         CHECK(pf_queue_remove(&queue, f));
         free(f);
         free(take_next(&queue, (uint64_t)i));
@@ -552,9 +568,9 @@ hand_back(worker *w)
     pf_thread *thread = &w->world->thread;
     for (int i = 0; i < 5; i++) {
         w->value++;
-        w->fiber.state = PF_SUSPENDED;
+        w->task.state = PF_SUSPENDED;
         pf_switch(thread, &thread->root);
-        w->fiber.state = PF_RUNNING;
+        w->task.state = PF_RUNNING;
     }
     w->then = &thread->root;
 }
@@ -569,7 +585,7 @@ raw_fiber_is_switched_by_hand(void)
         pf_switch(&w->thread, &raw->fiber);
         CHECK_EQUAL(raw->value, i < 6 ? 10 + i : 15);
     }
-    CHECK_EQUAL(raw->fiber.state, PF_DONE);
+    CHECK_EQUAL(raw->task.state, PF_DONE);
     CHECK(raw->fiber.stack == NULL);
     free(raw);
     close_world(w, 1);
@@ -588,12 +604,12 @@ reaping_spares_the_suspended(void)
     pf_reap(&w->thread, w->thread.zombie);
     CHECK_EQUAL(w->reaped, 1);
     CHECK(raw->fiber.stack != NULL);
-    while (raw->fiber.state != PF_DONE) {
+    while (raw->task.state != PF_DONE) {
         pf_switch(&w->thread, &raw->fiber);
     }
     free(raw);
     worker *never = world_worker(w, hand_back, 0);
-    never->fiber.state = PF_DONE;
+    never->task.state = PF_DONE;
     pf_reap(&w->thread, &never->fiber);
     close_world(w, 3);
 }
@@ -636,7 +652,7 @@ fake_wait(pf_poller *poller, int64_t timeout_ns)
     p->timeout = timeout_ns;
     worker *w = p->waiting;
     if (w != NULL &&
-        pf_wake_fiber(&w->world->scheduler, &w->fiber, PF_WAKE_NORMAL)) {
+        pf_wake_task(&w->world->scheduler, &w->task, PF_WAKE_NORMAL)) {
         p->waiting = NULL;
     }
     return 0;

@@ -21,7 +21,7 @@ thread_and_scheduler_begin_clean(void)
     CHECK_EQUAL(pf_thread_init(&w->thread, host, 2048), 0);
     CHECK(w->thread.current == &w->thread.root);
     CHECK(w->thread.zombie == NULL);
-    CHECK(w->thread.root.scheduler == NULL);
+    CHECK(w->thread.root.task.scheduler == NULL);
     CHECK(w->thread.pools == NULL);
     CHECK_EQUAL(w->thread.pool_count, 0);
     CHECK_EQUAL(pf_scheduler_init(&w->scheduler, &w->thread), 0);
@@ -172,13 +172,13 @@ prepared_fiber_hit_no_limit(void)
     pf_limit limit = PF_LIMIT_ADDRESS_SPACE;
     CHECK(world_open(&the_world));
     worker *w = world_worker(&the_world, NULL, 0);
-    pf_fiber second = {.state = PF_NEW};
+    pf_fiber second = {.task.state = PF_NEW};
     CHECK_EQUAL(pf_fiber_prepare(&the_world.thread, &second, 65536, &limit),
                 0);
     CHECK_EQUAL(limit, PF_LIMIT_NONE);
-    second.state = PF_DONE;
-    pf_stack_release(second.stack);
-    w->fiber.state = PF_DONE;
+    pf_fiber_release_stack(&second);
+    CHECK(second.stack == NULL && !second.task.has_stack);
+    w->task.state = PF_DONE;
     pf_reap(&the_world.thread, &w->fiber);
     world_close(&the_world);
 }
@@ -190,7 +190,7 @@ static void
 fiber_without_memory_is_refused_and_says_why(void)
 {
     pf_limit limit;
-    pf_fiber fiber = {.state = PF_NEW};
+    pf_fiber fiber = {.task.state = PF_NEW};
     long refused = 1;
     for (;; refused++) {
         CHECK(world_open(&the_world));

@@ -27,11 +27,13 @@ count_note(pf_message *message, pf_scheduler *s)
     free(n); /* a message may be freed by running it */
 }
 
+static const pf_message_ops note_ops = {count_note};
+
 static void
 post_note(world *w, int *counter)
 {
     note *n = malloc(sizeof *n);
-    *n = (note){{NULL, count_note}, w, counter};
+    *n = (note){{NULL, &note_ops}, w, counter};
     pf_post(&w->scheduler, &n->message);
 }
 
@@ -74,7 +76,7 @@ waiting_loop_is_woken(void)
 THREAD_FN(post_to_closed)
 {
     worker *w = arg;
-    pf_fiber_post(&w->fiber, 4);
+    pf_task_post(&w->task, 4);
     THREAD_END;
 }
 
@@ -87,15 +89,15 @@ closed_scheduler_takes_no_messages(void)
     test_thread thread;
     CHECK(world_open(w));
     worker *late = world_worker(w, NULL, 0);
-    pf_fiber_post(&late->fiber, 2);
+    pf_task_post(&late->task, 2);
     pf_scheduler_close(&w->scheduler);
     CHECK_EQUAL(w->posted, 2);
     thread_start(&thread, post_to_closed, late);
     thread_join(thread);
-    CHECK_EQUAL(pf_load(&late->fiber.posted), 0);
+    CHECK_EQUAL(pf_load(&late->task.posted), 0);
     pf_scheduler_close(&w->scheduler); /* twice is fine */
     CHECK_EQUAL(w->posted, 2);
-    late->fiber.state = PF_DONE;
+    late->task.state = PF_DONE;
     pf_reap(&w->thread, &late->fiber);
     world_close(w);
 }
@@ -202,7 +204,7 @@ park_until_posted(worker *w)
 
 THREAD_FN(post_bits)
 {
-    pf_fiber_post(arg, 3);
+    pf_task_post(arg, 3);
     THREAD_END;
 }
 
@@ -216,7 +218,7 @@ fiber_is_woken_by_another_thread(void)
     for (int i = 0; i < ROUNDS; i++) {
         test_thread thread;
         CHECK_EQUAL(w->traced, i + 1);
-        thread_start(&thread, post_bits, &sleeper->fiber);
+        thread_start(&thread, post_bits, &sleeper->task);
         while (w->posts <= i) {
             pf_scheduler_wait(&w->scheduler, PF_NEVER);
         }
@@ -241,8 +243,8 @@ posts_to_one_fiber_come_together(void)
     CHECK(world_open(w));
     worker *sleeper = world_spawn(w, park_once, 0);
     pf_switch(&w->thread, pf_next(&w->scheduler));
-    pf_fiber_post(&sleeper->fiber, 1);
-    pf_fiber_post(&sleeper->fiber, 4);
+    pf_task_post(&sleeper->task, 1);
+    pf_task_post(&sleeper->task, 4);
     CHECK_EQUAL(w->posts, 0);
     pf_scheduler_run(&w->scheduler);
     CHECK_EQUAL(w->posts, 1);

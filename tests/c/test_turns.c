@@ -9,7 +9,7 @@ static void
 note_value(worker *w)
 {
     trace(w->world, w->value);
-    CHECK_EQUAL(w->fiber.state, PF_RUNNING);
+    CHECK_EQUAL(w->task.state, PF_RUNNING);
 }
 
 static void
@@ -26,8 +26,8 @@ static void
 run_another_now(worker *w)
 {
     trace(w->world, w->value);
-    pf_run_now(&w->world->scheduler, &w->other->fiber);
-    CHECK_EQUAL(w->fiber.state, PF_RUNNING);
+    pf_run_now(&w->world->scheduler, &w->other->task);
+    CHECK_EQUAL(w->task.state, PF_RUNNING);
     trace(w->world, w->value);
 }
 
@@ -56,8 +56,8 @@ static void
 wake_other(worker *w)
 {
     pf_scheduler *s = &w->world->scheduler;
-    CHECK(pf_wake_next(s, &w->other->fiber, PF_WAKE_CANCEL));
-    CHECK(!pf_wake_next(s, &w->other->fiber, PF_WAKE_NORMAL));
+    CHECK(pf_wake_next(s, &w->other->task, PF_WAKE_CANCEL));
+    CHECK(!pf_wake_next(s, &w->other->task, PF_WAKE_NORMAL));
     note_value(w);
 }
 
@@ -69,7 +69,7 @@ wake_after(uint32_t passed, const char *order)
     CHECK(world_open(w));
     worker *sleeper = world_spawn(w, park_and_note, 's');
     pf_scheduler_run(&w->scheduler);
-    CHECK_EQUAL(sleeper->fiber.state, PF_PARKED);
+    CHECK_EQUAL(sleeper->task.state, PF_PARKED);
     worker *waker = world_worker(w, wake_other, 'w');
     waker->other = sleeper;
     world_spawn(w, note_value, 'b');
@@ -96,15 +96,15 @@ fiber_behind_the_hub_is_preferred_already(void)
     world *w = &the_world;
     pf_scheduler *s = &w->scheduler;
     CHECK(world_open(w));
-    pf_make_ready(s, s->hub);
+    pf_make_ready(s, &s->hub->task);
     worker *first = world_spawn_lazily(w, note_value, 'a');
     worker *second = world_spawn_lazily(w, note_value, 'b');
-    CHECK(!pf_prefer(s, &first->fiber));
-    CHECK(s->ready.head == s->hub);
-    CHECK(pf_prefer(s, &second->fiber));
-    CHECK(pf_queue_remove(&s->ready, s->hub));
-    CHECK(s->hub->next == NULL);
-    s->hub->state = PF_RUNNING;
+    CHECK(!pf_prefer(s, &first->task));
+    CHECK(s->ready.head == &s->hub->task);
+    CHECK(pf_prefer(s, &second->task));
+    CHECK(pf_queue_remove(&s->ready, &s->hub->task));
+    CHECK(s->hub->task.next == NULL);
+    s->hub->task.state = PF_RUNNING;
     pf_scheduler_run(s);
     traced_is("ba");
     world_close(w);
@@ -113,7 +113,7 @@ fiber_behind_the_hub_is_preferred_already(void)
 static void
 note_value_in_loop(worker *w)
 {
-    CHECK_EQUAL(w->world->scheduler.hub->state, PF_SUSPENDED);
+    CHECK_EQUAL(w->world->scheduler.hub->task.state, PF_SUSPENDED);
     note_value(w);
 }
 
@@ -132,13 +132,13 @@ loop_runs_in_the_fiber_that_calls_it(void)
 {
     world *w = &the_world;
     CHECK(world_open(w));
-    CHECK_EQUAL(w->thread.root.state, PF_RUNNING);
+    CHECK_EQUAL(w->thread.root.task.state, PF_RUNNING);
     CHECK_EQUAL(w->thread.room_size, 2048);
     worker *outer = world_worker(w, run_loop, 0);
     worker *last = world_worker(w, note_value, 'l');
     outer->then = &last->fiber;
     last->then = &w->thread.root;
-    w->thread.root.state = PF_SUSPENDED;
+    w->thread.root.task.state = PF_SUSPENDED;
     pf_switch(&w->thread, &outer->fiber);
     traced_is("bel");
     CHECK_EQUAL(w->reaped, 3);

@@ -39,6 +39,8 @@ count(pf_message *message, pf_scheduler *s)
     counted++;
 }
 
+static const pf_message_ops count_ops = {count};
+
 static int
 bed_wait(pf_poller *poller, int64_t timeout)
 {
@@ -173,7 +175,7 @@ static void
 message_before_the_wait_prevents_it(void)
 {
     pf_scheduler *s = open_bed();
-    pf_message message = {NULL, count};
+    pf_message message = {NULL, &count_ops};
     pf_post(s, &message);
     CHECK_EQUAL(pf_scheduler_wait(s, PF_NEVER), 0);
     CHECK_EQUAL(counted, 1);
@@ -185,7 +187,7 @@ static void
 message_during_the_wait_has_run_when_it_returns(void)
 {
     pf_scheduler *s = open_bed();
-    pf_message message = {NULL, count};
+    pf_message message = {NULL, &count_ops};
     bed.message = &message;
     CHECK_EQUAL(pf_scheduler_wait(s, PF_NEVER), 0);
     CHECK_EQUAL(counted, 1);
@@ -201,7 +203,7 @@ static void
 message_to_a_running_loop_wakes_nobody(void)
 {
     pf_scheduler *s = open_bed();
-    pf_message message = {NULL, count};
+    pf_message message = {NULL, &count_ops};
     pf_post(s, &message);
     pf_poll(s);
     pf_scheduler_wait(s, PF_NEVER);

@@ -126,6 +126,8 @@ count(pf_message *message, pf_scheduler *s)
     counted++;
 }
 
+static const pf_message_ops count_ops = {count};
+
 static void
 nothing(world *w)
 {
@@ -204,7 +206,7 @@ post_two(world *w)
 {
     static pf_message messages[2];
     for (int i = 0; i < 2; i++) {
-        messages[i].run = count;
+        messages[i].ops = &count_ops;
         CHECK(pf_post(&w->scheduler, &messages[i]));
     }
 }
@@ -250,7 +252,7 @@ rest(world *w)
 static void
 post_one(world *w)
 {
-    static pf_message message = {NULL, count};
+    static pf_message message = {NULL, &count_ops};
     CHECK(pf_post(&w->scheduler, &message));
 }
 
@@ -290,14 +292,15 @@ static void
 post_bits(world *w)
 {
     (void)w;
-    pf_fiber_post(&the_worker->fiber, 1);
-    pf_fiber_post(&the_worker->fiber, 2);
+    pf_task_post(&the_worker->task, 1);
+    pf_task_post(&the_worker->task, 2);
 }
 
 static void
 bits_for_a_fiber_are_lost_in_no_order(void)
 {
-    worker w = {.fiber.scheduler = &the_world.scheduler};
+    worker w = {.task.scheduler = &the_world.scheduler};
+    pf_task_set_ops(&w.task, &worker_ops);
     the_worker = &w;
     play_in_all_orders(
         (play){14, 7, forget_bits, wait_for_bits, post_bits, nothing});
@@ -321,7 +324,7 @@ close_scheduler(world *w)
 static void
 post_or_not(world *w)
 {
-    static pf_message message = {NULL, count};
+    static pf_message message = {NULL, &count_ops};
     accepted = pf_post(&w->scheduler, &message);
 }
 

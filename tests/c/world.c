@@ -17,7 +17,7 @@ run_work(pf_thread *thread, pf_fiber *self)
 }
 
 static void
-on_reap(pf_thread *thread, pf_fiber *fiber)
+reap(pf_thread *thread, pf_fiber *fiber)
 {
     worker *w = (worker *)fiber;
     ((world *)thread)->reaped++;
@@ -33,33 +33,74 @@ on_switch(pf_thread *thread, pf_fiber *from, pf_fiber *to)
 }
 
 static void
-on_posted(pf_scheduler *s, pf_fiber *fiber, unsigned bits)
+posted(pf_scheduler *s, pf_task *task, unsigned bits)
 {
     world *w = (world *)s->thread;
     w->posted |= bits;
     w->posts++;
-    pf_wake_fiber(s, fiber, PF_WAKE_NORMAL);
+    pf_wake_task(s, task, PF_WAKE_NORMAL);
 }
 
 static pf_fiber *
-on_first(pf_scheduler *s, pf_fiber *fiber)
+first(pf_scheduler *s, pf_task *task)
 {
     pf_limit limit;
+    pf_fiber *fiber = pf_fiber_of(task);
     if (pf_fiber_prepare(s->thread, fiber, STACK_SIZE, &limit) == 0) {
         return fiber;
     }
-    fiber->state = PF_DONE;
-    on_reap(s->thread, fiber);
+    task->state = PF_DONE;
+    reap(s->thread, fiber);
     return pf_next(s);
 }
 
-static const pf_host the_host = {
-    .on_switch = on_switch,
-    .on_first = on_first,
+static const pf_host the_host = {.on_switch = on_switch};
+
+const pf_task_ops worker_ops = {
+    .message = {pf_task_arrived},
+    .first = first,
     .run = run_work,
-    .on_reap = on_reap,
-    .on_posted = on_posted,
+    .reap = reap,
+    .posted = posted,
 };
+
+/* ------------------------------------------------- without a stack --- */
+
+static pf_fiber *
+take_turn(pf_scheduler *s, pf_task *task)
+{
+    errand *e = (errand *)task;
+    e->turns++;
+    task->state = PF_PARKED;
+    if (e->work != NULL) {
+        e->work(e);
+    }
+    return e->then != NULL ? e->then : pf_next(s);
+}
+
+static void
+take_bits(pf_scheduler *s, pf_task *task, unsigned bits)
+{
+    ((errand *)task)->posted |= bits;
+    pf_wake_task(s, task, PF_WAKE_NORMAL);
+}
+
+static const pf_task_ops errand_ops = {
+    .message = {pf_task_arrived},
+    .first = take_turn,
+    .posted = take_bits,
+    .reads = offsetof(errand, reads),
+};
+
+void
+errand_init(errand *e, world *w, void (*work)(errand *e), long value)
+{
+    *e = (errand){.world = w, .work = work, .value = value};
+    e->task.scheduler = &w->scheduler;
+    pf_task_set_ops(&e->task, &errand_ops);
+}
+
+/* ------------------------------------------------------- the world --- */
 
 bool
 world_open(world *w)
@@ -103,7 +144,8 @@ worker_new(world *w, work_fn work, long value)
         n->world = w;
         n->work = work;
         n->value = value;
-        n->fiber.scheduler = &w->scheduler;
+        n->task.scheduler = &w->scheduler;
+        pf_task_set_ops(&n->task, &worker_ops);
     }
     return n;
 }
@@ -126,7 +168,7 @@ world_spawn(world *w, work_fn work, long value)
 {
     worker *n = world_worker(w, work, value);
     if (n != NULL) {
-        pf_make_ready(&w->scheduler, &n->fiber);
+        pf_make_ready(&w->scheduler, &n->task);
     }
     return n;
 }

@@ -10,7 +10,10 @@ typedef void (*work_fn)(worker *w);
 
 /* A fiber of the tests.  Freed when it is reaped unless `keep` is set. */
 struct worker {
-    pf_fiber fiber;
+    union {
+        pf_fiber fiber;
+        pf_task task; /* its first part */
+    };
     world *world;
     work_fn work;
     long value;
@@ -31,6 +34,8 @@ struct world {
     int64_t time; /* what the fake clock shows */
 };
 
+extern const pf_task_ops worker_ops;
+
 bool world_open(world *w);
 void world_close(world *w);
 void world_use_fake_clock(world *w);
@@ -41,6 +46,21 @@ worker *world_worker(world *w, work_fn work, long value);
 worker *world_spawn(world *w, work_fn work, long value);
 /* ... whose stack comes with its first run. */
 worker *world_spawn_lazily(world *w, work_fn work, long value);
+
+/* A task that never has a stack: `work` is done in its turn, by whoever looks
+ * for the next one to run. */
+typedef struct errand errand;
+struct errand {
+    pf_task task;
+    world *world;
+    void (*work)(errand *e);
+    long value;
+    const char *reads; /* what its turn will read */
+    pf_fiber *then;    /* who runs in its turn; NULL: whoever is next */
+    int turns;
+    unsigned posted; /* bits that arrived */
+};
+void errand_init(errand *e, world *w, void (*work)(errand *e), long value);
 
 void trace(world *w, long value);
 

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "engine/base/memory.h"
-#include "engine/core/scheduler.h"
+#include "engine/core/fiber.h"
 
 #if defined(_MSC_VER)
 #define THREAD_LOCAL __declspec(thread)
@@ -85,7 +85,7 @@ run(pf_thread *thread, pf_fiber *self)
     (void)thread;
     r->value = context->body(context->arg, r->value);
     r->current = context->resumer == NULL ? &r->main : context->resumer;
-    r->current->fiber->state = PF_RUNNING;
+    r->current->fiber->task.state = PF_RUNNING;
     return r->current->fiber;
 }
 
@@ -109,7 +109,8 @@ on_switch(pf_thread *thread, pf_fiber *from, pf_fiber *to)
     the_host->moved(&usable);
 }
 
-static const pf_host context_host = {.on_switch = on_switch, .run = run};
+static const pf_host context_host = {.on_switch = on_switch};
+static const pf_task_ops context_ops = {.run = run};
 
 /* ---------------------------------------------------- birth and death --- */
 
@@ -189,7 +190,8 @@ pf_ccontext_create(pf_ccontext **context, pf_ccontext_body body, void *arg,
     made->body = body;
     made->arg = arg;
     made->serial = r->serial;
-    made->own.state = PF_SUSPENDED;
+    made->own.task.state = PF_SUSPENDED;
+    pf_task_set_ops(&made->own.task, &context_ops);
     r->count++;
     *context = made;
     return 0;
@@ -224,7 +226,7 @@ pf_ccontext_destroy(pf_ccontext *context)
         r->current->resumer = NULL;
     }
     if (context->own.stack != NULL) {
-        context->own.state = PF_DONE;
+        context->own.task.state = PF_DONE;
         pf_reap(&r->engine, &context->own);
     }
     free(context);
@@ -276,8 +278,8 @@ transfer(record *r, pf_ccontext *to)
     pf_ccontext *from = r->current;
     to->resumer = from;
     r->current = to;
-    from->fiber->state = PF_SUSPENDED;
-    to->fiber->state = PF_RUNNING;
+    from->fiber->task.state = PF_SUSPENDED;
+    to->fiber->task.state = PF_RUNNING;
     pf_switch(&r->engine, to->fiber);
 }
 
@@ -289,7 +291,7 @@ pf_ccontext_switch(pf_ccontext *to, void **value)
     if (error != 0 || to == r->current) {
         return error;
     }
-    if (to->fiber->state == PF_DONE) {
+    if (to->fiber->task.state == PF_DONE) {
         return -ESRCH;
     }
     error = may_leave(r);
@@ -323,5 +325,5 @@ int
 pf_ccontext_done(const pf_ccontext *context)
 {
     int error = check(get_record(), context);
-    return error != 0 ? error : context->fiber->state == PF_DONE;
+    return error != 0 ? error : context->fiber->task.state == PF_DONE;
 }

@@ -17,9 +17,13 @@ struct pf_scheduler;
 typedef struct pf_message pf_message;
 /* Runs on the scheduler's thread.  The message may be freed by it. */
 typedef void (*pf_message_fn)(pf_message *message, struct pf_scheduler *s);
+/* What is to be done with one: of each kind there is a constant. */
+typedef struct pf_message_ops {
+    pf_message_fn run;
+} pf_message_ops;
 struct pf_message {
     pf_message *next;
-    pf_message_fn run;
+    const pf_message_ops *ops;
 };
 
 typedef struct pf_inbox {

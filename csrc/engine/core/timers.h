@@ -25,8 +25,8 @@ pf_later(int64_t now, int64_t ns)
 }
 
 typedef enum pf_timer_kind {
-    PF_TIMER_FIBER, /* embedded in a pf_fiber: expiry wakes it */
-    PF_TIMER_CALL,  /* embedded in a pf_timer_call */
+    PF_TIMER_TASK, /* embedded in a pf_task: expiry wakes it */
+    PF_TIMER_CALL, /* embedded in a pf_timer_call */
 } pf_timer_kind;
 
 typedef struct pf_timer {

@@ -125,7 +125,7 @@ set_fiber(FiberObject *fiber, bool cancelled)
     fiber->core.host_bits |= PF_F_CANCEL;
     if (fiber->core.state == PF_PARKED &&
         !(fiber->core.host_bits & PF_F_HUB)) {
-        pf_wake_fiber(fiber->core.scheduler, &fiber->core, PF_WAKE_CANCEL);
+        pf_wake_task(fiber->core.scheduler, &fiber->core, PF_WAKE_CANCEL);
         pf_tell_host(SCHEDULER_OF(fiber->core.scheduler));
     }
 }
@@ -494,6 +494,8 @@ call_arrived(pf_message *message, pf_scheduler *s)
     pf_no_switch_end((PfThread *)s->thread);
 }
 
+static const pf_message_ops call_arrived_ops = {call_arrived};
+
 static int
 call_owner(pf_scheduler *s, PyObject *target, PyObject *why, bool remove)
 {
@@ -502,7 +504,7 @@ call_owner(pf_scheduler *s, PyObject *target, PyObject *why, bool remove)
         PyErr_NoMemory();
         return -1;
     }
-    call->message.run = call_arrived;
+    call->message.ops = &call_arrived_ops;
     call->target = Py_NewRef(target);
     call->why = Py_XNewRef(why);
     call->remove = remove;
@@ -681,7 +683,7 @@ report_deaf(PfThread *t, PyObject *task)
 }
 
 int64_t
-pf_cancel_delay(PfThread *t, pf_fiber *core)
+pf_cancel_delay(PfThread *t, pf_task *core)
 {
     uint32_t count = core->host_bits >> PF_F_DELIVERIES_SHIFT;
     if (count < UINT8_MAX) {
@@ -690,8 +692,7 @@ pf_cancel_delay(PfThread *t, pf_fiber *core)
     if (count < DEAF_AFTER) {
         return 0;
     }
-    if (count == DEAF_AFTER &&
-        report_deaf(t, (PyObject *)FIBER_OF(core)) < 0) {
+    if (count == DEAF_AFTER && report_deaf(t, pf_object_of(core)) < 0) {
         return -1;
     }
     uint32_t doublings = (count - DEAF_AFTER) / 8;

@@ -33,7 +33,7 @@ void pf_cancel_now(FiberObject *fiber, PyObject *why);
 bool pf_fiber_is_top(const FiberObject *fiber);
 /* Nanoseconds to wait before the next delivery to a fiber or grain that goes
  * on swallowing it; nearly always 0.  -1: an exception is set. */
-int64_t pf_cancel_delay(PfThread *t, pf_fiber *core);
+int64_t pf_cancel_delay(PfThread *t, pf_task *core);
 int pf_cancel_init(PyObject *module);
 
 extern PyTypeObject *pf_scope_type, *pf_group_type;

@@ -111,14 +111,14 @@ cancel_after(GroupObject *self, PyObject *child)
 }
 
 static void
-child_failed(GroupObject *self, pf_fiber *child, PyObject *exc)
+child_failed(GroupObject *self, pf_task *child, PyObject *exc)
 {
     if (collect(self, exc)) {
         child->host_bits |= PF_F_LOOKED_AT;
     } else { /* told of as those nobody looks at */
         child->host_bits &= ~(uint32_t)PF_F_LOOKED_AT;
     }
-    cancel_after(self, (PyObject *)FIBER_OF(child));
+    cancel_after(self, pf_object_of(child));
 }
 
 /* A child that belongs to the group and is not ready yet. */
@@ -266,13 +266,13 @@ static void
 wake_owner(GroupObject *self)
 {
     if (self->owner != NULL) {
-        pf_wake_fiber(self->owner->core.scheduler, &self->owner->core,
-                      PF_WAKE_NORMAL);
+        pf_wake_task(self->owner->core.scheduler, &self->owner->core,
+                     PF_WAKE_NORMAL);
     }
 }
 
 void
-pf_scope_member_done(ScopeObject *base, pf_fiber *child, PyObject *value)
+pf_scope_member_done(ScopeObject *base, pf_task *child, PyObject *value)
 {
     uint32_t bits = child->host_bits;
     if (!(bits & PF_F_GROUPED)) {

@@ -144,7 +144,7 @@ extern PyType_Spec pf_group_spec;
 /* A fiber with a base has ended. */
 void pf_scope_child_done(FiberObject *child);
 /* ... or a grain, which is no longer in `base`; `value` is its exception. */
-void pf_scope_member_done(ScopeObject *base, pf_fiber *core, PyObject *value);
+void pf_scope_member_done(ScopeObject *base, pf_task *core, PyObject *value);
 /* A group was removed with fibers alive. */
 void pf_group_forsaken(ScopeObject *scope);
 

@@ -355,7 +355,7 @@ api_unpark_no_gil(PyObject *object)
     }
     /* Whether it has ended is for its owner to see; after the run the
      * scheduler takes no messages. */
-    pf_fiber_post(&((FiberObject *)object)->core, PF_POST_UNPARK);
+    pf_task_post(&((FiberObject *)object)->core, PF_POST_UNPARK);
     return 0;
 }
 
@@ -501,8 +501,8 @@ python_moved(const pf_area *area)
     if (ts == NULL) {
         return;
     }
-    if (area == NULL && t != NULL && CURRENT(t)->core.stack != NULL) {
-        area = &CURRENT(t)->core.stack->area;
+    if (area == NULL && t != NULL && CURRENT(t)->fiber.stack != NULL) {
+        area = &CURRENT(t)->fiber.stack->area;
     }
     pystate_move(ts, t == NULL ? &unused : CURRENT(t)->saved,
                  area == NULL ? NULL : area->low,

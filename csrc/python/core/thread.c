@@ -94,7 +94,7 @@ static void
 forget_root(PfThread *t)
 {
     FiberObject *root = t->root;
-    t->engine.root.context = root->core.context;
+    t->engine.root.context = root->fiber.context;
     t->engine.current = &t->engine.root;
     root->core.state = PF_DONE;
     root->core.host_byte = PF_OUTCOME_OK;
@@ -279,12 +279,13 @@ make_record(FiberObject *root)
         pf_overflow_thread_init(); /* without it the report is lost, no more */
     t->tstate = PyThreadState_Get();
     t->tstate_id = PyThreadState_GetID(t->tstate);
-    root->core = t->engine.root;
+    root->fiber = t->engine.root;
+    pf_task_set_ops(&root->core, &pf_fiber_ops);
     root->core.state = PF_RUNNING;
     root->saved = &t->root_state;
     root->thread = t;
     t->root = root;
-    t->engine.current = &root->core;
+    t->engine.current = &root->fiber;
     pf_mark_collector(t, pf_tls_collecting);
     return t;
 }

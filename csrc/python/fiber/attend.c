@@ -71,12 +71,12 @@ pf_close_reserve(PfThread *t)
     FiberObject *self = CURRENT(t);
     char here = 0;
     t->attention &= ~(uint32_t)PF_ATT_RESERVE;
-    if (self->core.stack == NULL) {
+    if (self->fiber.stack == NULL) {
         return;
     }
     pf_end_watch(t, &here);
-    pf_stack_close_reserve(self->core.stack, &here);
-    if (!pf_stack_reserve_is_open(self->core.stack)) {
+    pf_stack_close_reserve(self->fiber.stack, &here);
+    if (!pf_stack_reserve_is_open(self->fiber.stack)) {
         pystate_replenish(t->tstate, self->saved);
     } else {
         t->attention |= PF_ATT_RESERVE;

@@ -66,11 +66,16 @@ pf_fiber_alloc(void)
     PyTypeObject *type = pf_fiber_type;
     FiberObject *self = spare;
     if (self == NULL) {
-        return (FiberObject *)type->tp_alloc(type, 0);
+        self = (FiberObject *)type->tp_alloc(type, 0);
+        if (self != NULL) {
+            pf_task_set_ops(&self->core, &pf_fiber_ops);
+        }
+        return self;
     }
     spare = self->next;
     spare_count--;
     pf_zero((char *)self + sizeof(PyObject), sizeof *self - sizeof(PyObject));
+    pf_task_set_ops(&self->core, &pf_fiber_ops);
     pf_revive((PyObject *)self);
     return self;
 }
@@ -119,6 +124,7 @@ allocate(PyTypeObject *type)
     if (self == NULL) {
         return NULL;
     }
+    pf_task_set_ops(&self->core, &pf_fiber_ops);
     if (*pystate_context(t->tstate) != NULL) {
         self->context = PyContext_CopyCurrent();
         if (self->context == NULL) {
@@ -216,7 +222,7 @@ fiber_traverse(PyObject *op, visitproc visit, void *arg)
     if (self->core.host_bits & PF_F_SCHEDULED) {
         Py_VISIT(SCHEDULER_OF(self->core.scheduler));
     }
-    if (self->core.stack != NULL && self->core.state == PF_SUSPENDED) {
+    if (self->fiber.stack != NULL && self->core.state == PF_SUSPENDED) {
         return pystate_traverse(self->saved, visit, arg);
     }
     return 0;
@@ -233,7 +239,7 @@ fiber_clear(PyObject *op)
     if (self->greenlet != NULL) {
         pf_greenlet_view_done(self); /* it holds the fiber */
     }
-    if (self->core.stack != NULL) {
+    if (self->fiber.stack != NULL) {
         return 0; /* it still needs the rest to be unwound */
     }
     Py_CLEAR(self->target);
@@ -253,7 +259,7 @@ fiber_clear(PyObject *op)
 static bool
 is_alive(FiberObject *self)
 {
-    return self->core.stack != NULL && self->core.state != PF_DONE &&
+    return self->fiber.stack != NULL && self->core.state != PF_DONE &&
            !(self->core.host_bits & PF_F_GREENLET);
 }
 
@@ -335,7 +341,7 @@ post_pending(FiberObject *self)
 static void
 let_go(FiberObject *self)
 {
-    if (self->core.stack != NULL && self->thread != NULL) {
+    if (self->fiber.stack != NULL && self->thread != NULL) {
         pf_live_unlink(self); /* shutting down: the stack stays as it is */
         if (self->base != NULL) {
             pf_scope_disown(self);
@@ -348,7 +354,8 @@ let_go(FiberObject *self)
     if (pf_rare(self)->slots != NULL) {
         pf_slots_clear(self);
     }
-    self->core.stack = NULL;
+    self->fiber.stack = NULL;
+    self->core.has_stack = false;
     fiber_clear((PyObject *)self);
     free_rare(self);
 }
@@ -359,7 +366,7 @@ static inline bool
 holds_more(const FiberObject *self)
 {
 #define BITS(pointer) ((uintptr_t)(pointer))
-    return (BITS(self->core.stack) | BITS(self->target) | BITS(self->args) |
+    return (BITS(self->fiber.stack) | BITS(self->target) | BITS(self->args) |
             BITS(self->kwargs) | BITS(self->parent) | BITS(self->context) |
             BITS(self->greenlet) | BITS(self->rare) | BITS(self->scope)) != 0;
 #undef BITS
@@ -463,7 +470,7 @@ pf_fiber_enlist(SchedulerObject *s, FiberObject *fiber)
 void
 pf_fiber_make_ready(SchedulerObject *s, FiberObject *fiber)
 {
-    pf_make_ready_fresh(&s->core, &fiber->core);
+    pf_make_ready_fresh(&s->core, &fiber->fiber);
     pf_tell_host(s);
 }
 

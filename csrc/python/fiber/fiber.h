@@ -62,8 +62,7 @@ enum {
 /* In the upper bits: how often Cancelled was raised without effect. */
 #define PF_F_DELIVERIES_SHIFT 24
 
-/* ... and of entries of the ready queue that have no stack: see grain.h.  The
- * objects they are in begin as a FiberObject does, so FIBER_OF() gives those. */
+/* ... and of entries of the ready queue that have no stack: see grain.h. */
 enum {
     PF_F_GRAIN = 1 << 17,
     PF_F_ASKER = 1 << 18,
@@ -103,7 +102,10 @@ typedef struct PfRare {
  */
 struct FiberObject {
     PyObject_HEAD
-    pf_fiber core;
+    union {
+        pf_task core; /* what is known of tasks of any kind */
+        pf_fiber fiber;
+    };
     union {
         PyState *saved;    /* once it has a stack */
         size_t stack_size; /* before; 0: the default */
@@ -136,8 +138,15 @@ struct FiberObject {
 _Static_assert(sizeof(FiberObject) <= 240, "a fiber takes 16 bytes more");
 #endif
 
-#define FIBER_OF(core_)                                                       \
-    ((FiberObject *)((char *)(core_) - offsetof(FiberObject, core)))
+#define FIBER_OF(fiber_)                                                      \
+    ((FiberObject *)((char *)(fiber_) - offsetof(FiberObject, fiber)))
+
+/* The object that a task of any kind is in: all begin alike. */
+static inline PyObject *
+pf_object_of(pf_task *task)
+{
+    return (PyObject *)(void *)((char *)task - offsetof(FiberObject, core));
+}
 
 #define CURRENT(t) FIBER_OF((t)->engine.current)
 

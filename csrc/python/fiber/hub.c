@@ -23,7 +23,7 @@ pf_tell_host(SchedulerObject *s)
 void
 pf_wake_hub(SchedulerObject *s)
 {
-    pf_fiber *hub = s->core.hub;
+    pf_task *hub = pf_hub_task(&s->core);
     if (hub == NULL) {
         return;
     }

@@ -67,7 +67,7 @@ pf_set_name(PyObject **place, PyObject *value)
 }
 
 const char *
-pf_state_name(const pf_fiber *core)
+pf_state_name(const pf_task *core)
 {
     switch (core->state) {
     case PF_NEW:
@@ -236,7 +236,7 @@ pf_fiber_frame(PfThread *t, FiberObject *self)
     PyObject *frame = NULL;
     if (self->core.state != PF_NEW && self->core.state != PF_DONE &&
         self->thread != NULL && self != CURRENT(self->thread) &&
-        (self->core.stack != NULL || self == self->thread->root)) {
+        (self->fiber.stack != NULL || self == self->thread->root)) {
         frame = pystate_frame(t->tstate, self->saved);
     }
     return frame != NULL ? frame : Py_NewRef(Py_None);

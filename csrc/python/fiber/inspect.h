@@ -9,7 +9,7 @@ PyObject *pf_fiber_name(FiberObject *fiber);
 /* For all that is made of something callable or running. */
 PyObject *pf_name_after(PyObject *made_of);
 int pf_set_name(PyObject **place, PyObject *value);
-const char *pf_state_name(const pf_fiber *core);
+const char *pf_state_name(const pf_task *core);
 /* Is it `fiber` itself, or does its result go there in the end?  There are no
  * cycles of parents. */
 bool pf_descends_from(FiberObject *descendant, FiberObject *fiber);

@@ -41,7 +41,7 @@ static bool
 end_budget(PfThread *t, const char *sp)
 {
     FiberObject *self = CURRENT(t);
-    pf_stack *stack = self->core.stack;
+    pf_stack *stack = self->fiber.stack;
     if (stack == NULL || !pf_stack_reserve_is_open(stack)) {
         return false;
     }
@@ -77,7 +77,7 @@ python_entered(size_t *left)
     if (!watched || !end_budget(t, &here)) {
         return NULL;
     }
-    *left = (size_t)(&here - CURRENT(t)->core.stack->area.low);
+    *left = (size_t)(&here - CURRENT(t)->fiber.stack->area.low);
     return CURRENT(t)->saved;
 }
 

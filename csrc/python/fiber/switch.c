@@ -22,7 +22,6 @@
 #include "python/fiber/unseen.h"
 #include "python/fiber/wait.h"
 #include "python/fiber/waitq.h"
-#include "python/grain/loop.h"
 #include "python/greenlet/greenlet_hooks.h"
 #include "python/sync/sync.h"
 
@@ -325,7 +324,7 @@ pf_fiber_give_stack(PfThread *t, FiberObject *fiber, bool *collected)
     size_t size =
         fiber->stack_size != 0 ? fiber->stack_size : pf_default_stack_size;
     pf_limit limit = PF_LIMIT_NONE;
-    if (pf_fiber_prepare(&t->engine, &fiber->core, size, &limit) < 0) {
+    if (pf_fiber_prepare(&t->engine, &fiber->fiber, size, &limit) < 0) {
         if (!*collected) {
             *collected = true;
             collect_stacks(t);
@@ -336,7 +335,7 @@ pf_fiber_give_stack(PfThread *t, FiberObject *fiber, bool *collected)
                      pf_limit_name(limit));
         return -1;
     }
-    pf_stack *stack = fiber->core.stack;
+    pf_stack *stack = fiber->fiber.stack;
     if (PF_UNLIKELY(t->given++ % 32 == 0)) {
         pf_overflow_keep(); /* reads a clock */
     }
@@ -355,9 +354,7 @@ void
 pf_fiber_take_stack(FiberObject *fiber)
 {
     pf_live_unlink(fiber);
-    pf_context_finish(&fiber->core.context);
-    pf_stack_release(fiber->core.stack);
-    fiber->core.stack = NULL;
+    pf_fiber_release_stack(&fiber->fiber);
     fiber->core.state = PF_DONE;
     fiber->stack_size = 0; /* `saved` went with the stack */
 }
@@ -490,7 +487,7 @@ takes_results(PfThread *t, FiberObject *p)
         return false;
     }
     if (p->core.host_bits & PF_F_HUB) {
-        return t->scheduler != NULL && t->scheduler->core.hub == &p->core;
+        return t->scheduler != NULL && t->scheduler->core.hub == &p->fiber;
     }
     return p->core.state == PF_SUSPENDED &&
            (p->core.scheduler == NULL ||
@@ -660,19 +657,20 @@ let_go(FiberObject *self)
 }
 
 static pf_fiber *
-python_run(pf_thread *thread, pf_fiber *core)
+fiber_run(pf_thread *thread, pf_fiber *fiber)
 {
     PfThread *t = (PfThread *)thread;
-    FiberObject *self = FIBER_OF(core);
+    FiberObject *self = FIBER_OF(fiber);
+    pf_task *core = &self->core;
     core->state = PF_RUNNING;
     if (core->host_bits & PF_F_GREENLET) {
-        return &pf_greenlet_run(t, self)->core;
+        return &pf_greenlet_run(t, self)->fiber;
     }
     PyObject *result = first_act(t, self);
 
     /* No code that runs from here on may leave this fiber. */
     pf_no_switch_begin(t, "while a fiber ends (in a done-callback, say)");
-    Py_INCREF(self); /* for python_reap */
+    Py_INCREF(self); /* for fiber_reap */
     pystate_drop_handled(self->saved);
     finish(self, result);
     tell_raised(t, self);
@@ -682,7 +680,7 @@ python_run(pf_thread *thread, pf_fiber *core)
     if (scheduled && !(core->host_bits & PF_F_DYING)) {
         next = pf_next(core->scheduler);
     } else {
-        next = &next_after_raw(t, self)->core;
+        next = &next_after_raw(t, self)->fiber;
     }
     if (scheduled) {
         Py_DECREF(self); /* the scheduler's reference */
@@ -696,10 +694,11 @@ python_run(pf_thread *thread, pf_fiber *core)
 }
 
 static void
-python_reap(pf_thread *thread, pf_fiber *core)
+fiber_reap(pf_thread *thread, pf_fiber *fiber)
 {
     PfThread *t = (PfThread *)thread;
-    FiberObject *self = FIBER_OF(core);
+    FiberObject *self = FIBER_OF(fiber);
+    pf_task *core = &self->core;
     if (core->host_bits & PF_F_GREENLET) {
         pf_greenlet_reap(t, self);
         return;
@@ -735,23 +734,17 @@ pf_fiber_end(PfThread *t, FiberObject *fiber, PyObject *result)
 }
 
 static pf_fiber *
-python_first(pf_scheduler *s, pf_fiber *core)
+fiber_first(pf_scheduler *s, pf_task *core)
 {
     PfThread *t = (PfThread *)s->thread;
-    if (core->host_bits & PF_STACKLESS_BITS) {
-        return pf_grains_first(SCHEDULER_OF(s), core);
-    }
-    FiberObject *fiber = FIBER_OF(core);
-    if (fiber == t->root) {
-        return core; /* parked on the thread's own stack */
-    }
+    FiberObject *fiber = (FiberObject *)pf_object_of(core);
     bool collected = false;
     int rc = PF_LOOK_AGAIN;
     while (rc == PF_LOOK_AGAIN && !(core->host_bits & PF_F_CANCEL)) {
         rc = pf_fiber_give_stack(t, fiber, &collected);
     }
     if (rc == 0) {
-        return core;
+        return &fiber->fiber;
     }
     if (rc == PF_LOOK_AGAIN) {
         pf_raise_cancelled(fiber);
@@ -774,12 +767,16 @@ python_wait_end(pf_scheduler *s)
     PyEval_RestoreThread(SCHEDULER_OF(s)->blocked);
 }
 
+const pf_task_ops pf_fiber_ops = {
+    .message = {pf_task_arrived},
+    .first = fiber_first,
+    .run = fiber_run,
+    .reap = fiber_reap,
+    .posted = pf_fiber_posted,
+};
+
 const pf_host pf_python_host = {
     .on_switch = pf_on_switch,
-    .on_first = python_first,
-    .run = python_run,
-    .on_reap = python_reap,
-    .on_posted = pf_on_posted,
     .hot_lines = {0, PF_SECOND_LINE, PF_FIRST_FRAME + PF_FRAME_LEAD},
     .wait_begin = python_wait_begin,
     .wait_end = python_wait_end,

@@ -19,6 +19,7 @@ pf_call(PyObject *callable)
 }
 
 extern const pf_host pf_python_host;
+extern const pf_task_ops pf_fiber_ops;
 /* `value` is borrowed. */
 PyObject *pf_fiber_switch(FiberObject *target, PyObject *value);
 PyObject *pf_fiber_throw(FiberObject *target, PyObject *exc);
@@ -74,8 +75,8 @@ static inline void
 pf_swap_state(pf_thread *thread, pf_fiber *from, pf_fiber *to)
 {
     pf_swap_state_and_hold(thread, from, to);
-    if (PF_UNLIKELY(from->host_bits & PF_F_HELD)) {
-        thread->zombie = from; /* on_reap drops the reference */
+    if (PF_UNLIKELY(from->task.host_bits & PF_F_HELD)) {
+        thread->zombie = from; /* its `reap` drops the reference */
     }
 }
 
@@ -86,7 +87,7 @@ pf_leave_for(PfThread *t, FiberObject *target)
 {
     CURRENT(t)->core.state = PF_SUSPENDED;
     target->core.state = PF_RUNNING;
-    pf_switch_with(&t->engine, &target->core, pf_swap_state);
+    pf_switch_with(&t->engine, &target->fiber, pf_swap_state);
 }
 
 #endif

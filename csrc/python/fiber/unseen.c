@@ -28,7 +28,7 @@
 
 /* ------------------------------------------------- what fibers and grains are */
 
-static pf_fiber *
+static pf_task *
 core_of(PyObject *op)
 {
     return &((FiberObject *)op)->core; /* in both at the same place */
@@ -51,7 +51,7 @@ failure_of(PyObject *op)
 bool
 pf_is_unseen(PyObject *op)
 {
-    pf_fiber *core = core_of(op);
+    pf_task *core = core_of(op);
     return core->state == PF_DONE && core->host_byte == PF_OUTCOME_FAILED &&
            !(core->host_bits & PF_F_LOOKED_AT) &&
            (core->host_bits & (PF_F_SCHEDULED | PF_F_GRAIN)) &&
@@ -156,6 +156,8 @@ looked(pf_message *message, pf_scheduler *core)
     pf_wake_hub(SCHEDULER_OF(core));
 }
 
+static const pf_message_ops looked_ops = {looked};
+
 static void
 rouse(SchedulerObject *s)
 {
@@ -168,7 +170,7 @@ rouse(SchedulerObject *s)
     if (message == NULL) {
         return; /* it looks when it runs the next time */
     }
-    message->run = looked;
+    message->ops = &looked_ops;
     if (!pf_post(&s->core, message)) {
         PyMem_RawFree(message);
     }

@@ -28,7 +28,7 @@ pf_fiber_forget_schedule(FiberObject *fiber)
 static bool
 loop_is_needed(PfThread *t, FiberObject *hub)
 {
-    if (t->scheduler == NULL || t->scheduler->core.hub != &hub->core) {
+    if (t->scheduler == NULL || t->scheduler->core.hub != &hub->fiber) {
         return false;
     }
     FiberObject *f = t->live;
@@ -43,7 +43,7 @@ loop_is_needed(PfThread *t, FiberObject *hub)
 bool
 pf_fiber_can_unwind(FiberObject *fiber)
 {
-    return fiber->core.stack != NULL && fiber->core.state != PF_RUNNING &&
+    return fiber->fiber.stack != NULL && fiber->core.state != PF_RUNNING &&
            fiber->core.state != PF_DONE && fiber != CURRENT(fiber->thread) &&
            !((fiber->core.host_bits & PF_F_HUB) &&
              loop_is_needed(fiber->thread, fiber));
@@ -104,7 +104,7 @@ run_to_its_end(PfThread *t, FiberObject *fiber, PyObject *exit)
     t->unwinder = self;
     t->transfer = exit;
     t->throwing = true;
-    pf_switch_with(&t->engine, &fiber->core, pf_swap_state_and_hold);
+    pf_switch_with(&t->engine, &fiber->fiber, pf_swap_state_and_hold);
     t->unwinder = outer;
     self->core.state = state;
     return pf_value_in_parent(t);

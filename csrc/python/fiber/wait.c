@@ -17,7 +17,6 @@
 #include "python/fiber/hub.h"
 #include "python/fiber/switch.h"
 #include "python/fiber/waitq.h"
-#include "python/grain/loop.h"
 
 /* ------------------------------------------------- requests from other threads */
 
@@ -51,6 +50,8 @@ unpark_arrived(pf_message *message, pf_scheduler *s)
     pf_no_switch_end((PfThread *)s->thread);
 }
 
+static const pf_message_ops unpark_arrived_ops = {unpark_arrived};
+
 static int
 unpark_there(FiberObject *fiber, PyObject *value)
 {
@@ -59,7 +60,7 @@ unpark_there(FiberObject *fiber, PyObject *value)
         PyErr_NoMemory();
         return -1;
     }
-    call->message.run = unpark_arrived;
+    call->message.ops = &unpark_arrived_ops;
     call->fiber = (FiberObject *)Py_NewRef((PyObject *)fiber);
     call->value = Py_NewRef(value);
     if (!pf_post(fiber->core.scheduler, &call->message)) {
@@ -78,15 +79,10 @@ dropped_elsewhere(FiberObject *fiber)
 }
 
 void
-pf_on_posted(pf_scheduler *s, pf_fiber *core, unsigned bits)
+pf_fiber_posted(pf_scheduler *s, pf_task *core, unsigned bits)
 {
-    FiberObject *fiber = FIBER_OF(core);
+    FiberObject *fiber = (FiberObject *)pf_object_of(core);
     pf_no_switch_begin((PfThread *)s->thread, "inside the scheduler");
-    if (core->host_bits & PF_F_GRAIN) {
-        pf_grain_posted(core);
-        pf_no_switch_end((PfThread *)s->thread);
-        return;
-    }
     if ((bits & PF_POST_UNPARK) && core->state != PF_DONE) {
         unpark_here(fiber, Py_None);
     }
@@ -290,7 +286,7 @@ unpark_here(FiberObject *fiber, PyObject *value)
     fiber->core.host_bits |= PF_F_PERMIT;
     Py_XSETREF(fiber->value, Py_NewRef(value));
     if (fiber->core.host_bits & PF_F_IN_PARK) {
-        pf_wake_fiber(fiber->core.scheduler, &fiber->core, PF_WAKE_NORMAL);
+        pf_wake_task(fiber->core.scheduler, &fiber->core, PF_WAKE_NORMAL);
         pf_tell_host(SCHEDULER_OF(fiber->core.scheduler));
     }
     return 1;
@@ -317,7 +313,7 @@ pf_fiber_unpark(FiberObject *fiber, PyObject *value)
         return pf_preempt() < 0 ? -1 : rc;
     }
     if (value == Py_None && (fiber->core.host_bits & PF_F_SCHEDULED)) {
-        pf_fiber_post(&fiber->core, PF_POST_UNPARK);
+        pf_task_post(&fiber->core, PF_POST_UNPARK);
         return 1;
     }
     return unpark_there(fiber, value) < 0 ? -1 : 1;

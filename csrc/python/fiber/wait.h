@@ -38,6 +38,6 @@ int pf_yield_now(PfThread *t);
 /* An enlisted fiber runs, then the running one again; -1: it is unwound. */
 int pf_fiber_run_now(PfThread *t, FiberObject *fresh);
 int pf_sleep_until(PfThread *t, int64_t deadline);
-void pf_on_posted(pf_scheduler *s, pf_fiber *core, unsigned bits);
+void pf_fiber_posted(pf_scheduler *s, pf_task *core, unsigned bits);
 
 #endif

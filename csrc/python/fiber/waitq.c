@@ -94,17 +94,17 @@ wake(PfWaiter *waiter, bool next)
         PyThread_release_lock(waiter->lock);
         return;
     }
-    pf_fiber *core = &waiter->fiber->core; /* perhaps a grain's */
+    pf_task *core = &waiter->fiber->core; /* perhaps a grain's */
     if (core->state != PF_PARKED) {
         return;
     }
     SchedulerObject *s = SCHEDULER_OF(core->scheduler);
     if (PF_LIKELY(s->thread == pf_tls_thread)) {
-        (next ? pf_wake_next : pf_wake_fiber)(core->scheduler, core,
-                                              PF_WAKE_NORMAL);
+        (next ? pf_wake_next : pf_wake_task)(core->scheduler, core,
+                                             PF_WAKE_NORMAL);
         pf_tell_host(s);
     } else {
-        pf_fiber_post(core, PF_POST_WAKE);
+        pf_task_post(core, PF_POST_WAKE);
     }
 }
 
@@ -116,7 +116,7 @@ pf_waiter_arrived(FiberObject *fiber)
 {
     if (fiber->wait != NULL && fiber->wait->taken != NULL &&
         fiber->wait->lock == NULL &&
-        pf_wake_fiber(fiber->core.scheduler, &fiber->core, PF_WAKE_NORMAL)) {
+        pf_wake_task(fiber->core.scheduler, &fiber->core, PF_WAKE_NORMAL)) {
         pf_tell_host(SCHEDULER_OF(fiber->core.scheduler));
     }
 }

@@ -72,6 +72,7 @@ grain_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (g == NULL) {
         return NULL;
     }
+    pf_task_set_ops(&g->core, &pf_grain_ops);
     g->core.host_bits = PF_F_GRAIN;
     g->iterator = Py_NewRef(start);
     bool made = true;
@@ -153,7 +154,7 @@ put_iterator(GrainObject *g, PyObject *iterator, PyObject *name)
     PyObject *start = g->iterator, *args = g->value;
     g->core.host_bits |= PF_F_ENTERED;
     g->value = NULL;
-    pf_grain_set_iterator(g, iterator);
+    g->iterator = iterator;
     if (g->name == NULL) {
         g->name = Py_XNewRef(name);
     }
@@ -283,7 +284,7 @@ grain_clear(PyObject *op)
         PyMem_Free(caller);
     }
     PyObject *iterator = g->iterator;
-    pf_grain_set_iterator(g, NULL);
+    g->iterator = NULL;
     Py_XDECREF(iterator);
     PF_CLEAR_LINK(g->value);
     Py_CLEAR(g->permit);
@@ -528,6 +529,16 @@ grain_add_done_callback(PyObject *op, PyObject *fn)
 }
 
 /* ------------------------------------------------------------------ the type */
+
+const pf_task_ops pf_grain_ops = {
+    .message = {pf_task_arrived},
+    .first = pf_grains_first,
+    .posted = pf_grain_posted,
+    .reads = offsetof(GrainObject, iterator) - offsetof(GrainObject, core),
+};
+
+/* Nobody posts to these. */
+const pf_task_ops pf_turn_ops = {.first = pf_grains_first};
 
 static PyObject *
 grain_reduce(PyObject *op, PyObject *ignored)

@@ -11,9 +11,9 @@
  *   until.c        the awaitable that brings a request out of a coroutine
  *
  * A grain has no stack.  It is an entry of the scheduler's ready queue like a
- * fiber (it embeds a pf_fiber whose `stack` stays NULL), so that the queue's
+ * fiber (it embeds a pf_task), so that the queue's
  * order, timers, wake-ups and a testing scheduler's choice serve both.  When
- * its turn comes, python_first hands it to a runner: an ordinary fiber whose
+ * its turn comes, pf_grains_first hands it to a runner: an ordinary fiber whose
  * C code resumes the generator and takes the next entry, without a switch for
  * as long as grains follow each other.
  *
@@ -88,7 +88,7 @@ struct GrainMember {
  */
 struct GrainObject {
     PyObject_HEAD
-    pf_fiber core;
+    pf_task core;
     GrainMember *member; /* NULL: it belongs to the run, or to its pool */
     PyObject *iterator;  /* innermost; before the start: what it was made of */
     PyObject *value;     /* to send or throw; arguments; result or exception */
@@ -114,7 +114,7 @@ struct GrainObject {
 struct PfGrains {
     GrainObject *live;
     FiberObject *runner;    /* the idle one, or NULL */
-    pf_fiber *turn;         /* for the runner just entered */
+    pf_task *turn;          /* for the runner just entered */
     PyObject *pools;        /* list of those bound to this scheduler */
     GrainPoolObject *asker; /* its turn: ask the predicates */
     PfWaitq sleepers;       /* grains that wait for an answer */
@@ -127,7 +127,7 @@ struct PfGrains {
  * PfGrains.asker.) */
 struct GrainPoolObject {
     PyObject_HEAD
-    pf_fiber turn;
+    pf_task turn;
     SchedulerObject *scheduler; /* borrowed; NULL: not started, or over */
     PyObject *policy;           /* NULL: first in, first out */
     PyObject *ready;            /* dict, in the order of getting ready */
@@ -137,6 +137,10 @@ struct GrainPoolObject {
 
 #define GRAIN_OF(core_)                                                       \
     ((GrainObject *)((char *)(core_) - offsetof(GrainObject, core)))
+_Static_assert(offsetof(GrainObject, core) == offsetof(FiberObject, core) &&
+                   offsetof(GrainPoolObject, turn) ==
+                       offsetof(FiberObject, core),
+               "pf_object_of() finds them all");
 #define POOL_OF(core_)                                                        \
     ((GrainPoolObject *)((char *)(core_) - offsetof(GrainPoolObject, turn)))
 
@@ -154,16 +158,9 @@ pf_grain_is_here(GrainObject *g)
            pf_grain_scheduler(g)->thread == pf_tls_thread;
 }
 
-/* `iterator` is stolen.  The engine prefetches what `handle` points to when
- * the queue is long. */
-static inline void
-pf_grain_set_iterator(GrainObject *g, PyObject *iterator)
-{
-    g->iterator = iterator;
-    g->core.context.handle = iterator;
-}
-
 /* --- grain.c --- */
+extern const pf_task_ops pf_grain_ops;
+extern const pf_task_ops pf_turn_ops; /* a pool's turn, the asker's */
 int pf_grain_may_start(GrainObject *g);
 int pf_grain_prepare(GrainObject *g);      /* make its iterator */
 PyObject *pf_grain_result(GrainObject *g); /* new reference, or raises */
@@ -202,6 +199,7 @@ void pf_grain_wake(GrainObject *g, pf_wake why); /* if it is parked */
 int pf_grain_post_cancel(GrainObject *g, PyObject *why);
 int pf_grain_post_leave(GrainObject *g);
 int pf_grain_post_attach(GrainPoolObject *pool, GrainObject *g);
+void pf_grain_posted(pf_scheduler *s, pf_task *core, unsigned bits);
 extern PyType_Spec pf_notice_spec;
 
 /* --- grain_move.c --- */
@@ -222,6 +220,7 @@ void pf_grain_enter_step(FiberObject *runner, GrainObject *g);
 void pf_grain_leave_step(FiberObject *runner);
 
 /* --- grain_run.c --- */
+pf_fiber *pf_grains_first(pf_scheduler *core, pf_task *task);
 PfGrains *pf_grains_of(SchedulerObject *s); /* made at first need */
 void pf_grains_stir(SchedulerObject *s);
 GrainObject *pf_grain_current(PfThread *t);

@@ -466,6 +466,7 @@ pool_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (pool == NULL) {
         return NULL;
     }
+    pf_task_set_ops(&pool->turn, &pf_turn_ops);
     pool->turn.host_bits = PF_F_POOL;
     pool->ready = PyDict_New();
     pool->members = PyDict_New();

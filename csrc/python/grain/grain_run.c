@@ -39,6 +39,7 @@ pf_grains_of(SchedulerObject *s)
         return made ? s->grains : NULL;
     }
     grains->asker->turn.state = PF_PARKED;
+    pf_task_set_ops(&grains->asker->turn, &pf_turn_ops);
     grains->asker->turn.host_bits = PF_F_ASKER;
     grains->asker->turn.scheduler = &s->core;
     s->grains = grains;
@@ -71,7 +72,7 @@ pf_is_idle_runner(FiberObject *fiber)
 
 /* No memory for a stack: the grain ends with that, or the run does. */
 static void
-no_runner(SchedulerObject *s, pf_fiber *core)
+no_runner(SchedulerObject *s, pf_task *core)
 {
     if (core->host_bits & PF_F_GRAIN) {
         pf_grain_fail(s->thread, GRAIN_OF(core));
@@ -85,10 +86,10 @@ no_runner(SchedulerObject *s, pf_fiber *core)
 /* A new runner for `core`'s turn.  NULL: somebody else is next, because there
  * is no memory, or because code that ran meanwhile has ended that turn. */
 static FiberObject *
-runner_for(SchedulerObject *s, pf_fiber *core)
+runner_for(SchedulerObject *s, pf_task *core)
 {
     /* A grain; pools and the asker begin alike, and stay. */
-    PyObject *task = Py_NewRef((PyObject *)FIBER_OF(core));
+    PyObject *task = Py_NewRef(pf_object_of(core));
     pf_no_switch_begin(s->thread, "inside the scheduler");
     FiberObject *runner = new_runner(s);
     if (core->state != PF_READY || core->scheduler != &s->core) {
@@ -107,17 +108,17 @@ runner_for(SchedulerObject *s, pf_fiber *core)
  * may run before its turn, because an object dies, and a cancellation that this
  * makes must not wake it. */
 static pf_fiber *
-give_turn(PfGrains *grains, FiberObject *runner, pf_fiber *core)
+give_turn(PfGrains *grains, FiberObject *runner, pf_task *core)
 {
     runner->core.state = PF_READY;
     grains->runner = NULL;
     grains->turn = core;
-    return &runner->core;
+    return &runner->fiber;
 }
 
 /* Not inline: the common case then saves no registers. */
 static PF_NEVER_INLINE pf_fiber *
-first_with_new_runner(SchedulerObject *s, pf_fiber *core)
+first_with_new_runner(SchedulerObject *s, pf_task *core)
 {
     FiberObject *runner = runner_for(s, core);
     return runner == NULL ? pf_next(&s->core)
@@ -127,8 +128,9 @@ first_with_new_runner(SchedulerObject *s, pf_fiber *core)
 /* An entry without a stack has its turn: the idle runner takes it, which may
  * be the caller. */
 pf_fiber *
-pf_grains_first(SchedulerObject *s, pf_fiber *core)
+pf_grains_first(pf_scheduler *scheduler, pf_task *core)
 {
+    SchedulerObject *s = SCHEDULER_OF(scheduler);
     FiberObject *runner = s->grains->runner;
     return PF_LIKELY(runner != NULL && runner->core.state == PF_PARKED)
                ? give_turn(s->grains, runner, core)
@@ -229,7 +231,7 @@ ask(PfThread *t, GrainObject *g)
     if (yes != 0 && waits) {
         g->value = Py_NewRef(answer);
         g->core.host_word |= yes < 0 ? GRAIN_THROWS : 0;
-        pf_wake_fiber(g->core.scheduler, &g->core, PF_WAKE_NORMAL);
+        pf_wake_task(g->core.scheduler, &g->core, PF_WAKE_NORMAL);
     }
     Py_DECREF(answer);
     Py_DECREF(predicate);
@@ -277,7 +279,7 @@ askers_turn(PfThread *t, SchedulerObject *s)
 /* ------------------------------------------------------------ the runner's life */
 
 static void
-take_turn(PfThread *t, SchedulerObject *s, pf_fiber *core)
+take_turn(PfThread *t, SchedulerObject *s, pf_task *core)
 {
     if (PF_LIKELY(core->host_bits & PF_F_GRAIN)) {
         GrainObject *g = GRAIN_OF(core);
@@ -313,7 +315,7 @@ next_turn(PfThread *t, SchedulerObject *s, FiberObject *self)
     grains->runner = self;
     self->core.state = PF_PARKED;
     pf_fiber *next = pf_next(&s->core);
-    if (next != &self->core) {
+    if (next != &self->fiber) {
         if (next != s->core.hub) {
             pf_grains_stir(s);
         }
@@ -341,7 +343,7 @@ runner_main(PyObject *module, PyObject *ignored)
         return NULL;
     }
     do {
-        pf_fiber *core = s->grains->turn;
+        pf_task *core = s->grains->turn;
         s->grains->turn = NULL;
         take_turn(t, s, core);
     } while (next_turn(t, s, self));

@@ -133,7 +133,7 @@ push(GrainObject *g, PyObject *iterator)
     caller->iterator = g->iterator;
     caller->below = g->callers;
     g->callers = caller;
-    pf_grain_set_iterator(g, Py_NewRef(iterator));
+    g->iterator = Py_NewRef(iterator);
     return 0;
 }
 
@@ -148,9 +148,9 @@ pop(GrainObject *g)
             g->name = pf_grain_name(g); /* the generator knows it */
             PyErr_Clear(); /* no memory: it goes on without a name */
         }
-        pf_grain_set_iterator(g, NULL);
+        g->iterator = NULL;
     } else {
-        pf_grain_set_iterator(g, caller->iterator);
+        g->iterator = caller->iterator;
         g->callers = caller->below;
         PyMem_Free(caller);
     }

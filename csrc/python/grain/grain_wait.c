@@ -38,7 +38,7 @@ void
 pf_grain_wake(GrainObject *g, pf_wake why)
 {
     if (g->core.scheduler != NULL &&
-        pf_wake_fiber(g->core.scheduler, &g->core, why)) {
+        pf_wake_task(g->core.scheduler, &g->core, why)) {
         pf_tell_host(pf_grain_scheduler(g));
     }
 }
@@ -143,6 +143,8 @@ arrived(pf_message *message, pf_scheduler *s)
     pf_no_switch_end(t);
 }
 
+static const pf_message_ops call_ops = {arrived};
+
 /* 1; 0: the scheduler is closed, and the grain done; -1: no memory. */
 static int
 call_owner(SchedulerObject *s, GrainObject *g, CallKind kind, PyObject *object)
@@ -152,7 +154,7 @@ call_owner(SchedulerObject *s, GrainObject *g, CallKind kind, PyObject *object)
         PyErr_NoMemory();
         return -1;
     }
-    call->message.run = arrived;
+    call->message.ops = &call_ops;
     call->kind = kind;
     call->scheduler = (SchedulerObject *)Py_NewRef((PyObject *)s);
     call->grain = (GrainObject *)Py_NewRef((PyObject *)g);
@@ -691,8 +693,10 @@ pf_grain_join(PfThread *t, GrainObject *g, int64_t deadline)
 
 /* A message for the grain has arrived; see wake() in waitq.c. */
 void
-pf_grain_posted(pf_fiber *core)
+pf_grain_posted(pf_scheduler *s, pf_task *core, unsigned bits)
 {
+    (void)bits;
+    pf_no_switch_begin((PfThread *)s->thread, "inside the scheduler");
     GrainObject *g = GRAIN_OF(core);
     if (core->state == PF_PARKED && g->wait != NULL &&
         g->wait->line.waiter.taken != NULL) {
@@ -702,6 +706,7 @@ pf_grain_posted(pf_fiber *core)
         g->core.host_word &= ~(uint32_t)GRAIN_DROPPED;
         Py_DECREF(g);
     }
+    pf_no_switch_end((PfThread *)s->thread);
 }
 
 /* The grain will never go on: the child of a fork has not its thread. */

@@ -5,7 +5,6 @@
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
 
-pf_fiber *pf_grains_first(SchedulerObject *s, pf_fiber *core);
 bool pf_grains_ask_again(SchedulerObject *s);
 void pf_grains_stir(SchedulerObject *s);
 void pf_grains_cancel_all(SchedulerObject *s, PyObject *why);
@@ -16,7 +15,6 @@ int pf_grains_traverse(SchedulerObject *s, visitproc visit, void *arg);
 void pf_grains_free(SchedulerObject *s);
 bool pf_is_idle_runner(FiberObject *fiber);
 
-void pf_grain_posted(pf_fiber *core);
 void pf_grains_forget_waits(SchedulerObject *s);
 
 extern PyType_Spec pf_grain_spec;

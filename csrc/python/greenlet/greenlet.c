@@ -424,7 +424,7 @@ get_frame(PyObject *op, void *closure)
         Py_RETURN_NONE;
     }
     if (fiber->core.state == PF_DONE && fiber->thread == NULL &&
-        fiber->core.stack != NULL) {
+        fiber->fiber.stack != NULL) {
         return pystate_frame(t->tstate, fiber->saved); /* its thread is gone */
     }
     return pf_fiber_frame(t, fiber);

@@ -163,7 +163,7 @@ pf_greenlets_orphan(PfThread *t)
     while ((fiber = find_suspended(t)) != NULL) {
         /* The collector's lists lie on its stack. */
         fiber->core.host_bits |=
-            &fiber->core == t->collecting ? PF_F_PINNED : 0;
+            &fiber->fiber == t->collecting ? PF_F_PINNED : 0;
         abandon(fiber);
     }
     PyGreenlet *main = GREENLET_OF(t->root);

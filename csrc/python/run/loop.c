@@ -96,9 +96,9 @@ find_leftover(SchedulerObject *s)
 static void
 empty_queue(SchedulerObject *s)
 {
-    pf_fiber *core;
+    pf_task *core;
     while ((core = pf_queue_pop(&s->core.ready)) != NULL) {
-        core->state = core == s->core.hub ? PF_RUNNING : PF_PARKED;
+        core->state = core == pf_hub_task(&s->core) ? PF_RUNNING : PF_PARKED;
     }
 }
 
@@ -112,7 +112,7 @@ pf_scheduler_abandon(SchedulerObject *s)
     do {
         empty_queue(s); /* closing a grain may have started some */
         while ((fiber = find_leftover(s)) != NULL) {
-            if (fiber->core.stack != NULL) {
+            if (fiber->fiber.stack != NULL) {
                 pf_fiber_unwind(s->thread, fiber);
             } else {
                 PyErr_SetNone(pf.fiber_exit);
@@ -399,7 +399,7 @@ run_next(SchedulerObject *s, FiberObject *hub)
 {
     hub->core.state = PF_PARKED;
     pf_fiber *next = pf_next(&s->core);
-    if (next == &hub->core) {
+    if (next == &hub->fiber) {
         hub->core.state = PF_RUNNING;
         return s->core.ready.head != NULL;
     }
@@ -449,7 +449,7 @@ hub_begin(SchedulerObject *s)
     FiberObject *hub = CURRENT(t);
     pf_overflow_renew();
     hub->core.host_bits |= PF_F_HUB;
-    s->core.hub = &hub->core;
+    s->core.hub = &hub->fiber;
     s->running = true;
     s->outer = t->scheduler;
     borrow_hub(s, hub);
@@ -465,7 +465,7 @@ static void
 hub_end(SchedulerObject *s, FiberObject *hub)
 {
     PfThread *t = s->thread;
-    pf_queue_remove(&s->core.ready, s->core.hub);
+    pf_queue_remove(&s->core.ready, &hub->core);
     hub->core.state = PF_RUNNING;
     hub->core.host_bits &= ~(uint32_t)PF_F_HUB;
     s->core.hub = NULL;
@@ -635,7 +635,7 @@ one_pass(SchedulerObject *s, FiberObject *hub)
     pf_grains_stir(s);
     pf_make_ready(&s->core, &hub->core);
     pf_fiber *next = pf_next(&s->core);
-    if (next != &hub->core) {
+    if (next != &hub->fiber) {
         pf_switch_with(&s->thread->engine, next, pf_on_switch);
         back_in_hub(s, hub);
     }

@@ -383,12 +383,14 @@ soon_arrived(pf_message *message, pf_scheduler *core)
     SchedulerObject *s = SCHEDULER_OF(core);
     pf_no_switch_begin((PfThread *)core->thread, "inside the scheduler");
     assert(soon->fiber->core.state == PF_NEW);
-    pf_make_ready_fresh(core, &soon->fiber->core);
+    pf_make_ready_fresh(core, &soon->fiber->fiber);
     Py_DECREF(soon->fiber);
     PyMem_RawFree(soon);
     pf_no_switch_end((PfThread *)core->thread);
     was_read(s);
 }
+
+static const pf_message_ops soon_arrived_ops = {soon_arrived};
 
 /* Any thread: start `fiber`; it becomes ready when the scheduler looks. */
 int
@@ -407,7 +409,7 @@ pf_fiber_start_soon(SchedulerObject *s, FiberObject *fiber)
         PyMem_RawFree(soon);
         return -1;
     }
-    soon->message.run = soon_arrived;
+    soon->message.ops = &soon_arrived_ops;
     soon->fiber = (FiberObject *)Py_NewRef((PyObject *)fiber);
     if (!post(s, &soon->message)) {
         Py_FatalError("pyfiber: a scheduler's inbox was closed before it");
@@ -460,6 +462,8 @@ stop_arrived(pf_message *message, pf_scheduler *core)
     was_read(s);
 }
 
+static const pf_message_ops stop_arrived_ops = {stop_arrived};
+
 static PyObject *
 scheduler_stop(PyObject *op, PyObject *ignored)
 {
@@ -472,7 +476,7 @@ scheduler_stop(PyObject *op, PyObject *ignored)
     if (message == NULL) {
         return PyErr_NoMemory();
     }
-    message->run = stop_arrived;
+    message->ops = &stop_arrived_ops;
     if (!post(s, message)) {
         PyMem_RawFree(message); /* closed: nothing is left to be stopped */
     }

@@ -291,7 +291,7 @@ get_injected(PyObject *op, void *closure)
 {
     (void)closure;
     ExplorerObject *x = (ExplorerObject *)op;
-    PyObject *fiber = Py_XNewRef((PyObject *)x->injected);
+    PyObject *fiber = Py_XNewRef(x->injected);
     if (fiber == NULL) {
         Py_RETURN_NONE;
     }

@@ -66,13 +66,13 @@ typedef struct PfExplorer {
     uint32_t depth;
     uint64_t change_at[MAX_DEPTH];
     uint32_t lowest; /* priority given last */
-    FiberObject *last;
+    const pf_task *last;
     uint32_t in_a_row;
     /* Python's part. */
     PyObject *trace;    /* or NULL */
     PyObject *on_limit; /* makes the exception for too many steps */
     PyObject *failures; /* fibers that failed */
-    FiberObject *injected;
+    PyObject *injected;
     bool injected_waiting; /* while it waited, not as it went on */
     bool installed;
 } ExplorerObject;
@@ -81,7 +81,7 @@ typedef struct PfExplorer {
 bool pf_choices_append(Choices *choices, Choice choice);
 
 /* The engine's hooks. */
-pf_fiber *pf_explorer_pick(pf_scheduler *core, void *data);
+pf_task *pf_explorer_pick(pf_scheduler *core, void *data);
 void pf_explorer_probe(pf_scheduler *core, void *data);
 pf_timer *pf_explorer_pop_due(pf_scheduler *core, int64_t now, void *data);
 

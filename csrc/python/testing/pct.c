@@ -1,4 +1,4 @@
-/* What an explorer knows of each fiber: its number and its priority. */
+/* What an explorer knows of each task: its number and its priority. */
 #include "python/fiber/fiber.h"
 #include "python/testing/schedule.h"
 
@@ -23,14 +23,14 @@ pf_known_free(PfKnownTable *table)
     memset(table, 0, sizeof *table);
 }
 
-/* The slot of `fiber`, or the empty one where it belongs. */
+/* The slot of `task`, or the empty one where it belongs. */
 static PfKnown *
-slot_of(const PfKnownTable *table, const FiberObject *fiber)
+slot_of(const PfKnownTable *table, const pf_task *task)
 {
-    uint64_t hash = pf_random_mix((uint64_t)(uintptr_t)fiber);
+    uint64_t hash = pf_random_mix((uint64_t)(uintptr_t)task);
     uint32_t mask = table->capacity - 1;
     uint32_t i = (uint32_t)hash & mask;
-    while (table->slots[i].fiber != NULL && table->slots[i].fiber != fiber) {
+    while (table->slots[i].task != NULL && table->slots[i].task != task) {
         i = (i + 1) & mask;
     }
     return &table->slots[i];
@@ -47,8 +47,8 @@ grow(PfKnownTable *table)
         return false;
     }
     for (uint32_t i = 0; i < table->capacity; i++) {
-        if (table->slots[i].fiber != NULL) {
-            *slot_of(&larger, table->slots[i].fiber) = table->slots[i];
+        if (table->slots[i].task != NULL) {
+            *slot_of(&larger, table->slots[i].task) = table->slots[i];
         }
     }
     PyMem_RawFree(table->slots);
@@ -57,18 +57,18 @@ grow(PfKnownTable *table)
 }
 
 PfKnown *
-pf_known_find(PfKnownTable *table, FiberObject *fiber, bool *fresh)
+pf_known_find(PfKnownTable *table, pf_task *task, bool *fresh)
 {
     if (table->used * 2 >= table->capacity && !grow(table)) {
         return NULL;
     }
-    PfKnown *known = slot_of(table, fiber);
-    *fresh = known->fiber == NULL || !(fiber->core.host_bits & PF_F_TRACKED);
+    PfKnown *known = slot_of(table, task);
+    *fresh = known->task == NULL || !(task->host_bits & PF_F_TRACKED);
     if (*fresh) {
-        table->used += known->fiber == NULL;
-        known->fiber = fiber;
+        table->used += known->task == NULL;
+        known->task = task;
         known->number = known->priority = 0;
-        fiber->core.host_bits |= PF_F_TRACKED;
+        task->host_bits |= PF_F_TRACKED;
     }
     return known;
 }

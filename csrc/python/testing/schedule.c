@@ -71,7 +71,7 @@ scripted(ExplorerObject *x, Choice found)
     return wanted.taken < found.count ? wanted.taken : 0;
 }
 
-static int call_trace(ExplorerObject *x, int what, FiberObject *fiber,
+static int call_trace(ExplorerObject *x, int what, PyObject *task,
                       uint32_t number, uint32_t count, uint32_t taken);
 
 /* Every choice ends here.  `taken` is the strategy's. */
@@ -120,14 +120,14 @@ choose_slow(SchedulerObject *s, uint32_t n, PfChoiceKind kind)
 
 /* The fiber under way is leaving: nothing that runs here may wait. */
 static int
-call_trace(ExplorerObject *x, int what, FiberObject *fiber, uint32_t number,
+call_trace(ExplorerObject *x, int what, PyObject *task, uint32_t number,
            uint32_t count, uint32_t taken)
 {
     SchedulerObject *s = x->scheduler;
     pf_no_switch_begin(s->thread, "while a schedule is traced");
-    PyObject *done = PyObject_CallFunction(
-        x->trace, "iOIII", what, fiber == NULL ? Py_None : (PyObject *)fiber,
-        number, count, taken);
+    PyObject *done = PyObject_CallFunction(x->trace, "iOIII", what,
+                                           task == NULL ? Py_None : task,
+                                           number, count, taken);
     pf_no_switch_end(s->thread);
     if (done == NULL) {
         pf_scheduler_fail(s, pf_take_exception());
@@ -154,8 +154,9 @@ limit_passed(ExplorerObject *x)
 }
 
 static void
-inject(ExplorerObject *x, FiberObject *fiber, bool waiting)
+inject(ExplorerObject *x, PyObject *task, bool waiting)
 {
+    FiberObject *fiber = (FiberObject *)task;
     if (++x->events != x->inject ||
         !(fiber->core.host_bits & PF_F_SCHEDULED)) {
         return;
@@ -164,7 +165,7 @@ inject(ExplorerObject *x, FiberObject *fiber, bool waiting)
     pf_no_switch_begin(t, "while a cancellation is injected");
     PyObject *reason = pf_reason("injected by the test");
     PyObject *why = pf_reason_and_author(reason, Py_None);
-    x->injected = (FiberObject *)Py_NewRef((PyObject *)fiber);
+    x->injected = Py_NewRef(task);
     x->injected_waiting = waiting;
     pf_cancel_now(fiber, why);
     Py_XDECREF(why);
@@ -191,14 +192,14 @@ explorer_failed(SchedulerObject *s, PyObject *op)
 static bool
 hub_waits_in(const pf_scheduler *core)
 {
-    return core->hub != NULL && core->hub->state == PF_READY;
+    return core->hub != NULL && core->hub->task.state == PF_READY;
 }
 
 static PfKnown *
-known(ExplorerObject *x, pf_fiber *core)
+known(ExplorerObject *x, pf_task *core)
 {
     bool fresh;
-    PfKnown *k = pf_known_find(&x->known, FIBER_OF(core), &fresh);
+    PfKnown *k = pf_known_find(&x->known, core, &fresh);
     if (k == NULL) {
         x->lost = true;
     } else if (fresh) {
@@ -211,7 +212,7 @@ known(ExplorerObject *x, pf_fiber *core)
 /* Numbers come with the first turn, so that they do not depend on which
  * strategy has looked at whom. */
 static uint32_t
-number_of(ExplorerObject *x, pf_fiber *core)
+number_of(ExplorerObject *x, pf_task *core)
 {
     PfKnown *k = known(x, core);
     if (k == NULL) {
@@ -230,11 +231,11 @@ foremost(ExplorerObject *x, const pf_scheduler *core, uint32_t *place)
     PfKnown *best = NULL;
     uint32_t best_number = 0, i = 0;
     /* Adding to the table may move it: add them all before comparing. */
-    for (pf_fiber *f = core->ready.head; f != NULL; f = f->next) {
+    for (pf_task *f = core->ready.head; f != NULL; f = f->next) {
         known(x, f);
     }
-    for (pf_fiber *f = core->ready.head; f != NULL; f = f->next) {
-        if (f == core->hub) {
+    for (pf_task *f = core->ready.head; f != NULL; f = f->next) {
+        if (f == pf_hub_task(core)) {
             continue;
         }
         PfKnown *k = known(x, f);
@@ -249,10 +250,10 @@ foremost(ExplorerObject *x, const pf_scheduler *core, uint32_t *place)
 }
 
 static bool
-must_give_way(ExplorerObject *x, FiberObject *fiber)
+must_give_way(ExplorerObject *x, const pf_task *task)
 {
-    x->in_a_row = fiber == x->last ? x->in_a_row + 1 : 0;
-    x->last = fiber;
+    x->in_a_row = task == x->last ? x->in_a_row + 1 : 0;
+    x->last = task;
     if (x->in_a_row >= PATIENCE) {
         x->in_a_row = 0;
         return true;
@@ -270,7 +271,7 @@ pct_place(ExplorerObject *x, const pf_scheduler *core)
 {
     uint32_t place;
     PfKnown *best = foremost(x, core, &place);
-    if (best != NULL && must_give_way(x, best->fiber)) {
+    if (best != NULL && must_give_way(x, best->task)) {
         best->priority = --x->lowest;
         foremost(x, core, &place);
     }
@@ -298,13 +299,13 @@ choose_ready(ExplorerObject *x, const pf_scheduler *core, uint32_t count)
 }
 
 /* Remove the fiber at `place`, the hub not counted. */
-static pf_fiber *
+static pf_task *
 take(pf_scheduler *core, uint32_t place)
 {
-    pf_fiber *before = NULL;
-    pf_fiber *f = core->ready.head;
-    for (; f == core->hub || place > 0; f = f->next) {
-        place -= f != core->hub;
+    pf_task *before = NULL;
+    pf_task *f = core->ready.head;
+    for (; f == pf_hub_task(core) || place > 0; f = f->next) {
+        place -= f != pf_hub_task(core);
         before = f;
     }
     pf_queue_unlink(&core->ready, before, f);
@@ -313,19 +314,19 @@ take(pf_scheduler *core, uint32_t place)
 
 /* The hub ends runs; it is chosen when it is first in the queue, as always,
  * and is no choice otherwise. */
-pf_fiber *
+pf_task *
 pf_explorer_pick(pf_scheduler *core, void *data)
 {
     ExplorerObject *x = data;
     if (++x->steps > x->max_steps && !x->over) {
         limit_passed(x);
     }
-    if (core->ready.head == core->hub) {
+    if (core->ready.head == pf_hub_task(core)) {
         return pf_queue_pop(&core->ready);
     }
     uint32_t count = (uint32_t)core->ready.count - hub_waits_in(core);
     uint32_t place = choose_ready(x, core, count);
-    pf_fiber *chosen = take(core, place);
+    pf_task *chosen = take(core, place);
     if (pf_is_fresh(chosen)) { /* no longer in the queue: nobody prefers it */
         chosen->wake = PF_WAKE_NONE;
     }
@@ -336,9 +337,9 @@ pf_explorer_pick(pf_scheduler *core, void *data)
         note(x, (uint64_t)pf_now(core));
     }
     if (x->trace != NULL && !(chosen->host_bits & (PF_F_ASKER | PF_F_POOL))) {
-        call_trace(x, TRACE_RUNS, FIBER_OF(chosen), number, count, place);
+        call_trace(x, TRACE_RUNS, pf_object_of(chosen), number, count, place);
     }
-    inject(x, FIBER_OF(chosen), false);
+    inject(x, pf_object_of(chosen), false);
     return chosen;
 }
 
@@ -349,16 +350,16 @@ pf_explorer_probe(pf_scheduler *core, void *data)
 {
     ExplorerObject *x = data;
     core->until_poll = 1;
-    pf_fiber *current = core->thread->current;
-    if (current == core->hub || current->scheduler != core) {
+    pf_task *current = &core->thread->current->task;
+    if (current == pf_hub_task(core) || current->scheduler != core) {
         return;
     }
     if (x->trace != NULL) {
-        call_trace(x, TRACE_LEAVES, FIBER_OF(current), number_of(x, current),
-                   0, 0);
+        call_trace(x, TRACE_LEAVES, pf_object_of(current),
+                   number_of(x, current), 0, 0);
     }
     if (current->state == PF_PARKED) {
-        inject(x, FIBER_OF(current), true);
+        inject(x, pf_object_of(current), true);
     }
 }
 

@@ -18,8 +18,8 @@
 
 /* --- pct.c: what an explorer knows of each fiber --- */
 typedef struct PfKnown {
-    FiberObject *fiber; /* not a reference: see pf_known_find */
-    uint32_t number;    /* in the order in which they first ran, from 1 */
+    const pf_task *task; /* not a reference: see pf_known_find */
+    uint32_t number;     /* in the order in which they first ran, from 1 */
     uint32_t priority;
 } PfKnown;
 
@@ -36,7 +36,7 @@ typedef struct PfKnownTable {
 void pf_known_reset(PfKnownTable *table);
 void pf_known_free(PfKnownTable *table);
 /* NULL without memory.  *fresh: seen for the first time. */
-PfKnown *pf_known_find(PfKnownTable *table, FiberObject *fiber, bool *fresh);
+PfKnown *pf_known_find(PfKnownTable *table, pf_task *task, bool *fresh);
 
 /* SplitMix64: small, fast, the same everywhere. */
 static inline uint64_t

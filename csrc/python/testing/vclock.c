@@ -137,7 +137,7 @@ move_to(SchedulerObject *s, PfClockObject *clock, int64_t moment)
     PfClockWaiter *waiter = first_waiter(clock);
     if (waiter != NULL && waiter->until <= clock->now &&
         pf_timers_next(&s->core.timers) > clock->now) {
-        pf_wake_fiber(&s->core, &waiter->fiber->core, PF_WAKE_NORMAL);
+        pf_wake_task(&s->core, &waiter->fiber->core, PF_WAKE_NORMAL);
     }
     pf_poll(&s->core);
 }

@@ -200,7 +200,7 @@ arrive(JobObject *job)
     job->fiber = NULL;
     if (fiber != NULL) {
         pf_scheduler *s = fiber->core.scheduler;
-        if (s != NULL && pf_wake_fiber(s, &fiber->core, PF_WAKE_NORMAL)) {
+        if (s != NULL && pf_wake_task(s, &fiber->core, PF_WAKE_NORMAL)) {
             pf_tell_host(SCHEDULER_OF(s));
         }
         Py_DECREF(fiber);
@@ -235,6 +235,8 @@ job_arrived(pf_message *message, pf_scheduler *s)
     Py_DECREF(scheduler);
 }
 
+static const pf_message_ops job_arrived_ops = {job_arrived};
+
 /* Its scheduler is closed: nobody waits, unless its thread is just ending, and
  * then in vain. */
 static void
@@ -258,7 +260,7 @@ finish_job(JobObject *job)
     Py_CLEAR(job->context);
     PF_LIST_REMOVE(unfinished, job);
     job->state = JOB_FINISHED;
-    job->message.run = job_arrived;
+    job->message.ops = &job_arrived_ops;
     Py_INCREF(job);
     if (!pf_post(&job->scheduler->core, &job->message)) {
         arrive_nowhere(job);

@@ -1,0 +1,116 @@
+/* Fibers: tasks with a stack; and the thread that they run on.
+ *
+ * One function for each hard thing:
+ *   pf_fiber_prepare  gives a fiber its stack
+ *   pf_switch         leaves one fiber for another
+ *   pf_reap           takes the stack back
+ *
+ * No Python here: a host (the binding, or a C test) gives hooks.
+ */
+#ifndef PF_ENGINE_FIBER_H
+#define PF_ENGINE_FIBER_H
+
+#include "context/context.h"
+#include "engine/core/task.h"
+#include "engine/stack/stack.h"
+
+/* Invariants beside those of its task:
+ * - `stack` is non-NULL from pf_fiber_prepare until the fiber is reaped; NULL
+ *   for a thread's own fiber.
+ * - `before` is who comes before it in the queue, while it is fresh
+ *   (pf_is_fresh) and not the first.
+ */
+struct pf_fiber {
+    pf_task task; /* first */
+    /* Every switch reads the two and what the host puts right behind. */
+    union {
+        pf_context context;
+        pf_task *before; /* while it has no context yet */
+    };
+    pf_stack *stack;
+};
+
+/* A task that is known to be a fiber: it has a stack, or is fresh. */
+static inline pf_fiber *
+pf_fiber_of(pf_task *task)
+{
+    return (pf_fiber *)(void *)task;
+}
+
+/* How many lines of the room a host may name for pf_prefetch_queue. */
+#define PF_HOT_LINES 3
+
+/* What belongs to the thread.  What belongs to a kind of task is in that
+ * one's operations. */
+typedef struct pf_host {
+    /* Just before every switch, on the stack of `from`; thread->current is
+     * already `to`.  Saves and loads what belongs to a fiber.  May be NULL. */
+    void (*on_switch)(pf_thread *thread, pf_fiber *from, pf_fiber *to);
+    /* Around blocking in the poller (the binding drops the GIL). */
+    void (*wait_begin)(pf_scheduler *s);
+    void (*wait_end)(pf_scheduler *s);
+    /* Offsets into a stack's room of the cache lines that every switch and
+     * what follows it touch; all may be 0. */
+    uint16_t hot_lines[PF_HOT_LINES];
+} pf_host;
+
+/* What a thread has: who runs now, its own fiber, its stacks. */
+struct pf_thread {
+    pf_fiber *current;
+    pf_fiber *zombie; /* finished; reaped by whoever lands next */
+    const pf_host *host;
+    pf_fiber root;         /* the thread's own stack */
+    pf_stack_pool **pools; /* one per stack size, most used first */
+    unsigned pool_count;
+    size_t room_size; /* of every stack of this thread */
+};
+
+/* `root` becomes current.  It has no operations: a host that lets it wait
+ * gives it some.  0 or -errno. */
+int pf_thread_init(pf_thread *thread, const pf_host *host, size_t room_size);
+void pf_thread_finish(pf_thread *thread);
+/* Take a pool without live stacks into use, on this thread: 0 or -ENOMEM. */
+int pf_thread_add_pool(pf_thread *thread, pf_stack_pool *pool);
+/* The pool used last, which the caller frees or adds elsewhere; NULL: none. */
+pf_stack_pool *pf_thread_take_pool(pf_thread *thread);
+pf_stack_pool *pf_thread_pool(pf_thread *thread, size_t stack_size);
+void pf_thread_settle(pf_thread *thread); /* pf_stack_pool_settle for all */
+/* Stacks of an earlier load go back; nanoseconds until more may, or PF_NEVER.
+ */
+int64_t pf_thread_let_stacks_decay(pf_thread *thread);
+
+/* Give a PF_NEW fiber a stack so that it can be switched to.  0, or -errno
+ * with *limit telling what was hit. */
+int pf_fiber_prepare(pf_thread *thread, pf_fiber *fiber, size_t stack_size,
+                     pf_limit *limit);
+/* Take back the stack of one that nobody runs on or will run on. */
+void pf_fiber_release_stack(pf_fiber *fiber);
+
+/* Release the stack of the fiber that ended, and tell its kind. */
+void pf_reap(pf_thread *thread, pf_fiber *zombie);
+
+/* Leave the current fiber for `to`, which must be prepared and not done.
+ * States are the caller's to set. `on_switch` is a parameter so that a hot
+ * caller that knows it gets it inlined. */
+static inline void
+pf_switch_with(pf_thread *thread, pf_fiber *to,
+               void (*on_switch)(pf_thread *, pf_fiber *, pf_fiber *))
+{
+    pf_fiber *from = thread->current;
+    thread->current = to;
+    if (on_switch != NULL) {
+        on_switch(thread, from, to);
+    }
+    pf_context_switch(&from->context, &to->context);
+    if (thread->zombie != NULL) {
+        pf_reap(thread, thread->zombie);
+    }
+}
+
+static inline void
+pf_switch(pf_thread *thread, pf_fiber *to)
+{
+    pf_switch_with(thread, to, thread->host->on_switch);
+}
+
+#endif

@@ -1,0 +1,170 @@
+/* The ready queue: first in, first out, with two liberties.  A task may be
+ * put in front, and one may be taken out of the middle: at once if it is
+ * fresh, since it knows who comes before it.
+ */
+#ifndef PF_ENGINE_QUEUE_H
+#define PF_ENGINE_QUEUE_H
+
+#include "engine/core/fiber.h"
+#include "engine/core/task.h"
+
+typedef struct pf_queue {
+    pf_task *head;
+    pf_task *tail;
+    size_t count;
+    /* Cursors of pf_prefetch_queue: the next tasks whose lines, pages and
+     * fields it will ask for.  They mean nothing while `fields` is NULL. */
+    pf_task *lines;
+    pf_task *pages;
+    pf_task *fields;
+} pf_queue;
+
+static inline void
+pf_queue_push(pf_queue *queue, pf_task *task)
+{
+    task->next = NULL;
+    if (queue->tail == NULL) {
+        queue->head = task;
+    } else {
+        queue->tail->next = task;
+    }
+    queue->tail = task;
+    queue->count++;
+}
+
+static inline void
+pf_queue_push_front(pf_queue *queue, pf_task *task)
+{
+    task->next = queue->head;
+    if (queue->head == NULL) {
+        queue->tail = task;
+    } else if (pf_is_fresh(queue->head)) {
+        pf_fiber_of(queue->head)->before = task;
+    }
+    queue->head = task;
+    queue->count++;
+}
+
+static inline pf_task *
+pf_queue_pop(pf_queue *queue)
+{
+    pf_task *task = queue->head;
+    if (task != NULL) {
+        queue->head = task->next;
+        if (queue->head == NULL) {
+            queue->tail = NULL;
+            queue->fields = NULL; /* drained: the cursors point at nobody */
+        }
+        task->next = NULL;
+        queue->count--;
+    }
+    return task;
+}
+
+/* Take a task out of the middle; at once if it is fresh, else it is looked for
+ * from the front.  False: it is not there. */
+bool pf_queue_remove(pf_queue *queue, pf_task *task);
+/* The same if it is known who comes before it (NULL: it is the first). */
+void pf_queue_unlink(pf_queue *queue, pf_task *before, pf_task *task);
+
+/* With thousands of ready fibers every switch lands on a cold stack: a page
+ * that the TLB does not know and some ten cache lines, one after the other.
+ * The queue tells who comes, so three cursors run ahead of its head:
+ * - the farthest asks for a task's fields, so that its links can be followed;
+ * - the middle one asks for pages, two at a time: a prefetch waits for its
+ *   page walk before it retires, and the processor walks for two at once;
+ * - the nearest asks for exactly the lines that a switch touches (more would
+ *   crowd out the fill buffers, of which a core has ten or twelve).
+ * A short queue's stacks are in the cache anyway. */
+#if defined(__GNUC__)
+#define PF_PREFETCH(address) __builtin_prefetch(address)
+/* A function that only prefetches is "pure" to gcc, which drops its calls. */
+#define PF_ALWAYS_INLINE inline __attribute__((always_inline))
+#define PF_NEVER_INLINE __attribute__((noinline))
+#else
+#define PF_PREFETCH(address) ((void)0)
+#define PF_ALWAYS_INLINE inline
+#define PF_NEVER_INLINE
+#endif
+#define PF_PREFETCH_FROM 1024  /* ready tasks */
+#define PF_PREFETCH_FRAMES 384 /* bytes of the innermost C frames */
+#define PF_PREFETCH_READS 256  /* bytes: see pf_task_ops.reads */
+#define PF_CACHE_LINE 64
+
+static PF_ALWAYS_INLINE void
+pf_prefetch_run(const char *from, int bytes)
+{
+    for (int i = 0; from != NULL && i < bytes; i += PF_CACHE_LINE) {
+        PF_PREFETCH(from + i);
+    }
+}
+
+/* NULL: it has not run yet, never has one, or is a thread's own fiber. */
+static PF_ALWAYS_INLINE const pf_stack *
+pf_stack_of(pf_task *task)
+{
+    return task->has_stack ? pf_fiber_of(task)->stack : NULL;
+}
+
+static PF_ALWAYS_INLINE void
+pf_prefetch_page(pf_task *task)
+{
+    const pf_stack *stack = pf_stack_of(task);
+    if (stack != NULL) {
+        PF_PREFETCH(stack + 1);
+    }
+}
+
+static PF_ALWAYS_INLINE void
+pf_prefetch_reads(pf_task *task)
+{
+    size_t reads = task->has_stack ? 0 : pf_ops_of(task)->reads;
+    if (reads != 0) {
+        pf_prefetch_run(*(const char **)(void *)((char *)task + reads),
+                        PF_PREFETCH_READS);
+    }
+}
+
+static PF_ALWAYS_INLINE void
+pf_prefetch_lines(pf_task *task, const pf_host *host)
+{
+    const pf_stack *stack = pf_stack_of(task);
+    if (stack == NULL) {
+        pf_prefetch_reads(task);
+        return;
+    }
+    const char *room = (const char *)(stack + 1); /* after its header */
+    pf_prefetch_run(pf_fiber_of(task)->context.handle, PF_PREFETCH_FRAMES);
+    for (int i = 0; i < PF_HOT_LINES; i++) {
+        PF_PREFETCH(room + host->hot_lines[i]);
+    }
+}
+
+void pf_prefetch_begin(pf_queue *queue);
+
+static PF_ALWAYS_INLINE void
+pf_prefetch_queue(pf_queue *queue, const pf_host *host, uint64_t turn)
+{
+    if (queue->count < PF_PREFETCH_FROM) {
+        queue->fields = NULL;
+        return;
+    }
+    if (queue->fields == NULL) { /* at the beginning, and if it met the end */
+        pf_prefetch_begin(queue);
+    }
+    queue->fields = queue->fields->next;
+    if (queue->fields == NULL) { /* many were put in front: begin anew */
+        return;
+    }
+    PF_PREFETCH(queue->fields);
+    PF_PREFETCH((const char *)queue->fields + PF_CACHE_LINE);
+    if (turn % 2 == 0) {
+        pf_prefetch_page(queue->pages);
+        pf_prefetch_page(queue->pages->next);
+        queue->pages = queue->pages->next->next;
+    }
+    pf_prefetch_lines(queue->lines, host);
+    queue->lines = queue->lines->next;
+}
+
+#endif

@@ -1,0 +1,120 @@
+/* A task: an entry of the ready queue, and what may be done with it.
+ *
+ * The queue, the inbox, the timers and everybody who wakes somebody know
+ * tasks, and do not ask of what kind one is.  A fiber is a task with a stack
+ * (fiber.h); a host may have others, that its fibers run for (the binding's
+ * grains).  Kinds differ by their operations alone.
+ *
+ * A task is a message as well: it is posted to its own scheduler when another
+ * thread wants something of it.  So the pointer that a message has to what is
+ * to be done with it is, in a task, that to its operations.
+ *
+ * What only one host knows of its kinds (to cancel one, say, or to end it) is
+ * not here, since nothing in the engine asks for it: a host extends
+ * pf_task_ops by a struct that begins with one.
+ */
+#ifndef PF_TASK_H
+#define PF_TASK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/base/atomics.h"
+#include "engine/core/inbox.h"
+#include "engine/core/timers.h"
+
+typedef struct pf_task pf_task;
+typedef struct pf_fiber pf_fiber;
+typedef struct pf_thread pf_thread;
+typedef struct pf_scheduler pf_scheduler;
+
+typedef enum pf_state {
+    PF_NEW,   /* has never run */
+    PF_READY, /* in the ready queue */
+    PF_RUNNING,
+    PF_PARKED,    /* waits in its scheduler for a wake-up or a timer */
+    PF_SUSPENDED, /* left by a direct switch: waits for a direct switch back */
+    PF_DONE,
+} pf_state;
+
+/* Why pf_park returned. */
+typedef enum pf_wake {
+    PF_WAKE_NONE,
+    PF_WAKE_NORMAL,
+    PF_WAKE_TIMEOUT,
+    PF_WAKE_CANCEL,
+    PF_WAKE_FRESH, /* not at all: it has never run */
+} pf_wake;
+
+/* What every kind of task knows how to do. */
+typedef struct pf_task_ops {
+    /* Its `run` is pf_task_arrived. */
+    pf_message_ops message;
+    /* A task without a stack comes out of the ready queue: returns the fiber
+     * that runs in its turn.  For a fiber that begins that is itself, prepared
+     * as late as this, so that fibers that never wait share a few stacks; or
+     * another one, if it came to nothing and was ended. */
+    pf_fiber *(*first)(pf_scheduler *s, pf_task *task);
+    /* The body of a fiber; returns who runs when it is over. */
+    pf_fiber *(*run)(pf_thread *thread, pf_fiber *self);
+    /* The fiber is done, its stack released; runs on whoever came next.  May
+     * free the fiber.  NULL: nothing to do. */
+    void (*reap)(pf_thread *thread, pf_fiber *self);
+    /* Bits posted by pf_task_post arrive, on the owner thread. */
+    void (*posted)(pf_scheduler *s, pf_task *task, unsigned bits);
+    /* Of a kind that never has a stack: how far behind the task a pointer lies
+     * to what its turn will read, for pf_prefetch_queue; 0: nowhere. */
+    size_t reads;
+} pf_task_ops;
+
+/* Embedded in the host's object.  Invariants:
+ * - `next` links the ready queue exactly while state is PF_READY.
+ * - the timer is armed only while the task is parked or made ready by it.
+ * - `has_stack`: it is a fiber that can be switched to, since it has a stack
+ *   or is a thread's own.  So pf_next asks nobody about the usual one.
+ * - all fields but `message` and `posted` belong to the owner thread (in the
+ *   binding: to whoever holds the GIL, on the owner thread).
+ */
+struct pf_task {
+    pf_message message;      /* for wake-ups from other threads; pf_ops_of */
+    pf_scheduler *scheduler; /* NULL: raw, its user switches it */
+    pf_task *next;
+    PF_ATOMIC(uint8_t) posted; /* bits the host asked for; see pf_task_post */
+    uint8_t state;             /* pf_state */
+    uint8_t wake : 7;          /* pf_wake */
+    bool has_stack : 1;
+    uint8_t host_byte; /* the host's, as are host_bits and host_word */
+    pf_timer timer;
+    uint32_t host_bits;
+    uint32_t host_word;
+};
+
+static inline const pf_task_ops *
+pf_ops_of(const pf_task *task)
+{
+    return (const pf_task_ops *)(const void *)task->message.ops;
+}
+
+static inline void
+pf_task_set_ops(pf_task *task, const pf_task_ops *ops)
+{
+    task->message.ops = &ops->message;
+}
+
+/* In a ready queue for the first time; only fibers are (see fiber.h). */
+static inline bool
+pf_is_fresh(const pf_task *task)
+{
+    return task->wake == PF_WAKE_FRESH && task->state == PF_READY;
+}
+
+/* From any thread: set `bits` on the task; its `posted` gets them on the owner
+ * thread, several posts perhaps as one call.  The task must stay alive until
+ * then; the scheduler, too.  Nothing happens if the scheduler is closed. */
+void pf_task_post(pf_task *task, unsigned bits);
+
+/* The way they come. */
+void pf_task_arrived(pf_message *message, pf_scheduler *s);
+
+#endif
