@@ -190,7 +190,7 @@ __all__ = [
 
 _hooks.install()
 
-#: Where names are defined that most programs do not need.
+#: The modules of names that most programs do not need.
 _HOMES = {
     "Barrier": "pyfiber._barrier",
     "CancelledOutcome": "pyfiber._outcome",
@@ -217,11 +217,11 @@ _HOMES = {
 }
 
 
-if not TYPE_CHECKING:  # a type checker would take every name for one that is made here
+if not TYPE_CHECKING:  # else a type checker would accept every name
 
     def __getattr__(name: str) -> object:
-        # Made when first asked for: dataclasses and concurrent.futures (the home
-        # of FiberCancelled's base class) take much longer to import than pyfiber.
+        # Imported on first use: dataclasses and concurrent.futures (where FiberCancelled's base
+        # class is) take much longer to import than pyfiber.
         if name in _HOMES:
             value = getattr(_load(_HOMES[name]), name)
         elif name in ("compose", "grains"):
@@ -233,5 +233,5 @@ if not TYPE_CHECKING:  # a type checker would take every name for one that is ma
 
 
 def __dir__() -> list[str]:
-    """All public names, also those that have not been asked for yet."""
+    """All public names, also those that have not been imported yet."""
     return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -9,7 +9,7 @@ from pyfiber._engine import Condition
 
 
 class Round:
-    """One filling of a barrier: who came, and how it ended."""
+    """One round of a barrier: which fibers came, and how it ended."""
 
     def __init__(self) -> None:
         self.arrived = 0
@@ -20,9 +20,9 @@ class Round:
 class Barrier:
     """threading.Barrier between fibers, of any thread, and plain threads.
 
-    `parties` fibers wait() for each other. The last one to come runs `action`, if there is one.
-    A wait() that fails - it timed out, was cancelled, or the action raised - breaks the barrier:
-    everybody else who waits, or comes later, gets threading.BrokenBarrierError until reset().
+    `parties` fibers wait() for each other. The last one to come runs `action`, if there is one. A
+    wait() that fails - it timed out, was cancelled, or the action raised - breaks the barrier:
+    every other wait(), now or later, gets threading.BrokenBarrierError until reset().
     """
 
     _changed: Condition
@@ -40,7 +40,7 @@ class Barrier:
         if action is not None and not callable(action):
             raise TypeError(f"action must be callable, not {type(action).__name__!r}")
         if hasattr(self, "_changed"):
-            self._changed.__init__()  # type: ignore[misc]  # FiberError while somebody is in it
+            self._changed.__init__()  # type: ignore[misc]  # FiberError while it is in use
         else:
             self._changed = Condition()
         self._parties = parties
@@ -77,7 +77,7 @@ class Barrier:
             return index
 
     def _open(self) -> None:
-        """Everybody is there."""
+        """All parties are there."""
         if self._action is not None:
             self._action()
         self._end_round(passed=True)
@@ -88,31 +88,31 @@ class Barrier:
         self._changed.notify_all()
 
     def _break(self, this: Round) -> None:
-        """One that waits in a round gives up; too late if the round is over."""
+        """A waiter gives up its round; this has no effect if the round is over."""
         if this.passed is None:
             self._broken = True
             self._end_round(passed=False)
 
     def reset(self) -> None:
-        """Make it empty and whole; who waits in it gets BrokenBarrierError."""
+        """Make it empty and whole; fibers that wait in it get BrokenBarrierError."""
         with self._changed:
             self._broken = False
             self._end_round(passed=False)
 
     def abort(self) -> None:
-        """Break it: who waits in it, or comes later, gets BrokenBarrierError."""
+        """Break it: fibers that wait in it, or come later, get BrokenBarrierError."""
         with self._changed:
             self._broken = True
             self._end_round(passed=False)
 
     @property
     def parties(self) -> int:
-        """How many it takes."""
+        """How many parties it needs."""
         return self._parties
 
     @property
     def n_waiting(self) -> int:
-        """How many wait in it."""
+        """How many fibers and threads wait in it."""
         return self._round.arrived
 
     @property

@@ -1,4 +1,4 @@
-"""``FiberCancelled``: apart, because the home of its base class takes long to import."""
+"""``FiberCancelled``, in a module of its own: its base class takes long to import."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ Task = _engine.Fiber[Any] | _engine.Grain[Any]
 class FiberCancelled(CancelledError):
     """Raised by result() of a fiber or grain that was cancelled.
 
-    `reason` is what was given to cancel(), or a text that says what cancelled it; `by` is the fiber
-    that called cancel(), None if nobody did.
+    `reason` is the argument of cancel(), or a text that says what cancelled it; `by` is the fiber
+    that called cancel(), or None if no fiber did.
     """
 
     reason: object = None
     by: _engine.Fiber[Any] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A fiber cannot be copied or pickled: the copy does not know who."""
+        """A fiber cannot be copied or pickled, so a copy has no `by`."""
         return type(self), self.args, {**self.__dict__, "by": None}
 
 

@@ -39,7 +39,7 @@ _R = TypeVar("_R")
 _R_co = TypeVar("_R_co", covariant=True)
 _T = TypeVar("_T")
 _T_co = TypeVar("_T_co", covariant=True)
-# What select()'s cases are about; Any if there is no case of the kind.
+# The result types of select()'s cases; Any if there is no case of that kind.
 _Rec = TypeVar("_Rec", default=Any)
 _Snd = TypeVar("_Snd", default=Any)
 _Itm = TypeVar("_Itm", default=Any)
@@ -80,7 +80,7 @@ class CancelScope:
         /,
     ) -> bool: ...
 
-# What timeout() makes: a CancelScope whose block has run to its end, or raised.
+# What timeout() returns: a CancelScope that raises unless its block ran to the end.
 @type_check_only
 class _Timeout(CancelScope):
     def __exit__(
@@ -540,7 +540,7 @@ class Queue(Generic[_T]):
     def task_done(self) -> None: ...
     def join(self) -> None: ...
     def shutdown(self, immediate: bool = False) -> None: ...
-    # For subclasses that keep the items in their own way.
+    # For subclasses that store the items in their own way.
     def _init(self, maxsize: int, /) -> None: ...
     def _qsize(self) -> int: ...
     def _put(self, item: _T, /) -> None: ...
@@ -607,7 +607,7 @@ class Acquiring:
 @final
 class Received(Generic[_T_co]):
     __match_args__: Final = ("channel", "value", "index")
-    # A Channel of these or more.
+    # A Channel of this type or a wider one.
     @property
     def channel(self) -> Channel[Any]: ...
     @property
@@ -637,7 +637,7 @@ class Joined(Generic[_T_co]):
 @final
 class Got(Generic[_T_co]):
     __match_args__: Final = ("queue", "item", "index")
-    # A Queue of these or more.
+    # A Queue of this type or a wider one.
     @property
     def queue(self) -> Queue[Any]: ...
     @property

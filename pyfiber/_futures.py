@@ -1,4 +1,4 @@
-"""Futures of ``concurrent.futures``: waiting for them in a fiber, and an executor of fibers."""
+"""Futures of ``concurrent.futures``: how a fiber waits for them, and an executor of fibers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pyfiber._engine import Cancelled, Event, Fiber, FiberError, FiberExit, Sche
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: Where the latch that fibers wait on is kept, on the future itself.
+#: The attribute of a future that keeps the latch on which fibers wait.
 _LATCH = "_pyfiber_latch"
 
 
@@ -26,8 +26,8 @@ def wait_for(future: Future[R], timeout: float | None = None) -> R:
     """Park until ``future``, completed by any thread, is done; return its result.
 
     Raises its exception, ``concurrent.futures.CancelledError`` if it was cancelled, TimeoutError
-    after ``timeout`` seconds. A cancellation point; the future itself is left alone by a timeout or
-    a cancellation. FiberError outside of a run, unless the future is done already.
+    after ``timeout`` seconds. A cancellation point; a timeout or a cancellation does not touch the
+    future. FiberError outside of a run, unless the future is done already.
     """
     if not isinstance(future, Future):
         hint = ": a fiber has result()" if isinstance(future, Fiber) else ""
@@ -44,7 +44,7 @@ def _park_until_done(future: Future[Any], timeout: float | None) -> bool:
     latch: _engine._Latch | None = future.__dict__.get(_LATCH)
     if latch is None:
         latch = _engine._Latch()
-        future.add_done_callback(latch.set)  # others find only one that will be set
+        future.add_done_callback(latch.set)  # others find only a latch that will be set
         latch = future.__dict__.setdefault(_LATCH, latch)
     if future.done():
         latch.set()
@@ -63,11 +63,11 @@ class FiberFuture(Future[R]):
         return super().exception(self._rest_of(timeout))
 
     def _rest_of(self, timeout: float | None) -> float | None:
-        """Wait if a fiber can; what is left to do for Future's own way, which blocks the thread."""
+        """Wait if a fiber can; return the rest of the timeout for Future's own, blocking wait."""
         if self.done() or _engine._running_scheduler() is None:
             return timeout
         if timeout is not None and timeout < 0:
-            timeout = 0  # Executor.map() passes what is left of its own
+            timeout = 0  # Executor.map() passes the rest of its own
         _park_until_done(self, timeout)
         return 0
 
@@ -96,7 +96,7 @@ def _work(
 
 
 def _cancelled(exc: BaseException) -> BaseException:
-    """What the running fiber, which ends with ``exc``, gives its future."""
+    """What the running fiber, which ends with ``exc``, sets on its future."""
     _load("pyfiber._cancelled")
     from pyfiber._cancelled import fiber_cancelled
 
@@ -104,14 +104,14 @@ def _cancelled(exc: BaseException) -> BaseException:
 
 
 def _settle(future: FiberFuture[Any], fiber: Fiber[None]) -> None:
-    """At the fiber's end; again after an exception that came in between."""
-    if not future.done():  # cancelled before it ran, or left between two lines
+    """At the fiber's end; called again if an exception interrupts it."""
+    if not future.done():  # cancelled before it ran, or interrupted between two lines
         try:
             fiber.result()
         except BaseException as exc:
             _fail(future, exc)
     latch: _engine._Latch | None = future.__dict__.get(_LATCH)
-    if latch is not None:  # the future's own call of it may have been left out
+    if latch is not None:  # the future's own call of it may have been skipped
         latch.set()
 
 
@@ -121,13 +121,13 @@ def _fail(future: FiberFuture[Any], exc: BaseException) -> None:
 
 
 class _Pool:
-    """What an executor consists of; does not refer to it, so that it can be collected.
+    """The state of an executor. It has no reference to the executor, which can thus be collected.
 
-    Everything here may be used by any thread, under the lock, which is never held while a fiber
-    parks or a thread waits: a finalizer that runs under it, on this thread or on the one that is
-    waited for, may submit, too. An exception of a trace function or a signal handler may leave any
-    step between two lines: what comes next must find its way from there. `over` is set when the
-    pool was shut down and its last fiber has ended.
+    Any thread may use it, under the lock, which is never held while a fiber parks or a thread
+    waits: a finalizer that runs under it, on this thread or on the awaited one, may submit, too. An
+    exception of a trace function or a signal handler may interrupt any step between two lines: the
+    next step must be able to continue from there. `over` is set when the pool was shut down and its
+    last fiber has ended.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class _Pool:
         self.initializer = initializer
         self.is_broken = False
         self.thread: threading.Thread | None = None
-        self.lock = threading.RLock()  # a collection inside of it may come back here
+        self.lock = threading.RLock()  # a collection inside it may call this again
         self.running: set[Fiber[None]] = set()
         self.backlog: deque[tuple[Fiber[None], FiberFuture[Any]]] = deque()
         self.is_shut_down = False
@@ -162,7 +162,7 @@ class _Pool:
             raise BrokenExecutor("the executor's initializer failed: its calls do not run")
 
     def prepare(self) -> None:
-        """At the beginning of each fiber, which is what serves here as a worker."""
+        """At the beginning of each fiber, which plays the part of a worker here."""
         self.check_whole()
         if self.initializer is None:
             return
@@ -215,24 +215,24 @@ class _Pool:
             raise
 
     def begin_next(self, scheduler: Scheduler) -> bool:
-        """With the lock held. False if nobody waits, or there is no place."""
+        """With the lock held. False if no call waits, or there is no free place."""
         if not self.backlog or self.is_full():
             return False
         fiber, _ = self.backlog[0]
-        if _engine._scheduler_of(fiber) is None:  # or it has begun when this was left
+        if _engine._scheduler_of(fiber) is None:  # or it began before this was interrupted
             self.begin(scheduler, fiber)
         self.backlog.popleft()
         return True
 
     def ended(self, future: FiberFuture[Any], fiber: Fiber[None]) -> None:
-        """A done-callback, on the scheduler's thread; again if an exception has left it."""
+        """A done-callback on the scheduler's thread; repeated if an exception interrupts it."""
         _settle(future, fiber)
         self.running.discard(fiber)
         self.begin_all()
         self.look_for_end()
 
     def begin_all(self) -> None:
-        """At once, when a place is free: a run with no fiber left would be over."""
+        """Start the next call at once when a place is free: a run without fibers would be over."""
         assert self.scheduler is not None
         try:
             while _engine._holding(self.lock, self.begin_next, self.scheduler):
@@ -241,7 +241,7 @@ class _Pool:
             self.fail_all(exc)
 
     def fail_all(self, exc: BaseException) -> None:
-        """Those whose turn will not come."""
+        """Fail the calls whose turn will not come."""
         while self.backlog:
             _fail(self.backlog[0][1], exc)
             self.backlog.popleft()
@@ -256,7 +256,7 @@ class _Pool:
         self.look_for_end()
 
     def close(self, drops: bool) -> list[tuple[Fiber[None], FiberFuture[Any]]]:
-        """With the lock held. Those who wait, if they are to be dropped."""
+        """With the lock held. The waiting calls, if they are to be dropped."""
         self.is_shut_down = True
         dropped = list(self.backlog) if drops else []
         if drops:
@@ -270,9 +270,9 @@ class _Pool:
         self.look_for_end()
 
     def serve(self) -> None:
-        """The thread's own function; again if an exception has left it."""
+        """The thread's own function; called again if an exception interrupts it."""
         if self.thread is not threading.current_thread():
-            return  # whoever started it was interrupted, and has given it up
+            return  # its starter was interrupted, and has given it up
         try:
             scheduler = Scheduler()
         except BaseException as exc:
@@ -296,7 +296,7 @@ _interpreter_ends = False
 
 
 def _at_exit() -> None:
-    """Before the interpreter waits for the threads: what was submitted still runs."""
+    """Before the interpreter waits for the threads: submitted calls still run."""
     global _interpreter_ends
     _interpreter_ends = True
     for pool in list(_pools):
@@ -313,14 +313,14 @@ class FiberExecutor(Executor):
     Made inside of a run, its fibers belong to that run. Made elsewhere, it starts one thread with a
     scheduler at the first ``submit()``; the fibers run there, and ``shutdown()`` ends it. At most
     ``max_workers`` calls run at a time (None: any number), the others wait their turn. Any thread
-    may submit. A function that blocks its thread blocks the others with it: such functions belong
-    into ``to_thread()``.
+    may submit. A function that blocks its thread blocks the others with it: call such functions by
+    ``to_thread()``.
 
     The arguments are ThreadPoolExecutor's. ``thread_name_prefix`` names the thread, and with a
-    number the fibers. ``initializer(*initargs)`` is called in each fiber before its call, for each
-    call has a worker of its own; when it fails, the calls fail with BrokenExecutor.
+    number the fibers. ``initializer(*initargs)`` runs in each fiber before its call, as each call
+    has a worker of its own; when it fails, the calls fail with BrokenExecutor.
 
-    In a fiber, use the futures' own ``result()`` or ``wait_for()``: both park the fiber only, while
+    In a fiber, use the futures' own ``result()`` or ``wait_for()``: both park only the fiber, while
     ``concurrent.futures.wait()`` and ``as_completed()`` block the whole thread.
     """
 
@@ -344,16 +344,17 @@ class FiberExecutor(Executor):
             initializer = partial(initializer, *initargs)
         name = thread_name_prefix or f"FiberExecutor-{next(_numbers)}"
         scheduler = _engine._running_scheduler()
-        self._end_pool()  # of the former life, where this is called again
+        self._end_pool()  # of its earlier life, if __init__ is called again
         self._pool = _Pool(max_workers, scheduler, name, initializer)
 
     def __del__(self) -> None:
-        # No weakref.finalize(): its registry would keep the pool, and where what the pool refers to
-        # (the initializer, the run's on_unhandled) refers to the executor, both for ever.
+        # No weakref.finalize(): its registry would keep the pool alive, and if an object of the
+        # pool (the initializer, the run's on_unhandled) refers to the executor, both would live for
+        # ever.
         self._end_pool()
 
     def _end_pool(self) -> None:
-        """What was submitted is done, then the thread ends."""
+        """Submitted calls still run, then the thread ends."""
         pool = getattr(self, "_pool", None)
         if pool is not None:
             pool.shut_down()

@@ -17,11 +17,11 @@ _SUSPENDS_ITSELF = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 def generator(fn: Callable[P, object]) -> Callable[P, FiberGenerator[Any]]:
     """Decorate a function that calls emit(value), itself or at any depth, C code between or not.
 
-    Called, it gives an iterator, a FiberGenerator. The function runs on a fiber of its own, up to
-    its next emit() whenever somebody asks for a value; then it sleeps there. Any fiber of the
-    thread may ask for the next one; when the function waits, so does who asked.
+    A call returns an iterator, a FiberGenerator. The function runs on a fiber of its own; each
+    request for a value runs it up to its next emit(), where it is suspended. Any fiber of the
+    thread may request a value; while the function waits, that fiber waits, too.
 
-    TypeError for what is no function, and for one with `yield` or `async` in it.
+    TypeError for anything but a function, and for a function with `yield` or `async` in it.
     """
     if not callable(fn):
         raise TypeError(f"@generator takes a function, not {type(fn).__name__!r}")

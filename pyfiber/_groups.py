@@ -1,7 +1,7 @@
 """Several functions or fibers at once: all of them, the first of them, a stream of them.
 
-Each is made of a task group, so that nothing is left running behind: whoever lost, or is not
-needed any more, is cancelled and waited for.
+Each uses a task group, so nothing keeps running afterwards: losers and whatever is no longer needed
+are cancelled and waited for.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Task: TypeAlias = Fiber[T] | Grain[T]
 
 
 def _check(works: tuple[Any, ...], function: str) -> None:
-    """Refuse what cannot take part before anything has been started."""
+    """Refuse arguments that cannot take part before anything has been started."""
     for work in works:
         if not isinstance(work, (Fiber, Grain)):
             if not callable(work):
@@ -61,7 +61,7 @@ def _check(works: tuple[Any, ...], function: str) -> None:
 
 
 def _follow(fiber: Task[T]) -> T:
-    """Be a fiber or grain that somebody else has started: end and be cancelled with it."""
+    """Stand for a fiber or grain that was already started: end and be cancelled with it."""
     try:
         return fiber.result()
     except Cancelled as exc:
@@ -72,7 +72,7 @@ def _follow(fiber: Task[T]) -> T:
 
 
 def _start(group: TaskGroup, work: Work[T], on_done: Callable[[Task[T]], object]) -> Task[T]:
-    """Let one take part; what is returned is not `work` if that had been started before."""
+    """Let one take part; the result is not `work` itself if that was already started."""
     task: Task[T]
     if isinstance(work, (Fiber, Grain)) and (work.state != "new" or getattr(work, "pool", None)):
         task = group._spawn_watched(partial(_follow, work), on_done)
@@ -94,12 +94,12 @@ def gather(*works: Work[T], return_exceptions: bool = False) -> list[T] | list[T
     """Run all at once; their results, in the order of the arguments.
 
     Each is a function without parameters, a fiber or a grain, started or not. The first failure
-    cancels the rest, and is raised when all have ended; failures beside it are logged. A fiber
-    that somebody else cancels has failed, with FiberCancelled.
+    cancels the rest, and is raised when all have ended; other failures are logged. A fiber that is
+    cancelled from elsewhere counts as failed, with FiberCancelled.
 
-    With return_exceptions=True a failure cancels nobody: its exception stands in the list in place
-    of the result. What is no Exception (KeyboardInterrupt, SystemExit) is raised all the same, and
-    so is Cancelled where the caller is cancelled.
+    With return_exceptions=True a failure cancels nothing: the list has the exception in place of
+    the result. KeyboardInterrupt, SystemExit and the like are raised all the same, and so is
+    Cancelled if the caller is cancelled.
 
     TypeError for anything else; FiberError for a fiber that cannot be waited for, and outside of
     a run. Then nothing has been started.
@@ -122,7 +122,7 @@ def gather(*works: Work[T], return_exceptions: bool = False) -> list[T] | list[T
 
 
 def _result_or_exception(task: Task[T]) -> T | Exception:
-    """Of one that has ended; exception() does not add this frame to a failure's traceback."""
+    """Of a task that has ended; exception() adds no frame to a failure's traceback."""
     try:
         failure = task.exception()
     except Exception as cancelled:  # FiberCancelled
@@ -153,7 +153,7 @@ def race(*works: Work[T]) -> T:
 
 
 def first_success(*works: Work[T]) -> T:
-    """Run all at once; the result of the first one that does not fail.
+    """Run all at once; the result of the first one that succeeds.
 
     The others are cancelled and waited for. If all fail: an ExceptionGroup of their exceptions,
     the first one first. What each may be, and the errors, as with gather(); ValueError if there
@@ -190,11 +190,11 @@ def first_success(*works: Work[T]) -> T:
 
 
 class _Stream(Generic[T, R]):
-    """What the fibers of a pmap() share; they must not keep its iterator alive.
+    """The state that the fibers of a pmap() share; they must not keep its iterator alive.
 
-    One fiber, the feeder, owns the group. It alone takes items, so that they may come from code
-    that waits or has scopes of its own, and starts a fiber for each. It waits at `slot` for room,
-    the user of the iterator at `news` for a result.
+    One fiber, the feeder, owns the group. Only the feeder takes items, because they may come from
+    code that waits or has scopes of its own, and it starts a fiber for each. It waits at `slot` for
+    room, the user of the iterator at `news` for a result.
     """
 
     def __init__(self, fn: Callable[[T], R], items: Iterator[T], limit: int, ordered: bool):
@@ -214,12 +214,12 @@ class _Stream(Generic[T, R]):
         self.taken = 0
 
     def full(self) -> bool:
-        """While nobody waits for results those not taken count: a slow user is not flooded."""
+        """A slow user must not be flooded: while nobody waits, results not taken count, too."""
         waiting = 0 if self.hungry else len(self.ready) + len(self.arrived)
         return not self.over and self.active + waiting >= self.limit
 
     def feed(self) -> None:
-        """The body of the feeder, whose failure comes behind all results."""
+        """The body of the feeder; its failure comes after all results."""
         failure: BaseException | None = None
         with self.group:
             try:
@@ -253,14 +253,14 @@ class _Stream(Generic[T, R]):
                 rings = self.slot.rings
 
     def ended(self, place: int, fiber: Fiber[R]) -> None:
-        """One fiber is done."""
+        """A fiber is done."""
         self.active -= 1
         if not _succeeded(fiber):
             self.over = True
         self.arrive(place, fiber.result)
 
     def arrive(self, place: int, result: Callable[[], R]) -> None:
-        """What gives a result, or raises instead of it, is there."""
+        """A result, or a failure in its place, has arrived."""
         if self.ordered:
             self.ready[place] = result
         else:
@@ -269,7 +269,7 @@ class _Stream(Generic[T, R]):
         self.news.ring()
 
     def take(self) -> Callable[[], R] | None:
-        """What gives the next result, if it is there."""
+        """The task with the next result, if it has arrived."""
         if not self.ordered:
             return self.arrived.popleft() if self.arrived else None
         result = self.ready.pop(self.taken, None)
@@ -279,7 +279,7 @@ class _Stream(Generic[T, R]):
 
 
 def _is_in(group: TaskGroup) -> bool:
-    """Does the running fiber belong to it, or to a group that one of its fibers has entered?"""
+    """Does the running fiber belong to this group, or to one that its fibers have entered?"""
     fiber: Any = current()
     while fiber is not None:
         if fiber._group is group:
@@ -322,11 +322,11 @@ class ParallelMap(Iterator[R]):
             return False
         self._closed = True
         check_cancelled()
-        feeder.result()  # raises if somebody cancelled it
+        feeder.result()  # raises if it was cancelled
         return True
 
     def _wait(self, rings: int) -> None:
-        """Until there is news that did not come before there were so many."""
+        """Wait until more results have arrived than the caller has seen."""
         stream = self._stream
         stream.hungry = True
         try:
@@ -342,8 +342,8 @@ class ParallelMap(Iterator[R]):
             self.close()
             check_cancelled()
             if isinstance(exc, _load("pyfiber._cancelled").FiberCancelled):
-                self._raise_failure()  # of the feeder: that is why it was cancelled
-            if isinstance(exc, StopIteration):  # it would look like the end
+                self._raise_failure()  # of the feeder, which is why it was cancelled
+            if isinstance(exc, StopIteration):  # it would look like the end of the results
                 raise RuntimeError("a pmap() function raised StopIteration") from exc
             raise
         self._stream.slot.ring()
@@ -357,7 +357,7 @@ class ParallelMap(Iterator[R]):
         """Cancel what is in flight and wait for it. Closing twice is fine.
 
         FiberError in a call of its own function, which would wait for itself, and on another
-        thread: then it is cancelled only.
+        thread: then it is only cancelled.
         """
         self._closed = True
         feeder = self._feeder
@@ -391,8 +391,8 @@ class ParallelMap(Iterator[R]):
     def __del__(self) -> None:
         """Dropped before its end, after a `break`, say.
 
-        Where nobody may wait, inside of the collector or on another thread, the fibers are
-        cancelled only.
+        Where no wait is allowed, in the garbage collector or on another thread, the fibers are only
+        cancelled.
         """
         with suppress(FiberError):
             self.close()
@@ -403,15 +403,16 @@ def pmap(
 ) -> ParallelMap[R]:
     """Call fn(item) for every item, `limit` at a time, each in a fiber; iterate over the results.
 
-    Nothing happens before the first result is asked for. From then on `limit` calls are in
-    flight whenever somebody waits for a result; who is slow to take results is not flooded: then
-    calls in flight and results not taken are `limit` together. `items` may be without end, and
-    may wait. Results come in the order of the items, or with ordered=False as they are done.
+    Nothing happens before the first result is requested. From then on `limit` calls are in flight
+    whenever the user waits for a result. A slow user is not flooded: calls in flight and results
+    not taken are then `limit` together. `items` may be endless, and may wait. Results come in the
+    order of the items, or with ordered=False as they are done.
 
-    A failure comes in its place, and ends the iteration: what is in flight is cancelled and waited
-    for. The same do close(), the end of `with pmap(...) as results:`, and dropping the iterator.
+    A failure is raised in its place and ends the iteration, as do close(), the end of `with
+    pmap(...) as results:`, and dropping the iterator: the calls in flight are cancelled and waited
+    for.
 
-    TypeError and ValueError for arguments that cannot be; FiberError outside of a run.
+    TypeError and ValueError for wrong arguments; FiberError outside of a run.
     """
     if not callable(fn):
         raise TypeError(f"fn must be callable, not '{type(fn).__name__}'")

@@ -1,7 +1,7 @@
-"""What the engine asks of Python: outcome classes, logging, reports.
+"""What the engine needs from Python: outcome classes, logging, reports.
 
-The native module knows none of these; it is given them here, so that
-dependencies point down only.  All of it is off the hot path.
+The native module knows none of these; this module passes them to it, so
+dependencies point only down.  None of it is on the hot path.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def make_outcome(kind: int, value: Any) -> Outcome[Any]:
 
 def stack_summary(frame: FrameType | list[FrameType] | None) -> StackSummary:
     """The stack that ends in ``frame``, or consists of those frames, outermost call first."""
-    _load("tokenize")  # linecache imports it in the midst of its work from Python 3.13 on
+    _load("tokenize")  # from Python 3.13 on linecache imports it in the middle of its work
     _load("traceback")
     import traceback
 
@@ -43,7 +43,7 @@ def stack_summary(frame: FrameType | list[FrameType] | None) -> StackSummary:
 
 
 def log_failure(subject: object, exc: BaseException, text: str) -> None:
-    """A failure that nobody will ever see otherwise; ``text`` has a %r for what it is about."""
+    """Log a failure that nobody would see otherwise; ``text`` has a %r for its origin."""
     _load("logging")
     import logging
 
@@ -57,8 +57,8 @@ def log_failure(subject: object, exc: BaseException, text: str) -> None:
     logger.handle(record)
 
 
-#: To place its carets, a traceback's text is made with ast.parse(). A collection within another
-#: ast.parse() may end a fiber whose failure is logged; then the outer one raised SystemError ("AST
+#: A traceback's text needs ast.parse() to place its carets. If a garbage collection within another
+#: ast.parse() ends a fiber whose failure is logged, the outer one raises SystemError ("AST
 #: constructor recursion depth mismatch"), up to 3.11.8 and 3.12.2.
 PARSER_CAN_BE_INTERRUPTED = sys.version_info >= (3, 12, 3) or (
     (3, 11, 9) <= sys.version_info < (3, 12)
@@ -84,10 +84,10 @@ def text_without_carets(exc: BaseException) -> str:
 def unhandled(
     failures: list[tuple[str, BaseException]], raised: BaseException | None
 ) -> BaseException:
-    """What a run ends with where failures nobody looked at are to be raised.
+    """What a run raises if failures that nobody looked at end it.
 
-    ``raised`` is what it ends with otherwise, main's own failure, say: it is the first of them,
-    unless it ends programs or says that main was cancelled.
+    ``raised`` is what it would raise otherwise, such as main's own failure. That comes first in the
+    group, unless it is KeyboardInterrupt, SystemExit or the cancellation of main.
     """
     _load("concurrent.futures")
     from concurrent.futures import CancelledError
@@ -115,7 +115,7 @@ def group_text(exceptions: list[BaseException]) -> str:
 
 
 def log_deaf(fiber: Task) -> None:
-    """A cancelled fiber or grain that goes on waiting; its stack shows where."""
+    """Warn of a cancelled fiber or grain that keeps waiting; its stack shows where."""
     _load("logging")
     import logging
 
@@ -132,7 +132,7 @@ def log_deaf(fiber: Task) -> None:
 
 
 def log_stall(fibers: list[Task]) -> None:
-    """Nothing has happened for some time, and only another thread could change that."""
+    """Warn that nothing has happened for some time, and only another thread could change that."""
     _load("logging")
     import logging
 
@@ -144,7 +144,7 @@ def log_stall(fibers: list[Task]) -> None:
         logger.warning("%s", _report.stall_text(stall_limit, fibers))
 
 
-#: After so many seconds in which nothing happened log_stall() is called, 0: never.
+#: log_stall() is called after this many seconds in which nothing happened; 0: never.
 STALL_LIMIT = 10.0
 stall_limit = STALL_LIMIT
 
@@ -169,15 +169,15 @@ def stall_limit_wanted() -> float:
         ) from None
 
 
-#: A run that Ctrl-C ends is given so many seconds before anything is said.
+#: A run that Ctrl-C ends gets this many seconds before a message is printed.
 INTERRUPT_PATIENCE = 1.0
 
 
 def interrupted() -> Callable[[], object]:
-    """The first Ctrl-C: say what goes on unless the run ends soon, which calls the result.
+    """The first Ctrl-C: print what is going on, unless the run ends soon and calls the result.
 
-    A thread of its own, since the fibers may compute for long; made without threading, which
-    perhaps is being imported just now.
+    It needs a thread of its own, because the fibers may compute for long; this is started without
+    threading, whose import may be in progress.
     """
     import _thread
 
@@ -199,12 +199,12 @@ def interrupted() -> Callable[[], object]:
             )
 
     _thread.start_new_thread(tell, ())
-    begun.acquire()  # the loop must not take it for a thread that may wake somebody
+    begun.acquire()  # the loop must not count it as a thread that may wake a fiber
     return over.release
 
 
 def running_on(thread: int) -> str:
-    """Which fiber, and where it is; nothing while the loop is idle."""
+    """Which fiber runs, and where; empty while the loop is idle."""
     frame = sys._current_frames().get(thread)
     for ident, current, root, *_ in _engine._threads():
         if ident == thread and current is not root and frame is not None:
@@ -222,7 +222,7 @@ def deadlock_text(fibers: list[Task]) -> str:
 
 
 def fiber_cancelled(task: Task, cancelled: BaseException) -> BaseException:
-    """What result() raises of a fiber or grain that has ended with ``cancelled``."""
+    """What result() of a fiber or grain that has ended with ``cancelled`` raises."""
     _load("pyfiber._cancelled")
     from pyfiber import _cancelled
 
@@ -230,7 +230,7 @@ def fiber_cancelled(task: Task, cancelled: BaseException) -> BaseException:
 
 
 def log_abandoned(function: Callable[..., object], exc: BaseException) -> None:
-    """A function of to_thread() failed whose caller was cancelled and did not wait for it."""
+    """A function of to_thread() failed after its caller was cancelled and stopped waiting."""
     _load("pyfiber._threads")
     from pyfiber import _threads
 
@@ -246,7 +246,7 @@ def start_worker(run: Callable[[], object]) -> None:
 
 
 def hooked_queue(queue: _engine.Queue[Any], maxsize: int) -> HookedQueue:
-    """The methods of a Queue whose class keeps its items in its own way."""
+    """The methods of a Queue whose class stores its items in its own way."""
     _load("pyfiber._queues")
     from pyfiber import _queues
 

@@ -15,11 +15,10 @@ if TYPE_CHECKING:
 def info() -> dict[str, Any]:
     """Facts about the engine in use, for bug reports and benchmarks.
 
-    Keys: ``version``, ``backend`` (how contexts are switched), ``stack_size``
-    and ``min_stack_size`` (bytes), ``guard`` (how stacks are guarded),
-    ``page_size`` (bytes), ``fiber_bytes`` (of a Fiber object),
-    ``collects_suspended_cycles`` (whether the collector looks into suspended
-    frames), ``built_for`` and ``python`` (versions), ``platform``.
+    Keys: ``version``, ``backend`` (how contexts are switched), ``stack_size`` and
+    ``min_stack_size`` (bytes), ``guard`` (how stacks are guarded), ``page_size`` (bytes),
+    ``fiber_bytes`` (of a Fiber object), ``collects_suspended_cycles`` (whether the collector
+    traverses suspended frames), ``built_for`` and ``python`` (versions), ``platform``.
     """
     from pyfiber import __version__
 

@@ -3,8 +3,8 @@
 A cancellation is a third state of its own, neither a value nor an error.
 
 They are frozen dataclasses, written out: the ``dataclasses`` module takes longer to import than all
-of pyfiber. And to import it when an outcome is first asked for is too late: while a switch has
-suspended an import, everybody else finds a module that is not complete. Types are in the stub.
+of pyfiber. To import it when an outcome is first used would not work: while a switch has suspended
+that import, all other fibers see an incomplete module. Types are in the stub.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyfiber._engine import _load
 
 
 class FromDataclass:
-    """What ``dataclasses`` looks for in a class, of a twin that is made when it is asked for."""
+    """The attributes that ``dataclasses`` looks for, from a real dataclass made on first use."""
 
     def __set_name__(self, owner, name):
         self.name = name
@@ -31,7 +31,7 @@ class FromDataclass:
 
 
 class Frozen:
-    """One field, the name of which is in ``__match_args__``."""
+    """A class with one field, which ``__match_args__`` names."""
 
     __slots__ = ()
     __dataclass_fields__ = FromDataclass()
@@ -93,7 +93,7 @@ class Failed(Frozen):
 
 
 class CancelledOutcome(Frozen):
-    """The fiber was cancelled; ``reason`` is what was given to ``cancel()``."""
+    """The fiber was cancelled; ``reason`` is the argument of ``cancel()``."""
 
     __slots__ = __match_args__ = ("reason",)
     KIND = "Any"

@@ -1,4 +1,4 @@
-"""Whose turn it is in a GrainPool."""
+"""Policies: which grain of a GrainPool runs next."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _T = TypeVar("_T")
 
 
 class Policy:
-    """What a pool asks when a grain's turn comes: make a subclass with three methods.
+    """Decides which grain of a pool runs next: make a subclass with three methods.
 
-    The pool calls them on its own thread.  Between ``add`` and ``take`` or ``remove`` a grain is
-    ready; waiting ones are none of the policy's business.  ``take`` is called only while there
-    are ready grains.  If a method raises, or ``take`` returns anything but a ready grain, that is
-    logged, the pool gives the turn to the grain that has been ready for the longest time, calls
-    ``remove`` for it, and goes on.
+    The pool calls them on its own thread. Between ``add`` and ``take`` or ``remove`` a grain is
+    ready; the policy need not know about waiting grains. ``take`` is called only while there are
+    ready grains. If a method raises, or ``take`` returns anything but a ready grain, the error is
+    logged, and the pool runs the grain that has been ready for the longest time, calls ``remove``
+    for it, and continues.
     """
 
     def add(self, grain: Grain[Any]) -> None:
@@ -34,11 +34,11 @@ class Policy:
         raise NotImplementedError
 
     def remove(self, grain: Grain[Any]) -> None:
-        """``grain`` is no longer ready, without having had a turn; it may be unknown."""
+        """``grain`` is no longer ready and did not get a turn; it may be unknown."""
         raise NotImplementedError
 
     def ran(self, grain: Grain[Any], seconds: float) -> None:
-        """The step of ``grain`` took so long, by the scheduler's clock.
+        """The step of ``grain`` took ``seconds``, by the scheduler's clock.
 
         Called before the grain is added again, if it is still ready.
         """
@@ -50,8 +50,8 @@ class Policy:
 class RoundRobin(Policy):
     """First in, first out: every ready grain has one turn in each round.
 
-    A pool with just this policy leaves the order to the scheduler's own queue, in which its
-    grains and all fibers take turns.
+    A pool with exactly this policy uses the scheduler's own queue, in which its grains and all
+    fibers take turns.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,8 @@ class RoundRobin(Policy):
 class _Notes(Generic[_T]):
     """One for each grain, by its id, until it is gone.
 
-    (A WeakKeyDictionary would ask the grain itself at each look, which takes longer than a step.)
+    (A WeakKeyDictionary would hash the grain itself at each look-up, which takes longer than a
+    step.)
     """
 
     def __init__(self) -> None:
@@ -122,10 +123,10 @@ class _Ranked(Policy):
 class Priority(_Ranked):
     """The ready grain with the lowest number has the turn; equal ones take turns.
 
-    ``priority(grain)`` gives the number whenever the grain gets ready; without it, numbers given
-    by ``set(grain, number)`` count, and ``default`` for the others.  A ready grain keeps the
-    number that it had when it got ready.  A grain that is always ready starves those with higher
-    numbers: that is what priorities mean.
+    ``priority(grain)`` returns the number each time the grain becomes ready; without it, the
+    numbers from ``set(grain, number)`` count, and ``default`` for the others. A ready grain keeps
+    the number that it had when it became ready. A grain that is always ready starves those with
+    higher numbers: that is what priorities mean.
     """
 
     def __init__(
@@ -150,12 +151,12 @@ class Priority(_Ranked):
 
 
 class FairShare(_Ranked):
-    """Every grain gets the same time: the one that has used least has the turn.
+    """Every grain gets the same time: the one that has used the least runs next.
 
     The time of each step is measured by the scheduler's clock, so a grain whose steps take three
-    times as long gets a third of the turns.  ``weight(grain)`` (default 1) multiplies a grain's
-    share.  A grain that comes anew or has slept begins level with the one that has used least:
-    sleeping saves up no claim to the time of others.
+    times as long gets a third of the turns. ``weight(grain)`` (default 1) multiplies a grain's
+    share. A grain that is new or has slept starts level with the one that has used the least: a
+    grain cannot save up time by sleeping.
     """
 
     def __init__(self, weight: Callable[[Grain[Any]], float] | None = None) -> None:

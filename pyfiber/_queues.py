@@ -1,8 +1,8 @@
-"""What the native Queue leaves to Python: PriorityQueue, subclasses with items of their own.
+"""The part of Queue that is in Python: PriorityQueue, subclasses that store items themselves.
 
-Keeping items in one's own way means to run code (a comparison, an overridden ``_put``) that may
-wait, so that another fiber could come in between.  Hence a lock around it, and two semaphores that
-count items and free places; both serve who waits longest first.
+Such a queue runs code (a comparison, an overridden ``_put``) that may wait, and another fiber could
+then get in between. So a lock protects the items, and two semaphores count the items and the free
+places; both serve the longest waiter first.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ else:
         """put() or get() of a queue after shutdown(), as queue.ShutDown of Python 3.13."""
 
 
-#: More than anybody will take: with so many permits nobody waits any more.
+#: More permits than are ever taken: with this many, nothing waits any more.
 PLENTY = sys.maxsize // 64
 
 
@@ -50,10 +50,10 @@ class HookedQueue:
         self._mutex = RLock()
         self._items = Semaphore(0)
         self._places = Semaphore(maxsize) if maxsize > 0 else None
-        self._is_open = False  # for all who wait, after shutdown()
+        self._is_open = False  # for all waiters, after shutdown()
 
     def _refuse_reentry(self) -> None:
-        """With the mutex held: the subclass's own code must not come back to its queue."""
+        """With the mutex held: the subclass's own code must not call its queue again."""
         if self._mutex._recursion_count() > 1:
             raise FiberError(
                 "this queue is just being changed by this fiber: its _put(), _get() and the "
@@ -76,7 +76,7 @@ class HookedQueue:
         return _hooked_case(self._owner, places, partial(_hooked_put, self), item)
 
     def _add(self, item: Any) -> None:
-        """With the mutex held and a place for it; who calls this counts the items."""
+        """With the mutex held and a place for it; the caller counts the items."""
         self._refuse_reentry()
         if self._owner.is_shutdown:
             raise ShutDown
@@ -91,7 +91,7 @@ class HookedQueue:
         return _hooked_case(self._owner, self._items, partial(_hooked_get, self))
 
     def _take(self) -> Any:
-        """With the mutex held. There is an item, or there will be none any more."""
+        """With the mutex held. There is an item, or the queue is shut down."""
         self._refuse_reentry()
         if self._owner.is_shutdown and not self._owner._qsize():
             raise ShutDown
@@ -118,13 +118,13 @@ class HookedQueue:
         return 0 < self._owner.maxsize <= self._owner._qsize()
 
     def shutdown(self, immediate: bool = False) -> None:
-        """Let nobody wait any more; with immediate=True drop the items, too."""
-        immediate = bool(immediate)  # its code, as that of dropped items, runs without the mutex
+        """End every wait, now and later; with immediate=True drop the items, too."""
+        immediate = bool(immediate)  # its code and that of dropped items run without the mutex
         dropped: list[Any] = []
         _holding(self._mutex, _insistent(self._shut), immediate, dropped)
 
     def _shut(self, immediate: bool, dropped: list[Any]) -> None:
-        """With the mutex held; again if an exception has left it between two lines."""
+        """With the mutex held; called again if an exception interrupts it."""
         self._refuse_reentry()
         owner = self._owner
         owner._mark_shut_down()
@@ -144,7 +144,7 @@ def waiting(block: bool, timeout: float | None) -> tuple[bool, float | None]:
 
 
 class PriorityQueue(Queue[T]):
-    """A Queue that gives the least item first, as queue.PriorityQueue."""
+    """A Queue that returns the smallest item first, as queue.PriorityQueue."""
 
     def _init(self, maxsize: int) -> None:
         self._heap: list[Any] = []
@@ -153,9 +153,9 @@ class PriorityQueue(Queue[T]):
     def _qsize(self) -> int:
         return len(self._heap)
 
-    # heapq's functions are not done when a comparison raises: what they add stays in the heap, what
-    # they take out is lost.  Here a put() or get() that raises has not happened.  Order cannot be
-    # restored just then, as that compares: the next one does it first.
+    # When a comparison raises, heapq's functions stop half-way: an added item stays in the heap,
+    # one taken out is lost. Here a put() or get() that raises changes nothing. The order cannot be
+    # restored at once, because that compares items: the next call does it first.
 
     def _put(self, item: T) -> None:
         self._restore_order()
@@ -165,7 +165,7 @@ class PriorityQueue(Queue[T]):
             heappush(heap, item)
         except BaseException:
             self._in_order = False
-            if len(heap) > size:  # not if a trace function was earlier
+            if len(heap) > size:  # unless a trace function raised before
                 self._take_back(item)
             raise
 

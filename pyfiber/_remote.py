@@ -1,4 +1,4 @@
-"""Performing a description on another thread, in a run of its own there."""
+"""Perform a description on another thread, in a run of its own there."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class _Remote:
         self._waiter: Fiber[Any] | None = None
 
     def wait(self, call: Callable[[Callable[[], Any]], Any]) -> Any:
-        """Until ``call`` has run the job on a thread."""
+        """Wait until ``call`` has run the job on a thread."""
         self._waiter = spawn(call, self._run)
         return self._waiter.result()
 
     def _run(self) -> Any:
-        """On the thread. What stops it either sees the scheduler or is seen here."""
+        """On the thread. Either end() sees the scheduler, or this sees that the job was stopped."""
         scheduler = self._scheduler = Scheduler()
         try:
             if self._stopped:
@@ -36,31 +36,31 @@ class _Remote:
             scheduler.close()
 
     def end(self) -> None:
-        """Stop the job if it is not over; wait for that. Again if an exception has left it."""
+        """Stop the job if it is not over, and wait. Called again if an exception interrupts it."""
         self._stopped = True
         if self._scheduler is not None:
-            self._scheduler.stop()  # nothing once it is closed
+            self._scheduler.stop()  # does nothing once it is closed
         if self._waiter is not None:
             with shield():
                 self._waiter.join()
-            _ = self._waiter.outcome  # looked at: that it was stopped is no news
+            _ = self._waiter.outcome  # marks it as looked at: we stopped it ourselves
 
 
 class _Ending:
-    """Given to ``_holding()`` as its lock: ``end()`` is called however the call was left."""
+    """The lock for ``_holding()``: it calls ``end()`` in whatever way the call ends."""
 
     def __init__(self, end: Callable[[], None]) -> None:
         self.release = _insistent(end)
 
     def acquire(self) -> None:
-        """There is nothing to end yet."""
+        """Nothing to end yet."""
 
 
 def perform_elsewhere(job: Callable[[], T], *, new_thread: bool) -> T:
     """Wait until a thread has called ``job`` in a run; its result, or its exception.
 
-    Left earlier, by a cancellation or what a trace function raises: everything in that run is
-    cancelled, and waited for.
+    If a cancellation or a trace function's exception ends the wait, everything in that run is
+    cancelled and waited for.
     """
     remote = _Remote(job)
     call: Callable[[Callable[[], Any]], Any] = _in_new_thread if new_thread else pyfiber.to_thread
@@ -69,6 +69,6 @@ def perform_elsewhere(job: Callable[[], T], *, new_thread: bool) -> T:
 
 
 def _in_new_thread(fn: Callable[[], T]) -> T:
-    """As ``to_thread()``, by a thread that ends afterwards: its end is waited for in any case."""
+    """As ``to_thread()``, on a new thread; always waits for the end of that thread."""
     with pyfiber.OneThread() as thread:
         return thread.run(fn)

@@ -1,4 +1,4 @@
-"""Reports: who waits for what held by whom, as text, for a deadlock or on demand.
+"""Reports: who waits for what, and who holds it, for a deadlock or on demand.
 
 A fiber's ``waiting_on`` is what it is parked in: another fiber (a join), a group at its end, a
 primitive, a future, a ``to_thread()`` job, or a word. A thing that fibers hold offers
@@ -17,8 +17,8 @@ from pyfiber._engine import Fiber, FiberGenerator, Grain, Lock, RLock, TaskGroup
 
 Task: TypeAlias = Fiber[Any] | Grain[Any]
 
-#: Of the text of a DeadlockError, whatever there is to tell: characters, characters of one line,
-#: lines of one stack (its ends), fibers of a circle.
+#: Limits of the text of a DeadlockError: characters, characters of one line, lines of one stack
+#: (its ends), fibers of a cycle.
 LONGEST_TEXT = 20_000
 LONGEST_LINE = 500
 MOST_LINES = 60
@@ -29,10 +29,10 @@ MOST_IN_CIRCLE = 20
 
 
 def name_of(thing: object) -> str:
-    """A fiber or thread by its name, anything else by its repr, whatever that does."""
+    """A fiber or thread by its name, anything else by its repr, even if that raises."""
     try:
         if isinstance(thing, Fiber):
-            return f"fiber {thing.name!r} at {id(thing):#x}"  # names need not differ
+            return f"fiber {thing.name!r} at {id(thing):#x}"  # names need not be unique
         if isinstance(thing, Grain):
             return f"grain {thing.name!r} at {id(thing):#x}"
         if isinstance(thing, threading.Thread):
@@ -51,7 +51,7 @@ def title_of(fiber: Task) -> str:
 
 
 def holders_of(what: object) -> list[Any]:
-    """Who has to act before a wait for ``what`` can end, as far as that is known."""
+    """Who must act before a wait for ``what`` can end, as far as is known."""
     if isinstance(what, (Fiber, Grain)):
         return [what]
     ask = getattr(what, "_holders", None)
@@ -60,11 +60,11 @@ def holders_of(what: object) -> list[Any]:
     try:
         return list(ask())
     except Exception:
-        return []  # a report must not fail for one of its lines
+        return []  # one bad line must not make the report fail
 
 
 def wait_of(fiber: Task) -> str:
-    """What a parked fiber waits for, held by whom."""
+    """What a parked fiber waits for, and who holds it."""
     what = fiber.waiting_on
     if what is None:
         return "was left by a direct switch"
@@ -112,7 +112,7 @@ def stack_of(fiber: Task) -> list[str]:
     try:
         frame = fiber.frame
     except Exception:
-        return []  # nor because one of them cannot be looked into
+        return []  # nor because one of them cannot be inspected
     return stack_at(frame)
 
 
@@ -132,7 +132,7 @@ def indented(lines: Iterable[str], prefix: str) -> Iterator[str]:
 
 
 def places_of(task: Task) -> tuple[Any, ...]:
-    """Where each call of its stack stands, to be compared; cheaper than the stack as text."""
+    """The position of each call on its stack, for comparison; cheaper than the stack's text."""
     if isinstance(task, Grain):
         return tuple((each.filename, each.lineno, each.name) for each in task.stack())
     try:
@@ -147,7 +147,7 @@ def places_of(task: Task) -> tuple[Any, ...]:
 
 
 def kind_of(task: Task) -> tuple[Any, ...]:
-    """Equal for tasks that a report need not tell apart: the same stack and the same wait."""
+    """A key that is equal for tasks with the same stack and the same wait."""
     what = task.waiting_on
     places = places_of(task)
     wait = what if isinstance(what, str) else type(what)
@@ -155,7 +155,7 @@ def kind_of(task: Task) -> tuple[Any, ...]:
 
 
 def alike(tasks: Iterable[Task]) -> list[list[Task]]:
-    """Those that are alike together, in the order of the first ones."""
+    """Groups of alike tasks, in the order of their first ones."""
     kinds: dict[tuple[Any, ...], list[Task]] = {}
     for task in tasks:
         kinds.setdefault(kind_of(task), []).append(task)
@@ -163,7 +163,7 @@ def alike(tasks: Iterable[Task]) -> list[list[Task]]:
 
 
 def others_line(tasks: list[Task]) -> Iterator[str]:
-    """How many there are like the first, and who they are; nothing if there is none."""
+    """How many more are like the first, and their names; empty if there are none."""
     first, *others = tasks
     if not others:
         return
@@ -178,7 +178,7 @@ def others_line(tasks: list[Task]) -> Iterator[str]:
 
 
 def cut(lines: list[str]) -> list[str]:
-    """A stack with its middle left out, if it is long."""
+    """A stack, without its middle if it is long."""
     if len(lines) <= MOST_LINES:
         return lines
     half = MOST_LINES // 2
@@ -186,14 +186,14 @@ def cut(lines: list[str]) -> list[str]:
 
 
 def kind_lines(tasks: list[Task]) -> list[str]:
-    """Waiting ones that are alike: the first with its stack, and who else."""
+    """Waiting tasks that are alike: the first with its stack, then the others' names."""
     first = tasks[0]
     lines = [f"{title_of(first)} {wait_of(first)}", *cut(stack_of(first)), *others_line(tasks)]
     return [line if len(line) <= LONGEST_LINE else line[:LONGEST_LINE] + "..." for line in lines]
 
 
 def waiting_lines(tasks: list[Task]) -> Iterator[str]:
-    """All of them, as far as there is room; the first kind in any case."""
+    """All groups that fit; always the first one."""
     kinds = alike(tasks)
     room = LONGEST_TEXT
     for number, kind in enumerate(kinds):
@@ -210,7 +210,7 @@ def waiting_lines(tasks: list[Task]) -> Iterator[str]:
 
 
 def find_cycle(fibers: Iterable[Task]) -> list[Task]:
-    """Fibers of which each waits for the next one, and the last for the first; empty: none.
+    """A cycle of fibers: each waits for the next, the last for the first; empty if none.
 
     An iterative depth-first search: thousands of fibers may wait in a row.
     """
@@ -269,7 +269,7 @@ def deadlock_text(fibers: list[Task]) -> str:
 
 
 def graph_lines(fibers: list[Task]) -> Iterator[str]:
-    """Who waits for whom in a circle, and then each."""
+    """The cycle of waiting fibers, if there is one, then each fiber."""
     cycle = find_cycle(fibers)
     if cycle:
         yield from cycle_lines(cycle)
@@ -277,7 +277,7 @@ def graph_lines(fibers: list[Task]) -> Iterator[str]:
 
 
 def stall_text(seconds: float, fibers: list[Task]) -> str:
-    """What is logged when only another thread could wake somebody, and none does."""
+    """The warning for when only another thread could wake a fiber, and none does."""
     own = threading.current_thread()
     # Workers of to_thread() last: they mostly wait for their next job.
     living = sorted(threading.enumerate(), key=lambda t: t.name.startswith("pyfiber-worker-"))
@@ -331,7 +331,7 @@ class Node:
         node.fibers.append(fiber)
 
     def lines(self, current: Fiber[Any] | None, frame: Any) -> Iterator[str]:
-        """``current`` runs just now, in ``frame``."""
+        """The fiber ``current`` is running, in ``frame``."""
         for kind in alike(self.fibers):
             fiber = kind[0]
             if fiber is current:
@@ -401,17 +401,17 @@ def report(all_threads: bool, here: Any) -> str:
 def dump_fibers(file: TextIO | None = None, *, all_threads: bool = False) -> None:
     """Print every fiber of this thread that is not done to ``file`` (default: sys.stderr).
 
-    For each: what it waits for, held by whom, and its stack; by scheduler, and inside of that by
-    group. With ``all_threads`` the fibers of every thread that has any.
+    For each fiber: what it waits for, who holds that, and its stack; sorted by scheduler and group.
+    With ``all_threads`` the fibers of every thread that has any.
     """
     text = report(all_threads, sys._getframe().f_back)  # None: the fiber's target is this function
     print(text, end="", file=sys.stderr if file is None else file, flush=True)
 
 
 class SignalDump:
-    """A signal that prints all fibers; ``undo()`` gives back what the signal did before.
+    """A signal that prints all fibers; ``undo()`` restores the previous handler.
 
-    Also a context manager, which does that at its end.
+    It is also a context manager, which calls undo() at its end.
     """
 
     def __init__(self, signum: int, file: TextIO | None) -> None:
@@ -435,7 +435,7 @@ class SignalDump:
             self._busy = False
 
     def undo(self) -> None:
-        """The handler before is in force again, unless somebody has set another one since."""
+        """Restore the previous handler, unless another one has been set since."""
         _load("signal")
         import signal
 
@@ -453,8 +453,8 @@ class SignalDump:
 def dump_on_signal(signum: int, file: TextIO | None = None) -> SignalDump:
     """Print the fibers of all threads to ``file`` (default: sys.stderr) whenever ``signum`` comes.
 
-    Returns an object whose ``undo()`` takes it back; it is a context manager, too. Works while a
-    fiber runs Python code and while the loop is idle. To be called on the main thread (ValueError
-    elsewhere), as ``signal.signal()``, whose errors it raises.
+    Returns an object whose ``undo()`` restores the previous handler; it is a context manager, too.
+    Works while a fiber runs Python code and while the loop is idle. Call it on the main thread
+    (ValueError elsewhere), as ``signal.signal()``, whose errors it raises.
     """
     return SignalDump(signum, file)

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: Threads that ``to_thread()`` uses at most.
+#: How many threads ``to_thread()`` uses at most.
 DEFAULT_TOKENS = 40
 
 _default_limiter: Final = ThreadLimiter(DEFAULT_TOKENS)
 _numbers = itertools.count(1)
 _one_numbers = itertools.count(1)
 
-#: ``default_thread_limiter().to_thread``: nothing stands between the caller and the engine.
+#: ``default_thread_limiter().to_thread``: callers reach the engine directly.
 to_thread: Final = _default_limiter.to_thread
 
 
@@ -38,7 +38,7 @@ def default_thread_limiter() -> ThreadLimiter:
 def start_worker(run: Callable[[], object]) -> None:
     """A thread that runs jobs until there have been none for a while.
 
-    A daemon: the interpreter does not wait at its exit for functions that were abandoned.
+    It is a daemon: the interpreter does not wait at its exit for abandoned functions.
     """
     name = f"pyfiber-worker-{next(_numbers)}"
     threading.Thread(target=run, name=name, daemon=True).start()
@@ -56,7 +56,7 @@ def _start_own(threads: list[threading.Thread], name: str, run: Callable[[], obj
 
 
 def log_abandoned(function: Callable[..., object], exc: BaseException) -> None:
-    """For the engine: a function failed whose caller was cancelled and did not wait for it."""
+    """For the engine: a function failed after its caller was cancelled and stopped waiting."""
     _load("logging")
     import logging
 
@@ -74,11 +74,12 @@ def _checked(fn: Callable[P, R]) -> Callable[P, R]:
 
 
 class OneThread:
-    """Functions on one and the same thread, for what must not leave the thread that made it.
+    """Runs functions on one thread, for objects that must stay on the thread that made them.
 
-    A connection of sqlite3, an object of a GUI. Calls run one at a time, in the order in which they
-    came, whoever they come from: fibers of any run, and plain threads. The thread starts with the
-    first call. It ends with close(), the end of a with block, or when the object is dropped.
+    Examples are a connection of sqlite3 and an object of a GUI. Calls run one at a time, in the
+    order in which they were made, by fibers of any run or by plain threads. The thread starts with
+    the first call. The thread ends with close(), at the end of a with block, or when the object is
+    dropped.
 
     ``name`` is the thread's; ``abandon_on_cancel`` as with ``ThreadLimiter``.
     """
@@ -93,9 +94,9 @@ class OneThread:
     def run(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call ``fn(*args, **kwargs)`` on the thread, and wait; return its result or raise.
 
-        In a fiber everything is as with ``to_thread()``: others run meanwhile, a cancellation while
-        it waits for its turn means that ``fn`` is never called, and one that comes later is raised
-        after it. Elsewhere it blocks the thread. On the thread itself ``fn`` is just called.
+        In a fiber it works as ``to_thread()``: others run meanwhile; if the call is cancelled while
+        it waits for its turn, ``fn`` is never called; a later cancellation is raised after ``fn``.
+        Elsewhere it blocks the thread. On the thread of this object it simply calls ``fn``.
         FiberError after close(), and in the child of a fork once the thread had been started.
         """
         if self._is_here():
@@ -110,9 +111,9 @@ class OneThread:
         return any(thread.ident == threading.get_ident() for thread in self._threads)
 
     def close(self) -> None:
-        """Take no more calls; wait until those that came before have ended, and the thread has.
+        """Take no more calls; wait until the earlier ones have ended, and the thread has, too.
 
-        Closing twice is fine. FiberError on the thread itself, which would wait for itself.
+        Closing twice is fine. FiberError on the thread of this object, which would wait for itself.
         """
         if self._is_here():
             raise FiberError(f"{self!r} cannot be closed on its own thread: it would wait for it")
@@ -123,7 +124,7 @@ class OneThread:
             if thread.ident is not None and not thread.is_alive():
                 return  # in the child of a fork
             self._wait_for_its_turn()
-        self._limiter._end_thread()  # also if there is none: a call may be about to start it
+        self._limiter._end_thread()  # even if there is no thread: a call may be about to start it
         for thread in self._threads:
             thread.join()
 
@@ -165,8 +166,8 @@ OneThread.__module__ = "pyfiber"
 class Portal:
     """A way into a running scheduler from other threads.
 
-    ``Portal()`` inside of a run leads to the scheduler that runs there; pass it on to threads. With
-    an argument it leads to that ``Scheduler``, or to the one on which that fiber was started.
+    ``Portal()`` inside a run leads to the scheduler of that run; pass it to threads. With an
+    argument it leads to that ``Scheduler``, or to the one on which that fiber was started.
     """
 
     __slots__ = ("_scheduler",)
@@ -215,9 +216,9 @@ class Portal:
         return fiber.result()
 
     def _wait_for(self, fiber: Fiber[Any], together: bool = False) -> None:
-        """Start it, and block the calling thread until it is done.
+        """Start the fiber, and block the calling thread until it is done.
 
-        ``together``: it is cancelled with the fiber whose ``to_thread()`` this is.
+        ``together``: cancel it when the fiber whose ``to_thread()`` this is gets cancelled.
         """
         over = allocate_lock()
         over.acquire()
@@ -225,7 +226,7 @@ class Portal:
 
         def done(fiber: Fiber[Any]) -> None:
             if waits:
-                _ = fiber.outcome  # it will be, though perhaps after the end of the run
+                _ = fiber.outcome  # it will be done, though perhaps after the end of the run
 
         fiber.add_done_callback(done)
         fiber.add_done_callback(_engine._releaser(over))
@@ -247,7 +248,7 @@ def from_thread(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
 
     Blocks the thread until it is done; returns its result or raises its exception. When the caller
     of ``to_thread()`` is cancelled, so is that fiber, and this raises the caller's Cancelled: let
-    it pass. In other threads use a ``Portal``. FiberError elsewhere.
+    it propagate. In other threads use a ``Portal``. FiberError elsewhere.
     """
     job = _engine._current_job()
     if job is not None:

@@ -1,16 +1,16 @@
-"""Words for messages, made where something has failed: off every hot path."""
+"""Text for error messages; no hot path comes here."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-#: Names and types that one message lists.
+#: How many names or types one message lists.
 MOST_NAMED = 5
 MOST_TYPES = 3
 
 
 def some(names: list[str], count: int | None = None) -> str:
-    """A list in words, cut where it becomes long; ``count`` if there are more than are given."""
+    """A list in words, shortened if long; ``count`` is the real number if not all are given."""
     listed = names[:MOST_NAMED]
     left = (len(names) if count is None else count) - len(listed)
     if left:
@@ -19,7 +19,7 @@ def some(names: list[str], count: int | None = None) -> str:
 
 
 def leaves(exceptions: list[BaseException]) -> Iterator[BaseException]:
-    """The exceptions in groups, and in groups in those."""
+    """The exceptions in the groups, nested groups included."""
     pending = exceptions[::-1]
     while pending:
         exc = pending.pop()
@@ -30,7 +30,7 @@ def leaves(exceptions: list[BaseException]) -> Iterator[BaseException]:
 
 
 def how_to_catch(exceptions: list[BaseException]) -> str:
-    """For whoever writes `except ValueError:` around what raises a group, and wonders."""
+    """A hint for code that catches `except ValueError:` where a group is raised."""
     types = list(dict.fromkeys(type(exc).__name__ for exc in leaves(exceptions)))
     if len(types) > MOST_TYPES:
         wanted = "Exception"

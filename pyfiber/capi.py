@@ -1,10 +1,9 @@
 """The C API through cffi: ``ffi`` and ``lib``.
 
-``lib.pyfiber_*`` are the functions of ``pyfiber.h``, reached through the same
-table that C and Cython extensions use: for calling the engine with C
-functions and pointers from Python, and for handing it to C code. Where there
-is no C involved, the functions of :mod:`pyfiber` do the same and are faster.
-Both may be mixed in any order::
+``lib.pyfiber_*`` are the functions of ``pyfiber.h``, reached through the same table that C and
+Cython extensions use. Use them to call the engine with C functions and pointers from Python, or to
+hand it to C code. Without C, the functions of :mod:`pyfiber` do the same and are faster. Both may
+be mixed in any order::
 
     from pyfiber.capi import as_handle, check, ffi, lib
 
@@ -16,16 +15,15 @@ Objects cross as ``PyObject *``:
 * :func:`as_handle` makes a pointer of an object without a reference: keep
   the object alive while the pointer is used. It is what ``lib`` takes.
 * A pointer that ``lib`` returns comes with a reference of its own:
-  :func:`check` and :func:`take` make an object of it and use the reference
-  up; ``lib.pyfiber_decref`` drops it.
-* :func:`from_handle` makes an object of a pointer and leaves the pointer's
-  reference, if it has one, alone.
+  :func:`check` and :func:`take` turn it into an object and consume the reference;
+  ``lib.pyfiber_decref`` drops it.
+* :func:`from_handle` turns a pointer into an object and keeps the pointer's reference, if it has
+  one.
 
-Errors: NULL or -1 means that an exception was raised; :func:`check` raises
-it. It is kept for each fiber until then, or until that fiber's next error.
-The functions named ``pyfiber_context_*``, ``pyfiber_hold``,
-``pyfiber_release`` and ``pyfiber_unpark_no_gil`` raise nothing and return
-negative errno values: :func:`check_errno` makes an ``OSError`` of them.
+Errors: NULL or -1 means that an exception was raised; :func:`check` raises it. It is kept for each
+fiber until then, or until that fiber's next error. The functions named ``pyfiber_context_*``,
+``pyfiber_hold``, ``pyfiber_release`` and ``pyfiber_unpark_no_gil`` raise nothing and return
+negative errno values: :func:`check_errno` turns them into ``OSError``.
 """
 
 from __future__ import annotations
@@ -55,16 +53,16 @@ def from_handle(handle: Any) -> Any:
 
 
 def take(handle: Any) -> Any:
-    """The object that ``handle`` points to, using up the handle's reference."""
+    """The object that ``handle`` points to; consumes the handle's reference."""
     value = from_handle(handle)
     lib.pyfiber_decref(handle)
     return value
 
 
 def check(result: Any) -> Any:
-    """What ``lib`` returned, as Python would have it: the object, or the number.
+    """The result of a call of ``lib`` as Python has it: the object, or the number.
 
-    Raises the exception that was raised in the call if it failed.
+    If the call failed, raises its exception.
     """
     if isinstance(result, int):
         if result >= 0:

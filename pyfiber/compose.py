@@ -1,4 +1,4 @@
-"""Descriptions of work: values that say what to do, put together before any of it is done.
+"""Descriptions of work: values that say what to do, combined before any of it is done.
 
     >>> from pyfiber.compose import blocking, delay, race, succeed
     >>> greet = delay(0.001).combine(succeed("hello"))
@@ -8,9 +8,9 @@
 
 A ``Work`` is lazy and can be used as often as you like: nothing happens before it is given to
 ``blocking()``, or ``perform()`` in a fiber, and all of it happens again when it is given once more.
-It ends as a fiber does: with a value, with an exception, or cancelled; an exception passes by
-everything that is made for values, and cancellation passes by everything.  Parts that run at the
-same time are fibers, and whoever is cancelled cancels his parts and waits for them.
+It ends as a fiber does: with a value, with an exception, or cancelled. An exception skips every
+step that is made for values; cancellation skips everything. Parts that run at the same time are
+fibers, and a cancelled work cancels its parts and waits for them.
 
 One loop performs the whole description, so chains of any length need no stack.
 """
@@ -49,9 +49,9 @@ T = TypeVar("T")
 U = TypeVar("U")
 V = TypeVar("V")
 
-# Kinds of nodes, in the order in which the loop asks: the value of `Work._kind`.
+# Kinds of nodes, in the order in which the loop tests them: the value of `Work._kind`.
 _VALUE = 0  # `_value` is the result
-_BIND = 1  # perform `_first`, then what `_then` makes of its value
+_BIND = 1  # perform `_first`, then the work that `_then` makes of its value
 _LEAF = 2  # `_run()` does it
 _FRAME = 3  # perform `_first`, then `_value_of` or `_error_of` its end
 
@@ -88,7 +88,7 @@ class Work(Generic[T_co]):
     def map_outcome(self, fn: Callable[[Outcome[T_co]], Outcome[U]]) -> Work[U]:
         """The same with the outcome ``fn(outcome)``, given ``Ok`` or ``Failed`` with an Exception.
 
-        Cancellation is not for others to change: it passes by, as KeyboardInterrupt does.
+        `fn` is not called for a cancellation or KeyboardInterrupt, which cannot be changed.
         """
         return _MapOutcome(self, _callable(fn, "map_outcome"))
 
@@ -104,7 +104,7 @@ class Work(Generic[T_co]):
         return _Catch(self, _callable(handler, "catch"), types or (Exception,))
 
     def timeout(self, seconds: float) -> Work[T_co]:
-        """The same, but TimeoutError when it is not done after so many seconds.
+        """The same, but TimeoutError when it is not done after ``seconds``.
 
         It is a race with a delay that fails.
         """
@@ -112,7 +112,7 @@ class Work(Generic[T_co]):
         return race(self, late)
 
     def traced(self, name: str, sink: Callable[[str], object] = print) -> Work[T_co]:
-        """The same, and tells ``sink`` when it begins and how it ends."""
+        """The same, and ``sink`` is called with a line when it begins and when it ends."""
         return _Traced(self, str(name), _callable(sink, "traced"))
 
     def timed(self) -> Work[tuple[float, T_co]]:
@@ -122,21 +122,21 @@ class Work(Generic[T_co]):
     def start_child(self) -> Work[Work[T_co]]:
         """Start it at once, in a fiber; the result is a work that waits for its end.
 
-        A child ends with the description that has started it: that waits for its children, and
-        cancels them when it fails or is cancelled.
+        A child ends no later than the description that has started it, which waits for its
+        children, and cancels them when it fails or is cancelled.
         """
         return _StartChild(self)
 
     def on_thread_pool(self) -> Work[T_co]:
         """The same, performed by a thread of the pool that ``to_thread()`` uses.
 
-        There it has a scheduler of its own, so all works can be performed; cancelling cancels
-        it there, and waits for that.
+        It has a scheduler of its own there, so all works can be performed; cancelling it cancels
+        the work there, and waits for its end.
         """
         return _Elsewhere(self, new_thread=False)
 
     def on_new_thread(self) -> Work[T_co]:
-        """As ``on_thread_pool()``, but by a thread that is started for it and ends with it."""
+        """As ``on_thread_pool()``, but on a new thread that ends with the work."""
         return _Elsewhere(self, new_thread=True)
 
 
@@ -181,7 +181,7 @@ class _Fail(_Leaf[NoReturn]):
         self._error = error
 
     def _run(self, scope: _Children) -> NoReturn:
-        # Performing it again must not find the traceback of the last time.
+        # The next performance must not find the traceback of this one.
         raise self._error.with_traceback(None)
 
     def __repr__(self) -> str:
@@ -242,7 +242,7 @@ class _RunParallel(_Leaf[list[T]]):
 
     def _run(self, scope: _Children) -> list[T]:
         results: dict[int, T] = {}
-        # As they come, so that a failure does not wait for its turn.
+        # In the order in which they end: a failure must not wait for its turn.
         with pyfiber.pmap(
             _perform_numbered, enumerate(self._works), limit=self._limit, ordered=False
         ) as ends:
@@ -292,7 +292,7 @@ class _Unfold(_Leaf[list[T]]):
             items.append(item)
 
 
-# --- nodes with parts: what is left to do when the first part is done
+# --- nodes with parts: what remains to do when the first part is done
 
 
 class _Bind(Work[U]):
@@ -312,7 +312,7 @@ class _Frame(Work[U]):
     _first: Work[Any]
 
     def _begin(self) -> _Frame[U]:
-        """What to remember: itself, or a note of this one performance."""
+        """What to remember: the node itself, or a record of this one performance."""
         return self
 
     def _value_of(self, value: Any) -> tuple[bool, Any]:
@@ -425,7 +425,7 @@ class _Timed(_Frame[tuple[float, U]]):
 
 
 class _Do(_Frame[U]):
-    """What ``describe`` makes: each performance has a generator of its own."""
+    """What ``describe`` returns: each performance has a generator of its own."""
 
     __slots__ = ("_make",)
 
@@ -466,7 +466,7 @@ class _Doing(_Frame[U]):
 
 
 class _Children:
-    """Fibers that a description has started and not waited for."""
+    """Fibers that a description has started and has not waited for."""
 
     __slots__ = ("fibers",)
 
@@ -490,7 +490,7 @@ class _Children:
 
 
 def _made(work: Any, by: Any) -> Any:
-    """What a user's function made must be a work."""
+    """The result of a user's function must be a work."""
     if not isinstance(work, Work):
         name = getattr(by, "__qualname__", by)
         raise TypeError(f"{name} must return a Work, not {type(work).__name__!r}")
@@ -498,7 +498,7 @@ def _made(work: Any, by: Any) -> Any:
 
 
 def _interpret(work: Any, scope: _Children) -> Any:
-    """Perform ``work``: down to its innermost first part, and back up what is left to do."""
+    """Perform ``work``: go down to its innermost first part, then do the rest on the way up."""
     frames: list[Any] = []
     push, pop, check_cancelled = frames.append, frames.pop, _engine.check_cancelled
     while True:
@@ -536,7 +536,7 @@ def _interpret(work: Any, scope: _Children) -> Any:
 
 
 def _unwound(error: BaseException, frames: list[Any]) -> Work[Any]:
-    """How to go on after an exception; raises it if no frame minds."""
+    """How to continue after an exception; raises it if no frame handles it."""
     while frames:
         frame = frames.pop()
         if frame._kind == _BIND:
@@ -553,7 +553,7 @@ def _unwound(error: BaseException, frames: list[Any]) -> Work[Any]:
 
 
 def perform(work: Work[T]) -> T:
-    """In a fiber: do it; the result is returned, an exception raised.  FiberError outside a run."""
+    """Perform it in a fiber; return its result, or raise. FiberError outside a run."""
     _engine.check_cancelled()
     children = _Children()
     try:
@@ -572,14 +572,14 @@ def _perform_numbered(numbered: tuple[int, Work[T]]) -> tuple[int, T]:
 
 
 def blocking(work: Work[T]) -> T:
-    """From ordinary code: do it, in a run of its own if none is active; return its result."""
+    """Perform it from ordinary code, in a run of its own if none is active; return its result."""
     _work(work, "blocking")
     if _engine._running_scheduler() is not None:
         return perform(work)
     return _engine.run(perform, work)
 
 
-# --- what descriptions begin with
+# --- functions that make descriptions
 
 
 def succeed(value: T) -> Work[T]:
@@ -604,7 +604,7 @@ def delay(seconds: float) -> Work[None]: ...
 @overload
 def delay(seconds: float, value: T) -> Work[T]: ...
 def delay(seconds: float, value: Any = None) -> Work[Any]:
-    """Nothing for so many seconds, then the result ``value``.  ValueError if they are negative."""
+    """The result ``value`` after ``seconds``. ValueError if these are negative."""
     if not seconds >= 0:
         raise ValueError(f"a delay takes a number of seconds that is not negative, not {seconds!r}")
     waiting = _Call(_engine.sleep, (seconds,), {})
@@ -612,7 +612,7 @@ def delay(seconds: float, value: Any = None) -> Work[Any]:
 
 
 def call(fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Work[T]:
-    """The result of ``fn(*args, **kwargs)``, called anew each time; it may wait."""
+    """The result of ``fn(*args, **kwargs)``, called afresh each time; it may wait."""
     return _Call(_callable(fn, "call"), args, kwargs)
 
 
@@ -631,7 +631,7 @@ def parallel(*works: Work[T]) -> Work[list[T]]:
 
 
 def race(*works: Work[T]) -> Work[T]:
-    """All at the same time; the end of the one that ends first.  The others are cancelled."""
+    """All at the same time; ends as the first one to end. The others are cancelled."""
     for work in works:
         _work(work, "race")
     if not works:
@@ -642,7 +642,7 @@ def race(*works: Work[T]) -> Work[T]:
 def run_parallel(limit: int, works: Iterable[Work[T]]) -> Work[list[T]]:
     """All of them, always ``limit`` at a time until they run out; the results in order.
 
-    The first failure cancels those under way, and no more begin.  An iterator can be performed
+    The first failure cancels those in progress, and no more begin. An iterator can be performed
     only once.
     """
     if not isinstance(limit, int) or isinstance(limit, bool):
@@ -653,7 +653,7 @@ def run_parallel(limit: int, works: Iterable[Work[T]]) -> Work[list[T]]:
 
 
 def unfold(step: Callable[[U], Work[tuple[U, T] | None]], seed: U) -> Work[list[T]]:
-    """The list of items that ``step`` makes, one after the other.
+    """The list of the items that ``step`` makes, one after the other.
 
     ``step(state)`` is a work whose result is ``(next state, item)``, or None at the end.
     """
@@ -663,7 +663,7 @@ def unfold(step: Callable[[U], Work[tuple[U, T] | None]], seed: U) -> Work[list[
 def describe(fn: Callable[P, Generator[Work[Any], Any, T]]) -> Callable[P, Work[T]]:
     """Make a generator function into one that returns a work: ``value = yield work`` performs one.
 
-    Each performance calls the function anew, with the same arguments.
+    Each performance calls the function afresh, with the same arguments.
     """
 
     @wraps(fn)

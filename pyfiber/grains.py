@@ -1,7 +1,7 @@
 """Grains: generators and coroutines that the loop steps, beside the fibers.
 
-A grain is a task without a stack.  It takes a few hundred bytes, and a step of
-it costs tens of nanoseconds; in exchange only its own generators can pause it::
+A grain is a task without a stack. It takes a few hundred bytes, and a step of it costs tens of
+nanoseconds; in return, only its own generators can pause it::
 
     >>> from pyfiber import run
     >>> from pyfiber.grains import READY, spawn
@@ -20,9 +20,8 @@ it costs tens of nanoseconds; in exchange only its own generators can pause it::
     b 1
     ['a', 'b']
 
-What a grain yields says what comes next; ``Grain`` lists it.  A ``GrainPool``
-keeps grains together, on a thread of their own if you like, under a policy
-that says whose turn it is.
+What a grain yields says what to do next; ``Grain`` lists the possible values. A ``GrainPool`` keeps
+grains together, on a thread of their own if you like, and its policy decides which one runs next.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ _R = TypeVar("_R")
 
 
 class GrainState(enum.Enum):
-    """What a grain yields, what its predicate answers, and its last known state."""
+    """What a grain may yield, what a predicate may return, and a grain's last known state."""
 
     READY = "ready"
     SLEEPING = "sleeping"
@@ -76,7 +75,7 @@ READY: Literal[GrainState.READY] = GrainState.READY
 SLEEPING: Literal[GrainState.SLEEPING] = GrainState.SLEEPING
 STOPPED: Literal[GrainState.STOPPED] = GrainState.STOPPED
 
-#: What a grain with a result is made of, and one without.
+#: What a grain with a result is made from, and one without.
 Task = (
     Callable[..., Generator[Any, Any, _R]]
     | Callable[..., Coroutine[Any, Any, _R]]
@@ -93,23 +92,23 @@ def spawn(start: Start, /, *args: Any, name: str | None = None) -> Grain[Any]: .
 def spawn(start: Any, /, *args: Any, name: str | None = None) -> Grain[Any]:
     """Start ``Grain(start, *args, name=name)`` on the running scheduler.
 
-    It belongs to the run, as a fiber does that is spawned so; ``TaskGroup.spawn(grain)`` starts
-    one that belongs to a group.  FiberError outside of a run.
+    It belongs to the run, as a fiber from spawn() does; ``TaskGroup.spawn(grain)`` starts one that
+    belongs to a group. FiberError outside of a run.
     """
     return Grain(start, *args, name=name).start()
 
 
 class GrainPool(_engine.GrainPoolBase):
-    """Grains that are run together, each in its turn.
+    """Grains that run together and take turns.
 
-    ``policy`` says whose turn it is: ``RoundRobin()`` (the default), ``Priority()``,
-    ``FairShare()`` or your own ``Policy``.  ``on_error`` says what an exception that leaves a
-    grain ends: that grain (``"grain"``: ``result()`` raises it, and it is logged if nobody asks),
-    or the pool (``"pool"``: the other grains are cancelled, and ``shutdown()`` raises it).
+    ``policy`` decides which grain runs next: ``RoundRobin()`` (the default), ``Priority()``,
+    ``FairShare()`` or your own ``Policy``. ``on_error`` says what an exception that leaves a grain
+    ends: that grain (``"grain"``: ``result()`` raises it, and it is logged if nobody asks), or the
+    pool (``"pool"``: the other grains are cancelled, and ``shutdown()`` raises it).
 
-    Grains may be queued before and after the start, from any thread.  As a context manager a
-    pool starts at the beginning of the block and shuts down at its end; an exception that leaves
-    the block, or ends the waiting there, interrupts it first.  A pool with a thread of its own
+    Grains may be queued before and after the start, from any thread. As a context manager a pool
+    starts at the beginning of the block and shuts down at its end; an exception that leaves the
+    block, or ends the wait at its end, first interrupts the pool. A pool with a thread of its own
     that is still open when the interpreter exits is interrupted then.
     """
 
@@ -148,11 +147,11 @@ class GrainPool(_engine.GrainPoolBase):
     @overload
     def queue(self, start: Start, /, *args: Any, name: str | None = None) -> Grain[Any]: ...
     def queue(self, start: Any, /, *args: Any, name: str | None = None) -> Grain[Any]:
-        """Take in a grain, or ``Grain(start, *args, name=name)``; returns it.
+        """Add a grain, or ``Grain(start, *args, name=name)``; returns it.
 
-        It runs when its turn comes; before the pool is started, it waits for that.  A grain that
-        was dequeued goes on where it was.  FiberError if it is queued in this or another pool,
-        was started without one or has finished, and after ``shutdown()`` or ``interrupt()``.
+        It runs when its turn comes; before the pool is started, it waits for the start. A grain
+        that was dequeued continues where it was. FiberError if it is queued in this or another
+        pool, was started without one or has finished, and after ``shutdown()`` or ``interrupt()``.
         """
         if isinstance(start, Grain):
             if args or name is not None:
@@ -168,10 +167,10 @@ class GrainPool(_engine.GrainPoolBase):
         return grain
 
     def dequeue(self, grain: Grain[Any]) -> None:
-        """Let go of a grain: it has no more turns until it is queued again, here or elsewhere.
+        """Remove a grain: it gets no more turns until it is queued again, here or elsewhere.
 
-        What it was waiting for it will wait for anew then: a sleep begins again.  A grain may
-        dequeue itself; that step is finished first.  FiberError if it is not in this pool.
+        Then it starts its wait afresh: a sleep begins again. A grain may dequeue itself; that step
+        is finished first. FiberError if it is not in this pool.
         """
         self._leave(grain)
 
@@ -189,8 +188,8 @@ class GrainPool(_engine.GrainPoolBase):
     def start(self, *, thread: bool | None = None) -> Self:
         """Give the grains their turns from now on; returns the pool.
 
-        Inside of a run they have them on its scheduler, and the run lasts until they are done.
-        Outside of one, or with ``thread=True``, on a new thread, until ``shutdown()``.
+        Inside a run they run on its scheduler, and the run lasts until they are done. Outside a
+        run, or with ``thread=True``, they run on a new thread, until ``shutdown()``.
         ``thread=False`` outside of a run, and starting twice: FiberError.
         """
         begins = self._starting.acquire(blocking=False)
@@ -204,7 +203,7 @@ class GrainPool(_engine.GrainPoolBase):
         return self
 
     def _start(self, thread: bool) -> None:
-        """The policy and finalizers may start the pool, too: they are refused and do not wait."""
+        """The policy and finalizers may call start(), too: they are refused and do not wait."""
         if not thread:
             self._bind()
             return
@@ -215,8 +214,8 @@ class GrainPool(_engine.GrainPoolBase):
     def _run(self, started: threading.Event) -> None:
         """The body of the pool's own thread.
 
-        It makes itself known: who started it may have been left meanwhile, by what a trace function
-        or a signal handler raised.
+        It registers itself, because an exception of a trace function or a signal handler may have
+        interrupted its starter meanwhile.
         """
         try:
             self._thread = threading.current_thread()
@@ -229,7 +228,7 @@ class GrainPool(_engine.GrainPoolBase):
             self._closing = True
             started.set()
             self._thread_over.set()
-            self.interrupt("the pool's thread has ended")  # what was queued just then
+            self.interrupt("the pool's thread has ended")  # grains that were queued just then
 
     def _serve(self, started: threading.Event) -> None:
         """The main fiber of the pool's own thread: a grain that sleeps keeps the run going."""
@@ -240,11 +239,11 @@ class GrainPool(_engine.GrainPoolBase):
         self._host.join()
 
     def shutdown(self, wait: bool = True) -> None:
-        """Take no more grains; with ``wait``, return when those that are left are done.
+        """Take no more grains; with ``wait``, return when the remaining ones are done.
 
-        A fiber that waits is cancelled as usual; the pool goes on then.  With ``on_error="pool"``
-        it raises what ended the pool.  FiberError if a grain of the pool waits for its own pool:
-        there only ``wait=False`` makes sense.  Shutting down twice is fine.
+        A fiber that waits here can be cancelled as usual; the pool then continues. With
+        ``on_error="pool"`` it raises what ended the pool. FiberError if a grain of the pool waits
+        for its own pool: use ``wait=False`` there. Shutting down twice is fine.
         """
         if wait and current_grain() in self:
             raise FiberError(
@@ -262,10 +261,10 @@ class GrainPool(_engine.GrainPoolBase):
             raise self.error
 
     def interrupt(self, reason: object = "the pool was interrupted") -> None:
-        """Take no more grains and cancel those that are left; any thread may call it.
+        """Take no more grains and cancel the remaining ones; any thread may call it.
 
-        Each of them is raised ``Cancelled`` at its ``yield``, and may clean up.  ``shutdown()``
-        waits for that.
+        Each of them gets ``Cancelled`` at its ``yield``, and may clean up. ``shutdown()`` waits for
+        that.
         """
         self._closing = True
         for grain in self:
@@ -279,11 +278,11 @@ class GrainPool(_engine.GrainPoolBase):
                 self._host.unpark()
 
     def _wait_for_end(self) -> None:
-        """Until no grain is left, and the pool's own thread has ended."""
+        """Wait until no grain is left, and the pool's own thread has ended."""
         while len(self):
             empty = Event()
             self._waiting.append(empty)
-            if len(self):  # else the last one has gone, perhaps before it could see `empty`
+            if len(self):  # else the last one has left, perhaps before it could see `empty`
                 empty.wait()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
@@ -291,13 +290,13 @@ class GrainPool(_engine.GrainPoolBase):
             thread.join()
 
     def _grain_failed(self, grain: Grain[Any]) -> None:
-        """The engine says so."""
+        """Called by the engine."""
         if self.on_error == "pool" and self.error is None:
             self.error = grain.exception()
             self.interrupt("another grain failed")
 
     def _emptied(self) -> None:
-        """The engine says: the last grain has ended or left."""
+        """Called by the engine when the last grain has ended or left."""
         self._release_host()
         while self._waiting:
             self._waiting.popleft().set()
@@ -323,10 +322,10 @@ class GrainPool(_engine.GrainPoolBase):
                 raise self.error
 
     def _stop(self, why: BaseException) -> None:
-        """The block ends by an exception: so do the grains, and they are waited for."""
+        """An exception ends the block: cancel the grains and wait for them."""
         self.interrupt()
         if isinstance(why, (FiberExit, GeneratorExit)) or current_grain() in self:
-            return  # nobody may wait here
+            return  # no wait is allowed here
         if _engine._running_scheduler() is None:
             self._wait_for_end()
         else:
@@ -343,15 +342,15 @@ _with_threads: WeakSet[GrainPool] = WeakSet()
 
 
 def _interrupt_all() -> None:
-    """The interpreter exits and is about to wait for all threads."""
+    """Called when the interpreter exits and is about to wait for all threads."""
     for pool in list(_with_threads):
         pool.interrupt("the interpreter exits")
 
 
-# As concurrent.futures does: `atexit` comes after the waiting for threads, which is too late.
+# As concurrent.futures does: `atexit` is too late, as it comes after the wait for threads.
 threading._register_atexit(_interrupt_all)  # type: ignore[attr-defined]
 
-#: Set when the grain is done, for those who wait elsewhere.
+#: Set when the grain is done, for waiters on other threads.
 _ends: WeakKeyDictionary[Grain[Any], Event] = WeakKeyDictionary()
 
 

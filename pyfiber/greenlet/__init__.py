@@ -5,7 +5,7 @@ A program that uses greenlet runs on it unchanged, as do compiled extensions tha
     python -m pyfiber greenlet prog.py          # without touching the program
     import pyfiber.greenlet; pyfiber.greenlet.install()   # first thing in it
 
-docs/greenlet.md tells where it differs.
+docs/greenlet.md says where it differs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: The release of greenlet whose behaviour and C API this is.
 __version__ = "3.5.6"
 
-#: As greenlet's: what `from greenlet import *` brings into a program.
+#: As in greenlet: the names that `from greenlet import *` imports.
 __all__ = [
     "_C_API",
     "GreenletExit",
@@ -49,7 +49,7 @@ _cleanup = True
 
 
 def enable_optional_cleanup(enabled: object) -> None:
-    """Does nothing: nothing is left behind that greenlet's search for lost greenlets would find."""
+    """Does nothing: there are never lost greenlets to clean up."""
     global _cleanup
     _cleanup = bool(enabled)
 
@@ -91,7 +91,7 @@ def _reach_children() -> None:
     from pathlib import Path
 
     package = Path(__file__).parent
-    # The second is where pyfiber itself is found, in case that is no site directory.
+    # The second entry is pyfiber's own directory, in case that is not a site directory.
     entries = [str(package / "children"), str(package.parent.parent)]
     entries += filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(entries))

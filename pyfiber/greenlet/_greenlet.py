@@ -1,4 +1,4 @@
-"""What greenlet keeps in its extension module and its own tests look at there."""
+"""Names of greenlet's extension module that its own tests use."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ __all__ = [
     "settrace",
 ]
 
-# Native functions all: a function of this module would hold its names in a cycle until the very
-# end of the process.
+# All of them are native functions: a Python function here would keep the module's names alive in a
+# cycle until the very end of the process.
 _api = _engine._greenlet_api()
 get_pending_cleanup_count = _api["get_pending_cleanup_count"]
 get_total_main_greenlets = _api["get_total_main_greenlets"]

@@ -16,7 +16,7 @@ DESCRIPTION = "Run a program, unchanged, with pyfiber.greenlet in the place of g
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command takes: options, then the program, then whatever is the program's."""
+    """The command line: options, then the program, then the program's own arguments."""
     parser.usage = "%(prog)s [--children] (PROGRAM | -m MODULE) [ARGUMENT ...]"
     parser.add_argument(
         "--children",
@@ -40,7 +40,7 @@ def main(options: argparse.Namespace) -> int:
     pyfiber.greenlet.install(children=options.children)
     sys.argv[:] = command
     if options.module:
-        # python -m has put the current directory first, and so it stays.
+        # python -m has put the current directory first; it stays there.
         runpy.run_module(command[0], run_name="__main__", alter_sys=True)
     else:
         run_file(command[0])
@@ -48,7 +48,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def run_file(path: str) -> None:
-    """Run a file in the module `__main__`: threads and exit functions outlive it there."""
+    """Run a file as the module `__main__`, where threads and exit functions may outlive it."""
     sys.path[0] = os.path.dirname(os.path.realpath(path))
     if os.path.isdir(path) or path.endswith((".zip", ".pyz")):
         runpy.run_path(path, run_name="__main__")

@@ -1,8 +1,8 @@
-"""Tests of concurrent code that always run the same, take no time, and look for what breaks it.
+"""Deterministic tests of concurrent code, in virtual time, that search for breaking orders.
 
-Time is virtual: it stands while anything can run and jumps to the next timer
-when nothing can. Order is chosen: in the usual way, at random, by priorities,
-every one in turn, or as a schedule string says::
+Time is virtual: it stands still while anything can run, and jumps to the next timer when nothing
+can. The order of fibers is chosen: as usual, at random, by priorities, every order in turn, or by a
+schedule string::
 
     >>> import pyfiber
     >>> from pyfiber import testing

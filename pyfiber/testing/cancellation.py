@@ -1,4 +1,4 @@
-"""Cancel a program at every point where it can be cancelled, one run for each."""
+"""Cancel a program at every point where it can be cancelled, with one run for each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __tracebackhide__ = True  # pytest's
 
 
 def expected(exc: BaseException | None) -> bool:
-    """Is it the injected cancellation, come up to the surface?"""
+    """Is it the injected cancellation, raised out of the program?"""
     if isinstance(exc, BaseExceptionGroup):
         return all(expected(inner) for inner in exc.exceptions)
     return exc is None or isinstance(exc, (pyfiber.FiberCancelled, pyfiber.Cancelled))
@@ -42,11 +42,10 @@ def explore_cancellation(
 ) -> int:
     """Run ``fn`` once for each point at which a fiber can be cancelled, cancelling it there.
 
-    The points are every wait, of every fiber, twice: while it waits, and when it has
-    been woken but not yet run. After each run ``check()`` (with what ``setup()``
-    made, if it is given) must hold; that the cancellation itself comes out of
-    ``fn`` is no failure. Returns how many points there were; the ScheduleFailure
-    of one that failed names it.
+    The points are every wait, of every fiber, twice: while it waits, and when it has been woken but
+    not yet run. After each run ``check()`` (with the result of ``setup()``, if given) must pass; it
+    is not a failure that ``fn`` raises the cancellation itself. Returns how many points there were;
+    if a point fails, the ScheduleFailure names it.
     """
     check_count(max_points, "max_points")
     program = Program(
@@ -63,7 +62,7 @@ def explore_cancellation(
 
 
 class Injector:
-    """Injects at point after point."""
+    """Injects a cancellation at one point after the other."""
 
     def __init__(
         self, runner: Runner, check: Callable[..., object] | None, max_points: int
@@ -80,18 +79,18 @@ class Injector:
             program.setup = self.keep
 
     def keep(self) -> Any:
-        """setup(), remembered for check(), which must hold after a failed run, too."""
+        """setup(), remembered for check(), which must pass after a failed run, too."""
         state = self.make()
         self.state = (state,)
         return state
 
     def run(self) -> int:
-        """First the program as it is, then with each injection."""
+        """First the program unchanged, then with each injection."""
         failure = self.attempt(0)
         if failure is not None:
             self.fail(failure, 0)
         point = 0
-        # Later points may appear and vanish with what a cancellation changes.
+        # A cancellation may make later points appear and vanish.
         while point < self.max_points:
             point += 1
             failure = self.attempt(point)
@@ -102,7 +101,7 @@ class Injector:
         return point
 
     def attempt(self, point: int, trace: report.Tracer | None = None) -> BaseException | None:
-        """One run, cancelled at the point (0: not at all); what is wrong with it."""
+        """One run, cancelled at the point (0: not at all); returns what went wrong."""
         self.runner.configure(inject=point, trace=trace)
         attempt: Attempt = self.runner.run()
         failure = attempt.failure

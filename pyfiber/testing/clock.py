@@ -20,9 +20,8 @@ class VirtualClock(_engine._VirtualClock):
     datetime (one without a time zone is UTC) for ``time()`` and ``datetime()``
     to begin at; then ``now()`` begins at 0.
 
-    With ``auto=False`` it does not jump: time moves by ``advance()`` alone. With
-    ``threads=True`` an idle run waits for other threads, in real time, instead of
-    failing.
+    With ``auto=False`` it does not jump: only ``advance()`` moves it. With ``threads=True`` an idle
+    run waits for other threads, in real time, instead of failing.
     """
 
     def __init__(self, start: Start = 0.0, *, auto: bool = True, threads: bool = False) -> None:
@@ -43,7 +42,7 @@ class VirtualClock(_engine._VirtualClock):
         return Datetime.fromtimestamp(self.time(), UTC)
 
     def reset(self) -> None:
-        """Back to the start; FiberError while a run goes by it."""
+        """Go back to the start; FiberError while a run uses it."""
         self._set_ns(self.start_ns)
 
     def __repr__(self) -> str:

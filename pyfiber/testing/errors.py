@@ -1,14 +1,14 @@
-"""What a run under test can find wrong, beside what the program raises itself."""
+"""The errors that a run under test adds to those of the program itself."""
 
 from __future__ import annotations
 
 
 class ScheduleFailure(AssertionError):
-    """A schedule was found under which the program fails; the text says all.
+    """A schedule was found under which the program fails; the text has the details.
 
-    ``exception`` is what the program raised, ``schedule`` the string that
-    `replay()` takes, ``seed`` and ``number`` say which schedule of the
-    exploration it was (``number`` counts from 1), ``log`` who ran when.
+    ``exception`` is what the program raised, ``schedule`` the string that `replay()` takes,
+    ``seed`` and ``number`` say which schedule of the exploration it was (``number`` counts from 1),
+    ``log`` says which fiber ran when.
     """
 
     def __init__(
@@ -30,19 +30,19 @@ class ScheduleFailure(AssertionError):
 
 
 class ScheduleError(ValueError):
-    """A schedule string that cannot be used: cut, mistyped, of another version."""
+    """A schedule string that cannot be used: cut off, mistyped, or of another version."""
 
 
 class ReplayDivergence(RuntimeError):
-    """The program did not come to the choices of the schedule; names the step."""
+    """The program did not reach the choices of the schedule; the text names the step."""
 
 
 class NondeterminismError(RuntimeError):
-    """The same schedule gave two different runs; the text says where, and what may be the cause."""
+    """The same schedule gave two different runs; the text says where, and possible causes."""
 
 
 class LivelockError(RuntimeError):
-    """The run made more steps than allowed; the text lists who was still running."""
+    """The run made more steps than allowed; the text lists the fibers still running."""
 
 
 class NeverAwaitedError(RuntimeError):
@@ -50,4 +50,4 @@ class NeverAwaitedError(RuntimeError):
 
 
 class LeftRunningError(RuntimeError):
-    """The function under test returned while fibers it had started still ran."""
+    """The function under test returned while fibers it had started were still running."""

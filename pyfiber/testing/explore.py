@@ -43,9 +43,9 @@ MAX_DEPTH = 16
 class Exploration:
     """What `explore()` did when nothing failed.
 
-    ``schedules`` is how many were run; ``complete`` whether these were all there
-    are (depth-first search alone can know); ``distinct`` how many runs differed;
-    ``steps`` and ``choices`` are the most of any run.
+    ``schedules`` is how many were run; ``complete`` says whether there are no others (only
+    depth-first search can know); ``distinct`` is how many runs differed; ``steps`` and ``choices``
+    are the maximum of any run.
     """
 
     schedules: int
@@ -66,7 +66,7 @@ def choose(items: Sequence[T]) -> T:
 
 
 def preempt() -> None:
-    """A place where a run with ``preempt=True`` may switch; nothing otherwise."""
+    """A place where a run with ``preempt=True`` may switch; does nothing otherwise."""
     _engine._preempt()
 
 
@@ -88,7 +88,7 @@ class Explorer:
         self.complete = False
 
     def attempts(self) -> Iterator[Attempt]:
-        """Run after run.  The first has the usual order, to know the program's length."""
+        """Run after run. The first has the usual order and measures the program's length."""
         self.runner.configure()
         yield self.runner.run()
         if self.strategy == "dfs":
@@ -119,7 +119,7 @@ class Explorer:
             yield attempt
 
     def same_twice(self) -> None:
-        """The first schedule, run again, must be the same run."""
+        """Run the first schedule again: it must give the same run."""
         runner = self.runner
         first = runner.schedule()
         runner.configure(script=first.choices)
@@ -131,7 +131,7 @@ class Explorer:
             runner.run()
 
     def run(self) -> Exploration:
-        """Until a failure, which is raised, or the end."""
+        """Run until a failure, which is raised, or until the end."""
         for attempt in self.attempts():
             self.number += 1
             if attempt.failure is not None:
@@ -147,7 +147,7 @@ class Explorer:
     def fail(self, exc: BaseException) -> NoReturn:
         """Shrink, log, raise."""
         found = Found(self.runner, exc, self.runner.schedule())
-        found.trace()  # it must fail again, before anything is concluded from it
+        found.trace()  # it must fail again before we conclude anything from it
         found.shrink()
         log = found.trace()
         headline = (
@@ -176,22 +176,20 @@ def explore(
 ) -> Exploration:
     """Run ``fn`` under many schedules; ScheduleFailure at the first that fails.
 
-    ``fn`` is called once for each schedule, so it must make its state anew, or
-    take it from ``setup()``, whose result is its argument and that of
-    ``check()``, called after each run.
+    ``fn`` is called once for each schedule, so it must create its state afresh, or take it from
+    ``setup()``, whose result is passed to ``fn`` and to ``check()``, which is called after each
+    run.
 
-    ``strategy`` is "random", "pct" (few preemptions at well-chosen places, up to
-    ``depth``), "dfs" (every schedule once, for small programs) or "fifo". The
-    first schedule is the usual order in any case. The same ``seed`` gives the
-    same schedules on every CPython and platform.
+    ``strategy`` is "random", "pct" (few preemptions at well-chosen places, up to ``depth``), "dfs"
+    (every schedule once, for small programs) or "fifo". The first schedule is always the usual
+    order. The same ``seed`` gives the same schedules on every CPython and platform.
 
-    With ``preempt=True`` locks, queues and such are places to switch, too, whether
-    they have to wait or not; with ``unfair=True`` they serve waiters in any order,
-    and select() takes any of the possible cases.
+    With ``preempt=True`` locks, queues and such may switch, too, even if they need not wait; with
+    ``unfair=True`` they serve waiters in any order, and select() takes any of the possible cases.
 
-    A run also fails by a deadlock, by more than ``max_steps`` steps, by a fiber
-    that failed with nobody asking, and with ``leftovers="error"`` by fibers that
-    still run when ``fn`` returns.
+    A run also fails with a deadlock, with more than ``max_steps`` steps, with a failed fiber whose
+    result nobody asked for, and, if ``leftovers="error"``, with fibers that are still running when
+    ``fn`` returns.
     """
     if strategy not in STRATEGIES:
         raise ValueError(f"no strategy {strategy!r}: there are {', '.join(STRATEGIES)}")
@@ -244,9 +242,8 @@ def replay(
 ) -> R:
     """Run ``fn`` under a schedule that `explore()` printed; return its result.
 
-    A failure is raised as ScheduleFailure, with the log. ReplayDivergence names
-    the step at which the program is not the one that was recorded;
-    ScheduleError if the string is not a schedule.
+    A failure is raised as ScheduleFailure, with the log. ReplayDivergence names the step at which
+    the program differs from the recorded one; ScheduleError if the string is not a schedule.
     """
     program = Program(
         fn,
@@ -308,12 +305,11 @@ def run(
     threads: bool = False,
     on_unhandled: OnUnhandled | None = None,
 ) -> R:
-    """pyfiber.run(fn, *args) in virtual time: the same every time, and instant.
+    """pyfiber.run(fn, *args) in virtual time: deterministic, and without real waits.
 
-    Without more, fibers run in the usual order. ``seed`` gives another one,
-    drawn at random (``strategy="pct"``: with priorities); ``schedule`` repeats
-    one that was printed. What the program raises is raised as it is, with a note
-    of the schedule if it was drawn.
+    By default fibers run in the usual order. ``seed`` gives another one, drawn at random
+    (``strategy="pct"``: with priorities); ``schedule`` repeats one that was printed. An exception
+    of the program is raised unchanged, with a note of the schedule if it was drawn.
 
     A failure that nobody looks at is raised as NeverAwaitedError, unless
     ``on_unhandled`` says what to do with it, as for `pyfiber.run()`.

@@ -1,4 +1,4 @@
-"""A failing schedule on its way to a report, and two equal runs that differed."""
+"""From a failing schedule to its report, and reports of equal schedules that ran differently."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REPLAY_OPTIONS = {
 
 
 def signature(exc: BaseException | None) -> object:
-    """Two failures with the same one are the same failure."""
+    """A key: two failures with the same key count as the same failure."""
     if exc is None:
         return None
     if isinstance(exc, NeverAwaitedError):
@@ -35,7 +35,7 @@ def signature(exc: BaseException | None) -> object:
 
 
 class Found:
-    """A failing schedule on its way to a report: replayed, shrunk, told."""
+    """Turns a failing schedule into a report: replays it, shrinks it, raises it."""
 
     def __init__(self, runner: Runner, exc: BaseException, schedule: Schedule) -> None:
         self.runner = runner
@@ -44,7 +44,7 @@ class Found:
         self.first = schedule
 
     def again(self, choices: Sequence[Choice]) -> list[Choice] | None:
-        """For the shrinker: what was chosen, if the failure is the same."""
+        """For the shrinker: the choices made, if the failure is the same."""
         self.runner.configure(script=choices, lenient=True)
         attempt = self.runner.run()
         if signature(attempt.failure) != signature(self.exception):
@@ -52,7 +52,7 @@ class Found:
         return self.runner.explorer.choices()
 
     def shrink(self) -> None:
-        """Bring the schedule as near to the usual order as the failure allows."""
+        """Bring the schedule as close to the usual order as the failure allows."""
         choices = shrink(self.schedule.choices, self.again)
         self.runner.configure(script=choices)
         attempt = self.runner.run()
@@ -72,7 +72,7 @@ class Found:
 
 
 def suspects_of(runner: Runner, schedule: Schedule) -> Suspects:
-    """Run the schedule again and see what may make its runs differ."""
+    """Run the schedule again and watch for what may make its runs differ."""
     suspects = Suspects()
     runner.configure(script=schedule.choices, lenient=True)
     suspects.watch(runner.run)
@@ -84,7 +84,7 @@ def suspects_of(runner: Runner, schedule: Schedule) -> Suspects:
 def differs(
     runner: Runner, schedule: Schedule, before: BaseException | None, attempt: Attempt
 ) -> NoReturn:
-    """Raise a NondeterminismError that says where two equal runs parted."""
+    """Raise a NondeterminismError that says where two runs of one schedule diverged."""
     where = parting(runner, schedule)
     ends = [
         "nothing failed" if exc is None else report.first_line(exc)
@@ -128,7 +128,7 @@ def describe_divergence(at: int, wanted: Choice, found: Choice | None) -> str:
 
 
 def hints(runner: Runner, schedule: Schedule) -> str:
-    """What may make a program differ that is the same; empty if there is nothing."""
+    """What may make runs of one program differ; empty if nothing was found."""
     found = suspects_of(runner, schedule).lines_of_text()
     if not found:
         return ""
@@ -138,7 +138,7 @@ def hints(runner: Runner, schedule: Schedule) -> str:
 def failure(
     found: Found, headline: str, seed: int | None, number: int | None, log: str
 ) -> ScheduleFailure:
-    """The exception that tells what was found."""
+    """The exception that says what was found."""
     text = report.failure_text(
         headline,
         found.exception,

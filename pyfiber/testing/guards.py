@@ -1,7 +1,7 @@
 """What code under test must not do: start real threads, or block in real time.
 
-The functions concerned are replaced while a run needs it: for all threads, but
-they do something else than before on the run's thread alone.
+The functions concerned are replaced while a run needs it. They are replaced for all threads, but
+behave differently only on the run's thread.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ PACKAGES_LEFT_ALONE = frozenset(
 
 @dataclass(slots=True)
 class Rules:
-    """What holds for the runs of one thread."""
+    """The rules for the runs of one thread."""
 
     threads: bool  # may be started
-    guarded: bool  # nothing real may be waited for
-    clock: VirtualClock | None  # that the `time` module goes by
-    active: bool = False  # a run is under way
+    guarded: bool  # no real waits
+    clock: VirtualClock | None  # that the `time` module follows
+    active: bool = False  # a run is in progress
 
 
 RULES: dict[int, Rules] = {}  # by thread
@@ -61,7 +61,7 @@ def guarded_here() -> bool:
 
 
 def refuse(call: str, instead: str) -> NoReturn:
-    """Say that the call would block."""
+    """Raise the error for a call that would block."""
     raise pyfiber.FiberError(
         f"{call} would block every fiber, in real time, but the run under test has virtual time: "
         f"{instead}, replace that call in the test, or allow real waiting with threads=True"
@@ -72,7 +72,7 @@ def refuse(call: str, instead: str) -> NoReturn:
 
 
 def apply(changes: Iterable[Change]) -> ExitStack:
-    """Set all these attributes; close() sets them back."""
+    """Set all these attributes; close() restores them."""
     undo = ExitStack()
     for owner, name, value in changes:
         undo.callback(restore, owner, name, value, vars(owner).get(name))
@@ -81,7 +81,7 @@ def apply(changes: Iterable[Change]) -> ExitStack:
 
 
 def restore(owner: object, name: str, ours: object, before: object) -> None:
-    """Unless somebody has changed it meanwhile."""
+    """Restore it, unless it has been changed meanwhile."""
     if vars(owner).get(name) is not ours:
         return
     if before is None:  # it was inherited
@@ -95,7 +95,7 @@ class Shared:
 
     def __init__(self, changes: Callable[[], Iterable[Change]]) -> None:
         self.changes = changes
-        self.lock = threading.RLock()  # a finalizer inside of it may run a test, too
+        self.lock = threading.RLock()  # a finalizer that runs inside may run a test, too
         self.users = 0
         self.undo = ExitStack()
 
@@ -121,14 +121,14 @@ def waits(timeout: object = None) -> bool:
 
 
 def readable(sock: socket.socket) -> bool:
-    """Would reading from it return at once?"""
+    """Would a read from it return at once?"""
     return sock.gettimeout() == 0 or sock.fileno() < 0 or bool(select.select([sock], [], [], 0)[0])
 
 
 def guarded(
     real: Function, blocks: Callable[..., bool], call: str, instead: str = "use pyfiber's own"
 ) -> Function:
-    """The function, refusing in a run what would block."""
+    """The function, which in a run refuses to block."""
 
     @functools.wraps(real)
     def checked(*args: Any, **kwargs: Any) -> Any:
@@ -140,7 +140,7 @@ def guarded(
 
 
 def guarded_select(real: Function) -> Function:
-    """select.select(): what is ready is given, waiting refused."""
+    """select.select(): returns what is ready, refuses to wait."""
 
     @functools.wraps(real)
     def checked(*args: Any) -> Any:
@@ -172,7 +172,7 @@ def guarded_sleep(real: Function) -> Function:
 
 
 class Lock:
-    """threading.Lock, which within a run refuses to wait for ever for another fiber."""
+    """threading.Lock, except that in a run it refuses to wait for ever for another fiber."""
 
     __slots__ = ("__weakref__", "_lock")
 
@@ -216,7 +216,7 @@ def guarded_start(real: Function) -> Function:
 
 
 def guards() -> Iterator[Change]:
-    """What is replaced so that nothing blocks."""
+    """The replacements that keep a run from blocking."""
     yield time, "sleep", guarded_sleep(time.sleep)
     yield threading.Thread, "start", guarded_start(threading.Thread.start)
     for name in ("start_new_thread", "start_new", "start_joinable_thread"):
@@ -243,7 +243,7 @@ def guards() -> Iterator[Change]:
 
 
 def guarded_sockets() -> Iterator[Change]:
-    """Reading what is not there yet, connecting."""
+    """Reads of data that is not there yet, and connects."""
     instead = "use a channel, or a socket that does not block"
 
     def not_there(self: socket.socket, *args: object, **kwargs: object) -> bool:
@@ -263,7 +263,7 @@ def guarded_sockets() -> Iterator[Change]:
 
 
 def clocks() -> Iterator[Change]:
-    """What of the `time` module tells the time."""
+    """The functions of the `time` module that return the time."""
     names = {
         "time": VirtualClock.time,
         "time_ns": VirtualClock.time_ns,
@@ -288,7 +288,7 @@ def virtual_or_real(virtual: Callable[[VirtualClock], Any], real: Function) -> F
 
 
 def imported_names() -> Iterator[Change]:
-    """`from time import sleep`, wherever it was done outside of the standard library."""
+    """Names bound by `from time import sleep`, outside of the standard library."""
     replaced = {
         id(value.__wrapped__): value
         for value in vars(time).values()
@@ -330,7 +330,7 @@ def in_force(rules: Rules) -> Iterator[None]:
 
 
 def note_threads(exc: BaseException) -> None:
-    """A deadlock that another thread could have ended: say that it is not waited for."""
+    """A deadlock that another thread could have ended: say that the run does not wait for it."""
     others = [
         thread.name
         for thread in threading.enumerate()

@@ -4,9 +4,8 @@
     @pytest.mark.fiber(schedules=500, strategy="pct")      # as explore() does
     @pytest.mark.fiber(clock=datetime(2030, 1, 1))         # where time starts
 
-The function is plain; it runs in a fiber, once for each schedule, with fixtures
-that are made once.  `--fiber-seed`, `--fiber-schedules` and `--fiber-replay`
-override what the marks say.
+The function is plain; it runs in a fiber, once for each schedule, with fixtures that are made once.
+`--fiber-seed`, `--fiber-schedules` and `--fiber-replay` override the marks.
 """
 
 from __future__ import annotations
@@ -154,7 +153,7 @@ def in_fibers(item: pytest.Function) -> Iterator[None]:
         raise pytest.UsageError(f"{item.nodeid}: mark.fiber: {exc}") from None
     if (item.config.getoption("fiber_schedules") or 1) > 1:
         exploring.wanted = True
-    # Of a hypothesis test each example is explored, not the search for examples.
+    # For a hypothesis test, each example is explored, not the search for examples.
     hypothesis = getattr(function, "hypothesis", None)
     if hypothesis is not None:
         owner, name, inner = hypothesis, "inner_test", hypothesis.inner_test
@@ -184,7 +183,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 
 @pytest.fixture
 def virtual_clock(request: pytest.FixtureRequest) -> VirtualClock:
-    """The VirtualClock that a test with the mark goes by; of its own otherwise."""
+    """The VirtualClock of a test with the mark; a new one otherwise."""
     given = settings(request.node) or {}
     clock = clock_of(given.get("clock"))
     if clock is None:
@@ -195,7 +194,7 @@ def virtual_clock(request: pytest.FixtureRequest) -> VirtualClock:
 class FiberRun:
     """The fixture `fiber_run`: call it with a function to run that in fibers.
 
-    Options are those of the mark; the command line's count here, too.
+    The options are those of the mark; those of the command line apply here, too.
     """
 
     def __init__(self, item: pytest.Item) -> None:
@@ -213,7 +212,7 @@ class FiberRun:
 
 
 def checked(options: dict[str, Any]) -> dict[str, Any]:
-    """TypeError for an option there is none of."""
+    """TypeError for an unknown option."""
     for name in options:
         if name not in OPTIONS:
             raise TypeError(f"no option {name!r}: there are {', '.join(OPTIONS)}")
@@ -221,7 +220,7 @@ def checked(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def bound(fn: Callable[..., Any], args: tuple[Any, ...]) -> Callable[[], Any]:
-    """fn(*args) without arguments, still under its name."""
+    """fn(*args) as a function without arguments, under the same name."""
     return functools.wraps(fn)(lambda: fn(*args)) if args else fn
 
 

@@ -1,4 +1,4 @@
-"""The text of a failure: the traceback, how to replay it, who ran when."""
+"""The text of a failure: the traceback, how to replay it, which fiber ran when."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def place(frame: FrameType | None) -> str:
 
 
 def short_name(what: object) -> str:
-    """What a fiber is, or waits for; without addresses, so that equal runs have equal logs."""
+    """A fiber, or what it waits for, without addresses: equal runs must have equal logs."""
     if isinstance(what, (_engine.Fiber, _engine.Grain)):
         return str(what.name).rpartition(".<locals>.")[2]
     return what if isinstance(what, str) else type(what).__name__
@@ -55,7 +55,7 @@ Task = _engine.Fiber[Any] | _engine.Grain[Any]
 
 @dataclass(slots=True)
 class Step:
-    """One fiber's turn, from where it went on to where it stopped."""
+    """One fiber's turn, from where it continued to where it stopped."""
 
     number: int
     time: float | None
@@ -80,7 +80,7 @@ class Step:
 
 
 class Tracer:
-    """Writes down who ran when.  Called by the engine at every switch."""
+    """Records which fiber ran when. Called by the engine at every switch."""
 
     def __init__(self, scheduler: pyfiber.Scheduler, clock: VirtualClock | None) -> None:
         self.scheduler = scheduler
@@ -134,7 +134,7 @@ class Tracer:
         if fiber.state == "done":
             self.current.ends = "ends"
             return
-        at = place(sys._getframe(1))  # of the fiber; empty if it has no Python code
+        at = place(sys._getframe(1))  # of the fiber; empty if it runs no Python code
         how = "yields" if fiber.state == "ready" else f"waits for {short_name(fiber.waiting_on)}"
         self.current.ends = f"{how} at {at}" if at else how
 

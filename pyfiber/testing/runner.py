@@ -23,7 +23,7 @@ from pyfiber.testing.schedule import Choice, Schedule
 __tracebackhide__ = True  # pytest's
 
 FIFO, RANDOM, PCT = range(3)
-# Calling one of these runs nothing.
+# A call of one of these runs nothing.
 NOT_PLAIN = (
     inspect.iscoroutinefunction,
     inspect.isasyncgenfunction,
@@ -55,7 +55,7 @@ def clock_of(clock: Clock) -> VirtualClock | None:
 
 
 def clock_text(clock: Clock) -> str:
-    """What to write to have such a clock; nothing for the usual one."""
+    """The source text for such a clock; empty for the usual one."""
     if clock is None or clock == "virtual":
         return ""
     return "clock" if isinstance(clock, VirtualClock) else repr(clock)
@@ -85,7 +85,7 @@ def check_seed(seed: object) -> int:
 
 
 def check_count(value: object, what: str) -> int:
-    """A positive integer; TypeError or ValueError names what it is for."""
+    """A positive integer; TypeError or ValueError with the name of the argument."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{what} is an integer, not {type(value).__name__!r}")
     if value < 1:
@@ -95,7 +95,7 @@ def check_count(value: object, what: str) -> int:
 
 @dataclass(slots=True)
 class Program:
-    """What is run again and again, and what must hold for each run."""
+    """The program that is run again and again, and what must hold for each run."""
 
     fn: Callable[..., Any]
     args: tuple[Any, ...] = ()
@@ -110,7 +110,7 @@ class Program:
     threads: bool = False
     on_unhandled: OnUnhandled | None = None  # of run() alone; None: NeverAwaitedError
     replay: str = ""  # how a report says to repeat a failure
-    clock_text: str = ""  # what replay() needs as its clock, if it is not the usual one
+    clock_text: str = ""  # the clock argument for replay(), if it is not the usual one
 
     def __post_init__(self) -> None:
         for what in ("fn", "setup", "check"):
@@ -130,7 +130,7 @@ class Program:
 
 @dataclass(slots=True)
 class Attempt:
-    """How one run went; its choices are with the explorer until the next run."""
+    """How one run went; the explorer keeps its choices until the next run."""
 
     failure: BaseException | None = None
     value: Any = None
@@ -138,7 +138,7 @@ class Attempt:
 
 
 def is_failure(exc: BaseException) -> bool:
-    """Is it about the program?  Ctrl-C, exits, skips and hypothesis' own are not."""
+    """Is it a failure of the program? Ctrl-C, exits, skips and hypothesis' own are not."""
     kind = type(exc)
     if isinstance(exc, (KeyboardInterrupt, SystemExit)) or kind.__module__.startswith(
         "hypothesis."
@@ -146,14 +146,14 @@ def is_failure(exc: BaseException) -> bool:
         return False
     pytest = sys.modules.get("_pytest.outcomes")
     if pytest is not None and isinstance(exc, (pytest.OutcomeException, pytest.Exit)):
-        # A timeout would not come a second time: a program that hangs is not run again.
+        # A timeout comes only once, so a program that hangs is not run again.
         return kind is pytest.Failed and not passes_through(exc, "pytest_timeout")
     unittest = sys.modules.get("unittest")
     return unittest is None or not isinstance(exc, unittest.SkipTest)
 
 
 def passes_through(exc: BaseException, module: str) -> bool:
-    """Was it raised by a function of this module, or one called from there?"""
+    """Was it raised by a function of this module, or by one called from there?"""
     frames = traceback.walk_tb(exc.__traceback__)
     return any(frame.f_globals.get("__name__") == module for frame, _ in frames)
 
@@ -187,7 +187,7 @@ class Runner:
 
     # Called by the engine.
     def livelock(self) -> LivelockError:
-        """Too many steps: who still runs?"""
+        """Too many steps: which fibers are still running?"""
         steps = self.program.max_steps
         fibers = self.scheduler.fibers()
         head = (
@@ -263,7 +263,7 @@ class Runner:
             self.rules.active = False
 
     def none_left(self, *args: Any) -> Any:
-        """The function under test, and the demand that nothing it started still runs."""
+        """The function under test; afterwards nothing that it started may still run."""
         value = self.program.fn(*args)
         me = pyfiber.current()
         left = [fiber for fiber in self.scheduler.fibers() if fiber is not me]
@@ -273,7 +273,7 @@ class Runner:
         return value
 
     def look_for_unseen(self, failure: BaseException | None) -> None:
-        """Failures nobody asked for are an error, or notes to the one there is."""
+        """Failures that nobody asked for are an error, or notes on the error there is."""
         unseen = self.explorer.unseen()
         if not unseen:
             return
@@ -298,7 +298,7 @@ class Runner:
 
 @contextmanager
 def waiting_allowed(program: Program) -> Iterator[None]:
-    """The clock waits for threads if the program may."""
+    """Let the clock wait for threads if the program may use them."""
     clock = program.clock
     if clock is None or clock.threads == program.threads:
         yield
@@ -312,7 +312,7 @@ def waiting_allowed(program: Program) -> Iterator[None]:
 
 @contextmanager
 def collector_held() -> Iterator[None]:
-    """No automatic garbage collection: what it finalizes when is no part of a schedule."""
+    """No automatic garbage collection: when it finalizes what is not part of a schedule."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,10 +1,9 @@
 """A schedule as a short string: ``pf2-`` and base32 of the choices made.
 
-A schedule is the list of choices of a run, each ``(kind, count, taken)``.
-Nearly all of a shrunk one are 0, "as usual"; only the others are written,
-each after the number of zeros before it, with what is needed to notice that
-the program is not the one recorded. They are packed by the bit, not by a
-library that might compress otherwise elsewhere: the string, too, is the same
+A schedule is the list of choices of a run, each ``(kind, count, taken)``. Nearly all choices of a
+shrunk schedule are 0, "as usual". Only the others are written, each after the number of zeros
+before it, with enough data to notice that the program differs from the recorded one. They are
+packed bit by bit, not by a compression library whose output might vary, to make the string the same
 on every platform.
 """
 
@@ -44,7 +43,7 @@ def describe(choice: Choice) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The choices of one run; ``fingerprint`` is a hash of all that happened in it."""
+    """The choices of one run; ``fingerprint`` is a hash of everything that happened in it."""
 
     choices: Sequence[Choice]
     preempt: bool = False
@@ -66,7 +65,7 @@ class Schedule:
     def parse(cls, text: str) -> Schedule:
         """Read what str() wrote.
 
-        ScheduleError, a ValueError, tells what is wrong with the text.
+        ScheduleError, a ValueError, says what is wrong with the text.
         """
         if not isinstance(text, str):
             raise TypeError(f"a schedule is a string, not {type(text).__name__!r}")
@@ -88,7 +87,7 @@ MAX_CHOICES = 20_000_000
 
 
 def shorten(text: str) -> str:
-    """What of a text fits into an error message."""
+    """As much of a text as fits into an error message."""
     return text if len(text) <= 24 else text[:20] + "..."
 
 
@@ -98,7 +97,7 @@ def check(data: bytes) -> bytes:
 
 
 def unwrap(text: str) -> bytes:
-    """What the letters stand for, once the checksum is right."""
+    """The bytes that the letters stand for, after the checksum was found right."""
     letters = text[len(PREFIX) :].upper()
     try:
         data = base64.b32decode(letters + "=" * (-len(letters) % 8))
@@ -122,7 +121,7 @@ def gamma(number: int) -> str:
 
 
 def deviation(zeros: int, choice: Choice) -> str:
-    """A choice that is not the usual one, and how many before it are."""
+    """A choice that is not the usual one, and the number of usual ones before it."""
     kind, count, taken = choice
     width = (count - 2).bit_length()  # taken is 1 .. count - 1
     named = f"1{kind:03b}" if kind else "0"

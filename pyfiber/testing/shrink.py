@@ -1,9 +1,8 @@
-"""Make a failing schedule as close to the usual order as can be.
+"""Make a failing schedule as close to the usual order as possible.
 
-Delta debugging over the choices that deviate: leave out halves, quarters,
-single ones, as long as the program still fails in the same way.  A choice left
-out changes what comes after it, so each trial is bent to fit, and what it
-really chose is what counts.
+Delta debugging over the choices that deviate: leave out halves, quarters, single ones, as long as
+the program still fails in the same way. A choice left out changes the ones after it, so each trial
+is adapted to the program, and the choices really made are the ones that count.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ Trial = Callable[[Sequence[Choice]], "list[Choice] | None"]
 
 
 def weight(choices: Sequence[Choice]) -> tuple[int, int, int]:
-    """What is made smaller: deviations, then their size, then the length."""
+    """What the shrinker minimizes: the number of deviations, their size, then the length."""
     deviations = [taken for _, _, taken in choices if taken]
     return len(deviations), sum(deviations), len(choices)
 
@@ -61,7 +60,7 @@ class Shrinker:
         return True
 
     def remove_chunks(self) -> None:
-        """Halves, quarters, ... of the deviations."""
+        """Try to leave out halves, quarters, ... of the deviations."""
         size = len(self.places())
         while size > 0 and self.budget > 0:
             start = 0
@@ -72,7 +71,7 @@ class Shrinker:
             size //= 2
 
     def lower_each(self) -> None:
-        """The nearest other choice instead of a far one."""
+        """Try the nearest other choice instead of a far one."""
         for place in self.places():
             if place < len(self.best) and self.best[place][2] > 1:
                 self.smaller(with_taken(self.best, {place}, 1))
@@ -88,5 +87,5 @@ class Shrinker:
 
 
 def shrink(choices: Sequence[Choice], trial: Trial, budget: int = 400) -> list[Choice]:
-    """The smallest schedule near `choices` for which `trial` gives what it chose, not None."""
+    """The smallest schedule near `choices` for which `trial` returns its choices, not None."""
     return Shrinker(choices, trial, budget).run()

@@ -1,4 +1,4 @@
-"""What may have made two equal runs differ: clocks, threads, random numbers, hash order."""
+"""Why two runs of one schedule may differ: clocks, threads, random numbers, hash order."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Iterations(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_SetComp(self, node: ast.SetComp | ast.GeneratorExp) -> None:
-        """Its order does not show."""
+        """The result is a set, so the order of this iteration does not matter."""
         for generator in node.generators:
             self.generic_visit(generator)
         self.visit(node.elt)
@@ -111,7 +111,7 @@ class Iterations(ast.NodeVisitor):
 
 
 def iterations(path: str) -> dict[int, list[ast.expr]]:
-    """Those of a file; none if its source is not there."""
+    """The iterations in a file; none if its source is missing."""
     visitor = Iterations()
     try:
         visitor.visit(ast.parse("".join(linecache.getlines(path))))
@@ -121,7 +121,7 @@ def iterations(path: str) -> dict[int, list[ast.expr]]:
 
 
 def value_of(expr: ast.expr, frame: FrameType) -> object:
-    """What the expression is there, without running code; LookupError if it cannot be told."""
+    """The expression's value there, without running code; LookupError if that is impossible."""
     if isinstance(expr, ast.Constant):
         return expr.value
     if isinstance(expr, ast.Name):
@@ -141,7 +141,7 @@ def value_of(expr: ast.expr, frame: FrameType) -> object:
 
 
 def elements(expr: ast.expr, frame: FrameType) -> Sequence[object]:
-    """Those of the set that the expression is; LookupError if it is none, as far as can be told."""
+    """The elements if the expression is a set; LookupError if not, or if it is unknown."""
     if isinstance(expr, ast.Set):
         return [value_or_unknown(element, frame) for element in expr.elts]
     if isinstance(expr, ast.SetComp):
@@ -187,7 +187,7 @@ class Suspects:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Hear of every call and line on this thread, unless a debugger or profiler does."""
+        """Trace every call and line on this thread, unless a debugger or profiler does."""
         profiled, traced = sys.getprofile() is not None, sys.gettrace() is not None
         if not profiled:
             sys.setprofile(self.calls)
@@ -206,7 +206,7 @@ class Suspects:
                 self.files[path] = iterations(path)
 
     def watch(self, run: Callable[[], object]) -> None:
-        """Watch the run twice: the first time tells which files to read."""
+        """Watch the run twice: the first time shows which files to read."""
         for _ in range(2):
             with self.watching():
                 run()
@@ -219,12 +219,12 @@ class Suspects:
         elif event == "c_call":
             what = self.kind(function)
             if what is HASHES and is_library(frame.f_code.co_filename):
-                return  # copies and such use id() without any order
+                return  # copies and such use id() in ways that do not affect any order
             if what is not None:
                 self.note(what, function.__name__, frame)
 
     def kind(self, function: Any) -> str | None:
-        """What a function of C brings in."""
+        """What a call of this C function may make differ, if anything."""
         owner = getattr(function, "__self__", None)
         if owner is GLOBAL_RANDOM:
             return RANDOM if function.__name__ in ("random", "getrandbits") else None
@@ -237,7 +237,7 @@ class Suspects:
         return CALLS.get(function)
 
     def enters(self, frame: FrameType, event: str, _: Any) -> Any:
-        """The trace function: lines are of interest in some files only."""
+        """The trace function: lines matter only in some files."""
         path = frame.f_code.co_filename
         if is_library(path):
             return None
@@ -257,7 +257,7 @@ class Suspects:
         return self.lines
 
     def note(self, what: str, name: str, frame: FrameType | None) -> None:
-        """It is the program's doing: name what the program called, not what that called."""
+        """Record what the program itself called, not what that called in turn."""
         while frame is not None and is_library(frame.f_code.co_filename):
             if not frame.f_code.co_filename.startswith(HERE):
                 name = frame.f_code.co_name
@@ -272,11 +272,11 @@ class Suspects:
             self.seen[ORDER] = f"{ORDER}: iterates over the set {ast.unparse(expr)} at {where}"
 
     def lines_of_text(self) -> str:
-        """What was seen, a line for each."""
+        """The suspects that were seen, one line each."""
         return "\n".join(f"  - {line}" for line in self.seen.values())
 
     def text(self) -> str:
-        """What was seen, or what else it may be."""
+        """The suspects that were seen, or other possible causes."""
         others = (
             "state that one run leaves for the next (globals, caches, class attributes: make it "
             "in the function or in setup=), or an order that comes from hashes or addresses "
