@@ -31,7 +31,7 @@ FLOORS = [
     ["python/fiber"],
     ["python/cancel"],
     ["python/run"],
-    ["python/sync", "python/threads", "python/testing", "python/greenlet"],
+    ["python/sync", "python/threads", "python/io", "python/testing", "python/greenlet"],
     ["python/grain"],  # its steps send to channels and wait for events
     ["python/capi"],
     ["python"],

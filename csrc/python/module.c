@@ -19,6 +19,7 @@
 #include "python/fiber/wait.h"
 #include "python/grain/loop.h"
 #include "python/greenlet/greenlet.h"
+#include "python/io/io.h"
 #include "python/run/run.h"
 #include "python/sync/sync.h"
 #include "python/testing/schedule.h"
@@ -617,7 +618,8 @@ engine_exec(PyObject *module)
         pf_import_init(module) < 0 || pf_cancel_init(module) < 0 ||
         pf_worker_init(module) < 0 || pf_portal_init(module) < 0 ||
         pf_unbroken_init(module) < 0 || pf_hooked_init(module) < 0 ||
-        pf_inspect_init(module) < 0 || pf_grain_module_init(module) < 0 ||
+        pf_readiness_init(module) < 0 || pf_inspect_init(module) < 0 ||
+        pf_grain_module_init(module) < 0 ||
         pf_thread_module_init(module) < 0 || pf_schedule_init(module) < 0 ||
         pf_python_overflow_init() < 0 || pf_capsule_init(module) < 0 ||
         add_primitives(module) < 0) {

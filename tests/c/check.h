@@ -42,6 +42,8 @@ extern const test thread_tests[];
 extern const test wakeup_tests[];
 extern const test waiting_tests[];
 extern const test poller_tests[];
+extern const test reactor_tests[];
+extern const test descriptor_tests[];
 extern const test turn_tests[];
 extern const test task_tests[];
 extern const test pool_tests[];

@@ -41,10 +41,11 @@ many(void)
 }
 
 static const test *const groups[] = {
-    context_tests,   stack_tests,  timer_tests,    inbox_tests,
-    scheduler_tests, thread_tests, wakeup_tests,   waiting_tests,
-    poller_tests,    turn_tests,   task_tests,     pool_tests,
-    overflow_tests,  memory_tests, ccontext_tests, refusal_tests,
+    context_tests,   stack_tests,      timer_tests,    inbox_tests,
+    scheduler_tests, thread_tests,     wakeup_tests,   waiting_tests,
+    poller_tests,    turn_tests,       task_tests,     pool_tests,
+    overflow_tests,  memory_tests,     ccontext_tests, refusal_tests,
+    reactor_tests,   descriptor_tests,
 };
 
 static bool

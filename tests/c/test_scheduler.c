@@ -639,35 +639,31 @@ fibers_spawn_fibers(void)
 typedef struct fake_poller {
     pf_poller base;
     int waits;
-    int64_t timeout;
     bool *closed;
-    worker *waiting; /* made ready by the next wait */
+    worker *waiting; /* made ready by the next delivery */
 } fake_poller;
 
 static int
 fake_wait(pf_poller *poller, int64_t timeout_ns)
 {
+    (void)timeout_ns;
+    ((fake_poller *)poller)->waits++;
+    return poller->awaited > 0;
+}
+
+static void
+fake_deliver(pf_poller *poller, struct pf_scheduler *s)
+{
     fake_poller *p = (fake_poller *)poller;
-    p->waits++;
-    p->timeout = timeout_ns;
-    worker *w = p->waiting;
-    if (w != NULL &&
-        pf_wake_task(&w->world->scheduler, &w->task, PF_WAKE_NORMAL)) {
-        p->waiting = NULL;
+    if (pf_wake_task(s, &p->waiting->task, PF_WAKE_NORMAL)) {
+        poller->awaited = 0;
     }
-    return 0;
 }
 
 static void
 fake_wake(pf_poller *poller)
 {
     (void)poller;
-}
-
-static bool
-fake_busy(pf_poller *poller)
-{
-    return ((fake_poller *)poller)->waiting != NULL;
 }
 
 static void
@@ -679,7 +675,7 @@ fake_close(pf_poller *poller)
 static const pf_poller_ops fake_ops = {
     .wait = fake_wait,
     .wake = fake_wake,
-    .busy = fake_busy,
+    .deliver = fake_deliver,
     .close = fake_close,
 };
 
@@ -688,7 +684,7 @@ other_pollers_fit_the_slot(void)
 {
     bool closed = false;
     world *w = open_world();
-    fake_poller poller = {.base = {&fake_ops}, .closed = &closed};
+    fake_poller poller = {.base = {&fake_ops, 1}, .closed = &closed};
     pf_scheduler_set_poller(&w->scheduler, &poller.base);
     poller.waiting = world_spawn(w, park_for_ever, 0);
     pf_scheduler_run(&w->scheduler);

@@ -91,13 +91,6 @@ nothing(pf_poller *poller)
     (void)poller;
 }
 
-static bool
-never_busy(pf_poller *poller)
-{
-    (void)poller;
-    return false;
-}
-
 static void
 use_stacks(pf_stack_pool *pool)
 {
@@ -115,9 +108,8 @@ use_stacks(pf_stack_pool *pool)
 static void
 idle_loop_looks_after_every_pool(void)
 {
-    static const pf_poller_ops ops = {
-        .wait = note_timeout, .close = nothing, .busy = never_busy};
-    static pf_poller poller = {&ops};
+    static const pf_poller_ops ops = {.wait = note_timeout, .close = nothing};
+    static pf_poller poller = {&ops, 0};
     for (size_t busy = 0; busy < 2; busy++) {
         CHECK(world_open(&the_world));
         pf_scheduler *s = &the_world.scheduler;

@@ -326,24 +326,6 @@ resting_scheduler_tells_by_descriptor(void)
     world_close(w);
 }
 
-static void
-watched_descriptor_ends_the_wait(void)
-{
-    int ends[2];
-    world *w = &the_world;
-    CHECK(world_open(w));
-    CHECK_EQUAL(pipe(ends), 0);
-    pf_default_poller_watch(w->scheduler.poller, ends[0]);
-    CHECK_EQUAL(write(ends[1], "x", 1), 1);
-    int64_t start = pf_monotonic();
-    CHECK_EQUAL(pf_scheduler_wait(&w->scheduler, start + 60 * SECOND), 0);
-    CHECK(pf_monotonic() - start < 30 * SECOND);
-    pf_default_poller_watch(w->scheduler.poller, -1);
-    close(ends[0]);
-    close(ends[1]);
-    world_close(w);
-}
-
 /* ------------------------------------------------------------ fork --- */
 
 /* What the child does, on the fiber that forked. */
@@ -412,7 +394,6 @@ const test thread_tests[] = {
     TEST(each_thread_runs_its_own_scheduler),
 #if !defined(_WIN32)
     TEST(resting_scheduler_tells_by_descriptor),
-    TEST(watched_descriptor_ends_the_wait),
     TEST(child_of_fork_goes_on),
 #endif
     END_OF_TESTS,

@@ -12,7 +12,6 @@ static struct {
     int wakes;
     int64_t timeout; /* of the last wait */
     int answer;
-    bool busy;
     bool after_fork;
     pf_message *message; /* comes during a wait */
 } bed;
@@ -62,13 +61,6 @@ bed_wake(pf_poller *poller)
     bed.wakes++;
 }
 
-static bool
-bed_busy(pf_poller *poller)
-{
-    (void)poller;
-    return bed.busy;
-}
-
 static int
 bed_after_fork(pf_poller *poller)
 {
@@ -86,7 +78,6 @@ bed_close(pf_poller *poller)
 static const pf_poller_ops bed_ops = {
     .wait = bed_wait,
     .wake = bed_wake,
-    .busy = bed_busy,
     .after_fork = bed_after_fork,
     .close = bed_close,
 };
@@ -133,6 +124,8 @@ host_is_told_around_the_wait(void)
     CHECK_EQUAL(s->waits, 1);
     CHECK_EQUAL(pf_scheduler_wait(s, PF_NEVER), 0);
     CHECK_EQUAL(s->waits, 2);
+    CHECK_EQUAL(pf_scheduler_wait(s, 0), 0); /* over: only a look */
+    CHECK(strcmp(told, "bwebwew") == 0);
     world_close(&the_world);
 }
 
@@ -228,11 +221,13 @@ busy_poller_is_looked_at_in_passing(void)
     pf_scheduler *s = open_bed();
     pf_poll(s);
     CHECK_EQUAL(bed.waits, 0);
-    bed.busy = true;
+    bed.base.awaited = 1;
     bed.timeout = 77;
+    s->until_poll = 0;
     pf_poll(s);
     CHECK_EQUAL(bed.waits, 1);
     CHECK_EQUAL(bed.timeout, 0);
+    CHECK_EQUAL(s->until_poll, PF_POLL_EVERY);
     world_close(&the_world);
 }
 

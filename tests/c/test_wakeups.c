@@ -82,13 +82,6 @@ bed_wake(pf_poller *poller)
     pf_store(&bed.woken, 1);
 }
 
-static bool
-bed_busy(pf_poller *poller)
-{
-    (void)poller;
-    return false;
-}
-
 static void
 bed_close(pf_poller *poller)
 {
@@ -98,7 +91,6 @@ bed_close(pf_poller *poller)
 static const pf_poller_ops bed_ops = {
     .wait = bed_wait,
     .wake = bed_wake,
-    .busy = bed_busy,
     .close = bed_close,
 };
 

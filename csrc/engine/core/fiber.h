@@ -46,7 +46,8 @@ typedef struct pf_host {
     /* Just before every switch, on the stack of `from`; thread->current is
      * already `to`.  Saves and loads what belongs to a fiber.  May be NULL. */
     void (*on_switch)(pf_thread *thread, pf_fiber *from, pf_fiber *to);
-    /* Around blocking in the poller (the binding drops the GIL). */
+    /* Around blocking in the poller (the binding drops the GIL); between them
+     * the poller's wait() alone runs here. */
     void (*wait_begin)(pf_scheduler *s);
     void (*wait_end)(pf_scheduler *s);
     /* Offsets into a stack's room of the cache lines that every switch and

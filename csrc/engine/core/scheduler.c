@@ -176,17 +176,39 @@ fire_timers(pf_scheduler *s)
     }
 }
 
+/* What the poller found is told in one go, after the wait. */
+static void
+deliver(pf_scheduler *s, int found)
+{
+    if (found > 0) {
+        s->events += (uint64_t)found;
+        s->poller->ops->deliver(s->poller, s);
+    }
+}
+
+void
+pf_look(pf_scheduler *s)
+{
+    s->until_poll = PF_POLL_EVERY;
+    deliver(s, s->poller->ops->wait(s->poller, 0));
+}
+
+/* Messages bring it here at any switch: a system call is due only when the
+ * count of switches is over. */
 void
 pf_poll(pf_scheduler *s)
 {
-    s->until_poll = PF_POLL_EVERY;
+    bool due = s->until_poll == 0;
+    if (due) {
+        s->until_poll = PF_POLL_EVERY;
+    }
     if (s->probe != NULL) {
         s->probe(s, s->pick_data);
     }
     take_messages(s);
     fire_timers(s);
-    if (s->poller->ops->busy(s->poller)) {
-        (void)s->poller->ops->wait(s->poller, 0);
+    if (due && pf_poller_busy(s->poller)) {
+        pf_look(s);
     }
 }
 
@@ -265,20 +287,21 @@ may_block(pf_scheduler *s)
     return pf_take(&s->nudged) == 0 && pf_load(&s->inbox.head) == NULL;
 }
 
+/* To look only, the host need not let go. */
 static int
 block(pf_scheduler *s, int64_t timeout)
 {
     const pf_host *host = s->thread->host;
     s->waits++;
     PF_TEST_POINT();
-    if (host->wait_begin != NULL) {
+    if (host->wait_begin != NULL && timeout > 0) {
         host->wait_begin(s);
     }
-    int error = s->poller->ops->wait(s->poller, timeout);
-    if (host->wait_end != NULL) {
+    int found = s->poller->ops->wait(s->poller, timeout);
+    if (host->wait_end != NULL && timeout > 0) {
         host->wait_end(s);
     }
-    return error;
+    return found;
 }
 
 /* A message or a timer that made nobody ready may still have been the last
@@ -286,23 +309,22 @@ block(pf_scheduler *s, int64_t timeout)
 static bool
 nothing_happens(pf_scheduler *s)
 {
-    uint64_t before = s->messages + s->timeouts;
+    uint64_t before = pf_happened(s);
     pf_poll(s);
-    return s->ready.head == NULL && s->messages + s->timeouts == before;
+    return s->ready.head == NULL && pf_happened(s) == before;
 }
 
 int
 pf_scheduler_block(pf_scheduler *s, int64_t timeout)
 {
-    int error = 0;
-    if (may_block(s)) {
-        error = block(s, timeout);
-    }
+    int found = may_block(s) ? block(s, timeout) : 0;
     PF_TEST_POINT();
     pf_store(&s->sleeping, 0);
     PF_TEST_POINT();
+    s->until_poll = PF_POLL_EVERY; /* this was a look */
+    deliver(s, found);
     pf_poll(s);
-    return error;
+    return found < 0 ? found : 0;
 }
 
 int
@@ -334,7 +356,7 @@ void
 pf_scheduler_resume(pf_scheduler *s)
 {
     pf_store(&s->sleeping, 0);
-    (void)s->poller->ops->wait(s->poller, 0);
+    pf_look(s);
 }
 
 bool
@@ -342,7 +364,7 @@ pf_scheduler_expects(pf_scheduler *s)
 {
     return s->ready.head != NULL || s->timers.count != 0 ||
            pf_inbox_pending(&s->inbox) || pf_load(&s->holds) != 0 ||
-           s->poller->ops->busy(s->poller);
+           pf_poller_busy(s->poller);
 }
 
 void

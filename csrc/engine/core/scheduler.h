@@ -59,7 +59,15 @@ struct pf_scheduler {
     pf_pop_due_fn pop_due;   /* NULL: the earliest; data is pick_data */
     PF_ATOMIC(size_t) holds; /* what may wake us from outside; see pf_hold */
     uint64_t switches, wakeups, messages, timeouts, waits;
+    uint64_t events; /* told by the poller */
 };
+
+/* A different number: something has come from outside, or a time. */
+static inline uint64_t
+pf_happened(const pf_scheduler *s)
+{
+    return s->messages + s->timeouts + s->events;
+}
 
 /* 0 or -errno.  The poller is the default one. */
 int pf_scheduler_init(pf_scheduler *s, pf_thread *thread);
@@ -128,8 +136,11 @@ bool pf_prefer(pf_scheduler *s, pf_task *task);
 /* As pf_wake_task, but it passes the others if it may. */
 bool pf_wake_next(pf_scheduler *s, pf_task *task, pf_wake why);
 
-/* Take messages, fire due timers, look at the poller; never blocks. */
+/* Take messages, fire due timers; at every PF_POLL_EVERY-th switch look at a
+ * busy poller, too; never blocks. */
 void pf_poll(pf_scheduler *s);
+/* Look at the poller, now; never blocks. */
+void pf_look(pf_scheduler *s);
 
 /* Switches between two looks at timers. */
 #if defined(PYFIBER_HARDTEST)

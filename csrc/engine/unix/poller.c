@@ -9,6 +9,8 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -19,14 +21,23 @@
 #include "engine/base/memory.h"
 #include "engine/core/scheduler.h"
 
-/* wake_read and wake_write are the same eventfd on Linux, the two ends of a
- * pipe elsewhere; both non-blocking.  A full pipe is as good as a byte. */
+/* The first of `fds` is the end of the wake descriptor that is read: the same
+ * eventfd as wake_write on Linux, the two ends of a pipe elsewhere, both
+ * non-blocking; a full pipe is as good as a byte.  The others are those that
+ * were added, `registered` in the same places.  Between wait and deliver their
+ * revents are the buffer of what was found. */
 typedef struct default_poller {
     pf_poller base;
     int wake_read;
     int wake_write;
-    int watched; /* -1: none */
+    nfds_t count;
+    nfds_t capacity;
+    struct pollfd *fds;
+    pf_registration **registered;
 } default_poller;
+
+#define WAKE_SLOT 0
+#define FIRST_CAPACITY 4
 
 int64_t
 pf_monotonic(void)
@@ -136,18 +147,202 @@ static int
 default_wait(pf_poller *poller, int64_t timeout_ns)
 {
     default_poller *p = (default_poller *)poller;
-    struct pollfd fds[2] = {{p->wake_read, POLLIN, 0},
-                            {p->watched, POLLIN, 0}};
-    nfds_t count = p->watched < 0 ? 1 : 2;
-    int n = poll_for(fds, count, timeout_ns < 0 ? 0 : timeout_ns);
-    if (n < 0) {
+    int found = poll_for(p->fds, p->count, timeout_ns < 0 ? 0 : timeout_ns);
+    if (found < 0) {
         return errno == EINTR ? 0 : -errno;
     }
-    if (fds[0].revents != 0) {
+    if (p->fds[WAKE_SLOT].revents != 0) {
         empty_wake(p);
+        found--;
     }
+    return found;
+}
+
+/* --------------------------------------------------- descriptors --- */
+
+/* Both arrays in one block: a failure leaves everything as it was. */
+static int
+grow(default_poller *p)
+{
+    nfds_t capacity = p->capacity == 0 ? FIRST_CAPACITY : 2 * p->capacity;
+    size_t pointers = capacity * sizeof(pf_registration *);
+    char *block = pf_malloc(pointers + capacity * sizeof(struct pollfd));
+    if (block == NULL) {
+        return -ENOMEM;
+    }
+    struct pollfd *fds = (struct pollfd *)(void *)(block + pointers);
+    if (p->count > 0) {
+        memcpy(block, p->registered, p->count * sizeof *p->registered);
+        memcpy(fds, p->fds, p->count * sizeof *fds);
+    }
+    free(p->registered);
+    p->registered = (pf_registration **)(void *)block;
+    p->fds = fds;
+    p->capacity = capacity;
     return 0;
 }
+
+static bool
+is_registered(const default_poller *p, int fd)
+{
+    for (nfds_t i = WAKE_SLOT + 1; i < p->count; i++) {
+        if (p->registered[i]->descriptor == fd) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static short
+asked_of_system(unsigned interest)
+{
+    int events = 0;
+    if (interest & PF_IO_READ) {
+        events |= POLLIN;
+#if defined(POLLRDHUP)
+        events |= POLLRDHUP;
+#endif
+    }
+    if (interest & PF_IO_WRITE) {
+        events |= POLLOUT;
+    }
+    if (interest & PF_IO_URGENT) {
+        events |= POLLPRI;
+    }
+    return (short)events;
+}
+
+static unsigned
+told_by_system(short revents, unsigned interest)
+{
+    unsigned events = 0;
+    if (revents & POLLIN) {
+        events |= PF_IO_READ;
+    }
+    if (revents & POLLOUT) {
+        events |= PF_IO_WRITE;
+    }
+    if (revents & POLLPRI) {
+        events |= PF_IO_URGENT;
+    }
+#if defined(POLLRDHUP)
+    if (revents & POLLRDHUP) {
+        events |= PF_IO_READ | PF_IO_END;
+    }
+#endif
+    if (revents & POLLHUP) {
+        events |= PF_IO_READ | PF_IO_WRITE | PF_IO_END;
+    }
+    if (revents & (POLLERR | POLLNVAL)) {
+        events |= PF_IO_READ | PF_IO_WRITE | PF_IO_ERROR;
+    }
+    return events & (interest | PF_IO_END | PF_IO_ERROR);
+}
+
+/* poll tells of hang-ups and errors even if nothing is asked; of a number
+ * below 0 it tells nothing at all. */
+static void
+ask(default_poller *p, const pf_registration *r, unsigned interest)
+{
+    bool mute = (interest & ~(unsigned)PF_IO_EDGE) == 0;
+    int fd = (int)r->descriptor;
+    p->fds[r->slot] =
+        (struct pollfd){mute ? ~fd : fd, asked_of_system(interest), 0};
+}
+
+static int
+default_add(pf_poller *poller, intptr_t descriptor, unsigned interest,
+            pf_registration *r)
+{
+    default_poller *p = (default_poller *)poller;
+    int fd = (int)descriptor;
+    if (interest & ~(unsigned)PF_IO_ASKED) {
+        return -EINVAL;
+    }
+    if (fd != descriptor || fd < 0 || fcntl(fd, F_GETFD) < 0) {
+        return -EBADF;
+    }
+    if (r->added || is_registered(p, fd)) {
+        return -EEXIST;
+    }
+    if (p->count == p->capacity && grow(p) != 0) {
+        return -ENOMEM;
+    }
+    r->descriptor = descriptor;
+    r->slot = p->count++;
+    r->interest = interest;
+    r->added = true;
+    p->registered[r->slot] = r;
+    ask(p, r, interest);
+    return 0;
+}
+
+static int
+default_modify(pf_poller *poller, pf_registration *r, unsigned interest)
+{
+    if (interest & ~(unsigned)PF_IO_ASKED) {
+        return -EINVAL;
+    }
+    if (!r->added) {
+        return -ENOENT;
+    }
+    r->interest = interest;
+    ask((default_poller *)poller, r, interest);
+    return 0;
+}
+
+/* The last one takes its place. */
+static int
+default_remove(pf_poller *poller, pf_registration *r)
+{
+    default_poller *p = (default_poller *)poller;
+    if (!r->added) {
+        return -ENOENT;
+    }
+    nfds_t last = --p->count;
+    p->registered[last]->slot = r->slot;
+    p->registered[r->slot] = p->registered[last];
+    p->fds[r->slot] = p->fds[last];
+    r->added = false;
+    return 0;
+}
+
+/* What was told of an edge is not asked for until modify(); what is told
+ * unasked makes an end of all questions. */
+static void
+disarm(default_poller *p, pf_registration *r, unsigned told, short revents)
+{
+    bool unasked = (revents & (POLLHUP | POLLERR | POLLNVAL)) != 0;
+    r->interest = unasked ? PF_IO_EDGE : (r->interest & ~told) | PF_IO_EDGE;
+    ask(p, r, r->interest);
+}
+
+static void
+tell(default_poller *p, pf_registration *r, struct pf_scheduler *s)
+{
+    short revents = p->fds[r->slot].revents;
+    unsigned events = told_by_system(revents, r->interest);
+    p->fds[r->slot].revents = 0;
+    if (r->interest & PF_IO_EDGE) {
+        disarm(p, r, events, revents);
+    }
+    r->ready(r, s, events);
+}
+
+/* From the last to the first: whoever is moved to a place below, or added at
+ * the end, meanwhile, has been told already or has nothing to be told. */
+static void
+default_deliver(pf_poller *poller, struct pf_scheduler *s)
+{
+    default_poller *p = (default_poller *)poller;
+    for (nfds_t i = p->count - 1; i > WAKE_SLOT; i--) {
+        if (i < p->count && p->fds[i].revents != 0) {
+            tell(p, p->registered[i], s);
+        }
+    }
+}
+
+/* ------------------------------------------------------- the rest --- */
 
 /* Also from signal handlers: errno is the interrupted code's. */
 static void
@@ -175,52 +370,50 @@ default_after_fork(pf_poller *poller)
 {
     default_poller *p = (default_poller *)poller;
     close_wake(p);
-    return open_wake(p);
-}
-
-static bool
-default_busy(pf_poller *poller)
-{
-    (void)poller;
-    return false;
+    int error = open_wake(p);
+    p->fds[WAKE_SLOT].fd = p->wake_read;
+    return error;
 }
 
 static void
 default_close(pf_poller *poller)
 {
-    close_wake((default_poller *)poller);
-    free(poller);
+    default_poller *p = (default_poller *)poller;
+    close_wake(p);
+    free(p->registered);
+    free(p);
 }
 
 static const pf_poller_ops default_ops = {
+    .add = default_add,
+    .modify = default_modify,
+    .remove = default_remove,
     .wait = default_wait,
+    .deliver = default_deliver,
     .wake = default_wake,
     .fileno = default_fileno,
     .after_fork = default_after_fork,
-    .busy = default_busy,
     .close = default_close,
+    .rearms = true,
 };
 
 pf_poller *
 pf_default_poller_new(int *error)
 {
-    default_poller *p = pf_malloc(sizeof *p);
-    if (p == NULL) {
+    default_poller *p = pf_calloc(1, sizeof *p);
+    if (p == NULL || grow(p) != 0) {
+        free(p);
         *error = -ENOMEM;
         return NULL;
     }
     p->base.ops = &default_ops;
-    p->watched = -1;
     *error = open_wake(p);
     if (*error != 0) {
+        free(p->registered);
         free(p);
         return NULL;
     }
+    p->fds[WAKE_SLOT] = (struct pollfd){p->wake_read, POLLIN, 0};
+    p->count = WAKE_SLOT + 1;
     return &p->base;
-}
-
-void
-pf_default_poller_watch(pf_poller *poller, intptr_t descriptor)
-{
-    ((default_poller *)poller)->watched = (int)descriptor;
 }

@@ -9,11 +9,16 @@
 #include "engine/base/memory.h"
 #include "engine/core/scheduler.h"
 
-/* `wake` resets itself when a wait was ended by it. */
+/* `wake` resets itself when a wait was ended by it; with it the system takes
+ * so many handles at a time.  Between wait and deliver, `found` is the buffer. */
+#define MOST_REGISTERED (MAXIMUM_WAIT_OBJECTS - 1)
+
 typedef struct default_poller {
     pf_poller base;
     HANDLE wake;
-    HANDLE watched; /* NULL: none */
+    size_t count;
+    pf_registration *registered[MOST_REGISTERED];
+    bool found[MOST_REGISTERED];
 } default_poller;
 
 int64_t
@@ -38,16 +43,154 @@ milliseconds(int64_t timeout_ns)
     return ms < 0 ? 0 : ms < INFINITE ? (DWORD)ms : INFINITE - 1;
 }
 
+/* What one wait is for: our own handle, and those of some interest. */
+typedef struct wait_list {
+    DWORD count;
+    HANDLE handles[MAXIMUM_WAIT_OBJECTS];
+    size_t slots[MAXIMUM_WAIT_OBJECTS];
+} wait_list;
+
+static void
+list_handles(const default_poller *p, wait_list *list)
+{
+    list->handles[0] = p->wake;
+    list->count = 1;
+    for (size_t i = 0; i < p->count; i++) {
+        if (p->registered[i]->interest & PF_IO_READ) {
+            list->handles[list->count] = (HANDLE)p->registered[i]->descriptor;
+            list->slots[list->count++] = i;
+        }
+    }
+}
+
+/* The system tells of the first one that is set: those behind it are asked one
+ * by one, or they would have to wait for as long as it is set. */
+static int
+note_found(default_poller *p, const wait_list *list, DWORD first)
+{
+    int found = 0;
+    for (DWORD i = first; i < list->count; i++) {
+        bool set = i == first ||
+                   WaitForSingleObject(list->handles[i], 0) == WAIT_OBJECT_0;
+        if (set && i > 0) {
+            p->found[list->slots[i]] = true;
+            found++;
+        }
+    }
+    return found;
+}
+
 static int
 default_wait(pf_poller *poller, int64_t timeout_ns)
 {
     default_poller *p = (default_poller *)poller;
-    HANDLE handles[2] = {p->wake, p->watched};
-    DWORD count = p->watched == NULL ? 1 : 2;
-    DWORD result = WaitForMultipleObjects(count, handles, FALSE,
+    wait_list list;
+    list_handles(p, &list);
+    DWORD result = WaitForMultipleObjects(list.count, list.handles, FALSE,
                                           milliseconds(timeout_ns));
-    return result == WAIT_FAILED ? -EINVAL : 0;
+    if (result == WAIT_FAILED) {
+        return -EINVAL;
+    }
+    DWORD first = result - WAIT_OBJECT_0;
+    return first < list.count ? note_found(p, &list, first) : 0;
 }
+
+/* --------------------------------------------------- descriptors --- */
+
+static bool
+is_registered(const default_poller *p, intptr_t handle)
+{
+    for (size_t i = 0; i < p->count; i++) {
+        if (p->registered[i]->descriptor == handle) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A handle is set or it is not: that is to be readable. */
+static bool
+is_known(unsigned interest)
+{
+    return (interest & ~(unsigned)(PF_IO_READ | PF_IO_EDGE)) == 0;
+}
+
+static int
+default_add(pf_poller *poller, intptr_t descriptor, unsigned interest,
+            pf_registration *r)
+{
+    default_poller *p = (default_poller *)poller;
+    DWORD flags;
+    if (!is_known(interest)) {
+        return -EINVAL;
+    }
+    if (!GetHandleInformation((HANDLE)descriptor, &flags)) {
+        return -EBADF;
+    }
+    if (r->added || is_registered(p, descriptor)) {
+        return -EEXIST;
+    }
+    if (p->count == MOST_REGISTERED) {
+        return -ENOSPC;
+    }
+    r->descriptor = descriptor;
+    r->slot = p->count++;
+    r->interest = interest;
+    r->added = true;
+    p->registered[r->slot] = r;
+    p->found[r->slot] = false;
+    return 0;
+}
+
+static int
+default_modify(pf_poller *poller, pf_registration *r, unsigned interest)
+{
+    if (!is_known(interest)) {
+        return -EINVAL;
+    }
+    if (!r->added) {
+        return -ENOENT;
+    }
+    r->interest = interest;
+    ((default_poller *)poller)->found[r->slot] = false;
+    return 0;
+}
+
+/* The last one takes its place. */
+static int
+default_remove(pf_poller *poller, pf_registration *r)
+{
+    default_poller *p = (default_poller *)poller;
+    if (!r->added) {
+        return -ENOENT;
+    }
+    size_t last = --p->count;
+    p->registered[last]->slot = r->slot;
+    p->registered[r->slot] = p->registered[last];
+    p->found[r->slot] = p->found[last];
+    r->added = false;
+    return 0;
+}
+
+/* From the last to the first: whoever is moved to a place below, or added at
+ * the end, meanwhile, has been told already or has nothing to be told. */
+static void
+default_deliver(pf_poller *poller, struct pf_scheduler *s)
+{
+    default_poller *p = (default_poller *)poller;
+    for (size_t i = p->count; i-- > 0;) {
+        if (i < p->count && p->found[i]) {
+            pf_registration *r = p->registered[i];
+            p->found[i] = false;
+            if (r->interest & PF_IO_EDGE) {
+                r->interest = PF_IO_EDGE;
+            }
+            r->ready(r, s, PF_IO_READ);
+        }
+    }
+}
+
+/* ------------------------------------------------------- the rest --- */
 
 static void
 default_wake(pf_poller *poller)
@@ -69,13 +212,6 @@ default_after_fork(pf_poller *poller)
     return 0;
 }
 
-static bool
-default_busy(pf_poller *poller)
-{
-    (void)poller;
-    return false;
-}
-
 static void
 default_close(pf_poller *poller)
 {
@@ -84,24 +220,27 @@ default_close(pf_poller *poller)
 }
 
 static const pf_poller_ops default_ops = {
+    .add = default_add,
+    .modify = default_modify,
+    .remove = default_remove,
     .wait = default_wait,
+    .deliver = default_deliver,
     .wake = default_wake,
     .fileno = default_fileno,
     .after_fork = default_after_fork,
-    .busy = default_busy,
     .close = default_close,
+    .rearms = true,
 };
 
 pf_poller *
 pf_default_poller_new(int *error)
 {
-    default_poller *p = pf_malloc(sizeof *p);
+    default_poller *p = pf_calloc(1, sizeof *p);
     *error = -ENOMEM;
     if (p == NULL) {
         return NULL;
     }
     p->base.ops = &default_ops;
-    p->watched = NULL;
     p->wake = CreateEventW(NULL, FALSE, FALSE, NULL);
     if (p->wake == NULL) {
         free(p);
@@ -109,11 +248,4 @@ pf_default_poller_new(int *error)
     }
     *error = 0;
     return &p->base;
-}
-
-void
-pf_default_poller_watch(pf_poller *poller, intptr_t descriptor)
-{
-    ((default_poller *)poller)->watched =
-        descriptor == -1 ? NULL : (HANDLE)descriptor;
 }

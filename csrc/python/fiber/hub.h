@@ -32,14 +32,14 @@ struct SchedulerObject {
     PyObject *clock;             /* virtual, or NULL; see schedule.h */
     bool running;                /* inside run or run_once */
     bool closed;
-    bool ending;           /* everything is cancelled, new fibers as well */
-    bool hosted;           /* another loop waits for fileno() */
-    bool watches_signals;  /* they end its wait */
-    int interrupts;        /* Ctrl-C's seen */
-    bool open;             /* the engine's part is initialised */
-    PyObject *watch;       /* to be called when an interrupted run ends */
-    int64_t stalled_since; /* nobody but another thread could help, */
-    uint64_t stalled_at;   /* ... and this had happened by then */
+    bool ending;             /* everything is cancelled, new fibers as well */
+    bool hosted;             /* another loop waits for fileno() */
+    int interrupts;          /* Ctrl-C's seen */
+    pf_registration signals; /* what tells of any; see signals.c */
+    bool open;               /* the engine's part is initialised */
+    PyObject *watch;         /* to be called when an interrupted run ends */
+    int64_t stalled_since;   /* nobody but another thread could help, */
+    uint64_t stalled_at;     /* ... and this had happened by then */
     bool stall_told;
     bool inherited;         /* ran when this process was forked: see loop.c */
     bool lent;              /* its hub is a fiber of `outer`, until it ends */

@@ -364,7 +364,6 @@ idle(SchedulerObject *s, int64_t deadline)
         deadline = pf_now(&s->core) + patience;
     }
     int rc = pf_scheduler_wait(&s->core, deadline);
-    pf_signals_drain(s);
     if (rc < 0) {
         errno = -rc;
         PyErr_SetFromErrno(PyExc_OSError);
@@ -648,9 +647,9 @@ wait_once(SchedulerObject *s, PyObject *timeout, int64_t deadline)
 {
     pf_poll(&s->core);
     bool wait = timeout == Py_None || deadline > pf_now(&s->core);
-    uint64_t before = s->core.messages + s->core.timeouts;
+    uint64_t before = pf_happened(&s->core);
     while (wait && s->core.ready.head == NULL && s->alive > 0 &&
-           s->fatal == NULL && s->core.messages + s->core.timeouts == before) {
+           s->fatal == NULL && pf_happened(&s->core) == before) {
         int64_t began = pf_now(&s->core);
         if (!idle(s, deadline)) {
             deadlock(s);

@@ -29,7 +29,6 @@ typedef struct PfSignals {
 } PfSignals;
 int pf_signals_begin(SchedulerObject *s, PfSignals *saved);
 void pf_signals_end(SchedulerObject *s, PfSignals *saved);
-void pf_signals_drain(SchedulerObject *s);
 int pf_signals_after_fork(void);
 PyObject *pf_on_sigint(PyObject *module, PyObject *args);
 

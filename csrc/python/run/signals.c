@@ -100,20 +100,36 @@ drain(void)
 
 #endif
 
-/* After each wait; loops of other threads must not take the news away. */
-void
-pf_signals_drain(SchedulerObject *s)
+/* It has ended the wait; the loop runs the handlers. */
+static void
+signal_came(pf_registration *r, pf_scheduler *s, unsigned events)
 {
-    if (s->watches_signals) {
-        drain();
+    (void)r;
+    (void)s;
+    (void)events;
+    drain();
+}
+
+/* Nobody awaits it: a run is as idle with it as without. */
+static int
+watch(SchedulerObject *s, intptr_t descriptor)
+{
+    pf_poller *poller = s->core.poller;
+    s->signals.ready = signal_came;
+    int rc = poller->ops->add(poller, descriptor, PF_IO_READ, &s->signals);
+    if (rc < 0) {
+        errno = -rc;
+        PyErr_SetFromErrno(PyExc_OSError);
     }
+    return rc;
 }
 
 static void
-watch(SchedulerObject *s, intptr_t descriptor)
+unwatch(SchedulerObject *s)
 {
-    s->watches_signals = descriptor != -1;
-    pf_default_poller_watch(s->core.poller, descriptor);
+    if (s->signals.added) {
+        s->core.poller->ops->remove(s->core.poller, &s->signals);
+    }
 }
 
 static bool
@@ -152,8 +168,8 @@ begin_wakeup(SchedulerObject *s, PyObject *signals, PfSignals *saved)
 #ifdef _WIN32
     (void)signals;
     (void)saved;
-    watch(s, (intptr_t)_PyOS_SigintEvent());
-    return 0;
+    void *event = _PyOS_SigintEvent();
+    return event == NULL ? 0 : watch(s, (intptr_t)event);
 #else
     if (open_pipe() < 0) {
         return -1;
@@ -184,8 +200,7 @@ begin_wakeup(SchedulerObject *s, PyObject *signals, PfSignals *saved)
         Py_XDECREF(back);
         return back == NULL ? -1 : 0;
     }
-    watch(s, wake_pipe[0]);
-    return 0;
+    return watch(s, wake_pipe[0]);
 #endif
 }
 
@@ -311,7 +326,7 @@ pf_signals_end(SchedulerObject *s, PfSignals *saved)
     if (saved->old_handler != NULL || saved->old_wakeup != NOT_SET) {
         signals = pf_import("signal");
     }
-    watch(s, -1);
+    unwatch(s);
     end_watch(s);
 #ifndef _WIN32
     if (signals != NULL && saved->old_wakeup != NOT_SET) {

@@ -88,28 +88,39 @@ fail(SchedulerObject *s, const char *text)
     pf_scheduler_fail(s, pf_take_exception());
 }
 
-/* Somebody outside has promised to wake this run.  Once that was reported,
- * what is cancelled may have to wait for it all the same. */
-static bool
-wait_for_threads(SchedulerObject *s, const PfClockObject *clock,
-                 int64_t timeout)
+static void
+block(SchedulerObject *s, int64_t timeout)
 {
-    if (!clock->threads && !s->ending) {
-        fail(s,
-             "the run has virtual time but waits for another thread "
-             "(to_thread(), say), which takes real time: replace that call in "
-             "the test, or allow it with threads=True");
-        return true;
-    }
     int rc = pf_scheduler_block(&s->core, timeout);
-    pf_signals_drain(s);
     if (rc < 0) {
         errno = -rc;
         PyErr_SetFromErrno(PyExc_OSError);
         pf_scheduler_fail(s, pf_take_exception());
     }
+}
+
+/* Somebody outside has promised to wake this run, or nothing else can.  Once
+ * that was reported, what is cancelled may have to wait for it all the same. */
+static bool
+wait_for_outside(SchedulerObject *s, const PfClockObject *clock,
+                 int64_t timeout, const char *refusal)
+{
+    if (!clock->threads && !s->ending) {
+        fail(s, refusal);
+    } else {
+        block(s, timeout);
+    }
     return true;
 }
+
+static const char waits_for_threads[] =
+    "the run has virtual time but waits for another thread (to_thread(), "
+    "say), which takes real time: replace that call in the test, or allow it "
+    "with threads=True";
+static const char waits_for_input[] =
+    "the run has virtual time but waits for a descriptor that nobody in it "
+    "makes ready, which takes real time: let a fiber be the other side, or "
+    "allow real waiting with threads=True";
 
 /* Where time goes next, PF_NEVER: nowhere. */
 static int64_t
@@ -142,20 +153,58 @@ move_to(SchedulerObject *s, PfClockObject *clock, int64_t moment)
     pf_poll(&s->core);
 }
 
+/* Others may be about to make a descriptor ready that is awaited: time goes by
+ * as it really does until then, so that it never jumps past what they do. */
+static void
+move_at_real_pace(SchedulerObject *s, PfClockObject *clock, int64_t moment)
+{
+    int64_t begun = pf_monotonic();
+    block(s, moment == PF_NEVER    ? PF_NEVER
+             : moment > clock->now ? moment - clock->now
+                                   : 0);
+    int64_t now = pf_later(clock->now, pf_monotonic() - begun);
+    if (now >= moment) {
+        move_to(s, clock, moment);
+    } else if (!clock->stands) {
+        move_to(s, clock, now);
+    }
+}
+
+/* Descriptors are awaited, and a look has just told that none is ready.  In a
+ * run that is all its world, which others in it have to change: time may go on
+ * to when they do.  One that may wait in real time is not alone.  False: time
+ * goes on as ever. */
+static bool
+wait_for_descriptors(SchedulerObject *s, PfClockObject *clock, int64_t moment)
+{
+    if (clock->threads && clock->waiters == NULL) {
+        move_at_real_pace(s, clock, moment);
+        return true;
+    }
+    return moment == PF_NEVER &&
+           wait_for_outside(s, clock, PF_NEVER, waits_for_input);
+}
+
 bool
 pf_clock_idle(SchedulerObject *s, int64_t deadline)
 {
     PfClockObject *clock = (PfClockObject *)s->clock;
-    uint64_t before = s->core.messages + s->core.timeouts;
+    uint64_t before = pf_happened(&s->core);
+    bool busy = pf_poller_busy(s->core.poller);
     pf_poll(&s->core);
-    if (s->core.ready.head != NULL ||
-        s->core.messages + s->core.timeouts != before) {
+    if (busy) {
+        pf_look(&s->core);
+    }
+    if (s->core.ready.head != NULL || pf_happened(&s->core) != before) {
         return true;
     }
     if (pf_load(&s->core.holds) != 0) {
-        return wait_for_threads(s, clock, PF_NEVER);
+        return wait_for_outside(s, clock, PF_NEVER, waits_for_threads);
     }
     int64_t moment = next_moment(s, clock, deadline);
+    if (busy && wait_for_descriptors(s, clock, moment)) {
+        return true;
+    }
     if (moment != PF_NEVER) {
         move_to(s, clock, moment);
         return true;
@@ -166,7 +215,9 @@ pf_clock_idle(SchedulerObject *s, int64_t deadline)
         return true;
     }
     int64_t patience = clock->threads ? pf_wait_for_help(s) : -1;
-    return patience > 0 ? wait_for_threads(s, clock, patience) : patience == 0;
+    return patience > 0
+               ? wait_for_outside(s, clock, patience, waits_for_threads)
+               : patience == 0;
 }
 
 static void

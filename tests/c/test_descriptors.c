@@ -1,0 +1,552 @@
+/* The default poller's descriptors: what it is asked and what it tells. */
+#include "check.h"
+
+#include <errno.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/memory.h"
+#include "engine/core/timers.h"
+#include "engine/io/poller.h"
+
+/* ---------------------------------------------------- descriptors --- */
+
+/* Something that is readable or not: the end of a pipe, a Windows event. */
+#if defined(_WIN32)
+
+#define WIN32_LEAN_AND_MEAN
+#include <windows.h>
+
+typedef struct source {
+    HANDLE event;
+} source;
+
+static intptr_t
+source_open(source *s)
+{
+    s->event = CreateEventW(NULL, TRUE, FALSE, NULL);
+    CHECK(s->event != NULL);
+    return (intptr_t)s->event;
+}
+
+static void
+source_set(source *s)
+{
+    CHECK(SetEvent(s->event));
+}
+
+static void
+source_close(source *s)
+{
+    CloseHandle(s->event);
+}
+
+#else
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+typedef struct source {
+    int ends[2];
+} source;
+
+static intptr_t
+source_open(source *s)
+{
+    CHECK_EQUAL(pipe(s->ends), 0);
+    return s->ends[0];
+}
+
+static void
+source_set(source *s)
+{
+    CHECK_EQUAL(write(s->ends[1], "x", 1), 1);
+}
+
+static void
+source_close(source *s)
+{
+    close(s->ends[0]);
+    close(s->ends[1]);
+}
+
+#endif
+
+/* ------------------------------------------------------- listeners --- */
+
+typedef struct listener {
+    pf_registration registration; /* first */
+    int told;
+    unsigned events;
+} listener;
+
+static pf_poller *poller;
+
+static void
+listen(pf_registration *r, struct pf_scheduler *s, unsigned events)
+{
+    listener *l = (listener *)r;
+    CHECK(s == NULL && r->added);
+    l->told++;
+    l->events = events;
+}
+
+static void
+open_poller(void)
+{
+    int error;
+    poller = pf_default_poller_new(&error);
+    CHECK_EQUAL(error, 0);
+}
+
+static void
+close_poller(void)
+{
+    poller->ops->close(poller);
+}
+
+static int
+add(listener *l, intptr_t descriptor, unsigned interest)
+{
+    *l = (listener){.registration.ready = listen};
+    return poller->ops->add(poller, descriptor, interest, &l->registration);
+}
+
+static int
+modify(listener *l, unsigned interest)
+{
+    return poller->ops->modify(poller, &l->registration, interest);
+}
+
+static int
+take_out(listener *l)
+{
+    return poller->ops->remove(poller, &l->registration);
+}
+
+static int
+look(void)
+{
+    int found = poller->ops->wait(poller, 0);
+    if (found > 0) {
+        poller->ops->deliver(poller, NULL);
+    }
+    return found;
+}
+
+/* ----------------------------------------------------------- tests --- */
+
+static void
+descriptor_ends_the_wait_and_is_told(void)
+{
+    source s;
+    listener l;
+    open_poller();
+    intptr_t descriptor = source_open(&s);
+    CHECK_EQUAL(add(&l, descriptor, PF_IO_READ), 0);
+    CHECK(!pf_poller_busy(poller)); /* nobody has said that he waits */
+    CHECK_EQUAL(look(), 0);
+    source_set(&s);
+    CHECK_EQUAL(poller->ops->wait(poller, PF_NEVER), 1);
+    CHECK_EQUAL(l.told, 0); /* not by wait */
+    poller->ops->deliver(poller, NULL);
+    CHECK_EQUAL(l.told, 1);
+    CHECK_EQUAL(l.events, PF_IO_READ);
+    poller->ops->deliver(poller, NULL); /* once only */
+    CHECK_EQUAL(l.told, 1);
+    CHECK_EQUAL(take_out(&l), 0);
+    source_close(&s);
+    close_poller();
+}
+
+/* Both at once: neither takes the other's place. */
+static void
+wake_and_descriptor_come_together(void)
+{
+    source s;
+    listener l;
+    open_poller();
+    CHECK_EQUAL(add(&l, source_open(&s), PF_IO_READ), 0);
+    source_set(&s);
+    poller->ops->wake(poller);
+    CHECK_EQUAL(look(), 1);
+    CHECK_EQUAL(l.told, 1);
+    CHECK_EQUAL(take_out(&l), 0);
+    CHECK_EQUAL(poller->ops->wait(poller, 1000), 0); /* not woken any more */
+    source_close(&s);
+    close_poller();
+}
+
+static void
+level_is_told_as_long_as_it_lasts_and_edge_once(void)
+{
+    source s[2];
+    listener level, edge;
+    open_poller();
+    CHECK_EQUAL(add(&level, source_open(&s[0]), PF_IO_READ), 0);
+    CHECK_EQUAL(add(&edge, source_open(&s[1]), PF_IO_READ | PF_IO_EDGE), 0);
+    source_set(&s[0]);
+    source_set(&s[1]);
+    CHECK_EQUAL(look(), 2);
+    CHECK_EQUAL(look(), 1);
+    CHECK_EQUAL(level.told, 2);
+    CHECK_EQUAL(edge.told, 1);
+    CHECK(poller->ops->rearms);
+    CHECK_EQUAL(modify(&edge, PF_IO_READ | PF_IO_EDGE), 0);
+    CHECK_EQUAL(look(), 2);
+    CHECK_EQUAL(edge.told, 2);
+    CHECK_EQUAL(modify(&level, 0), 0); /* no interest: not told */
+    CHECK_EQUAL(look(), 0);
+    CHECK_EQUAL(modify(&level, PF_IO_READ), 0);
+    CHECK_EQUAL(look(), 1);
+    source_close(&s[0]);
+    source_close(&s[1]);
+    close_poller();
+}
+
+static void
+what_cannot_be_done_is_refused(void)
+{
+    source s, t;
+    listener l, other = {.registration.added = false};
+    open_poller();
+    intptr_t descriptor = source_open(&s);
+    intptr_t unused = source_open(&t);
+    CHECK_EQUAL(add(&l, descriptor, PF_IO_END), -EINVAL);
+    CHECK_EQUAL(add(&l, -7, PF_IO_READ), -EBADF);
+    source_close(&t);
+    CHECK_EQUAL(add(&l, unused, PF_IO_READ), -EBADF);
+    CHECK_EQUAL(modify(&other, PF_IO_READ), -ENOENT);
+    CHECK_EQUAL(take_out(&other), -ENOENT);
+    CHECK_EQUAL(add(&l, descriptor, PF_IO_READ), 0);
+    CHECK_EQUAL(add(&other, descriptor, PF_IO_READ), -EEXIST);
+    CHECK(!other.registration.added);
+    intptr_t second = source_open(&t);
+    CHECK_EQUAL(poller->ops->add(poller, second, PF_IO_READ, &l.registration),
+                -EEXIST);
+    CHECK_EQUAL(modify(&l, PF_IO_ERROR), -EINVAL);
+    source_set(&s);
+    CHECK_EQUAL(look(), 1); /* with the old interest */
+    CHECK_EQUAL(take_out(&l), 0);
+    CHECK_EQUAL(take_out(&l), -ENOENT);
+    CHECK_EQUAL(add(&l, descriptor, PF_IO_READ), 0);
+    CHECK_EQUAL(look(), 1);
+    source_close(&s);
+    source_close(&t);
+    close_poller();
+}
+
+/* ------------------------------------- changes while events are told --- */
+
+enum { CROWD = 3 };
+
+/* What a listener does when it is told the first time; the next one is the one
+ * with the next number. */
+typedef enum act {
+    NOTHING,
+    REMOVE_SELF,
+    REMOVE_NEXT,
+    REMOVE_OTHERS,
+    REPLACE_NEXT, /* remove it, and add it anew */
+    REPLACE_SELF,
+    MUTE_NEXT,  /* no interest any more */
+    RENEW_NEXT, /* the same interest, armed anew */
+    ACTS
+} act;
+
+typedef struct actor {
+    pf_registration registration; /* first */
+    source source;
+    intptr_t descriptor;
+    act act;
+    bool found; /* ... and neither told nor taken back */
+    bool muted;
+    int told;
+} actor;
+
+static actor actors[CROWD];
+static unsigned mode; /* PF_IO_EDGE or nothing */
+
+static void
+remove_actor(actor *a)
+{
+    int expected = a->registration.added ? 0 : -ENOENT;
+    a->found = false;
+    CHECK_EQUAL(poller->ops->remove(poller, &a->registration), expected);
+}
+
+static void
+add_actor(actor *a)
+{
+    a->muted = false;
+    CHECK_EQUAL(poller->ops->add(poller, a->descriptor, PF_IO_READ | mode,
+                                 &a->registration),
+                0);
+}
+
+static void
+change_actor(actor *a, bool mute)
+{
+    int expected = a->registration.added ? 0 : -ENOENT;
+    a->found = false;
+    a->muted = mute;
+    CHECK_EQUAL(poller->ops->modify(poller, &a->registration,
+                                    mute ? 0 : PF_IO_READ | mode),
+                expected);
+}
+
+static void
+act_when_told(pf_registration *r, struct pf_scheduler *s, unsigned events)
+{
+    actor *self = (actor *)r;
+    long i = self - actors;
+    actor *next = &actors[(i + 1) % CROWD];
+    (void)s;
+    CHECK(self->found && events == PF_IO_READ);
+    self->found = false;
+    self->muted = mode != 0;
+    if (self->told++ > 0) {
+        return;
+    }
+    switch (self->act) {
+    case REMOVE_SELF:
+        remove_actor(self);
+        break;
+    case REMOVE_OTHERS:
+        remove_actor(&actors[(i + 2) % CROWD]);
+        remove_actor(next);
+        break;
+    case REMOVE_NEXT:
+        remove_actor(next);
+        break;
+    case REPLACE_NEXT:
+        remove_actor(next);
+        add_actor(next);
+        break;
+    case REPLACE_SELF:
+        remove_actor(self);
+        add_actor(self);
+        break;
+    case MUTE_NEXT:
+    case RENEW_NEXT:
+        change_actor(next, self->act == MUTE_NEXT);
+        break;
+    default:
+        break;
+    }
+}
+
+/* All are ready.  The first delivery is the one with the acts; the second
+ * tells all that are still there and of interest. */
+static void
+play_acts(int number)
+{
+    open_poller();
+    for (int i = 0; i < CROWD; i++) {
+        actors[i].registration = (pf_registration){.ready = act_when_told};
+        actors[i].act = (act)(number % ACTS);
+        number /= ACTS;
+        actors[i].told = 0;
+        add_actor(&actors[i]);
+    }
+    for (int turn = 0; turn < 2; turn++) {
+        int expected = 0;
+        for (int i = 0; i < CROWD; i++) {
+            actors[i].found = actors[i].registration.added && !actors[i].muted;
+            expected += actors[i].found;
+        }
+        CHECK_EQUAL(poller->ops->wait(poller, 0), expected);
+        poller->ops->deliver(poller, NULL);
+        for (int i = 0; i < CROWD; i++) {
+            CHECK(!actors[i].found);
+        }
+    }
+    close_poller();
+}
+
+static void
+changes_while_events_are_told_hold_in_every_combination(void)
+{
+    for (int i = 0; i < CROWD; i++) {
+        actors[i].descriptor = source_open(&actors[i].source);
+        source_set(&actors[i].source);
+    }
+    for (int i = 0; i < ACTS * ACTS * ACTS; i++) {
+        mode = 0;
+        play_acts(i);
+        mode = PF_IO_EDGE;
+        play_acts(i);
+    }
+    for (int i = 0; i < CROWD; i++) {
+        source_close(&actors[i].source);
+    }
+}
+
+/* ---------------------------------------------- many, or no memory --- */
+
+#if defined(_WIN32)
+#define MOST 63 /* besides its own */
+#else
+#define MOST 200
+#endif
+
+static void
+many_descriptors_are_watched(void)
+{
+    static source s[MOST + 1];
+    static listener l[MOST + 1];
+    open_poller();
+    for (int i = 0; i < MOST; i++) {
+        CHECK_EQUAL(add(&l[i], source_open(&s[i]), PF_IO_READ), 0);
+    }
+#if defined(_WIN32)
+    CHECK_EQUAL(add(&l[MOST], source_open(&s[MOST]), PF_IO_READ), -ENOSPC);
+    source_close(&s[MOST]);
+#endif
+    for (int i = 0; i < MOST; i += 3) {
+        source_set(&s[i]);
+    }
+    CHECK_EQUAL(look(), (MOST + 2) / 3);
+    for (int i = 0; i < MOST; i++) {
+        CHECK_EQUAL(l[i].told, i % 3 == 0);
+        if (i % 2 == 0) {
+            CHECK_EQUAL(take_out(&l[i]), 0);
+        }
+    }
+    look();
+    for (int i = 0; i < MOST; i++) {
+        CHECK_EQUAL(l[i].told, i % 3 != 0 ? 0 : i % 2 == 0 ? 1 : 2);
+        source_close(&s[i]);
+    }
+    close_poller();
+}
+
+#if !defined(_WIN32)
+
+static void
+adding_without_memory_changes_nothing(void)
+{
+#if defined(PYFIBER_HARDTEST)
+    source s[20];
+    listener l[20];
+    int refused = 0;
+    open_poller();
+    for (int i = 0; i < 20; i++) {
+        intptr_t descriptor = source_open(&s[i]);
+        source_set(&s[i]);
+        pf_fail_allocation = 1;
+        int rc = add(&l[i], descriptor, PF_IO_READ);
+        pf_fail_allocation = 0;
+        if (rc != 0) {
+            CHECK_EQUAL(rc, -ENOMEM);
+            CHECK_EQUAL(look(), i);
+            CHECK_EQUAL(add(&l[i], descriptor, PF_IO_READ), 0);
+            refused++;
+        }
+    }
+    CHECK(refused > 1);
+    CHECK_EQUAL(look(), 20);
+    for (int i = 0; i < 20; i++) {
+        source_close(&s[i]);
+    }
+    close_poller();
+#else
+    SKIP("memory fails on request in HARDTEST builds only");
+#endif
+}
+
+/* ------------------------------------------- what POSIX can tell of --- */
+
+static void
+both_directions_are_told(void)
+{
+    source s;
+    listener l;
+    open_poller();
+    source_open(&s);
+    CHECK_EQUAL(add(&l, s.ends[1], PF_IO_READ), 0);
+    CHECK_EQUAL(look(), 0);
+    CHECK_EQUAL(modify(&l, PF_IO_WRITE), 0);
+    CHECK_EQUAL(look(), 1);
+    CHECK_EQUAL(l.events, PF_IO_WRITE);
+    CHECK_EQUAL(modify(&l, PF_IO_READ | PF_IO_WRITE | PF_IO_EDGE), 0);
+    CHECK_EQUAL(look(), 1);
+    CHECK_EQUAL(l.events, PF_IO_WRITE);
+    CHECK_EQUAL(look(), 0);
+    source_close(&s);
+    close_poller();
+}
+
+/* Whoever waits for whatever is told, also by an edge, and that once. */
+static void
+end_and_error_are_told_unasked(void)
+{
+    source s;
+    listener l;
+    open_poller();
+    source_open(&s);
+    CHECK_EQUAL(add(&l, s.ends[0], PF_IO_READ | PF_IO_EDGE), 0);
+    close(s.ends[1]);
+    CHECK_EQUAL(look(), 1);
+    CHECK_EQUAL(l.events, PF_IO_READ | PF_IO_END);
+    CHECK_EQUAL(look(), 0);
+    CHECK_EQUAL(take_out(&l), 0);
+    close(s.ends[0]);
+
+    source_open(&s);
+    CHECK_EQUAL(add(&l, s.ends[1], PF_IO_WRITE), 0);
+    close(s.ends[0]);
+    CHECK_EQUAL(look(), 1);
+    CHECK(l.events & PF_IO_WRITE);
+    CHECK(l.events & (PF_IO_ERROR | PF_IO_END));
+    CHECK_EQUAL(modify(&l, PF_IO_URGENT | PF_IO_EDGE), 0);
+    CHECK_EQUAL(look(), 1);
+    CHECK_EQUAL(look(), 0);
+    close(s.ends[1]); /* without removing it, against the rules */
+    CHECK_EQUAL(modify(&l, PF_IO_WRITE), 0);
+    CHECK_EQUAL(look(), 1);
+    CHECK_EQUAL(l.events, PF_IO_WRITE | PF_IO_ERROR);
+    CHECK_EQUAL(modify(&l, 0), 0);
+    CHECK_EQUAL(look(), 0);
+    close_poller();
+}
+
+static void
+registrations_outlive_a_fork(void)
+{
+    source s;
+    listener l;
+    open_poller();
+    CHECK_EQUAL(add(&l, source_open(&s), PF_IO_READ), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        bool fine = poller->ops->after_fork(poller) == 0 && look() == 0;
+        poller->ops->wake(poller);
+        source_set(&s);
+        _exit(fine && look() == 1 && l.told == 1 ? 3 : 4);
+    }
+    int status = 0;
+    waitpid(pid, &status, 0);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 3);
+    CHECK_EQUAL(look(), 1); /* the pipe is common to both, wake() is not */
+    source_close(&s);
+    close_poller();
+}
+
+#endif
+
+const test descriptor_tests[] = {
+    TEST(descriptor_ends_the_wait_and_is_told),
+    TEST(wake_and_descriptor_come_together),
+    TEST(level_is_told_as_long_as_it_lasts_and_edge_once),
+    TEST(what_cannot_be_done_is_refused),
+    TEST(changes_while_events_are_told_hold_in_every_combination),
+    TEST(many_descriptors_are_watched),
+#if !defined(_WIN32)
+    TEST(adding_without_memory_changes_nothing),
+    TEST(both_directions_are_told),
+    TEST(end_and_error_are_told_unasked),
+    TEST(registrations_outlive_a_fork),
+#endif
+    END_OF_TESTS,
+};

@@ -1,0 +1,335 @@
+"""Fibers that wait for descriptors: the loop, its poller, and virtual time."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from pyfiber import (
+    Fiber,
+    FiberCancelled,
+    FiberError,
+    Scheduler,
+    current,
+    now,
+    park,
+    run,
+    sleep,
+    spawn,
+    testing,
+    yield_now,
+)
+from pyfiber._engine import _wait_ready
+from pyfiber.testing import VirtualClock
+from tests.support.subprocesses import run_script
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="pipes are no handles to wait for there")
+
+
+class Pipe:
+    """Its two ends, and what fibers do with them."""
+
+    def __init__(self) -> None:
+        self.reader, self.writer = os.pipe()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return _wait_ready(self.reader, False, timeout)
+
+    def fill(self) -> None:
+        os.write(self.writer, b"x")
+
+    def empty(self) -> None:
+        os.read(self.reader, 100)
+
+    def close(self) -> None:
+        os.close(self.reader)
+        os.close(self.writer)
+
+
+@pytest.fixture
+def pipe() -> Iterator[Pipe]:
+    it = Pipe()
+    yield it
+    it.close()
+
+
+# the loop -----------------------------------------------------------------------------------------
+
+
+def test_fiber_goes_on_when_its_descriptor_is_ready(pipe: Pipe) -> None:
+    log: list[str] = []
+
+    def read() -> None:
+        assert pipe.wait()
+        log.append("read")
+
+    def main() -> None:
+        assert _wait_ready(pipe.writer, True)
+        fiber = spawn(read)
+        yield_now()
+        log.append("write")
+        pipe.fill()
+        fiber.join()
+
+    run(main)
+    assert log == ["write", "read"]
+
+
+def test_one_ready_descriptor_of_many_wakes_one_fiber() -> None:
+    pipes = [Pipe() for _ in range(20)]
+    log: list[int] = []
+
+    def read(i: int) -> None:
+        pipes[i].wait()
+        log.append(i)
+
+    def main() -> None:
+        fibers = [spawn(read, i) for i in range(20)]
+        yield_now()
+        for i in (13, 2, 19):
+            pipes[i].fill()
+            fibers[i].join()
+            pipes[i].empty()
+        assert log == [13, 2, 19]
+        for each in pipes:
+            each.fill()
+
+    run(main)
+    assert sorted(log) == list(range(20))
+    for each in pipes:
+        each.close()
+
+
+def test_run_that_waits_for_a_descriptor_is_no_deadlock(pipe: Pipe) -> None:
+    """Whoever makes it ready need not be of this process."""
+    code = f"import os; os.write({pipe.writer}, b'x')"
+    child = subprocess.Popen([sys.executable, "-c", code], pass_fds=[pipe.writer])
+    assert run(pipe.wait)
+    assert child.wait() == 0
+
+
+def test_run_is_a_deadlock_once_nobody_waits_for_a_descriptor() -> None:
+    done = run_script("""
+        import os
+        from pyfiber import DeadlockError, park, run
+        from pyfiber._engine import _wait_ready
+
+        def main():
+            reader, writer = os.pipe()
+            assert not _wait_ready(reader, False, 0.001)
+            park()
+
+        try:
+            run(main)
+        except DeadlockError:
+            print("deadlock")
+    """)
+    assert done.stdout == "deadlock\n"
+
+
+def test_fibers_that_are_ready_do_not_starve_one_that_waits_for_a_descriptor(pipe: Pipe) -> None:
+    def main() -> int:
+        fiber = spawn(pipe.wait)
+        yield_now()
+        pipe.fill()
+        turns = 0
+        while not fiber.done():
+            yield_now()
+            turns += 1
+        return turns
+
+    assert run(main) < 1000
+
+
+def test_wait_that_ends_otherwise_leaves_the_descriptor_to_others(pipe: Pipe) -> None:
+    def main() -> None:
+        assert not pipe.wait(0)
+        fiber = spawn(pipe.wait)
+        yield_now()
+        fiber.cancel()
+        with pytest.raises(FiberCancelled):
+            fiber.result()
+        pipe.fill()
+        assert pipe.wait()
+
+    run(main)
+
+
+def test_fiber_that_is_unwound_while_it_waits_leaves_the_poller(pipe: Pipe) -> None:
+    scheduler = Scheduler()
+    scheduler.spawn(pipe.wait)
+    scheduler.run_once()
+    scheduler.close()
+    pipe.fill()
+    run(pipe.wait)
+
+
+def test_second_wait_for_a_descriptor_and_one_for_a_closed_one_are_refused(pipe: Pipe) -> None:
+    def main() -> None:
+        spawn(pipe.wait)
+        yield_now()
+        with pytest.raises(FileExistsError):
+            pipe.wait()
+        pipe.fill()
+        closed = os.dup(pipe.reader)
+        os.close(closed)
+        with pytest.raises(OSError, match="descriptor") as caught:
+            _wait_ready(closed, False)
+        assert caught.value.errno == errno.EBADF
+
+    run(main)
+
+
+def test_wait_for_a_descriptor_outside_of_a_run_is_refused(pipe: Pipe) -> None:
+    with pytest.raises(FiberError, match="needs a running scheduler"):
+        pipe.wait()
+
+
+def test_run_once_hears_of_descriptors(pipe: Pipe) -> None:
+    scheduler = Scheduler()
+    scheduler.fileno()
+    fiber: Fiber[bool] = scheduler.spawn(pipe.wait)
+    scheduler.run_once()
+    scheduler.run_once()
+    assert not fiber.done()
+    pipe.fill()
+    scheduler.run_once()
+    assert fiber.done()
+    scheduler.close()
+
+
+def test_message_and_descriptor_at_once_are_both_seen(pipe: Pipe) -> None:
+    def main() -> None:
+        me = current()
+        fiber = spawn(pipe.wait)
+        yield_now()
+
+        def outside() -> None:
+            pipe.fill()
+            me.unpark("message")
+
+        thread = threading.Thread(target=outside)
+        thread.start()
+        assert park() == "message"
+        fiber.join()
+        thread.join()
+
+    run(main)
+
+
+# virtual time -------------------------------------------------------------------------------------
+
+
+def test_virtual_time_does_not_go_past_input_that_is_there(pipe: Pipe) -> None:
+    def main() -> None:
+        reader = spawn(lambda: (pipe.wait(), now()))
+        spawn(sleep, 5)
+        yield_now()
+        pipe.fill()
+        sleep(10)
+        assert reader.result() == (True, 0.0)
+
+    testing.run(main)
+
+
+def test_input_that_a_fiber_makes_later_is_awaited_in_virtual_time(pipe: Pipe) -> None:
+    def main() -> None:
+        reader = spawn(lambda: (pipe.wait(100), now()))
+        sleep(3)
+        pipe.fill()
+        reader.join()
+        assert reader.result() == (True, 3.0)
+
+    testing.run(main)
+
+
+def test_timeout_of_a_wait_for_input_is_virtual(pipe: Pipe) -> None:
+    assert testing.run(lambda: (pipe.wait(1e6), now())) == (False, 1e6)
+
+
+def test_virtual_run_that_only_real_input_could_wake_is_an_error(pipe: Pipe) -> None:
+    with pytest.raises(FiberError, match="waits for a descriptor that nobody in it makes ready"):
+        testing.run(pipe.wait)
+
+
+def test_input_is_looked_at_before_advance_moves_the_time(pipe: Pipe) -> None:
+    clock = VirtualClock(auto=False)
+
+    def main() -> None:
+        reader = spawn(lambda: (pipe.wait(), now()))
+        yield_now()
+        pipe.fill()
+        clock.advance(10)
+        assert now() == 10.0
+        assert reader.result() == (True, 0.0)
+
+    testing.run(main, clock=clock)
+
+
+def fill_from_a_thread(pipe: Pipe) -> threading.Thread:
+    thread = threading.Thread(target=pipe.fill)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("auto", [True, False])
+def test_virtual_time_waits_for_real_input_if_that_is_allowed(pipe: Pipe, auto: bool) -> None:
+    """Else the hour would be over at once, and a year later so."""
+
+    def main() -> float:
+        sleeper = spawn(sleep, 3600)
+        yield_now()
+        thread = fill_from_a_thread(pipe)
+        assert pipe.wait()
+        thread.join()
+        sleeper.cancel()
+        return now()
+
+    assert testing.run(main, clock=VirtualClock(auto=auto), threads=True) < 1800
+
+
+def test_virtual_time_goes_on_at_its_real_pace_while_real_input_may_come(pipe: Pipe) -> None:
+    def main() -> None:
+        reader = spawn(pipe.wait, 0.02)
+        sleep(0.01)
+        assert now() == 0.01
+        assert not reader.result()
+        assert now() == 0.02
+        sleep(3600)  # nothing is awaited any more
+
+    testing.run(main, threads=True)
+
+
+def test_advance_does_not_wait_for_real_input(pipe: Pipe) -> None:
+    clock = VirtualClock()
+
+    def main() -> None:
+        reader = spawn(pipe.wait)
+        yield_now()
+        clock.advance(1000)
+        assert now() == 1000.0
+        pipe.fill()
+        assert reader.result()
+
+    testing.run(main, clock=clock, threads=True)
+
+
+def test_attached_scheduler_waits_for_real_input_no_longer_than_its_timeout(pipe: Pipe) -> None:
+    clock = VirtualClock(auto=False)
+    scheduler = Scheduler()
+    clock.attach(scheduler)
+    fiber: Fiber[bool] = scheduler.spawn(pipe.wait)
+    scheduler.run_once()
+    scheduler.run_once(timeout=5)
+    assert clock.now() == 5.0
+    assert not fiber.done()
+    pipe.fill()
+    scheduler.run_once(timeout=5)
+    assert fiber.done()
+    scheduler.close()
