@@ -9,6 +9,7 @@
 #include "python/core/tstate.h"
 #include "python/fiber/attend.h"
 #include "python/fiber/call.h"
+#include "python/fiber/cancelling.h"
 #include "python/fiber/deadline.h"
 #include "python/fiber/explore.h"
 #include "python/fiber/fiber.h"
@@ -625,6 +626,7 @@ engine_exec(PyObject *module)
         add_primitives(module) < 0) {
         return -1;
     }
+    pf_greenlet_module_init();
     return 0;
 }
 

@@ -35,35 +35,33 @@ static volatile sig_atomic_t reserve_asked; /* how often the host was */
 static volatile sig_atomic_t stop;          /* the recursion must end */
 static bool host_lends;
 
-static pf_fiber *
-current_fiber(void)
+static pf_stack *
+current_stack(void)
 {
-    return the_world.thread.current;
+    return the_world.thread.current->stack;
 }
 
 static size_t
-fiber_name(pf_fiber *fiber, char *buffer, size_t size)
+fiber_name(char *buffer, size_t size)
 {
     const char name[] = "deep thought";
-    (void)fiber;
     size_t n = sizeof name - 1 < size ? sizeof name - 1 : size;
     memcpy(buffer, name, n);
     return n;
 }
 
 static void
-host_traceback(pf_fiber *fiber, int fd)
+host_traceback(int fd)
 {
     const char text[] = "traceback of the host\n";
-    (void)fiber;
     ssize_t ignored = write(fd, text, sizeof text - 1);
     (void)ignored;
 }
 
 static bool
-on_reserve(pf_fiber *fiber, bool last)
+on_reserve(bool last)
 {
-    (void)fiber, (void)last;
+    (void)last;
     reserve_asked++;
     stop = 1;
     return host_lends;
@@ -71,7 +69,7 @@ on_reserve(pf_fiber *fiber, bool last)
 
 static const pf_overflow_host the_host = {
     .on_reserve = on_reserve,
-    .current = current_fiber,
+    .current = current_stack,
     .name = fiber_name,
     .traceback = host_traceback,
 };
@@ -167,9 +165,8 @@ overflow_by_default(void *arg)
 
 /* What the host does at first does not end the recursion. */
 static bool
-stop_when_asked_again(pf_fiber *fiber, bool last)
+stop_when_asked_again(bool last)
 {
-    (void)fiber;
     reserve_asked++;
     stop = last;
     return true;
@@ -200,9 +197,9 @@ overflow_stopped_late(void *arg)
 
 /* The host lends its reserve, but the recursion goes on. */
 static bool
-lend_in_vain(pf_fiber *fiber, bool last)
+lend_in_vain(bool last)
 {
-    (void)fiber, (void)last;
+    (void)last;
     reserve_asked++;
     return true;
 }

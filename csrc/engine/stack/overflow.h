@@ -15,20 +15,22 @@
 #ifndef PF_OVERFLOW_H
 #define PF_OVERFLOW_H
 
-#include "engine/core/scheduler.h"
+#include "engine/stack/stack.h"
 
-/* Both run inside a signal handler: write(2) and reads only. */
+/* All run inside a signal handler: write(2) and reads only.  The running fiber
+ * is meant, each time. */
 typedef struct pf_overflow_host {
-    /* The fiber has begun to use its reserve; `last`: the lower half.  False:
-     * the host can do nothing about it, treat it as an overflow.  NULL: as
+    /* The stack of the calling thread's running fiber; NULL: it runs on the
+     * thread's own. */
+    pf_stack *(*current)(void);
+    /* It has begun to use its reserve; `last`: the lower half.  False: the
+     * host can do nothing about it, treat it as an overflow.  NULL: as
      * false. */
-    bool (*on_reserve)(pf_fiber *fiber, bool last);
-    /* The running fiber of the calling thread, or NULL. */
-    pf_fiber *(*current)(void);
-    /* The fiber's name into `buffer`; bytes written (without a NUL). */
-    size_t (*name)(pf_fiber *fiber, char *buffer, size_t size);
-    /* Print the host's traceback of the fiber to `fd`. */
-    void (*traceback)(pf_fiber *fiber, int fd);
+    bool (*on_reserve)(bool last);
+    /* Its name into `buffer`; bytes written (without a NUL). */
+    size_t (*name)(char *buffer, size_t size);
+    /* Print the host's traceback of it to `fd`. */
+    void (*traceback)(int fd);
 } pf_overflow_host;
 
 /* Once per process.  0 or -errno. */

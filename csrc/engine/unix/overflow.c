@@ -1,5 +1,5 @@
 /* The handler for faults in a guard.  Everything that runs in it uses reads,
- * write(2), sigaction and the host's three functions only. */
+ * write(2), sigaction and the host's functions only. */
 #if !defined(_GNU_SOURCE)
 #define _GNU_SOURCE /* sigaltstack, MAP_ANON */
 #endif
@@ -69,31 +69,31 @@ add_number(line *l, size_t n)
 }
 
 static void
-add_name(line *l, pf_fiber *fiber)
+add_name(line *l)
 {
     const size_t most = 128;
     if (the_host.name == NULL) {
         add_text(l, "?");
         return;
     }
-    size_t n = the_host.name(fiber, l->text + l->length, most);
+    size_t n = the_host.name(l->text + l->length, most);
     l->length += n < most ? n : most;
 }
 
 static void
-report(pf_fiber *fiber)
+report(const pf_stack *stack)
 {
     line l = {.length = 0};
-    size_t bytes = pf_stack_size(fiber->stack);
+    size_t bytes = pf_stack_size(stack);
     add_text(&l, "Fatal pyfiber error: stack overflow in fiber '");
-    add_name(&l, fiber);
+    add_name(&l);
     add_text(&l, "' (stack size ");
     add_number(&l, bytes >> 10);
     add_text(&l, " KiB)\n");
     ssize_t ignored = write(STDERR_FILENO, l.text, l.length);
     (void)ignored;
     if (the_host.traceback != NULL) {
-        the_host.traceback(fiber, STDERR_FILENO);
+        the_host.traceback(STDERR_FILENO);
     }
 }
 
@@ -142,42 +142,39 @@ pass_on(int signal_number, siginfo_t *info, void *registers)
 /* The reserve is opened only if the host will make the recursion end: else
  * the same depth would merely be reached a little later. */
 static bool
-lend_reserve(pf_fiber *fiber, const void *address)
+lend_reserve(pf_stack *stack, const void *address)
 {
-    pf_stack *stack = fiber->stack;
     return pf_stack_in_reserve(stack, address) &&
            the_host.on_reserve != NULL &&
-           the_host.on_reserve(fiber,
-                               pf_stack_is_last_reserve(stack, address)) &&
+           the_host.on_reserve(pf_stack_is_last_reserve(stack, address)) &&
            pf_stack_open_reserve(stack, address);
 }
 
 static void
-end_process(int signal_number, pf_fiber *fiber)
+end_process(int signal_number, const pf_stack *stack)
 {
-    report(fiber);
+    report(stack);
     faulted = 1;
     sigaction(signal_number, previous_of(signal_number), NULL);
 }
 
 static bool
-used_up(const pf_fiber *fiber, const void *address)
+used_up(const pf_stack *stack, const void *address)
 {
-    return pf_stack_guards(fiber->stack, address) ||
-           pf_stack_in_reserve(fiber->stack, address);
+    return pf_stack_guards(stack, address) ||
+           pf_stack_in_reserve(stack, address);
 }
 
 static void
 on_fault(int signal_number, siginfo_t *info, void *registers)
 {
     int saved = errno;
-    pf_fiber *fiber = the_host.current();
+    pf_stack *stack = the_host.current();
     void *address = info->si_addr;
-    if (fiber == NULL || fiber->stack == NULL || was_sent(info) ||
-        !used_up(fiber, address)) {
+    if (stack == NULL || was_sent(info) || !used_up(stack, address)) {
         pass_on(signal_number, info, registers);
-    } else if (!lend_reserve(fiber, address)) {
-        end_process(signal_number, fiber);
+    } else if (!lend_reserve(stack, address)) {
+        end_process(signal_number, stack);
     }
     errno = saved;
 }

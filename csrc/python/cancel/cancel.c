@@ -6,10 +6,10 @@
 #include "python/cancel/scope.h"
 #include "python/core/arguments.h"
 #include "python/core/compiler.h"
-#include "python/core/facade.h"
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
+#include "python/fiber/cancelling.h"
 #include "python/fiber/explore.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
@@ -40,8 +40,8 @@ base_source(const FiberObject *fiber)
 
 /* A fiber in a group has the run's cancellation from the one that entered the
  * group, unless that one is raw: those are not cancelled. */
-bool
-pf_fiber_is_top(const FiberObject *fiber)
+static bool
+is_top(const FiberObject *fiber)
 {
     return fiber->base == NULL ||
            !(fiber->base->fiber->core.host_bits & PF_F_SCHEDULED);
@@ -349,8 +349,8 @@ pf_scope_remove(ScopeObject *scope)
 /* Its code entered scopes by hand, or in a generator that still sleeps in
  * them.  A cancellation that one of these should have absorbed is nobody's:
  * the fiber has failed. */
-PyObject *
-pf_fiber_ends_inside(FiberObject *fiber, PyObject *result)
+static PyObject *
+ends_inside(FiberObject *fiber, PyObject *result)
 {
     PyObject *exc = result == NULL ? pf_take_exception() : NULL;
     PyObject *error = NULL;
@@ -648,56 +648,12 @@ pf_raise_cancelled_by(PyObject *source)
                      pf_rare((FiberObject *)source)->cancel, NULL);
 }
 
-int
-pf_raise_cancelled(FiberObject *fiber)
+static int
+raise_in(FiberObject *fiber)
 {
     PyObject *source = pf_fiber_cancel_source(fiber);
     return pf_raise_cancelled_by(
         source != NULL ? source : source_beyond_shields(fiber));
-}
-
-/* A fiber or grain that catches Cancelled and goes on waiting would spin for
- * ever: it is told on, and slowed down. */
-#define DEAF_AFTER 100      /* deliveries */
-#define FIRST_DELAY 1000000 /* ns */
-#define LONGEST_DELAY 100000000
-
-/* 0, or -1 when Ctrl-C came just then. */
-static int
-report_deaf(PfThread *t, PyObject *task)
-{
-    if (pf_facade.log_deaf == NULL) {
-        return 0;
-    }
-    pf_no_switch_begin(t, "while a fiber is reported");
-    PyObject *logged = PyObject_CallOneArg(pf_facade.log_deaf, task);
-    pf_no_switch_end(t);
-    if (logged == NULL && !PyErr_ExceptionMatches(PyExc_Exception)) {
-        return -1;
-    }
-    if (logged == NULL) {
-        PyErr_WriteUnraisable(task);
-    }
-    Py_XDECREF(logged);
-    return 0;
-}
-
-int64_t
-pf_cancel_delay(PfThread *t, pf_task *core)
-{
-    uint32_t count = core->host_bits >> PF_F_DELIVERIES_SHIFT;
-    if (count < UINT8_MAX) {
-        core->host_bits += (uint32_t)1 << PF_F_DELIVERIES_SHIFT;
-    }
-    if (count < DEAF_AFTER) {
-        return 0;
-    }
-    if (count == DEAF_AFTER && report_deaf(t, pf_object_of(core)) < 0) {
-        return -1;
-    }
-    uint32_t doublings = (count - DEAF_AFTER) / 8;
-    int64_t delay = (int64_t)FIRST_DELAY << doublings;
-    return delay < LONGEST_DELAY ? delay : LONGEST_DELAY;
 }
 
 /* ------------------------------------------------------------- its type */
@@ -765,6 +721,26 @@ PyType_Spec pf_cancelled_spec = {
     .slots = cancelled_slots,
 };
 
+static int
+traverse(const FiberObject *fiber, visitproc visit, void *arg)
+{
+    for (ScopeObject *scope = fiber->scope; scope != NULL;
+         scope = scope->outer) {
+        Py_VISIT(scope);
+    }
+    return 0;
+}
+
+static const PfCancelling cancelling = {
+    .raise_in = raise_in,
+    .cancel = pf_fiber_cancel,
+    .is_top = is_top,
+    .ends_inside = ends_inside,
+    .child_done = pf_scope_child_done,
+    .traverse = traverse,
+    .disown = pf_scope_disown,
+};
+
 PyTypeObject *pf_scope_type, *pf_group_type;
 PyObject *pf_why_deadline, *pf_why_body_ended;
 
@@ -781,6 +757,7 @@ make_reasons(void)
 int
 pf_cancel_init(PyObject *module)
 {
+    pf_cancelling = &cancelling;
     pf.cancelled = (PyObject *)pf_add_type(
         module, &pf_cancelled_spec, (PyTypeObject *)PyExc_BaseException);
     pf_scope_type = pf_add_type(module, &pf_scope_spec, NULL);

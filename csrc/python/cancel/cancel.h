@@ -12,15 +12,7 @@
 #include "python/core/thread.h"
 #include "python/fiber/fiber.h"
 
-int pf_raise_cancelled(FiberObject *fiber);                  /* -1 */
 int pf_raise_cancelled_with(PyObject *why, PyObject *scope); /* -1 */
-static inline int
-pf_check_cancelled(FiberObject *fiber)
-{
-    return PF_LIKELY(!(fiber->core.host_bits & PF_F_CANCEL))
-               ? 0
-               : pf_raise_cancelled(fiber);
-}
 int pf_fiber_cancel(FiberObject *fiber, PyObject *reason);
 /* New references.  `why` is the pair that the latter makes, or NULL: who is
  * going to cancel makes it first, for that may run code. */
@@ -29,11 +21,6 @@ PyObject *pf_reason_and_author(PyObject *reason, PyObject *by);
 void pf_set_cancel(FiberObject *fiber, PyObject *why);
 /* Owner thread.  The first reason stays.  Runs no Python code. */
 void pf_cancel_now(FiberObject *fiber, PyObject *why);
-/* The run ends: is it cancelled for itself, not with the scope around it? */
-bool pf_fiber_is_top(const FiberObject *fiber);
-/* Nanoseconds to wait before the next delivery to a fiber or grain that goes
- * on swallowing it; nearly always 0.  -1: an exception is set. */
-int64_t pf_cancel_delay(PfThread *t, pf_task *core);
 int pf_cancel_init(PyObject *module);
 
 extern PyTypeObject *pf_scope_type, *pf_group_type;

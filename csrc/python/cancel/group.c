@@ -14,6 +14,7 @@
 #include "python/core/tstate.h"
 #include "python/fiber/attend.h"
 #include "python/fiber/call.h"
+#include "python/fiber/cancelling.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/outcome.h"
 #include "python/fiber/wait.h"

@@ -98,8 +98,6 @@ int pf_scope_enlist(SchedulerObject *s, ScopeObject *base, FiberObject *fiber);
 int pf_scope_cancel(ScopeObject *scope, PyObject *reason);
 /* Owner thread.  The first reason stays. */
 void pf_scope_cancel_now(ScopeObject *scope, PyObject *why);
-/* The fiber has ended inside of scopes; returns what its result is then. */
-PyObject *pf_fiber_ends_inside(FiberObject *fiber, PyObject *result);
 /* Take it out of its fiber's stack: it has been left. */
 void pf_scope_remove(ScopeObject *scope);
 int pf_scope_remove_there(ScopeObject *scope); /* ... of another thread */

@@ -9,6 +9,7 @@
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
+#include "python/fiber/cancelling.h"
 #include "python/fiber/deadline.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"

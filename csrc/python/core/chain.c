@@ -1,28 +1,39 @@
 /* Dropping long chains of objects: see chain.h. */
 #include "python/core/chain.h"
 
-#include "python/fiber/fiber.h"
-#include "python/grain/grain.h"
-#include "python/greenlet/greenlet.h"
+#include <assert.h>
+
+/* The types whose objects form chains. */
+#define MOST_TYPES 3
+static struct {
+    PyTypeObject *type;
+    pf_link_fn link_of;
+} links[MOST_TYPES];
+
+/* The module may be imported anew: then its types are others. */
+void
+pf_chain_register(PyTypeObject *type, pf_link_fn link_of)
+{
+    int i = 0;
+    while (links[i].link_of != NULL && links[i].link_of != link_of) {
+        i++;
+        assert(i < MOST_TYPES);
+    }
+    links[i].type = type;
+    links[i].link_of = link_of;
+}
 
 /* What dies with `op` if nobody else has it: the next link. */
 static PyObject *
 link_of(PyObject *op)
 {
-    PyTypeObject *type = Py_TYPE(op);
-    if (!PyType_IS_GC(type)) {
+    if (!PyType_IS_GC(Py_TYPE(op))) {
         return NULL;
     }
-    if (PyType_IsSubtype(type, pf_fiber_type)) {
-        FiberObject *fiber = (FiberObject *)op;
-        return fiber->parent != NULL ? (PyObject *)fiber->parent
-                                     : fiber->value;
-    }
-    if (type == pf_grain_type) {
-        return ((GrainObject *)op)->value;
-    }
-    if (pf_is_greenlet(op) && ((PyGreenlet *)op)->pimpl != NULL) {
-        return (PyObject *)IMPL((PyGreenlet *)op)->parent;
+    for (int i = 0; i < MOST_TYPES && links[i].type != NULL; i++) {
+        if (PyObject_TypeCheck(op, links[i].type)) {
+            return links[i].link_of(op);
+        }
     }
     return NULL;
 }

@@ -8,6 +8,11 @@
 #include "python/core/compiler.h"
 #include "python/core/pyinclude.h"
 
+/* At import: on an object of `type`, or of one derived from it, hangs what
+ * `link_of` answers (borrowed; NULL: nothing). */
+typedef PyObject *(*pf_link_fn)(PyObject *op);
+void pf_chain_register(PyTypeObject *type, pf_link_fn link_of);
+
 /* Drop the only reference to `op`, and then the chain that hangs on it. */
 void pf_drop_chain(PyObject *op);
 

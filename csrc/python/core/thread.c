@@ -15,6 +15,7 @@
 #include "python/core/tstate.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
+#include "python/fiber/slots.h"
 #include "python/fiber/switch.h"
 #include "python/fiber/unseen.h"
 #include "python/fiber/unwind.h"
@@ -22,7 +23,6 @@
 #include "python/grain/loop.h"
 #include "python/greenlet/greenlet_hooks.h"
 #include "python/run/run.h"
-#include "python/sync/sync.h"
 #include "python/threads/threads.h"
 
 #include "engine/core/thread_end.h"

@@ -16,11 +16,15 @@ typedef enum PfChoiceKind {
     PF_CHOOSE_PREEMPT, /* 0: go on; n: the n-th ready fiber runs first */
 } PfChoiceKind;
 
-/* What testing/ does about it. */
+/* What testing/ does about it, and about time that is virtual. */
 typedef struct PfExplorerOps {
     int (*preempt)(void);
     uint32_t (*choose)(SchedulerObject *s, uint32_t n, PfChoiceKind kind);
     bool (*failed)(SchedulerObject *s, PyObject *op);
+    /* Nothing is ready in a run that has a clock of its own: move that.  False
+     * if it is vain. */
+    bool (*idle)(SchedulerObject *s, int64_t deadline);
+    void (*remove_clock)(SchedulerObject *s); /* if it has one */
 } PfExplorerOps;
 extern const PfExplorerOps *pf_explorer_ops; /* set at import */
 extern uint32_t pf_exploring;                /* runs under test just now */

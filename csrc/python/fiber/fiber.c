@@ -1,8 +1,6 @@
 /* The Fiber type. */
 #include "python/fiber/fiber.h"
 
-#include "python/cancel/cancel.h"
-#include "python/cancel/scope.h"
 #include "python/core/arguments.h"
 #include "python/core/chain.h"
 #include "python/core/compiler.h"
@@ -10,18 +8,19 @@
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
 #include "python/fiber/call.h"
+#include "python/fiber/cancelling.h"
 #include "python/fiber/deadline.h"
 #include "python/fiber/explore.h"
 #include "python/fiber/hub.h"
 #include "python/fiber/inspect.h"
 #include "python/fiber/outcome.h"
 #include "python/fiber/switch.h"
+#include "python/fiber/slots.h"
 #include "python/fiber/unseen.h"
 #include "python/fiber/until.h"
 #include "python/fiber/unwind.h"
 #include "python/fiber/wait.h"
 #include "python/greenlet/greenlet_hooks.h"
-#include "python/sync/sync.h"
 
 #include <structmember.h>
 
@@ -185,11 +184,20 @@ fiber_vectorcall(PyObject *type, PyObject *const *args, size_t nargsf,
     return pf_make(type, args, nargs, kwnames);
 }
 
+/* See chain.h. */
+static PyObject *
+fiber_link(PyObject *op)
+{
+    FiberObject *self = (FiberObject *)op;
+    return self->parent != NULL ? (PyObject *)self->parent : self->value;
+}
+
 /* The slot is not inherited, so subclasses keep __new__ and __init__. */
 void
 pf_fiber_type_ready(PyTypeObject *type)
 {
     type->tp_vectorcall = fiber_vectorcall;
+    pf_chain_register(type, fiber_link);
 }
 
 /* ------------------------------------------------------------------ its death */
@@ -213,8 +221,11 @@ fiber_traverse(PyObject *op, visitproc visit, void *arg)
         Py_VISIT(self->rare->pulled);
     }
     Py_VISIT(self->base);
-    for (ScopeObject *s = self->scope; s != NULL; s = s->outer) {
-        Py_VISIT(s);
+    if (self->scope != NULL) {
+        int rc = pf_cancelling->traverse(self, visit, arg);
+        if (rc != 0) {
+            return rc;
+        }
     }
     if (!(self->core.host_bits & PF_F_GREENLET)) {
         Py_VISIT(self->greenlet);
@@ -344,12 +355,12 @@ let_go(FiberObject *self)
     if (self->fiber.stack != NULL && self->thread != NULL) {
         pf_live_unlink(self); /* shutting down: the stack stays as it is */
         if (self->base != NULL) {
-            pf_scope_disown(self);
+            pf_cancelling->disown(self);
         }
     }
     /* Entered after its end, by code that its end ran, say. */
     if (self->scope != NULL) {
-        pf_fiber_ends_inside(self, Py_None);
+        pf_cancelling->ends_inside(self, Py_None);
     }
     if (pf_rare(self)->slots != NULL) {
         pf_slots_clear(self);
@@ -452,7 +463,7 @@ pf_fiber_enlist(SchedulerObject *s, FiberObject *fiber)
         return -1;
     }
     fiber->core.host_bits |= PF_F_SCHEDULED;
-    if (PF_UNLIKELY(s->ending) && pf_fiber_is_top(fiber)) {
+    if (PF_UNLIKELY(s->ending) && pf_cancelling->is_top(fiber)) {
         fiber->core.host_bits |= PF_F_CANCEL | PF_F_CANCELLED;
     }
     fiber->core.scheduler = &s->core;
@@ -571,7 +582,7 @@ fiber_cancel(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
     if (pf_optional("cancel", "reason", args, nargs, kwnames, &reason) < 0) {
         return NULL;
     }
-    int rc = pf_fiber_cancel((FiberObject *)op, reason);
+    int rc = pf_cancelling->cancel((FiberObject *)op, reason);
     return rc < 0 ? NULL : PyBool_FromLong(rc);
 }
 

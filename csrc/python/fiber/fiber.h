@@ -201,7 +201,6 @@ int pf_fiber_start(SchedulerObject *s, FiberObject *fiber);
 void pf_fiber_make_ready(SchedulerObject *s,
                          FiberObject *fiber); /* enlisted */
 int pf_fiber_enlist(SchedulerObject *s, FiberObject *fiber);
-int pf_fiber_start_soon(SchedulerObject *s, FiberObject *fiber);
 
 /* To read: all NULL if it has nothing of that. */
 extern const PfRare pf_nothing_rare;

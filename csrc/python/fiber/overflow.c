@@ -28,11 +28,11 @@
 #include <unistd.h>
 #endif
 
-static pf_fiber *
-current_fiber(void)
+static pf_stack *
+current_stack(void)
 {
     PfThread *t = pf_thread_peek();
-    return t == NULL ? NULL : t->engine.current;
+    return t == NULL ? NULL : t->engine.current->stack;
 }
 
 /* Owner thread.  It was to look: does it reach into its reserve?  Then the
@@ -90,14 +90,15 @@ pf_end_watch(PfThread *t, const char *sp)
 }
 
 static bool
-reserve_reached(pf_fiber *core, bool last)
+reserve_reached(bool last)
 {
-    PfThread *t = FIBER_OF(core)->thread;
+    PfThread *t = pf_thread_peek();
+    FiberObject *self = CURRENT(t);
     t->attention |= PF_ATT_RESERVE;
     pf_store(&t->watched, 1);
     if (!pystate_watch_calls(python_entered) || last) {
-        (void)pystate_exhaust(t->tstate, FIBER_OF(core)->saved,
-                              core->stack->area.size);
+        (void)pystate_exhaust(t->tstate, self->saved,
+                              self->fiber.stack->area.size);
     }
     return true;
 }
@@ -118,9 +119,9 @@ copy_text(PyObject *text, char *buffer, size_t size)
 }
 
 static size_t
-fiber_name(pf_fiber *core, char *buffer, size_t size)
+fiber_name(char *buffer, size_t size)
 {
-    FiberObject *fiber = FIBER_OF(core);
+    FiberObject *fiber = CURRENT(pf_thread_peek());
     PyObject *name = fiber->name;
     if (name == NULL && fiber->target != NULL &&
         PyFunction_Check(fiber->target)) {
@@ -133,17 +134,17 @@ fiber_name(pf_fiber *core, char *buffer, size_t size)
 }
 
 static void
-traceback(pf_fiber *core, int fd)
+traceback(int fd)
 {
-    pystate_dump_traceback(FIBER_OF(core)->thread->tstate, fd);
+    pystate_dump_traceback(pf_thread_peek()->tstate, fd);
 }
 
 int
 pf_python_overflow_init(void)
 {
     static const pf_overflow_host host = {
+        .current = current_stack,
         .on_reserve = reserve_reached,
-        .current = current_fiber,
         .name = fiber_name,
         .traceback = traceback,
     };

@@ -6,24 +6,23 @@
  */
 #include "python/fiber/switch.h"
 
-#include "python/cancel/cancel.h"
-#include "python/cancel/scope.h"
 #include "python/core/chain.h"
 #include "python/core/compiler.h"
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
 #include "python/fiber/attend.h"
+#include "python/fiber/cancelling.h"
 #include "python/fiber/explore.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
 #include "python/fiber/inspect.h"
 #include "python/fiber/outcome.h"
+#include "python/fiber/slots.h"
 #include "python/fiber/unseen.h"
 #include "python/fiber/wait.h"
 #include "python/fiber/waitq.h"
 #include "python/greenlet/greenlet_hooks.h"
-#include "python/sync/sync.h"
 
 #include "engine/stack/overflow.h"
 
@@ -580,7 +579,7 @@ static void
 finish(FiberObject *self, PyObject *result)
 {
     if (PF_UNLIKELY(self->scope != NULL)) {
-        result = pf_fiber_ends_inside(self, result);
+        result = pf_cancelling->ends_inside(self, result);
     }
     record_outcome(self, result);
     close_fiber(self);
@@ -588,7 +587,7 @@ finish(FiberObject *self, PyObject *result)
         run_callbacks(self);
     }
     if (self->base != NULL) {
-        pf_scope_child_done(self);
+        pf_cancelling->child_done(self);
     }
     if (self->core.host_bits & PF_F_SCHEDULED) {
         retire(self);
@@ -611,7 +610,7 @@ PyObject *
 pf_fiber_leave_nothing(PfThread *t, FiberObject *self, PyObject *result)
 {
     if (PF_UNLIKELY(self->scope != NULL)) {
-        result = pf_fiber_ends_inside(self, result);
+        result = pf_cancelling->ends_inside(self, result);
     }
     if (PF_UNLIKELY(self->rare != NULL)) {
         PyObject *exc = result == NULL ? pf_take_exception() : NULL;

@@ -1,17 +1,17 @@
 /* Waiting: the one function that parks, and what is made of it.
  *
- * Every park point goes through pf_wait.  Cancellation (cancel.c) is looked at
+ * Every park point goes through pf_wait.  Cancellation (cancelling.h) is looked at
  * there: before the fiber waits, and when it was woken because of it.  A wake-up
  * that came first wins: the value is delivered, the cancellation raised at
  * the next park point.
  */
 #include "python/fiber/wait.h"
 
-#include "python/cancel/cancel.h"
 #include "python/core/compiler.h"
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/fiber/attend.h"
+#include "python/fiber/cancelling.h"
 #include "python/fiber/explore.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"

@@ -104,10 +104,6 @@ PyObject *pf_waitq_list(const PfWaitq *queue);
 /* _holders() of what nobody in particular has to release: an empty list. */
 PyObject *pf_no_holders(PyObject *op, PyObject *ignored);
 
-/* event.c: an Event, and where to wait for it; NULL: it is set. */
-bool pf_is_event(PyObject *object);
-PfWaitq *pf_event_queue(PyObject *event);
-
 /* A wake-up from another thread has arrived. */
 void pf_waiter_arrived(FiberObject *fiber);
 

@@ -670,17 +670,28 @@ static PyMethodDef functions[] = {
 PyTypeObject *pf_grain_type, *pf_pool_type, *pf_notice_type, *pf_until_type;
 PfGrainConstants pf_grain;
 
+/* See chain.h. */
+static PyObject *
+grain_link(PyObject *op)
+{
+    return ((GrainObject *)op)->value;
+}
+
 int
 pf_grain_module_init(PyObject *module)
 {
     pf_grain_type = pf_add_type(module, &pf_grain_spec, NULL);
+    if (pf_grain_type == NULL) {
+        return -1;
+    }
+    pf_chain_register(pf_grain_type, grain_link);
     pf_pool_type = pf_add_type(module, &pf_pool_spec, NULL);
     pf_until_type = pf_add_type(module, &pf_until_spec, NULL);
     pf_notice_type = (PyTypeObject *)PyType_FromModuleAndSpec(
         module, &pf_notice_spec, NULL);
     pf_grain.runner_main = PyCFunction_New(&pf_runner_method, NULL);
     pf_grain.s_result = PyUnicode_InternFromString("result");
-    return pf_grain_type && pf_pool_type && pf_until_type && pf_notice_type &&
+    return pf_pool_type && pf_until_type && pf_notice_type &&
                    pf_grain.runner_main && pf_grain.s_result
                ? PyModule_AddFunctions(module, functions)
                : -1;

@@ -7,6 +7,7 @@
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
+#include "python/fiber/cancelling.h"
 #include "python/fiber/explore.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
@@ -17,6 +18,7 @@
 #include "python/fiber/waitq.h"
 #include "python/grain/grain.h"
 #include "python/sync/channel.h"
+#include "python/sync/event.h"
 
 /* Calls and returns in one turn, after which the others have theirs. */
 #define CALLS_IN_A_TURN 100

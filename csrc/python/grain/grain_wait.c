@@ -18,6 +18,7 @@
 #include "python/grain/grain.h"
 #include "python/grain/loop.h"
 #include "python/sync/channel.h"
+#include "python/sync/event.h"
 
 /* ---------------------------------------------------------------- being ready */
 

@@ -127,6 +127,7 @@ PyObject *pf_greenlet_gettrace(PyObject *module, PyObject *ignored);
 int pf_greenlet_trace(PfThread *t, bool throwing);
 
 /* --- greenlet_capi.c --- */
+void pf_greenlet_module_init(void);
 PyObject *pf_greenlet_api(PyObject *module, PyObject *ignored);
 PyObject *pf_greenlet_getcurrent(PyObject *module, PyObject *ignored);
 

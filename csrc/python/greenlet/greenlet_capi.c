@@ -1,4 +1,5 @@
 /* greenlet's C API and module functions, and the set-up at first use. */
+#include "python/core/chain.h"
 #include "python/core/compiler.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
@@ -269,6 +270,20 @@ add_to_class(PyObject *api)
     }
     PyType_Modified(type);
     return PyDict_SetItemString(api, "greenlet", (PyObject *)type);
+}
+
+/* See chain.h. */
+static PyObject *
+greenlet_link(PyObject *op)
+{
+    PyGreenlet *g = (PyGreenlet *)op;
+    return g->pimpl == NULL ? NULL : (PyObject *)IMPL(g)->parent;
+}
+
+void
+pf_greenlet_module_init(void)
+{
+    pf_chain_register(&PfGreenlet_Type, greenlet_link);
 }
 
 /* Everything pyfiber.greenlet offers, made when first asked for. */

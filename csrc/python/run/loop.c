@@ -11,6 +11,8 @@
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
 #include "python/fiber/attend.h"
+#include "python/fiber/cancelling.h"
+#include "python/fiber/explore.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
 #include "python/fiber/outcome.h"
@@ -20,7 +22,6 @@
 #include "python/grain/grain.h"
 #include "python/grain/loop.h"
 #include "python/run/run.h"
-#include "python/testing/schedule.h"
 #include "python/threads/threads.h"
 
 #include "engine/stack/overflow.h"
@@ -37,7 +38,7 @@ pf_scheduler_cancel_all(SchedulerObject *s, PyObject *reason)
     PyObject *why = pf_reason_and_author(reason, Py_None);
     for (FiberObject *f = s->thread->live; f != NULL; f = f->next) {
         if (f->core.scheduler == &s->core &&
-            (f->core.host_bits & PF_F_SCHEDULED) && pf_fiber_is_top(f) &&
+            (f->core.host_bits & PF_F_SCHEDULED) && pf_cancelling->is_top(f) &&
             !(f->core.host_bits & PF_F_RUNNER)) {
             pf_cancel_now(f, why);
         }
@@ -354,7 +355,7 @@ idle(SchedulerObject *s, int64_t deadline)
         return true;
     }
     if (s->clock != NULL) {
-        return pf_clock_idle(s, deadline);
+        return pf_explorer_ops->idle(s, deadline);
     }
     if (deadline == PF_NEVER && !pf_scheduler_expects(&s->core)) {
         int64_t patience = pf_wait_for_help(s);

@@ -19,6 +19,8 @@ void pf_scheduler_cancel_because(SchedulerObject *s, const char *reason);
 
 extern PyType_Spec pf_scheduler_spec;
 PyObject *pf_run(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
+/* Any thread: start `fiber`; it becomes ready when the scheduler looks. */
+int pf_fiber_start_soon(SchedulerObject *s, FiberObject *fiber);
 void pf_scheduler_orphan(SchedulerObject *s); /* its thread ends */
 
 void pf_scheduler_cancel_all(SchedulerObject *s, PyObject *reason);
@@ -31,6 +33,11 @@ int pf_signals_begin(SchedulerObject *s, PfSignals *saved);
 void pf_signals_end(SchedulerObject *s, PfSignals *saved);
 int pf_signals_after_fork(void);
 PyObject *pf_on_sigint(PyObject *module, PyObject *args);
+
+/* Only another thread could wake somebody.  For how long to wait, in real time,
+ * until this is asked again; 0: not at all, somebody may be ready now; -1: no
+ * thread could. */
+int64_t pf_wait_for_help(SchedulerObject *s);
 
 /* How long nothing may happen before that is told, in nanoseconds; 0: ever. */
 extern int64_t pf_stall_limit;

@@ -6,12 +6,12 @@
 #include "python/core/tstate.h"
 #include "python/fiber/call.h"
 #include "python/fiber/deadline.h"
+#include "python/fiber/explore.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
 #include "python/fiber/unseen.h"
 #include "python/grain/loop.h"
 #include "python/run/run.h"
-#include "python/testing/schedule.h"
 
 #include <errno.h>
 #include <structmember.h>
@@ -165,7 +165,9 @@ scheduler_dealloc(PyObject *op)
     Py_CLEAR(s->main);
     (void)scheduler_clear(op);
     pf_unseen_forget_all(s);
-    pf_clock_remove(s);
+    if (s->clock != NULL) {
+        pf_explorer_ops->remove_clock(s);
+    }
     pf_grains_free(s);
     unlink_scheduler(s);
     if (s->open) {
@@ -392,7 +394,6 @@ soon_arrived(pf_message *message, pf_scheduler *core)
 
 static const pf_message_ops soon_arrived_ops = {soon_arrived};
 
-/* Any thread: start `fiber`; it becomes ready when the scheduler looks. */
 int
 pf_fiber_start_soon(SchedulerObject *s, FiberObject *fiber)
 {

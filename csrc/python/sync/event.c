@@ -1,4 +1,6 @@
 /* Event. */
+#include "python/sync/event.h"
+
 #include "python/core/arguments.h"
 #include "python/core/thread.h"
 #include "python/fiber/deadline.h"

@@ -1,7 +1,5 @@
-/* local: attributes of which every fiber, and every plain thread, has its own.
- *
- * A slot is what one fiber has in one local.  It stands in a list of each, so
- * that it goes when either of the two does.  A look-up that runs code may come
+/* local: attributes of which every fiber, and every plain thread, has its own:
+ * a slot (see slots.h).  A look-up that runs code may come
  * back after other fibers have used the object: so it is given the dict, and
  * finds nothing in the object itself.
  */
@@ -10,6 +8,7 @@
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
 #include "python/fiber/fiber.h"
+#include "python/fiber/slots.h"
 #include "python/sync/sync.h"
 
 #include <structmember.h>
@@ -20,115 +19,6 @@ typedef struct LocalObject {
     PyObject *args, *kwargs; /* for a subclass's __init__ in each fiber */
     PfSlot *slots;
 } LocalObject;
-
-struct PfSlot {
-    LocalObject *local;
-    FiberObject *fiber;
-    PyObject *dict;        /* owned */
-    PfSlot *older, *newer; /* of the local's */
-    PfSlot *fiber_next;    /* of the fiber's */
-};
-
-/* -------------------------------------------------------------------- slots */
-
-/* The running fiber's; it moves to the front of the fiber's list. */
-static PfSlot *
-find_slot(LocalObject *self, FiberObject *fiber)
-{
-    PfRare *rare = fiber->rare;
-    if (rare == NULL) {
-        return NULL;
-    }
-    for (PfSlot **link = &rare->slots; *link != NULL;
-         link = &(*link)->fiber_next) {
-        PfSlot *slot = *link;
-        if (slot->local == self) {
-            *link = slot->fiber_next;
-            slot->fiber_next = rare->slots;
-            rare->slots = slot;
-            return slot;
-        }
-    }
-    return NULL;
-}
-
-/* There is none yet.  `dict` is stolen, and may be NULL for want of memory. */
-static PfSlot *
-add_slot(LocalObject *self, FiberObject *fiber, PyObject *dict)
-{
-    PfRare *rare = dict == NULL ? NULL : pf_rare_of(fiber);
-    PfSlot *slot = rare == NULL ? NULL : PyMem_New(PfSlot, 1);
-    if (slot == NULL) {
-        Py_XDECREF(dict);
-        PyErr_NoMemory();
-        return NULL;
-    }
-    *slot = (PfSlot){
-        .local = self,
-        .fiber = fiber,
-        .dict = dict,
-        .older = self->slots,
-        .fiber_next = rare->slots,
-    };
-    if (self->slots != NULL) {
-        self->slots->newer = slot;
-    }
-    self->slots = slot;
-    rare->slots = slot;
-    return slot;
-}
-
-/* Out of the local's list; the fiber's is the caller's business. */
-static void
-unlink_from_local(PfSlot *slot)
-{
-    LocalObject *local = slot->local;
-    if (slot->newer != NULL) {
-        slot->newer->older = slot->older;
-    } else {
-        local->slots = slot->older;
-    }
-    if (slot->older != NULL) {
-        slot->older->newer = slot->newer;
-    }
-}
-
-static void
-unlink_from_fiber(PfSlot *slot)
-{
-    PfSlot **link = &slot->fiber->rare->slots;
-    while (*link != slot) {
-        link = &(*link)->fiber_next;
-    }
-    *link = slot->fiber_next;
-}
-
-/* What dies with the dict may use the local again, so it goes last. */
-static void
-free_slot(PfSlot *slot)
-{
-    PyObject *dict = slot->dict;
-    PyMem_Free(slot);
-    Py_DECREF(dict);
-}
-
-void
-pf_slots_clear(FiberObject *fiber)
-{
-    PfSlot *slots = pf_rare(fiber)->slots;
-    if (slots == NULL) {
-        return;
-    }
-    fiber->rare->slots = NULL;
-    for (PfSlot *slot = slots; slot != NULL; slot = slot->fiber_next) {
-        unlink_from_local(slot);
-    }
-    while (slots != NULL) {
-        PfSlot *next = slots->fiber_next;
-        free_slot(slots);
-        slots = next;
-    }
-}
 
 /* ------------------------------------------------------------------- access */
 
@@ -146,28 +36,26 @@ static PfSlot *
 first_access(LocalObject *self, FiberObject *fiber)
 {
     PyObject *dict = PyDict_New();
-    PfSlot *slot = find_slot(self, fiber);
+    PfSlot *slot = pf_slot_find(&self->slots, fiber);
     if (slot != NULL) {
         Py_XDECREF(dict);
         return slot;
     }
-    slot = add_slot(self, fiber, dict);
+    slot = pf_slot_add(&self->slots, fiber, dict);
     if (slot == NULL || !has_own_init(Py_TYPE(self)) || self->args == NULL) {
         return slot;
     }
     if (Py_TYPE(self)->tp_init((PyObject *)self, self->args, self->kwargs) <
         0) {
-        slot = find_slot(self, fiber);
+        slot = pf_slot_find(&self->slots, fiber);
         if (slot != NULL) {
-            unlink_from_local(slot);
-            unlink_from_fiber(slot);
             PyObject *pending = pf_take_exception();
-            free_slot(slot);
+            pf_slot_drop(slot);
             pf_restore_exception(pending);
         }
         return NULL;
     }
-    return find_slot(self, fiber);
+    return pf_slot_find(&self->slots, fiber);
 }
 
 /* The running fiber's; a new reference. */
@@ -179,7 +67,7 @@ my_dict(LocalObject *self)
         return NULL;
     }
     FiberObject *fiber = CURRENT(t);
-    PfSlot *slot = find_slot(self, fiber);
+    PfSlot *slot = pf_slot_find(&self->slots, fiber);
     if (PF_UNLIKELY(slot == NULL)) {
         slot = first_access(self, fiber);
         if (slot == NULL) {
@@ -251,7 +139,7 @@ local_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->args = Py_NewRef(args);
     self->kwargs = Py_XNewRef(kwargs);
     /* The call that makes the object runs __init__ in this fiber. */
-    if (add_slot(self, CURRENT(t), PyDict_New()) == NULL) {
+    if (pf_slot_add(&self->slots, CURRENT(t), PyDict_New()) == NULL) {
         Py_CLEAR(self);
     }
     return (PyObject *)self;
@@ -274,16 +162,7 @@ static int
 local_clear(PyObject *op)
 {
     LocalObject *self = (LocalObject *)op;
-    PfSlot *slots = self->slots;
-    self->slots = NULL;
-    for (PfSlot *slot = slots; slot != NULL; slot = slot->older) {
-        unlink_from_fiber(slot);
-    }
-    while (slots != NULL) {
-        PfSlot *older = slots->older;
-        free_slot(slots);
-        slots = older;
-    }
+    pf_slots_clear_local(&self->slots);
     Py_CLEAR(self->args);
     Py_CLEAR(self->kwargs);
     return 0;

@@ -17,6 +17,7 @@
 #include "python/fiber/fiber.h"
 #include "python/fiber/wait.h"
 #include "python/fiber/waitq.h"
+#include "python/sync/event.h"
 #include "python/sync/sync.h"
 
 /* ------------------------------- one case: a CaseObject, a fiber, an Event */

@@ -29,6 +29,4 @@ int pf_select_init(PyObject *module);
 int pf_local_init(PyObject *module);
 int pf_generator_init(PyObject *module);
 
-void pf_slots_clear(FiberObject *fiber); /* local.c: the fiber has ended */
-
 #endif

@@ -501,4 +501,6 @@ const PfExplorerOps pf_explorer = {
     .preempt = preempt,
     .choose = choose_slow,
     .failed = explorer_failed,
+    .idle = pf_clock_idle,
+    .remove_clock = pf_clock_remove,
 };

@@ -61,12 +61,6 @@ pf_random_below(uint64_t *state, uint32_t n)
     return (uint32_t)(((pf_random_next(state) >> 32) * n) >> 32);
 }
 
-/* --- loop.c --- */
-/* Only another thread could wake somebody.  For how long to wait, in real time,
- * until this is asked again; 0: not at all, somebody may be ready now; -1: no
- * thread could. */
-int64_t pf_wait_for_help(SchedulerObject *s);
-
 /* --- vclock.c --- */
 typedef struct PfClockWaiter PfClockWaiter;
 

@@ -1,0 +1,52 @@
+/* Cancellation, as far as it is a fiber's own affair: see cancelling.h. */
+#include "python/fiber/cancelling.h"
+
+#include "python/core/facade.h"
+#include "python/core/thread.h"
+#include "python/fiber/fiber.h"
+
+const PfCancelling *pf_cancelling;
+
+/* A fiber or grain that catches Cancelled and goes on waiting would spin for
+ * ever: it is told on, and slowed down. */
+#define DEAF_AFTER 100      /* deliveries */
+#define FIRST_DELAY 1000000 /* ns */
+#define LONGEST_DELAY 100000000
+
+/* 0, or -1 when Ctrl-C came just then. */
+static int
+report_deaf(PfThread *t, PyObject *task)
+{
+    if (pf_facade.log_deaf == NULL) {
+        return 0;
+    }
+    pf_no_switch_begin(t, "while a fiber is reported");
+    PyObject *logged = PyObject_CallOneArg(pf_facade.log_deaf, task);
+    pf_no_switch_end(t);
+    if (logged == NULL && !PyErr_ExceptionMatches(PyExc_Exception)) {
+        return -1;
+    }
+    if (logged == NULL) {
+        PyErr_WriteUnraisable(task);
+    }
+    Py_XDECREF(logged);
+    return 0;
+}
+
+int64_t
+pf_cancel_delay(PfThread *t, pf_task *core)
+{
+    uint32_t count = core->host_bits >> PF_F_DELIVERIES_SHIFT;
+    if (count < UINT8_MAX) {
+        core->host_bits += (uint32_t)1 << PF_F_DELIVERIES_SHIFT;
+    }
+    if (count < DEAF_AFTER) {
+        return 0;
+    }
+    if (count == DEAF_AFTER && report_deaf(t, pf_object_of(core)) < 0) {
+        return -1;
+    }
+    uint32_t doublings = (count - DEAF_AFTER) / 8;
+    int64_t delay = (int64_t)FIRST_DELAY << doublings;
+    return delay < LONGEST_DELAY ? delay : LONGEST_DELAY;
+}

@@ -1,0 +1,46 @@
+/* What fibers ask of cancel/, which lies above and fills the table in; and the
+ * part of a cancellation that is the fiber's own affair. */
+#ifndef PF_CANCELLING_H
+#define PF_CANCELLING_H
+
+#include "python/core/compiler.h"
+#include "python/core/thread.h"
+#include "python/fiber/fiber.h"
+
+typedef struct PfCancelling {
+    /* Raise what the fiber is cancelled by: -1. */
+    int (*raise_in)(FiberObject *fiber);
+    /* Fiber.cancel().  1, or 0 if it has ended; -1 with an exception. */
+    int (*cancel)(FiberObject *fiber, PyObject *reason);
+    /* The run ends: is it cancelled for itself, not with the scope around? */
+    bool (*is_top)(const FiberObject *fiber);
+    /* It ends inside of scopes; returns what its result is then. */
+    PyObject *(*ends_inside)(FiberObject *fiber, PyObject *result);
+    /* It has ended, and has a base. */
+    void (*child_done)(FiberObject *child);
+    /* For the collector: the scopes that it is in. */
+    int (*traverse)(const FiberObject *fiber, visitproc visit, void *arg);
+    /* Out of its base, for it will never end. */
+    void (*disown)(FiberObject *child);
+} PfCancelling;
+extern const PfCancelling *pf_cancelling; /* set at import */
+
+static inline int
+pf_raise_cancelled(FiberObject *fiber) /* -1 */
+{
+    return pf_cancelling->raise_in(fiber);
+}
+
+static inline int
+pf_check_cancelled(FiberObject *fiber)
+{
+    return PF_LIKELY(!(fiber->core.host_bits & PF_F_CANCEL))
+               ? 0
+               : pf_raise_cancelled(fiber);
+}
+
+/* Nanoseconds to wait before the next delivery to a fiber or grain that goes
+ * on swallowing it; nearly always 0.  -1: an exception is set. */
+int64_t pf_cancel_delay(PfThread *t, pf_task *core);
+
+#endif
