@@ -4,6 +4,7 @@
 #include "python/core/arguments.h"
 #include "python/core/facade.h"
 #include "python/core/import.h"
+#include "python/core/parts.h"
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
@@ -16,7 +17,9 @@
 #include "python/fiber/hub.h"
 #include "python/fiber/inspect.h"
 #include "python/fiber/overflow.h"
+#include "python/fiber/root.h"
 #include "python/fiber/switch.h"
+#include "python/fiber/unseen.h"
 #include "python/fiber/wait.h"
 #include "python/grain/loop.h"
 #include "python/greenlet/greenlet.h"
@@ -609,9 +612,29 @@ add_primitives(PyObject *module)
                : 0;
 }
 
+/* In the order in which they are asked:
+ *
+ * - A thread ends: its schedulers are closed and with them the fibers of their
+ *   runs, raw fibers unwound, greenlets let go of; the thread's locals last,
+ *   for all those may use them.
+ * - The interpreter exits: raw fibers, then grains are ended, and then it is
+ *   certain which failures nobody has looked at.
+ * - The process was forked: the signals' pipe is the child's own before what
+ *   the workers were at fails, which wakes fibers; then the schedulers get
+ *   descriptors.
+ */
+static const PfPart *const parts[] = {
+    &pf_signals_part, &pf_workers_part,
+    &pf_runs_part,    &pf_fibers_part,
+    &pf_grains_part,  &pf_unseen_part,
+    &pf_scopes_part,  &pf_greenlets_part,
+    &pf_locals_part,  NULL,
+};
+
 static int
 engine_exec(PyObject *module)
 {
+    pf_parts_set(parts);
     pf_default_stack_size = DEFAULT_STACK_SIZE;
     if (refuse_subinterpreters() < 0 || pystate_lookup() < 0 ||
         stack_size_from_environment() < 0 || pf_state_init(module) < 0 ||

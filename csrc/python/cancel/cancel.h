@@ -9,6 +9,7 @@
 #define PF_CANCEL_H
 
 #include "python/core/compiler.h"
+#include "python/core/parts.h"
 #include "python/core/thread.h"
 #include "python/fiber/fiber.h"
 
@@ -25,7 +26,7 @@ int pf_cancel_init(PyObject *module);
 
 extern PyTypeObject *pf_scope_type, *pf_group_type;
 
-void pf_scopes_free_spare(void);
+extern const PfPart pf_scopes_part;
 
 /* (reason, author), as of pf_reason_and_author; made once. */
 extern PyObject *pf_why_deadline, *pf_why_body_ended;

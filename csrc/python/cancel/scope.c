@@ -33,8 +33,8 @@ take_spare(void)
     return self;
 }
 
-void
-pf_scopes_free_spare(void)
+static void
+free_spare(void)
 {
     while (spare != NULL) {
         ScopeObject *self = spare;
@@ -45,6 +45,10 @@ pf_scopes_free_spare(void)
     }
     spare_count = 0;
 }
+
+const PfPart pf_scopes_part = {
+    .free_spare = free_spare,
+};
 
 ScopeObject *
 pf_scope_new(PyTypeObject *type)

@@ -2,6 +2,7 @@
  *
  *   state.h      what is set when the module is imported, and process-wide
  *   facade.h     what the engine asks of Python code
+ *   parts.h      what the rooms above do on the great occasions
  *   thread.h     one record per Python thread that uses fibers
  *   tstate.h     CPython's thread state, saved and restored; all #ifs by version
  *   arguments.h  what methods take, what types are made of

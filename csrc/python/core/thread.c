@@ -8,22 +8,11 @@
  */
 #include "python/core/thread.h"
 
-#include "python/cancel/cancel.h"
 #include "python/core/arguments.h"
 #include "python/core/compiler.h"
+#include "python/core/parts.h"
 #include "python/core/state.h"
 #include "python/core/tstate.h"
-#include "python/fiber/fiber.h"
-#include "python/fiber/hub.h"
-#include "python/fiber/slots.h"
-#include "python/fiber/switch.h"
-#include "python/fiber/unseen.h"
-#include "python/fiber/unwind.h"
-#include "python/fiber/waitq.h"
-#include "python/grain/loop.h"
-#include "python/greenlet/greenlet_hooks.h"
-#include "python/run/run.h"
-#include "python/threads/threads.h"
 
 #include "engine/core/thread_end.h"
 #include "engine/stack/overflow.h"
@@ -47,28 +36,6 @@ pf_thread_peek(void)
 
 /* ------------------------------------------------------------- birth, death */
 
-static FiberObject *
-find_suspended(PfThread *t)
-{
-    FiberObject *f = t->live;
-    while (f != NULL &&
-           ((f->core.host_bits & PF_F_GREENLET) || !pf_fiber_can_unwind(f))) {
-        f = f->next;
-    }
-    return f;
-}
-
-static void
-unwind_all(PfThread *t)
-{
-    FiberObject *fiber;
-    while ((fiber = find_suspended(t)) != NULL) {
-        Py_INCREF(fiber);
-        pf_fiber_unwind(t, fiber);
-        Py_DECREF(fiber);
-    }
-}
-
 static void
 unlist(PfThread *t)
 {
@@ -79,30 +46,6 @@ unlist(PfThread *t)
     if (*link == t) {
         *link = t->next;
     }
-}
-
-/* What dies with a thread's locals may use them again, but not for ever. */
-static void
-clear_locals(FiberObject *root)
-{
-    for (int i = 0; i < 8 && pf_rare(root)->slots != NULL; i++) {
-        pf_slots_clear(root);
-    }
-}
-
-static void
-forget_root(PfThread *t)
-{
-    FiberObject *root = t->root;
-    t->engine.root.context = root->fiber.context;
-    t->engine.current = &t->engine.root;
-    root->core.state = PF_DONE;
-    root->core.host_byte = PF_OUTCOME_OK;
-    root->stack_size = 0;
-    root->thread = NULL;
-    t->root = NULL;
-    Py_XSETREF(root->value, Py_NewRef(Py_None));
-    Py_DECREF(root);
 }
 
 /* The thread state that pf_tls_thread was made for has lost it. */
@@ -116,7 +59,7 @@ free_record(PfThread *t)
 {
     Py_CLEAR(t->green_trace); /* set as the thread ended: it is the last */
     Py_CLEAR(t->green_origin);
-    forget_root(t);
+    pf_root_ops->end(t);
     pf_overflow_thread_finish();
     pf_thread_finish(&t->engine);
     PyMem_RawFree(t);
@@ -132,12 +75,9 @@ end_thread(PfThread *t)
     pf_no_switch_begin(t, "while its thread ends");
     t->ending = true;
     pystate_hold(t->tstate);
-    while (t->schedulers != NULL) {
-        pf_scheduler_orphan(t->schedulers);
+    PF_EACH_PART(part, thread_end) {
+        part->thread_end(t);
     }
-    unwind_all(t);
-    pf_greenlets_orphan(t);
-    clear_locals(t->root);
     pystate_unhold(t->tstate);
     unlist(t);
     ended = PyThreadState_GetID(t->tstate);
@@ -153,7 +93,7 @@ thread_gone(PyObject *capsule)
 {
     PfThread *t = PyCapsule_GetPointer(capsule, CAPSULE_NAME);
     if (t == NULL || t != pf_tls_thread || pf_shut_down ||
-        CURRENT(t) != t->root) {
+        !pf_root_ops->runs(t)) {
         PyErr_Clear(); /* a capsule's destructor may not raise */
         return;
     }
@@ -165,20 +105,10 @@ thread_gone(PyObject *capsule)
 static void
 tell_left(PfThread *t)
 {
-    FiberObject *first = find_suspended(t);
     unlist(t); /* who lists the threads would look at its state */
     ended = PyThreadState_GetID(PyThreadState_Get());
     pf_tls_thread = NULL;
-    if (first != NULL) {
-        Py_INCREF(first);
-        PyErr_SetString(
-            pf.fiber_error,
-            "the thread, which C code made, has ended while this fiber was "
-            "suspended inside of a callback from C: it can never be unwound, "
-            "and its memory is lost; let it end before the thread does");
-        PyErr_WriteUnraisable((PyObject *)first);
-        Py_DECREF(first);
-    }
+    pf_root_ops->tell_left(t);
 }
 
 static void
@@ -212,7 +142,7 @@ thread_ended(void)
     PfThread *t = pf_tls_thread;
     end_is_watched = false;
     if (t == NULL || pf_shut_down || pf_finalizing() ||
-        CURRENT(t) != t->root || runs_code(t)) {
+        !pf_root_ops->runs(t) || runs_code(t)) {
         return;
     }
     PyGILState_STATE held = PyGILState_Ensure();
@@ -246,19 +176,6 @@ may_have_record(void)
     return why == NULL ? 0 : -1;
 }
 
-static FiberObject *
-make_root(void)
-{
-    FiberObject *root = pf_fiber_alloc();
-    if (root != NULL) {
-        root->name = PyUnicode_FromString("main");
-        if (root->name == NULL) {
-            Py_CLEAR(root);
-        }
-    }
-    return root;
-}
-
 /* Takes over `root`, which may be NULL with an exception; runs no code. */
 static PfThread *
 make_record(FiberObject *root)
@@ -268,7 +185,7 @@ make_record(FiberObject *root)
         Py_XDECREF(root);
         return root == NULL ? NULL : (PfThread *)PyErr_NoMemory();
     }
-    int rc = pf_thread_init(&t->engine, &pf_python_host, ROOM_SIZE);
+    int rc = pf_thread_init(&t->engine, pf_root_ops->host, ROOM_SIZE);
     if (rc < 0) {
         PyMem_RawFree(t);
         Py_DECREF(root);
@@ -279,13 +196,7 @@ make_record(FiberObject *root)
         pf_overflow_thread_init(); /* without it the report is lost, no more */
     t->tstate = PyThreadState_Get();
     t->tstate_id = PyThreadState_GetID(t->tstate);
-    root->fiber = t->engine.root;
-    pf_task_set_ops(&root->core, &pf_fiber_ops);
-    root->core.state = PF_RUNNING;
-    root->saved = &t->root_state;
-    root->thread = t;
-    t->root = root;
-    t->engine.current = &root->fiber;
+    pf_root_ops->begin(t, root);
     pf_mark_collector(t, pf_tls_collecting);
     return t;
 }
@@ -328,7 +239,7 @@ pf_thread_create(void)
     if (may_have_record() < 0) {
         return NULL;
     }
-    FiberObject *root = make_root();
+    FiberObject *root = pf_root_ops->make();
     PyObject *dict = root == NULL ? NULL : state_dict();
     PyObject *capsule =
         dict == NULL ? NULL : PyCapsule_New(root, CAPSULE_NAME, NULL);
@@ -365,18 +276,29 @@ gc_callback(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     Py_RETURN_NONE;
 }
 
-/* What ends with them may drop schedulers, too. */
+/* What waits on other threads than `keep` will never go on: they are not there
+ * in the child of fork, and at exit their stacks go away. */
 static void
-abandon_grains(PfThread *t)
+forget_others(PfThread *keep)
 {
-    SchedulerObject *s = t->schedulers;
-    while (s != NULL) {
-        Py_INCREF(s);
-        bool some = pf_grains_abandon(s);
-        SchedulerObject *next = some ? t->schedulers : s->next;
-        Py_DECREF(s);
-        s = next;
+    for (PfThread *t = pf_threads; t != NULL; t = t->next) {
+        if (t != keep) {
+            PF_EACH_PART(part, thread_lost) {
+                part->thread_lost(t);
+            }
+        }
     }
+}
+
+static bool
+needs_record(void)
+{
+    PF_EACH_PART(part, needs_record) {
+        if (part->needs_record()) {
+            return true;
+        }
+    }
+    return false;
 }
 
 /* The interpreter begins to shut down, with everything still in place: the
@@ -387,21 +309,21 @@ at_exit(PyObject *module, PyObject *ignored)
     (void)module;
     (void)ignored;
     PfThread *t = pf_tls_thread;
-    if (t == NULL && pf_greenlets_wanted()) {
+    if (t == NULL && needs_record()) {
         t = pf_thread_create();
         if (t == NULL) {
             return NULL;
         }
     } else if (t != NULL) {
-        unwind_all(t);
-        abandon_grains(t);
-        pf_unseen_at_exit(t);
+        PF_EACH_PART(part, at_exit) {
+            part->at_exit(t);
+        }
     }
-    pf_waitq_forget_others(pf_tls_thread);
+    forget_others(pf_tls_thread);
     pf_shut_down = true;
-    pf_fibers_free_spare();
-    pf_scopes_free_spare();
-    pf_greenlets_free_spare();
+    PF_EACH_PART(part, free_spare) {
+        part->free_spare();
+    }
     Py_RETURN_NONE;
 }
 
@@ -413,28 +335,16 @@ after_fork_in_child(PyObject *module, PyObject *ignored)
     (void)module;
     (void)ignored;
     PfThread *t = pf_tls_thread;
-    pf_waitq_forget_others(t);
+    forget_others(t);
     pf_threads = t;
-    if (pf_signals_after_fork() < 0) {
-        return NULL;
+    if (t != NULL) {
+        t->next = NULL;
+        t->tstate = PyThreadState_Get();
     }
-    pf_workers_after_fork();
-    if (t == NULL) {
-        Py_RETURN_NONE;
-    }
-    t->next = NULL;
-    t->tstate = PyThreadState_Get();
-    if (t->scheduler != NULL) {
-        t->scheduler->inherited = true;
-    }
-    int rc = 0;
-    for (SchedulerObject *s = t->schedulers; s != NULL && rc == 0;
-         s = s->next) {
-        rc = pf_scheduler_after_fork(&s->core);
-    }
-    if (rc < 0) {
-        errno = -rc;
-        return PyErr_SetFromErrno(PyExc_OSError);
+    PF_EACH_PART(part, after_fork) {
+        if (part->after_fork(t) < 0) {
+            return NULL;
+        }
     }
     Py_RETURN_NONE;
 }

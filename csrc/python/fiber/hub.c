@@ -2,10 +2,10 @@
 #include "python/fiber/hub.h"
 
 #include "python/core/compiler.h"
+#include "python/core/parts.h"
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/fiber/outcome.h"
-#include "python/threads/threads.h"
 
 PyTypeObject *pf_scheduler_type;
 
@@ -55,19 +55,25 @@ pf_scheduler_fail(SchedulerObject *s, PyObject *exc)
     }
 }
 
+static const char *
+what_to_do(void)
+{
+    PF_EACH_PART(part, no_run) {
+        const char *advice = part->no_run();
+        if (advice != NULL) {
+            return advice;
+        }
+    }
+    return ": call it from a function that pyfiber.run() runs";
+}
+
 pf_scheduler *
 pf_active(PfThread *t, const char *what)
 {
     if (PF_LIKELY(t->scheduler != NULL)) {
         return &t->scheduler->core;
     }
-    PyErr_Format(pf.fiber_error,
-                 pf_in_job()
-                     ? "%s needs a running scheduler, and a thread of "
-                       "to_thread() has none: give the function to "
-                       "from_thread(), which runs it in a fiber of the caller"
-                     : "%s needs a running scheduler: call it from a function "
-                       "that pyfiber.run() runs",
-                 what);
+    PyErr_Format(pf.fiber_error, "%s needs a running scheduler%s", what,
+                 what_to_do());
     return NULL;
 }

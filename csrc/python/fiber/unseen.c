@@ -422,8 +422,8 @@ pf_unseen_close_quietly(SchedulerObject *s)
 }
 
 /* The interpreter ends, and with it every run of this thread. */
-void
-pf_unseen_at_exit(PfThread *t)
+static void
+at_exit(PfThread *t)
 {
     SchedulerObject *s = t->schedulers;
     while (s != NULL) {
@@ -437,6 +437,10 @@ pf_unseen_at_exit(PfThread *t)
         s = t->schedulers; /* who was told may have dropped any of them */
     }
 }
+
+const PfPart pf_unseen_part = {
+    .at_exit = at_exit,
+};
 
 /* ----------------------------------------------------------------- the argument */
 

@@ -2,6 +2,7 @@
 #ifndef PF_UNSEEN_H
 #define PF_UNSEEN_H
 
+#include "python/core/parts.h"
 #include "python/core/thread.h"
 #include "python/fiber/hub.h"
 
@@ -21,7 +22,7 @@ PyObject *pf_unseen_end_run(SchedulerObject *s, PyObject *result);
 PyObject *pf_unseen_joined(SchedulerObject *s, PyObject *raised);
 int pf_unseen_close(SchedulerObject *s);
 void pf_unseen_close_quietly(SchedulerObject *s);
-void pf_unseen_at_exit(PfThread *t);
+extern const PfPart pf_unseen_part;
 PyObject *pf_on_unhandled(PyObject *value);
 
 #endif

@@ -10,7 +10,6 @@
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
 #include "python/fiber/wait.h"
-#include "python/grain/loop.h"
 
 /* ------------------------------------------------------------------- queues */
 
@@ -344,19 +343,11 @@ forget_waits(FiberObject *fiber)
 }
 
 void
-pf_waitq_forget_others(PfThread *keep)
+pf_waits_forget(PfThread *t)
 {
-    for (PfThread *t = pf_threads; t != NULL; t = t->next) {
-        if (t == keep) {
-            continue;
-        }
-        forget_waits(t->root);
-        for (FiberObject *f = t->live; f != NULL; f = f->next) {
-            forget_waits(f);
-        }
-        for (SchedulerObject *s = t->schedulers; s != NULL; s = s->next) {
-            pf_grains_forget_waits(s);
-        }
+    forget_waits(t->root);
+    for (FiberObject *f = t->live; f != NULL; f = f->next) {
+        forget_waits(f);
     }
 }
 

@@ -107,9 +107,8 @@ PyObject *pf_no_holders(PyObject *op, PyObject *ignored);
 /* A wake-up from another thread has arrived. */
 void pf_waiter_arrived(FiberObject *fiber);
 
-/* The waits of all threads but `keep` are over: they will never go on.  (In
- * the child of fork; and at exit, before their stacks go away.) */
-void pf_waitq_forget_others(PfThread *keep);
+/* The waits of that thread's fibers are over: they will never go on. */
+void pf_waits_forget(PfThread *t);
 
 /* ------------------------------------------------------------------ owners */
 

@@ -63,8 +63,8 @@ new_runner(SchedulerObject *s)
     return fiber;
 }
 
-bool
-pf_is_idle_runner(FiberObject *fiber)
+static bool
+is_idle_runner(FiberObject *fiber)
 {
     return (fiber->core.host_bits & PF_F_RUNNER) &&
            SCHEDULER_OF(fiber->core.scheduler)->grains->runner == fiber;
@@ -172,8 +172,8 @@ pf_grains_stir(SchedulerObject *s)
 }
 
 /* The loop has nothing to run.  True: predicates have to be asked first. */
-bool
-pf_grains_ask_again(SchedulerObject *s)
+static bool
+ask_again(SchedulerObject *s)
 {
     if (!asker_sleeps(s->grains) || s->grains->asked_at == activity(s)) {
         return false;
@@ -359,8 +359,8 @@ PyMethodDef pf_runner_method = {
 
 /* ----------------------------------------------------- what else the loop asks */
 
-void
-pf_grains_cancel_all(SchedulerObject *s, PyObject *why)
+static void
+cancel_all(SchedulerObject *s, PyObject *why)
 {
     GrainObject *g = s->grains == NULL ? NULL : s->grains->live;
     for (; g != NULL; g = g->next) {
@@ -396,8 +396,8 @@ unbind_pools(PfGrains *grains)
 
 /* Close one grain that is left at the end of a run; with none left, forget
  * the pools.  Nothing is in the ready queue. False: there was none. */
-bool
-pf_grains_abandon(SchedulerObject *s)
+static bool
+abandon(SchedulerObject *s)
 {
     PfGrains *grains = s->grains;
     if (grains == NULL) {
@@ -414,15 +414,15 @@ pf_grains_abandon(SchedulerObject *s)
     return true;
 }
 
-bool
-pf_grains_are_left(SchedulerObject *s)
+static bool
+are_left(const SchedulerObject *s)
 {
     return s->grains != NULL && s->grains->live != NULL;
 }
 
 /* For the report of a deadlock: those that wait. */
-int
-pf_grains_list(SchedulerObject *s, PyObject *list)
+static int
+list_waiting(SchedulerObject *s, PyObject *list)
 {
     GrainObject *g = s->grains == NULL ? NULL : s->grains->live;
     for (; g != NULL; g = g->next) {
@@ -434,8 +434,8 @@ pf_grains_list(SchedulerObject *s, PyObject *list)
     return 0;
 }
 
-int
-pf_grains_traverse(SchedulerObject *s, visitproc visit, void *arg)
+static int
+traverse(SchedulerObject *s, visitproc visit, void *arg)
 {
     if (s->grains == NULL) {
         return 0;
@@ -447,8 +447,8 @@ pf_grains_traverse(SchedulerObject *s, visitproc visit, void *arg)
     return 0;
 }
 
-void
-pf_grains_free(SchedulerObject *s)
+static void
+free_grains(SchedulerObject *s)
 {
     if (s->grains != NULL) {
         unbind_pools(s->grains);
@@ -458,3 +458,41 @@ pf_grains_free(SchedulerObject *s)
         s->grains = NULL;
     }
 }
+
+/* ------------------------------------------------------------------- threads */
+
+/* What ends with them may drop schedulers, too. */
+static void
+at_exit(PfThread *t)
+{
+    SchedulerObject *s = t->schedulers;
+    while (s != NULL) {
+        Py_INCREF(s);
+        bool some = abandon(s);
+        SchedulerObject *next = some ? t->schedulers : s->next;
+        Py_DECREF(s);
+        s = next;
+    }
+}
+
+static void
+thread_lost(PfThread *t)
+{
+    for (SchedulerObject *s = t->schedulers; s != NULL; s = s->next) {
+        pf_grains_forget_waits(s);
+    }
+}
+
+const PfPart pf_grains_part = {
+    .thread_lost = thread_lost,
+    .at_exit = at_exit,
+    .stir = pf_grains_stir,
+    .ask_again = ask_again,
+    .cancel_all = cancel_all,
+    .abandon = abandon,
+    .are_left = are_left,
+    .list = list_waiting,
+    .is_idle = is_idle_runner,
+    .traverse = traverse,
+    .free = free_grains,
+};

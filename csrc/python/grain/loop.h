@@ -2,18 +2,11 @@
 #ifndef PF_GRAIN_LOOP_H
 #define PF_GRAIN_LOOP_H
 
+#include "python/core/parts.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
 
-bool pf_grains_ask_again(SchedulerObject *s);
-void pf_grains_stir(SchedulerObject *s);
-void pf_grains_cancel_all(SchedulerObject *s, PyObject *why);
-bool pf_grains_abandon(SchedulerObject *s);
-int pf_grains_list(SchedulerObject *s, PyObject *list);
-bool pf_grains_are_left(SchedulerObject *s); /* not over */
-int pf_grains_traverse(SchedulerObject *s, visitproc visit, void *arg);
-void pf_grains_free(SchedulerObject *s);
-bool pf_is_idle_runner(FiberObject *fiber);
+extern const PfPart pf_grains_part;
 
 void pf_grains_forget_waits(SchedulerObject *s);
 

@@ -16,6 +16,7 @@
 #define PF_GREENLET_H
 
 #include "python/core/compiler.h"
+#include "python/core/parts.h"
 #include "python/core/thread.h"
 #include "python/fiber/fiber.h"
 
@@ -89,6 +90,7 @@ PyObject *pf_greenlet_new(PyTypeObject *type, PyObject *args,
                           PyObject *kwargs);
 int pf_greenlet_init(PyObject *op, PyObject *args, PyObject *kwargs);
 PfGreenlet *pf_greenlet_impl_new(PfGreenletKind kind);
+void pf_greenlets_free_spare(void);
 
 /* --- greenlet_switch.c --- */
 PyObject *pf_greenlet_switch_method(PyObject *op, PyObject *const *args,
@@ -114,6 +116,8 @@ pf_greenlet_current(PfThread *t) /* borrowed; NULL with an exception */
 PyGreenlet *pf_greenlet_main_in_lineage(PyGreenlet *g);
 PyGreenlet *pf_greenlet_main(PyGreenlet *g); /* borrowed; NULL: not started */
 bool pf_greenlet_thread_gone(PyGreenlet *g);
+/* The thread ends: nobody can switch to its greenlets any more. */
+void pf_greenlets_orphan(PfThread *t);
 /* The end of a greenlet whose thread went away before it. */
 void pf_greenlet_bury(PyGreenlet *g);
 /* Deal with t->attention. 0, or -1 with greenlet.error. */
@@ -128,6 +132,7 @@ int pf_greenlet_trace(PfThread *t, bool throwing);
 
 /* --- greenlet_capi.c --- */
 void pf_greenlet_module_init(void);
+extern const PfPart pf_greenlets_part;
 PyObject *pf_greenlet_api(PyObject *module, PyObject *ignored);
 PyObject *pf_greenlet_getcurrent(PyObject *module, PyObject *ignored);
 

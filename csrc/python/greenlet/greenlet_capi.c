@@ -135,12 +135,6 @@ pf_greenlet_getcurrent(PyObject *module, PyObject *ignored)
     return Py_XNewRef((PyObject *)pf_greenlet_current(t));
 }
 
-bool
-pf_greenlets_wanted(void)
-{
-    return pf_green.error != NULL;
-}
-
 static PyObject *
 count_mains(PyObject *module, PyObject *ignored)
 {
@@ -279,6 +273,20 @@ greenlet_link(PyObject *op)
     PyGreenlet *g = (PyGreenlet *)op;
     return g->pimpl == NULL ? NULL : (PyObject *)IMPL(g)->parent;
 }
+
+/* Has pyfiber.greenlet been imported?  Functions that run at the exit of the
+ * interpreter, after ours, may still ask for the current greenlet. */
+static bool
+are_wanted(void)
+{
+    return pf_green.error != NULL;
+}
+
+const PfPart pf_greenlets_part = {
+    .thread_end = pf_greenlets_orphan,
+    .needs_record = are_wanted,
+    .free_spare = pf_greenlets_free_spare,
+};
 
 void
 pf_greenlet_module_init(void)

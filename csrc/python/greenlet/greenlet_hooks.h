@@ -14,11 +14,5 @@ void pf_greenlet_reap(PfThread *t, FiberObject *fiber);
 void pf_greenlet_unwind(PfThread *t, FiberObject *fiber);
 /* The fiber, which has a view or a greenlet, is over: the view shows that. */
 void pf_greenlet_view_done(FiberObject *fiber);
-/* Has pyfiber.greenlet been imported?  Functions that run at the exit of the
- * interpreter, after ours, may still ask for the current greenlet. */
-bool pf_greenlets_wanted(void);
-void pf_greenlets_free_spare(void);
-/* The thread ends: nobody can switch to its greenlets any more. */
-void pf_greenlets_orphan(PfThread *t);
 
 #endif

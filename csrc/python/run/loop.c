@@ -7,6 +7,7 @@
  */
 #include "python/cancel/cancel.h"
 #include "python/core/facade.h"
+#include "python/core/parts.h"
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
@@ -19,10 +20,7 @@
 #include "python/fiber/switch.h"
 #include "python/fiber/unseen.h"
 #include "python/fiber/unwind.h"
-#include "python/grain/grain.h"
-#include "python/grain/loop.h"
 #include "python/run/run.h"
-#include "python/threads/threads.h"
 
 #include "engine/stack/overflow.h"
 
@@ -43,7 +41,9 @@ pf_scheduler_cancel_all(SchedulerObject *s, PyObject *reason)
             pf_cancel_now(f, why);
         }
     }
-    pf_grains_cancel_all(s, why);
+    PF_EACH_PART(part, cancel_all) {
+        part->cancel_all(s, why);
+    }
     Py_XDECREF(why);
 }
 
@@ -92,6 +92,19 @@ find_leftover(SchedulerObject *s)
     return NULL;
 }
 
+/* One of what the rooms above have in the run has been ended.  False: there was
+ * none. */
+static bool
+abandon_another(SchedulerObject *s)
+{
+    PF_EACH_PART(part, abandon) {
+        if (part->abandon(s)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Nobody is ready any more.  (One by one out of the queue's middle would take
  * quadratic time.) */
 static void
@@ -122,10 +135,24 @@ pf_scheduler_abandon(SchedulerObject *s)
             drop_in_hub(s, (PyObject *)fiber);
             empty_queue(s); /* unwinding may have woken others */
         }
-    } while (pf_grains_abandon(s));
+    } while (abandon_another(s));
     if (pending != NULL) {
         pf_restore_exception(pending);
     }
+}
+
+/* A fiber that only waits for something to do. */
+static bool
+is_idle(FiberObject *f)
+{
+    if (f->core.host_bits & PF_F_RUNNER) {
+        PF_EACH_PART(part, is_idle) {
+            if (part->is_idle(f)) {
+                return true;
+            }
+        }
+    }
+    return false;
 }
 
 PyObject *
@@ -134,7 +161,7 @@ pf_scheduler_fibers(SchedulerObject *s)
     PyObject *list = PyList_New(0);
     for (FiberObject *f = s->thread->live; list != NULL && f != NULL;
          f = f->next) {
-        if (f->core.scheduler == &s->core && !pf_is_idle_runner(f) &&
+        if (f->core.scheduler == &s->core && !is_idle(f) &&
             PyList_Append(list, (PyObject *)f) < 0) {
             Py_CLEAR(list);
         }
@@ -150,8 +177,10 @@ static PyObject *
 waiting_ones(SchedulerObject *s)
 {
     PyObject *list = pf_scheduler_fibers(s);
-    if (list != NULL && pf_grains_list(s, list) < 0) {
-        Py_CLEAR(list);
+    PF_EACH_PART(part, list) {
+        if (list != NULL && part->list(s, list) < 0) {
+            Py_CLEAR(list);
+        }
     }
     return list;
 }
@@ -267,7 +296,7 @@ static bool
 awaits_thread(SchedulerObject *s, FiberObject *f)
 {
     if (f->core.scheduler != &s->core || f->core.state != PF_PARKED ||
-        pf_is_idle_runner(f) || !belongs_to(s, f)) {
+        is_idle(f) || !belongs_to(s, f)) {
         return false;
     }
     PyObject *what = f->waiting_on;
@@ -318,8 +347,10 @@ cancel_raw(SchedulerObject *s)
 static bool
 thread_could_end_it(SchedulerObject *s)
 {
-    if (pf_grains_are_left(s)) {
-        return true;
+    PF_EACH_PART(part, are_left) {
+        if (part->are_left(s)) {
+            return true;
+        }
     }
     for (FiberObject *f = s->thread->live; f != NULL; f = f->next) {
         if (awaits_thread(s, f)) {
@@ -329,10 +360,21 @@ thread_could_end_it(SchedulerObject *s)
     return false;
 }
 
+static bool
+has_helpers(SchedulerObject *s)
+{
+    PF_EACH_PART(part, has_helpers) {
+        if (part->has_helpers(s)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 int64_t
 pf_wait_for_help(SchedulerObject *s)
 {
-    if (!pf_other_threads(s)) {
+    if (!has_helpers(s)) {
         return -1;
     }
     if (s->ending && cancel_raw(s)) {
@@ -345,13 +387,36 @@ pf_wait_for_help(SchedulerObject *s)
     return watch_stall(s) ? 0 : look_interval();
 }
 
+/* The rooms above may have something that depends on what has run since. */
+static bool
+ask_again(SchedulerObject *s)
+{
+    PF_EACH_PART(part, ask_again) {
+        if (part->ask_again(s)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Something is about to run. */
+static inline void
+stir(SchedulerObject *s)
+{
+    if (PF_UNLIKELY(s->grains != NULL)) {
+        PF_EACH_PART(part, stir) {
+            part->stir(s);
+        }
+    }
+}
+
 /* Nothing is ready.  Wait until `deadline`, or for a while if only another
  * thread could wake somebody; false if waiting is vain. */
 static bool
 idle(SchedulerObject *s, int64_t deadline)
 {
     if (s->core.ready.head != NULL || run_signal_handlers(s) < 0 ||
-        s->core.ready.head != NULL || pf_grains_ask_again(s)) {
+        s->core.ready.head != NULL || ask_again(s)) {
         return true;
     }
     if (s->clock != NULL) {
@@ -403,7 +468,7 @@ run_next(SchedulerObject *s, FiberObject *hub)
         hub->core.state = PF_RUNNING;
         return s->core.ready.head != NULL;
     }
-    pf_grains_stir(s);
+    stir(s);
     pf_switch_with(&s->thread->engine, next, pf_on_switch);
     back_in_hub(s, hub);
     return true;
@@ -632,7 +697,7 @@ one_pass(SchedulerObject *s, FiberObject *hub)
     if (s->core.ready.head == NULL) {
         return;
     }
-    pf_grains_stir(s);
+    stir(s);
     pf_make_ready(&s->core, &hub->core);
     pf_fiber *next = pf_next(&s->core);
     if (next != &hub->fiber) {

@@ -6,6 +6,7 @@
 #define PF_RUN_H
 
 #include "python/fiber/fiber.h"
+#include "python/core/parts.h"
 #include "python/core/thread.h"
 #include "python/fiber/hub.h"
 
@@ -21,7 +22,7 @@ extern PyType_Spec pf_scheduler_spec;
 PyObject *pf_run(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
 /* Any thread: start `fiber`; it becomes ready when the scheduler looks. */
 int pf_fiber_start_soon(SchedulerObject *s, FiberObject *fiber);
-void pf_scheduler_orphan(SchedulerObject *s); /* its thread ends */
+extern const PfPart pf_runs_part;
 
 void pf_scheduler_cancel_all(SchedulerObject *s, PyObject *reason);
 
@@ -31,7 +32,7 @@ typedef struct PfSignals {
 } PfSignals;
 int pf_signals_begin(SchedulerObject *s, PfSignals *saved);
 void pf_signals_end(SchedulerObject *s, PfSignals *saved);
-int pf_signals_after_fork(void);
+extern const PfPart pf_signals_part;
 PyObject *pf_on_sigint(PyObject *module, PyObject *args);
 
 /* Only another thread could wake somebody.  For how long to wait, in real time,

@@ -1,6 +1,7 @@
 /* The Scheduler type: its life, and what other threads may ask of it. */
 #include "python/core/arguments.h"
 #include "python/core/list.h"
+#include "python/core/parts.h"
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
@@ -10,7 +11,6 @@
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
 #include "python/fiber/unseen.h"
-#include "python/grain/loop.h"
 #include "python/run/run.h"
 
 #include <errno.h>
@@ -89,8 +89,8 @@ close_now(SchedulerObject *s)
     Py_CLEAR(s->fatal);
 }
 
-void
-pf_scheduler_orphan(SchedulerObject *s)
+static void
+orphan(SchedulerObject *s)
 {
     Py_INCREF(s);
     close_now(s);
@@ -98,6 +98,40 @@ pf_scheduler_orphan(SchedulerObject *s)
     unlink_scheduler(s);
     Py_DECREF(s);
 }
+
+static void
+thread_end(PfThread *t)
+{
+    while (t->schedulers != NULL) {
+        orphan(t->schedulers);
+    }
+}
+
+/* Each scheduler of the only thread gets descriptors of its own. */
+static int
+after_fork(PfThread *t)
+{
+    if (t == NULL) {
+        return 0;
+    }
+    if (t->scheduler != NULL) {
+        t->scheduler->inherited = true;
+    }
+    for (SchedulerObject *s = t->schedulers; s != NULL; s = s->next) {
+        int rc = pf_scheduler_after_fork(&s->core);
+        if (rc < 0) {
+            errno = -rc;
+            PyErr_SetFromErrno(PyExc_OSError);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+const PfPart pf_runs_part = {
+    .thread_end = thread_end,
+    .after_fork = after_fork,
+};
 
 /* Whoever forgets a scheduler forgets its fibers. */
 static void
@@ -168,7 +202,9 @@ scheduler_dealloc(PyObject *op)
     if (s->clock != NULL) {
         pf_explorer_ops->remove_clock(s);
     }
-    pf_grains_free(s);
+    PF_EACH_PART(part, free) {
+        part->free(s);
+    }
     unlink_scheduler(s);
     if (s->open) {
         pf_scheduler_finish(&s->core);
@@ -188,8 +224,11 @@ scheduler_traverse(PyObject *op, visitproc visit, void *arg)
     Py_VISIT(s->on_unhandled);
     Py_VISIT(s->errors);
     Py_VISIT(s->watch);
-    if (pf_grains_traverse(s, visit, arg) != 0) {
-        return -1;
+    PF_EACH_PART(part, traverse) {
+        int rc = part->traverse(s, visit, arg);
+        if (rc != 0) {
+            return rc;
+        }
     }
     for (Py_ssize_t i = 0; i < s->unread; i++) {
         Py_VISIT(op);

@@ -56,9 +56,10 @@ open_pipe(void)
 }
 
 /* The child has a pipe of its own: what the parent reads must not be ours. */
-int
-pf_signals_after_fork(void)
+static int
+after_fork(PfThread *t)
 {
+    (void)t;
     if (wake_pipe[0] < 0) {
         return 0;
     }
@@ -75,6 +76,10 @@ pf_signals_after_fork(void)
     return 0;
 }
 
+const PfPart pf_signals_part = {
+    .after_fork = after_fork,
+};
+
 static void
 drain(void)
 {
@@ -85,11 +90,7 @@ drain(void)
 
 #else
 
-int
-pf_signals_after_fork(void)
-{
-    return 0;
-}
+const PfPart pf_signals_part = {0}; /* no fork there */
 
 /* The event stays set until somebody resets it: the loop would spin. */
 static void

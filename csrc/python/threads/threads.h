@@ -8,15 +8,13 @@
 #ifndef PF_THREADS_H
 #define PF_THREADS_H
 
+#include "python/core/parts.h"
 #include "python/fiber/hub.h"
 
 int pf_worker_init(PyObject *module);
 int pf_portal_init(PyObject *module);
 int pf_unbroken_init(PyObject *module);
 
-/* Does a thread exist besides that of `s` that could wake somebody there? */
-bool pf_other_threads(const SchedulerObject *s);
-void pf_workers_after_fork(void);
-bool pf_in_job(void); /* of to_thread() */
+extern const PfPart pf_workers_part;
 
 #endif

@@ -47,10 +47,14 @@ pf_current_job(void)
     return current_job;
 }
 
-bool
-pf_in_job(void)
+/* Where no run is, but one may be near. */
+static const char *
+no_run(void)
 {
-    return current_job != NULL;
+    return current_job == NULL
+               ? NULL
+               : ", and a thread of to_thread() has none: give the function "
+                 "to from_thread(), which runs it in a fiber of the caller";
 }
 
 /* ------------------------------------------------------------------- jobs */
@@ -574,7 +578,7 @@ pf_worker_release(LimiterObject *limiter)
     WorkerObject *worker = limiter->own;
     limiter->own = NULL;
     if (worker == NULL || worker->forks != forks) {
-        return; /* with the parent's: see pf_workers_after_fork */
+        return; /* with the parent's: see after_fork */
     }
     worker->over = true; /* it sees that before it waits the next time */
     if (is_in(idle_owned, worker->tstate_id) && worker->job == NULL) {
@@ -606,8 +610,9 @@ could_wake(const SchedulerObject *s, uint64_t tstate_id)
            !waits_for(s, tstate_id);
 }
 
-bool
-pf_other_threads(const SchedulerObject *s)
+/* Does a thread exist besides that of `s` that could wake somebody there? */
+static bool
+has_helpers(const SchedulerObject *s)
 {
     bury_ended();
     PyThreadState *ts = first_thread_state();
@@ -621,8 +626,8 @@ pf_other_threads(const SchedulerObject *s)
 /* The child has none of the threads.  What they were at, or would have been
  * at next, fails; the workers' objects stay as they are, for their locks are
  * in use for ever. */
-void
-pf_workers_after_fork(void)
+static int
+after_fork(PfThread *t)
 {
     idle_workers = idle_owned = ended_workers = NULL;
     forks++;
@@ -630,8 +635,7 @@ pf_workers_after_fork(void)
         JobObject *job = (JobObject *)Py_NewRef((PyObject *)unfinished);
         PF_LIST_REMOVE(unfinished, job);
         pf_limiter_forget(job->limiter);
-        if (job->scheduler->thread != NULL &&
-            job->scheduler->thread == pf_tls_thread && job->fiber != NULL) {
+        if (t != NULL && job->scheduler->thread == t && job->fiber != NULL) {
             PyObject *exc = PyObject_CallFunction(
                 pf.fiber_error, "s",
                 "the process was forked: the thread that runs the function "
@@ -640,7 +644,14 @@ pf_workers_after_fork(void)
         }
         Py_DECREF(job);
     }
+    return 0;
 }
+
+const PfPart pf_workers_part = {
+    .no_run = no_run,
+    .after_fork = after_fork,
+    .has_helpers = has_helpers,
+};
 
 /* --------------------------------------------------------------- inspection */
 

@@ -1,0 +1,131 @@
+/* The life of a thread, as far as it is its fibers' affair: its root, and what
+ * becomes of those that are suspended when it ends. */
+#include "python/fiber/root.h"
+
+#include "python/core/state.h"
+#include "python/core/thread.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/slots.h"
+#include "python/fiber/switch.h"
+#include "python/fiber/unwind.h"
+#include "python/fiber/waitq.h"
+
+/* ------------------------------------------------------------------- the root */
+
+static FiberObject *
+make(void)
+{
+    FiberObject *root = pf_fiber_alloc();
+    if (root != NULL) {
+        root->name = PyUnicode_FromString("main");
+        if (root->name == NULL) {
+            Py_CLEAR(root);
+        }
+    }
+    return root;
+}
+
+static void
+begin(PfThread *t, FiberObject *root)
+{
+    root->fiber = t->engine.root;
+    pf_task_set_ops(&root->core, &pf_fiber_ops);
+    root->core.state = PF_RUNNING;
+    root->saved = &t->root_state;
+    root->thread = t;
+    t->root = root;
+    t->engine.current = &root->fiber;
+}
+
+static bool
+runs(const PfThread *t)
+{
+    return CURRENT(t) == t->root;
+}
+
+static void
+end(PfThread *t)
+{
+    FiberObject *root = t->root;
+    t->engine.root.context = root->fiber.context;
+    t->engine.current = &t->engine.root;
+    root->core.state = PF_DONE;
+    root->core.host_byte = PF_OUTCOME_OK;
+    root->stack_size = 0;
+    root->thread = NULL;
+    t->root = NULL;
+    Py_XSETREF(root->value, Py_NewRef(Py_None));
+    Py_DECREF(root);
+}
+
+/* ------------------------------------------------------------- what is suspended */
+
+static FiberObject *
+find_suspended(PfThread *t)
+{
+    FiberObject *f = t->live;
+    while (f != NULL &&
+           ((f->core.host_bits & PF_F_GREENLET) || !pf_fiber_can_unwind(f))) {
+        f = f->next;
+    }
+    return f;
+}
+
+static void
+unwind_all(PfThread *t)
+{
+    FiberObject *fiber;
+    while ((fiber = find_suspended(t)) != NULL) {
+        Py_INCREF(fiber);
+        pf_fiber_unwind(t, fiber);
+        Py_DECREF(fiber);
+    }
+}
+
+static void
+tell_left(PfThread *t)
+{
+    FiberObject *first = find_suspended(t);
+    if (first != NULL) {
+        Py_INCREF(first);
+        PyErr_SetString(
+            pf.fiber_error,
+            "the thread, which C code made, has ended while this fiber was "
+            "suspended inside of a callback from C: it can never be unwound, "
+            "and its memory is lost; let it end before the thread does");
+        PyErr_WriteUnraisable((PyObject *)first);
+        Py_DECREF(first);
+    }
+}
+
+static const PfRootOps root = {
+    .host = &pf_python_host,
+    .make = make,
+    .begin = begin,
+    .runs = runs,
+    .end = end,
+    .tell_left = tell_left,
+};
+
+const PfPart pf_fibers_part = {
+    .root = &root,
+    .thread_end = unwind_all,
+    .thread_lost = pf_waits_forget,
+    .at_exit = unwind_all,
+    .free_spare = pf_fibers_free_spare,
+};
+
+/* ------------------------------------------------------------------- its locals */
+
+/* What dies with a thread's locals may use them again, but not for ever. */
+static void
+clear_locals(PfThread *t)
+{
+    for (int i = 0; i < 8 && pf_rare(t->root)->slots != NULL; i++) {
+        pf_slots_clear(t->root);
+    }
+}
+
+const PfPart pf_locals_part = {
+    .thread_end = clear_locals,
+};

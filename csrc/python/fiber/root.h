@@ -1,0 +1,10 @@
+/* A thread's own stack as a fiber, and the end of the others on it. */
+#ifndef PF_ROOT_H
+#define PF_ROOT_H
+
+#include "python/core/parts.h"
+
+extern const PfPart pf_fibers_part;
+extern const PfPart pf_locals_part; /* of the root, which end last */
+
+#endif
