@@ -31,13 +31,14 @@ FLOORS = [
     ["python/fiber"],
     ["python/cancel"],
     ["python/run"],
+    ["python/run/unix", "python/run/windows"],
     ["python/sync", "python/threads", "python/io", "python/testing", "python/greenlet"],
     ["python/grain"],  # its steps send to channels and wait for events
     ["python/capi"],
     ["python"],
 ]
 HEIGHT = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
-SYSTEMS = {"engine/unix", "engine/windows"}
+SYSTEMS = {"engine/unix", "engine/windows", "python/run/unix", "python/run/windows"}
 
 #: (file, name or header): why it may climb.
 EXCEPTIONS: dict[tuple[str, str], str] = {}

@@ -25,6 +25,7 @@
 #include "python/greenlet/greenlet.h"
 #include "python/io/io.h"
 #include "python/run/run.h"
+#include "python/run/wakeup.h"
 #include "python/sync/sync.h"
 #include "python/testing/schedule.h"
 #include "python/threads/threads.h"

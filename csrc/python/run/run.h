@@ -32,7 +32,6 @@ typedef struct PfSignals {
 } PfSignals;
 int pf_signals_begin(SchedulerObject *s, PfSignals *saved);
 void pf_signals_end(SchedulerObject *s, PfSignals *saved);
-extern const PfPart pf_signals_part;
 PyObject *pf_on_sigint(PyObject *module, PyObject *args);
 
 /* Only another thread could wake somebody.  For how long to wait, in real time,

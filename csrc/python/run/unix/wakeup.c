@@ -1,0 +1,133 @@
+/* A signal that arrives just before the loop blocks would not interrupt it, and
+ * the system may deliver it to another thread; so the interpreter is told
+ * (signal.set_wakeup_fd) to write to a pipe that the loop watches.  If the
+ * program uses the wakeup descriptor itself it is left alone. */
+#include "python/run/wakeup.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+static int wake_pipe[2] = {-1, -1};
+
+static int
+set_up_end(int fd)
+{
+    int flags = fcntl(fd, F_GETFL);
+    return flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0 ||
+                   fcntl(fd, F_SETFD, FD_CLOEXEC) < 0
+               ? -1
+               : 0;
+}
+
+static int
+open_pipe(void)
+{
+    if (wake_pipe[0] >= 0) {
+        return 0;
+    }
+    if (pipe(wake_pipe) < 0 || set_up_end(wake_pipe[0]) < 0 ||
+        set_up_end(wake_pipe[1]) < 0) {
+        PyErr_SetFromErrno(PyExc_OSError);
+        return -1;
+    }
+    return 0;
+}
+
+/* The child has a pipe of its own: what the parent reads must not be ours. */
+static int
+after_fork(PfThread *t)
+{
+    (void)t;
+    if (wake_pipe[0] < 0) {
+        return 0;
+    }
+    int fresh[2];
+    if (pipe(fresh) < 0 || set_up_end(fresh[0]) < 0 ||
+        set_up_end(fresh[1]) < 0 || dup2(fresh[0], wake_pipe[0]) < 0 ||
+        dup2(fresh[1], wake_pipe[1]) < 0 || set_up_end(wake_pipe[0]) < 0 ||
+        set_up_end(wake_pipe[1]) < 0) {
+        PyErr_SetFromErrno(PyExc_OSError);
+        return -1;
+    }
+    close(fresh[0]);
+    close(fresh[1]);
+    return 0;
+}
+
+const PfPart pf_signals_part = {
+    .after_fork = after_fork,
+};
+
+void
+pf_wakeup_drain(void)
+{
+    char sink[64];
+    while (read(wake_pipe[0], sink, sizeof(sink)) == (ssize_t)sizeof(sink)) {
+    }
+}
+
+/* A new reference to what was set before, -1: nothing. */
+static PyObject *
+set_wakeup_fd(PyObject *signals, int descriptor)
+{
+    PyObject *args = NULL, *kwargs = NULL, *old = NULL;
+    PyObject *set = PyObject_GetAttrString(signals, "set_wakeup_fd");
+    if (set == NULL) {
+        goto done;
+    }
+    args = Py_BuildValue("(i)", descriptor);
+    if (args == NULL) {
+        goto done;
+    }
+    kwargs = Py_BuildValue("{sO}", "warn_on_full_buffer", Py_False);
+    if (kwargs != NULL) {
+        old = PyObject_Call(set, args, kwargs);
+    }
+done:
+    Py_XDECREF(kwargs);
+    Py_XDECREF(args);
+    Py_XDECREF(set);
+    return old;
+}
+
+int
+pf_wakeup_begin(PyObject *signals, long *old, intptr_t *descriptor)
+{
+    *old = PF_WAKEUP_UNTOUCHED;
+    *descriptor = PF_NO_DESCRIPTOR;
+    PyObject *before =
+        open_pipe() < 0 ? NULL : set_wakeup_fd(signals, wake_pipe[1]);
+    if (before == NULL) {
+        return -1;
+    }
+    *old = PyLong_AsLong(before);
+    Py_DECREF(before);
+    if (PyErr_Occurred()) {
+        return -1; /* not the function that we know */
+    }
+    if (*old >= 0 && *old != wake_pipe[1]) {
+        /* the program's own: put it back */
+        PyObject *back =
+            PyObject_CallMethod(signals, "set_wakeup_fd", "l", *old);
+        *old = PF_WAKEUP_UNTOUCHED;
+        Py_XDECREF(back);
+        return back == NULL ? -1 : 0;
+    }
+    *descriptor = wake_pipe[0];
+    return 0;
+}
+
+/* Only if it is still ours; a descriptor set during the run stays. */
+void
+pf_wakeup_end(PyObject *signals, long old)
+{
+    PyObject *now = PyObject_CallMethod(signals, "set_wakeup_fd", "l", old);
+    if (now == NULL) {
+        return;
+    }
+    long found = PyLong_AsLong(now);
+    Py_DECREF(now);
+    if (found != wake_pipe[1] && found != -1) {
+        Py_XDECREF(PyObject_CallMethod(signals, "set_wakeup_fd", "l", found));
+    }
+}
