@@ -82,12 +82,9 @@ struct pf_task {
     pf_task *next;
     PF_ATOMIC(uint8_t) posted; /* bits the host asked for; see pf_task_post */
     uint8_t state;             /* pf_state */
-    uint8_t wake : 7;          /* pf_wake */
-    bool has_stack : 1;
-    uint8_t host_byte; /* the host's, as are host_bits and host_word */
+    uint8_t wake;              /* pf_wake */
+    bool has_stack;
     pf_timer timer;
-    uint32_t host_bits;
-    uint32_t host_word;
 };
 
 static inline const pf_task_ops *

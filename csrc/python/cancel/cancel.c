@@ -27,7 +27,7 @@ base_source(const FiberObject *fiber)
         if (fiber->base != NULL && fiber->base->source != NULL) {
             return fiber->base->source;
         }
-        if (fiber->core.host_bits & PF_F_CANCELLED) {
+        if (fiber->cancel_called) {
             return (PyObject *)fiber;
         }
         fiber = pf_rare(fiber)->puller;
@@ -43,8 +43,7 @@ base_source(const FiberObject *fiber)
 static bool
 is_top(const FiberObject *fiber)
 {
-    return fiber->base == NULL ||
-           !(fiber->base->fiber->core.host_bits & PF_F_SCHEDULED);
+    return fiber->base == NULL || !fiber->base->fiber->scheduled;
 }
 
 PyObject *
@@ -115,16 +114,15 @@ pf_effective_deadline(const FiberObject *fiber)
 static void
 set_fiber(FiberObject *fiber, bool cancelled)
 {
-    if (((fiber->core.host_bits & PF_F_CANCEL) != 0) == cancelled) {
+    if (fiber->under_cancel == cancelled) {
         return;
     }
     if (!cancelled) {
-        fiber->core.host_bits &= ~(uint32_t)PF_F_CANCEL;
+        fiber->under_cancel = false;
         return;
     }
-    fiber->core.host_bits |= PF_F_CANCEL;
-    if (fiber->core.state == PF_PARKED &&
-        !(fiber->core.host_bits & PF_F_HUB)) {
+    fiber->under_cancel = true;
+    if (fiber->core.state == PF_PARKED && !fiber->is_hub) {
         pf_wake_task(fiber->core.scheduler, &fiber->core, PF_WAKE_CANCEL);
         pf_tell_host(SCHEDULER_OF(fiber->core.scheduler));
     }
@@ -156,6 +154,17 @@ queue_fiber(FiberObject *fiber, Work *work)
     work->tail = first;
 }
 
+static void
+queue_child(PfTaskObject *child, Work *work)
+{
+    FiberObject *fiber = pf_fiber_or_null(child);
+    if (fiber != NULL) {
+        queue_fiber(fiber, work);
+    } else {
+        pf_kind_of(&child->core)->refresh(child);
+    }
+}
+
 /* One scope and those inside it on the same fiber, as far as it matters. */
 static void
 refresh_stack(ScopeObject *scope, Work *work)
@@ -166,11 +175,8 @@ refresh_stack(ScopeObject *scope, Work *work)
             return;
         }
         scope->source = source;
-        for (FiberObject *f = scope->children; f != NULL; f = f->base_next) {
-            queue_fiber(f, work);
-        }
-        if (PF_UNLIKELY(scope->grains != NULL)) {
-            pf_scope_refresh_grains(scope);
+        for (PfTaskObject *c = scope->children; c != NULL; c = c->base_next) {
+            queue_child(c, work);
         }
         if (scope->inner == NULL) {
             set_fiber(scope->fiber, source != NULL);
@@ -216,17 +222,17 @@ pf_fiber_refresh(FiberObject *fiber)
     refresh_all(work);
 }
 
-/* ------------------------------------------------- fibers born in a scope */
+/* -------------------------------------------------- tasks born in a scope */
 
 void
-pf_scope_adopt(ScopeObject *scope, FiberObject *child)
+pf_scope_adopt(ScopeObject *scope, PfTaskObject *child)
 {
     child->base = (ScopeObject *)Py_NewRef((PyObject *)scope);
     child->base_next = NULL;
     if (scope->children == NULL) {
         scope->children = child->base_prev = child;
     } else { /* the head's base_prev is the tail */
-        FiberObject *tail = scope->children->base_prev;
+        PfTaskObject *tail = scope->children->base_prev;
         tail->base_next = child;
         child->base_prev = tail;
         scope->children->base_prev = child;
@@ -234,10 +240,10 @@ pf_scope_adopt(ScopeObject *scope, FiberObject *child)
 }
 
 void
-pf_scope_disown(FiberObject *child)
+pf_scope_disown(PfTaskObject *child)
 {
     ScopeObject *base = child->base;
-    FiberObject *prev = child->base_prev, *next = child->base_next;
+    PfTaskObject *prev = child->base_prev, *next = child->base_next;
     if (child == base->children) {
         base->children = next;
     } else {
@@ -257,13 +263,13 @@ int
 pf_scope_enlist(SchedulerObject *s, ScopeObject *base, FiberObject *fiber)
 {
     if (base != NULL && fiber->base == NULL) {
-        pf_scope_adopt(base, fiber);
+        pf_scope_adopt(base, PF_TASK(fiber));
     } else {
         base = NULL; /* started before: this will be refused */
     }
     if (pf_fiber_enlist(s, fiber) < 0) {
         if (base != NULL) {
-            pf_scope_disown(fiber);
+            pf_scope_disown(PF_TASK(fiber));
         }
         return -1;
     }
@@ -273,35 +279,52 @@ pf_scope_enlist(SchedulerObject *s, ScopeObject *base, FiberObject *fiber)
     return 0;
 }
 
-/* The scope is left and fibers born in it live on: they belong to what is
+static void
+cancel_child(PfTaskObject *child, PyObject *why)
+{
+    FiberObject *fiber = pf_fiber_or_null(child);
+    if (fiber != NULL) {
+        pf_cancel_now(fiber, why);
+    } else {
+        pf_kind_of(&child->core)->cancel_now(child, why);
+    }
+}
+
+static void
+refresh_child(PfTaskObject *child)
+{
+    Work work = {NULL, NULL};
+    queue_child(child, &work);
+    refresh_all(work);
+}
+
+/* The scope is left and tasks born in it live on: they belong to what is
  * around it now.  What they were cancelled by they stay cancelled by; those
  * of a group, which should have been waited for, are cancelled. */
 static void
 move_children(ScopeObject *from, ScopeObject *to)
 {
-    FiberObject *child;
+    PfTaskObject *child;
     while ((child = from->children) != NULL) {
-        bool cancel = from->source != NULL ||
-                      (child->core.host_bits & PF_F_GROUPED) != 0;
-        child->core.host_bits &= ~(uint32_t)PF_F_GROUPED;
+        bool cancel = from->source != NULL || child->grouped;
+        child->grouped = false;
         pf_scope_disown(child); /* `from` is the caller's, and stays */
         if (to != NULL) {
             pf_scope_adopt(to, child);
         }
         if (cancel) {
-            pf_cancel_now(child, from->why);
+            cancel_child(child, from->why);
         }
-        pf_fiber_refresh(child);
+        refresh_child(child);
     }
-    pf_scope_move_grains(from, to);
 }
 
 /* A cancellation has had its effect if the fiber goes on without it. */
 static void
 forget_deliveries(FiberObject *fiber)
 {
-    if (!(fiber->core.host_bits & PF_F_CANCEL)) {
-        fiber->core.host_bits &= ((uint32_t)1 << PF_F_DELIVERIES_SHIFT) - 1;
+    if (!fiber->under_cancel) {
+        fiber->deliveries = 0;
     }
 }
 
@@ -314,7 +337,7 @@ pf_scope_remove(ScopeObject *scope)
     ScopeObject *inner = scope->inner, *outer = scope->outer;
     SchedulerObject *s = scope->scheduler;
     pf_timers_remove(&s->core.timers, &scope->timer.timer);
-    if (PF_UNLIKELY(scope->children != NULL || scope->grains != NULL)) {
+    if (PF_UNLIKELY(scope->children != NULL)) {
         move_children(scope, around(scope));
         if (PyObject_TypeCheck(scope, pf_group_type)) {
             pf_group_forsaken(scope);
@@ -413,9 +436,9 @@ reason_in(PyObject *why)
 }
 
 void
-pf_set_cancel(FiberObject *fiber, PyObject *why)
+pf_set_cancel(PfTaskObject *task, PyObject *why)
 {
-    PfRare *rare = why == NULL ? fiber->rare : pf_rare_of(fiber);
+    PfRare *rare = why == NULL ? task->rare : pf_task_rare_of(task);
     if (rare != NULL) {
         Py_XSETREF(rare->cancel, Py_XNewRef(why));
     } else if (why != NULL) {
@@ -426,12 +449,11 @@ pf_set_cancel(FiberObject *fiber, PyObject *why)
 void
 pf_cancel_now(FiberObject *fiber, PyObject *why)
 {
-    if (fiber->core.state == PF_DONE ||
-        (fiber->core.host_bits & PF_F_CANCELLED)) {
+    if (fiber->core.state == PF_DONE || fiber->cancel_called) {
         return;
     }
-    pf_set_cancel(fiber, why);
-    fiber->core.host_bits |= PF_F_CANCELLED;
+    pf_set_cancel(PF_TASK(fiber), why);
+    fiber->cancel_called = true;
     pf_fiber_refresh(fiber);
 }
 
@@ -526,7 +548,7 @@ cancel_fiber(PfThread *t, FiberObject *fiber, PyObject *why)
     if (fiber->core.state == PF_DONE) {
         return 0;
     }
-    if (!(fiber->core.host_bits & PF_F_SCHEDULED)) {
+    if (!fiber->scheduled) {
         PyErr_SetString(pf.fiber_error,
                         "only a fiber of a scheduler can be cancelled: use "
                         "throw() on a raw fiber, or start() it");
@@ -597,7 +619,7 @@ source_beyond_shields(FiberObject *fiber)
         for (; scope != NULL; scope = scope->outer) {
             found = scope->cancelled ? (PyObject *)scope : found;
         }
-        if (fiber->core.host_bits & PF_F_CANCELLED) {
+        if (fiber->cancel_called) {
             found = (PyObject *)fiber;
         }
         scope = fiber->base;

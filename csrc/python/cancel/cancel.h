@@ -19,7 +19,7 @@ int pf_fiber_cancel(FiberObject *fiber, PyObject *reason);
  * going to cancel makes it first, for that may run code. */
 PyObject *pf_reason(const char *text);
 PyObject *pf_reason_and_author(PyObject *reason, PyObject *by);
-void pf_set_cancel(FiberObject *fiber, PyObject *why);
+void pf_set_cancel(PfTaskObject *task, PyObject *why);
 /* Owner thread.  The first reason stays.  Runs no Python code. */
 void pf_cancel_now(FiberObject *fiber, PyObject *why);
 int pf_cancel_init(PyObject *module);

@@ -18,7 +18,6 @@
 #include "python/fiber/fiber.h"
 #include "python/fiber/outcome.h"
 #include "python/fiber/wait.h"
-#include "python/grain/grain.h"
 
 #define GROUP(op) ((GroupObject *)(op))
 
@@ -51,23 +50,23 @@ make_child(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
     if (nargs < 1) {
         return pf_fiber_to_call("spawn()", args, nargs, kwnames);
     }
-    bool fiber = PyObject_TypeCheck(args[0], pf_fiber_type);
-    bool grain = PyObject_TypeCheck(args[0], pf_grain_type);
-    if ((fiber || grain) && (nargs > 1 || kwnames != NULL)) {
+    if (!pf_is_task(args[0])) {
+        return pf_fiber_to_call("spawn()", args, nargs, kwnames);
+    }
+    PfTaskObject *task = PF_TASK(args[0]);
+    const char *noun = pf_kind_of(&task->core)->noun;
+    if (nargs > 1 || kwnames != NULL) {
         PyErr_Format(PyExc_TypeError,
                      "a %s has its arguments already: spawn() takes it alone",
-                     fiber ? "fiber" : "grain");
+                     noun);
         return NULL;
     }
-    if (grain) { /* of spawn_now() */
-        PyErr_SetString(PyExc_TypeError,
-                        "a grain runs when its turn comes: use spawn()");
+    if (pf_fiber_or_null(task) == NULL) { /* of spawn_now() */
+        PyErr_Format(PyExc_TypeError,
+                     "a %s runs when its turn comes: use spawn()", noun);
         return NULL;
     }
-    if (fiber) {
-        return (FiberObject *)Py_NewRef(args[0]);
-    }
-    return pf_fiber_to_call("spawn()", args, nargs, kwnames);
+    return (FiberObject *)Py_NewRef(args[0]);
 }
 
 /* Borrowed; NULL with an exception.  Another may come while it is made. */
@@ -112,14 +111,11 @@ cancel_after(GroupObject *self, PyObject *child)
 }
 
 static void
-child_failed(GroupObject *self, pf_task *child, PyObject *exc)
+child_failed(GroupObject *self, PfTaskObject *child)
 {
-    if (collect(self, exc)) {
-        child->host_bits |= PF_F_LOOKED_AT;
-    } else { /* told of as those nobody looks at */
-        child->host_bits &= ~(uint32_t)PF_F_LOOKED_AT;
-    }
-    cancel_after(self, pf_object_of(child));
+    /* What cannot be kept is told of as those nobody looks at. */
+    child->looked_at = collect(self, child->value);
+    cancel_after(self, (PyObject *)child);
 }
 
 /* A child that belongs to the group and is not ready yet. */
@@ -133,7 +129,7 @@ add_child(PfThread *t, GroupObject *self, PyObject *const *args,
         Py_XDECREF(child);
         return NULL;
     }
-    child->core.host_bits |= PF_F_GROUPED;
+    child->grouped = true;
     self->alive++;
     return child;
 }
@@ -150,35 +146,35 @@ spawn(GroupObject *self, PyObject *const *args, Py_ssize_t nargs,
     return child;
 }
 
-/* Its function is called first: that may leave the group. */
-static GrainObject *
-spawn_grain(GroupObject *self, GrainObject *g)
+/* A grain.  Its function is called first: that may leave the group. */
+static PfTaskObject *
+spawn_stackless(GroupObject *self, PfTaskObject *task)
 {
+    const PfTaskOps *kind = pf_kind_of(&task->core);
     PfThread *t = pf_this_thread();
-    if (t == NULL || may_spawn(t, self) < 0 || pf_grain_may_start(g) < 0 ||
-        pf_grain_prepare(g) < 0 || pf_grains_of(t->scheduler) == NULL ||
-        may_spawn(t, self) < 0 || pf_grain_may_start(g) < 0 ||
-        pf_grain_start_in(t->scheduler, &self->scope, g) < 0) {
+    if (t == NULL || may_spawn(t, self) < 0 ||
+        kind->prepare(task, t->scheduler) < 0 || may_spawn(t, self) < 0 ||
+        kind->start_in(task, t->scheduler, &self->scope) < 0) {
         return NULL;
     }
-    g->core.host_bits |= PF_F_GROUPED;
+    task->grouped = true;
     self->alive++;
-    return (GrainObject *)Py_NewRef((PyObject *)g);
+    return PF_TASK(Py_NewRef((PyObject *)task));
 }
 
 static bool
-is_lone_grain(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+is_lone_stackless(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     return nargs == 1 && kwnames == NULL &&
-           PyObject_TypeCheck(args[0], pf_grain_type);
+           PyObject_TypeCheck(args[0], pf_stackless_type);
 }
 
 static PyObject *
 group_spawn(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
             PyObject *kwnames)
 {
-    return is_lone_grain(args, nargs, kwnames)
-               ? (PyObject *)spawn_grain(GROUP(op), (GrainObject *)args[0])
+    return is_lone_stackless(args, nargs, kwnames)
+               ? (PyObject *)spawn_stackless(GROUP(op), PF_TASK(args[0]))
                : (PyObject *)spawn(GROUP(op), args, nargs, kwnames);
 }
 
@@ -256,7 +252,7 @@ group_spawn_watched(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
     if (child == NULL) {
         return NULL;
     }
-    ((FiberObject *)child)->core.host_bits |= PF_F_WATCHED; /* or grain */
+    PF_TASK(child)->watched = true;
     if (watch(op, child, args[1]) < 0) {
         Py_CLEAR(child);
     }
@@ -272,19 +268,13 @@ wake_owner(GroupObject *self)
     }
 }
 
-void
-pf_scope_member_done(ScopeObject *base, pf_task *child, PyObject *value)
+static void
+member_done(GroupObject *group, PfTaskObject *child)
 {
-    uint32_t bits = child->host_bits;
-    if (!(bits & PF_F_GROUPED)) {
-        return;
-    }
-    GroupObject *group = GROUP(base);
-    child->host_bits &= ~(uint32_t)PF_F_GROUPED;
+    child->grouped = false;
     bool last = --group->alive == 0;
-    if (PF_UNLIKELY(child->host_byte == PF_OUTCOME_FAILED) &&
-        !(bits & PF_F_WATCHED)) {
-        child_failed(group, child, value);
+    if (PF_UNLIKELY(child->outcome == PF_OUTCOME_FAILED) && !child->watched) {
+        child_failed(group, child);
     }
     if (last) {
         wake_owner(group);
@@ -292,11 +282,13 @@ pf_scope_member_done(ScopeObject *base, pf_task *child, PyObject *value)
 }
 
 void
-pf_scope_child_done(FiberObject *child)
+pf_scope_child_done(PfTaskObject *child)
 {
     ScopeObject *base = (ScopeObject *)Py_NewRef((PyObject *)child->base);
     pf_scope_disown(child);
-    pf_scope_member_done(base, &child->core, child->value);
+    if (child->grouped) {
+        member_done(GROUP(base), child);
+    }
     Py_DECREF(base);
 }
 
@@ -319,7 +311,7 @@ join_children(PfThread *t, GroupObject *self, bool *hit)
     FiberObject *before = self->owner; /* ourselves, if we wait already */
     *hit = false;
     while (self->alive > 0) {
-        *hit |= (owner->core.host_bits & PF_F_CANCEL) != 0;
+        *hit |= owner->under_cancel;
         self->owner = owner;
         int why = pf_wait_anyhow(t, PF_NEVER, (PyObject *)self);
         self->owner = before;
@@ -492,10 +484,9 @@ group_holders(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     PyObject *list = PyList_New(0);
-    FiberObject *child = GROUP(op)->scope.children;
+    PfTaskObject *child = GROUP(op)->scope.children;
     for (; list != NULL && child != NULL; child = child->base_next) {
-        if ((child->core.host_bits & PF_F_GROUPED) &&
-            PyList_Append(list, (PyObject *)child) < 0) {
+        if (child->grouped && PyList_Append(list, (PyObject *)child) < 0) {
             Py_CLEAR(list);
         }
     }

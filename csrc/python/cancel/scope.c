@@ -285,8 +285,7 @@ pf_scope_enter(PyObject *op, PyObject *ignored)
         self->outer->inner = self;
     }
     fiber->scope = (ScopeObject *)Py_NewRef(op);
-    if (PF_UNLIKELY(self->cancelled || self->shield ||
-                    (fiber->core.host_bits & PF_F_CANCEL))) {
+    if (PF_UNLIKELY(self->cancelled || self->shield || fiber->under_cancel)) {
         pf_scope_settle(self);
     }
     if ((self->length >= 0 || self->deadline != PF_NEVER) &&

@@ -12,7 +12,7 @@
  *
  * Whether something is cancelled is never asked up the tree: each scope knows
  * its source, the outermost cancelled thing that it sees, and each fiber has
- * PF_F_CANCEL.  Both are brought up to date when something above changes (see
+ * `under_cancel`.  Both are brought up to date when something above changes (see
  * refresh in cancel.c), which is rare; entering and leaving a scope, which is
  * not, is a matter of a few pointers.
  *
@@ -27,15 +27,12 @@
 #include "python/core/thread.h"
 #include "python/core/state.h"
 
-typedef struct GrainMember GrainMember;
-
 /* Invariants:
  * - fiber, scheduler and a reference by the fiber are there exactly while the
  *   scope is entered; outer and inner link the scopes of one fiber.
  * - source is a scope or a fiber, this one or one around it: borrowed.
  * - the timer is armed only while it is entered.
- * - children are the fibers whose base this is, grains the grains; each owns
- *   a reference.
+ * - children are the tasks whose base this is; each owns a reference.
  */
 struct ScopeObject {
     PyObject_HEAD
@@ -45,8 +42,7 @@ struct ScopeObject {
     FiberObject *fiber; /* borrowed */
     ScopeObject *outer, *inner;
     PyObject *source; /* NULL: not cancelled */
-    FiberObject *children;
-    GrainMember *grains;
+    PfTaskObject *children;
     ScopeObject *work; /* in a list of scopes to refresh */
     PyObject *reason;  /* it was cancelled for; NULL: None */
     PyObject *why;     /* (reason, by), until it is left; or NULL */
@@ -90,8 +86,8 @@ void pf_scope_settle(ScopeObject *scope);
 void pf_scope_refresh(ScopeObject *scope);
 /* ... the same for a fiber's base, or the fiber's own flags. */
 void pf_fiber_refresh(FiberObject *fiber);
-void pf_scope_adopt(ScopeObject *scope, FiberObject *child);
-void pf_scope_disown(FiberObject *child);
+void pf_scope_adopt(ScopeObject *scope, PfTaskObject *child);
+void pf_scope_disown(PfTaskObject *child);
 /* pf_fiber_enlist, as one born in `base`, which may be NULL: the run. */
 int pf_scope_enlist(SchedulerObject *s, ScopeObject *base, FiberObject *fiber);
 /* Any thread. 1, or 0 if the scope has been left; -1 with an exception. */
@@ -105,10 +101,6 @@ int64_t pf_effective_deadline(const FiberObject *fiber);
 /* `source`: a scope or a fiber. */
 int pf_raise_cancelled_by(PyObject *source); /* -1 */
 extern PyType_Spec pf_cancelled_spec;
-
-/* --- grain_cancel.c: the same for grains --- */
-void pf_scope_refresh_grains(ScopeObject *scope);
-void pf_scope_move_grains(ScopeObject *from, ScopeObject *to);
 
 /* --- scope.c --- */
 extern PyType_Spec pf_scope_spec;
@@ -139,10 +131,8 @@ typedef struct GroupObject {
     PyObject *fatal;    /* KeyboardInterrupt, SystemExit: goes out as it is */
 } GroupObject;
 extern PyType_Spec pf_group_spec;
-/* A fiber with a base has ended. */
-void pf_scope_child_done(FiberObject *child);
-/* ... or a grain, which is no longer in `base`; `value` is its exception. */
-void pf_scope_member_done(ScopeObject *base, pf_task *core, PyObject *value);
+/* A task with a base has ended. */
+void pf_scope_child_done(PfTaskObject *child);
 /* A group was removed with fibers alive. */
 void pf_group_forsaken(ScopeObject *scope);
 

@@ -5,7 +5,6 @@
 #include "python/core/thread.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
-#include "python/grain/grain.h"
 
 static ScopeObject *
 scope_for(PyObject *length, const char *what)
@@ -108,40 +107,32 @@ mod_is_ours(PyObject *module, PyObject *op)
     if (t == NULL) {
         return NULL;
     }
-    bool started =
-        PyObject_TypeCheck(op, pf_grain_type) ||
-        (PyObject_TypeCheck(op, pf_fiber_type) &&
-         (((FiberObject *)op)->core.host_bits & PF_F_SCHEDULED) != 0);
-    return PyBool_FromLong(started && t->scheduler != NULL &&
-                           ((FiberObject *)op)->core.scheduler ==
-                               &t->scheduler->core);
+    return PyBool_FromLong(pf_is_task(op) && PF_TASK(op)->scheduled &&
+                           t->scheduler != NULL &&
+                           PF_TASK(op)->core.scheduler == &t->scheduler->core);
+}
+
+static bool
+has_ended(PyObject *op, int outcome)
+{
+    return pf_is_task(op) && PF_TASK(op)->core.state == PF_DONE &&
+           PF_TASK(op)->outcome == outcome;
 }
 
 static PyObject *
 mod_succeeded(PyObject *module, PyObject *op)
 {
     (void)module;
-    bool task = PyObject_TypeCheck(op, pf_fiber_type) ||
-                PyObject_TypeCheck(op, pf_grain_type);
-    return PyBool_FromLong(
-        task && ((FiberObject *)op)->core.state == PF_DONE &&
-        ((FiberObject *)op)->core.host_byte == PF_OUTCOME_OK);
+    return PyBool_FromLong(has_ended(op, PF_OUTCOME_OK));
 }
 
 static PyObject *
 mod_failed_with(PyObject *module, PyObject *op)
 {
     (void)module;
-    PyObject *value = NULL;
-    if (PyObject_TypeCheck(op, pf_fiber_type)) {
-        value = ((FiberObject *)op)->value;
-    } else if (PyObject_TypeCheck(op, pf_grain_type)) {
-        value = ((GrainObject *)op)->value;
-    }
-    bool failed = value != NULL &&
-                  ((FiberObject *)op)->core.state == PF_DONE &&
-                  ((FiberObject *)op)->core.host_byte == PF_OUTCOME_FAILED;
-    return Py_NewRef(failed ? value : Py_None);
+    bool failed =
+        has_ended(op, PF_OUTCOME_FAILED) && PF_TASK(op)->value != NULL;
+    return Py_NewRef(failed ? PF_TASK(op)->value : Py_None);
 }
 
 /* A fiber that is cancelled with what the caller is in, but that nobody waits
@@ -163,7 +154,7 @@ mod_spawn_inside(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         Py_XDECREF(fiber);
         return NULL;
     }
-    fiber->core.host_bits |= PF_F_DAEMON;
+    fiber->daemon = true;
     FiberObject *self = CURRENT(t);
     ScopeObject *base = self->scope != NULL ? self->scope : self->base;
     if (pf_active(t, "spawning") == NULL ||

@@ -30,7 +30,7 @@ static FiberObject *
 find_dropped(PfThread *t)
 {
     for (FiberObject *f = t->live; f != NULL; f = f->next) {
-        if (f->core.host_bits & PF_F_DROPPED) {
+        if (f->dropped) {
             return f;
         }
     }
@@ -44,8 +44,8 @@ pf_unwind_dropped(PfThread *t)
     t->attention &= ~(uint32_t)PF_ATT_DROPPED;
     FiberObject *fiber;
     while ((fiber = find_dropped(t)) != NULL) {
-        fiber->core.host_bits &= ~(uint32_t)PF_F_DROPPED;
-        if (fiber->core.host_bits & PF_F_GREENLET) {
+        fiber->dropped = false;
+        if (pf_fiber_kind(fiber)->is_part) {
             Py_DECREF(fiber->greenlet); /* its end is its own affair */
             continue;
         }

@@ -34,19 +34,19 @@ report_deaf(PfThread *t, PyObject *task)
 }
 
 int64_t
-pf_cancel_delay(PfThread *t, pf_task *core)
+pf_cancel_delay(PfThread *t, PfTaskObject *task)
 {
-    uint32_t count = core->host_bits >> PF_F_DELIVERIES_SHIFT;
+    unsigned count = task->deliveries;
     if (count < UINT8_MAX) {
-        core->host_bits += (uint32_t)1 << PF_F_DELIVERIES_SHIFT;
+        task->deliveries++;
     }
     if (count < DEAF_AFTER) {
         return 0;
     }
-    if (count == DEAF_AFTER && report_deaf(t, pf_object_of(core)) < 0) {
+    if (count == DEAF_AFTER && report_deaf(t, (PyObject *)task) < 0) {
         return -1;
     }
-    uint32_t doublings = (count - DEAF_AFTER) / 8;
+    unsigned doublings = (count - DEAF_AFTER) / 8;
     int64_t delay = (int64_t)FIRST_DELAY << doublings;
     return delay < LONGEST_DELAY ? delay : LONGEST_DELAY;
 }

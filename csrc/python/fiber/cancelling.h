@@ -17,11 +17,11 @@ typedef struct PfCancelling {
     /* It ends inside of scopes; returns what its result is then. */
     PyObject *(*ends_inside)(FiberObject *fiber, PyObject *result);
     /* It has ended, and has a base. */
-    void (*child_done)(FiberObject *child);
+    void (*child_done)(PfTaskObject *child);
     /* For the collector: the scopes that it is in. */
     int (*traverse)(const FiberObject *fiber, visitproc visit, void *arg);
     /* Out of its base, for it will never end. */
-    void (*disown)(FiberObject *child);
+    void (*disown)(PfTaskObject *child);
 } PfCancelling;
 extern const PfCancelling *pf_cancelling; /* set at import */
 
@@ -34,13 +34,11 @@ pf_raise_cancelled(FiberObject *fiber) /* -1 */
 static inline int
 pf_check_cancelled(FiberObject *fiber)
 {
-    return PF_LIKELY(!(fiber->core.host_bits & PF_F_CANCEL))
-               ? 0
-               : pf_raise_cancelled(fiber);
+    return PF_LIKELY(!fiber->under_cancel) ? 0 : pf_raise_cancelled(fiber);
 }
 
 /* Nanoseconds to wait before the next delivery to a fiber or grain that goes
  * on swallowing it; nearly always 0.  -1: an exception is set. */
-int64_t pf_cancel_delay(PfThread *t, pf_task *core);
+int64_t pf_cancel_delay(PfThread *t, PfTaskObject *task);
 
 #endif

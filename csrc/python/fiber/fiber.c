@@ -17,41 +17,12 @@
 #include "python/fiber/switch.h"
 #include "python/fiber/slots.h"
 #include "python/fiber/unseen.h"
-#include "python/fiber/until.h"
 #include "python/fiber/unwind.h"
 #include "python/fiber/wait.h"
-#include "python/greenlet/greenlet_hooks.h"
 
 #include <structmember.h>
 
-/* --------------------------------------------------------------- what few have */
-
-PyTypeObject *pf_fiber_type;
 size_t pf_default_stack_size;
-
-const PfRare pf_nothing_rare = {0};
-
-PfRare *
-pf_rare_of(FiberObject *fiber)
-{
-    if (fiber->rare == NULL) {
-        fiber->rare = PyMem_Calloc(1, sizeof(PfRare));
-        if (fiber->rare == NULL) {
-            PyErr_NoMemory();
-        }
-    }
-    return fiber->rare;
-}
-
-static void
-free_rare(FiberObject *fiber)
-{
-    if (fiber->rare != NULL) {
-        pf_unseen_forget(&fiber->rare->unseen);
-        PyMem_Free(fiber->rare);
-        fiber->rare = NULL;
-    }
-}
 
 /* ------------------------------------------------------------------ making one */
 
@@ -67,14 +38,14 @@ pf_fiber_alloc(void)
     if (self == NULL) {
         self = (FiberObject *)type->tp_alloc(type, 0);
         if (self != NULL) {
-            pf_task_set_ops(&self->core, &pf_fiber_ops);
+            pf_set_kind(&self->core, &pf_fiber_ops);
         }
         return self;
     }
     spare = self->next;
     spare_count--;
     pf_zero((char *)self + sizeof(PyObject), sizeof *self - sizeof(PyObject));
-    pf_task_set_ops(&self->core, &pf_fiber_ops);
+    pf_set_kind(&self->core, &pf_fiber_ops);
     pf_revive((PyObject *)self);
     return self;
 }
@@ -87,7 +58,7 @@ free_fiber(FiberObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     if (type == pf_fiber_type && spare_count != PF_MOST_SPARE &&
-        !pf_shut_down && !(self->core.host_bits & PF_F_FINALIZED)) {
+        !pf_shut_down && !self->finalized) {
         self->next = spare;
         spare = self;
         spare_count++;
@@ -123,7 +94,7 @@ allocate(PyTypeObject *type)
     if (self == NULL) {
         return NULL;
     }
-    pf_task_set_ops(&self->core, &pf_fiber_ops);
+    pf_set_kind(&self->core, &pf_fiber_ops);
     if (*pystate_context(t->tstate) != NULL) {
         self->context = PyContext_CopyCurrent();
         if (self->context == NULL) {
@@ -206,37 +177,30 @@ static int
 fiber_traverse(PyObject *op, visitproc visit, void *arg)
 {
     FiberObject *self = (FiberObject *)op;
-    Py_VISIT(Py_TYPE(op));
     Py_VISIT(self->target);
     Py_VISIT(self->args);
     Py_VISIT(self->kwargs);
-    Py_VISIT(self->value);
-    Py_VISIT(self->name);
     Py_VISIT(self->parent);
     Py_VISIT(self->context);
-    if (self->rare != NULL) {
-        Py_VISIT(self->rare->callbacks);
-        Py_VISIT(self->rare->cancel);
-        Py_VISIT(self->rare->puller);
-        Py_VISIT(self->rare->pulled);
-    }
-    Py_VISIT(self->base);
     if (self->scope != NULL) {
         int rc = pf_cancelling->traverse(self, visit, arg);
         if (rc != 0) {
             return rc;
         }
     }
-    if (!(self->core.host_bits & PF_F_GREENLET)) {
+    if (!pf_fiber_kind(self)->is_part) {
         Py_VISIT(self->greenlet);
     }
-    if (self->core.host_bits & PF_F_SCHEDULED) {
+    if (self->scheduled) {
         Py_VISIT(SCHEDULER_OF(self->core.scheduler));
     }
     if (self->fiber.stack != NULL && self->core.state == PF_SUSPENDED) {
-        return pystate_traverse(self->saved, visit, arg);
+        int rc = pystate_traverse(self->saved, visit, arg);
+        if (rc != 0) {
+            return rc;
+        }
     }
-    return 0;
+    return pf_task_traverse(PF_TASK(self), visit, arg);
 }
 
 static int
@@ -248,7 +212,7 @@ fiber_clear(PyObject *op)
         Py_CLEAR(rare->callbacks);
     }
     if (self->greenlet != NULL) {
-        pf_greenlet_view_done(self); /* it holds the fiber */
+        pf_view_done(self); /* it holds the fiber */
     }
     if (self->fiber.stack != NULL) {
         return 0; /* it still needs the rest to be unwound */
@@ -271,7 +235,7 @@ static bool
 is_alive(FiberObject *self)
 {
     return self->fiber.stack != NULL && self->core.state != PF_DONE &&
-           !(self->core.host_bits & PF_F_GREENLET);
+           !pf_fiber_kind(self)->is_part;
 }
 
 /* The last reference to a fiber that is alive is gone (there is one for the
@@ -283,12 +247,12 @@ outlive(FiberObject *self)
 {
     if (!pf_fiber_can_unwind(self)) {
         Py_INCREF(self);
-        self->core.host_bits |= PF_F_HELD;
+        self->held = true;
     } else if (self->thread == pf_tls_thread) {
         pf_fiber_unwind(self->thread, self);
     } else {
         Py_INCREF(self);
-        self->core.host_bits |= PF_F_DROPPED;
+        self->dropped = true;
         self->thread->attention |= PF_ATT_DROPPED;
     }
 }
@@ -298,7 +262,7 @@ static void
 fiber_finalize(PyObject *op)
 {
     FiberObject *self = (FiberObject *)op;
-    self->core.host_bits |= PF_F_FINALIZED;
+    self->finalized = true;
     if (pf_shut_down) {
         return;
     }
@@ -318,8 +282,8 @@ fiber_finalize(PyObject *op)
 static bool
 finalize_again(FiberObject *self)
 {
-    bool unseen = self->core.host_byte == PF_OUTCOME_FAILED &&
-                  pf_is_unseen((PyObject *)self);
+    bool unseen =
+        self->outcome == PF_OUTCOME_FAILED && pf_is_unseen((PyObject *)self);
     if ((!unseen && !is_alive(self)) || pf_shut_down) {
         return true;
     }
@@ -343,7 +307,7 @@ post_pending(FiberObject *self)
         return false;
     }
     Py_SET_REFCNT((PyObject *)self, 1);
-    self->core.host_bits |= PF_F_DROPPED;
+    self->dropped = true;
     return true;
 }
 
@@ -355,7 +319,7 @@ let_go(FiberObject *self)
     if (self->fiber.stack != NULL && self->thread != NULL) {
         pf_live_unlink(self); /* shutting down: the stack stays as it is */
         if (self->base != NULL) {
-            pf_cancelling->disown(self);
+            pf_cancelling->disown(PF_TASK(self));
         }
     }
     /* Entered after its end, by code that its end ran, say. */
@@ -368,7 +332,7 @@ let_go(FiberObject *self)
     self->fiber.stack = NULL;
     self->core.has_stack = false;
     fiber_clear((PyObject *)self);
-    free_rare(self);
+    pf_task_free_rare(PF_TASK(self));
 }
 
 /* Does it hold more than most do that ran: a result, a name, their scheduler?
@@ -389,7 +353,7 @@ fiber_dealloc(PyObject *op)
     FiberObject *self = (FiberObject *)op;
     /* The common end, a plain fiber that ran, has nothing to finalize. */
     bool plain = self->core.state == PF_DONE &&
-                 self->core.host_byte != PF_OUTCOME_FAILED &&
+                 self->outcome != PF_OUTCOME_FAILED &&
                  Py_TYPE(op) == pf_fiber_type;
     if (!plain &&
         (PyObject_CallFinalizerFromDealloc(op) < 0 || !finalize_again(self))) {
@@ -407,8 +371,7 @@ fiber_dealloc(PyObject *op)
     }
     PF_CLEAR_LINK(self->value);
     Py_CLEAR(self->name);
-    if ((self->core.host_bits & PF_F_SCHEDULED) &&
-        self->core.scheduler != NULL) {
+    if (self->scheduled && self->core.scheduler != NULL) {
         SchedulerObject *s = SCHEDULER_OF(self->core.scheduler);
         self->core.scheduler = NULL;
         Py_DECREF(s);
@@ -456,22 +419,22 @@ fiber_start(PyObject *op, PyObject *ignored)
 int
 pf_fiber_enlist(SchedulerObject *s, FiberObject *fiber)
 {
-    if (fiber->core.state != PF_NEW ||
-        (fiber->core.host_bits & PF_F_SCHEDULED)) {
+    if (fiber->core.state != PF_NEW || fiber->scheduled) {
         PyErr_SetString(pf.fiber_error,
                         "the fiber has been started already: make a new one");
         return -1;
     }
-    fiber->core.host_bits |= PF_F_SCHEDULED;
+    fiber->scheduled = true;
     if (PF_UNLIKELY(s->ending) && pf_cancelling->is_top(fiber)) {
-        fiber->core.host_bits |= PF_F_CANCEL | PF_F_CANCELLED;
+        fiber->under_cancel = true;
+        fiber->cancel_called = true;
     }
     fiber->core.scheduler = &s->core;
     Py_INCREF(s);
     fiber->thread = s->thread;
     pf_live_link(s->thread, fiber);
     s->alive++;
-    if (!(fiber->core.host_bits & PF_F_DAEMON)) {
+    if (!fiber->daemon) {
         s->foreground++;
     }
     Py_INCREF(fiber); /* until it is done */
@@ -548,11 +511,11 @@ fiber_exception(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
     if (rc < 0) {
         return NULL;
     }
-    if (self->core.host_byte == PF_OUTCOME_FAILED) {
-        self->core.host_bits |= PF_F_LOOKED_AT;
+    if (self->outcome == PF_OUTCOME_FAILED) {
+        self->looked_at = true;
         return Py_NewRef(self->value);
     }
-    if (self->core.host_byte == PF_OUTCOME_CANCELLED) {
+    if (self->outcome == PF_OUTCOME_CANCELLED) {
         pf_raise_fiber_cancelled(op, self->value);
         return NULL;
     }
@@ -570,7 +533,7 @@ static PyObject *
 fiber_cancelled(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
-    return PyBool_FromLong(((FiberObject *)op)->core.host_byte ==
+    return PyBool_FromLong(((FiberObject *)op)->outcome ==
                            PF_OUTCOME_CANCELLED);
 }
 

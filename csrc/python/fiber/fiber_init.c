@@ -153,7 +153,7 @@ take_given(FiberObject *self, Given *given)
     if (given->stack_size != 0) {
         self->stack_size = given->stack_size;
     }
-    self->core.host_bits |= given->daemon ? PF_F_DAEMON : 0;
+    self->daemon |= given->daemon;
     return 0;
 }
 

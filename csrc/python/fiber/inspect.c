@@ -93,6 +93,12 @@ pf_fiber_name(FiberObject *self)
                                 : PyUnicode_FromString(Py_TYPE(self)->tp_name);
 }
 
+PyObject *
+pf_fiber_name_of(PfTaskObject *task)
+{
+    return pf_fiber_name((FiberObject *)task);
+}
+
 static PyObject *
 get_name(PyObject *op, void *closure)
 {
@@ -152,13 +158,13 @@ as_parent(PyObject *value)
 static int
 check_parent(FiberObject *self, FiberObject *parent)
 {
-    if (self->core.host_bits & PF_F_SCHEDULED) {
+    if (self->scheduled) {
         PyErr_SetString(pf.fiber_error,
                         "a fiber of a scheduler has no parent: its result "
                         "goes to whoever calls result()");
         return -1;
     }
-    if (self->core.host_bits & PF_F_DYING) {
+    if (self->dying) {
         PyErr_SetString(pf.fiber_error,
                         "the fiber is being unwound, since nobody needs it "
                         "any more: it has no parent to choose");
@@ -186,7 +192,7 @@ set_parent(PyObject *op, PyObject *value, void *closure)
     if (parent == NULL || check_parent(self, parent) < 0) {
         return -1;
     }
-    self->core.host_bits |= PF_F_PARENT_SET;
+    self->parent_set = true;
     Py_XSETREF(self->parent, (FiberObject *)Py_NewRef((PyObject *)parent));
     return 0;
 }
@@ -281,16 +287,15 @@ get_outcome(PyObject *op, void *closure)
     if (self->core.state != PF_DONE || pf_facade.make_outcome == NULL) {
         Py_RETURN_NONE;
     }
-    self->core.host_bits |= PF_F_LOOKED_AT;
-    return pf_make_outcome(self->core.host_byte, self->value);
+    self->looked_at = true;
+    return pf_make_outcome(self->outcome, self->value);
 }
 
 static PyObject *
 get_daemon(PyObject *op, void *closure)
 {
     (void)closure;
-    return PyBool_FromLong(
-        (((FiberObject *)op)->core.host_bits & PF_F_DAEMON) != 0);
+    return PyBool_FromLong(((FiberObject *)op)->daemon);
 }
 
 static int
@@ -311,8 +316,7 @@ set_daemon(PyObject *op, PyObject *value, void *closure)
                         "daemon cannot be changed after the start");
         return -1;
     }
-    self->core.host_bits &= ~(uint32_t)PF_F_DAEMON;
-    self->core.host_bits |= truth ? PF_F_DAEMON : 0;
+    self->daemon = truth;
     return 0;
 }
 
@@ -322,8 +326,7 @@ get_waiting_on(PyObject *op, void *closure)
 {
     (void)closure;
     FiberObject *self = (FiberObject *)op;
-    bool waits = (self->core.host_bits & PF_F_ENTERED ||
-                  self->core.state == PF_PARKED) &&
+    bool waits = (self->entered || self->core.state == PF_PARKED) &&
                  self->waiting_on != NULL;
     return Py_NewRef(waits ? self->waiting_on : Py_None);
 }
@@ -450,7 +453,7 @@ mod_scheduler_of(PyObject *module, PyObject *object)
         return NULL;
     }
     FiberObject *fiber = (FiberObject *)object;
-    return Py_NewRef(fiber->core.host_bits & PF_F_SCHEDULED
+    return Py_NewRef(fiber->scheduled
                          ? (PyObject *)SCHEDULER_OF(fiber->core.scheduler)
                          : Py_None);
 }

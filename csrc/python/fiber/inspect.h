@@ -6,6 +6,7 @@
 #include "python/fiber/fiber.h"
 
 PyObject *pf_fiber_name(FiberObject *fiber);
+PyObject *pf_fiber_name_of(PfTaskObject *task); /* the same */
 /* For all that is made of something callable or running. */
 PyObject *pf_name_after(PyObject *made_of);
 int pf_set_name(PyObject **place, PyObject *value);

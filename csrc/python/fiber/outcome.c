@@ -103,9 +103,8 @@ pf_outcome_value(PyObject *op, int kind, PyObject *value)
 PyObject *
 pf_fiber_outcome_value(FiberObject *self)
 {
-    self->core.host_bits |= PF_F_LOOKED_AT;
-    return pf_outcome_value((PyObject *)self, self->core.host_byte,
-                            self->value);
+    self->looked_at = true;
+    return pf_outcome_value((PyObject *)self, self->outcome, self->value);
 }
 
 /* Ok, Failed or CancelledOutcome. */

@@ -29,7 +29,7 @@ static void
 begin(PfThread *t, FiberObject *root)
 {
     root->fiber = t->engine.root;
-    pf_task_set_ops(&root->core, &pf_fiber_ops);
+    pf_set_kind(&root->core, &pf_fiber_ops);
     root->core.state = PF_RUNNING;
     root->saved = &t->root_state;
     root->thread = t;
@@ -50,7 +50,7 @@ end(PfThread *t)
     t->engine.root.context = root->fiber.context;
     t->engine.current = &t->engine.root;
     root->core.state = PF_DONE;
-    root->core.host_byte = PF_OUTCOME_OK;
+    root->outcome = PF_OUTCOME_OK;
     root->stack_size = 0;
     root->thread = NULL;
     t->root = NULL;
@@ -65,7 +65,7 @@ find_suspended(PfThread *t)
 {
     FiberObject *f = t->live;
     while (f != NULL &&
-           ((f->core.host_bits & PF_F_GREENLET) || !pf_fiber_can_unwind(f))) {
+           (pf_fiber_kind(f)->is_part || !pf_fiber_can_unwind(f))) {
         f = f->next;
     }
     return f;

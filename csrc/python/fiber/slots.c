@@ -50,7 +50,7 @@ pf_slot_add(PfSlot **local, FiberObject *fiber, PyObject *dict)
     return slot;
 }
 
-/* Remove it from the local's list; the caller sees to the fiber's list. */
+/* Out of the local's list; the fiber's is the caller's business. */
 static void
 unlink_from_local(PfSlot *slot)
 {

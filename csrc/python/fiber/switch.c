@@ -22,7 +22,6 @@
 #include "python/fiber/unseen.h"
 #include "python/fiber/wait.h"
 #include "python/fiber/waitq.h"
-#include "python/greenlet/greenlet_hooks.h"
 
 #include "engine/stack/overflow.h"
 
@@ -100,9 +99,8 @@ can_inherit(PfThread *t, FiberObject *parent)
 {
     return parent->core.state != PF_DONE &&
            (parent->thread == t || parent->thread == NULL) &&
-           !(parent->core.host_bits & PF_F_HUB) &&
-           (parent->core.state == PF_SUSPENDED ||
-            !(parent->core.host_bits & PF_F_SCHEDULED));
+           !parent->is_hub &&
+           (parent->core.state == PF_SUSPENDED || !parent->scheduled);
 }
 
 /* The parent is the fiber that gets the result of a raw fiber: the one that
@@ -116,7 +114,7 @@ settle_parent(PfThread *t, FiberObject *fiber)
     if (parent != NULL && (parent == CURRENT(t) || can_inherit(t, parent))) {
         return 0;
     }
-    if (parent != NULL && (fiber->core.host_bits & PF_F_PARENT_SET)) {
+    if (parent != NULL && fiber->parent_set) {
         return parent->thread == NULL || parent->thread == t ? 0
                                                              : refuse_parent();
     }
@@ -142,7 +140,7 @@ refuse_state(FiberObject *target)
     const char *why;
     if (target->core.state == PF_DONE) {
         why = "the fiber has finished: a finished fiber cannot be entered";
-    } else if (target->core.host_bits & PF_F_HUB) {
+    } else if (target->is_hub) {
         why = "the fiber runs a scheduler's loop: it goes on when the loop "
               "has nothing else to run";
     } else {
@@ -200,8 +198,7 @@ look(PfThread *t, FiberObject *target, bool with_value, bool *collected)
         return target->core.state == PF_DONE ? refuse_state(target)
                                              : refuse_thread();
     }
-    if (target->core.state == PF_NEW &&
-        !(target->core.host_bits & PF_F_SCHEDULED)) {
+    if (target->core.state == PF_NEW && !target->scheduled) {
         return look_at_new(t, target, with_value, collected);
     }
     if (target->core.state == PF_RUNNING && target == CURRENT(t)) {
@@ -366,7 +363,7 @@ call_target(FiberObject *self)
     PyObject *args = self->args; /* stays there: the collector looks */
     PyObject *kwargs = self->kwargs;
     self->kwargs = NULL;
-    self->core.host_bits |= PF_F_ENTERED;
+    self->entered = true;
     PyObject *result;
     if (self->target == NULL) {
         result = PyObject_CallMethodNoArgs((PyObject *)self, pf.s_run);
@@ -399,8 +396,9 @@ record_outcome(FiberObject *self, PyObject *result)
             kind = PF_OUTCOME_CANCELLED;
         }
     }
-    self->core.host_byte = kind;
-    self->core.host_bits &= ~(uint32_t)(PF_F_PERMIT | PF_F_IN_PARK);
+    self->outcome = kind;
+    self->permit = false;
+    self->in_park = false;
     self->core.state = PF_DONE;
     Py_XSETREF(self->value, result);
 }
@@ -417,7 +415,7 @@ keep_name(FiberObject *self)
     if (PyFunction_Check(self->target)) {
         self->name =
             Py_NewRef(((PyFunctionObject *)self->target)->func_qualname);
-    } else if (PF_UNLIKELY(self->core.host_byte != PF_OUTCOME_OK)) {
+    } else if (PF_UNLIKELY(self->outcome != PF_OUTCOME_OK)) {
         PyObject *name = pf_name_after(self->target);
         if (name == NULL) {
             PyErr_Clear(); /* no memory: then its type names it */
@@ -434,7 +432,7 @@ static void
 close_fiber(FiberObject *self)
 {
     keep_name(self);
-    if (PF_UNLIKELY(self->core.host_word != 0)) {
+    if (PF_UNLIKELY(self->number != 0)) {
         pf_owner_ends(self);
     }
     Py_CLEAR(self->target);
@@ -485,7 +483,7 @@ takes_results(PfThread *t, FiberObject *p)
     if (p->thread != t) {
         return false;
     }
-    if (p->core.host_bits & PF_F_HUB) {
+    if (p->is_hub) {
         return t->scheduler != NULL && t->scheduler->core.hub == &p->fiber;
     }
     return p->core.state == PF_SUSPENDED &&
@@ -499,7 +497,7 @@ static FiberObject *
 heir(PfThread *t, FiberObject *self)
 {
     FiberObject *p = self->parent;
-    if (self->core.host_bits & PF_F_DYING) {
+    if (self->dying) {
         return t->unwinder;
     }
     if (PF_UNLIKELY(self->rare != NULL && self->rare->puller != NULL)) {
@@ -518,19 +516,19 @@ static FiberObject *
 next_after_raw(PfThread *t, FiberObject *self)
 {
     FiberObject *p = heir(t, self);
-    t->throwing = self->core.host_byte == PF_OUTCOME_FAILED;
-    if (self->core.host_byte == PF_OUTCOME_CANCELLED &&
+    t->throwing = self->outcome == PF_OUTCOME_FAILED;
+    if (self->outcome == PF_OUTCOME_CANCELLED &&
         !PyObject_TypeCheck(self->value, (PyTypeObject *)pf.fiber_exit)) {
         t->throwing = true;
     }
-    bool quiet = self->core.host_byte == PF_OUTCOME_CANCELLED && !t->throwing;
+    bool quiet = self->outcome == PF_OUTCOME_CANCELLED && !t->throwing;
     t->transfer = Py_NewRef(quiet ? Py_None : self->value);
-    self->core.host_bits |= PF_F_LOOKED_AT;
+    self->looked_at = true;
     /* The parent may be kept alive by us alone: then the thread holds it for
      * as long as it runs. */
-    if (p == self->parent && p != t->root &&
-        !(p->core.host_bits & (PF_F_HELD | PF_F_GREENLET))) {
-        p->core.host_bits |= PF_F_HELD;
+    if (p == self->parent && p != t->root && !p->held &&
+        !pf_fiber_kind(p)->is_part) {
+        p->held = true;
         self->parent = NULL;
     }
     p->core.state = PF_RUNNING;
@@ -541,7 +539,7 @@ static void
 retire_failed(SchedulerObject *s, FiberObject *self)
 {
     if (pf_ends_programs(self->value)) {
-        self->core.host_bits |= PF_F_LOOKED_AT;
+        self->looked_at = true;
         pf_scheduler_fail(s, Py_NewRef(self->value));
     } else if (s->explorer == NULL ||
                !pf_explorer_failed(s, (PyObject *)self)) {
@@ -554,19 +552,18 @@ static void
 retire(FiberObject *self)
 {
     SchedulerObject *s = SCHEDULER_OF(self->core.scheduler);
-    if ((self->core.host_bits & PF_F_PREFERRED) &&
-        !pf_waitq_empty(&self->waiters)) {
+    if (self->preferred && !pf_waitq_empty(&self->waiters)) {
         pf_grant_next(self->waiters.head);
     }
     pf_grant_all(&self->waiters);
-    if (self->core.host_bits & PF_F_RUNNER) {
+    if (pf_fiber_kind(self)->serves) {
         return; /* not one of the run's fibers */
     }
     s->alive--;
-    if (!(self->core.host_bits & PF_F_DAEMON)) {
+    if (!self->daemon) {
         s->foreground--;
     }
-    if (self->core.host_byte == PF_OUTCOME_FAILED) {
+    if (self->outcome == PF_OUTCOME_FAILED) {
         retire_failed(s, self);
     }
     if (self == s->main || s->foreground == 0 || s->fatal != NULL) {
@@ -587,9 +584,9 @@ finish(FiberObject *self, PyObject *result)
         run_callbacks(self);
     }
     if (self->base != NULL) {
-        pf_cancelling->child_done(self);
+        pf_cancelling->child_done(PF_TASK(self));
     }
-    if (self->core.host_bits & PF_F_SCHEDULED) {
+    if (self->scheduled) {
         retire(self);
     }
 }
@@ -645,46 +642,41 @@ first_act(PfThread *t, FiberObject *self)
 static void
 let_go(FiberObject *self)
 {
-    uint32_t held = self->core.host_bits & (PF_F_HELD | PF_F_DROPPED);
-    self->core.host_bits &= ~held;
-    if (held & PF_F_HELD) {
+    bool held = self->held, dropped = self->dropped;
+    self->held = self->dropped = false;
+    if (held) {
         Py_DECREF(self);
     }
-    if (held & PF_F_DROPPED) {
+    if (dropped) {
         Py_DECREF(self);
     }
 }
 
-static pf_fiber *
-fiber_run(pf_thread *thread, pf_fiber *fiber)
+pf_fiber *
+pf_fiber_run(pf_thread *thread, pf_fiber *fiber)
 {
     PfThread *t = (PfThread *)thread;
     FiberObject *self = FIBER_OF(fiber);
-    pf_task *core = &self->core;
-    core->state = PF_RUNNING;
-    if (core->host_bits & PF_F_GREENLET) {
-        return &pf_greenlet_run(t, self)->fiber;
-    }
     PyObject *result = first_act(t, self);
 
     /* No code that runs from here on may leave this fiber. */
     pf_no_switch_begin(t, "while a fiber ends (in a done-callback, say)");
-    Py_INCREF(self); /* for fiber_reap */
+    Py_INCREF(self); /* for pf_fiber_reap */
     pystate_drop_handled(self->saved);
     finish(self, result);
     tell_raised(t, self);
-    bool scheduled = (core->host_bits & PF_F_SCHEDULED) != 0;
+    bool scheduled = self->scheduled;
     pf_live_unlink(self);
     pf_fiber *next;
-    if (scheduled && !(core->host_bits & PF_F_DYING)) {
-        next = pf_next(core->scheduler);
+    if (scheduled && !self->dying) {
+        next = pf_next(self->core.scheduler);
     } else {
         next = &next_after_raw(t, self)->fiber;
     }
     if (scheduled) {
         Py_DECREF(self); /* the scheduler's reference */
     }
-    if (PF_UNLIKELY(core->host_bits & (PF_F_HELD | PF_F_DROPPED))) {
+    if (PF_UNLIKELY(self->held || self->dropped)) {
         let_go(self);
     }
     pystate_finish(t->tstate, self->saved);
@@ -692,26 +684,21 @@ fiber_run(pf_thread *thread, pf_fiber *fiber)
     return next;
 }
 
-static void
-fiber_reap(pf_thread *thread, pf_fiber *fiber)
+void
+pf_fiber_reap(pf_thread *thread, pf_fiber *fiber)
 {
     PfThread *t = (PfThread *)thread;
     FiberObject *self = FIBER_OF(fiber);
-    pf_task *core = &self->core;
-    if (core->host_bits & PF_F_GREENLET) {
-        pf_greenlet_reap(t, self);
-        return;
-    }
-    core->host_bits &= ~(uint32_t)PF_F_HELD;
+    self->held = false;
     /* Whoever landed here has not yet taken what came with the switch: what
      * runs now, because an object dies, must not wait. */
     pf_no_switch_begin(t, "while a finished fiber is cleared away");
-    if (core->state == PF_DONE) {
+    if (self->core.state == PF_DONE) {
         self->stack_size = 0; /* `saved` went with the stack */
         Py_CLEAR(self->context);
         PF_CLEAR_LINK(self->parent);
         if (PF_UNLIKELY(self->greenlet != NULL)) {
-            pf_greenlet_view_done(self);
+            pf_view_done(self);
         }
     }
     Py_DECREF(self);
@@ -732,14 +719,14 @@ pf_fiber_end(PfThread *t, FiberObject *fiber, PyObject *result)
     pf_no_switch_end(t);
 }
 
-static pf_fiber *
-fiber_first(pf_scheduler *s, pf_task *core)
+pf_fiber *
+pf_fiber_first(pf_scheduler *s, pf_task *core)
 {
     PfThread *t = (PfThread *)s->thread;
-    FiberObject *fiber = (FiberObject *)pf_object_of(core);
+    FiberObject *fiber = (FiberObject *)(void *)pf_object_of(core);
     bool collected = false;
     int rc = PF_LOOK_AGAIN;
-    while (rc == PF_LOOK_AGAIN && !(core->host_bits & PF_F_CANCEL)) {
+    while (rc == PF_LOOK_AGAIN && !fiber->under_cancel) {
         rc = pf_fiber_give_stack(t, fiber, &collected);
     }
     if (rc == 0) {
@@ -766,13 +753,13 @@ python_wait_end(pf_scheduler *s)
     PyEval_RestoreThread(SCHEDULER_OF(s)->blocked);
 }
 
-const pf_task_ops pf_fiber_ops = {
-    .message = {pf_task_arrived},
-    .first = fiber_first,
-    .run = fiber_run,
-    .reap = fiber_reap,
-    .posted = pf_fiber_posted,
+const PfTaskOps pf_fiber_ops = {
+    .core = PF_FIBER_CORE_OPS(pf_fiber_run, pf_fiber_reap),
+    .noun = "fiber",
+    .name_of = pf_fiber_name_of,
 };
+
+void (*pf_view_done)(FiberObject *fiber);
 
 const pf_host pf_python_host = {
     .on_switch = pf_on_switch,

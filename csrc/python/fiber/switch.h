@@ -19,7 +19,22 @@ pf_call(PyObject *callable)
 }
 
 extern const pf_host pf_python_host;
-extern const pf_task_ops pf_fiber_ops;
+extern const PfTaskOps pf_fiber_ops; /* of a plain fiber */
+/* Operations that other kinds of fibers have as well. */
+pf_fiber *pf_fiber_first(pf_scheduler *s, pf_task *core);
+pf_fiber *pf_fiber_run(pf_thread *thread, pf_fiber *fiber);
+void pf_fiber_reap(pf_thread *thread, pf_fiber *fiber);
+#define PF_FIBER_CORE_OPS(run_, reap_)                                        \
+    {                                                                         \
+        .message = {pf_task_arrived},                                         \
+        .first = pf_fiber_first,                                              \
+        .run = (run_),                                                        \
+        .reap = (reap_),                                                      \
+        .posted = pf_fiber_posted,                                            \
+    }
+/* A fiber with a view, a greenlet that shows it, is over; greenlet/ sets it at
+ * import. */
+extern void (*pf_view_done)(FiberObject *fiber);
 /* `value` is borrowed. */
 PyObject *pf_fiber_switch(FiberObject *target, PyObject *value);
 PyObject *pf_fiber_throw(FiberObject *target, PyObject *exc);
@@ -75,7 +90,7 @@ static inline void
 pf_swap_state(pf_thread *thread, pf_fiber *from, pf_fiber *to)
 {
     pf_swap_state_and_hold(thread, from, to);
-    if (PF_UNLIKELY(from->task.host_bits & PF_F_HELD)) {
+    if (PF_UNLIKELY(FIBER_OF(from)->held)) {
         thread->zombie = from; /* its `reap` drops the reference */
     }
 }

@@ -20,42 +20,18 @@
 #include "python/fiber/hub.h"
 #include "python/fiber/inspect.h"
 #include "python/fiber/outcome.h"
-#include "python/grain/grain.h"
 
 #define LOST "%r failed and nobody looked at it"
 #define HANDLER_FAILED "the on_unhandled function failed, called for %r"
 #define CLOSED "%r was closed with failures that nobody looked at"
 
-/* ------------------------------------------------- what fibers and grains are */
-
-static pf_task *
-core_of(PyObject *op)
-{
-    return &((FiberObject *)op)->core; /* in both at the same place */
-}
-
-static bool
-is_grain(PyObject *op)
-{
-    return (core_of(op)->host_bits & PF_F_GRAIN) != 0;
-}
-
-/* What it failed with, borrowed; NULL once the collector has cleared it. */
-static PyObject *
-failure_of(PyObject *op)
-{
-    return is_grain(op) ? ((GrainObject *)op)->value
-                        : ((FiberObject *)op)->value;
-}
-
 bool
 pf_is_unseen(PyObject *op)
 {
-    pf_task *core = core_of(op);
-    return core->state == PF_DONE && core->host_byte == PF_OUTCOME_FAILED &&
-           !(core->host_bits & PF_F_LOOKED_AT) &&
-           (core->host_bits & (PF_F_SCHEDULED | PF_F_GRAIN)) &&
-           failure_of(op) != NULL;
+    PfTaskObject *task = PF_TASK(op);
+    return task->core.state == PF_DONE && task->outcome == PF_OUTCOME_FAILED &&
+           !task->looked_at && task->scheduled &&
+           task->value != NULL; /* the collector has not cleared it */
 }
 
 /* ------------------------------------------------------------------- the list */
@@ -87,24 +63,6 @@ unlink_node(PfUnseen *node)
     }
     PF_LIST_REMOVE(s->unseen, node);
     node->scheduler = NULL;
-}
-
-static PfUnseen *
-node_of(PyObject *op)
-{
-    return is_grain(op) ? ((GrainObject *)op)->unseen
-                        : pf_rare((FiberObject *)op)->unseen;
-}
-
-/* Where that is kept; NULL without memory. */
-static PfUnseen **
-place_of(PyObject *op)
-{
-    if (is_grain(op)) {
-        return &((GrainObject *)op)->unseen;
-    }
-    PfRare *rare = pf_rare_of((FiberObject *)op);
-    return rare == NULL ? NULL : &rare->unseen;
 }
 
 void
@@ -183,8 +141,7 @@ remember(SchedulerObject *s, PyObject *op, PyObject *exc)
     if (s->errors == NULL && (s->errors = PyList_New(0)) == NULL) {
         return -1;
     }
-    PyObject *name = is_grain(op) ? pf_grain_name((GrainObject *)op)
-                                  : pf_fiber_name((FiberObject *)op);
+    PyObject *name = pf_kind_of(&PF_TASK(op)->core)->name_of(PF_TASK(op));
     PyObject *both = name == NULL ? NULL : PyTuple_Pack(2, name, exc);
     int rc = both == NULL ? -1 : PyList_Append(s->errors, both);
     Py_XDECREF(both);
@@ -216,8 +173,8 @@ call_handler(PyObject *handler, PyObject *op, PyObject *exc)
 static int
 tell_of(SchedulerObject *s, PyObject *op)
 {
-    core_of(op)->host_bits |= PF_F_LOOKED_AT;
-    PyObject *exc = Py_NewRef(failure_of(op));
+    PF_TASK(op)->looked_at = true;
+    PyObject *exc = Py_NewRef(PF_TASK(op)->value);
     PyObject *how = s == NULL ? NULL : Py_XNewRef(s->on_unhandled);
     int rc = 0;
     if (how == NULL || how == pf.s_log) {
@@ -285,8 +242,8 @@ pf_unseen_add(SchedulerObject *s, PyObject *op)
     if (!pf_is_unseen(op)) {
         return;
     }
-    PfUnseen **place = place_of(op);
-    PfUnseen *node = place == NULL ? NULL : PyMem_Calloc(1, sizeof(*node));
+    PfRare *rare = pf_task_rare_of(PF_TASK(op));
+    PfUnseen *node = rare == NULL ? NULL : PyMem_Calloc(1, sizeof(*node));
     if (node == NULL) {
         PyErr_Clear(); /* no memory to wait whether somebody looks: now */
         tell_now(s, op);
@@ -294,14 +251,14 @@ pf_unseen_add(SchedulerObject *s, PyObject *op)
     }
     node->op = op;
     link_last(s, node);
-    *place = node;
+    rare->unseen = node;
 }
 
 /* The last reference is gone; `op` is alive again for this call. */
 void
 pf_unseen_lost(PyObject *op)
 {
-    PfUnseen *node = node_of(op);
+    PfUnseen *node = pf_task_rare(PF_TASK(op))->unseen;
     SchedulerObject *s = node == NULL ? NULL : node->scheduler;
     if (s != NULL) {
         unlink_node(node);

@@ -7,7 +7,6 @@
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
 #include "python/fiber/switch.h"
-#include "python/greenlet/greenlet_hooks.h"
 
 /* Neither the queue nor a timer brings it back. */
 void
@@ -45,8 +44,7 @@ pf_fiber_can_unwind(FiberObject *fiber)
 {
     return fiber->fiber.stack != NULL && fiber->core.state != PF_RUNNING &&
            fiber->core.state != PF_DONE && fiber != CURRENT(fiber->thread) &&
-           !((fiber->core.host_bits & PF_F_HUB) &&
-             loop_is_needed(fiber->thread, fiber));
+           !(fiber->is_hub && loop_is_needed(fiber->thread, fiber));
 }
 
 /* The first thing that a context has must be its variables or the context
@@ -96,7 +94,7 @@ run_to_its_end(PfThread *t, FiberObject *fiber, PyObject *exit)
     FiberObject *self = CURRENT(t), *outer = t->unwinder;
     uint8_t state = self->core.state;
     pf_fiber_forget_schedule(fiber);
-    fiber->core.host_bits |= PF_F_DYING;
+    fiber->dying = true;
     fiber->core.state = PF_RUNNING;
     if (state != PF_DONE) {
         self->core.state = PF_RUNNING;
@@ -115,8 +113,8 @@ run_to_its_end(PfThread *t, FiberObject *fiber, PyObject *exit)
 void
 pf_fiber_unwind(PfThread *t, FiberObject *fiber)
 {
-    if (fiber->core.host_bits & PF_F_GREENLET) {
-        pf_greenlet_unwind(t, fiber);
+    if (pf_fiber_kind(fiber)->unwind != NULL) {
+        pf_fiber_kind(fiber)->unwind(t, fiber);
         return;
     }
     PyObject *pending = pf_take_exception();

@@ -72,8 +72,8 @@ unpark_there(FiberObject *fiber, PyObject *value)
 static void
 dropped_elsewhere(FiberObject *fiber)
 {
-    if (fiber->core.host_bits & PF_F_DROPPED) {
-        fiber->core.host_bits &= ~(uint32_t)PF_F_DROPPED;
+    if (fiber->dropped) {
+        fiber->dropped = false;
         Py_DECREF(fiber);
     }
 }
@@ -81,7 +81,7 @@ dropped_elsewhere(FiberObject *fiber)
 void
 pf_fiber_posted(pf_scheduler *s, pf_task *core, unsigned bits)
 {
-    FiberObject *fiber = (FiberObject *)pf_object_of(core);
+    FiberObject *fiber = (FiberObject *)(void *)pf_object_of(core);
     pf_no_switch_begin((PfThread *)s->thread, "inside the scheduler");
     if ((bits & PF_POST_UNPARK) && core->state != PF_DONE) {
         unpark_here(fiber, Py_None);
@@ -147,7 +147,7 @@ pf_wait_anyhow(PfThread *t, int64_t deadline, PyObject *what)
 static int
 park_cancelled(PfThread *t, FiberObject *self, PyObject *what)
 {
-    int64_t delay = pf_cancel_delay(t, &self->core);
+    int64_t delay = pf_cancel_delay(t, PF_TASK(self));
     if (PF_LIKELY(delay <= 0)) {
         return delay == 0 ? PF_WAKE_CANCEL : -1;
     }
@@ -159,9 +159,8 @@ static inline int
 park_unless_cancelled(PfThread *t, int64_t deadline, PyObject *what)
 {
     FiberObject *self = CURRENT(t);
-    return PF_UNLIKELY(self->core.host_bits & PF_F_CANCEL)
-               ? park_cancelled(t, self, what)
-               : park(t, self, deadline, what);
+    return PF_UNLIKELY(self->under_cancel) ? park_cancelled(t, self, what)
+                                           : park(t, self, deadline, what);
 }
 
 /* 0, 1 or -1: what a wait answers that ended because of `why`. */
@@ -228,7 +227,7 @@ take_permit(FiberObject *self)
 {
     PyObject *value = self->value;
     self->value = NULL;
-    self->core.host_bits &= ~(uint32_t)PF_F_PERMIT;
+    self->permit = false;
     return value;
 }
 
@@ -240,15 +239,15 @@ pf_park_value(PfThread *t, int64_t deadline)
     if (PF_UNLIKELY(t->attention != 0) && pf_attend(t) < 0) {
         return NULL; /* code that runs in passing must not take the permit */
     }
-    if (!(self->core.host_bits & PF_F_PERMIT)) {
-        self->core.host_bits |= PF_F_IN_PARK;
+    if (!self->permit) {
+        self->in_park = true;
         int rc = answer(t, park_unless_cancelled(t, deadline, pf.s_park));
-        self->core.host_bits &= ~(uint32_t)PF_F_IN_PARK;
+        self->in_park = false;
         if (rc < 0) {
             return NULL;
         }
     }
-    if (!(self->core.host_bits & PF_F_PERMIT)) {
+    if (!self->permit) {
         PyErr_SetString(PyExc_TimeoutError, "park() timed out");
         return NULL;
     }
@@ -280,12 +279,12 @@ pf_tell_second_permit(PyObject *op, PyObject *value)
 static int
 unpark_here(FiberObject *fiber, PyObject *value)
 {
-    if (fiber->core.host_bits & PF_F_PERMIT) {
+    if (fiber->permit) {
         return 0;
     }
-    fiber->core.host_bits |= PF_F_PERMIT;
+    fiber->permit = true;
     Py_XSETREF(fiber->value, Py_NewRef(value));
-    if (fiber->core.host_bits & PF_F_IN_PARK) {
+    if (fiber->in_park) {
         pf_wake_task(fiber->core.scheduler, &fiber->core, PF_WAKE_NORMAL);
         pf_tell_host(SCHEDULER_OF(fiber->core.scheduler));
     }
@@ -312,7 +311,7 @@ pf_fiber_unpark(FiberObject *fiber, PyObject *value)
         }
         return pf_preempt() < 0 ? -1 : rc;
     }
-    if (value == Py_None && (fiber->core.host_bits & PF_F_SCHEDULED)) {
+    if (value == Py_None && fiber->scheduled) {
         pf_task_post(&fiber->core, PF_POST_UNPARK);
         return 1;
     }
@@ -329,7 +328,7 @@ pf_yield_now(PfThread *t)
         return -1;
     }
     FiberObject *self = CURRENT(t);
-    if (PF_UNLIKELY(self->core.host_bits & PF_F_CANCEL)) {
+    if (PF_UNLIKELY(self->under_cancel)) {
         return answer(t, park_cancelled(t, self, pf.s_yield));
     }
     bool raw = self->core.scheduler == NULL;
@@ -378,7 +377,7 @@ pf_refuse_join(PfThread *t, FiberObject *target)
         PyErr_SetString(pf.fiber_error, "a fiber cannot wait for its own end");
         return -1;
     }
-    if (!(target->core.host_bits & PF_F_SCHEDULED)) {
+    if (!target->scheduled) {
         PyErr_SetString(pf.fiber_error,
                         "the fiber was not started on a scheduler: start() it "
                         "before waiting for it");
@@ -399,9 +398,8 @@ prefer(PfThread *t, FiberObject *target)
 {
     pf_scheduler *s = &t->scheduler->core;
     if (target->core.scheduler == s && t->attention == 0 &&
-        !(CURRENT(t)->core.host_bits & PF_F_CANCEL) &&
-        pf_prefer(s, &target->core)) {
-        target->core.host_bits |= PF_F_PREFERRED;
+        !CURRENT(t)->under_cancel && pf_prefer(s, &target->core)) {
+        target->preferred = true;
     }
 }
 

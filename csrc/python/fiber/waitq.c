@@ -67,7 +67,7 @@ pf_waitq_list(const PfWaitq *queue)
 {
     PyObject *list = PyList_New(0);
     for (PfNode *n = queue->head; list != NULL && n != NULL; n = n->next) {
-        if (PyList_Append(list, (PyObject *)n->waiter->fiber) < 0) {
+        if (PyList_Append(list, (PyObject *)n->waiter->task) < 0) {
             Py_CLEAR(list);
         }
     }
@@ -93,7 +93,7 @@ wake(PfWaiter *waiter, bool next)
         PyThread_release_lock(waiter->lock);
         return;
     }
-    pf_task *core = &waiter->fiber->core; /* perhaps a grain's */
+    pf_task *core = &waiter->task->core;
     if (core->state != PF_PARKED) {
         return;
     }
@@ -184,7 +184,8 @@ pf_refuse_all(PfWaitq *queue)
 void
 pf_waiter_init(PfWaiter *waiter, PfThread *t, PfNode *nodes, int count)
 {
-    *waiter = (PfWaiter){.fiber = CURRENT(t), .nodes = nodes, .count = count};
+    *waiter = (PfWaiter){
+        .task = PF_TASK(CURRENT(t)), .nodes = nodes, .count = count};
     for (int i = 0; i < count; i++) {
         nodes[i] = (PfNode){.waiter = waiter};
     }
@@ -194,7 +195,7 @@ void
 pf_wait_init(PfWait *wait, PfThread *t)
 {
     wait->waiter = (PfWaiter){
-        .fiber = CURRENT(t),
+        .task = PF_TASK(CURRENT(t)),
         .nodes = &wait->node,
         .count = 1,
     };
@@ -306,7 +307,7 @@ int
 pf_wait_in_line(PfWaiter *waiter, PfThread *t, int64_t deadline,
                 PyObject *what)
 {
-    FiberObject *self = waiter->fiber;
+    FiberObject *self = pf_waiting_fiber(waiter);
     int rc;
     waiter->outer = self->wait;
     self->wait = waiter;
@@ -362,8 +363,8 @@ pf_number_fiber(FiberObject *fiber)
     if (++last_number == 0) {
         last_number = 1;
     }
-    fiber->core.host_word = last_number;
-    return fiber->core.host_word;
+    fiber->number = last_number;
+    return fiber->number;
 }
 
 /* Borrowed, or NULL.  The pointer is followed only if it is known to be that
@@ -399,7 +400,7 @@ void
 pf_owner_ends(FiberObject *fiber)
 {
     PyObject *name = Py_XNewRef(fiber->name);
-    uint32_t number = fiber->core.host_word;
+    uint32_t number = fiber->number;
     PyObject *before = gone[number % GONE_PLACES].name;
     gone[number % GONE_PLACES].number = number;
     gone[number % GONE_PLACES].name = name;

@@ -42,8 +42,7 @@ struct PfNode {
 };
 
 struct PfWaiter {
-    FiberObject *fiber; /* a plain thread's root; or a grain, of which only
-                           `core` may be looked at through this pointer */
+    PfTaskObject *task; /* a plain thread's root, for one; or a grain */
     PfNode *taken;      /* the node that was granted */
     PfNode *nodes;      /* all of them */
     int count;
@@ -52,6 +51,14 @@ struct PfWaiter {
     PyThread_type_lock lock; /* a plain thread blocks on it, else NULL */
     PfWaiter *outer;         /* the wait that a signal handler interrupted */
 };
+
+/* Of a waiter that is no grain: those do not wait for locks and the like. */
+static inline FiberObject *
+pf_waiting_fiber(const PfWaiter *waiter)
+{
+    assert(pf_fiber_or_null(waiter->task) != NULL);
+    return (FiberObject *)(void *)waiter->task;
+}
 
 /* The usual wait: one place in one queue. */
 typedef struct PfWait {
@@ -113,8 +120,7 @@ void pf_waits_forget(PfThread *t);
 /* ------------------------------------------------------------------ owners */
 
 /* Who holds a lock.  The pointer is not a reference: a suspended fiber must
- * not be kept alive by the lock it holds.  The number, in the fiber's host_word,
- * tells it from later ones at the same address: two of them with the same
+ * not be kept alive by the lock it holds.  The fiber's number tells it from later ones at the same address: two of them with the same
  * number would be 2^32 owners of locks apart. */
 typedef struct PfOwner {
     FiberObject *fiber;
@@ -126,7 +132,7 @@ uint32_t pf_number_fiber(FiberObject *fiber);
 static inline PfOwner
 pf_owner(FiberObject *fiber)
 {
-    uint32_t number = fiber->core.host_word;
+    uint32_t number = fiber->number;
     return (PfOwner){fiber,
                      PF_LIKELY(number != 0) ? number : pf_number_fiber(fiber)};
 }
@@ -134,7 +140,7 @@ pf_owner(FiberObject *fiber)
 static inline bool
 pf_owns(const PfOwner *owner, const FiberObject *fiber)
 {
-    return owner->fiber == fiber && owner->number == fiber->core.host_word;
+    return owner->fiber == fiber && owner->number == fiber->number;
 }
 
 /* It ends, and has owned a lock: its name is remembered for reports. */

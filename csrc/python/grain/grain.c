@@ -14,7 +14,6 @@
 #include "python/fiber/outcome.h"
 #include "python/fiber/switch.h"
 #include "python/fiber/unseen.h"
-#include "python/fiber/until.h"
 #include "python/grain/loop.h"
 
 #include <structmember.h>
@@ -72,8 +71,8 @@ grain_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (g == NULL) {
         return NULL;
     }
-    pf_task_set_ops(&g->core, &pf_grain_ops);
-    g->core.host_bits = PF_F_GRAIN;
+    pf_set_kind(&g->core, &pf_grain_ops);
+    g->scheduled = true;
     g->iterator = Py_NewRef(start);
     bool made = true;
     if (PyTuple_GET_SIZE(args) > 1) {
@@ -143,7 +142,7 @@ static int
 put_iterator(GrainObject *g, PyObject *iterator, PyObject *name)
 {
     PyErr_Clear(); /* no memory for the name: it goes on without */
-    if (g->core.state != PF_NEW || (g->core.host_bits & PF_F_ENTERED)) {
+    if (g->core.state != PF_NEW || g->entered) {
         Py_DECREF(iterator);
         Py_XDECREF(name);
         PyErr_SetString(pf.fiber_error,
@@ -152,7 +151,7 @@ put_iterator(GrainObject *g, PyObject *iterator, PyObject *name)
         return -1;
     }
     PyObject *start = g->iterator, *args = g->value;
-    g->core.host_bits |= PF_F_ENTERED;
+    g->entered = true;
     g->value = NULL;
     g->iterator = iterator;
     if (g->name == NULL) {
@@ -169,7 +168,7 @@ put_iterator(GrainObject *g, PyObject *iterator, PyObject *name)
 int
 pf_grain_prepare(GrainObject *g)
 {
-    if (g->core.host_bits & PF_F_ENTERED) {
+    if (g->entered) {
         return 0;
     }
     PyObject *start = Py_NewRef(g->iterator), *args = Py_XNewRef(g->value);
@@ -212,7 +211,7 @@ give_args(GrainObject *g, PyObject *args)
     if (PyTuple_GET_SIZE(args) == 0) {
         return 0;
     }
-    if (g->value != NULL || (g->core.host_bits & PF_F_ENTERED)) {
+    if (g->value != NULL || g->entered) {
         PyErr_SetString(PyExc_TypeError,
                         "the arguments were given to Grain() already");
         return -1;
@@ -241,21 +240,13 @@ static int
 grain_traverse(PyObject *op, visitproc visit, void *arg)
 {
     GrainObject *g = (GrainObject *)op;
-    Py_VISIT(Py_TYPE(op));
     Py_VISIT(g->iterator);
-    Py_VISIT(g->value);
-    Py_VISIT(g->permit);
+    Py_VISIT(g->permit_value);
     Py_VISIT(g->yielded);
     Py_VISIT(g->context);
     Py_VISIT(g->pool);
-    Py_VISIT(g->callbacks);
-    Py_VISIT(g->cancel);
-    Py_VISIT(g->name);
     for (GrainCaller *c = g->callers; c != NULL; c = c->below) {
         Py_VISIT(c->iterator);
-    }
-    if (g->member != NULL) {
-        Py_VISIT(g->member->base);
     }
     if (g->core.scheduler != NULL) {
         Py_VISIT(pf_grain_scheduler(g));
@@ -264,7 +255,7 @@ grain_traverse(PyObject *op, visitproc visit, void *arg)
             Py_VISIT(g->wait->line.node.item);
         }
     }
-    return 0;
+    return pf_task_traverse(PF_TASK(g), visit, arg);
 }
 
 /* Only a grain that no scheduler has can be garbage by itself; one of a
@@ -273,7 +264,9 @@ static int
 grain_clear(PyObject *op)
 {
     GrainObject *g = (GrainObject *)op;
-    Py_CLEAR(g->callbacks);
+    if (g->rare != NULL) {
+        Py_CLEAR(g->rare->callbacks);
+    }
     if (g->core.scheduler != NULL) {
         return 0;
     }
@@ -287,11 +280,13 @@ grain_clear(PyObject *op)
     g->iterator = NULL;
     Py_XDECREF(iterator);
     PF_CLEAR_LINK(g->value);
-    Py_CLEAR(g->permit);
+    Py_CLEAR(g->permit_value);
     Py_CLEAR(g->yielded);
     Py_CLEAR(g->context);
     Py_CLEAR(g->pool);
-    Py_CLEAR(g->cancel);
+    if (g->rare != NULL) {
+        Py_CLEAR(g->rare->cancel);
+    }
     return 0;
 }
 
@@ -323,15 +318,12 @@ grain_dealloc(PyObject *op)
 {
     GrainObject *g = (GrainObject *)op;
     PyTypeObject *type = Py_TYPE(op);
-    if (g->core.host_byte == PF_OUTCOME_FAILED && !tell_at_last(op)) {
+    if (g->outcome == PF_OUTCOME_FAILED && !tell_at_last(op)) {
         return;
-    }
-    if (PF_UNLIKELY(g->unseen != NULL)) {
-        pf_unseen_forget(&g->unseen);
     }
     if (PF_UNLIKELY(pf_load_acquire(&g->core.posted) != 0)) {
         Py_SET_REFCNT(op, 1); /* for the wake-up that is on its way */
-        g->core.host_word |= GRAIN_DROPPED;
+        g->dropped = true;
         return;
     }
     PyObject_GC_UnTrack(op);
@@ -340,6 +332,7 @@ grain_dealloc(PyObject *op)
     }
     assert(g->core.scheduler == NULL);
     grain_clear(op);
+    pf_task_free_rare(PF_TASK(g));
     Py_CLEAR(g->name);
     type->tp_free(op);
     Py_DECREF(type);
@@ -421,8 +414,8 @@ finished(int rc)
 PyObject *
 pf_grain_result(GrainObject *g)
 {
-    g->core.host_bits |= PF_F_LOOKED_AT;
-    return pf_outcome_value((PyObject *)g, g->core.host_byte, g->value);
+    g->looked_at = true;
+    return pf_outcome_value((PyObject *)g, g->outcome, g->value);
 }
 
 static PyObject *
@@ -440,11 +433,11 @@ grain_exception(PyObject *op, PyObject *args, PyObject *kwargs)
     if (finished(wait_done(op, "|O:exception", args, kwargs)) < 0) {
         return NULL;
     }
-    g->core.host_bits |= PF_F_LOOKED_AT;
-    if (g->core.host_byte == PF_OUTCOME_FAILED) {
+    g->looked_at = true;
+    if (g->outcome == PF_OUTCOME_FAILED) {
         return Py_NewRef(g->value);
     }
-    if (g->core.host_byte == PF_OUTCOME_CANCELLED) {
+    if (g->outcome == PF_OUTCOME_CANCELLED) {
         pf_raise_fiber_cancelled(op, g->value);
         return NULL;
     }
@@ -464,7 +457,7 @@ grain_cancelled(PyObject *op, PyObject *ignored)
     (void)ignored;
     GrainObject *g = (GrainObject *)op;
     return PyBool_FromLong(g->core.state == PF_DONE &&
-                           g->core.host_byte == PF_OUTCOME_CANCELLED);
+                           g->outcome == PF_OUTCOME_CANCELLED);
 }
 
 /* ------------------------------------------------------------------- requests */
@@ -519,10 +512,11 @@ grain_add_done_callback(PyObject *op, PyObject *fn)
         pf_call_back(op, fn);
         pf_no_switch_end(t);
     } else {
-        if (g->callbacks == NULL) {
-            g->callbacks = Py_NewRef(list);
+        PfRare *rare = pf_task_rare_of(PF_TASK(g));
+        if (rare != NULL && rare->callbacks == NULL) {
+            rare->callbacks = Py_NewRef(list);
         }
-        rc = PyList_Append(g->callbacks, fn);
+        rc = rare == NULL ? -1 : PyList_Append(rare->callbacks, fn);
     }
     Py_DECREF(list);
     return rc < 0 ? NULL : Py_NewRef(Py_None);
@@ -530,15 +524,53 @@ grain_add_done_callback(PyObject *op, PyObject *fn)
 
 /* ------------------------------------------------------------------ the type */
 
-const pf_task_ops pf_grain_ops = {
-    .message = {pf_task_arrived},
-    .first = pf_grains_first,
-    .posted = pf_grain_posted,
-    .reads = offsetof(GrainObject, iterator) - offsetof(GrainObject, core),
-};
+/* Its turn, on a runner. */
+static void
+grain_turn(PfThread *t, pf_task *task)
+{
+    GrainObject *g = pf_grain_of(task);
+    if (PF_UNLIKELY(g->pool != NULL) && g->pool->policy != NULL) {
+        pf_pool_add(g->pool, g); /* woken: now its policy knows */
+    } else {
+        pf_grain_step(t, g);
+    }
+}
 
-/* Nobody posts to these. */
-const pf_task_ops pf_turn_ops = {.first = pf_grains_first};
+static int
+prepare_to_start(PfTaskObject *task, SchedulerObject *s)
+{
+    GrainObject *g = (GrainObject *)(void *)task;
+    return pf_grain_may_start(g) < 0 || pf_grain_prepare(g) < 0 ||
+                   pf_grains_of(s) == NULL
+               ? -1
+               : 0;
+}
+
+static int
+start_in(PfTaskObject *task, SchedulerObject *s, ScopeObject *base)
+{
+    GrainObject *g = (GrainObject *)(void *)task;
+    return pf_grain_may_start(g) < 0 ? -1 : pf_grain_start_in(s, base, g);
+}
+
+const PfTaskOps pf_grain_ops = {
+    .core =
+        {
+            .message = {pf_task_arrived},
+            .first = pf_grains_first,
+            .posted = pf_grain_posted,
+            .reads =
+                offsetof(GrainObject, iterator) - offsetof(GrainObject, core),
+        },
+    .noun = "grain",
+    .turn = grain_turn,
+    .no_turn = pf_grain_no_turn,
+    .prepare = prepare_to_start,
+    .start_in = start_in,
+    .name_of = pf_grain_name_of,
+    .refresh = pf_grain_refresh,
+    .cancel_now = pf_grain_cancel_task,
+};
 
 static PyObject *
 grain_reduce(PyObject *op, PyObject *ignored)
@@ -685,6 +717,8 @@ pf_grain_module_init(PyObject *module)
         return -1;
     }
     pf_chain_register(pf_grain_type, grain_link);
+    pf_stackless_type = pf_grain_type;
+    pf_await_hook = pf_until_await;
     pf_pool_type = pf_add_type(module, &pf_pool_spec, NULL);
     pf_until_type = pf_add_type(module, &pf_until_spec, NULL);
     pf_notice_type = (PyTypeObject *)PyType_FromModuleAndSpec(

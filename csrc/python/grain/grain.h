@@ -31,12 +31,11 @@
 #include "python/fiber/waitq.h"
 
 typedef struct GrainObject GrainObject;
-typedef struct GrainMember GrainMember;
 typedef struct PfGrains PfGrains;
 
 typedef struct GrainPoolObject GrainPoolObject;
 
-/* pf_fiber.host_byte of a grain that is not done: what it waits for. */
+/* What a grain that is not done waits for. */
 enum {
     PF_WAIT_NOTHING, /* its turn */
     PF_WAIT_TIME,
@@ -45,17 +44,6 @@ enum {
     PF_WAIT_ANSWER, /* of the predicate: `yielded` */
     PF_WAIT_UNPARK,
     PF_WAIT_GRANT, /* of the Event or channel operation: `yielded` */
-};
-
-/* pf_fiber.host_word of a grain: bits. */
-enum {
-    GRAIN_THROWS = 1 << 0,  /* `value` is an exception to throw in */
-    GRAIN_CALLS = 1 << 1,   /* waits for a grain that it has started */
-    GRAIN_OFFERED = 1 << 2, /* ready, and for its pool's policy to choose */
-    GRAIN_LEAVES = 1 << 3,  /* its pool, when the step under way is over */
-    GRAIN_DROPPED = 1 << 4, /* a posted wake-up has the last reference */
-    GRAIN_SLOWED = 1 << 5,  /* cancelled, and waits a while all the same */
-    GRAIN_HELD = 1 << 6, /* ready, in no queue: its policy is told the time */
 };
 
 /* Who waits for the innermost generator. */
@@ -70,15 +58,7 @@ typedef struct GrainWait {
     PyObject *notice; /* the done-callback of a future */
 } GrainWait;
 
-/* Of a grain that was born in a scope, or called by one that was: its place
- * among the scope's.  Apart, because few grains have one. */
-struct GrainMember {
-    ScopeObject *base; /* a reference */
-    GrainMember *prev, *next;
-    GrainObject *grain; /* borrowed: it owns this */
-};
-
-/* Invariants beside those of pf_fiber:
+/* Invariants beside those of pf_task:
  * - a grain of a scheduler that is not done is referenced by it and linked
  *   into its PfGrains.live by prev/next.
  * - state PF_SUSPENDED: its pool's policy has it (GRAIN_OFFERED), or it was
@@ -87,13 +67,18 @@ struct GrainMember {
  *   apart; `runner` while running: NULL when it is not in a step.
  */
 struct GrainObject {
-    PyObject_HEAD
+    PF_TASK_HEAD /* `value`: to send or throw; arguments, before the start */
+        uint8_t waits_for; /* PF_WAIT_ */
+    bool throws : 1;       /* `value` is an exception to throw in */
+    bool calls : 1;        /* waits for a grain that it has started */
+    bool offered : 1;      /* ready, and for its pool's policy to choose */
+    bool leaves : 1;       /* its pool, when the step under way is over */
+    bool slowed : 1;       /* cancelled, and waits a while all the same */
+    bool on_hold : 1; /* ready, in no queue: its policy is told the time */
     pf_task core;
-    GrainMember *member; /* NULL: it belongs to the run, or to its pool */
-    PyObject *iterator;  /* innermost; before the start: what it was made of */
-    PyObject *value;     /* to send or throw; arguments; result or exception */
-    PyObject *permit;    /* the value of unpark() */
-    PyObject *yielded;   /* last */
+    PyObject *iterator; /* innermost; before the start: what it is made of */
+    PyObject *permit_value; /* of unpark() */
+    PyObject *yielded;      /* last */
     union {
         GrainWait *wait;
         FiberObject *runner;
@@ -101,14 +86,14 @@ struct GrainObject {
     GrainCaller *callers;
     PyObject *context;
     GrainPoolObject *pool;
-    PfWaitq waiters; /* who waits for its end */
     GrainObject *prev, *next;
-    PyObject *callbacks; /* list, or NULL */
-    PyObject *cancel;    /* (reason, by) */
-    PfUnseen *unseen;    /* it has failed: see unseen.c */
-    PyObject *name;
     PyObject *weakrefs;
 };
+_Static_assert(offsetof(GrainObject, core) == offsetof(PfTaskObject, core),
+               "a grain's object begins as every task's");
+#if UINTPTR_MAX > UINT32_MAX
+_Static_assert(sizeof(GrainObject) <= 200, "a grain takes 16 bytes more");
+#endif
 
 /* What a scheduler that has grains keeps about them. */
 struct PfGrains {
@@ -126,7 +111,7 @@ struct PfGrains {
  * scheduler's queue; `turn` is there for them.  (An object without grains is
  * PfGrains.asker.) */
 struct GrainPoolObject {
-    PyObject_HEAD
+    PF_TASK_HEAD
     pf_task turn;
     SchedulerObject *scheduler; /* borrowed; NULL: not started, or over */
     PyObject *policy;           /* NULL: first in, first out */
@@ -135,14 +120,20 @@ struct GrainPoolObject {
     PyObject *weakrefs;
 };
 
-#define GRAIN_OF(core_)                                                       \
-    ((GrainObject *)((char *)(core_) - offsetof(GrainObject, core)))
-_Static_assert(offsetof(GrainObject, core) == offsetof(FiberObject, core) &&
-                   offsetof(GrainPoolObject, turn) ==
-                       offsetof(FiberObject, core),
-               "pf_object_of() finds them all");
-#define POOL_OF(core_)                                                        \
-    ((GrainPoolObject *)((char *)(core_) - offsetof(GrainPoolObject, turn)))
+_Static_assert(offsetof(GrainPoolObject, turn) == offsetof(PfTaskObject, core),
+               "a pool's object begins as every task's");
+
+static inline GrainObject *
+pf_grain_of(pf_task *task)
+{
+    return (GrainObject *)(void *)pf_object_of(task);
+}
+
+static inline GrainPoolObject *
+pf_pool_of(pf_task *task)
+{
+    return (GrainPoolObject *)(void *)pf_object_of(task);
+}
 
 /* Only while it has one. */
 static inline SchedulerObject *
@@ -159,14 +150,14 @@ pf_grain_is_here(GrainObject *g)
 }
 
 /* --- grain.c --- */
-extern const pf_task_ops pf_grain_ops;
-extern const pf_task_ops pf_turn_ops; /* a pool's turn, the asker's */
+extern const PfTaskOps pf_grain_ops;
 int pf_grain_may_start(GrainObject *g);
 int pf_grain_prepare(GrainObject *g);      /* make its iterator */
 PyObject *pf_grain_result(GrainObject *g); /* new reference, or raises */
 
 /* --- grain_inspect.c --- */
 PyObject *pf_grain_name(GrainObject *g);
+PyObject *pf_grain_name_of(PfTaskObject *task); /* the same */
 int pf_grain_set_name(PyObject *op, PyObject *value, void *closure);
 PyObject *pf_grain_repr(PyObject *op);
 PyObject *pf_grain_stack(PyObject *op, PyObject *ignored);
@@ -177,6 +168,7 @@ void pf_grain_step(PfThread *t, GrainObject *g);
 void pf_grain_finish(PfThread *t, GrainObject *g, PyObject *result);
 void pf_grain_abandon(PfThread *t, GrainObject *g);
 void pf_grain_fail(PfThread *t, GrainObject *g);
+void pf_grain_no_turn(SchedulerObject *s, pf_task *task);
 int pf_grain_heed(PfThread *t, GrainObject *g, PyObject *what);
 
 /* --- grain_wait.c --- */
@@ -214,7 +206,8 @@ void pf_grain_cancel_now(GrainObject *g, PyObject *why);
 bool pf_grain_is_top(const GrainObject *g);
 /* It is prepared. */
 int pf_grain_start_in(SchedulerObject *s, ScopeObject *base, GrainObject *g);
-void pf_grain_leave_scope(GrainObject *g); /* it is done */
+void pf_grain_refresh(PfTaskObject *task);
+void pf_grain_cancel_task(PfTaskObject *task, PyObject *why);
 /* The runner is about to step it; has done so, and has a base. */
 void pf_grain_enter_step(FiberObject *runner, GrainObject *g);
 void pf_grain_leave_step(FiberObject *runner);
@@ -224,11 +217,17 @@ pf_fiber *pf_grains_first(pf_scheduler *core, pf_task *task);
 PfGrains *pf_grains_of(SchedulerObject *s); /* made at first need */
 void pf_grains_stir(SchedulerObject *s);
 GrainObject *pf_grain_current(PfThread *t);
+extern const PfTaskOps pf_runner_ops;
+static inline bool
+pf_is_runner(const FiberObject *fiber)
+{
+    return pf_fiber_kind(fiber) == &pf_runner_ops;
+}
+void pf_turn_failed(SchedulerObject *s, pf_task *task); /* a no_turn */
 extern PyMethodDef pf_runner_method;
 
 /* --- grain_pool.c --- */
 extern PyType_Spec pf_pool_spec;
-void pf_pool_turn(PfThread *t, GrainPoolObject *pool);
 void pf_pool_add(GrainPoolObject *pool, GrainObject *g);
 int pf_pool_enter(GrainPoolObject *pool, GrainObject *g);
 void pf_pool_forget(GrainObject *g); /* its policy need not know it */
@@ -238,6 +237,7 @@ void pf_pool_ended(GrainPoolObject *pool, GrainObject *g);
 /* --- until.c --- */
 extern PyType_Spec pf_until_spec;
 PyObject *pf_until_new(PyObject *what);
+PyObject *pf_until_await(PyObject *op);   /* see pf_await_hook */
 PyObject *pf_until_what(PyObject *until); /* borrowed */
 
 extern PyTypeObject *pf_grain_type, *pf_pool_type, *pf_notice_type,

@@ -1,8 +1,8 @@
 /* Cancelling a grain: by itself, or with the scope that it was born in.
  *
  * A grain enters no scopes of its own across its yields, so two things can
- * cancel it: cancel(), which sets PF_F_CANCELLED, and its base, the TaskGroup
- * that spawned it.  PF_F_CANCEL says that either did, as for a fiber.  A grain
+ * cancel it: cancel(), which sets `cancel_called`, and its base, the TaskGroup
+ * that spawned it.  `under_cancel` says that either did, as for a fiber.  A grain
  * that was called by one with a base has the same base, so that cancelling
  * that scope reaches both; the callee ends first.
  *
@@ -18,155 +18,61 @@
 
 /* --------------------------------------------------- its place in a scope */
 
-/* The head's `prev` is the tail, as in the list of the fibers. */
-static void
-link_member(ScopeObject *scope, GrainMember *member)
-{
-    member->base = (ScopeObject *)Py_NewRef((PyObject *)scope);
-    member->next = NULL;
-    if (scope->grains == NULL) {
-        scope->grains = member->prev = member;
-    } else {
-        GrainMember *tail = scope->grains->prev;
-        tail->next = member;
-        member->prev = tail;
-        scope->grains->prev = member;
-    }
-}
-
-static void
-unlink_member(GrainMember *member)
-{
-    ScopeObject *base = member->base;
-    if (member == base->grains) {
-        base->grains = member->next;
-    } else {
-        member->prev->next = member->next;
-    }
-    if (member->next != NULL) {
-        member->next->prev = member->prev;
-    } else if (base->grains != NULL) {
-        base->grains->prev = member->prev; /* it was the tail */
-    }
-    member->base = NULL;
-    Py_DECREF(base);
-}
-
-static int
-adopt(ScopeObject *scope, GrainObject *g)
-{
-    g->member = PyMem_Malloc(sizeof(*g->member));
-    if (g->member == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    g->member->grain = g;
-    link_member(scope, g->member);
-    return 0;
-}
-
-static void
-disown(GrainObject *g)
-{
-    if (g->member != NULL) {
-        unlink_member(g->member);
-        PyMem_Free(g->member);
-        g->member = NULL;
-    }
-}
-
 /* What cancels it from outside: a scope, a fiber, or NULL. */
 static PyObject *
 outer_source(const GrainObject *g)
 {
-    return g->member != NULL ? g->member->base->source : NULL;
+    return g->base != NULL ? g->base->source : NULL;
 }
 
-/* The scope around it, or its own PF_F_CANCELLED, has changed.  No Python
+/* The scope around it, or its own `cancel_called`, has changed.  No Python
  * code runs in here. */
 static void
 refresh(GrainObject *g)
 {
-    bool cancelled =
-        (g->core.host_bits & PF_F_CANCELLED) != 0 || outer_source(g) != NULL;
-    if (cancelled == ((g->core.host_bits & PF_F_CANCEL) != 0)) {
+    bool cancelled = g->cancel_called || outer_source(g) != NULL;
+    if (cancelled == g->under_cancel) {
         return;
     }
     if (!cancelled) { /* and what was swallowed no longer counts */
-        g->core.host_bits &= ((uint32_t)1 << PF_F_DELIVERIES_SHIFT) - 1;
-        g->core.host_bits &= ~(uint32_t)PF_F_CANCEL;
+        g->deliveries = 0;
+        g->under_cancel = false;
         return;
     }
-    g->core.host_bits |= PF_F_CANCEL;
-    if (!(g->core.host_word & GRAIN_CALLS)) { /* else its callee wakes it */
+    g->under_cancel = true;
+    if (!g->calls) { /* else its callee wakes it */
         pf_grain_wake(g, PF_WAKE_CANCEL);
     }
 }
 
 void
-pf_scope_refresh_grains(ScopeObject *scope)
+pf_grain_refresh(PfTaskObject *task)
 {
-    for (GrainMember *m = scope->grains; m != NULL; m = m->next) {
-        refresh(m->grain);
-    }
-}
-
-/* See move_children in cancel.c. */
-void
-pf_scope_move_grains(ScopeObject *from, ScopeObject *to)
-{
-    while (from->grains != NULL) {
-        GrainObject *g = from->grains->grain;
-        bool cancel =
-            from->source != NULL || (g->core.host_bits & PF_F_GROUPED) != 0;
-        g->core.host_bits &= ~(uint32_t)PF_F_GROUPED;
-        if (to != NULL) {
-            unlink_member(g->member);
-            link_member(to, g->member);
-        } else {
-            disown(g);
-        }
-        if (cancel) {
-            pf_grain_cancel_now(g, from->why);
-        }
-        refresh(g);
-    }
+    refresh((GrainObject *)(void *)task);
 }
 
 /* The run cancels it, not somebody whom the run cancels. */
 bool
 pf_grain_is_top(const GrainObject *g)
 {
-    return g->member == NULL ||
-           !(g->member->base->fiber->core.host_bits & PF_F_SCHEDULED);
+    return g->base == NULL || !g->base->fiber->scheduled;
 }
 
 /* Start a new grain in `base`, which may be NULL: the run.  0 or -1. */
 int
 pf_grain_start_in(SchedulerObject *s, ScopeObject *base, GrainObject *g)
 {
-    if (base != NULL && adopt(base, g) < 0) {
-        return -1;
+    if (base != NULL) {
+        pf_scope_adopt(base, PF_TASK(g));
     }
     if (pf_grain_attach(s, g) < 0) {
-        disown(g);
+        if (base != NULL) {
+            pf_scope_disown(PF_TASK(g));
+        }
         return -1;
     }
     refresh(g);
     return 0;
-}
-
-/* It is done. */
-void
-pf_grain_leave_scope(GrainObject *g)
-{
-    if (g->member == NULL) {
-        return;
-    }
-    ScopeObject *base = (ScopeObject *)Py_NewRef((PyObject *)g->member->base);
-    disown(g);
-    pf_scope_member_done(base, &g->core, g->value);
-    Py_DECREF(base);
 }
 
 /* ----------------------------------------------------------- within a step */
@@ -175,12 +81,12 @@ pf_grain_leave_scope(GrainObject *g)
 void
 pf_grain_enter_step(FiberObject *runner, GrainObject *g)
 {
-    if (g->member != NULL) {
-        pf_scope_adopt(g->member->base, runner);
+    if (g->base != NULL) {
+        pf_scope_adopt(g->base, PF_TASK(runner));
     }
-    if (g->core.host_bits & PF_F_CANCELLED) {
-        pf_set_cancel(runner, g->cancel);
-        runner->core.host_bits |= PF_F_CANCELLED; /* never idle again */
+    if (g->cancel_called) {
+        pf_set_cancel(PF_TASK(runner), pf_task_rare(PF_TASK(g))->cancel);
+        runner->cancel_called = true; /* never idle again */
     }
     pf_fiber_refresh(runner);
 }
@@ -188,9 +94,9 @@ pf_grain_enter_step(FiberObject *runner, GrainObject *g)
 void
 pf_grain_leave_step(FiberObject *runner)
 {
-    pf_scope_disown(runner);
+    pf_scope_disown(PF_TASK(runner));
     pf_fiber_refresh(runner);
-    runner->core.host_bits &= ((uint32_t)1 << PF_F_DELIVERIES_SHIFT) - 1;
+    runner->deliveries = 0;
 }
 
 /* ---------------------------------------------------------------- cancelling */
@@ -199,11 +105,11 @@ pf_grain_leave_step(FiberObject *runner)
 static bool
 mark_cancelled(GrainObject *g, PyObject *why)
 {
-    if (g->core.state == PF_DONE || (g->core.host_bits & PF_F_CANCELLED)) {
+    if (g->core.state == PF_DONE || g->cancel_called) {
         return false;
     }
-    g->core.host_bits |= PF_F_CANCELLED;
-    g->cancel = Py_XNewRef(why);
+    g->cancel_called = true;
+    pf_set_cancel(PF_TASK(g), why);
     return true;
 }
 
@@ -219,11 +125,17 @@ pf_grain_cancel_now(GrainObject *g, PyObject *why)
             pf_cancel_now(g->runner, why);
             return;
         }
-        if (g->core.state != PF_PARKED || !(g->core.host_word & GRAIN_CALLS)) {
+        if (g->core.state != PF_PARKED || !g->calls) {
             return;
         }
         g = (GrainObject *)g->yielded;
     }
+}
+
+void
+pf_grain_cancel_task(PfTaskObject *task, PyObject *why)
+{
+    pf_grain_cancel_now((GrainObject *)(void *)task, why);
 }
 
 static int
@@ -266,5 +178,6 @@ pf_grain_raise_cancelled(GrainObject *g)
 {
     PyObject *source = outer_source(g);
     return source != NULL ? pf_raise_cancelled_by(source)
-                          : pf_raise_cancelled_with(g->cancel, NULL);
+                          : pf_raise_cancelled_with(
+                                pf_task_rare(PF_TASK(g))->cancel, NULL);
 }

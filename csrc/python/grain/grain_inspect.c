@@ -31,6 +31,12 @@ pf_grain_name(GrainObject *g)
     return name;
 }
 
+PyObject *
+pf_grain_name_of(PfTaskObject *task)
+{
+    return pf_grain_name((GrainObject *)(void *)task);
+}
+
 static PyObject *
 get_name(PyObject *op, void *closure)
 {
@@ -41,8 +47,7 @@ get_name(PyObject *op, void *closure)
 static const char *
 state_name(const GrainObject *g)
 {
-    bool offered = g->core.state == PF_SUSPENDED &&
-                   (g->core.host_word & GRAIN_OFFERED) != 0;
+    bool offered = g->core.state == PF_SUSPENDED && g->offered;
     return offered ? "ready" : pf_state_name(&g->core);
 }
 
@@ -61,10 +66,9 @@ get_last_known_state(PyObject *op, void *closure)
     if (g->core.state == PF_NEW || g->core.state == PF_DONE) {
         return Py_NewRef(pf_facade.stopped);
     }
-    bool sleeps =
-        g->core.state == PF_PARKED || (g->core.state == PF_SUSPENDED &&
-                                       !(g->core.host_word & GRAIN_OFFERED) &&
-                                       g->core.host_byte != PF_WAIT_NOTHING);
+    bool sleeps = g->core.state == PF_PARKED ||
+                  (g->core.state == PF_SUSPENDED && !g->offered &&
+                   g->waits_for != PF_WAIT_NOTHING);
     return Py_NewRef(sleeps ? pf_facade.sleeping : pf_facade.ready);
 }
 
@@ -84,8 +88,8 @@ get_outcome(PyObject *op, void *closure)
     if (g->core.state != PF_DONE) {
         Py_RETURN_NONE;
     }
-    g->core.host_bits |= PF_F_LOOKED_AT;
-    return pf_make_outcome(g->core.host_byte, g->value);
+    g->looked_at = true;
+    return pf_make_outcome(g->outcome, g->value);
 }
 
 static PyObject *

@@ -15,7 +15,7 @@ pf_grain_attach(SchedulerObject *s, GrainObject *g)
     if (grains == NULL) {
         return -1;
     }
-    int kind = g->core.host_byte;
+    int kind = g->waits_for;
     g->core.scheduler = &s->core;
     Py_INCREF(s);
     Py_INCREF(g); /* until it is done */
@@ -23,15 +23,16 @@ pf_grain_attach(SchedulerObject *s, GrainObject *g)
     s->alive++;
     s->foreground++;
     if (s->ending && pf_grain_is_top(g)) {
-        g->core.host_bits |= PF_F_CANCEL | PF_F_CANCELLED;
+        g->under_cancel = true;
+        g->cancel_called = true;
     }
     g->core.state = PF_RUNNING;
-    g->core.host_byte = PF_WAIT_NOTHING;
+    g->waits_for = PF_WAIT_NOTHING;
     if (kind == PF_WAIT_NOTHING) {
         pf_grain_ready(g);
     } else if (pf_grain_heed(s->thread, g, g->yielded) < 0) {
         g->value = pf_take_exception();
-        g->core.host_word |= GRAIN_THROWS;
+        g->throws = true;
         pf_grain_ready(g);
     }
     if (g->core.state == PF_READY && g->pool != NULL &&
@@ -41,7 +42,7 @@ pf_grain_attach(SchedulerObject *s, GrainObject *g)
     pf_tell_host(s);
     /* Taken out in passing; unless it has gone already while its policy's code
      * let others run, or leaves after the step that it is in. */
-    if ((g->core.host_word & GRAIN_LEAVES) && g->core.scheduler == &s->core &&
+    if (g->leaves && g->core.scheduler == &s->core &&
         g->core.state != PF_RUNNING) {
         pf_grain_leave(g);
     }
@@ -69,7 +70,7 @@ pf_grain_detach(GrainObject *g)
 void
 pf_grain_leave(GrainObject *g)
 {
-    int kind = g->core.host_byte;
+    int kind = g->waits_for;
     assert(g->pool != NULL);
     if (g->core.state == PF_READY) {
         pf_queue_remove(&g->core.scheduler->ready, &g->core);
@@ -82,10 +83,12 @@ pf_grain_leave(GrainObject *g)
     Py_INCREF(g);
     g->core.state = PF_RUNNING; /* to code that runs in passing */
     pf_grain_unwait(g);
-    g->core.host_byte = (uint8_t)kind;
+    g->waits_for = (uint8_t)kind;
     g->core.wake = PF_WAKE_NONE;
     g->core.state = PF_SUSPENDED;
-    g->core.host_word &= ~(GRAIN_LEAVES | GRAIN_CALLS | GRAIN_HELD);
+    g->leaves = false;
+    g->calls = false;
+    g->on_hold = false;
     pf_pool_leave(g);
     Py_DECREF(g);
 }

@@ -113,7 +113,7 @@ take(GrainPoolObject *pool)
         }
     }
     Py_INCREF(g);
-    g->core.host_word &= ~(uint32_t)GRAIN_OFFERED;
+    g->offered = false;
     take_out(pool->ready, g);
     if (failed) {
         tell_policy(pool, "remove", g);
@@ -141,7 +141,7 @@ pf_pool_add(GrainPoolObject *pool, GrainObject *g)
         return;
     }
     g->core.state = PF_SUSPENDED;
-    g->core.host_word |= GRAIN_OFFERED;
+    g->offered = true;
     want_turn(pool);
     tell_policy(pool, "add", g);
 }
@@ -161,8 +161,7 @@ one_step(PfThread *t, GrainPoolObject *pool)
     if (g == NULL) {
         return;
     }
-    if (g->pool != pool || g->core.state != PF_SUSPENDED ||
-        (g->core.host_word & GRAIN_OFFERED)) {
+    if (g->pool != pool || g->core.state != PF_SUSPENDED || g->offered) {
         Py_DECREF(g); /* the policy has done something with it */
         return;
     }
@@ -170,12 +169,12 @@ one_step(PfThread *t, GrainPoolObject *pool)
     int64_t start = pf_now(s);
     pf_grain_step(t, g);
     if (g->core.state == PF_READY && g->pool == pool) {
-        g->core.host_word |= GRAIN_HELD; /* until it leaves, or is added */
+        g->on_hold = true; /* until it leaves, or is added */
     }
     if (pool->scheduler != NULL) {
         tell_time(pool, g, pf_now(s) - start);
-        if (g->core.host_word & GRAIN_HELD) {
-            g->core.host_word &= ~(uint32_t)GRAIN_HELD;
+        if (g->on_hold) {
+            g->on_hold = false;
             pf_pool_add(pool, g);
         }
         look_around(s);
@@ -185,9 +184,10 @@ one_step(PfThread *t, GrainPoolObject *pool)
 
 /* The next turn is asked for before the first step: a step that blocks must
  * not hold up the others. */
-void
-pf_pool_turn(PfThread *t, GrainPoolObject *pool)
+static void
+pool_turn(PfThread *t, pf_task *task)
 {
+    GrainPoolObject *pool = pf_pool_of(task);
     Py_ssize_t ready = PyDict_GET_SIZE(pool->ready);
     Py_INCREF(pool);
     pool->turn.state = PF_PARKED;
@@ -203,6 +203,13 @@ pf_pool_turn(PfThread *t, GrainPoolObject *pool)
     }
     Py_DECREF(pool);
 }
+
+/* Nobody posts to it. */
+static const PfTaskOps pool_ops = {
+    .core = {.first = pf_grains_first},
+    .turn = pool_turn,
+    .no_turn = pf_turn_failed,
+};
 
 /* ------------------------------------------------------------------ membership */
 
@@ -220,10 +227,10 @@ pf_pool_enter(GrainPoolObject *pool, GrainObject *g)
 static bool
 not_ready(GrainPoolObject *pool, GrainObject *g)
 {
-    if (!(g->core.host_word & GRAIN_OFFERED)) {
+    if (!g->offered) {
         return false;
     }
-    g->core.host_word &= ~(uint32_t)GRAIN_OFFERED;
+    g->offered = false;
     take_out(pool->ready, g);
     return true;
 }
@@ -287,7 +294,7 @@ pf_pool_leave(GrainObject *g)
 void
 pf_pool_ended(GrainPoolObject *pool, GrainObject *g)
 {
-    if (g->core.host_byte == PF_OUTCOME_FAILED) {
+    if (g->outcome == PF_OUTCOME_FAILED) {
         told_pool(pool, PyObject_CallMethod((PyObject *)pool, "_grain_failed",
                                             "O", g));
     }
@@ -368,7 +375,7 @@ pool_leave(PyObject *op, PyObject *object)
     } else if (!pf_grain_is_here(g)) {
         return pf_grain_post_leave(g) < 0 ? NULL : Py_NewRef(Py_None);
     } else if (g->core.state == PF_RUNNING) {
-        g->core.host_word |= GRAIN_LEAVES;
+        g->leaves = true;
     } else {
         pf_grain_leave(g);
     }
@@ -466,8 +473,7 @@ pool_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (pool == NULL) {
         return NULL;
     }
-    pf_task_set_ops(&pool->turn, &pf_turn_ops);
-    pool->turn.host_bits = PF_F_POOL;
+    pf_set_kind(&pool->turn, &pool_ops);
     pool->ready = PyDict_New();
     pool->members = PyDict_New();
     if (pool->ready == NULL || pool->members == NULL) {

@@ -9,12 +9,16 @@
 #include "python/fiber/attend.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
+#include "python/fiber/inspect.h"
 #include "python/fiber/switch.h"
+#include "python/fiber/wait.h"
 #include "python/fiber/waitq.h"
 #include "python/grain/grain.h"
 #include "python/grain/loop.h"
 
 /* --------------------------------------------------------------- the runners */
+
+static const PfTaskOps asker_ops;
 
 PfGrains *
 pf_grains_of(SchedulerObject *s)
@@ -39,8 +43,7 @@ pf_grains_of(SchedulerObject *s)
         return made ? s->grains : NULL;
     }
     grains->asker->turn.state = PF_PARKED;
-    pf_task_set_ops(&grains->asker->turn, &pf_turn_ops);
-    grains->asker->turn.host_bits = PF_F_ASKER;
+    pf_set_kind(&grains->asker->turn, &asker_ops);
     grains->asker->turn.scheduler = &s->core;
     s->grains = grains;
     return grains;
@@ -56,7 +59,9 @@ new_runner(SchedulerObject *s)
         Py_XDECREF(fiber);
         return NULL;
     }
-    fiber->core.host_bits |= PF_F_SCHEDULED | PF_F_DAEMON | PF_F_RUNNER;
+    pf_set_kind(&fiber->core, &pf_runner_ops);
+    fiber->scheduled = true;
+    fiber->daemon = true;
     fiber->core.scheduler = &s->core;
     fiber->core.state = PF_PARKED;
     Py_INCREF(s);
@@ -66,19 +71,15 @@ new_runner(SchedulerObject *s)
 static bool
 is_idle_runner(FiberObject *fiber)
 {
-    return (fiber->core.host_bits & PF_F_RUNNER) &&
+    return pf_is_runner(fiber) &&
            SCHEDULER_OF(fiber->core.scheduler)->grains->runner == fiber;
 }
 
-/* No memory for a stack: the grain ends with that, or the run does. */
-static void
-no_runner(SchedulerObject *s, pf_task *core)
+/* No memory for a stack: the run ends with that. */
+void
+pf_turn_failed(SchedulerObject *s, pf_task *task)
 {
-    if (core->host_bits & PF_F_GRAIN) {
-        pf_grain_fail(s->thread, GRAIN_OF(core));
-        return;
-    }
-    core->state = PF_PARKED;
+    task->state = PF_PARKED;
     pf_scheduler_fail(s, pf_take_exception());
     pf_wake_hub(s);
 }
@@ -88,8 +89,7 @@ no_runner(SchedulerObject *s, pf_task *core)
 static FiberObject *
 runner_for(SchedulerObject *s, pf_task *core)
 {
-    /* A grain; pools and the asker begin alike, and stay. */
-    PyObject *task = Py_NewRef(pf_object_of(core));
+    PyObject *task = Py_NewRef((PyObject *)pf_object_of(core));
     pf_no_switch_begin(s->thread, "inside the scheduler");
     FiberObject *runner = new_runner(s);
     if (core->state != PF_READY || core->scheduler != &s->core) {
@@ -97,7 +97,7 @@ runner_for(SchedulerObject *s, pf_task *core)
         s->grains->runner = runner;
         runner = NULL;
     } else if (runner == NULL) {
-        no_runner(s, core);
+        pf_kind_of(core)->no_turn(s, core);
     }
     Py_DECREF(task);
     pf_no_switch_end(s->thread);
@@ -141,7 +141,7 @@ GrainObject *
 pf_grain_current(PfThread *t)
 {
     FiberObject *self = CURRENT(t);
-    bool stepping = (self->core.host_bits & PF_F_RUNNER) && self->args != NULL;
+    bool stepping = pf_is_runner(self) && self->args != NULL;
     return stepping ? (GrainObject *)self->args : NULL;
 }
 
@@ -226,11 +226,10 @@ ask(PfThread *t, GrainObject *g)
     }
     /* Not: no longer, as it was cancelled while it was asked, or for another. */
     bool waits = g->core.state == PF_PARKED &&
-                 g->core.host_byte == PF_WAIT_ANSWER &&
-                 g->yielded == predicate;
+                 g->waits_for == PF_WAIT_ANSWER && g->yielded == predicate;
     if (yes != 0 && waits) {
         g->value = Py_NewRef(answer);
-        g->core.host_word |= yes < 0 ? GRAIN_THROWS : 0;
+        g->throws |= yes < 0;
         pf_wake_task(g->core.scheduler, &g->core, PF_WAKE_NORMAL);
     }
     Py_DECREF(answer);
@@ -244,7 +243,7 @@ ask_each(PfThread *t, PfGrains *grains)
     for (size_t n = grains->asking; n > 0 && grains->sleepers.head != NULL;
          n--) {
         PfNode *node = grains->sleepers.head;
-        GrainObject *g = GRAIN_OF(&node->waiter->fiber->core);
+        GrainObject *g = pf_grain_of(&node->waiter->task->core);
         pf_waitq_remove(node);
         if (g->core.state != PF_PARKED) { /* woken, not yet run */
             grains->asking--;
@@ -260,8 +259,9 @@ ask_each(PfThread *t, PfGrains *grains)
 /* The asker's turn: ask, if anything but itself had one since; then queue up
  * behind the others, or sleep until the loop stirs it. */
 static void
-askers_turn(PfThread *t, SchedulerObject *s)
+askers_turn(PfThread *t, pf_task *task)
 {
+    SchedulerObject *s = SCHEDULER_OF(task->scheduler);
     PfGrains *grains = s->grains;
     bool something_ran = activity(s) - grains->asked_at > 1;
     grains->asker->turn.state = PF_RUNNING;
@@ -276,39 +276,40 @@ askers_turn(PfThread *t, SchedulerObject *s)
     }
 }
 
+/* Nobody posts to it. */
+static const PfTaskOps asker_ops = {
+    .core = {.first = pf_grains_first},
+    .turn = askers_turn,
+    .no_turn = pf_turn_failed,
+};
+
 /* ------------------------------------------------------------ the runner's life */
 
-static void
-take_turn(PfThread *t, SchedulerObject *s, pf_task *core)
-{
-    if (PF_LIKELY(core->host_bits & PF_F_GRAIN)) {
-        GrainObject *g = GRAIN_OF(core);
-        if (g->pool != NULL && g->pool->policy != NULL) {
-            pf_pool_add(g->pool, g); /* woken: now its policy knows */
-        } else {
-            pf_grain_step(t, g);
-        }
-    } else if (core->host_bits & PF_F_POOL) {
-        pf_pool_turn(t, POOL_OF(core));
-    } else {
-        askers_turn(t, s);
-    }
-}
+const PfTaskOps pf_runner_ops = {
+    .core = PF_FIBER_CORE_OPS(pf_fiber_run, pf_fiber_reap),
+    .noun = "fiber",
+    .serves = true,
+    .name_of = pf_fiber_name_of,
+};
 
 /* A runner that was cancelled within a step, was given a permit or entered a
  * scope there must not hand that on to the next grain. */
-#define SPENT (PF_F_CANCEL | PF_F_DYING | PF_F_PERMIT)
+static inline bool
+is_spent(const FiberObject *runner)
+{
+    return runner->under_cancel || runner->permit || runner->dying;
+}
 
 /* Leave for whoever is next; true when there is a turn to take again. */
 static bool
 next_turn(PfThread *t, SchedulerObject *s, FiberObject *self)
 {
     PfGrains *grains = s->grains;
-    if (PF_UNLIKELY(t->attention != 0) && !(self->core.host_bits & SPENT) &&
+    if (PF_UNLIKELY(t->attention != 0) && !is_spent(self) &&
         pf_attend(t) < 0) {
         PyErr_WriteUnraisable((PyObject *)self); /* it is in no step */
     }
-    if (PF_UNLIKELY((self->core.host_bits & SPENT) || self->scope != NULL ||
+    if (PF_UNLIKELY(is_spent(self) || self->scope != NULL ||
                     grains->runner != NULL)) {
         return false;
     }
@@ -335,9 +336,8 @@ runner_main(PyObject *module, PyObject *ignored)
     (void)ignored;
     PfThread *t = pf_this_thread();
     FiberObject *self = CURRENT(t);
-    SchedulerObject *s = self->core.host_bits & PF_F_RUNNER
-                             ? SCHEDULER_OF(self->core.scheduler)
-                             : NULL;
+    SchedulerObject *s =
+        pf_is_runner(self) ? SCHEDULER_OF(self->core.scheduler) : NULL;
     if (s == NULL || s->grains->turn == NULL) {
         PyErr_SetString(pf.fiber_error, "only the scheduler runs this");
         return NULL;
@@ -345,7 +345,7 @@ runner_main(PyObject *module, PyObject *ignored)
     do {
         pf_task *core = s->grains->turn;
         s->grains->turn = NULL;
-        take_turn(t, s, core);
+        pf_kind_of(core)->turn(t, core);
     } while (next_turn(t, s, self));
     if (t->transfer != NULL) { /* it is being unwound */
         return pf_value_in_parent(t);

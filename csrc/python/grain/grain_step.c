@@ -203,8 +203,7 @@ start_callee(PfThread *t, GrainObject *g, GrainObject *other)
         (g->pool != NULL && pf_pool_enter(g->pool, other) < 0)) {
         return -1;
     }
-    ScopeObject *base = g->member != NULL ? g->member->base : NULL;
-    if (pf_grain_start_in(t->scheduler, base, other) < 0) {
+    if (pf_grain_start_in(t->scheduler, g->base, other) < 0) {
         pf_pool_leave(other);
         return -1;
     }
@@ -244,7 +243,7 @@ heed_grain(PfThread *t, GrainObject *g, GrainObject *other)
     if (pf_grain_wait_end(g, &other->waiters, done) < 0) {
         return -1;
     }
-    g->core.host_word |= calls ? GRAIN_CALLS : 0;
+    g->calls |= calls;
     return 0;
 }
 
@@ -312,7 +311,7 @@ is_a_turn(PyObject *what)
 static int
 heed_cancelled(PfThread *t, GrainObject *g, PyObject *what)
 {
-    int64_t delay = pf_cancel_delay(t, &g->core);
+    int64_t delay = pf_cancel_delay(t, PF_TASK(g));
     if (PF_LIKELY(delay == 0)) {
         pf_grain_ready(g);
         return 0;
@@ -334,10 +333,11 @@ cancelled_meanwhile(GrainObject *g)
     if (g->core.state != PF_PARKED) {
         return;
     }
-    if (!(g->core.host_word & GRAIN_CALLS)) {
+    if (!g->calls) {
         pf_grain_wake(g, PF_WAKE_CANCEL);
-    } else if (g->core.host_bits & PF_F_CANCELLED) {
-        pf_grain_cancel_now((GrainObject *)g->yielded, g->cancel);
+    } else if (g->cancel_called) {
+        pf_grain_cancel_now((GrainObject *)g->yielded,
+                            pf_task_rare(PF_TASK(g))->cancel);
     }
 }
 
@@ -345,7 +345,7 @@ cancelled_meanwhile(GrainObject *g)
 int
 pf_grain_heed(PfThread *t, GrainObject *g, PyObject *what)
 {
-    if (PF_UNLIKELY(g->core.host_bits & PF_F_CANCEL)) {
+    if (PF_UNLIKELY(g->under_cancel)) {
         return heed_cancelled(t, g, what);
     }
     if (PF_LIKELY(is_a_turn(what))) {
@@ -353,7 +353,7 @@ pf_grain_heed(PfThread *t, GrainObject *g, PyObject *what)
         return 0;
     }
     int rc = heed_wait(t, g, what);
-    if (PF_UNLIKELY(g->core.host_bits & PF_F_CANCEL)) {
+    if (PF_UNLIKELY(g->under_cancel)) {
         cancelled_meanwhile(g);
     }
     return rc;
@@ -373,21 +373,26 @@ record_outcome(GrainObject *g, PyObject *result)
             PyObject_TypeCheck(result, (PyTypeObject *)pf.fiber_exit);
         kind = cancelled ? PF_OUTCOME_CANCELLED : PF_OUTCOME_FAILED;
     }
-    g->core.host_byte = kind;
+    g->outcome = kind;
     g->core.state = PF_DONE;
-    g->core.host_bits &= ~(uint32_t)PF_F_PERMIT;
+    g->permit = false;
     Py_XSETREF(g->value, result);
     Py_CLEAR(g->yielded);
-    Py_CLEAR(g->permit);
-    Py_CLEAR(g->cancel);
+    Py_CLEAR(g->permit_value);
+    if (g->rare != NULL) {
+        Py_CLEAR(g->rare->cancel);
+    }
     Py_CLEAR(g->context);
 }
 
 static void
 run_callbacks(GrainObject *g)
 {
-    PyObject *callbacks = g->callbacks;
-    g->callbacks = NULL;
+    PyObject *callbacks = pf_task_rare(PF_TASK(g))->callbacks;
+    if (callbacks == NULL) {
+        return;
+    }
+    g->rare->callbacks = NULL;
     for (Py_ssize_t i = 0; callbacks != NULL && i < PyList_GET_SIZE(callbacks);
          i++) {
         pf_call_back((PyObject *)g, PyList_GET_ITEM(callbacks, i));
@@ -400,7 +405,7 @@ static void
 tell_of_failure(SchedulerObject *s, GrainObject *g)
 {
     if (pf_ends_programs(g->value)) {
-        g->core.host_bits |= PF_F_LOOKED_AT;
+        g->looked_at = true;
         pf_scheduler_fail(s, Py_NewRef(g->value));
     } else if (!pf_explorer_failed(s, (PyObject *)g)) {
         pf_unseen_add(s, (PyObject *)g);
@@ -416,11 +421,13 @@ pf_grain_finish(PfThread *t, GrainObject *g, PyObject *result)
     Py_INCREF(g);
     record_outcome(g, result);
     run_callbacks(g);
-    pf_grain_leave_scope(g);
+    if (g->base != NULL) {
+        pf_scope_child_done(PF_TASK(g));
+    }
     pf_grant_all(&g->waiters);
     SchedulerObject *s =
         g->core.scheduler != NULL ? pf_grain_scheduler(g) : t->scheduler;
-    if (g->core.host_byte == PF_OUTCOME_FAILED && s != NULL) {
+    if (g->outcome == PF_OUTCOME_FAILED && s != NULL) {
         tell_of_failure(s, g);
     }
     if (g->core.scheduler != NULL) {
@@ -452,14 +459,14 @@ pf_grain_abandon(PfThread *t, GrainObject *g)
         pf_grain_unwait(g);
     }
     g->runner = NULL;
-    g->core.host_word &= ~(uint32_t)GRAIN_HELD;
+    g->on_hold = false;
     pf_pool_forget(g);
-    if (!(g->core.host_bits & PF_F_ENTERED)) {
+    if (!g->entered) {
         pop(g); /* not even its function was called */
     }
     close_all(g);
     if (!PyErr_Occurred()) {
-        if (g->core.host_bits & PF_F_CANCEL) {
+        if (g->under_cancel) {
             pf_grain_raise_cancelled(g);
         } else {
             PyErr_SetNone(pf.fiber_exit);
@@ -484,6 +491,12 @@ pf_grain_fail(PfThread *t, GrainObject *g)
     pf_grain_finish(t, g, NULL);
 }
 
+void
+pf_grain_no_turn(SchedulerObject *s, pf_task *task)
+{
+    pf_grain_fail(s->thread, pf_grain_of(task));
+}
+
 /* ------------------------------------------------------------------- one turn */
 
 static void
@@ -502,7 +515,7 @@ go_on_later(GrainObject *g, PyObject *value)
 {
     if (value == NULL) {
         value = pf_take_exception();
-        g->core.host_word |= GRAIN_THROWS;
+        g->throws = true;
     }
     Py_XSETREF(g->value, value);
     pf_grain_ready(g);
@@ -530,8 +543,7 @@ typedef enum { TURN_OVER, TURN_CALLS, GRAIN_STOPS, GRAIN_OVER } Turn;
 static Turn
 yielded(PfThread *t, GrainObject *g, PyObject *what)
 {
-    if (PF_LIKELY(what == pf_facade.ready &&
-                  !(g->core.host_bits & PF_F_CANCEL))) {
+    if (PF_LIKELY(what == pf_facade.ready && !g->under_cancel)) {
         keep_yielded(g, what);
         pf_grain_ready(g);
         return TURN_OVER;
@@ -617,7 +629,7 @@ pf_grain_step(PfThread *t, GrainObject *g)
     g->core.state = PF_RUNNING;
     PyObject *value = pf_grain_take_value(g);
     g->runner = runner;
-    if (PF_UNLIKELY(g->member != NULL || (g->core.host_bits & PF_F_CANCEL))) {
+    if (PF_UNLIKELY(g->base != NULL || g->under_cancel)) {
         pf_grain_enter_step(runner, g);
     }
     if (PF_UNLIKELY(value == NULL) && !PyErr_Occurred()) {
@@ -639,7 +651,7 @@ pf_grain_step(PfThread *t, GrainObject *g)
     if (PF_UNLIKELY(turn > TURN_CALLS)) {
         g->runner = NULL;
         pf_grain_finish(t, g, value);
-    } else if (PF_UNLIKELY(g->core.host_word & GRAIN_LEAVES)) {
+    } else if (PF_UNLIKELY(g->leaves)) {
         pf_grain_leave(g);
     }
     runner->args = NULL;

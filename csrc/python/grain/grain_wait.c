@@ -103,7 +103,7 @@ static void
 leave_arrived(GrainObject *g)
 {
     if (g->core.state == PF_RUNNING) {
-        g->core.host_word |= GRAIN_LEAVES;
+        g->leaves = true;
     } else if (g->pool != NULL) {
         pf_grain_leave(g);
     }
@@ -255,9 +255,7 @@ new_wait(GrainObject *g)
         PyErr_NoMemory();
         return NULL;
     }
-    /* Of a waiter's fiber only the pf_fiber is looked at, which lies in both
-     * at the same place. */
-    wait->line.waiter.fiber = (FiberObject *)(void *)g;
+    wait->line.waiter.task = PF_TASK(g);
     wait->line.waiter.nodes = &wait->line.node;
     wait->line.waiter.count = 1;
     wait->line.node.waiter = &wait->line.waiter;
@@ -269,7 +267,7 @@ static void
 park(GrainObject *g, int kind, GrainWait *wait)
 {
     g->wait = wait;
-    g->core.host_byte = (uint8_t)kind;
+    g->waits_for = (uint8_t)kind;
     g->core.wake = PF_WAKE_NONE;
     g->core.state = PF_PARKED;
 }
@@ -307,7 +305,7 @@ int
 pf_grain_wait_end(GrainObject *g, PfWaitq *waiters, bool done)
 {
     if (done) {
-        g->core.host_byte = PF_WAIT_END;
+        g->waits_for = PF_WAIT_END;
         pf_grain_ready(g);
         return 0;
     }
@@ -408,7 +406,7 @@ wait_for_notice(GrainObject *g, NoticeObject *notice)
     }
     int rc = notice->called ? 0 : -1;
     if (rc == 0) {
-        g->core.host_byte = PF_WAIT_FUTURE;
+        g->waits_for = PF_WAIT_FUTURE;
         pf_grain_ready(g);
     }
     Py_CLEAR(notice->grain);
@@ -439,8 +437,8 @@ pf_grain_wait_future(GrainObject *g, PyObject *future)
 int
 pf_grain_wait_unpark(GrainObject *g)
 {
-    if (g->core.host_bits & PF_F_PERMIT) {
-        g->core.host_byte = PF_WAIT_UNPARK;
+    if (g->permit) {
+        g->waits_for = PF_WAIT_UNPARK;
         pf_grain_ready(g);
     } else {
         park(g, PF_WAIT_UNPARK, NULL);
@@ -465,7 +463,7 @@ pf_grain_wait_slowly(GrainObject *g, int64_t ns)
     if (g->core.state == PF_RUNNING) {
         park(g, PF_WAIT_TIME, NULL);
     }
-    g->core.host_word |= GRAIN_SLOWED;
+    g->slowed = true;
     return 0;
 }
 
@@ -475,8 +473,7 @@ pf_grain_wait_slowly(GrainObject *g, int64_t ns)
 bool
 pf_grain_was_granted(GrainObject *g)
 {
-    return g->core.host_byte == PF_WAIT_GRANT &&
-           g->wait->line.waiter.taken != NULL;
+    return g->waits_for == PF_WAIT_GRANT && g->wait->line.waiter.taken != NULL;
 }
 
 bool
@@ -492,7 +489,7 @@ static void
 leave_line(GrainObject *g, PfNode *node)
 {
     if (node->queue != NULL) {
-        if (g->core.host_byte == PF_WAIT_ANSWER) {
+        if (g->waits_for == PF_WAIT_ANSWER) {
             pf_grain_scheduler(g)->grains->asking--;
         }
         pf_waitq_remove(node);
@@ -526,7 +523,7 @@ pf_grain_unwait(GrainObject *g)
         }
         PyMem_Free(wait);
     }
-    g->core.host_byte = PF_WAIT_NOTHING;
+    g->waits_for = PF_WAIT_NOTHING;
 }
 
 static PyObject *
@@ -541,14 +538,13 @@ static PyObject *
 result_of(GrainObject *g)
 {
     PyObject *other = g->yielded;
-    bool called = (g->core.host_word & GRAIN_CALLS) != 0;
-    g->core.host_word &= ~(uint32_t)GRAIN_CALLS;
+    bool called = g->calls;
+    g->calls = false;
     if (!PyObject_TypeCheck(other, pf_grain_type)) {
         return pf_fiber_outcome_value((FiberObject *)other);
     }
     GrainObject *target = (GrainObject *)other;
-    if (called && target->core.host_byte == PF_OUTCOME_CANCELLED &&
-        (g->core.host_bits & PF_F_CANCEL)) {
+    if (called && target->outcome == PF_OUTCOME_CANCELLED && g->under_cancel) {
         return raise_cancelled(g); /* because we were: see cancel_now */
     }
     return pf_grain_result(target);
@@ -582,8 +578,8 @@ take_kept(GrainObject *g)
 {
     PyObject *value = g->value;
     g->value = NULL;
-    if (g->core.host_word & GRAIN_THROWS) {
-        g->core.host_word &= ~(uint32_t)GRAIN_THROWS;
+    if (g->throws) {
+        g->throws = false;
         pf_restore_exception(value);
         return NULL;
     }
@@ -593,9 +589,9 @@ take_kept(GrainObject *g)
 static PyObject *
 take_permit(GrainObject *g)
 {
-    PyObject *value = g->permit;
-    g->core.host_bits &= ~(uint32_t)PF_F_PERMIT;
-    g->permit = NULL;
+    PyObject *value = g->permit_value;
+    g->permit = false;
+    g->permit_value = NULL;
     return value;
 }
 
@@ -606,14 +602,13 @@ take_permit(GrainObject *g)
 PyObject *
 pf_grain_take_value(GrainObject *g)
 {
-    int kind = g->core.host_byte;
+    int kind = g->waits_for;
     uint8_t why = g->core.wake;
     bool cancelled = why == PF_WAKE_CANCEL;
     g->core.wake = PF_WAKE_NONE;
     if (PF_UNLIKELY(kind != PF_WAIT_NOTHING)) {
-        cancelled |=
-            why == PF_WAKE_TIMEOUT && (g->core.host_word & GRAIN_SLOWED) != 0;
-        g->core.host_word &= ~(uint32_t)GRAIN_SLOWED;
+        cancelled |= why == PF_WAKE_TIMEOUT && g->slowed;
+        g->slowed = false;
         if (pf_grain_was_granted(g)) {
             return take_grant(g);
         }
@@ -622,8 +617,8 @@ pf_grain_take_value(GrainObject *g)
     if (PF_UNLIKELY(g->value != NULL)) {
         return take_kept(g);
     }
-    if (PF_UNLIKELY(cancelled || (kind == PF_WAIT_NOTHING &&
-                                  (g->core.host_bits & PF_F_CANCEL)))) {
+    if (PF_UNLIKELY(cancelled ||
+                    (kind == PF_WAIT_NOTHING && g->under_cancel))) {
         return raise_cancelled(g);
     }
     switch (kind) {
@@ -644,12 +639,12 @@ pf_grain_take_value(GrainObject *g)
 static int
 unpark_here(GrainObject *g, PyObject *value)
 {
-    if (g->core.host_bits & PF_F_PERMIT) {
+    if (g->permit) {
         return 0;
     }
-    g->core.host_bits |= PF_F_PERMIT;
-    g->permit = Py_NewRef(value);
-    if (g->core.host_byte == PF_WAIT_UNPARK) {
+    g->permit = true;
+    g->permit_value = Py_NewRef(value);
+    if (g->waits_for == PF_WAIT_UNPARK) {
         pf_grain_wake(g, PF_WAKE_NORMAL);
     }
     return 1;
@@ -680,8 +675,7 @@ pf_grain_unpark(GrainObject *g, PyObject *value)
 int
 pf_grain_join(PfThread *t, GrainObject *g, int64_t deadline)
 {
-    FiberObject *self = CURRENT(t);
-    if ((self->core.host_bits & PF_F_RUNNER) && pf_grain_current(t) == g) {
+    if (pf_grain_current(t) == g) {
         PyErr_SetString(pf.fiber_error, "a grain cannot wait for its own end");
         return -1;
     }
@@ -698,13 +692,13 @@ pf_grain_posted(pf_scheduler *s, pf_task *core, unsigned bits)
 {
     (void)bits;
     pf_no_switch_begin((PfThread *)s->thread, "inside the scheduler");
-    GrainObject *g = GRAIN_OF(core);
+    GrainObject *g = pf_grain_of(core);
     if (core->state == PF_PARKED && g->wait != NULL &&
         g->wait->line.waiter.taken != NULL) {
         pf_grain_wake(g, PF_WAKE_NORMAL);
     }
-    if (g->core.host_word & GRAIN_DROPPED) {
-        g->core.host_word &= ~(uint32_t)GRAIN_DROPPED;
+    if (g->dropped) {
+        g->dropped = false;
         Py_DECREF(g);
     }
     pf_no_switch_end((PfThread *)s->thread);

@@ -10,7 +10,6 @@
 #include "python/fiber/attend.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/inspect.h"
-#include "python/greenlet/greenlet_hooks.h"
 
 /* ------------------------------------------------------------------ making one */
 
@@ -233,10 +232,10 @@ end(PyGreenlet *g)
         fiber->greenlet = NULL;
     } else if (fiber->core.state == PF_RUNNING) {
         Py_INCREF(g);
-        fiber->core.host_bits |= PF_F_HELD;
+        fiber->held = true;
     } else if (fiber->thread != t) {
         Py_INCREF(g);
-        fiber->core.host_bits |= PF_F_DROPPED;
+        fiber->dropped = true;
         fiber->thread->attention |= PF_ATT_DROPPED;
     } else {
         pf_greenlet_kill(t, g);

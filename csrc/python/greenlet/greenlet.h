@@ -58,6 +58,7 @@ struct PfGreenlet {
     bool started;
     bool thread_gone; /* of a main greenlet */
     bool finalized;   /* as an object is once in its life */
+    bool pinned;      /* its thread is gone, its stack must stay */
 };
 
 #define IMPL(g) ((g)->pimpl)
@@ -76,6 +77,15 @@ static inline bool
 pf_is_greenlet(PyObject *op)
 {
     return op != NULL && PyObject_TypeCheck(op, &PfGreenlet_Type);
+}
+
+extern const PfTaskOps pf_greenlet_ops; /* of their fibers */
+
+/* Is it the fiber of a greenlet that was made as one? */
+static inline bool
+pf_is_greenlets(const FiberObject *fiber)
+{
+    return pf_fiber_kind(fiber) == &pf_greenlet_ops;
 }
 
 static inline bool
@@ -104,6 +114,8 @@ PyObject *pf_greenlet_throw(PyGreenlet *g, PyObject *type, PyObject *value,
 void pf_greenlet_kill(PfThread *t, PyGreenlet *g);
 
 /* --- greenlet_thread.c --- */
+/* The fiber, which has a view or a greenlet, is over: the view shows that. */
+void pf_greenlet_view_done(FiberObject *fiber);
 PyGreenlet *pf_greenlet_view(PfThread *t, FiberObject *fiber); /* borrowed */
 static inline PyGreenlet *
 pf_greenlet_current(PfThread *t) /* borrowed; NULL with an exception */

@@ -3,9 +3,9 @@
 #include "python/core/compiler.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
+#include "python/fiber/switch.h"
 #include "python/fiber/attend.h"
 #include "python/greenlet/greenlet.h"
-#include "python/greenlet/greenlet_hooks.h"
 
 PfGreenletGlobals pf_green;
 
@@ -292,6 +292,7 @@ void
 pf_greenlet_module_init(void)
 {
     pf_chain_register(&PfGreenlet_Type, greenlet_link);
+    pf_view_done = pf_greenlet_view_done;
 }
 
 /* Everything pyfiber.greenlet offers, made when first asked for. */

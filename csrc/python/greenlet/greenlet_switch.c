@@ -10,10 +10,11 @@
 #include "python/core/tstate.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
+#include "python/fiber/inspect.h"
 #include "python/fiber/switch.h"
+#include "python/fiber/wait.h"
 #include "python/fiber/unwind.h"
 #include "python/greenlet/greenlet.h"
-#include "python/greenlet/greenlet_hooks.h"
 
 /* What is on its way: a value, or a call's arguments, or an exception.  All
  * references are the cargo's own. */
@@ -161,7 +162,7 @@ admit(PfThread *t, PyGreenlet *g)
         return fiber;
     }
     if (fiber->core.state != PF_SUSPENDED) {
-        why = fiber->core.host_bits & PF_F_HUB
+        why = fiber->is_hub
                   ? "cannot switch to a greenlet that runs a scheduler's "
                     "loop: it goes on when the loop has nothing else to run"
                   : "cannot switch to a fiber that waits in its scheduler: "
@@ -185,7 +186,7 @@ make_stack(PfThread *t)
     if (fiber == NULL) {
         return NULL;
     }
-    fiber->core.host_bits |= PF_F_GREENLET;
+    pf_set_kind(&fiber->core, &pf_greenlet_ops);
     if (pf_fiber_give_stack_unseen(t, fiber) < 0) {
         Py_DECREF(fiber);
         return NULL;
@@ -281,7 +282,7 @@ pass(PyGreenlet *g)
 {
     FiberObject *fiber = IMPL(g)->fiber;
     if (Py_REFCNT(g) == 1) {
-        fiber->core.host_bits |= PF_F_HELD;
+        fiber->held = true;
     } else {
         Py_DECREF(g);
     }
@@ -462,7 +463,7 @@ call_run(FiberObject *self)
 {
     PyObject *kwargs = self->kwargs;
     self->kwargs = NULL;
-    self->core.host_bits |= PF_F_ENTERED;
+    self->entered = true;
     if (self->args == NULL && kwargs == NULL) {
         return pf_call(self->target);
     }
@@ -550,9 +551,12 @@ heir(PfThread *t, PyGreenlet *g, Cargo *cargo, PyObject **asked)
     return found != NULL ? pass(found) : last_resort(t);
 }
 
-FiberObject *
-pf_greenlet_run(PfThread *t, FiberObject *self)
+/* The body of a greenlet's fiber. */
+static pf_fiber *
+greenlet_run(pf_thread *thread, pf_fiber *fiber)
 {
+    PfThread *t = (PfThread *)thread;
+    FiberObject *self = FIBER_OF(fiber);
     PyGreenlet *g = GREENLET_OF(self);
     Cargo cargo = {0};
     PyObject *result = first_act(t, self, g);
@@ -572,20 +576,20 @@ pf_greenlet_run(PfThread *t, FiberObject *self)
     } else {
         t->transfer = cargo_unpack(&cargo);
     }
-    uint32_t held = self->core.host_bits & (PF_F_HELD | PF_F_DROPPED);
-    self->core.host_bits &= ~held;
-    if (held == 0) {
-        Py_INCREF(g); /* for pf_greenlet_reap */
-    } else if (held == (PF_F_HELD | PF_F_DROPPED)) {
+    if (!self->held && !self->dropped) {
+        Py_INCREF(g); /* for greenlet_reap */
+    } else if (self->held && self->dropped) {
         Py_DECREF(g); /* there are two */
     }
-    self->core.host_byte = PF_OUTCOME_OK;
-    IMPL(g)->fiber = NULL; /* the reference goes to pf_greenlet_reap */
+    self->held = false;
+    self->dropped = false;
+    self->outcome = PF_OUTCOME_OK;
+    IMPL(g)->fiber = NULL; /* the reference goes to greenlet_reap */
     pf_live_unlink(self);
     pystate_finish(t->tstate, self->saved);
     pystate_keep_tracing(t->tstate, next->saved);
     next->core.state = PF_RUNNING;
-    return next;
+    return &next->fiber;
 }
 
 /* What is on its way to whoever runs now must not get lost while an object's
@@ -621,9 +625,13 @@ go_on(PfThread *t, Interruption *saved)
     }
 }
 
-void
-pf_greenlet_reap(PfThread *t, FiberObject *fiber)
+/* A greenlet's fiber has been left: it is over, or held the last reference to
+ * its greenlet. */
+static void
+greenlet_reap(pf_thread *thread, pf_fiber *left)
 {
+    PfThread *t = (PfThread *)thread;
+    FiberObject *fiber = FIBER_OF(left);
     Interruption saved = interrupt(t);
     PyGreenlet *g = GREENLET_OF(fiber);
     if (fiber->core.state == PF_DONE) {
@@ -637,7 +645,7 @@ pf_greenlet_reap(PfThread *t, FiberObject *fiber)
         Py_CLEAR(fiber->args);
         Py_DECREF(fiber);
     } else {
-        fiber->core.host_bits &= ~(uint32_t)PF_F_HELD;
+        fiber->held = false;
     }
     Py_DECREF(g);
     go_on(t, &saved);
@@ -688,7 +696,7 @@ throw_exit(PfThread *t, PyGreenlet *g)
         return exit;
     }
     FiberObject *to = IMPL(g)->fiber, *self = CURRENT(t);
-    if (to->core.host_bits & PF_F_HUB) {
+    if (to->is_hub) {
         Py_DECREF(exit);
         return (PyObject *)admit(t, g); /* refuses */
     }
@@ -721,8 +729,9 @@ pf_greenlet_kill(PfThread *t, PyGreenlet *g)
     go_on(t, &saved);
 }
 
-void
-pf_greenlet_unwind(PfThread *t, FiberObject *fiber)
+/* By GreenletExit: the run in which it waits is over. */
+static void
+greenlet_unwind(PfThread *t, FiberObject *fiber)
 {
     PyGreenlet *g = (PyGreenlet *)Py_NewRef(fiber->greenlet);
     pf_no_switch_begin(t, "while a waiting greenlet is unwound");
@@ -730,3 +739,11 @@ pf_greenlet_unwind(PfThread *t, FiberObject *fiber)
     pf_no_switch_end(t);
     Py_DECREF(g);
 }
+
+const PfTaskOps pf_greenlet_ops = {
+    .core = PF_FIBER_CORE_OPS(greenlet_run, greenlet_reap),
+    .noun = "fiber",
+    .unwind = greenlet_unwind,
+    .is_part = true,
+    .name_of = pf_fiber_name_of,
+};

@@ -6,7 +6,6 @@
 #include "python/fiber/fiber.h"
 #include "python/fiber/switch.h"
 #include "python/greenlet/greenlet.h"
-#include "python/greenlet/greenlet_hooks.h"
 
 /* ------------------------------------------------------------------- views */
 
@@ -58,7 +57,7 @@ void
 pf_greenlet_view_done(FiberObject *fiber)
 {
     PyGreenlet *g = GREENLET_OF(fiber);
-    if (fiber->core.host_bits & PF_F_GREENLET) {
+    if (pf_is_greenlets(fiber)) {
         return;
     }
     fiber->greenlet = NULL;
@@ -132,8 +131,7 @@ pf_greenlet_bury(PyGreenlet *g)
     IMPL(g)->fiber = NULL;
     fiber->greenlet = NULL;
     Py_CLEAR(fiber->context);
-    if (!(fiber->core.host_bits & PF_F_PINNED) &&
-        !pystate_is_seen(fiber->saved)) {
+    if (!IMPL(g)->pinned && !pystate_is_seen(fiber->saved)) {
         pf_fiber_take_stack(fiber);
         Py_DECREF(fiber);
     }
@@ -143,7 +141,7 @@ static FiberObject *
 find_suspended(PfThread *t)
 {
     FiberObject *f = t->live;
-    while (f != NULL && !(f->core.host_bits & PF_F_GREENLET)) {
+    while (f != NULL && !pf_is_greenlets(f)) {
         f = f->next;
     }
     return f;
@@ -162,8 +160,7 @@ pf_greenlets_orphan(PfThread *t)
     FiberObject *fiber; /* from here on no code runs that could make others */
     while ((fiber = find_suspended(t)) != NULL) {
         /* The collector's lists lie on its stack. */
-        fiber->core.host_bits |=
-            &fiber->fiber == t->collecting ? PF_F_PINNED : 0;
+        IMPL(GREENLET_OF(fiber))->pinned |= &fiber->fiber == t->collecting;
         abandon(fiber);
     }
     PyGreenlet *main = GREENLET_OF(t->root);

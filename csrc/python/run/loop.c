@@ -35,9 +35,8 @@ pf_scheduler_cancel_all(SchedulerObject *s, PyObject *reason)
 {
     PyObject *why = pf_reason_and_author(reason, Py_None);
     for (FiberObject *f = s->thread->live; f != NULL; f = f->next) {
-        if (f->core.scheduler == &s->core &&
-            (f->core.host_bits & PF_F_SCHEDULED) && pf_cancelling->is_top(f) &&
-            !(f->core.host_bits & PF_F_RUNNER)) {
+        if (f->core.scheduler == &s->core && f->scheduled &&
+            pf_cancelling->is_top(f) && !pf_fiber_kind(f)->serves) {
             pf_cancel_now(f, why);
         }
     }
@@ -145,7 +144,7 @@ pf_scheduler_abandon(SchedulerObject *s)
 static bool
 is_idle(FiberObject *f)
 {
-    if (f->core.host_bits & PF_F_RUNNER) {
+    if (pf_fiber_kind(f)->serves) {
         PF_EACH_PART(part, is_idle) {
             if (part->is_idle(f)) {
                 return true;
@@ -285,7 +284,7 @@ run_signal_handlers(SchedulerObject *s)
 static bool
 belongs_to(SchedulerObject *s, FiberObject *f)
 {
-    while (f != NULL && !(f->core.host_bits & PF_F_SCHEDULED)) {
+    while (f != NULL && !f->scheduled) {
         f = f->parent;
     }
     return f != NULL && f->core.scheduler == &s->core;
@@ -314,8 +313,7 @@ static FiberObject *
 find_raw_to_cancel(SchedulerObject *s, FiberObject *f)
 {
     while (f != NULL &&
-           (!awaits_thread(s, f) ||
-            (f->core.host_bits & (PF_F_SCHEDULED | PF_F_CANCELLED)))) {
+           (!awaits_thread(s, f) || (f->scheduled || f->cancel_called))) {
         f = f->next;
     }
     return f;
@@ -481,10 +479,10 @@ run_next(SchedulerObject *s, FiberObject *hub)
 static void
 borrow_hub(SchedulerObject *s, FiberObject *hub)
 {
-    s->lent = s->outer != NULL && (hub->core.host_bits & PF_F_SCHEDULED);
+    s->lent = s->outer != NULL && hub->scheduled;
     if (s->lent) {
         hub->core.scheduler = NULL;
-        hub->core.host_bits &= ~(uint32_t)PF_F_SCHEDULED;
+        hub->scheduled = false;
     }
 }
 
@@ -493,7 +491,7 @@ return_hub(SchedulerObject *s, FiberObject *hub)
 {
     if (s->lent) {
         hub->core.scheduler = &s->outer->core;
-        hub->core.host_bits |= PF_F_SCHEDULED;
+        hub->scheduled = true;
     }
     s->lent = false;
 }
@@ -503,8 +501,7 @@ return_hub(SchedulerObject *s, FiberObject *hub)
 bool
 pf_may_nest(PfThread *t)
 {
-    return t->scheduler->inherited &&
-           !(CURRENT(t)->core.host_bits & PF_F_RUNNER);
+    return t->scheduler->inherited && !pf_fiber_kind(CURRENT(t))->serves;
 }
 
 static FiberObject *
@@ -513,7 +510,7 @@ hub_begin(SchedulerObject *s)
     PfThread *t = s->thread;
     FiberObject *hub = CURRENT(t);
     pf_overflow_renew();
-    hub->core.host_bits |= PF_F_HUB;
+    hub->is_hub = true;
     s->core.hub = &hub->fiber;
     s->running = true;
     s->outer = t->scheduler;
@@ -532,7 +529,7 @@ hub_end(SchedulerObject *s, FiberObject *hub)
     PfThread *t = s->thread;
     pf_queue_remove(&s->core.ready, &hub->core);
     hub->core.state = PF_RUNNING;
-    hub->core.host_bits &= ~(uint32_t)PF_F_HUB;
+    hub->is_hub = false;
     s->core.hub = NULL;
     s->running = false;
     return_hub(s, hub);
@@ -549,7 +546,7 @@ failed(SchedulerObject *s)
 {
     return s->fatal != NULL || s->errors != NULL ||
            (s->main != NULL && s->main->core.state == PF_DONE &&
-            s->main->core.host_byte != PF_OUTCOME_OK);
+            s->main->outcome != PF_OUTCOME_OK);
 }
 
 /* Is it time to cancel what is left? */
@@ -562,8 +559,7 @@ must_end(SchedulerObject *s)
 static bool
 must_stop(SchedulerObject *s, FiberObject *hub)
 {
-    return s->alive == 0 || s->interrupts > 1 ||
-           (hub->core.host_bits & PF_F_DYING);
+    return s->alive == 0 || s->interrupts > 1 || hub->dying;
 }
 
 /* Until main and every non-daemon fiber are done; then, or when something
@@ -621,10 +617,10 @@ pf_may_run(SchedulerObject *s)
 static void
 remember_failure(FiberObject *main, PyObject *exc)
 {
-    if (main->core.host_byte != PF_OUTCOME_FAILED) {
+    if (main->outcome != PF_OUTCOME_FAILED) {
         return;
     }
-    main->core.host_bits |= PF_F_LOOKED_AT;
+    main->looked_at = true;
     pf_add_context(exc, main->value);
 }
 

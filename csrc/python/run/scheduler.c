@@ -237,8 +237,7 @@ scheduler_traverse(PyObject *op, visitproc visit, void *arg)
      * does the unread message of one that is new. */
     FiberObject *f = s->thread == NULL ? NULL : s->thread->live;
     for (; f != NULL; f = f->next) {
-        if ((f->core.host_bits & PF_F_SCHEDULED) &&
-            f->core.scheduler == &s->core) {
+        if (f->scheduled && f->core.scheduler == &s->core) {
             Py_VISIT(f);
             if (f->core.state == PF_NEW) {
                 Py_VISIT(f);

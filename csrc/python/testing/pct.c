@@ -1,4 +1,4 @@
-/* What an explorer knows about each task: its number and its priority. */
+/* What an explorer knows of each task: its number and its priority. */
 #include "python/fiber/fiber.h"
 #include "python/testing/schedule.h"
 
@@ -63,12 +63,13 @@ pf_known_find(PfKnownTable *table, pf_task *task, bool *fresh)
         return NULL;
     }
     PfKnown *known = slot_of(table, task);
-    *fresh = known->task == NULL || !(task->host_bits & PF_F_TRACKED);
+    PfTaskObject *object = pf_object_of(task);
+    *fresh = known->task == NULL || !object->tracked;
     if (*fresh) {
         table->used += known->task == NULL;
         known->task = task;
         known->number = known->priority = 0;
-        task->host_bits |= PF_F_TRACKED;
+        object->tracked = true;
     }
     return known;
 }

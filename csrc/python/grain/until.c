@@ -3,8 +3,6 @@
  * Awaited, it yields `what` once and returns what it is sent then.  `await
  * fiber` and `await grain` are made of it.
  */
-#include "python/fiber/until.h"
-
 #include "python/core/arguments.h"
 #include "python/core/thread.h"
 #include "python/grain/grain.h"
@@ -36,7 +34,7 @@ pf_until_what(PyObject *until)
 /* Nobody but the loop of the grains knows what to do with a fiber that a
  * coroutine hands out; asyncio would say "Task got bad yield". */
 PyObject *
-pf_await_self(PyObject *op)
+pf_until_await(PyObject *op)
 {
     PfThread *t = pf_this_thread();
     if (t == NULL) {

@@ -1,0 +1,182 @@
+/* What the objects of tasks have in common, of fibers as of grains: their
+ * outcome and who waits for it, their name, their place in a scope, what was
+ * asked of them; and the operations in which their kinds differ.
+ *
+ * The kinds are: a plain fiber (fiber/), a greenlet's fiber (greenlet/), a
+ * runner, which is a fiber that runs in the turns of tasks without a stack, a
+ * grain, a pool's turn and the asker (grain/).  Rooms below those of a kind
+ * know it by its operations alone.
+ */
+#ifndef PF_PYTHON_TASK_H
+#define PF_PYTHON_TASK_H
+
+#include "engine/core/scheduler.h"
+#include "python/core/compiler.h"
+#include "python/core/pyinclude.h"
+#include "python/core/thread.h"
+
+typedef struct FiberObject FiberObject;
+typedef struct PfNode PfNode;
+typedef struct PfSlot PfSlot;
+typedef struct PfTaskObject PfTaskObject;
+typedef struct PfUnseen PfUnseen;
+typedef struct SchedulerObject SchedulerObject;
+typedef struct ScopeObject ScopeObject;
+
+/* Who waits, in order; see waitq.h. */
+typedef struct PfWaitq {
+    PfNode *head;
+} PfWaitq;
+
+/* What few tasks have. */
+typedef struct PfRare {
+    PyObject *callbacks; /* list, or NULL */
+    PyObject *cancel;    /* (reason, by) of cancel_called, or NULL */
+    PfUnseen *unseen;    /* it has failed: see unseen.c */
+    /* --- fibers alone --- */
+    PfSlot *slots; /* in locals */
+    /* Of a generator's body, who waits for what it emits, and the other way
+     * round; see generator.c. */
+    FiberObject *puller, *pulled;
+} PfRare;
+
+/* How a task that is done has ended. */
+enum {
+    PF_OUTCOME_NONE,
+    PF_OUTCOME_OK,
+    PF_OUTCOME_FAILED,
+    PF_OUTCOME_CANCELLED
+};
+
+/* The head of each task's object; behind it come a byte and a word of the
+ * kind's own, then the task.  What no switch reads fills the first cache line,
+ * so that a switch reads two: the rest of this with the task, and what is
+ * right behind.
+ *
+ * - the head of the list of a scope's children has the tail as base_prev.
+ */
+#define PF_TASK_HEAD                                                            \
+    PyObject_HEAD                                                               \
+    PyObject *name;                                                             \
+    PfWaitq waiters;   /* who waits for its end */                              \
+    PfRare *rare;      /* NULL: nothing of that; see pf_rare */                 \
+    ScopeObject *base; /* the one it was born in; NULL: the run's */            \
+    PfTaskObject *base_prev, *base_next; /* born there, too */                  \
+    PyObject *value; /* result or exception when done; before, kept for   \
+                            its next turn: a permit's value, say */     \
+    uint8_t outcome : 2; /* PF_OUTCOME_ */                                      \
+    bool scheduled                                                              \
+        : 1;          /* a scheduler's, or it will be: else who made it    \
+                            switches to it */    \
+    bool entered : 1; /* its function has been called */                        \
+    bool permit : 1;  /* unpark() came before park() */                         \
+    bool in_park : 1; /* waits in park(): unpark() wakes it */                  \
+    /* Raise Cancelled at every park point: its innermost scope is cancelled, \
+     * by itself or by what is around it. */ \
+    bool under_cancel : 1;                                                      \
+    bool cancel_called : 1; /* on the task itself */                            \
+    bool looked_at : 1;     /* somebody saw the failure */                      \
+    bool dropped                                                                \
+        : 1; /* a wake-up that is on its way, or who attends to its  \
+                         thread, has the last reference */          \
+    bool grouped : 1;   /* a TaskGroup waits for its end */                     \
+    bool watched : 1;   /* ... and does not mind its failure */                 \
+    bool tracked : 1;   /* an explorer knows it; see schedule.h */              \
+    uint8_t deliveries; /* how often Cancelled was raised without effect */
+
+struct PfTaskObject {
+    PF_TASK_HEAD
+    uint8_t own_byte;
+    uint32_t own_word;
+    pf_task core;
+};
+
+typedef struct PfTaskOps {
+    pf_task_ops core;
+    const char *noun; /* "fiber", for messages; NULL: nobody gets to see it */
+
+    /* --- fibers --- */
+    /* It is suspended, on this thread, and nobody needs it: let it end, as
+     * pf_fiber_unwind does.  NULL: in the usual way. */
+    void (*unwind)(PfThread *t, FiberObject *fiber);
+    /* It is part of another object, which ends it and is referred to in its
+     * stead: its own last reference means nothing. */
+    bool is_part;
+    /* It runs in the turns of others: the run does not count it, and neither
+     * waits for it nor cancels it. */
+    bool serves;
+
+    /* --- tasks that never have a stack: their turn, on a fiber that does --- */
+    void (*turn)(PfThread *t, pf_task *task);
+    /* No fiber can be had for it: the exception raised tells why. */
+    void (*no_turn)(SchedulerObject *s, pf_task *task);
+
+    /* --- those of them that users see --- */
+    /* May it be started?  If so get ready for that, which may run code: to be
+     * asked again.  0 or -1. */
+    int (*prepare)(PfTaskObject *task, SchedulerObject *s);
+    /* Start it as one born in `base`, after another look: 0, or -1. */
+    int (*start_in)(PfTaskObject *task, SchedulerObject *s, ScopeObject *base);
+    PyObject *(*name_of)(PfTaskObject *task);
+    /* What is around it has changed.  Runs no code. */
+    void (*refresh)(PfTaskObject *task);
+    /* Cancel it, on its own thread; the first reason stays.  Runs no code. */
+    void (*cancel_now)(PfTaskObject *task, PyObject *why);
+} PfTaskOps;
+
+/* The object that a task of any kind is in. */
+static inline PfTaskObject *
+pf_object_of(pf_task *task)
+{
+    return (PfTaskObject *)(void *)((char *)task -
+                                    offsetof(PfTaskObject, core));
+}
+
+#define PF_TASK(op) ((PfTaskObject *)(void *)(op))
+
+static inline const PfTaskOps *
+pf_kind_of(const pf_task *task)
+{
+    return (const PfTaskOps *)(const void *)pf_ops_of(task);
+}
+
+static inline void
+pf_set_kind(pf_task *task, const PfTaskOps *kind)
+{
+    pf_task_set_ops(task, &kind->core);
+}
+
+/* The fiber that a task is; NULL: it never has a stack. */
+static inline FiberObject *
+pf_fiber_or_null(PfTaskObject *task)
+{
+    return pf_kind_of(&task->core)->turn == NULL ? (FiberObject *)(void *)task
+                                                 : NULL;
+}
+
+/* --- task.c --- */
+
+/* Fiber; and that of the tasks without a stack that users make: Grain.  Set at
+ * import. */
+extern PyTypeObject *pf_fiber_type, *pf_stackless_type;
+bool pf_is_task(PyObject *op); /* of one of these */
+
+/* To read: all NULL if it has nothing of that. */
+extern const PfRare pf_nothing_rare;
+static inline const PfRare *
+pf_task_rare(const PfTaskObject *task)
+{
+    return PF_LIKELY(task->rare == NULL) ? &pf_nothing_rare : task->rare;
+}
+/* To write; NULL with MemoryError. */
+PfRare *pf_task_rare_of(PfTaskObject *task);
+
+/* For the collector, and for the end of the object. */
+int pf_task_traverse(PfTaskObject *task, visitproc visit, void *arg);
+void pf_task_free_rare(PfTaskObject *task);
+
+/* am_await of Fiber and Grain: grain/ knows what that is. */
+extern unaryfunc pf_await_hook;
+PyObject *pf_await_self(PyObject *op);
+
+#endif
