@@ -1,30 +1,30 @@
 /* The C API as functions of cffi's `lib`.  Included by the module that cffi
  * generates.
  *
- * The GIL.  cffi calls these with the GIL released: PyEval_SaveThread before,
+ * The GIL. cffi calls these with the GIL released: PyEval_SaveThread before,
  * PyEval_RestoreThread after, both on the stack of the calling fiber.  Each
- * function here that touches Python takes it on entry and gives it back on
- * exit, so what happens in between, switches included, happens with the GIL
- * held, exactly as in a native method.  A fiber may be left inside of
- * lib.pyfiber_switch() and come back by a native switch or the other way
- * round, because:
- * - What a frame has to undo lies in that frame (`took` below, cffi's saved
- *   thread state) and is on the fiber's own stack; it does not matter who
- *   runs in between or in which order fibers come back.
+ * function here that touches Python takes it on entry and releases it on exit,
+ * so everything in between, switches included, happens with the GIL held,
+ * exactly as in a native method.  A fiber may be left inside
+ * lib.pyfiber_switch() and resumed by a native switch, or the other way round,
+ * because:
+ * - What a frame has to undo is stored in that frame (`took` below, cffi's
+ *   saved thread state), on the fiber's own stack; it does not matter which
+ *   fibers run in between or in which order they are resumed.
  * - A fiber never changes threads, and all fibers of a thread share one
- *   PyThreadState: the state given back on exit is the one taken on entry.
- * - Whoever comes back here comes back from a switch, and all switches are
- *   made with the GIL held: on exit there is a GIL to give back.
+ *   PyThreadState: the state released on exit is the one taken on entry.
+ * - A call that resumes here returns from a switch, and all switches are made
+ *   with the GIL held: on exit there is a GIL to release.
  * - Nothing here counts.  PyGILState_Ensure counts per thread (when the count
  *   reaches 0 the thread state is destroyed), and a fiber that never comes
- *   back would leave the count wrong for good; so it is used only where a
- *   thread has no state at all, which no fiber can be on.
- * Called with the GIL held (through a function pointer, by C code) they find
- * that and leave it alone.
+ *   back would leave the count wrong for good; so it is used only on threads
+ *   without any state, where no fiber can run.
+ * If C code calls them with the GIL held (through a function pointer), they
+ * notice that and keep it.
  *
  * Errors.  The interpreter would not tolerate an exception left set by a cffi
  * call.  It is kept in a context variable: every fiber has a context of its
- * own, so another fiber's error cannot get in between the call and the look.
+ * own, so another fiber's error cannot get in between the call and the check.
  */
 #define PYFIBER_SHARED_API pyfiber_capi_table
 #include "pyfiber.h"
@@ -113,7 +113,8 @@ keep_raised(void)
     Py_XDECREF(exc);
 }
 
-/* With the GIL.  The table and the variable, at the first call of all. */
+/* With the GIL.  Finds the table and makes the variable, at the first call.
+ */
 static int
 set_up(void)
 {
@@ -212,8 +213,8 @@ pyfiber_set_error(PyObject *exc)
 
 /* ------------------------------------------------------------------ fibers */
 
-/* Around a body that came through cffi: where C would have left an exception
- * set, it has kept it with pyfiber_set_error(). */
+/* Wraps a body that came through cffi: where C would leave an exception set,
+ * it has stored one with pyfiber_set_error(). */
 typedef struct Body {
     PyFiber_Body body;
     void *arg;
@@ -253,7 +254,7 @@ static PyObject *
 new_c(PyFiber_Body body, void *arg, PyFiber_Destroy destroy)
 {
     if (body == NULL) {
-        return PyFiber_NewC(NULL, NULL, NULL); /* which says so */
+        return PyFiber_NewC(NULL, NULL, NULL); /* which raises the error */
     }
     Body *self = PyMem_Malloc(sizeof *self);
     if (self == NULL) {

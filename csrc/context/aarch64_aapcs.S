@@ -6,19 +6,19 @@
  *     96  d8 .. d15
  *    160  fpcr
  *
- * That is all the ABI makes a called function keep; x18 is the platform's
- * and is not touched.  The switch returns by `ret`, for the return-address
- * prediction and because `ret` needs no landing pad under branch target
- * identification; only a context that begins is entered by a branch: see root.
- * The signal mask is not switched.
+ * That is all the ABI requires a called function to preserve; x18 belongs to
+ * the platform and is not touched.  The switch returns by `ret`, for the
+ * return-address prediction and because `ret` needs no landing pad under
+ * branch target identification; only a new context is entered by a branch: see
+ * root.  The signal mask is not switched.
  */
 #include "context/sanitizers.h"
 
 #if defined(__aarch64__) && !defined(_WIN32) && \
     !defined(PYFIBER_CONTEXT_UCONTEXT)
 
-/* L: what only the assembler knows.  In Mach-O any other label begins a part
- * of its own, which the frame information must not cross. */
+/* L: labels that only the assembler sees.  In Mach-O any other label begins a
+ * new part of the section, and frame information must not cross parts. */
 #if defined(__APPLE__)
 #define SYM(name) _##name
 #define L(name) L##name
@@ -33,7 +33,7 @@
 #define END(name) .size name, . - name
 #endif
 
-/* Only the wrapper in context.c may call it when a sanitizer listens. */
+/* Under a sanitizer only the wrapper in context.c may call it. */
 #if PF_WITH_ASAN || PF_WITH_TSAN
 #define SWITCH pf_context_jump
 #else
@@ -88,7 +88,7 @@ L(leave):
     mov x10, sp
     str x10, [x0]
     ldr x10, [x1]
-    mov sp, x10             /* here the stack changes; its shape does not */
+    mov sp, x10             /* here the stack changes, its layout does not */
     ldr x10, [sp, #160]
     ldp x19, x20, [sp]
     ldp x21, x22, [sp, #16]
@@ -117,11 +117,11 @@ L(leave):
  * the caller, so debuggers and unwinders stop here.  x19 holds the pf_start,
  * at which the stack begins; x29 is 0.
  *
- * To the return-address prediction, a context that runs from its beginning to
- * its end without being left is a function that the switch to it calls: no
- * `ret` leads in here, which would use up the prediction that belongs to the
- * one who switched; pf_context_main is called, and returns; and the `ret` that
- * leaves the context for good finds that prediction. */
+ * The return-address predictor sees a context that runs from beginning to end
+ * without a switch as a function that the switch calls.  No `ret` leads in
+ * here: it would use up the prediction of the code that switched.
+ * pf_context_main is called, and returns; then the `ret` that leaves the
+ * context for good matches that prediction. */
     .p2align 4
     FUNCTION(root)
 root:
@@ -134,11 +134,11 @@ L(root_entry):
     mov x1, x0
     ldr x0, [sp, #16]       /* pf_start.context */
     adr x9, L(ended)
-    sub sp, sp, #FRAME      /* the registers there mean nothing */
+    sub sp, sp, #FRAME      /* its saved registers are garbage */
     str x9, [sp, #88]
     b L(leave)
 L(ended):
-    brk #1                  /* somebody switched to a context that has ended */
+    brk #1                  /* a switch to a context that has ended */
     .cfi_endproc
     END(root)
 

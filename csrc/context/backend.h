@@ -1,8 +1,8 @@
-/* Between context.c and the four backends; nobody else includes this.
+/* The seam between context.c and the four backends; no other file includes it.
  *
- * Plain assembly builds have nothing to do around a switch, so there
- * pf_context_switch is the assembly routine itself.  Everywhere else it is a
- * C function in context.c around the backend's pf_context_jump.
+ * In plain assembly builds a switch needs nothing else, so pf_context_switch
+ * is the assembly routine itself.  Everywhere else it is a C function in
+ * context.c around the backend's pf_context_jump.
  */
 #ifndef PF_CONTEXT_BACKEND_H
 #define PF_CONTEXT_BACKEND_H
@@ -13,8 +13,8 @@
 #define PF_CONTEXT_PLAIN 1
 #endif
 
-/* How a context begins.  It lies at the very top of the context's own stack
- * (Windows: beside the system's fiber). */
+/* How a context begins.  It is stored at the very top of the context's own
+ * stack (Windows: beside the system's fiber). */
 typedef struct pf_start {
     pf_entry entry;
     void *arg;
@@ -27,16 +27,17 @@ typedef struct pf_start {
 #define PF_INTERNAL __attribute__((visibility("hidden")))
 #endif
 
-/* The first C function on a stack.  Returns whom the entry returned, for the
- * assembly to go on with.  Where that is not the whole switch it leaves for it
- * itself, and comes back only on Windows, where the system's fiber is used
- * again. */
+/* The first C function on a stack.  Returns the context that the entry
+ * returned, for the assembly to continue with.  Where the assembly is not the
+ * whole switch, this function switches to that context itself, and returns
+ * only on Windows, where the system's fiber is reused. */
 PF_INTERNAL pf_context *pf_context_main(pf_start *start);
 
 /* The bare switch. */
 PF_INTERNAL void pf_context_jump(pf_context *from, pf_context *to);
 
-/* What the functions of context.h without "backend" in their name ask for. */
+/* The backend's part of the functions of context.h: pf_backend_init belongs to
+ * pf_context_init, and so on. */
 PF_INTERNAL int pf_backend_init(pf_context *context, pf_area *area,
                                 const pf_start *start);
 PF_INTERNAL int pf_backend_adopt(pf_context *context);
@@ -49,9 +50,9 @@ void pf_backend_ended(pf_start *start);
 #endif
 
 #if defined(PF_CONTEXT_ASSEMBLY)
-/* In the assembly file: push a frame below `top` (16-byte aligned) such that
- * a switch to the stack pointer returned calls pf_context_main(start).  The
- * floating-point control words are the caller's. */
+/* In the assembly file: push a frame below `top` (16-byte aligned).  A switch
+ * to the stack pointer returned calls pf_context_main(start), with the
+ * caller's floating-point control words. */
 PF_INTERNAL void *pf_context_lay(char *top, pf_start *start);
 #endif
 

@@ -1,5 +1,6 @@
-/* What the backends share: beginning, ending, and the annotations that tell
- * AddressSanitizer and ThreadSanitizer which stack the thread is on. */
+/* What the backends share: the beginning and end of a context, and the
+ * annotations that tell AddressSanitizer and ThreadSanitizer which stack the
+ * thread is on. */
 #include "context/backend.h"
 
 #include <stdint.h>
@@ -16,7 +17,7 @@
 
 #if defined(PF_CONTEXT_PLAIN)
 
-/* Nobody has to be told: the assembly is the whole switch. */
+/* No annotations are needed: the assembly is the whole switch. */
 
 pf_context *
 pf_context_main(pf_start *start)
@@ -26,9 +27,9 @@ pf_context_main(pf_start *start)
 
 #else
 
-/* A function entered on one stack and left on another would unbalance what
- * ThreadSanitizer records of calls, and AddressSanitizer would look at a
- * stack it does not know yet. */
+/* A function that is entered on one stack and left on another would unbalance
+ * ThreadSanitizer's record of calls, and AddressSanitizer would check a stack
+ * that it does not know yet. */
 #if defined(__has_attribute)
 #if __has_attribute(disable_sanitizer_instrumentation)
 #define NOT_INSTRUMENTED __attribute__((disable_sanitizer_instrumentation))
@@ -42,9 +43,9 @@ pf_context_main(pf_start *start)
 #endif
 
 #if PF_WITH_ASAN
-/* Who was left by the last switch of this thread.  AddressSanitizer tells
- * the bounds of the stack left, which is how an adopted context learns its
- * own: no system call knows them everywhere. */
+/* The context that this thread's last switch left.  AddressSanitizer reports
+ * the bounds of that stack, which is how an adopted context learns its own: no
+ * portable system call knows them. */
 static _Thread_local pf_context *left;
 #endif
 
@@ -74,8 +75,9 @@ landed(void *fake)
     (void)fake;
 }
 
-/* A switch to itself stays on its stack: nobody has to be told.  An adopted
- * context that was never left could not even say which stack that is. */
+/* A context's switch to itself stays on its stack and needs no annotation.  An
+ * adopted context that was never left does not even know its stack's bounds.
+ */
 NOT_INSTRUMENTED static void
 leave(pf_context *from, pf_context *to, bool dying)
 {
@@ -117,7 +119,7 @@ pf_context_main(pf_start *start)
 #endif
     leave(self, to, true);
 #if !defined(PF_CONTEXT_WINFIBER)
-    abort(); /* somebody switched to a context that has ended */
+    abort(); /* a switch to a context that has ended */
 #endif
     return to;
 }
@@ -181,7 +183,7 @@ pf_area_dispose(pf_area *area)
 
 #if defined(PF_CONTEXT_ASSEMBLY)
 
-/* The assembly needs nothing but a first frame on the new stack. */
+/* The assembly needs only a first frame on the new stack. */
 
 int
 pf_backend_init(pf_context *context, pf_area *area, const pf_start *start)

@@ -1,8 +1,8 @@
 /* Leaving one C stack for another.
  *
- * The whole interface of this directory: nothing outside it knows how a stack
- * is switched, and nothing inside it knows what a fiber is.  Four backends
- * implement the same few functions; exactly one is compiled in:
+ * This is the whole interface of the directory: nothing outside it knows how a
+ * stack is switched, and nothing inside it knows what a fiber is.  Four
+ * backends implement the same few functions; exactly one is compiled in:
  *
  *   x86_64_sysv.S    x86-64, System V ABI (Linux, macOS, BSD)
  *   aarch64_aapcs.S  AArch64, AAPCS64 (Linux, macOS)
@@ -37,10 +37,10 @@
 #endif
 
 /* A suspended (or running) flow of control.  Invariants:
- * - `handle` is meaningful only while the context is suspended (assembly: the
- *   saved stack pointer), except for the backends that keep an object behind
- *   it (ucontext: the ucontext_t on the stack; Windows: the fiber).
- * - a context is entered by one thread only, the one that created it.
+ * - `handle` is valid only while the context is suspended (assembly: the saved
+ *   stack pointer), except in the backends that keep an object behind it
+ *   (ucontext: the ucontext_t on the stack; Windows: the fiber).
+ * - only the thread that created a context enters it.
  */
 typedef struct pf_context {
     void *handle;
@@ -63,8 +63,8 @@ typedef struct pf_area {
     void *os;
 } pf_area;
 
-/* What a context runs.  It returns the context to go to when it is finished;
- * it must not be left by longjmp or a C++ exception. */
+/* What a context runs.  At its end it returns the context to switch to; it
+ * must not be left by longjmp or a C++ exception. */
 typedef pf_context *(*pf_entry)(void *arg);
 
 /* Make `context` ready to run entry(arg) on `area` at the first switch.
@@ -72,17 +72,17 @@ typedef pf_context *(*pf_entry)(void *arg);
 int pf_context_init(pf_context *context, pf_area *area, pf_entry entry,
                     void *arg);
 
-/* Take the calling thread's own stack as a context, so that it can be left
- * and come back to.  0, or -errno.  Undone by pf_context_forget. */
+/* Make a context of the calling thread's own stack, which can then be left and
+ * resumed. 0, or -errno.  Undone by pf_context_forget. */
 int pf_context_adopt(pf_context *context);
 void pf_context_forget(pf_context *context);
 
 /* Leave `from`, which must be the running one, for `to`.  Returns when
- * somebody switches to `from` again. */
+ * something switches to `from` again. */
 void pf_context_switch(pf_context *from, pf_context *to);
 
-/* After a context's entry has returned and the thread has left it: release
- * what the annotations hold.  The area may be given to a new context. */
+/* After a context's entry has returned and the thread has left it: free what
+ * the annotations hold.  The area may then serve a new context. */
 void pf_context_finish(pf_context *context);
 
 /* The area's memory is about to be unmapped or handed out raw. */

@@ -1,9 +1,9 @@
 /* POSIX systems without assembly here, and PYFIBER_CONTEXT=ucontext.
  *
- * Slow (swapcontext makes a system call for the signal mask, which therefore
- * is switched here and nowhere else) but known to every such C library.  The
- * ucontext_t lies on the stack it describes, so a context needs no memory
- * elsewhere; only an adopted one is allocated.
+ * Slow (swapcontext makes a system call for the signal mask, which only this
+ * backend switches), but every such C library has it.  The ucontext_t is
+ * stored on the stack that it describes, so a context needs no other memory;
+ * only an adopted one is allocated.
  */
 #if !defined(_GNU_SOURCE)
 #define _GNU_SOURCE
@@ -69,8 +69,8 @@ pf_backend_dispose(pf_area *area)
     (void)area;
 }
 
-/* A context that is left for itself would take its signal mask from where the
- * mask is only about to be saved. */
+/* A switch of a context to itself would load its signal mask before the mask
+ * is saved. */
 void
 pf_context_jump(pf_context *from, pf_context *to)
 {

@@ -1,9 +1,9 @@
 /* Windows: the system's own fibers.
  *
- * Anything else would have to imitate what the system keeps in the thread
- * block (stack limits, exception chain, fiber-local storage).  The system
- * makes the stack, too, so a fiber is kept with its area while that is
- * pooled: its function runs one entry after another.
+ * Any other way would have to imitate what the system keeps in the thread
+ * block (stack limits, exception chain, fiber-local storage).  The system also
+ * makes the stack, so a fiber stays with its area while that is pooled: its
+ * function runs one entry after another.
  */
 #include "context/backend.h"
 
@@ -17,7 +17,7 @@
  * abandoned in the middle cannot run another one. */
 typedef struct os_fiber {
     void *fiber;
-    void *maker; /* who runs it to measure its stack; NULL later on */
+    void *maker; /* runs it to measure its stack; NULL later on */
     pf_area *area;
     size_t size; /* asked for */
     pf_start start;
@@ -30,19 +30,20 @@ typedef struct os_fiber {
 #define THREAD_LOCAL _Thread_local
 #endif
 
-/* A thread may be adopted several times over; only the conversion made by
- * the first, if the thread was no fiber before, is undone by the last. */
+/* A thread may be adopted several times.  If the first adoption had to convert
+ * it to a fiber, the last one to end undoes that. */
 static THREAD_LOCAL unsigned adopted;
 static THREAD_LOCAL bool converted;
 
-/* Where this stack lies is known only on it.  What the system keeps for the
- * handling of an overflow is not ours to use; if it gave more than was asked
- * for, that stays unused: the same depth everywhere. */
+/* The bounds of this stack can be found only on the stack itself.  The part
+ * that the system keeps for handling an overflow is not ours; and if it gave
+ * more than was asked for, the rest stays unused, for the same depth
+ * everywhere. */
 static void
 measure(os_fiber *os)
 {
     ULONG_PTR low, high;
-    ULONG kept = 0; /* asks: a guarantee is never made smaller */
+    ULONG kept = 0; /* a query: a guarantee never shrinks */
     GetCurrentThreadStackLimits(&low, &high);
     if (SetThreadStackGuarantee(&kept)) {
         low += kept;
@@ -160,9 +161,9 @@ pf_backend_dispose(pf_area *area)
     }
 }
 
-/* What is left need not be where it was entered: its code may have gone on in
- * a fiber of somebody else's.  A thread that switches to the fiber it is on
- * would be lost. */
+/* The code that is left may have moved on to a fiber of another library since
+ * it was entered.  A thread that switches to the fiber it is already on would
+ * be lost. */
 void
 pf_context_jump(pf_context *from, pf_context *to)
 {

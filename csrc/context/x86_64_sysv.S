@@ -6,19 +6,19 @@
  *      8  r12, r13, r14, r15, rbx, rbp
  *     56  the address to return to
  *
- * That is all the ABI makes a called function keep; the rest is the caller's
- * to save.  The switch returns by `ret`, which keeps the processor's
+ * That is all the ABI requires a called function to preserve; the caller saves
+ * the rest.  The switch returns by `ret`, which keeps the processor's
  * return-address prediction right; a resume by `jmp` makes every frame above
- * mispredict.  Only a context that begins is entered by a jump: see root.  The
- * signal mask is not switched.
+ * mispredict.  Only a new context is entered by a jump: see root.  The signal
+ * mask is not switched.
  */
 #include "context/sanitizers.h"
 
 #if defined(__x86_64__) && !defined(_WIN32) && \
     !defined(PYFIBER_CONTEXT_UCONTEXT)
 
-/* L: what only the assembler knows.  In Mach-O any other label begins a part
- * of its own, which the frame information must not cross. */
+/* L: labels that only the assembler sees.  In Mach-O any other label begins a
+ * new part of the section, and frame information must not cross parts. */
 #if defined(__APPLE__)
 #define SYM(name) _##name
 #define L(name) L##name
@@ -33,7 +33,7 @@
 #define END(name) .size name, . - name
 #endif
 
-/* Only the wrapper in context.c may call it when a sanitizer listens. */
+/* Under a sanitizer only the wrapper in context.c may call it. */
 #if PF_WITH_ASAN || PF_WITH_TSAN
 #define SWITCH pf_context_jump
 #else
@@ -81,7 +81,7 @@ L(leave):
     leaq L(root_entry)(%rip), %rax
     movq %rsp, %rdx
     movq %rsp, (%rdi)
-    movq (%rsi), %rsp       /* here the stack changes; its shape does not */
+    movq (%rsi), %rsp       /* here the stack changes, its layout does not */
     cmpq %rax, 56(%rsp)
     je L(begin)
     fldcw 4(%rsp)
@@ -114,22 +114,22 @@ L(leave):
  * debuggers and unwinders stop here.  rbx holds the pf_start, at which the
  * 16-byte aligned stack begins.
  *
- * To the return-address prediction, a context that runs from its beginning to
- * its end without being left is a function that the switch to it calls: no
- * `ret` leads in here, which would use up the prediction that belongs to the
- * one who switched; pf_context_main is called, and returns; and the `ret` that
- * leaves the context for good finds that prediction.  (Two mispredictions
- * less; a fiber that is made, runs and ends takes 6 % less time.)
+ * The return-address predictor sees a context that runs from beginning to end
+ * without a switch as a function that the switch calls.  No `ret` leads in
+ * here: it would use up the prediction of the code that switched.
+ * pf_context_main is called, and returns; then the `ret` that leaves the
+ * context for good matches that prediction.  (This avoids two mispredictions:
+ * 6 % of the time to make, run and end a fiber.)
  *
- * The control words were written a moment ago, as a rule: the instructions that
- * load them would wait for that (70 cycles on Zen 5), a comparison that is
- * predicted does not. */
+ * The control words were usually written a moment ago.  The instructions that
+ * load them would wait for that store (70 cycles on Zen 5); a predicted
+ * comparison does not. */
     .p2align 4
     FUNCTION(root)
 root:
     .cfi_startproc
     .cfi_undefined rip
-L(begin):                    /* rdx: who was left, as the switch left it */
+L(begin):                    /* rdx: the context left, from the switch */
     movl (%rdx), %eax
     cmpl %eax, (%rsp)
     jne L(other_words)
@@ -147,14 +147,14 @@ L(root_entry):
     movq 16(%rsp), %rdi     /* pf_start.context */
     leaq L(ended)(%rip), %rax
     movq %rax, -8(%rsp)
-    subq $64, %rsp          /* the registers there mean nothing */
+    subq $64, %rsp          /* its saved registers are garbage */
     jmp L(leave)
 L(other_words):
     fldcw 4(%rsp)
     ldmxcsr (%rsp)
     jmp L(same_words)
 L(ended):
-    ud2                     /* somebody switched to a context that has ended */
+    ud2                     /* a switch to a context that has ended */
     .cfi_endproc
     END(root)
 

@@ -1,8 +1,8 @@
 /* pyfiber.h - the C API of pyfiber, for C, C++ and Cython.
  *
- * Fibers are Python objects; everything about them is reached through one
- * table of functions that the module pyfiber._engine publishes as a capsule.
- * Nothing has to be linked.  In a module's init function:
+ * Fibers are Python objects; you reach everything about them through one table
+ * of functions that the module pyfiber._engine publishes as a capsule.  There
+ * is nothing to link.  In a module's init function:
  *
  *     #include <pyfiber.h>            // -I$(python -c "import pyfiber;
  *                                     //      print(pyfiber.get_include())")
@@ -10,33 +10,34 @@
  *         return NULL;                // with an ImportError
  *     }
  *
- * and from then on PyFiber_Switch(fiber, value) and so on.  Before, they raise
- * RuntimeError; those that cannot raise end the process with a message.
+ * and from then on call PyFiber_Switch(fiber, value) and so on.  Before that,
+ * they raise RuntimeError; those that cannot raise end the process with a
+ * message.
  *
  * Each .c file has its own pointer to the table and needs its own
  * PyFiber_Import().  To share one between several files, define
  * PYFIBER_SHARED_API to the name of a variable before including this header,
  * define it in one of them with `const PyFiber_CAPI *NAME;`, and import once.
  *
- * What is said nowhere else:
+ * Rules for all functions:
  * - "With the GIL": the calling thread has a Python thread state and holds
  *   the GIL, as for every function of Python's own C API, and no exception
  *   may be set.
  * - Arguments are borrowed; a `PyObject *` that is returned is a new
  *   reference.  NULL or -1 means that an exception is set.
- * - Misuse is refused with the same exceptions as by the Python methods:
- *   FiberError (wrong thread, finished fiber, fiber of a scheduler, a region
- *   that must not be left), TypeError, ValueError.
+ * - Misuse raises the same exceptions as in the Python methods: FiberError
+ *   (wrong thread, finished fiber, fiber of a scheduler, a region that must
+ *   not be left), TypeError, ValueError.
  * - Any function that may switch runs other Python code, as any call into
- *   Python may.  It returns on the same thread and the same C stack.  A C
- *   frame that is suspended in it may never be returned to in the normal way:
- *   when the fiber's last reference goes away, FiberExit is raised by it, so
- *   release what you hold on errors as on success.
+ *   Python may.  It returns on the same thread and the same C stack.  It may
+ *   never return normally to the C frame that called it: when the fiber's last
+ *   reference goes away, it raises FiberExit, so release what you hold on
+ *   errors as on success.
  * - longjmp and C++ exceptions must not leave a fiber's or a context's body.
  *
  * Compatibility: functions are only ever appended to the table.  A module
  * compiled against an older header runs with a newer pyfiber; with an older
- * pyfiber PyFiber_Import() fails and says so.
+ * pyfiber PyFiber_Import() fails with a message.
  */
 #ifndef PYFIBER_H
 #define PYFIBER_H
@@ -53,14 +54,14 @@ extern "C" {
 #define PYFIBER_ABI_VERSION 1u
 #define PYFIBER_CAPSULE_NAME "pyfiber._engine._C_API"
 
-/* A timeout that never comes: any negative number, but not NaN. */
+/* No timeout: any negative number, but not NaN. */
 #define PYFIBER_FOREVER (-1.0)
 
 /* The body of a fiber.  Runs with the GIL, on the fiber's own stack; returns
  * a new reference, or NULL with an exception set. */
 typedef PyObject *(*PyFiber_Body)(void *arg);
 
-/* Lets go of a body's `arg`.  Runs with the GIL and must not switch. */
+/* Releases a body's `arg`.  Runs with the GIL and must not switch. */
 typedef void (*PyFiber_Destroy)(void *arg);
 
 /* Counters of the scheduler that runs on the calling thread. */
@@ -70,7 +71,7 @@ typedef struct PyFiber_SchedulerStats {
     size_t foreground; /* of them, not daemon */
     size_t ready;      /* now */
     size_t timers;     /* now */
-    uint64_t switches; /* so far, as all that follow */
+    uint64_t switches; /* so far, as all those below */
     uint64_t wakeups;
     uint64_t messages; /* from other threads */
     uint64_t timeouts;
@@ -86,11 +87,11 @@ typedef struct PyFiber_StackStats {
     size_t live;       /* in use now */
     size_t peak;       /* at most; added up over the sizes */
     uint64_t acquired; /* so far */
-    uint64_t trims;    /* times memory was given back */
+    uint64_t trims;    /* times memory was returned */
 } PyFiber_StackStats;
 
-/* A C stack with a flow of control on it and nothing of Python: see the
- * functions Context... below. */
+/* A C stack with a flow of control, without Python: see the functions
+ * Context... below. */
 typedef struct PyFiber_Context PyFiber_Context;
 typedef void *(*PyFiber_ContextBody)(void *arg, void *value);
 
@@ -113,15 +114,15 @@ typedef struct PyFiber_CAPI {
 
     /* A fiber around a C function.  `destroy`, if not NULL, is called with
      * `arg` exactly once: when the body has ended, or when the fiber dies
-     * without having run.  If NewC itself fails, it is not called and `arg`
-     * stays the caller's. */
+     * without having run.  If NewC itself fails, it is not called and the
+     * caller keeps `arg`. */
     PyObject *(*NewC)(PyFiber_Body body, void *arg, PyFiber_Destroy destroy);
 
-    /* The running fiber; of a thread's own stack, too. */
+    /* The running fiber, also on a thread's own stack. */
     PyObject *(*Current)(void);
 
     /* fiber.switch(value): leave the running fiber for `fiber`.  `value` NULL
-     * means None.  Returns what is passed to the switch that comes back. */
+     * means None.  Returns the value passed to the switch that comes back. */
     PyObject *(*Switch)(PyObject *fiber, PyObject *value);
 
     /* fiber.throw(exc): raise `exc`, an exception or an exception class,
@@ -131,8 +132,8 @@ typedef struct PyFiber_CAPI {
     /* 1 if it has ended, 0 if not, -1 with TypeError. */
     int (*IsDone)(PyObject *fiber);
 
-    /* --- scheduled fibers; with the GIL, and but for Run and Unpark,
-     *     Cancel and the ending of Join and Result, inside of a run ------ */
+    /* --- scheduled fibers; with the GIL, inside a run, except for Run, Unpark
+     * and Cancel, and for Join and Result of an ended fiber */
 
     /* pyfiber.run(callable, *args, **kwargs). */
     PyObject *(*Run)(PyObject *callable, PyObject *args, PyObject *kwargs);
@@ -149,15 +150,15 @@ typedef struct PyFiber_CAPI {
     /* sleep(seconds). 0 or -1. */
     int (*Sleep)(double seconds);
 
-    /* park(timeout): wait for Unpark and return its value.  TimeoutError when
-     * the time is over. */
+    /* park(timeout): wait for Unpark and return its value.  TimeoutError after
+     * `timeout` seconds. */
     PyObject *(*Park)(double timeout);
 
     /* fiber.join(timeout). 0: it has ended; 1: timed out; -1. */
     int (*Join)(PyObject *fiber, double timeout);
 
-    /* fiber.result(timeout): what the fiber returned, or the exception it
-     * ended with, raised. */
+    /* fiber.result(timeout): return the fiber's result, or raise the exception
+     * it ended with. */
     PyObject *(*Result)(PyObject *fiber, double timeout);
 
     /* check_cancelled(). 0, or -1 with Cancelled. */
@@ -173,29 +174,28 @@ typedef struct PyFiber_CAPI {
 
     /* --- from any thread, with the GIL or without ---------------------- */
 
-    /* fiber.unpark(): takes no lock and calls nothing of Python, so a thread
-     * that Python never heard of may call it.  The caller owns a reference to
-     * the fiber that lasts until the call has returned (take it before,
+    /* fiber.unpark(): takes no lock and calls no Python, so a thread that
+     * Python does not know may call it.  The caller owns a reference to the
+     * fiber that lasts until the call has returned (take it before,
      * with the GIL).  A permit, as with Unpark: several before the fiber
      * parks count as one, none is lost.  0, also if the fiber has ended;
      * -EINVAL if it was not started on a scheduler.
-     * A thread without Python is unknown to the scheduler: Hold the fiber so
-     * that waiting for it is not taken for a deadlock. */
+     * The scheduler does not know about threads without Python: Hold the
+     * fiber, or its wait counts as a deadlock. */
     int (*UnparkNoGIL)(PyObject *fiber);
 
-    /* "Somebody outside will wake this fiber": until Release is called as
+    /* "Something outside will wake this fiber": until Release is called as
      * often as Hold, the fiber's scheduler waits where it would raise
      * DeadlockError.  The caller owns a reference to the fiber from Hold to
-     * Release.  0; -EINVAL if the fiber was not started on a scheduler or
+     * Release. 0; -EINVAL if the fiber was not started on a scheduler or
      * (Release) if nothing is held. */
     int (*Hold)(PyObject *fiber);
     int (*Release)(PyObject *fiber);
 
     /* --- numbers; with the GIL ------------------------------------------ */
 
-    /* Fill in as much as stats->size says there is room for, and set
-     * stats->size to what was filled in. 0 or -1 (GetSchedulerStats: also
-     * outside of a run). */
+    /* Fill in at most stats->size bytes, and set stats->size to the number
+     * filled in. 0 or -1 (GetSchedulerStats: also outside of a run). */
     int (*GetSchedulerStats)(PyFiber_SchedulerStats *stats);
     int (*GetStackStats)(PyFiber_StackStats *stats);
 
@@ -209,12 +209,12 @@ typedef struct PyFiber_CAPI {
      * state, none raises an exception: errors are negative errno values.
      * A context belongs to the thread that created it, and is destroyed
      * there, before the thread ends.  Contexts and fibers may be mixed: a
-     * fiber may enter a context and leave it again.  What must not be is
-     * Python code on a context that is left (-EBUSY); Python code that
-     * returns before the context is left is fine where it does not recurse
-     * deeply: the stack is small, and running off its end is a fault.
-     * A thread's first context maps memory and the destruction of its last
-     * one gives it back: keep one if you make and destroy many.
+     * fiber may enter a context and leave it again.  A context must not be
+     * left while Python code is on its stack (-EBUSY).  Python code that
+     * returns before that is fine if it does not recurse deeply: the stack is
+     * small, and running off its end is a fault.
+     * A thread's first context maps memory, and destroying its last one unmaps
+     * it: keep one if you make and destroy many.
      */
 
     /* A new context that will run body(arg, value) with the value of the
@@ -223,10 +223,10 @@ typedef struct PyFiber_CAPI {
     int (*ContextCreate)(PyFiber_Context **context, PyFiber_ContextBody body,
                          void *arg, size_t stack_size);
 
-    /* Leave the running context for `to`, handing over *value; when somebody
-     * switches back, *value is what they gave.  `value` NULL: nothing is
-     * given, what comes is ignored.  A body that returns hands its result to
-     * the context that last switched to it.
+    /* Leave the running context for `to` and pass *value; after the switch
+     * back, *value is the value passed to this context.  `value` NULL: pass
+     * NULL, ignore what comes.  A body that returns hands its result to the
+     * context that last switched to it.
      * 0; -EINVAL: no context; -EPERM: of another thread; -ESRCH: finished;
      * -EBUSY: the running context must not be left now; -ENOMEM. */
     int (*ContextSwitch)(PyFiber_Context *to, void **value);
@@ -255,7 +255,8 @@ extern const PyFiber_CAPI *PYFIBER_SHARED_API;
 static const PyFiber_CAPI *PyFiber_API = NULL;
 #endif
 
-/* Find the table.  With the GIL. 0, or -1 with ImportError.  Again is fine. */
+/* Find the table.  With the GIL. 0, or -1 with ImportError.  May be repeated.
+ */
 static inline int
 PyFiber_Import(void)
 {
@@ -306,7 +307,7 @@ PyFiber_IsReady(void)
     return 1;
 }
 
-/* The table, for those that cannot: the process ends with the message. */
+/* The table, for those that cannot raise: they end the process with it. */
 static inline const PyFiber_CAPI *
 PyFiber_Table(void)
 {

@@ -5,9 +5,9 @@
  *   size_t     pf_fetch_add, pf_fetch_sub
  *   all        pf_load_relaxed, pf_load_acquire, pf_load, pf_store
  *
- * Where no order is named it is sequentially consistent: a producer pushes
- * and then looks whether the loop sleeps, the loop says that it sleeps and
- * then looks for messages, and each must see the other's store.
+ * Where the name has no order it is sequentially consistent: a producer pushes
+ * and then checks whether the loop sleeps, the loop sets "sleeping" and then
+ * checks for messages, and each must see the other's store.
  */
 #ifndef PF_ATOMICS_H
 #define PF_ATOMICS_H

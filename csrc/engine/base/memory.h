@@ -1,9 +1,9 @@
-/* Where the engine gets memory, and where a test makes it fail; and how it is
- * zeroed.
+/* Where the engine gets memory, where a test makes that fail, and how memory
+ * is zeroed.
  *
- * A PYFIBER_HARDTEST build counts every request down and refuses the one that
- * reaches zero; a test that repeats its scenario with 1, 2, 3, ... has seen
- * every path that a lack of memory can take.
+ * A PYFIBER_HARDTEST build counts down at every request and refuses the one
+ * that reaches zero; a test that repeats its scenario with 1, 2, 3, ... takes
+ * every path that a lack of memory can cause.
  */
 #ifndef PF_MEMORY_H
 #define PF_MEMORY_H
@@ -14,7 +14,7 @@
 
 #if defined(PYFIBER_HARDTEST)
 
-/* Which request fails, counted from now on: 1 the next one; 0: none. */
+/* Which request fails, counted from now; 1: the next one, 0: none. */
 extern long pf_fail_allocation;
 
 static inline bool
@@ -51,9 +51,9 @@ pf_realloc(void *memory, size_t size)
     return pf_refused() ? NULL : realloc(memory, size);
 }
 
-/* memset(place, 0, size) by the C library, also where the size is a constant:
- * gcc 12 turns 100 or 200 bytes into `rep stos`, which takes 40 cycles longer
- * (Zen 5). */
+/* memset(place, 0, size) by the C library even if the size is a constant: gcc
+ * 12 compiles 100 or 200 bytes to `rep stos`, which takes 40 cycles more (Zen
+ * 5). */
 static inline void
 pf_zero(void *place, size_t size)
 {

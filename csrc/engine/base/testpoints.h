@@ -1,5 +1,5 @@
-/* Where the engine's own tests may hold a thread still: between two steps of
- * which another thread's may come in between.  Nothing at all in other builds.
+/* Where the engine's own tests may stop a thread: between two steps where
+ * another thread may act.  Compiles to nothing in other builds.
  */
 #ifndef PF_TESTPOINTS_H
 #define PF_TESTPOINTS_H

@@ -7,14 +7,14 @@
 
 #include "engine/stack/stack.h"
 
-/* Guard whole pages.  What they held is lost.  PF_GUARD_NONE: refused. */
+/* Guard whole pages; their contents are lost.  PF_GUARD_NONE: refused. */
 pf_guard_kind pf_guard(char *low, size_t size);
 
-/* Make them usable, whichever way they were guarded.  Safe in a signal
- * handler.  False if the system refuses. */
+/* Make them usable, however they were guarded.  Safe in a signal handler.
+ * False if the system refuses. */
 bool pf_unguard(char *low, size_t size);
 
-/* Close the stack's open reserve, into which nothing reaches any more. */
+/* Close the stack's open reserve, which is no longer in use. */
 void pf_guard_reserve(pf_stack *stack);
 
 #endif

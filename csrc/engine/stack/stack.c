@@ -1,4 +1,4 @@
-/* What stacks have in common on every system: names for messages. */
+/* The part of stacks that all systems share: names for messages. */
 #include "engine/stack/stack.h"
 
 #include "engine/base/memory.h"

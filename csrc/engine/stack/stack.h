@@ -9,26 +9,26 @@
  * The reserve is guarded, too, until the stack runs into it.  Then the fault
  * handler (overflow.c) opens it and tells the host, which makes the recursion
  * fail: code that recurses too deep gets an exception while it still has a
- * stack to handle it on.  It is opened in two steps, half of it each, so that
- * the host hears of a recursion again that its first attempt did not end.
- * Whoever finds the stack back above the reserve closes it again
+ * stack to handle it on.  The reserve is opened in two halves, which tells the
+ * host a second time if its first attempt did not end the recursion.  When the
+ * stack is back above the reserve, the next switch closes it
  * (pf_stack_close_reserve).
  *
  * `room` is memory above the stack for the host (the Python binding keeps the
- * interpreter's first data-stack chunk there).  The header is placed so that
- * the first C frames, the header and the first bytes of the room lie in one
- * page: a parked fiber touches one page.  Successive slots shift it by a
- * multiple of 128 bytes ("colouring") so that the hot lines of many fibers
- * do not all compete for one cache set.
+ * interpreter's first data-stack chunk there).  The header is placed where the
+ * first C frames, the header and the first bytes of the room share one page: a
+ * parked fiber touches one page.  Successive slots shift it by a multiple of
+ * 128 bytes ("colouring"); otherwise the hot lines of many fibers would all
+ * compete for one cache set.
  *
- * The guard of slot n lies just above the room of slot n-1, so both are
- * described by one page-table page.
+ * The guard of slot n lies just above the room of slot n-1, so one page-table
+ * page describes both.
  *
- * Free slots are reused last-in first-out.  What a slab's free slots are is
- * kept outside the slots, so whole slabs can be given back to the system.  A
- * few released stacks do not even go back to their slab: they stay at hand as
- * they are, and are the first to be taken again, so that a fiber that begins
- * where another has just ended pays for a pointer.
+ * Free slots are reused last-in first-out.  A slab's list of free slots is
+ * kept outside the slots, so whole slabs can be returned to the system.  A few
+ * released stacks do not even return to their slab: they stay at hand, already
+ * set up, and are the first to be reused, so a fiber that begins where another
+ * has just ended costs one pointer access.
  */
 #ifndef PF_STACK_H
 #define PF_STACK_H
@@ -42,18 +42,18 @@
 typedef struct pf_slab pf_slab;
 typedef struct pf_stack_pool pf_stack_pool;
 
-/* Lies on the stack's own first page while the stack is in use, and fills one
- * cache line, so that the room begins with one. */
+/* Lies on the stack's own first page while the stack is in use.  It fills one
+ * cache line, so the room begins with a new one. */
 typedef struct pf_stack {
     pf_area area;
     pf_slab *slab; /* which slab and slot it came from */
     uint32_t slot;
     uint32_t room_size;
     uint32_t reserve; /* bytes from area.low that start out guarded */
-    uint32_t guarded; /* of them, just now */
+    uint32_t guarded; /* of these, guarded now */
     char *room;       /* host's memory, 16-byte aligned */
     union {
-        void *user; /* whoever acquired it may keep a pointer here */
+        void *user;            /* for the code that acquired the stack */
         struct pf_stack *next; /* while it is free and at hand */
     };
 #if PF_VALGRIND
@@ -61,7 +61,7 @@ typedef struct pf_stack {
 #endif
 } pf_stack;
 
-/* What pf_stack_acquire may answer besides 0; errno values negated:
+/* What pf_stack_acquire may return besides 0; errno values negated:
  * -ENOMEM the system has no more memory or mappings (see pf_stack_pool.limit)
  */
 
@@ -87,33 +87,33 @@ typedef struct pf_stack_stats {
     size_t live;       /* in use */
     size_t peak;       /* highest live so far */
     uint64_t acquired; /* ever */
-    uint64_t trims;    /* times memory was given back */
+    uint64_t trims;    /* times memory was returned */
 } pf_stack_stats;
 
-/* `slot_size` is rounded up to whole pages; guard (one page) and room are
- * taken out of it.  Smallest legal: pf_stack_min(room_size).  NULL: no
- * memory. */
+/* `slot_size` is rounded up to whole pages and includes guard (one page) and
+ * room.  The minimum is pf_stack_min(room_size).  NULL: no memory. */
 pf_stack_pool *pf_stack_pool_new(size_t slot_size, size_t room_size);
 
-/* Gives all slabs without live stacks back and forgets the rest (a live stack
- * is a suspended fiber that refused to die: its memory must stay). */
+/* Returns all slabs without live stacks to the system and forgets the rest (a
+ * live stack is a suspended fiber that refused to die: its memory must stay).
+ */
 void pf_stack_pool_free(pf_stack_pool *pool);
 
 /* *stack is NULL and the result -errno on failure. */
 int pf_stack_acquire(pf_stack_pool *pool, pf_stack **stack);
 
-/* The stack must not be the one we are running on. */
+/* The stack must not be the running one. */
 void pf_stack_release(pf_stack *stack);
 
-/* Give back what free stacks hold, down to nothing.  Returns bytes given. */
+/* Return all memory that free stacks hold to the system; how many bytes. */
 size_t pf_stack_pool_trim(pf_stack_pool *pool);
 
-/* For a thread that has nothing to do at `now` (pf_monotonic): gives back what
- * an earlier load has left.  Returns when to ask again, INT64_MAX: not before
- * the pool is used. */
+/* For a thread that is idle at `now` (pf_monotonic): returns the memory that
+ * an earlier load left.  The result is when to call again; INT64_MAX: not
+ * before the pool is used. */
 int64_t pf_stack_pool_decay(pf_stack_pool *pool, int64_t now);
 
-/* A load has ended for good: as if it had been long ago. */
+/* A load has ended for good: treat it as if that were long ago. */
 void pf_stack_pool_settle(pf_stack_pool *pool);
 
 void pf_stack_pool_stats(const pf_stack_pool *pool, pf_stack_stats *stats);
@@ -124,7 +124,7 @@ pf_limit pf_stack_pool_limit(const pf_stack_pool *pool);
 /* The reserve is an eighth of the slot, 64 KiB at most, in whole pages;
  * none on Windows. */
 size_t pf_stack_min(size_t room_size);
-/* What pf_stack_pool_new makes of the size asked for. */
+/* The slot size that pf_stack_pool_new makes of this one. */
 size_t pf_stack_slot_size(size_t slot_size, size_t room_size);
 size_t pf_page_size(void);
 pf_guard_kind pf_stack_guard_kind(void);
@@ -137,12 +137,12 @@ bool pf_stack_guards(const pf_stack *stack, const void *address);
 /* Is it in the part of the reserve that is still closed? */
 bool pf_stack_in_reserve(const pf_stack *stack, const void *address);
 
-/* Open the half of the reserve that `address` is in and what is above; the
- * whole if halves are no pages.  Safe in a signal handler.  False if the
- * system refuses. */
+/* Open the half of the reserve that `address` is in, and everything above it;
+ * the whole reserve if a half is not whole pages.  Safe in a signal handler.
+ * False if the system refuses. */
 bool pf_stack_open_reserve(pf_stack *stack, const void *address);
 
-/* Would that leave nothing closed? */
+/* Would pf_stack_open_reserve leave nothing closed? */
 bool pf_stack_is_last_reserve(const pf_stack *stack, const void *address);
 
 static inline bool
@@ -151,7 +151,7 @@ pf_stack_reserve_is_open(const pf_stack *stack)
     return stack->guarded < stack->reserve;
 }
 
-/* Does the frame at `sp`, or what it is about to call, reach into it? */
+/* Does the frame at `sp`, or its next call, reach into the reserve? */
 bool pf_stack_runs_in_reserve(const pf_stack *stack, const void *sp);
 
 /* Does nothing while the stack in use still reaches into the reserve

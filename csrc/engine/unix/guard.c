@@ -45,22 +45,22 @@ remove_guard_region(char *low, size_t size)
     (void)madvise(low, size, GUARD_REMOVE);
 }
 
-/* Would the system fault there?  uname writes to whatever it is given and
- * answers EFAULT if it cannot. */
+/* Would an access fault there? uname writes to the address it is given and
+ * returns EFAULT if it cannot. */
 static bool
 guards(char *page)
 {
     return uname((struct utsname *)(void *)page) != 0 && errno == EFAULT;
 }
 
-/* Tried, not inferred from a version: filters refuse what the kernel could
- * do, and emulators say yes to advice they ignore. */
+/* We try it instead of checking the version: filters refuse what the kernel
+ * can do, and emulators accept advice that they ignore. */
 static pf_guard_kind
 probe_guard_kind(void)
 {
     size_t size = pf_page_size();
 #if PF_VALGRIND
-    if (RUNNING_ON_VALGRIND) { /* reads stacks, knows of mprotect only */
+    if (RUNNING_ON_VALGRIND) { /* it reads stacks and knows only mprotect */
         return PF_GUARD_MPROTECT;
     }
 #endif
@@ -114,8 +114,8 @@ pf_stack_force_guard(pf_guard_kind kind)
     pf_store(&guard_kind, (uint8_t)kind);
 }
 
-/* A guard region may be refused although the probe was not (a process that
- * locked its memory): then this one slot pays a split mapping. */
+/* The system may refuse a guard region although the probe worked (if the
+ * process locked its memory): then this one slot costs a split mapping. */
 pf_guard_kind
 pf_guard(char *low, size_t size)
 {
@@ -129,7 +129,7 @@ pf_guard(char *low, size_t size)
     return PF_GUARD_MPROTECT;
 }
 
-/* Neither call minds if the other way was used. */
+/* Each call is harmless if the other kind of guard was used. */
 bool
 pf_unguard(char *low, size_t size)
 {

@@ -1,5 +1,5 @@
-/* The handler for faults in a guard.  Everything that runs in it uses reads,
- * write(2), sigaction and the host's functions only. */
+/* The handler for faults in a guard.  The code in it uses only reads,
+ * write(2), sigaction and the host's functions. */
 #if !defined(_GNU_SOURCE)
 #define _GNU_SOURCE /* sigaltstack, MAP_ANON */
 #endif
@@ -99,8 +99,8 @@ report(const pf_stack *stack)
 
 /* --------------------------------------------------------- handler --- */
 
-/* By kill() and the like, not by a fault.  Linux has numbers below 1 for that,
- * macOS and the BSDs have 0x10001 and up. */
+/* Was it sent by kill() and the like, not by a fault?  Linux has codes below 1
+ * for that, macOS and the BSDs have 0x10001 and up. */
 static bool
 was_sent(const siginfo_t *info)
 {
@@ -108,8 +108,8 @@ was_sent(const siginfo_t *info)
 }
 
 /* For a fault that is not ours, do what would have happened without us.  A
- * default or ignored disposition is put back: a real fault then comes again
- * and ends the process; one sent by kill() must be sent again. */
+ * default or ignored disposition is restored: a real fault then happens again
+ * and ends the process; a signal from kill() must be sent again. */
 static void
 pass_on(int signal_number, siginfo_t *info, void *registers)
 {
@@ -118,7 +118,7 @@ pass_on(int signal_number, siginfo_t *info, void *registers)
     if (!sent) {
         faulted = 1;
     } else if (faulted) {
-        /* A handler that came after us has done its part, restored what it
+        /* A handler installed after us has done its part, restored what it
          * found - us - and raised the signal again. */
         previous = original_of(signal_number);
     }
@@ -139,8 +139,8 @@ pass_on(int signal_number, siginfo_t *info, void *registers)
     }
 }
 
-/* The reserve is opened only if the host will make the recursion end: else
- * the same depth would merely be reached a little later. */
+/* The reserve is opened only if the host can end the recursion: otherwise the
+ * stack would just overflow a little later. */
 static bool
 lend_reserve(pf_stack *stack, const void *address)
 {
@@ -262,7 +262,7 @@ pf_overflow_thread_init(void)
         return -errno;
     }
     if (!(now.ss_flags & SS_DISABLE)) {
-        return 0; /* somebody's, or ours from before */
+        return 0; /* of other code, or ours from before */
     }
     void *memory = mmap(NULL, ALTERNATE_SIZE, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANON, -1, 0);

@@ -1,4 +1,4 @@
-/* The part of a stack that is lent when the rest is used up. */
+/* The part of a stack that is opened when the rest is used up. */
 #include "engine/stack/guard.h"
 
 static bool
@@ -16,8 +16,8 @@ pf_stack_in_reserve(const pf_stack *stack, const void *address)
            (uintptr_t)address < (uintptr_t)stack->area.low + stack->guarded;
 }
 
-/* What stays guarded when `address` is touched: the lower half, unless that is
- * what is touched. */
+/* How much stays guarded when `address` is touched: the lower half, unless the
+ * address is in it. */
 static uint32_t
 guarded_after(const pf_stack *stack, const void *address)
 {
@@ -45,8 +45,8 @@ pf_stack_open_reserve(pf_stack *stack, const void *address)
     return true;
 }
 
-/* What it held goes back with it.  If the system refuses it stays open, and
- * only the guard is left. */
+/* Its memory is returned, too.  If the system refuses, the reserve stays open
+ * and only the guard is left. */
 void
 pf_guard_reserve(pf_stack *stack)
 {

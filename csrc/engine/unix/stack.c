@@ -1,10 +1,9 @@
 /* Stacks as slots of mmap'ed slabs.
  *
- * A slab knows which of its slots are free by a LIFO array of indices; slots
- * that were never used have no guard yet and are taken in order after those.
- * A slab is in the pool's list of open slabs exactly while it has a free
- * slot, the most recently used one in front; a full slab is known only to
- * its stacks.
+ * A slab keeps its free slots in a LIFO array of indices; slots that were
+ * never used have no guard yet and are taken in order after those.  A slab is
+ * in the pool's list of open slabs exactly while it has a free slot; the most
+ * recently used slab is first.  A full slab is known only to its stacks.
  */
 #if !defined(_GNU_SOURCE)
 #define _GNU_SOURCE /* MAP_ANONYMOUS, madvise */
@@ -49,9 +48,9 @@
 #define DISCARD MADV_DONTNEED
 #endif
 
-/* A slab of few slots first, since most programs need few; then twice as
- * many each time, so that a million stacks are a few thousand mmap calls.
- * SLAB_BYTES keeps a slab of huge stacks from claiming a visible part of the
+/* The first slab has few slots, as most programs need few; each next slab has
+ * twice as many, so a million stacks take a few thousand mmap calls.
+ * SLAB_BYTES keeps a slab of huge stacks from taking a large part of the
  * address space (or of RLIMIT_AS). */
 #if defined(PYFIBER_HARDTEST)
 #define FIRST_SLOTS 1
@@ -64,32 +63,32 @@
 #endif
 #define SLAB_BYTES ((size_t)256 << 20)
 
-/* Of a page that holds a header: what lies above the lowest place of the
- * header.  384 bytes for colours, 80 for the header, the rest for the room's
- * first bytes.  Below it remain 2,816 bytes of a 4 KiB page for C frames: a
- * fiber that parks from Python uses 1.0 KiB of them on CPython 3.11 to 3.13
- * and 1.6 on 3.14 and 3.15, and 0.7 more if it starts the next one. */
+/* The part of the header's page above the lowest place of a header: 384 bytes
+ * for colours, 80 for the header, the rest for the room's first bytes.  The
+ * 2,816 bytes below, of a 4 KiB page, are for C frames: a fiber that parks
+ * from Python uses 1.0 KiB of them on CPython 3.11 to 3.13 and 1.6 on 3.14 and
+ * 3.15, and 0.7 more if it starts the next one. */
 #define ABOVE_HEADER 1280
 #define COLOURS 4
 #define COLOUR_STEP 128
 
 #define LEAST_C_STACK ((size_t)16 << 10) /* a signal frame alone takes 3-11 */
 
-/* One release in about 256 gives the deep part of its stack back, all but
- * KEEP_TOP bytes: a recursion that was deep once does not hold its memory for
- * ever, and the others pay a decrement. */
+/* About one release in 256 returns the deep part of its stack, all but
+ * KEEP_TOP bytes, to the system: one deep recursion must not hold its memory
+ * for ever, and the other releases pay only a decrement. */
 #define TRIM_EVERY 256
 #define KEEP_TOP ((size_t)16 << 10)
 
-/* Wholly free slabs are kept while the load of the last PERIOD, or of the one
- * before, would need them: to map a stack, guard it and touch it for the first
- * time costs some 5 us, to take a free one 0.05.  So a load that swings pays
- * once, and what a peak has left behind goes back a second or two after it.
- * A pause for that is spread: a release gives back two slabs at most.  */
+/* Entirely free slabs are kept while the load of the last PERIOD, or of the
+ * one before, would need them: to map a stack, guard it and touch it for the
+ * first time costs some 5 us, to take a free one 0.05.  So a fluctuating load
+ * pays once, and the slabs that a peak left behind are returned a second or
+ * two later.  This work is spread: one release returns at most two slabs. */
 #define PERIOD INT64_C(1000000000) /* ns */
 #define AT_ONCE 2
 
-/* ... and some of them even when there is no load at all. */
+/* ... and this many even without any load. */
 #define ALWAYS_SPARE 16
 
 struct pf_slab {
@@ -102,13 +101,13 @@ struct pf_slab {
     uint32_t live;
     uint32_t split;      /* slots whose guard is a mapping of its own */
     uint32_t free_count; /* == fresh - live */
-    uint32_t discarded;  /* of these, the first so many hold no memory */
+    uint32_t discarded;  /* how many of these, the first, hold no memory */
     uint32_t free[];     /* indices; the last one is reused first */
 };
 
 /* Invariants: `spare` counts the slabs with no live stack, all of them open;
- * slots and mapped add up over all slabs; live and what is at hand are what
- * the slabs count as live. */
+ * slots and mapped are sums over all slabs; the slabs count as live both
+ * `live` and the stacks at hand. */
 struct pf_stack_pool {
     pf_slab *open;
     pf_stack *at_hand; /* released, still set up */
@@ -145,7 +144,7 @@ round_up(size_t n, size_t unit)
 size_t
 pf_page_size(void)
 {
-    static PF_ATOMIC(size_t) known; /* all threads find the same */
+    static PF_ATOMIC(size_t) known; /* the same for all threads */
     size_t size = pf_load_relaxed(&known);
     if (size == 0) {
         size = (size_t)sysconf(_SC_PAGESIZE);
@@ -171,7 +170,7 @@ read_number(const char *path)
     return (size_t)strtoull(text, NULL, 10);
 }
 
-/* mmap said ENOMEM for all reasons alike: which one was it? */
+/* mmap reports ENOMEM for several reasons: which one was it? */
 static pf_limit
 diagnose(size_t wanted)
 {
@@ -307,8 +306,8 @@ tail_size(size_t room_size)
     return round_up(above, pf_page_size()) - lead;
 }
 
-/* An eighth: enough for what runs between the fault and the exception (the
- * host's handler code), little enough not to be missed. */
+/* An eighth: enough for the code between the fault and the exception (the
+ * host's handler), and small enough not to be missed. */
 static size_t
 reserve_size(size_t slot_size)
 {
@@ -322,7 +321,7 @@ pf_stack_min(size_t room_size)
 {
     size_t page = pf_page_size();
     size_t rest = page + LEAST_C_STACK + tail_size(room_size);
-    return round_up(rest + rest / 7, page); /* seven eighths are the rest */
+    return round_up(rest + rest / 7, page); /* the rest is seven eighths */
 }
 
 size_t
@@ -332,10 +331,10 @@ pf_stack_slot_size(size_t slot_size, size_t room_size)
     return round_up(slot_size < least ? least : slot_size, pf_page_size());
 }
 
-/* An odd number of pages.  The first page of every fiber is what a switch
- * touches; at a distance of 256 KiB all of them would compete for one set of
- * the translation cache (16 sets of 4): 9 ns a switch in a ring of 16 fibers
- * instead of 5.  The page more, if any, becomes part of the guard. */
+/* An odd number of pages.  A switch touches the first page of every fiber; at
+ * a distance of 256 KiB all of these would compete for one set of the
+ * translation cache (16 sets of 4): 9 ns a switch in a ring of 16 fibers
+ * instead of 5.  The extra page, if any, becomes part of the guard. */
 static size_t
 stride_of(size_t slot_size)
 {
@@ -437,7 +436,7 @@ take_slot(pf_slab *slab)
     return slab->fresh++;
 }
 
-/* No guard could be had in the first open slab: a slot that has one? */
+/* The first open slab cannot get a new guard: find a slot that has one. */
 static pf_slab *
 slab_with_guarded_slot(const pf_stack_pool *pool)
 {
@@ -463,7 +462,7 @@ note_taken(pf_stack_pool *pool, pf_slab *slab)
     }
 }
 
-/* Out of a slab; NULL: none is to be had. */
+/* Take one from a slab; NULL: there is none. */
 static pf_stack *
 take_stack(pf_stack_pool *pool)
 {
@@ -515,7 +514,7 @@ next_period(pf_stack_pool *pool, int64_t now)
     }
 }
 
-/* Spare slabs that the load does not need: how many? */
+/* How many spare slabs does the load not need? */
 static size_t
 superfluous(const pf_stack_pool *pool)
 {
@@ -540,7 +539,7 @@ give_back(pf_stack_pool *pool, size_t most)
     free_spare_slabs(pool, count < most ? count : most);
 }
 
-/* The slab has no live stack left: keep it or give it back? */
+/* The slab has no live stack left: keep it or return it? */
 static void
 slab_spared(pf_stack_pool *pool, pf_slab *slab)
 {
@@ -569,7 +568,7 @@ prefer(pf_stack_pool *pool, pf_slab *slab, bool was_full)
     open_slab(pool, slab);
 }
 
-/* Into its slab.  The pool may be gone afterwards, if it was given up. */
+/* Return it to its slab.  An abandoned pool may be gone afterwards. */
 static void
 put_stack_back(pf_stack *stack)
 {
@@ -586,8 +585,8 @@ put_stack_back(pf_stack *stack)
     }
 }
 
-/* All that are at hand, the one released last as the last: it is the first to
- * be taken again. */
+/* Return all stacks at hand, the most recently released one last: it is the
+ * first to be reused. */
 static void
 put_back(pf_stack_pool *pool)
 {
@@ -642,21 +641,21 @@ pf_stack_pool_settle(pf_stack_pool *pool)
     give_back(pool, SIZE_MAX);
 }
 
-/* The sample: the deep part of this stack goes back, and with it slabs that
- * an earlier load has left. */
+/* The sample: return the deep part of this stack, and slabs that an earlier
+ * load left. */
 static void
 trim_one(pf_stack_pool *pool, const pf_stack *stack)
 {
     size_t page = pf_page_size();
     uintptr_t top = round_up((uintptr_t)stack, page);
     char *keep = (char *)(top - (KEEP_TOP > page ? KEEP_TOP : page));
-    /* Not always the same: a host may start fibers in rounds of 256. */
+    /* The interval varies: a host may start fibers in rounds of 256. */
     pool->until_trim = TRIM_EVERY + (uint32_t)(pool->trims % 7);
     if (pool->spare > 1) {
         next_period(pool, pf_monotonic());
         give_back(pool, AT_ONCE);
         if (superfluous(pool) > 0) {
-            pool->until_trim = 1; /* the next release goes on with it */
+            pool->until_trim = 1; /* the next release continues this */
         }
     }
     char *low = stack->area.low + stack->reserve; /* guarded: holds nothing */
@@ -675,10 +674,10 @@ pf_stack_release(pf_stack *stack)
     }
     pool->live--;
     if (--pool->until_trim == 0) {
-        put_back(pool); /* they keep their slabs from going back */
+        put_back(pool); /* they keep their slabs from being freed */
         trim_one(pool, stack);
     }
-    /* (After a peak each slab that empties is a chance to give some back.) */
+    /* (After a peak, each slab that empties is a chance to return some.) */
     if (pool->hand_count != MOST_AT_HAND && pool->spare <= ALWAYS_SPARE &&
         !pool->abandoned) {
         stack->next = pool->at_hand;
@@ -689,7 +688,7 @@ pf_stack_release(pf_stack *stack)
     }
 }
 
-/* Those used since the last time; returns their bytes. */
+/* Trims the slots used since the last time; returns their bytes. */
 static size_t
 discard_free_slots(pf_slab *slab)
 {

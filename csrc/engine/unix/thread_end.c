@@ -1,7 +1,7 @@
-/* The thread's end: destructors of thread-locals where the C library lets one
- * be added (glibc, FreeBSD), elsewhere the destructor of a pthread key.  The
- * first are better: they run while all the thread's keys still have values,
- * and the host may need one of its own to know the thread. */
+/* The thread's end: a thread-local destructor where the C library lets C code
+ * add one (glibc, FreeBSD), elsewhere the destructor of a pthread key.  The
+ * former is better: it runs while all the thread's keys still have values, and
+ * the host may need its own key to recognize the thread. */
 #include "engine/core/thread_end.h"
 
 #include <pthread.h>

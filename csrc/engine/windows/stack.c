@@ -1,6 +1,6 @@
 /* Stacks where the system makes them: a pf_stack is a header with a room and
  * the system's fiber, which the context backend makes at the first use and
- * which stays with it in the pool.  The C stack is guarded by the system. */
+ * which stays with the header in the pool.  The system guards the C stack. */
 #include "engine/stack/stack.h"
 
 #define WIN32_LEAN_AND_MEAN
@@ -30,7 +30,7 @@ struct pf_stack_pool {
     size_t blocks;
     size_t live;
     size_t peak;
-    size_t recent_peak; /* sinks with releases */
+    size_t recent_peak; /* decreases with releases */
     uint64_t acquired;
     uint64_t trims;
     pf_limit limit;
@@ -201,7 +201,7 @@ pf_stack_pool_trim(pf_stack_pool *pool)
     return bytes;
 }
 
-/* What is spare is bounded already, and sinks with releases. */
+/* The number of spare stacks is bounded, and decreases with releases. */
 int64_t
 pf_stack_pool_decay(pf_stack_pool *pool, int64_t now)
 {

@@ -1,5 +1,5 @@
-/* Windows tells a library of a thread's end under the loader's lock, where no
- * code may wait for the interpreter's: nobody is told. */
+/* Windows reports a thread's end under the loader's lock, where no code may
+ * wait for the GIL: so the host is not told. */
 #include "engine/core/thread_end.h"
 
 void

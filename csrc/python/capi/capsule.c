@@ -1,8 +1,8 @@
 /* The C API: one table, found through a capsule.
  *
- * No second path: every entry checks its arguments and then does what the
- * Python method of the same name does, through the same function.  The header
- * csrc/include/pyfiber.h says what each of them promises.
+ * There is no second code path: every entry checks its arguments and then
+ * calls the function behind the Python method of the same name.  The header
+ * csrc/include/pyfiber.h says what each entry promises.
  */
 #include "python/cancel/cancel.h"
 #include "python/capi/capi.h"
@@ -24,7 +24,7 @@
 
 #include <errno.h>
 
-/* Functions of the module, for what exists only as such; never released. */
+/* Functions that exist only in the Python module; never released. */
 static PyObject *run_function;
 static PyObject *spawn_function;
 static PyObject *sleep_function;
@@ -51,8 +51,8 @@ none_for_null(PyObject *object)
     return object == NULL ? Py_None : object;
 }
 
-/* A negative number means no deadline; what is odd is refused as by park().
- * 0 or -1. */
+/* A negative number means no deadline; NaN and the like are refused as in
+ * park(). 0 or -1. */
 static int
 deadline_of(double timeout, int64_t *deadline)
 {
@@ -176,7 +176,7 @@ api_new_c(PyFiber_Body body, void *arg, PyFiber_Destroy destroy)
     PyObject *fiber =
         PyObject_CallOneArg((PyObject *)pf_fiber_type, (PyObject *)target);
     if (fiber != NULL) {
-        target->destroy = destroy; /* from here on it is the fiber's */
+        target->destroy = destroy; /* from now on it belongs to the fiber */
         ((FiberObject *)fiber)->name = Py_NewRef(body_name);
     }
     Py_DECREF(target);
@@ -335,8 +335,8 @@ api_unpark(PyObject *object, PyObject *value)
 
 /* ------------------------------------------------------------- without the GIL */
 
-/* The scheduler of a started fiber, or NULL.  Both are set once, by start(),
- * and kept by the fiber: there is nothing to race with. */
+/* The scheduler of a started fiber, or NULL. start() sets both fields once and
+ * the fiber keeps them, so there is no race. */
 static pf_scheduler *
 scheduler_of(PyObject *object)
 {
@@ -353,8 +353,8 @@ api_unpark_no_gil(PyObject *object)
     if (scheduler_of(object) == NULL) {
         return -EINVAL;
     }
-    /* Whether it has ended is for its owner to see; after the run the
-     * scheduler takes no messages. */
+    /* Its owner will see whether it has ended; after the run the scheduler
+     * takes no messages. */
     pf_task_post(&((FiberObject *)object)->core, PF_POST_UNPARK);
     return 0;
 }
@@ -383,7 +383,7 @@ api_release(PyObject *object)
 
 /* ----------------------------------------------------------------- numbers */
 
-/* Copy what both sides know; `whole` begins with its size. */
+/* Copy the fields that both sides know; `whole` begins with its size. */
 static int
 give_stats(void *to, const void *whole, size_t size)
 {
@@ -468,10 +468,10 @@ api_set_stack_size(size_t bytes)
 
 /* ---------------------------------------------------------------- contexts */
 
-/* A context's body may call back into Python, which then runs on a stack the
- * interpreter knows nothing of.  That is fine as long as it returns before the
- * context is left, and the interpreter's limits follow.  None of this needs
- * the GIL: it is the thread's own state. */
+/* A context's body may call back into Python, which then runs on a stack that
+ * the interpreter does not know.  That is fine if it returns before the
+ * context is left, and the interpreter's limits are moved along.  None of this
+ * needs the GIL: it is the thread's own state. */
 
 /* The data stack moves with every call of a Python function, the chain of
  * handled exceptions with every generator that runs. */

@@ -50,7 +50,7 @@ pf_slot_add(PfSlot **local, FiberObject *fiber, PyObject *dict)
     return slot;
 }
 
-/* Out of the local's list; the fiber's is the caller's business. */
+/* Remove it from the local's list; the caller sees to the fiber's list. */
 static void
 unlink_from_local(PfSlot *slot)
 {

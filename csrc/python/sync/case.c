@@ -1,4 +1,4 @@
-/* The cases of select(), and what it answers; see select.h. */
+/* The cases of select(), and its results; see select.h. */
 #include "python/core/arguments.h"
 #include "python/sync/channel.h"
 #include "python/sync/select.h"
@@ -52,8 +52,8 @@ case_traverse(PyObject *op, visitproc visit, void *arg)
     return 0;
 }
 
-/* As a tuple, a case never changes: the collector clears something else in a
- * cycle that it is in. */
+/* A case never changes, like a tuple: the collector clears another object of a
+ * cycle. */
 static int
 case_drop(PyObject *op)
 {
@@ -104,8 +104,8 @@ add_case(PyObject *module, PfCaseKind kind, const char *name, const char *doc)
     return case_types[kind] == NULL ? -1 : 0;
 }
 
-/* For HookedQueue: (queue, semaphore, finish, item) with an item to put, and
- * without one to get. */
+/* For HookedQueue: (queue, semaphore, finish, item) to put an item, the same
+ * without an item to get one. */
 static PyObject *
 mod_hooked_case(PyObject *module, PyObject *args)
 {
@@ -131,7 +131,7 @@ mod_hooked_case(PyObject *module, PyObject *args)
 
 /* ------------------------------------------------------------------ results */
 
-/* What was done. */
+/* The operation that was done. */
 typedef struct DoneObject {
     PyObject_HEAD
     PyObject *source;
@@ -181,8 +181,8 @@ done_drop(PyObject *op)
     return 0;
 }
 
-/* Would it die with the one that holds it, and perhaps something that it holds
- * with it, and so on? */
+/* Would it die together with its holder, and perhaps take the next object
+ * along, and so on? */
 static inline bool
 goes_deeper(PyObject *held)
 {
@@ -229,27 +229,27 @@ done_repr(PyObject *op)
         NULL, 0, 0, 0, NULL                                                   \
     }
 
-/* `match` finds them by their places: in this order. */
+/* `match` uses their positions, so the order counts. */
 static PyMemberDef received_members[] = {
-    SOURCE("channel", "Where the value came from."),
-    VALUE("value", "What was received."),
+    SOURCE("channel", "The channel that the value came from."),
+    VALUE("value", "The value that was received."),
     INDEX,
 };
 static PyMemberDef sent_members[] = {
-    SOURCE("channel", "Where the value went."),
+    SOURCE("channel", "The channel that took the value."),
     INDEX,
 };
 static PyMemberDef got_members[] = {
-    SOURCE("queue", "Where the item came from."),
-    VALUE("item", "What was taken out."),
+    SOURCE("queue", "The queue that the item came from."),
+    VALUE("item", "The item that was taken out."),
     INDEX,
 };
 static PyMemberDef put_members[] = {
-    SOURCE("queue", "Where the item went."),
+    SOURCE("queue", "The queue that took the item."),
     INDEX,
 };
 static PyMemberDef acquired_members[] = {
-    SOURCE("semaphore", "Of which one was taken."),
+    SOURCE("semaphore", "The semaphore that was acquired."),
     INDEX,
 };
 static PyMemberDef joined_members[] = {
@@ -261,7 +261,7 @@ static PyMemberDef happened_members[] = {
     INDEX,
 };
 
-/* Into the dictionary of the type, on which nothing can be set. */
+/* Written into the dictionary of the type, which is immutable. */
 static int
 add_match_args(PyTypeObject *type, const PyMemberDef *members)
 {
@@ -305,7 +305,7 @@ add_result(PyObject *module, PfCaseKind kind, const char *name,
 
 static PyMethodDef functions[] = {
     {"_hooked_case", mod_hooked_case, METH_VARARGS,
-     "A case of a queue that keeps its items in its own way."},
+     "A case of a queue that stores its items in its own way."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -313,15 +313,15 @@ static int
 add_cases(PyObject *module)
 {
     return add_case(module, PF_RECEIVING, "pyfiber.Receiving",
-                    "What Channel.receiving() makes, for select().") |
+                    "What Channel.receiving() returns, for select().") |
            add_case(module, PF_SENDING, "pyfiber.Sending",
-                    "What Channel.sending() makes, for select().") |
+                    "What Channel.sending() returns, for select().") |
            add_case(module, PF_GETTING, "pyfiber.Getting",
-                    "What Queue.getting() makes, for select().") |
+                    "What Queue.getting() returns, for select().") |
            add_case(module, PF_PUTTING, "pyfiber.Putting",
-                    "What Queue.putting() makes, for select().") |
+                    "What Queue.putting() returns, for select().") |
            add_case(module, PF_ACQUIRING, "pyfiber.Acquiring",
-                    "What Semaphore.acquiring() makes, for select().");
+                    "What Semaphore.acquiring() returns, for select().");
 }
 
 static int

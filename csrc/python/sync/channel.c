@@ -1,8 +1,8 @@
 /* Channel.
  *
- * A value goes straight from a sender to a receiver that waits; with a
- * capacity it may wait in between.  Values in the channel come before those of
- * waiting senders, so the order of sending is the order of receiving.
+ * A value goes straight from a sender to a waiting receiver; with a capacity
+ * it may wait in between.  Values in the channel come before those of waiting
+ * senders, so values are received in the order in which they were sent.
  */
 #include "python/sync/channel.h"
 
@@ -132,7 +132,7 @@ static PF_ALWAYS_INLINE int
 wait_to_send(ChannelObject *self, PyObject *value, int64_t deadline)
 {
     PfThread *t = pf_tls_thread;
-    if (t == NULL) { /* making it may run code that receives: look again */
+    if (t == NULL) { /* its creation may run code that receives: check again */
         return pf_thread_create() == NULL ? -1 : send(self, value, deadline);
     }
     PfWait wait;
@@ -177,7 +177,7 @@ static PyObject *
 wait_to_receive(ChannelObject *self, int64_t deadline)
 {
     PfThread *t = pf_tls_thread;
-    if (t == NULL) { /* making it may run code that sends: look again */
+    if (t == NULL) { /* its creation may run code that sends: check again */
         return pf_thread_create() == NULL ? NULL : receive(self, deadline);
     }
     PfWait wait;
@@ -221,7 +221,7 @@ channel_receive(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
     return receive((ChannelObject *)op, deadline);
 }
 
-/* The exception that is set: that this channel, not some other, is closed? */
+/* Does the exception that is set say that this channel is closed? */
 static bool
 is_end_of(PyObject *channel)
 {
@@ -236,14 +236,14 @@ is_end_of(PyObject *channel)
     return which == channel;
 }
 
-/* Whoever iterates may drop the iterator while it waits. */
+/* The caller may drop the iterator while it waits. */
 static PyObject *
 channel_next(PyObject *op)
 {
     Py_INCREF(op);
     PyObject *value = receive((ChannelObject *)op, PF_NEVER);
     if (value == NULL && is_end_of(op)) {
-        PyErr_Clear(); /* NULL alone is an iterator's end */
+        PyErr_Clear(); /* NULL without an error ends the iteration */
     }
     Py_DECREF(op);
     return value;
@@ -349,7 +349,7 @@ channel_sending(PyObject *op, PyObject *value)
 
 /* ---------------------------------------------------------------- reporting */
 
-/* Only one of the two can be waited in. */
+/* Fibers wait in at most one of the two. */
 static PyObject *
 channel_waiters(PyObject *op, PyObject *ignored)
 {
@@ -421,11 +421,11 @@ channel_dealloc(PyObject *op)
 PyDoc_STRVAR(channel_doc, "Channel(capacity=0)\n--\n\n\
 Values from fibers and threads that send to fibers and threads that receive.\n\
 \n\
-With capacity 0 a sender waits for its receiver; otherwise so many values may\n\
-wait in the channel. Whoever waits longest is served next. Iteration receives\n\
-until the channel is closed and empty; `with` closes it at the end.");
+With capacity 0 a sender waits for its receiver; otherwise up to `capacity`\n\
+values may wait in the channel. The longest waiter is served next. Iteration\n\
+receives until the channel is closed and empty; `with` closes it at the end.");
 PyDoc_STRVAR(send_doc, "send($self, /, value, timeout=None)\n--\n\n\
-Hand over a value; wait for that at most `timeout` seconds.\n\
+Hand over a value; wait at most `timeout` seconds for a taker.\n\
 \n\
 ChannelClosed or TimeoutError if it was not handed over. A cancellation point\n\
 if it has to wait: Cancelled means the value was not sent. ValueError for a\n\
@@ -433,18 +433,18 @@ negative timeout or NaN.");
 PyDoc_STRVAR(receive_doc, "receive($self, /, timeout=None)\n--\n\n\
 The next value; wait for it at most `timeout` seconds.\n\
 \n\
-ChannelClosed if there will be none, TimeoutError when the time is over. A\n\
+ChannelClosed if there will be none, TimeoutError after `timeout` seconds. A\n\
 cancellation point if it has to wait: Cancelled means that nothing was\n\
 received. ValueError for a negative timeout or NaN.");
 PyDoc_STRVAR(close_doc, "close($self, /)\n--\n\n\
-No more values: send() raises ChannelClosed, receive() as soon as the channel\n\
-is empty. So do those that wait already. Closing twice is fine.");
+No more values: send() raises ChannelClosed, and receive() does when the\n\
+channel is empty. This also ends waits. Closing twice is fine.");
 PyDoc_STRVAR(receiving_doc, "receiving($self, /)\n--\n\n\
 receive(), as a case for select().");
 PyDoc_STRVAR(sending_doc, "sending($self, value, /)\n--\n\n\
 send(value), as a case for select().");
 PyDoc_STRVAR(holders_doc, "_holders($self, /)\n--\n\n\
-Empty: nobody in particular has to send or receive.");
+Empty: any fiber or thread may send or receive.");
 PyDoc_STRVAR(waiters_doc, "_waiters($self, /)\n--\n\n\
 The fibers that wait in it, first in line first; for reports.");
 
@@ -467,7 +467,7 @@ static PyMethodDef methods[] = {
 static PyMemberDef members[] = {
     PF_WEAKREFS(ChannelObject),
     {"capacity", T_PYSSIZET, offsetof(ChannelObject, capacity), READONLY,
-     "How many values may wait in it."},
+     "The number of values that may wait in it."},
     {"closed", T_BOOL, offsetof(ChannelObject, closed), READONLY,
      "True after close()."},
     {NULL, 0, 0, 0, NULL},
@@ -499,7 +499,7 @@ pf_channel_init(PyObject *module)
     }
     channel_closed = PyErr_NewExceptionWithDoc(
         "pyfiber.ChannelClosed",
-        "The channel takes no more values, or has no more: see `channel`.",
+        "The channel takes or has no more values: see `channel`.",
         PyExc_Exception, dict);
     Py_DECREF(dict);
     if (channel_closed == NULL ||

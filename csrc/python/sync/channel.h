@@ -6,12 +6,12 @@
 #include "python/fiber/fiber.h"
 #include "python/fiber/waitq.h"
 
-/* Nobody waits to receive while there are values or senders; nobody waits to
- * send while there is a place or a receiver. */
+/* No receiver waits while there are values or senders; no sender waits while
+ * there is a place or a receiver. */
 typedef struct ChannelObject {
     PyObject_HEAD
     PyObject *weakrefs;
-    PfRing values; /* more than the capacity only if some were given back */
+    PfRing values; /* above the capacity only after a give-back */
     size_t capacity;
     PfWaitq senders, receivers;
     bool closed;
@@ -22,8 +22,8 @@ extern PyTypeObject *pf_channel_type;
 /* Without waiting: 1: done; 0: would have to wait; -1: exception. */
 int pf_channel_try_send(ChannelObject *self, PyObject *value);
 int pf_channel_try_receive(ChannelObject *self, PyObject **value);
-/* A value (stolen) was received and cannot be used: as if it never had been.
- * Keeps the exception that is set. */
+/* A value (stolen) was received and cannot be used: undo that.  Keeps the
+ * exception that is set. */
 void pf_channel_give_back(ChannelObject *self, PyObject *value);
 void pf_channel_raise_closed(ChannelObject *self);
 

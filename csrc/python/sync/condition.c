@@ -2,11 +2,12 @@
  *
  * Its lock is a Lock or an RLock of ours, which are called directly, or any
  * object with acquire() and release(), such as one of threading's.  However
- * wait() ends, it first takes the lock again: cancellation waits for that.
+ * wait() ends, it first takes the lock again; even a cancellation is raised
+ * after that.
  *
  * A foreign lock's methods may do anything: wait, switch, use the condition.
- * So every call holds the lock it began with, and __init__ is refused while a
- * wait() is under way.
+ * So every call keeps a reference to the lock it began with, and __init__ is
+ * refused while a wait() is in progress.
  */
 #include "python/cancel/scope.h"
 #include "python/core/arguments.h"
@@ -27,7 +28,7 @@ typedef struct ConditionObject {
     PyObject *weakrefs;
     PyObject *lock;
     PfWaitq waiters;
-    Py_ssize_t inside; /* wait()s under way: waiting, or taking the lock */
+    Py_ssize_t inside; /* wait()s in progress: waiting, or taking the lock */
 } ConditionObject;
 
 /* ----------------------------------------------------------------- the lock */
@@ -66,8 +67,8 @@ find_method(PyObject *lock, const char *name, PyObject **method)
     return 0;
 }
 
-/* A foreign lock's method, or if it has none of that name the `other` one,
- * which takes no argument.  `arg` may be NULL. */
+/* Call a foreign lock's method, or if it has none of that name the `other`
+ * one, without an argument.  `arg` may be NULL. */
 static PyObject *
 call_foreign(PyObject *lock, const char *name, PyObject *arg,
              const char *other)
@@ -83,7 +84,7 @@ call_foreign(PyObject *lock, const char *name, PyObject *arg,
     return result;
 }
 
-/* What a method answered (stolen), as 1, 0 or -1. */
+/* The result of a method (stolen), as 1, 0 or -1. */
 static int
 truth_of(PyObject *answer)
 {
@@ -135,15 +136,15 @@ check_owned(PyObject *lock, PfThread *t, const char *what)
     return owned > 0 ? 0 : -1;
 }
 
-/* What it takes to get the lock back as it was. */
+/* What is needed to restore the lock as it was. */
 typedef struct Saved {
     Py_ssize_t count; /* of ours */
     PyObject *state;  /* of a foreign one */
     bool interrupted; /* the wait: see pf_lock_retake */
 } Saved;
 
-/* Its code may wait for something else, from which a notification must not
- * wake the fiber: it opens a lock instead, for which nobody waits. */
+/* A foreign lock's code may wait for something else, and a notification must
+ * not end that wait: it opens a lock instead, for which nothing waits yet. */
 static int
 release_foreign(PyObject *lock, PfWaiter *waiter, Saved *saved)
 {
@@ -186,13 +187,13 @@ restore_ours(LockObject *lock, PfThread *t, const Saved *saved)
     return rc;
 }
 
-/* Its acquire() may be a cancellation point. */
+/* A foreign lock's acquire() may be a cancellation point. */
 static int
 restore_foreign(PyObject *lock, PfThread *t, Saved *saved)
 {
     ScopeObject *shield = t->scheduler == NULL ? NULL : pf_shield_enter();
     if (t->scheduler != NULL && shield == NULL) {
-        PyErr_Clear(); /* no memory for it: then without */
+        PyErr_Clear(); /* no memory: do without a shield */
     }
     PyObject *done =
         call_foreign(lock, "_acquire_restore", saved->state, "acquire");
@@ -218,9 +219,10 @@ restore(PyObject *lock, PfThread *t, Saved *saved)
 
 /* --------------------------------------------------------------------- wait */
 
-/* Take the lock again with `pending`, which ended the wait, kept aside.  What
- * goes wrong now has that as its context - except in a fiber that is being
- * unwound and must not wait: it goes on without the lock (pf_lock_lost). */
+/* Take the lock again while `pending`, which ended the wait, is set aside.  An
+ * error in this has `pending` as its context - except in a fiber that is being
+ * unwound, which must not wait: it continues without the lock (pf_lock_lost).
+ */
 static int
 restore_after(PyObject *lock, PfThread *t, Saved *saved, PyObject *pending)
 {
@@ -230,7 +232,7 @@ restore_after(PyObject *lock, PfThread *t, Saved *saved, PyObject *pending)
         return rc;
     }
     if (rc == 0 || CURRENT(t)->dying) {
-        PyErr_Clear(); /* being unwound it may not wait: no news */
+        PyErr_Clear(); /* it may not wait: that is expected */
         pf_restore_exception(pending);
         return -1;
     }
@@ -313,7 +315,7 @@ condition_wait(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
     return result;
 }
 
-/* The predicate's last answer. */
+/* The predicate's last result. */
 static PyObject *
 wait_until_true(ConditionObject *self, PyObject *lock, PfThread *t,
                 PyObject *predicate, int64_t deadline)
@@ -499,7 +501,7 @@ condition_repr(PyObject *op)
     return repr;
 }
 
-/* Of what __init__ was given: a new reference, or NULL. */
+/* The lock for __init__'s argument: a new reference, or NULL. */
 static PyObject *
 checked_lock(PyObject *lock)
 {
@@ -524,7 +526,7 @@ checked_lock(PyObject *lock)
     return Py_NewRef(lock);
 }
 
-/* Whoever is in a wait(), or holds the lock, counts on finding it there. */
+/* A fiber that is in a wait(), or holds the lock, relies on that lock. */
 static int
 check_idle(ConditionObject *self, PyObject *lock)
 {
@@ -582,21 +584,20 @@ PyDoc_STRVAR(condition_doc, "Condition(lock=None)\n--\n\n\
 threading.Condition between fibers, of any thread, and plain threads.\n\
 \n\
 `lock` is a Lock, an RLock (the default, a new one) or any object with\n\
-acquire() and release(). Who waits longest is notified first.");
+acquire() and release(). The longest waiter is notified first.");
 PyDoc_STRVAR(wait_doc, "wait($self, /, timeout=None)\n--\n\n\
 Release the lock, wait for notify() at most `timeout` seconds, take it again.\n\
 \n\
-False if the time was over. A cancellation point, but Cancelled is raised with\n\
-the lock held, and a notification that came first wins. RuntimeError if the\n\
-lock is not held; ValueError for a negative timeout or NaN.");
+False after `timeout` seconds. A cancellation point, but Cancelled is raised\n\
+with the lock held, and a notification that came first wins. RuntimeError if\n\
+the lock is not held; ValueError for a negative timeout or NaN.");
 PyDoc_STRVAR(wait_for_doc,
              "wait_for($self, /, predicate, timeout=None)\n--\n\n\
 wait() until predicate() is true, at most `timeout` seconds; its last result.");
 PyDoc_STRVAR(notify_doc, "notify($self, /, n=1)\n--\n\n\
-Wake the n fibers or threads that wait longest. RuntimeError if the lock is\n\
-not held.");
+Wake the n longest waiters. RuntimeError if the lock is not held.");
 PyDoc_STRVAR(notify_all_doc, "notify_all($self, /)\n--\n\n\
-Wake all who wait. RuntimeError if the lock is not held.");
+Wake all waiters. RuntimeError if the lock is not held.");
 PyDoc_STRVAR(acquire_doc, "acquire($self, /, *args, **kwargs)\n--\n\n\
 acquire() of its lock.");
 PyDoc_STRVAR(release_doc, "release($self, /)\n--\n\nrelease() of its lock.");
@@ -604,11 +605,11 @@ PyDoc_STRVAR(locked_doc, "locked($self, /)\n--\n\nlocked() of its lock.");
 PyDoc_STRVAR(owned_doc, "_is_owned($self, /)\n--\n\n\
 Does the running fiber hold the lock?");
 PyDoc_STRVAR(holders_doc, "_holders($self, /)\n--\n\n\
-Empty: nobody in particular has to notify.");
+Empty: any fiber or thread may notify.");
 PyDoc_STRVAR(waiters_doc, "_waiters($self, /)\n--\n\n\
 The fibers that wait for notify(), first in line first; for reports.");
 PyDoc_STRVAR(fork_doc, "_at_fork_reinit($self, /)\n--\n\n\
-Make its lock free, in the child of fork.");
+In the child of fork: make its lock free.");
 
 static PyMethodDef methods[] = {
     PF_METHOD("acquire", condition_acquire, acquire_doc),

@@ -11,7 +11,7 @@
 
 #include <structmember.h>
 
-/* Nobody waits while it is set. */
+/* Nothing waits while it is set. */
 typedef struct EventObject {
     PyObject_HEAD
     PyObject *weakrefs;
@@ -100,8 +100,8 @@ event_waiters(PyObject *op, PyObject *ignored)
     return pf_waitq_list(&((EventObject *)op)->waiters);
 }
 
-/* Nothing needs repair in the child of fork: the waits of threads that are
- * gone were taken out of every queue. */
+/* Nothing needs repair in the child of fork: the waits of other threads were
+ * removed from every queue. */
 static PyObject *
 event_at_fork(PyObject *op, PyObject *ignored)
 {
@@ -121,16 +121,16 @@ PyDoc_STRVAR(event_doc, "Event()\n--\n\n\
 threading.Event between fibers, of any thread, and plain threads.");
 PyDoc_STRVAR(is_set_doc, "is_set($self, /)\n--\n\nTrue after set().");
 PyDoc_STRVAR(set_doc, "set($self, /)\n--\n\n\
-Wake all who wait; later wait()s return at once.");
+Wake all waiters; later wait()s return at once.");
 PyDoc_STRVAR(clear_doc, "clear($self, /)\n--\n\n\
-Let later wait()s wait. Who was woken by set() before still returns True.");
+Let later wait()s wait. A wait() that set() has ended still returns True.");
 PyDoc_STRVAR(wait_doc, "wait($self, /, timeout=None)\n--\n\n\
-Wait for set(), at most `timeout` seconds; False if they passed first.\n\
+Wait for set(), at most `timeout` seconds; False if that time passed first.\n\
 \n\
 A cancellation point if it has to wait. ValueError for a negative timeout or\n\
 NaN.");
 PyDoc_STRVAR(holders_doc, "_holders($self, /)\n--\n\n\
-Empty: nobody in particular has to set it.");
+Empty: any fiber or thread may set it.");
 PyDoc_STRVAR(waiters_doc, "_waiters($self, /)\n--\n\n\
 The fibers that wait for it, first in line first; for reports.");
 PyDoc_STRVAR(fork_doc, "_at_fork_reinit($self, /)\n--\n\n\

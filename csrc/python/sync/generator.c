@@ -1,18 +1,17 @@
 /* FiberGenerator: a function that emits values from any depth of its calls, as
  * an iterator.
  *
- * The function runs on a raw fiber, the body.  A pull links it with the fiber
- * that pulls, makes that its parent, which gets its result or failure, and
- * switches to it; emit() undoes the link and switches back.  So whoever pulls
- * next may be another fiber, and a body that sleeps in emit() keeps nobody
- * alive.
+ * The function runs on a raw fiber, the body.  A pull links it with the
+ * pulling fiber, makes this its parent, which gets its result or failure, and
+ * switches to it; emit() undoes the link and switches back.  So another fiber
+ * may pull next, and a body that is suspended in emit() keeps no puller alive.
  *
- * While they are linked the body is cancelled by what cancels the puller: it
- * may wait, and the puller, which was left by a direct switch, waits with it.
- * See cancel.c.
+ * While they are linked, whatever cancels the puller also cancels the body:
+ * the body may wait, and the puller, which was left by a direct switch, waits
+ * with it.  See cancel.c.
  *
- * The link is made before anything that could run other code, and taken away
- * before the body can be entered again: who else pulls meanwhile is refused.
+ * The link is made before anything that could run other code, and removed
+ * before the body can be entered again: meanwhile another pull is refused.
  */
 #include "python/cancel/scope.h"
 #include "python/core/arguments.h"
@@ -35,7 +34,8 @@ typedef struct GeneratorObject {
 
 /* ------------------------------------------------------------------ the link */
 
-/* Who is in a scope may be cancelled by what is no longer around it. */
+/* The link changes which scopes enclose the body: if it is in one, or one of
+ * the two is cancelled, find out anew what cancels it. */
 static void
 look_around_again(FiberObject *body, const FiberObject *puller)
 {
@@ -54,8 +54,7 @@ link_to(GeneratorObject *self, FiberObject *puller)
     }
     assert(ours->puller == NULL && theirs->pulled == NULL);
     FiberObject *before = NULL;
-    if (!pf_descends_from(puller,
-                          body)) { /* else heir() asks for the puller */
+    if (!pf_descends_from(puller, body)) { /* else heir() finds the puller */
         before = body->parent;
         body->parent = (FiberObject *)Py_NewRef((PyObject *)puller);
     }
@@ -83,17 +82,16 @@ take_link(FiberObject *body)
 
 /* ---------------------------------------------------------------------- emit */
 
-/* `puller`, a reference that is stolen, is about to be entered, and nothing in
- * the body shall keep it alive: the thread does while it runs, as with the
- * parent of a fiber that ends.  A greenlet's fiber has its own way of dying;
- * it stays the parent. */
+/* `puller` (stolen) is about to be entered, and nothing in the body may keep
+ * it alive: the thread does while it runs, as with the parent of a fiber that
+ * ends.  A greenlet's fiber dies in another way and stays the parent. */
 static void
 let_go(PfThread *t, FiberObject *body, FiberObject *puller)
 {
     bool ours = !pf_fiber_kind(puller)->is_part;
     if (ours && body->parent == puller) {
         body->parent = NULL;
-        Py_DECREF(puller); /* not the last: there is the one to steal */
+        Py_DECREF(puller); /* not the last one: the stolen one remains */
     }
     if (ours && puller != t->root && !puller->held) {
         puller->held = true;
@@ -164,8 +162,8 @@ stop_with(PyObject *value)
     }
 }
 
-/* The function has returned, or raised if `result` (stolen) is NULL.  Leaves
- * an exception, or none where it returned None. */
+/* The function has returned, or raised if `result` (stolen) is NULL.  Sets an
+ * exception, or none if it returned None. */
 static void
 ended(GeneratorObject *self, PyObject *result)
 {
@@ -183,8 +181,8 @@ ended(GeneratorObject *self, PyObject *result)
     Py_CLEAR(self->body);
 }
 
-/* Back from the body.  Still linked, it has emitted nothing: it has ended, or
- * was never entered, or something else than it has brought us back here. */
+/* Back from the body.  If it is still linked, it has emitted nothing: it has
+ * ended, or was never entered, or something else has switched to us. */
 static PyObject *
 landed(GeneratorObject *self, FiberObject *body, PyObject *result)
 {
@@ -211,9 +209,9 @@ is_over(const GeneratorObject *self)
     return self->body == NULL || self->body->core.state == PF_DONE;
 }
 
-/* May there be something to pull, and may the running fiber be left for it?
- * 1; 0: it is over; -1: FiberError.  Who may not be left perhaps waits for
- * something, in the midst of which this is asked: it must not be linked. */
+/* Is the generator open, and may the running fiber be left for it? 1; 0: it is
+ * over; -1: FiberError.  A fiber that may not be left may be in the middle of
+ * another wait, so it must not be linked. */
 static int
 is_open(const GeneratorObject *self)
 {
@@ -227,8 +225,8 @@ is_open(const GeneratorObject *self)
     return !is_over(self);
 }
 
-/* `self` is open.  Let the function run on: emit() returns `value` there, or
- * raises `exc`, an exception; the other is NULL.  What it emits, or NULL: with
+/* `self` is open.  Continue the function: emit() returns `value` there, or
+ * raises `exc`; the other one is NULL.  Returns what it emits, or NULL: with
  * an exception, or without one if it returned None. */
 static PyObject *
 pull(GeneratorObject *self, PyObject *value, PyObject *exc)
@@ -258,7 +256,7 @@ generator_next(PyObject *op)
     return is_open(self) == 1 ? pull(self, Py_None, NULL) : NULL;
 }
 
-/* Where a method answers, the end is StopIteration. */
+/* For methods: the end is StopIteration. */
 static PyObject *
 value_or_stop(PyObject *value)
 {
@@ -332,7 +330,7 @@ generator_close(PyObject *op, PyObject *ignored)
         Py_RETURN_NONE;
     }
     if (body->core.state == PF_NEW && pf_rare(body)->puller == NULL) {
-        Py_CLEAR(self->body); /* it has nothing to clean up */
+        Py_CLEAR(self->body); /* nothing to clean up in it */
         Py_RETURN_NONE;
     }
     return unwind(self);
@@ -395,7 +393,7 @@ generator_traverse(PyObject *op, visitproc visit, void *arg)
     return 0;
 }
 
-/* A body that is suspended is unwound by that, as any dropped fiber. */
+/* This unwinds a suspended body, as any dropped fiber. */
 static int
 generator_clear(PyObject *op)
 {
@@ -431,7 +429,7 @@ generator_repr(PyObject *op)
     return repr;
 }
 
-/* For reports: on whom the next value depends. */
+/* For reports: the fiber that the next value depends on. */
 static PyObject *
 generator_holders(PyObject *op, PyObject *ignored)
 {
@@ -441,16 +439,17 @@ generator_holders(PyObject *op, PyObject *ignored)
 }
 
 PyDoc_STRVAR(generator_doc, "FiberGenerator(fn, /, *args, **kwargs)\n--\n\n\
-An iterator over what fn(*args, **kwargs) emits; what @pyfiber.generator makes.\n\
+An iterator over the values that fn(*args, **kwargs) emits; @pyfiber.generator\n\
+returns one.\n\
 \n\
-fn runs on a fiber of its own, up to its next emit() whenever a value is asked\n\
-for. Any fiber of the thread may ask. A with block closes it at its end; so\n\
-does dropping it.");
+fn runs on a fiber of its own; each request for a value runs it up to its next\n\
+emit(). Any fiber of the thread may request one. The end of a with block closes\n\
+the generator; so does dropping it.");
 PyDoc_STRVAR(send_doc, "send($self, value, /)\n--\n\n\
 The next value; emit() returns `value` in the function.\n\
 \n\
-StopIteration, with what it returned, when the function has ended. TypeError\n\
-for anything but None before the first value. ValueError if it is executing.\n\
+StopIteration, with the function's result, when it has ended. TypeError for\n\
+anything but None before the first value. ValueError if it is executing.\n\
 FiberError on another thread than that of the first value.");
 PyDoc_STRVAR(throw_doc, "throw($self, exc, /)\n--\n\n\
 Raise `exc`, an exception or its class, in emit(); return the next value.\n\
@@ -461,8 +460,8 @@ Let the function end: emit() raises FiberExit there. Closing twice is fine.\n\
 \n\
 RuntimeError if it emits another value instead. Errors as with send().");
 PyDoc_STRVAR(emit_doc, "emit(value, /)\n--\n\n\
-In a generator's function, at any depth of calls: hand a value to whoever asked\n\
-for the next one, and wait there until the next is wanted.\n\
+In a generator's function, at any depth of calls: hand out the next value, and\n\
+wait until another one is requested.\n\
 \n\
 Returns what send() sends, None for next(); raises what throw() throws, and\n\
 FiberExit when the generator is closed or dropped. FiberError elsewhere.");

@@ -1,22 +1,22 @@
-/* HookedQueue's put() and get(): what must happen as a whole between the permit
- * of a semaphore and the item.  See pyfiber._queues.
+/* HookedQueue's put() and get(): the steps between a semaphore's permit and
+ * the item, which must not be interrupted.  See pyfiber._queues.
  *
  * The subclass's own code may raise anywhere, as may a trace function or a
- * signal handler in it.  The permits are counted here, by what has become of
- * the items, so that they always agree.
+ * signal handler in it.  So the permits are counted here, from the real number
+ * of items, and always agree with it.
  */
 #include "python/core/arguments.h"
 #include "python/core/tstate.h"
 #include "python/sync/sync.h"
 
-/* Names that are looked up at each call. */
+/* Names for the look-ups of each call. */
 static struct {
     PyObject *qsize, *acquire, *release, *add_tasks;
     PyObject *places, *items, *mutex, *owner, *add, *take;
 } name;
 
-/* How many items there are; -1 if that cannot be found out.  Whatever was
- * raised first is kept in *raised, if that is NULL. */
+/* How many items there are; -1 if that is unknown.  Keeps the first exception
+ * in *raised, if that is NULL. */
 static Py_ssize_t
 count_items(PyObject *owner, PyObject **raised)
 {
@@ -48,8 +48,8 @@ call_with_number(PyObject *object, PyObject *method, Py_ssize_t number)
     return result;
 }
 
-/* Give permits of the attribute `which`, a semaphore or None.  Keeps what is
- * raised. */
+/* Give permits to the semaphore in the attribute `which` (or None).  Keeps the
+ * exception that is set. */
 static void
 give(PyObject *hooked, PyObject *which, Py_ssize_t count)
 {
@@ -85,9 +85,9 @@ add_tasks(PyObject *owner, Py_ssize_t count)
     }
 }
 
-/* The items change, with the mutex held, which is free afterwards in any case.
- * *change says by how many; it is right also if something is raised.  With an
- * item it is put, and is a task. */
+/* Change the items with the mutex held, which is always free afterwards.
+ * *change says by how many, also if there is an exception.  An `item` is put,
+ * and counts as a task. */
 static PyObject *
 change_items(PyObject *mutex, PyObject *owner, PyObject *act, PyObject *item,
              Py_ssize_t *change)
@@ -122,8 +122,8 @@ change_items(PyObject *mutex, PyObject *owner, PyObject *act, PyObject *item,
     return result;
 }
 
-/* The attributes of `hooked` that a change needs: it has no code of its own
- * where they are looked up. */
+/* The attributes of `hooked` that a change needs; their look-up runs no Python
+ * code. */
 static PyObject *
 change_of(PyObject *hooked, PyObject *how, PyObject *item, Py_ssize_t *change)
 {
@@ -152,7 +152,7 @@ result_unless_raised(PyObject *result)
 }
 
 /* Its place is taken.  An item that replaced another one, or could not be
- * added, needs none. */
+ * added, needs no place. */
 static PyObject *
 hooked_put(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
@@ -169,7 +169,7 @@ hooked_put(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     return result_unless_raised(result);
 }
 
-/* Its permit is taken: there is an item, or there will be none any more. */
+/* Its permit is taken: there is an item, or the queue is shut down. */
 static PyObject *
 hooked_get(PyObject *module, PyObject *hooked)
 {

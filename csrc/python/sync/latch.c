@@ -1,10 +1,10 @@
-/* _Latch: fibers wait until it is set, by any thread, once and for all; or
- * until somebody rings.  Rings are counted: who looks whether there is something
- * to wait for reads the count before, and does not wait if it has changed since,
- * because other code has run in between.
+/* _Latch: fibers wait until any thread sets it, once and for all, or rings it.
+ * Rings are counted: a fiber reads the count, then checks whether it must
+ * wait, and does not wait if the count has changed, as other code has run in
+ * between.
  *
- * What the façade's futures and streams wait on.  Unlike park() and unpark()
- * it is about one thing: nobody else's wake-up can end the wait.
+ * The façade's futures and streams wait on it.  Unlike park(), such a wait can
+ * be ended by this latch only, not by an unrelated wake-up.
  */
 #include "python/core/arguments.h"
 #include "python/core/state.h"
@@ -17,7 +17,7 @@
 
 #include <structmember.h>
 
-/* Nobody waits while it is set. */
+/* Nothing waits while it is set. */
 typedef struct LatchObject {
     PyObject_HEAD
     PfWaitq waiters;

@@ -1,7 +1,7 @@
-/* local: attributes of which every fiber, and every plain thread, has its own:
- * a slot (see slots.h).  A look-up that runs code may come
- * back after other fibers have used the object: so it is given the dict, and
- * finds nothing in the object itself.
+/* local: every fiber, and every plain thread, has its own attributes, in a
+ * slot (see slots.h).  A look-up may run code and continue after other fibers
+ * have used the object; so it gets the dict as an argument and takes nothing
+ * from the object itself.
  */
 #include "python/core/arguments.h"
 #include "python/core/compiler.h"
@@ -28,10 +28,10 @@ has_own_init(PyTypeObject *type)
     return type->tp_init != PyBaseObject_Type.tp_init;
 }
 
-/* The first access in this fiber: __init__ of a subclass, with the arguments
- * the object was made with - unless the collector, which may run when the dict
- * is made, ran code that was first.  (Without args the collector has cleared
- * the object, too.) */
+/* The first access in this fiber: call __init__ of a subclass, with the
+ * arguments of the constructor - unless code that the collector ran while the
+ * dict was made came first.  (If args is NULL, the collector has cleared the
+ * object.) */
 static PfSlot *
 first_access(LocalObject *self, FiberObject *fiber)
 {
@@ -179,7 +179,7 @@ threading.local for fibers: each fiber, and each plain thread, has attributes\n\
 of its own, which go when it ends.\n\
 \n\
 __init__ of a subclass runs in each of them at its first use of the object,\n\
-with the arguments the object was made with.");
+with the arguments of the constructor.");
 
 static PyMethodDef methods[] = {
     PF_NO_PICKLE,

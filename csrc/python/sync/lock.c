@@ -62,7 +62,7 @@ pf_lock_acquire(LockObject *self, PfThread *t, int64_t deadline)
     pf_wait_init(&wait, t);
     int rc = pf_wait_for(&wait, &self->waiters, t, deadline, (PyObject *)self);
     if (rc < 0 && wait.waiter.taken != NULL) {
-        pf_lock_release(self); /* it is ours, but we cannot use it */
+        pf_lock_release(self); /* it was given to us, but we cannot use it */
     }
     return rc;
 }
@@ -99,7 +99,7 @@ take_once_more(LockObject *self)
     Py_RETURN_TRUE;
 }
 
-/* acquire() and with: who holds an RLock takes it once more. */
+/* acquire() and with: the holder of an RLock takes it once more. */
 static PyObject *
 take_until(PyObject *op, int64_t deadline)
 {
@@ -195,7 +195,8 @@ lock_locked(PyObject *op, PyObject *ignored)
     return PyBool_FromLong(((LockObject *)op)->count > 0);
 }
 
-/* In the child of fork the lock is free: threads that held it are gone. */
+/* In the child of fork, make the lock free: the threads that held it are gone.
+ */
 static PyObject *
 lock_at_fork(PyObject *op, PyObject *ignored)
 {
@@ -255,7 +256,7 @@ lock_repr(PyObject *op)
 PyDoc_STRVAR(lock_doc, "Lock()\n--\n\n\
 threading.Lock between fibers, of any thread, and plain threads.\n\
 \n\
-Whoever waits longest gets it next, handed over by release().");
+release() hands it over to the longest waiter.");
 PyDoc_STRVAR(acquire_doc,
              "acquire($self, /, blocking=True, timeout=-1)\n--\n\n\
 Take the lock; wait for it at most `timeout` seconds (-1: no limit).\n\
@@ -263,10 +264,10 @@ Take the lock; wait for it at most `timeout` seconds (-1: no limit).\n\
 True if it was taken. A cancellation point if it has to wait. ValueError for a\n\
 negative timeout or NaN, or one with blocking=False.");
 PyDoc_STRVAR(release_doc, "release($self, /)\n--\n\n\
-Free the lock, or give it to whoever waits first. Any fiber or thread may.\n\
+Free the lock, or give it to the first waiter. Any fiber or thread may.\n\
 \n\
 RuntimeError if it is not locked.");
-PyDoc_STRVAR(locked_doc, "locked($self, /)\n--\n\nTrue if somebody holds it.");
+PyDoc_STRVAR(locked_doc, "locked($self, /)\n--\n\nTrue if it is held.");
 PyDoc_STRVAR(fork_doc, "_at_fork_reinit($self, /)\n--\n\n\
 Make the lock free, in the child of fork.");
 PyDoc_STRVAR(holders_doc, "_holders($self, /)\n--\n\n\
@@ -380,18 +381,18 @@ rlock_repr(PyObject *op)
 PyDoc_STRVAR(rlock_doc, "RLock()\n--\n\n\
 threading.RLock between fibers, of any thread, and plain threads.\n\
 \n\
-The fiber that holds it may take it again. Whoever waits longest gets it next.");
+The fiber that holds it may take it again. The longest waiter gets it next.");
 PyDoc_STRVAR(rlock_release_doc, "release($self, /)\n--\n\n\
-Undo one acquire(); the last one frees the lock or gives it to whoever waits\n\
-first. RuntimeError if the running fiber does not hold it.");
+Undo one acquire(); the last one frees the lock or gives it to the first\n\
+waiter. RuntimeError if the running fiber does not hold it.");
 PyDoc_STRVAR(owned_doc, "_is_owned($self, /)\n--\n\n\
 Does the running fiber hold it? For Condition.");
 PyDoc_STRVAR(recursion_doc, "_recursion_count($self, /)\n--\n\n\
 How often the running fiber has taken it.");
 PyDoc_STRVAR(save_doc, "_release_save($self, /)\n--\n\n\
-Free it, however often it was taken; what _acquire_restore() needs.");
+Free it, however often it was taken; returns what _acquire_restore() needs.");
 PyDoc_STRVAR(restore_doc, "_acquire_restore($self, saved, /)\n--\n\n\
-Take it as often as before _release_save(). Cancellation has to wait.");
+Take it as often as before _release_save(). Not a cancellation point.");
 
 static PyMethodDef rlock_methods[] = {
     SHARED_METHODS,

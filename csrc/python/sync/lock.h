@@ -6,7 +6,7 @@
 #include "python/core/thread.h"
 #include "python/fiber/waitq.h"
 
-/* Held exactly if count > 0; never free while somebody waits. */
+/* Held exactly if count > 0; never free while a fiber or thread waits. */
 typedef struct LockObject {
     PyObject_HEAD
     PyObject *weakrefs;
@@ -19,15 +19,17 @@ extern PyTypeObject *pf_lock_type, *pf_rlock_type;
 
 /* 0: acquired, once; 1: deadline; -1: exception, not acquired. */
 int pf_lock_acquire(LockObject *self, PfThread *t, int64_t deadline);
-/* The same for one that had it and needs it to go on: cancellation waits, and
- * so does what a signal handler raises, unless one has `interrupted` before.
- * -1: perhaps acquired all the same, see pf_lock_is_mine. */
+/* The same for a fiber that had it and needs it to continue: a cancellation is
+ * deferred, and so is a signal handler's exception, unless one has
+ * `interrupted` before. -1: perhaps acquired all the same, see
+ * pf_lock_is_mine. */
 int pf_lock_retake(LockObject *self, PfThread *t, bool interrupted);
-/* Free it whatever the count; who waits first gets it. */
+/* Free it whatever the count; the first waiter gets it. */
 void pf_lock_release(LockObject *self);
 bool pf_lock_is_mine(LockObject *self, PfThread *t);
-/* A fiber that is unwound could not wait to get its lock back: then leaving
- * the lock's `with` block must not release what somebody else holds. */
+/* A fiber that was being unwound could not wait to get its lock back: then the
+ * end of its `with` block must not release a lock that another fiber holds.
+ */
 bool pf_lock_lost(LockObject *self, PfThread *t);
 
 #endif

@@ -1,9 +1,9 @@
 /* Queue and LifoQueue.
  *
  * An item goes straight to a waiting get(), a freed place straight to a
- * waiting put().  A subclass that keeps its items in its own way (_init, _put,
- * _get, _qsize, as queue.Queue has them) is served by a Python object that
- * calls those: see pyfiber._queues.
+ * waiting put().  For a subclass that stores its items in its own way (_init,
+ * _put, _get, _qsize, as in queue.Queue), a Python object that calls these
+ * does the work: see pyfiber._queues.
  */
 #include "python/sync/queue.h"
 
@@ -27,7 +27,7 @@ static PyTypeObject *queue_type, *lifo_type;
 
 /* --------------------------------------------------------------- exceptions */
 
-/* Found at first need: module queue takes longer to import than all of
+/* Imported at first use: module queue takes longer to import than all of
  * pyfiber. */
 static int
 raise_named(PyObject **cached, const char *module, const char *name)
@@ -72,7 +72,7 @@ is_full(const QueueObject *self)
     return self->maxsize > 0 && self->items.count >= (size_t)self->maxsize;
 }
 
-/* Serve the put() that waits first, if there is a place for it. */
+/* Serve the first waiting put(), if there is a place for it. */
 static inline void
 let_one_put(QueueObject *self)
 {
@@ -105,9 +105,8 @@ hand_to_getter(QueueObject *self, PyObject *item)
     pf_grant(getter);
 }
 
-/* A get() was given an item and cannot use it: as if it had never been taken.
- * (No memory for that, in a fiber that is unwound: all that can be done is to
- * say so.) */
+/* A get() got an item and cannot use it: undo that.  (If a fiber that is being
+ * unwound has no memory for this, we can only report the loss.) */
 static void
 give_back(QueueObject *self, PyObject *item)
 {
@@ -135,7 +134,7 @@ static int
 wait_to_put(QueueObject *self, PyObject *item, int64_t deadline)
 {
     PfThread *t = pf_tls_thread;
-    if (t == NULL) { /* making it may run code that gets: look again */
+    if (t == NULL) { /* its creation may run code that gets: check again */
         return pf_thread_create() == NULL ? -1 : put(self, item, deadline);
     }
     PfWait wait;
@@ -191,7 +190,7 @@ static PyObject *
 wait_to_get(QueueObject *self, int64_t deadline)
 {
     PfThread *t = pf_tls_thread;
-    if (t == NULL) { /* making it may run code that puts: look again */
+    if (t == NULL) { /* its creation may run code that puts: check again */
         return pf_thread_create() == NULL ? NULL : get(self, deadline);
     }
     PfWait wait;
@@ -282,7 +281,7 @@ static const PfCaseOps putting_ops = {attempt_to_put, line_of_putters, NULL,
 
 /* -------------------------------------------------------------- the methods */
 
-/* The same method of the object that serves this subclass. */
+/* Call the same method of the object that serves this subclass. */
 static PyObject *
 hooked(QueueObject *self, const char *name, PyObject *const *args,
        Py_ssize_t nargs, PyObject *kwnames)
@@ -549,13 +548,13 @@ overrides(PyTypeObject *type, const char *name)
     PyObject *theirs = PyObject_GetAttrString((PyObject *)type, name);
     PyObject *ours = PyObject_GetAttrString((PyObject *)queue_type, name);
     bool differ = theirs != ours;
-    PyErr_Clear(); /* a class without the name has another, too */
+    PyErr_Clear(); /* a class without the name differs, too */
     Py_XDECREF(theirs);
     Py_XDECREF(ours);
     return differ;
 }
 
-/* Does the class keep its items in its own way? */
+/* Does the class store its items in its own way? */
 static bool
 needs_hooks(PyTypeObject *type)
 {
@@ -641,10 +640,10 @@ queue_dealloc(PyObject *op)
 PyDoc_STRVAR(queue_doc, "Queue(maxsize=0)\n--\n\n\
 queue.Queue between fibers, of any thread, and plain threads.\n\
 \n\
-First in, first out; whoever waits longest is served next. At most `maxsize`\n\
-items wait in it, without limit if that is 0 or less.");
+First in, first out; the longest waiter is served next. At most `maxsize` items\n\
+wait in it; 0 or less means no limit.");
 PyDoc_STRVAR(lifo_doc, "LifoQueue(maxsize=0)\n--\n\n\
-A Queue that gives the newest item first.");
+A Queue that returns the newest item first.");
 PyDoc_STRVAR(put_doc, "put($self, /, item, block=True, timeout=None)\n--\n\n\
 Add an item; wait for a place at most `timeout` seconds.\n\
 \n\
@@ -666,17 +665,17 @@ PyDoc_STRVAR(qsize_doc, "qsize($self, /)\n--\n\nHow many items there are.");
 PyDoc_STRVAR(empty_doc, "empty($self, /)\n--\n\nTrue if there is no item.");
 PyDoc_STRVAR(full_doc, "full($self, /)\n--\n\nTrue if there is no place.");
 PyDoc_STRVAR(task_done_doc, "task_done($self, /)\n--\n\n\
-One item that was taken has been worked on. ValueError if all have been.");
+The work on one item that was taken is done. ValueError if all were done.");
 PyDoc_STRVAR(join_doc, "join($self, /)\n--\n\n\
-Wait until every item put was worked on: see task_done(). A cancellation\n\
+Wait until the work on every item is done: see task_done(). A cancellation\n\
 point if it has to wait.");
 PyDoc_STRVAR(shutdown_doc, "shutdown($self, /, immediate=False)\n--\n\n\
-From now on put() raises ShutDown, and get() too when the queue is empty.\n\
+From now on put() raises ShutDown, and get() does when the queue is empty.\n\
 \n\
-Who waits in put() or get() is woken by it. With immediate=True the items are\n\
-dropped and counted as worked on.");
+This also ends the waits in put() and get(). With immediate=True the items are\n\
+dropped and counted as done.");
 PyDoc_STRVAR(holders_doc, "_holders($self, /)\n--\n\n\
-Empty: nobody in particular has to put or get.");
+Empty: any fiber or thread may put or get.");
 PyDoc_STRVAR(waiters_doc, "_waiters($self, /)\n--\n\n\
 The fibers in get(), put() and join(), each first in line first; for reports.");
 
@@ -694,7 +693,8 @@ static PyMethodDef methods[] = {
     {"join", queue_join, METH_NOARGS, join_doc},
     PF_METHOD("shutdown", queue_shutdown, shutdown_doc),
     {"_init", pf_queue_hook_init, METH_O, "For subclasses: make it empty."},
-    {"_qsize", pf_queue_hook_qsize, METH_NOARGS, "For subclasses: how many."},
+    {"_qsize", pf_queue_hook_qsize, METH_NOARGS,
+     "For subclasses: the number of items."},
     {"_put", pf_queue_hook_put, METH_O, "For subclasses: add an item."},
     {"_get", pf_queue_hook_get, METH_NOARGS, "For subclasses: take one out."},
     {"_add_tasks", pf_queue_hook_tasks, METH_O, "Count unfinished tasks."},
@@ -710,9 +710,9 @@ static PyMethodDef methods[] = {
 static PyMemberDef members[] = {
     PF_WEAKREFS(QueueObject),
     {"maxsize", T_PYSSIZET, offsetof(QueueObject, maxsize), READONLY,
-     "At most so many items; no limit if it is 0 or less."},
+     "The most items that it takes; no limit if it is 0 or less."},
     {"unfinished_tasks", T_PYSSIZET, offsetof(QueueObject, unfinished),
-     READONLY, "Items put and not yet worked on."},
+     READONLY, "Items that were put and are not yet done."},
     {"is_shutdown", T_BOOL, offsetof(QueueObject, shut_down), READONLY,
      "True after shutdown()."},
     {NULL, 0, 0, 0, NULL},

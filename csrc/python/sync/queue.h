@@ -1,4 +1,4 @@
-/* Queue and LifoQueue, for what serves their subclasses. */
+/* Queue and LifoQueue, for the code that serves their subclasses. */
 #ifndef PF_QUEUE_H
 #define PF_QUEUE_H
 
@@ -6,7 +6,7 @@
 #include "python/fiber/fiber.h"
 #include "python/fiber/waitq.h"
 
-/* Nobody gets while there are items; nobody puts while there is a place. */
+/* No get() waits while there are items, no put() while there is a place. */
 typedef struct QueueObject {
     PyObject_HEAD
     PyObject *weakrefs;
@@ -15,12 +15,12 @@ typedef struct QueueObject {
     Py_ssize_t unfinished; /* put, and not yet task_done() */
     PfWaitq getters, putters, joiners;
     PyObject *hooked;  /* serves a subclass that overrides _put and the like */
-    Py_ssize_t inside; /* calls of its methods under way */
+    Py_ssize_t inside; /* calls of its methods in progress */
     bool lifo;
     bool shut_down;
 } QueueObject;
 
-/* n items will never be worked on. */
+/* n items will never be done. */
 void pf_queue_forget_tasks(QueueObject *self, Py_ssize_t n);
 
 /* --- queue_hooks.c: methods --- */

@@ -1,5 +1,5 @@
 /* Queue's _init, _put, _get and _qsize, for subclasses that extend them; the
- * class itself does without.  See pyfiber._queues for who calls them.
+ * class itself does not use them.  See pyfiber._queues for the caller.
  */
 #include "python/core/state.h"
 #include "python/sync/queue.h"

@@ -1,4 +1,4 @@
-/* Objects in a row; see ring.h. */
+/* A ring buffer of objects; see ring.h. */
 #include "python/sync/ring.h"
 
 #define FIRST_SIZE 8

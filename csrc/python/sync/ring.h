@@ -1,5 +1,5 @@
-/* Objects in a row, taken and added at both ends: what queues and channels
- * hold. */
+/* A ring buffer of objects, added and taken at both ends, for queues and
+ * channels. */
 #ifndef PF_RING_H
 #define PF_RING_H
 
@@ -51,7 +51,7 @@ pf_ring_pop_last(PfRing *ring)
     return ring->slots[(ring->first + --ring->count) & (ring->size - 1)];
 }
 
-/* Drop everything; what that runs finds the ring empty. */
+/* Drop everything; code that this runs finds the ring empty. */
 void pf_ring_clear(PfRing *ring);
 int pf_ring_traverse(const PfRing *ring, visitproc visit, void *arg);
 

@@ -1,10 +1,10 @@
 /* select(): exactly one of several operations, the first that is possible.
  *
- * First every case is tried in order; if none is possible the waiter stands in
- * all lines at once, and whoever serves one of its places takes it out of the
- * others.  From the first look at a case to the last place in line no Python
- * code runs: what has to be converted or allocated was before.  After that
- * nothing is relied on but what was done, and what is dropped is dropped last.
+ * First every case is tried in order; if none is possible, the waiter joins
+ * all lines at once, and the code that serves one of its places removes the
+ * others.  From the first check of a case to the last place in line no Python
+ * code runs: all conversions and allocations come before.  After that only the
+ * case that was done counts, and references are dropped last.
  */
 #include "python/sync/select.h"
 
@@ -73,7 +73,7 @@ stand_in_line(PyObject *one, PfNode *node)
     }
 }
 
-/* It was done, but nobody can use it.  Steals `got`. */
+/* It was done, but the result cannot be used: undo it.  Steals `got`. */
 static void
 take_back(PyObject *one, PyObject *got)
 {
@@ -85,8 +85,8 @@ take_back(PyObject *one, PyObject *got)
 
 /* ------------------------------------------------------------------ answers */
 
-/* A queue that keeps its items its own way gets or puts one, now that it is
- * sure that it may.  `result` is stolen. */
+/* A queue that stores its items in its own way now gets or puts one, as its
+ * permit is certain.  `result` is stolen. */
 static PyObject *
 finish_in_python(CaseObject *c, PyObject *result)
 {
@@ -122,8 +122,8 @@ answer(PyObject *one, PyObject *got, Py_ssize_t index)
                : result;
 }
 
-/* The wait is over with `rc`; what a place other than the one that was taken
- * still has, or that one if it was refused, is the caller's to drop. */
+/* The wait is over with `rc`.  The caller drops what the other places still
+ * hold, and the taken one if it was refused. */
 static PyObject *
 finish(PyObject *const *cases, PfWaiter *waiter, int rc)
 {
@@ -133,7 +133,7 @@ finish(PyObject *const *cases, PfWaiter *waiter, int rc)
     }
     Py_ssize_t index = taken - waiter->nodes;
     PyObject *one = cases[index];
-    if (taken->refused) { /* no fiber and no event does that */
+    if (taken->refused) { /* never a fiber or an event */
         if (rc >= 0) {
             CaseObject *c = (CaseObject *)one;
             c->ops->raise_refused(c->via);
@@ -191,7 +191,7 @@ wait_for_one(PfThread *t, PyObject *const *cases, Py_ssize_t count,
     return result;
 }
 
-/* `what`, made before, is all that allocates. */
+/* `what` was made before: nothing allocates here. */
 static PyObject *
 choose(PfThread *t, PyObject *const *cases, Py_ssize_t count, int64_t deadline,
        PyObject *what)
@@ -269,7 +269,7 @@ queue.putting(item); semaphore.acquiring(); an Event, until it is set; a fiber,\
 until it has ended. Returns Received(channel, value, index), Sent(channel,\n\
 index), Got(queue, item, index), Put(queue, index), Acquired(semaphore, index),\n\
 Happened(event, index) or Joined(fiber, index); None after `timeout` seconds.\n\
-If several are possible at once the first in order of the arguments is done.\n\
+If several are possible at once, the first of these arguments is done.\n\
 \n\
 ChannelClosed, with its `channel`, or ShutDown if the operation would have\n\
 raised it. A cancellation point if it has to wait: Cancelled means that none\n\

@@ -1,4 +1,4 @@
-/* What select() may do: cases, each one operation on one object. */
+/* Cases of select(): each is one operation on one object. */
 #ifndef PF_SELECT_H
 #define PF_SELECT_H
 
@@ -19,16 +19,15 @@ typedef enum PfCaseKind {
     PF_RESULT_KINDS,
 } PfCaseKind;
 
-/* How an operation is done, on an object of the type that defines it.  No
- * Python code runs in `attempt`, unless it fails, in `line` and `take_back`. */
+/* How to do an operation, on an object of the type that defines it.  `attempt`
+ * runs no Python code unless it fails; `line` and `take_back` run none. */
 typedef struct PfCaseOps {
     /* Without waiting: 1: done; 0: would have to wait; -1: exception.
      * `value` is what the case puts or sends, *got what it gets. */
     int (*attempt)(PyObject *op, PyObject *value, PyObject **got);
     PfWaitq *(*line)(PyObject *op); /* where to wait */
-    /* It was done for somebody who cannot use it: as if it had not been.
-     * Steals `got`, keeps the exception that is set.  NULL: what is done is
-     * done. */
+    /* It was done for a fiber that cannot use it: undo it.  Steals `got`,
+     * keeps the exception that is set.  NULL: it cannot be undone. */
     void (*take_back)(PyObject *op, PyObject *got);
     void (*raise_refused)(PyObject *op); /* NULL: it never refuses */
 } PfCaseOps;
@@ -36,11 +35,11 @@ typedef struct PfCaseOps {
 typedef struct CaseObject {
     PyObject_HEAD
     const PfCaseOps *ops;
-    PyObject *source; /* what it is about: a channel, a queue ... */
+    PyObject *source; /* its object: a channel, a queue ... */
     PyObject *value;  /* to send or put, or NULL */
     PyObject *via;    /* whose operation it is: `source`, or of a queue that
                          keeps its items its own way a semaphore */
-    PyObject *finish; /* ... and what does the rest then; else NULL */
+    PyObject *finish; /* ... and the function for the rest; else NULL */
     PfCaseKind kind;
 } CaseObject;
 
@@ -49,7 +48,7 @@ typedef struct CaseObject {
 PyObject *pf_case_new(PfCaseKind kind, const PfCaseOps *ops, PyObject *source,
                       PyObject *value);
 void pf_case_dealloc(PyObject *op);
-/* NULL: it is none, though perhaps a fiber or an event. */
+/* NULL: it is not a CaseObject, but may be a fiber or an event. */
 static inline CaseObject *
 pf_as_case(PyObject *object)
 {
@@ -57,7 +56,7 @@ pf_as_case(PyObject *object)
                ? (CaseObject *)object
                : NULL;
 }
-/* What select() answers; `value`, NULL for most kinds, is what it got.  It is
+/* The result of select(); `value`, NULL for most kinds, is what it got.  It is
  * stolen, unless this fails. */
 PyObject *pf_case_result(PfCaseKind kind, PyObject *source, PyObject *value,
                          Py_ssize_t index);

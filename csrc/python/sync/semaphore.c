@@ -13,10 +13,10 @@
 
 #define MOST_HOLDERS 8
 
-/* Nobody waits while value > 0.  The holders are for reports: who took one and
- * has not given it back, as far as that can be known, for anybody may release.
- * There are never more of them than are out, and so none of a semaphore that
- * began with 0, which is a signal and not a thing to hold. */
+/* Nothing waits while value > 0.  The holders are for reports: the fibers that
+ * took one and have not returned it, as far as is known, since any fiber may
+ * release.  There are never more of them than permits taken, so a semaphore
+ * that began with 0, which is a signal, has none. */
 typedef struct SemaphoreObject {
     PyObject_HEAD
     PyObject *weakrefs;
@@ -77,7 +77,7 @@ add_holder(SemaphoreObject *self, FiberObject *fiber)
     }
 }
 
-/* One is given back: the last one of whoever gives it, or else the oldest.
+/* One is returned: the last one that `fiber` took, or else the oldest.
  * `fiber` may be NULL. */
 static void
 remove_holder(SemaphoreObject *self, const FiberObject *fiber)
@@ -190,7 +190,7 @@ release_many(SemaphoreObject *self, Py_ssize_t n)
         PyErr_SetString(PyExc_ValueError, "n must be one or more");
         return NULL;
     }
-    /* Giving back must not fail for want of a thread's record. */
+    /* A release must not fail because there is no memory for a PfThread. */
     PfThread *t = pf_tls_thread;
     const FiberObject *by = t == NULL ? NULL : CURRENT(t);
     if (self->bounded && n > self->initial - self->value) {
@@ -308,9 +308,9 @@ semaphore_repr(PyObject *op)
 PyDoc_STRVAR(semaphore_doc, "Semaphore(value=1)\n--\n\n\
 threading.Semaphore between fibers, of any thread, and plain threads.\n\
 \n\
-Whoever waits longest is served next. ValueError for a negative value.");
+The longest waiter is served next. ValueError for a negative value.");
 PyDoc_STRVAR(bounded_doc, "BoundedSemaphore(value=1)\n--\n\n\
-A Semaphore that is released no more often than it was acquired: ValueError.");
+A Semaphore that raises ValueError if released more often than acquired.");
 PyDoc_STRVAR(acquire_doc,
              "acquire($self, /, blocking=True, timeout=None)\n--\n\n\
 Take one; wait for it at most `timeout` seconds. True if one was taken.\n\
@@ -320,9 +320,9 @@ NaN, or one with blocking=False.");
 PyDoc_STRVAR(acquiring_doc, "acquiring($self, /)\n--\n\n\
 acquire(), as a case for select().");
 PyDoc_STRVAR(release_doc, "release($self, /, n=1)\n--\n\n\
-Give n back, or to those who wait first. ValueError if n < 1.");
+Return n, which go to the first waiters. ValueError if n < 1.");
 PyDoc_STRVAR(holders_doc, "_holders($self, /)\n--\n\n\
-The fibers that have taken one and not given it back, in a list; for reports.\n\
+The fibers that have taken one and not returned it, in a list; for reports.\n\
 Some of them if there are many; none if its first value was 0.");
 PyDoc_STRVAR(waiters_doc, "_waiters($self, /)\n--\n\n\
 The fibers that wait for it, first in line first; for reports.");
@@ -342,7 +342,7 @@ static PyMethodDef methods[] = {
 static PyMemberDef members[] = {
     PF_WEAKREFS(SemaphoreObject),
     {"_value", T_PYSSIZET, offsetof(SemaphoreObject, value), READONLY,
-     "How many can be taken without waiting."},
+     "How many can be taken without a wait."},
     {NULL, 0, 0, 0, NULL},
 };
 

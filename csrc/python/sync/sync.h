@@ -1,4 +1,4 @@
-/* sync/: what fibers use between each other.
+/* sync/: what fibers use to work together.
  *
  *   lock.c semaphore.c event.c condition.c latch.c  waiting for one another
  *   queue.c channel.c                handing things over

@@ -1,4 +1,4 @@
-/* The type _Explorer: how a run is to be explored, and what came of it. */
+/* The type _Explorer: how to explore a run, and what was found. */
 #include "python/testing/explorer.h"
 
 #include "python/core/arguments.h"
@@ -144,19 +144,29 @@ read_script(PyObject *script, Choices *read)
     return rc;
 }
 
-/* After everything was converted, which may begin a run. */
+/* To be called after all conversions, because these may begin a run. */
 static int
 may_configure(ExplorerObject *x, int strategy, unsigned depth,
               uint64_t max_steps)
 {
-    if (x->installed || strategy < 0 || strategy >= STRATEGY_COUNT ||
-        depth < 1 || depth > MAX_DEPTH || max_steps == 0) {
-        PyErr_SetString(
-            PyExc_ValueError,
-            "no such strategy, depth or limit, or a run under way");
-        return -1;
+    if (x->installed) {
+        PyErr_SetString(pf.fiber_error,
+                        "a run of this explorer is in progress: call "
+                        "configure() before it or after it");
+    } else if (strategy < 0 || strategy >= STRATEGY_COUNT) {
+        PyErr_Format(PyExc_ValueError,
+                     "there is no strategy %d: use a number from 0 to %d",
+                     strategy, STRATEGY_COUNT - 1);
+    } else if (depth < 1 || depth > MAX_DEPTH) {
+        PyErr_Format(PyExc_ValueError, "depth must be from 1 to %d, not %u",
+                     MAX_DEPTH, depth);
+    } else if (max_steps == 0) {
+        PyErr_SetString(PyExc_ValueError,
+                        "max_steps must be at least 1, not 0");
+    } else {
+        return pf_may_run(x->scheduler);
     }
-    return pf_may_run(x->scheduler);
+    return -1;
 }
 
 static PyObject *
@@ -168,7 +178,8 @@ explorer_configure(PyObject *op, PyObject *args, PyObject *kwargs)
     ExplorerObject *x = (ExplorerObject *)op;
     int strategy = 0, lenient = 0, preempt = 0, unfair = 0;
     unsigned int depth = 1;
-    unsigned long long seed = 0, length = 0, max_steps = 0, event = 0;
+    unsigned long long seed = 0, length = 0, event = 0;
+    unsigned long long max_steps = UINT32_MAX;
     PyObject *script = Py_None, *trace = Py_None;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$iKIKOpppKKO:configure",
                                      names, &strategy, &seed, &depth, &length,
@@ -197,8 +208,8 @@ explorer_configure(PyObject *op, PyObject *args, PyObject *kwargs)
     Py_RETURN_NONE;
 }
 
-/* Depth first: the script of the next branch is what was chosen last, up to
- * the last choice that has another possibility, and that one. */
+/* Depth first: the script of the next branch is the last run's choices up to
+ * the last one with an untried possibility, and that possibility. */
 static PyObject *
 explorer_next_branch(PyObject *op, PyObject *ignored)
 {
@@ -245,8 +256,8 @@ explorer_choices(PyObject *op, PyObject *ignored)
     return list;
 }
 
-/* (index, wanted, found), or None.  A script that was not used up diverged at
- * the end: found is None then. */
+/* (index, wanted, found), or None.  If the run ended before the script, it
+ * diverged at its end: found is None then. */
 static PyObject *
 explorer_divergence(PyObject *op, PyObject *ignored)
 {
@@ -264,7 +275,7 @@ explorer_divergence(PyObject *op, PyObject *ignored)
     Py_RETURN_NONE;
 }
 
-/* Fibers that failed with nobody looking.  Now somebody has. */
+/* Fibers whose failure nobody looked at.  Now the caller has. */
 static PyObject *
 explorer_unseen(PyObject *op, PyObject *ignored)
 {
@@ -350,8 +361,8 @@ explorer_traverse(PyObject *op, visitproc visit, void *arg)
     return 0;
 }
 
-/* (A run under way keeps it alive.  The scheduler stays: its methods rely on
- * it, and it does not refer back.) */
+/* (A run in progress keeps it alive.  The scheduler is not cleared: the
+ * methods rely on it, and it does not refer back.) */
 static int
 explorer_clear(PyObject *op)
 {
@@ -384,10 +395,10 @@ static PyMethodDef explorer_methods[] = {
     {"run", PF_FAST(explorer_run), METH_FASTCALL,
      "run(clock, fn, *args): Scheduler.run(fn, *args) under this explorer."},
     {"choices", explorer_choices, METH_NOARGS,
-     "What the last run chose: (kind, count, taken) each."},
+     "The choices of the last run: (kind, count, taken) each."},
     {"next_branch", explorer_next_branch, METH_NOARGS,
-     "Set the script for the next schedule, depth first; False: that was "
-     "all."},
+     "Set the script for the next schedule, depth first; False if none is "
+     "left."},
     {"divergence", explorer_divergence, METH_NOARGS,
      "Where the script first did not fit: (index, wanted, found), or None."},
     {"unseen", explorer_unseen, METH_NOARGS,
@@ -411,7 +422,7 @@ static PyGetSetDef explorer_getset[] = {
 
 static PyType_Slot explorer_slots[] = {
     {Py_tp_doc,
-     (void *)"Chooses who runs in a run under test; see pyfiber.testing."},
+     (void *)"Makes the choices of a run under test; see pyfiber.testing."},
     {Py_tp_new, explorer_new},
     {Py_tp_dealloc, explorer_dealloc},
     {Py_tp_traverse, explorer_traverse},

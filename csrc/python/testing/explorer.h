@@ -1,4 +1,4 @@
-/* The explorer's insides, shared by schedule.c and explorer.c. */
+/* The explorer's internals, shared by schedule.c and explorer.c. */
 #ifndef PF_EXPLORER_H
 #define PF_EXPLORER_H
 
@@ -29,11 +29,11 @@ typedef struct Choices {
 } Choices;
 
 #define MAX_DEPTH 16
-/* One fiber chosen so often in a row, with others waiting, spins: PCT's strict
- * priorities would starve those it waits for. */
+/* A fiber chosen this many times in a row while others are ready spins: PCT's
+ * strict priorities would starve the fibers it waits for. */
 #define PATIENCE 64
 
-/* Runs choose by it; explorer.c makes and configures it, schedule.c chooses. */
+/* Makes the choices of runs; explorer.c configures it, schedule.c chooses. */
 typedef struct PfExplorer {
     PyObject_HEAD
     SchedulerObject *scheduler;
@@ -41,23 +41,23 @@ typedef struct PfExplorer {
     Strategy strategy;
     uint64_t random;
     Choices script;
-    bool lenient; /* a script that does not fit is bent, not reported */
+    bool lenient; /* a script that does not fit is adapted, not reported */
     bool preempt;
-    bool unfair; /* waiters and cases of select() are chosen, too */
+    bool unfair; /* choose among waiters and select()'s cases, too */
     uint64_t max_steps;
     uint64_t inject; /* the event at which to cancel; 0: none */
     /* What was chosen. */
     Choices made;
-    bool lost; /* no memory to record it */
-    bool over; /* the limit of steps was passed: no more choices */
+    bool lost; /* there was no memory to record it */
+    bool over; /* past the limit of steps: no more choices */
     bool diverged;
     Choice wanted, found; /* where it diverged first */
     size_t diverged_at;
     uint64_t steps;  /* fibers chosen */
-    uint64_t events; /* where a cancellation may be injected; from 1 */
+    uint64_t events; /* places for an injected cancellation; from 1 */
     uint64_t hash;   /* of everything that happened */
     uint32_t forced; /* pf_preempt has chosen: 1 + place in the queue */
-    uint64_t passed; /* timers up to here (exclusive) were passed over */
+    uint64_t passed; /* timers before this one were passed over */
     uint32_t tie_rest, tie_count; /* see next_tie */
     uint64_t tie_sequence;
     int64_t tie_when;
@@ -65,7 +65,7 @@ typedef struct PfExplorer {
     PfKnownTable known;
     uint32_t depth;
     uint64_t change_at[MAX_DEPTH];
-    uint32_t lowest; /* priority given last */
+    uint32_t lowest; /* the last priority assigned */
     const pf_task *last;
     uint32_t in_a_row;
     /* Python's part. */
@@ -73,7 +73,7 @@ typedef struct PfExplorer {
     PyObject *on_limit; /* makes the exception for too many steps */
     PyObject *failures; /* fibers that failed */
     PyObject *injected;
-    bool injected_waiting; /* while it waited, not as it went on */
+    bool injected_waiting; /* while it waited, not as it continued */
     bool installed;
 } ExplorerObject;
 

@@ -1,4 +1,4 @@
-/* What an explorer knows of each task: its number and its priority. */
+/* What an explorer knows about each task: its number and its priority. */
 #include "python/fiber/fiber.h"
 #include "python/testing/schedule.h"
 

@@ -1,11 +1,11 @@
-/* The explorer: makes every choice of a run under test, records it, and makes
- * it again when told to.
+/* The explorer: makes every choice of a run under test, records it, and can
+ * repeat it.
  *
  * A run has choice points: places where more than one thing could come next.
  * The strategy answers each with a number from 0 to count - 1, where 0 is
- * always what happens outside of a test.  The list of answers is the
- * schedule; given back as the script of another run it makes that run the
- * same, step by step, as long as the program depends on nothing else.
+ * always what happens outside of a test.  The list of answers is the schedule;
+ * as the script of another run it makes that run the same, step by step, if
+ * the program depends on nothing else.
  */
 #include "python/testing/schedule.h"
 
@@ -74,7 +74,7 @@ scripted(ExplorerObject *x, Choice found)
 static int call_trace(ExplorerObject *x, int what, PyObject *task,
                       uint32_t number, uint32_t count, uint32_t taken);
 
-/* Every choice ends here.  `taken` is the strategy's. */
+/* Every choice comes here.  `taken` is the strategy's. */
 static uint32_t
 settle(ExplorerObject *x, uint32_t count, PfChoiceKind kind, uint32_t taken)
 {
@@ -96,7 +96,7 @@ propose(ExplorerObject *x, uint32_t count)
     switch (x->strategy) {
     case STRATEGY_RANDOM:
         return pf_random_below(&x->random, count);
-    case STRATEGY_PCT: /* rarely something else than usual */
+    case STRATEGY_PCT: /* rarely anything but the usual */
         return pf_random_below(&x->random, 4) == 0
                    ? pf_random_below(&x->random, count)
                    : 0;
@@ -118,7 +118,7 @@ choose_slow(SchedulerObject *s, uint32_t n, PfChoiceKind kind)
 
 /* ---------------------------------------------------------- calls to Python */
 
-/* The fiber under way is leaving: nothing that runs here may wait. */
+/* The running fiber is being left: no code that runs here may wait. */
 static int
 call_trace(ExplorerObject *x, int what, PyObject *task, uint32_t number,
            uint32_t count, uint32_t taken)
@@ -139,7 +139,7 @@ call_trace(ExplorerObject *x, int what, PyObject *task, uint32_t number,
 }
 
 /* Too many steps: the run ends at once.  Its fibers are not cancelled first,
- * for who runs in circles might ignore that for ever. */
+ * because a fiber in an endless loop might ignore that for ever. */
 static void
 limit_passed(ExplorerObject *x)
 {
@@ -180,7 +180,7 @@ explorer_failed(SchedulerObject *s, PyObject *op)
         return false;
     }
     if (PyList_Append(list, op) < 0) {
-        PyErr_Clear(); /* no memory: then it is told of as always */
+        PyErr_Clear(); /* no memory: it is reported as usual */
         return false;
     }
     return true;
@@ -208,8 +208,8 @@ known(ExplorerObject *x, pf_task *core)
     return k;
 }
 
-/* Numbers come with the first turn, so that they do not depend on which
- * strategy has looked at whom. */
+/* Numbers are given at the first turn, and so do not depend on the fibers that
+ * a strategy has looked at. */
 static uint32_t
 number_of(ExplorerObject *x, pf_task *core)
 {
@@ -229,7 +229,7 @@ foremost(ExplorerObject *x, const pf_scheduler *core, uint32_t *place)
 {
     PfKnown *best = NULL;
     uint32_t best_number = 0, i = 0;
-    /* Adding to the table may move it: add them all before comparing. */
+    /* An addition may move the table, so add them all before comparing. */
     for (pf_task *f = core->ready.head; f != NULL; f = f->next) {
         known(x, f);
     }
@@ -290,7 +290,7 @@ choose_ready(ExplorerObject *x, const pf_scheduler *core, uint32_t count)
     }
     uint32_t place = 0;
     if (x->strategy == STRATEGY_PCT) {
-        place = pct_place(x, core); /* counts its steps alone, too */
+        place = pct_place(x, core); /* counts the steps of a lone fiber, too */
     } else if (x->strategy == STRATEGY_RANDOM && count > 1) {
         place = pf_random_below(&x->random, count);
     }
@@ -311,8 +311,8 @@ take(pf_scheduler *core, uint32_t place)
     return f;
 }
 
-/* The hub ends runs; it is chosen when it is first in the queue, as always,
- * and is no choice otherwise. */
+/* The hub ends runs; it runs when it is first in the queue, as always, and is
+ * not a possible choice otherwise. */
 pf_task *
 pf_explorer_pick(pf_scheduler *core, void *data)
 {
@@ -326,7 +326,7 @@ pf_explorer_pick(pf_scheduler *core, void *data)
     uint32_t count = (uint32_t)core->ready.count - hub_waits_in(core);
     uint32_t place = choose_ready(x, core, count);
     pf_task *chosen = take(core, place);
-    if (pf_is_fresh(chosen)) { /* no longer in the queue: nobody prefers it */
+    if (pf_is_fresh(chosen)) { /* it has left the queue: no wait may move it */
         chosen->wake = PF_WAKE_NONE;
     }
     x->passed = 0;
@@ -343,8 +343,8 @@ pf_explorer_pick(pf_scheduler *core, void *data)
     return chosen;
 }
 
-/* Called at every switch, because it asks for that: the current fiber is
- * about to be left. */
+/* Setting until_poll to 1 makes the engine call this at every switch: the
+ * current fiber is about to be left. */
 void
 pf_explorer_probe(pf_scheduler *core, void *data)
 {
@@ -365,8 +365,8 @@ pf_explorer_probe(pf_scheduler *core, void *data)
 
 /* ------------------------------------------------------------------- timers */
 
-/* Timers due at the same instant, and not passed over since a fiber ran: how
- * many (while *found stays NULL) or the `place`-th of them in order. */
+/* The timers due at the same instant that were not passed over since a fiber
+ * ran: their number (while *found stays NULL), or the `place`-th in order. */
 typedef struct Tie {
     const pf_timers *timers;
     int64_t when;
@@ -381,7 +381,7 @@ scan_tie(Tie *tie, uint64_t index)
 {
     if (index >= tie->timers->count ||
         tie->timers->heap[index].when != tie->when) {
-        return; /* all below are later still */
+        return; /* all below are even later */
     }
     const pf_timer_entry *entry = &tie->timers->heap[index];
     if (entry->sequence >= tie->from) {
@@ -405,8 +405,8 @@ tie_from(const pf_scheduler *core, uint64_t from)
 }
 
 /* A thousand timers due together, fired in order, would be counted a thousand
- * times: if the heap has lost nothing but the first of the tie counted last,
- * the rest of that is the tie now. */
+ * times.  So if the heap has only lost the first timer of the last tie, the
+ * rest of that tie is the tie now. */
 static Tie
 next_tie(ExplorerObject *x, const pf_scheduler *core)
 {
@@ -430,10 +430,9 @@ remember_tie(ExplorerObject *x, const pf_scheduler *core, const Tie *tie)
     x->tie_when = tie->when;
 }
 
-/* Of timers due together each may fire now or, if something else can run
- * first, later.  They are asked in order, and the ones before the chosen one
- * are passed over until a fiber has run: so each set is tried once, not in
- * every order. */
+/* Each of several timers due together may fire now or, if something else can
+ * run first, later.  One is chosen, and those before it are passed over until
+ * a fiber has run: so each set is tried once, not in every order. */
 pf_timer *
 pf_explorer_pop_due(pf_scheduler *core, int64_t now, void *data)
 {
@@ -492,7 +491,7 @@ preempt(void)
     if (t->transfer == NULL) {
         return 0;
     }
-    PyObject *value = pf_value_in_parent(t); /* it is being unwound */
+    PyObject *value = pf_value_in_parent(t); /* the fiber is being unwound */
     Py_XDECREF(value);
     return value == NULL ? -1 : 0;
 }

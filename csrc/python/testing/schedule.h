@@ -1,11 +1,11 @@
 /* Runs under test: schedules that are explored, time that is virtual.
  *
- * Both hang on hooks that the engine has anyway: an explorer takes the
- * scheduler's `pick`, `probe` and `pop_due`, a virtual clock its `clock` and
- * the loop's waiting.  Outside of a test every hook is NULL.
+ * Both use the engine's hooks: an explorer the scheduler's `pick`, `probe` and
+ * `pop_due`, a virtual clock its `clock` and the loop's wait.  Outside of a
+ * test every hook is NULL.
  *
- *   schedule.c   who runs next and every other choice: made, recorded, replayed
- *   explorer.c   the object that says how
+ *   schedule.c   makes, records and replays every choice, such as who runs next
+ *   explorer.c   the object that configures it
  *   pct.c        fibers by number and priority
  *   vclock.c     the virtual clock
  */
@@ -23,8 +23,8 @@ typedef struct PfKnown {
     uint32_t priority;
 } PfKnown;
 
-/* An open-addressing table keyed by address.  An address may be that of a
- * fiber that is gone; its `tracked` tells whether its present owner was seen.
+/* An open-addressing table keyed by address.  An address may belong to a fiber
+ * that is gone; its `tracked` says whether its present owner was seen.
  */
 typedef struct PfKnownTable {
     PfKnown *slots;
@@ -66,14 +66,14 @@ typedef struct PfClockWaiter PfClockWaiter;
 
 typedef struct PfClockObject {
     PyObject_HEAD
-    int64_t now;           /* nanoseconds */
-    bool stands;           /* moves by advance() alone */
-    bool threads;          /* an idle run may wait for other threads */
-    SchedulerObject *user; /* the scheduler that runs by it; not a reference */
+    int64_t now;            /* nanoseconds */
+    bool stands;            /* only advance() moves it */
+    bool threads;           /* an idle run may wait for other threads */
+    SchedulerObject *user;  /* the scheduler that uses it; not a reference */
     PfClockWaiter *waiters; /* fibers in advance() or run_until_idle() */
 } PfClockObject;
 
-/* Nothing is ready: move the clock.  False if that is vain. */
+/* Nothing is ready: move the clock.  False if there is nothing to move to. */
 bool pf_clock_idle(SchedulerObject *s, int64_t deadline);
 /* 0, or -1 with an exception: the clock serves another scheduler. */
 int pf_clock_install(SchedulerObject *s, PyObject *clock);

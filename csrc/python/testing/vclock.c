@@ -1,9 +1,9 @@
 /* The virtual clock: time stands still while anything can run, and jumps to
  * the next timer when nothing can.
  *
- * A fiber may take it into its own hands with advance(): it waits until time
- * has come so far and everything that was to happen meanwhile, has.  A clock
- * made to stand moves in no other way.
+ * A fiber may move it with advance(), which waits until the time is reached
+ * and everything due before has happened.  Nothing else moves a clock that was
+ * made to stand still.
  */
 #include "python/core/arguments.h"
 #include "python/core/state.h"
@@ -19,7 +19,7 @@
 
 /* A fiber in advance(); lies on its C stack. */
 struct PfClockWaiter {
-    PfClockWaiter *next; /* the one that came later */
+    PfClockWaiter *next; /* the one that came after it */
     FiberObject *fiber;
     int64_t until;
 };
@@ -68,7 +68,8 @@ pf_clock_remove(SchedulerObject *s)
 
 /* ------------------------------------------------------------------- waiting */
 
-/* The waiter whose time comes first; of those the one that came first. */
+/* The waiter with the earliest time; of equal ones, the one that came first.
+ */
 static PfClockWaiter *
 first_waiter(const PfClockObject *clock)
 {
@@ -99,8 +100,8 @@ block(SchedulerObject *s, int64_t timeout)
     }
 }
 
-/* Somebody outside has promised to wake this run, or nothing else can.  Once
- * that was reported, what is cancelled may have to wait for it all the same. */
+/* Something outside has promised to wake this run, or nothing else can.  After
+ * that was reported, cancelled fibers may still have to wait for it. */
 static bool
 wait_for_outside(SchedulerObject *s, const PfClockObject *clock,
                  int64_t timeout, const char *refusal)
@@ -122,7 +123,7 @@ static const char waits_for_input[] =
     "makes ready, which takes real time: let a fiber be the other side, or "
     "allow real waiting with threads=True";
 
-/* Where time goes next, PF_NEVER: nowhere. */
+/* The next instant to jump to; PF_NEVER: none. */
 static int64_t
 next_moment(const SchedulerObject *s, const PfClockObject *clock,
             int64_t deadline)
@@ -137,8 +138,8 @@ next_moment(const SchedulerObject *s, const PfClockObject *clock,
     return deadline < next ? deadline : next;
 }
 
-/* At a moment of both, timers come first and the waiter when all they caused
- * is over. */
+/* If both are due at one instant, timers come first, and the waiter after
+ * everything that they caused. */
 static void
 move_to(SchedulerObject *s, PfClockObject *clock, int64_t moment)
 {
@@ -272,7 +273,7 @@ check_user(PfClockObject *clock, PfThread *t)
     return 0;
 }
 
-/* `seconds` that time may go on by, in nanoseconds. 0, or -1. */
+/* `seconds` by which time may move on, in nanoseconds. 0, or -1. */
 static int
 forward(PfClockObject *clock, PyObject *seconds, const char *what, int64_t *ns)
 {
@@ -410,7 +411,7 @@ clock_detach(PyObject *op, PyObject *ignored)
 static PyObject *
 clock_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    (void)args; /* a subclass has arguments of its own */
+    (void)args; /* a subclass may have arguments of its own */
     (void)kwargs;
     return type->tp_alloc(type, 0);
 }
@@ -436,7 +437,7 @@ clock_init(PyObject *op, PyObject *args, PyObject *kwargs)
     return 0;
 }
 
-/* While a scheduler uses it, that holds a reference. */
+/* A scheduler that uses it holds a reference. */
 static void
 clock_dealloc(PyObject *op)
 {
@@ -447,11 +448,11 @@ clock_dealloc(PyObject *op)
 
 static PyMethodDef clock_methods[] = {
     {"advance", clock_advance, METH_O, "advance($self, seconds, /)\n--\n\n\
-Let so many seconds pass: everything due meanwhile happens, in order.\n\
+Let `seconds` pass: everything due meanwhile happens, in order.\n\
 \n\
-Called from a fiber of the run it returns when time has come so far and\n\
-nothing else can run. Called while no run goes by the clock it only sets it.\n\
-ValueError for a negative number or NaN: time does not go backwards."},
+In a fiber of the run, it returns when that time is reached and nothing else\n\
+can run. While no run uses the clock, it only sets the clock. ValueError for a\n\
+negative number or NaN: time does not go backwards."},
     {"run_until_idle", clock_run_until_idle, METH_NOARGS,
      "run_until_idle($self, /)\n--\n\n\
 Let the other fibers run until all of them wait; time does not move.\n\
@@ -462,13 +463,14 @@ FiberError outside of a run that has this clock."},
     {"now_ns", clock_now_ns, METH_NOARGS,
      "now_ns($self, /)\n--\n\nThe time in nanoseconds."},
     {"spend", clock_spend, METH_O, "spend($self, seconds, /)\n--\n\n\
-As if the code that runs had computed for so many seconds: nothing else runs\n\
+Pretend that the running code computes for `seconds`: nothing else runs\n\
 meanwhile. Errors as advance()."},
-    {"_set_ns", clock_set_ns, METH_O, "Set it while no run goes by it."},
+    {"_set_ns", clock_set_ns, METH_O, "Set it while no run uses it."},
     {"attach", clock_attach, METH_O, "attach($self, scheduler, /)\n--\n\n\
-Make a Scheduler go by this clock; one that has no timers yet."},
+Make a Scheduler without timers use this clock."},
     {"detach", clock_detach, METH_NOARGS,
-     "detach($self, /)\n--\n\nUndo attach(); nothing if it is not attached."},
+     "detach($self, /)\n--\n\nUndo attach(); does nothing if it is not "
+     "attached."},
     {NULL, NULL, 0, NULL},
 };
 

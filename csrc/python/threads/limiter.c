@@ -1,7 +1,7 @@
 /* ThreadLimiter: how many functions run in threads at a time; to_thread().
  *
- * A fiber that calls to_thread() parks once, until the job is done: its turn
- * in the limiter's queue, too, is the job's to wait for.
+ * A fiber that calls to_thread() parks once, until the job is done: the job,
+ * not the fiber, waits for its turn in the limiter's queue.
  */
 #include "python/cancel/cancel.h"
 #include "python/core/arguments.h"
@@ -48,7 +48,7 @@ dequeue(LimiterObject *self)
     return job;
 }
 
-/* The fiber has lost interest before the job's turn came. */
+/* The fiber has stopped waiting before the job's turn came. */
 static void
 withdraw(LimiterObject *self, JobObject *job)
 {
@@ -97,8 +97,8 @@ pf_limiter_forget(LimiterObject *self)
     }
 }
 
-/* Jobs whose turn has come, because there are tokens.  0, or -1 with an
- * exception that is not a job's but the caller's; all have begun then, too. */
+/* Start the jobs for which there are tokens. 0, or -1 with an exception for
+ * the caller, not for a job; even then all of them have begun. */
 static int
 dispatch_waiting(LimiterObject *self)
 {
@@ -121,8 +121,8 @@ dispatch_waiting(LimiterObject *self)
     return interrupt == NULL ? 0 : -1;
 }
 
-/* The token of a job for which there is no thread goes to those who came to
- * wait for it meanwhile.  Keeps the exception that is set. */
+/* A job got no thread: its token goes to jobs that were queued meanwhile.
+ * Keeps the exception that is set. */
 static void
 give_token_back(LimiterObject *self)
 {
@@ -149,7 +149,7 @@ submit(LimiterObject *self, JobObject *job)
         return 0;
     }
     self->borrowed++;
-    int rc = pf_job_dispatch(job); /* starting a thread runs code */
+    int rc = pf_job_dispatch(job); /* to start a thread runs code */
     if (rc < 0) {
         give_token_back(self);
     } else if (rc == 0 && pf_tls_thread->scheduler != job->scheduler) {
@@ -169,8 +169,8 @@ let_go(LimiterObject *self, JobObject *job)
     pf_job_abandon(job);
 }
 
-/* An exception ended the wait before the job was done.  True: only a
- * cancellation, and the thread is to be waited for. */
+/* An exception ended the wait before the job was done.  True: it was only a
+ * cancellation, and we must wait for the thread. */
 static bool
 must_see_its_end(LimiterObject *self, JobObject *job)
 {
@@ -192,7 +192,7 @@ wait_for(LimiterObject *self, PfThread *t, JobObject *job)
         }
         bool dying = fiber->dying;
         if (!dying && job->state == JOB_ARRIVED) {
-            PyErr_Clear(); /* it came first after all */
+            PyErr_Clear(); /* the job was first after all */
         } else if (!dying && must_see_its_end(self, job)) {
             pf_job_cancel(job, pf_take_exception()); /* raised again later */
             shielded = true;
@@ -319,7 +319,7 @@ limiter_clear(PyObject *op)
     return 0;
 }
 
-/* Jobs hold the limiter: none waits or runs when it dies. */
+/* Each job has a reference to the limiter: when it dies there are none. */
 static void
 limiter_dealloc(PyObject *op)
 {
@@ -390,8 +390,8 @@ limiter_repr(PyObject *op)
 
 static PyGetSetDef limiter_getset[] = {
     {"total_tokens", get_total, set_total,
-     "How many functions may run at a time. Settable: more lets waiting ones\n"
-     "begin at once, fewer stops none.",
+     "How many functions may run at a time. Settable: a higher number lets\n"
+     "waiting ones begin at once, a lower one stops none.",
      NULL},
     {"borrowed_tokens", get_borrowed, NULL, "How many run now.", NULL},
     {"available_tokens", get_available, NULL, "How many more could begin now.",
@@ -408,12 +408,12 @@ PyDoc_STRVAR(to_thread_doc, "to_thread($self, fn, /, *args, **kwargs)\n--\n\n\
 Run fn(*args, **kwargs) in a thread while other fibers run; return its result.\n\
 \n\
 fn sees a copy of the caller's contextvars; what it changes there stays there.\n\
-A cancellation that comes while it waits for a token, or before, means that fn\n\
-is never called. Later it is raised only after fn has returned, at the next\n\
-park point; with abandon_on_cancel at once, and what fn returns is dropped.\n\
+If the caller is cancelled before fn has a token, fn is never called. A later\n\
+cancellation is raised at the next park point after fn has returned; with\n\
+abandon_on_cancel it is raised at once, and the result of fn is dropped.\n\
 FiberError outside of a run.");
 
-/* For OneThread: `start` is called with what the thread runs. */
+/* For OneThread: `start` is called with the function that the thread runs. */
 static PyObject *
 limiter_own_thread(PyObject *op, PyObject *start)
 {
@@ -434,7 +434,7 @@ static PyMethodDef limiter_methods[] = {
     {"to_thread", PF_FAST(limiter_to_thread), METH_FASTCALL | METH_KEYWORDS,
      to_thread_doc},
     {"_own_thread", limiter_own_thread, METH_O,
-     "Have a thread of its own, which start(run) starts when first needed."},
+     "Get a thread of its own, which start(run) starts when first needed."},
     {"_end_thread", limiter_end_thread, METH_NOARGS,
      "No more calls: let the thread of its own end."},
     {NULL, NULL, 0, NULL},
@@ -447,7 +447,7 @@ static PyMemberDef limiter_members[] = {
 
 PyDoc_STRVAR(limiter_doc,
              "ThreadLimiter(total_tokens, *, abandon_on_cancel=False)\n--\n\n\
-Lets so many functions run in threads at a time; the others wait their turn.\n\
+At most `total_tokens` functions run in threads at a time; others wait.\n\
 \n\
 One limiter may serve the fibers of several threads. ValueError for less than\n\
 one token.");

@@ -7,14 +7,14 @@
 #include "python/threads/worker.h"
 
 /* A done-callback that a thread waits for: `self` is the lock, and the job
- * that the thread runs or None.  Python code would not do: a trace function or
- * a signal handler may raise before its first line. */
+ * that the thread runs or None.  It cannot be Python code: a trace function or
+ * a signal handler might raise before its first line. */
 static PyObject *
 release(PyObject *self, PyObject *ignored)
 {
     (void)ignored;
     PyObject *job = PyTuple_GET_ITEM(self, 1);
-    if (job != Py_None) { /* before anything else looks whether it is held */
+    if (job != Py_None) { /* before other code checks whether it is held */
         pf_job_take_hold_back((JobObject *)job);
     }
     return PyObject_CallMethod(PyTuple_GET_ITEM(self, 0), "release", NULL);
@@ -42,7 +42,7 @@ is_of_its_run(const JobObject *job, const FiberObject *fiber)
            fiber->core.state != PF_DONE;
 }
 
-/* From here on it is cancelled with the caller of to_thread(). */
+/* From now on cancel it together with the caller of to_thread(). */
 static int
 cancel_together(JobObject *job, FiberObject *fiber)
 {
@@ -57,8 +57,8 @@ cancel_together(JobObject *job, FiberObject *fiber)
     return rc < 0 ? -1 : 0;
 }
 
-/* One step for whoever looks from outside: no code of this thread runs between
- * the loan of the hold and the wait. */
+/* Other threads see one step: no code of this thread runs between the loan of
+ * the hold and the wait. */
 static PyObject *
 wait_in_job(JobObject *job, FiberObject *fiber, PyObject *lock, bool together)
 {

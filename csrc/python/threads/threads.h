@@ -3,7 +3,7 @@
  *   worker.c    threads that run functions for fibers
  *   limiter.c   how many of them at a time; to_thread()
  *   portal.c    how threads wait for what they have called in a run
- *   unbroken.c  steps of the façade that must not be left half-way
+ *   unbroken.c  steps of the façade that must not be interrupted half-way
  */
 #ifndef PF_THREADS_H
 #define PF_THREADS_H

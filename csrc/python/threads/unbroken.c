@@ -1,14 +1,15 @@
-/* Steps of the façade that must not be left half-way.
+/* Steps of the façade that must not be interrupted half-way.
  *
  * Between any two lines of Python code, also before the first of a function
- * and where a `with` block is left, a trace function or a signal handler may
- * raise.  Here there is no such place.
+ * and at the end of a `with` block, a trace function or a signal handler may
+ * raise.  These functions have no such place.
  */
 #include "python/core/arguments.h"
 #include "python/core/tstate.h"
 #include "python/threads/threads.h"
 
-/* _holding(lock, fn, *args).  If both fail, it is the lock that tells. */
+/* _holding(lock, fn, *args).  If both fail, the lock's exception is raised.
+ */
 static PyObject *
 call_holding(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
@@ -38,7 +39,7 @@ call_holding(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     return result;
 }
 
-/* What was raised first is raised, but not before it has been done. */
+/* Raises the first exception, but only after the last attempt. */
 static PyObject *
 call_until_done(PyObject *fn, PyObject *const *args, Py_ssize_t nargs)
 {
@@ -76,8 +77,8 @@ static PyMethodDef functions[] = {
      "fn(*args) with the lock held, which is free afterwards in any case."},
     {"_insistent", make_insistent, METH_O,
      "_insistent(fn, /)\n--\n\n"
-     "A function that calls fn again as long as it raises, some times, and\n"
-     "then raises what came first."},
+     "A function that calls fn again while it raises, up to some number of\n"
+     "times, and then raises the first exception."},
     {NULL, NULL, 0, NULL},
 };
 

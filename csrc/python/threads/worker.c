@@ -18,18 +18,19 @@
 /* An idle worker ends after this time, in microseconds. */
 #define IDLE_LIMIT (10 * (PY_TIMEOUT_T)1000000)
 
-/* Invariants: while it is idle, and while it ends, it is in one of the lists
+/* Invariant: while it is idle, and while it ends, it is in one of the lists
  * below, which owns a reference to it. */
 struct WorkerObject {
     PyObject_HEAD
-    PyThread_type_lock wake; /* locked, but for a moment after a hand-over */
+    PyThread_type_lock wake; /* locked, except just after a hand-over */
     JobObject *job;          /* handed over */
     WorkerObject *next;
     uint64_t tstate_id;
     unsigned long thread;
-    unsigned forks; /* before it was made: others have gone with the parent */
-    bool own;       /* of one limiter */
-    bool over;      /* ... which needs it no more */
+    unsigned
+        forks; /* forks before it was made: older threads stayed in the parent */
+    bool own;  /* of one limiter */
+    bool over; /* ... which no longer needs it */
 };
 
 static PyTypeObject *worker_type, *job_type;
@@ -182,7 +183,7 @@ pf_job_cancel(JobObject *job, PyObject *exc)
     Py_XDECREF(why);
 }
 
-/* Nobody will ever see it otherwise. */
+/* Otherwise nobody would see it. */
 static void
 log_abandoned(JobObject *job)
 {
@@ -241,8 +242,8 @@ job_arrived(pf_message *message, pf_scheduler *s)
 
 static const pf_message_ops job_arrived_ops = {job_arrived};
 
-/* Its scheduler is closed: nobody waits, unless its thread is just ending, and
- * then in vain. */
+/* Its scheduler is closed: no fiber waits, except in vain on a thread that is
+ * just ending. */
 static void
 arrive_nowhere(JobObject *job)
 {
@@ -253,9 +254,9 @@ arrive_nowhere(JobObject *job)
     }
 }
 
-/* The result is there.  An abandoned job comes back as well: its scheduler may
- * have waited only because a thread was still at work.  What dies with the
- * arguments may run for long: until then the job is unfinished, for a fork. */
+/* The result has arrived.  An abandoned job is sent back, too: its scheduler
+ * may be waiting only because this thread was busy.  To drop the arguments may
+ * run code for long: until then the job counts as unfinished, for a fork. */
 static void
 finish_job(JobObject *job)
 {
@@ -275,7 +276,7 @@ finish_job(JobObject *job)
 void
 pf_job_fail(JobObject *job, PyObject *exc)
 {
-    PyObject *result = job->result; /* it was about to come: see above */
+    PyObject *result = job->result; /* it may already have one: see above */
     job->result = exc;
     job->failed = true;
     finish_job(job);
@@ -330,8 +331,8 @@ become_idle(WorkerObject *self)
     *list = (WorkerObject *)Py_NewRef((PyObject *)self);
 }
 
-/* False if it is not there: a job has been handed over.  Otherwise the list's
- * reference is the caller's. */
+/* False if it is not in the list: a job was handed over.  Otherwise the caller
+ * gets the list's reference. */
 static bool
 leave_idle(WorkerObject *self)
 {
@@ -352,7 +353,7 @@ first_thread_state(void)
     return PyInterpreterState_ThreadHead(PyInterpreterState_Get());
 }
 
-/* Forget those whose thread states are gone. */
+/* Forget ended workers whose thread states are gone. */
 static void
 bury_ended(void)
 {
@@ -372,10 +373,10 @@ bury_ended(void)
     }
 }
 
-/* Wait for the next job; NULL: none came for a long time, or the limiter whose
- * own it is needs it no more.  The list's reference to the worker has gone to
- * whoever hands over, or to the list of the ended ones.  A limiter's own may
- * have got its next job while it dropped the last one. */
+/* Wait for the next job; NULL: none came for a long time, or the worker's
+ * limiter no longer needs it.  The list's reference to the worker has gone to
+ * the code that hands over a job, or to the list of ended ones.  A limiter's
+ * own worker may have got its next job while it dropped the last one. */
 static JobObject *
 wait_for_job(WorkerObject *self)
 {
@@ -398,7 +399,8 @@ wait_for_job(WorkerObject *self)
     return job;
 }
 
-/* The hand-over came just after the time was over: take its wake-up along. */
+/* If the hand-over came just after the wait timed out, consume its wake-up.
+ */
 static void
 settle_wake(WorkerObject *self)
 {
@@ -462,8 +464,8 @@ worker_new(void)
     return self;
 }
 
-/* What starts a threading.Thread, so that the job finds itself on an ordinary
- * one. */
+/* The function that starts a threading.Thread: jobs run on ordinary threads.
+ */
 static PyObject *
 starter(LimiterObject *limiter)
 {
@@ -487,8 +489,9 @@ call_starter(LimiterObject *limiter, WorkerObject *worker)
     return done;
 }
 
-/* The code that starts it may wait, in a trace function, say.  No thread would
- * end that, so that the run on this one does not count on the job meanwhile. */
+/* The code that starts it may wait, in a trace function, say.  No other thread
+ * would end that wait, so meanwhile the run on this thread does not count on
+ * the job. */
 static PyObject *
 start_thread(JobObject *job, WorkerObject *worker)
 {
@@ -496,14 +499,14 @@ start_thread(JobObject *job, WorkerObject *worker)
         release_hold(job);
     }
     PyObject *done = call_starter(job->limiter, worker);
-    if (worker->job == job) { /* else the worker has seen to it */
+    if (worker->job == job) { /* else the worker has done this */
         pf_job_hold(job);
     }
     return done;
 }
 
-/* As pf_job_dispatch.  A signal handler may raise just when the thread has
- * begun: what it has not taken yet, it will not find. */
+/* As pf_job_dispatch.  A signal handler may raise just after the thread has
+ * begun: then a job that it has not taken yet is withdrawn. */
 static int
 start_worker(JobObject *job)
 {
@@ -529,7 +532,8 @@ start_worker(JobObject *job)
     return rc;
 }
 
-/* Whether it is idle already or about to be: it looks for a job, too. */
+/* The worker may be idle or about to be; it checks for a job before it waits.
+ */
 static int
 hand_to_own(WorkerObject *worker, JobObject *job)
 {
@@ -580,17 +584,18 @@ pf_worker_release(LimiterObject *limiter)
     if (worker == NULL || worker->forks != forks) {
         return; /* with the parent's: see after_fork */
     }
-    worker->over = true; /* it sees that before it waits the next time */
+    worker->over = true; /* it checks this before its next wait */
     if (is_in(idle_owned, worker->tstate_id) && worker->job == NULL) {
         PyThread_release_lock(worker->wake);
     }
     Py_DECREF(worker);
 }
 
-/* ------------------------------------------------- what others ask about us */
+/* -------------------------------------------------- questions about threads
+ */
 
-/* Does that thread wait for a fiber of `s` to end, for a fiber of `s` that
- * waits for it? */
+/* Does that thread, for which a fiber of `s` waits, itself wait for the end of
+ * a fiber of `s`? */
 static bool
 waits_for(const SchedulerObject *s, uint64_t tstate_id)
 {
@@ -601,7 +606,7 @@ waits_for(const SchedulerObject *s, uint64_t tstate_id)
     return job != NULL;
 }
 
-/* A worker without a job does nothing of its own. */
+/* A worker without a job wakes nothing. */
 static bool
 could_wake(const SchedulerObject *s, uint64_t tstate_id)
 {
@@ -623,9 +628,8 @@ has_helpers(const SchedulerObject *s)
     return ts != NULL;
 }
 
-/* The child has none of the threads.  What they were at, or would have been
- * at next, fails; the workers' objects stay as they are, for their locks are
- * in use for ever. */
+/* The child has none of the threads.  Their jobs, running or queued, fail; the
+ * worker objects are kept, because their locks stay in use for ever. */
 static int
 after_fork(PfThread *t)
 {
@@ -664,7 +668,7 @@ job_get_state(PyObject *op, void *closure)
     return PyUnicode_FromString(names[((JobObject *)op)->state]);
 }
 
-/* The collector may have cleared the job. */
+/* The garbage collector may have cleared the job. */
 static PyObject *
 or_none(void *object)
 {
@@ -723,12 +727,14 @@ job_get_cancelled(PyObject *op, void *closure)
 
 static PyGetSetDef job_getset[] = {
     {"state", job_get_state, NULL, "'queued', 'running' or 'finished'.", NULL},
-    {"function", job_get_function, NULL, "What it calls.", NULL},
-    {"limiter", job_get_limiter, NULL, "Whose token it waits for or has.",
-     NULL},
-    {"scheduler", job_get_scheduler, NULL, "Of the fiber that waits.", NULL},
+    {"function", job_get_function, NULL, "The function that it calls.", NULL},
+    {"limiter", job_get_limiter, NULL,
+     "The limiter whose token it waits for or has.", NULL},
+    {"scheduler", job_get_scheduler, NULL,
+     "The scheduler of the fiber that waits.", NULL},
     {"cancelled", job_get_cancelled, NULL,
-     "The Cancelled of the fiber, which waits on all the same, or None.",
+     "The Cancelled of the fiber, if it was cancelled and still waits, or "
+     "None.",
      NULL},
     {"thread", job_get_thread, NULL,
      "The identifier of the thread that runs it, or None.", NULL},
@@ -754,7 +760,8 @@ static PyType_Spec job_spec = {
 };
 
 static PyMethodDef worker_methods[] = {
-    {"run", worker_run, METH_NOARGS, "What a worker's thread does."},
+    {"run", worker_run, METH_NOARGS,
+     "The main function of a worker's thread."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,13 +1,13 @@
 /* Threads that run functions for fibers.
  *
- * A job goes from the fiber that wants it through its limiter's queue to an
- * idle worker, or a new one, and comes back to its scheduler as a message.
- * All of it is the GIL's: a worker takes it to run the job anyway.  Idle
- * workers wait, without the GIL, for a lock of their own; the last to become
- * idle is the first to be used, so that the others can end.
+ * A job goes from its fiber through its limiter's queue to an idle worker, or
+ * a new one, and comes back to its scheduler as a message.  The GIL guards all
+ * of it: a worker takes the GIL to run the job anyway.  Idle workers wait,
+ * without the GIL, for a lock of their own; the last to become idle is the
+ * first to be used, which lets the others end.
  *
- * A limiter of one token may have a worker of its own (OneThread): that serves
- * nobody else, and lives until it is released.
+ * A limiter of one token may have a worker of its own (OneThread), which
+ * serves only this limiter and lives until it is released.
  */
 #ifndef PF_WORKER_H
 #define PF_WORKER_H
@@ -22,15 +22,15 @@ typedef struct WorkerObject WorkerObject;
 typedef enum JobState {
     JOB_QUEUED, /* in the limiter's queue */
     JOB_RUNNING,
-    JOB_FINISHED, /* the message is under way */
+    JOB_FINISHED, /* its message was posted */
     JOB_ARRIVED,  /* the fiber, if it still waits, has been woken */
 } JobState;
 
 /* Invariants:
- * - until it is done, `fiber` is who waits for it; NULL: abandoned.
- * - `held`: the scheduler counts on being woken by it (pf_hold).
- * - `waits`: its thread waits for a fiber of the scheduler, which counts on
- *   nothing meanwhile: time may go on, and a deadlock is one.
+ * - until it is done, `fiber` waits for it; NULL: abandoned.
+ * - `held`: the scheduler expects a wake-up from it (pf_hold).
+ * - `waits`: its thread waits for a fiber of the scheduler, which meanwhile
+ *   expects nothing from it: virtual time may move, a deadlock is reported.
  * - prev/next link it into the list of all jobs that have not finished.
  */
 struct JobObject {
@@ -49,13 +49,14 @@ struct JobObject {
     PyObject *kwargs;
     PyObject *context;
     PyObject *result;
-    PyObject *cancelled; /* what its fiber was told while it waited, or NULL */
-    FiberObject *callee; /* what from_thread() waits for in the thread */
-    unsigned long thread; /* that runs it; 0: none yet */
-    uint64_t waits;       /* the thread state of it, once it was held; or 0 */
+    PyObject
+        *cancelled; /* the Cancelled that its waiting fiber got, or NULL */
+    FiberObject *callee;  /* what from_thread() waits for in the thread */
+    unsigned long thread; /* the thread that runs it; 0: none yet */
+    uint64_t waits;       /* the thread's state, if it was held; or 0 */
 };
 
-/* How many of its jobs run at a time, and who is next. */
+/* Limits how many of its jobs run at a time, and queues the others. */
 struct LimiterObject {
     PyObject_HEAD
     PyObject *weakrefs;
@@ -70,36 +71,37 @@ struct LimiterObject {
 };
 
 /* --- worker.c --- */
-/* A new reference. The arguments as they came. */
+/* A new reference.  Takes the arguments of a vectorcall. */
 JobObject *pf_job_new(LimiterObject *limiter, PyObject *const *args,
                       Py_ssize_t nargs, PyObject *kwnames);
-/* The job, whose token is taken, goes to a worker. 0, or -1 with an exception
- * if there is none and no thread can be started.  1: it goes on, but a signal
- * handler, say, raised an exception, which is the caller's. */
+/* Give the job, whose token is taken, to a worker. 0, or -1 with an exception
+ * if there is none and no thread can be started. 1: the job continues, but a
+ * signal handler, say, raised an exception for the caller. */
 int pf_job_dispatch(JobObject *job);
-/* Its scheduler counts on it, unless its fiber has gone or need not wait. */
+/* Its scheduler expects a wake-up from it, unless its fiber has gone or need
+ * not wait. */
 void pf_job_hold(JobObject *job);
-/* Its fiber waits no more, because of the raised exception. */
+/* Its fiber waits no longer, because of the raised exception. */
 void pf_job_abandon(JobObject *job);
-/* Its thread waits for a fiber of its run, and does so no more: nothing
- * happens if it is not held, or the hold was not lent. */
+/* Its thread begins, and ends, to wait for a fiber of its run.  They do
+ * nothing if it is not held, or the hold was not lent. */
 void pf_job_lend_hold(JobObject *job);
 void pf_job_take_hold_back(JobObject *job);
 JobObject *pf_current_job(void); /* this thread's; borrowed, or NULL */
 /* The limiter's own worker, which has no job, ends. */
 void pf_worker_release(LimiterObject *limiter);
-/* Its fiber waits on although it is cancelled: `exc` (stolen) is the Cancelled
- * that says so.  What the thread has called back into the run is cancelled,
- * now and later. */
+/* Its fiber keeps waiting although it is cancelled by `exc` (stolen), a
+ * Cancelled.  Calls from the thread back into the run are cancelled, now and
+ * later. */
 void pf_job_cancel(JobObject *job, PyObject *exc);
-/* It ends without a worker: `exc` (stolen) is what it failed with. */
+/* It ends without a worker: it fails with `exc` (stolen). */
 void pf_job_fail(JobObject *job, PyObject *exc);
 
 /* --- limiter.c --- */
-/* A job of it is done: the next one, its token taken, or NULL.  A new
- * reference. */
+/* One of its jobs is done.  Returns the next one, with its token taken, or
+ * NULL.  A new reference. */
 JobObject *pf_limiter_next(LimiterObject *limiter);
-/* In the child of fork: no token is borrowed, nobody waits. */
+/* In the child of fork: no token is borrowed, no job is queued. */
 void pf_limiter_forget(LimiterObject *limiter);
 int pf_limiter_init(PyObject *module);
 
