@@ -250,7 +250,7 @@ mod_get_stack_size(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    return PyLong_FromSize_t(pf_default_stack_size);
+    return PyLong_FromSize_t(pf_load_relaxed(&pf_default_stack_size));
 }
 
 static PyObject *
@@ -261,7 +261,7 @@ mod_set_stack_size(PyObject *module, PyObject *arg)
     if ((size == -1 && PyErr_Occurred()) || check_stack_size(size) < 0) {
         return NULL;
     }
-    pf_default_stack_size = (size_t)size;
+    pf_store(&pf_default_stack_size, (size_t)size);
     Py_RETURN_NONE;
 }
 
@@ -297,7 +297,7 @@ stack_size_from_environment(void)
                      pystate_min_stack(), text);
         return -1;
     }
-    pf_default_stack_size = (size_t)size;
+    pf_store(&pf_default_stack_size, (size_t)size);
     return 0;
 }
 
@@ -354,8 +354,8 @@ mod_facts(PyObject *module, PyObject *ignored)
     (void)ignored;
     return Py_BuildValue(
         "{s:s,s:n,s:n,s:s,s:n,s:n,s:O,s:s}", "backend", PF_CONTEXT_BACKEND,
-        "stack_size", (Py_ssize_t)pf_default_stack_size, "min_stack_size",
-        (Py_ssize_t)pystate_min_stack(), "guard",
+        "stack_size", (Py_ssize_t)pf_load_relaxed(&pf_default_stack_size),
+        "min_stack_size", (Py_ssize_t)pystate_min_stack(), "guard",
         pf_guard_name(pf_stack_guard_kind()), "page_size",
         (Py_ssize_t)pf_page_size(), "fiber_bytes",
         (Py_ssize_t)sizeof(FiberObject), "collects_suspended_cycles",
@@ -448,7 +448,7 @@ mod_set_stall_limit(PyObject *module, PyObject *seconds)
         PyErr_SetString(PyExc_ValueError, "the limit must not be negative");
         return NULL;
     }
-    pf_stall_limit = ns;
+    pf_store(&pf_stall_limit, ns);
     Py_RETURN_NONE;
 }
 
@@ -636,7 +636,7 @@ static int
 engine_exec(PyObject *module)
 {
     pf_parts_set(parts);
-    pf_default_stack_size = DEFAULT_STACK_SIZE;
+    pf_store(&pf_default_stack_size, DEFAULT_STACK_SIZE);
     if (refuse_subinterpreters() < 0 || pystate_lookup() < 0 ||
         stack_size_from_environment() < 0 || pf_state_init(module) < 0 ||
         pf_facade_init(module) < 0 || make_types(module) < 0 ||

@@ -38,6 +38,7 @@ extern const test stack_tests[];
 extern const test timer_tests[];
 extern const test inbox_tests[];
 extern const test scheduler_tests[];
+extern const test mutex_tests[];
 extern const test thread_tests[];
 extern const test wakeup_tests[];
 extern const test waiting_tests[];

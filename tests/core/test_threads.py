@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -353,6 +354,22 @@ def test_reference_dropped_elsewhere_after_the_owner_thread_ended() -> None:
     worker.join()
     box.clear()
     gc.collect()
+
+
+def test_memory_that_a_thread_kept_for_new_objects_goes_with_it() -> None:
+    def make_and_drop() -> None:
+        fibers = [Fiber(int) for _ in range(200)]
+        for fiber in fibers:
+            fiber.switch()
+
+    def blocks_after(threads: int) -> int:
+        for _ in range(threads):
+            on_thread(make_and_drop)
+        gc.collect()
+        return sys.getallocatedblocks()
+
+    before = blocks_after(2)
+    assert blocks_after(20) - before < 1000  # each thread had kept 200 fibers
 
 
 def test_collected_on_another_thread_while_suspended() -> None:

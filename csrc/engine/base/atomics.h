@@ -3,6 +3,7 @@
  *   pointers   pf_exchange, pf_cas_weak
  *   uint8_t    pf_fetch_or, pf_take (exchange with 0)
  *   size_t     pf_fetch_add, pf_fetch_sub
+ *   int64_t    nothing but those for
  *   all        pf_load_relaxed, pf_load_acquire, pf_load, pf_store
  *
  * Where the name has no order it is sequentially consistent: a producer pushes
@@ -82,6 +83,7 @@ pf_load_pointer(void *const volatile *p)
     _Generic(*(p),                                                            \
         uint8_t: pf_load_byte((const volatile uint8_t *)(p)),                 \
         size_t: pf_load_size((const volatile size_t *)(p)),                   \
+        int64_t: (int64_t)pf_load_size((const volatile size_t *)(p)),         \
         default: pf_load_pointer((void *const volatile *)(p)))
 #define pf_load_acquire(p) pf_load(p)
 
@@ -90,7 +92,9 @@ pf_load_pointer(void *const volatile *p)
         uint8_t: (void)_InterlockedExchange8((volatile char *)(p),            \
                                              (char)(value)),                  \
         size_t: (void)_InterlockedExchange64((volatile __int64 *)(p),         \
-                                             (__int64)(value)))
+                                             (__int64)(value)),               \
+        int64_t: (void)_InterlockedExchange64((volatile __int64 *)(p),        \
+                                              (__int64)(value)))
 /* clang-format on */
 
 #define pf_exchange(p, value)                                                 \

@@ -763,8 +763,8 @@ static const PfCancelling cancelling = {
     .disown = pf_scope_disown,
 };
 
-PyTypeObject *pf_scope_type, *pf_group_type;
-PyObject *pf_why_deadline, *pf_why_body_ended;
+PyTypeObject *pf_scope_type, *pf_group_type;   /* constant after import */
+PyObject *pf_why_deadline, *pf_why_body_ended; /* constant after import */
 
 static int
 make_reasons(void)

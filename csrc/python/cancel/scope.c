@@ -18,32 +18,30 @@
 static void fire(pf_timer_call *call, pf_scheduler *s);
 static PyObject *describe(ScopeObject *self);
 
-/* Scopes that were left and dropped, for the next ones: see PF_MOST_SPARE. */
-static ScopeObject *spare; /* linked through `outer` */
-static unsigned spare_count;
-
+/* Those that were left and dropped are linked through `outer`. */
 static ScopeObject *
-take_spare(void)
+take_spare(PfThread *t)
 {
-    ScopeObject *self = spare;
-    spare = self->outer;
-    spare_count--;
+    PfSpare *spare = &t->spare[PF_SPARE_SCOPES];
+    ScopeObject *self = spare->first;
+    spare->first = self->outer;
+    spare->count--;
     pf_zero((char *)self + sizeof(PyObject), sizeof *self - sizeof(PyObject));
     pf_revive((PyObject *)self);
     return self;
 }
 
 static void
-free_spare(void)
+free_spare(PfThread *t)
 {
-    while (spare != NULL) {
-        ScopeObject *self = spare;
-        spare = self->outer;
+    ScopeObject *self = pf_empty_spare(t, PF_SPARE_SCOPES);
+    while (self != NULL) {
+        ScopeObject *next = self->outer;
         PyTypeObject *type = Py_TYPE(self);
         type->tp_free(self);
         Py_DECREF(type);
+        self = next;
     }
-    spare_count = 0;
 }
 
 const PfPart pf_scopes_part = {
@@ -53,9 +51,11 @@ const PfPart pf_scopes_part = {
 ScopeObject *
 pf_scope_new(PyTypeObject *type)
 {
-    ScopeObject *self = type == pf_scope_type && spare != NULL
-                            ? take_spare()
-                            : (ScopeObject *)type->tp_alloc(type, 0);
+    PfThread *t = pf_tls_thread;
+    bool spare = type == pf_scope_type && t != NULL &&
+                 t->spare[PF_SPARE_SCOPES].first != NULL;
+    ScopeObject *self =
+        spare ? take_spare(t) : (ScopeObject *)type->tp_alloc(type, 0);
     if (self != NULL) {
         self->timer.timer.kind = PF_TIMER_CALL;
         self->timer.fire = fire;
@@ -158,7 +158,7 @@ static void
 scope_finalize(PyObject *op)
 {
     ((ScopeObject *)op)->finalized = true;
-    if (!was_forgotten((ScopeObject *)op) || pf_shut_down) {
+    if (!was_forgotten((ScopeObject *)op) || pf_is_shut_down()) {
         return;
     }
     PyObject *pending = pf_take_exception();
@@ -189,11 +189,12 @@ pf_scope_dealloc(PyObject *op)
     }
     PyObject_GC_UnTrack(op);
     pf_scope_clear(op);
-    if (type == pf_scope_type && !((ScopeObject *)op)->finalized &&
-        spare_count != PF_MOST_SPARE && !pf_shut_down) {
-        ((ScopeObject *)op)->outer = spare;
-        spare = (ScopeObject *)op;
-        spare_count++;
+    PfSpare *spare = pf_place_to_spare(PF_SPARE_SCOPES);
+    if (type == pf_scope_type && spare != NULL &&
+        !((ScopeObject *)op)->finalized) {
+        ((ScopeObject *)op)->outer = spare->first;
+        spare->first = op;
+        spare->count++;
         return;
     }
     type->tp_free(op);

@@ -25,12 +25,12 @@
 #include <errno.h>
 
 /* Functions that exist only in the Python module; never released. */
-static PyObject *run_function;
-static PyObject *spawn_function;
-static PyObject *sleep_function;
-static PyObject *set_stack_size_function;
-static PyTypeObject *body_type;
-static PyObject *body_name;
+static PyObject *run_function;            /* constant after import */
+static PyObject *spawn_function;          /* constant after import */
+static PyObject *sleep_function;          /* constant after import */
+static PyObject *set_stack_size_function; /* constant after import */
+static PyTypeObject *body_type;           /* constant after import */
+static PyObject *body_name;               /* constant after import */
 
 /* -------------------------------------------------------------- arguments */
 
@@ -433,7 +433,7 @@ api_stack_stats(PyFiber_StackStats *stats)
     }
     PyFiber_StackStats whole = {
         .size = sizeof whole,
-        .stack_size = pf_default_stack_size,
+        .stack_size = pf_load_relaxed(&pf_default_stack_size),
     };
     for (unsigned i = 0; i < t->engine.pool_count; i++) {
         pf_stack_stats pool;
@@ -451,7 +451,7 @@ api_stack_stats(PyFiber_StackStats *stats)
 static size_t
 api_get_stack_size(void)
 {
-    return pf_default_stack_size;
+    return pf_load_relaxed(&pf_default_stack_size);
 }
 
 static int
@@ -555,6 +555,7 @@ api_context_destroy(PyFiber_Context *context)
 
 /* --------------------------------------------------------------- the table */
 
+/* constant after import */
 static PyFiber_CAPI api = {
     .abi_version = PYFIBER_ABI_VERSION,
     .size = sizeof(PyFiber_CAPI),

@@ -3,8 +3,8 @@
 
 #include <assert.h>
 
-/* The types whose objects form chains. */
 #define MOST_TYPES 3
+/* The types whose objects form chains: constant after import. */
 static struct {
     PyTypeObject *type;
     pf_link_fn link_of;

@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+/* constant after import, of the façade's module that gives it */
 PfFacade pf_facade;
 
 typedef struct Hook {

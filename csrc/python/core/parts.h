@@ -34,6 +34,9 @@ typedef struct PfPart {
     void (*thread_end)(PfThread *t);
     /* It will never go on: what waits there waits no more.  Runs no code. */
     void (*thread_lost)(PfThread *t);
+    /* What it has kept for later use is freed: it is over, or the interpreter
+     * exits. */
+    void (*free_spare)(PfThread *t);
     /* Nothing runs on this thread: what to do about that, for a message; NULL:
      * nothing special. */
     const char *(*no_run)(void);
@@ -43,7 +46,6 @@ typedef struct PfPart {
      * runs later ask for this thread's record? */
     bool (*needs_record)(void);
     void (*at_exit)(PfThread *t); /* what ends while code can still run */
-    void (*free_spare)(void);     /* memory that was kept for the next ones */
     /* In the child, where no other thread is.  `t`: this one, or NULL.  0, or
      * -1 with an exception. */
     int (*after_fork)(PfThread *t);

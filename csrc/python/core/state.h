@@ -12,16 +12,25 @@
  *   compiler.h   what compilers offer beyond C
  *
  * Every room of the binding may call it.
+ *
+ * State outside of objects has one of three kinds, which its declaration names:
+ *
+ *   constant after import   written under the import lock; a read needs nothing
+ *   shared                  behind a named lock, or one word that is atomic;
+ *                           Python code never runs while a lock is held
+ *   of a thread             thread-local, or in its PfThread
+ *
+ * docs/design.md has a table of what is shared.
  */
 #ifndef PF_STATE_H
 #define PF_STATE_H
 
+#include "engine/base/atomics.h"
 #include "python/core/compiler.h"
 #include "python/core/pyinclude.h"
 
 #include <stdbool.h>
-/* Written once, when the module is imported, under the import lock, and read
- * by everybody from then on.  (One interpreter per process: module.c refuses
+/* Constant after import.  (One interpreter per process: module.c refuses
  * others.) */
 typedef struct PfConstants {
     PyObject *fiber_error;
@@ -34,8 +43,13 @@ typedef struct PfConstants {
 } PfConstants;
 extern PfConstants pf;
 
-/* The interpreter is going away: switch no more. */
-extern bool pf_shut_down;
+/* Shared, one word: the interpreter is going away, switch no more. */
+extern PF_ATOMIC(uint8_t) pf_shut_down;
+static inline bool
+pf_is_shut_down(void)
+{
+    return pf_load_relaxed(&pf_shut_down) != 0;
+}
 
 int pf_state_init(PyObject *module);
 

@@ -17,9 +17,10 @@
 #include "engine/core/thread_end.h"
 #include "engine/stack/overflow.h"
 
-PF_TLS PfThread *pf_tls_thread;
-PfThread *pf_threads;
-PF_TLS bool pf_tls_collecting;
+PF_TLS PfThread *pf_tls_thread; /* of a thread */
+PF_TLS bool pf_tls_collecting;  /* of a thread */
+PfThread *pf_threads;           /* shared, behind pf_threads_lock */
+pf_mutex pf_threads_lock = PF_MUTEX_INIT;
 
 /* The data stack's first chunk and the PyState.  CPython's own chunks are
  * 16 KiB; twice that holds some 250 Python frames before the interpreter has
@@ -39,6 +40,7 @@ pf_thread_peek(void)
 static void
 unlist(PfThread *t)
 {
+    pf_mutex_lock(&pf_threads_lock);
     PfThread **link = &pf_threads;
     while (*link != NULL && *link != t) {
         link = &(*link)->next;
@@ -46,13 +48,22 @@ unlist(PfThread *t)
     if (*link == t) {
         *link = t->next;
     }
+    pf_mutex_unlock(&pf_threads_lock);
 }
 
-/* The thread state that pf_tls_thread was made for has lost it. */
+/* The thread state that pf_tls_thread was made for has lost it.  Of a thread. */
 static PF_TLS uint64_t ended;
 
-/* thread_ended() will be called. */
+/* thread_ended() will be called.  Of a thread. */
 static PF_TLS bool end_is_watched;
+
+static void
+free_spare(PfThread *t)
+{
+    PF_EACH_PART(part, free_spare) {
+        part->free_spare(t);
+    }
+}
 
 static void
 free_record(PfThread *t)
@@ -60,6 +71,7 @@ free_record(PfThread *t)
     Py_CLEAR(t->green_trace); /* set as the thread ended: it is the last */
     Py_CLEAR(t->green_origin);
     pf_root_ops->end(t);
+    free_spare(t);
     pf_overflow_thread_finish();
     pf_thread_finish(&t->engine);
     PyMem_RawFree(t);
@@ -92,7 +104,7 @@ static void
 thread_gone(PyObject *capsule)
 {
     PfThread *t = PyCapsule_GetPointer(capsule, CAPSULE_NAME);
-    if (t == NULL || t != pf_tls_thread || pf_shut_down ||
+    if (t == NULL || t != pf_tls_thread || pf_is_shut_down() ||
         !pf_root_ops->runs(t)) {
         PyErr_Clear(); /* a capsule's destructor may not raise */
         return;
@@ -141,12 +153,12 @@ thread_ended(void)
 {
     PfThread *t = pf_tls_thread;
     end_is_watched = false;
-    if (t == NULL || pf_shut_down || pf_finalizing() ||
+    if (t == NULL || pf_is_shut_down() || pf_finalizing() ||
         !pf_root_ops->runs(t) || runs_code(t)) {
         return;
     }
     PyGILState_STATE held = PyGILState_Ensure();
-    if (!pf_shut_down) { /* nor while this waited for the GIL */
+    if (!pf_is_shut_down()) { /* nor while this waited for the GIL */
         end_with_thread(t);
     }
     PyGILState_Release(held);
@@ -165,7 +177,7 @@ static int
 may_have_record(void)
 {
     const char *why = NULL;
-    if (pf_shut_down) {
+    if (pf_is_shut_down()) {
         why = "the interpreter is shutting down: no fibers any more";
     } else if (PyThreadState_GetID(PyThreadState_Get()) == ended) {
         why = "the thread is ending: no fibers any more";
@@ -212,8 +224,10 @@ own(PfThread *t, PyObject *dict, PyObject *capsule)
     (void)PyCapsule_SetDestructor(capsule, thread_gone);
     watch_end();
     pf_tls_thread = t;
+    pf_mutex_lock(&pf_threads_lock);
     t->next = pf_threads;
     pf_threads = t;
+    pf_mutex_unlock(&pf_threads_lock);
     return 0;
 }
 
@@ -281,6 +295,7 @@ gc_callback(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 static void
 forget_others(PfThread *keep)
 {
+    pf_mutex_lock(&pf_threads_lock);
     for (PfThread *t = pf_threads; t != NULL; t = t->next) {
         if (t != keep) {
             PF_EACH_PART(part, thread_lost) {
@@ -288,6 +303,7 @@ forget_others(PfThread *keep)
             }
         }
     }
+    pf_mutex_unlock(&pf_threads_lock);
 }
 
 static bool
@@ -320,9 +336,9 @@ at_exit(PyObject *module, PyObject *ignored)
         }
     }
     forget_others(pf_tls_thread);
-    pf_shut_down = true;
-    PF_EACH_PART(part, free_spare) {
-        part->free_spare();
+    pf_store(&pf_shut_down, 1);
+    if (t != NULL) {
+        free_spare(t);
     }
     Py_RETURN_NONE;
 }

@@ -2,6 +2,7 @@
 #ifndef PF_THREAD_H
 #define PF_THREAD_H
 
+#include "engine/base/mutex.h"
 #include "engine/core/scheduler.h"
 #include "python/core/state.h"
 #include "python/core/compiler.h"
@@ -18,6 +19,26 @@ enum {
     PF_ATT_DROPPED = 1 << 2,   /* fibers to unwind: dropped by other threads */
     PF_ATT_RESERVE = 1 << 3,   /* the running fiber's reserve is open */
 };
+
+/* Objects that have died and are kept for the next ones, so many of each kind:
+ * the allocator and the collector are a good part of what making and freeing
+ * one costs, as for the interpreter's own frames and tuples.  Not where somebody
+ * looks for uses of freed memory. */
+#if PF_WITH_ASAN || defined(PYFIBER_HARDTEST) || defined(Py_TRACE_REFS)
+#define PF_MOST_SPARE 0
+#else
+#define PF_MOST_SPARE 256
+#endif
+typedef enum PfSpareKind {
+    PF_SPARE_FIBERS,
+    PF_SPARE_SCOPES,
+    PF_SPARE_GREENLETS,
+    PF_SPARE_KINDS
+} PfSpareKind;
+typedef struct PfSpare {
+    void *first; /* linked as the kind does it */
+    unsigned count;
+} PfSpare;
 
 struct PfThread {
     pf_thread engine; /* first: the engine hands us pf_thread pointers */
@@ -41,6 +62,7 @@ struct PfThread {
     bool ending;                /* no new schedulers */
     PF_ATOMIC(uint8_t) watched; /* see overflow.c */
     PfThread *next;             /* all threads */
+    PfSpare spare[PF_SPARE_KINDS];
 };
 
 extern PF_TLS PfThread *pf_tls_thread;
@@ -51,6 +73,23 @@ pf_this_thread(void)
 {
     PfThread *t = pf_tls_thread;
     return PF_LIKELY(t != NULL) ? t : pf_thread_create();
+}
+/* Where an object that has just died may be kept; NULL: it may not. */
+static inline PfSpare *
+pf_place_to_spare(PfSpareKind kind)
+{
+    PfThread *t = pf_tls_thread;
+    return PF_LIKELY(t != NULL && t->spare[kind].count != PF_MOST_SPARE)
+               ? &t->spare[kind]
+               : NULL;
+}
+/* They are going to be freed; no others are kept from then on. */
+static inline void *
+pf_empty_spare(PfThread *t, PfSpareKind kind)
+{
+    void *first = t->spare[kind].first;
+    t->spare[kind] = (PfSpare){NULL, PF_MOST_SPARE};
+    return first;
 }
 /* The code between the two must not be left for another fiber. */
 static inline void
@@ -87,6 +126,8 @@ int pf_thread_module_init(PyObject *module);
 /* The start is a plain pointer read for signal handlers. */
 PfThread *pf_thread_peek(void);
 
-extern PfThread *pf_threads; /* all, by `next` */
+/* All, by `next`. */
+extern PfThread *pf_threads;
+extern pf_mutex pf_threads_lock;
 
 #endif

@@ -11,7 +11,7 @@
 #include <unistd.h>
 #endif
 
-int pf_c_limit;
+int pf_c_limit; /* constant after import */
 
 /* ---------------------------------------------------------- watching calls */
 
@@ -20,9 +20,11 @@ int pf_c_limit;
 /* Where the interpreter keeps the function that evaluates frames; NULL: not
  * found.  What sets it (PEP 523) may not be called in a signal handler, nor
  * without the GIL, on 3.13. */
-static PF_ATOMIC(size_t) *evaluator;
-static PF_ATOMIC(size_t) evaluate; /* what was there; 0: the default */
-static pystate_entered_fn asked;
+static PF_ATOMIC(size_t) *evaluator; /* constant after import */
+/* What was there; 0: the default.  Shared, one word; also in handlers. */
+static PF_ATOMIC(size_t) evaluate;
+/* The pystate_entered_fn, always the same: shared, one word. */
+static PF_ATOMIC(size_t) asked;
 
 /* The interpreter's own check makes the call fail: it knows how to clear the
  * frame away. */
@@ -30,7 +32,7 @@ static PyObject *
 ask_first(PyThreadState *ts, struct _PyInterpreterFrame *frame, int throwing)
 {
     size_t left = 0;
-    PyState *exhausted = asked(&left);
+    PyState *exhausted = ((pystate_entered_fn)pf_load(&asked))(&left);
     size_t before = pf_load(&evaluate);
     _PyFrameEvalFunction next =
         before == 0 ? _PyEval_EvalFrameDefault : (_PyFrameEvalFunction)before;
@@ -66,7 +68,7 @@ pystate_watch_calls(pystate_entered_fn entered)
     if (entered == NULL && now == (size_t)ask_first) {
         pf_store(evaluator, pf_load(&evaluate));
     } else if (entered != NULL && now != (size_t)ask_first) {
-        asked = entered;
+        pf_store(&asked, (size_t)entered);
         pf_store(&evaluate, now);
         pf_store(evaluator, (size_t)ask_first);
     }
@@ -88,8 +90,8 @@ pystate_watch_calls(pystate_entered_fn entered)
 
 #if PF_HAS_STACK_LIMITS
 
-pf_set_protection_fn pf_set_protection;
-pf_reset_protection_fn pf_reset_protection;
+pf_set_protection_fn pf_set_protection;     /* constant after import */
+pf_reset_protection_fn pf_reset_protection; /* constant after import */
 
 static void *
 symbol(const char *name)

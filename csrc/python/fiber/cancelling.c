@@ -5,7 +5,7 @@
 #include "python/core/thread.h"
 #include "python/fiber/fiber.h"
 
-const PfCancelling *pf_cancelling;
+const PfCancelling *pf_cancelling; /* constant after import */
 
 /* A fiber or grain that catches Cancelled and goes on waiting would spin for
  * ever: it is told on, and slowed down. */

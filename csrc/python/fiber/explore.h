@@ -3,6 +3,7 @@
 #ifndef PF_EXPLORE_H
 #define PF_EXPLORE_H
 
+#include "engine/base/atomics.h"
 #include "python/core/compiler.h"
 #include "python/fiber/hub.h"
 
@@ -27,7 +28,7 @@ typedef struct PfExplorerOps {
     void (*remove_clock)(SchedulerObject *s); /* if it has one */
 } PfExplorerOps;
 extern const PfExplorerOps *pf_explorer_ops; /* set at import */
-extern uint32_t pf_exploring;                /* runs under test just now */
+extern PF_ATOMIC(size_t) pf_exploring;       /* runs under test just now */
 
 /* The running fiber is about to do something that others may do as well, or
  * has done what they may react to: a run under test may let them.  0, or -1
@@ -35,7 +36,9 @@ extern uint32_t pf_exploring;                /* runs under test just now */
 static inline int
 pf_preempt(void)
 {
-    return PF_LIKELY(pf_exploring == 0) ? 0 : pf_explorer_ops->preempt();
+    return PF_LIKELY(pf_load_relaxed(&pf_exploring) == 0)
+               ? 0
+               : pf_explorer_ops->preempt();
 }
 
 /* One of 0..n-1 (n > 0); always 0 unless a test runs. */

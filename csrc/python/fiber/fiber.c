@@ -22,19 +22,16 @@
 
 #include <structmember.h>
 
-size_t pf_default_stack_size;
+PF_ATOMIC(size_t) pf_default_stack_size; /* shared, one word */
 
 /* ------------------------------------------------------------------ making one */
 
-/* The memory of fibers that have died, linked by `next`. */
-static FiberObject *spare;
-static unsigned spare_count;
-
+/* The memory of fibers that have died is linked by `next`. */
 FiberObject *
-pf_fiber_alloc(void)
+pf_fiber_alloc(PfThread *t)
 {
     PyTypeObject *type = pf_fiber_type;
-    FiberObject *self = spare;
+    FiberObject *self = t == NULL ? NULL : t->spare[PF_SPARE_FIBERS].first;
     if (self == NULL) {
         self = (FiberObject *)type->tp_alloc(type, 0);
         if (self != NULL) {
@@ -42,8 +39,8 @@ pf_fiber_alloc(void)
         }
         return self;
     }
-    spare = self->next;
-    spare_count--;
+    t->spare[PF_SPARE_FIBERS].first = self->next;
+    t->spare[PF_SPARE_FIBERS].count--;
     pf_zero((char *)self + sizeof(PyObject), sizeof *self - sizeof(PyObject));
     pf_set_kind(&self->core, &pf_fiber_ops);
     pf_revive((PyObject *)self);
@@ -57,11 +54,11 @@ static void
 free_fiber(FiberObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
-    if (type == pf_fiber_type && spare_count != PF_MOST_SPARE &&
-        !pf_shut_down && !self->finalized) {
-        self->next = spare;
-        spare = self;
-        spare_count++;
+    PfSpare *spare = pf_place_to_spare(PF_SPARE_FIBERS);
+    if (type == pf_fiber_type && spare != NULL && !self->finalized) {
+        self->next = spare->first;
+        spare->first = self;
+        spare->count++;
         return;
     }
     type->tp_free(self);
@@ -69,16 +66,16 @@ free_fiber(FiberObject *self)
 }
 
 void
-pf_fibers_free_spare(void)
+pf_fibers_free_spare(PfThread *t)
 {
-    while (spare != NULL) {
-        FiberObject *self = spare;
-        spare = self->next;
+    FiberObject *self = pf_empty_spare(t, PF_SPARE_FIBERS);
+    while (self != NULL) {
+        FiberObject *next = self->next;
         PyTypeObject *type = Py_TYPE(self);
         type->tp_free(self);
         Py_DECREF(type);
+        self = next;
     }
-    spare_count = 0;
 }
 
 static FiberObject *
@@ -89,7 +86,7 @@ allocate(PyTypeObject *type)
         return NULL;
     }
     FiberObject *self = type == pf_fiber_type
-                            ? pf_fiber_alloc()
+                            ? pf_fiber_alloc(t)
                             : (FiberObject *)type->tp_alloc(type, 0);
     if (self == NULL) {
         return NULL;
@@ -263,7 +260,7 @@ fiber_finalize(PyObject *op)
 {
     FiberObject *self = (FiberObject *)op;
     self->finalized = true;
-    if (pf_shut_down) {
+    if (pf_is_shut_down()) {
         return;
     }
     if (self->core.state == PF_DONE || self->core.state == PF_NEW) {
@@ -284,7 +281,7 @@ finalize_again(FiberObject *self)
 {
     bool unseen =
         self->outcome == PF_OUTCOME_FAILED && pf_is_unseen((PyObject *)self);
-    if ((!unseen && !is_alive(self)) || pf_shut_down) {
+    if ((!unseen && !is_alive(self)) || pf_is_shut_down()) {
         return true;
     }
     Py_SET_REFCNT((PyObject *)self, 1);

@@ -82,7 +82,7 @@ _Static_assert(sizeof(FiberObject) <= 240, "a fiber takes 16 bytes more");
 
 #define CURRENT(t) FIBER_OF((t)->engine.current)
 
-extern size_t pf_default_stack_size; /* default, bytes */
+extern PF_ATOMIC(size_t) pf_default_stack_size; /* bytes */
 
 static inline void
 pf_live_link(PfThread *t, FiberObject *fiber)
@@ -103,16 +103,7 @@ int pf_fiber_add_callback(FiberObject *fiber, PyObject *fn); /* 0 or -1 */
 
 int pf_fiber_init(PyObject *op, PyObject *args, PyObject *kwds);
 
-/* Fibers, scopes and greenlets that have died are kept for the next ones, so many of
- * each: the allocator and the collector are a good part of what making and
- * freeing one costs, as for the interpreter's own frames and tuples.  Not where
- * somebody looks for uses of freed memory. */
-#if PF_WITH_ASAN || defined(PYFIBER_HARDTEST) || defined(Py_TRACE_REFS)
-#define PF_MOST_SPARE 0
-#else
-#define PF_MOST_SPARE 256
-#endif
-/* Such a one, cleared but for its type (to which it kept its reference, if it
+/* A spare object (see PfSpare), cleared but for its type (to which it kept its reference, if it
  * has one), is an object again. */
 static inline void
 pf_revive(PyObject *op)
@@ -121,9 +112,10 @@ pf_revive(PyObject *op)
     PyObject_GC_Track(op);
 }
 
-/* Of the type itself, all fields NULL. */
-FiberObject *pf_fiber_alloc(void);
-void pf_fibers_free_spare(void);
+/* Of the type itself, all fields NULL.  `t`: this thread, or NULL if it has no
+ * record yet. */
+FiberObject *pf_fiber_alloc(PfThread *t);
+void pf_fibers_free_spare(PfThread *t);
 
 FiberObject *pf_fiber_new(PyObject *target, PyObject *const *args,
                           Py_ssize_t nargs, PyObject *kwnames);

@@ -7,7 +7,7 @@
 #include "python/core/thread.h"
 #include "python/fiber/outcome.h"
 
-PyTypeObject *pf_scheduler_type;
+PyTypeObject *pf_scheduler_type; /* constant after import */
 
 /* A fiber was made ready.  A loop that hosts this one must hear of it. */
 void

@@ -430,6 +430,7 @@ mod_threads(PyObject *module, PyObject *ignored)
     (void)ignored;
     int collecting = PyGC_Disable();
     PyObject *list = PyList_New(0);
+    pf_mutex_lock(&pf_threads_lock);
     for (PfThread *t = pf_threads; list != NULL && t != NULL; t = t->next) {
         PyObject *described = describe_thread(t);
         if (described == NULL || PyList_Append(list, described) < 0) {
@@ -437,6 +438,7 @@ mod_threads(PyObject *module, PyObject *ignored)
         }
         Py_XDECREF(described);
     }
+    pf_mutex_unlock(&pf_threads_lock);
     if (collecting) {
         PyGC_Enable();
     }

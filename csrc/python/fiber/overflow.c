@@ -53,12 +53,13 @@ end_budget(PfThread *t, const char *sp)
 static bool
 anybody_watched(void)
 {
-    for (PfThread *t = pf_threads; t != NULL; t = t->next) {
-        if (pf_load(&t->watched)) {
-            return true;
-        }
+    pf_mutex_lock(&pf_threads_lock);
+    PfThread *t = pf_threads;
+    while (t != NULL && !pf_load(&t->watched)) {
+        t = t->next;
     }
-    return false;
+    pf_mutex_unlock(&pf_threads_lock);
+    return t != NULL;
 }
 
 /* C code calls a Python function, on any thread.  (A handler on a thread

@@ -15,7 +15,7 @@
 static FiberObject *
 make(void)
 {
-    FiberObject *root = pf_fiber_alloc();
+    FiberObject *root = pf_fiber_alloc(NULL);
     if (root != NULL) {
         root->name = PyUnicode_FromString("main");
         if (root->name == NULL) {

@@ -317,8 +317,9 @@ collect_stacks(PfThread *t)
 int
 pf_fiber_give_stack(PfThread *t, FiberObject *fiber, bool *collected)
 {
-    size_t size =
-        fiber->stack_size != 0 ? fiber->stack_size : pf_default_stack_size;
+    size_t size = fiber->stack_size != 0
+                      ? fiber->stack_size
+                      : pf_load_relaxed(&pf_default_stack_size);
     pf_limit limit = PF_LIMIT_NONE;
     if (pf_fiber_prepare(&t->engine, &fiber->fiber, size, &limit) < 0) {
         if (!*collected) {

@@ -1,6 +1,7 @@
 /* Waiting in line; see waitq.h. */
 #include "python/fiber/waitq.h"
 
+#include "engine/base/mutex.h"
 #include "python/core/arguments.h"
 #include "python/core/compiler.h"
 #include "python/core/state.h"
@@ -276,7 +277,7 @@ refuse_plain(PfThread *t)
                         "pyfiber.run(), or a timeout of 0");
         return -1;
     }
-    if (pf_shut_down) {
+    if (pf_is_shut_down()) {
         PyErr_SetString(pf.fiber_error,
                         "the interpreter is shutting down: nothing may wait "
                         "any more");
@@ -354,17 +355,31 @@ pf_waits_forget(PfThread *t)
 
 /* ------------------------------------------------------------------- owners */
 
-/* Given to a fiber; see PfOwner. */
-static uint32_t last_number;
+/* Given to a fiber, see PfOwner: shared, one word. */
+static PF_ATOMIC(size_t) last_number;
 
 uint32_t
 pf_number_fiber(FiberObject *fiber)
 {
-    if (++last_number == 0) {
-        last_number = 1;
+    uint32_t number;
+    do {
+        number = (uint32_t)(pf_fetch_add(&last_number, 1) + 1);
+    } while (number == 0);
+    fiber->number = number;
+    return number;
+}
+
+static FiberObject *
+find_on(PfThread *t, const PfOwner *owner)
+{
+    if (pf_owns(owner, t->root)) {
+        return t->root;
     }
-    fiber->number = last_number;
-    return fiber->number;
+    FiberObject *f = t->live;
+    while (f != NULL && !pf_owns(owner, f)) {
+        f = f->next;
+    }
+    return f;
 }
 
 /* Borrowed, or NULL.  The pointer is followed only if it is known to be that
@@ -372,38 +387,35 @@ pf_number_fiber(FiberObject *fiber)
 static FiberObject *
 find_owner(const PfOwner *owner)
 {
-    if (owner->fiber == NULL) {
-        return NULL;
+    FiberObject *found = NULL;
+    pf_mutex_lock(&pf_threads_lock);
+    PfThread *t = owner->fiber == NULL ? NULL : pf_threads;
+    for (; t != NULL && found == NULL; t = t->next) {
+        found = find_on(t, owner);
     }
-    for (PfThread *t = pf_threads; t != NULL; t = t->next) {
-        if (pf_owns(owner, t->root)) {
-            return t->root;
-        }
-        for (FiberObject *f = t->live; f != NULL; f = f->next) {
-            if (pf_owns(owner, f)) {
-                return f;
-            }
-        }
-    }
-    return NULL;
+    pf_mutex_unlock(&pf_threads_lock);
+    return found;
 }
 
-/* Names of owners that have ended, at the places of their numbers; each stays
- * until a later one needs the place. */
 #define GONE_PLACES 256
+/* Names of owners that have ended, at the places of their numbers; each stays
+ * until a later one needs the place.  Shared, behind gone_lock. */
 static struct {
     uint32_t number;
     PyObject *name;
 } gone[GONE_PLACES];
+static pf_mutex gone_lock = PF_MUTEX_INIT;
 
 void
 pf_owner_ends(FiberObject *fiber)
 {
     PyObject *name = Py_XNewRef(fiber->name);
     uint32_t number = fiber->number;
+    pf_mutex_lock(&gone_lock);
     PyObject *before = gone[number % GONE_PLACES].name;
     gone[number % GONE_PLACES].number = number;
     gone[number % GONE_PLACES].name = name;
+    pf_mutex_unlock(&gone_lock);
     Py_XDECREF(before);
 }
 
@@ -414,9 +426,13 @@ pf_owner_gone(const PfOwner *owner)
         Py_RETURN_NONE;
     }
     uint32_t place = owner->number % GONE_PLACES;
-    return gone[place].number == owner->number && gone[place].name != NULL
-               ? Py_NewRef(gone[place].name)
-               : PyUnicode_FromString("?");
+    PyObject *name = NULL;
+    pf_mutex_lock(&gone_lock);
+    if (gone[place].number == owner->number) {
+        name = Py_XNewRef(gone[place].name);
+    }
+    pf_mutex_unlock(&gone_lock);
+    return name != NULL ? name : PyUnicode_FromString("?");
 }
 
 PyObject *

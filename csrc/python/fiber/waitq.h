@@ -84,8 +84,9 @@ PfNode *pf_waitq_choose_slow(const PfWaitq *queue);
 static inline PfNode *
 pf_waitq_choose(const PfWaitq *queue)
 {
-    return PF_LIKELY(pf_exploring == 0) ? queue->head
-                                        : pf_waitq_choose_slow(queue);
+    return PF_LIKELY(pf_load_relaxed(&pf_exploring) == 0)
+               ? queue->head
+               : pf_waitq_choose_slow(queue);
 }
 
 /* The waiter of `node` has been given what it waits for: wake it. */

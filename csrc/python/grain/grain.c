@@ -293,7 +293,7 @@ grain_clear(PyObject *op)
 static void
 grain_finalize(PyObject *op)
 {
-    if (pf_is_unseen(op) && !pf_shut_down) {
+    if (pf_is_unseen(op) && !pf_is_shut_down()) {
         pf_unseen_lost(op);
     }
 }
@@ -699,8 +699,9 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
+/* constant after import */
 PyTypeObject *pf_grain_type, *pf_pool_type, *pf_notice_type, *pf_until_type;
-PfGrainConstants pf_grain;
+PfGrainConstants pf_grain; /* constant after import */
 
 /* See chain.h. */
 static PyObject *

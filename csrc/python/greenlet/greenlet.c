@@ -25,17 +25,15 @@ pf_greenlet_impl_new(PfGreenletKind kind)
     return impl;
 }
 
-/* Those of the type itself that have died, linked by `parent`. */
-static PyGreenlet *spare;
-static unsigned spare_count;
-
+/* Those of the type itself that have died are linked by `parent`. */
 static PyGreenlet *
-allocate(PyTypeObject *type)
+allocate(PfThread *t, PyTypeObject *type)
 {
-    PyGreenlet *g = spare;
+    PfSpare *spare = &t->spare[PF_SPARE_GREENLETS];
+    PyGreenlet *g = spare->first;
     if (g != NULL && type == &PfGreenlet_Type) {
-        spare = IMPL(g)->parent;
-        spare_count--;
+        spare->first = IMPL(g)->parent;
+        spare->count--;
         *IMPL(g) = (PfGreenlet){.kind = PF_GREENLET_OWN};
         pf_revive((PyObject *)g);
         return g;
@@ -56,12 +54,13 @@ free_greenlet(PyGreenlet *g)
 {
     PyTypeObject *type = Py_TYPE(g);
     PfGreenlet *impl = IMPL(g);
+    PfSpare *spare = pf_place_to_spare(PF_SPARE_GREENLETS);
     if (type == &PfGreenlet_Type && impl != NULL && !impl->finalized &&
-        spare_count != PF_MOST_SPARE && !pf_shut_down) {
+        spare != NULL) {
         g->weakreflist = NULL;
-        impl->parent = spare;
-        spare = g;
-        spare_count++;
+        impl->parent = spare->first;
+        spare->first = g;
+        spare->count++;
         return;
     }
     PyMem_Free(impl);
@@ -69,15 +68,15 @@ free_greenlet(PyGreenlet *g)
 }
 
 void
-pf_greenlets_free_spare(void)
+pf_greenlets_free_spare(PfThread *t)
 {
-    while (spare != NULL) {
-        PyGreenlet *g = spare;
-        spare = IMPL(g)->parent;
+    PyGreenlet *g = pf_empty_spare(t, PF_SPARE_GREENLETS);
+    while (g != NULL) {
+        PyGreenlet *next = IMPL(g)->parent;
         PyMem_Free(IMPL(g));
         PyObject_GC_Del(g);
+        g = next;
     }
-    spare_count = 0;
 }
 
 PyObject *
@@ -97,7 +96,7 @@ pf_greenlet_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         return PyBaseObject_Type.tp_new(type, args, NULL);
     }
     PyGreenlet *parent = pf_greenlet_current(t); /* stays, as it runs */
-    PyGreenlet *g = parent == NULL ? NULL : allocate(type);
+    PyGreenlet *g = parent == NULL ? NULL : allocate(t, type);
     if (g != NULL) {
         IMPL(g)->parent = (PyGreenlet *)Py_NewRef((PyObject *)parent);
     }
@@ -227,7 +226,7 @@ end(PyGreenlet *g)
 {
     FiberObject *fiber = IMPL(g)->fiber;
     PfThread *t = pf_tls_thread;
-    if (pf_shut_down) {
+    if (pf_is_shut_down()) {
         IMPL(g)->fiber = NULL; /* the stack stays as it is */
         fiber->greenlet = NULL;
     } else if (fiber->core.state == PF_RUNNING) {
@@ -294,7 +293,7 @@ greenlet_dealloc(PyObject *op)
     PfGreenlet *impl = g->pimpl;
     if (impl != NULL) {
         if (impl->kind == PF_GREENLET_MAIN) {
-            pf_green.mains--;
+            pf_fetch_sub(&pf_main_greenlets, 1);
         } else if (impl->kind == PF_GREENLET_OWN && impl->fiber != NULL) {
             pf_greenlet_bury(g);
         }
@@ -587,13 +586,15 @@ static PyGetSetDef greenlet_getset[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 
+/* constant after import, but for what the interpreter does with types */
 static PyNumberMethods greenlet_number = {
     .nb_bool = greenlet_bool,
 };
 
 /* Not a heap type: a compiled class that is not one itself could not have it
  * as its base.  The name is greenlet's, so that pickles, reprs and checks of
- * programs hold. */
+ * programs hold.  (constant after import, but for what the interpreter does
+ * with types.) */
 PyTypeObject PfGreenlet_Type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "greenlet.greenlet",
     .tp_basicsize = sizeof(PyGreenlet),

@@ -68,9 +68,9 @@ typedef struct PfGreenletGlobals {
     PyObject *error;
     PyObject *exit;
     PyObject *s_run, *s_switch, *s_throw;
-    Py_ssize_t mains; /* main greenlets alive */
 } PfGreenletGlobals;
 extern PfGreenletGlobals pf_green;
+extern PF_ATOMIC(size_t) pf_main_greenlets; /* alive */
 extern PyTypeObject PfGreenlet_Type;
 
 static inline bool
@@ -100,7 +100,7 @@ PyObject *pf_greenlet_new(PyTypeObject *type, PyObject *args,
                           PyObject *kwargs);
 int pf_greenlet_init(PyObject *op, PyObject *args, PyObject *kwargs);
 PfGreenlet *pf_greenlet_impl_new(PfGreenletKind kind);
-void pf_greenlets_free_spare(void);
+void pf_greenlets_free_spare(PfThread *t);
 
 /* --- greenlet_switch.c --- */
 PyObject *pf_greenlet_switch_method(PyObject *op, PyObject *const *args,

@@ -7,7 +7,8 @@
 #include "python/fiber/attend.h"
 #include "python/greenlet/greenlet.h"
 
-PfGreenletGlobals pf_green;
+PfGreenletGlobals pf_green; /* constant after import of pyfiber.greenlet */
+PF_ATOMIC(size_t) pf_main_greenlets; /* shared, one word */
 
 /* -------------------------------------------------------------- the C API */
 
@@ -92,7 +93,7 @@ capi_get_parent(PyGreenlet *g)
                : (PyGreenlet *)Py_XNewRef((PyObject *)IMPL(g)->parent);
 }
 
-/* The order is greenlet.h's. */
+/* The order is greenlet.h's.  constant after import of pyfiber.greenlet. */
 static void *capi[12];
 
 static PyObject *
@@ -140,7 +141,7 @@ count_mains(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    return PyLong_FromSsize_t(pf_green.mains);
+    return PyLong_FromSize_t(pf_load(&pf_main_greenlets));
 }
 
 /* A thread's greenlets are cleared away as it ends. */
@@ -301,7 +302,7 @@ pf_greenlet_api(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    static PyObject *api;
+    static PyObject *api; /* constant after import of pyfiber.greenlet */
     if (api == NULL) {
         PyObject *made = PyDict_New();
         if (made == NULL || PyType_Ready(&PfGreenlet_Type) < 0 ||

@@ -182,7 +182,7 @@ admit(PfThread *t, PyGreenlet *g)
 static FiberObject *
 make_stack(PfThread *t)
 {
-    FiberObject *fiber = pf_fiber_alloc();
+    FiberObject *fiber = pf_fiber_alloc(t);
     if (fiber == NULL) {
         return NULL;
     }

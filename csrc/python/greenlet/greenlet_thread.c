@@ -30,7 +30,7 @@ make_view(PfThread *t, FiberObject *fiber)
     impl->started = true;
     impl->fiber = (FiberObject *)Py_NewRef((PyObject *)fiber);
     if (main) {
-        pf_green.mains++;
+        pf_fetch_add(&pf_main_greenlets, 1);
     } else {
         impl->main = (PyGreenlet *)Py_NewRef((PyObject *)root);
         impl->parent = (PyGreenlet *)Py_NewRef((PyObject *)root);

@@ -26,7 +26,7 @@
 
 #include <errno.h>
 
-int64_t pf_stall_limit;
+PF_ATOMIC(int64_t) pf_stall_limit; /* shared, one word */
 
 /* -------------------------------------------------------------- ending a run */
 
@@ -242,8 +242,8 @@ watch_stall(SchedulerObject *s)
         s->stalled_at = happened;
         s->stalled_since = now;
     }
-    if (pf_stall_limit <= 0 || s->stall_told ||
-        now - s->stalled_since < pf_stall_limit) {
+    int64_t limit = pf_load_relaxed(&pf_stall_limit);
+    if (limit <= 0 || s->stall_told || now - s->stalled_since < limit) {
         return false;
     }
     s->stall_told = true;
@@ -258,8 +258,8 @@ watch_stall(SchedulerObject *s)
 static int64_t
 look_interval(void)
 {
-    bool sooner = pf_stall_limit > 0 && pf_stall_limit < LOOK_FOR_THREADS;
-    return sooner ? pf_stall_limit : LOOK_FOR_THREADS;
+    int64_t limit = pf_load_relaxed(&pf_stall_limit);
+    return limit > 0 && limit < LOOK_FOR_THREADS ? limit : LOOK_FOR_THREADS;
 }
 
 /* Python's signal handlers run here while the loop idles; they must not

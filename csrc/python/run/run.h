@@ -40,6 +40,6 @@ PyObject *pf_on_sigint(PyObject *module, PyObject *args);
 int64_t pf_wait_for_help(SchedulerObject *s);
 
 /* How long nothing may happen before that is told, in nanoseconds; 0: ever. */
-extern int64_t pf_stall_limit;
+extern PF_ATOMIC(int64_t) pf_stall_limit;
 
 #endif

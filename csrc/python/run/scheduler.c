@@ -156,7 +156,7 @@ static void
 scheduler_finalize(PyObject *op)
 {
     SchedulerObject *s = (SchedulerObject *)op;
-    if (s->open && !s->closed && !s->running && !pf_shut_down &&
+    if (s->open && !s->closed && !s->running && !pf_is_shut_down() &&
         s->thread != NULL && s->thread == pf_tls_thread) {
         warn_of_unfinished(s);
         close_now(s);

@@ -7,7 +7,7 @@
 
 /* -------------------------------------------------------------------- cases */
 
-static PyTypeObject *case_types[PF_CASE_KINDS];
+static PyTypeObject *case_types[PF_CASE_KINDS]; /* constant after import */
 
 PyObject *
 pf_case_new(PfCaseKind kind, const PfCaseOps *ops, PyObject *source,
@@ -139,7 +139,7 @@ typedef struct DoneObject {
     Py_ssize_t index; /* which of the arguments */
 } DoneObject;
 
-static PyTypeObject *done_types[PF_RESULT_KINDS];
+static PyTypeObject *done_types[PF_RESULT_KINDS]; /* constant after import */
 
 PyObject *
 pf_case_result(PfCaseKind kind, PyObject *source, PyObject *value,

@@ -20,8 +20,8 @@
 
 #include <structmember.h>
 
-PyTypeObject *pf_channel_type;
-static PyObject *channel_closed;
+PyTypeObject *pf_channel_type;   /* constant after import */
+static PyObject *channel_closed; /* constant after import */
 
 /* ------------------------------------------------------------------- values */
 

@@ -19,7 +19,7 @@ typedef struct EventObject {
     bool set;
 } EventObject;
 
-static PyTypeObject *event_type;
+static PyTypeObject *event_type; /* constant after import */
 
 bool
 pf_is_event(PyObject *object)

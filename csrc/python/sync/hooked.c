@@ -9,7 +9,7 @@
 #include "python/core/tstate.h"
 #include "python/sync/sync.h"
 
-/* Names for the look-ups of each call. */
+/* Names for the look-ups of each call: constant after import. */
 static struct {
     PyObject *qsize, *acquire, *release, *add_tasks;
     PyObject *places, *items, *mutex, *owner, *add, *take;

@@ -12,7 +12,7 @@
 
 #include <structmember.h>
 
-PyTypeObject *pf_lock_type, *pf_rlock_type;
+PyTypeObject *pf_lock_type, *pf_rlock_type; /* constant after import */
 
 /* --------------------------------------------------------- for both of them */
 

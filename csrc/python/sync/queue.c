@@ -5,6 +5,7 @@
  * _put, _get, _qsize, as in queue.Queue), a Python object that calls these
  * does the work: see pyfiber._queues.
  */
+#include "engine/base/atomics.h"
 #include "python/sync/queue.h"
 
 #include "python/core/arguments.h"
@@ -23,45 +24,58 @@
 
 #include <structmember.h>
 
-static PyTypeObject *queue_type, *lifo_type;
+static PyTypeObject *queue_type, *lifo_type; /* constant after import */
 
 /* --------------------------------------------------------------- exceptions */
 
+typedef PF_ATOMIC(PyObject *) Cached;
+
 /* Imported at first use: module queue takes longer to import than all of
- * pyfiber. */
+ * pyfiber.  What is found first stays: shared, one word each. */
+static Cached empty, full, shut_down;
+
 static int
-raise_named(PyObject **cached, const char *module, const char *name)
+find(Cached *cached, const char *module, const char *name)
 {
-    if (*cached == NULL) {
-        PyObject *type = pf_import_from(module, name);
-        if (type == NULL) {
-            return -1;
-        }
-        Py_XSETREF(*cached, type);
+    PyObject *type = pf_import_from(module, name);
+    if (type == NULL) {
+        return -1;
     }
-    PyErr_SetNone(*cached);
+    PyObject *before = NULL;
+    while (before == NULL && !pf_cas_weak(cached, &before, type)) {
+    }
+    if (before != NULL) {
+        Py_DECREF(type);
+    }
+    return 0;
+}
+
+static int
+raise_named(Cached *cached, const char *module, const char *name)
+{
+    if (pf_load_acquire(cached) == NULL && find(cached, module, name) < 0) {
+        return -1;
+    }
+    PyErr_SetNone((PyObject *)pf_load_acquire(cached));
     return -1;
 }
 
 static int
 raise_empty(void)
 {
-    static PyObject *cached;
-    return raise_named(&cached, "queue", "Empty");
+    return raise_named(&empty, "queue", "Empty");
 }
 
 static int
 raise_full(void)
 {
-    static PyObject *cached;
-    return raise_named(&cached, "queue", "Full");
+    return raise_named(&full, "queue", "Full");
 }
 
 static int
 raise_shut_down(void)
 {
-    static PyObject *cached;
-    return raise_named(&cached, "pyfiber._queues", "ShutDown");
+    return raise_named(&shut_down, "pyfiber._queues", "ShutDown");
 }
 
 /* -------------------------------------------------------------------- items */

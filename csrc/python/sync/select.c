@@ -197,7 +197,8 @@ choose(PfThread *t, PyObject *const *cases, Py_ssize_t count, int64_t deadline,
        PyObject *what)
 {
     Py_ssize_t first = 0;
-    if (PF_UNLIKELY(pf_exploring != 0) && t->scheduler != NULL) {
+    if (PF_UNLIKELY(pf_load_relaxed(&pf_exploring) != 0) &&
+        t->scheduler != NULL) {
         first = pf_choose(t->scheduler, (uint32_t)count, PF_CHOOSE_SELECT);
     }
     for (Py_ssize_t n = 0; n < count; n++) {

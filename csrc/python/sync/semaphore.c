@@ -28,7 +28,7 @@ typedef struct SemaphoreObject {
     PfOwner holders[MOST_HOLDERS]; /* the oldest first */
 } SemaphoreObject;
 
-static PyTypeObject *semaphore_type, *bounded_type;
+static PyTypeObject *semaphore_type, *bounded_type; /* constant after import */
 
 static int
 semaphore_init(PyObject *op, PyObject *args, PyObject *kwargs)

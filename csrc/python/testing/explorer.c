@@ -58,7 +58,7 @@ install(ExplorerObject *x, PyObject *clock)
         return -1;
     }
     x->installed = true;
-    pf_exploring++;
+    pf_fetch_add(&pf_exploring, 1);
     s->explorer = x;
     s->core.pick = pf_explorer_pick;
     s->core.pick_data = x;
@@ -80,7 +80,7 @@ uninstall(ExplorerObject *x)
     s->core.until_poll = PF_POLL_EVERY;
     s->explorer = NULL;
     x->installed = false;
-    pf_exploring--;
+    pf_fetch_sub(&pf_exploring, 1);
     pf_clock_remove(s);
 }
 
@@ -476,7 +476,7 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
-PyTypeObject *pf_clock_type;
+PyTypeObject *pf_clock_type; /* constant after import */
 
 int
 pf_schedule_init(PyObject *module)

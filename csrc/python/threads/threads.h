@@ -1,6 +1,6 @@
 /* threads/: workers that run functions for fibers, and the way back.
  *
- *   worker.c    threads that run functions for fibers
+ *   worker.c    threads that run functions for fibers; job.c: such a call
  *   limiter.c   how many of them at a time; to_thread()
  *   portal.c    how threads wait for what they have called in a run
  *   unbroken.c  steps of the façade that must not be interrupted half-way

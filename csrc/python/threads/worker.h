@@ -1,10 +1,11 @@
 /* Threads that run functions for fibers.
  *
  * A job goes from its fiber through its limiter's queue to an idle worker, or
- * a new one, and comes back to its scheduler as a message.  The GIL guards all
- * of it: a worker takes the GIL to run the job anyway.  Idle workers wait,
- * without the GIL, for a lock of their own; the last to become idle is the
- * first to be used, which lets the others end.
+ * a new one, and comes back to its scheduler as a message.  A lock guards the
+ * lists of workers, another the list of jobs; the GIL guards the fields of jobs
+ * and limiters: a worker takes the GIL to run the job anyway.  Idle workers
+ * wait, without the GIL, for a lock of their own; the last to become idle is
+ * the first to be used, which lets the others end.
  *
  * A limiter of one token may have a worker of its own (OneThread), which
  * serves only this limiter and lives until it is released.
@@ -70,17 +71,14 @@ struct LimiterObject {
     bool abandon_on_cancel;
 };
 
-/* --- worker.c --- */
+/* --- job.c --- */
 /* A new reference.  Takes the arguments of a vectorcall. */
 JobObject *pf_job_new(LimiterObject *limiter, PyObject *const *args,
                       Py_ssize_t nargs, PyObject *kwnames);
-/* Give the job, whose token is taken, to a worker. 0, or -1 with an exception
- * if there is none and no thread can be started. 1: the job continues, but a
- * signal handler, say, raised an exception for the caller. */
-int pf_job_dispatch(JobObject *job);
 /* Its scheduler expects a wake-up from it, unless its fiber has gone or need
  * not wait. */
 void pf_job_hold(JobObject *job);
+void pf_job_release_hold(JobObject *job);
 /* Its fiber waits no longer, because of the raised exception. */
 void pf_job_abandon(JobObject *job);
 /* Its thread begins, and ends, to wait for a fiber of its run.  They do
@@ -88,14 +86,29 @@ void pf_job_abandon(JobObject *job);
 void pf_job_lend_hold(JobObject *job);
 void pf_job_take_hold_back(JobObject *job);
 JobObject *pf_current_job(void); /* this thread's; borrowed, or NULL */
-/* The limiter's own worker, which has no job, ends. */
-void pf_worker_release(LimiterObject *limiter);
 /* Its fiber keeps waiting although it is cancelled by `exc` (stolen), a
  * Cancelled.  Calls from the thread back into the run are cancelled, now and
  * later. */
 void pf_job_cancel(JobObject *job, PyObject *exc);
 /* It ends without a worker: it fails with `exc` (stolen). */
 void pf_job_fail(JobObject *job, PyObject *exc);
+
+/* Run it on this thread, a worker's. */
+void pf_job_run(JobObject *job);
+/* Does that thread, for which a fiber of `s` waits, itself wait for the end of
+ * a fiber of `s`? */
+bool pf_job_waits_for(const SchedulerObject *s, uint64_t tstate_id);
+/* In the child, whose only thread is `t`: the jobs of the others fail. */
+void pf_jobs_after_fork(PfThread *t);
+int pf_job_init(PyObject *module);
+
+/* --- worker.c --- */
+/* Give the job, whose token is taken, to a worker. 0, or -1 with an exception
+ * if there is none and no thread can be started. 1: the job continues, but a
+ * signal handler, say, raised an exception for the caller. */
+int pf_job_dispatch(JobObject *job);
+/* The limiter's own worker, which has no job, ends. */
+void pf_worker_release(LimiterObject *limiter);
 
 /* --- limiter.c --- */
 /* One of its jobs is done.  Returns the next one, with its token taken, or

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+/* of a thread: the main one */
 static int wake_pipe[2] = {-1, -1};
 
 static int

@@ -1,0 +1,27 @@
+/* A lock that is held for a few instructions: nobody waits, and no code of the
+ * host's runs, between the two calls. */
+#ifndef PF_MUTEX_H
+#define PF_MUTEX_H
+
+#if defined(_WIN32)
+
+typedef struct pf_mutex {
+    void *srw; /* an SRWLOCK, without windows.h */
+} pf_mutex;
+#define PF_MUTEX_INIT {0}
+
+#else
+
+#include <pthread.h>
+
+typedef struct pf_mutex {
+    pthread_mutex_t posix;
+} pf_mutex;
+#define PF_MUTEX_INIT {PTHREAD_MUTEX_INITIALIZER}
+
+#endif
+
+void pf_mutex_lock(pf_mutex *mutex);
+void pf_mutex_unlock(pf_mutex *mutex);
+
+#endif

@@ -1,0 +1,14 @@
+/* Locks by POSIX. */
+#include "engine/base/mutex.h"
+
+void
+pf_mutex_lock(pf_mutex *mutex)
+{
+    pthread_mutex_lock(&mutex->posix);
+}
+
+void
+pf_mutex_unlock(pf_mutex *mutex)
+{
+    pthread_mutex_unlock(&mutex->posix);
+}

@@ -1,0 +1,450 @@
+/* The jobs that workers run: see worker.h. */
+#include "python/threads/worker.h"
+
+#include "engine/base/mutex.h"
+#include "python/cancel/cancel.h"
+#include "python/cancel/scope.h"
+#include "python/core/arguments.h"
+#include "python/core/compiler.h"
+#include "python/core/facade.h"
+#include "python/core/list.h"
+#include "python/core/state.h"
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/hub.h"
+
+static PyTypeObject *job_type;        /* constant after import */
+static PF_TLS JobObject *current_job; /* of a thread */
+/* Every job that runs or is queued: shared, behind jobs_lock. */
+static JobObject *unfinished;
+static pf_mutex jobs_lock = PF_MUTEX_INIT;
+
+JobObject *
+pf_current_job(void)
+{
+    return current_job;
+}
+
+JobObject *
+pf_job_new(LimiterObject *limiter, PyObject *const *args, Py_ssize_t nargs,
+           PyObject *kwnames)
+{
+    PfThread *t = pf_tls_thread;
+    JobObject *job = PyObject_GC_New(JobObject, job_type);
+    if (job == NULL) {
+        return NULL;
+    }
+    pf_zero(&job->message, sizeof(JobObject) - offsetof(JobObject, message));
+    job->limiter = (LimiterObject *)Py_NewRef((PyObject *)limiter);
+    job->scheduler = (SchedulerObject *)Py_NewRef((PyObject *)t->scheduler);
+    job->fiber = (FiberObject *)Py_NewRef((PyObject *)CURRENT(t));
+    job->function = Py_NewRef(args[0]);
+    job->context = PyContext_CopyCurrent();
+    int rc = job->context == NULL ? -1
+                                  : pf_pack(args + 1, nargs - 1, kwnames,
+                                            &job->args, &job->kwargs);
+    pf_mutex_lock(&jobs_lock);
+    PF_LIST_PUSH(unfinished, job);
+    pf_mutex_unlock(&jobs_lock);
+    PyObject_GC_Track(job);
+    if (rc < 0) {
+        Py_CLEAR(job);
+    }
+    return job;
+}
+
+static int
+job_traverse(PyObject *op, visitproc visit, void *arg)
+{
+    JobObject *job = (JobObject *)op;
+    Py_VISIT(Py_TYPE(op));
+    Py_VISIT(job->limiter);
+    Py_VISIT(job->scheduler);
+    Py_VISIT(job->fiber);
+    Py_VISIT(job->function);
+    Py_VISIT(job->args);
+    Py_VISIT(job->kwargs);
+    Py_VISIT(job->context);
+    Py_VISIT(job->result);
+    Py_VISIT(job->cancelled);
+    Py_VISIT(job->callee);
+    return 0;
+}
+
+static int
+job_clear(PyObject *op)
+{
+    JobObject *job = (JobObject *)op;
+    Py_CLEAR(job->limiter);
+    Py_CLEAR(job->scheduler);
+    Py_CLEAR(job->fiber);
+    Py_CLEAR(job->function);
+    Py_CLEAR(job->args);
+    Py_CLEAR(job->kwargs);
+    Py_CLEAR(job->context);
+    Py_CLEAR(job->result);
+    Py_CLEAR(job->cancelled);
+    Py_CLEAR(job->callee);
+    return 0;
+}
+
+static void
+unlist(JobObject *job)
+{
+    pf_mutex_lock(&jobs_lock);
+    PF_LIST_REMOVE(unfinished, job);
+    pf_mutex_unlock(&jobs_lock);
+}
+
+static void
+job_dealloc(PyObject *op)
+{
+    PyTypeObject *type = Py_TYPE(op);
+    PyObject_GC_UnTrack(op);
+    unlist((JobObject *)op);
+    (void)job_clear(op);
+    type->tp_free(op);
+    Py_DECREF(type);
+}
+
+void
+pf_job_hold(JobObject *job)
+{
+    if (!job->held && job->fiber != NULL && job->state < JOB_FINISHED) {
+        job->held = true;
+        pf_hold(&job->scheduler->core);
+    }
+}
+
+void
+pf_job_release_hold(JobObject *job)
+{
+    job->waits = 0;
+    if (job->held) {
+        job->held = false;
+        pf_release(&job->scheduler->core);
+    }
+}
+
+void
+pf_job_lend_hold(JobObject *job)
+{
+    if (job->held) {
+        pf_job_release_hold(job);
+        job->waits = PyThreadState_GetID(PyThreadState_Get());
+    }
+}
+
+void
+pf_job_take_hold_back(JobObject *job)
+{
+    if (job->waits != 0) {
+        job->waits = 0;
+        pf_job_hold(job);
+    }
+}
+
+void
+pf_job_cancel(JobObject *job, PyObject *exc)
+{
+    CancelledObject *cancelled = (CancelledObject *)exc;
+    PyObject *why = pf_reason_and_author(
+        cancelled->reason != NULL ? cancelled->reason : Py_None,
+        cancelled->by != NULL ? cancelled->by : Py_None);
+    if (job->callee != NULL) {
+        pf_cancel_now(job->callee, why);
+    }
+    Py_XSETREF(job->cancelled, exc);
+    Py_XDECREF(why);
+}
+
+/* Otherwise nobody would see it. */
+static void
+log_abandoned(JobObject *job)
+{
+    PyObject *done = PyObject_CallFunctionObjArgs(
+        pf_facade.log_abandoned, job->function, job->result, NULL);
+    if (done == NULL) {
+        PyErr_WriteUnraisable(job->function);
+    }
+    Py_XDECREF(done);
+}
+
+/* On the fiber's thread. */
+static void
+arrive(JobObject *job)
+{
+    FiberObject *fiber = job->fiber;
+    job->state = JOB_ARRIVED;
+    pf_job_release_hold(job);
+    job->fiber = NULL;
+    if (fiber != NULL) {
+        pf_scheduler *s = fiber->core.scheduler;
+        if (s != NULL && pf_wake_task(s, &fiber->core, PF_WAKE_NORMAL)) {
+            pf_tell_host(SCHEDULER_OF(s));
+        }
+        Py_DECREF(fiber);
+    } else if (job->failed) {
+        log_abandoned(job);
+    }
+}
+
+void
+pf_job_abandon(JobObject *job)
+{
+    pf_job_release_hold(job);
+    Py_CLEAR(job->fiber);
+    if (job->state == JOB_ARRIVED && job->failed) {
+        PyObject *raised = pf_take_exception();
+        log_abandoned(job);
+        pf_restore_exception(raised);
+    }
+}
+
+static void
+job_arrived(pf_message *message, pf_scheduler *s)
+{
+    JobObject *job =
+        (JobObject *)((char *)message - offsetof(JobObject, message));
+    SchedulerObject *scheduler =
+        (SchedulerObject *)Py_NewRef((PyObject *)SCHEDULER_OF(s));
+    pf_no_switch_begin((PfThread *)s->thread, "inside the scheduler");
+    arrive(job);
+    Py_DECREF(job);
+    pf_no_switch_end((PfThread *)s->thread);
+    Py_DECREF(scheduler);
+}
+
+static const pf_message_ops job_arrived_ops = {job_arrived};
+
+/* Its scheduler is closed: no fiber waits, except in vain on a thread that is
+ * just ending. */
+static void
+arrive_nowhere(JobObject *job)
+{
+    job->held = false;
+    job->state = JOB_ARRIVED;
+    if (job->fiber == NULL && job->failed) {
+        log_abandoned(job);
+    }
+}
+
+/* The result has arrived.  An abandoned job is sent back, too: its scheduler
+ * may be waiting only because this thread was busy.  To drop the arguments may
+ * run code for long: until then the job counts as unfinished, for a fork. */
+static void
+finish_job(JobObject *job)
+{
+    Py_CLEAR(job->args);
+    Py_CLEAR(job->kwargs);
+    Py_CLEAR(job->context);
+    unlist(job);
+    job->state = JOB_FINISHED;
+    job->message.ops = &job_arrived_ops;
+    Py_INCREF(job);
+    if (!pf_post(&job->scheduler->core, &job->message)) {
+        arrive_nowhere(job);
+        Py_DECREF(job);
+    }
+}
+
+void
+pf_job_fail(JobObject *job, PyObject *exc)
+{
+    PyObject *result = job->result; /* it may already have one: see above */
+    job->result = exc;
+    job->failed = true;
+    finish_job(job);
+    Py_XDECREF(result);
+}
+
+static PyObject *
+call_in_context(JobObject *job)
+{
+    if (PyContext_Enter(job->context) < 0) {
+        return NULL;
+    }
+    PyObject *result = PyObject_Call(job->function, job->args, job->kwargs);
+    PyObject *raised = result == NULL ? pf_take_exception() : NULL;
+    if (PyContext_Exit(job->context) < 0) { /* left by the function itself */
+        PyErr_WriteUnraisable(job->function);
+    }
+    if (raised != NULL) {
+        pf_restore_exception(raised);
+    }
+    return result;
+}
+
+void
+pf_job_run(JobObject *job)
+{
+    current_job = job;
+    job->thread = PyThread_get_thread_ident();
+    job->state = JOB_RUNNING;
+    job->result = call_in_context(job);
+    current_job = NULL;
+    if (job->result == NULL) {
+        job->failed = true;
+        job->result = pf_take_exception();
+    }
+    finish_job(job);
+}
+
+/* -------------------------------------------------- questions about threads
+ */
+
+bool
+pf_job_waits_for(const SchedulerObject *s, uint64_t tstate_id)
+{
+    pf_mutex_lock(&jobs_lock);
+    JobObject *job = unfinished;
+    while (job != NULL && !(job->waits == tstate_id && job->scheduler == s)) {
+        job = job->next;
+    }
+    pf_mutex_unlock(&jobs_lock);
+    return job != NULL;
+}
+
+void
+pf_jobs_after_fork(PfThread *t)
+{
+    while (unfinished != NULL) {
+        JobObject *job = (JobObject *)Py_NewRef((PyObject *)unfinished);
+        unlist(job);
+        pf_limiter_forget(job->limiter);
+        if (t != NULL && job->scheduler->thread == t && job->fiber != NULL) {
+            PyObject *exc = PyObject_CallFunction(
+                pf.fiber_error, "s",
+                "the process was forked: the thread that runs the function "
+                "exists in the parent only");
+            pf_job_fail(job, exc != NULL ? exc : pf_take_exception());
+        }
+        Py_DECREF(job);
+    }
+}
+
+/* --------------------------------------------------------------- inspection */
+
+static PyObject *
+job_get_state(PyObject *op, void *closure)
+{
+    static const char *const names[] = {"queued", "running", "finished",
+                                        "finished"};
+    (void)closure;
+    return PyUnicode_FromString(names[((JobObject *)op)->state]);
+}
+
+/* The garbage collector may have cleared the job. */
+static PyObject *
+or_none(void *object)
+{
+    return Py_NewRef(object == NULL ? Py_None : (PyObject *)object);
+}
+
+static PyObject *
+job_get_function(PyObject *op, void *closure)
+{
+    (void)closure;
+    return or_none(((JobObject *)op)->function);
+}
+
+static PyObject *
+job_get_limiter(PyObject *op, void *closure)
+{
+    (void)closure;
+    return or_none(((JobObject *)op)->limiter);
+}
+
+static PyObject *
+job_get_thread(PyObject *op, void *closure)
+{
+    (void)closure;
+    unsigned long thread = ((JobObject *)op)->thread;
+    return thread == 0 ? Py_NewRef(Py_None) : PyLong_FromUnsignedLong(thread);
+}
+
+static PyObject *
+job_repr(PyObject *op)
+{
+    PyObject *state = job_get_state(op, NULL);
+    PyObject *function = job_get_function(op, NULL);
+    PyObject *repr =
+        state == NULL
+            ? NULL
+            : PyUnicode_FromFormat("<to_thread job %R %U>", function, state);
+    Py_DECREF(function);
+    Py_XDECREF(state);
+    return repr;
+}
+
+static PyObject *
+job_get_scheduler(PyObject *op, void *closure)
+{
+    (void)closure;
+    return or_none(((JobObject *)op)->scheduler);
+}
+
+static PyObject *
+job_get_cancelled(PyObject *op, void *closure)
+{
+    (void)closure;
+    return or_none(((JobObject *)op)->cancelled);
+}
+
+static PyGetSetDef job_getset[] = {
+    {"state", job_get_state, NULL, "'queued', 'running' or 'finished'.", NULL},
+    {"function", job_get_function, NULL, "The function that it calls.", NULL},
+    {"limiter", job_get_limiter, NULL,
+     "The limiter whose token it waits for or has.", NULL},
+    {"scheduler", job_get_scheduler, NULL,
+     "The scheduler of the fiber that waits.", NULL},
+    {"cancelled", job_get_cancelled, NULL,
+     "The Cancelled of the fiber, if it was cancelled and still waits, or "
+     "None.",
+     NULL},
+    {"thread", job_get_thread, NULL,
+     "The identifier of the thread that runs it, or None.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot job_slots[] = {
+    {Py_tp_doc, (void *)"A call of to_thread(), for reports."},
+    {Py_tp_traverse, job_traverse},
+    {Py_tp_clear, job_clear},
+    {Py_tp_dealloc, job_dealloc},
+    {Py_tp_repr, job_repr},
+    {Py_tp_getset, job_getset},
+    {0, NULL},
+};
+
+static PyType_Spec job_spec = {
+    .name = "pyfiber._engine._Job",
+    .basicsize = sizeof(JobObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC |
+             Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = job_slots,
+};
+
+static PyObject *
+get_current_job(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    return Py_NewRef(current_job == NULL ? Py_None : (PyObject *)current_job);
+}
+
+static PyMethodDef functions[] = {
+    {"_current_job", get_current_job, METH_NOARGS,
+     "_current_job()\n--\n\n"
+     "The to_thread() call that this thread runs, or None."},
+    {NULL, NULL, 0, NULL},
+};
+
+int
+pf_job_init(PyObject *module)
+{
+    job_type =
+        (PyTypeObject *)PyType_FromModuleAndSpec(module, &job_spec, NULL);
+    return job_type == NULL ? -1 : PyModule_AddFunctions(module, functions);
+}
