@@ -11,7 +11,7 @@ Task = _engine.Fiber[Any] | _engine.Grain[Any]
 
 
 class FiberCancelled(CancelledError):
-    """Raised by result() of a fiber or grain that was cancelled.
+    """What result() and exception() of a cancelled fiber or grain raise.
 
     `reason` is the argument of cancel(), or a text that says what cancelled it; `by` is the fiber
     that called cancel(), or None if no fiber did.

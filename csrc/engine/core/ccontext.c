@@ -16,33 +16,33 @@
 
 /* Invariants:
  * - `fiber` is &own, or the engine thread's root for the main context.
- * - `resumer` is set while the context runs: whoever switched to it last, and
- *   that one is suspended; NULL when it was destroyed: then it is main.
+ * - `resumer` is set while the context runs: the context that switched to it
+ *   last, which is suspended; NULL if that was destroyed: then main counts.
  */
 struct pf_ccontext {
     pf_fiber *fiber;
     pf_ccontext *resumer;
     pf_ccontext_body body;
     void *arg;
-    size_t serial; /* of the thread it belongs to */
+    size_t serial; /* that of its thread */
     pf_fiber own;
 };
 
-/* What a thread has.  `serial` tells threads apart that had the same address
- * for this, one after the other; 0: none given yet. */
+/* The record of a thread.  `serial` distinguishes threads whose records had
+ * the same address, one after the other; 0: none given yet. */
 typedef struct record {
     pf_thread engine;
     pf_ccontext main;
     pf_ccontext *current;
-    void *value;        /* travels with the switch under way */
+    void *value;        /* the value of the present switch */
     pf_nesting nesting; /* when the main context was left */
     size_t serial;
     size_t count; /* contexts besides main */
 } record;
 
-/* The stacks of the thread that gave up its last context last, for the next
- * one that makes its first: whoever makes contexts one at a time would map and
- * unmap a slab for each. */
+/* The pool of the last thread that destroyed its last context, for the next
+ * one that makes its first: code that makes contexts one at a time would
+ * otherwise map and unmap a slab for each. */
 static PF_ATOMIC(pf_stack_pool *) spare_pool;
 
 static THREAD_LOCAL record this_thread;
@@ -89,7 +89,7 @@ run(pf_thread *thread, pf_fiber *self)
     return r->current->fiber;
 }
 
-/* Nobody opens a context's reserve: it is part of the guard. */
+/* A context's reserve is never opened: it is part of the guard. */
 static void
 on_switch(pf_thread *thread, pf_fiber *from, pf_fiber *to)
 {
@@ -134,12 +134,12 @@ open_record(record *r)
     pf_stack_pool *pool =
         error != 0 ? NULL : pf_exchange(&spare_pool, (pf_stack_pool *)NULL);
     if (pool != NULL && pf_thread_add_pool(&r->engine, pool) != 0) {
-        pf_stack_pool_free(pool); /* the first stack will say it again */
+        pf_stack_pool_free(pool); /* the first stack will report this again */
     }
     return error;
 }
 
-/* With the last: nothing is left behind when the thread ends. */
+/* With the last context: leave nothing behind for the thread's end. */
 static void
 close_record(record *r)
 {
@@ -153,7 +153,7 @@ close_record(record *r)
     }
 }
 
-/* The pool takes up to an eighth for the reserve: ask for that, too. */
+/* The pool takes up to an eighth for the reserve: ask for that much more. */
 static int
 prepare(record *r, pf_ccontext *context, size_t stack_size)
 {
@@ -237,9 +237,9 @@ pf_ccontext_destroy(pf_ccontext *context)
 
 /* ---------------------------------------------------------- switching --- */
 
-/* The main context is left from wherever the thread is by now, which need not
- * be where it was adopted: on Windows, and for ThreadSanitizer, a context
- * knows that. */
+/* The thread leaves the main context from its present stack, which need not be
+ * the one where that was adopted: on Windows, and for ThreadSanitizer, a
+ * context records its stack. */
 static int
 adopt_anew(pf_context *main)
 {
@@ -252,7 +252,7 @@ adopt_anew(pf_context *main)
     return error;
 }
 
-/* 0, or why the running context must not be left. */
+/* 0, or an error if the running context must not be left. */
 static int
 may_leave(record *r)
 {

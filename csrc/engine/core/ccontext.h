@@ -1,11 +1,11 @@
-/* Contexts for C programs: coroutines with neither a scheduler nor a host's
- * language behind them.
+/* Contexts for C programs: coroutines without a scheduler and without a host
+ * language.
  *
  * They are the fibers of scheduler.h with a host of their own: one pf_thread
  * per operating-system thread, made with the first context and given back
  * with the last.  The thread's own stack is the main context.  "Own stack" is
- * wherever the caller happened to be when it left: on a fiber of the binding,
- * for instance, which to this file is just another part of the thread.
+ * the stack that the caller was on when it left: that of a binding's fiber,
+ * for instance, which for this file is just another part of the thread.
  *
  * All functions return 0 or -errno.
  */
@@ -19,7 +19,7 @@
 
 typedef struct pf_ccontext pf_ccontext;
 
-/* `value` is that of the first switch; the result goes to the context that
+/* `value` comes with the first switch; the result goes to the context that
  * switched here last. */
 typedef void *(*pf_ccontext_body)(void *arg, void *value);
 
@@ -41,8 +41,8 @@ int pf_ccontext_done(const pf_ccontext *context);
 /* -EPERM; -EBUSY the running one; -EINVAL the main one. */
 int pf_ccontext_destroy(pf_ccontext *context);
 
-/* What a host's own nesting on this thread looks like just now: two of them
- * are equal if nothing was pushed in between that is still there. */
+/* The host's own nesting on this thread: two of them are equal if nothing that
+ * was pushed in between is still there. */
 typedef struct pf_nesting {
     const void *marks[3];
 } pf_nesting;
@@ -52,12 +52,12 @@ typedef struct pf_nesting {
  * context must not be left before it has returned. */
 typedef struct pf_ccontext_host {
     void (*nesting)(pf_nesting *now);
-    /* The thread is about to run on `area`; NULL: where it was before the
-     * main context was left. */
+    /* The thread is about to run on `area`; NULL: on the stack from which it
+     * left the main context. */
     void (*moved)(const pf_area *area);
 } pf_ccontext_host;
 
-/* Once per process, before the first context; the struct stays the caller's. */
+/* Once per process, before the first context; the caller keeps the struct. */
 void pf_ccontext_set_host(const pf_ccontext_host *host);
 
 #endif

@@ -35,7 +35,8 @@ pf_thread_finish(pf_thread *thread)
     pf_context_forget(&thread->root.context);
 }
 
-/* Of few sizes, one is asked for most: each hit moves one place forward. */
+/* There are few sizes, and one is used most: each hit moves one place forward.
+ */
 static pf_stack_pool *
 find_pool(pf_thread *thread, size_t slot_size)
 {
@@ -131,9 +132,9 @@ reap_zombie(pf_thread *thread)
     }
 }
 
-/* The first and the last of a fiber, on its own stack.  What pf_switch does
- * after landing is done here for the first landing; leaving for good is a
- * switch like any other but for the zombie it leaves behind. */
+/* The first and the last code of a fiber on its own stack.  It does for the
+ * first landing what pf_switch does after landing; the last switch is like any
+ * other except for the zombie it leaves behind. */
 static pf_context *
 fiber_main(void *arg)
 {
@@ -189,8 +190,8 @@ pf_fiber_release_stack(pf_fiber *fiber)
     pf_stack_release(stack);
 }
 
-/* A host may make a fiber that is merely left the zombie, to hear when the
- * thread is off its stack: only one that is done loses it. */
+/* A host may make a zombie of a fiber that is merely left, to learn when the
+ * thread is off its stack: only a finished fiber loses its stack. */
 void
 pf_reap(pf_thread *thread, pf_fiber *zombie)
 {

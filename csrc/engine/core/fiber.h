@@ -5,7 +5,7 @@
  *   pf_switch         leaves one fiber for another
  *   pf_reap           takes the stack back
  *
- * No Python here: a host (the binding, or a C test) gives hooks.
+ * There is no Python here: a host (the binding, or a C test) provides hooks.
  */
 #ifndef PF_ENGINE_FIBER_H
 #define PF_ENGINE_FIBER_H
@@ -17,12 +17,13 @@
 /* Invariants beside those of its task:
  * - `stack` is non-NULL from pf_fiber_prepare until the fiber is reaped; NULL
  *   for a thread's own fiber.
- * - `before` is who comes before it in the queue, while it is fresh
+ * - `before` is the task before it in the queue, while it is fresh
  *   (pf_is_fresh) and not the first.
  */
 struct pf_fiber {
     pf_task task; /* first */
-    /* Every switch reads the two and what the host puts right behind. */
+    /* Every switch reads these two and what the host puts right after them.
+     */
     union {
         pf_context context;
         pf_task *before; /* while it has no context yet */
@@ -37,17 +38,17 @@ pf_fiber_of(pf_task *task)
     return (pf_fiber *)(void *)task;
 }
 
-/* How many lines of the room a host may name for pf_prefetch_queue. */
+/* The number of room lines that a host may name for pf_prefetch_queue. */
 #define PF_HOT_LINES 3
 
-/* What belongs to the thread.  What belongs to a kind of task is in that
- * one's operations. */
+/* The host's hooks for a thread.  Those for a kind of task are in its
+ * operations. */
 typedef struct pf_host {
     /* Just before every switch, on the stack of `from`; thread->current is
      * already `to`.  Saves and loads what belongs to a fiber.  May be NULL. */
     void (*on_switch)(pf_thread *thread, pf_fiber *from, pf_fiber *to);
-    /* Around blocking in the poller (the binding drops the GIL); between them
-     * the poller's wait() alone runs here. */
+    /* Around a blocking wait (the binding releases the GIL); between them only
+     * the poller's wait() runs here. */
     void (*wait_begin)(pf_scheduler *s);
     void (*wait_end)(pf_scheduler *s);
     /* Offsets into a stack's room of the cache lines that every switch and
@@ -55,10 +56,10 @@ typedef struct pf_host {
     uint16_t hot_lines[PF_HOT_LINES];
 } pf_host;
 
-/* What a thread has: who runs now, its own fiber, its stacks. */
+/* A thread: the running fiber, its own fiber, its stacks. */
 struct pf_thread {
     pf_fiber *current;
-    pf_fiber *zombie; /* finished; reaped by whoever lands next */
+    pf_fiber *zombie; /* finished; the next to land reaps it */
     const pf_host *host;
     pf_fiber root;         /* the thread's own stack */
     pf_stack_pool **pools; /* one per stack size, most used first */
@@ -66,33 +67,33 @@ struct pf_thread {
     size_t room_size; /* of every stack of this thread */
 };
 
-/* `root` becomes current.  It has no operations: a host that lets it wait
- * gives it some.  0 or -errno. */
+/* `root` becomes current.  It has no operations: a host that lets it wait must
+ * provide some. 0 or -errno. */
 int pf_thread_init(pf_thread *thread, const pf_host *host, size_t room_size);
 void pf_thread_finish(pf_thread *thread);
-/* Take a pool without live stacks into use, on this thread: 0 or -ENOMEM. */
+/* Use a pool without live stacks on this thread: 0 or -ENOMEM. */
 int pf_thread_add_pool(pf_thread *thread, pf_stack_pool *pool);
 /* The pool used last, which the caller frees or adds elsewhere; NULL: none. */
 pf_stack_pool *pf_thread_take_pool(pf_thread *thread);
 pf_stack_pool *pf_thread_pool(pf_thread *thread, size_t stack_size);
 void pf_thread_settle(pf_thread *thread); /* pf_stack_pool_settle for all */
-/* Stacks of an earlier load go back; nanoseconds until more may, or PF_NEVER.
- */
+/* Return the stacks of an earlier load; nanoseconds until the next call, or
+ * PF_NEVER. */
 int64_t pf_thread_let_stacks_decay(pf_thread *thread);
 
-/* Give a PF_NEW fiber a stack so that it can be switched to.  0, or -errno
- * with *limit telling what was hit. */
+/* Give a PF_NEW fiber a stack; then it can be switched to. 0, or -errno with
+ * *limit saying which limit was hit. */
 int pf_fiber_prepare(pf_thread *thread, pf_fiber *fiber, size_t stack_size,
                      pf_limit *limit);
-/* Take back the stack of one that nobody runs on or will run on. */
+/* Release the stack of a fiber that does not and will not run. */
 void pf_fiber_release_stack(pf_fiber *fiber);
 
 /* Release the stack of the fiber that ended, and tell its kind. */
 void pf_reap(pf_thread *thread, pf_fiber *zombie);
 
-/* Leave the current fiber for `to`, which must be prepared and not done.
- * States are the caller's to set. `on_switch` is a parameter so that a hot
- * caller that knows it gets it inlined. */
+/* Leave the current fiber for `to`, which must be prepared and not done.  The
+ * caller sets the states.  `on_switch` is a parameter, which lets a hot caller
+ * inline it. */
 static inline void
 pf_switch_with(pf_thread *thread, pf_fiber *to,
                void (*on_switch)(pf_thread *, pf_fiber *, pf_fiber *))

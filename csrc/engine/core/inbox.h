@@ -2,9 +2,9 @@
  *
  * A Treiber push and a whole-list take: nothing is ever popped singly, so
  * there is no ABA problem and no half-linked window.  The producer learns
- * whether the list was empty; only then need it wake the consumer.  Taken
- * messages come out oldest first.  A closed inbox takes nothing any more: its
- * producers learn that nobody will look.
+ * whether the list was empty; only then must it wake the consumer.  Taken
+ * messages come out oldest first.  A closed inbox accepts no messages, and its
+ * producers learn that.
  */
 #ifndef PF_INBOX_H
 #define PF_INBOX_H
@@ -17,7 +17,7 @@ struct pf_scheduler;
 typedef struct pf_message pf_message;
 /* Runs on the scheduler's thread.  The message may be freed by it. */
 typedef void (*pf_message_fn)(pf_message *message, struct pf_scheduler *s);
-/* What is to be done with one: of each kind there is a constant. */
+/* What to do with a message: one constant for each kind. */
 typedef struct pf_message_ops {
     pf_message_fn run;
 } pf_message_ops;
@@ -30,13 +30,13 @@ typedef struct pf_inbox {
     PF_ATOMIC(pf_message *) head;
 } pf_inbox;
 
-/* The head of a closed inbox: no message lies there. */
+/* The head of a closed inbox: no message has this address. */
 #define PF_INBOX_CLOSED ((pf_message *)(uintptr_t)1)
 
 typedef enum pf_pushed {
     PF_PUSHED_FIRST, /* it was empty: this producer wakes the consumer */
     PF_PUSHED_MORE,
-    PF_PUSHED_NOT, /* it is closed; the message stays the producer's */
+    PF_PUSHED_NOT, /* it is closed; the producer keeps the message */
 } pf_pushed;
 
 static inline pf_pushed
@@ -60,7 +60,8 @@ pf_inbox_pending(pf_inbox *inbox)
            (uintptr_t)PF_INBOX_CLOSED;
 }
 
-/* Leave `head` there; all messages, oldest first, linked by next. */
+/* Put `head` in its place; returns all messages, oldest first, linked by next.
+ */
 static inline pf_message *
 pf_inbox_exchange(pf_inbox *inbox, pf_message *head)
 {
@@ -85,7 +86,7 @@ pf_inbox_take(pf_inbox *inbox)
     return pf_inbox_exchange(inbox, NULL);
 }
 
-/* The last that are taken; closing twice is fine. */
+/* Takes the last messages; closing twice is fine. */
 static inline pf_message *
 pf_inbox_close(pf_inbox *inbox)
 {

@@ -1,6 +1,6 @@
-/* The ready queue: first in, first out, with two liberties.  A task may be
- * put in front, and one may be taken out of the middle: at once if it is
- * fresh, since it knows who comes before it.
+/* The ready queue: first in, first out, with two exceptions.  A task may be
+ * put in front, and one may be removed from the middle: in constant time if it
+ * is fresh, because it knows the task before it.
  */
 #ifndef PF_ENGINE_QUEUE_H
 #define PF_ENGINE_QUEUE_H
@@ -13,7 +13,7 @@ typedef struct pf_queue {
     pf_task *tail;
     size_t count;
     /* Cursors of pf_prefetch_queue: the next tasks whose lines, pages and
-     * fields it will ask for.  They mean nothing while `fields` is NULL. */
+     * fields it will ask for.  They are invalid while `fields` is NULL. */
     pf_task *lines;
     pf_task *pages;
     pf_task *fields;
@@ -53,7 +53,7 @@ pf_queue_pop(pf_queue *queue)
         queue->head = task->next;
         if (queue->head == NULL) {
             queue->tail = NULL;
-            queue->fields = NULL; /* drained: the cursors point at nobody */
+            queue->fields = NULL; /* drained: the cursors are invalid */
         }
         task->next = NULL;
         queue->count--;
@@ -61,24 +61,25 @@ pf_queue_pop(pf_queue *queue)
     return task;
 }
 
-/* Take a task out of the middle; at once if it is fresh, else it is looked for
- * from the front.  False: it is not there. */
+/* Remove a task from the middle; a fresh one in constant time, others by a
+ * search from the front.  False: it is not there. */
 bool pf_queue_remove(pf_queue *queue, pf_task *task);
-/* The same if it is known who comes before it (NULL: it is the first). */
+/* The same if the task before it is known (NULL: it is the first). */
 void pf_queue_unlink(pf_queue *queue, pf_task *before, pf_task *task);
 
 /* With thousands of ready fibers every switch lands on a cold stack: a page
- * that the TLB does not know and some ten cache lines, one after the other.
- * The queue tells who comes, so three cursors run ahead of its head:
- * - the farthest asks for a task's fields, so that its links can be followed;
- * - the middle one asks for pages, two at a time: a prefetch waits for its
- *   page walk before it retires, and the processor walks for two at once;
- * - the nearest asks for exactly the lines that a switch touches (more would
- *   crowd out the fill buffers, of which a core has ten or twelve).
+ * that is not in the TLB and some ten cache lines, one after the other.  The
+ * queue shows which fibers come next, so three cursors run ahead of its head:
+ * - the farthest prefetches a task's fields, to follow its links;
+ * - the middle one prefetches pages, two at a time: a prefetch waits for its
+ *   page walk before it retires, and the processor can do two walks at once;
+ * - the nearest prefetches exactly the lines that a switch touches (more would
+ *   exhaust the fill buffers, of which a core has ten or twelve).
  * A short queue's stacks are in the cache anyway. */
 #if defined(__GNUC__)
 #define PF_PREFETCH(address) __builtin_prefetch(address)
-/* A function that only prefetches is "pure" to gcc, which drops its calls. */
+/* gcc treats a function that only prefetches as "pure" and drops its calls.
+ */
 #define PF_ALWAYS_INLINE inline __attribute__((always_inline))
 #define PF_NEVER_INLINE __attribute__((noinline))
 #else
@@ -99,7 +100,7 @@ pf_prefetch_run(const char *from, int bytes)
     }
 }
 
-/* NULL: it has not run yet, never has one, or is a thread's own fiber. */
+/* NULL: it has not run yet, never gets one, or is a thread's own fiber. */
 static PF_ALWAYS_INLINE const pf_stack *
 pf_stack_of(pf_task *task)
 {
@@ -153,7 +154,7 @@ pf_prefetch_queue(pf_queue *queue, const pf_host *host, uint64_t turn)
         pf_prefetch_begin(queue);
     }
     queue->fields = queue->fields->next;
-    if (queue->fields == NULL) { /* many were put in front: begin anew */
+    if (queue->fields == NULL) { /* many were put in front: start over */
         return;
     }
     PF_PREFETCH(queue->fields);

@@ -27,7 +27,7 @@ pf_scheduler_init(pf_scheduler *s, pf_thread *thread)
 }
 
 /* Messages still in the inbox are not run and not freed: the host empties it
- * with pf_poll once nobody can post any more. */
+ * with pf_poll once no thread can post any more. */
 void
 pf_scheduler_finish(pf_scheduler *s)
 {
@@ -35,8 +35,8 @@ pf_scheduler_finish(pf_scheduler *s)
     pf_scheduler_set_poller(s, NULL);
 }
 
-/* The poller belongs to the scheduler from now on, the last one is closed.
- * Not while another thread may post. */
+/* From now on the scheduler owns the poller; the previous one is closed.  Not
+ * while another thread may post. */
 void
 pf_scheduler_set_poller(pf_scheduler *s, pf_poller *poller)
 {
@@ -93,8 +93,7 @@ pf_prefer(pf_scheduler *s, pf_task *task)
         return false;
     }
     pf_task *first = s->ready.head;
-    if (first ==
-        pf_hub_task(s)) { /* marks the end of a pass: it is nobody's turn */
+    if (first == pf_hub_task(s)) { /* marks the end of a pass, not a turn */
         first = first->next;
     }
     if (task == first || !may_pass(s)) {
@@ -116,7 +115,7 @@ pf_wake_next(pf_scheduler *s, pf_task *task, pf_wake why)
     return true;
 }
 
-/* A message may be freed by running it, so its successor is read first. */
+/* To run a message may free it, so its successor is read first. */
 static void
 run_messages(pf_scheduler *s, pf_message *m)
 {
@@ -155,8 +154,8 @@ fire(pf_scheduler *s, pf_timer *timer)
     }
 }
 
-/* One reading of the clock for all, so a timer that re-arms itself for "now"
- * cannot hold the loop here. */
+/* The clock is read once for all, so a timer that re-arms itself for "now"
+ * cannot keep the loop here. */
 static void
 fire_timers(pf_scheduler *s)
 {
@@ -176,7 +175,7 @@ fire_timers(pf_scheduler *s)
     }
 }
 
-/* What the poller found is told in one go, after the wait. */
+/* Deliver everything that the poller found, after the wait. */
 static void
 deliver(pf_scheduler *s, int found)
 {
@@ -193,8 +192,8 @@ pf_look(pf_scheduler *s)
     deliver(s, s->poller->ops->wait(s->poller, 0));
 }
 
-/* Messages bring it here at any switch: a system call is due only when the
- * count of switches is over. */
+/* Messages bring it here at any switch; a system call is due only when the
+ * count of switches has run out. */
 void
 pf_poll(pf_scheduler *s)
 {
@@ -212,8 +211,8 @@ pf_poll(pf_scheduler *s)
     }
 }
 
-/* The running fiber has said what it waits for; run whoever is next, perhaps
- * itself. */
+/* The running fiber has recorded what it waits for; run the next fiber, which
+ * may be itself. */
 static void
 run_next(pf_scheduler *s, pf_fiber *self)
 {
@@ -275,9 +274,9 @@ time_left(pf_scheduler *s, int64_t deadline)
     return first > now ? first - now : 0;
 }
 
-/* Between saying "sleeping" and blocking lies the last look: a producer that
- * came before it is seen here, one that comes after it sees the word and
- * wakes the poller. */
+/* Between setting "sleeping" and blocking comes the last check: a message
+ * pushed before it is seen here; a producer that comes after it sees the flag
+ * and wakes the poller. */
 static bool
 may_block(pf_scheduler *s)
 {
@@ -287,7 +286,7 @@ may_block(pf_scheduler *s)
     return pf_take(&s->nudged) == 0 && pf_load(&s->inbox.head) == NULL;
 }
 
-/* To look only, the host need not let go. */
+/* For a check without waiting, the host need not release its lock. */
 static int
 block(pf_scheduler *s, int64_t timeout)
 {
@@ -304,8 +303,8 @@ block(pf_scheduler *s, int64_t timeout)
     return found;
 }
 
-/* A message or a timer that made nobody ready may still have been the last
- * thing the caller was waiting for: after either it has to think again. */
+/* A message or a timer that made no task ready may still have been the last
+ * thing the caller was waiting for: after either it must check again. */
 static bool
 nothing_happens(pf_scheduler *s)
 {
@@ -321,7 +320,7 @@ pf_scheduler_block(pf_scheduler *s, int64_t timeout)
     PF_TEST_POINT();
     pf_store(&s->sleeping, 0);
     PF_TEST_POINT();
-    s->until_poll = PF_POLL_EVERY; /* this was a look */
+    s->until_poll = PF_POLL_EVERY; /* this was a check */
     deliver(s, found);
     pf_poll(s);
     return found < 0 ? found : 0;
@@ -337,7 +336,7 @@ pf_scheduler_wait(pf_scheduler *s, int64_t deadline)
     int64_t left = time_left(s, deadline);
     if (left > 0) {
         int64_t again = pf_thread_let_stacks_decay(s->thread);
-        left = again < left ? again : left; /* the caller looks anew */
+        left = again < left ? again : left; /* the caller checks again */
     }
     return pf_scheduler_block(s, left);
 }
@@ -398,8 +397,8 @@ pf_post(pf_scheduler *s, pf_message *message)
     return pushed != PF_PUSHED_NOT;
 }
 
-/* Bits posted while this runs are either taken here or posted anew, because
- * only the one that finds 0 posts. */
+/* Bits posted while this runs are either taken here or posted again, because
+ * only a producer that finds 0 posts. */
 void
 pf_task_arrived(pf_message *message, pf_scheduler *s)
 {
@@ -426,8 +425,8 @@ pf_hold(pf_scheduler *s)
     pf_fetch_add(&s->holds, 1);
 }
 
-/* The loop may just be deciding to wait because of this hold: it must look
- * again, or it would wait for nobody. */
+/* The loop may just be deciding to wait because of this hold: it must check
+ * again, or it would wait for nothing. */
 void
 pf_release(pf_scheduler *s)
 {
@@ -441,8 +440,8 @@ pf_release(pf_scheduler *s)
     }
 }
 
-/* What other threads had posted is here and will run; what they held is held
- * by nobody now, which only the host can know. */
+/* Messages that other threads had posted are here and will run; their holds
+ * have no owner now, which only the host can know. */
 int
 pf_scheduler_after_fork(pf_scheduler *s)
 {

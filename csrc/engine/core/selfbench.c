@@ -9,16 +9,17 @@
 #include "engine/core/scheduler.h"
 #include "engine/stack/stack.h"
 
-/* `handle` is the first field of a context: the bare switch needs no more. */
+/* `handle` is the first field of a context; the bare switch needs only that.
+ */
 typedef struct node {
     pf_context context;
     struct node *next;
-    uint64_t rounds; /* only the thread's own come to an end */
+    uint64_t rounds; /* only the thread's own count down to 0 */
     pf_stack *stack;
 } node;
 
-/* The same frame as in the assembly files, so that a context prepared by
- * pf_context_init can be entered this way, too. */
+/* The same frame as in the assembly files, so this code can also enter a
+ * context prepared by pf_context_init. */
 #if defined(PF_CONTEXT_ASSEMBLY) && !PF_WITH_ASAN && !PF_WITH_TSAN
 #define HAVE_BARE 1
 
@@ -68,9 +69,9 @@ __asm__(".text\n"
 #endif
 #endif
 
-/* The thread and the contexts run the same code, so that there is one place
- * to return to and the return-address prediction is right, as it is for
- * fibers that all wait in one function. */
+/* The thread and the contexts run the same code.  So there is one return
+ * address and its prediction is right, as for fibers that all wait in one
+ * function. */
 static pf_context *
 go_round(void *arg)
 {
@@ -122,7 +123,7 @@ link_ring(node *nodes, unsigned k, pf_stack_pool *pool, pf_entry entry)
     return true;
 }
 
-/* The contexts are abandoned where they are: they own nothing. */
+/* The contexts are simply abandoned: they own nothing. */
 static void
 break_ring(node *nodes, unsigned k)
 {
@@ -148,7 +149,7 @@ time_ring(unsigned k, uint64_t n, pf_entry entry)
     if (nodes != NULL && pool != NULL &&
         pf_context_adopt(&nodes[0].context) == 0) {
         if (link_ring(nodes, k, pool, entry)) {
-            (void)time_rounds(nodes, 1, entry); /* everybody has begun */
+            (void)time_rounds(nodes, 1, entry); /* all of them have begun */
             seconds = time_rounds(nodes, n / k, entry);
         }
         break_ring(nodes, k);

@@ -1,16 +1,16 @@
-/* A task: an entry of the ready queue, and what may be done with it.
+/* A task: an entry of the ready queue, and its operations.
  *
- * The queue, the inbox, the timers and everybody who wakes somebody know
- * tasks, and do not ask of what kind one is.  A fiber is a task with a stack
- * (fiber.h); a host may have others, that its fibers run for (the binding's
- * grains).  Kinds differ by their operations alone.
+ * The queue, the inbox, the timers and all code that wakes something know only
+ * tasks, of any kind.  A fiber is a task with a stack (fiber.h); a host may
+ * have others, which its fibers run (the binding's grains).  Kinds differ only
+ * by their operations.
  *
- * A task is a message as well: it is posted to its own scheduler when another
- * thread wants something of it.  So the pointer that a message has to what is
- * to be done with it is, in a task, that to its operations.
+ * A task is also a message: it is posted to its own scheduler when another
+ * thread has a request for it.  So the message's pointer to its operations is,
+ * in a task, the pointer to the task's operations.
  *
- * What only one host knows of its kinds (to cancel one, say, or to end it) is
- * not here, since nothing in the engine asks for it: a host extends
+ * Operations that only a host needs (to cancel a task, say, or to end it) are
+ * not here, because nothing in the engine calls them: a host extends
  * pf_task_ops by a struct that begins with one.
  */
 #ifndef PF_TASK_H
@@ -47,34 +47,34 @@ typedef enum pf_wake {
     PF_WAKE_FRESH, /* not at all: it has never run */
 } pf_wake;
 
-/* What every kind of task knows how to do. */
+/* The operations of every kind of task. */
 typedef struct pf_task_ops {
     /* Its `run` is pf_task_arrived. */
     pf_message_ops message;
     /* A task without a stack comes out of the ready queue: returns the fiber
-     * that runs in its turn.  For a fiber that begins that is itself, prepared
-     * as late as this, so that fibers that never wait share a few stacks; or
-     * another one, if it came to nothing and was ended. */
+     * that runs in its turn.  For a new fiber that is the fiber itself, which
+     * gets its stack only now, so fibers that never wait share a few stacks;
+     * or another one, if it could not begin and was ended. */
     pf_fiber *(*first)(pf_scheduler *s, pf_task *task);
     /* The body of a fiber; returns who runs when it is over. */
     pf_fiber *(*run)(pf_thread *thread, pf_fiber *self);
-    /* The fiber is done, its stack released; runs on whoever came next.  May
-     * free the fiber.  NULL: nothing to do. */
+    /* The fiber is done, its stack released; runs on the fiber that came next.
+     * May free the fiber.  NULL: nothing to do. */
     void (*reap)(pf_thread *thread, pf_fiber *self);
     /* Bits posted by pf_task_post arrive, on the owner thread. */
     void (*posted)(pf_scheduler *s, pf_task *task, unsigned bits);
-    /* Of a kind that never has a stack: how far behind the task a pointer lies
-     * to what its turn will read, for pf_prefetch_queue; 0: nowhere. */
+    /* For a kind without stacks: the offset, after the task, of a pointer to
+     * what its turn will read, for pf_prefetch_queue; 0: none. */
     size_t reads;
 } pf_task_ops;
 
 /* Embedded in the host's object.  Invariants:
  * - `next` links the ready queue exactly while state is PF_READY.
  * - the timer is armed only while the task is parked or made ready by it.
- * - `has_stack`: it is a fiber that can be switched to, since it has a stack
- *   or is a thread's own.  So pf_next asks nobody about the usual one.
- * - all fields but `message` and `posted` belong to the owner thread (in the
- *   binding: to whoever holds the GIL, on the owner thread).
+ * - `has_stack`: it is a fiber that can be switched to, because it has a stack
+ *   or is a thread's own.  So pf_next calls no operation in the usual case.
+ * - all fields except `message` and `posted` belong to the owner thread (in
+ *   the binding: while it holds the GIL).
  */
 struct pf_task {
     pf_message message;      /* for wake-ups from other threads; pf_ops_of */
@@ -107,11 +107,12 @@ pf_is_fresh(const pf_task *task)
 }
 
 /* From any thread: set `bits` on the task; its `posted` gets them on the owner
- * thread, several posts perhaps as one call.  The task must stay alive until
- * then; the scheduler, too.  Nothing happens if the scheduler is closed. */
+ * thread, perhaps those of several posts in one call.  The task and the
+ * scheduler must stay alive until then.  Does nothing if the scheduler is
+ * closed. */
 void pf_task_post(pf_task *task, unsigned bits);
 
-/* The way they come. */
+/* The `run` of a task's message. */
 void pf_task_arrived(pf_message *message, pf_scheduler *s);
 
 #endif

@@ -41,7 +41,7 @@ put(pf_timers *timers, uint32_t index, pf_timer_entry entry)
     entry.timer->place = index + 1;
 }
 
-/* `entry` belongs at the hole `index` or above it. */
+/* `entry` belongs into the hole at `index` or above it. */
 static void
 move_up(pf_timers *timers, uint32_t index, pf_timer_entry entry)
 {
@@ -75,7 +75,7 @@ first_child(const pf_timers *timers, uint32_t index)
     return best;
 }
 
-/* `entry` belongs at the hole `index` or below it. */
+/* `entry` belongs into the hole at `index` or below it. */
 static void
 move_down(pf_timers *timers, uint32_t index, pf_timer_entry entry)
 {
@@ -126,8 +126,8 @@ grow(pf_timers *timers)
                                                 : timers->capacity * 2);
 }
 
-/* After a great many timers: give most of the heap back.  A quarter must be
- * left free so that the next few additions do not grow it again. */
+/* After very many timers: return most of the heap.  A quarter must stay free,
+ * or the next few additions would grow it again. */
 static void
 shrink(pf_timers *timers)
 {

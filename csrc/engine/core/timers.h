@@ -1,9 +1,9 @@
 /* Timers: an indexed 4-ary min-heap ordered by (when, sequence).
  *
- * The timer itself is embedded in what waits and knows its place, so removal
- * needs no search.  Four children a node because the keys of four siblings
- * share a cache line or two: 13 ns for cancel and re-arm at 10,000 timers,
- * 23 with a binary heap.
+ * The timer is embedded in the waiting object and knows its place, so removal
+ * needs no search.  A node has four children because the keys of four siblings
+ * share a cache line or two: 13 ns for cancel and re-arm at 10,000 timers, 23
+ * with a binary heap.
  */
 #ifndef PF_TIMERS_H
 #define PF_TIMERS_H
@@ -16,8 +16,8 @@ struct pf_scheduler;
 
 #define PF_NEVER INT64_MAX
 
-/* The moment `ns` (not negative) after `now`, which a clock of one's own may
- * count from anywhere; PF_NEVER: beyond the end of time. */
+/* The instant `ns` (not negative) after `now`, which a custom clock may count
+ * from anywhere; PF_NEVER: beyond the end of time. */
 static inline int64_t
 pf_later(int64_t now, int64_t ns)
 {
@@ -59,10 +59,10 @@ typedef struct pf_timers {
 void pf_timers_init(pf_timers *timers);
 void pf_timers_clear(pf_timers *timers);
 
-/* Arm (or re-arm) for `when`.  0 or -ENOMEM; then it is not armed. */
+/* Arm (or re-arm) for `when`. 0; -ENOMEM: it is not armed. */
 int pf_timers_add(pf_timers *timers, pf_timer *timer, int64_t when);
 
-/* Nothing happens if it is not armed. */
+/* Does nothing if it is not armed. */
 void pf_timers_remove(pf_timers *timers, pf_timer *timer);
 
 /* PF_NEVER if there is none. */

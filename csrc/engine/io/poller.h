@@ -1,16 +1,16 @@
 /* How an idle scheduler waits, for descriptors and to be woken.
  *
  * A poller is a table of functions: the default one is poll(2)'s on POSIX and
- * WaitForMultipleObjects's on Windows; epoll and its kindred are given to
+ * WaitForMultipleObjects's on Windows; epoll and the like are passed to
  * pf_scheduler_set_poller, nothing else changes.  A turn has two steps, with
  * the scheduler between them:
  *
- *   wait      asks the system, perhaps for long and while the host's lock is
- *             away: it fills the poller's own buffer and touches nothing else
- *   deliver   hands out what it found, on the owner thread, the lock held
+ *   wait asks the system, perhaps for long and with the host's lock released:
+ *   it fills the poller's own buffer and touches nothing else deliver hands
+ *   out what it found, on the owner thread, the lock held
  *
- * All but wake() is the owner thread's alone: who adds, modifies, removes or
- * counts is not in a wait.
+ * Only the owner thread may call these, except wake(); and code that adds,
+ * modifies, removes or counts is never inside a wait.
  */
 #ifndef PF_POLLER_H
 #define PF_POLLER_H
@@ -24,18 +24,19 @@ struct pf_scheduler;
 typedef struct pf_poller pf_poller;
 typedef struct pf_registration pf_registration;
 
-/* What may be asked for, and what is told. */
+/* Events: what may be asked for, and what is reported. */
 enum {
     PF_IO_READ = 1 << 0,
     PF_IO_WRITE = 1 << 1,
     PF_IO_URGENT = 1 << 2, /* data out of band */
-    /* Asked for only.  Each thing is told once: after that a poller may be
-     * silent about it until modify() (`rearms`), or tell it anew whenever more
-     * of it comes; so who was told goes on until EAGAIN, then calls modify()
-     * if `rearms` says so.  Without this bit every wait tells what lasts. */
+    /* Asked for only.  Each event is reported once: after that a poller may be
+     * silent about it until modify() (`rearms`), or report it again whenever
+     * more arrives.  So the receiver continues until EAGAIN, then calls
+     * modify() if `rearms` is set.  Without this bit every wait reports what
+     * is still true. */
     PF_IO_EDGE = 1 << 3,
-    /* Told only, also unasked, together with all of READ and WRITE that is of
-     * interest, so that nobody waits in vain. */
+    /* Reported only, also unasked, together with those of READ and WRITE that
+     * were asked for, so no fiber waits in vain. */
     PF_IO_END = 1 << 4,   /* what can be read now is the last: the other end
                              has closed or shut down (not told by all) */
     PF_IO_ERROR = 1 << 5, /* an error is pending, or it is not open */
@@ -43,9 +44,10 @@ enum {
 
 #define PF_IO_ASKED (PF_IO_READ | PF_IO_WRITE | PF_IO_URGENT | PF_IO_EDGE)
 
-/* One for each descriptor, of whoever adds it, where it stays until removed.
- * `ready` runs on the owner thread; it must not switch.  It may add, modify
- * and remove any, itself too, and free itself after that. */
+/* One for each descriptor, in the memory of the code that adds it, which keeps
+ * it in place until it is removed.  `ready` runs on the owner thread; it must
+ * not switch.  It may add, modify and remove any registration, also its own,
+ * and free that after removing it. */
 struct pf_registration {
     void (*ready)(pf_registration *r, struct pf_scheduler *s, unsigned events);
     /* The poller's; zero before the first add. */
@@ -68,33 +70,34 @@ typedef struct pf_poller_ops {
      * again if that is still so and of interest.  0, or -ENOENT: it was not
      * added; -EINVAL and -ENOMEM as above, then the old interest stays. */
     int (*modify)(pf_poller *poller, pf_registration *r, unsigned interest);
-    /* From now on it is told nothing, not even what a wait has found already.
-     * 0, or -ENOENT. */
+    /* From now on nothing is reported to it, not even what a wait has already
+     * found. 0, or -ENOENT. */
     int (*remove)(pf_poller *poller, pf_registration *r);
     /* Wait at most timeout_ns (PF_NEVER: for ever; 0: look only) for wake()
-     * or for what is registered; one system call.  How many have something to
-     * be told, which deliver() does before the next wait; 0 also if woken,
-     * time is over or a signal came (the caller looks again anyway); -errno. */
+     * or for what is registered; one system call.  Returns how many have
+     * events, which deliver() reports before the next wait; 0 also if it was
+     * woken, timed out or a signal came (the caller checks again anyway);
+     * -errno. */
     int (*wait)(pf_poller *poller, int64_t timeout_ns);
     void (*deliver)(pf_poller *poller, struct pf_scheduler *s);
-    /* Make a present or the next wait() return.  From any thread and from a
+    /* Make the present or the next wait() return.  From any thread and from a
      * signal handler. */
     void (*wake)(pf_poller *poller);
     /* Readable when wake() was called since the last wait(); -1 if this
      * poller has no descriptor. */
     int (*fileno)(pf_poller *poller);
-    /* In the child after fork: new descriptors of its own; what is registered
-     * stays so.  0 or -errno. */
+    /* In the child after fork: get new descriptors of its own; registrations
+     * are kept. 0 or -errno. */
     int (*after_fork)(pf_poller *poller);
     void (*close)(pf_poller *poller);
     bool rearms; /* see PF_IO_EDGE */
 } pf_poller_ops;
 
-/* `awaited` counts who waits for something to be told.  What is registered
- * does not say that: a descriptor may be registered once and for all, or end
- * a wait without being anybody's hope, as that of signals.  While it is not 0
- * the poller is busy: the scheduler looks at it in passing, and an idle one
- * has something to wait for. */
+/* `awaited` counts the waits for an event.  Registrations do not show this: a
+ * descriptor may be registered for good, or may end a wait although nothing
+ * waits for it, as that of signals.  While it is not 0 the poller is busy: the
+ * scheduler checks it between switches, and an idle one has something to wait
+ * for. */
 struct pf_poller {
     const pf_poller_ops *ops;
     size_t awaited;

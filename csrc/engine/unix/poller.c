@@ -21,11 +21,11 @@
 #include "engine/base/memory.h"
 #include "engine/core/scheduler.h"
 
-/* The first of `fds` is the end of the wake descriptor that is read: the same
- * eventfd as wake_write on Linux, the two ends of a pipe elsewhere, both
- * non-blocking; a full pipe is as good as a byte.  The others are those that
- * were added, `registered` in the same places.  Between wait and deliver their
- * revents are the buffer of what was found. */
+/* The first of `fds` is the read end of the wake descriptor: the same eventfd
+ * as wake_write on Linux, the two ends of a pipe elsewhere, both non-blocking;
+ * a full pipe is as good as one byte.  The others are those that were added,
+ * `registered` in the same places.  Between wait and deliver their revents are
+ * the buffer of events. */
 typedef struct default_poller {
     pf_poller base;
     int wake_read;
@@ -105,8 +105,8 @@ close_wake(default_poller *p)
     p->wake_read = p->wake_write = -1;
 }
 
-/* Forget that wake() was called.  One read empties an eventfd; a pipe may
- * hold a byte for each producer that was quick enough. */
+/* Forget that wake() was called.  One read empties an eventfd; a pipe may hold
+ * a byte of each producer that came in time. */
 static void
 empty_wake(default_poller *p)
 {
@@ -129,7 +129,7 @@ poll_for(struct pollfd *fds, nfds_t count, int64_t timeout_ns)
 
 #else
 
-/* Rounded up: waking before the time is over would only wait again. */
+/* Rounded up: after an early wake-up we would only wait again. */
 static int
 poll_for(struct pollfd *fds, nfds_t count, int64_t timeout_ns)
 {
@@ -160,7 +160,7 @@ default_wait(pf_poller *poller, int64_t timeout_ns)
 
 /* --------------------------------------------------- descriptors --- */
 
-/* Both arrays in one block: a failure leaves everything as it was. */
+/* Both arrays are in one block: a failure changes nothing. */
 static int
 grow(default_poller *p)
 {
@@ -239,8 +239,8 @@ told_by_system(short revents, unsigned interest)
     return events & (interest | PF_IO_END | PF_IO_ERROR);
 }
 
-/* poll tells of hang-ups and errors even if nothing is asked; of a number
- * below 0 it tells nothing at all. */
+/* poll reports hang-ups and errors even if nothing is asked for; for a number
+ * below 0 it reports nothing at all. */
 static void
 ask(default_poller *p, const pf_registration *r, unsigned interest)
 {
@@ -307,8 +307,8 @@ default_remove(pf_poller *poller, pf_registration *r)
     return 0;
 }
 
-/* What was told of an edge is not asked for until modify(); what is told
- * unasked makes an end of all questions. */
+/* An edge that was reported is not asked for again until modify(); after an
+ * event that was not asked for, nothing is asked for any more. */
 static void
 disarm(default_poller *p, pf_registration *r, unsigned told, short revents)
 {
@@ -329,8 +329,8 @@ tell(default_poller *p, pf_registration *r, struct pf_scheduler *s)
     r->ready(r, s, events);
 }
 
-/* From the last to the first: whoever is moved to a place below, or added at
- * the end, meanwhile, has been told already or has nothing to be told. */
+/* From the last to the first: a registration that meanwhile moves to a lower
+ * place, or is added at the end, has had its report or has none. */
 static void
 default_deliver(pf_poller *poller, struct pf_scheduler *s)
 {
@@ -344,12 +344,12 @@ default_deliver(pf_poller *poller, struct pf_scheduler *s)
 
 /* ------------------------------------------------------- the rest --- */
 
-/* Also from signal handlers: errno is the interrupted code's. */
+/* Also called in signal handlers, so it preserves errno. */
 static void
 default_wake(pf_poller *poller)
 {
     default_poller *p = (default_poller *)poller;
-    const uint64_t one = 1; /* what an eventfd wants; a pipe takes anything */
+    const uint64_t one = 1; /* an eventfd needs this; a pipe takes anything */
     int saved = errno;
     ssize_t n;
     do {
@@ -364,7 +364,7 @@ default_fileno(pf_poller *poller)
     return ((default_poller *)poller)->wake_read;
 }
 
-/* The parent must not be woken in our stead, nor we in the parent's. */
+/* A wake-up must reach only its own process, parent or child. */
 static int
 default_after_fork(pf_poller *poller)
 {

@@ -9,8 +9,9 @@
 #include "engine/base/memory.h"
 #include "engine/core/scheduler.h"
 
-/* `wake` resets itself when a wait was ended by it; with it the system takes
- * so many handles at a time.  Between wait and deliver, `found` is the buffer. */
+/* `wake` resets itself when it ends a wait; it takes one of the handles that
+ * the system accepts at a time.  Between wait and deliver, `found` is the
+ * buffer. */
 #define MOST_REGISTERED (MAXIMUM_WAIT_OBJECTS - 1)
 
 typedef struct default_poller {
@@ -32,7 +33,7 @@ pf_monotonic(void)
     return seconds * 1000000000 + rest * 1000000000 / frequency.QuadPart;
 }
 
-/* Rounded up: waking before the time is over would only wait again. */
+/* Rounded up: after an early wake-up we would only wait again. */
 static DWORD
 milliseconds(int64_t timeout_ns)
 {
@@ -43,7 +44,7 @@ milliseconds(int64_t timeout_ns)
     return ms < 0 ? 0 : ms < INFINITE ? (DWORD)ms : INFINITE - 1;
 }
 
-/* What one wait is for: our own handle, and those of some interest. */
+/* The handles of one wait: our own, and those with an interest. */
 typedef struct wait_list {
     DWORD count;
     HANDLE handles[MAXIMUM_WAIT_OBJECTS];
@@ -63,8 +64,8 @@ list_handles(const default_poller *p, wait_list *list)
     }
 }
 
-/* The system tells of the first one that is set: those behind it are asked one
- * by one, or they would have to wait for as long as it is set. */
+/* The system reports the first one that is set: the others behind it are
+ * checked one by one, or they would starve for as long as it is set. */
 static int
 note_found(default_poller *p, const wait_list *list, DWORD first)
 {
@@ -108,7 +109,7 @@ is_registered(const default_poller *p, intptr_t handle)
     return false;
 }
 
-/* A handle is set or it is not: that is to be readable. */
+/* A handle is either set or not: set counts as readable. */
 static bool
 is_known(unsigned interest)
 {
@@ -172,8 +173,8 @@ default_remove(pf_poller *poller, pf_registration *r)
     return 0;
 }
 
-/* From the last to the first: whoever is moved to a place below, or added at
- * the end, meanwhile, has been told already or has nothing to be told. */
+/* From the last to the first: a registration that meanwhile moves to a lower
+ * place, or is added at the end, has had its report or has none. */
 static void
 default_deliver(pf_poller *poller, struct pf_scheduler *s)
 {

@@ -15,8 +15,8 @@
 
 int pf_raise_cancelled_with(PyObject *why, PyObject *scope); /* -1 */
 int pf_fiber_cancel(FiberObject *fiber, PyObject *reason);
-/* New references.  `why` is the pair that the latter makes, or NULL: who is
- * going to cancel makes it first, for that may run code. */
+/* New references.  `why` is the pair that the latter makes, or NULL.  Make it
+ * before you cancel, because that may run code. */
 PyObject *pf_reason(const char *text);
 PyObject *pf_reason_and_author(PyObject *reason, PyObject *by);
 void pf_set_cancel(PfTaskObject *task, PyObject *why);

@@ -1,8 +1,9 @@
 /* The TaskGroup type: a scope that waits for the fibers born in it.
  *
  * Its fibers count down `alive`; the last one wakes the owner, which waits in
- * __exit__ and is not to be disturbed there: what cancels it cancels the
- * fibers as well, so that the wait ends.  Its grains are treated alike.
+ * __exit__.  Nothing interrupts that wait: whatever cancels the owner also
+ * cancels the fibers, which ends the wait.  Grains are treated in the same
+ * way.
  */
 #include "python/cancel/cancel.h"
 #include "python/cancel/scope.h"
@@ -43,7 +44,7 @@ may_spawn(PfThread *t, GroupObject *self)
     return -1;
 }
 
-/* A function and its arguments, or a fiber made but not started. */
+/* A function and its arguments, or a fiber that is not started. */
 static FiberObject *
 make_child(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
@@ -69,7 +70,7 @@ make_child(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
     return (FiberObject *)Py_NewRef(args[0]);
 }
 
-/* Borrowed; NULL with an exception.  Another may come while it is made. */
+/* Borrowed; NULL with an exception.  Another error may come meanwhile. */
 static PyObject *
 errors_of(GroupObject *self)
 {
@@ -84,7 +85,7 @@ errors_of(GroupObject *self)
     return self->errors;
 }
 
-/* Keep it for the group's end; false without memory for that. */
+/* Keep it for the group's end; false: no memory for that. */
 static bool
 collect(GroupObject *self, PyObject *exc)
 {
@@ -194,7 +195,7 @@ group_spawn_now(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
 }
 
 /* The done-callback of a watched child: calls `callback` of (group, callback).
- * Whoever waits for the group relies on it: its failure is the group's. */
+ * The group's user relies on it, so its failure is the group's failure. */
 static PyObject *
 call_watcher(PyObject *pair, PyObject *child)
 {
@@ -240,7 +241,7 @@ done:
     return rc;
 }
 
-/* For functions made of groups: they judge failures themselves. */
+/* For functions that use a group and handle failures themselves. */
 static PyObject *
 group_spawn_watched(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 {
@@ -292,7 +293,8 @@ pf_scope_child_done(PfTaskObject *child)
     Py_DECREF(base);
 }
 
-/* It was left without waiting: its fibers are cancelled and somebody else's. */
+/* It was left without waiting: its fibers are cancelled and belong elsewhere.
+ */
 void
 pf_group_forsaken(ScopeObject *scope)
 {
@@ -302,8 +304,8 @@ pf_group_forsaken(ScopeObject *scope)
 
 /* --------------------------------------------------------------------- leaving */
 
-/* 0, *hit telling whether cancellation came in before the end; -1: the owner
- * is being unwound, or must not wait here. */
+/* 0; *hit says whether a cancellation came before the end. -1: the owner is
+ * being unwound, or must not wait here. */
 static int
 join_children(PfThread *t, GroupObject *self, bool *hit)
 {
@@ -323,8 +325,8 @@ join_children(PfThread *t, GroupObject *self, bool *hit)
     return 0;
 }
 
-/* A Cancelled of an outer scope, a generator's or a fiber's end: not an error
- * of the body. */
+/* A Cancelled of an outer scope, or the end of a generator or fiber: not an
+ * error of the body. */
 static bool
 is_passing(PyObject *exc)
 {
@@ -333,8 +335,8 @@ is_passing(PyObject *exc)
            PyErr_GivenExceptionMatches(exc, PyExc_GeneratorExit);
 }
 
-/* The body's error is one of the errors, unless it is a fiber's that the body
- * got by result(). */
+/* Add the body's error to the errors, unless it is a fiber's error that the
+ * body got from result(). */
 static int
 add_body_error(GroupObject *self, PyObject *exc)
 {
@@ -350,8 +352,8 @@ add_body_error(GroupObject *self, PyObject *exc)
     return PyList_Insert(errors, 0, exc);
 }
 
-/* A BaseExceptionGroup; or NULL, and what is raised has that as its context:
- * its text could not be made. */
+/* A BaseExceptionGroup; or NULL if its text could not be made: then the
+ * exception raised has the group as its context. */
 static PyObject *
 take_errors(GroupObject *self)
 {
@@ -387,8 +389,8 @@ raise_errors(GroupObject *self)
     return NULL;
 }
 
-/* KeyboardInterrupt or SystemExit goes out as it is; errors beside it are its
- * context. */
+/* KeyboardInterrupt or SystemExit is raised without a group; other errors are
+ * its context. */
 static void
 add_context(GroupObject *self, PyObject *fatal)
 {
@@ -404,7 +406,7 @@ add_context(GroupObject *self, PyObject *fatal)
     Py_DECREF(errors);
 }
 
-/* What __exit__ answers.  `exc` is the body's, NULL if it ran to its end. */
+/* The result of __exit__.  `exc` is the body's, NULL if it ran to its end. */
 static PyObject *
 verdict(PfThread *t, GroupObject *self, PyObject *exc, bool hit, bool own)
 {
@@ -431,13 +433,13 @@ verdict(PfThread *t, GroupObject *self, PyObject *exc, bool hit, bool own)
     }
     self->scope.caught = absorbs || (hit && own);
     if (hit && pf_check_cancelled(CURRENT(t)) < 0) {
-        return NULL; /* from outside, while it waited for its fibers */
+        return NULL; /* cancelled from outside while it waited */
     }
     return PyBool_FromLong(absorbs);
 }
 
-/* The fibers cannot be waited for: they are cancelled and let go.  Returns
- * what __exit__ does then, with the exception that says why raised. */
+/* The group cannot wait for its fibers: they are cancelled and given up.
+ * Returns the result of __exit__, with an exception that says why. */
 static PyObject *
 forsake(GroupObject *self, PyObject *exc)
 {
@@ -478,7 +480,7 @@ group_exit(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 
 /* -------------------------------------------------------------------- the type */
 
-/* For reports: whose end it waits for. */
+/* For reports: the fibers whose end it waits for. */
 static PyObject *
 group_holders(PyObject *op, PyObject *ignored)
 {
@@ -520,9 +522,9 @@ group_dealloc(PyObject *op)
 PyDoc_STRVAR(spawn_doc, "spawn($self, fn, /, *args, **kwargs)\n--\n\n\
 Start fn(*args, **kwargs) in a new fiber of the group; returns the fiber.\n\
 \n\
-A Fiber or Grain that has not been started is taken as well, alone. Any fiber\n\
-of the run may call it, until the group is left: then, and before it is\n\
-entered, FiberError. In a cancelled group what is spawned never runs.");
+`fn` may also be a Fiber or Grain that has not been started, without arguments.\n\
+Any fiber of the run may call it until the group is left. FiberError before the\n\
+group is entered and after it is left. In a cancelled group it never runs.");
 
 PyDoc_STRVAR(spawn_now_doc, "spawn_now($self, fn, /, *args, **kwargs)\n--\n\n\
 Like spawn(), but the new fiber runs first, as with pyfiber.spawn_now().");
@@ -530,22 +532,22 @@ Like spawn(), but the new fiber runs first, as with pyfiber.spawn_now().");
 static PyMethodDef group_methods[] = {
     {"__exit__", PF_FAST(group_exit), METH_FASTCALL,
      "Wait for the fibers of the group, then leave its scope.\n\n"
-     "Raises an ExceptionGroup of what failed in them and in the block."},
+     "Raises an ExceptionGroup of the errors in them and in the block."},
     PF_METHOD("spawn", group_spawn, spawn_doc),
     PF_METHOD("spawn_now", group_spawn_now, spawn_now_doc),
     {"_spawn_watched", PF_FAST(group_spawn_watched), METH_FASTCALL,
-     "Start a function or fiber whose failure is the callback's to judge."},
+     "Start a function or fiber whose failure only the callback handles."},
     {"_holders", group_holders, METH_NOARGS,
      "The fibers that it waits for, in a list; for reports."},
     {NULL, NULL, 0, NULL},
 };
 
 PyDoc_STRVAR(group_doc, "TaskGroup(deadline=None, shield=False)\n--\n\n\
-A with block that is left when all the fibers spawned in it are done.\n\
+A with block that ends when all the fibers spawned in it are done.\n\
 \n\
-When the block or a fiber fails the other fibers are cancelled, and so is the\n\
-block; when all are done the errors come out in an ExceptionGroup. It is a\n\
-CancelScope: cancel() ends the fibers and the block, and is no error.");
+When the block or a fiber fails, the block and the other fibers are cancelled;\n\
+when all are done, the errors are raised in an ExceptionGroup. It is a\n\
+CancelScope: cancel() ends the fibers and the block without an error.");
 
 static PyType_Slot group_slots[] = {
     {Py_tp_doc, (void *)group_doc},   {Py_tp_dealloc, group_dealloc},

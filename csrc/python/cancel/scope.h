@@ -16,7 +16,7 @@
  * refresh in cancel.c), which is rare; entering and leaving a scope, which is
  * not, is a matter of a few pointers.
  *
- * Everything here happens on the thread of the scope's run, but for
+ * Everything here happens on the thread of the scope's run, except
  * pf_scope_cancel.
  */
 #ifndef PF_SCOPE_H
@@ -44,18 +44,18 @@ struct ScopeObject {
     PyObject *source; /* NULL: not cancelled */
     PfTaskObject *children;
     ScopeObject *work; /* in a list of scopes to refresh */
-    PyObject *reason;  /* it was cancelled for; NULL: None */
+    PyObject *reason;  /* of its cancellation; NULL: None */
     PyObject *why;     /* (reason, by), until it is left; or NULL */
     const char *what;  /* the function that made it, or NULL */
     int64_t length;    /* ns from the entering to the deadline, or -1 */
     bool times_out;    /* absorbs by raising TimeoutError */
-    bool shield;       /* what is cancelled outside stays outside */
+    bool shield;       /* cancellation from outside stays outside */
     bool cancelled;    /* cancel() was called, or the deadline passed */
     bool expired;      /* ... the latter */
     bool caught;       /* __exit__ absorbed it */
     bool left;         /* for good */
-    bool refused;      /* somebody tried to enter it, and was told */
-    bool finalized;    /* as an object is once in its life */
+    bool refused;      /* an attempt to enter it was refused */
+    bool finalized;    /* happens only once in an object's life */
 };
 
 typedef struct CancelledObject {
@@ -80,9 +80,9 @@ pf_scope_owns(ScopeObject *scope, PyObject *exc)
 
 /* --- cancel.c --- */
 PyObject *pf_fiber_cancel_source(const FiberObject *fiber);
-/* It has just been entered, by a fiber or with flags that matter. */
+/* It has just been entered, and is not the plain case: find its source. */
 void pf_scope_settle(ScopeObject *scope);
-/* A scope's flags or what it sees around it have changed. */
+/* A scope's flags, or the scopes around it, have changed. */
 void pf_scope_refresh(ScopeObject *scope);
 /* ... the same for a fiber's base, or the fiber's own flags. */
 void pf_fiber_refresh(FiberObject *fiber);
@@ -92,9 +92,9 @@ void pf_scope_disown(PfTaskObject *child);
 int pf_scope_enlist(SchedulerObject *s, ScopeObject *base, FiberObject *fiber);
 /* Any thread. 1, or 0 if the scope has been left; -1 with an exception. */
 int pf_scope_cancel(ScopeObject *scope, PyObject *reason);
-/* Owner thread.  The first reason stays. */
+/* Owner thread.  The first reason is kept. */
 void pf_scope_cancel_now(ScopeObject *scope, PyObject *why);
-/* Take it out of its fiber's stack: it has been left. */
+/* It has been left: remove it from its fiber's stack. */
 void pf_scope_remove(ScopeObject *scope);
 int pf_scope_remove_there(ScopeObject *scope); /* ... of another thread */
 int64_t pf_effective_deadline(const FiberObject *fiber);
@@ -105,8 +105,9 @@ extern PyType_Spec pf_cancelled_spec;
 /* --- scope.c --- */
 extern PyType_Spec pf_scope_spec;
 PyObject *pf_scope_enter(PyObject *scope, PyObject *ignored);
-/* __exit__() was called with so many arguments.  The thread if the scope may
- * be left here; otherwise it is taken away, and NULL returned with an error. */
+/* __exit__() was called with `nargs` arguments.  Returns the thread if the
+ * scope may be left here; otherwise removes the scope and returns NULL with an
+ * error. */
 PfThread *pf_scope_may_leave(ScopeObject *scope, Py_ssize_t nargs);
 int pf_scope_traverse(PyObject *op, visitproc visit, void *arg);
 int pf_scope_clear(PyObject *op);
@@ -116,8 +117,8 @@ ScopeObject *pf_scope_new(PyTypeObject *type); /* not entered */
 PyObject *pf_scope_seconds(int64_t ns);        /* a float */
 
 /* --- scope_functions.c --- */
-/* shield() around what the running fiber calls between the two.  A new one, or
- * NULL with an exception; leaving drops it, whatever was done to it. */
+/* shield() around the calls of the running fiber between these two.  A new
+ * scope, or NULL with an exception; the second call always drops it. */
 ScopeObject *pf_shield_enter(void);
 void pf_shield_leave(ScopeObject *shield);
 extern PyMethodDef pf_scope_functions[];
@@ -128,7 +129,7 @@ typedef struct GroupObject {
     Py_ssize_t alive;   /* children that it waits for */
     FiberObject *owner; /* borrowed: parked until there are none, or NULL */
     PyObject *errors;   /* list of exceptions, or NULL */
-    PyObject *fatal;    /* KeyboardInterrupt, SystemExit: goes out as it is */
+    PyObject *fatal;    /* KeyboardInterrupt, SystemExit: raised as it is */
 } GroupObject;
 extern PyType_Spec pf_group_spec;
 /* A task with a base has ended. */

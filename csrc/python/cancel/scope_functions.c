@@ -135,10 +135,10 @@ mod_failed_with(PyObject *module, PyObject *op)
     return Py_NewRef(failed ? PF_TASK(op)->value : Py_None);
 }
 
-/* A fiber that is cancelled with what the caller is in, but that nobody waits
- * for, the run included: for iterators, which work between the calls of their
- * user.  What is to be called at its end is so from the beginning: between two
- * calls of this kind a trace function could raise. */
+/* A fiber that the scopes around the caller cancel, but that nothing waits
+ * for, not even the run: for iterators, which work between the calls of their
+ * user.  It gets its done-callback at once, because between two calls a trace
+ * function could raise. */
 static PyObject *
 mod_spawn_inside(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
@@ -167,17 +167,17 @@ mod_spawn_inside(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 }
 
 PyDoc_STRVAR(timeout_doc, "timeout(seconds, /)\n--\n\n\
-A scope whose block must be done after so many seconds; None: no limit.\n\
+A scope whose block must be done within `seconds`; None: no limit.\n\
 \n\
-If it is not, it is cancelled, and TimeoutError raised at its end. 0 ends it\n\
+If it is not, it is cancelled, and TimeoutError is raised at its end. 0 ends it\n\
 at its first park point. ValueError for a negative number or NaN.");
 PyDoc_STRVAR(move_on_doc, "move_on_after(seconds, /)\n--\n\n\
-A scope whose block is cancelled after so many seconds; None: no limit.\n\
+A scope whose block is cancelled after `seconds`; None: no limit.\n\
 \n\
-The program goes on behind the block; cancelled_caught tells. 0 ends it at its\n\
-first park point. ValueError for a negative number or NaN.");
+The program continues after the block; cancelled_caught is then True. 0 ends it\n\
+at its first park point. ValueError for a negative number or NaN.");
 PyDoc_STRVAR(shield_doc, "shield(seconds=None, /)\n--\n\n\
-A scope that cancellation from outside does not get into, for clean-up.\n\
+A scope that keeps out cancellation from outside, for clean-up.\n\
 \n\
 With `seconds` the block itself is cancelled after that time, as by\n\
 move_on_after(). ValueError for a negative number or NaN.");
@@ -196,9 +196,9 @@ PyMethodDef pf_scope_functions[] = {
     {"_is_ours", mod_is_ours, METH_O,
      "Was the fiber or grain started on the scheduler that is running?"},
     {"_succeeded", mod_succeeded, METH_O,
-     "Did the fiber or grain return?  Unlike outcome, this is no look at a "
+     "Did the fiber or grain return? Unlike outcome, this does not look at a "
      "failure."},
     {"_failed_with", mod_failed_with, METH_O,
-     "The exception it failed with, or None.  No look at it, either."},
+     "The exception it failed with, or None. Does not look at it, either."},
     {NULL, NULL, 0, NULL},
 };

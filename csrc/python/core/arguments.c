@@ -128,9 +128,9 @@ pf_make(PyObject *type, PyObject *const *args, Py_ssize_t nargs,
 
 #define NS_PER_SECOND 1e9
 
-/* What a number's own __float__ runs may leave the run, take the lock, or end
- * the fiber that is asked about.  So numbers are converted once, and before
- * anything is looked at.  0 or -1. */
+/* A number's own __float__ may run code that leaves the run, takes the lock,
+ * or ends the fiber in question.  So numbers are converted once, and before
+ * any state is checked. 0 or -1. */
 static inline int
 real(PyObject *number, const char *what, double *value)
 {
@@ -231,9 +231,9 @@ dealloc_now(PyObject *op, PyTypeObject *type, inquiry clear)
     Py_DECREF(type);
 }
 
-/* A queue of a queue of a queue ... dies in pieces that fit on a small stack.
- * (Subclasses made in Python, which are mutable, see to that themselves; what
- * the collector does not know holds nothing that is alike.) */
+/* A queue of a queue of a queue ... dies in steps that fit on a small stack.
+ * (Subclasses made in Python do that themselves; objects that the collector
+ * does not track contain no such nesting.) */
 void
 pf_dealloc_with(PyObject *op, inquiry clear)
 {

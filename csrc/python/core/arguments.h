@@ -1,5 +1,5 @@
-/* What methods take: by position or name, as they came or packed; timeouts.
- * And what types are made of. */
+/* Arguments of methods: by position or name, packed or not; timeouts.  And
+ * helpers for types. */
 #ifndef PF_ARGUMENTS_H
 #define PF_ARGUMENTS_H
 
@@ -7,13 +7,13 @@
 #include "python/core/compiler.h"
 #include "python/core/pyinclude.h"
 
-/* Arguments by position or name into out[], of which absent ones stay as
- * they are.  `names` ends with NULL.  0, or -1 with TypeError. */
+/* Store arguments given by position or name in out[]; absent ones are not
+ * changed.  `names` ends with NULL. 0, or -1 with TypeError. */
 int pf_arguments(const char *function, const char *const *names, int required,
                  PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
                  PyObject **out);
 
-/* The same for the commonest case: one, which may be absent. */
+/* The same for the most common case: one optional argument. */
 static inline int
 pf_optional(const char *function, const char *name, PyObject *const *args,
             Py_ssize_t nargs, PyObject *kwnames, PyObject **out)
@@ -33,12 +33,12 @@ PyObject *pf_tuple(PyObject *const *items, Py_ssize_t count);
  * none by name.  0, or -1 with an exception and both NULL. */
 int pf_pack(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
             PyObject **tuple, PyObject **dict);
-/* What a type's tp_vectorcall does with arguments it does not look at itself:
- * __new__ and __init__ get them, packed. */
+/* For arguments that a type's tp_vectorcall does not handle itself: passes
+ * them, packed, to __new__ and __init__. */
 PyObject *pf_make(PyObject *type, PyObject *const *args, Py_ssize_t nargs,
                   PyObject *kwnames);
 
-/* Numbers; they are converted before a state is looked at.  0 or -1. */
+/* Numbers; convert them before you check a state. 0 or -1. */
 int pf_real(PyObject *number, const char *what, double *value); /* no NaN */
 int pf_seconds(PyObject *number, const char *what, int64_t *ns);
 int pf_length(PyObject *timeout, int64_t *ns); /* of time; None: PF_NEVER */
@@ -64,15 +64,15 @@ PyObject *pf_refuse_pickle(PyObject *op, PyObject *ignored);
 /* tp_dealloc of a type whose objects own what `clear` drops, or nothing. */
 void pf_dealloc_with(PyObject *op, inquiry clear);
 void pf_dealloc(PyObject *op);
-/* Makes a type, adds it to the module; a new reference, or NULL.  Its attributes
- * cannot be set, as those of the interpreter's own types: only then do the
+/* Makes a type, adds it to the module; a new reference, or NULL.  It is
+ * immutable, as the interpreter's own types are: only then do the
  * interpreter's specialised instructions call tp_vectorcall. */
 PyTypeObject *pf_add_type(PyObject *module, PyType_Spec *spec,
                           PyTypeObject *base);
 
-/* How often a step that must be done is tried again when code of the user's
- * raises in it: a trace function is gone when it has raised, a signal handler
- * raises once for each signal. */
+/* How often a step that must be done is repeated when the user's code raises
+ * in it: a trace function is removed when it raises, a signal handler raises
+ * once for each signal. */
 #define PF_MOST_ATTEMPTS 10
 
 #endif

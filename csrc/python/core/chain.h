@@ -1,7 +1,7 @@
-/* Dropping long chains: fibers, greenlets and grains that only the parent
- * reference or the result of the one before keeps alive.  The last reference
- * to the first may go on a small stack, so they die one after the other, not
- * one inside of the other. */
+/* Long chains of objects, each kept alive only by the one before it (as its
+ * parent or its result): fibers, greenlets, grains.  The last reference to the
+ * first may be dropped on a small stack, so they die one after the other, not
+ * one inside the other. */
 #ifndef PF_CHAIN_H
 #define PF_CHAIN_H
 
@@ -13,7 +13,7 @@
 typedef PyObject *(*pf_link_fn)(PyObject *op);
 void pf_chain_register(PyTypeObject *type, pf_link_fn link_of);
 
-/* Drop the only reference to `op`, and then the chain that hangs on it. */
+/* Drop the only reference to `op`, and then the chain behind it. */
 void pf_drop_chain(PyObject *op);
 
 static inline void

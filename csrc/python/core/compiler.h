@@ -1,4 +1,4 @@
-/* What compilers offer beyond C. */
+/* Compiler features beyond standard C. */
 #ifndef PF_COMPILER_H
 #define PF_COMPILER_H
 

@@ -1,8 +1,8 @@
-/* What the engine asks of Python code: the one place that knows the façade.
+/* What the engine needs from Python code: the one place that knows the façade.
  *
- * `import pyfiber` gives what every program needs, pyfiber.grains the rest when
- * that is imported; see _engine._set_hooks.  Functions that need a module which
- * is slow to import do that themselves, at their first call.
+ * `import pyfiber` provides what every program needs, the import of
+ * pyfiber.grains provides the rest; see _engine._set_hooks.  A function that
+ * needs a module which is slow to import imports it at its first call.
  */
 #ifndef PF_FACADE_H
 #define PF_FACADE_H

@@ -1,9 +1,10 @@
-/* What pyfiber imports when it first needs it, so that `import pyfiber` is
- * quick.  All of it is imported here.
+/* Modules that pyfiber imports when it first needs them, which keeps `import
+ * pyfiber` fast.  All these imports are here.
  *
- * Code of the user's may run within an import: import hooks, trace functions,
- * finalizers.  If it could switch, the next fiber would find a module that is
- * not complete, and nothing to wait for: who completes it is on this thread.
+ * The user's code may run within an import: import hooks, trace functions,
+ * finalizers.  If it could switch, the next fiber would find an incomplete
+ * module, and could not wait for it: the fiber that completes it is on this
+ * thread.
  */
 #include "python/core/import.h"
 
@@ -11,7 +12,7 @@
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
 
-/* Is somebody in the midst of importing it? */
+/* Is its import in progress? */
 static bool
 is_half_made(PyObject *module)
 {
@@ -109,8 +110,8 @@ load(PyObject *module, PyObject *name)
 static PyMethodDef import_methods[] = {
     {"_load", load, METH_O,
      "_load($module, name, /)\n--\n\n"
-     "Import that module and return it; this fiber cannot be left before it\n"
-     "is complete.  For imports within functions."},
+     "Import a module and return it; no switch can happen before it is\n"
+     "complete. For imports within functions."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,5 +1,5 @@
-/* Lists: a pointer to the first item, whose items have prev and next, NULL at
- * the ends.  An item that is in no list may be removed: nothing happens. */
+/* Lists: a pointer to the first item; items have prev and next, NULL at the
+ * ends.  To remove an item that is in no list does nothing. */
 #ifndef PF_LIST_H
 #define PF_LIST_H
 

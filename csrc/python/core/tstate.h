@@ -1,9 +1,9 @@
-/* What of CPython's PyThreadState belongs to a fiber.
+/* Which parts of CPython's PyThreadState belong to a fiber.
  *
- * The only file with version #ifs, and the only one that touches fields of
- * PyThreadState (for csrc/cffi as well, which uses the helpers at the end;
- * unused inline functions need nothing of tstate.c).  pystate_save and pystate_load are each other's mirror: a
- * field named in one is named in the other.
+ * This is the only file with version #ifs, and the only one that touches
+ * fields of PyThreadState (also for csrc/cffi, which uses the helpers at the
+ * end; unused inline functions do not need tstate.c). pystate_save and
+ * pystate_load mirror each other: a field named in one is named in the other.
  *
  * Switched with a fiber:
  *   the interpreter's top frame, the data stack (chunk, top, limit), the
@@ -28,7 +28,7 @@
 #error "pyfiber needs CPython: it switches CPython's own thread state"
 #endif
 
-/* Does a header say what an interpreter frame looks like? */
+/* Does a header define the layout of an interpreter frame? */
 #define PF_HAS_FRAME_LAYOUT (PY_VERSION_HEX < 0x030C0000)
 #if PF_HAS_FRAME_LAYOUT
 #define Py_BUILD_CORE 1
@@ -36,8 +36,8 @@
 #undef Py_BUILD_CORE
 #endif
 
-/* Nothing to be done here before 3.15, where the profiler wants the frames of
- * every stack to end at the thread's sentinel frame. */
+/* Needed only from 3.15 on, where the profiler expects the frames of every
+ * stack to end at the thread's sentinel frame. */
 #if PY_VERSION_HEX >= 0x030F0000
 #define PF_BASE_FRAME(ts) ((ts)->base_frame)
 #elif PY_VERSION_HEX >= 0x030D0000
@@ -63,7 +63,7 @@ typedef struct PyState {
     _PyStackChunk *chunk;
     PyObject **top;
     PyObject **limit;
-    int py_depth; /* counted from 0, so that a new limit holds at once */
+    int py_depth; /* counted from 0: a new limit applies at once */
     int tracing;
 #if PY_VERSION_HEX >= 0x030C0000
     int what_event;
@@ -98,16 +98,16 @@ extern pf_set_protection_fn pf_set_protection;
 extern pf_reset_protection_fn pf_reset_protection;
 #endif
 
-/* 3.12 and 3.13 count C recursion instead of looking at the stack pointer, and
+/* 3.12 and 3.13 count C recursion instead of checking the stack pointer, and
  * 3.11 counts C and Python levels together.  A fiber's counter starts as high
  * as on the main thread, or at what its stack can hold of the cheapest counted
- * recursion: the compiler's own passes read the counter once and then go down
- * that many levels of about 130 bytes by themselves.  When a dearer recursion
- * runs into the stack's reserve before the counter runs out, pystate_exhaust
- * ends the count there.
- * Where there is no reserve (Windows) the count is scaled by the dearest known
- * use of a unit: sorted(key=f) with f calling sorted again takes about 5.2 KB
- * for 3 units. */
+ * recursion: the compiler's own passes read the counter once and then descend
+ * that many levels of about 130 bytes by themselves.  When a more expensive
+ * recursion runs into the stack's reserve before the counter runs out,
+ * pystate_exhaust ends the count there.
+ * Where there is no reserve (Windows) the count is scaled by the most
+ * expensive known use of a unit: sorted(key=f) with f calling sorted again
+ * takes about 5.2 KB for 3 units. */
 #define PF_CHEAPEST_UNIT 150
 #ifdef _WIN32
 #define PF_DEAREST_UNIT 2600 /* larger frames; 1760 is too little there */
@@ -143,14 +143,14 @@ pystate_thread(PyThreadState *ts)
     return ts->thread_id;
 }
 
-/* Where the running fiber's contextvars context is; NULL in it: none yet. */
+/* The field with the running fiber's contextvars context; NULL: none yet. */
 static inline PyObject **
 pystate_context(PyThreadState *ts)
 {
     return &ts->context;
 }
 
-/* The running fiber goes on in `*context` and leaves its own there. */
+/* The running fiber continues in `*context` and leaves its own there. */
 static inline void
 pystate_swap_context(PyThreadState *ts, PyObject **context)
 {
@@ -162,15 +162,16 @@ pystate_swap_context(PyThreadState *ts, PyObject **context)
     }
 }
 
-/* Tracing stays as it is when `st` is loaded: a trace function that leaves the
- * running fiber by greenlet's switch is not called where that leads. */
+/* Loading `st` will not change the tracing depth: a trace function that leaves
+ * the running fiber by greenlet's switch is not called at the target. */
 static inline void
 pystate_keep_tracing(PyThreadState *ts, PyState *st)
 {
     st->tracing = ts->tracing;
 }
 
-/* Is an exception raised?  PyErr_Occurred() for who has the thread state. */
+/* Is an exception set?  PyErr_Occurred() for code that has the thread state.
+ */
 static inline bool
 pystate_raised(PyThreadState *ts)
 {
@@ -181,9 +182,9 @@ pystate_raised(PyThreadState *ts)
 #endif
 }
 
-/* The thread state is being cleared: what the code that runs meanwhile calls
- * with PyGILState_Ensure (a callback of ctypes, say) must not clear it once
- * more.  Later versions see to that themselves. */
+/* The thread state is being cleared: a PyGILState_Ensure by code that runs
+ * meanwhile (a callback of ctypes, say) must not clear it once more.  Later
+ * versions ensure this themselves. */
 static inline void
 pystate_hold(PyThreadState *ts)
 {
@@ -205,8 +206,8 @@ pystate_unhold(PyThreadState *ts)
 }
 
 /* Does Python code run, or wait for C code that it has called, on the stack
- * that the thread state is on?  Needs no GIL on the thread itself, and looks
- * at no frame: the stack may be left for good already. */
+ * that the thread state is on?  Needs no GIL on the thread itself, and reads
+ * no frame: the stack may already be left for good. */
 static inline bool
 pystate_in_code(PyThreadState *ts)
 {
@@ -219,14 +220,14 @@ pystate_in_code(PyThreadState *ts)
 #endif
 }
 
-/* It was replaced: what the interpreter remembers of it no longer holds. */
+/* It was replaced: the interpreter's cached knowledge of it is invalid. */
 static inline void
 pystate_context_changed(PyThreadState *ts)
 {
     ts->context_ver++;
 }
 
-/* How deep the running fiber is in nested deallocations; 0 where the version
+/* The depth of the running fiber's nested deallocations; 0 where the version
  * does not count. */
 static inline int
 pystate_trash_nesting(PyThreadState *ts)
@@ -287,8 +288,8 @@ pystate_load(PyThreadState *ts, PyState *st, PyObject **context)
     *pystate_py_remaining(ts) = pystate_py_limit(ts) - st->py_depth;
     ts->tracing = st->tracing;
 #if PY_VERSION_HEX < 0x030C0000
-    /* Follows the thread's trace function, which may have come or gone while
-     * this fiber was suspended. */
+    /* Follows the thread's trace function, which may have been set or removed
+     * while this fiber was suspended. */
     ts->cframe->use_tracing =
         st->tracing == 0 && (ts->c_tracefunc || ts->c_profilefunc) ? 255 : 0;
 #else
@@ -318,10 +319,10 @@ pystate_load(PyThreadState *ts, PyState *st, PyObject **context)
     ts->context_ver++;
 }
 
-/* The running fiber's code goes on on another C stack for a while (a context
+/* The running fiber's code continues on another C stack for a while (a context
  * of the C API); `low` NULL: the thread's own.  Needs no GIL: only the thread
- * itself looks at these.  A stack smaller than the interpreter takes is
- * passed off as one that is large enough: its guard has to do. */
+ * itself reads these.  A stack smaller than the interpreter accepts is
+ * presented as large enough: its guard must suffice. */
 #define PF_LEAST_PROTECTED ((size_t)256 * 1024)
 static inline void
 pystate_move(PyThreadState *ts, PyState *st, char *low, size_t size)
@@ -356,7 +357,7 @@ pystate_move(PyThreadState *ts, PyState *st, char *low, size_t size)
 #define PF_FIRST_FRAME                                                        \
     PF_TOP_AFTER(PF_CHUNK_OFFSET + offsetof(_PyStackChunk, data) +            \
                  sizeof(PyObject *))
-/* What a switch reads of the PyState may go beyond its first line. */
+/* A switch may read beyond the PyState's first line. */
 #define PF_SECOND_LINE (offsetof(PyState, exc_root) > PF_LINE ? PF_LINE : 0)
 
 /* The state of a fiber that has not run, at the beginning of its room.  The
@@ -395,9 +396,9 @@ pystate_init(PyThreadState *ts, char *room, size_t room_size, char *stack_low,
     st->c_limit = st->c_remaining;
 #endif
 #if PY_VERSION_HEX < 0x030C0000 && defined(_WIN32)
-    /* One counter for both: a small stack begins as if it were that deep in
-     * the default limit of 1,000 already.  Who raises the limit knows what
-     * stacks hold, as on a thread. */
+    /* One counter for both: a small stack begins as if it were already that
+     * deep in the default limit of 1,000.  A program that raises the limit
+     * must know what its stacks hold, as on a thread. */
     int limit = ts->recursion_limit < 1000 ? ts->recursion_limit : 1000;
     size_t units = stack_size / PF_DEAREST_UNIT;
     st->py_depth = units < (size_t)limit ? limit - (int)units : 0;
@@ -413,8 +414,7 @@ pystate_init(PyThreadState *ts, char *room, size_t room_size, char *stack_low,
 }
 
 #if PF_COUNTS_C_CALLS
-/* What C recursion is counted with, and where the running fiber's count
- * began. */
+/* The counter of C recursion, and where the running fiber's count began. */
 static inline int *
 pystate_c_remaining(PyThreadState *ts)
 {
@@ -439,13 +439,13 @@ pystate_c_limit(PyThreadState *ts, PyState *st)
 #endif
 
 /* The running fiber has reached its stack's reserve: its recursion budget ends
- * here, the next counted call raises RecursionError.  Unless so little of it
- * is used that counted recursion cannot be what filled the stack; then failing
- * the next call would hit an innocent.  False: nothing was done.  From 3.14 on
- * the interpreter watches the stack pointer itself, and the reserve is just
- * the part of the stack its limits lie in.
- * In a signal handler it is no more than likely to help, and only C code that
- * calls no Python function depends on it: see pystate_watch_calls. */
+ * here, the next counted call raises RecursionError.  But if so little of it
+ * is used that counted recursion cannot have filled the stack, the next call
+ * is innocent and must not fail: then it does nothing and returns false.  From
+ * 3.14 on the interpreter watches the stack pointer itself, and the reserve is
+ * just the part of the stack its limits lie in.
+ * In a signal handler it only probably helps, but only C code that calls no
+ * Python function depends on that: see pystate_watch_calls. */
 static inline bool
 pystate_exhaust(PyThreadState *ts, PyState *st, size_t stack_size)
 {
@@ -463,8 +463,8 @@ pystate_exhaust(PyThreadState *ts, PyState *st, size_t stack_size)
     return false;
 }
 
-/* The call was refused: so much of the budget comes back as `bytes` of stack
- * hold, for who handles the exception, or reports it. */
+/* The call was refused: return as much of the budget as `bytes` of stack can
+ * hold, for the code that handles or reports the exception. */
 static inline void
 pystate_lend(PyThreadState *ts, PyState *st, size_t bytes)
 {
@@ -478,8 +478,8 @@ pystate_lend(PyThreadState *ts, PyState *st, size_t bytes)
 #endif
 }
 
-/* The stack is back above the reserve: return the budget.  (Not more than
- * there ever was, should what the signal handler did have been lost.) */
+/* The stack is back above the reserve: return the budget.  (Never more than
+ * there was, in case the signal handler's write was lost.) */
 static inline void
 pystate_replenish(PyThreadState *ts, PyState *st)
 {
@@ -494,26 +494,26 @@ pystate_replenish(PyThreadState *ts, PyState *st)
     st->stolen = 0;
 }
 
-/* From now on `entered` is asked whenever C code calls a Python function, on
- * every thread; NULL: no longer.  It answers NULL, or the running fiber's
- * state if it has just exhausted that for the call to fail; then `*left` is
- * how many bytes of stack there are to handle that.  Safe in a signal handler,
- * and without the GIL.  False: that cannot be had; never from 3.14 on. */
+/* From now on `entered` is called whenever C code calls a Python function, on
+ * any thread; NULL: stop that.  It returns NULL, or the running fiber's state
+ * if it has just exhausted that to make the call fail; then `*left` is how
+ * many bytes of stack are left to handle the error.  Safe in a signal handler,
+ * and without the GIL.  False: not supported; never from 3.14 on. */
 typedef PyState *(*pystate_entered_fn)(size_t *left);
 bool pystate_watch_calls(pystate_entered_fn entered);
 
-/* The code of a fiber is over (it is the running one).  Where a trace function
- * raised at the beginning of an `except` clause, the interpreter goes on with
- * the exception of that as the one being handled, for ever; a thread's end
- * drops it, too.  Any code may run. */
+/* The code of the running fiber is over.  If a trace function raised at the
+ * beginning of an `except` clause, the interpreter keeps that clause's
+ * exception as the one being handled for ever: drop it, as a thread's end
+ * does.  Any code may run. */
 static inline void
 pystate_drop_handled(PyState *st)
 {
     Py_CLEAR(st->exc_root.exc_value);
 }
 
-/* A fiber is about to end (it is the running one): give back what its frames
- * may have left.  Nothing runs on it afterwards. */
+/* The running fiber is about to end: free what its frames may have left.
+ * Nothing runs on it afterwards. */
 static inline void
 pystate_finish(PyThreadState *ts, PyState *st)
 {
@@ -532,8 +532,8 @@ pystate_finish(PyThreadState *ts, PyState *st)
     }
 }
 
-/* The smallest stack a fiber may have: its room takes 32 KiB of it, and 3.14
- * refuses to protect less than 48 KiB. */
+/* The smallest stack of a fiber: its room takes 32 KiB of it, and 3.14 refuses
+ * to protect less than 48 KiB. */
 static inline size_t
 pystate_min_stack(void)
 {
@@ -542,7 +542,7 @@ pystate_min_stack(void)
 
 /* New reference to the top frame of a suspended fiber, or NULL without an
  * exception.  The interpreter makes frame objects only for the running stack,
- * so the suspended one is made to look running; the collector must not run
+ * so the suspended one is presented as running; the collector must not run
  * finalizers meanwhile. */
 static inline PyObject *
 pystate_frame(PyThreadState *ts, PyState *st)
@@ -587,8 +587,8 @@ typedef struct PyFrameHead {
 #endif
 enum { PF_OWNED_BY_THREAD = 0, PF_OWNED_BY_GENERATOR = 1 };
 
-/* May an object that somebody has point into the frames of a suspended fiber:
- * a frame object, or a generator that runs there? */
+/* May an object that other code holds point into the frames of a suspended
+ * fiber: a frame object, or a generator that runs there? */
 static inline bool
 pystate_is_seen(PyState *st)
 {
@@ -716,7 +716,7 @@ pf_finalizing(void)
 #endif
 }
 
-/* Find what this interpreter exports at run time only.  0, or -1 with
+/* Find functions that this interpreter exports only at run time. 0, or -1 with
  * ImportError. */
 int pystate_lookup(void);
 

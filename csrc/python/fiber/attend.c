@@ -9,8 +9,8 @@
 #include "python/fiber/overflow.h"
 #include "python/fiber/unwind.h"
 
-/* The collector says when it begins and ends through gc.callbacks.  If our
- * callback was removed between the two, "ends" never came. */
+/* The collector reports its beginning and end through gc.callbacks.  If our
+ * callback was removed in between, the end was not reported. */
 static bool
 collector_really_runs(void)
 {
@@ -20,7 +20,7 @@ collector_really_runs(void)
     if (list != NULL && ours != NULL) {
         there = PySequence_Contains(list, ours) != 0;
     }
-    PyErr_Clear(); /* nobody can tell: then it is there */
+    PyErr_Clear(); /* unknown: assume it is there */
     Py_XDECREF(ours);
     Py_XDECREF(list);
     return there;
@@ -37,7 +37,7 @@ find_dropped(PfThread *t)
     return NULL;
 }
 
-/* Fibers whose last reference another thread dropped; it left us one. */
+/* Fibers whose last reference another thread dropped; it left one to us. */
 void
 pf_unwind_dropped(PfThread *t)
 {
@@ -46,10 +46,10 @@ pf_unwind_dropped(PfThread *t)
     while ((fiber = find_dropped(t)) != NULL) {
         fiber->dropped = false;
         if (pf_fiber_kind(fiber)->is_part) {
-            Py_DECREF(fiber->greenlet); /* its end is its own affair */
+            Py_DECREF(fiber->greenlet); /* a greenlet sees to its own end */
             continue;
         }
-        if (Py_REFCNT(fiber) == 1) { /* nobody has found it since */
+        if (Py_REFCNT(fiber) == 1) { /* nothing else refers to it since */
             pf_fiber_unwind(t, fiber);
         }
         Py_DECREF(fiber);

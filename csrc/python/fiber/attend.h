@@ -9,8 +9,8 @@ int pf_attend(PfThread *t);
 /* Parts of that. */
 void pf_close_reserve(PfThread *t);
 void pf_unwind_dropped(PfThread *t);
-/* As pf_unwind_dropped() for this thread, between pieces of its work: it may
- * never switch, which is where that is called otherwise. */
+/* As pf_unwind_dropped() for this thread, between two pieces of its work:
+ * usually a switch calls that, but this thread may never switch. */
 void pf_unwind_left_here(void);
 
 #endif

@@ -1,13 +1,13 @@
-/* What run(), spawn() and their like are given to call: refused here, where
- * the caller's line is in the traceback, rather than in a fiber that has no
- * line of the program to show.
+/* Functions for run(), spawn() and their like: wrong ones are refused here,
+ * where the traceback has the caller's line, and not in the new fiber, whose
+ * traceback would show no line of the program.
  */
 #include "python/fiber/call.h"
 
 #include "python/core/compiler.h"
 #include "python/fiber/fiber.h"
 
-/* Of a function or a method the function, else NULL. */
+/* The function of a function or method, else NULL. */
 static PyFunctionObject *
 function_of(PyObject *callable)
 {
@@ -61,7 +61,7 @@ pf_check_function_slow(const char *who, PyObject *object)
 
 /* -------------------------------------------------- do the arguments fit it? */
 
-/* Which parameter a keyword names: its place, or -1. */
+/* The position of the parameter that a keyword names, or -1. */
 static Py_ssize_t
 find_parameter(PyObject *names, Py_ssize_t from, Py_ssize_t to, PyObject *key)
 {
@@ -100,11 +100,11 @@ needed_keywords(PyFunctionObject *function, PyObject *names)
         }
     }
     Py_XDECREF(defaults);
-    PyErr_Clear(); /* strange keys: the call will tell */
+    PyErr_Clear(); /* strange keys: the call will raise */
     return set;
 }
 
-/* The parameters that must be given. */
+/* The required parameters. */
 static Set
 needed(PyFunctionObject *function, PyObject *names)
 {
@@ -115,8 +115,8 @@ needed(PyFunctionObject *function, PyObject *names)
     return first(count) | needed_keywords(function, names);
 }
 
-/* The parameters that the keywords name are added to *given; false if one of
- * them cannot be taken. */
+/* Add the parameters that the keywords name to *given; false if the function
+ * cannot take one of them. */
 static bool
 add_keywords(PyCodeObject *code, PyObject *names, PyObject *kwnames,
              Set *given)
@@ -136,20 +136,20 @@ add_keywords(PyCodeObject *code, PyObject *names, PyObject *kwnames,
     return true;
 }
 
-/* Would Python bind these arguments?  Asked for all but the plainest calls. */
+/* Would Python bind these arguments?  Not called for the plainest calls. */
 static bool
 fits_slowly(PyFunctionObject *function, Py_ssize_t nargs, PyObject *kwnames)
 {
     PyCodeObject *code = code_of(function);
     if (code->co_argcount + code->co_kwonlyargcount > 64) {
-        return true; /* the call will tell */
+        return true; /* the call will raise */
     }
     if (nargs > code->co_argcount && !(code->co_flags & CO_VARARGS)) {
         return false;
     }
     PyObject *names = PyCode_GetVarnames(code);
     if (names == NULL) {
-        PyErr_Clear(); /* no memory: the call will tell */
+        PyErr_Clear(); /* no memory: the call will raise */
         return true;
     }
     Set given = first(Py_MIN(nargs, code->co_argcount));
@@ -160,7 +160,7 @@ fits_slowly(PyFunctionObject *function, Py_ssize_t nargs, PyObject *kwnames)
     return fits;
 }
 
-/* The common case: a function that takes just so many. */
+/* The common case: a function with exactly this many parameters. */
 static inline bool
 fits(PyFunctionObject *function, Py_ssize_t nargs, PyObject *kwnames)
 {
@@ -169,8 +169,8 @@ fits(PyFunctionObject *function, Py_ssize_t nargs, PyObject *kwnames)
            code->co_kwonlyargcount == 0;
 }
 
-/* The function does not take the arguments: to call it raises what Python says
- * about that, and none of its code runs. */
+/* The function does not take the arguments: a call raises Python's own error,
+ * and none of its code runs. */
 static int
 refuse_arguments(PyObject *fn, PyObject *const *args, Py_ssize_t nargs,
                  PyObject *kwnames)
@@ -203,7 +203,7 @@ check_call(const char *who, PyObject *const *args, Py_ssize_t nargs,
                : refuse_arguments(fn, args + 1, nargs - 1, kwnames);
 }
 
-/* A fiber for spawn(fn, ...): `args` begin with the function. */
+/* A fiber for spawn(fn, ...): `args` begins with the function. */
 FiberObject *
 pf_fiber_to_call(const char *who, PyObject *const *args, Py_ssize_t nargs,
                  PyObject *kwnames)

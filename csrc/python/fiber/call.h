@@ -11,7 +11,7 @@ pf_takes_plain_calls(PyFunctionObject *function)
 {
     return !(((PyCodeObject *)function->func_code)->co_flags & CO_COROUTINE);
 }
-/* `who`, say "spawn()", is to call it: 0, or -1 with TypeError for what is not
+/* `who`, say "spawn()", is to call it: 0, or -1 with TypeError if it is not
  * callable or is an async function. */
 static inline int
 pf_check_function(const char *who, PyObject *object)
@@ -21,7 +21,7 @@ pf_check_function(const char *who, PyObject *object)
                ? 0
                : pf_check_function_slow(who, object);
 }
-/* A fiber for who(fn, *args, **kwargs); NULL with TypeError, also where fn does
+/* A fiber for who(fn, *args, **kwargs); NULL with TypeError, also if fn does
  * not take the arguments. */
 FiberObject *pf_fiber_to_call(const char *who, PyObject *const *args,
                               Py_ssize_t nargs, PyObject *kwnames);

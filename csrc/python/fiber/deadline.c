@@ -20,7 +20,7 @@ pf_deadline_in(SchedulerObject *s, int64_t ns)
     return pf_later(now, ns);
 }
 
-/* By the clock of `s`, NULL: of the scheduler that runs here, if one does. */
+/* By the clock of `s`; NULL: of this thread's running scheduler, if any. */
 int
 pf_deadline_by(SchedulerObject *s, PyObject *timeout, int64_t *deadline)
 {

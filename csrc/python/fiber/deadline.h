@@ -9,7 +9,7 @@
 int pf_deadline(PyObject *timeout, int64_t *deadline);
 int pf_deadline_by(SchedulerObject *s, PyObject *timeout, int64_t *deadline);
 
-/* So many from now, by the clock of `s`, NULL: of the run here, if one is. */
+/* `ns` from now, by the clock of `s`; NULL: of this thread's run, if any. */
 int64_t pf_deadline_in(SchedulerObject *s, int64_t ns);
 
 /* A timeout in seconds: None is PF_NEVER, 0 is PF_NOW.  0 or -1. */

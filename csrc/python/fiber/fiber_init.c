@@ -1,6 +1,6 @@
-/* Fiber.__init__: it may be called again, by what its arguments run while they
- * are converted.  So all of them are converted first, then the fiber is looked
- * at, then it takes them; what they take the place of is dropped at the end.
+/* Fiber.__init__: code that runs while its arguments are converted may call it
+ * again.  So all of them are converted first, then the fiber is checked, then
+ * it takes them; the values that they replace are dropped at the end.
  */
 #include "python/core/state.h"
 #include "python/core/tstate.h"
@@ -132,7 +132,7 @@ exchange(PyObject **a, PyObject **b)
     *b = object;
 }
 
-/* Runs no code; what was there before is the caller's. */
+/* Runs no code; the caller gets the previous values. */
 static int
 take_given(FiberObject *self, Given *given)
 {

@@ -1,4 +1,4 @@
-/* What fibers show of themselves. */
+/* What fibers show about themselves. */
 #ifndef PF_INSPECT_H
 #define PF_INSPECT_H
 
@@ -7,15 +7,15 @@
 
 PyObject *pf_fiber_name(FiberObject *fiber);
 PyObject *pf_fiber_name_of(PfTaskObject *task); /* the same */
-/* For all that is made of something callable or running. */
+/* For everything made from something callable or running. */
 PyObject *pf_name_after(PyObject *made_of);
 int pf_set_name(PyObject **place, PyObject *value);
 const char *pf_state_name(const pf_task *core);
-/* Is it `fiber` itself, or does its result go there in the end?  There are no
- * cycles of parents. */
+/* Is it `fiber` itself, or one of its descendants?  There are no cycles of
+ * parents. */
 bool pf_descends_from(FiberObject *descendant, FiberObject *fiber);
 extern PyGetSetDef pf_fiber_getset[];
-/* Where it is suspended; None if it is not. New reference. */
+/* The frame where it is suspended; None if it is not.  New reference. */
 PyObject *pf_fiber_frame(PfThread *t, FiberObject *fiber);
 PyObject *pf_fiber_repr(PyObject *op);
 PyObject *pf_fiber_stack(PyObject *op, PyObject *ignored);

@@ -5,14 +5,13 @@
 #include "python/core/tstate.h"
 #include "python/fiber/fiber.h"
 
-/* The reason for a cancellation, of the exception it ended with; a new
- * reference. */
+/* The reason of the Cancelled that it ended with; a new reference. */
 PyObject *
 pf_cancel_reason(PyObject *exc)
 {
     PyObject *reason = PyObject_GetAttrString(exc, "reason");
     if (reason == NULL) {
-        PyErr_Clear(); /* somebody deleted it */
+        PyErr_Clear(); /* it was deleted */
         return Py_NewRef(Py_None);
     }
     return reason;
@@ -30,7 +29,7 @@ pf_raise_fiber_cancelled(PyObject *op, PyObject *cancelled)
     }
 }
 
-/* Those are for the whole program: they go past what collects errors. */
+/* These are for the whole program: no group collects them. */
 bool
 pf_ends_programs(PyObject *exc)
 {
@@ -38,7 +37,7 @@ pf_ends_programs(PyObject *exc)
            PyErr_GivenExceptionMatches(exc, PyExc_SystemExit);
 }
 
-/* Of contexts: a longer one is a circle, or of no use to a reader. */
+/* A longer chain of contexts is a cycle, or useless to a reader. */
 #define LONGEST_CHAIN 1000
 
 static bool
@@ -53,8 +52,8 @@ chain_has(PyObject *exc, PyObject *wanted)
     return has;
 }
 
-/* `context` must not get lost beside `exc`, which is raised in its place: it
- * becomes the context of the last one in the chain, unless they are related
+/* `exc` is raised instead of `context`, which must not get lost: it becomes
+ * the context of the last exception in the chain, unless it is in there
  * already. */
 void
 pf_add_context(PyObject *exc, PyObject *context)
@@ -74,8 +73,8 @@ pf_add_context(PyObject *exc, PyObject *context)
     Py_DECREF(last);
 }
 
-/* What is raised just now kept `lost` from being told of: whoever sees the one
- * sees the other as well. */
+/* The exception being raised kept `lost` from being reported: add it as
+ * context, and whoever sees the one sees the other. */
 void
 pf_raised_instead_of(PyObject *lost)
 {
@@ -84,7 +83,7 @@ pf_raised_instead_of(PyObject *lost)
     pf_restore_exception(raised);
 }
 
-/* result() of what ended in that way: a new reference, or it is raised. */
+/* What result() returns for such an end: a new reference, or an exception. */
 PyObject *
 pf_outcome_value(PyObject *op, int kind, PyObject *value)
 {

@@ -1,4 +1,4 @@
-/* What the handler of faults asks of the binding. */
+/* What the fault handler needs from the binding. */
 #ifndef PF_FIBER_OVERFLOW_H
 #define PF_FIBER_OVERFLOW_H
 
@@ -6,7 +6,7 @@
 
 int pf_python_overflow_init(void);
 /* The reserve was reached a moment ago, and the running fiber is about to be
- * left: the look that is due is taken now.  `sp`: in the running frame. */
+ * left: do the pending check now.  `sp`: in the running frame. */
 void pf_end_watch(PfThread *t, const char *sp);
 
 #endif

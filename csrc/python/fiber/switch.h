@@ -7,8 +7,8 @@
 #include "python/core/thread.h"
 #include "python/fiber/fiber.h"
 
-/* PyObject_CallNoArgs(), which asks a thread-local who runs and looks twice at
- * what a function returns; the function itself takes care of both. */
+/* Faster than PyObject_CallNoArgs(), which reads a thread-local and checks a
+ * function's result twice; the function itself does both. */
 static inline PyObject *
 pf_call(PyObject *callable)
 {
@@ -38,18 +38,17 @@ extern void (*pf_view_done)(FiberObject *fiber);
 /* `value` is borrowed. */
 PyObject *pf_fiber_switch(FiberObject *target, PyObject *value);
 PyObject *pf_fiber_throw(FiberObject *target, PyObject *exc);
-/* `target` is known to be one that may be entered just now, and nothing is to
- * be attended to. */
+/* `target` may be entered now, and nothing needs attention. */
 PyObject *pf_fiber_give(PfThread *t, FiberObject *target, PyObject *value);
 /* A fiber ends without having run. `exc` stolen or NULL. */
 void pf_fiber_end(PfThread *t, FiberObject *fiber, PyObject *result);
-/* From here on the fiber belongs to this thread.  0, or -1 with MemoryError; or
- * PF_LOOK_AGAIN, once, after garbage has been collected for want of a stack:
- * code has run, so whatever the caller knew of the fiber is to be looked at
- * again.  `*collected` is false at the first call. */
+/* From now on the fiber belongs to this thread. 0, or -1 with MemoryError; or
+ * PF_LOOK_AGAIN, once, after a garbage collection for lack of a stack: code
+ * has run, so the caller must check the fiber again.  `*collected` is false at
+ * the first call. */
 int pf_fiber_give_stack(PfThread *t, FiberObject *fiber, bool *collected);
 #define PF_LOOK_AGAIN 2
-/* The same for a fiber that nobody else has seen yet: 0 or -1. */
+/* The same for a fiber that no other code has seen: 0 or -1. */
 static inline int
 pf_fiber_give_stack_unseen(PfThread *t, FiberObject *fiber)
 {
@@ -71,8 +70,8 @@ PyObject *pf_exception_instance(PyObject *exc);
 /* Call a done-callback; what it raises is logged. */
 void pf_call_back(PyObject *self, PyObject *callback);
 
-/* For who waits here until the other has ended, as a fiber that unwinds it
- * does: the thread goes on holding it, if it did. */
+/* For a fiber that waits here until the other one has ended, as when it
+ * unwinds it: the thread keeps holding it, if it did. */
 static inline void
 pf_swap_state_and_hold(pf_thread *thread, pf_fiber *from, pf_fiber *to)
 {
@@ -95,8 +94,8 @@ pf_swap_state(pf_thread *thread, pf_fiber *from, pf_fiber *to)
     }
 }
 
-/* `transfer` is set; `target` has a stack.  Comes back when somebody switches
- * here, with `transfer` for us. */
+/* `transfer` is set; `target` has a stack.  Returns when something switches
+ * back here, with `transfer` for us. */
 static inline void
 pf_leave_for(PfThread *t, FiberObject *target)
 {

@@ -9,7 +9,7 @@
 /* A fiber or grain that has failed, in its scheduler's list. */
 struct PfUnseen {
     PfUnseen *prev, *next;
-    SchedulerObject *scheduler; /* borrowed; NULL: it is in no list any more */
+    SchedulerObject *scheduler; /* borrowed; NULL: it is no longer in a list */
     PyObject *op;               /* borrowed: it owns this */
 };
 

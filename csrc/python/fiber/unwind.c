@@ -1,4 +1,4 @@
-/* Unwinding: a suspended fiber that nobody needs any more is made to end. */
+/* Unwinding: ends a suspended fiber that is no longer needed. */
 #include "python/fiber/unwind.h"
 
 #include "python/core/state.h"
@@ -8,7 +8,7 @@
 #include "python/fiber/hub.h"
 #include "python/fiber/switch.h"
 
-/* Neither the queue nor a timer brings it back. */
+/* Remove it from the queue and the timers. */
 void
 pf_fiber_forget_schedule(FiberObject *fiber)
 {
@@ -22,8 +22,9 @@ pf_fiber_forget_schedule(FiberObject *fiber)
     pf_timers_remove(&s->timers, &fiber->core.timer);
 }
 
-/* Is the loop that `hub` runs in use: does one of its fibers run, or wait here
- * for the end of another that it unwinds?  Its own end will need the loop. */
+/* Is the loop that `hub` runs in use?  That is, does one of its fibers run, or
+ * wait here for the end of a fiber that it unwinds?  Its end will need the
+ * loop. */
 static bool
 loop_is_needed(PfThread *t, FiberObject *hub)
 {
@@ -47,8 +48,8 @@ pf_fiber_can_unwind(FiberObject *fiber)
            !(fiber->is_hub && loop_is_needed(fiber->thread, fiber));
 }
 
-/* The first thing that a context has must be its variables or the context
- * around it; the collector has cleared one that has neither. */
+/* The first thing that a context refers to must be its variables or the
+ * context around it; if there is neither, the collector has cleared it. */
 static int
 look_into(PyObject *found, void *whole)
 {
@@ -62,10 +63,10 @@ look_into(PyObject *found, void *whole)
     return !around;
 }
 
-/* What dies with a fiber the collector clears in any order.  That comes before
- * the fiber's end if a subclass has replaced its finalizer by __del__, or it
- * was dropped on another thread.  Variables are looked up in a cleared context
- * without a look at it: the fiber's end has a new one. */
+/* The collector clears the objects that die with a fiber in any order.  This
+ * may happen before the fiber's end, if a subclass has replaced its finalizer
+ * by __del__ or it was dropped on another thread.  A look-up of a variable in
+ * a cleared context crashes, so the fiber's end gets a new one. */
 void
 pf_fiber_renew_context(FiberObject *fiber)
 {
@@ -86,8 +87,9 @@ fiber_exit(void)
 }
 
 /* Raise `exit` (stolen) in `fiber` and let it run to its end, which leads back
- * here (see heir): what it leaves, or NULL with an exception.  Who waits here
- * is still "running": nobody else may enter or unwind that one meanwhile. */
+ * here (see heir).  Returns its result, or NULL with an exception.  The fiber
+ * that waits here stays "running": nothing else may enter or unwind it
+ * meanwhile. */
 static PyObject *
 run_to_its_end(PfThread *t, FiberObject *fiber, PyObject *exit)
 {
@@ -108,8 +110,8 @@ run_to_its_end(PfThread *t, FiberObject *fiber, PyObject *exit)
     return pf_value_in_parent(t);
 }
 
-/* Code runs here in the midst of whatever the running fiber does, which may
- * be that a switch has just led to it. */
+/* Code runs here in the middle of anything that the running fiber does; a
+ * switch to it may just have landed. */
 void
 pf_fiber_unwind(PfThread *t, FiberObject *fiber)
 {

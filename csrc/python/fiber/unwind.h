@@ -1,4 +1,4 @@
-/* Ending a suspended fiber that nobody needs any more. */
+/* Ends a suspended fiber that is no longer needed. */
 #ifndef PF_UNWIND_H
 #define PF_UNWIND_H
 
@@ -6,12 +6,12 @@
 #include "python/fiber/fiber.h"
 
 /* Raise FiberExit in a suspended fiber of this thread and let it run to its
- * end: its code cannot leave it meanwhile.  The caller has a reference.
- * Nothing happens to one that has been entered since the caller looked. */
+ * end: its code cannot leave it meanwhile.  The caller has a reference.  Does
+ * nothing if it has been entered since the caller's check. */
 void pf_fiber_unwind(PfThread *t, FiberObject *fiber);
-/* Is it suspended, and by nothing that must come back to it first? */
+/* Is it suspended, and free of anything that must return to it first? */
 bool pf_fiber_can_unwind(FiberObject *fiber);
-/* Before a fiber that is perhaps garbage is unwound. */
+/* Call this before unwinding a fiber that may be garbage. */
 void pf_fiber_renew_context(FiberObject *fiber);
 
 #endif

@@ -8,29 +8,29 @@
 /* Bits of pf_fiber.posted */
 enum {
     PF_POST_UNPARK = 1 << 0,
-    PF_POST_WAKE = 1 << 1, /* look whether your wait is over; see waitq.h */
+    PF_POST_WAKE = 1 << 1, /* check whether your wait is over; see waitq.h */
 };
 
 /* 0: woken; 1: timed out; -1: an exception is set (Cancelled, or FiberError
  * where the caller must not wait).  `what` is for reports. */
 int pf_wait(PfThread *t, int64_t deadline, PyObject *what);
-/* The same, but a cancellation is not raised, for waits whose end must be seen:
- * a pf_wake, and the caller looks again; or -1. */
+/* The same, but a cancellation is not raised, for waits that must be seen to
+ * their end: returns a pf_wake, and the caller checks again; or -1. */
 int pf_wait_anyhow(PfThread *t, int64_t deadline, PyObject *what);
 /* Wait until *granted is set, which beats a cancellation and the deadline.
  * Results as pf_wait; -1 with *granted set: unwound at the same time. */
 int pf_wait_granted(PfThread *t, PfNode *const *granted, int64_t deadline,
                     PyObject *what);
-/* The same, but cancellation has to wait until it is over. */
+/* The same, but a cancellation is deferred until it is over. */
 int pf_wait_granted_shielded(PfThread *t, PfNode *const *granted,
                              PyObject *what);
 int pf_join(PfThread *t, FiberObject *target, int64_t deadline);
 int pf_refuse_join(PfThread *t, FiberObject *target);
 /* 1: woken or permit given; 0: a permit was there; -1: exception. */
 int pf_fiber_unpark(FiberObject *fiber, PyObject *value);
-/* There is a permit already.  Without a value it says no more the second time;
- * a value is lost, which a warning tells.  0, or -1 with that as an exception;
- * the other one is for where nobody can catch it. */
+/* There is a permit already.  Without a value a second one changes nothing; a
+ * value is lost, with a warning. 0, or -1 if the warning is an exception; the
+ * other function is for places where nobody can catch that. */
 int pf_second_permit(PyObject *op, PyObject *value);
 void pf_tell_second_permit(PyObject *op, PyObject *value);
 PyObject *pf_park_value(PfThread *t, int64_t deadline);

@@ -1,4 +1,4 @@
-/* Grains: generators that the loop steps, beside the fibers.
+/* Grains: generators that the loop steps, like fibers.
  *
  *   grain.c        the Grain type
  *   grain_inspect.c  its attributes
@@ -11,15 +11,15 @@
  *   until.c        the awaitable that brings a request out of a coroutine
  *
  * A grain has no stack.  It is an entry of the scheduler's ready queue like a
- * fiber (it embeds a pf_task), so that the queue's
- * order, timers, wake-ups and a testing scheduler's choice serve both.  When
- * its turn comes, pf_grains_first hands it to a runner: an ordinary fiber whose
- * C code resumes the generator and takes the next entry, without a switch for
- * as long as grains follow each other.
+ * fiber (it embeds a pf_task), so the queue's order, timers, wake-ups and a
+ * testing scheduler's choices work for both.  When its turn comes,
+ * pf_grains_first hands it to a runner: an ordinary fiber whose C code resumes
+ * the generator and takes the next entry, without a switch as long as grains
+ * follow each other.
  *
  * The code of a grain may call anything that waits.  Then the runner waits in
- * the middle of that step, and the next grain's turn finds no idle runner and
- * gets a new one: a grain that blocks has a stack for that time.
+ * the middle of that step, and the next grain finds no idle runner and gets a
+ * new one: so a grain that blocks has a stack for that time.
  */
 #ifndef PF_GRAIN_H
 #define PF_GRAIN_H
@@ -46,13 +46,13 @@ enum {
     PF_WAIT_GRANT, /* of the Event or channel operation: `yielded` */
 };
 
-/* Who waits for the innermost generator. */
+/* The generator that waits for the one it called. */
 typedef struct GrainCaller {
     struct GrainCaller *below;
     PyObject *iterator;
 } GrainCaller;
 
-/* Where a waiting grain stands in line; exists for waits that need it. */
+/* A waiting grain's place in line; exists for waits that need it. */
 typedef struct GrainWait {
     PfWait line;
     PyObject *notice; /* the done-callback of a future */
@@ -63,8 +63,8 @@ typedef struct GrainWait {
  *   into its PfGrains.live by prev/next.
  * - state PF_SUSPENDED: its pool's policy has it (GRAIN_OFFERED), or it was
  *   taken out of its pool and belongs to no scheduler.
- * - `wait` is only read while it is parked or ready, or until the wait is taken
- *   apart; `runner` while running: NULL when it is not in a step.
+ * - `wait` is read only while it is parked or ready, or until the wait is
+ *   dismantled; `runner` only while running: NULL when it is not in a step.
  */
 struct GrainObject {
     PF_TASK_HEAD /* `value`: to send or throw; arguments, before the start */
@@ -72,9 +72,9 @@ struct GrainObject {
     bool throws : 1;       /* `value` is an exception to throw in */
     bool calls : 1;        /* waits for a grain that it has started */
     bool offered : 1;      /* ready, and for its pool's policy to choose */
-    bool leaves : 1;       /* its pool, when the step under way is over */
-    bool slowed : 1;       /* cancelled, and waits a while all the same */
-    bool on_hold : 1; /* ready, in no queue: its policy is told the time */
+    bool leaves : 1;       /* its pool, after the present step */
+    bool slowed : 1;       /* cancelled, but waits for a while */
+    bool on_hold : 1;      /* ready, in no queue: policy hears the time */
     pf_task core;
     PyObject *iterator; /* innermost; before the start: what it is made of */
     PyObject *permit_value; /* of unpark() */
@@ -95,7 +95,7 @@ _Static_assert(offsetof(GrainObject, core) == offsetof(PfTaskObject, core),
 _Static_assert(sizeof(GrainObject) <= 200, "a grain takes 16 bytes more");
 #endif
 
-/* What a scheduler that has grains keeps about them. */
+/* A scheduler's record of its grains. */
 struct PfGrains {
     GrainObject *live;
     FiberObject *runner;    /* the idle one, or NULL */
@@ -108,15 +108,15 @@ struct PfGrains {
 };
 
 /* A pool with a policy: its ready grains are in `ready` and not in the
- * scheduler's queue; `turn` is there for them.  (An object without grains is
- * PfGrains.asker.) */
+ * scheduler's queue, where `turn` stands for them.  (PfGrains.asker is such an
+ * object without grains.) */
 struct GrainPoolObject {
     PF_TASK_HEAD
     pf_task turn;
     SchedulerObject *scheduler; /* borrowed; NULL: not started, or over */
     PyObject *policy;           /* NULL: first in, first out */
-    PyObject *ready;            /* dict, in the order of getting ready */
-    PyObject *members;          /* dict: grains that are not done */
+    PyObject *ready;   /* dict, in the order in which they became ready */
+    PyObject *members; /* dict: grains that are not done */
     PyObject *weakrefs;
 };
 
@@ -230,7 +230,7 @@ extern PyMethodDef pf_runner_method;
 extern PyType_Spec pf_pool_spec;
 void pf_pool_add(GrainPoolObject *pool, GrainObject *g);
 int pf_pool_enter(GrainPoolObject *pool, GrainObject *g);
-void pf_pool_forget(GrainObject *g); /* its policy need not know it */
+void pf_pool_forget(GrainObject *g); /* its policy need not know about it */
 void pf_pool_leave(GrainObject *g);  /* and its scheduler */
 void pf_pool_ended(GrainPoolObject *pool, GrainObject *g);
 
@@ -244,7 +244,7 @@ extern PyTypeObject *pf_grain_type, *pf_pool_type, *pf_notice_type,
     *pf_until_type;
 /* Set at import. */
 typedef struct PfGrainConstants {
-    PyObject *runner_main; /* what the fibers that step grains run */
+    PyObject *runner_main; /* the main function of runners */
     PyObject *s_result;
 } PfGrainConstants;
 extern PfGrainConstants pf_grain;

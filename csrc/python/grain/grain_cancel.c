@@ -1,4 +1,4 @@
-/* Cancelling a grain: by itself, or with the scope that it was born in.
+/* Cancels a grain: by itself, or with the scope that it was born in.
  *
  * A grain enters no scopes of its own across its yields, so two things can
  * cancel it: cancel(), which sets `cancel_called`, and its base, the TaskGroup
@@ -6,8 +6,8 @@
  * that was called by one with a base has the same base, so that cancelling
  * that scope reaches both; the callee ends first.
  *
- * What waits within a step is the runner.  For that time it is a child of the
- * same scope, and cancelled if the grain is.
+ * Within a step it is the runner that waits.  For that time it is a child of
+ * the same scope, and is cancelled if the grain is.
  */
 #include "python/cancel/cancel.h"
 #include "python/cancel/scope.h"
@@ -34,7 +34,7 @@ refresh(GrainObject *g)
     if (cancelled == g->under_cancel) {
         return;
     }
-    if (!cancelled) { /* and what was swallowed no longer counts */
+    if (!cancelled) { /* and swallowed ones no longer count */
         g->deliveries = 0;
         g->under_cancel = false;
         return;
@@ -51,7 +51,8 @@ pf_grain_refresh(PfTaskObject *task)
     refresh((GrainObject *)(void *)task);
 }
 
-/* The run cancels it, not somebody whom the run cancels. */
+/* Does the run itself cancel it, and not a fiber or scope that the run
+ * cancels? */
 bool
 pf_grain_is_top(const GrainObject *g)
 {
@@ -101,7 +102,7 @@ pf_grain_leave_step(FiberObject *runner)
 
 /* ---------------------------------------------------------------- cancelling */
 
-/* The first cancellation's reason stays.  False: it was cancelled before. */
+/* The first reason is kept.  False: it was already cancelled. */
 static bool
 mark_cancelled(GrainObject *g, PyObject *why)
 {
@@ -113,15 +114,16 @@ mark_cancelled(GrainObject *g, PyObject *why)
     return true;
 }
 
-/* Owner thread; no Python code runs in here.  A grain that waits for one it has
- * called is woken by the end of that one. */
+/* Owner thread; no Python code runs in here.  A grain that waits for a callee
+ * is woken by the callee's end. */
 void
 pf_grain_cancel_now(GrainObject *g, PyObject *why)
 {
     while (mark_cancelled(g, why)) {
         refresh(g);
         if (g->core.state == PF_RUNNING && g->runner != NULL) {
-            /* Its step waits somewhere; this runner is given up after it. */
+            /* Its step waits somewhere; the runner is not reused afterwards.
+             */
             pf_cancel_now(g->runner, why);
             return;
         }

@@ -1,4 +1,4 @@
-/* Looking at a grain: its name, states, frames, outcome. */
+/* A grain's attributes: its name, states, frames, outcome. */
 #include "python/core/facade.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/inspect.h"

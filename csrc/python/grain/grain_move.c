@@ -1,13 +1,13 @@
-/* A grain comes to a scheduler and leaves it. */
+/* How a grain comes to a scheduler and leaves it. */
 #include "python/core/list.h"
 #include "python/core/tstate.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
 #include "python/grain/grain.h"
 
-/* The scheduler, which lives on this thread, takes the grain; one that was
- * taken out of a pool goes on waiting for what it waited for.  0, or -1 with
- * an exception and nothing changed. */
+/* The scheduler, which belongs to this thread, takes the grain; a grain that
+ * was taken out of a pool continues its wait. 0, or -1 with an exception and
+ * nothing changed. */
 int
 pf_grain_attach(SchedulerObject *s, GrainObject *g)
 {
@@ -40,8 +40,8 @@ pf_grain_attach(SchedulerObject *s, GrainObject *g)
         pf_pool_add(g->pool, g);
     }
     pf_tell_host(s);
-    /* Taken out in passing; unless it has gone already while its policy's code
-     * let others run, or leaves after the step that it is in. */
+    /* Take it out of its pool now, unless it has left while its policy's code
+     * let others run, or leaves after its present step. */
     if (g->leaves && g->core.scheduler == &s->core &&
         g->core.state != PF_RUNNING) {
         pf_grain_leave(g);
@@ -65,8 +65,8 @@ pf_grain_detach(GrainObject *g)
     Py_DECREF(g);
 }
 
-/* A grain that is not running leaves its pool and scheduler.  What it waits
- * for it will wait for anew when it is queued again. */
+/* A grain that is not running leaves its pool and scheduler.  It starts its
+ * wait afresh when it is queued again. */
 void
 pf_grain_leave(GrainObject *g)
 {
@@ -78,10 +78,10 @@ pf_grain_leave(GrainObject *g)
     bool over = g->core.state != PF_PARKED &&
                 (kind == PF_WAIT_TIME || kind == PF_WAIT_ANSWER);
     if (over || (pf_grain_was_granted(g) && !pf_grain_receives(g))) {
-        kind = PF_WAIT_NOTHING; /* that needs no doing again */
+        kind = PF_WAIT_NOTHING; /* that need not be repeated */
     }
     Py_INCREF(g);
-    g->core.state = PF_RUNNING; /* to code that runs in passing */
+    g->core.state = PF_RUNNING; /* as seen by code that runs meanwhile */
     pf_grain_unwait(g);
     g->waits_for = (uint8_t)kind;
     g->core.wake = PF_WAKE_NONE;

@@ -1,11 +1,11 @@
-/* The native half of GrainPool: who belongs to it, and with a policy, whose
- * turn it is.
+/* The native half of GrainPool: its members, and with a policy, which of them
+ * runs next.
  *
- * A pool whose policy is round robin leaves its grains to the scheduler's own
- * queue.  One with another policy keeps its ready grains apart and has `turn`
- * in that queue for them: when it comes, as many steps are made as grains
- * were ready, so that grains and fibers get turns alike, and the policy says
- * for each of them which grain makes it.
+ * A pool with the round-robin policy leaves its grains to the scheduler's own
+ * queue.  A pool with another policy keeps its ready grains apart, and `turn`
+ * stands for them in that queue.  When its turn comes, it makes as many steps
+ * as there were ready grains, which treats grains and fibers alike; the policy
+ * chooses the grain of each step.
  */
 #include "python/core/arguments.h"
 #include "python/core/facade.h"
@@ -20,7 +20,7 @@
 
 /* ------------------------------------------------------------------- the policy */
 
-/* What a policy raised is reported; the pool goes on without its advice. */
+/* Report a policy's exception; the pool continues without its advice. */
 static void
 policy_failed(GrainPoolObject *pool)
 {
@@ -34,7 +34,7 @@ policy_failed(GrainPoolObject *pool)
     Py_DECREF(exc);
 }
 
-/* `told`, stolen, is what the policy answered.  The pool is the caller's. */
+/* `told`, stolen, is the policy's result.  The caller holds the pool. */
 static void
 told_policy(GrainPoolObject *pool, PyObject *told)
 {
@@ -44,7 +44,8 @@ told_policy(GrainPoolObject *pool, PyObject *told)
     Py_XDECREF(told);
 }
 
-/* It may take the grain out of the pool, which then nobody else may have. */
+/* It may take the grain out of the pool, and ours may be the only reference.
+ */
 static void
 tell_policy(GrainPoolObject *pool, const char *method, GrainObject *g)
 {
@@ -99,7 +100,7 @@ take_out(PyObject *dict, GrainObject *g)
     }
 }
 
-/* Who makes the next step, no longer among the ready; a new reference. */
+/* The grain for the next step, removed from `ready`; a new reference. */
 static GrainObject *
 take(GrainPoolObject *pool)
 {
@@ -131,7 +132,7 @@ want_turn(GrainPoolObject *pool)
     }
 }
 
-/* A grain that is in no queue is ready: the policy's to choose. */
+/* A grain that is in no queue is ready: the policy may choose it. */
 void
 pf_pool_add(GrainPoolObject *pool, GrainObject *g)
 {
@@ -182,8 +183,8 @@ one_step(PfThread *t, GrainPoolObject *pool)
     Py_DECREF(g);
 }
 
-/* The next turn is asked for before the first step: a step that blocks must
- * not hold up the others. */
+/* Queue the next turn before the first step: a step that blocks must not hold
+ * up the others. */
 static void
 pool_turn(PfThread *t, pf_task *task)
 {
@@ -223,7 +224,7 @@ pf_pool_enter(GrainPoolObject *pool, GrainObject *g)
     return 0;
 }
 
-/* Not among the ready ones any more.  True: its policy does not know yet. */
+/* Remove it from the ready ones.  True: its policy does not know yet. */
 static bool
 not_ready(GrainPoolObject *pool, GrainObject *g)
 {
@@ -244,7 +245,7 @@ pf_pool_forget(GrainObject *g)
     }
 }
 
-/* The pool's Python half has answered, or failed to. */
+/* The pool's Python half has returned, or raised. */
 static void
 told_pool(GrainPoolObject *pool, PyObject *answer)
 {
@@ -254,7 +255,7 @@ told_pool(GrainPoolObject *pool, PyObject *answer)
     Py_XDECREF(answer);
 }
 
-/* A member has gone, and was perhaps the last; keeps the raised exception. */
+/* A member has left, perhaps the last one; keeps the raised exception. */
 static void
 one_less(GrainPoolObject *pool, GrainObject *g)
 {
@@ -269,8 +270,8 @@ one_less(GrainPoolObject *pool, GrainObject *g)
     }
 }
 
-/* It leaves its pool, and the scheduler if that has it.  All that is done
- * before others hear of it: what they do may concern the same grain. */
+/* It leaves its pool, and its scheduler, if any.  All of this is done before
+ * other code is told, because that code may act on the same grain. */
 void
 pf_pool_leave(GrainObject *g)
 {
@@ -333,7 +334,7 @@ refuse_entry(GrainObject *g)
     return why == NULL ? 0 : -1;
 }
 
-/* A member of a pool that has been started comes to the pool's scheduler. */
+/* A member of a started pool joins the pool's scheduler. */
 static int
 admit(GrainPoolObject *pool, GrainObject *g)
 {
@@ -513,7 +514,7 @@ pool_traverse(PyObject *op, visitproc visit, void *arg)
     return 0;
 }
 
-/* Dictionaries stay: grains that are closed later look into them. */
+/* The dictionaries are kept: grains that are closed later read them. */
 static int
 pool_clear(PyObject *op)
 {
@@ -542,8 +543,8 @@ pool_dealloc(PyObject *op)
 }
 
 static PyMethodDef pool_methods[] = {
-    {"_enter", pool_enter, METH_O, "Take in a grain."},
-    {"_leave", pool_leave, METH_O, "Let go of a grain."},
+    {"_enter", pool_enter, METH_O, "Add a grain."},
+    {"_leave", pool_leave, METH_O, "Remove a grain."},
     {"_grains", pool_grains, METH_NOARGS, "The grains that are not done."},
     {"_bind", pool_bind, METH_NOARGS,
      "From now on its grains run on the scheduler of this thread."},
@@ -552,7 +553,7 @@ static PyMethodDef pool_methods[] = {
 
 static PyGetSetDef pool_getset[] = {
     {"_bound", get_bound, NULL, "Has it a scheduler?", NULL},
-    {"_policy", get_policy, NULL, "What was given; None: round robin.", NULL},
+    {"_policy", get_policy, NULL, "The policy; None: round robin.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -562,7 +563,7 @@ static PyMemberDef pool_members[] = {
 };
 
 static PyType_Slot pool_slots[] = {
-    {Py_tp_doc, (void *)"What GrainPool is built on."},
+    {Py_tp_doc, (void *)"The base class of GrainPool."},
     {Py_tp_new, pool_new},
     {Py_tp_init, pool_init},
     {Py_tp_dealloc, pool_dealloc},

@@ -1,4 +1,4 @@
-/* The runner fibers, the asking of predicates, and what the loop wants from a
+/* The runner fibers, the calls of predicates, and what the loop needs from a
  * scheduler's grains: see grain.h.
  */
 #include "python/core/compiler.h"
@@ -36,7 +36,7 @@ pf_grains_of(SchedulerObject *s)
         (GrainPoolObject *)PyObject_CallNoArgs((PyObject *)pf_pool_type);
     bool made = grains->pools != NULL && grains->asker != NULL;
     if (!made ||
-        s->grains != NULL) { /* the collector ran: code that made it */
+        s->grains != NULL) { /* code that the collector ran has made it */
         Py_XDECREF(grains->pools);
         Py_XDECREF(grains->asker);
         PyMem_Free(grains);
@@ -49,8 +49,8 @@ pf_grains_of(SchedulerObject *s)
     return grains;
 }
 
-/* A fiber of the scheduler that is not one of the run's: nobody waits for it,
- * nothing counts it. */
+/* A fiber of the scheduler that does not belong to the run: nothing waits for
+ * it or counts it. */
 static FiberObject *
 new_runner(SchedulerObject *s)
 {
@@ -84,8 +84,8 @@ pf_turn_failed(SchedulerObject *s, pf_task *task)
     pf_wake_hub(s);
 }
 
-/* A new runner for `core`'s turn.  NULL: somebody else is next, because there
- * is no memory, or because code that ran meanwhile has ended that turn. */
+/* A new runner for `core`'s turn.  NULL: another one is next, because there is
+ * no memory, or because code that ran meanwhile has ended that turn. */
 static FiberObject *
 runner_for(SchedulerObject *s, pf_task *core)
 {
@@ -104,9 +104,9 @@ runner_for(SchedulerObject *s, pf_task *core)
     return runner;
 }
 
-/* Parked no more, as whoever comes out of the ready queue: where it lands, code
- * may run before its turn, because an object dies, and a cancellation that this
- * makes must not wake it. */
+/* It is no longer parked, like every task that leaves the ready queue: where
+ * it lands, code may run before its turn because an object dies, and a
+ * cancellation by that code must not wake it. */
 static pf_fiber *
 give_turn(PfGrains *grains, FiberObject *runner, pf_task *core)
 {
@@ -125,7 +125,7 @@ first_with_new_runner(SchedulerObject *s, pf_task *core)
                           : give_turn(s->grains, runner, core);
 }
 
-/* An entry without a stack has its turn: the idle runner takes it, which may
+/* An entry without a stack gets its turn: the idle runner takes it, which may
  * be the caller. */
 pf_fiber *
 pf_grains_first(pf_scheduler *scheduler, pf_task *core)
@@ -147,7 +147,7 @@ pf_grain_current(PfThread *t)
 
 /* ------------------------------------------------------------------ predicates */
 
-/* Whatever may have changed an answer moves this. */
+/* Changes whenever something may have changed a predicate's result. */
 static uint64_t
 activity(SchedulerObject *s)
 {
@@ -162,7 +162,7 @@ asker_sleeps(PfGrains *grains)
            grains->asker->turn.state == PF_PARKED;
 }
 
-/* Something is about to run: ask afterwards. */
+/* Something is about to run: ask the predicates afterwards. */
 void
 pf_grains_stir(SchedulerObject *s)
 {
@@ -171,7 +171,7 @@ pf_grains_stir(SchedulerObject *s)
     }
 }
 
-/* The loop has nothing to run.  True: predicates have to be asked first. */
+/* The loop has nothing to run.  True: first the predicates must be asked. */
 static bool
 ask_again(SchedulerObject *s)
 {
@@ -193,7 +193,7 @@ answer_of(PfThread *t, GrainObject *g, PyObject *predicate)
     pystate_swap_context(t->tstate, &context);
     PyObject *answer = PyObject_CallNoArgs(predicate);
     pystate_swap_context(t->tstate, &context);
-    if (g->context == NULL) { /* it had none: that may be new */
+    if (g->context == NULL) { /* it had none; the predicate may have set one */
         g->context = Py_XNewRef(context);
     }
     Py_XDECREF(context);
@@ -201,7 +201,7 @@ answer_of(PfThread *t, GrainObject *g, PyObject *predicate)
     return answer;
 }
 
-/* 1: the grain goes on; 0: it sleeps on; -1: exception. */
+/* 1: the grain continues; 0: it keeps sleeping; -1: exception. */
 static int
 says_yes(PyObject *answer)
 {
@@ -224,7 +224,8 @@ ask(PfThread *t, GrainObject *g)
     } else if (answer == pf_facade.ready) {
         Py_SETREF(answer, Py_NewRef(Py_None));
     }
-    /* Not: no longer, as it was cancelled while it was asked, or for another. */
+    /* It may no longer wait, because it was cancelled meanwhile, or wait for
+     * something else. */
     bool waits = g->core.state == PF_PARKED &&
                  g->waits_for == PF_WAIT_ANSWER && g->yielded == predicate;
     if (yes != 0 && waits) {
@@ -256,8 +257,8 @@ ask_each(PfThread *t, PfGrains *grains)
     }
 }
 
-/* The asker's turn: ask, if anything but itself had one since; then queue up
- * behind the others, or sleep until the loop stirs it. */
+/* The asker's turn: ask, if anything but itself has run since; then queue
+ * behind the others, or sleep until the loop wakes it. */
 static void
 askers_turn(PfThread *t, pf_task *task)
 {
@@ -292,15 +293,15 @@ const PfTaskOps pf_runner_ops = {
     .name_of = pf_fiber_name_of,
 };
 
-/* A runner that was cancelled within a step, was given a permit or entered a
- * scope there must not hand that on to the next grain. */
+/* A runner that was cancelled within a step, got a permit or entered a scope
+ * there must not pass that on to the next grain. */
 static inline bool
 is_spent(const FiberObject *runner)
 {
     return runner->under_cancel || runner->permit || runner->dying;
 }
 
-/* Leave for whoever is next; true when there is a turn to take again. */
+/* Switch to the next fiber; true when there is another turn to take. */
 static bool
 next_turn(PfThread *t, SchedulerObject *s, FiberObject *self)
 {
@@ -355,7 +356,7 @@ runner_main(PyObject *module, PyObject *ignored)
 
 PyMethodDef pf_runner_method = {
     "grains", runner_main, METH_NOARGS,
-    "What the fibers run that step a scheduler's grains."};
+    "The main function of the fibers that step a scheduler's grains."};
 
 /* ----------------------------------------------------- what else the loop asks */
 
@@ -390,12 +391,12 @@ unbind_pools(PfGrains *grains)
         pool->turn.scheduler = NULL;
         pool->turn.state = PF_NEW;
     }
-    /* Emptying a list needs no memory: this does not fail. */
+    /* To empty a list needs no memory, so this cannot fail. */
     (void)PyList_SetSlice(grains->pools, 0, PY_SSIZE_T_MAX, NULL);
 }
 
-/* Close one grain that is left at the end of a run; with none left, forget
- * the pools.  Nothing is in the ready queue. False: there was none. */
+/* Close one grain that is left at the end of a run; if there is none, forget
+ * the pools.  The ready queue is empty.  False: there was none. */
 static bool
 abandon(SchedulerObject *s)
 {
@@ -420,7 +421,7 @@ are_left(const SchedulerObject *s)
     return s->grains != NULL && s->grains->live != NULL;
 }
 
-/* For the report of a deadlock: those that wait. */
+/* The waiting grains, for the report of a deadlock. */
 static int
 list_waiting(SchedulerObject *s, PyObject *list)
 {

@@ -20,7 +20,7 @@
 #include "python/sync/channel.h"
 #include "python/sync/event.h"
 
-/* Calls and returns in one turn, after which the others have theirs. */
+/* The most calls and returns in one turn; then the others get theirs. */
 #define CALLS_IN_A_TURN 100
 
 /* --------------------------------------------------------- resuming generators */
@@ -56,8 +56,8 @@ has(PyObject *object, const char *name)
     return rc;
 }
 
-/* A `return` seen as StopIteration: the value; else NULL, the exception still
- * raised. */
+/* For a `return`, seen as StopIteration, its value; otherwise NULL, with the
+ * exception still set. */
 static PyObject *
 returned_value(void)
 {
@@ -70,8 +70,8 @@ returned_value(void)
     return value;
 }
 
-/* The raised exception goes into the iterator; one that cannot be thrown into
- * ends with it. */
+/* Throw the exception that is set into the iterator; an iterator without
+ * throw() ends with it. */
 static PySendResult
 throw_into(PyObject *iterator, PyObject **got)
 {
@@ -96,7 +96,7 @@ throw_into(PyObject *iterator, PyObject **got)
     return *got != NULL ? PYGEN_RETURN : PYGEN_ERROR;
 }
 
-/* `sent` is NULL: throw what is raised. */
+/* `sent` is NULL: throw the exception that is set. */
 static inline PySendResult
 resume(PyObject *iterator, PyObject *sent, PyObject **got)
 {
@@ -110,7 +110,7 @@ resume(PyObject *iterator, PyObject *sent, PyObject **got)
             return PYGEN_ERROR;
         }
         if (rc == 0) {
-            sent = Py_None; /* a plain iterator has no use for it */
+            sent = Py_None; /* a plain iterator cannot receive it */
         }
     }
     return PyIter_Send(iterator, sent, got);
@@ -147,8 +147,8 @@ pop(GrainObject *g)
     GrainCaller *caller = g->callers;
     if (caller == NULL) {
         if (g->name == NULL) {
-            g->name = pf_grain_name(g); /* the generator knows it */
-            PyErr_Clear(); /* no memory: it goes on without a name */
+            g->name = pf_grain_name(g); /* the generator has the name */
+            PyErr_Clear(); /* no memory: it continues without a name */
         }
         g->iterator = NULL;
     } else {
@@ -159,8 +159,8 @@ pop(GrainObject *g)
     Py_XDECREF(over);
 }
 
-/* Close the generators, the innermost first.  With an exception: the grain's
- * outcome is that, as if it had been raised in the ones further out. */
+/* Close the generators, the innermost first.  If one raises, that is the
+ * grain's outcome, as if it had been raised in the outer ones. */
 static void
 close_all(GrainObject *g)
 {
@@ -194,8 +194,8 @@ nonsense(PyObject *what)
     return -1;
 }
 
-/* A grain that has not been started is called: in the same pool or scope, and
- * cancelled with its caller. */
+/* A grain that is not started is called: it joins the same pool or scope, and
+ * is cancelled with its caller. */
 static int
 start_callee(PfThread *t, GrainObject *g, GrainObject *other)
 {
@@ -264,7 +264,7 @@ is_number(PyObject *what)
     return !PyBool_Check(what) && number != NULL && number->nb_float != NULL;
 }
 
-/* Everything that makes a grain wait.  0, or -1 with what is thrown into it. */
+/* Everything that makes a grain wait. 0, or -1 with an exception to throw. */
 static int
 heed_wait(PfThread *t, GrainObject *g, PyObject *what)
 {
@@ -306,8 +306,9 @@ is_a_turn(PyObject *what)
 }
 
 /* Its next turn raises Cancelled, and comes at once unless it has swallowed
- * that too often: then it waits for a while, so that others run, and even gets
- * what it waits for if that comes meanwhile.  (As park_cancelled in wait.c.) */
+ * that too often.  Then it waits for a while, to let others run, and even gets
+ * what it waits for if that arrives meanwhile.  (As park_cancelled in wait.c.)
+ */
 static int
 heed_cancelled(PfThread *t, GrainObject *g, PyObject *what)
 {
@@ -326,7 +327,8 @@ heed_cancelled(PfThread *t, GrainObject *g, PyObject *what)
                : pf_grain_wait_slowly(g, delay);
 }
 
-/* By code that ran on the way to its wait, when it could not be woken. */
+/* Cancelled by code that ran on the way to its wait, when it could not be
+ * woken. */
 static void
 cancelled_meanwhile(GrainObject *g)
 {
@@ -341,7 +343,7 @@ cancelled_meanwhile(GrainObject *g)
     }
 }
 
-/* Do what was yielded.  0, or -1 with what is thrown into it. */
+/* Do what was yielded. 0, or -1 with an exception to throw into the grain. */
 int
 pf_grain_heed(PfThread *t, GrainObject *g, PyObject *what)
 {
@@ -400,7 +402,7 @@ run_callbacks(GrainObject *g)
     Py_XDECREF(callbacks);
 }
 
-/* Some failures end the run; the others are for whoever looks. */
+/* Some failures end the run; the others are kept for result(). */
 static void
 tell_of_failure(SchedulerObject *s, GrainObject *g)
 {
@@ -413,7 +415,7 @@ tell_of_failure(SchedulerObject *s, GrainObject *g)
 }
 
 /* `result` (stolen), or NULL with the exception it failed with.  The
- * generators are gone; what the grain waited for is taken apart. */
+ * generators are gone, and its wait is dismantled. */
 void
 pf_grain_finish(PfThread *t, GrainObject *g, PyObject *result)
 {
@@ -479,7 +481,7 @@ pf_grain_abandon(PfThread *t, GrainObject *g)
     }
 }
 
-/* It cannot go on, because of the raised exception. */
+/* It cannot continue, because of the raised exception. */
 void
 pf_grain_fail(PfThread *t, GrainObject *g)
 {
@@ -521,7 +523,7 @@ go_on_later(GrainObject *g, PyObject *value)
     pf_grain_ready(g);
 }
 
-/* What is to be called when `what` is yielded: a new reference; NULL without
+/* The generator to call when `what` is yielded: a new reference; NULL without
  * an exception: it is something else. */
 static PyObject *
 callee(PyObject **what)
@@ -578,7 +580,7 @@ back_in_caller(GrainObject *g)
 }
 
 /* A scope belongs to the fiber that entered it, here the runner, which goes on
- * with other grains. */
+ * to step other grains. */
 static void
 refuse_open_scope(void)
 {
@@ -588,8 +590,8 @@ refuse_open_scope(void)
                     "fiber");
 }
 
-/* Until the turn is over.  *value is what is sent first (NULL: what is raised
- * is thrown), and what the grain returned in the end. */
+/* Step until the turn is over. *value is sent first (NULL: the exception that
+ * is set is thrown); in the end it is what the grain returned. */
 static Turn
 run_turn(PfThread *t, GrainObject *g, PyObject **value)
 {

@@ -1,7 +1,7 @@
-/* until(what): brings a request out of a coroutine to the loop that steps it.
+/* until(what): passes a request from a coroutine to the loop that steps it.
  *
- * Awaited, it yields `what` once and returns what it is sent then.  `await
- * fiber` and `await grain` are made of it.
+ * When awaited, it yields `what` once and returns the value sent back.  `await
+ * fiber` and `await grain` use it.
  */
 #include "python/core/arguments.h"
 #include "python/core/thread.h"
@@ -31,8 +31,8 @@ pf_until_what(PyObject *until)
     return what != NULL ? what : Py_None;
 }
 
-/* Nobody but the loop of the grains knows what to do with a fiber that a
- * coroutine hands out; asyncio would say "Task got bad yield". */
+/* Only the loop of the grains knows what to do with a fiber that a coroutine
+ * yields; asyncio would say "Task got bad yield". */
 PyObject *
 pf_until_await(PyObject *op)
 {

@@ -1,4 +1,4 @@
-/* greenlet.settrace: a function of the thread's that hears of every switch. */
+/* greenlet.settrace: the thread's function that is called at every switch. */
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
 #include "python/greenlet/greenlet.h"
@@ -36,7 +36,7 @@ call(PfThread *t, PyObject *event, PyObject *origin, PyGreenlet *target)
     PyObject *pair = PyTuple_Pack(2, origin, (PyObject *)target);
     PyObject *result = NULL;
     if (pair != NULL) {
-        /* sys.settrace and sys.setprofile hear nothing of it. */
+        /* sys.settrace and sys.setprofile do not see it. */
         PyThreadState_EnterTracing(t->tstate);
         result = PyObject_CallFunctionObjArgs(callback, event, pair, NULL);
         PyThreadState_LeaveTracing(t->tstate);

@@ -1,4 +1,4 @@
-/* io/: what fibers wait for outside of the process.
+/* io/: waits of fibers for events outside of the process.
  *
  *   readiness.c  a descriptor that is readable or writable
  *

@@ -1,8 +1,8 @@
 /* Waiting for a descriptor.
  *
- * Whoever waits registers the descriptor with its scheduler's poller for as
- * long as it waits and no longer: somebody else may close the number then, and
- * use it again.
+ * A waiting fiber registers the descriptor with its scheduler's poller, and
+ * only while it waits: afterwards other code may close the number and reuse
+ * it.
  */
 #include "python/fiber/deadline.h"
 #include "python/fiber/wait.h"
@@ -26,7 +26,8 @@ leave_poller(Readiness *wait)
     }
 }
 
-/* Told once: what lasts would be told again until the fiber has run. */
+/* Reported once: a level-triggered event would be repeated until the fiber has
+ * run. */
 static void
 is_ready(pf_registration *r, pf_scheduler *s, unsigned events)
 {

@@ -1,6 +1,6 @@
 /* Ctrl-C, and waking the idle loop for any signal.
  *
- * On the main thread the loop watches what tells of signals: see wakeup.h.
+ * On the main thread the loop watches a descriptor for signals: see wakeup.h.
  */
 #include "python/core/facade.h"
 #include "python/core/import.h"
@@ -23,7 +23,7 @@ signal_came(pf_registration *r, pf_scheduler *s, unsigned events)
     pf_wakeup_drain();
 }
 
-/* Nobody awaits it: a run is as idle with it as without. */
+/* No fiber waits for it: a run is equally idle with it. */
 static int
 watch(SchedulerObject *s, intptr_t descriptor)
 {
@@ -45,7 +45,7 @@ unwatch(SchedulerObject *s)
     }
 }
 
-/* The public way, which imports more. */
+/* The public function, which imports more. */
 static PyObject *
 ident_by_threading(void)
 {
@@ -64,8 +64,8 @@ done:
     return ident;
 }
 
-/* signal.set_wakeup_fd and signal.signal are refused elsewhere; ask the
- * cheapest question that tells. */
+/* signal.set_wakeup_fd and signal.signal are refused on other threads; make
+ * the cheapest call that shows this. */
 static bool
 on_main_thread(void)
 {
@@ -79,7 +79,7 @@ on_main_thread(void)
     }
     bool yes = ident != NULL && ident != Py_None &&
                PyLong_AsUnsignedLong(ident) == PyThread_get_thread_ident();
-    PyErr_Clear(); /* nobody can tell: then signals are left alone */
+    PyErr_Clear(); /* unknown: do not touch signals */
     Py_XDECREF(ident);
     Py_XDECREF(thread);
     return yes;
@@ -95,7 +95,7 @@ begin_wakeup(SchedulerObject *s, PyObject *signals, PfSignals *saved)
     return descriptor == PF_NO_DESCRIPTOR ? 0 : watch(s, descriptor);
 }
 
-/* Ours in place of the default one; a handler of the program's stays. */
+/* Replace the default handler with ours; a handler of the program is kept. */
 static int
 begin_sigint(PyObject *signals, PfSignals *saved)
 {
@@ -132,7 +132,7 @@ done:
     return rc;
 }
 
-/* If the run does not end soon, that is told, and what a second Ctrl-C does. */
+/* If the run does not end soon, say so, and what a second Ctrl-C does. */
 static void
 watch_end(SchedulerObject *s)
 {

@@ -1,6 +1,6 @@
-/* What tells an idle loop that a signal has come: on POSIX a pipe to which the
- * interpreter writes, on Windows the event that it sets for Ctrl-C.  Each
- * system has a file of its own, in unix/ and windows/. */
+/* How an idle loop learns of a signal: on POSIX through a pipe to which the
+ * interpreter writes, on Windows through the event that it sets for Ctrl-C.
+ * Each system has a file of its own, in unix/ and windows/. */
 #ifndef PF_WAKEUP_H
 #define PF_WAKEUP_H
 
@@ -12,13 +12,13 @@
 #define PF_NO_DESCRIPTOR ((intptr_t)-1)
 #define PF_WAKEUP_UNTOUCHED (-2) /* `old`: set_wakeup_fd() is as it was */
 
-/* `signals` is the module.  Into *descriptor goes what the loop watches, or
- * PF_NO_DESCRIPTOR: the program uses the wakeup descriptor itself.  *old is for
- * pf_wakeup_end.  0, or -1 with an exception. */
+/* `signals` is the module. *descriptor becomes what the loop watches, or
+ * PF_NO_DESCRIPTOR if the program uses the wakeup descriptor itself. *old is
+ * for pf_wakeup_end. 0, or -1 with an exception. */
 int pf_wakeup_begin(PyObject *signals, long *old, intptr_t *descriptor);
 /* May leave an exception. */
 void pf_wakeup_end(PyObject *signals, long old);
-/* The descriptor has told what it had to tell. */
+/* The descriptor has done its work: reset it. */
 void pf_wakeup_drain(void);
 
 extern const PfPart pf_signals_part;
