@@ -8,7 +8,7 @@
 const PfCancelling *pf_cancelling; /* constant after import */
 
 /* A fiber or grain that catches Cancelled and goes on waiting would spin for
- * ever: it is told on, and slowed down. */
+ * ever: a warning names it, and it is slowed down. */
 #define DEAF_AFTER 100      /* deliveries */
 #define FIRST_DELAY 1000000 /* ns */
 #define LONGEST_DELAY 100000000
