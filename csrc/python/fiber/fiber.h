@@ -103,8 +103,8 @@ int pf_fiber_add_callback(FiberObject *fiber, PyObject *fn); /* 0 or -1 */
 
 int pf_fiber_init(PyObject *op, PyObject *args, PyObject *kwds);
 
-/* A spare object (see PfSpare), cleared but for its type (to which it kept its reference, if it
- * has one), is an object again. */
+/* Turn such memory back into an object.  It was cleared except for its type
+ * (and its reference to the type, if it has one). */
 static inline void
 pf_revive(PyObject *op)
 {
