@@ -1,28 +1,29 @@
-#Formatting, lints and types.Sourced by run.
+# Formatting, lints and types. Sourced by run.
 
-make_tools(){make_venv python3 "$SCRATCH/tools"
-                               "$SCRATCH/tools/bin/python" -
-                 m pip install - qq -
-                 r "$ROOT/.ci/requirements.txt" TOOLS = $SCRATCH / tools / bin}
+make_tools() {
+    make_venv python3 "$SCRATCH/tools"
+    "$SCRATCH/tools/bin/python" -m pip install -qq -r "$ROOT/.ci/requirements.txt"
+    TOOLS=$SCRATCH/tools/bin
+}
 
-lint_text(){
-    step "ruff"(cd "$ROOT" && "$TOOLS/ruff" check.&&
-                "$TOOLS/ruff" format-- check.) step
-    "state" python3 "$ROOT/.ci/state.py" step
-    "clang-format"(cd "$ROOT" &&
-                   find csrc tests / c - name '*.[ch]' - print0 |
-                       xargs - 0 "$TOOLS/clang-format" --dry - run - Werror)}
+lint_text() {
+    step "ruff"
+    (cd "$ROOT" && "$TOOLS/ruff" check . && "$TOOLS/ruff" format --check .)
+    step "rooms, and kinds of state"
+    python3 "$ROOT/.ci/rooms.py"
+    python3 "$ROOT/.ci/state.py"
+    step "clang-format"
+    (cd "$ROOT" && find csrc tests/c -name '*.[ch]' -print0 | xargs -0 "$TOOLS/clang-format" --dry-run -Werror)
+}
 
-#Types want an importable package,                                            \
-    so this runs in the tree that the warnings - are - errors build left.
-lint_types()
-{
-    step "mypy --strict and stubtest"(
-        cd "$1".venv / bin / python - m pip install -
-        qq "$(grep '^mypy==' " $ROOT /.ci / requirements.txt ")".venv / bin /
-            python -
-        m mypy-- strict pyfiber.venv / bin / python -
-        m mypy.stubtest pyfiber._engine.venv / bin / python - m pytest -
-        m "slow or not slow" tests / facade /
-            test_typing.py #needs mypy : skipped elsewhere)
+# Types want an importable package, so this runs in the tree that the warnings-are-errors build left.
+lint_types() {
+    step "mypy --strict and stubtest"
+    (
+        cd "$1"
+        .venv/bin/python -m pip install -qq "$(grep '^mypy==' "$ROOT/.ci/requirements.txt")"
+        .venv/bin/python -m mypy --strict pyfiber
+        .venv/bin/python -m mypy.stubtest pyfiber._engine
+        .venv/bin/python -m pytest -m "slow or not slow" tests/facade/test_typing.py # needs mypy: skipped elsewhere
+    )
 }

@@ -5,7 +5,7 @@
 
 /* ---------------------------------------------------------------- their types */
 
-PyTypeObject *pf_fiber_type, *pf_stackless_type;
+PyTypeObject *pf_fiber_type, *pf_stackless_type; /* constant after import */
 
 bool
 pf_is_task(PyObject *op)
@@ -58,7 +58,7 @@ pf_task_traverse(PfTaskObject *task, visitproc visit, void *arg)
 
 /* -------------------------------------------------------------------- awaiting */
 
-unaryfunc pf_await_hook;
+unaryfunc pf_await_hook; /* constant after import */
 
 PyObject *
 pf_await_self(PyObject *op)
