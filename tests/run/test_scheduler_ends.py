@@ -443,6 +443,23 @@ def test_scheduler_dropped_with_calls_that_it_never_saw_warns() -> None:
     assert (made(), called) == (None, [])
 
 
+@pytest.mark.parametrize("call", [lambda fiber: fiber.unpark("value"), Fiber.cancel])
+@pytest.mark.filterwarnings("ignore:.*dropped without close:ResourceWarning")
+def test_scheduler_dropped_with_calls_to_its_fibers_is_freed(
+    call: Callable[[Fiber[Any]], object],
+) -> None:
+    """The calls held the fibers, which hold the scheduler."""
+
+    def make() -> Scheduler:
+        scheduler = Scheduler()
+        fiber = scheduler.spawn(park)
+        scheduler.run_once()
+        in_thread(lambda: call(fiber))
+        return scheduler
+
+    assert forget(make)() is None
+
+
 def test_scheduler_stopped_and_dropped_is_freed() -> None:
     def make() -> Scheduler:
         scheduler = Scheduler()

@@ -6,6 +6,9 @@
  *   pf_make_ready     puts a task into the ready queue
  *   pf_next           decides who runs next
  *   pf_post           hands a message to a scheduler from any thread
+ *
+ * Whose is what: `inbox`, `sleeping`, `nudged`, `holds` and a task's `posted`
+ * and `message` are for any thread; all else is its own thread's alone.
  */
 #ifndef PF_SCHEDULER_H
 #define PF_SCHEDULER_H

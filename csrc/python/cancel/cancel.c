@@ -13,6 +13,7 @@
 #include "python/fiber/explore.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
+#include "python/fiber/owner.h"
 
 #include <structmember.h>
 
@@ -474,72 +475,44 @@ pf_scope_cancel_now(ScopeObject *scope, PyObject *why)
     pf_scope_refresh(scope);
 }
 
-/* From another thread.  A scope has been marked already, or is to be removed
- * because it was left there. */
-typedef struct Call {
-    pf_message message;
-    PyObject *target;
-    PyObject *why;
-    bool remove;
-} Call;
-
+/* From another thread. */
 static void
-do_call(Call *call)
+cancel_arrived(SchedulerObject *s, PyObject *fiber, PyObject *why)
 {
-    if (!PyObject_TypeCheck(call->target, pf_scope_type)) {
-        pf_cancel_now((FiberObject *)call->target, call->why);
-        return;
-    }
-    ScopeObject *scope = (ScopeObject *)call->target;
-    if (call->remove && scope->fiber != NULL) {
+    (void)s;
+    pf_cancel_now((FiberObject *)fiber, why);
+}
+
+/* The scope has been marked already. */
+static void
+scope_cancel_arrived(SchedulerObject *s, PyObject *scope, PyObject *why)
+{
+    (void)s;
+    (void)why;
+    pf_scope_refresh((ScopeObject *)scope);
+}
+
+/* It was left on another thread. */
+static void
+scope_remove_arrived(SchedulerObject *s, PyObject *op, PyObject *ignored)
+{
+    ScopeObject *scope = (ScopeObject *)op;
+    (void)s;
+    (void)ignored;
+    if (scope->fiber != NULL) {
         pf_scope_remove(scope);
     } else {
         pf_scope_refresh(scope);
     }
 }
 
-static void
-call_drop(Call *call)
-{
-    Py_DECREF(call->target);
-    Py_XDECREF(call->why);
-    PyMem_RawFree(call);
-}
-
-static void
-call_arrived(pf_message *message, pf_scheduler *s)
-{
-    Call *call = (Call *)message;
-    pf_no_switch_begin((PfThread *)s->thread, "inside the scheduler");
-    do_call(call);
-    call_drop(call);
-    pf_no_switch_end((PfThread *)s->thread);
-}
-
-static const pf_message_ops call_arrived_ops = {call_arrived};
-
-static int
-call_owner(pf_scheduler *s, PyObject *target, PyObject *why, bool remove)
-{
-    Call *call = PyMem_RawMalloc(sizeof(*call));
-    if (call == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    call->message.ops = &call_arrived_ops;
-    call->target = Py_NewRef(target);
-    call->why = Py_XNewRef(why);
-    call->remove = remove;
-    if (!pf_post(s, &call->message)) {
-        call_drop(call); /* the run is over: there is nobody to cancel */
-    }
-    return 0;
-}
-
+/* If the run is over there is nobody to cancel. */
 int
 pf_scope_remove_there(ScopeObject *scope)
 {
-    return call_owner(&scope->scheduler->core, (PyObject *)scope, NULL, true);
+    int rc = pf_call_owner(scope->scheduler, scope_remove_arrived,
+                           (PyObject *)scope, NULL);
+    return rc < 0 ? -1 : 0;
 }
 
 static int
@@ -558,8 +531,9 @@ cancel_fiber(PfThread *t, FiberObject *fiber, PyObject *why)
         pf_cancel_now(fiber, why);
         return pf_preempt() < 0 ? -1 : 1;
     }
-    pf_scheduler *s = fiber->core.scheduler;
-    return call_owner(s, (PyObject *)fiber, why, false) < 0 ? -1 : 1;
+    SchedulerObject *s = SCHEDULER_OF(fiber->core.scheduler);
+    int rc = pf_call_owner(s, cancel_arrived, (PyObject *)fiber, why);
+    return rc < 0 ? -1 : 1;
 }
 
 int
@@ -584,8 +558,8 @@ cancel_scope(PfThread *t, ScopeObject *scope, PyObject *why)
     if (scope->fiber == NULL || scope->fiber->thread == t) {
         pf_scope_cancel_now(scope, why);
     } else if (!scope->cancelled) {
-        if (call_owner(&scope->scheduler->core, (PyObject *)scope, why,
-                       false) < 0) {
+        if (pf_call_owner(scope->scheduler, scope_cancel_arrived,
+                          (PyObject *)scope, why) < 0) {
             return -1;
         }
         mark_cancelled(scope, why); /* we hold the GIL until then */

@@ -20,7 +20,6 @@ struct SchedulerObject {
     SchedulerObject *prev, *next;   /* in thread->schedulers */
     Py_ssize_t alive;               /* fibers not done */
     Py_ssize_t foreground;          /* of them, not daemon */
-    Py_ssize_t unread;              /* messages that hold it */
     FiberObject *main;              /* of run(fn) */
     PyObject *fatal;                /* exception that ends the run */
     PyObject *on_unhandled;         /* "log", "raise", a function; NULL: log */

@@ -20,6 +20,7 @@
 #include "python/fiber/hub.h"
 #include "python/fiber/inspect.h"
 #include "python/fiber/outcome.h"
+#include "python/fiber/owner.h"
 
 #define LOST "%r failed and nobody looked at it"
 #define HANDLER_FAILED "the on_unhandled function failed, called for %r"
@@ -108,13 +109,12 @@ pf_log(PyObject *op, PyObject *exc, const char *text)
 
 /* The loop shall look whether the run has to end.  Any thread. */
 static void
-looked(pf_message *message, pf_scheduler *core)
+look(SchedulerObject *s, PyObject *target, PyObject *argument)
 {
-    PyMem_RawFree(message);
-    pf_wake_hub(SCHEDULER_OF(core));
+    (void)target;
+    (void)argument;
+    pf_wake_hub(s);
 }
-
-static const pf_message_ops looked_ops = {looked};
 
 static void
 rouse(SchedulerObject *s)
@@ -124,13 +124,12 @@ rouse(SchedulerObject *s)
         pf_tell_host(s);
         return;
     }
-    pf_message *message = PyMem_RawMalloc(sizeof(*message));
-    if (message == NULL) {
-        return; /* it looks when it runs the next time */
+    PyObject *pending = pf_take_exception();
+    if (pf_call_owner(s, look, NULL, NULL) < 0) {
+        PyErr_Clear(); /* it looks when it runs the next time */
     }
-    message->ops = &looked_ops;
-    if (!pf_post(&s->core, message)) {
-        PyMem_RawFree(message);
+    if (pending != NULL) {
+        pf_restore_exception(pending);
     }
 }
 

@@ -15,58 +15,22 @@
 #include "python/fiber/explore.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
+#include "python/fiber/owner.h"
 #include "python/fiber/switch.h"
 #include "python/fiber/waitq.h"
 
 /* ------------------------------------------------- requests from other threads */
 
-/* Holds references; freed on the owner thread. */
-typedef struct Call {
-    pf_message message;
-    FiberObject *fiber;
-    PyObject *value;
-} Call;
-
 static int unpark_here(FiberObject *fiber, PyObject *value);
 
 static void
-call_drop(Call *call)
+unpark_arrived(SchedulerObject *s, PyObject *target, PyObject *value)
 {
-    Py_DECREF(call->fiber);
-    Py_DECREF(call->value);
-    PyMem_RawFree(call);
-}
-
-static void
-unpark_arrived(pf_message *message, pf_scheduler *s)
-{
-    Call *call = (Call *)message;
-    pf_no_switch_begin((PfThread *)s->thread, "inside the scheduler");
-    if (call->fiber->core.state != PF_DONE &&
-        unpark_here(call->fiber, call->value) == 0) {
-        pf_tell_second_permit((PyObject *)call->fiber, call->value);
+    FiberObject *fiber = (FiberObject *)target;
+    (void)s;
+    if (fiber->core.state != PF_DONE && unpark_here(fiber, value) == 0) {
+        pf_tell_second_permit(target, value);
     }
-    call_drop(call);
-    pf_no_switch_end((PfThread *)s->thread);
-}
-
-static const pf_message_ops unpark_arrived_ops = {unpark_arrived};
-
-static int
-unpark_there(FiberObject *fiber, PyObject *value)
-{
-    Call *call = PyMem_RawMalloc(sizeof(*call));
-    if (call == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    call->message.ops = &unpark_arrived_ops;
-    call->fiber = (FiberObject *)Py_NewRef((PyObject *)fiber);
-    call->value = Py_NewRef(value);
-    if (!pf_post(fiber->core.scheduler, &call->message)) {
-        call_drop(call); /* the run is over, and the fiber with it */
-    }
-    return 0;
 }
 
 static void
@@ -315,7 +279,9 @@ pf_fiber_unpark(FiberObject *fiber, PyObject *value)
         pf_task_post(&fiber->core, PF_POST_UNPARK);
         return 1;
     }
-    return unpark_there(fiber, value) < 0 ? -1 : 1;
+    SchedulerObject *s = SCHEDULER_OF(fiber->core.scheduler);
+    return pf_call_owner(s, unpark_arrived, (PyObject *)fiber, value) < 0 ? -1
+                                                                          : 1;
 }
 
 /* -------------------------------------------------------------- yield, sleep */

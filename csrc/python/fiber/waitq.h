@@ -23,6 +23,9 @@
  *   GIL).  The GIL is the lock of all objects here; without one, each of the
  *   functions that look, change and grant would hold the object's mutex up to
  *   pf_wait_in_line, which is where everything waits.
+ * - whose is what: queues, nodes and `taken` are the object's, so anybody's
+ *   with the GIL; the state, timer and place in a ready queue of who waits are
+ *   its thread's alone, to which a grant from elsewhere is posted (owner.h).
  */
 #ifndef PF_WAITQ_H
 #define PF_WAITQ_H

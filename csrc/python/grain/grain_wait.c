@@ -12,6 +12,7 @@
 #include "python/core/tstate.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
+#include "python/fiber/owner.h"
 #include "python/fiber/outcome.h"
 #include "python/fiber/wait.h"
 #include "python/fiber/waitq.h"
@@ -54,23 +55,6 @@ typedef struct NoticeObject {
     bool called; /* before the grain waited */
 } NoticeObject;
 
-typedef enum {
-    CALL_WAKE,
-    CALL_CANCEL,
-    CALL_UNPARK,
-    CALL_ATTACH,
-    CALL_LEAVE
-} CallKind;
-
-/* A message to a grain's scheduler; holds references. */
-typedef struct GrainCall {
-    pf_message message;
-    CallKind kind;
-    SchedulerObject *scheduler;
-    GrainObject *grain;
-    PyObject *object; /* or NULL */
-} GrainCall;
-
 static int unpark_here(GrainObject *g, PyObject *value);
 
 /* Owner thread.  add_done_callback() may still run, and the grain with it. */
@@ -84,24 +68,39 @@ heed_notice(NoticeObject *notice, GrainObject *g)
 }
 
 static void
-attach_arrived(GrainObject *g)
+attach_arrived(SchedulerObject *s, PyObject *op, PyObject *ignored)
 {
+    GrainObject *g = (GrainObject *)op;
     GrainPoolObject *pool = g->pool;
+    (void)s;
+    (void)ignored;
     if (pool == NULL || g->core.scheduler != NULL ||
         g->core.state == PF_DONE) {
         return; /* taken out again meanwhile */
     }
     if (pool->scheduler == NULL || pf_grain_attach(pool->scheduler, g) < 0) {
         if (PyErr_Occurred()) {
-            PyErr_WriteUnraisable((PyObject *)g);
+            PyErr_WriteUnraisable(op);
         }
         pf_grain_abandon(pf_tls_thread, g);
     }
 }
 
-static void
-leave_arrived(GrainObject *g)
+/* Neither over nor gone to another scheduler since the call was made. */
+static bool
+is_still_of(const GrainObject *g, const SchedulerObject *s)
 {
+    return g->core.scheduler == &s->core && g->core.state != PF_DONE;
+}
+
+static void
+leave_arrived(SchedulerObject *s, PyObject *op, PyObject *ignored)
+{
+    GrainObject *g = (GrainObject *)op;
+    (void)ignored;
+    if (!is_still_of(g, s)) {
+        return;
+    }
     if (g->core.state == PF_RUNNING) {
         g->leaves = true;
     } else if (g->pool != NULL) {
@@ -110,67 +109,44 @@ leave_arrived(GrainObject *g)
 }
 
 static void
-call_drop(GrainCall *call)
+cancel_arrived(SchedulerObject *s, PyObject *op, PyObject *why)
 {
-    Py_DECREF(call->grain);
-    Py_XDECREF(call->object);
-    Py_DECREF(call->scheduler);
-    PyMem_RawFree(call);
+    GrainObject *g = (GrainObject *)op;
+    if (is_still_of(g, s)) {
+        pf_grain_cancel_now(g, why);
+    }
 }
 
 static void
-arrived(pf_message *message, pf_scheduler *s)
+unpark_arrived(SchedulerObject *s, PyObject *op, PyObject *value)
 {
-    GrainCall *call = (GrainCall *)message;
-    GrainObject *g = call->grain;
-    PfThread *t = (PfThread *)s->thread;
-    pf_no_switch_begin(t, "inside the scheduler");
-    if (call->kind == CALL_ATTACH) {
-        attach_arrived(g);
-    } else if (g->core.scheduler == s && g->core.state != PF_DONE) {
-        if (call->kind == CALL_LEAVE) {
-            leave_arrived(g);
-        } else if (call->kind == CALL_CANCEL) {
-            pf_grain_cancel_now(g, call->object);
-        } else if (call->kind == CALL_UNPARK) {
-            if (unpark_here(g, call->object) == 0) {
-                pf_tell_second_permit((PyObject *)g, call->object);
-            }
-        } else {
-            heed_notice((NoticeObject *)call->object, g);
-        }
+    GrainObject *g = (GrainObject *)op;
+    if (is_still_of(g, s) && unpark_here(g, value) == 0) {
+        pf_tell_second_permit(op, value);
     }
-    call_drop(call);
-    pf_no_switch_end(t);
 }
 
-static const pf_message_ops call_ops = {arrived};
+static void
+notice_arrived(SchedulerObject *s, PyObject *op, PyObject *notice)
+{
+    GrainObject *g = (GrainObject *)op;
+    if (is_still_of(g, s)) {
+        heed_notice((NoticeObject *)notice, g);
+    }
+}
 
 /* 1; 0: the scheduler is closed, and the grain done; -1: no memory. */
 static int
-call_owner(SchedulerObject *s, GrainObject *g, CallKind kind, PyObject *object)
+call_owner(GrainObject *g, PfOwnerFn run, PyObject *argument)
 {
-    GrainCall *call = PyMem_RawMalloc(sizeof(*call));
-    if (call == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    call->message.ops = &call_ops;
-    call->kind = kind;
-    call->scheduler = (SchedulerObject *)Py_NewRef((PyObject *)s);
-    call->grain = (GrainObject *)Py_NewRef((PyObject *)g);
-    call->object = Py_XNewRef(object);
-    if (pf_post(&s->core, &call->message)) {
-        return 1;
-    }
-    call_drop(call); /* the run is over */
-    return 0;
+    return pf_call_owner(pf_grain_scheduler(g), run, (PyObject *)g, argument);
 }
 
 int
 pf_grain_post_attach(GrainPoolObject *pool, GrainObject *g)
 {
-    int rc = call_owner(pool->scheduler, g, CALL_ATTACH, NULL);
+    int rc =
+        pf_call_owner(pool->scheduler, attach_arrived, (PyObject *)g, NULL);
     if (rc == 0) {
         PyErr_SetString(pf.fiber_error, "the run of the pool is over");
     }
@@ -180,13 +156,13 @@ pf_grain_post_attach(GrainPoolObject *pool, GrainObject *g)
 int
 pf_grain_post_cancel(GrainObject *g, PyObject *why)
 {
-    return call_owner(pf_grain_scheduler(g), g, CALL_CANCEL, why);
+    return call_owner(g, cancel_arrived, why);
 }
 
 int
 pf_grain_post_leave(GrainObject *g)
 {
-    return call_owner(pf_grain_scheduler(g), g, CALL_LEAVE, NULL);
+    return call_owner(g, leave_arrived, NULL);
 }
 
 static PyObject *
@@ -201,7 +177,7 @@ notice_call(PyObject *op, PyObject *args, PyObject *kwargs)
     }
     if (pf_grain_is_here(g)) {
         heed_notice(self, g);
-    } else if (call_owner(pf_grain_scheduler(g), g, CALL_WAKE, op) < 0) {
+    } else if (call_owner(g, notice_arrived, op) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
@@ -666,7 +642,7 @@ pf_grain_unpark(GrainObject *g, PyObject *value)
         int rc = unpark_here(g, value);
         return rc == 0 && pf_second_permit((PyObject *)g, value) < 0 ? -1 : rc;
     }
-    return call_owner(pf_grain_scheduler(g), g, CALL_UNPARK, value);
+    return call_owner(g, unpark_arrived, value);
 }
 
 /* ----------------------------------------------------------------------- join */

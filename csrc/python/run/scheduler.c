@@ -10,6 +10,7 @@
 #include "python/fiber/explore.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
+#include "python/fiber/owner.h"
 #include "python/fiber/unseen.h"
 #include "python/run/run.h"
 
@@ -230,18 +231,14 @@ scheduler_traverse(PyObject *op, visitproc visit, void *arg)
             return rc;
         }
     }
-    for (Py_ssize_t i = 0; i < s->unread; i++) {
-        Py_VISIT(op);
+    if (pf_owner_calls_traverse(s, visit, arg) != 0) {
+        return -1;
     }
-    /* It holds one reference to each of its fibers that is not over, and so
-     * does the unread message of one that is new. */
+    /* It holds one reference to each of its fibers that is not over. */
     FiberObject *f = s->thread == NULL ? NULL : s->thread->live;
     for (; f != NULL; f = f->next) {
         if (f->scheduled && f->core.scheduler == &s->core) {
             Py_VISIT(f);
-            if (f->core.state == PF_NEW) {
-                Py_VISIT(f);
-            }
         }
     }
     return 0;
@@ -392,45 +389,14 @@ scheduler_run_once(PyObject *op, PyObject *args, PyObject *kwargs)
 
 /* ------------------------------------------------------- calls from anywhere */
 
-typedef struct Soon {
-    pf_message message;
-    FiberObject *fiber;
-} Soon;
-
-/* An unread message holds the scheduler, which the collector knows. */
-static bool
-post(SchedulerObject *s, pf_message *message)
-{
-    bool posted = pf_post(&s->core, message);
-    if (posted) {
-        s->unread++;
-        Py_INCREF(s);
-    }
-    return posted;
-}
-
 static void
-was_read(SchedulerObject *s)
+soon_arrived(SchedulerObject *s, PyObject *fiber, PyObject *ignored)
 {
-    s->unread--;
-    Py_DECREF(s);
+    pf_fiber *core = &((FiberObject *)fiber)->fiber;
+    (void)ignored;
+    assert(core->task.state == PF_NEW);
+    pf_make_ready_fresh(&s->core, core);
 }
-
-static void
-soon_arrived(pf_message *message, pf_scheduler *core)
-{
-    Soon *soon = (Soon *)message;
-    SchedulerObject *s = SCHEDULER_OF(core);
-    pf_no_switch_begin((PfThread *)core->thread, "inside the scheduler");
-    assert(soon->fiber->core.state == PF_NEW);
-    pf_make_ready_fresh(core, &soon->fiber->fiber);
-    Py_DECREF(soon->fiber);
-    PyMem_RawFree(soon);
-    pf_no_switch_end((PfThread *)core->thread);
-    was_read(s);
-}
-
-static const pf_message_ops soon_arrived_ops = {soon_arrived};
 
 int
 pf_fiber_start_soon(SchedulerObject *s, FiberObject *fiber)
@@ -439,18 +405,16 @@ pf_fiber_start_soon(SchedulerObject *s, FiberObject *fiber)
         PyErr_SetString(pf.fiber_error, "the scheduler is closed");
         return -1;
     }
-    Soon *soon = PyMem_RawMalloc(sizeof(*soon));
-    if (soon == NULL) {
-        PyErr_NoMemory();
+    PfOwnerCall *call =
+        pf_owner_call_new(soon_arrived, (PyObject *)fiber, NULL);
+    if (call == NULL) {
         return -1;
     }
     if (pf_fiber_enlist(s, fiber) < 0) {
-        PyMem_RawFree(soon);
+        pf_owner_call_drop(call);
         return -1;
     }
-    soon->message.ops = &soon_arrived_ops;
-    soon->fiber = (FiberObject *)Py_NewRef((PyObject *)fiber);
-    if (!post(s, &soon->message)) {
+    if (!pf_owner_call_post(s, call)) {
         Py_FatalError("pyfiber: a scheduler's inbox was closed before it");
     }
     return 0;
@@ -488,36 +452,23 @@ scheduler_on_this_thread(PyObject *op, PyObject *ignored)
 }
 
 static void
-stop_arrived(pf_message *message, pf_scheduler *core)
+stop_arrived(SchedulerObject *s, PyObject *target, PyObject *argument)
 {
-    SchedulerObject *s = SCHEDULER_OF(core);
-    pf_no_switch_begin(s->thread, "inside the scheduler");
-    PyMem_RawFree(message);
+    (void)target;
+    (void)argument;
     /* A run is over then, also for those whom no cancellation reaches: left by
      * a direct switch.  Turns of another loop just go on. */
     s->ending = s->ending || s->main != NULL;
     pf_scheduler_cancel_because(s, "the scheduler was stopped");
-    pf_no_switch_end(s->thread);
-    was_read(s);
 }
-
-static const pf_message_ops stop_arrived_ops = {stop_arrived};
 
 static PyObject *
 scheduler_stop(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     SchedulerObject *s = (SchedulerObject *)op;
-    if (s->closed) {
-        Py_RETURN_NONE;
-    }
-    pf_message *message = PyMem_RawMalloc(sizeof(*message));
-    if (message == NULL) {
-        return PyErr_NoMemory();
-    }
-    message->ops = &stop_arrived_ops;
-    if (!post(s, message)) {
-        PyMem_RawFree(message); /* closed: nothing is left to be stopped */
+    if (!s->closed && pf_call_owner(s, stop_arrived, NULL, NULL) < 0) {
+        return NULL;
     }
     Py_RETURN_NONE;
 }

@@ -35,7 +35,7 @@ pf_job_new(LimiterObject *limiter, PyObject *const *args, Py_ssize_t nargs,
     if (job == NULL) {
         return NULL;
     }
-    pf_zero(&job->message, sizeof(JobObject) - offsetof(JobObject, message));
+    pf_zero(&job->call, sizeof(JobObject) - offsetof(JobObject, call));
     job->limiter = (LimiterObject *)Py_NewRef((PyObject *)limiter);
     job->scheduler = (SchedulerObject *)Py_NewRef((PyObject *)t->scheduler);
     job->fiber = (FiberObject *)Py_NewRef((PyObject *)CURRENT(t));
@@ -203,20 +203,12 @@ pf_job_abandon(JobObject *job)
 }
 
 static void
-job_arrived(pf_message *message, pf_scheduler *s)
+job_arrived(SchedulerObject *s, PyObject *job, PyObject *ignored)
 {
-    JobObject *job =
-        (JobObject *)((char *)message - offsetof(JobObject, message));
-    SchedulerObject *scheduler =
-        (SchedulerObject *)Py_NewRef((PyObject *)SCHEDULER_OF(s));
-    pf_no_switch_begin((PfThread *)s->thread, "inside the scheduler");
-    arrive(job);
-    Py_DECREF(job);
-    pf_no_switch_end((PfThread *)s->thread);
-    Py_DECREF(scheduler);
+    (void)s;
+    (void)ignored;
+    arrive((JobObject *)job);
 }
-
-static const pf_message_ops job_arrived_ops = {job_arrived};
 
 /* Its scheduler is closed: no fiber waits, except in vain on a thread that is
  * just ending. */
@@ -241,11 +233,10 @@ finish_job(JobObject *job)
     Py_CLEAR(job->context);
     unlist(job);
     job->state = JOB_FINISHED;
-    job->message.ops = &job_arrived_ops;
-    Py_INCREF(job);
-    if (!pf_post(&job->scheduler->core, &job->message)) {
+    pf_owner_call_embed(&job->call, job_arrived, (PyObject *)job);
+    if (!pf_owner_call_post(job->scheduler, &job->call)) {
         arrive_nowhere(job);
-        Py_DECREF(job);
+        pf_owner_call_drop(&job->call);
     }
 }
 

@@ -14,6 +14,7 @@
 #define PF_WORKER_H
 
 #include "python/fiber/hub.h"
+#include "python/fiber/owner.h"
 #include "python/fiber/fiber.h"
 
 typedef struct JobObject JobObject;
@@ -23,7 +24,7 @@ typedef struct WorkerObject WorkerObject;
 typedef enum JobState {
     JOB_QUEUED, /* in the limiter's queue */
     JOB_RUNNING,
-    JOB_FINISHED, /* its message was posted */
+    JOB_FINISHED, /* its call was posted */
     JOB_ARRIVED,  /* the fiber, if it still waits, has been woken */
 } JobState;
 
@@ -36,7 +37,7 @@ typedef enum JobState {
  */
 struct JobObject {
     PyObject_HEAD
-    pf_message message;
+    PfOwnerCall call; /* that it has finished */
     JobState state;
     bool held;
     bool failed; /* `result` is an exception */

@@ -1,0 +1,49 @@
+/* Calls to the thread that owns a scheduler, from any thread.
+ *
+ * A scheduler, its queue and timers, and its fibers' state are written by
+ * their own thread alone.  Who wants something of them from elsewhere, or does
+ * not know where it is, posts a call: a function and up to two objects.  There
+ * are two ways:
+ *
+ *   pf_call_owner  with the GIL: anything; takes memory
+ *   pf_task_post   without it as well: bits to a task, which its `posted` gets
+ *                  on its own thread; takes none, several may come as one
+ *
+ * An unread call holds the scheduler and the objects, which the collector
+ * knows.
+ */
+#ifndef PF_OWNER_H
+#define PF_OWNER_H
+
+#include "python/fiber/hub.h"
+
+/* Runs on the thread of `s`, where nothing may switch.  The objects, as given,
+ * are the call's. */
+typedef void (*PfOwnerFn)(SchedulerObject *s, PyObject *target,
+                          PyObject *argument);
+
+typedef struct PfOwnerCall {
+    pf_message message; /* first */
+    PfOwnerFn run;
+    PyObject *target;   /* or NULL */
+    PyObject *argument; /* or NULL */
+    bool embedded;      /* in its target, which therefore holds the memory */
+} PfOwnerCall;
+
+/* `run` will be called.  1; 0: the scheduler is closed, and so all is over
+ * there; -1: MemoryError. */
+int pf_call_owner(SchedulerObject *s, PfOwnerFn run, PyObject *target,
+                  PyObject *argument);
+
+/* The same by steps, for what must be done in between, or must not fail. */
+PfOwnerCall *pf_owner_call_new(PfOwnerFn run, PyObject *target,
+                               PyObject *argument);
+void pf_owner_call_embed(PfOwnerCall *call, PfOwnerFn run, PyObject *target);
+/* False: the scheduler is closed, and the call still the caller's to drop. */
+bool pf_owner_call_post(SchedulerObject *s, PfOwnerCall *call);
+void pf_owner_call_drop(PfOwnerCall *call);
+
+/* What unread calls hold. */
+int pf_owner_calls_traverse(SchedulerObject *s, visitproc visit, void *arg);
+
+#endif
