@@ -5,6 +5,7 @@
 #include "python/core/thread.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
+#include "python/fiber/lifecycle.h"
 
 static ScopeObject *
 scope_for(PyObject *length, const char *what)
@@ -150,7 +151,7 @@ mod_spawn_inside(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     }
     FiberObject *fiber =
         t == NULL ? NULL : pf_fiber_new(args[0], NULL, 0, NULL);
-    if (fiber == NULL || pf_fiber_add_callback(fiber, args[1]) < 0) {
+    if (fiber == NULL || pf_task_add_callback(PF_TASK(fiber), args[1]) < 0) {
         Py_XDECREF(fiber);
         return NULL;
     }

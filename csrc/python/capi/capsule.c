@@ -13,6 +13,7 @@
 #include "python/fiber/deadline.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
+#include "python/fiber/lifecycle.h"
 #include "python/fiber/outcome.h"
 #include "python/fiber/switch.h"
 #include "python/fiber/wait.h"
@@ -306,7 +307,7 @@ api_result(PyObject *object, double timeout)
     if (rc == 1) {
         PyErr_SetString(PyExc_TimeoutError, "the fiber has not finished yet");
     }
-    return rc != 0 ? NULL : pf_fiber_outcome_value((FiberObject *)object);
+    return rc != 0 ? NULL : pf_task_value(PF_TASK(object));
 }
 
 static int
@@ -330,7 +331,9 @@ static int
 api_unpark(PyObject *object, PyObject *value)
 {
     FiberObject *fiber = as_fiber(object);
-    return fiber == NULL ? -1 : pf_fiber_unpark(fiber, none_for_null(value));
+    return fiber == NULL
+               ? -1
+               : pf_fiber_unpark(PF_TASK(fiber), none_for_null(value));
 }
 
 /* ------------------------------------------------------------- without the GIL */

@@ -13,6 +13,7 @@
 #include "python/fiber/explore.h"
 #include "python/fiber/hub.h"
 #include "python/fiber/inspect.h"
+#include "python/fiber/lifecycle.h"
 #include "python/fiber/outcome.h"
 #include "python/fiber/switch.h"
 #include "python/fiber/slots.h"
@@ -272,40 +273,23 @@ fiber_finalize(PyObject *op)
     }
 }
 
-/* The finalizer runs once in an object's life, though its last reference may
- * go several times, and a subclass with __del__ replaces it; a fiber that is
- * alive must be dealt with all the same, a failure told.  So the object is
- * brought back to life for that.  False: it stays alive. */
+static void
+outlive_object(PyObject *op)
+{
+    outlive((FiberObject *)op);
+}
+
+/* A subclass with __del__ replaces the finalizer; a fiber that is alive must be
+ * dealt with all the same, a failure told.  False: it stays alive. */
 static bool
 finalize_again(FiberObject *self)
 {
-    bool unseen =
-        self->outcome == PF_OUTCOME_FAILED && pf_is_unseen((PyObject *)self);
+    PyObject *op = (PyObject *)self;
+    bool unseen = self->outcome == PF_OUTCOME_FAILED && pf_is_unseen(op);
     if ((!unseen && !is_alive(self)) || pf_is_shut_down()) {
         return true;
     }
-    Py_SET_REFCNT((PyObject *)self, 1);
-    if (unseen) {
-        pf_unseen_lost((PyObject *)self);
-    } else {
-        outlive(self);
-    }
-    Py_SET_REFCNT((PyObject *)self, Py_REFCNT((PyObject *)self) - 1);
-    return Py_REFCNT((PyObject *)self) == 0;
-}
-
-/* A wake-up posted by another thread may still be on its way to a finished
- * fiber, in the inbox or in a batch that is being worked off: its arrival
- * drops the reference that the fiber is given here. */
-static bool
-post_pending(FiberObject *self)
-{
-    if (pf_load_acquire(&self->core.posted) == 0) {
-        return false;
-    }
-    Py_SET_REFCNT((PyObject *)self, 1);
-    self->dropped = true;
-    return true;
+    return pf_task_revived_for(op, unseen ? pf_unseen_lost : outlive_object);
 }
 
 /* What is left of an odd one: the interpreter shuts down, it was never entered,
@@ -356,7 +340,7 @@ fiber_dealloc(PyObject *op)
         (PyObject_CallFinalizerFromDealloc(op) < 0 || !finalize_again(self))) {
         return;
     }
-    if (PF_UNLIKELY(post_pending(self))) {
+    if (PF_UNLIKELY(pf_task_awaits_post(PF_TASK(self)))) {
         return;
     }
     PyObject_GC_UnTrack(op);
@@ -457,175 +441,7 @@ pf_fiber_start(SchedulerObject *s, FiberObject *fiber)
     return 0;
 }
 
-static int
-wait_done(PyObject *op, const char *name, PyObject *const *args,
-          Py_ssize_t nargs, PyObject *kwnames)
-{
-    PyObject *timeout = Py_None;
-    PfThread *t = pf_this_thread();
-    int64_t deadline;
-    if (t == NULL ||
-        pf_optional(name, "timeout", args, nargs, kwnames, &timeout) < 0 ||
-        pf_deadline(timeout, &deadline) < 0) {
-        return -1;
-    }
-    return pf_join(t, (FiberObject *)op, deadline);
-}
-
-static PyObject *
-fiber_join(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
-           PyObject *kwnames)
-{
-    int rc = wait_done(op, "join", args, nargs, kwnames);
-    return rc < 0 ? NULL : PyBool_FromLong(rc == 0);
-}
-
-static int
-must_be_done(PyObject *op, const char *name, PyObject *const *args,
-             Py_ssize_t nargs, PyObject *kwnames)
-{
-    int rc = wait_done(op, name, args, nargs, kwnames);
-    if (rc == 1) {
-        PyErr_SetString(PyExc_TimeoutError, "the fiber has not finished yet");
-    }
-    return rc == 0 ? 0 : -1;
-}
-
-static PyObject *
-fiber_result(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
-             PyObject *kwnames)
-{
-    int rc = must_be_done(op, "result", args, nargs, kwnames);
-    return rc < 0 ? NULL : pf_fiber_outcome_value((FiberObject *)op);
-}
-
-static PyObject *
-fiber_exception(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
-                PyObject *kwnames)
-{
-    FiberObject *self = (FiberObject *)op;
-    int rc = must_be_done(op, "exception", args, nargs, kwnames);
-    if (rc < 0) {
-        return NULL;
-    }
-    if (self->outcome == PF_OUTCOME_FAILED) {
-        self->looked_at = true;
-        return Py_NewRef(self->value);
-    }
-    if (self->outcome == PF_OUTCOME_CANCELLED) {
-        pf_raise_fiber_cancelled(op, self->value);
-        return NULL;
-    }
-    Py_RETURN_NONE;
-}
-
-static PyObject *
-fiber_done(PyObject *op, PyObject *ignored)
-{
-    (void)ignored;
-    return PyBool_FromLong(((FiberObject *)op)->core.state == PF_DONE);
-}
-
-static PyObject *
-fiber_cancelled(PyObject *op, PyObject *ignored)
-{
-    (void)ignored;
-    return PyBool_FromLong(((FiberObject *)op)->outcome ==
-                           PF_OUTCOME_CANCELLED);
-}
-
-static PyObject *
-fiber_cancel(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
-             PyObject *kwnames)
-{
-    PyObject *reason = Py_None;
-    if (pf_optional("cancel", "reason", args, nargs, kwnames, &reason) < 0) {
-        return NULL;
-    }
-    int rc = pf_cancelling->cancel((FiberObject *)op, reason);
-    return rc < 0 ? NULL : PyBool_FromLong(rc);
-}
-
-static PyObject *
-fiber_unpark(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
-             PyObject *kwnames)
-{
-    PyObject *value = Py_None;
-    if (pf_optional("unpark", "value", args, nargs, kwnames, &value) < 0) {
-        return NULL;
-    }
-    int rc = pf_fiber_unpark((FiberObject *)op, value);
-    return rc < 0 ? NULL : PyBool_FromLong(rc);
-}
-
-/* To make a list may run the collector, and so code that ends the fiber or
- * adds to it. */
-static int
-make_callbacks(FiberObject *self)
-{
-    PfRare *rare = pf_rare_of(self);
-    PyObject *list = rare == NULL ? NULL : PyList_New(0);
-    if (list == NULL) {
-        return -1;
-    }
-    if (rare->callbacks == NULL) {
-        rare->callbacks = list;
-    } else {
-        Py_DECREF(list);
-    }
-    return 0;
-}
-
-static int
-call_back_now(PyObject *op, PyObject *fn)
-{
-    PfThread *t = pf_this_thread();
-    if (t == NULL) {
-        return -1;
-    }
-    pf_no_switch_begin(t, "in a done-callback");
-    pf_call_back(op, fn);
-    pf_no_switch_end(t);
-    return 0;
-}
-
-int
-pf_fiber_add_callback(FiberObject *self, PyObject *fn)
-{
-    if (self->core.state != PF_DONE && pf_rare(self)->callbacks == NULL &&
-        make_callbacks(self) < 0) {
-        return -1;
-    }
-    if (self->core.state == PF_DONE) {
-        return call_back_now((PyObject *)self, fn);
-    }
-    return PyList_Append(self->rare->callbacks, fn);
-}
-
-static PyObject *
-fiber_add_done_callback(PyObject *op, PyObject *fn)
-{
-    FiberObject *self = (FiberObject *)op;
-    if (!PyCallable_Check(fn)) {
-        PyErr_Format(PyExc_TypeError,
-                     "a done-callback must be callable, not '%.200s'",
-                     Py_TYPE(fn)->tp_name);
-        return NULL;
-    }
-    return pf_fiber_add_callback(self, fn) < 0 ? NULL : Py_NewRef(Py_None);
-}
-
 /* ------------------------------------------------------------------ the type */
-
-static PyObject *
-fiber_reduce(PyObject *op, PyObject *ignored)
-{
-    (void)ignored;
-    PyErr_Format(PyExc_TypeError,
-                 "cannot pickle or copy '%.200s' object: a fiber is a stack",
-                 Py_TYPE(op)->tp_name);
-    return NULL;
-}
 
 PyDoc_STRVAR(switch_doc, "switch($self, /, value=None)\n--\n\n\
 Leave the running fiber for this one and give it `value`.\n\
@@ -683,17 +499,17 @@ static PyMethodDef fiber_methods[] = {
     PF_METHOD("switch", fiber_switch, switch_doc),
     {"throw", fiber_throw, METH_O, throw_doc},
     {"start", fiber_start, METH_NOARGS, start_doc},
-    PF_METHOD("join", fiber_join, join_doc),
-    PF_METHOD("result", fiber_result, result_doc),
-    PF_METHOD("exception", fiber_exception, exception_doc),
-    {"done", fiber_done, METH_NOARGS, done_doc},
-    {"cancelled", fiber_cancelled, METH_NOARGS, cancelled_doc},
-    PF_METHOD("cancel", fiber_cancel, cancel_doc),
-    PF_METHOD("unpark", fiber_unpark, unpark_doc),
-    {"add_done_callback", fiber_add_done_callback, METH_O, callback_doc},
+    PF_METHOD("join", pf_task_join, join_doc),
+    PF_METHOD("result", pf_task_result, result_doc),
+    PF_METHOD("exception", pf_task_exception, exception_doc),
+    {"done", pf_task_done, METH_NOARGS, done_doc},
+    {"cancelled", pf_task_cancelled, METH_NOARGS, cancelled_doc},
+    PF_METHOD("cancel", pf_task_cancel, cancel_doc),
+    PF_METHOD("unpark", pf_task_unpark, unpark_doc),
+    {"add_done_callback", pf_task_add_done_callback, METH_O, callback_doc},
     {"stack", pf_fiber_stack, METH_NOARGS, stack_doc},
-    {"__reduce__", fiber_reduce, METH_NOARGS, "Raises TypeError."},
-    {"__reduce_ex__", fiber_reduce, METH_O, "Raises TypeError."},
+    {"__reduce__", pf_task_reduce, METH_NOARGS, "Raises TypeError."},
+    {"__reduce_ex__", pf_task_reduce, METH_O, "Raises TypeError."},
     {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS,
      "Fiber[R]: a fiber whose result is an R."},
     {NULL, NULL, 0, NULL},

@@ -2,6 +2,7 @@
  * ends.
  *
  *   task.h      what fibers and other tasks have in common
+ *   lifecycle.h waiting for the end of one, its result, its end
  *   fiber.h     the object and the Fiber type
  *   switch.h    leaving one for another
  *   unwind.h    ending one that nobody needs any more
@@ -99,7 +100,6 @@ pf_live_unlink(FiberObject *fiber)
 
 extern PyType_Spec pf_fiber_spec;
 void pf_fiber_type_ready(PyTypeObject *type);
-int pf_fiber_add_callback(FiberObject *fiber, PyObject *fn); /* 0 or -1 */
 
 int pf_fiber_init(PyObject *op, PyObject *args, PyObject *kwds);
 

@@ -7,6 +7,7 @@
 #include "python/core/tstate.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
+#include "python/fiber/lifecycle.h"
 #include "python/fiber/outcome.h"
 
 /* NULL, without an exception: it has none. */
@@ -97,20 +98,6 @@ PyObject *
 pf_fiber_name_of(PfTaskObject *task)
 {
     return pf_fiber_name((FiberObject *)task);
-}
-
-static PyObject *
-get_name(PyObject *op, void *closure)
-{
-    (void)closure;
-    return pf_fiber_name((FiberObject *)op);
-}
-
-static int
-set_name(PyObject *op, PyObject *value, void *closure)
-{
-    (void)closure;
-    return pf_set_name(&((FiberObject *)op)->name, value);
 }
 
 static PyObject *
@@ -280,18 +267,6 @@ pf_fiber_stack(PyObject *op, PyObject *ignored)
 }
 
 static PyObject *
-get_outcome(PyObject *op, void *closure)
-{
-    (void)closure;
-    FiberObject *self = (FiberObject *)op;
-    if (self->core.state != PF_DONE || pf_facade.make_outcome == NULL) {
-        Py_RETURN_NONE;
-    }
-    self->looked_at = true;
-    return pf_make_outcome(self->outcome, self->value);
-}
-
-static PyObject *
 get_daemon(PyObject *op, void *closure)
 {
     (void)closure;
@@ -366,7 +341,7 @@ get_group(PyObject *op, void *closure)
 PyGetSetDef pf_fiber_getset[] = {
     {"_group", get_group, NULL, "The TaskGroup that spawned it, or None.",
      NULL},
-    {"name", get_name, set_name,
+    {"name", pf_task_get_name, pf_task_set_name,
      "For reports; by default the name of the function.", NULL},
     {"state", get_state, NULL,
      "'new', 'ready', 'running', 'parked' or 'done'.", NULL},
@@ -379,7 +354,7 @@ PyGetSetDef pf_fiber_getset[] = {
      "The fiber's contextvars.Context; None when it is done.", NULL},
     {"frame", get_frame, NULL,
      "Where the fiber is suspended; None if it is not.", NULL},
-    {"outcome", get_outcome, NULL,
+    {"outcome", pf_task_get_outcome, NULL,
      "Ok(value), Failed(exception) or CancelledOutcome(reason) once it is\n"
      "done; None before.",
      NULL},

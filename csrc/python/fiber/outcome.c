@@ -99,13 +99,6 @@ pf_outcome_value(PyObject *op, int kind, PyObject *value)
     }
 }
 
-PyObject *
-pf_fiber_outcome_value(FiberObject *self)
-{
-    self->looked_at = true;
-    return pf_outcome_value((PyObject *)self, self->outcome, self->value);
-}
-
 /* Ok, Failed or CancelledOutcome. */
 PyObject *
 pf_make_outcome(int kind, PyObject *value)

@@ -12,7 +12,6 @@ void pf_add_context(PyObject *exc, PyObject *context);
 void pf_raised_instead_of(PyObject *lost);
 PyObject *pf_make_outcome(int kind, PyObject *value);
 void pf_raise_fiber_cancelled(PyObject *op, PyObject *exc);
-PyObject *pf_fiber_outcome_value(FiberObject *fiber); /* new reference */
 
 int pf_log(PyObject *op, PyObject *exc, const char *text);
 

@@ -17,6 +17,7 @@
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
 #include "python/fiber/inspect.h"
+#include "python/fiber/lifecycle.h"
 #include "python/fiber/outcome.h"
 #include "python/fiber/slots.h"
 #include "python/fiber/unseen.h"
@@ -381,29 +382,6 @@ call_target(FiberObject *self)
     return result;
 }
 
-/* The fiber is over for everyone who looks, with this result or, if it is NULL,
- * with the raised exception.  What dies with a permit that nobody took looks
- * already. */
-static void
-record_outcome(FiberObject *self, PyObject *result)
-{
-    uint8_t kind = PF_OUTCOME_OK;
-    if (result == NULL) {
-        result = pf_take_exception();
-        assert(result != NULL);
-        kind = PF_OUTCOME_FAILED;
-        if (PyObject_TypeCheck(result, (PyTypeObject *)pf.cancelled) ||
-            PyObject_TypeCheck(result, (PyTypeObject *)pf.fiber_exit)) {
-            kind = PF_OUTCOME_CANCELLED;
-        }
-    }
-    self->outcome = kind;
-    self->permit = false;
-    self->in_park = false;
-    self->core.state = PF_DONE;
-    Py_XSETREF(self->value, result);
-}
-
 /* The target goes; a report must name the fiber all the same, of a failed or
  * cancelled one whatever it ran.  To find that name may run code, which may
  * give it one. */
@@ -443,38 +421,6 @@ close_fiber(FiberObject *self)
         Py_CLEAR(self->rare->cancel);
         pf_slots_clear(self);
     }
-}
-
-/* Call a done-callback; what it raises is logged. */
-void
-pf_call_back(PyObject *self, PyObject *callback)
-{
-    PyObject *done = PyObject_CallOneArg(callback, self);
-    if (done != NULL) {
-        Py_DECREF(done);
-        return;
-    }
-    PyObject *exc = pf_take_exception();
-    if (pf_log(self, exc, "a done-callback of %r failed") < 0) {
-        PyErr_WriteUnraisable(callback);
-    }
-    Py_DECREF(exc);
-}
-
-static void
-run_callbacks(FiberObject *self)
-{
-    PyObject *callbacks = self->rare->callbacks;
-    if (callbacks == NULL) {
-        return;
-    }
-    self->rare->callbacks = NULL;
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(callbacks); i++) {
-        PyObject *callback = Py_NewRef(PyList_GET_ITEM(callbacks, i));
-        pf_call_back((PyObject *)self, callback);
-        Py_DECREF(callback);
-    }
-    Py_DECREF(callbacks);
 }
 
 /* Can a fiber's end go on in `p`?  In the hub it can: see take_stray. */
@@ -536,18 +482,6 @@ next_after_raw(PfThread *t, FiberObject *self)
     return p;
 }
 
-static void
-retire_failed(SchedulerObject *s, FiberObject *self)
-{
-    if (pf_ends_programs(self->value)) {
-        self->looked_at = true;
-        pf_scheduler_fail(s, Py_NewRef(self->value));
-    } else if (s->explorer == NULL ||
-               !pf_explorer_failed(s, (PyObject *)self)) {
-        pf_unseen_add(s, (PyObject *)self);
-    }
-}
-
 /* Tell the scheduler and who waits. */
 static void
 retire(FiberObject *self)
@@ -565,7 +499,7 @@ retire(FiberObject *self)
         s->foreground--;
     }
     if (self->outcome == PF_OUTCOME_FAILED) {
-        retire_failed(s, self);
+        pf_task_failed(s, PF_TASK(self));
     }
     if (self == s->main || s->foreground == 0 || s->fatal != NULL) {
         pf_wake_hub(s);
@@ -579,10 +513,10 @@ finish(FiberObject *self, PyObject *result)
     if (PF_UNLIKELY(self->scope != NULL)) {
         result = pf_cancelling->ends_inside(self, result);
     }
-    record_outcome(self, result);
+    pf_task_record_outcome(PF_TASK(self), result);
     close_fiber(self);
     if (PF_UNLIKELY(self->rare != NULL)) {
-        run_callbacks(self);
+        pf_task_run_callbacks(PF_TASK(self));
     }
     if (self->base != NULL) {
         pf_cancelling->child_done(PF_TASK(self));
@@ -614,7 +548,7 @@ pf_fiber_leave_nothing(PfThread *t, FiberObject *self, PyObject *result)
         PyObject *exc = result == NULL ? pf_take_exception() : NULL;
         pf_no_switch_begin(t, "while a fiber ends (in a done-callback, say)");
         pf_slots_clear(self);
-        run_callbacks(self);
+        pf_task_run_callbacks(PF_TASK(self));
         pf_no_switch_end(t);
         if (exc != NULL) {
             pf_restore_exception(exc);
@@ -754,10 +688,23 @@ python_wait_end(pf_scheduler *s)
     PyEval_RestoreThread(SCHEDULER_OF(s)->blocked);
 }
 
+int
+pf_fiber_join(PfTaskObject *task, PfThread *t, PyObject *timeout,
+              int64_t deadline)
+{
+    (void)timeout;
+    return pf_join(t, (FiberObject *)(void *)task, deadline);
+}
+
+int
+pf_fiber_cancel_task(PfTaskObject *task, PyObject *reason)
+{
+    return pf_cancelling->cancel((FiberObject *)(void *)task, reason);
+}
+
 const PfTaskOps pf_fiber_ops = {
     .core = PF_FIBER_CORE_OPS(pf_fiber_run, pf_fiber_reap),
-    .noun = "fiber",
-    .name_of = pf_fiber_name_of,
+    PF_FIBER_OPS,
 };
 
 void (*pf_view_done)(FiberObject *fiber);

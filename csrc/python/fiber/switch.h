@@ -32,6 +32,13 @@ void pf_fiber_reap(pf_thread *thread, pf_fiber *fiber);
         .reap = (reap_),                                                      \
         .posted = pf_fiber_posted,                                            \
     }
+int pf_fiber_join(PfTaskObject *task, PfThread *t, PyObject *timeout,
+                  int64_t deadline);
+int pf_fiber_cancel_task(PfTaskObject *task, PyObject *reason);
+#define PF_FIBER_OPS                                                          \
+    .noun = "fiber", .nature = "a stack", .name_of = pf_fiber_name_of,        \
+    .join = pf_fiber_join, .cancel = pf_fiber_cancel_task,                    \
+    .unpark = pf_fiber_unpark, .permit_value = offsetof(FiberObject, value)
 /* A fiber with a view, a greenlet that shows it, is over; greenlet/ sets it at
  * import. */
 extern void (*pf_view_done)(FiberObject *fiber);
@@ -67,8 +74,6 @@ void pf_on_switch(pf_thread *thread, pf_fiber *from, pf_fiber *to);
 PyObject *pf_value_in_parent(PfThread *t);
 /* An instance of an exception class, or the instance itself; new reference. */
 PyObject *pf_exception_instance(PyObject *exc);
-/* Call a done-callback; what it raises is logged. */
-void pf_call_back(PyObject *self, PyObject *callback);
 
 /* For a fiber that waits here until the other one has ended, as when it
  * unwinds it: the thread keeps holding it, if it did. */

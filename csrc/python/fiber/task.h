@@ -94,6 +94,20 @@ struct PfTaskObject {
 typedef struct PfTaskOps {
     pf_task_ops core;
     const char *noun; /* "fiber", for messages; NULL: nobody gets to see it */
+    const char *nature; /* "a stack": what it is, and why it is not copied */
+
+    /* --- what users see --- */
+    PyObject *(*name_of)(PfTaskObject *task);
+    /* Wait for its end, until `deadline`, which is what `timeout` means here.
+     * 0: done; 1: not in time; -1: exception. */
+    int (*join)(PfTaskObject *task, PfThread *t, PyObject *timeout,
+                int64_t deadline);
+    /* 1: asked; 0: it is done; -1: exception.  Any thread. */
+    int (*cancel)(PfTaskObject *task, PyObject *reason);
+    /* 1: woken or permit given; 0: a permit was there; -1: exception.  Any
+     * thread. */
+    int (*unpark)(PfTaskObject *task, PyObject *value);
+    size_t permit_value; /* where in the object that of a permit is kept */
 
     /* --- fibers --- */
     /* It is suspended, on this thread, and nobody needs it: let it end, as
@@ -111,13 +125,12 @@ typedef struct PfTaskOps {
     /* No fiber can be had for it: the exception raised tells why. */
     void (*no_turn)(SchedulerObject *s, pf_task *task);
 
-    /* --- those of them that users see --- */
+    /* --- those of them that users make --- */
     /* May it be started?  If so get ready for that, which may run code: to be
      * asked again.  0 or -1. */
     int (*prepare)(PfTaskObject *task, SchedulerObject *s);
     /* Start it as one born in `base`, after another look: 0, or -1. */
     int (*start_in)(PfTaskObject *task, SchedulerObject *s, ScopeObject *base);
-    PyObject *(*name_of)(PfTaskObject *task);
     /* What is around it has changed.  Runs no code. */
     void (*refresh)(PfTaskObject *task);
     /* Cancel it, on its own thread; the first reason stays.  Runs no code. */

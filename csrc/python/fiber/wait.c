@@ -15,20 +15,19 @@
 #include "python/fiber/explore.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
+#include "python/fiber/lifecycle.h"
 #include "python/fiber/owner.h"
 #include "python/fiber/switch.h"
 #include "python/fiber/waitq.h"
 
 /* ------------------------------------------------- requests from other threads */
 
-static int unpark_here(FiberObject *fiber, PyObject *value);
-
 static void
 unpark_arrived(SchedulerObject *s, PyObject *target, PyObject *value)
 {
-    FiberObject *fiber = (FiberObject *)target;
     (void)s;
-    if (fiber->core.state != PF_DONE && unpark_here(fiber, value) == 0) {
+    if (((FiberObject *)target)->core.state != PF_DONE &&
+        pf_task_give_permit((PfTaskObject *)target, value) == 0) {
         pf_tell_second_permit(target, value);
     }
 }
@@ -48,7 +47,7 @@ pf_fiber_posted(pf_scheduler *s, pf_task *core, unsigned bits)
     FiberObject *fiber = (FiberObject *)(void *)pf_object_of(core);
     pf_no_switch_begin((PfThread *)s->thread, "inside the scheduler");
     if ((bits & PF_POST_UNPARK) && core->state != PF_DONE) {
-        unpark_here(fiber, Py_None);
+        pf_task_give_permit(PF_TASK(fiber), Py_None);
     }
     if (bits & PF_POST_WAKE) {
         pf_waiter_arrived(fiber);
@@ -239,36 +238,16 @@ pf_tell_second_permit(PyObject *op, PyObject *value)
     }
 }
 
-/* Owner thread. 1, or 0 if there was a permit already. */
-static int
-unpark_here(FiberObject *fiber, PyObject *value)
-{
-    if (fiber->permit) {
-        return 0;
-    }
-    fiber->permit = true;
-    Py_XSETREF(fiber->value, Py_NewRef(value));
-    if (fiber->in_park) {
-        pf_wake_task(fiber->core.scheduler, &fiber->core, PF_WAKE_NORMAL);
-        pf_tell_host(SCHEDULER_OF(fiber->core.scheduler));
-    }
-    return 1;
-}
-
 int
-pf_fiber_unpark(FiberObject *fiber, PyObject *value)
+pf_fiber_unpark(PfTaskObject *task, PyObject *value)
 {
+    FiberObject *fiber = (FiberObject *)(void *)task;
     PfThread *t = pf_this_thread();
-    if (t == NULL) {
-        return -1;
-    }
-    if (fiber->core.state == PF_DONE) {
-        PyErr_SetString(pf.fiber_error,
-                        "the fiber has finished: there is nothing to unpark");
+    if (t == NULL || pf_task_may_unpark(task) < 0) {
         return -1;
     }
     if (fiber->thread == t || fiber->core.scheduler == NULL) {
-        int rc = unpark_here(fiber, value);
+        int rc = pf_task_give_permit(task, value);
         if (PF_UNLIKELY(rc == 0) &&
             pf_second_permit((PyObject *)fiber, value) < 0) {
             return -1;

@@ -26,8 +26,7 @@ int pf_wait_granted_shielded(PfThread *t, PfNode *const *granted,
                              PyObject *what);
 int pf_join(PfThread *t, FiberObject *target, int64_t deadline);
 int pf_refuse_join(PfThread *t, FiberObject *target);
-/* 1: woken or permit given; 0: a permit was there; -1: exception. */
-int pf_fiber_unpark(FiberObject *fiber, PyObject *value);
+int pf_fiber_unpark(PfTaskObject *task, PyObject *value); /* see PfTaskOps */
 /* There is a permit already.  Without a value a second one changes nothing; a
  * value is lost, with a warning. 0, or -1 if the warning is an exception; the
  * other function is for places where nobody can catch that. */

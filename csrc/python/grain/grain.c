@@ -11,6 +11,7 @@
 #include "python/fiber/deadline.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
+#include "python/fiber/lifecycle.h"
 #include "python/fiber/outcome.h"
 #include "python/fiber/switch.h"
 #include "python/fiber/unseen.h"
@@ -84,7 +85,7 @@ grain_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         made = g->context != NULL;
     }
     if (made && name != Py_None) {
-        made = pf_grain_set_name((PyObject *)g, name, NULL) == 0;
+        made = pf_task_set_name((PyObject *)g, name, NULL) == 0;
     }
     if (!made) {
         Py_CLEAR(g);
@@ -298,32 +299,16 @@ grain_finalize(PyObject *op)
     }
 }
 
-/* The collector's finalizer runs once in an object's life only, perhaps before
- * the grain has failed: here it is brought back to life for that.  False: it
- * stays alive. */
-static bool
-tell_at_last(PyObject *op)
-{
-    if (!pf_is_unseen(op)) {
-        return true;
-    }
-    Py_SET_REFCNT(op, 1);
-    grain_finalize(op);
-    Py_SET_REFCNT(op, Py_REFCNT(op) - 1);
-    return Py_REFCNT(op) == 0;
-}
-
 static void
 grain_dealloc(PyObject *op)
 {
     GrainObject *g = (GrainObject *)op;
     PyTypeObject *type = Py_TYPE(op);
-    if (g->outcome == PF_OUTCOME_FAILED && !tell_at_last(op)) {
+    if (g->outcome == PF_OUTCOME_FAILED && pf_is_unseen(op) &&
+        !pf_task_revived_for(op, grain_finalize)) {
         return;
     }
-    if (PF_UNLIKELY(pf_load_acquire(&g->core.posted) != 0)) {
-        Py_SET_REFCNT(op, 1); /* for the wake-up that is on its way */
-        g->dropped = true;
+    if (PF_UNLIKELY(pf_task_awaits_post(PF_TASK(g)))) {
         return;
     }
     PyObject_GC_UnTrack(op);
@@ -366,20 +351,11 @@ wait_elsewhere(GrainObject *g, PyObject *timeout)
     return done < 0 ? -1 : !done;
 }
 
-/* 0: done; 1: timed out; -1: exception. */
 static int
-wait_done(PyObject *op, const char *format, PyObject *args, PyObject *kwargs)
+join_grain(PfTaskObject *task, PfThread *t, PyObject *timeout,
+           int64_t deadline)
 {
-    static char *names[] = {"timeout", NULL};
-    GrainObject *g = (GrainObject *)op;
-    PyObject *timeout = Py_None;
-    PfThread *t = pf_this_thread();
-    int64_t deadline;
-    if (t == NULL ||
-        !PyArg_ParseTupleAndKeywords(args, kwargs, format, names, &timeout) ||
-        pf_deadline(timeout, &deadline) < 0) {
-        return -1;
-    }
+    GrainObject *g = (GrainObject *)(void *)task;
     if (g->core.state == PF_DONE) {
         return 0;
     }
@@ -393,133 +369,6 @@ wait_done(PyObject *op, const char *format, PyObject *args, PyObject *kwargs)
         return -1;
     }
     return pf_grain_join(t, g, deadline);
-}
-
-static PyObject *
-grain_join(PyObject *op, PyObject *args, PyObject *kwargs)
-{
-    int rc = wait_done(op, "|O:join", args, kwargs);
-    return rc < 0 ? NULL : PyBool_FromLong(rc == 0);
-}
-
-static int
-finished(int rc)
-{
-    if (rc == 1) {
-        PyErr_SetString(PyExc_TimeoutError, "the grain has not finished yet");
-    }
-    return rc == 0 ? 0 : -1;
-}
-
-PyObject *
-pf_grain_result(GrainObject *g)
-{
-    g->looked_at = true;
-    return pf_outcome_value((PyObject *)g, g->outcome, g->value);
-}
-
-static PyObject *
-grain_result(PyObject *op, PyObject *args, PyObject *kwargs)
-{
-    return finished(wait_done(op, "|O:result", args, kwargs)) < 0
-               ? NULL
-               : pf_grain_result((GrainObject *)op);
-}
-
-static PyObject *
-grain_exception(PyObject *op, PyObject *args, PyObject *kwargs)
-{
-    GrainObject *g = (GrainObject *)op;
-    if (finished(wait_done(op, "|O:exception", args, kwargs)) < 0) {
-        return NULL;
-    }
-    g->looked_at = true;
-    if (g->outcome == PF_OUTCOME_FAILED) {
-        return Py_NewRef(g->value);
-    }
-    if (g->outcome == PF_OUTCOME_CANCELLED) {
-        pf_raise_fiber_cancelled(op, g->value);
-        return NULL;
-    }
-    Py_RETURN_NONE;
-}
-
-static PyObject *
-grain_done(PyObject *op, PyObject *ignored)
-{
-    (void)ignored;
-    return PyBool_FromLong(((GrainObject *)op)->core.state == PF_DONE);
-}
-
-static PyObject *
-grain_cancelled(PyObject *op, PyObject *ignored)
-{
-    (void)ignored;
-    GrainObject *g = (GrainObject *)op;
-    return PyBool_FromLong(g->core.state == PF_DONE &&
-                           g->outcome == PF_OUTCOME_CANCELLED);
-}
-
-/* ------------------------------------------------------------------- requests */
-
-static PyObject *
-grain_cancel(PyObject *op, PyObject *args, PyObject *kwargs)
-{
-    static char *names[] = {"reason", NULL};
-    PyObject *reason = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:cancel", names,
-                                     &reason)) {
-        return NULL;
-    }
-    int rc = pf_grain_cancel((GrainObject *)op, reason);
-    return rc < 0 ? NULL : PyBool_FromLong(rc);
-}
-
-static PyObject *
-grain_unpark(PyObject *op, PyObject *args, PyObject *kwargs)
-{
-    static char *names[] = {"value", NULL};
-    PyObject *value = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:unpark", names,
-                                     &value)) {
-        return NULL;
-    }
-    int rc = pf_grain_unpark((GrainObject *)op, value);
-    return rc < 0 ? NULL : PyBool_FromLong(rc);
-}
-
-static PyObject *
-grain_add_done_callback(PyObject *op, PyObject *fn)
-{
-    GrainObject *g = (GrainObject *)op;
-    PfThread *t = pf_this_thread();
-    if (t == NULL) {
-        return NULL;
-    }
-    if (!PyCallable_Check(fn)) {
-        PyErr_Format(PyExc_TypeError,
-                     "a done-callback must be callable, not '%.200s'",
-                     Py_TYPE(fn)->tp_name);
-        return NULL;
-    }
-    PyObject *list = PyList_New(0); /* that may run code: look afterwards */
-    if (list == NULL) {
-        return NULL;
-    }
-    int rc = 0;
-    if (g->core.state == PF_DONE) {
-        pf_no_switch_begin(t, "in a done-callback");
-        pf_call_back(op, fn);
-        pf_no_switch_end(t);
-    } else {
-        PfRare *rare = pf_task_rare_of(PF_TASK(g));
-        if (rare != NULL && rare->callbacks == NULL) {
-            rare->callbacks = Py_NewRef(list);
-        }
-        rc = rare == NULL ? -1 : PyList_Append(rare->callbacks, fn);
-    }
-    Py_DECREF(list);
-    return rc < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 /* ------------------------------------------------------------------ the type */
@@ -563,25 +412,19 @@ const PfTaskOps pf_grain_ops = {
                 offsetof(GrainObject, iterator) - offsetof(GrainObject, core),
         },
     .noun = "grain",
+    .nature = "a running generator",
+    .name_of = pf_grain_name_of,
+    .join = join_grain,
+    .cancel = pf_grain_cancel,
+    .unpark = pf_grain_unpark,
+    .permit_value = offsetof(GrainObject, permit_value),
     .turn = grain_turn,
     .no_turn = pf_grain_no_turn,
     .prepare = prepare_to_start,
     .start_in = start_in,
-    .name_of = pf_grain_name_of,
     .refresh = pf_grain_refresh,
     .cancel_now = pf_grain_cancel_task,
 };
-
-static PyObject *
-grain_reduce(PyObject *op, PyObject *ignored)
-{
-    (void)ignored;
-    PyErr_Format(PyExc_TypeError,
-                 "cannot pickle or copy '%.200s' object: a grain is a running "
-                 "generator",
-                 Py_TYPE(op)->tp_name);
-    return NULL;
-}
 
 PyDoc_STRVAR(start_doc, "start($self, /, *args)\n--\n\n\
 Give the grain to the scheduler that runs on this thread; returns the grain.\n\
@@ -627,21 +470,17 @@ The frames of its generators as a traceback.StackSummary, outermost first.");
 
 static PyMethodDef grain_methods[] = {
     {"start", grain_start, METH_VARARGS, start_doc},
-    {"join", PF_FAST(grain_join), METH_VARARGS | METH_KEYWORDS, join_doc},
-    {"result", PF_FAST(grain_result), METH_VARARGS | METH_KEYWORDS,
-     result_doc},
-    {"exception", PF_FAST(grain_exception), METH_VARARGS | METH_KEYWORDS,
-     exception_doc},
-    {"done", grain_done, METH_NOARGS, done_doc},
-    {"cancelled", grain_cancelled, METH_NOARGS, cancelled_doc},
-    {"cancel", PF_FAST(grain_cancel), METH_VARARGS | METH_KEYWORDS,
-     cancel_doc},
-    {"unpark", PF_FAST(grain_unpark), METH_VARARGS | METH_KEYWORDS,
-     unpark_doc},
-    {"add_done_callback", grain_add_done_callback, METH_O, callback_doc},
+    PF_METHOD("join", pf_task_join, join_doc),
+    PF_METHOD("result", pf_task_result, result_doc),
+    PF_METHOD("exception", pf_task_exception, exception_doc),
+    {"done", pf_task_done, METH_NOARGS, done_doc},
+    {"cancelled", pf_task_cancelled, METH_NOARGS, cancelled_doc},
+    PF_METHOD("cancel", pf_task_cancel, cancel_doc),
+    PF_METHOD("unpark", pf_task_unpark, unpark_doc),
+    {"add_done_callback", pf_task_add_done_callback, METH_O, callback_doc},
     {"stack", pf_grain_stack, METH_NOARGS, stack_doc},
-    {"__reduce__", grain_reduce, METH_NOARGS, "Raises TypeError."},
-    {"__reduce_ex__", grain_reduce, METH_O, "Raises TypeError."},
+    {"__reduce__", pf_task_reduce, METH_NOARGS, "Raises TypeError."},
+    {"__reduce_ex__", pf_task_reduce, METH_O, "Raises TypeError."},
     {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS,
      "Grain[R]: a grain whose result is an R."},
     {NULL, NULL, 0, NULL},

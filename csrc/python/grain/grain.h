@@ -152,13 +152,11 @@ pf_grain_is_here(GrainObject *g)
 /* --- grain.c --- */
 extern const PfTaskOps pf_grain_ops;
 int pf_grain_may_start(GrainObject *g);
-int pf_grain_prepare(GrainObject *g);      /* make its iterator */
-PyObject *pf_grain_result(GrainObject *g); /* new reference, or raises */
+int pf_grain_prepare(GrainObject *g); /* make its iterator */
 
 /* --- grain_inspect.c --- */
 PyObject *pf_grain_name(GrainObject *g);
 PyObject *pf_grain_name_of(PfTaskObject *task); /* the same */
-int pf_grain_set_name(PyObject *op, PyObject *value, void *closure);
 PyObject *pf_grain_repr(PyObject *op);
 PyObject *pf_grain_stack(PyObject *op, PyObject *ignored);
 extern PyGetSetDef pf_grain_getset[];
@@ -186,7 +184,7 @@ int pf_grain_wait_future(GrainObject *g, PyObject *future);
 int pf_grain_wait_unpark(GrainObject *g);
 int pf_grain_wait_slowly(GrainObject *g, int64_t ns);
 int pf_grain_join(PfThread *t, GrainObject *g, int64_t deadline);
-int pf_grain_unpark(GrainObject *g, PyObject *value);
+int pf_grain_unpark(PfTaskObject *task, PyObject *value);
 void pf_grain_wake(GrainObject *g, pf_wake why); /* if it is parked */
 int pf_grain_post_cancel(GrainObject *g, PyObject *why);
 int pf_grain_post_leave(GrainObject *g);
@@ -201,7 +199,7 @@ void pf_grain_leave(GrainObject *g);
 
 /* --- grain_cancel.c --- */
 int pf_grain_raise_cancelled(GrainObject *g); /* -1 */
-int pf_grain_cancel(GrainObject *g, PyObject *reason);
+int pf_grain_cancel(PfTaskObject *task, PyObject *reason);
 void pf_grain_cancel_now(GrainObject *g, PyObject *why);
 bool pf_grain_is_top(const GrainObject *g);
 /* It is prepared. */

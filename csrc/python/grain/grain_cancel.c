@@ -161,8 +161,9 @@ cancel(PfThread *t, GrainObject *g, PyObject *why)
 
 /* 1: asked; 0: it is done; -1: exception. */
 int
-pf_grain_cancel(GrainObject *g, PyObject *reason)
+pf_grain_cancel(PfTaskObject *task, PyObject *reason)
 {
+    GrainObject *g = (GrainObject *)(void *)task;
     PfThread *t = pf_this_thread();
     if (t == NULL) {
         return -1;

@@ -2,15 +2,9 @@
 #include "python/core/facade.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/inspect.h"
+#include "python/fiber/lifecycle.h"
 #include "python/fiber/outcome.h"
 #include "python/grain/grain.h"
-
-int
-pf_grain_set_name(PyObject *op, PyObject *value, void *closure)
-{
-    (void)closure;
-    return pf_set_name(&((GrainObject *)op)->name, value);
-}
 
 PyObject *
 pf_grain_name(GrainObject *g)
@@ -35,13 +29,6 @@ PyObject *
 pf_grain_name_of(PfTaskObject *task)
 {
     return pf_grain_name((GrainObject *)(void *)task);
-}
-
-static PyObject *
-get_name(PyObject *op, void *closure)
-{
-    (void)closure;
-    return pf_grain_name((GrainObject *)op);
 }
 
 static const char *
@@ -78,18 +65,6 @@ get_suspended_state(PyObject *op, void *closure)
     (void)closure;
     PyObject *yielded = ((GrainObject *)op)->yielded;
     return Py_NewRef(yielded != NULL ? yielded : Py_None);
-}
-
-static PyObject *
-get_outcome(PyObject *op, void *closure)
-{
-    (void)closure;
-    GrainObject *g = (GrainObject *)op;
-    if (g->core.state != PF_DONE) {
-        Py_RETURN_NONE;
-    }
-    g->looked_at = true;
-    return pf_make_outcome(g->outcome, g->value);
 }
 
 static PyObject *
@@ -199,7 +174,7 @@ pf_grain_repr(PyObject *op)
 }
 
 PyGetSetDef pf_grain_getset[] = {
-    {"name", get_name, pf_grain_set_name,
+    {"name", pf_task_get_name, pf_task_set_name,
      "For reports; by default the name of the generator.", NULL},
     {"state", get_state, NULL,
      "'new', 'ready', 'running', 'parked' or 'done', as a fiber's.", NULL},
@@ -211,7 +186,7 @@ PyGetSetDef pf_grain_getset[] = {
      "What it yielded last; None before, and when it is done.", NULL},
     {"waiting_on", get_suspended_state, NULL,
      "suspended_state, by the name that fibers have for it.", NULL},
-    {"outcome", get_outcome, NULL,
+    {"outcome", pf_task_get_outcome, NULL,
      "Ok(value), Failed(exception) or CancelledOutcome(reason) once it is\n"
      "done; None before.",
      NULL},

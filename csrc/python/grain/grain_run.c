@@ -288,9 +288,8 @@ static const PfTaskOps asker_ops = {
 
 const PfTaskOps pf_runner_ops = {
     .core = PF_FIBER_CORE_OPS(pf_fiber_run, pf_fiber_reap),
-    .noun = "fiber",
     .serves = true,
-    .name_of = pf_fiber_name_of,
+    PF_FIBER_OPS,
 };
 
 /* A runner that was cancelled within a step, got a permit or entered a scope

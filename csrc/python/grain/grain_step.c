@@ -11,6 +11,7 @@
 #include "python/fiber/explore.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
+#include "python/fiber/lifecycle.h"
 #include "python/fiber/outcome.h"
 #include "python/fiber/switch.h"
 #include "python/fiber/unseen.h"
@@ -363,55 +364,16 @@ pf_grain_heed(PfThread *t, GrainObject *g, PyObject *what)
 
 /* ------------------------------------------------------------------- the end */
 
+/* What it needs no more, as its outcome has been recorded. */
 static void
-record_outcome(GrainObject *g, PyObject *result)
+let_go(GrainObject *g)
 {
-    uint8_t kind = PF_OUTCOME_OK;
-    if (result == NULL) {
-        result = pf_take_exception();
-        assert(result != NULL);
-        bool cancelled =
-            PyObject_TypeCheck(result, (PyTypeObject *)pf.cancelled) ||
-            PyObject_TypeCheck(result, (PyTypeObject *)pf.fiber_exit);
-        kind = cancelled ? PF_OUTCOME_CANCELLED : PF_OUTCOME_FAILED;
-    }
-    g->outcome = kind;
-    g->core.state = PF_DONE;
-    g->permit = false;
-    Py_XSETREF(g->value, result);
     Py_CLEAR(g->yielded);
     Py_CLEAR(g->permit_value);
     if (g->rare != NULL) {
         Py_CLEAR(g->rare->cancel);
     }
     Py_CLEAR(g->context);
-}
-
-static void
-run_callbacks(GrainObject *g)
-{
-    PyObject *callbacks = pf_task_rare(PF_TASK(g))->callbacks;
-    if (callbacks == NULL) {
-        return;
-    }
-    g->rare->callbacks = NULL;
-    for (Py_ssize_t i = 0; callbacks != NULL && i < PyList_GET_SIZE(callbacks);
-         i++) {
-        pf_call_back((PyObject *)g, PyList_GET_ITEM(callbacks, i));
-    }
-    Py_XDECREF(callbacks);
-}
-
-/* Some failures end the run; the others are kept for result(). */
-static void
-tell_of_failure(SchedulerObject *s, GrainObject *g)
-{
-    if (pf_ends_programs(g->value)) {
-        g->looked_at = true;
-        pf_scheduler_fail(s, Py_NewRef(g->value));
-    } else if (!pf_explorer_failed(s, (PyObject *)g)) {
-        pf_unseen_add(s, (PyObject *)g);
-    }
 }
 
 /* `result` (stolen), or NULL with the exception it failed with.  The
@@ -421,8 +383,9 @@ pf_grain_finish(PfThread *t, GrainObject *g, PyObject *result)
 {
     pf_no_switch_begin(t, "while a grain ends (in a done-callback, say)");
     Py_INCREF(g);
-    record_outcome(g, result);
-    run_callbacks(g);
+    pf_task_record_outcome(PF_TASK(g), result);
+    let_go(g);
+    pf_task_run_callbacks(PF_TASK(g));
     if (g->base != NULL) {
         pf_scope_child_done(PF_TASK(g));
     }
@@ -430,7 +393,7 @@ pf_grain_finish(PfThread *t, GrainObject *g, PyObject *result)
     SchedulerObject *s =
         g->core.scheduler != NULL ? pf_grain_scheduler(g) : t->scheduler;
     if (g->outcome == PF_OUTCOME_FAILED && s != NULL) {
-        tell_of_failure(s, g);
+        pf_task_failed(s, PF_TASK(g));
     }
     if (g->core.scheduler != NULL) {
         pf_grain_detach(g);

@@ -12,6 +12,7 @@
 #include "python/core/tstate.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
+#include "python/fiber/lifecycle.h"
 #include "python/fiber/owner.h"
 #include "python/fiber/outcome.h"
 #include "python/fiber/wait.h"
@@ -54,8 +55,6 @@ typedef struct NoticeObject {
     GrainObject *grain;
     bool called; /* before the grain waited */
 } NoticeObject;
-
-static int unpark_here(GrainObject *g, PyObject *value);
 
 /* Owner thread.  add_done_callback() may still run, and the grain with it. */
 static void
@@ -121,7 +120,7 @@ static void
 unpark_arrived(SchedulerObject *s, PyObject *op, PyObject *value)
 {
     GrainObject *g = (GrainObject *)op;
-    if (is_still_of(g, s) && unpark_here(g, value) == 0) {
+    if (is_still_of(g, s) && pf_task_give_permit(PF_TASK(g), value) == 0) {
         pf_tell_second_permit(op, value);
     }
 }
@@ -418,6 +417,7 @@ pf_grain_wait_unpark(GrainObject *g)
         pf_grain_ready(g);
     } else {
         park(g, PF_WAIT_UNPARK, NULL);
+        g->in_park = true;
     }
     return 0;
 }
@@ -500,6 +500,7 @@ pf_grain_unwait(GrainObject *g)
         PyMem_Free(wait);
     }
     g->waits_for = PF_WAIT_NOTHING;
+    g->in_park = false;
 }
 
 static PyObject *
@@ -516,14 +517,11 @@ result_of(GrainObject *g)
     PyObject *other = g->yielded;
     bool called = g->calls;
     g->calls = false;
-    if (!PyObject_TypeCheck(other, pf_grain_type)) {
-        return pf_fiber_outcome_value((FiberObject *)other);
-    }
-    GrainObject *target = (GrainObject *)other;
+    PfTaskObject *target = PF_TASK(other);
     if (called && target->outcome == PF_OUTCOME_CANCELLED && g->under_cancel) {
         return raise_cancelled(g); /* because we were: see cancel_now */
     }
-    return pf_grain_result(target);
+    return pf_task_value(target);
 }
 
 /* What the Event or the channel gave. */
@@ -611,35 +609,16 @@ pf_grain_take_value(GrainObject *g)
 
 /* -------------------------------------------------------------------- permits */
 
-/* Owner thread. 1, or 0 if there was a permit already. */
-static int
-unpark_here(GrainObject *g, PyObject *value)
-{
-    if (g->permit) {
-        return 0;
-    }
-    g->permit = true;
-    g->permit_value = Py_NewRef(value);
-    if (g->waits_for == PF_WAIT_UNPARK) {
-        pf_grain_wake(g, PF_WAKE_NORMAL);
-    }
-    return 1;
-}
-
 int
-pf_grain_unpark(GrainObject *g, PyObject *value)
+pf_grain_unpark(PfTaskObject *task, PyObject *value)
 {
+    GrainObject *g = (GrainObject *)(void *)task;
     PfThread *t = pf_this_thread();
-    if (t == NULL) {
-        return -1;
-    }
-    if (g->core.state == PF_DONE) {
-        PyErr_SetString(pf.fiber_error,
-                        "the grain has finished: there is nothing to unpark");
+    if (t == NULL || pf_task_may_unpark(task) < 0) {
         return -1;
     }
     if (g->core.scheduler == NULL || pf_grain_is_here(g)) {
-        int rc = unpark_here(g, value);
+        int rc = pf_task_give_permit(task, value);
         return rc == 0 && pf_second_permit((PyObject *)g, value) < 0 ? -1 : rc;
     }
     return call_owner(g, unpark_arrived, value);

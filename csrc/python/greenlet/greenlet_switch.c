@@ -742,8 +742,7 @@ greenlet_unwind(PfThread *t, FiberObject *fiber)
 
 const PfTaskOps pf_greenlet_ops = {
     .core = PF_FIBER_CORE_OPS(greenlet_run, greenlet_reap),
-    .noun = "fiber",
     .unwind = greenlet_unwind,
     .is_part = true,
-    .name_of = pf_fiber_name_of,
+    PF_FIBER_OPS,
 };

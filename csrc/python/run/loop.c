@@ -16,6 +16,7 @@
 #include "python/fiber/explore.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
+#include "python/fiber/lifecycle.h"
 #include "python/fiber/outcome.h"
 #include "python/fiber/switch.h"
 #include "python/fiber/unseen.h"
@@ -636,7 +637,7 @@ run_result(SchedulerObject *s, FiberObject *main)
         pf_restore_exception(exc);
         return NULL;
     }
-    return pf_fiber_outcome_value(main);
+    return pf_task_value(PF_TASK(main));
 }
 
 /* The module `signal` is Python code, and trace functions see it.  The hub can
