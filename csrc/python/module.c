@@ -83,7 +83,7 @@ mod_run(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
     return pf_run(args, nargs, kwnames);
 }
 
-/* A fiber for what spawn(), or spawn_now(), is called with. */
+/* A fiber for the arguments of spawn() or spawn_now(). */
 static FiberObject *
 fiber_to_spawn(PfThread *t, const char *name, PyObject *const *args,
                Py_ssize_t nargs, PyObject *kwnames)
@@ -434,8 +434,8 @@ mod_bench_bare_ring(PyObject *module, PyObject *args)
     return seconds_of_ring(args, pf_bench_bare_ring);
 }
 
-/* After how many seconds in which nothing happened, and only another thread
- * could make something happen, that is told; 0: never. */
+/* Warn after this many seconds in which nothing has happened and only another
+ * thread could change that; 0: never. */
 static PyObject *
 mod_set_stall_limit(PyObject *module, PyObject *seconds)
 {
@@ -465,31 +465,31 @@ cancels everything, waits for it and raises KeyboardInterrupt; a second one\n\
 does not wait. DeadlockError when every fiber waits and nothing can wake one.\n\
 FiberError inside of a run.\n\
 \n\
-`on_unhandled` says what is done with the failure of a fiber that nobody looks\n\
-at, as soon as its last reference has gone, or at the end of the run. \"log\":\n\
-it is logged with its traceback under the logger \"pyfiber\". \"raise\": it ends\n\
-the run, which raises an ExceptionGroup of all such failures, main's own first.\n\
+`on_unhandled` says what happens to the failure of a fiber if nobody looks at it\n\
+before its last reference is dropped or the run ends. \"log\": it is\n\
+logged with its traceback under the logger \"pyfiber\". \"raise\": it ends the\n\
+run, which raises an ExceptionGroup of all such failures, main's own first.\n\
 A function: it is called as function(fiber, exception), and must not switch or\n\
-wait; what it raises is logged, and the failure as well. TypeError or ValueError\n\
-for anything else.");
+wait; if it raises, its exception and the failure are logged. TypeError or\n\
+ValueError for anything else.");
 PyDoc_STRVAR(mod_spawn_doc, "spawn(fn, /, *args, **kwargs)\n--\n\n\
 Start fn(*args, **kwargs) in a new fiber of the running scheduler.\n\
 \n\
-It runs when its turn comes, or when somebody waits for it. FiberError outside\n\
-of a run.");
+It runs when its turn comes, or when another fiber waits for it. FiberError\n\
+outside of a run.");
 PyDoc_STRVAR(spawn_now_doc, "spawn_now(fn, /, *args, **kwargs)\n--\n\n\
 Like spawn(), but the new fiber runs first; returns when it waits or ends.\n\
 \n\
-The caller then goes on before all others. A tree of calls that is spawned\n\
-like this needs a few warm stacks where spawn() has as many fibers under way\n\
-as there are calls; but whoever does nothing else keeps the others from\n\
-running. What fn raises is in the fiber. No cancellation point.\n\
-FiberError outside of a run, and where nobody may be switched to (in a\n\
+The caller then continues before all others. A tree of calls that is spawned in\n\
+this way needs only a few warm stacks, while spawn() has as many fibers in\n\
+progress as there are calls; but if a fiber does nothing else, the others never\n\
+run. The new fiber keeps what fn raises. Not a cancellation point.\n\
+FiberError outside of a run, and where no switch is allowed (in a\n\
 done-callback, say).");
 PyDoc_STRVAR(yield_doc, "yield_now()\n--\n\n\
 Go to the back of the queue; a cancellation point.");
 PyDoc_STRVAR(sleep_doc, "sleep(seconds, /)\n--\n\n\
-Wait at least so many seconds; 0 is yield_now(). A cancellation point.\n\
+Wait at least `seconds`; 0 is yield_now(). A cancellation point.\n\
 \n\
 ValueError for a negative number or NaN.");
 PyDoc_STRVAR(sleep_until_doc, "sleep_until(when, /)\n--\n\n\
@@ -499,7 +499,7 @@ The scheduler's clock in seconds; monotonic, with an arbitrary beginning.");
 PyDoc_STRVAR(current_scheduler_doc, "current_scheduler()\n--\n\n\
 The Scheduler whose run the caller is in, in a fiber or a callback.\n\
 \n\
-FiberError outside of a run; a thread of its own gets in by a Portal.");
+FiberError outside of a run; other threads call into a run by a Portal.");
 PyDoc_STRVAR(check_doc, "check_cancelled()\n--\n\n\
 Raise Cancelled if the running fiber is cancelled; otherwise do nothing.");
 PyDoc_STRVAR(park_doc, "park(timeout=None)\n--\n\n\
@@ -508,7 +508,7 @@ Wait for unpark(); return its value.\n\
 Returns at once if unpark() came before. TimeoutError after `timeout` seconds.\n\
 A cancellation point.");
 PyDoc_STRVAR(get_size_doc, "get_stack_size()\n--\n\n\
-Bytes of stack a fiber gets unless it asks for others.");
+The stack size, in bytes, of fibers that do not ask for another one.");
 PyDoc_STRVAR(set_size_doc, "set_stack_size(size, /)\n--\n\n\
 Set the default stack size in bytes for fibers that start from now on.\n\
 \n\
@@ -517,7 +517,7 @@ PyDoc_STRVAR(stats_doc, "stack_stats()\n--\n\n\
 One dict for each stack size in use on this thread: stack_size and mapped in\n\
 bytes; slots, live and peak counts; acquired and trims so far.");
 PyDoc_STRVAR(trim_doc, "trim_stacks()\n--\n\n\
-Give the memory of this thread's unused stacks back; returns the bytes.");
+Return the memory of this thread's unused stacks; how many bytes it was.");
 
 static PyMethodDef functions[] = {
     {"current", mod_current, METH_NOARGS, current_doc},
@@ -558,8 +558,8 @@ static PyMethodDef functions[] = {
 
 /* --------------------------------------------------------------------- set-up */
 
-/* Globals serve one interpreter.  (CPython checks this itself from 3.12 on,
- * by the slot below.) */
+/* Globals serve only one interpreter.  (CPython checks this itself from 3.12
+ * on, by the slot below.) */
 static int
 refuse_subinterpreters(void)
 {
@@ -585,15 +585,15 @@ make_types(PyObject *module)
     return 0;
 }
 
-/* The default stack.  1 MiB of address space: every recursion that ends in
+/* The default stack. 1 MiB of address space: every recursion that ends in
  * RecursionError on the main thread at the default limit does so on a fiber,
- * sorted(key=) alone earlier (see docs/stacks.md for the measurements); a
- * parked fiber costs its one touched page and 2 KiB of page tables.  256 KiB
+ * only sorted(key=) earlier (see docs/stacks.md for the measurements); a
+ * parked fiber costs its one touched page and 2 KiB of page tables. 256 KiB
  * would save 1.5 KiB of tables and end map() recursions at a third of the
  * depth; 2 MiB and more cost a page of tables each.
- * On Windows nobody can lend a reserve when the stack runs out, so 3.12 and
- * 3.13 may count no more C recursion than the stack is sure to hold: 8 MiB for
- * the 3,000 levels of the main thread. */
+ * On Windows there is no reserve to open when the stack runs out, so 3.12 and
+ * 3.13 may count no more C recursion than the stack can certainly hold: 8 MiB
+ * for the 3,000 levels of the main thread. */
 #ifdef _WIN32
 #define DEFAULT_STACK_SIZE (8 * 1024 * 1024)
 #else
@@ -613,15 +613,15 @@ add_primitives(PyObject *module)
                : 0;
 }
 
-/* In the order in which they are asked:
+/* In the order in which they are called:
  *
  * - A thread ends: its schedulers are closed and with them the fibers of their
- *   runs, raw fibers unwound, greenlets let go of; the thread's locals last,
- *   for all those may use them.
- * - The interpreter exits: raw fibers, then grains are ended, and then it is
- *   certain which failures nobody has looked at.
- * - The process was forked: the signals' pipe is the child's own before what
- *   the workers were at fails, which wakes fibers; then the schedulers get
+ *   runs, raw fibers are unwound, greenlets dropped; the thread's locals go
+ *   last, because all of those may use them.
+ * - The interpreter exits: first raw fibers, then grains are ended; after that
+ *   it is certain which failures nobody has looked at.
+ * - The process was forked: the child gets its own pipe for signals before the
+ *   workers' jobs fail, which wakes fibers; then the schedulers get
  *   descriptors.
  */
 static const PfPart *const parts[] = {

@@ -1,5 +1,5 @@
-/* The scheduler: it chooses among the tasks that are ready (task.h), and
- * knows what the others wait for.
+/* The scheduler: it chooses among the ready tasks (task.h), and knows what the
+ * others wait for.
  *
  * One function for each hard thing:
  *   pf_park           makes the running fiber wait
@@ -45,13 +45,13 @@ typedef struct pf_scheduler_stats {
 struct pf_scheduler {
     pf_queue ready;
     pf_inbox inbox;
-    uint32_t until_poll; /* switches left before timers are looked at */
-    uint32_t passed;     /* tasks that passed others since one had its turn */
-    uint32_t ahead;      /* of the queue, at most so many were put in front */
-    PF_ATOMIC(uint8_t) sleeping; /* may be blocked: pushes must wake it */
-    PF_ATOMIC(uint8_t) nudged;   /* look again before blocking */
+    uint32_t until_poll; /* switches left before timers are checked */
+    uint32_t passed;     /* tasks that passed others since an ordinary turn */
+    uint32_t ahead;      /* at most this many in the queue were put in front */
+    PF_ATOMIC(uint8_t) sleeping; /* may be blocked: a push must wake it */
+    PF_ATOMIC(uint8_t) nudged;   /* check again before blocking */
     pf_thread *thread;
-    pf_fiber *hub; /* who gets control when nobody is ready */
+    pf_fiber *hub; /* gets control when no task is ready */
     pf_timers timers;
     pf_poller *poller;
     pf_pick_fn pick; /* NULL: first in, first out */
@@ -60,12 +60,12 @@ struct pf_scheduler {
     void *clock_data;
     pf_probe_fn probe;       /* NULL: none */
     pf_pop_due_fn pop_due;   /* NULL: the earliest; data is pick_data */
-    PF_ATOMIC(size_t) holds; /* what may wake us from outside; see pf_hold */
+    PF_ATOMIC(size_t) holds; /* expected wake-ups from outside; see pf_hold */
     uint64_t switches, wakeups, messages, timeouts, waits;
-    uint64_t events; /* told by the poller */
+    uint64_t events; /* reported by the poller */
 };
 
-/* A different number: something has come from outside, or a time. */
+/* Changes when something has come from outside, or a time has passed. */
 static inline uint64_t
 pf_happened(const pf_scheduler *s)
 {
@@ -122,37 +122,38 @@ pf_wake_task(pf_scheduler *s, pf_task *task, pf_wake why)
     return true;
 }
 
-/* Waiting for a fiber that has not begun is nearly a call, so it may pass all
- * others, and so may whoever waited when it ends: a tree of fibers that wait
- * for their children is then walked in depth, with few stacks and objects in
- * use, all of them in the cache, instead of in breadth.  ("Join helping" in
- * Java's fork/join pools; Go's `runnext` and tokio's LIFO slot do the like for
- * wake-ups.)  So that nobody starves, after so many in a row nobody passes
- * until the one who is longest in the queue has had a turn; pf_run_now does
- * not count as one.  Skynet, per leaf: 1.9 us in order, 0.8 like this. */
+/* To wait for a fiber that has not begun is nearly a call.  So that fiber may
+ * pass all others, and so may the waiting fiber when it ends: a tree of fibers
+ * that wait for their children is then walked depth first, with few stacks and
+ * objects in use, all of them in the cache, instead of breadth first.  ("Join
+ * helping" in Java's fork/join pools; Go's `runnext` and tokio's LIFO slot do
+ * the same for wake-ups.)  To prevent starvation, after this many in a row
+ * none passes until the task that has been in the queue longest has had a
+ * turn; pf_run_now does not count as a turn.  Skynet, per leaf: 1.9 us in
+ * order, 0.8 like this. */
 #define PF_MAY_PASS 256
 
 /* The running fiber is about to wait for the end of `task`: put that in front
- * of the queue.  False: it stays where it is, since it is there already, is
+ * of the queue.  False: it was not moved, because it is in front already, is
  * no longer fresh, or others have been passed too often. */
 bool pf_prefer(pf_scheduler *s, pf_task *task);
 /* As pf_wake_task, but it passes the others if it may. */
 bool pf_wake_next(pf_scheduler *s, pf_task *task, pf_wake why);
 
-/* Take messages, fire due timers; at every PF_POLL_EVERY-th switch look at a
+/* Take messages, fire due timers; at every PF_POLL_EVERY-th switch check a
  * busy poller, too; never blocks. */
 void pf_poll(pf_scheduler *s);
-/* Look at the poller, now; never blocks. */
+/* Check the poller now; never blocks. */
 void pf_look(pf_scheduler *s);
 
-/* Switches between two looks at timers. */
+/* Switches between two checks of the timers. */
 #if defined(PYFIBER_HARDTEST)
 #define PF_POLL_EVERY 1
 #else
 #define PF_POLL_EVERY 61
 #endif
 
-/* Who runs next, removed from the queue; the hub when nobody is ready. */
+/* The fiber to run next, removed from the queue; the hub if none is ready. */
 static inline pf_fiber *
 pf_next(pf_scheduler *s)
 {
@@ -166,13 +167,13 @@ pf_next(pf_scheduler *s)
     if (s->ahead != 0) {
         s->ahead--;
     } else {
-        s->passed = 0; /* somebody's own turn */
+        s->passed = 0; /* an ordinary turn */
     }
     pf_task *next;
     if (s->pick == NULL) {
         next = pf_queue_pop(&s->ready);
         pf_prefetch_queue(&s->ready, s->thread->host, s->switches);
-    } else { /* it takes from the middle, perhaps one under a cursor */
+    } else { /* it may take one from the middle, under a cursor */
         next = s->pick(s, s->pick_data);
         s->ready.fields = NULL;
     }
@@ -193,26 +194,26 @@ int pf_park(pf_scheduler *s, int64_t deadline);
 /* The running fiber goes to the back of the queue. */
 void pf_yield(pf_scheduler *s);
 
-/* A new fiber runs at once; the running one goes on before all others when
- * that waits or ends.  (A `pick` may choose otherwise.) */
+/* A new fiber runs at once; the running one continues before all others when
+ * the new one waits or ends.  (A `pick` may choose otherwise.) */
 void pf_run_now(pf_scheduler *s, pf_task *fresh);
 
 /* For the hub, with an empty ready queue: block until a message, a timer, the
  * poller or `deadline`.  0, or -errno. */
 int pf_scheduler_wait(pf_scheduler *s, int64_t deadline);
 
-/* The same, but for messages alone: blocks at most `timeout` nanoseconds of
- * real time (PF_NEVER: no limit), whatever the timers and the clock say. */
+/* The same, but only for messages: blocks at most `timeout` nanoseconds of
+ * real time (PF_NEVER: no limit), regardless of the timers and the clock. */
 int pf_scheduler_block(pf_scheduler *s, int64_t timeout);
 
 /* For a host whose loop is run by another one: between pf_scheduler_rest and
- * pf_scheduler_resume nobody waits here, but every message makes the poller's
- * descriptor readable, as does one that has come already. */
+ * pf_scheduler_resume nothing waits here, but every message makes the poller's
+ * descriptor readable, as does one that has already come. */
 void pf_scheduler_rest(pf_scheduler *s);
 void pf_scheduler_resume(pf_scheduler *s);
 
-/* Run the messages that have come; from now on there is nobody to take any.
- * For hosts that have let everybody else go. */
+/* Run the messages that have come; from now on none are accepted.  For hosts
+ * that no longer have other tasks. */
 void pf_scheduler_close(pf_scheduler *s);
 
 /* Is there anything that could make a fiber ready without outside help? */
@@ -222,12 +223,12 @@ bool pf_scheduler_expects(pf_scheduler *s);
  * runs from the hub until nothing is ready and nothing is expected. */
 void pf_scheduler_run(pf_scheduler *s);
 
-/* From any thread, no lock held: message->ops->run runs on the scheduler's thread.
- * False if the scheduler is closed: the message stays the caller's. */
+/* From any thread, no lock held: message->ops->run runs on the scheduler's
+ * thread.  False if the scheduler is closed: the caller keeps the message. */
 bool pf_post(pf_scheduler *s, pf_message *message);
 
-/* A hold says "somebody outside will wake this scheduler": while one is held
- * an idle loop waits instead of reporting a deadlock.  Any thread. */
+/* A hold means that something outside will wake this scheduler: meanwhile an
+ * idle loop waits instead of reporting a deadlock.  Any thread. */
 void pf_hold(pf_scheduler *s);
 void pf_release(pf_scheduler *s);
 

@@ -1,5 +1,5 @@
-/* Cancellation: who is cancelled by what, and the exception that says so.
- * See scope.h for the tree.
+/* Cancellation: what cancels which fiber, and the exception that says so.  See
+ * scope.h for the tree.
  */
 #include "python/cancel/cancel.h"
 
@@ -19,8 +19,8 @@
 
 /* -------------------------------------------------------- looking outward */
 
-/* What a fiber is cancelled by where it is in no scope of its own.  A
- * generator's body is where whoever pulls from it is. */
+/* What cancels a fiber outside of any scope of its own.  A generator's body
+ * counts as being where its puller is. */
 static PyObject *
 base_source(const FiberObject *fiber)
 {
@@ -39,8 +39,8 @@ base_source(const FiberObject *fiber)
     return NULL;
 }
 
-/* A fiber in a group has the run's cancellation from the one that entered the
- * group, unless that one is raw: those are not cancelled. */
+/* A fiber in a group gets the run's cancellation through the fiber that
+ * entered the group, unless that one is raw: raw fibers are not cancelled. */
 static bool
 is_top(const FiberObject *fiber)
 {
@@ -77,7 +77,7 @@ outermost(const FiberObject *fiber)
     return scope;
 }
 
-/* The scope around all that the fiber has entered, or NULL: the run. */
+/* The scope around all those that the fiber has entered; NULL: the run. */
 static ScopeObject *
 base_of(const FiberObject *fiber)
 {
@@ -133,9 +133,9 @@ typedef struct Work {
     ScopeObject *head, *tail; /* linked by `work` */
 } Work;
 
-/* A fiber whose surroundings have changed: itself, or the first of its scopes
- * goes to the list of work; likewise the one that it pulls from, and so on.
- * NULL is none. */
+/* The scopes around this fiber have changed.  Put its outermost scope on the
+ * list of work; if it has none, update the fiber itself and go on with the
+ * body that it pulls from.  `fiber` may be NULL. */
 static void
 queue_fiber(FiberObject *fiber, Work *work)
 {
@@ -166,7 +166,8 @@ queue_child(PfTaskObject *child, Work *work)
     }
 }
 
-/* One scope and those inside it on the same fiber, as far as it matters. */
+/* Update one scope and those inside it on the same fiber, as far as needed.
+ */
 static void
 refresh_stack(ScopeObject *scope, Work *work)
 {
@@ -186,9 +187,9 @@ refresh_stack(ScopeObject *scope, Work *work)
     }
 }
 
-/* A list of work and no recursion: groups may be nested as deeply as fibers
- * can spawn each other.  A scope is in the list at most once, for its base
- * changes at most once.  No Python code runs in here. */
+/* A list of work instead of recursion: groups may be nested as deeply as
+ * fibers can spawn each other.  A scope is in the list at most once, because
+ * its base changes at most once.  No Python code runs in here. */
 static void
 refresh_all(Work work)
 {
@@ -309,7 +310,7 @@ move_children(ScopeObject *from, ScopeObject *to)
     while ((child = from->children) != NULL) {
         bool cancel = from->source != NULL || child->grouped;
         child->grouped = false;
-        pf_scope_disown(child); /* `from` is the caller's, and stays */
+        pf_scope_disown(child); /* the caller keeps `from` alive */
         if (to != NULL) {
             pf_scope_adopt(to, child);
         }
@@ -320,7 +321,7 @@ move_children(ScopeObject *from, ScopeObject *to)
     }
 }
 
-/* A cancellation has had its effect if the fiber goes on without it. */
+/* A cancellation has taken effect once the fiber continues without it. */
 static void
 forget_deliveries(FiberObject *fiber)
 {
@@ -329,8 +330,8 @@ forget_deliveries(FiberObject *fiber)
     }
 }
 
-/* Out of its fiber's stack of scopes, from wherever it is in it.  No Python
- * code runs before that is done. */
+/* Remove it from its fiber's stack of scopes, wherever it is in there.  No
+ * Python code runs before that is done. */
 void
 pf_scope_remove(ScopeObject *scope)
 {
@@ -359,7 +360,7 @@ pf_scope_remove(ScopeObject *scope)
         if (PF_UNLIKELY(scope->source != NULL || scope->shield)) {
             set_fiber(fiber, pf_fiber_cancel_source(fiber) != NULL);
             forget_deliveries(fiber);
-            if (pf_rare(fiber)->pulled != NULL) { /* left by another thread */
+            if (pf_rare(fiber)->pulled != NULL) { /* by another thread */
                 pf_fiber_refresh(fiber->rare->pulled);
             }
         }
@@ -370,9 +371,9 @@ pf_scope_remove(ScopeObject *scope)
     Py_DECREF(scope);
 }
 
-/* Its code entered scopes by hand, or in a generator that still sleeps in
- * them.  A cancellation that one of these should have absorbed is nobody's:
- * the fiber has failed. */
+/* Its code entered scopes by hand, or in a generator that is still suspended
+ * in them.  If one of these should have absorbed the cancellation, nothing
+ * does: the fiber has failed. */
 static PyObject *
 ends_inside(FiberObject *fiber, PyObject *result)
 {
@@ -411,7 +412,7 @@ pf_reason(const char *text)
 {
     PyObject *reason = PyUnicode_FromString(text);
     if (reason == NULL) {
-        PyErr_Clear(); /* no memory: a cancellation needs no reason */
+        PyErr_Clear(); /* no memory: cancel without a reason */
         reason = Py_NewRef(Py_None);
     }
     return reason;
@@ -425,7 +426,7 @@ pf_reason_and_author(PyObject *reason, PyObject *by)
     }
     PyObject *why = PyTuple_Pack(2, reason, by);
     if (why == NULL) {
-        PyErr_Clear(); /* cancelled all the same, without the reason */
+        PyErr_Clear(); /* cancel without the reason */
     }
     return why;
 }
@@ -443,7 +444,7 @@ pf_set_cancel(PfTaskObject *task, PyObject *why)
     if (rare != NULL) {
         Py_XSETREF(rare->cancel, Py_XNewRef(why));
     } else if (why != NULL) {
-        PyErr_Clear(); /* no memory: cancelled without the reason, too */
+        PyErr_Clear(); /* no memory: cancel without the reason, too */
     }
 }
 
@@ -562,7 +563,7 @@ cancel_scope(PfThread *t, ScopeObject *scope, PyObject *why)
                           (PyObject *)scope, why) < 0) {
             return -1;
         }
-        mark_cancelled(scope, why); /* we hold the GIL until then */
+        mark_cancelled(scope, why); /* before we release the GIL */
     }
     return 1;
 }
@@ -582,8 +583,8 @@ pf_scope_cancel(ScopeObject *scope, PyObject *reason)
 
 /* -------------------------------------------------- delivery: the exception */
 
-/* The fiber was woken to be cancelled, and since then somebody else has
- * raised a shield: it is cancelled by what is outside of that. */
+/* The fiber was woken to be cancelled, and since then a shield was raised:
+ * what cancels it is outside the shield. */
 static PyObject *
 source_beyond_shields(FiberObject *fiber)
 {
@@ -611,8 +612,8 @@ new_cancelled(PyObject *reason)
                                : PyObject_CallOneArg(pf.cancelled, reason));
 }
 
-/* The scope that ends it may be NULL.  Making the exception may run code that
- * leaves the scope, or lets go of the reason. */
+/* The scope that ends it may be NULL.  Creating the exception may run code
+ * that leaves the scope, or drops the reason. */
 int
 pf_raise_cancelled_with(PyObject *why, PyObject *scope)
 {
@@ -692,9 +693,9 @@ cancelled_dealloc(PyObject *op)
 
 static PyMemberDef cancelled_members[] = {
     {"reason", T_OBJECT, offsetof(CancelledObject, reason), 0,
-     "What was given to cancel(), or None."},
+     "The argument of cancel(), or None."},
     {"by", T_OBJECT, offsetof(CancelledObject, by), 0,
-     "The fiber that called cancel(); None if nobody did."},
+     "The fiber that called cancel(); None if no fiber did."},
     {NULL, 0, 0, 0, NULL},
 };
 

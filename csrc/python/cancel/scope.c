@@ -152,8 +152,8 @@ was_forgotten(ScopeObject *self)
            !self->refused;
 }
 
-/* timeout(1) without `with` does nothing at all: that is told, as it is of a
- * coroutine that nobody awaits. */
+/* timeout(1) without `with` does nothing at all: warn of it, as Python does of
+ * a coroutine that was never awaited. */
 static void
 scope_finalize(PyObject *op)
 {
@@ -176,9 +176,9 @@ scope_finalize(PyObject *op)
     }
 }
 
-/* Nobody is in it: its fiber and its children would have a reference.  An
- * object is finalized once in its life, and its memory remembers that: it is
- * not used again then. */
+/* It is not entered: its fiber and its children would have a reference.  An
+ * object is finalized only once, and its memory remembers that: then it is not
+ * reused. */
 void
 pf_scope_dealloc(PyObject *op)
 {
@@ -219,7 +219,7 @@ fire(pf_timer_call *call, pf_scheduler *s)
     expire((ScopeObject *)((char *)call - offsetof(ScopeObject, timer)));
 }
 
-/* In an entered scope: when it will be cancelled, perhaps now. */
+/* Set when an entered scope will be cancelled, perhaps now. */
 static int
 set_timer(ScopeObject *self, int64_t now)
 {
@@ -297,7 +297,7 @@ pf_scope_enter(PyObject *op, PyObject *ignored)
     return Py_NewRef(op);
 }
 
-/* `format` takes the scope, `other`, which a repr() may let go, and perhaps the
+/* `format` takes the scope, `other`, which a repr() may drop, and perhaps the
  * running fiber. */
 static PyObject *
 make_error(PfThread *t, const char *format, ScopeObject *self, void *other)
@@ -309,7 +309,8 @@ make_error(PfThread *t, const char *format, ScopeObject *self, void *other)
     return error;
 }
 
-/* Left by a fiber that it was not entered on; its own must not stay in it. */
+/* A fiber leaves it that did not enter it; its own fiber must not stay in it.
+ */
 static void
 left_elsewhere(PfThread *t, ScopeObject *self)
 {
@@ -326,7 +327,7 @@ left_elsewhere(PfThread *t, ScopeObject *self)
     pf_restore_exception(error);
 }
 
-/* Left before one that was entered inside of it. */
+/* It is left before a scope that was entered inside it. */
 static void
 left_out_of_order(PfThread *t, ScopeObject *self)
 {
@@ -395,8 +396,8 @@ timeout_text(const ScopeObject *self)
     return text;
 }
 
-/* Whoever cancelled it, the block did not run to its end, and the code that
- * follows it must not believe that it did. */
+/* Whatever cancelled it, the block did not run to its end, and the code after
+ * it must not assume that it did. */
 static void
 raise_timeout(ScopeObject *self, PyObject *cancelled)
 {
@@ -455,7 +456,7 @@ refuse_deletion(const PyObject *value, const char *what)
     return -1;
 }
 
-/* After the new value was converted, which may leave the scope. */
+/* Call this after converting the new value, which may leave the scope. */
 static int
 may_change(ScopeObject *self, const char *what)
 {
@@ -598,10 +599,10 @@ done:
 /* ------------------------------------------------------------------- the type */
 
 PyDoc_STRVAR(cancel_doc, "cancel($self, /, reason=None)\n--\n\n\
-Raise Cancelled at every park point inside of the scope until it is left.\n\
+Raise Cancelled at every park point inside the scope until it is left.\n\
 \n\
-Any thread may call it; before the scope is entered as well. The first reason\n\
-stays. False if the scope had been left already.");
+Any thread may call it, also before the scope is entered. The first reason is\n\
+kept. False if the scope had been left already.");
 
 static PyMethodDef scope_methods[] = {
     {"__enter__", pf_scope_enter, METH_NOARGS,
@@ -631,23 +632,23 @@ static PyGetSetDef scope_getset[] = {
      "None:\nnever. A time that has passed cancels at once.",
      NULL},
     {"shield", get_shield, set_shield,
-     "True: cancellation from outside does not reach what is inside.", NULL},
+     "True: cancellation from outside does not get in.", NULL},
     {"cancel_called", get_cancel_called, NULL,
      "True once cancel() was called or the deadline has passed.", NULL},
     {"cancelled_caught", get_cancelled_caught, NULL,
      "True if the block was ended by this scope's cancellation.", NULL},
     {"reason", get_reason, NULL,
-     "What was given to cancel(), or why the engine called it.", NULL},
+     "The argument of cancel(), or why the engine called it.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 PyDoc_STRVAR(scope_doc, "CancelScope(deadline=None, shield=False)\n--\n\n\
-A with block that can be cancelled, alone, with all that runs inside of it.\n\
+A with block that can be cancelled by itself, with everything inside it.\n\
 \n\
 cancel(), or the `deadline` in seconds on the clock of now(), raises Cancelled\n\
-at every park point in the block; the scope stops it at the block's end and\n\
-says so in cancelled_caught. With `shield` the cancellation of what is around\n\
-the block does not get in.");
+at every park point in the block; the scope stops the exception at the block's\n\
+end and then cancelled_caught is True. With `shield`, a cancellation of what is\n\
+around the block does not get in.");
 
 static PyType_Slot scope_slots[] = {
     {Py_tp_doc, (void *)scope_doc},

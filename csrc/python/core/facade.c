@@ -1,4 +1,4 @@
-/* What the engine asks of Python code: see facade.h. */
+/* What the engine needs from Python code: see facade.h. */
 #include "python/core/facade.h"
 
 #include "python/core/arguments.h"
@@ -9,7 +9,7 @@
 PfFacade pf_facade;
 
 typedef struct Hook {
-    const char *giver; /* the module that gives it */
+    const char *giver; /* the module that provides it */
     const char *name;
     PyObject **place;
 } Hook;
@@ -30,7 +30,7 @@ static const Hook hooks[] = {
 };
 #define COUNT (sizeof hooks / sizeof *hooks)
 
-/* Is exactly that given which this module has to give?  0 or -1. */
+/* Does the module provide exactly what it has to? 0 or -1. */
 static int
 check_hooks(const char *giver, PyObject *given)
 {

@@ -1,4 +1,4 @@
-/* What is made when the module is imported: see state.h. */
+/* Objects made when the module is imported: see state.h. */
 #include "python/core/state.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* core/: what the rest of the binding stands on, and knows nothing of fibers.
+/* core/: the basis of the binding, which knows nothing about fibers.
  *
  *   state.h      what is set when the module is imported, and process-wide
  *   facade.h     what the engine asks of Python code

@@ -2,9 +2,9 @@
  * one, ended with the thread.
  *
  * It is found through a C thread-local and owned by a capsule in the thread
- * state's dict, whose destructor runs on the dying thread: that is where
- * fibers still suspended there are unwound.  The state of a thread that C made
- * may never be cleared; then the capsule goes at the thread's real end.
+ * state's dict.  The capsule's destructor runs on the dying thread and unwinds
+ * the fibers still suspended there.  The state of a thread that C made may
+ * never be cleared; then the capsule goes at the thread's real end.
  */
 #include "python/core/thread.h"
 
@@ -68,7 +68,8 @@ free_spare(PfThread *t)
 static void
 free_record(PfThread *t)
 {
-    Py_CLEAR(t->green_trace); /* set as the thread ended: it is the last */
+    Py_CLEAR(
+        t->green_trace); /* it may have been set during the thread's end */
     Py_CLEAR(t->green_origin);
     pf_root_ops->end(t);
     free_spare(t);
@@ -77,10 +78,10 @@ free_record(PfThread *t)
     PyMem_RawFree(t);
 }
 
-/* What is left of the thread is ended first, while it still has a current
- * fiber.  The code that this runs can make no new scheduler and leave no fiber
- * suspended.  Then the thread has no record any more, nor gets a new one: code
- * that the rest of its state runs as it goes is refused. */
+/* First end what is left of the thread, while it still has a current fiber.
+ * Code that this runs can make no new scheduler and leave no fiber suspended.
+ * Then the thread has no record and gets no new one: code that runs as the
+ * rest of its state is cleared is refused. */
 static void
 end_thread(PfThread *t)
 {
@@ -98,8 +99,8 @@ end_thread(PfThread *t)
 }
 
 /* Runs on the dying thread.  On any other thread (the interpreter clears the
- * states of threads that fork or shutdown cut off) the stacks cannot be
- * entered any more: everything stays where it is. */
+ * states of threads lost to a fork or shutdown) the stacks cannot be entered
+ * any more, and nothing is touched. */
 static void
 thread_gone(PyObject *capsule)
 {
@@ -112,12 +113,12 @@ thread_gone(PyObject *capsule)
     end_thread(t);
 }
 
-/* The fibers of `t` stay suspended for good: here the interpreter does not
- * know the thread any more, and callbacks that they are in would need that. */
+/* The fibers of `t` stay suspended for good: the interpreter no longer knows
+ * the thread, and the callbacks that they are in would need it. */
 static void
 tell_left(PfThread *t)
 {
-    unlist(t); /* who lists the threads would look at its state */
+    unlist(t); /* a list of threads would look at its state */
     ended = PyThreadState_GetID(PyThreadState_Get());
     pf_tls_thread = NULL;
     pf_root_ops->tell_left(t);
@@ -134,8 +135,8 @@ end_with_thread(PfThread *t)
     }
 }
 
-/* The state may be gone while the record is not: then its dict, which owns the
- * record, outlives it. */
+/* The state may be gone while its dict, which owns the record, still lives.
+ */
 static bool
 runs_code(PfThread *t)
 {
@@ -143,11 +144,11 @@ runs_code(PfThread *t)
            pystate_in_code(t->tstate);
 }
 
-/* Runs when the thread itself ends.  Its state has not been cleared if someone
- * has yet to call PyGILState_Release, such as a callback from C that a fiber is
- * suspended in.  To let go of the capsule unwinds that, and then the last
- * PyGILState_Release, which is ours, clears the state.
- * A thread that ended within Python code, or calls exit() there, is let be. */
+/* Runs when the thread itself ends.  Its state has not been cleared if a
+ * PyGILState_Release is still missing, as in a callback from C in which a
+ * fiber is suspended.  Dropping the capsule unwinds that fiber, and then the
+ * last PyGILState_Release, which is ours, clears the state.  Does nothing if
+ * the thread ended within Python code, or calls exit() there. */
 static void
 thread_ended(void)
 {
@@ -158,7 +159,7 @@ thread_ended(void)
         return;
     }
     PyGILState_STATE held = PyGILState_Ensure();
-    if (!pf_is_shut_down()) { /* nor while this waited for the GIL */
+    if (!pf_is_shut_down()) { /* not even while this waited for the GIL */
         end_with_thread(t);
     }
     PyGILState_Release(held);
@@ -204,8 +205,7 @@ make_record(FiberObject *root)
         errno = -rc;
         return (PfThread *)PyErr_SetFromErrno(PyExc_OSError);
     }
-    (void)
-        pf_overflow_thread_init(); /* without it the report is lost, no more */
+    (void)pf_overflow_thread_init(); /* without it only the report is lost */
     t->tstate = PyThreadState_Get();
     t->tstate_id = PyThreadState_GetID(t->tstate);
     pf_root_ops->begin(t, root);
@@ -231,9 +231,9 @@ own(PfThread *t, PyObject *dict, PyObject *capsule)
     return 0;
 }
 
-/* The interpreter makes it at first need.  The collector could run code in the
- * midst of that which needs it, too: of the two dicts one would be lost, and
- * with it whatever it owns. */
+/* The interpreter makes the dict when it is first needed.  Meanwhile the
+ * collector could run code that needs it, too: of the two dicts one would be
+ * lost, with everything it owns. */
 static PyObject *
 state_dict(void)
 {
@@ -245,8 +245,9 @@ state_dict(void)
     return dict;
 }
 
-/* What a record needs is made first: that may run the collector, and so code
- * that needs a record as well.  Then the one that this has made is it. */
+/* The parts of a record are made first, which may run the collector, and so
+ * code that needs a record, too.  Then the record that this code has made is
+ * used. */
 PfThread *
 pf_thread_create(void)
 {
@@ -290,8 +291,8 @@ gc_callback(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     Py_RETURN_NONE;
 }
 
-/* What waits on other threads than `keep` will never go on: they are not there
- * in the child of fork, and at exit their stacks go away. */
+/* Waits on threads other than `keep` will never continue: these threads do not
+ * exist in the child of fork, and at exit their stacks go away. */
 static void
 forget_others(PfThread *keep)
 {
@@ -317,8 +318,8 @@ needs_record(void)
     return false;
 }
 
-/* The interpreter begins to shut down, with everything still in place: the
- * last moment at which `finally` blocks of suspended fibers can run. */
+/* The interpreter begins to shut down, with everything still in place: this is
+ * the last moment when `finally` blocks of suspended fibers can run. */
 static PyObject *
 at_exit(PyObject *module, PyObject *ignored)
 {
@@ -343,8 +344,8 @@ at_exit(PyObject *module, PyObject *ignored)
     Py_RETURN_NONE;
 }
 
-/* Only this thread goes on in the child; its fibers stay, the others' are
- * out of reach for good. */
+/* Only this thread continues in the child; its fibers stay, those of other
+ * threads are out of reach for good. */
 static PyObject *
 after_fork_in_child(PyObject *module, PyObject *ignored)
 {

@@ -43,12 +43,12 @@ typedef struct PfSpare {
 struct PfThread {
     pf_thread engine; /* first: the engine hands us pf_thread pointers */
     PyThreadState *tstate;
-    uint64_t tstate_id; /* another state may come to lie where it was */
+    uint64_t tstate_id; /* another state may later have its address */
     uint32_t attention;
-    uint32_t no_switch; /* depth of regions that must not be left */
+    uint32_t no_switch; /* depth of no-switch regions */
     const char *no_switch_why;
-    PyObject *transfer;          /* what travels with the switch under way */
-    bool throwing;               /* ... is an exception to raise */
+    PyObject *transfer;          /* the value of the present switch */
+    bool throwing;               /* ... which is an exception to raise */
     FiberObject *root;           /* the thread's own stack */
     FiberObject *unwinder;       /* of the running fiber, if that is DYING */
     pf_fiber *collecting;        /* the collector runs on it; or NULL */
@@ -56,7 +56,7 @@ struct PfThread {
     FiberObject *live;           /* head of the list of unfinished fibers */
     SchedulerObject *schedulers; /* made on this thread */
     PyObject *green_trace;       /* of greenlet.settrace(), or NULL */
-    PyObject *green_origin;      /* who made the switch under way, for that */
+    PyObject *green_origin;      /* where the present switch began, for that */
     PyState root_state;
     unsigned given;             /* stacks so far */
     bool ending;                /* no new schedulers */
@@ -91,7 +91,7 @@ pf_empty_spare(PfThread *t, PfSpareKind kind)
     t->spare[kind] = (PfSpare){NULL, PF_MOST_SPARE};
     return first;
 }
-/* The code between the two must not be left for another fiber. */
+/* Between the two calls no switch is allowed. */
 static inline void
 pf_no_switch_begin(PfThread *t, const char *why)
 {
@@ -108,8 +108,8 @@ pf_no_switch_end(PfThread *t)
     }
 }
 
-/* The collector begins or ends on the running fiber's stack.  A greenlet may be
- * left meanwhile, and others run: only this one is what must not be left. */
+/* The collector begins or ends on the running fiber's stack.  Greenlets may
+ * still switch meanwhile; only this fiber must not be left. */
 static inline void
 pf_mark_collector(PfThread *t, bool runs)
 {

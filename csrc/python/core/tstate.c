@@ -1,4 +1,4 @@
-/* What tstate.h declares: run-time look-ups and the signal-safe traceback. */
+/* See tstate.h: run-time look-ups and the signal-safe traceback. */
 #include "python/core/tstate.h"
 
 #include "engine/base/atomics.h"
@@ -18,7 +18,7 @@ int pf_c_limit; /* constant after import */
 #if PF_COUNTS_C_CALLS
 
 /* Where the interpreter keeps the function that evaluates frames; NULL: not
- * found.  What sets it (PEP 523) may not be called in a signal handler, nor
+ * found.  The setter (PEP 523) must not be called in a signal handler, or
  * without the GIL, on 3.13. */
 static PF_ATOMIC(size_t) *evaluator; /* constant after import */
 /* What was there; 0: the default.  Shared, one word; also in handlers. */
@@ -26,8 +26,8 @@ static PF_ATOMIC(size_t) evaluate;
 /* The pystate_entered_fn, always the same: shared, one word. */
 static PF_ATOMIC(size_t) asked;
 
-/* The interpreter's own check makes the call fail: it knows how to clear the
- * frame away. */
+/* The interpreter's own check makes the call fail, as it knows how to clean up
+ * the frame. */
 static PyObject *
 ask_first(PyThreadState *ts, struct _PyInterpreterFrame *frame, int throwing)
 {
@@ -43,7 +43,7 @@ ask_first(PyThreadState *ts, struct _PyInterpreterFrame *frame, int throwing)
     return result;
 }
 
-/* It lies in the first 9 KB of some hundred. */
+/* It is in the first 9 KB of about a hundred. */
 static void
 find_evaluator(PyInterpreterState *interp)
 {
@@ -128,8 +128,8 @@ pystate_lookup(void)
 {
 #if PF_HAS_C_COUNTER
     /* The interpreter's own limit, which a patch release may have changed
-     * since its headers: what is left here, and the few units that the import
-     * under way uses.  Limits have always been multiples of 500. */
+     * since its headers: the rest here, plus the few units that the present
+     * import uses.  Limits have always been multiples of 500. */
     int left = PyThreadState_Get()->c_recursion_remaining;
     pf_c_limit = (left + 499) / 500 * 500;
 #endif

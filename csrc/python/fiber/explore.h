@@ -1,5 +1,5 @@
-/* Where a run under test chooses, lets another fiber go first, or hears of a
- * failure.  testing/ does that; outside of a test nothing happens here. */
+/* Where a run under test makes choices, lets another fiber go first, or learns
+ * of a failure. testing/ does that; outside of a test these do nothing. */
 #ifndef PF_EXPLORE_H
 #define PF_EXPLORE_H
 
@@ -30,9 +30,9 @@ typedef struct PfExplorerOps {
 extern const PfExplorerOps *pf_explorer_ops; /* set at import */
 extern PF_ATOMIC(size_t) pf_exploring;       /* runs under test just now */
 
-/* The running fiber is about to do something that others may do as well, or
- * has done what they may react to: a run under test may let them.  0, or -1
- * with an exception (the fiber is being unwound). */
+/* The running fiber is about to do something that others may do, too, or has
+ * done something they may react to: a run under test may let them go first. 0,
+ * or -1 with an exception (the fiber is being unwound). */
 static inline int
 pf_preempt(void)
 {
@@ -50,7 +50,7 @@ pf_choose(SchedulerObject *s, uint32_t n, PfChoiceKind kind)
                : pf_explorer_ops->choose(s, n, kind);
 }
 
-/* A scheduled fiber or a grain failed: a test wants to know if anybody looked.
+/* A scheduled fiber or a grain failed: a test checks whether anybody looks.
  * False: no explorer has taken it over. */
 static inline bool
 pf_explorer_failed(SchedulerObject *s, PyObject *op)

@@ -25,7 +25,7 @@
 
 PF_ATOMIC(size_t) pf_default_stack_size; /* shared, one word */
 
-/* ------------------------------------------------------------------ making one */
+/* ---------------------------------------------------------------- creation */
 
 /* The memory of fibers that have died is linked by `next`. */
 FiberObject *
@@ -48,9 +48,9 @@ pf_fiber_alloc(PfThread *t)
     return self;
 }
 
-/* The memory of one that has been cleared; what a subclass has made is not
- * kept.  An object is finalized once in its life, and its memory remembers
- * that. */
+/* Keep the memory of a cleared fiber, unless a subclass made it or it was
+ * finalized: an object is finalized only once, and its memory remembers that.
+ */
 static void
 free_fiber(FiberObject *self)
 {
@@ -103,7 +103,7 @@ allocate(PyTypeObject *type)
     return self;
 }
 
-/* spawn(fn, *args, **kwargs): the arguments as they came. */
+/* spawn(fn, *args, **kwargs): the arguments of a vectorcall. */
 FiberObject *
 pf_fiber_new(PyObject *target, PyObject *const *args, Py_ssize_t nargs,
              PyObject *kwnames)
@@ -169,7 +169,7 @@ pf_fiber_type_ready(PyTypeObject *type)
     pf_chain_register(type, fiber_link);
 }
 
-/* ------------------------------------------------------------------ its death */
+/* ------------------------------------------------------------- destruction */
 
 static int
 fiber_traverse(PyObject *op, visitproc visit, void *arg)
@@ -213,7 +213,7 @@ fiber_clear(PyObject *op)
         pf_view_done(self); /* it holds the fiber */
     }
     if (self->fiber.stack != NULL) {
-        return 0; /* it still needs the rest to be unwound */
+        return 0; /* its unwinding still needs the rest */
     }
     Py_CLEAR(self->target);
     Py_CLEAR(self->args);
@@ -236,10 +236,10 @@ is_alive(FiberObject *self)
            !pf_fiber_kind(self)->is_part;
 }
 
-/* The last reference to a fiber that is alive is gone (there is one for the
- * time being): if it is suspended it is unwound.  On a thread that is not its
- * own it is left, with a reference, to its owner.  Who runs, or is needed by
- * who runs, holds itself until it is left. */
+/* The last reference to a live fiber is gone (we hold one for now): a
+ * suspended fiber is unwound.  On another thread it is left, with a reference,
+ * to its owner.  A fiber that runs, or that the running one needs, keeps
+ * itself until it is left. */
 static void
 outlive(FiberObject *self)
 {
@@ -255,7 +255,7 @@ outlive(FiberObject *self)
     }
 }
 
-/* The last reference is gone: a suspended fiber is unwound, a failure told. */
+/* The last reference is gone: unwind a suspended fiber, report a failure. */
 static void
 fiber_finalize(PyObject *op)
 {
@@ -292,18 +292,18 @@ finalize_again(FiberObject *self)
     return pf_task_revived_for(op, unseen ? pf_unseen_lost : outlive_object);
 }
 
-/* What is left of an odd one: the interpreter shuts down, it was never entered,
- * belongs to a scope or a greenlet, has something that few have. */
+/* The rest for unusual fibers: the interpreter shuts down, it was never
+ * entered, belongs to a scope or a greenlet, or has a PfRare. */
 static void
 let_go(FiberObject *self)
 {
     if (self->fiber.stack != NULL && self->thread != NULL) {
-        pf_live_unlink(self); /* shutting down: the stack stays as it is */
+        pf_live_unlink(self); /* shutting down: the stack is not touched */
         if (self->base != NULL) {
             pf_cancelling->disown(PF_TASK(self));
         }
     }
-    /* Entered after its end, by code that its end ran, say. */
+    /* It entered a scope after its end, in code that its end ran, say. */
     if (self->scope != NULL) {
         pf_cancelling->ends_inside(self, Py_None);
     }
@@ -316,8 +316,8 @@ let_go(FiberObject *self)
     pf_task_free_rare(PF_TASK(self));
 }
 
-/* Does it hold more than most do that ran: a result, a name, their scheduler?
- * One test, not one of each. */
+/* Does it hold more than most finished fibers: a result, a name, their
+ * scheduler?  One test for all fields. */
 static inline bool
 holds_more(const FiberObject *self)
 {
@@ -332,7 +332,8 @@ static void
 fiber_dealloc(PyObject *op)
 {
     FiberObject *self = (FiberObject *)op;
-    /* The common end, a plain fiber that ran, has nothing to finalize. */
+    /* In the common case, a plain fiber that ran, there is nothing to
+     * finalize. */
     bool plain = self->core.state == PF_DONE &&
                  self->outcome != PF_OUTCOME_FAILED &&
                  Py_TYPE(op) == pf_fiber_type;
@@ -394,9 +395,9 @@ fiber_start(PyObject *op, PyObject *ignored)
     return Py_NewRef(op);
 }
 
-/* From here on it is the scheduler's: it counts, and can be cancelled and
- * joined.  Any thread.  It needs its parent no more: for the caller to drop,
- * once it is in the queue. */
+/* From now on it belongs to the scheduler: it counts, and can be cancelled and
+ * joined.  Any thread.  It no longer needs its parent, which the caller drops
+ * once the fiber is in the queue. */
 int
 pf_fiber_enlist(SchedulerObject *s, FiberObject *fiber)
 {
@@ -446,7 +447,7 @@ pf_fiber_start(SchedulerObject *s, FiberObject *fiber)
 PyDoc_STRVAR(switch_doc, "switch($self, /, value=None)\n--\n\n\
 Leave the running fiber for this one and give it `value`.\n\
 \n\
-Returns what is passed to the switch that comes back. A fresh fiber takes only\n\
+Returns the value of the switch that comes back. A fresh fiber takes only\n\
 None (TypeError). FiberError if the fiber has finished, belongs to another\n\
 thread or to a scheduler, or if the running fiber must not be left.");
 PyDoc_STRVAR(throw_doc, "throw($self, exc, /)\n--\n\n\
@@ -461,7 +462,7 @@ FiberError outside of a run, or if it has been started or switched to before.");
 PyDoc_STRVAR(join_doc, "join($self, /, timeout=None)\n--\n\n\
 Wait until the fiber has ended; False if `timeout` seconds passed first.\n\
 \n\
-If it has not begun yet it begins next, before others that are ready. A\n\
+If it has not begun, it begins next, before others that are ready. A\n\
 cancellation point. FiberError on the running fiber itself, on one that was not\n\
 started on a scheduler, and from another thread while it runs.");
 PyDoc_STRVAR(result_doc, "result($self, /, timeout=None)\n--\n\n\
@@ -479,14 +480,14 @@ True if the fiber has ended by cancellation.");
 PyDoc_STRVAR(cancel_doc, "cancel($self, /, reason=None)\n--\n\n\
 Ask the fiber to end: Cancelled is raised at each of its park points.\n\
 \n\
-A fiber that has not run yet never does. Any thread may call it. False if the\n\
+A fiber that has not begun will never run. Any thread may call it. False if the\n\
 fiber had ended already. FiberError on a raw fiber: use throw() there.");
 PyDoc_STRVAR(unpark_doc, "unpark($self, /, value=None)\n--\n\n\
 Wake the fiber from park(), or let its next park() return at once.\n\
 \n\
 There is one permit: a second unpark() before the park() changes nothing and\n\
-returns False, and if that loses a value a RuntimeWarning says so. Any thread\n\
-may call it; from another thread the answer is True when the request was sent.\n\
+returns False; if a value is lost, there is a RuntimeWarning. Any thread may\n\
+call it; from another thread it returns True when the request was sent.\n\
 FiberError if the fiber has finished.");
 PyDoc_STRVAR(callback_doc, "add_done_callback($self, fn, /)\n--\n\n\
 Call fn(fiber) on the fiber's thread when it ends; at once if it has ended.\n\
@@ -523,9 +524,9 @@ static PyMemberDef fiber_members[] = {
 PyDoc_STRVAR(fiber_doc,
              "Fiber(target=None, args=(), kwargs=None, *, name=None, "
              "daemon=False, stack_size=None, context=None)\n--\n\n\
-A function with a stack of its own, that can be left anywhere and gone back to.\n\
+A function with a stack of its own: it can be suspended anywhere, and resumed.\n\
 \n\
-Raw: switch() to it; you decide who runs. Scheduled: start() it inside of\n\
+Raw: switch() to it; you decide which fiber runs. Scheduled: start() it inside\n\
 run(); the loop decides. With no target a subclass defines run(). `stack_size`\n\
 is in bytes (default: pyfiber.get_stack_size()). `context` is the\n\
 contextvars.Context to run in (default: a copy of the creator's).");

@@ -1,5 +1,4 @@
-/* fiber/: one fiber and what it does: runs, is left and gone back to, waits,
- * ends.
+/* fiber/: one fiber and its life: it runs, is left and resumed, waits, ends.
  *
  *   task.h      what fibers and other tasks have in common
  *   lifecycle.h waiting for the end of one, its result, its end
@@ -41,10 +40,10 @@ struct FiberObject {
     bool parent_set : 1; /* by the user: keep it */
     bool held : 1;       /* running, and the thread holds the last reference
                             until it is left */
-    bool is_hub : 1;     /* runs a scheduler's loop just now */
+    bool is_hub : 1;     /* is running a scheduler's loop */
     bool dying : 1;      /* being unwound by FiberExit */
-    bool preferred : 1;  /* it began before its turn, as somebody waits */
-    bool finalized : 1;  /* as an object is once in its life */
+    bool preferred : 1;  /* began before its turn, for a waiter */
+    bool finalized : 1;  /* happens only once in an object's life */
     uint32_t number;     /* as an owner of locks; 0: it has never been one */
     union {
         pf_task core; /* what is known of tasks of any kind */
@@ -58,10 +57,10 @@ struct FiberObject {
     PyObject *context; /* while not running */
     union {
         PyObject *kwargs;     /* before it is entered */
-        PyObject *waiting_on; /* while it waits; for reports */
+        PyObject *waiting_on; /* what it waits for; for reports */
     };
     PfWaiter *wait;     /* its own wait in a queue; see waitq.h */
-    ScopeObject *scope; /* the innermost it is in; owns all it is in */
+    ScopeObject *scope; /* the innermost one entered; owns all of them */
     PyObject *greenlet; /* its view, or whose part it is, or NULL */
     PyObject *target;
     PyObject *args; /* NULL: none */
@@ -72,8 +71,8 @@ struct FiberObject {
 _Static_assert(offsetof(FiberObject, core) == offsetof(PfTaskObject, core),
                "a fiber's object begins as every task's");
 
-/* 256 bytes with the collector's head, and so they are in memory: the next
- * size that the allocator has is 272. */
+/* 256 bytes with the collector's header, also in memory: the allocator's next
+ * size is 272. */
 #if UINTPTR_MAX > UINT32_MAX && !PF_WITH_ASAN && !PF_WITH_TSAN
 _Static_assert(sizeof(FiberObject) <= 240, "a fiber takes 16 bytes more");
 #endif

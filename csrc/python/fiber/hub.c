@@ -1,4 +1,4 @@
-/* Telling who runs the loop. */
+/* Messages to the fiber that runs the loop. */
 #include "python/fiber/hub.h"
 
 #include "python/core/compiler.h"
@@ -9,7 +9,7 @@
 
 PyTypeObject *pf_scheduler_type; /* constant after import */
 
-/* A fiber was made ready.  A loop that hosts this one must hear of it. */
+/* A fiber was made ready.  Tell the loop that hosts this one, if any. */
 void
 pf_tell_host(SchedulerObject *s)
 {
@@ -19,7 +19,7 @@ pf_tell_host(SchedulerObject *s)
 }
 
 /* The hub has something to decide: it runs when its turn comes, or at once
- * after the second Ctrl-C, which does not wait for anybody. */
+ * after the second Ctrl-C, which waits for nothing. */
 void
 pf_wake_hub(SchedulerObject *s)
 {
@@ -42,8 +42,8 @@ pf_wake_hub(SchedulerObject *s)
     }
 }
 
-/* The run ends with `exc` (stolen); if something has ended it before, that has
- * this as its context. */
+/* End the run with `exc` (stolen); an exception that has ended it before gets
+ * this one as its context. */
 void
 pf_scheduler_fail(SchedulerObject *s, PyObject *exc)
 {

@@ -1,6 +1,6 @@
-/* The scheduler's object, as far as fibers and those who wake them know it: who
- * runs the loop is told that there is something to do, or that the run fails.
- * The Scheduler type and the loop are in run/. */
+/* The scheduler's object, as far as fibers and the code that wakes them know
+ * it: they tell the hub that there is work, or that the run fails.  The
+ * Scheduler type and the loop are in run/. */
 #ifndef PF_HUB_H
 #define PF_HUB_H
 
@@ -19,7 +19,7 @@ struct SchedulerObject {
     PfThread *thread;               /* NULL once that has ended */
     SchedulerObject *prev, *next;   /* in thread->schedulers */
     Py_ssize_t alive;               /* fibers not done */
-    Py_ssize_t foreground;          /* of them, not daemon */
+    Py_ssize_t foreground;          /* of these, not daemon */
     FiberObject *main;              /* of run(fn) */
     PyObject *fatal;                /* exception that ends the run */
     PyObject *on_unhandled;         /* "log", "raise", a function; NULL: log */
@@ -34,11 +34,11 @@ struct SchedulerObject {
     bool ending;             /* everything is cancelled, new fibers as well */
     bool hosted;             /* another loop waits for fileno() */
     int interrupts;          /* Ctrl-C's seen */
-    pf_registration signals; /* what tells of any; see signals.c */
+    pf_registration signals; /* watched for signals; see signals.c */
     bool open;               /* the engine's part is initialised */
     PyObject *watch;         /* to be called when an interrupted run ends */
-    int64_t stalled_since;   /* nobody but another thread could help, */
-    uint64_t stalled_at;     /* ... and this had happened by then */
+    int64_t stalled_since;   /* since then only another thread could help, */
+    uint64_t stalled_at;     /* ... and the activity counter at that time */
     bool stall_told;
     bool inherited;         /* ran when this process was forked: see loop.c */
     bool lent;              /* its hub is a fiber of `outer`, until it ends */

@@ -1,4 +1,4 @@
-/* Looking at a fiber: its name, state, parent, context, frames, outcome. */
+/* A fiber's attributes: its name, state, parent, context, frames, outcome. */
 #include "python/fiber/inspect.h"
 
 #include "python/core/facade.h"
@@ -16,14 +16,14 @@ qualified_name(PyObject *function)
 {
     PyObject *name = PyObject_GetAttrString(function, "__qualname__");
     if (name == NULL) {
-        PyErr_Clear(); /* it has none: a report says its type */
+        PyErr_Clear(); /* it has none: a report shows its type */
     } else if (!PyUnicode_Check(name)) {
         Py_CLEAR(name);
     }
     return name;
 }
 
-/* A functools.partial has no name, what it calls has. */
+/* A functools.partial has no name, but its function has. */
 static PyObject *
 name_of_partial(PyObject *function)
 {
@@ -40,7 +40,7 @@ name_of_partial(PyObject *function)
     return name;
 }
 
-/* Attributes may be computed, and `made_of` may be dropped by that. */
+/* An attribute may be computed, which may drop `made_of`. */
 PyObject *
 pf_name_after(PyObject *made_of)
 {
@@ -201,8 +201,8 @@ context_slot(PfThread *t, FiberObject *self)
     return &self->context;
 }
 
-/* One that has none yet gets an empty one, as the interpreter does at first
- * use.  That is made before we look: to make it may run the collector. */
+/* A fiber without one gets an empty one, as the interpreter does at first use.
+ * It is created before the check, as that may run the collector. */
 static PyObject *
 get_context(PyObject *op, void *closure)
 {
@@ -346,20 +346,20 @@ PyGetSetDef pf_fiber_getset[] = {
     {"state", get_state, NULL,
      "'new', 'ready', 'running', 'parked' or 'done'.", NULL},
     {"parent", get_parent, set_parent,
-     "Who gets the value or exception when a raw fiber ends; None for a "
+     "The fiber that gets a raw fiber's value or exception; None for a "
      "fiber\n"
      "of a scheduler. ValueError for a cycle.",
      NULL},
     {"context", get_context, NULL,
      "The fiber's contextvars.Context; None when it is done.", NULL},
     {"frame", get_frame, NULL,
-     "Where the fiber is suspended; None if it is not.", NULL},
+     "The frame where the fiber is suspended; None if it is not.", NULL},
     {"outcome", pf_task_get_outcome, NULL,
      "Ok(value), Failed(exception) or CancelledOutcome(reason) once it is\n"
      "done; None before.",
      NULL},
     {"daemon", get_daemon, set_daemon,
-     "True: run() does not wait for the fiber but cancels it.", NULL},
+     "True: run() cancels the fiber instead of waiting for it.", NULL},
     {"waiting_on", get_waiting_on, NULL,
      "What the parked fiber waits for, for reports; None if nothing.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
@@ -397,7 +397,7 @@ describe_thread(PfThread *t)
                                t->root, running, fibers);
 }
 
-/* Without the collector, for what that runs might end a thread. */
+/* Without the collector: code that it runs might end a thread. */
 static PyObject *
 mod_threads(PyObject *module, PyObject *ignored)
 {

@@ -1,19 +1,19 @@
-/* What the fault handler of the engine asks.  Everything it calls runs inside a
- * signal handler: it reads, and writes with write(2).
+/* What the engine's fault handler calls.  All of it runs inside a signal
+ * handler: it only reads, and writes with write(2).
  *
- * Up to 3.13 the interpreter counts how deep C code has called; when a stack's
- * reserve is reached the count has to end.  The handler cannot do that: it may
- * have interrupted the counting itself, between the load of the counter and
- * the store, and what it writes is overwritten.  (It is a likely place: the
- * evaluation loop counts where it first touches its frame.  And with levels of
- * 512 bytes it is the same place at every page, so that to try again at the
- * next page would not help.)  So the handler only sees to it that somebody
- * looks: the function that evaluates frames (PEP 523), a pointer that nobody
- * changes by load and store, is ours until C code next calls a Python
- * function.  That is soon, on the same thread and not within any counting;
- * there the budget ends, the call fails, and some of the budget is given back
- * to who has to handle that or to report it.
- * C code that recurses without a Python function is left; it runs on into the
+ * Up to 3.13 the interpreter counts how deep C calls are nested; when a
+ * stack's reserve is reached, that budget must end.  The handler cannot end
+ * it: it may have interrupted the counting itself, between the load of the
+ * counter and the store, and then the store overwrites its value.  (This is
+ * likely: the evaluation loop counts where it first touches its frame.  And
+ * with levels of 512 bytes it is the same place on every page, so another try
+ * at the next page would not help.)  So the handler only requests a check: it
+ * replaces the function that evaluates frames (PEP 523), a pointer that no
+ * code changes by load and store, until C code next calls a Python function.
+ * That is soon, on the same thread and never in the middle of counting; there
+ * the budget ends, the call fails, and some of the budget is returned to the
+ * code that handles or reports the error.
+ * C code that recurses without a Python function escapes this; it reaches the
  * lower half of the reserve, and there the handler does write the counter.
  */
 #include "python/fiber/overflow.h"
@@ -35,8 +35,8 @@ current_stack(void)
     return t == NULL ? NULL : t->engine.current->stack;
 }
 
-/* Owner thread.  It was to look: does it reach into its reserve?  Then the
- * budget ends; returns whether it did not already. */
+/* Owner thread.  The requested check: if the stack reaches into its reserve,
+ * end the budget; returns whether it had not ended already. */
 static bool
 end_budget(PfThread *t, const char *sp)
 {
@@ -45,7 +45,7 @@ end_budget(PfThread *t, const char *sp)
     if (stack == NULL || !pf_stack_reserve_is_open(stack)) {
         return false;
     }
-    t->attention |= PF_ATT_RESERVE; /* what the handler wrote may be lost */
+    t->attention |= PF_ATT_RESERVE; /* the handler's own write may be lost */
     return pf_stack_runs_in_reserve(stack, sp) &&
            pystate_exhaust(t->tstate, self->saved, stack->area.size);
 }
@@ -63,8 +63,8 @@ anybody_watched(void)
 }
 
 /* C code calls a Python function, on any thread.  (A handler on a thread
- * without the GIL says "watched" and then looks who evaluates; here it is the
- * other way round, so one sees the other.) */
+ * without the GIL sets "watched" and then reads the evaluator; here the order
+ * is reversed, so one of the two sees the other.) */
 static PyState *
 python_entered(size_t *left)
 {

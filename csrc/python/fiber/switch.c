@@ -1,5 +1,5 @@
-/* The transfer path: who may be switched to, the switch, the first run of a
- * fiber and its end.
+/* The transfer path: which fiber may be entered, the switch, a fiber's first
+ * run and its end.
  *
  * Order within a switch: refuse, save, load, switch, hand over.  One value or
  * one exception travels with it in thread->transfer.
@@ -51,7 +51,7 @@ raise_here(PyObject *exc)
     Py_XDECREF(context);
 }
 
-/* What came with the switch back to us: a new reference, or NULL with the
+/* What the switch back to us brought: a new reference, or NULL with the
  * exception raised. */
 static inline PyObject *
 landed(PfThread *t)
@@ -80,7 +80,7 @@ transfer_to(PfThread *t, FiberObject *target)
     return landed(t);
 }
 
-/* ------------------------------------------------------- who may be entered */
+/* ---------------------------------------------- which fiber may be entered */
 
 static int
 refuse_parent(void)
@@ -92,9 +92,9 @@ refuse_parent(void)
     return -1;
 }
 
-/* Can the result of a fiber that begins on this thread go there?  Not if that
- * one lives on another thread, is over, runs a scheduler's loop or waits in
- * one. */
+/* Can the result of a fiber that begins on this thread go there?  Not if the
+ * parent belongs to another thread, is over, runs a scheduler's loop or waits
+ * in one. */
 static bool
 can_inherit(PfThread *t, FiberObject *parent)
 {
@@ -105,9 +105,9 @@ can_inherit(PfThread *t, FiberObject *parent)
 }
 
 /* The parent is the fiber that gets the result of a raw fiber: the one that
- * was current at its creation or, if that is no use, whoever starts it, even
- * if that runs a loop.  PF_LOOK_AGAIN if another parent was dropped for that:
- * it may have been the last reference. */
+ * was current at its creation or, if that is unsuitable, the one that starts
+ * it, even if that runs a loop.  PF_LOOK_AGAIN if another parent was dropped
+ * for that: it may have been the last reference. */
 static int
 settle_parent(PfThread *t, FiberObject *fiber)
 {
@@ -161,8 +161,8 @@ refuse_thread(void)
     return -1;
 }
 
-/* A scheduler's fiber that was left by a direct switch can be gone back to in
- * the run it belongs to only: its end needs the loop. */
+/* A scheduler's fiber that was left by a direct switch can be resumed only in
+ * the run it belongs to, because its end needs the loop. */
 static int
 refuse_idle_scheduler(PfThread *t, FiberObject *target)
 {
@@ -210,10 +210,10 @@ look(PfThread *t, FiberObject *target, bool with_value, bool *collected)
                : refuse_state(target);
 }
 
-/* Everything that is not "suspended, ours, nothing to attend to".
- * 0: switch; RUNS_ALREADY: it is the running fiber itself; -1: refused.
- * Between the look that says 0 and the switch no code runs: whatever has to
- * run some makes us look again. */
+/* All cases but "suspended, ours, nothing to attend to". 0: switch;
+ * RUNS_ALREADY: it is the running fiber itself; -1: refused.  Between the
+ * check that returns 0 and the switch no code runs: anything that has to run
+ * code makes us check again. */
 static int
 admit(PfThread *t, FiberObject *target, bool with_value)
 {
@@ -305,7 +305,7 @@ pf_fiber_throw(FiberObject *target, PyObject *exc)
 
 /* ------------------------------------------------------------- a new stack */
 
-/* The system refused: perhaps garbage holds stacks. */
+/* The system refused a stack: perhaps garbage holds some. */
 static void
 collect_stacks(PfThread *t)
 {
@@ -347,7 +347,7 @@ pf_fiber_give_stack(PfThread *t, FiberObject *fiber, bool *collected)
     return 0;
 }
 
-/* A fiber with a stack will not run (any more): it is over. */
+/* A fiber with a stack will never run (again): it is over. */
 void
 pf_fiber_take_stack(FiberObject *fiber)
 {
@@ -362,7 +362,7 @@ pf_fiber_take_stack(FiberObject *fiber)
 static PyObject *
 call_target(FiberObject *self)
 {
-    PyObject *args = self->args; /* stays there: the collector looks */
+    PyObject *args = self->args; /* stays there for the collector */
     PyObject *kwargs = self->kwargs;
     self->kwargs = NULL;
     self->entered = true;
@@ -382,9 +382,9 @@ call_target(FiberObject *self)
     return result;
 }
 
-/* The target goes; a report must name the fiber all the same, of a failed or
- * cancelled one whatever it ran.  To find that name may run code, which may
- * give it one. */
+/* The target is dropped, but a report must still name the fiber: a failed or
+ * cancelled one keeps the name of what it ran.  To find that name may run
+ * code, which may set one. */
 static void
 keep_name(FiberObject *self)
 {
@@ -397,7 +397,7 @@ keep_name(FiberObject *self)
     } else if (PF_UNLIKELY(self->outcome != PF_OUTCOME_OK)) {
         PyObject *name = pf_name_after(self->target);
         if (name == NULL) {
-            PyErr_Clear(); /* no memory: then its type names it */
+            PyErr_Clear(); /* no memory: its type must do */
         } else if (self->name == NULL) {
             self->name = name;
         } else {
@@ -406,7 +406,7 @@ keep_name(FiberObject *self)
     }
 }
 
-/* Let go of what it needed. */
+/* Drop what it needed while it ran. */
 static void
 close_fiber(FiberObject *self)
 {
@@ -423,7 +423,7 @@ close_fiber(FiberObject *self)
     }
 }
 
-/* Can a fiber's end go on in `p`?  In the hub it can: see take_stray. */
+/* Can a fiber's end continue in `p`?  In the hub it can: see take_stray. */
 static bool
 takes_results(PfThread *t, FiberObject *p)
 {
@@ -439,7 +439,7 @@ takes_results(PfThread *t, FiberObject *p)
              p->core.scheduler == &t->scheduler->core));
 }
 
-/* A raw fiber's result goes to its parent, past those that cannot take it. */
+/* A raw fiber's result goes to the first ancestor that can take it. */
 static FiberObject *
 heir(PfThread *t, FiberObject *self)
 {
@@ -471,8 +471,8 @@ next_after_raw(PfThread *t, FiberObject *self)
     bool quiet = self->outcome == PF_OUTCOME_CANCELLED && !t->throwing;
     t->transfer = Py_NewRef(quiet ? Py_None : self->value);
     self->looked_at = true;
-    /* The parent may be kept alive by us alone: then the thread holds it for
-     * as long as it runs. */
+    /* Ours may be the only reference to the parent: then the thread holds it
+     * while it runs. */
     if (p == self->parent && p != t->root && !p->held &&
         !pf_fiber_kind(p)->is_part) {
         p->held = true;
@@ -482,7 +482,7 @@ next_after_raw(PfThread *t, FiberObject *self)
     return p;
 }
 
-/* Tell the scheduler and who waits. */
+/* Tell the scheduler and the waiters. */
 static void
 retire(FiberObject *self)
 {
@@ -506,7 +506,7 @@ retire(FiberObject *self)
     }
 }
 
-/* What every ending does, whether the fiber ran or not. */
+/* The common part of every end, whether the fiber ran or not. */
 static void
 finish(FiberObject *self, PyObject *result)
 {
@@ -526,7 +526,7 @@ finish(FiberObject *self, PyObject *result)
     }
 }
 
-/* What is raised as a fiber ends: nobody is there for it. */
+/* An exception while a fiber ends, which no caller can get. */
 static inline void
 tell_raised(PfThread *t, FiberObject *self)
 {
@@ -535,9 +535,9 @@ tell_raised(PfThread *t, FiberObject *self)
     }
 }
 
-/* The same for a greenlet's fiber, whose outcome is the greenlet's affair: what
- * its code left open or unfinished.  `result` is stolen; returns it, or NULL
- * with an exception. */
+/* The same for a greenlet's fiber: it closes what the code left open; the
+ * greenlet sees to the outcome.  `result` is stolen; returns it, or NULL with
+ * an exception. */
 PyObject *
 pf_fiber_leave_nothing(PfThread *t, FiberObject *self, PyObject *result)
 {
@@ -571,9 +571,9 @@ first_act(PfThread *t, FiberObject *self)
     return call_target(self);
 }
 
-/* The thread's references are no longer needed: the one to who runs, and the
- * one that another thread left here, in case this end came before it was seen.
- */
+/* The thread's references are no longer needed: the one to the running fiber,
+ * and the one that another thread left here, if it has not been seen before
+ * this end. */
 static void
 let_go(FiberObject *self)
 {
@@ -625,8 +625,8 @@ pf_fiber_reap(pf_thread *thread, pf_fiber *fiber)
     PfThread *t = (PfThread *)thread;
     FiberObject *self = FIBER_OF(fiber);
     self->held = false;
-    /* Whoever landed here has not yet taken what came with the switch: what
-     * runs now, because an object dies, must not wait. */
+    /* The fiber that landed here has not yet taken what the switch brought:
+     * code that runs now because an object dies must not wait. */
     pf_no_switch_begin(t, "while a finished fiber is cleared away");
     if (self->core.state == PF_DONE) {
         self->stack_size = 0; /* `saved` went with the stack */
@@ -640,8 +640,8 @@ pf_fiber_reap(pf_thread *thread, pf_fiber *fiber)
     pf_no_switch_end(t);
 }
 
-/* A scheduled fiber that has no stack yet ends: cancelled, or no memory.  Who
- * looks for the next one to run may be parking: what dies must not wait. */
+/* A scheduled fiber without a stack ends: cancelled, or no memory.  The caller
+ * may be about to park: code that runs as objects die must not wait. */
 void
 pf_fiber_end(PfThread *t, FiberObject *fiber, PyObject *result)
 {

@@ -2,11 +2,11 @@
  * none may be lost.
  *
  * A fiber or grain of a scheduler that fails gets a place in the scheduler's
- * list, which does not keep it alive.  It is told of, once, when its last
- * reference goes, for then it is certain that nobody will look; and else at
- * the end of the run, or when its scheduler is closed.  How it is told is the
- * scheduler's on_unhandled: logged, given to a function, or raised by run().
- * Nothing of this is on the way of those that succeed.
+ * list, which does not keep it alive.  It is reported once: when its last
+ * reference goes, because then nobody can look any more, or else at the end of
+ * the run, or when its scheduler is closed.  The scheduler's on_unhandled says
+ * how: logged, passed to a function, or raised by run().  Fibers that succeed
+ * pay nothing for this.
  */
 #include "python/fiber/unseen.h"
 
@@ -37,7 +37,7 @@ pf_is_unseen(PyObject *op)
 
 /* ------------------------------------------------------------------- the list */
 
-/* In order: the first one has failed first. */
+/* In the order in which they failed. */
 static void
 link_last(SchedulerObject *s, PfUnseen *node)
 {
@@ -84,10 +84,10 @@ pf_unseen_forget_all(SchedulerObject *s)
     }
 }
 
-/* ---------------------------------------------------------------- telling of it */
+/* --------------------------------------------------------------- reporting */
 
-/* Log `exc` of `op`, which `text` names by its %r.  0; -1 if the log was ended
- * by what ends programs, which is raised. */
+/* Log `exc` of `op`, which `text` names by its %r. 0; -1 if the log raised
+ * KeyboardInterrupt or SystemExit. */
 int
 pf_log(PyObject *op, PyObject *exc, const char *text)
 {
@@ -107,7 +107,7 @@ pf_log(PyObject *op, PyObject *exc, const char *text)
     return 0;
 }
 
-/* The loop shall look whether the run has to end.  Any thread. */
+/* Make the loop check whether the run has to end.  Any thread. */
 static void
 look(SchedulerObject *s, PyObject *target, PyObject *argument)
 {
@@ -126,7 +126,7 @@ rouse(SchedulerObject *s)
     }
     PyObject *pending = pf_take_exception();
     if (pf_call_owner(s, look, NULL, NULL) < 0) {
-        PyErr_Clear(); /* it looks when it runs the next time */
+        PyErr_Clear(); /* it checks when it next runs */
     }
     if (pending != NULL) {
         pf_restore_exception(pending);
@@ -168,7 +168,8 @@ call_handler(PyObject *handler, PyObject *op, PyObject *exc)
     return rc < 0 ? -1 : pf_log(op, exc, LOST); /* it was not handled */
 }
 
-/* In the way that `s` (NULL: it is gone or closed) wants it. As pf_log. */
+/* Report in the way that `s` asks for (NULL: it is gone or closed).  As
+ * pf_log. */
 static int
 tell_of(SchedulerObject *s, PyObject *op)
 {
@@ -189,8 +190,8 @@ tell_of(SchedulerObject *s, PyObject *op)
     return rc;
 }
 
-/* Whoever is told must not leave the fiber that tells.  (NULL: this thread has
- * no fibers.) */
+/* Code that gets the report must not leave the reporting fiber.  (NULL: this
+ * thread has no fibers.) */
 static PfThread *
 begin_telling(void)
 {
@@ -209,7 +210,8 @@ end_telling(PfThread *t)
     }
 }
 
-/* Nobody is there to raise at: what ends programs ends the run. */
+/* There is no caller to raise it to: KeyboardInterrupt and SystemExit end the
+ * run. */
 static void
 tell_now(SchedulerObject *s, PyObject *op)
 {
@@ -231,10 +233,10 @@ tell_now(SchedulerObject *s, PyObject *op)
     }
 }
 
-/* ---------------------------------------------------------------- the occasions */
+/* ----------------------------------------------------- when it is reported */
 
-/* A fiber or grain of `s` has failed; if nobody has looked by then, it will be
- * told of. */
+/* A fiber or grain of `s` has failed; it will be reported unless somebody
+ * looks at it. */
 void
 pf_unseen_add(SchedulerObject *s, PyObject *op)
 {
@@ -244,7 +246,7 @@ pf_unseen_add(SchedulerObject *s, PyObject *op)
     PfRare *rare = pf_task_rare_of(PF_TASK(op));
     PfUnseen *node = rare == NULL ? NULL : PyMem_Calloc(1, sizeof(*node));
     if (node == NULL) {
-        PyErr_Clear(); /* no memory to wait whether somebody looks: now */
+        PyErr_Clear(); /* no memory to wait for a look: report it now */
         tell_now(s, op);
         return;
     }
@@ -265,7 +267,7 @@ pf_unseen_lost(PyObject *op)
     tell_now(s, op);
 }
 
-/* As pf_log; then the rest is told of when it is dropped. */
+/* As pf_log; then the rest is reported when it is dropped. */
 static int
 tell_all(SchedulerObject *s)
 {
@@ -285,7 +287,7 @@ tell_all(SchedulerObject *s)
     return rc;
 }
 
-/* They could not be joined; `exc` tells why.  `errors` are those of remember(). */
+/* They could not be joined; `exc` says why.  `errors` is from remember(). */
 static void
 keep_as_context(PyObject *exc, PyObject *errors, PyObject *raised)
 {
@@ -298,8 +300,8 @@ keep_as_context(PyObject *exc, PyObject *errors, PyObject *raised)
     }
 }
 
-/* `raised` (stolen, or NULL) and the failures that are to be raised as one
- * exception; NULL: there is nothing to raise. */
+/* `raised` (stolen, or NULL) and the failures to raise, as one exception;
+ * NULL: there is nothing to raise. */
 PyObject *
 pf_unseen_joined(SchedulerObject *s, PyObject *raised)
 {
@@ -316,7 +318,7 @@ pf_unseen_joined(SchedulerObject *s, PyObject *raised)
     }
     Py_DECREF(errors);
     if (raised != NULL &&
-        pf_ends_programs(raised)) { /* it goes out as it is */
+        pf_ends_programs(raised)) { /* it is raised as it is */
         pf_add_context(raised, exc);
         Py_DECREF(exc);
         return raised;
@@ -325,8 +327,8 @@ pf_unseen_joined(SchedulerObject *s, PyObject *raised)
     return exc;
 }
 
-/* The run is over, with `result` (stolen) or what is raised; what it ends with
- * after all. */
+/* The run is over, with `result` (stolen) or an exception; returns its final
+ * result. */
 PyObject *
 pf_unseen_end_run(SchedulerObject *s, PyObject *result)
 {
@@ -350,8 +352,8 @@ pf_unseen_end_run(SchedulerObject *s, PyObject *result)
     return result;
 }
 
-/* The scheduler has been closed, and somebody waits for what that raises: 0,
- * or -1. */
+/* The scheduler has been closed, and the caller can get exceptions: 0, or -1.
+ */
 int
 pf_unseen_close(SchedulerObject *s)
 {
@@ -360,7 +362,7 @@ pf_unseen_close(SchedulerObject *s)
     return done == NULL ? -1 : 0;
 }
 
-/* ... and nobody does. */
+/* ... and it cannot. */
 void
 pf_unseen_close_quietly(SchedulerObject *s)
 {
@@ -390,7 +392,7 @@ at_exit(PfThread *t)
         Py_INCREF(s);
         pf_unseen_close_quietly(s);
         Py_DECREF(s);
-        s = t->schedulers; /* who was told may have dropped any of them */
+        s = t->schedulers; /* a receiver may have dropped any of them */
     }
 }
 

@@ -1,4 +1,4 @@
-/* Waiting: the one function that parks, and what is made of it.
+/* Waiting: the one function that parks, and the functions that use it.
  *
  * Every park point goes through pf_wait.  Cancellation (cancelling.h) is looked at
  * there: before the fiber waits, and when it was woken because of it.  A wake-up
@@ -60,7 +60,8 @@ pf_fiber_posted(pf_scheduler *s, pf_task *core, unsigned bits)
 
 /* ------------------------------------------------------------------- parking */
 
-/* Something other than our wake-up brought us back: a fiber being unwound. */
+/* We were resumed by something other than our wake-up: the fiber is being
+ * unwound. */
 static int
 resumed_by_transfer(PfThread *t)
 {
@@ -72,7 +73,7 @@ resumed_by_transfer(PfThread *t)
     return -1;
 }
 
-/* A raw fiber may wait as well; it is the scheduler's while it does. */
+/* A raw fiber may wait, too; the scheduler owns it meanwhile. */
 static inline int
 park(PfThread *t, FiberObject *self, int64_t deadline, PyObject *what)
 {
@@ -91,7 +92,7 @@ park(PfThread *t, FiberObject *self, int64_t deadline, PyObject *what)
     } else if (PF_UNLIKELY(why == -1)) {
         PyErr_NoMemory();
     }
-    Py_XDECREF(waited_on); /* may run code: not before the transfer is taken */
+    Py_XDECREF(waited_on); /* may run code, so after the transfer is taken */
     return why;
 }
 
@@ -104,9 +105,9 @@ pf_wait_anyhow(PfThread *t, int64_t deadline, PyObject *what)
     return park(t, CURRENT(t), deadline, what);
 }
 
-/* A fiber that is cancelled already does not wait, unless it has swallowed
- * that too often; then it does for a while, so that others run, and even gets
- * what it waits for if that comes meanwhile. */
+/* A fiber that is already cancelled does not wait, unless it has swallowed
+ * Cancelled too often.  Then it waits for a while, to let others run, and even
+ * gets what it waits for if that arrives meanwhile. */
 static int
 park_cancelled(PfThread *t, FiberObject *self, PyObject *what)
 {
@@ -126,7 +127,7 @@ park_unless_cancelled(PfThread *t, int64_t deadline, PyObject *what)
                                            : park(t, self, deadline, what);
 }
 
-/* 0, 1 or -1: what a wait answers that ended because of `why`. */
+/* 0, 1 or -1: the result of a wait that ended because of `why`. */
 static inline int
 answer(PfThread *t, int why)
 {
@@ -149,7 +150,7 @@ pf_wait(PfThread *t, int64_t deadline, PyObject *what)
     return answer(t, park_unless_cancelled(t, deadline, what));
 }
 
-/* pf_attend runs code that may grant us what we are about to wait for. */
+/* pf_attend runs code that may grant what we are about to wait for. */
 int
 pf_wait_granted(PfThread *t, PfNode *const *granted, int64_t deadline,
                 PyObject *what)
@@ -166,7 +167,7 @@ pf_wait_granted(PfThread *t, PfNode *const *granted, int64_t deadline,
     }
     int rc = answer(t, why);
     if (PF_UNLIKELY(*granted != NULL && why == PF_WAKE_CANCEL)) {
-        PyErr_Clear(); /* it came while Cancelled was made */
+        PyErr_Clear(); /* granted while Cancelled was being created */
         return 0;
     }
     return rc;
@@ -200,7 +201,7 @@ pf_park_value(PfThread *t, int64_t deadline)
 {
     FiberObject *self = CURRENT(t);
     if (PF_UNLIKELY(t->attention != 0) && pf_attend(t) < 0) {
-        return NULL; /* code that runs in passing must not take the permit */
+        return NULL; /* code that runs meanwhile must not take the permit */
     }
     if (!self->permit) {
         self->in_park = true;
@@ -288,8 +289,8 @@ pf_yield_now(PfThread *t)
     return pf_check_cancelled(self);
 }
 
-/* No cancellation point: whoever spawns has not asked to wait.  The caller has
- * asked pf_attend whether anybody may be switched to. */
+/* Not a cancellation point: the caller of spawn has not asked to wait.  The
+ * caller has checked by pf_attend that a switch is allowed. */
 int
 pf_fiber_run_now(PfThread *t, FiberObject *fresh)
 {
@@ -337,7 +338,8 @@ pf_refuse_join(PfThread *t, FiberObject *target)
     return pf_active(t, "waiting for a fiber") == NULL ? -1 : 0;
 }
 
-/* If it has not begun.  Not for a wait that will be refused. */
+/* If it has not begun, it begins next; but not for a wait that will be
+ * refused. */
 static void
 prefer(PfThread *t, FiberObject *target)
 {

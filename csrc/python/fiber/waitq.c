@@ -86,7 +86,7 @@ pf_no_holders(PyObject *op, PyObject *ignored)
 /* ------------------------------------------------------------------- waking */
 
 /* A fiber that is not parked is on its way into the wait or out of it: it
- * looks at `taken` itself. */
+ * checks `taken` itself. */
 static void
 wake(PfWaiter *waiter, bool next)
 {
@@ -109,7 +109,7 @@ wake(PfWaiter *waiter, bool next)
 }
 
 /* The message may come late, when the fiber has noticed by itself and waits
- * for something else: then there is nothing for it here.  (With a lock it does
+ * for something else: then it is ignored.  (If the waiter has a lock, it does
  * not wait in line yet: a condition's foreign lock is being released.) */
 void
 pf_waiter_arrived(FiberObject *fiber)
@@ -219,8 +219,9 @@ microseconds_left(int64_t deadline)
 }
 
 /* Python's signal handlers run on the main thread while it waits.  A shielded
- * wait goes on after the first exception, which *pending keeps: the lock is
- * needed to unwind properly.  A second one ends it, as in run(). */
+ * wait continues after the first exception, which *pending keeps, because the
+ * lock is needed to unwind properly.  A second exception ends it, as in run().
+ */
 static int
 after_signal(PfWaiter *waiter, PyObject **pending)
 {
@@ -265,7 +266,7 @@ block(PfWaiter *waiter, int64_t deadline)
     return rc;
 }
 
-/* A fiber on its own stack may not block: on its thread nobody else could run
+/* A fiber on its own stack may not block: on its thread nothing else could run
  * to wake it. */
 static int
 refuse_plain(PfThread *t)
@@ -382,8 +383,8 @@ find_on(PfThread *t, const PfOwner *owner)
     return f;
 }
 
-/* Borrowed, or NULL.  The pointer is followed only if it is known to be that
- * of a living fiber. */
+/* Borrowed, or NULL.  The pointer is followed only if it is known to point to
+ * a live fiber. */
 static FiberObject *
 find_owner(const PfOwner *owner)
 {

@@ -1,28 +1,28 @@
-/* Waiting in line: what every primitive is made of.
+/* Waiting in line: the basis of every primitive.
  *
  *   PfWaiter   one wait of one fiber, or of a plain thread; on its C stack
  *   PfNode     that waiter's place in one queue (select() has several)
  *   PfWaitq    the queue of an object: first come, first served
  *
- * Ownership is handed over: whoever releases, puts or sends chooses a node
- * (pf_waitq_choose), gives it what it waits for and calls pf_grant.  From
- * that moment the waiter has it, whatever happens to it before it runs again:
+ * Ownership is handed over: the code that releases, puts or sends chooses a
+ * node (pf_waitq_choose), gives it what it waits for and calls pf_grant.  From
+ * that moment the waiter has it, whatever happens before it runs again:
  *
- * - its timer fires or it is cancelled: it got it all the same.  The timeout
- *   is forgotten, the cancellation comes at the next park point.
+ * - its timer fires or it is cancelled: it still has it.  The timeout is
+ *   ignored, the cancellation is raised at the next park point.
  * - it is unwound (FiberExit), or a signal handler raises in a plain thread:
  *   pf_wait_in_line returns -1 with `taken` set, and the caller must pass on
- *   what it was given.
+ *   what it got.
  *
  * Invariants:
- * - a node is linked exactly while its waiter waits and has been given
- *   nothing; granting one unlinks all nodes of the waiter.
+ * - a node is linked exactly while its waiter waits and has got nothing;
+ *   granting one unlinks all nodes of the waiter.
  * - `item` of a node is owned by the node.
- * - between the look at an object's state and the linking of a node nothing
- *   runs that could change that state (no Python code, no release of the
- *   GIL).  The GIL is the lock of all objects here; without one, each of the
- *   functions that look, change and grant would hold the object's mutex up to
- *   pf_wait_in_line, which is where everything waits.
+ * - between the check of an object's state and the linking of a node nothing
+ *   runs that could change that state (no Python code, no release of the GIL).
+ *   The GIL is the lock of all objects here; without one, each function that
+ *   checks, changes and grants would hold the object's mutex up to
+ *   pf_wait_in_line, the only place that waits.
  * - whose is what: queues, nodes and `taken` are the object's, so anybody's
  *   with the GIL; the state, timer and place in a ready queue of who waits are
  *   its thread's alone, to which a grant from elsewhere is posted (owner.h).
@@ -81,8 +81,9 @@ pf_waitq_empty(const PfWaitq *queue)
 void pf_waitq_push(PfWaitq *queue, PfNode *node);
 void pf_waitq_remove(PfNode *node);
 
-/* Who is served next; the queue is not empty.  Every choice among waiters is
- * made here: first come, first served, but for a test that asks for others. */
+/* The waiter to serve next; the queue is not empty.  Every choice among
+ * waiters is made here: first come, first served, unless a test asks for
+ * another order. */
 PfNode *pf_waitq_choose_slow(const PfWaitq *queue);
 static inline PfNode *
 pf_waitq_choose(const PfWaitq *queue)
@@ -94,16 +95,16 @@ pf_waitq_choose(const PfWaitq *queue)
 
 /* The waiter of `node` has been given what it waits for: wake it. */
 void pf_grant(PfNode *node);
-void pf_grant_next(PfNode *node); /* it goes on before others, if it may */
+void pf_grant_next(PfNode *node); /* it runs before others, if it may */
 void pf_grant_all(PfWaitq *queue);
 void pf_refuse_all(PfWaitq *queue);
 
 void pf_waiter_init(PfWaiter *waiter, PfThread *t, PfNode *nodes, int count);
 void pf_wait_init(PfWait *wait, PfThread *t);
 
-/* Wait until a node of `waiter` is granted.  0: it was; 1: the deadline
- * passed; -1: an exception is set, and if `taken` is set, too, what was given
- * must be passed on.  No node is linked afterwards. */
+/* Wait until a node of `waiter` is granted. 0: it was; 1: the deadline passed;
+ * -1: an exception is set, and if `taken` is set, too, the caller must pass on
+ * what it got.  No node is linked afterwards. */
 int pf_wait_in_line(PfWaiter *waiter, PfThread *t, int64_t deadline,
                     PyObject *what);
 /* The same for the usual case: push and wait. */
@@ -112,7 +113,7 @@ int pf_wait_for(PfWait *wait, PfWaitq *queue, PfThread *t, int64_t deadline,
 
 /* The fibers that wait in the queue, first in line first: a list. */
 PyObject *pf_waitq_list(const PfWaitq *queue);
-/* _holders() of what nobody in particular has to release: an empty list. */
+/* _holders() of objects that any fiber may release: an empty list. */
 PyObject *pf_no_holders(PyObject *op, PyObject *ignored);
 
 /* A wake-up from another thread has arrived. */
@@ -147,16 +148,16 @@ pf_owns(const PfOwner *owner, const FiberObject *fiber)
     return owner->fiber == fiber && owner->number == fiber->number;
 }
 
-/* It ends, and has owned a lock: its name is remembered for reports. */
+/* It ends, and has owned a lock: keep its name for reports. */
 void pf_owner_ends(FiberObject *fiber);
-/* The name of an owner that has ended; None if it has not, or nobody is it.
- * Of one that ended long ago the name may be forgotten: then "?". */
+/* The name of an owner that has ended; None if it has not, or there is none.
+ * The name may be forgotten if it ended long ago: then "?". */
 PyObject *pf_owner_gone(const PfOwner *owner);
-/* Those of the owners that are there and not gone: a list. */
+/* The owners that have not ended: a list. */
 PyObject *pf_owner_list(const PfOwner *owners, int count);
 
-/* For __init__: -1 with FiberError if somebody waits already, or in any case.
- * To be asked last, with everything converted and made. */
+/* For __init__: -1 with FiberError if anything waits already.  To be called
+ * last, after all conversions and allocations. */
 int pf_check_unused(const PfWaitq *queue);
 
 #endif

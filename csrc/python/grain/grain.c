@@ -142,7 +142,7 @@ make_iterator(PyObject *start, PyObject *args)
 static int
 put_iterator(GrainObject *g, PyObject *iterator, PyObject *name)
 {
-    PyErr_Clear(); /* no memory for the name: it goes on without */
+    PyErr_Clear(); /* no memory: it continues without a name */
     if (g->core.state != PF_NEW || g->entered) {
         Py_DECREF(iterator);
         Py_XDECREF(name);
@@ -164,8 +164,8 @@ put_iterator(GrainObject *g, PyObject *iterator, PyObject *name)
     return 0;
 }
 
-/* Turn what the grain was made of into what is stepped. 0, or -1.  That runs
- * code, which may start the grain: look again then. */
+/* Turn what the grain was made from into what is stepped. 0, or -1.  That runs
+ * code, which may start the grain: check again afterwards. */
 int
 pf_grain_prepare(GrainObject *g)
 {
@@ -259,8 +259,8 @@ grain_traverse(PyObject *op, visitproc visit, void *arg)
     return pf_task_traverse(PF_TASK(g), visit, arg);
 }
 
-/* Only a grain that no scheduler has can be garbage by itself; one of a
- * scheduler that is garbage is closed by that. */
+/* Only a grain without a scheduler can be garbage by itself; if a scheduler is
+ * garbage, it closes its grains. */
 static int
 grain_clear(PyObject *op)
 {
@@ -340,7 +340,7 @@ refuse_unstarted(GrainObject *g)
     return -1;
 }
 
-/* From a thread that runs no fibers, or others. */
+/* From a thread without fibers, or with other fibers. */
 static int
 wait_elsewhere(GrainObject *g, PyObject *timeout)
 {
@@ -451,7 +451,7 @@ True if the grain has ended by cancellation.");
 PyDoc_STRVAR(cancel_doc, "cancel($self, /, reason=None)\n--\n\n\
 Ask the grain to end: Cancelled is raised at each of its yields.\n\
 \n\
-A grain that has not run yet never does. A grain that it has called, by\n\
+A grain that has not begun will never run. A grain that it has called, by\n\
 yielding it, is cancelled first. Any thread may call it. False if the grain\n\
 had ended already.");
 PyDoc_STRVAR(unpark_doc, "unpark($self, /, value=None)\n--\n\n\
@@ -459,8 +459,8 @@ Wake the grain from `yield SLEEPING`, which returns `value`; or let its next\n\
 one return at once.\n\
 \n\
 There is one permit, as for a fiber's unpark(): False if there was one\n\
-already, and a RuntimeWarning if that loses a value. Any thread may call it, before the grain is started as well.\n\
-FiberError if it has finished.");
+already, and a RuntimeWarning if that loses a value. Any thread may call it,\n\
+also before the grain is started. FiberError if it has finished.");
 PyDoc_STRVAR(callback_doc, "add_done_callback($self, fn, /)\n--\n\n\
 Call fn(grain) on the grain's thread when it ends; at once if it has ended.\n\
 \n\
@@ -496,10 +496,10 @@ A generator, or a coroutine, that the scheduler steps: a task without a stack.\n
 \n\
 `start` is a function that returns one (called with `args` when the grain is\n\
 started), an iterable, an iterator or a coroutine. Each `yield` says what\n\
-comes next: READY or None (a turn of the others), SLEEPING (until unpark()),\n\
+to do next: READY or None (a turn of the others), SLEEPING (until unpark()),\n\
 STOPPED, a number of seconds, a predicate (until it is true), a generator or\n\
-coroutine to call, a Grain to call or to wait for, a Fiber or a future. What\n\
-was waited for is the value of the `yield`, or is raised there.");
+coroutine to call, a Grain to call or to wait for, a Fiber or a future. The\n\
+result of the wait is the value of the `yield`; an error is raised there.");
 
 static PyType_Slot grain_slots[] = {
     {Py_tp_doc, (void *)grain_doc},   {Py_tp_new, grain_new},

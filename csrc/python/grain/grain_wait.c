@@ -1,9 +1,8 @@
-/* What a grain waits for, how it is woken, and what other threads may ask of
- * it.
+/* What a grain waits for, how it is woken, and what other threads may request.
  *
- * A waiting grain is PF_PARKED.  Whoever wakes it only puts it back into the
- * ready queue; the wait is taken apart, and its result looked up, at the
- * grain's next turn.
+ * A waiting grain is PF_PARKED.  A wake-up only puts it back into the ready
+ * queue; at the grain's next turn the wait is dismantled and its result looked
+ * up.
  */
 #include "python/core/arguments.h"
 #include "python/core/compiler.h"
@@ -24,8 +23,8 @@
 
 /* ---------------------------------------------------------------- being ready */
 
-/* The running grain gets another turn.  One whose pool has a policy is added
- * to that by the caller of its step, once the step was timed. */
+/* The running grain gets another turn.  If its pool has a policy, the caller
+ * of its step adds it to that after the step was timed. */
 void
 pf_grain_ready(GrainObject *g)
 {
@@ -48,8 +47,8 @@ pf_grain_wake(GrainObject *g, pf_wake why)
 
 /* ----------------------------------------------------------- futures' callback */
 
-/* Given to a future's add_done_callback: wakes the grain, from any thread.
- * Lets go of it when the wait is over. */
+/* The done-callback of a future: wakes the grain, from any thread.  Drops it
+ * when the wait is over. */
 typedef struct NoticeObject {
     PyObject_HEAD
     GrainObject *grain;
@@ -237,7 +236,7 @@ new_wait(GrainObject *g)
     return wait;
 }
 
-/* It has waited as `runner` until here; from here on as `wait`. */
+/* Until now it used `runner`; from now on, while it waits, `wait`. */
 static void
 park(GrainObject *g, int kind, GrainWait *wait)
 {
@@ -247,7 +246,7 @@ park(GrainObject *g, int kind, GrainWait *wait)
     g->core.state = PF_PARKED;
 }
 
-/* `seconds` from now; 0 is a turn like any other. */
+/* `seconds` from now; 0 is an ordinary turn. */
 int
 pf_grain_sleep(GrainObject *g, PyObject *seconds)
 {
@@ -274,8 +273,8 @@ pf_grain_sleep(GrainObject *g, PyObject *seconds)
     return 0;
 }
 
-/* Until the ones in `waiters` are woken; if that has happened (`done`), at
- * once. */
+/* Wait until those in `waiters` are woken; if that has happened (`done`),
+ * continue at once. */
 int
 pf_grain_wait_end(GrainObject *g, PfWaitq *waiters, bool done)
 {
@@ -389,8 +388,8 @@ wait_for_notice(GrainObject *g, NoticeObject *notice)
     return rc;
 }
 
-/* The grain goes on running while the future's own code does, which may call
- * back at once, or let others run: only then it waits. */
+/* The grain counts as running while the future's own code runs, which may call
+ * back at once, or let others run; only afterwards does it wait. */
 int
 pf_grain_wait_future(GrainObject *g, PyObject *future)
 {
@@ -422,8 +421,8 @@ pf_grain_wait_unpark(GrainObject *g)
     return 0;
 }
 
-/* It is cancelled, and may wait for what it waits for, if for anything, so
- * long at most. */
+/* It is cancelled, and may continue its wait, if any, for at most this long.
+ */
 int
 pf_grain_wait_slowly(GrainObject *g, int64_t ns)
 {
@@ -445,7 +444,7 @@ pf_grain_wait_slowly(GrainObject *g, int64_t ns)
 
 /* ------------------------------------------------------------------ its end */
 
-/* A grain that waits in line was given what it waits for. */
+/* A grain that waits in line got what it waits for. */
 bool
 pf_grain_was_granted(GrainObject *g)
 {
@@ -460,7 +459,7 @@ pf_grain_receives(GrainObject *g)
            (pf_case_channel(g->yielded, &value), value == NULL);
 }
 
-/* A value that it received and will not see goes back to the channel. */
+/* A value that it received but will not see goes back to the channel. */
 static void
 leave_line(GrainObject *g, PfNode *node)
 {
@@ -482,7 +481,7 @@ leave_line(GrainObject *g, PfNode *node)
     }
 }
 
-/* Take the wait apart, however it ended. */
+/* Dismantle the wait, however it ended. */
 void
 pf_grain_unwait(GrainObject *g)
 {
@@ -510,7 +509,7 @@ raise_cancelled(GrainObject *g)
     return NULL;
 }
 
-/* What the fiber or grain that was waited for came to. */
+/* The result of the fiber or grain that it waited for. */
 static PyObject *
 result_of(GrainObject *g)
 {
@@ -519,12 +518,13 @@ result_of(GrainObject *g)
     g->calls = false;
     PfTaskObject *target = PF_TASK(other);
     if (called && target->outcome == PF_OUTCOME_CANCELLED && g->under_cancel) {
-        return raise_cancelled(g); /* because we were: see cancel_now */
+        return raise_cancelled(
+            g); /* because we were cancelled: see cancel_now */
     }
     return pf_task_value(target);
 }
 
-/* What the Event or the channel gave. */
+/* The result from the Event or the channel. */
 static PyObject *
 take_grant(GrainObject *g)
 {
@@ -546,7 +546,7 @@ take_grant(GrainObject *g)
     return Py_NewRef(Py_True);
 }
 
-/* What was kept for this turn. */
+/* The value that was kept for this turn. */
 static PyObject *
 take_kept(GrainObject *g)
 {
@@ -569,10 +569,10 @@ take_permit(GrainObject *g)
     return value;
 }
 
-/* The result of the turn that begins: a new reference to what is sent into
- * the generator, or NULL with what is thrown; without an exception: what the
- * future in `yielded` has.  The grain is PF_RUNNING, to the code that runs in
- * here as well. */
+/* What the new turn begins with: a new reference to send into the generator,
+ * or NULL with an exception to throw; NULL without an exception: the result of
+ * the future in `yielded`.  The grain is PF_RUNNING, also for code that runs
+ * in here. */
 PyObject *
 pf_grain_take_value(GrainObject *g)
 {
@@ -599,7 +599,7 @@ pf_grain_take_value(GrainObject *g)
     case PF_WAIT_END:
         return result_of(g);
     case PF_WAIT_FUTURE:
-        return NULL; /* the caller asks it: its result() may wait */
+        return NULL; /* the caller calls its result(), which may wait */
     case PF_WAIT_UNPARK:
         return take_permit(g);
     default:
@@ -659,7 +659,7 @@ pf_grain_posted(pf_scheduler *s, pf_task *core, unsigned bits)
     pf_no_switch_end((PfThread *)s->thread);
 }
 
-/* The grain will never go on: the child of a fork has not its thread. */
+/* The grain will never continue: the child of a fork lacks its thread. */
 void
 pf_grains_forget_waits(SchedulerObject *s)
 {

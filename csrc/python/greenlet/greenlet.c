@@ -48,7 +48,7 @@ allocate(PfThread *t, PyTypeObject *type)
     return g;
 }
 
-/* All it had is gone. */
+/* Everything that it had is gone. */
 static void
 free_greenlet(PyGreenlet *g)
 {
@@ -92,7 +92,7 @@ pf_greenlet_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         pf_unwind_dropped(t);
     }
     if (PF_UNLIKELY(type->tp_flags & Py_TPFLAGS_IS_ABSTRACT)) {
-        /* Says which methods are missing. */
+        /* This says which methods are missing. */
         return PyBaseObject_Type.tp_new(type, args, NULL);
     }
     PyGreenlet *parent = pf_greenlet_current(t); /* stays, as it runs */
@@ -133,7 +133,7 @@ pf_greenlet_init(PyObject *op, PyObject *args, PyObject *kwargs)
                                      &parent)) {
         return -1;
     }
-    Py_XINCREF(parent); /* what `run` was may run code when it goes */
+    Py_XINCREF(parent); /* dropping the old `run` may run code */
     int rc = run == NULL ? 0 : set_run(g, run);
     if (rc == 0 && parent != NULL && parent != Py_None) {
         rc = pf_greenlet_set_parent(g, parent);
@@ -166,7 +166,7 @@ greenlet_traverse(PyObject *op, visitproc visit, void *arg)
     PyGreenlet *g = (PyGreenlet *)op;
     Py_VISIT(g->dict);
     if (g->pimpl == NULL) {
-        return 0; /* its making failed */
+        return 0; /* its creation failed */
     }
     Py_VISIT(IMPL(g)->fiber);
     Py_VISIT(IMPL(g)->parent);
@@ -182,7 +182,7 @@ greenlet_clear(PyObject *op)
     PyGreenlet *g = (PyGreenlet *)op;
     Py_CLEAR(g->dict);
     if (g->pimpl == NULL || pf_greenlet_active(g)) {
-        return 0; /* code still runs there that needs the rest */
+        return 0; /* code that still runs there needs the rest */
     }
     PF_CLEAR_LINK(IMPL(g)->parent);
     Py_CLEAR(IMPL(g)->main);
@@ -198,13 +198,13 @@ must_be_ended(PyGreenlet *g)
            pf_greenlet_active(g);
 }
 
-/* It caught GreenletExit and left: its stack cannot be taken away. */
+/* It caught GreenletExit and switched away: its stack must be kept. */
 static void
 complain(PyGreenlet *g)
 {
     PyObject *pending = pf_take_exception();
     PyObject *file = PySys_GetObject("stderr");
-    Py_INCREF(g); /* for good */
+    Py_INCREF(g); /* for ever */
     if (file != NULL && file != Py_None) {
         Py_INCREF(file);
         if (PyFile_WriteString("GreenletExit did not kill ", file) < 0 ||
@@ -219,15 +219,15 @@ complain(PyGreenlet *g)
     }
 }
 
-/* The last reference is gone (there is one for the time being): a suspended
- * greenlet is made to end, here or on its own thread. */
+/* The last reference is gone (we hold one for now): end a suspended greenlet,
+ * here or on its own thread. */
 static void
 end(PyGreenlet *g)
 {
     FiberObject *fiber = IMPL(g)->fiber;
     PfThread *t = pf_tls_thread;
     if (pf_is_shut_down()) {
-        IMPL(g)->fiber = NULL; /* the stack stays as it is */
+        IMPL(g)->fiber = NULL; /* the stack is not touched */
         fiber->greenlet = NULL;
     } else if (fiber->core.state == PF_RUNNING) {
         Py_INCREF(g);
@@ -255,9 +255,9 @@ greenlet_finalize(PyObject *op)
     }
 }
 
-/* The finalizer runs once in an object's life, and a subclass with __del__
- * replaces it; a greenlet must be ended all the same.  So the object is
- * brought back to life for that.  False: it stays alive. */
+/* The finalizer runs only once in an object's life, and a subclass with
+ * __del__ replaces it; a greenlet must still be ended.  So the object is
+ * resurrected for that.  False: it stays alive. */
 static bool
 end_at_last(PyObject *op)
 {
@@ -491,7 +491,7 @@ set_context(PyObject *op, PyObject *value, void *closure)
     return 0;
 }
 
-/* greenlet tells here how much of the stack it has copied away. */
+/* In greenlet this is the amount of stack that it has copied away. */
 static PyObject *
 get_stack_saved(PyObject *op, void *closure)
 {
@@ -542,7 +542,7 @@ greenlet_repr(PyObject *op)
 /* -------------------------------------------------------------------- the type */
 
 PyDoc_STRVAR(greenlet_doc, "greenlet(run=None, parent=None)\n--\n\n\
-A callable with a stack of its own, that can be left anywhere and gone back to.\n\
+A callable with a stack of its own: it can be suspended anywhere, and resumed.\n\
 \n\
 switch() runs it, or `run` of a subclass. When it ends, its result goes to\n\
 `parent`, by default the greenlet that was current when it was made.");
@@ -551,8 +551,8 @@ Leave the current greenlet for this one.\n\
 \n\
 A new greenlet calls run(*args, **kwargs). A suspended one sees its own\n\
 switch() return: the one argument, the tuple of several, the dict of keywords,\n\
-or a pair of both. Of a dead one the parent gets it. Returns what is sent to\n\
-the current greenlet when somebody switches back. greenlet.error if it belongs\n\
+or a pair of both. If it is dead, its parent gets the value. Returns what is\n\
+sent to the current greenlet in the switch back. greenlet.error if it belongs\n\
 to another thread.");
 PyDoc_STRVAR(throw_doc,
              "throw($self, typ=GreenletExit, val=None, tb=None, /)\n\
@@ -571,11 +571,13 @@ static PyMethodDef greenlet_methods[] = {
 static PyGetSetDef greenlet_getset[] = {
     {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
     {"run", get_run, set_run_attribute,
-     "What is to be called; not there once that has begun.", NULL},
+     "The function to call; there is none once it has begun.", NULL},
     {"parent", get_parent, set_parent,
-     "Who gets the result. ValueError for a cycle or another thread's.", NULL},
+     "The greenlet that gets the result. ValueError for a cycle or another "
+     "thread's.",
+     NULL},
     {"gr_frame", get_frame, NULL,
-     "Where the greenlet is suspended; None if it is not.", NULL},
+     "The frame where the greenlet is suspended; None if it is not.", NULL},
     {"gr_context", get_context, set_context,
      "The contextvars.Context the greenlet runs in; None: an empty one.",
      NULL},

@@ -6,11 +6,10 @@
  *   greenlet_trace.c   settrace
  *   greenlet_capi.c    the capsule, module functions, set-up
  *
- * A started greenlet has a fiber of its own, which nobody else starts or
- * ends; its code runs there, and switching goes the way of Fiber.switch.  A
- * fiber that was not made by a greenlet gets one as its view when its code
- * asks for the current greenlet: the main greenlet is the view of the
- * thread's root fiber.
+ * A started greenlet has a fiber of its own, which no other code starts or
+ * ends; its code runs there, and a switch works as in Fiber.switch.  A fiber
+ * that no greenlet made gets a greenlet as its view when its code asks for the
+ * current greenlet: the main greenlet is the view of the thread's root fiber.
  */
 #ifndef PF_GREENLET_H
 #define PF_GREENLET_H
@@ -43,21 +42,21 @@ typedef enum PfGreenletKind {
  * - `main` is set from the start on; NULL for a main greenlet, which is its
  *   own.  `parent` is NULL for a main greenlet, and once it is cleared.  There
  *   are no cycles of parents.
- * - `killer` is set while GreenletExit, thrown as nobody refers to the greenlet
- *   any more, is on its way through it and must bring control back to who has
- *   thrown it: that fiber, suspended until then.
+ * - `killer` is set while GreenletExit, thrown because the last reference is
+ *   gone, runs through the greenlet: it is the suspended fiber that threw it,
+ *   to which control must return.
  */
 struct PfGreenlet {
     FiberObject *fiber;
     PyGreenlet *parent;
     PyGreenlet *main;
     FiberObject *killer; /* borrowed */
-    PyObject *run;       /* what was given to be run, until that begins */
+    PyObject *run;       /* the function to run, until it begins */
     PyObject *context;   /* while there is no fiber */
     uint8_t kind;
     bool started;
     bool thread_gone; /* of a main greenlet */
-    bool finalized;   /* as an object is once in its life */
+    bool finalized;   /* happens only once in an object's life */
     bool pinned;      /* its thread is gone, its stack must stay */
 };
 
@@ -128,7 +127,7 @@ pf_greenlet_current(PfThread *t) /* borrowed; NULL with an exception */
 PyGreenlet *pf_greenlet_main_in_lineage(PyGreenlet *g);
 PyGreenlet *pf_greenlet_main(PyGreenlet *g); /* borrowed; NULL: not started */
 bool pf_greenlet_thread_gone(PyGreenlet *g);
-/* The thread ends: nobody can switch to its greenlets any more. */
+/* The thread ends: its greenlets cannot be entered any more. */
 void pf_greenlets_orphan(PfThread *t);
 /* The end of a greenlet whose thread went away before it. */
 void pf_greenlet_bury(PyGreenlet *g);
@@ -138,8 +137,8 @@ int pf_greenlet_attend(PfThread *t);
 /* --- greenlet_trace.c --- */
 PyObject *pf_greenlet_settrace(PyObject *module, PyObject *callback);
 PyObject *pf_greenlet_gettrace(PyObject *module, PyObject *ignored);
-/* Tell the trace function of a switch that has just landed. 0, or -1 with its
- * exception. */
+/* Tell the trace function about a switch that has just landed. 0, or -1 with
+ * its exception. */
 int pf_greenlet_trace(PfThread *t, bool throwing);
 
 /* --- greenlet_capi.c --- */

@@ -179,7 +179,7 @@ PyDoc_STRVAR(settrace_doc, "settrace(callback, /)\n--\n\n\
 Call callback(event, (origin, target)) after each switch on this thread.\n\
 \n\
 `event` is 'switch' or 'throw'. None ends it. Returns the previous callback. A\n\
-callback that raises is removed, and its exception goes on in the target.");
+callback that raises is removed, and its exception is raised in the target.");
 PyDoc_STRVAR(gettrace_doc, "gettrace()\n--\n\n\
 The callback of settrace() on this thread, or None.");
 
@@ -187,7 +187,7 @@ static PyMethodDef functions[] = {
     {"getcurrent", pf_greenlet_getcurrent, METH_NOARGS, getcurrent_doc},
     {"settrace", pf_greenlet_settrace, METH_O, settrace_doc},
     {"gettrace", pf_greenlet_gettrace, METH_NOARGS, gettrace_doc},
-    /* What greenlet's own tests look at. */
+    /* Functions that greenlet's own tests use. */
     {"get_total_main_greenlets", count_mains, METH_NOARGS,
      "How many main greenlets are alive."},
     {"get_pending_cleanup_count", count_pending_cleanups, METH_NOARGS,
@@ -250,7 +250,7 @@ add_objects(PyObject *api)
     return rc;
 }
 
-/* The class carries these, too. */
+/* These are attributes of the class, too. */
 static int
 add_to_class(PyObject *api)
 {
@@ -296,7 +296,7 @@ pf_greenlet_module_init(void)
     pf_view_done = pf_greenlet_view_done;
 }
 
-/* Everything pyfiber.greenlet offers, made when first asked for. */
+/* Everything that pyfiber.greenlet offers, created at first use. */
 PyObject *
 pf_greenlet_api(PyObject *module, PyObject *ignored)
 {

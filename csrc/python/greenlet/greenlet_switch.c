@@ -1,7 +1,7 @@
 /* A greenlet's switches, its first run and its end.
  *
- * What is sent goes to the target if that is active, starts it if it is new,
- * and goes on to its parents if it is dead.  As in switch.c one value or one
+ * A value goes to the target if that is active, starts it if it is new, and
+ * goes to its parents if it is dead.  As in switch.c, one value or one
  * exception travels in thread->transfer.
  */
 #include "python/core/arguments.h"
@@ -16,13 +16,13 @@
 #include "python/fiber/unwind.h"
 #include "python/greenlet/greenlet.h"
 
-/* What is on its way: a value, or a call's arguments, or an exception.  All
- * references are the cargo's own. */
+/* What a switch carries: a value, or a call's arguments, or an exception.  The
+ * cargo owns all its references. */
 typedef struct Cargo {
     PyObject *value; /* the only argument */
     PyObject *args;  /* else: a tuple; NULL: none */
     PyObject *kwargs;
-    PyObject *both; /* (args, kwargs), if there are both */
+    PyObject *both; /* (args, kwargs), if it has both */
     PyObject *exc;
 } Cargo;
 
@@ -36,7 +36,7 @@ cargo_drop(Cargo *cargo)
     Py_CLEAR(cargo->exc);
 }
 
-/* The raised exception replaces what there was. */
+/* The raised exception replaces the previous contents. */
 static void
 cargo_take_exception(Cargo *cargo)
 {
@@ -45,7 +45,7 @@ cargo_take_exception(Cargo *cargo)
     cargo->exc = exc;
 }
 
-/* What switch() returns where the cargo arrives; new reference.  Allocates
+/* The result of switch() where the cargo arrives; new reference.  Allocates
  * nothing. */
 static PyObject *
 cargo_unpack(Cargo *cargo)
@@ -62,7 +62,7 @@ cargo_unpack(Cargo *cargo)
 
 /* ------------------------------------------------------------ the switch */
 
-/* What came with the switch back to us: a new reference, or NULL with the
+/* What the switch back to us brought: a new reference, or NULL with the
  * exception raised. */
 static inline PyObject *
 arrive(PfThread *t)
@@ -83,8 +83,9 @@ arrive(PfThread *t)
     return value;
 }
 
-/* The trace function will be told who made the switch.  Returns, for the caller
- * to drop after the switch, who made one before that it was not told of. */
+/* Record the origin of the switch for the trace function.  Returns the origin
+ * of an earlier switch that was not reported, which the caller drops after the
+ * switch. */
 static PyObject *
 note_origin(PfThread *t, PyGreenlet *origin)
 {
@@ -93,8 +94,8 @@ note_origin(PfThread *t, PyGreenlet *origin)
     return before;
 }
 
-/* `value` is stolen.  No code runs before the switch: what was looked at
- * holds. */
+/* `value` is stolen.  No code runs before the switch, so what was checked
+ * still holds. */
 static inline PyObject *
 go_untraced(PfThread *t, FiberObject *to, PyObject *value, bool throwing)
 {
@@ -119,7 +120,7 @@ go(PfThread *t, FiberObject *to, PyObject *value, bool throwing)
     return value;
 }
 
-/* ----------------------------------------------------------- who is entered */
+/* -------------------------------------------------------------- the target */
 
 static int
 refuse_thread(PyGreenlet *ours, PyGreenlet *theirs)
@@ -151,8 +152,8 @@ check_thread(PfThread *t, PyGreenlet *g)
     return ours == theirs ? 0 : refuse_thread(ours, theirs);
 }
 
-/* A view may be of a fiber that a scheduler runs.  NULL with greenlet.error
- * unless it can be switched to just now. */
+/* A view may belong to a scheduler's fiber.  NULL with greenlet.error unless
+ * it can be switched to now. */
 static FiberObject *
 admit(PfThread *t, PyGreenlet *g)
 {
@@ -178,7 +179,7 @@ admit(PfThread *t, PyGreenlet *g)
     return NULL;
 }
 
-/* A fiber for `g` to run in, with a stack; the caller's to give to `g`. */
+/* A fiber with a stack for `g` to run in; the caller gives it to `g`. */
 static FiberObject *
 make_stack(PfThread *t)
 {
@@ -194,9 +195,9 @@ make_stack(PfThread *t)
     return fiber;
 }
 
-/* Give a new greenlet its stack and the call it begins with.  Code of the
- * user's runs here (a `run` that is computed, the collector) and may start
- * the greenlet first.  0; 1: that happened, look again; -1: exception. */
+/* Give a new greenlet its stack and the call it begins with.  User code runs
+ * here (a `run` that is computed, the collector) and may start the greenlet
+ * first. 0; 1: that happened, check again; -1: exception. */
 static int
 start(PfThread *t, PyGreenlet *g, Cargo *cargo)
 {
@@ -239,7 +240,7 @@ start(PfThread *t, PyGreenlet *g, Cargo *cargo)
     return 0;
 }
 
-/* Is this where a switch leads?  1: yes, it can be entered; 0: look again; -1:
+/* Does a switch lead here? 1: yes, it can be entered; 0: check again; -1:
  * exception. */
 static int
 look(PfThread *t, PyGreenlet *g, Cargo *cargo)
@@ -251,8 +252,8 @@ look(PfThread *t, PyGreenlet *g, Cargo *cargo)
     return rc < 0 ? -1 : rc == 0;
 }
 
-/* Where a switch to `g` leads: a new reference, for pass() at once, or NULL
- * with an exception. */
+/* The greenlet that a switch to `g` leads to: a new reference, to be passed to
+ * pass() at once, or NULL with an exception. */
 static PyGreenlet *
 route(PfThread *t, PyGreenlet *g, Cargo *cargo)
 {
@@ -276,7 +277,7 @@ route(PfThread *t, PyGreenlet *g, Cargo *cargo)
 }
 
 /* The fiber of the greenlet (stolen) that is entered next.  Ours may be the
- * last reference: then the thread has it until the greenlet is left. */
+ * last reference: then the thread keeps it until the greenlet is left. */
 static FiberObject *
 pass(PyGreenlet *g)
 {
@@ -386,8 +387,8 @@ pf_greenlet_switch_method(PyObject *op, PyObject *const *args,
         t, fiber, nargs == 0 ? PyTuple_New(0) : Py_NewRef(args[0]), false);
 }
 
-/* As greenlet: where it was raised before is forgotten, so that the traceback
- * of an instance that is thrown again and again does not grow. */
+/* As in greenlet, forget where it was raised before: otherwise the traceback
+ * of an instance that is thrown again and again would grow. */
 static PyObject *
 with_traceback(PyObject *exc, PyObject *tb)
 {
@@ -457,7 +458,8 @@ pf_greenlet_throw_method(PyObject *op, PyObject *args)
 
 /* ---------------------------------------------------------- running, ending */
 
-/* The place of `kwargs` is that of `waiting_on` as soon as the code waits. */
+/* `kwargs` shares its place with `waiting_on`, so take it before the code
+ * waits. */
 static PyObject *
 call_run(FiberObject *self)
 {
@@ -477,8 +479,8 @@ call_run(FiberObject *self)
     return result;
 }
 
-/* The first thing in a new greenlet: take what was sent, forget what was
- * given to be run (`run` may have been computed), call it. */
+/* The first steps of a new greenlet: take what was sent, drop the stored `run`
+ * (it may have been computed), call the function. */
 static PyObject *
 first_act(PfThread *t, FiberObject *self, PyGreenlet *g)
 {
@@ -488,7 +490,7 @@ first_act(PfThread *t, FiberObject *self, PyGreenlet *g)
     t->throwing = false;
     PyObject *origin = t->green_origin;
     t->green_origin = NULL;
-    Py_CLEAR(IMPL(g)->run); /* may run code, and leave for others */
+    Py_CLEAR(IMPL(g)->run); /* may run code, and switch */
     Py_XSETREF(t->green_origin, origin);
     if (t->green_trace != NULL && pf_greenlet_trace(t, throwing) < 0) {
         Py_DECREF(sent);
@@ -502,8 +504,8 @@ first_act(PfThread *t, FiberObject *self, PyGreenlet *g)
     return call_run(self);
 }
 
-/* How the call went, as what the parent gets.  References held by the call
- * are dropped here, where code that this runs may still switch. */
+/* Turn the outcome of the call into what the parent gets.  The call's
+ * references are dropped here, where code that this runs may still switch. */
 static void
 sum_up(PfThread *t, FiberObject *self, PyObject *result, Cargo *cargo)
 {
@@ -524,16 +526,16 @@ sum_up(PfThread *t, FiberObject *self, PyObject *result, Cargo *cargo)
     cargo->exc = exc;
 }
 
-/* The thread's own stack, or a loop that runs there, takes anything. */
+/* The thread's own stack, or a loop that runs there, accepts anything. */
 static FiberObject *
 last_resort(PfThread *t)
 {
     return t->scheduler != NULL ? FIBER_OF(t->scheduler->core.hub) : t->root;
 }
 
-/* Who takes what this greenlet leaves: the first of its ancestors that can,
- * unless it must go back to who kills it.  *asked, a new reference,
- * is the ancestor where that was found: no code may run any more, so it goes
+/* The receiver of this greenlet's result: its first ancestor that can take it,
+ * unless control must return to its killer. *asked, a new reference, is the
+ * ancestor where that was found: no code may run any more, so it is dropped
  * later. */
 static FiberObject *
 heir(PfThread *t, PyGreenlet *g, Cargo *cargo, PyObject **asked)
@@ -564,8 +566,8 @@ greenlet_run(pf_thread *thread, pf_fiber *fiber)
     sum_up(t, self, result, &cargo);
     FiberObject *next = heir(t, g, &cargo, &self->value);
 
-    /* From here on nothing runs that could leave this stack, or end `next`:
-     * what may run code when it goes stays with the fiber. */
+    /* From now on no code runs that could leave this stack, or end `next`:
+     * objects that may run code when dropped stay with the fiber. */
     if (t->green_trace != NULL) {
         self->args = note_origin(t, g);
     }
@@ -592,8 +594,8 @@ greenlet_run(pf_thread *thread, pf_fiber *fiber)
     return &next->fiber;
 }
 
-/* What is on its way to whoever runs now must not get lost while an object's
- * end runs code. */
+/* The value for the running fiber must not get lost while code runs because an
+ * object dies. */
 typedef struct Interruption {
     PyObject *exc, *transfer, *origin;
     bool throwing;
@@ -613,7 +615,7 @@ interrupt(PfThread *t)
 static void
 go_on(PfThread *t, Interruption *saved)
 {
-    while (t->green_origin != NULL) { /* a switch nobody was told of */
+    while (t->green_origin != NULL) { /* a switch that was not reported */
         Py_CLEAR(t->green_origin);
     }
     CURRENT(t)->core.state = saved->state;
@@ -684,9 +686,9 @@ make_exit(PfThread *t)
                      "vanished.");
 }
 
-/* To make the exception may run code that switches to the greenlet: it may have
- * ended since.  As in greenlet who kills is the parent meanwhile, unless that
- * made a cycle. */
+/* To create the exception may run code that switches to the greenlet, which
+ * may then have ended.  As in greenlet, the killer is the parent meanwhile,
+ * unless that would make a cycle. */
 static PyObject *
 throw_exit(PfThread *t, PyGreenlet *g)
 {
@@ -698,7 +700,7 @@ throw_exit(PfThread *t, PyGreenlet *g)
     FiberObject *to = IMPL(g)->fiber, *self = CURRENT(t);
     if (to->is_hub) {
         Py_DECREF(exit);
-        return (PyObject *)admit(t, g); /* refuses */
+        return (PyObject *)admit(t, g); /* raises the error */
     }
     pf_fiber_forget_schedule(to); /* it may wait in a scheduler */
     PyGreenlet *parent = (PyGreenlet *)Py_XNewRef((PyObject *)IMPL(g)->parent);

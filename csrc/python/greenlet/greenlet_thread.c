@@ -1,5 +1,5 @@
-/* Which greenlet is current, whose main greenlet is whose, and what becomes
- * of a thread's greenlets when it ends. */
+/* The current greenlet, main greenlets, and what happens to a thread's
+ * greenlets when it ends. */
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
 #include "python/fiber/attend.h"
@@ -43,10 +43,11 @@ pf_greenlet_view(PfThread *t, FiberObject *fiber)
 {
     if (fiber->greenlet == NULL) {
         PyGreenlet *g = make_view(t, fiber);
-        if (fiber->greenlet == NULL) { /* nor made by the collector */
+        if (fiber->greenlet ==
+            NULL) { /* code that the collector ran has not made one */
             fiber->greenlet = (PyObject *)g;
         } else if (g != NULL) {
-            Py_CLEAR(IMPL(g)->fiber); /* else it would be spared */
+            Py_CLEAR(IMPL(g)->fiber); /* else it would be kept for reuse */
             Py_DECREF(g);
         }
     }
@@ -91,8 +92,8 @@ pf_greenlet_thread_gone(PyGreenlet *g)
 
 /* ---------------------------------------------------------------- attention */
 
-/* The collector may run: an object that it ends may well switch.  What it has
- * under way is on this stack, which stays. */
+/* The collector may be running: an object that it finalizes may switch,
+ * because the collector's work is on this stack, which stays. */
 int
 pf_greenlet_attend(PfThread *t)
 {
@@ -111,8 +112,8 @@ pf_greenlet_attend(PfThread *t)
 
 /* ------------------------------------------------------------ a thread's end */
 
-/* Nobody will come back to this stack, and raising GreenletExit there could
- * take any time.  It stays, for gr_frame, until the greenlet goes. */
+/* This stack will never be resumed, and to raise GreenletExit there could take
+ * any time.  It is kept, for gr_frame, until the greenlet goes. */
 static void
 abandon(FiberObject *fiber)
 {
@@ -122,8 +123,8 @@ abandon(FiberObject *fiber)
     fiber->thread = NULL;
 }
 
-/* What the frames hold is lost.  The stack is given back, unless an object
- * that others may have points into it. */
+/* The objects in the frames leak.  The stack is released, unless an object
+ * that other code may hold points into it. */
 void
 pf_greenlet_bury(PyGreenlet *g)
 {
@@ -150,12 +151,12 @@ find_suspended(PfThread *t)
 void
 pf_greenlets_orphan(PfThread *t)
 {
-    /* Those whose last reference another thread dropped do get GreenletExit:
-     * the next switch here would have raised it. */
+    /* Greenlets whose last reference another thread dropped do get
+     * GreenletExit, which the next switch here would have raised. */
     pf_no_switch_begin(t, "while the thread ends");
     pf_unwind_dropped(t);
     pf_no_switch_end(t);
-    Py_CLEAR(t->green_trace); /* its finalizer may set another */
+    Py_CLEAR(t->green_trace); /* its finalizer may set another one */
     Py_CLEAR(t->green_origin);
     FiberObject *fiber; /* from here on no code runs that could make others */
     while ((fiber = find_suspended(t)) != NULL) {

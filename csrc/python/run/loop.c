@@ -1,6 +1,6 @@
-/* The loop: what runs next, waiting, and how a run ends.
+/* The loop: what runs next, how it waits, and how a run ends.
  *
- * The fiber that calls run() becomes the hub: it gets control when nobody is
+ * The fiber that calls run() becomes the hub: it gets control when no fiber is
  * ready (then it waits, with the GIL released) and when a fiber's end may be
  * the end of the run.  Fibers that yield or park switch to each other
  * directly and never pass through it.
@@ -53,7 +53,7 @@ fail_with_raised(SchedulerObject *s)
     pf_scheduler_fail(s, pf_take_exception());
 }
 
-/* The collector may run anybody's code here. */
+/* The collector may run any code here. */
 void
 pf_scheduler_cancel_because(SchedulerObject *s, const char *reason)
 {
@@ -64,8 +64,8 @@ pf_scheduler_cancel_because(SchedulerObject *s, const char *reason)
     pf_no_switch_end(s->thread);
 }
 
-/* Drop a reference in the hub, which must not be left by what dies then:
- * nothing would bring it back. */
+/* Drop a reference in the hub.  Code that runs as objects die must not leave
+ * it: nothing would bring it back. */
 static void
 drop_in_hub(SchedulerObject *s, PyObject *object)
 {
@@ -77,8 +77,8 @@ drop_in_hub(SchedulerObject *s, PyObject *object)
 /* ------------------------------------------------------------------- the loop */
 
 /* Fibers of `s`, and raw ones waiting in it, that are still suspended; a new
- * reference or NULL.  A new one is in a message that has not been read: it is
- * for the next run, or for close(). */
+ * reference or NULL.  A new fiber is in a message that has not been read: it
+ * is for the next run, or for close(). */
 static FiberObject *
 find_leftover(SchedulerObject *s)
 {
@@ -105,8 +105,8 @@ abandon_another(SchedulerObject *s)
     return false;
 }
 
-/* Nobody is ready any more.  (One by one out of the queue's middle would take
- * quadratic time.) */
+/* Make no fiber ready any more.  (To remove them one by one from the queue's
+ * middle would take quadratic time.) */
 static void
 empty_queue(SchedulerObject *s)
 {
@@ -116,7 +116,7 @@ empty_queue(SchedulerObject *s)
     }
 }
 
-/* Unwind what is left with FiberExit; keeps the raised exception. */
+/* Unwind the remaining fibers with FiberExit; keeps the raised exception. */
 void
 pf_scheduler_abandon(SchedulerObject *s)
 {
@@ -141,7 +141,7 @@ pf_scheduler_abandon(SchedulerObject *s)
     }
 }
 
-/* A fiber that only waits for something to do. */
+/* A fiber that only waits for work. */
 static bool
 is_idle(FiberObject *f)
 {
@@ -172,7 +172,7 @@ pf_scheduler_fibers(SchedulerObject *s)
     return list;
 }
 
-/* All that wait, for a report; a new list. */
+/* All waiting fibers, for a report; a new list. */
 static PyObject *
 waiting_ones(SchedulerObject *s)
 {
@@ -231,9 +231,9 @@ tell_of_stall(SchedulerObject *s)
     }
 }
 
-/* Only another thread could wake somebody.  Some library's thread that never
- * does would hide a deadlock for good: when nothing has happened for a while,
- * it is told, once in a run.  True: just now. */
+/* Only another thread could wake a fiber.  A library's thread that never does
+ * would hide a deadlock for good: so when nothing has happened for a while,
+ * there is a warning, once in a run.  True: just now. */
 static bool
 watch_stall(SchedulerObject *s)
 {
@@ -252,8 +252,8 @@ watch_stall(SchedulerObject *s)
     return true;
 }
 
-/* For so long the loop waits until it looks whether there still is a thread,
- * for a thread tells nobody that it ends.  Nanoseconds. */
+/* How long the loop waits before it checks whether there is still another
+ * thread, because a thread's end is not announced.  Nanoseconds. */
 #define LOOK_FOR_THREADS INT64_C(1000000000)
 
 static int64_t
@@ -263,8 +263,8 @@ look_interval(void)
     return limit > 0 && limit < LOOK_FOR_THREADS ? limit : LOOK_FOR_THREADS;
 }
 
-/* Python's signal handlers run here while the loop idles; they must not
- * switch, for the hub is in the middle of its work. */
+/* Python's signal handlers run here while the loop is idle; they must not
+ * switch, because the hub is in the middle of its work. */
 static int
 run_signal_handlers(SchedulerObject *s)
 {
@@ -278,10 +278,10 @@ run_signal_handlers(SchedulerObject *s)
     return rc;
 }
 
-/* ---------------------------------------------------- whom a thread could wake */
+/* ------------------------------------------ what another thread could wake */
 
-/* One of the run's own, or a raw fiber whose end one of those would go on
- * with.  The end of any other raw fiber leads out of the run. */
+/* One of the run's own fibers, or a raw fiber whose end continues in one of
+ * those.  The end of any other raw fiber leads out of the run. */
 static bool
 belongs_to(SchedulerObject *s, FiberObject *f)
 {
@@ -308,8 +308,8 @@ awaits_thread(SchedulerObject *s, FiberObject *f)
                  : !PyObject_TypeCheck(what, pf_group_type);
 }
 
-/* From `f` on, a raw fiber that waits, to which somebody of this run has
- * switched: the cancellation has to reach it here.  Borrowed, or NULL. */
+/* The next raw fiber, from `f` on, that waits and was entered from this run:
+ * the cancellation has to reach it here.  Borrowed, or NULL. */
 static FiberObject *
 find_raw_to_cancel(SchedulerObject *s, FiberObject *f)
 {
@@ -320,7 +320,7 @@ find_raw_to_cancel(SchedulerObject *s, FiberObject *f)
     return f;
 }
 
-/* Is anybody ready after that? */
+/* Is any fiber ready after that? */
 static bool
 cancel_raw(SchedulerObject *s)
 {
@@ -328,7 +328,7 @@ cancel_raw(SchedulerObject *s)
         pf_no_switch_begin(s->thread, "while a run is cancelled");
         PyObject *reason = pf_reason("the run is over");
         PyObject *why = pf_reason_and_author(reason, Py_None);
-        /* Making those may have run code, so that look is over. */
+        /* To create those may have run code, so check afresh. */
         FiberObject *f = s->thread->live;
         while ((f = find_raw_to_cancel(s, f)) != NULL) {
             pf_cancel_now(f, why);
@@ -340,9 +340,9 @@ cancel_raw(SchedulerObject *s)
     return s->core.ready.head != NULL;
 }
 
-/* Everybody was cancelled and nobody is ready.  Who still waits is shielded
- * and may wait for another thread.  Who is suspended was left by a direct
- * switch: no thread can change that. */
+/* All fibers were cancelled and none is ready.  Those that still wait are
+ * shielded and may wait for another thread.  Those that are suspended were
+ * left by a direct switch: no thread can change that. */
 static bool
 thread_could_end_it(SchedulerObject *s)
 {
@@ -382,11 +382,11 @@ pf_wait_for_help(SchedulerObject *s)
     if (s->ending && !thread_could_end_it(s)) {
         return -1;
     }
-    /* Who is told of a stall may do something. */
+    /* The receiver of a stall warning may act. */
     return watch_stall(s) ? 0 : look_interval();
 }
 
-/* The rooms above may have something that depends on what has run since. */
+/* Rooms above may have waits that depend on what has run since. */
 static bool
 ask_again(SchedulerObject *s)
 {
@@ -410,7 +410,7 @@ stir(SchedulerObject *s)
 }
 
 /* Nothing is ready.  Wait until `deadline`, or for a while if only another
- * thread could wake somebody; false if waiting is vain. */
+ * thread could wake a fiber; false if a wait is pointless. */
 static bool
 idle(SchedulerObject *s, int64_t deadline)
 {
@@ -439,9 +439,9 @@ idle(SchedulerObject *s, int64_t deadline)
     return true;
 }
 
-/* The hub runs again: because nobody else is ready, because it was made ready
- * - or because a raw fiber whose parent is the hub has ended; its failure must
- * not be lost. */
+/* The hub runs again: because no other fiber is ready, because it was made
+ * ready - or because a raw fiber whose parent is the hub has ended, whose
+ * failure must not be lost. */
 static void
 back_in_hub(SchedulerObject *s, FiberObject *hub)
 {
@@ -473,10 +473,10 @@ run_next(SchedulerObject *s, FiberObject *hub)
     return true;
 }
 
-/* The child of a fork that was made inside of a run: there the code that goes
- * on in the fiber is often a program of its own (multiprocessing's is), which
- * may have a run, too.  The inherited one stands still meanwhile, and the
- * fiber is none of its own but a raw one that runs a loop. */
+/* In the child of a fork inside a run, the code that continues in the fiber is
+ * often a program of its own (with multiprocessing it is), which may start a
+ * run, too.  The inherited run is paused meanwhile, and the fiber counts not
+ * as one of its own but as a raw one that runs a loop. */
 static void
 borrow_hub(SchedulerObject *s, FiberObject *hub)
 {
@@ -497,7 +497,7 @@ return_hub(SchedulerObject *s, FiberObject *hub)
     s->lent = false;
 }
 
-/* Another run may begin inside of the one that this thread has.  (Not on the
+/* May another run begin inside the present one of this thread?  (Not on the
  * stack that grains share: there it would belong to one of them.) */
 bool
 pf_may_nest(PfThread *t)
@@ -550,7 +550,7 @@ failed(SchedulerObject *s)
             s->main->outcome != PF_OUTCOME_OK);
 }
 
-/* Is it time to cancel what is left? */
+/* Is it time to cancel the remaining fibers? */
 static bool
 must_end(SchedulerObject *s)
 {
@@ -563,9 +563,10 @@ must_stop(SchedulerObject *s, FiberObject *hub)
     return s->alive == 0 || s->interrupts > 1 || hub->dying;
 }
 
-/* Until main and every non-daemon fiber are done; then, or when something
- * fails, cancel the rest and wait for that.  What then still waits was left
- * by a direct switch, so that no cancellation reaches it: it is abandoned. */
+/* Run until main and every non-daemon fiber are done; then, or when something
+ * fails, cancel the rest and wait for them.  Fibers that still wait then were
+ * left by a direct switch, where no cancellation reaches them: they are
+ * abandoned. */
 static void
 loop(SchedulerObject *s, FiberObject *hub)
 {
@@ -613,8 +614,8 @@ pf_may_run(SchedulerObject *s)
     return 0;
 }
 
-/* The run ends with `exc` although main failed on its own: that is its
- * context. */
+/* The run ends with `exc` although main failed by itself: that failure becomes
+ * the context. */
 static void
 remember_failure(FiberObject *main, PyObject *exc)
 {
@@ -625,8 +626,8 @@ remember_failure(FiberObject *main, PyObject *exc)
     pf_add_context(exc, main->value);
 }
 
-/* What run() answers when the loop is over.  To make that answer may run code,
- * so the fiber is no hub any more. */
+/* The result of run() when the loop is over.  To create it may run code, so
+ * the fiber is no longer the hub. */
 static PyObject *
 run_result(SchedulerObject *s, FiberObject *main)
 {
@@ -640,8 +641,8 @@ run_result(SchedulerObject *s, FiberObject *main)
     return pf_task_value(PF_TASK(main));
 }
 
-/* The module `signal` is Python code, and trace functions see it.  The hub can
- * neither wait nor be left there: nothing would bring it back. */
+/* The module `signal` is Python code, which trace functions see.  The hub must
+ * not wait there or be left: nothing would bring it back. */
 static int
 begin_signals(SchedulerObject *s, PfSignals *saved)
 {
@@ -680,13 +681,13 @@ pf_loop_run(SchedulerObject *s, FiberObject *main)
     }
     pf_thread_settle(&s->thread->engine);
     hub_end(s, hub);
-    s->ending = false; /* what is spawned from now on is for the next run */
+    s->ending = false; /* fibers spawned from now on are for the next run */
     return pf_unseen_end_run(s, started ? run_result(s, main) : NULL);
 }
 
 /* ------------------------------------------------------------------- run_once */
 
-/* Run what is ready now, once.  The hub queues behind it. */
+/* Run every fiber that is ready now, once.  The hub queues behind them. */
 static void
 one_pass(SchedulerObject *s, FiberObject *hub)
 {
@@ -717,14 +718,14 @@ wait_once(SchedulerObject *s, PyObject *timeout, int64_t deadline)
         if (!idle(s, deadline)) {
             deadlock(s);
         }
-        /* On, if idle() only looked whether a thread is left; else something
-         * woke it before it would have. */
+        /* Go on if idle() only checked for other threads; otherwise something
+         * woke it before that. */
         wait = deadline == PF_NEVER &&
                pf_now(&s->core) - began >= look_interval();
     }
 }
 
-/* run_once(): wait for work as long as `timeout` says, run what is there. */
+/* run_once(): wait up to `timeout` for work, then run it. */
 void
 pf_loop_once(SchedulerObject *s, PyObject *timeout, int64_t deadline)
 {

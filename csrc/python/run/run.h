@@ -20,7 +20,7 @@ void pf_scheduler_cancel_because(SchedulerObject *s, const char *reason);
 
 extern PyType_Spec pf_scheduler_spec;
 PyObject *pf_run(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
-/* Any thread: start `fiber`; it becomes ready when the scheduler looks. */
+/* Any thread: start `fiber`; it becomes ready when the scheduler reads it. */
 int pf_fiber_start_soon(SchedulerObject *s, FiberObject *fiber);
 extern const PfPart pf_runs_part;
 
@@ -34,12 +34,12 @@ int pf_signals_begin(SchedulerObject *s, PfSignals *saved);
 void pf_signals_end(SchedulerObject *s, PfSignals *saved);
 PyObject *pf_on_sigint(PyObject *module, PyObject *args);
 
-/* Only another thread could wake somebody.  For how long to wait, in real time,
- * until this is asked again; 0: not at all, somebody may be ready now; -1: no
- * thread could. */
+/* Only another thread could wake a fiber.  Returns how long to wait, in real
+ * time, before the next call; 0: do not wait, a fiber may be ready; -1: no
+ * thread could wake one. */
 int64_t pf_wait_for_help(SchedulerObject *s);
 
-/* How long nothing may happen before that is told, in nanoseconds; 0: ever. */
+/* Warn after this many nanoseconds without any event; 0: never. */
 extern PF_ATOMIC(int64_t) pf_stall_limit;
 
 #endif

@@ -28,7 +28,7 @@ open_scheduler(SchedulerObject *s, PfThread *t)
         PyErr_SetFromErrno(PyExc_OSError);
         return -1;
     }
-    /* The engine takes who made it; but nobody runs its loop yet. */
+    /* The engine made its creator the hub, but nothing runs its loop yet. */
     s->core.hub = NULL;
     s->thread = t;
     s->open = true;
@@ -134,7 +134,7 @@ const PfPart pf_runs_part = {
     .after_fork = after_fork,
 };
 
-/* Whoever forgets a scheduler forgets its fibers. */
+/* A program that forgets a scheduler forgets its fibers. */
 static void
 warn_of_unfinished(SchedulerObject *s)
 {
@@ -151,8 +151,8 @@ warn_of_unfinished(SchedulerObject *s)
     }
 }
 
-/* Dropped with fibers in it: they and the scheduler keep each other alive,
- * and the collector has found that nobody else does. */
+/* Dropped with fibers in it: they and the scheduler keep each other alive, and
+ * the collector has found that nothing else does. */
 static void
 scheduler_finalize(PyObject *op)
 {
@@ -176,8 +176,8 @@ scheduler_clear(PyObject *op)
     return 0;
 }
 
-/* A subclass with __del__ has replaced the finalizer: then it is done here, or
- * the scheduler and its fibers would hold each other for ever. */
+/* A subclass with __del__ has replaced the finalizer: then do its work here,
+ * or the scheduler and its fibers would keep each other alive for ever. */
 static int
 scheduler_collect(PyObject *op)
 {
@@ -255,8 +255,8 @@ run_main(SchedulerObject *s, FiberObject *main)
     return result;
 }
 
-/* On a scheduler that exists for this run only.  `main` and `how`, which may
- * be NULL, are stolen. */
+/* Run on a scheduler that exists only for this run.  `main` and `how`, which
+ * may be NULL, are stolen. */
 static PyObject *
 run_alone(FiberObject *main, PyObject *how)
 {
@@ -279,7 +279,7 @@ run_alone(FiberObject *main, PyObject *how)
     return result;
 }
 
-/* The place of run()'s own argument among those by name, or -1. */
+/* The index of run()'s own argument among the keywords, or -1. */
 static Py_ssize_t
 find_on_unhandled(PyObject *kwnames)
 {
@@ -456,8 +456,8 @@ stop_arrived(SchedulerObject *s, PyObject *target, PyObject *argument)
 {
     (void)target;
     (void)argument;
-    /* A run is over then, also for those whom no cancellation reaches: left by
-     * a direct switch.  Turns of another loop just go on. */
+    /* This ends a run, also for fibers that no cancellation reaches, which
+     * were left by a direct switch.  Turns of another loop just continue. */
     s->ending = s->ending || s->main != NULL;
     pf_scheduler_cancel_because(s, "the scheduler was stopped");
 }
@@ -612,8 +612,8 @@ From any thread: run fn(*args) in a fiber of its own.\n\
 \n\
 A failure is logged. FiberError after close().");
 PyDoc_STRVAR(stop_doc, "stop($self, /)\n--\n\n\
-From any thread: cancel every fiber, so that run() ends. What such a run\n\
-starts from then on begins cancelled.");
+From any thread: cancel every fiber, which ends run(). Fibers that this run\n\
+starts afterwards begin cancelled.");
 PyDoc_STRVAR(spawn_doc, "spawn($self, fn, /, *args, **kwargs)\n--\n\n\
 Start fn(*args, **kwargs) in a fiber, also while the scheduler does not run.");
 PyDoc_STRVAR(fileno_doc, "fileno($self, /)\n--\n\n\
@@ -622,13 +622,13 @@ A descriptor that is readable when the scheduler has been given work.\n\
 Another event loop can wait for it, at most next_timeout() seconds, and call\n\
 run_once(). NotImplementedError on Windows.");
 PyDoc_STRVAR(next_timeout_doc, "next_timeout($self, /)\n--\n\n\
-Seconds until run_once() has something to do; None if only another thread can\n\
-give it work.");
+Seconds until run_once() has work to do; None if only another thread can give\n\
+it work.");
 PyDoc_STRVAR(close_doc, "close($self, /)\n--\n\n\
-Unwind the fibers that are left, with FiberExit. Closing twice is fine.\n\
+Unwind the remaining fibers with FiberExit. Closing twice is fine.\n\
 \n\
-Failures that nobody has looked at by then are told of; with\n\
-on_unhandled=\"raise\" they are raised, when all is closed.");
+Failures that nobody has looked at are reported; with on_unhandled=\"raise\"\n\
+they are raised after everything is closed.");
 PyDoc_STRVAR(stats_doc, "stats($self, /)\n--\n\n\
 Counters as a dict: fibers, foreground, ready and timers now; switches,\n\
 wakeups, messages (from other threads), timeouts and waits so far.");
@@ -665,7 +665,7 @@ static PyMemberDef scheduler_members[] = {
 PyDoc_STRVAR(scheduler_doc, "Scheduler(*, on_unhandled='log')\n--\n\n\
 The loop that chooses which fiber runs, for embedders; run() makes its own.\n\
 \n\
-`on_unhandled` says what is done with failures that nobody looks at, as for\n\
+`on_unhandled` says what happens to failures that nobody looks at, as for\n\
 run(): \"log\", \"raise\" (also from run_once() and close()) or a function.\n\
 It belongs to the thread that made it; call_soon_threadsafe() and stop() may\n\
 be called from any.");
