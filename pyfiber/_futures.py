@@ -103,7 +103,7 @@ def _cancelled(exc: BaseException) -> BaseException:
     return fiber_cancelled(_engine.current(), exc)
 
 
-def _settle(future: FiberFuture[Any], fiber: Fiber[None]) -> None:
+def _complete(future: FiberFuture[Any], fiber: Fiber[None]) -> None:
     """At the fiber's end; called again if an exception interrupts it."""
     if not future.done():  # cancelled before it ran, or interrupted between two lines
         try:
@@ -226,7 +226,7 @@ class _Pool:
 
     def ended(self, future: FiberFuture[Any], fiber: Fiber[None]) -> None:
         """A done-callback on the scheduler's thread; repeated if an exception interrupts it."""
-        _settle(future, fiber)
+        _complete(future, fiber)
         self.running.discard(fiber)
         self.begin_all()
         self.look_for_end()

@@ -114,7 +114,7 @@ def group_text(exceptions: list[BaseException]) -> str:
     return f"errors in a TaskGroup; {_words.how_to_catch(exceptions)}"
 
 
-def log_deaf(fiber: Task) -> None:
+def log_unresponsive(fiber: Task) -> None:
     """Warn of a cancelled fiber or grain that keeps waiting; its stack shows where."""
     _load("logging")
     import logging
@@ -261,7 +261,7 @@ def install() -> None:
         log_failure=log_failure,
         deadlock_text=deadlock_text,
         stack_summary=stack_summary,
-        log_deaf=log_deaf,
+        log_unresponsive=log_unresponsive,
         log_stall=log_stall,
         unhandled=unhandled,
         group_text=group_text,

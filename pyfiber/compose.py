@@ -371,14 +371,14 @@ class _MapOutcome(_Frame[U]):
         self._fn = fn
 
     def _value_of(self, value: Any) -> tuple[bool, Any]:
-        return self._settled(Ok(value))
+        return self._mapped(Ok(value))
 
     def _error_of(self, error: BaseException) -> tuple[bool, Any]:
         if not isinstance(error, Exception):
             raise error
-        return self._settled(Failed(error))
+        return self._mapped(Failed(error))
 
-    def _settled(self, outcome: Outcome[Any]) -> tuple[bool, Any]:
+    def _mapped(self, outcome: Outcome[Any]) -> tuple[bool, Any]:
         match self._fn(outcome):
             case Ok(value):
                 return True, value

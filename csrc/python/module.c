@@ -27,7 +27,7 @@
 #include "python/run/run.h"
 #include "python/run/wakeup.h"
 #include "python/sync/sync.h"
-#include "python/testing/schedule.h"
+#include "python/testing/testing.h"
 #include "python/threads/threads.h"
 
 #include "engine/core/selfbench.h"

@@ -122,7 +122,7 @@ idle_loop_looks_after_every_pool(void)
 #if !defined(_WIN32)
         CHECK(asked != PF_NEVER && asked >= 0 && asked <= 60000000000);
 #endif
-        pf_thread_settle(s->thread);
+        pf_thread_load_over(s->thread);
         for (int i = 0; i < 10 && asked != PF_NEVER; i++) {
             pf_scheduler_wait(s, PF_NEVER);
         }

@@ -289,7 +289,7 @@ wait_ends_when_stacks_may_go_back(void)
 #if !defined(_WIN32)
     CHECK(bed.timeout != PF_NEVER && bed.timeout > 0);
 #endif
-    pf_thread_settle(&the_world.thread);
+    pf_thread_load_over(&the_world.thread);
     for (int i = 0; i < 10 && bed.timeout != PF_NEVER; i++) {
         pf_scheduler_wait(s, PF_NEVER);
     }

@@ -387,7 +387,7 @@ def test_group_whose_exit_is_never_called_cancels_its_fibers() -> None:
     run(main)
 
 
-def test_second_interrupt_while_a_group_waits_for_a_deaf_fiber(child: Any) -> None:
+def test_second_interrupt_while_a_group_waits_for_a_unresponsive_fiber(child: Any) -> None:
     done = child("""
         import logging, signal
         from pyfiber import *

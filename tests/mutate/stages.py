@@ -65,7 +65,7 @@ OTHERS = {
     "signals": "signals signal_handlers run sync_threads",
     "scope": "cancel group group_cancel grain_groups reentrant_scopes messages references",
     "group": "scopes cancel grain_groups reentrant_scopes compose references",
-    "schedule": "testing_schedule testing_explore testing_finds testing_nondeterminism"
+    "choices": "testing_schedule testing_explore testing_finds testing_nondeterminism"
     " testing_cancellation explored_primitives",
 }
 

@@ -79,10 +79,10 @@ pf_thread_take_pool(pf_thread *thread)
 }
 
 void
-pf_thread_settle(pf_thread *thread)
+pf_thread_load_over(pf_thread *thread)
 {
     for (unsigned i = 0; i < thread->pool_count; i++) {
-        pf_stack_pool_settle(thread->pools[i]);
+        pf_stack_pool_load_over(thread->pools[i]);
     }
 }
 

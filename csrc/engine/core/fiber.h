@@ -76,7 +76,8 @@ int pf_thread_add_pool(pf_thread *thread, pf_stack_pool *pool);
 /* The pool used last, which the caller frees or adds elsewhere; NULL: none. */
 pf_stack_pool *pf_thread_take_pool(pf_thread *thread);
 pf_stack_pool *pf_thread_pool(pf_thread *thread, size_t stack_size);
-void pf_thread_settle(pf_thread *thread); /* pf_stack_pool_settle for all */
+void
+pf_thread_load_over(pf_thread *thread); /* pf_stack_pool_load_over for all */
 /* Return the stacks of an earlier load; nanoseconds until the next call, or
  * PF_NEVER. */
 int64_t pf_thread_let_stacks_decay(pf_thread *thread);

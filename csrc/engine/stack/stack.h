@@ -114,7 +114,7 @@ size_t pf_stack_pool_trim(pf_stack_pool *pool);
 int64_t pf_stack_pool_decay(pf_stack_pool *pool, int64_t now);
 
 /* A load has ended for good: treat it as if that were long ago. */
-void pf_stack_pool_settle(pf_stack_pool *pool);
+void pf_stack_pool_load_over(pf_stack_pool *pool);
 
 void pf_stack_pool_stats(const pf_stack_pool *pool, pf_stack_stats *stats);
 size_t pf_stack_pool_slot_size(const pf_stack_pool *pool);

@@ -629,12 +629,12 @@ pf_stack_pool_decay(pf_stack_pool *pool, int64_t now)
     next_period(pool, now);
     give_back(pool, SIZE_MAX);
     size_t used = pool->slabs - pool->spare;
-    bool settled = pool->peak_now <= used && pool->peak_last <= used;
-    return settled ? INT64_MAX : pool->period_ends;
+    bool at_rest = pool->peak_now <= used && pool->peak_last <= used;
+    return at_rest ? INT64_MAX : pool->period_ends;
 }
 
 void
-pf_stack_pool_settle(pf_stack_pool *pool)
+pf_stack_pool_load_over(pf_stack_pool *pool)
 {
     put_back(pool);
     pool->peak_now = pool->peak_last = pool->slabs - pool->spare;

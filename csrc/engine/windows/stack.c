@@ -210,7 +210,7 @@ pf_stack_pool_decay(pf_stack_pool *pool, int64_t now)
 }
 
 void
-pf_stack_pool_settle(pf_stack_pool *pool)
+pf_stack_pool_load_over(pf_stack_pool *pool)
 {
     (void)pool;
 }

@@ -210,7 +210,7 @@ pf_scope_refresh(ScopeObject *scope)
 }
 
 void
-pf_scope_settle(ScopeObject *scope)
+pf_scope_entered(ScopeObject *scope)
 {
     scope->source = scope_source(scope);
     set_fiber(scope->fiber, scope->source != NULL);
@@ -342,7 +342,7 @@ pf_scope_remove(ScopeObject *scope)
     if (PF_UNLIKELY(scope->children != NULL)) {
         move_children(scope, around(scope));
         if (PyObject_TypeCheck(scope, pf_group_type)) {
-            pf_group_forsaken(scope);
+            pf_group_abandoned(scope);
         }
     }
     if (outer != NULL) {

@@ -296,7 +296,7 @@ pf_scope_child_done(PfTaskObject *child)
 /* It was left without waiting: its fibers are cancelled and belong elsewhere.
  */
 void
-pf_group_forsaken(ScopeObject *scope)
+pf_group_abandoned(ScopeObject *scope)
 {
     GROUP(scope)->alive = 0;
     wake_owner(GROUP(scope));

@@ -287,7 +287,7 @@ pf_scope_enter(PyObject *op, PyObject *ignored)
     }
     fiber->scope = (ScopeObject *)Py_NewRef(op);
     if (PF_UNLIKELY(self->cancelled || self->shield || fiber->under_cancel)) {
-        pf_scope_settle(self);
+        pf_scope_entered(self);
     }
     if ((self->length >= 0 || self->deadline != PF_NEVER) &&
         begin_deadline(self) < 0) {

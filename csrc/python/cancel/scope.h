@@ -81,7 +81,7 @@ pf_scope_owns(ScopeObject *scope, PyObject *exc)
 /* --- cancel.c --- */
 PyObject *pf_fiber_cancel_source(const FiberObject *fiber);
 /* It has just been entered, and is not the plain case: find its source. */
-void pf_scope_settle(ScopeObject *scope);
+void pf_scope_entered(ScopeObject *scope);
 /* A scope's flags, or the scopes around it, have changed. */
 void pf_scope_refresh(ScopeObject *scope);
 /* ... the same for a fiber's base, or the fiber's own flags. */
@@ -135,6 +135,6 @@ extern PyType_Spec pf_group_spec;
 /* A task with a base has ended. */
 void pf_scope_child_done(PfTaskObject *child);
 /* A group was removed with fibers alive. */
-void pf_group_forsaken(ScopeObject *scope);
+void pf_group_abandoned(ScopeObject *scope);
 
 #endif

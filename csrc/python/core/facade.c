@@ -19,7 +19,7 @@ typedef struct Hook {
 
 static const Hook hooks[] = {
     OF_PYFIBER(make_outcome),  OF_PYFIBER(fiber_cancelled),
-    OF_PYFIBER(log_failure),   OF_PYFIBER(log_deaf),
+    OF_PYFIBER(log_failure),   OF_PYFIBER(log_unresponsive),
     OF_PYFIBER(log_stall),     OF_PYFIBER(log_abandoned),
     OF_PYFIBER(deadlock_text), OF_PYFIBER(group_text),
     OF_PYFIBER(stack_summary), OF_PYFIBER(unhandled),

@@ -11,19 +11,19 @@
 
 /* NULL before they are given. */
 typedef struct PfFacade {
-    PyObject *make_outcome;    /* (kind, value) -> Outcome */
-    PyObject *fiber_cancelled; /* (fiber or grain, Cancelled) -> exception */
-    PyObject *log_failure;     /* (subject, exception, text) */
-    PyObject *log_deaf;        /* (fiber or grain) */
-    PyObject *log_stall;       /* (fibers) */
-    PyObject *log_abandoned;   /* (function, exception) */
-    PyObject *deadlock_text;   /* (fibers) -> str */
-    PyObject *group_text;      /* (exceptions) -> str */
-    PyObject *stack_summary;   /* (frames) -> StackSummary */
-    PyObject *unhandled;       /* (failures, raised) -> exception */
-    PyObject *interrupted;     /* () -> what to call at the run's end */
-    PyObject *start_worker;    /* (run): on a new thread */
-    PyObject *hooked_queue;    /* (queue, maxsize) -> HookedQueue */
+    PyObject *make_outcome;     /* (kind, value) -> Outcome */
+    PyObject *fiber_cancelled;  /* (fiber or grain, Cancelled) -> exception */
+    PyObject *log_failure;      /* (subject, exception, text) */
+    PyObject *log_unresponsive; /* (fiber or grain) */
+    PyObject *log_stall;        /* (fibers) */
+    PyObject *log_abandoned;    /* (function, exception) */
+    PyObject *deadlock_text;    /* (fibers) -> str */
+    PyObject *group_text;       /* (exceptions) -> str */
+    PyObject *stack_summary;    /* (frames) -> StackSummary */
+    PyObject *unhandled;        /* (failures, raised) -> exception */
+    PyObject *interrupted;      /* () -> what to call at the run's end */
+    PyObject *start_worker;     /* (run): on a new thread */
+    PyObject *hooked_queue;     /* (queue, maxsize) -> HookedQueue */
     /* pyfiber.grains': */
     PyObject *ready, *sleeping, *stopped; /* states of a grain */
     PyObject *join_elsewhere;             /* (grain, timeout) -> bool */

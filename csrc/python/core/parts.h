@@ -49,7 +49,7 @@ typedef struct PfPart {
     int (*after_fork)(PfThread *t);
 
     /* --- a run --- */
-    void (*stir)(SchedulerObject *s); /* something is about to run */
+    void (*poke)(SchedulerObject *s); /* something is about to run */
     /* Nothing is ready.  True: now something is. */
     bool (*ask_again)(SchedulerObject *s);
     /* Could another thread wake a fiber here? */

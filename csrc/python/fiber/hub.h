@@ -28,7 +28,7 @@ struct SchedulerObject {
     PfGrains *grains;               /* NULL: it has never had any */
     PyThreadState *blocked;
     struct PfExplorer *explorer; /* during a run under test, or NULL */
-    PyObject *clock;             /* virtual, or NULL; see schedule.h */
+    PyObject *clock;             /* virtual, or NULL; see testing.h */
     bool running;                /* inside run or run_once */
     bool closed;
     bool ending;             /* everything is cancelled, new fibers as well */

@@ -109,7 +109,7 @@ can_inherit(PfThread *t, FiberObject *parent)
  * it, even if that runs a loop.  PF_LOOK_AGAIN if another parent was dropped
  * for that: it may have been the last reference. */
 static int
-settle_parent(PfThread *t, FiberObject *fiber)
+choose_parent(PfThread *t, FiberObject *fiber)
 {
     FiberObject *parent = fiber->parent;
     if (parent != NULL && (parent == CURRENT(t) || can_inherit(t, parent))) {
@@ -186,7 +186,7 @@ look_at_new(PfThread *t, FiberObject *target, bool with_value, bool *collected)
                         "has not started: pass args instead");
         return -1;
     }
-    int rc = settle_parent(t, target);
+    int rc = choose_parent(t, target);
     return rc != 0 ? rc : pf_fiber_give_stack(t, target, collected);
 }
 
@@ -312,7 +312,7 @@ collect_stacks(PfThread *t)
     pf_no_switch_begin(t, "while garbage is collected to free stacks");
     PyGC_Collect();
     pf_no_switch_end(t);
-    pf_thread_settle(&t->engine); /* stacks of other sizes */
+    pf_thread_load_over(&t->engine); /* stacks of other sizes */
 }
 
 int

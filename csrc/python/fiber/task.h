@@ -81,7 +81,7 @@ enum {
                          thread, has the last reference */          \
     bool grouped : 1;   /* a TaskGroup waits for its end */                     \
     bool watched : 1;   /* ... and does not mind its failure */                 \
-    bool tracked : 1;   /* an explorer knows it; see schedule.h */              \
+    bool tracked : 1;   /* an explorer knows it; see testing.h */               \
     uint8_t deliveries; /* how often Cancelled was raised without effect */
 
 struct PfTaskObject {

@@ -2,7 +2,7 @@
  *
  *   grain.c        the Grain type
  *   grain_inspect.c  its attributes
- *   grain_step.c   one turn: resume, heed what was yielded, calls, the end
+ *   grain_step.c   one turn: resume, dispatch what was yielded, calls, the end
  *   grain_wait.c   what it waits for, waking, cancelling
  *   grain_move.c   coming to a scheduler and leaving it
  *   grain_cancel.c  cancelling, the scope that it was born in
@@ -167,7 +167,7 @@ void pf_grain_finish(PfThread *t, GrainObject *g, PyObject *result);
 void pf_grain_abandon(PfThread *t, GrainObject *g);
 void pf_grain_fail(PfThread *t, GrainObject *g);
 void pf_grain_no_turn(SchedulerObject *s, pf_task *task);
-int pf_grain_heed(PfThread *t, GrainObject *g, PyObject *what);
+int pf_grain_dispatch(PfThread *t, GrainObject *g, PyObject *what);
 
 /* --- grain_wait.c --- */
 void pf_grain_ready(GrainObject *g);
@@ -213,7 +213,7 @@ void pf_grain_leave_step(FiberObject *runner);
 /* --- grain_run.c --- */
 pf_fiber *pf_grains_first(pf_scheduler *core, pf_task *task);
 PfGrains *pf_grains_of(SchedulerObject *s); /* made at first need */
-void pf_grains_stir(SchedulerObject *s);
+void pf_grains_poke(SchedulerObject *s);
 GrainObject *pf_grain_current(PfThread *t);
 extern const PfTaskOps pf_runner_ops;
 static inline bool

@@ -30,7 +30,7 @@ pf_grain_attach(SchedulerObject *s, GrainObject *g)
     g->waits_for = PF_WAIT_NOTHING;
     if (kind == PF_WAIT_NOTHING) {
         pf_grain_ready(g);
-    } else if (pf_grain_heed(s->thread, g, g->yielded) < 0) {
+    } else if (pf_grain_dispatch(s->thread, g, g->yielded) < 0) {
         g->value = pf_take_exception();
         g->throws = true;
         pf_grain_ready(g);

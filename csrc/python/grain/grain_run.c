@@ -164,7 +164,7 @@ asker_sleeps(PfGrains *grains)
 
 /* Something is about to run: ask the predicates afterwards. */
 void
-pf_grains_stir(SchedulerObject *s)
+pf_grains_poke(SchedulerObject *s)
 {
     if (asker_sleeps(s->grains)) {
         pf_make_ready(&s->core, &s->grains->asker->turn);
@@ -318,7 +318,7 @@ next_turn(PfThread *t, SchedulerObject *s, FiberObject *self)
     pf_fiber *next = pf_next(&s->core);
     if (next != &self->fiber) {
         if (next != s->core.hub) {
-            pf_grains_stir(s);
+            pf_grains_poke(s);
         }
         pf_switch_with(&t->engine, next, pf_on_switch);
     }
@@ -486,7 +486,7 @@ thread_lost(PfThread *t)
 const PfPart pf_grains_part = {
     .thread_lost = thread_lost,
     .at_exit = at_exit,
-    .stir = pf_grains_stir,
+    .poke = pf_grains_poke,
     .ask_again = ask_again,
     .cancel_all = cancel_all,
     .abandon = abandon,

@@ -1,4 +1,4 @@
-/* One turn of a grain: resume the innermost generator, heed what it yields or
+/* One turn of a grain: resume the innermost generator, dispatch what it yields or
  * hand what it returns to the generator that called it, see to the end.
  */
 #include "python/cancel/cancel.h"
@@ -220,7 +220,7 @@ is_to_be_called(PyObject *what)
 }
 
 static int
-heed_grain(PfThread *t, GrainObject *g, GrainObject *other)
+dispatch_grain(PfThread *t, GrainObject *g, GrainObject *other)
 {
     if (other == g) {
         PyErr_SetString(pf.fiber_error, "a grain cannot wait for its own end");
@@ -249,7 +249,7 @@ heed_grain(PfThread *t, GrainObject *g, GrainObject *other)
 }
 
 static int
-heed_fiber(PfThread *t, GrainObject *g, FiberObject *other)
+dispatch_fiber(PfThread *t, GrainObject *g, FiberObject *other)
 {
     bool done = other->core.state == PF_DONE;
     if (!done && pf_refuse_join(t, other) < 0) {
@@ -267,16 +267,16 @@ is_number(PyObject *what)
 
 /* Everything that makes a grain wait. 0, or -1 with an exception to throw. */
 static int
-heed_wait(PfThread *t, GrainObject *g, PyObject *what)
+dispatch_wait(PfThread *t, GrainObject *g, PyObject *what)
 {
     if (PyFloat_CheckExact(what)) {
         return pf_grain_sleep(g, what);
     }
     if (PyObject_TypeCheck(what, pf_grain_type)) {
-        return heed_grain(t, g, (GrainObject *)what);
+        return dispatch_grain(t, g, (GrainObject *)what);
     }
     if (PyObject_TypeCheck(what, pf_fiber_type)) {
-        return heed_fiber(t, g, (FiberObject *)what);
+        return dispatch_fiber(t, g, (FiberObject *)what);
     }
     if (what == pf_facade.sleeping) {
         return pf_grain_wait_unpark(g);
@@ -311,7 +311,7 @@ is_a_turn(PyObject *what)
  * what it waits for if that arrives meanwhile.  (As park_cancelled in wait.c.)
  */
 static int
-heed_cancelled(PfThread *t, GrainObject *g, PyObject *what)
+dispatch_cancelled(PfThread *t, GrainObject *g, PyObject *what)
 {
     int64_t delay = pf_cancel_delay(t, PF_TASK(g));
     if (PF_LIKELY(delay == 0)) {
@@ -320,7 +320,7 @@ heed_cancelled(PfThread *t, GrainObject *g, PyObject *what)
     }
     bool waits =
         !is_a_turn(what) && !is_number(what) && !is_to_be_called(what);
-    if (delay < 0 || (waits && heed_wait(t, g, what) < 0)) {
+    if (delay < 0 || (waits && dispatch_wait(t, g, what) < 0)) {
         return -1;
     }
     return waits && g->core.state != PF_PARKED
@@ -346,16 +346,16 @@ cancelled_meanwhile(GrainObject *g)
 
 /* Do what was yielded. 0, or -1 with an exception to throw into the grain. */
 int
-pf_grain_heed(PfThread *t, GrainObject *g, PyObject *what)
+pf_grain_dispatch(PfThread *t, GrainObject *g, PyObject *what)
 {
     if (PF_UNLIKELY(g->under_cancel)) {
-        return heed_cancelled(t, g, what);
+        return dispatch_cancelled(t, g, what);
     }
     if (PF_LIKELY(is_a_turn(what))) {
         pf_grain_ready(g);
         return 0;
     }
-    int rc = heed_wait(t, g, what);
+    int rc = dispatch_wait(t, g, what);
     if (PF_UNLIKELY(g->under_cancel)) {
         cancelled_meanwhile(g);
     }
@@ -523,7 +523,7 @@ yielded(PfThread *t, GrainObject *g, PyObject *what)
     if (what == pf_facade.stopped) {
         return GRAIN_STOPS;
     }
-    if (rc < 0 || pf_grain_heed(t, g, what) < 0) {
+    if (rc < 0 || pf_grain_dispatch(t, g, what) < 0) {
         go_on_later(g, NULL);
     }
     return TURN_OVER;

@@ -57,7 +57,7 @@ typedef struct NoticeObject {
 
 /* Owner thread.  add_done_callback() may still run, and the grain with it. */
 static void
-heed_notice(NoticeObject *notice, GrainObject *g)
+dispatch_notice(NoticeObject *notice, GrainObject *g)
 {
     notice->called = true;
     if (notice->grain == g) {
@@ -129,7 +129,7 @@ notice_arrived(SchedulerObject *s, PyObject *op, PyObject *notice)
 {
     GrainObject *g = (GrainObject *)op;
     if (is_still_of(g, s)) {
-        heed_notice((NoticeObject *)notice, g);
+        dispatch_notice((NoticeObject *)notice, g);
     }
 }
 
@@ -174,7 +174,7 @@ notice_call(PyObject *op, PyObject *args, PyObject *kwargs)
         Py_RETURN_NONE;
     }
     if (pf_grain_is_here(g)) {
-        heed_notice(self, g);
+        dispatch_notice(self, g);
     } else if (call_owner(g, notice_arrived, op) < 0) {
         return NULL;
     }
@@ -303,7 +303,7 @@ pf_grain_wait_answer(GrainObject *g)
     pf_waitq_push(&grains->sleepers, &wait->line.node);
     grains->asking++;
     park(g, PF_WAIT_ANSWER, wait);
-    pf_grains_stir(pf_grain_scheduler(g));
+    pf_grains_poke(pf_grain_scheduler(g));
     return 0;
 }
 

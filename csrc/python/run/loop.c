@@ -400,11 +400,11 @@ ask_again(SchedulerObject *s)
 
 /* Something is about to run. */
 static inline void
-stir(SchedulerObject *s)
+poke(SchedulerObject *s)
 {
     if (PF_UNLIKELY(s->grains != NULL)) {
-        PF_EACH_PART(part, stir) {
-            part->stir(s);
+        PF_EACH_PART(part, poke) {
+            part->poke(s);
         }
     }
 }
@@ -467,7 +467,7 @@ run_next(SchedulerObject *s, FiberObject *hub)
         hub->core.state = PF_RUNNING;
         return s->core.ready.head != NULL;
     }
-    stir(s);
+    poke(s);
     pf_switch_with(&s->thread->engine, next, pf_on_switch);
     back_in_hub(s, hub);
     return true;
@@ -679,7 +679,7 @@ pf_loop_run(SchedulerObject *s, FiberObject *main)
         }
         end_signals(s, &signals);
     }
-    pf_thread_settle(&s->thread->engine);
+    pf_thread_load_over(&s->thread->engine);
     hub_end(s, hub);
     s->ending = false; /* fibers spawned from now on are for the next run */
     return pf_unseen_end_run(s, started ? run_result(s, main) : NULL);
@@ -695,7 +695,7 @@ one_pass(SchedulerObject *s, FiberObject *hub)
     if (s->core.ready.head == NULL) {
         return;
     }
-    stir(s);
+    poke(s);
     pf_make_ready(&s->core, &hub->core);
     pf_fiber *next = pf_next(&s->core);
     if (next != &hub->fiber) {

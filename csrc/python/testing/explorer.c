@@ -8,7 +8,7 @@
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
 #include "python/run/run.h"
-#include "python/testing/schedule.h"
+#include "python/testing/testing.h"
 
 #include <string.h>
 

@@ -1,11 +1,11 @@
-/* The explorer's internals, shared by schedule.c and explorer.c. */
+/* The explorer's internals, shared by choices.c and explorer.c. */
 #ifndef PF_EXPLORER_H
 #define PF_EXPLORER_H
 
 #include "python/fiber/explore.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
-#include "python/testing/schedule.h"
+#include "python/testing/testing.h"
 
 typedef enum Strategy {
     STRATEGY_FIFO,
@@ -33,7 +33,7 @@ typedef struct Choices {
  * strict priorities would starve the fibers it waits for. */
 #define PATIENCE 64
 
-/* Makes the choices of runs; explorer.c configures it, schedule.c chooses. */
+/* Makes the choices of runs; explorer.c configures it, choices.c chooses. */
 typedef struct PfExplorer {
     PyObject_HEAD
     SchedulerObject *scheduler;

@@ -1,6 +1,6 @@
 /* What an explorer knows about each task: its number and its priority. */
 #include "python/fiber/fiber.h"
-#include "python/testing/schedule.h"
+#include "python/testing/testing.h"
 
 #include <string.h>
 

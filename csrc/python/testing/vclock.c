@@ -13,7 +13,7 @@
 #include "python/fiber/hub.h"
 #include "python/fiber/wait.h"
 #include "python/run/run.h"
-#include "python/testing/schedule.h"
+#include "python/testing/testing.h"
 
 #include <errno.h>
 

@@ -184,7 +184,7 @@ take_handed(WorkerObject *self)
 /* If the hand-over came just after the wait timed out, consume its wake-up.
  */
 static void
-settle_wake(WorkerObject *self)
+consume_wake(WorkerObject *self)
 {
     (void)PyThread_acquire_lock(self->wake, NOWAIT_LOCK);
 }
@@ -201,7 +201,7 @@ worker_run(PyObject *op, PyObject *ignored)
     self->tstate_id = PyThreadState_GetID(PyThreadState_Get());
     self->thread = PyThread_get_thread_ident();
     while (job != NULL) {
-        settle_wake(self);
+        consume_wake(self);
         pf_unwind_left_here(); /* by earlier jobs */
         pf_job_run(job);
         JobObject *next = pf_limiter_next(job->limiter);

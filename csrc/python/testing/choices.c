@@ -7,7 +7,7 @@
  * as the script of another run it makes that run the same, step by step, if
  * the program depends on nothing else.
  */
-#include "python/testing/schedule.h"
+#include "python/testing/testing.h"
 
 #include "python/cancel/cancel.h"
 #include "python/core/thread.h"
@@ -76,7 +76,7 @@ static int call_trace(ExplorerObject *x, int what, PyObject *task,
 
 /* Every choice comes here.  `taken` is the strategy's. */
 static uint32_t
-settle(ExplorerObject *x, uint32_t count, PfChoiceKind kind, uint32_t taken)
+decide(ExplorerObject *x, uint32_t count, PfChoiceKind kind, uint32_t taken)
 {
     Choice choice = {count, taken, (uint32_t)kind};
     choice.taken = scripted(x, choice);
@@ -113,7 +113,7 @@ choose_slow(SchedulerObject *s, uint32_t n, PfChoiceKind kind)
     if (n < 2 || x->over || (unfair && !x->unfair)) {
         return 0;
     }
-    return settle(x, n, kind, propose(x, n));
+    return decide(x, n, kind, propose(x, n));
 }
 
 /* ---------------------------------------------------------- calls to Python */
@@ -294,7 +294,7 @@ choose_ready(ExplorerObject *x, const pf_scheduler *core, uint32_t count)
     } else if (x->strategy == STRATEGY_RANDOM && count > 1) {
         place = pf_random_below(&x->random, count);
     }
-    return count < 2 ? 0 : settle(x, count, PF_CHOOSE_READY, place);
+    return count < 2 ? 0 : decide(x, count, PF_CHOOSE_READY, place);
 }
 
 /* Remove the fiber at `place`, the hub not counted. */

@@ -4,13 +4,13 @@
  * `pop_due`, a virtual clock its `clock` and the loop's wait.  Outside of a
  * test every hook is NULL.
  *
- *   schedule.c   makes, records and replays every choice, such as who runs next
+ *   choices.c   makes, records and replays every choice, such as who runs next
  *   explorer.c   the object that configures it
  *   pct.c        fibers by number and priority
  *   vclock.c     the virtual clock
  */
-#ifndef PF_SCHEDULE_H
-#define PF_SCHEDULE_H
+#ifndef PF_RUNS_UNDER_TEST_H
+#define PF_RUNS_UNDER_TEST_H
 
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
@@ -82,7 +82,7 @@ void pf_clock_remove(SchedulerObject *s);
 extern PyType_Spec pf_clock_spec;
 extern PyTypeObject *pf_clock_type;
 
-/* --- schedule.c --- */
+/* --- choices.c --- */
 int pf_schedule_init(PyObject *module);
 
 #endif
