@@ -68,11 +68,8 @@ what_to_do(void)
 }
 
 pf_scheduler *
-pf_active(PfThread *t, const char *what)
+pf_refuse_outside_run(const char *what)
 {
-    if (PF_LIKELY(t->scheduler != NULL)) {
-        return &t->scheduler->core;
-    }
     PyErr_Format(pf.fiber_error, "%s needs a running scheduler%s", what,
                  what_to_do());
     return NULL;

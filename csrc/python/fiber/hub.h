@@ -5,6 +5,7 @@
 #define PF_HUB_H
 
 #include "engine/core/scheduler.h"
+#include "python/core/compiler.h"
 #include "python/core/thread.h"
 
 typedef struct FiberObject FiberObject;
@@ -54,7 +55,15 @@ void pf_tell_host(SchedulerObject *s);
 void pf_wake_hub(SchedulerObject *s);
 void pf_scheduler_fail(SchedulerObject *s, PyObject *exc); /* steals */
 
+/* NULL with FiberError: `what` needs a run. */
+pf_scheduler *pf_refuse_outside_run(const char *what);
+
 /* The scheduler that runs here, or NULL with FiberError. */
-pf_scheduler *pf_active(PfThread *t, const char *what);
+static inline pf_scheduler *
+pf_active(PfThread *t, const char *what)
+{
+    return PF_LIKELY(t->scheduler != NULL) ? &t->scheduler->core
+                                           : pf_refuse_outside_run(what);
+}
 
 #endif
