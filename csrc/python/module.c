@@ -620,13 +620,13 @@ add_primitives(PyObject *module)
  *   last, because all of those may use them.
  * - The interpreter exits: first raw fibers, then grains are ended; after that
  *   it is certain which failures nobody has looked at.
- * - The process was forked: the child gets its own pipe for signals before the
- *   workers' jobs fail, which wakes fibers; then the schedulers get
- *   descriptors.
+ * - The process was forked: the child gets its own pipe for signals, its
+ *   schedulers their own descriptors; only then the workers' jobs fail, which
+ *   wakes fibers, and would wake the parent's loop by the inherited ones.
  */
 static const PfPart *const parts[] = {
-    &pf_signals_part, &pf_workers_part,
-    &pf_runs_part,    &pf_fibers_part,
+    &pf_signals_part, &pf_runs_part,
+    &pf_workers_part, &pf_fibers_part,
     &pf_grains_part,  &pf_unseen_part,
     &pf_scopes_part,  &pf_greenlets_part,
     &pf_locals_part,  NULL,

@@ -1,9 +1,9 @@
 """Puts one small fault after the other into C files, and tells which of them no test notices.
 
-    python tests/mutate/run.py csrc/engine/*.c          all of them, or go on where it was stopped
+    python tests/mutate/run.py csrc/engine/*/*.c          all of them, or go on where it was stopped
     python tests/mutate/run.py csrc/python/sync/lock.c --sample 50 --seed 7
-    python tests/mutate/run.py csrc/engine/*.c --again survived        after a new test
-    python tests/mutate/run.py csrc/engine/*.c --list                  only say what is known
+    python tests/mutate/run.py csrc/engine/*/*.c --again survived        after a new test
+    python tests/mutate/run.py csrc/engine/*/*.c --list                  only say what is known
 
 README.md beside this file tells more. Exit status 1: survivors.txt does not explain all survivors.
 """

@@ -119,6 +119,31 @@ def test_fork_child_does_not_take_the_parents_wake_ups() -> None:
     assert printed == "none lost"
 
 
+def test_fork_child_that_loses_a_thread_job_does_not_wake_the_parent() -> None:
+    printed = script("""
+        import select
+        begun, goes_on = threading.Event(), threading.Event()
+        scheduler = Scheduler()
+        def job():
+            begun.set()
+            goes_on.wait()
+        scheduler.spawn(to_thread, job)
+        scheduler.fileno()
+        scheduler.run_once(timeout=0)
+        begun.wait()
+        def is_woken():
+            return scheduler.fileno() in select.select([scheduler.fileno()], [], [], 0)[0]
+        before = is_woken()
+        code = in_child(lambda: 0)
+        print(before, code, is_woken())
+        goes_on.set()
+        while scheduler.fibers():
+            scheduler.run_once()
+        scheduler.close()
+    """)
+    assert printed == "False 0 False"
+
+
 def test_fork_with_a_timer_set_fires_in_both() -> None:
     printed = script("""
         def main():

@@ -55,34 +55,35 @@ enum {
  *
  * - the head of the list of a scope's children has the tail as base_prev.
  */
-#define PF_TASK_HEAD                                                            \
-    PyObject_HEAD                                                               \
-    PyObject *name;                                                             \
-    PfWaitq waiters;   /* who waits for its end */                              \
-    PfRare *rare;      /* NULL: nothing of that; see pf_rare */                 \
-    ScopeObject *base; /* the one it was born in; NULL: the run's */            \
-    PfTaskObject *base_prev, *base_next; /* born there, too */                  \
-    PyObject *value; /* result or exception when done; before, kept for   \
-                            its next turn: a permit's value, say */     \
-    uint8_t outcome : 2; /* PF_OUTCOME_ */                                      \
-    bool scheduled                                                              \
-        : 1;          /* a scheduler's, or it will be: else who made it    \
-                            switches to it */    \
-    bool entered : 1; /* its function has been called */                        \
-    bool permit : 1;  /* unpark() came before park() */                         \
-    bool in_park : 1; /* waits in park(): unpark() wakes it */                  \
-    /* Raise Cancelled at every park point: its innermost scope is cancelled, \
-     * by itself or by what is around it. */ \
-    bool under_cancel : 1;                                                      \
-    bool cancel_called : 1; /* on the task itself */                            \
-    bool looked_at : 1;     /* somebody saw the failure */                      \
-    bool dropped                                                                \
-        : 1; /* a wake-up that is on its way, or who attends to its  \
-                         thread, has the last reference */          \
-    bool grouped : 1;   /* a TaskGroup waits for its end */                     \
-    bool watched : 1;   /* ... and does not mind its failure */                 \
-    bool tracked : 1;   /* an explorer knows it; see testing.h */               \
-    uint8_t deliveries; /* how often Cancelled was raised without effect */
+/* clang-format off: it would tear the comments of a macro apart */
+#define PF_TASK_HEAD                                                          \
+    PyObject_HEAD                                                             \
+    PyObject *name;                                                           \
+    PfWaitq waiters;   /* who waits for its end */                            \
+    PfRare *rare;      /* NULL: nothing of that; see pf_task_rare */               \
+    ScopeObject *base; /* the one it was born in; NULL: the run's */          \
+    PfTaskObject *base_prev, *base_next; /* born there, too */                \
+    PyObject *value; /* result or exception when it is done; before that, */  \
+                     /* kept for its next turn: a permit's value, say */      \
+    uint8_t outcome : 2;    /* PF_OUTCOME_ */                                 \
+    bool scheduled : 1;     /* a scheduler's, or it will be; if not, its */   \
+                            /* maker switches to it */                        \
+    bool entered : 1;       /* its function has been called */                \
+    bool permit : 1;        /* unpark() came before park() */                 \
+    bool in_park : 1;       /* waits in park(): unpark() wakes it */          \
+    bool under_cancel : 1;  /* raise Cancelled at every park point: its */    \
+                            /* innermost scope is cancelled, by itself or */  \
+                            /* by what is around it */                        \
+    bool cancel_called : 1; /* on the task itself */                          \
+    bool looked_at : 1;     /* somebody saw the failure */                    \
+    bool dropped : 1;       /* the last reference is held by a wake-up on */  \
+                            /* its way, or by its own thread, which will */   \
+                            /* end it */                                      \
+    bool grouped : 1;       /* a TaskGroup waits for its end */               \
+    bool watched : 1;       /* ... and does not mind its failure */           \
+    bool tracked : 1;       /* an explorer knows it; see testing.h */         \
+    uint8_t deliveries;     /* how often Cancelled was raised in vain */
+/* clang-format on */
 
 struct PfTaskObject {
     PF_TASK_HEAD
