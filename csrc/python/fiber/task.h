@@ -55,12 +55,13 @@ enum {
  *
  * - the head of the list of a scope's children has the tail as base_prev.
  */
-/* clang-format off: it would tear the comments of a macro apart */
+/* (The formatter would tear the comments of a macro apart.) */
+/* clang-format off */
 #define PF_TASK_HEAD                                                          \
     PyObject_HEAD                                                             \
     PyObject *name;                                                           \
     PfWaitq waiters;   /* who waits for its end */                            \
-    PfRare *rare;      /* NULL: nothing of that; see pf_task_rare */               \
+    PfRare *rare;      /* NULL: nothing of that; see pf_task_rare */          \
     ScopeObject *base; /* the one it was born in; NULL: the run's */          \
     PfTaskObject *base_prev, *base_next; /* born there, too */                \
     PyObject *value; /* result or exception when it is done; before that, */  \
@@ -121,7 +122,7 @@ typedef struct PfTaskOps {
      * waits for it nor cancels it. */
     bool serves;
 
-    /* --- tasks that never have a stack: their turn, on a fiber that does --- */
+    /* --- tasks that never have a stack: their turn, on one that has --- */
     void (*turn)(PfThread *t, pf_task *task);
     /* No fiber can be had for it: the exception raised tells why. */
     void (*no_turn)(SchedulerObject *s, pf_task *task);
