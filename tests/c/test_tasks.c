@@ -138,9 +138,9 @@ bits_posted_to_a_task_come_to_its_own_kind(void)
     pf_scheduler_run(&w->scheduler);
     errand_init(&e, w, note_errand, 'e');
     e.task.state = PF_PARKED;
-    pf_task_post(&e.task, 2);
-    pf_task_post(&e.task, 4);
-    pf_task_post(&sleeper->task, 1);
+    pf_task_post(e.task.scheduler, &e.task, 2);
+    pf_task_post(e.task.scheduler, &e.task, 4);
+    pf_task_post(sleeper->task.scheduler, &sleeper->task, 1);
     pf_scheduler_run(&w->scheduler);
     CHECK_EQUAL(e.posted, 6);
     CHECK_EQUAL(e.turns, 1);

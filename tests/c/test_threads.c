@@ -76,7 +76,7 @@ waiting_loop_is_woken(void)
 THREAD_FN(post_to_closed)
 {
     worker *w = arg;
-    pf_task_post(&w->task, 4);
+    pf_task_post(w->task.scheduler, &w->task, 4);
     THREAD_END;
 }
 
@@ -89,7 +89,7 @@ closed_scheduler_takes_no_messages(void)
     test_thread thread;
     CHECK(world_open(w));
     worker *late = world_worker(w, NULL, 0);
-    pf_task_post(&late->task, 2);
+    pf_task_post(late->task.scheduler, &late->task, 2);
     pf_scheduler_close(&w->scheduler);
     CHECK_EQUAL(w->posted, 2);
     thread_start(&thread, post_to_closed, late);
@@ -204,7 +204,7 @@ park_until_posted(worker *w)
 
 THREAD_FN(post_bits)
 {
-    pf_task_post(arg, 3);
+    pf_task_post(((pf_task *)arg)->scheduler, arg, 3);
     THREAD_END;
 }
 
@@ -243,8 +243,8 @@ posts_to_one_fiber_come_together(void)
     CHECK(world_open(w));
     worker *sleeper = world_spawn(w, park_once, 0);
     pf_switch(&w->thread, pf_next(&w->scheduler));
-    pf_task_post(&sleeper->task, 1);
-    pf_task_post(&sleeper->task, 4);
+    pf_task_post(sleeper->task.scheduler, &sleeper->task, 1);
+    pf_task_post(sleeper->task.scheduler, &sleeper->task, 4);
     CHECK_EQUAL(w->posts, 0);
     pf_scheduler_run(&w->scheduler);
     CHECK_EQUAL(w->posts, 1);

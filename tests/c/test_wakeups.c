@@ -284,8 +284,8 @@ static void
 post_bits(world *w)
 {
     (void)w;
-    pf_task_post(&the_worker->task, 1);
-    pf_task_post(&the_worker->task, 2);
+    pf_task_post(the_worker->task.scheduler, &the_worker->task, 1);
+    pf_task_post(the_worker->task.scheduler, &the_worker->task, 2);
 }
 
 static void

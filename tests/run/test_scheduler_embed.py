@@ -16,6 +16,7 @@ from pyfiber import (
     FiberCancelled,
     FiberError,
     Lock,
+    Portal,
     Scheduler,
     current,
     current_scheduler,
@@ -720,6 +721,54 @@ def test_fibers_lists_them_oldest_first(scheduler: Scheduler) -> None:
     made[1].cancel()
     scheduler.run_once()
     assert scheduler.fibers() == [made[0], made[2]]
+
+
+def test_fibers_lists_those_that_have_been_posted_and_not_arrived(scheduler: Scheduler) -> None:
+    def listed() -> list[str]:
+        return [fiber.name for fiber in scheduler.fibers()]
+
+    def first() -> None: ...
+    def second() -> None: ...
+    def third() -> None: ...
+
+    scheduler.spawn(first)
+    in_thread(lambda: scheduler.call_soon_threadsafe(second))
+    in_thread(lambda: scheduler.call_soon_threadsafe(third))
+    before = listed()
+    assert scheduler.stats()["fibers"] == scheduler.stats()["foreground"] == 3
+    scheduler.run_once()
+    assert listed() == []
+    assert scheduler.stats()["fibers"] == scheduler.stats()["foreground"] == 0
+    assert [name.rpartition(".")[2] for name in before] == ["first", "second", "third"]
+
+
+def test_fiber_that_is_posted_by_the_last_one_keeps_the_run_going(scheduler: Scheduler) -> None:
+    log: Log = []
+
+    def main() -> None:
+        scheduler.call_soon_threadsafe(log.append, "ran")
+
+    scheduler.run(main)
+    assert log == ["ran"]
+
+
+def test_fiber_that_is_posted_to_a_run_that_fails_is_cancelled_and_told_why(
+    scheduler: Scheduler,
+) -> None:
+    portal = Portal(scheduler)
+
+    def main() -> Any:
+        posted.append(in_thread(lambda: portal.spawn(log.append, "ran")))
+        raise ValueError("failed")
+
+    log: Log = []
+    posted: list[Fiber[Any]] = []
+    with pytest.raises(ValueError, match="failed"):
+        scheduler.run(main)
+    assert posted[0].cancelled()
+    assert log == []
+    with pytest.raises(FiberCancelled, match="another fiber ended the run"):
+        posted[0].result()
 
 
 def test_fibers_on_another_thread_is_refused(scheduler: Scheduler) -> None:

@@ -409,11 +409,11 @@ pf_task_arrived(pf_message *message, pf_scheduler *s)
 }
 
 void
-pf_task_post(pf_task *task, unsigned bits)
+pf_task_post(pf_scheduler *s, pf_task *task, unsigned bits)
 {
     if (pf_fetch_or(&task->posted, bits) == 0) {
         PF_TEST_POINT();
-        if (!pf_post(task->scheduler, &task->message)) {
+        if (!pf_post(s, &task->message)) {
             (void)pf_take(&task->posted);
         }
     }

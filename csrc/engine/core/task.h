@@ -106,11 +106,12 @@ pf_is_fresh(const pf_task *task)
     return task->wake == PF_WAKE_FRESH && task->state == PF_READY;
 }
 
-/* From any thread: set `bits` on the task; its `posted` gets them on the owner
- * thread, perhaps those of several posts in one call.  The task and the
- * scheduler must stay alive until then.  Does nothing if the scheduler is
- * closed. */
-void pf_task_post(pf_task *task, unsigned bits);
+/* From any thread: set `bits` on a task of `s`, or one that waits there; its
+ * `posted` gets them on that thread, perhaps those of several posts in one
+ * call, and perhaps when the task waits for something else, or is done.  The
+ * task and the scheduler must stay alive until then.  Does nothing if the
+ * scheduler is closed. */
+void pf_task_post(pf_scheduler *s, pf_task *task, unsigned bits);
 
 /* The `run` of a task's message. */
 void pf_task_arrived(pf_message *message, pf_scheduler *s);

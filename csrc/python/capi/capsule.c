@@ -353,12 +353,13 @@ scheduler_of(PyObject *object)
 static int
 api_unpark_no_gil(PyObject *object)
 {
-    if (scheduler_of(object) == NULL) {
+    pf_scheduler *s = scheduler_of(object);
+    if (s == NULL) {
         return -EINVAL;
     }
     /* Its owner will see whether it has ended; after the run the scheduler
      * takes no messages. */
-    pf_task_post(&((FiberObject *)object)->core, PF_POST_UNPARK);
+    pf_task_post(s, &((FiberObject *)object)->core, PF_POST_UNPARK);
     return 0;
 }
 
@@ -414,8 +415,8 @@ api_scheduler_stats(PyFiber_SchedulerStats *stats)
     pf_scheduler_stats_get(&s->core, &counted);
     PyFiber_SchedulerStats whole = {
         .size = sizeof whole,
-        .fibers = (size_t)s->alive,
-        .foreground = (size_t)s->foreground,
+        .fibers = (size_t)pf_unfinished(s),
+        .foreground = (size_t)pf_unfinished_foreground(s),
         .ready = counted.ready,
         .timers = counted.timers,
         .switches = counted.switches,

@@ -395,11 +395,8 @@ fiber_start(PyObject *op, PyObject *ignored)
     return Py_NewRef(op);
 }
 
-/* From now on it belongs to the scheduler: it counts, and can be cancelled and
- * joined.  Any thread.  It no longer needs its parent, which the caller drops
- * once the fiber is in the queue. */
 int
-pf_fiber_enlist(SchedulerObject *s, FiberObject *fiber)
+pf_fiber_assign(SchedulerObject *s, FiberObject *fiber)
 {
     if (fiber->core.state != PF_NEW || fiber->scheduled) {
         PyErr_SetString(pf.fiber_error,
@@ -407,19 +404,45 @@ pf_fiber_enlist(SchedulerObject *s, FiberObject *fiber)
         return -1;
     }
     fiber->scheduled = true;
+    fiber->core.scheduler = &s->core;
+    Py_INCREF(s);
+    fiber->thread = s->thread;
+    return 0;
+}
+
+void
+pf_fiber_unassign(FiberObject *fiber)
+{
+    SchedulerObject *s = SCHEDULER_OF(fiber->core.scheduler);
+    fiber->scheduled = false;
+    fiber->core.scheduler = NULL;
+    fiber->thread = NULL;
+    Py_DECREF(s); /* the caller has another one */
+}
+
+void
+pf_fiber_enroll(SchedulerObject *s, FiberObject *fiber)
+{
+    assert(s->thread == pf_tls_thread);
     if (PF_UNLIKELY(s->ending) && pf_cancelling->is_top(fiber)) {
         fiber->under_cancel = true;
         fiber->cancel_called = true;
     }
-    fiber->core.scheduler = &s->core;
-    Py_INCREF(s);
-    fiber->thread = s->thread;
     pf_live_link(s->thread, fiber);
     s->alive++;
     if (!fiber->daemon) {
         s->foreground++;
     }
     Py_INCREF(fiber); /* until it is done */
+}
+
+int
+pf_fiber_enlist(SchedulerObject *s, FiberObject *fiber)
+{
+    if (pf_fiber_assign(s, fiber) < 0) {
+        return -1;
+    }
+    pf_fiber_enroll(s, fiber);
     return 0;
 }
 

@@ -118,10 +118,21 @@ void pf_fibers_free_spare(PfThread *t);
 
 FiberObject *pf_fiber_new(PyObject *target, PyObject *const *args,
                           Py_ssize_t nargs, PyObject *kwnames);
-int pf_fiber_start(SchedulerObject *s, FiberObject *fiber);
-void pf_fiber_make_ready(SchedulerObject *s,
-                         FiberObject *fiber); /* enlisted */
+
+/* How a fiber becomes one of a scheduler's, in three steps:
+ * - assigned, by who has made it, on any thread: it will be that scheduler's
+ *   and can be cancelled; -1 with FiberError if it has been started before
+ * - enrolled, on the scheduler's thread: the run counts it, and it is in the
+ *   thread's list
+ * - made ready, there as well. */
+int pf_fiber_assign(SchedulerObject *s, FiberObject *fiber);
+void pf_fiber_unassign(FiberObject *fiber); /* it could not be posted */
+void pf_fiber_enroll(SchedulerObject *s, FiberObject *fiber);
+void pf_fiber_make_ready(SchedulerObject *s, FiberObject *fiber);
+/* The first two, and all three: on the scheduler's thread.  A fiber that is in
+ * the queue needs its parent no longer: pf_fiber_start drops that. */
 int pf_fiber_enlist(SchedulerObject *s, FiberObject *fiber);
+int pf_fiber_start(SchedulerObject *s, FiberObject *fiber);
 
 static inline const PfRare *
 pf_rare(const FiberObject *fiber)

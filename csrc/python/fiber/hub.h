@@ -21,6 +21,7 @@ struct SchedulerObject {
     SchedulerObject *prev, *next;   /* in thread->schedulers */
     Py_ssize_t alive;               /* fibers not done */
     Py_ssize_t foreground;          /* of these, not daemon */
+    PF_ATOMIC(size_t) coming;       /* fibers posted here, not enrolled yet */
     FiberObject *main;              /* of run(fn) */
     PyObject *fatal;                /* exception that ends the run */
     PyObject *on_unhandled;         /* "log", "raise", a function; NULL: log */
@@ -50,6 +51,20 @@ struct SchedulerObject {
     ((SchedulerObject *)((char *)(core_) - offsetof(SchedulerObject, core)))
 
 extern PyTypeObject *pf_scheduler_type;
+
+/* Fibers that are not done, and of these the ones that keep a run going.  One
+ * that another thread has posted counts in both from that moment, though what
+ * it is comes to light only when it arrives. */
+static inline Py_ssize_t
+pf_unfinished(SchedulerObject *s)
+{
+    return s->alive + (Py_ssize_t)pf_load_relaxed(&s->coming);
+}
+static inline Py_ssize_t
+pf_unfinished_foreground(SchedulerObject *s)
+{
+    return s->foreground + (Py_ssize_t)pf_load_relaxed(&s->coming);
+}
 
 void pf_tell_host(SchedulerObject *s);
 void pf_wake_hub(SchedulerObject *s);

@@ -84,6 +84,22 @@ pf_call_owner(SchedulerObject *s, PfOwnerFn run, PyObject *target,
     return 1;
 }
 
+/* Only this thread takes messages, and to append to a list runs no code: those
+ * that are there stay meanwhile. */
+int
+pf_owner_calls_list(SchedulerObject *s, PfOwnerFn run, PyObject *list)
+{
+    pf_message *m = pf_load(&s->core.inbox.head);
+    for (; m != NULL && m != PF_INBOX_CLOSED; m = m->next) {
+        PfOwnerCall *call = (PfOwnerCall *)m;
+        if (m->ops == &call_ops && call->run == run &&
+            PyList_Append(list, call->target) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
 /* Others may push to the inbox meanwhile, but nobody takes: that needs the
  * GIL.  Calls that have been taken and not run yet are not found; so what they
  * hold is taken for held from outside, as it is. */

@@ -9,6 +9,9 @@
  *   pf_task_post   without it as well: bits to a task, which its `posted` gets
  *                  on its own thread; takes none, several may come as one
  *
+ * A raw fiber that waits in no run has no scheduler to post to: its permit is
+ * given to it at once, under the GIL (pf_fiber_unpark).
+ *
  * An unread call holds the scheduler and the objects, which the collector
  * knows.
  */
@@ -42,6 +45,10 @@ void pf_owner_call_embed(PfOwnerCall *call, PfOwnerFn run, PyObject *target);
 /* False: the scheduler is closed, and the call still the caller's to drop. */
 bool pf_owner_call_post(SchedulerObject *s, PfOwnerCall *call);
 void pf_owner_call_drop(PfOwnerCall *call);
+
+/* Append the targets of unread calls of `run` to a list, newest first; on the
+ * scheduler's thread. 0, or -1. */
+int pf_owner_calls_list(SchedulerObject *s, PfOwnerFn run, PyObject *list);
 
 /* What unread calls hold. */
 int pf_owner_calls_traverse(SchedulerObject *s, visitproc visit, void *arg);

@@ -256,7 +256,7 @@ pf_fiber_unpark(PfTaskObject *task, PyObject *value)
         return pf_preempt() < 0 ? -1 : rc;
     }
     if (value == Py_None && fiber->scheduled) {
-        pf_task_post(&fiber->core, PF_POST_UNPARK);
+        pf_task_post(fiber->core.scheduler, &fiber->core, PF_POST_UNPARK);
         return 1;
     }
     SchedulerObject *s = SCHEDULER_OF(fiber->core.scheduler);

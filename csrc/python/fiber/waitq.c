@@ -86,7 +86,7 @@ pf_no_holders(PyObject *op, PyObject *ignored)
 /* ------------------------------------------------------------------- waking */
 
 /* A fiber that is not parked is on its way into the wait or out of it: it
- * checks `taken` itself. */
+ * checks `taken` itself.  Whether it is parked only its own thread may ask. */
 static void
 wake(PfWaiter *waiter, bool next)
 {
@@ -94,17 +94,16 @@ wake(PfWaiter *waiter, bool next)
         PyThread_release_lock(waiter->lock);
         return;
     }
-    pf_task *core = &waiter->task->core;
-    if (core->state != PF_PARKED) {
+    SchedulerObject *s = waiter->scheduler;
+    if (s == NULL) {
         return;
     }
-    SchedulerObject *s = SCHEDULER_OF(core->scheduler);
-    if (PF_LIKELY(s->thread == pf_tls_thread)) {
-        (next ? pf_wake_next : pf_wake_task)(core->scheduler, core,
-                                             PF_WAKE_NORMAL);
+    pf_task *core = &waiter->task->core;
+    if (PF_UNLIKELY(s->thread != pf_tls_thread)) {
+        pf_task_post(&s->core, core, PF_POST_WAKE);
+    } else if ((next ? pf_wake_next : pf_wake_task)(&s->core, core,
+                                                    PF_WAKE_NORMAL)) {
         pf_tell_host(s);
-    } else {
-        pf_task_post(core, PF_POST_WAKE);
     }
 }
 
@@ -313,6 +312,7 @@ pf_wait_in_line(PfWaiter *waiter, PfThread *t, int64_t deadline,
     int rc;
     waiter->outer = self->wait;
     self->wait = waiter;
+    waiter->scheduler = t->scheduler;
     if (waiter->taken != NULL) {
         rc = 0;
     } else if (deadline == PF_NOW) {

@@ -46,8 +46,9 @@ struct PfNode {
 
 struct PfWaiter {
     PfTaskObject *task; /* a plain thread's root, for one; or a grain */
-    PfNode *taken;      /* the node that was granted */
-    PfNode *nodes;      /* all of them */
+    SchedulerObject *scheduler; /* it waits in; NULL: none, or not yet */
+    PfNode *taken;              /* the node that was granted */
+    PfNode *nodes;              /* all of them */
     int count;
     bool shielded;           /* cancellation waits until the wait is over */
     bool interrupted;        /* by a signal: the next ends a shielded one */

@@ -230,6 +230,7 @@ new_wait(GrainObject *g)
         return NULL;
     }
     wait->line.waiter.task = PF_TASK(g);
+    wait->line.waiter.scheduler = SCHEDULER_OF(g->core.scheduler);
     wait->line.waiter.nodes = &wait->line.node;
     wait->line.waiter.count = 1;
     wait->line.node.waiter = &wait->line.waiter;

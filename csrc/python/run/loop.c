@@ -18,6 +18,7 @@
 #include "python/fiber/hub.h"
 #include "python/fiber/lifecycle.h"
 #include "python/fiber/outcome.h"
+#include "python/fiber/owner.h"
 #include "python/fiber/switch.h"
 #include "python/fiber/unseen.h"
 #include "python/fiber/unwind.h"
@@ -155,10 +156,14 @@ is_idle(FiberObject *f)
     return false;
 }
 
+/* Those on their way here as well, which are the youngest. */
 PyObject *
 pf_scheduler_fibers(SchedulerObject *s)
 {
     PyObject *list = PyList_New(0);
+    if (list != NULL && pf_owner_calls_list(s, pf_soon_arrived, list) < 0) {
+        Py_CLEAR(list);
+    }
     for (FiberObject *f = s->thread->live; list != NULL && f != NULL;
          f = f->next) {
         if (f->core.scheduler == &s->core && !is_idle(f) &&
@@ -421,7 +426,8 @@ idle(SchedulerObject *s, int64_t deadline)
     if (s->clock != NULL) {
         return pf_explorer_ops->idle(s, deadline);
     }
-    if (deadline == PF_NEVER && !pf_scheduler_expects(&s->core)) {
+    if (deadline == PF_NEVER && !pf_scheduler_expects(&s->core) &&
+        pf_load(&s->coming) == 0) {
         int64_t patience = pf_wait_for_help(s);
         if (patience <= 0) {
             return patience == 0;
@@ -554,13 +560,13 @@ failed(SchedulerObject *s)
 static bool
 must_end(SchedulerObject *s)
 {
-    return !s->ending && (s->foreground == 0 || failed(s));
+    return !s->ending && (pf_unfinished_foreground(s) == 0 || failed(s));
 }
 
 static bool
 must_stop(SchedulerObject *s, FiberObject *hub)
 {
-    return s->alive == 0 || s->interrupts > 1 || hub->dying;
+    return pf_unfinished(s) == 0 || s->interrupts > 1 || hub->dying;
 }
 
 /* Run until main and every non-daemon fiber are done; then, or when something
@@ -572,6 +578,7 @@ loop(SchedulerObject *s, FiberObject *hub)
 {
     while (!must_stop(s, hub)) {
         if (must_end(s)) {
+            pf_poll(&s->core); /* so that what has come is told why */
             s->ending = true;
             pf_scheduler_cancel_because(
                 s, s->foreground == 0 ? "the run is over"
@@ -712,7 +719,7 @@ wait_once(SchedulerObject *s, PyObject *timeout, int64_t deadline)
     pf_poll(&s->core);
     bool wait = timeout == Py_None || deadline > pf_now(&s->core);
     uint64_t before = pf_happened(&s->core);
-    while (wait && s->core.ready.head == NULL && s->alive > 0 &&
+    while (wait && s->core.ready.head == NULL && pf_unfinished(s) > 0 &&
            s->fatal == NULL && pf_happened(&s->core) == before) {
         int64_t began = pf_now(&s->core);
         if (!idle(s, deadline)) {

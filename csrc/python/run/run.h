@@ -20,8 +20,11 @@ void pf_scheduler_cancel_because(SchedulerObject *s, const char *reason);
 
 extern PyType_Spec pf_scheduler_spec;
 PyObject *pf_run(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
-/* Any thread: start `fiber`; it becomes ready when the scheduler reads it. */
+/* Any thread: start `fiber`, which is assigned here and enrolled when the
+ * scheduler reads it. */
 int pf_fiber_start_soon(SchedulerObject *s, FiberObject *fiber);
+/* It has come.  To tell such calls from others. */
+void pf_soon_arrived(SchedulerObject *s, PyObject *fiber, PyObject *ignored);
 extern const PfPart pf_runs_part;
 
 void pf_scheduler_cancel_all(SchedulerObject *s, PyObject *reason);

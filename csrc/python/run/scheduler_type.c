@@ -139,11 +139,11 @@ static void
 warn_of_unfinished(SchedulerObject *s)
 {
     PyObject *pending = pf_take_exception();
-    if (s->alive > 0 &&
+    if (pf_unfinished(s) > 0 &&
         PyErr_ResourceWarning((PyObject *)s, 1,
                               "%R was dropped without close(): its fibers, "
                               "%zd that have not ended, are unwound",
-                              s, s->alive) < 0) {
+                              s, pf_unfinished(s)) < 0) {
         PyErr_WriteUnraisable((PyObject *)s);
     }
     if (pending != NULL) {
@@ -384,40 +384,52 @@ scheduler_run_once(PyObject *op, PyObject *args, PyObject *kwargs)
         pf_restore_exception(exc);
         return NULL;
     }
-    return PyBool_FromLong(s->foreground > 0);
+    return PyBool_FromLong(pf_unfinished_foreground(s) > 0);
 }
 
 /* ------------------------------------------------------- calls from anywhere */
 
-static void
-soon_arrived(SchedulerObject *s, PyObject *fiber, PyObject *ignored)
+void
+pf_soon_arrived(SchedulerObject *s, PyObject *fiber, PyObject *ignored)
 {
-    pf_fiber *core = &((FiberObject *)fiber)->fiber;
+    FiberObject *arrived = (FiberObject *)fiber;
     (void)ignored;
-    assert(core->task.state == PF_NEW);
-    pf_make_ready_fresh(&s->core, core);
+    assert(arrived->core.state == PF_NEW);
+    pf_fiber_enroll(s, arrived);
+    pf_fetch_sub(&s->coming, 1);
+    pf_make_ready_fresh(&s->core, &arrived->fiber);
+}
+
+static int
+refuse_closed(void)
+{
+    PyErr_SetString(pf.fiber_error, "the scheduler is closed");
+    return -1;
 }
 
 int
 pf_fiber_start_soon(SchedulerObject *s, FiberObject *fiber)
 {
     if (s->closed) {
-        PyErr_SetString(pf.fiber_error, "the scheduler is closed");
-        return -1;
+        return refuse_closed();
     }
     PfOwnerCall *call =
-        pf_owner_call_new(soon_arrived, (PyObject *)fiber, NULL);
+        pf_owner_call_new(pf_soon_arrived, (PyObject *)fiber, NULL);
     if (call == NULL) {
         return -1;
     }
-    if (pf_fiber_enlist(s, fiber) < 0) {
+    if (pf_fiber_assign(s, fiber) < 0) {
         pf_owner_call_drop(call);
         return -1;
     }
-    if (!pf_owner_call_post(s, call)) {
-        Py_FatalError("pyfiber: a scheduler's inbox was closed before it");
+    pf_fetch_add(&s->coming, 1); /* before it can arrive */
+    if (pf_owner_call_post(s, call)) {
+        return 0;
     }
-    return 0;
+    pf_fetch_sub(&s->coming, 1);
+    pf_fiber_unassign(fiber);
+    pf_owner_call_drop(call);
+    return refuse_closed();
 }
 
 static PyObject *
@@ -552,7 +564,7 @@ scheduler_close(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     SchedulerObject *s = (SchedulerObject *)op;
-    if (s->running || (s->thread != pf_tls_thread && s->alive > 0)) {
+    if (s->running || (s->thread != pf_tls_thread && pf_unfinished(s) > 0)) {
         PyErr_SetString(pf.fiber_error,
                         s->running
                             ? "the scheduler is running"
@@ -570,15 +582,15 @@ scheduler_stats(PyObject *op, PyObject *ignored)
     SchedulerObject *s = (SchedulerObject *)op;
     pf_scheduler_stats stats;
     pf_scheduler_stats_get(&s->core, &stats);
-    return Py_BuildValue("{s:n,s:n,s:n,s:n,s:K,s:K,s:K,s:K,s:K}", "fibers",
-                         s->alive, "foreground", s->foreground, "ready",
-                         (Py_ssize_t)stats.ready, "timers",
-                         (Py_ssize_t)stats.timers, "switches",
-                         (unsigned long long)stats.switches, "wakeups",
-                         (unsigned long long)stats.wakeups, "messages",
-                         (unsigned long long)stats.messages, "timeouts",
-                         (unsigned long long)stats.timeouts, "waits",
-                         (unsigned long long)stats.waits);
+    return Py_BuildValue(
+        "{s:n,s:n,s:n,s:n,s:K,s:K,s:K,s:K,s:K}", "fibers", pf_unfinished(s),
+        "foreground", pf_unfinished_foreground(s), "ready",
+        (Py_ssize_t)stats.ready, "timers", (Py_ssize_t)stats.timers,
+        "switches", (unsigned long long)stats.switches, "wakeups",
+        (unsigned long long)stats.wakeups, "messages",
+        (unsigned long long)stats.messages, "timeouts",
+        (unsigned long long)stats.timeouts, "waits",
+        (unsigned long long)stats.waits);
 }
 
 static PyObject *
