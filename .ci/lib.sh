@@ -85,12 +85,12 @@ make_venv() {
     "$2/bin/python" -m pip install -qq --upgrade pip
 }
 
-# install_editable PYTHON DIR: a fresh copy of the tree in DIR, built and installed with its test group in DIR/.venv.
+# install_editable PYTHON DIR: a fresh copy of the tree in DIR, built and installed with its test groups in DIR/.venv.
 # PYFIBER_WERROR, PYFIBER_SANITIZE and the other build switches are taken from the environment.
 install_editable() {
     copy_tree "$2"
     make_venv "$1" "$2/.venv"
-    (cd "$2" && .venv/bin/python -m pip install -qq -e . --group test)
+    (cd "$2" && .venv/bin/python -m pip install -qq -e . --group test --group io)
 }
 
 # run_pytest DIR [ARGUMENT...]: the whole suite in a tree made by install_editable, on all processors.

@@ -1,0 +1,173 @@
+"""``run_in_fiber()`` and ``await_()``: plain functions that wait for what a coroutine could await.
+
+The coroutine and the fiber take turns on the task's own thread::
+
+    task ── send() ──> run_in_fiber()          a coroutine: the driver
+                          │  ▲
+                   switch │  │ "await this for me"
+                          ▼  │
+                         fn() ... await_(x)    a raw fiber
+
+The fiber hands over the awaitable itself, and the driver awaits it as any coroutine would. So
+everything that passes between a task and what it awaits is the task's own business: the loop's
+futures, cancellation, a library's own messages.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, ParamSpec, TypeVar
+
+from pyfiber._engine import Fiber, FiberError, current
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+#: What arrives at the driver with an awaitable. Whoever else switches there brings something else.
+_ASKS = object()
+#: The same from a raw fiber that the task's fiber has entered: ``asker`` tells which.
+_ASKS_INSIDE = object()
+
+
+class TaskFiber(Fiber[R]):
+    """The fiber of a ``run_in_fiber()``."""
+
+    __slots__ = ("asked", "asker", "home")
+
+    #: The fiber that the driver runs on at present.
+    home: Fiber[Any]
+    asked: Awaitable[Any]
+    asker: Fiber[Any]
+
+
+async def run_in_fiber(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Call ``fn(*args, **kwargs)`` in a fiber; inside of it, ``await_()`` waits as ``await`` does.
+
+    Returns its result or raises its exception. It is a step of the calling task, of whatever loop:
+    `fn` runs on the task's thread, in the task's own context (a variable that it sets is set for
+    the task), and while it waits the loop runs other tasks. Cancelling the task raises
+    asyncio.CancelledError at the ``await_()``, where `fn` may catch it.
+
+    If the coroutine is closed, GeneratorExit is raised there; if it is lost where no fiber may be
+    entered, in the garbage collector or on another thread, FiberExit is, at the next opportunity.
+
+    TypeError if `fn` is not callable or is an async function. FiberError if the coroutine is
+    continued on another thread, or by a switch of somebody else's.
+    """
+    home = current()
+    fiber = _make(fn, args, kwargs, home)
+    switch = fiber.switch
+    got = switch()
+    value: Any = None
+    error: BaseException | None = None
+    asker: Fiber[Any] = fiber
+    while True:
+        if got is _ASKS:
+            try:
+                value = await fiber.asked
+            except BaseException as exc:
+                error = exc
+            else:
+                if current() is home:
+                    got = switch(value)
+                    continue
+        elif got is _ASKS_INSIDE:
+            asker = fiber.asker
+            del fiber.asker  # which would refer to itself
+            try:
+                value = await fiber.asked
+            except BaseException as exc:
+                error = exc
+        elif fiber.done():
+            return got  # type: ignore[no-any-return]
+        else:
+            error = _left_by_switch()
+        # Not inside of the handler: what fn raises later has nothing to do with this error.
+        try:
+            if current() is not home:  # a loop may be run by one fiber today, by another tomorrow
+                home = _move(fiber, current())
+            got = _resume(asker, value, error)
+        except FiberError:
+            if isinstance(error, GeneratorExit) and not fiber.done():
+                raise error from None  # no entry here: it is unwound when its owner can
+            raise
+        finally:
+            error, asker = None, fiber  # the error's traceback refers to this frame
+
+
+def _resume(fiber: Fiber[Any], value: Any, error: BaseException | None) -> Any:
+    try:
+        return fiber.switch(value) if error is None else fiber.throw(error)
+    finally:
+        del error
+
+
+def _make(fn: Callable[..., R], args: Any, kwargs: Any, home: Fiber[Any]) -> TaskFiber[R]:
+    try:
+        fiber: TaskFiber[R] = TaskFiber(fn, args, kwargs=kwargs, context=home.context)
+    except TypeError as exc:
+        if inspect.iscoroutinefunction(fn):
+            raise TypeError(
+                f"run_in_fiber() takes an ordinary function, and {fn.__name__}() is an async one: "
+                "await it"
+            ) from None
+        raise TypeError(str(exc).replace("Fiber()", "run_in_fiber()", 1)) from None
+    fiber.home = home
+    return fiber
+
+
+def _move(fiber: TaskFiber[Any], here: Fiber[Any]) -> Fiber[Any]:
+    """Another fiber has continued the coroutine: the next one may run the loop, say."""
+    try:
+        fiber.parent = fiber.home = here
+    except FiberError:
+        raise FiberError(
+            "the coroutine of a run_in_fiber() was continued on another thread than it began on"
+        ) from None
+    return here
+
+
+def _left_by_switch() -> FiberError:
+    return FiberError(
+        "the fiber of a run_in_fiber() was left by a switch to the fiber that it was called from: "
+        "it waits with await_(), and continues elsewhere only in raw fibers of its own"
+    )
+
+
+def await_(awaitable: Awaitable[T]) -> T:
+    """Wait for an awaitable in plain code that a ``run_in_fiber()`` has called, however deep.
+
+    The same call works in the raw fibers that such code enters, so also in its generators of
+    ``pyfiber.generator``. Returns what ``await`` would return, and raises what it would raise;
+    TypeError if the object cannot be awaited.
+
+    FiberError anywhere else. In a coroutine write ``await``.
+    """
+    fiber: Any = current()
+    if type(fiber) is not TaskFiber:
+        return _await_elsewhere(fiber, awaitable)
+    fiber.asked = awaitable
+    home = fiber.home
+    del fiber  # a suspended frame that referred to its own fiber would keep it for ever
+    result: T = home.switch(_ASKS)
+    return result
+
+
+def _await_elsewhere(fiber: Fiber[Any], awaitable: Awaitable[T]) -> T:
+    """Not directly in the fiber of a ``run_in_fiber()``."""
+    outer: Any = fiber.parent
+    while outer is not None and type(outer) is not TaskFiber:
+        outer = outer.parent
+    if outer is None:
+        raise FiberError(
+            "await_() works in functions that `await pyfiber.aio.run_in_fiber(fn)` calls; "
+            "in a coroutine, write `await` instead"
+        )
+    outer.asked = awaitable
+    outer.asker = fiber
+    home = outer.home
+    del outer, fiber
+    result: T = home.switch(_ASKS_INSIDE)
+    return result
