@@ -629,7 +629,8 @@ static const PfPart *const parts[] = {
     &pf_workers_part, &pf_fibers_part,
     &pf_grains_part,  &pf_unseen_part,
     &pf_scopes_part,  &pf_greenlets_part,
-    &pf_locals_part,  NULL,
+    &pf_locals_part,  &pf_io_part,
+    NULL,
 };
 
 static int
@@ -643,7 +644,7 @@ engine_exec(PyObject *module)
         pf_import_init(module) < 0 || pf_cancel_init(module) < 0 ||
         pf_worker_init(module) < 0 || pf_portal_init(module) < 0 ||
         pf_unbroken_init(module) < 0 || pf_hooked_init(module) < 0 ||
-        pf_readiness_init(module) < 0 || pf_inspect_init(module) < 0 ||
+        pf_io_init(module) < 0 || pf_inspect_init(module) < 0 ||
         pf_grain_module_init(module) < 0 ||
         pf_thread_module_init(module) < 0 || pf_schedule_init(module) < 0 ||
         pf_python_overflow_init() < 0 || pf_capsule_init(module) < 0 ||

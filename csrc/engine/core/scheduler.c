@@ -23,6 +23,7 @@ pf_scheduler_init(pf_scheduler *s, pf_thread *thread)
     s->hub = thread->current;
     s->until_poll = PF_POLL_EVERY;
     s->poller = pf_default_poller_new(&error);
+    pf_descriptors_init(&s->descriptors, s->poller);
     return error;
 }
 
@@ -33,6 +34,7 @@ pf_scheduler_finish(pf_scheduler *s)
 {
     pf_timers_clear(&s->timers);
     pf_scheduler_set_poller(s, NULL);
+    pf_descriptors_finish(&s->descriptors);
 }
 
 /* From now on the scheduler owns the poller; the previous one is closed.  Not
@@ -42,6 +44,7 @@ pf_scheduler_set_poller(pf_scheduler *s, pf_poller *poller)
 {
     pf_poller *last = s->poller;
     s->poller = poller;
+    s->descriptors.poller = poller;
     if (last != NULL) {
         last->ops->close(last);
     }

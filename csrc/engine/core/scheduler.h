@@ -21,6 +21,7 @@
 #include "engine/core/queue.h"
 #include "engine/core/task.h"
 #include "engine/core/timers.h"
+#include "engine/io/descriptor.h"
 #include "engine/io/poller.h"
 
 /* Chooses and removes a task from the ready queue (never empty if asked). */
@@ -54,6 +55,7 @@ struct pf_scheduler {
     pf_fiber *hub; /* gets control when no task is ready */
     pf_timers timers;
     pf_poller *poller;
+    pf_descriptors descriptors;
     pf_pick_fn pick; /* NULL: first in, first out */
     void *pick_data;
     pf_clock_fn clock; /* NULL: the monotonic clock */

@@ -63,6 +63,7 @@ struct PfThread {
     PF_ATOMIC(uint8_t) watched; /* see overflow.c */
     PfThread *next;             /* all threads */
     PfSpare spare[PF_SPARE_KINDS];
+    char *io_buffer; /* for what sockets receive, or NULL */
 };
 
 extern PF_TLS PfThread *pf_tls_thread;

@@ -1,94 +1,85 @@
-/* Waiting for a descriptor.
- *
- * A waiting fiber registers the descriptor with its scheduler's poller, and
- * only while it waits: afterwards other code may close the number and reuse
- * it.
- */
+/* wait_readable() and wait_writable(): a descriptor that others own. */
+#include "engine/base/clock.h"
+#include "python/core/arguments.h"
 #include "python/fiber/deadline.h"
-#include "python/fiber/wait.h"
 #include "python/io/io.h"
+#include "python/io/waiting.h"
 
-#include <errno.h>
-
-/* One wait of one fiber; on its C stack. */
-typedef struct Readiness {
-    pf_registration registration; /* first */
-    pf_poller *poller;
-    FiberObject *fiber;
-} Readiness;
-
-static void
-leave_poller(Readiness *wait)
+/* The number; -1 with an exception.  (PyObject_AsFileDescriptor takes no
+ * handle above INT_MAX.) */
+static intptr_t
+number_of(PyObject *object)
 {
-    if (wait->registration.added) {
-        wait->poller->ops->remove(wait->poller, &wait->registration);
-        wait->poller->awaited--;
-    }
+    int number = PyObject_AsFileDescriptor(object);
+    return number;
 }
 
-/* Reported once: a level-triggered event would be repeated until the fiber has
- * run. */
-static void
-is_ready(pf_registration *r, pf_scheduler *s, unsigned events)
-{
-    Readiness *wait = (Readiness *)r;
-    (void)events;
-    leave_poller(wait);
-    pf_wake_task(s, &wait->fiber->core, PF_WAKE_NORMAL);
-}
-
-/* 0: ready; 1: the deadline passed; -1: an exception is set. */
+/* 0: ready; 1: the deadline has passed; -1. */
 static int
-wait_ready(PfThread *t, intptr_t descriptor, unsigned interest,
-           int64_t deadline, PyObject *what)
+wait_there(PyObject *object, pf_direction direction, int64_t length)
 {
-    Readiness wait = {
-        .registration.ready = is_ready,
-        .poller = t->scheduler->core.poller,
-        .fiber = CURRENT(t),
-    };
-    int rc = wait.poller->ops->add(wait.poller, descriptor, interest,
-                                   &wait.registration);
-    if (rc < 0) {
-        errno = -rc;
-        PyErr_SetFromErrno(PyExc_OSError);
+    intptr_t number = number_of(object);
+    PfThread *t = number < 0 ? NULL : pf_this_thread();
+    if (t == NULL) {
         return -1;
     }
-    wait.poller->awaited++;
-    rc = pf_wait(t, deadline, what);
-    leave_poller(&wait);
-    return rc;
+    pf_scheduler *s = pf_io_scheduler(t);
+    if (s == NULL) {
+        int64_t deadline =
+            length == PF_NEVER ? PF_NEVER : pf_monotonic() + length;
+        return pf_io_block(number, direction, deadline);
+    }
+    return pf_io_park_foreign(t, number, direction,
+                              pf_deadline_in(t->scheduler, length), object);
 }
 
 static PyObject *
-io_wait_ready(PyObject *module, PyObject *args)
+wait_for(const char *name, pf_direction direction, PyObject *const *args,
+         Py_ssize_t nargs, PyObject *kwnames)
 {
-    (void)module;
-    Py_ssize_t descriptor;
-    int writable;
-    PyObject *timeout = Py_None;
-    int64_t deadline;
-    if (!PyArg_ParseTuple(args, "np|O", &descriptor, &writable, &timeout) ||
-        pf_deadline(timeout, &deadline) < 0) {
+    static const char *const names[] = {"fd", "timeout", NULL};
+    PyObject *given[] = {NULL, Py_None};
+    int64_t length;
+    if (pf_arguments(name, names, 1, args, nargs, kwnames, given) < 0 ||
+        pf_length(given[1], &length) < 0) {
         return NULL;
     }
-    PyObject *what =
-        PyUnicode_FromFormat("descriptor %zd to be %s", descriptor,
-                             writable ? "writable" : "readable");
-    PfThread *t = what == NULL ? NULL : pf_this_thread();
-    if (t == NULL || pf_active(t, "waiting for a descriptor") == NULL) {
-        Py_XDECREF(what);
-        return NULL;
+    int rc = wait_there(given[0], direction, length);
+    if (rc == 1) {
+        PyErr_Format(PyExc_TimeoutError, "%s timed out", name);
     }
-    int rc = wait_ready(t, descriptor, writable ? PF_IO_WRITE : PF_IO_READ,
-                        deadline, what);
-    Py_DECREF(what);
-    return rc < 0 ? NULL : PyBool_FromLong(rc == 0);
+    return rc == 0 ? Py_NewRef(Py_None) : NULL;
 }
 
+static PyObject *
+io_wait_readable(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
+                 PyObject *kwnames)
+{
+    (void)module;
+    return wait_for("wait_readable()", PF_READING, args, nargs, kwnames);
+}
+
+static PyObject *
+io_wait_writable(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
+                 PyObject *kwnames)
+{
+    (void)module;
+    return wait_for("wait_writable()", PF_WRITING, args, nargs, kwnames);
+}
+
+PyDoc_STRVAR(readable_doc, "wait_readable($module, /, fd, timeout=None)\n--\n\n\
+Wait until `fd` can be read, at its end too, or has an error.\n\
+\n\
+`fd` is a descriptor that something else opens and closes: a number, or an\n\
+object with fileno(). In a fiber of a run that fiber parks; anywhere else the\n\
+thread blocks. Regular files are always ready. `timeout` is in seconds; then\n\
+TimeoutError. OSError (EBADF) if it is not open. A cancellation point.");
+PyDoc_STRVAR(writable_doc, "wait_writable($module, /, fd, timeout=None)\n--\n\n\
+Wait until `fd` can be written, or has an error.  As wait_readable().");
+
 static PyMethodDef functions[] = {
-    {"_wait_ready", io_wait_ready, METH_VARARGS,
-     "_wait_ready(descriptor, writable, timeout=None): False: it timed out."},
+    PF_METHOD("wait_readable", io_wait_readable, readable_doc),
+    PF_METHOD("wait_writable", io_wait_writable, writable_doc),
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,0 +1,31 @@
+/* Reading and writing sockets, as the system has it: no call here blocks, but
+ * pf_net_poll.
+ *
+ * A socket asks a table of operations, so that one whose other end is in
+ * memory differs in nothing but its table.  Results are a number of bytes or
+ * -errno; -EAGAIN: it would block.
+ */
+#ifndef PF_NET_H
+#define PF_NET_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/io/descriptor.h"
+
+typedef struct pf_net_ops {
+    int64_t (*recv)(void *end, intptr_t number, void *buffer, size_t size,
+                    int flags);
+    int64_t (*send)(void *end, intptr_t number, const void *data, size_t size,
+                    int flags);
+} pf_net_ops;
+
+/* Those of the system; `end` is not used. */
+extern const pf_net_ops pf_system_net;
+
+/* Block until the socket is ready in that direction, at most `timeout_ns`
+ * (PF_NEVER: for ever).  1: it is, or has an error, which the operation will
+ * tell; 0: it is not; -errno, -EINTR after a signal. */
+int pf_net_poll(intptr_t number, pf_direction direction, int64_t timeout_ns);
+
+#endif

@@ -1,0 +1,49 @@
+/* Sockets where there is poll(2); see io/net.h. */
+#include "engine/io/net.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+
+#include "engine/core/timers.h"
+
+static int64_t
+system_recv(void *end, intptr_t number, void *buffer, size_t size, int flags)
+{
+    (void)end;
+    ssize_t n = recv((int)number, buffer, size, flags);
+    return n < 0 ? -errno : n;
+}
+
+static int64_t
+system_send(void *end, intptr_t number, const void *data, size_t size,
+            int flags)
+{
+    (void)end;
+    ssize_t n = send((int)number, data, size, flags);
+    return n < 0 ? -errno : n;
+}
+
+const pf_net_ops pf_system_net = {system_recv, system_send};
+
+/* Rounded up: who comes too early would only wait again. */
+static int
+milliseconds(int64_t ns)
+{
+    if (ns == PF_NEVER) {
+        return -1;
+    }
+    int64_t ms = ns / 1000000 + (ns % 1000000 > 0);
+    return ms < 0 ? 0 : ms > INT_MAX ? INT_MAX : (int)ms;
+}
+
+int
+pf_net_poll(intptr_t number, pf_direction direction, int64_t timeout_ns)
+{
+    short events = direction == PF_READING ? POLLIN : POLLOUT;
+    struct pollfd one = {(int)number, events, 0};
+    int rc = poll(&one, 1, milliseconds(timeout_ns));
+    return rc < 0 ? -errno : rc;
+}

@@ -1,0 +1,64 @@
+/* Winsock; see io/net.h. */
+#include "engine/io/net.h"
+
+#define WIN32_LEAN_AND_MEAN
+#include <winsock2.h>
+
+#include <errno.h>
+#include <limits.h>
+
+#include "engine/core/timers.h"
+
+/* The errors that callers look for; others as Winsock numbers them, which is
+ * what the standard library's OSError wants there. */
+static int
+last_error(void)
+{
+    int error = WSAGetLastError();
+    return error == WSAEWOULDBLOCK ? -EAGAIN : -error;
+}
+
+static int
+at_most(size_t size)
+{
+    return size > INT_MAX ? INT_MAX : (int)size;
+}
+
+static int64_t
+system_recv(void *end, intptr_t number, void *buffer, size_t size, int flags)
+{
+    (void)end;
+    int n = recv((SOCKET)number, buffer, at_most(size), flags);
+    return n == SOCKET_ERROR ? last_error() : n;
+}
+
+static int64_t
+system_send(void *end, intptr_t number, const void *data, size_t size,
+            int flags)
+{
+    (void)end;
+    int n = send((SOCKET)number, data, at_most(size), flags);
+    return n == SOCKET_ERROR ? last_error() : n;
+}
+
+const pf_net_ops pf_system_net = {system_recv, system_send};
+
+/* select() tells of a failed connect among the exceptions. */
+int
+pf_net_poll(intptr_t number, pf_direction direction, int64_t timeout_ns)
+{
+    fd_set ready, failed;
+    FD_ZERO(&ready);
+    FD_SET((SOCKET)number, &ready);
+    failed = ready;
+    struct timeval limit = {0, 0};
+    if (timeout_ns != PF_NEVER) {
+        int64_t us = timeout_ns / 1000 + (timeout_ns % 1000 > 0);
+        us = us < 0 ? 0 : us / 1000000 > LONG_MAX ? LONG_MAX : us;
+        limit = (struct timeval){(long)(us / 1000000), (long)(us % 1000000)};
+    }
+    int rc = select(0, direction == PF_READING ? &ready : NULL,
+                    direction == PF_WRITING ? &ready : NULL, &failed,
+                    timeout_ns == PF_NEVER ? NULL : &limit);
+    return rc == SOCKET_ERROR ? last_error() : rc > 0;
+}

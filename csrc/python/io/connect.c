@@ -1,0 +1,70 @@
+/* connect(): begun, waited for, and asked how it went. */
+#include "python/core/arguments.h"
+#include "python/io/socket.h"
+#include "python/io/waiting.h"
+
+#include <errno.h>
+#if defined(_WIN32)
+#define WIN32_LEAN_AND_MEAN
+#include <winsock2.h>
+#else
+#include <sys/socket.h>
+#endif
+
+/* An error's number, 0 if there is none; -1 with an exception. */
+static long
+number_and_drop(PyObject *result)
+{
+    long number = result == NULL ? -1 : PyLong_AsLong(result);
+    Py_XDECREF(result);
+    return number;
+}
+
+static long
+begin_connect(PyObject *op, PyObject *address)
+{
+    PyObject *method = pf_socket_base_method(op, "connect_ex");
+    PyObject *result =
+        method == NULL ? NULL : PyObject_CallOneArg(method, address);
+    Py_XDECREF(method);
+    return number_and_drop(result);
+}
+
+static long
+how_it_went(PyObject *op)
+{
+    PyObject *method = pf_socket_base_method(op, "getsockopt");
+    PyObject *result =
+        method == NULL
+            ? NULL
+            : PyObject_CallFunction(method, "ii", SOL_SOCKET, SO_ERROR);
+    Py_XDECREF(method);
+    return number_and_drop(result);
+}
+
+static bool
+is_under_way(long error)
+{
+#if defined(_WIN32)
+    return error == WSAEWOULDBLOCK;
+#else
+    return error == EINPROGRESS || error == EINTR;
+#endif
+}
+
+/* What is remembered of an unconnected socket means nothing: it is written to
+ * once it is connected. */
+PyObject *
+pf_socket_connect(PyObject *op, PyObject *address)
+{
+    PfIo io;
+    if (pf_transfer_begin(&io, op, PF_WRITING) < 0) {
+        return NULL;
+    }
+    long error = begin_connect(op, address);
+    if (is_under_way(error) && io.sock->timeout != 0) {
+        error = pf_transfer_wait(&io) < 0 ? -1 : how_it_went(op);
+    }
+    pf_transfer_end(&io);
+    return error < 0 ? NULL : PyLong_FromLong(error);
+}

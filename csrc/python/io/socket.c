@@ -1,0 +1,565 @@
+/* The native socket's type: see socket.h. */
+#include "python/io/socket.h"
+
+#include "engine/base/clock.h"
+#include "python/core/arguments.h"
+#include "python/core/compiler.h"
+#include "python/core/import.h"
+#include "python/core/state.h"
+#include "python/fiber/deadline.h"
+#include "python/fiber/owner.h"
+#include "python/io/io.h"
+#include "python/io/waiting.h"
+
+#include <errno.h>
+#if defined(_WIN32)
+#define WIN32_LEAN_AND_MEAN
+#include <winsock2.h>
+#else
+#include <sys/socket.h>
+#endif
+
+PyTypeObject *pf_socket_type; /* constant after import */
+Py_ssize_t pf_socket_offset;  /* constant after import */
+static PyObject *base_type;   /* constant after import: _socket.socket */
+
+/* ------------------------------------------------------- one operation */
+
+int
+pf_socket_closed_error(void)
+{
+    return pf_io_error(-EBADF);
+}
+
+static const char *const busy[] = {
+    [PF_READING] = "another fiber reads from this socket: only one may at a "
+                   "time, or their data would be mixed",
+    [PF_WRITING] = "another fiber writes to this socket: only one may at a "
+                   "time, or their data would be mixed",
+};
+
+/* Which record, and is it free?  Runs no code. */
+static int
+find_record(PfIo *io)
+{
+    PfSocket *sock = io->sock;
+    io->at = sock->at;
+    if (io->at == NULL) {
+        int rc = pf_descriptor_of(&io->s->descriptors, io->s, sock->number,
+                                  sock->owner, &io->at);
+        if (rc < 0) {
+            return pf_io_error(rc);
+        }
+    }
+    const pf_io_wait *first = io->at->waiting[io->direction];
+    while (first != NULL && first->every) {
+        first = first->next;
+    }
+    if (PF_UNLIKELY(first != NULL && !sock->turns)) {
+        PyErr_SetString(pf.fiber_error, busy[io->direction]);
+        return -1;
+    }
+    if (PF_UNLIKELY(sock->user != io->t)) {
+        sock->several_users = sock->user != NULL;
+        sock->user = io->t;
+    }
+    return 0;
+}
+
+int
+pf_transfer_begin(PfIo *io, PyObject *op, pf_direction direction)
+{
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return -1;
+    }
+    io->op = op;
+    io->sock = pf_socket_of(op);
+    io->t = t;
+    io->s = pf_io_scheduler(t);
+    io->direction = direction;
+    io->timed = false;
+    if (io->s != NULL && pf_io_charge(t) < 0) {
+        return -1;
+    }
+    io->owner = io->sock->owner;
+    if (PF_UNLIKELY(io->owner == 0)) {
+        return pf_socket_closed_error();
+    }
+    return io->s == NULL ? 0 : find_record(io);
+}
+
+/* Not for sockets that never wait: they ask the system each time. */
+bool
+pf_transfer_is_blocked(const PfIo *io)
+{
+    return io->s != NULL && io->sock->timeout != 0 &&
+           !pf_descriptor_may(io->at, io->direction);
+}
+
+static int
+timed_out(void)
+{
+    PyErr_SetString(PyExc_TimeoutError, "timed out");
+    return -1;
+}
+
+static void
+set_deadline(PfIo *io)
+{
+    int64_t timeout = io->sock->timeout;
+    io->timed = true;
+    io->deadline = PF_NEVER;
+    if (timeout != PF_NEVER) {
+        int64_t now = io->s != NULL ? pf_now(io->s) : pf_monotonic();
+        io->deadline = pf_later(now, timeout);
+    }
+}
+
+int
+pf_transfer_wait(PfIo *io)
+{
+    PfSocket *sock = io->sock;
+    if (sock->owner != io->owner) {
+        return pf_socket_closed_error(); /* meanwhile, by another thread */
+    }
+    if (io->s != NULL) {
+        pf_descriptor_blocked(io->at, io->direction);
+    }
+    if (sock->timeout == 0) {
+        return pf_io_error(-EAGAIN);
+    }
+    if (!io->timed) {
+        set_deadline(io);
+    }
+    int rc = io->s != NULL ? pf_io_park(io->t, io->at, io->direction,
+                                        io->deadline, io->op)
+                           : pf_io_block(sock->number, io->direction,
+                                         io->deadline);
+    if (rc != 0) {
+        return rc < 0 ? -1 : timed_out();
+    }
+    return sock->owner == io->owner ? 0 : pf_socket_closed_error();
+}
+
+void
+pf_transfer_end(PfIo *io)
+{
+    if (io->s != NULL && io->at->waiting[io->direction] != NULL &&
+        io->at->owner == io->owner) {
+        pf_descriptor_pass_on(io->at, io->s, io->direction);
+    }
+}
+
+/* ------------------------------------------------- the number's life */
+
+/* Whoever waits for it in another thread's run learns it there. */
+static void
+release_arrived(SchedulerObject *s, PyObject *number, PyObject *owner)
+{
+    pf_descriptor_release(&s->core.descriptors, &s->core,
+                          (intptr_t)PyLong_AsLongLong(number),
+                          PyLong_AsUnsignedLongLong(owner), true);
+}
+
+static void
+release_in(SchedulerObject *s, PyObject *number, PyObject *owner)
+{
+    if (s->closed) {
+        return;
+    }
+    if (s->thread == pf_tls_thread) {
+        release_arrived(s, number, owner);
+    } else if (pf_call_owner(s, release_arrived, number, owner) < 0) {
+        PyErr_Clear(); /* no memory: who waits there waits for its timeout */
+    }
+}
+
+/* All schedulers that may have used it, as a list: what is done to them may
+ * run code. */
+static PyObject *
+schedulers_of(const PfSocket *sock)
+{
+    PyObject *list = PyList_New(0);
+    pf_mutex_lock(&pf_threads_lock);
+    for (PfThread *t = pf_threads; t != NULL && list != NULL; t = t->next) {
+        if (t != sock->user && !sock->several_users) {
+            continue;
+        }
+        SchedulerObject *s = t->schedulers;
+        for (; s != NULL && list != NULL; s = s->next) {
+            if (PyList_Append(list, (PyObject *)s) < 0) {
+                Py_CLEAR(list);
+            }
+        }
+    }
+    pf_mutex_unlock(&pf_threads_lock);
+    return list;
+}
+
+static int
+release_everywhere(const PfSocket *sock, intptr_t number, uint64_t owner)
+{
+    int rc = -1;
+    PyObject *name = NULL, *whose = NULL;
+    PyObject *list = schedulers_of(sock);
+    if (list == NULL) {
+        goto done;
+    }
+    name = PyLong_FromLongLong(number);
+    whose = name == NULL ? NULL : PyLong_FromUnsignedLongLong(owner);
+    if (whose == NULL) {
+        goto done;
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++) {
+        release_in((SchedulerObject *)PyList_GET_ITEM(list, i), name, whose);
+    }
+    rc = 0;
+done:
+    Py_XDECREF(whose);
+    Py_XDECREF(name);
+    Py_XDECREF(list);
+    return rc;
+}
+
+/* The socket is about to close its number, or to hand it on.  0 or -1. */
+static int
+let_go(PfSocket *sock)
+{
+    intptr_t number = sock->number;
+    uint64_t owner = sock->owner;
+    PfThread *t = pf_tls_thread;
+    sock->number = -1;
+    sock->owner = 0;
+    if (owner == 0 || sock->user == NULL) {
+        return 0; /* nobody has waited */
+    }
+    if (sock->user == t && !sock->several_users && t->scheduler != NULL &&
+        t->schedulers == t->scheduler && t->scheduler->next == NULL) {
+        pf_scheduler *s = &t->scheduler->core; /* the usual case */
+        pf_descriptor_release(&s->descriptors, s, number, owner,
+                              sock->duplicated);
+        return 0;
+    }
+    return release_everywhere(sock, number, owner);
+}
+
+PyObject *
+pf_socket_base_method(PyObject *op, const char *name)
+{
+    PyObject *method = PyObject_GetAttrString(base_type, name);
+    if (method == NULL) {
+        return NULL;
+    }
+    PyObject *bound =
+        Py_TYPE(method)->tp_descr_get(method, op, (PyObject *)Py_TYPE(op));
+    Py_DECREF(method);
+    return bound;
+}
+
+static PyObject *
+call_base(PyObject *op, const char *name)
+{
+    PyObject *method = pf_socket_base_method(op, name);
+    PyObject *result = method == NULL ? NULL : PyObject_CallNoArgs(method);
+    Py_XDECREF(method);
+    return result;
+}
+
+static PyObject *
+socket_real_close(PyObject *op, PyObject *args)
+{
+    (void)args; /* the standard class passes itself on */
+    return let_go(pf_socket_of(op)) < 0 ? NULL : call_base(op, "close");
+}
+
+static PyObject *
+socket_detach(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    PyObject *closed = let_go(pf_socket_of(op)) < 0 ? NULL : Py_NewRef(Py_True);
+    if (closed == NULL || PyObject_SetAttrString(op, "_closed", closed) < 0) {
+        Py_XDECREF(closed);
+        return NULL;
+    }
+    Py_DECREF(closed);
+    return call_base(op, "detach");
+}
+
+/* ------------------------------------------------------------ timeouts */
+
+static int
+parse_timeout(PyObject *timeout, int64_t *ns)
+{
+    if (timeout == Py_None) {
+        *ns = PF_NEVER;
+        return 0;
+    }
+    if (pf_seconds(timeout, "timeout", ns) < 0) {
+        return -1;
+    }
+    if (*ns < 0) {
+        PyErr_SetString(PyExc_ValueError, "Timeout value out of range");
+        return -1;
+    }
+    return 0;
+}
+
+static PyObject *
+socket_settimeout(PyObject *op, PyObject *timeout)
+{
+    int64_t ns;
+    if (parse_timeout(timeout, &ns) < 0) {
+        return NULL;
+    }
+    PfSocket *sock = pf_socket_of(op);
+    if (sock->owner == 0) {
+        pf_socket_closed_error();
+        return NULL;
+    }
+    sock->timeout = ns;
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+socket_gettimeout(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    int64_t ns = pf_socket_of(op)->timeout;
+    return ns == PF_NEVER ? Py_NewRef(Py_None)
+                          : PyFloat_FromDouble((double)ns / 1e9);
+}
+
+static PyObject *
+socket_setblocking(PyObject *op, PyObject *flag)
+{
+    int block = PyObject_IsTrue(flag);
+    if (block < 0) {
+        return NULL;
+    }
+    PfSocket *sock = pf_socket_of(op);
+    if (sock->owner == 0) {
+        pf_socket_closed_error();
+        return NULL;
+    }
+    sock->timeout = block ? PF_NEVER : 0;
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+socket_getblocking(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return PyBool_FromLong(pf_socket_of(op)->timeout != 0);
+}
+
+static PyObject *
+socket_get_timeout(PyObject *op, void *closure)
+{
+    (void)closure;
+    return socket_gettimeout(op, NULL);
+}
+
+/* ------------------------------------------------------------ its begin */
+
+/* An int attribute of the base class, past what Python code makes of it. */
+static int
+base_int(PyObject *op, const char *name, long *value)
+{
+    PyObject *number = pf_socket_base_method(op, name);
+    *value = number == NULL ? -1 : PyLong_AsLong(number);
+    Py_XDECREF(number);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static int
+never_block(PyObject *op)
+{
+    PyObject *method = pf_socket_base_method(op, "setblocking");
+    PyObject *done =
+        method == NULL ? NULL : PyObject_CallOneArg(method, Py_False);
+    Py_XDECREF(method);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
+static bool
+is_tcp(long family, long type)
+{
+    bool internet = family == AF_INET;
+#if defined(AF_INET6)
+    internet = internet || family == AF_INET6;
+#endif
+    return internet && type == SOCK_STREAM;
+}
+
+/* The standard __init__ has opened or taken over a number. */
+static PyObject *
+socket_adopt(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    PfSocket *sock = pf_socket_of(op);
+    long family, type;
+    int64_t timeout;
+    PyObject *standard = call_base(op, "gettimeout");
+    int rc = standard == NULL ? -1 : parse_timeout(standard, &timeout);
+    Py_XDECREF(standard);
+    PyObject *number = rc < 0 ? NULL : call_base(op, "fileno");
+    if (number == NULL || base_int(op, "family", &family) < 0 ||
+        base_int(op, "type", &type) < 0 || never_block(op) < 0) {
+        Py_XDECREF(number);
+        return NULL;
+    }
+    intptr_t value = (intptr_t)PyLong_AsLongLong(number);
+    Py_DECREF(number);
+    if (value == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    *sock = (PfSocket){
+        .number = value,
+        .owner = pf_new_owner(),
+        .timeout = timeout,
+        .net = &pf_system_net,
+        .tcp = is_tcp(family, type),
+        .turns = type != SOCK_STREAM,
+    };
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+socket_set_turns(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    pf_socket_of(op)->turns = true;
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+socket_set_duplicated(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    pf_socket_of(op)->duplicated = true;
+    Py_RETURN_NONE;
+}
+
+/* Wait for the socket as such: for code that does the operation itself. */
+static PyObject *
+socket_wait(PyObject *op, PyObject *writing)
+{
+    int direction = PyObject_IsTrue(writing);
+    PfIo io;
+    if (direction < 0 ||
+        pf_transfer_begin(&io, op, direction ? PF_WRITING : PF_READING) < 0) {
+        return NULL;
+    }
+    return pf_transfer_wait(&io) < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static PyGetSetDef getset[] = {
+    {"timeout", socket_get_timeout, NULL,
+     "The timeout in seconds, or None: see gettimeout().", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMethodDef life_methods[] = {
+    {"settimeout", socket_settimeout, METH_O,
+     "settimeout(timeout): in seconds; None: wait for ever; 0: never wait."},
+    {"gettimeout", socket_gettimeout, METH_NOARGS,
+     "gettimeout(): in seconds, or None."},
+    {"setblocking", socket_setblocking, METH_O,
+     "setblocking(flag): settimeout(None) or settimeout(0)."},
+    {"getblocking", socket_getblocking, METH_NOARGS,
+     "getblocking(): False if an operation never waits."},
+    {"detach", socket_detach, METH_NOARGS,
+     "detach(): give the descriptor away; returns its number."},
+    {"_real_close", socket_real_close, METH_VARARGS, "Closes the number."},
+    {"_adopt", socket_adopt, METH_NOARGS, "The number is this object's."},
+    {"_set_turns", socket_set_turns, METH_NOARGS, "Several may read."},
+    {"_set_duplicated", socket_set_duplicated, METH_NOARGS,
+     "The file has another number as well."},
+    {"_connect", pf_socket_connect, METH_O,
+     "_connect(address): the number of an error, or 0; may time out."},
+    {"_wait", socket_wait, METH_O,
+     "_wait(writing): an operation would have blocked."},
+    {NULL, NULL, 0, NULL},
+};
+
+/* -------------------------------------------------------------- the type */
+
+static PyMethodDef *
+all_methods(void)
+{
+    static PyMethodDef all[64];
+    int count = 0;
+    for (const PyMethodDef *m = life_methods; m->ml_name != NULL; m++) {
+        all[count++] = *m;
+    }
+    for (const PyMethodDef *m = pf_transfer_methods; m->ml_name != NULL; m++) {
+        all[count++] = *m;
+    }
+    assert(count < 64);
+    return all;
+}
+
+/* The size of the base class, written in Python, is known now only. */
+static PyTypeObject *
+make_type(PyTypeObject *standard)
+{
+    const Py_ssize_t word = (Py_ssize_t)sizeof(uint64_t);
+    PyType_Slot slots[] = {
+        {Py_tp_methods, all_methods()},
+        {Py_tp_getset, getset},
+        {Py_tp_doc, (void *)"A socket whose operations park fibers."},
+        {0, NULL},
+    };
+    pf_socket_offset = (standard->tp_basicsize + word - 1) / word * word;
+    PyType_Spec spec = {
+        .name = "pyfiber._engine.Socket",
+        .basicsize = (int)(pf_socket_offset + (Py_ssize_t)sizeof(PfSocket)),
+        .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+        .slots = slots,
+    };
+    return (PyTypeObject *)PyType_FromSpecWithBases(&spec,
+                                                    (PyObject *)standard);
+}
+
+static PyObject *
+io_socket_type(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    if (pf_socket_type == NULL) {
+        PyObject *standard = pf_import_from("socket", "socket");
+        PyObject *base = pf_import_from("_socket", "socket");
+        PyTypeObject *made = standard == NULL || base == NULL
+                                 ? NULL
+                                 : make_type((PyTypeObject *)standard);
+        Py_XDECREF(standard);
+        if (made == NULL || pf_socket_type != NULL) {
+            Py_XDECREF(base);
+            Py_XDECREF(made);
+        } else {
+            base_type = base;
+            pf_socket_type = made;
+        }
+    }
+    return Py_XNewRef((PyObject *)pf_socket_type);
+}
+
+static PyMethodDef functions[] = {
+    {"_socket_type", io_socket_type, METH_NOARGS,
+     "_socket_type(): the native socket, a subclass of socket.socket."},
+    {NULL, NULL, 0, NULL},
+};
+
+int
+pf_socket_init(PyObject *module)
+{
+    return PyModule_AddFunctions(module, functions);
+}
+
+int
+pf_io_init(PyObject *module)
+{
+    return pf_readiness_init(module) < 0 ? -1 : pf_socket_init(module);
+}

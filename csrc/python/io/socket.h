@@ -1,0 +1,67 @@
+/* The native socket: a subclass of socket.socket that parks fibers.
+ *
+ * Its descriptor never blocks.  What the program set as its timeout is kept
+ * here; the standard base class believes in a timeout of 0, so that its own
+ * methods, which do what is rare here, come back at once when they would
+ * block.
+ */
+#ifndef PF_IO_SOCKET_H
+#define PF_IO_SOCKET_H
+
+#include "engine/io/net.h"
+#include "python/core/thread.h"
+
+/* Behind the base class's own part of the object. */
+typedef struct PfSocket {
+    intptr_t number;
+    uint64_t owner; /* of that number, see descriptor.h; 0: it has none */
+    int64_t timeout; /* nanoseconds; PF_NEVER: none; 0: never wait */
+    const pf_net_ops *net;
+    void *end;               /* of a connection in memory, or NULL */
+    pf_descriptor *at;       /* of such a one; others have records */
+    PfThread *user;          /* waited last; to compare, not to follow */
+    bool several_users : 1;  /* ... and others before */
+    bool duplicated : 1;     /* its file has another number, too */
+    bool tcp : 1;            /* less than was asked for: all is read */
+    bool turns : 1;          /* several may read: datagrams, a listener */
+} PfSocket;
+
+/* constant after import of pyfiber.socket; NULL before */
+extern PyTypeObject *pf_socket_type;
+extern Py_ssize_t pf_socket_offset;
+
+static inline PfSocket *
+pf_socket_of(PyObject *op)
+{
+    return (PfSocket *)(void *)((char *)op + pf_socket_offset);
+}
+
+/* One operation of a socket, which may have to try several times. */
+typedef struct PfIo {
+    PyObject *op;
+    PfSocket *sock;
+    PfThread *t;
+    pf_scheduler *s;   /* NULL: the thread blocks */
+    pf_descriptor *at; /* in a run */
+    uint64_t owner;    /* as it was */
+    pf_direction direction;
+    bool timed; /* `deadline` is set */
+    int64_t deadline;
+} PfIo;
+
+/* 0, or -1 with an exception: it is closed, another fiber does the same, or
+ * this one is cancelled.  No try is due yet if pf_transfer_is_blocked. */
+int pf_transfer_begin(PfIo *io, PyObject *op, pf_direction direction);
+bool pf_transfer_is_blocked(const PfIo *io);
+/* It would block: wait.  0: try again; -1 with an exception. */
+int pf_transfer_wait(PfIo *io);
+/* It is done, well or not: others that stand in line may try. */
+void pf_transfer_end(PfIo *io);
+
+int pf_socket_closed_error(void);
+/* A method of the base class, bound to the object. */
+PyObject *pf_socket_base_method(PyObject *op, const char *name);
+extern PyMethodDef pf_transfer_methods[];
+PyObject *pf_socket_connect(PyObject *op, PyObject *address);
+
+#endif

@@ -1,0 +1,401 @@
+/* recv() and send() and their kin.
+ *
+ * What moves bytes of a stream is native.  What carries addresses or ancillary
+ * data is the base class's own method, tried again when it says that it would
+ * block.
+ */
+#include "python/core/arguments.h"
+#include "python/core/compiler.h"
+#include "python/core/state.h"
+#include "python/core/tstate.h"
+#include "python/io/io.h"
+#include "python/io/socket.h"
+#include "python/io/waiting.h"
+
+#include <errno.h>
+
+/* What recv() gets first goes to a buffer of the thread, and is copied to an
+ * object of its own size: to allocate what was asked for, which is mostly far
+ * more than comes, would map and unmap memory at each call.  It stays in the
+ * processor's cache.  More is allocated. */
+#define SHARED_BUFFER ((size_t)256 * 1024)
+
+static char *
+shared_buffer(PfThread *t)
+{
+    if (t->io_buffer == NULL) {
+        t->io_buffer = PyMem_RawMalloc(SHARED_BUFFER);
+        if (t->io_buffer == NULL) {
+            PyErr_NoMemory();
+        }
+    }
+    return t->io_buffer;
+}
+
+static void
+free_buffer(PfThread *t)
+{
+    PyMem_RawFree(t->io_buffer);
+    t->io_buffer = NULL;
+}
+
+const PfPart pf_io_part = {
+    .free_spare = free_buffer,
+};
+
+/* A number of bytes; -1 with an exception. */
+typedef struct Bytes {
+    char *data;
+    size_t size;
+    int flags;
+} Bytes;
+
+/* Of a TCP connection that gave less than it was asked for nothing is left to
+ * read, until the poller tells of more: that saves the call that would say so.
+ * Not if its end, an error or urgent data have been seen: they come with no
+ * event of their own.  With flags less may mean something else. */
+static void
+notice_short(PfIo *io, int64_t moved, const Bytes *bytes)
+{
+    if (io->s != NULL && io->sock->tcp && bytes->flags == 0 && moved > 0 &&
+        (size_t)moved < bytes->size && io->at->seen == 0) {
+        pf_descriptor_blocked(io->at, io->direction);
+    }
+}
+
+/* One try: a number of bytes, -EAGAIN, or -1 - with an exception - for what
+ * cannot be tried again. */
+static int64_t
+try_once(PfIo *io, const Bytes *bytes)
+{
+    PfSocket *sock = io->sock;
+    int64_t moved =
+        io->direction == PF_READING
+            ? sock->net->recv(sock->end, sock->number, bytes->data,
+                              bytes->size, bytes->flags)
+            : sock->net->send(sock->end, sock->number, bytes->data,
+                              bytes->size, bytes->flags);
+    notice_short(io, moved, bytes);
+    return moved;
+}
+
+static bool
+would_block(int64_t error)
+{
+    return error == -EAGAIN || error == -EWOULDBLOCK;
+}
+
+/* Until some have moved. */
+static Py_ssize_t
+move_some(PfIo *io, const Bytes *bytes)
+{
+    int64_t moved = -EAGAIN;
+    for (;;) {
+        if (!pf_transfer_is_blocked(io)) {
+            moved = try_once(io, bytes);
+        }
+        if (moved >= 0) {
+            return (Py_ssize_t)moved;
+        }
+        int rc = moved == -EINTR       ? PyErr_CheckSignals()
+                 : would_block(moved) ? pf_transfer_wait(io)
+                                      : pf_io_error(moved);
+        if (rc < 0) {
+            return -1;
+        }
+    }
+}
+
+/* --------------------------------------------------------------- reading */
+
+static int
+parse_flags(PyObject *object, int *flags)
+{
+    *flags = object == NULL ? 0 : (int)PyLong_AsLong(object);
+    return *flags == -1 && PyErr_Occurred() ? -1 : 0;
+}
+
+static PyObject *
+receive_much(PfIo *io, size_t size, int flags)
+{
+    PyObject *result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
+    if (result == NULL) {
+        return NULL;
+    }
+    Bytes bytes = {PyBytes_AS_STRING(result), size, flags};
+    Py_ssize_t got = move_some(io, &bytes);
+    if (got < 0) {
+        Py_DECREF(result);
+        return NULL;
+    }
+    if ((size_t)got != size) {
+        (void)_PyBytes_Resize(&result, got);
+    }
+    return result;
+}
+
+/* Other fibers use the buffer while this one waits, and it has moved nothing
+ * into it then. */
+static PyObject *
+receive(PfIo *io, size_t size, int flags)
+{
+    if (size > SHARED_BUFFER) {
+        return receive_much(io, size, flags);
+    }
+    Bytes bytes = {shared_buffer(io->t), size, flags};
+    if (bytes.data == NULL) {
+        return NULL;
+    }
+    Py_ssize_t got = move_some(io, &bytes);
+    return got < 0 ? NULL : PyBytes_FromStringAndSize(bytes.data, got);
+}
+
+static int
+count_arguments(const char *name, Py_ssize_t nargs)
+{
+    if (nargs == 1 || nargs == 2) {
+        return 0;
+    }
+    PyErr_Format(PyExc_TypeError, "%s() takes 1 or 2 arguments (%zd given)",
+                 name, nargs);
+    return -1;
+}
+
+static PyObject *
+sock_recv(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
+{
+    int flags;
+    if (count_arguments("recv", nargs) < 0) {
+        return NULL;
+    }
+    Py_ssize_t size = PyNumber_AsSsize_t(args[0], PyExc_OverflowError);
+    if ((size == -1 && PyErr_Occurred()) ||
+        parse_flags(nargs > 1 ? args[1] : NULL, &flags) < 0) {
+        return NULL;
+    }
+    if (size < 0) {
+        PyErr_SetString(PyExc_ValueError, "negative buffersize in recv");
+        return NULL;
+    }
+    PfIo io;
+    if (pf_transfer_begin(&io, op, PF_READING) < 0) {
+        return NULL;
+    }
+    PyObject *result = receive(&io, (size_t)size, flags);
+    pf_transfer_end(&io);
+    return result;
+}
+
+/* How much of the buffer; -1 with ValueError. */
+static Py_ssize_t
+part_of(const Py_buffer *buffer, Py_ssize_t wanted)
+{
+    if (wanted < 0) {
+        PyErr_SetString(PyExc_ValueError, "negative buffersize in recv_into");
+        return -1;
+    }
+    if (wanted > buffer->len) {
+        PyErr_SetString(PyExc_ValueError, "buffer too small for requested "
+                                          "bytes");
+        return -1;
+    }
+    return wanted == 0 ? buffer->len : wanted;
+}
+
+static PyObject *
+receive_into(PyObject *op, Py_buffer *buffer, Py_ssize_t wanted, int flags)
+{
+    PfIo io;
+    Py_ssize_t size = part_of(buffer, wanted);
+    if (size < 0 || pf_transfer_begin(&io, op, PF_READING) < 0) {
+        return NULL;
+    }
+    Bytes bytes = {buffer->buf, (size_t)size, flags};
+    Py_ssize_t got = size == 0 ? 0 : move_some(&io, &bytes);
+    pf_transfer_end(&io);
+    return got < 0 ? NULL : PyLong_FromSsize_t(got);
+}
+
+static PyObject *
+sock_recv_into(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+               PyObject *kwnames)
+{
+    static const char *const names[] = {"buffer", "nbytes", "flags", NULL};
+    PyObject *given[] = {NULL, NULL, NULL};
+    Py_ssize_t wanted = 0;
+    int flags;
+    Py_buffer buffer;
+    if (pf_arguments("recv_into()", names, 1, args, nargs, kwnames, given) <
+        0) {
+        return NULL;
+    }
+    if (given[1] != NULL) {
+        wanted = PyNumber_AsSsize_t(given[1], PyExc_OverflowError);
+    }
+    if ((wanted == -1 && PyErr_Occurred()) ||
+        parse_flags(given[2], &flags) < 0 ||
+        PyObject_GetBuffer(given[0], &buffer, PyBUF_WRITABLE) < 0) {
+        return NULL;
+    }
+    PyObject *result = receive_into(op, &buffer, wanted, flags);
+    PyBuffer_Release(&buffer);
+    return result;
+}
+
+/* --------------------------------------------------------------- writing */
+
+/* The data are in a buffer that nobody can change the size of meanwhile. */
+static int
+parse_data(const char *name, PyObject *const *args, Py_ssize_t nargs,
+           Py_buffer *data, int *flags)
+{
+    return count_arguments(name, nargs) < 0 ||
+                   parse_flags(nargs > 1 ? args[1] : NULL, flags) < 0
+               ? -1
+               : PyObject_GetBuffer(args[0], data, PyBUF_SIMPLE);
+}
+
+static PyObject *
+sock_send(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
+{
+    Py_buffer data;
+    int flags;
+    PfIo io;
+    if (parse_data("send", args, nargs, &data, &flags) < 0) {
+        return NULL;
+    }
+    Py_ssize_t sent = -1;
+    if (pf_transfer_begin(&io, op, PF_WRITING) == 0) {
+        Bytes bytes = {data.buf, (size_t)data.len, flags};
+        sent = move_some(&io, &bytes);
+        pf_transfer_end(&io);
+    }
+    PyBuffer_Release(&data);
+    return sent < 0 ? NULL : PyLong_FromSsize_t(sent);
+}
+
+/* Whoever catches it learns how much has gone: `sent`. */
+static void
+tell_how_much(Py_ssize_t sent)
+{
+    PyObject *exc = pf_take_exception();
+    PyObject *number = PyLong_FromSsize_t(sent);
+    if (number == NULL || PyObject_SetAttrString(exc, "sent", number) < 0) {
+        PyErr_Clear();
+    }
+    Py_XDECREF(number);
+    pf_restore_exception(exc);
+}
+
+/* The timeout is that of all of it, as the standard one's. */
+static int
+send_all(PfIo *io, const Py_buffer *data, int flags)
+{
+    Py_ssize_t done = 0;
+    while (done < data->len) {
+        Bytes bytes = {(char *)data->buf + done, (size_t)(data->len - done),
+                       flags};
+        Py_ssize_t sent = move_some(io, &bytes);
+        if (sent < 0) {
+            tell_how_much(done);
+            return -1;
+        }
+        done += sent;
+    }
+    return 0;
+}
+
+static PyObject *
+sock_sendall(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
+{
+    Py_buffer data;
+    int flags;
+    PfIo io;
+    if (parse_data("sendall", args, nargs, &data, &flags) < 0) {
+        return NULL;
+    }
+    int rc = pf_transfer_begin(&io, op, PF_WRITING);
+    if (rc == 0) {
+        rc = send_all(&io, &data, flags);
+        pf_transfer_end(&io);
+    }
+    PyBuffer_Release(&data);
+    return rc < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+/* ------------------------------------------------- the base class's own */
+
+/* `name` of the base class, bound to the object; tried until it does not say
+ * that it would block.  It converts the arguments each time. */
+static PyObject *
+until_done(PyObject *op, const char *name, pf_direction direction,
+           PyObject *args, PyObject *kwargs)
+{
+    PfIo io;
+    PyObject *result = NULL;
+    PyObject *bound = pf_socket_base_method(op, name);
+    if (bound == NULL || pf_transfer_begin(&io, op, direction) < 0) {
+        Py_XDECREF(bound);
+        return NULL;
+    }
+    for (;;) {
+        if (!pf_transfer_is_blocked(&io)) {
+            result = PyObject_Call(bound, args, kwargs);
+            if (result != NULL ||
+                !PyErr_ExceptionMatches(PyExc_BlockingIOError)) {
+                break;
+            }
+            PyErr_Clear();
+        }
+        if (pf_transfer_wait(&io) < 0) {
+            break;
+        }
+    }
+    pf_transfer_end(&io);
+    Py_DECREF(bound);
+    return result;
+}
+
+#define BASE_METHOD(name, direction)                                          \
+    static PyObject *sock_##name(PyObject *op, PyObject *args,                \
+                                 PyObject *kwargs)                            \
+    {                                                                         \
+        return until_done(op, #name, direction, args, kwargs);                \
+    }
+
+BASE_METHOD(_accept, PF_READING)
+BASE_METHOD(recvfrom, PF_READING)
+BASE_METHOD(recvfrom_into, PF_READING)
+BASE_METHOD(sendto, PF_WRITING)
+#if !defined(_WIN32)
+BASE_METHOD(recvmsg, PF_READING)
+BASE_METHOD(recvmsg_into, PF_READING)
+BASE_METHOD(sendmsg, PF_WRITING)
+#endif
+
+#define LIKE_BASE(name)                                                       \
+    {#name, PF_FAST(sock_##name), METH_VARARGS | METH_KEYWORDS,               \
+     #name "(...): as socket.socket's; it parks the running fiber."}
+
+PyMethodDef pf_transfer_methods[] = {
+    {"recv", PF_FAST(sock_recv), METH_FASTCALL,
+     "recv(bufsize, flags=0): at most so many bytes; b'' at the end."},
+    PF_METHOD("recv_into", sock_recv_into,
+              "recv_into(buffer, nbytes=0, flags=0): how many bytes came."),
+    {"send", PF_FAST(sock_send), METH_FASTCALL,
+     "send(data, flags=0): how many of the bytes went."},
+    {"sendall", PF_FAST(sock_sendall), METH_FASTCALL,
+     "sendall(data, flags=0): all of them.\n\n"
+     "An exception raised on the way has the number of bytes that went as its "
+     "attribute `sent`."},
+    LIKE_BASE(_accept),
+    LIKE_BASE(recvfrom),
+    LIKE_BASE(recvfrom_into),
+    LIKE_BASE(sendto),
+#if !defined(_WIN32)
+    LIKE_BASE(recvmsg),
+    LIKE_BASE(recvmsg_into),
+    LIKE_BASE(sendmsg),
+#endif
+    {NULL, NULL, 0, NULL},
+};

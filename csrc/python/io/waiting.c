@@ -1,0 +1,154 @@
+/* A wait for a descriptor: see waiting.h. */
+#include "python/io/waiting.h"
+
+#include "engine/base/clock.h"
+#include "engine/io/net.h"
+#include "python/core/compiler.h"
+#include "python/core/state.h"
+#include "python/fiber/attend.h"
+#include "python/fiber/hub.h"
+#include "python/fiber/wait.h"
+
+#include <errno.h>
+
+/* Operations in a row that a fiber may do without leaving its thread to
+ * others.  Less would cost switches where data come quickly; with more, who
+ * reads from a fast peer keeps all others waiting (curio once starved its loop
+ * so). */
+#define MOST_IN_A_ROW 64
+
+typedef struct Wait {
+    pf_io_wait wait; /* first */
+    FiberObject *fiber;
+} Wait;
+
+pf_scheduler *
+pf_io_scheduler(PfThread *t)
+{
+    SchedulerObject *s = t->scheduler;
+    if (s == NULL) {
+        return NULL;
+    }
+    bool stays = (t->attention & PF_ATT_NO_SWITCH) != 0 ||
+                 t->collecting == t->engine.current;
+    return stays ? NULL : &s->core;
+}
+
+int
+pf_io_charge(PfThread *t)
+{
+    pf_scheduler *s = &t->scheduler->core;
+    pf_descriptors *table = &s->descriptors;
+    if (table->counted_at != s->switches) {
+        table->counted_at = s->switches;
+        table->operations = 0;
+    }
+    if (PF_LIKELY(++table->operations <= MOST_IN_A_ROW)) {
+        return 0;
+    }
+    return pf_yield_now(t);
+}
+
+int
+pf_io_error(int64_t error)
+{
+    errno = (int)-error;
+#if defined(_WIN32)
+    PyErr_SetExcFromWindowsErr(PyExc_OSError, errno);
+#else
+    PyErr_SetFromErrno(PyExc_OSError);
+#endif
+    return -1;
+}
+
+static bool
+wake(pf_io_wait *wait, pf_scheduler *s)
+{
+    FiberObject *fiber = ((Wait *)wait)->fiber;
+    return pf_wake_task(s, &fiber->core, PF_WAKE_NORMAL);
+}
+
+static int
+refuse_closed(pf_direction direction)
+{
+    PyObject *error = PyObject_CallFunction(
+        PyExc_OSError, "is", EBADF,
+        direction == PF_READING
+            ? "closed by another fiber while this one waited to read"
+            : "closed by another fiber while this one waited to write");
+    if (error != NULL) {
+        PyErr_SetObject(PyExc_OSError, error);
+        Py_DECREF(error);
+    }
+    return -1;
+}
+
+/* The fiber is in line. */
+static int
+park(PfThread *t, Wait *wait, int64_t deadline, PyObject *what)
+{
+    int rc = pf_wait(t, deadline, what);
+    pf_io_wait_end(&wait->wait);
+    return wait->wait.error != 0 && rc >= 0
+               ? refuse_closed(wait->wait.direction)
+               : rc;
+}
+
+/* Code that pf_attend runs may close the descriptor: so it comes before the
+ * fiber stands in line, and does nothing any more in pf_wait. */
+int
+pf_io_park(PfThread *t, pf_descriptor *at, pf_direction direction,
+           int64_t deadline, PyObject *what)
+{
+    if (PF_UNLIKELY(t->attention != 0) && pf_attend(t) < 0) {
+        return -1;
+    }
+    Wait wait = {.wait.wake = wake, .fiber = CURRENT(t)};
+    pf_scheduler *s = &t->scheduler->core;
+    int rc = pf_descriptor_wait(at, &wait.wait, direction);
+    if (rc != 0) {
+        return rc < 0 ? pf_io_error(rc) : 0;
+    }
+    uint64_t owner = at->owner;
+    rc = park(t, &wait, deadline, what);
+    if (rc != 0 && at->owner == owner) {
+        pf_descriptor_pass_on(at, s, direction);
+    }
+    return rc;
+}
+
+int
+pf_io_park_foreign(PfThread *t, intptr_t number, pf_direction direction,
+                   int64_t deadline, PyObject *what)
+{
+    if (PF_UNLIKELY(t->attention != 0) && pf_attend(t) < 0) {
+        return -1;
+    }
+    Wait wait = {.wait.wake = wake, .fiber = CURRENT(t)};
+    pf_scheduler *s = &t->scheduler->core;
+    int rc = pf_descriptor_wait_foreign(&s->descriptors, s, number, &wait.wait,
+                                        direction);
+    if (rc != 0) {
+        return rc < 0 ? pf_io_error(rc) : 0;
+    }
+    return park(t, &wait, deadline, what);
+}
+
+int
+pf_io_block(intptr_t number, pf_direction direction, int64_t deadline)
+{
+    int rc = -EINTR;
+    while (rc == -EINTR) {
+        int64_t left = PF_NEVER;
+        if (deadline != PF_NEVER) {
+            left = deadline - pf_monotonic();
+        }
+        Py_BEGIN_ALLOW_THREADS;
+        rc = pf_net_poll(number, direction, left);
+        Py_END_ALLOW_THREADS;
+        if (rc == -EINTR && PyErr_CheckSignals() < 0) {
+            return -1;
+        }
+    }
+    return rc < 0 ? pf_io_error(rc) : rc == 0;
+}

@@ -1,0 +1,31 @@
+/* A wait for a descriptor. */
+#ifndef PF_IO_WAITING_H
+#define PF_IO_WAITING_H
+
+#include "engine/io/descriptor.h"
+#include "python/core/thread.h"
+#include "python/fiber/fiber.h"
+
+/* Where this code waits: in the run of this thread, or by blocking the thread
+ * (NULL), which plain threads do and fibers that must not be left. */
+pf_scheduler *pf_io_scheduler(PfThread *t);
+
+/* Before an operation that may succeed at once, in a run: after many such
+ * without a switch, others get a turn.  That is a cancellation point. 0 or -1.
+ */
+int pf_io_charge(PfThread *t);
+
+/* Results: 0, try now; 1: the deadline has passed; -1: an exception is set.
+ * `what` is for reports. */
+int pf_io_park(PfThread *t, pf_descriptor *at, pf_direction direction,
+               int64_t deadline, PyObject *what);
+int pf_io_park_foreign(PfThread *t, intptr_t number, pf_direction direction,
+                       int64_t deadline, PyObject *what);
+/* Block this thread; signal handlers run meanwhile.  The deadline is one of
+ * the monotonic clock. */
+int pf_io_block(intptr_t number, pf_direction direction, int64_t deadline);
+
+/* -1 with the OSError of -errno. */
+int pf_io_error(int64_t error);
+
+#endif
