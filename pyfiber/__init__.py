@@ -79,6 +79,8 @@ from pyfiber._engine import (
     switch,
     timeout,
     trim_stacks,
+    wait_readable,
+    wait_writable,
     yield_now,
 )
 from pyfiber._info import get_include, info
@@ -185,6 +187,8 @@ __all__ = [
     "to_thread",
     "trim_stacks",
     "wait_for",
+    "wait_readable",
+    "wait_writable",
     "yield_now",
 ]
 

@@ -6,26 +6,37 @@ that fiber, and others run; made anywhere else it does what the standard library
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import socket as _standard
 from _socket import dup as _dup
 from socket import *  # noqa: F403
-from socket import __all__ as _names
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeAlias
 
 from pyfiber import _engine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import BinaryIO
 
-_Native: Any = _engine._socket_type()
+    class _Native(_standard.socket):
+        def _accept(self) -> tuple[int, Any]: ...
+        def _adopt(self) -> None: ...
+        def _check_sendfile_params(self, file: Any, offset: int, count: int | None) -> None: ...
+        def _connect(self, address: Any) -> int: ...
+        def _set_duplicated(self) -> None: ...
+        def _set_turns(self) -> None: ...
+        def _wait(self, writing: bool) -> None: ...
+
+else:
+    _Native = _engine._socket_type()
+
+_GLOBAL_DEFAULT_TIMEOUT: Any = _standard._GLOBAL_DEFAULT_TIMEOUT  # type: ignore[attr-defined]
 
 #: Bytes that sendfile() gives to the system at a time.
 _AT_A_TIME = 2**30
 
 
-class socket(_Native):  # type: ignore[misc]
+class socket(_Native):  # type: ignore[no-redef]
     """A ``socket.socket`` whose operations park the running fiber.
 
     Its descriptor never blocks, whatever timeout is set: code that reads from the number itself
@@ -54,22 +65,138 @@ class socket(_Native):  # type: ignore[misc]
 
     def connect(self, address: Any) -> None:
         """Connect to the address; TimeoutError after the socket's timeout."""
-        error = self._connect(address)
-        if error:
-            raise OSError(error, os.strerror(error))
+        number = self._connect(address)
+        if number:
+            raise OSError(number, os.strerror(number))
 
     def connect_ex(self, address: Any) -> int:
         """As connect(), but returns the error's number, 0 if there is none."""
         try:
-            return self._connect(address)
-        except TimeoutError as exc:
-            return exc.errno or _standard.errno.EAGAIN
+            number: int = self._connect(address)
+        except TimeoutError:
+            return errno.EAGAIN  # as the standard one's
+        return number
 
-    def dup(self) -> socket:
+    def dup(self) -> Self:
         """A new socket of the same connection."""
         self._set_duplicated()
-        number = _dup(self.fileno())
-        twin = type(self)(self.family, self.type, self.proto, number)
+        twin = type(self)(self.family, self.type, self.proto, _dup(self.fileno()))
         twin._set_duplicated()
         twin.settimeout(self.gettimeout())
         return twin
+
+    if hasattr(os, "sendfile"):
+
+        def _sendfile_use_sendfile(
+            self, file: BinaryIO, offset: int = 0, count: int | None = None
+        ) -> int:
+            """With the standard one's checks, fallback and end, but it parks."""
+            self._check_sendfile_params(file, offset, count)
+            if self.gettimeout() == 0:
+                raise ValueError("non-blocking sockets are not supported")
+            try:
+                number = file.fileno()
+                size = os.fstat(number).st_size
+            except (AttributeError, OSError) as exc:
+                raise _standard._GiveupOnSendfile(exc) from None  # type: ignore[attr-defined]
+            sent = 0
+            try:
+                while size and (count is None or sent < count):
+                    left = _AT_A_TIME if count is None else min(count - sent, _AT_A_TIME)
+                    moved = self._send_from(number, offset + sent, left, sent == 0)
+                    if not moved:
+                        break
+                    sent += moved
+                return sent
+            finally:
+                if sent and hasattr(file, "seek"):
+                    file.seek(offset + sent)
+
+        def _send_from(self, number: int, offset: int, count: int, first: bool) -> int:
+            while True:
+                try:
+                    return os.sendfile(self.fileno(), number, offset, count)
+                except BlockingIOError:
+                    self._wait(True)
+                except OSError as exc:
+                    if first:  # not a file that the system can map, perhaps
+                        raise _standard._GiveupOnSendfile(exc) from None  # type: ignore[attr-defined]
+                    raise
+
+
+_Ours: TypeAlias = socket  # which a type checker takes for the standard one here
+
+
+def _taken_over(other: _standard.socket) -> _Ours:
+    """Ours instead of a standard socket, which has nothing any more."""
+    timeout = other.gettimeout()
+    family, kind, proto = other.family, other.type, other.proto
+    ours = _Ours(family, kind, proto, other.detach())
+    ours.settimeout(timeout)
+    return ours
+
+
+def socketpair(*args: Any, **kwargs: Any) -> tuple[socket, socket]:  # type: ignore[no-redef]
+    """Two connected sockets."""
+    left, right = _standard.socketpair(*args, **kwargs)
+    return _taken_over(left), _taken_over(right)
+
+
+def fromfd(fd: int, family: int, type: int, proto: int = 0) -> socket:  # type: ignore[no-redef]
+    """A socket for a duplicate of the descriptor."""
+    ours = _Ours(family, type, proto, _dup(fd))
+    ours._set_duplicated()  # type: ignore[attr-defined]
+    return ours
+
+
+if hasattr(_standard, "fromshare"):
+
+    def fromshare(info: bytes) -> socket:
+        """A socket that another process has shared."""
+        return socket(0, 0, 0, info)  # type: ignore[arg-type]
+
+
+def create_server(address: Any, **kwargs: Any) -> socket:  # type: ignore[no-redef]
+    """A listening TCP socket, bound to the address."""
+    ours = _taken_over(_standard.create_server(address, **kwargs))
+    ours._set_turns()  # type: ignore[attr-defined]
+    return ours
+
+
+def create_connection(  # type: ignore[no-redef]
+    address: tuple[str, int],
+    timeout: float | None = _GLOBAL_DEFAULT_TIMEOUT,
+    source_address: Any = None,
+    *,
+    all_errors: bool = False,
+) -> socket:
+    """A socket connected to the first address of the host that answers."""
+    failures: list[Exception] = []
+    host, port = address
+    for family, kind, proto, _, place in _standard.getaddrinfo(
+        host, port, 0, _standard.SOCK_STREAM
+    ):
+        try:
+            ours = socket(family, kind, proto)
+        except OSError as exc:
+            failures.append(exc)
+            continue
+        with contextlib.ExitStack() as on_failure:
+            on_failure.callback(ours.close)
+            try:
+                if timeout is not _GLOBAL_DEFAULT_TIMEOUT:
+                    ours.settimeout(timeout)
+                if source_address:
+                    ours.bind(source_address)
+                ours.connect(place)
+            except OSError as exc:
+                failures.append(exc)
+            else:
+                on_failure.pop_all()
+                return ours
+    try:
+        if all_errors and failures:
+            raise ExceptionGroup("create_connection failed", failures)
+        raise failures[-1] if failures else OSError("getaddrinfo returns an empty list")
+    finally:
+        failures.clear()  # they would refer to each other for ever

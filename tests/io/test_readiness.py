@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,9 +27,10 @@ from pyfiber import (
     sleep,
     spawn,
     testing,
+    wait_readable,
+    wait_writable,
     yield_now,
 )
-from pyfiber._engine import _wait_ready
 from pyfiber.testing import VirtualClock
 from tests.support.subprocesses import run_script
 
@@ -39,7 +44,12 @@ class Pipe:
         self.reader, self.writer = os.pipe()
 
     def wait(self, timeout: float | None = None) -> bool:
-        return _wait_ready(self.reader, False, timeout)
+        """False: it timed out."""
+        try:
+            wait_readable(self.reader, timeout)
+        except TimeoutError:
+            return False
+        return True
 
     def fill(self) -> None:
         os.write(self.writer, b"x")
@@ -70,7 +80,7 @@ def test_fiber_goes_on_when_its_descriptor_is_ready(pipe: Pipe) -> None:
         log.append("read")
 
     def main() -> None:
-        assert _wait_ready(pipe.writer, True)
+        wait_writable(pipe.writer)
         fiber = spawn(read)
         yield_now()
         log.append("write")
@@ -117,13 +127,14 @@ def test_run_that_waits_for_a_descriptor_is_no_deadlock(pipe: Pipe) -> None:
 def test_run_is_a_deadlock_once_nobody_waits_for_a_descriptor() -> None:
     done = run_script("""
         import os
-        from pyfiber import DeadlockError, park, run
-        from pyfiber._engine import _wait_ready
+        from pyfiber import DeadlockError, park, run, wait_readable
 
         def main():
             reader, writer = os.pipe()
-            assert not _wait_ready(reader, False, 0.001)
-            park()
+            try:
+                wait_readable(reader, 0.001)
+            except TimeoutError:
+                park()
 
         try:
             run(main)
@@ -170,25 +181,101 @@ def test_fiber_that_is_unwound_while_it_waits_leaves_the_poller(pipe: Pipe) -> N
     run(pipe.wait)
 
 
-def test_second_wait_for_a_descriptor_and_one_for_a_closed_one_are_refused(pipe: Pipe) -> None:
+def test_all_that_wait_for_a_descriptor_are_woken(pipe: Pipe) -> None:
     def main() -> None:
-        spawn(pipe.wait)
+        fibers = [spawn(pipe.wait) for _ in range(3)]
+        writer = spawn(wait_writable, pipe.writer)
         yield_now()
-        with pytest.raises(FileExistsError):
-            pipe.wait()
         pipe.fill()
+        assert [fiber.result() for fiber in fibers] == [True] * 3
+        writer.result()
+
+    run(main)
+
+
+def test_wait_for_both_directions_of_a_descriptor_ends_for_each(pipe: Pipe) -> None:
+    left, right = socket.socketpair()
+    while True:
+        try:
+            left.send(bytes(4096), socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            break
+
+    def main() -> None:
+        reader = spawn(wait_readable, left)
+        writer = spawn(wait_writable, left)
+        yield_now()
+        right.send(b"x")
+        reader.result()
+        assert not writer.done()
+        right.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                right.recv(2**20)
+        writer.result()
+
+    run(main)
+    left.close()
+    right.close()
+
+
+def test_wait_for_a_closed_descriptor_is_refused(pipe: Pipe) -> None:
+    def main() -> None:
         closed = os.dup(pipe.reader)
         os.close(closed)
         with pytest.raises(OSError, match="descriptor") as caught:
-            _wait_ready(closed, False)
+            wait_readable(closed)
         assert caught.value.errno == errno.EBADF
 
     run(main)
 
 
-def test_wait_for_a_descriptor_outside_of_a_run_is_refused(pipe: Pipe) -> None:
-    with pytest.raises(FiberError, match="needs a running scheduler"):
-        pipe.wait()
+def test_wait_for_a_number_that_was_closed_and_opened_again_finds_the_new_file(pipe: Pipe) -> None:
+    def main() -> None:
+        for _ in range(3):
+            reader, writer = os.pipe()
+            with pytest.raises(TimeoutError):
+                wait_readable(reader, 0.001)
+            fiber = spawn(wait_readable, reader)
+            yield_now()
+            os.write(writer, b"x")
+            fiber.result()
+            os.close(reader)
+            os.close(writer)
+
+    run(main)
+
+
+def test_regular_file_is_always_ready(tmp_path: Path) -> None:
+    with open(tmp_path / "file", "w") as file:
+        run(wait_readable, file)
+        run(wait_writable, file)
+
+
+def test_wait_with_a_timeout_of_0_only_looks(pipe: Pipe) -> None:
+    def main() -> None:
+        assert not pipe.wait(0)
+        pipe.fill()
+        assert pipe.wait(0)
+        pipe.empty()
+
+    run(main)
+    main()
+
+
+def test_wait_for_a_descriptor_outside_of_a_run_blocks_the_thread(pipe: Pipe) -> None:
+    assert not pipe.wait(0.001)
+    thread = fill_from_a_thread(pipe)
+    assert pipe.wait()
+    thread.join()
+
+
+@pytest.mark.parametrize("bad", [-1, "0", None, 2**70])
+def test_what_is_no_descriptor_is_refused(bad: Any) -> None:
+    for wait in (wait_readable, wait_writable):
+        for call in (wait, lambda fd, wait=wait: run(wait, fd)):
+            with pytest.raises((TypeError, ValueError, OverflowError)):
+                call(bad)
 
 
 def test_run_once_hears_of_descriptors(pipe: Pipe) -> None:

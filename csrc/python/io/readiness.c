@@ -14,7 +14,8 @@ number_of(PyObject *object)
     return number;
 }
 
-/* 0: ready; 1: the deadline has passed; -1. */
+/* 0: ready; 1: the deadline has passed; -1.  (A timeout of 0 is a question to
+ * the system, for which nothing waits.) */
 static int
 wait_there(PyObject *object, pf_direction direction, int64_t length)
 {
@@ -24,7 +25,7 @@ wait_there(PyObject *object, pf_direction direction, int64_t length)
         return -1;
     }
     pf_scheduler *s = pf_io_scheduler(t);
-    if (s == NULL) {
+    if (s == NULL || length == 0) {
         int64_t deadline =
             length == PF_NEVER ? PF_NEVER : pf_monotonic() + length;
         return pf_io_block(number, direction, deadline);
@@ -67,14 +68,16 @@ io_wait_writable(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
     return wait_for("wait_writable()", PF_WRITING, args, nargs, kwnames);
 }
 
-PyDoc_STRVAR(readable_doc, "wait_readable($module, /, fd, timeout=None)\n--\n\n\
+PyDoc_STRVAR(readable_doc,
+             "wait_readable($module, /, fd, timeout=None)\n--\n\n\
 Wait until `fd` can be read, at its end too, or has an error.\n\
 \n\
 `fd` is a descriptor that something else opens and closes: a number, or an\n\
 object with fileno(). In a fiber of a run that fiber parks; anywhere else the\n\
 thread blocks. Regular files are always ready. `timeout` is in seconds; then\n\
 TimeoutError. OSError (EBADF) if it is not open. A cancellation point.");
-PyDoc_STRVAR(writable_doc, "wait_writable($module, /, fd, timeout=None)\n--\n\n\
+PyDoc_STRVAR(writable_doc,
+             "wait_writable($module, /, fd, timeout=None)\n--\n\n\
 Wait until `fd` can be written, or has an error.  As wait_readable().");
 
 static PyMethodDef functions[] = {

@@ -132,10 +132,10 @@ pf_transfer_wait(PfIo *io)
     if (!io->timed) {
         set_deadline(io);
     }
-    int rc = io->s != NULL ? pf_io_park(io->t, io->at, io->direction,
-                                        io->deadline, io->op)
-                           : pf_io_block(sock->number, io->direction,
-                                         io->deadline);
+    int rc =
+        io->s != NULL
+            ? pf_io_park(io->t, io->at, io->direction, io->deadline, io->op)
+            : pf_io_block(sock->number, io->direction, io->deadline);
     if (rc != 0) {
         return rc < 0 ? -1 : timed_out();
     }
@@ -277,7 +277,8 @@ static PyObject *
 socket_detach(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
-    PyObject *closed = let_go(pf_socket_of(op)) < 0 ? NULL : Py_NewRef(Py_True);
+    PyObject *closed =
+        let_go(pf_socket_of(op)) < 0 ? NULL : Py_NewRef(Py_True);
     if (closed == NULL || PyObject_SetAttrString(op, "_closed", closed) < 0) {
         Py_XDECREF(closed);
         return NULL;

@@ -14,16 +14,16 @@
 /* Behind the base class's own part of the object. */
 typedef struct PfSocket {
     intptr_t number;
-    uint64_t owner; /* of that number, see descriptor.h; 0: it has none */
+    uint64_t owner;  /* of that number, see descriptor.h; 0: it has none */
     int64_t timeout; /* nanoseconds; PF_NEVER: none; 0: never wait */
     const pf_net_ops *net;
-    void *end;               /* of a connection in memory, or NULL */
-    pf_descriptor *at;       /* of such a one; others have records */
-    PfThread *user;          /* waited last; to compare, not to follow */
-    bool several_users : 1;  /* ... and others before */
-    bool duplicated : 1;     /* its file has another number, too */
-    bool tcp : 1;            /* less than was asked for: all is read */
-    bool turns : 1;          /* several may read: datagrams, a listener */
+    void *end;              /* of a connection in memory, or NULL */
+    pf_descriptor *at;      /* of such a one; others have records */
+    PfThread *user;         /* waited last; to compare, not to follow */
+    bool several_users : 1; /* ... and others before */
+    bool duplicated : 1;    /* its file has another number, too */
+    bool tcp : 1;           /* less than was asked for: all is read */
+    bool turns : 1;         /* several may read: datagrams, a listener */
 } PfSocket;
 
 /* constant after import of pyfiber.socket; NULL before */

@@ -69,12 +69,11 @@ static int64_t
 try_once(PfIo *io, const Bytes *bytes)
 {
     PfSocket *sock = io->sock;
-    int64_t moved =
-        io->direction == PF_READING
-            ? sock->net->recv(sock->end, sock->number, bytes->data,
-                              bytes->size, bytes->flags)
-            : sock->net->send(sock->end, sock->number, bytes->data,
-                              bytes->size, bytes->flags);
+    int64_t moved = io->direction == PF_READING
+                        ? sock->net->recv(sock->end, sock->number, bytes->data,
+                                          bytes->size, bytes->flags)
+                        : sock->net->send(sock->end, sock->number, bytes->data,
+                                          bytes->size, bytes->flags);
     notice_short(io, moved, bytes);
     return moved;
 }
@@ -97,7 +96,7 @@ move_some(PfIo *io, const Bytes *bytes)
         if (moved >= 0) {
             return (Py_ssize_t)moved;
         }
-        int rc = moved == -EINTR       ? PyErr_CheckSignals()
+        int rc = moved == -EINTR      ? PyErr_CheckSignals()
                  : would_block(moved) ? pf_transfer_wait(io)
                                       : pf_io_error(moved);
         if (rc < 0) {
