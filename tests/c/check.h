@@ -45,6 +45,7 @@ extern const test waiting_tests[];
 extern const test poller_tests[];
 extern const test reactor_tests[];
 extern const test descriptor_tests[];
+extern const test record_tests[];
 extern const test turn_tests[];
 extern const test task_tests[];
 extern const test pool_tests[];

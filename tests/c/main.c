@@ -45,7 +45,7 @@ static const test *const groups[] = {
     scheduler_tests, thread_tests,     wakeup_tests,   waiting_tests,
     poller_tests,    turn_tests,       task_tests,     pool_tests,
     overflow_tests,  memory_tests,     ccontext_tests, refusal_tests,
-    reactor_tests,   descriptor_tests, mutex_tests,
+    reactor_tests,   descriptor_tests, record_tests,   mutex_tests,
 };
 
 static bool
