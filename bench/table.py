@@ -3,6 +3,8 @@
 python bench/table.py [--results DIRECTORY] > table.md
 python bench/table.py --summary FILE.json           # one run, a line for each row
 python bench/table.py --summary FILE.json --into README.md
+
+The summary is of one family of rows: a run of `bench io` has a column for each server.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Any
 
 from results import RESULTS, Run, description, load, row_names, subjects
 
-#: The columns of the summary.
+#: The columns of the summary of fibers and schedulers.
 COLUMNS = ("pyfiber", "greenlet", "gevent", "asyncio", "uvloop", "trio", "generator", "threads")
 PLACE = re.compile(r"(?<=<!-- bench: begin -->\n).*?(?=<!-- bench: end -->)", re.DOTALL)
 
@@ -89,22 +91,43 @@ def table(runs: list[Run]) -> str:
         "",
         f"{environment['system']}, {environment['processor']}, "
         f"{environment['processors']} processors. Peers: {peers(runs) or 'none'}. "
-        f"Garbage {environment['gc']}. "
-        "In parentheses: the value divided by that of pyfiber; above 1, pyfiber is better.",
+        f"Garbage {environment['gc']}. {meaning_of_ratios(runs[0])}",
         "",
         *reasons(runs),
     ]
     return "\n".join(lines).rstrip()
 
 
-def summary_line(run: Run, row: dict[str, Any]) -> str:
+def columns_of(run: Run) -> tuple[str, ...]:
+    """The subjects that have a column: of servers all that were measured."""
+    names = [row["name"] for row in run.rows() if row.get("family") == "io"]
+    if not names:
+        return COLUMNS
+    return tuple(dict.fromkeys(subject for name in names for subject in subjects([run], name)))
+
+
+def summary_line(run: Run, row: dict[str, Any], columns: tuple[str, ...]) -> str:
     """One benchmark of the summary."""
-    cells = [cell(run.result(row["name"], subject)) for subject in COLUMNS]
+    cells = [cell(run.result(row["name"], subject)) for subject in columns]
     return line([f"{row['title']} [{row['unit']}]", *cells])
+
+
+def meaning_of_ratios(run: Run) -> str:
+    """What is in parentheses; rows may have references of their own."""
+    others: dict[str, list[str]] = {}
+    for row in run.rows():
+        reference = row.get("reference", "pyfiber")
+        if reference != "pyfiber":
+            others.setdefault(reference, []).append(row["title"])
+    text = "In parentheses: the value divided by that of pyfiber; above 1, pyfiber is better."
+    for reference, titles in others.items():
+        text += f" Divided by that of {reference}: {'; '.join(titles)}."
+    return text
 
 
 def summary(run: Run) -> str:
     """One run, with a line for each benchmark and a column for each peer."""
+    columns = columns_of(run)
     environment = run.document["environment"]
     settings = run.document["settings"]
     quick = " with --quick" if settings["quick"] else ""
@@ -112,14 +135,13 @@ def summary(run: Run) -> str:
     note = f" Load of the machine as it began: {busy:.1f}." if busy is not None else ""
     return "\n".join(
         [
-            line(["", *COLUMNS]),
-            line(["---", *("---:" for _ in COLUMNS)]),
-            *(summary_line(run, row) for row in run.rows()),
+            line(["", *columns]),
+            line(["---", *("---:" for _ in columns)]),
+            *(summary_line(run, row, columns) for row in run.rows()),
             "",
             f"CPython {run.python}, {environment['system']}, {environment['processor']}, "
             f"{environment['processors']} processors. Peers: {peers([run]) or 'none'}. "
-            f"Best of {settings['repetitions']} repetitions{quick}.{note} "
-            "In parentheses: the value divided by that of pyfiber; above 1, pyfiber is better.",
+            f"Best of {settings['repetitions']} repetitions{quick}.{note} {meaning_of_ratios(run)}",
         ]
     )
 

@@ -2,6 +2,8 @@
 
     model.py     what a row, a case and a sample are
     peers.py     the libraries pyfiber is compared with, and how to install them
+    proc.py      what Linux tells about a process
+    io/          servers and the load that they are measured under
     rows/        one module for each family of benchmarks; rows/__init__.py is the registry
     worker.py    the process in which one case is measured
     runner.py    which worker measures when: repetitions interleaved, best one kept

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from . import report
-from .model import PYFIBER
+from .model import ENGINE, IO, PYFIBER
 from .progress import Progress
 from .rows import ROWS, select
 from .runner import FAILED, QUICK, RowResult, Settings, measurements, run
@@ -23,6 +23,14 @@ Values are nanoseconds for one operation unless a row says bytes or ms."""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the options of the command."""
     parser.description = DESCRIPTION
+    parser.add_argument(
+        "family",
+        nargs="?",
+        choices=(ENGINE, IO),
+        default=ENGINE,
+        help="which rows: those of fibers and schedulers (the default), or those of servers under "
+        "load, for which a C compiler is needed",
+    )
     parser.add_argument(
         "--quick", action="store_true", help="few repetitions of little work: seconds, less exact"
     )
@@ -84,7 +92,7 @@ def main(options: argparse.Namespace) -> int:
         print(list_rows())
         return 0
     try:
-        rows = select(options.only, full=options.full)
+        rows = select(options.only, full=options.full, family=options.family)
     except ValueError as error:
         print(f"pyfiber bench: {error}", file=sys.stderr)
         return 2

@@ -8,12 +8,17 @@ from time import perf_counter_ns
 
 clock = perf_counter_ns
 
-#: The subject every other one is compared with.
+#: The subject that this is all about.
 PYFIBER = "pyfiber"
 
 NANOSECONDS = "ns"
 BYTES = "bytes"
 MILLISECONDS = "ms"
+CALLS = "calls"
+
+#: The families of rows, of which the command measures one unless told otherwise.
+ENGINE = "engine"
+IO = "io"
 
 
 class Unavailable(Exception):
@@ -78,5 +83,11 @@ class Row:
     full_only: bool = False
     #: The count follows --switches.
     main: bool = False
+    #: Which rows it is measured with.
+    family: str = ENGINE
+    #: The subject that the others are compared with.
+    reference: str = PYFIBER
+    #: Print the median beside the best value.
+    show_median: bool = False
     #: Subjects that cannot do this at all, with the reason.
     impossible: Mapping[str, str] = field(default_factory=dict)

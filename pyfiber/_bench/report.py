@@ -11,14 +11,21 @@ from typing import Any
 
 import pyfiber
 
-from .model import BYTES, MILLISECONDS, NANOSECONDS, PYFIBER, Row, Sample
+from .model import BYTES, CALLS, MILLISECONDS, NANOSECONDS, PYFIBER, Row, Sample
 from .peers import PEERS, install_command, version
-from .runner import FAILED, Result, RowResult, Settings, missing_peers
+from .runner import FAILED, MEASURED, Result, RowResult, Settings, missing_peers
 
 FORMAT = 1
 #: The format of pyperf's documents, and our units in its own.
 PYPERF_FORMAT = "1.0"
-PYPERF_UNITS = {NANOSECONDS: ("second", 1e-9), MILLISECONDS: ("second", 1e-3), BYTES: ("byte", 1)}
+PYPERF_UNITS = {
+    NANOSECONDS: ("second", 1e-9),
+    MILLISECONDS: ("second", 1e-3),
+    BYTES: ("byte", 1),
+    CALLS: ("integer", 1),
+}
+#: How the name of a detail ends, and the unit that this means.
+DETAIL_UNITS = {"_ns": " ns", "_us": " us", "_per_s": "/s"}
 GC_SETTING = "collected before each measurement, as usual during it"
 
 #: Widths of the columns: subject, value, ratio.
@@ -33,15 +40,15 @@ def format_value(value: float) -> str:
 
 
 def format_ratio(ratio: float) -> str:
-    """A subject's value divided by pyfiber's."""
+    """A subject's value divided by the reference's; exact where the two are close."""
     if ratio >= 100:
         return f"{ratio:,.0f}x"
-    return f"{ratio:.1f}x" if ratio >= 1 else f"{ratio:.2f}x"
+    return f"{ratio:.1f}x" if ratio >= 2 else f"{ratio:.2f}x"
 
 
 def ratio_of(result: Result, row: RowResult) -> float | None:
-    """How many times pyfiber's value a subject has: above 1 pyfiber is better."""
-    if not result.best or not row.reference or result.case.subject == PYFIBER:
+    """How many times the value of pyfiber, or of the row's reference, a subject has."""
+    if not result.best or not row.reference or result.case.subject == row.row.reference:
         return None
     return result.best.value / row.reference
 
@@ -93,7 +100,8 @@ def header(facts: dict[str, Any], settings: Settings, load: float | None) -> lis
         f"garbage {GC_SETTING}.",
         f"The row `switch` makes {settings.switches:,} switches of each subject, if they are fast "
         "enough.",
-        "The last column is the subject's value divided by pyfiber's: above 1, pyfiber is better.",
+        "The last column is the subject's value divided by pyfiber's, unless a row says otherwise: "
+        "above 1, pyfiber is better.",
     ]
     if load is not None and load > (facts["processors"] or 1) / 2:
         lines.append(f"The machine was busy when this began (load {load:.1f}): times are too high.")
@@ -110,16 +118,37 @@ def result_line(result: Result, row: RowResult) -> str:
     ratio = ratio_of(result, row)
     written = format_ratio(ratio) if ratio is not None else ""
     line = f"{subject}{format_value(best.value):>{VALUE}}{written:>{RATIO}}"
-    notes = "; ".join(note for note in (result.case.note, details(best)) if note)
+    notes = "; ".join(
+        note for note in (result.case.note, middle(result, row.row), details(best)) if note
+    )
     return f"{line}  {notes}".rstrip()
+
+
+def middle(result: Result, row: Row) -> str:
+    """The median, in rows that show it."""
+    if not row.show_median or result.median is None:
+        return ""
+    return f"median {format_value(result.median)}"
 
 
 def details(sample: Sample) -> str:
     """What else a sample says: times beside memory."""
-    return ", ".join(
-        f"{name.removesuffix('_ns')} {format_value(value)} ns"
-        for name, value in sample.details.items()
-    )
+    return ", ".join(detail(name, value) for name, value in sample.details.items())
+
+
+def detail(name: str, value: float) -> str:
+    """One of these; its name ends with its unit."""
+    for ending, unit in DETAIL_UNITS.items():
+        if name.endswith(ending):
+            return f"{name.removesuffix(ending)} {format_value(value)}{unit}"
+    raise ValueError(f"{name!r} ends with no unit")
+
+
+def compared_with(row: Row) -> str:
+    """What the ratios of a row are beside, where it is not pyfiber."""
+    if row.reference == PYFIBER:
+        return ""
+    return f" Ratios: the value divided by that of {row.reference}."
 
 
 def row_lines(measured: RowResult) -> list[str]:
@@ -128,7 +157,7 @@ def row_lines(measured: RowResult) -> list[str]:
     unit = "bytes" if row.unit == BYTES else row.unit
     return [
         f"{row.name}: {row.title} [{unit}]",
-        f"  {row.description}",
+        f"  {row.description}{compared_with(row)}",
         *(result_line(result, measured) for result in measured.results),
         *(f"  {name:<{SUBJECT}}{'-':>{VALUE}}  {why}" for name, why in row.impossible.items()),
     ]
@@ -142,15 +171,24 @@ def missing_line(names: Iterable[str]) -> str:
     return f"Not installed: {', '.join(names)}. To measure them too: {install_command(names)}"
 
 
+def unmeasured_lines(results: list[RowResult]) -> list[str]:
+    """Loud lines for the rows in which pyfiber itself was not measured."""
+    rows: dict[str, list[str]] = {}
+    for measured in results:
+        for result in measured.results:
+            if result.case.subject == PYFIBER and result.status != MEASURED:
+                rows.setdefault(result.reason, []).append(measured.row.name)
+    return [f"PYFIBER WAS NOT MEASURED in {', '.join(rows[why])}: {why}" for why in rows]
+
+
 def table(
     results: list[RowResult], facts: dict[str, Any], settings: Settings, load: float | None
 ) -> str:
     """The whole report as text."""
     blocks = [header(facts, settings, load), *(row_lines(result) for result in results)]
-    missing = missing_line(missing_peers(results))
-    if missing:
-        blocks.append([missing])
-    return "\n\n".join("\n".join(block) for block in blocks)
+    closing = [*unmeasured_lines(results), missing_line(missing_peers(results))]
+    blocks.append([line for line in closing if line])
+    return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
 # The document -----------------------------------------------------------------------------------
@@ -165,6 +203,7 @@ def result_entry(result: Result, row: RowResult) -> dict[str, Any]:
         "reason": result.reason,
         "note": result.case.note,
         "value": best.value if best else None,
+        "median": result.median,
         "ratio": ratio_of(result, row),
         "operations": best.operations if best else None,
         "details": dict(best.details) if best else {},
@@ -181,6 +220,8 @@ def row_entry(measured: RowResult) -> dict[str, Any]:
         "title": row.title,
         "description": row.description,
         "unit": row.unit,
+        "family": row.family,
+        "reference": row.reference,
         "results": [result_entry(result, measured) for result in measured.results],
         "impossible": dict(row.impossible),
     }

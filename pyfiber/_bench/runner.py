@@ -1,8 +1,9 @@
 """Which worker measures when.
 
 Each subject of a row gets a worker process. After a short measurement each, which warms it up and
-tells how many operations fit into the row's budget, the repetitions are interleaved: A B C A B C.
-Whatever slows the machine down for a while then meets every subject. The best repetition counts.
+tells how many operations fit into the row's budget, the repetitions are interleaved, each with
+another subject first: A B C B C A. Whatever slows the machine down for a while then meets every
+subject. The best repetition counts.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from threading import Timer
 from typing import Any
 
-from .model import PYFIBER, Case, Row, Sample
+from .model import Case, Row, Sample
 from .peers import is_installed, runs_here
 from .progress import Progress
 
@@ -79,6 +81,13 @@ class Result:
             return None
         return min(self.samples, key=lambda sample: sample.value)
 
+    @property
+    def median(self) -> float | None:
+        """The value in the middle, None unless the subject was measured."""
+        if self.best is None:
+            return None
+        return median(sample.value for sample in self.samples)
+
     def give_up(self, status: str, reason: str) -> None:
         """Nothing more to measure, and why."""
         self.status = status
@@ -94,9 +103,9 @@ class RowResult:
 
     @property
     def reference(self) -> float | None:
-        """The value of pyfiber itself, which the others are compared with."""
+        """The value that the others are compared with: that of pyfiber, or what the row says."""
         for result in self.results:
-            if result.case.subject == PYFIBER and result.best:
+            if result.case.subject == self.row.reference and result.best:
                 return result.best.value
         return None
 
@@ -167,6 +176,12 @@ class Worker:
                 self.process.communicate()
 
 
+def rotated(results: list[Result], places: int) -> list[Result]:
+    """The same results, another one first: nobody always follows the same one."""
+    start = places % len(results) if results else 0
+    return results[start:] + results[:start]
+
+
 class RowRun:
     """One row being measured."""
 
@@ -187,15 +202,15 @@ class RowRun:
             if not self.row.fresh:
                 for result in self._measurable():
                     self._warm_up(result)
-            for _ in range(self.repetitions):
-                for result in self._measurable():
+            for repetition in range(self.repetitions):
+                for result in rotated(self._measurable(), repetition):
                     self._repeat(result)
         finally:
             for subject in list(self.workers):
                 self._dismiss(subject)
         return RowResult(self.row, self.results)
 
-    def _measurable(self) -> Iterable[Result]:
+    def _measurable(self) -> list[Result]:
         return [result for result in self.results if result.status == MEASURED]
 
     def _look_for_peer(self, result: Result) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import io
 import json
 import math
@@ -352,6 +353,21 @@ def test_repetitions_and_counts_follow_the_settings():
     assert runner.QUICK.count_of(plain) == plain.quick
 
 
+def test_every_repetition_begins_with_another_subject():
+    results = [measured(name) for name in "abc"]
+    first = [runner.rotated(results, places)[0].case.subject for places in range(4)]
+    assert first == ["a", "b", "c", "a"]
+    assert sorted(result.case.subject for result in runner.rotated(results, 2)) == ["a", "b", "c"]
+    assert runner.rotated([], 1) == []
+
+
+def test_family_is_asked_for_by_name():
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    assert parser.parse_args([]).family == "engine"
+    assert parser.parse_args(["io", "--quick"]).family == "io"
+
+
 def test_options_change_the_settings():
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
@@ -382,7 +398,7 @@ def test_values_have_three_digits_where_they_matter(value, text):
 
 
 @pytest.mark.parametrize(
-    ("ratio", "text"), [(0.253, "0.25x"), (1.04, "1.0x"), (6.44, "6.4x"), (1234.5, "1,234x")]
+    ("ratio", "text"), [(0.253, "0.25x"), (1.04, "1.04x"), (6.44, "6.4x"), (1234.5, "1,234x")]
 )
 def test_ratios(ratio, text):
     assert report.format_ratio(ratio) == text
@@ -394,6 +410,7 @@ def test_ratios(ratio, text):
         ("ns", "second", [3e-8, 2e-8]),
         ("ms", "second", [3e-2, 2e-2]),
         ("bytes", "byte", [30.0, 20.0]),
+        ("calls", "integer", [30.0, 20.0]),
     ],
 )
 def test_samples_are_in_units_of_pyperf(unit, of_pyperf, values):
@@ -428,7 +445,7 @@ def test_row_in_the_table():
         "a-row: a title [bytes]",
         "  What is timed.",
         "  pyfiber                  4,413",
-        "  greenlet                 6,046     1.4x",
+        "  greenlet                 6,046    1.37x",
     ]
 
 
@@ -447,6 +464,31 @@ def test_row_without_pyfiber_has_no_ratios():
     lines = report.row_lines(RowResult(a_row(), [own, other]))
     assert lines[-2].split(maxsplit=2) == ["pyfiber", "-", "unavailable: not here"]
     assert lines[-1].split() == ["greenlet", "100"]
+
+
+def test_row_with_a_reference_of_its_own_compares_with_that():
+    row = dataclasses.replace(a_row(), reference="C", show_median=True)
+    own, other = measured("pyfiber", 6.0, 5.0, 9.0), measured("C", 4.0)
+    lines = report.row_lines(RowResult(row, [own, other]))
+    assert lines[1] == "  What is timed. Ratios: the value divided by that of C."
+    assert lines[2].split(maxsplit=3) == ["pyfiber", "5.00", "1.25x", "median 6.00"]
+    assert lines[3].split(maxsplit=2) == ["C", "4.00", "median 4.00"]
+    entry = report.row_entry(RowResult(row, [own, other]))
+    assert (entry["reference"], entry["results"][0]["median"]) == ("C", 6.0)
+
+
+def test_details_have_the_unit_that_their_name_ends_with():
+    sample = Sample(1, 1, {"park_ns": 12.0, "p99_us": 7.5, "messages_per_s": 65_000.0})
+    assert report.details(sample) == "park 12.0 ns, p99 7.50 us, messages 65,000/s"
+    with pytest.raises(ValueError, match="'weight' ends with no unit"):
+        report.detail("weight", 1.0)
+
+
+def test_rows_without_pyfiber_itself_are_named_loudly():
+    own, other = measured("pyfiber"), measured("greenlet", 100.0)
+    own.give_up("unavailable", "not here")
+    text = report.table([RowResult(a_row(), [own, other])], FACTS, TINY, None)
+    assert text.endswith("\n\nPYFIBER WAS NOT MEASURED in a-row: not here")
 
 
 def test_what_a_subject_cannot_do_is_in_the_table():

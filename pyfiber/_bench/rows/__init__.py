@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
-from ..model import Case, Row
+from ..model import ENGINE, Case, Row
 from . import (
     grains,
     imports,
+    io,
     lifecycle,
     memory,
     messages,
@@ -37,15 +38,16 @@ FAMILIES = (
     standin,
     raw,
     imports,
+    io,
 )
 
 ROWS: tuple[Row, ...] = tuple(row for family in FAMILIES for row in family.ROWS)
 
 
-def select(patterns: list[str], *, full: bool) -> list[Row]:
-    """The rows that match any of the patterns; without patterns all but those for --full."""
+def select(patterns: list[str], *, full: bool, family: str = ENGINE) -> list[Row]:
+    """The rows that match any of the patterns; without, a family but for what is for --full."""
     if not patterns:
-        return [row for row in ROWS if full or not row.full_only]
+        return [row for row in ROWS if row.family == family and (full or not row.full_only)]
     for pattern in patterns:
         if not any(fnmatchcase(row.name, pattern) for row in ROWS):
             names = ", ".join(row.name for row in ROWS)

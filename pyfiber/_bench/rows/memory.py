@@ -12,7 +12,6 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import repeat
-from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
 
@@ -20,25 +19,11 @@ import pyfiber
 
 from ..model import BYTES, Case, Row, Sample, Unavailable, clock
 from ..peers import load
+from ..proc import kilobytes, memory_of
 from .loops import asyncio_cases, on_trio
 
 SMALL_STACK = 256 * 1024
 MILLION = 1_000_000
-
-
-def kilobytes(file: str, *names: str) -> int:
-    """The sum of some lines of a file under /proc that counts in kB."""
-    try:
-        lines = Path(file).read_text(encoding="ascii").splitlines()
-    except FileNotFoundError:
-        raise Unavailable(f"needs {file}, which only Linux has") from None
-    values = dict(line.split(":", 1) for line in lines if ":" in line)
-    return sum(int(values[name].split()[0]) for name in names)
-
-
-def memory_in_use() -> int:
-    """Bytes of memory that the process holds now, page tables included."""
-    return 1024 * kilobytes("/proc/self/status", "VmRSS", "VmPTE")
 
 
 def require_memory(needed: int) -> None:
@@ -62,10 +47,10 @@ class Ledger:
     @contextmanager
     def parking(self) -> Iterator[None]:
         """Around the part that makes all of them and parks them."""
-        before = memory_in_use()
+        before = memory_of()
         with self._timed("park_ns"):
             yield
-        self.held = memory_in_use() - before
+        self.held = memory_of() - before
 
     @contextmanager
     def finishing(self) -> Iterator[None]:

@@ -1,0 +1,225 @@
+"""Starts a server, starts the load, and ends both whatever happens."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory, TemporaryFile
+from typing import IO, Any
+
+from ..model import Unavailable
+from . import programs
+from .certificate import make_certificate
+from .subjects import C, Subject
+
+#: Descriptors that a process needs beside those of its connections.
+SPARE_DESCRIPTORS = 100
+#: Seconds until a process that does not answer is given up.
+PATIENCE = 60.0
+HELLO = b"is anybody there?"
+
+Lines = subprocess.Popen[str]
+
+
+class Ended(Exception):
+    """A server or the load ended before its time, or does not work; the text says why."""
+
+
+def require(subject: Subject, *, tls: bool) -> None:
+    """Refuse a server that cannot run here, and say why."""
+    if sys.platform != "linux":
+        raise Unavailable("the load generator needs Linux: epoll, and a process's clock")
+    for name in subject.needs + (subject.needs_for_tls if tls else ()):
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise Unavailable(f"`import {name}` fails: {error}") from None
+    if tls:
+        programs.require_tls()
+
+
+def require_descriptors(connections: int) -> None:
+    """Allow this process and its children so many connections each, or refuse."""
+    import resource
+
+    wanted = connections + SPARE_DESCRIPTORS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        raise Unavailable(
+            f"needs {wanted} descriptors, {hard} are allowed: raise it with `ulimit -n {wanted}`"
+        )
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+@contextmanager
+def process(command: Sequence[str]) -> Iterator[tuple[Lines, IO[bytes]]]:
+    """A process that talks in lines, and the file of its complaints; killed at the end."""
+    with TemporaryFile() as errors:
+        child = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+        )
+        with child:
+            try:
+                yield child, errors
+            finally:
+                child.kill()
+
+
+def next_line(child: Lines, errors: IO[bytes]) -> str:
+    """The next line that a process prints."""
+    assert child.stdout is not None
+    line = child.stdout.readline()
+    if not line:
+        child.wait(PATIENCE)
+        raise Ended(last_words(errors) or f"{child.args!r} ended without a word")
+    return line.strip()
+
+
+def last_words(errors: IO[bytes]) -> str:
+    """The last line of a process's complaints."""
+    errors.seek(0)
+    lines = errors.read().decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else ""
+
+
+# The server -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server that runs."""
+
+    process: Lines
+    port: int
+    certificate: Path | None
+
+    @property
+    def pid(self) -> int:
+        """The process of the server."""
+        return self.process.pid
+
+    def open(self) -> socket.socket:
+        """A connection to it, blocking."""
+        plain = socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
+        if self.certificate is None:
+            return plain
+        context = ssl.create_default_context(cafile=str(self.certificate))
+        return context.wrap_socket(plain, server_hostname="127.0.0.1")
+
+
+def server_command(subject: Subject, certificate: Path | None, compute: bool) -> list[str]:
+    """How to start a server."""
+    if subject.name == C:
+        return [str(programs.build(programs.ECHO)), *([str(certificate)] if certificate else [])]
+    command = [sys.executable, "-m", "pyfiber._bench.io.serve", subject.name]
+    if certificate is not None:
+        command += ["--certificate", str(certificate)]
+    return [*command, "--compute"] if compute else command
+
+
+@contextmanager
+def server(subject: Subject, *, tls: bool = False, compute: bool = False) -> Iterator[Server]:
+    """The server in a process of its own, which has answered once."""
+    require(subject, tls=tls)
+    with ExitStack() as stack:
+        certificate = None
+        if tls:
+            certificate = make_certificate(Path(stack.enter_context(TemporaryDirectory())))
+        command = server_command(subject, certificate, compute)
+        child, errors = stack.enter_context(process(command))
+        running = Server(child, int(next_line(child, errors)), certificate)
+        greet(running, errors)
+        yield running
+
+
+def greet(running: Server, errors: IO[bytes]) -> None:
+    """One message on a connection that then ends.
+
+    Not only to see that it works: the first connection that ends makes asyncio's reading much
+    faster, because malloc then keeps the large buffer that it allocates for each read.
+    """
+    try:
+        answer = answer_to_hello(running)
+    except OSError as error:
+        answer = b""
+        problem = str(error)
+    else:
+        problem = f"answers {answer!r} to {HELLO!r}"
+    if answer != HELLO:
+        raise Ended(f"the server does not work: {problem}; {last_words(errors)}")
+
+
+def answer_to_hello(running: Server) -> bytes:
+    """What a server sends back, until it is as long as what it was sent."""
+    answer = b""
+    with running.open() as connection:
+        connection.sendall(HELLO)
+        while len(answer) < len(HELLO) and (received := connection.recv(len(HELLO))):
+            answer += received
+    return answer
+
+
+# The load ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a server has to do."""
+
+    connections: int = 1
+    messages: int = 0
+    size: int = 128
+    #: At most so long, if the messages are not done before.
+    seconds: float = 20.0
+    #: Messages before the measurement begins.
+    warm_up: int = 0
+    #: A connection for each message.
+    short: bool = False
+
+
+@dataclass(frozen=True)
+class RunningLoad:
+    """A load generator whose connections are open and warm."""
+
+    process: Lines
+    errors: IO[bytes]
+
+    def measure(self) -> dict[str, Any]:
+        """Let it send its messages, and wait for what it has to say."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        found: dict[str, Any] = json.loads(next_line(self.process, self.errors))
+        return found
+
+
+def load_command(load: Load, running: Server) -> list[str]:
+    """How to start the load generator."""
+    command = [
+        str(programs.build(programs.LOAD)),
+        *("--port", str(running.port), "--pid", str(running.pid)),
+        *("--connections", str(load.connections), "--size", str(load.size)),
+        *("--messages", str(load.messages), "--seconds", str(load.seconds)),
+        *("--warm-up", str(load.warm_up)),
+    ]
+    if running.certificate is not None:
+        command += ["--tls", str(running.certificate)]
+    return [*command, "--short"] if load.short else command
+
+
+@contextmanager
+def loading(load: Load, running: Server) -> Iterator[RunningLoad]:
+    """The load in a process of its own, ready to begin; its connections stay open till the end."""
+    with process(load_command(load, running)) as (child, errors):
+        ready = next_line(child, errors)
+        assert ready == "ready", ready
+        yield RunningLoad(child, errors)

@@ -1,0 +1,78 @@
+"""Builds the C programs of bench/c, once for each state of their sources."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from ..model import Unavailable
+
+ROOT = Path(__file__).resolve().parents[3]
+SOURCES = ROOT / "bench" / "c"
+BUILD = ROOT / "build" / "bench"
+FLAGS = ("-O2", "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra")
+TLS_FLAGS = ("-DWITH_TLS", "-lssl", "-lcrypto")
+
+LOAD = "load"
+ECHO = "echo_epoll"
+
+
+def compiler() -> str:
+    """The C compiler: $CC, or the system's."""
+    found = shutil.which(os.environ.get("CC", "cc"))
+    if found is None:
+        raise Unavailable("needs a C compiler for the load generator")
+    return found
+
+
+def has_openssl() -> bool:
+    """Whether OpenSSL's headers are there to build with."""
+    done = subprocess.run(
+        [compiler(), "-E", "-x", "c", "-"],
+        input="#include <openssl/ssl.h>\n",
+        capture_output=True,
+        text=True,
+    )
+    return done.returncode == 0
+
+
+def require_tls() -> None:
+    """Refuse what needs TLS where the programs cannot speak it."""
+    if not has_openssl():
+        raise Unavailable("the load generator needs OpenSSL's headers (libssl-dev) for TLS")
+
+
+def sources_of(name: str) -> list[Path]:
+    """What a program is built from, headers included."""
+    if not (SOURCES / f"{name}.c").exists():
+        raise Unavailable(f"needs bench/c/{name}.c: run it in pyfiber's source tree")
+    return [SOURCES / f"{name}.c", SOURCES / "io.c", *SOURCES.glob("*.h")]
+
+
+def build(name: str) -> Path:
+    """The program, built if its sources are newer than it is."""
+    sources = sources_of(name)
+    program = BUILD / name
+    newest = max(source.stat().st_mtime for source in sources)
+    if not program.exists() or program.stat().st_mtime < newest:
+        compile_into(program, [source for source in sources if source.suffix == ".c"])
+    return program
+
+
+def compile_into(program: Path, sources: list[Path]) -> None:
+    """Build beside the program and rename: another process may be building it as well."""
+    program.parent.mkdir(parents=True, exist_ok=True)
+    tls = TLS_FLAGS if has_openssl() else ()
+    with tempfile.TemporaryDirectory(dir=program.parent) as directory:
+        fresh = Path(directory, program.name)
+        done = subprocess.run(
+            [compiler(), *FLAGS, "-o", str(fresh), *map(str, sources), *tls],
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            raise RuntimeError(f"{program.name} cannot be built: {done.stderr.strip()}")
+        fresh.replace(program)

@@ -1,0 +1,65 @@
+"""The process of a server that is written in Python.
+
+    python -m pyfiber._bench.io.serve SUBJECT [--certificate FILE] [--compute]
+
+It prints the port on which it listens at 127.0.0.1 and serves until it is killed. With --compute a
+thread beside the server is busy with Python code all the time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import signal
+import socket
+import sys
+from threading import Thread
+
+from .servers import BACKLOG
+from .subjects import find
+
+#: Seconds after which the process ends, whatever has become of the one that measures.
+LONGEST_LIFE = 600
+PR_SET_PDEATHSIG = 1
+
+
+def end_with_parent() -> None:
+    """Leave no process behind: end when the parent does, and after a time in any case."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        signal.alarm(LONGEST_LIFE)
+
+
+def listening_socket() -> socket.socket:
+    """A socket of the standard library, listening on a free port."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # connections inherit it
+    return listener
+
+
+def compute() -> None:
+    """Python code that never waits."""
+    number = 0
+    while True:
+        number += 1
+
+
+def main() -> None:
+    """Serve."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("subject")
+    parser.add_argument("--certificate")
+    parser.add_argument("--compute", action="store_true")
+    options = parser.parse_args()
+    end_with_parent()
+    serve = find(options.subject).serve
+    assert serve is not None
+    listener = listening_socket()
+    print(listener.getsockname()[1], flush=True)
+    if options.compute:
+        Thread(target=compute, daemon=True).start()
+    serve(listener, options.certificate)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""Echo servers of the standard library and of the peers, each as its makers would write it.
+
+A server gets a listening socket, a file with key and certificate or None, and serves until it is
+killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Callable, Coroutine
+from threading import Thread
+from typing import Any, cast
+
+import pyfiber
+
+from ..peers import load
+
+Serve = Callable[[socket.socket, str | None], object]
+AsyncServe = Callable[[socket.socket, str | None], Coroutine[Any, Any, None]]
+
+#: Bytes of a fiber's stack where small ones are asked for.
+SMALL_STACK = 256 * 1024
+#: As many bytes are asked for at once.
+CHUNK = 16 * 1024
+#: Connections that wait to be accepted; the kernel may allow fewer.
+BACKLOG = 4096
+
+
+def context_of(module: Any, certificate: str | None) -> Any:
+    """The context of a TLS server, made by `ssl` or by a module like it; None without TLS."""
+    if certificate is None:
+        return None
+    context = module.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    return context
+
+
+# asyncio and uvloop -----------------------------------------------------------------------------
+
+
+class Echo(asyncio.Protocol):
+    """Sends back what comes, without a task."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the way back."""
+        self.write = cast(asyncio.WriteTransport, transport).write
+
+    def data_received(self, data: bytes) -> None:
+        """Send it back."""
+        self.write(data)
+
+
+async def protocols(listener: socket.socket, certificate: str | None) -> None:
+    """A protocol for each connection."""
+    loop = asyncio.get_running_loop()
+    context = context_of(ssl, certificate)
+    server = await loop.create_server(Echo, sock=listener, ssl=context, backlog=BACKLOG)
+    await server.serve_forever()
+
+
+async def echo_stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """The task of a connection."""
+    while data := await reader.read(CHUNK):
+        writer.write(data)
+        await writer.drain()
+    writer.close()
+
+
+async def streams(listener: socket.socket, certificate: str | None) -> None:
+    """A task with a reader and a writer for each connection."""
+    context = context_of(ssl, certificate)
+    server = await asyncio.start_server(echo_stream, sock=listener, ssl=context, backlog=BACKLOG)
+    await server.serve_forever()
+
+
+def on_asyncio(serve: AsyncServe) -> Serve:
+    """On the loop of the standard library."""
+
+    def served(listener: socket.socket, certificate: str | None) -> None:
+        with asyncio.Runner() as runner:
+            runner.run(serve(listener, certificate))
+
+    return served
+
+
+def on_uvloop(serve: AsyncServe) -> Serve:
+    """On uvloop's loop."""
+
+    def served(listener: socket.socket, certificate: str | None) -> None:
+        with asyncio.Runner(loop_factory=load("uvloop").new_event_loop) as runner:
+            runner.run(serve(listener, certificate))
+
+    return served
+
+
+# What looks like blocking code --------------------------------------------------------------------
+
+
+def echo(connection: Any, _address: object = None) -> None:
+    """The body of a fiber, a greenlet or a thread. A peer that is gone ends it."""
+    receive, send = connection.recv, connection.sendall
+    with connection, contextlib.suppress(OSError):
+        while data := receive(CHUNK):
+            send(data)
+
+
+def echo_with(context: Any) -> Callable[[Any], None]:
+    """`echo`, on top of TLS if there is a context."""
+    if context is None:
+        return echo
+
+    def with_tls(connection: Any) -> None:
+        echo(context.wrap_socket(connection, server_side=True))
+
+    return with_tls
+
+
+def fibers(listener: socket.socket, certificate: str | None) -> None:
+    """A fiber of pyfiber for each connection."""
+    own = load("pyfiber.socket").socket(fileno=listener.detach())
+    body = echo_with(context_of(load("pyfiber.ssl"), certificate) if certificate else None)
+
+    def accept() -> None:
+        while True:
+            connection, _ = own.accept()
+            pyfiber.spawn(body, connection)
+
+    pyfiber.run(accept)
+
+
+def small_fibers(listener: socket.socket, certificate: str | None) -> None:
+    """The same on small stacks."""
+    pyfiber.set_stack_size(SMALL_STACK)
+    fibers(listener, certificate)
+
+
+def gevent(listener: socket.socket, certificate: str | None) -> None:
+    """gevent's StreamServer, a greenlet for each connection."""
+    own = load("gevent.socket").socket(fileno=listener.detach())
+    tls = {}
+    if certificate is not None:
+        tls["ssl_context"] = context_of(load("gevent.ssl"), certificate)
+    load("gevent.server").StreamServer(own, echo, **tls).serve_forever()
+
+
+def threads(listener: socket.socket, certificate: str | None) -> None:
+    """A thread for each connection, with the standard library's blocking sockets."""
+    body = echo_with(context_of(ssl, certificate))
+    while True:
+        connection, _ = listener.accept()
+        Thread(target=body, args=(connection,), daemon=True).start()
+
+
+# trio -------------------------------------------------------------------------------------------
+
+
+def trio(listener: socket.socket, certificate: str | None) -> None:
+    """trio's streams, a task for each connection."""
+    module = load("trio")
+
+    async def echo_task(stream: Any) -> None:
+        with contextlib.suppress(module.BrokenResourceError):
+            async with stream:
+                while data := await stream.receive_some(CHUNK):
+                    await stream.send_all(data)
+
+    listening: Any = module.SocketListener(module.socket.from_stdlib_socket(listener))
+    if certificate is not None:
+        listening = module.SSLListener(listening, context_of(ssl, certificate))
+    module.run(module.serve_listeners, echo_task, [listening])
