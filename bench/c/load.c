@@ -4,7 +4,10 @@
  *
  *     load --port N [--connections N] [--size BYTES] [--messages N]
  *          [--seconds S] [--warm-up N] [--pid SERVER] [--tls CERTIFICATE]
- *          [--short]
+ *          [--short] [--message TEXT --answer TEXT]
+ *
+ * A message is so many bytes that must come back as they are, or a text that
+ * must be answered with another one.
  *
  * It connects, does the warm-up, prints "ready" and waits for a line on
  * standard input.  Then it measures, until so many messages are done or so
@@ -39,7 +42,9 @@
 typedef struct options {
     int port;
     int connections;
-    size_t size;
+    size_t size; /* of a message that comes back */
+    const char *message;
+    const char *answer;
     int64_t messages;
     int64_t warm_up;
     double seconds;
@@ -52,7 +57,7 @@ typedef struct options {
 typedef struct connection {
     stream stream;
     size_t sent;     /* of the message under way */
-    size_t received; /* of the same message coming back */
+    size_t received; /* of the answer to it */
     int64_t began;
     int waits_to_send;
 } connection;
@@ -61,7 +66,10 @@ typedef struct load {
     options options;
     int epoll;
     void *tls;
-    char *message;
+    const char *message;
+    const char *answer;
+    size_t message_size;
+    size_t answer_size;
     char *buffer;
     connection *connections;
     int64_t started;
@@ -115,7 +123,7 @@ open_connection(load *l, connection *c)
 static void
 send_rest(load *l, connection *c)
 {
-    size_t size = l->options.size;
+    size_t size = l->message_size;
     while (c->sent < size) {
         ssize_t sent =
             stream_write(&c->stream, l->message + c->sent, size - c->sent);
@@ -159,7 +167,7 @@ end_message(load *l, connection *c)
 static int
 read_some(load *l, connection *c)
 {
-    size_t missing = l->options.size - c->received;
+    size_t missing = l->answer_size - c->received;
     ssize_t size = stream_read(&c->stream, l->buffer, missing + 1);
     if (size < 0 && errno == EAGAIN)
         return 0;
@@ -169,10 +177,10 @@ read_some(load *l, connection *c)
     if (size == 0)
         die("the server closed a connection before it had answered");
     if ((size_t)size > missing ||
-        memcmp(l->buffer, l->message + c->received, (size_t)size) != 0)
-        die("the server sent something else back");
+        memcmp(l->buffer, l->answer + c->received, (size_t)size) != 0)
+        die("the server answered something else");
     c->received += (size_t)size;
-    if (c->received < l->options.size)
+    if (c->received < l->answer_size)
         return 1;
     end_message(l, c);
     return 0;
@@ -260,55 +268,49 @@ measure(load *l)
 
 /* --- The program ------------------------------------------------------- */
 
+static const struct option known[] = {
+    {"port", required_argument, NULL, 'p'},
+    {"connections", required_argument, NULL, 'c'},
+    {"size", required_argument, NULL, 's'},
+    {"message", required_argument, NULL, 'q'},
+    {"answer", required_argument, NULL, 'a'},
+    {"messages", required_argument, NULL, 'm'},
+    {"seconds", required_argument, NULL, 't'},
+    {"warm-up", required_argument, NULL, 'w'},
+    {"pid", required_argument, NULL, 'i'},
+    {"tls", required_argument, NULL, 'x'},
+    {"short", no_argument, NULL, 'o'},
+    {NULL, 0, NULL, 0},
+};
+
+static void
+set_option(options *o, int option, const char *value)
+{
+    /* clang-format off */
+    switch (option) {
+    case 'p': o->port = atoi(value); break;
+    case 'c': o->connections = atoi(value); break;
+    case 's': o->size = (size_t)atoll(value); break;
+    case 'q': o->message = value; break;
+    case 'a': o->answer = value; break;
+    case 'm': o->messages = atoll(value); break;
+    case 't': o->seconds = atof(value); break;
+    case 'w': o->warm_up = atoll(value); break;
+    case 'i': o->pid = atoi(value); break;
+    case 'x': o->tls = value; break;
+    case 'o': o->short_lived = 1; break;
+    default: exit(2);
+    }
+    /* clang-format on */
+}
+
 static options
 parse(int argc, char **argv)
 {
-    static const struct option known[] = {
-        {"port", required_argument, NULL, 'p'},
-        {"connections", required_argument, NULL, 'c'},
-        {"size", required_argument, NULL, 's'},
-        {"messages", required_argument, NULL, 'm'},
-        {"seconds", required_argument, NULL, 't'},
-        {"warm-up", required_argument, NULL, 'w'},
-        {"pid", required_argument, NULL, 'i'},
-        {"tls", required_argument, NULL, 'x'},
-        {"short", no_argument, NULL, 'o'},
-        {NULL, 0, NULL, 0},
-    };
     options o = {.connections = 1, .size = 128, .seconds = 60};
     int option;
     while ((option = getopt_long(argc, argv, "", known, NULL)) != -1)
-        switch (option) {
-        case 'p':
-            o.port = atoi(optarg);
-            break;
-        case 'c':
-            o.connections = atoi(optarg);
-            break;
-        case 's':
-            o.size = (size_t)atoll(optarg);
-            break;
-        case 'm':
-            o.messages = atoll(optarg);
-            break;
-        case 't':
-            o.seconds = atof(optarg);
-            break;
-        case 'w':
-            o.warm_up = atoll(optarg);
-            break;
-        case 'i':
-            o.pid = atoi(optarg);
-            break;
-        case 'x':
-            o.tls = optarg;
-            break;
-        case 'o':
-            o.short_lived = 1;
-            break;
-        default:
-            exit(2);
-        }
+        set_option(&o, option, optarg);
     if (o.port <= 0 || o.connections <= 0 || o.size == 0) {
         errno = 0;
         die("load: a port, connections and a size above zero are needed");
@@ -316,19 +318,44 @@ parse(int argc, char **argv)
     return o;
 }
 
+/* A message that comes back. */
+static const char *
+pattern(size_t size)
+{
+    char *text = malloc(size);
+    if (text == NULL)
+        die("malloc");
+    for (size_t i = 0; i < size; i++)
+        text[i] = (char)('a' + i % 26);
+    return text;
+}
+
+static void
+choose_messages(load *l)
+{
+    const options *o = &l->options;
+    if (o->message != NULL && o->answer != NULL) {
+        l->message = o->message;
+        l->answer = o->answer;
+        l->message_size = strlen(o->message);
+        l->answer_size = strlen(o->answer);
+    } else {
+        l->message = l->answer = pattern(o->size);
+        l->message_size = l->answer_size = o->size;
+    }
+}
+
 static void
 prepare(load *l)
 {
     const options *o = &l->options;
+    choose_messages(l);
     l->epoll = epoll_create1(EPOLL_CLOEXEC);
     l->tls = o->tls ? tls_client(o->tls) : NULL;
-    l->message = malloc(o->size);
-    l->buffer = malloc(o->size + 1);
+    l->buffer = malloc(l->answer_size + 1);
     l->connections = calloc((size_t)o->connections, sizeof *l->connections);
-    if (l->message == NULL || l->buffer == NULL || l->connections == NULL)
+    if (l->buffer == NULL || l->connections == NULL)
         die("malloc");
-    for (size_t i = 0; i < o->size; i++)
-        l->message[i] = (char)('a' + i % 26);
     for (int i = 0; i < o->connections && !o->short_lived; i++)
         open_connection(l, &l->connections[i]);
 }

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from pyfiber._bench.io import counting, measuring, processes, programs
+from pyfiber._bench.io import counting, hello, measuring, processes, programs
 from pyfiber._bench.io.processes import Ended, Load, loading, server
-from pyfiber._bench.io.subjects import SMALL_STACKS, SUBJECTS, C, Subject, find
+from pyfiber._bench.io.subjects import HTTP_SUBJECTS, SMALL_STACKS, SUBJECTS, C, Subject, find
 from pyfiber._bench.model import IO, Sample, Unavailable
 from pyfiber._bench.peers import is_installed
 from pyfiber._bench.rows import ROWS
@@ -75,6 +75,21 @@ def test_server_echoes_beside_a_thread_that_computes(subject):
         pytest.skip("has no interpreter to share")
     (found,) = run(subject, replace(FEW, messages=20, warm_up=0), compute=True)
     assert found["messages"] == 20
+
+
+@pytest.mark.parametrize("subject", HTTP_SUBJECTS, ids=lambda subject: subject.name)
+def test_server_answers_http_requests(subject):
+    (found,) = run(subject, FEW)
+    assert found["messages"] == 100
+
+
+def test_requests_are_answered_one_by_one_when_they_are_whole():
+    requests = hello.Requests()
+    whole = hello.REQUEST + hello.REQUEST.replace(b"GET /", b"GET /elsewhere") + hello.REQUEST
+    half = len(hello.REQUEST) + 10
+    assert requests.answers(whole[:half]) == hello.RESPONSE
+    assert requests.answers(whole[half:-1]) == hello.NOT_FOUND
+    assert requests.answers(whole[-1:]) == hello.RESPONSE
 
 
 def test_load_tells_times_that_fit_together():
@@ -218,7 +233,7 @@ def test_server_that_confuses_messages_is_told(monkeypatch):
     with (
         server(subject) as running,
         loading(replace(FEW, warm_up=0), running) as generator,
-        pytest.raises(Ended, match="the server sent something else back"),
+        pytest.raises(Ended, match="the server answered something else"),
     ):
         generator.measure()
 

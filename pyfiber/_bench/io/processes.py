@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory, TemporaryFile
 from typing import IO, Any
 
 from ..model import Unavailable
-from . import programs
+from . import hello, programs
 from .certificate import make_certificate
 from .subjects import C, Subject
 
@@ -24,7 +24,10 @@ from .subjects import C, Subject
 SPARE_DESCRIPTORS = 100
 #: Seconds until a process that does not answer is given up.
 PATIENCE = 60.0
-HELLO = b"is anybody there?"
+#: A message to a server, and what it answers.
+Exchange = tuple[bytes, bytes]
+ECHO: Exchange = (b"is anybody there?", b"is anybody there?")
+HTTP: Exchange = (hello.REQUEST, hello.RESPONSE)
 
 Lines = subprocess.Popen[str]
 
@@ -101,6 +104,7 @@ class Server:
     process: Lines
     port: int
     certificate: Path | None
+    http: bool
 
     @property
     def pid(self) -> int:
@@ -123,6 +127,8 @@ def server_command(subject: Subject, certificate: Path | None, compute: bool) ->
     command = [sys.executable, "-m", "pyfiber._bench.io.serve", subject.name]
     if certificate is not None:
         command += ["--certificate", str(certificate)]
+    if subject.http:
+        command.append("--http")
     return [*command, "--compute"] if compute else command
 
 
@@ -136,7 +142,7 @@ def server(subject: Subject, *, tls: bool = False, compute: bool = False) -> Ite
             certificate = make_certificate(Path(stack.enter_context(TemporaryDirectory())))
         command = server_command(subject, certificate, compute)
         child, errors = stack.enter_context(process(command))
-        running = Server(child, int(next_line(child, errors)), certificate)
+        running = Server(child, int(next_line(child, errors)), certificate, subject.http)
         greet(running, errors)
         yield running
 
@@ -147,23 +153,24 @@ def greet(running: Server, errors: IO[bytes]) -> None:
     Not only to see that it works: the first connection that ends makes asyncio's reading much
     faster, because malloc then keeps the large buffer that it allocates for each read.
     """
+    message, expected = HTTP if running.http else ECHO
     try:
-        answer = answer_to_hello(running)
+        answer = answer_to(message, len(expected), running)
     except OSError as error:
         answer = b""
         problem = str(error)
     else:
-        problem = f"answers {answer!r} to {HELLO!r}"
-    if answer != HELLO:
+        problem = f"it answers {answer!r} to {message!r}"
+    if answer != expected:
         raise Ended(f"the server does not work: {problem}; {last_words(errors)}")
 
 
-def answer_to_hello(running: Server) -> bytes:
-    """What a server sends back, until it is as long as what it was sent."""
+def answer_to(message: bytes, size: int, running: Server) -> bytes:
+    """What a server sends back, up to so many bytes."""
     answer = b""
     with running.open() as connection:
-        connection.sendall(HELLO)
-        while len(answer) < len(HELLO) and (received := connection.recv(len(HELLO))):
+        connection.sendall(message)
+        while len(answer) < size and (received := connection.recv(size)):
             answer += received
     return answer
 
@@ -177,6 +184,7 @@ class Load:
 
     connections: int = 1
     messages: int = 0
+    #: Of a message, where it is not an HTTP request.
     size: int = 128
     #: At most so long, if the messages are not done before.
     seconds: float = 20.0
@@ -213,6 +221,9 @@ def load_command(load: Load, running: Server) -> list[str]:
     ]
     if running.certificate is not None:
         command += ["--tls", str(running.certificate)]
+    if running.http:
+        message, answer = (text.decode("ascii") for text in HTTP)
+        command += ["--message", message, "--answer", answer]
     return [*command, "--short"] if load.short else command
 
 

@@ -1,6 +1,6 @@
 """The process of a server that is written in Python.
 
-    python -m pyfiber._bench.io.serve SUBJECT [--certificate FILE] [--compute]
+    python -m pyfiber._bench.io.serve SUBJECT [--http] [--certificate FILE] [--compute]
 
 It prints the port on which it listens at 127.0.0.1 and serves until it is killed. With --compute a
 thread beside the server is busy with Python code all the time.
@@ -48,11 +48,12 @@ def main() -> None:
     """Serve."""
     parser = argparse.ArgumentParser()
     parser.add_argument("subject")
+    parser.add_argument("--http", action="store_true")
     parser.add_argument("--certificate")
     parser.add_argument("--compute", action="store_true")
     options = parser.parse_args()
     end_with_parent()
-    serve = find(options.subject).serve
+    serve = find(options.subject, http=options.http).serve
     assert serve is not None
     listener = listening_socket()
     print(listener.getsockname()[1], flush=True)

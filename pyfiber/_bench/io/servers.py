@@ -1,7 +1,7 @@
-"""Echo servers of the standard library and of the peers, each as its makers would write it.
+"""Servers of pyfiber, the standard library and the peers, each as its makers would write it.
 
 A server gets a listening socket, a file with key and certificate or None, and serves until it is
-killed.
+killed. What it does with a connection, echo or answer HTTP requests, comes before these.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from typing import Any, cast
 import pyfiber
 
 from ..peers import load
+from .hello import Requests
 
 Serve = Callable[[socket.socket, str | None], object]
+#: What is done with a connection, a socket, from its first byte to its last.
+Body = Callable[..., None]
 AsyncServe = Callable[[socket.socket, str | None], Coroutine[Any, Any, None]]
 
 #: Bytes of a fiber's stack where small ones are asked for.
@@ -53,11 +56,26 @@ class Echo(asyncio.Protocol):
         self.write(data)
 
 
-async def protocols(listener: socket.socket, certificate: str | None) -> None:
+class Hello(Echo):
+    """Answers HTTP requests, without a task."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the way back."""
+        super().connection_made(transport)
+        self.answers = Requests().answers
+
+    def data_received(self, data: bytes) -> None:
+        """Answer what is whole."""
+        self.write(self.answers(data))
+
+
+async def protocols(
+    factory: type[asyncio.Protocol], listener: socket.socket, certificate: str | None
+) -> None:
     """A protocol for each connection."""
     loop = asyncio.get_running_loop()
     context = context_of(ssl, certificate)
-    server = await loop.create_server(Echo, sock=listener, ssl=context, backlog=BACKLOG)
+    server = await loop.create_server(factory, sock=listener, ssl=context, backlog=BACKLOG)
     await server.serve_forever()
 
 
@@ -107,21 +125,30 @@ def echo(connection: Any, _address: object = None) -> None:
             send(data)
 
 
-def echo_with(context: Any) -> Callable[[Any], None]:
-    """`echo`, on top of TLS if there is a context."""
+def hello(connection: Any, _address: object = None) -> None:
+    """The same for one that answers HTTP requests."""
+    receive, send, answers = connection.recv, connection.sendall, Requests().answers
+    with connection, contextlib.suppress(OSError):
+        while data := receive(CHUNK):
+            send(answers(data))
+
+
+def on_top_of(context: Any, body: Body) -> Body:
+    """The body on top of TLS, if there is a context."""
     if context is None:
-        return echo
+        return body
 
     def with_tls(connection: Any) -> None:
-        echo(context.wrap_socket(connection, server_side=True))
+        body(context.wrap_socket(connection, server_side=True))
 
     return with_tls
 
 
-def fibers(listener: socket.socket, certificate: str | None) -> None:
+def fibers(body: Body, listener: socket.socket, certificate: str | None) -> None:
     """A fiber of pyfiber for each connection."""
     own = load("pyfiber.socket").socket(fileno=listener.detach())
-    body = echo_with(context_of(load("pyfiber.ssl"), certificate) if certificate else None)
+    if certificate is not None:
+        body = on_top_of(context_of(load("pyfiber.ssl"), certificate), body)
 
     def accept() -> None:
         while True:
@@ -131,24 +158,24 @@ def fibers(listener: socket.socket, certificate: str | None) -> None:
     pyfiber.run(accept)
 
 
-def small_fibers(listener: socket.socket, certificate: str | None) -> None:
+def small_fibers(body: Body, listener: socket.socket, certificate: str | None) -> None:
     """The same on small stacks."""
     pyfiber.set_stack_size(SMALL_STACK)
-    fibers(listener, certificate)
+    fibers(body, listener, certificate)
 
 
-def gevent(listener: socket.socket, certificate: str | None) -> None:
+def gevent(body: Body, listener: socket.socket, certificate: str | None) -> None:
     """gevent's StreamServer, a greenlet for each connection."""
     own = load("gevent.socket").socket(fileno=listener.detach())
     tls = {}
     if certificate is not None:
         tls["ssl_context"] = context_of(load("gevent.ssl"), certificate)
-    load("gevent.server").StreamServer(own, echo, **tls).serve_forever()
+    load("gevent.server").StreamServer(own, body, **tls).serve_forever()
 
 
-def threads(listener: socket.socket, certificate: str | None) -> None:
+def threads(body: Body, listener: socket.socket, certificate: str | None) -> None:
     """A thread for each connection, with the standard library's blocking sockets."""
-    body = echo_with(context_of(ssl, certificate))
+    body = on_top_of(context_of(ssl, certificate), body)
     while True:
         connection, _ = listener.accept()
         Thread(target=body, args=(connection,), daemon=True).start()

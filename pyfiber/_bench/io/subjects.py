@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from ..model import PYFIBER
 from . import servers
@@ -24,30 +25,45 @@ class Subject:
     needs: tuple[str, ...] = ()
     needs_for_tls: tuple[str, ...] = ()
     note: str = ""
+    #: Whether it answers HTTP requests; otherwise it echoes.
+    http: bool = False
 
 
-def of_pyfiber(name: str, serve: Serve, note: str = "") -> Subject:
+def of_pyfiber(name: str, serve: Serve, note: str = "", *, http: bool = False) -> Subject:
     """A server on pyfiber's sockets."""
-    return Subject(
-        name, serve, needs=("pyfiber.socket",), needs_for_tls=("pyfiber.ssl",), note=note
-    )
+    sockets, tls = ("pyfiber.socket",), ("pyfiber.ssl",)
+    return Subject(name, serve, needs=sockets, needs_for_tls=tls, note=note, http=http)
 
+
+echo_protocols = partial(servers.protocols, servers.Echo)
+hello_protocols = partial(servers.protocols, servers.Hello)
 
 SUBJECTS = (
-    of_pyfiber(PYFIBER, servers.fibers),
+    of_pyfiber(PYFIBER, partial(servers.fibers, servers.echo)),
     Subject(C, None),
-    Subject("uvloop protocols", servers.on_uvloop(servers.protocols), peer="uvloop"),
+    Subject("uvloop protocols", servers.on_uvloop(echo_protocols), peer="uvloop"),
     Subject("uvloop streams", servers.on_uvloop(servers.streams), peer="uvloop"),
-    Subject("asyncio protocols", servers.on_asyncio(servers.protocols)),
+    Subject("asyncio protocols", servers.on_asyncio(echo_protocols)),
     Subject("asyncio streams", servers.on_asyncio(servers.streams)),
-    Subject("gevent", servers.gevent, peer="gevent"),
+    Subject("gevent", partial(servers.gevent, servers.echo), peer="gevent"),
     Subject("trio", servers.trio, peer="trio"),
-    Subject("threads", servers.threads),
+    Subject("threads", partial(servers.threads, servers.echo)),
 )
 #: For the row of memory.
-SMALL_STACKS = of_pyfiber("pyfiber 256 KiB", servers.small_fibers, note="stacks of 256 KiB")
+SMALL_STACKS = of_pyfiber(
+    "pyfiber 256 KiB", partial(servers.small_fibers, servers.echo), note="stacks of 256 KiB"
+)
+#: Those that answer HTTP requests.
+HTTP_SUBJECTS = (
+    of_pyfiber(PYFIBER, partial(servers.fibers, servers.hello), http=True),
+    Subject("uvloop protocols", servers.on_uvloop(hello_protocols), peer="uvloop", http=True),
+    Subject("asyncio protocols", servers.on_asyncio(hello_protocols), http=True),
+    Subject("gevent", partial(servers.gevent, servers.hello), peer="gevent", http=True),
+    Subject("threads", partial(servers.threads, servers.hello), http=True),
+)
+ALL = (*SUBJECTS, SMALL_STACKS, *HTTP_SUBJECTS)
 
 
-def find(name: str) -> Subject:
+def find(name: str, *, http: bool = False) -> Subject:
     """The server of that name."""
-    return next(subject for subject in (*SUBJECTS, SMALL_STACKS) if subject.name == name)
+    return next(subject for subject in ALL if (subject.name, subject.http) == (name, http))

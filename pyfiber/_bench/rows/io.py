@@ -13,7 +13,7 @@ from functools import partial
 
 from ..io.measuring import idle_memory, server_time, system_calls, time_beside_computing
 from ..io.processes import Load
-from ..io.subjects import SMALL_STACKS, SUBJECTS, C, Subject
+from ..io.subjects import HTTP_SUBJECTS, SMALL_STACKS, SUBJECTS, C, Subject
 from ..model import BYTES, CALLS, IO, NANOSECONDS, PYFIBER, Case, Row, Sample
 
 #: A server that takes longer is measured by as many messages as it has done.
@@ -135,6 +135,18 @@ ROWS = (
         partial(echo_load, 100),
         count=20_000,
         quick=1_000,
+    ),
+    io_row(
+        "io-http",
+        "HTTP hello, 100 connections",
+        "Like the row io-echo-100, with HTTP requests that are parsed by hand in Python and "
+        "answered with a few words; the server's time on a processor for each request.",
+        server_time,
+        partial(echo_load, 100),
+        count=20_000,
+        quick=1_000,
+        reference=PYFIBER,
+        subjects=HTTP_SUBJECTS,
     ),
     io_row(
         "io-short",
