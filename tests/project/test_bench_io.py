@@ -109,7 +109,7 @@ def test_programs_are_built_without_a_warning(tmp_path: Path):
     for name in (programs.LOAD, programs.ECHO):
         sources = [str(file) for file in programs.sources_of(name) if file.suffix == ".c"]
         for extra in ((), programs.TLS_FLAGS if programs.has_openssl() else ()):
-            command = [programs.compiler(), *programs.FLAGS, "-Werror", *sources]
+            command = [*programs.compiler(), *programs.FLAGS, "-Werror", *sources]
             subprocess.run([*command, "-o", str(tmp_path / name), *extra], check=True)
 
 

@@ -51,6 +51,8 @@ def require(subject: Subject, *, tls: bool) -> None:
 
 def require_descriptors(connections: int) -> None:
     """Allow this process and its children so many connections each, or refuse."""
+    if sys.platform == "win32":
+        return
     import resource
 
     wanted = connections + SPARE_DESCRIPTORS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -20,18 +21,18 @@ LOAD = "load"
 ECHO = "echo_epoll"
 
 
-def compiler() -> str:
-    """The C compiler: $CC, or the system's."""
-    found = shutil.which(os.environ.get("CC", "cc"))
-    if found is None:
+def compiler() -> list[str]:
+    """The command of the C compiler: $CC, or the system's."""
+    command = shlex.split(os.environ.get("CC", "cc"))
+    if not command or shutil.which(command[0]) is None:
         raise Unavailable("needs a C compiler for the load generator")
-    return found
+    return command
 
 
 def has_openssl() -> bool:
     """Whether OpenSSL's headers are there to build with."""
     done = subprocess.run(
-        [compiler(), "-E", "-x", "c", "-"],
+        [*compiler(), "-E", "-x", "c", "-"],
         input="#include <openssl/ssl.h>\n",
         capture_output=True,
         text=True,
@@ -69,7 +70,7 @@ def compile_into(program: Path, sources: list[Path]) -> None:
     with tempfile.TemporaryDirectory(dir=program.parent) as directory:
         fresh = Path(directory, program.name)
         done = subprocess.run(
-            [compiler(), *FLAGS, "-o", str(fresh), *map(str, sources), *tls],
+            [*compiler(), *FLAGS, "-o", str(fresh), *map(str, sources), *tls],
             capture_output=True,
             text=True,
         )
