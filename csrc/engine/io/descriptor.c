@@ -252,8 +252,8 @@ pf_descriptor_claim(pf_descriptors *table, struct pf_scheduler *s,
     return rc;
 }
 
-static pf_descriptor *
-find(const pf_descriptors *table, intptr_t number)
+pf_descriptor *
+pf_descriptor_known(const pf_descriptors *table, intptr_t number)
 {
     size_t place = (size_t)number / PF_NUMBER_STEP;
     return number >= 0 && place < table->size ? table->records[place] : NULL;
@@ -263,7 +263,7 @@ void
 pf_descriptor_release(pf_descriptors *table, struct pf_scheduler *s,
                       intptr_t number, uint64_t owner, bool duplicated)
 {
-    pf_descriptor *at = find(table, number);
+    pf_descriptor *at = pf_descriptor_known(table, number);
     (void)duplicated;
     if (at != NULL && at->owner == owner) {
         reset(at, s, 0);

@@ -114,6 +114,10 @@ pf_descriptor_of(pf_descriptors *table, struct pf_scheduler *s,
     return pf_descriptor_claim(table, s, number, owner, at);
 }
 
+/* The record of a number, if there is one. */
+pf_descriptor *pf_descriptor_known(const pf_descriptors *table,
+                                   intptr_t number);
+
 /* Its owner is about to close the number, or has handed it on: whoever waits
  * gets -EBADF.  `duplicated`: the number's file may live on under another one,
  * here or in another process, so the poller must be told. */

@@ -80,7 +80,39 @@ PyDoc_STRVAR(writable_doc,
              "wait_writable($module, /, fd, timeout=None)\n--\n\n\
 Wait until `fd` can be written, or has an error.  As wait_readable().");
 
+/* To ask for the number may run code, so the fiber is looked at afterwards. */
+static PyObject *
+io_wait_of(PyObject *module, PyObject *op)
+{
+    (void)module;
+    FiberObject *fiber = (FiberObject *)op;
+    if (!PyObject_TypeCheck(op, pf_fiber_type)) {
+        PyErr_SetString(PyExc_TypeError, "_io_wait_of() takes a fiber");
+        return NULL;
+    }
+    PyObject *what =
+        Py_NewRef(fiber->waiting_on != NULL ? fiber->waiting_on : Py_None);
+    intptr_t number = number_of(what);
+    Py_DECREF(what);
+    if (number < 0) {
+        PyErr_Clear();
+    }
+    const pf_scheduler *s = fiber->core.scheduler;
+    const pf_descriptor *at = NULL;
+    if (s != NULL && fiber->thread == pf_tls_thread) {
+        at = pf_descriptor_known(&s->descriptors, number);
+    }
+    pf_direction direction;
+    if (at == NULL || !pf_io_stands(fiber, at, &direction)) {
+        Py_RETURN_NONE;
+    }
+    return Py_BuildValue("nN", (Py_ssize_t)number,
+                         PyBool_FromLong(direction == PF_WRITING));
+}
+
 static PyMethodDef functions[] = {
+    {"_io_wait_of", io_wait_of, METH_O,
+     "_io_wait_of(fiber): (descriptor, whether to write), or None."},
     PF_METHOD("wait_readable", io_wait_readable, readable_doc),
     PF_METHOD("wait_writable", io_wait_writable, writable_doc),
     {NULL, NULL, 0, NULL},

@@ -68,6 +68,22 @@ wake(pf_io_wait *wait, pf_scheduler *s)
     return pf_wake_task(s, &fiber->core, PF_WAKE_NORMAL);
 }
 
+bool
+pf_io_stands(const FiberObject *fiber, const pf_descriptor *at,
+             pf_direction *direction)
+{
+    for (int d = 0; d < PF_DIRECTIONS; d++) {
+        const pf_io_wait *w = at->waiting[d];
+        for (; w != NULL; w = w->next) {
+            if (w->wake == wake && ((const Wait *)w)->fiber == fiber) {
+                *direction = (pf_direction)d;
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 static int
 refuse_closed(pf_direction direction)
 {

@@ -25,6 +25,10 @@ int pf_io_park_foreign(PfThread *t, intptr_t number, pf_direction direction,
  * the monotonic clock. */
 int pf_io_block(intptr_t number, pf_direction direction, int64_t deadline);
 
+/* Does the fiber stand in line there, and in which direction? */
+bool pf_io_stands(const FiberObject *fiber, const pf_descriptor *at,
+                  pf_direction *direction);
+
 /* -1 with the OSError of -errno. */
 int pf_io_error(int64_t error);
 

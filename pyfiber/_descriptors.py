@@ -1,0 +1,78 @@
+"""What a descriptor is, in words, for reports."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from typing import Any
+
+KINDS = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFREG: "a file",
+    stat.S_IFDIR: "a directory",
+    stat.S_IFBLK: "a block device",
+}
+
+
+def wait_text(number: int, writing: bool) -> str:
+    """For example: waits to read from fd 7, a TCP connection to 127.0.0.1:5432."""
+    return f"waits to {'write to' if writing else 'read from'} fd {number}{kind_of(number)}"
+
+
+def kind_of(number: int) -> str:
+    """With a comma before; nothing if it cannot be told."""
+    try:
+        mode = os.fstat(number).st_mode
+        if stat.S_ISSOCK(mode):
+            return f", {socket_text(number)}"
+        if stat.S_ISCHR(mode):
+            return ", a terminal" if os.isatty(number) else ", a character device"
+        return f", {KINDS.get(stat.S_IFMT(mode)) or target_of(number)}"
+    except OSError:
+        return ""
+
+
+def target_of(number: int) -> str:
+    """Of what has no kind of its own, such as an eventfd, what Linux calls it."""
+    return os.readlink(f"/proc/self/fd/{number}").removeprefix("anon_inode:").strip("[]")
+
+
+def socket_text(number: int) -> str:
+    """A socket's kind and its addresses."""
+    with socket.socket(fileno=os.dup(number)) as sock:
+        kind = kind_of_socket(sock)
+        try:
+            return f"{kind} connection to {address_text(sock.getpeername())}"
+        except OSError:
+            pass
+        here = address_text(sock.getsockname())
+        if listens(sock):
+            return f"{kind} listener on {here}"
+        return f"{kind} socket on {here}" if here else f"{kind} socket"
+
+
+def kind_of_socket(sock: socket.socket) -> str:
+    datagrams = sock.type == socket.SOCK_DGRAM
+    if sock.family in (socket.AF_INET, socket.AF_INET6):
+        return "a UDP" if datagrams else "a TCP"
+    if sock.family == getattr(socket, "AF_UNIX", None):
+        return "a Unix datagram" if datagrams else "a Unix"
+    return f"a {getattr(sock.family, 'name', sock.family)}"
+
+
+def listens(sock: socket.socket) -> bool:
+    try:
+        return bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+    except (AttributeError, OSError):
+        return False
+
+
+def address_text(address: Any) -> str:
+    """HOST:PORT, with brackets around the numbers of IPv6; a path; or empty."""
+    if isinstance(address, tuple) and len(address) >= 2:
+        host, port = address[:2]
+        return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+    if isinstance(address, bytes):
+        address = "@" + os.fsdecode(address[1:]) if address[:1] == b"\0" else os.fsdecode(address)
+    return str(address)
