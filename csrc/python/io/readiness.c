@@ -110,7 +110,18 @@ io_wait_of(PyObject *module, PyObject *op)
                          PyBool_FromLong(direction == PF_WRITING));
 }
 
+static PyObject *
+io_may_park(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    PfThread *t = pf_tls_thread;
+    return PyBool_FromLong(t != NULL && pf_io_scheduler(t) != NULL);
+}
+
 static PyMethodDef functions[] = {
+    {"_may_park", io_may_park, METH_NOARGS,
+     "_may_park(): a wait made here parks a fiber of a run."},
     {"_io_wait_of", io_wait_of, METH_O,
      "_io_wait_of(fiber): (descriptor, whether to write), or None."},
     PF_METHOD("wait_readable", io_wait_readable, readable_doc),

@@ -1,0 +1,280 @@
+"""The standard module ``selectors``, whose waits park the running fiber; ``select()``, ``poll()``.
+
+Every public name of the standard module is here, and what parks in place of ``select.select``,
+``select.poll`` and ``select.epoll``. In a fiber of a run a wait parks that fiber, and others run;
+made anywhere else it does what the standard library does. To ask with a timeout of 0 when nothing
+is ready lets other fibers run, too, since programs do that in loops.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import select as _select
+import selectors as _standard
+import sys
+from collections.abc import Callable, Iterable
+from selectors import EVENT_READ, EVENT_WRITE, BaseSelector, SelectorKey
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pyfiber._engine import _may_park, now, wait_readable, yield_now
+
+if TYPE_CHECKING:
+    from _typeshed import FileDescriptorLike
+
+__all__ = ["EVENT_READ", "EVENT_WRITE", "BaseSelector", "DefaultSelector", "SelectorKey", "select"]
+__all__ += [
+    name
+    for name in (
+        "SelectSelector",
+        "PollSelector",
+        "EpollSelector",
+        "DevpollSelector",
+        "KqueueSelector",
+    )
+    if hasattr(_standard, name)
+]
+__all__ += [name for name in ("poll", "epoll") if hasattr(_select, name)]
+
+R = TypeVar("R")
+
+#: The system has a descriptor that stands for many: it is ready when one of them is.
+_HAS_ONE_FOR_MANY = hasattr(_select, "epoll") or hasattr(_select, "kqueue")
+
+
+def _ask_until(ask: Callable[[], R], fd: int, timeout: float | None) -> R:
+    """The first answer that is not empty, or the last one; ``fd`` tells when to ask again."""
+    end = math.inf if timeout is None else now() + timeout
+    found = ask()
+    if not found and timeout is not None and timeout <= 0:
+        yield_now()
+        return ask()
+    while not found and (left := end - now()) > 0:
+        try:
+            wait_readable(fd, None if left == math.inf else left)
+        except TimeoutError:
+            return ask()
+        found = ask()
+    return found
+
+
+class _Many:
+    """One descriptor that is ready when one of those added is."""
+
+    def __init__(self) -> None:
+        self.poller: Any = _select.epoll() if hasattr(_select, "epoll") else _select.kqueue()  # type: ignore[attr-defined]
+
+    def __enter__(self) -> _Many:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.poller.close()
+
+    def add(self, fd: int, read: bool, write: bool, urgent: bool) -> None:
+        if hasattr(_select, "epoll"):
+            mask = (
+                (_select.EPOLLIN if read else 0)
+                | (_select.EPOLLOUT if write else 0)
+                | (_select.EPOLLPRI if urgent else 0)
+            )
+            with contextlib.suppress(PermissionError):  # a regular file, which is always ready
+                self.poller.register(fd, mask)
+            return
+        filters = [
+            *([_select.KQ_FILTER_READ] if read or urgent else []),  # type: ignore[attr-defined]
+            *([_select.KQ_FILTER_WRITE] if write else []),  # type: ignore[attr-defined]
+        ]
+        for each in filters:
+            self.poller.control([_select.kevent(fd, each)], 0)  # type: ignore[attr-defined]
+
+    def fileno(self) -> int:
+        return self.poller.fileno()  # type: ignore[no-any-return]
+
+
+def _number(fd: FileDescriptorLike) -> int:
+    return fd if isinstance(fd, int) else fd.fileno()
+
+
+def _in_thread(fn: Callable[[], R]) -> R:
+    """Where the system has no one for many, a thread waits."""
+    from pyfiber._threads import to_thread
+
+    return to_thread(fn)
+
+
+# selectors ----------------------------------------------------------------------------------------
+
+
+class _WithDescriptor:
+    """A selector that the system gives a descriptor."""
+
+    def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
+        """Those that are ready, as the standard one's; the running fiber parks."""
+        ask: Callable[[float | None], Any] = super().select  # type: ignore[misc]
+        if not _may_park():
+            return ask(timeout)  # type: ignore[no-any-return]
+        return _ask_until(lambda: ask(0), self.fileno(), timeout)  # type: ignore[attr-defined]
+
+
+class _WithoutDescriptor:
+    """A selector that has none: one is made for each wait."""
+
+    def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
+        """Those that are ready, as the standard one's; the running fiber parks."""
+        ask: Callable[[float | None], Any] = super().select  # type: ignore[misc]
+        if not _may_park():
+            return ask(timeout)  # type: ignore[no-any-return]
+        if not _HAS_ONE_FOR_MANY:
+            return _in_thread(lambda: ask(timeout))
+        found = ask(0)
+        if found:
+            return found  # type: ignore[no-any-return]
+        with _Many() as many:
+            for key in self.get_map().values():  # type: ignore[attr-defined]
+                events = key.events
+                many.add(
+                    key.fd,
+                    bool(events & EVENT_READ),
+                    bool(events & EVENT_WRITE),
+                    False,
+                )
+            return _ask_until(lambda: ask(0), many.fileno(), timeout)
+
+
+class SelectSelector(_WithoutDescriptor, _standard.SelectSelector):
+    """The standard SelectSelector, whose select() parks."""
+
+
+#: The best of them, as in the standard module.
+DefaultSelector: Any = SelectSelector
+
+if hasattr(_standard, "PollSelector"):
+
+    class PollSelector(_WithoutDescriptor, _standard.PollSelector):
+        """The standard PollSelector, whose select() parks."""
+
+    DefaultSelector = PollSelector
+
+if hasattr(_standard, "DevpollSelector"):
+
+    class DevpollSelector(_WithDescriptor, _standard.DevpollSelector):  # type: ignore[misc,name-defined]
+        """The standard DevpollSelector, whose select() parks."""
+
+    DefaultSelector = DevpollSelector
+
+if sys.platform != "win32" and hasattr(_standard, "KqueueSelector"):
+
+    class KqueueSelector(_WithDescriptor, _standard.KqueueSelector):  # type: ignore[misc,name-defined]
+        """The standard KqueueSelector, whose select() parks."""
+
+    DefaultSelector = KqueueSelector
+
+if hasattr(_standard, "EpollSelector"):
+
+    class EpollSelector(_WithDescriptor, _standard.EpollSelector):
+        """The standard EpollSelector, whose select() parks."""
+
+    DefaultSelector = EpollSelector
+
+
+# in place of the module select --------------------------------------------------------------------
+
+
+def select(
+    rlist: Iterable[Any], wlist: Iterable[Any], xlist: Iterable[Any], timeout: float | None = None
+) -> tuple[list[Any], list[Any], list[Any]]:
+    """``select.select()``, which parks the running fiber."""
+    if not _may_park():
+        return _select.select(rlist, wlist, xlist, timeout)
+    asked = list(rlist), list(wlist), list(xlist)
+    if timeout is not None and timeout < 0:
+        raise ValueError("timeout must be non-negative")
+    if not _HAS_ONE_FOR_MANY:
+        return _in_thread(lambda: _select.select(*asked, timeout))
+
+    def ask() -> tuple[list[Any], list[Any], list[Any]] | None:
+        found = _select.select(*asked, 0)
+        return found if any(found) else None
+
+    found = ask()
+    if found is None:
+        reading, writing, special = ({_number(fd) for fd in each} for each in asked)
+        with _Many() as many:
+            for fd in reading | writing | special:
+                many.add(fd, fd in reading, fd in writing, fd in special)
+            found = _ask_until(ask, many.fileno(), timeout)
+    return found if found is not None else ([], [], [])
+
+
+if hasattr(_select, "poll"):
+
+    class poll:
+        """``select.poll()``, whose poll() parks the running fiber."""
+
+        def __init__(self) -> None:
+            self._poll = _select.poll()
+            self._masks: dict[int, int] = {}
+
+        def register(
+            self,
+            fd: FileDescriptorLike,
+            eventmask: int = _select.POLLIN | _select.POLLPRI | _select.POLLOUT,
+            /,
+        ) -> None:
+            """Ask for these events from now on."""
+            self._poll.register(fd, eventmask)
+            self._masks[_number(fd)] = eventmask
+
+        def modify(self, fd: FileDescriptorLike, eventmask: int, /) -> None:
+            """Ask for other events."""
+            self._poll.modify(fd, eventmask)
+            self._masks[_number(fd)] = eventmask
+
+        def unregister(self, fd: FileDescriptorLike, /) -> None:
+            """Ask for nothing any more."""
+            self._poll.unregister(fd)
+            del self._masks[_number(fd)]
+
+        def poll(self, timeout: float | None = None, /) -> list[tuple[int, int]]:
+            """Those that are ready; ``timeout`` is in milliseconds, None or below 0: no limit."""
+            if not _may_park():
+                return self._poll.poll(timeout)
+            seconds = None if timeout is None or timeout < 0 else timeout / 1000
+            found = self._poll.poll(0)
+            if found:
+                return found
+            with _Many() as many:
+                for fd, mask in self._masks.items():
+                    many.add(
+                        fd,
+                        bool(mask & _select.POLLIN),
+                        bool(mask & _select.POLLOUT),
+                        bool(mask & _select.POLLPRI),
+                    )
+                return _ask_until(lambda: self._poll.poll(0), many.fileno(), seconds)
+
+
+if sys.platform == "linux":
+
+    class epoll:
+        """``select.epoll()``, whose poll() parks the running fiber."""
+
+        def __init__(self, sizehint: int = -1, flags: int = 0) -> None:
+            self._epoll = _select.epoll(sizehint, flags)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._epoll, name)
+
+        def __enter__(self) -> epoll:
+            return self
+
+        def __exit__(self, *exc: object) -> None:
+            self._epoll.close()
+
+        def poll(self, timeout: float | None = None, maxevents: int = -1) -> list[tuple[int, int]]:
+            """Those that are ready; ``timeout`` is in seconds, None or below 0: no limit."""
+            if not _may_park():
+                return self._epoll.poll(timeout, maxevents)
+            seconds = None if timeout is None or timeout < 0 else timeout
+            ask = lambda: self._epoll.poll(0, maxevents)  # noqa: E731
+            return _ask_until(ask, self._epoll.fileno(), seconds)
