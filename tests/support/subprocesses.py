@@ -12,7 +12,10 @@ import pyfiber
 
 
 def run_python(
-    *arguments: str, env: dict[str, str] | None = None, timeout: float = 120
+    *arguments: str,
+    env: dict[str, str] | None = None,
+    timeout: float = 120,
+    cwd: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run this interpreter, with this pyfiber and these helpers in reach, and say how it ended."""
     return subprocess.run(
@@ -21,6 +24,7 @@ def run_python(
         text=True,
         timeout=timeout,
         env=environment(env),
+        cwd=cwd,
         check=False,
     )
 

@@ -78,6 +78,7 @@ pf_transfer_begin(PfIo *io, PyObject *op, pf_direction direction)
     io->t = t;
     io->s = pf_io_scheduler(t);
     io->direction = direction;
+    io->at_once = false;
     io->timed = false;
     if (io->s != NULL && pf_io_charge(t) < 0) {
         return -1;
@@ -93,7 +94,7 @@ pf_transfer_begin(PfIo *io, PyObject *op, pf_direction direction)
 bool
 pf_transfer_is_blocked(const PfIo *io)
 {
-    return io->s != NULL && io->sock->timeout != 0 &&
+    return io->s != NULL && io->sock->timeout != 0 && !io->at_once &&
            !pf_descriptor_may(io->at, io->direction);
 }
 
@@ -126,7 +127,7 @@ pf_transfer_wait(PfIo *io)
     if (io->s != NULL) {
         pf_descriptor_blocked(io->at, io->direction);
     }
-    if (sock->timeout == 0) {
+    if (sock->timeout == 0 || io->at_once) {
         return pf_io_error(-EAGAIN);
     }
     if (!io->timed) {
@@ -290,6 +291,28 @@ socket_detach(PyObject *op, PyObject *ignored)
 /* ------------------------------------------------------------ timeouts */
 
 static int
+never_block(PyObject *op)
+{
+    PyObject *method = pf_socket_base_method(op, "setblocking");
+    PyObject *done =
+        method == NULL ? NULL : PyObject_CallOneArg(method, Py_False);
+    Py_XDECREF(method);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
+/* As the standard methods, which set the system's flag and so find out. */
+static int
+check_number(PyObject *op)
+{
+    const PfSocket *sock = pf_socket_of(op);
+    if (sock->owner == 0) {
+        return pf_socket_closed_error();
+    }
+    return sock->at != NULL ? 0 : never_block(op);
+}
+
+static int
 parse_timeout(PyObject *timeout, int64_t *ns)
 {
     if (timeout == Py_None) {
@@ -314,8 +337,7 @@ socket_settimeout(PyObject *op, PyObject *timeout)
         return NULL;
     }
     PfSocket *sock = pf_socket_of(op);
-    if (sock->owner == 0) {
-        pf_socket_closed_error();
+    if (check_number(op) < 0) {
         return NULL;
     }
     sock->timeout = ns;
@@ -339,8 +361,7 @@ socket_setblocking(PyObject *op, PyObject *flag)
         return NULL;
     }
     PfSocket *sock = pf_socket_of(op);
-    if (sock->owner == 0) {
-        pf_socket_closed_error();
+    if (check_number(op) < 0) {
         return NULL;
     }
     sock->timeout = block ? PF_NEVER : 0;
@@ -371,17 +392,6 @@ base_int(PyObject *op, const char *name, long *value)
     *value = number == NULL ? -1 : PyLong_AsLong(number);
     Py_XDECREF(number);
     return PyErr_Occurred() ? -1 : 0;
-}
-
-static int
-never_block(PyObject *op)
-{
-    PyObject *method = pf_socket_base_method(op, "setblocking");
-    PyObject *done =
-        method == NULL ? NULL : PyObject_CallOneArg(method, Py_False);
-    Py_XDECREF(method);
-    Py_XDECREF(done);
-    return done == NULL ? -1 : 0;
 }
 
 static bool

@@ -45,7 +45,8 @@ typedef struct PfIo {
     pf_descriptor *at; /* in a run */
     uint64_t owner;    /* as it was */
     pf_direction direction;
-    bool timed; /* `deadline` is set */
+    bool at_once; /* by its flags: never wait */
+    bool timed;   /* `deadline` is set */
     int64_t deadline;
 } PfIo;
 

@@ -13,6 +13,9 @@
 #include "python/io/waiting.h"
 
 #include <errno.h>
+#if !defined(_WIN32)
+#include <sys/socket.h>
+#endif
 
 /* What recv() gets first goes to a buffer of the thread, and is copied to an
  * object of its own size: to allocate what was asked for, which is mostly far
@@ -84,11 +87,23 @@ would_block(int64_t error)
     return error == -EAGAIN || error == -EWOULDBLOCK;
 }
 
+static bool
+never_waits(int flags)
+{
+#if defined(MSG_DONTWAIT)
+    return (flags & MSG_DONTWAIT) != 0;
+#else
+    (void)flags;
+    return false;
+#endif
+}
+
 /* Until some have moved. */
 static Py_ssize_t
 move_some(PfIo *io, const Bytes *bytes)
 {
     int64_t moved = -EAGAIN;
+    io->at_once = never_waits(bytes->flags);
     for (;;) {
         if (!pf_transfer_is_blocked(io)) {
             moved = try_once(io, bytes);
@@ -324,52 +339,129 @@ sock_sendall(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 
 /* ------------------------------------------------- the base class's own */
 
-/* `name` of the base class, bound to the object; tried until it does not say
- * that it would block.  It converts the arguments each time. */
-static PyObject *
-until_done(PyObject *op, const char *name, pf_direction direction,
-           PyObject *args, PyObject *kwargs)
+typedef struct BaseMethod {
+    const char *name;
+    pf_direction direction;
+    int flags;   /* which argument has the flags; -1: none */
+    int buffers; /* which one is many buffers, perhaps an iterator; -1 */
+} BaseMethod;
+
+static const BaseMethod accept_method = {"_accept", PF_READING, -1, -1};
+static const BaseMethod recvfrom_method = {"recvfrom", PF_READING, 1, -1};
+static const BaseMethod recvfrom_into_method = {"recvfrom_into", PF_READING, 2,
+                                                -1};
+static const BaseMethod sendto_method = {"sendto", PF_WRITING, 1, -1};
+#if !defined(_WIN32)
+static const BaseMethod recvmsg_method = {"recvmsg", PF_READING, 2, -1};
+static const BaseMethod recvmsg_into_method = {"recvmsg_into", PF_READING, 2,
+                                               0};
+static const BaseMethod sendmsg_method = {"sendmsg", PF_WRITING, 2, 0};
+#endif
+
+/* What is no number is the base class's to refuse. */
+static bool
+says_at_once(const BaseMethod *method, PyObject *args, PyObject *kwargs)
 {
-    PfIo io;
-    PyObject *result = NULL;
-    PyObject *bound = pf_socket_base_method(op, name);
-    if (bound == NULL || pf_transfer_begin(&io, op, direction) < 0) {
-        Py_XDECREF(bound);
+    PyObject *flags = NULL;
+    if (method->flags >= 0 && PyTuple_GET_SIZE(args) > method->flags) {
+        flags = PyTuple_GET_ITEM(args, method->flags);
+    } else if (kwargs != NULL) {
+        flags = PyDict_GetItemString(kwargs, "flags");
+    }
+    if (flags == NULL || !PyLong_Check(flags)) {
+        return false;
+    }
+    long value = PyLong_AsLong(flags);
+    if (value == -1 && PyErr_Occurred()) {
+        PyErr_Clear();
+        return false;
+    }
+    return never_waits((int)value);
+}
+
+/* Buffers that an iterator gives can be had once: they are kept in a list.  A
+ * new reference to the arguments, or NULL. */
+static PyObject *
+keep_buffers(const BaseMethod *method, PyObject *args)
+{
+    int at = method->buffers;
+    if (at < 0 || PyTuple_GET_SIZE(args) <= at ||
+        PyList_CheckExact(PyTuple_GET_ITEM(args, at)) ||
+        PyTuple_CheckExact(PyTuple_GET_ITEM(args, at))) {
+        return Py_NewRef(args);
+    }
+    PyObject *list = PySequence_List(PyTuple_GET_ITEM(args, at));
+    PyObject *kept = list == NULL ? NULL : PyTuple_New(PyTuple_GET_SIZE(args));
+    if (kept == NULL) {
+        Py_XDECREF(list);
         return NULL;
     }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++) {
+        PyTuple_SET_ITEM(
+            kept, i, i == at ? list : Py_NewRef(PyTuple_GET_ITEM(args, i)));
+    }
+    return kept;
+}
+
+static PyObject *
+try_until_done(PfIo *io, PyObject *bound, PyObject *args, PyObject *kwargs)
+{
     for (;;) {
-        if (!pf_transfer_is_blocked(&io)) {
-            result = PyObject_Call(bound, args, kwargs);
+        if (!pf_transfer_is_blocked(io)) {
+            PyObject *result = PyObject_Call(bound, args, kwargs);
             if (result != NULL ||
                 !PyErr_ExceptionMatches(PyExc_BlockingIOError)) {
-                break;
+                return result;
             }
             PyErr_Clear();
         }
-        if (pf_transfer_wait(&io) < 0) {
-            break;
+        if (pf_transfer_wait(io) < 0) {
+            return NULL;
         }
     }
+}
+
+/* The base class's method, tried until it does not say that it would block. It
+ * converts the arguments each time. */
+static PyObject *
+until_done(PyObject *op, const BaseMethod *method, PyObject *args,
+           PyObject *kwargs)
+{
+    PfIo io;
+    PyObject *result = NULL, *kept = NULL;
+    bool at_once = says_at_once(method, args, kwargs);
+    PyObject *bound = pf_socket_base_method(op, method->name);
+    if (bound == NULL) {
+        goto done;
+    }
+    kept = keep_buffers(method, args);
+    if (kept == NULL || pf_transfer_begin(&io, op, method->direction) < 0) {
+        goto done;
+    }
+    io.at_once = at_once;
+    result = try_until_done(&io, bound, kept, kwargs);
     pf_transfer_end(&io);
-    Py_DECREF(bound);
+done:
+    Py_XDECREF(kept);
+    Py_XDECREF(bound);
     return result;
 }
 
-#define BASE_METHOD(name, direction)                                          \
+#define BASE_METHOD(name)                                                     \
     static PyObject *sock_##name(PyObject *op, PyObject *args,                \
                                  PyObject *kwargs)                            \
     {                                                                         \
-        return until_done(op, #name, direction, args, kwargs);                \
+        return until_done(op, &name##_method, args, kwargs);                  \
     }
 
-BASE_METHOD(_accept, PF_READING)
-BASE_METHOD(recvfrom, PF_READING)
-BASE_METHOD(recvfrom_into, PF_READING)
-BASE_METHOD(sendto, PF_WRITING)
+BASE_METHOD(accept)
+BASE_METHOD(recvfrom)
+BASE_METHOD(recvfrom_into)
+BASE_METHOD(sendto)
 #if !defined(_WIN32)
-BASE_METHOD(recvmsg, PF_READING)
-BASE_METHOD(recvmsg_into, PF_READING)
-BASE_METHOD(sendmsg, PF_WRITING)
+BASE_METHOD(recvmsg)
+BASE_METHOD(recvmsg_into)
+BASE_METHOD(sendmsg)
 #endif
 
 #define LIKE_BASE(name)                                                       \
@@ -387,7 +479,8 @@ PyMethodDef pf_transfer_methods[] = {
      "sendall(data, flags=0): all of them.\n\n"
      "An exception raised on the way has the number of bytes that went as its "
      "attribute `sent`."},
-    LIKE_BASE(_accept),
+    {"_accept", PF_FAST(sock_accept), METH_VARARGS | METH_KEYWORDS,
+     "_accept(): a number and an address."},
     LIKE_BASE(recvfrom),
     LIKE_BASE(recvfrom_into),
     LIKE_BASE(sendto),

@@ -1,0 +1,72 @@
+"""CPython's own tests of sockets, selectors and what is built on them, with our modules in place.
+
+They are those of the interpreter's installed package ``test``, and each runs in a fiber of a run.
+Those left out are named here, with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import cpython_tests
+from tests.support.subprocesses import run_python
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="its sockets do not park yet")
+
+HANDLER = "a signal handler raises there; in a run that ends the run, and not the call that waits"
+NEVER_BLOCKS = "it looks for the system's flag; our descriptors never block, whatever the timeout"
+
+LEFT_OUT = {
+    "test_socket": {
+        "test_sendall_interrupted": HANDLER,
+        "test_sendall_interrupted_with_timeout": HANDLER,
+        "InterruptedRecvTimeoutTest": HANDLER,
+        "InterruptedSendTimeoutTest": HANDLER,
+        "testInterruptedTimeout": HANDLER,
+        "NonBlockingTCPTests.testSetBlocking": NEVER_BLOCKS,
+        "NonBlockingTCPTests.testSetBlocking_overflow": NEVER_BLOCKS,
+        "NonblockConstantTest.test_SOCK_NONBLOCK": NEVER_BLOCKS,
+        "PurePythonSocketPairTest": "it replaces functions inside of the standard module",
+        "ThreadedVSOCKSocketStreamTest": "it fails with the standard module, too, in a container",
+    },
+    "test_selectors": {
+        "test_select_interrupt_exc": HANDLER,
+    },
+    "test_socketserver": {},
+    "test_httpservers": {},
+    "test_smtplib": {},
+    "test_xmlrpc": {},
+    "test_httplib": {
+        "test_local_unknown_cert": "TLS over the standard module",
+        "test_local_good_hostname": "TLS over the standard module",
+        "test_local_bad_hostname": "TLS over the standard module",
+    },
+    "test_urllib2_localnet": {
+        "test_https": "TLS over the standard module",
+        "test_https_with_cafile": "TLS over the standard module",
+        "test_https_sni": "TLS over the standard module",
+    },
+}
+
+#: They wait for real seconds.
+SLOW = {"test_socket", "test_xmlrpc", "test_urllib2_localnet"}
+
+
+@pytest.mark.parametrize(
+    "module", [pytest.param(m, marks=[pytest.mark.slow] if m in SLOW else []) for m in LEFT_OUT]
+)
+def test_their_tests_pass_in_fibers(module: str, tmp_path: Path) -> None:
+    pytest.importorskip(f"test.{module}", reason="not shipped with this Python")
+    program = cpython_tests.__file__
+    done = run_python(program, module, json.dumps(LEFT_OUT[module]), cwd=tmp_path, timeout=290)
+    ran = re.search(r"^Ran (\d+) tests", done.stderr, re.MULTILINE)
+    assert done.returncode == 0, done.stderr[-10_000:]
+    assert ran, done.stderr[-2000:]
+    assert int(ran[1]) > 10
+    print(f"{module} on {sys.version_info[:2]}: {ran[0]}")

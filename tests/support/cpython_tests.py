@@ -1,0 +1,73 @@
+"""CPython's own tests with our modules in place of its own, each test in a fiber of a run.
+
+As a program: cpython_tests.py MODULE LEFT_OUT, where LEFT_OUT is a JSON object of test names
+(Class.test) and reasons. The tests are those of the interpreter's installed package ``test``.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import json
+import sys
+import unittest
+from typing import Any
+
+#: Our twin of each standard module.
+TWINS = {
+    "socket": "pyfiber.socket",
+    "selectors": "pyfiber.selectors",
+    "ssl": "pyfiber.ssl",
+    "subprocess": "pyfiber.subprocess",
+}
+#: Seconds until the stacks of a hanging child are printed, and it ends.
+PATIENCE = 280
+
+
+def put_in_place() -> None:
+    """Whoever imports a standard module from now on gets our twin.
+
+    What is private in the standard one is there as well: its tests look for it.
+    """
+    for name, ours in TWINS.items():
+        try:
+            twin = importlib.import_module(ours)
+        except ModuleNotFoundError:
+            continue
+        standard = importlib.import_module(name)
+        for each in dir(standard):
+            if not hasattr(twin, each):
+                setattr(twin, each, getattr(standard, each))
+        sys.modules[name] = twin
+
+
+def in_fibers(left_out: dict[str, str]) -> None:
+    """Each test runs in a fiber; those left out are skipped."""
+    import pyfiber
+
+    plain = unittest.TestCase.run
+
+    def run(self: unittest.TestCase, result: unittest.TestResult | None = None) -> Any:
+        name = ".".join(self.id().rsplit(".", 2)[1:])
+        kind, _, test = name.partition(".")
+        reason = left_out.get(name) or left_out.get(kind) or left_out.get(test)
+        if reason is not None:
+            assert result is not None
+            result.startTest(self)
+            result.addSkip(self, "left out: " + reason)
+            result.stopTest(self)
+            return result
+        return pyfiber.run(plain, self, result)
+
+    unittest.TestCase.run = run  # type: ignore[method-assign]
+
+
+def main(module: str, left_out: str, *names: str) -> None:
+    faulthandler.dump_traceback_later(PATIENCE, exit=True)
+    put_in_place()
+    in_fibers(json.loads(left_out))
+    unittest.main(module=f"test.{module}", argv=[module, *names], verbosity=1)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
