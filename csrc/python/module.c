@@ -14,6 +14,7 @@
 #include "python/fiber/deadline.h"
 #include "python/fiber/explore.h"
 #include "python/fiber/fiber.h"
+#include "python/fiber/guest.h"
 #include "python/fiber/hub.h"
 #include "python/fiber/inspect.h"
 #include "python/fiber/overflow.h"
@@ -649,8 +650,8 @@ engine_exec(PyObject *module)
         pf_import_init(module) < 0 || pf_cancel_init(module) < 0 ||
         pf_worker_init(module) < 0 || pf_portal_init(module) < 0 ||
         pf_unbroken_init(module) < 0 || pf_hooked_init(module) < 0 ||
-        pf_io_init(module) < 0 || pf_inspect_init(module) < 0 ||
-        pf_grain_module_init(module) < 0 ||
+        pf_io_init(module) < 0 || pf_guest_init(module) < 0 ||
+        pf_inspect_init(module) < 0 || pf_grain_module_init(module) < 0 ||
         pf_thread_module_init(module) < 0 || pf_schedule_init(module) < 0 ||
         pf_python_overflow_init() < 0 || pf_capsule_init(module) < 0 ||
         add_primitives(module) < 0) {

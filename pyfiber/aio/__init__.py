@@ -1,4 +1,4 @@
-"""asyncio, both ways: plain code in coroutines.
+"""asyncio, both ways: plain code in coroutines, and fibers beside tasks.
 
 ``await run_in_fiber(fn)`` calls a plain function in a fiber of the running task, and ``await_()``
 waits in it::
@@ -12,13 +12,25 @@ waits in it::
     ...     return len(name)
     >>> asyncio.run(run_in_fiber(plain, ["Lancelot", "Tim"]))
     ['Tim', 'Lancelot']
+
+``async with Host() as host`` runs a whole scheduler in the turns of the running loop::
+
+    >>> import pyfiber
+    >>> def main():
+    ...     return pyfiber.gather(*(lambda n=n: await_(length("x" * n)) for n in (1, 2)))
+    >>> async def with_fibers():
+    ...     async with Host() as host:
+    ...         return await host.run(main)
+    >>> asyncio.run(with_fibers())
+    [1, 2]
 """
 
 from __future__ import annotations
 
+from pyfiber.aio._host import Host
 from pyfiber.aio._task import await_, run_in_fiber
 
-__all__ = ["await_", "run_in_fiber"]
+__all__ = ["Host", "await_", "run_in_fiber"]
 
 for _name in __all__:
     globals()[_name].__module__ = __name__

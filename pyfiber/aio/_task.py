@@ -19,7 +19,8 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, ParamSpec, TypeVar
 
-from pyfiber._engine import Fiber, FiberError, current
+from pyfiber._engine import Fiber, FiberError, _running_scheduler, current
+from pyfiber.aio._host import Host, HostedScheduler
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -137,11 +138,17 @@ def _left_by_switch() -> FiberError:
 
 
 def await_(awaitable: Awaitable[T]) -> T:
-    """Wait for an awaitable in plain code that a ``run_in_fiber()`` has called, however deep.
+    """Wait for an awaitable, in plain code that ``run_in_fiber()`` or a ``Host`` has called.
 
-    The same call works in the raw fibers that such code enters, so also in its generators of
-    ``pyfiber.generator``. Returns what ``await`` would return, and raises what it would raise;
-    TypeError if the object cannot be awaited.
+    However deep in the stack, as long as it is on that fiber or on raw fibers that it has entered,
+    also the bodies of its ``pyfiber.generator`` generators.
+
+    Returns what ``await`` would return, and raises what it would raise; TypeError if the object
+    cannot be awaited.
+
+    In a fiber of a Host a coroutine becomes a task, in the fiber's context, that begins at once
+    (Python 3.12 and later). Cancelling the fiber, or a time limit around the call, cancels the task
+    or future and waits until it is done.
 
     FiberError anywhere else. In a coroutine write ``await``.
     """
@@ -161,13 +168,20 @@ def _await_elsewhere(fiber: Fiber[Any], awaitable: Awaitable[T]) -> T:
     while outer is not None and type(outer) is not TaskFiber:
         outer = outer.parent
     if outer is None:
-        raise FiberError(
-            "await_() works in functions that `await pyfiber.aio.run_in_fiber(fn)` calls; "
-            "in a coroutine, write `await` instead"
-        )
+        return _host_of(fiber).wait_for(fiber, awaitable)
     outer.asked = awaitable
     outer.asker = fiber
     home = outer.home
     del outer, fiber
     result: T = home.switch(_ASKS_INSIDE)
     return result
+
+
+def _host_of(fiber: Fiber[Any]) -> Host:
+    scheduler = _running_scheduler()
+    if isinstance(scheduler, HostedScheduler):
+        return scheduler.host
+    raise FiberError(
+        "await_() works in functions that `await pyfiber.aio.run_in_fiber(fn)` calls, and in the "
+        "fibers of a pyfiber.aio.Host; in a coroutine, write `await` instead"
+    )

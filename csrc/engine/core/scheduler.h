@@ -209,9 +209,13 @@ int pf_scheduler_wait(pf_scheduler *s, int64_t deadline);
 int pf_scheduler_block(pf_scheduler *s, int64_t timeout);
 
 /* For a host whose loop is run by another one: between pf_scheduler_rest and
- * pf_scheduler_resume nothing waits here, but every message makes the poller's
- * descriptor readable, as does one that has already come. */
+ * pf_scheduler_resume nothing waits here, but the first message makes the
+ * poller's descriptor readable, as does one that has already come.  The owner
+ * does it by pf_scheduler_tell, also once; or it resumes soon in any case:
+ * pf_scheduler_stir saves everybody the system call. */
 void pf_scheduler_rest(pf_scheduler *s);
+void pf_scheduler_tell(pf_scheduler *s);
+void pf_scheduler_stir(pf_scheduler *s);
 void pf_scheduler_resume(pf_scheduler *s);
 
 /* Run the messages that have come; from now on none are accepted.  For hosts

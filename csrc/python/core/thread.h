@@ -11,6 +11,7 @@
 typedef struct FiberObject FiberObject;
 typedef struct SchedulerObject SchedulerObject;
 typedef struct PfThread PfThread;
+typedef struct PfGuest PfGuest;
 
 /* Reasons for the slow path at the next switch. */
 enum {
@@ -18,6 +19,7 @@ enum {
     PF_ATT_GC = 1 << 1,        /* a fiber of ours is `collecting` */
     PF_ATT_DROPPED = 1 << 2,   /* fibers to unwind: dropped by other threads */
     PF_ATT_RESERVE = 1 << 3,   /* the running fiber's reserve is open */
+    PF_ATT_GUEST = 1 << 4,     /* a guest is inside */
 };
 
 /* Objects that have died and are kept for the next ones, so many of each kind:
@@ -57,6 +59,7 @@ struct PfThread {
     SchedulerObject *schedulers; /* made on this thread */
     PyObject *green_trace;       /* of greenlet.settrace(), or NULL */
     PyObject *green_origin;      /* where the present switch began, for that */
+    PfGuest *guest;              /* inside at present, or NULL: see guest.h */
     PyState root_state;
     unsigned given;             /* stacks so far */
     bool ending;                /* no new schedulers */

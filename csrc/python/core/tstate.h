@@ -10,7 +10,8 @@
  *   handled-exception chain, the recursion counters, the tracing depth, the
  *   contextvars context, and from 3.14 on the limits of the C stack.
  * Not switched: the trace and profile functions, threading.local, the running
- *   asyncio loop, async-generator hooks: they belong to the thread.
+ *   asyncio loop, async-generator hooks: they belong to the thread.  (For those
+ *   of a loop that runs in a fiber, see fiber/guest.h.)
  * `current_exception` is not switched either: it is NULL whenever a fiber is
  * left; an exception in flight travels as the value of the switch.
  */
@@ -160,6 +161,25 @@ pystate_swap_context(PyThreadState *ts, PyObject **context)
         ts->context_ver++;
         *context = left;
     }
+}
+
+/* The thread's hooks for asynchronous generators: new references, or NULL. */
+static inline void
+pystate_asyncgen_hooks(PyThreadState *ts, PyObject *hooks[2])
+{
+    hooks[0] = Py_XNewRef(ts->async_gen_firstiter);
+    hooks[1] = Py_XNewRef(ts->async_gen_finalizer);
+}
+
+static inline void
+pystate_swap_asyncgen_hooks(PyThreadState *ts, PyObject *hooks[2])
+{
+    PyObject *first = ts->async_gen_firstiter;
+    PyObject *last = ts->async_gen_finalizer;
+    ts->async_gen_firstiter = hooks[0];
+    ts->async_gen_finalizer = hooks[1];
+    hooks[0] = first;
+    hooks[1] = last;
 }
 
 /* Loading `st` will not change the tracing depth: a trace function that leaves

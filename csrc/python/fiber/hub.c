@@ -14,7 +14,7 @@ void
 pf_tell_host(SchedulerObject *s)
 {
     if (PF_UNLIKELY(s->hosted) && !s->running && !s->closed) {
-        s->core.poller->ops->wake(s->core.poller);
+        pf_scheduler_tell(&s->core);
     }
 }
 

@@ -35,6 +35,7 @@ struct SchedulerObject {
     bool closed;
     bool ending;             /* everything is cancelled, new fibers as well */
     bool hosted;             /* another loop waits for fileno() */
+    bool in_turn;            /* that loop learns when the next turn is due */
     int interrupts;          /* Ctrl-C's seen */
     pf_registration signals; /* watched for signals; see signals.c */
     bool open;               /* the engine's part is initialised */

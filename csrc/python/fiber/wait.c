@@ -14,6 +14,7 @@
 #include "python/fiber/cancelling.h"
 #include "python/fiber/explore.h"
 #include "python/fiber/fiber.h"
+#include "python/fiber/guest.h"
 #include "python/fiber/hub.h"
 #include "python/fiber/lifecycle.h"
 #include "python/fiber/owner.h"
@@ -99,8 +100,11 @@ park(PfThread *t, FiberObject *self, int64_t deadline, PyObject *what)
 int
 pf_wait_anyhow(PfThread *t, int64_t deadline, PyObject *what)
 {
-    if (PF_UNLIKELY(t->attention != 0) && pf_attend(t) < 0) {
-        return -1;
+    if (PF_UNLIKELY(t->attention != 0)) {
+        if (pf_attend(t) < 0) {
+            return -1;
+        }
+        PF_GUEST_WAITS(t, int, -1, pf_wait_anyhow(t, deadline, what));
     }
     return park(t, CURRENT(t), deadline, what);
 }
@@ -144,8 +148,11 @@ answer(PfThread *t, int why)
 int
 pf_wait(PfThread *t, int64_t deadline, PyObject *what)
 {
-    if (PF_UNLIKELY(t->attention != 0) && pf_attend(t) < 0) {
-        return -1;
+    if (PF_UNLIKELY(t->attention != 0)) {
+        if (pf_attend(t) < 0) {
+            return -1;
+        }
+        PF_GUEST_WAITS(t, int, -1, pf_wait(t, deadline, what));
     }
     return answer(t, park_unless_cancelled(t, deadline, what));
 }
@@ -155,8 +162,12 @@ int
 pf_wait_granted(PfThread *t, PfNode *const *granted, int64_t deadline,
                 PyObject *what)
 {
-    if (PF_UNLIKELY(t->attention != 0) && pf_attend(t) < 0) {
-        return -1;
+    if (PF_UNLIKELY(t->attention != 0)) {
+        if (pf_attend(t) < 0) {
+            return -1;
+        }
+        PF_GUEST_WAITS(t, int, -1,
+                       pf_wait_granted(t, granted, deadline, what));
     }
     if (PF_UNLIKELY(*granted != NULL)) {
         return 0;
@@ -176,8 +187,11 @@ pf_wait_granted(PfThread *t, PfNode *const *granted, int64_t deadline,
 int
 pf_wait_granted_shielded(PfThread *t, PfNode *const *granted, PyObject *what)
 {
-    if (PF_UNLIKELY(t->attention != 0) && pf_attend(t) < 0) {
-        return -1;
+    if (PF_UNLIKELY(t->attention != 0)) {
+        if (pf_attend(t) < 0) {
+            return -1;
+        }
+        PF_GUEST_WAITS(t, int, -1, pf_wait_granted_shielded(t, granted, what));
     }
     int why = PF_WAKE_NORMAL;
     while (*granted == NULL && why >= 0) {
@@ -200,8 +214,11 @@ PyObject *
 pf_park_value(PfThread *t, int64_t deadline)
 {
     FiberObject *self = CURRENT(t);
-    if (PF_UNLIKELY(t->attention != 0) && pf_attend(t) < 0) {
-        return NULL; /* code that runs meanwhile must not take the permit */
+    if (PF_UNLIKELY(t->attention != 0)) {
+        if (pf_attend(t) < 0) {
+            return NULL; /* code that runs meanwhile must not take the permit */
+        }
+        PF_GUEST_WAITS(t, PyObject *, NULL, pf_park_value(t, deadline));
     }
     if (!self->permit) {
         self->in_park = true;
@@ -270,8 +287,11 @@ int
 pf_yield_now(PfThread *t)
 {
     SchedulerObject *s = t->scheduler;
-    if (PF_UNLIKELY(t->attention != 0) && pf_attend(t) < 0) {
-        return -1;
+    if (PF_UNLIKELY(t->attention != 0)) {
+        if (pf_attend(t) < 0) {
+            return -1;
+        }
+        PF_GUEST_WAITS(t, int, -1, pf_yield_now(t));
     }
     FiberObject *self = CURRENT(t);
     if (PF_UNLIKELY(self->under_cancel)) {
@@ -294,6 +314,7 @@ pf_yield_now(PfThread *t)
 int
 pf_fiber_run_now(PfThread *t, FiberObject *fresh)
 {
+    PF_GUEST_WAITS(t, int, -1, pf_fiber_run_now(t, fresh));
     SchedulerObject *s = t->scheduler;
     FiberObject *self = CURRENT(t);
     bool raw = self->core.scheduler == NULL;

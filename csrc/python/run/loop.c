@@ -530,6 +530,12 @@ hub_begin(SchedulerObject *s)
     return hub;
 }
 
+static bool
+has_work(SchedulerObject *s)
+{
+    return s->core.ready.head != NULL || pf_inbox_pending(&s->core.inbox);
+}
+
 static void
 hub_end(SchedulerObject *s, FiberObject *hub)
 {
@@ -542,9 +548,10 @@ hub_end(SchedulerObject *s, FiberObject *hub)
     return_hub(s, hub);
     t->scheduler = s->outer;
     s->outer = NULL;
-    if (s->hosted && !s->closed) {
+    if (s->hosted && !s->closed && !(s->in_turn && has_work(s))) {
         pf_scheduler_rest(&s->core);
     }
+    s->in_turn = false;
     Py_DECREF(s);
 }
 

@@ -364,6 +364,19 @@ scheduler_run(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
 
 /* ------------------------------------------------------------------- run_once */
 
+/* The failure that ends a turn: 0, or -1 with it. */
+static int
+raise_fatal(SchedulerObject *s)
+{
+    PyObject *exc = pf_unseen_joined(s, s->fatal);
+    s->fatal = NULL;
+    if (exc == NULL) {
+        return 0;
+    }
+    pf_restore_exception(exc);
+    return -1;
+}
+
 static PyObject *
 scheduler_run_once(PyObject *op, PyObject *args, PyObject *kwargs)
 {
@@ -378,10 +391,7 @@ scheduler_run_once(PyObject *op, PyObject *args, PyObject *kwargs)
         return NULL;
     }
     pf_loop_once(s, timeout, deadline);
-    PyObject *exc = pf_unseen_joined(s, s->fatal);
-    s->fatal = NULL;
-    if (exc != NULL) {
-        pf_restore_exception(exc);
+    if (raise_fatal(s) < 0) {
         return NULL;
     }
     return PyBool_FromLong(pf_unfinished_foreground(s) > 0);
@@ -537,17 +547,21 @@ scheduler_fileno(PyObject *op, PyObject *ignored)
     return PyLong_FromLong(fd);
 }
 
-static PyObject *
-scheduler_next_timeout(PyObject *op, PyObject *ignored)
+static int
+refuse_from_here(SchedulerObject *s)
 {
-    (void)ignored;
-    SchedulerObject *s = (SchedulerObject *)op;
-    if (s->closed || s->thread != pf_tls_thread) {
-        PyErr_SetString(pf.fiber_error,
-                        s->closed ? "the scheduler is closed"
-                                  : "the scheduler belongs to another thread");
-        return NULL;
+    if (!s->closed && s->thread == pf_tls_thread) {
+        return 0;
     }
+    PyErr_SetString(pf.fiber_error,
+                    s->closed ? "the scheduler is closed"
+                              : "the scheduler belongs to another thread");
+    return -1;
+}
+
+static PyObject *
+next_timeout(SchedulerObject *s)
+{
     if (s->core.ready.head != NULL || pf_inbox_pending(&s->core.inbox)) {
         return PyFloat_FromDouble(0.0);
     }
@@ -557,6 +571,42 @@ scheduler_next_timeout(PyObject *op, PyObject *ignored)
     }
     int64_t left = when - pf_now(&s->core);
     return PyFloat_FromDouble(left > 0 ? (double)left / 1e9 : 0.0);
+}
+
+static PyObject *
+scheduler_next_timeout(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    SchedulerObject *s = (SchedulerObject *)op;
+    return refuse_from_here(s) < 0 ? NULL : next_timeout(s);
+}
+
+static PyObject *
+scheduler_turn(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    SchedulerObject *s = (SchedulerObject *)op;
+    if (pf_may_run(s) < 0) {
+        return NULL;
+    }
+    s->in_turn = true;
+    pf_loop_once(s, NULL, 0);
+    if (raise_fatal(s) < 0) {
+        return NULL;
+    }
+    return s->closed ? Py_NewRef(Py_None) : next_timeout(s);
+}
+
+static PyObject *
+scheduler_stir(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    SchedulerObject *s = (SchedulerObject *)op;
+    if (refuse_from_here(s) < 0) {
+        return NULL;
+    }
+    pf_scheduler_stir(&s->core);
+    Py_RETURN_NONE;
 }
 
 static PyObject *
@@ -663,6 +713,13 @@ static PyMethodDef scheduler_methods[] = {
     PF_METHOD("spawn", scheduler_spawn, spawn_doc),
     {"fileno", scheduler_fileno, METH_NOARGS, fileno_doc},
     {"next_timeout", scheduler_next_timeout, METH_NOARGS, next_timeout_doc},
+    {"_turn", scheduler_turn, METH_NOARGS,
+     "_turn($self, /)\n--\n\n"
+     "As run_once(0); returns what next_timeout() would. If that is 0 the\n"
+     "caller comes again soon: the descriptor does not tell."},
+    {"_stir", scheduler_stir, METH_NOARGS,
+     "_stir($self, /)\n--\n\n"
+     "There will be a turn soon: until then the descriptor does not tell."},
     {"close", scheduler_close, METH_NOARGS, close_doc},
     {"stats", scheduler_stats, METH_NOARGS, stats_doc},
     {"fibers", scheduler_fibers, METH_NOARGS, fibers_doc},

@@ -1,0 +1,29 @@
+"""What asyncio keeps for the thread: the running loop, and the current task of each loop.
+
+``as_guest(fn, *args)`` calls a function that may set them; while it waits for other fibers they are
+set aside, so that those see no loop that is not theirs. See csrc/python/fiber/guest.h.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from pyfiber._engine import _as_guest
+
+_asyncio: Any = import_module("_asyncio")
+
+# Functions in C, so that no signal handler runs in the middle of it.
+_take: Callable[[Any, Any], Any]
+_give: Callable[[Any, Any], Any]
+if sys.version_info >= (3, 12):
+    _take = _give = _asyncio._swap_current_task
+else:
+    _take, _give = _asyncio._current_tasks.pop, _asyncio._current_tasks.__setitem__
+
+as_guest: Callable[..., Any] = partial(
+    _as_guest, (_asyncio._get_running_loop, _asyncio._set_running_loop, _take, _give)
+)
