@@ -52,6 +52,8 @@ cdef extern from "pyfiber.h":
     int PyFiber_Join(object fiber, double timeout) except -1
     object PyFiber_Result(object fiber, double timeout)
     int PyFiber_CheckCancelled() except -1
+    int PyFiber_WaitReadable(int fd, double timeout) except -1
+    int PyFiber_WaitWritable(int fd, double timeout) except -1
     int PyFiber_Cancel(object fiber, object reason) except -1
     int PyFiber_Unpark(object fiber, object value) except -1
 

@@ -347,6 +347,18 @@ pyfiber_sleep(double seconds)
     INT(PyFiber_Sleep(seconds));
 }
 
+static int
+pyfiber_wait_readable(int fd, double timeout)
+{
+    INT(PyFiber_WaitReadable(fd, timeout));
+}
+
+static int
+pyfiber_wait_writable(int fd, double timeout)
+{
+    INT(PyFiber_WaitWritable(fd, timeout));
+}
+
 static PyObject *
 pyfiber_park(double timeout)
 {

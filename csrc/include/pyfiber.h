@@ -244,6 +244,17 @@ typedef struct PyFiber_CAPI {
      * 0, also for NULL; -EPERM; -EBUSY: it is running; -EINVAL: it is the
      * thread's own. */
     int (*ContextDestroy)(PyFiber_Context *context);
+
+    /* --- descriptors; with the GIL --------------------------------------
+     *
+     * Wait until `fd` can be read or written, at its end or with an error as
+     * well: in a fiber of a run that fiber parks, anywhere else the thread
+     * blocks, with the GIL released.  `fd` is one that its caller opens and
+     * closes, such as that of a client library; nothing of it is kept after
+     * the wait.  `timeout` in seconds; below 0: no limit; 0: only look.
+     * 0: it is ready; 1: timed out; -1. */
+    int (*WaitReadable)(int fd, double timeout);
+    int (*WaitWritable)(int fd, double timeout);
 } PyFiber_CAPI;
 
 #ifndef PYFIBER_NO_IMPORT
@@ -355,6 +366,8 @@ PyFiber_Check(PyObject *object)
 #define PyFiber_ContextMain() (PyFiber_Table()->ContextMain())
 #define PyFiber_ContextIsDone(context) (PyFiber_Table()->ContextIsDone((context)))
 #define PyFiber_ContextDestroy(context) (PyFiber_Table()->ContextDestroy((context)))
+#define PyFiber_WaitReadable(fd, timeout) (!PyFiber_IsReady() ? -1 : PyFiber_API->WaitReadable((fd), (timeout)))
+#define PyFiber_WaitWritable(fd, timeout) (!PyFiber_IsReady() ? -1 : PyFiber_API->WaitWritable((fd), (timeout)))
 /* clang-format on */
 
 #endif /* PYFIBER_NO_IMPORT */

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import gc
+import os
 import sys
 import threading
 import weakref
@@ -533,3 +534,39 @@ def test_nothing_is_left_behind():
 
 def test_everything_public_is_named():
     assert set(capi.__all__) <= set(dir(capi))
+
+
+# descriptors --------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes are no handles to wait for there")
+def test_wait_for_a_descriptor_parks_in_a_run_and_blocks_outside():
+    reader, writer = os.pipe()
+
+    def main():
+        waits = spawn(lambda: check(lib.pyfiber_wait_readable(reader, -1.0)))
+        yield_now()
+        assert not waits.done()
+        assert check(lib.pyfiber_wait_readable(reader, 0.0)) == 1
+        assert check(lib.pyfiber_wait_readable(reader, 0.001)) == 1
+        assert check(lib.pyfiber_wait_writable(writer, -1.0)) == 0
+        os.write(writer, b"x")
+        assert waits.result() == 0
+
+    run(main)
+    assert check(lib.pyfiber_wait_readable(reader, -1.0)) == 0
+    assert check(lib.pyfiber_wait_writable(writer, 10.0)) == 0
+    os.close(reader)
+    os.close(writer)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes are no handles to wait for there")
+def test_wait_for_what_is_no_descriptor_fails():
+    def main():
+        with pytest.raises(OSError, match="Bad file") as caught:
+            check(lib.pyfiber_wait_readable(-1, -1.0))
+        assert caught.value.errno == errno.EBADF
+        with pytest.raises(ValueError, match="nan|NaN"):
+            check(lib.pyfiber_wait_writable(1, float("nan")))
+
+    run(main)

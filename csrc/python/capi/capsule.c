@@ -17,6 +17,7 @@
 #include "python/fiber/outcome.h"
 #include "python/fiber/switch.h"
 #include "python/fiber/wait.h"
+#include "python/io/io.h"
 
 #include "engine/core/ccontext.h"
 #include "include/pyfiber.h"
@@ -311,6 +312,39 @@ api_result(PyObject *object, double timeout)
 }
 
 static int
+wait_for(int fd, pf_direction direction, double timeout)
+{
+    int64_t length = PF_NEVER;
+    if (!(timeout < 0)) { /* no number is none, too */
+        PyObject *seconds = PyFloat_FromDouble(timeout);
+        int rc = seconds == NULL ? -1 : pf_length(seconds, &length);
+        Py_XDECREF(seconds);
+        if (rc < 0) {
+            return -1;
+        }
+    }
+    PyObject *number = PyLong_FromLong(fd);
+    if (number == NULL) {
+        return -1;
+    }
+    int rc = pf_wait_for_number(fd, direction, length, number);
+    Py_DECREF(number);
+    return rc;
+}
+
+static int
+api_wait_readable(int fd, double timeout)
+{
+    return wait_for(fd, PF_READING, timeout);
+}
+
+static int
+api_wait_writable(int fd, double timeout)
+{
+    return wait_for(fd, PF_WRITING, timeout);
+}
+
+static int
 api_check_cancelled(void)
 {
     PfThread *t = pf_this_thread();
@@ -593,6 +627,8 @@ static PyFiber_CAPI api = {
     .ContextMain = api_context_main,
     .ContextIsDone = api_context_is_done,
     .ContextDestroy = api_context_destroy,
+    .WaitReadable = api_wait_readable,
+    .WaitWritable = api_wait_writable,
 };
 
 /* cffi can carry a pointer to Python but not the object it points to. */

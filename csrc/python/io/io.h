@@ -11,11 +11,18 @@
 #ifndef PF_IO_H
 #define PF_IO_H
 
+#include "engine/io/descriptor.h"
 #include "python/core/parts.h"
 #include "python/core/pyinclude.h"
 
 int pf_io_init(PyObject *module);
 extern const PfPart pf_io_part;
+
+/* Wait for a number that others own, `length` nanoseconds (PF_NEVER: for ever;
+ * 0: it is only a question to the system).  0: it is ready; 1: it is not; -1
+ * with an exception.  `what` is for reports. */
+int pf_wait_for_number(intptr_t number, pf_direction direction, int64_t length,
+                       PyObject *what);
 
 /* One part of it each. */
 int pf_readiness_init(PyObject *module);

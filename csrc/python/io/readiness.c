@@ -5,6 +5,8 @@
 #include "python/io/io.h"
 #include "python/io/waiting.h"
 
+#include <errno.h>
+
 /* The number; -1 with an exception.  (PyObject_AsFileDescriptor takes no
  * handle above INT_MAX.) */
 static intptr_t
@@ -14,15 +16,13 @@ number_of(PyObject *object)
     return number;
 }
 
-/* 0: ready; 1: the deadline has passed; -1.  (A timeout of 0 is a question to
- * the system, for which nothing waits.) */
-static int
-wait_there(PyObject *object, pf_direction direction, int64_t length)
+int
+pf_wait_for_number(intptr_t number, pf_direction direction, int64_t length,
+                   PyObject *what)
 {
-    intptr_t number = number_of(object);
-    PfThread *t = number < 0 ? NULL : pf_this_thread();
-    if (t == NULL) {
-        return -1;
+    PfThread *t = pf_this_thread();
+    if (t == NULL || number < 0) {
+        return t == NULL ? -1 : pf_io_error(-EBADF);
     }
     pf_scheduler *s = pf_io_scheduler(t);
     if (s == NULL || length == 0) {
@@ -31,7 +31,7 @@ wait_there(PyObject *object, pf_direction direction, int64_t length)
         return pf_io_block(number, direction, deadline);
     }
     return pf_io_park_foreign(t, number, direction,
-                              pf_deadline_in(t->scheduler, length), object);
+                              pf_deadline_in(t->scheduler, length), what);
 }
 
 static PyObject *
@@ -45,7 +45,10 @@ wait_for(const char *name, pf_direction direction, PyObject *const *args,
         pf_length(given[1], &length) < 0) {
         return NULL;
     }
-    int rc = wait_there(given[0], direction, length);
+    intptr_t number = number_of(given[0]);
+    int rc = number < 0
+                 ? -1
+                 : pf_wait_for_number(number, direction, length, given[0]);
     if (rc == 1) {
         PyErr_Format(PyExc_TimeoutError, "%s timed out", name);
     }
