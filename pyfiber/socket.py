@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     class _Native(_standard.socket):
         def _accept(self) -> tuple[int, Any]: ...
+        def _accept_as(self, kind: type[Any]) -> tuple[Any, Any]: ...
         def _adopt(self) -> None: ...
         def _check_sendfile_params(self, file: Any, offset: int, count: int | None) -> None: ...
         def _connect(self, address: Any) -> int: ...
@@ -60,8 +61,7 @@ class socket(_Native):  # type: ignore[no-redef]
 
     def accept(self) -> tuple[socket, Any]:
         """Wait for a connection: a new socket, and the address of its other end."""
-        number, address = self._accept()
-        return socket(self.family, self.type, self.proto, number), address
+        return self._accept_as(socket)
 
     def connect(self, address: Any) -> None:
         """Connect to the address; TimeoutError after the socket's timeout."""

@@ -566,7 +566,7 @@ def test_wait_for_what_is_no_descriptor_fails():
         with pytest.raises(OSError, match="Bad file") as caught:
             check(lib.pyfiber_wait_readable(-1, -1.0))
         assert caught.value.errno == errno.EBADF
-        with pytest.raises(ValueError, match="nan|NaN"):
+        with pytest.raises(ValueError, match=r"nan|NaN"):
             check(lib.pyfiber_wait_writable(1, float("nan")))
 
     run(main)

@@ -23,6 +23,8 @@ typedef struct pf_net_ops {
 /* Those of the system; `end` is not used. */
 extern const pf_net_ops pf_system_net;
 
+void pf_net_close(intptr_t number);
+
 /* Block until the socket is ready in that direction, at most `timeout_ns`
  * (PF_NEVER: for ever).  1: it is, or has an error, which the operation will
  * tell; 0: it is not; -errno, -EINTR after a signal. */

@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/types.h>
+#include <unistd.h>
 
 #include "engine/core/timers.h"
 
@@ -27,6 +28,12 @@ system_send(void *end, intptr_t number, const void *data, size_t size,
 }
 
 const pf_net_ops pf_system_net = {system_recv, system_send};
+
+void
+pf_net_close(intptr_t number)
+{
+    close((int)number);
+}
 
 /* Rounded up: who comes too early would only wait again. */
 static int

@@ -43,6 +43,12 @@ system_send(void *end, intptr_t number, const void *data, size_t size,
 
 const pf_net_ops pf_system_net = {system_recv, system_send};
 
+void
+pf_net_close(intptr_t number)
+{
+    closesocket((SOCKET)number);
+}
+
 /* select() tells of a failed connect among the exceptions. */
 int
 pf_net_poll(intptr_t number, pf_direction direction, int64_t timeout_ns)

@@ -6,6 +6,7 @@
 #include "python/core/compiler.h"
 #include "python/core/import.h"
 #include "python/core/state.h"
+#include "python/core/tstate.h"
 #include "python/fiber/deadline.h"
 #include "python/fiber/owner.h"
 #include "python/io/io.h"
@@ -404,37 +405,124 @@ is_tcp(long family, long type)
     return internet && type == SOCK_STREAM;
 }
 
-/* The standard __init__ has opened or taken over a number. */
-static PyObject *
-socket_adopt(PyObject *op, PyObject *ignored)
+/* What the standard class takes a new socket's timeout from. */
+static int
+standard_timeout(PyObject *op, int64_t *timeout)
 {
-    (void)ignored;
-    PfSocket *sock = pf_socket_of(op);
-    long family, type;
-    int64_t timeout;
     PyObject *standard = call_base(op, "gettimeout");
-    int rc = standard == NULL ? -1 : parse_timeout(standard, &timeout);
+    int rc = standard == NULL ? -1 : parse_timeout(standard, timeout);
     Py_XDECREF(standard);
-    PyObject *number = rc < 0 ? NULL : call_base(op, "fileno");
-    if (number == NULL || base_int(op, "family", &family) < 0 ||
-        base_int(op, "type", &type) < 0 || never_block(op) < 0) {
-        Py_XDECREF(number);
-        return NULL;
+    return rc;
+}
+
+static int
+adopt(PyObject *op, intptr_t number, long family, long type)
+{
+    int64_t timeout;
+    if (standard_timeout(op, &timeout) < 0 || never_block(op) < 0) {
+        return -1;
     }
-    intptr_t value = (intptr_t)PyLong_AsLongLong(number);
-    Py_DECREF(number);
-    if (value == -1 && PyErr_Occurred()) {
-        return NULL;
-    }
-    *sock = (PfSocket){
-        .number = value,
+    *pf_socket_of(op) = (PfSocket){
+        .number = number,
         .owner = pf_new_owner(),
         .timeout = timeout,
         .net = &pf_system_net,
         .tcp = is_tcp(family, type),
         .turns = type != SOCK_STREAM,
     };
+    return 0;
+}
+
+/* The standard __init__ has opened or taken over a number. */
+static PyObject *
+socket_adopt(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    long family, type;
+    PyObject *number = call_base(op, "fileno");
+    if (number == NULL) {
+        return NULL;
+    }
+    intptr_t value = (intptr_t)PyLong_AsLongLong(number);
+    Py_DECREF(number);
+    if ((value == -1 && PyErr_Occurred()) ||
+        base_int(op, "family", &family) < 0 ||
+        base_int(op, "type", &type) < 0 ||
+        adopt(op, value, family, type) < 0) {
+        return NULL;
+    }
     Py_RETURN_NONE;
+}
+
+/* What the standard class's __init__ does, with what the listener `op` says
+ * instead of questions to the system. */
+static int
+begin_standard(PyObject *made, PyObject *op, PyObject *number, long family,
+               long type)
+{
+    long proto;
+    if (base_int(op, "proto", &proto) < 0) {
+        return -1;
+    }
+    PyObject *args = Py_BuildValue("lllO", family, type, proto, number);
+    int rc = args == NULL
+                 ? -1
+                 : ((PyTypeObject *)base_type)->tp_init(made, args, NULL);
+    Py_XDECREF(args);
+    return rc;
+}
+
+static int
+begin_class(PyObject *made)
+{
+    PyObject *zero = PyLong_FromLong(0);
+    int rc =
+        zero == NULL ? -1 : PyObject_SetAttrString(made, "_io_refs", zero);
+    Py_XDECREF(zero);
+    return rc < 0 ? -1 : PyObject_SetAttrString(made, "_closed", Py_False);
+}
+
+/* A new object for a connection that was accepted.  From the moment that the
+ * standard class has the number it closes that when the object dies. */
+static PyObject *
+accepted(PyObject *op, PyTypeObject *kind, PyObject *number)
+{
+    long family, type;
+    intptr_t value = (intptr_t)PyLong_AsLongLong(number);
+    PyObject *none = PyTuple_New(0);
+    PyObject *made = none == NULL ? NULL : kind->tp_new(kind, none, NULL);
+    Py_XDECREF(none);
+    if (made == NULL || base_int(op, "family", &family) < 0 ||
+        base_int(op, "type", &type) < 0 ||
+        begin_standard(made, op, number, family, type) < 0) {
+        pf_net_close(value);
+        Py_CLEAR(made);
+    } else if (begin_class(made) < 0 || adopt(made, value, family, type) < 0) {
+        Py_CLEAR(made);
+    }
+    return made;
+}
+
+/* _accept_as(type): a socket of that type, and the other end's address. */
+static PyObject *
+socket_accept_as(PyObject *op, PyObject *type)
+{
+    if (!PyType_Check(type) ||
+        !PyType_IsSubtype((PyTypeObject *)type, pf_socket_type)) {
+        PyErr_SetString(PyExc_TypeError, "_accept_as() takes a socket type");
+        return NULL;
+    }
+    PyObject *pair = pf_socket_accept(op);
+    if (pair == NULL) {
+        return NULL;
+    }
+    PyObject *made =
+        accepted(op, (PyTypeObject *)type, PyTuple_GET_ITEM(pair, 0));
+    PyObject *result =
+        made == NULL ? NULL : PyTuple_Pack(2, made, PyTuple_GET_ITEM(pair, 1));
+    Py_XDECREF(made);
+    Py_DECREF(pair);
+    return result;
 }
 
 static PyObject *
@@ -484,6 +572,8 @@ static PyMethodDef life_methods[] = {
     {"detach", socket_detach, METH_NOARGS,
      "detach(): give the descriptor away; returns its number."},
     {"_real_close", socket_real_close, METH_VARARGS, "Closes the number."},
+    {"_accept_as", socket_accept_as, METH_O,
+     "_accept_as(type): a connection, and the address of its other end."},
     {"_adopt", socket_adopt, METH_NOARGS, "The number is this object's."},
     {"_set_turns", socket_set_turns, METH_NOARGS, "Several may read."},
     {"_set_duplicated", socket_set_duplicated, METH_NOARGS,

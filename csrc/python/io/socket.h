@@ -64,5 +64,6 @@ int pf_socket_closed_error(void);
 PyObject *pf_socket_base_method(PyObject *op, const char *name);
 extern PyMethodDef pf_transfer_methods[];
 PyObject *pf_socket_connect(PyObject *op, PyObject *address);
+PyObject *pf_socket_accept(PyObject *op); /* (number, address) */
 
 #endif

@@ -464,6 +464,15 @@ BASE_METHOD(recvmsg_into)
 BASE_METHOD(sendmsg)
 #endif
 
+PyObject *
+pf_socket_accept(PyObject *op)
+{
+    PyObject *none = PyTuple_New(0);
+    PyObject *pair = none == NULL ? NULL : sock_accept(op, none, NULL);
+    Py_XDECREF(none);
+    return pair;
+}
+
 #define LIKE_BASE(name)                                                       \
     {#name, PF_FAST(sock_##name), METH_VARARGS | METH_KEYWORDS,               \
      #name "(...): as socket.socket's; it parks the running fiber."}
