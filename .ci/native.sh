@@ -40,6 +40,6 @@ mutants() {
     step "mutants of the engine"
     need gcc make
     (cd "$ROOT" && python3 tests/mutate/run.py csrc/engine/core/{scheduler,fiber,queue,timers,ccontext}.c \
-        csrc/engine/unix/{poller,guard,stack,overflow}.c csrc/engine/core/{inbox,scheduler,fiber,queue,task}.h \
+        csrc/engine/unix/{epoll,poll,poller,watch,waker,guard,stack,overflow}.c csrc/engine/core/{inbox,scheduler,fiber,queue,task}.h \
         --stages c hard --sample 120 --seed 1 --minutes 15 --jobs "$(nproc)" --place "$SCRATCH/mutate")
 }

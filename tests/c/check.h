@@ -46,6 +46,7 @@ extern const test poller_tests[];
 extern const test reactor_tests[];
 extern const test descriptor_tests[];
 extern const test record_tests[];
+extern const test watch_tests[];
 extern const test turn_tests[];
 extern const test task_tests[];
 extern const test pool_tests[];
@@ -54,6 +55,7 @@ extern const test memory_tests[];
 extern const test refusal_tests[];
 
 /* main.c */
+extern const char *poller_kind;
 void check_failed(const char *file, int line, const char *text);
 void check_skip(const char *reason);
 

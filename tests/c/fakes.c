@@ -6,6 +6,8 @@
 
 #if defined(__linux__)
 
+#include <stdarg.h>
+
 #define FAKE(result, name, parameters, arguments)                             \
     result(*fake_##name) parameters;                                          \
     result __real_##name parameters;                                          \
@@ -16,6 +18,10 @@
                                    : __real_##name arguments;                 \
     }
 
+FAKE(int, epoll_create1, (int flags), (flags))
+FAKE(int, epoll_ctl,
+     (int epoll, int operation, int fd, struct epoll_event *event),
+     (epoll, operation, fd, event))
 FAKE(int, getrlimit, (int resource, struct rlimit *limit), (resource, limit))
 FAKE(int, madvise, (void *low, size_t size, int advice), (low, size, advice))
 FAKE(void *, mmap,
@@ -35,6 +41,27 @@ __wrap_open(const char *path, int flags)
 {
     return fake_open != NULL ? fake_open(path, flags)
                              : __real_open(path, flags);
+}
+
+int (*fake_syscall)(long number);
+long __real_syscall(long number, ...);
+long __wrap_syscall(long number, ...);
+
+/* The same six for all: those that one does not take, it does not look at. */
+long
+__wrap_syscall(long number, ...)
+{
+    long a[6];
+    va_list arguments;
+    if (fake_syscall != NULL && fake_syscall(number) != 0) {
+        return -1;
+    }
+    va_start(arguments, number);
+    for (int i = 0; i < 6; i++) {
+        a[i] = va_arg(arguments, long);
+    }
+    va_end(arguments);
+    return __real_syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }
 
 static size_t bytes_unmapped;

@@ -5,6 +5,12 @@
 #include <valgrind/valgrind.h>
 #endif
 
+#include <errno.h>
+
+#include "engine/io/poller.h"
+
+const char *poller_kind; /* that is asked for; NULL: whichever */
+
 static int failures; /* checks that failed in the running test */
 static const char *skipped;
 
@@ -40,16 +46,30 @@ many(void)
     return PF_WITH_ASAN ? 2000 : 20000;
 }
 
-static const test *const groups[] = {
-    context_tests,   stack_tests,      timer_tests,    inbox_tests,
-    scheduler_tests, thread_tests,     wakeup_tests,   waiting_tests,
-    poller_tests,    turn_tests,       task_tests,     pool_tests,
-    overflow_tests,  memory_tests,     ccontext_tests, refusal_tests,
-    reactor_tests,   descriptor_tests, record_tests,   mutex_tests,
+/* Those of pollers run once with each that the system has. */
+static const struct {
+    const test *tests;
+    bool of_pollers;
+} groups[] = {
+    {context_tests, false},   {stack_tests, false},
+    {timer_tests, false},     {inbox_tests, false},
+    {scheduler_tests, false}, {thread_tests, true},
+    {wakeup_tests, false},    {waiting_tests, false},
+    {poller_tests, true},     {turn_tests, false},
+    {task_tests, false},      {pool_tests, false},
+    {overflow_tests, false},  {memory_tests, false},
+    {ccontext_tests, false},  {refusal_tests, false},
+    {reactor_tests, false},   {descriptor_tests, true},
+    {watch_tests, true},      {record_tests, false},
+    {mutex_tests, false},
 };
 
+static int argc;
+static char **argv;
+static int passed, failed;
+
 static bool
-wanted(const test *t, int argc, char **argv)
+wanted(const test *t)
 {
     for (int i = 1; i < argc; i++) {
         if (strstr(t->name, argv[i]) != NULL) {
@@ -59,34 +79,89 @@ wanted(const test *t, int argc, char **argv)
     return argc < 2;
 }
 
-/* 1 passed, -1 failed, 0 skipped. */
-static int
+static void
 run_one(const test *t)
 {
+    char kind[32] = "";
+    if (poller_kind != NULL) {
+        snprintf(kind, sizeof kind, " (%s)", poller_kind);
+    }
     failures = 0;
     skipped = NULL;
     t->run();
     if (skipped != NULL && failures == 0) {
-        printf("skip %s: %s\n", t->name, skipped);
-        return 0;
+        printf("skip %s%s: %s\n", t->name, kind, skipped);
+        return;
     }
-    printf("%s %s\n", failures == 0 ? "ok  " : "FAIL", t->name);
-    return failures == 0 ? 1 : -1;
+    printf("%s %s%s\n", failures == 0 ? "ok  " : "FAIL", t->name, kind);
+    passed += failures == 0;
+    failed += failures != 0;
 }
+
+static void
+run_all(const test *t)
+{
+    for (; t->name != NULL; t++) {
+        if (wanted(t)) {
+            run_one(t);
+        }
+    }
+}
+
+#if defined(_WIN32)
+
+static void
+run_with_each_poller(const test *tests)
+{
+    run_all(tests);
+}
+
+#else
+
+static bool
+has_poller(const char *kind)
+{
+    int error;
+    setenv("PYFIBER_POLLER", kind, 1);
+    pf_poller *one = pf_default_poller_new(&error);
+    if (one != NULL) {
+        one->ops->close(one);
+    }
+    return error != -ENOSYS;
+}
+
+static void
+run_with_each_poller(const test *tests)
+{
+#if defined(PF_LIBKQUEUE) /* its thread closes descriptors, some time later */
+    static const char *const kinds[] = {"kqueue"};
+#else
+    static const char *const kinds[] = {"epoll", "kqueue", "poll"};
+#endif
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        if (has_poller(kinds[i])) {
+            poller_kind = kinds[i];
+            run_all(tests);
+        }
+    }
+    poller_kind = NULL;
+    unsetenv("PYFIBER_POLLER");
+}
+
+#endif
 
 /* With arguments: the tests whose names contain one of them. */
 int
-main(int argc, char **argv)
+main(int count, char **arguments)
 {
-    int passed = 0, failed = 0;
+    argc = count;
+    argv = arguments;
     setvbuf(stdout, NULL, _IONBF, 0); /* children must not print it twice */
-    for (size_t g = 0; g < sizeof groups / sizeof *groups; g++) {
-        for (const test *t = groups[g]; t->name != NULL; t++) {
-            if (wanted(t, argc, argv)) {
-                int result = run_one(t);
-                passed += result > 0;
-                failed += result < 0;
-            }
+    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
+        if (groups[i].of_pollers) {
+            run_with_each_poller(groups[i].tests);
+        } else {
+            run_all(groups[i].tests);
         }
     }
     printf("%d passed, %d failed\n", passed, failed);

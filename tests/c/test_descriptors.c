@@ -3,136 +3,14 @@
 
 #include <errno.h>
 
-#include "engine/base/clock.h"
 #include "engine/base/memory.h"
 #include "engine/core/timers.h"
-#include "engine/io/poller.h"
+#include "listeners.h"
 
-/* ---------------------------------------------------- descriptors --- */
-
-/* Something that is readable or not: the end of a pipe, a Windows event. */
-#if defined(_WIN32)
-
-#define WIN32_LEAN_AND_MEAN
-#include <windows.h>
-
-typedef struct source {
-    HANDLE event;
-} source;
-
-static intptr_t
-source_open(source *s)
-{
-    s->event = CreateEventW(NULL, TRUE, FALSE, NULL);
-    CHECK(s->event != NULL);
-    return (intptr_t)s->event;
-}
-
-static void
-source_set(source *s)
-{
-    CHECK(SetEvent(s->event));
-}
-
-static void
-source_close(source *s)
-{
-    CloseHandle(s->event);
-}
-
-#else
-
-#include <fcntl.h>
+#if !defined(_WIN32)
 #include <sys/wait.h>
 #include <unistd.h>
-
-typedef struct source {
-    int ends[2];
-} source;
-
-static intptr_t
-source_open(source *s)
-{
-    CHECK_EQUAL(pipe(s->ends), 0);
-    return s->ends[0];
-}
-
-static void
-source_set(source *s)
-{
-    CHECK_EQUAL(write(s->ends[1], "x", 1), 1);
-}
-
-static void
-source_close(source *s)
-{
-    close(s->ends[0]);
-    close(s->ends[1]);
-}
-
 #endif
-
-/* ------------------------------------------------------- listeners --- */
-
-typedef struct listener {
-    pf_registration registration; /* first */
-    int told;
-    unsigned events;
-} listener;
-
-static pf_poller *poller;
-
-static void
-listen(pf_registration *r, struct pf_scheduler *s, unsigned events)
-{
-    listener *l = (listener *)r;
-    CHECK(s == NULL && r->added);
-    l->told++;
-    l->events = events;
-}
-
-static void
-open_poller(void)
-{
-    int error;
-    poller = pf_default_poller_new(&error);
-    CHECK_EQUAL(error, 0);
-}
-
-static void
-close_poller(void)
-{
-    poller->ops->close(poller);
-}
-
-static int
-add(listener *l, intptr_t descriptor, unsigned interest)
-{
-    *l = (listener){.registration.ready = listen};
-    return poller->ops->add(poller, descriptor, interest, &l->registration);
-}
-
-static int
-modify(listener *l, unsigned interest)
-{
-    return poller->ops->modify(poller, &l->registration, interest);
-}
-
-static int
-take_out(listener *l)
-{
-    return poller->ops->remove(poller, &l->registration);
-}
-
-static int
-look(void)
-{
-    int found = poller->ops->wait(poller, 0);
-    if (found > 0) {
-        poller->ops->deliver(poller, NULL);
-    }
-    return found;
-}
 
 /* ----------------------------------------------------------- tests --- */
 
@@ -191,7 +69,12 @@ level_is_told_as_long_as_it_lasts_and_edge_once(void)
     CHECK_EQUAL(look(), 1);
     CHECK_EQUAL(level.told, 2);
     CHECK_EQUAL(edge.told, 1);
-    CHECK(poller->ops->rearms);
+    if (!poller->ops->rearms) {
+        source_set(&s[1]); /* more of it */
+        CHECK_EQUAL(look(), 2);
+        CHECK_EQUAL(look(), 1);
+        edge.told--;
+    }
     CHECK_EQUAL(modify(&edge, PF_IO_READ | PF_IO_EDGE), 0);
     CHECK_EQUAL(look(), 2);
     CHECK_EQUAL(edge.told, 2);
@@ -464,7 +347,7 @@ both_directions_are_told(void)
     listener l;
     open_poller();
     source_open(&s);
-    CHECK_EQUAL(add(&l, s.ends[1], PF_IO_READ), 0);
+    CHECK_EQUAL(add(&l, (int)s.other, PF_IO_READ), 0);
     CHECK_EQUAL(look(), 0);
     CHECK_EQUAL(modify(&l, PF_IO_WRITE), 0);
     CHECK_EQUAL(look(), 1);
@@ -485,24 +368,25 @@ end_and_error_are_told_unasked(void)
     listener l;
     open_poller();
     source_open(&s);
-    CHECK_EQUAL(add(&l, s.ends[0], PF_IO_READ | PF_IO_EDGE), 0);
-    close(s.ends[1]);
+    CHECK_EQUAL(add(&l, (int)s.end, PF_IO_READ | PF_IO_EDGE), 0);
+    close((int)s.other);
     CHECK_EQUAL(look(), 1);
     CHECK_EQUAL(l.events, PF_IO_READ | PF_IO_END);
     CHECK_EQUAL(look(), 0);
     CHECK_EQUAL(take_out(&l), 0);
-    close(s.ends[0]);
+    close((int)s.end);
 
     source_open(&s);
-    CHECK_EQUAL(add(&l, s.ends[1], PF_IO_WRITE), 0);
-    close(s.ends[0]);
+    CHECK_EQUAL(add(&l, (int)s.other, PF_IO_WRITE), 0);
+    close((int)s.end);
     CHECK_EQUAL(look(), 1);
     CHECK(l.events & PF_IO_WRITE);
     CHECK(l.events & (PF_IO_ERROR | PF_IO_END));
-    CHECK_EQUAL(modify(&l, PF_IO_URGENT | PF_IO_EDGE), 0);
-    CHECK_EQUAL(look(), 1);
-    CHECK_EQUAL(look(), 0);
-    close(s.ends[1]); /* without removing it, against the rules */
+    if (modify(&l, PF_IO_URGENT | PF_IO_EDGE) != -EINVAL) { /* some kqueue */
+        CHECK_EQUAL(look(), 1);
+        CHECK_EQUAL(look(), 0);
+    }
+    close((int)s.other); /* without removing it, against the rules */
     CHECK_EQUAL(modify(&l, PF_IO_WRITE), 0);
     CHECK_EQUAL(look(), 1);
     CHECK_EQUAL(l.events, PF_IO_WRITE | PF_IO_ERROR);

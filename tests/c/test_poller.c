@@ -1,11 +1,15 @@
 /* The default poller: its descriptors, its errors, signals. */
 #include "check.h"
 
+#include "engine/base/atomics.h"
 #include "engine/base/clock.h"
-#include "engine/io/poller.h"
 #include "engine/core/timers.h"
+#include "listeners.h"
 
 #if !defined(_WIN32)
+
+#include "fakes.h"
+#include "threads.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,24 +19,6 @@
 #include <unistd.h>
 
 #define SECOND ((int64_t)1000000000)
-
-static pf_poller *
-poller_new(void)
-{
-    int error;
-    pf_poller *poller = pf_default_poller_new(&error);
-    CHECK_EQUAL(error, 0);
-    return poller;
-}
-
-/* The next descriptor that the system will hand out. */
-static int
-lowest_descriptor(void)
-{
-    int fd = dup(0);
-    close(fd);
-    return fd;
-}
 
 static rlim_t
 limit_descriptors(rlim_t limit)
@@ -49,40 +35,71 @@ static void
 poller_leaves_no_descriptors(void)
 {
     int before = lowest_descriptor();
-    pf_poller *poller = poller_new();
+    open_poller();
     int with_one = lowest_descriptor();
     CHECK(with_one > before);
     CHECK_EQUAL(poller->ops->after_fork(poller), 0);
-    CHECK_EQUAL(lowest_descriptor(), with_one);
+    if (!is_kind("kqueue")) { /* those are not inherited */
+        CHECK_EQUAL(lowest_descriptor(), with_one);
+    }
     CHECK(poller->ops->fileno(poller) >= before);
-    poller->ops->close(poller);
-    CHECK_EQUAL(lowest_descriptor(), before);
+    close_poller();
+    if (!is_kind("kqueue")) {
+        CHECK_EQUAL(lowest_descriptor(), before);
+    }
 }
 
+/* None is left, or too few. */
 static void
 poller_without_descriptors_is_refused(void)
 {
-    int error = 0;
-    pf_poller *poller = poller_new();
-    rlim_t before = limit_descriptors((rlim_t)poller->ops->fileno(poller));
-    for (int i = 0; i < 20; i++) { /* what leaks is found by a sanitizer */
-        CHECK(pf_default_poller_new(&error) == NULL);
-        CHECK_EQUAL(error, -EMFILE);
+    int error = 0, lowest = lowest_descriptor();
+    if (is_emulated()) {
+        SKIP("libkqueue's thread closes descriptors, some time later");
     }
-    CHECK_EQUAL(poller->ops->after_fork(poller), -EMFILE);
-    limit_descriptors(before);
-    poller->ops->close(poller);
+    open_poller();
+    int most = lowest_descriptor();
+    for (int limit = lowest; limit < most; limit++) {
+        close_poller();
+        rlim_t before = limit_descriptors((rlim_t)limit);
+        for (int i = 0; i < 20; i++) { /* a sanitizer finds what leaks */
+            CHECK(pf_default_poller_new(&error) == NULL);
+            CHECK_EQUAL(error, -EMFILE);
+        }
+        CHECK_EQUAL(lowest_descriptor(), limit == lowest ? -1 : lowest);
+        limit_descriptors(before);
+        open_poller();
+        before = limit_descriptors((rlim_t)limit);
+        CHECK_EQUAL(poller->ops->after_fork(poller), -EMFILE);
+        if (!is_kind("poll")) {
+            CHECK_EQUAL(poller->ops->wait(poller, 0), -EBADF);
+        }
+        poller->ops->wake(poller);
+        limit_descriptors(before);
+    }
+    close_poller();
 }
 
 static void
 poller_that_fails_says_why(void)
 {
-    pf_poller *poller = poller_new();
-    rlim_t before = limit_descriptors(0);
-    CHECK_EQUAL(poller->ops->wait(poller, 0), -EINVAL);
-    limit_descriptors(before);
-    CHECK_EQUAL(poller->ops->wait(poller, 0), 0);
-    poller->ops->close(poller);
+    if (is_emulated()) {
+        SKIP("libkqueue has other errors");
+    }
+    open_poller();
+    if (running_on_valgrind()) {
+        SKIP("valgrind has a limit and numbers of its own");
+    }
+    if (is_kind("poll")) {
+        rlim_t before = limit_descriptors(0);
+        CHECK_EQUAL(poller->ops->wait(poller, 0), -EINVAL);
+        limit_descriptors(before);
+        CHECK_EQUAL(poller->ops->wait(poller, 0), 0);
+    } else {
+        close(poller->ops->fileno(poller));
+        CHECK_EQUAL(poller->ops->wait(poller, 0), -EBADF);
+    }
+    close_poller();
 }
 
 static void
@@ -97,15 +114,25 @@ signal_ends_the_wait(void)
 {
     struct sigaction action = {.sa_handler = on_alarm}, before;
     struct itimerval often = {{0, 5000}, {0, 5000}}, never = {{0, 0}, {0, 0}};
-    pf_poller *poller = poller_new();
+    open_poller();
     sigaction(SIGALRM, &action, &before);
     setitimer(ITIMER_REAL, &often, NULL);
     int64_t start = pf_monotonic();
     CHECK_EQUAL(poller->ops->wait(poller, 60 * SECOND), 0);
     CHECK(pf_monotonic() - start < 30 * SECOND);
     setitimer(ITIMER_REAL, &never, NULL);
+    signal(SIGALRM, SIG_IGN); /* one that is under way */
     sigaction(SIGALRM, &before, NULL);
-    poller->ops->close(poller);
+    close_poller();
+}
+
+/* How long a wait lasts that nothing should end. */
+static int64_t
+waited(int64_t timeout_ns)
+{
+    int64_t start = pf_monotonic();
+    CHECK_EQUAL(poller->ops->wait(poller, timeout_ns), 0);
+    return pf_monotonic() - start;
 }
 
 /* However often it was woken, the next wait returns and the one after does
@@ -113,34 +140,346 @@ signal_ends_the_wait(void)
 static void
 wake_is_remembered_once(void)
 {
-    pf_poller *poller = poller_new();
+    if (is_emulated()) {
+        SKIP("its number is not readable");
+    }
+    open_poller();
     int fd = poller->ops->fileno(poller);
 #if defined(__linux__)
-    const uint64_t full = UINT64_MAX - 1; /* then an eventfd takes no more */
-    CHECK_EQUAL(write(fd, &full, sizeof full), sizeof full);
-#endif
-    for (int i = 0; i < 100; i++) {
-        errno = 77;
-        poller->ops->wake(poller);
-        CHECK_EQUAL(errno, 77);
+    if (is_kind("poll")) {
+        const uint64_t full = UINT64_MAX - 1; /* an eventfd takes no more */
+        CHECK_EQUAL(write(fd, &full, sizeof full), sizeof full);
     }
-    int64_t start = pf_monotonic();
-    CHECK_EQUAL(poller->ops->wait(poller, 60 * SECOND), 0);
-    CHECK(pf_monotonic() - start < 30 * SECOND);
-    char bytes[8];
-    CHECK(read(fd, bytes, sizeof bytes) < 0);
-    start = pf_monotonic();
-    CHECK_EQUAL(poller->ops->wait(poller, SECOND / 100), 0);
-    CHECK(pf_monotonic() - start >= SECOND / 100);
-    poller->ops->close(poller);
+#endif
+    for (int round = 0; round < 3; round++) {
+        CHECK(round > 0 || is_readable(fd) == is_kind("poll"));
+        for (int i = 0; i < 100; i++) {
+            errno = 77;
+            poller->ops->wake(poller);
+            CHECK_EQUAL(errno, 77);
+            CHECK(is_readable(fd));
+        }
+        CHECK(waited(60 * SECOND) < 30 * SECOND);
+        CHECK(!is_readable(fd));
+        CHECK(waited(SECOND / 100) >= SECOND / 100);
+    }
+    close_poller();
+}
+
+enum { WAKERS = 3 };
+
+static struct {
+    PF_ATOMIC(size_t) woken;
+    PF_ATOMIC(size_t) taken;
+} race;
+
+static size_t
+wakes_of_each(void)
+{
+    return (size_t)many() / 4;
+}
+
+/* In turns it waits until it was heard, and does not. */
+THREAD_FN(wake_often)
+{
+    (void)arg;
+    for (size_t i = 0; i < wakes_of_each(); i++) {
+        size_t mine = pf_fetch_add(&race.woken, 1) + 1;
+        poller->ops->wake(poller);
+        while (i % 2 == 0 && pf_load(&race.taken) < mine) {
+            thread_yield();
+        }
+    }
+    THREAD_END;
+}
+
+static void
+no_wake_is_lost_among_threads(void)
+{
+    test_thread threads[WAKERS];
+    size_t total = WAKERS * wakes_of_each();
+    bool lost = false;
+    pf_store(&race.woken, 0);
+    pf_store(&race.taken, 0);
+    open_poller();
+    for (int i = 0; i < WAKERS; i++) {
+        thread_start(&threads[i], wake_often, NULL);
+    }
+    while (!lost && pf_load(&race.taken) < total) {
+        lost = waited(60 * SECOND) > 30 * SECOND;
+        pf_store(&race.taken, pf_load(&race.woken));
+    }
+    CHECK(!lost);
+    pf_store(&race.taken, total);
+    for (int i = 0; i < WAKERS; i++) {
+        thread_join(threads[i]);
+    }
+    close_poller();
+}
+
+static void
+wait_takes_the_time_that_it_was_given(void)
+{
+    open_poller();
+    CHECK(waited(0) < SECOND);
+    CHECK(waited(-SECOND) < SECOND);
+    CHECK(waited(1500000) >= 1500000);
+    CHECK(waited(1) < SECOND);
+    close_poller();
+}
+
+/* ------------------------------------------------ another loop's host --- */
+
+/* What poll(2) itself cannot tell: it has one descriptor for wake() only. */
+static void
+descriptor_tells_a_host_of_everything_that_a_wait_would_find(void)
+{
+    source s[2];
+    listener edge, level;
+    if (is_kind("poll") || is_emulated()) {
+        SKIP("its descriptor tells of less");
+    }
+    open_poller();
+    int fd = poller->ops->fileno(poller);
+    CHECK_EQUAL(add(&edge, source_open(&s[0]), PF_IO_READ | PF_IO_EDGE), 0);
+    CHECK_EQUAL(add(&level, source_open(&s[1]), PF_IO_READ), 0);
+    CHECK(!is_readable(fd));
+    source_set(&s[0]);
+    CHECK(is_readable(fd));
+    CHECK(is_readable(fd));
+    CHECK_EQUAL(look(), 1);
+    CHECK(!is_readable(fd));
+    source_set(&s[1]);
+    for (int i = 1; i < 4; i++) {
+        CHECK(is_readable(fd));
+        CHECK_EQUAL(look(), 1);
+        CHECK_EQUAL(level.told, i);
+    }
+    poller->ops->wake(poller);
+    CHECK(is_readable(fd));
+    CHECK_EQUAL(take_out(&level), 0);
+    CHECK_EQUAL(look(), 0);
+    CHECK(!is_readable(fd));
+    CHECK_EQUAL(edge.told, 1);
+    source_close(&s[0]);
+    source_close(&s[1]);
+    close_poller();
+}
+
+#if defined(__linux__)
+
+static int
+events_of(int epoll)
+{
+    struct epoll_event e[4];
+    return epoll_wait(epoll, e, 4, 0);
+}
+
+static void
+descriptor_is_watched_by_another_epoll(void)
+{
+    source s;
+    listener l;
+    if (is_emulated()) {
+        SKIP("its number is not readable");
+    }
+    struct epoll_event level = {.events = EPOLLIN};
+    struct epoll_event edge = {.events = EPOLLIN | EPOLLET};
+    int host = epoll_create1(0), sharp = epoll_create1(0);
+    open_poller();
+    int fd = poller->ops->fileno(poller);
+    CHECK_EQUAL(epoll_ctl(host, EPOLL_CTL_ADD, fd, &level), 0);
+    CHECK_EQUAL(epoll_ctl(sharp, EPOLL_CTL_ADD, fd, &edge), 0);
+    for (int i = 0; i < 3; i++) {
+        CHECK_EQUAL(events_of(host), 0);
+        poller->ops->wake(poller);
+        CHECK_EQUAL(events_of(host), 1);
+        CHECK_EQUAL(events_of(host), 1);
+        CHECK_EQUAL(events_of(sharp), 1);
+        CHECK_EQUAL(events_of(sharp), 0);
+        CHECK_EQUAL(look(), 0);
+    }
+    CHECK_EQUAL(add(&l, source_open(&s), PF_IO_READ | PF_IO_EDGE), 0);
+    CHECK_EQUAL(events_of(host), 0);
+    source_set(&s);
+    CHECK_EQUAL(events_of(host), is_kind("poll") ? 0 : 1);
+    CHECK_EQUAL(look(), 1);
+    CHECK_EQUAL(events_of(host), 0);
+    close(host);
+    close(sharp);
+    source_close(&s);
+    close_poller();
+}
+
+/* -------------------------------------------------- what Linux answers --- */
+
+#define PWAIT2 441 /* epoll_pwait2 */
+
+static int refusal; /* errno, or 0: none */
+static int calls, others;
+
+static int
+refuse_pwait2(long number)
+{
+    calls += number == PWAIT2;
+    errno = refusal;
+    return number == PWAIT2 && refusal != 0 ? -1 : 0;
+}
+
+static ssize_t
+count_read(int fd, void *bytes, size_t size)
+{
+    others++;
+    return __real_read(fd, bytes, size);
+}
+
+static int
+count_epoll_ctl(int epoll, int operation, int fd, struct epoll_event *event)
+{
+    others++;
+    return __real_epoll_ctl(epoll, operation, fd, event);
+}
+
+/* Told by a count of those that it could make besides. */
+static void
+wait_is_one_system_call_whoever_ends_it(void)
+{
+    source s;
+    listener l;
+    if (!is_kind("epoll")) {
+        SKIP("only epoll keeps that promise to wakers, too");
+    }
+    if (running_on_valgrind()) {
+        SKIP("some valgrinds do not know epoll_pwait2");
+    }
+    open_poller();
+    CHECK_EQUAL(add(&l, source_open(&s), PF_IO_READ | PF_IO_EDGE), 0);
+    refusal = calls = others = 0;
+    fake_syscall = refuse_pwait2;
+    fake_read = count_read;
+    fake_epoll_ctl = count_epoll_ctl;
+    CHECK_EQUAL(poller->ops->wait(poller, 1000), 0);
+    CHECK_EQUAL(calls, 1);
+    poller->ops->wake(poller);
+    CHECK_EQUAL(look(), 0);
+    CHECK_EQUAL(calls, 2);
+    source_set(&s);
+    CHECK_EQUAL(look(), 1);
+    CHECK_EQUAL(calls, 3);
+    CHECK_EQUAL(others, 0);
+    fake_syscall = NULL;
+    fake_read = NULL;
+    fake_epoll_ctl = NULL;
+    source_close(&s);
+    close_poller();
+}
+
+/* A kernel before 5.11 says ENOSYS, some sandboxes EPERM. */
+static void
+wait_without_nanoseconds_rounds_up(void)
+{
+    static const int errors[] = {ENOSYS, EPERM};
+    if (!is_kind("epoll")) {
+        SKIP("epoll's fallback");
+    }
+    for (int i = 0; i < 2; i++) {
+        open_poller();
+        refusal = errors[i];
+        calls = 0;
+        fake_syscall = refuse_pwait2;
+        CHECK(waited(1500000) >= 1500000);
+        CHECK(waited(1) >= 1);
+        CHECK_EQUAL(waited(0) < SECOND, 1);
+        poller->ops->wake(poller);
+        CHECK(waited(PF_NEVER) < 30 * SECOND);
+        CHECK_EQUAL(calls, 1); /* it is asked once */
+        fake_syscall = NULL;
+        close_poller();
+    }
+    open_poller();
+    refusal = EBADF;
+    fake_syscall = refuse_pwait2;
+    CHECK_EQUAL(poller->ops->wait(poller, 0), -EBADF);
+    refusal = EINTR;
+    CHECK_EQUAL(poller->ops->wait(poller, 0), 0);
+    fake_syscall = NULL;
+    close_poller();
+}
+
+static int
+refuse_epoll(int flags)
+{
+    (void)flags;
+    errno = refusal;
+    return -1;
+}
+
+static int
+refuse_waker(int epoll, int operation, int fd, struct epoll_event *event)
+{
+    (void)epoll, (void)operation, (void)fd, (void)event;
+    errno = ENOSPC;
+    return -1;
+}
+
+static void
+system_without_epoll_gets_poll_and_other_errors_are_told(void)
+{
+    int error, before = lowest_descriptor();
+    const char *kind = poller_kind;
+    if (!is_kind("epoll")) {
+        SKIP("the choice is the same for all");
+    }
+    unsetenv("PYFIBER_POLLER");
+    fake_epoll_create1 = refuse_epoll;
+    refusal = ENOSYS;
+    open_poller();
+    CHECK(poller->ops->rearms); /* poll(2)'s */
+    close_poller();
+    refusal = ENFILE;
+    CHECK(pf_default_poller_new(&error) == NULL);
+    CHECK_EQUAL(error, -ENFILE);
+    fake_epoll_create1 = NULL;
+    fake_epoll_ctl = refuse_waker;
+    CHECK(pf_default_poller_new(&error) == NULL);
+    CHECK_EQUAL(error, -ENOSPC);
+    fake_epoll_ctl = NULL;
+    CHECK_EQUAL(lowest_descriptor(), before);
+    setenv("PYFIBER_POLLER", "", 1);
+    open_poller();
+    CHECK(!poller->ops->rearms);
+    close_poller();
+    setenv("PYFIBER_POLLER", kind, 1);
+}
+
+#endif
+
+static void
+poller_that_no_system_has_is_refused(void)
+{
+    int error = 0;
+    setenv("PYFIBER_POLLER", "pol", 1);
+    CHECK(pf_default_poller_new(&error) == NULL);
+    CHECK_EQUAL(error, -ENOSYS);
+    setenv("PYFIBER_POLLER", poller_kind, 1);
 }
 
 const test poller_tests[] = {
     TEST(poller_leaves_no_descriptors),
     TEST(poller_without_descriptors_is_refused),
     TEST(poller_that_fails_says_why),
+    TEST(poller_that_no_system_has_is_refused),
     TEST(signal_ends_the_wait),
     TEST(wake_is_remembered_once),
+    TEST(no_wake_is_lost_among_threads),
+    TEST(wait_takes_the_time_that_it_was_given),
+    TEST(descriptor_tells_a_host_of_everything_that_a_wait_would_find),
+#if defined(__linux__)
+    TEST(descriptor_is_watched_by_another_epoll),
+    TEST(wait_is_one_system_call_whoever_ends_it),
+    TEST(wait_without_nanoseconds_rounds_up),
+    TEST(system_without_epoll_gets_poll_and_other_errors_are_told),
+#endif
     END_OF_TESTS,
 };
 

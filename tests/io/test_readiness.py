@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -32,7 +34,7 @@ from pyfiber import (
     yield_now,
 )
 from pyfiber.testing import VirtualClock
-from tests.support.subprocesses import run_script
+from tests.support.subprocesses import run_python, run_script
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="pipes are no handles to wait for there")
 
@@ -289,6 +291,87 @@ def test_run_once_hears_of_descriptors(pipe: Pipe) -> None:
     scheduler.run_once()
     assert fiber.done()
     scheduler.close()
+
+
+tells_of_descriptors = pytest.mark.skipif(
+    os.environ.get("PYFIBER_POLLER") == "poll", reason="poll(2) has no descriptor for all"
+)
+
+
+@tells_of_descriptors
+def test_fileno_is_readable_when_a_descriptor_is_ready_and_not_after_that(pipe: Pipe) -> None:
+    scheduler = Scheduler()
+
+    def readable() -> bool:
+        return bool(select.select([scheduler.fileno()], [], [], 0)[0])
+
+    def read() -> None:
+        for _ in range(3):
+            pipe.wait()
+            pipe.empty()
+
+    fiber = scheduler.spawn(read)
+    assert readable()
+    for _ in range(3):
+        scheduler.run_once()
+        assert not fiber.done()
+        assert not readable()
+        pipe.fill()
+        assert readable()
+    scheduler.run_once()
+    assert fiber.done()
+    scheduler.run_once()
+    assert not readable()
+    scheduler.close()
+
+
+@tells_of_descriptors
+def test_loop_of_asyncio_hears_of_descriptors_that_fibers_wait_for(pipe: Pipe) -> None:
+    scheduler = Scheduler()
+
+    def read() -> str:
+        pipe.wait()
+        return "read"
+
+    async def main() -> str:
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[str] = loop.create_future()
+        scheduler.spawn(read).add_done_callback(lambda done: ended.set_result(done.result()))
+        loop.add_reader(scheduler.fileno(), scheduler.run_once)
+        loop.call_later(0.01, pipe.fill)
+        result = await asyncio.wait_for(ended, 30)
+        loop.remove_reader(scheduler.fileno())
+        return result
+
+    assert asyncio.run(main()) == "read"
+    scheduler.close()
+
+
+def test_number_that_is_reused_after_its_file_lived_on_elsewhere_is_another(pipe: Pipe) -> None:
+    """epoll has an event of the file that was closed: nobody takes it for the new one's."""
+    other = Pipe()
+    copy = os.dup(pipe.reader)
+
+    def main() -> bool:
+        waiting = spawn(pipe.wait)
+        yield_now()
+        os.dup2(other.reader, pipe.reader)  # closes it under the wait
+        waiting.cancel()
+        yield_now()
+        pipe.fill()
+        return pipe.wait(0.01)
+
+    assert not run(main)
+    os.close(copy)
+    other.close()
+
+
+def test_poller_is_chosen_by_the_environment() -> None:
+    code = "import pyfiber; print(pyfiber.run(lambda: pyfiber.sleep(0.001)))"
+    chosen = run_python("-c", code, env={"PYFIBER_POLLER": "poll"})
+    assert (chosen.returncode, chosen.stdout) == (0, "None\n")
+    unknown = run_python("-c", code, env={"PYFIBER_POLLER": "pool"})
+    assert "OSError: PYFIBER_POLLER in the environment names nothing" in unknown.stderr
 
 
 def test_message_and_descriptor_at_once_are_both_seen(pipe: Pipe) -> None:

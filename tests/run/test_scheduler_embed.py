@@ -445,6 +445,22 @@ def test_fileno_is_readable_while_fibers_are_ready(scheduler: Scheduler, act: st
     assert readable(scheduler)
 
 
+@needs_descriptor
+@pytest.mark.skipif(not hasattr(select, "epoll"), reason="no epoll on this system")
+def test_fileno_is_watched_by_another_epoll(scheduler: Scheduler) -> None:
+    """Level triggered: as long as there is something to do, and no longer."""
+    with select.epoll() as host:
+        host.register(scheduler.fileno(), select.EPOLLIN)
+        for _ in range(3):
+            assert not host.poll(0)
+            in_thread(lambda: scheduler.call_soon_threadsafe(lambda: None))
+            assert host.poll(0)
+            assert host.poll(0)
+            while scheduler.run_once():
+                pass
+            scheduler.run_once()
+
+
 # next_timeout -------------------------------------------------------------------------------------
 
 

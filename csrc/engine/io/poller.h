@@ -1,7 +1,8 @@
 /* How an idle scheduler waits, for descriptors and to be woken.
  *
- * A poller is a table of functions: the default one is poll(2)'s on POSIX and
- * WaitForMultipleObjects's on Windows; epoll and the like are passed to
+ * A poller is a table of functions.  The default one is epoll on Linux, kqueue
+ * on macOS and the BSDs, poll(2) on other POSIX systems, and
+ * WaitForMultipleObjects on Windows; another one is passed to
  * pf_scheduler_set_poller, nothing else changes.  A turn has two steps, with
  * the scheduler between them:
  *
@@ -59,11 +60,13 @@ struct pf_registration {
 
 typedef struct pf_poller_ops {
     /* `descriptor` (a number on POSIX, a HANDLE on Windows) is watched for
-     * `interest`, which may be nothing for now.  It is removed before it is
-     * closed.  0, or -EBADF: it is not open; -EEXIST: it, or the registration,
-     * is there already; -EINVAL: no such interest, here; -EPERM: of a kind
-     * that cannot be watched here (regular files, for epoll); -ENOSPC: the
-     * poller is full; -ENOMEM. */
+     * `interest`, which may be nothing for now.  It is to be removed before it
+     * is closed; to remove it afterwards is fine, too, but in between events
+     * may be told, and on POSIX its number is not free for another
+     * registration.  0, or -EBADF: it is not open; -EEXIST: it, or the
+     * registration, is there already; -EINVAL: no such interest, here; -EPERM:
+     * of a kind that cannot be watched here (regular files, for epoll);
+     * -ENOSPC: the poller is full; -ENOMEM. */
     int (*add)(pf_poller *poller, intptr_t descriptor, unsigned interest,
                pf_registration *r);
     /* Another interest, armed anew: what a wait has found already, it finds
@@ -74,20 +77,22 @@ typedef struct pf_poller_ops {
      * found. 0, or -ENOENT. */
     int (*remove)(pf_poller *poller, pf_registration *r);
     /* Wait at most timeout_ns (PF_NEVER: for ever; 0: look only) for wake()
-     * or for what is registered; one system call.  Returns how many have
-     * events, which deliver() reports before the next wait; 0 also if it was
-     * woken, timed out or a signal came (the caller checks again anyway);
-     * -errno. */
+     * or for what is registered; one system call.  Returns how many events it
+     * has found, perhaps not all, which deliver() reports before the next
+     * wait; 0 also if it was woken, timed out or a signal came (the caller
+     * checks again anyway); -errno. */
     int (*wait)(pf_poller *poller, int64_t timeout_ns);
     void (*deliver)(pf_poller *poller, struct pf_scheduler *s);
     /* Make the present or the next wait() return.  From any thread and from a
      * signal handler. */
     void (*wake)(pf_poller *poller);
-    /* Readable when wake() was called since the last wait(); -1 if this
-     * poller has no descriptor. */
+    /* For a host's loop to watch: readable when wake() was called since the
+     * last wait() and, but for poll(2)'s, when a wait would find an event; -1
+     * if this poller has no descriptor. */
     int (*fileno)(pf_poller *poller);
     /* In the child after fork: get new descriptors of its own; registrations
-     * are kept. 0 or -errno. */
+     * are kept, and those that cannot be watched any more get an ERROR. 0 or
+     * -errno. */
     int (*after_fork)(pf_poller *poller);
     void (*close)(pf_poller *poller);
     bool rearms; /* see PF_IO_EDGE */
@@ -109,7 +114,9 @@ pf_poller_busy(const pf_poller *poller)
     return poller->awaited != 0;
 }
 
-/* NULL and -errno in *error if descriptors ran out. */
+/* NULL and -errno in *error if descriptors ran out; on POSIX also -ENOSYS, if
+ * PYFIBER_POLLER in the environment (epoll, kqueue, poll) allows none that the
+ * system has. */
 pf_poller *pf_default_poller_new(int *error);
 
 #endif

@@ -23,6 +23,12 @@ static int
 open_scheduler(SchedulerObject *s, PfThread *t)
 {
     int rc = pf_scheduler_init(&s->core, &t->engine);
+    if (rc == -ENOSYS) {
+        PyErr_SetString(PyExc_OSError,
+                        "PYFIBER_POLLER in the environment names nothing that "
+                        "this system can wait with: unset it");
+        return -1;
+    }
     if (rc < 0) {
         errno = -rc;
         PyErr_SetFromErrno(PyExc_OSError);
