@@ -1,5 +1,7 @@
 #include "check.h"
 
+#include <errno.h>
+
 #include "listeners.h"
 
 pf_poller *poller;
@@ -55,6 +57,12 @@ int
 modify(listener *l, unsigned interest)
 {
     return poller->ops->modify(poller, &l->registration, interest);
+}
+
+void
+modify_closed(listener *l, unsigned interest)
+{
+    CHECK_EQUAL(modify(l, interest), is_kind("poll") ? 0 : -EBADF);
 }
 
 int

@@ -18,6 +18,8 @@ void close_poller(void);
 
 int add(listener *l, intptr_t descriptor, unsigned interest);
 int modify(listener *l, unsigned interest);
+/* ... of one that was closed.  poll(2) notices only in the next wait. */
+void modify_closed(listener *l, unsigned interest);
 int take_out(listener *l);
 /* Wait for nothing, deliver what is there. */
 int look(void);

@@ -71,7 +71,10 @@ typedef struct pf_poller_ops {
                pf_registration *r);
     /* Another interest, armed anew: what a wait has found already, it finds
      * again if that is still so and of interest.  0, or -ENOENT: it was not
-     * added; -EINVAL and -ENOMEM as above, then the old interest stays. */
+     * added; -EINVAL and -ENOMEM as above, then the old interest stays;
+     * -EBADF: the system does not watch it any more, because it was closed
+     * without removing it.  An ERROR is reported then, too (and only that, by
+     * pollers that do not notice at once). */
     int (*modify)(pf_poller *poller, pf_registration *r, unsigned interest);
     /* From now on nothing is reported to it, not even what a wait has already
      * found. 0, or -ENOENT. */

@@ -160,8 +160,7 @@ ep_add(pf_poller *poller, intptr_t descriptor, unsigned interest,
     if (descriptor == p->waker.read_end && descriptor >= 0) {
         return -EEXIST;
     }
-    int error =
-        pf_watch_enter(&p->watch, descriptor, interest, PF_IO_ASKED, r);
+    int error = pf_watch_enter(&p->watch, descriptor, interest, r);
     if (error != 0) {
         return error;
     }
@@ -180,13 +179,14 @@ static int
 ep_modify(pf_poller *poller, pf_registration *r, unsigned interest)
 {
     epoll_poller *p = (epoll_poller *)poller;
-    int error = pf_watch_change(&p->watch, r, interest, PF_IO_ASKED);
+    int error = pf_watch_change(&p->watch, r, interest);
     if (error != 0) {
         return error;
     }
     pf_watched *w = pf_watch_of(&p->watch, r);
     if (arm(p, w, EPOLL_CTL_MOD) != 0) {
         pf_watch_lose(&p->watch, w);
+        return -EBADF;
     }
     return 0;
 }

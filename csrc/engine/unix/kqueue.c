@@ -173,11 +173,17 @@ static const struct {
 };
 #define FILTERS (sizeof filters / sizeof *filters)
 
-#if defined(EVFILT_EXCEPT) && defined(NOTE_OOB)
-#define KNOWN PF_IO_ASKED
-#else
-#define KNOWN (PF_IO_ASKED & ~PF_IO_URGENT)
-#endif
+/* FreeBSD's and NetBSD's do not know of data out of band: whoever asks for
+ * nothing else would wait in vain. */
+static bool
+is_known(unsigned interest)
+{
+    unsigned told = PF_IO_EDGE;
+    for (size_t i = 0; i < FILTERS; i++) {
+        told |= filters[i].interest;
+    }
+    return (interest & ~told) == 0 || (interest & told & ~PF_IO_EDGE) != 0;
+}
 
 /* One by one: where one is gone already, the others are to go, too. */
 static void
@@ -245,7 +251,10 @@ kq_add(pf_poller *poller, intptr_t descriptor, unsigned interest,
     if (descriptor == p->waker.read_end && descriptor >= 0) {
         return -EEXIST;
     }
-    int error = pf_watch_enter(&p->watch, descriptor, interest, KNOWN, r);
+    if (!is_known(interest)) {
+        return -EINVAL;
+    }
+    int error = pf_watch_enter(&p->watch, descriptor, interest, r);
     if (error != 0) {
         return error;
     }
@@ -267,16 +276,20 @@ kq_modify(pf_poller *poller, pf_registration *r, unsigned interest)
 {
     kqueue_poller *p = (kqueue_poller *)poller;
     unsigned before = r->interest;
-    int error = pf_watch_change(&p->watch, r, interest, KNOWN);
+    if (!is_known(interest)) {
+        return -EINVAL;
+    }
+    int error = pf_watch_change(&p->watch, r, interest);
     if (error != 0) {
         return error;
     }
     disarm(p, r, before);
     pf_watched *w = pf_watch_of(&p->watch, r);
-    if (arm(p, w) != 0) {
+    error = arm(p, w);
+    if (error != 0) {
         pf_watch_lose(&p->watch, w);
     }
-    return 0;
+    return error == 0 || error == -EPIPE ? 0 : -EBADF;
 }
 
 static int

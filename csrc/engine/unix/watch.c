@@ -47,9 +47,9 @@ renew(pf_watched *w)
 
 int
 pf_watch_enter(pf_watch *watch, intptr_t descriptor, unsigned interest,
-               unsigned known, pf_registration *r)
+               pf_registration *r)
 {
-    if (interest & ~known) {
+    if (interest & ~(unsigned)PF_IO_ASKED) {
         return -EINVAL;
     }
     if (descriptor < 0 || descriptor > INT_MAX) {
@@ -77,10 +77,9 @@ pf_watch_enter(pf_watch *watch, intptr_t descriptor, unsigned interest,
 }
 
 int
-pf_watch_change(pf_watch *watch, pf_registration *r, unsigned interest,
-                unsigned known)
+pf_watch_change(pf_watch *watch, pf_registration *r, unsigned interest)
 {
-    if (interest & ~known) {
+    if (interest & ~(unsigned)PF_IO_ASKED) {
         return -EINVAL;
     }
     if (!r->added) {

@@ -54,13 +54,12 @@ pf_watch_of(const pf_watch *watch, const pf_registration *r)
     return &watch->numbers[r->descriptor];
 }
 
-/* The registration is entered and `added`.  0; -EINVAL if the interest is
- * none of `known`; -EBADF, -EEXIST, -ENOMEM as add of poller.h. */
+/* The registration is entered and `added`.  0; -EINVAL, -EBADF,
+ * -EEXIST, -ENOMEM as add of poller.h. */
 int pf_watch_enter(pf_watch *watch, intptr_t descriptor, unsigned interest,
-                   unsigned known, pf_registration *r);
+                   pf_registration *r);
 /* 0; -EINVAL, -ENOENT as modify of poller.h. */
-int pf_watch_change(pf_watch *watch, pf_registration *r, unsigned interest,
-                    unsigned known);
+int pf_watch_change(pf_watch *watch, pf_registration *r, unsigned interest);
 /* 0; -ENOENT as remove of poller.h. */
 int pf_watch_leave(pf_watch *watch, pf_registration *r);
 
