@@ -14,7 +14,15 @@ from _socket import dup as _dup
 from socket import *  # noqa: F403
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeAlias
 
-from pyfiber import _engine
+from pyfiber import _engine, dns
+from pyfiber.dns import (  # noqa: F401
+    getaddrinfo,
+    getfqdn,
+    gethostbyaddr,
+    gethostbyname,
+    gethostbyname_ex,
+    getnameinfo,
+)
 
 if TYPE_CHECKING:
 
@@ -63,8 +71,19 @@ class socket(_Native):  # type: ignore[no-redef]
         """Wait for a connection: a new socket, and the address of its other end."""
         return self._accept_as(socket)
 
+    def bind(self, address: Any) -> None:
+        """As the standard one; a host's name is looked up."""
+        super().bind(self._resolved(address))
+
+    def _resolved(self, address: Any) -> Any:
+        """With a number in place of a host's name: for the native methods, too."""
+        return dns.resolved(self.family, address)
+
     def connect(self, address: Any) -> None:
-        """Connect to the address; TimeoutError after the socket's timeout."""
+        """Connect to the address; TimeoutError after the socket's timeout.
+
+        That is not for the look-up of a name: ``pyfiber.timeout()`` is.
+        """
         number = self._connect(address)
         if number:
             raise OSError(number, os.strerror(number))
@@ -158,7 +177,8 @@ if hasattr(_standard, "fromshare"):
 
 def create_server(address: Any, **kwargs: Any) -> socket:  # type: ignore[no-redef]
     """A listening TCP socket, bound to the address."""
-    ours = _taken_over(_standard.create_server(address, **kwargs))
+    place = dns.resolved(kwargs.get("family", _standard.AF_INET), address)
+    ours = _taken_over(_standard.create_server(place, **kwargs))
     ours._set_turns()  # type: ignore[attr-defined]
     return ours
 
@@ -173,9 +193,7 @@ def create_connection(  # type: ignore[no-redef]
     """A socket connected to the first address of the host that answers."""
     failures: list[Exception] = []
     host, port = address
-    for family, kind, proto, _, place in _standard.getaddrinfo(
-        host, port, 0, _standard.SOCK_STREAM
-    ):
+    for family, kind, proto, _, place in getaddrinfo(host, port, 0, _standard.SOCK_STREAM):
         try:
             ours = socket(family, kind, proto)
         except OSError as exc:

@@ -4,6 +4,7 @@
  *   readiness.c  wait_readable() and wait_writable(): numbers of others
  *   socket.c     the socket type: timeouts, its number's life
  *   connect.c    connect()
+ *   address.c    names of hosts in addresses are looked up first
  *   transfer.c   recv() and send() and their kin
  *
  * Called by module.c.

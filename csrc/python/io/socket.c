@@ -396,13 +396,13 @@ base_int(PyObject *op, const char *name, long *value)
 }
 
 static bool
-is_tcp(long family, long type)
+is_internet(long family)
 {
     bool internet = family == AF_INET;
 #if defined(AF_INET6)
     internet = internet || family == AF_INET6;
 #endif
-    return internet && type == SOCK_STREAM;
+    return internet;
 }
 
 /* What the standard class takes a new socket's timeout from. */
@@ -427,7 +427,8 @@ adopt(PyObject *op, intptr_t number, long family, long type)
         .owner = pf_new_owner(),
         .timeout = timeout,
         .net = &pf_system_net,
-        .tcp = is_tcp(family, type),
+        .internet = is_internet(family),
+        .tcp = is_internet(family) && type == SOCK_STREAM,
         .turns = type != SOCK_STREAM,
     };
     return 0;

@@ -22,6 +22,7 @@ typedef struct PfSocket {
     PfThread *user;         /* waited last; to compare, not to follow */
     bool several_users : 1; /* ... and others before */
     bool duplicated : 1;    /* its file has another number, too */
+    bool internet : 1;      /* its addresses may have names of hosts */
     bool tcp : 1;           /* less than was asked for: all is read */
     bool turns : 1;         /* several may read: datagrams, a listener */
 } PfSocket;
@@ -65,5 +66,13 @@ PyObject *pf_socket_base_method(PyObject *op, const char *name);
 extern PyMethodDef pf_transfer_methods[];
 PyObject *pf_socket_connect(PyObject *op, PyObject *address);
 PyObject *pf_socket_accept(PyObject *op); /* (number, address) */
+
+/* --- address.c --- */
+/* The address with a number in place of a host's name.  It parks if there is
+ * one.  A new reference. */
+PyObject *pf_socket_resolved(PyObject *op, PyObject *address);
+/* The same of the one that is at that place of a tuple of arguments. */
+PyObject *pf_socket_resolved_in(PyObject *op, PyObject *args,
+                                Py_ssize_t place);
 
 #endif

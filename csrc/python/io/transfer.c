@@ -457,11 +457,41 @@ done:
 BASE_METHOD(accept)
 BASE_METHOD(recvfrom)
 BASE_METHOD(recvfrom_into)
-BASE_METHOD(sendto)
 #if !defined(_WIN32)
 BASE_METHOD(recvmsg)
 BASE_METHOD(recvmsg_into)
-BASE_METHOD(sendmsg)
+#endif
+
+/* With the address that is the argument at `place`. */
+static PyObject *
+send_there(PyObject *op, const BaseMethod *method, PyObject *args,
+           Py_ssize_t place)
+{
+    if (place >= PyTuple_GET_SIZE(args)) {
+        return until_done(op, method, args, NULL);
+    }
+    PyObject *numbers = pf_socket_resolved_in(op, args, place);
+    if (numbers == NULL) {
+        return NULL;
+    }
+    PyObject *sent = until_done(op, method, numbers, NULL);
+    Py_DECREF(numbers);
+    return sent;
+}
+
+static PyObject *
+sock_sendto(PyObject *op, PyObject *args)
+{
+    Py_ssize_t place = PyTuple_GET_SIZE(args) == 2 ? 1 : 2;
+    return send_there(op, &sendto_method, args, place);
+}
+
+#if !defined(_WIN32)
+static PyObject *
+sock_sendmsg(PyObject *op, PyObject *args)
+{
+    return send_there(op, &sendmsg_method, args, 3);
+}
 #endif
 
 PyObject *
@@ -492,11 +522,14 @@ PyMethodDef pf_transfer_methods[] = {
      "_accept(): a number and an address."},
     LIKE_BASE(recvfrom),
     LIKE_BASE(recvfrom_into),
-    LIKE_BASE(sendto),
+    {"sendto", sock_sendto, METH_VARARGS,
+     "sendto(data, flags=0, address): as socket.socket's; it parks."},
 #if !defined(_WIN32)
     LIKE_BASE(recvmsg),
     LIKE_BASE(recvmsg_into),
-    LIKE_BASE(sendmsg),
+    {"sendmsg", sock_sendmsg, METH_VARARGS,
+     "sendmsg(buffers, ancdata=(), flags=0, address=None): as\n"
+     "socket.socket's; it parks the running fiber."},
 #endif
     {NULL, NULL, 0, NULL},
 };

@@ -1,0 +1,65 @@
+/* Addresses with the name of a host, which the base class would look up, and
+ * block its thread meanwhile. */
+#include "python/io/socket.h"
+
+#if defined(_WIN32)
+#define WIN32_LEAN_AND_MEAN
+#include <winsock2.h>
+#include <ws2tcpip.h>
+#else
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#endif
+
+static bool
+is_number(const char *host)
+{
+    unsigned char out[16];
+    if (inet_pton(AF_INET, host, out) == 1) {
+        return true;
+    }
+#if defined(AF_INET6)
+    return inet_pton(AF_INET6, host, out) == 1;
+#else
+    return false;
+#endif
+}
+
+/* What is no str, or cannot be encoded, is left to pyfiber.dns. */
+static bool
+is_name(PyObject *host)
+{
+    if (PyUnicode_Check(host) && PyUnicode_IS_ASCII(host)) {
+        return !is_number((const char *)PyUnicode_1BYTE_DATA(host));
+    }
+    return true;
+}
+
+PyObject *
+pf_socket_resolved(PyObject *op, PyObject *address)
+{
+    if (!pf_socket_of(op)->internet || !PyTuple_Check(address) ||
+        PyTuple_GET_SIZE(address) == 0 ||
+        !is_name(PyTuple_GET_ITEM(address, 0))) {
+        return Py_NewRef(address);
+    }
+    return PyObject_CallMethod(op, "_resolved", "(O)", address);
+}
+
+PyObject *
+pf_socket_resolved_in(PyObject *op, PyObject *args, Py_ssize_t place)
+{
+    PyObject *address = PyTuple_GET_ITEM(args, place);
+    PyObject *number = pf_socket_resolved(op, address);
+    if (number == NULL || number == address) {
+        Py_XDECREF(number);
+        return number == NULL ? NULL : Py_NewRef(args);
+    }
+    PyObject *all = PyTuple_New(PyTuple_GET_SIZE(args));
+    for (Py_ssize_t i = 0; all != NULL && i < PyTuple_GET_SIZE(args); i++) {
+        PyObject *arg = i == place ? number : PyTuple_GET_ITEM(args, i);
+        PyTuple_SET_ITEM(all, i, Py_NewRef(arg));
+    }
+    Py_DECREF(number);
+    return all;
+}
