@@ -26,6 +26,9 @@ pf_scheduler *
 pf_io_scheduler(PfThread *t)
 {
     SchedulerObject *s = t->scheduler;
+#if defined(_WIN32)
+    s = NULL; /* the poller there waits for handles, not for sockets */
+#endif
     if (s == NULL) {
         return NULL;
     }
