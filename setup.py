@@ -139,6 +139,7 @@ engine = Extension(
     depends=HEADERS,
     include_dirs=["csrc"],
     define_macros=macros(),
+    libraries=["ws2_32"] if WINDOWS else [],
 )
 
 setup(

@@ -24,7 +24,7 @@ windows_build() {
     local cc=(x86_64-w64-mingw32-gcc -std=c11 -O2 -g -Wall -Wextra -Werror -fvisibility=hidden -fno-strict-aliasing
         --param=min-pagesize=0 -D__USE_MINGW_ANSI_STDIO=1 -Icsrc -Icsrc/include -Icsrc/cffi -I"$2/include" -shared -static)
     "${cc[@]}" csrc/context/{context,winfiber}.c $(find csrc/engine csrc/python -name '*.c' -not -path '*/unix/*') \
-        "$2/libs/python$1.lib" \
+        "$2/libs/python$1.lib" -lws2_32 \
         -o "pyfiber/_engine.cp$1-win_amd64.pyd"
     "$TOOLS/python" -c 'import runpy; runpy.run_path("csrc/cffi/build_capi.py")["ffibuilder"].emit_c_code("capi_module.c")'
     "${cc[@]}" -Wno-unused-parameter -D_CFFI_NO_LIMITED_API capi_module.c "$2/libs/python$1.lib" \
