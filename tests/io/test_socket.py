@@ -22,6 +22,7 @@ from pyfiber import (
     spawn,
     testing,
     timeout,
+    wait_readable,
     yield_now,
 )
 from tests.support.threads import in_thread
@@ -374,6 +375,44 @@ def test_closing_wakes_the_reader_and_the_writer(pair: Pair, act: str) -> None:
             assert caught.value.errno == errno.EBADF
         if act == "detach":
             os.close(number)
+
+    run(main)
+
+
+def test_closing_wakes_who_waits_for_the_socket_to_be_readable(pair: Pair) -> None:
+    """Nobody has read from it, or written to it, before."""
+
+    def main() -> None:
+        waiting = spawn(wait_readable, pair[0])
+        yield_now()
+        pair[0].close()
+        with pytest.raises(OSError, match="closed by another fiber"):
+            waiting.result()
+        with pytest.raises(ValueError, match="descriptor"):
+            wait_readable(pair[0])
+
+    run(main)
+
+
+def test_number_of_a_dropped_socket_may_be_watched_by_others() -> None:
+    def main() -> None:
+        left, right = socket.socketpair()
+        fiber = spawn(left.recv, 1)
+        yield_now()
+        right.send(b"x")
+        fiber.result()
+        number = left.fileno()
+        with pytest.warns(ResourceWarning, match="unclosed"):
+            del left, fiber
+        reader, writer = os.pipe()
+        assert number in (reader, writer)
+        with pytest.raises(TimeoutError):
+            wait_readable(reader, 0.001)
+        os.write(writer, b"x")
+        wait_readable(reader)
+        os.close(reader)
+        os.close(writer)
+        right.close()
 
     run(main)
 

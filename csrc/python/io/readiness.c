@@ -3,6 +3,7 @@
 #include "python/core/arguments.h"
 #include "python/fiber/deadline.h"
 #include "python/io/io.h"
+#include "python/io/socket.h"
 #include "python/io/waiting.h"
 
 #include <errno.h>
@@ -45,10 +46,12 @@ wait_for(const char *name, pf_direction direction, PyObject *const *args,
         pf_length(given[1], &length) < 0) {
         return NULL;
     }
-    intptr_t number = number_of(given[0]);
-    int rc = number < 0
-                 ? -1
-                 : pf_wait_for_number(number, direction, length, given[0]);
+    PfThread *t = pf_this_thread();
+    intptr_t number = t == NULL ? -1 : number_of(given[0]);
+    if (number < 0 || pf_socket_claim(t, given[0]) < 0) {
+        return NULL;
+    }
+    int rc = pf_wait_for_number(number, direction, length, given[0]);
     if (rc == 1) {
         PyErr_Format(PyExc_TimeoutError, "%s timed out", name);
     }

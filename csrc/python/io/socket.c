@@ -39,6 +39,16 @@ static const char *const busy[] = {
                    "time, or their data would be mixed",
 };
 
+/* It will have to be told when the socket is closed. */
+static inline void
+note_user(PfSocket *sock, PfThread *t)
+{
+    if (PF_UNLIKELY(sock->user != t)) {
+        sock->several_users = sock->several_users || sock->user != NULL;
+        sock->user = t;
+    }
+}
+
 /* Which record, and is it free?  Runs no code. */
 static int
 find_record(PfIo *io)
@@ -60,11 +70,30 @@ find_record(PfIo *io)
         PyErr_SetString(pf.fiber_error, busy[io->direction]);
         return -1;
     }
-    if (PF_UNLIKELY(sock->user != io->t)) {
-        sock->several_users = sock->user != NULL;
-        sock->user = io->t;
-    }
+    note_user(sock, io->t);
     return 0;
+}
+
+int
+pf_socket_claim(PfThread *t, PyObject *op)
+{
+    pf_scheduler *s = pf_io_scheduler(t);
+    if (pf_socket_type == NULL || !PyObject_TypeCheck(op, pf_socket_type) ||
+        s == NULL) {
+        return 0;
+    }
+    PfSocket *sock = pf_socket_of(op);
+    pf_descriptor *at;
+    if (sock->owner == 0) {
+        return pf_socket_closed_error();
+    }
+    if (sock->at != NULL) {
+        return 0; /* it has no number */
+    }
+    note_user(sock, t);
+    int rc =
+        pf_descriptor_of(&s->descriptors, s, sock->number, sock->owner, &at);
+    return rc < 0 ? pf_io_error(rc) : 0;
 }
 
 int
@@ -266,6 +295,20 @@ call_base(PyObject *op, const char *name)
     PyObject *result = method == NULL ? NULL : PyObject_CallNoArgs(method);
     Py_XDECREF(method);
     return result;
+}
+
+/* Dropped without close(): the base class warns and closes the number. */
+static void
+socket_finalize(PyObject *op)
+{
+    PyObject *pending = pf_take_exception();
+    if (let_go(pf_socket_of(op)) < 0) {
+        PyErr_Clear(); /* no memory; nobody waits, or it would be alive */
+    }
+    if (pending != NULL) {
+        pf_restore_exception(pending);
+    }
+    ((PyTypeObject *)base_type)->tp_finalize(op);
 }
 
 static PyObject *
@@ -611,6 +654,7 @@ make_type(PyTypeObject *standard)
     PyType_Slot slots[] = {
         {Py_tp_methods, all_methods()},
         {Py_tp_getset, getset},
+        {Py_tp_finalize, socket_finalize},
         {Py_tp_doc, (void *)"A socket whose operations park fibers."},
         {0, NULL},
     };

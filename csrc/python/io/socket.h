@@ -61,6 +61,9 @@ int pf_transfer_wait(PfIo *io);
 void pf_transfer_end(PfIo *io);
 
 int pf_socket_closed_error(void);
+/* `op` is any object.  If it is a socket of ours, a wait for its number that is
+ * made now ends when it is closed. 0; -1 with an exception: it is closed. */
+int pf_socket_claim(PfThread *t, PyObject *op);
 /* A method of the base class, bound to the object. */
 PyObject *pf_socket_base_method(PyObject *op, const char *name);
 extern PyMethodDef pf_transfer_methods[];
