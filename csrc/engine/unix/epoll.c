@@ -157,7 +157,7 @@ ep_add(pf_poller *poller, intptr_t descriptor, unsigned interest,
        pf_registration *r)
 {
     epoll_poller *p = (epoll_poller *)poller;
-    if (descriptor == p->waker.read_end && descriptor >= 0) {
+    if (descriptor == p->waker.read_end) {
         return -EEXIST;
     }
     int error = pf_watch_enter(&p->watch, descriptor, interest, r);

@@ -248,7 +248,7 @@ kq_add(pf_poller *poller, intptr_t descriptor, unsigned interest,
        pf_registration *r)
 {
     kqueue_poller *p = (kqueue_poller *)poller;
-    if (descriptor == p->waker.read_end && descriptor >= 0) {
+    if (descriptor >= 0 && descriptor == p->waker.read_end) {
         return -EEXIST;
     }
     if (!is_known(interest)) {
