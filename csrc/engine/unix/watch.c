@@ -137,5 +137,4 @@ void
 pf_watch_free(pf_watch *watch)
 {
     free(watch->numbers);
-    *watch = (pf_watch){NULL, 0, 0};
 }
