@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.util
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -437,3 +441,101 @@ def test_crawl_says_nothing_where_there_is_no_terminal() -> None:
 )
 def test_crawl_refuses_numbers_that_make_no_sense(arguments: tuple[str, ...]) -> None:
     assert "must be positive" in run_example("crawl.py", *arguments, code=2)
+
+
+# sockets ------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def chat_server() -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """The chat, and its port; it ends with Ctrl-C."""
+    server = subprocess.Popen(
+        [sys.executable, "-c", WITH_CTRL_C, str(EXAMPLES / "chat.py"), "--port", "0"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.path.dirname(os.path.dirname(os.path.abspath(pyfiber.__file__))),
+        },
+    )
+    try:
+        assert server.stdout
+        yield server, int(server.stdout.readline().rpartition(":")[2])
+    finally:
+        server.kill()
+        server.communicate()
+
+
+def enter(port: int, name: str) -> Any:
+    """A member of the chat: a file to read and write lines."""
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as sock:
+        file = sock.makefile("rw", encoding="utf-8", newline="\n")
+    say(file, name)
+    return file
+
+
+def say(file: Any, text: str) -> None:
+    file.write(text + "\n")
+    file.flush()
+
+
+def test_chat_passes_on_what_is_said() -> None:
+    with chat_server() as (_, port), enter(port, "ann") as ann:
+        assert ann.readline() == "Your name? * ann is here, of 1\n"
+        with enter(port, "bob") as bob:
+            assert bob.readline() == "Your name? * bob is here, of 2\n"
+            assert ann.readline() == "* bob is here, of 2\n"
+            say(bob, "hello, everybody")
+            assert ann.readline() == bob.readline() == "bob: hello, everybody\n"
+            with enter(port, "bob") as other:
+                assert other.readline() == "Your name? Another one, please.\n"
+                assert other.readline() == ""
+        assert ann.readline() == "* bob has left\n"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_chat_ends_with_ctrl_c_though_somebody_is_there() -> None:
+    with chat_server() as (server, port), enter(port, "ann") as ann:
+        ann.readline()
+        server.send_signal(signal.SIGINT)
+        assert server.communicate(timeout=60)[0] == "good night\n"
+        assert server.returncode == 0
+        assert ann.readline() == ""
+
+
+def test_port_scanner_finds_who_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        port = one.getsockname()[1]
+        first, last = max(1, port - 20), min(65535, port + 20)
+        printed = run_example(
+            "port_scanner.py", "--ports", f"{first}-{last}", "--patience", "0.02"
+        ).splitlines()
+    assert f"{port:5} open" in printed
+    assert re.fullmatch(rf"{last - first + 1} ports, \d+ open: [\d.]+ seconds", printed[-1])
+
+
+def test_port_scanner_shows_a_greeting() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def greet() -> None:
+            with listener.accept()[0] as sock:
+                sock.sendall(b"220 hello\r\n")
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        port = listener.getsockname()[1]
+        printed = run_example("port_scanner.py", "--ports", str(port), "--patience", "30")
+        thread.join()
+    assert printed.startswith(f"{port:5} open  220 hello\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--host", "192.0.2.1"), "your own machine only"),
+        (("--ports", "0-10"), "from 1 to 65535"),
+        (("--ports", "10-9"), "from 1 to 65535"),
+    ],
+)
+def test_port_scanner_refuses(arguments: tuple[str, ...], text: str) -> None:
+    assert text in run_example("port_scanner.py", *arguments, code=2)

@@ -1,0 +1,185 @@
+"""Connections to hosts with several addresses, as RFC 8305 ("Happy Eyeballs") has it."""
+
+from __future__ import annotations
+
+import contextlib
+from itertools import chain, zip_longest
+from typing import TYPE_CHECKING, Any, Final
+
+from pyfiber import _engine, dns, socket
+from pyfiber._engine import Event, TaskGroup
+from pyfiber._engine import timeout as _timeout
+from pyfiber.net._stream import Stream, place
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+#: Seconds that an address has for itself, before the next one is tried, too (RFC 8305, section 5).
+HEAD_START: Final = 0.25
+
+
+def connect(
+    host: str,
+    port: int | str,
+    *,
+    tls: bool | SSLContext = False,
+    server_hostname: str | None = None,
+    timeout: float | None = None,
+    local_address: tuple[str, int] | None = None,
+) -> Stream:
+    """A connection to the host by TCP: to that of its addresses which answers first.
+
+    Addresses of IPv6 and IPv4 take turns, each gets 250 ms before the next one is tried as well
+    (RFC 8305), and the losers are closed before this returns.
+
+    ``tls=True``: with TLS, and the server's certificate must be valid and for ``server_hostname``,
+    by default the host; or an SSLContext of ``pyfiber.ssl``. ``timeout`` is in seconds, for all of
+    it; then TimeoutError. ``local_address`` is what the socket is bound to first.
+
+    OSError if no address answers, gaierror if there is none, ssl.SSLError.
+    """
+    if isinstance(port, int) and not 0 <= port <= 65535:
+        raise ValueError(f"a port is a number from 0 to 65535, not {port}")
+    if _engine._running_scheduler() is None:
+        return _connect_blocking(host, port, tls, server_hostname, timeout, local_address)
+    with _timeout(timeout):
+        infos = dns.getaddrinfo(host, port, 0, socket.SOCK_STREAM)
+        local = None
+        if local_address is not None:
+            local = dns.getaddrinfo(*local_address, 0, socket.SOCK_STREAM)
+        sock, peer = _first_of(_Attempts(f"{host}:{port}", local), _interleaved(infos))
+        return _made(sock, peer, tls, server_hostname or host)
+
+
+def connect_unix(path: str | bytes, *, timeout: float | None = None) -> Stream:
+    """A connection to a Unix socket. OSError; TimeoutError after so many seconds."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with contextlib.ExitStack() as on_failure:
+        on_failure.callback(sock.close)
+        sock.settimeout(timeout)
+        sock.connect(path)
+        sock.settimeout(None)
+        on_failure.pop_all()
+    return Stream(sock, path)
+
+
+def _connect_blocking(
+    host: str,
+    port: int | str,
+    tls: bool | SSLContext,
+    server_hostname: str | None,
+    timeout: float | None,
+    local_address: tuple[str, int] | None,
+) -> Stream:
+    """Outside of a run: one address after the other."""
+    sock = socket.create_connection((host, port), timeout, local_address)
+    stream = _made(sock, sock.getpeername(), tls, server_hostname or host)
+    stream.socket.settimeout(None)
+    return stream
+
+
+def _made(sock: socket.socket, peer: Any, tls: bool | SSLContext, name: str) -> Stream:
+    """A stream, with TLS if wanted; or the socket is closed."""
+    stream = Stream(sock, peer)
+    with contextlib.ExitStack() as on_failure:
+        on_failure.callback(stream.close)
+        set_options(sock)
+        if tls:
+            stream.start_tls(tls, server_hostname=name)
+        on_failure.pop_all()
+    return stream
+
+
+def set_options(sock: socket.socket) -> None:
+    """Small writes go out at once: what is written together is passed to one write()."""
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def _interleaved(infos: dns.Found) -> dns.Found:
+    """The families take turns; the first one, and the order within each, is the resolver's."""
+    families: dict[int, dns.Found] = {}
+    for info in infos:
+        families.setdefault(info[0], []).append(info)
+    turns = chain.from_iterable(zip_longest(*families.values()))
+    return [info for info in turns if info is not None]
+
+
+class _Attempts:
+    """What the fibers that try one address each have in common."""
+
+    def __init__(self, name: str, local: dns.Found | None) -> None:
+        self.name = name
+        self.local = local
+        self.group = TaskGroup()
+        self.over = Event()  # the last one that was begun has failed
+        self.won: tuple[socket.socket, Any] | None = None
+        self.failures: list[OSError] = []
+
+    def attempt(self, info: Any) -> None:
+        """One address. A failure lets the next one begin; a success ends the others."""
+        try:
+            sock = self.connected(info)
+        except OSError as exc:
+            self.failures.append(exc)
+            self.over.set()
+            return
+        if self.won is None:
+            self.won = sock, info[4]
+            self.group.cancel("another address was faster")
+        else:
+            sock.close()  # in the same turn as the one that won
+
+    def connected(self, info: Any) -> socket.socket:
+        family, kind, proto, _, address = info
+        sock = socket.socket(family, kind, proto)
+        with contextlib.ExitStack() as on_failure:
+            on_failure.callback(sock.close)
+            sock.settimeout(None)
+            try:
+                if self.local is not None:
+                    sock.bind(self.own_address(family))
+                sock.connect(address)
+            except OSError as exc:
+                exc.strerror = f"{exc.strerror or exc} ({place(address)})"
+                raise
+            on_failure.pop_all()
+        return sock
+
+    def own_address(self, family: int) -> Any:
+        assert self.local is not None
+        for info in self.local:
+            if info[0] == family:
+                return info[4]
+        raise OSError(f"the local address is {place(self.local[0][4])}, of another family")
+
+    def failure(self) -> OSError:
+        """Of all addresses; of the same class if they failed alike."""
+        if len(self.failures) == 1:
+            return self.failures[0]
+        classes = {type(exc) for exc in self.failures}
+        kind = classes.pop() if len(classes) == 1 else OSError
+        text = ", ".join(exc.strerror or str(exc) for exc in self.failures)
+        failure = kind(self.failures[0].errno, f"cannot connect to {self.name}: {text}")
+        failure.__cause__ = ExceptionGroup("an address each", self.failures)
+        return failure
+
+
+def _first_of(attempts: _Attempts, infos: dns.Found) -> tuple[socket.socket, Any]:
+    """A connected socket and the address."""
+    try:
+        with attempts.group:
+            for info in infos:
+                attempts.over.clear()
+                attempts.group.spawn(attempts.attempt, info)
+                attempts.over.wait(HEAD_START)
+    except BaseException:
+        if attempts.won is not None:
+            attempts.won[0].close()
+        raise
+    try:
+        if attempts.won is None:
+            raise attempts.failure()
+        return attempts.won
+    finally:
+        del attempts  # its failures' tracebacks refer to frames that refer to it

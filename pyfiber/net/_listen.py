@@ -1,0 +1,189 @@
+"""Sockets that listen, at an address that was named."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from pyfiber import dns, socket
+from pyfiber.net._connect import set_options
+from pyfiber.net._stream import Stream, place
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+#: Connections that may wait to be accepted; the system may allow fewer.
+BACKLOG: Final = 1024
+
+#: What has befallen one connection before it was accepted (accept(2)); the next one is no worse.
+_OF_ONE: Final = frozenset(
+    getattr(errno, name)
+    for name in [
+        "ECONNABORTED",
+        "EPROTO",
+        "ENETDOWN",
+        "ENOPROTOOPT",
+        "EHOSTDOWN",
+        "ENONET",
+        "EHOSTUNREACH",
+        "ENETUNREACH",
+        "EPERM",
+    ]
+    if hasattr(errno, name)
+)
+
+
+def listen(host: str, port: int, *, backlog: int = BACKLOG, reuse_port: bool = False) -> Listener:
+    """Wait for connections by TCP at this address; port 0: one that is free.
+
+    The host must be named: "127.0.0.1" or "::1" is for programs of this machine only, "0.0.0.0" is
+    for all of IPv4, "::" for all of IPv6 (and not for IPv4). Of a name the first address is taken.
+    ``reuse_port``: other processes that say so, too, get their share of the connections.
+
+    ValueError if there is no host; OSError.
+    """
+    if not host:
+        raise ValueError(
+            'listen() needs the address to listen at: "127.0.0.1" for this machine only, '
+            '"0.0.0.0" for any IPv4 address, "::" for any of IPv6'
+        )
+    info = dns.getaddrinfo(host, port, 0, socket.SOCK_STREAM, 0, socket.AI_PASSIVE)[0]
+    sock = socket.socket(*info[:3])
+    with contextlib.ExitStack() as on_failure:
+        on_failure.callback(sock.close)
+        sock.settimeout(None)
+        _set_options(sock, reuse_port)
+        sock.bind(info[4])
+        sock.listen(backlog)
+        on_failure.pop_all()
+    return Listener(sock)
+
+
+def _set_options(sock: socket.socket, reuse_port: bool) -> None:
+    if os.name == "nt":
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)  # type: ignore[attr-defined]
+    else:  # connections of an earlier server that are not quite over yet do not matter
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if reuse_port:
+        if not hasattr(socket, "SO_REUSEPORT"):
+            raise ValueError("reuse_port: this system has no such option")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    if sock.family == socket.AF_INET6:
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    set_options(sock)  # accepted ones inherit it
+
+
+def listen_unix(path: str | bytes, *, backlog: int = BACKLOG, mode: int = 0o600) -> Listener:
+    """Wait for connections at a Unix socket, which is removed when the listener is closed.
+
+    ``mode`` says who may connect: by default this user only. A socket of the same path to which
+    nobody listens any more is replaced; OSError if somebody does, or it is something else.
+    """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with contextlib.ExitStack() as on_failure:
+        on_failure.callback(sock.close)
+        sock.settimeout(None)
+        try:
+            sock.bind(path)
+        except OSError as exc:
+            if exc.errno != errno.EADDRINUSE or not _is_abandoned(path):
+                raise
+            os.unlink(path)
+            sock.bind(path)
+        made = os.stat(path)
+        os.chmod(path, mode)  # nobody can connect before listen()
+        sock.listen(backlog)
+        on_failure.pop_all()
+    return Listener(sock, (path, made.st_dev, made.st_ino))
+
+
+def _is_abandoned(path: str | bytes) -> bool:
+    """A socket to which nobody listens."""
+    if not stat.S_ISSOCK(os.stat(path).st_mode):
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        return probe.connect_ex(path) == errno.ECONNREFUSED
+
+
+class Listener:
+    """Accepts connections: ``listen()`` and ``listen_unix()`` make it.
+
+    Several fibers may accept at a time. ``for stream in listener`` accepts until it is closed.
+    """
+
+    __slots__ = ("__weakref__", "_file", "socket")
+
+    def __init__(
+        self, sock: socket.socket, file: tuple[str | bytes, int, int] | None = None
+    ) -> None:
+        self.socket = sock
+        self._file = file  # of a Unix socket: path, device, inode
+
+    def accept(self) -> Stream:
+        """Wait for a connection.
+
+        Connections that are lost before they are accepted are passed over. OSError: EMFILE or
+        ENFILE when there is no descriptor for it (it is kept for a later call), EBADF when the
+        listener is closed.
+        """
+        while True:
+            try:
+                sock, peer = self.socket.accept()
+            except OSError as exc:
+                if exc.errno not in _OF_ONE:
+                    raise
+            else:
+                sock.settimeout(None)
+                return Stream(sock, peer)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Stream:
+        try:
+            return self.accept()
+        except OSError:
+            if self.fileno() < 0:
+                raise StopIteration from None
+            raise
+
+    @property
+    def address(self) -> Any:
+        """Where it listens: (host, port, ...), or a path. OSError when it is closed."""
+        return self.socket.getsockname()
+
+    def fileno(self) -> int:
+        """The descriptor's number; -1 when it is closed."""
+        return self.socket.fileno()
+
+    def close(self) -> None:
+        """Accept no more. Connections that have not been accepted are refused."""
+        self.socket.close()
+        file, self._file = self._file, None
+        if file is not None:
+            self._remove(*file)
+
+    def _remove(self, path: str | bytes, device: int, inode: int) -> None:
+        with contextlib.suppress(OSError):
+            found = os.stat(path)
+            if (found.st_dev, found.st_ino) == (device, inode):
+                os.unlink(path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        where = "closed" if self.fileno() < 0 else f"at {place(self.address)}"
+        return f"<pyfiber.net.Listener {where}>"

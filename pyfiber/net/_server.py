@@ -1,0 +1,287 @@
+"""A server: a fiber for each connection, a limit, and an orderly end."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+
+from pyfiber._engine import (
+    CancelScope,
+    Event,
+    FiberError,
+    Semaphore,
+    TaskGroup,
+    _load,
+    move_on_after,
+    shield,
+    sleep,
+    timeout,
+)
+from pyfiber.net._listen import BACKLOG, Listener, listen
+from pyfiber.net._stream import Stream, place
+
+if TYPE_CHECKING:
+    from logging import Logger
+    from ssl import SSLContext
+    from types import TracebackType
+
+Handler: TypeAlias = Callable[[Stream], object]
+OnError: TypeAlias = Callable[[Exception, Any], object]
+
+#: Errors of accept() that say that the process or the system has too little of something. The
+#: connection stays in the queue.
+_SCARCE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+#: Seconds until the next accept() after such an error: at first, and at most.
+FIRST_PAUSE: Final = 0.05
+LONGEST_PAUSE: Final = 1.0
+
+#: Seconds that a client has for the TLS handshake.
+HANDSHAKE: Final = 60.0
+
+
+def serve(
+    handler: Handler,
+    host: str,
+    port: int,
+    *,
+    tls: SSLContext | None = None,
+    limit: int | None = None,
+    grace: float | None = None,
+    on_error: OnError | None = None,
+    backlog: int = BACKLOG,
+    reuse_port: bool = False,
+) -> Server:
+    """A server that calls ``handler(stream)`` in a fiber of its own for each connection.
+
+    It listens from here on, and serves within its ``with`` block; the other arguments are those of
+    ``Server`` and of ``listen()``.
+    """
+    listener = listen(host, port, backlog=backlog, reuse_port=reuse_port)
+    try:
+        return Server(handler, listener, tls=tls, limit=limit, grace=grace, on_error=on_error)
+    except BaseException:
+        listener.close()
+        raise
+
+
+class Server:
+    """Serves the connections of a listener, in the run and within the ``with`` block.
+
+    The handler has the stream, which is closed when it returns. What it raises ends its own
+    connection only, and is passed to ``on_error(exception, peer)``, which by default logs it with
+    the peer's address under the logger "pyfiber". KeyboardInterrupt, SystemExit and the like end
+    the server.
+
+    ``tls`` is a ``pyfiber.ssl.SSLContext`` with the server's certificate; a client has a minute for
+    the handshake. At most ``limit`` connections are served at a time (None: any number); then
+    others wait in the listener's queue. When there are no more descriptors that is logged once, and
+    tried again with pauses of up to a second.
+
+    When the block is left or cancelled, or after ``stop()``, no more connections are accepted; the
+    handlers get ``grace`` seconds; who is left then is cancelled and waited for. With None they get
+    as long as they take, but nothing if the block is cancelled or fails.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        listener: Listener,
+        *,
+        tls: SSLContext | None = None,
+        limit: int | None = None,
+        grace: float | None = None,
+        on_error: OnError | None = None,
+    ) -> None:
+        if not callable(handler):
+            raise TypeError(f"the handler must be a function, not {type(handler).__name__!r}")
+        if limit is not None and limit < 1:
+            raise ValueError("the limit must be at least 1 connection")
+        if grace is not None and not grace >= 0:
+            raise ValueError("grace is a number of seconds: not negative")
+        self._handler = handler
+        self._listener = listener
+        self._address = listener.address
+        self._tls = tls
+        self._slots = Semaphore(limit) if limit is not None else None
+        self._grace = grace
+        self._on_error = on_error or log_failure
+        self._streams: set[Stream] = set()
+        self._group = TaskGroup()  # of the two fibers below
+        self._accepting = CancelScope()
+        self._handlers: TaskGroup | None = None
+        self._stopped = Event()  # no more connections are accepted
+        self._idle = Event()  # set when there is no connection, once it is stopped
+        self._entered = False
+        self._in_a_hurry = False
+
+    @property
+    def address(self) -> Any:
+        """Where it listens: (host, port, ...), or a path; it stays when the server has ended."""
+        return self._address
+
+    @property
+    def connections(self) -> int:
+        """How many there are just now."""
+        return len(self._streams)
+
+    def stop(self) -> None:
+        """Accept no more connections; ``wait()`` returns. Handlers go on, see above."""
+        self._accepting.cancel("the server was stopped")
+        self._stopped.set()
+        if not self._entered:
+            self._listener.close()
+
+    def wait(self) -> None:
+        """Park until ``stop()`` is called, in a handler, say. A cancellation point."""
+        self._stopped.wait()
+
+    def __enter__(self) -> Self:
+        if self._listener.fileno() < 0:
+            raise FiberError("this server has ended: make another one with serve()")
+        self._group.__enter__()
+        self._entered = True
+        ready = Event()
+        self._group.spawn(self._keep_handlers, ready)
+        self._group.spawn(self._accept_all, ready)
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        self._in_a_hurry = self._in_a_hurry or exc is not None
+        self.stop()
+        return self._group.__exit__(exc_type, exc, traceback)
+
+    # The fiber that accepts
+
+    def _accept_all(self, ready: Event) -> None:
+        try:
+            with self._accepting:
+                ready.wait()
+                self._accept_until_stopped()
+        except BaseException:
+            self._in_a_hurry = True
+            raise
+        finally:
+            self._listener.close()
+            self._stopped.set()
+
+    def _accept_until_stopped(self) -> None:
+        while True:
+            if self._slots is not None:
+                self._slots.acquire()
+            try:
+                stream = self._accept()
+            except BaseException:
+                self._release()
+                raise
+            self._begin(stream)
+
+    def _accept(self) -> Stream:
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                stream = self._listener.accept()
+            except OSError as exc:
+                if exc.errno not in _SCARCE:
+                    raise
+                if pause == FIRST_PAUSE:
+                    _logger().error(
+                        "%r cannot accept connections, which wait until it can: %s", self, exc
+                    )
+            else:
+                if pause > FIRST_PAUSE:
+                    _logger().warning("%r accepts connections again", self)
+                return stream
+            sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _begin(self, stream: Stream) -> None:
+        """Nothing is waited for between accept() and this."""
+        assert self._handlers is not None
+        self._streams.add(stream)
+        try:
+            self._handlers.spawn(self._serve, stream)
+        except BaseException:
+            self._end(stream)
+            raise
+
+    # The fiber that the handlers belong to
+
+    def _keep_handlers(self, ready: Event) -> None:
+        """Cancelling the block does not reach the handlers: they have their seconds of grace."""
+        with shield():
+            try:
+                with TaskGroup() as self._handlers:
+                    ready.set()
+                    self._stopped.wait()
+                    self._give_grace()
+                    self._handlers.cancel("the server has ended")
+            finally:
+                self._accepting.cancel("the server has failed")
+                for stream in list(self._streams):
+                    self._end(stream)  # its fiber was cancelled before it ran
+
+    def _give_grace(self) -> None:
+        if self._grace is None and self._in_a_hurry:
+            return
+        with move_on_after(self._grace):
+            while self._streams:
+                self._idle.clear()
+                self._idle.wait()
+
+    # The fiber of a connection
+
+    def _serve(self, stream: Stream) -> None:
+        try:
+            if self._tls is not None:
+                with timeout(HANDSHAKE):
+                    stream.start_tls(self._tls, server_side=True)
+            self._handler(stream)
+        except Exception as exc:
+            self._report(exc, stream.peer)
+        finally:
+            self._end(stream)
+
+    def _report(self, exc: Exception, peer: Any) -> None:
+        try:
+            self._on_error(exc, peer)
+        except Exception as failure:
+            failure.__context__ = exc
+            log_failure(failure, peer)
+
+    def _end(self, stream: Stream) -> None:
+        if stream in self._streams:
+            self._streams.discard(stream)
+            stream.close()
+            self._release()
+            if not self._streams:
+                self._idle.set()
+
+    def _release(self) -> None:
+        if self._slots is not None:
+            self._slots.release()
+
+    def __repr__(self) -> str:
+        state = "ended" if self._listener.fileno() < 0 else f"{self.connections} connections"
+        return f"<pyfiber.net.Server at {place(self._address)}, {state}>"
+
+
+def log_failure(exc: Exception, peer: Any) -> None:
+    """What became of a handler; of a connection that the peer has broken, one line only."""
+    if isinstance(exc, ConnectionError):
+        _logger().warning("the connection of %s was lost: %s", place(peer), exc)
+    else:
+        _logger().error("the handler of the connection of %s failed", place(peer), exc_info=exc)
+
+
+def _logger() -> Logger:
+    _load("logging")
+    import logging
+
+    return logging.getLogger("pyfiber")

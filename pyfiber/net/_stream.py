@@ -1,0 +1,360 @@
+"""A connection as a stream of bytes, with a buffer for what was read too much."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeAlias
+
+from pyfiber import socket
+from pyfiber._engine import FiberError, _load
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+    from types import TracebackType
+
+#: Bytes of a line, or up to another separator, unless a call says otherwise.
+DEFAULT_LIMIT: Final = 65536
+
+#: Bytes that are asked for at a time.
+CHUNK: Final = 65536
+
+#: Buffers of fewer bytes altogether are copied into one: that is quicker than to pass a list on.
+SMALL: Final = 16384
+
+#: Buffers of one call to the system.
+MOST_BUFFERS: Final = 1024
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+class IncompleteRead(EOFError):
+    """The stream has ended too early. What came is in ``partial``, and is not read again."""
+
+    def __init__(self, partial: bytes, wanted: int | bytes) -> None:
+        what = f"{wanted} bytes" if isinstance(wanted, int) else repr(wanted)
+        super().__init__(f"the stream has ended after {len(partial)} bytes, before {what}")
+        self.partial = partial
+        self.wanted = wanted
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.partial, self.wanted)
+
+
+class LimitExceeded(ValueError):
+    """No separator within the limit. What came is in ``partial``, and is not read again."""
+
+    def __init__(self, partial: bytes, separator: bytes, limit: int) -> None:
+        super().__init__(f"no {separator!r} within {limit} bytes")
+        self.partial = partial
+        self.separator = separator
+        self.limit = limit
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.partial, self.separator, self.limit)
+
+
+class Stream:
+    """A connection, whose bytes are read and written in order.
+
+    ``Stream(sock)`` takes a connected socket of ``pyfiber.socket`` over; ``connect()`` and
+    ``Listener.accept()`` return Streams. One fiber may read and one may write at a time, another
+    one is refused with FiberError. A cancelled or timed out read loses nothing: what has come is
+    read by the next one. The exception that ends a write has the number of bytes that have gone as
+    its attribute ``sent``. Errors of the connection are OSError: ConnectionResetError, and so on.
+
+    ``socket`` is the socket, for options; to read from it would overtake what is buffered here.
+    """
+
+    __slots__ = ("__weakref__", "_data", "_peer", "_reading", "_start", "_writing", "socket")
+
+    def __init__(self, sock: socket.socket, peer: Any = None) -> None:
+        self.socket = sock
+        # What was received and not read yet: _data[_start:], and b"" when nothing is left.
+        self._data = b""
+        self._start = 0
+        self._reading = False
+        self._writing = False
+        self._peer = sock.getpeername() if peer is None else peer
+
+    # Reading
+
+    def read(self, n: int = CHUNK) -> bytes:
+        """Some bytes, at most n, as soon as there are any; b"" at the end."""
+        if self._reading:
+            self._refuse("reads from")
+        if n <= 0:
+            if n < 0:
+                raise ValueError("read() takes the largest number of bytes to return: not negative")
+            return b""
+        if self._data:
+            return self._take(min(self._start + n, len(self._data)))
+        return self.socket.recv(n)
+
+    def read_exactly(self, n: int) -> bytes:
+        """So many bytes; IncompleteRead if the stream ends first."""
+        if n < 0:
+            raise ValueError("read_exactly() takes a number of bytes: not negative")
+        if self._reading:
+            self._refuse("reads from")
+        if self._start + n <= len(self._data):
+            return self._take(self._start + n)
+        self._reading = True
+        whole = self._take_all()
+        try:
+            while len(whole) < n:
+                data = self.socket.recv(max(n - len(whole), CHUNK))
+                if not data:
+                    raise IncompleteRead(_cut(whole, len(whole)), n)
+                if len(data) == n and not whole:
+                    return data
+                whole += data
+            return _cut(whole, n)
+        finally:
+            self._keep(whole)
+
+    def read_until(self, separator: Buffer, limit: int = DEFAULT_LIMIT) -> bytes:
+        """All bytes up to the separator, and that.
+
+        IncompleteRead if the stream ends first, LimitExceeded if there would be more than ``limit``
+        bytes, the separator included.
+        """
+        if self._reading:
+            self._refuse("reads from")
+        separator = bytes(separator)
+        if not separator:
+            raise ValueError("read_until() needs a separator of at least one byte")
+        end = self._data.find(separator, self._start) + len(separator)
+        if len(separator) <= end <= self._start + limit:
+            return self._take(end)
+        line = self._receive_until(separator, limit)
+        if line is None:
+            raise IncompleteRead(bytes(self._take_all()), separator)
+        return line
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> bytes:
+        """The next line, with its newline; the last one may have none. See read_until()."""
+        if self._reading:
+            self._refuse("reads from")
+        end = self._data.find(b"\n", self._start) + 1
+        if 0 < end <= self._start + DEFAULT_LIMIT:
+            return self._take(end)
+        line = self._receive_until(b"\n", DEFAULT_LIMIT)
+        if line is None:
+            line = bytes(self._take_all())
+            if not line:
+                raise StopIteration
+        return line
+
+    def _receive_until(self, separator: bytes, limit: int) -> bytes | None:
+        """None: the stream has ended, and what came is kept."""
+        self._reading = True
+        whole = self._take_all()
+        size = len(separator)
+        searched = 0
+        try:
+            while True:
+                end = whole.find(separator, searched) + size
+                if end >= size and end <= limit:
+                    return _cut(whole, end)
+                if end >= size or len(whole) >= limit:
+                    raise LimitExceeded(_cut(whole, len(whole)), separator, limit)
+                data = self.socket.recv(CHUNK)
+                if not data:
+                    return None
+                if not whole and size <= data.find(separator) + size == len(data) <= limit:
+                    return data
+                searched = max(len(whole) - size + 1, 0)
+                whole += data
+        finally:
+            self._keep(whole)
+
+    def _take(self, end: int) -> bytes:
+        """What there is up to that place."""
+        data, start = self._data, self._start
+        if end == len(data):
+            self._data = b""
+            self._start = 0
+        else:
+            self._start = end
+        return data[start:end]
+
+    def _take_all(self) -> bytearray:
+        """For a read that may have to wait, and gives back what it does not use."""
+        whole = bytearray(memoryview(self._data)[self._start :])
+        self._data = b""
+        self._start = 0
+        return whole
+
+    def _keep(self, whole: bytearray) -> None:
+        self._data = bytes(whole)
+        self._reading = False
+
+    def _refuse(self, does: str) -> NoReturn:
+        raise FiberError(
+            f"another fiber {does} this stream: only one may at a time, or their data would be "
+            "mixed"
+        )
+
+    # Writing
+
+    def write(self, data: Buffer | Iterable[Buffer]) -> None:
+        """All of it: bytes, or several buffers one after the other, which are not joined first."""
+        if self._writing:
+            self._refuse("writes to")
+        self._writing = True
+        try:
+            if isinstance(data, (bytes, bytearray, memoryview)):
+                self.socket.sendall(data)
+            else:
+                self._write_all([memoryview(buffer).cast("B") for buffer in data])
+        finally:
+            self._writing = False
+
+    def _write_all(self, views: list[memoryview]) -> None:
+        size = sum(map(len, views))
+        if size <= SMALL or not self._can_gather():
+            self.socket.sendall(b"".join(views))
+            return
+        sent = first = 0
+        try:
+            while first < len(views):
+                went = self.socket.sendmsg(views[first : first + MOST_BUFFERS])
+                sent += went
+                first = _skip(views, first, went)
+        except BaseException as exc:
+            exc.sent = sent  # type: ignore[attr-defined]
+            raise
+
+    def _can_gather(self) -> bool:
+        return not self.is_tls and hasattr(self.socket, "sendmsg")
+
+    def close_write(self) -> None:
+        """Tell the peer that nothing more comes; reading goes on."""
+        if self._writing:
+            self._refuse("writes to")
+        self.socket.shutdown(socket.SHUT_WR)
+
+    # The connection
+
+    def start_tls(
+        self,
+        context: SSLContext | bool = True,
+        *,
+        server_hostname: str | None = None,
+        server_side: bool = False,
+    ) -> None:
+        """From here on all is encrypted; returns when the handshake is done.
+
+        ``True`` stands for ``pyfiber.ssl.create_default_context()``, which verifies the server's
+        certificate, and that it is for ``server_hostname``. FiberError if there is data that was
+        not encrypted and has not been read: someone may have put it there. After that an end of the
+        connection without TLS's own end is ``ssl.SSLEOFError``: it may have been cut off.
+        """
+        if self._reading or self._writing:
+            self._refuse("uses")
+        if self._data:
+            raise FiberError(
+                "start_tls() would take plain data that has come already for encrypted data: read "
+                "up to the point where TLS begins, and close the connection if there is more"
+            )
+        self._reading = self._writing = True
+        try:
+            self.socket = _with_tls(self.socket, context, server_hostname, server_side)
+        finally:
+            self._reading = self._writing = False
+
+    @property
+    def is_tls(self) -> bool:
+        """True if the connection is encrypted: ``socket`` is a ``pyfiber.ssl.SSLSocket`` then."""
+        return hasattr(self.socket, "do_handshake")
+
+    @property
+    def peer(self) -> Any:
+        """The address of the other end, as ``socket.getpeername()``: (host, port, ...) or a path.
+
+        It stays when the connection is lost.
+        """
+        return self._peer
+
+    @property
+    def local(self) -> Any:
+        """The address of this end. OSError when it is closed."""
+        return self.socket.getsockname()
+
+    def fileno(self) -> int:
+        """The descriptor's number; -1 when it is closed."""
+        return self.socket.fileno()
+
+    def close(self) -> None:
+        """Close the connection; closing twice is fine. Who waits for it gets OSError (EBADF)."""
+        self.socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = ", closed" if self.socket.fileno() < 0 else ", TLS" if self.is_tls else ""
+        return f"<pyfiber.net.Stream to {place(self._peer)}{state}>"
+
+
+def _cut(whole: bytearray, n: int) -> bytes:
+    """The first n bytes, which are in it no more."""
+    part = bytes(memoryview(whole)[:n])
+    del whole[:n]
+    return part
+
+
+def _skip(views: list[memoryview], first: int, went: int) -> int:
+    """The first view that has not gone as a whole; it is cut."""
+    while first < len(views) and went >= len(views[first]):
+        went -= len(views[first])
+        first += 1
+    if went:
+        views[first] = views[first][went:]
+    return first
+
+
+def _with_tls(
+    sock: socket.socket, context: SSLContext | bool, server_hostname: str | None, server_side: bool
+) -> socket.socket:
+    """The socket with TLS, after the handshake; the plain one is closed if that fails."""
+    ssl: Any = _load("pyfiber.ssl")  # takes longer to import than all the rest
+    if context is True:
+        if server_side:
+            raise ValueError(
+                "a server needs a certificate: load it into a pyfiber.ssl.SSLContext of its own"
+            )
+        context = ssl.create_default_context()
+    if not isinstance(context, ssl.SSLContext):
+        raise TypeError(
+            f"expected True or a pyfiber.ssl.SSLContext, not {type(context).__name__!r}"
+        )
+    wrapped: socket.socket = context.wrap_socket(
+        sock,
+        server_side=server_side,
+        server_hostname=None if server_side else server_hostname,
+        suppress_ragged_eofs=False,
+    )
+    return wrapped
+
+
+def place(address: Any) -> str:
+    """An address for a reader."""
+    if isinstance(address, tuple) and len(address) >= 2:
+        host, port = address[:2]
+        return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+    if isinstance(address, bytes):
+        address = os.fsdecode(address)
+    return str(address) or "a Unix socket"
