@@ -96,6 +96,7 @@ if TYPE_CHECKING:
     from pyfiber._outcome import CancelledOutcome, Failed, Ok, Outcome
     from pyfiber._queues import PriorityQueue, ShutDown
     from pyfiber._report import dump_fibers, dump_on_signal
+    from pyfiber._signals import signals
     from pyfiber._threads import (
         OneThread,
         Portal,
@@ -177,6 +178,7 @@ __all__ = [
     "select",
     "set_stack_size",
     "shield",
+    "signals",
     "sleep",
     "sleep_until",
     "spawn",
@@ -216,6 +218,7 @@ _HOMES = {
     "generator": "pyfiber._generators",
     "first_success": "pyfiber._groups",
     "from_thread": "pyfiber._threads",
+    "signals": "pyfiber._signals",
     "to_thread": "pyfiber._threads",
     "wait_for": "pyfiber._futures",
 }

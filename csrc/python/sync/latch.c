@@ -5,6 +5,9 @@
  *
  * The façade's futures and streams wait on it.  Unlike park(), such a wait can
  * be ended by this latch only, not by an unrelated wake-up.
+ *
+ * One that is rung from outside of the process, by a signal's handler, says so:
+ * a run that has nothing left but such waits is no deadlock.
  */
 #include "python/core/arguments.h"
 #include "python/core/state.h"
@@ -23,6 +26,7 @@ typedef struct LatchObject {
     PfWaitq waiters;
     unsigned long rings;
     bool set;
+    bool outside;
 } LatchObject;
 
 static PyObject *
@@ -42,6 +46,18 @@ latch_set(PyObject *op, PyObject *const *ignored, Py_ssize_t nargs)
     (void)nargs;
     ((LatchObject *)op)->set = true;
     return latch_ring(op, NULL, 0);
+}
+
+static int
+park(LatchObject *self, PfThread *t, int64_t deadline, PyObject *what)
+{
+    pf_poller *poller = t->scheduler->core.poller;
+    PfWait wait;
+    pf_wait_init(&wait, t);
+    poller->awaited += self->outside;
+    int rc = pf_wait_for(&wait, &self->waiters, t, deadline, what);
+    poller->awaited -= self->outside;
+    return rc;
 }
 
 static PyObject *
@@ -74,9 +90,7 @@ latch_wait(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
                      args[1]);
         return NULL;
     }
-    PfWait wait;
-    pf_wait_init(&wait, t);
-    int rc = pf_wait_for(&wait, &self->waiters, t, deadline, args[1]);
+    int rc = park(self, t, deadline, args[1]);
     return rc < 0 ? NULL : PyBool_FromLong(rc == 0);
 }
 
@@ -90,11 +104,17 @@ latch_is_set(PyObject *op, PyObject *ignored)
 static PyObject *
 latch_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {NULL};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, ":_Latch", names)) {
+    static char *names[] = {"outside", NULL};
+    int outside = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|p:_Latch", names,
+                                     &outside)) {
         return NULL;
     }
-    return type->tp_alloc(type, 0);
+    PyObject *op = type->tp_alloc(type, 0);
+    if (op != NULL) {
+        ((LatchObject *)op)->outside = outside != 0;
+    }
+    return op;
 }
 
 static PyMethodDef latch_methods[] = {
@@ -124,8 +144,11 @@ static PyMemberDef latch_members[] = {
 };
 
 static PyType_Slot latch_slots[] = {
-    {Py_tp_doc, (void *)"_Latch()\n--\n\nSet once, by any thread; fibers "
-                        "wait for it."},
+    {Py_tp_doc,
+     (void *)"_Latch(outside=False)\n--\n\n"
+             "Set once, by any thread; fibers wait for it.  With\n"
+             "`outside` by what comes from outside of the process:\n"
+             "a run that only waits for it is no deadlock."},
     {Py_tp_new, latch_new},
     {Py_tp_dealloc, pf_dealloc},
     {Py_tp_methods, latch_methods},
