@@ -273,6 +273,30 @@ def test_grain_pool_has_its_day() -> None:
     ]
 
 
+@pytest.mark.skipif(os.name == "nt", reason="programs of POSIX")
+def test_pipeline_counts_words(tmp_path: Path) -> None:
+    text = document(tmp_path, "the cat and the dog\nand the mouse\n" * 20_000)
+    assert run_example("pipeline.py", "--top", "2", text).splitlines() == ["60000 the", "40000 and"]
+    assert "TimeoutError" in run_example("pipeline.py", "--limit", "0", text, code=1)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals and programs of POSIX")
+def test_pipeline_that_is_told_to_end_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = imported("pipeline")
+    monkeypatch.setattr(pipeline, "STAGES", [["cat"], ["sleep", "1000"]])
+
+    def main() -> None:
+        pyfiber.spawn(pipeline.most_frequent, [__file__], 5)
+        for _ in range(10):
+            pyfiber.yield_now()
+        signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(SystemExit, match="ended by SIGTERM"):
+        pyfiber.run(main)
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
 # crawl --------------------------------------------------------------------------------------------
 
 CRAWLED = re.compile(
@@ -288,15 +312,19 @@ def numbers(printed: str) -> list[int]:
     return [int(number.replace(",", "")) for number in found.groups()]
 
 
-@pytest.fixture
-def crawl() -> ModuleType:
+def imported(name: str) -> ModuleType:
     """The example, as a module."""
-    spec = importlib.util.spec_from_file_location("crawl", EXAMPLES / "crawl.py")
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture
+def crawl() -> ModuleType:
+    return imported("crawl")
 
 
 def test_crawl_finds_what_a_sequential_crawl_finds() -> None:
