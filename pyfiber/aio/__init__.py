@@ -1,4 +1,4 @@
-"""asyncio, both ways: plain code in coroutines, and fibers beside tasks.
+"""asyncio, both ways: plain code in coroutines, and fibers beside tasks, a loop in a fiber.
 
 ``await run_in_fiber(fn)`` calls a plain function in a fiber of the running task, and ``await_()``
 waits in it::
@@ -23,14 +23,23 @@ waits in it::
     ...         return await host.run(main)
     >>> asyncio.run(with_fibers())
     [1, 2]
+
+``new_event_loop()`` makes a loop that runs in a fiber of ``pyfiber.run()``, beside the others::
+
+    >>> def in_a_fiber():
+    ...     with asyncio.Runner(loop_factory=new_event_loop) as runner:
+    ...         return runner.run(length("Zoot"))
+    >>> pyfiber.run(in_a_fiber)
+    4
 """
 
 from __future__ import annotations
 
 from pyfiber.aio._host import Host
+from pyfiber.aio._loop import new_event_loop
 from pyfiber.aio._task import await_, run_in_fiber
 
-__all__ = ["Host", "await_", "run_in_fiber"]
+__all__ = ["Host", "await_", "new_event_loop", "run_in_fiber"]
 
 for _name in __all__:
     globals()[_name].__module__ = __name__

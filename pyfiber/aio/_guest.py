@@ -19,7 +19,7 @@ _asyncio: Any = import_module("_asyncio")
 # Functions in C, so that no signal handler runs in the middle of it.
 _take: Callable[[Any, Any], Any]
 _give: Callable[[Any, Any], Any]
-if sys.version_info >= (3, 12):
+if sys.version_info >= (3, 14):
     _take = _give = _asyncio._swap_current_task
 else:
     _take, _give = _asyncio._current_tasks.pop, _asyncio._current_tasks.__setitem__

@@ -201,6 +201,7 @@ class Host:
                 await future
             except asyncio.CancelledError as exc:
                 if fiber.done():
+                    _ = fiber.outcome  # seen: the same cancellation has probably ended it
                     raise
                 cancelled = exc
                 self._ask_for_turn()

@@ -171,6 +171,34 @@ def test_turns_are_not_announced_by_system_calls(monkeypatch: pytest.MonkeyPatch
     assert readers == []
 
 
+def test_sockets_of_fibers_wake_the_loop(arun: Run) -> None:
+    """In a turn of its own: nothing else happens on the loop."""
+    from pyfiber import socket
+
+    def answer(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            while data := connection.recv(100):
+                connection.sendall(data.upper())
+
+    def ask(address: tuple[str, int]) -> list[bytes]:
+        with socket.create_connection(address) as connection:
+            got = []
+            for word in (b"spam", b"egg"):
+                connection.sendall(word)
+                got.append(connection.recv(100))
+                sleep(0.001)
+            return got
+
+    async def main() -> Any:
+        async with Host() as host:
+            with socket.create_server(("127.0.0.1", 0)) as listener:
+                host.spawn(answer, listener)
+                return await host.run(ask, listener.getsockname())
+
+    assert arun(main()) == [b"SPAM", b"EGG"]
+
+
 def test_several_hosts_share_a_loop(arun: Run) -> None:
     async def main() -> Any:
         async with Host() as one, Host() as two:

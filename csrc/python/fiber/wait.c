@@ -283,6 +283,19 @@ pf_fiber_unpark(PfTaskObject *task, PyObject *value)
 
 /* -------------------------------------------------------------- yield, sleep */
 
+/* A guest yields often.  Is there nobody to yield to, and nothing to look at
+ * for once? */
+static bool
+is_alone(SchedulerObject *s, FiberObject *self)
+{
+    if (self->under_cancel || s->core.until_poll == 1 ||
+        s->core.ready.head != NULL || pf_inbox_pending(&s->core.inbox)) {
+        return false;
+    }
+    s->core.until_poll--;
+    return true;
+}
+
 int
 pf_yield_now(PfThread *t)
 {
@@ -290,6 +303,9 @@ pf_yield_now(PfThread *t)
     if (PF_UNLIKELY(t->attention != 0)) {
         if (pf_attend(t) < 0) {
             return -1;
+        }
+        if (t->guest != NULL && is_alone(s, CURRENT(t))) {
+            return 0;
         }
         PF_GUEST_WAITS(t, int, -1, pf_yield_now(t));
     }

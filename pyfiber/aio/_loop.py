@@ -1,0 +1,252 @@
+"""``new_event_loop()``: asyncio's loop in a fiber, beside other fibers.
+
+The loop's selector does not block the thread. It parks the fiber on its own descriptor: epoll, or
+kqueue, is readable itself when something that it watches is::
+
+    the run's poller ── watches ──> the selector's descriptor ── watches ──> sockets, pipes ...
+                                    and what other fibers wait for
+
+Everything else is asyncio's own loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import selectors
+import signal
+from collections.abc import Callable
+from typing import Any, TypeVar, TypeVarTuple
+
+from pyfiber._engine import (
+    Cancelled,
+    CancelScope,
+    _on_sigint,
+    _running_scheduler,
+    check_cancelled,
+    now,
+    shield,
+    wait_readable,
+    yield_now,
+)
+from pyfiber.aio._guest import as_guest
+
+H = TypeVar("H", bound=asyncio.Handle)
+Ts = TypeVarTuple("Ts")
+
+Events = list[tuple[selectors.SelectorKey, int]]
+
+
+class ParkingSelector(selectors.DefaultSelector):
+    """In a fiber of a run ``select()`` lets the other fibers run; elsewhere it blocks as ever."""
+
+    #: While a fiber sleeps in select(): what to cancel to wake it.
+    sleep: CancelScope | None = None
+    #: The loop has been given something to do, so it must not sleep.
+    called = False
+    #: The loop has been told that its fiber is cancelled, and winds down. Its waits must not fail.
+    winding_down = False
+
+    def __init__(self, on_cancelled: Callable[[Cancelled], None]):
+        super().__init__()
+        self._on_cancelled = on_cancelled
+        self._look = super().select
+
+    def select(self, timeout: float | None = None) -> Events:
+        if _running_scheduler() is None:
+            return self._look(timeout)
+        self.called = False
+        try:
+            self._yield()
+            events = self._look(0)
+            if events or self.called or (timeout is not None and timeout <= 0):
+                return events
+            self._park(timeout)
+        except Cancelled as exc:
+            self._on_cancelled(exc)
+        return self._look(0)
+
+    def _yield(self) -> None:
+        """Others run after each batch of callbacks; it costs little if there are none."""
+        if self.winding_down:
+            with shield():
+                yield_now()
+        else:
+            yield_now()
+
+    def _park(self, timeout: float | None) -> None:
+        try:
+            with CancelScope(shield=self.winding_down) as self.sleep:
+                wait_readable(self, timeout)
+        except TimeoutError:
+            pass
+        finally:
+            self.sleep = None
+
+    def wake(self) -> None:
+        """Another fiber, perhaps, has given the loop something to do."""
+        self.called = True
+        sleep, self.sleep = self.sleep, None
+        if sleep is not None:
+            sleep.cancel("the loop has work")
+
+
+class FiberEventLoop(asyncio.SelectorEventLoop):
+    """asyncio's loop, run by a fiber."""
+
+    _main: asyncio.Future[Any] | None = None
+    #: Of the run that goes on around the loop, while the loop has handlers for signals.
+    _wakeup_outside: int | None = None
+    _sigint_outside: Any = None
+
+    def __init__(self) -> None:
+        self._parking = ParkingSelector(self._fiber_is_cancelled)
+        super().__init__(self._parking)
+
+    def time(self) -> float:
+        """The scheduler's clock, which may be virtual; the monotonic clock elsewhere."""
+        return now()
+
+    # running --------------------------------------------------------------------------------------
+
+    def run_forever(self) -> None:
+        if _running_scheduler() is None:
+            return super().run_forever()
+        self._parking.winding_down = self._parking.winding_down and _is_cancelled()
+        as_guest(super().run_forever)
+        if self._parking.winding_down and self._main is None:
+            check_cancelled()
+        return None
+
+    def run_until_complete(self, future: Any) -> Any:
+        self._check_closed()  # type: ignore[attr-defined]
+        self._check_running()  # type: ignore[attr-defined]
+        main: Any = asyncio.ensure_future(future, loop=self)
+        if main is not future:
+            main._log_destroy_pending = False
+        self._main = main
+        try:
+            return super().run_until_complete(main)
+        except asyncio.CancelledError:
+            if self._parking.winding_down:
+                check_cancelled()
+            raise
+        except BaseException:
+            if main is not future and main.done() and not main.cancelled():
+                main.exception()  # the caller cannot look at it
+            raise
+        finally:
+            self._main = None
+
+    def _fiber_is_cancelled(self, exc: Cancelled) -> None:
+        """As Ctrl-C: the main task is cancelled, and the loop goes on until that has ended."""
+        self._parking.winding_down = True
+        if self._main is None:
+            self.stop()
+        else:
+            self._main.cancel(exc.reason)
+
+    # calls of other fibers ------------------------------------------------------------------------
+
+    def call_soon(
+        self,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Handle:
+        handle = super().call_soon(callback, *args, context=context)
+        self._parking.called = True
+        if self._parking.sleep is not None:
+            self._parking.wake()
+        return _without_us(handle) if self.get_debug() else handle
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        handle = super().call_at(when, callback, *args, context=context)
+        self._parking.wake()
+        return _without_us(handle) if self.get_debug() else handle
+
+    def stop(self) -> None:
+        super().stop()
+        self._parking.wake()
+
+    # signals --------------------------------------------------------------------------------------
+
+    def add_signal_handler(self, sig: int, callback: Callable[[*Ts], object], *args: *Ts) -> None:
+        """asyncio takes over what wakes the thread at a signal; a run around the loop needs it."""
+        self._keep_outside(sig)
+        try:
+            super().add_signal_handler(sig, callback, *args)
+        finally:
+            self._give_back()
+
+    def remove_signal_handler(self, sig: int) -> bool:
+        removed = super().remove_signal_handler(sig)
+        if removed and sig == signal.SIGINT and self._sigint_outside is _on_sigint:
+            signal.signal(sig, self._sigint_outside)
+            self._sigint_outside = None
+        self._give_back()
+        return removed
+
+    def _keep_outside(self, sig: int) -> None:
+        if not self._has_handlers():
+            try:
+                self._wakeup_outside = signal.set_wakeup_fd(-1)
+            except ValueError:  # not the main thread, as asyncio will tell
+                return
+        if sig == signal.SIGINT and self._sigint_outside is None:
+            self._sigint_outside = signal.getsignal(sig)
+
+    def _give_back(self) -> None:
+        outside = self._wakeup_outside
+        if outside is not None and not self._has_handlers():
+            self._wakeup_outside = None
+            signal.set_wakeup_fd(outside, warn_on_full_buffer=False)
+
+    def _has_handlers(self) -> bool:
+        return bool(self._signal_handlers)  # type: ignore[attr-defined]
+
+
+def _without_us(handle: H) -> H:
+    """In debug mode a handle knows who made it: that ends with the caller."""
+    del handle._source_traceback[-1]  # type: ignore[attr-defined]
+    return handle
+
+
+def _is_cancelled() -> bool:
+    try:
+        check_cancelled()
+    except Cancelled:
+        return True
+    return False
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """A loop of asyncio for a fiber: the fiber waits in it, others run meanwhile.
+
+    For ``asyncio.Runner(loop_factory=new_event_loop)`` and, from Python 3.12 on,
+    ``asyncio.run(main(), loop_factory=new_event_loop)``, in a fiber of a run. It is asyncio's own
+    SelectorEventLoop, with everything that this can do. Several may run on one thread, each in a
+    fiber; outside of a run such a loop blocks its thread as any loop does.
+
+    Only in its own fiber is it "the running loop". Other fibers of the thread may call its methods
+    (``call_soon()``, ``create_task()``, ``stop()``), and set results of its futures. A callback or
+    task that waits for fibers, in ``pyfiber.sleep()`` or for a lock, say, holds up its own loop
+    only.
+
+    Cancelling the fiber cancels the task that the loop runs for, as Ctrl-C does; when that has
+    ended, Cancelled is raised.
+
+    NotImplementedError on Windows, where selectors have no descriptor to wait for.
+    """
+    if not hasattr(selectors.DefaultSelector, "fileno"):
+        raise NotImplementedError(
+            "a loop in a fiber needs a selector that has a descriptor itself, which this system "
+            "lacks: run asyncio in a thread of its own"
+        )
+    return FiberEventLoop()
