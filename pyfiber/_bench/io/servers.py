@@ -11,6 +11,7 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Callable, Coroutine
+from functools import partial
 from threading import Thread
 from typing import Any, cast
 
@@ -114,6 +115,26 @@ def on_uvloop(serve: AsyncServe) -> Serve:
     return served
 
 
+def in_a_fiber(serve: AsyncServe) -> Serve:
+    """On the loop of the standard library, which a fiber runs."""
+
+    def served(listener: socket.socket, certificate: str | None) -> None:
+        with asyncio.Runner(loop_factory=load("pyfiber.aio").new_event_loop) as runner:
+            runner.run(serve(listener, certificate))
+
+    return partial(pyfiber.run, served)
+
+
+def on_uvloop_in_turns(serve: Serve) -> Serve:
+    """pyfiber's fibers in the turns of uvloop's loop."""
+
+    async def hosted(listener: socket.socket, certificate: str | None) -> None:
+        async with load("pyfiber.aio").Host() as host:
+            await host.run(serve, listener, certificate)
+
+    return on_uvloop(hosted)
+
+
 # What looks like blocking code --------------------------------------------------------------------
 
 
@@ -144,18 +165,20 @@ def on_top_of(context: Any, body: Body) -> Body:
     return with_tls
 
 
-def fibers(body: Body, listener: socket.socket, certificate: str | None) -> None:
-    """A fiber of pyfiber for each connection."""
+def accepting(body: Body, listener: socket.socket, certificate: str | None) -> None:
+    """In a fiber of a run: start another one for each connection."""
     own = load("pyfiber.socket").socket(fileno=listener.detach())
     if certificate is not None:
         body = on_top_of(context_of(load("pyfiber.ssl"), certificate), body)
 
-    def accept() -> None:
-        while True:
-            connection, _ = own.accept()
-            pyfiber.spawn(body, connection)
+    while True:
+        connection, _ = own.accept()
+        pyfiber.spawn(body, connection)
 
-    pyfiber.run(accept)
+
+def fibers(body: Body, listener: socket.socket, certificate: str | None) -> None:
+    """A fiber of pyfiber for each connection."""
+    pyfiber.run(accepting, body, listener, certificate)
 
 
 def small_fibers(body: Body, listener: socket.socket, certificate: str | None) -> None:

@@ -35,6 +35,12 @@ def of_pyfiber(name: str, serve: Serve, note: str = "", *, http: bool = False) -
     return Subject(name, serve, needs=sockets, needs_for_tls=tls, note=note, http=http)
 
 
+def of_aio(name: str, serve: Serve, peer: str | None = None) -> Subject:
+    """A server on pyfiber and asyncio together."""
+    return Subject(name, serve, peer=peer, needs=("pyfiber.aio", "pyfiber.socket"))
+
+
+echo_fibers = partial(servers.accepting, servers.echo)
 echo_protocols = partial(servers.protocols, servers.Echo)
 hello_protocols = partial(servers.protocols, servers.Hello)
 
@@ -45,6 +51,9 @@ SUBJECTS = (
     Subject("uvloop streams", servers.on_uvloop(servers.streams), peer="uvloop"),
     Subject("asyncio protocols", servers.on_asyncio(echo_protocols)),
     Subject("asyncio streams", servers.on_asyncio(servers.streams)),
+    of_aio("pyfiber on uvloop", servers.on_uvloop_in_turns(echo_fibers), peer="uvloop"),
+    of_aio("asyncio protocols in a fiber", servers.in_a_fiber(echo_protocols)),
+    of_aio("asyncio streams in a fiber", servers.in_a_fiber(servers.streams)),
     Subject("gevent", partial(servers.gevent, servers.echo), peer="gevent"),
     Subject("trio", servers.trio, peer="trio"),
     Subject("threads", partial(servers.threads, servers.echo)),
