@@ -16,7 +16,7 @@ import contextvars
 import selectors
 import signal
 from collections.abc import Callable
-from typing import Any, TypeVar, TypeVarTuple
+from typing import Any, TypeVarTuple
 
 from pyfiber._engine import (
     Cancelled,
@@ -31,7 +31,6 @@ from pyfiber._engine import (
 )
 from pyfiber.aio._guest import as_guest
 
-H = TypeVar("H", bound=asyncio.Handle)
 Ts = TypeVarTuple("Ts")
 
 Events = list[tuple[selectors.SelectorKey, int]]
@@ -125,6 +124,8 @@ class FiberEventLoop(asyncio.SelectorEventLoop):
         if main is not future:
             main._log_destroy_pending = False
         self._main = main
+        if self._parking.winding_down and isinstance(future, asyncio.Task) and _is_cancelled():
+            future.cancel()  # a Runner's next call; what it cleans up with is no task
         try:
             return super().run_until_complete(main)
         except asyncio.CancelledError:
@@ -158,7 +159,10 @@ class FiberEventLoop(asyncio.SelectorEventLoop):
         self._parking.called = True
         if self._parking.sleep is not None:
             self._parking.wake()
-        return _without_us(handle) if self.get_debug() else handle
+        trace: Any = handle._source_traceback  # type: ignore[attr-defined]
+        if trace:  # in debug mode a handle knows who made it: that ends with the caller
+            del trace[-1]
+        return handle
 
     def call_at(
         self,
@@ -169,7 +173,10 @@ class FiberEventLoop(asyncio.SelectorEventLoop):
     ) -> asyncio.TimerHandle:
         handle = super().call_at(when, callback, *args, context=context)
         self._parking.wake()
-        return _without_us(handle) if self.get_debug() else handle
+        trace: Any = handle._source_traceback  # type: ignore[attr-defined]
+        if trace:  # in debug mode a handle knows who made it: that ends with the caller
+            del trace[-1]
+        return handle
 
     def stop(self) -> None:
         super().stop()
@@ -210,12 +217,6 @@ class FiberEventLoop(asyncio.SelectorEventLoop):
 
     def _has_handlers(self) -> bool:
         return bool(self._signal_handlers)  # type: ignore[attr-defined]
-
-
-def _without_us(handle: H) -> H:
-    """In debug mode a handle knows who made it: that ends with the caller."""
-    del handle._source_traceback[-1]  # type: ignore[attr-defined]
-    return handle
 
 
 def _is_cancelled() -> bool:

@@ -427,6 +427,24 @@ def test_time_limit_around_a_loop_ends_it_and_another_one_may_run() -> None:
     assert log[1:] == ["cleaned up"]
 
 
+def test_another_call_of_the_runner_in_a_cancelled_fiber_is_cancelled_at_once() -> None:
+    log: list[Any] = []
+
+    def main() -> None:
+        with (
+            pyfiber.move_on_after(0.001) as scope,
+            asyncio.Runner(loop_factory=new_event_loop) as runner,
+        ):
+            for _ in range(2):
+                with pytest.raises(Cancelled):
+                    runner.run(cleans_up(log))
+            pyfiber.check_cancelled()
+        assert scope.cancelled_caught
+
+    pyfiber.run(main)
+    assert log[1:] == ["cleaned up"]
+
+
 def test_other_tasks_of_a_cancelled_fiber_are_cancelled_once_and_waited_for() -> None:
     log: list[Any] = []
 

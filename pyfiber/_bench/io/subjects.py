@@ -37,7 +37,13 @@ def of_pyfiber(name: str, serve: Serve, note: str = "", *, http: bool = False) -
 
 def of_aio(name: str, serve: Serve, peer: str | None = None) -> Subject:
     """A server on pyfiber and asyncio together."""
-    return Subject(name, serve, peer=peer, needs=("pyfiber.aio", "pyfiber.socket"))
+    return Subject(
+        name,
+        serve,
+        peer=peer,
+        needs=("pyfiber.aio", "pyfiber.socket"),
+        needs_for_tls=("pyfiber.ssl",),
+    )
 
 
 echo_fibers = partial(servers.accepting, servers.echo)
