@@ -42,16 +42,8 @@ LEFT_OUT = {
     "test_httpservers": {},
     "test_smtplib": {},
     "test_xmlrpc": {},
-    "test_httplib": {
-        "test_local_unknown_cert": "TLS over the standard module",
-        "test_local_good_hostname": "TLS over the standard module",
-        "test_local_bad_hostname": "TLS over the standard module",
-    },
-    "test_urllib2_localnet": {
-        "test_https": "TLS over the standard module",
-        "test_https_with_cafile": "TLS over the standard module",
-        "test_https_sni": "TLS over the standard module",
-    },
+    "test_httplib": {},
+    "test_urllib2_localnet": {},
 }
 
 #: They wait for real seconds.

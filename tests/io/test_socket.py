@@ -402,16 +402,16 @@ def test_number_of_a_dropped_socket_may_be_watched_by_others() -> None:
         right.send(b"x")
         fiber.result()
         number = left.fileno()
+        reader, writer = os.pipe()
         with pytest.warns(ResourceWarning, match="unclosed"):
             del left, fiber
-        reader, writer = os.pipe()
-        assert number in (reader, writer)
+        os.dup2(reader, number)
         with pytest.raises(TimeoutError):
-            wait_readable(reader, 0.001)
+            wait_readable(number, 0.001)
         os.write(writer, b"x")
-        wait_readable(reader)
-        os.close(reader)
-        os.close(writer)
+        wait_readable(number)
+        for each in (number, reader, writer):
+            os.close(each)
         right.close()
 
     run(main)

@@ -6,6 +6,8 @@
  *   connect.c    connect()
  *   address.c    names of hosts in addresses are looked up first
  *   transfer.c   recv() and send() and their kin
+ *   tls.c        TLS over such a socket: the connection's type
+ *   tls_flow.c   ... and how its bytes come and go
  *
  * Called by module.c.
  */
@@ -28,5 +30,6 @@ int pf_wait_for_number(intptr_t number, pf_direction direction, int64_t length,
 /* One part of it each. */
 int pf_readiness_init(PyObject *module);
 int pf_socket_init(PyObject *module);
+int pf_tls_init(PyObject *module);
 
 #endif

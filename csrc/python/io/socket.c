@@ -49,6 +49,13 @@ note_user(PfSocket *sock, PfThread *t)
     }
 }
 
+int
+pf_socket_busy_error(pf_direction direction)
+{
+    PyErr_SetString(pf.fiber_error, busy[direction]);
+    return -1;
+}
+
 /* Which record, and is it free?  Runs no code. */
 static int
 find_record(PfIo *io)
@@ -67,8 +74,7 @@ find_record(PfIo *io)
         first = first->next;
     }
     if (PF_UNLIKELY(first != NULL && !sock->turns)) {
-        PyErr_SetString(pf.fiber_error, busy[io->direction]);
-        return -1;
+        return pf_socket_busy_error(io->direction);
     }
     note_user(sock, io->t);
     return 0;
@@ -97,12 +103,9 @@ pf_socket_claim(PfThread *t, PyObject *op)
 }
 
 int
-pf_transfer_begin(PfIo *io, PyObject *op, pf_direction direction)
+pf_transfer_begin_part(PfIo *io, PfThread *t, PyObject *op,
+                       pf_direction direction)
 {
-    PfThread *t = pf_this_thread();
-    if (t == NULL) {
-        return -1;
-    }
     io->op = op;
     io->sock = pf_socket_of(op);
     io->t = t;
@@ -110,14 +113,22 @@ pf_transfer_begin(PfIo *io, PyObject *op, pf_direction direction)
     io->direction = direction;
     io->at_once = false;
     io->timed = false;
-    if (io->s != NULL && pf_io_charge(t) < 0) {
-        return -1;
-    }
+    io->late = "timed out";
     io->owner = io->sock->owner;
     if (PF_UNLIKELY(io->owner == 0)) {
         return pf_socket_closed_error();
     }
     return io->s == NULL ? 0 : find_record(io);
+}
+
+int
+pf_transfer_begin(PfIo *io, PyObject *op, pf_direction direction)
+{
+    PfThread *t = pf_this_thread();
+    if (t == NULL || (pf_io_scheduler(t) != NULL && pf_io_charge(t) < 0)) {
+        return -1;
+    }
+    return pf_transfer_begin_part(io, t, op, direction);
 }
 
 /* Not for sockets that never wait: they ask the system each time. */
@@ -128,23 +139,20 @@ pf_transfer_is_blocked(const PfIo *io)
            !pf_descriptor_may(io->at, io->direction);
 }
 
-static int
-timed_out(void)
+int64_t
+pf_socket_deadline(const PfSocket *sock, pf_scheduler *s)
 {
-    PyErr_SetString(PyExc_TimeoutError, "timed out");
-    return -1;
+    return sock->timeout == PF_NEVER
+               ? PF_NEVER
+               : pf_later(s != NULL ? pf_now(s) : pf_monotonic(),
+                          sock->timeout);
 }
 
-static void
-set_deadline(PfIo *io)
+static int
+timed_out(const PfIo *io)
 {
-    int64_t timeout = io->sock->timeout;
-    io->timed = true;
-    io->deadline = PF_NEVER;
-    if (timeout != PF_NEVER) {
-        int64_t now = io->s != NULL ? pf_now(io->s) : pf_monotonic();
-        io->deadline = pf_later(now, timeout);
-    }
+    PyErr_SetString(PyExc_TimeoutError, io->late);
+    return -1;
 }
 
 int
@@ -161,14 +169,15 @@ pf_transfer_wait(PfIo *io)
         return pf_io_error(-EAGAIN);
     }
     if (!io->timed) {
-        set_deadline(io);
+        io->timed = true;
+        io->deadline = pf_socket_deadline(sock, io->s);
     }
     int rc =
         io->s != NULL
             ? pf_io_park(io->t, io->at, io->direction, io->deadline, io->op)
             : pf_io_block(sock->number, io->direction, io->deadline);
     if (rc != 0) {
-        return rc < 0 ? -1 : timed_out();
+        return rc < 0 ? -1 : timed_out(io);
     }
     return sock->owner == io->owner ? 0 : pf_socket_closed_error();
 }
@@ -707,5 +716,7 @@ pf_socket_init(PyObject *module)
 int
 pf_io_init(PyObject *module)
 {
-    return pf_readiness_init(module) < 0 ? -1 : pf_socket_init(module);
+    return pf_readiness_init(module) < 0 || pf_socket_init(module) < 0
+               ? -1
+               : pf_tls_init(module);
 }

@@ -49,17 +49,42 @@ typedef struct PfIo {
     bool at_once; /* by its flags: never wait */
     bool timed;   /* `deadline` is set */
     int64_t deadline;
+    const char *late; /* what TimeoutError says */
 } PfIo;
+
+/* A number of bytes; -1 with an exception. */
+typedef struct PfBytes {
+    char *data;
+    size_t size;
+    int flags;
+} PfBytes;
 
 /* 0, or -1 with an exception: it is closed, another fiber does the same, or
  * this one is cancelled.  No try is due yet if pf_transfer_is_blocked. */
 int pf_transfer_begin(PfIo *io, PyObject *op, pf_direction direction);
+/* The same for a part of an operation: no cancellation point. */
+int pf_transfer_begin_part(PfIo *io, PfThread *t, PyObject *op,
+                           pf_direction direction);
 bool pf_transfer_is_blocked(const PfIo *io);
 /* It would block: wait.  0: try again; -1 with an exception. */
 int pf_transfer_wait(PfIo *io);
 /* It is done, well or not: others that stand in line may try. */
 void pf_transfer_end(PfIo *io);
 
+/* Wait until some bytes have moved: how many; -1 with an exception. */
+Py_ssize_t pf_transfer_move(PfIo *io, const PfBytes *bytes);
+/* The exception that is set learns how much has gone: `sent`. */
+void pf_transfer_tell(Py_ssize_t sent);
+
+/* The thread's buffer for what comes, or NULL with an exception.  Whoever gets
+ * bytes there copies them before any other code runs. */
+#define PF_SHARED_BUFFER ((size_t)256 * 1024)
+char *pf_shared_buffer(PfThread *t);
+
+/* When an operation that begins now must be over; `s`: NULL, it blocks. */
+int64_t pf_socket_deadline(const PfSocket *sock, pf_scheduler *s);
+/* -1 with FiberError: another fiber does the same. */
+int pf_socket_busy_error(pf_direction direction);
 int pf_socket_closed_error(void);
 /* `op` is any object.  If it is a socket of ours, a wait for its number that is
  * made now ends when it is closed. 0; -1 with an exception: it is closed. */

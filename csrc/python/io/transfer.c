@@ -21,13 +21,11 @@
  * object of its own size: to allocate what was asked for, which is mostly far
  * more than comes, would map and unmap memory at each call.  It stays in the
  * processor's cache.  More is allocated. */
-#define SHARED_BUFFER ((size_t)256 * 1024)
-
-static char *
-shared_buffer(PfThread *t)
+char *
+pf_shared_buffer(PfThread *t)
 {
     if (t->io_buffer == NULL) {
-        t->io_buffer = PyMem_RawMalloc(SHARED_BUFFER);
+        t->io_buffer = PyMem_RawMalloc(PF_SHARED_BUFFER);
         if (t->io_buffer == NULL) {
             PyErr_NoMemory();
         }
@@ -46,19 +44,12 @@ const PfPart pf_io_part = {
     .free_spare = free_buffer,
 };
 
-/* A number of bytes; -1 with an exception. */
-typedef struct Bytes {
-    char *data;
-    size_t size;
-    int flags;
-} Bytes;
-
 /* Of a TCP connection that gave less than it was asked for nothing is left to
  * read, until the poller tells of more: that saves the call that would say so.
  * Not if its end, an error or urgent data have been seen: they come with no
  * event of their own.  With flags less may mean something else. */
 static void
-notice_short(PfIo *io, int64_t moved, const Bytes *bytes)
+notice_short(PfIo *io, int64_t moved, const PfBytes *bytes)
 {
     if (io->s != NULL && io->sock->tcp && bytes->flags == 0 && moved > 0 &&
         (size_t)moved < bytes->size && io->at->seen == 0) {
@@ -69,7 +60,7 @@ notice_short(PfIo *io, int64_t moved, const Bytes *bytes)
 /* One try: a number of bytes, -EAGAIN, or -1 - with an exception - for what
  * cannot be tried again. */
 static int64_t
-try_once(PfIo *io, const Bytes *bytes)
+try_once(PfIo *io, const PfBytes *bytes)
 {
     PfSocket *sock = io->sock;
     int64_t moved = io->direction == PF_READING
@@ -98,9 +89,8 @@ never_waits(int flags)
 #endif
 }
 
-/* Until some have moved. */
-static Py_ssize_t
-move_some(PfIo *io, const Bytes *bytes)
+Py_ssize_t
+pf_transfer_move(PfIo *io, const PfBytes *bytes)
 {
     int64_t moved = -EAGAIN;
     io->at_once = never_waits(bytes->flags);
@@ -136,8 +126,8 @@ receive_much(PfIo *io, size_t size, int flags)
     if (result == NULL) {
         return NULL;
     }
-    Bytes bytes = {PyBytes_AS_STRING(result), size, flags};
-    Py_ssize_t got = move_some(io, &bytes);
+    PfBytes bytes = {PyBytes_AS_STRING(result), size, flags};
+    Py_ssize_t got = pf_transfer_move(io, &bytes);
     if (got < 0) {
         Py_DECREF(result);
         return NULL;
@@ -153,14 +143,14 @@ receive_much(PfIo *io, size_t size, int flags)
 static PyObject *
 receive(PfIo *io, size_t size, int flags)
 {
-    if (size > SHARED_BUFFER) {
+    if (size > PF_SHARED_BUFFER) {
         return receive_much(io, size, flags);
     }
-    Bytes bytes = {shared_buffer(io->t), size, flags};
+    PfBytes bytes = {pf_shared_buffer(io->t), size, flags};
     if (bytes.data == NULL) {
         return NULL;
     }
-    Py_ssize_t got = move_some(io, &bytes);
+    Py_ssize_t got = pf_transfer_move(io, &bytes);
     return got < 0 ? NULL : PyBytes_FromStringAndSize(bytes.data, got);
 }
 
@@ -224,8 +214,8 @@ receive_into(PyObject *op, Py_buffer *buffer, Py_ssize_t wanted, int flags)
     if (size < 0 || pf_transfer_begin(&io, op, PF_READING) < 0) {
         return NULL;
     }
-    Bytes bytes = {buffer->buf, (size_t)size, flags};
-    Py_ssize_t got = size == 0 ? 0 : move_some(&io, &bytes);
+    PfBytes bytes = {buffer->buf, (size_t)size, flags};
+    Py_ssize_t got = size == 0 ? 0 : pf_transfer_move(&io, &bytes);
     pf_transfer_end(&io);
     return got < 0 ? NULL : PyLong_FromSsize_t(got);
 }
@@ -280,17 +270,16 @@ sock_send(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
     }
     Py_ssize_t sent = -1;
     if (pf_transfer_begin(&io, op, PF_WRITING) == 0) {
-        Bytes bytes = {data.buf, (size_t)data.len, flags};
-        sent = move_some(&io, &bytes);
+        PfBytes bytes = {data.buf, (size_t)data.len, flags};
+        sent = pf_transfer_move(&io, &bytes);
         pf_transfer_end(&io);
     }
     PyBuffer_Release(&data);
     return sent < 0 ? NULL : PyLong_FromSsize_t(sent);
 }
 
-/* Whoever catches it learns how much has gone: `sent`. */
-static void
-tell_how_much(Py_ssize_t sent)
+void
+pf_transfer_tell(Py_ssize_t sent)
 {
     PyObject *exc = pf_take_exception();
     PyObject *number = PyLong_FromSsize_t(sent);
@@ -307,11 +296,11 @@ send_all(PfIo *io, const Py_buffer *data, int flags)
 {
     Py_ssize_t done = 0;
     while (done < data->len) {
-        Bytes bytes = {(char *)data->buf + done, (size_t)(data->len - done),
-                       flags};
-        Py_ssize_t sent = move_some(io, &bytes);
+        PfBytes bytes = {(char *)data->buf + done, (size_t)(data->len - done),
+                         flags};
+        Py_ssize_t sent = pf_transfer_move(io, &bytes);
         if (sent < 0) {
-            tell_how_much(done);
+            pf_transfer_tell(done);
             return -1;
         }
         done += sent;
