@@ -6,6 +6,7 @@ engine is about to work on.
 
 from __future__ import annotations
 
+import gc
 import threading
 import weakref
 from typing import Any
@@ -111,7 +112,11 @@ def test_parent_set_while_a_greenlet_is_killed_in_a_done_callback() -> None:
 def dropped_by_a_greenlet(
     body: Any, as_the_exception_is_made: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Drop a greenlet that runs ``body``; a function gets it just before it is killed."""
+    """Drop a greenlet that runs ``body``; a function gets it just before it is killed.
+
+    No collection may come in between: it would kill what earlier tests left in cycles, and the
+    function would be called for those as well.
+    """
 
     def make(self: BaseException, *args: Any) -> None:
         found = reference()
@@ -120,9 +125,13 @@ def dropped_by_a_greenlet(
 
     def drop() -> None:
         nonlocal dropped
-        monkeypatch.setattr(GreenletExit, "__init__", make)
-        del dropped
-        monkeypatch.undo()
+        gc.disable()
+        try:
+            monkeypatch.setattr(GreenletExit, "__init__", make)
+            del dropped
+            monkeypatch.undo()
+        finally:
+            gc.enable()
 
     dropped = greenlet(body)
     dropped.switch()
