@@ -21,6 +21,7 @@ from pyfiber.socket import SO_TYPE, SOCK_STREAM, SOL_SOCKET, create_connection, 
 
 _Tls = _engine._tls_type()
 _EOF_ERROR = _standard.SSLEOFError
+_ZERO_RETURN_ERROR = _standard.SSLZeroReturnError
 _GLOBAL_DEFAULT_TIMEOUT: Any = _standard._GLOBAL_DEFAULT_TIMEOUT  # type: ignore[attr-defined]
 
 
@@ -36,6 +37,8 @@ class SSLSocket(_standard.SSLSocket, socket):  # type: ignore[no-redef]
 
     #: What has come behind the end of TLS, and is read as it is.
     _rest: bytes = b""
+    #: The other end was told that nothing more comes.
+    _ended: bool = False
     # The standard one's.
     _context: Any
     _session: Any
@@ -165,6 +168,10 @@ class SSLSocket(_standard.SSLSocket, socket):  # type: ignore[no-redef]
             if self.suppress_ragged_eofs:
                 return b""
             raise
+        except _ZERO_RETURN_ERROR:  # both ends have said that nothing more comes
+            if self._ended:
+                return b""
+            raise
 
     def _recv_plain(self, buflen: int, flags: int) -> bytes:
         if self._rest and self._sslobj is None and flags == 0:
@@ -209,6 +216,16 @@ class SSLSocket(_standard.SSLSocket, socket):  # type: ignore[no-redef]
         super().shutdown(how)
         if tls is not None:
             self._rest = tls.take_rest()
+
+    def _end_write(self) -> None:
+        """Tell the other end that nothing more comes, without waiting for its answer."""
+        self._ended = True
+        self._sslobj.end_write()
+
+    def _say_end(self) -> None:
+        """The same, of a socket that is about to be closed: if that goes without waiting."""
+        if self._sslobj is not None:
+            self._sslobj.say_end()
 
     def _real_close(self, _ss: Any = None) -> None:
         self._sslobj = None

@@ -19,7 +19,7 @@ from pyfiber._engine import (
     timeout,
 )
 from pyfiber.net._listen import BACKLOG, Listener, listen
-from pyfiber.net._stream import Stream, place
+from pyfiber.net._stream import Stream, context_of, place
 
 if TYPE_CHECKING:
     from logging import Logger
@@ -75,7 +75,8 @@ class Server:
     the server.
 
     ``tls`` is a ``pyfiber.ssl.SSLContext`` with the server's certificate; a client has a minute for
-    the handshake. At most ``limit`` connections are served at a time (None: any number); then
+    the handshake, which keeps nobody else waiting, and one that fails is as a handler that does. At
+    most ``limit`` connections are served at a time (None: any number); then
     others wait in the listener's queue. When there are no more descriptors that is logged once, and
     tried again with pauses of up to a second.
 
@@ -103,7 +104,7 @@ class Server:
         self._handler = handler
         self._listener = listener
         self._address = listener.address
-        self._tls = tls
+        self._tls = context_of(tls, server_side=True) if tls else None
         self._slots = Semaphore(limit) if limit is not None else None
         self._grace = grace
         self._on_error = on_error or log_failure
@@ -238,15 +239,24 @@ class Server:
     # The fiber of a connection
 
     def _serve(self, stream: Stream) -> None:
+        complete = False
         try:
             if self._tls is not None:
-                with timeout(HANDSHAKE):
-                    stream.start_tls(self._tls, server_side=True)
+                self._shake_hands(stream, self._tls)
             self._handler(stream)
+            complete = True
         except Exception as exc:
             self._report(exc, stream.peer)
         finally:
-            self._end(stream)
+            self._end(stream, complete)
+
+    def _shake_hands(self, stream: Stream, context: SSLContext) -> None:
+        try:
+            with timeout(HANDSHAKE):
+                stream.start_tls(context, server_side=True)
+        except TimeoutError as exc:
+            text = f"no TLS handshake within {HANDSHAKE:g} seconds"
+            raise ConnectionAbortedError(errno.ECONNABORTED, text) from exc
 
     def _report(self, exc: Exception, peer: Any) -> None:
         try:
@@ -255,10 +265,10 @@ class Server:
             failure.__context__ = exc
             log_failure(failure, peer)
 
-    def _end(self, stream: Stream) -> None:
+    def _end(self, stream: Stream, complete: bool = False) -> None:
         if stream in self._streams:
             self._streams.discard(stream)
-            stream.close()
+            stream._close(complete)
             self._release()
             if not self._streams:
                 self._idle.set()
@@ -274,7 +284,7 @@ class Server:
 
 def log_failure(exc: Exception, peer: Any) -> None:
     """What became of a handler; of a connection that the peer has broken, one line only."""
-    if isinstance(exc, ConnectionError):
+    if isinstance(exc, ConnectionError) or type(exc).__module__ == "ssl":
         _logger().warning("the connection of %s was lost: %s", place(peer), exc)
     else:
         _logger().error("the handler of the connection of %s failed", place(peer), exc_info=exc)

@@ -233,10 +233,21 @@ class Stream:
         return not self.is_tls and hasattr(self.socket, "sendmsg")
 
     def close_write(self) -> None:
-        """Tell the peer that nothing more comes; reading goes on."""
+        """Tell the peer that nothing more comes; reading goes on.
+
+        With TLS that is its "close_notify", and the connection below it stays open. A peer of TLS
+        1.3 may go on writing; one of TLS 1.2 answers with its own end.
+        """
         if self._writing:
             self._refuse("writes to")
-        self.socket.shutdown(socket.SHUT_WR)
+        if not self.is_tls:
+            return self.socket.shutdown(socket.SHUT_WR)
+        self._writing = True
+        try:
+            self.socket._end_write()  # type: ignore[attr-defined]
+        finally:
+            self._writing = False
+        return None
 
     # The connection
 
@@ -252,7 +263,8 @@ class Stream:
         ``True`` stands for ``pyfiber.ssl.create_default_context()``, which verifies the server's
         certificate, and that it is for ``server_hostname``. FiberError if there is data that was
         not encrypted and has not been read: someone may have put it there. After that an end of the
-        connection without TLS's own end is ``ssl.SSLEOFError``: it may have been cut off.
+        connection without TLS's own end is ``ssl.SSLEOFError``: it may have been cut off. When the
+        handshake fails, or is cancelled, the connection is closed.
         """
         if self._reading or self._writing:
             self._refuse("uses")
@@ -261,9 +273,11 @@ class Stream:
                 "start_tls() would take plain data that has come already for encrypted data: read "
                 "up to the point where TLS begins, and close the connection if there is more"
             )
+        found = context_of(context, server_side)
         self._reading = self._writing = True
         try:
-            self.socket = _with_tls(self.socket, context, server_hostname, server_side)
+            sock = self.socket = _with_tls(self.socket, found, server_hostname, server_side)
+            _shake_hands(sock)
         finally:
             self._reading = self._writing = False
 
@@ -290,7 +304,16 @@ class Stream:
         return self.socket.fileno()
 
     def close(self) -> None:
-        """Close the connection; closing twice is fine. Who waits for it gets OSError (EBADF)."""
+        """Close the connection; closing twice is fine. Who waits for it gets OSError (EBADF).
+
+        With TLS the peer is told first that all has been written. It is not when a ``with`` block
+        fails: then the peer's read fails as well.
+        """
+        self._close(True)
+
+    def _close(self, complete: bool) -> None:
+        if complete and self.is_tls:
+            self.socket._say_end()  # type: ignore[attr-defined]
         self.socket.close()
 
     def __enter__(self) -> Self:
@@ -302,7 +325,7 @@ class Stream:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close()
+        self._close(exc is None)
 
     def __repr__(self) -> str:
         state = ", closed" if self.socket.fileno() < 0 else ", TLS" if self.is_tls else ""
@@ -326,28 +349,42 @@ def _skip(views: list[memoryview], first: int, went: int) -> int:
     return first
 
 
-def _with_tls(
-    sock: socket.socket, context: SSLContext | bool, server_hostname: str | None, server_side: bool
-) -> socket.socket:
-    """The socket with TLS, after the handshake; the plain one is closed if that fails."""
+def context_of(tls: SSLContext | bool, server_side: bool) -> SSLContext:
+    """The context that is meant, or an exception."""
     ssl: Any = _load("pyfiber.ssl")  # takes longer to import than all the rest
-    if context is True:
+    if tls is True:
         if server_side:
             raise ValueError(
                 "a server needs a certificate: load it into a pyfiber.ssl.SSLContext of its own"
             )
-        context = ssl.create_default_context()
-    if not isinstance(context, ssl.SSLContext):
-        raise TypeError(
-            f"expected True or a pyfiber.ssl.SSLContext, not {type(context).__name__!r}"
-        )
-    wrapped: socket.socket = context.wrap_socket(
+        tls = ssl.create_default_context()
+    if not isinstance(tls, ssl.SSLContext.__base__):  # the standard module's will do
+        raise TypeError(f"expected True or a pyfiber.ssl.SSLContext, not {type(tls).__name__!r}")
+    found: SSLContext = tls
+    return found
+
+
+def _with_tls(
+    sock: socket.socket, context: SSLContext, server_hostname: str | None, server_side: bool
+) -> Any:
+    """The socket with TLS, before the handshake."""
+    ssl: Any = _load("pyfiber.ssl")
+    return ssl.SSLSocket._create(
         sock,
         server_side=server_side,
         server_hostname=None if server_side else server_hostname,
+        do_handshake_on_connect=False,
         suppress_ragged_eofs=False,
+        context=context,
     )
-    return wrapped
+
+
+def _shake_hands(sock: Any) -> None:
+    try:
+        sock.do_handshake()
+    except BaseException:
+        sock.close()
+        raise
 
 
 def place(address: Any) -> str:

@@ -14,8 +14,8 @@
 PfTlsNames pf_tls;             /* constant after import */
 static PyTypeObject *tls_type; /* constant after import of pyfiber.ssl */
 
-static const char reading_late[] = "The read operation timed out";
-static const char writing_late[] = "The write operation timed out";
+const char pf_tls_reading_late[] = "The read operation timed out";
+const char pf_tls_writing_late[] = "The write operation timed out";
 
 /* ------------------------------------------------------------ reading --- */
 
@@ -30,15 +30,16 @@ typedef struct Read {
 static void
 read_at_most(Read *read)
 {
-    int overflow = 0;
-    long size = PyLong_CheckExact(read->args[0])
-                    ? PyLong_AsLongAndOverflow(read->args[0], &overflow)
-                    : 0;
+    Py_ssize_t size = PyNumber_AsSsize_t(read->args[0], NULL);
     if (size > PF_TLS_RECORD) {
         read->args[0] = pf_tls.most;
         size = PF_TLS_RECORD;
     }
-    read->size = size < 0 ? 0 : (Py_ssize_t)size;
+    if (size < 0) {
+        PyErr_Clear();
+        size = 0;
+    }
+    read->size = size;
 }
 
 /* No more than the buffer has room for. */
@@ -97,6 +98,41 @@ read_some(PfTlsOp *op, const Read *read)
 }
 
 static PyObject *
+copy_into(PyObject *target, PyObject *bytes)
+{
+    Py_buffer buffer;
+    if (PyObject_GetBuffer(target, &buffer, PyBUF_WRITABLE) < 0) {
+        return NULL;
+    }
+    Py_ssize_t size = PyBytes_GET_SIZE(bytes);
+    size = size < buffer.len ? size : buffer.len;
+    memcpy(buffer.buf, PyBytes_AS_STRING(bytes), (size_t)size);
+    PyBuffer_Release(&buffer);
+    return PyLong_FromSsize_t(size);
+}
+
+/* What was decrypted before somebody asked for it. */
+static PyObject *
+read_ahead(TlsObject *tls, const Read *read)
+{
+    Py_ssize_t there = PyBytes_GET_SIZE(tls->ahead);
+    Py_ssize_t size = read->size < there ? read->size : there;
+    PyObject *first = PySequence_GetSlice(tls->ahead, 0, size);
+    PyObject *rest = PySequence_GetSlice(tls->ahead, size, there);
+    PyObject *result = NULL;
+    if (first != NULL && rest != NULL) {
+        result = read->count == 1 ? Py_NewRef(first)
+                                  : copy_into(read->args[1], first);
+    }
+    if (result != NULL) {
+        Py_XSETREF(tls->ahead, size < there ? Py_NewRef(rest) : NULL);
+    }
+    Py_XDECREF(first);
+    Py_XDECREF(rest);
+    return result;
+}
+
+static PyObject *
 tls_read(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
     PfTlsOp op;
@@ -107,13 +143,15 @@ tls_read(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
     Read read = {{args[0], nargs == 2 ? args[1] : NULL}, (size_t)nargs, 0};
     read_at_most(&read);
     if ((nargs == 2 && fit_in_buffer(&read) < 0) ||
-        pf_tls_begin(&op, (TlsObject *)self, reading_late) < 0) {
+        pf_tls_begin(&op, (TlsObject *)self, pf_tls_reading_late) < 0) {
         return NULL;
     }
     PyObject *result = NULL;
     op.reads = true;
     if (pf_tls_claim(&op, &op.tls->reading, PF_READING) == 0) {
-        result = read_some(&op, &read);
+        result = PF_UNLIKELY(op.tls->ahead != NULL) && read.size > 0
+                     ? read_ahead(op.tls, &read)
+                     : read_some(&op, &read);
         pf_tls_unclaim(op.tls, &op.tls->reading);
     }
     pf_tls_end(&op);
@@ -248,7 +286,7 @@ do_write(PyObject *self, PyObject *data, int (*how)(PfTlsOp *, Write *))
     if (begin_write(&write, data) < 0) {
         return NULL;
     }
-    if (pf_tls_begin(&op, (TlsObject *)self, writing_late) == 0) {
+    if (pf_tls_begin(&op, (TlsObject *)self, pf_tls_writing_late) == 0) {
         if (pf_tls_claim(&op, &op.tls->writing, PF_WRITING) == 0) {
             if (how(&op, &write) == 0) {
                 result = PyLong_FromSsize_t(write.done);
@@ -273,76 +311,7 @@ tls_write_all(PyObject *self, PyObject *data)
     return do_write(self, data, write_to_end);
 }
 
-/* --------------------------------------------------- beginning and end --- */
-
-/* A server's last words of a handshake in TLS 1.3 are tickets for later, and
- * the client may have gone without waiting for them.  What it has sent can be
- * read all the same.  (OpenSSL does so, too, where it writes itself.) */
-static bool
-may_be_lost(const TlsObject *tls)
-{
-    if (!PyErr_ExceptionMatches(PyExc_BrokenPipeError) &&
-        !PyErr_ExceptionMatches(PyExc_ConnectionResetError)) {
-        return false;
-    }
-    PyObject *error = pf_take_exception();
-    PyObject *serves = PyObject_GetAttrString(tls->session, "server_side");
-    PyObject *version = PyObject_CallMethod(tls->session, "version", NULL);
-    bool may = serves == Py_True && version != NULL &&
-               PyUnicode_Check(version) &&
-               PyUnicode_CompareWithASCIIString(version, "TLSv1.3") == 0;
-    Py_XDECREF(serves);
-    Py_XDECREF(version);
-    pf_restore_exception(error);
-    return may;
-}
-
-static int
-flush_handshake(PfTlsOp *op)
-{
-    int rc = pf_tls_flush(op);
-    if (rc < 0 && may_be_lost(op->tls)) {
-        PyErr_Clear();
-        pf_tls_forget_unsent(op->tls);
-        return 0;
-    }
-    return rc;
-}
-
-static PyObject *
-tls_do_handshake(PyObject *self, PyObject *ignored)
-{
-    (void)ignored;
-    PfTlsOp op;
-    if (pf_tls_begin(&op, (TlsObject *)self,
-                     "The handshake operation timed out") < 0) {
-        return NULL;
-    }
-    PyObject *result = pf_tls_perform(&op, pf_tls.do_handshake, NULL);
-    if (result != NULL && flush_handshake(&op) < 0) {
-        Py_CLEAR(result);
-    }
-    pf_tls_end(&op);
-    return result;
-}
-
-/* Only what belongs to TLS is taken from the socket. */
-static PyObject *
-tls_shutdown(PyObject *self, PyObject *ignored)
-{
-    (void)ignored;
-    PfTlsOp op;
-    if (pf_tls_begin(&op, (TlsObject *)self, reading_late) < 0) {
-        return NULL;
-    }
-    op.exact = true;
-    PyObject *done = pf_tls_perform(&op, pf_tls.shutdown, NULL);
-    PyObject *result =
-        done == NULL || pf_tls_flush(&op) < 0 ? NULL : Py_NewRef(op.socket);
-    Py_XDECREF(done);
-    pf_tls_end(&op);
-    return result;
-}
+/* ----------------------------------------------------- what there is --- */
 
 /* Bytes of whole records that the session has not seen yet. */
 static Py_ssize_t
@@ -365,6 +334,9 @@ tls_pending(PyObject *self, PyObject *ignored)
 {
     (void)ignored;
     TlsObject *tls = (TlsObject *)self;
+    if (tls->ahead != NULL) {
+        return PyLong_FromSsize_t(PyBytes_GET_SIZE(tls->ahead));
+    }
     if (tls->holder != NULL || tls->session == NULL) {
         return PyLong_FromLong(0);
     }
@@ -442,6 +414,7 @@ tls_clear(PyObject *op)
     Py_CLEAR(self->arrived);
     Py_CLEAR(self->unsent);
     Py_CLEAR(self->owed);
+    Py_CLEAR(self->ahead);
     return 0;
 }
 
@@ -480,10 +453,15 @@ static PyMethodDef methods[] = {
     {"write", tls_write, METH_O, "write(data): how much of it went."},
     {"write_all", tls_write_all, METH_O,
      "write_all(data): an exception has `sent`, as sendall()'s."},
-    {"do_handshake", tls_do_handshake, METH_NOARGS,
+    {"do_handshake", pf_tls_do_handshake, METH_NOARGS,
      "do_handshake(): or what is missing of it."},
-    {"shutdown", tls_shutdown, METH_NOARGS,
+    {"shutdown", pf_tls_shutdown, METH_NOARGS,
      "shutdown(): both sides end TLS; returns the socket."},
+    {"end_write", pf_tls_end_write, METH_NOARGS,
+     "end_write(): tell the other end that nothing more comes; reading goes "
+     "on."},
+    {"say_end", pf_tls_say_end, METH_NOARGS,
+     "say_end(): the same before the socket is closed, without waiting."},
     {"pending", tls_pending, METH_NOARGS,
      "pending(): how much can be read without asking the system."},
     {"take_rest", tls_take_rest, METH_NOARGS,
@@ -516,6 +494,8 @@ make_names(void)
     PfTlsNames names = {
         .want_read = pf_import_from("_ssl", "SSLWantReadError"),
         .want_write = pf_import_from("_ssl", "SSLWantWriteError"),
+        .eof = pf_import_from("_ssl", "SSLEOFError"),
+        .error = pf_import_from("_ssl", "SSLError"),
         .read = PyUnicode_InternFromString("read"),
         .write = PyUnicode_InternFromString("write"),
         .write_eof = PyUnicode_InternFromString("write_eof"),

@@ -55,6 +55,9 @@ typedef struct TlsObject {
     /* What write() had encrypted when it failed to send it all: as with OpenSSL,
      * who tries the same again does not send it twice.  Or NULL. */
     PyObject *owed;
+    /* Decrypted before somebody asked for it, so that writing could be ended;
+     * or NULL. */
+    PyObject *ahead;
 } TlsObject;
 
 /* An operation. */
@@ -67,17 +70,19 @@ typedef struct PfTlsOp {
     int64_t deadline;
     uint64_t seen; /* of `fed`, when the session was asked */
     bool exact;    /* take no byte too much from the socket */
+    bool aside;    /* leave what has arrived to those who read */
     bool reads;    /* it waits for no room to send what it has not written */
     bool wrote;    /* the session did, when it was asked */
 } PfTlsOp;
 
 /* constant after import of pyfiber.ssl */
 typedef struct PfTlsNames {
-    PyObject *want_read, *want_write; /* exceptions */
+    PyObject *want_read, *want_write, *eof, *error; /* exceptions */
     PyObject *read, *write, *write_eof, *pending, *do_handshake, *shutdown;
     PyObject *most; /* bytes in a record, as an int */
 } PfTlsNames;
 extern PfTlsNames pf_tls;
+extern const char pf_tls_reading_late[], pf_tls_writing_late[];
 
 #define PF_TLS_RECORD 16384 /* bytes in a record, at most */
 
@@ -102,9 +107,17 @@ int pf_tls_feed(PfTlsOp *op);
 /* What has arrived is the session's.  Nobody is in there.  0 or -1. */
 int pf_tls_absorb(TlsObject *tls);
 
+/* Wait for what somebody else is doing.  0: look again; -1. */
+int pf_tls_await_change(PfTlsOp *op, pf_direction direction);
 /* Wait until *flag is free, and take it: `direction` is that of its user. */
 int pf_tls_claim(PfTlsOp *op, bool *flag, pf_direction direction);
 void pf_tls_unclaim(TlsObject *tls, bool *flag);
+
+/* Methods of the type, in tls_end.c. */
+PyObject *pf_tls_do_handshake(PyObject *self, PyObject *ignored);
+PyObject *pf_tls_shutdown(PyObject *self, PyObject *ignored);
+PyObject *pf_tls_end_write(PyObject *self, PyObject *ignored);
+PyObject *pf_tls_say_end(PyObject *self, PyObject *ignored);
 
 /* Bytes in a buffer in memory; -1. */
 Py_ssize_t pf_tls_pending(PyObject *buffer);

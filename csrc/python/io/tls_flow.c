@@ -106,9 +106,8 @@ call_others(TlsObject *tls)
     }
 }
 
-/* Somebody else is at it. 0: look again; -1. */
-static int
-await_change(PfTlsOp *op, pf_direction direction)
+int
+pf_tls_await_change(PfTlsOp *op, pf_direction direction)
 {
     if (never_waits(op)) {
         return want(direction);
@@ -131,7 +130,7 @@ pf_tls_claim(PfTlsOp *op, bool *flag, pf_direction direction)
         if (pf_io_scheduler(op->t) != NULL) {
             return pf_socket_busy_error(direction);
         }
-        if (await_change(op, direction) < 0) {
+        if (pf_tls_await_change(op, direction) < 0) {
             return -1;
         }
     }
@@ -191,12 +190,12 @@ enter(PfTlsOp *op, pf_direction direction)
                             "write or end that connection");
             return -1;
         }
-        if (await_change(op, direction) < 0) {
+        if (pf_tls_await_change(op, direction) < 0) {
             return -1;
         }
     }
     tls->holder = CURRENT(op->t);
-    if (pf_tls_absorb(tls) < 0) {
+    if (!op->aside && pf_tls_absorb(tls) < 0) {
         leave(tls);
         return -1;
     }
@@ -348,7 +347,7 @@ flush(PfTlsOp *op, bool others)
         if (tls->flushing && !others) {
             return 0;
         }
-        rc = tls->flushing         ? await_change(op, PF_WRITING)
+        rc = tls->flushing         ? pf_tls_await_change(op, PF_WRITING)
              : tls->unsent != NULL ? send_unsent(op)
                                    : take_more(op);
     }
@@ -467,7 +466,7 @@ pf_tls_feed(PfTlsOp *op)
         return 0;
     }
     if (tls->feeding) {
-        return await_change(op, PF_READING);
+        return pf_tls_await_change(op, PF_READING);
     }
     tls->feeding = true;
     int rc = receive(op);
