@@ -6,18 +6,12 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeAlias
 
-from pyfiber import socket
+from pyfiber import _engine, socket
 from pyfiber._engine import FiberError, _load
 
 if TYPE_CHECKING:
     from ssl import SSLContext
     from types import TracebackType
-
-#: Bytes of a line, or up to another separator, unless a call says otherwise.
-DEFAULT_LIMIT: Final = 65536
-
-#: Bytes that are asked for at a time.
-CHUNK: Final = 65536
 
 #: Buffers of fewer bytes altogether are copied into one: that is quicker than to pass a list on.
 SMALL: Final = 16384
@@ -54,7 +48,24 @@ class LimitExceeded(ValueError):
         return type(self), (self.partial, self.separator, self.limit)
 
 
-class Stream:
+if TYPE_CHECKING:
+
+    class _Reader:
+        socket: socket.socket
+        _reading: bool
+        _buffered: int
+
+        def read(self, n: int = 65536) -> bytes: ...
+        def read_exactly(self, n: int, /) -> bytes: ...
+        def read_until(self, separator: Buffer, limit: int = 65536) -> bytes: ...
+        def __iter__(self) -> Self: ...
+        def __next__(self) -> bytes: ...
+
+else:
+    _Reader = _engine._reader_type(IncompleteRead, LimitExceeded)
+
+
+class Stream(_Reader):
     """A connection, whose bytes are read and written in order.
 
     ``Stream(sock)`` takes a connected socket of ``pyfiber.socket`` over; ``connect()`` and
@@ -66,132 +77,12 @@ class Stream:
     ``socket`` is the socket, for options; to read from it would overtake what is buffered here.
     """
 
-    __slots__ = ("__weakref__", "_data", "_peer", "_reading", "_start", "_writing", "socket")
+    __slots__ = ("__weakref__", "_peer", "_writing")
 
     def __init__(self, sock: socket.socket, peer: Any = None) -> None:
         self.socket = sock
-        # What was received and not read yet: _data[_start:], and b"" when nothing is left.
-        self._data = b""
-        self._start = 0
-        self._reading = False
         self._writing = False
         self._peer = sock.getpeername() if peer is None else peer
-
-    # Reading
-
-    def read(self, n: int = CHUNK) -> bytes:
-        """Some bytes, at most n, as soon as there are any; b"" at the end."""
-        if self._reading:
-            self._refuse("reads from")
-        if n <= 0:
-            if n < 0:
-                raise ValueError("read() takes the largest number of bytes to return: not negative")
-            return b""
-        if self._data:
-            return self._take(min(self._start + n, len(self._data)))
-        return self.socket.recv(n)
-
-    def read_exactly(self, n: int) -> bytes:
-        """So many bytes; IncompleteRead if the stream ends first."""
-        if n < 0:
-            raise ValueError("read_exactly() takes a number of bytes: not negative")
-        if self._reading:
-            self._refuse("reads from")
-        if self._start + n <= len(self._data):
-            return self._take(self._start + n)
-        self._reading = True
-        whole = self._take_all()
-        try:
-            while len(whole) < n:
-                data = self.socket.recv(max(n - len(whole), CHUNK))
-                if not data:
-                    raise IncompleteRead(_cut(whole, len(whole)), n)
-                if len(data) == n and not whole:
-                    return data
-                whole += data
-            return _cut(whole, n)
-        finally:
-            self._keep(whole)
-
-    def read_until(self, separator: Buffer, limit: int = DEFAULT_LIMIT) -> bytes:
-        """All bytes up to the separator, and that.
-
-        IncompleteRead if the stream ends first, LimitExceeded if there would be more than ``limit``
-        bytes, the separator included.
-        """
-        if self._reading:
-            self._refuse("reads from")
-        separator = bytes(separator)
-        if not separator:
-            raise ValueError("read_until() needs a separator of at least one byte")
-        end = self._data.find(separator, self._start) + len(separator)
-        if len(separator) <= end <= self._start + limit:
-            return self._take(end)
-        line = self._receive_until(separator, limit)
-        if line is None:
-            raise IncompleteRead(bytes(self._take_all()), separator)
-        return line
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> bytes:
-        """The next line, with its newline; the last one may have none. See read_until()."""
-        if self._reading:
-            self._refuse("reads from")
-        end = self._data.find(b"\n", self._start) + 1
-        if 0 < end <= self._start + DEFAULT_LIMIT:
-            return self._take(end)
-        line = self._receive_until(b"\n", DEFAULT_LIMIT)
-        if line is None:
-            line = bytes(self._take_all())
-            if not line:
-                raise StopIteration
-        return line
-
-    def _receive_until(self, separator: bytes, limit: int) -> bytes | None:
-        """None: the stream has ended, and what came is kept."""
-        self._reading = True
-        whole = self._take_all()
-        size = len(separator)
-        searched = 0
-        try:
-            while True:
-                end = whole.find(separator, searched) + size
-                if end >= size and end <= limit:
-                    return _cut(whole, end)
-                if end >= size or len(whole) >= limit:
-                    raise LimitExceeded(_cut(whole, len(whole)), separator, limit)
-                data = self.socket.recv(CHUNK)
-                if not data:
-                    return None
-                if not whole and size <= data.find(separator) + size == len(data) <= limit:
-                    return data
-                searched = max(len(whole) - size + 1, 0)
-                whole += data
-        finally:
-            self._keep(whole)
-
-    def _take(self, end: int) -> bytes:
-        """What there is up to that place."""
-        data, start = self._data, self._start
-        if end == len(data):
-            self._data = b""
-            self._start = 0
-        else:
-            self._start = end
-        return data[start:end]
-
-    def _take_all(self) -> bytearray:
-        """For a read that may have to wait, and gives back what it does not use."""
-        whole = bytearray(memoryview(self._data)[self._start :])
-        self._data = b""
-        self._start = 0
-        return whole
-
-    def _keep(self, whole: bytearray) -> None:
-        self._data = bytes(whole)
-        self._reading = False
 
     def _refuse(self, does: str) -> NoReturn:
         raise FiberError(
@@ -268,7 +159,7 @@ class Stream:
         """
         if self._reading or self._writing:
             self._refuse("uses")
-        if self._data:
+        if self._buffered:
             raise FiberError(
                 "start_tls() would take plain data that has come already for encrypted data: read "
                 "up to the point where TLS begins, and close the connection if there is more"
@@ -330,13 +221,6 @@ class Stream:
     def __repr__(self) -> str:
         state = ", closed" if self.socket.fileno() < 0 else ", TLS" if self.is_tls else ""
         return f"<pyfiber.net.Stream to {place(self._peer)}{state}>"
-
-
-def _cut(whole: bytearray, n: int) -> bytes:
-    """The first n bytes, which are in it no more."""
-    part = bytes(memoryview(whole)[:n])
-    del whole[:n]
-    return part
 
 
 def _skip(views: list[memoryview], first: int, went: int) -> int:

@@ -7,7 +7,9 @@
  *   address.c    names of hosts in addresses are looked up first
  *   transfer.c   recv() and send() and their kin
  *   tls.c        TLS over such a socket: the connection's type
+ *   tls_end.c    ... how it begins and ends
  *   tls_flow.c   ... and how its bytes come and go
+ *   reader.c     a buffer before recv(): what streams read with
  *
  * Called by module.c.
  */
@@ -31,5 +33,6 @@ int pf_wait_for_number(intptr_t number, pf_direction direction, int64_t length,
 int pf_readiness_init(PyObject *module);
 int pf_socket_init(PyObject *module);
 int pf_tls_init(PyObject *module);
+int pf_reader_init(PyObject *module);
 
 #endif

@@ -716,7 +716,8 @@ pf_socket_init(PyObject *module)
 int
 pf_io_init(PyObject *module)
 {
-    return pf_readiness_init(module) < 0 || pf_socket_init(module) < 0
+    return pf_readiness_init(module) < 0 || pf_socket_init(module) < 0 ||
+                   pf_tls_init(module) < 0
                ? -1
-               : pf_tls_init(module);
+               : pf_reader_init(module);
 }

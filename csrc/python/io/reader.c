@@ -1,0 +1,514 @@
+/* The reading half of pyfiber.net.Stream: a buffer before a socket's recv().
+ *
+ * What was received and not read yet is part of an object of bytes.  As recv()
+ * returned it that object may have other users: so it is only read, and is
+ * given away as it is if all of it is asked for.  When more has to come behind
+ * it, both are copied into a larger object, which has room at its end and is
+ * nobody else's until it is given away in turn.
+ *
+ * Nothing is taken out before all that was asked for is there: a read that
+ * fails while it waits has read nothing.
+ */
+#include "python/core/arguments.h"
+#include "python/core/state.h"
+#include "python/io/io.h"
+
+#include <string.h>
+#include <structmember.h>
+
+/* Bytes that are asked for at a time; the limit of a line. */
+#define CHUNK 65536
+
+/* Of a buffer that has to grow: less would soon have to grow again. */
+#define SMALLEST 512
+
+typedef struct Reader {
+    PyObject_HEAD
+    PyObject *socket;
+    PyObject *data; /* bytes; NULL when nothing is left */
+    Py_ssize_t start, end;
+    bool reading; /* somebody waits for more */
+} Reader;
+
+/* constant after import of pyfiber.net */
+static struct {
+    PyTypeObject *type;
+    PyObject *incomplete, *exceeded; /* exceptions */
+    PyObject *recv;                  /* a name */
+    PyObject *chunk;                 /* CHUNK */
+} reader;
+
+/* --------------------------------------------------------- the buffer --- */
+
+static inline Py_ssize_t
+left(const Reader *r)
+{
+    return r->end - r->start;
+}
+
+static inline const char *
+first(const Reader *r)
+{
+    return PyBytes_AS_STRING(r->data) + r->start;
+}
+
+static PyObject *
+take_whole_object(Reader *r)
+{
+    PyObject *data = r->data;
+    Py_ssize_t size = r->end;
+    r->data = NULL;
+    r->start = r->end = 0;
+    if (size < PyBytes_GET_SIZE(data)) {
+        _PyBytes_Resize(&data, size); /* it is ours alone */
+    }
+    return data;
+}
+
+/* The first `n` bytes, of as many at least. */
+static PyObject *
+take(Reader *r, Py_ssize_t n)
+{
+    if (r->data == NULL) {
+        return PyBytes_FromStringAndSize(NULL, 0);
+    }
+    if (r->start == 0 && n == r->end) {
+        return take_whole_object(r);
+    }
+    PyObject *part = PyBytes_FromStringAndSize(first(r), n);
+    if (part != NULL) {
+        r->start += n;
+        if (r->start == r->end) {
+            r->start = r->end = 0;
+            Py_CLEAR(r->data); /* bytes: nothing runs */
+        }
+    }
+    return part;
+}
+
+/* For `more` bytes behind what is there. */
+static int
+make_room(Reader *r, Py_ssize_t more)
+{
+    Py_ssize_t there = left(r);
+    if (PyBytes_GET_SIZE(r->data) - r->end >= more) {
+        return 0;
+    }
+    if (more > PY_SSIZE_T_MAX / 4 - there) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    Py_ssize_t size = 2 * (there + more);
+    PyObject *larger =
+        PyBytes_FromStringAndSize(NULL, size < SMALLEST ? SMALLEST : size);
+    if (larger == NULL) {
+        return -1;
+    }
+    memcpy(PyBytes_AS_STRING(larger), first(r), (size_t)there);
+    Py_SETREF(r->data, larger);
+    r->start = 0;
+    r->end = there;
+    return 0;
+}
+
+/* Takes the reference over. */
+static int
+append(Reader *r, PyObject *got)
+{
+    Py_ssize_t size = PyBytes_GET_SIZE(got);
+    if (r->data == NULL) {
+        r->data = got;
+        r->end = size;
+        return 0;
+    }
+    int rc = make_room(r, size);
+    if (rc == 0) {
+        memcpy(PyBytes_AS_STRING(r->data) + r->end, PyBytes_AS_STRING(got),
+               (size_t)size);
+        r->end += size;
+    }
+    Py_DECREF(got);
+    return rc;
+}
+
+/* A place behind which reading ends. */
+typedef struct Separator {
+    const char *text;
+    Py_ssize_t size;
+    Py_ssize_t limit;
+    Py_ssize_t searched; /* it does not begin before that */
+} Separator;
+
+/* How many bytes there are up to it, and that; 0: it is not there. */
+static Py_ssize_t
+find(const Reader *r, Separator *sep)
+{
+    Py_ssize_t there = left(r);
+    if (there - sep->searched < sep->size) {
+        return 0;
+    }
+    const char *from = first(r) + sep->searched;
+    const char *last = first(r) + there - sep->size;
+    while (from <= last &&
+           (from = memchr(from, sep->text[0], (size_t)(last - from) + 1))) {
+        if (memcmp(from, sep->text, (size_t)sep->size) == 0) {
+            return from - first(r) + sep->size;
+        }
+        from++;
+    }
+    sep->searched = there - sep->size + 1;
+    return 0;
+}
+
+/* ---------------------------------------------------------- receiving --- */
+
+static int
+refuse_if_reading(const Reader *r)
+{
+    if (!r->reading) {
+        return 0;
+    }
+    PyErr_SetString(pf.fiber_error,
+                    "another fiber reads from this stream: only one may at a "
+                    "time, or their data would be mixed");
+    return -1;
+}
+
+static PyObject *
+receive(const Reader *r, PyObject *size)
+{
+    if (r->socket == NULL) {
+        PyErr_SetString(PyExc_AttributeError, "the stream has no socket");
+        return NULL;
+    }
+    PyObject *args[] = {Py_NewRef(r->socket), size};
+    PyObject *got = PyObject_VectorcallMethod(reader.recv, args, 2, NULL);
+    Py_DECREF(args[0]);
+    return got;
+}
+
+/* 1: more has come; 0: the stream has ended; -1. */
+static int
+receive_more(Reader *r, PyObject *size)
+{
+    r->reading = true;
+    PyObject *got = receive(r, size);
+    r->reading = false;
+    if (got == NULL) {
+        return -1;
+    }
+    if (!PyBytes_Check(got)) {
+        PyErr_SetString(PyExc_TypeError, "the socket's recv() must return "
+                                         "bytes");
+        Py_DECREF(got);
+        return -1;
+    }
+    if (PyBytes_GET_SIZE(got) == 0) {
+        Py_DECREF(got);
+        return 0;
+    }
+    return append(r, got) < 0 ? -1 : 1;
+}
+
+/* NULL.  What has come goes with the exception. */
+static PyObject *
+end_too_early(Reader *r, PyObject *wanted)
+{
+    PyObject *partial = take(r, left(r));
+    PyObject *error =
+        partial == NULL ? NULL
+                        : PyObject_CallFunctionObjArgs(reader.incomplete,
+                                                       partial, wanted, NULL);
+    if (error != NULL) {
+        PyErr_SetObject(reader.incomplete, error);
+    }
+    Py_XDECREF(partial);
+    Py_XDECREF(error);
+    return NULL;
+}
+
+static PyObject *
+exceed(Reader *r, const Separator *sep)
+{
+    PyObject *partial = take(r, left(r));
+    PyObject *error =
+        partial == NULL
+            ? NULL
+            : PyObject_CallFunction(reader.exceeded, "Oy#n", partial,
+                                    sep->text, sep->size, sep->limit);
+    if (error != NULL) {
+        PyErr_SetObject(reader.exceeded, error);
+    }
+    Py_XDECREF(partial);
+    Py_XDECREF(error);
+    return NULL;
+}
+
+/* NULL without an exception: the stream has ended. */
+static PyObject *
+read_up_to(Reader *r, Separator *sep)
+{
+    if (refuse_if_reading(r) < 0) {
+        return NULL;
+    }
+    int rc = 1;
+    while (rc > 0) {
+        Py_ssize_t n = find(r, sep);
+        if (n > 0 && n <= sep->limit) {
+            return take(r, n);
+        }
+        if (n > 0 || left(r) >= sep->limit) {
+            return exceed(r, sep);
+        }
+        rc = receive_more(r, reader.chunk);
+    }
+    return NULL;
+}
+
+/* ------------------------------------------------------------ methods --- */
+
+static int
+number(PyObject *object, Py_ssize_t *n)
+{
+    *n = PyNumber_AsSsize_t(object, PyExc_OverflowError);
+    return *n == -1 && PyErr_Occurred() ? -1 : 0;
+}
+
+static PyObject *
+reader_read(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+            PyObject *kwnames)
+{
+    Reader *r = (Reader *)op;
+    PyObject *size = reader.chunk;
+    Py_ssize_t n;
+    if (pf_optional("read", "n", args, nargs, kwnames, &size) < 0 ||
+        number(size, &n) < 0) {
+        return NULL;
+    }
+    if (n < 0) {
+        PyErr_SetString(PyExc_ValueError,
+                        "read() takes the largest number of bytes to return: "
+                        "not negative");
+        return NULL;
+    }
+    if (refuse_if_reading(r) < 0) {
+        return NULL;
+    }
+    if (n == 0) {
+        return PyBytes_FromStringAndSize(NULL, 0);
+    }
+    return r->data != NULL ? take(r, n < left(r) ? n : left(r))
+                           : receive(r, size);
+}
+
+/* As much as is missing is asked for at once: for many bytes that saves calls
+ * of the system. */
+static int
+receive_missing(Reader *r, Py_ssize_t missing)
+{
+    PyObject *size = missing > CHUNK ? PyLong_FromSsize_t(missing)
+                                     : Py_NewRef(reader.chunk);
+    int rc = size == NULL ? -1 : receive_more(r, size);
+    Py_XDECREF(size);
+    return rc;
+}
+
+static PyObject *
+reader_read_exactly(PyObject *op, PyObject *wanted)
+{
+    Reader *r = (Reader *)op;
+    Py_ssize_t n;
+    if (number(wanted, &n) < 0) {
+        return NULL;
+    }
+    if (n < 0) {
+        PyErr_SetString(PyExc_ValueError,
+                        "read_exactly() takes a number of bytes: not "
+                        "negative");
+        return NULL;
+    }
+    if (refuse_if_reading(r) < 0) {
+        return NULL;
+    }
+    while (left(r) < n) {
+        int rc = receive_missing(r, n - left(r));
+        if (rc <= 0) {
+            return rc < 0 ? NULL : end_too_early(r, wanted);
+        }
+    }
+    return take(r, n);
+}
+
+static PyObject *
+read_until(Reader *r, PyObject *text, Py_ssize_t limit)
+{
+    Separator sep = {PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text), limit,
+                     0};
+    if (sep.size == 0) {
+        PyErr_SetString(PyExc_ValueError,
+                        "read_until() needs a separator of at least one "
+                        "byte");
+        return NULL;
+    }
+    PyObject *line = read_up_to(r, &sep);
+    return line == NULL && !PyErr_Occurred() ? end_too_early(r, text) : line;
+}
+
+static PyObject *
+reader_read_until(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
+                  PyObject *kwnames)
+{
+    static const char *const names[] = {"separator", "limit", NULL};
+    PyObject *out[2] = {NULL, reader.chunk};
+    Py_ssize_t limit;
+    if (pf_arguments("read_until", names, 1, args, nargs, kwnames, out) < 0 ||
+        number(out[1], &limit) < 0) {
+        return NULL;
+    }
+    if (!PyObject_CheckBuffer(out[0])) {
+        PyErr_Format(PyExc_TypeError,
+                     "read_until() needs a separator of bytes, not '%s'",
+                     Py_TYPE(out[0])->tp_name);
+        return NULL;
+    }
+    PyObject *text = PyBytes_FromObject(out[0]);
+    PyObject *line =
+        text == NULL ? NULL : read_until((Reader *)op, text, limit);
+    Py_XDECREF(text);
+    return line;
+}
+
+static PyObject *
+reader_next(PyObject *op)
+{
+    Reader *r = (Reader *)op;
+    Separator newline = {"\n", 1, CHUNK, 0};
+    PyObject *line = read_up_to(r, &newline);
+    return line == NULL && !PyErr_Occurred() && r->data != NULL
+               ? take(r, left(r))
+               : line;
+}
+
+static PyObject *
+reader_buffered(PyObject *op, void *closure)
+{
+    (void)closure;
+    return PyLong_FromSsize_t(left((Reader *)op));
+}
+
+/* ----------------------------------------------------------- the type --- */
+
+static int
+reader_traverse(PyObject *op, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(op));
+    Py_VISIT(((Reader *)op)->socket);
+    return 0;
+}
+
+static int
+reader_clear(PyObject *op)
+{
+    Reader *r = (Reader *)op;
+    r->start = r->end = 0;
+    Py_CLEAR(r->data);
+    Py_CLEAR(r->socket);
+    return 0;
+}
+
+static void
+reader_dealloc(PyObject *op)
+{
+    pf_dealloc_with(op, reader_clear);
+}
+
+static PyMethodDef methods[] = {
+    PF_METHOD("read", reader_read,
+              "read($self, /, n=65536)\n--\n\n"
+              "Some bytes, at most n, as soon as there are any; b\"\" at the "
+              "end."),
+    {"read_exactly", reader_read_exactly, METH_O,
+     "read_exactly($self, n, /)\n--\n\n"
+     "So many bytes; IncompleteRead if the stream ends first."},
+    PF_METHOD(
+        "read_until", reader_read_until,
+        "read_until($self, /, separator, limit=65536)\n--\n\n"
+        "All bytes up to the separator, and that.\n\n"
+        "IncompleteRead if the stream ends first, LimitExceeded if there "
+        "would be more than\n``limit`` bytes, the separator included."),
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef members[] = {
+    {"socket", T_OBJECT_EX, offsetof(Reader, socket), 0,
+     "The socket, for options; to read from it would overtake what is "
+     "buffered."},
+    {"_reading", T_BOOL, offsetof(Reader, reading), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyGetSetDef getset[] = {
+    {"_buffered", reader_buffered, NULL,
+     "How many bytes have been received and not read.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, (void *)"A buffer before a socket's recv()."},
+    {Py_tp_dealloc, reader_dealloc},
+    {Py_tp_traverse, reader_traverse},
+    {Py_tp_clear, reader_clear},
+    {Py_tp_iter, PyObject_SelfIter},
+    {Py_tp_iternext, reader_next},
+    {Py_tp_methods, methods},
+    {Py_tp_members, members},
+    {Py_tp_getset, getset},
+    {0, NULL},
+};
+
+static PyType_Spec spec = {
+    .name = "pyfiber._engine.Reader",
+    .basicsize = sizeof(Reader),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC |
+             Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = slots,
+};
+
+static int
+make_type(PyObject *incomplete, PyObject *exceeded)
+{
+    reader.recv = PyUnicode_InternFromString("recv");
+    reader.chunk = PyLong_FromLong(CHUNK);
+    if (reader.recv == NULL || reader.chunk == NULL) {
+        return -1;
+    }
+    reader.incomplete = Py_NewRef(incomplete);
+    reader.exceeded = Py_NewRef(exceeded);
+    reader.type = (PyTypeObject *)PyType_FromSpec(&spec);
+    return reader.type == NULL ? -1 : 0;
+}
+
+static PyObject *
+io_reader_type(PyObject *module, PyObject *args)
+{
+    PyObject *incomplete, *exceeded;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "OO:_reader_type", &incomplete, &exceeded) ||
+        (reader.type == NULL && make_type(incomplete, exceeded) < 0)) {
+        return NULL;
+    }
+    return Py_NewRef((PyObject *)reader.type);
+}
+
+static PyMethodDef functions[] = {
+    {"_reader_type", io_reader_type, METH_VARARGS,
+     "_reader_type(incomplete, exceeded): the native type below streams, and "
+     "what it raises."},
+    {NULL, NULL, 0, NULL},
+};
+
+int
+pf_reader_init(PyObject *module)
+{
+    return PyModule_AddFunctions(module, functions);
+}
