@@ -15,9 +15,12 @@ KINDS = {
 }
 
 
-def wait_text(number: int, writing: bool) -> str:
+def wait_text(number: int, writing: bool, what: object = None) -> str:
     """For example: waits to read from fd 7, a TCP connection to 127.0.0.1:5432."""
-    return f"waits to {'write to' if writing else 'read from'} fd {number}{kind_of(number)}"
+    head = f"waits to {'write to' if writing else 'read from'}"
+    if isinstance(what, socket.socket) and not getattr(what, "_has_file", True):
+        return f"{head} {text_of(what)}, in memory"
+    return f"{head} fd {number}{kind_of(number)}"
 
 
 def kind_of(number: int) -> str:
@@ -41,15 +44,21 @@ def target_of(number: int) -> str:
 def socket_text(number: int) -> str:
     """A socket's kind and its addresses."""
     with socket.socket(fileno=os.dup(number)) as sock:
-        kind = kind_of_socket(sock)
-        try:
-            return f"{kind} connection to {address_text(sock.getpeername())}"
-        except OSError:
-            pass
-        here = address_text(sock.getsockname())
-        if listens(sock):
-            return f"{kind} listener on {here}"
-        return f"{kind} socket on {here}" if here else f"{kind} socket"
+        return text_of(sock)
+
+
+def text_of(sock: socket.socket) -> str:
+    kind = kind_of_socket(sock)
+    try:
+        there = address_text(sock.getpeername())
+    except OSError:
+        pass
+    else:
+        return f"{kind} connection to {there}" if there else f"{kind} connection"
+    here = address_text(sock.getsockname())
+    if listens(sock):
+        return f"{kind} listener on {here}"
+    return f"{kind} socket on {here}" if here else f"{kind} socket"
 
 
 def kind_of_socket(sock: socket.socket) -> str:

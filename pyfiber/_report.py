@@ -75,7 +75,7 @@ def wait_of(fiber: Task) -> str:
     if isinstance(what, str):
         return f"waits in {what}"
     if (io := _engine._io_wait_of(fiber)) is not None:
-        return _load("pyfiber._descriptors").wait_text(*io)  # type: ignore[no-any-return]
+        return _load("pyfiber._descriptors").wait_text(*io, what)  # type: ignore[no-any-return]
     holders = holders_of(what)
     if isinstance(what, FiberGenerator):
         return f"waits for the next value of {name_of(what)}"

@@ -179,6 +179,14 @@ def set_resolver(resolver: Resolver | None) -> Resolver | None:
     return before
 
 
+def _chosen() -> Resolver | None:
+    """In place of the system's: set_resolver()'s, or that of a network in memory."""
+    if _resolver is not None or (network := _engine._network()) is None:
+        return _resolver
+    found: Resolver = network._resolve
+    return found
+
+
 def _by_resolver(
     resolver: Resolver, host: bytes | str, port: Any, family: int, kind: int, proto: int, flags: int
 ) -> Found:
@@ -254,7 +262,7 @@ def getaddrinfo(
         return _standard.getaddrinfo(host, port, family, type, proto, flags | _NUMBERS)
     except gaierror:
         host = _encoded(host)
-    resolver = _resolver
+    resolver = _chosen()
     if resolver is None or host is None or flags & _standard.AI_NUMERICHOST or _is_number(host):
         return system(host, port, family, type, proto, flags)
     return _by_resolver(resolver, host, port, family, type, proto, flags)
@@ -282,7 +290,7 @@ def gethostbyname(hostname: str) -> str:
     host = _encoded(hostname)
     if _is_number(host):
         return _standard.gethostbyname(host)
-    if _resolver is not None:
+    if _chosen() is not None:
         first: str = getaddrinfo(host, 0, AF_INET, _standard.SOCK_STREAM)[0][4][0]
         return first
     found: str = _ask(_standard.gethostbyname, host)
@@ -294,7 +302,7 @@ def gethostbyname_ex(hostname: str) -> tuple[str, list[str], list[str]]:
     if not _in_run():
         return _standard.gethostbyname_ex(hostname)
     host = _encoded(hostname)
-    if _resolver is not None and not _is_number(host):
+    if _chosen() is not None and not _is_number(host):
         infos = getaddrinfo(host, 0, AF_INET, _standard.SOCK_STREAM, flags=_standard.AI_CANONNAME)
         name = infos[0][3] or host.decode("ascii", "replace")
         return name, [], [info[4][0] for info in infos]

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
         def _set_duplicated(self) -> None: ...
         def _set_turns(self) -> None: ...
         def _wait(self, writing: bool) -> None: ...
+        def _begin_in_memory(self, end: Any, number: int, internet: bool) -> None: ...
+        def _number(self) -> int: ...
+        def _resolved(self, address: Any) -> Any: ...
 
 else:
     _Native = _engine._socket_type()
@@ -55,6 +58,9 @@ class socket(_Native):  # type: ignore[no-redef]
     """
 
     __slots__ = ()
+
+    #: A Unix socket that is bound has a file; not so in a network in memory (pyfiber.testing).
+    _has_file = True
 
     def __init__(
         self, family: int = -1, type: int = -1, proto: int = -1, fileno: int | None = None
@@ -157,6 +163,8 @@ def _taken_over(other: _standard.socket) -> _Ours:
 
 def socketpair(*args: Any, **kwargs: Any) -> tuple[socket, socket]:  # type: ignore[no-redef]
     """Two connected sockets."""
+    if (network := _engine._network()) is not None:
+        return network._socketpair(*args, **kwargs)  # type: ignore[no-any-return]
     left, right = _standard.socketpair(*args, **kwargs)
     return _taken_over(left), _taken_over(right)
 
@@ -177,6 +185,8 @@ if hasattr(_standard, "fromshare"):
 
 def create_server(address: Any, **kwargs: Any) -> socket:  # type: ignore[no-redef]
     """A listening TCP socket, bound to the address."""
+    if (network := _engine._network()) is not None:
+        return network._create_server(address, **kwargs)  # type: ignore[no-any-return]
     place = dns.resolved(kwargs.get("family", _standard.AF_INET), address)
     ours = _taken_over(_standard.create_server(place, **kwargs))
     ours._set_turns()  # type: ignore[attr-defined]

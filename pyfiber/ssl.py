@@ -88,7 +88,7 @@ class SSLSocket(_standard.SSLSocket, socket):  # type: ignore[no-redef]
         number = sock.fileno()
         self._sslobj = None
         self._closed = False
-        socket.__init__(self, sock.family, sock.type, sock.proto, number)
+        super(_standard.SSLSocket, self).__init__(sock.family, sock.type, sock.proto, number)
         sock.detach()
         self._rest = rest
         self.settimeout(timeout)

@@ -86,18 +86,22 @@ def listen_unix(path: str | bytes, *, backlog: int = BACKLOG, mode: int = 0o600)
     with contextlib.ExitStack() as on_failure:
         on_failure.callback(sock.close)
         sock.settimeout(None)
+        has_file: bool = sock._has_file  # type: ignore[attr-defined]
         try:
             sock.bind(path)
         except OSError as exc:
-            if exc.errno != errno.EADDRINUSE or not _is_abandoned(path):
+            if exc.errno != errno.EADDRINUSE or not has_file or not _is_abandoned(path):
                 raise
             os.unlink(path)
             sock.bind(path)
-        made = os.stat(path)
-        os.chmod(path, mode)  # nobody can connect before listen()
+        file = None
+        if has_file:
+            made = os.stat(path)
+            file = path, made.st_dev, made.st_ino
+            os.chmod(path, mode)  # nobody can connect before listen()
         sock.listen(backlog)
         on_failure.pop_all()
-    return Listener(sock, (path, made.st_dev, made.st_ino))
+    return Listener(sock, file)
 
 
 def _is_abandoned(path: str | bytes) -> bool:

@@ -34,11 +34,13 @@ from pyfiber.testing.errors import (
     ScheduleFailure,
 )
 from pyfiber.testing.explore import Exploration, choose, explore, preempt, replay, run
+from pyfiber.testing.network import Network
 
 __all__ = [
     "Exploration",
     "LeftRunningError",
     "LivelockError",
+    "Network",
     "NeverAwaitedError",
     "NondeterminismError",
     "ReplayDivergence",

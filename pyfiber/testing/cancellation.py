@@ -8,6 +8,7 @@ from typing import Any, Literal
 import pyfiber
 from pyfiber.testing import report
 from pyfiber.testing.errors import ScheduleFailure
+from pyfiber.testing.network import Network
 from pyfiber.testing.runner import (
     MAX_STEPS,
     Attempt,
@@ -16,6 +17,7 @@ from pyfiber.testing.runner import (
     Runner,
     check_count,
     clock_of,
+    network_of,
 )
 
 __tracebackhide__ = True  # pytest's
@@ -39,6 +41,7 @@ def explore_cancellation(
     leftovers: Literal["join", "error"] = "join",
     virtualize_time: bool = False,
     threads: bool = False,
+    network: Network | bool = False,
 ) -> int:
     """Run ``fn`` once for each point at which a fiber can be cancelled, cancelling it there.
 
@@ -56,6 +59,7 @@ def explore_cancellation(
         leftovers=leftovers,
         virtualize_time=virtualize_time,
         threads=threads,
+        network=network_of(network),
     )
     with Runner(program) as runner:
         return Injector(runner, check, max_points).run()

@@ -10,6 +10,7 @@ from pyfiber import _engine
 from pyfiber.testing import report
 from pyfiber.testing.errors import ReplayDivergence
 from pyfiber.testing.found import Found, describe_divergence, differs, failure, hints
+from pyfiber.testing.network import Network
 from pyfiber.testing.runner import (
     FIFO,
     MAX_STEPS,
@@ -26,6 +27,8 @@ from pyfiber.testing.runner import (
     clock_of,
     clock_text,
     mix,
+    network_of,
+    network_text,
 )
 from pyfiber.testing.schedule import Schedule
 
@@ -173,6 +176,7 @@ def explore(
     leftovers: Literal["join", "error"] = "join",
     virtualize_time: bool = False,
     threads: bool = False,
+    network: Network | bool = False,
 ) -> Exploration:
     """Run ``fn`` under many schedules; ScheduleFailure at the first that fails.
 
@@ -190,6 +194,8 @@ def explore(
     A run also fails with a deadlock, with more than ``max_steps`` steps, with a failed fiber whose
     result nobody asked for, and, if ``leftovers="error"``, with fibers that are still running when
     ``fn`` returns.
+
+    With ``network=True`` sockets are in memory: see Network.
     """
     if strategy not in STRATEGIES:
         raise ValueError(f"no strategy {strategy!r}: there are {', '.join(STRATEGIES)}")
@@ -206,6 +212,8 @@ def explore(
         leftovers=leftovers,
         virtualize_time=virtualize_time,
         threads=threads,
+        network=network_of(network),
+        network_text=network_text(network),
     )
     return explore_program(program, schedules, strategy, check_seed(seed), check_depth(depth))
 
@@ -239,6 +247,7 @@ def replay(
     leftovers: Literal["join", "error"] = "join",
     virtualize_time: bool = False,
     threads: bool = False,
+    network: Network | bool = False,
 ) -> R:
     """Run ``fn`` under a schedule that `explore()` printed; return its result.
 
@@ -255,6 +264,8 @@ def replay(
         leftovers=leftovers,
         virtualize_time=virtualize_time,
         threads=threads,
+        network=network_of(network),
+        network_text=network_text(network),
     )
     value: R = replay_program(program, Schedule.parse(schedule))
     return value
@@ -303,6 +314,7 @@ def run(
     leftovers: Literal["join", "error"] = "join",
     virtualize_time: bool = False,
     threads: bool = False,
+    network: Network | bool = False,
     on_unhandled: OnUnhandled | None = None,
 ) -> R:
     """pyfiber.run(fn, *args) in virtual time: deterministic, and without real waits.
@@ -310,6 +322,8 @@ def run(
     By default fibers run in the usual order. ``seed`` gives another one, drawn at random
     (``strategy="pct"``: with priorities); ``schedule`` repeats one that was printed. An exception
     of the program is raised unchanged, with a note of the schedule if it was drawn.
+
+    With ``network=True`` sockets are in memory: see Network.
 
     A failure that nobody looks at is raised as NeverAwaitedError, unless
     ``on_unhandled`` says what to do with it, as for `pyfiber.run()`.
@@ -326,6 +340,8 @@ def run(
         leftovers=leftovers,
         virtualize_time=virtualize_time,
         threads=threads,
+        network=network_of(network),
+        network_text=network_text(network),
     )
     if schedule is not None:
         if seed is not None or strategy is not None:

@@ -165,6 +165,8 @@ def replay_line(program: Program) -> str:
     options = [f"{option}={option}" for option in ("setup", "check") if getattr(program, option)]
     if program.clock_text:
         options.append(f"clock={program.clock_text}")
+    if program.network_text:
+        options.append(f"network={program.network_text}")
     for option, usual in REPLAY_OPTIONS.items():
         value = getattr(program, option)
         if value != usual:

@@ -29,14 +29,21 @@ from pyfiber.testing.explore import (
     replay_program,
     run_program,
 )
-from pyfiber.testing.runner import RUN_STEPS, Program, check_count, check_seed, clock_of
+from pyfiber.testing.runner import (
+    RUN_STEPS,
+    Program,
+    check_count,
+    check_seed,
+    clock_of,
+    network_of,
+)
 from pyfiber.testing.schedule import Schedule
 
 __tracebackhide__ = True  # pytest's
 
 EXPLORING = ("schedules", "strategy", "seed", "depth")
-PROGRAM = ("clock", "preempt", "unfair", "max_steps", "leftovers", "virtualize_time", "threads")
-OPTIONS = EXPLORING + PROGRAM
+PROGRAM = ("preempt", "unfair", "max_steps", "leftovers", "virtualize_time", "threads")
+OPTIONS = (*EXPLORING, "clock", "network", *PROGRAM)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -98,11 +105,12 @@ class Exploring:
 
     def program(self, fn: Callable[..., Any], args: tuple[Any, ...] = ()) -> Program:
         """The function, as it is to be run."""
-        rest = {name: self.given[name] for name in PROGRAM[1:] if name in self.given}
+        rest = {name: self.given[name] for name in PROGRAM if name in self.given}
         return Program(
             fn,
             args,
             clock=self.clock(),
+            network=network_of(self.given.get("network", False)),
             replay=f"pytest {quoted(self.item.nodeid)} --fiber-replay=SCHEDULE",
             **rest,
         )

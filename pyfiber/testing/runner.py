@@ -17,6 +17,7 @@ from pyfiber import _engine, _report
 from pyfiber.testing import guards
 from pyfiber.testing.clock import VirtualClock
 from pyfiber.testing.errors import LeftRunningError, LivelockError, NeverAwaitedError
+from pyfiber.testing.network import Network
 from pyfiber.testing.report import outside
 from pyfiber.testing.schedule import Choice, Schedule
 
@@ -52,6 +53,20 @@ def clock_of(clock: Clock) -> VirtualClock | None:
     if isinstance(clock, str):
         raise ValueError(f"the clock is 'virtual', 'real' or a VirtualClock, not {clock!r}")
     return VirtualClock(clock)
+
+
+def network_text(network: Network | bool) -> str:
+    """The source text for such a network; empty for none."""
+    return "network" if isinstance(network, Network) else repr(network) if network else ""
+
+
+def network_of(network: Network | bool) -> Network | None:
+    """The network that an argument asks for; None is the system's."""
+    if isinstance(network, Network):
+        return network
+    if not isinstance(network, bool):
+        raise TypeError(f"the network is a Network or True, not {type(network).__name__!r}")
+    return Network() if network else None
 
 
 def clock_text(clock: Clock) -> str:
@@ -108,9 +123,11 @@ class Program:
     leftovers: Literal["join", "error"] = "join"
     virtualize_time: bool = False
     threads: bool = False
+    network: Network | None = None
     on_unhandled: OnUnhandled | None = None  # of run() alone; None: NeverAwaitedError
     replay: str = ""  # how a report says to repeat a failure
     clock_text: str = ""  # the clock argument for replay(), if it is not the usual one
+    network_text: str = ""  # and that of the network
 
     def __post_init__(self) -> None:
         for what in ("fn", "setup", "check"):
@@ -176,6 +193,10 @@ class Runner:
         self.resources = ExitStack()
 
     def __enter__(self) -> Runner:
+        network = self.program.network
+        if network is not None:
+            network.attach(self.scheduler)
+            self.resources.callback(network.detach)
         self.resources.callback(self.scheduler.close)
         self.resources.enter_context(collector_held())
         self.resources.enter_context(guards.in_force(self.rules))
@@ -227,6 +248,8 @@ class Runner:
         program = self.program
         if program.clock is not None:
             program.clock.reset()
+        if program.network is not None:
+            program.network.reset()
         self.runs += 1
         if self.runs % COLLECT_EVERY == 0:
             gc.collect(1)

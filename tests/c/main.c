@@ -62,7 +62,7 @@ static const struct {
     {ccontext_tests, false},  {refusal_tests, false},
     {reactor_tests, false},   {descriptor_tests, true},
     {watch_tests, true},      {record_tests, false},
-    {mutex_tests, false},
+    {mutex_tests, false},     {inmemory_tests, false},
 };
 
 static int argc;

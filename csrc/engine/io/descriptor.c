@@ -81,16 +81,23 @@ wake_line(pf_descriptor *at, struct pf_scheduler *s, pf_direction direction)
     }
 }
 
-/* It is closed: nobody waits for it any more. */
 static void
-refuse_line(pf_descriptor *at, struct pf_scheduler *s, pf_direction direction)
+end_line(pf_descriptor *at, struct pf_scheduler *s, pf_direction direction,
+         int error)
 {
     pf_io_wait *wait;
     while ((wait = at->waiting[direction]) != NULL) {
-        wait->error = -EBADF;
+        wait->error = error;
         unlink_wait(wait);
         (void)wait->wake(wait, s);
     }
+}
+
+void
+pf_descriptor_end_waits(pf_descriptor *at, struct pf_scheduler *s, int error)
+{
+    end_line(at, s, PF_READING, error);
+    end_line(at, s, PF_WRITING, error);
 }
 
 static unsigned
@@ -237,8 +244,7 @@ reset(pf_descriptor *at, struct pf_scheduler *s, uint64_t owner)
     at->owner = owner;
     at->ready = BOTH;
     at->seen = 0;
-    refuse_line(at, s, PF_READING);
-    refuse_line(at, s, PF_WRITING);
+    pf_descriptor_end_waits(at, s, -EBADF); /* it is closed */
 }
 
 int
@@ -308,6 +314,15 @@ pf_descriptor_wait(pf_descriptor *at, pf_io_wait *wait, pf_direction direction)
     }
     int rc = at->table == NULL ? 0 : watch_owned(at);
     return rc < 0 ? rc : begin(at, wait, direction, false);
+}
+
+int
+pf_descriptor_watch(pf_descriptor *at, pf_io_wait *wait,
+                    pf_direction direction)
+{
+    wait->at = NULL;
+    return pf_descriptor_may(at, direction) ? 1
+                                            : begin(at, wait, direction, true);
 }
 
 /* What is remembered is forgotten, and the edge armed anew: if it is ready the

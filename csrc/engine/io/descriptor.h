@@ -129,6 +129,9 @@ void pf_descriptor_release(pf_descriptors *table, struct pf_scheduler *s,
 void pf_descriptor_init(pf_descriptor *at);
 void pf_descriptor_report(pf_descriptor *at, struct pf_scheduler *s,
                           unsigned events);
+/* All that wait there run again; `error`: 0, they try anew, or -EBADF. */
+void pf_descriptor_end_waits(pf_descriptor *at, struct pf_scheduler *s,
+                             int error);
 
 /* An operation in that direction would have blocked. */
 static inline void
@@ -147,6 +150,9 @@ pf_descriptor_may(const pf_descriptor *at, pf_direction direction)
  * time that an operation blocks again; 1: no need, try now; -errno. */
 int pf_descriptor_wait(pf_descriptor *at, pf_io_wait *wait,
                        pf_direction direction);
+/* The same beside that line: the next event wakes it, whoever has a turn. */
+int pf_descriptor_watch(pf_descriptor *at, pf_io_wait *wait,
+                        pf_direction direction);
 
 /* The same for a foreign number, whoever owns it, and a real readiness: never
  * what is remembered.  Numbers of a kind that cannot be watched are always

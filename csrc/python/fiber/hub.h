@@ -31,6 +31,7 @@ struct SchedulerObject {
     PyThreadState *blocked;
     struct PfExplorer *explorer; /* during a run under test, or NULL */
     PyObject *clock;             /* virtual, or NULL; see testing.h */
+    PyObject *network;           /* in memory, or NULL: see io/inmemory.h */
     bool running;                /* inside run or run_once */
     bool closed;
     bool ending;             /* everything is cancelled, new fibers as well */

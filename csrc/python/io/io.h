@@ -6,6 +6,7 @@
  *   connect.c    connect()
  *   address.c    names of hosts in addresses are looked up first
  *   transfer.c   recv() and send() and their kin
+ *   inmemory.c   sockets of a network in memory, which a test brings
  *   tls.c        TLS over such a socket: the connection's type
  *   tls_end.c    ... how it begins and ends
  *   tls_flow.c   ... and how its bytes come and go
@@ -32,6 +33,7 @@ int pf_wait_for_number(intptr_t number, pf_direction direction, int64_t length,
 /* One part of it each. */
 int pf_readiness_init(PyObject *module);
 int pf_socket_init(PyObject *module);
+int pf_inmemory_init(PyObject *module);
 int pf_tls_init(PyObject *module);
 int pf_reader_init(PyObject *module);
 

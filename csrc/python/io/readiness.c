@@ -35,6 +35,26 @@ pf_wait_for_number(intptr_t number, pf_direction direction, int64_t length,
                               pf_deadline_in(t->scheduler, length), what);
 }
 
+static bool
+is_in_memory(PyObject *op)
+{
+    return pf_socket_type != NULL && PyObject_TypeCheck(op, pf_socket_type) &&
+           pf_socket_of(op)->end != NULL;
+}
+
+static int
+wait_for_object(PyObject *op, pf_direction direction, int64_t length)
+{
+    PfThread *t = pf_this_thread();
+    if (t != NULL && is_in_memory(op)) {
+        return pf_wait_in_memory(t, op, direction, length);
+    }
+    intptr_t number = t == NULL ? -1 : number_of(op);
+    return number < 0 || pf_socket_claim(t, op) < 0
+               ? -1
+               : pf_wait_for_number(number, direction, length, op);
+}
+
 static PyObject *
 wait_for(const char *name, pf_direction direction, PyObject *const *args,
          Py_ssize_t nargs, PyObject *kwnames)
@@ -46,12 +66,7 @@ wait_for(const char *name, pf_direction direction, PyObject *const *args,
         pf_length(given[1], &length) < 0) {
         return NULL;
     }
-    PfThread *t = pf_this_thread();
-    intptr_t number = t == NULL ? -1 : number_of(given[0]);
-    if (number < 0 || pf_socket_claim(t, given[0]) < 0) {
-        return NULL;
-    }
-    int rc = pf_wait_for_number(number, direction, length, given[0]);
+    int rc = wait_for_object(given[0], direction, length);
     if (rc == 1) {
         PyErr_Format(PyExc_TimeoutError, "%s timed out", name);
     }
@@ -86,6 +101,18 @@ PyDoc_STRVAR(writable_doc,
              "wait_writable($module, /, fd, timeout=None)\n--\n\n\
 Wait until `fd` can be written, or has an error.  As wait_readable().");
 
+/* Where the fiber waits, if that is at `what`. */
+static const pf_descriptor *
+place_of(const FiberObject *fiber, PyObject *what, intptr_t number)
+{
+    const pf_scheduler *s = fiber->core.scheduler;
+    if (s == NULL || fiber->thread != pf_tls_thread) {
+        return NULL;
+    }
+    return is_in_memory(what) ? &pf_socket_of(what)->end->at
+                              : pf_descriptor_known(&s->descriptors, number);
+}
+
 /* To ask for the number may run code, so the fiber is looked at afterwards. */
 static PyObject *
 io_wait_of(PyObject *module, PyObject *op)
@@ -99,17 +126,14 @@ io_wait_of(PyObject *module, PyObject *op)
     PyObject *what =
         Py_NewRef(fiber->waiting_on != NULL ? fiber->waiting_on : Py_None);
     intptr_t number = number_of(what);
-    Py_DECREF(what);
     if (number < 0) {
         PyErr_Clear();
     }
-    const pf_scheduler *s = fiber->core.scheduler;
-    const pf_descriptor *at = NULL;
-    if (s != NULL && fiber->thread == pf_tls_thread) {
-        at = pf_descriptor_known(&s->descriptors, number);
-    }
-    pf_direction direction;
-    if (at == NULL || !pf_io_stands(fiber, at, &direction)) {
+    pf_direction direction = PF_READING;
+    const pf_descriptor *at = place_of(fiber, what, number);
+    bool stands = at != NULL && pf_io_stands(fiber, at, &direction);
+    Py_DECREF(what);
+    if (!stands) {
         Py_RETURN_NONE;
     }
     return Py_BuildValue("nN", (Py_ssize_t)number,
@@ -139,4 +163,13 @@ int
 pf_readiness_init(PyObject *module)
 {
     return PyModule_AddFunctions(module, functions);
+}
+
+int
+pf_io_init(PyObject *module)
+{
+    return pf_readiness_init(module) < 0 || pf_socket_init(module) < 0 ||
+                   pf_inmemory_init(module) < 0 || pf_tls_init(module) < 0
+               ? -1
+               : pf_reader_init(module);
 }

@@ -8,6 +8,7 @@
 #include "python/core/state.h"
 #include "python/core/tstate.h"
 #include "python/fiber/deadline.h"
+#include "python/fiber/explore.h"
 #include "python/fiber/owner.h"
 #include "python/io/io.h"
 #include "python/io/waiting.h"
@@ -61,8 +62,9 @@ static int
 find_record(PfIo *io)
 {
     PfSocket *sock = io->sock;
-    io->at = sock->at;
-    if (io->at == NULL) {
+    if (PF_UNLIKELY(sock->end != NULL)) {
+        io->at = &sock->end->at;
+    } else {
         int rc = pf_descriptor_of(&io->s->descriptors, io->s, sock->number,
                                   sock->owner, &io->at);
         if (rc < 0) {
@@ -77,6 +79,9 @@ find_record(PfIo *io)
         return pf_socket_busy_error(io->direction);
     }
     note_user(sock, io->t);
+    if (PF_UNLIKELY(sock->end != NULL)) {
+        pf_end_keep(sock->end); /* until pf_transfer_end */
+    }
     return 0;
 }
 
@@ -92,9 +97,6 @@ pf_socket_claim(PfThread *t, PyObject *op)
     pf_descriptor *at;
     if (sock->owner == 0) {
         return pf_socket_closed_error();
-    }
-    if (sock->at != NULL) {
-        return 0; /* it has no number */
     }
     note_user(sock, t);
     int rc =
@@ -118,6 +120,10 @@ pf_transfer_begin_part(PfIo *io, PfThread *t, PyObject *op,
     if (PF_UNLIKELY(io->owner == 0)) {
         return pf_socket_closed_error();
     }
+    if (PF_UNLIKELY(io->sock->end != NULL)) {
+        io->s = pf_end_run(io->sock->end, t);
+        return io->s == NULL ? -1 : find_record(io);
+    }
     return io->s == NULL ? 0 : find_record(io);
 }
 
@@ -126,6 +132,9 @@ pf_transfer_begin(PfIo *io, PyObject *op, pf_direction direction)
 {
     PfThread *t = pf_this_thread();
     if (t == NULL || (pf_io_scheduler(t) != NULL && pf_io_charge(t) < 0)) {
+        return -1;
+    }
+    if (PF_UNLIKELY(pf_socket_of(op)->end != NULL) && pf_preempt() < 0) {
         return -1;
     }
     return pf_transfer_begin_part(io, t, op, direction);
@@ -185,9 +194,16 @@ pf_transfer_wait(PfIo *io)
 void
 pf_transfer_end(PfIo *io)
 {
-    if (io->s != NULL && io->at->waiting[io->direction] != NULL &&
-        io->at->owner == io->owner) {
+    if (io->s == NULL) {
+        return;
+    }
+    bool in_memory = io->at->table == NULL;
+    if (io->at->waiting[io->direction] != NULL &&
+        (in_memory || io->at->owner == io->owner)) {
         pf_descriptor_pass_on(io->at, io->s, io->direction);
+    }
+    if (PF_UNLIKELY(in_memory)) {
+        pf_end_drop((pf_end *)io->at);
     }
 }
 
@@ -271,8 +287,8 @@ let_go(PfSocket *sock)
     PfThread *t = pf_tls_thread;
     sock->number = -1;
     sock->owner = 0;
-    if (owner == 0 || sock->user == NULL) {
-        return 0; /* nobody has waited */
+    if (owner == 0 || sock->user == NULL || sock->end != NULL) {
+        return 0; /* nobody has waited, or the end will tell them */
     }
     if (sock->user == t && !sock->several_users && t->scheduler != NULL &&
         t->schedulers == t->scheduler && t->scheduler->next == NULL) {
@@ -284,9 +300,22 @@ let_go(PfSocket *sock)
     return release_everywhere(sock, number, owner);
 }
 
+static PyObject *
+method_in_memory(PyObject *op, const char *name)
+{
+    PyObject *endpoint = PyObject_GetAttrString(op, "_endpoint");
+    PyObject *method =
+        endpoint == NULL ? NULL : PyObject_GetAttrString(endpoint, name);
+    Py_XDECREF(endpoint);
+    return method;
+}
+
 PyObject *
 pf_socket_base_method(PyObject *op, const char *name)
 {
+    if (PF_UNLIKELY(pf_socket_of(op)->end != NULL)) {
+        return method_in_memory(op, name);
+    }
     PyObject *method = PyObject_GetAttrString(base_type, name);
     if (method == NULL) {
         return NULL;
@@ -306,12 +335,32 @@ call_base(PyObject *op, const char *name)
     return result;
 }
 
+/* What the base class does then, for a socket in memory. */
+static void
+finalize_in_memory(PyObject *op, PfSocket *sock)
+{
+    if (sock->owner != 0) {
+        if (PyErr_ResourceWarning(op, 1, "unclosed %R", op) < 0) {
+            PyErr_WriteUnraisable(op);
+        }
+        (void)let_go(sock);
+        PyObject *done = call_base(op, "close");
+        if (done == NULL) {
+            PyErr_Clear();
+        }
+        Py_XDECREF(done);
+    }
+    pf_socket_leave_memory(sock);
+}
+
 /* Dropped without close(): the base class warns and closes the number. */
 static void
 socket_finalize(PyObject *op)
 {
     PyObject *pending = pf_take_exception();
-    if (let_go(pf_socket_of(op)) < 0) {
+    if (pf_socket_of(op)->end != NULL) {
+        finalize_in_memory(op, pf_socket_of(op));
+    } else if (let_go(pf_socket_of(op)) < 0) {
         PyErr_Clear(); /* no memory; nobody waits, or it would be alive */
     }
     if (pending != NULL) {
@@ -362,7 +411,7 @@ check_number(PyObject *op)
     if (sock->owner == 0) {
         return pf_socket_closed_error();
     }
-    return sock->at != NULL ? 0 : never_block(op);
+    return sock->end != NULL ? 0 : never_block(op);
 }
 
 static int
@@ -543,7 +592,9 @@ accepted(PyObject *op, PyTypeObject *kind, PyObject *number)
     long family, type;
     intptr_t value = (intptr_t)PyLong_AsLongLong(number);
     PyObject *none = PyTuple_New(0);
-    PyObject *made = none == NULL ? NULL : kind->tp_new(kind, none, NULL);
+    PyObject *made =
+        none == NULL ? NULL
+                     : ((PyTypeObject *)base_type)->tp_new(kind, none, NULL);
     Py_XDECREF(none);
     if (made == NULL || base_int(op, "family", &family) < 0 ||
         base_int(op, "type", &type) < 0 ||
@@ -604,7 +655,24 @@ socket_wait(PyObject *op, PyObject *writing)
         pf_transfer_begin(&io, op, direction ? PF_WRITING : PF_READING) < 0) {
         return NULL;
     }
-    return pf_transfer_wait(&io) < 0 ? NULL : Py_NewRef(Py_None);
+    int rc = pf_transfer_wait(&io);
+    pf_transfer_end(&io);
+    return rc < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+/* In a run that has a network in memory a new socket is one of that. */
+static PyObject *
+socket_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    newfunc make = ((PyTypeObject *)base_type)->tp_new;
+    PyObject *network = pf_network();
+    if (PF_LIKELY(network == NULL)) {
+        return make(type, args, kwargs);
+    }
+    PyTypeObject *kind = pf_network_class(network, type, args, kwargs);
+    PyObject *made = kind == NULL ? NULL : make(kind, args, kwargs);
+    Py_XDECREF(kind);
+    return made;
 }
 
 static PyGetSetDef getset[] = {
@@ -635,6 +703,10 @@ static PyMethodDef life_methods[] = {
      "_connect(address): the number of an error, or 0; may time out."},
     {"_wait", socket_wait, METH_O,
      "_wait(writing): an operation would have blocked."},
+    {"_begin_in_memory", pf_socket_begin_in_memory, METH_VARARGS,
+     "_begin_in_memory(end, number, internet): it is that end's socket."},
+    {"_number", pf_socket_number, METH_NOARGS,
+     "_number(): of a socket in memory; -1 when it is closed."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -663,6 +735,7 @@ make_type(PyTypeObject *standard)
     PyType_Slot slots[] = {
         {Py_tp_methods, all_methods()},
         {Py_tp_getset, getset},
+        {Py_tp_new, socket_new},
         {Py_tp_finalize, socket_finalize},
         {Py_tp_doc, (void *)"A socket whose operations park fibers."},
         {0, NULL},
@@ -711,13 +784,4 @@ int
 pf_socket_init(PyObject *module)
 {
     return PyModule_AddFunctions(module, functions);
-}
-
-int
-pf_io_init(PyObject *module)
-{
-    return pf_readiness_init(module) < 0 || pf_socket_init(module) < 0 ||
-                   pf_tls_init(module) < 0
-               ? -1
-               : pf_reader_init(module);
 }

@@ -8,6 +8,7 @@
 #ifndef PF_IO_SOCKET_H
 #define PF_IO_SOCKET_H
 
+#include "engine/io/inmemory.h"
 #include "engine/io/net.h"
 #include "python/core/thread.h"
 
@@ -17,8 +18,7 @@ typedef struct PfSocket {
     uint64_t owner;  /* of that number, see descriptor.h; 0: it has none */
     int64_t timeout; /* nanoseconds; PF_NEVER: none; 0: never wait */
     const pf_net_ops *net;
-    void *end;              /* of a connection in memory, or NULL */
-    pf_descriptor *at;      /* of such a one; others have records */
+    pf_end *end;            /* in memory; NULL: a socket of the system */
     PfThread *user;         /* waited last; to compare, not to follow */
     bool several_users : 1; /* ... and others before */
     bool duplicated : 1;    /* its file has another number, too */
@@ -89,11 +89,29 @@ int pf_socket_closed_error(void);
 /* `op` is any object.  If it is a socket of ours, a wait for its number that is
  * made now ends when it is closed. 0; -1 with an exception: it is closed. */
 int pf_socket_claim(PfThread *t, PyObject *op);
-/* A method of the base class, bound to the object. */
+/* A method of the base class, bound to the object; of a socket in memory that
+ * of what stands in for the base class. */
 PyObject *pf_socket_base_method(PyObject *op, const char *name);
 extern PyMethodDef pf_transfer_methods[];
 PyObject *pf_socket_connect(PyObject *op, PyObject *address);
 PyObject *pf_socket_accept(PyObject *op); /* (number, address) */
+
+/* --- inmemory.c --- */
+/* The network that new sockets of this run belong to, borrowed; or NULL. */
+PyObject *pf_network(void);
+/* The class of a new socket there: a new reference, or NULL. */
+PyTypeObject *pf_network_class(PyObject *network, PyTypeObject *asked,
+                               PyObject *args, PyObject *kwargs);
+/* The run that the end belongs to, if it runs here; or NULL with FiberError. */
+pf_scheduler *pf_end_run(const pf_end *end, PfThread *t);
+/* wait_readable() and wait_writable() of such a socket: as
+ * pf_wait_for_number. */
+int pf_wait_in_memory(PfThread *t, PyObject *op, pf_direction direction,
+                      int64_t length);
+PyObject *pf_socket_begin_in_memory(PyObject *op, PyObject *args);
+PyObject *pf_socket_number(PyObject *op, PyObject *ignored);
+/* For the last time: the end is not the socket's any more. */
+void pf_socket_leave_memory(PfSocket *sock);
 
 /* --- address.c --- */
 /* The address with a number in place of a host's name.  It parks if there is

@@ -137,6 +137,18 @@ pf_io_park(PfThread *t, pf_descriptor *at, pf_direction direction,
 }
 
 int
+pf_io_watch(PfThread *t, pf_descriptor *at, pf_direction direction,
+            int64_t deadline, PyObject *what)
+{
+    if (PF_UNLIKELY(t->attention != 0) && pf_attend(t) < 0) {
+        return -1;
+    }
+    Wait wait = {.wait.wake = wake, .fiber = CURRENT(t)};
+    int rc = pf_descriptor_watch(at, &wait.wait, direction);
+    return rc != 0 ? 0 : park(t, &wait, deadline, what);
+}
+
+int
 pf_io_park_foreign(PfThread *t, intptr_t number, pf_direction direction,
                    int64_t deadline, PyObject *what)
 {

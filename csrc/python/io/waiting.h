@@ -19,6 +19,9 @@ int pf_io_charge(PfThread *t);
  * `what` is for reports. */
 int pf_io_park(PfThread *t, pf_descriptor *at, pf_direction direction,
                int64_t deadline, PyObject *what);
+/* The same beside the line of those who take turns. */
+int pf_io_watch(PfThread *t, pf_descriptor *at, pf_direction direction,
+                int64_t deadline, PyObject *what);
 int pf_io_park_foreign(PfThread *t, intptr_t number, pf_direction direction,
                        int64_t deadline, PyObject *what);
 /* Block this thread; signal handlers run meanwhile.  The deadline is one of

@@ -179,6 +179,7 @@ scheduler_clear(PyObject *op)
     Py_CLEAR(s->on_unhandled);
     Py_CLEAR(s->errors);
     Py_CLEAR(s->watch);
+    Py_CLEAR(s->network);
     return 0;
 }
 
@@ -228,6 +229,7 @@ scheduler_traverse(PyObject *op, visitproc visit, void *arg)
     Py_VISIT(s->main);
     Py_VISIT(s->fatal);
     Py_VISIT(s->clock);
+    Py_VISIT(s->network);
     Py_VISIT(s->on_unhandled);
     Py_VISIT(s->errors);
     Py_VISIT(s->watch);

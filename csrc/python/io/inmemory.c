@@ -1,0 +1,410 @@
+/* Sockets of a network in memory, which a test has put under its program.
+ *
+ * pyfiber.testing has the network: who listens where, who connects to whom,
+ * which options were set.  Here is one end of a connection as an object, and
+ * the table of operations that moves its bytes.
+ */
+#include "python/core/arguments.h"
+#include "python/core/state.h"
+#include "python/fiber/deadline.h"
+#include "python/fiber/hub.h"
+#include "python/io/io.h"
+#include "python/io/socket.h"
+#include "python/io/waiting.h"
+
+#include <errno.h>
+#if defined(_WIN32)
+#define WIN32_LEAN_AND_MEAN
+#include <winsock2.h>
+#else
+#include <sys/socket.h>
+#endif
+
+typedef struct EndObject {
+    PyObject_HEAD
+    pf_end *end;      /* NULL before __init__ */
+    PfThread *thread; /* to compare, not to follow */
+} EndObject;
+
+static PyTypeObject *end_type; /* constant after import */
+
+/* ------------------------------------------------ the table of operations */
+
+/* What says how an operation waits is obeyed by those above, or says nothing
+ * here. */
+static bool
+knows(int flags)
+{
+    int known = MSG_PEEK;
+#if defined(MSG_DONTWAIT)
+    known |= MSG_DONTWAIT | MSG_WAITALL;
+#endif
+#if defined(MSG_NOSIGNAL)
+    known |= MSG_NOSIGNAL;
+#endif
+#if defined(MSG_MORE)
+    known |= MSG_MORE;
+#endif
+    return (flags & ~known) == 0;
+}
+
+static int64_t
+memory_recv(void *end, intptr_t number, void *buffer, size_t size, int flags)
+{
+    (void)number;
+    return knows(flags)
+               ? pf_end_recv(end, buffer, size, (flags & MSG_PEEK) != 0)
+               : -EOPNOTSUPP;
+}
+
+static int64_t
+memory_send(void *end, intptr_t number, const void *data, size_t size,
+            int flags)
+{
+    (void)number;
+    return knows(flags) ? pf_end_send(end, data, size) : -EOPNOTSUPP;
+}
+
+static const pf_net_ops memory_net = {memory_recv, memory_send};
+
+/* ----------------------------------------------------------- its sockets */
+
+PyObject *
+pf_network(void)
+{
+    PfThread *t = pf_tls_thread;
+    return t == NULL || t->scheduler == NULL ? NULL : t->scheduler->network;
+}
+
+PyTypeObject *
+pf_network_class(PyObject *network, PyTypeObject *asked, PyObject *args,
+                 PyObject *kwargs)
+{
+    PyObject *kind =
+        PyObject_CallMethod(network, "_class_for", "OOO", asked, args,
+                            kwargs == NULL ? Py_None : kwargs);
+    if (kind != NULL && (!PyType_Check(kind) ||
+                         !PyType_IsSubtype((PyTypeObject *)kind, asked))) {
+        PyErr_SetString(PyExc_TypeError, "a network has classes of sockets");
+        Py_CLEAR(kind);
+    }
+    return (PyTypeObject *)kind;
+}
+
+pf_scheduler *
+pf_end_run(const pf_end *end, PfThread *t)
+{
+    if (t->scheduler != NULL && &t->scheduler->core == end->s) {
+        return end->s;
+    }
+    PyErr_SetString(pf.fiber_error,
+                    "this socket is one of a network in memory: it works in "
+                    "the run that made it, and nowhere else");
+    return NULL;
+}
+
+void
+pf_socket_leave_memory(PfSocket *sock)
+{
+    pf_end *end = sock->end;
+    sock->end = NULL;
+    if (end != NULL) {
+        pf_end_drop(end);
+    }
+}
+
+PyObject *
+pf_socket_begin_in_memory(PyObject *op, PyObject *args)
+{
+    PyObject *given;
+    Py_ssize_t number;
+    int internet;
+    if (!PyArg_ParseTuple(args, "O!np", end_type, &given, &number,
+                          &internet)) {
+        return NULL;
+    }
+    pf_end *end = ((EndObject *)given)->end;
+    PfSocket *sock = pf_socket_of(op);
+    if (end == NULL || sock->owner != 0) {
+        PyErr_SetString(PyExc_ValueError, "no end, or it is open already");
+        return NULL;
+    }
+    pf_socket_leave_memory(sock);
+    pf_end_keep(end);
+    *sock = (PfSocket){
+        .number = number,
+        .owner = pf_new_owner(),
+        .timeout = PF_NEVER,
+        .net = &memory_net,
+        .end = end,
+        .internet = internet,
+    };
+    Py_RETURN_NONE;
+}
+
+PyObject *
+pf_socket_number(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    const PfSocket *sock = pf_socket_of(op);
+    return PyLong_FromSsize_t(sock->owner == 0 ? -1 : sock->number);
+}
+
+int
+pf_wait_in_memory(PfThread *t, PyObject *op, pf_direction direction,
+                  int64_t length)
+{
+    const PfSocket *sock = pf_socket_of(op);
+    pf_end *end = sock->end;
+    if (sock->owner == 0) {
+        return pf_socket_closed_error();
+    }
+    pf_scheduler *s = pf_end_run(end, t);
+    if (s == NULL || !pf_end_blocks(end, direction) || length == 0) {
+        return s == NULL ? -1 : pf_end_blocks(end, direction);
+    }
+    int64_t deadline = pf_deadline_in(t->scheduler, length);
+    uint64_t owner = sock->owner;
+    int rc = 0;
+    pf_end_keep(end);
+    while (rc == 0 && pf_end_blocks(end, direction)) {
+        pf_descriptor_blocked(&end->at, direction);
+        rc = pf_io_watch(t, &end->at, direction, deadline, op);
+        if (rc == 0 && sock->owner != owner) {
+            rc = pf_socket_closed_error();
+        }
+    }
+    pf_end_drop(end);
+    return rc;
+}
+
+/* -------------------------------------------------------- an end's object */
+
+static PyObject *
+end_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    int tcp;
+    Py_ssize_t room;
+    PfThread *t = pf_this_thread();
+    if (t == NULL || kwargs != NULL ||
+        !PyArg_ParseTuple(args, "pn", &tcp, &room)) {
+        return NULL;
+    }
+    pf_scheduler *s = pf_active(t, "a connection in memory");
+    EndObject *self = s == NULL ? NULL : (EndObject *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->thread = t;
+    self->end = pf_end_new(s, tcp, room < 1 ? 1 : (size_t)room);
+    if (self->end == NULL) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    return (PyObject *)self;
+}
+
+static void
+end_dealloc(PyObject *op)
+{
+    EndObject *self = (EndObject *)op;
+    PyTypeObject *type = Py_TYPE(op);
+    if (self->end != NULL) {
+        if (self->thread == pf_tls_thread) {
+            pf_end_close(self->end, false);
+        }
+        pf_end_drop(self->end);
+    }
+    type->tp_free(op);
+    Py_DECREF(type);
+}
+
+/* NULL with FiberError: its fibers are those of another thread. */
+static pf_end *
+end_of(PyObject *op)
+{
+    EndObject *self = (EndObject *)op;
+    if (self->thread == pf_tls_thread) {
+        return self->end;
+    }
+    PyErr_SetString(pf.fiber_error, "this socket in memory belongs to another "
+                                    "thread, whose run made it");
+    return NULL;
+}
+
+static PyObject *
+end_join(PyObject *op, PyObject *other)
+{
+    pf_end *one = end_of(op);
+    if (one == NULL) {
+        return NULL;
+    }
+    if (!Py_IS_TYPE(other, end_type) || other == op ||
+        ((EndObject *)other)->end->s != one->s ||
+        ((EndObject *)other)->end->connected || one->connected) {
+        PyErr_SetString(PyExc_ValueError,
+                        "join() takes another end of the same run; neither "
+                        "has been connected");
+        return NULL;
+    }
+    pf_end_join(one, ((EndObject *)other)->end);
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+end_shutdown(PyObject *op, PyObject *args)
+{
+    int reading, writing;
+    pf_end *end = end_of(op);
+    if (end == NULL || !PyArg_ParseTuple(args, "pp", &reading, &writing)) {
+        return NULL;
+    }
+    int rc = pf_end_shutdown(end, reading, writing);
+    if (rc < 0) {
+        (void)pf_io_error(rc);
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+end_close(PyObject *op, PyObject *reset)
+{
+    int flag = PyObject_IsTrue(reset);
+    pf_end *end = flag < 0 ? NULL : end_of(op);
+    if (end == NULL) {
+        return NULL;
+    }
+    pf_end_close(end, flag);
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+end_disturb(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    pf_end *end = end_of(op);
+    if (end == NULL) {
+        return NULL;
+    }
+    pf_end_disturb(end);
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+end_offer(PyObject *op, PyObject *any)
+{
+    int flag = PyObject_IsTrue(any);
+    pf_end *end = flag < 0 ? NULL : end_of(op);
+    if (end == NULL) {
+        return NULL;
+    }
+    pf_end_offer(end, flag);
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+end_fail(PyObject *op, PyObject *number)
+{
+    long error = PyLong_AsLong(number);
+    pf_end *end = error == -1 && PyErr_Occurred() ? NULL : end_of(op);
+    if (end == NULL) {
+        return NULL;
+    }
+    pf_end_fail(end, (int)error);
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+end_take_error(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    pf_end *end = end_of(op);
+    return end == NULL ? NULL : PyLong_FromLong(pf_end_take_error(end));
+}
+
+static PyObject *
+end_connected(PyObject *op, void *closure)
+{
+    (void)closure;
+    const pf_end *end = ((EndObject *)op)->end;
+    return PyBool_FromLong(end->connected && !pf_end_is_over(end));
+}
+
+static PyMethodDef end_methods[] = {
+    {"join", end_join, METH_O, "join(other): a connection of the two."},
+    {"shutdown", end_shutdown, METH_VARARGS,
+     "shutdown(reading, writing): OSError (ENOTCONN)."},
+    {"close", end_close, METH_O,
+     "close(reset): who waits gets OSError (EBADF), the peer its end."},
+    {"disturb", end_disturb, METH_NOARGS,
+     "disturb(): all that wait there look again."},
+    {"offer", end_offer, METH_O,
+     "offer(any): of a listener; is there a connection to be accepted?"},
+    {"fail", end_fail, METH_O, "fail(errno): it cannot be connected."},
+    {"take_error", end_take_error, METH_NOARGS,
+     "take_error(): the error that is pending, which is told once; or 0."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef end_getset[] = {
+    {"connected", end_connected, NULL,
+     "It has a peer, or at least may read what that has sent.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot end_slots[] = {
+    {Py_tp_doc, (void *)"_MemoryEnd(tcp, room): one end of a connection."},
+    {Py_tp_new, end_new},
+    {Py_tp_dealloc, end_dealloc},
+    {Py_tp_methods, end_methods},
+    {Py_tp_getset, end_getset},
+    {0, NULL},
+};
+
+static PyType_Spec end_spec = {
+    .name = "pyfiber._engine._MemoryEnd",
+    .basicsize = sizeof(EndObject),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = end_slots,
+};
+
+/* ------------------------------------------------------- a run's network */
+
+static PyObject *
+io_network(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    PyObject *network = pf_network();
+    return Py_NewRef(network == NULL ? Py_None : network);
+}
+
+static PyObject *
+io_set_network(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *scheduler, *network;
+    if (!PyArg_ParseTuple(args, "O!O", pf_scheduler_type, &scheduler,
+                          &network)) {
+        return NULL;
+    }
+    SchedulerObject *s = (SchedulerObject *)scheduler;
+    Py_XSETREF(s->network, network == Py_None ? NULL : Py_NewRef(network));
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+    {"_network", io_network, METH_NOARGS,
+     "_network(): the network in memory that this run has, or None."},
+    {"_set_network", io_set_network, METH_VARARGS,
+     "_set_network(scheduler, network): new sockets of its runs are there."},
+    {NULL, NULL, 0, NULL},
+};
+
+int
+pf_inmemory_init(PyObject *module)
+{
+    end_type = pf_add_type(module, &end_spec, NULL);
+    return end_type == NULL ? -1 : PyModule_AddFunctions(module, functions);
+}

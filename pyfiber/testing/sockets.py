@@ -1,0 +1,260 @@
+"""The sockets of a network in memory: those of ``pyfiber.socket``, each with an Endpoint."""
+
+from __future__ import annotations
+
+import errno
+import socket as _standard
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+from pyfiber import FiberError, _engine, socket
+from pyfiber.testing.network import AF_UNIX, Endpoint, Network, fail
+
+if TYPE_CHECKING:
+    from pyfiber.socket import _Native as _Socket
+else:
+    _Socket = socket.socket
+
+_classes: dict[type[Any], type[Any]] = {}
+
+
+def refuse(what: str) -> NoReturn:
+    raise FiberError(
+        f"{what}, but the run under test has a network in memory, with streams (TCP, Unix) only: "
+        "replace that call in the test, or run it without network="
+    )
+
+
+class MemorySocket(_Socket):
+    """A socket of a network in memory.
+
+    What it inherits moves its bytes and waits; everything else is its endpoint's.
+    """
+
+    __slots__ = ("_endpoint",)
+
+    #: It leaves nothing in a folder.
+    _has_file = False
+
+    _endpoint: Endpoint
+
+    def __init__(
+        self, family: int = -1, type: int = -1, proto: int = -1, fileno: int | None = None
+    ) -> None:
+        network = network_here()
+        if fileno is None:
+            family = _standard.AF_INET if family == -1 else family
+            self._stand_for(Endpoint(network, family, max(proto, 0)), network.number())
+        else:
+            self._stand_for(network.endpoint_of(fileno), fileno)
+
+    def _stand_for(self, endpoint: Endpoint, number: int) -> None:
+        self._io_refs = 0
+        self._closed = False
+        self._begin_in_memory(endpoint.end, number, endpoint.family != AF_UNIX)
+        self._endpoint = endpoint
+        endpoint.open(number)
+        self.settimeout(_standard.getdefaulttimeout())
+        if endpoint.listens:
+            self._set_turns()
+
+    def _open_endpoint(self) -> Endpoint:
+        if self.fileno() < 0:
+            fail(errno.EBADF)
+        return self._endpoint
+
+    @property
+    def family(self) -> Any:
+        """AF_INET, AF_INET6 or AF_UNIX."""
+        return _standard.AddressFamily(self._endpoint.family)
+
+    @property
+    def type(self) -> Any:
+        """SOCK_STREAM."""
+        return _standard.SOCK_STREAM
+
+    @property
+    def proto(self) -> int:
+        """The protocol's number, as it was given."""
+        return self._endpoint.proto
+
+    def fileno(self) -> int:
+        """A number that no system gives; -1 when it is closed."""
+        return self._number()
+
+    def bind(self, address: Any) -> None:
+        """Take the address: any is there. Port 0 is one that is free."""
+        self._open_endpoint().bind(self._resolved(address))
+
+    def _connect(self, address: Any) -> int:
+        """At once; but of TCP a socket that never waits does not learn of that at once."""
+        number = super()._connect(address)
+        at_once = number == 0 and self.gettimeout() == 0 and self._endpoint.family != AF_UNIX
+        return errno.EINPROGRESS if at_once else number
+
+    def listen(self, *backlog: int) -> None:
+        """Wait for connections; more than the backlog have to wait to be connected."""
+        self._open_endpoint().listen(*backlog)
+        self._set_turns()
+
+    def accept(self) -> tuple[MemorySocket, Any]:
+        """Wait for a connection: a new socket, and the address of its other end."""
+        endpoint: Any
+        endpoint, address = self._accept()
+        return made(endpoint), address
+
+    def shutdown(self, how: int) -> None:
+        """Send no more, read no more, or both."""
+        self._open_endpoint().shutdown(how)
+
+    def getsockname(self) -> Any:
+        """Its own address."""
+        return self._open_endpoint().getsockname()
+
+    def getpeername(self) -> Any:
+        """The address of the other end."""
+        return self._open_endpoint().getpeername()
+
+    def setsockopt(self, level: int, optname: int, value: Any, *size: int) -> None:
+        """It is remembered."""
+        self._open_endpoint().setsockopt(level, optname, value, *size)
+
+    def getsockopt(self, level: int, optname: int, buflen: int = 0) -> Any:
+        """What was set, and what can be said of a socket in memory."""
+        return self._open_endpoint().getsockopt(level, optname, buflen)
+
+    def get_inheritable(self) -> bool:
+        """No process inherits it."""
+        return False
+
+    def set_inheritable(self, inheritable: bool) -> None:
+        """Nothing changes."""
+
+    def dup(self) -> Self:
+        """Another socket of the same end."""
+        twin = type(self).__new__(type(self))
+        twin._stand_for(self._open_endpoint(), network_here().number())
+        twin.settimeout(self.gettimeout())
+        return twin
+
+    def detach(self) -> int:
+        """Its number, of which ``socket(fileno=number)`` makes a socket."""
+        number = self.fileno()
+        super().detach()
+        return number
+
+    # With addresses and ancillary data, which a stream does not have
+
+    def recvfrom(self, bufsize: int, flags: int = 0) -> tuple[bytes, Any]:
+        """As recv(), and None."""
+        return self.recv(bufsize, flags), None
+
+    def recvfrom_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> tuple[int, Any]:
+        """As recv_into(), and None."""
+        return self.recv_into(buffer, nbytes, flags), None
+
+    def recvmsg(
+        self, bufsize: int, ancbufsize: int = 0, flags: int = 0
+    ) -> tuple[bytes, list[Any], int, Any]:
+        """As recv(): there is no ancillary data."""
+        return self.recv(bufsize, flags), [], 0, None
+
+    def recvmsg_into(
+        self, buffers: Any, ancbufsize: int = 0, flags: int = 0
+    ) -> tuple[int, list[Any], int, Any]:
+        """As recvmsg(), into the buffers one after the other."""
+        views = [memoryview(buffer).cast("B") for buffer in buffers]
+        data = self.recv(sum(map(len, views)), flags)
+        start = 0
+        for view in views:
+            part = data[start : start + len(view)]
+            view[: len(part)] = part
+            start += len(part)
+        return len(data), [], 0, None
+
+    def sendmsg(self, buffers: Any, ancdata: Any = (), flags: int = 0, address: Any = None) -> int:
+        """As send(), of all buffers."""
+        if list(ancdata):
+            refuse("sendmsg() would send ancillary data")
+        return self.send(b"".join(buffers), flags)
+
+    def sendto(self, data: Any, *flags_and_address: Any) -> int:
+        """As send(): where it goes is known."""
+        *flags, _ = flags_and_address
+        return self.send(data, *flags)
+
+
+def network_here() -> Network:
+    network = _engine._network()
+    if network is None:
+        raise FiberError("a socket of a network in memory is made in a run that has one")
+    found: Network = network
+    return found
+
+
+def made(endpoint: Endpoint) -> MemorySocket:
+    """A socket of an end that has none."""
+    sock = MemorySocket.__new__(MemorySocket)
+    sock._stand_for(endpoint, network_here().number())
+    return sock
+
+
+def class_for(
+    network: Network, asked: type[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> type[Any]:
+    """Of a new socket in a run with a network: the class in memory, or that which was asked for."""
+    given = dict(zip(("family", "type", "proto", "fileno"), args, strict=False)) | kwargs
+    number = given.get("fileno")
+    if number is not None and number not in network.numbers:
+        return asked  # the program has it from elsewhere
+    family, kind = given.get("family", -1), given.get("type", -1)
+    if family not in (-1, _standard.AF_INET, _standard.AF_INET6, AF_UNIX):
+        refuse(f"socket() would open a real socket of family {family!r}")
+    if kind not in (-1, _standard.SOCK_STREAM):
+        refuse(f"socket() would open a real socket of type {kind!r}")
+    if issubclass(asked, MemorySocket):
+        return asked
+    if asked is socket.socket:
+        return MemorySocket
+    if asked not in _classes:
+        _classes[asked] = type(asked.__name__, (asked, MemorySocket), {"__slots__": ()})
+    return _classes[asked]
+
+
+def pair(
+    network: Network, family: int | None, kind: int, proto: int
+) -> tuple[MemorySocket, MemorySocket]:
+    """Two connected sockets, as socketpair() makes them."""
+    default = _standard.AF_INET if AF_UNIX is None else AF_UNIX
+    family = default if family is None else family
+    if kind != _standard.SOCK_STREAM:
+        refuse(f"socketpair() would open real sockets of type {kind!r}")
+    if family != default:
+        fail(errno.EOPNOTSUPP)
+    one, other = Endpoint(network, family, proto), Endpoint(network, family, proto)
+    one.remote, other.remote = other.getsockname(), one.getsockname()
+    one.end.join(other.end)
+    return made(one), made(other)
+
+
+def create_server(
+    address: Any,
+    *,
+    family: int = _standard.AF_INET,
+    backlog: int | None = None,
+    reuse_port: bool = False,
+    dualstack_ipv6: bool = False,
+) -> MemorySocket:
+    """As the standard function."""
+    if dualstack_ipv6:
+        refuse("create_server(dualstack_ipv6=True) would listen to IPv4 as well")
+    sock = MemorySocket(family)
+    try:
+        sock.setsockopt(_standard.SOL_SOCKET, _standard.SO_REUSEADDR, 1)
+        if reuse_port:
+            sock.setsockopt(_standard.SOL_SOCKET, _standard.SO_REUSEPORT, 1)
+        sock.bind(address)
+        sock.listen(*([] if backlog is None else [backlog]))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
