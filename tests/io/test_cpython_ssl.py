@@ -30,6 +30,14 @@ if sys.version_info < (3, 13):
     )
     LEFT_OUT |= dict.fromkeys(("test_wrong_cert_tls13", "test_pha_required_nocert"), RESETS)
 
+#: Each test of theirs waits for a second or more for its server's end; these are run all the same.
+SLOW: dict[str, set[str]] = {
+    "ThreadedTests": {"test_recv_send", "test_starttls", "test_wrong_cert_tls12"},
+    "SimpleBackgroundTests": {"test_connect", "test_bio_handshake", "test_non_blocking_handshake"},
+    "TestPostHandshakeAuth": {"test_pha_required"},
+    "TestSSLDebug": set(),
+}
+
 pytestmark = pytest.mark.filterwarnings("default")
 
 
@@ -85,8 +93,13 @@ def _take_over(name: str) -> None:
         for test, reason in LEFT_OUT.items()
         if hasattr(case, test)
     }
+    slow = {
+        test: pytest.mark.slow(getattr(case, test))
+        for test in dir(case)
+        if name in SLOW and test.startswith("test") and test not in SLOW[name]
+    }
     globals()["Test" + name] = type(
-        "Test" + name, (InFiber, case), {"__module__": __name__, **left_out}
+        "Test" + name, (InFiber, case), {"__module__": __name__, **slow, **left_out}
     )
 
 
@@ -107,5 +120,5 @@ def test_their_connections_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pyfiber.ssl.SSLSocket, "_start", counted)
     monkeypatch.setattr(theirs, "ssl", SSL)
     monkeypatch.setattr(theirs, "socket", SOCKET)
-    globals()["TestThreadedTests"]("test_echo").debug()
+    globals()["TestThreadedTests"]("test_recv_send").debug()
     assert set(made) == {True, False}

@@ -62,9 +62,17 @@ def in_fibers(left_out: dict[str, str]) -> None:
     unittest.TestCase.run = run  # type: ignore[method-assign]
 
 
+def look_names_up_without_threads() -> None:
+    """Their tests count threads, and wait ten seconds for those that they do not know."""
+    from pyfiber import dns
+
+    dns.set_resolver(dns._standard.getaddrinfo)
+
+
 def main(module: str, left_out: str, *names: str) -> None:
     faulthandler.dump_traceback_later(PATIENCE, exit=True)
     put_in_place()
+    look_names_up_without_threads()
     in_fibers(json.loads(left_out))
     unittest.main(module=f"test.{module}", argv=[module, *names], verbosity=1)
 
