@@ -3,6 +3,12 @@
     python examples/chat.py            # then, in other terminals: nc 127.0.0.1 7000
     python examples/chat.py --port 0   # a port that is free
 
+With TLS, and a certificate that is good for trying it out:
+
+    openssl req -x509 -nodes -subj /CN=localhost -keyout key.pem -out cert.pem
+    python examples/chat.py --tls cert.pem key.pem
+    openssl s_client -quiet -connect 127.0.0.1:7000
+
 The first line is the name. Ctrl-C ends the server; those who are there get two seconds to go.
 """
 
@@ -10,7 +16,7 @@ from __future__ import annotations
 
 import argparse
 
-from pyfiber import Queue, TaskGroup, net, run
+from pyfiber import Queue, TaskGroup, net, run, ssl
 
 members: dict[str, Queue[bytes]] = {}
 
@@ -45,8 +51,14 @@ def talk(stream: net.Stream) -> None:
     return None
 
 
-def main(host: str, port: int) -> None:
-    with net.serve(talk, host, port, limit=1000, grace=2) as server:
+def encrypted(certificate: str, key: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    return context
+
+
+def main(host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+    with net.serve(talk, host, port, tls=tls, limit=1000, grace=2) as server:
         print("chat at {}:{}".format(*server.address), flush=True)
         server.wait()
 
@@ -55,8 +67,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=7000)
+    parser.add_argument("--tls", nargs=2, metavar=("CERTIFICATE", "KEY"))
     options = parser.parse_args()
     try:
-        run(main, options.host, options.port)
+        run(main, options.host, options.port, options.tls and encrypted(*options.tls))
     except KeyboardInterrupt:
         print("good night")

@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import importlib.util
 import os
 import re
 import signal
-import socket
-import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
 import pyfiber
 from pyfiber import _engine
+from tests.support.examples import EXAMPLES, example_in_child, imported, run_example
 from tests.support.subprocesses import run_python
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-
 pytestmark = pytest.mark.skipif(not EXAMPLES.exists(), reason="needs the source tree")
-
-
-def run_example(name: str, *arguments: str, code: int = 0) -> str:
-    """What an example prints, on either of its outputs."""
-    done = run_python(str(EXAMPLES / name), *arguments, env={"PYTHONIOENCODING": "utf-8"})
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout + done.stderr
 
 
 def document(tmp_path: Path, text: str) -> str:
@@ -312,16 +298,6 @@ def numbers(printed: str) -> list[int]:
     return [int(number.replace(",", "")) for number in found.groups()]
 
 
-def imported(name: str) -> ModuleType:
-    """The example, as a module."""
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture
 def crawl() -> ModuleType:
     return imported("crawl")
@@ -414,26 +390,6 @@ def _running_fibers() -> int:
     return len(scheduler.fibers())
 
 
-#: Ctrl-C works in it even if this process was started in the background, where it is ignored.
-WITH_CTRL_C = """
-import runpy, signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)
-del sys.argv[0]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-
-
-def crawl_in_child(*arguments: str, stderr: int) -> subprocess.Popen[str]:
-    root = os.path.dirname(os.path.dirname(os.path.abspath(pyfiber.__file__)))
-    return subprocess.Popen(
-        [sys.executable, "-c", WITH_CTRL_C, str(EXAMPLES / "crawl.py"), *arguments],
-        stdout=subprocess.PIPE,
-        stderr=stderr,
-        text=True,
-        env={**os.environ, "PYTHONPATH": root},
-    )
-
-
 @pytest.mark.skipif(os.name == "nt", reason="terminals and signals of POSIX")
 def test_crawl_shows_its_progress_on_a_terminal_and_ends_with_ctrl_c() -> None:
     import pty
@@ -441,7 +397,9 @@ def test_crawl_shows_its_progress_on_a_terminal_and_ends_with_ctrl_c() -> None:
     terminal, its_other_end = pty.openpty()
     try:
         # Pages that hang for long are waited for: it does not end by itself.
-        crawl = crawl_in_child("--pages", "40", "--patience", "60", stderr=its_other_end)
+        crawl = example_in_child(
+            "crawl.py", "--pages", "40", "--patience", "60", stderr=its_other_end
+        )
         shown = b""
         while not re.search(rb"\r[1-9]\d* of \d+ pages, \d+ retries", shown):
             shown += os.read(terminal, 1000)
@@ -469,101 +427,3 @@ def test_crawl_says_nothing_where_there_is_no_terminal() -> None:
 )
 def test_crawl_refuses_numbers_that_make_no_sense(arguments: tuple[str, ...]) -> None:
     assert "must be positive" in run_example("crawl.py", *arguments, code=2)
-
-
-# sockets ------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def chat_server() -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """The chat, and its port; it ends with Ctrl-C."""
-    server = subprocess.Popen(
-        [sys.executable, "-c", WITH_CTRL_C, str(EXAMPLES / "chat.py"), "--port", "0"],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.path.dirname(os.path.dirname(os.path.abspath(pyfiber.__file__))),
-        },
-    )
-    try:
-        assert server.stdout
-        yield server, int(server.stdout.readline().rpartition(":")[2])
-    finally:
-        server.kill()
-        server.communicate()
-
-
-def enter(port: int, name: str) -> Any:
-    """A member of the chat: a file to read and write lines."""
-    with socket.create_connection(("127.0.0.1", port), timeout=60) as sock:
-        file = sock.makefile("rw", encoding="utf-8", newline="\n")
-    say(file, name)
-    return file
-
-
-def say(file: Any, text: str) -> None:
-    file.write(text + "\n")
-    file.flush()
-
-
-def test_chat_passes_on_what_is_said() -> None:
-    with chat_server() as (_, port), enter(port, "ann") as ann:
-        assert ann.readline() == "Your name? * ann is here, of 1\n"
-        with enter(port, "bob") as bob:
-            assert bob.readline() == "Your name? * bob is here, of 2\n"
-            assert ann.readline() == "* bob is here, of 2\n"
-            say(bob, "hello, everybody")
-            assert ann.readline() == bob.readline() == "bob: hello, everybody\n"
-            with enter(port, "bob") as other:
-                assert other.readline() == "Your name? Another one, please.\n"
-                assert other.readline() == ""
-        assert ann.readline() == "* bob has left\n"
-
-
-@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-def test_chat_ends_with_ctrl_c_though_somebody_is_there() -> None:
-    with chat_server() as (server, port), enter(port, "ann") as ann:
-        ann.readline()
-        server.send_signal(signal.SIGINT)
-        assert server.communicate(timeout=60)[0] == "good night\n"
-        assert server.returncode == 0
-        assert ann.readline() == ""
-
-
-def test_port_scanner_finds_who_listens() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        port = one.getsockname()[1]
-        first, last = max(1, port - 20), min(65535, port + 20)
-        printed = run_example(
-            "port_scanner.py", "--ports", f"{first}-{last}", "--patience", "0.02"
-        ).splitlines()
-    assert f"{port:5} open" in printed
-    assert re.fullmatch(rf"{last - first + 1} ports, \d+ open: [\d.]+ seconds", printed[-1])
-
-
-def test_port_scanner_shows_a_greeting() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def greet() -> None:
-            with listener.accept()[0] as sock:
-                sock.sendall(b"220 hello\r\n")
-
-        thread = threading.Thread(target=greet)
-        thread.start()
-        port = listener.getsockname()[1]
-        printed = run_example("port_scanner.py", "--ports", str(port), "--patience", "30")
-        thread.join()
-    assert printed.startswith(f"{port:5} open  220 hello\n")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (("--host", "192.0.2.1"), "your own machine only"),
-        (("--ports", "0-10"), "from 1 to 65535"),
-        (("--ports", "10-9"), "from 1 to 65535"),
-    ],
-)
-def test_port_scanner_refuses(arguments: tuple[str, ...], text: str) -> None:
-    assert text in run_example("port_scanner.py", *arguments, code=2)
