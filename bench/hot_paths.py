@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 
 import pyfiber
 from pyfiber import Channel, Fiber, Lock, Queue, TaskGroup, grains, greenlet, spawn
+from pyfiber.socket import create_connection, create_server
+from pyfiber.socket import socket as Socket
 
 #: Fibers that take turns, where there are several.
 TURNS = 100
@@ -172,6 +174,45 @@ def grain(number: int) -> None:
         one.join()
 
 
+def connections(number: int) -> list[tuple[Socket, Socket]]:
+    """Pairs of connected TCP sockets."""
+    with create_server(("127.0.0.1", 0)) as listener:
+        address = listener.getsockname()
+        return [(create_connection(address), listener.accept()[0]) for _ in range(number)]
+
+
+def send_recv(number: int) -> None:
+    """send() and recv() of what is there, so that neither waits."""
+    [(here, there)] = connections(1)
+    send, receive = here.send, there.recv
+    data = bytes(128)
+    for _ in range(number):
+        send(data)
+        receive(128)
+
+
+def echo(number: int) -> None:
+    """A recv() that waits and a sendall(), of one of a hundred fibers in pairs."""
+
+    def echoes(connection: Socket) -> None:
+        receive, send = connection.recv, connection.sendall
+        while data := receive(4096):
+            send(data)
+
+    def asks(connection: Socket) -> None:
+        receive, send = connection.recv, connection.sendall
+        data = bytes(128)
+        for _ in range(number // TURNS):
+            send(data)
+            receive(4096)
+        connection.close()
+
+    with TaskGroup() as tasks:
+        for here, there in connections(TURNS // 2):
+            tasks.spawn(echoes, there)
+            tasks.spawn(asks, here)
+
+
 def greenlet_switch(number: int) -> None:
     """There and back between two greenlets."""
     back = greenlet.getcurrent().switch
@@ -207,6 +248,8 @@ OPERATIONS: dict[str, tuple[Callable[[int], None], bool]] = {
     "timeout": (timeout, True),
     "group": (group, True),
     "grain": (grain, True),
+    "send+recv": (send_recv, True),
+    "echo": (echo, True),
     "greenlet": (greenlet_switch, False),
     "greenlet create": (greenlet_create, False),
 }
