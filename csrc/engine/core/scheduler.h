@@ -155,6 +155,15 @@ void pf_look(pf_scheduler *s);
 #define PF_POLL_EVERY 61
 #endif
 
+/* The system's work in between has driven the next one out of the cache. */
+static PF_ALWAYS_INLINE void
+pf_prefetch_next(const pf_scheduler *s)
+{
+    if (s->ready.head != NULL) {
+        pf_prefetch_lines(s->ready.head, s->thread->host);
+    }
+}
+
 /* The fiber to run next, removed from the queue; the hub if none is ready. */
 static inline pf_fiber *
 pf_next(pf_scheduler *s)

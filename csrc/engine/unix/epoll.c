@@ -29,6 +29,7 @@
 #include <unistd.h>
 
 #include "engine/base/memory.h"
+#include "engine/core/queue.h"
 #include "engine/unix/waker.h"
 #include "engine/unix/watch.h"
 
@@ -320,6 +321,16 @@ tell(epoll_poller *p, struct epoll_event event, struct pf_scheduler *s)
     }
 }
 
+/* Whoever has it registered has not looked at it for long. */
+static void
+prefetch(const epoll_poller *p, uint64_t data)
+{
+    const pf_watched *w = watched_by(p, data);
+    if (w != NULL) {
+        PF_PREFETCH(w->registration);
+    }
+}
+
 static void
 ep_deliver(pf_poller *poller, struct pf_scheduler *s)
 {
@@ -327,6 +338,9 @@ ep_deliver(pf_poller *poller, struct pf_scheduler *s)
     int found = p->found;
     p->found = 0;
     for (int i = 0; i < found; i++) {
+        if (i + 1 < found) {
+            prefetch(p, p->events[i + 1].data.u64);
+        }
         tell(p, p->events[i], s);
     }
 }

@@ -140,14 +140,6 @@ pf_transfer_begin(PfIo *io, PyObject *op, pf_direction direction)
     return pf_transfer_begin_part(io, t, op, direction);
 }
 
-/* Not for sockets that never wait: they ask the system each time. */
-bool
-pf_transfer_is_blocked(const PfIo *io)
-{
-    return io->s != NULL && io->sock->timeout != 0 && !io->at_once &&
-           !pf_descriptor_may(io->at, io->direction);
-}
-
 int64_t
 pf_socket_deadline(const PfSocket *sock, pf_scheduler *s)
 {

@@ -8,6 +8,7 @@
 #ifndef PF_IO_SOCKET_H
 #define PF_IO_SOCKET_H
 
+#include "engine/io/descriptor.h"
 #include "engine/io/inmemory.h"
 #include "engine/io/net.h"
 #include "python/core/thread.h"
@@ -65,7 +66,13 @@ int pf_transfer_begin(PfIo *io, PyObject *op, pf_direction direction);
 /* The same for a part of an operation: no cancellation point. */
 int pf_transfer_begin_part(PfIo *io, PfThread *t, PyObject *op,
                            pf_direction direction);
-bool pf_transfer_is_blocked(const PfIo *io);
+/* Not for sockets that never wait: they ask the system each time. */
+static inline bool
+pf_transfer_is_blocked(const PfIo *io)
+{
+    return io->s != NULL && !pf_descriptor_may(io->at, io->direction) &&
+           io->sock->timeout != 0 && !io->at_once;
+}
 /* It would block: wait.  0: try again; -1 with an exception. */
 int pf_transfer_wait(PfIo *io);
 /* It is done, well or not: others that stand in line may try. */

@@ -172,7 +172,9 @@ sock_recv(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
     if (count_arguments("recv", nargs) < 0) {
         return NULL;
     }
-    Py_ssize_t size = PyNumber_AsSsize_t(args[0], PyExc_OverflowError);
+    Py_ssize_t size = PyLong_CheckExact(args[0])
+                          ? PyLong_AsSsize_t(args[0])
+                          : PyNumber_AsSsize_t(args[0], PyExc_OverflowError);
     if ((size == -1 && PyErr_Occurred()) ||
         parse_flags(nargs > 1 ? args[1] : NULL, &flags) < 0) {
         return NULL;
@@ -248,15 +250,31 @@ sock_recv_into(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
 
 /* --------------------------------------------------------------- writing */
 
-/* The data are in a buffer that nobody can change the size of meanwhile. */
+/* The data are in a buffer that nobody can change the size of meanwhile.
+ * Bytes, which the caller holds, need no view. */
 static int
 parse_data(const char *name, PyObject *const *args, Py_ssize_t nargs,
            Py_buffer *data, int *flags)
 {
-    return count_arguments(name, nargs) < 0 ||
-                   parse_flags(nargs > 1 ? args[1] : NULL, flags) < 0
-               ? -1
-               : PyObject_GetBuffer(args[0], data, PyBUF_SIMPLE);
+    if (count_arguments(name, nargs) < 0 ||
+        parse_flags(nargs > 1 ? args[1] : NULL, flags) < 0) {
+        return -1;
+    }
+    if (PyBytes_CheckExact(args[0])) {
+        data->obj = NULL;
+        data->buf = PyBytes_AS_STRING(args[0]);
+        data->len = PyBytes_GET_SIZE(args[0]);
+        return 0;
+    }
+    return PyObject_GetBuffer(args[0], data, PyBUF_SIMPLE);
+}
+
+static inline void
+release_data(Py_buffer *data)
+{
+    if (data->obj != NULL) {
+        PyBuffer_Release(data);
+    }
 }
 
 static PyObject *
@@ -274,7 +292,7 @@ sock_send(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
         sent = pf_transfer_move(&io, &bytes);
         pf_transfer_end(&io);
     }
-    PyBuffer_Release(&data);
+    release_data(&data);
     return sent < 0 ? NULL : PyLong_FromSsize_t(sent);
 }
 
@@ -322,7 +340,7 @@ sock_sendall(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
         rc = send_all(&io, &data, flags);
         pf_transfer_end(&io);
     }
-    PyBuffer_Release(&data);
+    release_data(&data);
     return rc < 0 ? NULL : Py_NewRef(Py_None);
 }
 

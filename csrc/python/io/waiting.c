@@ -106,6 +106,7 @@ refuse_closed(pf_direction direction)
 static int
 park(PfThread *t, Wait *wait, int64_t deadline, PyObject *what)
 {
+    pf_prefetch_next(&t->scheduler->core);
     int rc = pf_wait(t, deadline, what);
     pf_io_wait_end(&wait->wait);
     return wait->wait.error != 0 && rc >= 0
