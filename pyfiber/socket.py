@@ -32,7 +32,6 @@ if TYPE_CHECKING:
         def _adopt(self) -> None: ...
         def _check_sendfile_params(self, file: Any, offset: int, count: int | None) -> None: ...
         def _connect(self, address: Any) -> int: ...
-        def _set_duplicated(self) -> None: ...
         def _set_turns(self) -> None: ...
         def _wait(self, writing: bool) -> None: ...
         def _begin_in_memory(self, end: Any, number: int, internet: bool) -> None: ...
@@ -104,9 +103,7 @@ class socket(_Native):  # type: ignore[no-redef]
 
     def dup(self) -> Self:
         """A new socket of the same connection."""
-        self._set_duplicated()
         twin = type(self)(self.family, self.type, self.proto, _dup(self.fileno()))
-        twin._set_duplicated()
         twin.settimeout(self.gettimeout())
         return twin
 
@@ -172,7 +169,6 @@ def socketpair(*args: Any, **kwargs: Any) -> tuple[socket, socket]:  # type: ign
 def fromfd(fd: int, family: int, type: int, proto: int = 0) -> socket:  # type: ignore[no-redef]
     """A socket for a duplicate of the descriptor."""
     ours = _Ours(family, type, proto, _dup(fd))
-    ours._set_duplicated()  # type: ignore[attr-defined]
     return ours
 
 

@@ -248,9 +248,9 @@ release_refuses_all_who_wait(void)
     CHECK_EQUAL(wait_at(at, &w[1], PF_READING), 0);
     CHECK_EQUAL(wait_at(at, &w[2], PF_WRITING), 0);
     w[1].away = true;
-    pf_descriptor_release(&table, NULL, 3, 2, true); /* not its owner */
+    pf_descriptor_release(&table, NULL, 3, 2); /* not its owner */
     CHECK_EQUAL(w[0].woken, 0);
-    pf_descriptor_release(&table, NULL, 3, 1, true);
+    pf_descriptor_release(&table, NULL, 3, 1);
     for (int i = 0; i < 3; i++) {
         CHECK_EQUAL(w[i].wait.error, -EBADF);
         CHECK_EQUAL(w[i].woken, i == 1 ? 0 : 1);
@@ -379,8 +379,8 @@ numbers_out_of_range_are_refused(void)
     CHECK_EQUAL(wait_foreign(-1, &w, PF_READING), -EBADF);
     CHECK_EQUAL(wait_foreign(INTPTR_MAX, &w, PF_READING), -EBADF);
     CHECK_EQUAL(pf_descriptor_of(&table, NULL, -1, 1, &at), -EBADF);
-    pf_descriptor_release(&table, NULL, -1, 1, true);
-    pf_descriptor_release(&table, NULL, 1000, 1, true);
+    pf_descriptor_release(&table, NULL, -1, 1);
+    pf_descriptor_release(&table, NULL, 1000, 1);
     end();
 }
 
@@ -471,7 +471,7 @@ one_step(waiter *waiters)
         pf_io_wait_end(&w->wait);
         break;
     case 4:
-        pf_descriptor_release(&table, NULL, number, 7, chance(2));
+        pf_descriptor_release(&table, NULL, number, 7);
         break;
     case 5:
         w->away = !w->away;

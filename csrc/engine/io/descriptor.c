@@ -267,10 +267,9 @@ pf_descriptor_known(const pf_descriptors *table, intptr_t number)
 
 void
 pf_descriptor_release(pf_descriptors *table, struct pf_scheduler *s,
-                      intptr_t number, uint64_t owner, bool duplicated)
+                      intptr_t number, uint64_t owner)
 {
     pf_descriptor *at = pf_descriptor_known(table, number);
-    (void)duplicated;
     if (at != NULL && at->owner == owner) {
         reset(at, s, 0);
     }

@@ -119,10 +119,11 @@ pf_descriptor *pf_descriptor_known(const pf_descriptors *table,
                                    intptr_t number);
 
 /* Its owner is about to close the number, or has handed it on: whoever waits
- * gets -EBADF.  `duplicated`: the number's file may live on under another one,
- * here or in another process, so the poller must be told. */
+ * gets -EBADF.  The poller is always told, although systems forget a number by
+ * themselves when it is closed: its file may live on under another number, in
+ * another process as well, and would be watched for ever. */
 void pf_descriptor_release(pf_descriptors *table, struct pf_scheduler *s,
-                           intptr_t number, uint64_t owner, bool duplicated);
+                           intptr_t number, uint64_t owner);
 
 /* A record that is in no table: what owns it reports its events.  For
  * connections that are not the system's. */

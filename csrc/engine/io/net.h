@@ -23,6 +23,18 @@ typedef struct pf_net_ops {
 /* Those of the system; `end` is not used. */
 extern const pf_net_ops pf_system_net;
 
+/* A connection of a listener: its number, which never blocks and is closed in
+ * programs that this one becomes; the address, of which `size` bytes are there
+ * and were needed.  Only where PF_NET_ACCEPTS; elsewhere -ENOSYS. */
+int64_t pf_net_accept(intptr_t number, void *address, size_t *size);
+
+#if defined(__linux__) || defined(__FreeBSD__) || defined(__NetBSD__) ||      \
+    defined(__OpenBSD__)
+#define PF_NET_ACCEPTS 1
+#else
+#define PF_NET_ACCEPTS 0
+#endif
+
 void pf_net_close(intptr_t number);
 
 /* Block until the socket is ready in that direction, at most `timeout_ns`

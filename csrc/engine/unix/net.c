@@ -1,4 +1,8 @@
 /* Sockets where there is poll(2); see io/net.h. */
+#if !defined(_GNU_SOURCE)
+#define _GNU_SOURCE /* accept4 */
+#endif
+
 #include "engine/io/net.h"
 
 #include <errno.h>
@@ -28,6 +32,27 @@ system_send(void *end, intptr_t number, const void *data, size_t size,
 }
 
 const pf_net_ops pf_system_net = {system_recv, system_send};
+
+#if PF_NET_ACCEPTS
+int64_t
+pf_net_accept(intptr_t number, void *address, size_t *size)
+{
+    socklen_t length = (socklen_t)*size;
+    int made =
+        accept4((int)number, address, &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    *size = length;
+    return made < 0 ? -errno : made;
+}
+#else
+int64_t
+pf_net_accept(intptr_t number, void *address, size_t *size)
+{
+    (void)number;
+    (void)address;
+    (void)size;
+    return -ENOSYS;
+}
+#endif
 
 void
 pf_net_close(intptr_t number)

@@ -43,6 +43,15 @@ system_send(void *end, intptr_t number, const void *data, size_t size,
 
 const pf_net_ops pf_system_net = {system_recv, system_send};
 
+int64_t
+pf_net_accept(intptr_t number, void *address, size_t *size)
+{
+    (void)number;
+    (void)address;
+    (void)size;
+    return -ENOSYS;
+}
+
 void
 pf_net_close(intptr_t number)
 {

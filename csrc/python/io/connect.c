@@ -1,5 +1,6 @@
 /* connect(): begun, waited for, and asked how it went. */
 #include "python/core/arguments.h"
+#include "python/io/base.h"
 #include "python/io/socket.h"
 #include "python/io/waiting.h"
 
@@ -23,17 +24,13 @@ number_and_drop(PyObject *result)
 static long
 begin_connect(PyObject *op, PyObject *address)
 {
-    PyObject *method = pf_socket_base_method(op, "connect_ex");
-    PyObject *result =
-        method == NULL ? NULL : PyObject_CallOneArg(method, address);
-    Py_XDECREF(method);
-    return number_and_drop(result);
+    return number_and_drop(pf_base_call(op, PF_BASE_CONNECT, address));
 }
 
 static long
 how_it_went(PyObject *op)
 {
-    PyObject *method = pf_socket_base_method(op, "getsockopt");
+    PyObject *method = pf_base_get(op, PF_BASE_GETSOCKOPT);
     PyObject *result =
         method == NULL
             ? NULL

@@ -3,6 +3,8 @@
  *   waiting.c    a wait for a descriptor: the fiber parks, or its thread blocks
  *   readiness.c  wait_readable() and wait_writable(): numbers of others
  *   socket.c     the socket type: timeouts, its number's life
+ *   base.c       what the standard class does itself
+ *   accept.c     accept()
  *   connect.c    connect()
  *   address.c    names of hosts in addresses are looked up first
  *   transfer.c   recv() and send() and their kin

@@ -10,6 +10,7 @@
 #include "python/fiber/deadline.h"
 #include "python/fiber/explore.h"
 #include "python/fiber/owner.h"
+#include "python/io/base.h"
 #include "python/io/io.h"
 #include "python/io/waiting.h"
 
@@ -23,7 +24,6 @@
 
 PyTypeObject *pf_socket_type; /* constant after import */
 Py_ssize_t pf_socket_offset;  /* constant after import */
-static PyObject *base_type;   /* constant after import: _socket.socket */
 
 /* ------------------------------------------------------- one operation */
 
@@ -207,7 +207,7 @@ release_arrived(SchedulerObject *s, PyObject *number, PyObject *owner)
 {
     pf_descriptor_release(&s->core.descriptors, &s->core,
                           (intptr_t)PyLong_AsLongLong(number),
-                          PyLong_AsUnsignedLongLong(owner), true);
+                          PyLong_AsUnsignedLongLong(owner));
 }
 
 static void
@@ -285,46 +285,10 @@ let_go(PfSocket *sock)
     if (sock->user == t && !sock->several_users && t->scheduler != NULL &&
         t->schedulers == t->scheduler && t->scheduler->next == NULL) {
         pf_scheduler *s = &t->scheduler->core; /* the usual case */
-        pf_descriptor_release(&s->descriptors, s, number, owner,
-                              sock->duplicated);
+        pf_descriptor_release(&s->descriptors, s, number, owner);
         return 0;
     }
     return release_everywhere(sock, number, owner);
-}
-
-static PyObject *
-method_in_memory(PyObject *op, const char *name)
-{
-    PyObject *endpoint = PyObject_GetAttrString(op, "_endpoint");
-    PyObject *method =
-        endpoint == NULL ? NULL : PyObject_GetAttrString(endpoint, name);
-    Py_XDECREF(endpoint);
-    return method;
-}
-
-PyObject *
-pf_socket_base_method(PyObject *op, const char *name)
-{
-    if (PF_UNLIKELY(pf_socket_of(op)->end != NULL)) {
-        return method_in_memory(op, name);
-    }
-    PyObject *method = PyObject_GetAttrString(base_type, name);
-    if (method == NULL) {
-        return NULL;
-    }
-    PyObject *bound =
-        Py_TYPE(method)->tp_descr_get(method, op, (PyObject *)Py_TYPE(op));
-    Py_DECREF(method);
-    return bound;
-}
-
-static PyObject *
-call_base(PyObject *op, const char *name)
-{
-    PyObject *method = pf_socket_base_method(op, name);
-    PyObject *result = method == NULL ? NULL : PyObject_CallNoArgs(method);
-    Py_XDECREF(method);
-    return result;
 }
 
 /* What the base class does then, for a socket in memory. */
@@ -336,7 +300,7 @@ finalize_in_memory(PyObject *op, PfSocket *sock)
             PyErr_WriteUnraisable(op);
         }
         (void)let_go(sock);
-        PyObject *done = call_base(op, "close");
+        PyObject *done = pf_base_call(op, PF_BASE_CLOSE, NULL);
         if (done == NULL) {
             PyErr_Clear();
         }
@@ -358,14 +322,16 @@ socket_finalize(PyObject *op)
     if (pending != NULL) {
         pf_restore_exception(pending);
     }
-    ((PyTypeObject *)base_type)->tp_finalize(op);
+    pf_base_type->tp_finalize(op);
 }
 
 static PyObject *
 socket_real_close(PyObject *op, PyObject *args)
 {
     (void)args; /* the standard class passes itself on */
-    return let_go(pf_socket_of(op)) < 0 ? NULL : call_base(op, "close");
+    return let_go(pf_socket_of(op)) < 0
+               ? NULL
+               : pf_base_call(op, PF_BASE_CLOSE, NULL);
 }
 
 static PyObject *
@@ -379,7 +345,7 @@ socket_detach(PyObject *op, PyObject *ignored)
         return NULL;
     }
     Py_DECREF(closed);
-    return call_base(op, "detach");
+    return pf_base_call(op, PF_BASE_DETACH, NULL);
 }
 
 /* ------------------------------------------------------------ timeouts */
@@ -387,10 +353,7 @@ socket_detach(PyObject *op, PyObject *ignored)
 static int
 never_block(PyObject *op)
 {
-    PyObject *method = pf_socket_base_method(op, "setblocking");
-    PyObject *done =
-        method == NULL ? NULL : PyObject_CallOneArg(method, Py_False);
-    Py_XDECREF(method);
+    PyObject *done = pf_base_call(op, PF_BASE_SETBLOCKING, Py_False);
     Py_XDECREF(done);
     return done == NULL ? -1 : 0;
 }
@@ -406,8 +369,8 @@ check_number(PyObject *op)
     return sock->end != NULL ? 0 : never_block(op);
 }
 
-static int
-parse_timeout(PyObject *timeout, int64_t *ns)
+int
+pf_socket_parse_timeout(PyObject *timeout, int64_t *ns)
 {
     if (timeout == Py_None) {
         *ns = PF_NEVER;
@@ -427,7 +390,7 @@ static PyObject *
 socket_settimeout(PyObject *op, PyObject *timeout)
 {
     int64_t ns;
-    if (parse_timeout(timeout, &ns) < 0) {
+    if (pf_socket_parse_timeout(timeout, &ns) < 0) {
         return NULL;
     }
     PfSocket *sock = pf_socket_of(op);
@@ -478,16 +441,6 @@ socket_get_timeout(PyObject *op, void *closure)
 
 /* ------------------------------------------------------------ its begin */
 
-/* An int attribute of the base class, past what Python code makes of it. */
-static int
-base_int(PyObject *op, const char *name, long *value)
-{
-    PyObject *number = pf_socket_base_method(op, name);
-    *value = number == NULL ? -1 : PyLong_AsLong(number);
-    Py_XDECREF(number);
-    return PyErr_Occurred() ? -1 : 0;
-}
-
 static bool
 is_internet(long family)
 {
@@ -502,19 +455,17 @@ is_internet(long family)
 static int
 standard_timeout(PyObject *op, int64_t *timeout)
 {
-    PyObject *standard = call_base(op, "gettimeout");
-    int rc = standard == NULL ? -1 : parse_timeout(standard, timeout);
+    PyObject *standard = pf_base_call(op, PF_BASE_GETTIMEOUT, NULL);
+    int rc =
+        standard == NULL ? -1 : pf_socket_parse_timeout(standard, timeout);
     Py_XDECREF(standard);
     return rc;
 }
 
-static int
-adopt(PyObject *op, intptr_t number, long family, long type)
+void
+pf_socket_begin(PyObject *op, intptr_t number, long family, long type,
+                int64_t timeout)
 {
-    int64_t timeout;
-    if (standard_timeout(op, &timeout) < 0 || never_block(op) < 0) {
-        return -1;
-    }
     *pf_socket_of(op) = (PfSocket){
         .number = number,
         .owner = pf_new_owner(),
@@ -524,6 +475,16 @@ adopt(PyObject *op, intptr_t number, long family, long type)
         .tcp = is_internet(family) && type == SOCK_STREAM,
         .turns = type != SOCK_STREAM,
     };
+}
+
+int
+pf_socket_adopt(PyObject *op, intptr_t number, long family, long type)
+{
+    int64_t timeout;
+    if (standard_timeout(op, &timeout) < 0 || never_block(op) < 0) {
+        return -1;
+    }
+    pf_socket_begin(op, number, family, type, timeout);
     return 0;
 }
 
@@ -533,92 +494,19 @@ socket_adopt(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     long family, type;
-    PyObject *number = call_base(op, "fileno");
+    PyObject *number = pf_base_call(op, PF_BASE_FILENO, NULL);
     if (number == NULL) {
         return NULL;
     }
     intptr_t value = (intptr_t)PyLong_AsLongLong(number);
     Py_DECREF(number);
     if ((value == -1 && PyErr_Occurred()) ||
-        base_int(op, "family", &family) < 0 ||
-        base_int(op, "type", &type) < 0 ||
-        adopt(op, value, family, type) < 0) {
+        pf_base_int(op, PF_BASE_FAMILY, &family) < 0 ||
+        pf_base_int(op, PF_BASE_TYPE, &type) < 0 ||
+        pf_socket_adopt(op, value, family, type) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
-}
-
-/* What the standard class's __init__ does, with what the listener `op` says
- * instead of questions to the system. */
-static int
-begin_standard(PyObject *made, PyObject *op, PyObject *number, long family,
-               long type)
-{
-    long proto;
-    if (base_int(op, "proto", &proto) < 0) {
-        return -1;
-    }
-    PyObject *args = Py_BuildValue("lllO", family, type, proto, number);
-    int rc = args == NULL
-                 ? -1
-                 : ((PyTypeObject *)base_type)->tp_init(made, args, NULL);
-    Py_XDECREF(args);
-    return rc;
-}
-
-static int
-begin_class(PyObject *made)
-{
-    PyObject *zero = PyLong_FromLong(0);
-    int rc =
-        zero == NULL ? -1 : PyObject_SetAttrString(made, "_io_refs", zero);
-    Py_XDECREF(zero);
-    return rc < 0 ? -1 : PyObject_SetAttrString(made, "_closed", Py_False);
-}
-
-/* A new object for a connection that was accepted.  From the moment that the
- * standard class has the number it closes that when the object dies. */
-static PyObject *
-accepted(PyObject *op, PyTypeObject *kind, PyObject *number)
-{
-    long family, type;
-    intptr_t value = (intptr_t)PyLong_AsLongLong(number);
-    PyObject *none = PyTuple_New(0);
-    PyObject *made =
-        none == NULL ? NULL
-                     : ((PyTypeObject *)base_type)->tp_new(kind, none, NULL);
-    Py_XDECREF(none);
-    if (made == NULL || base_int(op, "family", &family) < 0 ||
-        base_int(op, "type", &type) < 0 ||
-        begin_standard(made, op, number, family, type) < 0) {
-        pf_net_close(value);
-        Py_CLEAR(made);
-    } else if (begin_class(made) < 0 || adopt(made, value, family, type) < 0) {
-        Py_CLEAR(made);
-    }
-    return made;
-}
-
-/* _accept_as(type): a socket of that type, and the other end's address. */
-static PyObject *
-socket_accept_as(PyObject *op, PyObject *type)
-{
-    if (!PyType_Check(type) ||
-        !PyType_IsSubtype((PyTypeObject *)type, pf_socket_type)) {
-        PyErr_SetString(PyExc_TypeError, "_accept_as() takes a socket type");
-        return NULL;
-    }
-    PyObject *pair = pf_socket_accept(op);
-    if (pair == NULL) {
-        return NULL;
-    }
-    PyObject *made =
-        accepted(op, (PyTypeObject *)type, PyTuple_GET_ITEM(pair, 0));
-    PyObject *result =
-        made == NULL ? NULL : PyTuple_Pack(2, made, PyTuple_GET_ITEM(pair, 1));
-    Py_XDECREF(made);
-    Py_DECREF(pair);
-    return result;
 }
 
 static PyObject *
@@ -626,14 +514,6 @@ socket_set_turns(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     pf_socket_of(op)->turns = true;
-    Py_RETURN_NONE;
-}
-
-static PyObject *
-socket_set_duplicated(PyObject *op, PyObject *ignored)
-{
-    (void)ignored;
-    pf_socket_of(op)->duplicated = true;
     Py_RETURN_NONE;
 }
 
@@ -656,7 +536,7 @@ socket_wait(PyObject *op, PyObject *writing)
 static PyObject *
 socket_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    newfunc make = ((PyTypeObject *)base_type)->tp_new;
+    newfunc make = pf_base_type->tp_new;
     PyObject *network = pf_network();
     if (PF_LIKELY(network == NULL)) {
         return make(type, args, kwargs);
@@ -685,12 +565,10 @@ static PyMethodDef life_methods[] = {
     {"detach", socket_detach, METH_NOARGS,
      "detach(): give the descriptor away; returns its number."},
     {"_real_close", socket_real_close, METH_VARARGS, "Closes the number."},
-    {"_accept_as", socket_accept_as, METH_O,
+    {"_accept_as", pf_socket_accept_as, METH_O,
      "_accept_as(type): a connection, and the address of its other end."},
     {"_adopt", socket_adopt, METH_NOARGS, "The number is this object's."},
     {"_set_turns", socket_set_turns, METH_NOARGS, "Several may read."},
-    {"_set_duplicated", socket_set_duplicated, METH_NOARGS,
-     "The file has another number as well."},
     {"_connect", pf_socket_connect, METH_O,
      "_connect(address): the number of an error, or 0; may time out."},
     {"_wait", socket_wait, METH_O,
@@ -750,16 +628,13 @@ io_socket_type(PyObject *module, PyObject *ignored)
     (void)ignored;
     if (pf_socket_type == NULL) {
         PyObject *standard = pf_import_from("socket", "socket");
-        PyObject *base = pf_import_from("_socket", "socket");
-        PyTypeObject *made = standard == NULL || base == NULL
+        PyTypeObject *made = standard == NULL || pf_base_init() < 0
                                  ? NULL
                                  : make_type((PyTypeObject *)standard);
         Py_XDECREF(standard);
         if (made == NULL || pf_socket_type != NULL) {
-            Py_XDECREF(base);
             Py_XDECREF(made);
         } else {
-            base_type = base;
             pf_socket_type = made;
         }
     }

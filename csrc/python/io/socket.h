@@ -12,6 +12,9 @@
 #include "engine/io/inmemory.h"
 #include "engine/io/net.h"
 #include "python/core/thread.h"
+#include "python/io/waiting.h"
+
+#include <errno.h>
 
 /* Behind the base class's own part of the object. */
 typedef struct PfSocket {
@@ -22,7 +25,6 @@ typedef struct PfSocket {
     pf_end *end;            /* in memory; NULL: a socket of the system */
     PfThread *user;         /* waited last; to compare, not to follow */
     bool several_users : 1; /* ... and others before */
-    bool duplicated : 1;    /* its file has another number, too */
     bool internet : 1;      /* its addresses may have names of hosts */
     bool tcp : 1;           /* less than was asked for: all is read */
     bool turns : 1;         /* several may read: datagrams, a listener */
@@ -78,6 +80,37 @@ int pf_transfer_wait(PfIo *io);
 /* It is done, well or not: others that stand in line may try. */
 void pf_transfer_end(PfIo *io);
 
+/* One try of an operation: a number, or -errno. */
+typedef int64_t (*PfTry)(PfIo *io, void *with);
+
+static inline bool
+pf_would_block(int64_t error)
+{
+    return error == -EAGAIN || error == -EWOULDBLOCK;
+}
+
+/* Try until it does not block: the number, or -1 with an exception.  A signal's
+ * handler may raise. */
+static inline int64_t
+pf_transfer_until(PfIo *io, PfTry once, void *with)
+{
+    int64_t result = -EAGAIN;
+    for (;;) {
+        if (!pf_transfer_is_blocked(io)) {
+            result = once(io, with);
+        }
+        if (result >= 0) {
+            return result;
+        }
+        int rc = result == -EINTR         ? PyErr_CheckSignals()
+                 : pf_would_block(result) ? pf_transfer_wait(io)
+                                          : pf_io_error(result);
+        if (rc < 0) {
+            return -1;
+        }
+    }
+}
+
 /* Wait until some bytes have moved: how many; -1 with an exception. */
 Py_ssize_t pf_transfer_move(PfIo *io, const PfBytes *bytes);
 /* The exception that is set learns how much has gone: `sent`. */
@@ -96,12 +129,21 @@ int pf_socket_closed_error(void);
 /* `op` is any object.  If it is a socket of ours, a wait for its number that is
  * made now ends when it is closed. 0; -1 with an exception: it is closed. */
 int pf_socket_claim(PfThread *t, PyObject *op);
-/* A method of the base class, bound to the object; of a socket in memory that
- * of what stands in for the base class. */
-PyObject *pf_socket_base_method(PyObject *op, const char *name);
+/* The number is this object's. */
+void pf_socket_begin(PyObject *op, intptr_t number, long family, long type,
+                     int64_t timeout);
+/* The same for one that the standard class has taken over; 0 or -1. */
+int pf_socket_adopt(PyObject *op, intptr_t number, long family, long type);
+/* Seconds or None; 0, or -1 with an exception. */
+int pf_socket_parse_timeout(PyObject *timeout, int64_t *ns);
 extern PyMethodDef pf_transfer_methods[];
 PyObject *pf_socket_connect(PyObject *op, PyObject *address);
-PyObject *pf_socket_accept(PyObject *op); /* (number, address) */
+/* The base class's accept: (number, address). */
+PyObject *pf_socket_accept(PyObject *op);
+
+/* --- accept.c --- */
+/* _accept_as(type): a socket of that type, and the other end's address. */
+PyObject *pf_socket_accept_as(PyObject *op, PyObject *type);
 
 /* --- inmemory.c --- */
 /* The network that new sockets of this run belong to, borrowed; or NULL. */

@@ -8,11 +8,11 @@
 #include "python/core/compiler.h"
 #include "python/core/state.h"
 #include "python/core/tstate.h"
+#include "python/io/base.h"
 #include "python/io/io.h"
 #include "python/io/socket.h"
 #include "python/io/waiting.h"
 
-#include <errno.h>
 #if !defined(_WIN32)
 #include <sys/socket.h>
 #endif
@@ -57,11 +57,10 @@ notice_short(PfIo *io, int64_t moved, const PfBytes *bytes)
     }
 }
 
-/* One try: a number of bytes, -EAGAIN, or -1 - with an exception - for what
- * cannot be tried again. */
-static int64_t
-try_once(PfIo *io, const PfBytes *bytes)
+static inline int64_t
+try_once(PfIo *io, void *with)
 {
+    const PfBytes *bytes = with;
     PfSocket *sock = io->sock;
     int64_t moved = io->direction == PF_READING
                         ? sock->net->recv(sock->end, sock->number, bytes->data,
@@ -70,12 +69,6 @@ try_once(PfIo *io, const PfBytes *bytes)
                                           bytes->size, bytes->flags);
     notice_short(io, moved, bytes);
     return moved;
-}
-
-static bool
-would_block(int64_t error)
-{
-    return error == -EAGAIN || error == -EWOULDBLOCK;
 }
 
 static bool
@@ -92,22 +85,9 @@ never_waits(int flags)
 Py_ssize_t
 pf_transfer_move(PfIo *io, const PfBytes *bytes)
 {
-    int64_t moved = -EAGAIN;
-    io->at_once = never_waits(bytes->flags);
-    for (;;) {
-        if (!pf_transfer_is_blocked(io)) {
-            moved = try_once(io, bytes);
-        }
-        if (moved >= 0) {
-            return (Py_ssize_t)moved;
-        }
-        int rc = moved == -EINTR      ? PyErr_CheckSignals()
-                 : would_block(moved) ? pf_transfer_wait(io)
-                                      : pf_io_error(moved);
-        if (rc < 0) {
-            return -1;
-        }
-    }
+    PfBytes with = *bytes;
+    io->at_once = never_waits(with.flags);
+    return (Py_ssize_t)pf_transfer_until(io, try_once, &with);
 }
 
 /* --------------------------------------------------------------- reading */
@@ -347,22 +327,23 @@ sock_sendall(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 /* ------------------------------------------------- the base class's own */
 
 typedef struct BaseMethod {
-    const char *name;
+    PfBase method;
     pf_direction direction;
     int flags;   /* which argument has the flags; -1: none */
     int buffers; /* which one is many buffers, perhaps an iterator; -1 */
 } BaseMethod;
 
-static const BaseMethod accept_method = {"_accept", PF_READING, -1, -1};
-static const BaseMethod recvfrom_method = {"recvfrom", PF_READING, 1, -1};
-static const BaseMethod recvfrom_into_method = {"recvfrom_into", PF_READING, 2,
-                                                -1};
-static const BaseMethod sendto_method = {"sendto", PF_WRITING, 1, -1};
+static const BaseMethod accept_method = {PF_BASE_ACCEPT, PF_READING, -1, -1};
+static const BaseMethod recvfrom_method = {PF_BASE_RECVFROM, PF_READING, 1,
+                                           -1};
+static const BaseMethod recvfrom_into_method = {PF_BASE_RECVFROM_INTO,
+                                                PF_READING, 2, -1};
+static const BaseMethod sendto_method = {PF_BASE_SENDTO, PF_WRITING, 1, -1};
 #if !defined(_WIN32)
-static const BaseMethod recvmsg_method = {"recvmsg", PF_READING, 2, -1};
-static const BaseMethod recvmsg_into_method = {"recvmsg_into", PF_READING, 2,
-                                               0};
-static const BaseMethod sendmsg_method = {"sendmsg", PF_WRITING, 2, 0};
+static const BaseMethod recvmsg_method = {PF_BASE_RECVMSG, PF_READING, 2, -1};
+static const BaseMethod recvmsg_into_method = {PF_BASE_RECVMSG_INTO,
+                                               PF_READING, 2, 0};
+static const BaseMethod sendmsg_method = {PF_BASE_SENDMSG, PF_WRITING, 2, 0};
 #endif
 
 /* What is no number is the base class's to refuse. */
@@ -437,7 +418,7 @@ until_done(PyObject *op, const BaseMethod *method, PyObject *args,
     PfIo io;
     PyObject *result = NULL, *kept = NULL;
     bool at_once = says_at_once(method, args, kwargs);
-    PyObject *bound = pf_socket_base_method(op, method->name);
+    PyObject *bound = pf_base_get(op, method->method);
     if (bound == NULL) {
         goto done;
     }

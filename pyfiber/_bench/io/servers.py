@@ -25,8 +25,8 @@ Serve = Callable[[socket.socket, str | None], object]
 Body = Callable[..., None]
 AsyncServe = Callable[[socket.socket, str | None], Coroutine[Any, Any, None]]
 
-#: Bytes of a fiber's stack where small ones are asked for.
-SMALL_STACK = 256 * 1024
+#: Bytes of a fiber's stack where small ones are asked for: the smallest there are.
+SMALL_STACK = 128 * 1024
 #: As many bytes are asked for at once.
 CHUNK = 16 * 1024
 #: Connections that wait to be accepted; the kernel may allow fewer.
@@ -140,18 +140,23 @@ def on_uvloop_in_turns(serve: Serve) -> Serve:
 
 def echo(connection: Any, _address: object = None) -> None:
     """The body of a fiber, a greenlet or a thread. A peer that is gone ends it."""
-    receive, send = connection.recv, connection.sendall
-    with connection, contextlib.suppress(OSError):
-        while data := receive(CHUNK):
-            send(data)
+    with connection:
+        try:
+            while data := connection.recv(CHUNK):
+                connection.sendall(data)
+        except OSError:
+            return
 
 
 def hello(connection: Any, _address: object = None) -> None:
     """The same for one that answers HTTP requests."""
-    receive, send, answers = connection.recv, connection.sendall, Requests().answers
-    with connection, contextlib.suppress(OSError):
-        while data := receive(CHUNK):
-            send(answers(data))
+    answers = Requests().answers
+    with connection:
+        try:
+            while data := connection.recv(CHUNK):
+                connection.sendall(answers(data))
+        except OSError:
+            return
 
 
 def on_top_of(context: Any, body: Body) -> Body:

@@ -66,7 +66,7 @@ SUBJECTS = (
 )
 #: For the row of memory.
 SMALL_STACKS = of_pyfiber(
-    "pyfiber 256 KiB", partial(servers.small_fibers, servers.echo), note="stacks of 256 KiB"
+    "pyfiber 128 KiB", partial(servers.small_fibers, servers.echo), note="stacks of 128 KiB"
 )
 #: Those that answer HTTP requests.
 HTTP_SUBJECTS = (
