@@ -57,31 +57,40 @@ pf_socket_busy_error(pf_direction direction)
     return -1;
 }
 
-/* Which record, and is it free?  Runs no code. */
-static int
-find_record(PfIo *io)
+/* Is it free?  Runs no code. */
+static inline int
+take(PfIo *io)
 {
-    PfSocket *sock = io->sock;
-    if (PF_UNLIKELY(sock->end != NULL)) {
-        io->at = &sock->end->at;
-    } else {
-        int rc = pf_descriptor_of(&io->s->descriptors, io->s, sock->number,
-                                  sock->owner, &io->at);
-        if (rc < 0) {
-            return pf_io_error(rc);
-        }
-    }
     const pf_io_wait *first = io->at->waiting[io->direction];
     while (first != NULL && first->every) {
         first = first->next;
     }
-    if (PF_UNLIKELY(first != NULL && !sock->turns)) {
+    if (PF_UNLIKELY(first != NULL && !io->sock->turns)) {
         return pf_socket_busy_error(io->direction);
     }
-    note_user(sock, io->t);
-    if (PF_UNLIKELY(sock->end != NULL)) {
-        pf_end_keep(sock->end); /* until pf_transfer_end */
+    note_user(io->sock, io->t);
+    return 0;
+}
+
+static int
+take_record(PfIo *io)
+{
+    PfSocket *sock = io->sock;
+    int rc = pf_descriptor_of(&io->s->descriptors, io->s, sock->number,
+                              sock->owner, &io->at);
+    return rc < 0 ? pf_io_error(rc) : take(io);
+}
+
+static int
+take_end(PfIo *io)
+{
+    pf_end *end = io->sock->end;
+    io->s = pf_end_run(end, io->t);
+    io->at = &end->at;
+    if (io->s == NULL || take(io) < 0) {
+        return -1;
     }
+    pf_end_keep(end); /* until pf_transfer_end */
     return 0;
 }
 
@@ -121,10 +130,9 @@ pf_transfer_begin_part(PfIo *io, PfThread *t, PyObject *op,
         return pf_socket_closed_error();
     }
     if (PF_UNLIKELY(io->sock->end != NULL)) {
-        io->s = pf_end_run(io->sock->end, t);
-        return io->s == NULL ? -1 : find_record(io);
+        return take_end(io);
     }
-    return io->s == NULL ? 0 : find_record(io);
+    return io->s == NULL ? 0 : take_record(io);
 }
 
 int
