@@ -31,6 +31,18 @@ windows_build() {
         -o "pyfiber/_capi.cp$1-win_amd64.pyd"
 }
 
+# certificates DIR: what the tests of TLS make with the openssl command, which is not there under Wine.
+certificates() {
+    local name
+    mkdir -p "$1"
+    for name in test.invalid other.invalid; do
+        openssl req -x509 -nodes -days 2 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -subj "/CN=$name" \
+            -addext "subjectAltName=DNS:$name" -addext keyUsage=critical,digitalSignature,keyCertSign \
+            -keyout "$1/$name.key" -out "$1/$name.pem" 2>/dev/null
+        cat "$1/$name.key" >>"$1/$name.pem"
+    done
+}
+
 # The slow tests stay out here: most of them build an extension, for which there is no compiler under Wine.
 windows_pytest() {
     local version=$1 tag=${1/./} place=$SCRATCH/windows-$1
@@ -39,19 +51,21 @@ windows_pytest() {
     copy_tree "$place/tree"
     "$TOOLS/python" -m pip install -qq --target "$place/site" --platform win_amd64 --python-version "$version" \
         --only-binary=:all: cffi colorama --group "$ROOT/pyproject.toml:test"
+    certificates "$place/certificates"
     # Python asks Windows about itself through a call that Wine does not have.
     echo 'import sys; sys.modules["_wmi"] = None' >"$place/site/sitecustomize.py"
     (
         cd "$place/tree"
         windows_build "$tag" "$place/cp$tag"
         # Wine gives the interpreter standard streams it can use only where they are a file or a pipe.
-        env -u PYTEST_ADDOPTS PYTHONPATH="Z:$place/site" "$WINE" "$place/cp$tag/python.exe" -m pytest </dev/null 2>&1 | cat
+        env -u PYTEST_ADDOPTS PYTHONPATH="Z:$place/site" \
+            PYFIBER_TEST_CERTIFICATES="Z:$place/certificates" "$WINE" "$place/cp$tag/python.exe" -m pytest </dev/null 2>&1 | cat
     )
 }
 
 test_windows() {
     local version
-    need gcc-mingw-w64-x86-64
+    need gcc-mingw-w64-x86-64 openssl
     find_wine
     "$TOOLS/python" -m pip install -qq cffi setuptools
     for version in 3.11 3.12 3.13; do windows_pytest "$version"; done

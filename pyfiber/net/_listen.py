@@ -23,6 +23,8 @@ _OF_ONE: Final = frozenset(
     getattr(errno, name)
     for name in [
         "ECONNABORTED",
+        "ECONNRESET",  # as Windows says it,
+        "ENOTCONN",  # or Wine
         "EPROTO",
         "ENETDOWN",
         "ENOPROTOOPT",

@@ -31,7 +31,11 @@ OnError: TypeAlias = Callable[[Exception, Any], object]
 
 #: Errors of accept() that say that the process or the system has too little of something. The
 #: connection stays in the queue.
-_SCARCE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_SCARCE: Final = frozenset(
+    getattr(errno, name)
+    for name in ("EMFILE", "ENFILE", "ENOBUFS", "ENOMEM", "WSAEMFILE")
+    if hasattr(errno, name)
+)
 
 #: Seconds until the next accept() after such an error: at first, and at most.
 FIRST_PAUSE: Final = 0.05

@@ -43,6 +43,7 @@ extern const test thread_tests[];
 extern const test wakeup_tests[];
 extern const test waiting_tests[];
 extern const test poller_tests[];
+extern const test afd_tests[];
 extern const test reactor_tests[];
 extern const test descriptor_tests[];
 extern const test record_tests[];

@@ -86,11 +86,92 @@ look(void)
 #if defined(_WIN32)
 
 #define WIN32_LEAN_AND_MEAN
+#include <winsock2.h>
+
 #include <windows.h>
+
+static SOCKET
+new_socket(void)
+{
+    WSADATA data;
+    CHECK_EQUAL(WSAStartup(MAKEWORD(2, 2), &data), 0);
+    SOCKET s = socket(AF_INET, SOCK_STREAM, IPPROTO_TCP);
+    CHECK(s != INVALID_SOCKET);
+    return s;
+}
+
+static void
+never_block(SOCKET s)
+{
+    u_long yes = 1;
+    CHECK_EQUAL(ioctlsocket(s, (long)FIONBIO, &yes), 0);
+}
+
+intptr_t
+listening_socket(struct sockaddr_in *address)
+{
+    int size = sizeof *address;
+    *address = (struct sockaddr_in){.sin_family = AF_INET};
+    address->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    SOCKET s = new_socket();
+    CHECK_EQUAL(bind(s, (struct sockaddr *)address, size), 0);
+    CHECK_EQUAL(listen(s, 5), 0);
+    CHECK_EQUAL(getsockname(s, (struct sockaddr *)address, &size), 0);
+    never_block(s);
+    return (intptr_t)s;
+}
+
+intptr_t
+connecting_socket(const struct sockaddr_in *address)
+{
+    SOCKET s = new_socket();
+    never_block(s);
+    int rc = connect(s, (const struct sockaddr *)address, sizeof *address);
+    CHECK(rc == 0 || WSAGetLastError() == WSAEWOULDBLOCK);
+    return (intptr_t)s;
+}
+
+/* The system may take its time; the poller under test is asked afterwards. */
+bool
+socket_becomes(intptr_t number, bool readable)
+{
+    struct timeval patience = {10, 0};
+    fd_set set, failed;
+    FD_ZERO(&set);
+    FD_SET((SOCKET)number, &set);
+    failed = set;
+    return select(0, readable ? &set : NULL, readable ? NULL : &set, &failed,
+                  &patience) == 1;
+}
+
+intptr_t
+accepted_socket(intptr_t listening)
+{
+    CHECK(socket_becomes(listening, true));
+    SOCKET s = accept((SOCKET)listening, NULL, NULL);
+    CHECK(s != INVALID_SOCKET);
+    never_block(s);
+    return (intptr_t)s;
+}
+
+void
+socket_pair(source *s)
+{
+    struct sockaddr_in address;
+    intptr_t listening = listening_socket(&address);
+    s->other = connecting_socket(&address);
+    s->end = accepted_socket(listening);
+    CHECK(socket_becomes(s->other, false));
+    closesocket((SOCKET)listening);
+}
 
 intptr_t
 source_open(source *s)
 {
+    if (is_kind("sockets")) {
+        socket_pair(s);
+        return s->end;
+    }
     s->end = (intptr_t)CreateEventW(NULL, TRUE, FALSE, NULL);
     CHECK(s->end != 0);
     return s->end;
@@ -99,12 +180,22 @@ source_open(source *s)
 void
 source_set(source *s)
 {
+    if (is_kind("sockets")) {
+        CHECK_EQUAL(send((SOCKET)s->other, "x", 1, 0), 1);
+        CHECK(socket_becomes(s->end, true));
+        return;
+    }
     CHECK(SetEvent((HANDLE)s->end));
 }
 
 void
 source_close(source *s)
 {
+    if (is_kind("sockets")) {
+        closesocket((SOCKET)s->end);
+        closesocket((SOCKET)s->other);
+        return;
+    }
     CloseHandle((HANDLE)s->end);
 }
 

@@ -24,7 +24,8 @@ int take_out(listener *l);
 /* Wait for nothing, deliver what is there. */
 int look(void);
 
-/* Something that is readable or not: the end of a pipe, a Windows event. */
+/* Something that is readable or not: the end of a pipe; on Windows an event, or
+ * a socket. */
 typedef struct source {
     intptr_t end; /* that is watched */
     intptr_t other;
@@ -40,7 +41,16 @@ bool is_kind(const char *kind);
  * not notice that one they watch is closed, and they clear its errors. */
 bool is_emulated(void);
 
-#if !defined(_WIN32)
+#if defined(_WIN32)
+/* They do not block. */
+struct sockaddr_in;
+intptr_t listening_socket(struct sockaddr_in *address);
+intptr_t connecting_socket(const struct sockaddr_in *address);
+intptr_t accepted_socket(intptr_t listening);
+void socket_pair(source *s);
+/* Wait until it is readable or writable, or its connect has failed. */
+bool socket_becomes(intptr_t number, bool readable);
+#else
 bool is_readable(int fd);
 /* The next descriptor that the system will hand out. */
 int lowest_descriptor(void);

@@ -297,6 +297,7 @@ poller_that_must_be_rearmed_is_asked_at_each_wait(void)
         CHECK_EQUAL(wait_at(at, &w, PF_READING), 0);
         CHECK((at->registration.interest & PF_IO_READ) != 0);
         CHECK((at->registration.interest & PF_IO_WRITE) == 0);
+        CHECK((at->registration.interest & PF_IO_URGENT) == 0);
         report(3, PF_IO_READ);
         pf_descriptor_blocked(at, PF_READING);
     }

@@ -1,8 +1,13 @@
-"""A key and its certificate for the tests of TLS, made when they are first needed."""
+"""A key and its certificate for the tests of TLS, made when they are first needed.
+
+The openssl command makes them. Where there is none, PYFIBER_TEST_CERTIFICATES may be a folder that
+has them as NAME.pem: the certificate, and its key.
+"""
 
 from __future__ import annotations
 
 import functools
+import os
 import shutil
 import subprocess
 import tempfile
@@ -12,6 +17,12 @@ import pytest
 
 #: What a test of TLS connects to; no name is looked up for it.
 HOST = "test.invalid"
+
+_MADE = os.environ.get("PYFIBER_TEST_CERTIFICATES")
+needs_certificates = pytest.mark.skipif(
+    _MADE is None and shutil.which("openssl") is None,
+    reason="the openssl command makes the certificates, and is not there",
+)
 
 
 @functools.cache
@@ -26,6 +37,8 @@ def certificate(name: str = HOST) -> str:
 
 @functools.cache
 def _make(name: str) -> str:
+    if _MADE is not None:
+        return str(Path(_MADE, name + ".pem"))
     openssl = shutil.which("openssl")
     if openssl is None:
         pytest.skip("the openssl command makes the certificate, and is not there")

@@ -135,10 +135,10 @@ def test_both_answer_in_the_same_turn_and_one_is_closed(network: Any) -> None:
 
 def test_failures_of_all_addresses_are_told(network: Any) -> None:
     network(six(1), four(1), s1=(0.1, errno.ENETUNREACH), v1=(0.1, errno.ECONNREFUSED))
-    with pytest.raises(OSError, match=r"cannot connect to host.test:80: .*unreachable") as caught:
+    with pytest.raises(OSError, match=r"cannot connect to host.test:80: ") as caught:
         testing.run(connect)
-    assert "Connection refused (192.0.2.1:80)" in str(caught.value)
-    assert "([2001:db8::1]:80)" in str(caught.value)
+    assert f"{os.strerror(errno.ECONNREFUSED)} (192.0.2.1:80)" in str(caught.value)
+    assert f"{os.strerror(errno.ENETUNREACH)} ([2001:db8::1]:80)" in str(caught.value)
     assert isinstance(caught.value.__cause__, ExceptionGroup)
     assert [fake.closed is not None for fake in Fake.made] == [True, True]
 

@@ -27,7 +27,7 @@ from pyfiber import (
 )
 from tests.support.threads import in_thread
 
-ANSWER = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 80))
+ANSWER = standard.getaddrinfo("127.0.0.1", 80, type=socket.SOCK_STREAM)[0]
 
 
 class System:
@@ -380,8 +380,10 @@ def test_socket_connects_binds_and_sends_to_names(system: System) -> None:
             other.bind(("known.test", 0))
             place = ("known.test", other.getsockname()[1])
             assert one.sendto(b"1", place) == one.sendto(b"2", 0, place) == 1
-            assert one.sendmsg([b"3", b"4"], [], 0, place) == 2
-            assert [other.recv(10) for _ in range(3)] == [b"1", b"2", b"34"]
+            assert [other.recv(10) for _ in range(2)] == [b"1", b"2"]
+            if hasattr(one, "sendmsg"):
+                assert one.sendmsg([b"3", b"4"], [], 0, place) == 2
+                assert other.recv(10) == b"34"
 
     run(main)
     assert threading.get_ident() not in system.threads

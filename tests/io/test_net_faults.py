@@ -57,7 +57,9 @@ def descriptors() -> set[str]:
 
 def reset(stream: net.Stream) -> None:
     """Close it so that the peer gets an error."""
-    stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    stream.socket.setsockopt(
+        socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("hh" if os.name == "nt" else "ii", 1, 0)
+    )
     stream.close()
 
 

@@ -26,6 +26,7 @@ from pyfiber import (
     yield_now,
 )
 from pyfiber.net import _server
+from tests.support.wine import is_wine
 
 HOST = "127.0.0.1"
 
@@ -139,10 +140,14 @@ def test_failure_of_a_handler_is_logged_with_the_peer(caplog: pytest.LogCaptureF
     run(main)
 
 
+@pytest.mark.skipif(is_wine(), reason="a reset is no error to its reader there")
 def test_lost_connection_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
     def main() -> None:
         with net.serve(echo, HOST, 0) as server:
-            reset(net.connect(*server.address))
+            stream = net.connect(*server.address)
+            stream.write(b"x")
+            stream.read_exactly(1)  # it is accepted: before that, Windows drops it
+            reset(stream)
             until(lambda: caplog.records)
         (record,) = caplog.records
         assert record.levelno == logging.WARNING
@@ -154,7 +159,7 @@ def test_lost_connection_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
 
 def reset(stream: net.Stream) -> None:
     """Close it so that the peer gets an error."""
-    linger = struct.pack("ii", 1, 0)
+    linger = struct.pack("hh" if os.name == "nt" else "ii", 1, 0)
     stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
     stream.close()
 

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from pyfiber import Event, Fiber, FiberError, run, socket, spawn, ssl, yield_now
-from tests.io.certificates import HOST, certificate
+from tests.io.certificates import HOST, certificate, needs_certificates
 from tests.io.tls_pairs import VERSIONS, client_context, server_context, wrapped
 from tests.support.threads import in_thread
+
+pytestmark = needs_certificates
 
 both_versions = pytest.mark.parametrize("version", VERSIONS, ids=["1.2", "1.3"])
 

@@ -15,6 +15,10 @@ from pyfiber import run, socket, spawn, wait_readable
 from tests.io.certificates import HOST, certificate
 from tests.io.tls_pairs import client_context
 
+pytestmark = pytest.mark.skipif(
+    shutil.which("openssl") is None, reason="the openssl command is not there"
+)
+
 pty = pytest.importorskip("pty", reason="the command's output is seen at once on a terminal only")
 
 

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from pyfiber import Cancelled, run, sleep, spawn, ssl, yield_now
+from tests.io.certificates import needs_certificates
 from tests.io.tls_pairs import VERSIONS, client_context, wrapped
+
+pytestmark = needs_certificates
 
 #: The last that each end sends.
 LAST = bytes(range(100, 120))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import signal
-import sys
 import threading
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +15,7 @@ import pyfiber
 from pyfiber import _engine
 from tests.support.examples import EXAMPLES, example_in_child, imported, run_example
 from tests.support.subprocesses import run_python
+from tests.support.wine import is_wine
 
 pytestmark = pytest.mark.skipif(not EXAMPLES.exists(), reason="needs the source tree")
 
@@ -359,11 +358,7 @@ def test_crawl_gives_up_a_page_that_never_answers(crawl: ModuleType) -> None:
     assert crawler.retries == 2 + 1  # page 27 fails once
 
 
-def _is_wine() -> bool:
-    return sys.platform == "win32" and hasattr(ctypes.windll.ntdll, "wine_get_version")
-
-
-@pytest.mark.skipif(_is_wine(), reason="shutdown() of a socket does not end its select() there")
+@pytest.mark.skipif(is_wine(), reason="shutdown() of a socket does not end its select() there")
 def test_crawl_that_is_cancelled_leaves_no_thread_and_no_fiber(crawl: ModuleType) -> None:
     site = crawl.Site(30, 0, hang=60)
     with crawl.served(site) as port:

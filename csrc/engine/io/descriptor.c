@@ -11,7 +11,8 @@
 #define BOTH (PF_IO_READ | PF_IO_WRITE)
 #define OWNED_INTEREST (BOTH | PF_IO_URGENT | PF_IO_EDGE)
 #define FIRST_SIZE 64
-/* Higher numbers than any system gives: a table by number has its limit. */
+/* Higher numbers than any system gives: a table by number has its limit.
+ * (Windows gives handles out from below, too, and at most 2^24.) */
 #define MOST_NUMBERS ((size_t)1 << 26)
 
 uint64_t
@@ -288,7 +289,8 @@ begin(pf_descriptor *at, pf_io_wait *wait, pf_direction direction, bool every)
 }
 
 /* Registered for good.  `rearms`: the poller is silent after an edge until it is
- * asked again; what is known to be ready is not asked for. */
+ * asked again; what is known to be ready is not asked for.  Nor is what may
+ * stand between data and their end: who asks again is told of either. */
 static int
 watch_owned(pf_descriptor *at)
 {
@@ -296,7 +298,7 @@ watch_owned(pf_descriptor *at)
     pf_registration *r = &at->registration;
     unsigned interest = OWNED_INTEREST;
     if (poller->ops->rearms) {
-        interest &= ~(unsigned)at->ready;
+        interest &= ~(unsigned)(at->ready | PF_IO_URGENT);
     }
     if (!r->added) {
         return poller->ops->add(poller, at->number, interest, r);

@@ -37,6 +37,18 @@ int64_t pf_net_accept(intptr_t number, void *address, size_t *size);
 
 void pf_net_close(intptr_t number);
 
+/* 0; -errno where only sockets can be waited for, and it is none. */
+#if defined(_WIN32)
+int pf_net_check(intptr_t number);
+#else
+static inline int
+pf_net_check(intptr_t number)
+{
+    (void)number;
+    return 0;
+}
+#endif
+
 /* Block until the socket is ready in that direction, at most `timeout_ns`
  * (PF_NEVER: for ever).  1: it is, or has an error, which the operation will
  * tell; 0: it is not; -errno, -EINTR after a signal. */

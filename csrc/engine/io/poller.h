@@ -1,9 +1,9 @@
 /* How an idle scheduler waits, for descriptors and to be woken.
  *
  * A poller is a table of functions.  The default one is epoll on Linux, kqueue
- * on macOS and the BSDs, poll(2) on other POSIX systems, and
- * WaitForMultipleObjects on Windows; another one is passed to
- * pf_scheduler_set_poller, nothing else changes.  A turn has two steps, with
+ * on macOS and the BSDs, poll(2) on other POSIX systems, and a completion port
+ * on Windows; another one is passed to pf_scheduler_set_poller, nothing else
+ * changes.  A turn has two steps, with
  * the scheduler between them:
  *
  *   wait asks the system, perhaps for long and with the host's lock released:
@@ -59,8 +59,9 @@ struct pf_registration {
 };
 
 typedef struct pf_poller_ops {
-    /* `descriptor` (a number on POSIX, a HANDLE on Windows) is watched for
-     * `interest`, which may be nothing for now.  It is to be removed before it
+    /* `descriptor` (a number on POSIX, a SOCKET or a HANDLE on Windows, where
+     * handles can be read only) is watched for `interest`, which may be nothing
+     * for now.  It is to be removed before it
      * is closed; to remove it afterwards is fine, too, but in between events
      * may be told, and on POSIX its number is not free for another
      * registration.  0, or -EBADF: it is not open; -EEXIST: it, or the

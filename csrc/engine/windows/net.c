@@ -58,6 +58,17 @@ pf_net_close(intptr_t number)
     closesocket((SOCKET)number);
 }
 
+/* A number of the C library is none: taken for a handle, it is that of
+ * something else. */
+int
+pf_net_check(intptr_t number)
+{
+    int type, size = sizeof type;
+    int rc =
+        getsockopt((SOCKET)number, SOL_SOCKET, SO_TYPE, (char *)&type, &size);
+    return rc == SOCKET_ERROR ? last_error() : 0;
+}
+
 /* select() tells of a failed connect among the exceptions. */
 int
 pf_net_poll(intptr_t number, pf_direction direction, int64_t timeout_ns)

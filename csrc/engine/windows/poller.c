@@ -1,26 +1,45 @@
-/* The default poller and the clock on Windows. */
+/* The clock, and the default poller: a completion port, at which everything
+ * that ends a wait arrives as a packet.
+ *
+ *   wake()    posts one, unless one is there that no wait has taken
+ *   sockets   the answers to requests: see afd.h
+ *   handles   one that says: look at them; see handles.h
+ *
+ * A registration of a socket has a watch, found by the number of the socket: a
+ * handle, a multiple of four, of which a process has at most 2^24.
+ */
+#define WIN32_LEAN_AND_MEAN
 #include "engine/io/poller.h"
 
-#define WIN32_LEAN_AND_MEAN
-#include <windows.h>
+#include "engine/windows/afd.h"
+#include "engine/windows/handles.h"
 
 #include <errno.h>
+#include <stdint.h>
 
 #include "engine/base/memory.h"
 #include "engine/core/scheduler.h"
 
-/* `wake` resets itself when it ends a wait; it takes one of the handles that
- * the system accepts at a time.  Between wait and deliver, `found` is the
- * buffer. */
-#define MOST_REGISTERED (MAXIMUM_WAIT_OBJECTS - 1)
+#define MOST_PACKETS 256 /* of one wait; the next one takes the others */
+#define FIRST_CAPACITY 64
+#define NUMBER_STEP 4
 
-typedef struct default_poller {
+enum { WAKE_KEY, LOOK_KEY, AFD_KEY };
+
+/* Between wait and deliver, `found` is the buffer. */
+typedef struct port_poller {
     pf_poller base;
-    HANDLE wake;
-    size_t count;
-    pf_registration *registered[MOST_REGISTERED];
-    bool found[MOST_REGISTERED];
-} default_poller;
+    HANDLE port;
+    PF_ATOMIC(uint8_t) woken; /* a packet of wake() is on its way */
+    pf_handles handles;
+    pf_afd afd;
+    pf_afd_watch **watches; /* by number */
+    size_t capacity;
+    bool asked_again; /* there may be more packets at once */
+    int found_count;
+    pf_afd_watch *found[MOST_PACKETS];
+    OVERLAPPED_ENTRY packets[MOST_PACKETS]; /* not on a fiber's stack */
+} port_poller;
 
 int64_t
 pf_monotonic(void)
@@ -33,6 +52,176 @@ pf_monotonic(void)
     return seconds * 1000000000 + rest * 1000000000 / frequency.QuadPart;
 }
 
+/* --------------------------------------------------- the watches --- */
+
+static bool
+is_mute(unsigned interest)
+{
+    return (interest & ~(unsigned)PF_IO_EDGE) == 0;
+}
+
+static pf_afd_watch *
+watch_of(const port_poller *p, const pf_registration *r)
+{
+    size_t place = (size_t)r->descriptor / NUMBER_STEP;
+    pf_afd_watch *watch = place < p->capacity ? p->watches[place] : NULL;
+    return watch != NULL && watch->registration == r ? watch : NULL;
+}
+
+/* The number is that of a socket that is open. */
+static int
+make_room(port_poller *p, size_t place)
+{
+    size_t capacity = p->capacity == 0 ? FIRST_CAPACITY : p->capacity;
+    while (capacity <= place) {
+        capacity *= 2;
+    }
+    pf_afd_watch **watches =
+        pf_realloc(p->watches, capacity * sizeof(pf_afd_watch *));
+    if (watches == NULL) {
+        return -ENOMEM;
+    }
+    memset(&watches[p->capacity], 0,
+           (capacity - p->capacity) * sizeof(pf_afd_watch *));
+    p->watches = watches;
+    p->capacity = capacity;
+    return 0;
+}
+
+static int
+enter_watch(port_poller *p, pf_registration *r, pf_afd_watch *watch)
+{
+    size_t place = (size_t)r->descriptor / NUMBER_STEP;
+    if (place >= p->capacity && make_room(p, place) != 0) {
+        return -ENOMEM;
+    }
+    if (p->watches[place] != NULL) {
+        return -EEXIST;
+    }
+    watch->registration = r;
+    p->watches[place] = watch;
+    return 0;
+}
+
+/* Its memory goes when neither the system nor the buffer knows it. */
+static void
+let_go(pf_afd_watch *watch)
+{
+    if (watch->registration == NULL && !watch->outstanding && !watch->held) {
+        pf_afd_watch_free(watch);
+    }
+}
+
+static bool
+ask(port_poller *p, pf_afd_watch *watch)
+{
+    unsigned interest = watch->registration->interest;
+    watch->stale = false;
+    return is_mute(interest) || pf_afd_ask(&p->afd, watch, interest);
+}
+
+/* --------------------------------------------------- registrations --- */
+
+static int
+add_socket(port_poller *p, intptr_t descriptor, unsigned interest,
+           pf_registration *r)
+{
+    int error;
+    if (r->added) {
+        return -EEXIST;
+    }
+    pf_afd_watch *watch = pf_afd_watch_new(&p->afd, descriptor, &error);
+    if (watch == NULL) {
+        return error;
+    }
+    pf_registration before = *r;
+    r->descriptor = descriptor;
+    r->interest = interest;
+    error = enter_watch(p, r, watch);
+    if (error != 0) {
+        *r = before;
+        pf_afd_watch_free(watch);
+        return error;
+    }
+    r->added = true;
+    (void)ask(p, watch);
+    return 0;
+}
+
+static int
+port_add(pf_poller *poller, intptr_t descriptor, unsigned interest,
+         pf_registration *r)
+{
+    port_poller *p = (port_poller *)poller;
+    if (interest & ~(unsigned)PF_IO_ASKED) {
+        return -EINVAL;
+    }
+    if (descriptor <= 0) {
+        return -EBADF;
+    }
+    int rc = add_socket(p, descriptor, interest, r);
+    return rc == -ENOTSOCK
+               ? pf_handles_add(&p->handles, descriptor, interest, r)
+               : rc;
+}
+
+/* What has been found, or has come without being taken, is asked for again.
+ * One that is outstanding serves if it was asked for as much. */
+static int
+modify_socket(port_poller *p, pf_afd_watch *watch, unsigned interest)
+{
+    watch->registration->interest = interest;
+    watch->found = false;
+    if (!watch->outstanding) {
+        return ask(p, watch) ? 0 : -EBADF;
+    }
+    if (pf_afd_has_answered(watch)) {
+        watch->stale = true;
+    } else if (interest & ~watch->asked & ~(unsigned)PF_IO_EDGE) {
+        watch->stale = true;
+        pf_afd_cancel(watch);
+    }
+    return 0;
+}
+
+static int
+port_modify(pf_poller *poller, pf_registration *r, unsigned interest)
+{
+    port_poller *p = (port_poller *)poller;
+    if (interest & ~(unsigned)PF_IO_ASKED) {
+        return -EINVAL;
+    }
+    if (!r->added) {
+        return -ENOENT;
+    }
+    pf_afd_watch *watch = watch_of(p, r);
+    return watch != NULL ? modify_socket(p, watch, interest)
+                         : pf_handles_modify(&p->handles, r, interest);
+}
+
+static int
+port_remove(pf_poller *poller, pf_registration *r)
+{
+    port_poller *p = (port_poller *)poller;
+    if (!r->added) {
+        return -ENOENT;
+    }
+    pf_afd_watch *watch = watch_of(p, r);
+    if (watch == NULL) {
+        return pf_handles_remove(&p->handles, r);
+    }
+    p->watches[(size_t)r->descriptor / NUMBER_STEP] = NULL;
+    watch->registration = NULL;
+    r->added = false;
+    if (watch->outstanding) {
+        pf_afd_cancel(watch);
+    }
+    let_go(watch);
+    return 0;
+}
+
+/* ------------------------------------------------------------ wait --- */
+
 /* Rounded up: after an early wake-up we would only wait again. */
 static DWORD
 milliseconds(int64_t timeout_ns)
@@ -44,209 +233,209 @@ milliseconds(int64_t timeout_ns)
     return ms < 0 ? 0 : ms < INFINITE ? (DWORD)ms : INFINITE - 1;
 }
 
-/* The handles of one wait: our own, and those with an interest. */
-typedef struct wait_list {
-    DWORD count;
-    HANDLE handles[MAXIMUM_WAIT_OBJECTS];
-    size_t slots[MAXIMUM_WAIT_OBJECTS];
-} wait_list;
+/* What is told of it; 0: it is asked again, if somebody still wants it. */
+static unsigned
+told_to(const pf_registration *r, unsigned events)
+{
+    return is_mute(r->interest)
+               ? 0
+               : events & (r->interest | PF_IO_END | PF_IO_ERROR);
+}
+
+/* Its packet has come. */
+static void
+take_answer(port_poller *p, pf_afd_watch *watch)
+{
+    unsigned events = pf_afd_answer(&p->afd, watch);
+    const pf_registration *r = watch->registration;
+    if (r == NULL) {
+        let_go(watch);
+        return;
+    }
+    watch->events = watch->stale ? 0 : told_to(r, events);
+    if (watch->events == 0) {
+        (void)ask(p, watch);
+        p->asked_again = true;
+    } else {
+        watch->found = watch->held = true;
+        p->found[p->found_count++] = watch;
+    }
+}
 
 static void
-list_handles(const default_poller *p, wait_list *list)
+take_packet(port_poller *p, const OVERLAPPED_ENTRY *packet)
 {
-    list->handles[0] = p->wake;
-    list->count = 1;
-    for (size_t i = 0; i < p->count; i++) {
-        if (p->registered[i]->interest & PF_IO_READ) {
-            list->handles[list->count] = (HANDLE)p->registered[i]->descriptor;
-            list->slots[list->count++] = i;
-        }
+    if (packet->lpCompletionKey == AFD_KEY) {
+        take_answer(p, (pf_afd_watch *)packet->lpOverlapped);
+    } else if (packet->lpCompletionKey == WAKE_KEY) {
+        /* Who wakes us from here on ends this wait, too: it is over. */
+        pf_store(&p->woken, 0);
     }
 }
 
-/* The system reports the first one that is set: the others behind it are
- * checked one by one, or they would starve for as long as it is set. */
+/* 0 or -errno. */
 static int
-note_found(default_poller *p, const wait_list *list, DWORD first)
+take_packets(port_poller *p, DWORD timeout)
 {
-    int found = 0;
-    for (DWORD i = first; i < list->count; i++) {
-        bool set = i == first ||
-                   WaitForSingleObject(list->handles[i], 0) == WAIT_OBJECT_0;
-        if (set && i > 0) {
-            p->found[list->slots[i]] = true;
-            found++;
-        }
+    ULONG count, most = (ULONG)(MOST_PACKETS - p->found_count);
+    p->asked_again = false;
+    if (!GetQueuedCompletionStatusEx(p->port, p->packets, most, &count,
+                                     timeout, FALSE)) {
+        return GetLastError() == WAIT_TIMEOUT ? 0 : -EINVAL;
     }
-    return found;
-}
-
-static int
-default_wait(pf_poller *poller, int64_t timeout_ns)
-{
-    default_poller *p = (default_poller *)poller;
-    wait_list list;
-    list_handles(p, &list);
-    DWORD result = WaitForMultipleObjects(list.count, list.handles, FALSE,
-                                          milliseconds(timeout_ns));
-    if (result == WAIT_FAILED) {
-        return -EINVAL;
+    for (ULONG i = 0; i < count; i++) {
+        take_packet(p, &p->packets[i]);
     }
-    DWORD first = result - WAIT_OBJECT_0;
-    return first < list.count ? note_found(p, &list, first) : 0;
-}
-
-/* --------------------------------------------------- descriptors --- */
-
-static bool
-is_registered(const default_poller *p, intptr_t handle)
-{
-    for (size_t i = 0; i < p->count; i++) {
-        if (p->registered[i]->descriptor == handle) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* A handle is either set or not: set counts as readable. */
-static bool
-is_known(unsigned interest)
-{
-    return (interest & ~(unsigned)(PF_IO_READ | PF_IO_EDGE)) == 0;
-}
-
-static int
-default_add(pf_poller *poller, intptr_t descriptor, unsigned interest,
-            pf_registration *r)
-{
-    default_poller *p = (default_poller *)poller;
-    DWORD flags;
-    if (!is_known(interest)) {
-        return -EINVAL;
-    }
-    if (!GetHandleInformation((HANDLE)descriptor, &flags)) {
-        return -EBADF;
-    }
-    if (r->added || is_registered(p, descriptor)) {
-        return -EEXIST;
-    }
-    if (p->count == MOST_REGISTERED) {
-        return -ENOSPC;
-    }
-    r->descriptor = descriptor;
-    r->slot = p->count++;
-    r->interest = interest;
-    r->added = true;
-    p->registered[r->slot] = r;
-    p->found[r->slot] = false;
     return 0;
 }
 
+/* What was asked again and is true answers at once. */
 static int
-default_modify(pf_poller *poller, pf_registration *r, unsigned interest)
+find(port_poller *p, DWORD timeout)
 {
-    if (!is_known(interest)) {
-        return -EINVAL;
+    p->found_count = 0;
+    int rc = take_packets(p, timeout);
+    if (rc == 0 && p->asked_again && p->found_count < MOST_PACKETS) {
+        rc = take_packets(p, 0);
     }
-    if (!r->added) {
-        return -ENOENT;
-    }
-    r->interest = interest;
-    ((default_poller *)poller)->found[r->slot] = false;
-    return 0;
+    return rc < 0 && p->found_count == 0 ? rc : p->found_count;
 }
 
-/* The last one takes its place. */
+#define WITHOUT_THREAD 20 /* milliseconds between looks at handles */
+
 static int
-default_remove(pf_poller *poller, pf_registration *r)
+port_wait(pf_poller *poller, int64_t timeout_ns)
 {
-    default_poller *p = (default_poller *)poller;
-    if (!r->added) {
-        return -ENOENT;
+    port_poller *p = (port_poller *)poller;
+    int set = pf_handles_look(&p->handles);
+    DWORD timeout = set > 0 ? 0 : milliseconds(timeout_ns);
+    if (timeout > WITHOUT_THREAD && !pf_handles_watch(&p->handles)) {
+        timeout = WITHOUT_THREAD;
     }
-    size_t last = --p->count;
-    p->registered[last]->slot = r->slot;
-    p->registered[r->slot] = p->registered[last];
-    p->found[r->slot] = p->found[last];
-    r->added = false;
-    return 0;
+    int found = find(p, timeout);
+    if (timeout > 0) {
+        set = pf_handles_look(&p->handles);
+    }
+    return found < 0 ? found : found + set;
 }
 
-/* From the last to the first: a registration that meanwhile moves to a lower
- * place, or is added at the end, has had its report or has none. */
+/* --------------------------------------------------------- deliver --- */
+
+/* An edge that was reported is not asked for again until modify(); after an
+ * error that is of nothing. */
 static void
-default_deliver(pf_poller *poller, struct pf_scheduler *s)
+disarm(pf_registration *r, unsigned told)
 {
-    default_poller *p = (default_poller *)poller;
-    for (size_t i = p->count; i-- > 0;) {
-        if (i < p->count && p->found[i]) {
-            pf_registration *r = p->registered[i];
-            p->found[i] = false;
-            if (r->interest & PF_IO_EDGE) {
-                r->interest = PF_IO_EDGE;
-            }
-            r->ready(r, s, PF_IO_READ);
+    r->interest =
+        told & PF_IO_ERROR ? PF_IO_EDGE : (r->interest & ~told) | PF_IO_EDGE;
+}
+
+/* It asks for the rest, or for the same again. */
+static void
+tell(pf_afd_watch *watch, struct pf_scheduler *s)
+{
+    pf_registration *r = watch->registration;
+    watch->found = false;
+    if (r->interest & PF_IO_EDGE) {
+        disarm(r, watch->events);
+    }
+    r->ready(r, s, watch->events);
+}
+
+static void
+port_deliver(pf_poller *poller, struct pf_scheduler *s)
+{
+    port_poller *p = (port_poller *)poller;
+    int count = p->found_count;
+    p->found_count = 0;
+    for (int i = 0; i < count; i++) {
+        pf_afd_watch *watch = p->found[i];
+        if (watch->found && watch->registration != NULL) {
+            tell(watch, s);
+        }
+        watch->held = false;
+        if (watch->registration == NULL) {
+            let_go(watch);
+        } else if (!watch->outstanding) {
+            (void)ask(p, watch);
         }
     }
+    pf_handles_deliver(&p->handles, s);
 }
 
 /* ------------------------------------------------------- the rest --- */
 
 static void
-default_wake(pf_poller *poller)
+port_wake(pf_poller *poller)
 {
-    SetEvent(((default_poller *)poller)->wake);
+    port_poller *p = (port_poller *)poller;
+    if (pf_fetch_or(&p->woken, 1) == 0) {
+        PostQueuedCompletionStatus(p->port, 0, WAKE_KEY, NULL);
+    }
 }
 
 static int
-default_fileno(pf_poller *poller)
+port_fileno(pf_poller *poller)
 {
     (void)poller;
     return -1;
 }
 
 static int
-default_after_fork(pf_poller *poller)
+port_after_fork(pf_poller *poller)
 {
     (void)poller;
     return 0;
 }
 
 static void
-default_close(pf_poller *poller)
+port_close(pf_poller *poller)
 {
-    CloseHandle(((default_poller *)poller)->wake);
-    free(poller);
+    port_poller *p = (port_poller *)poller;
+    pf_handles_finish(&p->handles);
+    for (size_t i = 0; i < p->capacity; i++) {
+        if (p->watches[i] != NULL) {
+            p->watches[i]->registration = NULL;
+            p->watches[i]->held = false;
+            let_go(p->watches[i]);
+        }
+    }
+    pf_afd_finish(&p->afd);
+    CloseHandle(p->port);
+    free(p->watches);
+    free(p);
 }
 
-static const pf_poller_ops default_ops = {
-    .add = default_add,
-    .modify = default_modify,
-    .remove = default_remove,
-    .wait = default_wait,
-    .deliver = default_deliver,
-    .wake = default_wake,
-    .fileno = default_fileno,
-    .after_fork = default_after_fork,
-    .close = default_close,
+static const pf_poller_ops port_ops = {
+    .add = port_add,
+    .modify = port_modify,
+    .remove = port_remove,
+    .wait = port_wait,
+    .deliver = port_deliver,
+    .wake = port_wake,
+    .fileno = port_fileno,
+    .after_fork = port_after_fork,
+    .close = port_close,
     .rearms = true,
 };
 
 pf_poller *
 pf_default_poller_new(int *error)
 {
-    default_poller *p = pf_calloc(1, sizeof *p);
+    port_poller *p = pf_calloc(1, sizeof *p);
     *error = -ENOMEM;
     if (p == NULL) {
         return NULL;
     }
-    p->base.ops = &default_ops;
-    p->wake = CreateEventW(NULL, FALSE, FALSE, NULL);
-    if (p->wake == NULL) {
+    p->base.ops = &port_ops;
+    p->port = CreateIoCompletionPort(INVALID_HANDLE_VALUE, NULL, 0, 1);
+    if (p->port == NULL) {
         free(p);
         return NULL;
     }
+    p->handles.port = p->afd.port = p->port;
+    p->handles.key = LOOK_KEY;
+    p->afd.key = AFD_KEY;
     *error = 0;
     return &p->base;
 }

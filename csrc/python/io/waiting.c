@@ -26,9 +26,6 @@ pf_scheduler *
 pf_io_scheduler(PfThread *t)
 {
     SchedulerObject *s = t->scheduler;
-#if defined(_WIN32)
-    s = NULL; /* the poller there waits for handles, not for sockets */
-#endif
     if (s == NULL) {
         return NULL;
     }
@@ -52,15 +49,44 @@ pf_io_charge(PfThread *t)
     return pf_yield_now(t);
 }
 
+#if defined(_WIN32)
+
+#define FIRST_OF_WINSOCK 10000 /* C's numbers of errors are below those */
+#define WOULD_BLOCK 10035      /* WSAEWOULDBLOCK, as the standard library's */
+
+/* Not by errno: the interpreter may use another C library, whose errno that is
+ * not. */
+static void
+set_error(int number)
+{
+    if (number == EAGAIN || number >= FIRST_OF_WINSOCK) {
+        PyErr_SetExcFromWindowsErr(PyExc_OSError,
+                                   number == EAGAIN ? WOULD_BLOCK : number);
+        return;
+    }
+    PyObject *error =
+        PyObject_CallFunction(PyExc_OSError, "is", number, strerror(number));
+    if (error != NULL) {
+        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+        Py_DECREF(error);
+    }
+}
+
+#else
+
+static void
+set_error(int number)
+{
+    errno = number;
+    PyErr_SetFromErrno(PyExc_OSError);
+}
+
+#endif
+
 int
 pf_io_error(int64_t error)
 {
-    errno = (int)-error;
-#if defined(_WIN32)
-    PyErr_SetExcFromWindowsErr(PyExc_OSError, errno);
-#else
-    PyErr_SetFromErrno(PyExc_OSError);
-#endif
+    set_error((int)-error);
     return -1;
 }
 
@@ -158,8 +184,11 @@ pf_io_park_foreign(PfThread *t, intptr_t number, pf_direction direction,
     }
     Wait wait = {.wait.wake = wake, .fiber = CURRENT(t)};
     pf_scheduler *s = &t->scheduler->core;
-    int rc = pf_descriptor_wait_foreign(&s->descriptors, s, number, &wait.wait,
+    int rc = pf_net_check(number);
+    if (rc == 0) {
+        rc = pf_descriptor_wait_foreign(&s->descriptors, s, number, &wait.wait,
                                         direction);
+    }
     if (rc != 0) {
         return rc < 0 ? pf_io_error(rc) : 0;
     }
