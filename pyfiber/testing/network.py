@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 #: A port of a host, or the path of a Unix socket.
 Key: TypeAlias = tuple[int, str, int] | str | bytes
 
+#: The error of a connect() that goes on.
+UNDER_WAY: Final = errno.EWOULDBLOCK if os.name == "nt" else errno.EINPROGRESS
+
 #: Bytes that a connection holds in each direction before its sender has to wait.
 BUFFER: Final = 65536
 
@@ -364,7 +367,7 @@ class Endpoint:
         self.backlog = max(backlog, 0)
 
     def connect_ex(self, address: Any) -> int:
-        """0, or the number of an error; EINPROGRESS: it is waited for."""
+        """0, or the number of an error; UNDER_WAY: it is waited for."""
         key = self.key_of(address)
         if self.target is not None:
             return errno.EALREADY
@@ -383,7 +386,7 @@ class Endpoint:
             listener.coming.append(self)
             self.target = listener
             self.remote = self.address_of(key)
-            return errno.EINPROGRESS
+            return UNDER_WAY
         listener.connect(self, self.address_of(key))
         return 0
 

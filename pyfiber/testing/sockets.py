@@ -7,7 +7,7 @@ import socket as _standard
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from pyfiber import FiberError, _engine, socket
-from pyfiber.testing.network import AF_UNIX, Endpoint, Network, fail
+from pyfiber.testing.network import AF_UNIX, UNDER_WAY, Endpoint, Network, fail
 
 if TYPE_CHECKING:
     from pyfiber.socket import _Native as _Socket
@@ -89,7 +89,7 @@ class MemorySocket(_Socket):
         """At once; but of TCP a socket that never waits does not learn of that at once."""
         number = super()._connect(address)
         at_once = number == 0 and self.gettimeout() == 0 and self._endpoint.family != AF_UNIX
-        return errno.EINPROGRESS if at_once else number
+        return UNDER_WAY if at_once else number
 
     def listen(self, *backlog: int) -> None:
         """Wait for connections; more than the backlog have to wait to be connected."""

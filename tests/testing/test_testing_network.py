@@ -6,6 +6,7 @@ import contextlib
 import errno
 import gc
 import os
+import re
 import struct
 import threading
 import warnings
@@ -34,6 +35,7 @@ from pyfiber import (
     yield_now,
 )
 from pyfiber.testing import Network
+from pyfiber.testing.network import UNDER_WAY
 from tests.io.certificates import HOST
 from tests.io.tls_pairs import client_context, server_context
 
@@ -151,6 +153,7 @@ def test_serve_and_streams_run_unchanged() -> None:
     assert played(main) == [[b"> one\n", b"> two\n"]] * 5
 
 
+@pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="Python has no Unix sockets there")
 @in_memory
 def test_unix_sockets_need_no_file() -> None:
     path = "/no/such/folder/socket"
@@ -244,7 +247,7 @@ def test_who_waits_for_each_other_is_deadlocked() -> None:
     text = str(caught.value)
     assert "waits to read from a TCP connection to 127.0.0.1:80, in memory" in text
     assert "waits to read from a TCP listener on 127.0.0.1:80, in memory" in text
-    assert "waits to write to a Unix connection, in memory" in text
+    assert re.search("waits to write to a (Unix|TCP) connection.*, in memory", text)
 
 
 @in_memory
@@ -369,7 +372,8 @@ def test_who_connects_to_nobody_is_refused() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 80))
         assert error_of(socket.create_connection, ("127.0.0.1", 80)) == errno.ECONNREFUSED
-    assert error_of(net.connect_unix, "/nowhere") == errno.ENOENT
+    if hasattr(socket, "AF_UNIX"):
+        assert error_of(net.connect_unix, "/nowhere") == errno.ENOENT
 
 
 @in_memory
@@ -415,7 +419,7 @@ def test_who_finds_the_backlog_full_waits() -> None:
         at_once = stack.enter_context(socket.socket())
         at_once.setblocking(False)
         yield_now()
-        assert at_once.connect_ex(place) == errno.EINPROGRESS
+        assert at_once.connect_ex(place) == UNDER_WAY
         late.close()
         stack.enter_context(listener.accept()[0])
         stack.enter_context(waiting.result())
@@ -520,8 +524,9 @@ def test_what_is_not_in_memory_is_refused() -> None:
         with pytest.raises(FiberError, match="ancillary"):
             left.sendmsg([b"x"], [(socket.SOL_SOCKET, 1, b"")])
         assert error_of(left.send, b"x", socket.MSG_OOB) == errno.EOPNOTSUPP
-        with pytest.raises((OSError, ValueError)):
-            selector.register(left, selectors.EVENT_READ)
+        if os.name != "nt":  # whose selector looks at numbers later
+            with pytest.raises((OSError, ValueError)):
+                selector.register(left, selectors.EVENT_READ)
 
 
 def test_it_belongs_to_its_run() -> None:

@@ -10,6 +10,10 @@
 #include "python/fiber/wait.h"
 
 #include <errno.h>
+#if defined(_WIN32)
+#define WIN32_LEAN_AND_MEAN
+#include <winsock2.h>
+#endif
 
 /* Operations in a row that a fiber may do without leaving its thread to
  * others.  Less would cost switches where data come quickly; with more, who
@@ -51,17 +55,35 @@ pf_io_charge(PfThread *t)
 
 #if defined(_WIN32)
 
-#define FIRST_OF_WINSOCK 10000 /* C's numbers of errors are below those */
-#define WOULD_BLOCK 10035      /* WSAEWOULDBLOCK, as the standard library's */
+/* What C has numbers for, too, has Winsock's in Python.  (Those of Winsock
+ * are above 10000.) */
+static int
+number_of_winsock(int number)
+{
+    switch (number) {
+    case EAGAIN:
+        return WSAEWOULDBLOCK;
+    case EOPNOTSUPP:
+        return WSAEOPNOTSUPP;
+    case ECONNRESET:
+        return WSAECONNRESET;
+    case ENOTCONN:
+        return WSAENOTCONN;
+    case ENOBUFS:
+        return WSAENOBUFS;
+    default:
+        return number;
+    }
+}
 
 /* Not by errno: the interpreter may use another C library, whose errno that is
  * not. */
 static void
 set_error(int number)
 {
-    if (number == EAGAIN || number >= FIRST_OF_WINSOCK) {
-        PyErr_SetExcFromWindowsErr(PyExc_OSError,
-                                   number == EAGAIN ? WOULD_BLOCK : number);
+    number = number_of_winsock(number);
+    if (number > WSABASEERR) {
+        PyErr_SetExcFromWindowsErr(PyExc_OSError, number);
         return;
     }
     PyObject *error =
