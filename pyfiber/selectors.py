@@ -14,10 +14,11 @@ import select as _select
 import selectors as _standard
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from selectors import EVENT_READ, EVENT_WRITE, BaseSelector, SelectorKey
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pyfiber._engine import _may_park, now, wait_readable, yield_now
+from pyfiber._engine import _may_park, _wait_any, now, wait_readable, yield_now
 
 if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
@@ -42,8 +43,10 @@ R = TypeVar("R")
 _HAS_ONE_FOR_MANY = hasattr(_select, "epoll") or hasattr(_select, "kqueue")
 
 
-def _ask_until(ask: Callable[[], R], fd: int, timeout: float | None) -> R:
-    """The first answer that is not empty, or the last one; ``fd`` tells when to ask again."""
+def _ask_until(
+    ask: Callable[[], R], wait: Callable[[float | None], None], timeout: float | None
+) -> R:
+    """The first answer that is not empty, or the last one; to be asked again after a wait."""
     end = math.inf if timeout is None else now() + timeout
     found = ask()
     if not found and timeout is not None and timeout <= 0:
@@ -51,7 +54,7 @@ def _ask_until(ask: Callable[[], R], fd: int, timeout: float | None) -> R:
         return ask()
     while not found and (left := end - now()) > 0:
         try:
-            wait_readable(fd, None if left == math.inf else left)
+            wait(None if left == math.inf else left)
         except TimeoutError:
             return ask()
         found = ask()
@@ -87,8 +90,8 @@ class _Many:
         for each in filters:
             self.poller.control([_select.kevent(fd, each)], 0)  # type: ignore[attr-defined]
 
-    def fileno(self) -> int:
-        return self.poller.fileno()  # type: ignore[no-any-return]
+    def wait(self, timeout: float | None) -> None:
+        wait_readable(self.poller, timeout)
 
 
 def _number(fd: FileDescriptorLike) -> int:
@@ -96,7 +99,7 @@ def _number(fd: FileDescriptorLike) -> int:
 
 
 def _in_thread(fn: Callable[[], R]) -> R:
-    """Where the system has no one for many, a thread waits."""
+    """What the run cannot wait for, a thread does."""
     from pyfiber._threads import to_thread
 
     return to_thread(fn)
@@ -113,7 +116,7 @@ class _WithDescriptor:
         ask: Callable[[float | None], Any] = super().select  # type: ignore[misc]
         if not _may_park():
             return ask(timeout)  # type: ignore[no-any-return]
-        return _ask_until(lambda: ask(0), self.fileno(), timeout)  # type: ignore[attr-defined]
+        return _ask_until(lambda: ask(0), partial(wait_readable, self), timeout)  # type: ignore[arg-type]
 
 
 class _WithoutDescriptor:
@@ -125,7 +128,10 @@ class _WithoutDescriptor:
         if not _may_park():
             return ask(timeout)  # type: ignore[no-any-return]
         if not _HAS_ONE_FOR_MANY:
-            return _in_thread(lambda: ask(timeout))
+            numbers = self._numbers(EVENT_READ), self._numbers(EVENT_WRITE)
+            return _ask_until(  # type: ignore[no-any-return]
+                lambda: ask(0), lambda left: _wait_any(*numbers, left), timeout
+            )
         found = ask(0)
         if found:
             return found  # type: ignore[no-any-return]
@@ -138,7 +144,11 @@ class _WithoutDescriptor:
                     bool(events & EVENT_WRITE),
                     False,
                 )
-            return _ask_until(lambda: ask(0), many.fileno(), timeout)
+            return _ask_until(lambda: ask(0), many.wait, timeout)
+
+    def _numbers(self, event: int) -> list[int]:
+        keys = self.get_map().values()  # type: ignore[attr-defined]
+        return [key.fd for key in keys if key.events & event]
 
 
 class SelectSelector(_WithoutDescriptor, _standard.SelectSelector):
@@ -189,7 +199,7 @@ def select(
     asked = list(rlist), list(wlist), list(xlist)
     if timeout is not None and timeout < 0:
         raise ValueError("timeout must be non-negative")
-    if not _HAS_ONE_FOR_MANY:
+    if not _HAS_ONE_FOR_MANY and asked[2]:
         return _in_thread(lambda: _select.select(*asked, timeout))
 
     def ask() -> tuple[list[Any], list[Any], list[Any]] | None:
@@ -197,12 +207,15 @@ def select(
         return found if any(found) else None
 
     found = ask()
-    if found is None:
+    if found is None and not _HAS_ONE_FOR_MANY:
+        numbers = [_number(fd) for fd in asked[0]], [_number(fd) for fd in asked[1]]
+        found = _ask_until(ask, lambda left: _wait_any(*numbers, left), timeout)
+    elif found is None:
         reading, writing, special = ({_number(fd) for fd in each} for each in asked)
         with _Many() as many:
             for fd in reading | writing | special:
                 many.add(fd, fd in reading, fd in writing, fd in special)
-            found = _ask_until(ask, many.fileno(), timeout)
+            found = _ask_until(ask, many.wait, timeout)
     return found if found is not None else ([], [], [])
 
 
@@ -251,7 +264,7 @@ if hasattr(_select, "poll"):
                         bool(mask & _select.POLLOUT),
                         bool(mask & _select.POLLPRI),
                     )
-                return _ask_until(lambda: self._poll.poll(0), many.fileno(), seconds)
+                return _ask_until(lambda: self._poll.poll(0), many.wait, seconds)
 
 
 if sys.platform == "linux":
@@ -277,4 +290,4 @@ if sys.platform == "linux":
                 return self._epoll.poll(timeout, maxevents)
             seconds = None if timeout is None or timeout < 0 else timeout
             ask = lambda: self._epoll.poll(0, maxevents)  # noqa: E731
-            return _ask_until(ask, self._epoll.fileno(), seconds)
+            return _ask_until(ask, partial(wait_readable, self._epoll), seconds)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import selectors as standard
 import sys
@@ -13,7 +15,6 @@ import pytest
 from pyfiber import Fiber, FiberCancelled, run, selectors, sleep, socket, spawn, testing, yield_now
 
 Pair = tuple[socket.socket, socket.socket]
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="a thread waits there")
 
 
 @pytest.fixture
@@ -46,7 +47,8 @@ def with_selector(name: str) -> Callable[[socket.socket, float | None], bool]:
 
 
 def with_select(sock: socket.socket, timeout: float | None) -> bool:
-    found = selectors.select([sock], [], [sock], timeout)
+    special = [sock] if selectors._HAS_ONE_FOR_MANY else []
+    found = selectors.select([sock], [], special, timeout)
     assert found in (([], [], []), ([sock], [], []))
     return any(found)
 
@@ -69,10 +71,28 @@ def with_epoll(sock: socket.socket, timeout: float | None) -> bool:
         return bool(found)
 
 
+def without_one_for_many(
+    way: Callable[[socket.socket, float | None], bool],
+) -> Callable[[socket.socket, float | None], bool]:
+    """As on Windows."""
+
+    def wait(sock: socket.socket, timeout: float | None) -> bool:
+        before = selectors._HAS_ONE_FOR_MANY
+        selectors._HAS_ONE_FOR_MANY = False
+        try:
+            return way(sock, timeout)
+        finally:
+            selectors._HAS_ONE_FOR_MANY = before
+
+    return wait
+
+
 WAYS: dict[str, Callable[[socket.socket, float | None], bool]] = {
     **{name: with_selector(name) for name in SELECTORS},
     "select": with_select,
-    "poll": with_poll,
+    "each of SelectSelector": without_one_for_many(with_selector("SelectSelector")),
+    "each of select": without_one_for_many(with_select),
+    **({"poll": with_poll} if hasattr(selectors, "poll") else {}),
     **({"epoll": with_epoll} if sys.platform == "linux" else {}),
 }
 
@@ -140,6 +160,68 @@ def test_many_sockets_and_both_directions(pair: Pair) -> None:
     run(main)
 
 
+@pytest.mark.parametrize("event", [standard.EVENT_READ, standard.EVENT_WRITE])
+def test_fiber_stands_at_many_sockets(monkeypatch: pytest.MonkeyPatch, event: int) -> None:
+    monkeypatch.setattr(selectors, "_HAS_ONE_FOR_MANY", False)
+
+    def main() -> None:
+        pairs = [socket.socketpair() for _ in range(40)]
+        with selectors.SelectSelector() as selector:
+            for one, _ in pairs:
+                if event == standard.EVENT_WRITE:
+                    fill(one)
+                selector.register(one, event)
+            for wanted in (7, 33):
+                waits = spawn(selector.select)
+                yield_now()
+                assert not waits.done()
+                one, other = pairs[wanted]
+                if event == standard.EVENT_READ:
+                    other.send(b"x")
+                else:
+                    empty(other)
+                assert [key.fileobj for key, _ in waits.result()] == [one]
+                selector.unregister(one)
+        for sock in itertools.chain(*pairs):
+            sock.close()
+
+    run(main)
+
+
+def fill(sock: socket.socket) -> None:
+    sock.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            sock.send(bytes(65536))
+
+
+def empty(sock: socket.socket) -> None:
+    sock.settimeout(0.01)
+    with contextlib.suppress(TimeoutError):
+        while True:
+            sock.recv(65536)
+
+
+def test_socket_that_is_closed_ends_the_wait_for_it(
+    monkeypatch: pytest.MonkeyPatch, pair: Pair
+) -> None:
+    monkeypatch.setattr(selectors, "_HAS_ONE_FOR_MANY", False)
+
+    def main() -> None:
+        reader = spawn(pair[0].recv, 1)
+        yield_now()
+        waits = spawn(selectors.select, [pair[0], pair[1]], [], [])
+        yield_now()
+        pair[0].close()
+        with pytest.raises((OSError, ValueError)):
+            waits.result()
+        with pytest.raises(OSError, match="closed"):
+            reader.result()
+
+    run(main)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="only sockets are selected there")
 def test_regular_file_is_always_ready(tmp_path: Any) -> None:
     with open(tmp_path / "file", "w+") as file:
         assert run(selectors.select, [file], [file], []) == ([file], [file], [])

@@ -1,6 +1,7 @@
 /* wait_readable() and wait_writable(): a descriptor that others own. */
 #include "engine/base/clock.h"
 #include "python/core/arguments.h"
+#include "python/core/state.h"
 #include "python/fiber/deadline.h"
 #include "python/io/io.h"
 #include "python/io/socket.h"
@@ -149,7 +150,73 @@ io_may_park(PyObject *module, PyObject *ignored)
     return PyBool_FromLong(t != NULL && pf_io_scheduler(t) != NULL);
 }
 
+/* Adds those of a list; -1 with an exception. */
+static int
+read_numbers(PyObject *list, pf_direction direction, PfAwaited *to)
+{
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++) {
+        PyObject *number = PyList_GET_ITEM(list, i);
+        if (!PyLong_Check(number)) {
+            PyErr_SetString(PyExc_TypeError, "_wait_any() takes numbers");
+            return -1;
+        }
+        to[i] = (PfAwaited){(intptr_t)PyLong_AsSsize_t(number), direction};
+        if (to[i].number == -1 && PyErr_Occurred()) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int
+wait_for_any(PyObject *reading, PyObject *writing, int64_t length)
+{
+    PfThread *t = pf_this_thread();
+    if (t == NULL || pf_io_scheduler(t) == NULL) {
+        if (t != NULL) {
+            PyErr_SetString(pf.fiber_error, "_wait_any() outside of a run");
+        }
+        return -1;
+    }
+    size_t read = (size_t)PyList_GET_SIZE(reading);
+    size_t count = read + (size_t)PyList_GET_SIZE(writing);
+    PfAwaited *list = PyMem_Calloc(count, sizeof *list);
+    if (list == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    int rc =
+        read_numbers(reading, PF_READING, list) < 0 ||
+                read_numbers(writing, PF_WRITING, list + read) < 0
+            ? -1
+            : pf_io_park_any(t, list, count,
+                             pf_deadline_in(t->scheduler, length), Py_None);
+    PyMem_Free(list);
+    return rc;
+}
+
+static PyObject *
+io_wait_any(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *reading, *writing, *timeout;
+    int64_t length;
+    if (!PyArg_ParseTuple(args, "O!O!O", &PyList_Type, &reading, &PyList_Type,
+                          &writing, &timeout) ||
+        pf_length(timeout, &length) < 0) {
+        return NULL;
+    }
+    int rc = wait_for_any(reading, writing, length);
+    if (rc == 1) {
+        PyErr_SetString(PyExc_TimeoutError, "_wait_any() timed out");
+    }
+    return rc == 0 ? Py_NewRef(Py_None) : NULL;
+}
+
 static PyMethodDef functions[] = {
+    {"_wait_any", io_wait_any, METH_VARARGS,
+     "_wait_any(reading, writing, timeout): park until one of these numbers\n"
+     "is ready, or has been closed; TimeoutError."},
     {"_may_park", io_may_park, METH_NOARGS,
      "_may_park(): a wait made here parks a fiber of a run."},
     {"_io_wait_of", io_wait_of, METH_O,

@@ -197,6 +197,16 @@ pf_io_watch(PfThread *t, pf_descriptor *at, pf_direction direction,
     return rc != 0 ? 0 : park(t, &wait, deadline, what);
 }
 
+static int
+begin_foreign(pf_scheduler *s, Wait *wait, intptr_t number,
+              pf_direction direction)
+{
+    int rc = pf_net_check(number);
+    return rc < 0 ? rc
+                  : pf_descriptor_wait_foreign(&s->descriptors, s, number,
+                                               &wait->wait, direction);
+}
+
 int
 pf_io_park_foreign(PfThread *t, intptr_t number, pf_direction direction,
                    int64_t deadline, PyObject *what)
@@ -206,15 +216,40 @@ pf_io_park_foreign(PfThread *t, intptr_t number, pf_direction direction,
     }
     Wait wait = {.wait.wake = wake, .fiber = CURRENT(t)};
     pf_scheduler *s = &t->scheduler->core;
-    int rc = pf_net_check(number);
-    if (rc == 0) {
-        rc = pf_descriptor_wait_foreign(&s->descriptors, s, number, &wait.wait,
-                                        direction);
-    }
+    int rc = begin_foreign(s, &wait, number, direction);
     if (rc != 0) {
         return rc < 0 ? pf_io_error(rc) : 0;
     }
     return park(t, &wait, deadline, what);
+}
+
+/* One that is closed meanwhile ends the wait, too. */
+int
+pf_io_park_any(PfThread *t, const PfAwaited *list, size_t count,
+               int64_t deadline, PyObject *what)
+{
+    if (PF_UNLIKELY(t->attention != 0) && pf_attend(t) < 0) {
+        return -1;
+    }
+    Wait *waits = PyMem_Calloc(count, sizeof *waits);
+    if (waits == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    int rc = 0;
+    size_t begun = 0;
+    for (; begun < count && rc == 0; begun++) {
+        waits[begun].wait.wake = wake;
+        waits[begun].fiber = CURRENT(t);
+        rc = begin_foreign(&t->scheduler->core, &waits[begun],
+                           list[begun].number, list[begun].direction);
+    }
+    rc = rc == 0 ? pf_wait(t, deadline, what) : rc == 1 ? 0 : pf_io_error(rc);
+    for (size_t i = 0; i < begun; i++) {
+        pf_io_wait_end(&waits[i].wait);
+    }
+    PyMem_Free(waits);
+    return rc;
 }
 
 int

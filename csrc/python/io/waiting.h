@@ -24,6 +24,15 @@ int pf_io_watch(PfThread *t, pf_descriptor *at, pf_direction direction,
                 int64_t deadline, PyObject *what);
 int pf_io_park_foreign(PfThread *t, intptr_t number, pf_direction direction,
                        int64_t deadline, PyObject *what);
+
+/* For the first of many. */
+typedef struct PfAwaited {
+    intptr_t number;
+    pf_direction direction;
+} PfAwaited;
+int pf_io_park_any(PfThread *t, const PfAwaited *list, size_t count,
+                   int64_t deadline, PyObject *what);
+
 /* Block this thread; signal handlers run meanwhile.  The deadline is one of
  * the monotonic clock. */
 int pf_io_block(intptr_t number, pf_direction direction, int64_t deadline);
