@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from pyfiber._engine import (
@@ -288,10 +288,20 @@ class Server:
 
 def log_failure(exc: Exception, peer: Any) -> None:
     """What became of a handler; of a connection that the peer has broken, one line only."""
-    if isinstance(exc, ConnectionError) or type(exc).__module__ == "ssl":
-        _logger().warning("the connection of %s was lost: %s", place(peer), exc)
+    leaves = list(_leaves(exc))
+    if all(isinstance(e, ConnectionError) or type(e).__module__ == "ssl" for e in leaves):
+        _logger().warning("the connection of %s was lost: %s", place(peer), leaves[0])
     else:
         _logger().error("the handler of the connection of %s failed", place(peer), exc_info=exc)
+
+
+def _leaves(exc: BaseException) -> Iterator[BaseException]:
+    """Of fibers that used a connection together."""
+    if isinstance(exc, BaseExceptionGroup):
+        for each in exc.exceptions:
+            yield from _leaves(each)
+    else:
+        yield exc
 
 
 def _logger() -> Logger:
