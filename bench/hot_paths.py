@@ -186,9 +186,10 @@ def send_recv(number: int) -> None:
     [(here, there)] = connections(1)
     send, receive = here.send, there.recv
     data = bytes(128)
-    for _ in range(number):
-        send(data)
-        receive(128)
+    with here, there:
+        for _ in range(number):
+            send(data)
+            receive(128)
 
 
 def echo(number: int) -> None:
@@ -196,8 +197,9 @@ def echo(number: int) -> None:
 
     def echoes(connection: Socket) -> None:
         receive, send = connection.recv, connection.sendall
-        while data := receive(4096):
-            send(data)
+        with connection:
+            while data := receive(4096):
+                send(data)
 
     def asks(connection: Socket) -> None:
         receive, send = connection.recv, connection.sendall
