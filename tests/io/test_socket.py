@@ -16,6 +16,7 @@ from pyfiber import (
     Cancelled,
     Fiber,
     FiberError,
+    Scheduler,
     TaskGroup,
     run,
     sleep,
@@ -566,6 +567,33 @@ def test_refused_connection_is_told_in_a_fiber_and_outside() -> None:
             call(socket.create_connection, address)
         with socket.socket() as sock:
             assert call(sock.connect_ex, address) == errno.ECONNREFUSED
+
+
+def test_a_socket_closed_while_a_scheduler_dies_leaves_that_alone() -> None:
+    """It looks for all runs that may wait for it."""
+
+    class Closes:
+        def __init__(self, sock: Any) -> None:
+            self.sock = sock
+
+        def __call__(self, fiber: Any, exc: BaseException) -> None: ...
+
+        def __del__(self) -> None:
+            self.sock.close()
+            closed.append(self.sock)
+
+    def use() -> None:
+        spawn(right.send, b"x")
+        assert left.recv(1) == b"x"
+
+    closed: list[Any] = []
+    left, right = socket.socketpair()
+    with right:
+        scheduler = Scheduler(on_unhandled=Closes(left))
+        scheduler.run(use)
+        scheduler.close()
+        del scheduler
+        assert closed == [left]
 
 
 def test_sockets_that_are_dropped_close_their_numbers() -> None:

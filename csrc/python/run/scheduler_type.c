@@ -201,6 +201,7 @@ scheduler_dealloc(PyObject *op)
         return;
     }
     PyObject_GC_UnTrack(op);
+    unlink_scheduler(s); /* what is dropped now may look at all there are */
     if (s->weakrefs != NULL) {
         PyObject_ClearWeakRefs(op);
     }
@@ -213,7 +214,6 @@ scheduler_dealloc(PyObject *op)
     PF_EACH_PART(part, free) {
         part->free(s);
     }
-    unlink_scheduler(s);
     if (s->open) {
         pf_scheduler_finish(&s->core);
     }
