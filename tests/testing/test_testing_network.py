@@ -509,6 +509,26 @@ def test_options_are_remembered() -> None:
         assert error_of(client.setsockopt, socket.SOL_SOCKET, 999, 1) == errno.ENOPROTOOPT
 
 
+@in_memory
+def test_a_socket_ends_once() -> None:
+    left, right = socket.socketpair()
+    with left, right:
+        number = left.detach()
+        file = right.makefile("rb", buffering=0)
+        with socket.socket(fileno=number) as again, right.dup():
+            for _ in range(2):
+                left.close()
+                left._real_close()  # type: ignore[attr-defined]
+                assert left.detach() == -1
+            reader = spawn(error_of, file.read, 1)
+            yield_now()
+            with socket.socket(fileno=right.detach()) as other:
+                assert reader.result() == errno.EBADF
+                file.close()
+                again.send(b"!")
+                assert other.recv(1) == b"!"
+
+
 # limits -------------------------------------------------------------------------
 
 

@@ -333,27 +333,32 @@ socket_finalize(PyObject *op)
     pf_base_type->tp_finalize(op);
 }
 
+/* By close() or detach(); once, for what stands in for the base class counts
+ * its sockets. */
+static PyObject *
+leave(PyObject *op, PfBase how)
+{
+    PfSocket *sock = pf_socket_of(op);
+    if (sock->end != NULL && sock->owner == 0) {
+        Py_RETURN_NONE;
+    }
+    return let_go(sock) < 0 ? NULL : pf_base_call(op, how, NULL);
+}
+
 static PyObject *
 socket_real_close(PyObject *op, PyObject *args)
 {
     (void)args; /* the standard class passes itself on */
-    return let_go(pf_socket_of(op)) < 0
-               ? NULL
-               : pf_base_call(op, PF_BASE_CLOSE, NULL);
+    return leave(op, PF_BASE_CLOSE);
 }
 
 static PyObject *
 socket_detach(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
-    PyObject *closed =
-        let_go(pf_socket_of(op)) < 0 ? NULL : Py_NewRef(Py_True);
-    if (closed == NULL || PyObject_SetAttrString(op, "_closed", closed) < 0) {
-        Py_XDECREF(closed);
-        return NULL;
-    }
-    Py_DECREF(closed);
-    return pf_base_call(op, PF_BASE_DETACH, NULL);
+    return PyObject_SetAttrString(op, "_closed", Py_True) < 0
+               ? NULL
+               : leave(op, PF_BASE_DETACH);
 }
 
 /* ------------------------------------------------------------ timeouts */
