@@ -129,9 +129,7 @@ class _WithoutDescriptor:
             return ask(timeout)  # type: ignore[no-any-return]
         if not _HAS_ONE_FOR_MANY:
             numbers = self._numbers(EVENT_READ), self._numbers(EVENT_WRITE)
-            return _ask_until(  # type: ignore[no-any-return]
-                lambda: ask(0), lambda left: _wait_any(*numbers, left), timeout
-            )
+            return _ask_until(lambda: ask(0), lambda left: _wait_any(*numbers, left), timeout)
         found = ask(0)
         if found:
             return found  # type: ignore[no-any-return]

@@ -24,6 +24,7 @@ from pyfiber._engine import (
     CancelScope,
     _on_sigint,
     _running_scheduler,
+    _wait_any,
     check_cancelled,
     now,
     shield,
@@ -80,11 +81,14 @@ class ParkingSelector(selectors.DefaultSelector):
         try:
             self.thread = get_ident()
             with CancelScope(shield=self.winding_down) as self.sleep:
-                wait_readable(self, timeout)
+                self._wait(timeout)
         except TimeoutError:
             pass
         finally:
             self.sleep = None
+
+    def _wait(self, timeout: float | None) -> None:
+        wait_readable(self, timeout)
 
     def wake(self) -> None:
         """Another fiber, perhaps, has given the loop something to do."""
@@ -92,6 +96,32 @@ class ParkingSelector(selectors.DefaultSelector):
         sleep, self.sleep = self.sleep, None
         if sleep is not None:
             sleep.cancel("the loop has work")
+
+
+class StandingSelector(ParkingSelector):
+    """One that has no descriptor: the fiber stands at each of those that are watched."""
+
+    def _wait(self, timeout: float | None) -> None:
+        keys = self.get_map().values()
+        _wait_any(
+            [key.fd for key in keys if key.events & selectors.EVENT_READ],
+            [key.fd for key in keys if key.events & selectors.EVENT_WRITE],
+            timeout,
+        )
+
+    # Another fiber changes what the loop's waits for.
+
+    def register(self, *args: Any, **kwargs: Any) -> selectors.SelectorKey:
+        self.wake()
+        return super().register(*args, **kwargs)
+
+    def modify(self, *args: Any, **kwargs: Any) -> selectors.SelectorKey:
+        self.wake()
+        return super().modify(*args, **kwargs)
+
+
+#: A selector of Windows has no descriptor.
+Selector = ParkingSelector if hasattr(selectors.DefaultSelector, "fileno") else StandingSelector
 
 
 class FiberEventLoop(asyncio.SelectorEventLoop):
@@ -103,7 +133,7 @@ class FiberEventLoop(asyncio.SelectorEventLoop):
     _sigint_outside: Any = None
 
     def __init__(self) -> None:
-        self._parking = ParkingSelector(self._fiber_is_cancelled)
+        self._parking = Selector(self._fiber_is_cancelled)
         super().__init__(self._parking)
 
     #: The scheduler's clock, which may be virtual; the monotonic clock elsewhere.
@@ -223,7 +253,7 @@ class FiberEventLoop(asyncio.SelectorEventLoop):
             signal.set_wakeup_fd(outside, warn_on_full_buffer=False)
 
     def _has_handlers(self) -> bool:
-        return bool(self._signal_handlers)  # type: ignore[attr-defined]
+        return bool(getattr(self, "_signal_handlers", None))  # on Windows there are none
 
 
 def _is_cancelled() -> bool:
@@ -249,12 +279,5 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
     Cancelling the fiber cancels the task that the loop runs for, as Ctrl-C does; when that has
     ended, Cancelled is raised.
-
-    NotImplementedError on Windows, where selectors have no descriptor to wait for.
     """
-    if not hasattr(selectors.DefaultSelector, "fileno"):
-        raise NotImplementedError(
-            "a loop in a fiber needs a selector that has a descriptor itself, which this system "
-            "lacks: run asyncio in a thread of its own"
-        )
     return FiberEventLoop()

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Coroutine
@@ -14,12 +15,14 @@ from typing import Any
 import pytest
 
 import pyfiber
-from pyfiber import Cancelled, sleep, spawn, testing
-from pyfiber.aio import await_, new_event_loop, run_in_fiber
+from pyfiber import Cancelled, net, sleep, spawn, testing
+from pyfiber.aio import _loop, await_, new_event_loop, run_in_fiber
 from tests.support.subprocesses import run_script
 from tests.support.threads import PATIENCE
 
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="selectors of Windows have no descriptor")
+posix = pytest.mark.skipif(
+    os.name == "nt", reason="asyncio's SelectorEventLoop cannot do that there"
+)
 
 
 def arun(main: Coroutine[Any, Any, Any]) -> Any:
@@ -305,6 +308,7 @@ def test_loop_outside_of_a_run_blocks_as_any_loop_does() -> None:
 # what asyncio can do ------------------------------------------------------------------------------
 
 
+@posix
 def test_executor_subprocess_and_threads_work() -> None:
     async def main() -> Any:
         loop = asyncio.get_running_loop()
@@ -325,6 +329,7 @@ def test_executor_subprocess_and_threads_work() -> None:
     assert pyfiber.run(arun, main()) == [[b"child"], 0, "thread", "executor"]
 
 
+@posix
 def test_signal_handlers_of_the_loop_are_called_and_the_runs_own_are_back_afterwards() -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGUSR1)
 
@@ -553,11 +558,70 @@ def test_loop_of_an_unwound_fiber_is_left() -> None:
     assert running_loop() is None
 
 
-def test_loop_where_selectors_have_no_descriptor_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    import selectors
+@pytest.fixture
+def without_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Windows."""
+    monkeypatch.setattr(_loop, "Selector", _loop.StandingSelector)
 
-    monkeypatch.setattr(selectors, "DefaultSelector", selectors.SelectSelector)
-    with pytest.raises(NotImplementedError, match="a thread of its own"):
-        new_event_loop()
+
+@pytest.mark.usefixtures("without_descriptor")
+def test_loop_whose_selector_has_no_descriptor_serves_beside_fibers() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := await reader.readline():
+            writer.write(line.upper())
+        writer.close()
+
+    async def main(clients: list[Any]) -> None:
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            address = server.sockets[0].getsockname()
+            clients += [spawn(ask, address) for _ in range(5)]
+            while not all(client.done() for client in clients):
+                await asyncio.sleep(0.001)
+
+    def ask(address: Any) -> list[bytes]:
+        with net.connect(*address) as stream:
+            answers = []
+            for word in (b"one\n", b"two\n"):
+                stream.write(word)
+                answers.append(stream.read_exactly(4))
+            return answers
+
+    def both() -> list[Any]:
+        clients: list[Any] = []
+        arun(main(clients))
+        return [client.result() for client in clients]
+
+    assert pyfiber.run(both) == [[b"ONE\n", b"TWO\n"]] * 5
+
+
+@pytest.mark.usefixtures("without_descriptor")
+def test_loop_hears_of_a_descriptor_that_another_fiber_adds_while_it_sleeps() -> None:
+    left, right = socket.socketpair()
+    left.setblocking(False)
+
+    def main() -> Any:
+        made: list[Any] = []
+
+        async def wait() -> Any:
+            loop = asyncio.get_running_loop()
+            made.extend([loop, loop.create_future()])
+            return await made[1]
+
+        running = spawn(arun, wait())
+        while not made:
+            pyfiber.yield_now()
+        for _ in range(5):
+            pyfiber.yield_now()  # it sleeps
+
+        def come() -> None:
+            made[0].remove_reader(left)
+            made[1].set_result(left.recv(10))
+
+        made[0].add_reader(left, come)
+        sleep(0.001)
+        right.send(b"heard")
+        return running.result()
+
+    assert pyfiber.run(main) == b"heard"
+    left.close()
+    right.close()
