@@ -50,7 +50,7 @@ class Many:
             sock.close()
 
     def serve(self) -> None:
-        with contextlib.suppress(OSError), TaskGroup() as handlers:
+        with TaskGroup() as handlers, contextlib.suppress(OSError):
             while True:
                 handlers.spawn(self.handle, self.listener.accept()[0])
 
