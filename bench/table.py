@@ -4,7 +4,8 @@ python bench/table.py [--results DIRECTORY] > table.md
 python bench/table.py --summary FILE.json           # one run, a line for each row
 python bench/table.py --summary FILE.json --into README.md
 
-The summary is of one family of rows: a run of `bench io` has a column for each server.
+The summary is of one family of rows: a run of `bench io` has a line for each server, and a place
+of its own in the document.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from results import RESULTS, Run, description, load, row_names, subjects
 
 #: The columns of the summary of fibers and schedulers.
 COLUMNS = ("pyfiber", "greenlet", "gevent", "asyncio", "uvloop", "trio", "generator", "threads")
-PLACE = re.compile(r"(?<=<!-- bench: begin -->\n).*?(?=<!-- bench: end -->)", re.DOTALL)
+#: Where a document has the summary of a family of rows.
+PLACE = r"(?<=<!-- {0}: begin -->\n).*?(?=<!-- {0}: end -->)"
 
 
 def number(value: float) -> str:
@@ -98,10 +100,15 @@ def table(runs: list[Run]) -> str:
     return "\n".join(lines).rstrip()
 
 
+def is_of_servers(run: Run) -> bool:
+    """Whether the rows are those of `bench io`."""
+    return any(row.get("family") == "io" for row in run.rows())
+
+
 def columns_of(run: Run) -> tuple[str, ...]:
     """The subjects that have a column: of servers all that were measured."""
-    names = [row["name"] for row in run.rows() if row.get("family") == "io"]
-    if not names:
+    names = [row["name"] for row in run.rows()]
+    if not is_of_servers(run):
         return COLUMNS
     return tuple(dict.fromkeys(subject for name in names for subject in subjects([run], name)))
 
@@ -128,30 +135,56 @@ def meaning_of_ratios(run: Run) -> str:
 def summary(run: Run) -> str:
     """One run, with a line for each benchmark and a column for each peer."""
     columns = columns_of(run)
-    environment = run.document["environment"]
-    settings = run.document["settings"]
-    quick = " with --quick" if settings["quick"] else ""
-    busy = environment["load_average"]
-    note = f" Load of the machine as it began: {busy:.1f}." if busy is not None else ""
     return "\n".join(
         [
             line(["", *columns]),
             line(["---", *("---:" for _ in columns)]),
             *(summary_line(run, row, columns) for row in run.rows()),
             "",
-            f"CPython {run.python}, {environment['system']}, {environment['processor']}, "
-            f"{environment['processors']} processors. Peers: {peers([run]) or 'none'}. "
-            f"Best of {settings['repetitions']} repetitions{quick}.{note} {meaning_of_ratios(run)}",
+            circumstances(run),
         ]
     )
 
 
-def put_into(path: Path, text: str) -> None:
-    """Replace what is between the marks of a document."""
+def server_summary(run: Run) -> str:
+    """The same with a line for each server and a column for each benchmark: there are many."""
+    rows = run.rows()
+    lines = [
+        line([subject, *(cell(run.result(row["name"], subject)) for row in rows)])
+        for subject in columns_of(run)
+    ]
+    return "\n".join(
+        [
+            line(["", *(f"{row['title']} [{row['unit']}]" for row in rows)]),
+            line(["---", *("---:" for _ in rows)]),
+            *lines,
+            "",
+            circumstances(run),
+        ]
+    )
+
+
+def circumstances(run: Run) -> str:
+    """Where and how it was measured."""
+    environment = run.document["environment"]
+    settings = run.document["settings"]
+    quick = " with --quick" if settings["quick"] else ""
+    busy = environment["load_average"]
+    note = f" Load of the machine as it began: {busy:.1f}." if busy is not None else ""
+    return (
+        f"CPython {run.python}, {environment['system']}, {environment['processor']}, "
+        f"{environment['processors']} processors. Peers: {peers([run]) or 'none'}. "
+        f"Best of {settings['repetitions']} repetitions{quick}.{note} {meaning_of_ratios(run)}"
+    )
+
+
+def put_into(path: Path, text: str, name: str) -> None:
+    """Replace what is between the marks of that name in a document."""
     before = path.read_text(encoding="utf-8")
-    after, places = PLACE.subn(lambda _: text + "\n", before)
+    place = re.compile(PLACE.format(name), re.DOTALL)
+    after, places = place.subn(lambda _: text + "\n", before)
     if places != 1:
-        raise SystemExit(f"{path} has {places} places for the table, not one")
+        raise SystemExit(f"{path} has {places} places for the table of {name}, not one")
     path.write_text(after, encoding="utf-8")
 
 
@@ -162,12 +195,15 @@ def main() -> None:
     parser.add_argument("--summary", type=Path, metavar="FILE", help="one run only, in short")
     parser.add_argument("--into", type=Path, metavar="FILE", help="put it between the marks there")
     options = parser.parse_args()
+    name = "bench"
     if options.summary:
-        text = summary(Run(json.loads(options.summary.read_text(encoding="utf-8"))))
+        run = Run(json.loads(options.summary.read_text(encoding="utf-8")))
+        text = server_summary(run) if is_of_servers(run) else summary(run)
+        name = "bench io" if is_of_servers(run) else name
     else:
         text = table(load(options.results))
     if options.into:
-        put_into(options.into, text)
+        put_into(options.into, text, name)
     else:
         print(text)
 

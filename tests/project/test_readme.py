@@ -112,7 +112,9 @@ def test_commands_are_marked_for_the_ci() -> None:
     text = README.read_text(encoding="utf-8")
     for mark in ("bench", "test"):
         assert re.search(rf"^<!-- ci: {mark} -->\n```sh\npython -m pip ", text, re.MULTILINE)
-    assert re.search(r"<!-- bench: begin -->\n.*\|.*\n<!-- bench: end -->", text, re.DOTALL)
+    for table in ("bench", "bench io"):
+        place = rf"<!-- {table}: begin -->\n.*\|.*\n<!-- {table}: end -->"
+        assert re.search(place, text, re.DOTALL)
 
 
 def test_commands_shown_exist() -> None:
