@@ -304,6 +304,17 @@ def test_cancelled_read_leaves_the_data(pair: Pair) -> None:
     run(main)
 
 
+def test_sendall_of_nothing_finds_a_broken_connection(pair: Pair) -> None:
+    def main() -> None:
+        left, right = pair
+        left.sendall(b"")
+        right.close()
+        with pytest.raises(BrokenPipeError):
+            left.sendall(b"")
+
+    run(main)
+
+
 def test_cancelled_sendall_tells_how_much_went(pair: Pair) -> None:
     told: list[int] = []
 

@@ -288,12 +288,13 @@ pf_transfer_tell(Py_ssize_t sent)
     pf_restore_exception(exc);
 }
 
-/* The timeout is that of all of it, as the standard one's. */
+/* The timeout is that of all of it, as the standard one's.  Of nothing, too,
+ * the system is asked: it may say that the connection is broken. */
 static int
 send_all(PfIo *io, const Py_buffer *data, int flags)
 {
     Py_ssize_t done = 0;
-    while (done < data->len) {
+    do {
         PfBytes bytes = {(char *)data->buf + done, (size_t)(data->len - done),
                          flags};
         Py_ssize_t sent = pf_transfer_move(io, &bytes);
@@ -302,7 +303,7 @@ send_all(PfIo *io, const Py_buffer *data, int flags)
             return -1;
         }
         done += sent;
-    }
+    } while (done < data->len);
     return 0;
 }
 
