@@ -10,7 +10,9 @@ import contextlib
 import errno
 import os
 import socket as _standard
+import time
 from _socket import dup as _dup
+from collections.abc import Iterator
 from socket import *  # noqa: F403
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeAlias
 
@@ -45,6 +47,25 @@ _GLOBAL_DEFAULT_TIMEOUT: Any = _standard._GLOBAL_DEFAULT_TIMEOUT  # type: ignore
 
 #: Bytes that sendfile() gives to the system at a time.
 _AT_A_TIME = 2**30
+
+
+_UNIX = getattr(_standard, "AF_UNIX", None)
+#: Seconds between two tries to connect: the first and the longest.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
+
+
+def _pauses() -> Iterator[float]:
+    pause = _FIRST_PAUSE
+    while True:
+        yield pause
+        pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def _pause(seconds: float) -> None:
+    if _engine._running_scheduler() is None:
+        time.sleep(seconds)
+    else:
+        _engine.sleep(seconds)
 
 
 class socket(_Native):  # type: ignore[no-redef]
@@ -89,16 +110,36 @@ class socket(_Native):  # type: ignore[no-redef]
 
         That is not for the look-up of a name: ``pyfiber.timeout()`` is.
         """
-        number = self._connect(address)
+        number = self._connect_in_time(address)
         if number:
             raise OSError(number, os.strerror(number))
 
     def connect_ex(self, address: Any) -> int:
         """As connect(), but returns the error's number, 0 if there is none."""
         try:
-            number: int = self._connect(address)
+            return self._connect_in_time(address)
         except TimeoutError:
             return errno.EAGAIN  # as the standard one's
+
+    def _connect_in_time(self, address: Any) -> int:
+        """The number of an error, or 0.
+
+        The queue of a Unix socket's listener may be full. The system makes a blocking connect()
+        wait then; one that does not block is refused, and nothing tells when there is room.
+        """
+        number = self._connect(address)
+        timeout = self.gettimeout()
+        if number != errno.EAGAIN or timeout == 0 or self.family != _UNIX:
+            return number
+        end = None if timeout is None else _engine.now() + timeout
+        for pause in _pauses():
+            left = pause if end is None else end - _engine.now()
+            if left <= 0:
+                raise TimeoutError("timed out")
+            _pause(min(pause, left))
+            number = self._connect(address)
+            if number != errno.EAGAIN:
+                break
         return number
 
     def dup(self) -> Self:

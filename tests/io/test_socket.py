@@ -623,3 +623,29 @@ def test_sockets_that_are_dropped_close_their_numbers() -> None:
                     standard.socket(fileno=number)
 
     run(main)
+
+
+@pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="needs Unix sockets")
+@pytest.mark.parametrize("runner", [run, lambda main: main()], ids=["fiber", "thread"])
+def test_unix_connect_waits_for_room_in_the_listeners_queue(runner: Any, tmp_path: Any) -> None:
+    def main() -> None:
+        path = str(tmp_path / "listener")
+        with contextlib.ExitStack() as stack:
+            listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+            listener.bind(path)
+            listener.listen(0)
+            first, second, third = (
+                stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(3)
+            )
+            first.connect(path)
+            second.settimeout(0)
+            with pytest.raises(BlockingIOError):
+                second.connect(path)
+            second.settimeout(0.01)
+            with pytest.raises(TimeoutError):
+                second.connect(path)
+            assert second.connect_ex(path) == errno.EAGAIN
+            in_thread(lambda: stack.enter_context(listener.accept()[0]))
+            third.connect(path)
+
+    runner(main)
