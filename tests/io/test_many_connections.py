@@ -71,7 +71,11 @@ class Many:
         if way == 2:
             return
         if way >= 3:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("hh" if os.name == "nt" else "ii", 1, 0))
+            sock.setsockopt(
+                socket.SOL_SOCKET,
+                socket.SO_LINGER,
+                struct.pack("hh" if os.name == "nt" else "ii", 1, 0),
+            )
         if way < 10:
             sock.close()
 
