@@ -148,7 +148,7 @@ def summary(run: Run) -> str:
 
 def server_summary(run: Run) -> str:
     """The same with a line for each server and a column for each benchmark: there are many."""
-    rows = run.rows()
+    rows = list(run.rows())
     lines = [
         line([subject, *(cell(run.result(row["name"], subject)) for row in rows)])
         for subject in columns_of(run)
