@@ -33,7 +33,7 @@ FLOORS = [
     ["python/run"],
     ["python/run/unix", "python/run/windows"],
     ["python/sync", "python/threads", "python/io", "python/testing", "python/greenlet"],
-    ["python/grain"],  # its steps send to channels and wait for events
+    ["python/grain", "python/patch"],  # grains' steps send to channels and wait for events
     ["python/capi"],
     ["python"],
 ]

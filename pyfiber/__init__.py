@@ -94,6 +94,7 @@ if TYPE_CHECKING:
     from pyfiber._generators import generator
     from pyfiber._groups import first_success, gather, pmap, race
     from pyfiber._outcome import CancelledOutcome, Failed, Ok, Outcome
+    from pyfiber._patch import patch, patch_report, patched, unpatch
     from pyfiber._queues import PriorityQueue, ShutDown
     from pyfiber._report import dump_fibers, dump_on_signal
     from pyfiber._signals import signals
@@ -172,6 +173,9 @@ __all__ = [
     "move_on_after",
     "now",
     "park",
+    "patch",
+    "patch_report",
+    "patched",
     "pmap",
     "race",
     "run",
@@ -188,6 +192,7 @@ __all__ = [
     "timeout",
     "to_thread",
     "trim_stacks",
+    "unpatch",
     "wait_for",
     "wait_readable",
     "wait_writable",
@@ -218,8 +223,12 @@ _HOMES = {
     "generator": "pyfiber._generators",
     "first_success": "pyfiber._groups",
     "from_thread": "pyfiber._threads",
+    "patch": "pyfiber._patch",
+    "patch_report": "pyfiber._patch",
+    "patched": "pyfiber._patch",
     "signals": "pyfiber._signals",
     "to_thread": "pyfiber._threads",
+    "unpatch": "pyfiber._patch",
     "wait_for": "pyfiber._futures",
 }
 

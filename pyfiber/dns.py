@@ -21,6 +21,7 @@ from typing import Any, Protocol, TypeAlias
 
 from pyfiber import _engine
 from pyfiber._engine import FiberError, ThreadLimiter
+from pyfiber._engine import _outside as _theirs  # where a gate leads from it to ours
 
 __all__ = [
     "THREADS",
@@ -52,6 +53,7 @@ class Resolver(Protocol):
 
 
 _resolver: Resolver | None = None
+
 
 # A look-up in a thread ----------------------------------------------------------------------------
 
@@ -118,6 +120,7 @@ _in_flight: dict[Any, _Lookup] = {}
 
 def _ask(function: Callable[..., Any], *args: Any) -> Any:
     """The function's answer from a thread, which may be busy with this very call."""
+    function = _theirs(function)
     key = (function, args)
     while True:
         mine = _Lookup(key, function, args)
@@ -236,7 +239,7 @@ def _is_number(host: Any) -> bool:
     if host in (None, b"", b"<broadcast>"):
         return True
     try:
-        _standard.getaddrinfo(host, None, flags=_NUMBERS)
+        _theirs(_standard.getaddrinfo)(host, None, flags=_NUMBERS)
     except gaierror:
         return False
     return True
@@ -255,11 +258,11 @@ def getaddrinfo(
     A cancellation point only when it has to wait.
     """
     if not _in_run():
-        return _standard.getaddrinfo(host, port, family, type, proto, flags)
+        return _theirs(_standard.getaddrinfo)(host, port, family, type, proto, flags)
     if isinstance(host, str):  # of a number in ASCII the encoding is the same, and quick
         host = host.encode("ascii" if host.isascii() else "idna")
     try:
-        return _standard.getaddrinfo(host, port, family, type, proto, flags | _NUMBERS)
+        return _theirs(_standard.getaddrinfo)(host, port, family, type, proto, flags | _NUMBERS)
     except gaierror:
         host = _encoded(host)
     resolver = _chosen()
@@ -278,18 +281,20 @@ def system(
 ) -> Found:
     """``getaddrinfo()`` of the operating system, by a thread, whatever the resolver is."""
     if not _in_run():
-        return _standard.getaddrinfo(host, port, family, type, proto, flags)
-    found: Found = _ask(_standard.getaddrinfo, _encoded(host), port, family, type, proto, flags)
+        return _theirs(_standard.getaddrinfo)(host, port, family, type, proto, flags)
+    found: Found = _ask(
+        _theirs(_standard.getaddrinfo), _encoded(host), port, family, type, proto, flags
+    )
     return found
 
 
 def gethostbyname(hostname: str) -> str:
     """The host's first IPv4 address."""
     if not _in_run():
-        return _standard.gethostbyname(hostname)
+        return _theirs(_standard.gethostbyname)(hostname)
     host = _encoded(hostname)
     if _is_number(host):
-        return _standard.gethostbyname(host)
+        return _theirs(_standard.gethostbyname)(host)
     if _chosen() is not None:
         first: str = getaddrinfo(host, 0, AF_INET, _standard.SOCK_STREAM)[0][4][0]
         return first
@@ -300,7 +305,7 @@ def gethostbyname(hostname: str) -> str:
 def gethostbyname_ex(hostname: str) -> tuple[str, list[str], list[str]]:
     """The host's canonical name, its aliases, and its IPv4 addresses."""
     if not _in_run():
-        return _standard.gethostbyname_ex(hostname)
+        return _theirs(_standard.gethostbyname_ex)(hostname)
     host = _encoded(hostname)
     if _chosen() is not None and not _is_number(host):
         infos = getaddrinfo(host, 0, AF_INET, _standard.SOCK_STREAM, flags=_standard.AI_CANONNAME)
@@ -313,8 +318,10 @@ def gethostbyname_ex(hostname: str) -> tuple[str, list[str], list[str]]:
 def gethostbyaddr(ip_address: str) -> tuple[str, list[str], list[str]]:
     """The canonical name of an address or a host, its aliases, and its addresses; herror."""
     if not _in_run():
-        return _standard.gethostbyaddr(ip_address)
-    found: tuple[str, list[str], list[str]] = _ask(_standard.gethostbyaddr, _encoded(ip_address))
+        return _theirs(_standard.gethostbyaddr)(ip_address)
+    found: tuple[str, list[str], list[str]] = _ask(
+        _theirs(_standard.gethostbyaddr), _encoded(ip_address)
+    )
     return found
 
 
@@ -322,7 +329,7 @@ def getnameinfo(sockaddr: Any, flags: int) -> tuple[str, str]:
     """The name of a socket's address, and of its port's service."""
     numbers = _standard.NI_NUMERICHOST | _standard.NI_NUMERICSERV
     if not _in_run() or flags & numbers == numbers:
-        return _standard.getnameinfo(sockaddr, flags)
+        return _theirs(_standard.getnameinfo)(sockaddr, flags)
     found: tuple[str, str] = _ask(_standard.getnameinfo, sockaddr, flags)
     return found
 
@@ -330,7 +337,7 @@ def getnameinfo(sockaddr: Any, flags: int) -> tuple[str, str]:
 def getfqdn(name: str = "") -> str:
     """The full name of a host; without an argument, of this one."""
     if not _in_run():
-        return _standard.getfqdn(name)
+        return _theirs(_standard.getfqdn)(name)
     found: str = _ask(_standard.getfqdn, name)
     return found
 

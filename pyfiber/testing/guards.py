@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import pyfiber
+from pyfiber import _engine
 from pyfiber.testing.clock import VirtualClock
 
 __tracebackhide__ = True  # pytest's
@@ -115,6 +116,11 @@ class Shared:
 # ------------------------------------------------------------------ blocking calls
 
 
+def parks(real: Function) -> bool:
+    """In a fiber pyfiber.patch() makes it park, by the run's clock."""
+    return isinstance(real, (_engine.Gate, _engine.MethodGate)) and real._open
+
+
 def waits(timeout: object = None) -> bool:
     """Does a call with this timeout wait at all?"""
     return timeout is None or (isinstance(timeout, (int, float)) and timeout > 0)
@@ -132,7 +138,7 @@ def guarded(
 
     @functools.wraps(real)
     def checked(*args: Any, **kwargs: Any) -> Any:
-        if guarded_here() and blocks(*args, **kwargs):
+        if guarded_here() and not parks(real) and blocks(*args, **kwargs):
             refuse(call, instead)
         return real(*args, **kwargs)
 
@@ -144,7 +150,7 @@ def guarded_select(real: Function) -> Function:
 
     @functools.wraps(real)
     def checked(*args: Any) -> Any:
-        if not guarded_here() or not waits(*args[3:]):
+        if not guarded_here() or parks(real) or not waits(*args[3:]):
             return real(*args)
         found = real(*args[:3], 0)
         return found if any(found) else refuse("select.select()", "use a timeout of 0")
@@ -164,7 +170,7 @@ def guarded_sleep(real: Function) -> Function:
             else:  # in setup or check
                 rules.clock.advance(seconds)
             return
-        if guarded_here() and seconds > 0:
+        if guarded_here() and seconds > 0 and not parks(real):
             refuse("time.sleep()", "use pyfiber.sleep() or virtualize_time=True")
         real(seconds)
 

@@ -1,0 +1,271 @@
+/* A gate stands in the place of a callable, which is its `outside`: where a
+ * wait would park a fiber of a run it calls `inside` instead, and everywhere
+ * else the one that it replaced, with the very same arguments.
+ *
+ * There are two types, for an attribute of a class must bind as the original
+ * did: a function of C does not take the instance for its first argument, one
+ * of Python does, and so does a method.
+ *
+ * A gate that is closed always calls `outside`.  Whoever took hold of it while
+ * the patch was in force loses nothing when that ends.
+ */
+#include "python/core/arguments.h"
+#include "python/core/compiler.h"
+#include "python/core/thread.h"
+#include "python/io/waiting.h"
+#include "python/patch/patch.h"
+
+#include <structmember.h>
+
+typedef struct GateObject {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *outside, *inside; /* constant, until the collector clears them */
+    PyObject *weakrefs;
+    char open; /* a bool */
+} GateObject;
+
+static PyTypeObject *gate_type;   /* constant after import */
+static PyTypeObject *method_type; /* constant after import: one that binds */
+
+/* --------------------------------------------------------------- the call */
+
+static inline bool
+may_park(void)
+{
+    PfThread *t = pf_tls_thread;
+    return PF_UNLIKELY(t != NULL) && pf_io_scheduler(t) != NULL;
+}
+
+static PyObject *
+gate_call(PyObject *op, PyObject *const *args, size_t nargsf,
+          PyObject *kwnames)
+{
+    GateObject *self = (GateObject *)op;
+    PyObject *target = self->open && may_park() ? self->inside : self->outside;
+    return PyObject_Vectorcall(target, args, nargsf, kwnames);
+}
+
+static PyObject *
+gate_bind(PyObject *op, PyObject *instance, PyObject *type)
+{
+    (void)type;
+    return instance == NULL ? Py_NewRef(op) : PyMethod_New(op, instance);
+}
+
+/* ---------------------------------------- it looks like what it replaced */
+
+/* What the gate's type has itself, as each type has, is the original's. */
+static PyObject *
+gate_of_outside(PyObject *op, void *name)
+{
+    return PyObject_GetAttrString(((GateObject *)op)->outside, name);
+}
+
+static PyObject *
+gate_getattro(PyObject *op, PyObject *name)
+{
+    PyObject *value = PyObject_GenericGetAttr(op, name);
+    if (value == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) {
+        PyErr_Clear();
+        value = PyObject_GetAttr(((GateObject *)op)->outside, name);
+    }
+    return value;
+}
+
+static PyObject *
+gate_repr(PyObject *op)
+{
+    return PyUnicode_FromFormat("<pyfiber gate to %R>",
+                                ((GateObject *)op)->outside);
+}
+
+/* By its name, as a function; as a method, which is the original one again
+ * where it is unpickled without a patch. */
+static PyObject *
+gate_reduce(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    PyObject *outside = ((GateObject *)op)->outside;
+    if (PyObject_HasAttrString(outside, "__objclass__")) {
+        return PyObject_CallMethod(outside, "__reduce__", NULL);
+    }
+    return PyObject_GetAttrString(outside, "__qualname__");
+}
+
+static PyGetSetDef getset[] = {
+    {"__name__", gate_of_outside, NULL, NULL, (void *)"__name__"},
+    {"__qualname__", gate_of_outside, NULL, NULL, (void *)"__qualname__"},
+    {"__module__", gate_of_outside, NULL, NULL, (void *)"__module__"},
+    {"__doc__", gate_of_outside, NULL, NULL, (void *)"__doc__"},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMemberDef members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(GateObject, vectorcall),
+     READONLY, NULL},
+    {"__wrapped__", T_OBJECT, offsetof(GateObject, outside), READONLY, NULL},
+    {"_inside", T_OBJECT, offsetof(GateObject, inside), READONLY, NULL},
+    {"_open", T_BOOL, offsetof(GateObject, open), 0, NULL},
+    PF_WEAKREFS(GateObject),
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyMethodDef methods[] = {
+    {"__reduce__", gate_reduce, METH_NOARGS, "By its name."},
+    {NULL, NULL, 0, NULL},
+};
+
+/* ------------------------------------------------------- birth and death */
+
+static PyObject *
+gate_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"outside", "inside", NULL};
+    PyObject *outside, *inside;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO:Gate", names, &outside,
+                                     &inside)) {
+        return NULL;
+    }
+    if (!PyCallable_Check(outside) || !PyCallable_Check(inside)) {
+        PyErr_SetString(PyExc_TypeError, "a gate leads to two callables");
+        return NULL;
+    }
+    GateObject *self = (GateObject *)type->tp_alloc(type, 0);
+    if (self != NULL) {
+        self->vectorcall = gate_call;
+        self->outside = Py_NewRef(outside);
+        self->inside = Py_NewRef(inside);
+        self->open = 1;
+    }
+    return (PyObject *)self;
+}
+
+static int
+gate_traverse(PyObject *op, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(op));
+    Py_VISIT(((GateObject *)op)->outside);
+    Py_VISIT(((GateObject *)op)->inside);
+    return 0;
+}
+
+/* There is no tp_clear: a gate that has died may still be called by what dies
+ * with it, and those that it leads to break the cycle. */
+static int
+drop(PyObject *op)
+{
+    Py_CLEAR(((GateObject *)op)->outside);
+    Py_CLEAR(((GateObject *)op)->inside);
+    return 0;
+}
+
+static void
+gate_dealloc(PyObject *op)
+{
+    pf_dealloc_with(op, drop);
+}
+
+/* No Py_tp_doc: it would hide the original's. */
+#define GATE_SLOTS                                                            \
+    {Py_tp_new, gate_new}, {Py_tp_dealloc, gate_dealloc},                     \
+        {Py_tp_traverse, gate_traverse}, {Py_tp_getattro, gate_getattro},     \
+        {Py_tp_call, PyVectorcall_Call}, {Py_tp_repr, gate_repr},             \
+        {Py_tp_getset, getset}, {Py_tp_members, members},                     \
+    {                                                                         \
+        Py_tp_methods, methods                                                \
+    }
+
+#define GATE_FLAGS                                                            \
+    (Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL)
+
+static PyType_Slot gate_slots[] = {
+    GATE_SLOTS,
+    {0, NULL},
+};
+
+static PyType_Slot method_gate_slots[] = {
+    {Py_tp_descr_get, gate_bind},
+    GATE_SLOTS,
+    {0, NULL},
+};
+
+static PyType_Spec gate_spec = {
+    .name = "pyfiber._engine.Gate",
+    .basicsize = sizeof(GateObject),
+    .flags = GATE_FLAGS,
+    .slots = gate_slots,
+};
+
+static PyType_Spec method_gate_spec = {
+    .name = "pyfiber._engine.MethodGate",
+    .basicsize = sizeof(GateObject),
+    .flags = GATE_FLAGS | Py_TPFLAGS_METHOD_DESCRIPTOR,
+    .slots = method_gate_slots,
+};
+
+/* ------------------------------------------ the interpreter's own types */
+
+/* Of types that no Python code may change.  Their instances look an attribute
+ * up in the type's dict, by way of a cache that PyType_Modified empties; what
+ * has a slot in the type is not reached so, and is refused. */
+static bool
+is_ours_to_set(PyObject *type, PyObject *name)
+{
+    if (!PyType_Check(type) || !PyUnicode_Check(name) ||
+        !PyType_HasFeature((PyTypeObject *)type, Py_TPFLAGS_HEAPTYPE)) {
+        PyErr_SetString(PyExc_TypeError,
+                        "a type with a dict of its own, and a name");
+        return false;
+    }
+    return true;
+}
+
+/* _set_in_type(type, name[, value]): without a value the name goes. */
+static PyObject *
+set_in_type(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *type, *name, *value = NULL;
+    if (!PyArg_ParseTuple(args, "OO|O:_set_in_type", &type, &name, &value) ||
+        !is_ours_to_set(type, name)) {
+        return NULL;
+    }
+    PyObject *dict = ((PyTypeObject *)type)->tp_dict;
+    PyObject *old = Py_XNewRef(PyDict_GetItemWithError(dict, name));
+    if (old == NULL && PyErr_Occurred()) {
+        return NULL;
+    }
+    int rc = value != NULL ? PyDict_SetItem(dict, name, value)
+                           : PyDict_DelItem(dict, name);
+    PyType_Modified((PyTypeObject *)type);
+    Py_XDECREF(old); /* only now, when nobody finds it any more */
+    return rc < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *
+gate_outside(PyObject *module, PyObject *op)
+{
+    (void)module;
+    bool is_gate = Py_IS_TYPE(op, gate_type) || Py_IS_TYPE(op, method_type);
+    return Py_NewRef(is_gate ? ((GateObject *)op)->outside : op);
+}
+
+static PyMethodDef functions[] = {
+    {"_outside", gate_outside, METH_O,
+     "_outside(callable): what a gate has replaced; of others themselves."},
+    {"_set_in_type", set_in_type, METH_VARARGS,
+     "_set_in_type(type, name, value=<nothing>, /)\n--\n\n"
+     "An attribute without a slot, of a type that cannot be changed."},
+    {NULL, NULL, 0, NULL},
+};
+
+int
+pf_gate_init(PyObject *module)
+{
+    gate_type = pf_add_type(module, &gate_spec, NULL);
+    method_type = pf_add_type(module, &method_gate_spec, NULL);
+    return gate_type == NULL || method_type == NULL
+               ? -1
+               : PyModule_AddFunctions(module, functions);
+}

@@ -1,0 +1,15 @@
+/* patch/: blocking calls of the standard library that park in a fiber.
+ *
+ *   gate.c   a callable in the place of another one, which asks where it is
+ *            called; attributes of the interpreter's own types
+ *
+ * Called by module.c; pyfiber/_patch decides what gets a gate.
+ */
+#ifndef PF_PATCH_H
+#define PF_PATCH_H
+
+#include "python/core/pyinclude.h"
+
+int pf_gate_init(PyObject *module);
+
+#endif

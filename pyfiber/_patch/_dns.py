@@ -1,0 +1,15 @@
+"""Look-ups of names in ``socket``; ``getfqdn()`` calls one of them."""
+
+from __future__ import annotations
+
+import socket
+
+from pyfiber import dns
+from pyfiber._patch._record import Record
+
+FUNCTIONS = ("getaddrinfo", "gethostbyname", "gethostbyname_ex", "gethostbyaddr", "getnameinfo")
+
+
+def apply(record: Record) -> None:
+    for name in FUNCTIONS:
+        record.function(socket, name, getattr(dns, name))
