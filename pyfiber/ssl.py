@@ -47,6 +47,11 @@ class SSLSocket(_standard.SSLSocket, socket):  # type: ignore[no-redef]
     do_handshake_on_connect: bool
     suppress_ragged_eofs: bool
 
+    # The standard one's, whatever pyfiber.patch() puts into their place there.
+    read = _standard.SSLSocket.read
+    write = _standard.SSLSocket.write
+    do_handshake = _standard.SSLSocket.do_handshake
+
     @classmethod
     def _create(
         cls,
@@ -62,6 +67,21 @@ class SSLSocket(_standard.SSLSocket, socket):  # type: ignore[no-redef]
         if not isinstance(sock, socket):
             create = _standard.SSLSocket._create  # type: ignore[attr-defined]
             return create(sock, *options, context=context, session=session)
+        return cls._wrap(sock, *options, context=context, session=session)
+
+    @classmethod
+    def _wrap(
+        cls,
+        sock: Any,
+        server_side: bool,
+        do_handshake_on_connect: bool,
+        suppress_ragged_eofs: bool,
+        server_hostname: Any,
+        *,
+        context: Any,
+        session: Any,
+    ) -> Any:
+        """The same for any kind of socket, whose descriptor is taken over."""
         _check(sock, server_side, server_hostname, context, session)
         self: Any = cls.__new__(cls)
         self._take_over(sock)

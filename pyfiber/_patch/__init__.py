@@ -30,6 +30,8 @@ __all__ = ["patch", "patch_report", "patched", "unpatch"]
 PARTS = {
     "time": "pyfiber._patch._time",
     "dns": "pyfiber._patch._dns",
+    "socket": "pyfiber._patch._socket",
+    "ssl": "pyfiber._patch._ssl",
 }
 
 #: Guards what follows. It is pyfiber's own: the standard ones are about to change.

@@ -102,6 +102,9 @@ class Record:
         """A gate instead of a class's method, its own or an inherited one."""
         original = inspect.getattr_static(cls, name)
         label = f"{cls.__module__}.{cls.__qualname__}.{name}"
+        if name == "__new__":
+            self.replace(cls, name, staticmethod(self._gate(label, original, inside)))
+            return
         if isinstance(original, (classmethod, staticmethod)):
             gate = self._gate(label, original.__func__, inside)
             self.replace(cls, name, type(original)(gate))

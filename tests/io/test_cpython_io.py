@@ -69,11 +69,18 @@ SLOW = {
 }
 
 
-def run_theirs(module: str, directory: Path, *names: str) -> int:
-    """How many tests there were; all pass."""
+def run_theirs(
+    module: str,
+    directory: Path,
+    *names: str,
+    left_out: dict[str, str] | None = None,
+    patch: bool = False,
+) -> int:
+    """How many tests there were; all pass. On our twins, or on the standard modules, patched."""
     pytest.importorskip(f"test.{module}", reason="not shipped with this Python")
-    arguments = [cpython_tests.__file__, module, json.dumps(LEFT_OUT[module]), *names]
-    done = run_python(*arguments, cwd=directory, timeout=290)
+    reasons = json.dumps(LEFT_OUT[module] if left_out is None else left_out)
+    arguments = [*(["--patch"] if patch else []), module, reasons, *names]
+    done = run_python(cpython_tests.__file__, *arguments, cwd=directory, timeout=290)
     ran = re.search(r"^Ran (\d+) tests?", done.stderr, re.MULTILINE)
     assert done.returncode == 0, done.stderr[-10_000:]
     assert ran, done.stderr[-2000:]

@@ -1,7 +1,8 @@
 """CPython's own tests with our modules in place of its own, each test in a fiber of a run.
 
-As a program: cpython_tests.py MODULE LEFT_OUT, where LEFT_OUT is a JSON object of test names
-(Class.test) and reasons. The tests are those of the interpreter's installed package ``test``.
+As a program: cpython_tests.py [--patch] MODULE LEFT_OUT, where LEFT_OUT is a JSON object of test
+names (Class.test) and reasons. The tests are those of the interpreter's installed package ``test``.
+With --patch they use the standard modules themselves, under ``pyfiber.patch()``.
 """
 
 from __future__ import annotations
@@ -69,9 +70,16 @@ def look_names_up_without_threads() -> None:
     dns.set_resolver(dns._theirs(dns._standard.getaddrinfo))
 
 
-def main(module: str, left_out: str, *names: str) -> None:
+def main(*arguments: str) -> None:
     faulthandler.dump_traceback_later(PATIENCE, exit=True)
-    put_in_place()
+    patches = arguments[0] == "--patch"
+    module, left_out, *names = arguments[1:] if patches else arguments
+    if patches:
+        import pyfiber
+
+        pyfiber.patch()
+    else:
+        put_in_place()
     look_names_up_without_threads()
     in_fibers(json.loads(left_out))
     unittest.main(module=f"test.{module}", argv=[module, *names], verbosity=1)

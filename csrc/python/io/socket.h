@@ -27,7 +27,7 @@ typedef struct PfSocket {
     bool several_users : 1; /* ... and others before */
     bool internet : 1;      /* its addresses may have names of hosts */
     bool tcp : 1;           /* less than was asked for: all is read */
-    bool turns : 1;         /* several may read: datagrams, a listener */
+    bool turns : 1;         /* others wait: datagrams, a listener, a patch */
 } PfSocket;
 
 /* constant after import of pyfiber.socket; NULL before */

@@ -127,7 +127,8 @@ int
 pf_tls_claim(PfTlsOp *op, bool *flag, pf_direction direction)
 {
     while (PF_UNLIKELY(*flag)) {
-        if (pf_io_scheduler(op->t) != NULL) {
+        if (pf_io_scheduler(op->t) != NULL &&
+            !pf_socket_of(op->socket)->turns) {
             return pf_socket_busy_error(direction);
         }
         if (pf_tls_await_change(op, direction) < 0) {

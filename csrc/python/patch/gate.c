@@ -269,3 +269,9 @@ pf_gate_init(PyObject *module)
                ? -1
                : PyModule_AddFunctions(module, functions);
 }
+
+int
+pf_patch_init(PyObject *module)
+{
+    return pf_gate_init(module) < 0 ? -1 : pf_standard_init(module);
+}

@@ -1,7 +1,8 @@
 /* patch/: blocking calls of the standard library that park in a fiber.
  *
- *   gate.c   a callable in the place of another one, which asks where it is
- *            called; attributes of the interpreter's own types
+ *   gate.c     a callable in the place of another one, which asks where it is
+ *              called; attributes of the interpreter's own types
+ *   standard.c one try of an operation on a standard socket
  *
  * Called by module.c; pyfiber/_patch decides what gets a gate.
  */
@@ -10,6 +11,10 @@
 
 #include "python/core/pyinclude.h"
 
+int pf_patch_init(PyObject *module);
+
+/* One part of it each. */
 int pf_gate_init(PyObject *module);
+int pf_standard_init(PyObject *module);
 
 #endif

@@ -1,0 +1,175 @@
+/* One try of an operation on a socket of the standard class, which never
+ * waits, whatever that socket's timeout is.
+ *
+ * Such a socket with a timeout asks the system whether it is ready, and blocks
+ * in that, before each operation; one without blocks in the operation itself.
+ * Here another object of the class C lends the operation: it has the same
+ * number, believes that it never blocks, and lets go of the number before
+ * anything else can happen.  (An exception between two lines of Python code
+ * could have it close the number, which is not its own.)
+ */
+#include "python/core/arguments.h"
+#include "python/core/import.h"
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
+#include "python/io/waiting.h"
+#include "python/patch/patch.h"
+
+#include <errno.h>
+
+#if defined(__linux__)
+#include <fcntl.h>
+#include <sys/socket.h>
+
+#define MOST_ARGUMENTS 6
+
+enum { FAMILY, TYPE, PROTO, FILENO, DETACH, ATTRIBUTES };
+static const char *const names[] = {
+    [FAMILY] = "family", [TYPE] = "type",     [PROTO] = "proto",
+    [FILENO] = "fileno", [DETACH] = "detach",
+};
+static PyObject *base;              /* constant after import of the patch */
+static PyObject *found[ATTRIBUTES]; /* constant after import of the patch */
+
+static int
+find_base(void)
+{
+    if (base != NULL) {
+        return 0;
+    }
+    PyObject *type = pf_import_from("_socket", "socket");
+    for (int i = 0; type != NULL && i < ATTRIBUTES; i++) {
+        PyObject *one = PyObject_GetAttrString(type, names[i]);
+        if (one == NULL) {
+            Py_CLEAR(type);
+        }
+        Py_XSETREF(found[i], one);
+    }
+    base = type;
+    return base == NULL ? -1 : 0;
+}
+
+/* Its attribute, or the result of its method: an int that is not negative, or
+ * -1 with an exception. */
+static long
+number_of(PyObject *sock, int which)
+{
+    PyObject *value = which == FILENO
+                          ? PyObject_CallOneArg(found[which], sock)
+                          : Py_TYPE(found[which])
+                                ->tp_descr_get(found[which], sock,
+                                               (PyObject *)Py_TYPE(sock));
+    long number = value == NULL ? -1 : PyLong_AsLong(value);
+    Py_XDECREF(value);
+    return number;
+}
+
+static PyObject *
+make_twin(PyObject *sock, long number)
+{
+    long family = number_of(sock, FAMILY);
+    long type = number_of(sock, TYPE);
+    long proto = number_of(sock, PROTO);
+    return PyErr_Occurred()
+               ? NULL
+               : PyObject_CallFunction(base, "llll", family,
+                                       type | SOCK_NONBLOCK, proto, number);
+}
+
+/* Its number is not closed then; keeps an exception that is set. */
+static void
+drop_twin(PyObject *twin)
+{
+    PyObject *pending = PyErr_Occurred() ? pf_take_exception() : NULL;
+    PyObject *number = PyObject_CallOneArg(found[DETACH], twin);
+    if (number == NULL) {
+        PyErr_Clear(); /* it has no number any more all the same */
+    }
+    Py_XDECREF(number);
+    Py_DECREF(twin);
+    if (pending != NULL) {
+        pf_restore_exception(pending);
+    }
+}
+
+/* connect() and accept() have no flag for one call. */
+static PyObject *
+call_unblocked(PyObject *method, PyObject *const *args, size_t count,
+               int number)
+{
+    int flags = fcntl(number, F_GETFL);
+    bool blocks = flags >= 0 && (flags & O_NONBLOCK) == 0;
+    if (blocks) {
+        (void)fcntl(number, F_SETFL, flags | O_NONBLOCK);
+    }
+    PyObject *result = PyObject_Vectorcall(method, args, count, NULL);
+    if (blocks) {
+        (void)fcntl(number, F_SETFL, flags);
+    }
+    return result;
+}
+
+static PyObject *
+try_once(PyObject *sock, PyObject *method, PyObject *const *args,
+         Py_ssize_t count, bool has_flag)
+{
+    PyObject *with[MOST_ARGUMENTS + 1];
+    long number = number_of(sock, FILENO);
+    if (number < 0) {
+        return PyErr_Occurred() ? NULL
+                                : (pf_io_error(-EBADF), (PyObject *)NULL);
+    }
+    with[0] = make_twin(sock, number);
+    if (with[0] == NULL) {
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        with[i + 1] = args[i];
+    }
+    size_t all = (size_t)count + 1;
+    PyObject *result = has_flag
+                           ? PyObject_Vectorcall(method, with, all, NULL)
+                           : call_unblocked(method, with, all, (int)number);
+    drop_twin(with[0]);
+    return result;
+}
+
+/* _at_once(socket, method, has_flag, *args) */
+static PyObject *
+at_once(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    (void)module;
+    if (nargs < 3 || nargs - 3 > MOST_ARGUMENTS || find_base() < 0 ||
+        !PyObject_TypeCheck(args[0], (PyTypeObject *)base)) {
+        if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_TypeError, "_at_once() takes a socket, a "
+                                             "method, and its arguments");
+        }
+        return NULL;
+    }
+    PfThread *t = pf_tls_thread;
+    if (t != NULL && pf_io_scheduler(t) != NULL && pf_io_charge(t) < 0) {
+        return NULL;
+    }
+    return try_once(args[0], args[1], args + 3, nargs - 3, args[2] == Py_True);
+}
+
+static PyMethodDef functions[] = {
+    {"_at_once", PF_FAST(at_once), METH_FASTCALL,
+     "_at_once(socket, method, has_flag, /, *args)\n--\n\n"
+     "A method of _socket.socket, which does not wait: BlockingIOError.\n"
+     "has_flag: its arguments say so."},
+    {NULL, NULL, 0, NULL},
+};
+
+#else
+
+static PyMethodDef functions[] = {{NULL, NULL, 0, NULL}};
+
+#endif
+
+int
+pf_standard_init(PyObject *module)
+{
+    return PyModule_AddFunctions(module, functions);
+}

@@ -1,0 +1,299 @@
+"""Sockets: the class ``socket.socket`` itself.
+
+A socket that is made in a fiber is one of pyfiber.socket's. Those that are made elsewhere, and
+those of a program's own subclass, stay what they are; in a fiber each operation is tried without
+waiting, and when it would have waited, the fiber waits for the descriptor.
+"""
+
+from __future__ import annotations
+
+import _socket
+import contextlib
+import errno
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pyfiber.socket
+from pyfiber import _engine, dns
+from pyfiber._engine import now, wait_readable, wait_writable
+from pyfiber._patch._record import Record
+from pyfiber.socket import _pause, _pauses
+
+_Base = _socket.socket
+_Standard = socket.socket
+_unix = getattr(socket, "AF_UNIX", None)
+
+#: For one call; without it, and what it needs in C, a socket is tried when it is said to be ready.
+_AT_ONCE: int = getattr(socket, "MSG_DONTWAIT", 0) if hasattr(_engine, "_at_once") else 0
+
+# made in a fiber ----------------------------------------------------------------------------------
+
+
+class Shared(pyfiber.socket.socket):
+    """One on which fibers take turns, as threads may: programs do that."""
+
+    __slots__ = ()
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._set_turns()  # type: ignore[attr-defined]
+
+    def accept(self) -> tuple[Shared, Any]:
+        """As the class says."""
+        made, address = self._accept_as(Shared)  # type: ignore[attr-defined]
+        made._set_turns()
+        return made, address
+
+    def detach(self) -> int:
+        """The descriptor blocks then, unless the program has set a timeout: as a standard one's."""
+        blocks = self.gettimeout() is None
+        number: int = super().detach()
+        if blocks and number >= 0 and os.name != "nt":
+            with contextlib.suppress(OSError):  # it was closed behind the socket's back
+                os.set_blocking(number, True)
+        return number
+
+
+Shared.__name__ = Shared.__qualname__ = "socket"
+Shared.__module__ = "pyfiber.socket"
+
+
+def new(cls: type[Any], *args: Any, **kwargs: Any) -> Any:
+    """``socket.socket.__new__``."""
+    return Shared.__new__(Shared) if cls is _Standard else _Base.__new__(cls)
+
+
+# made elsewhere -----------------------------------------------------------------------------------
+
+
+class Deadline:
+    """Of one operation; it begins when it first has to wait."""
+
+    __slots__ = ("end", "timeout")
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.timeout = _Base.gettimeout(sock)
+        self.end: float | None = None
+
+    def left(self) -> float | None:
+        """Seconds, or None; TimeoutError when it has passed."""
+        if self.timeout is None:
+            return None
+        if self.end is None:
+            self.end = now() + self.timeout
+            return self.timeout
+        left = self.end - now()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        return left
+
+    def wait(self, sock: socket.socket, writing: bool) -> None:
+        """The fiber waits until the socket is ready."""
+        number = sock.fileno()
+        if number < 0:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        left = self.left()
+        try:
+            (wait_writable if writing else wait_readable)(number, left)
+        except TimeoutError:
+            raise TimeoutError("timed out") from None
+
+
+def _perform(
+    sock: socket.socket,
+    method: Callable[..., Any],
+    writing: bool,
+    *args: Any,
+    has_flag: bool = True,
+    deadline: Deadline | None = None,
+) -> Any:
+    if not _AT_ONCE:
+        deadline = deadline or Deadline(sock)
+        if deadline.timeout != 0:
+            deadline.wait(sock, writing)
+        return method(sock, *args)
+    while True:
+        try:
+            return _engine._at_once(sock, method, has_flag, *args)
+        except BlockingIOError:
+            deadline = deadline or Deadline(sock)
+            if deadline.timeout == 0:
+                raise
+        deadline.wait(sock, writing)
+
+
+# As the standard methods, which these stand for; pyfiber.socket's own never come here.
+
+
+def recv(self: socket.socket, bufsize: int, flags: int = 0, /) -> Any:
+    return _perform(self, _Base.recv, False, bufsize, flags | _AT_ONCE)
+
+
+def recv_into(self: socket.socket, buffer: Any, nbytes: int = 0, flags: int = 0) -> Any:
+    return _perform(self, _Base.recv_into, False, buffer, nbytes, flags | _AT_ONCE)
+
+
+def recvfrom(self: socket.socket, bufsize: int, flags: int = 0, /) -> Any:
+    return _perform(self, _Base.recvfrom, False, bufsize, flags | _AT_ONCE)
+
+
+def recvfrom_into(self: socket.socket, buffer: Any, nbytes: int = 0, flags: int = 0) -> Any:
+    return _perform(self, _Base.recvfrom_into, False, buffer, nbytes, flags | _AT_ONCE)
+
+
+def recvmsg(self: socket.socket, bufsize: int, ancbufsize: int = 0, flags: int = 0, /) -> Any:
+    return _perform(self, _Base.recvmsg, False, bufsize, ancbufsize, flags | _AT_ONCE)
+
+
+def recvmsg_into(self: socket.socket, buffers: Any, ancbufsize: int = 0, flags: int = 0, /) -> Any:
+    return _perform(self, _Base.recvmsg_into, False, buffers, ancbufsize, flags | _AT_ONCE)
+
+
+def send(self: socket.socket, data: Any, flags: int = 0, /) -> Any:
+    return _perform(self, _Base.send, True, data, flags | _AT_ONCE)
+
+
+def sendto(self: socket.socket, data: Any, *where: Any) -> Any:
+    if not 1 <= len(where) <= 2:
+        return _Base.sendto(self, data, *where)  # which refuses it
+    flags = where[0] if len(where) == 2 else 0
+    address = dns.resolved(self.family, where[-1])
+    return _perform(self, _Base.sendto, True, data, flags | _AT_ONCE, address)
+
+
+def sendmsg(
+    self: socket.socket,
+    buffers: Any,
+    ancdata: Any = (),
+    flags: int = 0,
+    address: Any = None,
+    /,
+) -> Any:
+    buffers, ancdata = list(buffers), list(ancdata)  # perhaps for several tries
+    if address is None:
+        return _perform(self, _Base.sendmsg, True, buffers, ancdata, flags | _AT_ONCE)
+    there = dns.resolved(self.family, address)
+    return _perform(self, _Base.sendmsg, True, buffers, ancdata, flags | _AT_ONCE, there)
+
+
+def sendall(self: socket.socket, data: Any, flags: int = 0, /) -> None:
+    deadline = Deadline(self)
+    sent = 0
+    with memoryview(data) as view, view.cast("B") as left:
+        try:
+            while True:
+                sent += _perform(
+                    self, _Base.send, True, left[sent:], flags | _AT_ONCE, deadline=deadline
+                )
+                if sent >= len(left):
+                    return
+        except BaseException as exc:
+            exc.sent = sent  # type: ignore[attr-defined]  # as pyfiber.socket's
+            raise
+
+
+def _accept(self: socket.socket) -> Any:
+    return _perform(self, _Base._accept, False, has_flag=False)  # type: ignore[attr-defined]
+
+
+def bind(self: socket.socket, address: Any, /) -> None:
+    _Base.bind(self, dns.resolved(self.family, address))
+
+
+def connect(self: socket.socket, address: Any, /) -> None:
+    number = _connected(self, address)
+    if number:
+        raise OSError(number, os.strerror(number))
+
+
+def connect_ex(self: socket.socket, address: Any, /) -> int:
+    try:
+        return _connected(self, address)
+    except TimeoutError:
+        return errno.EAGAIN
+
+
+_IN_PROGRESS = (errno.EINPROGRESS, errno.EINTR, errno.EWOULDBLOCK)
+
+
+def _connected(sock: socket.socket, address: Any) -> int:
+    """The number of an error, or 0."""
+    address = dns.resolved(sock.family, address)
+    deadline = Deadline(sock)
+    if deadline.timeout == 0 or not _AT_ONCE:
+        return _Base.connect_ex(sock, address)
+    number = _begin_connect(sock, address)
+    if number == errno.EAGAIN and sock.family == _unix:
+        number = _connected_when_there_is_room(sock, address, deadline)
+    elif number in _IN_PROGRESS:
+        deadline.wait(sock, True)
+        number = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    return number
+
+
+def _begin_connect(sock: socket.socket, address: Any) -> int:
+    number: int = _engine._at_once(sock, _Base.connect_ex, False, address)
+    return number
+
+
+def _connected_when_there_is_room(sock: socket.socket, address: Any, deadline: Deadline) -> int:
+    """The queue of a Unix socket's listener is full: see pyfiber.socket."""
+    for pause in _pauses():
+        left = deadline.left()
+        _pause(pause if left is None else min(pause, left))
+        number = _begin_connect(sock, address)
+        if number != errno.EAGAIN:
+            break
+    return number
+
+
+def _sendfile_use_sendfile(
+    self: socket.socket, file: Any, offset: int = 0, count: int | None = None
+) -> int:
+    """By reading and sending: the system's own way waits in the system."""
+    if self.gettimeout() != 0 and _is_regular(file):
+        file.seek(offset)  # where sendfile() begins, whatever has been read
+        raise socket._GiveupOnSendfile  # type: ignore[attr-defined]
+    sent: int = _theirs_sendfile(self, file, offset, count)
+    return sent
+
+
+def _is_regular(file: Any) -> bool:
+    import stat
+
+    try:
+        return stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+    except (AttributeError, OSError):
+        return False
+
+
+_theirs_sendfile: Any = getattr(_Standard, "_sendfile_use_sendfile", None)
+
+METHODS: list[Any] = [
+    recv,
+    recv_into,
+    recvfrom,
+    recvfrom_into,
+    recvmsg,
+    recvmsg_into,
+    send,
+    sendto,
+    sendmsg,
+    sendall,
+    _accept,
+    bind,
+    connect,
+    connect_ex,
+    _sendfile_use_sendfile,
+]
+
+
+def apply(record: Record) -> None:
+    """See Record."""
+    for inside in METHODS:
+        if hasattr(_Standard, inside.__name__):
+            record.method(_Standard, inside.__name__, inside)
+    record.method(_Standard, "__new__", new)
+    record.notes.append("sockets made in a fiber are pyfiber.socket's")
