@@ -4,10 +4,11 @@
  *
  *     load --port N [--connections N] [--size BYTES] [--messages N]
  *          [--seconds S] [--warm-up N] [--pid SERVER] [--tls CERTIFICATE]
- *          [--short] [--message TEXT --answer TEXT]
+ *          [--short] [--message TEXT --answer TEXT [--tail BYTES]]
  *
  * A message is so many bytes that must come back as they are, or a text that
- * must be answered with another one.
+ * must be answered with another one, or with one of the same size whose last
+ * bytes are the same: what is before them may have a date in it.
  *
  * It connects, does the warm-up, prints "ready" and waits for a line on
  * standard input.  Then it measures, until so many messages are done or so
@@ -45,6 +46,7 @@ typedef struct options {
     size_t size; /* of a message that comes back */
     const char *message;
     const char *answer;
+    size_t tail; /* of the answer; 0: all of it */
     int64_t messages;
     int64_t warm_up;
     double seconds;
@@ -70,6 +72,7 @@ typedef struct load {
     const char *answer;
     size_t message_size;
     size_t answer_size;
+    size_t head; /* bytes of the answer that may be others */
     char *buffer;
     connection *connections;
     int64_t started;
@@ -163,6 +166,15 @@ end_message(load *l, connection *c)
     begin_message(l, c);
 }
 
+/* So many bytes in the buffer are what the answer has from that place on. */
+static int
+is_as_expected(const load *l, size_t at, size_t size)
+{
+    size_t skip = at < l->head ? l->head - at : 0;
+    return skip >= size ||
+           memcmp(l->buffer + skip, l->answer + at + skip, size - skip) == 0;
+}
+
 /* One read: 1 if there may be more to read. */
 static int
 read_some(load *l, connection *c)
@@ -177,7 +189,7 @@ read_some(load *l, connection *c)
     if (size == 0)
         die("the server closed a connection before it had answered");
     if ((size_t)size > missing ||
-        memcmp(l->buffer, l->answer + c->received, (size_t)size) != 0)
+        !is_as_expected(l, c->received, (size_t)size))
         die("the server answered something else");
     c->received += (size_t)size;
     if (c->received < l->answer_size)
@@ -274,6 +286,7 @@ static const struct option known[] = {
     {"size", required_argument, NULL, 's'},
     {"message", required_argument, NULL, 'q'},
     {"answer", required_argument, NULL, 'a'},
+    {"tail", required_argument, NULL, 'l'},
     {"messages", required_argument, NULL, 'm'},
     {"seconds", required_argument, NULL, 't'},
     {"warm-up", required_argument, NULL, 'w'},
@@ -293,6 +306,7 @@ set_option(options *o, int option, const char *value)
     case 's': o->size = (size_t)atoll(value); break;
     case 'q': o->message = value; break;
     case 'a': o->answer = value; break;
+    case 'l': o->tail = (size_t)atoll(value); break;
     case 'm': o->messages = atoll(value); break;
     case 't': o->seconds = atof(value); break;
     case 'w': o->warm_up = atoll(value); break;
@@ -350,6 +364,8 @@ prepare(load *l)
 {
     const options *o = &l->options;
     choose_messages(l);
+    if (o->tail > 0 && o->tail < l->answer_size)
+        l->head = l->answer_size - o->tail;
     l->epoll = epoll_create1(EPOLL_CLOEXEC);
     l->tls = o->tls ? tls_client(o->tls) : NULL;
     l->buffer = malloc(l->answer_size + 1);

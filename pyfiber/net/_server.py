@@ -115,6 +115,7 @@ class Server:
         self._streams: set[Stream] = set()
         self._group = TaskGroup()  # of the two fibers below
         self._accepting = CancelScope()
+        self._patience = CancelScope()
         self._handlers: TaskGroup | None = None
         self._stopped = Event()  # no more connections are accepted
         self._idle = Event()  # set when there is no connection, once it is stopped
@@ -137,6 +138,11 @@ class Server:
         self._stopped.set()
         if not self._entered:
             self._listener.close()
+
+    def abort(self) -> None:
+        """End at once: the handlers are cancelled, whatever ``grace`` says."""
+        self._patience.cancel("the server was aborted")
+        self.stop()
 
     def wait(self) -> None:
         """Park until ``stop()`` is called, in a handler, say. A cancellation point."""
@@ -235,7 +241,7 @@ class Server:
     def _give_grace(self) -> None:
         if self._grace is None and self._in_a_hurry:
             return
-        with move_on_after(self._grace):
+        with self._patience, move_on_after(self._grace):
             while self._streams:
                 self._idle.clear()
                 self._idle.wait()

@@ -116,6 +116,31 @@ def test_limit_of_a_server_whose_handlers_fail_is_not_used_up() -> None:
     assert len(failures) == 10
 
 
+def test_abort_cancels_the_handlers_at_once() -> None:
+    ended = []
+
+    def handler(stream: net.Stream) -> None:
+        try:
+            stream.read()
+        finally:
+            ended.append(stream)
+
+    def main() -> None:
+        with net.serve(handler, HOST, 0, grace=1000) as server, net.connect(*server.address) as one:
+            until(lambda: server.connections)
+            spawn(server.abort)
+            server.wait()
+            assert one.read() == b""
+        with net.serve(handler, HOST, 0, grace=1000) as server:  # in its grace
+            stream = net.connect(*server.address)
+            until(lambda: server.connections)
+            spawn(lambda: (sleep(0.01), server.abort()))
+        stream.close()
+
+    run(main)
+    assert len(ended) == 2
+
+
 # failures -----------------------------------------------------------------------------------------
 
 

@@ -15,7 +15,15 @@ import pytest
 
 from pyfiber._bench.io import counting, hello, measuring, processes, programs
 from pyfiber._bench.io.processes import Ended, Load, loading, server
-from pyfiber._bench.io.subjects import HTTP_SUBJECTS, SMALL_STACKS, SUBJECTS, C, Subject, find
+from pyfiber._bench.io.subjects import (
+    HTTP_SUBJECTS,
+    SMALL_STACKS,
+    SUBJECTS,
+    WSGI_SUBJECTS,
+    C,
+    Subject,
+    find,
+)
 from pyfiber._bench.model import IO, Sample, Unavailable
 from pyfiber._bench.peers import is_installed
 from pyfiber._bench.rows import ROWS
@@ -77,7 +85,9 @@ def test_server_echoes_beside_a_thread_that_computes(subject):
     assert found["messages"] == 20
 
 
-@pytest.mark.parametrize("subject", HTTP_SUBJECTS, ids=lambda subject: subject.name)
+@pytest.mark.parametrize(
+    "subject", [*HTTP_SUBJECTS, *WSGI_SUBJECTS], ids=lambda s: f"{s.name} {s.speaks}"
+)
 def test_server_answers_http_requests(subject):
     (found,) = run(subject, FEW)
     assert found["messages"] == 100

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import IO, Any
@@ -18,16 +18,19 @@ from typing import IO, Any
 from ..model import Unavailable
 from . import hello, programs
 from .certificate import make_certificate
-from .subjects import C, Subject
+from .subjects import ECHO, HTTP, WSGI, C, Subject
 
 #: Descriptors that a process needs beside those of its connections.
 SPARE_DESCRIPTORS = 100
 #: Seconds until a process that does not answer is given up.
 PATIENCE = 60.0
-#: A message to a server, and what it answers.
+#: A message to a server, and what its answer ends with.
 Exchange = tuple[bytes, bytes]
-ECHO: Exchange = (b"is anybody there?", b"is anybody there?")
-HTTP: Exchange = (hello.REQUEST, hello.RESPONSE)
+EXCHANGES: dict[str, Exchange] = {
+    ECHO: (b"is anybody there?", b"is anybody there?"),
+    HTTP: (hello.REQUEST, hello.RESPONSE),
+    WSGI: (hello.REQUEST, hello.END + hello.BODY),
+}
 
 Lines = subprocess.Popen[str]
 
@@ -106,7 +109,9 @@ class Server:
     process: Lines
     port: int
     certificate: Path | None
-    http: bool
+    speaks: str
+    #: How it answers, as a whole.
+    answer: bytes = b""
 
     @property
     def pid(self) -> int:
@@ -129,8 +134,8 @@ def server_command(subject: Subject, certificate: Path | None, compute: bool) ->
     command = [sys.executable, "-m", "pyfiber._bench.io.serve", subject.name]
     if certificate is not None:
         command += ["--certificate", str(certificate)]
-    if subject.http:
-        command.append("--http")
+    if subject.speaks != ECHO:
+        command += ["--speaks", subject.speaks]
     return [*command, "--compute"] if compute else command
 
 
@@ -144,35 +149,35 @@ def server(subject: Subject, *, tls: bool = False, compute: bool = False) -> Ite
             certificate = make_certificate(Path(stack.enter_context(TemporaryDirectory())))
         command = server_command(subject, certificate, compute)
         child, errors = stack.enter_context(process(command))
-        running = Server(child, int(next_line(child, errors)), certificate, subject.http)
-        greet(running, errors)
-        yield running
+        running = Server(child, int(next_line(child, errors)), certificate, subject.speaks)
+        yield replace(running, answer=greet(running, errors))
 
 
-def greet(running: Server, errors: IO[bytes]) -> None:
-    """One message on a connection that then ends.
+def greet(running: Server, errors: IO[bytes]) -> bytes:
+    """One message on a connection that then ends, and what is answered.
 
     Not only to see that it works: the first connection that ends makes asyncio's reading much
     faster, because malloc then keeps the large buffer that it allocates for each read.
     """
-    message, expected = HTTP if running.http else ECHO
+    message, expected = EXCHANGES[running.speaks]
     try:
-        answer = answer_to(message, len(expected), running)
+        answer = answer_to(message, expected, running)
     except OSError as error:
         answer = b""
         problem = str(error)
     else:
         problem = f"it answers {answer!r} to {message!r}"
-    if answer != expected:
+    if not answer.endswith(expected):
         raise Ended(f"the server does not work: {problem}; {last_words(errors)}")
+    return answer
 
 
-def answer_to(message: bytes, size: int, running: Server) -> bytes:
-    """What a server sends back, up to so many bytes."""
+def answer_to(message: bytes, expected: bytes, running: Server) -> bytes:
+    """What a server sends back, up to the end that is expected."""
     answer = b""
     with running.open() as connection:
         connection.sendall(message)
-        while len(answer) < size and (received := connection.recv(size)):
+        while not answer.endswith(expected) and (received := connection.recv(4096)):
             answer += received
     return answer
 
@@ -223,9 +228,11 @@ def load_command(load: Load, running: Server) -> list[str]:
     ]
     if running.certificate is not None:
         command += ["--tls", str(running.certificate)]
-    if running.http:
-        message, answer = (text.decode("ascii") for text in HTTP)
-        command += ["--message", message, "--answer", answer]
+    if running.speaks != ECHO:
+        message, end = EXCHANGES[running.speaks]
+        answer = running.answer.decode("ascii")
+        command += ["--message", message.decode("ascii")]
+        command += ["--answer", answer, "--tail", str(len(end))]
     return [*command, "--short"] if load.short else command
 
 

@@ -1,6 +1,6 @@
 """The process of a server that is written in Python.
 
-    python -m pyfiber._bench.io.serve SUBJECT [--http] [--certificate FILE] [--compute]
+    python -m pyfiber._bench.io.serve SUBJECT [--speaks http|wsgi] [--certificate FILE] [--compute]
 
 It prints the port on which it listens at 127.0.0.1 and serves until it is killed. With --compute a
 thread beside the server is busy with Python code all the time.
@@ -16,7 +16,7 @@ import sys
 from threading import Thread
 
 from .servers import BACKLOG
-from .subjects import find
+from .subjects import ECHO, find
 
 #: Seconds after which the process ends, whatever has become of the one that measures.
 LONGEST_LIFE = 600
@@ -48,12 +48,12 @@ def main() -> None:
     """Serve."""
     parser = argparse.ArgumentParser()
     parser.add_argument("subject")
-    parser.add_argument("--http", action="store_true")
+    parser.add_argument("--speaks", default=ECHO)
     parser.add_argument("--certificate")
     parser.add_argument("--compute", action="store_true")
     options = parser.parse_args()
     end_with_parent()
-    serve = find(options.subject, http=options.http).serve
+    serve = find(options.subject, options.speaks).serve
     assert serve is not None
     listener = listening_socket()
     print(listener.getsockname()[1], flush=True)

@@ -18,7 +18,7 @@ from typing import Any, cast
 import pyfiber
 
 from ..peers import load
-from .hello import Requests
+from .hello import BODY, Requests
 
 Serve = Callable[[socket.socket, str | None], object]
 #: What is done with a connection, a socket, from its first byte to its last.
@@ -207,6 +207,39 @@ def threads(body: Body, listener: socket.socket, certificate: str | None) -> Non
     while True:
         connection, _ = listener.accept()
         Thread(target=body, args=(connection,), daemon=True).start()
+
+
+# WSGI -------------------------------------------------------------------------------------------
+
+
+def hello_app(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+    """The application, the same for all."""
+    headers = [("Content-Type", "text/plain"), ("Content-Length", str(len(BODY)))]
+    start_response("200 OK", headers)
+    return [BODY]
+
+
+def fibers_wsgi(listener: socket.socket, certificate: str | None) -> None:
+    """pyfiber.wsgi."""
+    pyfiber.run(serving_wsgi, listener, certificate)
+
+
+def serving_wsgi(listener: socket.socket, certificate: str | None) -> None:
+    """In a fiber of a run."""
+    own = load("pyfiber.socket").socket(fileno=listener.detach())
+    tls = context_of(load("pyfiber.ssl"), certificate) if certificate else None
+    listening = load("pyfiber.net").Listener(own)
+    with load("pyfiber.wsgi").Server(hello_app, listening, tls=tls, limit=None) as server:
+        server.wait()
+
+
+def gevent_wsgi(listener: socket.socket, certificate: str | None) -> None:
+    """gevent's server, without its log."""
+    own = load("gevent.socket").socket(fileno=listener.detach())
+    tls = {}
+    if certificate is not None:
+        tls["ssl_context"] = context_of(load("gevent.ssl"), certificate)
+    load("gevent.pywsgi").WSGIServer(own, hello_app, log=None, **tls).serve_forever()
 
 
 # trio -------------------------------------------------------------------------------------------

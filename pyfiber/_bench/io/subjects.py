@@ -12,6 +12,10 @@ from .servers import Serve
 #: The server that the others are compared with.
 C = "C epoll"
 
+#: What a server does with what it receives: sends it back; answers HTTP requests, parsed by hand;
+#: calls a WSGI application.
+ECHO, HTTP, WSGI = "echo", "http", "wsgi"
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -25,14 +29,13 @@ class Subject:
     needs: tuple[str, ...] = ()
     needs_for_tls: tuple[str, ...] = ()
     note: str = ""
-    #: Whether it answers HTTP requests; otherwise it echoes.
-    http: bool = False
+    speaks: str = ECHO
 
 
-def of_pyfiber(name: str, serve: Serve, note: str = "", *, http: bool = False) -> Subject:
+def of_pyfiber(name: str, serve: Serve, note: str = "", *, speaks: str = ECHO) -> Subject:
     """A server on pyfiber's sockets."""
     sockets, tls = ("pyfiber.socket",), ("pyfiber.ssl",)
-    return Subject(name, serve, needs=sockets, needs_for_tls=tls, note=note, http=http)
+    return Subject(name, serve, needs=sockets, needs_for_tls=tls, note=note, speaks=speaks)
 
 
 def of_aio(name: str, serve: Serve, peer: str | None = None) -> Subject:
@@ -70,15 +73,20 @@ SMALL_STACKS = of_pyfiber(
 )
 #: Those that answer HTTP requests.
 HTTP_SUBJECTS = (
-    of_pyfiber(PYFIBER, partial(servers.fibers, servers.hello), http=True),
-    Subject("uvloop protocols", servers.on_uvloop(hello_protocols), peer="uvloop", http=True),
-    Subject("asyncio protocols", servers.on_asyncio(hello_protocols), http=True),
-    Subject("gevent", partial(servers.gevent, servers.hello), peer="gevent", http=True),
-    Subject("threads", partial(servers.threads, servers.hello), http=True),
+    of_pyfiber(PYFIBER, partial(servers.fibers, servers.hello), speaks=HTTP),
+    Subject("uvloop protocols", servers.on_uvloop(hello_protocols), peer="uvloop", speaks=HTTP),
+    Subject("asyncio protocols", servers.on_asyncio(hello_protocols), speaks=HTTP),
+    Subject("gevent", partial(servers.gevent, servers.hello), peer="gevent", speaks=HTTP),
+    Subject("threads", partial(servers.threads, servers.hello), speaks=HTTP),
 )
-ALL = (*SUBJECTS, SMALL_STACKS, *HTTP_SUBJECTS)
+#: Those that call a WSGI application.
+WSGI_SUBJECTS = (
+    Subject(PYFIBER, servers.fibers_wsgi, needs=("pyfiber.wsgi",), speaks=WSGI),
+    Subject("gevent.pywsgi", servers.gevent_wsgi, peer="gevent", speaks=WSGI),
+)
+ALL = (*SUBJECTS, SMALL_STACKS, *HTTP_SUBJECTS, *WSGI_SUBJECTS)
 
 
-def find(name: str, *, http: bool = False) -> Subject:
+def find(name: str, speaks: str = ECHO) -> Subject:
     """The server of that name."""
-    return next(subject for subject in ALL if (subject.name, subject.http) == (name, http))
+    return next(subject for subject in ALL if (subject.name, subject.speaks) == (name, speaks))

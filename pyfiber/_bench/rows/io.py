@@ -13,7 +13,7 @@ from functools import partial
 
 from ..io.measuring import idle_memory, server_time, system_calls, time_beside_computing
 from ..io.processes import Load
-from ..io.subjects import HTTP_SUBJECTS, SMALL_STACKS, SUBJECTS, C, Subject
+from ..io.subjects import HTTP_SUBJECTS, SMALL_STACKS, SUBJECTS, WSGI_SUBJECTS, C, Subject
 from ..model import BYTES, CALLS, IO, NANOSECONDS, PYFIBER, Case, Row, Sample
 
 #: A server that takes longer is measured by as many messages as it has done.
@@ -147,6 +147,18 @@ ROWS = (
         quick=1_000,
         reference=PYFIBER,
         subjects=HTTP_SUBJECTS,
+    ),
+    io_row(
+        "io-wsgi",
+        "WSGI hello, 100 connections",
+        "Like the row io-http, by servers that call a WSGI application, which answers with a few "
+        "words; the server's time on a processor for each request.",
+        server_time,
+        partial(echo_load, 100),
+        count=20_000,
+        quick=1_000,
+        reference=PYFIBER,
+        subjects=WSGI_SUBJECTS,
     ),
     io_row(
         "io-short",

@@ -1,0 +1,318 @@
+"""One answer: what PEP 3333 lets an application say, and how HTTP says it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from wsgiref.types import WSGIApplication
+
+    from pyfiber.wsgi._connection import Connection
+    from pyfiber.wsgi._parser import Request
+
+    ExcInfo = (
+        tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None] | None
+    )
+
+_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+_STATUS: Final = re.compile(r"([2-9][0-9]{2})(?: [\t\x20-\x7e\x80-\xff]*)?")
+
+#: What is special about a field.
+(
+    _ORDINARY,
+    _LENGTH,
+    _CODING,
+    _CONNECTION,
+    _DROPPED,
+    _DATE,
+    _SERVER,
+) = range(7)
+_SPECIAL: Final = {
+    "content-length": _LENGTH,
+    "transfer-encoding": _CODING,
+    "connection": _CONNECTION,
+    "keep-alive": _DROPPED,
+    "proxy-connection": _DROPPED,
+    "te": _DROPPED,
+    "trailer": _DROPPED,
+    "upgrade": _DROPPED,
+    "date": _DATE,
+    "server": _SERVER,
+}
+
+#: Names and statuses that have been seen: they are few. Where a program makes more, those are not
+#: kept.
+_KEPT: Final = 1000
+_KINDS: Final[dict[str, int]] = {}
+_CODES: Final[dict[str, int]] = {}
+
+
+class FileWrapper:
+    """``wsgi.file_wrapper``: a file's blocks; as an answer, the system sends them by itself."""
+
+    def __init__(self, filelike: BinaryIO, blksize: int = 65536) -> None:
+        self.filelike = filelike
+        self.blksize = blksize
+        if hasattr(filelike, "close"):
+            self.close = filelike.close
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(lambda: self.filelike.read(self.blksize), b"")
+
+
+class Answer:
+    """What becomes of one request."""
+
+    #: What was said to start_response(), which was called then.
+    _status: str | None = None
+    #: The fields of the head, Date and Server included.
+    _head = ""
+    #: Bytes of the body to come; None: any number.
+    _left: int | None = None
+    _chunked = False
+    #: There is no body.
+    _bare = False
+    #: Something has been sent.
+    began = False
+
+    def __init__(self, connection: Connection, request: Request) -> None:
+        self._connection = connection
+        self._request = request
+        self.closes = not request.keep_alive  # the connection, after this
+
+    # What the application calls
+
+    def start_response(
+        self,
+        status: str,
+        headers: list[tuple[str, str]],
+        exc_info: ExcInfo = None,
+        /,
+    ) -> Any:
+        """Keep what is said until the first of the body comes."""
+        if exc_info is not None:
+            try:
+                if self.began and exc_info[1] is not None:
+                    raise exc_info[1].with_traceback(exc_info[2])
+            finally:
+                exc_info = None  # it refers to this frame
+        elif self._status is not None:
+            raise AssertionError("start_response() was called twice, without exc_info")
+        code = _CODES.get(status) or _code_of(status)
+        self._left = None
+        self._head = self._fields(headers)
+        self._bare = code == 204 or code == 304
+        if code == 204:
+            self._left = None  # must not be told
+        self._status = status if len(status) > 3 else f"{status} "
+        return self.write
+
+    def write(self, data: bytes, /) -> None:
+        """Send a block of the body; for old applications. Others return it."""
+        if not isinstance(data, bytes):
+            raise TypeError(f"a body is made of bytes, not {type(data).__name__!r}")
+        if data:
+            self._send(data)
+
+    def _fields(self, headers: list[tuple[str, str]]) -> str:
+        """The lines of the head, each of which is what it seems to be."""
+        lines = ""
+        date = server = False
+        for name, value in headers:
+            kind = _KINDS.get(name)
+            if kind is None:
+                kind = _kind_of(name)
+            if type(value) is not str or not (value.isascii() and value.isprintable()):
+                _check_value(name, value)
+            if kind:
+                if kind < _DATE:
+                    self._takes(kind, value)
+                    continue
+                date = date or kind == _DATE
+                server = server or kind == _SERVER
+            lines += f"{name}: {value}\r\n"
+        return self._connection.stamp(date, server) + lines
+
+    def _takes(self, kind: int, value: str) -> None:
+        """What is about the connection is the server's to say."""
+        if kind == _LENGTH:
+            if self._left is not None or not (value.isascii() and value.isdigit()):
+                raise ValueError(f"Content-Length comes twice, or is no number: {value!r}")
+            self._left = int(value)
+        elif kind == _CODING:
+            raise ValueError("Transfer-Encoding is for the server to choose, not the application")
+        elif kind == _CONNECTION:
+            self.closes = self.closes or "close" in value.lower()
+
+    # Sending
+
+    def send(self, app: WSGIApplication) -> None:
+        """Call the application and send what it returns."""
+        result = app(self._request.environ, self.start_response)
+        try:
+            if type(result) is list or type(result) is tuple:
+                self._send_whole(result)
+            elif type(result) is FileWrapper:
+                self._send_file(result)
+            else:
+                self._send_blocks(result)
+        finally:
+            close = getattr(result, "close", None)
+            if close is not None:
+                close()
+
+    def _send_whole(self, blocks: list[bytes] | tuple[bytes, ...]) -> None:
+        """All of the body is there: its length is known, and it goes with the head."""
+        for block in blocks:
+            if not isinstance(block, bytes):
+                raise TypeError(f"a body is made of bytes, not {type(block).__name__!r}")
+        body = blocks[0] if len(blocks) == 1 else b"".join(blocks)
+        size = len(body)
+        if not self.began:
+            self._expect(size)
+            head = self._begin()
+            if self._bare or self._left == size:
+                return self._connection.send(head if self._bare else head + body)
+            self._connection.send(head)
+        if body:
+            self._send(body)
+        return self._finish()
+
+    def _send_blocks(self, blocks: Iterable[bytes]) -> None:
+        for block in blocks:
+            if not isinstance(block, bytes):
+                raise TypeError(f"a body is made of bytes, not {type(block).__name__!r}")
+            if block:
+                self._send(block)
+        self._finish()
+
+    def _send_file(self, wrapper: FileWrapper) -> None:
+        """By the system, if it is a file of the system."""
+        file = wrapper.filelike
+        size = None if self.began else _bytes_left(file)
+        if size is None:
+            return self._send_blocks(wrapper)
+        self._expect(size)
+        if self._bare or self._request.is_head:
+            self._send(b"")
+        elif self._left is not None and 0 < self._left <= size:
+            self._send(b"")
+            self._connection.send_file(file, self._left)
+            self._left = 0
+        else:
+            return self._send_blocks(wrapper)
+        return self._finish()
+
+    def _expect(self, size: int) -> None:
+        """So many bytes will come, if the application has not said how many.
+
+        Of the answer to HEAD nothing at all may come, whatever there would be for GET.
+        """
+        if self._left is None and not self._bare and (size or not self._request.is_head):
+            self._left = size
+
+    def _send(self, block: bytes) -> None:
+        """A block of the body, behind the head if that has not gone yet."""
+        head = b"" if self.began else self._begin()
+        too_much = 0
+        if self._bare:
+            block = b""
+        elif self._left is not None:
+            too_much = max(0, len(block) - self._left)
+            self._left -= len(block) - too_much
+            if too_much:
+                block = block[: len(block) - too_much]
+        elif self._chunked and block:
+            block = b"%x\r\n%b\r\n" % (len(block), block)
+        if head or block:
+            self._connection.send(head + block if head else block)
+        if too_much:
+            raise ValueError(f"the body has {too_much} bytes more than its Content-Length")
+
+    def _begin(self) -> bytes:
+        """The head, and how the end of the body will be known."""
+        if self._status is None:
+            raise AssertionError("start_response() was not called")
+        request, connection = self._request, self._connection
+        bare = self._bare or request.is_head
+        framing = ""
+        if self._left is not None:
+            framing = f"Content-Length: {self._left}\r\n"
+        elif bare:
+            pass
+        elif request.http11:
+            self._chunked = True
+            framing = "Transfer-Encoding: chunked\r\n"
+        else:
+            self.closes = True
+        self.closes = self.closes or not connection.may_go_on(request)
+        if self.closes:
+            framing += "Connection: close\r\n"
+        elif not request.http11:
+            framing += "Connection: keep-alive\r\n"
+        self._bare = bare
+        self.began = True
+        return f"HTTP/1.1 {self._status}\r\n{self._head}{framing}\r\n".encode("latin-1")
+
+    def _finish(self) -> None:
+        """The application has said all."""
+        if not self.began:
+            self._expect(0)
+            self._send(b"")
+        if self._bare:
+            return
+        if self._chunked:
+            self._connection.send(b"0\r\n\r\n")
+        elif self._left:
+            raise ValueError(f"the body has {self._left} bytes less than its Content-Length")
+
+    @property
+    def ends_by_closing(self) -> bool:
+        """Only the end of the connection says that the body is complete."""
+        return self.began and not self._bare and self._left is None and not self._chunked
+
+
+def _code_of(status: str) -> int:
+    if not isinstance(status, str):
+        raise TypeError(f"a status is a str, not {type(status).__name__!r}")
+    found = _STATUS.fullmatch(status)
+    if found is None:
+        raise ValueError(f"a status is of the form '200 OK', not {status!r}")
+    code = int(found[1])
+    if len(_CODES) < _KEPT:
+        _CODES[status] = code
+    return code
+
+
+def _kind_of(name: str) -> int:
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a header is a str, not {type(name).__name__!r}")
+    if _NAME.fullmatch(name) is None:
+        raise ValueError(f"that cannot be the name of a header: {name!r}")
+    kind = _SPECIAL.get(name.lower(), _ORDINARY)
+    if len(_KINDS) < _KEPT:
+        _KINDS[name] = kind
+    return kind
+
+
+def _check_value(name: str, value: Any) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"the value of {name} is a str, not {type(value).__name__!r}")
+    if _VALUE.fullmatch(value) is None:
+        raise ValueError(f"that cannot be the value of {name}: {value!r}")
+
+
+def _bytes_left(file: Any) -> int | None:
+    """Of a regular file, from its position; None: it is none."""
+    with contextlib.suppress(AttributeError, OSError, ValueError, TypeError):
+        found = os.fstat(file.fileno())
+        if stat.S_ISREG(found.st_mode):
+            return max(0, found.st_size - int(file.tell()))
+    return None

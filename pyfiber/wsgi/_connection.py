@@ -1,0 +1,309 @@
+"""One connection: its requests, one after the other, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import struct
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+
+from pyfiber import socket
+from pyfiber._engine import CancelScope, now
+from pyfiber.wsgi._answer import Answer
+from pyfiber.wsgi._body import Body
+from pyfiber.wsgi._parser import BAD, PIECE, TOO_LATE, Parser, Refused, Request
+
+if TYPE_CHECKING:
+    from pyfiber.net import Stream
+    from pyfiber.wsgi._server import Server
+
+#: Bytes of a body that nobody has read which are read for the sake of the next request.
+DRAINED: Final = 65536
+
+#: What is still taken, in bytes and seconds, from a client that has had its last answer: if the
+#: connection were closed with data unread, the answer would be lost with it.
+LINGERING: Final = 1 << 20
+LINGERING_SECONDS: Final = 2.0
+
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class Gone(ConnectionError):
+    """The client takes no more, or too slowly."""
+
+
+class Connection:
+    """Answers the requests that come on a stream."""
+
+    __slots__ = (
+        "_body_piece",
+        "_body_waited",
+        "_idle",
+        "_may_ask",
+        "_parser",
+        "_scope",
+        "_server",
+        "_socket",
+        "_stream",
+    )
+
+    def __init__(self, server: Server, stream: Stream) -> None:
+        self._server = server
+        self._stream = stream
+        self._socket: Any = stream.socket
+        self._parser = Parser(
+            server.environ_of(stream.peer), server.max_header, server.max_fields, server.max_body
+        )
+        self._scope = CancelScope()
+        self._idle = False
+        self._may_ask = False  # for a body with "100 Continue"
+        self._body_piece = 0  # bytes of the body when the clock was started again
+        self._body_waited = 0.0
+
+    # The life of it
+
+    def serve(self) -> None:
+        """Until one side has had enough."""
+        with self._scope:
+            self._serve_requests()
+        if self._scope.cancelled_caught:
+            self._serve_requests()  # those that had come when the server was told to end
+
+    def _serve_requests(self) -> None:
+        try:
+            while (request := self._next()) is not None:
+                if not self._handle(request):
+                    break
+        except Refused as refused:
+            self._refuse(refused)
+        except Gone as gone:
+            self._server.note_lost(gone, self._stream.peer)
+
+    def end_if_idle(self) -> None:
+        """The server ends. Who has asked nothing is not waited for."""
+        if self._idle:
+            self._scope.cancel("the server ends")
+
+    # Reading
+
+    def _next(self) -> Request | None:
+        """The next request; None when there are no more."""
+        parser = self._parser
+        ready = parser.ready
+        if not ready and parser.error is None:
+            data = self._wait_for_client()
+            if not data:
+                return None
+            parser.feed(data)
+            if not ready:
+                self._receive_head()
+        if ready:
+            return ready.popleft()
+        if parser.error is not None:
+            raise parser.error
+        return None
+
+    def _wait_for_client(self) -> bytes | None:
+        """The first bytes of a request, or of several."""
+        server, sock = self._server, self._socket
+        self._idle = True
+        try:
+            sock.settimeout(0 if server.is_ending else server.keep_alive)
+            data: bytes = sock.recv(server.first_piece)
+            return data
+        except OSError:  # too late, or lost, between two requests: nobody has missed anything
+            return None
+        finally:
+            self._idle = False
+
+    def _receive_head(self) -> None:
+        """The rest of the head: in time, however small the pieces are."""
+        parser, sock = self._parser, self._socket
+        seconds = self._server.header_timeout
+        end = now() + seconds
+        while not parser.ready and parser.error is None:
+            left = end - now()
+            try:
+                if left <= 0:
+                    raise TimeoutError
+                sock.settimeout(left)
+                data = sock.recv(PIECE)
+            except TimeoutError:
+                raise Refused(TOO_LATE, f"no complete head within {seconds:g} seconds") from None
+            except OSError as exc:
+                raise Gone(str(exc)) from exc
+            if not data:
+                return
+            parser.feed(data)
+
+    def receive_body(self, request: Request) -> None:
+        """Wait for more of the body. ``Refused`` if there will be none, though it should."""
+        if self._parser.error is not None:
+            raise self._parser.error
+        if request.expects and self._may_ask and not request.size:
+            self.send(CONTINUE)
+        self._may_ask = False
+        before = now()
+        try:
+            self._socket.settimeout(self._body_seconds_left(request))
+            data = self._socket.recv(PIECE)
+        except TimeoutError:
+            seconds = self._server.body_timeout
+            raise Refused(TOO_LATE, f"the body did not come within {seconds:g} seconds") from None
+        except OSError as exc:
+            raise Refused(BAD, f"the connection was lost in the body: {exc}") from exc
+        self._body_waited += now() - before
+        if not data:
+            raise Refused(BAD, "the body has ended too early")
+        self._parser.feed(data)
+
+    def _body_seconds_left(self, request: Request) -> float:
+        """For the next 64 KiB, or what is left; the time that the application takes is its own."""
+        if request.size - self._body_piece >= PIECE:
+            self._body_piece = request.size
+            self._body_waited = 0.0
+        left = self._server.body_timeout - self._body_waited
+        if left <= 0:
+            raise TimeoutError
+        return left
+
+    # Answering
+
+    def _handle(self, request: Request) -> bool:
+        """Answer a request; whether the connection goes on."""
+        body = self._begin_body(request)
+        answer = Answer(self, request)
+        try:
+            copy_context().run(answer.send, self._server.app)
+        except Gone:
+            raise
+        except Refused as refused:
+            self._break_off(refused, answer, request)
+            return False
+        except Exception as exc:
+            self._server.report(exc, request.environ, self._stream.peer)
+            failed = Refused("500 Internal Server Error", "the application has failed")
+            self._break_off(failed, answer, request)
+            return False
+        finally:
+            if body is not None:
+                body.end()
+        if not answer.closes and (request.complete or self._drain(request)):
+            return True
+        if request.keep_alive or not request.complete:
+            self._linger()
+        return False
+
+    def _begin_body(self, request: Request) -> Body | None:
+        """``wsgi.input``: simple where all is there."""
+        environ = request.environ
+        if request.complete:
+            environ["wsgi.input"] = io.BytesIO(b"".join(request.chunks))
+            return None
+        self._may_ask = True
+        self._body_piece = 0
+        self._body_waited = 0.0
+        body = environ["wsgi.input"] = Body(self, request)
+        return body
+
+    def _break_off(self, refused: Refused, answer: Answer, request: Request) -> None:
+        """Say what is wrong while that is possible; else leave the answer incomplete."""
+        if not answer.began:
+            self._refuse(refused, request.is_head)
+        elif answer.ends_by_closing:
+            self._abort()
+
+    def may_go_on(self, request: Request) -> bool:
+        """Whether the connection may be kept for another request, seen before the answer."""
+        if self._server.is_ending:
+            return False
+        if request.complete:
+            return True
+        if self._parser.error is not None:
+            return False
+        if request.expects and self._may_ask and not request.size:
+            return False  # nobody knows whether the body will come
+        return request.length is None or request.length - request.size <= DRAINED
+
+    def _drain(self, request: Request) -> bool:
+        """Read what the application has left of the body: whether that was all."""
+        limit = request.size + DRAINED
+        self._may_ask = False
+        try:
+            while not request.complete and request.size <= limit:
+                request.chunks.clear()
+                self.receive_body(request)
+        except Refused:
+            return False
+        return request.complete
+
+    def _refuse(self, refused: Refused, is_head: bool = False) -> None:
+        """Tell the client why; it is the last that it hears."""
+        text = f"{refused.status}: {refused.why}\n".encode("latin-1", "replace")
+        head = (
+            f"HTTP/1.1 {refused.status}\r\n{self.stamp(False, False)}"
+            f"Content-Type: text/plain; charset=iso-8859-1\r\nContent-Length: {len(text)}\r\n"
+            "Connection: close\r\n\r\n"
+        ).encode("latin-1")
+        with contextlib.suppress(Gone):
+            self.send(head if is_head else head + text)
+            self._linger()
+
+    # Writing
+
+    def stamp(self, date: bool, server: bool) -> str:
+        """The fields that the application has not given."""
+        return self._server.stamp(date, server)
+
+    def send(self, data: bytes) -> None:
+        """All of it, each 64 KiB in time."""
+        sock = self._socket
+        seconds = self._server.write_timeout
+        sock.settimeout(seconds)
+        self._may_ask = False
+        try:
+            if len(data) <= PIECE:
+                sock.sendall(data)
+            else:
+                view = memoryview(data)
+                for start in range(0, len(view), PIECE):
+                    sock.sendall(view[start : start + PIECE])
+        except TimeoutError as exc:
+            raise Gone(f"it did not take 64 KiB within {seconds:g} seconds") from exc
+        except OSError as exc:
+            raise Gone(str(exc)) from exc
+
+    def send_file(self, file: BinaryIO, count: int) -> None:
+        """So many bytes of a file, from where it stands."""
+        self._socket.settimeout(self._server.write_timeout)
+        offset = file.tell()
+        try:
+            sent = self._socket.sendfile(file, offset, count)
+        except OSError as exc:
+            raise Gone(str(exc)) from exc
+        if sent < count:
+            raise ValueError(f"the file has {count - sent} bytes less than it had")
+
+    # The end
+
+    def _abort(self) -> None:
+        """So that the client does not take what it has got for all."""
+        with contextlib.suppress(OSError):
+            at_once = struct.pack("hh" if os.name == "nt" else "ii", 1, 0)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+
+    def _linger(self) -> None:
+        """See LINGERING."""
+        sock = self._socket
+        end = now() + LINGERING_SECONDS
+        left = LINGERING
+        with contextlib.suppress(OSError):
+            self._stream.close_write()
+            while left > 0 and (seconds := end - now()) > 0:
+                sock.settimeout(seconds)
+                data = sock.recv(PIECE)
+                if not data:
+                    return
+                left -= len(data)

@@ -1,0 +1,348 @@
+"""From the bytes of a connection to requests: httptools (llhttp) reads, and this decides.
+
+llhttp is strict: it refuses line ends that are not CR LF, folded lines, spaces around names,
+control characters, lengths that are no plain number or come twice, a length beside
+Transfer-Encoding, and chunks that are not to the letter. What it leaves to its caller is refused
+here.
+
+The parser cannot stop behind a request, so what follows in the same piece of data is parsed, too,
+and waits in ``ready``. Nobody reads from the connection as long as something waits there, so that
+is never more than one piece of data brings.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from functools import lru_cache
+from importlib import import_module
+from typing import Any, Final
+from urllib.parse import unquote_to_bytes
+
+try:
+    httptools: Any = import_module("httptools")
+except ImportError as exc:
+    raise ImportError(
+        "pyfiber.wsgi needs httptools, which reads the requests: pip install pyfiber[wsgi]",
+        name="httptools",
+    ) from exc
+
+Environ = dict[str, Any]
+
+#: Bytes that are received, or sent, at a time.
+PIECE: Final = 65536
+
+#: A head in place of one that said "Upgrade:", for the body that comes behind it.
+_BEFORE_LENGTH: Final = b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n"
+_BEFORE_CHUNKS: Final = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+#: Bytes that chunks may take beside the data in them: at all, and for each byte of data.
+_SPARE: Final = PIECE
+_SPARE_OF_EACH: Final = 16
+
+_HOST: Final = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
+
+#: Names that have been seen, as clients write them, and hosts that are well-formed. They are few;
+#: where somebody invents more, those are not kept.
+_KEPT: Final = 1000
+_KEYS: Final[dict[bytes, str]] = {}
+_HOSTS: Final[set[str]] = set()
+
+#: The key of fields that are not passed on; no field has it.
+_NOT_PASSED_ON: Final = "HTTP "
+#: Not passed on: CGI programs would take it for a setting of their own (CVE-2016-5385).
+_UNWANTED: Final = frozenset({b"proxy"})
+
+
+class Refused(OSError):
+    """A request that is not answered by the application, and the status that says why.
+
+    ``read()`` of a body that is malformed, too large, too slow or cut raises it. It is an OSError,
+    as frameworks expect of a client that is gone.
+    """
+
+    def __init__(self, status: str, why: str) -> None:
+        super().__init__(f"{status}: {why}")
+        self.status = status
+        self.why = why
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.status, self.why)
+
+
+BAD: Final = "400 Bad Request"
+TOO_LATE: Final = "408 Request Timeout"
+TOO_LARGE: Final = "413 Content Too Large"
+HEAD_TOO_LARGE: Final = "431 Request Header Fields Too Large"
+NOT_IMPLEMENTED: Final = "501 Not Implemented"
+WRONG_VERSION: Final = "505 HTTP Version Not Supported"
+
+
+class Request:
+    """A request whose head is there, and as much of its body as has come."""
+
+    #: The client waits for "100 Continue" before it sends the body.
+    expects = False
+    #: The body is there as a whole.
+    complete = False
+    #: Of the body, if it was said, and what has come so far.
+    length: int | None = None
+    size = 0
+
+    def __init__(self, environ: Environ, http11: bool, is_head: bool, keep_alive: bool) -> None:
+        self.environ = environ
+        self.http11 = http11
+        self.is_head = is_head  # of the method, which the application may have changed
+        self.keep_alive = keep_alive
+        self.chunks: list[bytes] = []  # of the body, not read yet
+
+
+class Parser:
+    """Reads the requests of one connection."""
+
+    __slots__ = (
+        "_environ",
+        "_fed",
+        "_max_body",
+        "_max_fields",
+        "_max_head",
+        "_most_keys",
+        "_repeated",
+        "_request",
+        "_skipping",
+        "_template",
+        "_tools",
+        "_url",
+        "error",
+        "ready",
+    )
+
+    def __init__(self, template: Environ, max_head: int, max_fields: int, max_body: int) -> None:
+        self.ready: deque[Request] = deque()
+        self.error: Refused | None = None  # of the request behind those in `ready`
+        self._template = template
+        self._max_head = max_head
+        self._max_fields = max_fields
+        self._most_keys = len(template) + max_fields
+        self._max_body = max_body
+        self._environ: Environ | None = None  # of the head that is being read
+        self._request: Request | None = None  # whose body is being read
+        self._url = b""
+        self._fed = 0  # bytes since the head, or the body, began, roughly
+        self._repeated = 0  # fields of the head that had come before
+        self._skipping = False  # a head that stands in for another one
+        self._tools = httptools.HttpRequestParser(self)
+
+    def feed(self, data: bytes) -> None:
+        """Take what has come."""
+        rest: bytes | memoryview = data
+        while self.error is None:
+            try:
+                self._tools.feed_data(rest)
+            except httptools.HttpParserUpgrade as exc:
+                rest = memoryview(rest)[exc.args[0] :]
+                self._decline_upgrade()
+            except httptools.HttpParserError as exc:
+                self.error = self.error or _meaning(str(exc))
+            else:
+                if self._request is not None or not self.ready:
+                    self._charge(len(data))
+                return
+
+    def _charge(self, size: int) -> None:
+        """Something is not complete. It must not grow for ever between two callbacks."""
+        self._fed += size
+        request = self._request
+        if request is None:
+            if self._fed > self._max_head:
+                long = 2 * len(self._url) > self._max_head
+                status = "414 URI Too Long" if long else HEAD_TOO_LARGE
+                self.error = Refused(status, f"the head has more than {self._max_head} bytes")
+        elif self._fed - request.size > _SPARE + _SPARE_OF_EACH * request.size:
+            self.error = Refused(BAD, "the chunks have more around them than in them")
+
+    def _decline_upgrade(self) -> None:
+        """Go on as if nothing had been said of another protocol.
+
+        llhttp takes the head for the last thing that is HTTP. A new parser reads what follows; if
+        that is a body, behind a head that says so.
+        """
+        self._tools = httptools.HttpRequestParser(self)
+        if self._request is not None:
+            self._skipping = True
+            length = self._request.length
+            head = _BEFORE_CHUNKS if length is None else _BEFORE_LENGTH % length
+            self._tools.feed_data(head)
+
+    def _refuse(self, status: str, why: str) -> Refused:
+        self.error = Refused(status, why)
+        return self.error
+
+    # What httptools calls
+
+    def on_url(self, url: bytes) -> None:
+        """A part of the target, usually all of it."""
+        if self._environ is None and not self._skipping:
+            self._environ = self._template.copy()
+            self._repeated = 0
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A field of the head; or a trailer's, which nobody is told."""
+        environ = self._environ
+        if environ is None:
+            return
+        key = _KEYS.get(name) or _key_of(name)
+        if key not in environ:
+            environ[key] = value.rstrip().decode("latin-1")
+        else:
+            self._repeat(environ, key, value)
+
+    def _repeat(self, environ: Environ, key: str, value: bytes) -> None:
+        self._repeated += 1
+        if self._repeated > self._max_fields:
+            raise self._refuse(HEAD_TOO_LARGE, "the head has too many fields")
+        if key in ("HTTP_HOST", "CONTENT_TYPE"):
+            raise self._refuse(BAD, f"{key} comes twice")
+        separator = "; " if key == "HTTP_COOKIE" else ","
+        environ[key] += separator + value.rstrip().decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        """The head is there: the request can begin."""
+        environ, self._environ = self._environ, None
+        url, self._url = self._url, b""
+        if environ is None:
+            return  # it stands in for another one
+        if _NOT_PASSED_ON in environ:
+            del environ[_NOT_PASSED_ON]
+        if len(environ) + self._repeated > self._most_keys:
+            raise self._refuse(HEAD_TOO_LARGE, "the head has too many fields")
+        tools = self._tools
+        version = tools.get_http_version()
+        if version != "1.1" and version != "1.0":
+            raise self._refuse(WRONG_VERSION, f"HTTP/{version} is not spoken here")
+        environ["SERVER_PROTOCOL"] = "HTTP/" + version
+        environ["REQUEST_METHOD"] = method = tools.get_method().decode()
+        self._set_target(environ, method, url)
+        host = environ.get("HTTP_HOST")
+        if host not in _HOSTS:
+            self._check_host(host, version)
+        request = Request(environ, version == "1.1", method == "HEAD", tools.should_keep_alive())
+        if "HTTP_TRANSFER_ENCODING" in environ or "CONTENT_LENGTH" in environ:
+            self._check_body(request, environ, version)
+            request.expects = (
+                version == "1.1" and environ.get("HTTP_EXPECT", "").lower() == "100-continue"
+            )
+        elif tools.should_upgrade():
+            request.complete = True
+            self.ready.append(request)
+            return
+        self._fed = 0
+        self._request = request
+        self.ready.append(request)
+
+    def on_body(self, data: bytes) -> None:
+        """A piece of the body."""
+        request = self._request
+        assert request is not None
+        request.size += len(data)
+        if request.size > self._max_body:
+            raise self._refuse(TOO_LARGE, f"the body has more than {self._max_body} bytes")
+        request.chunks.append(data)
+
+    def on_message_complete(self) -> None:
+        """The body is complete; if it had none, this comes at once."""
+        request = self._request
+        if request is None:
+            return
+        if self._tools.should_upgrade():
+            return  # a body that was not read: see _decline_upgrade()
+        self._skipping = False
+        request.complete = True
+        self._request = None
+        self._fed = 0
+
+    # The parts of a head
+
+    def _set_target(self, environ: Environ, method: str, url: bytes) -> None:
+        target, path, query = _split(url)
+        if path[:1] != "/":
+            path = self._other_form(environ, method, path)
+        if "#" in target:
+            raise self._refuse(BAD, "a target has no fragment")
+        if script := environ["SCRIPT_NAME"]:
+            if path != script and not path.startswith(script + "/"):
+                raise self._refuse("404 Not Found", f"all there is begins with {script}")
+            path = path[len(script) :]
+        environ["REQUEST_URI"] = environ["RAW_URI"] = target
+        environ["PATH_INFO"] = path
+        environ["QUERY_STRING"] = query
+
+    def _other_form(self, environ: Environ, method: str, target: str) -> str:
+        """The path of a target that is not a path only."""
+        if method == "CONNECT":
+            raise self._refuse(NOT_IMPLEMENTED, "this is not a proxy")
+        if method == "OPTIONS" and target == "*":
+            return str(environ["SCRIPT_NAME"])
+        scheme, found, rest = target.partition("://")
+        if not found or scheme.lower() not in ("http", "https"):
+            raise self._refuse(BAD, "the target is neither a path nor a URL")
+        host, slash, path = rest.partition("/")
+        if not host:
+            raise self._refuse(BAD, "the target is a URL without a host")
+        environ["HTTP_HOST"] = host  # whatever the field says (RFC 9112, 3.2.2)
+        return slash + path or "/"
+
+    def _check_host(self, host: str | None, version: str) -> None:
+        if host is None:
+            if version == "1.1":
+                raise self._refuse(BAD, "there is no Host")
+        elif _HOST.fullmatch(host) is None:
+            raise self._refuse(BAD, "that is no Host")
+        elif len(_HOSTS) < _KEPT:
+            _HOSTS.add(host)
+
+    def _check_body(self, request: Request, environ: Environ, version: str) -> None:
+        coding = environ.get("HTTP_TRANSFER_ENCODING")
+        if coding is None:
+            request.length = int(environ["CONTENT_LENGTH"])
+            if request.length > self._max_body:
+                raise self._refuse(TOO_LARGE, f"the body has more than {self._max_body} bytes")
+        elif version == "1.0":
+            raise self._refuse(BAD, "HTTP/1.0 has no Transfer-Encoding")
+        elif coding.lower() != "chunked":
+            raise self._refuse(NOT_IMPLEMENTED, "the only Transfer-Encoding here is chunked")
+
+
+def _key_of(name: bytes) -> str:
+    """A field's key in the environ. With a "_" it could not be told from one with a "-"."""
+    small = name.lower()
+    key = small.upper().replace(b"-", b"_").decode("latin-1")
+    if b"_" in name or small in _UNWANTED:
+        key = _NOT_PASSED_ON
+    elif small not in (b"content-type", b"content-length"):
+        key = "HTTP_" + key
+    if len(_KEYS) < _KEPT:
+        _KEYS[name] = key
+    return key
+
+
+@lru_cache(_KEPT)
+def _split(url: bytes) -> tuple[str, str, str]:
+    """A target as it came, its path in plain bytes as PEP 3333 wants them, and its query."""
+    target = url.decode("latin-1")
+    path, _, query = target.partition("?")
+    if "%" in path:
+        path = unquote_to_bytes(path).decode("latin-1")
+    return target, path, query
+
+
+def _meaning(reason: str) -> Refused:
+    """The refusal that the parser's reason stands for."""
+    if reason == "Invalid method encountered":
+        return Refused(NOT_IMPLEMENTED, "this method is not known")
+    if reason == "Invalid HTTP version":
+        return Refused(WRONG_VERSION, reason)
+    if reason == "Request has invalid `Transfer-Encoding`":
+        return Refused(NOT_IMPLEMENTED, "the only Transfer-Encoding here is chunked")
+    return Refused(BAD, reason)

@@ -1,0 +1,464 @@
+"""pyfiber.wsgi: slow clients, many clients, the end of a server, TLS, and the command."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket as standard
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyfiber import TaskGroup, gather, net, now, run, sleep, testing, to_thread, wsgi
+from tests.io.certificates import HOST as NAME
+from tests.io.certificates import needs_certificates
+from tests.io.tls_pairs import client_context, server_context
+from tests.support.subprocesses import run_python, start_python
+from tests.wsgi.talking import (
+    GET,
+    HELLO,
+    HOST,
+    LAST,
+    converse,
+    hello,
+    read_all,
+    replies,
+    take,
+)
+
+POST = b"POST / HTTP/1.1\r\nHost: a\r\n"
+
+
+def reading(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+    body = environ["wsgi.input"].read()
+    start_response("200 OK", [])
+    return [body]
+
+
+def drip(stream: net.Stream, data: bytes, seconds: float) -> None:
+    """A byte at a time, till the other end has had enough."""
+    try:
+        for i in range(len(data)):
+            stream.write(data[i : i + 1])
+            sleep(seconds)
+    except OSError:
+        pass
+
+
+# slow clients -------------------------------------------------------------------------------------
+
+
+def test_silent_client_is_let_go() -> None:
+    def client(stream: net.Stream) -> tuple[bytes, float]:
+        stream.write(GET)
+        stream.read()
+        began = now()
+        return stream.read(), now() - began
+
+    data, seconds = converse(hello, client, keep_alive=7)
+    assert data == b""
+    assert seconds == pytest.approx(7, abs=0.1)
+
+
+def test_slow_head_is_given_up_after_its_time() -> None:
+    def client(stream: net.Stream) -> tuple[bytes, float]:
+        with TaskGroup() as group:
+            group.spawn(drip, stream, GET * 10, 1)
+            answer = read_all(stream)
+            return answer, now()
+
+    began = 0.0
+
+    def timed(stream: net.Stream) -> tuple[bytes, float]:
+        nonlocal began
+        began = now()
+        return client(stream)
+
+    data, ended = converse(hello, timed, header_timeout=5)
+    assert [reply.status for reply in replies(data)] == [408]
+    assert ended - began == pytest.approx(5, abs=3)
+
+
+def test_slow_body_is_given_up_after_its_time() -> None:
+    def client(stream: net.Stream) -> bytes:
+        stream.write(POST + b"Content-Length: 1000\r\n\r\n")
+        began = now()
+        with TaskGroup() as group:
+            group.spawn(drip, stream, b"x" * 1000, 1)
+            data = read_all(stream)
+            assert now() - began == pytest.approx(10, abs=4)
+        return data
+
+    assert [reply.status for reply in replies(converse(reading, client, body_timeout=10))] == [408]
+
+
+def test_body_that_goes_on_has_time() -> None:
+    """The time is for each 64 KiB, and what the application takes does not count."""
+
+    def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        sleep(100)
+        return reading(environ, start_response)
+
+    def client(stream: net.Stream) -> bytes:
+        stream.write(POST + b"Content-Length: 1000000\r\nConnection: close\r\n\r\n")
+        for _ in range(10):
+            stream.write(b"x" * 100_000)
+            sleep(9)
+        return read_all(stream)
+
+    (reply,) = replies(converse(app, client, body_timeout=10))
+    assert (reply.status, len(reply.body)) == (200, 1_000_000)
+
+
+def test_client_that_does_not_read_is_given_up() -> None:
+    ended: list[float] = []
+
+    def app(environ: dict[str, Any], start_response: Any) -> Iterator[bytes]:
+        try:
+            start_response("200 OK", [])
+            for _ in range(100):
+                yield b"x" * 65536
+        finally:
+            ended.append(now())
+
+    def client(stream: net.Stream) -> None:
+        stream.write(LAST)
+        began = now()
+        sleep(1000)
+        assert ended[0] - began == pytest.approx(20, abs=0.1)
+
+    converse(app, client, write_timeout=20)
+
+
+def test_client_that_reads_slowly_gets_all() -> None:
+    body = b"x" * 65536 * 20
+
+    def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        start_response("200 OK", [])
+        return [body]
+
+    def client(stream: net.Stream) -> bytes:
+        stream.write(LAST)
+        data = b""
+        while piece := stream.read():
+            data += piece
+            sleep(5)
+        return data
+
+    assert take(converse(app, client, write_timeout=20))[0].body == body
+
+
+# the end ------------------------------------------------------------------------------------------
+
+
+def test_server_that_ends_answers_what_has_come() -> None:
+    def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        sleep(3)
+        return list(hello(environ, start_response))
+
+    def main() -> None:
+        with wsgi.serve(app, HOST, 80, grace=10) as server, ExitStack() as stack:
+            busy, idle, fresh = (
+                stack.enter_context(net.connect(*server.address)) for _ in range(3)
+            )
+            idle.write(GET)
+            assert take(read_some(idle))[0].body == HELLO
+            began = now()
+            busy.write(GET)
+            sleep(1)
+            server.stop()
+            assert idle.read() == fresh.read() == b""
+            assert now() - began == pytest.approx(1, abs=0.1)
+            (reply,) = replies(read_all(busy))
+            assert (reply.body, reply.headers["connection"]) == (HELLO, "close")
+            with pytest.raises(ConnectionRefusedError):
+                net.connect(*server.address)
+        assert now() - began == pytest.approx(3, abs=0.1)
+
+    testing.run(main, network=True)
+
+
+def read_some(stream: net.Stream) -> bytes:
+    data = b""
+    while not data.endswith(HELLO):
+        data += stream.read()
+    return data
+
+
+def test_request_that_comes_as_the_server_ends_is_answered() -> None:
+    def main() -> None:
+        with wsgi.serve(hello, HOST, 80, grace=10) as server, net.connect(*server.address) as one:
+            one.write(GET)
+            read_some(one)
+            one.write(GET)
+            server.stop()  # before the fiber of the connection has run again
+            (reply,) = replies(read_all(one))
+            assert reply.body == HELLO
+
+    testing.run(main, network=True)
+
+
+def test_abort_does_not_wait() -> None:
+    log: list[str] = []
+
+    def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        try:
+            sleep(1000)
+        finally:
+            log.append("cancelled")
+        return []
+
+    def main() -> None:
+        with wsgi.serve(app, HOST, 80, grace=100) as server, net.connect(*server.address) as one:
+            one.write(GET)
+            sleep(1)
+            server.abort()
+            read_all(one)
+        assert now() == pytest.approx(1, abs=0.1)
+
+    testing.run(main, network=True)
+    assert log == ["cancelled"]
+
+
+def test_many_clients_are_served_at_once() -> None:
+    def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        sleep(1)
+        start_response("200 OK", [])
+        return [environ["PATH_INFO"].encode()]
+
+    def main() -> None:
+        def client(i: int) -> bytes:
+            with net.connect(*server.address) as stream:
+                stream.write(LAST.replace(b" / ", b" /%d " % i))
+                return take(read_all(stream))[0].body
+
+        with wsgi.serve(app, HOST, 80) as server:
+            began = now()
+            assert gather(*[lambda i=i: client(i) for i in range(100)]) == [
+                b"/%d" % i for i in range(100)
+            ]
+            assert now() - began < 2
+
+    testing.run(main, network=True)
+
+
+def test_limit_is_on_connections() -> None:
+    def main() -> None:
+        with wsgi.serve(hello, HOST, 80, limit=1) as server, net.connect(*server.address) as one:
+            one.write(GET)
+            read_some(one)
+            with net.connect(*server.address) as other:
+                other.write(LAST)
+                sleep(1)
+                assert server.connections == 1
+                one.close()
+                assert take(read_all(other))[0].body == HELLO
+
+    testing.run(main, network=True)
+
+
+# what it is told ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"script_name": "app"}, "script_name"),
+        ({"script_name": "/app/"}, "script_name"),
+        ({"max_header": 0}, "max_header"),
+        ({"max_fields": -1}, "max_fields"),
+        ({"max_body": -1}, "max_body"),
+        ({"keep_alive": 0}, "keep_alive"),
+        ({"header_timeout": float("nan")}, "header_timeout"),
+        ({"limit": 0}, "limit"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: Any, message: str) -> None:
+    def main() -> None:
+        with pytest.raises(ValueError, match=message):
+            wsgi.serve(hello, HOST, 80, **options)
+        net.listen(HOST, 80).close()  # it does not listen any more
+
+    testing.run(main, network=True)
+
+
+def test_application_must_be_callable() -> None:
+    def main() -> None:
+        with pytest.raises(TypeError, match="can be called"):
+            wsgi.serve("module:app", HOST, 80)  # type: ignore[arg-type]
+
+    testing.run(main, network=True)
+
+
+def test_address_must_be_named() -> None:
+    with pytest.raises(ValueError, match="needs the address"):
+        run(wsgi.serve, hello, "", 80)
+
+
+def test_httptools_missing_is_told_with_the_extra() -> None:
+    done = run_python("-c", "import sys; sys.modules['httptools'] = None; import pyfiber.wsgi")
+    assert "ImportError: pyfiber.wsgi needs httptools" in done.stderr
+    assert "pip install pyfiber[wsgi]" in done.stderr
+
+
+def test_import_of_pyfiber_leaves_it_alone() -> None:
+    done = run_python("-c", "import sys, pyfiber; print('pyfiber.wsgi' in sys.modules)")
+    assert done.stdout == "False\n", done.stderr
+
+
+# the system's network -----------------------------------------------------------------------------
+
+
+def exchange(stream: net.Stream, data: bytes = LAST) -> bytes:
+    stream.write(data)
+    return take(read_all(stream))[0].body
+
+
+def test_server_in_the_system_is_served_by_the_system() -> None:
+    def main() -> None:
+        with wsgi.serve(hello, HOST, 0) as server:
+            url = f"http://{HOST}:{server.address[1]}/"
+            assert to_thread(lambda: urllib.request.urlopen(url, timeout=30).read()) == HELLO
+
+    run(main)
+
+
+@pytest.mark.skipif(not hasattr(standard, "AF_UNIX"), reason="needs Unix sockets")
+def test_unix_socket_is_served(tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+    seen: dict[str, Any] = {}
+
+    def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        seen.update(environ)
+        return list(hello(environ, start_response))
+
+    def main() -> None:
+        with wsgi.serve_unix(app, path), net.connect_unix(path) as stream:
+            assert exchange(stream) == HELLO
+
+    run(main)
+    assert not os.path.exists(path)
+    assert seen["REMOTE_ADDR"] == ""
+    assert (seen["SERVER_NAME"], seen["SERVER_PORT"]) == ("localhost", "80")
+
+
+def test_listener_that_is_given_is_served() -> None:
+    def main() -> None:
+        listener = net.listen(HOST, 0)
+        with wsgi.Server(hello, listener) as server, net.connect(*server.address) as stream:
+            assert exchange(stream) == HELLO
+        assert listener.fileno() == -1
+
+    run(main)
+
+
+def secured(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+    assert (environ["wsgi.url_scheme"], environ["HTTPS"]) == ("https", "on")
+    return reading(environ, start_response)
+
+
+@needs_certificates
+@pytest.mark.parametrize("network", [False, True])
+def test_tls_is_served(network: bool) -> None:
+    def main() -> None:
+        body = b"x" * 200_000
+        post = POST + b"Content-Length: 200000\r\nConnection: close\r\n\r\n" + body
+        with (
+            wsgi.serve(secured, HOST, 0, tls=server_context()) as server,
+            net.connect(*server.address, tls=client_context(), server_hostname=NAME) as stream,
+        ):
+            stream.write(POST + b"Content-Length: 0\r\n\r\n" + post)
+            assert [reply.body for reply in replies(read_all(stream))] == [b"", body]
+
+    if network:
+        testing.run(main, network=True)
+    else:
+        run(main)
+
+
+# the command --------------------------------------------------------------------------------------
+
+PROGRAM = """
+import pyfiber
+
+def app(environ, start_response):
+    if environ["PATH_INFO"] == "/slow":
+        print("asked", flush=True)
+        pyfiber.sleep(float(environ["QUERY_STRING"]))
+    start_response("200 OK", [])
+    return [b"Hello, world!"]
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "service.py").write_text(PROGRAM)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@contextmanager
+def started(*arguments: str) -> Iterator[tuple[Any, standard.socket]]:
+    """The process, and a connection to it."""
+    with start_python("-m", "pyfiber.wsgi", *arguments) as process:
+        try:
+            assert process.stderr is not None
+            line = process.stderr.readline()
+            found = re.search(r"serves at 127.0.0.1:(\d+)", line)
+            assert found, line
+            with standard.create_connection((HOST, int(found[1])), timeout=60) as client:
+                yield process, client
+        finally:
+            process.kill()
+
+
+on_unix = pytest.mark.skipif(sys.platform == "win32", reason="no signals that a process may send")
+
+
+@on_unix
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_command_ends_by_a_signal_and_answers_first(program: Path, number: int) -> None:
+    with started("service", "--host", HOST, "--port", "0") as (process, client):
+        client.sendall(LAST.replace(b" / ", b" /slow?0.2 "))
+        assert process.stdout.readline() == "asked\n"
+        process.send_signal(number)
+        data = b"".join(iter(lambda: client.recv(65536), b""))
+        assert take(data)[0].body == HELLO
+        assert process.wait(60) == 0
+
+
+@on_unix
+def test_command_ends_at_once_by_a_second_signal(program: Path) -> None:
+    arguments = ["--host", HOST, "--port", "0", "--grace", "1000"]
+    with started("service:app", *arguments) as (process, client):
+        client.sendall(LAST.replace(b" / ", b" /slow?1000 "))
+        assert process.stdout.readline() == "asked\n"
+        process.send_signal(signal.SIGTERM)
+        with suppress(ConnectionRefusedError, ConnectionResetError):
+            while True:  # it has had the first signal when nobody listens any more
+                standard.create_connection(client.getpeername(), timeout=60).close()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["service"], "say where to listen"),
+        (["service", "--port", "80"], "say where to listen"),
+        (["service", "--host", "h", "--port", "1", "--unix", "p"], "in place of"),
+        (["nowhere", "--host", HOST, "--port", "0"], "No module named 'nowhere'"),
+        (["service:nothing", "--host", HOST, "--port", "0"], "nothing"),
+        (["service:__name__", "--host", HOST, "--port", "0"], "no WSGI application"),
+    ],
+)
+def test_command_says_what_is_missing(program: Path, arguments: list[str], message: str) -> None:
+    done = run_python("-m", "pyfiber.wsgi", *arguments)
+    assert done.returncode != 0
+    assert message in done.stderr
