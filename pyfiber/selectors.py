@@ -19,6 +19,7 @@ from selectors import EVENT_READ, EVENT_WRITE, BaseSelector, SelectorKey
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyfiber._engine import _may_park, _wait_any, now, wait_readable, yield_now
+from pyfiber._engine import _outside as _theirs  # where a gate leads from it to ours
 
 if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
@@ -108,45 +109,48 @@ def _in_thread(fn: Callable[[], R]) -> R:
 # selectors ----------------------------------------------------------------------------------------
 
 
+Ready = list[tuple[SelectorKey, int]]
+Ask = Callable[[float | None], Ready]
+
+
+def select_by_descriptor(selector: Any, ask: Ask, timeout: float | None) -> Ready:
+    """In a fiber: of a selector to which the system has given a descriptor."""
+    return _ask_until(lambda: ask(0), partial(wait_readable, selector), timeout)
+
+
+def select_by_keys(selector: Any, ask: Ask, timeout: float | None) -> Ready:
+    """In a fiber: of one that has none, which is made for each wait."""
+    keys = selector.get_map().values()
+    if not _HAS_ONE_FOR_MANY:
+        reading = [key.fd for key in keys if key.events & EVENT_READ]
+        writing = [key.fd for key in keys if key.events & EVENT_WRITE]
+        return _ask_until(lambda: ask(0), lambda left: _wait_any(reading, writing, left), timeout)
+    found = ask(0)
+    if found:
+        return found
+    with _Many() as many:
+        for key in keys:
+            events = key.events
+            many.add(key.fd, bool(events & EVENT_READ), bool(events & EVENT_WRITE), False)
+        return _ask_until(lambda: ask(0), many.wait, timeout)
+
+
 class _WithDescriptor:
     """A selector that the system gives a descriptor."""
 
-    def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
+    def select(self, timeout: float | None = None) -> Ready:
         """Those that are ready, as the standard one's; the running fiber parks."""
-        ask: Callable[[float | None], Any] = super().select  # type: ignore[misc]
-        if not _may_park():
-            return ask(timeout)  # type: ignore[no-any-return]
-        return _ask_until(lambda: ask(0), partial(wait_readable, self), timeout)  # type: ignore[arg-type]
+        ask = partial(_theirs(super().select.__func__), self)  # type: ignore[misc]
+        return select_by_descriptor(self, ask, timeout) if _may_park() else ask(timeout)
 
 
 class _WithoutDescriptor:
-    """A selector that has none: one is made for each wait."""
+    """A selector that has none."""
 
-    def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
+    def select(self, timeout: float | None = None) -> Ready:
         """Those that are ready, as the standard one's; the running fiber parks."""
-        ask: Callable[[float | None], Any] = super().select  # type: ignore[misc]
-        if not _may_park():
-            return ask(timeout)  # type: ignore[no-any-return]
-        if not _HAS_ONE_FOR_MANY:
-            numbers = self._numbers(EVENT_READ), self._numbers(EVENT_WRITE)
-            return _ask_until(lambda: ask(0), lambda left: _wait_any(*numbers, left), timeout)
-        found = ask(0)
-        if found:
-            return found  # type: ignore[no-any-return]
-        with _Many() as many:
-            for key in self.get_map().values():  # type: ignore[attr-defined]
-                events = key.events
-                many.add(
-                    key.fd,
-                    bool(events & EVENT_READ),
-                    bool(events & EVENT_WRITE),
-                    False,
-                )
-            return _ask_until(lambda: ask(0), many.wait, timeout)
-
-    def _numbers(self, event: int) -> list[int]:
-        keys = self.get_map().values()  # type: ignore[attr-defined]
-        return [key.fd for key in keys if key.events & event]
+        ask = partial(_theirs(super().select.__func__), self)  # type: ignore[misc]
+        return select_by_keys(self, ask, timeout) if _may_park() else ask(timeout)
 
 
 class SelectSelector(_WithoutDescriptor, _standard.SelectSelector):
@@ -192,16 +196,17 @@ def select(
     rlist: Iterable[Any], wlist: Iterable[Any], xlist: Iterable[Any], timeout: float | None = None
 ) -> tuple[list[Any], list[Any], list[Any]]:
     """``select.select()``, which parks the running fiber."""
+    theirs = _theirs(_select.select)
     if not _may_park():
-        return _select.select(rlist, wlist, xlist, timeout)
+        return theirs(rlist, wlist, xlist, timeout)
     asked = list(rlist), list(wlist), list(xlist)
     if timeout is not None and timeout < 0:
         raise ValueError("timeout must be non-negative")
     if not _HAS_ONE_FOR_MANY and asked[2]:
-        return _in_thread(lambda: _select.select(*asked, timeout))
+        return _in_thread(lambda: theirs(*asked, timeout))
 
     def ask() -> tuple[list[Any], list[Any], list[Any]] | None:
-        found = _select.select(*asked, 0)
+        found = theirs(*asked, 0)
         return found if any(found) else None
 
     found = ask()
@@ -223,7 +228,8 @@ if hasattr(_select, "poll"):
         """``select.poll()``, whose poll() parks the running fiber."""
 
         def __init__(self) -> None:
-            self._poll = _select.poll()
+            self._poll = _theirs(_select.poll)()
+            self._ask = partial(_theirs(type(self._poll).poll), self._poll)
             self._masks: dict[int, int] = {}
 
         def register(
@@ -249,9 +255,9 @@ if hasattr(_select, "poll"):
         def poll(self, timeout: float | None = None, /) -> list[tuple[int, int]]:
             """Those that are ready; ``timeout`` is in milliseconds, None or below 0: no limit."""
             if not _may_park():
-                return self._poll.poll(timeout)
+                return self._ask(timeout)
             seconds = None if timeout is None or timeout < 0 else timeout / 1000
-            found = self._poll.poll(0)
+            found = self._ask(0)
             if found:
                 return found
             with _Many() as many:
@@ -262,10 +268,19 @@ if hasattr(_select, "poll"):
                         bool(mask & _select.POLLOUT),
                         bool(mask & _select.POLLPRI),
                     )
-                return _ask_until(lambda: self._poll.poll(0), many.wait, seconds)
+                return _ask_until(lambda: self._ask(0), many.wait, seconds)
 
 
 if sys.platform == "linux":
+    _theirs_poll = _theirs(_select.epoll.poll)
+
+    def poll_epoll(
+        self: Any, timeout: float | None = None, maxevents: int = -1
+    ) -> list[tuple[int, int]]:
+        """In a fiber: the poll() of a standard epoll object."""
+        seconds = None if timeout is None or timeout < 0 else timeout
+        ask = partial(_theirs_poll, self, 0, maxevents)
+        return _ask_until(ask, partial(wait_readable, self), seconds)
 
     class epoll:
         """``select.epoll()``, whose poll() parks the running fiber."""
@@ -284,8 +299,6 @@ if sys.platform == "linux":
 
         def poll(self, timeout: float | None = None, maxevents: int = -1) -> list[tuple[int, int]]:
             """Those that are ready; ``timeout`` is in seconds, None or below 0: no limit."""
-            if not _may_park():
-                return self._epoll.poll(timeout, maxevents)
-            seconds = None if timeout is None or timeout < 0 else timeout
-            ask = lambda: self._epoll.poll(0, maxevents)  # noqa: E731
-            return _ask_until(ask, partial(wait_readable, self._epoll), seconds)
+            if _may_park():
+                return poll_epoll(self._epoll, timeout, maxevents)
+            return _theirs_poll(self._epoll, timeout, maxevents)

@@ -172,38 +172,7 @@ class _Popen(_Standard):
         # What wait() does, but for Ctrl-C.
         if not _may_park():
             return super()._wait(timeout)
-        if not self._has_ended():
-            with shield() if self._killed else contextlib.nullcontext():
-                self._park(timeout)
-        return self.returncode
-
-    def _park(self, timeout: float | None) -> None:
-        if timeout is not None and timeout <= 0:
-            yield_now()  # programs ask in loops
-        else:
-            with move_on_after(timeout):
-                self._park_until_end()
-        if not self._has_ended():
-            assert timeout is not None
-            raise TimeoutExpired(self.args, timeout)
-
-    def _has_ended(self) -> bool:
-        try:
-            super()._wait(0)
-        except TimeoutExpired:
-            return False
-        return True
-
-    def _park_until_end(self) -> None:
-        try:
-            with _end_of(self.pid) as number:
-                wait_readable(number)
-        except ProcessLookupError:
-            pass  # somebody else has waited for it, or nobody need
-        except OSError:  # the system has no such descriptor, or none left
-            self._by_thread = self._by_thread or _in_thread(super()._wait, None)
-            wait_for(self._by_thread)
-        super()._wait(None)  # at once; another thread may be about to do the same
+        return wait_in_fiber(self, super()._wait, timeout)
 
     # communicating --------------------------------------------------------------------------------
 
@@ -276,6 +245,53 @@ class _Popen(_Standard):
         if data is None or not self.text_mode:
             return data
         return self._translate_newlines(data, file.encoding, file.errors)
+
+
+# waiting for the end, also of the standard one's objects ------------------------------------------
+
+Ask = Callable[[float | None], int]
+
+
+def wait_in_fiber(process: Any, ask: Ask, timeout: float | None) -> int:
+    """``_wait()`` in a fiber, by the standard one, which is ``ask``."""
+    if not _has_ended(ask):
+        killed = getattr(process, "_killed", False)
+        with shield() if killed else contextlib.nullcontext():
+            _park(process, ask, timeout)
+    code: int = process.returncode
+    return code
+
+
+def _has_ended(ask: Ask) -> bool:
+    try:
+        ask(0)
+    except TimeoutExpired:
+        return False
+    return True
+
+
+def _park(process: Any, ask: Ask, timeout: float | None) -> None:
+    if timeout is not None and timeout <= 0:
+        yield_now()  # programs ask in loops
+    else:
+        with move_on_after(timeout):
+            _park_until_end(process, ask)
+    if not _has_ended(ask):
+        assert timeout is not None
+        raise TimeoutExpired(process.args, timeout)
+
+
+def _park_until_end(process: Any, ask: Ask) -> None:
+    try:
+        with _end_of(process.pid) as number:
+            wait_readable(number)
+    except ProcessLookupError:
+        pass  # somebody else has waited for it, or nobody need
+    except OSError:  # the system has no such descriptor, or none left
+        by_thread = getattr(process, "_by_thread", None) or _in_thread(ask, None)
+        process._by_thread = by_thread
+        wait_for(by_thread)
+    ask(None)  # at once; another thread may be about to do the same
 
 
 def _drain(file: Any, chunks: list[bytes]) -> None:

@@ -32,6 +32,10 @@ PARTS = {
     "dns": "pyfiber._patch._dns",
     "socket": "pyfiber._patch._socket",
     "ssl": "pyfiber._patch._ssl",
+    "select": "pyfiber._patch._select",
+    "asyncio": "pyfiber._patch._asyncio",
+    "subprocess": "pyfiber._patch._subprocess",
+    "os": "pyfiber._patch._os",
 }
 
 #: Guards what follows. It is pyfiber's own: the standard ones are about to change.
@@ -83,10 +87,10 @@ def patch(**parts: bool) -> None:
     """From now on blocking calls of the standard library park when made in a fiber of a run.
 
     Made anywhere else, they do what they did. Without arguments all parts: ``time``, ``dns``,
-    ``socket``, ``ssl``, ``select``, ``subprocess``, ``os``, ``threading``, ``queue``, ``local``,
-    ``drivers``. ``patch(threading=False)`` leaves that one out; ``patch(socket=True, ssl=True)``
-    patches these alone. Calling it again adds parts. At any time, before or after imports;
-    ``unpatch()`` undoes it, ``patch_report()`` tells what was reached.
+    ``socket``, ``ssl``, ``select``, ``asyncio``, ``subprocess``, ``os``, ``threading``, ``queue``,
+    ``local``, ``drivers``. ``patch(threading=False)`` leaves that one out;
+    ``patch(socket=True, ssl=True)`` patches these alone. Calling it again adds parts. At any time,
+    before or after imports; ``unpatch()`` undoes it, ``patch_report()`` tells what was reached.
     """
     chosen = _chosen(parts)
     with _lock:

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any, TypeAlias
 
 from pyfiber._engine import Gate, MethodGate, _outside, _set_in_type
+from pyfiber._patch._imports import when_imported
 
 AnyGate: TypeAlias = Gate | MethodGate
 
@@ -120,6 +121,15 @@ class Record:
         self._undo.append(lambda: setattr(gate, "_open", False))
         return gate
 
+    def when_imported(self, name: str, change: Callable[[ModuleType], object]) -> None:
+        """Make a change to a module, if it is there now or when it is imported."""
+
+        def imported(module: ModuleType) -> None:
+            change(module)
+            self.bind_names()
+
+        self.on_undo(when_imported(name, imported))
+
     def on_undo(self, fn: Callable[[], object]) -> None:
         """To be called then."""
         self._undo.append(fn)
@@ -132,7 +142,8 @@ class Record:
                 gate = self._sought.get(id(value))
                 if gate is not None and gate.__wrapped__ is value:
                     self.replace(module, name, gate)
-                    self.names.append((module_name, name))
+                    if module_name != gate.__module__:  # its home in C
+                        self.names.append((module_name, name))
 
     def undo(self) -> None:
         """Everything is as it was, in modules imported since then as well: the gates are closed."""

@@ -52,7 +52,7 @@ class PatchReport:
             return
         yield "In a fiber of a run these park, and everywhere else they do what they did:"
         for part, labels in self.reached.items():
-            yield f"  {part}: {', '.join(labels)}"
+            yield f"  {part}: {', '.join(labels) or 'when it is imported'}"
             yield from (f"    {note}" for note in self.notes.get(part, ()))
         if self.names:
             yield f"Also under these names, bound before: {', '.join(self.names)}"
@@ -62,9 +62,9 @@ class PatchReport:
 
 
 def _holders(gate: AnyGate) -> Iterator[str]:
-    """Who refers to the original beside the gate, in words."""
+    """Who refers to the original function beside the gate, in words."""
     original = gate.__wrapped__
-    if hasattr(original, "__objclass__"):
+    if getattr(original, "__qualname__", "") != getattr(original, "__name__", ""):
         return  # a method, which its class finds by itself
     for referrer in gc.get_referrers(original):
         if referrer is not gate and (where := _words_for(referrer, original)):
@@ -121,8 +121,12 @@ def _words_for_dict(names: dict[Any, Any], original: Any) -> str:
     return ""
 
 
+#: What these hold they call so that it does not wait.
+_INNOCENT = ("pyfiber", "selectors", "subprocess")
+
+
 def _unless_ours(module: str | None, words: str) -> str:
-    return "" if (module or "").partition(".")[0] == "pyfiber" else words
+    return "" if (module or "").partition(".")[0] in _INNOCENT else words
 
 
 def _name_of(function: FunctionType) -> str:

@@ -16,6 +16,7 @@ import contextvars
 import selectors
 import signal
 from collections.abc import Callable
+from functools import partial
 from threading import get_ident
 from typing import Any, TypeVarTuple
 
@@ -23,6 +24,7 @@ from pyfiber._engine import (
     Cancelled,
     CancelScope,
     _on_sigint,
+    _outside,
     _running_scheduler,
     _wait_any,
     check_cancelled,
@@ -36,6 +38,7 @@ from pyfiber.aio._guest import as_guest
 Ts = TypeVarTuple("Ts")
 
 Events = list[tuple[selectors.SelectorKey, int]]
+Look = Callable[[float | None], Events]
 
 
 class ParkingSelector(selectors.DefaultSelector):
@@ -53,7 +56,7 @@ class ParkingSelector(selectors.DefaultSelector):
     def __init__(self, on_cancelled: Callable[[Cancelled], None]):
         super().__init__()
         self._on_cancelled = on_cancelled
-        self._look = super().select
+        self._look: Look = partial(_outside(super().select.__func__), self)  # type: ignore[attr-defined]
 
     def select(self, timeout: float | None = None) -> Events:
         if _running_scheduler() is None:

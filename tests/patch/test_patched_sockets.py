@@ -503,7 +503,8 @@ def test_class_is_as_it_was_after_unpatch() -> None:
         assert dict(vars(socket.socket)) == before
         assert socket.socket.__new__ is new
         for kind in (socket.socket, Mine, Later):
-            assert type(pyfiber.run(kind)) is kind
+            with pyfiber.run(kind) as made:
+                assert type(made) is kind
             kind(socket.AF_INET, type=socket.SOCK_STREAM).close()
             assert kind.__new__(kind).fileno() == -1
     """

@@ -46,6 +46,8 @@ struct SchedulerObject {
     bool stall_told;
     bool inherited;         /* ran when this process was forked: see loop.c */
     bool lent;              /* its hub is a fiber of `outer`, until it ends */
+    bool blocks;            /* waits for events block the thread: a child of a
+                               fork, whose other fibers are the parent's */
     SchedulerObject *outer; /* the inherited one that it runs inside of */
 };
 

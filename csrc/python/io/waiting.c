@@ -34,7 +34,7 @@ pf_io_scheduler(PfThread *t)
         return NULL;
     }
     bool stays = (t->attention & PF_ATT_NO_SWITCH) != 0 ||
-                 t->collecting == t->engine.current;
+                 t->collecting == t->engine.current || s->blocks;
     return stays ? NULL : &s->core;
 }
 

@@ -12,6 +12,7 @@
 #include "python/core/arguments.h"
 #include "python/core/compiler.h"
 #include "python/core/thread.h"
+#include "python/fiber/hub.h"
 #include "python/io/waiting.h"
 #include "python/patch/patch.h"
 
@@ -251,7 +252,23 @@ gate_outside(PyObject *module, PyObject *op)
     return Py_NewRef(is_gate ? ((GateObject *)op)->outside : op);
 }
 
+/* The other fibers of this run are copies of the parent's. They must not go on
+ * here just because this one, which forked, does something that takes time. */
+static PyObject *
+block_from_now_on(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    PfThread *t = pf_tls_thread;
+    if (t != NULL && t->scheduler != NULL) {
+        t->scheduler->blocks = true;
+    }
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef functions[] = {
+    {"_block_from_now_on", block_from_now_on, METH_NOARGS,
+     "_block_from_now_on(): waits for events in this run no longer park."},
     {"_outside", gate_outside, METH_O,
      "_outside(callable): what a gate has replaced; of others themselves."},
     {"_set_in_type", set_in_type, METH_VARARGS,

@@ -1,0 +1,134 @@
+"""``os.wait()`` and its kin, ``os.system()``, ``os.fork()``; ``os.popen()`` is subprocess's.
+
+Nothing tells a fiber that one of several children has ended, so a thread waits for it and leaves it
+to be reaped by the fiber: a cancelled wait loses no child.
+
+In the child of a fork that a fiber made, blocking calls block: else the copies of the parent's
+other fibers would go on there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from typing import Any
+
+from pyfiber._engine import _block_from_now_on, _outside, sleep, wait_readable
+from pyfiber._futures import wait_for
+from pyfiber._patch._record import Record
+from pyfiber.subprocess import _end_of, _in_thread
+
+#: Seconds between two looks where the system cannot wait without reaping.
+_PAUSE = 0.02
+
+_theirs: dict[str, Any] = {
+    name: _outside(getattr(os, name))
+    for name in ("waitpid", "wait3", "wait4", "waitid", "system", "fork", "forkpty")
+    if hasattr(os, name)
+}
+
+
+def _until(ask: Callable[[], Any], pid: int, *, only_end: bool) -> Any:
+    """What it says when it no longer says that nothing has happened.
+
+    pid: as for waitpid(); 0 is this process's group.
+    """
+    while not (found := ask()) or not found[0]:
+        if pid > 0 and only_end and _has_ended(pid):
+            continue
+        _await_any(pid, only_end)
+    return found
+
+
+def _has_ended(pid: int) -> bool:
+    """It waits for that; False: the system cannot tell."""
+    try:
+        with _end_of(pid) as number:
+            wait_readable(number)
+    except ProcessLookupError:
+        pass  # to be reaped, or somebody else's
+    except OSError:
+        return False
+    return True
+
+
+def _await_any(pid: int, only_end: bool) -> None:
+    """It reaps nothing. A cancelled fiber leaves the thread, which goes with the next child."""
+    if "waitid" not in _theirs:
+        sleep(_PAUSE)
+        return
+    events = os.WEXITED if only_end else os.WEXITED | os.WSTOPPED | os.WCONTINUED
+    which = (os.P_PID, pid) if pid > 0 else (os.P_ALL, 0) if pid == -1 else (os.P_PGID, abs(pid))
+    if pid == 0:
+        which = os.P_PGID, os.getpgrp()
+    wait_for(_in_thread(_wait_without_reaping, *which, events | os.WNOWAIT))
+
+
+def _wait_without_reaping(*args: Any) -> None:
+    with contextlib.suppress(ChildProcessError):  # whoever asks again is told so
+        _theirs["waitid"](*args)
+
+
+def waitpid(pid: int, options: int, /) -> tuple[int, int]:
+    theirs = _theirs["waitpid"]
+    if not isinstance(pid, int) or not isinstance(options, int) or options & os.WNOHANG:
+        return theirs(pid, options)  # type: ignore[no-any-return]
+    ask = lambda: theirs(pid, options | os.WNOHANG)  # noqa: E731
+    return _until(ask, pid, only_end=options == 0)  # type: ignore[no-any-return]
+
+
+def wait() -> tuple[int, int]:
+    return waitpid(-1, 0)
+
+
+def wait4(pid: int, options: int) -> Any:
+    theirs = _theirs["wait4"]
+    if options & os.WNOHANG:
+        return theirs(pid, options)
+    return _until(lambda: theirs(pid, options | os.WNOHANG), pid, only_end=options == 0)
+
+
+def wait3(options: int) -> Any:
+    theirs = _theirs["wait3"]
+    if options & os.WNOHANG:
+        return theirs(options)
+    return _until(lambda: theirs(options | os.WNOHANG), -1, only_end=options == 0)
+
+
+def waitid(idtype: int, id: int, options: int, /) -> Any:
+    theirs = _theirs["waitid"]
+    while True:
+        found = theirs(idtype, id, options | os.WNOHANG)
+        if found is not None or options & os.WNOHANG:
+            return found
+        wait_for(_in_thread(_wait_without_reaping, idtype, id, options | os.WNOWAIT))
+
+
+def system(command: Any) -> int:
+    """In a thread, where the child stays if the fiber is cancelled."""
+    code: int = wait_for(_in_thread(_theirs["system"], command))
+    return code
+
+
+def fork() -> int:
+    pid: int = _theirs["fork"]()
+    if pid == 0:
+        _block_from_now_on()
+    return pid
+
+
+def forkpty() -> tuple[int, int]:
+    found: tuple[int, int] = _theirs["forkpty"]()
+    if found[0] == 0:
+        _block_from_now_on()
+    return found
+
+
+def apply(record: Record) -> None:
+    """See Record."""
+    record.function(os, "system", system)
+    if os.name != "nt":  # there waitpid() is the C library's, and of one child
+        for inside in (wait, waitpid, wait3, wait4, waitid, fork, forkpty):
+            if hasattr(os, inside.__name__):
+                record.function(os, inside.__name__, inside)

@@ -1,0 +1,109 @@
+"""``select`` and the classes of ``selectors``.
+
+What belongs to a standard loop of asyncio that runs in a fiber blocks as ever: if the fiber parked,
+the others would see that loop as their own. ``asyncio.run()`` in a fiber has pyfiber's loop.
+"""
+
+from __future__ import annotations
+
+import select
+import selectors
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pyfiber.selectors as ours
+from pyfiber._engine import now, sleep
+from pyfiber._patch._record import Record
+
+#: Seconds between two looks at a poll object: the first and the longest.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.02
+
+
+def _belongs_to_loop(thing: Any) -> bool:
+    """A selector, or what that asks itself."""
+    events = sys.modules.get("asyncio.events")
+    loop = None if events is None else events._get_running_loop()
+    selector = getattr(loop, "_selector", None)
+    return selector is not None and thing in (selector, getattr(selector, "_selector", None))
+
+
+def _selecting(theirs: Any, wait: Callable[..., Any]) -> Callable[..., Any]:
+    def select(self: Any, timeout: float | None = None) -> Any:
+        if _belongs_to_loop(self):
+            return theirs(self, timeout)
+        return wait(self, partial(theirs, self), timeout)
+
+    return select
+
+
+# What selectors ask themselves with a timeout of 0 is answered at once.
+
+
+def epoll_poll(self: Any, timeout: float | None = None, maxevents: int = -1) -> Any:
+    """Of an epoll object."""
+    if timeout == 0 or _belongs_to_loop(self):
+        return _theirs_epoll(self, timeout, maxevents)
+    return ours.poll_epoll(self, timeout, maxevents)
+
+
+def poll(self: Any, timeout: float | None = None, /) -> list[tuple[int, int]]:
+    """Of a poll object that was made elsewhere, which does not tell what it watches."""
+    theirs = _theirs_poll
+    if timeout == 0 or _belongs_to_loop(self):
+        return theirs(self, timeout)  # type: ignore[no-any-return]
+    end = None if timeout is None or timeout < 0 else now() + timeout / 1000
+    pause = _FIRST_PAUSE
+    while True:
+        found: list[tuple[int, int]] = theirs(self, 0)
+        left = None if end is None else end - now()
+        if found or (left is not None and left <= 0):
+            return found
+        sleep(pause if left is None else min(pause, left))
+        pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def control(
+    self: Any, changelist: Any, max_events: int, timeout: float | None = None, /
+) -> list[Any]:
+    """Of a kqueue."""
+    if _belongs_to_loop(self):
+        return _theirs_control(self, changelist, max_events, timeout)  # type: ignore[no-any-return]
+    found: list[Any] = _theirs_control(self, changelist, max_events, 0)
+    if found or max_events == 0 or (timeout is not None and timeout <= 0):
+        return found
+    ask = partial(_theirs_control, self, None, max_events)
+    return ours.select_by_descriptor(self, ask, timeout)
+
+
+_METHODS: list[tuple[type[Any], str, Callable[..., Any]]] = []
+for _name, _wait in (
+    ("SelectSelector", ours.select_by_keys),
+    ("PollSelector", ours.select_by_keys),
+    ("EpollSelector", ours.select_by_descriptor),
+    ("DevpollSelector", ours.select_by_descriptor),
+    ("KqueueSelector", ours.select_by_descriptor),
+):
+    if hasattr(selectors, _name):
+        _class: Any = getattr(selectors, _name)
+        _METHODS.append((_class, "select", _selecting(_class.select, _wait)))
+if hasattr(select, "epoll"):
+    _theirs_epoll: Any = select.epoll.poll
+    _METHODS.append((select.epoll, "poll", epoll_poll))
+if hasattr(select, "kqueue"):
+    _theirs_control: Any = select.kqueue.control
+    _METHODS.append((select.kqueue, "control", control))
+if hasattr(select, "poll"):
+    _theirs_poll: Any = type(select.poll()).poll
+    _METHODS.append((type(select.poll()), "poll", poll))
+
+
+def apply(record: Record) -> None:
+    """See Record."""
+    record.function(select, "select", ours.select)
+    if hasattr(select, "poll"):
+        record.function(select, "poll", ours.poll)
+        record.notes.append("select.poll() made elsewhere is looked at every 20 ms")
+    for cls, name, inside in _METHODS:
+        record.method(cls, name, inside)

@@ -1,0 +1,105 @@
+"""``subprocess.Popen``: one that is made in a fiber becomes pyfiber.subprocess's.
+
+Of those that are made elsewhere, and of a program's own subclass, the waits park; ``communicate()``
+runs in a thread. Their pipes' file objects are the standard ones, which block.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+from pyfiber._engine import Cancelled, FiberExit, _outside, shield, wait_readable, wait_writable
+from pyfiber._futures import wait_for
+from pyfiber._patch._record import Record
+from pyfiber.subprocess import _in_thread, _Popen, wait_in_fiber
+
+_Standard: Any = subprocess.Popen
+_theirs_init = _Standard.__init__
+_theirs_wait = _Standard._wait
+_theirs_communicate = _Standard.communicate
+
+
+def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+    if type(self) is _Standard:
+        self.__class__ = _Popen
+        self.__init__(*args, **kwargs)
+    else:
+        _theirs_init(self, *args, **kwargs)
+
+
+def _wait(self: Any, timeout: float | None) -> int:
+    theirs = partial(_theirs_wait, self)
+    code: int = (
+        theirs(timeout) if isinstance(self, _Popen) else wait_in_fiber(self, theirs, timeout)
+    )
+    return code
+
+
+def communicate(self: Any, input: Any = None, timeout: float | None = None) -> Any:
+    if isinstance(self, _Popen):
+        return _theirs_communicate(self, input, timeout)
+    try:
+        return wait_for(_in_thread(_theirs_communicate, self, input, timeout))
+    except Cancelled:
+        self.kill()
+        with shield():
+            self.wait()
+        raise
+    except FiberExit:  # nothing parks any more
+        self.kill()
+        _theirs_wait(self, None)
+        raise
+
+
+def _try_wait(self: Any, wait_flags: int) -> tuple[int, int]:
+    """As the standard one, but past the gate of ``os.waitpid()``: here it must block."""
+    try:
+        return _outside(os.waitpid)(self.pid, wait_flags)
+    except ChildProcessError:
+        return self.pid, 0
+
+
+# multiprocessing's pipes --------------------------------------------------------------------------
+
+#: What surely goes into a pipe that is said to have room.
+_PIECE = 4096
+
+
+def _read(fd: int, size: int) -> bytes:
+    wait_readable(fd)
+    return os.read(fd, size)
+
+
+def _write(fd: int, data: Any) -> int:
+    wait_writable(fd)
+    return os.write(fd, memoryview(data)[:_PIECE])
+
+
+def connections(record: Record, module: ModuleType) -> None:
+    """Of the module multiprocessing.connection, which passes the functions that read and write."""
+    kind: Any = module.Connection
+    receive, send = kind._recv, kind._send
+
+    def _recv(self: Any, size: int, read: Any = _read) -> Any:
+        return receive(self, size, _read)
+
+    def _send(self: Any, buf: Any, write: Any = _write) -> Any:
+        return send(self, buf, _write)
+
+    record.method(kind, "_recv", _recv)
+    record.method(kind, "_send", _send)
+
+
+def apply(record: Record) -> None:
+    """See Record."""
+    for inside in (__init__, _wait, communicate):
+        record.method(_Standard, inside.__name__, inside)
+    if hasattr(_Standard, "_try_wait"):
+        record.method(_Standard, "_try_wait", _try_wait)
+    if os.name != "nt":
+        record.when_imported("multiprocessing.connection", partial(connections, record))
+    record.notes.append("those made in a fiber are pyfiber.subprocess's")
