@@ -814,14 +814,20 @@ def _reader_type(incomplete: type[Exception], exceeded: type[Exception], /) -> A
 def _may_park() -> bool: ...
 
 # For pyfiber._patch.
+@final
 class Gate:
+    __name__: Final[str]
+    __qualname__: Final[str]
     def __new__(cls, outside: Callable[..., Any], inside: Callable[..., Any]) -> Self: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
     __wrapped__: Final[Callable[..., Any]]
     _inside: Final[Callable[..., Any]]
     _open: bool
 
+@final
 class MethodGate:
+    __name__: Final[str]
+    __qualname__: Final[str]
     def __new__(cls, outside: Callable[..., Any], inside: Callable[..., Any]) -> Self: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
     def __get__(self, instance: Any, owner: Any = None, /) -> Callable[..., Any]: ...
