@@ -31,7 +31,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--unix", metavar="PATH", help="a Unix socket, in place of host and port")
     parser.add_argument("--limit", type=int, default=1000, help="connections at a time (1000)")
     parser.add_argument("--grace", type=float, default=30.0, help="seconds to end in (30)")
-    parser.add_argument("--keep-alive", type=float, default=15.0, help="seconds of silence (15)")
+    parser.add_argument("--keep-alive", type=float, default=30.0, help="seconds of silence (30)")
     parser.add_argument("--certificate", metavar="FILE", help="serve TLS, with this certificate")
     parser.add_argument("--key", metavar="FILE", help="its key, if it is not in the same file")
     options = parser.parse_args(arguments)

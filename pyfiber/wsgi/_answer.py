@@ -138,7 +138,7 @@ class Answer:
                 date = date or kind == _DATE
                 server = server or kind == _SERVER
             lines += f"{name}: {value}\r\n"
-        return self._connection.stamp(date, server) + lines
+        return self._connection.server.stamp(date, server) + lines
 
     def _takes(self, kind: int, value: str) -> None:
         """What is about the connection is the server's to say."""
@@ -176,7 +176,8 @@ class Answer:
         body = blocks[0] if len(blocks) == 1 else b"".join(blocks)
         size = len(body)
         if not self.began:
-            self._expect(size)
+            if self._left is None:
+                self._expect(size)
             head = self._begin()
             if self._bare or self._left == size:
                 return self._connection.send(head if self._bare else head + body)
@@ -252,7 +253,8 @@ class Answer:
             framing = "Transfer-Encoding: chunked\r\n"
         else:
             self.closes = True
-        self.closes = self.closes or not connection.may_go_on(request)
+        if not request.complete or connection.server.is_ending:
+            self.closes = self.closes or not connection.may_go_on(request)
         if self.closes:
             framing += "Connection: close\r\n"
         elif not request.http11:

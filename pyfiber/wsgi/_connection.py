@@ -44,19 +44,19 @@ class Connection:
         "_may_ask",
         "_parser",
         "_scope",
-        "_server",
+        "_seconds",
         "_socket",
         "_stream",
+        "server",
     )
 
     def __init__(self, server: Server, stream: Stream) -> None:
-        self._server = server
+        self.server = server
         self._stream = stream
         self._socket: Any = stream.socket
-        self._parser = Parser(
-            server.environ_of(stream.peer), server.max_header, server.max_fields, server.max_body
-        )
+        self._parser = Parser(server, stream.peer)
         self._scope = CancelScope()
+        self._seconds = -1.0  # that the socket has been told, see _wait_for()
         self._idle = False
         self._may_ask = False  # for a body with "100 Continue"
         self._body_piece = 0  # bytes of the body when the clock was started again
@@ -79,12 +79,17 @@ class Connection:
         except Refused as refused:
             self._refuse(refused)
         except Gone as gone:
-            self._server.note_lost(gone, self._stream.peer)
+            self.server.note_lost(gone, self._stream.peer)
 
     def end_if_idle(self) -> None:
         """The server ends. Who has asked nothing is not waited for."""
         if self._idle:
             self._scope.cancel("the server ends")
+
+    def _wait_for(self, seconds: float) -> None:
+        """So long an operation of the socket may take. To say so is a call to the system."""
+        self._socket.settimeout(seconds)
+        self._seconds = seconds
 
     # Reading
 
@@ -107,10 +112,12 @@ class Connection:
 
     def _wait_for_client(self) -> bytes | None:
         """The first bytes of a request, or of several."""
-        server, sock = self._server, self._socket
+        server, sock = self.server, self._socket
         self._idle = True
         try:
-            sock.settimeout(0 if server.is_ending else server.keep_alive)
+            seconds = 0 if server.is_ending else server.keep_alive
+            if seconds != self._seconds:
+                self._wait_for(seconds)
             data: bytes = sock.recv(server.first_piece)
             return data
         except OSError:  # too late, or lost, between two requests: nobody has missed anything
@@ -121,14 +128,14 @@ class Connection:
     def _receive_head(self) -> None:
         """The rest of the head: in time, however small the pieces are."""
         parser, sock = self._parser, self._socket
-        seconds = self._server.header_timeout
+        seconds = self.server.header_timeout
         end = now() + seconds
         while not parser.ready and parser.error is None:
             left = end - now()
             try:
                 if left <= 0:
                     raise TimeoutError
-                sock.settimeout(left)
+                self._wait_for(left)
                 data = sock.recv(PIECE)
             except TimeoutError:
                 raise Refused(TOO_LATE, f"no complete head within {seconds:g} seconds") from None
@@ -147,10 +154,10 @@ class Connection:
         self._may_ask = False
         before = now()
         try:
-            self._socket.settimeout(self._body_seconds_left(request))
+            self._wait_for(self._body_seconds_left(request))
             data = self._socket.recv(PIECE)
         except TimeoutError:
-            seconds = self._server.body_timeout
+            seconds = self.server.body_timeout
             raise Refused(TOO_LATE, f"the body did not come within {seconds:g} seconds") from None
         except OSError as exc:
             raise Refused(BAD, f"the connection was lost in the body: {exc}") from exc
@@ -164,7 +171,7 @@ class Connection:
         if request.size - self._body_piece >= PIECE:
             self._body_piece = request.size
             self._body_waited = 0.0
-        left = self._server.body_timeout - self._body_waited
+        left = self.server.body_timeout - self._body_waited
         if left <= 0:
             raise TimeoutError
         return left
@@ -173,17 +180,22 @@ class Connection:
 
     def _handle(self, request: Request) -> bool:
         """Answer a request; whether the connection goes on."""
-        body = self._begin_body(request)
+        body = None
+        if request.complete:
+            chunks = request.chunks
+            request.environ["wsgi.input"] = io.BytesIO(b"".join(chunks) if chunks else b"")
+        else:
+            body = self._begin_body(request)
         answer = Answer(self, request)
         try:
-            copy_context().run(answer.send, self._server.app)
+            copy_context().run(answer.send, self.server.app)
         except Gone:
             raise
         except Refused as refused:
             self._break_off(refused, answer, request)
             return False
         except Exception as exc:
-            self._server.report(exc, request.environ, self._stream.peer)
+            self.server.report(exc, request.environ, self._stream.peer)
             failed = Refused("500 Internal Server Error", "the application has failed")
             self._break_off(failed, answer, request)
             return False
@@ -196,16 +208,12 @@ class Connection:
             self._linger()
         return False
 
-    def _begin_body(self, request: Request) -> Body | None:
-        """``wsgi.input``: simple where all is there."""
-        environ = request.environ
-        if request.complete:
-            environ["wsgi.input"] = io.BytesIO(b"".join(request.chunks))
-            return None
+    def _begin_body(self, request: Request) -> Body:
+        """``wsgi.input`` of a body that has not come as a whole."""
         self._may_ask = True
         self._body_piece = 0
         self._body_waited = 0.0
-        body = environ["wsgi.input"] = Body(self, request)
+        body = request.environ["wsgi.input"] = Body(self, request)
         return body
 
     def _break_off(self, refused: Refused, answer: Answer, request: Request) -> None:
@@ -217,7 +225,7 @@ class Connection:
 
     def may_go_on(self, request: Request) -> bool:
         """Whether the connection may be kept for another request, seen before the answer."""
-        if self._server.is_ending:
+        if self.server.is_ending:
             return False
         if request.complete:
             return True
@@ -243,7 +251,7 @@ class Connection:
         """Tell the client why; it is the last that it hears."""
         text = f"{refused.status}: {refused.why}\n".encode("latin-1", "replace")
         head = (
-            f"HTTP/1.1 {refused.status}\r\n{self.stamp(False, False)}"
+            f"HTTP/1.1 {refused.status}\r\n{self.server.stamp(False, False)}"
             f"Content-Type: text/plain; charset=iso-8859-1\r\nContent-Length: {len(text)}\r\n"
             "Connection: close\r\n\r\n"
         ).encode("latin-1")
@@ -253,15 +261,12 @@ class Connection:
 
     # Writing
 
-    def stamp(self, date: bool, server: bool) -> str:
-        """The fields that the application has not given."""
-        return self._server.stamp(date, server)
-
     def send(self, data: bytes) -> None:
         """All of it, each 64 KiB in time."""
         sock = self._socket
-        seconds = self._server.write_timeout
-        sock.settimeout(seconds)
+        seconds = self.server.write_timeout
+        if seconds != self._seconds:
+            self._wait_for(seconds)
         self._may_ask = False
         try:
             if len(data) <= PIECE:
@@ -277,7 +282,7 @@ class Connection:
 
     def send_file(self, file: BinaryIO, count: int) -> None:
         """So many bytes of a file, from where it stands."""
-        self._socket.settimeout(self._server.write_timeout)
+        self._wait_for(self.server.write_timeout)
         offset = file.tell()
         try:
             sent = self._socket.sendfile(file, offset, count)
@@ -302,7 +307,7 @@ class Connection:
         with contextlib.suppress(OSError):
             self._stream.close_write()
             while left > 0 and (seconds := end - now()) > 0:
-                sock.settimeout(seconds)
+                self._wait_for(seconds)
                 data = sock.recv(PIECE)
                 if not data:
                     return

@@ -16,7 +16,7 @@ import re
 from collections import deque
 from functools import lru_cache
 from importlib import import_module
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote_to_bytes
 
 try:
@@ -26,6 +26,9 @@ except ImportError as exc:
         "pyfiber.wsgi needs httptools, which reads the requests: pip install pyfiber[wsgi]",
         name="httptools",
     ) from exc
+
+if TYPE_CHECKING:
+    from pyfiber.wsgi._server import Server
 
 Environ = dict[str, Any]
 
@@ -103,28 +106,22 @@ class Parser:
     __slots__ = (
         "_environ",
         "_fed",
-        "_max_body",
-        "_max_fields",
-        "_max_head",
-        "_most_keys",
+        "_peer",
         "_repeated",
         "_request",
+        "_server",
         "_skipping",
-        "_template",
         "_tools",
         "_url",
         "error",
         "ready",
     )
 
-    def __init__(self, template: Environ, max_head: int, max_fields: int, max_body: int) -> None:
+    def __init__(self, server: Server, peer: Any) -> None:
         self.ready: deque[Request] = deque()
         self.error: Refused | None = None  # of the request behind those in `ready`
-        self._template = template
-        self._max_head = max_head
-        self._max_fields = max_fields
-        self._most_keys = len(template) + max_fields
-        self._max_body = max_body
+        self._server = server
+        self._peer = (peer[0], str(peer[1])) if isinstance(peer, tuple) else ("", "")
         self._environ: Environ | None = None  # of the head that is being read
         self._request: Request | None = None  # whose body is being read
         self._url = b""
@@ -154,10 +151,10 @@ class Parser:
         self._fed += size
         request = self._request
         if request is None:
-            if self._fed > self._max_head:
-                long = 2 * len(self._url) > self._max_head
-                status = "414 URI Too Long" if long else HEAD_TOO_LARGE
-                self.error = Refused(status, f"the head has more than {self._max_head} bytes")
+            limit = self._server.max_header
+            if self._fed > limit:
+                status = "414 URI Too Long" if 2 * len(self._url) > limit else HEAD_TOO_LARGE
+                self.error = Refused(status, f"the head has more than {limit} bytes")
         elif self._fed - request.size > _SPARE + _SPARE_OF_EACH * request.size:
             self.error = Refused(BAD, "the chunks have more around them than in them")
 
@@ -183,7 +180,8 @@ class Parser:
     def on_url(self, url: bytes) -> None:
         """A part of the target, usually all of it."""
         if self._environ is None and not self._skipping:
-            self._environ = self._template.copy()
+            environ = self._environ = self._server.template.copy()
+            environ["REMOTE_ADDR"], environ["REMOTE_PORT"] = self._peer
             self._repeated = 0
         self._url += url
 
@@ -200,7 +198,7 @@ class Parser:
 
     def _repeat(self, environ: Environ, key: str, value: bytes) -> None:
         self._repeated += 1
-        if self._repeated > self._max_fields:
+        if self._repeated > self._server.max_fields:
             raise self._refuse(HEAD_TOO_LARGE, "the head has too many fields")
         if key in ("HTTP_HOST", "CONTENT_TYPE"):
             raise self._refuse(BAD, f"{key} comes twice")
@@ -215,7 +213,7 @@ class Parser:
             return  # it stands in for another one
         if _NOT_PASSED_ON in environ:
             del environ[_NOT_PASSED_ON]
-        if len(environ) + self._repeated > self._most_keys:
+        if len(environ) + self._repeated > self._server.most_keys:
             raise self._refuse(HEAD_TOO_LARGE, "the head has too many fields")
         tools = self._tools
         version = tools.get_http_version()
@@ -223,7 +221,15 @@ class Parser:
             raise self._refuse(WRONG_VERSION, f"HTTP/{version} is not spoken here")
         environ["SERVER_PROTOCOL"] = "HTTP/" + version
         environ["REQUEST_METHOD"] = method = tools.get_method().decode()
-        self._set_target(environ, method, url)
+        target, path, environ["QUERY_STRING"] = _split(url)
+        environ["REQUEST_URI"] = environ["RAW_URI"] = target
+        if path[:1] != "/":
+            path = self._other_form(environ, method, path)
+        if "#" in target:
+            raise self._refuse(BAD, "a target has no fragment")
+        if environ["SCRIPT_NAME"]:
+            path = self._below(environ["SCRIPT_NAME"], path)
+        environ["PATH_INFO"] = path
         host = environ.get("HTTP_HOST")
         if host not in _HOSTS:
             self._check_host(host, version)
@@ -246,8 +252,9 @@ class Parser:
         request = self._request
         assert request is not None
         request.size += len(data)
-        if request.size > self._max_body:
-            raise self._refuse(TOO_LARGE, f"the body has more than {self._max_body} bytes")
+        limit = self._server.max_body
+        if request.size > limit:
+            raise self._refuse(TOO_LARGE, f"the body has more than {limit} bytes")
         request.chunks.append(data)
 
     def on_message_complete(self) -> None:
@@ -264,19 +271,11 @@ class Parser:
 
     # The parts of a head
 
-    def _set_target(self, environ: Environ, method: str, url: bytes) -> None:
-        target, path, query = _split(url)
-        if path[:1] != "/":
-            path = self._other_form(environ, method, path)
-        if "#" in target:
-            raise self._refuse(BAD, "a target has no fragment")
-        if script := environ["SCRIPT_NAME"]:
-            if path != script and not path.startswith(script + "/"):
-                raise self._refuse("404 Not Found", f"all there is begins with {script}")
-            path = path[len(script) :]
-        environ["REQUEST_URI"] = environ["RAW_URI"] = target
-        environ["PATH_INFO"] = path
-        environ["QUERY_STRING"] = query
+    def _below(self, script: str, path: str) -> str:
+        """The rest of a path that begins with the application's place."""
+        if path != script and not path.startswith(script + "/"):
+            raise self._refuse("404 Not Found", f"all there is begins with {script}")
+        return path[len(script) :]
 
     def _other_form(self, environ: Environ, method: str, target: str) -> str:
         """The path of a target that is not a path only."""
@@ -306,8 +305,9 @@ class Parser:
         coding = environ.get("HTTP_TRANSFER_ENCODING")
         if coding is None:
             request.length = int(environ["CONTENT_LENGTH"])
-            if request.length > self._max_body:
-                raise self._refuse(TOO_LARGE, f"the body has more than {self._max_body} bytes")
+            limit = self._server.max_body
+            if request.length > limit:
+                raise self._refuse(TOO_LARGE, f"the body has more than {limit} bytes")
         elif version == "1.0":
             raise self._refuse(BAD, "HTTP/1.0 has no Transfer-Encoding")
         elif coding.lower() != "chunked":

@@ -120,7 +120,7 @@ class Server(net.Server):
         header_timeout: float = 15.0,
         body_timeout: float = 30.0,
         write_timeout: float = 30.0,
-        keep_alive: float = 15.0,
+        keep_alive: float = 30.0,
         script_name: str = "",
         environ: dict[str, Any] | None = None,
     ) -> None:
@@ -148,7 +148,8 @@ class Server(net.Server):
         self.write_timeout = write_timeout
         self.keep_alive = keep_alive
         self.is_ending = False
-        self._template = _template(self.address, tls is not None, script_name, environ or {})
+        self.template = _template(self.address, tls is not None, script_name, environ or {})
+        self.most_keys = len(self.template) + max_fields
         self._talking: set[Connection] = set()
         self._second = -1
         self._stamps = ("", "", "", "")
@@ -169,14 +170,6 @@ class Server(net.Server):
             connection.serve()
         finally:
             self._talking.discard(connection)
-
-    def environ_of(self, peer: Any) -> dict[str, Any]:
-        """The keys that all requests of a connection have."""
-        environ = self._template.copy()
-        if isinstance(peer, tuple):
-            environ["REMOTE_ADDR"] = peer[0]
-            environ["REMOTE_PORT"] = str(peer[1])
-        return environ
 
     def stamp(self, date: bool, server: bool) -> str:
         """The fields Date and Server, but for those that the application has given."""
@@ -204,7 +197,7 @@ def _check_positive(**numbers: float) -> None:
 
 
 def _template(address: Any, tls: bool, script_name: str, more: dict[str, Any]) -> dict[str, Any]:
-    """What all environs have."""
+    """What all environs have; what each has of its own is there, too, so that there is room."""
     host, port = "localhost", 443 if tls else 80  # PEP 3333 wants some, of a Unix socket as well
     if isinstance(address, tuple):
         host, port = address[:2]
@@ -223,7 +216,15 @@ def _template(address: Any, tls: bool, script_name: str, more: dict[str, Any]) -
         "SERVER_SOFTWARE": SOFTWARE,
         "GATEWAY_INTERFACE": "CGI/1.1",
         "REMOTE_ADDR": "",
+        "REMOTE_PORT": "",
+        "REQUEST_METHOD": "",
         "SCRIPT_NAME": script_name,
+        "PATH_INFO": "",
+        "QUERY_STRING": "",
+        "REQUEST_URI": "",
+        "RAW_URI": "",
+        "SERVER_PROTOCOL": "",
+        "wsgi.input": None,
         **({"HTTPS": "on"} if tls else {}),
         **more,
     }
