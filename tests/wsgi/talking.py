@@ -6,13 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import pytest
-
-from pyfiber import net, sleep, testing
-
-pytest.importorskip("httptools", reason="httptools is NOT INSTALLED: pip install pyfiber[wsgi]")
-
-from pyfiber import wsgi
+from pyfiber import net, sleep, testing, wsgi
 
 HOST = "127.0.0.1"
 HELLO = b"Hello, world!"
