@@ -143,6 +143,7 @@ def _leave(chosen: set[str]) -> None:
 
 def patch_report() -> PatchReport:
     """What the patch has reached, and what in this process still blocks a fiber's thread."""
+    _load("pyfiber._patch._report")
     from pyfiber._patch._report import PatchReport
 
     with _lock:
