@@ -56,7 +56,7 @@ def holders_of(what: object) -> list[Any]:
         return [what]
     ask = getattr(what, "_holders", None)
     if ask is None:
-        return []
+        return _engine._lot_holders(what)
     try:
         return list(ask())
     except Exception:

@@ -25,6 +25,7 @@
 #include "python/grain/loop.h"
 #include "python/greenlet/greenlet.h"
 #include "python/io/io.h"
+#include "python/patch/lot.h"
 #include "python/patch/patch.h"
 #include "python/run/run.h"
 #include "python/run/wakeup.h"
@@ -627,17 +628,9 @@ add_primitives(PyObject *module)
  *   wakes fibers, and would wake the parent's loop by the inherited ones.
  */
 static const PfPart *const parts[] = {
-    &pf_signals_part,
-    &pf_runs_part,
-    &pf_workers_part,
-    &pf_fibers_part,
-    &pf_grains_part,
-    &pf_unseen_part,
-    &pf_scopes_part,
-    &pf_greenlets_part,
-    &pf_locals_part,
-    &pf_io_part,
-    NULL,
+    &pf_signals_part, &pf_runs_part,   &pf_workers_part, &pf_fibers_part,
+    &pf_grains_part,  &pf_unseen_part, &pf_scopes_part,  &pf_greenlets_part,
+    &pf_locals_part,  &pf_io_part,     &pf_lot_part,     NULL,
 };
 
 static int

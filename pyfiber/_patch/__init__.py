@@ -36,6 +36,9 @@ PARTS = {
     "asyncio": "pyfiber._patch._asyncio",
     "subprocess": "pyfiber._patch._subprocess",
     "os": "pyfiber._patch._os",
+    "threading": "pyfiber._patch._threading",
+    "queue": "pyfiber._patch._queue",
+    "local": "pyfiber._patch._local",
 }
 
 #: Guards what follows. It is pyfiber's own: the standard ones are about to change.

@@ -30,6 +30,21 @@ pf_waitq_push(PfWaitq *queue, PfNode *node)
     head->prev = node;
 }
 
+void
+pf_waitq_push_first(PfWaitq *queue, PfNode *node)
+{
+    PfNode *head = queue->head;
+    if (head == NULL) {
+        pf_waitq_push(queue, node);
+        return;
+    }
+    node->queue = queue;
+    node->next = head;
+    node->prev = head->prev;
+    head->prev = node;
+    queue->head = node;
+}
+
 /* Does nothing to a node that is in no queue. */
 void
 pf_waitq_remove(PfNode *node)

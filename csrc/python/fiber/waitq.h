@@ -80,6 +80,7 @@ pf_waitq_empty(const PfWaitq *queue)
 }
 
 void pf_waitq_push(PfWaitq *queue, PfNode *node);
+void pf_waitq_push_first(PfWaitq *queue, PfNode *node);
 void pf_waitq_remove(PfNode *node);
 
 /* The waiter to serve next; the queue is not empty.  Every choice among

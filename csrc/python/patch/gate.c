@@ -14,6 +14,7 @@
 #include "python/core/thread.h"
 #include "python/fiber/hub.h"
 #include "python/io/waiting.h"
+#include "python/patch/lot.h"
 #include "python/patch/patch.h"
 
 #include <structmember.h>
@@ -290,5 +291,10 @@ pf_gate_init(PyObject *module)
 int
 pf_patch_init(PyObject *module)
 {
-    return pf_gate_init(module) < 0 ? -1 : pf_standard_init(module);
+    return pf_gate_init(module) < 0 || pf_standard_init(module) < 0 ||
+                   pf_lot_init(module) < 0 || pf_patch_lock_init(module) < 0 ||
+                   pf_patch_rlock_init(module) < 0 ||
+                   pf_patch_simple_queue_init(module) < 0
+               ? -1
+               : pf_patch_local_init(module);
 }

@@ -9,6 +9,7 @@
 #include "python/core/tstate.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/slots.h"
+#include "python/sync/local.h"
 #include "python/sync/sync.h"
 
 #include <structmember.h>
@@ -22,32 +23,27 @@ typedef struct LocalObject {
 
 /* ------------------------------------------------------------------- access */
 
-static bool
-has_own_init(PyTypeObject *type)
-{
-    return type->tp_init != PyBaseObject_Type.tp_init;
-}
-
 /* The first access in this fiber: call __init__ of a subclass, with the
  * arguments of the constructor - unless code that the collector ran while the
  * dict was made came first.  (If args is NULL, the collector has cleared the
  * object.) */
 static PfSlot *
-first_access(LocalObject *self, FiberObject *fiber)
+first_access(const PfLocal *local, FiberObject *fiber)
 {
+    PyObject *self = local->object;
     PyObject *dict = PyDict_New();
-    PfSlot *slot = pf_slot_find(&self->slots, fiber);
+    PfSlot *slot = pf_slot_find(local->slots, fiber);
     if (slot != NULL) {
         Py_XDECREF(dict);
         return slot;
     }
-    slot = pf_slot_add(&self->slots, fiber, dict);
-    if (slot == NULL || !has_own_init(Py_TYPE(self)) || self->args == NULL) {
+    slot = pf_slot_add(local->slots, fiber, dict);
+    if (slot == NULL || !pf_local_has_init(Py_TYPE(self)) ||
+        local->args == NULL) {
         return slot;
     }
-    if (Py_TYPE(self)->tp_init((PyObject *)self, self->args, self->kwargs) <
-        0) {
-        slot = pf_slot_find(&self->slots, fiber);
+    if (Py_TYPE(self)->tp_init(self, local->args, local->kwargs) < 0) {
+        slot = pf_slot_find(local->slots, fiber);
         if (slot != NULL) {
             PyObject *pending = pf_take_exception();
             pf_slot_drop(slot);
@@ -55,21 +51,15 @@ first_access(LocalObject *self, FiberObject *fiber)
         }
         return NULL;
     }
-    return pf_slot_find(&self->slots, fiber);
+    return pf_slot_find(local->slots, fiber);
 }
 
-/* The running fiber's; a new reference. */
-static PyObject *
-my_dict(LocalObject *self)
+PyObject *
+pf_local_dict(const PfLocal *local, FiberObject *fiber)
 {
-    PfThread *t = pf_this_thread();
-    if (t == NULL) {
-        return NULL;
-    }
-    FiberObject *fiber = CURRENT(t);
-    PfSlot *slot = pf_slot_find(&self->slots, fiber);
+    PfSlot *slot = pf_slot_find(local->slots, fiber);
     if (PF_UNLIKELY(slot == NULL)) {
-        slot = first_access(self, fiber);
+        slot = first_access(local, fiber);
         if (slot == NULL) {
             return NULL;
         }
@@ -84,14 +74,10 @@ is_dict_name(PyObject *name)
            PyUnicode_CompareWithASCIIString(name, "__dict__") == 0;
 }
 
-static PyObject *
-local_getattro(PyObject *op, PyObject *name)
+PyObject *
+pf_local_get(PyObject *op, PyObject *name, PyObject *dict)
 {
-    PyObject *dict = my_dict((LocalObject *)op);
-    if (dict == NULL) {
-        return NULL;
-    }
-    if (is_dict_name(name)) {
+    if (dict == NULL || is_dict_name(name)) {
         return dict;
     }
     PyObject *value = _PyObject_GenericGetAttrWithDict(op, name, dict, 0);
@@ -99,22 +85,47 @@ local_getattro(PyObject *op, PyObject *name)
     return value;
 }
 
-static int
-local_setattro(PyObject *op, PyObject *name, PyObject *value)
+int
+pf_local_set(PyObject *op, PyObject *name, PyObject *value, PyObject *dict)
 {
+    if (dict == NULL) {
+        return -1;
+    }
+    int rc = -1;
     if (is_dict_name(name)) {
         PyErr_Format(PyExc_AttributeError,
                      "'%.100s' object attribute '%U' is read-only",
                      Py_TYPE(op)->tp_name, name);
-        return -1;
+    } else {
+        rc = _PyObject_GenericSetAttrWithDict(op, name, value, dict);
     }
-    PyObject *dict = my_dict((LocalObject *)op);
-    if (dict == NULL) {
-        return -1;
-    }
-    int rc = _PyObject_GenericSetAttrWithDict(op, name, value, dict);
     Py_DECREF(dict);
     return rc;
+}
+
+/* The running fiber's; a new reference. */
+static PyObject *
+my_dict(PyObject *op)
+{
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return NULL;
+    }
+    LocalObject *self = (LocalObject *)op;
+    PfLocal local = {op, &self->slots, self->args, self->kwargs};
+    return pf_local_dict(&local, CURRENT(t));
+}
+
+static PyObject *
+local_getattro(PyObject *op, PyObject *name)
+{
+    return pf_local_get(op, name, my_dict(op));
+}
+
+static int
+local_setattro(PyObject *op, PyObject *name, PyObject *value)
+{
+    return pf_local_set(op, name, value, my_dict(op));
 }
 
 /* ----------------------------------------------------------- birth and death */
@@ -124,7 +135,7 @@ local_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     bool given = PyTuple_GET_SIZE(args) > 0 ||
                  (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0);
-    if (given && !has_own_init(type)) {
+    if (given && !pf_local_has_init(type)) {
         PyErr_SetString(PyExc_TypeError,
                         "local() takes arguments only if a subclass has an "
                         "__init__ for them");

@@ -1,0 +1,467 @@
+/* The parking lot: see lot.h. */
+#include "python/patch/lot.h"
+
+#include "python/core/arguments.h"
+#include "python/core/compiler.h"
+#include "python/fiber/slots.h"
+#include "python/io/waiting.h"
+#include "python/patch/methods.h"
+
+/* ----------------------------------------------------------------- the table */
+
+typedef struct Lot {
+    PfTable table;
+    PfLotEntry *spare; /* freed ones: a fiber that takes an RLock needs one */
+    size_t spare_count;
+    PfSlot *holdings; /* of all fibers */
+} Lot;
+
+/* constant after import; what is in it counts on the GIL, as objects do */
+static Lot *lot;
+size_t pf_lot_busy; /* shared, one word, used with the GIL */
+
+#define MOST_SPARE 64
+
+static size_t
+busier_by(size_t n)
+{
+    pf_lot_busy += n;
+    return pf_lot_busy;
+}
+
+PfLotEntry *
+pf_lot_find(PyObject *object)
+{
+    return (PfLotEntry *)pf_table_find(&lot->table, object);
+}
+
+static PfLotEntry *
+allocate(void)
+{
+    PfLotEntry *entry = lot->spare;
+    if (entry != NULL) {
+        lot->spare = entry->held;
+        lot->spare_count--;
+        return entry;
+    }
+    entry = PyMem_Malloc(sizeof *entry);
+    if (entry == NULL) {
+        PyErr_NoMemory();
+    }
+    return entry;
+}
+
+PfLotEntry *
+pf_lot_entry(PyObject *object)
+{
+    PfLotEntry *entry = pf_lot_find(object);
+    if (entry != NULL) {
+        return entry;
+    }
+    entry = allocate();
+    if (entry == NULL) {
+        return NULL;
+    }
+    *entry = (PfLotEntry){.item = {.object = object}};
+    pf_table_add(&lot->table, &entry->item);
+    busier_by(1);
+    return entry;
+}
+
+static bool
+is_needed(const PfLotEntry *entry)
+{
+    return !pf_waitq_empty(&entry->waiters) || entry->coming > 0 ||
+           entry->depth > 0;
+}
+
+static void
+less_busy(void)
+{
+    if (busier_by((size_t)-1) == 0) {
+        pf_methods_settle();
+    }
+}
+
+static void
+free_entry(PfLotEntry *entry)
+{
+    pf_table_remove(&lot->table, &entry->item);
+    less_busy();
+    if (lot->spare_count == MOST_SPARE) {
+        PyMem_Free(entry);
+        return;
+    }
+    entry->held = lot->spare;
+    lot->spare = entry;
+    lot->spare_count++;
+}
+
+void
+pf_lot_tidy(PyObject *object)
+{
+    PfLotEntry *entry = lot->table.count == 0 ? NULL : pf_lot_find(object);
+    if (entry != NULL && !is_needed(entry)) {
+        free_entry(entry);
+    }
+}
+
+/* ------------------------------------------------------------- wait and wake */
+
+PfThread *
+pf_lot_parks_slow(PfThread *t)
+{
+    return pf_io_scheduler(t) == NULL ? NULL : t;
+}
+
+static void
+wake_first(PfLotEntry *entry)
+{
+    PfNode *node = pf_waitq_choose(&entry->waiters);
+    entry->coming++;
+    entry->heir = pf_waiting_fiber(node->waiter)->thread;
+    pf_grant(node);
+}
+
+void
+pf_lot_wake_slow(PyObject *object)
+{
+    PfLotEntry *entry = pf_lot_find(object);
+    if (entry != NULL && !pf_waitq_empty(&entry->waiters)) {
+        wake_first(entry);
+    }
+}
+
+void
+pf_lot_wake_all(PyObject *object)
+{
+    PfLotEntry *entry = pf_lot_find(object);
+    while (entry != NULL && !pf_waitq_empty(&entry->waiters)) {
+        wake_first(entry);
+    }
+}
+
+/* A woken fiber runs.  (After a fork all have been told once more, and nobody
+ * is counted.) */
+static void
+has_come(PyObject *object)
+{
+    PfLotEntry *entry = pf_lot_find(object);
+    if (entry != NULL && entry->coming > 0 && --entry->coming == 0) {
+        entry->heir = NULL;
+    }
+}
+
+/* Wait once for a wake-up; results as pf_wait_in_line. */
+static int
+wait_once(PyObject *object, PfThread *t, int64_t deadline, bool shielded,
+          bool as_first)
+{
+    PfLotEntry *entry = pf_lot_entry(object);
+    if (entry == NULL) {
+        return -1;
+    }
+    PfWait wait;
+    pf_wait_init(&wait, t);
+    wait.waiter.shielded = shielded;
+    (as_first ? pf_waitq_push_first : pf_waitq_push)(&entry->waiters,
+                                                     &wait.node);
+    int rc = pf_wait_in_line(&wait.waiter, t, deadline, object);
+    if (wait.waiter.taken != NULL) {
+        has_come(object);
+        if (rc < 0) {
+            pf_lot_wake(object);
+        }
+    }
+    return rc;
+}
+
+/* A fiber of this thread has been woken and is about to look. */
+static bool
+is_promised(PyObject *object, const PfThread *t)
+{
+    PfLotEntry *entry = !pf_lot_is_busy() ? NULL : pf_lot_find(object);
+    return entry != NULL && entry->heir == t;
+}
+
+int
+pf_lot_until(PyObject *object, PfThread *t, int64_t deadline, bool shielded,
+             PfLook look, void *data)
+{
+    bool woken = false;
+    bool promised = deadline != PF_NOW && is_promised(object, t);
+    for (;;) {
+        int rc = promised ? 0 : look(object, t, data);
+        if (rc != 0) {
+            if (rc < 0 && woken) {
+                pf_lot_wake(object);
+            }
+            pf_lot_tidy(object);
+            return rc < 0 ? -1 : 0;
+        }
+        rc = deadline == PF_NOW
+                 ? 1
+                 : wait_once(object, t, deadline, shielded, woken);
+        if (rc != 0) {
+            pf_lot_tidy(object);
+            return rc;
+        }
+        woken = true;
+        promised = false;
+    }
+}
+
+/* -------------------------------------------------------- what a fiber holds */
+
+/* Of one fiber, in a slot that goes when the fiber ends. */
+typedef struct HoldingsObject {
+    PyObject_HEAD
+    PfLotEntry *first;
+    PyObject *lost; /* list, or NULL */
+} HoldingsObject;
+
+static PyTypeObject *holdings_type; /* constant after import */
+
+static HoldingsObject *
+holdings_of(FiberObject *fiber)
+{
+    PfSlot *slot = pf_slot_find(&lot->holdings, fiber);
+    return slot == NULL ? NULL : (HoldingsObject *)slot->dict;
+}
+
+static HoldingsObject *
+make_holdings(FiberObject *fiber)
+{
+    HoldingsObject *made = holdings_of(fiber);
+    if (made == NULL) {
+        made = PyObject_New(HoldingsObject, holdings_type);
+        if (made != NULL) {
+            made->first = NULL;
+            made->lost = NULL;
+        }
+        if (pf_slot_add(&lot->holdings, fiber, (PyObject *)made) == NULL) {
+            return NULL;
+        }
+    }
+    return made;
+}
+
+int
+pf_lot_may_hold(FiberObject *fiber)
+{
+    return make_holdings(fiber) == NULL ? -1 : 0;
+}
+
+void
+pf_lot_hold(PfLotEntry *entry, FiberObject *fiber, Py_ssize_t depth)
+{
+    HoldingsObject *holdings = holdings_of(fiber);
+    assert(holdings != NULL && entry->depth == 0);
+    entry->owner = pf_owner(fiber);
+    entry->depth = depth;
+    entry->held = holdings->first;
+    holdings->first = entry;
+    Py_INCREF(entry->item.object);
+}
+
+static void
+forget_owner(PfLotEntry *entry)
+{
+    entry->depth = 0;
+    entry->owner = (PfOwner){NULL, 0};
+    entry->held = NULL;
+}
+
+/* (If the owner has no holdings any more, it is just ending, and what it held
+ * is let go one by one.) */
+void
+pf_lot_let_go(PfLotEntry *entry)
+{
+    PyObject *object = entry->item.object;
+    HoldingsObject *holdings = holdings_of(entry->owner.fiber);
+    if (holdings == NULL) {
+        return;
+    }
+    PfLotEntry **link = &holdings->first;
+    while (*link != entry) {
+        link = &(*link)->held;
+    }
+    *link = entry->held;
+    forget_owner(entry);
+    pf_lot_tidy(object);
+    Py_DECREF(object);
+}
+
+void
+pf_lot_lose(PyObject *lock, FiberObject *fiber)
+{
+    HoldingsObject *holdings = make_holdings(fiber);
+    if (holdings != NULL && holdings->lost == NULL) {
+        holdings->lost = PyList_New(0);
+        busier_by(holdings->lost != NULL);
+    }
+    if (holdings == NULL || holdings->lost == NULL ||
+        PyList_Append(holdings->lost, lock) < 0) {
+        PyErr_Clear();
+    }
+}
+
+bool
+pf_lot_lost_slow(PyObject *lock)
+{
+    HoldingsObject *holdings = holdings_of(CURRENT(pf_tls_thread));
+    PyObject *lost = holdings == NULL ? NULL : holdings->lost;
+    Py_ssize_t count = lost == NULL ? 0 : PyList_GET_SIZE(lost);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (PyList_GET_ITEM(lost, i) == lock) {
+            return PyList_SetSlice(lost, i, i + 1, NULL) == 0;
+        }
+    }
+    return false;
+}
+
+/* The fiber has ended.  What it held is its thread's from now on, as it was
+ * before there were fibers: others of that thread may take it once more. */
+static void
+holdings_dealloc(PyObject *op)
+{
+    HoldingsObject *self = (HoldingsObject *)op;
+    while (self->first != NULL) {
+        PfLotEntry *entry = self->first;
+        PyObject *object = entry->item.object;
+        self->first = entry->held;
+        forget_owner(entry);
+        pf_lot_wake(object);
+        pf_lot_tidy(object);
+        Py_DECREF(object);
+    }
+    if (self->lost != NULL) {
+        less_busy();
+        Py_DECREF(self->lost);
+    }
+    PyTypeObject *type = Py_TYPE(op);
+    PyObject_Free(op);
+    Py_DECREF(type);
+}
+
+static PyType_Slot holdings_slots[] = {
+    {Py_tp_doc, (void *)"The interpreter's locks that a fiber holds."},
+    {Py_tp_dealloc, holdings_dealloc},
+    {0, NULL},
+};
+
+static PyType_Spec holdings_spec = {
+    .name = "pyfiber._engine._Holdings",
+    .basicsize = sizeof(HoldingsObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = holdings_slots,
+};
+
+/* ------------------------------------------------------- what threads leave */
+
+static void
+pass_on(PfLotEntry *entry)
+{
+    entry->coming = 0;
+    entry->heir = NULL;
+    if (!pf_waitq_empty(&entry->waiters)) {
+        wake_first(entry);
+    }
+}
+
+/* Whom it had woken there will not look: that is another's turn.  (Waits that
+ * are over by now leave empty entries, which go here, too.) */
+static void
+sweep(const PfThread *gone)
+{
+    for (size_t i = 0; i < lot->table.chain_count; i++) {
+        PfItem *next;
+        for (PfItem *item = lot->table.chains[i]; item != NULL; item = next) {
+            PfLotEntry *entry = (PfLotEntry *)item;
+            next = item->next;
+            if (gone == NULL ? entry->coming > 0 : entry->heir == gone) {
+                pass_on(entry);
+            }
+            if (!is_needed(entry)) {
+                free_entry(entry);
+            }
+        }
+    }
+}
+
+static void
+thread_lost(PfThread *t)
+{
+    sweep(t);
+}
+
+/* Fibers of this thread that were woken look once more than they need to. */
+static int
+after_fork(PfThread *t)
+{
+    (void)t;
+    sweep(NULL);
+    return 0;
+}
+
+const PfPart pf_lot_part = {
+    .thread_lost = thread_lost,
+    .after_fork = after_fork,
+};
+
+/* ----------------------------------------------------------------- reports */
+
+/* Who of the fibers holds such an object: a list. */
+static PyObject *
+lot_holders(PyObject *module, PyObject *object)
+{
+    (void)module;
+    PfLotEntry *entry = pf_lot_find(object);
+    PfOwner nobody = {NULL, 0};
+    bool held = entry != NULL && entry->depth > 0;
+    return pf_owner_list(held ? &entry->owner : &nobody, held ? 1 : 0);
+}
+
+static PyObject *
+lot_waiters(PyObject *module, PyObject *object)
+{
+    (void)module;
+    PfLotEntry *entry = pf_lot_find(object);
+    PfWaitq nobody = {NULL};
+    return pf_waitq_list(entry != NULL ? &entry->waiters : &nobody);
+}
+
+static PyObject *
+lot_count(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    return PyLong_FromSize_t(pf_lot_busy);
+}
+
+static PyMethodDef functions[] = {
+    {"_lot_holders", lot_holders, METH_O,
+     "_lot_holders(lock, /)\n--\n\n"
+     "The fiber that holds one of the interpreter's locks, in a list."},
+    {"_lot_waiters", lot_waiters, METH_O,
+     "_lot_waiters(object, /)\n--\n\n"
+     "The fibers that wait for it, first in line first."},
+    {"_lot_count", lot_count, METH_NOARGS,
+     "_lot_count()\n--\n\n"
+     "How many of the interpreter's objects fibers wait for or hold."},
+    {NULL, NULL, 0, NULL},
+};
+
+int
+pf_lot_init(PyObject *module)
+{
+    lot = PyMem_Calloc(1, sizeof *lot);
+    if (lot == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    pf_table_init(&lot->table);
+    holdings_type = pf_add_type(module, &holdings_spec, NULL);
+    return holdings_type == NULL ? -1
+                                 : PyModule_AddFunctions(module, functions);
+}

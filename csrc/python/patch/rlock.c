@@ -1,0 +1,442 @@
+/* The interpreter's RLock.  In a fiber of a run its owner is that fiber, which
+ * the lock itself does not know: to it the owner is the thread.  So the entry
+ * in the parking lot says which fiber holds it, and how often; the lock's own
+ * count is the sum of that and of what the thread's other code has taken
+ * before.
+ *
+ * - A fiber that holds it takes it once more.  Another fiber waits, as does
+ *   another thread, by the lock itself.
+ * - What the thread holds outside of fibers, it holds for its fibers as well:
+ *   the run that it has begun meanwhile could not go on otherwise.
+ * - Code of the thread that is in no fiber, or must not leave the one it is in
+ *   (a finalizer that the collector runs), takes a lock that a fiber holds once
+ *   more, as it did ever; to wait would mean to wait for itself.
+ */
+#include "python/patch/patch.h"
+
+#include "python/core/compiler.h"
+#include "python/core/import.h"
+#include "python/core/tstate.h"
+#include "python/fiber/deadline.h"
+#include "python/fiber/explore.h"
+#include "python/patch/lot.h"
+#include "python/patch/methods.h"
+
+/* constant after import, of pyfiber._patch._threading, which finds them */
+static PfMethods methods;
+/* constant after import, of pyfiber._patch, which finds it */
+static const PfMethod *acquire, *release, *reinit, *is_owned, *save, *restore,
+    *recursion_count;
+
+/* The entry if a fiber holds the lock, else NULL. */
+static PfLotEntry *
+held(PyObject *self)
+{
+    PfLotEntry *entry = !pf_lot_is_busy() ? NULL : pf_lot_find(self);
+    return entry != NULL && entry->depth > 0 ? entry : NULL;
+}
+
+static bool
+is_mine(const PfLotEntry *entry)
+{
+    PfThread *t = entry == NULL ? NULL : pf_tls_thread;
+    return t != NULL && pf_lot_is_held_by(entry, CURRENT(t));
+}
+
+/* Another fiber holds it, and the running one is not to be counted as its
+ * thread. */
+static bool
+is_anothers(const PfLotEntry *entry)
+{
+    return entry != NULL && pf_lot_parks() != NULL && !is_mine(entry);
+}
+
+static PyObject *
+refuse(void)
+{
+    PyErr_SetString(PyExc_RuntimeError, "cannot release un-acquired lock");
+    return NULL;
+}
+
+/* ------------------------------------------------------------------ acquire */
+
+/* `data`: how often it is held then. */
+static int
+look(PyObject *self, PfThread *t, void *data)
+{
+    PfLotEntry *entry = pf_lot_entry(self);
+    if (entry == NULL || entry->depth > 0) {
+        return entry == NULL ? -1 : 0;
+    }
+    PyObject *taken = pf_call_try(acquire, self);
+    int rc = taken == NULL ? -1 : taken == Py_True;
+    Py_XDECREF(taken);
+    if (rc == 1) {
+        pf_lot_hold(entry, CURRENT(t), *(Py_ssize_t *)data);
+    }
+    return rc;
+}
+
+static PyObject *
+acquire_in_fiber(PyObject *self, PfThread *t, int64_t deadline)
+{
+    Py_ssize_t once = 1;
+    if (pf_preempt() < 0 || pf_lot_may_hold(CURRENT(t)) < 0) {
+        return NULL;
+    }
+    int rc = pf_lot_until(self, t, deadline, false, look, &once);
+    return rc < 0 ? NULL : PyBool_FromLong(rc == 0);
+}
+
+/* Mine already: the lock's own count goes up, at once. */
+static PyObject *
+once_more(PfLotEntry *entry, PyObject *taken)
+{
+    if (taken == Py_True) {
+        entry->depth++;
+    }
+    return taken;
+}
+
+static PyObject *
+acquire_packed(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    PfLotEntry *entry = held(self);
+    if (PF_UNLIKELY(is_mine(entry))) {
+        return once_more(entry, PF_CALL_PACKED(acquire, self, args, kwargs));
+    }
+    PfThread *t = pf_lot_parks();
+    if (PF_LIKELY(t == NULL) || !methods.wanted) {
+        return PF_CALL_PACKED(acquire, self, args, kwargs);
+    }
+    int64_t deadline;
+    return pf_packed_deadline(args, kwargs, &deadline) < 0
+               ? NULL
+               : acquire_in_fiber(self, t, deadline);
+}
+
+static PyObject *
+acquire_unpacked(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+                 PyObject *kwnames)
+{
+    PfLotEntry *entry = held(self);
+    if (PF_UNLIKELY(is_mine(entry))) {
+        return once_more(
+            entry, PF_CALL_UNPACKED(acquire, self, args, nargs, kwnames));
+    }
+    PfThread *t = pf_lot_parks();
+    if (PF_LIKELY(t == NULL) || !methods.wanted) {
+        return PF_CALL_UNPACKED(acquire, self, args, nargs, kwnames);
+    }
+    int64_t deadline;
+    return pf_acquire_arguments(args, nargs, kwnames, &deadline) < 0
+               ? NULL
+               : acquire_in_fiber(self, t, deadline);
+}
+
+static PyObject *
+acquire_bare(PyObject *self, PyObject *ignored)
+{
+    (void)ignored;
+    return acquire_unpacked(self, NULL, 0, NULL);
+}
+
+/* ------------------------------------------------------------------ release */
+
+/* If the lock itself refuses, other code of the thread has released what the
+ * fiber had: then the fiber has it no more. */
+static PyObject *
+release_mine(PyObject *self, PfLotEntry *entry)
+{
+    PyObject *done = release->original(self, NULL);
+    if (done == NULL || --entry->depth == 0) {
+        pf_lot_let_go(entry);
+        pf_lot_wake(self);
+    }
+    return done;
+}
+
+static PyObject *
+release_seen(PyObject *self)
+{
+    PfLotEntry *entry = held(self);
+    if (is_mine(entry)) {
+        return release_mine(self, entry);
+    }
+    if (pf_lot_lost(self)) {
+        Py_RETURN_NONE;
+    }
+    if (is_anothers(entry)) {
+        return refuse();
+    }
+    PyObject *done = release->original(self, NULL);
+    if (done != NULL) {
+        pf_lot_wake(self);
+    }
+    return done;
+}
+
+static PyObject *
+release_bare(PyObject *self, PyObject *ignored)
+{
+    (void)ignored;
+    return pf_lot_is_busy() ? release_seen(self)
+                            : release->original(self, NULL);
+}
+
+static PyObject *
+release_positional(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    (void)args;
+    (void)nargs;
+    return release_bare(self, NULL);
+}
+
+/* In the child of fork: the lock is free. */
+static PyObject *
+reinit_bare(PyObject *self, PyObject *ignored)
+{
+    (void)ignored;
+    PyObject *done = reinit->original(self, NULL);
+    PfLotEntry *entry = held(self);
+    if (entry != NULL) {
+        pf_lot_let_go(entry);
+    }
+    if (done != NULL) {
+        pf_lot_wake_all(self);
+    }
+    return done;
+}
+
+/* ------------------------------------------------------------ for Condition */
+
+static PyObject *
+is_owned_bare(PyObject *self, PyObject *ignored)
+{
+    (void)ignored;
+    return is_anothers(held(self)) ? Py_NewRef(Py_False)
+                                   : is_owned->original(self, NULL);
+}
+
+static PyObject *
+recursion_count_bare(PyObject *self, PyObject *ignored)
+{
+    (void)ignored;
+    PfLotEntry *entry = held(self);
+    return is_mine(entry)       ? PyLong_FromSsize_t(entry->depth)
+           : is_anothers(entry) ? PyLong_FromLong(0)
+                                : recursion_count->original(self, NULL);
+}
+
+/* (count, owner) as the lock has it, and how much of that was the fiber's. */
+static PyObject *
+with_depth(PyObject *state, Py_ssize_t depth)
+{
+    if (state == NULL || !PyTuple_Check(state) ||
+        PyTuple_GET_SIZE(state) != 2 ||
+        PyLong_AsSsize_t(PyTuple_GET_ITEM(state, 0)) == depth) {
+        return state;
+    }
+    PyObject *all = Py_BuildValue("OOn", PyTuple_GET_ITEM(state, 0),
+                                  PyTuple_GET_ITEM(state, 1), depth);
+    if (all == NULL) {
+        PyErr_Clear();
+        return state;
+    }
+    Py_DECREF(state);
+    return all;
+}
+
+static PyObject *
+save_bare(PyObject *self, PyObject *ignored)
+{
+    (void)ignored;
+    PfLotEntry *entry = held(self);
+    if (is_anothers(entry)) {
+        return refuse();
+    }
+    Py_ssize_t depth = is_mine(entry) ? entry->depth : 0;
+    PyObject *state = save->original(self, NULL);
+    if (depth > 0) {
+        state = with_depth(state, depth);
+        entry = held(self); /* the above may have run the collector */
+        if (is_mine(entry)) {
+            pf_lot_let_go(entry);
+        }
+    }
+    if (state != NULL) {
+        pf_lot_wake(self);
+    }
+    return state;
+}
+
+/* How often the lock was held, and how much of that by the fiber. */
+static int
+counts_of(PyObject *state, Py_ssize_t *count, Py_ssize_t *depth)
+{
+    if (!PyTuple_Check(state) || PyTuple_GET_SIZE(state) < 2) {
+        PyErr_SetString(PyExc_TypeError,
+                        "_acquire_restore() takes what _release_save() gave");
+        return -1;
+    }
+    *count = PyLong_AsSsize_t(PyTuple_GET_ITEM(state, 0));
+    *depth = PyTuple_GET_SIZE(state) == 2
+                 ? *count
+                 : PyLong_AsSsize_t(PyTuple_GET_ITEM(state, 2));
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* It is mine now: as often as before. */
+static PyObject *
+take_again(PyObject *self, Py_ssize_t count)
+{
+    for (; count > 1; count--) {
+        PyObject *taken = pf_call_try(acquire, self);
+        if (taken == NULL) {
+            return NULL;
+        }
+        Py_DECREF(taken);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+restore_in_fiber(PyObject *self, PfThread *t, PyObject *state)
+{
+    Py_ssize_t count, depth;
+    if (counts_of(state, &count, &depth) < 0 ||
+        pf_lot_may_hold(CURRENT(t)) < 0) {
+        return NULL;
+    }
+    int rc = pf_lot_until(self, t, PF_NEVER, true, look, &depth);
+    if (rc == 0) {
+        return take_again(self, count);
+    }
+    PyObject *raised = pf_take_exception();
+    pf_lot_lose(self, CURRENT(t));
+    pf_restore_exception(raised);
+    return NULL;
+}
+
+/* A dying fiber must not wait: either the lock is free, or it is lost. */
+static PyObject *
+restore_dying(PyObject *self, PfThread *t, PyObject *state)
+{
+    Py_ssize_t count, depth;
+    if (counts_of(state, &count, &depth) < 0 ||
+        pf_lot_may_hold(CURRENT(t)) < 0) {
+        return NULL;
+    }
+    int rc = look(self, t, &depth);
+    pf_lot_tidy(self);
+    if (rc == 1) {
+        return take_again(self, count);
+    }
+    if (rc == 0) {
+        pf_lot_lose(self, CURRENT(t));
+    }
+    return rc < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+/* The thread's own: the lock knows no depth. */
+static PyObject *
+restore_outside(PyObject *self, PyObject *packed, PyObject *state)
+{
+    PyObject *two = PyTuple_Check(state) && PyTuple_GET_SIZE(state) == 3
+                        ? PyTuple_GetSlice(state, 0, 2)
+                        : Py_NewRef(state);
+    PyObject *args = two == NULL      ? NULL
+                     : packed != NULL ? PyTuple_Pack(1, two)
+                                      : Py_NewRef(two);
+    PyObject *done = args == NULL ? NULL : restore->original(self, args);
+    Py_XDECREF(args);
+    Py_XDECREF(two);
+    return done;
+}
+
+static PyObject *
+restored(PyObject *self, PyObject *packed, PyObject *state)
+{
+    PfThread *t = pf_tls_thread;
+    if (t != NULL && CURRENT(t)->dying) {
+        return restore_dying(self, t, state);
+    }
+    t = pf_lot_parks();
+    if (t != NULL && methods.wanted) {
+        return restore_in_fiber(self, t, state);
+    }
+    return restore_outside(self, packed, state);
+}
+
+static PyObject *
+restore_tuple(PyObject *self, PyObject *args)
+{
+    return PyTuple_GET_SIZE(args) == 1
+               ? restored(self, args, PyTuple_GET_ITEM(args, 0))
+               : restore->original(self, args);
+}
+
+static PyObject *
+restore_one(PyObject *self, PyObject *state)
+{
+    return restored(self, NULL, state);
+}
+
+/* constant after import, too */
+static PfMethod list[] = {
+    {"acquire", PF_PACKED(acquire_packed)},
+    {"acquire", PF_UNPACKED(acquire_unpacked)},
+    {"__enter__", PF_PACKED(acquire_packed)},
+    {"__enter__", PF_BARE(acquire_bare)},
+    {"release", PF_BARE(release_bare)},
+    {"__exit__", PF_TUPLE(release_bare)},
+    {"__exit__", PF_POSITIONAL(release_positional)},
+    {"_at_fork_reinit", PF_BARE(reinit_bare)},
+    {"_is_owned", PF_BARE(is_owned_bare)},
+    {"_recursion_count", PF_BARE(recursion_count_bare)},
+    {"_release_save", PF_BARE(save_bare)},
+    {"_acquire_restore", PF_TUPLE(restore_tuple)},
+    {"_acquire_restore", PF_ONE(restore_one)},
+};
+/* constant after import, but for `wanted` and what follows from it */
+static PfMethods methods = PF_METHODS(list);
+
+static int
+find(void)
+{
+    if (pf_methods_find(&methods, "_thread", "RLock") < 0) {
+        return -1;
+    }
+    release = pf_method_named(&methods, "release");
+    reinit = pf_method_named(&methods, "_at_fork_reinit");
+    is_owned = pf_method_named(&methods, "_is_owned");
+    recursion_count = pf_method_named(&methods, "_recursion_count");
+    save = pf_method_named(&methods, "_release_save");
+    restore = pf_method_named(&methods, "_acquire_restore");
+    acquire = pf_method_named(&methods, "acquire");
+    return 0;
+}
+
+static PyObject *
+rlock_patch(PyObject *module, PyObject *wanted)
+{
+    (void)module;
+    if (acquire == NULL && find() < 0) {
+        return NULL;
+    }
+    pf_methods_set(&methods, wanted == Py_True);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+    {"_rlock_patch", rlock_patch, METH_O,
+     "_rlock_patch(wanted, /)\n--\n\n"
+     "Whether the interpreter's RLocks park fibers."},
+    {NULL, NULL, 0, NULL},
+};
+
+int
+pf_patch_rlock_init(PyObject *module)
+{
+    return PyModule_AddFunctions(module, functions);
+}

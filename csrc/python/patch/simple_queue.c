@@ -1,0 +1,170 @@
+/* SimpleQueue of the interpreter: get() parks a fiber of a run. */
+#include "python/patch/patch.h"
+
+#include "python/core/arguments.h"
+#include "python/core/compiler.h"
+#include "python/fiber/deadline.h"
+#include "python/fiber/explore.h"
+#include "python/patch/lot.h"
+#include "python/patch/methods.h"
+
+/* constant after import, of pyfiber._patch._queue, which finds them */
+static PfMethods methods;
+/* constant after import, of pyfiber._patch, which finds it */
+static const PfMethod *empty, *get, *get_nowait, *put, *put_nowait;
+
+static PyObject *
+call_get(const PfMethod *method, PyObject *self, PyTypeObject *cls,
+         PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    return ((PyCMethod)(void (*)(void))method->original)(
+        self, cls, args, (size_t)nargs, kwnames);
+}
+
+typedef struct Got {
+    PyTypeObject *cls;
+    PyObject *item;
+} Got;
+
+static int
+look(PyObject *self, PfThread *t, void *data)
+{
+    (void)t;
+    Got *got = data;
+    PyObject *nothing = empty->original(self, NULL);
+    bool is_there = nothing == Py_False;
+    if (nothing == NULL) {
+        return -1;
+    }
+    Py_DECREF(nothing);
+    if (!is_there) {
+        return 0;
+    }
+    got->item = call_get(get_nowait, self, got->cls, NULL, 0, NULL);
+    return got->item == NULL ? -1 : 1;
+}
+
+static int
+get_arguments(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
+              int64_t *deadline)
+{
+    static const char *const names[] = {"block", "timeout", NULL};
+    PyObject *given[] = {Py_True, Py_None};
+    double seconds;
+    *deadline = PF_NEVER;
+    if (pf_arguments("get", names, 0, args, nargs, kwnames, given) < 0) {
+        return -1;
+    }
+    int block = PyObject_IsTrue(given[0]);
+    if (block <= 0 || given[1] == Py_None) {
+        *deadline = block == 0 ? PF_NOW : PF_NEVER;
+        return block < 0 ? -1 : 0;
+    }
+    if (pf_real(given[1], "timeout", &seconds) < 0) {
+        return -1;
+    }
+    if (seconds < 0) {
+        PyErr_SetString(PyExc_ValueError,
+                        "'timeout' must be a non-negative number");
+        return -1;
+    }
+    *deadline = pf_deadline_in(NULL, pf_nanoseconds(seconds));
+    return 0;
+}
+
+/* When there was nothing in time, the queue itself raises Empty. */
+static PyObject *
+get_inside(PyObject *self, PyTypeObject *cls, PyObject *const *args,
+           Py_ssize_t nargs, PyObject *kwnames)
+{
+    PfThread *t = pf_lot_parks();
+    if (PF_LIKELY(t == NULL) || !methods.wanted) {
+        return call_get(get, self, cls, args, nargs, kwnames);
+    }
+    int64_t deadline;
+    Got got = {.cls = cls};
+    if (get_arguments(args, nargs, kwnames, &deadline) < 0 ||
+        pf_preempt() < 0) {
+        return NULL;
+    }
+    int rc = pf_lot_until(self, t, deadline, false, look, &got);
+    return rc == 1 ? call_get(get_nowait, self, cls, NULL, 0, NULL) : got.item;
+}
+
+static PyObject *
+put_with(const PfMethod *method, PyObject *self, PyObject *const *args,
+         Py_ssize_t nargs, PyObject *kwnames)
+{
+    PyObject *done = PF_CALL_UNPACKED(method, self, args, nargs, kwnames);
+    if (done != NULL) {
+        pf_lot_wake(self);
+    }
+    return done;
+}
+
+static PyObject *
+put_unpacked(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+             PyObject *kwnames)
+{
+    return put_with(put, self, args, nargs, kwnames);
+}
+
+static PyObject *
+put_nowait_unpacked(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+                    PyObject *kwnames)
+{
+    return put_with(put_nowait, self, args, nargs, kwnames);
+}
+
+#define PF_OF_CLASS(fn)                                                       \
+    METH_METHOD | METH_FASTCALL | METH_KEYWORDS,                              \
+        (PyCFunction)(void (*)(void))(fn), NULL, NULL
+
+/* constant after import, too; those that are only called stay as they are */
+static PfMethod list[] = {
+    {"get", PF_OF_CLASS(get_inside)},
+    {"get_nowait", PF_OF_CLASS(NULL)},
+    {"empty", PF_BARE(NULL)},
+    {"put", PF_UNPACKED(put_unpacked)},
+    {"put_nowait", PF_UNPACKED(put_nowait_unpacked)},
+};
+/* constant after import, but for `wanted` and what follows from it */
+static PfMethods methods = PF_METHODS(list);
+
+static int
+find(void)
+{
+    if (pf_methods_find(&methods, "_queue", "SimpleQueue") < 0) {
+        return -1;
+    }
+    empty = pf_method_named(&methods, "empty");
+    get_nowait = pf_method_named(&methods, "get_nowait");
+    put = pf_method_named(&methods, "put");
+    put_nowait = pf_method_named(&methods, "put_nowait");
+    get = pf_method_named(&methods, "get");
+    return 0;
+}
+
+static PyObject *
+simple_queue_patch(PyObject *module, PyObject *wanted)
+{
+    (void)module;
+    if (get == NULL && find() < 0) {
+        return NULL;
+    }
+    pf_methods_set(&methods, wanted == Py_True);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+    {"_simple_queue_patch", simple_queue_patch, METH_O,
+     "_simple_queue_patch(wanted, /)\n--\n\n"
+     "Whether the interpreter's SimpleQueues park fibers."},
+    {NULL, NULL, 0, NULL},
+};
+
+int
+pf_patch_simple_queue_init(PyObject *module)
+{
+    return PyModule_AddFunctions(module, functions);
+}

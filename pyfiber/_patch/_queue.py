@@ -1,0 +1,18 @@
+"""``queue.SimpleQueue`` of the interpreter; the other queues are made of threading's locks."""
+
+from __future__ import annotations
+
+import queue
+import time
+
+from pyfiber import _engine
+from pyfiber._patch._record import Record, gate_for
+
+
+def apply(record: Record) -> None:
+    record.replace(queue, "time", gate_for(time.monotonic, _engine.now))
+    if queue.SimpleQueue.__module__ != "_queue":
+        return
+    _engine._simple_queue_patch(True)
+    record.on_undo(lambda: _engine._simple_queue_patch(False))
+    record.notes.append("every SimpleQueue, made before or later")

@@ -1,0 +1,162 @@
+"""``threading``: locks and what is made of them, ``Thread.start()`` and ``join()``; imports.
+
+The interpreter's locks are changed in place, those of earlier conditions, handlers and pools
+included (csrc/python/patch/lot.h); what is Python code over them follows. What is here is what that
+code lacks: it knows of time-outs, not of cancellation.
+"""
+
+from __future__ import annotations
+
+import _frozen_importlib
+import _thread
+import os
+import threading
+import time
+import types
+import weakref
+from typing import Any
+
+from pyfiber import _engine
+from pyfiber._engine import Event, ThreadLimiter, shield
+from pyfiber._patch._record import Record, gate_for
+
+_start = _engine._outside(threading.Thread.start)
+_join = _engine._outside(threading.Thread.join)
+
+# conditions ---------------------------------------------------------------------------------------
+
+
+def wait(self: Any, timeout: float | None = None) -> bool:
+    # As the standard one; but a notification that met a cancelled waiter goes to the next.
+    if not self._is_owned():
+        raise RuntimeError("cannot wait on un-acquired lock")
+    waiter = _thread.allocate_lock()
+    waiter.acquire()
+    self._waiters.append(waiter)
+    saved = self._release_save()
+    notified = given_up = False
+    try:
+        if timeout is None:
+            notified = waiter.acquire()
+        else:
+            notified = waiter.acquire(True, timeout) if timeout > 0 else waiter.acquire(False)
+        return notified
+    except BaseException:
+        given_up = True
+        raise
+    finally:
+        self._acquire_restore(saved)
+        if not notified and not _leave(self, waiter) and given_up and self._is_owned():
+            self.notify()
+
+
+def _leave(condition: Any, waiter: Any) -> bool:
+    """False: somebody has notified it."""
+    try:
+        condition._waiters.remove(waiter)
+    except ValueError:
+        return False
+    return True
+
+
+def acquire_restore(self: Any, saved: object) -> None:
+    """Of a condition whose lock does not save its state itself."""
+    if type(self._lock) is _thread.LockType:
+        _engine._lock_retake(self._lock)
+    elif _engine._may_park():
+        with shield():
+            self._lock.acquire()
+    else:
+        self._lock.acquire()
+
+
+# threads ------------------------------------------------------------------------------------------
+
+
+def start(self: threading.Thread) -> None:
+    # It waits until the thread runs. Cancelled there, a thread would run that nobody knows of.
+    with shield():
+        _start(self)
+
+
+class EndOfThread:
+    """Stands for the thread's method that it calls last, and tells fibers."""
+
+    def __init__(self, thread: threading.Thread) -> None:
+        self.thread = thread
+        self.event = Event()
+
+    def __call__(self) -> None:
+        thread = self.thread
+        type(thread)._delete(thread)  # type: ignore[attr-defined]
+        vars(thread).pop("_delete", None)
+        self.event.set()
+
+
+#: Those that fibers wait for. A forked child has none of the threads.
+_awaited: weakref.WeakSet[EndOfThread] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for end in list(_awaited):
+        end.event.set()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+#: For what is left when a thread's Python code has ended: it takes microseconds, if no destructor
+#: of what the thread leaves behind waits.
+_joins = ThreadLimiter(100, abandon_on_cancel=True)
+#: How long a fiber's thread may block for that.
+INSTANT = 0.001
+
+
+def join(self: threading.Thread, timeout: float | None = None) -> None:
+    if not _waits(self, timeout):
+        _join(self, timeout)
+        return
+    end = vars(self).setdefault("_delete", EndOfThread(self))
+    _awaited.add(end)
+    until = None if timeout is None else _engine.now() + timeout
+    if threading._active.get(self.ident) is self and not end.event.wait(timeout):  # type: ignore[attr-defined]
+        return
+    _join(self, INSTANT)
+    if self.is_alive():
+        left = None if until is None else max(until - _engine.now(), 0)
+        _joins.to_thread(_join, self, left)
+
+
+def _waits(thread: threading.Thread, timeout: float | None) -> bool:
+    """Otherwise it returns at once, perhaps with an error."""
+    return (
+        (timeout is None or timeout > 0)
+        and thread is not threading.current_thread()
+        and thread.is_alive()
+    )
+
+
+# imports ------------------------------------------------------------------------------------------
+
+
+def import_threads() -> types.SimpleNamespace:
+    """The module ``_thread`` for the locks of modules, whose owner is a fiber in a fiber.
+
+    Otherwise a fiber would get a module that another one of its thread has half imported.
+    """
+    names = dict(vars(_thread))
+    return types.SimpleNamespace(**names | {"get_ident": _engine._fiber_ident})
+
+
+def apply(record: Record) -> None:
+    _engine._lock_patch(True)
+    record.on_undo(lambda: _engine._lock_patch(False))
+    _engine._rlock_patch(True)
+    record.on_undo(lambda: _engine._rlock_patch(False))
+    record.notes.append("every Lock and RLock, made before or later, and all that is made of them")
+    record.method(threading.Condition, "wait", wait)
+    record.replace(threading.Condition, "_acquire_restore", acquire_restore)
+    record.method(threading.Thread, "start", start)
+    record.method(threading.Thread, "join", join)
+    record.replace(threading, "_time", gate_for(time.monotonic, _engine.now))
+    record.replace(_frozen_importlib, "_thread", import_threads())
