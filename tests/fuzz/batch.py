@@ -49,7 +49,7 @@ def census() -> Counter[str]:
     return Counter(
         kind.__qualname__
         for kind in kinds
-        if issubclass(kind, OURS) or kind.__module__.startswith("pyfiber")
+        if issubclass(kind, OURS) or str(kind.__module__).startswith("pyfiber")
     )
 
 
