@@ -13,7 +13,6 @@
 #include "python/core/compiler.h"
 #include "python/core/thread.h"
 #include "python/fiber/hub.h"
-#include "python/io/waiting.h"
 #include "python/patch/lot.h"
 #include "python/patch/patch.h"
 
@@ -23,6 +22,7 @@ typedef struct GateObject {
     PyObject_HEAD
     vectorcallfunc vectorcall;
     PyObject *outside, *inside; /* constant, until the collector clears them */
+    vectorcallfunc call_outside;
     PyObject *weakrefs;
     char open; /* a bool */
 } GateObject;
@@ -32,11 +32,15 @@ static PyTypeObject *method_type; /* constant after import: one that binds */
 
 /* --------------------------------------------------------------- the call */
 
-static inline bool
-may_park(void)
+/* Functions and methods of C keep theirs for life; then there is nothing between
+ * them and the caller, who looks at the result anyway. */
+static vectorcallfunc
+vectorcall_of(PyObject *target)
 {
-    PfThread *t = pf_tls_thread;
-    return PF_UNLIKELY(t != NULL) && pf_io_scheduler(t) != NULL;
+    bool keeps_it = Py_IS_TYPE(target, &PyMethodDescr_Type) ||
+                    Py_IS_TYPE(target, &PyCFunction_Type);
+    vectorcallfunc call = keeps_it ? PyVectorcall_Function(target) : NULL;
+    return call != NULL ? call : PyObject_Vectorcall;
 }
 
 static PyObject *
@@ -44,8 +48,9 @@ gate_call(PyObject *op, PyObject *const *args, size_t nargsf,
           PyObject *kwnames)
 {
     GateObject *self = (GateObject *)op;
-    PyObject *target = self->open && may_park() ? self->inside : self->outside;
-    return PyObject_Vectorcall(target, args, nargsf, kwnames);
+    return PF_LIKELY(pf_lot_parks() == NULL) || !self->open
+               ? self->call_outside(self->outside, args, nargsf, kwnames)
+               : PyObject_Vectorcall(self->inside, args, nargsf, kwnames);
 }
 
 static PyObject *
@@ -137,6 +142,7 @@ gate_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (self != NULL) {
         self->vectorcall = gate_call;
         self->outside = Py_NewRef(outside);
+        self->call_outside = vectorcall_of(outside);
         self->inside = Py_NewRef(inside);
         self->open = 1;
     }
