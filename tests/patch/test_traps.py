@@ -7,6 +7,7 @@ import io
 import logging
 import os
 import queue
+import socket
 import sys
 import textwrap
 import threading
@@ -277,6 +278,85 @@ def test_import_that_is_cancelled_leaves_the_next_one_whole(
         pyfiber.run(main)
     finally:
         sys.modules.pop("slowly", None)
+
+
+def test_import_in_a_raw_fiber_is_that_of_the_fiber_that_entered_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of them at once: nobody sees half a module. Its own module it sees, as ever."""
+    (tmp_path / "raw_slow.py").write_text("import time\ntime.sleep(0.02)\nvalue = 3\n")
+    (tmp_path / "raw_inner.py").write_text(
+        "import pyfiber\npart = 1\n"
+        "seen = pyfiber.Fiber(lambda: __import__('raw_inner').part).switch()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def in_raw_fiber(name: str) -> Any:
+        return pyfiber.Fiber(__import__, (name,)).switch()
+
+    def main() -> None:
+        fibers = [pyfiber.spawn(in_raw_fiber, "raw_slow") for _ in range(2)]
+        assert [fiber.result(10).value for fiber in fibers] == [3, 3]
+        assert pyfiber.spawn(__import__, "raw_inner").result(10).seen == 1
+
+    try:
+        pyfiber.run(main)
+    finally:
+        for name in ("raw_slow", "raw_inner"):
+            sys.modules.pop(name, None)
+
+
+# raw fibers ---------------------------------------------------------------------------------------
+
+
+def wait_in_many_ways(lock: Any, q: queue.Queue[int], sock: socket.socket) -> bytes:
+    """Each takes what another thread, or another fiber, gives."""
+    time.sleep(0.001)
+    with lock:
+        q.get()
+    return sock.recv(1)
+
+
+def test_raw_fiber_in_a_run_parks_as_pyfibers_own_waits_do() -> None:
+    lock, q, turns = threading.Lock(), queue.Queue[int](), []
+    near, far = socket.socketpair()
+
+    def other() -> None:
+        pyfiber.sleep(0.003)
+        lock.release()
+        pyfiber.sleep(0.003)
+        turns.append("other")
+        q.put(1)
+        far.send(b"x")
+
+    def main() -> None:
+        lock.acquire()
+        pyfiber.spawn(other)
+        raw: pyfiber.Fiber[bytes] = pyfiber.Fiber(wait_in_many_ways, (lock, q, near))
+        assert raw.switch() == b"x"
+        turns.append("main")
+
+    with near, far:
+        pyfiber.run(main)
+    assert turns == ["other", "main"]
+
+
+def test_raw_fiber_outside_of_a_run_blocks_as_without_a_patch() -> None:
+    lock, q = threading.Lock(), queue.Queue[int]()
+    near, far = socket.socketpair()
+    lock.acquire()
+
+    def thread() -> None:
+        lock.release()
+        q.put(1)
+        far.send(b"x")
+
+    with near, far:
+        timer = threading.Timer(0.01, thread)
+        timer.start()
+        raw: pyfiber.Fiber[bytes] = pyfiber.Fiber(wait_in_many_ways, (lock, q, near))
+        assert raw.switch() == b"x"
+        timer.join()
 
 
 # programs -----------------------------------------------------------------------------------------

@@ -359,13 +359,25 @@ local_patch(PyObject *module, PyObject *wanted)
     Py_RETURN_NONE;
 }
 
-/* _fiber_ident(): whose import is it? */
+/* Whose import is it?  A raw fiber's is that of the fiber of the run that has
+ * entered it: that one stands still until it comes back. */
+static FiberObject *
+importer(void)
+{
+    PfThread *t = pf_tls_thread;
+    FiberObject *fiber = t == NULL || t->scheduler == NULL ? NULL : CURRENT(t);
+    while (fiber != NULL && !fiber->scheduled) {
+        fiber = fiber->parent;
+    }
+    return fiber;
+}
+
 static PyObject *
 fiber_ident(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    FiberObject *fiber = fiber_here();
+    FiberObject *fiber = importer();
     if (fiber == NULL) {
         return PyLong_FromUnsignedLong(PyThread_get_thread_ident());
     }
