@@ -395,6 +395,55 @@ def test_late_patch_in_the_middle_of_a_run(child: Any) -> None:
     assert done.stdout == "good\n"
 
 
+def test_subinterpreter_blocks_as_without_a_patch(child: Any) -> None:
+    """Its locks have the same methods. It is entered by a fiber, while others wait for locks."""
+    pytest.importorskip("_testcapi")
+    done = child(
+        """
+        import threading, pyfiber
+        from _testcapi import run_in_subinterp
+
+        CODE = '''
+        import queue, threading
+        lock, rlock, q, condition = (
+            threading.Lock(), threading.RLock(), queue.SimpleQueue(), threading.Condition()
+        )
+        lock.acquire()
+        threads = [threading.Timer(0.01, lock.release), threading.Timer(0.02, q.put, (1,))]
+        for thread in threads:
+            thread.start()
+        with lock, rlock, rlock, condition:
+            assert condition._is_owned()
+            condition.wait(0.001)
+        assert q.get() == 1
+        for thread in threads:
+            thread.join()
+        '''
+
+        def waiter():
+            with lock, rlock:
+                pass
+
+        def main():
+            with rlock:
+                lock.acquire()
+                fiber = pyfiber.spawn(waiter)
+                other = pyfiber.spawn(pyfiber.sleep, 0.001)
+                pyfiber.sleep(0)
+                print(run_in_subinterp(CODE))
+                assert not fiber.done() and not other.done(), "it must not be left"
+                lock.release()
+            fiber.result()
+
+        pyfiber.patch()
+        lock, rlock = threading.Lock(), threading.RLock()
+        pyfiber.run(main)
+        print("good")
+        """
+    )
+    assert done.stdout == "0\ngood\n"
+
+
 def test_exit_with_fibers_in_the_lot_is_quiet(child: Any) -> None:
     done = child(
         """

@@ -29,10 +29,17 @@ busier_by(size_t n)
     return pf_lot_busy;
 }
 
+bool
+pf_lot_is_ours(void)
+{
+    return PyInterpreterState_Get() == PyInterpreterState_Main();
+}
+
 PfLotEntry *
 pf_lot_find(PyObject *object)
 {
-    return (PfLotEntry *)pf_table_find(&lot->table, object);
+    return pf_lot_is_ours() ? (PfLotEntry *)pf_table_find(&lot->table, object)
+                            : NULL;
 }
 
 static PfLotEntry *
@@ -111,7 +118,7 @@ pf_lot_tidy(PyObject *object)
 PfThread *
 pf_lot_parks_slow(PfThread *t)
 {
-    return pf_io_scheduler(t) == NULL ? NULL : t;
+    return pf_io_scheduler(t) == NULL || !pf_lot_is_ours() ? NULL : t;
 }
 
 static void
@@ -309,7 +316,8 @@ pf_lot_lose(PyObject *lock, FiberObject *fiber)
 bool
 pf_lot_lost_slow(PyObject *lock)
 {
-    HoldingsObject *holdings = holdings_of(CURRENT(pf_tls_thread));
+    HoldingsObject *holdings =
+        pf_lot_is_ours() ? holdings_of(CURRENT(pf_tls_thread)) : NULL;
     PyObject *lost = holdings == NULL ? NULL : holdings->lost;
     Py_ssize_t count = lost == NULL ? 0 : PyList_GET_SIZE(lost);
     for (Py_ssize_t i = 0; i < count; i++) {

@@ -50,6 +50,11 @@ pf_lot_is_busy(void)
     return PF_UNLIKELY(pf_lot_busy != 0);
 }
 
+/* False in a sub-interpreter.  Its types have the changed methods as well, for
+ * their definitions are the process's; but nothing here is its own, nor need
+ * it hold the GIL that guards this.  So it finds nothing, and never parks. */
+bool pf_lot_is_ours(void);
+
 /* The running thread if a wait here parks a fiber, else NULL. */
 PfThread *pf_lot_parks_slow(PfThread *t);
 static inline PfThread *

@@ -358,7 +358,7 @@ static PyObject *
 restored(PyObject *self, PyObject *packed, PyObject *state)
 {
     PfThread *t = pf_tls_thread;
-    if (t != NULL && CURRENT(t)->dying) {
+    if (t != NULL && CURRENT(t)->dying && pf_lot_is_ours()) {
         return restore_dying(self, t, state);
     }
     t = pf_lot_parks();
