@@ -83,12 +83,12 @@ class EndOfThread:
     """Stands for the thread's method that it calls last, and tells fibers."""
 
     def __init__(self, thread: threading.Thread) -> None:
-        self.thread = thread
+        self.thread = weakref.ref(thread)  # which may be past its last call by now
         self.event = Event()
 
     def __call__(self) -> None:
-        thread = self.thread
-        type(thread)._delete(thread)  # type: ignore[attr-defined]
+        thread: Any = self.thread()
+        type(thread)._delete(thread)
         vars(thread).pop("_delete", None)
         self.event.set()
 

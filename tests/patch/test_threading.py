@@ -755,6 +755,31 @@ def test_join_times_out_and_is_cancelled() -> None:
     assert "_delete" not in vars(thread)
 
 
+def test_thread_that_was_joined_in_its_last_moment_is_freed_without_the_collector() -> None:
+    past, go = threading.Event(), threading.Event()
+
+    class Lingers(threading.Thread):
+        def _delete(self) -> None:
+            super()._delete()  # type: ignore[misc]
+            past.set()
+            go.wait()
+
+    def main() -> weakref.ref[threading.Thread]:
+        thread = Lingers()
+        thread.start()
+        past.wait()
+        (waiting,) = spawn_all(thread.join)
+        go.set()
+        waiting.result()
+        return weakref.ref(thread)
+
+    gc.disable()
+    try:
+        assert pyfiber.run(main)() is None
+    finally:
+        gc.enable()
+
+
 def test_thread_is_started_by_a_cancelled_fiber_or_not_at_all() -> None:
     ran = threading.Event()
 
