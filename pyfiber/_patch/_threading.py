@@ -10,6 +10,7 @@ from __future__ import annotations
 import _frozen_importlib
 import _thread
 import os
+import sys
 import threading
 import time
 import types
@@ -148,6 +149,34 @@ def import_threads() -> types.SimpleNamespace:
     return types.SimpleNamespace(**names | {"get_ident": _engine._fiber_ident})
 
 
+_imports: Any = _frozen_importlib
+_has_deadlock = _imports._ModuleLock.has_deadlock
+
+
+def has_deadlock(self: Any) -> Any:
+    # The code that has begun this run may be importing it, and waits for the run.
+    return self.owner == _thread.get_ident() != _engine._fiber_ident() or _has_deadlock(self)
+
+
+def keep_imports(owner: int) -> None:
+    """What this fiber is in the midst of importing is still its own when idents change."""
+    frame: types.FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code is _imports._find_and_load.__code__:
+            known = _imports._module_locks.get(frame.f_locals["name"])
+            lock = None if known is None else known()
+            if lock is not None:
+                lock.owner = owner
+        frame = frame.f_back
+
+
+def apply_to_imports(record: Record) -> None:
+    keep_imports(_engine._fiber_ident())
+    record.on_undo(lambda: keep_imports(_thread.get_ident()))
+    record.replace(_imports._ModuleLock, "has_deadlock", has_deadlock)
+    record.replace(_imports, "_thread", import_threads())
+
+
 def apply(record: Record) -> None:
     _engine._lock_patch(True)
     record.on_undo(lambda: _engine._lock_patch(False))
@@ -159,4 +188,4 @@ def apply(record: Record) -> None:
     record.method(threading.Thread, "start", start)
     record.method(threading.Thread, "join", join)
     record.replace(threading, "_time", gate_for(time.monotonic, _engine.now))
-    record.replace(_frozen_importlib, "_thread", import_threads())
+    apply_to_imports(record)

@@ -306,6 +306,49 @@ def test_import_in_a_raw_fiber_is_that_of_the_fiber_that_entered_it(
             sys.modules.pop(name, None)
 
 
+def test_module_whose_import_begins_a_run_is_imported_in_that_run(
+    tmp_path: Path, child: Any
+) -> None:
+    """The run cannot wait for the import, which waits for the run."""
+    (tmp_path / "begins_a_run.py").write_text(
+        "import pyfiber\npart = 1\n"
+        "def use():\n    import begins_a_run\n    return begins_a_run.part\n"
+        "seen = pyfiber.run(lambda: pyfiber.spawn(use).result())\n"
+    )
+    done = child(
+        f"""
+        import sys
+        sys.path.insert(0, {str(tmp_path)!r})
+        import pyfiber
+        with pyfiber.patched():
+            import begins_a_run
+        print(begins_a_run.seen)
+        """
+    )
+    assert done.stdout == "1\n"
+
+
+def test_module_that_patches_is_imported_in_a_run(tmp_path: Path, child: Any) -> None:
+    """So is one that unpatches, and one whose import has begun the run that patches."""
+    (tmp_path / "patches.py").write_text("import pyfiber; pyfiber.patch(); import colorsys\n")
+    (tmp_path / "unpatches.py").write_text("import pyfiber; pyfiber.unpatch(); import cmd\n")
+    (tmp_path / "outer.py").write_text(
+        "import pyfiber\ndef main():\n    import patches, unpatches\n    pyfiber.patch()\n"
+        "pyfiber.run(main)\n"
+    )
+    done = child(
+        f"""
+        import sys
+        sys.path.insert(0, {str(tmp_path)!r})
+        import outer
+        import importlib
+        importlib.reload(outer)
+        print("good")
+        """
+    )
+    assert done.stdout == "good\n"
+
+
 # raw fibers ---------------------------------------------------------------------------------------
 
 
