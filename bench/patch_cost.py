@@ -1,0 +1,121 @@
+"""What the patch costs code that runs in no fiber: operations unpatched, and beside that patched.
+
+    python bench/patch_cost.py                  # instructions (valgrind's) and nanoseconds
+    python bench/patch_cost.py --rounds 15 recv "with lock"
+
+Each count and each time comes from a process of its own; the loop around the operation is included.
+A time is the median of as many rounds; in a round one process follows the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+import instructions
+
+FEW, MANY, TIMED = 500, 3_000, 20_000
+
+#: What is done once, and many times.
+OPERATIONS = {
+    "the loop itself": ("pass", "pass"),
+    "lock.acquire, release": ("lock = threading.Lock()", "lock.acquire(); lock.release()"),
+    "with lock": ("lock = threading.Lock()", "with lock: pass"),
+    "with rlock": ("lock = threading.RLock()", "with lock: pass"),
+    "Queue put, get": ("q = queue.Queue()", "q.put(1); q.get()"),
+    "SimpleQueue put, get": ("q = queue.SimpleQueue()", "q.put(1); q.get()"),
+    "local attribute": ("here = threading.local(); here.name = 1", "here.name"),
+    "time.sleep(0)": ("pass", "time.sleep(0)"),
+    "recv": ("a, b = socket.socketpair(); a.sendall(b'x' * number)", "b.recv(1)"),
+}
+
+PROGRAM = """
+import queue, socket, threading, time
+import pyfiber
+def operation(number):
+    {setup}
+    begun = time.perf_counter()
+    for _ in range(number):
+        {statement}
+    return time.perf_counter() - begun
+"""
+
+
+def perform(name: str, patched: bool, number: int) -> float:
+    """Seconds, in this process."""
+    import pyfiber
+
+    if patched:
+        pyfiber.patch()
+    setup, statement = OPERATIONS[name]
+    names: dict[str, object] = {}
+    exec(PROGRAM.format(setup=setup, statement=statement), names)
+    operation: Any = names["operation"]
+    operation(FEW)
+    return float(operation(number))
+
+
+def command(name: str, patched: bool, number: int) -> list[str]:
+    return [sys.executable, __file__, "--perform", str(int(patched)), str(number), name]
+
+
+def nanoseconds(name: str, patched: bool) -> float:
+    done = subprocess.run(command(name, patched, TIMED), check=True, capture_output=True, text=True)
+    return float(done.stdout) / TIMED * 1e9
+
+
+def executed(name: str, patched: bool, number: int) -> int:
+    with tempfile.TemporaryDirectory() as scratch:
+        profile = pathlib.Path(scratch, "profile")
+        valgrind = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={profile}"]
+        subprocess.run(
+            [*valgrind, *command(name, patched, number)],
+            check=True,
+            env={**os.environ, "PYTHONHASHSEED": "0"},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        with profile.open() as lines:
+            return sum(count for _, count in instructions.costs(lines))
+
+
+def counted(name: str, patched: bool) -> float:
+    few, many = (executed(name, patched, number) for number in (FEW, MANY))
+    return (many - few) / (MANY - FEW)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--perform", nargs=2, type=int, help=argparse.SUPPRESS)
+    parser.add_argument("names", nargs="*", help="these operations only", metavar="OPERATION")
+    options = parser.parse_args()
+    if options.perform:
+        patched, number = options.perform
+        print(perform(options.names[0], bool(patched), number))
+        return
+    print("| outside of fibers | instructions | patched | | ns | patched | |")
+    print("|---|---:|---:|---:|---:|---:|---:|")
+    for name in options.names or OPERATIONS:
+        counts = [counted(name, patched) for patched in (False, True)]
+        pairs = [
+            [nanoseconds(name, patched) for patched in (False, True)] for _ in range(options.rounds)
+        ]
+        times = [statistics.median(each) for each in zip(*pairs, strict=True)]
+        cells = [
+            f"{before:,.0f} | {after:,.0f} | {after / before - 1:+.1%}"
+            for before, after in (counts, times)
+        ]
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
