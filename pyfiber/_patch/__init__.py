@@ -39,6 +39,7 @@ PARTS = {
     "threading": "pyfiber._patch._threading",
     "queue": "pyfiber._patch._queue",
     "local": "pyfiber._patch._local",
+    "drivers": "pyfiber._patch._drivers",
 }
 
 #: Guards what follows. It is pyfiber's own: the standard ones are about to change.

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from types import CellType, FunctionType, ModuleType
 from typing import Any
 
+from pyfiber._patch._blocking import blocking_modules
 from pyfiber._patch._record import AnyGate, Record
 
 
@@ -27,6 +28,8 @@ class PatchReport:
     notes: dict[str, list[str]] = field(default_factory=dict)
     #: What still holds an original, which blocks in a fiber: (original, where).
     held: list[tuple[str, str]] = field(default_factory=list)
+    #: Loaded extension modules that are known to block: (module, reason, what to do).
+    blocking: list[tuple[str, str, str]] = field(default_factory=list)
 
     @classmethod
     def of(cls, records: Mapping[str, Record]) -> PatchReport:
@@ -41,15 +44,23 @@ class PatchReport:
                 for label, gate in record.gates.items()
                 for where in sorted(set(_holders(gate)))
             ],
+            blocking=list(blocking_modules()),
         )
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
-        if not self.reached:
+        if self.reached:
+            yield from self._changes()
+        else:
             yield "Nothing is patched: pyfiber.patch() does it."
-            return
+        if self.blocking:
+            yield "Loaded, and known to wait in C, where nothing parks:"
+            for name, reason, advice in self.blocking:
+                yield f"  {name}: {reason}; {advice}"
+
+    def _changes(self) -> Iterator[str]:
         yield "In a fiber of a run these park, and everywhere else they do what they did:"
         for part, labels in self.reached.items():
             yield f"  {part}: {', '.join(labels) or 'when it is imported'}"

@@ -1,0 +1,87 @@
+"""psycopg2 in fibers: its waits park the running fiber, by its own hook.
+
+::
+
+    import psycopg2
+    import pyfiber.psycopg2
+
+    pyfiber.psycopg2.install()
+
+``pyfiber.patch()`` does that by itself, whenever psycopg2 is imported, unless the program has set a
+wait callback. In a fiber of a run a query, and the making of a connection, park that fiber;
+anywhere else the thread waits. A query that is cancelled (``pyfiber.timeout()``, say) is cancelled
+in the server, and its connection is closed, as psycopg2 does whenever its callback fails.
+
+psycopg2 knows no callback for large objects and COPY: those block.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+from typing import Any
+
+import psycopg2 as _psycopg2  # type: ignore[import-untyped,import-not-found,unused-ignore]
+from psycopg2 import extensions as _extensions
+
+from pyfiber._engine import Cancelled, _may_park, _outside, shield, wait_readable, wait_writable
+from pyfiber._threads import to_thread
+
+__all__ = ["install", "uninstall"]
+
+#: Seconds after which a wait asks libpq again: a descriptor may have been closed.
+_LOOK = 1.0
+
+
+def wait(connection: Any) -> None:
+    """The wait callback: until psycopg2 need not wait any more."""
+    while (state := connection.poll()) != _extensions.POLL_OK:
+        if state not in (_extensions.POLL_READ, _extensions.POLL_WRITE):
+            raise _psycopg2.OperationalError(f"bad state from poll: {state}")
+        writing = state == _extensions.POLL_WRITE
+        if _may_park():
+            _park(connection, writing)
+        else:
+            _block(connection, writing)
+
+
+def _park(connection: Any, writing: bool) -> None:
+    try:
+        with contextlib.suppress(TimeoutError):
+            (wait_writable if writing else wait_readable)(connection.fileno(), _LOOK)
+    except Cancelled:
+        with shield(), contextlib.suppress(_psycopg2.Error):
+            to_thread(connection.cancel)  # it makes a connection for that
+        raise
+
+
+def _block(connection: Any, writing: bool) -> None:
+    """As psycopg2.extras.wait_select()."""
+    numbers = [connection.fileno()]
+    try:
+        _outside(select.select)(*(([], numbers, []) if writing else (numbers, [], [])))
+    except KeyboardInterrupt:
+        connection.cancel()  # the next poll() tells of the server's error
+
+
+_before: list[Any] = []
+
+
+def install() -> None:
+    """Have psycopg2's waits park in fibers. Doing it twice is fine."""
+    if not _before:
+        _before.append(_extensions.get_wait_callback())
+        _extensions.set_wait_callback(wait)
+
+
+def uninstall() -> None:
+    """The wait callback is the one that it was before."""
+    if _before:
+        before = _before.pop()
+        if _extensions.get_wait_callback() is wait:
+            _extensions.set_wait_callback(before)
+
+
+def is_installed() -> bool:
+    """Has install() been called, and uninstall() not?"""
+    return bool(_before)
