@@ -54,6 +54,11 @@ import ensurepip, os, sys, sysconfig
 fits = "%d.%d" % sys.version_info[:2] == sys.argv[1]
 sys.exit(not (fits and os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h"))))'
 
+# fits PYTHON VERSION
+fits() {
+    [ -x "$1" ] && "$1" -c "$PYTHON_FITS" "$2" 2>/dev/null
+}
+
 # find_python 3.12: prints an interpreter of that version, or fails. Candidates are asked, because a pyenv shim on PATH
 # may refuse to run and a distribution's Python may lack its headers.
 find_python() {
@@ -63,7 +68,7 @@ find_python() {
     fi
     places+=("$(python3 -c 'import sys; print(sys.base_prefix)')/../$1"*/bin/python3 "$(command -v "python$1" || true)")
     for candidate in "${places[@]}"; do
-        if [ -x "$candidate" ] && "$candidate" -c "$PYTHON_FITS" "$1" 2>/dev/null; then
+        if fits "$candidate" "$1"; then
             printf '%s\n' "$candidate"
             return
         fi
