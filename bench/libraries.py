@@ -1,0 +1,177 @@
+"""What libraries cost in fibers, in gevent's greenlets and in threads: processor time for each act.
+
+    python bench/libraries.py [REDIS|PSYCOPG|...] [--rounds 5]
+
+Servers are started for it, as for the tests in tests/libraries. A hundred fibers, greenlets or
+threads of one process perform the same act with the same library, again and again; its processor
+time, user and system, is divided by the acts. The candidates take turns, and the median of the
+rounds is printed, with the ratio to pyfiber's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+ROOT = pathlib.Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+AT_ONCE = 100
+CANDIDATES = ("pyfiber", "gevent", "threads")
+
+
+# in the process that is measured ------------------------------------------------------------------
+
+
+def redis(port: int) -> Callable[[], Callable[[], Any]]:
+    import redis as library
+
+    client = library.Redis(port=port)
+    client.set("key", "value")
+    return lambda: lambda: client.get("key")
+
+
+def psycopg(port: int) -> Callable[[], Callable[[], Any]]:
+    import psycopg as library
+
+    def connect() -> Callable[[], Any]:
+        connection = library.connect(_dsn(port), autocommit=True)
+        return lambda: connection.execute("select 1").fetchone()
+
+    return connect
+
+
+def psycopg2(port: int) -> Callable[[], Callable[[], Any]]:
+    import psycopg2 as library
+
+    def connect() -> Callable[[], Any]:
+        connection = library.connect(_dsn(port))
+        connection.autocommit = True
+
+        def ask() -> Any:
+            with connection.cursor() as cursor:
+                cursor.execute("select 1")
+                return cursor.fetchone()
+
+        return ask
+
+    return connect
+
+
+def _dsn(port: int) -> str:
+    return f"host=127.0.0.1 port={port} user=tester password=secret dbname=postgres"
+
+
+LIBRARIES = {"redis": redis, "psycopg": psycopg, "psycopg2": psycopg2}
+
+
+def measured(candidate: str, library: str, port: int, number: int) -> None:
+    """Print the seconds of processor time for one act."""
+    import time
+
+    if candidate == "gevent":
+        from gevent import monkey
+
+        monkey.patch_all()
+        if library == "psycopg2":
+            from psycogreen.gevent import patch_psycopg
+
+            patch_psycopg()
+    at_once, main = _ways(candidate)
+    spent = []
+
+    def program() -> None:
+        prepare = LIBRARIES[library](port)
+        acts: list[Callable[[], Any]] = []
+        at_once([lambda: acts.append(prepare())] * AT_ONCE)
+
+        def repeat(times: int) -> list[Callable[[], None]]:
+            def perform(act: Callable[[], Any]) -> None:
+                for _ in range(times):
+                    act()
+
+            return [lambda act=act: perform(act) for act in acts]  # type: ignore[misc]
+
+        at_once(repeat(10))
+        before = time.process_time()
+        at_once(repeat(number))
+        spent.append(time.process_time() - before)
+
+    main(program)
+    print(json.dumps(spent[0] / (AT_ONCE * number)), flush=True)
+    os._exit(0)
+
+
+Calls = list[Callable[[], Any]]
+
+
+def _ways(candidate: str) -> tuple[Callable[[Calls], Any], Callable[[Callable[[], None]], Any]]:
+    """How to make calls at once, and how to run the program."""
+    if candidate == "pyfiber":
+        import pyfiber
+
+        pyfiber.patch()
+        return lambda calls: pyfiber.gather(*calls), pyfiber.run
+    if candidate == "gevent":
+        import gevent
+
+        return (
+            lambda calls: gevent.joinall([gevent.spawn(call) for call in calls], raise_error=True),
+            lambda program: program(),
+        )
+    import threading
+
+    def in_threads(calls: Calls) -> None:
+        threads = [threading.Thread(target=call) for call in calls]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    return in_threads, lambda program: program()
+
+
+# beside it ----------------------------------------------------------------------------------------
+
+
+def measure(candidate: str, library: str, port: int, number: int) -> float:
+    command = [sys.executable, __file__, "--measured", candidate, library, str(port), str(number)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
+    return float(json.loads(done.stdout.splitlines()[-1]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("libraries", nargs="*", help=", ".join(LIBRARIES), metavar="LIBRARY")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--number", type=int, default=200, help="acts of each of the hundred")
+    options = parser.parse_args()
+    from tests.libraries import services
+
+    for library in options.libraries or LIBRARIES:
+        server = services.redis if library == "redis" else services.postgres
+        with server() as service:
+            times: dict[str, list[float]] = {name: [] for name in CANDIDATES}
+            for _ in range(options.rounds):
+                for name in CANDIDATES:
+                    times[name].append(measure(name, library, service.port, options.number))
+            ours = statistics.median(times["pyfiber"])
+            for name, each in times.items():
+                found = statistics.median(each)
+                print(f"{library:10} {name:10} {1e6 * found:8.1f} us {found / ours:6.2f}x")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--measured"]:
+        measured(sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
+    else:
+        main()

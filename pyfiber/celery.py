@@ -1,0 +1,321 @@
+"""A pool for Celery's worker that runs each task in a fiber.
+
+    CELERY_CUSTOM_WORKER_POOL=pyfiber.celery:TaskPool celery -A proj worker --pool custom -c 1000
+
+Tasks are the ordinary blocking functions they were: ``pyfiber.patch()`` is called when the worker
+loads this module. At most ``--concurrency`` tasks are under way at a time; the worker's own loop,
+its connection to the broker and its remote control run in fibers of the same thread.
+
+A task is interrupted where it waits: ``revoke(terminate=True)`` and hard time limits cancel its
+fiber, and the task, once it waits, ends there; one that never waits goes on to its end, and its
+result is dropped. A warm shutdown waits for the tasks under way; a cold one cancels them, and tasks
+that are acknowledged late are delivered again.
+
+Needs the extra ``celery``: ``pip install pyfiber[celery]``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from pyfiber import Cancelled, Fiber, _patch, current, move_on_after, run, sleep, spawn
+from pyfiber._engine import _running_scheduler
+
+try:
+    from celery import _state
+    from celery.concurrency import base
+    from celery.exceptions import SoftTimeLimitExceeded
+    from celery.worker.worker import WorkController
+    from kombu.asynchronous import timer as kombu_timer
+except ImportError as exc:
+    raise ImportError(
+        "pyfiber.celery needs Celery: pip install pyfiber[celery]", name=exc.name
+    ) from exc
+
+if TYPE_CHECKING:
+    from pyfiber import Scheduler
+
+
+# The worker's main program is a fiber -------------------------------------------------------------
+
+
+def _start_in_a_run(start: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    @functools.wraps(start)
+    def started(worker: Any) -> Any:
+        chosen = worker.pool_cls
+        if not (isinstance(chosen, type) and issubclass(chosen, TaskPool)):
+            return start(worker)
+        if _running_scheduler() is not None:
+            return start(worker)
+        return run(start, worker)
+
+    started.__pyfiber__ = True  # type: ignore[attr-defined]
+    return started
+
+
+def _prepare() -> None:
+    """What a worker must have before it starts; Celery has no hook around its main program."""
+    _patch.patch()
+    if not hasattr(WorkController.start, "__pyfiber__"):
+        WorkController.start = _start_in_a_run(WorkController.start)
+    # Which task runs is asked by who runs: a fiber, not its thread.
+    _state._task_stack.__ident_func__ = current
+
+
+# Tasks --------------------------------------------------------------------------------------------
+
+
+class Job:
+    """A task that was handed to the pool."""
+
+    def __init__(self, number: int, soft_limit: float | None) -> None:
+        self.number = number
+        self.soft_limit = soft_limit
+        self.fiber: Fiber[None] | None = None  # once it runs
+        self.terminated = False
+
+    def terminate(self, signal: Any = None) -> None:
+        """Cancel it, and drop what it returns."""
+        self.terminated = True
+        if self.fiber is not None:
+            self.fiber.cancel(f"the task was terminated, signal {signal}")
+
+
+#: The jobs that run, by their fibers.
+_running: dict[Fiber[Any], Job] = {}
+
+
+def _limited(run_task: Callable[..., Any]) -> Callable[..., Any]:
+    """A task's function, ended by SoftTimeLimitExceeded when its time is over."""
+
+    @functools.wraps(run_task)
+    def limited(*args: Any, **kwargs: Any) -> Any:
+        job = _running.get(current())
+        if job is None or job.soft_limit is None:
+            return run_task(*args, **kwargs)
+        with move_on_after(job.soft_limit):
+            return run_task(*args, **kwargs)
+        raise SoftTimeLimitExceeded(job.soft_limit)
+
+    limited.__pyfiber__ = True  # type: ignore[attr-defined]
+    return limited
+
+
+class TaskPool(base.BasePool):  # type: ignore[misc]
+    """Celery's pool, with a fiber for each task that is under way."""
+
+    signal_safe = False
+    #: It tells Celery's remote control to have a connection and a loop of its own.
+    is_green = True
+    task_join_will_block = False
+    body_can_be_buffer = True
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._scheduler: Scheduler | None = None
+        self._waiting: deque[tuple[Job, Callable[[], None]]] = deque()
+        self._under_way: dict[int, Job] = {}
+        self._numbers = iter(range(1, 2**62))
+        self._ended = threading.Event()
+        self._wakes: tuple[int, int] | None = None
+
+    # Celery's side
+
+    def on_start(self) -> None:
+        """In the fiber of the worker's main program."""
+        self._scheduler = _running_scheduler()
+        if self._scheduler is None:
+            raise RuntimeError("start the worker by its start(): the pool needs a run of pyfiber")
+        for task in self.app.tasks.values() if self.app else ():
+            if not hasattr(task.run, "__pyfiber__"):
+                task.run = _limited(task.run)
+
+    def register_with_event_loop(self, loop: Any) -> None:
+        """The loop sleeps on descriptors: one of them tells it that a task has ended."""
+        self._wakes = os.pipe()
+        for end in self._wakes:
+            os.set_blocking(end, False)
+        reader = self._wakes[0]
+        loop.add_reader(reader, _drain, reader)
+
+    def on_apply(
+        self,
+        target: Callable[..., Any],
+        args: Any = (),
+        kwargs: Any = None,
+        callback: Callable[[Any], Any] | None = None,
+        accept_callback: Callable[..., Any] | None = None,
+        timeout: float | None = None,
+        soft_timeout: float | None = None,
+        timeout_callback: Callable[[bool, float], Any] | None = None,
+        **_: Any,
+    ) -> Job:
+        """Run it as soon as there are fewer than ``limit`` others."""
+        limits = self.options
+        timeout = timeout or limits.get("timeout")
+        job = Job(next(self._numbers), soft_timeout or limits.get("soft_timeout"))
+        call = functools.partial(
+            self._call, job, target, args, kwargs, callback, accept_callback, timeout,
+            timeout_callback,
+        )  # fmt: skip
+        if _running_scheduler() is self._scheduler:
+            self._enqueue(job, call)
+        else:  # Celery's timer, where that is a thread
+            assert self._scheduler is not None
+            self._scheduler.call_soon_threadsafe(self._enqueue, job, call)
+        return job
+
+    def on_stop(self) -> None:
+        """Warm shutdown: up to the end of all tasks."""
+        while self._under_way or self._waiting:
+            self._ended.clear()
+            self._ended.wait()
+        self._forget_wakes()
+
+    def on_terminate(self) -> None:
+        """Cold shutdown."""
+        self._waiting.clear()
+        for job in list(self._under_way.values()):
+            job.terminate("cold shutdown")
+
+    def terminate_job(self, pid: int, signal: Any = None) -> None:
+        """Cancel the job of this number."""
+        if (job := self._under_way.get(pid)) is not None:
+            job.terminate(signal)
+
+    def grow(self, n: int = 1) -> None:
+        """Allow more at once."""
+        self.limit += n
+        self._begin_some()
+
+    def shrink(self, n: int = 1) -> None:
+        """Allow fewer at once, as soon as enough have ended."""
+        self.limit = max(self.limit - n, 1)
+
+    def spawn_n(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        """For the loop of the remote control."""
+        spawn(fn, *args, **kwargs)
+
+    def _get_info(self) -> dict[str, Any]:
+        return {
+            **super()._get_info(),
+            "running": len(self._under_way),
+            "waiting": len(self._waiting),
+        }
+
+    # Ours
+
+    def _enqueue(self, job: Job, call: Callable[[], None]) -> None:
+        self._waiting.append((job, call))
+        self._begin_some()
+
+    def _begin_some(self) -> None:
+        while self._waiting and len(self._under_way) < self.limit:
+            job, call = self._waiting.popleft()
+            if not job.terminated:
+                self._under_way[job.number] = job
+                job.fiber = spawn(self._run, job, call)
+
+    def _run(self, job: Job, call: Callable[[], None]) -> None:
+        fiber = current()
+        _running[fiber] = job
+        try:
+            with contextlib.suppress(Cancelled):
+                call()
+        finally:
+            del _running[fiber], self._under_way[job.number]
+            self._begin_some()
+            self._tell()
+
+    def _call(
+        self,
+        job: Job,
+        target: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+        callback: Callable[[Any], Any] | None,
+        accept_callback: Callable[..., Any] | None,
+        timeout: float | None,
+        timeout_callback: Callable[[bool, float], Any] | None,
+    ) -> None:
+        if accept_callback is not None:
+            accept_callback(job.number, monotonic())
+
+        def answer(result: Any) -> None:
+            if not job.terminated and callback is not None:
+                callback(result)
+
+        with move_on_after(timeout) as limit:
+            base.apply_target(target, args, kwargs, answer, propagate=(Cancelled,))
+        if limit.cancelled_caught and timeout_callback is not None:
+            timeout_callback(False, timeout)  # type: ignore[arg-type]
+
+    def _tell(self) -> None:
+        self._ended.set()
+        if self._wakes is not None:
+            with contextlib.suppress(BlockingIOError):  # it has been told often enough
+                os.write(self._wakes[1], b"e")
+
+    def _forget_wakes(self) -> None:
+        if self._wakes is not None:
+            reader, writer = self._wakes
+            self._wakes = None
+            os.close(reader)
+            os.close(writer)
+
+
+def _drain(reader: int) -> None:
+    with contextlib.suppress(BlockingIOError):
+        os.read(reader, 65536)
+
+
+class Timer(kombu_timer.Timer):  # type: ignore[misc]
+    """Where Celery has no event loop for the broker: each entry waits in a fiber."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._fibers: set[Fiber[Any]] = set()
+
+    def _enter(self, eta: float, priority: int, entry: Any, **kwargs: Any) -> Any:
+        entry.eta = eta
+        fiber = spawn(self._wait, eta, entry)
+        self._fibers.add(fiber)
+        fiber.add_done_callback(self._fibers.discard)
+        return entry
+
+    def _wait(self, eta: float, entry: Any) -> None:
+        sleep(max(eta - monotonic(), 0))
+        if not entry.canceled:
+            self.apply_entry(entry)
+
+    def clear(self) -> None:
+        """Forget all."""
+        for fiber in list(self._fibers):
+            fiber.cancel()
+
+    def stop(self) -> None:
+        """Forget all."""
+        self.clear()
+
+    def ensure_started(self) -> None:
+        """There is nothing to start."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+    @property
+    def queue(self) -> set[Fiber[Any]]:
+        """Those that wait."""
+        return self._fibers
+
+
+TaskPool.Timer = Timer
+
+_prepare()

@@ -1,0 +1,47 @@
+"""A server of each kind for all tests that want it, and the patch while a test runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+import pytest
+
+from tests.libraries import services
+from tests.libraries.services import Service
+
+#: Where a server that is missing is a failure, not a reason to skip: in the project's own checks.
+REQUIRED = os.environ.get("PYFIBER_SERVICES_REQUIRED", "").split()
+
+
+def _server(start: Callable[[], AbstractContextManager[Service]]) -> Iterator[Service]:
+    with contextlib.ExitStack() as stack:
+        try:
+            service = stack.enter_context(start())
+        except services.Missing as exc:
+            if start.__name__ in REQUIRED:
+                raise
+            pytest.skip(f"NO SERVER: {exc}")
+        yield service
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[Service]:
+    yield from _server(services.redis)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Service]:
+    yield from _server(services.postgres)
+
+
+@pytest.fixture(scope="session")
+def mariadb_server() -> Iterator[Service]:
+    yield from _server(services.mariadb)
+
+
+@pytest.fixture(scope="session")
+def ssh_server() -> Iterator[Service]:
+    yield from _server(services.sshd)

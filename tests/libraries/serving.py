@@ -1,0 +1,89 @@
+"""gunicorn for tests, as its users start it."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tests.libraries.acts import need
+from tests.libraries.services import PATIENCE, free_port
+
+
+class Server:
+    """A running gunicorn."""
+
+    def __init__(self, folder: Path, port: int, process: subprocess.Popen[bytes]) -> None:
+        self.folder = folder
+        self.port = port
+        self.process = process
+
+    def get(self, path: str, **options: str) -> bytes:
+        with contextlib.closing(self.connect()) as connection:
+            return self.ask(connection, path)
+
+    def connect(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+
+    def ask(self, connection: http.client.HTTPConnection, path: str, body: object = None) -> bytes:
+        connection.request("GET" if body is None else "POST", path, body)  # type: ignore[arg-type]
+        answer = connection.getresponse()
+        text = answer.read()
+        assert answer.status == 200, (answer.status, text, self.log())
+        return text
+
+    def log(self) -> str:
+        return Path(self.folder, "log").read_text()
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def appears(self, name: str) -> None:
+        until(lambda: Path(self.folder, name).exists())
+
+
+def until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def serving(
+    folder: Path, *options: str, program: str = "served:app", **more: str
+) -> Iterator[Server]:
+    """gunicorn, with pyfiber's worker, that serves a program of this folder or of the tree."""
+    need("gunicorn")
+    port = free_port()
+    command = [sys.executable, "-m", "gunicorn", "-k", "pyfiber.gunicorn.Worker"]
+    command += ["--bind", f"127.0.0.1:{port}", "--no-control-socket", *options, program]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), str(folder)]), **more}
+    with open(folder / "log", "w") as log:
+        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, env=environment)
+    server = Server(folder, port, process)
+    try:
+        until(lambda: process.poll() is not None or answers(port))
+        assert process.poll() is None, server.log()
+        yield server
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        try:
+            process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+
+
+def answers(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 5):
+        return True
+    return False
