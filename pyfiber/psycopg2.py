@@ -10,7 +10,8 @@
 ``pyfiber.patch()`` does that by itself, whenever psycopg2 is imported, unless the program has set a
 wait callback. In a fiber of a run a query, and the making of a connection, park that fiber;
 anywhere else the thread waits. A query that is cancelled (``pyfiber.timeout()``, say) is cancelled
-in the server, and its connection is closed, as psycopg2 does whenever its callback fails.
+in the server, and its connection is closed, as psycopg2 does whenever its callback fails; ``with
+connection`` lets the cancellation pass.
 
 psycopg2 knows no callback for large objects and COPY: those block.
 """
@@ -24,7 +25,16 @@ from typing import Any
 import psycopg2 as _psycopg2  # type: ignore[import-untyped,import-not-found,unused-ignore]
 from psycopg2 import extensions as _extensions
 
-from pyfiber._engine import Cancelled, _may_park, _outside, shield, wait_readable, wait_writable
+from pyfiber._engine import (
+    Cancelled,
+    MethodGate,
+    _may_park,
+    _outside,
+    _set_in_type,
+    shield,
+    wait_readable,
+    wait_writable,
+)
 from pyfiber._threads import to_thread
 
 __all__ = ["install", "uninstall"]
@@ -64,6 +74,17 @@ def _block(connection: Any, writing: bool) -> None:
         connection.cancel()  # the next poll() tells of the server's error
 
 
+_their_exit: Any = _outside(_extensions.connection.__exit__)
+
+
+def _exit(connection: Any, kind: Any, value: Any, where: Any) -> Any:
+    """``with connection`` in a fiber: psycopg2 would raise, in place of the cancellation, that the
+    connection is closed, and nobody would know any more that a timeout was to blame."""
+    if isinstance(value, Cancelled) and connection.closed:
+        return None
+    return _their_exit(connection, kind, value, where)
+
+
 _before: list[Any] = []
 
 
@@ -72,12 +93,14 @@ def install() -> None:
     if not _before:
         _before.append(_extensions.get_wait_callback())
         _extensions.set_wait_callback(wait)
+        _set_in_type(_extensions.connection, "__exit__", MethodGate(_their_exit, _exit))
 
 
 def uninstall() -> None:
     """The wait callback is the one that it was before."""
     if _before:
         before = _before.pop()
+        _set_in_type(_extensions.connection, "__exit__", _their_exit)
         if _extensions.get_wait_callback() is wait:
             _extensions.set_wait_callback(before)
 

@@ -181,6 +181,7 @@ def pg8000(service: Service) -> Iterator[Sql]:
             port=service.port,
             password=service.password,
             database=service.database,
+            ssl_context=False,  # its own reads all of the system's authorities, each time
         )
 
     with contextlib.closing(connect()) as keeper:
@@ -200,6 +201,7 @@ def pymysql(service: Service) -> Iterator[Sql]:
             user=service.user,
             password=service.password,
             database=service.database,
+            ssl_disabled=True,  # its own reads all of the system's authorities, each time
         )
 
     with contextlib.closing(connect()) as keeper:

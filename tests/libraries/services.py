@@ -208,6 +208,7 @@ def sshd() -> Iterator[Service]:
             f"AuthorizedKeysFile {folder}/client.pub\nPidFile {folder}/pid\n"
             "StrictModes no\nUsePAM no\nPermitRootLogin yes\nPasswordAuthentication no\n"
             "MaxStartups 200\nMaxSessions 200\n"
+            "SetEnv SHLVL=9\n"  # so that bash does not read the user's ~/.bashrc each time
         )
         command = [program, "-D", "-e", "-f", str(config)]
         with _running(command, lambda: _answers(port), f"{folder}/log") as process:

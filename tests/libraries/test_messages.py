@@ -102,7 +102,7 @@ class Ssh:
 
     def wait(self) -> None:
         here = f"{self._folder}/{self._turn}"
-        script = f"touch {here}.$$; while [ ! -e {here} ]; do sleep 0.05; done"
+        script = f"touch {here}.$$; while [ ! -e {here} ]; do sleep 0.2; done"
         script += f"; rm {here}.$$; echo done"
         assert self._run(script) == "done\n"
 

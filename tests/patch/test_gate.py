@@ -134,4 +134,4 @@ def test_attribute_of_an_immutable_type_is_set_and_removed() -> None:
     with pytest.raises(KeyError):
         _set_in_type(kind, "extra")
     with pytest.raises(TypeError):
-        _set_in_type(int, "extra", 1)
+        _set_in_type("not a type", "extra", 1)  # type: ignore[arg-type]

@@ -34,6 +34,12 @@ PSYCOPG2 = {
                 return self.states.pop(0)
             def cancel(self):
                 self.cancelled = True
+        class connection:
+            closed = 1
+            def __enter__(self):
+                return self
+            def __exit__(self, kind, value, where):
+                raise Exception("connection already closed")
     """,
 }
 
@@ -139,6 +145,27 @@ def test_psycopg2_parks_in_fibers_and_waits_elsewhere(run_with: Any) -> None:
         pyfiber.psycopg2.install()
         pyfiber.psycopg2.uninstall()
         assert get_wait_callback() is print
+    """)
+
+
+def test_cancellation_passes_through_the_block_of_a_connection_of_psycopg2(run_with: Any) -> None:
+    run_with("""
+        import pyfiber.psycopg2
+        from psycopg2.extensions import connection, get_wait_callback
+        pyfiber.psycopg2.install()
+        def block(error=pyfiber.Cancelled):
+            with connection():
+                if error is not pyfiber.Cancelled:
+                    raise error
+                pyfiber.sleep(1000)
+        def main():
+            cancelled(waits(block))
+            with pytest.raises(Exception, match="already closed"):
+                block(ValueError)
+        pyfiber.run(main)
+        before = connection.__exit__.__wrapped__
+        pyfiber.psycopg2.uninstall()
+        assert connection.__exit__ is before
     """)
 
 

@@ -216,12 +216,14 @@ static PyType_Spec method_gate_spec = {
 
 /* Of types that no Python code may change.  Their instances look an attribute
  * up in the type's dict, by way of a cache that PyType_Modified empties; what
- * has a slot in the type is not reached so, and is refused. */
+ * has a slot in the type is not reached so.  Static types of extensions have a
+ * dict of their own as well; those of the interpreter itself have one for each
+ * interpreter, elsewhere. */
 static bool
 is_ours_to_set(PyObject *type, PyObject *name)
 {
     if (!PyType_Check(type) || !PyUnicode_Check(name) ||
-        !PyType_HasFeature((PyTypeObject *)type, Py_TPFLAGS_HEAPTYPE)) {
+        ((PyTypeObject *)type)->tp_dict == NULL) {
         PyErr_SetString(PyExc_TypeError,
                         "a type with a dict of its own, and a name");
         return false;
