@@ -17,6 +17,8 @@ import pathlib
 import statistics
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -74,8 +76,6 @@ LIBRARIES = {"redis": redis, "psycopg": psycopg, "psycopg2": psycopg2}
 
 def measured(candidate: str, library: str, port: int, number: int) -> None:
     """Print the seconds of processor time for one act."""
-    import time
-
     if candidate == "gevent":
         from gevent import monkey
 
@@ -147,23 +147,81 @@ def measure(candidate: str, library: str, port: int, number: int) -> float:
     return float(json.loads(done.stdout.splitlines()[-1]))
 
 
+# Celery's worker -----------------------------------------------------------------------------------
+
+POOLS = {"pyfiber": "custom", "gevent": "gevent", "threads": "threads"}
+
+
+def measure_celery(candidate: str, library: str, port: int, number: int) -> float:
+    """Of the worker, for one short task with a result, of those a hundred may be under way."""
+    import psutil
+    import redis
+
+    environment = {
+        **os.environ,
+        "CELERY_CUSTOM_WORKER_POOL": "pyfiber.celery:TaskPool",
+        "PYTHONPATH": str(ROOT),
+        "TASKS_FOLDER": tempfile.gettempdir(),
+        "TASKS_REDIS": str(port),
+    }
+    command = [sys.executable, "-m", "celery", "-A", "tests.libraries.celery_program"]
+    worker = [*command, "worker", "--pool", POOLS[candidate], "--concurrency", str(AT_ONCE)]
+    worker += ["--without-mingle", "--without-gossip", "--loglevel", "WARNING"]
+    sender = [sys.executable, __file__, "--send"]
+    client = redis.Redis(port=port, db=1)
+    client.flushall()
+    with subprocess.Popen(worker, env=environment, cwd=ROOT, stderr=subprocess.DEVNULL) as process:
+        try:
+            spent = []
+            for times in (2, number // 4):  # the first to warm it up
+                before = client.dbsize() + times * AT_ONCE  # type: ignore[operator]
+                start = _processor_time(psutil.Process(process.pid))
+                subprocess.run([*sender, str(times * AT_ONCE)], check=True, env=environment)
+                while client.dbsize() < before:  # type: ignore[operator]
+                    if process.poll() is not None:
+                        raise RuntimeError(f"{command} has ended")
+                    time.sleep(0.05)
+                spent.append(_processor_time(psutil.Process(process.pid)) - start)
+        finally:
+            process.kill()
+    return spent[-1] / (number // 4 * AT_ONCE)
+
+
+def _processor_time(process: Any) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def send(number: int) -> None:
+    """Short tasks to the queue; the sender does not want to be told of their results."""
+    from tests.libraries import celery_program
+
+    add = celery_program.app.tasks["tests.libraries.celery_program.add"]
+    celery_program.app.backend.on_task_call = lambda *_: {}
+    for each in range(number):
+        add.delay(each, 1)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("libraries", nargs="*", help=", ".join(LIBRARIES), metavar="LIBRARY")
+    parser.add_argument(
+        "libraries", nargs="*", help=", ".join([*LIBRARIES, "celery"]), metavar="LIBRARY"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--number", type=int, default=200, help="acts of each of the hundred")
     options = parser.parse_args()
     from tests.libraries import services
 
-    for library in options.libraries or LIBRARIES:
-        server = services.redis if library == "redis" else services.postgres
+    for library in options.libraries or [*LIBRARIES, "celery"]:
+        server = services.redis if library in ("redis", "celery") else services.postgres
+        measure_one = measure_celery if library == "celery" else measure
         with server() as service:
             times: dict[str, list[float]] = {name: [] for name in CANDIDATES}
             for _ in range(options.rounds):
                 for name in CANDIDATES:
-                    times[name].append(measure(name, library, service.port, options.number))
+                    times[name].append(measure_one(name, library, service.port, options.number))
             ours = statistics.median(times["pyfiber"])
             for name, each in times.items():
                 found = statistics.median(each)
@@ -171,7 +229,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--measured"]:
+    if sys.argv[1:2] == ["--send"]:
+        send(int(sys.argv[2]))
+    elif sys.argv[1:2] == ["--measured"]:
         measured(sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
     else:
         main()

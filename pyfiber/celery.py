@@ -9,7 +9,8 @@ its connection to the broker and its remote control run in fibers of the same th
 A task is interrupted where it waits: ``revoke(terminate=True)`` and hard time limits cancel its
 fiber, and the task, once it waits, ends there; one that never waits goes on to its end, and its
 result is dropped. A warm shutdown waits for the tasks under way; a cold one cancels them, and tasks
-that are acknowledged late are delivered again.
+that are acknowledged late are delivered again. A signal to shut down is handled in a fiber as well,
+as Celery's handlers wait: for the broker, for a soft shutdown's time-out, for the pool.
 
 Needs the extra ``celery``: ``pip install pyfiber[celery]``.
 """
@@ -26,12 +27,13 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from pyfiber import Cancelled, Fiber, _patch, current, move_on_after, run, sleep, spawn
-from pyfiber._engine import _running_scheduler
+from pyfiber._engine import _fiber_ident, _running_scheduler
 
 try:
-    from celery import _state
+    from celery import _state, platforms
     from celery.concurrency import base
     from celery.exceptions import SoftTimeLimitExceeded
+    from celery.utils import threads
     from celery.worker.worker import WorkController
     from kombu.asynchronous import timer as kombu_timer
 except ImportError as exc:
@@ -54,10 +56,52 @@ def _start_in_a_run(start: Callable[[Any], Any]) -> Callable[[Any], Any]:
             return start(worker)
         if _running_scheduler() is not None:
             return start(worker)
-        return run(start, worker)
+        return run(_start_here, start, worker)
 
     started.__pyfiber__ = True  # type: ignore[attr-defined]
     return started
+
+
+def _start_here(start: Callable[[Any], Any], worker: Any) -> Any:
+    """So that handlers of signals know where to run."""
+    global _worker_run
+    _worker_run = _running_scheduler()
+    try:
+        return start(worker)
+    finally:
+        _worker_run = None
+
+
+#: The run of the worker's main program.
+_worker_run: Scheduler | None = None
+
+
+def _in_a_fiber(handler: Callable[..., Any]) -> Callable[..., Any]:
+    """A handler of a signal that may wait, while other fibers run, up to the end of all tasks."""
+
+    def handle(number: int) -> None:
+        try:
+            handler(number, None)
+        except SystemExit as exc:  # the last resort, after two other signals to shut down
+            os._exit(exc.code if isinstance(exc.code, int) else 1)
+
+    def handle_soon(number: int, frame: Any) -> None:
+        if _worker_run is None:
+            handler(number, frame)
+        else:
+            _worker_run.call_soon_threadsafe(spawn, handle, number)
+
+    return handle_soon
+
+
+def _set_handler(signals: Any, name: str, handler: Any) -> None:
+    """``celery.platforms.signals[name] = handler``"""
+    if getattr(handler, "__name__", "").startswith("worker_"):
+        handler = _in_a_fiber(handler)
+    _their_set_handler(signals, name, handler)
+
+
+_their_set_handler = platforms.Signals.__setitem__
 
 
 def _prepare() -> None:
@@ -65,8 +109,15 @@ def _prepare() -> None:
     _patch.patch()
     if not hasattr(WorkController.start, "__pyfiber__"):
         WorkController.start = _start_in_a_run(WorkController.start)
-    # Which task runs is asked by who runs: a fiber, not its thread.
-    _state._task_stack.__ident_func__ = current
+        platforms.Signals.__setitem__ = _set_handler
+    _of_fibers(_state._task_stack)
+    threads.get_ident = _fiber_ident
+
+
+def _of_fibers(stack: Any) -> None:
+    """A stack of Celery's that is not a thread's (or greenlet's, where that is installed)."""
+    if hasattr(type(stack), "__ident_func__"):  # otherwise it is a threading.local
+        stack.__ident_func__ = _fiber_ident
 
 
 # Tasks --------------------------------------------------------------------------------------------
@@ -134,6 +185,7 @@ class TaskPool(base.BasePool):  # type: ignore[misc]
         if self._scheduler is None:
             raise RuntimeError("start the worker by its start(): the pool needs a run of pyfiber")
         for task in self.app.tasks.values() if self.app else ():
+            _of_fibers(task.request_stack)
             if not hasattr(task.run, "__pyfiber__"):
                 task.run = _limited(task.run)
 

@@ -6,7 +6,7 @@ import os
 import pathlib
 import time
 
-from celery import Celery, current_task
+from celery import Celery, current_task, group
 from celery.exceptions import SoftTimeLimitExceeded
 
 import pyfiber
@@ -18,15 +18,31 @@ app = Celery("tasks", broker=f"{BROKER}/0", backend=f"{BROKER}/1")
 app.conf.update(
     worker_prefetch_multiplier=1,
     broker_connection_retry_on_startup=True,
-    broker_transport_options={"visibility_timeout": 3},
+    broker_transport_options={
+        "visibility_timeout": 3,
+        "unacked_restore_interval": 1,
+        "unacked_restore_throttle": 1,
+    },
     result_backend_always_retry=False,
+    worker_soft_shutdown_timeout=float(os.environ.get("TASKS_SOFT_SHUTDOWN", 0)),
 )
-POLL = 0.02
+POLL = 0.2
 
 
 @app.task
 def add(left, right):
     return left + right
+
+
+@app.task
+def total(numbers):
+    return sum(numbers)
+
+
+@app.task
+def total_of_others(number):
+    """A task that waits for others; they run in the same worker."""
+    return group(add.s(each, 1) for each in range(number))().get(disable_sync_subtasks=False)
 
 
 @app.task
@@ -48,7 +64,7 @@ def until_open(self, number):
     finally:
         (HERE / f"left.{number}").touch()
     assert current_task.request.id == self.request.id
-    return number
+    return self.request.id
 
 
 @app.task(acks_late=True, reject_on_worker_lost=True)

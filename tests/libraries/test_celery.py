@@ -44,7 +44,8 @@ class Workers:
     @contextlib.contextmanager
     def worker(self, *options: str) -> Iterator[subprocess.Popen[bytes]]:
         command = [sys.executable, "-m", "celery", "-A", "tests.libraries.celery_program", "worker"]
-        command += ["--pool", "custom", "--concurrency", "100", "--loglevel", "INFO", *options]
+        command += ["--pool", "custom", "--concurrency", "100", "--loglevel", "INFO"]
+        command += ["--without-mingle", "--without-gossip", *options]
         with open(self.folder / "log", "a") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, env=self.environment)
         try:
@@ -109,23 +110,51 @@ def test_tasks_run_in_fibers_and_give_results(workers: Workers, tasks: Any) -> N
         assert get(tasks.in_the_end.delay()) == 2
 
 
+def test_tasks_that_come_of_tasks_give_results(workers: Workers, tasks: Any) -> None:
+    from celery import chain, chord, group
+
+    with workers.worker():
+        pairs = [tasks.add.s(number, 1) for number in range(20)]
+        assert get(group(pairs)()) == list(range(1, 21))
+        assert get(chain(tasks.add.s(1, 2), tasks.add.s(3))()) == 6
+        assert get(chord(pairs)(tasks.total.s())) == 210
+        results = [tasks.total_of_others.delay(5) for _ in range(20)]
+        assert [get(result) for result in results] == [[1, 2, 3, 4, 5]] * 20
+
+
+@pytest.mark.slow
+def test_task_with_a_time_of_its_own_waits_for_that(workers: Workers, tasks: Any) -> None:
+    with workers.worker():
+        late = [tasks.add.apply_async((number, 0), countdown=0.3) for number in range(50)]
+        never = tasks.add.apply_async((1, 1), countdown=3600)
+        assert [get(result) for result in late] == list(range(50))
+        inspect = tasks.app.control.inspect(timeout=60, limit=1)
+        scheduled = next(iter(inspect.scheduled().values()))
+        assert [each["request"]["id"] for each in scheduled] == [never.id]
+
+
+@pytest.mark.slow
 def test_a_thousand_tasks_wait_at_once_in_one_worker(workers: Workers, tasks: Any) -> None:
     with workers.worker("--concurrency", "1000"):
         results = [tasks.until_open.delay(number) for number in range(1000)]
         until(lambda: workers.there("inside.*") == 1000)
         workers.open()
-        assert [get(result) for result in results] == list(range(1000))
+        assert [get(result) for result in results] == [result.id for result in results]
 
 
+@pytest.mark.slow
 def test_no_more_tasks_run_than_the_concurrency(workers: Workers, tasks: Any) -> None:
     with workers.worker("--concurrency", "3", "--prefetch-multiplier", "4"):
         results = [tasks.until_open.delay(number) for number in range(20)]
         until(lambda: workers.there("inside.*") == 3)
-        pool = next(iter(tasks.app.control.inspect(timeout=5).stats().values()))["pool"]
+        inspect = tasks.app.control.inspect(timeout=60, limit=1)
+        pool = next(iter(inspect.stats().values()))["pool"]
         assert (pool["running"], pool["max-concurrency"]) == (3, 3)
+        waiting = next(iter(inspect.reserved().values()))
+        assert len(waiting) == 12  # as many as the multiplier allows, and no more
         assert workers.there("inside.*") == 3
         workers.open()
-        assert sorted(get(result) for result in results) == list(range(20))
+        assert [get(result) for result in results] == [result.id for result in results]
 
 
 def test_revoked_task_is_cancelled(workers: Workers, tasks: Any) -> None:
@@ -158,7 +187,7 @@ def test_warm_shutdown_waits_for_the_tasks(workers: Workers, tasks: Any) -> None
         process.send_signal(signal.SIGTERM)
         until(lambda: "Warm shutdown" in workers.log)
         workers.open()
-        assert get(result) == 1
+        assert get(result) == result.id
         assert process.wait(PATIENCE) == 0
 
 
@@ -175,6 +204,18 @@ def test_cold_shutdown_cancels_the_tasks_and_late_ones_come_again(
     with workers.worker():
         assert get(result) == 1
         assert Path(workers.folder, "begun.1").read_text() == "xx"
+
+
+@pytest.mark.slow
+def test_soft_shutdown_gives_tasks_the_time_to_end(workers: Workers, tasks: Any) -> None:
+    workers.environment["TASKS_SOFT_SHUTDOWN"] = "2"
+    with workers.worker() as process:
+        result = tasks.late.delay(1)
+        until(lambda: workers.there("begun.1") == 1)
+        process.send_signal(signal.SIGQUIT)
+        until(lambda: "Initiating Soft Shutdown" in workers.log)
+        workers.open()
+        assert get(result) == 1
 
 
 @pytest.mark.slow
