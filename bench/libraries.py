@@ -147,7 +147,7 @@ def measure(candidate: str, library: str, port: int, number: int) -> float:
     return float(json.loads(done.stdout.splitlines()[-1]))
 
 
-# Celery's worker -----------------------------------------------------------------------------------
+# Celery's worker ---------------------------------------------------------------------------------
 
 POOLS = {"pyfiber": "custom", "gevent": "gevent", "threads": "threads"}
 
@@ -170,7 +170,8 @@ def measure_celery(candidate: str, library: str, port: int, number: int) -> floa
     sender = [sys.executable, __file__, "--send"]
     client = redis.Redis(port=port, db=1)
     client.flushall()
-    with subprocess.Popen(worker, env=environment, cwd=ROOT, stderr=subprocess.DEVNULL) as process:
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(worker, env=environment, cwd=ROOT, **quiet) as process:  # type: ignore[call-overload]
         try:
             spent = []
             for times in (2, number // 4):  # the first to warm it up

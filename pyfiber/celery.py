@@ -1,4 +1,4 @@
-"""A pool for Celery's worker that runs each task in a fiber.
+"""A pool for Celery's worker that runs tasks in fibers.
 
     CELERY_CUSTOM_WORKER_POOL=pyfiber.celery:TaskPool celery -A proj worker --pool custom -c 1000
 
@@ -26,7 +26,19 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from pyfiber import Cancelled, Fiber, _patch, current, move_on_after, run, sleep, spawn
+from pyfiber import (
+    Cancelled,
+    CancelScope,
+    Fiber,
+    _patch,
+    current,
+    move_on_after,
+    park,
+    run,
+    sleep,
+    spawn,
+    yield_now,
+)
 from pyfiber._engine import _fiber_ident, _running_scheduler
 
 try:
@@ -126,17 +138,17 @@ def _of_fibers(stack: Any) -> None:
 class Job:
     """A task that was handed to the pool."""
 
-    def __init__(self, number: int, soft_limit: float | None) -> None:
+    def __init__(self, number: int, perform: Callable[[Job], None]) -> None:
         self.number = number
-        self.soft_limit = soft_limit
-        self.fiber: Fiber[None] | None = None  # once it runs
+        self.perform = perform
+        self.soft_limit: float | None = None
+        self.scope = CancelScope()
         self.terminated = False
 
     def terminate(self, signal: Any = None) -> None:
         """Cancel it, and drop what it returns."""
         self.terminated = True
-        if self.fiber is not None:
-            self.fiber.cancel(f"the task was terminated, signal {signal}")
+        self.scope.cancel(f"the task was terminated, signal {signal}")
 
 
 #: The jobs that run, by their fibers.
@@ -160,7 +172,7 @@ def _limited(run_task: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class TaskPool(base.BasePool):  # type: ignore[misc]
-    """Celery's pool, with a fiber for each task that is under way."""
+    """Celery's pool; a fiber performs one task at a time."""
 
     signal_safe = False
     #: It tells Celery's remote control to have a connection and a loop of its own.
@@ -171,11 +183,13 @@ class TaskPool(base.BasePool):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._scheduler: Scheduler | None = None
-        self._waiting: deque[tuple[Job, Callable[[], None]]] = deque()
+        self._waiting: deque[Job] = deque()
         self._under_way: dict[int, Job] = {}
+        self._idle: list[_Worker] = []
         self._numbers = iter(range(1, 2**62))
         self._ended = threading.Event()
         self._wakes: tuple[int, int] | None = None
+        self._told = False
 
     # Celery's side
 
@@ -190,12 +204,15 @@ class TaskPool(base.BasePool):  # type: ignore[misc]
                 task.run = _limited(task.run)
 
     def register_with_event_loop(self, loop: Any) -> None:
-        """The loop sleeps on descriptors: one of them tells it that a task has ended."""
-        self._wakes = os.pipe()
-        for end in self._wakes:
-            os.set_blocking(end, False)
+        """The loop sleeps on descriptors: one of them tells it that a task has ended.
+
+        It comes here again after each loss of the connection to the broker.
+        """
+        if self._wakes is None:
+            self._wakes = os.pipe()
+            os.set_blocking(self._wakes[0], False)
         reader = self._wakes[0]
-        loop.add_reader(reader, _drain, reader)
+        loop.add_reader(reader, self._heard, reader)
 
     def on_apply(
         self,
@@ -211,17 +228,17 @@ class TaskPool(base.BasePool):  # type: ignore[misc]
     ) -> Job:
         """Run it as soon as there are fewer than ``limit`` others."""
         limits = self.options
-        timeout = timeout or limits.get("timeout")
-        job = Job(next(self._numbers), soft_timeout or limits.get("soft_timeout"))
-        call = functools.partial(
-            self._call, job, target, args, kwargs, callback, accept_callback, timeout,
-            timeout_callback,
+        perform = functools.partial(
+            _perform, target, args, kwargs, callback, accept_callback,
+            timeout or limits.get("timeout"), timeout_callback,
         )  # fmt: skip
+        job = Job(next(self._numbers), perform)
+        job.soft_limit = soft_timeout or limits.get("soft_timeout")
         if _running_scheduler() is self._scheduler:
-            self._enqueue(job, call)
+            self._enqueue(job)
         else:  # Celery's timer, where that is a thread
             assert self._scheduler is not None
-            self._scheduler.call_soon_threadsafe(self._enqueue, job, call)
+            self._scheduler.call_soon_threadsafe(self._enqueue, job)
         return job
 
     def on_stop(self) -> None:
@@ -264,56 +281,33 @@ class TaskPool(base.BasePool):  # type: ignore[misc]
 
     # Ours
 
-    def _enqueue(self, job: Job, call: Callable[[], None]) -> None:
-        self._waiting.append((job, call))
+    def _enqueue(self, job: Job) -> None:
+        self._waiting.append(job)
         self._begin_some()
 
     def _begin_some(self) -> None:
         while self._waiting and len(self._under_way) < self.limit:
-            job, call = self._waiting.popleft()
+            job = self._waiting.popleft()
             if not job.terminated:
                 self._under_way[job.number] = job
-                job.fiber = spawn(self._run, job, call)
+                (self._idle.pop() if self._idle else _Worker(self)).begin(job)
 
-    def _run(self, job: Job, call: Callable[[], None]) -> None:
-        fiber = current()
-        _running[fiber] = job
-        try:
-            with contextlib.suppress(Cancelled):
-                call()
-        finally:
-            del _running[fiber], self._under_way[job.number]
-            self._begin_some()
-            self._tell()
-
-    def _call(
-        self,
-        job: Job,
-        target: Callable[..., Any],
-        args: Any,
-        kwargs: Any,
-        callback: Callable[[Any], Any] | None,
-        accept_callback: Callable[..., Any] | None,
-        timeout: float | None,
-        timeout_callback: Callable[[bool, float], Any] | None,
-    ) -> None:
-        if accept_callback is not None:
-            accept_callback(job.number, monotonic())
-
-        def answer(result: Any) -> None:
-            if not job.terminated and callback is not None:
-                callback(result)
-
-        with move_on_after(timeout) as limit:
-            base.apply_target(target, args, kwargs, answer, propagate=(Cancelled,))
-        if limit.cancelled_caught and timeout_callback is not None:
-            timeout_callback(False, timeout)  # type: ignore[arg-type]
+    def _finished(self, worker: _Worker, job: Job) -> None:
+        del self._under_way[job.number]
+        self._idle.append(worker)
+        self._begin_some()
+        self._tell()
 
     def _tell(self) -> None:
         self._ended.set()
-        if self._wakes is not None:
-            with contextlib.suppress(BlockingIOError):  # it has been told often enough
-                os.write(self._wakes[1], b"e")
+        if self._wakes is not None and not self._told:
+            self._told = True
+            os.write(self._wakes[1], b"e")
+
+    def _heard(self, reader: int) -> None:
+        self._told = False
+        with contextlib.suppress(BlockingIOError):
+            os.read(reader, 64)
 
     def _forget_wakes(self) -> None:
         if self._wakes is not None:
@@ -323,9 +317,61 @@ class TaskPool(base.BasePool):  # type: ignore[misc]
             os.close(writer)
 
 
-def _drain(reader: int) -> None:
-    with contextlib.suppress(BlockingIOError):
-        os.read(reader, 65536)
+class _Worker:
+    """A fiber that performs one job after the other.
+
+    As a thread of a pool does: what libraries keep in a threading.local, Celery's own backend of
+    results with its connection among them, serves the next job as well.
+    """
+
+    def __init__(self, pool: TaskPool) -> None:
+        self._pool = pool
+        self._job: Job | None = None
+        self._fiber = Fiber(self._work, daemon=True).start()
+
+    def begin(self, job: Job) -> None:
+        self._job = job
+        self._fiber.unpark()
+
+    def _work(self) -> None:
+        while True:
+            while (job := self._job) is None:
+                park()
+            self._job = None
+            _running[self._fiber] = job
+            try:
+                with job.scope:
+                    job.perform(job)
+            except Exception:
+                base.logger.critical("a task's outcome could not be told", exc_info=True)
+            finally:
+                del _running[self._fiber]
+                self._pool._finished(self, job)
+            yield_now()
+
+
+def _perform(
+    target: Callable[..., Any],
+    args: Any,
+    kwargs: Any,
+    callback: Callable[[Any], Any] | None,
+    accept_callback: Callable[..., Any] | None,
+    timeout: float | None,
+    timeout_callback: Callable[[bool, float], Any] | None,
+    job: Job,
+) -> None:
+    """A job's part of its fiber."""
+
+    def answer(result: Any) -> None:
+        if not job.terminated and callback is not None:
+            callback(result)
+
+    with move_on_after(timeout) as limit:
+        base.apply_target(
+            target, args, kwargs, answer, accept_callback, job.number, propagate=(Cancelled,)
+        )
+    if limit.cancelled_caught and timeout_callback is not None:
+        timeout_callback(False, timeout)  # type: ignore[arg-type]
 
 
 class Timer(kombu_timer.Timer):  # type: ignore[misc]

@@ -131,6 +131,7 @@ def test_task_with_a_time_of_its_own_waits_for_that(workers: Workers, tasks: Any
         inspect = tasks.app.control.inspect(timeout=60, limit=1)
         scheduled = next(iter(inspect.scheduled().values()))
         assert [each["request"]["id"] for each in scheduled] == [never.id]
+        never.forget()
 
 
 @pytest.mark.slow
