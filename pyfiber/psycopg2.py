@@ -57,8 +57,9 @@ def wait(connection: Any) -> None:
 
 def _park(connection: Any, writing: bool) -> None:
     try:
-        with contextlib.suppress(TimeoutError):
-            (wait_writable if writing else wait_readable)(connection.fileno(), _LOOK)
+        (wait_writable if writing else wait_readable)(connection.fileno(), _LOOK)
+    except TimeoutError:
+        pass
     except Cancelled:
         with shield(), contextlib.suppress(_psycopg2.Error):
             to_thread(connection.cancel)  # it makes a connection for that

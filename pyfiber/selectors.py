@@ -223,13 +223,16 @@ def select(
 
 
 if hasattr(_select, "poll"):
+    _their_poll = _theirs(_select.poll)
+    _ask_poll = _theirs(type(_their_poll()).poll)
 
     class poll:
         """``select.poll()``, whose poll() parks the running fiber."""
 
+        __slots__ = ("_masks", "_poll")
+
         def __init__(self) -> None:
-            self._poll = _theirs(_select.poll)()
-            self._ask = partial(_theirs(type(self._poll).poll), self._poll)
+            self._poll = _their_poll()
             self._masks: dict[int, int] = {}
 
         def register(
@@ -255,9 +258,11 @@ if hasattr(_select, "poll"):
         def poll(self, timeout: float | None = None, /) -> list[tuple[int, int]]:
             """Those that are ready; ``timeout`` is in milliseconds, None or below 0: no limit."""
             if not _may_park():
-                return self._ask(timeout)
-            seconds = None if timeout is None or timeout < 0 else timeout / 1000
-            found = self._ask(0)
+                return _ask_poll(self._poll, timeout)
+            if timeout == 0:  # pools ask so whether a connection is still good
+                yield_now()  # but others ask so in a loop
+                return self._ask()
+            found = self._ask()
             if found:
                 return found
             with _Many() as many:
@@ -268,7 +273,11 @@ if hasattr(_select, "poll"):
                         bool(mask & _select.POLLOUT),
                         bool(mask & _select.POLLPRI),
                     )
-                return _ask_until(lambda: self._ask(0), many.wait, seconds)
+                seconds = None if timeout is None or timeout < 0 else timeout / 1000
+                return _ask_until(self._ask, many.wait, seconds)
+
+        def _ask(self) -> list[tuple[int, int]]:
+            return _ask_poll(self._poll, 0)
 
 
 if sys.platform == "linux":
