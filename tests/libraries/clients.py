@@ -143,6 +143,25 @@ def psycopg(service: Service) -> Iterator[Sql]:
 
 
 @contextlib.contextmanager
+def psycopg_alone(service: Service) -> Iterator[Sql]:
+    """psycopg 3 without a pool."""
+    import psycopg as library
+
+    with library.connect(_dsn(service), autocommit=True) as keeper:
+        yield Postgres(_connecting(lambda: library.connect(_dsn(service))), first_value(keeper))
+
+
+@contextlib.contextmanager
+def psycopg2_alone(service: Service) -> Iterator[Sql]:
+    """psycopg2 without a pool."""
+    import psycopg2 as library
+
+    with contextlib.closing(library.connect(_dsn(service))) as keeper:
+        keeper.autocommit = True
+        yield Postgres(_connecting(lambda: library.connect(_dsn(service))), first_value(keeper))
+
+
+@contextlib.contextmanager
 def psycopg2(service: Service) -> Iterator[Sql]:
     """psycopg2 with its own pool, which leaves it to the user what to do after a failure."""
     import psycopg2 as library

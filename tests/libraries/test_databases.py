@@ -7,6 +7,7 @@ in the midst of a request.
 from __future__ import annotations
 
 import functools
+import importlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -18,6 +19,7 @@ import pyfiber
 from tests.libraries import clients
 from tests.libraries.acts import ACTS, Opener, need, play
 from tests.libraries.clients import Client
+from tests.libraries.services import Service
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the servers are Debian's"),
@@ -65,3 +67,18 @@ def opener(request: pytest.FixtureRequest) -> Iterator[Opener]:
 @pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
 def test_fibers_with_requests_that(act: Callable[[Client], None], opener: Opener) -> None:
     play(opener, act)
+
+
+@pytest.mark.parametrize("name", ["psycopg", "psycopg2"])
+@pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
+def test_queries_by_a_drivers_own_hook_that(
+    act: Callable[[Client], None], name: str, postgres_server: Service
+) -> None:
+    """Nothing is patched; a pool that waits for threading's locks cannot be had so."""
+    need(name)
+    hook = importlib.import_module(f"pyfiber.{name}")
+    hook.install()
+    try:
+        play(functools.partial(getattr(clients, f"{name}_alone"), postgres_server), act)
+    finally:
+        hook.uninstall()
