@@ -15,6 +15,8 @@ as Celery's handlers wait: for the broker, for a soft shutdown's time-out, for t
 Needs the extra ``celery``: ``pip install pyfiber[celery]``.
 """
 
+# mypy: disable-error-code="import-not-found,import-untyped"
+
 from __future__ import annotations
 
 import contextlib
@@ -174,6 +176,7 @@ def _limited(run_task: Callable[..., Any]) -> Callable[..., Any]:
 class TaskPool(base.BasePool):  # type: ignore[misc]
     """Celery's pool; a fiber performs one task at a time."""
 
+    limit: int
     signal_safe = False
     #: It tells Celery's remote control to have a connection and a loop of its own.
     is_green = True
