@@ -44,6 +44,7 @@ from pyfiber import (
 from pyfiber._engine import _fiber_ident, _running_scheduler
 
 try:
+    from billiard.einfo import ExceptionInfo
     from celery import _state, platforms
     from celery.concurrency import base
     from celery.exceptions import SoftTimeLimitExceeded
@@ -227,13 +228,14 @@ class TaskPool(base.BasePool):  # type: ignore[misc]
         timeout: float | None = None,
         soft_timeout: float | None = None,
         timeout_callback: Callable[[bool, float], Any] | None = None,
+        error_callback: Callable[[Any], Any] | None = None,
         **_: Any,
     ) -> Job:
         """Run it as soon as there are fewer than ``limit`` others."""
         limits = self.options
         perform = functools.partial(
             _perform, target, args, kwargs, callback, accept_callback,
-            timeout or limits.get("timeout"), timeout_callback,
+            timeout or limits.get("timeout"), timeout_callback, error_callback,
         )  # fmt: skip
         job = Job(next(self._numbers), perform)
         job.soft_limit = soft_timeout or limits.get("soft_timeout")
@@ -295,13 +297,12 @@ class TaskPool(base.BasePool):  # type: ignore[misc]
                 self._under_way[job.number] = job
                 (self._idle.pop() if self._idle else _Worker(self)).begin(job)
 
-    def _finished(self, worker: _Worker, job: Job) -> None:
-        del self._under_way[job.number]
+    def _rests(self, worker: _Worker) -> None:
         self._idle.append(worker)
         self._begin_some()
-        self._tell()
 
-    def _tell(self) -> None:
+    def _finished(self, job: Job) -> None:
+        del self._under_way[job.number]
         self._ended.set()
         if self._wakes is not None and not self._told:
             self._told = True
@@ -345,11 +346,12 @@ class _Worker:
             try:
                 with job.scope:
                     job.perform(job)
-            except Exception:
+            except (Exception, SystemExit):
                 base.logger.critical("a task's outcome could not be told", exc_info=True)
             finally:
                 del _running[self._fiber]
-                self._pool._finished(self, job)
+                self._pool._finished(job)
+            self._pool._rests(self)
             yield_now()
 
 
@@ -361,13 +363,16 @@ def _perform(
     accept_callback: Callable[..., Any] | None,
     timeout: float | None,
     timeout_callback: Callable[[bool, float], Any] | None,
+    error_callback: Callable[[Any], Any] | None,
     job: Job,
 ) -> None:
     """A job's part of its fiber."""
 
     def answer(result: Any) -> None:
-        if not job.terminated and callback is not None:
-            callback(result)
+        lost = isinstance(result, ExceptionInfo)  # by SystemExit, say
+        tell = error_callback if lost else callback
+        if not job.terminated and tell is not None:
+            tell(result)
 
     with move_on_after(timeout) as limit:
         base.apply_target(

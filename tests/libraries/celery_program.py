@@ -7,7 +7,7 @@ import pathlib
 import time
 
 from celery import Celery, current_task, group
-from celery.exceptions import SoftTimeLimitExceeded
+from celery.exceptions import SoftTimeLimitExceeded, WorkerShutdown
 
 import pyfiber
 
@@ -48,6 +48,11 @@ def total_of_others(number):
 @app.task
 def fail():
     raise ValueError("the task's own")
+
+
+@app.task
+def leave(kind):
+    raise (SystemExit if kind == "process" else WorkerShutdown)(3)
 
 
 def wait_for(name):

@@ -110,6 +110,17 @@ def test_tasks_run_in_fibers_and_give_results(workers: Workers, tasks: Any) -> N
         assert get(tasks.in_the_end.delay()) == 2
 
 
+def test_task_that_would_end_the_process_takes_no_other_along(workers: Workers, tasks: Any) -> None:
+    from celery.exceptions import WorkerLostError
+
+    with workers.worker("--concurrency", "1"):
+        for _ in range(3):
+            with pytest.raises(WorkerLostError, match="SystemExit"):
+                get(tasks.leave.delay("process"))
+            tasks.leave.delay("worker").forget()
+            assert get(tasks.add.delay(2, 3)) == 5
+
+
 def test_tasks_that_come_of_tasks_give_results(workers: Workers, tasks: Any) -> None:
     from celery import chain, chord, group
 
@@ -179,6 +190,25 @@ def test_task_beyond_its_time_limit_ends(workers: Workers, tasks: Any) -> None:
         with pytest.raises(SoftTimeLimitExceeded):
             get(tasks.soft.delay())
         until(lambda: workers.there("soft ended") == 1)
+
+
+def test_worker_that_lost_its_broker_goes_on_when_it_is_back(
+    workers: Workers, tasks: Any, redis_server: Service
+) -> None:
+    import redis
+
+    with workers.worker() as process, redis.Redis(port=redis_server.port) as client:
+        descriptors = f"/proc/{process.pid}/fd"
+        running = tasks.until_open.delay(1)
+        until(lambda: workers.there("inside.*") == 1)
+        before = len(os.listdir(descriptors))
+        for turn in range(1, 6):
+            client.execute_command("CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "YES")
+            until(lambda turn=turn: workers.log.count("onnection to broker lost") == turn)  # type: ignore[misc]
+            assert get(tasks.add.delay(2, turn)) == 2 + turn
+        assert len(os.listdir(descriptors)) < before + 5
+        workers.open()
+        assert get(running) == running.id
 
 
 def test_warm_shutdown_waits_for_the_tasks(workers: Workers, tasks: Any) -> None:
