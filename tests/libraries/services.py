@@ -207,7 +207,7 @@ def sshd() -> Iterator[Service]:
             f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\n"
             f"AuthorizedKeysFile {folder}/client.pub\nPidFile {folder}/pid\n"
             "StrictModes no\nUsePAM no\nPermitRootLogin yes\nPasswordAuthentication no\n"
-            "MaxStartups 200\nMaxSessions 200\n"
+            "MaxStartups 200\nMaxSessions 1000\n"
             "SetEnv SHLVL=9\n"  # so that bash does not read the user's ~/.bashrc each time
         )
         command = [program, "-D", "-e", "-f", str(config)]
