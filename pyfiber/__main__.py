@@ -1,4 +1,4 @@
-"""`python -m pyfiber`: measure pyfiber beside its peers, or say what this build is made of."""
+"""`python -m pyfiber`: run programs in fibers, measure pyfiber, say what it is made of."""
 
 from __future__ import annotations
 
@@ -50,8 +50,18 @@ def info(options: argparse.Namespace) -> int:
     return 0
 
 
+def add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """`run`: a program in a fiber."""
+    from pyfiber._patch import command
+
+    parser = commands.add_parser(
+        "run", help="run a program in a fiber, patched if wanted", description=command.DESCRIPTION
+    )
+    command.add_arguments(parser)
+
+
 #: Each adds one command to the parser.
-COMMANDS = (add_bench, add_greenlet, add_info)
+COMMANDS = (add_bench, add_greenlet, add_info, add_run)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,0 +1,59 @@
+"""`python -m pyfiber run`: a program whose main part runs in a fiber, patched if wanted."""
+
+from __future__ import annotations
+
+import argparse
+
+import pyfiber
+from pyfiber import _patch
+from pyfiber._program import add_program, run_program, set_arguments
+
+DESCRIPTION = """Run a program, unchanged, in a fiber of a run: it may use pyfiber.spawn() and all
+that waits at once. The process ends when the program and its fibers have ended, with the
+program's exit status."""
+
+
+def add_patch(parser: argparse.ArgumentParser) -> None:
+    """The options that say what is patched."""
+    parser.add_argument(
+        "--patch", action="store_true", help="call pyfiber.patch() before the program begins"
+    )
+    parser.add_argument(
+        "--parts",
+        type=parts_of,
+        metavar="PART,...",
+        help="patch only these parts: " + ", ".join(_patch.PARTS),
+    )
+
+
+def parts_of(text: str) -> dict[str, bool]:
+    """Of "socket,ssl": the arguments of patch()."""
+    parts = dict.fromkeys(text.split(","), True)
+    if unknown := parts.keys() - _patch.PARTS.keys():
+        names = ", ".join(map(repr, sorted(unknown)))
+        raise argparse.ArgumentTypeError(
+            f"there is no part {names}; there are: {', '.join(_patch.PARTS)}"
+        )
+    return parts
+
+
+def patch_as(options: argparse.Namespace) -> None:
+    """Patch what the options of add_patch() say."""
+    if options.patch or options.parts:
+        _patch.patch(**(options.parts or {}))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command line: options, then the program, then the program's own arguments."""
+    parser.usage = "%(prog)s [--patch] [--parts PART,...] (PROGRAM | -m MODULE) [ARGUMENT ...]"
+    add_patch(parser)
+    add_program(parser)
+    parser.set_defaults(main=main)
+
+
+def main(options: argparse.Namespace) -> int:
+    """Run the program; its exit is the exit of this process."""
+    set_arguments(options)
+    patch_as(options)
+    pyfiber.run(run_program, options)
+    return 0
