@@ -63,8 +63,10 @@ class PatchReport:
     def _changes(self) -> Iterator[str]:
         yield "In a fiber of a run these park, and everywhere else they do what they did:"
         for part, labels in self.reached.items():
-            yield f"  {part}: {', '.join(labels) or 'when it is imported'}"
-            yield from (f"    {note}" for note in self.notes.get(part, ()))
+            notes = self.notes.get(part, [])
+            reached = ", ".join(labels) or ("" if notes else "when it is imported")
+            yield f"  {part}: {reached}".rstrip()
+            yield from (f"    {note}" for note in notes)
         if self.names:
             yield f"Also under these names, bound before: {', '.join(self.names)}"
         if self.held:
