@@ -76,6 +76,15 @@ find_python() {
     return 1
 }
 
+# newest_python: prints the newest interpreter that find_python knows.
+newest_python() {
+    local version
+    for version in 3.13 3.12 3.11; do
+        if find_python "$version"; then return; fi
+    done
+    die "there is no CPython here with headers"
+}
+
 # copy_tree DIR: the files git knows or would add, so that builds never share artefacts with the checkout or each other.
 copy_tree() {
     mkdir -p "$1"

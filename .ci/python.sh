@@ -9,10 +9,8 @@ readme_commands() {
 
 # On the newest CPython here: the oldest one's turn is under sanitizers.
 test_readme() {
-    local commands newest version
-    for version in 3.13 3.12 3.11; do
-        if newest=$(find_python "$version"); then break; fi
-    done
+    local commands newest
+    newest=$(newest_python)
     step "README's own test commands on $("$newest" --version)"
     commands=$(readme_commands)
     [ -n "$commands" ] || die "README.md has no command block under <!-- ci: test -->"

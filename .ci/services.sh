@@ -1,0 +1,23 @@
+# Libraries against real servers, which the tests start on 127.0.0.1 in folders of their own. Sourced by run.
+
+# services NAME...: tests/libraries, where these servers must be there (tests/libraries/services.py has their names).
+services() {
+    local tree=$SCRATCH/services python
+    step "libraries against real servers: $*"
+    if [ ! -d "$tree" ]; then
+        python=$(newest_python)
+        install_editable "$python" "$tree"
+        (cd "$tree" && .venv/bin/python -m pip install -qq --group libraries)
+    fi
+    PYFIBER_SERVICES_REQUIRED=$* run_pytest "$tree" tests/libraries
+}
+
+services_quick() {
+    need redis-server postgresql
+    services redis postgres
+}
+
+services_full() {
+    need redis-server postgresql mariadb-server openssh-server
+    services redis postgres mariadb sshd
+}
