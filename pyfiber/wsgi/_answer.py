@@ -138,7 +138,7 @@ class Answer:
                 date = date or kind == _DATE
                 server = server or kind == _SERVER
             lines += f"{name}: {value}\r\n"
-        return self._connection.server.stamp(date, server) + lines
+        return self._connection.site.stamp(date, server) + lines
 
     def _takes(self, kind: int, value: str) -> None:
         """What is about the connection is the server's to say."""
@@ -253,7 +253,7 @@ class Answer:
             framing = "Transfer-Encoding: chunked\r\n"
         else:
             self.closes = True
-        if not request.complete or connection.server.is_ending:
+        if not request.complete or connection.site.is_ending:
             self.closes = self.closes or not connection.may_go_on(request)
         if self.closes:
             framing += "Connection: close\r\n"

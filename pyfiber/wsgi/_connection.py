@@ -17,7 +17,7 @@ from pyfiber.wsgi._parser import BAD, PIECE, TOO_LATE, Parser, Refused, Request
 
 if TYPE_CHECKING:
     from pyfiber.net import Stream
-    from pyfiber.wsgi._server import Server
+    from pyfiber.wsgi._site import Site
 
 #: Bytes of a body that nobody has read which are read for the sake of the next request.
 DRAINED: Final = 65536
@@ -47,14 +47,18 @@ class Connection:
         "_seconds",
         "_socket",
         "_stream",
-        "server",
+        "site",
     )
 
-    def __init__(self, server: Server, stream: Stream) -> None:
-        self.server = server
+    #: What reads requests, and what answers one.
+    parser: type[Parser] = Parser
+    answer: type[Answer] = Answer
+
+    def __init__(self, site: Site, stream: Stream) -> None:
+        self.site = site
         self._stream = stream
         self._socket: Any = stream.socket
-        self._parser = Parser(server, stream.peer)
+        self._parser = self.parser(site, stream.peer)
         self._scope = CancelScope()
         self._seconds = -1.0  # that the socket has been told, see _wait_for()
         self._idle = False
@@ -79,7 +83,7 @@ class Connection:
         except Refused as refused:
             self._refuse(refused)
         except Gone as gone:
-            self.server.note_lost(gone, self._stream.peer)
+            self.site.note_lost(gone, self._stream.peer)
 
     def end_if_idle(self) -> None:
         """The server ends. Who has asked nothing is not waited for."""
@@ -112,13 +116,13 @@ class Connection:
 
     def _wait_for_client(self) -> bytes | None:
         """The first bytes of a request, or of several."""
-        server, sock = self.server, self._socket
+        site, sock = self.site, self._socket
         self._idle = True
         try:
-            seconds = 0 if server.is_ending else server.keep_alive
+            seconds = 0 if site.is_ending else site.keep_alive
             if seconds != self._seconds:
                 self._wait_for(seconds)
-            data: bytes = sock.recv(server.first_piece)
+            data: bytes = sock.recv(site.first_piece)
             return data
         except OSError:  # too late, or lost, between two requests: nobody has missed anything
             return None
@@ -128,7 +132,7 @@ class Connection:
     def _receive_head(self) -> None:
         """The rest of the head: in time, however small the pieces are."""
         parser, sock = self._parser, self._socket
-        seconds = self.server.header_timeout
+        seconds = self.site.header_timeout
         end = now() + seconds
         while not parser.ready and parser.error is None:
             left = end - now()
@@ -157,7 +161,7 @@ class Connection:
             self._wait_for(self._body_seconds_left(request))
             data = self._socket.recv(PIECE)
         except TimeoutError:
-            seconds = self.server.body_timeout
+            seconds = self.site.body_timeout
             raise Refused(TOO_LATE, f"the body did not come within {seconds:g} seconds") from None
         except OSError as exc:
             raise Refused(BAD, f"the connection was lost in the body: {exc}") from exc
@@ -171,7 +175,7 @@ class Connection:
         if request.size - self._body_piece >= PIECE:
             self._body_piece = request.size
             self._body_waited = 0.0
-        left = self.server.body_timeout - self._body_waited
+        left = self.site.body_timeout - self._body_waited
         if left <= 0:
             raise TimeoutError
         return left
@@ -186,16 +190,16 @@ class Connection:
             request.environ["wsgi.input"] = io.BytesIO(b"".join(chunks) if chunks else b"")
         else:
             body = self._begin_body(request)
-        answer = Answer(self, request)
+        answer = self.answer(self, request)
         try:
-            copy_context().run(answer.send, self.server.app)
+            copy_context().run(answer.send, self.site.app)
         except Gone:
             raise
         except Refused as refused:
             self._break_off(refused, answer, request)
             return False
         except Exception as exc:
-            self.server.report(exc, request.environ, self._stream.peer)
+            self.site.report(exc, request.environ, self._stream.peer)
             failed = Refused("500 Internal Server Error", "the application has failed")
             self._break_off(failed, answer, request)
             return False
@@ -225,7 +229,7 @@ class Connection:
 
     def may_go_on(self, request: Request) -> bool:
         """Whether the connection may be kept for another request, seen before the answer."""
-        if self.server.is_ending:
+        if self.site.is_ending:
             return False
         if request.complete:
             return True
@@ -249,9 +253,10 @@ class Connection:
 
     def _refuse(self, refused: Refused, is_head: bool = False) -> None:
         """Tell the client why; it is the last that it hears."""
+        self.site.note_refused(refused, self._stream.peer)
         text = f"{refused.status}: {refused.why}\n".encode("latin-1", "replace")
         head = (
-            f"HTTP/1.1 {refused.status}\r\n{self.server.stamp(False, False)}"
+            f"HTTP/1.1 {refused.status}\r\n{self.site.stamp(False, False)}"
             f"Content-Type: text/plain; charset=iso-8859-1\r\nContent-Length: {len(text)}\r\n"
             "Connection: close\r\n\r\n"
         ).encode("latin-1")
@@ -264,7 +269,7 @@ class Connection:
     def send(self, data: bytes) -> None:
         """All of it, each 64 KiB in time."""
         sock = self._socket
-        seconds = self.server.write_timeout
+        seconds = self.site.write_timeout
         if seconds != self._seconds:
             self._wait_for(seconds)
         self._may_ask = False
@@ -282,7 +287,7 @@ class Connection:
 
     def send_file(self, file: BinaryIO, count: int) -> None:
         """So many bytes of a file, from where it stands."""
-        self._wait_for(self.server.write_timeout)
+        self._wait_for(self.site.write_timeout)
         offset = file.tell()
         try:
             sent = self._socket.sendfile(file, offset, count)

@@ -28,7 +28,7 @@ except ImportError as exc:
     ) from exc
 
 if TYPE_CHECKING:
-    from pyfiber.wsgi._server import Server
+    from pyfiber.wsgi._site import Site
 
 Environ = dict[str, Any]
 
@@ -106,10 +106,11 @@ class Parser:
     __slots__ = (
         "_environ",
         "_fed",
+        "_keys",
         "_peer",
         "_repeated",
         "_request",
-        "_server",
+        "_site",
         "_skipping",
         "_tools",
         "_url",
@@ -117,13 +118,14 @@ class Parser:
         "ready",
     )
 
-    def __init__(self, server: Server, peer: Any) -> None:
+    def __init__(self, site: Site, peer: Any) -> None:
         self.ready: deque[Request] = deque()
         self.error: Refused | None = None  # of the request behind those in `ready`
-        self._server = server
+        self._site = site
         self._peer = (peer[0], str(peer[1])) if isinstance(peer, tuple) else ("", "")
         self._environ: Environ | None = None  # of the head that is being read
         self._request: Request | None = None  # whose body is being read
+        self._keys = _KEYS
         self._url = b""
         self._fed = 0  # bytes since the head, or the body, began, roughly
         self._repeated = 0  # fields of the head that had come before
@@ -151,7 +153,7 @@ class Parser:
         self._fed += size
         request = self._request
         if request is None:
-            limit = self._server.max_header
+            limit = self._site.max_header
             if self._fed > limit:
                 status = "414 URI Too Long" if 2 * len(self._url) > limit else HEAD_TOO_LARGE
                 self.error = Refused(status, f"the head has more than {limit} bytes")
@@ -180,7 +182,7 @@ class Parser:
     def on_url(self, url: bytes) -> None:
         """A part of the target, usually all of it."""
         if self._environ is None and not self._skipping:
-            environ = self._environ = self._server.template.copy()
+            environ = self._environ = self._site.template.copy()
             environ["REMOTE_ADDR"], environ["REMOTE_PORT"] = self._peer
             self._repeated = 0
         self._url += url
@@ -190,7 +192,7 @@ class Parser:
         environ = self._environ
         if environ is None:
             return
-        key = _KEYS.get(name) or _key_of(name)
+        key = self._keys.get(name) or self._key_of(name)
         if key not in environ:
             environ[key] = value.rstrip().decode("latin-1")
         else:
@@ -198,7 +200,7 @@ class Parser:
 
     def _repeat(self, environ: Environ, key: str, value: bytes) -> None:
         self._repeated += 1
-        if self._repeated > self._server.max_fields:
+        if self._repeated > self._site.max_fields:
             raise self._refuse(HEAD_TOO_LARGE, "the head has too many fields")
         if key in ("HTTP_HOST", "CONTENT_TYPE"):
             raise self._refuse(BAD, f"{key} comes twice")
@@ -213,7 +215,7 @@ class Parser:
             return  # it stands in for another one
         if _NOT_PASSED_ON in environ:
             del environ[_NOT_PASSED_ON]
-        if len(environ) + self._repeated > self._server.most_keys:
+        if len(environ) + self._repeated > self._site.most_keys:
             raise self._refuse(HEAD_TOO_LARGE, "the head has too many fields")
         tools = self._tools
         version = tools.get_http_version()
@@ -252,7 +254,7 @@ class Parser:
         request = self._request
         assert request is not None
         request.size += len(data)
-        limit = self._server.max_body
+        limit = self._site.max_body
         if request.size > limit:
             raise self._refuse(TOO_LARGE, f"the body has more than {limit} bytes")
         request.chunks.append(data)
@@ -270,6 +272,13 @@ class Parser:
         self._fed = 0
 
     # The parts of a head
+
+    def _key_of(self, name: bytes) -> str:
+        """Where a field of this name goes in the environ; for the first one of the name."""
+        key = key_of(name)
+        if len(self._keys) < _KEPT:
+            self._keys[name] = key
+        return key
 
     def _below(self, script: str, path: str) -> str:
         """The rest of a path that begins with the application's place."""
@@ -305,7 +314,7 @@ class Parser:
         coding = environ.get("HTTP_TRANSFER_ENCODING")
         if coding is None:
             request.length = int(environ["CONTENT_LENGTH"])
-            limit = self._server.max_body
+            limit = self._site.max_body
             if request.length > limit:
                 raise self._refuse(TOO_LARGE, f"the body has more than {limit} bytes")
         elif version == "1.0":
@@ -314,7 +323,7 @@ class Parser:
             raise self._refuse(NOT_IMPLEMENTED, "the only Transfer-Encoding here is chunked")
 
 
-def _key_of(name: bytes) -> str:
+def key_of(name: bytes) -> str:
     """A field's key in the environ. With a "_" it could not be told from one with a "-"."""
     small = name.lower()
     key = small.upper().replace(b"-", b"_").decode("latin-1")
@@ -322,8 +331,6 @@ def _key_of(name: bytes) -> str:
         key = _NOT_PASSED_ON
     elif small not in (b"content-type", b"content-length"):
         key = "HTTP_" + key
-    if len(_KEYS) < _KEPT:
-        _KEYS[name] = key
     return key
 
 

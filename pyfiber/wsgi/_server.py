@@ -1,37 +1,22 @@
-"""The server: what it is told, and what all its connections share."""
+"""The server: a site at an address."""
 
 from __future__ import annotations
 
-import sys
-import time
-from email.utils import formatdate
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from pyfiber import net
-from pyfiber._engine import _load
 from pyfiber.net._listen import BACKLOG
-from pyfiber.net._stream import place
-from pyfiber.wsgi._answer import FileWrapper
-from pyfiber.wsgi._connection import Connection
-from pyfiber.wsgi._parser import PIECE
+from pyfiber.wsgi._site import Site
 
 if TYPE_CHECKING:
-    from logging import Logger
     from ssl import SSLContext
     from typing import Unpack
     from wsgiref.types import WSGIApplication
 
-#: What the field "Server" says.
-SOFTWARE: Final = "pyfiber"
 
+class SiteOptions(TypedDict, total=False):
+    """Of ``Server``'s options those that are about requests."""
 
-class Options(TypedDict, total=False):
-    """What ``serve()``, ``serve_unix()`` and ``Server`` may be told; see ``Server``."""
-
-    tls: SSLContext | None
-    limit: int | None
-    grace: float | None
-    on_error: net._server.OnError | None
     max_header: int
     max_fields: int
     max_body: int
@@ -41,6 +26,15 @@ class Options(TypedDict, total=False):
     keep_alive: float
     script_name: str
     environ: dict[str, Any] | None
+
+
+class Options(SiteOptions, total=False):
+    """What ``serve()``, ``serve_unix()`` and ``Server`` may be told; see ``Server``."""
+
+    tls: SSLContext | None
+    limit: int | None
+    grace: float | None
+    on_error: net._server.OnError | None
 
 
 def serve(
@@ -114,124 +108,12 @@ class Server(net.Server):
         limit: int | None = 1000,
         grace: float | None = None,
         on_error: net._server.OnError | None = None,
-        max_header: int = 65536,
-        max_fields: int = 100,
-        max_body: int = 1 << 30,
-        header_timeout: float = 15.0,
-        body_timeout: float = 30.0,
-        write_timeout: float = 30.0,
-        keep_alive: float = 30.0,
-        script_name: str = "",
-        environ: dict[str, Any] | None = None,
+        **more: Unpack[SiteOptions],
     ) -> None:
-        super().__init__(self._talk, listener, tls=tls, limit=limit, grace=grace, on_error=on_error)
-        if not callable(app):
-            raise TypeError(f"a WSGI application can be called, {type(app).__name__!r} cannot")
-        if script_name and (not script_name.startswith("/") or script_name.endswith("/")):
-            raise ValueError(f"script_name is of the form '/app', not {script_name!r}")
-        _check_positive(
-            max_header=max_header,
-            max_fields=max_fields,
-            max_body=max_body + 1,
-            header_timeout=header_timeout,
-            body_timeout=body_timeout,
-            write_timeout=write_timeout,
-            keep_alive=keep_alive,
-        )
-        self.app = app
-        self.max_header = max_header
-        self.first_piece = min(max_header, PIECE)
-        self.max_fields = max_fields
-        self.max_body = max_body
-        self.header_timeout = header_timeout
-        self.body_timeout = body_timeout
-        self.write_timeout = write_timeout
-        self.keep_alive = keep_alive
-        self.is_ending = False
-        self.template = _template(self.address, tls is not None, script_name, environ or {})
-        self.most_keys = len(self.template) + max_fields
-        self._talking: set[Connection] = set()
-        self._second = -1
-        self._stamps = ("", "", "", "")
+        site = self._site = Site(app, listener.address, tls=tls is not None, **more)
+        super().__init__(site.talk, listener, tls=tls, limit=limit, grace=grace, on_error=on_error)
 
     def stop(self) -> None:
         """Accept no more connections; ``wait()`` returns. Requests that have come are answered."""
-        self.is_ending = True
-        for connection in list(self._talking):
-            connection.end_if_idle()
+        self._site.end()
         super().stop()
-
-    # What its connections ask for
-
-    def _talk(self, stream: net.Stream) -> None:
-        connection = Connection(self, stream)
-        self._talking.add(connection)
-        try:
-            connection.serve()
-        finally:
-            self._talking.discard(connection)
-
-    def stamp(self, date: bool, server: bool) -> str:
-        """The fields Date and Server, but for those that the application has given."""
-        second = int(time.time())
-        if second != self._second:
-            self._second = second
-            when, who = f"Date: {formatdate(second, usegmt=True)}\r\n", f"Server: {SOFTWARE}\r\n"
-            self._stamps = (when + who, when, who, "")
-        return self._stamps[2 * date + server]
-
-    def report(self, exc: Exception, environ: dict[str, Any], peer: Any) -> None:
-        """The application has failed."""
-        what = f"{environ.get('REQUEST_METHOD')} {environ.get('REQUEST_URI')}"
-        _logger().error("%s of %s failed", what, place(peer), exc_info=exc)
-
-    def note_lost(self, exc: Exception, peer: Any) -> None:
-        """A client has gone, as clients do."""
-        _logger().debug("the connection of %s was lost: %s", place(peer), exc)
-
-
-def _check_positive(**numbers: float) -> None:
-    for name, number in numbers.items():
-        if not number > 0:
-            raise ValueError(f"{name} is a positive number, not {number!r}")
-
-
-def _template(address: Any, tls: bool, script_name: str, more: dict[str, Any]) -> dict[str, Any]:
-    """What all environs have; what each has of its own is there, too, so that there is room."""
-    host, port = "localhost", 443 if tls else 80  # PEP 3333 wants some, of a Unix socket as well
-    if isinstance(address, tuple):
-        host, port = address[:2]
-    scheme = "https" if tls else "http"
-    return {
-        "wsgi.version": (1, 0),
-        "wsgi.url_scheme": scheme,
-        "wsgi.errors": sys.stderr,
-        "wsgi.multithread": True,
-        "wsgi.multiprocess": False,
-        "wsgi.run_once": False,
-        "wsgi.file_wrapper": FileWrapper,
-        "wsgi.input_terminated": True,
-        "SERVER_NAME": host,
-        "SERVER_PORT": str(port),
-        "SERVER_SOFTWARE": SOFTWARE,
-        "GATEWAY_INTERFACE": "CGI/1.1",
-        "REMOTE_ADDR": "",
-        "REMOTE_PORT": "",
-        "REQUEST_METHOD": "",
-        "SCRIPT_NAME": script_name,
-        "PATH_INFO": "",
-        "QUERY_STRING": "",
-        "REQUEST_URI": "",
-        "RAW_URI": "",
-        "SERVER_PROTOCOL": "",
-        "wsgi.input": None,
-        **({"HTTPS": "on"} if tls else {}),
-        **more,
-    }
-
-
-def _logger() -> Logger:
-    _load("logging")
-    import logging
-
-    return logging.getLogger("pyfiber")
