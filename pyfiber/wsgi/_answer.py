@@ -28,7 +28,7 @@ _STATUS: Final = re.compile(r"([2-9][0-9]{2})(?: [\t\x20-\x7e\x80-\xff]*)?")
 (
     _ORDINARY,
     _LENGTH,
-    _CODING,
+    CODING,
     _CONNECTION,
     _DROPPED,
     _DATE,
@@ -36,7 +36,7 @@ _STATUS: Final = re.compile(r"([2-9][0-9]{2})(?: [\t\x20-\x7e\x80-\xff]*)?")
 ) = range(7)
 _SPECIAL: Final = {
     "content-length": _LENGTH,
-    "transfer-encoding": _CODING,
+    "transfer-encoding": CODING,
     "connection": _CONNECTION,
     "keep-alive": _DROPPED,
     "proxy-connection": _DROPPED,
@@ -146,7 +146,7 @@ class Answer:
             if self._left is not None or not (value.isascii() and value.isdigit()):
                 raise ValueError(f"Content-Length comes twice, or is no number: {value!r}")
             self._left = int(value)
-        elif kind == _CODING:
+        elif kind == CODING:
             raise ValueError("Transfer-Encoding is for the server to choose, not the application")
         elif kind == _CONNECTION:
             self.closes = self.closes or "close" in value.lower()
@@ -279,6 +279,13 @@ class Answer:
     def ends_by_closing(self) -> bool:
         """Only the end of the connection says that the body is complete."""
         return self.began and not self._bare and self._left is None and not self._chunked
+
+
+def field(name: str, value: str) -> str:
+    """A line of a head, which is what it seems to be."""
+    _kind_of(name)
+    _check_value(name, value)
+    return f"{name}: {value}\r\n"
 
 
 def _code_of(status: str) -> int:

@@ -81,6 +81,7 @@ class Connection:
                 if not self._handle(request):
                     break
         except Refused as refused:
+            self.site.note_refused(refused, self._stream.peer)
             self._refuse(refused)
         except Gone as gone:
             self.site.note_lost(gone, self._stream.peer)
@@ -196,6 +197,7 @@ class Connection:
         except Gone:
             raise
         except Refused as refused:
+            self.site.note_refused(refused, self._stream.peer)
             self._break_off(refused, answer, request)
             return False
         except Exception as exc:
@@ -253,7 +255,6 @@ class Connection:
 
     def _refuse(self, refused: Refused, is_head: bool = False) -> None:
         """Tell the client why; it is the last that it hears."""
-        self.site.note_refused(refused, self._stream.peer)
         text = f"{refused.status}: {refused.why}\n".encode("latin-1", "replace")
         head = (
             f"HTTP/1.1 {refused.status}\r\n{self.site.stamp(False, False)}"

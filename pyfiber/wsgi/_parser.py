@@ -52,7 +52,7 @@ _KEYS: Final[dict[bytes, str]] = {}
 _HOSTS: Final[set[str]] = set()
 
 #: The key of fields that are not passed on; no field has it.
-_NOT_PASSED_ON: Final = "HTTP "
+NOT_PASSED_ON: Final = "HTTP "
 #: Not passed on: CGI programs would take it for a setting of their own (CVE-2016-5385).
 _UNWANTED: Final = frozenset({b"proxy"})
 
@@ -76,6 +76,7 @@ class Refused(OSError):
 BAD: Final = "400 Bad Request"
 TOO_LATE: Final = "408 Request Timeout"
 TOO_LARGE: Final = "413 Content Too Large"
+URI_TOO_LONG: Final = "414 URI Too Long"
 HEAD_TOO_LARGE: Final = "431 Request Header Fields Too Large"
 NOT_IMPLEMENTED: Final = "501 Not Implemented"
 WRONG_VERSION: Final = "505 HTTP Version Not Supported"
@@ -155,7 +156,7 @@ class Parser:
         if request is None:
             limit = self._site.max_header
             if self._fed > limit:
-                status = "414 URI Too Long" if 2 * len(self._url) > limit else HEAD_TOO_LARGE
+                status = URI_TOO_LONG if 2 * len(self._url) > limit else HEAD_TOO_LARGE
                 self.error = Refused(status, f"the head has more than {limit} bytes")
         elif self._fed - request.size > _SPARE + _SPARE_OF_EACH * request.size:
             self.error = Refused(BAD, "the chunks have more around them than in them")
@@ -213,8 +214,8 @@ class Parser:
         url, self._url = self._url, b""
         if environ is None:
             return  # it stands in for another one
-        if _NOT_PASSED_ON in environ:
-            del environ[_NOT_PASSED_ON]
+        if NOT_PASSED_ON in environ:
+            del environ[NOT_PASSED_ON]
         if len(environ) + self._repeated > self._site.most_keys:
             raise self._refuse(HEAD_TOO_LARGE, "the head has too many fields")
         tools = self._tools
@@ -328,7 +329,7 @@ def key_of(name: bytes) -> str:
     small = name.lower()
     key = small.upper().replace(b"-", b"_").decode("latin-1")
     if b"_" in name or small in _UNWANTED:
-        key = _NOT_PASSED_ON
+        key = NOT_PASSED_ON
     elif small not in (b"content-type", b"content-length"):
         key = "HTTP_" + key
     return key

@@ -56,7 +56,9 @@ def together(request: HttpRequest) -> HttpResponse:
 
 def open_connections(request: HttpRequest) -> HttpResponse:
     with connection.cursor() as cursor:
-        cursor.execute("select count(*) from pg_stat_activity where usename = current_user")
+        cursor.execute(
+            "select count(*) from pg_stat_activity where backend_type = 'client backend'"
+        )
         return HttpResponse(str(cursor.fetchone()[0]))
 
 

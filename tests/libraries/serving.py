@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import os
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from tests.libraries.acts import need
 from tests.libraries.services import PATIENCE, free_port
@@ -38,6 +40,21 @@ class Server:
         assert answer.status == 200, (answer.status, text, self.log())
         return text
 
+    def exchange(self, *parts: bytes) -> bytes:
+        """What comes to these bytes, up to the end of the connection."""
+        with socket.create_connection(("127.0.0.1", self.port), PATIENCE) as sock:
+            for part in parts:
+                sock.sendall(part)
+            return b"".join(iter(lambda: sock.recv(65536), b""))
+
+    def environ(self, target: str, fields: bytes = b"") -> dict[str, Any]:
+        """What the test's application tells of a request with these fields."""
+        head = f"GET {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n".encode()
+        answer = self.exchange(head + fields + b"\r\n")
+        assert answer.startswith(b"HTTP/1.1 200 "), (answer, self.log())
+        told: dict[str, Any] = json.loads(answer.partition(b"\r\n\r\n")[2])
+        return told
+
     def log(self) -> str:
         return Path(self.folder, "log").read_text()
 
@@ -57,12 +74,16 @@ def until(holds: Callable[[], bool]) -> None:
 
 @contextlib.contextmanager
 def serving(
-    folder: Path, *options: str, program: str = "served:app", **more: str
+    folder: Path,
+    *options: str,
+    worker: str = "Worker",
+    program: str = "served:app",
+    **more: str,
 ) -> Iterator[Server]:
     """gunicorn, with pyfiber's worker, that serves a program of this folder or of the tree."""
     need("gunicorn")
     port = free_port()
-    command = [sys.executable, "-m", "gunicorn", "-k", "pyfiber.gunicorn.Worker"]
+    command = [sys.executable, "-m", "gunicorn", "-k", f"pyfiber.gunicorn.{worker}"]
     command += ["--bind", f"127.0.0.1:{port}", "--no-control-socket", *options, program]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), str(folder)]), **more}
     with open(folder / "log", "w") as log:

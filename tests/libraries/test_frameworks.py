@@ -23,17 +23,24 @@ def database(service: Service) -> str:
     return f"{service.host} {service.port} {service.user} {service.password} {service.database}"
 
 
+@pytest.mark.parametrize("worker", ["Worker", "PlainWorker"])
 @pytest.mark.parametrize("preload", [(), ("--preload",)], ids=["", "preload"])
 @pytest.mark.parametrize("framework", ["flask", "django"])
 def test_requests_at_once_have_a_connection_each(
-    framework: str, preload: tuple[str, ...], tmp_path: Path, postgres_server: Service
+    framework: str,
+    preload: tuple[str, ...],
+    worker: str,
+    tmp_path: Path,
+    postgres_server: Service,
 ) -> None:
     need(framework, "psycopg", "psycopg_pool")
-    program = f"tests.libraries.{framework}_program:app"
+    site = {
+        "worker": worker,
+        "program": f"tests.libraries.{framework}_program:app",
+        "SITE_DATABASE": database(postgres_server),
+    }
     with (
-        serving(
-            tmp_path, *preload, program=program, SITE_DATABASE=database(postgres_server)
-        ) as server,
+        serving(tmp_path, *preload, **site) as server,
         concurrent.futures.ThreadPoolExecutor(TOGETHER) as pool,
     ):
         backends = set(pool.map(server.get, ["/together"] * TOGETHER))

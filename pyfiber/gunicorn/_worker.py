@@ -1,22 +1,13 @@
-"""A worker for gunicorn that serves each connection in a fiber.
-
-    gunicorn -k pyfiber.gunicorn.Worker app:app
-
-The application is ordinary blocking WSGI code, with the libraries it always had:
-``pyfiber.patch()`` is called, in gunicorn's main process, before the application is imported. At
-most ``worker_connections`` connections are served at a time by each worker. gunicorn's own settings
-hold: ``keepalive``, ``graceful_timeout``, ``timeout``, ``max_requests``, TLS, access logs, hooks.
-
-Needs the extra ``gunicorn``: ``pip install pyfiber[gunicorn]``.
-"""
+"""The worker: what a process of gunicorn does from its first to its last request."""
 
 from __future__ import annotations
 
 import errno
 import os
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pyfiber import (
@@ -30,11 +21,16 @@ from pyfiber import (
     run,
     sleep,
     spawn,
+    timeout,
+    yield_now,
 )
+from pyfiber._engine import _load
+from pyfiber.gunicorn._needs import own_code
+from pyfiber.net import Stream
 from pyfiber.socket import socket
 
 try:
-    from gunicorn.sock import ssl_wrap_socket
+    from gunicorn.sock import ssl_context
     from gunicorn.workers.base_async import AsyncWorker
 except ImportError as exc:
     raise ImportError(
@@ -44,11 +40,20 @@ except ImportError as exc:
 if TYPE_CHECKING:
     from types import FrameType
 
+    from pyfiber.gunicorn._site import GunicornSite
+
 #: Seconds between two signs of life to gunicorn's main process.
 _HEARTBEAT: Final = 1.0
 
 #: Seconds until the next accept() when the process or the system has too little of something.
 _PAUSE: Final = 0.1
+
+#: The part of ``graceful_timeout`` in which requests that have not ended are cancelled, at most
+#: a heartbeat: at its end the main process kills the worker, and no ``finally`` block would run.
+_ENDING: Final = 0.2
+
+#: Seconds that a client has for the TLS handshake.
+_HANDSHAKE: Final = 60.0
 
 #: Errors of accept() that are those of one connection, which is gone.
 _GONE: Final = frozenset({errno.ECONNABORTED, errno.EPROTO, errno.EPERM})
@@ -62,6 +67,8 @@ class Worker(AsyncWorker):  # type: ignore[misc]
     them at once. A keep-alive connection that is silent for ``keepalive`` seconds is closed.
     """
 
+    sockets: list[Any]
+
     @classmethod
     def setup(cls) -> None:
         """What gunicorn's main process calls, before it imports the application."""
@@ -71,6 +78,7 @@ class Worker(AsyncWorker):  # type: ignore[misc]
         """In the new worker process: up to its end."""
         self._stopping = Event()
         self._in_a_hurry = False
+        self.aborts = False
         super().init_process()
 
     def run(self) -> None:
@@ -81,16 +89,37 @@ class Worker(AsyncWorker):  # type: ignore[misc]
 
     def _serve(self) -> None:
         self.sockets = [_native(listener) for listener in self.sockets]
+        self._tls = ssl_context(self.cfg) if self.cfg.is_ssl else None
         slots = Semaphore(self.worker_connections)
         self._connections: set[Fiber[None]] = set()
+        self._sites: list[GunicornSite] = []
         self._idle = Event()
+        talks = self._talks()
         with TaskGroup() as accepting:
-            for listener in self.sockets:
-                accepting.spawn(self._accept_all, listener, slots)
+            for listener, talk in zip(self.sockets, talks, strict=True):
+                accepting.spawn(self._accept_all, listener, talk, slots)
             self._until_stopped()
             accepting.cancel("the worker is being stopped")
         for listener in self.sockets:
             listener.close()
+        self._end_connections()
+
+    def _talks(self) -> list[Callable[[Any, Any], None]]:
+        """For each listener what serves a connection, of which it gets socket and address."""
+        if (reason := self._own_code()) is not None:
+            self.log.info("HTTP is served by gunicorn's own code, because of %s", reason)
+            return [partial(self.handle, listener) for listener in self.sockets]
+        ours: Any = _load("pyfiber.gunicorn._site")  # which needs httptools
+        self._sites = [ours.GunicornSite(self, sock.getsockname()) for sock in self.sockets]
+        return [partial(self._talk, site) for site in self._sites]
+
+    def _own_code(self) -> str | None:
+        """What needs gunicorn's own code for HTTP; None if nothing does."""
+        return own_code(self.cfg, type(self), Worker)
+
+    def _end_connections(self) -> None:
+        for site in self._sites:
+            site.end()
         if not self._in_a_hurry:
             self._give_grace()
         if self._connections and not self._in_a_hurry:
@@ -106,7 +135,8 @@ class Worker(AsyncWorker):  # type: ignore[misc]
             self._stopping.wait(_HEARTBEAT)
 
     def _give_grace(self) -> None:
-        with move_on_after(self.cfg.graceful_timeout):
+        seconds = self.cfg.graceful_timeout
+        with move_on_after(seconds - min(_ENDING * seconds, _HEARTBEAT)):
             while self._connections and not self._in_a_hurry:
                 self.notify()
                 self._idle.clear()
@@ -141,9 +171,16 @@ class Worker(AsyncWorker):  # type: ignore[misc]
         """SIGUSR1: open the log files again."""
         spawn(super().handle_usr1, sig, frame)
 
+    def handle_abort(self, sig: int, frame: FrameType | None) -> None:
+        """SIGABRT: the main process has waited for a sign of life for too long."""
+        self.aborts = True
+        super().handle_abort(sig, frame)
+
     # Connections
 
-    def _accept_all(self, listener: Any, slots: Semaphore) -> None:
+    def _accept_all(
+        self, listener: Any, talk: Callable[[Any, Any], None], slots: Semaphore
+    ) -> None:
         while True:
             slots.acquire()
             try:
@@ -151,9 +188,10 @@ class Worker(AsyncWorker):  # type: ignore[misc]
             except BaseException:
                 slots.release()
                 raise
-            fiber = spawn(self.handle, listener, client, address)
+            fiber = spawn(talk, client, address)
             self._connections.add(fiber)
             fiber.add_done_callback(lambda fiber: self._ended(fiber, slots))
+            yield_now()  # serve it, and leave the next one to another worker, if that is idle
 
     def _accept(self, listener: Any) -> tuple[Any, Any]:
         while True:
@@ -170,26 +208,64 @@ class Worker(AsyncWorker):  # type: ignore[misc]
         if not self._connections:
             self._idle.set()
 
-    def handle(self, listener: Any, client: Any, address: Any) -> None:
-        """All requests of one connection, in a fiber of its own."""
-        if self.cfg.is_ssl:
-            client = self._with_tls(client)
-            if client is None:
-                return
-        super().handle(listener, client, address)
-
-    def _with_tls(self, client: Any) -> Any:
+    def _with_tls(self, client: Any, context: ssl.SSLContext) -> Any:
+        """The socket after the handshake; None if there will be none."""
         try:
-            return ssl_wrap_socket(client, self.cfg)
-        except ssl.SSLError as exc:
-            self.log.debug("The TLS handshake failed: %s", exc)
+            with timeout(_HANDSHAKE):
+                client = context.wrap_socket(
+                    client,
+                    server_side=True,
+                    suppress_ragged_eofs=self.cfg.suppress_ragged_eofs,
+                    do_handshake_on_connect=False,
+                )
+                client.do_handshake()
         except OSError as exc:
-            self.log.debug("The connection was lost in the TLS handshake: %s", exc)
+            self.log.debug("The TLS handshake failed: %s", exc)
+            client.close()
+            return None
         except BaseException:
             client.close()
             raise
-        client.close()
-        return None
+        return client
+
+    # Connections whose HTTP is pyfiber.wsgi's
+
+    def _talk(self, site: GunicornSite, client: Any, address: Any) -> None:
+        """All requests of one connection, in a fiber of its own."""
+        if self._tls is not None:
+            client = self._with_tls(client, self._tls)
+            if client is None:
+                return
+        stream = Stream(client, address)
+        complete = False
+        try:
+            site.talk(stream)
+            complete = True
+        except OSError as exc:
+            self.log.debug("The connection was lost: %s", exc)
+        except Exception:
+            self.log.exception("Error processing a connection")
+        finally:
+            stream._close(complete)
+
+    def count(self) -> None:
+        """A request has come; it may be the last one of max_requests."""
+        self.nr += 1
+        if self.nr >= self.max_requests and self.alive:
+            self.log.info("Autorestarting worker after current request.")
+            self._stop(in_a_hurry=False)
+            for site in self._sites:
+                site.is_ending = True
+
+    # Connections whose HTTP is gunicorn's
+
+    def handle(self, listener: Any, client: Any, address: Any) -> None:
+        """All requests of one connection, in a fiber of its own."""
+        if self._tls is not None:
+            client = self._with_tls(client, self._tls)
+            if client is None:
+                return
+        super().handle(listener, client, address)
 
     def handle_request(self, listener_name: Any, req: Any, sock: Any, addr: Any) -> bool:
         """One request; False if the application took the connection over."""
@@ -208,9 +284,16 @@ class Worker(AsyncWorker):  # type: ignore[misc]
             yield
 
 
+class PlainWorker(Worker):
+    """A Worker whose HTTP is always read and written by gunicorn's own code."""
+
+    def _own_code(self) -> str:
+        return "PlainWorker"
+
+
 def _native(listener: Any) -> Any:
     """One of pyfiber.socket for gunicorn's listening socket, whose descriptor it takes over."""
     sock = listener.sock
     ours = socket(sock.family, sock.type, sock.proto, sock.detach())
-    ours._set_turns()
+    ours._set_turns()  # type: ignore[attr-defined]
     return ours
