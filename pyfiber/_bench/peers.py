@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from typing import Any
 
 #: Distributions outside the standard library, each of the same name as its module.
-PEERS = ("greenlet", "gevent", "uvloop", "trio", "sqlalchemy")
+PEERS = ("greenlet", "gevent", "uvloop", "trio", "sqlalchemy", "gunicorn")
 
 #: Peers that cannot be installed on a system.
-NOT_FOR = {"win32": ("uvloop",)}
+NOT_FOR = {"win32": ("uvloop", "gunicorn")}
 
 
 def load(name: str) -> Any:

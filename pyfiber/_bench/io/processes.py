@@ -110,13 +110,10 @@ class Server:
     port: int
     certificate: Path | None
     speaks: str
+    #: The process that serves.
+    pid: int
     #: How it answers, as a whole.
     answer: bytes = b""
-
-    @property
-    def pid(self) -> int:
-        """The process of the server."""
-        return self.process.pid
 
     def open(self) -> socket.socket:
         """A connection to it, blocking."""
@@ -149,8 +146,16 @@ def server(subject: Subject, *, tls: bool = False, compute: bool = False) -> Ite
             certificate = make_certificate(Path(stack.enter_context(TemporaryDirectory())))
         command = server_command(subject, certificate, compute)
         child, errors = stack.enter_context(process(command))
-        running = Server(child, int(next_line(child, errors)), certificate, subject.speaks)
-        yield replace(running, answer=greet(running, errors))
+        port = int(next_line(child, errors))
+        running = Server(child, port, certificate, subject.speaks, child.pid)
+        answer = greet(running, errors)
+        yield replace(running, answer=answer, pid=worker_of(child.pid))
+
+
+def worker_of(pid: int) -> int:
+    """The process that serves: the child of one that watches over it, if there is one."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(children[0]) if children else pid
 
 
 def greet(running: Server, errors: IO[bytes]) -> bytes:

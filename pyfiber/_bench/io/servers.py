@@ -242,6 +242,32 @@ def gevent_wsgi(listener: socket.socket, certificate: str | None) -> None:
     load("gevent.pywsgi").WSGIServer(own, hello_app, log=None, **tls).serve_forever()
 
 
+def gunicorn(
+    worker: str, settings: dict[str, Any], listener: socket.socket, certificate: str | None
+) -> None:
+    """gunicorn, with one process that serves."""
+    application = load("gunicorn.app.base").BaseApplication
+    settings = {
+        "worker_class": worker,
+        "bind": f"fd://{listener.detach()}",
+        "certfile": certificate,
+        "loglevel": "warning",
+        "control_socket_disable": True,
+        **settings,
+    }
+
+    class Hello(application):  # type: ignore[misc, valid-type]
+        def load_config(self) -> None:
+            for name, value in settings.items():
+                if name in self.cfg.settings:
+                    self.cfg.set(name, value)
+
+        def load(self) -> Callable[..., Any]:
+            return hello_app
+
+    Hello().run()
+
+
 # trio -------------------------------------------------------------------------------------------
 
 

@@ -49,6 +49,13 @@ def of_aio(name: str, serve: Serve, peer: str | None = None) -> Subject:
     )
 
 
+def of_gunicorn(name: str, worker: str, peer: str = "gunicorn", **settings: int) -> Subject:
+    """gunicorn with one of its workers."""
+    needs = ("pyfiber.gunicorn", "pyfiber.wsgi") if worker.startswith("pyfiber.") else ("gunicorn",)
+    serve = partial(servers.gunicorn, worker, settings)
+    return Subject(f"gunicorn, {name}", serve, peer=peer, needs=needs, speaks=WSGI)
+
+
 echo_fibers = partial(servers.accepting, servers.echo)
 echo_protocols = partial(servers.protocols, servers.Echo)
 hello_protocols = partial(servers.protocols, servers.Hello)
@@ -83,6 +90,11 @@ HTTP_SUBJECTS = (
 WSGI_SUBJECTS = (
     Subject(PYFIBER, servers.fibers_wsgi, needs=("pyfiber.wsgi",), speaks=WSGI),
     Subject("gevent.pywsgi", servers.gevent_wsgi, peer="gevent", speaks=WSGI),
+    of_gunicorn("pyfiber", "pyfiber.gunicorn.Worker"),
+    of_gunicorn("pyfiber, gunicorn's own HTTP", "pyfiber.gunicorn.PlainWorker"),
+    of_gunicorn("gevent", "gevent", peer="gevent"),
+    of_gunicorn("4 threads", "gthread", threads=4),
+    of_gunicorn("100 threads", "gthread", threads=100),
 )
 ALL = (*SUBJECTS, SMALL_STACKS, *HTTP_SUBJECTS, *WSGI_SUBJECTS)
 
