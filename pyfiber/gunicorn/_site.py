@@ -57,36 +57,50 @@ class TakenOver(Gone):
 class GunicornParser(Parser):
     """Obeys the limits of the settings, and believes the proxies that they trust."""
 
-    __slots__ = ("_trusts",)
+    __slots__ = ("_is_long", "_trusts")
 
     _site: GunicornSite
 
     def __init__(self, site: GunicornSite, peer: Any) -> None:
         super().__init__(site, peer)
+        self._is_long = False  # the head, so that a field of it may be too long
         self._trusts = site.trusts(peer)
         self._keys = site.keys_of_proxies if self._trusts else site.keys
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """A field of the head."""
-        if len(name) + len(value) > self._site.longest_field:
-            raise self._refuse(HEAD_TOO_LARGE, f"the field {name.decode('latin-1')} is too long")
-        super().on_header(name, value)
+    def feed(self, data: bytes) -> None:
+        """Take what has come."""
+        if self._fed + len(data) > self._site.longest_field:
+            self._is_long = True
+        super().feed(data)
 
     def on_headers_complete(self) -> None:
         """The head is there."""
         site, environ = self._site, self._environ
         if environ is None:
             return super().on_headers_complete()
-        if len(self._url) > site.longest_target:
+        if self._is_long:
+            self._check_sizes(site, environ)
+        elif len(self._url) > site.longest_target:
             self._check_line(site.longest_line)
         if self._trusts:
-            self._believe(site, environ)
+            for key in site.forwarding:
+                if key in environ:
+                    self._believe(site, environ)
+                    break
         if site.named_by_clients:
             site.name_after(environ)
         super().on_headers_complete()
         if site.closes:
             self.ready[-1].keep_alive = False
         return None
+
+    def _check_sizes(self, site: GunicornSite, environ: Environ) -> None:
+        self._is_long = False
+        self._check_line(site.longest_line)
+        for key, value in environ.items():
+            name = key.removeprefix("HTTP_")
+            if name is not key and len(name) + len(value) > site.longest_field:
+                raise self._refuse(HEAD_TOO_LARGE, f"the field {name} is too long")
 
     def _check_line(self, limit: int) -> None:
         size = len(self._tools.get_method()) + len(self._url) + len("  HTTP/1.1")
@@ -128,20 +142,23 @@ class GunicornAnswer(Answer):
         super().__init__(connection, request)
         self.site = connection.site
         environ = request.environ
-        environ["gunicorn.socket"] = connection.socket
+        environ["gunicorn.socket"] = connection._socket
         environ["wsgi.early_hints"] = self.send_early_hints
         if "HTTP_UPGRADE" in environ:
             connection.give_socket()
 
     def send(self, app: WSGIApplication) -> None:
         """Call the application and send what it returns."""
-        self.site.worker.count()
+        worker = self.site.worker
+        worker.nr += 1
+        if worker.nr >= worker.max_requests:
+            worker.end_soon()
         try:
             super().send(app)
         except StopIteration:  # as those do that have used "gunicorn.socket"
             raise TakenOver("the application has taken the connection over") from None
         except SystemExit as exc:
-            if self.site.worker.aborts:
+            if worker.aborts:
                 raise
             raise RuntimeError(f"the application has called sys.exit({exc.code!r})") from exc
         finally:
@@ -235,11 +252,6 @@ class GunicornConnection(Connection):
     answer = GunicornAnswer
     site: GunicornSite
 
-    @property
-    def socket(self) -> Any:
-        """What applications have as "gunicorn.socket"."""
-        return self._socket
-
     def give_socket(self) -> None:
         """The application may go on by itself. Then it waits as long as it likes to."""
         self._socket.settimeout(None)
@@ -309,6 +321,7 @@ class GunicornSite(Site):
             ("HTTP_" + name.replace("-", "_"), value)
             for name, value in cfg.secure_scheme_headers.items()
         ]
+        self.forwarding = (_SCRIPT_NAME, *(key for key, _ in self.secure))
         self.keys: dict[bytes, str] = {}
         self.keys_of_proxies: dict[bytes, str] = {}
 

@@ -248,10 +248,9 @@ class Worker(AsyncWorker):  # type: ignore[misc]
         finally:
             stream._close(complete)
 
-    def count(self) -> None:
-        """A request has come; it may be the last one of max_requests."""
-        self.nr += 1
-        if self.nr >= self.max_requests and self.alive:
+    def end_soon(self) -> None:
+        """This is the last request of max_requests."""
+        if self.alive:
             self.log.info("Autorestarting worker after current request.")
             self._stop(in_a_hurry=False)
             for site in self._sites:
