@@ -16,6 +16,7 @@ from signal import SIGINT, SIGTERM
 from typing import TYPE_CHECKING, Any
 
 from pyfiber import TaskGroup, run, signals, wsgi
+from pyfiber._patch.command import add_patch, patch_as
 from pyfiber.net._stream import place
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--keep-alive", type=float, default=30.0, help="seconds of silence (30)")
     parser.add_argument("--certificate", metavar="FILE", help="serve TLS, with this certificate")
     parser.add_argument("--key", metavar="FILE", help="its key, if it is not in the same file")
+    add_patch(parser)
     options = parser.parse_args(arguments)
     if options.unix is None and (options.host is None or options.port is None):
         parser.error("say where to listen: --host and --port, or --unix")
@@ -94,6 +96,7 @@ def end_at_signals(received: signals, server: wsgi.Server) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Serve."""
     options = parse(arguments)
+    patch_as(options)  # before the application is imported
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     run(work, options)
     return 0

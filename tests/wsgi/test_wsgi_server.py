@@ -447,9 +447,37 @@ def test_command_ends_at_once_by_a_second_signal(program: Path) -> None:
         assert process.wait(60) == 0
 
 
+BLOCKING = """
+import threading, time
+
+barrier = threading.Barrier(2)
+
+def app(environ, start_response):
+    time.sleep(0.01)
+    barrier.wait(60)
+    start_response("200 OK", [])
+    return [b"Hello, world!"]
+"""
+
+
+@pytest.mark.parametrize("options", [["--patch"], ["--parts", "time,threading"]], ids=" ".join)
+def test_command_serves_a_blocking_application_patched(program: Path, options: list[str]) -> None:
+    (program / "service.py").write_text(BLOCKING)
+    with (
+        started(*options, "service", "--host", HOST, "--port", "0") as (_, client),
+        standard.create_connection(client.getpeername(), timeout=60) as other,
+    ):
+        for sock in (client, other):
+            sock.sendall(LAST)
+        for sock in (client, other):
+            data = b"".join(iter(lambda sock=sock: sock.recv(65536), b""))  # type: ignore[misc]
+            assert take(data)[0].body == HELLO
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--parts", "nothing", "service"], "there is no part 'nothing'"),
         (["service"], "say where to listen"),
         (["service", "--port", "80"], "say where to listen"),
         (["service", "--host", "h", "--port", "1", "--unix", "p"], "in place of"),
