@@ -63,14 +63,13 @@ class GunicornParser(Parser):
 
     def __init__(self, site: GunicornSite, peer: Any) -> None:
         super().__init__(site, peer)
-        self._is_long = False  # the head, so that a field of it may be too long
+        self._is_long = False  # what has come, so that a field of it may be too long
         self._trusts = site.trusts(peer)
         self._keys = site.keys_of_proxies if self._trusts else site.keys
 
     def feed(self, data: bytes) -> None:
         """Take what has come."""
-        if self._fed + len(data) > self._site.longest_field:
-            self._is_long = True
+        self._is_long = self._fed + len(data) > self._site.longest_field
         super().feed(data)
 
     def on_headers_complete(self) -> None:
@@ -95,11 +94,11 @@ class GunicornParser(Parser):
         return None
 
     def _check_sizes(self, site: GunicornSite, environ: Environ) -> None:
-        self._is_long = False
         self._check_line(site.longest_line)
         for key, value in environ.items():
             name = key.removeprefix("HTTP_")
-            if name is not key and len(name) + len(value) > site.longest_field:
+            is_field = name is not key or key == "CONTENT_TYPE"
+            if is_field and len(name) + len(value) > site.longest_field:
                 raise self._refuse(HEAD_TOO_LARGE, f"the field {name} is too long")
 
     def _check_line(self, limit: int) -> None:
@@ -114,9 +113,13 @@ class GunicornParser(Parser):
             return super()._key_of(name)
         return _SCRIPT_NAME if upper == "SCRIPT_NAME" else f"HTTP_{upper}"
 
+    def _check_host(self, host: str | None, version: str) -> None:
+        if host is not None:  # a program that asks whether the service lives may leave it out
+            super()._check_host(host, version)
+
     def _believe(self, site: GunicornSite, environ: Environ) -> None:
         """What a trusted proxy says of the client's connection, and of the application's place."""
-        found = {environ[key] == value for key, value in site.secure if key in environ}
+        found = {environ[key] == value for key, value in site.secure.items() if key in environ}
         if found:
             if len(found) > 1:
                 raise self._refuse(BAD, "the fields of the scheme contradict each other")
@@ -126,13 +129,11 @@ class GunicornParser(Parser):
             environ["SCRIPT_NAME"] = environ["HTTP_SCRIPT_NAME"].rstrip("/")
 
     def _repeat(self, environ: Environ, key: str, value: bytes) -> None:
-        if self._trusts:
-            for scheme, secure in self._site.secure:
-                if key == scheme and (environ[key] == secure) != (value.decode() == secure):
-                    raise self._refuse(BAD, "the fields of the scheme contradict each other")
-                if key == scheme:
-                    return
-        super()._repeat(environ, key, value)
+        secure = self._site.secure.get(key) if self._trusts else None
+        if secure is None:
+            super()._repeat(environ, key, value)
+        elif (environ[key] == secure) != (value.rstrip().decode("latin-1") == secure):
+            raise self._refuse(BAD, "the fields of the scheme contradict each other")
 
 
 class GunicornAnswer(Answer):
@@ -317,11 +318,11 @@ class GunicornSite(Site):
         self._trusts_all = "*" in allowed
         self._networks = [ip_network(each, strict=False) for each in allowed if each != "*"]
         self.names_of_proxies = frozenset(name.upper() for name in cfg.forwarder_headers)
-        self.secure = [
-            ("HTTP_" + name.replace("-", "_"), value)
+        self.secure = {
+            "HTTP_" + name.replace("-", "_"): value
             for name, value in cfg.secure_scheme_headers.items()
-        ]
-        self.forwarding = (_SCRIPT_NAME, *(key for key, _ in self.secure))
+        }
+        self.forwarding = (_SCRIPT_NAME, *self.secure)
         self.keys: dict[bytes, str] = {}
         self.keys_of_proxies: dict[bytes, str] = {}
 

@@ -23,6 +23,7 @@ settings.configure(
             "PORT": PORT,
             "USER": USER,
             "PASSWORD": PASSWORD,
+            "OPTIONS": {"pool": {"max_size": 25}} if "SITE_POOL" in os.environ else {},
             "NAME": DATABASE,
         }
     },

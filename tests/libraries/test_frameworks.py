@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import json
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from tests.libraries.acts import need
 from tests.libraries.services import Service
 from tests.libraries.serving import serving, until
+from tests.support.examples import EXAMPLES
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the servers are Debian's"),
@@ -48,3 +50,38 @@ def test_requests_at_once_have_a_connection_each(
         assert int(server.get("/alone"))
         if framework == "django":  # which closes them at the end of their requests
             until(lambda: int(server.get("/open")) == 1)
+
+
+def test_connections_of_djangos_pool_are_shared(tmp_path: Path, postgres_server: Service) -> None:
+    need("django", "psycopg", "psycopg_pool")
+    site = {
+        "program": "tests.libraries.django_program:app",
+        "SITE_DATABASE": database(postgres_server),
+        "SITE_POOL": "yes",
+    }
+    with (
+        serving(tmp_path, **site) as server,
+        concurrent.futures.ThreadPoolExecutor(TOGETHER) as pool,
+    ):
+        for _ in range(2):
+            assert len(set(pool.map(server.get, ["/together"] * TOGETHER))) == TOGETHER
+        assert TOGETHER <= int(server.get("/open")) <= 25
+
+
+def test_example_of_a_service_answers_many_at_once(
+    tmp_path: Path, postgres_server: Service
+) -> None:
+    need("flask", "psycopg", "psycopg_pool")
+    where = postgres_server
+    dsn = f"host={where.host} port={where.port} user={where.user} password={where.password}"
+    site = {
+        "program": "flask_postgres:app",
+        "DATABASE": f"{dsn} dbname={where.database}",
+        "POOL": str(TOGETHER),
+    }
+    with (
+        serving(tmp_path, "--chdir", str(EXAMPLES), **site) as server,
+        concurrent.futures.ThreadPoolExecutor(TOGETHER) as pool,
+    ):
+        answers = list(pool.map(server.get, ["/"] * 2 * TOGETHER))
+    assert [json.loads(answer) for answer in answers] == [{"user": "tester"}] * 2 * TOGETHER

@@ -182,6 +182,12 @@ def test_malformed_request_is_refused(serving: Serving) -> None:
         assert sock.makefile("rb").readline().startswith(b"HTTP/1.1 400 ")
 
 
+def test_request_without_a_host_is_served(serving: Serving) -> None:
+    with serving() as server:  # as balancers ask whether a service lives
+        answer = server.exchange(b"GET /pid HTTP/1.1\r\nConnection: close\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+
+
 def test_sigterm_lets_a_request_end(serving: Serving, tmp_path: Path) -> None:
     with serving() as server, meanwhile(server, "/until_open") as asked:
         server.appears("inside")
@@ -307,6 +313,8 @@ def test_heads_are_limited_as_the_settings_say(serving: Serving) -> None:
         assert status(b"/pid", b"".join(b"%c: b\r\n" % each for each in b"ABCDE")) == 431
         assert status(b"/pid", b"A: " + 45 * b"b" + b"\r\n") == 200
         assert status(b"/pid", b"A: " + 46 * b"b" + b"\r\n") == 431
+        two = GET + GET.replace(b"Host", b"A: " + 46 * b"b" + b"\r\nHost")
+        assert b"HTTP/1.1 431 " in server.exchange(two)
 
 
 def test_connections_are_not_kept_if_the_setting_is_0(serving: Serving) -> None:
