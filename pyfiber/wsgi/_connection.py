@@ -10,7 +10,7 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from pyfiber import socket
-from pyfiber._engine import CancelScope, now
+from pyfiber._engine import CancelScope, move_on_after, now
 from pyfiber.wsgi._answer import Answer
 from pyfiber.wsgi._body import Body
 from pyfiber.wsgi._parser import BAD, PIECE, TOO_LATE, Parser, Refused, Request
@@ -121,10 +121,13 @@ class Connection:
         self._idle = True
         try:
             seconds = 0 if site.is_ending else site.keep_alive
+            if 0 < seconds < self._seconds:  # less work than to tell the socket, twice a request
+                with move_on_after(seconds):
+                    return sock.recv(site.first_piece)  # type: ignore[no-any-return]
+                return None
             if seconds != self._seconds:
                 self._wait_for(seconds)
-            data: bytes = sock.recv(site.first_piece)
-            return data
+            return sock.recv(site.first_piece)  # type: ignore[no-any-return]
         except OSError:  # too late, or lost, between two requests: nobody has missed anything
             return None
         finally:
