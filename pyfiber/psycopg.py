@@ -19,7 +19,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-import psycopg as _psycopg  # type: ignore[import-not-found]
+import psycopg as _psycopg
 from psycopg import errors as _errors
 from psycopg import waiting as _waiting
 

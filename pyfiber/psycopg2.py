@@ -22,7 +22,7 @@ import contextlib
 import select
 from typing import Any
 
-import psycopg2 as _psycopg2  # type: ignore[import-untyped,import-not-found,unused-ignore]
+import psycopg2 as _psycopg2
 from psycopg2 import extensions as _extensions
 
 from pyfiber._engine import (
