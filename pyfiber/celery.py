@@ -183,7 +183,6 @@ class TaskPool(base.BasePool):  # type: ignore[misc]
     is_green = True
     task_join_will_block = False
     body_can_be_buffer = True
-    limit: int
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
