@@ -93,7 +93,9 @@ class Ssh:
         folder.mkdir()
 
     def _run(self, command: str) -> str:
-        _, output, _ = self._client.exec_command(command)
+        # The first is kept up to the end. Dropped now, it tells that there is no more input; if its
+        # channel is closed by paramiko's own thread meanwhile, that is too late, and sshd hangs up.
+        _stdin, output, _ = self._client.exec_command(command)
         with contextlib.closing(output.channel):
             return str(output.read().decode())
 
