@@ -271,7 +271,11 @@ def test_wrong_programs_are_refused(tmp_path):
 
 
 def test_the_package_itself_is_strict(tmp_path):
-    done = check("mypy", "--strict", "--package", "pyfiber", place=tmp_path)
+    settings = Path(__file__).resolve().parents[2] / "pyproject.toml"
+    done = check(
+        *("mypy", "--strict", "--config-file", str(settings), "--package", "pyfiber"),
+        place=tmp_path,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
