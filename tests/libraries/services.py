@@ -77,6 +77,23 @@ def _as(user: str, *command: str) -> list[str]:
     return ["runuser", "-u", user, "--", *command]
 
 
+def _environment() -> dict[str, str]:
+    """What a server gets: a sanitizer that is loaded into this process is not for it."""
+    return {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+
+
+def _prepare(command: list[str], folder: str) -> None:
+    """Run a program that makes a server's folder."""
+    subprocess.run(
+        command,
+        check=True,
+        cwd=folder,
+        env=_environment(),
+        stdout=subprocess.DEVNULL,
+        timeout=2 * PATIENCE,
+    )
+
+
 def _owner(user: str) -> str:
     return user if os.geteuid() == 0 else getpass.getuser()
 
@@ -102,7 +119,12 @@ def _running(
 ) -> Iterator[subprocess.Popen[bytes]]:
     with open(log, "ab") as told:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=told, stderr=told, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=told,
+            stderr=told,
+            env=_environment(),
+            start_new_session=True,
         )
     try:
         _await(process, answers, log)
@@ -142,9 +164,7 @@ def postgres() -> Iterator[Service]:
         os.chmod(secret, 0o644)
         made = [initdb, "-D", data, "-U", "tester", f"--pwfile={secret}", "--no-sync"]
         made += ["--auth=scram-sha-256", "--encoding=UTF8", "--locale=C"]
-        subprocess.run(
-            _as("postgres", *made), check=True, cwd=folder, stdout=subprocess.DEVNULL, timeout=120
-        )
+        _prepare(_as("postgres", *made), folder)
         settings = {
             "port": port,
             "listen_addresses": "127.0.0.1",
@@ -174,9 +194,7 @@ def mariadb() -> Iterator[Service]:
         data, log, first = f"{folder}/data", f"{folder}/log", f"{folder}/first.sql"
         options = ["--no-defaults", f"--datadir={data}"]
         made = [install, *options, "--skip-test-db", "--auth-root-authentication-method=normal"]
-        subprocess.run(
-            _as(owner, *made), check=True, cwd=folder, stdout=subprocess.DEVNULL, timeout=120
-        )
+        _prepare(_as(owner, *made), folder)
         pathlib.Path(first).write_text(
             "create user tester@'127.0.0.1' identified by 'secret';\n"
             "create database test;\n"
@@ -201,7 +219,7 @@ def sshd() -> Iterator[Service]:
         port = free_port()
         for name in ("host", "client"):
             key = [keygen, "-q", "-t", "ed25519", "-N", "", "-f", f"{folder}/{name}"]
-            subprocess.run(key, check=True, timeout=60)
+            _prepare(key, folder)
         config = pathlib.Path(folder, "config")
         config.write_text(
             f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\n"

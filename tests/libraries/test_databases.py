@@ -72,13 +72,14 @@ def test_fibers_with_requests_that(act: Callable[[Client], None], opener: Opener
 @pytest.mark.parametrize("name", ["psycopg", "psycopg2"])
 @pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
 def test_queries_by_a_drivers_own_hook_that(
-    act: Callable[[Client], None], name: str, postgres_server: Service
+    act: Callable[[Client], None], name: str, request: pytest.FixtureRequest
 ) -> None:
     """Nothing is patched; a pool that waits for threading's locks cannot be had so."""
     need(name)
+    server: Service = request.getfixturevalue("postgres_server")
     hook = importlib.import_module(f"pyfiber.{name}")
     hook.install()
     try:
-        play(functools.partial(getattr(clients, f"{name}_alone"), postgres_server), act)
+        play(functools.partial(getattr(clients, f"{name}_alone"), server), act)
     finally:
         hook.uninstall()
