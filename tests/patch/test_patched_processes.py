@@ -68,6 +68,18 @@ def test_wait_for_a_child_parks(name: str) -> None:
             waiting = in_fiber(WAITS[name], number)
             end()
             assert waiting.result() == (number, 7 << 8)
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    "name", ["waitpid", "wait4", "waitid"]
+)  # the others may have other children
+def test_second_wait_for_a_child_fails(name: str) -> None:
+    def main() -> None:
+        with child(7) as (number, end):
+            end()
+            WAITS[name](number)
         with pytest.raises(ChildProcessError):
             WAITS[name](number)
 
