@@ -1,4 +1,7 @@
-"""A server of each kind for all tests that want it, and the patch while a test runs."""
+"""A server of each kind for the tests of a module that want it.
+
+For no longer: it is a child of this process, and tests that come later wait for any child.
+"""
 
 from __future__ import annotations
 
@@ -27,21 +30,21 @@ def _server(start: Callable[[], AbstractContextManager[Service]]) -> Iterator[Se
         yield service
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def redis_server() -> Iterator[Service]:
     yield from _server(services.redis)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def postgres_server() -> Iterator[Service]:
     yield from _server(services.postgres)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def mariadb_server() -> Iterator[Service]:
     yield from _server(services.mariadb)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def ssh_server() -> Iterator[Service]:
     yield from _server(services.sshd)

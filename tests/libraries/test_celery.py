@@ -77,10 +77,11 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 @pytest.fixture
-def workers(tmp_path: Path, redis_server: Service) -> Workers:
+def workers(tmp_path: Path, request: pytest.FixtureRequest) -> Workers:
     need("celery", "redis")
     import redis
 
+    redis_server: Service = request.getfixturevalue("redis_server")
     with redis.Redis(port=redis_server.port) as client:
         client.flushall()
     return Workers(tmp_path, redis_server)
