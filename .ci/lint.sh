@@ -7,6 +7,8 @@ make_tools() {
 }
 
 lint_text() {
+    step "marks of a conflict"
+    if grep -rnE '^(<<<<<<<|>>>>>>>) ' --exclude-dir=.git "$ROOT"; then die "a merge was not finished"; fi
     step "ruff"
     (cd "$ROOT" && "$TOOLS/ruff" check . && "$TOOLS/ruff" format --check .)
     step "rooms, and kinds of state"
