@@ -284,3 +284,17 @@ def test_report_names_loaded_modules_that_block_and_what_to_do(run_with: Any) ->
     assert "pyfiber.OneThread" in after
     assert "call pyfiber.psycopg2.install()" in before
     assert "call pyfiber.psycopg2.install()" not in after
+
+
+@pytest.mark.parametrize("name", ["psycopg", "psycopg2"])
+def test_hook_imported_before_its_driver_is_installed_by_the_patch(
+    run_with: Any, name: str
+) -> None:
+    run_with(f"""
+        pyfiber.patch()
+        import pyfiber.{name} as hook
+        assert hook.is_installed()
+        assert pyfiber.patch_report().notes["drivers"] == ["{name}, by pyfiber.{name}.install()"]
+        pyfiber.unpatch()
+        assert not hook.is_installed()
+    """)
