@@ -98,24 +98,45 @@ def _owner(user: str) -> str:
     return user if os.geteuid() == 0 else getpass.getuser()
 
 
-def _answers(port: int) -> bool:
+def answers(port: int) -> bool:
+    """Does somebody accept connections there?"""
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 5):
         return True
     return False
 
 
-def _await(process: subprocess.Popen[bytes], answers: Callable[[], bool], log: str) -> None:
+def _await(process: subprocess.Popen[bytes], ready: Callable[[], bool], log: str) -> None:
     end = time.monotonic() + PATIENCE
-    while not answers():
+    while not ready():
         if process.poll() is not None or time.monotonic() > end:
             told = pathlib.Path(log).read_text(errors="replace") if os.path.exists(log) else ""
             raise RuntimeError(f"{process.args!r} does not answer; it says:\n{told[-2000:]}")
         time.sleep(0.05)
 
 
+def until(holds: Callable[[], bool]) -> None:
+    """Look again and again, in real time: what is looked at is another process."""
+    end = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Ask it to end, and wait; TimeoutExpired if it had to be killed."""
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        process.wait(PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        raise
+
+
 @contextlib.contextmanager
 def _running(
-    command: list[str], answers: Callable[[], bool], log: str, farewell: int = signal.SIGTERM
+    command: list[str], ready: Callable[[], bool], log: str, farewell: int = signal.SIGTERM
 ) -> Iterator[subprocess.Popen[bytes]]:
     with open(log, "ab") as told:
         process = subprocess.Popen(
@@ -127,7 +148,7 @@ def _running(
             start_new_session=True,
         )
     try:
-        _await(process, answers, log)
+        _await(process, ready, log)
         yield process
     finally:
         for number in (farewell, signal.SIGKILL):
@@ -146,7 +167,7 @@ def redis() -> Iterator[Service]:
         port = free_port()
         command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", folder]
         command += ["--save", "", "--appendonly", "no", "--maxclients", "5000"]
-        with _running(command, lambda: _answers(port), f"{folder}/log") as process:
+        with _running(command, lambda: answers(port), f"{folder}/log") as process:
             yield Service(port, folder=folder, process=process)
 
 
@@ -205,7 +226,7 @@ def mariadb() -> Iterator[Service]:
         command += [f"--socket={folder}/socket", f"--pid-file={folder}/pid", f"--init-file={first}"]
         command += ["--max-connections=300", "--skip-name-resolve", "--innodb-flush-method=nosync"]
         command += ["--innodb-buffer-pool-size=16M"]
-        with _running(_as(owner, *command), lambda: _answers(port), log) as process:
+        with _running(_as(owner, *command), lambda: answers(port), log) as process:
             yield Service(port, "tester", "secret", "test", folder, process)
 
 
@@ -229,6 +250,6 @@ def sshd() -> Iterator[Service]:
             "SetEnv SHLVL=9\n"  # so that bash does not read the user's ~/.bashrc each time
         )
         command = [program, "-D", "-e", "-f", str(config)]
-        with _running(command, lambda: _answers(port), f"{folder}/log") as process:
+        with _running(command, lambda: answers(port), f"{folder}/log") as process:
             user = pwd.getpwuid(os.geteuid()).pw_name
             yield Service(port, user, folder=folder, process=process)

@@ -9,13 +9,12 @@ import os
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from tests.libraries.acts import need
-from tests.libraries.services import PATIENCE, free_port
+from tests.libraries.services import PATIENCE, answers, end, free_port, until
 
 
 class Server:
@@ -65,13 +64,6 @@ class Server:
         until(lambda: Path(self.folder, name).exists())
 
 
-def until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 @contextlib.contextmanager
 def serving(
     folder: Path,
@@ -94,17 +86,4 @@ def serving(
         assert process.poll() is None, server.log()
         yield server
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
-        try:
-            process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise
-
-
-def answers(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 5):
-        return True
-    return False
+        end(process)

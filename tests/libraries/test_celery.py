@@ -8,8 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.libraries.acts import need
-from tests.libraries.services import PATIENCE, Service
+from tests.libraries.services import PATIENCE, Service, end, until
 
 pytestmark = [
     pytest.mark.skipif(os.name == "nt", reason="the broker is Debian's"),
@@ -53,27 +52,13 @@ class Workers:
             assert process.poll() is None, self.log
             yield process
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                process.terminate()
-            try:
-                process.wait(PATIENCE)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-                raise
+            end(process)
 
     def there(self, pattern: str) -> int:
         return len(list(self.folder.glob(pattern)))
 
     def open(self) -> None:
         Path(self.folder, "open").touch()
-
-
-def until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 @pytest.fixture

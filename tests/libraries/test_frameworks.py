@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.libraries.acts import need
-from tests.libraries.services import Service
-from tests.libraries.serving import serving, until
+from tests.libraries.services import Service, until
+from tests.libraries.serving import serving
 from tests.support.examples import EXAMPLES
 
 pytestmark = [

@@ -19,8 +19,8 @@ import pytest
 from tests.io.certificates import certificate, needs_certificates
 from tests.libraries import serving as gunicorn
 from tests.libraries.acts import need
-from tests.libraries.services import PATIENCE
-from tests.libraries.serving import Server, answers, until
+from tests.libraries.services import PATIENCE, answers, until
+from tests.libraries.serving import Server
 
 pytestmark = [
     pytest.mark.skipif(os.name == "nt", reason="gunicorn is for POSIX"),
