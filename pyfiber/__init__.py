@@ -96,7 +96,7 @@ if TYPE_CHECKING:
     from pyfiber._outcome import CancelledOutcome, Failed, Ok, Outcome
     from pyfiber._patch import patch, patch_report, patched, unpatch
     from pyfiber._queues import PriorityQueue, ShutDown
-    from pyfiber._report import dump_fibers, dump_on_signal
+    from pyfiber._report import debug_on_signal, dump_fibers, dump_on_signal
     from pyfiber._signals import signals
     from pyfiber._threads import (
         OneThread,
@@ -157,6 +157,7 @@ __all__ = [
     "current",
     "current_deadline",
     "current_scheduler",
+    "debug_on_signal",
     "default_thread_limiter",
     "dump_fibers",
     "dump_on_signal",
@@ -214,6 +215,7 @@ _HOMES = {
     "OneThread": "pyfiber._threads",
     "Outcome": "pyfiber._outcome",
     "Portal": "pyfiber._threads",
+    "debug_on_signal": "pyfiber._report",
     "default_thread_limiter": "pyfiber._threads",
     "dump_fibers": "pyfiber._report",
     "dump_on_signal": "pyfiber._report",

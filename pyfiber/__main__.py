@@ -1,4 +1,4 @@
-"""`python -m pyfiber`: run programs in fibers, measure pyfiber, say what it is made of."""
+"""`python -m pyfiber`: run programs in fibers, look at them, measure pyfiber."""
 
 from __future__ import annotations
 
@@ -50,6 +50,22 @@ def info(options: argparse.Namespace) -> int:
     return 0
 
 
+def add_ps(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """`ps`: the fibers of a running process."""
+    from pyfiber._debug import command
+
+    text = "the fibers of a running process"
+    command.add_ps(commands.add_parser("ps", help=text, description=command.PS))
+
+
+def add_top(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """`top`: the same, again and again."""
+    from pyfiber._debug import command
+
+    text = "what the fibers of a running process do, again and again"
+    command.add_top(commands.add_parser("top", help=text, description=command.TOP))
+
+
 def add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """`run`: a program in a fiber."""
     from pyfiber._patch import command
@@ -61,7 +77,7 @@ def add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 
 #: Each adds one command to the parser.
-COMMANDS = (add_bench, add_greenlet, add_info, add_run)
+COMMANDS = (add_bench, add_greenlet, add_info, add_ps, add_run, add_top)
 
 
 def main(arguments: list[str] | None = None) -> int:

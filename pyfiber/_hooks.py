@@ -169,6 +169,32 @@ def stall_limit_wanted() -> float:
         ) from None
 
 
+def debug_wanted() -> bool:
+    """Does PYFIBER_DEBUG want a socket for `python -m pyfiber ps`?"""
+    import os
+
+    text = os.environ.get("PYFIBER_DEBUG", "")
+    if text not in ("", "0", "1"):
+        raise ValueError(f"PYFIBER_DEBUG must be 0 or 1, not {text!r}")
+    return text == "1"
+
+
+def open_debug_socket() -> None:
+    """Answer `python -m pyfiber ps` from now on; that it cannot be done is only logged."""
+    if sys.platform == "win32":
+        return  # Python has no Unix sockets there
+    _load("pyfiber._debug.server")
+    from pyfiber._debug.server import server
+
+    try:
+        server.open()
+    except (OSError, RuntimeError) as exc:  # such as: no thread can be started at exit
+        _load("logging")
+        import logging
+
+        logging.getLogger("pyfiber").warning("%s", exc)
+
+
 #: A run that Ctrl-C ends gets this many seconds before a message is printed.
 INTERRUPT_PATIENCE = 1.0
 
@@ -272,3 +298,5 @@ def install() -> None:
         hooked_queue=hooked_queue,
     )
     set_stall_limit(stall_limit_wanted())
+    if debug_wanted():
+        open_debug_socket()

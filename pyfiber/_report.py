@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TextIO, TypeAlias
 
 from pyfiber import _engine, _hooks, _words
@@ -410,29 +410,29 @@ def dump_fibers(file: TextIO | None = None, *, all_threads: bool = False) -> Non
     print(text, end="", file=sys.stderr if file is None else file, flush=True)
 
 
-class SignalDump:
-    """A signal that prints all fibers; ``undo()`` restores the previous handler.
+class SignalHandler:
+    """A signal that does something for whoever looks at the program; ``undo()`` ends that.
 
     It is also a context manager, which calls undo() at its end.
     """
 
-    def __init__(self, signum: int, file: TextIO | None) -> None:
+    def __init__(self, signum: int, act: Callable[[Any], object]) -> None:
+        """``act`` gets the frame that the signal interrupted."""
         _load("signal")
         import signal
 
         self.signum = signum
-        self._file = file
+        self._act = act
         self._busy = False
         self._installed = True
         self._before = signal.signal(signum, self._handle)
 
     def _handle(self, signum: int, frame: Any) -> None:
-        if self._busy:  # the same signal again, while it prints
+        if self._busy:  # the same signal again, meanwhile
             return
         self._busy = True
         try:
-            text = report(True, frame)
-            print(text, end="", file=self._file or sys.stderr, flush=True)
+            self._act(frame)
         finally:
             self._busy = False
 
@@ -445,18 +445,37 @@ class SignalDump:
             signal.signal(self.signum, self._before)
         self._installed = False
 
-    def __enter__(self) -> SignalDump:
+    def __enter__(self) -> SignalHandler:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.undo()
 
 
-def dump_on_signal(signum: int, file: TextIO | None = None) -> SignalDump:
+def dump_on_signal(signum: int, file: TextIO | None = None) -> SignalHandler:
     """Print the fibers of all threads to ``file`` (default: sys.stderr) whenever ``signum`` comes.
 
     Returns an object whose ``undo()`` restores the previous handler; it is a context manager, too.
     Works while a fiber runs Python code and while the loop is idle. Call it on the main thread
     (ValueError elsewhere), as ``signal.signal()``, whose errors it raises.
     """
-    return SignalDump(signum, file)
+
+    def dump(frame: Any) -> None:
+        print(report(True, frame), end="", file=file or sys.stderr, flush=True)
+
+    return SignalHandler(signum, dump)
+
+
+def debug_on_signal(signum: int) -> SignalHandler:
+    """Let `python -m pyfiber ps --signal NAME PID` look at this process, once ``signum`` has come.
+
+    The signal opens a socket that only this user and the system's administrator can connect to, and
+    a thread that answers there; both stay until the process ends. PYFIBER_DEBUG=1 in the
+    environment opens it from the start. Returns an object whose ``undo()`` restores the previous
+    handler; it is a context manager, too. Call it on the main thread (ValueError elsewhere), as
+    ``signal.signal()``, whose errors it raises. NotImplementedError on Windows.
+    """
+    if sys.platform == "win32":
+        raise NotImplementedError("Python has no Unix sockets on Windows")
+    _load("pyfiber._debug.server")  # not within the handler
+    return SignalHandler(signum, lambda frame: _hooks.open_debug_socket())

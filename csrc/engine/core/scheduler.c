@@ -22,6 +22,7 @@ pf_scheduler_init(pf_scheduler *s, pf_thread *thread)
     s->thread = thread;
     s->hub = thread->current;
     s->until_poll = PF_POLL_EVERY;
+    s->looked_at = pf_monotonic();
     s->poller = pf_default_poller_new(&error);
     pf_descriptors_init(&s->descriptors, s->poller);
     return error;
@@ -165,7 +166,7 @@ fire_timers(pf_scheduler *s)
     if (s->timers.count == 0) {
         return;
     }
-    int64_t now = pf_now(s);
+    int64_t now = s->looked_at = pf_now(s);
     uint64_t end = s->timers.sequence;
     while (s->timers.count != 0 && s->timers.heap[0].sequence < end) {
         pf_timer *timer = s->pop_due == NULL
@@ -203,6 +204,9 @@ pf_poll(pf_scheduler *s)
     bool due = s->until_poll == 0;
     if (due) {
         s->until_poll = PF_POLL_EVERY;
+        if (s->switches % PF_CLOCK_EVERY < PF_POLL_EVERY) {
+            s->looked_at = pf_now(s);
+        }
     }
     if (s->probe != NULL) {
         s->probe(s, s->pick_data);
@@ -237,6 +241,7 @@ pf_park(pf_scheduler *s, int64_t deadline)
     }
     self->task.wake = PF_WAKE_NONE;
     self->task.state = PF_PARKED;
+    self->task.parked_at = s->looked_at;
     run_next(s, self);
     pf_timers_remove(&s->timers, &self->task.timer);
     return self->task.wake;
@@ -325,6 +330,9 @@ pf_scheduler_block(pf_scheduler *s, int64_t timeout)
     PF_TEST_POINT();
     s->until_poll = PF_POLL_EVERY; /* this was a check */
     deliver(s, found);
+    if (s->timers.count == 0) { /* else pf_poll reads the clock */
+        s->looked_at = pf_now(s);
+    }
     pf_poll(s);
     return found < 0 ? found : 0;
 }
@@ -372,6 +380,7 @@ void
 pf_scheduler_resume(pf_scheduler *s)
 {
     pf_store(&s->sleeping, 0);
+    s->looked_at = pf_now(s);
     pf_look(s);
 }
 

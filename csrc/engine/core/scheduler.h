@@ -65,6 +65,10 @@ struct pf_scheduler {
     PF_ATOMIC(size_t) holds; /* expected wake-ups from outside; see pf_hold */
     uint64_t switches, wakeups, messages, timeouts, waits;
     uint64_t events; /* reported by the poller */
+    /* The clock when it was last read: after each wait and once in about
+     * PF_CLOCK_EVERY switches.  A fiber that parks takes its time from here,
+     * because to read the clock costs as much as the switch. */
+    int64_t looked_at;
 };
 
 /* Changes when something has come from outside, or a time has passed. */
@@ -154,6 +158,9 @@ void pf_look(pf_scheduler *s);
 #else
 #define PF_POLL_EVERY 61
 #endif
+
+/* Switches between two readings of the clock, where no timer needs it. */
+#define PF_CLOCK_EVERY 1024
 
 /* The system's work in between has driven the next one out of the cache. */
 static PF_ALWAYS_INLINE void

@@ -69,7 +69,8 @@ typedef struct pf_task_ops {
 } pf_task_ops;
 
 /* Embedded in the host's object.  Invariants:
- * - `next` links the ready queue exactly while state is PF_READY.
+ * - `next` links the ready queue exactly while state is PF_READY; a fiber that
+ *   is PF_PARKED keeps its time in the same place.
  * - the timer is armed only while the task is parked or made ready by it.
  * - `has_stack`: it is a fiber that can be switched to, because it has a stack
  *   or is a thread's own.  So pf_next calls no operation in the usual case.
@@ -79,7 +80,10 @@ typedef struct pf_task_ops {
 struct pf_task {
     pf_message message;      /* for wake-ups from other threads; pf_ops_of */
     pf_scheduler *scheduler; /* NULL: raw, its user switches it */
-    pf_task *next;
+    union {
+        pf_task *next;
+        int64_t parked_at; /* pf_scheduler.looked_at then; for reports */
+    };
     PF_ATOMIC(uint8_t) posted; /* bits the host asked for; see pf_task_post */
     uint8_t state;             /* pf_state */
     uint8_t wake;              /* pf_wake */

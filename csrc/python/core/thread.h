@@ -57,6 +57,7 @@ struct PfThread {
     SchedulerObject *scheduler;  /* whose loop runs on this thread, or NULL */
     FiberObject *live;           /* head of the list of unfinished fibers */
     SchedulerObject *schedulers; /* made on this thread */
+    pf_scheduler_stats ended;    /* counted by those that are gone */
     PyObject *green_trace;       /* of greenlet.settrace(), or NULL */
     PyObject *green_origin;      /* where the present switch began, for that */
     PfGuest *guest;              /* inside at present, or NULL: see guest.h */

@@ -369,7 +369,7 @@ PyGetSetDef pf_fiber_getset[] = {
 
 /* The fibers of a thread that are not done, oldest first. */
 static PyObject *
-live_fibers(PfThread *t)
+live_fibers(const PfThread *t)
 {
     PyObject *list = PyList_New(0);
     for (FiberObject *f = t->live; list != NULL && f != NULL; f = f->next) {
@@ -386,7 +386,7 @@ live_fibers(PfThread *t)
 /* (thread's identifier, its running fiber, its own fiber, the scheduler that
  * runs there or None, its fibers) */
 static PyObject *
-describe_thread(PfThread *t)
+describe_thread(const PfThread *t)
 {
     PyObject *fibers = live_fibers(t);
     PyObject *running =
@@ -395,29 +395,6 @@ describe_thread(PfThread *t)
                ? NULL
                : Py_BuildValue("kOOON", pystate_thread(t->tstate), CURRENT(t),
                                t->root, running, fibers);
-}
-
-/* Without the collector: code that it runs might end a thread. */
-static PyObject *
-mod_threads(PyObject *module, PyObject *ignored)
-{
-    (void)module;
-    (void)ignored;
-    int collecting = PyGC_Disable();
-    PyObject *list = PyList_New(0);
-    pf_mutex_lock(&pf_threads_lock);
-    for (PfThread *t = pf_threads; list != NULL && t != NULL; t = t->next) {
-        PyObject *described = describe_thread(t);
-        if (described == NULL || PyList_Append(list, described) < 0) {
-            Py_CLEAR(list);
-        }
-        Py_XDECREF(described);
-    }
-    pf_mutex_unlock(&pf_threads_lock);
-    if (collecting) {
-        PyGC_Enable();
-    }
-    return list;
 }
 
 static PyObject *
@@ -435,6 +412,106 @@ mod_scheduler_of(PyObject *module, PyObject *object)
                          : Py_None);
 }
 
+SchedulerObject *
+pf_fiber_waits_on(const FiberObject *fiber)
+{
+    if (fiber->core.state != PF_PARKED || fiber->is_hub ||
+        fiber->thread == NULL) {
+        return NULL;
+    }
+    SchedulerObject *s = fiber->thread->schedulers;
+    while (s != NULL && &s->core != fiber->core.scheduler) {
+        s = s->next;
+    }
+    return s;
+}
+
+/* The time at which the fiber's wait began is that of the loop's last look at
+ * the clock before: see pf_scheduler.looked_at. */
+static PyObject *
+mod_waited(PyObject *module, PyObject *object)
+{
+    (void)module;
+    if (!PyObject_TypeCheck(object, pf_fiber_type)) {
+        PyErr_Format(PyExc_TypeError, "expected a Fiber, not '%.200s'",
+                     Py_TYPE(object)->tp_name);
+        return NULL;
+    }
+    const FiberObject *fiber = (FiberObject *)object;
+    SchedulerObject *s = pf_fiber_waits_on(fiber);
+    if (s == NULL) {
+        Py_RETURN_NONE;
+    }
+    int64_t waited = pf_now(&s->core) - fiber->core.parked_at;
+    return PyFloat_FromDouble((double)waited * 1e-9);
+}
+
+static PyObject *
+schedulers_of(const PfThread *t)
+{
+    PyObject *list = PyList_New(0);
+    SchedulerObject *s = t->schedulers;
+    for (; list != NULL && s != NULL; s = s->next) {
+        if (PyList_Append(list, (PyObject *)s) < 0) {
+            Py_CLEAR(list);
+        }
+    }
+    return list;
+}
+
+/* (thread's identifier, what its ended schedulers counted, the others) */
+static PyObject *
+describe_schedulers(const PfThread *t)
+{
+    PyObject *list = schedulers_of(t);
+    const pf_scheduler_stats *ended = &t->ended;
+    return list == NULL
+               ? NULL
+               : Py_BuildValue("k{s:K,s:K,s:K,s:K,s:K}N",
+                               pystate_thread(t->tstate), "switches",
+                               ended->switches, "wakeups", ended->wakeups,
+                               "messages", ended->messages, "timeouts",
+                               ended->timeouts, "waits", ended->waits, list);
+}
+
+/* What `describe` makes of each thread, as a list.  Without the collector:
+ * code that it runs might end a thread. */
+static PyObject *
+of_each_thread(PyObject *(*describe)(const PfThread *))
+{
+    int collecting = PyGC_Disable();
+    PyObject *list = PyList_New(0);
+    pf_mutex_lock(&pf_threads_lock);
+    for (PfThread *t = pf_threads; list != NULL && t != NULL; t = t->next) {
+        PyObject *described = describe(t);
+        if (described == NULL || PyList_Append(list, described) < 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(described);
+    }
+    pf_mutex_unlock(&pf_threads_lock);
+    if (collecting) {
+        PyGC_Enable();
+    }
+    return list;
+}
+
+static PyObject *
+mod_threads(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    return of_each_thread(describe_thread);
+}
+
+static PyObject *
+mod_schedulers(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    return of_each_thread(describe_schedulers);
+}
+
 static PyObject *
 mod_running_scheduler(PyObject *module, PyObject *ignored)
 {
@@ -446,7 +523,21 @@ mod_running_scheduler(PyObject *module, PyObject *ignored)
                          : (PyObject *)t->scheduler);
 }
 
+/* For log records, so it does not make a PfThread. */
+static PyObject *
+mod_name_here(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    const PfThread *t = pf_tls_thread;
+    return t == NULL || CURRENT(t) == t->root ? Py_NewRef(Py_None)
+                                              : pf_fiber_name(CURRENT(t));
+}
+
 static PyMethodDef functions[] = {
+    {"_name_here", mod_name_here, METH_NOARGS,
+     "_name_here()\n--\n\n"
+     "The running fiber's name; None on a thread's own stack."},
     {"_running_scheduler", mod_running_scheduler, METH_NOARGS,
      "_running_scheduler()\n--\n\nThe one that runs on this thread, or None."},
     {"_threads", mod_threads, METH_NOARGS,
@@ -456,6 +547,14 @@ static PyMethodDef functions[] = {
     {"_scheduler_of", mod_scheduler_of, METH_O,
      "_scheduler_of(fiber, /)\n--\n\n"
      "The scheduler that a fiber was started on, or None."},
+    {"_waited", mod_waited, METH_O,
+     "_waited(fiber, /)\n--\n\n"
+     "Seconds for which a parked fiber has waited, up to a turn of the loop\n"
+     "too many; None if it is not parked."},
+    {"_schedulers", mod_schedulers, METH_NOARGS,
+     "_schedulers()\n--\n\n"
+     "For each thread with fibers: identifier, what its ended schedulers\n"
+     "have counted, its other schedulers."},
     {NULL, NULL, 0, NULL},
 };
 

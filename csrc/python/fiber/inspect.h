@@ -17,6 +17,10 @@ bool pf_descends_from(FiberObject *descendant, FiberObject *fiber);
 extern PyGetSetDef pf_fiber_getset[];
 /* The frame where it is suspended; None if it is not.  New reference. */
 PyObject *pf_fiber_frame(PfThread *t, FiberObject *fiber);
+/* The scheduler that a parked fiber waits on; NULL: it is not parked.  A raw
+ * fiber may outlive the one that it waited on, so it is looked for among the
+ * living. */
+SchedulerObject *pf_fiber_waits_on(const FiberObject *fiber);
 PyObject *pf_fiber_repr(PyObject *op);
 PyObject *pf_fiber_stack(PyObject *op, PyObject *ignored);
 int pf_inspect_init(PyObject *module);

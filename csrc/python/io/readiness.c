@@ -3,6 +3,7 @@
 #include "python/core/arguments.h"
 #include "python/core/state.h"
 #include "python/fiber/deadline.h"
+#include "python/fiber/inspect.h"
 #include "python/io/io.h"
 #include "python/io/socket.h"
 #include "python/io/waiting.h"
@@ -102,16 +103,18 @@ PyDoc_STRVAR(writable_doc,
              "wait_writable($module, /, fd, timeout=None)\n--\n\n\
 Wait until `fd` can be written, or has an error.  As wait_readable().");
 
-/* Where the fiber waits, if that is at `what`. */
+/* Where the fiber waits, if that is at `what`.  It may be another thread's: a
+ * table of descriptors changes only while its thread has the GIL. */
 static const pf_descriptor *
 place_of(const FiberObject *fiber, PyObject *what, intptr_t number)
 {
-    const pf_scheduler *s = fiber->core.scheduler;
-    if (s == NULL || fiber->thread != pf_tls_thread) {
+    const SchedulerObject *s = pf_fiber_waits_on(fiber);
+    if (s == NULL) {
         return NULL;
     }
-    return is_in_memory(what) ? &pf_socket_of(what)->end->at
-                              : pf_descriptor_known(&s->descriptors, number);
+    return is_in_memory(what)
+               ? &pf_socket_of(what)->end->at
+               : pf_descriptor_known(&s->core.descriptors, number);
 }
 
 /* To ask for the number may run code, so the fiber is looked at afterwards. */

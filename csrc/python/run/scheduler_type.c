@@ -48,6 +48,13 @@ unlink_scheduler(SchedulerObject *s)
     if (s->thread == NULL) {
         return;
     }
+    pf_scheduler_stats *ended = &s->thread->ended, own;
+    pf_scheduler_stats_get(&s->core, &own);
+    ended->switches += own.switches;
+    ended->wakeups += own.wakeups;
+    ended->messages += own.messages;
+    ended->timeouts += own.timeouts;
+    ended->waits += own.waits;
     PF_LIST_REMOVE(s->thread->schedulers, s);
     s->thread = NULL;
 }

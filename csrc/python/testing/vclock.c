@@ -51,6 +51,7 @@ pf_clock_install(SchedulerObject *s, PyObject *op)
     s->clock = Py_NewRef(op);
     s->core.clock = read_clock;
     s->core.clock_data = clock;
+    s->core.looked_at = pf_now(&s->core);
     return 0;
 }
 
@@ -63,6 +64,7 @@ pf_clock_remove(SchedulerObject *s)
     ((PfClockObject *)s->clock)->user = NULL;
     s->core.clock = NULL;
     s->core.clock_data = NULL;
+    s->core.looked_at = pf_now(&s->core);
     Py_CLEAR(s->clock);
 }
 

@@ -33,12 +33,15 @@ struct WorkerObject {
 static PyTypeObject *worker_type; /* constant after import */
 static PF_ATOMIC(size_t) forks; /* that made this process: shared, one word */
 
+#define PF_MOST_WATCHERS 16
+
 /* Who is where, and which jobs are handed over: shared, behind workers_lock. */
 static struct {
     WorkerObject *idle;  /* the last one to become idle first */
     WorkerObject *owned; /* idle: they wait for their limiter's jobs */
     WorkerObject *ended; /* their thread states may still exist */
-    uint64_t watcher;    /* the state of a thread that wakes nobody */
+    /* The states of threads that wake nobody; 0 or an old one: free. */
+    uint64_t watchers[PF_MOST_WATCHERS];
 } workers;
 static pf_mutex workers_lock = PF_MUTEX_INIT;
 
@@ -96,10 +99,10 @@ first_thread_state(void)
 }
 
 static bool
-has_thread_state(const WorkerObject *worker)
+has_thread_state(uint64_t tstate_id)
 {
     PyThreadState *ts = first_thread_state();
-    while (ts != NULL && PyThreadState_GetID(ts) != worker->tstate_id) {
+    while (ts != NULL && PyThreadState_GetID(ts) != tstate_id) {
         ts = PyThreadState_Next(ts);
     }
     return ts != NULL;
@@ -114,7 +117,7 @@ bury_ended(void)
     WorkerObject **link = &workers.ended;
     while (*link != NULL) {
         WorkerObject *worker = *link;
-        if (has_thread_state(worker)) {
+        if (has_thread_state(worker->tstate_id)) {
             link = &worker->next;
         } else {
             *link = worker->next;
@@ -418,11 +421,21 @@ pf_worker_release(LimiterObject *limiter)
 /* -------------------------------------------------- questions about threads
  */
 
+static bool
+only_watches(uint64_t tstate_id)
+{
+    int i = 0;
+    while (i < PF_MOST_WATCHERS && workers.watchers[i] != tstate_id) {
+        i++;
+    }
+    return i < PF_MOST_WATCHERS;
+}
+
 /* A worker without a job wakes nothing. */
 static bool
 could_wake(const SchedulerObject *s, uint64_t tstate_id)
 {
-    return tstate_id != workers.watcher && !is_in(workers.idle, tstate_id) &&
+    return !only_watches(tstate_id) && !is_in(workers.idle, tstate_id) &&
            !is_in(workers.owned, tstate_id) &&
            !is_in(workers.ended, tstate_id) && !pf_job_waits_for(s, tstate_id);
 }
@@ -481,20 +494,29 @@ static PyType_Spec worker_spec = {
 };
 
 static PyObject *
-only_watches(PyObject *module, PyObject *ignored)
+mod_only_watches(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
+    uint64_t own = PyThreadState_GetID(PyThreadState_Get());
     pf_mutex_lock(&workers_lock);
-    workers.watcher = PyThreadState_GetID(PyThreadState_Get());
+    int i = 0;
+    while (i < PF_MOST_WATCHERS && workers.watchers[i] != own &&
+           workers.watchers[i] != 0 && has_thread_state(workers.watchers[i])) {
+        i++;
+    }
+    if (i < PF_MOST_WATCHERS) {
+        workers.watchers[i] = own;
+    }
     pf_mutex_unlock(&workers_lock);
-    Py_RETURN_NONE;
+    return PyBool_FromLong(i < PF_MOST_WATCHERS);
 }
 
 static PyMethodDef functions[] = {
-    {"_only_watches", only_watches, METH_NOARGS,
+    {"_only_watches", mod_only_watches, METH_NOARGS,
      "_only_watches()\n--\n\n"
-     "This thread does not count as one that could wake a fiber."},
+     "From now on this thread does not count as one that could wake a fiber.\n"
+     "False: too many live threads do that already."},
     {NULL, NULL, 0, NULL},
 };
 

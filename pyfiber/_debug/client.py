@@ -1,0 +1,167 @@
+"""The side that asks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from typing import Any, cast
+
+from pyfiber._debug import places, remote
+from pyfiber._debug.server import peer_of
+from pyfiber._debug.snapshot import PROTOCOL, Snapshot
+
+#: An answer is bounded by its maker; this bounds what is read of something else.
+LONGEST_ANSWER = 64 << 20
+
+
+class Failed(Exception):
+    """Why there is no answer, as a sentence."""
+
+
+class Connection:
+    """To one process."""
+
+    def __init__(self, sock: socket.socket, pid: int) -> None:
+        self.sock = sock
+        self.pid = pid
+
+    def ask(self, since: float = 0.0) -> Snapshot:
+        """What its fibers do; Failed."""
+        question = {"protocol": PROTOCOL, "since": since}
+        try:
+            self.sock.sendall(json.dumps(question).encode() + b"\n")
+            return read(self.line())
+        except TimeoutError:
+            raise Failed(
+                f"process {self.pid} does not answer within {self.sock.gettimeout():g} s: a C "
+                "function may hold the interpreter's lock all that time"
+            ) from None
+        except OSError:
+            raise Failed(f"process {self.pid} has ended, or has closed its socket") from None
+
+    def line(self) -> bytes:
+        parts: list[bytes] = []
+        size = 0
+        while not parts or not parts[-1].endswith(b"\n"):
+            parts.append(self.sock.recv(1 << 20))
+            size += len(parts[-1])
+            if not parts[-1]:
+                raise ConnectionResetError
+            if size > LONGEST_ANSWER:
+                raise Failed(f"process {self.pid} does not come to the end of its answer")
+        return b"".join(parts)
+
+    def close(self) -> None:
+        self.sock.close()
+
+
+def read(line: bytes) -> Snapshot:
+    """The answer, if it is one."""
+    try:
+        answer: dict[str, Any] = json.loads(line)
+        protocol = answer["protocol"]
+    except (ValueError, TypeError, KeyError):
+        raise Failed("what the process answers cannot be understood") from None
+    if "error" in answer:
+        raise Failed(f"the process refuses: {answer['error']}")
+    if protocol != PROTOCOL:
+        raise Failed("the process uses another version of pyfiber: ask it with that one")
+    return cast(Snapshot, answer)
+
+
+# finding it ---------------------------------------------------------------------------------------
+
+
+def owner_of(pid: int) -> int:
+    """The process's user; Failed if there is no such process, or it is somebody else's."""
+    if pid <= 0 or not places.is_alive(pid):
+        raise Failed(f"there is no process {pid}")
+    own = os.geteuid()
+    try:
+        uid = os.stat(f"/proc/{pid}").st_uid if sys.platform == "linux" else own
+    except OSError:
+        raise Failed(f"there is no process {pid}") from None
+    if uid != own and own != 0:
+        raise Failed(f"process {pid} belongs to another user: ask as that user, or with sudo")
+    return uid
+
+
+def connected(pid: int, uid: int, seconds: float) -> socket.socket | None:
+    """A connection to the socket of that process; None if it has none."""
+    for folder in places.folders(uid):
+        if not places.is_own(folder, uid):
+            continue
+        sock = socket.socket(socket.AF_UNIX)
+        sock.settimeout(seconds)
+        try:
+            sock.connect(places.socket_in(folder, pid))
+            if peer_of(sock)[0] in (pid, None):
+                return sock
+        except OSError:
+            pass
+        sock.close()
+    return None
+
+
+def signalled(pid: int, uid: int, signum: int, seconds: float) -> socket.socket:
+    """Send the signal that debug_on_signal() waits for; a connection, once there is a socket."""
+    if not catches(pid, signum):
+        name = signal.Signals(signum).name
+        raise Failed(f"process {pid} does not handle {name}, which would end it: nothing was sent")
+    os.kill(pid, signum)
+    deadline = time.monotonic() + seconds
+    while (sock := connected(pid, uid, seconds)) is None:
+        if time.monotonic() > deadline:
+            raise Failed(f"process {pid} has not opened its socket within {seconds:g} s")
+        time.sleep(0.02)
+    return sock
+
+
+def catches(pid: int, signum: int) -> bool:
+    """Has the process a handler for the signal? True where the system does not say."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+            caught = next(line for line in file if line.startswith("SigCgt:"))
+    except (OSError, StopIteration):
+        return True
+    return bool(int(caught.split()[1], 16) >> (signum - 1) & 1)
+
+
+def uses_pyfiber(pid: int) -> bool:
+    """Has the process loaded the engine? True where the system does not say."""
+    try:
+        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
+            return any("/pyfiber/_engine." in line for line in file)
+    except OSError:
+        return True
+
+
+def connect(pid: int, signum: int | None = None, seconds: float = 10.0) -> Connection:
+    """A connection to that process, by whatever way there is; Failed."""
+    if not hasattr(socket, "AF_UNIX"):
+        raise Failed("this needs Unix sockets, which Python does not have on this system")
+    uid = owner_of(pid)
+    sock = connected(pid, uid, seconds)
+    if sock is None and signum is not None:
+        sock = signalled(pid, uid, signum, seconds)
+    if sock is None and not uses_pyfiber(pid):
+        raise Failed(f"process {pid} does not use pyfiber")
+    if sock is None and remote.is_possible():
+        try:
+            sock = remote.enter(pid, uid, seconds)
+        except remote.Refused as exc:
+            raise Failed(f"{exc}; {HOW}") from None
+    if sock is None:
+        raise Failed(f"process {pid} has no debug socket: {HOW}")
+    return Connection(sock, pid)
+
+
+HOW = (
+    "start it with PYFIBER_DEBUG=1, or let it call pyfiber.debug_on_signal(signal.SIGUSR1) and "
+    "give --signal USR1 here"
+    + ("" if remote.is_possible() else "; from Python 3.14 on it needs neither")
+)

@@ -1,0 +1,161 @@
+"""Into a process that has no socket: sys.remote_exec, from Python 3.14 on.
+
+The process runs a few lines of Python, which start a thread that connects to a socket of this side.
+When this side leaves, the thread ends; nothing stays in the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+
+from pyfiber._debug.server import peer_of
+
+SCRIPT = """
+import _thread
+
+
+def pyfiber_looks(path={path!r}):
+    import _socket, json, sys
+
+    connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    connection.connect(path)
+    try:
+        if "pyfiber" not in sys.modules:
+            raise ImportError("the process does not use pyfiber")
+        from pyfiber._debug import server
+    except Exception as exc:
+        connection.sendall(json.dumps({{"protocol": 1, "error": str(exc)}}).encode() + b"\\n")
+    else:
+        server.serve(connection)
+
+
+_thread.start_new_thread(pyfiber_looks, ())
+"""
+
+#: Seconds until a process that has not answered is taken to be blocked in a system call.
+SOON = 0.2
+
+
+class Refused(Exception):
+    """Why it cannot be done, as a sentence."""
+
+
+def is_possible() -> bool:
+    return hasattr(sys, "remote_exec")
+
+
+def enter(pid: int, uid: int, seconds: float) -> socket.socket:
+    """A connection to a thread in that process; Refused."""
+    with meeting_place(uid) as folder, socket.socket(socket.AF_UNIX) as listener:
+        path = os.path.join(folder, "socket")
+        script = os.path.join(folder, "script.py")
+        listener.bind(path)
+        listener.listen(1)
+        with open(script, "w", encoding="utf-8") as file:
+            file.write(SCRIPT.format(path=path))
+        give(uid, path, script)
+        order(pid, script)
+        return arrival(listener, pid, seconds)
+
+
+@contextlib.contextmanager
+def meeting_place(uid: int) -> Iterator[str]:
+    """A folder of that user's alone."""
+    folder = tempfile.mkdtemp(prefix="pyfiber-")
+    try:
+        give(uid, folder)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def give(uid: int, *paths: str) -> None:
+    if uid != os.geteuid():  # then this is the system's administrator
+        for path in paths:
+            os.chown(path, uid, -1)
+
+
+def order(pid: int, script: str) -> None:
+    """Let the process run the script when it next runs Python code on its main thread."""
+    try:
+        sys.remote_exec(pid, script)  # type: ignore[attr-defined]
+    except ProcessLookupError:
+        raise Refused(f"there is no process {pid}") from None
+    except PermissionError as exc:
+        raise Refused(f"the system does not let you into process {pid} ({exc}): {hint()}") from None
+    except (OSError, RuntimeError) as exc:
+        raise Refused(
+            f"process {pid} cannot be entered ({exc}): it must be the same version of Python as "
+            "this one, and without PYTHON_DISABLE_REMOTE_DEBUG and -X disable-remote-debug"
+        ) from None
+
+
+def hint() -> str:
+    """What would give the permission."""
+    if sys.platform == "darwin":
+        return "macOS asks for sudo"
+    try:
+        with open("/proc/sys/kernel/yama/ptrace_scope", encoding="ascii") as file:
+            scope = int(file.read())
+    except (OSError, ValueError):
+        scope = 0
+    if scope == 0:
+        return "sudo may help, or in a container the capability SYS_PTRACE"
+    return f"kernel.yama.ptrace_scope is {scope}, so only the process's parent or sudo can do it"
+
+
+def arrival(listener: socket.socket, pid: int, seconds: float) -> socket.socket:
+    """The connection that the script makes; others are turned away."""
+    deadline = time.monotonic() + seconds
+    listener.settimeout(min(SOON, seconds))
+    while True:
+        try:
+            connection = listener.accept()[0]
+        except TimeoutError:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise Refused(
+                    f"process {pid} has not run any Python code on its main thread for "
+                    f"{seconds:g} s, or may not be entered (PYTHON_DISABLE_REMOTE_DEBUG)"
+                ) from None
+            wake(pid)
+            listener.settimeout(left)
+            continue
+        if peer_of(connection)[0] in (pid, None):
+            connection.settimeout(seconds)
+            return connection
+        connection.close()
+
+
+# a process that waits -----------------------------------------------------------------------------
+
+PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_DETACH = 0x4206, 0x4207, 17
+WALL = 0x40000000
+
+
+def wake(pid: int) -> None:
+    """On Linux, end the system call that the main thread waits in, as a debugger that attaches.
+
+    The process sees EINTR there, looks for signals, and finds the script.
+    """
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    ptrace = ctypes.CDLL(None, use_errno=True).ptrace
+    ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
+    ptrace.restype = ctypes.c_long
+    if ptrace(PTRACE_SEIZE, pid, None, None) == 0:
+        ptrace(PTRACE_INTERRUPT, pid, None, None)
+        for _ in range(100):  # of 10 ms
+            if os.waitpid(pid, WALL | os.WNOHANG)[0] == pid:
+                break
+            time.sleep(0.01)
+        ptrace(PTRACE_DETACH, pid, None, None)

@@ -1,0 +1,191 @@
+"""The side that answers: a thread that waits for questions, and one for each who asks."""
+
+from __future__ import annotations
+
+import _socket
+import _thread
+import atexit
+import contextlib
+import json
+import os
+import struct
+import sys
+from typing import Any
+
+from pyfiber import _engine
+from pyfiber._debug import places
+from pyfiber._debug.snapshot import PROTOCOL, snapshot
+
+#: A question is short.
+LONGEST_QUESTION = 4096
+#: Who asks and does not take the answer is left after so many seconds.
+PATIENCE = 30.0
+#: Others wait in the line of the listening socket.
+MOST_CLIENTS = 4
+
+
+class Server:
+    """The socket of this process, once it is open."""
+
+    def __init__(self) -> None:
+        self.path: str | None = None
+        self.pid = 0
+        self.listener: _socket.socket | None = None
+        #: Of clients being answered: a child of a fork closes its copies.
+        self.connections: set[_socket.socket] = set()
+        self.lock = _thread.allocate_lock()
+        self.hooked = False
+
+    def open(self) -> None:
+        """Listen and answer from now on; OSError if that cannot be."""
+        if not self.lock.acquire(blocking=False):
+            return  # a signal, while the same is being done
+        try:
+            if self.listener is not None:
+                return
+            folder = places.own_folder()
+            places.clean(folder)
+            self.path = places.socket_in(folder, os.getpid())
+            self.pid = os.getpid()
+            self.hook()
+            self.listener = listening(self.path)
+            try:
+                _thread.start_new_thread(self.accept, (self.listener,))
+            except BaseException:
+                self.listener.close()
+                self.listener = None
+                places.remove(self.path)
+                raise
+        finally:
+            self.lock.release()
+
+    def hook(self) -> None:
+        if not self.hooked:
+            self.hooked = True
+            atexit.register(self.close)
+            os.register_at_fork(after_in_child=self.after_fork)
+
+    def close(self) -> None:
+        """Stop listening, and remove the socket's file."""
+        with self.lock:
+            listener, self.listener = self.listener, None
+            if listener is None or self.path is None:
+                return
+            if self.pid == os.getpid():
+                places.remove(self.path)
+            with contextlib.suppress(OSError):
+                listener.shutdown(_socket.SHUT_RDWR)  # wakes the thread
+            listener.close()
+
+    def after_fork(self) -> None:
+        """In the child, which has none of the threads: a socket of its own."""
+        self.lock = _thread.allocate_lock()
+        connections, self.connections = self.connections, set()
+        for connection in connections:
+            connection.close()
+        listener, self.listener = self.listener, None
+        if listener is not None:
+            listener.close()
+            with contextlib.suppress(OSError, RuntimeError):  # it runs without being seen
+                self.open()
+
+    def accept(self, listener: _socket.socket) -> None:
+        """The thread: it sleeps in the kernel until somebody asks."""
+        _engine._only_watches()
+        while True:
+            try:
+                number, _ = listener._accept()  # type: ignore[attr-defined]
+            except OSError:
+                if self.listener is not listener:
+                    return  # closed
+                continue
+            connection = _socket.socket(fileno=number)
+            if len(self.connections) >= MOST_CLIENTS or not is_allowed(connection):
+                connection.close()
+                continue
+            self.connections.add(connection)
+            _thread.start_new_thread(self.serve, (connection,))
+
+    def serve(self, connection: _socket.socket) -> None:
+        try:
+            serve(connection)
+        finally:
+            self.connections.discard(connection)
+
+
+def listening(path: str) -> _socket.socket:
+    """A listening socket that only this user can connect to."""
+    places.remove(path)  # of a process that had this number before
+    listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    try:
+        listener.bind(path)
+        os.chmod(path, 0o600)  # before anybody can connect
+        listener.listen(16)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def peer_of(connection: Any) -> tuple[int | None, int | None]:
+    """The process and the user on the other side; None: the system does not say."""
+    if hasattr(_socket, "SO_PEERCRED"):
+        found = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
+        pid, uid, _ = struct.unpack("3i", found)
+        return pid, uid
+    if hasattr(_socket, "LOCAL_PEERCRED"):  # struct xucred of macOS and the BSDs
+        _, uid = struct.unpack_from("Ii", connection.getsockopt(0, _socket.LOCAL_PEERCRED, 76))
+        return None, uid
+    return None, None
+
+
+def is_allowed(connection: _socket.socket) -> bool:
+    """This user, or the system's administrator."""
+    try:
+        _, uid = peer_of(connection)
+    except OSError:
+        return False
+    return uid in (os.geteuid(), 0, None)
+
+
+def serve(connection: _socket.socket) -> None:
+    """Answer the questions of one client until it leaves."""
+    try:
+        if _engine._only_watches():
+            while (question := line_of(connection)) is not None:
+                connection.settimeout(PATIENCE)
+                connection.sendall(answer(question) + b"\n")
+                connection.settimeout(None)  # the next question may come late
+    except OSError:
+        pass  # it has left
+    except Exception:
+        if sys.stderr is not None:
+            sys.excepthook(*sys.exc_info())
+    finally:
+        connection.close()
+
+
+def line_of(connection: _socket.socket) -> bytes | None:
+    """The next question; None at the end, or if there is none of a reasonable length."""
+    line = b""
+    while not line.endswith(b"\n"):
+        more = connection.recv(LONGEST_QUESTION)
+        line += more
+        if not more or len(line) > LONGEST_QUESTION:
+            return None
+    return line
+
+
+def answer(question: bytes) -> bytes:
+    """The answer to one question, as JSON."""
+    try:
+        asked = json.loads(question)
+        if asked["protocol"] != PROTOCOL:
+            raise ValueError(f"this process speaks version {PROTOCOL}")
+        found: Any = snapshot(float(asked.get("since", 0)))
+    except Exception as exc:
+        found = {"protocol": PROTOCOL, "error": f"{type(exc).__name__}: {exc}"}
+    return json.dumps(found).encode()
+
+
+server = Server()

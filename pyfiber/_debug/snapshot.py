@@ -1,0 +1,262 @@
+"""What the fibers of this process do, as plain data.
+
+It is made on a thread that shares the interpreter's lock with the fibers. So it works in slices and
+leaves the lock to others in between, and it stops after a while: fibers beyond that are counted.
+Only pyfiber's own objects are asked for their repr, as that of others is foreign code, which may
+not expect to run on this thread.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, TypedDict
+
+import pyfiber
+from pyfiber import _engine, _report
+from pyfiber._engine import Fiber
+
+#: Seconds: of work without a pause; of a pause; of work for one answer.
+SLICE = 0.001
+PAUSE = 0.002
+BUDGET = 1.0
+
+MOST_NAMES = 5
+LONGEST_NAME = 100
+LONGEST_WAIT = 500
+#: Calls of a stack: its ends, if it is longer.
+MOST_CALLS = 60
+
+#: File, line, function; (None, how many, "") stands for calls that are left out.
+Call = tuple[str | None, int, str]
+
+
+class Group(TypedDict):
+    """Fibers with the same stack and the same kind of wait."""
+
+    count: int
+    state: str
+    #: Of the first few; all of them if there are not more.
+    names: list[str]
+    #: What the first one waits for; None if it does not wait.
+    wait: str | None
+    #: For how many seconds they have waited: the shortest and the longest wait.
+    waited: tuple[float, float] | None
+    #: How many of these waits began after the time that the question named.
+    moved: int
+    #: Outermost call first.
+    stack: list[Call]
+
+
+class SchedulerState(TypedDict):
+    """A scheduler, and its counters."""
+
+    id: int
+    running: bool
+    stats: dict[str, int]
+
+
+class ThreadState(TypedDict):
+    """A thread that has fibers."""
+
+    id: int
+    name: str | None
+    #: Of the thread itself, if it has a scheduler's loop: in "running" it does not run a fiber.
+    idle: bool
+    fibers: int
+    #: Fewer than `fibers` if there was no time for all of them.
+    examined: int
+    schedulers: list[SchedulerState]
+    groups: list[Group]
+
+
+class Snapshot(TypedDict):
+    """A process."""
+
+    protocol: int
+    pid: int
+    pyfiber: str
+    python: str
+    #: Where pyfiber's own files are.
+    home: str
+    time: float
+    threads: list[ThreadState]
+
+
+#: Of question and answer; another one means that the two sides do not know each other.
+PROTOCOL = 1
+
+
+class Pace:
+    """Says when to stop, and lets others run in between."""
+
+    def __init__(self) -> None:
+        self.left = BUDGET
+        self.begun = time.perf_counter()
+
+    def has_time(self) -> bool:
+        now = time.perf_counter()
+        if now - self.begun >= SLICE:
+            self.left -= now - self.begun
+            time.sleep(PAUSE)  # without the interpreter's lock
+            self.begun = time.perf_counter()
+        return self.left > 0
+
+
+# one fiber ----------------------------------------------------------------------------------------
+
+
+def name_of(fiber: Fiber[Any]) -> str:
+    name = fiber.name
+    return name if len(name) <= LONGEST_NAME else name[:LONGEST_NAME] + "..."
+
+
+def is_ours(what: object) -> bool:
+    """Is its repr code of pyfiber?"""
+    return isinstance(what, str) or type(what).__module__.partition(".")[0] == "pyfiber"
+
+
+def wait_of(fiber: Fiber[Any]) -> str:
+    """What it waits for, in words."""
+    what = fiber.waiting_on
+    if what is None or is_ours(what):
+        try:
+            text = _report.wait_of(fiber)
+        except Exception as exc:  # one bad fiber must not make the answer fail
+            text = f"waits for something that cannot be told: {type(exc).__name__}"
+    else:
+        kind = type(what)
+        text = f"waits for <{kind.__module__}.{kind.__qualname__} at {id(what):#x}>"
+    return text if len(text) <= LONGEST_WAIT else text[:LONGEST_WAIT] + "..."
+
+
+def places_of(frame: Any) -> tuple[Any, ...]:
+    """The position of each call on a stack, innermost first, for comparison."""
+    places = []
+    while frame is not None:
+        places.append((frame.f_code, frame.f_lineno))
+        frame = frame.f_back
+    return tuple(places)
+
+
+def frame_of(fiber: Fiber[Any]) -> Any:
+    try:
+        return fiber.frame
+    except Exception:
+        return None  # it cannot be inspected
+
+
+def calls_of(places: tuple[Any, ...]) -> list[Call]:
+    """A stack for the answer, outermost call first, without its middle if it is long."""
+    calls: list[Call] = [
+        (code.co_filename, line or 0, code.co_qualname) for code, line in reversed(places)
+    ]
+    left_out = len(calls) - MOST_CALLS
+    if left_out <= 0:
+        return calls
+    half = MOST_CALLS // 2
+    return [*calls[:half], (None, left_out, ""), *calls[-half:]]
+
+
+# alike ones ---------------------------------------------------------------------------------------
+
+
+def groups_of(
+    fibers: list[Fiber[Any]], running: Fiber[Any] | None, frame: Any, since: float, pace: Pace
+) -> tuple[int, list[Group]]:
+    """How many of the fibers were examined, and groups of alike ones.
+
+    The list is emptied, so that nothing keeps the fibers longer than necessary.
+    """
+    groups: dict[Any, Group] = {}
+    examined = 0
+    while fibers and pace.has_time():
+        fiber = fibers.pop()
+        examined += 1
+        if fiber is running:
+            add(groups, fiber, "running", frame, since)
+        elif (state := fiber.state) != "done":
+            add(groups, fiber, state, frame_of(fiber), since)
+    fibers.clear()
+    return examined, list(groups.values())
+
+
+def add(groups: dict[Any, Group], fiber: Fiber[Any], state: str, frame: Any, since: float) -> None:
+    what = fiber.waiting_on if state == "parked" else None
+    places = places_of(frame)
+    name = name_of(fiber)
+    key = state, what if isinstance(what, str) else type(what), places or name
+    group = groups.get(key)
+    if group is None:
+        wait = wait_of(fiber) if state == "parked" else None
+        group = groups[key] = {
+            "count": 0,
+            "state": state,
+            "names": [],
+            "wait": wait,
+            "waited": None,
+            "moved": 0,
+            "stack": calls_of(places),
+        }
+    group["count"] += 1
+    names = group["names"]
+    if len(names) < MOST_NAMES and name not in names:
+        names.append(name)
+    waited = _engine._waited(fiber)
+    if waited is not None:
+        shortest, longest = group["waited"] or (waited, waited)
+        group["waited"] = min(shortest, waited), max(longest, waited)
+        group["moved"] += waited < since
+
+
+# the process --------------------------------------------------------------------------------------
+
+
+def schedulers_of(ident: int, running: _engine.Scheduler | None) -> Iterator[SchedulerState]:
+    for thread, _, schedulers in _engine._schedulers():
+        for scheduler in schedulers if thread == ident else ():
+            yield {
+                "id": id(scheduler),
+                "running": scheduler is running,
+                "stats": dict(scheduler.stats()),  # type: ignore[arg-type]
+            }
+
+
+def snapshot(since: float = 0.0) -> Snapshot:
+    """All threads that have fibers; ``since``: see Group.moved, in seconds before now."""
+    own = threading.get_ident()
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    pace = Pace()
+    threads: list[ThreadState] = []
+    described = _engine._threads()
+    while described:
+        ident, current, root, scheduler, fibers = described.pop()
+        if ident == own and not fibers:
+            continue
+        frame = sys._current_frames().get(ident)
+        total = len(fibers)
+        running = None if current is root else current
+        examined, groups = groups_of(fibers, running, frame, since, pace)
+        threads.append(
+            {
+                "id": ident,
+                "name": names.get(ident),
+                "idle": scheduler is not None and running is None,
+                "fibers": total,
+                "examined": examined,
+                "schedulers": list(schedulers_of(ident, scheduler)),
+                "groups": groups,
+            }
+        )
+    return {
+        "protocol": PROTOCOL,
+        "pid": os.getpid(),
+        "pyfiber": pyfiber.__version__,
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "home": os.path.dirname(pyfiber.__file__),
+        "time": time.time(),
+        "threads": threads,
+    }
