@@ -93,6 +93,7 @@ if TYPE_CHECKING:
     from pyfiber._futures import FiberExecutor, wait_for
     from pyfiber._generators import generator
     from pyfiber._groups import first_success, gather, pmap, race
+    from pyfiber._logs import LogFilter
     from pyfiber._outcome import CancelledOutcome, Failed, Ok, Outcome
     from pyfiber._patch import patch, patch_report, patched, unpatch
     from pyfiber._queues import PriorityQueue, ShutDown
@@ -134,6 +135,7 @@ __all__ = [
     "Joined",
     "LifoQueue",
     "Lock",
+    "LogFilter",
     "Ok",
     "OneThread",
     "Outcome",
@@ -211,6 +213,7 @@ _HOMES = {
     "Failed": "pyfiber._outcome",
     "FiberCancelled": "pyfiber._cancelled",
     "FiberExecutor": "pyfiber._futures",
+    "LogFilter": "pyfiber._logs",
     "Ok": "pyfiber._outcome",
     "OneThread": "pyfiber._threads",
     "Outcome": "pyfiber._outcome",
