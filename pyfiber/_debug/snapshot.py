@@ -133,15 +133,6 @@ def wait_of(fiber: Fiber[Any]) -> str:
     return text if len(text) <= LONGEST_WAIT else text[:LONGEST_WAIT] + "..."
 
 
-def places_of(frame: Any) -> tuple[Any, ...]:
-    """The position of each call on a stack, innermost first, for comparison."""
-    places = []
-    while frame is not None:
-        places.append((frame.f_code, frame.f_lineno))
-        frame = frame.f_back
-    return tuple(places)
-
-
 def frame_of(fiber: Fiber[Any]) -> Any:
     try:
         return fiber.frame
@@ -149,11 +140,14 @@ def frame_of(fiber: Fiber[Any]) -> Any:
         return None  # it cannot be inspected
 
 
-def calls_of(places: tuple[Any, ...]) -> list[Call]:
-    """A stack for the answer, outermost call first, without its middle if it is long."""
-    calls: list[Call] = [
-        (code.co_filename, line or 0, code.co_qualname) for code, line in reversed(places)
-    ]
+def calls_of(frame: Any) -> list[Call]:
+    """The stack that ends there, outermost call first, without its middle if it is long."""
+    calls: list[Call] = []
+    while frame is not None:
+        code = frame.f_code
+        calls.append((code.co_filename, frame.f_lineno or 0, code.co_qualname))
+        frame = frame.f_back
+    calls.reverse()
     left_out = len(calls) - MOST_CALLS
     if left_out <= 0:
         return calls
@@ -176,30 +170,28 @@ def groups_of(
     while fibers and pace.has_time():
         fiber = fibers.pop()
         examined += 1
-        if fiber is running:
-            add(groups, fiber, "running", frame, since)
-        elif (state := fiber.state) != "done":
-            add(groups, fiber, state, frame_of(fiber), since)
+        if (state := fiber.state) != "done":
+            add(groups, fiber, state, frame if fiber is running else None, since)
     fibers.clear()
     return examined, list(groups.values())
 
 
 def add(groups: dict[Any, Group], fiber: Fiber[Any], state: str, frame: Any, since: float) -> None:
+    """Put a fiber into its group; ``frame``: where it runs, if it does."""
     what = fiber.waiting_on if state == "parked" else None
-    places = places_of(frame)
     name = name_of(fiber)
+    places = _engine._places(fiber)
     key = state, what if isinstance(what, str) else type(what), places or name
     group = groups.get(key)
     if group is None:
-        wait = wait_of(fiber) if state == "parked" else None
         group = groups[key] = {
             "count": 0,
             "state": state,
             "names": [],
-            "wait": wait,
+            "wait": wait_of(fiber) if state == "parked" else None,
             "waited": None,
             "moved": 0,
-            "stack": calls_of(places),
+            "stack": calls_of(frame or frame_of(fiber)),
         }
     group["count"] += 1
     names = group["names"]

@@ -605,20 +605,55 @@ typedef struct PyFrameHead {
     char owner;
 } PyFrameHead;
 #endif
-enum { PF_OWNED_BY_THREAD = 0, PF_OWNED_BY_GENERATOR = 1 };
+enum {
+    PF_OWNED_BY_THREAD = 0,
+    PF_OWNED_BY_GENERATOR = 1,
+    PF_OWNED_BY_FRAME_OBJECT = 2,
+};
+
+/* The innermost frame of a suspended fiber; *end is where they end. */
+static inline PyFrameHead *
+pystate_frames(PyState *st, PyFrameHead **end)
+{
+#if PF_HAS_CFRAME
+    *end = NULL;
+    return (PyFrameHead *)(void *)st->cframe->current_frame;
+#else
+    *end = (PyFrameHead *)(void *)st->frame_root;
+    return (PyFrameHead *)(void *)st->frame;
+#endif
+}
+
+/* One position in the code for each call of a suspended fiber, innermost
+ * first, written to `places`; or only counted (NULL).  No frame object is
+ * made: those would stay as long as the frames. */
+static inline size_t
+pystate_places(PyState *st, uintptr_t *places)
+{
+    size_t count = 0;
+    PyFrameHead *end, *f = pystate_frames(st, &end);
+    for (; f != end; f = f->previous) {
+        if (f->owner > PF_OWNED_BY_FRAME_OBJECT) {
+            continue; /* where C code called the interpreter */
+        }
+        if (places != NULL) {
+#if PY_VERSION_HEX < 0x030C0000
+            places[count] = (uintptr_t)f->prev_instr;
+#else
+            places[count] = (uintptr_t)f->instruction;
+#endif
+        }
+        count++;
+    }
+    return count;
+}
 
 /* May an object that other code holds point into the frames of a suspended
  * fiber: a frame object, or a generator that runs there? */
 static inline bool
 pystate_is_seen(PyState *st)
 {
-#if PF_HAS_CFRAME
-    PyFrameHead *f = (PyFrameHead *)(void *)st->cframe->current_frame;
-    PyFrameHead *end = NULL;
-#else
-    PyFrameHead *f = (PyFrameHead *)(void *)st->frame;
-    PyFrameHead *end = (PyFrameHead *)(void *)st->frame_root;
-#endif
+    PyFrameHead *end, *f = pystate_frames(st, &end);
     for (; f != end; f = f->previous) {
         if (f->owner == PF_OWNED_BY_GENERATOR ||
             (f->owner == PF_OWNED_BY_THREAD && f->frame_obj != NULL &&

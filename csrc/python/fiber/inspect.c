@@ -223,13 +223,19 @@ get_context(PyObject *op, void *closure)
     return context;
 }
 
+static bool
+has_frames(const FiberObject *self)
+{
+    return self->core.state != PF_NEW && self->core.state != PF_DONE &&
+           self->thread != NULL && self != CURRENT(self->thread) &&
+           (self->fiber.stack != NULL || self == self->thread->root);
+}
+
 PyObject *
 pf_fiber_frame(PfThread *t, FiberObject *self)
 {
     PyObject *frame = NULL;
-    if (self->core.state != PF_NEW && self->core.state != PF_DONE &&
-        self->thread != NULL && self != CURRENT(self->thread) &&
-        (self->fiber.stack != NULL || self == self->thread->root)) {
+    if (has_frames(self)) {
         frame = pystate_frame(t->tstate, self->saved);
     }
     return frame != NULL ? frame : Py_NewRef(Py_None);
@@ -381,6 +387,30 @@ live_fibers(const PfThread *t)
         Py_CLEAR(list);
     }
     return list;
+}
+
+/* Where each call of a suspended fiber is, as bytes: equal for equal stacks. */
+static PyObject *
+mod_places(PyObject *module, PyObject *object)
+{
+    (void)module;
+    if (!PyObject_TypeCheck(object, pf_fiber_type)) {
+        PyErr_Format(PyExc_TypeError, "expected a Fiber, not '%.200s'",
+                     Py_TYPE(object)->tp_name);
+        return NULL;
+    }
+    const FiberObject *fiber = (FiberObject *)object;
+    if (!has_frames(fiber)) {
+        return PyBytes_FromStringAndSize(NULL, 0);
+    }
+    size_t count = pystate_places(fiber->saved, NULL);
+    PyObject *bytes = PyBytes_FromStringAndSize(
+        NULL, (Py_ssize_t)(count * sizeof(uintptr_t)));
+    if (bytes != NULL) { /* no Python code has run meanwhile */
+        void *places = PyBytes_AS_STRING(bytes);
+        pystate_places(fiber->saved, (uintptr_t *)places);
+    }
+    return bytes;
 }
 
 /* (thread's identifier, its running fiber, its own fiber, the scheduler that
@@ -547,6 +577,9 @@ static PyMethodDef functions[] = {
     {"_scheduler_of", mod_scheduler_of, METH_O,
      "_scheduler_of(fiber, /)\n--\n\n"
      "The scheduler that a fiber was started on, or None."},
+    {"_places", mod_places, METH_O,
+     "_places(fiber, /)\n--\n\n"
+     "Bytes that are the same for fibers with the same stack."},
     {"_waited", mod_waited, METH_O,
      "_waited(fiber, /)\n--\n\n"
      "Seconds for which a parked fiber has waited, up to a turn of the loop\n"
