@@ -150,7 +150,7 @@ stall_limit = STALL_LIMIT
 
 
 def set_stall_limit(seconds: float) -> None:
-    """See docs/debugging.md; ValueError if it is negative or not a number."""
+    """See docs/observability.md; ValueError if it is negative or not a number."""
     global stall_limit
     _engine._set_stall_limit(seconds)
     stall_limit = seconds

@@ -17,8 +17,8 @@ and their stack."""
 TOP = """Show the fibers of a running process again and again: what moves, and what happens in a
 second. It ends with Ctrl-C, or with the process."""
 
-#: Erases the terminal and goes to its upper left corner.
-CLEAR = "\x1b[H\x1b[2J\x1b[3J"
+#: Goes to the terminal's upper left corner and erases what is there.
+CLEAR = "\x1b[H\x1b[J"
 
 
 def signal_of(name: str) -> int:
