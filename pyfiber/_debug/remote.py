@@ -122,8 +122,8 @@ def arrival(listener: socket.socket, pid: int, seconds: float) -> socket.socket:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise Refused(
-                    f"process {pid} has not run any Python code on its main thread for "
-                    f"{seconds:g} s, or may not be entered (PYTHON_DISABLE_REMOTE_DEBUG)"
+                    f"the main thread of process {pid} has run no Python code for {seconds:g} s: "
+                    "it may wait for a lock, or be in a C function"
                 ) from None
             wake(pid)
             listener.settimeout(left)

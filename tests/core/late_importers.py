@@ -257,6 +257,10 @@ def dump_on_signal() -> None:
         sys.modules["signal"] = before
 
 
+def debug_socket_opened() -> None:
+    pyfiber._hooks.open_debug_socket()
+
+
 def run_begins() -> None:
     run(int)
 
@@ -293,6 +297,7 @@ OTHERS = {
     future_cancelled: "pyfiber._cancelled",
     work_elsewhere: "pyfiber._remote",
     dump_on_signal: "signal",
+    debug_socket_opened: "pyfiber._debug.server",
     run_begins: "signal",
     frozen_outcome: "dataclasses",
 }
