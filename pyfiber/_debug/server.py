@@ -20,8 +20,8 @@ from pyfiber._debug.snapshot import PROTOCOL, snapshot
 LONGEST_QUESTION = 4096
 #: Who asks and does not take the answer is left after so many seconds.
 PATIENCE = 30.0
-#: Others wait in the line of the listening socket.
-MOST_CLIENTS = 4
+#: Each has a thread while it looks.
+MOST_CLIENTS = 8
 
 
 class Server:
@@ -101,7 +101,7 @@ class Server:
                 continue
             connection = _socket.socket(fileno=number)
             if len(self.connections) >= MOST_CLIENTS or not is_allowed(connection):
-                connection.close()
+                refuse(connection)
                 continue
             self.connections.add(connection)
             _thread.start_new_thread(self.serve, (connection,))
@@ -137,6 +137,15 @@ def peer_of(connection: Any) -> tuple[int | None, int | None]:
         _, uid = struct.unpack_from("Ii", connection.getsockopt(0, _socket.LOCAL_PEERCRED, 76))
         return None, uid
     return None, None
+
+
+def refuse(connection: _socket.socket) -> None:
+    """Say so, without waiting for anybody."""
+    error = {"protocol": PROTOCOL, "error": f"{MOST_CLIENTS} look at once, or you may not"}
+    with contextlib.suppress(OSError):
+        connection.setblocking(False)
+        connection.sendall(json.dumps(error).encode() + b"\n")
+    connection.close()
 
 
 def is_allowed(connection: _socket.socket) -> bool:

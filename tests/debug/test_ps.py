@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from pyfiber._debug import places
+from pyfiber._debug import places, server
 from pyfiber._debug.client import Failed, connect, connected
 from tests.conftest import Child
 from tests.debug.programs import (
@@ -115,24 +115,24 @@ def test_ps_shows_what_could_harm_a_terminal_escaped() -> None:
 @pytest.mark.skipif(not EXAMPLES.exists(), reason="needs the source tree")
 def test_ps_and_top_show_the_echo_server_under_load() -> None:
     """A server of the examples, and clients that keep asking."""
-    server = start_python(str(EXAMPLES / "echo.py"), "--port", "0", env=WITH_SOCKET)
+    echo = start_python(str(EXAMPLES / "echo.py"), "--port", "0", env=WITH_SOCKET)
     try:
-        assert server.stdout is not None
-        port = int(server.stdout.readline().rpartition(":")[2])
+        assert echo.stdout is not None
+        port = int(echo.stdout.readline().rpartition(":")[2])
         over = threading.Event()
         clients = [threading.Thread(target=ask, args=(port, over)) for _ in range(3)]
         for client in clients:
             client.start()
         try:
-            found = [fibers_of(server.pid) for _ in range(3)]
-            shown = command("top", server.pid, "--count", 3, "--interval", 0.2)
+            found = [fibers_of(echo.pid) for _ in range(3)]
+            shown = command("top", echo.pid, "--count", 3, "--interval", 0.2)
         finally:
             over.set()
             for client in clients:
                 client.join()
     finally:
-        server.kill()
-        server.communicate()
+        echo.kill()
+        echo.communicate()
     connections = [group for group in found[-1] if group["stack"] and in_echo(group)]
     assert 1 <= sum(group["count"] for group in connections) <= 3
     rates = [int(n.replace(",", "")) for n in re.findall(r"per second: ([\d,]+) switches", shown)]
@@ -171,6 +171,20 @@ def test_two_may_look_at_once() -> None:
         first.close()
         assert second.ask()["threads"][0]["fibers"] == 3
         second.close()
+
+
+def test_too_many_at_once_are_refused_until_one_leaves() -> None:
+    with running(WAITING) as process:
+        looking = [connect(process.pid) for _ in range(server.MOST_CLIENTS)]
+        for each in looking:
+            each.ask()
+        late = connect(process.pid)
+        with pytest.raises(Failed, match=r"the process refuses: 8 look at once|has closed"):
+            late.ask()
+        late.close()
+        for each in looking:
+            each.close()
+        assert json.loads(wait_for_socket(process.pid))["pid"] == process.pid
 
 
 # who may look, and where --------------------------------------------------------------------------
@@ -329,6 +343,8 @@ def wait_for_socket(pid: int) -> str:
             continue
         try:
             return json.dumps(connection.ask())
+        except Failed:
+            continue
         finally:
             connection.close()
     return command("ps", "--json", pid)
