@@ -32,7 +32,14 @@ FLOORS = [
     ["python/cancel"],
     ["python/run"],
     ["python/run/unix", "python/run/windows"],
-    ["python/sync", "python/threads", "python/io", "python/testing", "python/greenlet"],
+    [
+        "python/sync",
+        "python/threads",
+        "python/io",
+        "python/testing",
+        "python/greenlet",
+        "python/watch",
+    ],
     ["python/grain", "python/patch"],  # grains' steps send to channels and wait for events
     ["python/capi"],
     ["python"],

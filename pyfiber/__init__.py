@@ -106,6 +106,7 @@ if TYPE_CHECKING:
         from_thread,
         to_thread,
     )
+    from pyfiber._watchdog import watchdog
 
 __version__ = "0.1.0"
 
@@ -199,6 +200,7 @@ __all__ = [
     "wait_for",
     "wait_readable",
     "wait_writable",
+    "watchdog",
     "yield_now",
 ]
 
@@ -235,6 +237,7 @@ _HOMES = {
     "to_thread": "pyfiber._threads",
     "unpatch": "pyfiber._patch",
     "wait_for": "pyfiber._futures",
+    "watchdog": "pyfiber._watchdog",
 }
 
 

@@ -156,16 +156,16 @@ def set_stall_limit(seconds: float) -> None:
     stall_limit = seconds
 
 
-def stall_limit_wanted() -> float:
-    """What PYFIBER_STALL_WARNING says, in seconds."""
+def seconds_from(variable: str, otherwise: float) -> float:
+    """What a variable of the environment says."""
     import os
 
-    text = os.environ.get("PYFIBER_STALL_WARNING", "")
+    text = os.environ.get(variable, "")
     try:
-        return float(text) if text else STALL_LIMIT
+        return float(text) if text else otherwise
     except ValueError:
         raise ValueError(
-            f"PYFIBER_STALL_WARNING must be a number of seconds (0: never), not {text!r}"
+            f"{variable} must be a number of seconds (0: never), not {text!r}"
         ) from None
 
 
@@ -193,6 +193,15 @@ def open_debug_socket() -> None:
         import logging
 
         logging.getLogger("pyfiber").warning("%s", exc)
+
+
+def watch_if_wanted() -> None:
+    """Start the watchdog if PYFIBER_WATCHDOG says so."""
+    seconds = seconds_from("PYFIBER_WATCHDOG", 0.0)
+    if seconds != 0:
+        from pyfiber import _watchdog
+
+        _watchdog.watchdog(seconds)
 
 
 #: A run that Ctrl-C ends gets this many seconds before a message is printed.
@@ -297,6 +306,7 @@ def install() -> None:
         start_worker=start_worker,
         hooked_queue=hooked_queue,
     )
-    set_stall_limit(stall_limit_wanted())
+    set_stall_limit(seconds_from("PYFIBER_STALL_WARNING", STALL_LIMIT))
+    watch_if_wanted()
     if debug_wanted():
         open_debug_socket()

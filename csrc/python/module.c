@@ -32,6 +32,7 @@
 #include "python/sync/sync.h"
 #include "python/testing/testing.h"
 #include "python/threads/threads.h"
+#include "python/watch/watch.h"
 
 #include "engine/core/selfbench.h"
 
@@ -458,7 +459,8 @@ mod_set_stall_limit(PyObject *module, PyObject *seconds)
 PyDoc_STRVAR(current_doc, "current()\n--\n\nThe running fiber.");
 PyDoc_STRVAR(mod_switch_doc, "switch(fiber, value=None, /)\n--\n\n\
 fiber.switch(value).");
-PyDoc_STRVAR(mod_run_doc, "run(fn, /, *args, on_unhandled='log', **kwargs)\n\
+PyDoc_STRVAR(mod_run_doc,
+             "run(fn, /, *args, on_unhandled='log', watchdog=None, **kwargs)\n\
 --\n\n\
 Run fn(*args, **kwargs) in a fiber, and every fiber it spawns, on this thread.\n\
 \n\
@@ -474,7 +476,10 @@ logged with its traceback under the logger \"pyfiber\". \"raise\": it ends the\n
 run, which raises an ExceptionGroup of all such failures, main's own first.\n\
 A function: it is called as function(fiber, exception), and must not switch or\n\
 wait; if it raises, its exception and the failure are logged. TypeError or\n\
-ValueError for anything else.");
+ValueError for anything else.\n\
+\n\
+`watchdog`, seconds: who keeps the loop from running for longer is reported;\n\
+see pyfiber.watchdog(). ValueError unless it is positive and finite.");
 PyDoc_STRVAR(mod_spawn_doc, "spawn(fn, /, *args, **kwargs)\n--\n\n\
 Start fn(*args, **kwargs) in a new fiber of the running scheduler.\n\
 \n\
@@ -628,9 +633,19 @@ add_primitives(PyObject *module)
  *   wakes fibers, and would wake the parent's loop by the inherited ones.
  */
 static const PfPart *const parts[] = {
-    &pf_signals_part, &pf_runs_part,   &pf_workers_part, &pf_fibers_part,
-    &pf_grains_part,  &pf_unseen_part, &pf_scopes_part,  &pf_greenlets_part,
-    &pf_locals_part,  &pf_io_part,     &pf_lot_part,     NULL,
+    &pf_signals_part,
+    &pf_runs_part,
+    &pf_workers_part,
+    &pf_fibers_part,
+    &pf_grains_part,
+    &pf_unseen_part,
+    &pf_scopes_part,
+    &pf_greenlets_part,
+    &pf_locals_part,
+    &pf_io_part,
+    &pf_lot_part,
+    &pf_watchdog_part,
+    NULL,
 };
 
 static int
@@ -648,7 +663,8 @@ engine_exec(PyObject *module)
         pf_inspect_init(module) < 0 || pf_grain_module_init(module) < 0 ||
         pf_thread_module_init(module) < 0 || pf_schedule_init(module) < 0 ||
         pf_python_overflow_init() < 0 || pf_capsule_init(module) < 0 ||
-        pf_patch_init(module) < 0 || add_primitives(module) < 0) {
+        pf_patch_init(module) < 0 || pf_watchdog_init(module) < 0 ||
+        add_primitives(module) < 0) {
         return -1;
     }
     pf_greenlet_module_init();

@@ -49,6 +49,8 @@ typedef struct PfPart {
     int (*after_fork)(PfThread *t);
 
     /* --- a run --- */
+    /* One with a watchdog's limit of its own begins. */
+    void (*run_begins)(SchedulerObject *s);
     void (*poke)(SchedulerObject *s); /* something is about to run */
     /* Nothing is ready.  True: now something is. */
     bool (*ask_again)(SchedulerObject *s);

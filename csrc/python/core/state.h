@@ -39,7 +39,7 @@ typedef struct PfConstants {
     PyObject *deadlock_error;
     /* interned */
     PyObject *s_run, *s_park, *s_sleep, *s_yield, *s_result;
-    PyObject *s_failed, *s_log, *s_raise, *s_on_unhandled;
+    PyObject *s_failed, *s_log, *s_raise, *s_on_unhandled, *s_watchdog;
 } PfConstants;
 extern PfConstants pf;
 

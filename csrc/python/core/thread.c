@@ -14,6 +14,7 @@
 #include "python/core/state.h"
 #include "python/core/tstate.h"
 
+#include "engine/base/interrupt.h"
 #include "engine/core/thread_end.h"
 #include "engine/stack/overflow.h"
 
@@ -208,6 +209,7 @@ make_record(FiberObject *root)
     (void)pf_overflow_thread_init(); /* without it only the report is lost */
     t->tstate = PyThreadState_Get();
     t->tstate_id = PyThreadState_GetID(t->tstate);
+    t->native = pf_this_native_thread();
     pf_root_ops->begin(t, root);
     pf_mark_collector(t, pf_tls_collecting);
     return t;
@@ -352,6 +354,7 @@ after_fork_in_child(PyObject *module, PyObject *ignored)
     (void)module;
     (void)ignored;
     PfThread *t = pf_tls_thread;
+    pf_threads_lock = (pf_mutex)PF_MUTEX_INIT; /* perhaps of another thread */
     forget_others(t);
     pf_threads = t;
     if (t != NULL) {

@@ -67,7 +67,8 @@ struct PfThread {
     PF_ATOMIC(uint8_t) watched; /* see overflow.c */
     PfThread *next;             /* all threads */
     PfSpare spare[PF_SPARE_KINDS];
-    char *io_buffer; /* for what sockets receive, or NULL */
+    char *io_buffer;  /* for what sockets receive, or NULL */
+    uintptr_t native; /* the system's name of it; see interrupt.h */
 };
 
 extern PF_TLS PfThread *pf_tls_thread;
@@ -131,7 +132,8 @@ int pf_thread_module_init(PyObject *module);
 /* The start is a plain pointer read for signal handlers. */
 PfThread *pf_thread_peek(void);
 
-/* All, by `next`. */
+/* All, by `next`.  Who holds the lock may also follow thread->scheduler, even
+ * without the GIL: a scheduler passes it before it is freed. */
 extern PfThread *pf_threads;
 extern pf_mutex pf_threads_lock;
 

@@ -1,6 +1,7 @@
 /* Messages to the fiber that runs the loop. */
 #include "python/fiber/hub.h"
 
+#include "python/core/arguments.h"
 #include "python/core/compiler.h"
 #include "python/core/parts.h"
 #include "python/core/state.h"
@@ -53,6 +54,21 @@ pf_scheduler_fail(SchedulerObject *s, PyObject *exc)
         pf_add_context(s->fatal, exc);
         Py_DECREF(exc);
     }
+}
+
+int
+pf_watch_limit(PyObject *seconds, int64_t *ns)
+{
+    if (pf_seconds(seconds, "the watchdog's limit", ns) < 0) {
+        return -1;
+    }
+    if (*ns <= 0 || *ns == PF_NEVER) {
+        PyErr_SetString(PyExc_ValueError,
+                        "the watchdog's limit must be positive and finite; "
+                        "None: no limit");
+        return -1;
+    }
+    return 0;
 }
 
 static const char *

@@ -13,6 +13,16 @@ typedef struct SchedulerObject SchedulerObject;
 typedef struct PfUnseen PfUnseen;
 typedef struct PfGrains PfGrains;
 
+/* What the watchdog has seen of a loop; `limit` in nanoseconds, 0: none of its
+ * own.  All but that is the watchdog's, under pf_threads_lock. */
+typedef struct PfWatched {
+    PF_ATOMIC(int64_t) limit;
+    uint64_t progress;
+    int64_t since; /* so long it has been like this; 0: never looked at */
+    int64_t told;  /* the next report is due after so long; 0: none yet */
+    bool asleep;
+} PfWatched;
+
 struct SchedulerObject {
     PyObject_HEAD
     PyObject *weakrefs;
@@ -49,6 +59,8 @@ struct SchedulerObject {
     bool blocks;            /* waits for events block the thread: a child of a
                                fork, whose other fibers are the parent's */
     SchedulerObject *outer; /* the inherited one that it runs inside of */
+    PF_ATOMIC(uint8_t) lacks_gil; /* woken, and waits for that */
+    PfWatched watched;
 };
 
 #define SCHEDULER_OF(core_)                                                   \
@@ -70,6 +82,8 @@ pf_unfinished_foreground(SchedulerObject *s)
     return s->foreground + (Py_ssize_t)pf_load_relaxed(&s->coming);
 }
 
+/* How long a loop may stand still: 0, or -1 with TypeError or ValueError. */
+int pf_watch_limit(PyObject *seconds, int64_t *ns);
 void pf_tell_host(SchedulerObject *s);
 void pf_wake_hub(SchedulerObject *s);
 void pf_scheduler_fail(SchedulerObject *s, PyObject *exc); /* steals */

@@ -140,6 +140,35 @@ traceback(int fd)
     pystate_dump_traceback(pf_thread_peek()->tstate, fd);
 }
 
+#ifdef _WIN32
+
+void
+pf_tell_running_fiber(void)
+{
+}
+
+#else
+
+static void
+put(const char *text, size_t size)
+{
+    ssize_t written = write(STDERR_FILENO, text, size);
+    (void)written;
+}
+
+void
+pf_tell_running_fiber(void)
+{
+    char name[128];
+    size_t length = fiber_name(name, sizeof name);
+    put("fiber '", 7);
+    put(name, length);
+    put("'\n", 2);
+    traceback(STDERR_FILENO);
+}
+
+#endif
+
 int
 pf_python_overflow_init(void)
 {

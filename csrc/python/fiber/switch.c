@@ -685,7 +685,10 @@ python_wait_begin(pf_scheduler *s)
 static void
 python_wait_end(pf_scheduler *s)
 {
-    PyEval_RestoreThread(SCHEDULER_OF(s)->blocked);
+    SchedulerObject *self = SCHEDULER_OF(s);
+    pf_store(&self->lacks_gil, 1);
+    PyEval_RestoreThread(self->blocked);
+    pf_store(&self->lacks_gil, 0);
 }
 
 int

@@ -683,6 +683,11 @@ pf_loop_run(SchedulerObject *s, FiberObject *main)
     s->ending = false;
     s->stall_told = false;
     bool started = false;
+    if (pf_load_relaxed(&s->watched.limit) != 0) {
+        PF_EACH_PART(part, run_begins) {
+            part->run_begins(s);
+        }
+    }
     if (begin_signals(s, &signals) == 0) {
         started = pf_fiber_start(s, main) == 0;
         if (started) {

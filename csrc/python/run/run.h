@@ -12,6 +12,9 @@
 
 int pf_may_run(SchedulerObject *s); /* 0, or -1 with FiberError */
 bool pf_may_nest(PfThread *t);      /* or nothing runs on this thread */
+/* `main` is stolen. */
+PyObject *pf_run_main(SchedulerObject *s, FiberObject *main);
+void pf_scheduler_close_now(SchedulerObject *s);
 PyObject *pf_loop_run(SchedulerObject *s, FiberObject *main);
 void pf_loop_once(SchedulerObject *s, PyObject *timeout, int64_t deadline);
 void pf_scheduler_abandon(SchedulerObject *s);

@@ -89,8 +89,8 @@ scheduler_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)s;
 }
 
-static void
-close_now(SchedulerObject *s)
+void
+pf_scheduler_close_now(SchedulerObject *s)
 {
     if (s->closed) {
         return;
@@ -107,7 +107,7 @@ static void
 orphan(SchedulerObject *s)
 {
     Py_INCREF(s);
-    close_now(s);
+    pf_scheduler_close_now(s);
     pf_unseen_close_quietly(s);
     unlink_scheduler(s);
     Py_DECREF(s);
@@ -173,7 +173,7 @@ scheduler_finalize(PyObject *op)
     if (s->open && !s->closed && !s->running && !pf_is_shut_down() &&
         s->thread != NULL && s->thread == pf_tls_thread) {
         warn_of_unfinished(s);
-        close_now(s);
+        pf_scheduler_close_now(s);
         pf_unseen_close_quietly(s);
     }
 }
@@ -224,6 +224,8 @@ scheduler_dealloc(PyObject *op)
     if (s->open) {
         pf_scheduler_finish(&s->core);
     }
+    pf_mutex_lock(&pf_threads_lock); /* the watchdog may be looking at it */
+    pf_mutex_unlock(&pf_threads_lock);
     type->tp_free(op);
     Py_DECREF(type);
 }
@@ -261,112 +263,12 @@ scheduler_traverse(PyObject *op, visitproc visit, void *arg)
 
 /* ------------------------------------------------------------------------ run */
 
-/* `main` is stolen. */
-static PyObject *
-run_main(SchedulerObject *s, FiberObject *main)
+PyObject *
+pf_run_main(SchedulerObject *s, FiberObject *main)
 {
     PyObject *result = pf_may_run(s) < 0 ? NULL : pf_loop_run(s, main);
     Py_DECREF(main);
     return result;
-}
-
-/* Run on a scheduler that exists only for this run.  `main` and `how`, which
- * may be NULL, are stolen. */
-static PyObject *
-run_alone(FiberObject *main, PyObject *how)
-{
-    SchedulerObject *s =
-        (SchedulerObject *)PyObject_CallNoArgs((PyObject *)pf_scheduler_type);
-    if (s == NULL) {
-        Py_XDECREF(how);
-        Py_DECREF(main);
-        return NULL;
-    }
-    s->on_unhandled = how;
-    PyObject *result = run_main(s, main);
-    PyObject *raised = result == NULL ? pf_take_exception() : NULL;
-    close_now(s);
-    pf_unseen_close_quietly(s);
-    if (raised != NULL) {
-        pf_restore_exception(raised);
-    }
-    Py_DECREF(s);
-    return result;
-}
-
-/* The index of run()'s own argument among the keywords, or -1. */
-static Py_ssize_t
-find_on_unhandled(PyObject *kwnames)
-{
-    Py_ssize_t at = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
-    while (--at >= 0 && PyUnicode_Compare(PyTuple_GET_ITEM(kwnames, at),
-                                          pf.s_on_unhandled) != 0) {
-    }
-    return at;
-}
-
-/* The fiber that the other arguments are for. */
-static FiberObject *
-main_without(Py_ssize_t at, PyObject *const *args, Py_ssize_t nargs,
-             PyObject *kwnames)
-{
-    Py_ssize_t count = PyTuple_GET_SIZE(kwnames);
-    Py_ssize_t first = nargs + at, rest = count - at - 1;
-    FiberObject *main = NULL;
-    PyObject *after = NULL, *names = NULL, **fewer = NULL;
-    PyObject *before = PyTuple_GetSlice(kwnames, 0, at);
-    if (before == NULL) {
-        goto done;
-    }
-    after = PyTuple_GetSlice(kwnames, at + 1, count);
-    if (after == NULL) {
-        goto done;
-    }
-    names = PySequence_Concat(before, after);
-    if (names == NULL) {
-        goto done;
-    }
-    fewer = PyMem_New(PyObject *, (size_t)(nargs + count));
-    if (fewer == NULL) {
-        PyErr_NoMemory();
-        goto done;
-    }
-    memcpy(fewer, args, (size_t)first * sizeof *args);
-    memcpy(fewer + first, args + first + 1, (size_t)rest * sizeof *args);
-    main = pf_fiber_to_call("run()", fewer, nargs, count == 1 ? NULL : names);
-done:
-    PyMem_Free(fewer);
-    Py_XDECREF(names);
-    Py_XDECREF(after);
-    Py_XDECREF(before);
-    return main;
-}
-
-PyObject *
-pf_run(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
-{
-    PfThread *t = pf_this_thread();
-    if (t == NULL) {
-        return NULL;
-    }
-    if (t->scheduler != NULL && !pf_may_nest(t)) {
-        PyErr_SetString(pf.fiber_error,
-                        "run() inside of a run: use spawn() and result()");
-        return NULL;
-    }
-    Py_ssize_t at = find_on_unhandled(kwnames);
-    if (at < 0) {
-        FiberObject *main = pf_fiber_to_call("run()", args, nargs, kwnames);
-        return main == NULL ? NULL : run_alone(main, NULL);
-    }
-    PyObject *how = pf_on_unhandled(args[nargs + at]);
-    FiberObject *main =
-        how == NULL ? NULL : main_without(at, args, nargs, kwnames);
-    if (main == NULL) {
-        Py_XDECREF(how);
-        return NULL;
-    }
-    return run_alone(main, how);
 }
 
 static PyObject *
@@ -374,7 +276,7 @@ scheduler_run(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
               PyObject *kwnames)
 {
     FiberObject *main = pf_fiber_to_call("run()", args, nargs, kwnames);
-    return main == NULL ? NULL : run_main((SchedulerObject *)op, main);
+    return main == NULL ? NULL : pf_run_main((SchedulerObject *)op, main);
 }
 
 /* ------------------------------------------------------------------- run_once */
@@ -636,7 +538,7 @@ scheduler_close(PyObject *op, PyObject *ignored)
                             : "the scheduler belongs to another thread");
         return NULL;
     }
-    close_now(s);
+    pf_scheduler_close_now(s);
     return pf_unseen_close(s) < 0 ? NULL : Py_NewRef(Py_None);
 }
 

@@ -1,0 +1,151 @@
+/* The function run(): its own arguments, and a scheduler for one run. */
+#include "python/run/run.h"
+
+#include "python/core/import.h"
+#include "python/core/state.h"
+#include "python/fiber/call.h"
+#include "python/fiber/outcome.h"
+#include "python/fiber/unseen.h"
+
+#include <string.h>
+
+/* run()'s own arguments. */
+typedef struct RunOptions {
+    PyObject *on_unhandled; /* a new reference, or NULL */
+    int64_t watchdog;       /* nanoseconds; 0: no limit of its own */
+} RunOptions;
+
+/* Run on a scheduler that exists only for this run.  `main` and the options
+ * are stolen. */
+static PyObject *
+run_alone(FiberObject *main, RunOptions *options)
+{
+    SchedulerObject *s =
+        (SchedulerObject *)PyObject_CallNoArgs((PyObject *)pf_scheduler_type);
+    if (s == NULL) {
+        Py_XDECREF(options->on_unhandled);
+        Py_DECREF(main);
+        return NULL;
+    }
+    s->on_unhandled = options->on_unhandled;
+    pf_store(&s->watched.limit, options->watchdog);
+    PyObject *result = pf_run_main(s, main);
+    PyObject *raised = result == NULL ? pf_take_exception() : NULL;
+    pf_scheduler_close_now(s);
+    pf_unseen_close_quietly(s);
+    if (raised != NULL) {
+        pf_restore_exception(raised);
+    }
+    Py_DECREF(s);
+    return result;
+}
+
+static bool
+is(PyObject *name, PyObject *own)
+{
+    return PyUnicode_Compare(name, own) == 0;
+}
+
+static bool
+is_own(PyObject *name)
+{
+    return is(name, pf.s_on_unhandled) || is(name, pf.s_watchdog);
+}
+
+/* Its thread, and the one that reports, have to be there. */
+static int
+start_watchdog(void)
+{
+    PyObject *start = pf_import_from("pyfiber._watchdog", "start");
+    PyObject *done = start == NULL ? NULL : PyObject_CallNoArgs(start);
+    Py_XDECREF(start);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
+static int
+take_option(RunOptions *options, PyObject *name, PyObject *value)
+{
+    if (is(name, pf.s_on_unhandled)) {
+        options->on_unhandled = pf_on_unhandled(value);
+        return options->on_unhandled == NULL ? -1 : 0;
+    }
+    return value != Py_None &&
+                   (pf_watch_limit(value, &options->watchdog) < 0 ||
+                    start_watchdog() < 0)
+               ? -1
+               : 0;
+}
+
+/* How many of the keywords are run()'s own; -1: one of them is wrong. */
+static Py_ssize_t
+take_options(RunOptions *options, PyObject *const *values, PyObject *kwnames)
+{
+    Py_ssize_t own = 0;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(kwnames); i++) {
+        PyObject *name = PyTuple_GET_ITEM(kwnames, i);
+        if (is_own(name)) {
+            own++;
+            if (take_option(options, name, values[i]) < 0) {
+                return -1;
+            }
+        }
+    }
+    return own;
+}
+
+/* The fiber that the other arguments are for. */
+static FiberObject *
+main_without(Py_ssize_t own, PyObject *const *args, Py_ssize_t nargs,
+             PyObject *kwnames)
+{
+    Py_ssize_t count = PyTuple_GET_SIZE(kwnames), kept = 0;
+    FiberObject *main = NULL;
+    PyObject *names = PyTuple_New(count - own);
+    PyObject **fewer = PyMem_New(PyObject *, (size_t)(nargs + count));
+    if (names == NULL || fewer == NULL) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    memcpy(fewer, args, (size_t)nargs * sizeof *args);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *name = PyTuple_GET_ITEM(kwnames, i);
+        if (!is_own(name)) {
+            fewer[nargs + kept] = args[nargs + i];
+            PyTuple_SET_ITEM(names, kept++, Py_NewRef(name));
+        }
+    }
+    main = pf_fiber_to_call("run()", fewer, nargs, kept == 0 ? NULL : names);
+done:
+    PyMem_Free(fewer);
+    Py_XDECREF(names);
+    return main;
+}
+
+PyObject *
+pf_run(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return NULL;
+    }
+    if (t->scheduler != NULL && !pf_may_nest(t)) {
+        PyErr_SetString(pf.fiber_error,
+                        "run() inside of a run: use spawn() and result()");
+        return NULL;
+    }
+    RunOptions options = {.on_unhandled = NULL};
+    FiberObject *main = NULL;
+    Py_ssize_t own =
+        kwnames == NULL ? 0 : take_options(&options, args + nargs, kwnames);
+    if (own == 0) {
+        main = pf_fiber_to_call("run()", args, nargs, kwnames);
+    } else if (own > 0) {
+        main = main_without(own, args, nargs, kwnames);
+    }
+    if (main == NULL) {
+        Py_XDECREF(options.on_unhandled);
+        return NULL;
+    }
+    return run_alone(main, &options);
+}

@@ -1,0 +1,17 @@
+/* watch/: eyes on runs, from outside of them.
+ *
+ *   watchdog.c  a thread that notices when a loop does not run
+ *   turns.c     every turn of a fiber, for a timeline and for a profile
+ *
+ * Called by module.c.
+ */
+#ifndef PF_PYTHON_WATCH_H
+#define PF_PYTHON_WATCH_H
+
+#include "python/core/parts.h"
+#include "python/core/pyinclude.h"
+
+int pf_watchdog_init(PyObject *module);
+extern const PfPart pf_watchdog_part;
+
+#endif

@@ -1,0 +1,498 @@
+/* The watchdog: a thread that notices when a scheduler's loop does not run.
+ *
+ * It needs no GIL to notice, since a function in C may hold that.  It looks at
+ * each thread with a run every now and then: the loop runs if its counters have
+ * changed, or while it sleeps.  What it finds goes two ways:
+ *
+ *   1. A Python thread, the reporter, which waits in _watchdog_next(), gets a
+ *      report: with the GIL it can tell the fiber's name and stack properly.
+ *   2. If the reporter does not come within a second, nobody gets the GIL.
+ *      Then the blocked thread itself is interrupted and writes its fiber's
+ *      name and stack to stderr, as the handler for stack overflows does.
+ *
+ * In both cases the names of the C functions that it is in come from an
+ * interruption, too: see engine/base/interrupt.h.
+ *
+ * Whoever holds pf_threads_lock may follow thread->scheduler: a scheduler takes
+ * that lock once before it is freed.  Its counters are words that another
+ * thread writes; here they only have to change.
+ */
+#include "python/watch/watch.h"
+
+#include "python/core/arguments.h"
+#include "python/core/state.h"
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
+#include "python/fiber/hub.h"
+#include "python/fiber/overflow.h"
+
+#include "engine/base/clock.h"
+#include "engine/base/interrupt.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#ifdef _WIN32
+#include <io.h>
+#define write_error(text, size) _write(2, text, (unsigned)(size))
+#else
+#include <unistd.h>
+#define write_error(text, size) write(STDERR_FILENO, text, size)
+#endif
+
+#define MILLISECOND INT64_C(1000000)
+#define SECOND (1000 * MILLISECOND)
+/* Between two looks: a quarter of the shortest limit, within these. */
+#define SHORTEST_PAUSE (5 * MILLISECOND)
+#define LONGEST_PAUSE SECOND
+#define REPORTER_PATIENCE SECOND
+#define INTERRUPT_PATIENCE (100 * MILLISECOND)
+#define MOST_PLACES 64
+#define MOST_TOLD 8 /* of these */
+
+typedef struct Report {
+    unsigned long thread; /* its Python identifier */
+    int64_t since;        /* how long, in nanoseconds */
+    bool over;            /* the loop runs again */
+    bool lacks_gil;       /* it waits for the GIL itself */
+    char native[1024];    /* C functions, innermost first */
+} Report;
+
+/* The locks are binary semaphores: who releases one has seen it taken. */
+typedef struct Watchdog {
+    PyThread_type_lock wake;  /* to the thread: something has changed */
+    PyThread_type_lock gone;  /* from the thread: it ends */
+    PyThread_type_lock ready; /* to the reporter: `report` is there */
+    PyThread_type_lock taken; /* from the reporter: it has it */
+    PF_ATOMIC(int64_t) limit; /* for runs without one of their own; 0: none */
+    PF_ATOMIC(uint8_t) stop;
+    PF_ATOMIC(uint8_t) nudged; /* `wake` is released */
+    PF_ATOMIC(uint8_t) full;   /* `report` waits for the reporter */
+    bool runs;                 /* under the GIL */
+    Report report;
+} Watchdog;
+
+/* shared, one word each; `report` belongs to whom `full` says */
+static Watchdog dog;
+
+/* ------------------------------------------------------------------ the look */
+
+static uint64_t
+glance(const uint64_t *word)
+{
+    return *(const volatile uint64_t *)word;
+}
+
+/* Only grows, and does so with whatever the loop does. */
+static uint64_t
+progress_of(const SchedulerObject *s)
+{
+    const pf_scheduler *core = &s->core;
+    return glance(&core->switches) + glance(&core->waits) +
+           glance(&core->messages) + glance(&core->timeouts) +
+           glance(&core->events);
+}
+
+static bool
+sleeps(SchedulerObject *s)
+{
+    return pf_load(&s->core.sleeping) && !pf_load(&s->lacks_gil);
+}
+
+static int64_t
+limit_of(SchedulerObject *s)
+{
+    int64_t own = pf_load(&s->watched.limit);
+    return own != 0 ? own : pf_load(&dog.limit);
+}
+
+/* For how long has the loop certainly not run?  Counted from the first look
+ * that found it as it is now. */
+static int64_t
+stuck_for(SchedulerObject *s, int64_t now)
+{
+    PfWatched *w = &s->watched;
+    uint64_t progress = progress_of(s);
+    bool asleep = sleeps(s);
+    if (w->since == 0 || progress != w->progress || asleep || w->asleep) {
+        w->progress = progress;
+        w->since = now;
+    }
+    w->asleep = asleep;
+    return now - w->since;
+}
+
+static SchedulerObject *
+scheduler_of(PfThread *t)
+{
+    return *(SchedulerObject *volatile *)&t->scheduler;
+}
+
+/* ------------------------------------------------------- what it is stuck in */
+
+typedef struct View {
+    PfThread *thread;
+    void *places[MOST_PLACES];
+    size_t count;
+    bool tell; /* write what the interpreter was running */
+} View;
+
+static void
+put(const char *text, size_t size)
+{
+    int64_t written = write_error(text, size);
+    (void)written;
+}
+
+/* In a signal handler on the blocked thread. */
+static void
+look_around(void *data)
+{
+    View *view = data;
+    view->count = pf_native_stack(view->places, MOST_PLACES);
+    if (view->tell) {
+        pf_tell_running_fiber();
+    }
+}
+
+static bool
+starts_with(const char *text, const char *start)
+{
+    return strncmp(text, start, strlen(start)) == 0;
+}
+
+/* The functions that Python code has called, as one line. */
+static void
+describe(const View *view, char *text, size_t size)
+{
+    size_t length = 0;
+    text[0] = '\0';
+    for (size_t i = 0; i < view->count && i < MOST_TOLD; i++) {
+        char name[160];
+        size_t n = pf_native_name(view->places[i], name, sizeof name);
+        if (starts_with(name, "_PyEval_") || length + n + 4 >= size) {
+            break;
+        }
+        if (i != 0 && name[n - 1] != ')') {
+            continue; /* without a name: only the innermost is worth it */
+        }
+        length += (size_t)snprintf(text + length, size - length, "%s%s",
+                                   i == 0 ? "" : " < ", name);
+    }
+}
+
+/* -------------------------------------------------------------------- telling */
+
+static bool
+acquire(PyThread_type_lock lock, int64_t ns)
+{
+    return PyThread_acquire_lock_timed(lock, ns / 1000, 0) == PY_LOCK_ACQUIRED;
+}
+
+/* The reporter has taken it in time. */
+static bool
+hand_over(const Report *report, int64_t patience)
+{
+    if (pf_load(&dog.full)) {
+        return false; /* it has not come for the last one */
+    }
+    (void)acquire(dog.taken, 0); /* of the last one, which was late */
+    dog.report = *report;
+    pf_store(&dog.full, 1);
+    PyThread_release_lock(dog.ready);
+    return acquire(dog.taken, patience);
+}
+
+static void
+tell_without_gil(const Report *report, View *view)
+{
+    char text[1400];
+    int n = snprintf(
+        text, sizeof text,
+        "pyfiber: the loop of thread %lu has not run for %.1f s%s\n",
+        report->thread, (double)report->since / 1e9,
+        report->lacks_gil
+            ? ", because another thread holds the GIL and does not let it go"
+            : ", and no thread can tell more, because its fiber is in a C "
+              "function that holds the GIL");
+    put(text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1);
+    if (report->lacks_gil) {
+        return;
+    }
+    if (report->native[0] != '\0') {
+        n = snprintf(text, sizeof text, "in C: %s\n", report->native);
+        put(text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1);
+    }
+    /* The thread may have ended by now: look for it again. */
+    pf_mutex_lock(&pf_threads_lock);
+    PfThread *t = pf_threads;
+    while (t != NULL && t != view->thread) {
+        t = t->next;
+    }
+    if (t != NULL) {
+        view->tell = true;
+        (void)pf_interrupt(t->native, look_around, view, INTERRUPT_PATIENCE);
+    }
+    pf_mutex_unlock(&pf_threads_lock);
+}
+
+/* ------------------------------------------------------------------ the thread */
+
+/* Under pf_threads_lock: is there something to tell of this thread? */
+static bool
+look_at(PfThread *t, int64_t now, int64_t *shortest, Report *report)
+{
+    SchedulerObject *s = scheduler_of(t);
+    int64_t limit = s == NULL ? 0 : limit_of(s);
+    if (limit == 0) {
+        return false;
+    }
+    *shortest = limit < *shortest ? limit : *shortest;
+    PfWatched *w = &s->watched;
+    int64_t last = now - w->since;
+    int64_t stuck = stuck_for(s, now);
+    bool over = stuck == 0 && w->told != 0;
+    if (!over && stuck < (w->told == 0 ? limit : w->told)) {
+        return false;
+    }
+    /* Again when it has lasted twice as long. */
+    w->told = over ? 0 : 2 * stuck;
+    *report = (Report){
+        .thread = t->tstate->thread_id,
+        .since = over ? last : stuck,
+        .over = over,
+        .lacks_gil = pf_load(&s->lacks_gil) != 0,
+    };
+    return true;
+}
+
+static void
+tell(Report *report, View *view)
+{
+    if (report->over) {
+        (void)hand_over(report, REPORTER_PATIENCE);
+        return;
+    }
+    describe(view, report->native, sizeof report->native);
+    if (!hand_over(report, REPORTER_PATIENCE) && !pf_load(&dog.stop)) {
+        tell_without_gil(report, view);
+    }
+}
+
+/* One look at all; returns how long to wait for the next one. */
+static int64_t
+look(void)
+{
+    int64_t general = pf_load(&dog.limit);
+    int64_t shortest = 4 * LONGEST_PAUSE;
+    if (general != 0 && general < shortest) {
+        shortest = general;
+    }
+    Report report;
+    View view = {.thread = NULL};
+    int64_t now = pf_monotonic();
+    pf_mutex_lock(&pf_threads_lock);
+    for (PfThread *t = pf_threads; t != NULL && view.thread == NULL;
+         t = t->next) {
+        if (look_at(t, now, &shortest, &report)) {
+            view.thread = t;
+            if (!report.over && !report.lacks_gil) {
+                (void)pf_interrupt(t->native, look_around, &view,
+                                   INTERRUPT_PATIENCE);
+            }
+        }
+    }
+    pf_mutex_unlock(&pf_threads_lock);
+    if (view.thread != NULL) {
+        tell(&report, &view);
+        return 0;
+    }
+    int64_t pause = shortest / 4;
+    return pause < SHORTEST_PAUSE ? SHORTEST_PAUSE : pause;
+}
+
+static void
+watch_thread(void *ignored)
+{
+    (void)ignored;
+    pf_refuse_signals();
+    while (!pf_load(&dog.stop)) {
+        int64_t pause = look();
+        if (pause != 0 && acquire(dog.wake, pause)) {
+            (void)pf_take(&dog.nudged);
+        }
+    }
+    PyThread_release_lock(dog.gone);
+}
+
+/* ----------------------------------------------------------------- from Python */
+
+/* There is a new limit, or the end: look now. */
+static void
+nudge(void)
+{
+    if (dog.runs && !pf_fetch_or(&dog.nudged, 1)) {
+        PyThread_release_lock(dog.wake);
+    }
+}
+
+/* A lock that is taken. */
+static PyThread_type_lock
+new_lock(void)
+{
+    PyThread_type_lock lock = PyThread_allocate_lock();
+    if (lock != NULL) {
+        PyThread_acquire_lock(lock, WAIT_LOCK);
+    }
+    return lock;
+}
+
+/* They are never freed: a thread that is gone may have been in one of them. */
+static int
+make_locks(void)
+{
+    dog.wake = new_lock();
+    dog.gone = new_lock();
+    dog.ready = new_lock();
+    dog.taken = new_lock();
+    if (dog.wake == NULL || dog.gone == NULL || dog.ready == NULL ||
+        dog.taken == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    return 0;
+}
+
+static PyObject *
+watchdog_start(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    if (dog.runs) {
+        nudge();
+        Py_RETURN_FALSE;
+    }
+    if (make_locks() < 0) {
+        return NULL;
+    }
+    pf_store(&dog.stop, 0);
+    pf_store(&dog.full, 0);
+    pf_store(&dog.nudged, 0);
+    (void)pf_interrupt_install(); /* without it C functions are not told */
+    if (PyThread_start_new_thread(watch_thread, NULL) ==
+        PYTHREAD_INVALID_THREAD_ID) {
+        pf_interrupt_uninstall();
+        PyErr_SetString(PyExc_RuntimeError, "can't start new thread");
+        return NULL;
+    }
+    dog.runs = true;
+    Py_RETURN_TRUE;
+}
+
+static PyObject *
+watchdog_stop(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    if (!dog.runs) {
+        Py_RETURN_FALSE;
+    }
+    PyThread_type_lock gone = dog.gone, ready = dog.ready;
+    pf_store(&dog.stop, 1);
+    nudge();
+    dog.runs = false;
+    Py_BEGIN_ALLOW_THREADS;
+    PyThread_acquire_lock(gone, WAIT_LOCK);
+    Py_END_ALLOW_THREADS;
+    pf_interrupt_uninstall();
+    if (!pf_load(&dog.full)) {
+        PyThread_release_lock(ready);
+    }
+    Py_RETURN_TRUE;
+}
+
+/* The reporter waits here for the next report.  It must come back before the
+ * watchdog is started again. */
+static PyObject *
+watchdog_next(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    PyThread_type_lock ready = dog.ready, taken = dog.taken;
+    if (ready == NULL || (pf_load(&dog.stop) && !pf_load(&dog.full))) {
+        Py_RETURN_NONE;
+    }
+    Py_BEGIN_ALLOW_THREADS;
+    PyThread_acquire_lock(ready, WAIT_LOCK);
+    Py_END_ALLOW_THREADS;
+    if (!pf_load(&dog.full)) {
+        Py_RETURN_NONE;
+    }
+    Report report = dog.report;
+    pf_store(&dog.full, 0);
+    PyThread_release_lock(taken);
+    return Py_BuildValue("(kdOOs)", report.thread, (double)report.since / 1e9,
+                         report.over ? Py_True : Py_False,
+                         report.lacks_gil ? Py_True : Py_False, report.native);
+}
+
+/* Nanoseconds; 0: none. */
+static PyObject *
+watchdog_limit(PyObject *module, PyObject *seconds)
+{
+    (void)module;
+    int64_t ns = 0;
+    if (seconds != Py_None && pf_watch_limit(seconds, &ns) < 0) {
+        return NULL;
+    }
+    int64_t before = pf_load(&dog.limit);
+    pf_store(&dog.limit, ns);
+    nudge();
+    return before == 0 ? Py_NewRef(Py_None)
+                       : PyFloat_FromDouble((double)before / 1e9);
+}
+
+/* The child has neither the thread nor the reporter; what they held is lost. */
+static int
+after_fork(PfThread *t)
+{
+    (void)t;
+    dog.runs = false;
+    pf_store(&dog.stop, 1);
+    pf_store(&dog.full, 0);
+    pf_interrupt_uninstall();
+    return 0;
+}
+
+static PyMethodDef functions[] = {
+    {"_watchdog_start", watchdog_start, METH_NOARGS,
+     "_watchdog_start()\n--\n\nStart its thread; False: there is one."},
+    {"_watchdog_stop", watchdog_stop, METH_NOARGS,
+     "_watchdog_stop()\n--\n\nEnd its thread; False: there is none."},
+    {"_watchdog_next", watchdog_next, METH_NOARGS,
+     "_watchdog_next()\n--\n\n"
+     "Wait for a report: thread, seconds, whether it is over, whether the\n"
+     "loop waits for the GIL, C functions. None: the watchdog ends."},
+    {"_watchdog_limit", watchdog_limit, METH_O,
+     "_watchdog_limit(seconds, /)\n--\n\n"
+     "Set the limit of runs that have none of their own; the one before."},
+    {NULL, NULL, 0, NULL},
+};
+
+int
+pf_watchdog_init(PyObject *module)
+{
+    return PyModule_AddFunctions(module, functions);
+}
+
+static void
+run_begins(SchedulerObject *s)
+{
+    (void)s;
+    nudge();
+}
+
+const PfPart pf_watchdog_part = {
+    .after_fork = after_fork,
+    .run_begins = run_begins,
+};

@@ -1,0 +1,170 @@
+"""Who keeps a loop from running: the half of the watchdog that speaks Python.
+
+The engine's half is a thread without the GIL, which notices (csrc/python/watch/watchdog.c). This
+half is a daemon thread that waits for its reports and logs them, as long as it can have the GIL.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from pyfiber import _engine
+from pyfiber._engine import _load
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: To undo a call twice, or out of order, must not bring an old limit back.
+_layers: list[Watchdog] = []
+
+
+class Watchdog:
+    """What `watchdog()` returns."""
+
+    def __init__(self, seconds: float | None) -> None:
+        #: The limit that was asked for.
+        self.seconds = seconds
+
+    def undo(self) -> None:
+        """Go back to the limit from before; does nothing the second time."""
+        if self in _layers:
+            _layers.remove(self)
+            _apply()
+
+    def __enter__(self) -> Watchdog:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.undo()
+
+
+def watchdog(seconds: float | None) -> Watchdog:
+    """Report every fiber that keeps its loop from running for longer than `seconds`.
+
+    This is for all threads and runs of the process, but those that `run(..., watchdog=...)` gave
+    another limit; None turns it off for the others. Each report goes to the logger "pyfiber" as a
+    warning: which fiber has been running for how long without waiting, its stack, how many fibers
+    wait for their turn, and, on Linux and macOS, the C functions it is in. It is repeated when the
+    time has doubled, and another line tells when the loop runs again.
+
+    Returns an object whose `undo()` restores the limit from before; as a context manager it does so
+    at the end of the block. The environment variable PYFIBER_WATCHDOG sets a limit from the start.
+
+    If no Python code can run, because a C function keeps the GIL, the report goes to the standard
+    error stream, without the help of Python code.
+
+    What it costs: a thread that wakes four times in `seconds` (at least once in a second, at most
+    200 times), and nothing for switches. To find the C functions it sends the blocked thread
+    SIGURG, once for each report, unless the program has a handler for it.
+
+    TypeError or ValueError unless `seconds` is None or a positive finite number.
+    """
+    before = _engine._watchdog_limit(seconds)  # checks it
+    layer = Watchdog(seconds)
+    if not _layers:
+        _layers.append(Watchdog(before))
+    _layers.append(layer)
+    if seconds is not None:
+        start()
+    return layer
+
+
+def _apply() -> None:
+    _engine._watchdog_limit(_layers[-1].seconds)
+
+
+def start() -> None:
+    """Have both threads; does nothing if they are there."""
+    if not _engine._watchdog_start():
+        return
+    for module in ("logging", "threading", "pyfiber._report"):  # the reporter imports nothing: the
+        _load(module)  # blocked fiber may be in the middle of an import
+    import threading
+
+    ready = threading.Event()
+    threading.Thread(
+        target=_report_all, args=(ready,), name="pyfiber-watchdog", daemon=True
+    ).start()
+    ready.wait()  # a run must not count it as a thread that may wake a fiber
+
+
+def _stop() -> None:
+    _engine._watchdog_stop()
+
+
+def _start_again() -> None:
+    """In the child of a fork, which has neither thread."""
+    if _layers and _layers[-1].seconds is not None:
+        start()
+
+
+atexit.register(_stop)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_again)
+
+
+def _report_all(ready: object) -> None:
+    import logging
+
+    _engine._only_watches()
+    ready.set()  # type: ignore[attr-defined]
+    logger = logging.getLogger("pyfiber")
+    while (told := _engine._watchdog_next()) is not None:
+        try:
+            _report_one(logger, *told)
+        except Exception:
+            logger.exception("a report of the watchdog failed")
+
+
+def _report_one(
+    logger: object, thread: int, seconds: float, over: bool, lacks_gil: bool, native: str
+) -> None:
+    from pyfiber import _report
+
+    title = _report.thread_title(thread)
+    if over:
+        text = f"the loop of {title} runs again, after {seconds:.3g} s"
+    elif lacks_gil:
+        text = (
+            f"the loop of {title} has waited {seconds:.3g} s for the GIL: "
+            "another thread did not let it go"
+        )
+    else:
+        lines = [
+            f"the loop of {title} has not run for {seconds:.3g} s: {who_runs(thread)}",
+            *stack_lines(thread),
+        ]
+        if native:
+            lines.append(f"  in C: {native}")
+        text = "\n".join(lines)
+    logger.warning("%s", text)  # type: ignore[attr-defined]
+
+
+def stack_lines(thread: int) -> Iterator[str]:
+    from pyfiber import _report
+
+    frame = sys._current_frames().get(thread)
+    return _report.indented(_report.cut(_report.stack_at(frame)), "")
+
+
+def who_runs(thread: int) -> str:
+    """The running fiber, and how many others it keeps waiting."""
+    from pyfiber import _report
+
+    for ident, current, root, scheduler, _ in _engine._threads():
+        if ident == thread and scheduler is not None:
+            if current is root:
+                return "by now it runs again, or ends"
+            waiting = scheduler.stats()["ready"]
+            others = f", and {waiting:,} others wait for their turn" if waiting else ""
+            return f"{_report.name_of(current)} does not wait{others}"
+    return "by now its run has ended"

@@ -1,0 +1,292 @@
+"""The watchdog: who keeps a loop from running is told, and nobody else."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from pyfiber import _engine, run, sleep, spawn, watchdog, yield_now
+from tests.conftest import Child
+
+#: Begins every report of this thread.
+HERE = f"the loop of thread {threading.current_thread().name!r} ({threading.get_ident()}) has not"
+#: Seconds; what is reported has to last longer, however slow the machine.
+SHORT = 0.02
+
+
+class Reports:
+    """The reports so far; waiting for the next one is what the blocked fiber does."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.changed = threading.Condition()
+
+    def add(self, message: str, text: str) -> None:
+        with self.changed:
+            self.texts.append(text)
+            self.changed.notify_all()
+
+    def wait_for(self, part: str) -> str:
+        """Blocks the thread, and with it the loop."""
+        found: list[str] = []
+
+        def there() -> bool:
+            found[:] = [text for text in self.texts if part in text]
+            return bool(found)
+
+        with self.changed:
+            assert self.changed.wait_for(there, 60), self.texts
+        return found[0]
+
+
+@pytest.fixture
+def reports(monkeypatch: pytest.MonkeyPatch) -> Reports:
+    import logging
+
+    reports = Reports()
+    logger = logging.getLogger("pyfiber")
+    monkeypatch.setattr(logger, "warning", reports.add)
+    # Reports come one after the other: after this one comes none of an earlier test.
+    last = threading.Thread(
+        target=run,
+        args=(reports.wait_for, "'the last of before'"),
+        kwargs={"watchdog": SHORT},
+        name="the last of before",
+    )
+    last.start()
+    last.join()
+    return reports
+
+
+def test_fiber_that_blocks_is_told_with_its_stack(reports: Reports) -> None:
+    texts = []
+
+    def blocker() -> None:
+        texts.append(reports.wait_for(HERE))
+
+    def main() -> None:
+        fiber = spawn(blocker)
+        fiber.name = "the blocker"
+        spawn(sleep, 0)
+        fiber.join()
+
+    run(main, watchdog=SHORT)
+    (text,) = texts
+    assert "fiber 'the blocker' at 0x" in text
+    assert "does not wait, and 1 others wait for their turn" in text
+    assert ", in blocker\n" in text
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
+def test_c_function_that_a_fiber_is_stuck_in_is_told(reports: Reports) -> None:
+    assert "in C: " in run(reports.wait_for, HERE, watchdog=SHORT)
+
+
+def test_end_of_a_long_turn_is_told_as_well(reports: Reports) -> None:
+    def main() -> None:
+        reports.wait_for(HERE)
+        while not any("runs again, after" in text for text in reports.texts):
+            sleep(SHORT / 4)
+
+    run(main, watchdog=SHORT)
+
+
+def test_long_turn_is_told_again_when_it_has_lasted_twice_as_long(reports: Reports) -> None:
+    def seconds() -> list[float]:
+        here = [text for text in reports.texts if HERE in text]
+        return [float(text.split(" has not run for ")[1].split()[0]) for text in here]
+
+    def main() -> None:
+        with reports.changed:
+            assert reports.changed.wait_for(lambda: len(seconds()) >= 3, 60)
+
+    run(main, watchdog=SHORT)
+    first, second, third = seconds()[:3]
+    assert first * 1.9 < second
+    assert second * 1.9 < third
+
+
+@pytest.mark.parametrize("idle", [lambda: sleep(SHORT / 4), yield_now], ids=["sleep", "yield_now"])
+def test_loop_that_runs_is_not_told(idle: Callable[[], None], reports: Reports) -> None:
+    """While another thread's loop is blocked and told of three times."""
+
+    def blocker() -> None:
+        with reports.changed:
+            assert reports.changed.wait_for(lambda: len(reports.texts) >= 3, 60)
+
+    other = threading.Thread(target=run, args=(blocker,), kwargs={"watchdog": SHORT})
+
+    def main() -> None:
+        other.start()
+        while other.is_alive():
+            idle()
+
+    run(main, watchdog=10)
+    assert HERE not in "".join(reports.texts)
+
+
+def test_limit_of_the_process_reaches_a_run_that_is_on_its_way(reports: Reports) -> None:
+    def main() -> None:
+        with watchdog(SHORT):
+            reports.wait_for(HERE)
+
+    run(main)
+
+
+def test_own_limit_of_a_run_comes_before_that_of_the_process(reports: Reports) -> None:
+    with watchdog(1e6):
+        run(reports.wait_for, HERE, watchdog=SHORT)
+
+
+def test_watchdog_undone_leaves_the_limit_from_before() -> None:
+    first = watchdog(100)
+    second = watchdog(50)
+    third = watchdog(None)
+    second.undo()
+    assert _engine._watchdog_limit(None) is None
+    third.undo()
+    third.undo()
+    assert _engine._watchdog_limit(100) == 100
+    first.undo()
+    assert _engine._watchdog_limit(None) is None
+
+
+WRONG = [(0, ValueError), (-1, ValueError), ("1", TypeError), (b"", TypeError)]
+WRONG += [(float("nan"), ValueError), (float("inf"), ValueError)]
+
+
+@pytest.mark.parametrize(("seconds", "error"), WRONG)
+def test_limit_that_is_none_is_refused(seconds: float, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        watchdog(seconds)
+    with pytest.raises(error):
+        run(list, watchdog=seconds)
+    assert _engine._watchdog_limit(None) is None
+
+
+def test_run_takes_its_own_arguments_from_among_the_functions() -> None:
+    def main(*args: int, **kwargs: int) -> object:
+        return args, kwargs
+
+    given = run(main, 1, 2, a=3, watchdog=100, b=4, on_unhandled="raise", c=5)
+    assert given == ((1, 2), {"a": 3, "b": 4, "c": 5})
+    assert run(main, watchdog=None, on_unhandled="log") == ((), {})
+
+
+def test_watchdog_is_no_thread_that_could_wake_a_fiber(child: Child) -> None:
+    """Or a deadlock would not be noticed."""
+    child(
+        """
+        from pyfiber import DeadlockError, park, run, watchdog
+        watchdog(100)
+        try:
+            run(park)
+        except DeadlockError:
+            pass
+        else:
+            raise SystemExit("no deadlock")
+        """
+    )
+
+
+HOLDS_THE_GIL = """
+import ctypes, sys, time
+from pyfiber import Fiber, run, spawn
+
+def holds_on():
+    library = ctypes.PyDLL(None)
+    for _ in range(40):  # until the report is there, which stderr shows
+        library.usleep(500_000)
+        if reported():
+            return
+
+def reported():
+    sys.stderr.flush()
+    with open(sys.argv[1]) as file:
+        return "Stack of the fiber" in file.read()
+
+def main():
+    Fiber(holds_on, name="holder").start().join()
+
+run(main, watchdog=0.02)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
+def test_c_function_that_holds_the_gil_is_told_without_it(tmp_path: object) -> None:
+    """By the blocked thread itself, to stderr."""
+    import pathlib
+    import subprocess
+
+    assert isinstance(tmp_path, pathlib.Path)
+    errors = tmp_path / "stderr"
+    source = HOLDS_THE_GIL.replace("usleep(500_000)", "usleep(3_000_000)")
+    with errors.open("w") as stderr:
+        command = [sys.executable, "-c", source, str(errors)]
+        subprocess.run(command, stderr=stderr, check=True, timeout=120)
+    text = errors.read_text()
+    assert "in a C function that holds the GIL" in text
+    assert "in C: " in text
+    assert "usleep" in text
+    assert "fiber 'holder'\n" in text
+    assert " in holds_on\n" in text
+
+
+def test_environment_sets_a_limit_from_the_start(child: Child) -> None:
+    source = "from pyfiber import _engine; print(_engine._watchdog_limit(None))"
+    assert child(source, env={"PYFIBER_WATCHDOG": "2.5"}).stdout == "2.5\n"
+    assert child(source, env={"PYFIBER_WATCHDOG": "0"}).stdout == "None\n"
+    done = child(source, env={"PYFIBER_WATCHDOG": "soon"}, check=False)
+    assert "PYFIBER_WATCHDOG must be a number of seconds (0: never), not 'soon'" in done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_watchdog_goes_on_in_the_child_of_a_fork(child: Child) -> None:
+    child(
+        """
+        import logging, os, threading, warnings
+        from pyfiber import run, watchdog
+
+        told = threading.Event()
+        logging.getLogger("pyfiber").warning = lambda *args: told.set()
+        watchdog(0.02)
+        run(told.wait, 60)
+        assert told.is_set()
+        warnings.simplefilter("ignore")  # there are threads: the watchdog's
+        pid = os.fork()
+        if pid == 0:
+            told.clear()
+            told = threading.Event()
+            run(told.wait, 60)
+            os._exit(0 if told.is_set() else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        """
+    )
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
+def test_handler_of_the_program_is_left_alone(child: Child) -> None:
+    child(
+        """
+        import logging, signal, threading
+        from pyfiber import run, watchdog
+
+        signal.signal(signal.SIGURG, lambda *args: None)
+        before = signal.getsignal(signal.SIGURG)
+        told = []
+        there = threading.Event()
+
+        def warning(message, text):
+            told.append(text)
+            there.set()
+
+        logging.getLogger("pyfiber").warning = warning
+        run(there.wait, 60, watchdog=0.02)
+        assert signal.getsignal(signal.SIGURG) is before
+        assert "has not run" in told[0] and "in C" not in told[0]
+        """
+    )
