@@ -96,6 +96,7 @@ if TYPE_CHECKING:
     from pyfiber._logs import LogFilter
     from pyfiber._outcome import CancelledOutcome, Failed, Ok, Outcome
     from pyfiber._patch import patch, patch_report, patched, unpatch
+    from pyfiber._profile import Profiler, ProfileRow
     from pyfiber._queues import PriorityQueue, ShutDown
     from pyfiber._report import debug_on_signal, dump_fibers, dump_on_signal
     from pyfiber._signals import signals
@@ -106,6 +107,7 @@ if TYPE_CHECKING:
         from_thread,
         to_thread,
     )
+    from pyfiber._trace import trace
     from pyfiber._watchdog import watchdog
 
 __version__ = "0.1.0"
@@ -142,6 +144,8 @@ __all__ = [
     "Outcome",
     "Portal",
     "PriorityQueue",
+    "ProfileRow",
+    "Profiler",
     "Put",
     "Putting",
     "Queue",
@@ -195,6 +199,7 @@ __all__ = [
     "switch",
     "timeout",
     "to_thread",
+    "trace",
     "trim_stacks",
     "unpatch",
     "wait_for",
@@ -211,6 +216,8 @@ _HOMES = {
     "Barrier": "pyfiber._barrier",
     "CancelledOutcome": "pyfiber._outcome",
     "PriorityQueue": "pyfiber._queues",
+    "ProfileRow": "pyfiber._profile",
+    "Profiler": "pyfiber._profile",
     "ShutDown": "pyfiber._queues",
     "Failed": "pyfiber._outcome",
     "FiberCancelled": "pyfiber._cancelled",
@@ -235,6 +242,7 @@ _HOMES = {
     "patched": "pyfiber._patch",
     "signals": "pyfiber._signals",
     "to_thread": "pyfiber._threads",
+    "trace": "pyfiber._trace",
     "unpatch": "pyfiber._patch",
     "wait_for": "pyfiber._futures",
     "watchdog": "pyfiber._watchdog",

@@ -664,7 +664,7 @@ engine_exec(PyObject *module)
         pf_thread_module_init(module) < 0 || pf_schedule_init(module) < 0 ||
         pf_python_overflow_init() < 0 || pf_capsule_init(module) < 0 ||
         pf_patch_init(module) < 0 || pf_watchdog_init(module) < 0 ||
-        add_primitives(module) < 0) {
+        pf_turns_init(module) < 0 || add_primitives(module) < 0) {
         return -1;
     }
     pf_greenlet_module_init();

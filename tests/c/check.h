@@ -39,6 +39,7 @@ extern const test timer_tests[];
 extern const test inbox_tests[];
 extern const test scheduler_tests[];
 extern const test mutex_tests[];
+extern const test interrupt_tests[];
 extern const test thread_tests[];
 extern const test wakeup_tests[];
 extern const test waiting_tests[];

@@ -52,14 +52,18 @@ static const struct {
     const test *tests;
     bool of_pollers;
 } groups[] = {
-    {context_tests, false},   {stack_tests, false},     {timer_tests, false},
-    {inbox_tests, false},     {scheduler_tests, false}, {thread_tests, true},
-    {wakeup_tests, false},    {waiting_tests, false},   {afd_tests, false},
-    {poller_tests, true},     {turn_tests, false},      {task_tests, false},
-    {pool_tests, false},      {overflow_tests, false},  {memory_tests, false},
-    {ccontext_tests, false},  {refusal_tests, false},   {reactor_tests, false},
-    {descriptor_tests, true}, {watch_tests, true},      {record_tests, false},
-    {mutex_tests, false},     {inmemory_tests, false},
+    {context_tests, false},   {stack_tests, false},
+    {timer_tests, false},     {inbox_tests, false},
+    {scheduler_tests, false}, {thread_tests, true},
+    {wakeup_tests, false},    {waiting_tests, false},
+    {afd_tests, false},       {poller_tests, true},
+    {turn_tests, false},      {task_tests, false},
+    {pool_tests, false},      {overflow_tests, false},
+    {memory_tests, false},    {ccontext_tests, false},
+    {refusal_tests, false},   {reactor_tests, false},
+    {descriptor_tests, true}, {watch_tests, true},
+    {record_tests, false},    {mutex_tests, false},
+    {inmemory_tests, false},  {interrupt_tests, false},
 };
 
 static int argc;

@@ -5,5 +5,7 @@
 #include <stdint.h>
 
 int64_t pf_monotonic(void); /* nanoseconds, from the poller's system */
+/* Nanoseconds that the processor has spent on the calling thread. */
+int64_t pf_thread_time(void);
 
 #endif

@@ -20,6 +20,14 @@ pf_monotonic(void)
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
+int64_t
+pf_thread_time(void)
+{
+    struct timespec spent;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &spent);
+    return (int64_t)spent.tv_sec * 1000000000 + spent.tv_nsec;
+}
+
 /* The first that the system has is the best that it has. */
 static const struct {
     const char *name;

@@ -52,6 +52,19 @@ pf_monotonic(void)
     return seconds * 1000000000 + rest * 1000000000 / frequency.QuadPart;
 }
 
+/* Counted in ticks of 15.6 ms. */
+int64_t
+pf_thread_time(void)
+{
+    FILETIME begun, ended, kernel, user;
+    if (!GetThreadTimes(GetCurrentThread(), &begun, &ended, &kernel, &user)) {
+        return 0;
+    }
+    uint64_t high = (uint64_t)kernel.dwHighDateTime + user.dwHighDateTime;
+    uint64_t low = (uint64_t)kernel.dwLowDateTime + user.dwLowDateTime;
+    return (int64_t)(((high << 32) + low) * 100);
+}
+
 /* --------------------------------------------------- the watches --- */
 
 static bool

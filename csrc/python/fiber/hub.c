@@ -10,6 +10,9 @@
 
 PyTypeObject *pf_scheduler_type; /* constant after import */
 
+const PfTurnOps *pf_turn_ops; /* constant after import */
+bool pf_turns_on;             /* shared, one word; under the GIL */
+
 /* A fiber was made ready.  Tell the loop that hosts this one, if any. */
 void
 pf_tell_host(SchedulerObject *s)

@@ -23,6 +23,23 @@ typedef struct PfWatched {
     bool asleep;
 } PfWatched;
 
+/* The present turn, as watch/turns.c records it. */
+typedef struct PfTurn {
+    bool on;            /* one has begun, and not ended */
+    uint16_t loop;      /* this scheduler's number in the timeline, or 0 */
+    uint32_t row;       /* its row in the profile, or 0 */
+    int64_t began, cpu; /* for that */
+} PfTurn;
+
+/* What a recorder of turns does when a run begins, while pf_turns_on, and when
+ * the loop waits or ends, if a turn is on.  Set at import. */
+typedef struct PfTurnOps {
+    void (*begin_run)(SchedulerObject *s);
+    void (*end)(SchedulerObject *s);
+} PfTurnOps;
+extern const PfTurnOps *pf_turn_ops;
+extern bool pf_turns_on;
+
 struct SchedulerObject {
     PyObject_HEAD
     PyObject *weakrefs;
@@ -61,6 +78,7 @@ struct SchedulerObject {
     SchedulerObject *outer; /* the inherited one that it runs inside of */
     PF_ATOMIC(uint8_t) lacks_gil; /* woken, and waits for that */
     PfWatched watched;
+    PfTurn turn;
 };
 
 #define SCHEDULER_OF(core_)                                                   \

@@ -679,7 +679,11 @@ pf_fiber_first(pf_scheduler *s, pf_task *core)
 static void
 python_wait_begin(pf_scheduler *s)
 {
-    SCHEDULER_OF(s)->blocked = PyEval_SaveThread();
+    SchedulerObject *self = SCHEDULER_OF(s);
+    if (PF_UNLIKELY(self->turn.on)) {
+        pf_turn_ops->end(self);
+    }
+    self->blocked = PyEval_SaveThread();
 }
 
 static void

@@ -524,6 +524,9 @@ hub_begin(SchedulerObject *s)
     borrow_hub(s, hub);
     t->scheduler = s;
     Py_INCREF(s);
+    if (PF_UNLIKELY(pf_turns_on)) {
+        pf_turn_ops->begin_run(s);
+    }
     if (s->hosted) {
         pf_scheduler_resume(&s->core);
     }
@@ -540,6 +543,9 @@ static void
 hub_end(SchedulerObject *s, FiberObject *hub)
 {
     PfThread *t = s->thread;
+    if (PF_UNLIKELY(s->turn.on)) {
+        pf_turn_ops->end(s);
+    }
     pf_queue_remove(&s->core.ready, &hub->core);
     hub->core.state = PF_RUNNING;
     hub->is_hub = false;

@@ -11,6 +11,7 @@
 #include "python/core/parts.h"
 #include "python/core/pyinclude.h"
 
+int pf_turns_init(PyObject *module);
 int pf_watchdog_init(PyObject *module);
 extern const PfPart pf_watchdog_part;
 

@@ -1,0 +1,590 @@
+/* Every turn of a fiber: when it began, when it ended, what it had waited for.
+ * From this come a timeline (pyfiber.trace) and a profile (pyfiber.Profiler).
+ *
+ * Nothing is paid while nobody looks: a recorder is the `pick` of a scheduler,
+ * a function that pf_next calls if there is one.  It takes the tasks in the
+ * usual order.  A scheduler under test has a `pick` of its own, and is not
+ * recorded.
+ *
+ * A turn ends when the next one begins, or when the loop waits or ends.  What
+ * a fiber waits for is still written in it when its next turn begins, so that
+ * is read then, and nothing has to be kept of a fiber that has stopped: it may
+ * be freed at any time.
+ *
+ * All of this happens under the GIL, and on_turn runs no Python code: between
+ * the choice of a task and its turn nothing may change.  What is recorded
+ * keeps names and types alive, never fibers.
+ */
+#include "python/watch/watch.h"
+
+#include "python/core/arguments.h"
+#include "python/core/state.h"
+#include "python/core/thread.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/hub.h"
+#include "python/fiber/task.h"
+
+#include "engine/base/clock.h"
+
+#include <string.h>
+
+/* ------------------------------------------------- numbers of addresses */
+
+typedef struct Entry {
+    const void *key; /* NULL: free */
+    uint32_t number;
+} Entry;
+
+/* Open addressing; entries are never removed.  Numbers begin with 1. */
+typedef struct Map {
+    Entry *entries;
+    size_t mask, count; /* the size is mask + 1, or 0 */
+} Map;
+
+static Entry *
+map_place(const Map *map, const void *key)
+{
+    size_t at = ((uintptr_t)key >> 4) * (size_t)0x9E3779B97F4A7C15u;
+    for (at ^= at >> 29;; at++) {
+        Entry *entry = &map->entries[at & map->mask];
+        if (entry->key == key || entry->key == NULL) {
+            return entry;
+        }
+    }
+}
+
+static bool
+map_grow(Map *map)
+{
+    size_t size = map->entries == NULL ? 64 : 2 * (map->mask + 1);
+    Map bigger = {PyMem_RawCalloc(size, sizeof(Entry)), size - 1, map->count};
+    if (bigger.entries == NULL) {
+        return false;
+    }
+    for (size_t i = 0; map->entries != NULL && i <= map->mask; i++) {
+        if (map->entries[i].key != NULL) {
+            *map_place(&bigger, map->entries[i].key) = map->entries[i];
+        }
+    }
+    PyMem_RawFree(map->entries);
+    *map = bigger;
+    return true;
+}
+
+/* The entry of `key`, new with the number 0; NULL: no memory. */
+static Entry *
+map_entry(Map *map, const void *key)
+{
+    if (2 * map->count >= map->mask && !map_grow(map)) {
+        return NULL;
+    }
+    Entry *entry = map_place(map, key);
+    if (entry->key == NULL) {
+        map->count++;
+        *entry = (Entry){key, 0};
+    }
+    return entry;
+}
+
+/* ------------------------------------------------------------ the recorder */
+
+/* How a turn came about; the upper bits of Record.why. */
+enum { WOKEN, TIMED_OUT, CANCELLED, FIRST };
+#define WHY_BITS 14
+#define MOST_REASONS ((1 << WHY_BITS) - 1)
+
+/* In the order of time.  Python reads them by struct.unpack("=qIHH"). */
+typedef struct Record {
+    int64_t when;  /* nanoseconds, monotonic */
+    uint32_t task; /* who begins; 0: nobody, the loop waits or ends */
+    uint16_t loop;
+    uint16_t why; /* index of what it waited for, and how it came about */
+} Record;
+_Static_assert(sizeof(Record) == 16, "Python knows its layout");
+
+typedef struct Row {
+    uint64_t turns;
+    int64_t cpu, real, longest; /* nanoseconds; longest: of `real` */
+} Row;
+
+typedef struct Recorder {
+    PyObject_HEAD
+    /* --- a timeline --- */
+    Record *records; /* a ring; NULL: this is a profile */
+    size_t room;
+    uint64_t written;
+    Map tasks;         /* by task */
+    PyObject *names;   /* by a task's number - 1 */
+    Map kinds;         /* of waits, by word or type */
+    PyObject *reasons; /* those, by number - 1 */
+    Map loops;         /* by the thread's identifier */
+    PyObject *threads; /* their identifiers, by number - 1 */
+    /* --- a profile --- */
+    Map rows_of; /* by name */
+    PyObject *labels;
+    Row *rows;
+    size_t row_room;
+    /* --- */
+    uint64_t lost; /* turns without memory for them */
+} Recorder;
+
+/* At work; at most one of each; under the GIL. Shared, one word each. */
+static Recorder *timeline, *profile;
+
+/* The number of `key`, for which `list` then has `object`; 0: no memory. */
+static uint32_t
+number_of(Map *map, PyObject *list, const void *key, PyObject *object,
+          bool renew)
+{
+    Entry *entry = map_entry(map, key);
+    if (entry == NULL) {
+        return 0;
+    }
+    if (entry->number == 0 || renew) {
+        if (PyList_Append(list, object) < 0) {
+            PyErr_Clear();
+            return 0;
+        }
+        entry->number = (uint32_t)PyList_GET_SIZE(list);
+    }
+    return entry->number;
+}
+
+/* As far as it can be had without running code; borrowed. */
+static PyObject *
+name_of(PfTaskObject *task)
+{
+    FiberObject *fiber = pf_fiber_or_null(task);
+    PyObject *name = task->name;
+    if (name == NULL && fiber != NULL && fiber->target != NULL) {
+        PyObject *target = fiber->target;
+        if (PyMethod_Check(target)) {
+            target = PyMethod_GET_FUNCTION(target);
+        }
+        name = PyFunction_Check(target)
+                   ? ((PyFunctionObject *)target)->func_qualname
+                   : (PyObject *)Py_TYPE(target);
+    }
+    return name != NULL ? name : (PyObject *)Py_TYPE(task);
+}
+
+/* ---------------------------------------------------------------- a timeline */
+
+static void
+write_record(Recorder *r, Record record)
+{
+    r->records[r->written % r->room] = record;
+    r->written++;
+}
+
+static uint16_t
+loop_number(Recorder *r, SchedulerObject *s)
+{
+    unsigned long thread = s->thread->tstate->thread_id;
+    PyObject *ident = PyLong_FromUnsignedLong(thread);
+    if (ident == NULL) {
+        PyErr_Clear();
+        return 0;
+    }
+    const void *key = (const void *)(uintptr_t)thread;
+    uint32_t number = number_of(&r->loops, r->threads, key, ident, false);
+    Py_DECREF(ident);
+    return number > UINT16_MAX ? 0 : (uint16_t)number;
+}
+
+/* What it has waited for until now, as a word or a type; NULL: nothing. */
+static PyObject *
+reason_of(FiberObject *fiber)
+{
+    if (fiber == NULL || !fiber->entered || fiber->waiting_on == NULL) {
+        return NULL;
+    }
+    PyObject *what = fiber->waiting_on;
+    return PyUnicode_Check(what) ? what : (PyObject *)Py_TYPE(what);
+}
+
+static unsigned
+how_it_came(const pf_task *task, bool first)
+{
+    switch (task->wake) {
+    case PF_WAKE_TIMEOUT:
+        return TIMED_OUT;
+    case PF_WAKE_CANCEL:
+        return CANCELLED;
+    default:
+        return first ? FIRST : WOKEN;
+    }
+}
+
+static void
+note_begin(Recorder *r, SchedulerObject *s, pf_task *task, int64_t now)
+{
+    PfTaskObject *object = pf_object_of(task);
+    FiberObject *fiber = pf_fiber_or_null(object);
+    PyObject *name = name_of(object);
+    /* A fiber gets its stack after this, so a first turn shows. */
+    bool first = fiber != NULL && !task->has_stack;
+    uint32_t number = number_of(&r->tasks, r->names, task, name, first);
+    /* A grain may have the address of one that is gone; the name tells. */
+    if (number != 0 && fiber == NULL &&
+        PyList_GET_ITEM(r->names, number - 1) != name) {
+        number = number_of(&r->tasks, r->names, task, name, true);
+    }
+    PyObject *reason = reason_of(fiber);
+    uint32_t kind = 0;
+    if (reason != NULL) {
+        kind = number_of(&r->kinds, r->reasons, reason, reason, false);
+        kind = kind > MOST_REASONS ? 0 : kind;
+    }
+    if (number == 0) {
+        r->lost++;
+        return;
+    }
+    unsigned how = how_it_came(task, first);
+    write_record(r, (Record){now, number, s->turn.loop,
+                             (uint16_t)(how << WHY_BITS | kind)});
+}
+
+/* ----------------------------------------------------------------- a profile */
+
+static Row *
+row_of(Recorder *r, pf_task *task)
+{
+    PyObject *name = name_of(pf_object_of(task));
+    uint32_t number = number_of(&r->rows_of, r->labels, name, name, false);
+    if (number == 0) {
+        return NULL;
+    }
+    if (number > r->row_room) {
+        size_t room = r->row_room == 0 ? 64 : 2 * r->row_room;
+        Row *rows = PyMem_RawRealloc(r->rows, room * sizeof(Row));
+        if (rows == NULL) {
+            return NULL;
+        }
+        memset(rows + r->row_room, 0, (room - r->row_room) * sizeof(Row));
+        r->rows = rows;
+        r->row_room = room;
+    }
+    return &r->rows[number - 1];
+}
+
+static void
+charge(Recorder *r, PfTurn *turn)
+{
+    Row *row = &r->rows[turn->row - 1];
+    int64_t real = pf_monotonic() - turn->began;
+    row->turns++;
+    row->cpu += pf_thread_time() - turn->cpu;
+    row->real += real;
+    row->longest = real > row->longest ? real : row->longest;
+}
+
+/* ------------------------------------------------------------------- the hooks */
+
+/* The loop waits or ends, or the next turn begins. */
+static void
+end_turn(SchedulerObject *s)
+{
+    if (s->turn.row != 0 && profile != NULL) {
+        charge(profile, &s->turn);
+    }
+    s->turn.row = 0;
+}
+
+static void
+on_turn_ends(SchedulerObject *s)
+{
+    end_turn(s);
+    if (timeline != NULL && s->turn.on) {
+        write_record(timeline, (Record){pf_monotonic(), 0, s->turn.loop, 0});
+    }
+    s->turn.on = false;
+}
+
+static pf_task *
+on_turn(pf_scheduler *core, void *data)
+{
+    (void)data;
+    SchedulerObject *s = SCHEDULER_OF(core);
+    pf_task *task = pf_queue_pop(&core->ready);
+    if (task == pf_hub_task(core)) {
+        on_turn_ends(s);
+        return task;
+    }
+    end_turn(s);
+    s->turn.on = true;
+    if (timeline != NULL) {
+        if (s->turn.loop == 0) {
+            s->turn.loop = loop_number(timeline, s);
+        }
+        note_begin(timeline, s, task, pf_monotonic());
+    }
+    if (profile != NULL) {
+        Row *row = row_of(profile, task);
+        if (row == NULL) {
+            profile->lost++;
+        } else {
+            s->turn.row = (uint32_t)(row - profile->rows) + 1;
+            s->turn.began = pf_monotonic();
+            s->turn.cpu = pf_thread_time();
+        }
+    }
+    return task;
+}
+
+static void
+install(SchedulerObject *s)
+{
+    if (s->core.pick == NULL) {
+        s->core.pick = on_turn;
+        s->turn = (PfTurn){.on = false};
+    }
+}
+
+static void
+uninstall(SchedulerObject *s)
+{
+    if (s->core.pick == on_turn) {
+        s->core.pick = NULL;
+        s->turn = (PfTurn){.on = false};
+    }
+}
+
+static void
+for_each_scheduler(void (*act)(SchedulerObject *s))
+{
+    pf_mutex_lock(&pf_threads_lock);
+    for (PfThread *t = pf_threads; t != NULL; t = t->next) {
+        for (SchedulerObject *s = t->schedulers; s != NULL; s = s->next) {
+            act(s);
+        }
+    }
+    pf_mutex_unlock(&pf_threads_lock);
+}
+
+static const PfTurnOps ops = {.begin_run = install, .end = on_turn_ends};
+
+/* --------------------------------------------------------------- from Python */
+
+static void
+forget_loop(SchedulerObject *s)
+{
+    s->turn.loop = 0;
+    s->turn.row = 0;
+}
+
+/* A call that begins or ends a record ends turns as well: their first or last
+ * part is not recorded. */
+static void
+set_active(Recorder **active, Recorder *r)
+{
+    for_each_scheduler(forget_loop);
+    *active = r;
+    bool any = timeline != NULL || profile != NULL;
+    pf_turns_on = any;
+    for_each_scheduler(any ? install : uninstall);
+}
+
+static PyObject *
+recorder_start(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    Recorder *r = (Recorder *)op;
+    Recorder **active = r->records != NULL ? &timeline : &profile;
+    if (*active != NULL) {
+        PyErr_SetString(pf.fiber_error, r->records != NULL
+                                            ? "a timeline is recorded already"
+                                            : "a profile is taken already");
+        return NULL;
+    }
+    Py_INCREF(r);
+    set_active(active, r);
+    Py_RETURN_NONE;
+}
+
+static void
+end_each(SchedulerObject *s)
+{
+    if (s->core.pick == on_turn && s->turn.on) {
+        if (s->thread != pf_tls_thread) {
+            s->turn.row = 0; /* only a thread itself can read its time */
+        }
+        on_turn_ends(s);
+    }
+}
+
+static PyObject *
+recorder_stop(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    Recorder *r = (Recorder *)op;
+    Recorder **active = r->records != NULL ? &timeline : &profile;
+    if (*active != r) {
+        Py_RETURN_FALSE;
+    }
+    for_each_scheduler(end_each);
+    set_active(active, NULL);
+    Py_DECREF(r);
+    Py_RETURN_TRUE;
+}
+
+/* The records from the oldest on, as bytes; names; reasons; threads; how many
+ * records are gone. */
+static PyObject *
+recorder_timeline(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    Recorder *r = (Recorder *)op;
+    size_t count = r->written < r->room ? (size_t)r->written : r->room;
+    size_t first = r->written < r->room ? 0 : (size_t)(r->written % r->room);
+    PyObject *bytes =
+        PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(count * sizeof(Record)));
+    if (bytes == NULL) {
+        return NULL;
+    }
+    char *to = PyBytes_AS_STRING(bytes);
+    size_t older = count - first;
+    if (count != 0) {
+        memcpy(to, r->records + first, older * sizeof(Record));
+        memcpy(to + older * sizeof(Record), r->records,
+               first * sizeof(Record));
+    }
+    return Py_BuildValue("(NOOOK)", bytes, r->names, r->reasons, r->threads,
+                         (unsigned long long)(r->written - count + r->lost));
+}
+
+/* For each name: turns, and nanoseconds: cpu, real, longest. */
+static PyObject *
+recorder_profile(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    Recorder *r = (Recorder *)op;
+    PyObject *list = PyList_New(0);
+    for (Py_ssize_t i = 0; list != NULL && i < PyList_GET_SIZE(r->labels);
+         i++) {
+        const Row *row = &r->rows[i];
+        PyObject *each =
+            Py_BuildValue("(OKLLL)", PyList_GET_ITEM(r->labels, i),
+                          (unsigned long long)row->turns, (long long)row->cpu,
+                          (long long)row->real, (long long)row->longest);
+        if (each == NULL || PyList_Append(list, each) < 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(each);
+    }
+    return list;
+}
+
+/* ----------------------------------------------------------------- the type */
+
+static PyObject *
+recorder_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"room", NULL};
+    Py_ssize_t room;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "n:_Turns", names, &room)) {
+        return NULL;
+    }
+    if (room < 0 || (size_t)room > PY_SSIZE_T_MAX / sizeof(Record)) {
+        PyErr_SetString(PyExc_ValueError, "no such number of records");
+        return NULL;
+    }
+    Recorder *r = (Recorder *)type->tp_alloc(type, 0);
+    if (r == NULL) {
+        return NULL;
+    }
+    r->names = PyList_New(0);
+    r->reasons = PyList_New(0);
+    r->threads = PyList_New(0);
+    r->labels = PyList_New(0);
+    r->room = (size_t)room;
+    if (room != 0) {
+        r->records = PyMem_RawCalloc((size_t)room, sizeof(Record));
+    }
+    if (r->names == NULL || r->reasons == NULL || r->threads == NULL ||
+        r->labels == NULL || (room != 0 && r->records == NULL)) {
+        PyErr_NoMemory();
+        Py_CLEAR(r);
+    }
+    return (PyObject *)r;
+}
+
+static int
+recorder_traverse(PyObject *op, visitproc visit, void *arg)
+{
+    Recorder *r = (Recorder *)op;
+    Py_VISIT(Py_TYPE(op));
+    Py_VISIT(r->names);
+    Py_VISIT(r->reasons);
+    Py_VISIT(r->threads);
+    Py_VISIT(r->labels);
+    return 0;
+}
+
+static int
+recorder_clear(PyObject *op)
+{
+    Recorder *r = (Recorder *)op;
+    Py_CLEAR(r->names);
+    Py_CLEAR(r->reasons);
+    Py_CLEAR(r->threads);
+    Py_CLEAR(r->labels);
+    return 0;
+}
+
+static void
+recorder_dealloc(PyObject *op)
+{
+    Recorder *r = (Recorder *)op;
+    PyTypeObject *type = Py_TYPE(op);
+    PyObject_GC_UnTrack(op);
+    (void)recorder_clear(op);
+    PyMem_RawFree(r->records);
+    PyMem_RawFree(r->rows);
+    PyMem_RawFree(r->tasks.entries);
+    PyMem_RawFree(r->kinds.entries);
+    PyMem_RawFree(r->loops.entries);
+    PyMem_RawFree(r->rows_of.entries);
+    type->tp_free(op);
+    Py_DECREF(type);
+}
+
+static PyMethodDef methods[] = {
+    {"start", recorder_start, METH_NOARGS, "start()\n--\n\nBegin."},
+    {"stop", recorder_stop, METH_NOARGS,
+     "stop()\n--\n\nEnd; False: it had not begun, or has ended."},
+    {"timeline", recorder_timeline, METH_NOARGS,
+     "timeline()\n--\n\nRecords, names, reasons, threads, number of lost "
+     "ones."},
+    {"profile", recorder_profile, METH_NOARGS,
+     "profile()\n--\n\nA tuple for each name: turns, cpu, real, longest "
+     "turn."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot type_slots[] = {
+    {Py_tp_new, recorder_new},
+    {Py_tp_dealloc, recorder_dealloc},
+    {Py_tp_traverse, recorder_traverse},
+    {Py_tp_clear, recorder_clear},
+    {Py_tp_methods, methods},
+    {Py_tp_doc, "_Turns(room)\n--\n\n"
+                "Records turns: the last `room` of them, or 0: a profile."},
+    {0, NULL},
+};
+
+static PyType_Spec spec = {
+    .name = "pyfiber._engine._Turns",
+    .basicsize = sizeof(Recorder),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .slots = type_slots,
+};
+
+int
+pf_turns_init(PyObject *module)
+{
+    PyTypeObject *type = pf_add_type(module, &spec, NULL);
+    Py_XDECREF(type); /* the module has it */
+    pf_turn_ops = &ops;
+    return type == NULL ? -1 : 0;
+}

@@ -1,0 +1,174 @@
+/* Looks at other threads. */
+#if !defined(_GNU_SOURCE)
+#define _GNU_SOURCE
+#endif
+
+#include "check.h"
+
+#include <errno.h>
+
+#include "engine/base/atomics.h"
+#include "engine/base/interrupt.h"
+#include "threads.h"
+
+#if defined(_WIN32)
+
+const test interrupt_tests[] = {END_OF_TESTS};
+
+#else
+
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+
+#define PATIENCE INT64_C(20000000000) /* that a slow machine needs, at most */
+
+typedef struct subject {
+    PF_ATOMIC(uint8_t) ready, stop;
+    uintptr_t thread;
+    bool deaf; /* to signals */
+} subject;
+
+/* In a function of its own, for its name in the stack. */
+static __attribute__((noinline)) void
+spin_until_stopped(subject *self)
+{
+    pf_store(&self->ready, 1);
+    while (!pf_load(&self->stop)) {
+    }
+}
+
+THREAD_FN(spin)
+{
+    subject *self = arg;
+    self->thread = pf_this_native_thread();
+    if (self->deaf) {
+        pf_refuse_signals();
+    }
+    spin_until_stopped(self);
+    THREAD_END;
+}
+
+static void
+begin(subject *self, test_thread *thread)
+{
+    thread_start(thread, spin, self);
+    while (!pf_load(&self->ready)) {
+        thread_yield();
+    }
+}
+
+static void
+end(subject *self, test_thread thread)
+{
+    pf_store(&self->stop, 1);
+    thread_join(thread);
+}
+
+typedef struct view {
+    pthread_t thread;
+    void *places[32];
+    size_t count;
+} view;
+
+static void
+look(void *data)
+{
+    view *v = data;
+    v->thread = pthread_self();
+    v->count = pf_native_stack(v->places, 32);
+}
+
+static void
+look_runs_on_the_other_thread(void)
+{
+    subject self = {.deaf = false};
+    test_thread thread;
+    view v = {.count = 0};
+    begin(&self, &thread);
+    CHECK_EQUAL(pf_interrupt_install(), 0);
+    for (int i = 0; i < 100; i++) {
+        CHECK(pf_interrupt(self.thread, look, &v, PATIENCE));
+        CHECK(pthread_equal(v.thread, (pthread_t)self.thread));
+    }
+    pf_interrupt_uninstall();
+    end(&self, thread);
+}
+
+/* Where the thread was interrupted comes first, and no frame of the handler. */
+static void
+stack_begins_where_the_thread_was_interrupted(void)
+{
+#if defined(__GLIBC__)
+    subject self = {.deaf = false};
+    test_thread thread;
+    view v = {.count = 0};
+    begin(&self, &thread);
+    CHECK_EQUAL(pf_interrupt_install(), 0);
+    CHECK(pf_interrupt(self.thread, look, &v, PATIENCE));
+    pf_interrupt_uninstall();
+    end(&self, thread);
+    CHECK(v.count >= 2);
+    char *first = v.places[0];
+    char *function = (char *)(uintptr_t)spin_until_stopped;
+    CHECK(first >= function);
+    CHECK(first < function + 4096);
+    char name[200];
+    CHECK(pf_native_name((void *)(uintptr_t)sched_yield, name, sizeof name) >
+          0);
+    CHECK(strstr(name, "libc") != NULL);
+#else
+    check_skip("no unwinder in signal handlers");
+#endif
+}
+
+static void
+thread_that_refuses_signals_is_given_up(void)
+{
+    subject self = {.deaf = true};
+    test_thread thread;
+    view v = {.count = 0};
+    begin(&self, &thread);
+    CHECK_EQUAL(pf_interrupt_install(), 0);
+    CHECK(!pf_interrupt(self.thread, look, &v, 1000000));
+    pf_interrupt_uninstall();
+    end(&self, thread);
+}
+
+static void
+on_own(int number)
+{
+    (void)number;
+}
+
+static void
+handler_of_the_program_stays(void)
+{
+    view v = {.count = 0};
+    void (*before)(int) = signal(SIGURG, on_own);
+    CHECK_EQUAL(pf_interrupt_install(), -EBUSY);
+    CHECK(!pf_interrupt(pf_this_native_thread(), look, &v, PATIENCE));
+    pf_interrupt_uninstall();
+    CHECK(signal(SIGURG, before) == on_own);
+}
+
+static void
+name_that_does_not_fit_is_cut(void)
+{
+    char name[8];
+    size_t n =
+        pf_native_name((void *)(uintptr_t)sched_yield, name, sizeof name);
+    CHECK_EQUAL(n, sizeof name - 1);
+    CHECK_EQUAL(strlen(name), n);
+}
+
+const test interrupt_tests[] = {
+    TEST(look_runs_on_the_other_thread),
+    TEST(stack_begins_where_the_thread_was_interrupted),
+    TEST(thread_that_refuses_signals_is_given_up),
+    TEST(handler_of_the_program_stays),
+    TEST(name_that_does_not_fit_is_cut),
+    END_OF_TESTS,
+};
+
+#endif
