@@ -99,9 +99,9 @@ def write(file: str | os.PathLike[str] | IO[str], recorder: _engine._Turns) -> N
 
 def write_to(file: Any, recorder: _engine._Turns) -> None:
     """One event in a line: a file of millions is never in memory as a whole."""
-    *timeline, lost = recorder.timeline()
+    records, names, reasons, threads, lost = recorder.timeline()
     before = '{"displayTimeUnit": "ns", "traceEvents": ['
-    for event in events(*timeline):
+    for event in events(records, names, reasons, threads):
         file.write(before + "\n")
         file.write(json.dumps(event, ensure_ascii=False))
         before = ","

@@ -550,14 +550,15 @@ recorder_dealloc(PyObject *op)
 }
 
 static PyMethodDef methods[] = {
-    {"start", recorder_start, METH_NOARGS, "start()\n--\n\nBegin."},
+    {"start", recorder_start, METH_NOARGS, "start($self, /)\n--\n\nBegin."},
     {"stop", recorder_stop, METH_NOARGS,
-     "stop()\n--\n\nEnd; False: it had not begun, or has ended."},
+     "stop($self, /)\n--\n\nEnd; False: it had not begun, or has ended."},
     {"timeline", recorder_timeline, METH_NOARGS,
-     "timeline()\n--\n\nRecords, names, reasons, threads, number of lost "
-     "ones."},
+     "timeline($self, /)\n--\n\n"
+     "Records, names, reasons, threads, number of lost ones."},
     {"profile", recorder_profile, METH_NOARGS,
-     "profile()\n--\n\nA tuple for each name: turns, cpu, real, longest "
+     "profile($self, /)\n--\n\nA tuple for each name: turns, cpu, real, "
+     "longest "
      "turn."},
     {NULL, NULL, 0, NULL},
 };
