@@ -107,6 +107,10 @@ typedef struct Row {
     int64_t cpu, real, longest; /* nanoseconds; longest: of `real` */
 } Row;
 
+typedef struct Moment {
+    int64_t real, cpu; /* cpu: of the thread, if a profile is taken */
+} Moment;
+
 typedef struct Recorder {
     PyObject_HEAD
     /* --- a timeline --- */
@@ -269,24 +273,35 @@ row_of(Recorder *r, pf_task *task)
 }
 
 static void
-charge(Recorder *r, PfTurn *turn)
+charge(Recorder *r, const PfTurn *turn, Moment now)
 {
     Row *row = &r->rows[turn->row - 1];
-    int64_t real = pf_monotonic() - turn->began;
+    int64_t real = now.real - turn->began;
     row->turns++;
-    row->cpu += pf_thread_time() - turn->cpu;
+    row->cpu += now.cpu - turn->cpu;
     row->real += real;
     row->longest = real > row->longest ? real : row->longest;
 }
 
 /* ------------------------------------------------------------------- the hooks */
 
+/* Each clock is read once for the end of one turn and the beginning of the
+ * next; the thread's own is a system call. */
+static Moment
+this_moment(void)
+{
+    return (Moment){
+        .real = pf_monotonic(),
+        .cpu = profile != NULL ? pf_thread_time() : 0,
+    };
+}
+
 /* The loop waits or ends, or the next turn begins. */
 static void
-end_turn(SchedulerObject *s)
+end_turn(SchedulerObject *s, Moment now)
 {
     if (s->turn.row != 0 && profile != NULL) {
-        charge(profile, &s->turn);
+        charge(profile, &s->turn, now);
     }
     s->turn.row = 0;
 }
@@ -294,11 +309,34 @@ end_turn(SchedulerObject *s)
 static void
 on_turn_ends(SchedulerObject *s)
 {
-    end_turn(s);
+    Moment now = this_moment();
+    end_turn(s, now);
     if (timeline != NULL && s->turn.on) {
-        write_record(timeline, (Record){pf_monotonic(), 0, s->turn.loop, 0});
+        write_record(timeline, (Record){now.real, 0, s->turn.loop, 0});
     }
     s->turn.on = false;
+}
+
+static void
+begin_turn(SchedulerObject *s, pf_task *task, Moment now)
+{
+    s->turn.on = true;
+    if (timeline != NULL) {
+        if (s->turn.loop == 0) {
+            s->turn.loop = loop_number(timeline, s);
+        }
+        note_begin(timeline, s, task, now.real);
+    }
+    if (profile != NULL) {
+        Row *row = row_of(profile, task);
+        if (row == NULL) {
+            profile->lost++;
+            return;
+        }
+        s->turn.row = (uint32_t)(row - profile->rows) + 1;
+        s->turn.began = now.real;
+        s->turn.cpu = now.cpu;
+    }
 }
 
 static pf_task *
@@ -311,24 +349,9 @@ on_turn(pf_scheduler *core, void *data)
         on_turn_ends(s);
         return task;
     }
-    end_turn(s);
-    s->turn.on = true;
-    if (timeline != NULL) {
-        if (s->turn.loop == 0) {
-            s->turn.loop = loop_number(timeline, s);
-        }
-        note_begin(timeline, s, task, pf_monotonic());
-    }
-    if (profile != NULL) {
-        Row *row = row_of(profile, task);
-        if (row == NULL) {
-            profile->lost++;
-        } else {
-            s->turn.row = (uint32_t)(row - profile->rows) + 1;
-            s->turn.began = pf_monotonic();
-            s->turn.cpu = pf_thread_time();
-        }
-    }
+    Moment now = this_moment();
+    end_turn(s, now);
+    begin_turn(s, task, now);
     return task;
 }
 
