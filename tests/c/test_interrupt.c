@@ -7,8 +7,10 @@
 
 #include <errno.h>
 
+#include "context/context.h"
 #include "engine/base/atomics.h"
 #include "engine/base/interrupt.h"
+#include "engine/stack/stack.h"
 #include "threads.h"
 
 #if defined(_WIN32)
@@ -122,6 +124,63 @@ stack_begins_where_the_thread_was_interrupted(void)
 #endif
 }
 
+typedef struct switcher {
+    subject subject;
+    pf_context home, away;
+} switcher;
+
+static pf_context *
+go_back(void *arg)
+{
+    switcher *self = arg;
+    for (int i = 0; i < 10; i++) {
+        pf_context_switch(&self->away, &self->home);
+    }
+    return &self->home;
+}
+
+/* Begins, leaves, resumes and ends contexts, and does nothing else. */
+THREAD_FN(switch_all_the_time)
+{
+    switcher *self = arg;
+    pf_stack_pool *pool = pf_stack_pool_new((size_t)64 << 10, 4096);
+    pf_stack *stack = NULL;
+    self->subject.thread = pf_this_native_thread();
+    CHECK_EQUAL(pf_stack_acquire(pool, &stack), 0);
+    CHECK_EQUAL(pf_context_adopt(&self->home), 0);
+    pf_store(&self->subject.ready, 1);
+    while (!pf_load(&self->subject.stop)) {
+        pf_context_init(&self->away, &stack->area, go_back, self);
+        for (int i = 0; i < 11; i++) {
+            pf_context_switch(&self->home, &self->away);
+        }
+        pf_context_finish(&self->away);
+    }
+    pf_context_forget(&self->home);
+    pf_stack_release(stack);
+    pf_stack_pool_free(pool);
+    THREAD_END;
+}
+
+/* The unwinder comes through whatever instruction of a switch it finds. */
+static void
+stack_is_found_in_the_middle_of_a_switch(void)
+{
+    switcher self = {.subject = {.deaf = false}};
+    test_thread thread;
+    view v = {.count = 0};
+    thread_start(&thread, switch_all_the_time, &self);
+    while (!pf_load(&self.subject.ready)) {
+        thread_yield();
+    }
+    CHECK_EQUAL(pf_interrupt_install(), 0);
+    for (int i = many() / 2; i > 0; i--) {
+        CHECK(pf_interrupt(self.subject.thread, look, &v, PATIENCE));
+    }
+    pf_interrupt_uninstall();
+    end(&self.subject, thread);
+}
+
 static void
 thread_that_refuses_signals_is_given_up(void)
 {
@@ -165,6 +224,7 @@ name_that_does_not_fit_is_cut(void)
 const test interrupt_tests[] = {
     TEST(look_runs_on_the_other_thread),
     TEST(stack_begins_where_the_thread_was_interrupted),
+    TEST(stack_is_found_in_the_middle_of_a_switch),
     TEST(thread_that_refuses_signals_is_given_up),
     TEST(handler_of_the_program_stays),
     TEST(name_that_does_not_fit_is_cut),
