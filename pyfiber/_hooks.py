@@ -199,6 +199,7 @@ def watch_if_wanted() -> None:
     """Start the watchdog if PYFIBER_WATCHDOG says so."""
     seconds = seconds_from("PYFIBER_WATCHDOG", 0.0)
     if seconds != 0:
+        _load("pyfiber._watchdog")
         from pyfiber import _watchdog
 
         _watchdog.watchdog(seconds)

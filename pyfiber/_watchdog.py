@@ -1,19 +1,21 @@
 """Who keeps a loop from running: the half of the watchdog that speaks Python.
 
 The engine's half is a thread without the GIL, which notices (csrc/python/watch/watchdog.c). This
-half is a daemon thread that waits for its reports and logs them, as long as it can have the GIL.
+half is a daemon thread that waits for its reports and logs them, as long as it can have the GIL. It
+imports nothing: the blocked fiber may be in the middle of an import.
 """
 
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import sys
+import threading
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from pyfiber import _engine
-from pyfiber._engine import _load
+from pyfiber import _engine, _report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,10 +88,6 @@ def start() -> None:
     """Have both threads; does nothing if they are there."""
     if not _engine._watchdog_start():
         return
-    for module in ("logging", "threading", "pyfiber._report"):  # the reporter imports nothing: the
-        _load(module)  # blocked fiber may be in the middle of an import
-    import threading
-
     ready = threading.Event()
     threading.Thread(
         target=_report_all, args=(ready,), name="pyfiber-watchdog", daemon=True
@@ -112,11 +110,9 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_start_again)
 
 
-def _report_all(ready: object) -> None:
-    import logging
-
+def _report_all(ready: threading.Event) -> None:
     _engine._only_watches()
-    ready.set()  # type: ignore[attr-defined]
+    ready.set()
     logger = logging.getLogger("pyfiber")
     while (told := _engine._watchdog_next()) is not None:
         try:
@@ -126,10 +122,8 @@ def _report_all(ready: object) -> None:
 
 
 def _report_one(
-    logger: object, thread: int, seconds: float, over: bool, lacks_gil: bool, native: str
+    logger: logging.Logger, thread: int, seconds: float, over: bool, lacks_gil: bool, native: str
 ) -> None:
-    from pyfiber import _report
-
     title = _report.thread_title(thread)
     if over:
         text = f"the loop of {title} runs again, after {seconds:.3g} s"
@@ -146,20 +140,16 @@ def _report_one(
         if native:
             lines.append(f"  in C: {native}")
         text = "\n".join(lines)
-    logger.warning("%s", text)  # type: ignore[attr-defined]
+    logger.warning("%s", text)
 
 
 def stack_lines(thread: int) -> Iterator[str]:
-    from pyfiber import _report
-
     frame = sys._current_frames().get(thread)
     return _report.indented(_report.cut(_report.stack_at(frame)), "")
 
 
 def who_runs(thread: int) -> str:
     """The running fiber, and how many others it keeps waiting."""
-    from pyfiber import _report
-
     for ident, current, root, scheduler, _ in _engine._threads():
         if ident == thread and scheduler is not None:
             if current is root:

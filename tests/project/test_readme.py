@@ -101,7 +101,8 @@ def test_snippet_prints_what_is_shown(snippet: Snippet, child: Child, tmp_path: 
         )
     program = tmp_path / "snippet.py"
     program.write_text(snippet.program, encoding="utf-8")
-    done = child(f"import runpy; runpy.run_path({str(program)!r}, run_name='__main__')")
+    start = f"import os, pyfiber, runpy; os.chdir({str(tmp_path)!r}); "  # it may write files
+    done = child(start + "runpy.run_path('snippet.py', run_name='__main__')")
     shows(snippet, done.stdout)
 
 
