@@ -6,13 +6,17 @@ Environment variables:
   PYFIBER_WERROR=1           warnings are errors
   PYFIBER_SANITIZE=address,undefined
   PYFIBER_HARDTEST=1         tiny slabs, a look at the timers at every switch
+  PYFIBER_DEBUG_FILES=FOLDER keep there, for gdb, what wheels are built without
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import shutil
+import subprocess
 import sys
+import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,11 +25,31 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
-if platform.python_implementation() != "CPython":
-    sys.exit("pyfiber needs CPython: it switches CPython's own thread state")
-
 WINDOWS = sys.platform == "win32"
-UCONTEXT = os.environ.get("PYFIBER_CONTEXT") == "ucontext"
+ASSEMBLY = platform.machine().lower() in ("x86_64", "amd64", "arm64", "aarch64")
+UCONTEXT = not WINDOWS and (os.environ.get("PYFIBER_CONTEXT") == "ucontext" or not ASSEMBLY)
+
+
+def why_not_here() -> str | None:
+    """A sentence, if pyfiber cannot be built for this interpreter or this system."""
+    if platform.python_implementation() != "CPython":
+        return "pyfiber needs CPython: it switches CPython's own thread state"
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return (
+            "pyfiber needs a CPython with a GIL so far, and this is a free-threaded build:"
+            f" use python{sys.version_info[0]}.{sys.version_info[1]}, without the t"
+        )
+    if UCONTEXT and "musl" in (sysconfig.get_config_var("HOST_GNU_TYPE") or ""):
+        return (
+            "pyfiber cannot switch here: musl has no makecontext(), and there is assembly for"
+            f" x86-64 and AArch64 only (this is {platform.machine()})"
+        )
+    return None
+
+
+if reason := why_not_here():
+    sys.exit(reason)
+
 HEADERS = sorted(str(path) for path in Path("csrc").rglob("*.h"))
 PUBLIC_HEADER = "csrc/include/pyfiber.h"
 
@@ -38,10 +62,9 @@ def sources(room: str) -> list[str]:
 
 def context_sources() -> list[str]:
     """What switches: the one backend that csrc/context/context.h chooses."""
-    machine = platform.machine().lower()
     if WINDOWS:
         return ["csrc/context/context.c", "csrc/context/winfiber.c"]
-    if not UCONTEXT and machine in ("x86_64", "amd64", "arm64", "aarch64"):
+    if not UCONTEXT:
         # Both: each file is empty on the other processor, and a macOS build
         # for two processors compiles both.
         assembly = ["csrc/context/x86_64_sysv.S", "csrc/context/aarch64_aapcs.S"]
@@ -53,6 +76,8 @@ def compile_args() -> list[str]:
     if WINDOWS:
         return ["/std:c11", "/O2"]
     args = ["-std=c11", "-fvisibility=hidden", "-fno-strict-aliasing", "-Wall", "-Wextra"]
+    # Not every processor has them by default (riscv64): profilers and C++ exceptions need them.
+    args.append("-fasynchronous-unwind-tables")
     if os.environ.get("PYFIBER_WERROR"):
         args.append("-Werror")
     if os.environ.get("PYFIBER_DEBUG"):
@@ -79,6 +104,20 @@ def macros() -> list[tuple[str, str | None]]:
     if sys.platform.startswith("linux"):
         found.append(("_GNU_SOURCE", "1"))
     return found
+
+
+def split_debug_information(module: Path) -> None:
+    """Take out what only a debugger reads, four fifths of the file; the module names its place."""
+    objcopy = shutil.which("objcopy")
+    if os.environ.get("PYFIBER_DEBUG") or objcopy is None:
+        return
+    link = []
+    if folder := os.environ.get("PYFIBER_DEBUG_FILES"):
+        kept = Path(folder).resolve() / f"{module.name}.debug"
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run([objcopy, "--only-keep-debug", module, kept], check=True)
+        link = [f"--add-gnu-debuglink={kept}"]
+    subprocess.run([objcopy, "--strip-debug", *link, module], check=True)
 
 
 class BuildExt(build_ext):
@@ -108,6 +147,9 @@ class BuildExt(build_ext):
             extension.extra_compile_args = compile_args()
             extension.extra_link_args = link_args()
         super().build_extensions()
+        if sys.platform.startswith("linux") and not self.inplace and not self.editable_mode:
+            for extension in self.extensions:
+                split_debug_information(Path(self.get_ext_fullpath(extension.name)))
 
 
 class BuildPy(build_py):
@@ -139,7 +181,7 @@ engine = Extension(
     depends=HEADERS,
     include_dirs=["csrc"],
     define_macros=macros(),
-    libraries=["ws2_32"] if WINDOWS else [],
+    libraries=["ws2_32"] if WINDOWS else ["m"],
 )
 
 setup(

@@ -25,8 +25,10 @@ typedef struct node {
 
 #if defined(__APPLE__)
 #define BARE_NAME "_pf_bare_switch"
+#define HIDE_BARE ".private_extern " BARE_NAME "\n"
 #else
 #define BARE_NAME "pf_bare_switch"
+#define HIDE_BARE ".hidden " BARE_NAME "\n"
 #endif
 
 void pf_bare_switch(pf_context *from, pf_context *to);
@@ -34,7 +36,7 @@ void pf_bare_switch(pf_context *from, pf_context *to);
 #if defined(__x86_64__)
 __asm__(".text\n"
         ".p2align 6\n"
-        ".globl " BARE_NAME "\n" BARE_NAME ":\n"
+        ".globl " BARE_NAME "\n" HIDE_BARE BARE_NAME ":\n"
         "pushq %rbp\n pushq %rbx\n"
         "pushq %r15\n pushq %r14\n pushq %r13\n pushq %r12\n"
         "subq $8, %rsp\n stmxcsr (%rsp)\n fnstcw 4(%rsp)\n"
@@ -47,7 +49,7 @@ __asm__(".text\n"
 #else
 __asm__(".text\n"
         ".p2align 6\n"
-        ".globl " BARE_NAME "\n" BARE_NAME ":\n"
+        ".globl " BARE_NAME "\n" HIDE_BARE BARE_NAME ":\n"
         "sub sp, sp, #176\n"
         "stp x19, x20, [sp]\n stp x21, x22, [sp, #16]\n"
         "stp x23, x24, [sp, #32]\n stp x25, x26, [sp, #48]\n"
