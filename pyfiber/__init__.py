@@ -22,6 +22,16 @@ Scheduled fibers, where the loop decides::
 
 from __future__ import annotations
 
+import os
+
+# On the index, "pyfiber" is fiber photometry: its files land in this very folder, over ours.
+if os.path.exists(os.path.join(os.path.dirname(__file__), "behavior.py")):
+    raise ImportError(
+        "the projects pyfiber-engine (this one) and pyfiber (fiber photometry) both import as"
+        f" pyfiber, and are both installed in {os.path.dirname(__file__)}: uninstall both, then"
+        " install the one you want, or each in an environment of its own"
+    )
+
 from pyfiber import _hooks
 from pyfiber._engine import (
     Acquired,
