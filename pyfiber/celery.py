@@ -12,7 +12,7 @@ result is dropped. A warm shutdown waits for the tasks under way; a cold one can
 that are acknowledged late are delivered again. A signal to shut down is handled in a fiber as well,
 as Celery's handlers wait: for the broker, for a soft shutdown's time-out, for the pool.
 
-Needs the extra ``celery``: ``pip install pyfiber[celery]``.
+Needs the extra ``celery``: ``pip install "pyfiber-engine[celery]"``.
 """
 
 # mypy: disable-error-code="import-not-found,import-untyped"
@@ -53,7 +53,7 @@ try:
     from kombu.asynchronous import timer as kombu_timer
 except ImportError as exc:
     raise ImportError(
-        "pyfiber.celery needs Celery: pip install pyfiber[celery]", name=exc.name
+        'pyfiber.celery needs Celery: pip install "pyfiber-engine[celery]"', name=exc.name
     ) from exc
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ HTTP is read and written by pyfiber.wsgi. Where a setting needs gunicorn's own c
 several times as long for it, that serves, and a line of the log names the setting. So it is always
 with ``PlainWorker``. docs/services.md tells more.
 
-Needs the extra ``gunicorn``: ``pip install pyfiber[gunicorn]``.
+Needs the extra ``gunicorn``: ``pip install "pyfiber-engine[gunicorn]"``.
 """
 
 from __future__ import annotations

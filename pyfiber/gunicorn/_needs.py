@@ -43,7 +43,7 @@ def own_code(cfg: Config, worker: type[Any], base: type[Any]) -> str | None:
     if not _is_a_place(os.environ.get("SCRIPT_NAME", "")):
         return "SCRIPT_NAME, which is not of the form /app"
     if find_spec("httptools") is None:
-        return "httptools, which is not installed: pip install pyfiber[gunicorn]"
+        return 'httptools, which is not installed: pip install "pyfiber-engine[gunicorn]"'
     return None
 
 

@@ -34,7 +34,7 @@ try:
     from gunicorn.workers.base_async import AsyncWorker
 except ImportError as exc:
     raise ImportError(
-        "pyfiber.gunicorn needs gunicorn: pip install pyfiber[gunicorn]", name=exc.name
+        'pyfiber.gunicorn needs gunicorn: pip install "pyfiber-engine[gunicorn]"', name=exc.name
     ) from exc
 
 if TYPE_CHECKING:

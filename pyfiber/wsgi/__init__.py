@@ -16,7 +16,7 @@
 
 or, as a whole program: ``python -m pyfiber.wsgi module:app --host 127.0.0.1 --port 8000``.
 
-HTTP/1.1 and 1.0 are read by httptools: ``pip install pyfiber[wsgi]``.
+HTTP/1.1 and 1.0 are read by httptools: ``pip install "pyfiber-engine[wsgi]"``.
 """
 
 from __future__ import annotations

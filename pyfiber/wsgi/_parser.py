@@ -23,7 +23,8 @@ try:
     httptools: Any = import_module("httptools")
 except ImportError as exc:
     raise ImportError(
-        "pyfiber.wsgi needs httptools, which reads the requests: pip install pyfiber[wsgi]",
+        "pyfiber.wsgi needs httptools, which reads the requests:"
+        ' pip install "pyfiber-engine[wsgi]"',
         name="httptools",
     ) from exc
 

@@ -8,9 +8,9 @@ from tests.support.subprocesses import run_script
 
 #: Module: (a module that it needs, what its error says).
 NEEDED = {
-    "pyfiber.wsgi": ("httptools", "pip install pyfiber[wsgi]"),
-    "pyfiber.gunicorn": ("gunicorn", "pip install pyfiber[gunicorn]"),
-    "pyfiber.celery": ("celery", "pip install pyfiber[celery]"),
+    "pyfiber.wsgi": ("httptools", 'pip install "pyfiber-engine[wsgi]"'),
+    "pyfiber.gunicorn": ("gunicorn", 'pip install "pyfiber-engine[gunicorn]"'),
+    "pyfiber.celery": ("celery", 'pip install "pyfiber-engine[celery]"'),
     "pyfiber.psycopg": ("psycopg", "psycopg"),
     "pyfiber.psycopg2": ("psycopg2", "psycopg2"),
 }

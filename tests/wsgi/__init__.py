@@ -2,4 +2,6 @@
 
 import pytest
 
-pytest.importorskip("httptools", reason="httptools is NOT INSTALLED: pip install pyfiber[wsgi]")
+pytest.importorskip(
+    "httptools", reason='httptools is NOT INSTALLED: pip install "pyfiber-engine[wsgi]"'
+)

@@ -304,7 +304,7 @@ def test_address_must_be_named() -> None:
 def test_httptools_missing_is_told_with_the_extra() -> None:
     done = run_python("-c", "import sys; sys.modules['httptools'] = None; import pyfiber.wsgi")
     assert "ImportError: pyfiber.wsgi needs httptools" in done.stderr
-    assert "pip install pyfiber[wsgi]" in done.stderr
+    assert 'pip install "pyfiber-engine[wsgi]"' in done.stderr
 
 
 def test_import_of_pyfiber_leaves_it_alone() -> None:
