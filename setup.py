@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -120,6 +122,32 @@ def split_debug_information(module: Path) -> None:
     subprocess.run([objcopy, "--strip-debug", *link, module], check=True)
 
 
+def shown_by_the_index(readme: str, repository: str, version: str) -> str:
+    """README.md with links that lead somewhere from elsewhere: to this version's files.
+
+    As they are, they lead somewhere in a checkout and on the repository's page.
+    """
+
+    def absolute(found: re.Match[str]) -> str:
+        before, target, after = found.groups()
+        page = "raw" if target.endswith((".png", ".svg")) else "blob"
+        target = f"README.md{target}" if target.startswith("#") else target
+        return f"{before}{repository}/{page}/v{version}/{target}{after}"
+
+    relative = r"(?!\w+:)([^\s()\"]+)"
+    parts = re.split(r"(^```.*?^```$)", readme, flags=re.MULTILINE | re.DOTALL)
+    for i in range(0, len(parts), 2):  # the others are code
+        markdown = re.sub(rf"(\]\(){relative}(\))", absolute, parts[i])
+        parts[i] = re.sub(rf"(\b(?:src|srcset|href)=\"){relative}(\")", absolute, markdown)
+    return "".join(parts)
+
+
+def long_description() -> str:
+    project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
+    readme = Path("README.md").read_text(encoding="utf-8")
+    return shown_by_the_index(readme, project["urls"]["Source"], project["version"])
+
+
 class BuildExt(build_ext):
     """build_ext that knows assembly files with a C preprocessor, and uses all processors."""
 
@@ -185,6 +213,8 @@ engine = Extension(
 )
 
 setup(
+    long_description=long_description(),
+    long_description_content_type="text/markdown",
     ext_modules=[engine],
     cffi_modules=["csrc/cffi/build_capi.py:ffibuilder"],
     cmdclass={"build_ext": BuildExt, "build_py": BuildPy},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,53 @@ def test_text_installs_the_distribution_by_its_name() -> None:
         for file in ROOT.glob(place):
             found = other.search(file.read_text(encoding="utf-8"))
             assert not found, f"{file}: {found[0]}"
+
+
+def metadata(what: str) -> str:
+    """What the index is told, as setup.py has it after pyproject.toml was read."""
+    done = run_python(
+        "-c",
+        "import setuptools, distutils.core\n"
+        "told = distutils.core.run_setup('setup.py', stop_after='config').metadata\n"
+        f"print({what})",
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_index_shows_the_readme_with_links_to_the_files_of_the_version() -> None:
+    where, shown = metadata(
+        "told.project_urls['Source'] + '/blob/v' + told.version, told.long_description, sep='\\n'"
+    ).split("\n", 1)
+    assert "# pyfiber\n" in shown
+    assert f"]({where}/docs/io.md)" in shown
+    assert re.findall(r"\]\((?!https://)[^)]*\)", shown) == []
+    assert metadata("told.long_description_content_type") == "text/markdown\n"
+
+
+LINKS = """
+[a](docs/a.md#b) ![c](docs/c.svg) <img src="d.png"> [e](#f) [g](https://h.example/) <a href="i">
+```python
+j[k](l)
+```
+"""
+ABSOLUTE = """
+[a](R/blob/v1/docs/a.md#b) ![c](R/raw/v1/docs/c.svg) <img src="R/raw/v1/d.png"> \
+[e](R/blob/v1/README.md#f) [g](https://h.example/) <a href="R/blob/v1/i">
+```python
+j[k](l)
+```
+"""
+
+
+def test_relative_links_become_absolute_but_not_in_code() -> None:
+    program = f"""
+        import runpy, sys
+        sys.argv[1:] = ["--version"]
+        function = runpy.run_path("setup.py")["shown_by_the_index"]
+        found = function({LINKS!r}, "R", "1")
+        assert found == {ABSOLUTE!r}, found
+    """
+    done = run_python("-c", textwrap.dedent(program), cwd=ROOT)
+    assert done.returncode == 0, done.stderr
