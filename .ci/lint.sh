@@ -25,7 +25,7 @@ lint_types() {
         cd "$1"
         .venv/bin/python -m pip install -qq "$(grep '^mypy==' "$ROOT/.ci/requirements.txt")"
         .venv/bin/python -m mypy --strict pyfiber
-        .venv/bin/python -m mypy.stubtest pyfiber._engine
+        .venv/bin/python -m mypy.stubtest pyfiber._engine pyfiber.greenlet
         .venv/bin/python -m pytest -m "slow or not slow" tests/facade/test_typing.py # needs mypy: skipped elsewhere
     )
 }

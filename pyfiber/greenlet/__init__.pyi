@@ -3,6 +3,19 @@ from contextvars import Context
 from types import FrameType, TracebackType
 from typing import Any, Final, TypeAlias, overload
 
+from typing_extensions import disjoint_base
+
+__all__ = [
+    "_C_API",
+    "GreenletExit",
+    "__version__",
+    "error",
+    "getcurrent",
+    "gettrace",
+    "greenlet",
+    "settrace",
+]
+
 _Trace: TypeAlias = Callable[[str, tuple[greenlet, greenlet]], object]
 
 __version__: str
@@ -15,7 +28,14 @@ _C_API: object
 class error(Exception): ...
 class GreenletExit(BaseException): ...
 
+# For the class body, where the plain names are attributes of the class.
+_Exit: TypeAlias = GreenletExit
+_Error: TypeAlias = error
+
+@disjoint_base
 class greenlet:
+    GreenletExit: type[_Exit]
+    error: type[_Error]
     run: Callable[..., Any]
     parent: greenlet | None
     gr_context: Context | None

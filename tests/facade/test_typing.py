@@ -279,6 +279,7 @@ def test_the_package_itself_is_strict(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_stub_says_what_the_module_has(tmp_path):
-    done = check("mypy.stubtest", "pyfiber._engine", place=tmp_path)
+@pytest.mark.parametrize("module", ["pyfiber._engine", "pyfiber.greenlet"])
+def test_the_stub_says_what_the_module_has(module, tmp_path):
+    done = check("mypy.stubtest", module, place=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -4,5 +4,6 @@ import sys
 
 import pyfiber.greenlet
 
-del sys.modules[__name__]  # this module; the import gives whatever is there at its end
-pyfiber.greenlet.install()
+if __name__ == "greenlet":  # not when a tool imports whatever is in pyfiber
+    del sys.modules[__name__]  # this module; the import gives whatever is there at its end
+    pyfiber.greenlet.install()
