@@ -1,4 +1,5 @@
-# CPython for Windows under Wine: the extension cross-compiled with mingw, then the suite. Sourced by run.
+# CPython for Windows under Wine: the extension cross-compiled with mingw, then the suite; and what Microsoft's compiler reads.
+# Sourced by run.
 
 # PyPI has the official builds as the data of this package. The hashes are those of archives whose interpreters carry
 # the signature of the Python Software Foundation.
@@ -69,4 +70,43 @@ test_windows() {
     find_wine
     "$TOOLS/python" -m pip install -qq cffi setuptools
     for version in 3.11 3.12 3.13; do windows_pytest "$version"; done
+}
+
+# msvc_syntax MACHINE OPTION... <FILES: C files as cl.exe would take them, as near as can be told without it: clang, for the same
+# target, with what is gcc's refused. The headers are read once for all files.
+msvc_syntax() {
+    local headers options=(--target="$1-pc-windows-msvc" -fms-extensions -fno-ms-compatibility -std=c11 -O2 -Icsrc "${@:2}"
+        -isystem /usr/share/mingw-w64/include -Werror -Wall -Wextra -Wgnu -Wvla -Wzero-length-array -Wc2x-extensions
+        -Wno-builtin-macro-redefined)
+    headers=$(mktemp -p "$SCRATCH" headers.XXXXXX)
+    clang "${options[@]}" -x c-header .ci/msvc/headers.h -o "$headers"
+    xargs -n 1 -P "$(nproc)" clang "${options[@]}" -fsyntax-only -include-pch "$headers" -include .ci/msvc/compiler.h
+}
+
+msvc_engine() {
+    step "the engine in Microsoft's C, $1"
+    (cd "$ROOT" && { printf '%s\n' csrc/context/{context,winfiber}.c && find csrc/engine -name '*.c' -not -path '*/unix/*'; } |
+        msvc_syntax "$1")
+}
+
+# msvc_binding VERSION: with that CPython's headers.
+msvc_binding() {
+    local place=$SCRATCH/msvc-$1
+    step "the binding in Microsoft's C, CPython $1"
+    windows_python "$1" "$place"
+    (cd "$ROOT" && find csrc/python -name '*.c' -not -path '*/unix/*' |
+        msvc_syntax x86_64 -DWITH_PYTHON -isystem "$place/cp${1/./}/include")
+}
+
+test_msvc() {
+    local version libgcc
+    need clang gcc-mingw-w64-x86-64
+    find_wine
+    msvc_engine x86_64
+    msvc_engine aarch64
+    for version in 3.11 3.12 3.13; do msvc_binding "$version"; done
+    # Its atomic operations, which clang has as well, do what the engine needs.
+    libgcc=$(x86_64-w64-mingw32-gcc -print-libgcc-file-name)
+    c_tests CC="clang --target=x86_64-w64-mingw32 -fms-extensions" TARGET=x86_64-w64-mingw32 RUNNER="$WINE" \
+        CFLAGS="-DPF_INTERLOCKED -Wno-unused-command-line-argument" LDFLAGS="-static -L$(dirname "$libgcc")"
 }

@@ -83,7 +83,7 @@ void pf_queue_unlink(pf_queue *queue, pf_task *before, pf_task *task);
 #define PF_ALWAYS_INLINE inline __attribute__((always_inline))
 #define PF_NEVER_INLINE __attribute__((noinline))
 #else
-#define PF_PREFETCH(address) ((void)0)
+#define PF_PREFETCH(address) ((void)(address))
 #define PF_ALWAYS_INLINE inline
 #define PF_NEVER_INLINE
 #endif

@@ -195,9 +195,11 @@ pf_stack_release(pf_stack *stack)
 size_t
 pf_stack_pool_trim(pf_stack_pool *pool)
 {
+    size_t before = pool->blocks;
     size_t bytes = free_all_blocks(pool);
     pool->recent_peak = pool->live;
-    pool->trims += bytes != 0;
+    /* As elsewhere: each one that went, and the call. */
+    pool->trims += before - pool->blocks + (bytes != 0);
     return bytes;
 }
 

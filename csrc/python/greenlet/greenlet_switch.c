@@ -291,7 +291,7 @@ pass(PyGreenlet *g)
 }
 
 static PyObject *
-send(PfThread *t, PyGreenlet *g, Cargo *cargo)
+send_cargo(PfThread *t, PyGreenlet *g, Cargo *cargo)
 {
     PyGreenlet *target = NULL;
     if ((t->attention == 0 || pf_greenlet_attend(t) == 0) &&
@@ -348,7 +348,7 @@ pf_greenlet_switch(PyGreenlet *g, PyObject *args, PyObject *kwargs)
         cargo_drop(&cargo);
         return NULL;
     }
-    return send(t, g, &cargo);
+    return send_cargo(t, g, &cargo);
 }
 
 static PyObject *
@@ -362,12 +362,12 @@ switch_slowly(PyGreenlet *g, PyObject *const *args, Py_ssize_t nargs,
     Cargo cargo = {0};
     if (kwnames == NULL && nargs <= 1) {
         cargo.value = nargs == 0 ? NULL : Py_NewRef(args[0]);
-        return send(t, g, &cargo);
+        return send_cargo(t, g, &cargo);
     }
     if (pf_pack(args, nargs, kwnames, &cargo.args, &cargo.kwargs) < 0) {
         return NULL;
     }
-    return cargo_pack(&cargo) < 0 ? NULL : send(t, g, &cargo);
+    return cargo_pack(&cargo) < 0 ? NULL : send_cargo(t, g, &cargo);
 }
 
 PyObject *
@@ -443,7 +443,7 @@ pf_greenlet_throw(PyGreenlet *g, PyObject *type, PyObject *value, PyObject *tb)
     } else {
         cargo.exc = exc;
     }
-    return send(t, g, &cargo);
+    return send_cargo(t, g, &cargo);
 }
 
 PyObject *

@@ -126,14 +126,15 @@ timed_out(const char *what)
     return -1;
 }
 
-static int send(ChannelObject *self, PyObject *value, int64_t deadline);
+static int send_value(ChannelObject *self, PyObject *value, int64_t deadline);
 
 static PF_ALWAYS_INLINE int
 wait_to_send(ChannelObject *self, PyObject *value, int64_t deadline)
 {
     PfThread *t = pf_tls_thread;
     if (t == NULL) { /* its creation may run code that receives: check again */
-        return pf_thread_create() == NULL ? -1 : send(self, value, deadline);
+        return pf_thread_create() == NULL ? -1
+                                          : send_value(self, value, deadline);
     }
     PfWait wait;
     pf_wait_init(&wait, t);
@@ -148,7 +149,7 @@ wait_to_send(ChannelObject *self, PyObject *value, int64_t deadline)
 }
 
 static inline int
-send(ChannelObject *self, PyObject *value, int64_t deadline)
+send_value(ChannelObject *self, PyObject *value, int64_t deadline)
 {
     int rc = pf_preempt() < 0 ? -1 : pf_channel_try_send(self, value);
     return rc == 0 ? wait_to_send(self, value, deadline) : rc;
@@ -168,7 +169,7 @@ channel_send(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
                pf_timeout(out[1], &deadline) < 0) {
         return NULL;
     }
-    return send(self, out[0], deadline) < 0 ? NULL : Py_NewRef(Py_None);
+    return send_value(self, out[0], deadline) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static PyObject *receive(ChannelObject *self, int64_t deadline);
