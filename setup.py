@@ -18,7 +18,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -143,6 +142,8 @@ def shown_by_the_index(readme: str, repository: str, version: str) -> str:
 
 
 def long_description() -> str:
+    import tomllib  # not above: what is refused may be too old to have it
+
     project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
     readme = Path("README.md").read_text(encoding="utf-8")
     return shown_by_the_index(readme, project["urls"]["Source"], project["version"])

@@ -6,11 +6,13 @@ CHROOTS=${PYFIBER_CI_CHROOTS:-${XDG_CACHE_HOME:-$HOME/.cache}/pyfiber-ci}
 CLEANUP=("$SCRATCH")
 STEP="setting up"
 TIMES=()
+LEFT_OUT=()
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 
 on_exit() {
     local status=$?
     rm -rf "${CLEANUP[@]}"
+    [ ${#LEFT_OUT[@]} -eq 0 ] || printf '!!! LEFT OUT: %s\n' "${LEFT_OUT[@]}" >&2
     [ "$status" -eq 0 ] || printf '\n!!! failed (exit %d) in: %s\n' "$status" "$STEP" >&2
 }
 trap on_exit EXIT
@@ -25,6 +27,12 @@ step() {
 
 end_step() {
     [ -z "${STEP_BEGAN:-}" ] || TIMES+=("$(printf '%6d s  %s' $((SECONDS - STEP_BEGAN)) "$STEP")")
+}
+
+# leave_out WHAT: what this machine has no means for. It is said here, and again when the run ends, however it ends.
+leave_out() {
+    LEFT_OUT+=("$1")
+    printf '!!! LEFT OUT: %s\n' "$1"
 }
 
 die() {
@@ -76,11 +84,13 @@ find_python() {
     return 1
 }
 
-# newest_python: prints the newest interpreter that find_python knows.
-newest_python() {
+# find_newest: sets NEWEST to the newest CPython here, once, and says so if that is not the newest there should be.
+find_newest() {
     local version
+    [ -z "${NEWEST:-}" ] || return 0
     for version in 3.13 3.12 3.11; do
-        if find_python "$version"; then return; fi
+        if NEWEST=$(find_python "$version"); then return; fi
+        leave_out "CPython $version, for what runs on the newest: there is none here"
     done
     die "there is no CPython here with headers"
 }

@@ -9,13 +9,13 @@ readme_commands() {
 
 # On the newest CPython here: the oldest one's turn is under sanitizers.
 test_readme() {
-    local commands newest
-    newest=$(newest_python)
-    step "README's own test commands on $("$newest" --version)"
+    local commands
+    find_newest
+    step "README's own test commands on $("$NEWEST" --version)"
     commands=$(readme_commands)
     [ -n "$commands" ] || die "README.md has no command block under <!-- ci: test -->"
     copy_tree "$SCRATCH/readme"
-    "$newest" -m venv "$SCRATCH/readme-venv"
+    "$NEWEST" -m venv "$SCRATCH/readme-venv"
     printf '%s\n' "$commands"
     (cd "$SCRATCH/readme" && . "$SCRATCH/readme-venv/bin/activate" && bash -euo pipefail -c "$commands")
 }
@@ -28,12 +28,12 @@ build_strict() {
 test_versions() {
     local version python
     for version; do
+        step "pytest on CPython $version"
         if python=$(find_python "$version"); then
-            step "pytest on CPython $version"
             install_editable "$python" "$SCRATCH/$version"
             run_pytest "$SCRATCH/$version"
         else
-            step "pytest on CPython $version: none on this machine, left out"
+            leave_out "$STEP: there is none here"
         fi
     done
 }
@@ -63,7 +63,7 @@ instruction_counts() {
         if [ -d "$SCRATCH/strict" ] && fits "$SCRATCH/strict/.venv/bin/python" "$version"; then
             tree=$SCRATCH/strict
         elif [ ! -d "$tree" ]; then
-            python=$(find_python "$version") || { printf 'NOT CHECKED: there is none here\n'; continue; }
+            python=$(find_python "$version") || { leave_out "$STEP: there is none here"; continue; }
             install_editable "$python" "$tree"
         fi
         (cd "$tree" && .venv/bin/python bench/instructions.py --check)

@@ -2,11 +2,11 @@
 
 # services NAME...: tests/libraries, where these servers must be there (tests/libraries/services.py has their names).
 services() {
-    local tree=$SCRATCH/services python
+    local tree=$SCRATCH/services
     step "libraries against real servers: $*"
     if [ ! -d "$tree" ]; then
-        python=$(newest_python)
-        install_editable "$python" "$tree"
+        find_newest
+        install_editable "$NEWEST" "$tree"
         (cd "$tree" && .venv/bin/python -m pip install -qq --group libraries)
     fi
     PYFIBER_SERVICES_REQUIRED=$* run_pytest "$tree" tests/libraries

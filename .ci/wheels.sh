@@ -25,8 +25,8 @@ WHEEL_SCRIPT='
 
 wheel_here() {
     local python place=$SCRATCH/wheel-$1
-    python=$(find_python "$1") || return 0
     step "wheel on CPython $1"
+    python=$(find_python "$1") || { leave_out "$STEP: there is none here"; return 0; }
     mkdir "$place"
     cp "$SDIST" "$place/sdist.tar.gz"
     bash -euo pipefail -c "$WHEEL_SCRIPT" - "$place" "$python"
