@@ -168,6 +168,11 @@ class BuildExt(build_ext):
 
         self.compiler.compile = compile
 
+    def run(self) -> None:
+        # Asked now: setuptools builds as if for elsewhere, and copies.
+        self.for_this_tree = self.inplace or self.editable_mode
+        super().run()
+
     def build_extensions(self) -> None:
         if not WINDOWS:
             self.compiler.src_extensions.append(".S")
@@ -176,7 +181,7 @@ class BuildExt(build_ext):
             extension.extra_compile_args = compile_args()
             extension.extra_link_args = link_args()
         super().build_extensions()
-        if sys.platform.startswith("linux") and not self.inplace and not self.editable_mode:
+        if sys.platform.startswith("linux") and not self.for_this_tree:
             for extension in self.extensions:
                 split_debug_information(Path(self.get_ext_fullpath(extension.name)))
 

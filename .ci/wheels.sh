@@ -37,7 +37,7 @@ check_wheel() {
         ! readelf --sections --wide "$module" | grep '\.debug_' || die "$module has debug information"
         ! nm --dynamic --defined-only "$module" | grep -vE ' (T|A) (PyInit_|_cffi_pypyinit_)' || die "$module exports these"
         readelf --sections --wide "$module" | grep '\.eh_frame ' >/dev/null || die "$module has no unwind tables"
-        ! nm --dynamic --undefined-only "$module" | grep -E ' (pow|floor|ceil|log|exp|ldexp|fmod)$' >/dev/null ||
+        ! nm --dynamic --undefined-only "$module" | grep -E ' (pow|floor|ceil|log|exp|ldexp|fmod)(@|$)' >/dev/null ||
             readelf --dynamic "$module" | grep 'NEEDED.*libm\.' >/dev/null || die "$module uses libm and does not ask for it"
     done
 }
