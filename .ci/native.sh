@@ -37,10 +37,12 @@ c_tests_full() {
 
 # Processors that this machine is not, in emulation: AArch64 by its assembly, the others by ucontext. s390x is big-endian.
 c_tests_emulated() {
-    local machine
+    local machine hard
     need qemu-user-static gcc-{aarch64,riscv64,powerpc64le,s390x}-linux-gnu libc6-dev-{arm64,riscv64,ppc64el,s390x}-cross
     for machine in aarch64 riscv64 powerpc64le s390x; do
-        c_tests CC=$machine-linux-gnu-gcc LDFLAGS=-static RUNNER="qemu-${machine/powerpc/ppc}-static"
+        for hard in "" 1; do
+            c_tests CC=$machine-linux-gnu-gcc HARDTEST=$hard LDFLAGS=-static RUNNER="qemu-${machine/powerpc/ppc}-static"
+        done
     done
 }
 
