@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pyfiber
 
+#: Every time-out is so many times as long: for processors that are emulated.
+PATIENCE = float(os.environ.get("PYFIBER_TEST_PATIENCE", "1"))
+
 
 def run_python(
     *arguments: str,
@@ -22,7 +25,7 @@ def run_python(
         [sys.executable, *arguments],
         capture_output=True,
         text=True,
-        timeout=timeout,
+        timeout=timeout * PATIENCE,
         env=environment(env),
         cwd=cwd,
         check=False,
