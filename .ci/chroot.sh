@@ -9,8 +9,10 @@ make_chroot() {
     if [ ! -d "$root" ]; then
         need debootstrap
         mkdir -p "$CHROOTS"
-        rm -rf "$root.partial"
-        debootstrap "$@" --variant=minbase --include="$SID_PACKAGES" sid "$root.partial" >"$SCRATCH/debootstrap.log" 2>&1 ||
+        rm -rf --one-file-system "$root.partial"
+        # Whoever reads the terminal from the background is stopped: a package that has a question.
+        DEBIAN_FRONTEND=noninteractive debootstrap "$@" --variant=minbase --include="$SID_PACKAGES" sid "$root.partial" \
+            </dev/null >"$SCRATCH/debootstrap.log" 2>&1 ||
             { tail -n 20 "$SCRATCH/debootstrap.log" >&2; die "debootstrap failed"; }
         mv "$root.partial" "$root"
     fi
