@@ -29,3 +29,16 @@ lint_types() {
         .venv/bin/python -m pytest -m "slow or not slow" tests/facade/test_typing.py # needs mypy: skipped elsewhere
     )
 }
+
+# Warnings are errors: a link that leads nowhere, a heading that is not there, a page that no page leads to.
+docs_site() {
+    local tree=$SCRATCH/strict
+    step "the documentation as a site"
+    [ -d "$tree" ] || install_editable python3 "$tree"
+    (
+        cd "$tree"
+        .venv/bin/python -m pip install -qq --group docs
+        .venv/bin/python -m sphinx -q -W --keep-going -j auto docs build/site
+    )
+    printf '%s pages\n' "$(find "$tree/build/site" -name '*.html' | wc -l)"
+}

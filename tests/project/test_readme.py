@@ -55,7 +55,7 @@ def snippets(path: Path) -> list[Snippet]:
 
 def documents() -> list[Path]:
     """README.md and docs/."""
-    return [README, *sorted((ROOT / "docs").glob("*.md"))] if README.exists() else []
+    return [README, *sorted((ROOT / "docs").rglob("*.md"))] if README.exists() else []
 
 
 ALL = [snippet for document in documents() for snippet in snippets(document)]

@@ -1,0 +1,67 @@
+"""The documentation as a site: python -m sphinx -W --keep-going docs build/site
+
+Sphinx with furo and MyST, not MkDocs with Material, because
+
+- the reference is made of the docstrings as the built module has them, which autodoc can ask; those
+  of the native types are in no file that a reader of sources would find;
+- Sphinx knows C: what is in pyfiber.h stands in the same index and search as Python's names;
+- links between pages, to headings and to names are checked by the build itself (-W), and the search
+  works from a file system, without a server;
+- it is what CPython's own documentation is made with, and lives; MkDocs' last release is of 2024.
+
+The pages stay plain Markdown that reads well in the repository, where their programs are tests.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+from sphinx.application import Sphinx
+from sphinx.util import logging
+
+logger = logging.getLogger(__name__)
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+
+with (ROOT / "pyproject.toml").open("rb") as file:
+    metadata = tomllib.load(file)["project"]
+
+project = "pyfiber"
+author = "the authors of pyfiber"
+release = version = metadata["version"]
+copyright = f"{author}, MIT license"
+
+extensions = ["myst_parser"]
+
+myst_heading_anchors = 4  # a link may lead to any heading, named as in the repository's own view
+
+html_theme = "furo"
+html_title = f"pyfiber {release}"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_sphinx = False
+
+# Where the links lead that leave docs/: the repository, as soon as the project has an address.
+SOURCE = metadata.get("urls", {}).get("Source", "").rstrip("/")
+OUTWARD = re.compile(r"(?<!!)\[([^\]]+)\]\(\.\./([^)#\s]+)(#[^)\s]*)?\)")
+
+
+def leave(match: re.Match[str]) -> str:
+    """A link to a file of the repository; its words alone where nobody could follow it."""
+    text, path, anchor = match.groups()
+    if not (ROOT / path).exists():
+        logger.warning("a link leads to %s, which is not there", path)
+    kind = "tree" if (ROOT / path).is_dir() else "blob"
+    return f"[{text}]({SOURCE}/{kind}/main/{path}{anchor or ''})" if SOURCE else text
+
+
+def rewrite_links(app: Sphinx, name: str, content: list[str]) -> None:
+    """The pages are written for the repository; on the site, its files are elsewhere."""
+    content[0] = OUTWARD.sub(leave, content[0])
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("source-read", rewrite_links)
