@@ -19,6 +19,16 @@ STYLE = """
   .runs { fill: #0969da; }
   .parked { fill: #d0d7de; }
   .waits { fill: #bf8700; }
+  .fails { fill: #cf222e; }
+  .frame { fill: #ddf4ff; stroke: #0969da; }
+  .native { fill: #fff8c5; stroke: #bf8700; }
+  .empty { fill: none; stroke: #8c959f; stroke-dasharray: 3 5; }
+  .block { fill: none; stroke: #8c959f; }
+  .light { fill: #ffffff; text-anchor: middle; }
+  .mid { text-anchor: middle; }
+  .small { font-size: 12px; text-anchor: middle; }
+  .code { font: 13px ui-monospace, monospace; text-anchor: middle; }
+  .bad { stroke: #cf222e; stroke-width: 1.5; fill: none; marker-end: url(#tip); }
   .arrow { stroke: #1f2328; stroke-width: 1.5; fill: none; marker-end: url(#tip); }
   .tip { fill: #1f2328; }
   @media (prefers-color-scheme: dark) {
@@ -28,6 +38,12 @@ STYLE = """
     .runs { fill: #58a6ff; }
     .parked { fill: #30363d; }
     .waits { fill: #d29922; }
+    .fails { fill: #f85149; }
+    .frame { fill: #121d2f; stroke: #58a6ff; }
+    .native { fill: #272115; stroke: #d29922; }
+    .empty, .block { stroke: #6e7681; }
+    .light { fill: #0d1117; }
+    .bad { stroke: #f85149; }
     .arrow { stroke: #e6edf3; }
     .tip { fill: #e6edf3; }
   }
@@ -56,6 +72,22 @@ class Drawing:
         self.shapes.append(
             f'<rect class="{kind}" x="{x - 7}" y="{y}" width="14" height="{height}" rx="3"/>'
         )
+
+    def rect(self, kind: str, x: int, y: int, width: int, height: int) -> None:
+        self.shapes.append(
+            f'<rect class="{kind}" x="{x}" y="{y}" width="{width}" height="{height}" rx="4"/>'
+        )
+
+    def path(self, kind: str, *points: tuple[int, int]) -> None:
+        (x, y), *rest = points
+        steps = " ".join(f"L{x} {y}" for x, y in rest)
+        self.shapes.append(f'<path class="{kind}" d="M{x} {y} {steps}"/>')
+
+    def labelled(self, kind: str, place: tuple[int, int, int, int], label: str, text: str) -> None:
+        """A box with words in its middle, of the class `label`."""
+        x, y, width, height = place
+        self.rect(kind, *place)
+        self.text(label, x + width // 2, y + height // 2 + 5, text)
 
     def text(self, kind: str, x: int, y: int, text: str) -> None:
         self.shapes.append(f'<text class="{kind}" x="{x}" y="{y}">{escape(text)}</text>')
@@ -136,7 +168,191 @@ def waiting() -> Drawing:
     return drawing
 
 
-DRAWINGS = {"waiting.svg": waiting}
+def stack() -> Drawing:
+    """Three stacks, one of which runs; nothing is copied."""
+    drawing = Drawing(860, 364, "Each fiber has a stack of its own; the processor works on one")
+    stacks = [
+        (40, "fiber A", "parked", ["main()", "load()", "sleep(1)"]),
+        (320, "fiber B", "runs", ["report()", "sorted()", "key()", "fetch()"]),
+        (600, "fiber C", "parked", ["serve()", "recv()"]),
+    ]
+    for x, name, state, frames in stacks:
+        drawing.text("head", x + 100, 24, name)
+        for level in range(5):
+            kind = "empty"
+            if level < len(frames):
+                kind = "native" if frames[level] in ("sorted()", "sleep(1)", "recv()") else "frame"
+            drawing.rect(kind, x, 40 + 38 * level, 200, 32)
+            if level < len(frames):
+                drawing.text("code", x + 100, 61 + 38 * level, frames[level])
+        drawing.box(state, x + 7, 242, 14)
+        words = "runs" if state == "runs" else "is parked, with all its calls"
+        drawing.text("note", x + 22, 254, words)
+    drawing.path("arrow", (278, 170), (316, 170))
+    drawing.text("note", 250, 160, "processor")
+    drawing.path("arrow", (524, 170), (560, 170), (560, 93), (596, 93))
+    drawing.text("small", 560, 190, "switch")
+    for x, kind, text in ((40, "frame", "a Python function"), (200, "native", "a C function")):
+        drawing.rect(kind, x, 284, 14, 14)
+        drawing.text("note", x + 22, 296, text)
+    for y, text in (
+        (326, "A switch makes the processor go on with another stack, where that one was left."),
+        (346, "Nothing is copied, however deep the calls are."),
+    ):
+        drawing.text("note", 40, y, text)
+    return drawing
+
+
+def parking() -> Drawing:
+    """Two fibers on one thread: park, unpark, ready, running."""
+    drawing = Drawing(860, 260, "Fiber A parks, B runs and unparks it, A is ready and runs again")
+    first, second = 70, 150
+    drawing.text("head", 50, first + 20, "A")
+    drawing.text("head", 50, second + 20, "B")
+    for lane, parts in (
+        (first, [("runs", 80, 170), ("parked", 250, 260), ("waits", 510, 120), ("runs", 630, 170)]),
+        (second, [("waits", 80, 170), ("runs", 250, 380), ("parked", 630, 170)]),
+    ):
+        for kind, x, width in parts:
+            drawing.rect(kind, x, lane, width, 30)
+    for x, y, kind, text in (
+        (165, first, "light", "runs"),
+        (380, first, "mid", "parked: costs no time"),
+        (570, first, "light", "ready"),
+        (715, first, "light", "runs"),
+        (165, second, "light", "ready"),
+        (440, second, "light", "runs"),
+        (715, second, "mid", "parked"),
+    ):
+        drawing.text(kind, x, y + 20, text)
+    drawing.text("code", 250, first - 14, "park()")
+    drawing.path("arrow", (250, first + 32), (250, second - 3))
+    drawing.text("code", 510, second + 52, 'a.unpark("hello")')
+    drawing.path("arrow", (510, second - 2), (510, first + 33))
+    drawing.text("code", 640, first - 14, 'park() returns "hello"')
+    drawing.path("arrow", (630, second - 2), (630, first + 33))
+    drawing.path("arrow", (80, 232), (800, 232))
+    drawing.text("note", 808, 237, "time")
+    return drawing
+
+
+def scopes() -> Drawing:
+    """A tree of groups and fibers: a failure goes up, cancellation goes down."""
+    drawing = Drawing(860, 400, "A failure goes up to its group, cancellation goes down the tree")
+    drawing.labelled("frame", (320, 20, 160, 34), "code", "run(main)")
+    drawing.path("block", (400, 54), (400, 80))
+    drawing.labelled("block", (290, 80, 220, 34), "code", "with timeout(5):")
+    drawing.path("block", (400, 114), (400, 140))
+    drawing.labelled("block", (290, 140, 220, 34), "code", "with TaskGroup():")
+    for x, kind, name in (
+        (110, "frame", "fetch(a)"),
+        (400, "fails", ""),
+        (690, "frame", "fetch(c)"),
+    ):
+        drawing.path("block", (400, 174), (400, 196), (x, 196), (x, 220))
+        drawing.labelled(kind, (x - 80, 220, 160, 34), "code", name)
+    drawing.text("light", 400, 242, "fetch(b) fails")
+    drawing.path("block", (690, 254), (690, 274))
+    drawing.labelled("block", (600, 274, 180, 34), "code", "with TaskGroup():")
+    for x in (630, 750):
+        drawing.path("block", (690, 308), (690, 322), (x, 322), (x, 336))
+        drawing.labelled("frame", (x - 55, 336, 110, 34), "code", "part()")
+    drawing.path("bad", (440, 218), (440, 178))
+    drawing.step(458, 206, 1)
+    drawing.path("arrow", (288, 157), (150, 157), (150, 216))
+    drawing.step(220, 157, 2)
+    drawing.path("arrow", (512, 157), (650, 157), (650, 216))
+    drawing.step(580, 157, 2)
+    drawing.path("arrow", (780, 254), (812, 254), (812, 332))
+    drawing.step(812, 292, 2)
+    for number, y, text in (
+        (1, 300, "One fails: its group is told."),
+        (2, 330, "The group cancels all others in it, with all that they have started."),
+        (3, 360, "When they have all ended, its block raises the error."),
+    ):
+        drawing.step(42, y, number)
+        drawing.text("note", 62, y + 5, text)
+    return drawing
+
+
+def hosted() -> Drawing:
+    """A turn of asyncio's loop, one of whose callbacks gives fibers a turn."""
+    drawing = Drawing(860, 300, "In each turn of asyncio's loop the host lets its fibers run")
+    drawing.text("head", 430, 26, "one turn of asyncio's loop")
+    drawing.rect("block", 20, 40, 820, 150)
+    drawing.labelled("waits", (40, 90, 150, 50), "light", "epoll_wait()")
+    drawing.labelled("frame", (220, 90, 90, 50), "mid", "task 1")
+    drawing.labelled("frame", (330, 90, 90, 50), "mid", "task 2")
+    drawing.rect("block", 450, 64, 370, 106)
+    drawing.text("note", 462, 84, "the Host's callback: run_once()")
+    for index, name in enumerate(("fiber A", "fiber B", "fiber C")):
+        drawing.labelled("runs", (466 + 118 * index, 98, 102, 50), "light", name)
+    for start, end in ((190, 218), (310, 328), (420, 448), (568, 582), (686, 700)):
+        drawing.path("arrow", (start, 115), (end, 115))
+    drawing.path("arrow", (820, 130), (832, 130), (832, 215), (115, 215), (115, 144))
+    drawing.text("note", 340, 208, "and again")
+    drawing.text(
+        "note",
+        20,
+        250,
+        "All of it is one thread. The Host's descriptor is one of those that epoll_wait() watches: "
+        "it is readable when a fiber is ready.",
+    )
+    drawing.text(
+        "note",
+        20,
+        274,
+        "A fiber waits for a task's future by await_(), a task for a fiber by await host.run().",
+    )
+    return drawing
+
+
+def choosing() -> Drawing:
+    """select(): in three lines at once, served in one, gone from the others."""
+    drawing = Drawing(860, 330, "A fiber in select() stands in three lines and is served once")
+    drawing.text("head", 110, 26, "what it waits for")
+    drawing.text("head", 420, 26, "who waits there")
+    rows = [
+        (60, "jobs.getting()", "a queue", ["other", "mine"]),
+        (140, "news.receiving()", "a channel", ["mine"]),
+        (220, "stop", "an event", ["other", "other", "mine"]),
+    ]
+    for y, code, what, line in rows:
+        drawing.rect("frame", 20, y, 180, 50)
+        drawing.text("code", 110, y + 22, code)
+        drawing.text("small", 110, y + 40, what)
+        for index, who in enumerate(line):
+            place = (240 + 110 * index, y + 8, 96, 34)
+            if who == "other":
+                drawing.labelled("parked", place, "mid", "another")
+            elif y == 140:
+                drawing.labelled("runs", place, "light", "our fiber")
+            else:
+                drawing.labelled("empty", place, "mid", "our fiber")
+    drawing.path("arrow", (338, 165), (616, 165))
+    drawing.text("code", 480, 157, "a value comes here first")
+    drawing.labelled("runs", (620, 140, 220, 50), "light", "Received(news, value)")
+    for y in (85, 245):
+        drawing.text("note", 620, y + 5, "our fiber leaves this line;")
+        drawing.text("note", 620, y + 23, "nothing was taken here")
+    drawing.text(
+        "note",
+        20,
+        312,
+        "select() stands in all lines at once. The first that serves it decides; "
+        "in the others it is as if it had never been there.",
+    )
+    return drawing
+
+
+DRAWINGS = {
+    "choosing.svg": choosing,
+    "hosted.svg": hosted,
+    "parking.svg": parking,
+    "scopes.svg": scopes,
+    "stack.svg": stack,
+    "waiting.svg": waiting,
+}
 
 
 if __name__ == "__main__":
