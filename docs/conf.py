@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from functools import partial
 from pathlib import Path
 
 from sphinx.application import Sphinx
@@ -46,21 +47,26 @@ html_show_sphinx = False
 
 # Where the links lead that leave docs/: the repository, as soon as the project has an address.
 SOURCE = metadata.get("urls", {}).get("Source", "").rstrip("/")
-OUTWARD = re.compile(r"(?<!!)\[([^\]]+)\]\(\.\./([^)#\s]+)(#[^)\s]*)?\)")
+UPWARD = re.compile(r"(?<!!)\[([^\]]+)\]\((\.\./[^)#\s]+)(#[^)\s]*)?\)")
 
 
-def leave(match: re.Match[str]) -> str:
+def leads(page: Path, match: re.Match[str]) -> str:
     """A link to a file of the repository; its words alone where nobody could follow it."""
     text, path, anchor = match.groups()
-    if not (ROOT / path).exists():
-        logger.warning("a link leads to %s, which is not there", path)
-    kind = "tree" if (ROOT / path).is_dir() else "blob"
-    return f"[{text}]({SOURCE}/{kind}/main/{path}{anchor or ''})" if SOURCE else text
+    target = (page.parent / path).resolve()
+    if target.is_relative_to(HERE):
+        return match[0]
+    if not target.exists():
+        logger.warning("%s: a link leads to %s, which is not there", page, path)
+    kind = "tree" if target.is_dir() else "blob"
+    address = f"{SOURCE}/{kind}/main/{target.relative_to(ROOT)}{anchor or ''}"
+    return f"[{text}]({address})" if SOURCE else text
 
 
 def rewrite_links(app: Sphinx, name: str, content: list[str]) -> None:
     """The pages are written for the repository; on the site, its files are elsewhere."""
-    content[0] = OUTWARD.sub(leave, content[0])
+    page = Path(app.env.doc2path(name))
+    content[0] = UPWARD.sub(partial(leads, page), content[0])
 
 
 def setup(app: Sphinx) -> None:
