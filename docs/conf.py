@@ -15,6 +15,7 @@ The pages stay plain Markdown that reads well in the repository, where their pro
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
 from functools import partial
 from pathlib import Path
@@ -34,7 +35,26 @@ author = "the authors of pyfiber"
 release = version = metadata["version"]
 copyright = f"{author}, MIT license"
 
-extensions = ["myst_parser"]
+sys.path.insert(0, str(HERE / "extensions"))
+extensions = ["myst_parser", "sphinx.ext.autodoc", "c_header", "stub_signatures", "twins"]
+exclude_patterns = ["extensions"]
+
+# The reference is of the pyfiber that this interpreter imports. What only some programs have need
+# not be installed for it.
+autodoc_mock_imports = [
+    "billiard",
+    "celery",
+    "gunicorn",
+    "httptools",
+    "kombu",
+    "psycopg",
+    "psycopg2",
+]
+autodoc_default_options = {"members": True, "member-order": "bysource"}
+autodoc_inherit_docstrings = False  # the standard library has its own reference
+autodoc_typehints_format = "short"
+python_use_unqualified_type_names = True
+default_role = "code"  # docstrings have `names` in single backticks
 
 myst_heading_anchors = 4  # a link may lead to any heading, named as in the repository's own view
 

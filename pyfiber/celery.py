@@ -59,6 +59,8 @@ except ImportError as exc:
 if TYPE_CHECKING:
     from pyfiber import Scheduler
 
+__all__ = ["TaskPool"]
+
 
 # The worker's main program is a fiber -------------------------------------------------------------
 
