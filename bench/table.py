@@ -2,10 +2,11 @@
 
 python bench/table.py [--results DIRECTORY] > table.md
 python bench/table.py --summary FILE.json           # one run, a line for each row
-python bench/table.py --summary FILE.json --into README.md
+python bench/table.py --summary FILE.json --into docs/performance.md
+python bench/table.py --summary FILE.json --servers SERVERS.json --into README.md  # ten rows
 
 The summary is of one family of rows: a run of `bench io` has a line for each server, and a place
-of its own in the document.
+of its own in the document. With both it is the ten rows that matter most.
 """
 
 from __future__ import annotations
@@ -20,6 +21,29 @@ from results import RESULTS, Run, description, load, row_names, subjects
 
 #: The columns of the summary of fibers and schedulers.
 COLUMNS = ("pyfiber", "greenlet", "gevent", "asyncio", "uvloop", "trio", "generator", "threads")
+#: The columns of the ten rows, and which server stands for each.
+SHORT_COLUMNS = {
+    "pyfiber": "pyfiber",
+    "greenlet": "",
+    "gevent": "gevent",
+    "asyncio": "asyncio streams",
+    "uvloop": "uvloop streams",
+    "trio": "trio",
+    "threads": "threads",
+}
+#: Of the rows of fibers and schedulers those that matter most, and the one of servers.
+SHORT_ROWS = (
+    "switch",
+    "deep-python",
+    "spawn-many",
+    "yield-10000",
+    "queue",
+    "timeout",
+    "group",
+    "to-thread",
+    "memory",
+)
+SHORT_SERVERS = "io-echo-100"
 #: Where a document has the summary of a family of rows.
 PLACE = r"(?<=<!-- {0}: begin -->\n).*?(?=<!-- {0}: end -->)"
 
@@ -164,6 +188,51 @@ def server_summary(run: Run) -> str:
     )
 
 
+def short_summary(run: Run, servers: Run) -> str:
+    """Ten rows of two runs."""
+    lines = [
+        summary_line(run, description([run], name), tuple(SHORT_COLUMNS)) for name in SHORT_ROWS
+    ]
+    row = description([servers], SHORT_SERVERS)
+    lines.append(summary_line(servers, beside_pyfiber(row), tuple(SHORT_COLUMNS.values())))
+    head = [line(["", *SHORT_COLUMNS]), line(["---", *("---:" for _ in SHORT_COLUMNS)])]
+    return "\n".join([*head, *lines, "", circumstances(run)])
+
+
+def beside_pyfiber(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of servers, its values divided by that of pyfiber and not of another reference."""
+    own = next(each["value"] for each in row["results"] if each["subject"] == "pyfiber")
+    for each in row["results"]:
+        is_other = each["subject"] != "pyfiber" and each["value"] is not None
+        each["ratio"] = each["value"] / own if is_other else None
+    return row
+
+
+def spread(result: dict[str, Any] | None) -> str:
+    """The best value, and in parentheses the median and the worst one."""
+    if result is None or result["value"] is None:
+        return ""
+    worst = max(result["samples"])
+    return f"{number(result['value'])} ({number(result['median'])}, {number(worst)})"
+
+
+def curve_summary(run: Run) -> str:
+    """Of `bench curves` a table for each curve, a line for each subject, with the spread."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in run.rows():
+        groups.setdefault(row["name"].removeprefix("curve-").partition("-")[0], []).append(row)
+    lines = []
+    for rows in groups.values():
+        names = dict.fromkeys(name for row in rows for name in subjects([run], row["name"]))
+        lines.append(line(["", *(f"{row['title']} [{row['unit']}]" for row in rows)]))
+        lines.append(line(["---", *("---:" for _ in rows)]))
+        for name in names:
+            cells = [spread(run.result(row["name"], name)) for row in rows]
+            lines.append(line([name, *cells]))
+        lines.append("")
+    return "\n".join([*lines, circumstances(run).partition(" In parentheses")[0]])
+
+
 def circumstances(run: Run) -> str:
     """Where and how it was measured."""
     environment = run.document["environment"]
@@ -176,6 +245,16 @@ def circumstances(run: Run) -> str:
         f"{environment['processors']} processors. Peers: {peers([run]) or 'none'}. "
         f"Best of {settings['repetitions']} repetitions{quick}.{note} {meaning_of_ratios(run)}"
     )
+
+
+def summary_of(run: Run) -> tuple[str, str]:
+    """The table that its family of rows has, and the name of its place."""
+    families = {row.get("family") for row in run.rows()}
+    if "curves" in families:
+        return curve_summary(run), "bench curves"
+    if is_of_servers(run):
+        return server_summary(run), "bench io"
+    return summary(run), "bench"
 
 
 def put_into(path: Path, text: str, name: str) -> None:
@@ -193,13 +272,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--results", type=Path, default=RESULTS, help="where the documents are")
     parser.add_argument("--summary", type=Path, metavar="FILE", help="one run only, in short")
+    parser.add_argument("--servers", type=Path, metavar="FILE", help="ten rows of that and this")
     parser.add_argument("--into", type=Path, metavar="FILE", help="put it between the marks there")
     options = parser.parse_args()
     name = "bench"
+    text = ""
     if options.summary:
         run = Run(json.loads(options.summary.read_text(encoding="utf-8")))
-        text = server_summary(run) if is_of_servers(run) else summary(run)
-        name = "bench io" if is_of_servers(run) else name
+        text, name = summary_of(run)
+        if options.servers:
+            servers = Run(json.loads(options.servers.read_text(encoding="utf-8")))
+            text, name = short_summary(run, servers), "bench ten"
     else:
         text = table(load(options.results))
     if options.into:

@@ -67,6 +67,7 @@ html_show_sphinx = False
 
 # Where the links lead that leave docs/: the repository, as soon as the project has an address.
 SOURCE = metadata.get("urls", {}).get("Source", "").rstrip("/")
+STARRED = re.compile(r"^(\S+\*)\n", re.MULTILINE)
 UPWARD = re.compile(r"(?<!!)\[([^\]]+)\]\((\.\./[^)#\s]+)(#[^)\s]*)?\)")
 
 
@@ -83,11 +84,18 @@ def leads(page: Path, match: re.Match[str]) -> str:
     return f"[{text}]({address})" if SOURCE else text
 
 
-def rewrite_links(app: Sphinx, name: str, content: list[str]) -> None:
+def if_there(page: Path, match: re.Match[str]) -> str:
+    """An entry with * of a table of contents is for a page that may come."""
+    return match[0] if any(page.parent.glob(f"{match[1]}.md")) else ""
+
+
+def rewrite(app: Sphinx, name: str, content: list[str]) -> None:
     """The pages are written for the repository; on the site, its files are elsewhere."""
     page = Path(app.env.doc2path(name))
+    if name == "index":
+        content[0] = STARRED.sub(partial(if_there, page), content[0])
     content[0] = UPWARD.sub(partial(leads, page), content[0])
 
 
 def setup(app: Sphinx) -> None:
-    app.connect("source-read", rewrite_links)
+    app.connect("source-read", rewrite)

@@ -19,6 +19,7 @@ CALLS = "calls"
 #: The families of rows, of which the command measures one unless told otherwise.
 ENGINE = "engine"
 IO = "io"
+CURVES = "curves"
 
 
 class Unavailable(Exception):

@@ -6,6 +6,7 @@ from fnmatch import fnmatchcase
 
 from ..model import ENGINE, Case, Row
 from . import (
+    curves,
     grains,
     imports,
     io,
@@ -39,6 +40,7 @@ FAMILIES = (
     raw,
     imports,
     io,
+    curves,
 )
 
 ROWS: tuple[Row, ...] = tuple(row for family in FAMILIES for row in family.ROWS)

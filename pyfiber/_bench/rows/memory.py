@@ -237,30 +237,24 @@ def of_a_million(measure: Callable[[int], Sample], bytes_each: int) -> Callable[
     return measured
 
 
+CASES = (
+    Case("pyfiber", partial(pyfiber_parked, None), note="the default stack size"),
+    Case("pyfiber 256 KiB", partial(pyfiber_parked, SMALL_STACK), note="stacks of 256 KiB"),
+    Case("greenlet", greenlet_parked, peer="greenlet"),
+    Case("gevent", gevent_parked, peer="gevent"),
+    *asyncio_cases(asyncio_parked),
+    Case("trio", on_trio(trio_parked), peer="trio"),
+    Case("generator", generator_parked),
+    Case("threads", threads_parked, limit=1000, note="kernel stacks not counted"),
+)
+
 ROWS = (
     Row(
         "memory",
         "memory of one parked",
         "10,000 fibers are made and parked; what the process gained, page tables included, "
         "for each (threads: 1,000).",
-        (
-            Case(
-                "pyfiber",
-                partial(pyfiber_parked, None),
-                note="the default stack size",
-            ),
-            Case(
-                "pyfiber 256 KiB",
-                partial(pyfiber_parked, SMALL_STACK),
-                note="stacks of 256 KiB",
-            ),
-            Case("greenlet", greenlet_parked, peer="greenlet"),
-            Case("gevent", gevent_parked, peer="gevent"),
-            *asyncio_cases(asyncio_parked),
-            Case("trio", on_trio(trio_parked), peer="trio"),
-            Case("generator", generator_parked),
-            Case("threads", threads_parked, limit=1000, note="kernel stacks not counted"),
-        ),
+        CASES,
         count=10_000,
         quick=10_000,
         unit=BYTES,

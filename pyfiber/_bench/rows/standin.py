@@ -91,7 +91,7 @@ ROWS = (
         "greenlet-deep",
         f"greenlet.switch(), {DEPTH_PYTHON} Python frames deep",
         f"As `deep-python`: both greenlets are suspended below {DEPTH_PYTHON} nested calls.",
-        on_both(greenlet_deep_python),
+        on_both(partial(greenlet_deep_python, DEPTH_PYTHON)),
         count=1_000_000,
         quick=50_000,
     ),

@@ -90,12 +90,12 @@ def pyfiber_value(count: int) -> Sample:
     return time_exchanges(other.switch, count)
 
 
-def pyfiber_deep_python(count: int) -> Sample:
-    """Both fibers suspend below 500 Python frames."""
+def pyfiber_deep_python(depth: int, count: int) -> Sample:
+    """Both fibers suspend below `depth` Python frames."""
     answer = partial(answer_forever, pyfiber.current().switch)
-    other = pyfiber.Fiber(below_python_frames, (DEPTH_PYTHON, answer))
+    other = pyfiber.Fiber(below_python_frames, (depth, answer))
     other.switch()
-    return below_python_frames(DEPTH_PYTHON, partial(time_round_trips, other.switch, count))
+    return below_python_frames(depth, partial(time_round_trips, other.switch, count))
 
 
 def pyfiber_deep_c(count: int) -> Sample:
@@ -125,12 +125,12 @@ def greenlet_value(count: int) -> Sample:
     return time_exchanges(other.switch, count)
 
 
-def greenlet_deep_python(count: int) -> Sample:
-    """Both greenlets suspend below 500 Python frames."""
+def greenlet_deep_python(depth: int, count: int) -> Sample:
+    """Both greenlets suspend below `depth` Python frames."""
     greenlet = load("greenlet")
     other = greenlet.greenlet(below_python_frames)
-    other.switch(DEPTH_PYTHON, partial(answer_forever, greenlet.getcurrent().switch))
-    return below_python_frames(DEPTH_PYTHON, partial(time_round_trips, other.switch, count))
+    other.switch(depth, partial(answer_forever, greenlet.getcurrent().switch))
+    return below_python_frames(depth, partial(time_round_trips, other.switch, count))
 
 
 def greenlet_deep_c(count: int) -> Sample:
@@ -183,9 +183,9 @@ def generator_value(count: int) -> Sample:
     return time_exchanges(other.send, count)
 
 
-def generator_deep_python(count: int) -> Sample:
-    """A generator that yields through a chain of 500 `yield from`."""
-    other = yield_from_below(DEPTH_PYTHON - 1)
+def generator_deep_python(depth: int, count: int) -> Sample:
+    """A generator that yields through a chain of `depth` `yield from`."""
+    other = yield_from_below(depth - 1)
     next(other)
     return time_round_trips(partial(other.send, None), count)
 
@@ -216,6 +216,19 @@ def threads_switch(count: int) -> Sample:
     elapsed = clock() - start
     other.join()
     return Sample(elapsed, 2 * rounds)
+
+
+def deep_cases(depth: int) -> tuple[Case, ...]:
+    """A switch below so many Python frames, one at least."""
+    return (
+        Case("pyfiber", partial(pyfiber_deep_python, depth)),
+        Case("greenlet", partial(greenlet_deep_python, depth), peer="greenlet"),
+        Case(
+            "generator",
+            partial(generator_deep_python, depth),
+            note=f"through {depth} `yield from`",
+        ),
+    )
 
 
 ROWS = (
@@ -250,11 +263,7 @@ ROWS = (
         "deep-python",
         f"one switch, {DEPTH_PYTHON} Python frames deep",
         f"As `switch`, with both fibers suspended below {DEPTH_PYTHON} nested Python calls.",
-        (
-            Case("pyfiber", pyfiber_deep_python),
-            Case("greenlet", greenlet_deep_python, peer="greenlet"),
-            Case("generator", generator_deep_python, note=f"through {DEPTH_PYTHON} `yield from`"),
-        ),
+        deep_cases(DEPTH_PYTHON),
         count=1_000_000,
         quick=50_000,
     ),

@@ -134,24 +134,29 @@ def generator_yield(fibers: int, count: int) -> Sample:
     return Sample(ends[0] - start, rounds * fibers)
 
 
+def cases(fibers: int) -> tuple[Case, ...]:
+    """All subjects with so many fibers."""
+    return (
+        Case("pyfiber", partial(pyfiber_yield, fibers)),
+        Case("gevent", partial(gevent_yield, fibers), peer="gevent", note="sleep(0)"),
+        *asyncio_cases(partial(asyncio_yield, fibers)),
+        Case(
+            "trio",
+            on_trio(partial(trio_yield, fibers)),
+            peer="trio",
+            note="lowlevel.checkpoint()",
+        ),
+        Case("generator", partial(generator_yield, fibers), note="in a deque"),
+    )
+
+
 def row(fibers: int, count: int, quick: int) -> Row:
     """The row for a number of fibers."""
     return Row(
         f"yield-{fibers}",
         f"yield among {fibers:,}",
         f"{fibers:,} fibers, all started, take turns through the scheduler; the time of one yield.",
-        (
-            Case("pyfiber", partial(pyfiber_yield, fibers)),
-            Case("gevent", partial(gevent_yield, fibers), peer="gevent", note="sleep(0)"),
-            *asyncio_cases(partial(asyncio_yield, fibers)),
-            Case(
-                "trio",
-                on_trio(partial(trio_yield, fibers)),
-                peer="trio",
-                note="lowlevel.checkpoint()",
-            ),
-            Case("generator", partial(generator_yield, fibers), note="in a deque"),
-        ),
+        cases(fibers),
         count=count,
         quick=quick,
     )

@@ -1,0 +1,170 @@
+"""How costs grow: a switch with depth, a yield and memory with number; first waves and later ones.
+
+docs/performance.md has plots of them; servers are in `bench io`. A wave is a number of fibers that
+are all started before the first one ends. The first one in a process finds no stacks, no memory
+and cold caches; a warm one comes after others of the same size.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable
+from itertools import repeat
+
+import pyfiber
+
+from ..model import BYTES, CURVES, Case, Measure, Row, Sample, clock
+from ..peers import load
+from . import memory, switching, yielding
+from .loops import asyncio_cases, on_trio
+
+DEPTHS = (1, 10, 30, 100, 200, 400)
+NUMBERS = (1, 10, 100, 1_000, 10_000, 100_000)
+PARKED = (100, 1_000, 10_000, 100_000)
+WAVE = 10_000
+#: Waves that make the next one a warm one.
+EARLIER_WAVES = 3
+
+
+# Waves ------------------------------------------------------------------------------------------
+
+
+def pyfiber_wave(count: int) -> Sample:
+    """`spawn()`, `yield_now()` in each, `join()`."""
+
+    def main() -> Sample:
+        spawn, body = pyfiber.spawn, pyfiber.yield_now
+        start = clock()
+        for fiber in [spawn(body) for _ in repeat(None, count)]:
+            fiber.join()
+        return Sample(clock() - start, count)
+
+    return pyfiber.run(main)
+
+
+def gevent_wave(count: int) -> Sample:
+    """`spawn()`, `sleep(0)` in each, `joinall()`."""
+    gevent = load("gevent")
+    spawn, body = gevent.spawn, gevent.sleep
+    start = clock()
+    gevent.joinall([spawn(body, 0) for _ in repeat(None, count)])
+    return Sample(clock() - start, count)
+
+
+async def asyncio_wave(count: int) -> Sample:
+    """`create_task()`, `sleep(0)` in each, `await`."""
+    create_task, body = asyncio.get_running_loop().create_task, asyncio.sleep
+    start = clock()
+    for task in [create_task(body(0)) for _ in repeat(None, count)]:
+        await task
+    return Sample(clock() - start, count)
+
+
+async def trio_wave(count: int) -> Sample:
+    """`start_soon()` of a checkpoint, in a nursery."""
+    trio = load("trio")
+    start = clock()
+    async with trio.open_nursery() as nursery:
+        for _ in repeat(None, count):
+            nursery.start_soon(trio.lowlevel.checkpoint)
+    return Sample(clock() - start, count)
+
+
+def warm(measure: Measure) -> Measure:
+    """The same, after others."""
+
+    def measured(count: int) -> Sample:
+        for _ in range(EARLIER_WAVES):
+            measure(count)
+        return measure(count)
+
+    return measured
+
+
+def wave_row(name: str, title: str, description: str, change: Callable[[Measure], Measure]) -> Row:
+    """Waves of one kind; each measurement has a process of its own."""
+    cases = (
+        Case("pyfiber", pyfiber_wave),
+        Case("gevent", gevent_wave, peer="gevent"),
+        *asyncio_cases(asyncio_wave),
+        Case("trio", on_trio(trio_wave), peer="trio"),
+    )
+    return Row(
+        name,
+        title,
+        f"{WAVE:,} fibers are started, each yields once, all are waited for; {description}.",
+        tuple(dataclasses.replace(case, measure=change(case.measure)) for case in cases),
+        count=WAVE,
+        quick=WAVE,
+        budget=None,
+        fresh=True,
+        repetitions=5,
+        family=CURVES,
+        show_median=True,
+    )
+
+
+# Curves -----------------------------------------------------------------------------------------
+
+
+def depth_row(depth: int) -> Row:
+    """A point of the curve of switches."""
+    return Row(
+        f"curve-depth-{depth}",
+        f"one switch, Python frames: {depth:,}",
+        f"Two fibers switch to each other, both below so many nested Python calls: {depth:,}.",
+        switching.deep_cases(depth),
+        count=500_000,
+        quick=20_000,
+        repetitions=20,
+        budget=0.05,
+        family=CURVES,
+        show_median=True,
+    )
+
+
+def yield_row(fibers: int) -> Row:
+    """A point of the curve of yields."""
+    return Row(
+        f"curve-yield-{fibers}",
+        f"yield among {fibers:,}",
+        f"{fibers:,} fibers, all started, take turns through the scheduler; the time of one yield.",
+        yielding.cases(fibers),
+        count=500_000,
+        quick=20_000,
+        repetitions=10 if fibers <= WAVE else 3,  # to start them takes longer than to measure
+        budget=0.05,
+        family=CURVES,
+        show_median=True,
+    )
+
+
+def memory_row(count: int) -> Row:
+    """A point of the curve of memory."""
+    return Row(
+        f"curve-memory-{count}",
+        f"memory of one among {count:,} parked",
+        f"{count:,} fibers are made and parked (threads: 1,000 at most); what the process gained, "
+        "page tables included, for each.",
+        memory.CASES,
+        count=count,
+        quick=count,
+        unit=BYTES,
+        budget=None,
+        fresh=True,
+        repetitions=2,
+        family=CURVES,
+        show_median=True,
+    )
+
+
+ROWS = (
+    *map(depth_row, DEPTHS),
+    *map(yield_row, NUMBERS),
+    *map(memory_row, PARKED),
+    wave_row(
+        "wave-first", "first wave of 10,000", "the first wave of a process", lambda case: case
+    ),
+    wave_row("wave-warm", "warm wave of 10,000", "after three others in the same process", warm),
+)

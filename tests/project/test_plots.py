@@ -1,0 +1,106 @@
+"""The plots and tables of docs/performance.md are those of the results that are kept."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from pyfiber._bench.model import CURVES
+from pyfiber._bench.rows import ROWS, curves, select
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS, RESULTS = ROOT / "docs", ROOT / "bench" / "results"
+
+pytestmark = pytest.mark.skipif(not RESULTS.exists(), reason="needs the source tree")
+
+
+@pytest.fixture(scope="module")
+def plots() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_plots", DOCS / "make_plots.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look
+    spec.loader.exec_module(module)
+    return module
+
+
+def kept(name: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((RESULTS / name).read_text(encoding="utf-8"))
+    return document
+
+
+def test_plots_are_those_of_the_results(plots: ModuleType) -> None:
+    for name, plot in plots.PLOTS.items():
+        drawn = plots.draw(kept(plot.file), plot)
+        ElementTree.fromstring(drawn)
+        assert (DOCS / "images" / name).read_text(encoding="utf-8") == drawn, "docs/make_plots.py"
+
+
+def test_every_subject_of_a_curve_has_a_colour(plots: ModuleType) -> None:
+    subjects = {case.subject for row in select([], full=True, family=CURVES) for case in row.cases}
+    assert sorted(subjects - set(plots.COLOURS)) == []
+
+
+def test_table_is_that_of_the_results() -> None:
+    command = [sys.executable, ROOT / "bench" / "table.py", "--summary", RESULTS / "curves.json"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert shown in (DOCS / "performance.md").read_text(encoding="utf-8")
+
+
+def test_ten_rows_are_made_of_two_runs(tmp_path: Path) -> None:
+    table = [sys.executable, str(ROOT / "bench" / "table.py")]
+    servers = kept("servers.json")
+    rows = ["switch", "deep-python", "spawn-many", "yield-10000", "queue", "timeout", "group"]
+    results = [{"subject": "pyfiber", "value": 10.0, "ratio": None}]
+    engine = {
+        **servers,
+        "rows": [
+            {"name": name, "title": name, "unit": "ns", "results": results}
+            for name in (*rows, "to-thread", "memory")
+        ],
+    }
+    file = tmp_path / "engine.json"
+    file.write_text(json.dumps(engine), encoding="utf-8")
+    table += ["--summary", str(file), "--servers", str(RESULTS / "servers.json")]
+    shown = subprocess.run(table, capture_output=True, text=True, check=True).stdout
+    lines = [line for line in shown.splitlines() if line.startswith("|")]
+    assert len(lines) == 2 + 10
+    assert lines[-1].startswith(
+        "| echo of 128 bytes, 100 connections [ns] | 9,578 |  | 28,582 (2.98x)"
+    )
+
+
+@pytest.mark.parametrize("name", ["curves.json", "servers.json"])
+def test_results_are_documents_of_pyperf_with_their_environment(name: str) -> None:
+    document = kept(name)
+    for fact in ("python", "system", "processor", "processors", "peers", "load_average"):
+        assert document["environment"][fact] is not None
+    pyperf = pytest.importorskip("pyperf", reason="pyperf is not installed")
+    suite = pyperf.BenchmarkSuite.load(str(RESULTS / name))
+    measured = [r for row in document["rows"] for r in row["results"] if r["value"]]
+    assert len(suite.get_benchmarks()) == len(measured)
+
+
+def test_curves_have_a_row_for_each_point() -> None:
+    rows = {row.name: row for row in ROWS if row.family == CURVES}
+    assert {f"curve-depth-{depth}" for depth in curves.DEPTHS} <= set(rows)
+    assert {"wave-first", "wave-warm"} <= set(rows)
+    assert not any(row.family == CURVES for row in select([], full=True))
+
+
+@pytest.mark.parametrize("kind", ["wave-first", "wave-warm", "curve-depth-10", "curve-yield-10"])
+def test_small_measurement_of(kind: str) -> None:
+    (row,) = select([kind], full=True)
+    own = next(case for case in row.cases if case.subject == "pyfiber")
+    sample = own.measure(100)
+    assert sample.operations >= 100
+    assert sample.value > 0
