@@ -2,7 +2,7 @@
 
 Environment variables:
   PYFIBER_CONTEXT=ucontext   use ucontext instead of the assembly
-  PYFIBER_DEBUG=1            no optimisation, assertions on
+  PYFIBER_ASSERTIONS=1       no optimisation, assertions on
   PYFIBER_WERROR=1           warnings are errors
   PYFIBER_SANITIZE=address,undefined
   PYFIBER_HARDTEST=1         tiny slabs, a look at the timers at every switch
@@ -81,7 +81,7 @@ def compile_args() -> list[str]:
     args.append("-fasynchronous-unwind-tables")
     if os.environ.get("PYFIBER_WERROR"):
         args.append("-Werror")
-    if os.environ.get("PYFIBER_DEBUG"):
+    if os.environ.get("PYFIBER_ASSERTIONS"):
         args += ["-O0", "-g3", "-UNDEBUG"]
     else:
         args += ["-O2", "-g"]
@@ -110,7 +110,7 @@ def macros() -> list[tuple[str, str | None]]:
 def split_debug_information(module: Path) -> None:
     """Take out what only a debugger reads, four fifths of the file; the module names its place."""
     objcopy = shutil.which("objcopy")
-    if os.environ.get("PYFIBER_DEBUG") or objcopy is None:
+    if os.environ.get("PYFIBER_ASSERTIONS") or objcopy is None:
         return
     link = []
     if folder := os.environ.get("PYFIBER_DEBUG_FILES"):
