@@ -103,6 +103,15 @@ fuzz_full() {
     done
 }
 
+# A thousand million switches, a hundred million fibers, an hour of everything at once: nothing may grow.
+soak() {
+    local python
+    python=$(newest_python)
+    install_editable "$python" "$SCRATCH/soak"
+    step "endurance on $("$python" --version)"
+    (cd "$SCRATCH/soak" && .venv/bin/python -m tests.soak)
+}
+
 # Tiny stacks, failing allocations, a switch at every opportunity; then the portable context switch.
 test_variants() {
     step "pytest with the hard-test build"

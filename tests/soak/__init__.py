@@ -1,0 +1,1 @@
+"""Endurance: the same for very long, with memory, descriptors and threads that must not grow."""
