@@ -5,6 +5,7 @@ They are SVG, legible on light and on dark ground. A test looks whether they are
 
 from __future__ import annotations
 
+import json
 from html import escape
 from pathlib import Path
 
@@ -345,12 +346,55 @@ def choosing() -> Drawing:
     return drawing
 
 
+def timeline() -> Drawing:
+    """What trace() has recorded of the program in docs/observability.md."""
+    recorded = json.loads((IMAGES / "timeline.json").read_text(encoding="utf-8"))["traceEvents"]
+    spans = [event for event in recorded if event["ph"] == "X"]
+    rows = [event for event in recorded if event["name"] == "thread_name"]
+    first = min(event["ts"] for event in spans)
+    last = max(event["ts"] + event["dur"] for event in spans)
+    left, width, height = 110, 720, 30
+
+    def place(moment: float) -> int:
+        return left + round((moment - first) / (last - first) * width)
+
+    drawing = Drawing(860, 60 + 44 * len(rows) + 30, "A timeline of one run: who ran, who waited")
+    bottom = 24 + 44 * len(rows)
+    for millisecond in range(int((last - first) / 1000) + 1):
+        x = place(first + 1000 * millisecond)
+        drawing.line("life", x, 16, x, bottom)
+        drawing.text("small", x, bottom + 18, f"{millisecond} ms")
+    for index, row in enumerate(rows):
+        y = 24 + 44 * index
+        drawing.text("note", 10, y + 20, row["args"]["name"])
+        for event in spans:
+            if event["tid"] != row["tid"]:
+                continue
+            x, end = place(event["ts"]), place(event["ts"] + event["dur"])
+            waits = event["name"].startswith("waits") or event["name"] == "ready"
+            where = (x, y, max(2, end - x), height)
+            if end - x < 7 * len(event["name"]):
+                drawing.rect("parked" if waits else "runs", *where)
+            elif waits:
+                drawing.labelled("parked", where, "small", event["name"])
+            else:
+                drawing.labelled("runs", where, "light small", event["name"])
+    drawing.text(
+        "note",
+        10,
+        bottom + 44,
+        "Blue: a turn. Grey: a wait, and for what. Where the loop's row is empty nobody ran.",
+    )
+    return drawing
+
+
 DRAWINGS = {
     "choosing.svg": choosing,
     "hosted.svg": hosted,
     "parking.svg": parking,
     "scopes.svg": scopes,
     "stack.svg": stack,
+    "timeline.svg": timeline,
     "waiting.svg": waiting,
 }
 
