@@ -10,6 +10,7 @@ import json
 import os
 import struct
 import sys
+import time
 from typing import Any
 
 from pyfiber import _engine
@@ -20,6 +21,8 @@ from pyfiber._debug.snapshot import PROTOCOL, snapshot
 LONGEST_QUESTION = 4096
 #: Who asks and does not take the answer is left after so many seconds.
 PATIENCE = 30.0
+#: Seconds between two tries to accept a client when the system refuses one.
+PAUSE = 0.2
 #: Each has a thread while it looks.
 MOST_CLIENTS = 8
 
@@ -98,13 +101,18 @@ class Server:
             except OSError:
                 if self.listener is not listener:
                     return  # closed
+                time.sleep(PAUSE)  # there may be no descriptor left: do not spin until there is
                 continue
             connection = _socket.socket(fileno=number)
             if len(self.connections) >= MOST_CLIENTS or not is_allowed(connection):
                 refuse(connection)
                 continue
             self.connections.add(connection)
-            _thread.start_new_thread(self.serve, (connection,))
+            try:
+                _thread.start_new_thread(self.serve, (connection,))
+            except RuntimeError:  # there may be no more threads
+                self.connections.discard(connection)
+                refuse(connection)
 
     def serve(self, connection: _socket.socket) -> None:
         try:

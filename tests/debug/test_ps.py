@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -449,3 +450,46 @@ def test_signal_can_be_undone(child: Child) -> None:
         env=WITHOUT,
     )
     assert done.stdout == "True None\nTrue\n"
+
+
+def test_refused_accept_is_tried_again_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when there is no descriptor left; without a pause the thread would take a processor."""
+    pauses: list[float] = []
+    tested = server.Server()
+
+    class Listener:
+        def _accept(self) -> None:
+            if len(pauses) == 3:
+                tested.listener = None  # closed
+            raise OSError(24, "Too many open files")
+
+    listener: Any = Listener()
+    tested.listener = listener
+    monkeypatch.setattr(server.time, "sleep", pauses.append)
+    monkeypatch.setattr(server._engine, "_only_watches", lambda: True)
+    tested.accept(listener)
+    assert pauses == [server.PAUSE] * 3
+
+
+def test_client_is_refused_when_no_thread_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair()
+    tested = server.Server()
+
+    class Listener:
+        def _accept(self) -> tuple[int, str]:
+            if tested.listener is None:
+                raise OSError
+            tested.listener = None
+            return theirs.detach(), ""
+
+    def fail(*args: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    listener: Any = Listener()
+    tested.listener = listener
+    monkeypatch.setattr(server._thread, "start_new_thread", fail)
+    monkeypatch.setattr(server._engine, "_only_watches", lambda: True)
+    tested.accept(listener)
+    with ours:
+        assert "error" in json.loads(ours.recv(1000))
+    assert not tested.connections
