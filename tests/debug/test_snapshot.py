@@ -5,6 +5,7 @@ from __future__ import annotations
 import _socket
 import contextlib
 import json
+import math
 import socket
 import threading
 from collections.abc import Iterator
@@ -27,6 +28,12 @@ def mine(found: snapshot.Snapshot) -> snapshot.ThreadState:
 def groups(found: snapshot.Snapshot) -> dict[str, snapshot.Group]:
     """By the first name in each."""
     return {group["names"][0]: group for group in mine(found)["groups"]}
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a look takes longer than a slice, and in virtual time nobody may pause."""
+    monkeypatch.setattr(snapshot, "SLICE", math.inf)
 
 
 # what is told -------------------------------------------------------------------------------------
