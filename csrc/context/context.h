@@ -81,6 +81,19 @@ void pf_context_forget(pf_context *context);
  * something switches to `from` again. */
 void pf_context_switch(pf_context *from, pf_context *to);
 
+/* For signal handlers: is the calling thread between two stacks, so that its
+ * calls cannot be followed?  The assembly says at each instruction where they
+ * are; a C library's swapcontext does not. */
+#if defined(PYFIBER_CONTEXT_UCONTEXT)
+bool pf_context_between(void);
+#else
+static inline bool
+pf_context_between(void)
+{
+    return false;
+}
+#endif
+
 /* After a context's entry has returned and the thread has left it: free what
  * the annotations hold.  The area may then serve a new context. */
 void pf_context_finish(pf_context *context);

@@ -12,6 +12,7 @@
 #include "context/backend.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <ucontext.h>
@@ -21,10 +22,20 @@ typedef struct root {
     ucontext_t registers;
 } root;
 
+/* The thread has begun to leave a stack and not yet landed on the other. */
+static _Thread_local volatile sig_atomic_t between;
+
+bool
+pf_context_between(void)
+{
+    return between != 0;
+}
+
 /* makecontext passes ints only: a pointer comes in two halves. */
 static void
 begin(unsigned high, unsigned low)
 {
+    between = 0;
     uintptr_t address = ((uintptr_t)high << 16 << 16) | low;
     pf_context_main((pf_start *)address);
 }
@@ -77,7 +88,9 @@ pf_context_jump(pf_context *from, pf_context *to)
     if (from == to) {
         return;
     }
+    between = 1;
     if (swapcontext(from->handle, to->handle) != 0) {
         abort(); /* cannot happen: the stack was checked when it was made */
     }
+    between = 0;
 }

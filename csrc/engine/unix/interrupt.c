@@ -16,6 +16,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "context/context.h"
 #include "engine/base/atomics.h"
 
 /* The unwinder may be used in a signal handler where it looks up a library
@@ -173,6 +174,9 @@ size_t
 pf_native_stack(void **places, size_t most)
 {
     walk w = {.places = places, .most = most};
+    if (pf_context_between()) {
+        return 0;
+    }
     (void)_Unwind_Backtrace(one_frame, &w);
     return w.count;
 }
