@@ -54,7 +54,9 @@ autodoc_default_options = {"members": True, "member-order": "bysource"}
 autodoc_inherit_docstrings = False  # the standard library has its own reference
 autodoc_typehints_format = "short"
 python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 180  # as autodoc writes it, with the names of modules
 default_role = "code"  # docstrings have `names` in single backticks
+smartquotes = False  # what is quoted is often code: on_unhandled="raise"
 
 myst_heading_anchors = 4  # a link may lead to any heading, named as in the repository's own view
 
@@ -69,6 +71,7 @@ html_show_sphinx = False
 SOURCE = metadata.get("urls", {}).get("Source", "").rstrip("/")
 STARRED = re.compile(r"^(\S+\*)\n", re.MULTILINE)
 UPWARD = re.compile(r"(?<!!)\[([^\]]+)\]\((\.\./[^)#\s]+)(#[^)\s]*)?\)")
+FILE_NAMED = re.compile(r"\[(\w+)\.md\](?=\(\1\.md[)#])")
 
 
 def leads(page: Path, match: re.Match[str]) -> str:
@@ -95,6 +98,7 @@ def rewrite(app: Sphinx, name: str, content: list[str]) -> None:
     if name == "index":
         content[0] = STARRED.sub(partial(if_there, page), content[0])
     content[0] = UPWARD.sub(partial(leads, page), content[0])
+    content[0] = FILE_NAMED.sub(r"[\1]", content[0])  # a page here, no file
 
 
 def setup(app: Sphinx) -> None:

@@ -82,6 +82,7 @@ def of_functions(text: str) -> Iterator[str]:
         section = SECTION.match(comment)
         if section:
             title = one_line(" ".join(words(section["title"])))
+            title = title[0].upper() + title[1:]
             yield from ["", f".. rubric:: {title}", "", *words(section["text"] or ""), ""]
         if pointer:
             group.append(called(pointer))

@@ -1,7 +1,8 @@
 """Signatures with types for what is written in C, from pyfiber/_engine.pyi.
 
 The native types have docstrings, but a text signature in C has no types. What is overloaded keeps
-that one: none of its overloads is the whole truth.
+that one: none of its overloads is the whole truth. What says nothing to a reader is taken out of
+all signatures.
 """
 
 from __future__ import annotations
@@ -13,6 +14,16 @@ from pathlib import Path
 
 from sphinx.application import Sphinx
 
+#: What autodoc writes, and what is shown; what Sphinx cannot read it shows as it is.
+PLAINER = (
+    (re.compile(r"<built-in function (\w+)>"), r"\1"),
+    (re.compile(r"<[\w ]+>"), "..."),  # another default that has no literal
+    (re.compile(r"(\*\*\w+: )~typing\.~(\w+)"), r"\1\2.kwargs"),
+    (re.compile(r"(\*\w+: )~typing\.~(\w+)"), r"\1\2.args"),
+    (re.compile(r"~(?=\w+\b(?!\.))"), ""),  # a parameter specification
+    (re.compile(r"\b_(?=[A-Z])"), ""),  # of one module only: a type variable, an alias
+)
+LITERAL = re.compile(r"(``.*?``|`.*?`)")
 STUB = Path(__file__).resolve().parents[2] / "pyfiber" / "_engine.pyi"
 
 
@@ -53,6 +64,13 @@ def signatures() -> dict[str, tuple[str, str | None]]:
 SIGNATURES = signatures()
 
 
+def plainer(text: str | None) -> str | None:
+    """A signature as a reader expects it."""
+    for found, shown in PLAINER:
+        text = text and found.sub(shown, text)
+    return text
+
+
 def with_types(
     app: Sphinx,
     what: str,
@@ -63,10 +81,13 @@ def with_types(
     returned: str | None,
 ) -> tuple[str, str | None] | None:
     """Autodoc asks for each name; None leaves it as it is."""
-    if what in ("attribute", "property") or ":" in (signature or ""):
-        return None  # no call, or written in Python, with its types
+    if what in ("attribute", "property"):
+        return None
     module, _, rest = name.partition(".")
-    return SIGNATURES.get(rest.removeprefix("grains.")) if module == "pyfiber" else None
+    if ":" not in (signature or "") and module == "pyfiber":  # else in Python, with its types
+        rest = rest.removeprefix("grains.").removeprefix("testing.")
+        signature, returned = SIGNATURES.get(rest, (signature, returned))
+    return plainer(signature), plainer(returned)
 
 
 def plain_stars(
@@ -75,9 +96,9 @@ def plain_stars(
     """Docstrings write fn(*args), where an asterisk would begin emphasis."""
     for index, line in enumerate(lines):
         if not line.startswith("    "):  # no code
-            words = line.split("`")
-            words[::2] = [re.sub(r"\*(?=[\w*])", r"\\*", part) for part in words[::2]]
-            lines[index] = "`".join(words)
+            parts = LITERAL.split(line)
+            parts[::2] = [re.sub(r"\*(?=[\w*])", r"\\*", part) for part in parts[::2]]
+            lines[index] = "".join(parts)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

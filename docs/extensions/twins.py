@@ -17,7 +17,7 @@ def public(module: ModuleType) -> list[str]:
 
 
 class Unchanged(SphinxDirective):
-    """A list of names."""
+    """A list of names, folded: there are hundreds."""
 
     required_arguments = 1
 
@@ -33,7 +33,12 @@ class Unchanged(SphinxDirective):
         listed = nodes.paragraph()
         for name in same:
             listed += [nodes.literal(name, name), nodes.Text(" ")]
-        return [listed]
+        title = f"{len(same)} more names, which are those of <code>{standard.__name__}</code>"
+        return [
+            nodes.raw("", f"<details><summary>{title}</summary>", format="html"),
+            listed,
+            nodes.raw("", "</details>", format="html"),
+        ]
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
