@@ -5,8 +5,9 @@ python bench/table.py --summary FILE.json           # one run, a line for each r
 python bench/table.py --summary FILE.json --into docs/performance.md
 python bench/table.py --summary FILE.json --servers SERVERS.json --into README.md  # ten rows
 
-The summary is of one family of rows: a run of `bench io` has a line for each server, and a place
-of its own in the document. With both it is the ten rows that matter most.
+The summary is of one family of rows: a run of `bench io` has a line for each server, three tables
+that are narrow enough to be read, and a place of its own in the document. With both it is the ten
+rows that matter most.
 """
 
 from __future__ import annotations
@@ -44,6 +45,13 @@ SHORT_ROWS = (
     "memory",
 )
 SHORT_SERVERS = "io-echo-100"
+#: The columns of the tables of servers: one table with all of them could not be read.
+SERVER_TABLES = (
+    ("io-echo-1", "io-echo-100", "io-echo-1000", "io-tls"),
+    ("io-calls", "io-short", "io-idle", "io-computing"),
+    ("io-http", "io-wsgi"),
+)
+NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
 #: Where a document has the summary of a family of rows.
 PLACE = r"(?<=<!-- {0}: begin -->\n).*?(?=<!-- {0}: end -->)"
 
@@ -117,7 +125,7 @@ def table(runs: list[Run]) -> str:
         "",
         f"{environment['system']}, {environment['processor']}, "
         f"{environment['processors']} processors. Peers: {peers(runs) or 'none'}. "
-        f"Garbage {environment['gc']}. {meaning_of_ratios(runs[0])}",
+        f"Garbage {environment['gc']}. {meaning_of_ratios(list(runs[0].rows()))}",
         "",
         *reasons(runs),
     ]
@@ -129,63 +137,76 @@ def is_of_servers(run: Run) -> bool:
     return any(row.get("family") == "io" for row in run.rows())
 
 
-def columns_of(run: Run) -> tuple[str, ...]:
-    """The subjects that have a column: of servers all that were measured."""
-    names = [row["name"] for row in run.rows()]
-    if not is_of_servers(run):
-        return COLUMNS
-    return tuple(dict.fromkeys(subject for name in names for subject in subjects([run], name)))
+def subjects_of(rows: list[dict[str, Any]]) -> list[str]:
+    """Who was measured in any of the rows."""
+    return list(dict.fromkeys(result["subject"] for row in rows for result in row["results"]))
+
+
+def heading(row: dict[str, Any]) -> str:
+    """What a row is about, with its unit."""
+    return f"{row['title']} [{row['unit']}]"
 
 
 def summary_line(run: Run, row: dict[str, Any], columns: tuple[str, ...]) -> str:
     """One benchmark of the summary."""
     cells = [cell(run.result(row["name"], subject)) for subject in columns]
-    return line([f"{row['title']} [{row['unit']}]", *cells])
+    return line([heading(row), *cells])
 
 
-def meaning_of_ratios(run: Run) -> str:
+def meaning_of_ratios(rows: list[dict[str, Any]]) -> str:
     """What is in parentheses; rows may have references of their own."""
-    others: dict[str, list[str]] = {}
-    for row in run.rows():
-        reference = row.get("reference", "pyfiber")
-        if reference != "pyfiber":
-            others.setdefault(reference, []).append(row["title"])
-    text = "In parentheses: the value divided by that of pyfiber; above 1, pyfiber is better."
-    for reference, titles in others.items():
-        text += f" Divided by that of {reference}: {'; '.join(titles)}."
-    return text
+    titles: dict[str, list[str]] = {}
+    for row in rows:
+        titles.setdefault(row.get("reference", "pyfiber"), []).append(row["title"])
+    begin = "In parentheses: the value divided by that of"
+    if list(titles) == ["pyfiber"]:
+        return f"{begin} pyfiber; above 1, pyfiber is better."
+    if len(titles) == 1:
+        return f"{begin} {next(iter(titles))}."
+    parts = [f"{reference} ({'; '.join(found)})" for reference, found in titles.items()]
+    return f"{begin} {', of '.join(parts)}."
 
 
 def summary(run: Run) -> str:
     """One run, with a line for each benchmark and a column for each peer."""
-    columns = columns_of(run)
+    rows = list(run.rows())
     return "\n".join(
         [
-            line(["", *columns]),
-            line(["---", *("---:" for _ in columns)]),
-            *(summary_line(run, row, columns) for row in run.rows()),
+            line(["", *COLUMNS]),
+            line(["---", *("---:" for _ in COLUMNS)]),
+            *(summary_line(run, row, COLUMNS) for row in rows),
             "",
-            circumstances(run),
+            f"{circumstances(run)} {meaning_of_ratios(rows)}",
         ]
     )
+
+
+def server_tables(run: Run) -> list[list[dict[str, Any]]]:
+    """The rows of each table of servers; a last one is for what SERVER_TABLES does not know."""
+    rows = {row["name"]: row for row in run.rows()}
+    tables = [[rows.pop(name) for name in names if name in rows] for names in SERVER_TABLES]
+    return [table for table in (*tables, list(rows.values())) if table]
+
+
+def server_table(run: Run, rows: list[dict[str, Any]]) -> list[str]:
+    """A line for each server and a column for each benchmark: there are many servers."""
+    return [
+        line(["", *map(heading, rows)]),
+        line(["---", *("---:" for _ in rows)]),
+        *(
+            line([subject, *(cell(run.result(row["name"], subject)) for row in rows)])
+            for subject in subjects_of(rows)
+        ),
+        "",
+        meaning_of_ratios(rows),
+        "",
+    ]
 
 
 def server_summary(run: Run) -> str:
-    """The same with a line for each server and a column for each benchmark: there are many."""
-    rows = list(run.rows())
-    lines = [
-        line([subject, *(cell(run.result(row["name"], subject)) for row in rows)])
-        for subject in columns_of(run)
-    ]
-    return "\n".join(
-        [
-            line(["", *(f"{row['title']} [{row['unit']}]" for row in rows)]),
-            line(["---", *("---:" for _ in rows)]),
-            *lines,
-            "",
-            circumstances(run),
-        ]
-    )
+    """Tables that are narrow enough to be read."""
+    lines = [text for rows in server_tables(run) for text in server_table(run, rows)]
+    return "\n".join([*lines, circumstances(run)])
 
 
 def short_summary(run: Run, servers: Run) -> str:
@@ -196,7 +217,8 @@ def short_summary(run: Run, servers: Run) -> str:
     row = description([servers], SHORT_SERVERS)
     lines.append(summary_line(servers, beside_pyfiber(row), tuple(SHORT_COLUMNS.values())))
     head = [line(["", *SHORT_COLUMNS]), line(["---", *("---:" for _ in SHORT_COLUMNS)])]
-    return "\n".join([*head, *lines, "", circumstances(run)])
+    meaning = meaning_of_ratios(list(run.rows()))
+    return "\n".join([*head, *lines, "", f"{circumstances(run)} {meaning}"])
 
 
 def beside_pyfiber(row: dict[str, Any]) -> dict[str, Any]:
@@ -209,11 +231,27 @@ def beside_pyfiber(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def spread(result: dict[str, Any] | None) -> str:
-    """The best value, and in parentheses the median and the worst one."""
+    """The best value, and in parentheses the median and the worst one, which stay together."""
     if result is None or result["value"] is None:
         return ""
-    worst = max(result["samples"])
-    return f"{number(result['value'])} ({number(result['median'])}, {number(worst)})"
+    worst = number(max(result["samples"]))
+    return f"{number(result['value'])} ({number(result['median'])},{NO_BREAK_SPACE}{worst})"
+
+
+def common(titles: list[list[str]]) -> int:
+    """How many words all titles begin with."""
+    words = zip(*titles, strict=False)
+    return next((n for n, each in enumerate(words) if len(set(each)) > 1), 0)
+
+
+def curve_head(rows: list[dict[str, Any]]) -> list[str]:
+    """What the titles have in common, and of each what is its own."""
+    titles = [row["title"].split() for row in rows]
+    begin, end = common(titles), common([title[::-1] for title in titles])
+    first = titles[0]
+    words = [*first[:begin], "...", *first[len(first) - end :]]
+    own = [" ".join(title[begin : len(title) - end]) for title in titles]
+    return [f"{' '.join(words)} [{rows[0]['unit']}]", *own]
 
 
 def curve_summary(run: Run) -> str:
@@ -223,14 +261,13 @@ def curve_summary(run: Run) -> str:
         groups.setdefault(row["name"].removeprefix("curve-").partition("-")[0], []).append(row)
     lines = []
     for rows in groups.values():
-        names = dict.fromkeys(name for row in rows for name in subjects([run], row["name"]))
-        lines.append(line(["", *(f"{row['title']} [{row['unit']}]" for row in rows)]))
+        lines.append(line(curve_head(rows)))
         lines.append(line(["---", *("---:" for _ in rows)]))
-        for name in names:
+        for name in subjects_of(rows):
             cells = [spread(run.result(row["name"], name)) for row in rows]
             lines.append(line([name, *cells]))
         lines.append("")
-    return "\n".join([*lines, circumstances(run).partition(" In parentheses")[0]])
+    return "\n".join([*lines, circumstances(run)])
 
 
 def circumstances(run: Run) -> str:
@@ -243,7 +280,7 @@ def circumstances(run: Run) -> str:
     return (
         f"CPython {run.python}, {environment['system']}, {environment['processor']}, "
         f"{environment['processors']} processors. Peers: {peers([run]) or 'none'}. "
-        f"Best of {settings['repetitions']} repetitions{quick}.{note} {meaning_of_ratios(run)}"
+        f"Best of {settings['repetitions']} repetitions{quick}.{note}"
     )
 
 

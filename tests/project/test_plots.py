@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -50,14 +51,31 @@ def test_every_subject_of_a_curve_has_a_colour(plots: ModuleType) -> None:
     assert sorted(subjects - set(plots.COLOURS)) == []
 
 
-def test_table_is_that_of_the_results() -> None:
-    command = [sys.executable, ROOT / "bench" / "table.py", "--summary", RESULTS / "curves.json"]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+def table(*arguments: str | Path) -> str:
+    """What bench/table.py prints."""
+    command = [sys.executable, ROOT / "bench" / "table.py", *arguments]
+    utf8 = {**os.environ, "PYTHONUTF8": "1"}
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", env=utf8, check=True)
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", ["curves.json", "servers.json"])
+def test_table_is_that_of_the_results(name: str) -> None:
+    shown = table("--summary", RESULTS / name)
     assert shown in (DOCS / "performance.md").read_text(encoding="utf-8")
+    lines = [line for line in shown.splitlines() if line.startswith("|")]
+    assert max(line.count(" | ") for line in lines) <= 6, "who can read so many columns?"
+
+
+def test_no_server_is_left_out_of_the_tables() -> None:
+    shown = table("--summary", RESULTS / "servers.json")
+    for row in kept("servers.json")["rows"]:
+        assert shown.count(f"| {row['title']} [{row['unit']}] |") == 1
+        for result in row["results"]:
+            assert f"\n| {result['subject']} | " in shown
 
 
 def test_ten_rows_are_made_of_two_runs(tmp_path: Path) -> None:
-    table = [sys.executable, str(ROOT / "bench" / "table.py")]
     servers = kept("servers.json")
     rows = ["switch", "deep-python", "spawn-many", "yield-10000", "queue", "timeout", "group"]
     results = [{"subject": "pyfiber", "value": 10.0, "ratio": None}]
@@ -70,8 +88,7 @@ def test_ten_rows_are_made_of_two_runs(tmp_path: Path) -> None:
     }
     file = tmp_path / "engine.json"
     file.write_text(json.dumps(engine), encoding="utf-8")
-    table += ["--summary", str(file), "--servers", str(RESULTS / "servers.json")]
-    shown = subprocess.run(table, capture_output=True, text=True, check=True).stdout
+    shown = table("--summary", file, "--servers", RESULTS / "servers.json")
     lines = [line for line in shown.splitlines() if line.startswith("|")]
     assert len(lines) == 2 + 10
     row = next(row for row in servers["rows"] if row["name"] == "io-echo-100")
