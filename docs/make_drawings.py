@@ -28,6 +28,7 @@ STYLE = """
   .light { fill: #ffffff; text-anchor: middle; }
   .mid { text-anchor: middle; }
   .small { font-size: 12px; text-anchor: middle; }
+  .tiny { font-size: 11px; }
   .code { font: 13px ui-monospace, monospace; text-anchor: middle; }
   .bad { stroke: #cf222e; stroke-width: 1.5; fill: none; marker-end: url(#tip); }
   .arrow { stroke: #1f2328; stroke-width: 1.5; fill: none; marker-end: url(#tip); }
@@ -314,9 +315,9 @@ def choosing() -> Drawing:
     drawing.text("head", 110, 26, "what it waits for")
     drawing.text("head", 420, 26, "who waits there")
     rows = [
-        (60, "jobs.getting()", "a queue", ["other", "mine"]),
-        (140, "news.receiving()", "a channel", ["mine"]),
-        (220, "stop", "an event", ["other", "other", "mine"]),
+        (60, "orders.getting()", "a queue", ["other", "mine"]),
+        (140, "radio.receiving()", "a channel", ["mine"]),
+        (220, "closing", "an event", ["other", "other", "mine"]),
     ]
     for y, code, what, line in rows:
         drawing.rect("frame", 20, y, 180, 50)
@@ -332,7 +333,7 @@ def choosing() -> Drawing:
                 drawing.labelled("empty", place, "mid", "our fiber")
     drawing.path("arrow", (338, 165), (616, 165))
     drawing.text("code", 480, 157, "a value comes here first")
-    drawing.labelled("runs", (620, 140, 220, 50), "light", "Received(news, value)")
+    drawing.labelled("runs", (620, 140, 220, 50), "light", "Received(radio, value)")
     for y in (85, 245):
         drawing.text("note", 620, y + 5, "our fiber leaves this line;")
         drawing.text("note", 620, y + 23, "nothing was taken here")
@@ -373,12 +374,12 @@ def timeline() -> Drawing:
             x, end = place(event["ts"]), place(event["ts"] + event["dur"])
             waits = event["name"].startswith("waits") or event["name"] == "ready"
             where = (x, y, max(2, end - x), height)
-            if end - x < 7 * len(event["name"]):
+            if 2 * (end - x) < 13 * len(event["name"]):
                 drawing.rect("parked" if waits else "runs", *where)
             elif waits:
                 drawing.labelled("parked", where, "small", event["name"])
             else:
-                drawing.labelled("runs", where, "light small", event["name"])
+                drawing.labelled("runs", where, "light tiny", event["name"])
     drawing.text(
         "note",
         10,

@@ -22,7 +22,7 @@ from typing import Any
 DOCS = Path(__file__).resolve().parent
 RESULTS = DOCS.parent / "bench" / "results"
 
-WIDTH, HEIGHT = 860, 430
+WIDTH, HEIGHT = 860, 440
 LEFT, RIGHT, TOP, BOTTOM = 80, 660, 50, 360
 #: Between two names at the right, so that they can be read.
 LINE_HEIGHT = 17
@@ -47,6 +47,7 @@ COLOURS = {
 STYLE = """
   text { font: 13px system-ui, sans-serif; fill: #1f2328; }
   .title { font-size: 15px; font-weight: 600; }
+  .note { font-size: 12px; fill: #59636e; }
   .mid { text-anchor: middle; }
   .end { text-anchor: end; }
   .grid { stroke: #d0d7de; }
@@ -56,6 +57,7 @@ STYLE = """
 """
 DARK = """
     text { fill: #e6edf3; }
+    .note { fill: #9198a1; }
     .grid { stroke: #30363d; }
 """
 
@@ -197,8 +199,8 @@ def draw(document: dict[str, Any], plot: Plot) -> str:
         *axes(plot, across, up, places, ticks),
         *(line for i, each in enumerate(found.values()) for line in curve(i, each, across, up)),
         *names(found, across, up),
-        f'<text x="{LEFT}" y="{HEIGHT - 8}">{escape(where)}; line: median, ring: best, '
-        "bar: best to worst</text>",
+        f'<text class="note" x="{LEFT}" y="{HEIGHT - 8}">{escape(where)}; '
+        "line: median, ring: best, bar: best to worst</text>",
     ]
     return "\n".join(
         [
