@@ -21,6 +21,8 @@ PLAINER = (
     (re.compile(r"(\*\*\w+: )~typing\.~(\w+)"), r"\1\2.kwargs"),
     (re.compile(r"(\*\w+: )~typing\.~(\w+)"), r"\1\2.args"),
     (re.compile(r"~(?=\w+\b(?!\.))"), ""),  # a parameter specification
+    (re.compile(r"\b_SchedulerStats\b"), "dict[str, int]"),
+    (re.compile(r"\b_OnUnhandled\b"), "str | Callable[[Fiber, BaseException], object]"),
     (re.compile(r"\b_(?=[A-Z])"), ""),  # of one module only: a type variable, an alias
 )
 LITERAL = re.compile(r"(``.*?``|`.*?`)")
