@@ -8,6 +8,7 @@ imports nothing: the blocked fiber may be in the middle of an import.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
 import sys
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 #: To undo a call twice, or out of order, must not bring an old limit back.
 _layers: list[Watchdog] = []
+#: Has it ever been started, in this process or a parent?
+_wanted = False
 
 
 class Watchdog:
@@ -76,7 +79,11 @@ def watchdog(seconds: float | None) -> Watchdog:
         _layers.append(Watchdog(before))
     _layers.append(layer)
     if seconds is not None:
-        start()
+        try:
+            start()
+        except BaseException:
+            layer.undo()
+            raise
     return layer
 
 
@@ -86,12 +93,19 @@ def _apply() -> None:
 
 def start() -> None:
     """Have both threads; does nothing if they are there."""
+    global _wanted
     if not _engine._watchdog_start():
         return
     ready = threading.Event()
-    threading.Thread(
+    reporter = threading.Thread(
         target=_report_all, args=(ready,), name="pyfiber-watchdog", daemon=True
-    ).start()
+    )
+    try:
+        reporter.start()
+    except BaseException:  # the system may refuse: one of them alone is of no use
+        _stop()
+        raise
+    _wanted = True
     ready.wait()  # a run must not count it as a thread that may wake a fiber
 
 
@@ -101,7 +115,8 @@ def _stop() -> None:
 
 def _start_again() -> None:
     """In the child of a fork, which has neither thread."""
-    if _layers and _layers[-1].seconds is not None:
+    in_run = _wanted and _engine._running_scheduler() is not None  # with a limit of its own
+    if in_run or (_layers and _layers[-1].seconds is not None):
         start()
 
 
@@ -114,11 +129,14 @@ def _report_all(ready: threading.Event) -> None:
     _engine._only_watches()
     ready.set()
     logger = logging.getLogger("pyfiber")
-    while (told := _engine._watchdog_next()) is not None:
+    while True:
         try:
+            if (told := _engine._watchdog_next()) is None:
+                return
             _report_one(logger, *told)
-        except Exception:
-            logger.exception("a report of the watchdog failed")
+        except BaseException:  # from a filter or a handler, say; the next report may fare better
+            with contextlib.suppress(BaseException):
+                sys.excepthook(*sys.exc_info())
 
 
 def _report_one(

@@ -286,3 +286,177 @@ def test_handler_of_the_program_is_left_alone(child: Child) -> None:
         assert "has not run" in told[0] and "in C" not in told[0]
         """
     )
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
+def test_handler_that_the_program_sets_later_is_left_alone_as_well(child: Child) -> None:
+    child(
+        """
+        import logging, signal, threading
+        from pyfiber import run, watchdog
+
+        called = []
+        there = threading.Event()
+        logging.getLogger("pyfiber").warning = lambda *args: there.set()
+        watchdog(0.02)
+        signal.signal(signal.SIGURG, lambda *args: called.append(args))
+        run(there.wait, 60)
+        assert there.is_set() and not called, called
+        """
+    )
+
+
+def test_limit_taken_off_a_blocked_loop_leaves_nothing_to_tell_later(reports: Reports) -> None:
+    """It was told that the loop "runs again", after all the time in which nobody had looked."""
+
+    def look() -> None:
+        """Let another loop be told of: the watchdog has looked at all of them in between."""
+
+        def blocker() -> None:
+            with reports.changed:
+                count = len(reports.texts)
+                assert reports.changed.wait_for(lambda: len(reports.texts) >= count + 3, 60)
+
+        other = threading.Thread(target=run, args=(blocker,), kwargs={"watchdog": SHORT})
+        other.start()
+        while other.is_alive():
+            yield_now()
+
+    def main() -> None:
+        with watchdog(SHORT):
+            reports.wait_for(HERE)
+        look()
+        with watchdog(1000):
+            look()
+
+    run(main)
+    mine = [text for text in reports.texts if f"({threading.get_ident()})" in text]
+    assert not [text for text in mine if "runs again" in text]
+
+
+def test_filter_that_raises_does_not_end_the_reports(child: Child) -> None:
+    done = child(
+        """
+        import logging, threading
+        from pyfiber import run
+
+        tried = []
+        twice = threading.Event()
+
+        class Filter(logging.Filter):
+            def filter(self, record):
+                tried.append(record)
+                if len(tried) == 2:
+                    twice.set()
+                raise KeyboardInterrupt("not today")
+
+        logging.getLogger("pyfiber").addFilter(Filter())
+        run(twice.wait, 60, watchdog=0.02)
+        assert twice.is_set()
+        """,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "KeyboardInterrupt: not today" in done.stderr
+    assert "GIL" not in done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
+def test_report_while_an_earlier_one_is_still_being_logged_says_so(tmp_path: Path) -> None:
+    """It goes to stderr, and does not blame the GIL alone."""
+    errors = tmp_path / "stderr"
+    source = """if True:
+        import logging, sys, time
+        from pyfiber import run
+
+        handler = logging.StreamHandler(sys.stdout)
+        logging.getLogger("pyfiber").addHandler(handler)
+
+        def main():
+            with handler.lock, open(sys.argv[1]) as file:
+                while "Stack of the fiber" not in file.read():
+                    time.sleep(0.01)
+
+        run(main, watchdog=0.02)
+        """
+    with errors.open("w") as stderr:
+        command = [sys.executable, "-c", source, str(errors)]
+        subprocess.run(command, stderr=stderr, stdout=subprocess.DEVNULL, check=True, timeout=280)
+    text = errors.read_text()
+    assert "because an earlier report is still being logged" in text
+    assert " in main\n" in text
+
+
+def test_watchdog_without_a_thread_for_its_reports_is_none_at_all(child: Child) -> None:
+    child(
+        """
+        import logging, threading
+        from pyfiber import _engine, run, watchdog
+
+        def refuse(self):
+            raise RuntimeError("can't start new thread")
+
+        start = threading.Thread.start
+        threading.Thread.start = refuse
+        for attempt in (lambda: watchdog(0.02), lambda: run(list, watchdog=0.02)):
+            try:
+                attempt()
+            except RuntimeError as exc:
+                assert str(exc) == "can't start new thread"
+            else:
+                raise SystemExit("no error")
+        assert _engine._watchdog_limit(None) is None
+        threading.Thread.start = start
+        told = threading.Event()
+        logging.getLogger("pyfiber").warning = lambda *args: told.set()
+        run(told.wait, 60, watchdog=0.02)
+        assert told.is_set()
+        """
+    )
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_watchdog_of_a_run_goes_on_in_the_child_of_a_fork(child: Child) -> None:
+    child(
+        """
+        import logging, os, threading, warnings
+        from pyfiber import run
+
+        def main():
+            warnings.simplefilter("ignore")  # there are threads: the watchdog's
+            pid = os.fork()
+            if pid == 0:
+                told = threading.Event()
+                logging.getLogger("pyfiber").warning = lambda *args: told.set()
+                told.wait(60)
+                os._exit(0 if told.is_set() else 1)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+        logging.getLogger("pyfiber").addHandler(logging.NullHandler())
+        run(main, watchdog=0.02)
+        """
+    )
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="libraries are elsewhere")
+def test_library_whose_name_is_no_text_is_told(reports: Reports, tmp_path: Path) -> None:
+    import ctypes
+    import shutil
+    import zlib
+
+    assert zlib.crc32(b"") == 0  # it is loaded
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        paths = [line.split()[-1] for line in maps if "/libz" in line]
+    if not paths:
+        pytest.skip("zlib is part of the interpreter")
+    copy = os.fsencode(tmp_path) + b"/caf\xe9.so"
+    shutil.copy(paths[0], copy)
+    crc32 = ctypes.CDLL(os.fsdecode(copy)).crc32
+    buffer = bytearray(1 << 24)
+    address = (ctypes.c_char * len(buffer)).from_buffer(buffer)
+
+    def main() -> None:
+        while not any("(caf\ufffd.so)" in text for text in reports.texts):
+            crc32(0, address, len(buffer))
+
+    run(main, watchdog=SHORT)

@@ -4,7 +4,8 @@
  *
  * The signal is SIGURG, which nobody sends by accident and which is ignored by
  * default (Go's runtime interrupts its threads by it for the same reasons).
- * A program that has a handler for it keeps that, and nothing is interrupted.
+ * A program that has a handler for it, or sets one later, keeps that, and
+ * nothing is interrupted.
  * System calls are restarted; the few that are not (poll, nanosleep) return
  * EINTR, once, as for every signal.
  */

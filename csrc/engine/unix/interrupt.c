@@ -64,6 +64,12 @@ on_signal(int number)
     errno = saved;
 }
 
+static bool
+is_ours(const struct sigaction *action)
+{
+    return !(action->sa_flags & SA_SIGINFO) && action->sa_handler == on_signal;
+}
+
 int
 pf_interrupt_install(void)
 {
@@ -71,7 +77,7 @@ pf_interrupt_install(void)
     if (sigaction(SIGNAL, NULL, &now) != 0) {
         return -errno;
     }
-    bool ours = !(now.sa_flags & SA_SIGINFO) && now.sa_handler == on_signal;
+    bool ours = is_ours(&now);
     bool free = !(now.sa_flags & SA_SIGINFO) &&
                 (now.sa_handler == SIG_DFL || now.sa_handler == SIG_IGN);
     if (!ours && !free) {
@@ -96,7 +102,9 @@ pf_interrupt_uninstall(void)
         return;
     }
     installed = false;
-    if (sigaction(SIGNAL, NULL, &now) == 0 && now.sa_handler == on_signal) {
+    (void)pf_exchange(&wanted, NULL); /* after a fork it may be of a thread
+                                         that is not here */
+    if (sigaction(SIGNAL, NULL, &now) == 0 && is_ours(&now)) {
         now.sa_handler = SIG_DFL;
         now.sa_flags = 0;
         (void)sigaction(SIGNAL, &now, NULL);
@@ -128,8 +136,9 @@ pf_interrupt(uintptr_t thread, void (*look)(void *data), void *data,
              int64_t patience)
 {
     request r = {.look = look, .data = data};
-    if (!installed) {
-        return false;
+    struct sigaction now;
+    if (!installed || sigaction(SIGNAL, NULL, &now) != 0 || !is_ours(&now)) {
+        return false; /* the program may have set a handler since */
     }
     (void)pf_exchange(&wanted, &r);
     if (pthread_kill((pthread_t)thread, SIGNAL) != 0) {

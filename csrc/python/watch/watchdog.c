@@ -6,9 +6,10 @@
  *
  *   1. A Python thread, the reporter, which waits in _watchdog_next(), gets a
  *      report: with the GIL it can tell the fiber's name and stack properly.
- *   2. If the reporter does not come within a second, nobody gets the GIL.
- *      Then the blocked thread itself is interrupted and writes its fiber's
- *      name and stack to stderr, as the handler for stack overflows does.
+ *   2. If the reporter does not come within a second, nobody gets the GIL, or
+ *      the logging of an earlier report does not end.  Then the blocked thread
+ *      itself is interrupted and writes its fiber's name and stack to stderr,
+ *      as the handler for stack overflows does.
  *
  * In both cases the names of the C functions that it is in come from an
  * interruption, too: see engine/base/interrupt.h.
@@ -66,9 +67,10 @@ typedef struct Watchdog {
     PyThread_type_lock taken; /* from the reporter: it has it */
     PF_ATOMIC(int64_t) limit; /* for runs without one of their own; 0: none */
     PF_ATOMIC(uint8_t) stop;
-    PF_ATOMIC(uint8_t) nudged; /* `wake` is released */
-    PF_ATOMIC(uint8_t) full;   /* `report` waits for the reporter */
-    bool runs;                 /* under the GIL */
+    PF_ATOMIC(uint8_t) nudged;  /* `wake` is released */
+    PF_ATOMIC(uint8_t) full;    /* `report` waits for the reporter */
+    PF_ATOMIC(uint8_t) awaited; /* ... which waits for one; else it is busy */
+    bool runs;                  /* under the GIL */
     Report report;
 } Watchdog;
 
@@ -203,18 +205,31 @@ hand_over(const Report *report, int64_t patience)
     return acquire(dog.taken, patience);
 }
 
+/* If the reporter is busy, it may also be waiting for the GIL in the middle of
+ * its work. */
+static const char *
+why_not_in_python(const Report *report)
+{
+    if (report->lacks_gil) {
+        return ", because another thread holds the GIL and does not let it go";
+    }
+    if (pf_load(&dog.awaited)) {
+        return ", and no thread can tell more, because its fiber is in a C "
+               "function that holds the GIL";
+    }
+    return ", and no thread can tell more, because an earlier report is still "
+           "being logged, or its fiber is in a C function that holds the GIL";
+}
+
 static void
 tell_without_gil(const Report *report, View *view)
 {
     char text[1400];
-    int n = snprintf(
-        text, sizeof text,
-        "pyfiber: the loop of thread %lu has not run for %.1f s%s\n",
-        report->thread, (double)report->since / 1e9,
-        report->lacks_gil
-            ? ", because another thread holds the GIL and does not let it go"
-            : ", and no thread can tell more, because its fiber is in a C "
-              "function that holds the GIL");
+    int n =
+        snprintf(text, sizeof text,
+                 "pyfiber: the loop of thread %lu has not run for %.1f s%s\n",
+                 report->thread, (double)report->since / 1e9,
+                 why_not_in_python(report));
     put(text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1);
     if (report->lacks_gil) {
         return;
@@ -243,12 +258,16 @@ static bool
 look_at(PfThread *t, int64_t now, int64_t *shortest, Report *report)
 {
     SchedulerObject *s = scheduler_of(t);
-    int64_t limit = s == NULL ? 0 : limit_of(s);
+    if (s == NULL) {
+        return false;
+    }
+    PfWatched *w = &s->watched;
+    int64_t limit = limit_of(s);
     if (limit == 0) {
+        w->since = w->told = 0; /* nobody looks: what was seen gets old */
         return false;
     }
     *shortest = limit < *shortest ? limit : *shortest;
-    PfWatched *w = &s->watched;
     int64_t last = now - w->since;
     int64_t stuck = stuck_for(s, now);
     bool over = stuck == 0 && w->told != 0;
@@ -422,18 +441,26 @@ watchdog_next(PyObject *module, PyObject *ignored)
     if (ready == NULL || (pf_load(&dog.stop) && !pf_load(&dog.full))) {
         Py_RETURN_NONE;
     }
+    pf_store(&dog.awaited, 1);
     Py_BEGIN_ALLOW_THREADS;
     PyThread_acquire_lock(ready, WAIT_LOCK);
     Py_END_ALLOW_THREADS;
+    pf_store(&dog.awaited, 0);
     if (!pf_load(&dog.full)) {
         Py_RETURN_NONE;
     }
     Report report = dog.report;
     pf_store(&dog.full, 0);
     PyThread_release_lock(taken);
-    return Py_BuildValue("(kdOOs)", report.thread, (double)report.since / 1e9,
-                         report.over ? Py_True : Py_False,
-                         report.lacks_gil ? Py_True : Py_False, report.native);
+    /* Names of functions and files may be any bytes, or cut. */
+    PyObject *native = PyUnicode_DecodeUTF8(
+        report.native, (Py_ssize_t)strlen(report.native), "replace");
+    return native == NULL
+               ? NULL
+               : Py_BuildValue("(kdOON)", report.thread,
+                               (double)report.since / 1e9,
+                               report.over ? Py_True : Py_False,
+                               report.lacks_gil ? Py_True : Py_False, native);
 }
 
 /* Nanoseconds; 0: none. */
@@ -460,6 +487,7 @@ after_fork(PfThread *t)
     dog.runs = false;
     pf_store(&dog.stop, 1);
     pf_store(&dog.full, 0);
+    pf_store(&dog.awaited, 0);
     pf_interrupt_uninstall();
     return 0;
 }
