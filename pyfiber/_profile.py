@@ -28,7 +28,8 @@ class Profiler:
     made a blocking call, or its thread waited for the GIL. What a raw fiber, a greenlet or a
     generator's body does in a turn counts for the fiber whose turn it is.
 
-    Fibers and grains of the same name make one row. Use it as a context manager, or `start()` and
+    Fibers and grains of the same name make one row, which stays: so give them names by what they
+    do, not one to each, if it is to be on for long. Use it as a context manager, or `start()` and
     `stop()`; it may be started again, and adds up. While it is on, a switch takes some 500 ns more
     (two readings of the thread's clock); nothing is paid while it is off. On Windows that clock has
     ticks of 15.6 ms.
@@ -62,18 +63,11 @@ class Profiler:
 
     def rows(self) -> list[ProfileRow]:
         """What has been measured so far, the most expensive name first."""
-        sums: dict[str, ProfileRow] = {}
-        for name, turns, cpu, real, longest in self._recorder.profile():
-            text = name if isinstance(name, str) else name.__name__
-            last = sums.get(text, ProfileRow(text, 0, 0.0, 0.0, 0.0))
-            sums[text] = ProfileRow(
-                text,
-                last.turns + turns,
-                last.cpu + cpu / 1e9,
-                last.real + real / 1e9,
-                max(last.longest, longest / 1e9),
-            )
-        return sorted(sums.values(), key=lambda row: (-row.cpu, row.name))
+        rows = (
+            ProfileRow(name, turns, cpu / 1e9, real / 1e9, longest / 1e9)
+            for name, turns, cpu, real, longest in self._recorder.profile()
+        )
+        return sorted(rows, key=lambda row: (-row.cpu, row.name))
 
     def print(self, file: TextIO | None = None, *, limit: int | None = 20) -> None:
         """Write a table of the first `limit` rows to `file`, sys.stderr unless given."""

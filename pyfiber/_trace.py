@@ -74,13 +74,17 @@ def trace(file: str | os.PathLike[str] | IO[str], *, limit: int = LIMIT) -> Trac
     grain is a row that shows when it ran and what it waited for in between; each loop is a row that
     shows who ran, and when nobody did.
 
-    Only the last `limit` turns are kept, in 16 bytes each: so it may be on for as long as you like
-    (a flight recorder). While it is on, a switch takes some 60 ns more; nothing is paid while it is
-    off. The time from a fiber's wake-up to its turn counts as waiting.
+    Only the last `limit` turns are kept, in 16 bytes each, and the names of who had them: so it may
+    be on for as long as you like (a flight recorder). While it is on, a switch takes some 60 ns
+    more; nothing is paid while it is off. The time from a fiber's wake-up to its turn counts as
+    waiting.
 
-    FiberError while another timeline is recorded; ValueError unless `limit` is positive. Runs under
-    `pyfiber.testing` are not recorded: they have their own trace.
+    FiberError while another timeline is recorded; ValueError unless `limit` is positive; TypeError
+    if `file` is neither a path nor has `write`. Runs under `pyfiber.testing` are not recorded: they
+    have their own trace.
     """
+    if not isinstance(file, (str, os.PathLike)) and not hasattr(file, "write"):
+        raise TypeError(f"file must be a path or an open text file, not {type(file).__name__!r}")
     if limit <= 0:
         raise ValueError(f"limit must be positive, not {limit}")
     return Trace(file, limit)
@@ -103,7 +107,7 @@ def write_to(file: Any, recorder: _engine._Turns) -> None:
     before = '{"displayTimeUnit": "ns", "traceEvents": ['
     for event in events(records, names, reasons, threads):
         file.write(before + "\n")
-        file.write(json.dumps(event, ensure_ascii=False))
+        file.write(json.dumps(event))  # in ASCII: the file may have any encoding
         before = ","
     other = {"pid": os.getpid(), "turns lost": lost}
     file.write(f'{before if before != "," else ""}\n], "otherData": {json.dumps(other)}}}\n')
@@ -116,7 +120,8 @@ def turns_of(records: bytes) -> Iterator[Turn]:
 
 def name_of(thing: str | type) -> str:
     """The engine has a type where no name could be had without running code."""
-    return thing if isinstance(thing, str) else thing.__name__
+    name = thing if isinstance(thing, str) else thing.__name__
+    return name.encode("utf-8", "backslashreplace").decode()  # it may be of a file, of any bytes
 
 
 def events(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import io
 import itertools
@@ -9,6 +10,7 @@ import json
 import pathlib
 import threading
 import time
+import weakref
 from typing import Any
 
 import pytest
@@ -220,6 +222,94 @@ def test_timeline_without_any_turn_is_a_file_that_can_be_read() -> None:
     assert json.loads(file.getvalue())["traceEvents"] == []
 
 
+def test_timeline_that_is_on_for_long_forgets_who_is_gone() -> None:
+    """What it keeps does not grow with the number of fibers; those in its records are right."""
+
+    def main() -> int:
+        old = Fiber(park, name="old").start()
+        yield_now()
+        for number in range(5000):
+            Fiber(yield_now, name=f"request {number}").start().join()
+        kept = len(tracing._recorder.timeline()[1])
+        old.unpark()
+        old.join()
+        return kept
+
+    file = io.StringIO()
+    with trace(file, limit=100) as tracing:
+        kept = run(main)
+    rows = rows_of(json.loads(file.getvalue()))
+    assert 50 < kept < 2000
+    assert names(rows["old"]) == ["runs"]
+    assert names(rows["request 4999"])[-1] == "runs"
+    assert names(rows["request 4999"]) == ["runs", "ready", "runs"]
+    assert "request 4900" not in rows
+
+
+def test_timeline_outlives_types_that_give_names() -> None:
+    """To drop the last reference to one may run code, in the middle of a switch."""
+    gone = []
+
+    def main() -> None:
+        for number in range(3000):
+            kind = type("Job", (), {"__call__": lambda self: None})
+            weakref.finalize(kind, gone.append, number)
+            Fiber(kind()).start().join()
+            if number % 100 == 0:
+                gc.collect()
+
+    with trace(io.StringIO(), limit=10):
+        run(main)
+        gc.collect()
+        assert not gone
+    gc.collect()
+    assert len(gone) == 3000
+
+
+def test_name_of_a_kind_of_str_is_told_as_a_plain_one() -> None:
+    """What tells of it must not meet the methods of that kind."""
+
+    class Evil(str):
+        def __len__(self) -> int:
+            raise AssertionError
+
+        __hash__ = __repr__ = __eq__ = __format__ = __len__  # type: ignore[assignment]
+
+    def main() -> None:
+        fiber = Fiber(yield_now, name=Evil("begin")).start()
+        assert type(fiber.name) is str
+        yield_now()
+        fiber.name = Evil("end")
+        assert type(fiber.name) is str
+
+    with Profiler() as profiler:
+        told = recorded(main)
+    assert "begin" in rows_of(told)
+    assert {"begin", "end"} <= {row.name for row in profiler.rows()}
+
+
+def test_name_that_is_no_text_is_written_escaped(tmp_path: pathlib.Path) -> None:
+    """As that of a file may be; the whole timeline was lost."""
+    path = tmp_path / "timeline.json"
+    with trace(path):
+        run(lambda: Fiber(list, name="caf\udce9 \N{HOT BEVERAGE}").start().join())
+    assert r"caf\udce9 ☕" in rows_of(json.loads(path.read_text("utf-8")))
+
+
+def test_timeline_goes_to_a_file_of_any_encoding(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "timeline.json"
+    with path.open("w", encoding="ascii") as file, trace(file):
+        run(lambda: Fiber(list, name="\N{HOT BEVERAGE}").start().join())
+    assert "☕" in rows_of(json.loads(path.read_text("ascii")))
+
+
+@pytest.mark.parametrize("file", [None, 3, b"timeline.json"])
+def test_timeline_into_what_is_no_file_is_refused_at_once(file: Any) -> None:
+    with pytest.raises(TypeError, match="file must be a path or an open text file, not '"):
+        trace(file)
+    trace(io.StringIO()).stop()
+
+
 def test_second_timeline_at_the_same_time_is_refused() -> None:
     file = io.StringIO()
     with trace(file) as first:
@@ -350,6 +440,31 @@ def test_profile_is_printed_as_a_table() -> None:
     assert head.split() == ["cpu", "ms", "real", "ms", "longest", "ms", "turns", "name"]
     assert len(rows) == 2
     assert last == "... and 2 more"
+
+
+def test_profile_keeps_one_row_for_equal_names() -> None:
+    """Each new str was one more to keep."""
+
+    def main() -> None:
+        for number in range(1000):
+            Fiber(list, name="".join(["work", "er"]) + f" {number % 2}").start().join()
+
+    with Profiler() as profiler:
+        run(main)
+    assert len(profiler._recorder.profile()) == 3
+    turns = {row.name: row.turns for row in profiler.rows()}
+    assert (turns["worker 0"], turns["worker 1"]) == (500, 500)
+
+
+def test_profile_keeps_what_many_names_have_cost() -> None:
+    def main() -> None:
+        for number in range(200):
+            Fiber(list, name=f"job {number}").start().join()
+
+    with Profiler() as profiler:
+        run(main)
+    turns = {row.name: row.turns for row in profiler.rows() if row.name.startswith("job")}
+    assert turns == {f"job {number}": 1 for number in range(200)}
 
 
 def test_profiler_that_is_started_twice_is_refused() -> None:

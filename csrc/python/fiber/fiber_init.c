@@ -34,8 +34,8 @@ convert_name(Given *given, PyObject *name)
                      Py_TYPE(name)->tp_name);
         return -1;
     }
-    given->name = Py_NewRef(name);
-    return 0;
+    given->name = PyUnicode_FromObject(name);
+    return given->name == NULL ? -1 : 0;
 }
 
 static int

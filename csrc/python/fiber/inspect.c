@@ -15,10 +15,12 @@ static PyObject *
 qualified_name(PyObject *function)
 {
     PyObject *name = PyObject_GetAttrString(function, "__qualname__");
+    if (name != NULL) {
+        Py_SETREF(name,
+                  PyUnicode_Check(name) ? PyUnicode_FromObject(name) : NULL);
+    }
     if (name == NULL) {
         PyErr_Clear(); /* it has none: a report shows its type */
-    } else if (!PyUnicode_Check(name)) {
-        Py_CLEAR(name);
     }
     return name;
 }
@@ -56,6 +58,8 @@ pf_name_after(PyObject *made_of)
     return name;
 }
 
+/* A plain str: what looks at names, perhaps in the middle of a switch, must
+ * not meet the methods of a subclass. */
 int
 pf_set_name(PyObject **place, PyObject *value)
 {
@@ -63,7 +67,11 @@ pf_set_name(PyObject **place, PyObject *value)
         PyErr_SetString(PyExc_TypeError, "name must be a str");
         return -1;
     }
-    Py_XSETREF(*place, Py_NewRef(value));
+    PyObject *name = PyUnicode_FromObject(value);
+    if (name == NULL) {
+        return -1;
+    }
+    Py_XSETREF(*place, name);
     return 0;
 }
 

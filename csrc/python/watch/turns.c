@@ -35,7 +35,8 @@ typedef struct Entry {
     uint32_t number;
 } Entry;
 
-/* Open addressing; entries are never removed.  Numbers begin with 1. */
+/* Open addressing.  Numbers begin with 1; an entry with the number 0 is as good
+ * as none. */
 typedef struct Map {
     Entry *entries;
     size_t mask, count; /* the size is mask + 1, or 0 */
@@ -54,21 +55,27 @@ map_place(const Map *map, const void *key)
 }
 
 static bool
-map_grow(Map *map)
+map_rebuild(Map *map, size_t size)
 {
-    size_t size = map->entries == NULL ? 64 : 2 * (map->mask + 1);
-    Map bigger = {PyMem_RawCalloc(size, sizeof(Entry)), size - 1, map->count};
-    if (bigger.entries == NULL) {
+    Map other = {PyMem_RawCalloc(size, sizeof(Entry)), size - 1, 0};
+    if (other.entries == NULL) {
         return false;
     }
     for (size_t i = 0; map->entries != NULL && i <= map->mask; i++) {
-        if (map->entries[i].key != NULL) {
-            *map_place(&bigger, map->entries[i].key) = map->entries[i];
+        if (map->entries[i].number != 0) {
+            *map_place(&other, map->entries[i].key) = map->entries[i];
+            other.count++;
         }
     }
     PyMem_RawFree(map->entries);
-    *map = bigger;
+    *map = other;
     return true;
+}
+
+static bool
+map_grow(Map *map)
+{
+    return map_rebuild(map, map->entries == NULL ? 64 : 2 * (map->mask + 1));
 }
 
 /* The entry of `key`, new with the number 0; NULL: no memory. */
@@ -92,6 +99,8 @@ map_entry(Map *map, const void *key)
 enum { WOKEN, TIMED_OUT, CANCELLED, FIRST };
 #define WHY_BITS 14
 #define MOST_REASONS ((1 << WHY_BITS) - 1)
+
+#define FEW_NAMES 1024 /* to look for old ones among them is not worth it */
 
 /* In the order of time.  Python reads them by struct.unpack("=qIHH"). */
 typedef struct Record {
@@ -119,13 +128,13 @@ typedef struct Recorder {
     uint64_t written;
     Map tasks;         /* by task */
     PyObject *names;   /* by a task's number - 1 */
+    Py_ssize_t most;   /* of those, before forget_names() */
     Map kinds;         /* of waits, by word or type */
     PyObject *reasons; /* those, by number - 1 */
     Map loops;         /* by the thread's identifier */
     PyObject *threads; /* their identifiers, by number - 1 */
     /* --- a profile --- */
-    Map rows_of; /* by name */
-    PyObject *labels;
+    PyObject *rows_of; /* dict: a name's row */
     Row *rows;
     size_t row_room;
     /* --- */
@@ -154,7 +163,8 @@ number_of(Map *map, PyObject *list, const void *key, PyObject *object,
     return entry->number;
 }
 
-/* As far as it can be had without running code; borrowed. */
+/* A str, no subclass, or a type: as far as it can be had, and dropped, without
+ * running code; borrowed. */
 static PyObject *
 name_of(PfTaskObject *task)
 {
@@ -169,7 +179,9 @@ name_of(PfTaskObject *task)
                    ? ((PyFunctionObject *)target)->func_qualname
                    : (PyObject *)Py_TYPE(target);
     }
-    return name != NULL ? name : (PyObject *)Py_TYPE(task);
+    return name != NULL && (PyUnicode_CheckExact(name) || PyType_Check(name))
+               ? name
+               : (PyObject *)Py_TYPE(task);
 }
 
 /* ---------------------------------------------------------------- a timeline */
@@ -220,20 +232,113 @@ how_it_came(const pf_task *task, bool first)
     }
 }
 
-static void
-note_begin(Recorder *r, SchedulerObject *s, pf_task *task, int64_t now)
+static size_t
+records_of(const Recorder *r)
 {
-    PfTaskObject *object = pf_object_of(task);
-    FiberObject *fiber = pf_fiber_or_null(object);
-    PyObject *name = name_of(object);
-    /* A fiber gets its stack after this, so a first turn shows. */
-    bool first = fiber != NULL && !task->has_stack;
+    return r->written < r->room ? (size_t)r->written : r->room;
+}
+
+/* New numbers for the tasks in the records, in the order of the old ones, by
+ * the old ones, 0 for others; NULL: no memory. */
+static uint32_t *
+renumber(const Recorder *r)
+{
+    size_t count = (size_t)PyList_GET_SIZE(r->names);
+    uint32_t *numbers = PyMem_RawCalloc(count + 1, sizeof *numbers);
+    if (numbers == NULL) {
+        return NULL;
+    }
+    for (size_t i = 0; i < records_of(r); i++) {
+        numbers[r->records[i].task] = 1;
+    }
+    numbers[0] = 0;
+    uint32_t last = 0;
+    for (size_t i = 1; i <= count; i++) {
+        numbers[i] = numbers[i] == 0 ? 0 : ++last;
+    }
+    return numbers;
+}
+
+/* Keep those that have a new number. */
+static void
+shorten(PyObject *names, const uint32_t *numbers)
+{
+    Py_ssize_t kept = 0, count = PyList_GET_SIZE(names);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (numbers[i + 1] != 0) {
+            PyObject *name = PyList_GET_ITEM(names, i);
+            PyList_SET_ITEM(names, i, PyList_GET_ITEM(names, kept));
+            PyList_SET_ITEM(names, kept, name);
+            kept++;
+        }
+    }
+    if (PyList_SetSlice(names, kept, count, NULL) < 0) {
+        PyErr_Clear(); /* they stay until the next time */
+    }
+}
+
+/* A timeline may be on for days, with new fibers all the time: forget those
+ * that are in no record any more.  What their names are runs no code when it
+ * goes, see keep_type().  Once in so many new ones that it costs each little. */
+static void
+forget_names(Recorder *r)
+{
+    uint32_t *numbers = renumber(r);
+    if (numbers != NULL) {
+        for (size_t i = 0; i < records_of(r); i++) {
+            r->records[i].task = numbers[r->records[i].task];
+        }
+        for (size_t i = 0; r->tasks.entries != NULL && i <= r->tasks.mask;
+             i++) {
+            Entry *entry = &r->tasks.entries[i];
+            entry->number = numbers[entry->number];
+        }
+        if (r->tasks.entries != NULL) {
+            (void)map_rebuild(&r->tasks, r->tasks.mask + 1);
+        }
+        shorten(r->names, numbers);
+        PyMem_RawFree(numbers);
+    }
+    Py_ssize_t count = PyList_GET_SIZE(r->names);
+    r->most = count + count / 2 + (Py_ssize_t)(r->room / 16) + FEW_NAMES;
+}
+
+/* The last reference to a type may run code when it goes, so the reasons,
+ * which are never forgotten, have one, too. */
+static bool
+keep_type(Recorder *r, PyObject *name)
+{
+    return PyUnicode_CheckExact(name) ||
+           number_of(&r->kinds, r->reasons, name, name, false) != 0;
+}
+
+/* 0: no memory. */
+static uint32_t
+task_number(Recorder *r, pf_task *task, bool first)
+{
+    PyObject *name = name_of(pf_object_of(task));
+    if (PyList_GET_SIZE(r->names) >= r->most) {
+        forget_names(r);
+    }
+    if (!keep_type(r, name)) {
+        return 0;
+    }
     uint32_t number = number_of(&r->tasks, r->names, task, name, first);
     /* A grain may have the address of one that is gone; the name tells. */
-    if (number != 0 && fiber == NULL &&
+    if (number != 0 && pf_fiber_or_null(pf_object_of(task)) == NULL &&
         PyList_GET_ITEM(r->names, number - 1) != name) {
         number = number_of(&r->tasks, r->names, task, name, true);
     }
+    return number;
+}
+
+static void
+note_begin(Recorder *r, SchedulerObject *s, pf_task *task, int64_t now)
+{
+    FiberObject *fiber = pf_fiber_or_null(pf_object_of(task));
+    /* A fiber gets its stack after this, so a first turn shows. */
+    bool first = fiber != NULL && !task->has_stack;
+    uint32_t number = task_number(r, task, first);
     PyObject *reason = reason_of(fiber);
     uint32_t kind = 0;
     if (reason != NULL) {
@@ -251,25 +356,63 @@ note_begin(Recorder *r, SchedulerObject *s, pf_task *task, int64_t now)
 
 /* ----------------------------------------------------------------- a profile */
 
-static Row *
+/* Room for one more. */
+static bool
+have_row(Recorder *r, size_t count)
+{
+    if (count < r->row_room) {
+        return true;
+    }
+    size_t room = r->row_room == 0 ? 64 : 2 * r->row_room;
+    Row *rows = PyMem_RawRealloc(r->rows, room * sizeof(Row));
+    if (rows == NULL) {
+        return false;
+    }
+    memset(rows + r->row_room, 0, (room - r->row_room) * sizeof(Row));
+    r->rows = rows;
+    r->row_room = room;
+    return true;
+}
+
+/* The number of a name's row, from 1; 0: no memory. */
+static uint32_t
+row_number(Recorder *r, PyObject *name)
+{
+    PyObject *number = PyDict_GetItemWithError(r->rows_of, name);
+    if (number != NULL) {
+        return (uint32_t)PyLong_AsUnsignedLong(number);
+    }
+    size_t count = (size_t)PyDict_GET_SIZE(r->rows_of);
+    number = have_row(r, count) ? PyLong_FromSize_t(count + 1) : NULL;
+    bool done =
+        number != NULL && PyDict_SetItem(r->rows_of, name, number) == 0;
+    Py_XDECREF(number);
+    return done ? (uint32_t)(count + 1) : 0;
+}
+
+/* As type.__name__ has it. */
+static PyObject *
+name_of_type(PyTypeObject *type)
+{
+    const char *dot = strrchr(type->tp_name, '.');
+    bool whole = dot == NULL || PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE);
+    return PyUnicode_FromString(whole ? type->tp_name : dot + 1);
+}
+
+/* Keys are plain strings, which are compared without running code: the names
+ * of many fibers may be equal and yet different objects. */
+static uint32_t
 row_of(Recorder *r, pf_task *task)
 {
     PyObject *name = name_of(pf_object_of(task));
-    uint32_t number = number_of(&r->rows_of, r->labels, name, name, false);
+    PyObject *text = PyType_Check(name) ? name_of_type((PyTypeObject *)name)
+                                        : Py_NewRef(name);
+    uint32_t number = text == NULL ? 0 : row_number(r, text);
+    Py_XDECREF(text);
     if (number == 0) {
-        return NULL;
+        PyErr_Clear();
     }
-    if (number > r->row_room) {
-        size_t room = r->row_room == 0 ? 64 : 2 * r->row_room;
-        Row *rows = PyMem_RawRealloc(r->rows, room * sizeof(Row));
-        if (rows == NULL) {
-            return NULL;
-        }
-        memset(rows + r->row_room, 0, (room - r->row_room) * sizeof(Row));
-        r->rows = rows;
-        r->row_room = room;
-    }
-    return &r->rows[number - 1];
+    return number;
 }
 
 static void
@@ -328,12 +471,11 @@ begin_turn(SchedulerObject *s, pf_task *task, Moment now)
         note_begin(timeline, s, task, now.real);
     }
     if (profile != NULL) {
-        Row *row = row_of(profile, task);
-        if (row == NULL) {
+        s->turn.row = row_of(profile, task);
+        if (s->turn.row == 0) {
             profile->lost++;
             return;
         }
-        s->turn.row = (uint32_t)(row - profile->rows) + 1;
         s->turn.began = now.real;
         s->turn.cpu = now.cpu;
     }
@@ -458,7 +600,7 @@ recorder_timeline(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     Recorder *r = (Recorder *)op;
-    size_t count = r->written < r->room ? (size_t)r->written : r->room;
+    size_t count = records_of(r);
     size_t first = r->written < r->room ? 0 : (size_t)(r->written % r->room);
     PyObject *bytes =
         PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(count * sizeof(Record)));
@@ -482,12 +624,12 @@ recorder_profile(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     Recorder *r = (Recorder *)op;
-    PyObject *list = PyList_New(0);
-    for (Py_ssize_t i = 0; list != NULL && i < PyList_GET_SIZE(r->labels);
-         i++) {
+    PyObject *names = PyDict_Keys(r->rows_of); /* in the rows' order */
+    PyObject *list = names == NULL ? NULL : PyList_New(0);
+    for (Py_ssize_t i = 0; list != NULL && i < PyList_GET_SIZE(names); i++) {
         const Row *row = &r->rows[i];
         PyObject *each =
-            Py_BuildValue("(OKLLL)", PyList_GET_ITEM(r->labels, i),
+            Py_BuildValue("(OKLLL)", PyList_GET_ITEM(names, i),
                           (unsigned long long)row->turns, (long long)row->cpu,
                           (long long)row->real, (long long)row->longest);
         if (each == NULL || PyList_Append(list, each) < 0) {
@@ -495,6 +637,7 @@ recorder_profile(PyObject *op, PyObject *ignored)
         }
         Py_XDECREF(each);
     }
+    Py_XDECREF(names);
     return list;
 }
 
@@ -519,13 +662,14 @@ recorder_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     r->names = PyList_New(0);
     r->reasons = PyList_New(0);
     r->threads = PyList_New(0);
-    r->labels = PyList_New(0);
+    r->rows_of = PyDict_New();
+    r->most = FEW_NAMES;
     r->room = (size_t)room;
     if (room != 0) {
         r->records = PyMem_RawCalloc((size_t)room, sizeof(Record));
     }
     if (r->names == NULL || r->reasons == NULL || r->threads == NULL ||
-        r->labels == NULL || (room != 0 && r->records == NULL)) {
+        r->rows_of == NULL || (room != 0 && r->records == NULL)) {
         PyErr_NoMemory();
         Py_CLEAR(r);
     }
@@ -540,7 +684,7 @@ recorder_traverse(PyObject *op, visitproc visit, void *arg)
     Py_VISIT(r->names);
     Py_VISIT(r->reasons);
     Py_VISIT(r->threads);
-    Py_VISIT(r->labels);
+    Py_VISIT(r->rows_of);
     return 0;
 }
 
@@ -551,7 +695,7 @@ recorder_clear(PyObject *op)
     Py_CLEAR(r->names);
     Py_CLEAR(r->reasons);
     Py_CLEAR(r->threads);
-    Py_CLEAR(r->labels);
+    Py_CLEAR(r->rows_of);
     return 0;
 }
 
@@ -567,7 +711,6 @@ recorder_dealloc(PyObject *op)
     PyMem_RawFree(r->tasks.entries);
     PyMem_RawFree(r->kinds.entries);
     PyMem_RawFree(r->loops.entries);
-    PyMem_RawFree(r->rows_of.entries);
     type->tp_free(op);
     Py_DECREF(type);
 }
