@@ -23,7 +23,9 @@ class LogFilter(logging.Filter):
 
     def __init__(self, name: str = "", *, attribute: str = "fiber") -> None:
         super().__init__(name)
-        if attribute in logging.makeLogRecord({}).__dict__:
+        if not isinstance(attribute, str):
+            raise TypeError(f"attribute must be a str, not {type(attribute).__name__!r}")
+        if attribute in logging.makeLogRecord({}).__dict__ or attribute in ("message", "asctime"):
             raise ValueError(f"every log record has its own {attribute!r}: choose another name")
         self.attribute = attribute
 

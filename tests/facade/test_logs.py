@@ -8,6 +8,7 @@ import logging.config
 import logging.handlers
 import queue
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -114,9 +115,16 @@ def test_attribute_may_have_another_name() -> None:
     assert not hasattr(record, "fiber")
 
 
-@pytest.mark.parametrize("attribute", ["msg", "threadName", "args"])
+@pytest.mark.parametrize("attribute", ["msg", "threadName", "args", "message", "asctime"])
 def test_attribute_of_every_record_is_refused(attribute: str) -> None:
+    """A formatter sets the last two: a fiber's name there would never be seen."""
     with pytest.raises(ValueError, match=f"every log record has its own '{attribute}'"):
+        LogFilter(attribute=attribute)
+
+
+@pytest.mark.parametrize("attribute", [None, 3, b"fiber"])
+def test_attribute_that_is_no_name_is_refused(attribute: Any) -> None:
+    with pytest.raises(TypeError, match="attribute must be a str, not '"):
         LogFilter(attribute=attribute)
 
 
