@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _socket
 import os
 import socket
 import stat
@@ -42,12 +43,26 @@ def target_of(number: int) -> str:
 
 
 def socket_text(number: int) -> str:
-    """A socket's kind and its addresses."""
-    with socket.socket(fileno=os.dup(number)) as sock:
+    """A socket's kind and its addresses.
+
+    Python's own type: that of a patched program sets descriptors to non-blocking, for all who have
+    them. Python's does so, too, if there is a default timeout.
+    """
+    if socket.getdefaulttimeout() is not None and os.get_blocking(number):
+        return "a socket"
+    copy = os.dup(number)
+    try:
+        sock = _socket.socket(fileno=copy)
+    except BaseException:
+        os.close(copy)
+        raise
+    try:
         return text_of(sock)
+    finally:
+        sock.close()
 
 
-def text_of(sock: socket.socket) -> str:
+def text_of(sock: _socket.socket) -> str:
     kind = kind_of_socket(sock)
     try:
         there = address_text(sock.getpeername())
@@ -61,16 +76,19 @@ def text_of(sock: socket.socket) -> str:
     return f"{kind} socket on {here}" if here else f"{kind} socket"
 
 
-def kind_of_socket(sock: socket.socket) -> str:
+def kind_of_socket(sock: _socket.socket) -> str:
     datagrams = sock.type == socket.SOCK_DGRAM
     if sock.family in (socket.AF_INET, socket.AF_INET6):
         return "a UDP" if datagrams else "a TCP"
     if sock.family == getattr(socket, "AF_UNIX", None):
         return "a Unix datagram" if datagrams else "a Unix"
-    return f"a {getattr(sock.family, 'name', sock.family)}"
+    try:
+        return f"a {socket.AddressFamily(sock.family).name}"
+    except ValueError:
+        return f"a {sock.family}"
 
 
-def listens(sock: socket.socket) -> bool:
+def listens(sock: _socket.socket) -> bool:
     try:
         return bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
     except (AttributeError, OSError):

@@ -6,10 +6,12 @@ import contextlib
 import io
 import os
 import re
+import socket as plain
 import sys
 
 import pytest
 
+import pyfiber
 from pyfiber import dump_fibers, run, socket, spawn, wait_readable, yield_now
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="descriptors of pipes are no handles there")
@@ -30,6 +32,24 @@ def report_of(fn: object, *args: object) -> str:
         return found[0]
 
     return run(main)
+
+
+@pytest.mark.parametrize("setting", ["default timeout", "patch"])
+def test_report_leaves_a_foreign_socket_blocking(setting: str) -> None:
+    """It belongs to a library, and the flag to the connection: a copy of the number has it, too."""
+    ours, theirs = plain.socketpair()
+    with ours, theirs:
+        try:
+            if setting == "patch":
+                pyfiber.patch(socket=True)
+            else:
+                plain.setdefaulttimeout(60)
+            report = report_of(wait_readable, ours.fileno())
+        finally:
+            plain.setdefaulttimeout(None)
+            pyfiber.unpatch()
+        assert os.get_blocking(ours.fileno())
+    assert "waits to read from fd" in report
 
 
 def test_report_of_a_read_names_the_connection() -> None:
