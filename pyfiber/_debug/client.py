@@ -13,6 +13,7 @@ from typing import Any, cast
 from pyfiber._debug import places, remote
 from pyfiber._debug.server import peer_of
 from pyfiber._debug.snapshot import PROTOCOL, Snapshot
+from pyfiber._debug.text import clean
 
 #: An answer is bounded by its maker; this bounds what is read of something else.
 LONGEST_ANSWER = 64 << 20
@@ -64,10 +65,10 @@ def read(line: bytes) -> Snapshot:
     try:
         answer: dict[str, Any] = json.loads(line)
         protocol = answer["protocol"]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         raise Failed("what the process answers cannot be understood") from None
     if "error" in answer:
-        raise Failed(f"the process refuses: {answer['error']}")
+        raise Failed(f"the process refuses: {clean(str(answer['error']))}")
     if protocol != PROTOCOL:
         raise Failed("the process uses another version of pyfiber: ask it with that one")
     return cast(Snapshot, answer)
@@ -101,6 +102,11 @@ def connected(pid: int, uid: int, seconds: float) -> socket.socket | None:
             sock.connect(places.socket_in(folder, pid))
             if peer_of(sock)[0] in (pid, None):
                 return sock
+        except (BlockingIOError, TimeoutError):
+            sock.close()
+            raise Failed(
+                f"process {pid} does not take the question: others wait for an answer already"
+            ) from None
         except OSError:
             pass
         sock.close()

@@ -125,6 +125,7 @@ def listening(path: str) -> _socket.socket:
     """A listening socket that only this user can connect to."""
     places.remove(path)  # of a process that had this number before
     listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    listener.settimeout(None)  # the program's default is for its own sockets
     try:
         listener.bind(path)
         os.chmod(path, 0o600)  # before anybody can connect
@@ -168,6 +169,7 @@ def is_allowed(connection: _socket.socket) -> bool:
 def serve(connection: _socket.socket) -> None:
     """Answer the questions of one client until it leaves."""
     try:
+        connection.settimeout(None)  # not the program's default
         if _engine._only_watches():
             while (question := line_of(connection)) is not None:
                 connection.settimeout(PATIENCE)

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, TypedDict
 
 import pyfiber
@@ -114,22 +115,44 @@ def name_of(fiber: Fiber[Any]) -> str:
     return name if len(name) <= LONGEST_NAME else name[:LONGEST_NAME] + "..."
 
 
-def is_ours(what: object) -> bool:
-    """Is its repr code of pyfiber?"""
-    return isinstance(what, str) or type(what).__module__.partition(".")[0] == "pyfiber"
+def is_ours(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == "pyfiber"
+
+
+#: The repr of these contains that of another object, which may be anybody's.
+ASK_OTHERS = ("Condition", "GrainPool", "_Job")
+
+
+def is_known(what: object) -> bool:
+    """Does to tell of it run no code but pyfiber's and Python's?"""
+    kind = type(what)
+    if is_ours(kind):
+        return kind.__name__ not in ASK_OTHERS
+    plain_socket = (kind.__module__, kind.__name__) == ("socket", "socket")
+    return what is None or kind is str or kind is int or plain_socket
+
+
+def function_text(function: Any) -> str:
+    while isinstance(function, MethodType):
+        function = function.__func__
+    if isinstance(function, (FunctionType, BuiltinFunctionType)):
+        return function.__qualname__
+    return object.__repr__(function)
 
 
 def wait_of(fiber: Fiber[Any]) -> str:
     """What it waits for, in words."""
-    what = fiber.waiting_on
-    if what is None or is_ours(what):
-        try:
+    what: Any = fiber.waiting_on
+    kind = type(what)
+    try:
+        if is_known(what):
             text = _report.wait_of(fiber)
-        except Exception as exc:  # one bad fiber must not make the answer fail
-            text = f"waits for something that cannot be told: {type(exc).__name__}"
-    else:
-        kind = type(what)
-        text = f"waits for <{kind.__module__}.{kind.__qualname__} at {id(what):#x}>"
+        elif is_ours(kind) and kind.__name__ == "_Job":
+            text = f"waits for <to_thread job {function_text(what.function)} {what.state}>"
+        else:
+            text = f"waits for <{kind.__module__}.{kind.__qualname__} at {id(what):#x}>"
+    except Exception as exc:  # one bad fiber must not make the answer fail
+        text = f"waits for something that cannot be told: {type(exc).__name__}"
     return text if len(text) <= LONGEST_WAIT else text[:LONGEST_WAIT] + "..."
 
 
@@ -171,7 +194,10 @@ def groups_of(
         fiber = fibers.pop()
         examined += 1
         if (state := fiber.state) != "done":
-            add(groups, fiber, state, frame if fiber is running else None, since)
+            try:
+                add(groups, fiber, state, frame if fiber is running else None, since)
+            except Exception as exc:  # one bad fiber must not make the answer fail
+                add_untold(groups, state, exc)
     fibers.clear()
     return examined, list(groups.values())
 
@@ -181,7 +207,7 @@ def add(groups: dict[Any, Group], fiber: Fiber[Any], state: str, frame: Any, sin
     what = fiber.waiting_on if state == "parked" else None
     name = name_of(fiber)
     places = _engine._places(fiber)
-    key = state, what if isinstance(what, str) else type(what), places or name
+    key = state, what if isinstance(what, str) else id(type(what)), places or name
     group = groups.get(key)
     if group is None:
         group = groups[key] = {
@@ -202,6 +228,20 @@ def add(groups: dict[Any, Group], fiber: Fiber[Any], state: str, frame: Any, sin
         shortest, longest = group["waited"] or (waited, waited)
         group["waited"] = min(shortest, waited), max(longest, waited)
         group["moved"] += waited < since
+
+
+def add_untold(groups: dict[Any, Group], state: str, exc: Exception) -> None:
+    """Count a fiber that cannot be told of."""
+    untold: Group = {
+        "count": 0,
+        "state": state,
+        "names": ["?"],
+        "wait": f"cannot be told of: {type(exc).__name__}",
+        "waited": None,
+        "moved": 0,
+        "stack": [],
+    }
+    groups.setdefault((state, type(exc).__name__), untold)["count"] += 1
 
 
 # the process --------------------------------------------------------------------------------------

@@ -135,7 +135,10 @@ class Sources:
     def line(self, file: str, number: int) -> str:
         if not file.endswith(".py"):
             return ""  # it may be any file of this side's user
-        return linecache.getline(os.path.join(self.folder, file), number).strip()
+        path = os.path.join(self.folder, file)
+        if not os.path.isfile(path):
+            return ""  # to read a pipe or a device may take for ever
+        return linecache.getline(path, number).strip()
 
 
 # top ----------------------------------------------------------------------------------------------

@@ -236,6 +236,25 @@ def test_socket_that_another_process_listens_on_is_not_asked() -> None:
             assert connected(process.pid, os.geteuid(), 3) is None
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="others refuse a connection in other ways")
+def test_process_that_answers_nobody_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that is stopped: after 17 had asked, the others were told that it has no socket."""
+    monkeypatch.setattr(places, "FOLDERS", (str(tmp_path),))
+    waiting = [socket.socket(socket.AF_UNIX) for _ in range(3)]
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(places.socket_in(str(tmp_path), os.getpid()))
+        listener.listen(0)
+        for sock in waiting:
+            sock.setblocking(False)
+            sock.connect_ex(listener.getsockname())
+        with pytest.raises(Failed, match="does not take the question: others wait for an answer"):
+            connected(os.getpid(), os.geteuid(), 3)
+    for sock in waiting:
+        sock.close()
+
+
 @pytest.mark.parametrize("mode", [0o755, 0o770])
 def test_folder_that_others_can_get_into_is_refused(
     mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

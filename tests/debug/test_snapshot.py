@@ -6,15 +6,32 @@ import _socket
 import contextlib
 import json
 import math
+import os
+import re
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import pyfiber.testing
-from pyfiber import Event, Fiber, _engine, park, run, sleep, spawn, to_thread, yield_now
+from pyfiber import (
+    Condition,
+    Event,
+    Fiber,
+    Lock,
+    OneThread,
+    _engine,
+    park,
+    run,
+    sleep,
+    spawn,
+    to_thread,
+    wait_readable,
+    yield_now,
+)
 from pyfiber._debug import server, snapshot, text
 from pyfiber._debug.client import Connection, Failed
 from tests.debug.programs import needs_unix
@@ -144,6 +161,138 @@ def test_waits_of_another_threads_fibers_name_their_descriptors() -> None:
         wait = groups(run(main))["reader"]["wait"]
         assert wait is not None
         assert wait.startswith(f"waits to read from fd {mine_.fileno()}, a ")
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["number", "socket"])
+def test_wait_for_a_foreign_descriptor_names_it(plain: bool) -> None:
+    def main() -> snapshot.Snapshot:
+        Fiber(wait_readable, (ours if plain else ours.fileno(),), name="reader").start()
+        yield_now()
+        found = snapshot.snapshot()
+        theirs.send(b"x")
+        return found
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        wait = groups(run(main))["reader"]["wait"]
+        assert wait is not None
+        assert wait.startswith(f"waits to read from fd {ours.fileno()}, a ")
+
+
+class Noisy:
+    """Code of the program."""
+
+    def __repr__(self) -> str:
+        raise AssertionError("its repr was called")
+
+    def __call__(self) -> None:
+        pass
+
+    work = __call__
+
+
+class Guarded(Noisy):
+    """A lock."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.acquire, self.release = self.lock.acquire, self.lock.release
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+@pytest.mark.parametrize("function", [Noisy(), Noisy().work], ids=["object", "method"])
+def test_function_in_a_thread_is_told_without_its_repr(function: Any) -> None:
+    """It may be slow, or not made for this thread: that of a method asks its object."""
+
+    def main() -> str | None:
+        with OneThread() as thread:
+            blocker = Fiber(thread.run, (gate.wait,), name="blocker").start()
+            Fiber(thread.run, (function,), name="job").start()
+            yield_now()
+            try:
+                return groups(snapshot.snapshot())["job"]["wait"]
+            finally:
+                gate.set()
+                blocker.join()
+
+    gate = threading.Event()
+    wait = run(main)
+    assert wait is not None
+    assert re.fullmatch(
+        r"waits for <to_thread job (Noisy\.\w+|<.*Noisy object at 0x\w+>) \w+>", wait
+    )
+
+
+def test_condition_of_a_foreign_lock_is_told_without_its_repr() -> None:
+    def waits() -> None:
+        with condition:
+            condition.wait()
+
+    def main() -> str | None:
+        Fiber(waits, name="waiter").start()
+        yield_now()
+        found = groups(snapshot.snapshot())["waiter"]["wait"]
+        with condition:
+            condition.notify()
+        return found
+
+    condition = Condition(Guarded())
+    wait = run(main)
+    assert wait is not None
+    assert re.fullmatch(r"waits for <pyfiber\.Condition at 0x\w+>", wait)
+
+
+class Evil(type):
+    """No hash, no equality."""
+
+    def __eq__(self, other: object) -> bool:
+        raise ArithmeticError
+
+
+def test_fiber_that_waits_for_something_odd_does_not_spoil_the_answer() -> None:
+    class Odd(Event, metaclass=Evil):
+        pass
+
+    class OfNoModule(Event):
+        __module__ = 3  # type: ignore[assignment]
+
+    def main() -> snapshot.Snapshot:
+        events = [Odd(), OfNoModule()]
+        for number, event in enumerate(events):
+            Fiber(event.wait, name=f"waiter {number}").start()
+        yield_now()
+        found = snapshot.snapshot()
+        for event in events:
+            event.set()
+        return found
+
+    found = run(main)
+    waits = [groups(found)[f"waiter {number}"]["wait"] for number in range(2)]
+    assert waits[0] is not None
+    assert waits[0].startswith("waits for <tests.")
+    assert waits[1] == "waits for something that cannot be told: AttributeError"
+
+
+def test_fiber_that_cannot_be_told_of_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(fiber: object) -> None:
+        raise MemoryError
+
+    def main() -> snapshot.Snapshot:
+        fibers = [Fiber(park, name="waits").start() for _ in range(3)]
+        yield_now()
+        found = snapshot.snapshot()
+        for fiber in fibers:
+            fiber.unpark()
+        return found
+
+    monkeypatch.setattr(_engine, "_places", refuse)
+    found = run(main)
+    assert "  3 fibers, '?': parked cannot be told of: MemoryError, and so on\n" in text.page(found)
 
 
 def test_stack_that_is_long_is_cut_in_the_middle() -> None:
@@ -311,6 +460,32 @@ def test_process_that_does_not_answer_is_told_of() -> None:
             Connection(ours, 4242).ask()
 
 
+def test_refusal_of_the_other_side_is_escaped() -> None:
+    """It is printed on the terminal."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(json.dumps({"protocol": 1, "error": "\x1b[2J"}).encode() + b"\n")
+        with pytest.raises(Failed, match=r"the process refuses: \\x1b\[2J$"):
+            Connection(ours, 4242).ask()
+
+
+def test_default_timeout_of_the_program_is_not_that_of_answers() -> None:
+    """A client may wait before it asks."""
+    socket.setdefaulttimeout(0.001)
+    try:
+        ours, theirs = socket.socketpair()
+        thread = in_background(theirs.detach())
+    finally:
+        socket.setdefaulttimeout(None)
+    with ours:
+        ours.settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            ours.recv(1)  # it has not hung up
+        ours.settimeout(60)
+        assert Connection(ours, os.getpid()).ask()["pid"] == os.getpid()
+    thread.join()
+
+
 # threads that only watch --------------------------------------------------------------------------
 
 
@@ -384,3 +559,9 @@ def test_source_is_shown_of_python_files_only() -> None:
         == '"""What is told of a process: of this one, without a socket."""'
     )
     assert sources.line("/etc/passwd", 1) == ""
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_source_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "source.py")
+    assert text.Sources(0).line(str(tmp_path / "source.py"), 1) == ""
