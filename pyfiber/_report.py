@@ -442,8 +442,17 @@ class SignalHandler:
         import signal
 
         if self._installed and signal.getsignal(self.signum) == self._handle:
-            signal.signal(self.signum, self._before)
+            signal.signal(self.signum, self._handler_before())
         self._installed = False
+
+    def _handler_before(self) -> Any:
+        """The one that this has replaced; not one of ours that has been undone meanwhile."""
+        before: Any = self._before
+        while isinstance(ours := getattr(before, "__self__", None), SignalHandler):
+            if ours._installed:
+                break
+            before = ours._before
+        return before
 
     def __enter__(self) -> SignalHandler:
         return self

@@ -473,6 +473,21 @@ def test_signal_can_be_undone() -> None:
 
 
 @needs_signals
+def test_signals_undone_out_of_order_leave_the_handler_from_before() -> None:
+    """The last undo brought back a handler that had been undone."""
+    before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    try:
+        dumps = [dump_on_signal(signal.SIGUSR1) for _ in range(4)]
+        for number in (1, 2, 3):
+            dumps[number].undo()
+        assert signal.getsignal(signal.SIGUSR1) == dumps[0]._handle
+        dumps[0].undo()
+        assert signal.getsignal(signal.SIGUSR1) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+@needs_signals
 def test_signal_while_it_prints_is_ignored() -> None:
     class Raising(io.StringIO):
         def write(self, text: str) -> int:
