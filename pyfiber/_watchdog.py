@@ -7,6 +7,7 @@ imports nothing: the blocked fiber may be in the middle of an import.
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import contextlib
 import logging
@@ -92,21 +93,21 @@ def _apply() -> None:
 
 
 def start() -> None:
-    """Have both threads; does nothing if they are there."""
+    """Have both threads; does nothing if they are there.
+
+    Without `threading`, with which a fiber of a patched program would let others run meanwhile, be
+    it in the middle of os.fork().
+    """
     global _wanted
     if not _engine._watchdog_start():
         return
-    ready = threading.Event()
-    reporter = threading.Thread(
-        target=_report_all, args=(ready,), name="pyfiber-watchdog", daemon=True
-    )
     try:
-        reporter.start()
+        _thread.start_new_thread(_report_all, ())
     except BaseException:  # the system may refuse: one of them alone is of no use
         _stop()
         raise
     _wanted = True
-    ready.wait()  # a run must not count it as a thread that may wake a fiber
+    _engine._watchdog_await()  # a run must not count it as a thread that may wake a fiber
 
 
 def _stop() -> None:
@@ -125,9 +126,10 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_start_again)
 
 
-def _report_all(ready: threading.Event) -> None:
+def _report_all() -> None:
     _engine._only_watches()
-    ready.set()
+    with contextlib.suppress(Exception):
+        threading.current_thread().name = "pyfiber-watchdog"
     logger = logging.getLogger("pyfiber")
     while True:
         try:

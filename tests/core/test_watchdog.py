@@ -390,14 +390,14 @@ def test_report_while_an_earlier_one_is_still_being_logged_says_so(tmp_path: Pat
 def test_watchdog_without_a_thread_for_its_reports_is_none_at_all(child: Child) -> None:
     child(
         """
-        import logging, threading
+        import _thread, logging, threading
         from pyfiber import _engine, run, watchdog
 
-        def refuse(self):
+        def refuse(function, arguments):
             raise RuntimeError("can't start new thread")
 
-        start = threading.Thread.start
-        threading.Thread.start = refuse
+        start = _thread.start_new_thread
+        _thread.start_new_thread = refuse
         for attempt in (lambda: watchdog(0.02), lambda: run(list, watchdog=0.02)):
             try:
                 attempt()
@@ -406,7 +406,7 @@ def test_watchdog_without_a_thread_for_its_reports_is_none_at_all(child: Child) 
             else:
                 raise SystemExit("no error")
         assert _engine._watchdog_limit(None) is None
-        threading.Thread.start = start
+        _thread.start_new_thread = start
         told = threading.Event()
         logging.getLogger("pyfiber").warning = lambda *args: told.set()
         run(told.wait, 60, watchdog=0.02)
@@ -434,6 +434,37 @@ def test_watchdog_of_a_run_goes_on_in_the_child_of_a_fork(child: Child) -> None:
 
         logging.getLogger("pyfiber").addHandler(logging.NullHandler())
         run(main, watchdog=0.02)
+        """
+    )
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_fork_with_a_watchdog_lets_no_other_fiber_run(child: Child) -> None:
+    """The child started its threads by those of a patched `threading`, for which fibers park."""
+    child(
+        """
+        import os, warnings
+        from pyfiber import patch, run, spawn, yield_now
+
+        def counts():
+            while not done:
+                turns.append(os.getpid())
+                yield_now()
+
+        def main():
+            warnings.simplefilter("ignore")  # there are threads: the watchdog's
+            spawn(counts)
+            yield_now()
+            before = len(turns)
+            pid = os.fork()
+            if pid == 0:
+                os._exit(len(turns) - before)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+            done.append(True)
+
+        turns, done = [], []
+        patch()
+        run(main, watchdog=100)
         """
     )
 

@@ -65,12 +65,13 @@ typedef struct Watchdog {
     PyThread_type_lock gone;  /* from the thread: it ends */
     PyThread_type_lock ready; /* to the reporter: `report` is there */
     PyThread_type_lock taken; /* from the reporter: it has it */
+    PyThread_type_lock begun; /* from the reporter: it has come once */
     PF_ATOMIC(int64_t) limit; /* for runs without one of their own; 0: none */
     PF_ATOMIC(uint8_t) stop;
     PF_ATOMIC(uint8_t) nudged;  /* `wake` is released */
     PF_ATOMIC(uint8_t) full;    /* `report` waits for the reporter */
     PF_ATOMIC(uint8_t) awaited; /* ... which waits for one; else it is busy */
-    bool runs;                  /* under the GIL */
+    bool runs, came;            /* under the GIL; came: `begun` is released */
     Report report;
 } Watchdog;
 
@@ -374,8 +375,10 @@ make_locks(void)
     dog.gone = new_lock();
     dog.ready = new_lock();
     dog.taken = new_lock();
+    dog.begun = new_lock();
+    dog.came = false;
     if (dog.wake == NULL || dog.gone == NULL || dog.ready == NULL ||
-        dog.taken == NULL) {
+        dog.taken == NULL || dog.begun == NULL) {
         PyErr_NoMemory();
         return -1;
     }
@@ -441,6 +444,10 @@ watchdog_next(PyObject *module, PyObject *ignored)
     if (ready == NULL || (pf_load(&dog.stop) && !pf_load(&dog.full))) {
         Py_RETURN_NONE;
     }
+    if (!dog.came) {
+        dog.came = true;
+        PyThread_release_lock(dog.begun);
+    }
     pf_store(&dog.awaited, 1);
     Py_BEGIN_ALLOW_THREADS;
     PyThread_acquire_lock(ready, WAIT_LOCK);
@@ -461,6 +468,20 @@ watchdog_next(PyObject *module, PyObject *ignored)
                                (double)report.since / 1e9,
                                report.over ? Py_True : Py_False,
                                report.lacks_gil ? Py_True : Py_False, native);
+}
+
+/* Until the new reporter is there.  Not by a lock of Python: in a patched
+ * program others would run meanwhile, be it in the middle of os.fork(). */
+static PyObject *
+watchdog_await(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    PyThread_type_lock begun = dog.begun;
+    Py_BEGIN_ALLOW_THREADS;
+    PyThread_acquire_lock(begun, WAIT_LOCK);
+    Py_END_ALLOW_THREADS;
+    Py_RETURN_NONE;
 }
 
 /* Nanoseconds; 0: none. */
@@ -501,6 +522,9 @@ static PyMethodDef functions[] = {
      "_watchdog_next()\n--\n\n"
      "Wait for a report: thread, seconds, whether it is over, whether the\n"
      "loop waits for the GIL, C functions. None: the watchdog ends."},
+    {"_watchdog_await", watchdog_await, METH_NOARGS,
+     "_watchdog_await()\n--\n\n"
+     "Wait for the first _watchdog_next() after _watchdog_start()."},
     {"_watchdog_limit", watchdog_limit, METH_O,
      "_watchdog_limit(seconds, /)\n--\n\n"
      "Set the limit of runs that have none of their own; the one before."},
