@@ -107,6 +107,23 @@ what_is_unread_resets(void)
     }
 }
 
+/* Both directions were shut, more came, and then the sender went. */
+static void
+a_reset_is_told_after_the_peer_has_closed(void)
+{
+    char byte;
+    set_up(true);
+    CHECK_EQUAL(pf_end_send(left, "x", 1), 1);
+    CHECK_EQUAL(pf_end_shutdown(right, true, true), 0);
+    CHECK_EQUAL(pf_end_send(left, "y", 1), 1);
+    pf_end_close(left, false);
+    CHECK_EQUAL(pf_end_recv(right, &byte, 1, false), 1);
+    CHECK_EQUAL(pf_end_recv(right, &byte, 1, false), -ECONNRESET);
+    CHECK_EQUAL(pf_end_recv(right, &byte, 1, false), 0);
+    CHECK_EQUAL(pf_end_send(right, "x", 1), -EPIPE);
+    tear_down();
+}
+
 /* The last reference to one goes before the other's. */
 static void
 a_dropped_end_leaves_no_peer(void)
@@ -143,6 +160,7 @@ without_memory_nothing_is_sent(void)
 const test inmemory_tests[] = {TEST(bytes_come_in_order),
                                TEST(who_waits_is_woken),
                                TEST(what_is_unread_resets),
+                               TEST(a_reset_is_told_after_the_peer_has_closed),
                                TEST(a_dropped_end_leaves_no_peer),
 #if defined(PYFIBER_HARDTEST)
                                TEST(without_memory_nothing_is_sent),

@@ -122,6 +122,7 @@ def play(pair: Callable[[Any], Pair], steps: list[Step]) -> None:
 @pytest.mark.parametrize("pair", [tcp_pair, unix_pair])
 def test_a_connection_in_memory_does_what_the_systems_does(pair: Callable[[Any], Pair]) -> None:
     @hypothesis.settings(max_examples=200, deadline=None)
+    @hypothesis.example([("shutdown", 1, 2), ("send", 0, 1), ("close", 0, 0), ("recv", 1, 0)])
     @hypothesis.given(STEPS)
     def compare(steps: list[Step]) -> None:
         testing.run(play, pair, steps, network=True, threads=True)

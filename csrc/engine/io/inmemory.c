@@ -169,10 +169,12 @@ refusal(pf_end *end)
     return end->mute ? -EPIPE : 0;
 }
 
-/* TCP: there is no connection any more. */
+/* TCP: there is no connection any more.  What the peer does later is no
+ * news here: to hear of its close would hide the error. */
 static void
 be_reset(pf_end *end)
 {
+    end->peer = NULL;
     end->error = end->ended ? EPIPE : ECONNRESET;
     end->lost = end->mute = true;
     report(end, PF_IO_READ | PF_IO_WRITE);
@@ -237,11 +239,11 @@ pf_end_shutdown(pf_end *end, bool reading, bool writing)
 static void
 lose_peer(pf_end *end, bool reset)
 {
-    end->peer = NULL;
     if (end->tcp && reset && !pf_end_is_over(end)) {
         be_reset(end);
         return;
     }
+    end->peer = NULL;
     if (reset && !end->tcp) {
         end->error = ECONNRESET;
     }
