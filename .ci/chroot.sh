@@ -68,7 +68,7 @@ chroot_pytest() {
             "python$2" -m venv .venv
             PYFIBER_WERROR=1 .venv/bin/python -m pip install -qq -e . --group test
             if [ -n "$3" ]; then
-                export PYFIBER_TEST_PATIENCE=20
+                export PYFIBER_TEST_EMULATED=1 PYFIBER_TEST_PATIENCE=20
                 env -u PYTEST_ADDOPTS .venv/bin/python -m pytest --timeout 6000 $4
             else
                 .venv/bin/python -m pytest

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tests.conftest import Child
+from tests.support.subprocesses import EMULATED
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the system reports it there")
 
@@ -158,6 +159,7 @@ ctypes.string_at(16)
     assert lines[0].startswith("Fatal Python error: Segmentation fault")
 
 
+@pytest.mark.skipif(EMULATED, reason="qemu tells of the signal itself, on stderr")
 def test_segv_sent_by_kill_ends_the_process(child: Child) -> None:
     done = child(
         "import os, signal, pyfiber\n"

@@ -23,6 +23,7 @@ from pyfiber import (
 )
 from pyfiber.testing import run as run_virtually
 from tests.conftest import Child
+from tests.support.subprocesses import EMULATED
 
 Log = list[Any]
 
@@ -305,7 +306,10 @@ def test_sleep_where_the_fiber_must_not_be_left_is_refused(seconds: float) -> No
     assert len(refused) == 1
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc, sets RLIMIT_AS")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux") or EMULATED,
+    reason="reads /proc, sets RLIMIT_AS, which qemu does not obey",
+)
 def test_wait_without_memory_for_its_timer_is_a_memory_error(child: Child) -> None:
     """The table of timers is full, and the process may have no more memory than it has."""
     done = child(

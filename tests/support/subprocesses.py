@@ -12,6 +12,8 @@ import pyfiber
 
 #: Every time-out is so many times as long: for processors that are emulated.
 PATIENCE = float(os.environ.get("PYFIBER_TEST_PATIENCE", "1"))
+#: This is qemu, which leaves out some of what a kernel does. It hides well: who runs it says so.
+EMULATED = bool(os.environ.get("PYFIBER_TEST_EMULATED"))
 
 
 def run_python(
