@@ -8,7 +8,6 @@ import importlib.machinery
 import importlib.util
 import logging
 import os
-import shlex
 import shutil
 import subprocess
 import sys
@@ -32,6 +31,7 @@ from pyfiber import (
     spawn,
     yield_now,
 )
+from tests.support.compilers import extension_compiler
 from tests.support.growth import grows
 from tests.support.subprocesses import run_script
 
@@ -39,16 +39,6 @@ pytestmark = pytest.mark.slow  # it compiles
 
 EXAMPLE = Path(__file__).parents[1] / "c_api_example"
 WINDOWS = sys.platform == "win32"
-
-
-def compiler(variable: str) -> list[str]:
-    """The compiler that this Python was built with, or a skip that says why not."""
-    command = shlex.split(sysconfig.get_config_var(variable) or "cc")
-    if shutil.which(command[0]) is None:
-        pytest.skip(f"no compiler: {command[0]} is not installed")
-    if not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")):
-        pytest.skip("no Python.h: the Python headers are not installed")
-    return command
 
 
 def environment() -> dict[str, str]:
@@ -62,7 +52,7 @@ def built(tmp_path_factory):
     """Where the compiled modules are."""
     pytest.importorskip("setuptools")
     if not WINDOWS:
-        compiler("CC")
+        extension_compiler("CC")
     place = tmp_path_factory.mktemp("c_api_example")
     for name in ("setup.py", "c_api_example.c", "used_too_early.c"):
         shutil.copy(EXAMPLE / name, place)
@@ -174,14 +164,14 @@ ONLY_INCLUDED = "#include <pyfiber.h>\nint nothing;\n"
 @pytest.mark.parametrize("code", [USE_ALL, SHARED, ONLY_INCLUDED])
 @pytest.mark.parametrize("standard", ["c99", "c11", "c17"])
 def test_header_is_clean_c(tmp_path, standard, code):
-    compile_only(tmp_path, compiler("CC"), "used.c", f"-std={standard}", code=code)
+    compile_only(tmp_path, extension_compiler("CC"), "used.c", f"-std={standard}", code=code)
 
 
 @pytest.mark.skipif(WINDOWS, reason="the flags are those of gcc and clang")
 @pytest.mark.parametrize("code", [USE_ALL, SHARED, ONLY_INCLUDED])
 @pytest.mark.parametrize("standard", ["c++11", "c++17"])
 def test_header_is_clean_cplusplus(tmp_path, standard, code):
-    compile_only(tmp_path, compiler("CXX"), "used.cpp", f"-std={standard}", code=code)
+    compile_only(tmp_path, extension_compiler("CXX"), "used.cpp", f"-std={standard}", code=code)
 
 
 def test_include_directory_holds_the_header():
