@@ -210,7 +210,7 @@ from pyfiber import Fiber, run
 
 def reported():
     with open(sys.argv[1]) as file:
-        return "Stack of the fiber" in file.read()
+        return "(most recent call first)" in file.read()
 
 def holds_on():
     # One operation, in C, with the GIL; of a second at first, then ever longer, until the report is
