@@ -10,7 +10,7 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +42,21 @@ def mine(found: snapshot.Snapshot) -> snapshot.ThreadState:
     return next(each for each in found["threads"] if each["id"] == threading.get_ident())
 
 
+def apart(main: Callable[[], snapshot.Snapshot], start: Any = run) -> snapshot.Snapshot:
+    """What main() has seen of its own thread, where no other test has left a fiber."""
+
+    def alone() -> snapshot.Snapshot:
+        found: snapshot.Snapshot = start(main)
+        return {**found, "threads": [mine(found)]}
+
+    seen: snapshot.Snapshot = in_thread(alone)
+    return seen
+
+
 def groups(found: snapshot.Snapshot) -> dict[str, snapshot.Group]:
-    """By the first name in each."""
-    return {group["names"][0]: group for group in mine(found)["groups"]}
+    """By the first name in each; of the only thread."""
+    [thread] = found["threads"]
+    return {group["names"][0]: group for group in thread["groups"]}
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +82,8 @@ def test_states_waits_and_stacks_are_told() -> None:
         return found
 
     event = Event()
-    found = run(main)
+    found = apart(main)
+    [thread] = found["threads"]
     told = groups(found)
     waiter = told["waiter"]
     assert (waiter["state"], waiter["count"]) == ("parked", 3)
@@ -81,7 +94,7 @@ def test_states_waits_and_stacks_are_told() -> None:
     assert (told["fresh"]["state"], told["fresh"]["wait"]) == ("ready", None)
     running = next(name for name in told if name.endswith("main"))
     assert told[running]["state"] == "running"
-    assert mine(found)["fibers"] == mine(found)["examined"] == 5
+    assert thread["fibers"] == thread["examined"] == 5
 
 
 def test_wait_lasts_from_the_park_on() -> None:
@@ -140,41 +153,43 @@ def test_waits_since_the_last_look_are_counted() -> None:
             fiber.unpark()
         return found
 
-    group = groups(pyfiber.testing.run(main))["waits"]
+    group = groups(apart(main, pyfiber.testing.run))["waits"]
     assert group["moved"] == 1
     assert group["waited"] == (1.0, 6.0)
 
 
-def test_waits_of_another_threads_fibers_name_their_descriptors() -> None:
+def wait_of_reader(
+    read: Callable[[], Any], theirs: Any, look: Callable[[], snapshot.Snapshot]
+) -> str | None:
+    """What `look` sees of a fiber that reads, until they send something."""
+
     def main() -> snapshot.Snapshot:
-        fiber = Fiber(mine_.recv, (1,), name="reader").start()
+        fiber = Fiber(read, name="reader").start()
         yield_now()
-        found = to_thread(snapshot.snapshot)
+        found = look()
         theirs.send(b"x")
         fiber.join()
         return found
 
+    return groups(apart(main))["reader"]["wait"]
+
+
+def test_waits_of_another_threads_fibers_name_their_descriptors() -> None:
     from pyfiber import socket as parking
 
-    mine_, theirs = parking.socketpair()
-    with mine_, theirs:
-        wait = groups(run(main))["reader"]["wait"]
+    ours, theirs = parking.socketpair()
+    with ours, theirs:
+        wait = wait_of_reader(lambda: ours.recv(1), theirs, lambda: to_thread(snapshot.snapshot))
         assert wait is not None
-        assert wait.startswith(f"waits to read from fd {mine_.fileno()}, a ")
+        assert wait.startswith(f"waits to read from fd {ours.fileno()}, a ")
 
 
 @pytest.mark.parametrize("plain", [False, True], ids=["number", "socket"])
 def test_wait_for_a_foreign_descriptor_names_it(plain: bool) -> None:
-    def main() -> snapshot.Snapshot:
-        Fiber(wait_readable, (ours if plain else ours.fileno(),), name="reader").start()
-        yield_now()
-        found = snapshot.snapshot()
-        theirs.send(b"x")
-        return found
-
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        wait = groups(run(main))["reader"]["wait"]
+        what = ours if plain else ours.fileno()
+        wait = wait_of_reader(lambda: wait_readable(what), theirs, snapshot.snapshot)
         assert wait is not None
         assert wait.startswith(f"waits to read from fd {ours.fileno()}, a ")
 
@@ -209,19 +224,19 @@ class Guarded(Noisy):
 def test_function_in_a_thread_is_told_without_its_repr(function: Any) -> None:
     """It may be slow, or not made for this thread: that of a method asks its object."""
 
-    def main() -> str | None:
+    def main() -> snapshot.Snapshot:
         with OneThread() as thread:
             blocker = Fiber(thread.run, (gate.wait,), name="blocker").start()
             Fiber(thread.run, (function,), name="job").start()
             yield_now()
             try:
-                return groups(snapshot.snapshot())["job"]["wait"]
+                return snapshot.snapshot()
             finally:
                 gate.set()
                 blocker.join()
 
     gate = threading.Event()
-    wait = run(main)
+    wait = groups(apart(main))["job"]["wait"]
     assert wait is not None
     assert re.fullmatch(
         r"waits for <to_thread job (Noisy\.\w+|<.*Noisy object at 0x\w+>) \w+>", wait
@@ -233,16 +248,16 @@ def test_condition_of_a_foreign_lock_is_told_without_its_repr() -> None:
         with condition:
             condition.wait()
 
-    def main() -> str | None:
+    def main() -> snapshot.Snapshot:
         Fiber(waits, name="waiter").start()
         yield_now()
-        found = groups(snapshot.snapshot())["waiter"]["wait"]
+        found = snapshot.snapshot()
         with condition:
             condition.notify()
         return found
 
     condition = Condition(Guarded())
-    wait = run(main)
+    wait = groups(apart(main))["waiter"]["wait"]
     assert wait is not None
     assert re.fullmatch(r"waits for <pyfiber\.Condition at 0x\w+>", wait)
 
@@ -271,7 +286,7 @@ def test_fiber_that_waits_for_something_odd_does_not_spoil_the_answer() -> None:
             event.set()
         return found
 
-    found = run(main)
+    found = apart(main)
     waits = [groups(found)[f"waiter {number}"]["wait"] for number in range(2)]
     assert waits[0] is not None
     assert waits[0].startswith("waits for <tests.")
@@ -291,7 +306,7 @@ def test_fiber_that_cannot_be_told_of_is_counted(monkeypatch: pytest.MonkeyPatch
         return found
 
     monkeypatch.setattr(_engine, "_places", refuse)
-    found = run(main)
+    found = apart(main)
     assert "  3 fibers, '?': parked cannot be told of: MemoryError, and so on\n" in text.page(found)
 
 
@@ -309,7 +324,7 @@ def test_stack_that_is_long_is_cut_in_the_middle() -> None:
         fiber.unpark()
         return found
 
-    found = run(main)
+    found = apart(main)
     stack = groups(found)["deep"]["stack"]
     assert len(stack) == snapshot.MOST_CALLS + 1
     assert stack[snapshot.MOST_CALLS // 2] == (None, 201 - snapshot.MOST_CALLS, "")
@@ -326,7 +341,7 @@ def test_names_and_waits_that_are_long_are_cut() -> None:
         joins.join()
         return found
 
-    told = groups(run(main))
+    told = groups(apart(main))
     assert max(map(len, told)) == snapshot.LONGEST_NAME + 3
     wait = told["joins"]["wait"]
     assert wait is not None
@@ -338,6 +353,12 @@ def test_fibers_beyond_the_budget_are_only_counted(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(snapshot, "SLICE", 0.0)
     monkeypatch.setattr(snapshot, "PAUSE", 0.0)
     monkeypatch.setattr(snapshot.time, "perf_counter", counter())
+    everybody = _engine._threads
+    monkeypatch.setattr(  # for others no time is spent
+        _engine,
+        "_threads",
+        lambda: [each for each in everybody() if each[0] == threading.get_ident()],
+    )
 
     def main() -> snapshot.Snapshot:
         fibers = [Fiber(park, name="waits").start() for _ in range(1000)]
@@ -347,8 +368,8 @@ def test_fibers_beyond_the_budget_are_only_counted(monkeypatch: pytest.MonkeyPat
             fiber.unpark()
         return found
 
-    found = run(main)
-    thread = mine(found)
+    found = apart(main)
+    [thread] = found["threads"]
     assert thread["fibers"] == 1001
     assert 0 < thread["examined"] < 20
     left = 1001 - thread["examined"]
@@ -546,7 +567,7 @@ def test_screen_keeps_to_its_size() -> None:
             fiber.join()
         return found
 
-    lines = text.screen(run(main), None, 60, 10).splitlines()
+    lines = text.screen(apart(main), None, 60, 10).splitlines()
     assert len(lines) <= 10
     assert max(map(len, lines)) <= 60
     assert lines[-1].endswith(" groups more")
