@@ -183,7 +183,7 @@ def test_wait_after_kill_is_not_cancelled() -> None:
 def test_without_a_descriptor_for_it_a_thread_waits(
     monkeypatch: pytest.MonkeyPatch, error: int
 ) -> None:
-    def refuse(pid: int) -> int:
+    def refuse(pid: int, flags: int = 0) -> int:
         raise OSError(error, os.strerror(error))
 
     monkeypatch.setattr(os, "pidfd_open", refuse, raising=False)
