@@ -22,6 +22,8 @@ from pyfiber import _engine, _report
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+#: Not asked for by the reporter: who waits for that may be inside logging.config.
+_logger = logging.getLogger("pyfiber")
 #: To undo a call twice, or out of order, must not bring an old limit back.
 _layers: list[Watchdog] = []
 #: Has it ever been started, in this process or a parent?
@@ -99,15 +101,15 @@ def start() -> None:
     it in the middle of os.fork().
     """
     global _wanted
-    if not _engine._watchdog_start():
+    if (started := _engine._watchdog_start()) is None:
         return
     try:
-        _thread.start_new_thread(_report_all, ())
+        _thread.start_new_thread(_report_all, (started,))
     except BaseException:  # the system may refuse: one of them alone is of no use
         _stop()
         raise
     _wanted = True
-    _engine._watchdog_await()  # a run must not count it as a thread that may wake a fiber
+    _engine._watchdog_await(started)  # a run must not count it as a thread that may wake a fiber
 
 
 def _stop() -> None:
@@ -126,24 +128,28 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_start_again)
 
 
-def _report_all() -> None:
-    _engine._only_watches()
-    with contextlib.suppress(Exception):
+def _report_all(started: object) -> None:
+    with _telling_errors():
+        _engine._only_watches()
         threading.current_thread().name = "pyfiber-watchdog"
-    logger = logging.getLogger("pyfiber")
     while True:
-        try:
-            if (told := _engine._watchdog_next()) is None:
+        with _telling_errors():
+            if (told := _engine._watchdog_next(started)) is None:
                 return
-            _report_one(logger, *told)
-        except BaseException:  # from a filter or a handler, say; the next report may fare better
-            with contextlib.suppress(BaseException):
-                sys.excepthook(*sys.exc_info())
+            _report_one(*told)
 
 
-def _report_one(
-    logger: logging.Logger, thread: int, seconds: float, over: bool, lacks_gil: bool, native: str
-) -> None:
+@contextlib.contextmanager
+def _telling_errors() -> Iterator[None]:
+    """They come from a filter or a handler, say; the next report may fare better."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(BaseException):
+            sys.excepthook(*sys.exc_info())
+
+
+def _report_one(thread: int, seconds: float, over: bool, lacks_gil: bool, native: str) -> None:
     title = _report.thread_title(thread)
     if over:
         text = f"the loop of {title} runs again, after {seconds:.3g} s"
@@ -160,7 +166,7 @@ def _report_one(
         if native:
             lines.append(f"  in C: {native}")
         text = "\n".join(lines)
-    logger.warning("%s", text)
+    _logger.warning("%s", text)
 
 
 def stack_lines(thread: int) -> Iterator[str]:

@@ -428,6 +428,68 @@ def test_watchdog_without_a_thread_for_its_reports_is_none_at_all(child: Child) 
     )
 
 
+def test_threads_that_start_and_stop_it_at_once_wait_for_nobody_for_ever(child: Child) -> None:
+    child(
+        """
+        import _thread, logging, threading, time
+        from pyfiber import _engine, _watchdog, run
+
+        def plays():
+            for _ in range(300):
+                _watchdog.start()
+                _watchdog._stop()
+
+        players = [threading.Thread(target=plays) for _ in range(2)]
+        for player in players:
+            player.start()
+        for player in players:
+            player.join()
+        end = time.monotonic() + 60
+        while _thread._count() and time.monotonic() < end:  # their reporters
+            time.sleep(0.001)
+        assert not _thread._count()
+        told = threading.Event()
+        logging.getLogger("pyfiber").warning = lambda *args: told.set()
+        run(told.wait, 60, watchdog=0.02)
+        assert told.is_set()
+        """
+    )
+
+
+def test_watchdog_may_be_started_while_logging_is_locked(child: Child) -> None:
+    """As by logging.config, whose handlers and filters may be those of a module that it imports."""
+    child(
+        """
+        import logging
+        from pyfiber import watchdog
+
+        with logging._lock:
+            watchdog(100)
+        """
+    )
+
+
+def test_reporter_that_cannot_settle_in_reports_all_the_same(child: Child) -> None:
+    done = child(
+        """
+        import logging, threading
+        from pyfiber import _engine, run
+
+        def refuse():
+            raise MemoryError("not today")
+
+        _engine._only_watches = refuse
+        told = threading.Event()
+        logging.getLogger("pyfiber").warning = lambda *args: told.set()
+        run(told.wait, 60, watchdog=0.02)
+        assert told.is_set()
+        """,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "MemoryError: not today" in done.stderr
+
+
 @forks
 def test_watchdog_of_a_run_goes_on_in_the_child_of_a_fork(child: Child) -> None:
     child(

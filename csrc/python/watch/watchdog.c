@@ -59,24 +59,30 @@ typedef struct Report {
     char native[1024];    /* C functions, innermost first */
 } Report;
 
-/* The locks are binary semaphores: who releases one has seen it taken. */
+/* One for each start, which its thread, its reporter and who waits for them
+ * keep to: another one may have been started before they have gone.  It is
+ * never freed.  The locks are binary semaphores: who releases one has seen it
+ * taken. */
 typedef struct Watchdog {
     PyThread_type_lock wake;  /* to the thread: something has changed */
     PyThread_type_lock gone;  /* from the thread: it ends */
     PyThread_type_lock ready; /* to the reporter: `report` is there */
     PyThread_type_lock taken; /* from the reporter: it has it */
     PyThread_type_lock begun; /* from the reporter: it has come once */
-    PF_ATOMIC(int64_t) limit; /* for runs without one of their own; 0: none */
     PF_ATOMIC(uint8_t) stop;
     PF_ATOMIC(uint8_t) nudged;  /* `wake` is released */
     PF_ATOMIC(uint8_t) full;    /* `report` waits for the reporter */
     PF_ATOMIC(uint8_t) awaited; /* ... which waits for one; else it is busy */
-    bool runs, came;            /* under the GIL; came: `begun` is released */
-    Report report;
+    bool came;                  /* under the GIL; `begun` is released */
+    Report report;              /* belongs to whom `full` says */
 } Watchdog;
 
-/* shared, one word each; `report` belongs to whom `full` says */
-static Watchdog dog;
+#define CAPSULE_NAME "pyfiber watchdog"
+
+/* shared, one word; NULL: none runs.  Only looked at under the GIL. */
+static Watchdog *dog;
+/* shared, one word; of runs without one of their own; 0: none */
+static PF_ATOMIC(int64_t) general_limit;
 
 /* ------------------------------------------------------------------ the look */
 
@@ -106,7 +112,7 @@ static int64_t
 limit_of(SchedulerObject *s)
 {
     int64_t own = pf_load(&s->watched.limit);
-    return own != 0 ? own : pf_load(&dog.limit);
+    return own != 0 ? own : pf_load(&general_limit);
 }
 
 /* For how long has the loop certainly not run?  Counted from the first look
@@ -194,27 +200,27 @@ acquire(PyThread_type_lock lock, int64_t ns)
 
 /* The reporter has taken it in time. */
 static bool
-hand_over(const Report *report, int64_t patience)
+hand_over(Watchdog *self, const Report *report, int64_t patience)
 {
-    if (pf_load(&dog.full)) {
+    if (pf_load(&self->full)) {
         return false; /* it has not come for the last one */
     }
-    (void)acquire(dog.taken, 0); /* of the last one, which was late */
-    dog.report = *report;
-    pf_store(&dog.full, 1);
-    PyThread_release_lock(dog.ready);
-    return acquire(dog.taken, patience);
+    (void)acquire(self->taken, 0); /* of the last one, which was late */
+    self->report = *report;
+    pf_store(&self->full, 1);
+    PyThread_release_lock(self->ready);
+    return acquire(self->taken, patience);
 }
 
 /* If the reporter is busy, it may also be waiting for the GIL in the middle of
  * its work. */
 static const char *
-why_not_in_python(const Report *report)
+why_not_in_python(Watchdog *self, const Report *report)
 {
     if (report->lacks_gil) {
         return ", because another thread holds the GIL and does not let it go";
     }
-    if (pf_load(&dog.awaited)) {
+    if (pf_load(&self->awaited)) {
         return ", and no thread can tell more, because its fiber is in a C "
                "function that holds the GIL";
     }
@@ -223,14 +229,14 @@ why_not_in_python(const Report *report)
 }
 
 static void
-tell_without_gil(const Report *report, View *view)
+tell_without_gil(Watchdog *self, const Report *report, View *view)
 {
     char text[1400];
     int n =
         snprintf(text, sizeof text,
                  "pyfiber: the loop of thread %lu has not run for %.1f s%s\n",
                  report->thread, (double)report->since / 1e9,
-                 why_not_in_python(report));
+                 why_not_in_python(self, report));
     put(text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1);
     if (report->lacks_gil) {
         return;
@@ -287,23 +293,23 @@ look_at(PfThread *t, int64_t now, int64_t *shortest, Report *report)
 }
 
 static void
-tell(Report *report, View *view)
+tell(Watchdog *self, Report *report, View *view)
 {
     if (report->over) {
-        (void)hand_over(report, REPORTER_PATIENCE);
+        (void)hand_over(self, report, REPORTER_PATIENCE);
         return;
     }
     describe(view, report->native, sizeof report->native);
-    if (!hand_over(report, REPORTER_PATIENCE) && !pf_load(&dog.stop)) {
-        tell_without_gil(report, view);
+    if (!hand_over(self, report, REPORTER_PATIENCE) && !pf_load(&self->stop)) {
+        tell_without_gil(self, report, view);
     }
 }
 
 /* One look at all; returns how long to wait for the next one. */
 static int64_t
-look(void)
+look(Watchdog *self)
 {
-    int64_t general = pf_load(&dog.limit);
+    int64_t general = pf_load(&general_limit);
     int64_t shortest = 4 * LONGEST_PAUSE;
     if (general != 0 && general < shortest) {
         shortest = general;
@@ -324,7 +330,7 @@ look(void)
     }
     pf_mutex_unlock(&pf_threads_lock);
     if (view.thread != NULL) {
-        tell(&report, &view);
+        tell(self, &report, &view);
         return 0;
     }
     int64_t pause = shortest / 4;
@@ -332,28 +338,49 @@ look(void)
 }
 
 static void
-watch_thread(void *ignored)
+watch_thread(void *started)
 {
-    (void)ignored;
+    Watchdog *self = started;
     pf_refuse_signals();
-    while (!pf_load(&dog.stop)) {
-        int64_t pause = look();
-        if (pause != 0 && acquire(dog.wake, pause)) {
-            (void)pf_take(&dog.nudged);
+    while (!pf_load(&self->stop)) {
+        int64_t pause = look(self);
+        if (pause != 0 && acquire(self->wake, pause)) {
+            (void)pf_take(&self->nudged);
         }
     }
-    PyThread_release_lock(dog.gone);
+    PyThread_release_lock(self->gone);
 }
 
 /* ----------------------------------------------------------------- from Python */
 
 /* There is a new limit, or the end: look now. */
 static void
-nudge(void)
+nudge(Watchdog *self)
 {
-    if (dog.runs && !pf_fetch_or(&dog.nudged, 1)) {
-        PyThread_release_lock(dog.wake);
+    if (self != NULL && !pf_fetch_or(&self->nudged, 1)) {
+        PyThread_release_lock(self->wake);
     }
+}
+
+static void
+free_lock(PyThread_type_lock lock)
+{
+    if (lock != NULL) {
+        PyThread_release_lock(lock);
+        PyThread_free_lock(lock);
+    }
+}
+
+/* Of one that nobody else has seen. */
+static void
+free_watchdog(Watchdog *self)
+{
+    free_lock(self->wake);
+    free_lock(self->gone);
+    free_lock(self->ready);
+    free_lock(self->taken);
+    free_lock(self->begun);
+    PyMem_RawFree(self);
 }
 
 /* A lock that is taken. */
@@ -367,22 +394,46 @@ new_lock(void)
     return lock;
 }
 
-/* They are never freed: a thread that is gone may have been in one of them. */
-static int
-make_locks(void)
+static Watchdog *
+new_watchdog(void)
 {
-    dog.wake = new_lock();
-    dog.gone = new_lock();
-    dog.ready = new_lock();
-    dog.taken = new_lock();
-    dog.begun = new_lock();
-    dog.came = false;
-    if (dog.wake == NULL || dog.gone == NULL || dog.ready == NULL ||
-        dog.taken == NULL || dog.begun == NULL) {
-        PyErr_NoMemory();
-        return -1;
+    Watchdog *self = PyMem_RawCalloc(1, sizeof *self);
+    if (self == NULL) {
+        return NULL;
     }
-    return 0;
+    self->wake = new_lock();
+    self->gone = new_lock();
+    self->ready = new_lock();
+    self->taken = new_lock();
+    self->begun = new_lock();
+    if (self->wake == NULL || self->gone == NULL || self->ready == NULL ||
+        self->taken == NULL || self->begun == NULL) {
+        free_watchdog(self);
+        return NULL;
+    }
+    return self;
+}
+
+/* Not in the middle of an interruption, by one that is about to end. */
+static void
+leave_signal_alone(void)
+{
+    pf_mutex_lock(&pf_threads_lock);
+    pf_interrupt_uninstall();
+    pf_mutex_unlock(&pf_threads_lock);
+}
+
+static int
+begin_to_watch(Watchdog *self)
+{
+    (void)pf_interrupt_install(); /* without it C functions are not told */
+    if (PyThread_start_new_thread(watch_thread, self) !=
+        PYTHREAD_INVALID_THREAD_ID) {
+        return 0;
+    }
+    leave_signal_alone();
+    PyErr_SetString(PyExc_RuntimeError, "can't start new thread");
+    return -1;
 }
 
 static PyObject *
@@ -390,25 +441,37 @@ watchdog_start(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    if (dog.runs) {
-        nudge();
-        Py_RETURN_FALSE;
+    if (dog != NULL) {
+        nudge(dog);
+        Py_RETURN_NONE;
     }
-    if (make_locks() < 0) {
-        return NULL;
+    Watchdog *self = new_watchdog();
+    if (self == NULL) {
+        return PyErr_NoMemory();
     }
-    pf_store(&dog.stop, 0);
-    pf_store(&dog.full, 0);
-    pf_store(&dog.nudged, 0);
-    (void)pf_interrupt_install(); /* without it C functions are not told */
-    if (PyThread_start_new_thread(watch_thread, NULL) ==
-        PYTHREAD_INVALID_THREAD_ID) {
-        pf_interrupt_uninstall();
-        PyErr_SetString(PyExc_RuntimeError, "can't start new thread");
-        return NULL;
+    PyObject *capsule = PyCapsule_New(self, CAPSULE_NAME, NULL);
+    /* To make the capsule may have run code, which started another one. */
+    if (capsule == NULL || dog != NULL || begin_to_watch(self) < 0) {
+        free_watchdog(self);
+        if (capsule == NULL || PyErr_Occurred()) {
+            Py_XDECREF(capsule);
+            return NULL;
+        }
+        Py_DECREF(capsule);
+        Py_RETURN_NONE;
     }
-    dog.runs = true;
-    Py_RETURN_TRUE;
+    dog = self;
+    return capsule;
+}
+
+/* The reporter is there, or will not be needed. */
+static void
+let_begin(Watchdog *self)
+{
+    if (!self->came) {
+        self->came = true;
+        PyThread_release_lock(self->begun);
+    }
 }
 
 static PyObject *
@@ -416,49 +479,56 @@ watchdog_stop(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    if (!dog.runs) {
+    Watchdog *self = dog;
+    if (self == NULL) {
         Py_RETURN_FALSE;
     }
-    PyThread_type_lock gone = dog.gone, ready = dog.ready;
-    pf_store(&dog.stop, 1);
-    nudge();
-    dog.runs = false;
+    dog = NULL;
+    pf_store(&self->stop, 1);
+    nudge(self);
+    let_begin(self);
     Py_BEGIN_ALLOW_THREADS;
-    PyThread_acquire_lock(gone, WAIT_LOCK);
+    PyThread_acquire_lock(self->gone, WAIT_LOCK);
     Py_END_ALLOW_THREADS;
-    pf_interrupt_uninstall();
-    if (!pf_load(&dog.full)) {
-        PyThread_release_lock(ready);
+    if (dog == NULL) { /* else another one has been started meanwhile */
+        leave_signal_alone();
+    }
+    if (!pf_load(&self->full)) {
+        PyThread_release_lock(self->ready);
     }
     Py_RETURN_TRUE;
 }
 
-/* The reporter waits here for the next report.  It must come back before the
- * watchdog is started again. */
+static Watchdog *
+watchdog_of(PyObject *capsule)
+{
+    return PyCapsule_GetPointer(capsule, CAPSULE_NAME);
+}
+
+/* The reporter waits here for the next report. */
 static PyObject *
-watchdog_next(PyObject *module, PyObject *ignored)
+watchdog_next(PyObject *module, PyObject *capsule)
 {
     (void)module;
-    (void)ignored;
-    PyThread_type_lock ready = dog.ready, taken = dog.taken;
-    if (ready == NULL || (pf_load(&dog.stop) && !pf_load(&dog.full))) {
+    Watchdog *self = watchdog_of(capsule);
+    if (self == NULL) {
+        return NULL;
+    }
+    let_begin(self);
+    if (pf_load(&self->stop) && !pf_load(&self->full)) {
         Py_RETURN_NONE;
     }
-    if (!dog.came) {
-        dog.came = true;
-        PyThread_release_lock(dog.begun);
-    }
-    pf_store(&dog.awaited, 1);
+    pf_store(&self->awaited, 1);
     Py_BEGIN_ALLOW_THREADS;
-    PyThread_acquire_lock(ready, WAIT_LOCK);
+    PyThread_acquire_lock(self->ready, WAIT_LOCK);
     Py_END_ALLOW_THREADS;
-    pf_store(&dog.awaited, 0);
-    if (!pf_load(&dog.full)) {
+    pf_store(&self->awaited, 0);
+    if (!pf_load(&self->full)) {
         Py_RETURN_NONE;
     }
-    Report report = dog.report;
-    pf_store(&dog.full, 0);
-    PyThread_release_lock(taken);
+    Report report = self->report;
+    pf_store(&self->full, 0);
+    PyThread_release_lock(self->taken);
     /* Names of functions and files may be any bytes, or cut. */
     PyObject *native = PyUnicode_DecodeUTF8(
         report.native, (Py_ssize_t)strlen(report.native), "replace");
@@ -470,16 +540,19 @@ watchdog_next(PyObject *module, PyObject *ignored)
                                report.lacks_gil ? Py_True : Py_False, native);
 }
 
-/* Until the new reporter is there.  Not by a lock of Python: in a patched
- * program others would run meanwhile, be it in the middle of os.fork(). */
+/* Until the new reporter is there, or the watchdog has been stopped.  Not by
+ * a lock of Python: in a patched program others would run meanwhile, be it in
+ * the middle of os.fork(). */
 static PyObject *
-watchdog_await(PyObject *module, PyObject *ignored)
+watchdog_await(PyObject *module, PyObject *capsule)
 {
     (void)module;
-    (void)ignored;
-    PyThread_type_lock begun = dog.begun;
+    Watchdog *self = watchdog_of(capsule);
+    if (self == NULL) {
+        return NULL;
+    }
     Py_BEGIN_ALLOW_THREADS;
-    PyThread_acquire_lock(begun, WAIT_LOCK);
+    PyThread_acquire_lock(self->begun, WAIT_LOCK);
     Py_END_ALLOW_THREADS;
     Py_RETURN_NONE;
 }
@@ -493,9 +566,9 @@ watchdog_limit(PyObject *module, PyObject *seconds)
     if (seconds != Py_None && pf_watch_limit(seconds, &ns) < 0) {
         return NULL;
     }
-    int64_t before = pf_load(&dog.limit);
-    pf_store(&dog.limit, ns);
-    nudge();
+    int64_t before = pf_load(&general_limit);
+    pf_store(&general_limit, ns);
+    nudge(dog);
     return before == 0 ? Py_NewRef(Py_None)
                        : PyFloat_FromDouble((double)before / 1e9);
 }
@@ -505,26 +578,24 @@ static int
 after_fork(PfThread *t)
 {
     (void)t;
-    dog.runs = false;
-    pf_store(&dog.stop, 1);
-    pf_store(&dog.full, 0);
-    pf_store(&dog.awaited, 0);
+    dog = NULL;
     pf_interrupt_uninstall();
     return 0;
 }
 
 static PyMethodDef functions[] = {
     {"_watchdog_start", watchdog_start, METH_NOARGS,
-     "_watchdog_start()\n--\n\nStart its thread; False: there is one."},
+     "_watchdog_start()\n--\n\n"
+     "Start its thread, for which the object stands; None: there is one."},
     {"_watchdog_stop", watchdog_stop, METH_NOARGS,
      "_watchdog_stop()\n--\n\nEnd its thread; False: there is none."},
-    {"_watchdog_next", watchdog_next, METH_NOARGS,
-     "_watchdog_next()\n--\n\n"
+    {"_watchdog_next", watchdog_next, METH_O,
+     "_watchdog_next(started, /)\n--\n\n"
      "Wait for a report: thread, seconds, whether it is over, whether the\n"
      "loop waits for the GIL, C functions. None: the watchdog ends."},
-    {"_watchdog_await", watchdog_await, METH_NOARGS,
-     "_watchdog_await()\n--\n\n"
-     "Wait for the first _watchdog_next() after _watchdog_start()."},
+    {"_watchdog_await", watchdog_await, METH_O,
+     "_watchdog_await(started, /)\n--\n\n"
+     "Wait for its first _watchdog_next(), once, or its end."},
     {"_watchdog_limit", watchdog_limit, METH_O,
      "_watchdog_limit(seconds, /)\n--\n\n"
      "Set the limit of runs that have none of their own; the one before."},
@@ -541,7 +612,7 @@ static void
 run_begins(SchedulerObject *s)
 {
     (void)s;
-    nudge();
+    nudge(dog);
 }
 
 const PfPart pf_watchdog_part = {
