@@ -6,6 +6,7 @@
 #include "python/core/tstate.h"
 #include "python/fiber/call.h"
 #include "python/fiber/fiber.h"
+#include "python/fiber/inspect.h"
 
 typedef struct Given {
     PyObject *target, *args, *kwargs, *name, *context; /* owned, or NULL */
@@ -26,16 +27,8 @@ drop_given(Given *given)
 static int
 convert_name(Given *given, PyObject *name)
 {
-    if (name == NULL || name == Py_None) {
-        return 0;
-    }
-    if (!PyUnicode_Check(name)) {
-        PyErr_Format(PyExc_TypeError, "name must be a str, not '%.200s'",
-                     Py_TYPE(name)->tp_name);
-        return -1;
-    }
-    given->name = PyUnicode_FromObject(name);
-    return given->name == NULL ? -1 : 0;
+    bool none = name == NULL || name == Py_None;
+    return none ? 0 : pf_set_name(&given->name, name);
 }
 
 static int

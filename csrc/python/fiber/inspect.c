@@ -64,7 +64,8 @@ int
 pf_set_name(PyObject **place, PyObject *value)
 {
     if (value == NULL || !PyUnicode_Check(value)) {
-        PyErr_SetString(PyExc_TypeError, "name must be a str");
+        PyErr_Format(PyExc_TypeError, "name must be a str, not '%.200s'",
+                     value == NULL ? "nothing" : Py_TYPE(value)->tp_name);
         return -1;
     }
     PyObject *name = PyUnicode_FromObject(value);
