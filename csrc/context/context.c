@@ -126,6 +126,13 @@ pf_context_main(pf_start *start)
 
 #endif
 
+char *
+pf_context_top(const pf_area *area)
+{
+    uintptr_t end = (uintptr_t)(area->low + area->size);
+    return (char *)((end - sizeof(pf_start)) & ~(uintptr_t)15);
+}
+
 int
 pf_context_init(pf_context *context, pf_area *area, pf_entry entry, void *arg)
 {
@@ -188,8 +195,7 @@ pf_area_dispose(pf_area *area)
 int
 pf_backend_init(pf_context *context, pf_area *area, const pf_start *start)
 {
-    uintptr_t end = (uintptr_t)(area->low + area->size);
-    pf_start *top = (pf_start *)((end - sizeof *top) & ~(uintptr_t)15);
+    pf_start *top = (pf_start *)(void *)pf_context_top(area);
     *top = *start;
     context->handle = pf_context_lay((char *)top, top);
     return 0;

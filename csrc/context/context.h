@@ -17,6 +17,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "context/sanitizers.h"
 
@@ -54,6 +55,24 @@ typedef struct pf_context {
 #endif
 } pf_context;
 
+/* Can what a suspended context has on its stack be put elsewhere, and the
+ * context resumed there?  The assembly's contexts can, where return addresses
+ * are plain words and the C library is one that it was tried with: `handle`
+ * and every word that points into the stack change by the distance. */
+#if defined(PF_CONTEXT_ASSEMBLY) && !PF_WITH_ASAN && !PF_WITH_TSAN &&         \
+    (defined(__GLIBC__) || defined(__APPLE__))
+#define PF_CONTEXT_MOVES 1
+#if defined(__x86_64__)
+#define PF_CONTEXT_RETURN 56 /* from `handle`: where the switch returns to */
+#define PF_CONTEXT_FRAME 64  /* from `handle`: where the caller's frame is */
+#else
+#define PF_CONTEXT_RETURN 88
+#define PF_CONTEXT_FRAME 176
+#endif
+#else
+#define PF_CONTEXT_MOVES 0
+#endif
+
 /* The memory a context runs on.  `os` belongs to the backend and stays with
  * the memory while it is pooled (Windows: the operating system's fiber, whose
  * stack replaces low/size; NULL elsewhere). */
@@ -71,6 +90,10 @@ typedef pf_context *(*pf_entry)(void *arg);
  * 0, or -errno (only Windows can fail: the system makes the stack there). */
 int pf_context_init(pf_context *context, pf_area *area, pf_entry entry,
                     void *arg);
+
+/* Where the first C frame of a context on this area begins: nothing above is
+ * ever called from. */
+char *pf_context_top(const pf_area *area);
 
 /* Make a context of the calling thread's own stack, which can then be left and
  * resumed. 0, or -errno.  Undone by pf_context_forget. */

@@ -18,6 +18,7 @@
 #include "python/fiber/hub.h"
 #include "python/fiber/inspect.h"
 #include "python/fiber/overflow.h"
+#include "python/fiber/pack.h"
 #include "python/fiber/root.h"
 #include "python/fiber/switch.h"
 #include "python/fiber/unseen.h"
@@ -306,16 +307,23 @@ stack_size_from_environment(void)
 }
 
 static PyObject *
-pool_stats(pf_stack_pool *pool)
+pool_stats(const PfThread *t, pf_stack_pool *pool)
 {
     pf_stack_stats st;
+    pf_pack_stats packed;
     pf_stack_pool_stats(pool, &st);
+    pf_pack_stats_get(&t->engine, pool, &packed);
     return Py_BuildValue(
-        "{s:n,s:n,s:n,s:n,s:n,s:K,s:K}", "stack_size",
+        "{s:n,s:n,s:n,s:n,s:n,s:K,s:K,s:n,s:n,s:n,s:K,s:K,s:K}", "stack_size",
         (Py_ssize_t)st.stack_size, "mapped", (Py_ssize_t)st.mapped, "slots",
         (Py_ssize_t)st.slots, "live", (Py_ssize_t)st.live, "peak",
         (Py_ssize_t)st.peak, "acquired", (unsigned long long)st.acquired,
-        "trims", (unsigned long long)st.trims);
+        "trims", (unsigned long long)st.trims, "wanted",
+        (Py_ssize_t)packed.slots, "packed", (Py_ssize_t)packed.packed,
+        "packed_bytes", (Py_ssize_t)packed.packed_bytes, "packings",
+        (unsigned long long)packed.packings, "unpackings",
+        (unsigned long long)packed.unpackings, "refusals",
+        (unsigned long long)packed.refusals);
 }
 
 static PyObject *
@@ -326,7 +334,7 @@ mod_stack_stats(PyObject *module, PyObject *ignored)
     PfThread *t = pf_this_thread();
     PyObject *list = t == NULL ? NULL : PyList_New(0);
     for (unsigned i = 0; list != NULL && i < t->engine.pool_count; i++) {
-        PyObject *stats = pool_stats(t->engine.pools[i]);
+        PyObject *stats = pool_stats(t, t->engine.pools[i]);
         if (stats == NULL || PyList_Append(list, stats) < 0) {
             Py_CLEAR(list);
         }
@@ -654,7 +662,8 @@ engine_exec(PyObject *module)
     pf_parts_set(parts);
     pf_store(&pf_default_stack_size, DEFAULT_STACK_SIZE);
     if (refuse_subinterpreters() < 0 || pystate_lookup() < 0 ||
-        stack_size_from_environment() < 0 || pf_state_init(module) < 0 ||
+        stack_size_from_environment() < 0 || pf_packing_init(module) < 0 ||
+        pf_state_init(module) < 0 ||
         pf_facade_init(module) < 0 || make_types(module) < 0 ||
         pf_import_init(module) < 0 || pf_cancel_init(module) < 0 ||
         pf_worker_init(module) < 0 || pf_portal_init(module) < 0 ||

@@ -8,6 +8,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/memory.h"
+#include "engine/core/pack.h"
 
 /* --------------------------------------------------------- threads --- */
 
@@ -27,8 +28,10 @@ void
 pf_thread_finish(pf_thread *thread)
 {
     for (unsigned i = 0; i < thread->pool_count; i++) {
+        pf_pack_remove_pool(thread, thread->pools[i]);
         pf_stack_pool_free(thread->pools[i]);
     }
+    pf_pack_finish(thread);
     free(thread->pools);
     thread->pools = NULL;
     thread->pool_count = 0;
@@ -64,6 +67,8 @@ pf_thread_add_pool(pf_thread *thread, pf_stack_pool *pool)
     }
     thread->pools = pools;
     pools[thread->pool_count++] = pool;
+    pf_stack_pool_own(pool, thread);
+    pf_pack_add_pool(thread, pool);
     return 0;
 }
 
@@ -75,6 +80,7 @@ pf_thread_take_pool(pf_thread *thread)
     }
     pf_stack_pool *pool = thread->pools[0];
     thread->pools[0] = thread->pools[--thread->pool_count];
+    pf_pack_remove_pool(thread, pool);
     return pool;
 }
 
@@ -90,6 +96,7 @@ int64_t
 pf_thread_let_stacks_decay(pf_thread *thread)
 {
     int64_t now = pf_monotonic();
+    pf_pack_decay(thread, now);
     int64_t again = PF_NEVER;
     for (unsigned i = 0; i < thread->pool_count; i++) {
         int64_t next = pf_stack_pool_decay(thread->pools[i], now);
@@ -139,7 +146,7 @@ static pf_context *
 fiber_main(void *arg)
 {
     pf_fiber *self = arg;
-    pf_thread *thread = self->stack->user;
+    pf_thread *thread = pf_stack_owner(self->stack);
     reap_zombie(thread);
     self->task.state = PF_RUNNING;
     pf_fiber *to = pf_ops_of(&self->task)->run(thread, self);
@@ -168,7 +175,7 @@ pf_fiber_prepare(pf_thread *thread, pf_fiber *fiber, size_t stack_size,
         *limit = pf_stack_pool_limit(pool);
         return error;
     }
-    stack->user = thread;
+    stack->user = fiber;
     error = pf_context_init(&fiber->context, &stack->area, fiber_main, fiber);
     if (error != 0) {
         pf_stack_release(stack);
@@ -184,6 +191,7 @@ void
 pf_fiber_release_stack(pf_fiber *fiber)
 {
     pf_stack *stack = fiber->stack;
+    assert(!pf_is_packed(fiber));
     fiber->stack = NULL;
     fiber->task.has_stack = false;
     pf_context_finish(&fiber->context);
@@ -197,6 +205,9 @@ pf_reap(pf_thread *thread, pf_fiber *zombie)
 {
     const pf_task_ops *ops = pf_ops_of(&zombie->task);
     thread->zombie = NULL;
+    if (thread->learning == zombie) {
+        pf_pack_forget(thread, zombie);
+    }
     if (zombie->stack != NULL && zombie->task.state == PF_DONE) {
         pf_fiber_release_stack(zombie);
     }

@@ -53,8 +53,8 @@ typedef struct pf_stack {
     uint32_t guarded; /* of these, guarded now */
     char *room;       /* host's memory, 16-byte aligned */
     union {
-        void *user;            /* for the code that acquired the stack */
-        struct pf_stack *next; /* while it is free and at hand */
+        void *user;     /* for the code that acquired the stack; even */
+        uintptr_t next; /* while it is free and at hand: the next, plus 1 */
     };
 #if PF_VALGRIND
     unsigned valgrind_id;
@@ -107,6 +107,20 @@ void pf_stack_release(pf_stack *stack);
 
 /* Return all memory that free stacks hold to the system; how many bytes. */
 size_t pf_stack_pool_trim(pf_stack_pool *pool);
+
+/* Whose pool it is; NULL at first. */
+void pf_stack_pool_own(pf_stack_pool *pool, void *owner);
+void *pf_stack_owner(const pf_stack *stack);
+
+/* Once `from` stacks are live, `reached` is called before the next one is
+ * acquired, and may release some: for who lends stacks to take turns.  NULL:
+ * not any more.  (Not on Windows.) */
+void pf_stack_pool_lend(pf_stack_pool *pool, size_t from,
+                        void (*reached)(pf_stack_pool *pool, void *owner));
+size_t pf_stack_pool_live(const pf_stack_pool *pool);
+/* The users of all live stacks, one after the other, again and again: the next
+ * one, or NULL if there is none within so many slots. */
+void *pf_stack_pool_next_user(pf_stack_pool *pool, unsigned steps);
 
 /* For a thread that is idle at `now` (pf_monotonic): returns the memory that
  * an earlier load left.  The result is when to call again; INT64_MAX: not

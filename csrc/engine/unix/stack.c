@@ -15,10 +15,8 @@
 #include "engine/stack/stack.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "engine/base/atomics.h"
@@ -26,6 +24,8 @@
 #include "engine/stack/guard.h"
 #include "engine/base/memory.h"
 #include "engine/stack/testing.h"
+#include "engine/unix/layout.h"
+#include "engine/unix/limits.h"
 
 #if PF_VALGRIND
 #include <valgrind/valgrind.h>
@@ -63,17 +63,6 @@
 #endif
 #define SLAB_BYTES ((size_t)256 << 20)
 
-/* The part of the header's page above the lowest place of a header: 384 bytes
- * for colours, 80 for the header, the rest for the room's first bytes.  The
- * 2,816 bytes below, of a 4 KiB page, are for C frames: a fiber that parks
- * from Python uses 1.0 KiB of them on CPython 3.11 to 3.13 and 1.6 on 3.14 and
- * 3.15, and 0.7 more if it starts the next one. */
-#define ABOVE_HEADER 1280
-#define COLOURS 4
-#define COLOUR_STEP 128
-
-#define LEAST_C_STACK ((size_t)16 << 10) /* a signal frame alone takes 3-11 */
-
 /* About one release in 256 returns the deep part of its stack, all but
  * KEEP_TOP bytes, to the system: one deep recursion must not hold its memory
  * for ever, and the other releases pay only a decrement. */
@@ -95,6 +84,8 @@ struct pf_slab {
     pf_stack_pool *pool;
     pf_slab *next; /* among the open ones */
     pf_slab *previous;
+    pf_slab *older; /* among all of the pool */
+    pf_slab *newer;
     char *base;
     uint32_t count; /* slots */
     uint32_t fresh; /* slots from here on were never used, have no guard */
@@ -110,6 +101,10 @@ struct pf_slab {
  * `live` and the stacks at hand. */
 struct pf_stack_pool {
     pf_slab *open;
+    size_t live;
+    size_t lend_from; /* with so many live ones, `reached` comes first */
+    void (*reached)(pf_stack_pool *pool, void *owner);
+    void *owner;
     pf_stack *at_hand; /* released, still set up */
     uint32_t hand_count;
     size_t slot_size;
@@ -126,68 +121,15 @@ struct pf_stack_pool {
     pf_limit limit;
     bool abandoned; /* freed while stacks were live */
     size_t slots;
-    size_t live;
     size_t peak;
     uint64_t acquired;
     uint64_t trims;
+    pf_slab *newest; /* of all slabs */
+    pf_slab *hand;   /* see pf_stack_pool_next_user */
+    uint32_t hand_slot;
 };
 
 static PF_ATOMIC(size_t) split_guards; /* mprotect'ed ones, whole process */
-
-/* `unit` is a power of two: no division on the way to a stack. */
-static inline size_t
-round_up(size_t n, size_t unit)
-{
-    return (n + unit - 1) & ~(unit - 1);
-}
-
-size_t
-pf_page_size(void)
-{
-    static PF_ATOMIC(size_t) known; /* the same for all threads */
-    size_t size = pf_load_relaxed(&known);
-    if (size == 0) {
-        size = (size_t)sysconf(_SC_PAGESIZE);
-        pf_store(&known, size);
-    }
-    return size;
-}
-
-/* ---------------------------------------------------------- limits --- */
-
-/* The first number in a /proc file; 0 if there is none. */
-static size_t
-read_number(const char *path)
-{
-    char text[32];
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
-        return 0;
-    }
-    ssize_t n = read(fd, text, sizeof text - 1);
-    close(fd);
-    text[n > 0 ? n : 0] = '\0';
-    return (size_t)strtoull(text, NULL, 10);
-}
-
-/* mmap reports ENOMEM for several reasons: which one was it? */
-static pf_limit
-diagnose(size_t wanted)
-{
-    size_t maps = read_number("/proc/sys/vm/max_map_count");
-    if (maps != 0 && pf_load(&split_guards) * 2 > maps / 2) {
-        return PF_LIMIT_MAP_COUNT;
-    }
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
-        return PF_LIMIT_MEMORY;
-    }
-    size_t used = read_number("/proc/self/statm") * pf_page_size();
-    if (used != 0 && used + wanted <= limit.rlim_cur) {
-        return PF_LIMIT_MEMORY;
-    }
-    return PF_LIMIT_ADDRESS_SPACE;
-}
 
 /* ----------------------------------------------------------- slabs --- */
 
@@ -266,17 +208,39 @@ slab_new(pf_stack_pool *pool)
     }
     char *base = map_slots(pool, &count);
     if (base == NULL) {
-        pool->limit = diagnose(pool->stride);
+        pool->limit = pf_diagnose(pool->stride, pf_load(&split_guards));
         free(slab);
         return NULL;
     }
     *slab = (pf_slab){.pool = pool, .base = base, .count = count};
     open_slab(pool, slab);
+    slab->older = pool->newest;
+    if (pool->newest != NULL) {
+        pool->newest->newer = slab;
+    }
+    pool->newest = slab;
     pool->next_count = count * 2;
     pool->slabs++;
     pool->spare++;
     pool->slots += count;
     return slab;
+}
+
+static void
+forget_slab(pf_stack_pool *pool, pf_slab *slab)
+{
+    if (slab->newer != NULL) {
+        slab->newer->older = slab->older;
+    } else {
+        pool->newest = slab->older;
+    }
+    if (slab->older != NULL) {
+        slab->older->newer = slab->newer;
+    }
+    if (pool->hand == slab) {
+        pool->hand = slab->older;
+        pool->hand_slot = 0;
+    }
 }
 
 /* Only a spare slab. */
@@ -289,6 +253,7 @@ slab_free(pf_stack_pool *pool, pf_slab *slab)
     munmap(slab->base, bytes);
     pf_fetch_sub(&split_guards, slab->split);
     close_slab(pool, slab);
+    forget_slab(pool, slab);
     pool->slabs--;
     pool->spare--;
     pool->slots -= slab->count;
@@ -296,51 +261,6 @@ slab_free(pf_stack_pool *pool, pf_slab *slab)
 }
 
 /* ------------------------------------------------------------ pool --- */
-
-static size_t
-tail_size(size_t room_size)
-{
-    size_t lead = pf_page_size() - ABOVE_HEADER;
-    size_t above = lead + (COLOURS - 1) * COLOUR_STEP +
-                   round_up(sizeof(pf_stack), 16) + room_size;
-    return round_up(above, pf_page_size()) - lead;
-}
-
-/* An eighth: enough for the code between the fault and the exception (the
- * host's handler), and small enough not to be missed. */
-static size_t
-reserve_size(size_t slot_size)
-{
-    size_t size = slot_size / 8;
-    size_t most = (size_t)64 << 10;
-    return (size < most ? size : most) / pf_page_size() * pf_page_size();
-}
-
-size_t
-pf_stack_min(size_t room_size)
-{
-    size_t page = pf_page_size();
-    size_t rest = page + LEAST_C_STACK + tail_size(room_size);
-    return round_up(rest + rest / 7, page); /* the rest is seven eighths */
-}
-
-size_t
-pf_stack_slot_size(size_t slot_size, size_t room_size)
-{
-    size_t least = pf_stack_min(room_size);
-    return round_up(slot_size < least ? least : slot_size, pf_page_size());
-}
-
-/* An odd number of pages.  A switch touches the first page of every fiber; at
- * a distance of 256 KiB all of these would compete for one set of the
- * translation cache (16 sets of 4): 9 ns a switch in a ring of 16 fibers
- * instead of 5.  The extra page, if any, becomes part of the guard. */
-static size_t
-stride_of(size_t slot_size)
-{
-    size_t page = pf_page_size();
-    return slot_size / page % 2 == 1 ? slot_size : slot_size + page;
-}
 
 static size_t
 guard_size(const pf_stack_pool *pool)
@@ -356,10 +276,11 @@ pf_stack_pool_new(size_t slot_size, size_t room_size)
         return NULL;
     }
     pool->slot_size = pf_stack_slot_size(slot_size, room_size);
-    pool->stride = stride_of(pool->slot_size);
-    pool->reserve = reserve_size(pool->slot_size);
-    pool->tail = tail_size(room_size);
+    pool->stride = pf_stride_of(pool->slot_size);
+    pool->reserve = pf_reserve_size(pool->slot_size);
+    pool->tail = pf_tail_size(room_size);
     pool->next_count = FIRST_SLOTS;
+    pool->lend_from = SIZE_MAX;
     pool->until_trim = TRIM_EVERY;
     return pool;
 }
@@ -386,22 +307,28 @@ slot_address(const pf_slab *slab, uint32_t slot)
     return slab->base + slot * slab->pool->stride;
 }
 
+static pf_stack *
+header_of(const pf_slab *slab, uint32_t slot)
+{
+    const pf_stack_pool *pool = slab->pool;
+    return (pf_stack *)(slot_address(slab, slot) + pool->stride - pool->tail +
+                        slot % PF_COLOURS * PF_COLOUR_STEP);
+}
+
 /* The stack of a slot, with everything in its header. */
 static pf_stack *
 set_up(pf_slab *slab, uint32_t slot)
 {
     pf_stack_pool *pool = slab->pool;
-    char *low = slot_address(slab, slot);
-    char *end = low + pool->stride;
-    pf_stack *stack =
-        (pf_stack *)(end - pool->tail + slot % COLOURS * COLOUR_STEP);
-    low += guard_size(pool);
+    char *low = slot_address(slab, slot) + guard_size(pool);
+    char *end = slot_address(slab, slot) + pool->stride;
+    pf_stack *stack = header_of(slab, slot);
     stack->area = (pf_area){low, (size_t)((char *)stack - low), NULL};
     stack->slab = slab;
     stack->slot = slot;
     stack->reserve = (uint32_t)pool->reserve;
     stack->guarded = stack->reserve;
-    stack->room = (char *)stack + round_up(sizeof *stack, 16);
+    stack->room = (char *)stack + pf_round_up(sizeof *stack, 16);
     stack->room_size = (uint32_t)(end - stack->room);
     stack->user = NULL;
 #if PF_VALGRIND
@@ -482,12 +409,28 @@ take_stack(pf_stack_pool *pool)
     return set_up(slab, slot);
 }
 
+/* Whoever looks through all slots must not take such a link for a user. */
+static inline void
+set_next_at_hand(pf_stack *stack, pf_stack *next)
+{
+    stack->next = (uintptr_t)next | 1;
+}
+
+static inline pf_stack *
+next_at_hand(const pf_stack *stack)
+{
+    return (pf_stack *)(stack->next & ~(uintptr_t)1);
+}
+
 int
 pf_stack_acquire(pf_stack_pool *pool, pf_stack **stack)
 {
+    if (pool->live >= pool->lend_from) {
+        pool->reached(pool, pool->owner);
+    }
     pf_stack *taken = pool->at_hand;
     if (taken != NULL) {
-        pool->at_hand = taken->next;
+        pool->at_hand = next_at_hand(taken);
         pool->hand_count--;
         taken->user = NULL;
     } else if ((taken = take_stack(pool)) == NULL) {
@@ -577,6 +520,7 @@ put_stack_back(pf_stack *stack)
 #if PF_VALGRIND
     VALGRIND_STACK_DEREGISTER(stack->valgrind_id);
 #endif
+    stack->user = NULL;
     bool was_full = slab->live == slab->count;
     slab->free[slab->free_count++] = stack->slot;
     prefer(pool, slab, was_full);
@@ -595,14 +539,14 @@ put_back(pf_stack_pool *pool)
     pool->at_hand = NULL;
     pool->hand_count = 0;
     while (stack != NULL) {
-        pf_stack *next = stack->next;
-        stack->next = last_first;
+        pf_stack *next = next_at_hand(stack);
+        set_next_at_hand(stack, last_first);
         last_first = stack;
         stack = next;
     }
     while (last_first != NULL) {
         stack = last_first;
-        last_first = stack->next;
+        last_first = next_at_hand(stack);
         put_stack_back(stack);
     }
 }
@@ -647,7 +591,7 @@ static void
 trim_one(pf_stack_pool *pool, const pf_stack *stack)
 {
     size_t page = pf_page_size();
-    uintptr_t top = round_up((uintptr_t)stack, page);
+    uintptr_t top = pf_round_up((uintptr_t)stack, page);
     char *keep = (char *)(top - (KEEP_TOP > page ? KEEP_TOP : page));
     /* The interval varies: a host may start fibers in rounds of 256. */
     pool->until_trim = TRIM_EVERY + (uint32_t)(pool->trims % 7);
@@ -680,7 +624,7 @@ pf_stack_release(pf_stack *stack)
     /* (After a peak, each slab that empties is a chance to return some.) */
     if (pool->hand_count != MOST_AT_HAND && pool->spare <= ALWAYS_SPARE &&
         !pool->abandoned) {
-        stack->next = pool->at_hand;
+        set_next_at_hand(stack, pool->at_hand);
         pool->at_hand = stack;
         pool->hand_count++;
     } else {
@@ -730,6 +674,51 @@ pf_stack_pool_stats(const pf_stack_pool *pool, pf_stack_stats *stats)
         .acquired = pool->acquired,
         .trims = pool->trims,
     };
+}
+
+void
+pf_stack_pool_own(pf_stack_pool *pool, void *owner)
+{
+    pool->owner = owner;
+}
+
+void *
+pf_stack_owner(const pf_stack *stack)
+{
+    return stack->slab->pool->owner;
+}
+
+void
+pf_stack_pool_lend(pf_stack_pool *pool, size_t from,
+                   void (*reached)(pf_stack_pool *pool, void *owner))
+{
+    pool->lend_from = reached == NULL ? SIZE_MAX : from;
+    pool->reached = reached;
+}
+
+size_t
+pf_stack_pool_live(const pf_stack_pool *pool)
+{
+    return pool->live;
+}
+
+void *
+pf_stack_pool_next_user(pf_stack_pool *pool, unsigned steps)
+{
+    for (; steps > 0; steps--) {
+        if (pool->hand == NULL || pool->hand_slot >= pool->hand->fresh) {
+            pool->hand = pool->hand == NULL || pool->hand->older == NULL
+                             ? pool->newest
+                             : pool->hand->older;
+            pool->hand_slot = 0;
+            continue;
+        }
+        const pf_stack *stack = header_of(pool->hand, pool->hand_slot++);
+        if (stack->user != NULL && (stack->next & 1) == 0) {
+            return stack->user;
+        }
+    }
+    return NULL;
 }
 
 size_t

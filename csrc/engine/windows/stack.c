@@ -34,6 +34,7 @@ struct pf_stack_pool {
     uint64_t acquired;
     uint64_t trims;
     pf_limit limit;
+    void *owner;
     bool abandoned; /* freed while stacks were live */
 };
 
@@ -190,6 +191,39 @@ pf_stack_release(pf_stack *stack)
     if (pool->abandoned && pool->live == 0) {
         free(pool);
     }
+}
+
+void
+pf_stack_pool_own(pf_stack_pool *pool, void *owner)
+{
+    pool->owner = owner;
+}
+
+void *
+pf_stack_owner(const pf_stack *stack)
+{
+    return stack->slab->pool->owner;
+}
+
+/* The system knows where each of its fibers' stacks is: none takes turns. */
+void
+pf_stack_pool_lend(pf_stack_pool *pool, size_t from,
+                   void (*reached)(pf_stack_pool *pool, void *owner))
+{
+    (void)pool, (void)from, (void)reached;
+}
+
+size_t
+pf_stack_pool_live(const pf_stack_pool *pool)
+{
+    return pool->live;
+}
+
+void *
+pf_stack_pool_next_user(pf_stack_pool *pool, unsigned steps)
+{
+    (void)pool, (void)steps;
+    return NULL;
 }
 
 size_t

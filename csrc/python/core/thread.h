@@ -68,6 +68,8 @@ struct PfThread {
     PfThread *next;             /* all threads */
     PfSpare spare[PF_SPARE_KINDS];
     char *io_buffer;  /* for what sockets receive, or NULL */
+    void *wait_memory;    /* free: see fiber/pack.h */
+    unsigned wait_count;  /* ... pieces */
     uintptr_t native; /* the system's name of it; see interrupt.h */
 };
 

@@ -380,6 +380,20 @@ pystate_move(PyThreadState *ts, PyState *st, char *low, size_t size)
 /* A switch may read beyond the PyState's first line. */
 #define PF_SECOND_LINE (offsetof(PyState, exc_root) > PF_LINE ? PF_LINE : 0)
 
+#if PF_HAS_C_COUNTER
+/* With how many units of C recursion a fiber begins. */
+static inline int
+pystate_c_units(size_t stack_size)
+{
+#ifdef _WIN32
+    size_t units = stack_size / PF_DEAREST_UNIT;
+#else
+    size_t units = stack_size / PF_CHEAPEST_UNIT;
+#endif
+    return units < (size_t)pf_c_limit ? (int)units : pf_c_limit;
+}
+#endif
+
 /* The state of a fiber that has not run, at the beginning of its room.  The
  * first data-stack chunk follows in the room: frames begin above data[0], so
  * the interpreter never pops it, and later chunks are its own. */
@@ -407,13 +421,7 @@ pystate_init(PyThreadState *ts, char *room, size_t room_size, char *stack_low,
     st->what_event = -1;
 #endif
 #if PF_HAS_C_COUNTER
-#ifdef _WIN32
-    size_t units = stack_size / PF_DEAREST_UNIT;
-#else
-    size_t units = stack_size / PF_CHEAPEST_UNIT;
-#endif
-    st->c_remaining = units < (size_t)pf_c_limit ? (int)units : pf_c_limit;
-    st->c_limit = st->c_remaining;
+    st->c_limit = st->c_remaining = pystate_c_units(stack_size);
 #endif
 #if PY_VERSION_HEX < 0x030C0000 && defined(_WIN32)
     /* One counter for both: a small stack begins as if it were already that
@@ -662,6 +670,89 @@ pystate_is_seen(PyState *st)
         }
     }
     return false;
+}
+
+/* --- moving a suspended fiber's frames elsewhere: see fiber/pack.c --- */
+
+/* How a frame object begins. */
+typedef struct PyFrameObjectHead {
+    PyObject ob_base;
+    void *back;
+    void *frame; /* the interpreter's */
+} PyFrameObjectHead;
+
+/* Are all of its frames where the room is, and known to nobody else?  A
+ * generator's frame is in the generator, and points to the one that runs it; a
+ * frame object that something else refers to can be asked at any time. */
+static inline bool
+pystate_may_move(PyState *st)
+{
+    if (st->exc_info != &st->exc_root || st->chunk != st->chunk_root ||
+        st->tracing != 0 || st->stolen != 0) {
+        return false;
+    }
+#if PY_VERSION_HEX >= 0x030E0000
+    if (st->executor != NULL) {
+        return false;
+    }
+#endif
+    PyFrameHead *end, *f = pystate_frames(st, &end);
+    for (; f != end; f = f->previous) {
+        if (f->owner == PF_OWNED_BY_GENERATOR ||
+            f->owner == PF_OWNED_BY_FRAME_OBJECT ||
+            (f->owner == PF_OWNED_BY_THREAD && f->frame_obj != NULL &&
+             Py_REFCNT(f->frame_obj) > 1)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Where the part of the room ends that is in use. */
+static inline char *
+pystate_room_end(PyState *st)
+{
+    return (char *)st->top;
+}
+
+/* What depends on the size of the stack is left out: pystate_settle puts it
+ * in again, of the same stack or another one. */
+static inline void
+pystate_unsettle(PyState *st)
+{
+    st->limit = NULL;
+    st->chunk_root->size = 0;
+#if PF_HAS_C_COUNTER
+    st->c_remaining -= st->c_limit;
+    st->c_limit = 0;
+#endif
+#if PF_HAS_STACK_LIMITS
+    st->stack_low = NULL;
+    st->stack_size = 0;
+#endif
+}
+
+static inline void
+pystate_settle(PyState *st, char *room, size_t room_size, char *stack_low,
+               size_t stack_size)
+{
+    st->limit = (PyObject **)(void *)(room + room_size);
+    st->chunk_root->size = room_size - PF_CHUNK_OFFSET;
+#if PF_HAS_C_COUNTER
+    st->c_limit = pystate_c_units(stack_size);
+    st->c_remaining += st->c_limit;
+#endif
+#if PF_HAS_STACK_LIMITS
+    st->stack_low = stack_low;
+    st->stack_size = stack_size;
+#endif
+    PyFrameHead *end, *f = pystate_frames(st, &end);
+    for (; f != end; f = f->previous) {
+        if (f->owner == PF_OWNED_BY_THREAD && f->frame_obj != NULL) {
+            ((PyFrameObjectHead *)(void *)f->frame_obj)->frame = f;
+        }
+    }
+    (void)stack_low, (void)stack_size;
 }
 
 /* tp_traverse through the frames of a suspended fiber, where the version

@@ -15,6 +15,7 @@
 #include "python/fiber/inspect.h"
 #include "python/fiber/lifecycle.h"
 #include "python/fiber/outcome.h"
+#include "python/fiber/pack.h"
 #include "python/fiber/switch.h"
 #include "python/fiber/slots.h"
 #include "python/fiber/unseen.h"
@@ -77,6 +78,7 @@ pf_fibers_free_spare(PfThread *t)
         Py_DECREF(type);
         self = next;
     }
+    pf_wait_memory_clear(t);
 }
 
 static FiberObject *

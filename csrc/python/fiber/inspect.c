@@ -9,6 +9,7 @@
 #include "python/fiber/hub.h"
 #include "python/fiber/lifecycle.h"
 #include "python/fiber/outcome.h"
+#include "python/fiber/pack.h"
 
 /* NULL, without an exception: it has none. */
 static PyObject *
@@ -244,6 +245,9 @@ PyObject *
 pf_fiber_frame(PfThread *t, FiberObject *self)
 {
     PyObject *frame = NULL;
+    if (pf_fiber_have_stack(self) < 0) {
+        return NULL;
+    }
     if (has_frames(self)) {
         frame = pystate_frame(t->tstate, self->saved);
     }
@@ -271,8 +275,11 @@ pf_fiber_stack(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     PyObject *frame = get_frame(op, NULL);
-    if (frame == NULL || pf_facade.stack_summary == NULL) {
-        Py_XDECREF(frame);
+    if (frame == NULL) {
+        return NULL;
+    }
+    if (pf_facade.stack_summary == NULL) {
+        Py_DECREF(frame);
         PyErr_SetString(PyExc_RuntimeError, "import pyfiber, not _engine");
         return NULL;
     }
@@ -408,7 +415,10 @@ mod_places(PyObject *module, PyObject *object)
                      Py_TYPE(object)->tp_name);
         return NULL;
     }
-    const FiberObject *fiber = (FiberObject *)object;
+    FiberObject *fiber = (FiberObject *)object;
+    if (pf_fiber_have_stack(fiber) < 0) {
+        return NULL;
+    }
     if (!has_frames(fiber)) {
         return PyBytes_FromStringAndSize(NULL, 0);
     }

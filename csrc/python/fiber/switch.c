@@ -19,6 +19,7 @@
 #include "python/fiber/inspect.h"
 #include "python/fiber/lifecycle.h"
 #include "python/fiber/outcome.h"
+#include "python/fiber/pack.h"
 #include "python/fiber/slots.h"
 #include "python/fiber/unseen.h"
 #include "python/fiber/wait.h"
@@ -352,6 +353,7 @@ void
 pf_fiber_take_stack(FiberObject *fiber)
 {
     pf_live_unlink(fiber);
+    pf_pack_forget(&fiber->thread->engine, &fiber->fiber);
     pf_fiber_release_stack(&fiber->fiber);
     fiber->core.state = PF_DONE;
     fiber->stack_size = 0; /* `saved` went with the stack */
@@ -659,6 +661,9 @@ pf_fiber_first(pf_scheduler *s, pf_task *core)
 {
     PfThread *t = (PfThread *)s->thread;
     FiberObject *fiber = (FiberObject *)(void *)pf_object_of(core);
+    if (pf_is_packed(&fiber->fiber)) {
+        return pf_next_packed(s, &fiber->fiber);
+    }
     bool collected = false;
     int rc = PF_LOOK_AGAIN;
     while (rc == PF_LOOK_AGAIN && !fiber->under_cancel) {

@@ -6,7 +6,9 @@
 #include "python/core/tstate.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
+#include "python/fiber/pack.h"
 #include "python/fiber/switch.h"
+#include "python/fiber/waitq.h"
 
 /* Remove it from the queue and the timers. */
 void
@@ -110,6 +112,20 @@ run_to_its_end(PfThread *t, FiberObject *fiber, PyObject *exit)
     return pf_value_in_parent(t);
 }
 
+/* There is no memory for its stack, and never will be: what it holds is lost.
+ */
+static PyObject *
+lose(PfThread *t, FiberObject *fiber)
+{
+    pf_fiber_forget_waits(fiber);
+    pf_drop_image(&t->engine, &fiber->fiber);
+    PyErr_WriteUnraisable((PyObject *)fiber);
+    PyErr_SetNone(pf.fiber_exit);
+    pf_fiber_forget_schedule(fiber);
+    pf_fiber_end(t, fiber, NULL);
+    return Py_NewRef(Py_None);
+}
+
 /* Code runs here in the middle of anything that the running fiber does; a
  * switch to it may just have landed. */
 void
@@ -127,7 +143,9 @@ pf_fiber_unwind(PfThread *t, FiberObject *fiber)
     pf_no_switch_begin(t, "while a dropped fiber is unwound");
     PyObject *left = fiber_exit();
     pf_fiber_renew_context(fiber);
-    if (pf_fiber_can_unwind(fiber)) {
+    if (pf_fiber_can_unwind(fiber) && pf_fiber_have_stack(fiber) < 0) {
+        Py_SETREF(left, lose(t, fiber));
+    } else if (pf_fiber_can_unwind(fiber)) {
         left = run_to_its_end(t, fiber, left);
     }
     pf_no_switch_end(t);

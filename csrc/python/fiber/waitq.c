@@ -70,6 +70,25 @@ pf_waitq_remove(PfNode *node)
     }
 }
 
+void
+pf_waitq_moved(PfNode *node, const PfNode *before)
+{
+    PfWaitq *queue = node->queue;
+    if (queue == NULL) {
+        return;
+    }
+    if (queue->head == before) {
+        queue->head = node;
+    } else {
+        node->prev->next = node;
+    }
+    if (node->next != NULL) {
+        node->next->prev = node;
+    } else {
+        queue->head->prev = node;
+    }
+}
+
 static void
 unlink_all(PfWaiter *waiter)
 {
@@ -352,20 +371,21 @@ pf_wait_for(PfWait *wait, PfWaitq *queue, PfThread *t, int64_t deadline,
     return pf_wait_in_line(&wait->waiter, t, deadline, what);
 }
 
-static void
-forget_waits(FiberObject *fiber)
+void
+pf_fiber_forget_waits(FiberObject *fiber)
 {
     for (PfWaiter *w = fiber->wait; w != NULL; w = w->outer) {
         unlink_all(w);
     }
+    fiber->wait = NULL;
 }
 
 void
 pf_waits_forget(PfThread *t)
 {
-    forget_waits(t->root);
+    pf_fiber_forget_waits(t->root);
     for (FiberObject *f = t->live; f != NULL; f = f->next) {
-        forget_waits(f);
+        pf_fiber_forget_waits(f);
     }
 }
 

@@ -82,6 +82,8 @@ pf_waitq_empty(const PfWaitq *queue)
 void pf_waitq_push(PfWaitq *queue, PfNode *node);
 void pf_waitq_push_first(PfWaitq *queue, PfNode *node);
 void pf_waitq_remove(PfNode *node);
+/* What was at `before` has been copied here. */
+void pf_waitq_moved(PfNode *node, const PfNode *before);
 
 /* The waiter to serve next; the queue is not empty.  Every choice among
  * waiters is made here: first come, first served, unless a test asks for
@@ -121,7 +123,9 @@ PyObject *pf_no_holders(PyObject *op, PyObject *ignored);
 /* A wake-up from another thread has arrived. */
 void pf_waiter_arrived(FiberObject *fiber);
 
-/* The waits of that thread's fibers are over: they will never go on. */
+/* This fiber's waits, or those of that thread's fibers, are over: they will
+ * never go on. */
+void pf_fiber_forget_waits(FiberObject *fiber);
 void pf_waits_forget(PfThread *t);
 
 /* ------------------------------------------------------------------ owners */

@@ -7,6 +7,7 @@
 #include "python/core/state.h"
 #include "python/fiber/attend.h"
 #include "python/fiber/hub.h"
+#include "python/fiber/pack.h"
 #include "python/fiber/wait.h"
 
 #include <errno.h>
@@ -21,10 +22,12 @@
  * so). */
 #define MOST_IN_A_ROW 64
 
+/* Not on the C stack: the descriptor points to it while the fiber waits. */
 typedef struct Wait {
     pf_io_wait wait; /* first */
     FiberObject *fiber;
 } Wait;
+_Static_assert(sizeof(Wait) <= PF_WAIT_BYTES, "a wait needs more memory");
 
 pf_scheduler *
 pf_io_scheduler(PfThread *t)
@@ -150,6 +153,24 @@ refuse_closed(pf_direction direction)
     return -1;
 }
 
+static Wait *
+new_wait(PfThread *t)
+{
+    Wait *wait = pf_wait_memory(t);
+    if (wait != NULL) {
+        *wait = (Wait){.wait.wake = wake, .fiber = CURRENT(t)};
+    }
+    return wait;
+}
+
+/* It does not stand in line. */
+static int
+end_wait(PfThread *t, Wait *wait, int rc)
+{
+    pf_wait_memory_free(t, wait);
+    return rc < 0 ? pf_io_error(rc) : 0;
+}
+
 /* The fiber is in line. */
 static int
 park(PfThread *t, Wait *wait, int64_t deadline, PyObject *what)
@@ -157,9 +178,10 @@ park(PfThread *t, Wait *wait, int64_t deadline, PyObject *what)
     pf_prefetch_next(&t->scheduler->core);
     int rc = pf_wait(t, deadline, what);
     pf_io_wait_end(&wait->wait);
-    return wait->wait.error != 0 && rc >= 0
-               ? refuse_closed(wait->wait.direction)
-               : rc;
+    bool closed = wait->wait.error != 0 && rc >= 0;
+    pf_direction direction = wait->wait.direction;
+    pf_wait_memory_free(t, wait);
+    return closed ? refuse_closed(direction) : rc;
 }
 
 /* Code that pf_attend runs may close the descriptor: so it comes before the
@@ -171,14 +193,17 @@ pf_io_park(PfThread *t, pf_descriptor *at, pf_direction direction,
     if (PF_UNLIKELY(t->attention != 0) && pf_attend(t) < 0) {
         return -1;
     }
-    Wait wait = {.wait.wake = wake, .fiber = CURRENT(t)};
+    Wait *wait = new_wait(t);
+    if (wait == NULL) {
+        return -1;
+    }
     pf_scheduler *s = &t->scheduler->core;
-    int rc = pf_descriptor_wait(at, &wait.wait, direction);
+    int rc = pf_descriptor_wait(at, &wait->wait, direction);
     if (rc != 0) {
-        return rc < 0 ? pf_io_error(rc) : 0;
+        return end_wait(t, wait, rc);
     }
     uint64_t owner = at->owner;
-    rc = park(t, &wait, deadline, what);
+    rc = park(t, wait, deadline, what);
     if (rc != 0 && at->owner == owner) {
         pf_descriptor_pass_on(at, s, direction);
     }
@@ -192,9 +217,12 @@ pf_io_watch(PfThread *t, pf_descriptor *at, pf_direction direction,
     if (PF_UNLIKELY(t->attention != 0) && pf_attend(t) < 0) {
         return -1;
     }
-    Wait wait = {.wait.wake = wake, .fiber = CURRENT(t)};
-    int rc = pf_descriptor_watch(at, &wait.wait, direction);
-    return rc != 0 ? 0 : park(t, &wait, deadline, what);
+    Wait *wait = new_wait(t);
+    if (wait == NULL) {
+        return -1;
+    }
+    int rc = pf_descriptor_watch(at, &wait->wait, direction);
+    return rc != 0 ? end_wait(t, wait, 0) : park(t, wait, deadline, what);
 }
 
 static int
@@ -214,13 +242,13 @@ pf_io_park_foreign(PfThread *t, intptr_t number, pf_direction direction,
     if (PF_UNLIKELY(t->attention != 0) && pf_attend(t) < 0) {
         return -1;
     }
-    Wait wait = {.wait.wake = wake, .fiber = CURRENT(t)};
-    pf_scheduler *s = &t->scheduler->core;
-    int rc = begin_foreign(s, &wait, number, direction);
-    if (rc != 0) {
-        return rc < 0 ? pf_io_error(rc) : 0;
+    Wait *wait = new_wait(t);
+    if (wait == NULL) {
+        return -1;
     }
-    return park(t, &wait, deadline, what);
+    pf_scheduler *s = &t->scheduler->core;
+    int rc = begin_foreign(s, wait, number, direction);
+    return rc != 0 ? end_wait(t, wait, rc) : park(t, wait, deadline, what);
 }
 
 /* One that is closed meanwhile ends the wait, too. */

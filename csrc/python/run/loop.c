@@ -19,6 +19,7 @@
 #include "python/fiber/lifecycle.h"
 #include "python/fiber/outcome.h"
 #include "python/fiber/owner.h"
+#include "python/fiber/pack.h"
 #include "python/fiber/switch.h"
 #include "python/fiber/unseen.h"
 #include "python/fiber/unwind.h"
@@ -515,6 +516,7 @@ static FiberObject *
 hub_begin(SchedulerObject *s)
 {
     PfThread *t = s->thread;
+    pf_packing_begin(t, s->slots);
     FiberObject *hub = CURRENT(t);
     pf_overflow_renew();
     hub->is_hub = true;
@@ -553,6 +555,9 @@ hub_end(SchedulerObject *s, FiberObject *hub)
     s->running = false;
     return_hub(s, hub);
     t->scheduler = s->outer;
+    if (s->outer != NULL) {
+        pf_packing_begin(t, s->outer->slots);
+    }
     s->outer = NULL;
     if (s->hosted && !s->closed && !(s->in_turn && has_work(s))) {
         pf_scheduler_rest(&s->core);

@@ -11,6 +11,7 @@
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
 #include "python/fiber/owner.h"
+#include "python/fiber/pack.h"
 #include "python/fiber/unseen.h"
 #include "python/run/run.h"
 
@@ -62,10 +63,12 @@ unlink_scheduler(SchedulerObject *s)
 static PyObject *
 scheduler_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"on_unhandled", NULL};
-    PyObject *how = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$O:Scheduler", names,
-                                     &how)) {
+    static char *names[] = {"on_unhandled", "slots", NULL};
+    PyObject *how = NULL, *wanted = Py_None;
+    size_t slots;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|$OO:Scheduler", names,
+                                     &how, &wanted) ||
+        pf_packing_slots(wanted, &slots) < 0) {
         return NULL;
     }
     PfThread *t = pf_this_thread();
@@ -83,6 +86,7 @@ scheduler_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         return NULL;
     }
     s->on_unhandled = how;
+    s->slots = slots;
     if (open_scheduler(s, t) < 0) {
         Py_CLEAR(s);
     }

@@ -169,23 +169,25 @@ static PyObject *
 wait_for_one(PfThread *t, PyObject *const *cases, Py_ssize_t count,
              int64_t deadline, PyObject *what)
 {
-    PfWaiter waiter;
-    PfNode few[FEW_CASES];
-    PfNode *nodes = few;
+    struct { /* together, so that they can be moved: fiber/pack.c */
+        PfWaiter waiter;
+        PfNode few[FEW_CASES];
+    } wait;
+    PfNode *nodes = wait.few;
     if (count > FEW_CASES) {
         nodes = PyMem_New(PfNode, count);
         if (nodes == NULL) {
             return PyErr_NoMemory();
         }
     }
-    pf_waiter_init(&waiter, t, nodes, (int)count);
+    pf_waiter_init(&wait.waiter, t, nodes, (int)count);
     for (Py_ssize_t i = 0; i < count; i++) {
         stand_in_line(cases[i], &nodes[i]);
     }
-    int rc = pf_wait_in_line(&waiter, t, deadline, what);
-    PyObject *result = finish(cases, &waiter, rc);
+    int rc = pf_wait_in_line(&wait.waiter, t, deadline, what);
+    PyObject *result = finish(cases, &wait.waiter, rc);
     drop_items(nodes, count);
-    if (nodes != few) {
+    if (nodes != wait.few) {
         PyMem_Free(nodes);
     }
     return result;

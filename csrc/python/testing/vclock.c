@@ -11,6 +11,7 @@
 #include "python/core/tstate.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
+#include "python/fiber/pack.h"
 #include "python/fiber/wait.h"
 #include "python/run/run.h"
 #include "python/testing/testing.h"
@@ -242,15 +243,21 @@ wait_until(PfClockObject *clock, PfThread *t, int64_t until, const char *what)
     if (name == NULL) {
         return NULL;
     }
-    PfClockWaiter waiter = {NULL, CURRENT(t), until};
+    PfClockWaiter *waiter = pf_wait_memory(t);
+    if (waiter == NULL) {
+        Py_DECREF(name);
+        return NULL;
+    }
+    *waiter = (PfClockWaiter){NULL, CURRENT(t), until};
     PfClockWaiter **link = &clock->waiters;
     while (*link != NULL) {
         link = &(*link)->next;
     }
-    *link = &waiter;
+    *link = waiter;
     Py_INCREF(clock);
     int rc = pf_wait(t, PF_NEVER, name);
-    unlink_waiter(clock, &waiter);
+    unlink_waiter(clock, waiter);
+    pf_wait_memory_free(t, waiter);
     Py_DECREF(clock);
     Py_DECREF(name);
     return rc < 0 ? NULL : Py_NewRef(Py_None);

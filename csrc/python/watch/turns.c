@@ -337,7 +337,7 @@ note_begin(Recorder *r, SchedulerObject *s, pf_task *task, int64_t now)
 {
     FiberObject *fiber = pf_fiber_or_null(pf_object_of(task));
     /* A fiber gets its stack after this, so a first turn shows. */
-    bool first = fiber != NULL && !task->has_stack;
+    bool first = fiber != NULL && fiber->fiber.stack == NULL;
     uint32_t number = task_number(r, task, first);
     PyObject *reason = reason_of(fiber);
     uint32_t kind = 0;

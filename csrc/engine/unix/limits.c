@@ -1,0 +1,44 @@
+/* See limits.h. */
+#if !defined(_GNU_SOURCE)
+#define _GNU_SOURCE /* O_CLOEXEC */
+#endif
+
+#include "engine/unix/limits.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+/* The first number in a /proc file; 0 if there is none. */
+static size_t
+read_number(const char *path)
+{
+    char text[32];
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return 0;
+    }
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[n > 0 ? n : 0] = '\0';
+    return (size_t)strtoull(text, NULL, 10);
+}
+
+pf_limit
+pf_diagnose(size_t wanted, size_t split_guards)
+{
+    size_t maps = read_number("/proc/sys/vm/max_map_count");
+    if (maps != 0 && split_guards * 2 > maps / 2) {
+        return PF_LIMIT_MAP_COUNT;
+    }
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+        return PF_LIMIT_MEMORY;
+    }
+    size_t used = read_number("/proc/self/statm") * pf_page_size();
+    if (used != 0 && used + wanted <= limit.rlim_cur) {
+        return PF_LIMIT_MEMORY;
+    }
+    return PF_LIMIT_ADDRESS_SPACE;
+}

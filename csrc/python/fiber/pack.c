@@ -1,0 +1,429 @@
+/* What a fiber's stack is to Python, for who packs it: see pack.h.
+ *
+ * From outside, pointers lead into a waiting fiber's stack from here only:
+ * - `saved`, its frames' frame objects: set right when it is unpacked
+ * - its place in a queue (waitq.h), which moves to the image
+ * - generators that it runs, tracebacks and frames that somebody holds: then
+ *   it is not packed
+ * and whoever lets others point to a variable while a fiber waits takes
+ * pf_wait_memory for that.  Other C code than ours and the interpreter's way of
+ * calling functions is not on such a stack: see pf_packing_learn.
+ */
+#include "python/fiber/pack.h"
+
+#include <errno.h>
+
+#include "engine/base/calls.h"
+#include "engine/core/shapes.h"
+#include "python/core/import.h"
+#include "python/core/state.h"
+#include "python/core/tstate.h"
+#include "python/fiber/switch.h"
+#include "python/fiber/waitq.h"
+
+/* So many stacks fit into the second-level caches, with what a switch touches
+ * of them; a program with fewer fibers never packs one. */
+#define DEFAULT_SLOTS 256
+
+PF_ATOMIC(size_t) pf_default_slots;
+
+/* ---------------------------------------------------------------- packing */
+
+static inline bool
+is_on(const pf_stack *stack, const void *place)
+{
+    return (const char *)place >= stack->area.low &&
+           (const char *)place < (const char *)stack;
+}
+
+/* Its nodes follow it, on the stack, or are elsewhere. */
+static bool
+wait_may_move(const FiberObject *fiber, pf_packing *packing)
+{
+    PfWaiter *waiter = fiber->wait;
+    const pf_stack *stack = fiber->fiber.stack;
+    if (waiter == NULL) {
+        return true;
+    }
+    if (!is_on(stack, waiter) || waiter->lock != NULL ||
+        waiter->outer != NULL) {
+        return false;
+    }
+    size_t bytes = sizeof *waiter;
+    if (waiter->nodes == (PfNode *)(void *)(waiter + 1)) {
+        bytes += (size_t)waiter->count * sizeof(PfNode);
+    } else if (is_on(stack, waiter->nodes)) {
+        return false;
+    }
+    packing->moves = (char *)waiter;
+    packing->bytes = (uint16_t)bytes;
+    return true;
+}
+
+static bool
+may_pack(pf_thread *thread, pf_fiber *core, pf_packing *packing)
+{
+    FiberObject *fiber = FIBER_OF(core);
+    if (pf_fiber_kind(fiber) != &pf_fiber_ops || !fiber->scheduled ||
+        fiber->is_hub || fiber->dying || fiber->greenlet != NULL ||
+        core == ((PfThread *)thread)->collecting ||
+        !pystate_may_move(fiber->saved) || !wait_may_move(fiber, packing)) {
+        return false;
+    }
+    packing->room_end = pystate_room_end(fiber->saved);
+    pystate_unsettle(fiber->saved);
+    return true;
+}
+
+/* The waiter and its nodes are here now, and were there. */
+static void
+wait_moved(FiberObject *fiber, PfWaiter *waiter, const PfWaiter *before)
+{
+    const PfNode *old = (const PfNode *)(const void *)(before + 1);
+    PfNode *nodes = (PfNode *)(void *)(waiter + 1);
+    bool together = waiter->nodes == old;
+    if (together) {
+        if (waiter->taken != NULL) {
+            waiter->taken = nodes + (waiter->taken - old);
+        }
+        waiter->nodes = nodes;
+    }
+    for (int i = 0; i < waiter->count; i++) {
+        waiter->nodes[i].waiter = waiter;
+        if (together) {
+            pf_waitq_moved(&nodes[i], &old[i]);
+        }
+    }
+    fiber->wait = waiter;
+}
+
+static void
+keep(pf_fiber *core, char *moves, char *kept)
+{
+    FiberObject *fiber = FIBER_OF(core);
+    PfWaiter *waiter = (PfWaiter *)(void *)moves;
+    size_t bytes = sizeof *waiter;
+    if (waiter->nodes == (PfNode *)(void *)(waiter + 1)) {
+        bytes += (size_t)waiter->count * sizeof(PfNode);
+    }
+    memcpy(kept, moves, bytes);
+    wait_moved(fiber, (PfWaiter *)(void *)kept, waiter);
+}
+
+static void
+unpacked(pf_thread *thread, pf_fiber *core, char *moves, char *kept)
+{
+    (void)thread;
+    FiberObject *fiber = FIBER_OF(core);
+    pf_stack *stack = core->stack;
+    fiber->saved = (PyState *)(void *)stack->room;
+    pystate_settle(fiber->saved, stack->room, stack->room_size,
+                   stack->area.low + stack->reserve,
+                   stack->area.size - stack->reserve);
+    if (moves != NULL) {
+        const PfWaiter *waiter = (const PfWaiter *)(const void *)kept;
+        size_t bytes = sizeof *waiter;
+        if (waiter->nodes == (const PfNode *)(const void *)(waiter + 1)) {
+            bytes += (size_t)waiter->count * sizeof(PfNode);
+        }
+        memcpy(moves, kept, bytes);
+        wait_moved(fiber, (PfWaiter *)(void *)moves, waiter);
+    }
+}
+
+static const pf_pack_host pack_host = {may_pack, keep, unpacked};
+
+void
+pf_packing_begin(PfThread *t, size_t slots)
+{
+    (void)pf_pack_set(&t->engine, &pack_host, slots);
+}
+
+/* ------------------------------------------------------------- wait memory */
+
+void *
+pf_wait_memory_slow(void)
+{
+    void *memory = PyMem_RawMalloc(PF_WAIT_BYTES);
+    return memory != NULL ? memory : PyErr_NoMemory();
+}
+
+void
+pf_wait_memory_clear(PfThread *t)
+{
+    while (t->wait_memory != NULL) {
+        void **memory = t->wait_memory;
+        t->wait_memory = *memory;
+        PyMem_RawFree(memory);
+    }
+}
+
+/* ------------------------------------------------------------------ learning
+ *
+ * Python code calls us, and is called by us, through a dozen functions of the
+ * interpreter, and these we must know: all that they have on the stack are
+ * references and arrays of arguments, which nobody else points to.  Other
+ * functions of the interpreter are different: a dictionary that compares keys
+ * keeps a hash, which may be any number and look like an address; a
+ * BufferedReader lets a memoryview point to a variable.  Which functions they
+ * are depends on the version and on the compiler, so pyfiber._packing makes
+ * such calls in each way that there is, and we look.
+ */
+
+static char *learn_base; /* while learning: where pyfiber began to call */
+
+static void
+learn_calls(void)
+{
+    pf_calls calls;
+    pf_calls_read(&calls);
+    for (unsigned i = 0;
+         i < calls.count && calls.calls[i].frame < learn_base; i++) {
+        uintptr_t back = calls.calls[i].back;
+        void *function = pf_calls_function(back);
+        if (function != NULL &&
+            pf_calls_together(back, (uintptr_t)PyObject_Call)) {
+            (void)pf_shapes_allow(function);
+        }
+    }
+}
+
+/* Called as functions of ours are, in each of the interpreter's ways. */
+static PyObject *
+probe(PyObject *self, PyObject *ignored)
+{
+    (void)self, (void)ignored;
+    if (learn_base != NULL) {
+        learn_calls();
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+probe_fast(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+           PyObject *kwnames)
+{
+    (void)args, (void)nargs, (void)kwnames;
+    return probe(self, NULL);
+}
+
+static PyObject *
+probe_positional(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    (void)args, (void)nargs;
+    return probe(self, NULL);
+}
+
+static PyObject *
+probe_keywords(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    (void)args, (void)kwargs;
+    return probe(self, NULL);
+}
+
+static PyObject *
+probe_next(PyObject *self)
+{
+    return probe(self, NULL);
+}
+
+static PyObject *
+probe_get(PyObject *self, void *closure)
+{
+    (void)closure;
+    return probe(self, NULL);
+}
+
+#define PROBES                                                                \
+    {"noargs", probe, METH_NOARGS, NULL}, {"o", probe, METH_O, NULL},         \
+        {"fast", (PyCFunction)(void (*)(void))probe_fast,                     \
+         METH_FASTCALL | METH_KEYWORDS, NULL},                                \
+        {"positional", (PyCFunction)(void (*)(void))probe_positional,         \
+         METH_FASTCALL, NULL},                                                \
+        {"keywords", (PyCFunction)(void (*)(void))probe_keywords,             \
+         METH_VARARGS | METH_KEYWORDS, NULL},                                 \
+    {                                                                         \
+        "args", probe, METH_VARARGS, NULL                                     \
+    }
+
+static PyMethodDef probe_functions[] = {PROBES, {0}};
+
+static PyMethodDef probe_methods[] = {
+    PROBES,
+    {"__enter__", probe, METH_NOARGS, NULL},
+    {"__exit__", (PyCFunction)(void (*)(void))probe_positional, METH_FASTCALL,
+     NULL},
+    {0},
+};
+
+static PyGetSetDef probe_getset[] = {
+    {"attribute", probe_get, NULL, NULL, NULL},
+    {0},
+};
+
+static PyType_Slot probe_slots[] = {
+    {Py_tp_methods, probe_methods},
+    {Py_tp_getset, probe_getset},
+    {Py_tp_iter, PyObject_SelfIter},
+    {Py_tp_iternext, probe_next},
+    {Py_tp_call, probe_keywords},
+    {0, NULL},
+};
+
+static PyType_Spec probe_spec = {
+    .name = "pyfiber._engine._Probe",
+    .basicsize = sizeof(PyObject),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .slots = probe_slots,
+};
+
+/* As switch.c calls what a fiber runs. */
+static PyObject *
+call_in_each_way(PyObject *callable)
+{
+    PyObject *none = PyTuple_Pack(1, Py_None);
+    PyObject *named = PyDict_New();
+    PyObject *result = NULL;
+    if (none != NULL && named != NULL &&
+        PyDict_SetItemString(named, "named", Py_None) == 0) {
+        result = PyObject_Call(callable, none, NULL);
+        Py_XDECREF(result);
+        result = result == NULL ? NULL : PyObject_Call(callable, none, named);
+        Py_XDECREF(result);
+        result = result == NULL ? NULL : pf_call(callable);
+        Py_XDECREF(result);
+        result = result == NULL ? NULL : PyObject_CallNoArgs(callable);
+        Py_XDECREF(result);
+        result = result == NULL ? NULL
+                                : PyObject_CallMethodNoArgs(callable, pf.s_run);
+    }
+    Py_XDECREF(none);
+    Py_XDECREF(named);
+    return result;
+}
+
+/* _learn(callables): of each what pyfiber may be called by is known
+ * afterwards. */
+static PyObject *
+mod_learn(PyObject *module, PyObject *callables)
+{
+    (void)module;
+    PyObject *list = PySequence_Tuple(callables);
+    if (list == NULL) {
+        return NULL;
+    }
+    char *outer = learn_base;
+    char here;
+    learn_base = &here;
+    PyObject *result = Py_NewRef(Py_None);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(list) && result != NULL; i++) {
+        Py_DECREF(result);
+        result = call_in_each_way(PyTuple_GET_ITEM(list, i));
+    }
+    learn_base = outer;
+    Py_DECREF(list);
+    return result;
+}
+
+static int
+learn_once(void)
+{
+    static bool learned; /* under the GIL; another interpreter is refused */
+    if (learned || !pf_can_pack()) {
+        return 0;
+    }
+    learned = true;
+    PyObject *learn = pf_import_from("pyfiber._packing", "learn");
+    PyObject *done = learn == NULL ? NULL : PyObject_CallNoArgs(learn);
+    Py_XDECREF(learn);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
+/* PYFIBER_SLOTS: a number, 0 for as many as there are fibers. */
+static int
+slots_from_environment(void)
+{
+    const char *text = getenv("PYFIBER_SLOTS");
+    pf_store(&pf_default_slots, DEFAULT_SLOTS);
+    if (text == NULL || *text == '\0') {
+        return 0;
+    }
+    char *end;
+    errno = 0;
+    long slots = strtol(text, &end, 10);
+    if (*end != '\0' || errno != 0 || slots < 0 || slots == 1) {
+        PyErr_Format(PyExc_ValueError,
+                     "PYFIBER_SLOTS must be 0 or a number from 2 on, not "
+                     "'%.100s'",
+                     text);
+        return -1;
+    }
+    pf_store(&pf_default_slots, (size_t)slots);
+    return 0;
+}
+
+static int
+check_slots(PyObject *wanted, size_t *slots)
+{
+    Py_ssize_t number = PyNumber_AsSsize_t(wanted, PyExc_OverflowError);
+    if (number == -1 && PyErr_Occurred()) {
+        return -1;
+    }
+    if (number < 0 || number == 1) {
+        PyErr_Format(PyExc_ValueError,
+                     "slots must be 0 (each fiber has a stack of its own) or "
+                     "a number from 2 on, not %zd",
+                     number);
+        return -1;
+    }
+    *slots = (size_t)number;
+    return 0;
+}
+
+int
+pf_packing_slots(PyObject *wanted, size_t *slots)
+{
+    *slots = pf_load_relaxed(&pf_default_slots);
+    if (wanted != Py_None && check_slots(wanted, slots) < 0) {
+        return -1;
+    }
+    return *slots == 0 ? 0 : learn_once();
+}
+
+/* The present default. */
+static PyObject *
+mod_slots(PyObject *module, PyObject *ignored)
+{
+    (void)module, (void)ignored;
+    return PyLong_FromSize_t(pf_can_pack() ? pf_load_relaxed(&pf_default_slots)
+                                           : 0);
+}
+
+static PyMethodDef functions[] = {
+    {"_slots", mod_slots, METH_NOARGS, NULL},
+    {"_learn", mod_learn, METH_O, NULL},
+    {0},
+};
+
+int
+pf_packing_init(PyObject *module)
+{
+    if (slots_from_environment() < 0) {
+        return -1;
+    }
+    PyObject *probes = PyType_FromSpec(&probe_spec);
+    if (probes == NULL || PyModule_AddObjectRef(module, "_Probe", probes) < 0) {
+        Py_XDECREF(probes);
+        return -1;
+    }
+    Py_DECREF(probes);
+    PyObject *own = PyModule_New("pyfiber._engine._probes");
+    if (own == NULL || PyModule_AddFunctions(own, probe_functions) < 0 ||
+        PyModule_AddObjectRef(module, "_probes", own) < 0) {
+        Py_XDECREF(own);
+        return -1;
+    }
+    Py_DECREF(own);
+    return PyModule_AddFunctions(module, functions);
+}
