@@ -7,12 +7,12 @@ new to the interpreter and by code that it has specialised.
 
 from __future__ import annotations
 
-import functools
+from _functools import partial  # functools takes longer to import than all the rest of us
 from typing import Any
 
 from pyfiber import _engine
 
-_WARM = 40  # calls after which the interpreter has specialised a piece of code
+_WARM = 16  # calls after which the interpreter has specialised a piece of code
 
 
 class _Called:
@@ -63,122 +63,173 @@ class _Made(_engine._Probe):
         super().fast(*args, **kwargs)
 
 
-_CALLS = """
-def functions(probe, called, made, functions):
-    noargs, o, fast = functions.noargs, functions.o, functions.fast
-    positional, keywords, args = functions.positional, functions.keywords, functions.args
-    nothing, some, named = (), (1, 2), {"a": 1}
-    noargs(); o(1); fast(); fast(1); fast(1, a=2); positional(); positional(1, 2)
-    keywords(); keywords(1); keywords(a=1); args(); args(1, 2)
-    noargs(*nothing); fast(*some, **named); positional(*some); keywords(*some, **named); args(*some); o(*(1,))
-    functions.noargs(); functions.o(1); functions.fast(1); functions.positional(1); functions.keywords(a=1)
+_PROBE = _engine._Probe()
+_MADE = _Made()
+_PROBES: Any = _engine._probes
+_NOTHING: tuple[Any, ...] = ()
+_ONE: tuple[Any, ...] = (1,)
+_TWO: tuple[Any, ...] = (1, 2)
+_NAMED: dict[str, Any] = {"a": 1}
 
-def methods(probe, called, made, functions):
-    nothing, some, named = (), (1, 2), {"a": 1}
-    probe.noargs(); probe.o(1); probe.fast(); probe.fast(1); probe.fast(1, a=2); probe.positional(1)
-    probe.positional(1, 2); probe.keywords(1, a=2); probe.args(1); probe.noargs(*nothing)
-    probe.fast(*some, **named); probe.keywords(*some, **named)
-    noargs, o, fast, positional, keywords = probe.noargs, probe.o, probe.fast, probe.positional, probe.keywords
-    noargs(); o(1); fast(1, a=2); positional(1); keywords(1, a=1)
-    noargs(*nothing); o(*(1,)); fast(*some, **named); positional(*some); keywords(**named)
-    probe(); probe(1, a=2); probe(*some, **named)
-    probe.attribute
-    with probe:
+
+def _functions() -> None:
+    noargs, o, fast = _PROBES.noargs, _PROBES.o, _PROBES.fast
+    positional, keywords, args = _PROBES.positional, _PROBES.keywords, _PROBES.args
+    noargs()
+    o(1)
+    fast()
+    fast(1, a=2)
+    positional(1)
+    keywords(1)
+    keywords(a=1)
+    args(1)
+    noargs(*_NOTHING)
+    o(*_ONE)
+    fast(*_TWO, **_NAMED)
+    positional(*_TWO)
+    keywords(*_TWO, **_NAMED)
+    args(*_TWO)
+    _PROBES.noargs()
+    _PROBES.fast(1)
+    _PROBES.keywords(a=1)
+
+
+def _methods() -> None:
+    _PROBE.noargs()
+    _PROBE.o(1)
+    _PROBE.fast()
+    _PROBE.fast(1, a=2)
+    _PROBE.positional(1)
+    _PROBE.keywords(1, a=2)
+    _PROBE.args(1)
+    _PROBE.noargs(*_NOTHING)
+    _PROBE.o(*_ONE)
+    _PROBE.fast(*_TWO, **_NAMED)
+    _PROBE.keywords(*_TWO, **_NAMED)
+    noargs, o, fast = _PROBE.noargs, _PROBE.o, _PROBE.fast
+    positional, keywords = _PROBE.positional, _PROBE.keywords
+    noargs()
+    o(1)
+    fast(1, a=2)
+    positional(1)
+    keywords(1, a=1)
+    noargs(*_NOTHING)
+    fast(*_TWO, **_NAMED)
+    keywords(**_NAMED)
+
+
+def _slots() -> None:
+    _PROBE()
+    _PROBE(1, a=2)
+    _PROBE(*_TWO, **_NAMED)
+    _PROBE.attribute  # noqa: B018 - a getter is called
+    with _PROBE:
         pass
-    for _ in probe:
+    for _ in _PROBE:
         break
-    next(probe)
-    next(probe, None)
+    next(_PROBE)
+    next(_PROBE, None)
     try:
-        with probe:
+        with _PROBE:
             raise KeyError
     except KeyError:
-        noargs()
+        _PROBES.noargs()
     finally:
-        fast(1)
+        _PROBES.fast(1)
 
-def subclasses(probe, called, made, functions):
-    nothing, some, named = (), (1, 2), {"a": 1}
-    made.noargs(); made.fast(1, a=2); made.o(1); made.fast(*some, **named)
-    noargs, fast = made.noargs, made.fast
-    noargs(); fast(1); fast(*some, **named)
 
-def called_back(probe, called, made, functions):
-    nothing, some, named = (), (1, 2), {"a": 1}
-    one = called(functions.noargs)
-    called(functions.noargs, 1, a=2); called(functions.noargs, *some, **named)
-    one(); one(1, a=2); one(*some, **named); one.run(); one.run(1, a=2); one.run(*some, **named)
+def _subclasses() -> None:
+    _MADE.noargs()
+    _MADE.fast(1, a=2)
+    _MADE.o(1)
+    _MADE.fast(*_TWO, **_NAMED)
+    noargs, fast = _MADE.noargs, _MADE.fast
+    noargs()
+    fast(1)
+    fast(*_TWO, **_NAMED)
+
+
+def _called_back() -> None:
+    one = _Called(_PROBES.noargs)
+    _Called(_PROBES.noargs, 1, a=2)
+    _Called(_PROBES.noargs, *_TWO, **_NAMED)
+    one()
+    one(1, a=2)
+    one(*_TWO, **_NAMED)
+    one.run(1, a=2)
+    one.run(*_TWO, **_NAMED)
     run = one.run
-    run(); run(1); run(a=1); run(*some, **named)
-    one.attribute
+    run()
+    run(a=1)
+    run(*_TWO, **_NAMED)
+    one.attribute  # noqa: B018 - a getter is called
     with one:
         pass
     for _ in one:
         break
     next(one)
-    called.of_class(functions.noargs); called.of_none(functions.noargs); one.of_class(functions.noargs)
-    partial(functions.noargs)(); partial(run, 1)(2); partial(run, 1, a=2)(*some, b=3); partial(functions.fast, 1)(2, c=3)
-    (lambda: functions.noargs())()
-    (lambda *a, **k: functions.fast(*a, **k))(*some, **named)
-    def inner(a=1, *, b=2):
-        functions.noargs()
-    inner(); inner(2); inner(b=3); inner(*(1,), **{"b": 2})
-"""
+    _Called.of_class(_PROBES.noargs)
+    _Called.of_none(_PROBES.noargs)
+    one.of_class(_PROBES.noargs)
 
 
-class _Way:
-    """One of the functions above, as a fiber calls it."""
+def _made_functions() -> None:
+    one = _Called(_PROBES.noargs)
+    partial(_PROBES.noargs)()
+    partial(one.run, 1)(2)
+    partial(one.run, 1, a=2)(*_TWO, b=3)
+    partial(_PROBES.fast, 1)(2, c=3)
+    (lambda: _PROBES.noargs())()
+    (lambda *a, **k: _PROBES.fast(*a, **k))(*_TWO, **_NAMED)
 
-    def __init__(self, function: Any) -> None:
-        self._function = function
+    def inner(a: int = 1, *, b: int = 2) -> None:
+        _PROBES.noargs()
 
-    def _call(self) -> None:
-        # new probes each time would not warm anything
-        self._function(_PROBE, _Called, _MADE, _engine._probes)
+    inner()
+    inner(2)
+    inner(b=3)
+    inner(*_ONE, **{"b": 2})
+
+
+_WAYS = (_functions, _methods, _slots, _subclasses, _called_back, _made_functions)
+
+
+class _Fiber:
+    """What a fiber runs, called as the engine calls it: with `run` for subclasses of Fiber."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
-        self._call()
+        self._target()
 
     def run(self) -> None:
-        self._call()
+        self._target()
 
 
-_PROBE = _engine._Probe()
-_MADE = _Made()
+def _all() -> None:
+    for way in _WAYS:
+        way()
 
 
-def _fresh() -> list[Any]:
-    names: dict[str, Any] = {"partial": functools.partial}
-    exec(compile(_CALLS, __file__, "exec"), names)
-    return [names[name] for name in ("functions", "methods", "subclasses", "called_back")]
+def _fresh(function: Any) -> Any:
+    return type(_fresh)(function.__code__.replace(), function.__globals__)
 
 
 def learn() -> None:
-    """Show the engine all the ways, by fresh code and by warm code."""
-    cold, warm = _fresh(), _fresh()
-    for function in warm:
-        for _ in range(_WARM):
-            function(_PROBE, _Called, _MADE, _engine._probes)
-    for function in [*cold, *warm]:
-        way = _Way(function)
+    """Show the engine all the ways, by code that is fresh and by code that is warm."""
 
-        def plain(*args: Any, function: Any = function, **kwargs: Any) -> None:
-            function(_PROBE, _Called, _MADE, _engine._probes)
+    def plain(*args: Any, **kwargs: Any) -> None:
+        _PROBES.noargs()
 
-        plain.run = plain  # type: ignore[attr-defined]
-        _engine._learn([way, plain])
-    bound = _Way(warm[0])
-    _engine._learn([_Callables(bound.run), _Callables(functools.partial(bound)), _Callables(_engine._probes.fast)])
-
-
-class _Callables:
-    """Gives something that has no `run` one."""
-
-    def __init__(self, callable: Any) -> None:
-        self._callable = callable
-
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
-        self._callable()
-
-    def run(self) -> None:
-        self._callable()
+    plain.run = plain  # type: ignore[attr-defined]
+    one = _Called(_PROBES.noargs)
+    cold = [_fresh(way) for way in _WAYS]
+    _engine._learn(lambda: [way() for way in cold] and None, once=True)
+    for _ in range(_WARM):
+        _all()
+        plain()
+    _engine._learn(_all, once=True)
+    for target in (_PROBES.fast, one.run, partial(one), partial(plain, 1)):
+        _engine._learn(_Fiber(target))
+    _engine._learn(plain)

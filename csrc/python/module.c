@@ -662,9 +662,8 @@ engine_exec(PyObject *module)
     pf_parts_set(parts);
     pf_store(&pf_default_stack_size, DEFAULT_STACK_SIZE);
     if (refuse_subinterpreters() < 0 || pystate_lookup() < 0 ||
-        stack_size_from_environment() < 0 || pf_packing_init(module) < 0 ||
-        pf_state_init(module) < 0 ||
-        pf_facade_init(module) < 0 || make_types(module) < 0 ||
+        stack_size_from_environment() < 0 || pf_state_init(module) < 0 ||
+        pf_facade_init(module) < 0 || pf_packing_init(module) < 0 || make_types(module) < 0 ||
         pf_import_init(module) < 0 || pf_cancel_init(module) < 0 ||
         pf_worker_init(module) < 0 || pf_portal_init(module) < 0 ||
         pf_unbroken_init(module) < 0 || pf_hooked_init(module) < 0 ||

@@ -19,10 +19,12 @@ typedef struct pf_calls {
     unsigned count;
     pf_one_call calls[PF_MOST_CALLS]; /* innermost first */
     bool whole;                   /* not cut off for lack of space */
+    const char *until;
 } pf_calls;
 
-/* Allocates nothing, but takes the dynamic loader's lock. */
-void pf_calls_read(pf_calls *calls);
+/* Up to the one whose caller's frame ends at `until` or beyond; NULL: all.
+ * Allocates nothing, but takes the dynamic loader's lock. */
+void pf_calls_read(pf_calls *calls, const char *until);
 
 /* Which function is this address in?  NULL: no table knows. */
 void *pf_calls_function(uintptr_t back);

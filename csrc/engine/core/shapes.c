@@ -236,7 +236,7 @@ pf_shapes_look(pf_shapes *shapes, const pf_fiber *running, uint64_t switches)
     }
     if (shapes->wanted && is_being_left(running)) {
         shapes->wanted = false;
-        pf_calls_read(&shapes->calls);
+        pf_calls_read(&shapes->calls, NULL);
         if (shapes->calls.whole) {
             shapes->read = running;
             shapes->read_at = switches;

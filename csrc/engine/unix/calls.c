@@ -22,6 +22,10 @@ note(struct _Unwind_Context *context, void *data)
     if (_Unwind_GetIP(context) == 0) {
         return _URC_NORMAL_STOP; /* the outermost function's caller */
     }
+    if (calls->until != NULL &&
+        (char *)_Unwind_GetCFA(context) >= calls->until) {
+        return _URC_NORMAL_STOP;
+    }
     if (calls->count == PF_MOST_CALLS) {
         calls->whole = false;
         return _URC_NORMAL_STOP;
@@ -34,8 +38,9 @@ note(struct _Unwind_Context *context, void *data)
 }
 
 void
-pf_calls_read(pf_calls *calls)
+pf_calls_read(pf_calls *calls, const char *until)
 {
+    calls->until = until;
     calls->count = 0;
     calls->whole = true;
     (void)_Unwind_Backtrace(note, calls);

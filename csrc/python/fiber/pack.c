@@ -172,19 +172,30 @@ pf_wait_memory_clear(PfThread *t)
 
 static char *learn_base; /* while learning: where pyfiber began to call */
 
+/* Most are those of the call before. */
+#define MOST_SEEN 256
+static uintptr_t seen[MOST_SEEN];
+
+static void
+learn_call(uintptr_t back)
+{
+    uintptr_t *place = &seen[(back ^ back >> 8) % MOST_SEEN];
+    if (*place != back && pf_calls_together(back, (uintptr_t)PyObject_Call)) {
+        void *function = pf_calls_function(back);
+        if (function != NULL) {
+            (void)pf_shapes_allow(function); /* else such stacks stay */
+        }
+    }
+    *place = back;
+}
+
 static void
 learn_calls(void)
 {
     pf_calls calls;
-    pf_calls_read(&calls);
-    for (unsigned i = 0;
-         i < calls.count && calls.calls[i].frame < learn_base; i++) {
-        uintptr_t back = calls.calls[i].back;
-        void *function = pf_calls_function(back);
-        if (function != NULL &&
-            pf_calls_together(back, (uintptr_t)PyObject_Call)) {
-            (void)pf_shapes_allow(function);
-        }
+    pf_calls_read(&calls, learn_base);
+    for (unsigned i = 0; i < calls.count; i++) {
+        learn_call(calls.calls[i].back);
     }
 }
 
@@ -273,7 +284,8 @@ static PyType_Slot probe_slots[] = {
 static PyType_Spec probe_spec = {
     .name = "pyfiber._engine._Probe",
     .basicsize = sizeof(PyObject),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE |
+             Py_TPFLAGS_IMMUTABLETYPE,
     .slots = probe_slots,
 };
 
@@ -302,26 +314,23 @@ call_in_each_way(PyObject *callable)
     return result;
 }
 
-/* _learn(callables): of each what pyfiber may be called by is known
- * afterwards. */
+/* _learn(callable, /, *, once=False): what it calls us by is known afterwards;
+ * called in each way, or only once. */
 static PyObject *
-mod_learn(PyObject *module, PyObject *callables)
+mod_learn(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
+          PyObject *kwnames)
 {
     (void)module;
-    PyObject *list = PySequence_Tuple(callables);
-    if (list == NULL) {
+    if (nargs != 1) {
+        PyErr_SetString(PyExc_TypeError, "_learn() takes a callable");
         return NULL;
     }
-    char *outer = learn_base;
     char here;
+    char *outer = learn_base;
     learn_base = &here;
-    PyObject *result = Py_NewRef(Py_None);
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(list) && result != NULL; i++) {
-        Py_DECREF(result);
-        result = call_in_each_way(PyTuple_GET_ITEM(list, i));
-    }
+    PyObject *result = kwnames == NULL ? call_in_each_way(args[0])
+                                       : PyObject_CallNoArgs(args[0]);
     learn_base = outer;
-    Py_DECREF(list);
     return result;
 }
 
@@ -402,7 +411,8 @@ mod_slots(PyObject *module, PyObject *ignored)
 
 static PyMethodDef functions[] = {
     {"_slots", mod_slots, METH_NOARGS, NULL},
-    {"_learn", mod_learn, METH_O, NULL},
+    {"_learn", (PyCFunction)(void (*)(void))mod_learn,
+     METH_FASTCALL | METH_KEYWORDS, NULL},
     {0},
 };
 
@@ -412,12 +422,11 @@ pf_packing_init(PyObject *module)
     if (slots_from_environment() < 0) {
         return -1;
     }
-    PyObject *probes = PyType_FromSpec(&probe_spec);
-    if (probes == NULL || PyModule_AddObjectRef(module, "_Probe", probes) < 0) {
-        Py_XDECREF(probes);
+    PyTypeObject *probes = pf_add_type(module, &probe_spec, NULL);
+    if (probes == NULL) {
         return -1;
     }
-    Py_DECREF(probes);
+    Py_DECREF(probes); /* the module has it */
     PyObject *own = PyModule_New("pyfiber._engine._probes");
     if (own == NULL || PyModule_AddFunctions(own, probe_functions) < 0 ||
         PyModule_AddObjectRef(module, "_probes", own) < 0) {
