@@ -8,7 +8,10 @@ new to the interpreter and by code that it has specialised.
 from __future__ import annotations
 
 from _functools import partial  # functools takes longer to import than all the rest of us
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 from pyfiber import _engine
 

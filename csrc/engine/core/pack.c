@@ -746,9 +746,6 @@ pf_pack_set(pf_thread *thread, const pf_pack_host *host, size_t slots)
         }
         pf_shapes_init(&thread->packer->shapes);
     }
-    if (thread->packer->slots == slots && thread->packer->host == host) {
-        return 0;
-    }
     thread->packer->host = host;
     thread->packer->slots = slots;
     for (unsigned i = 0; i < thread->pool_count; i++) {

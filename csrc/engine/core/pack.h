@@ -65,7 +65,7 @@ typedef struct pf_pack_stats {
 /* Can stacks be packed in this build? */
 bool pf_can_pack(void);
 
-/* Lend so many stacks of each size; 0: as many as there are fibers.  Fibers
+/* From now on lend so many stacks of each size; 0: as many as there are fibers.  Fibers
  * that are packed stay so until their turn.  0 or -ENOMEM. */
 int pf_pack_set(pf_thread *thread, const pf_pack_host *host, size_t slots);
 void pf_pack_finish(pf_thread *thread);

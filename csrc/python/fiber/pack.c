@@ -409,7 +409,15 @@ mod_slots(PyObject *module, PyObject *ignored)
                                            : 0);
 }
 
+static PyObject *
+mod_can_pack(PyObject *module, PyObject *ignored)
+{
+    (void)module, (void)ignored;
+    return PyBool_FromLong(pf_can_pack());
+}
+
 static PyMethodDef functions[] = {
+    {"_can_pack", mod_can_pack, METH_NOARGS, NULL},
     {"_slots", mod_slots, METH_NOARGS, NULL},
     {"_learn", (PyCFunction)(void (*)(void))mod_learn,
      METH_FASTCALL | METH_KEYWORDS, NULL},
