@@ -13,7 +13,9 @@
 
 /* What is not learned at once is tried ever more rarely, until something new
  * is learned: a program may be full of stacks that cannot be moved. */
-#define MOST_PATIENCE 4096
+#define MOST_PATIENCE 1024
+/* Known ones that are met on the way to one that is not. */
+#define MOST_TRIES 16
 
 #define MOST_ALLOWED 512
 static void *allowed[MOST_ALLOWED]; /* constant after import */
@@ -114,7 +116,7 @@ pf_shapes_miss(pf_shapes *shapes)
         return false;
     }
     shapes->unknown = 0;
-    shapes->wanted = true;
+    shapes->tries = MOST_TRIES;
     return true;
 }
 
@@ -198,11 +200,11 @@ shape_of(const pf_calls *calls, const pf_fiber *fiber)
 static void
 learn(pf_shapes *shapes, const pf_fiber *fiber)
 {
-    pf_shape *shape = NULL;
-    if (pf_shapes_find(shapes, fiber) == NULL &&
-        shapes->count < PF_MOST_SHAPES) {
-        shape = shape_of(&shapes->calls, fiber);
+    if (pf_shapes_find(shapes, fiber) != NULL) {
+        return;
     }
+    pf_shape *shape = shape_of(&shapes->calls, fiber);
+    shapes->tries = 0;
     if (shape == NULL) {
         uint32_t longer = 2 * shapes->patience + 1;
         shapes->patience = longer < MOST_PATIENCE ? longer : MOST_PATIENCE;
@@ -234,15 +236,15 @@ pf_shapes_look(pf_shapes *shapes, const pf_fiber *running, uint64_t switches)
         switches - shapes->read_at <= 1) {
         learn(shapes, left);
     }
-    if (shapes->wanted && is_being_left(running)) {
-        shapes->wanted = false;
+    if (shapes->tries > 0 && is_being_left(running)) {
+        shapes->tries--;
         pf_calls_read(&shapes->calls, NULL);
         if (shapes->calls.whole) {
             shapes->read = running;
             shapes->read_at = switches;
         }
     }
-    return shapes->wanted || shapes->read != NULL;
+    return shapes->tries > 0 || shapes->read != NULL;
 }
 
 #endif
