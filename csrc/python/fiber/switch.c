@@ -353,7 +353,9 @@ void
 pf_fiber_take_stack(FiberObject *fiber)
 {
     pf_live_unlink(fiber);
-    pf_pack_forget(&fiber->thread->engine, &fiber->fiber);
+    if (fiber->thread != NULL && fiber->thread == pf_tls_thread) {
+        pf_pack_forget(&fiber->thread->engine, &fiber->fiber);
+    }
     pf_fiber_release_stack(&fiber->fiber);
     fiber->core.state = PF_DONE;
     fiber->stack_size = 0; /* `saved` went with the stack */
