@@ -209,6 +209,18 @@ def test_select_gets_from_one(cases: int) -> None:
     assert sorted(one.item for one in got) == list(range(12))
 
 
+def test_fiber_that_stands_in_one_queue_twice_moves() -> None:
+    """Its places point to each other: the second was left behind on the stack."""
+    queue: pyfiber.Queue[int] = pyfiber.Queue()
+
+    def wake() -> None:
+        for i in range(12):
+            queue.put(i)
+
+    got = packs(lambda: pyfiber.select(queue.getting(), queue.getting(), queue.getting()), wake)
+    assert sorted(one.item for one in got) == list(range(12))
+
+
 def test_fibers_that_join_get_the_result() -> None:
     others: list[pyfiber.Fiber[Any]] = []
 

@@ -90,9 +90,9 @@ wait_moved(FiberObject *fiber, PfWaiter *waiter, const PfWaiter *before)
     }
     for (int i = 0; i < waiter->count; i++) {
         waiter->nodes[i].waiter = waiter;
-        if (together) {
-            pf_waitq_moved(&nodes[i], &old[i]);
-        }
+    }
+    if (together) {
+        pf_waitq_moved(nodes, old, waiter->count);
     }
     fiber->wait = waiter;
 }

@@ -70,22 +70,33 @@ pf_waitq_remove(PfNode *node)
     }
 }
 
-void
-pf_waitq_moved(PfNode *node, const PfNode *before)
+static inline PfNode *
+moved(PfNode *node, PfNode *nodes, const PfNode *before, int count)
 {
-    PfWaitq *queue = node->queue;
-    if (queue == NULL) {
-        return;
+    return node >= before && node < before + count ? nodes + (node - before)
+                                                   : node;
+}
+
+/* Several may stand in one queue, next to each other. */
+void
+pf_waitq_moved(PfNode *nodes, const PfNode *before, int count)
+{
+    for (PfNode *n = nodes; n < nodes + count; n++) {
+        if (n->queue != NULL) {
+            n->prev = moved(n->prev, nodes, before, count);
+            n->next = moved(n->next, nodes, before, count);
+        }
     }
-    if (queue->head == before) {
-        queue->head = node;
-    } else {
-        node->prev->next = node;
-    }
-    if (node->next != NULL) {
-        node->next->prev = node;
-    } else {
-        queue->head->prev = node;
+    for (PfNode *n = nodes; n < nodes + count; n++) {
+        PfWaitq *queue = n->queue;
+        if (queue == NULL) {
+            continue;
+        }
+        queue->head = moved(queue->head, nodes, before, count);
+        if (queue->head != n) {
+            n->prev->next = n;
+        }
+        (n->next != NULL ? n->next : queue->head)->prev = n;
     }
 }
 

@@ -82,8 +82,8 @@ pf_waitq_empty(const PfWaitq *queue)
 void pf_waitq_push(PfWaitq *queue, PfNode *node);
 void pf_waitq_push_first(PfWaitq *queue, PfNode *node);
 void pf_waitq_remove(PfNode *node);
-/* What was at `before` has been copied here. */
-void pf_waitq_moved(PfNode *node, const PfNode *before);
+/* The nodes that were at `before` have been copied here. */
+void pf_waitq_moved(PfNode *nodes, const PfNode *before, int count);
 
 /* The waiter to serve next; the queue is not empty.  Every choice among
  * waiters is made here: first come, first served, unless a test asks for
