@@ -1,18 +1,4 @@
-/* See pack.h.
- *
- * The words of a stack are counted from its innermost end up to the header,
- * and on through the part of the room that is in use.  A word is kept as one
- * of three kinds, so that it means the same in another slot, and is mostly the
- * same for another fiber:
- *
- *   PLAIN     as it is
- *   OF_STACK  as a distance from the stack's header: it points into the slot
- *   OF_FIBER  as a distance from the fiber: it points into its object
- *
- * A word that only looks like an address in the slot is taken for one.  Which
- * code is on the stack is known (shapes.h): it has objects' addresses, counts
- * and flags there, no numbers of the user's.
- */
+/* See pack.h. */
 #include "engine/core/pack.h"
 
 #include <errno.h>
@@ -26,6 +12,7 @@
 #endif
 
 #include "engine/base/memory.h"
+#include "engine/core/images.h"
 #include "engine/core/scheduler.h"
 #include "engine/core/shapes.h"
 
@@ -38,7 +25,6 @@ pf_stack pf_packed_stack; /* its address is all that counts */
 #if PF_CONTEXT_MOVES
 
 #define MOST_STORES 8    /* sizes of stacks; others are not lent */
-#define MOST_WORDS 4096  /* of a stack that is packed: 32 KiB */
 /* Few slots are a test's: it wants to see every fiber move. */
 #define FIXED_BELOW 16
 /* Fibers looked at for a slot; if none can be packed, there is one more slot.
@@ -49,51 +35,6 @@ pf_stack pf_packed_stack; /* its address is all that counts */
  * fibers that take turns get a stack each if they are fewer than that. */
 #define SOON 64
 #define DECAY INT64_C(1000000000) /* nanoseconds between two steps */
-/* How far an address may lie from a fiber to belong to its object. */
-#define FIBER_NEAR 512
-/* A form is replaced once if the first images that use it differ too much: it
- * was made of a fiber that had just begun, say. */
-#define WORN_AFTER 32
-#define WORN_DIFFERENCES 8
-
-typedef enum Kind { PLAIN, OF_STACK, OF_FIBER } Kind;
-
-/* The words of one fiber, by which those of others are told.  Freed with its
- * shape, or with the last image of it if it was replaced. */
-struct pf_form {
-    pf_form *next; /* of the same shape */
-    uint32_t users;
-    uint32_t differences; /* in the first images */
-    uint16_t stack_words;
-    uint16_t room_words;
-    uint16_t tried;
-    bool replaced; /* the shape has another one for these sizes */
-    bool settled;
-    uint64_t *words;
-    uint8_t kinds[];
-};
-
-/* Followed by its values, then `kept` bytes of the host's, then its entries.
- * What fibers have in common is in the form; that a value stands at several
- * places is common, too (an object that several frames know). */
-struct pf_image {
-    pf_form *form;
-    uint32_t packed_at; /* the scheduler's count of switches */
-    int32_t moves;      /* from the header: where `kept` belongs */
-    uint16_t entries;
-    uint16_t values;
-    uint16_t kept;
-    uint16_t store;
-};
-typedef struct pf_image pf_image;
-
-typedef struct Entry {
-    uint16_t place : 14;
-    uint16_t kind : 2;
-    uint16_t value;
-} Entry;
-_Static_assert(MOST_WORDS <= 1 << 14, "places have 14 bits");
-
 typedef struct Store {
     pf_stack_pool *pool; /* NULL: it is gone */
     size_t slots;        /* lent at present */
@@ -111,10 +52,7 @@ struct pf_packer {
     size_t starved;  /* turns in a row for which there was no memory */
     int64_t decayed; /* when */
     uint64_t packings, unpackings, refusals;
-    /* The image that is being made. */
-    uint16_t entry_count, value_count;
-    Entry entries[MOST_WORDS];
-    uint64_t values[MOST_WORDS];
+    pf_draft draft;
 };
 
 bool
@@ -132,272 +70,6 @@ pf_can_pack(void)
 #else
     return true;
 #endif
-}
-
-/* ------------------------------------------------------------- the words */
-
-/* Where the words of a stack are, and what makes them relative. */
-typedef struct Span {
-    const uint64_t *stack; /* from the innermost end */
-    const uint64_t *room;
-    uint32_t stack_words, room_words;
-    uintptr_t header, low, high; /* of the slot */
-    uintptr_t fiber;
-    uint32_t hole, hole_end; /* words that move: not looked at */
-} Span;
-
-static inline uint64_t
-word_at(const Span *span, uint32_t i)
-{
-    if (i - span->hole < span->hole_end - span->hole) {
-        return 0;
-    }
-    return i < span->stack_words ? span->stack[i]
-                                 : span->room[i - span->stack_words];
-}
-
-static inline Kind
-kind_of(const Span *span, uint64_t *word)
-{
-    uint64_t w = *word;
-    if (w - span->low <= span->high - span->low) {
-        *word = w - span->header;
-        return OF_STACK;
-    }
-    if (w - (span->fiber - FIBER_NEAR) <= 2 * FIBER_NEAR) {
-        *word = w - span->fiber;
-        return OF_FIBER;
-    }
-    return PLAIN;
-}
-
-static inline uint64_t
-word_of(Kind kind, uint64_t value, uintptr_t header, uintptr_t fiber)
-{
-    return kind == PLAIN ? value
-                         : value + (kind == OF_STACK ? header : fiber);
-}
-
-static Span
-span_of(const pf_fiber *fiber, const pf_packing *packing)
-{
-    const pf_stack *stack = fiber->stack;
-    const char *low = fiber->context.handle;
-    Span span = {
-        .stack = (const uint64_t *)(const void *)low,
-        .room = (const uint64_t *)(const void *)stack->room,
-        .stack_words = (uint32_t)((const char *)stack - low) / 8,
-        .room_words = (uint32_t)(packing->room_end - stack->room) / 8,
-        .header = (uintptr_t)stack,
-        .low = (uintptr_t)stack->area.low,
-        .high = (uintptr_t)stack->room + stack->room_size,
-        .fiber = (uintptr_t)fiber,
-    };
-    if (packing->bytes != 0) {
-        span.hole = (uint32_t)(packing->moves - low) / 8;
-        span.hole_end = span.hole + packing->bytes / 8u;
-    }
-    return span;
-}
-
-/* --------------------------------------------------------------- the forms */
-
-static pf_form *
-find_form(const pf_shape *shape, const Span *span)
-{
-    pf_form *form = shape->forms;
-    while (form != NULL && form->room_words != span->room_words) {
-        form = form->next;
-    }
-    return form;
-}
-
-static pf_form *
-new_form(pf_shape *shape, const Span *span)
-{
-    uint32_t count = span->stack_words + span->room_words;
-    pf_form *form = pf_malloc(sizeof *form + count);
-    uint64_t *words = pf_malloc(count * sizeof *words);
-    if (form == NULL || words == NULL) {
-        free(form);
-        free(words);
-        return NULL;
-    }
-    *form = (pf_form){
-        .next = shape->forms,
-        .stack_words = (uint16_t)span->stack_words,
-        .room_words = (uint16_t)span->room_words,
-        .words = words,
-    };
-    for (uint32_t i = 0; i < count; i++) {
-        words[i] = word_at(span, i);
-        form->kinds[i] = (uint8_t)kind_of(span, &words[i]);
-    }
-    shape->forms = form;
-    return form;
-}
-
-static void
-free_form(pf_form *form)
-{
-    free(form->words);
-    free(form);
-}
-
-static void
-unuse_form(pf_form *form)
-{
-    if (--form->users == 0 && form->replaced) {
-        free_form(form);
-    }
-}
-
-static void
-replace_form(pf_shape *shape, pf_form *form, const Span *span)
-{
-    pf_form *better = new_form(shape, span);
-    if (better == NULL) {
-        return;
-    }
-    better->settled = true;
-    pf_form **link = &shape->forms;
-    while (*link != form) {
-        link = &(*link)->next;
-    }
-    *link = form->next;
-    form->replaced = true;
-    if (form->users == 0) {
-        free_form(form);
-    }
-}
-
-/* The form for such a stack; one that does not serve is replaced. */
-static pf_form *
-form_for(pf_shape *shape, const Span *span)
-{
-    pf_form *form = find_form(shape, span);
-    if (form == NULL) {
-        return new_form(shape, span);
-    }
-    if (!form->settled && form->tried == WORN_AFTER) {
-        form->settled = true;
-        if (form->differences > WORN_AFTER * WORN_DIFFERENCES) {
-            replace_form(shape, form, span);
-            form = find_form(shape, span);
-        }
-    }
-    return form;
-}
-
-/* -------------------------------------------------------------- the images */
-
-static void
-add_entry(pf_packer *packer, uint32_t place, Kind kind, uint64_t value)
-{
-    uint16_t v = packer->value_count;
-    uint16_t oldest = v > 24 ? v - 24 : 0;
-    while (v > oldest && packer->values[v - 1] != value) {
-        v--;
-    }
-    if (v == oldest) {
-        v = ++packer->value_count;
-        packer->values[v - 1] = value;
-    }
-    packer->entries[packer->entry_count++] = (Entry){
-        .place = (uint16_t)(place & 0x3FFF),
-        .kind = kind & 3,
-        .value = v - 1,
-    };
-}
-
-static void
-compare(pf_packer *packer, const Span *span, const pf_form *form)
-{
-    uint32_t count = span->stack_words + span->room_words;
-    packer->entry_count = packer->value_count = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        uint64_t word = word_at(span, i);
-        Kind kind = kind_of(span, &word);
-        if (word != form->words[i] || kind != (Kind)form->kinds[i]) {
-            add_entry(packer, i, kind, word);
-        }
-    }
-}
-
-static inline uint64_t *
-values_of(pf_image *image)
-{
-    return (uint64_t *)(void *)(image + 1);
-}
-
-static inline char *
-kept_of(pf_image *image)
-{
-    return (char *)(values_of(image) + image->values);
-}
-
-static inline Entry *
-entries_of(pf_image *image)
-{
-    return (Entry *)(void *)(kept_of(image) + image->kept);
-}
-
-static size_t
-size_of(const pf_image *image)
-{
-    return sizeof *image + image->values * sizeof(uint64_t) + image->kept +
-           image->entries * sizeof(Entry);
-}
-
-static pf_image *
-new_image(const pf_packer *packer, pf_form *form, uint16_t kept)
-{
-    pf_image head = {
-        .form = form,
-        .entries = packer->entry_count,
-        .values = packer->value_count,
-        .kept = kept,
-    };
-    pf_image *image = pf_malloc(size_of(&head));
-    if (image != NULL) {
-        *image = head;
-        memcpy(values_of(image), packer->values,
-               head.values * sizeof(uint64_t));
-        memcpy(entries_of(image), packer->entries,
-               head.entries * sizeof(Entry));
-    }
-    return image;
-}
-
-/* Only the C stack and the room's bytes in use: the header is the slot's. */
-static void
-expand(pf_image *image, pf_stack *stack, const pf_fiber *fiber)
-{
-    const pf_form *form = image->form;
-    uintptr_t header = (uintptr_t)stack;
-    uint64_t *words = (uint64_t *)(void *)stack - form->stack_words;
-    uint64_t *room = (uint64_t *)(void *)stack->room;
-    for (uint32_t i = 0; i < form->stack_words; i++) {
-        words[i] = word_of((Kind)form->kinds[i], form->words[i], header,
-                           (uintptr_t)fiber);
-    }
-    for (uint32_t i = 0; i < form->room_words; i++) {
-        uint32_t at = form->stack_words + i;
-        room[i] = word_of((Kind)form->kinds[at], form->words[at], header,
-                          (uintptr_t)fiber);
-    }
-    const uint64_t *values = values_of(image);
-    const Entry *entries = entries_of(image);
-    for (uint32_t i = 0; i < image->entries; i++) {
-        Entry e = entries[i];
-        uint64_t word = word_of((Kind)e.kind, values[e.value], header,
-                                (uintptr_t)fiber);
-        if (e.place < form->stack_words) {
-            words[e.place] = word;
-        } else {
-            room[e.place - form->stack_words] = word;
-        }
-    }
 }
 
 /* ------------------------------------------------------------------- packing */
@@ -433,7 +105,7 @@ learn_soon(pf_packer *packer, const pf_fiber *fiber)
 
 /* What still reads a stack that was taken away shall notice. */
 static void
-poison(const Span *span)
+poison(const pf_span *span)
 {
 #if defined(PYFIBER_HARDTEST)
     memset((void *)span->stack, 0xDB, span->stack_words * sizeof(uint64_t));
@@ -450,20 +122,15 @@ put_away(pf_packer *packer, Store *store, pf_fiber *fiber, pf_image *image,
     pf_stack *stack = fiber->stack;
     image->packed_at = (uint32_t)fiber->task.scheduler->switches;
     image->store = (uint16_t)(store - packer->stores);
-    image->form->users++;
-    if (image->form->tried < WORN_AFTER) {
-        image->form->tried++;
-        image->form->differences += image->entries;
-    }
     if (packing->bytes != 0) {
         image->moves = (int32_t)(packing->moves - (char *)stack);
-        packer->host->keep(fiber, packing->moves, kept_of(image));
+        packer->host->keep(fiber, packing->moves, pf_image_kept(image));
     }
     fiber->stack = PF_PACKED;
     fiber->task.has_stack = false;
     fiber->context.handle = image;
     store->packed++;
-    store->packed_bytes += size_of(image);
+    store->packed_bytes += pf_image_size(image);
     packer->packings++;
 }
 
@@ -479,7 +146,7 @@ pack(pf_thread *thread, Store *store, pf_fiber *fiber)
     packer->refusals++;
     if (pf_stack_reserve_is_open(stack) ||
         (const char *)stack - (const char *)fiber->context.handle >
-            MOST_WORDS * 4) {
+            PF_MOST_WORDS * 4) {
         return false;
     }
     pf_shape *shape = pf_shapes_find(&packer->shapes, fiber);
@@ -491,15 +158,10 @@ pack(pf_thread *thread, Store *store, pf_fiber *fiber)
     if (!packer->host->may_pack(thread, fiber, &packing)) {
         return false;
     }
-    pf_image *image = NULL;
-    Span span = span_of(fiber, &packing);
-    if (span.stack_words + span.room_words <= MOST_WORDS) {
-        pf_form *form = form_for(shape, &span);
-        if (form != NULL) {
-            compare(packer, &span, form);
-            image = new_image(packer, form, packing.bytes);
-        }
-    }
+    pf_span span = pf_span_of(fiber, packing.room_end, packing.moves,
+                              packing.bytes);
+    pf_image *image =
+        pf_image_new(&packer->draft, shape, &span, packing.bytes);
     if (image == NULL) {
         packer->host->unpacked(thread, fiber, NULL, NULL);
         return false;
@@ -579,9 +241,8 @@ static void
 free_image(Store *store, pf_image *image)
 {
     store->packed--;
-    store->packed_bytes -= size_of(image);
-    unuse_form(image->form);
-    free(image);
+    store->packed_bytes -= pf_image_size(image);
+    pf_image_free(image);
 }
 
 int
@@ -599,14 +260,12 @@ pf_unpack(pf_thread *thread, pf_fiber *fiber, bool runs)
     if (stack == NULL) {
         return -ENOMEM;
     }
-    expand(image, stack, fiber);
     stack->user = fiber;
     fiber->stack = stack;
     fiber->task.has_stack = true;
-    fiber->context.handle =
-        (char *)stack - image->form->stack_words * sizeof(uint64_t);
+    fiber->context.handle = pf_image_expand(image, stack, fiber);
     char *moves = image->kept == 0 ? NULL : (char *)stack + image->moves;
-    packer->host->unpacked(thread, fiber, moves, kept_of(image));
+    packer->host->unpacked(thread, fiber, moves, pf_image_kept(image));
     packer->unpackings++;
     free_image(store, image);
     return 0;
@@ -755,30 +414,12 @@ pf_pack_set(pf_thread *thread, const pf_pack_host *host, size_t slots)
     return 0;
 }
 
-static void
-free_forms(pf_shapes *shapes)
-{
-    for (unsigned i = 0; i < PF_SHAPE_BUCKETS; i++) {
-        for (pf_shape *s = shapes->buckets[i]; s != NULL; s = s->next) {
-            while (s->forms != NULL) {
-                pf_form *form = s->forms;
-                s->forms = form->next;
-                form->replaced = true;
-                if (form->users == 0) {
-                    free_form(form);
-                }
-            }
-        }
-    }
-}
-
 void
 pf_pack_finish(pf_thread *thread)
 {
     pf_packer *packer = thread->packer;
     if (packer != NULL) {
-        free_forms(&packer->shapes);
-        pf_shapes_finish(&packer->shapes);
+        pf_shapes_finish(&packer->shapes, pf_forms_free);
         free(packer);
         thread->packer = NULL;
     }

@@ -52,12 +52,13 @@ pf_shapes_init(pf_shapes *shapes)
 }
 
 void
-pf_shapes_finish(pf_shapes *shapes)
+pf_shapes_finish(pf_shapes *shapes, void (*forget)(pf_shape *shape))
 {
     for (unsigned i = 0; i < PF_SHAPE_BUCKETS; i++) {
         pf_shape *shape = shapes->buckets[i];
         while (shape != NULL) {
             pf_shape *next = shape->next;
+            forget(shape);
             free(shape);
             shape = next;
         }

@@ -55,7 +55,8 @@ typedef struct pf_shapes {
 } pf_shapes;
 
 void pf_shapes_init(pf_shapes *shapes);
-void pf_shapes_finish(pf_shapes *shapes);
+/* `forget` frees a shape's forms. */
+void pf_shapes_finish(pf_shapes *shapes, void (*forget)(pf_shape *shape));
 
 /* The shape of a suspended fiber's stack, NULL: unknown, or may not be moved.
  */

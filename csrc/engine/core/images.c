@@ -1,0 +1,338 @@
+/* See images.h. */
+#include "engine/core/images.h"
+
+#include "context/context.h"
+
+#if PF_CONTEXT_MOVES
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/memory.h"
+
+/* How far an address may lie from a fiber to belong to its object. */
+#define FIBER_NEAR 512
+/* A form is replaced once if the first images that use it differ too much: it
+ * was made of a fiber that had just begun, say. */
+#define WORN_AFTER 32
+#define WORN_DIFFERENCES 8
+
+typedef enum Kind { PLAIN, OF_STACK, OF_FIBER } Kind;
+
+/* The words of one fiber, by which those of others are told.  Freed with its
+ * shape, or with the last image of it if it was replaced. */
+struct pf_form {
+    pf_form *next; /* of the same shape */
+    uint32_t users;
+    uint32_t differences; /* in the first images */
+    uint16_t stack_words;
+    uint16_t room_words;
+    uint16_t tried;
+    bool replaced; /* the shape has another one for these sizes */
+    bool settled;
+    uint64_t *words;
+    uint8_t kinds[];
+};
+
+/* ------------------------------------------------------------- the words */
+
+static inline uint64_t
+word_at(const pf_span *span, uint32_t i)
+{
+    if (i - span->hole < span->hole_end - span->hole) {
+        return 0;
+    }
+    return i < span->stack_words ? span->stack[i]
+                                 : span->room[i - span->stack_words];
+}
+
+static inline Kind
+kind_of(const pf_span *span, uint64_t *word)
+{
+    uint64_t w = *word;
+    if (w - span->low <= span->high - span->low) {
+        *word = w - span->header;
+        return OF_STACK;
+    }
+    if (w - (span->fiber - FIBER_NEAR) <= 2 * FIBER_NEAR) {
+        *word = w - span->fiber;
+        return OF_FIBER;
+    }
+    return PLAIN;
+}
+
+static inline uint64_t
+word_of(Kind kind, uint64_t value, uintptr_t header, uintptr_t fiber)
+{
+    return kind == PLAIN ? value
+                         : value + (kind == OF_STACK ? header : fiber);
+}
+
+pf_span
+pf_span_of(const pf_fiber *fiber, const char *room_end, const char *moves,
+           uint16_t bytes)
+{
+    const pf_stack *stack = fiber->stack;
+    const char *low = fiber->context.handle;
+    pf_span span = {
+        .stack = (const uint64_t *)(const void *)low,
+        .room = (const uint64_t *)(const void *)stack->room,
+        .stack_words = (uint32_t)((const char *)stack - low) / 8,
+        .room_words = (uint32_t)(room_end - stack->room) / 8,
+        .header = (uintptr_t)stack,
+        .low = (uintptr_t)stack->area.low,
+        .high = (uintptr_t)stack->room + stack->room_size,
+        .fiber = (uintptr_t)fiber,
+    };
+    if (bytes != 0) {
+        span.hole = (uint32_t)(moves - low) / 8;
+        span.hole_end = span.hole + bytes / 8u;
+    }
+    return span;
+}
+
+/* --------------------------------------------------------------- the forms */
+
+static pf_form *
+find_form(const pf_shape *shape, const pf_span *span)
+{
+    pf_form *form = shape->forms;
+    while (form != NULL && form->room_words != span->room_words) {
+        form = form->next;
+    }
+    return form;
+}
+
+static pf_form *
+new_form(pf_shape *shape, const pf_span *span)
+{
+    uint32_t count = span->stack_words + span->room_words;
+    pf_form *form = pf_malloc(sizeof *form + count);
+    uint64_t *words = pf_malloc(count * sizeof *words);
+    if (form == NULL || words == NULL) {
+        free(form);
+        free(words);
+        return NULL;
+    }
+    *form = (pf_form){
+        .next = shape->forms,
+        .stack_words = (uint16_t)span->stack_words,
+        .room_words = (uint16_t)span->room_words,
+        .words = words,
+    };
+    for (uint32_t i = 0; i < count; i++) {
+        words[i] = word_at(span, i);
+        form->kinds[i] = (uint8_t)kind_of(span, &words[i]);
+    }
+    shape->forms = form;
+    return form;
+}
+
+static void
+free_form(pf_form *form)
+{
+    free(form->words);
+    free(form);
+}
+
+static void
+unuse_form(pf_form *form)
+{
+    if (--form->users == 0 && form->replaced) {
+        free_form(form);
+    }
+}
+
+static void
+replace_form(pf_shape *shape, pf_form *form, const pf_span *span)
+{
+    pf_form *better = new_form(shape, span);
+    if (better == NULL) {
+        return;
+    }
+    better->settled = true;
+    pf_form **link = &shape->forms;
+    while (*link != form) {
+        link = &(*link)->next;
+    }
+    *link = form->next;
+    form->replaced = true;
+    if (form->users == 0) {
+        free_form(form);
+    }
+}
+
+/* The form for such a stack; one that does not serve is replaced. */
+static pf_form *
+form_for(pf_shape *shape, const pf_span *span)
+{
+    pf_form *form = find_form(shape, span);
+    if (form == NULL) {
+        return new_form(shape, span);
+    }
+    if (!form->settled && form->tried == WORN_AFTER) {
+        form->settled = true;
+        if (form->differences > WORN_AFTER * WORN_DIFFERENCES) {
+            replace_form(shape, form, span);
+            form = find_form(shape, span);
+        }
+    }
+    return form;
+}
+
+/* -------------------------------------------------------------- the images */
+
+static void
+add_entry(pf_draft *draft, uint32_t place, Kind kind, uint64_t value)
+{
+    uint16_t v = draft->value_count;
+    uint16_t oldest = v > 24 ? v - 24 : 0;
+    while (v > oldest && draft->values[v - 1] != value) {
+        v--;
+    }
+    if (v == oldest) {
+        v = ++draft->value_count;
+        draft->values[v - 1] = value;
+    }
+    draft->entries[draft->entry_count++] = (pf_difference){
+        .place = (uint16_t)(place & 0x3FFF),
+        .kind = kind & 3,
+        .value = v - 1,
+    };
+}
+
+static void
+compare(pf_draft *draft, const pf_span *span, const pf_form *form)
+{
+    uint32_t count = span->stack_words + span->room_words;
+    draft->entry_count = draft->value_count = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t word = word_at(span, i);
+        Kind kind = kind_of(span, &word);
+        if (word != form->words[i] || kind != (Kind)form->kinds[i]) {
+            add_entry(draft, i, kind, word);
+        }
+    }
+}
+
+static inline uint64_t *
+values_of(pf_image *image)
+{
+    return (uint64_t *)(void *)(image + 1);
+}
+
+char *
+pf_image_kept(pf_image *image)
+{
+    return (char *)(values_of(image) + image->values);
+}
+
+static inline pf_difference *
+entries_of(pf_image *image)
+{
+    return (pf_difference *)(void *)(pf_image_kept(image) + image->kept);
+}
+
+size_t
+pf_image_size(const pf_image *image)
+{
+    return sizeof *image + image->values * sizeof(uint64_t) + image->kept +
+           image->entries * sizeof(pf_difference);
+}
+
+static pf_image *
+make_image(const pf_draft *draft, pf_form *form, uint16_t kept)
+{
+    pf_image head = {
+        .form = form,
+        .entries = draft->entry_count,
+        .values = draft->value_count,
+        .kept = kept,
+    };
+    pf_image *image = pf_malloc(pf_image_size(&head));
+    if (image != NULL) {
+        *image = head;
+        memcpy(values_of(image), draft->values,
+               head.values * sizeof(uint64_t));
+        memcpy(entries_of(image), draft->entries,
+               head.entries * sizeof(pf_difference));
+    }
+    return image;
+}
+
+pf_image *
+pf_image_new(pf_draft *draft, pf_shape *shape, const pf_span *span,
+             uint16_t kept)
+{
+    if (span->stack_words + span->room_words > PF_MOST_WORDS) {
+        return NULL;
+    }
+    pf_form *form = form_for(shape, span);
+    if (form == NULL) {
+        return NULL;
+    }
+    compare(draft, span, form);
+    pf_image *image = make_image(draft, form, kept);
+    if (image != NULL) {
+        form->users++;
+        if (form->tried < WORN_AFTER) {
+            form->tried++;
+            form->differences += image->entries;
+        }
+    }
+    return image;
+}
+
+void
+pf_image_free(pf_image *image)
+{
+    unuse_form(image->form);
+    free(image);
+}
+
+/* Only the C stack and the room's bytes in use: the header is the slot's. */
+void *
+pf_image_expand(pf_image *image, pf_stack *stack, const pf_fiber *fiber)
+{
+    const pf_form *form = image->form;
+    uintptr_t header = (uintptr_t)stack;
+    uint64_t *words = (uint64_t *)(void *)stack - form->stack_words;
+    uint64_t *room = (uint64_t *)(void *)stack->room;
+    for (uint32_t i = 0; i < form->stack_words; i++) {
+        words[i] = word_of((Kind)form->kinds[i], form->words[i], header,
+                           (uintptr_t)fiber);
+    }
+    for (uint32_t i = 0; i < form->room_words; i++) {
+        uint32_t at = form->stack_words + i;
+        room[i] = word_of((Kind)form->kinds[at], form->words[at], header,
+                          (uintptr_t)fiber);
+    }
+    const uint64_t *values = values_of(image);
+    const pf_difference *entries = entries_of(image);
+    for (uint32_t i = 0; i < image->entries; i++) {
+        pf_difference e = entries[i];
+        uint64_t word = word_of((Kind)e.kind, values[e.value], header,
+                                (uintptr_t)fiber);
+        if (e.place < form->stack_words) {
+            words[e.place] = word;
+        } else {
+            room[e.place - form->stack_words] = word;
+        }
+    }
+    return words;
+}
+
+void
+pf_forms_free(pf_shape *shape)
+{
+    while (shape->forms != NULL) {
+        pf_form *form = shape->forms;
+        shape->forms = form->next;
+        form->replaced = true;
+        if (form->users == 0) {
+            free_form(form);
+        }
+    }
+}
+
+#endif

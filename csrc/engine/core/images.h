@@ -1,0 +1,80 @@
+/* Images of stacks: what is left of a stack that was taken from a fiber.
+ *
+ * The words of a stack are counted from its innermost end up to the header,
+ * and on through the part of the room that is in use.  A word is kept as one
+ * of three kinds, so that it means the same in another slot, and is mostly the
+ * same for another fiber:
+ *
+ *   PLAIN     as it is
+ *   OF_STACK  as a distance from the stack's header: it points into the slot
+ *   OF_FIBER  as a distance from the fiber: it points into its object
+ *
+ * A word that only looks like an address in the slot is taken for one.  Which
+ * code is on the stack is known (shapes.h): it has objects' addresses, counts
+ * and flags there, no numbers of the user's.
+ */
+#ifndef PF_IMAGES_H
+#define PF_IMAGES_H
+
+#include "engine/core/fiber.h"
+#include "engine/core/shapes.h"
+
+typedef struct pf_image pf_image;
+
+/* Followed by its values, then `kept` bytes of the host's, then its entries.
+ * What fibers have in common is in the form; that a value stands at several
+ * places is common, too (an object that several frames know). */
+struct pf_image {
+    pf_form *form;
+    uint32_t packed_at; /* the scheduler's count of switches */
+    int32_t moves;      /* from the header: where `kept` belongs */
+    uint16_t entries;
+    uint16_t values;
+    uint16_t kept;
+    uint16_t store; /* pack.c's */
+};
+
+#define PF_MOST_WORDS 4096 /* of a stack that is packed: 32 KiB */
+
+typedef struct pf_difference {
+    uint16_t place : 14;
+    uint16_t kind : 2;
+    uint16_t value;
+} pf_difference;
+_Static_assert(PF_MOST_WORDS <= 1 << 14, "places have 14 bits");
+
+/* The image that is being made. */
+typedef struct pf_draft {
+    uint16_t entry_count, value_count;
+    pf_difference entries[PF_MOST_WORDS];
+    uint64_t values[PF_MOST_WORDS];
+} pf_draft;
+
+/* Where the words of a stack are, and what makes them relative. */
+typedef struct pf_span {
+    const uint64_t *stack; /* from the innermost end */
+    const uint64_t *room;
+    uint32_t stack_words, room_words;
+    uintptr_t header, low, high; /* of the slot */
+    uintptr_t fiber;
+    uint32_t hole, hole_end; /* words that move: not looked at */
+} pf_span;
+
+/* Of a suspended fiber; its room is in use up to `room_end`, and so many bytes
+ * at `moves` are kept by the host. */
+pf_span pf_span_of(const pf_fiber *fiber, const char *room_end,
+                   const char *moves, uint16_t bytes);
+
+/* NULL: it is too large, or there is no memory. */
+pf_image *pf_image_new(pf_draft *draft, pf_shape *shape, const pf_span *span,
+                       uint16_t kept);
+size_t pf_image_size(const pf_image *image);
+char *pf_image_kept(pf_image *image);
+/* Write it to the stack that the fiber goes on with: where its handle is. */
+void *pf_image_expand(pf_image *image, pf_stack *stack, const pf_fiber *fiber);
+void pf_image_free(pf_image *image);
+
+/* All forms of a shape; those that images still need go with the last. */
+void pf_forms_free(pf_shape *shape);
+
+#endif
