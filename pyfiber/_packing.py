@@ -1,19 +1,20 @@
 """How the interpreter calls the engine, shown to it: see csrc/python/fiber/pack.c.
 
-A fiber that waits can do without a stack of its own if every call on that is one that the engine knows. So, once in a process,
-the engine is called here in each of the ways in which Python code calls C functions, and is called back from, by code that is
-new to the interpreter and by code that it has specialised.
+A fiber that waits can do without a stack of its own if every call on that is one that the engine
+knows. So, once in a process, the engine is called here in each of the ways in which Python code
+calls C functions, and is called back from, by code that is new to the interpreter and by code
+that it has specialised.
 """
 
 from __future__ import annotations
 
 from _functools import partial  # functools takes longer to import than all the rest of us
 
+from pyfiber import _engine
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-from pyfiber import _engine
 
 _WARM = 16  # calls after which the interpreter has specialised a piece of code
 
@@ -73,6 +74,7 @@ _NOTHING: tuple[Any, ...] = ()
 _ONE: tuple[Any, ...] = (1,)
 _TWO: tuple[Any, ...] = (1, 2)
 _NAMED: dict[str, Any] = {"a": 1}
+_B = {"b": 2}
 
 
 def _functions() -> None:
@@ -191,7 +193,7 @@ def _made_functions() -> None:
     inner()
     inner(2)
     inner(b=3)
-    inner(*_ONE, **{"b": 2})
+    inner(*_ONE, **_B)
 
 
 _WAYS = (_functions, _methods, _slots, _subclasses, _called_back, _made_functions)

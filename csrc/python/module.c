@@ -663,12 +663,13 @@ engine_exec(PyObject *module)
     pf_store(&pf_default_stack_size, DEFAULT_STACK_SIZE);
     if (refuse_subinterpreters() < 0 || pystate_lookup() < 0 ||
         stack_size_from_environment() < 0 || pf_state_init(module) < 0 ||
-        pf_facade_init(module) < 0 || pf_packing_init(module) < 0 || make_types(module) < 0 ||
-        pf_import_init(module) < 0 || pf_cancel_init(module) < 0 ||
-        pf_worker_init(module) < 0 || pf_portal_init(module) < 0 ||
-        pf_unbroken_init(module) < 0 || pf_hooked_init(module) < 0 ||
-        pf_io_init(module) < 0 || pf_guest_init(module) < 0 ||
-        pf_inspect_init(module) < 0 || pf_grain_module_init(module) < 0 ||
+        pf_facade_init(module) < 0 || pf_packing_init(module) < 0 ||
+        make_types(module) < 0 || pf_import_init(module) < 0 ||
+        pf_cancel_init(module) < 0 || pf_worker_init(module) < 0 ||
+        pf_portal_init(module) < 0 || pf_unbroken_init(module) < 0 ||
+        pf_hooked_init(module) < 0 || pf_io_init(module) < 0 ||
+        pf_guest_init(module) < 0 || pf_inspect_init(module) < 0 ||
+        pf_grain_module_init(module) < 0 ||
         pf_thread_module_init(module) < 0 || pf_schedule_init(module) < 0 ||
         pf_python_overflow_init() < 0 || pf_capsule_init(module) < 0 ||
         pf_patch_init(module) < 0 || pf_watchdog_init(module) < 0 ||

@@ -7,7 +7,6 @@ import ctypes
 import gc
 import queue as queue_module
 import random
-import socket
 import sqlite3
 import sys
 import threading
@@ -24,7 +23,9 @@ import pyfiber.socket
 from pyfiber import Scheduler, TaskGroup, _engine, current, park, sleep, spawn, yield_now
 from tests.support.subprocesses import run_python
 
-pytestmark = pytest.mark.skipif(not _engine._can_pack(), reason="stacks cannot be packed in this build")
+pytestmark = pytest.mark.skipif(
+    not _engine._can_pack(), reason="stacks cannot be packed in this build"
+)
 
 
 def running(main: Callable[[], Any], slots: int = 2) -> Any:
@@ -46,7 +47,7 @@ def deep(depth: int, wait: Callable[[], Any]) -> Any:
 
 
 def packs(wait: Callable[[], Any], wake: Callable[[], Any], count: int = 12) -> list[Any]:
-    """The results of `count` fibers that call wait(), after wake() was called; some were packed meanwhile."""
+    """What `count` fibers got from wait() after wake(); some were packed meanwhile."""
     seen = 0
 
     def main() -> list[Any]:
@@ -58,7 +59,8 @@ def packs(wait: Callable[[], Any], wake: Callable[[], Any], count: int = 12) -> 
         wake()
         return [fiber.result() for fiber in fibers]
 
-    # A stack whose shape is not known stays; shapes are learned as fibers are left, more rarely where that was in vain.
+    # A stack whose shape is not known stays; shapes are learned as fibers are left, and more
+    # rarely where that was in vain.
     for _ in range(200):
         got = running(main)
         if seen > 0:
@@ -183,7 +185,8 @@ def test_primitive_wakes_all(kind: str) -> None:
         assert packs(wait, tell) == [True] * 12
     else:
         semaphore = pyfiber.Semaphore(0)
-        assert packs(semaphore.acquire, lambda: [semaphore.release() for _ in range(12)]) == [True] * 12
+        got = packs(semaphore.acquire, lambda: [semaphore.release() for _ in range(12)])
+        assert got == [True] * 12
 
 
 def test_channel_passes_each_item_on() -> None:
@@ -373,7 +376,8 @@ def test_handled_exception_is_still_being_handled() -> None:
             for _ in range(4):
                 yield_now()
             error = sys.exc_info()[1]
-            assert error is not None and error.args == (i,)
+            assert error is not None
+            assert error.args == (i,)
             with pytest.raises(KeyError, match=str(i)):
                 raise
 
@@ -562,7 +566,7 @@ def test_interpreters_c_functions_that_call_back_stay() -> None:
     def work(i: int) -> None:
         keys = [Key(n * 7 % 5) for n in range(5)]
         assert [key.number for key in sorted(keys)] == [0, 1, 2, 3, 4]
-        assert len({key: 1 for key in keys}) == 5
+        assert len(dict.fromkeys(keys)) == 5
         assert list(map(wait, range(5))) == [0, -1, -2, -3, -4]
         assert sorted(range(5), key=wait) == [4, 3, 2, 1, 0]
 
@@ -577,7 +581,8 @@ def test_interpreters_c_functions_that_call_back_stay() -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="qsort of the C library")
 def test_library_functions_that_call_back_stay() -> None:
     library = ctypes.CDLL(None)
-    compare_type = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_int))
+    number = ctypes.POINTER(ctypes.c_int)
+    compare_type = ctypes.CFUNCTYPE(ctypes.c_int, number, number)
 
     def compare(a: Any, b: Any) -> int:
         yield_now()
@@ -729,7 +734,8 @@ def test_environment_that_makes_no_sense_is_refused(text: str) -> None:
 
 
 def test_environment_sets_the_default() -> None:
-    done = run_python("-c", "from pyfiber import _engine; print(_engine._slots())", env={"PYFIBER_SLOTS": "7"})
+    code = "from pyfiber import _engine; print(_engine._slots())"
+    done = run_python("-c", code, env={"PYFIBER_SLOTS": "7"})
     assert done.stdout == "7\n"
 
 

@@ -18,7 +18,7 @@ typedef struct pf_one_call {
 typedef struct pf_calls {
     unsigned count;
     pf_one_call calls[PF_MOST_CALLS]; /* innermost first */
-    bool whole;                   /* not cut off for lack of space */
+    bool whole;                       /* not cut off for lack of space */
     const char *until;
 } pf_calls;
 

@@ -64,7 +64,7 @@ struct pf_thread {
     pf_fiber root;         /* the thread's own stack */
     pf_stack_pool **pools; /* one per stack size, most used first */
     unsigned pool_count;
-    size_t room_size; /* of every stack of this thread */
+    size_t room_size;         /* of every stack of this thread */
     struct pf_packer *packer; /* see pack.h; NULL: it has never been used */
     const pf_fiber *learning; /* whose stack the packer is looking at */
 };

@@ -64,8 +64,7 @@ kind_of(const pf_span *span, uint64_t *word)
 static inline uint64_t
 word_of(Kind kind, uint64_t value, uintptr_t header, uintptr_t fiber)
 {
-    return kind == PLAIN ? value
-                         : value + (kind == OF_STACK ? header : fiber);
+    return kind == PLAIN ? value : value + (kind == OF_STACK ? header : fiber);
 }
 
 pf_span
@@ -311,8 +310,8 @@ pf_image_expand(pf_image *image, pf_stack *stack, const pf_fiber *fiber)
     const pf_difference *entries = entries_of(image);
     for (uint32_t i = 0; i < image->entries; i++) {
         pf_difference e = entries[i];
-        uint64_t word = word_of((Kind)e.kind, values[e.value], header,
-                                (uintptr_t)fiber);
+        uint64_t word =
+            word_of((Kind)e.kind, values[e.value], header, (uintptr_t)fiber);
         if (e.place < form->stack_words) {
             words[e.place] = word;
         } else {

@@ -24,7 +24,7 @@ pf_stack pf_packed_stack; /* its address is all that counts */
 
 #if PF_CONTEXT_MOVES
 
-#define MOST_STORES 8    /* sizes of stacks; others are not lent */
+#define MOST_STORES 8 /* sizes of stacks; others are not lent */
 /* Few slots are a test's: it wants to see every fiber move. */
 #define FIXED_BELOW 16
 /* Fibers looked at for a slot; if none can be packed, there is one more slot.
@@ -158,8 +158,8 @@ pack(pf_thread *thread, Store *store, pf_fiber *fiber)
     if (!packer->host->may_pack(thread, fiber, &packing)) {
         return false;
     }
-    pf_span span = pf_span_of(fiber, packing.room_end, packing.moves,
-                              packing.bytes);
+    pf_span span =
+        pf_span_of(fiber, packing.room_end, packing.moves, packing.bytes);
     pf_image *image =
         pf_image_new(&packer->draft, shape, &span, packing.bytes);
     if (image == NULL) {

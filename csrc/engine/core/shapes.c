@@ -168,8 +168,7 @@ shape_of(const pf_calls *calls, const pf_fiber *fiber)
     const char *handle = fiber->context.handle;
     const char *from = handle + PF_CONTEXT_FRAME;
     uint32_t most = 2 * PF_MOST_CALLS;
-    pf_shape *shape =
-        pf_malloc(sizeof *shape + most * sizeof shape->calls[0]);
+    pf_shape *shape = pf_malloc(sizeof *shape + most * sizeof shape->calls[0]);
     if (shape == NULL) {
         return NULL;
     }
@@ -222,8 +221,8 @@ learn(pf_shapes *shapes, const pf_fiber *fiber)
 static bool
 is_being_left(const pf_fiber *fiber)
 {
-    return fiber->stack != NULL && (fiber->task.state == PF_PARKED ||
-                                    fiber->task.state == PF_READY);
+    return fiber->stack != NULL &&
+           (fiber->task.state == PF_PARKED || fiber->task.state == PF_READY);
 }
 
 bool

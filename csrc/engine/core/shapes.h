@@ -46,9 +46,9 @@ typedef struct pf_shape {
 typedef struct pf_shapes {
     pf_shape *buckets[PF_SHAPE_BUCKETS];
     uint32_t count;
-    uint32_t unknown;  /* met since the last one was learned */
-    uint32_t patience; /* so many are ignored before one is learned */
-    uint32_t tries;    /* fibers that are left and may teach one; 0: none */
+    uint32_t unknown;     /* met since the last one was learned */
+    uint32_t patience;    /* so many are ignored before one is learned */
+    uint32_t tries;       /* fibers that are left and may teach one; 0: none */
     const pf_fiber *read; /* its calls are known, it is just being left */
     uint64_t read_at;     /* the scheduler's count of switches then */
     pf_calls calls;

@@ -67,10 +67,10 @@ struct PfThread {
     PF_ATOMIC(uint8_t) watched; /* see overflow.c */
     PfThread *next;             /* all threads */
     PfSpare spare[PF_SPARE_KINDS];
-    char *io_buffer;  /* for what sockets receive, or NULL */
-    void *wait_memory;    /* free: see fiber/pack.h */
-    unsigned wait_count;  /* ... pieces */
-    uintptr_t native; /* the system's name of it; see interrupt.h */
+    char *io_buffer;     /* for what sockets receive, or NULL */
+    void *wait_memory;   /* free: see fiber/pack.h */
+    unsigned wait_count; /* ... pieces */
+    uintptr_t native;    /* the system's name of it; see interrupt.h */
 };
 
 extern PF_TLS PfThread *pf_tls_thread;

@@ -1,6 +1,7 @@
 /* Which parts of CPython's PyThreadState belong to a fiber.
  *
- * This is the only file with version #ifs, and the only one that touches
+ * Longer than 800 lines, so that what differs between versions stands in one
+ * place: this is the only file with version #ifs, and the only one that touches
  * fields of PyThreadState (also for csrc/cffi, which uses the helpers at the
  * end; unused inline functions do not need tstate.c). pystate_save and
  * pystate_load mirror each other: a field named in one is named in the other.

@@ -59,8 +59,8 @@ struct SchedulerObject {
     struct PfExplorer *explorer; /* during a run under test, or NULL */
     PyObject *clock;             /* virtual, or NULL; see testing.h */
     PyObject *network;           /* in memory, or NULL: see io/inmemory.h */
-    size_t slots;                /* stacks that its fibers share; 0: each its own */
-    bool running;                /* inside run or run_once */
+    size_t slots; /* stacks that its fibers share; 0: each its own */
+    bool running; /* inside run or run_once */
     bool closed;
     bool ending;             /* everything is cancelled, new fibers as well */
     bool hosted;             /* another loop waits for fileno() */

@@ -25,7 +25,7 @@
  * of them; a program with fewer fibers never packs one. */
 #define DEFAULT_SLOTS 256
 
-PF_ATOMIC(size_t) pf_default_slots;
+PF_ATOMIC(size_t) pf_default_slots; /* constant after import */
 
 /* ---------------------------------------------------------------- packing */
 
@@ -170,16 +170,17 @@ pf_wait_memory_clear(PfThread *t)
  * such calls in each way that there is, and we look.
  */
 
-static char *learn_base; /* while learning: where pyfiber began to call */
-
-/* Most are those of the call before. */
 #define MOST_SEEN 256
-static uintptr_t seen[MOST_SEEN];
+typedef struct Learning {
+    char *base;                /* where pyfiber began to call */
+    uintptr_t seen[MOST_SEEN]; /* most calls are those of the probe before */
+} Learning;
+static PF_TLS Learning *learning; /* of a thread; NULL: it is not */
 
 static void
 learn_call(uintptr_t back)
 {
-    uintptr_t *place = &seen[(back ^ back >> 8) % MOST_SEEN];
+    uintptr_t *place = &learning->seen[(back ^ back >> 8) % MOST_SEEN];
     if (*place != back && pf_calls_together(back, (uintptr_t)PyObject_Call)) {
         void *function = pf_calls_function(back);
         if (function != NULL) {
@@ -193,7 +194,7 @@ static void
 learn_calls(void)
 {
     pf_calls calls;
-    pf_calls_read(&calls, learn_base);
+    pf_calls_read(&calls, learning->base);
     for (unsigned i = 0; i < calls.count; i++) {
         learn_call(calls.calls[i].back);
     }
@@ -204,7 +205,7 @@ static PyObject *
 probe(PyObject *self, PyObject *ignored)
 {
     (void)self, (void)ignored;
-    if (learn_base != NULL) {
+    if (learning != NULL) {
         learn_calls();
     }
     Py_RETURN_NONE;
@@ -273,19 +274,16 @@ static PyGetSetDef probe_getset[] = {
 };
 
 static PyType_Slot probe_slots[] = {
-    {Py_tp_methods, probe_methods},
-    {Py_tp_getset, probe_getset},
-    {Py_tp_iter, PyObject_SelfIter},
-    {Py_tp_iternext, probe_next},
-    {Py_tp_call, probe_keywords},
-    {0, NULL},
+    {Py_tp_methods, probe_methods},  {Py_tp_getset, probe_getset},
+    {Py_tp_iter, PyObject_SelfIter}, {Py_tp_iternext, probe_next},
+    {Py_tp_call, probe_keywords},    {0, NULL},
 };
 
 static PyType_Spec probe_spec = {
     .name = "pyfiber._engine._Probe",
     .basicsize = sizeof(PyObject),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE |
-             Py_TPFLAGS_IMMUTABLETYPE,
+    .flags =
+        Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = probe_slots,
 };
 
@@ -306,8 +304,9 @@ call_in_each_way(PyObject *callable)
         Py_XDECREF(result);
         result = result == NULL ? NULL : PyObject_CallNoArgs(callable);
         Py_XDECREF(result);
-        result = result == NULL ? NULL
-                                : PyObject_CallMethodNoArgs(callable, pf.s_run);
+        result = result == NULL
+                     ? NULL
+                     : PyObject_CallMethodNoArgs(callable, pf.s_run);
     }
     Py_XDECREF(none);
     Py_XDECREF(named);
@@ -325,23 +324,23 @@ mod_learn(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
         PyErr_SetString(PyExc_TypeError, "_learn() takes a callable");
         return NULL;
     }
-    char here;
-    char *outer = learn_base;
-    learn_base = &here;
+    Learning *outer = learning;
+    Learning now = {.base = (char *)&now};
+    learning = &now;
     PyObject *result = kwnames == NULL ? call_in_each_way(args[0])
                                        : PyObject_CallNoArgs(args[0]);
-    learn_base = outer;
+    learning = outer;
     return result;
 }
 
 static int
 learn_once(void)
 {
-    static bool learned; /* under the GIL; another interpreter is refused */
-    if (learned || !pf_can_pack()) {
+    static PF_ATOMIC(uint8_t) learned; /* shared, one word */
+    if (pf_load(&learned) != 0 || !pf_can_pack()) {
         return 0;
     }
-    learned = true;
+    pf_store(&learned, 1);
     PyObject *learn = pf_import_from("pyfiber._packing", "learn");
     PyObject *done = learn == NULL ? NULL : PyObject_CallNoArgs(learn);
     Py_XDECREF(learn);
