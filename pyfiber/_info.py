@@ -17,6 +17,8 @@ def info() -> dict[str, Any]:
 
     Keys: ``version``, ``backend`` (how contexts are switched), ``stack_size`` and
     ``min_stack_size`` (bytes), ``guard`` (how stacks are guarded), ``page_size`` (bytes),
+    ``slots`` (how many stacks fibers that wait share by default; 0: each has its own) and
+    ``slots_refused`` (why they cannot share any here, or None),
     ``fiber_bytes`` (of a Fiber object), ``collects_suspended_cycles`` (whether the collector
     traverses suspended frames), ``built_for`` and ``python`` (versions), ``platform``.
     """

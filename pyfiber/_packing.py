@@ -8,13 +8,17 @@ that it has specialised.
 
 from __future__ import annotations
 
-from _functools import partial  # functools takes longer to import than all the rest of us
-
 from pyfiber import _engine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from functools import partial
+    from types import FunctionType
     from typing import Any
+else:  # functools and types take longer to import than all the rest of us
+    from _functools import partial
+
+    FunctionType = type(lambda: None)
 
 _WARM = 16  # calls after which the interpreter has specialised a piece of code
 
@@ -218,7 +222,7 @@ def _all() -> None:
 
 
 def _fresh(function: Any) -> Any:
-    return type(_fresh)(function.__code__.replace(), function.__globals__)
+    return FunctionType(function.__code__.replace(), function.__globals__)
 
 
 def learn() -> None:

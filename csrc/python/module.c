@@ -364,12 +364,16 @@ mod_facts(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
+    const char *refused = pf_packing_refused();
+    size_t slots = refused != NULL ? 0 : pf_load_relaxed(&pf_default_slots);
     return Py_BuildValue(
-        "{s:s,s:n,s:n,s:s,s:n,s:n,s:O,s:s}", "backend", PF_CONTEXT_BACKEND,
-        "stack_size", (Py_ssize_t)pf_load_relaxed(&pf_default_stack_size),
-        "min_stack_size", (Py_ssize_t)pystate_min_stack(), "guard",
+        "{s:s,s:n,s:n,s:s,s:n,s:n,s:z,s:n,s:O,s:s}", "backend",
+        PF_CONTEXT_BACKEND, "stack_size",
+        (Py_ssize_t)pf_load_relaxed(&pf_default_stack_size), "min_stack_size",
+        (Py_ssize_t)pystate_min_stack(), "guard",
         pf_guard_name(pf_stack_guard_kind()), "page_size",
-        (Py_ssize_t)pf_page_size(), "fiber_bytes",
+        (Py_ssize_t)pf_page_size(), "slots", (Py_ssize_t)slots,
+        "slots_refused", refused, "fiber_bytes",
         (Py_ssize_t)sizeof(FiberObject), "collects_suspended_cycles",
         PF_TRAVERSES_FRAMES ? Py_True : Py_False, "built_for", PY_VERSION);
 }
@@ -531,7 +535,11 @@ Set the default stack size in bytes for fibers that start from now on.\n\
 ValueError if it is too small to run Python.");
 PyDoc_STRVAR(stats_doc, "stack_stats()\n--\n\n\
 One dict for each stack size in use on this thread: stack_size and mapped in\n\
-bytes; slots, live and peak counts; acquired and trims so far.");
+bytes; slots, live and peak counts; acquired and trims so far. Of fibers that\n\
+wait without a stack of their own: wanted is how many stacks the others share\n\
+at present (0: nobody shares), packed and packed_bytes count those fibers and\n\
+what is kept of their stacks; packings and unpackings so far on this thread,\n\
+and refusals, the times that a fiber was looked at and kept its stack.");
 PyDoc_STRVAR(trim_doc, "trim_stacks()\n--\n\n\
 Return the memory of this thread's unused stacks; how many bytes it was.");
 

@@ -181,7 +181,7 @@ class Runner:
     def __init__(self, program: Program) -> None:
         self.program = program
         how = program.on_unhandled
-        self.scheduler = _engine.Scheduler(**({} if how is None else {"on_unhandled": how}))
+        self.scheduler = _engine.Scheduler() if how is None else _engine.Scheduler(on_unhandled=how)
         self.explorer = _engine._Explorer(self.scheduler, self.livelock)
         self.rules = guards.Rules(
             threads=program.threads,

@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 
 import pyfiber
 import pyfiber.socket
-from pyfiber import Scheduler, TaskGroup, _engine, current, park, sleep, spawn, yield_now
+from pyfiber import Scheduler, TaskGroup, current, park, sleep, spawn, yield_now
 from tests.support.subprocesses import run_python
 
 pytestmark = pytest.mark.skipif(
-    not _engine._can_pack(), reason="stacks cannot be packed in this build"
+    pyfiber.info()["slots_refused"] is not None, reason="stacks cannot be packed in this build"
 )
 
 
@@ -734,7 +734,7 @@ def test_environment_that_makes_no_sense_is_refused(text: str) -> None:
 
 
 def test_environment_sets_the_default() -> None:
-    code = "from pyfiber import _engine; print(_engine._slots())"
+    code = "import pyfiber; print(pyfiber.info()['slots'])"
     done = run_python("-c", code, env={"PYFIBER_SLOTS": "7"})
     assert done.stdout == "7\n"
 

@@ -55,21 +55,21 @@ struct pf_packer {
     pf_draft draft;
 };
 
-bool
-pf_can_pack(void)
+const char *
+pf_packing_refused(void)
 {
 #if PF_VALGRIND
     if (RUNNING_ON_VALGRIND) {
-        return false; /* it must know where stacks are */
+        return "valgrind must know where stacks are";
     }
 #endif
 #if defined(__aarch64__) && defined(__linux__)
-    /* A return address is signed with the place where it is kept. */
     const unsigned long signs = 1UL << 30; /* HWCAP_PACA */
-    return (getauxval(AT_HWCAP) & signs) == 0;
-#else
-    return true;
+    if ((getauxval(AT_HWCAP) & signs) != 0) {
+        return "return addresses are signed with the place where they lie";
+    }
 #endif
+    return NULL;
 }
 
 /* ------------------------------------------------------------------- packing */
@@ -446,10 +446,16 @@ pf_pack_stats_get(const pf_thread *thread, const pf_stack_pool *pool,
 
 #else /* the stacks of this backend stay where they are */
 
-bool
-pf_can_pack(void)
+const char *
+pf_packing_refused(void)
 {
-    return false;
+#if PF_WITH_ASAN || PF_WITH_TSAN
+    return "the sanitizer must know where stacks are";
+#elif defined(PF_CONTEXT_ASSEMBLY)
+    return "it was not tried with this C library";
+#else
+    return "this backend's stacks stay where they are";
+#endif
 }
 
 int

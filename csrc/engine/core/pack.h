@@ -62,8 +62,13 @@ typedef struct pf_pack_stats {
     uint64_t refusals; /* fibers looked at that could not be packed */
 } pf_pack_stats;
 
-/* Can stacks be packed in this build? */
-bool pf_can_pack(void);
+/* Why stacks cannot be packed here; NULL: they can. */
+const char *pf_packing_refused(void);
+static inline bool
+pf_can_pack(void)
+{
+    return pf_packing_refused() == NULL;
+}
 
 /* From now on lend so many stacks of each size; 0: as many as there are fibers.  Fibers
  * that are packed stay so until their turn.  0 or -ENOMEM. */

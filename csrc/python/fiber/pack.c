@@ -399,27 +399,12 @@ pf_packing_slots(PyObject *wanted, size_t *slots)
     return *slots == 0 ? 0 : learn_once();
 }
 
-/* The present default. */
-static PyObject *
-mod_slots(PyObject *module, PyObject *ignored)
-{
-    (void)module, (void)ignored;
-    return PyLong_FromSize_t(pf_can_pack() ? pf_load_relaxed(&pf_default_slots)
-                                           : 0);
-}
-
-static PyObject *
-mod_can_pack(PyObject *module, PyObject *ignored)
-{
-    (void)module, (void)ignored;
-    return PyBool_FromLong(pf_can_pack());
-}
-
 static PyMethodDef functions[] = {
-    {"_can_pack", mod_can_pack, METH_NOARGS, NULL},
-    {"_slots", mod_slots, METH_NOARGS, NULL},
     {"_learn", (PyCFunction)(void (*)(void))mod_learn,
-     METH_FASTCALL | METH_KEYWORDS, NULL},
+     METH_FASTCALL | METH_KEYWORDS,
+     "_learn(callable, /, *, once=False)\n--\n\n"
+     "The functions by which this calls probes, and is called, are known "
+     "then."},
     {0},
 };
 
