@@ -22,7 +22,7 @@ from .memory import (
     Ledger,
     asyncio_parked,
     generator_parked,
-    of_a_million,
+    if_it_fits,
     trio_parked,
 )
 from .yielding import asyncio_yield, generator_yield, gevent_yield, rounds_for, trio_yield
@@ -156,9 +156,9 @@ ROWS = (
         "A million grains are made, parked, resumed and finished in one process; the memory of "
         "each while parked.",
         (
-            Case("pyfiber", of_a_million(grains_parked, 700)),
-            Case("asyncio", of_a_million(on_asyncio(asyncio_parked), 1_500)),
-            Case("generator", of_a_million(generator_parked, 500)),
+            Case("pyfiber", if_it_fits(grains_parked, 700)),
+            Case("asyncio", if_it_fits(on_asyncio(asyncio_parked), 1_500)),
+            Case("generator", if_it_fits(generator_parked, 500)),
         ),
         count=MILLION,
         quick=MILLION,

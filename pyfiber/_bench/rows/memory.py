@@ -1,4 +1,4 @@
-"""Memory: what a parked fiber holds, and a million of them in one process.
+"""Memory: what a parked fiber holds.  See parked.py for very many.
 
 Counted is what the process gained while they were parked: resident pages and the page tables
 that map them (VmRSS and VmPTE), the list that holds the fibers included. Stacks of threads inside
@@ -227,7 +227,7 @@ def threads_parked(count: int) -> Sample:
     return ledger.sample()
 
 
-def of_a_million(measure: Callable[[int], Sample], bytes_each: int) -> Callable[[int], Sample]:
+def if_it_fits(measure: Callable[[int], Sample], bytes_each: int) -> Callable[[int], Sample]:
     """A case that is refused when the machine has no memory for it."""
 
     def measured(count: int) -> Sample:
@@ -261,28 +261,5 @@ ROWS = (
         budget=None,
         fresh=True,
         repetitions=2,
-    ),
-    Row(
-        "million",
-        "one million parked",
-        "A million fibers are made, parked, resumed and finished in one process under the "
-        "kernel's default limits; the memory of each while parked.",
-        (
-            Case(
-                "pyfiber",
-                of_a_million(partial(pyfiber_parked, SMALL_STACK), 5_500),
-                note="guarded stacks of 256 KiB",
-            ),
-            Case("greenlet", of_a_million(greenlet_parked, 7_000), peer="greenlet"),
-            Case("asyncio", of_a_million(asyncio_cases(asyncio_parked)[0].measure, 1_500)),
-            Case("generator", of_a_million(generator_parked, 500)),
-        ),
-        count=MILLION,
-        quick=MILLION,
-        unit=BYTES,
-        budget=None,
-        fresh=True,
-        repetitions=1,
-        full_only=True,
     ),
 )

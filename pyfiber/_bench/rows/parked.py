@@ -1,0 +1,294 @@
+"""Very many that wait, two calls deep, in each of the usual ways; then they end in random order.
+
+Counted is what the process gained while they waited, as in memory.py, with everything that
+belongs to them: their objects, the timers, the places in a queue, the sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pyfiber
+import pyfiber.socket
+
+from ..io.processes import require_descriptors
+from ..model import BYTES, Case, Row, Sample
+from ..peers import load
+from .loops import asyncio_cases, on_trio
+from .memory import MILLION, Ledger, if_it_fits
+
+LONG = 100_000.0  # seconds, for those that sleep: they are woken before
+
+#: What waits, and what wakes the one with that number.
+Wait = Callable[[], Any]
+Wake = Callable[[int], Any]
+
+
+def in_random_order(count: int) -> list[int]:
+    """The numbers of all, the same order for everybody."""
+    numbers = list(range(count))
+    random.Random(0).shuffle(numbers)
+    return numbers
+
+
+def pairs_of_sockets(count: int, make: Callable[[], Any]) -> list[Any]:
+    """So many pairs, if the system lets this process have as many descriptors."""
+    require_descriptors(2 * count)
+    return [make() for _ in range(count)]
+
+
+def pyfiber_waits(kind: str, count: int) -> Sample:
+    """Fibers, with the default stacks and slots."""
+    ledger = Ledger(count)
+    order = in_random_order(count)
+
+    def inner(wait: Wait) -> None:
+        wait()
+
+    def outer(wait: Wait) -> None:
+        inner(wait)
+
+    def main() -> Sample:
+        fibers: list[pyfiber.Fiber[None]] = []
+        waits: Any = None
+        if kind == "park":
+            wait: Wait = pyfiber.park
+            wake: Wake = lambda i: fibers[i].unpark()  # noqa: E731
+        elif kind == "sleep":
+            wait, wake = partial(pyfiber.sleep, LONG), lambda i: fibers[i].cancel()
+        elif kind == "queue":
+            queue: pyfiber.Queue[None] = pyfiber.Queue()
+            wait, wake = queue.get, lambda i: queue.put(None)
+        else:
+            waits = pairs_of_sockets(count, pyfiber.socket.socketpair)
+            wake = lambda i: waits[i][1].send(b"x")  # noqa: E731
+        with ledger.parking():
+            if waits is None:
+                fibers += [pyfiber.spawn(outer, wait) for _ in range(count)]
+            else:
+                fibers += [pyfiber.spawn(outer, partial(pair[0].recv, 1)) for pair in waits]
+            pyfiber.yield_now()
+        with ledger.finishing():
+            for i in order:
+                wake(i)
+            for fiber in fibers:
+                fiber.join()
+        return ledger.sample()
+
+    return pyfiber.run(main)
+
+
+def greenlet_waits(count: int) -> Sample:
+    """Greenlets that have switched back to the main one."""
+    module = load("greenlet")
+    greenlet, park = module.greenlet, module.getcurrent().switch
+    ledger = Ledger(count)
+    order = in_random_order(count)
+
+    def inner(wait: Wait) -> None:
+        wait()
+
+    def outer(wait: Wait) -> None:
+        inner(wait)
+
+    with ledger.parking():
+        greenlets = [greenlet(outer) for _ in range(count)]
+        for fresh in greenlets:
+            fresh.switch(park)
+    with ledger.finishing():
+        for i in order:
+            greenlets[i].switch()
+    return ledger.sample()
+
+
+def gevent_waits(kind: str, count: int) -> Sample:
+    """Greenlets of gevent."""
+    gevent = load("gevent")
+    hub = gevent.get_hub()
+    ledger = Ledger(count)
+    order = in_random_order(count)
+
+    def inner(wait: Wait) -> None:
+        wait()
+
+    def outer(wait: Wait) -> None:
+        inner(wait)
+
+    greenlets: list[Any] = []
+    waits: Any = None
+    if kind == "park":
+        wait: Wait = hub.switch
+        wake: Wake = lambda i: hub.loop.run_callback(greenlets[i].switch)  # noqa: E731
+    elif kind == "sleep":
+        wait, wake = partial(gevent.sleep, LONG), lambda i: greenlets[i].kill(block=False)
+    elif kind == "queue":
+        queue = load("gevent.queue").Queue()
+        wait, wake = queue.get, lambda i: queue.put(None)
+    else:
+        waits = pairs_of_sockets(count, load("gevent.socket").socketpair)
+        wake = lambda i: waits[i][1].send(b"x")  # noqa: E731
+    with ledger.parking():
+        if waits is None:
+            greenlets += [gevent.spawn(outer, wait) for _ in range(count)]
+        else:
+            greenlets += [gevent.spawn(outer, partial(pair[0].recv, 1)) for pair in waits]
+        gevent.sleep(0)
+    with ledger.finishing():
+        for i in order:
+            wake(i)
+        gevent.joinall(greenlets)
+    return ledger.sample()
+
+
+async def asyncio_waits(kind: str, count: int) -> Sample:
+    """Tasks, two coroutines deep."""
+    loop = asyncio.get_running_loop()
+    ledger = Ledger(count)
+    order = in_random_order(count)
+    futures: list[asyncio.Future[None]] = []
+    tasks: list[asyncio.Task[None]] = []
+    waits: list[tuple[socket.socket, socket.socket]] = []
+
+    async def park() -> None:
+        future = loop.create_future()
+        futures.append(future)
+        await future
+
+    async def outer(wait: Callable[[], Any]) -> None:
+        await wait()
+
+    if kind == "park":
+        wait: Callable[[], Any] = park
+        wake: Wake = lambda i: futures[i].set_result(None)  # noqa: E731
+    elif kind == "sleep":
+        wait, wake = partial(asyncio.sleep, LONG), lambda i: tasks[i].cancel()
+    elif kind == "queue":
+        queue: asyncio.Queue[None] = asyncio.Queue()
+        wait, wake = queue.get, lambda i: queue.put_nowait(None)
+    else:
+        waits = pairs_of_sockets(count, socket.socketpair)
+        for pair in waits:
+            pair[0].setblocking(False)
+        wake = lambda i: waits[i][1].send(b"x")  # noqa: E731
+    with ledger.parking():
+        if kind != "recv":
+            tasks += [loop.create_task(outer(wait)) for _ in range(count)]
+        else:
+            tasks += [
+                loop.create_task(outer(partial(loop.sock_recv, pair[0], 1))) for pair in waits
+            ]
+        await asyncio.sleep(0)
+    with ledger.finishing():
+        for i in order:
+            wake(i)
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for pair in waits:
+        pair[0].close()
+        pair[1].close()
+    return ledger.sample()
+
+
+async def trio_waits(kind: str, count: int) -> Sample:
+    """Tasks of trio, two coroutines deep."""
+    trio = load("trio")
+    ledger = Ledger(count)
+    order = in_random_order(count)
+    tasks: list[Any] = []
+    waits: list[Any] = []
+
+    async def park() -> None:
+        tasks.append(trio.lowlevel.current_task())
+        await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
+
+    async def outer(wait: Callable[[], Any]) -> None:
+        await wait()
+
+    async with trio.open_nursery() as nursery:
+        sender, receiver = trio.open_memory_channel(0)
+        if kind == "park":
+            wait: Callable[[], Any] = park
+            wake: Wake = lambda i: trio.lowlevel.reschedule(tasks[i])  # noqa: E731
+        elif kind == "sleep":
+            wait = partial(trio.sleep, LONG)
+            wake = lambda i: nursery.cancel_scope.cancel()  # noqa: E731
+        elif kind == "queue":
+            wait, wake = receiver.receive, lambda i: sender.send_nowait(None)
+        else:
+            waits = pairs_of_sockets(count, trio.socket.socketpair)
+            wake = lambda i: waits[i][1]._sock.send(b"x")  # noqa: E731
+        with ledger.parking():
+            if kind != "recv":
+                for _ in range(count):
+                    nursery.start_soon(outer, wait)
+            else:
+                for pair in waits:
+                    nursery.start_soon(outer, partial(pair[0].recv, 1))
+            await trio.lowlevel.checkpoint()
+            await trio.lowlevel.checkpoint()
+        finishing = ledger.finishing()
+        finishing.__enter__()
+        for i in order:
+            wake(i)
+    finishing.__exit__(None, None, None)
+    return ledger.sample()
+
+
+def cases(kind: str) -> tuple[Case, ...]:
+    """Everybody who can wait like this."""
+    greenlets = (Case("greenlet", if_it_fits(greenlet_waits, 8_000), peer="greenlet"),)
+    return (
+        Case("pyfiber", if_it_fits(partial(pyfiber_waits, kind), 1_500)),
+        *(greenlets if kind == "park" else ()),
+        Case("gevent", if_it_fits(partial(gevent_waits, kind), 12_000), peer="gevent"),
+        *asyncio_cases(partial(asyncio_waits, kind)),
+        Case("trio", on_trio(partial(trio_waits, kind)), peer="trio"),
+    )
+
+
+WHERE = {
+    "park": "park()",
+    "sleep": "sleep()",
+    "queue": "Queue.get()",
+    "recv": "a socket's recv()",
+}
+
+ROWS = (
+    *(
+        Row(
+            f"parked-{kind}",
+            f"memory of one of 100,000 in {where}"
+            if kind != "recv"
+            else f"... of 9,000 in {where}",
+            f"{'9,000' if kind == 'recv' else '100,000'} wait in {where}, two calls deep, and end "
+            "in random order; what the process gained while they waited, for each.",
+            cases(kind),
+            count=9_000 if kind == "recv" else 100_000,
+            quick=9_000 if kind == "recv" else 100_000,
+            unit=BYTES,
+            budget=None,
+            fresh=True,
+            repetitions=2,
+            full_only=True,
+        )
+        for kind, where in WHERE.items()
+    ),
+    Row(
+        "million",
+        "memory of one of a million in park()",
+        "A million wait in park(), two calls deep, and end in random order, under the kernel's "
+        "default limits; what the process gained while they waited, for each.",
+        tuple(case for case in cases("park") if case.subject in ("pyfiber", "greenlet", "asyncio")),
+        count=MILLION,
+        quick=MILLION,
+        unit=BYTES,
+        budget=None,
+        fresh=True,
+        repetitions=1,
+        full_only=True,
+    ),
+)
