@@ -12,6 +12,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -786,3 +787,48 @@ def test_random_programs_do_the_same_with_few_stacks(slots: int, seed: int) -> N
     few = program()
     slots = 0
     assert program() == few
+
+
+class Called:
+    """wait() under calls that go through the interpreter in ways of their own: stacks of a new shape."""
+
+    def __init__(self, ways: list[Callable[[Any], Any]], wait: Callable[[], Any]) -> None:
+        self.ways, self.wait = ways, wait
+
+    def __call__(self) -> None:
+        if not self.ways:
+            self.wait()
+        else:
+            self.ways[0](Called(self.ways[1:], self.wait))()
+
+
+def test_fiber_that_teaches_a_shape_is_packed_before_it_was_read() -> None:
+    """What it left was looked for on its stack, which was unmapped by then."""
+    ways = [lambda f: f, partial, lambda f: f.__call__, lambda f: lambda: f()]
+    rng = random.Random(1)
+    walkers: list[pyfiber.Fiber[Any]] = []
+    over = False
+
+    def walk() -> None:
+        walkers.append(current())
+        while not over:
+            Called(rng.choices(ways, k=rng.randrange(12) if rng.random() < 0.5 else 0), yield_now)()
+
+    def look() -> None:
+        for _ in range(400):
+            for fiber in rng.sample(walkers, 5):
+                assert fiber.frame is not None
+            pyfiber.Fiber(int).switch()
+            pyfiber.trim_stacks()
+            yield_now()
+
+    def main() -> None:
+        nonlocal over
+        fibers = [spawn(walk) for _ in range(30)]
+        yield_now()
+        spawn(look).join()
+        over = True
+        for fiber in fibers:
+            fiber.result()
+
+    running(main, 3)

@@ -167,6 +167,7 @@ pack(pf_thread *thread, Store *store, pf_fiber *fiber)
         return false;
     }
     packer->refusals--;
+    pf_pack_forget(thread, fiber); /* its calls cannot be looked for any more */
     put_away(packer, store, fiber, image, &packing);
     poison(&span);
     pf_stack_release(stack);
@@ -327,7 +328,7 @@ pf_pack_forget(pf_thread *thread, const pf_fiber *fiber)
 {
     if (thread->learning == fiber) {
         thread->learning = NULL;
-        thread->packer->shapes.read = NULL;
+        pf_shapes_forget(&thread->packer->shapes, fiber);
     }
 }
 
