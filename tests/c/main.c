@@ -64,6 +64,8 @@ static const struct {
     {descriptor_tests, true}, {watch_tests, true},
     {record_tests, false},    {mutex_tests, false},
     {inmemory_tests, false},  {interrupt_tests, false},
+    {pack_tests, false},      {slot_tests, false},
+    {shape_tests, false},     {lending_tests, false},
 };
 
 static int argc;
