@@ -3,6 +3,7 @@
 #ifndef PF_TEST_SLEEPERS_H
 #define PF_TEST_SLEEPERS_H
 
+#include "engine/base/calls.h"
 #include "engine/core/pack.h"
 #include "world.h"
 
@@ -15,11 +16,20 @@
 /* The compiler does not know where it comes from, and cannot find it again. */
 #define REMEMBER(variable) __asm__("" : "+r"(variable))
 
+/* A static program does not know which code is its own: it learns nothing. */
+#define SKIP_WHERE_CODE_IS_UNKNOWN()                                          \
+    do {                                                                      \
+        if (!pf_calls_own((uintptr_t)sleeper_wait + 1)) {                     \
+            SKIP("own code is not known as such here");                       \
+        }                                                                     \
+    } while (0)
+
 #define SKIP_WHERE_STACKS_STAY()                                              \
     do {                                                                      \
         if (!pf_can_pack()) {                                                 \
             SKIP("stacks cannot be moved here");                              \
         }                                                                     \
+        SKIP_WHERE_CODE_IS_UNKNOWN();                                         \
     } while (0)
 
 /* On the stack of who waits, and known to others. */

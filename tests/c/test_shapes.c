@@ -4,11 +4,9 @@
 #include "engine/base/memory.h"
 #include "engine/core/images.h"
 #include "engine/core/shapes.h"
-#include "world.h"
+#include "sleepers.h"
 
 #if PF_CONTEXT_MOVES
-
-#define OUT_OF_LINE __attribute__((noinline))
 
 /* ------------------------------------------------------------- shapes --- */
 
@@ -122,6 +120,7 @@ is_known(const worker *w)
 static void
 stack_is_learned_after_it_was_left(void)
 {
+    SKIP_WHERE_CODE_IS_UNKNOWN();
     world *w = open_world();
     worker *a = spawn(w, wait_here, 3);
     worker *b = spawn(w, wait_here, 3);
@@ -149,6 +148,7 @@ stack_is_learned_after_it_was_left(void)
 static void
 learning_goes_past_known_stacks(void)
 {
+    SKIP_WHERE_CODE_IS_UNKNOWN();
     world *w = open_world();
     worker *a = spawn(w, wait_here, 40);
     worker *c = spawn(w, wait_there, 40);
@@ -179,6 +179,7 @@ learning_goes_past_known_stacks(void)
 static void
 what_cannot_be_learned_is_tried_ever_more_rarely(void)
 {
+    SKIP_WHERE_CODE_IS_UNKNOWN();
     world *w = open_world();
     worker *deep = spawn(w, wait_far_below, 30);
     worker *plain = spawn(w, wait_here, 30);
