@@ -116,10 +116,12 @@ poison(const pf_span *span)
 }
 
 static void
-put_away(pf_packer *packer, Store *store, pf_fiber *fiber, pf_image *image,
+put_away(pf_thread *thread, Store *store, pf_fiber *fiber, pf_image *image,
          const pf_packing *packing)
 {
+    pf_packer *packer = thread->packer;
     pf_stack *stack = fiber->stack;
+    pf_pack_forget(thread, fiber); /* its calls cannot be looked for now */
     image->packed_at = (uint32_t)fiber->task.scheduler->switches;
     image->store = (uint16_t)(store - packer->stores);
     if (packing->bytes != 0) {
@@ -167,8 +169,7 @@ pack(pf_thread *thread, Store *store, pf_fiber *fiber)
         return false;
     }
     packer->refusals--;
-    pf_pack_forget(thread, fiber); /* its calls cannot be looked for any more */
-    put_away(packer, store, fiber, image, &packing);
+    put_away(thread, store, fiber, image, &packing);
     poison(&span);
     pf_stack_release(stack);
     return true;
@@ -336,7 +337,8 @@ void
 pf_pack_decay(pf_thread *thread, int64_t now)
 {
     pf_packer *packer = thread->packer;
-    if (packer == NULL || now - packer->decayed < DECAY) {
+    if (packer == NULL || packer->slots == 0 ||
+        now - packer->decayed < DECAY) {
         return;
     }
     packer->decayed = now;
@@ -405,6 +407,9 @@ pf_pack_set(pf_thread *thread, const pf_pack_host *host, size_t slots)
             return -ENOMEM;
         }
         pf_shapes_init(&thread->packer->shapes);
+    }
+    if (thread->packer->slots == slots) {
+        return 0; /* a turn of a hosted run, say: those that were added stay */
     }
     thread->packer->host = host;
     thread->packer->slots = slots;

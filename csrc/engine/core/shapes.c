@@ -198,16 +198,22 @@ shape_of(const pf_calls *calls, const pf_fiber *fiber)
 }
 
 static void
+give_up(pf_shapes *shapes)
+{
+    uint32_t longer = 2 * shapes->patience + 1;
+    shapes->patience = longer < MOST_PATIENCE ? longer : MOST_PATIENCE;
+    shapes->tries = 0;
+}
+
+static void
 learn(pf_shapes *shapes, const pf_fiber *fiber)
 {
     if (pf_shapes_find(shapes, fiber) != NULL) {
         return;
     }
     pf_shape *shape = shape_of(&shapes->calls, fiber);
-    shapes->tries = 0;
     if (shape == NULL) {
-        uint32_t longer = 2 * shapes->patience + 1;
-        shapes->patience = longer < MOST_PATIENCE ? longer : MOST_PATIENCE;
+        give_up(shapes);
         return;
     }
     pf_shape **bucket =
@@ -215,6 +221,7 @@ learn(pf_shapes *shapes, const pf_fiber *fiber)
     shape->next = *bucket;
     *bucket = shape;
     shapes->count++;
+    shapes->tries = 0;
     shapes->patience = 0;
 }
 
@@ -242,6 +249,8 @@ pf_shapes_look(pf_shapes *shapes, const pf_fiber *running, uint64_t switches)
         if (shapes->calls.whole) {
             shapes->read = running;
             shapes->read_at = switches;
+        } else {
+            give_up(shapes);
         }
     }
     return shapes->tries > 0 || shapes->read != NULL;

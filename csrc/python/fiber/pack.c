@@ -177,6 +177,8 @@ typedef struct Learning {
 } Learning;
 static PF_TLS Learning *learning; /* of a thread; NULL: it is not */
 
+#if PF_CONTEXT_MOVES
+
 static void
 learn_call(uintptr_t back)
 {
@@ -199,6 +201,15 @@ learn_calls(void)
         learn_call(calls.calls[i].back);
     }
 }
+
+#else
+
+static void
+learn_calls(void)
+{
+}
+
+#endif
 
 /* Called as functions of ours are, in each of the interpreter's ways. */
 static PyObject *
@@ -333,6 +344,7 @@ mod_learn(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
     return result;
 }
 
+/* Without what it shows, every fiber keeps its stack: no reason to fail. */
 static int
 learn_once(void)
 {
@@ -345,7 +357,15 @@ learn_once(void)
     PyObject *done = learn == NULL ? NULL : PyObject_CallNoArgs(learn);
     Py_XDECREF(learn);
     Py_XDECREF(done);
-    return done == NULL ? -1 : 0;
+    if (done != NULL) {
+        return 0;
+    }
+    pf_store(&learned, 0); /* the next scheduler tries again */
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) {
+        return -1;
+    }
+    PyErr_WriteUnraisable(NULL);
+    return 0;
 }
 
 /* PYFIBER_SLOTS: a number, 0 for as many as there are fibers. */
