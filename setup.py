@@ -100,6 +100,8 @@ def macros() -> list[tuple[str, str | None]]:
     found: list[tuple[str, str | None]] = []
     if UCONTEXT:
         found.append(("PYFIBER_CONTEXT_UCONTEXT", "1"))
+    if os.environ.get("PYFIBER_SANITIZE"):
+        found.append(("PYFIBER_SANITIZED", "1"))
     if os.environ.get("PYFIBER_HARDTEST"):
         found.append(("PYFIBER_HARDTEST", "1"))
     if sys.platform.startswith("linux"):

@@ -58,9 +58,10 @@ typedef struct pf_context {
 /* Can what a suspended context has on its stack be put elsewhere, and the
  * context resumed there?  The assembly's contexts can, where return addresses
  * are plain words and the C library is one that it was tried with: `handle`
- * and every word that points into the stack change by the distance. */
+ * and every word that points into the stack change by the distance.  (What a
+ * sanitizer adds to the code keeps differences of addresses on the stack.) */
 #if defined(PF_CONTEXT_ASSEMBLY) && !PF_WITH_ASAN && !PF_WITH_TSAN &&         \
-    (defined(__GLIBC__) || defined(__APPLE__))
+    !defined(PYFIBER_SANITIZED) && (defined(__GLIBC__) || defined(__APPLE__))
 #define PF_CONTEXT_MOVES 1
 #if defined(__x86_64__)
 #define PF_CONTEXT_RETURN 56 /* from `handle`: where the switch returns to */

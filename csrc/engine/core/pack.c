@@ -455,7 +455,7 @@ pf_pack_stats_get(const pf_thread *thread, const pf_stack_pool *pool,
 const char *
 pf_packing_refused(void)
 {
-#if PF_WITH_ASAN || PF_WITH_TSAN
+#if PF_WITH_ASAN || PF_WITH_TSAN || defined(PYFIBER_SANITIZED)
     return "the sanitizer must know where stacks are";
 #elif defined(PF_CONTEXT_ASSEMBLY)
     return "it was not tried with this C library";

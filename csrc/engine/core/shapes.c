@@ -112,6 +112,9 @@ pf_shapes_find(const pf_shapes *shapes, const pf_fiber *fiber)
 bool
 pf_shapes_miss(pf_shapes *shapes)
 {
+    if (shapes->tries > 0) {
+        return true;
+    }
     if (shapes->count == PF_MOST_SHAPES ||
         ++shapes->unknown <= shapes->patience) {
         return false;
@@ -209,6 +212,9 @@ static void
 learn(pf_shapes *shapes, const pf_fiber *fiber)
 {
     if (pf_shapes_find(shapes, fiber) != NULL) {
+        if (shapes->tries == 0) {
+            give_up(shapes);
+        }
         return;
     }
     pf_shape *shape = shape_of(&shapes->calls, fiber);
