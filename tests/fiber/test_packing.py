@@ -790,7 +790,7 @@ def test_random_programs_do_the_same_with_few_stacks(slots: int, seed: int) -> N
 
 
 class Called:
-    """wait() under calls that go through the interpreter in ways of their own: stacks of a new shape."""
+    """wait() under calls that go their own ways through the interpreter: new shapes of stacks."""
 
     def __init__(self, ways: list[Callable[[Any], Any]], wait: Callable[[], Any]) -> None:
         self.ways, self.wait = ways, wait

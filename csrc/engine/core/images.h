@@ -11,7 +11,10 @@
  *
  * A word that only looks like an address in the slot is taken for one.  Which
  * code is on the stack is known (shapes.h): it has objects' addresses, counts
- * and flags there, no numbers of the user's.
+ * and flags there, no numbers of the user's.  The one exception are deadlines:
+ * on a machine that has been up for 39 hours, a clock in nanoseconds shows what
+ * stacks have for addresses.  One that falls into the millisecond that equals
+ * its own slot would be as far off as the slots are apart: some milliseconds.
  */
 #ifndef PF_IMAGES_H
 #define PF_IMAGES_H
