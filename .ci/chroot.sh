@@ -72,6 +72,7 @@ chroot_pytest() {
                 env -u PYTEST_ADDOPTS .venv/bin/python -m pytest --timeout 6000 $4
             else
                 .venv/bin/python -m pytest
+                PYFIBER_SLOTS=2 .venv/bin/python -m pytest
                 .venv/bin/python -m tests.fuzz all --seeds "$5" --minutes "$6"
             fi' "$PLACE" "$version" "$emulated" "${PYTEST_ONLY:-}" "$FUZZ_SEEDS" "$FUZZ_MINUTES"
     done

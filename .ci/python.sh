@@ -71,6 +71,28 @@ instruction_counts() {
     done
 }
 
+# Two stacks for all fibers: nearly every switch moves one. A good part of the suite, after build_strict ...
+packed_quick() {
+    step "pytest and random programs with two stacks for all fibers"
+    (
+        export PYFIBER_SLOTS=2
+        run_pytest "$SCRATCH/strict" tests/fiber tests/sync tests/cancel tests/run tests/grain
+        cd "$SCRATCH/strict" && .venv/bin/python -m tests.fuzz all --seeds "$FUZZ_QUICK_SEEDS" --minutes 1
+    )
+}
+
+# ... and all of it, on each CPython here, and with stacks that are poisoned when they are taken. After test_plain and
+# test_variants: their trees are there. test_sid does it as well.
+test_packed() {
+    local tree
+    for tree in strict 3.11 3.12 hard; do
+        [ -d "$SCRATCH/$tree" ] || continue
+        step "pytest with two stacks for all fibers: $tree"
+        PYFIBER_SLOTS=2 run_pytest "$SCRATCH/$tree"
+        PYFIBER_SLOTS=3 fuzz "$SCRATCH/$tree" "$FUZZ_SEEDS" "$FUZZ_MINUTES"
+    done
+}
+
 # Random programs: seeds FIRST:STOP or FIRST: of each kind, for so many minutes of each at most. In `quick` they are always the
 # same; in `full` new ones every day. What fails is printed with the command that plays it again.
 FUZZ_SEEDS=${FUZZ_SEEDS:-$(date +%Y%m%d)0000:}
