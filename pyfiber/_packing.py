@@ -71,8 +71,9 @@ class _Made(_engine._Probe):
         super().fast(*args, **kwargs)
 
 
-_PROBE = _engine._Probe()
-_MADE = _Made()
+# Made for the lesson, and dropped after it.
+_PROBE: Any = None
+_MADE: Any = None
 _PROBES: Any = _engine._probes
 _NOTHING: tuple[Any, ...] = ()
 _ONE: tuple[Any, ...] = (1,)
@@ -227,7 +228,15 @@ def _fresh(function: Any) -> Any:
 
 def learn() -> None:
     """Show the engine all the ways, by code that is fresh and by code that is warm."""
+    global _PROBE, _MADE
+    _PROBE, _MADE = _engine._Probe(), _Made()
+    try:
+        _lesson()
+    finally:
+        _PROBE = _MADE = None
 
+
+def _lesson() -> None:
     def plain(*args: Any, **kwargs: Any) -> None:
         _PROBES.noargs()
 
