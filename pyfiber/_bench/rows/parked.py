@@ -22,6 +22,7 @@ from ..peers import load
 from .loops import asyncio_cases, on_trio
 from .memory import MILLION, Ledger, if_it_fits
 
+SLOTS = 256
 LONG = 100_000.0  # seconds, for those that sleep: they are woken before
 
 #: What waits, and what wakes the one with that number.
@@ -43,7 +44,7 @@ def pairs_of_sockets(count: int, make: Callable[[], Any]) -> list[Any]:
 
 
 def pyfiber_waits(kind: str, count: int) -> Sample:
-    """Fibers, with the default stacks and slots."""
+    """Fibers that share stacks."""
     ledger = Ledger(count)
     order = in_random_order(count)
 
@@ -80,7 +81,11 @@ def pyfiber_waits(kind: str, count: int) -> Sample:
                 fiber.join()
         return ledger.sample()
 
-    return pyfiber.run(main)
+    scheduler = pyfiber.Scheduler(slots=SLOTS)
+    try:
+        return scheduler.run(main)
+    finally:
+        scheduler.close()
 
 
 def greenlet_waits(count: int) -> Sample:
