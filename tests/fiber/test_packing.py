@@ -832,3 +832,25 @@ def test_fiber_that_teaches_a_shape_is_packed_before_it_was_read() -> None:
             fiber.result()
 
     running(main, 3)
+
+
+# ------------------------------------------------------------------------- at exit
+
+
+def test_fiber_freed_at_exit_is_not_looked_for_on_its_stack() -> None:
+    """Then nothing is unwound any more: the stack stays in use, without its fiber."""
+    program = """if True:
+        import pyfiber
+
+        class Last:
+            def __del__(self, pyfiber=pyfiber):
+                for _ in range(40):
+                    pyfiber.Fiber(pyfiber.current().switch).switch()
+                pyfiber.run(lambda: [pyfiber.spawn(pyfiber.sleep, 0) for _ in range(100)])
+                print("done")
+
+        pyfiber.run(int)
+        last = Last()
+    """
+    done = run_python("-c", program, env={"PYFIBER_SLOTS": "2"})
+    assert done.stdout == "done\n", done.stderr

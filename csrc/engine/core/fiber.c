@@ -198,6 +198,21 @@ pf_fiber_release_stack(pf_fiber *fiber)
     pf_stack_release(stack);
 }
 
+void
+pf_fiber_leave_stack(pf_thread *thread, pf_fiber *fiber)
+{
+    if (pf_is_packed(fiber)) {
+        pf_drop_image(thread, fiber);
+    } else if (fiber->stack != NULL) {
+        fiber->stack->user = NULL;
+        if (thread != NULL) {
+            pf_pack_forget(thread, fiber);
+        }
+    }
+    fiber->stack = NULL;
+    fiber->task.has_stack = false;
+}
+
 /* A host may make a zombie of a fiber that is merely left, to learn when the
  * thread is off its stack: only a finished fiber loses its stack. */
 void

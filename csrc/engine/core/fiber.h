@@ -90,6 +90,10 @@ int pf_fiber_prepare(pf_thread *thread, pf_fiber *fiber, size_t stack_size,
                      pf_limit *limit);
 /* Release the stack of a fiber that does not and will not run. */
 void pf_fiber_release_stack(pf_fiber *fiber);
+/* The memory of a fiber goes, and its stack, if it has one, stays as it is for
+ * good: nobody must look for the fiber there any more.  `thread` is NULL if it
+ * has ended: then the fiber has a stack, or none. */
+void pf_fiber_leave_stack(pf_thread *thread, pf_fiber *fiber);
 
 /* Release the stack of the fiber that ended, and tell its kind. */
 void pf_reap(pf_thread *thread, pf_fiber *zombie);

@@ -1,6 +1,7 @@
 /* See pack.h. */
 #include "engine/core/pack.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -145,6 +146,7 @@ pack(pf_thread *thread, Store *store, pf_fiber *fiber)
     if (!waits(thread, fiber)) {
         return false;
     }
+    assert(stack->user == fiber);
     packer->refusals++;
     if (pf_stack_reserve_is_open(stack) ||
         (const char *)stack - (const char *)fiber->context.handle >

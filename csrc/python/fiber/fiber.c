@@ -294,6 +294,12 @@ finalize_again(FiberObject *self)
     return pf_task_revived_for(op, unseen ? pf_unseen_lost : outlive_object);
 }
 
+static inline pf_thread *
+thread_of(const FiberObject *self)
+{
+    return self->thread == NULL ? NULL : &self->thread->engine;
+}
+
 /* The rest for unusual fibers: the interpreter shuts down, it was never
  * entered, belongs to a scope or a greenlet, or has a PfRare. */
 static void
@@ -312,8 +318,7 @@ let_go(FiberObject *self)
     if (pf_rare(self)->slots != NULL) {
         pf_slots_clear(self);
     }
-    self->fiber.stack = NULL;
-    self->core.has_stack = false;
+    pf_fiber_leave_stack(thread_of(self), &self->fiber);
     fiber_clear((PyObject *)self);
     pf_task_free_rare(PF_TASK(self));
 }
