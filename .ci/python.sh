@@ -73,8 +73,12 @@ instruction_counts() {
 
 # Two stacks for all fibers: nearly every switch moves one. A good part of the suite, after build_strict ...
 packed_quick() {
-    step "pytest with two stacks for all fibers"
-    PYFIBER_SLOTS=2 run_pytest "$SCRATCH/strict" tests/fiber tests/sync tests/cancel tests/run tests/grain
+    step "pytest and random programs with two stacks for all fibers"
+    (
+        export PYFIBER_SLOTS=2
+        run_pytest "$SCRATCH/strict" tests/fiber tests/sync tests/cancel tests/run tests/grain
+        cd "$SCRATCH/strict" && .venv/bin/python -m tests.fuzz all --seeds "$FUZZ_QUICK_SEEDS" --minutes 1
+    )
 }
 
 # ... and all of it, on each CPython here, and with stacks that are poisoned when they are taken. After test_plain and

@@ -22,7 +22,8 @@ typedef enum Kind { PLAIN, OF_STACK, OF_FIBER } Kind;
 /* The words of one fiber, by which those of others are told.  Freed with its
  * shape, or with the last image of it if it was replaced. */
 struct pf_form {
-    pf_form *next; /* of the same shape */
+    pf_form *next;        /* of the same shape */
+    pf_pattern *patterns; /* the ones used last, the last one first */
     uint32_t users;
     uint32_t differences; /* in the first images */
     uint16_t stack_words;
@@ -32,6 +33,19 @@ struct pf_form {
     bool settled;
     uint64_t *words;
     uint8_t kinds[];
+};
+
+#define MOST_PATTERNS 8 /* of a form, to choose from */
+
+/* Of those that are no longer in their form's list each goes with its last
+ * image, all others go with the form. */
+struct pf_pattern {
+    pf_form *form;
+    pf_pattern *next;
+    uint32_t users;
+    uint16_t count;
+    bool listed;
+    pf_difference differences[];
 };
 
 /* ------------------------------------------------------------- the words */
@@ -130,6 +144,11 @@ new_form(pf_shape *shape, const pf_span *span)
 static void
 free_form(pf_form *form)
 {
+    while (form->patterns != NULL) {
+        pf_pattern *pattern = form->patterns;
+        form->patterns = pattern->next;
+        free(pattern);
+    }
     free(form->words);
     free(form);
 }
@@ -179,7 +198,7 @@ form_for(pf_shape *shape, const pf_span *span)
     return form;
 }
 
-/* -------------------------------------------------------------- the images */
+/* --------------------------------------------------------- the differences */
 
 static void
 add_entry(pf_draft *draft, uint32_t place, Kind kind, uint64_t value)
@@ -214,6 +233,80 @@ compare(pf_draft *draft, const pf_span *span, const pf_form *form)
     }
 }
 
+/* ------------------------------------------------------------ the patterns */
+
+static inline bool
+is_like(const pf_pattern *pattern, const pf_draft *draft)
+{
+    return pattern->count == draft->entry_count &&
+           memcmp(pattern->differences, draft->entries,
+                  draft->entry_count * sizeof(pf_difference)) == 0;
+}
+
+static void
+list_pattern(pf_form *form, pf_pattern *pattern)
+{
+    pattern->next = form->patterns;
+    pattern->listed = true;
+    form->patterns = pattern;
+}
+
+/* Out of the list, of which it is the last; images may still need it. */
+static void
+unlist_pattern(pf_pattern **link)
+{
+    pf_pattern *pattern = *link;
+    *link = NULL;
+    pattern->listed = false;
+    if (pattern->users == 0) {
+        free(pattern);
+    }
+}
+
+static pf_pattern *
+new_pattern(pf_form *form, const pf_draft *draft)
+{
+    size_t bytes = draft->entry_count * sizeof(pf_difference);
+    pf_pattern *pattern = pf_malloc(sizeof *pattern + bytes);
+    if (pattern != NULL) {
+        *pattern = (pf_pattern){.form = form, .count = draft->entry_count};
+        memcpy(pattern->differences, draft->entries, bytes);
+        list_pattern(form, pattern);
+    }
+    return pattern;
+}
+
+/* The draft's, which comes to the front. */
+static pf_pattern *
+pattern_for(pf_form *form, const pf_draft *draft)
+{
+    pf_pattern **link = &form->patterns;
+    for (int i = 0; *link != NULL; i++) {
+        pf_pattern *pattern = *link;
+        if (is_like(pattern, draft)) {
+            *link = pattern->next;
+            list_pattern(form, pattern);
+            return pattern;
+        }
+        if (i == MOST_PATTERNS - 1) {
+            unlist_pattern(link);
+            break;
+        }
+        link = &pattern->next;
+    }
+    return new_pattern(form, draft);
+}
+
+static void
+unuse_pattern(pf_pattern *pattern)
+{
+    if (--pattern->users == 0 && !pattern->listed) {
+        free(pattern);
+    }
+}
+
+/* -------------------------------------------------------------- the images */
+
 static inline uint64_t *
 values_of(pf_image *image)
 {
@@ -226,25 +319,21 @@ pf_image_kept(pf_image *image)
     return (char *)(values_of(image) + image->values);
 }
 
-static inline pf_difference *
-entries_of(pf_image *image)
-{
-    return (pf_difference *)(void *)(pf_image_kept(image) + image->kept);
-}
-
 size_t
 pf_image_size(const pf_image *image)
 {
-    return sizeof *image + image->values * sizeof(uint64_t) + image->kept +
-           image->entries * sizeof(pf_difference);
+    return sizeof *image + image->values * sizeof(uint64_t) + image->kept;
 }
 
 static pf_image *
 make_image(const pf_draft *draft, pf_form *form, uint16_t kept)
 {
+    pf_pattern *pattern = pattern_for(form, draft);
+    if (pattern == NULL) {
+        return NULL;
+    }
     pf_image head = {
-        .form = form,
-        .entries = draft->entry_count,
+        .pattern = pattern,
         .values = draft->value_count,
         .kept = kept,
     };
@@ -253,8 +342,8 @@ make_image(const pf_draft *draft, pf_form *form, uint16_t kept)
         *image = head;
         memcpy(values_of(image), draft->values,
                head.values * sizeof(uint64_t));
-        memcpy(entries_of(image), draft->entries,
-               head.entries * sizeof(pf_difference));
+        pattern->users++;
+        form->users++;
     }
     return image;
 }
@@ -272,12 +361,9 @@ pf_image_new(pf_draft *draft, pf_shape *shape, const pf_span *span,
     }
     compare(draft, span, form);
     pf_image *image = make_image(draft, form, kept);
-    if (image != NULL) {
-        form->users++;
-        if (form->tried < WORN_AFTER) {
-            form->tried++;
-            form->differences += image->entries;
-        }
+    if (image != NULL && form->tried < WORN_AFTER) {
+        form->tried++;
+        form->differences += draft->entry_count;
     }
     return image;
 }
@@ -285,7 +371,9 @@ pf_image_new(pf_draft *draft, pf_shape *shape, const pf_span *span,
 void
 pf_image_free(pf_image *image)
 {
-    unuse_form(image->form);
+    pf_form *form = image->pattern->form;
+    unuse_pattern(image->pattern);
+    unuse_form(form);
     free(image);
 }
 
@@ -293,7 +381,8 @@ pf_image_free(pf_image *image)
 void *
 pf_image_expand(pf_image *image, pf_stack *stack, const pf_fiber *fiber)
 {
-    const pf_form *form = image->form;
+    const pf_pattern *pattern = image->pattern;
+    const pf_form *form = pattern->form;
     uintptr_t header = (uintptr_t)stack;
     uint64_t *words = (uint64_t *)(void *)stack - form->stack_words;
     uint64_t *room = (uint64_t *)(void *)stack->room;
@@ -307,9 +396,8 @@ pf_image_expand(pf_image *image, pf_stack *stack, const pf_fiber *fiber)
                           (uintptr_t)fiber);
     }
     const uint64_t *values = values_of(image);
-    const pf_difference *entries = entries_of(image);
-    for (uint32_t i = 0; i < image->entries; i++) {
-        pf_difference e = entries[i];
+    for (uint32_t i = 0; i < pattern->count; i++) {
+        pf_difference e = pattern->differences[i];
         uint64_t word =
             word_of((Kind)e.kind, values[e.value], header, (uintptr_t)fiber);
         if (e.place < form->stack_words) {

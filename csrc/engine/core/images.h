@@ -24,14 +24,16 @@
 
 typedef struct pf_image pf_image;
 
-/* Followed by its values, then `kept` bytes of the host's, then its entries.
- * What fibers have in common is in the form; that a value stands at several
- * places is common, too (an object that several frames know). */
+typedef struct pf_pattern pf_pattern;
+
+/* Followed by its values, then `kept` bytes of the host's.  What fibers have in
+ * common is in the form.  Where they differ from it, and which of these places
+ * have the same value (an object that several frames know), is nearly always
+ * common, too: that is the pattern. */
 struct pf_image {
-    pf_form *form;
+    pf_pattern *pattern;
     uint32_t packed_at; /* the scheduler's count of switches */
     int32_t moves;      /* from the header: where `kept` belongs */
-    uint16_t entries;
     uint16_t values;
     uint16_t kept;
     uint16_t store; /* pack.c's */
@@ -71,6 +73,7 @@ pf_span pf_span_of(const pf_fiber *fiber, const char *room_end,
 /* NULL: it is too large, or there is no memory. */
 pf_image *pf_image_new(pf_draft *draft, pf_shape *shape, const pf_span *span,
                        uint16_t kept);
+/* Without what it shares. */
 size_t pf_image_size(const pf_image *image);
 char *pf_image_kept(pf_image *image);
 /* Write it to the stack that the fiber goes on with: where its handle is. */

@@ -21,10 +21,9 @@
 #include "python/fiber/switch.h"
 #include "python/fiber/waitq.h"
 
-/* Off: one crash of a random program with threads, among thousands with two
- * slots, is not explained yet.  256 is meant to be the default: so many stacks
- * fit into the second-level caches, with what a switch touches of them. */
-#define DEFAULT_SLOTS 0
+/* So many stacks fit into the second-level caches, with what a switch touches
+ * of them; a program with fewer fibers never packs one. */
+#define DEFAULT_SLOTS 256
 
 PF_ATOMIC(size_t) pf_default_slots; /* constant after import */
 

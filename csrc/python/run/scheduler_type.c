@@ -660,9 +660,9 @@ The loop that chooses which fiber runs, for embedders; run() makes its own.\n\
 run(): \"log\", \"raise\" (also from run_once() and close()) or a function.\n\
 `slots` is how many stacks its fibers share: beyond that number a fiber that\n\
 waits gives its stack to one that runs, and gets one again when its turn\n\
-comes, which saves memory: 256 is a good number. 0: each has a stack of its\n\
-own. None: what PYFIBER_SLOTS says in the environment, otherwise 0. This is\n\
-experimental. Fewer than 16 are meant for tests; ValueError: negative, or 1.\n\
+comes, which saves memory. 0: each has a stack of its own. None: the default,\n\
+256, or what PYFIBER_SLOTS says in the environment. Fewer than 16 are meant\n\
+for tests; ValueError: negative, or 1.\n\
 It belongs to the thread that made it; call_soon_threadsafe() and stop() may\n\
 be called from any.");
 

@@ -22,12 +22,28 @@ from ..peers import load
 from .loops import asyncio_cases, on_trio
 from .memory import MILLION, Ledger, if_it_fits
 
-SLOTS = 256
 LONG = 100_000.0  # seconds, for those that sleep: they are woken before
 
 #: What waits, and what wakes the one with that number.
 Wait = Callable[[], Any]
 Wake = Callable[[int], Any]
+
+
+def inner(wait: Wait) -> None:
+    wait()
+
+
+def outer(wait: Wait) -> None:
+    """What a fiber runs: it waits two calls deep."""
+    inner(wait)
+
+
+def inner_recv(sock: Any) -> None:
+    sock.recv(1)
+
+
+def outer_recv(sock: Any) -> None:
+    inner_recv(sock)
 
 
 def in_random_order(count: int) -> list[int]:
@@ -44,15 +60,9 @@ def pairs_of_sockets(count: int, make: Callable[[], Any]) -> list[Any]:
 
 
 def pyfiber_waits(kind: str, count: int) -> Sample:
-    """Fibers that share stacks."""
+    """Fibers, with the default stacks and slots."""
     ledger = Ledger(count)
     order = in_random_order(count)
-
-    def inner(wait: Wait) -> None:
-        wait()
-
-    def outer(wait: Wait) -> None:
-        inner(wait)
 
     def main() -> Sample:
         fibers: list[pyfiber.Fiber[None]] = []
@@ -72,7 +82,7 @@ def pyfiber_waits(kind: str, count: int) -> Sample:
             if waits is None:
                 fibers += [pyfiber.spawn(outer, wait) for _ in range(count)]
             else:
-                fibers += [pyfiber.spawn(outer, partial(pair[0].recv, 1)) for pair in waits]
+                fibers += [pyfiber.spawn(outer_recv, pair[0]) for pair in waits]
             pyfiber.yield_now()
         with ledger.finishing():
             for i in order:
@@ -81,11 +91,7 @@ def pyfiber_waits(kind: str, count: int) -> Sample:
                 fiber.join()
         return ledger.sample()
 
-    scheduler = pyfiber.Scheduler(slots=SLOTS)
-    try:
-        return scheduler.run(main)
-    finally:
-        scheduler.close()
+    return pyfiber.run(main)
 
 
 def greenlet_waits(count: int) -> Sample:
@@ -94,12 +100,6 @@ def greenlet_waits(count: int) -> Sample:
     greenlet, park = module.greenlet, module.getcurrent().switch
     ledger = Ledger(count)
     order = in_random_order(count)
-
-    def inner(wait: Wait) -> None:
-        wait()
-
-    def outer(wait: Wait) -> None:
-        inner(wait)
 
     with ledger.parking():
         greenlets = [greenlet(outer) for _ in range(count)]
@@ -118,12 +118,6 @@ def gevent_waits(kind: str, count: int) -> Sample:
     ledger = Ledger(count)
     order = in_random_order(count)
 
-    def inner(wait: Wait) -> None:
-        wait()
-
-    def outer(wait: Wait) -> None:
-        inner(wait)
-
     greenlets: list[Any] = []
     waits: Any = None
     if kind == "park":
@@ -141,7 +135,7 @@ def gevent_waits(kind: str, count: int) -> Sample:
         if waits is None:
             greenlets += [gevent.spawn(outer, wait) for _ in range(count)]
         else:
-            greenlets += [gevent.spawn(outer, partial(pair[0].recv, 1)) for pair in waits]
+            greenlets += [gevent.spawn(outer_recv, pair[0]) for pair in waits]
         gevent.sleep(0)
     with ledger.finishing():
         for i in order:
@@ -167,6 +161,9 @@ async def asyncio_waits(kind: str, count: int) -> Sample:
     async def outer(wait: Callable[[], Any]) -> None:
         await wait()
 
+    async def outer_recv(sock: socket.socket) -> None:
+        await loop.sock_recv(sock, 1)
+
     if kind == "park":
         wait: Callable[[], Any] = park
         wake: Wake = lambda i: futures[i].set_result(None)  # noqa: E731
@@ -184,9 +181,7 @@ async def asyncio_waits(kind: str, count: int) -> Sample:
         if kind != "recv":
             tasks += [loop.create_task(outer(wait)) for _ in range(count)]
         else:
-            tasks += [
-                loop.create_task(outer(partial(loop.sock_recv, pair[0], 1))) for pair in waits
-            ]
+            tasks += [loop.create_task(outer_recv(pair[0])) for pair in waits]
         await asyncio.sleep(0)
     with ledger.finishing():
         for i in order:
@@ -213,6 +208,9 @@ async def trio_waits(kind: str, count: int) -> Sample:
     async def outer(wait: Callable[[], Any]) -> None:
         await wait()
 
+    async def outer_recv(sock: Any) -> None:
+        await sock.recv(1)
+
     async with trio.open_nursery() as nursery:
         sender, receiver = trio.open_memory_channel(0)
         if kind == "park":
@@ -232,7 +230,7 @@ async def trio_waits(kind: str, count: int) -> Sample:
                     nursery.start_soon(outer, wait)
             else:
                 for pair in waits:
-                    nursery.start_soon(outer, partial(pair[0].recv, 1))
+                    nursery.start_soon(outer_recv, pair[0])
             await trio.lowlevel.checkpoint()
             await trio.lowlevel.checkpoint()
         finishing = ledger.finishing()
