@@ -431,6 +431,38 @@ image_has_a_greatest_size(void)
     check_size(PF_MOST_WORDS + 1, false);
 }
 
+/* Those that images use stay. */
+static void
+forms_that_nobody_uses_are_dropped(void)
+{
+    enum { COUNT = 1000, KEPT = 100 };
+    static uint64_t words[COUNT];
+    pf_image *kept[KEPT];
+    pf_shape shape = {0};
+    pf_span span = {.stack = words, .room = words, .stack_words = 1};
+    span.low = 1, span.high = 2, span.fiber = 100000;
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < COUNT; i++) {
+            span.room_words = (uint32_t)i;
+            pf_image *image = pf_image_new(&draft, &shape, &span, 0);
+            CHECK(image != NULL);
+            if (round == 0 && i % (COUNT / KEPT) == 0) {
+                kept[i / (COUNT / KEPT)] = image;
+            } else {
+                pf_image_free(image);
+            }
+            CHECK(shape.form_count < 3 * KEPT + 70);
+        }
+    }
+    CHECK(shape.form_count >= KEPT);
+    for (int i = 0; i < KEPT; i++) {
+        CHECK_EQUAL(pf_image_size(kept[i]), sizeof(pf_image));
+        pf_image_free(kept[i]);
+    }
+    pf_forms_free(&shape);
+    CHECK_EQUAL(shape.form_count, 0);
+}
+
 #if defined(PYFIBER_HARDTEST)
 
 /* A form, its words, a pattern, an image; a form that cannot be replaced
@@ -480,6 +512,7 @@ const test shape_tests[] = {
     TEST(words_that_move_are_left_to_the_host),
     TEST(form_that_does_not_serve_is_replaced),
     TEST(image_has_a_greatest_size),
+    TEST(forms_that_nobody_uses_are_dropped),
 #if defined(PYFIBER_HARDTEST)
     TEST(image_without_memory_is_none),
 #endif

@@ -35,7 +35,8 @@ struct pf_form {
     uint8_t kinds[];
 };
 
-#define MOST_PATTERNS 8 /* of a form, to choose from */
+#define MOST_UNUSED_FORMS 64 /* of a shape, about */
+#define MOST_PATTERNS 8      /* of a form, to choose from */
 
 /* Of those that are no longer in their form's list each goes with its last
  * image, all others go with the form. */
@@ -106,12 +107,25 @@ pf_span_of(const pf_fiber *fiber, const char *room_end, const char *moves,
 
 /* --------------------------------------------------------------- the forms */
 
-static pf_form *
-find_form(const pf_shape *shape, const pf_span *span)
+/* To the front of its shape's list. */
+static void
+list_form(pf_shape *shape, pf_form *form)
 {
-    pf_form *form = shape->forms;
-    while (form != NULL && form->room_words != span->room_words) {
-        form = form->next;
+    form->next = shape->forms;
+    shape->forms = form;
+}
+
+static pf_form *
+find_form(pf_shape *shape, const pf_span *span)
+{
+    pf_form **link = &shape->forms;
+    while (*link != NULL && (*link)->room_words != span->room_words) {
+        link = &(*link)->next;
+    }
+    pf_form *form = *link;
+    if (form != NULL && form != shape->forms) {
+        *link = form->next;
+        list_form(shape, form);
     }
     return form;
 }
@@ -128,7 +142,6 @@ new_form(pf_shape *shape, const pf_span *span)
         return NULL;
     }
     *form = (pf_form){
-        .next = shape->forms,
         .stack_words = (uint16_t)span->stack_words,
         .room_words = (uint16_t)span->room_words,
         .words = words,
@@ -137,7 +150,8 @@ new_form(pf_shape *shape, const pf_span *span)
         words[i] = word_at(span, i);
         form->kinds[i] = (uint8_t)kind_of(span, &words[i]);
     }
-    shape->forms = form;
+    list_form(shape, form);
+    shape->form_count++;
     return form;
 }
 
@@ -161,6 +175,19 @@ unuse_form(pf_form *form)
     }
 }
 
+/* Out of its shape's list; images may still need it. */
+static void
+unlist_form(pf_shape *shape, pf_form **link)
+{
+    pf_form *form = *link;
+    *link = form->next;
+    shape->form_count--;
+    form->replaced = true;
+    if (form->users == 0) {
+        free_form(form);
+    }
+}
+
 static void
 replace_form(pf_shape *shape, pf_form *form, const pf_span *span)
 {
@@ -173,11 +200,23 @@ replace_form(pf_shape *shape, pf_form *form, const pf_span *span)
     while (*link != form) {
         link = &(*link)->next;
     }
-    *link = form->next;
-    form->replaced = true;
-    if (form->users == 0) {
-        free_form(form);
+    unlist_form(shape, link);
+}
+
+/* A program may wait at the same place in any number of ways, in a recursion,
+ * say: then there are not many more forms than packed fibers. */
+static void
+drop_unused_forms(pf_shape *shape)
+{
+    pf_form **link = &shape->forms;
+    while (*link != NULL) {
+        if ((*link)->users == 0) {
+            unlist_form(shape, link);
+        } else {
+            link = &(*link)->next;
+        }
     }
+    shape->used_forms = 2 * shape->form_count;
 }
 
 /* The form for such a stack; one that does not serve is replaced. */
@@ -186,6 +225,9 @@ form_for(pf_shape *shape, const pf_span *span)
 {
     pf_form *form = find_form(shape, span);
     if (form == NULL) {
+        if (shape->form_count > shape->used_forms + MOST_UNUSED_FORMS) {
+            drop_unused_forms(shape);
+        }
         return new_form(shape, span);
     }
     if (!form->settled && form->tried == WORN_AFTER) {
@@ -413,12 +455,7 @@ void
 pf_forms_free(pf_shape *shape)
 {
     while (shape->forms != NULL) {
-        pf_form *form = shape->forms;
-        shape->forms = form->next;
-        form->replaced = true;
-        if (form->users == 0) {
-            free_form(form);
-        }
+        unlist_form(shape, &shape->forms);
     }
 }
 

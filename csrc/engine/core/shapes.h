@@ -31,7 +31,9 @@ typedef struct pf_form pf_form;
 
 typedef struct pf_shape {
     struct pf_shape *next; /* in its bucket */
-    pf_form *forms;        /* pack.c's */
+    pf_form *forms;        /* images.c's, the one used last first */
+    uint32_t form_count;   /* in this list */
+    uint32_t used_forms;   /* twice as many as were in use not long ago */
     uint32_t depth;        /* words from the handle to the header */
     uint32_t count;
     struct {
