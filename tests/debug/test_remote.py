@@ -13,6 +13,7 @@ import pytest
 from pyfiber._debug import remote
 from pyfiber._debug.client import Failed, connect
 from tests.debug.programs import WAITING, WITHOUT, command, fibers_of, needs_unix, running
+from tests.support.subprocesses import EMULATED
 
 pytestmark = needs_unix
 needs_remote_exec = pytest.mark.skipif(
@@ -23,8 +24,13 @@ may_enter = pytest.mark.skipif(
 )
 
 
+#: An idle loop is woken by ptrace.
+has_ptrace = pytest.mark.skipif(EMULATED, reason="qemu knows no ptrace")
+
+
 @needs_remote_exec
 @may_enter
+@has_ptrace
 def test_idle_loop_is_woken_and_answers() -> None:
     with running(WAITING, env=WITHOUT) as process:
         assert sum(group["count"] for group in fibers_of(process.pid)) == 3
@@ -48,6 +54,7 @@ def test_fiber_that_computes_is_shown() -> None:
 
 @needs_remote_exec
 @may_enter
+@has_ptrace
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_nothing_stays_in_the_process() -> None:
     with running(WAITING, env=WITHOUT) as process:
