@@ -84,12 +84,14 @@ packed_quick() {
 # ... and all of it, on each CPython here, and with stacks that are poisoned when they are taken. After test_plain and
 # test_variants: their trees are there. test_sid does it as well.
 test_packed() {
-    local tree
+    local tree slots
     for tree in strict 3.11 3.12 hard; do
         [ -d "$SCRATCH/$tree" ] || continue
         step "pytest with two stacks for all fibers: $tree"
         PYFIBER_SLOTS=2 run_pytest "$SCRATCH/$tree"
-        PYFIBER_SLOTS=3 fuzz "$SCRATCH/$tree" "$FUZZ_SEEDS" "$FUZZ_MINUTES"
+        slots=$((RANDOM % 30 + 2))
+        step "random programs with $slots stacks: $tree"
+        PYFIBER_SLOTS=$slots fuzz "$SCRATCH/$tree" "$FUZZ_SEEDS" "$FUZZ_MINUTES"
     done
 }
 
