@@ -696,6 +696,38 @@ def test_many_that_wait_share_the_slots() -> None:
     assert packed >= 1900
 
 
+def test_idle_loop_takes_the_stacks_of_those_that_were_busy() -> None:
+    """On the real clock: a second is what an idle loop waits for."""
+
+    def wait_thrice() -> None:
+        for _ in range(3):
+            park()
+
+    def main() -> tuple[int, int, int]:
+        fibers = [spawn(wait_thrice) for _ in range(1000)]
+        yield_now()
+        for _ in range(2):
+            for fiber in fibers:
+                fiber.unpark()
+            yield_now()
+        busy = counted("live")
+        waits = pyfiber.current_scheduler().stats()["waits"]
+        ends = pyfiber.now() + 30
+        while counted("live") > 64 and pyfiber.now() < ends:
+            sleep(0.5)
+        idle = counted("live")
+        waits = pyfiber.current_scheduler().stats()["waits"] - waits
+        for fiber in fibers:
+            fiber.unpark()
+            fiber.result()
+        return busy, idle, waits
+
+    busy, idle, waits = running(main, slots=64)
+    assert busy > 900
+    assert idle == 64
+    assert waits < 80
+
+
 def test_statistics_are_zero_after_all_have_ended() -> None:
     packs(lambda: sleep(0.001), lambda: None)
     assert counted("packed") == 0

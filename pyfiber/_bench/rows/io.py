@@ -176,8 +176,8 @@ ROWS = (
     io_row(
         "io-idle",
         "memory of an idle connection",
-        "5,000 connections (threads: 1,000) have had a message echoed and wait; what the server "
-        "has gained, page tables included, for each.",
+        "5,000 connections (threads: 1,000) have had a message echoed and have waited for five "
+        "seconds since; what the server has gained, page tables included, for each.",
         idle_memory,
         idle_load,
         count=5_000,
