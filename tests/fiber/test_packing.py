@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -597,6 +598,80 @@ def test_library_functions_that_call_back_stay() -> None:
     def main() -> None:
         fibers = [spawn(work, i) for i in range(8)]
         assert [fiber.result() for fiber in fibers] == [[0, 1, 2, 3, 4, 5]] * 8
+
+    stays(main)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="nftw of the C library")
+def test_variable_that_a_library_lends_to_its_callback_stays(tmp_path: Path) -> None:
+    """nftw has the stat of a file on its stack; others write to it while the callback waits."""
+    (tmp_path / "file").touch()
+    library = ctypes.CDLL(None)
+    regular_file, same_as_lstat = 0, 1
+    lent: dict[int, Any] = {}
+
+    def work(i: int) -> int:
+        got = -1
+
+        def visit(path: bytes, status: Any, kind: int, place: Any) -> int:
+            nonlocal got
+            if kind == regular_file:
+                level = place[1]
+                lent[i] = status
+                park()
+                got = status[0]
+                assert place[1] == level == 1
+            return 0
+
+        longs, ints = ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_int)
+        visits = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, longs, ctypes.c_int, ints)
+        callback = visits(visit)
+        assert library.nftw(bytes(tmp_path), callback, 8, same_as_lstat) == 0
+        return got
+
+    def main() -> None:
+        fibers = [spawn(work, i) for i in range(8)]
+        others = [spawn(deep, 1, park) for _ in range(8)]
+        yield_now()
+        yield_now()
+        assert sorted(lent) == list(range(8))
+        for i, status in lent.items():
+            status[0] = 1000 + i
+        for fiber in others:
+            fiber.unpark()
+            fiber.result()
+        for fiber in fibers:
+            fiber.unpark()
+        assert [fiber.result() for fiber in fibers] == [1000 + i for i in range(8)]
+        lent.clear()
+
+    stays(main)
+
+
+def test_databases_handler_of_progress_that_waits_stays() -> None:
+    def work(i: int) -> int:
+        connection = sqlite3.connect(":memory:")
+        calls = 0
+
+        def progress() -> int:
+            nonlocal calls
+            calls += 1
+            yield_now()
+            return 0
+
+        connection.set_progress_handler(progress, 10)
+        row = connection.execute(
+            "with recursive n(i) as (select ? union all select i + 1 from n where i < 50) "
+            "select sum(i) from n",
+            (i,),
+        ).fetchone()
+        connection.close()
+        assert calls > 10
+        return int(row[0])
+
+    def main() -> None:
+        fibers = [spawn(work, i) for i in range(8)]
+        assert [fiber.result() for fiber in fibers] == [sum(range(i, 51)) for i in range(8)]
 
     stays(main)
 
