@@ -84,8 +84,25 @@ typedef struct load {
 
 /* --- Connections ------------------------------------------------------- */
 
+/* The system has some 28,000 ports for connections from one address to one
+ * other.  So many use an address of their own each time: 127.0.0.1, .2, ... */
+#define FROM_ONE_ADDRESS 20000
+
+static void
+choose_source(int fd, size_t number)
+{
+    int one = 1;
+    struct sockaddr_in source = {
+        .sin_family = AF_INET,
+        .sin_addr.s_addr =
+            htonl(INADDR_LOOPBACK + (uint32_t)(number / FROM_ONE_ADDRESS))};
+    setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof one);
+    if (bind(fd, (struct sockaddr *)&source, sizeof source) < 0)
+        die("bind");
+}
+
 static int
-connect_to(int port)
+connect_to(int port, size_t number)
 {
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
     struct sockaddr_in address = {.sin_family = AF_INET,
@@ -94,6 +111,8 @@ connect_to(int port)
     if (fd < 0)
         die("socket");
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    if (number >= FROM_ONE_ADDRESS)
+        choose_source(fd, number);
     if (connect(fd, (struct sockaddr *)&address, sizeof address) < 0)
         die("connect");
     return fd;
@@ -113,7 +132,8 @@ watch(load *l, connection *c, int operation)
 static void
 open_connection(load *l, connection *c)
 {
-    c->stream = (stream){.fd = connect_to(l->options.port)};
+    c->stream = (stream){
+        .fd = connect_to(l->options.port, (size_t)(c - l->connections))};
     if (l->tls != NULL)
         tls_connect(&c->stream, l->tls);
     fcntl(c->stream.fd, F_SETFL, O_NONBLOCK);

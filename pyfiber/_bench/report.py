@@ -25,7 +25,7 @@ PYPERF_UNITS = {
     CALLS: ("integer", 1),
 }
 #: How the name of a detail ends, and the unit that this means.
-DETAIL_UNITS = {"_ns": " ns", "_us": " us", "_per_s": "/s"}
+DETAIL_UNITS = {"_ns": " ns", "_us": " us", "_per_s": "/s", "_bytes": " bytes"}
 GC_SETTING = "collected before each measurement, as usual during it"
 
 #: Widths of the columns: subject, value, ratio.

@@ -100,31 +100,152 @@ few_slots_stay_as_few(void)
     sleepers_close(40);
 }
 
+/* As after so many turns, of which some were less than a second ago. */
+static int64_t
+idle_after(uint64_t turns, int64_t now)
+{
+    world *w = &sleepers_world;
+    w->scheduler.switches += turns;
+    return pf_pack_decay(&w->thread, now, w->scheduler.switches);
+}
+
 static void
 slots_go_back_while_the_thread_is_idle(void)
 {
     SKIP_WHERE_STACKS_STAY();
-    world *w = open_after_turns(ENOUGH);
+    open_after_turns(ENOUGH);
     size_t most = sleepers_stats().slots;
     int64_t now = pf_monotonic() + SECOND;
-    pf_pack_decay(&w->thread, now);
-    pf_pack_decay(&w->thread, now + SECOND - 1); /* too early */
-    CHECK_EQUAL(sleepers_stats().slots, most);   /* there were more just now */
+    CHECK_EQUAL(idle_after(1000, now), now + SECOND);
+    CHECK_EQUAL(idle_after(1000, now + SECOND - 1), now + SECOND);
+    CHECK_EQUAL(sleepers_stats().slots, most); /* there were more just now */
     int steps = 0;
     while (sleepers_stats().slots > ENOUGH && steps < 20) {
         size_t slots = sleepers_stats().slots;
-        pf_pack_decay(&w->thread, now += SECOND);
+        idle_after(1000, now += SECOND);
         CHECK(sleepers_stats().slots < slots &&
               sleepers_stats().slots >= ENOUGH);
+        CHECK(sleepers_live() <= sleepers_stats().slots);
         steps++;
     }
     CHECK(steps > 5 && steps < 20);
-    pf_pack_decay(&w->thread, now += SECOND);
+    CHECK_EQUAL(idle_after(1000, now += SECOND), PF_NEVER);
     CHECK_EQUAL(sleepers_stats().slots, ENOUGH);
     sleepers_spawn(sleeper_keep_locals, 60); /* for each stack two are taken */
     sleepers_run();
     CHECK_EQUAL(sleepers_live(), ENOUGH);
     sleepers_close(100);
+}
+
+/* So many that were busy wait, and nearly each has a stack. */
+static world *
+open_with_stacks(int count)
+{
+    world *w = sleepers_open(ENOUGH);
+    sleepers_spawn(take_turns, count);
+    sleepers_run();
+    sleepers_wake();
+    sleepers_run();
+    CHECK(sleepers_live() > (size_t)count - 2 * ENOUGH);
+    return w;
+}
+
+/* More than it looks at in one go: so it pauses in between. */
+static void
+quiet_thread_gives_all_stacks_back_but_what_it_lends(void)
+{
+    enum { COUNT = 700 };
+    SKIP_WHERE_STACKS_STAY();
+    open_with_stacks(COUNT);
+    int64_t now = pf_monotonic() + SECOND;
+    CHECK_EQUAL(idle_after(1000, now), now + SECOND);
+    int64_t again = idle_after(0, now += SECOND);
+    CHECK(again > now && again < now + SECOND / 10);
+    CHECK_EQUAL(sleepers_stats().slots, ENOUGH);
+    size_t live = sleepers_live();
+    CHECK(live > ENOUGH && live < COUNT - 200);
+    CHECK_EQUAL(idle_after(0, again - 1), again); /* too early */
+    CHECK_EQUAL(sleepers_live(), live);
+    int times = 0;
+    while (again != PF_NEVER && times < 10) {
+        again = idle_after(0, again);
+        times++;
+    }
+    CHECK_EQUAL(times, 2);
+    CHECK_EQUAL(sleepers_live(), ENOUGH);
+    CHECK_EQUAL(sleepers_stats().packed, COUNT - ENOUGH);
+    CHECK_EQUAL(idle_after(0, now + 10 * SECOND), PF_NEVER);
+    sleepers_close(COUNT);
+}
+
+/* Neither busily nor for ever; and when fibers have run, it looks again. */
+static void
+idle_thread_looks_once_at_who_keeps_his_stack(void)
+{
+    enum { COUNT = 100 };
+    SKIP_WHERE_STACKS_STAY();
+    open_with_stacks(COUNT);
+    sleepers_all_stay = true;
+    int64_t now = pf_monotonic() + SECOND;
+    size_t live = sleepers_live();
+    uint64_t refusals = sleepers_stats().refusals;
+    CHECK_EQUAL(idle_after(1000, now), now + SECOND);
+    CHECK_EQUAL(idle_after(0, now += SECOND), PF_NEVER);
+    uint64_t looks = sleepers_stats().refusals - refusals;
+    CHECK(looks >= live && looks < live + 10);
+    refusals += looks;
+    for (int i = 0; i < 10; i++) {
+        CHECK_EQUAL(idle_after(0, now += SECOND), PF_NEVER);
+    }
+    CHECK_EQUAL(sleepers_live(), live);
+    CHECK_EQUAL(sleepers_stats().refusals, refusals);
+    sleepers_all_stay = false;
+    CHECK_EQUAL(idle_after(1, now), PF_NEVER);
+    CHECK_EQUAL(sleepers_live(), ENOUGH);
+    sleepers_close(COUNT);
+}
+
+/* Each time in vain it leaves out more seconds, while fibers take turns. */
+static void
+busy_thread_looks_ever_more_rarely_at_who_keeps_his_stack(void)
+{
+    enum { COUNT = 100, SECONDS = 200 };
+    SKIP_WHERE_STACKS_STAY();
+    sleepers_open(ENOUGH);
+    sleepers_all_stay = true;
+    sleepers_spawn(take_turns, COUNT);
+    sleepers_run();
+    CHECK_EQUAL(sleepers_live(), COUNT);
+    int64_t now = pf_monotonic() + SECOND;
+    uint64_t refusals = sleepers_stats().refusals;
+    for (int i = 0; i < SECONDS; i++) {
+        CHECK_EQUAL(idle_after(1000, now += SECOND), now + SECOND);
+    }
+    uint64_t rounds = (sleepers_stats().refusals - refusals) / COUNT;
+    CHECK(rounds >= 5 && rounds <= 10);
+    sleepers_all_stay = false;
+    CHECK_EQUAL(idle_after(1, now += SECOND), PF_NEVER); /* quiet */
+    CHECK_EQUAL(sleepers_live(), ENOUGH);
+    sleepers_close(COUNT);
+}
+
+/* A loop that nobody wakes, on the real clock: some seconds are too long for a
+ * test, so the last step was long ago. */
+static void
+sleeping_loop_wakes_for_its_stacks_and_no_more(void)
+{
+    enum { COUNT = 300 };
+    SKIP_WHERE_STACKS_STAY();
+    world *w = open_with_stacks(COUNT);
+    idle_after(0, pf_monotonic() - 2 * SECOND);
+    int64_t deadline = pf_monotonic() + SECOND / 5;
+    uint64_t waits = w->scheduler.waits;
+    while (pf_monotonic() < deadline) {
+        CHECK_EQUAL(pf_scheduler_wait(&w->scheduler, deadline), 0);
+    }
+    CHECK_EQUAL(sleepers_live(), ENOUGH);
+    CHECK(w->scheduler.waits - waits <= 6);
+    sleepers_close(COUNT);
 }
 
 static void
@@ -141,7 +262,7 @@ packing_can_be_switched_off_and_on(void)
     for (int i = 1; i < 5; i++) {
         sleepers_spawn(sleeper_keep_locals, 20);
         sleepers_run();
-        pf_pack_decay(&w->thread, pf_monotonic() + 2 * i * SECOND);
+        idle_after(1000, pf_monotonic() + 2 * i * SECOND);
     }
     CHECK_EQUAL(sleepers_live(), 80 + FEW);
     sleepers_wake();
@@ -363,6 +484,10 @@ const test slot_tests[] = {
     TEST(fibers_that_take_turns_get_a_stack_each),
     TEST(few_slots_stay_as_few),
     TEST(slots_go_back_while_the_thread_is_idle),
+    TEST(quiet_thread_gives_all_stacks_back_but_what_it_lends),
+    TEST(idle_thread_looks_once_at_who_keeps_his_stack),
+    TEST(busy_thread_looks_ever_more_rarely_at_who_keeps_his_stack),
+    TEST(sleeping_loop_wakes_for_its_stacks_and_no_more),
     TEST(packing_can_be_switched_off_and_on),
     TEST(each_size_of_stacks_has_its_slots),
     TEST(pool_that_is_taken_away_lends_no_longer),

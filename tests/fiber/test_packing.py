@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -601,6 +602,80 @@ def test_library_functions_that_call_back_stay() -> None:
     stays(main)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="nftw of the C library")
+def test_variable_that_a_library_lends_to_its_callback_stays(tmp_path: Path) -> None:
+    """nftw has the stat of a file on its stack; others write to it while the callback waits."""
+    (tmp_path / "file").touch()
+    library = ctypes.CDLL(None)
+    regular_file, same_as_lstat = 0, 1
+    lent: dict[int, Any] = {}
+
+    def work(i: int) -> int:
+        got = -1
+
+        def visit(path: bytes, status: Any, kind: int, place: Any) -> int:
+            nonlocal got
+            if kind == regular_file:
+                level = place[1]
+                lent[i] = status
+                park()
+                got = status[0]
+                assert place[1] == level == 1
+            return 0
+
+        longs, ints = ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_int)
+        visits = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, longs, ctypes.c_int, ints)
+        callback = visits(visit)
+        assert library.nftw(bytes(tmp_path), callback, 8, same_as_lstat) == 0
+        return got
+
+    def main() -> None:
+        fibers = [spawn(work, i) for i in range(8)]
+        others = [spawn(deep, 1, park) for _ in range(8)]
+        yield_now()
+        yield_now()
+        assert sorted(lent) == list(range(8))
+        for i, status in lent.items():
+            status[0] = 1000 + i
+        for fiber in others:
+            fiber.unpark()
+            fiber.result()
+        for fiber in fibers:
+            fiber.unpark()
+        assert [fiber.result() for fiber in fibers] == [1000 + i for i in range(8)]
+        lent.clear()
+
+    stays(main)
+
+
+def test_databases_handler_of_progress_that_waits_stays() -> None:
+    def work(i: int) -> int:
+        connection = sqlite3.connect(":memory:")
+        calls = 0
+
+        def progress() -> int:
+            nonlocal calls
+            calls += 1
+            yield_now()
+            return 0
+
+        connection.set_progress_handler(progress, 10)
+        row = connection.execute(
+            "with recursive n(i) as (select ? union all select i + 1 from n where i < 50) "
+            "select sum(i) from n",
+            (i,),
+        ).fetchone()
+        connection.close()
+        assert calls > 10
+        return int(row[0])
+
+    def main() -> None:
+        fibers = [spawn(work, i) for i in range(8)]
+        assert [fiber.result() for fiber in fibers] == [sum(range(i, 51)) for i in range(8)]
+
+    stays(main)
+
+
 def test_databases_functions_that_call_back_stay() -> None:
     def wait(number: int) -> int:
         yield_now()
@@ -694,6 +769,38 @@ def test_many_that_wait_share_the_slots() -> None:
     live, packed = running(main, slots=64)
     assert live <= 80
     assert packed >= 1900
+
+
+def test_idle_loop_takes_the_stacks_of_those_that_were_busy() -> None:
+    """On the real clock: a second is what an idle loop waits for."""
+
+    def wait_thrice() -> None:
+        for _ in range(3):
+            park()
+
+    def main() -> tuple[int, int, int]:
+        fibers = [spawn(wait_thrice) for _ in range(1000)]
+        yield_now()
+        for _ in range(2):
+            for fiber in fibers:
+                fiber.unpark()
+            yield_now()
+        busy = counted("live")
+        waits = pyfiber.current_scheduler().stats()["waits"]
+        ends = pyfiber.now() + 30
+        while counted("live") > 64 and pyfiber.now() < ends:
+            sleep(0.5)
+        idle = counted("live")
+        waits = pyfiber.current_scheduler().stats()["waits"] - waits
+        for fiber in fibers:
+            fiber.unpark()
+            fiber.result()
+        return busy, idle, waits
+
+    busy, idle, waits = running(main, slots=64)
+    assert busy > 900
+    assert idle == 64
+    assert waits < 80
 
 
 def test_statistics_are_zero_after_all_have_ended() -> None:

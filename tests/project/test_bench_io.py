@@ -145,10 +145,12 @@ def test_time_beside_computing_is_what_went_by():
     assert sample.details["messages_per_s"] == pytest.approx(20 / sample.total * 1e9)
 
 
-def test_memory_is_counted_with_all_connections_open():
+def test_memory_is_counted_with_all_connections_open(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(measuring, "REST", 0.01)
     sample = sample_of(measuring.idle_memory, Load(300))
     assert sample.operations == 300
     assert sample.value > 100
+    assert sample.details["at_once_bytes"] > 100
 
 
 def test_system_calls_are_those_of_the_server():

@@ -93,11 +93,10 @@ pf_thread_load_over(pf_thread *thread)
 }
 
 int64_t
-pf_thread_let_stacks_decay(pf_thread *thread)
+pf_thread_let_stacks_decay(pf_thread *thread, uint64_t turns)
 {
     int64_t now = pf_monotonic();
-    pf_pack_decay(thread, now);
-    int64_t again = PF_NEVER;
+    int64_t again = pf_pack_decay(thread, now, turns);
     for (unsigned i = 0; i < thread->pool_count; i++) {
         int64_t next = pf_stack_pool_decay(thread->pools[i], now);
         again = next < again ? next : again;

@@ -80,9 +80,9 @@ pf_stack_pool *pf_thread_take_pool(pf_thread *thread);
 pf_stack_pool *pf_thread_pool(pf_thread *thread, size_t stack_size);
 void
 pf_thread_load_over(pf_thread *thread); /* pf_stack_pool_load_over for all */
-/* Return the stacks of an earlier load; nanoseconds until the next call, or
- * PF_NEVER. */
-int64_t pf_thread_let_stacks_decay(pf_thread *thread);
+/* Return the stacks of an earlier load, when the scheduler has counted so
+ * many turns; nanoseconds until the next call, or PF_NEVER. */
+int64_t pf_thread_let_stacks_decay(pf_thread *thread, uint64_t turns);
 
 /* Give a PF_NEW fiber a stack; then it can be switched to. 0, or -errno with
  * *limit saying which limit was hit. */

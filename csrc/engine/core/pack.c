@@ -36,11 +36,27 @@ pf_stack pf_packed_stack; /* its address is all that counts */
  * fibers that take turns get a stack each if they are fewer than that. */
 #define SOON 64
 #define DECAY INT64_C(1000000000) /* nanoseconds between two steps */
+/* A thread whose fibers had fewer turns than this since the last step is quiet:
+ * who has a stack then is not about to use it. */
+#define QUIET 64
+/* An idle thread looks at so many fibers at once, some 100 microseconds' work,
+ * and goes on after a pause. */
+#define LOOKS 256
+#define PAUSE INT64_C(10000000) /* nanoseconds */
+/* A look passes at most so many slots that are free. */
+#define LOOK_STEPS 64
+/* After rounds in vain so many steps are left out at most. */
+#define LONGEST_REST 63
+
 typedef struct Store {
     pf_stack_pool *pool; /* NULL: it is gone */
     size_t slots;        /* lent at present */
     size_t packed;
     size_t packed_bytes;
+    size_t looks;   /* left in this round of an idle thread; 0: none goes on */
+    size_t freed;   /* stacks, in this round */
+    uint32_t rest;  /* steps until the next round */
+    uint32_t again; /* ... and after that, if it is in vain, too */
 } Store;
 
 struct pf_packer {
@@ -48,10 +64,13 @@ struct pf_packer {
     size_t slots; /* as asked for; 0: off */
     Store stores[MOST_STORES];
     pf_shapes shapes;
-    bool looking;    /* at each switch: shapes.h */
-    bool grown;      /* since the last decay */
-    size_t starved;  /* turns in a row for which there was no memory */
-    int64_t decayed; /* when */
+    bool looking;      /* at each switch: shapes.h */
+    bool quiet;        /* so it was at the last step */
+    size_t grown;      /* slots, since the last step */
+    size_t starved;    /* turns in a row for which there was no memory */
+    int64_t stepped;   /* when the last step was */
+    int64_t paused_to; /* when a round goes on */
+    uint64_t turns;    /* at the last step */
     uint64_t packings, unpackings, refusals;
     pf_draft draft;
 };
@@ -222,7 +241,7 @@ note_return(pf_packer *packer, Store *store, uint32_t away)
 {
     if (packer->slots >= FIXED_BELOW && away < SOON * packer->slots) {
         store->slots++;
-        packer->grown = true;
+        packer->grown++;
         lend(store);
     }
 }
@@ -335,23 +354,136 @@ pf_pack_forget(pf_thread *thread, const pf_fiber *fiber)
     }
 }
 
-void
-pf_pack_decay(pf_thread *thread, int64_t now)
+/* ------------------------------------------------------------ an idle thread
+ *
+ * Each second of which some is idle there is a step: fewer stacks are lent,
+ * unless many fibers needed one again since the last.  If more are in use than
+ * are lent, a round begins, which looks at each fiber that has one, about once
+ * and a few at a time.  What is refused then keeps its stack until a later
+ * round; and without any turns in between there is none. */
+
+static void
+lend_fewer(pf_packer *packer, Store *store)
 {
-    pf_packer *packer = thread->packer;
-    if (packer == NULL || packer->slots == 0 ||
-        now - packer->decayed < DECAY) {
+    size_t more = store->slots - packer->slots;
+    if (packer->quiet) {
+        store->slots = packer->slots;
+    } else if (packer->grown <= more / 4) {
+        store->slots -= (more + 3) / 4;
+    }
+    lend(store);
+}
+
+/* (In one lap all slots are passed.) */
+static void
+begin_round(pf_packer *packer, Store *store)
+{
+    size_t live = pf_stack_pool_live(store->pool);
+    if (live <= store->slots) {
         return;
     }
-    packer->decayed = now;
-    for (unsigned i = 0; i < MOST_STORES && !packer->grown; i++) {
+    if (!packer->quiet && store->rest > 0) {
+        store->rest--;
+        return;
+    }
+    pf_stack_stats stats;
+    pf_stack_pool_stats(store->pool, &stats);
+    store->looks = live + stats.slots / LOOK_STEPS + 1;
+    packer->paused_to = 0;
+}
+
+static void
+end_round(Store *store)
+{
+    store->looks = 0;
+    if (store->freed > 0) {
+        store->again = 0;
+        pf_stack_pool_discard(store->pool);
+    } else if (store->again < LONGEST_REST) {
+        store->again = 2 * store->again + 1;
+    }
+    store->rest = store->again;
+    store->freed = 0;
+}
+
+static void
+go_on(pf_thread *thread, Store *store)
+{
+    for (int i = 0; i < LOOKS && store->looks > 0; i++) {
+        if (pf_stack_pool_live(store->pool) <= store->slots) {
+            store->looks = 0;
+            break;
+        }
+        store->looks--;
+        pf_fiber *fiber = pf_stack_pool_next_user(store->pool, LOOK_STEPS);
+        store->freed += fiber != NULL && pack(thread, store, fiber);
+    }
+    if (store->looks == 0) {
+        end_round(store);
+    }
+}
+
+/* It was quiet at the last step, and nothing has run since. */
+static bool
+is_settled(const pf_packer *packer, uint64_t turns)
+{
+    return packer->quiet && turns == packer->turns;
+}
+
+static void
+step(pf_packer *packer, int64_t now, uint64_t turns)
+{
+    packer->quiet = turns - packer->turns < QUIET;
+    packer->turns = turns;
+    packer->stepped = now;
+    for (unsigned i = 0; i < MOST_STORES; i++) {
         Store *store = &packer->stores[i];
-        if (store->pool != NULL && store->slots > packer->slots) {
-            store->slots -= (store->slots - packer->slots + 3) / 4;
-            lend(store);
+        if (store->pool != NULL) {
+            lend_fewer(packer, store);
+            begin_round(packer, store);
         }
     }
-    packer->grown = false;
+    packer->grown = 0;
+}
+
+static int64_t
+next_step(const pf_packer *packer, const Store *store, uint64_t turns)
+{
+    if (store->looks > 0) {
+        return packer->paused_to;
+    }
+    bool more = store->slots > packer->slots ||
+                pf_stack_pool_live(store->pool) > store->slots;
+    return more && !is_settled(packer, turns) ? packer->stepped + DECAY
+                                              : PF_NEVER;
+}
+
+int64_t
+pf_pack_decay(pf_thread *thread, int64_t now, uint64_t turns)
+{
+    pf_packer *packer = thread->packer;
+    if (packer == NULL || packer->slots == 0) {
+        return PF_NEVER;
+    }
+    if (now - packer->stepped >= DECAY && !is_settled(packer, turns)) {
+        step(packer, now, turns);
+    }
+    bool paused = now < packer->paused_to;
+    if (!paused) {
+        packer->paused_to = now + PAUSE;
+    }
+    int64_t again = PF_NEVER;
+    for (unsigned i = 0; i < MOST_STORES; i++) {
+        Store *store = &packer->stores[i];
+        if (store->pool != NULL) {
+            if (store->looks > 0 && !paused) {
+                go_on(thread, store);
+            }
+            int64_t next = next_step(packer, store, turns);
+            again = next < again ? next : again;
+        }
+    }
+    return again;
 }
 
 static Store *
@@ -379,6 +511,8 @@ pf_pack_add_pool(pf_thread *thread, pf_stack_pool *pool)
     if (store != NULL) {
         store->pool = pool;
         store->slots = packer->slots;
+        store->looks = store->freed = 0;
+        store->rest = store->again = 0;
         lend(store);
     }
 }
@@ -498,10 +632,11 @@ pf_pack_forget(pf_thread *thread, const pf_fiber *fiber)
     (void)thread, (void)fiber;
 }
 
-void
-pf_pack_decay(pf_thread *thread, int64_t now)
+int64_t
+pf_pack_decay(pf_thread *thread, int64_t now, uint64_t turns)
 {
-    (void)thread, (void)now;
+    (void)thread, (void)now, (void)turns;
+    return PF_NEVER;
 }
 
 void

@@ -96,8 +96,10 @@ void pf_pack_forget(pf_thread *thread, const pf_fiber *fiber);
 /* See pf_shapes_look; from pf_poll. */
 void pf_pack_look(pf_scheduler *s);
 
-/* The thread is idle: a while ago more may have taken turns. */
-void pf_pack_decay(pf_thread *thread, int64_t now);
+/* The thread is idle at `now`, and its scheduler has counted so many turns:
+ * who took turns a while ago may wait without a stack.  The result is when to
+ * call again; PF_NEVER: not before fibers have run. */
+int64_t pf_pack_decay(pf_thread *thread, int64_t now, uint64_t turns);
 
 void pf_pack_stats_get(const pf_thread *thread, const pf_stack_pool *pool,
                        pf_pack_stats *stats);

@@ -348,7 +348,7 @@ pf_scheduler_wait(pf_scheduler *s, int64_t deadline)
     }
     int64_t left = time_left(s, deadline);
     if (left > 0) {
-        int64_t again = pf_thread_let_stacks_decay(s->thread);
+        int64_t again = pf_thread_let_stacks_decay(s->thread, s->switches);
         left = again < left ? again : left; /* the caller checks again */
     }
     return pf_scheduler_block(s, left);

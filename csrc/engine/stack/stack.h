@@ -108,6 +108,10 @@ void pf_stack_release(pf_stack *stack);
 /* Return all memory that free stacks hold to the system; how many bytes. */
 size_t pf_stack_pool_trim(pf_stack_pool *pool);
 
+/* The same, but whole slabs without a live stack stay mapped.  (Not on
+ * Windows.) */
+size_t pf_stack_pool_discard(pf_stack_pool *pool);
+
 /* Whose pool it is; NULL at first. */
 void pf_stack_pool_own(pf_stack_pool *pool, void *owner);
 void *pf_stack_owner(const pf_stack *stack);

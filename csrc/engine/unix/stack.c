@@ -648,15 +648,24 @@ discard_free_slots(pf_slab *slab)
 }
 
 size_t
+pf_stack_pool_discard(pf_stack_pool *pool)
+{
+    put_back(pool);
+    size_t given = 0;
+    for (pf_slab *slab = pool->open; slab != NULL; slab = slab->next) {
+        given += discard_free_slots(slab);
+    }
+    return given;
+}
+
+size_t
 pf_stack_pool_trim(pf_stack_pool *pool)
 {
     put_back(pool);
     size_t before = pool->slots * pool->stride;
     free_spare_slabs(pool, SIZE_MAX);
     size_t given = before - pool->slots * pool->stride;
-    for (pf_slab *slab = pool->open; slab != NULL; slab = slab->next) {
-        given += discard_free_slots(slab);
-    }
+    given += pf_stack_pool_discard(pool);
     pool->peak_now = pool->peak_last = pool->slabs;
     pool->trims += given != 0;
     return given;

@@ -227,6 +227,13 @@ pf_stack_pool_next_user(pf_stack_pool *pool, unsigned steps)
 }
 
 size_t
+pf_stack_pool_discard(pf_stack_pool *pool)
+{
+    (void)pool;
+    return 0;
+}
+
+size_t
 pf_stack_pool_trim(pf_stack_pool *pool)
 {
     size_t before = pool->blocks;

@@ -31,7 +31,7 @@ pf_fiber_have_stack(FiberObject *fiber)
 
 /* Memory for a wait that others point to, in place of the C stack, which may
  * be packed: NULL with MemoryError. */
-#define PF_WAIT_BYTES 80
+#define PF_WAIT_BYTES 56 /* 64 in glibc's heap */
 #define PF_MOST_WAITS_KEPT 1024
 void *pf_wait_memory_slow(void);
 static inline void *

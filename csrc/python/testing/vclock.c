@@ -24,6 +24,8 @@ struct PfClockWaiter {
     FiberObject *fiber;
     int64_t until;
 };
+_Static_assert(sizeof(PfClockWaiter) <= PF_WAIT_BYTES,
+               "a wait needs more memory");
 
 static int64_t
 read_clock(void *data)

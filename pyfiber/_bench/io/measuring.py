@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -10,6 +11,9 @@ from ..proc import memory_of
 from .counting import count_calls
 from .processes import Load, loading, require_descriptors, server
 from .subjects import Subject
+
+#: Seconds that idle connections have waited when memory is read: a server may tidy up.
+REST = 5.0
 
 #: Makes the load for a number of messages.
 LoadOf = Callable[[int], Load]
@@ -50,10 +54,13 @@ def system_calls(subject: Subject, load: Load) -> Sample:
 
 
 def idle_memory(subject: Subject, load: Load) -> Sample:
-    """What the server's memory has grown by, once each connection has had a message echoed."""
+    """What the server's memory has grown by, some time after each connection's message."""
     load = replace(load, messages=0, warm_up=load.connections)
     require_descriptors(load.connections)
     with server(subject) as running:
         before = memory_of(running.pid)
         with loading(load, running):
-            return Sample(memory_of(running.pid) - before, load.connections)
+            at_once = memory_of(running.pid) - before
+            time.sleep(REST)
+            later = memory_of(running.pid) - before
+            return Sample(later, load.connections, {"at_once_bytes": at_once / load.connections})

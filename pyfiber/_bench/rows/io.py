@@ -20,6 +20,7 @@ from ..model import BYTES, CALLS, IO, NANOSECONDS, PYFIBER, Case, Row, Sample
 SECONDS = 2.0
 BESIDE_COMPUTING = 1.0
 MANY = 1_000
+VERY_MANY = 100_000
 
 Measured = Callable[[Subject, Load], Sample]
 
@@ -72,6 +73,7 @@ def io_row(
     reference: str = C,
     subjects: tuple[Subject, ...] = SUBJECTS,
     impossible: Mapping[str, str] | None = None,
+    full_only: bool = False,
 ) -> Row:
     """A row with every server that can do it."""
     cases = [
@@ -94,6 +96,7 @@ def io_row(
         reference=reference,
         show_median=True,
         impossible=impossible or {},
+        full_only=full_only,
     )
 
 
@@ -173,8 +176,8 @@ ROWS = (
     io_row(
         "io-idle",
         "memory of an idle connection",
-        "5,000 connections (threads: 1,000) have had a message echoed and wait; what the server "
-        "has gained, page tables included, for each.",
+        "5,000 connections (threads: 1,000) have had a message echoed and have waited for five "
+        "seconds since; what the server has gained, page tables included, for each.",
         idle_memory,
         idle_load,
         count=5_000,
@@ -182,6 +185,19 @@ ROWS = (
         unit=BYTES,
         reference=PYFIBER,
         subjects=(*SUBJECTS, SMALL_STACKS),
+    ),
+    io_row(
+        "io-idle-100000",
+        "... among 100,000",
+        "The row io-idle with 100,000 connections; the server and the load need a descriptor for "
+        "each.",
+        idle_memory,
+        idle_load,
+        count=VERY_MANY,
+        quick=VERY_MANY,
+        unit=BYTES,
+        reference=PYFIBER,
+        full_only=True,
     ),
     io_row(
         "io-computing",
