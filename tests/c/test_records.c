@@ -34,7 +34,7 @@ bed_add(pf_poller *poller, intptr_t number, unsigned interest,
     CHECK(!r->added && bed.registered[number] == NULL);
     bed.registered[number] = r;
     r->descriptor = number;
-    r->interest = interest;
+    r->interest = (uint16_t)interest;
     r->added = true;
     return 0;
 }
@@ -48,7 +48,7 @@ bed_modify(pf_poller *poller, pf_registration *r, unsigned interest)
     bed.modifies++;
     CHECK(r->added);
     if (answer == 0) {
-        r->interest = interest;
+        r->interest = (uint16_t)interest;
     }
     return answer;
 }

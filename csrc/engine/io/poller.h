@@ -53,8 +53,8 @@ struct pf_registration {
     void (*ready)(pf_registration *r, struct pf_scheduler *s, unsigned events);
     /* The poller's; zero before the first add. */
     intptr_t descriptor;
-    size_t slot;
-    unsigned interest;
+    uint32_t slot;
+    uint16_t interest;
     bool added;
 };
 

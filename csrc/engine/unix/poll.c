@@ -174,8 +174,8 @@ poll_add(pf_poller *poller, intptr_t descriptor, unsigned interest,
         return -ENOMEM;
     }
     r->descriptor = descriptor;
-    r->slot = p->count++;
-    r->interest = interest;
+    r->slot = (uint32_t)p->count++;
+    r->interest = (uint16_t)interest;
     r->added = true;
     p->registered[r->slot] = r;
     ask(p, r, interest);
@@ -191,7 +191,7 @@ poll_modify(pf_poller *poller, pf_registration *r, unsigned interest)
     if (!r->added) {
         return -ENOENT;
     }
-    r->interest = interest;
+    r->interest = (uint16_t)interest;
     ask((poll_poller *)poller, r, interest);
     return 0;
 }
@@ -218,7 +218,8 @@ static void
 disarm(poll_poller *p, pf_registration *r, unsigned told, short revents)
 {
     bool unasked = (revents & (POLLHUP | POLLERR | POLLNVAL)) != 0;
-    r->interest = unasked ? PF_IO_EDGE : (r->interest & ~told) | PF_IO_EDGE;
+    r->interest =
+        (uint16_t)(unasked ? PF_IO_EDGE : (r->interest & ~told) | PF_IO_EDGE);
     ask(p, r, r->interest);
 }
 

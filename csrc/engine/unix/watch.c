@@ -71,7 +71,7 @@ pf_watch_enter(pf_watch *watch, intptr_t descriptor, unsigned interest,
     w->registration = r;
     renew(w);
     r->descriptor = descriptor;
-    r->interest = interest;
+    r->interest = (uint16_t)interest;
     r->added = true;
     return 0;
 }
@@ -88,7 +88,7 @@ pf_watch_change(pf_watch *watch, pf_registration *r, unsigned interest)
     pf_watched *w = pf_watch_of(watch, r);
     pf_watch_find_again(watch, w);
     renew(w);
-    r->interest = interest;
+    r->interest = (uint16_t)interest;
     return 0;
 }
 

@@ -127,8 +127,8 @@ pf_handles_add(pf_handles *handles, intptr_t descriptor, unsigned interest,
     h->port = handles->port;
     h->key = handles->key;
     r->descriptor = descriptor;
-    r->slot = handles->count++;
-    r->interest = interest;
+    r->slot = (uint32_t)handles->count++;
+    r->interest = (uint16_t)interest;
     r->added = true;
     handles->list[r->slot] = h;
     return 0;
@@ -141,7 +141,7 @@ pf_handles_modify(pf_handles *handles, pf_registration *r, unsigned interest)
         return -EINVAL;
     }
     pf_handle *h = handles->list[r->slot];
-    r->interest = interest;
+    r->interest = (uint16_t)interest;
     h->found = false;
     end_wait(h);
     return 0;

@@ -149,7 +149,7 @@ add_socket(port_poller *p, intptr_t descriptor, unsigned interest,
     }
     pf_registration before = *r;
     r->descriptor = descriptor;
-    r->interest = interest;
+    r->interest = (uint16_t)interest;
     error = enter_watch(p, r, watch);
     if (error != 0) {
         *r = before;
@@ -183,7 +183,7 @@ port_add(pf_poller *poller, intptr_t descriptor, unsigned interest,
 static int
 modify_socket(port_poller *p, pf_afd_watch *watch, unsigned interest)
 {
-    watch->registration->interest = interest;
+    watch->registration->interest = (uint16_t)interest;
     watch->found = false;
     if (!watch->outstanding) {
         return ask(p, watch) ? 0 : -EBADF;
