@@ -173,6 +173,19 @@ pf_fiber_type_ready(PyTypeObject *type)
 
 /* ------------------------------------------------------------- destruction */
 
+/* Is it for us to tell the collector of its frames?  Those of the running
+ * fiber, its thread does.  Some collectors must know of all others. */
+static inline bool
+has_frames_of_its_own(const FiberObject *self)
+{
+    if (PF_TRAVERSES_ALL) {
+        return self->core.has_stack && self->core.state != PF_NEW &&
+               self->core.state != PF_DONE && self->thread != NULL &&
+               self != CURRENT(self->thread);
+    }
+    return self->fiber.stack != NULL && self->core.state == PF_SUSPENDED;
+}
+
 static int
 fiber_traverse(PyObject *op, visitproc visit, void *arg)
 {
@@ -194,7 +207,7 @@ fiber_traverse(PyObject *op, visitproc visit, void *arg)
     if (self->scheduled) {
         Py_VISIT(SCHEDULER_OF(self->core.scheduler));
     }
-    if (self->fiber.stack != NULL && self->core.state == PF_SUSPENDED) {
+    if (has_frames_of_its_own(self)) {
         int rc = pystate_traverse(self->saved, visit, arg);
         if (rc != 0) {
             return rc;
@@ -271,6 +284,9 @@ fiber_finalize(PyObject *op)
             pf_unseen_lost(op);
         }
     } else if (is_alive(self)) {
+        if (has_frames_of_its_own(self)) {
+            pystate_count_all(self->saved);
+        }
         outlive(self);
     }
 }
