@@ -925,37 +925,6 @@ pystate_traverse(PyState *st, visitproc visit, void *arg)
     return rc;
 }
 
-static inline void
-pystate_count(uintptr_t *reference)
-{
-    PyObject *op = pystate_referent(*reference);
-    if (op != NULL && (*reference & 1) != 0) {
-        Py_INCREF(op);
-        *reference = (uintptr_t)op;
-    }
-}
-
-/* The collector has found the fiber to be garbage, and counts from now on all
- * references to what is garbage with it: so that the frames may run on. */
-static inline void
-pystate_count_all(PyState *st)
-{
-    PyFrameHead *end, *f = pystate_frames(st, &end);
-    for (; f != end; f = f->previous) {
-        if (f->owner != PF_OWNED_BY_THREAD) {
-            continue;
-        }
-        pystate_count(&f->function);
-        pystate_count(&f->executable);
-        uintptr_t *last = pystate_frame_end(f);
-        for (uintptr_t *p = f->localsplus; p < last; p++) {
-            pystate_count(p);
-        }
-    }
-    for (PyCStackRef *c = st->c_stack_refs; c != NULL; c = c->next) {
-        pystate_count(&c->ref);
-    }
-}
 #define PF_TRAVERSES_FRAMES 1
 #define PF_TRAVERSES_ALL 1
 #else
@@ -970,14 +939,6 @@ pystate_traverse(PyState *st, visitproc visit, void *arg)
 #define PF_TRAVERSES_FRAMES 0
 #define PF_TRAVERSES_ALL 0
 #endif
-#if !PF_HAS_DEFERRED
-static inline void
-pystate_count_all(PyState *st)
-{
-    (void)st;
-}
-#endif
-
 /* Why fibers cannot share stacks with this interpreter; NULL: they can. */
 static inline const char *
 pystate_packing_refused(void)
