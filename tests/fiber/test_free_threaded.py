@@ -21,9 +21,7 @@ without_gil = pytest.mark.skipif(not FREE_THREADED, reason="this CPython has a G
 
 @without_gil
 def test_import_leaves_the_gil_off() -> None:
-    program = (
-        "import sys, pyfiber, pyfiber.greenlet, pyfiber.testing; print(sys._is_gil_enabled())"
-    )
+    program = "import sys, pyfiber, pyfiber.greenlet, pyfiber.testing; print(sys._is_gil_enabled())"
     done = run_python("-W", "error", "-c", program)
     assert (done.returncode, done.stdout.strip()) == (0, "False"), done.stderr
 

@@ -140,10 +140,10 @@ lookup_c_stack_refs(void)
     char base = 0;
     PyObject *place = PyLong_FromVoidPtr(&base);
     PyObject *fn = place == NULL ? NULL : PyCFunction_New(&finder, place);
-    PyObject *type = fn == NULL ? NULL
-                                : PyObject_CallFunction(
-                                      (PyObject *)&PyType_Type, "s(){sO}",
-                                      "_Probe", "__len__", fn);
+    PyObject *type =
+        fn == NULL ? NULL
+                   : PyObject_CallFunction((PyObject *)&PyType_Type, "s(){sO}",
+                                           "_Probe", "__len__", fn);
     PyObject *probe = type == NULL ? NULL : PyObject_CallNoArgs(type);
     Py_ssize_t rc = probe == NULL ? -1 : PyObject_Size(probe);
     Py_XDECREF(probe);

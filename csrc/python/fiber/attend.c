@@ -71,7 +71,8 @@ pf_unwind_dropped(PfThread *t)
     while ((op = take_left(t)) != NULL) {
         if (PyObject_TypeCheck(op, pf_fiber_type) && Py_REFCNT(op) == 1 &&
             pf_fiber_can_unwind((FiberObject *)op)) {
-            pf_fiber_unwind(t, (FiberObject *)op); /* nothing else refers to it */
+            pf_fiber_unwind(t,
+                            (FiberObject *)op); /* nothing else refers to it */
         }
         Py_DECREF(op);
     }

@@ -74,7 +74,8 @@ _Static_assert(offsetof(FiberObject, core) == offsetof(PfTaskObject, core),
 /* 256 bytes with the collector's header (or, without a GIL, the larger head of
  * objects), also in memory: the allocator's next size is 272. */
 #if UINTPTR_MAX > UINT32_MAX && !PF_WITH_ASAN && !PF_WITH_TSAN
-_Static_assert(sizeof(FiberObject) <= 224 + sizeof(PyObject), "a fiber takes 16 bytes more");
+_Static_assert(sizeof(FiberObject) <= 224 + sizeof(PyObject),
+               "a fiber takes 16 bytes more");
 #endif
 
 #define FIBER_OF(fiber_)                                                      \
