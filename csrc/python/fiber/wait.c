@@ -183,8 +183,7 @@ pf_wait_granted(PfThread *t, PfWaiter *waiter, int64_t deadline,
         if (pf_attend(t) < 0) {
             return -1;
         }
-        PF_GUEST_WAITS(t, int, -1,
-                       pf_wait_granted(t, waiter, deadline, what));
+        PF_GUEST_WAITS(t, int, -1, pf_wait_granted(t, waiter, deadline, what));
     }
     if (PF_UNLIKELY(is_granted(waiter))) {
         return 0;

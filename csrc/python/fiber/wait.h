@@ -22,8 +22,7 @@ int pf_wait_anyhow(PfThread *t, int64_t deadline, PyObject *what);
 int pf_wait_granted(PfThread *t, PfWaiter *waiter, int64_t deadline,
                     PyObject *what);
 /* The same, but a cancellation is deferred until it is over. */
-int pf_wait_granted_shielded(PfThread *t, PfWaiter *waiter,
-                             PyObject *what);
+int pf_wait_granted_shielded(PfThread *t, PfWaiter *waiter, PyObject *what);
 int pf_join(PfThread *t, FiberObject *target, int64_t deadline);
 int pf_refuse_join(PfThread *t, FiberObject *target);
 int pf_fiber_unpark(PfTaskObject *task, PyObject *value); /* see PfTaskOps */

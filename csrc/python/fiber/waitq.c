@@ -116,8 +116,8 @@ unlock_if_any(PfMutex *mutex)
     }
 }
 
-void
-pf_wait_leave(PfWaiter *waiter)
+static inline void
+unlink_all(PfWaiter *waiter)
 {
     for (int i = 0; i < waiter->count; i++) {
         PfNode *node = &waiter->nodes[i];
@@ -137,6 +137,19 @@ length(const PfWaitq *queue)
     return count;
 }
 
+void
+pf_wait_leave(PfWaiter *waiter)
+{
+    unlink_all(waiter);
+}
+
+/* Without a GIL some of those in line may have been granted elsewhere. */
+static inline bool
+waits_still(const PfNode *node)
+{
+    return !PF_PARALLEL || PF_SHARED_GET(&node->waiter->taken) == NULL;
+}
+
 /* A list is not made, nor does it grow, under the mutex: the memory is had
  * before, and who comes meanwhile is not in it. */
 PyObject *
@@ -152,7 +165,9 @@ pf_waitq_list(const PfWaitq *queue, PfMutex *mutex)
     Py_ssize_t count = 0;
     lock_if_any(mutex);
     for (PfNode *n = queue->head; count < most && n != NULL; n = n->next) {
-        tasks[count++] = Py_NewRef((PyObject *)n->waiter->task);
+        if (waits_still(n)) {
+            tasks[count++] = Py_NewRef((PyObject *)n->waiter->task);
+        }
     }
     unlock_if_any(mutex);
     PyObject *list = PyList_New(count);
@@ -222,7 +237,7 @@ grant(PfNode *node, bool next)
     } else {
         assert(PF_SHARED_GET(&waiter->taken) == NULL && node->queue != NULL);
         PF_SHARED_SET(&waiter->taken, node);
-        pf_wait_leave(waiter);
+        unlink_all(waiter);
     }
     wake(waiter, next);
 }
@@ -269,7 +284,7 @@ pf_waitq_choose_slow(const PfWaitq *queue)
 }
 
 /* The mark of a waiter that does something itself: see pf_wait_claim_self. */
-static PfNode busy; /* constant */
+static PfNode busy; /* constant after import */
 
 static bool
 claim(PfWaiter *waiter, PfNode *node)
@@ -311,8 +326,8 @@ bool
 pf_waitq_has(const PfWaitq *queue, const PfWaiter *except)
 {
     PfNode *n = queue->head;
-    while (n != NULL && (n->waiter == except ||
-                         PF_SHARED_GET(&n->waiter->taken) != NULL)) {
+    while (n != NULL &&
+           (n->waiter == except || PF_SHARED_GET(&n->waiter->taken) != NULL)) {
         n = n->next;
     }
     return n != NULL;
@@ -507,10 +522,10 @@ pf_wait_begin(PfWaiter *waiter, PfThread *t)
 }
 
 /* Whoever has granted it until now was in time. */
-static int
+static inline int
 settle(PfWaiter *waiter, int rc)
 {
-    pf_wait_leave(waiter);
+    unlink_all(waiter);
     if (PF_PARALLEL) {
         free_lock(waiter);
         return rc == 1 && PF_SHARED_GET(&waiter->taken) != NULL ? 0 : rc;
@@ -565,7 +580,7 @@ void
 pf_fiber_forget_waits(FiberObject *fiber)
 {
     for (PfWaiter *w = fiber->wait; w != NULL; w = w->outer) {
-        pf_wait_leave(w);
+        unlink_all(w);
     }
     fiber->wait = NULL;
 }

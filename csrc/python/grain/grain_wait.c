@@ -602,7 +602,8 @@ pf_grain_take_value(GrainObject *g)
         cancelled |= why == PF_WAKE_TIMEOUT && g->slowed;
         g->slowed = false;
         if (PF_PARALLEL && kind == PF_WAIT_GRANT) {
-            pf_wait_leave(&g->wait->line.waiter); /* from now on it is certain */
+            pf_wait_leave(
+                &g->wait->line.waiter); /* from now on it is certain */
         }
         if (pf_grain_was_granted(g)) {
             return take_grant(g);

@@ -109,9 +109,7 @@ pf_channel_try_receive(ChannelObject *self, PyObject **value)
         return 1;
     }
     *value = take_from_sender(self);
-    return *value != NULL                   ? 1
-           : PF_SHARED_GET(&self->closed) ? PF_REFUSED
-                                            : 0;
+    return *value != NULL ? 1 : PF_SHARED_GET(&self->closed) ? PF_REFUSED : 0;
 }
 
 void

@@ -103,8 +103,8 @@ event_wait(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
     }
     PfWait wait;
     pf_wait_init(&wait, t);
-    int rc = pf_wait_for(&wait, &self->waiters, PF_MUTEX_OF(self), t, deadline,
-                         op);
+    int rc =
+        pf_wait_for(&wait, &self->waiters, PF_MUTEX_OF(self), t, deadline, op);
     return rc < 0 ? NULL : PyBool_FromLong(rc == 0);
 }
 

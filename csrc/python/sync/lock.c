@@ -338,11 +338,10 @@ static PyMemberDef lock_members[] = {
 static PyObject *
 lock_repr(PyObject *op)
 {
-    return PyUnicode_FromFormat("<%s %s object at %p>",
-                                pf_lock_count((LockObject *)op) > 0
-                                    ? "locked"
-                                    : "unlocked",
-                                Py_TYPE(op)->tp_name, op);
+    return PyUnicode_FromFormat(
+        "<%s %s object at %p>",
+        pf_lock_count((LockObject *)op) > 0 ? "locked" : "unlocked",
+        Py_TYPE(op)->tp_name, op);
 }
 
 PyDoc_STRVAR(lock_doc, "Lock()\n--\n\n\

@@ -350,11 +350,11 @@ raise_refused(PyObject *op)
     raise_shut_down();
 }
 
-static const PfCaseOps getting_ops = {
-    attempt_to_get, may_get, line_of_getters, mutex_of, take_back,
-    raise_refused};
-static const PfCaseOps putting_ops = {
-    attempt_to_put, may_put, line_of_putters, mutex_of, NULL, raise_refused};
+static const PfCaseOps getting_ops = {attempt_to_get,  may_get,
+                                      line_of_getters, mutex_of,
+                                      take_back,       raise_refused};
+static const PfCaseOps putting_ops = {attempt_to_put, may_put, line_of_putters,
+                                      mutex_of,       NULL,    raise_refused};
 
 /* -------------------------------------------------------------- the methods */
 
@@ -636,13 +636,13 @@ queue_repr(PyObject *op)
 {
     QueueObject *self = (QueueObject *)op;
     PyObject *size = queue_qsize(op, NULL);
-    PyObject *repr = size == NULL
-                         ? NULL
-                         : PyUnicode_FromFormat(
-                               "<%s at %p: %S items, maxsize %zd%s>",
-                               Py_TYPE(op)->tp_name, op, size, self->maxsize,
-                               PF_SHARED_GET(&self->shut_down) ? ", shut down"
-                                                               : "");
+    PyObject *repr =
+        size == NULL
+            ? NULL
+            : PyUnicode_FromFormat(
+                  "<%s at %p: %S items, maxsize %zd%s>", Py_TYPE(op)->tp_name,
+                  op, size, self->maxsize,
+                  PF_SHARED_GET(&self->shut_down) ? ", shut down" : "");
     Py_XDECREF(size);
     return repr;
 }

@@ -282,8 +282,7 @@ wait_in_parallel(PfThread *t, PfWaiter *waiter, PyObject *const *cases,
         return rc == 1 ? answer(cases[index], got, index)
                        : (raise_reason(cases[index], rc), NULL);
     }
-    return finish(cases, waiter,
-                  pf_wait_in_line(waiter, t, deadline, what));
+    return finish(cases, waiter, pf_wait_in_line(waiter, t, deadline, what));
 }
 
 #define FEW_CASES 8

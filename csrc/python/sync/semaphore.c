@@ -304,7 +304,7 @@ take_back(PyObject *op, PyObject *got)
 }
 
 const PfCaseOps pf_acquiring_ops = {attempt_to_acquire, may_acquire, line,
-                                    mutex_of, take_back, NULL};
+                                    mutex_of,           take_back,   NULL};
 
 bool
 pf_is_semaphore(PyObject *object)
