@@ -83,8 +83,9 @@ wait_moved(FiberObject *fiber, PfWaiter *waiter, const PfWaiter *before)
     PfNode *nodes = (PfNode *)(void *)(waiter + 1);
     bool together = waiter->nodes == old;
     if (together) {
-        if (waiter->taken != NULL) {
-            waiter->taken = nodes + (waiter->taken - old);
+        PfNode *taken = PF_SHARED_GET(&waiter->taken);
+        if (taken != NULL) {
+            PF_SHARED_SET(&waiter->taken, nodes + (taken - old));
         }
         waiter->nodes = nodes;
     }
