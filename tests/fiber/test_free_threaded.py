@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import sysconfig
+import textwrap
 import threading
 import types
 from typing import Any
@@ -30,6 +31,26 @@ def test_import_leaves_the_gil_off() -> None:
 def test_info_says_that_fibers_share_no_stacks() -> None:
     assert info()["slots"] == 0
     assert "GIL" in info()["slots_refused"]
+
+
+@without_gil
+@pytest.mark.parametrize("parts", [{}, {"time": True}], ids=["all", "one"])
+@pytest.mark.parametrize("gil", ["0", "1"])
+def test_patch_is_refused_while_the_gil_is_off(gil: str, parts: dict[str, bool]) -> None:
+    program = f"""
+        import pyfiber
+        for name in ("patch", "patched"):
+            try:
+                with getattr(pyfiber, name)(**{parts}) or pyfiber.patched():
+                    pass
+            except pyfiber.FiberError as exc:
+                print(name, "needs the GIL" in str(exc))
+        pyfiber.unpatch()
+        print("gil", pyfiber.info()["gil"])
+    """
+    done = run_python("-c", textwrap.dedent(program), env={"PYTHON_GIL": gil})
+    refused = "patch True\npatched True\n" if gil == "0" else ""
+    assert (done.stdout, done.stderr) == (f"{refused}gil {gil == '1'}\n", "")
 
 
 class Key:
