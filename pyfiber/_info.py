@@ -34,7 +34,7 @@ def info() -> dict[str, Any]:
 
 
 def gil_is_on() -> bool:
-    """Whether threads take turns here: not in a free-threaded build, unless PYTHON_GIL=1 says so."""
+    """Whether threads take turns here: not in a free-threaded build, but with PYTHON_GIL=1."""
     asks = getattr(sys, "_is_gil_enabled", None)  # from Python 3.13 on
     return asks is None or bool(asks())
 

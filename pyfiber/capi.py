@@ -37,8 +37,8 @@ try:
     from pyfiber._capi import ffi, lib
 except ImportError as exc:
     raise ImportError(
-        "pyfiber.capi needs cffi, where pyfiber is built and where it runs: pip install 'cffi>=2.1.1'"
-        " (and build pyfiber again, if it was built without)",
+        "pyfiber.capi needs cffi, where pyfiber is built and where it runs:"
+        " pip install 'cffi>=2.1.1' (and build pyfiber again, if it was built without)",
         name=exc.name,
     ) from exc
 

@@ -61,8 +61,8 @@ def _chosen(parts: dict[str, bool]) -> set[str]:
         )
     if not gil_is_on():
         raise FiberError(
-            "patch() needs the GIL: the lines of fibers that wait for locks and queues of the standard"
-            " library are not safe without it; start Python with PYTHON_GIL=1 or -X gil=1"
+            "patch() needs the GIL: without it, the lines of fibers that wait for locks and queues"
+            " of the standard library are not safe; start Python with PYTHON_GIL=1 or -X gil=1"
         )
     named = {name for name, wanted in parts.items() if wanted}
     return named or PARTS.keys() - parts.keys()

@@ -203,7 +203,8 @@ def test_queue_loses_and_doubles_nothing(kind: Callable[[int], Any], maxsize: in
     got = in_parallel(body)
     values = sorted(value for values in got for value in values)
     assert values == [(i, n) for i in range(0, THREADS, 2) for n in range(rounds)]
-    assert queue.empty() and queue.unfinished_tasks == 0
+    assert queue.empty()
+    assert queue.unfinished_tasks == 0
 
 
 def test_event_wakes_everybody_each_time() -> None:
@@ -288,7 +289,8 @@ def test_select_does_exactly_one_of_its_cases() -> None:
     sent = sorted(value for values, _ in got for value in values)
     received = sorted([value for _, values in got for value in values] + left)
     assert sent == received
-    assert one._waiters() == [] and other._waiters() == []
+    assert one._waiters() == []
+    assert other._waiters() == []
 
 
 def test_select_between_two_threads_meets() -> None:
