@@ -302,3 +302,8 @@ if cpython is not None:
 
     class TestCpythonsOwn(cpython.BaseLocalTest, unittest.TestCase):
         _local = local
+
+        @unittest.skip(
+            "counts on a comparison with a name that is no string; ours is refused first"
+        )
+        def test_error(self) -> None: ...
