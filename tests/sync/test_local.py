@@ -303,7 +303,7 @@ if cpython is not None:
     class TestCpythonsOwn(cpython.BaseLocalTest, unittest.TestCase):
         _local = local
 
-        @unittest.skip(
-            "counts on a comparison with a name that is no string; ours is refused first"
-        )
-        def test_error(self) -> None: ...
+        if hasattr(cpython.BaseLocalTest, "test_error"):
+
+            @unittest.skip("its name is no string, which is refused before it is compared")
+            def test_error(self) -> None: ...
