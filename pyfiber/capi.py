@@ -38,7 +38,7 @@ try:
 except ImportError as exc:
     raise ImportError(
         "pyfiber.capi needs cffi, where pyfiber is built and where it runs:"
-        " pip install 'cffi>=2.1.1' (and build pyfiber again, if it was built without)",
+        " pip install 'cffi>=2.1.1' (and build this package again, if it was built without)",
         name=exc.name,
     ) from exc
 
