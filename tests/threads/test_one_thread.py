@@ -568,6 +568,7 @@ def test_threads_that_have_ended_leave_nothing_behind() -> None:
     assert not run(grows, act, 100)
 
 
+@needs_gil(DROPS_ARE_QUEUED)
 def test_fiber_left_by_a_call_and_dropped_elsewhere_is_ended_by_the_next_call() -> None:
     """A thread that only runs functions never switches: nothing else would end it."""
     log: list[Any] = []

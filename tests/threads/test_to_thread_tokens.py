@@ -350,6 +350,7 @@ def test_call_that_was_withdrawn_does_not_hide_a_deadlock(child: Child) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@needs_gil(DROPS_ARE_QUEUED)
 def test_fork_while_the_context_of_a_job_dies_fails_the_job(child: Child) -> None:
     done = child(
         """
