@@ -6,11 +6,13 @@ Environment variables:
   PYFIBER_WERROR=1           warnings are errors
   PYFIBER_SANITIZE=address,undefined
   PYFIBER_HARDTEST=1         tiny slabs, a look at the timers at every switch
+  PYFIBER_UNTESTED=1         for free-threaded CPythons that pyfiber was not tested with
   PYFIBER_DEBUG_FILES=FOLDER keep there, for gdb, what wheels are built without
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import re
@@ -35,10 +37,13 @@ def why_not_here() -> str | None:
     """A sentence, if pyfiber cannot be built for this interpreter or this system."""
     if platform.python_implementation() != "CPython":
         return "pyfiber needs CPython: it switches CPython's own thread state"
-    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+    free_threaded = sysconfig.get_config_var("Py_GIL_DISABLED")
+    tested = sys.version_info[:2] == (3, 14) or os.environ.get("PYFIBER_UNTESTED")
+    if free_threaded and not tested:
         return (
-            "pyfiber needs a CPython with a GIL so far, and this is a free-threaded build:"
+            "pyfiber was tested with no free-threaded CPython but 3.14, and this is another one:"
             f" use python{sys.version_info[0]}.{sys.version_info[1]}, without the t"
+            " (or set PYFIBER_UNTESTED=1, to try)"
         )
     if UCONTEXT and "musl" in (sysconfig.get_config_var("HOST_GNU_TYPE") or ""):
         return (
@@ -220,10 +225,18 @@ engine = Extension(
     libraries=["ws2_32"] if WINDOWS else ["m"],
 )
 
+
+def cffi_modules() -> list[str]:
+    """What pyfiber.capi needs; nothing where cffi cannot be had: free-threaded 3.13."""
+    if sysconfig.get_config_var("Py_GIL_DISABLED") and importlib.util.find_spec("cffi") is None:
+        return []
+    return ["csrc/cffi/build_capi.py:ffibuilder"]
+
+
 setup(
     long_description=long_description(),
     long_description_content_type="text/markdown",
     ext_modules=[engine],
-    cffi_modules=["csrc/cffi/build_capi.py:ffibuilder"],
+    cffi_modules=cffi_modules(),
     cmdclass={"build_ext": BuildExt, "build_py": BuildPy},
 )

@@ -145,3 +145,23 @@ test_variants() {
     PYFIBER_CONTEXT=ucontext install_editable python3 "$SCRATCH/ucontext"
     run_pytest "$SCRATCH/ucontext"
 }
+
+# The suite's folders that pass without a GIL, on the interpreter that PYFIBER_FREE_THREADED names: 3.14t was tried. patch() is
+# refused there, and tests that count on the GIL are skipped. One process for each folder, so that a hang is known by its name.
+FREE_THREADED_FOLDERS=(fiber cancel core run sync threads grain greenlet aio facade io testing patch)
+test_free_threaded() {
+    local folder
+    step "pytest on a free-threaded CPython"
+    if [ -z "${PYFIBER_FREE_THREADED:-}" ]; then
+        leave_out "$STEP: PYFIBER_FREE_THREADED names none"
+        return
+    fi
+    "$PYFIBER_FREE_THREADED" -c 'import sys; sys.exit(sys._is_gil_enabled())' ||
+        die "PYFIBER_FREE_THREADED: $PYFIBER_FREE_THREADED runs with the GIL"
+    copy_tree "$SCRATCH/free-threaded" # not install_editable: users of sockets may have no wheels yet
+    make_venv "$PYFIBER_FREE_THREADED" "$SCRATCH/free-threaded/.venv"
+    (cd "$SCRATCH/free-threaded" && .venv/bin/python -m pip install -qq -e . --group test)
+    for folder in "${FREE_THREADED_FOLDERS[@]}"; do
+        run_pytest "$SCRATCH/free-threaded" "tests/$folder"
+    done
+}

@@ -3,7 +3,8 @@
 There are three kinds (see docs/design.md), named in a comment at or above the variable:
 
     constant after import       set while the module is imported, read by everybody from then on
-    shared, behind SOME_lock    written later; or "shared, one word", which is atomic
+    shared, behind SOME_lock    written later; or "shared, one word", which is atomic;
+                                "shared, behind its own mutex" (core/objlock.h): the GIL, if any
     of a thread                 thread-local, or used by one thread alone
 
 Tables that the interpreter wants without `const`, and that nobody writes, need not say anything.
@@ -18,7 +19,9 @@ from pathlib import Path
 
 CSRC = Path(__file__).resolve().parent.parent / "csrc"
 
-KIND = re.compile(r"constant after import|shared, (behind \w+_lock|one word)|of a thread", re.I)
+KIND = re.compile(
+    r"constant after import|shared, (behind (?:\w+_lock|its own mutex)|one word)|of a thread", re.I
+)
 #: A line that declares a variable: as clang-format has it, at the left or static in a function.
 VARIABLE = re.compile(r"^(?:[A-Za-z_]|    +static ).*(?:;|\{|,|=)$")
 OTHER = re.compile(

@@ -20,15 +20,23 @@ def info() -> dict[str, Any]:
     ``slots`` (how many stacks fibers that wait share by default; 0: each has its own) and
     ``slots_refused`` (why they cannot share any here, or None),
     ``fiber_bytes`` (of a Fiber object), ``collects_suspended_cycles`` (whether the collector
-    traverses suspended frames), ``built_for`` and ``python`` (versions), ``platform``.
+    traverses suspended frames), ``gil`` (whether this process runs with the GIL), ``built_for`` and
+    ``python`` (versions), ``platform``.
     """
     from pyfiber import __version__
 
     facts: dict[str, Any] = {"version": __version__}
     facts.update(_engine._facts())
+    facts["gil"] = gil_is_on()
     facts["python"] = sys.version.split()[0]
     facts["platform"] = sys.platform
     return facts
+
+
+def gil_is_on() -> bool:
+    """Whether threads take turns here: not in a free-threaded build, but with PYTHON_GIL=1."""
+    asks = getattr(sys, "_is_gil_enabled", None)  # from Python 3.13 on
+    return asks is None or bool(asks())
 
 
 def get_include() -> str:

@@ -32,7 +32,15 @@ import os
 from typing import Any
 
 from pyfiber import _engine
-from pyfiber._capi import ffi, lib
+
+try:
+    from pyfiber._capi import ffi, lib
+except ImportError as exc:
+    raise ImportError(
+        "pyfiber.capi needs cffi, where pyfiber is built and where it runs:"
+        " pip install 'cffi>=2.1.1' (and build this package again, if it was built without)",
+        name=exc.name,
+    ) from exc
 
 __all__ = ["as_handle", "check", "check_errno", "ffi", "from_handle", "lib", "take"]
 

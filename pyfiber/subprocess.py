@@ -214,7 +214,7 @@ class _Popen(_Standard):
         if self._communication_started:
             return
         self._fileobj2output = {file: [] for file in (self.stdout, self.stderr) if file}
-        if self.stdin:
+        if self.stdin and not self.stdin.closed:  # as the standard one does by now
             with contextlib.suppress(BrokenPipeError):
                 self.stdin.flush()
                 if not input:

@@ -364,7 +364,7 @@ mod_facts(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    const char *refused = pf_packing_refused();
+    const char *refused = pf_packing_refused_here();
     size_t slots = refused != NULL ? 0 : pf_load_relaxed(&pf_default_slots);
     return Py_BuildValue(
         "{s:s,s:n,s:n,s:s,s:n,s:n,s:z,s:n,s:O,s:s}", "backend",
@@ -692,6 +692,9 @@ static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, engine_exec},
 #ifdef Py_mod_multiple_interpreters
     {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
+#endif
+#ifdef Py_mod_gil /* without a GIL, where there is a choice */
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
 #endif
     {0, NULL},
 };

@@ -18,7 +18,8 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from pyfiber._engine import Lock, _load
+from pyfiber._engine import FiberError, Lock, _load
+from pyfiber._info import gil_is_on
 from pyfiber._patch._record import Record
 
 if TYPE_CHECKING:
@@ -58,6 +59,11 @@ def _chosen(parts: dict[str, bool]) -> set[str]:
             f"there is no part {', '.join(map(repr, sorted(unknown)))}; there are:"
             f" {', '.join(PARTS)}"
         )
+    if not gil_is_on():
+        raise FiberError(
+            "patch() needs the GIL: without it, the lines of fibers that wait for locks and queues"
+            " of the standard library are not safe; start Python with PYTHON_GIL=1 or -X gil=1"
+        )
     named = {name for name, wanted in parts.items() if wanted}
     return named or PARTS.keys() - parts.keys()
 
@@ -95,6 +101,7 @@ def patch(**parts: bool) -> None:
     ``local``, ``drivers``. ``patch(threading=False)`` leaves that one out;
     ``patch(socket=True, ssl=True)`` patches these alone. Calling it again adds parts. At any time,
     before or after imports; ``unpatch()`` undoes it, ``patch_report()`` tells what was reached.
+    FiberError where Python runs without the GIL, which what is patched counts on.
     """
     chosen = _chosen(parts)
     with _lock:

@@ -14,6 +14,7 @@ import pytest
 
 from pyfiber import Fiber, FiberError, FiberExit, current
 from tests.conftest import Child
+from tests.support.gil import needs_gil
 
 
 def on_thread(function: Callable[[], Any]) -> Any:
@@ -423,6 +424,7 @@ def test_released_interpreter_lock_lets_other_threads_run_their_fibers() -> None
     assert log == ["other", "unblocked"]
 
 
+@needs_gil("without it, the memory that fails is other threads' as well")
 def test_thread_whose_record_finds_no_memory_gets_an_error(child: Child) -> None:
     """The n-th request for memory fails, for each n; the thread can try again."""
     pytest.importorskip("_testcapi")

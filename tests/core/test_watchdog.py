@@ -15,6 +15,7 @@ import pytest
 from pyfiber import _engine, run, sleep, spawn, watchdog, yield_now
 from tests.conftest import Child
 from tests.support.compilers import make_library
+from tests.support.gil import PATCH_NEEDS_IT, needs_gil
 
 #: Begins every report of this thread.
 HERE = f"the loop of thread {threading.current_thread().name!r} ({threading.get_ident()}) has not"
@@ -514,6 +515,7 @@ def test_watchdog_of_a_run_goes_on_in_the_child_of_a_fork(child: Child) -> None:
 
 
 @forks
+@needs_gil(PATCH_NEEDS_IT)
 def test_fork_with_a_watchdog_lets_no_other_fiber_run(child: Child) -> None:
     """The child started its threads by those of a patched `threading`, for which fibers park."""
     child(

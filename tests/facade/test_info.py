@@ -7,6 +7,7 @@ import inspect
 import os
 import platform
 import sys
+import sysconfig
 
 import pytest
 
@@ -22,7 +23,9 @@ def test_info_tells_the_facts() -> None:
     assert facts["guard"] in ("none", "mprotect", "madvise", "system")
     assert facts["page_size"] >= 4096
     assert facts["fiber_bytes"] == pyfiber.Fiber.__basicsize__
-    assert facts["collects_suspended_cycles"] == (sys.version_info >= (3, 15))
+    free_threaded = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+    assert facts["collects_suspended_cycles"] == (free_threaded or sys.version_info >= (3, 15))
+    assert facts["gil"] is getattr(sys, "_is_gil_enabled", lambda: True)()
     assert facts["python"] == platform.python_version()
     assert facts["built_for"].split(".")[:2] == facts["python"].split(".")[:2]
     assert facts["platform"] == sys.platform
@@ -159,3 +162,23 @@ def test_reload_of_the_package_keeps_working(child: Child) -> None:
         assert pyfiber.Fiber(int).switch() == 0
         """
     )
+
+
+@pytest.mark.parametrize("hidden", ["_cffi_backend", "pyfiber._capi"])
+def test_capi_without_cffi_says_what_to_install(child: Child, hidden: str) -> None:
+    """cffi is not there, or was not when pyfiber was built; the rest of pyfiber works."""
+    done = child(
+        f"""
+        import sys
+        sys.modules[{hidden!r}] = None
+        import pyfiber
+        try:
+            import pyfiber.capi
+        except ImportError as exc:
+            print(exc)
+        print(pyfiber.run(lambda: "works"))
+        """
+    )
+    told, works = done.stdout.splitlines()
+    assert "pip install 'cffi" in told
+    assert works == "works"

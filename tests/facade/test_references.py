@@ -37,6 +37,7 @@ from pyfiber import (
 )
 from pyfiber.grains import until
 from tests.conftest import Child
+from tests.support.gil import needs_gil
 from tests.support.growth import BLOCKS_ARE_COUNTED, bytes_left, grows
 from tests.support.threads import in_thread
 
@@ -173,6 +174,7 @@ def test_collector_sees_what_select_answers() -> None:
     assert {channel, thing, type(received)} == set(gc.get_referents(received))
 
 
+@needs_gil("without it, code objects are freed by the collector")
 def test_collector_does_not_see_what_select_answered_while_that_is_freed() -> None:
     collected: list[object] = []
     channel: Channel[Any] = Channel(2)

@@ -31,6 +31,7 @@ from pyfiber import (
     yield_now,
 )
 from tests.conftest import Child
+from tests.support.gil import DROPS_ARE_QUEUED, needs_gil
 from tests.support.subprocesses import run_script
 from tests.support.threads import in_thread
 
@@ -507,6 +508,7 @@ def test_raw_fiber_dropped_on_another_thread_is_unwound_on_its_own(
     assert log == [threading.get_ident()]
 
 
+@needs_gil(DROPS_ARE_QUEUED)
 def test_wait_for_what_a_dropped_fiber_grants_as_it_is_unwound_gets_it() -> None:
     """The wait begins with that, when it is in line already."""
     event = Event()

@@ -10,6 +10,7 @@ import pytest
 
 from pyfiber import FiberError
 from pyfiber.greenlet import GreenletExit, _greenlet, error, getcurrent, greenlet, settrace
+from tests.support.gil import DROPS_ARE_QUEUED, needs_gil
 from tests.support.threads import in_thread
 
 
@@ -306,6 +307,7 @@ def test_leaving_the_collector_and_coming_back():
 # threads ------------------------------------------------------------------------------------
 
 
+@needs_gil(DROPS_ARE_QUEUED)
 def test_dropped_on_another_thread_it_is_ended_by_its_own():
     log = []
     g = greenlet(waiting)

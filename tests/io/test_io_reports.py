@@ -13,6 +13,7 @@ import pytest
 
 import pyfiber
 from pyfiber import dump_fibers, run, socket, spawn, wait_readable, yield_now
+from tests.support.gil import PATCH_NEEDS_IT, needs_gil
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="descriptors of pipes are no handles there")
 
@@ -34,7 +35,10 @@ def report_of(fn: object, *args: object) -> str:
     return run(main)
 
 
-@pytest.mark.parametrize("setting", ["default timeout", "patch"])
+@pytest.mark.parametrize(
+    "setting",
+    ["default timeout", pytest.param("patch", marks=needs_gil(PATCH_NEEDS_IT))],
+)
 def test_report_leaves_a_foreign_socket_blocking(setting: str) -> None:
     """It belongs to a library, and the flag to the connection: a copy of the number has it, too."""
     ours, theirs = plain.socketpair()

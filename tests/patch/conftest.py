@@ -6,6 +6,14 @@ import pytest
 
 import pyfiber
 from pyfiber import _patch
+from tests.support.gil import GIL, PATCH_NEEDS_IT
+
+
+@pytest.fixture(autouse=True, scope="session")
+def there_is_a_gil() -> None:
+    """The refusal itself is under test in tests/fiber/test_free_threaded.py."""
+    if not GIL:
+        pytest.skip(PATCH_NEEDS_IT)
 
 
 @pytest.fixture

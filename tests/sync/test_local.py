@@ -302,3 +302,8 @@ if cpython is not None:
 
     class TestCpythonsOwn(cpython.BaseLocalTest, unittest.TestCase):
         _local = local
+
+        if hasattr(cpython.BaseLocalTest, "test_error"):
+
+            @unittest.skip("its name is no string, which is refused before it is compared")
+            def test_error(self) -> None: ...

@@ -274,6 +274,9 @@ def give_too_late(made, wait, give):
     return got[0]
 
 
+@pytest.mark.skipif(
+    not getattr(sys, "_is_gil_enabled", lambda: True)(), reason="no thread can keep the interpreter"
+)
 @pytest.mark.parametrize("in_a_run", [False, True])
 @pytest.mark.parametrize("what", WAITS)
 def test_what_comes_after_the_timeout_and_before_the_waiter_looks_is_not_lost(what, in_a_run):

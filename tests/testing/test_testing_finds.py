@@ -24,6 +24,7 @@ from pyfiber.testing import (
     replay,
     run,
 )
+from tests.support.gil import needs_gil
 
 
 def failure_of(fn: Any, **options: Any) -> ScheduleFailure:
@@ -258,6 +259,7 @@ def test_to_thread_in_a_virtual_run_is_an_error_that_says_what_to_do() -> None:
         run(lambda: pyfiber.to_thread(time.time))
 
 
+@needs_gil("without it, the worker may be done before the fiber would wait")
 def test_explored_programs_may_use_workers_if_threads_are_allowed() -> None:
     def main() -> None:
         assert pyfiber.to_thread(lambda: 5) == 5

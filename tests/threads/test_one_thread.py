@@ -33,6 +33,7 @@ from pyfiber import (
 )
 from tests.conftest import Child
 from tests.support.failing import Boom, fails
+from tests.support.gil import DROPS_ARE_QUEUED, needs_gil
 from tests.support.growth import BLOCKS_ARE_COUNTED, grows
 from tests.support.subprocesses import run_script
 from tests.support.threads import in_thread
@@ -354,6 +355,7 @@ def test_dropped_by_its_own_last_call_ends_its_thread() -> None:
     assert not thread.is_alive()
 
 
+@needs_gil(DROPS_ARE_QUEUED)
 def test_dropped_during_a_call_that_outlives_its_run_ends_its_thread(gate: Gate) -> None:
     """Nobody is left to tell the thread: it drops the last reference itself, before it is idle."""
     threads: Log = []
@@ -566,6 +568,7 @@ def test_threads_that_have_ended_leave_nothing_behind() -> None:
     assert not run(grows, act, 100)
 
 
+@needs_gil(DROPS_ARE_QUEUED)
 def test_fiber_left_by_a_call_and_dropped_elsewhere_is_ended_by_the_next_call() -> None:
     """A thread that only runs functions never switches: nothing else would end it."""
     log: list[Any] = []

@@ -13,6 +13,7 @@ import pytest
 
 from pyfiber import Fiber, FiberError, ThreadLimiter, current, run, spawn, yield_now
 from tests.conftest import Child
+from tests.support.gil import DROPS_ARE_QUEUED, needs_gil
 from tests.threads.test_to_thread import Gate, until
 
 START = threading.Thread.start
@@ -240,6 +241,7 @@ def test_limiter_that_grows_interrupted_starts_all_the_same(
     run(main)
 
 
+@needs_gil(DROPS_ARE_QUEUED)
 def test_job_whose_turn_has_come_is_seen_to_its_end_though_it_is_cancelled_then() -> None:
     """Between two jobs the worker drops the first one, which may run code if its run is over."""
     limiter, end = ThreadLimiter(1, abandon_on_cancel=True), Gate()
@@ -348,6 +350,7 @@ def test_call_that_was_withdrawn_does_not_hide_a_deadlock(child: Child) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@needs_gil(DROPS_ARE_QUEUED)
 def test_fork_while_the_context_of_a_job_dies_fails_the_job(child: Child) -> None:
     done = child(
         """

@@ -2,6 +2,8 @@
  *
  *   pointers   pf_exchange, pf_cas_weak
  *   uint8_t    pf_fetch_or, pf_take (exchange with 0)
+ *   a plain uint32_t that its owner also reads plainly
+ *              pf_fetch_or32, pf_fetch_and32
  *   size_t     pf_fetch_add, pf_fetch_sub
  *   int64_t    nothing but those for
  *   all        pf_load_relaxed, pf_load_acquire, pf_load, pf_store
@@ -35,6 +37,10 @@
 #define pf_cas_weak(p, expected, desired)                                     \
     atomic_compare_exchange_weak((p), (expected), (desired))
 #define pf_fetch_or(p, bits) atomic_fetch_or((p), (uint8_t)(bits))
+#define pf_fetch_or32(p, bits)                                                \
+    ((void)atomic_fetch_or((_Atomic(uint32_t) *)(void *)(p), (bits)))
+#define pf_fetch_and32(p, bits)                                               \
+    ((void)atomic_fetch_and((_Atomic(uint32_t) *)(void *)(p), (bits)))
 #define pf_take(p) atomic_exchange((p), (uint8_t)0)
 #define pf_fetch_add(p, n) atomic_fetch_add((p), (size_t)(n))
 #define pf_fetch_sub(p, n) atomic_fetch_sub((p), (size_t)(n))
@@ -113,6 +119,10 @@ pf_cas_pointer(void *volatile *p, void **expected, void *desired)
 
 #define pf_fetch_or(p, bits)                                                  \
     ((uint8_t)_InterlockedOr8((volatile char *)(p), (char)(bits)))
+#define pf_fetch_or32(p, bits)                                                \
+    ((void)_InterlockedOr((volatile long *)(p), (long)(bits)))
+#define pf_fetch_and32(p, bits)                                               \
+    ((void)_InterlockedAnd((volatile long *)(p), (long)(bits)))
 #define pf_take(p) ((uint8_t)_InterlockedExchange8((volatile char *)(p), 0))
 #define pf_fetch_add(p, n)                                                    \
     ((size_t)_InterlockedExchangeAdd64((volatile __int64 *)(p), (__int64)(n)))

@@ -46,7 +46,7 @@ struct PfThread {
     pf_thread engine; /* first: the engine hands us pf_thread pointers */
     PyThreadState *tstate;
     uint64_t tstate_id; /* another state may later have its address */
-    uint32_t attention;
+    uint32_t attention; /* changed by pf_attend_to and pf_attended only */
     uint32_t no_switch; /* depth of no-switch regions */
     const char *no_switch_why;
     PyObject *transfer;          /* the value of the present switch */
@@ -67,6 +67,8 @@ struct PfThread {
     PF_ATOMIC(uint8_t) watched; /* see overflow.c */
     PfThread *next;             /* all threads */
     PfSpare spare[PF_SPARE_KINDS];
+    PyObject **left;     /* by other threads, behind pf_threads_lock */
+    size_t left_count;   /* ... with a reference to each: see attend.c */
     char *io_buffer;     /* for what sockets receive, or NULL */
     void *wait_memory;   /* free: see fiber/pack.h */
     unsigned wait_count; /* ... pieces */
@@ -99,6 +101,25 @@ pf_empty_spare(PfThread *t, PfSpareKind kind)
     t->spare[kind] = (PfSpare){NULL, PF_MOST_SPARE};
     return first;
 }
+/* Other threads set PF_ATT_DROPPED: without a GIL at any time. */
+static inline void
+pf_attend_to(PfThread *t, uint32_t reasons)
+{
+    if (PF_FREE_THREADED) {
+        pf_fetch_or32(&t->attention, reasons);
+    } else {
+        t->attention |= reasons;
+    }
+}
+static inline void
+pf_attended(PfThread *t, uint32_t reasons)
+{
+    if (PF_FREE_THREADED) {
+        pf_fetch_and32(&t->attention, ~reasons);
+    } else {
+        t->attention &= ~reasons;
+    }
+}
 /* Between the two calls no switch is allowed. */
 static inline void
 pf_no_switch_begin(PfThread *t, const char *why)
@@ -106,13 +127,13 @@ pf_no_switch_begin(PfThread *t, const char *why)
     if (t->no_switch++ == 0) {
         t->no_switch_why = why;
     }
-    t->attention |= PF_ATT_NO_SWITCH;
+    pf_attend_to(t, PF_ATT_NO_SWITCH);
 }
 static inline void
 pf_no_switch_end(PfThread *t)
 {
     if (--t->no_switch == 0) {
-        t->attention &= ~(uint32_t)PF_ATT_NO_SWITCH;
+        pf_attended(t, PF_ATT_NO_SWITCH);
     }
 }
 
@@ -123,9 +144,9 @@ pf_mark_collector(PfThread *t, bool runs)
 {
     t->collecting = runs ? t->engine.current : NULL;
     if (runs) {
-        t->attention |= PF_ATT_GC;
+        pf_attend_to(t, PF_ATT_GC);
     } else {
-        t->attention &= ~(uint32_t)PF_ATT_GC;
+        pf_attended(t, PF_ATT_GC);
     }
 }
 

@@ -105,6 +105,70 @@ symbol(const char *name)
 #endif
 }
 
+#if PF_HAS_DEFERRED
+
+size_t pf_c_stack_refs_offset; /* constant after import */
+
+/* Called by the interpreter from a function that has such a reference on its
+ * stack, somewhere between here and `base`: the one word of the thread state's
+ * private part that points there is the head of the list. */
+static PyObject *
+find_c_stack_refs(PyObject *base, PyObject *ignored)
+{
+    (void)ignored;
+    char here = 0;
+    char *from = &here, *to = PyLong_AsVoidPtr(base);
+    char *ts = (char *)PyThreadState_Get();
+    size_t found = 0, count = 0;
+    for (size_t at = sizeof(PyThreadState) - 64;
+         at < sizeof(PyThreadState) + 256; at += sizeof(char *)) {
+        char *word = *(char **)(void *)(ts + at);
+        if (word > from && word < to) {
+            found = at;
+            count++;
+        }
+    }
+    pf_c_stack_refs_offset = count == 1 ? found : 0;
+    return PyLong_FromLong(0);
+}
+
+static PyMethodDef finder = {"__len__", find_c_stack_refs, METH_NOARGS, NULL};
+
+static int
+lookup_c_stack_refs(void)
+{
+    char base = 0;
+    PyObject *place = PyLong_FromVoidPtr(&base);
+    PyObject *fn = place == NULL ? NULL : PyCFunction_New(&finder, place);
+    PyObject *type =
+        fn == NULL ? NULL
+                   : PyObject_CallFunction((PyObject *)&PyType_Type, "s(){sO}",
+                                           "_Probe", "__len__", fn);
+    PyObject *probe = type == NULL ? NULL : PyObject_CallNoArgs(type);
+    Py_ssize_t rc = probe == NULL ? -1 : PyObject_Size(probe);
+    Py_XDECREF(probe);
+    Py_XDECREF(type);
+    Py_XDECREF(fn);
+    Py_XDECREF(place);
+    if (rc == 0 && pf_c_stack_refs_offset == 0) {
+        PyErr_SetString(PyExc_ImportError,
+                        "pyfiber does not know this release of free-threaded "
+                        "CPython: its thread state looks different");
+        rc = -1;
+    }
+    return rc < 0 ? -1 : 0;
+}
+
+#else
+
+static int
+lookup_c_stack_refs(void)
+{
+    return 0;
+}
+
+#endif
+
 int
 pystate_lookup(void)
 {
@@ -118,7 +182,7 @@ pystate_lookup(void)
                         "than its own: pyfiber needs 3.14.2 or later");
         return -1;
     }
-    return 0;
+    return lookup_c_stack_refs();
 }
 
 #else

@@ -46,6 +46,19 @@
 #define PF_BASE_FRAME(ts) NULL
 #endif
 
+/* No GIL: other threads run while this one does, and critical sections, which
+ * stand in for it, are locks that a fiber must not take along.  From 3.14 on
+ * frames refer to objects without counting that, and the collector looks for
+ * such references: see pystate_traverse. */
+#ifdef Py_GIL_DISABLED
+#define PF_FREE_THREADED 1
+PyAPI_FUNC(void) _PyCriticalSection_SuspendAll(PyThreadState *);
+PyAPI_FUNC(void) _PyCriticalSection_Resume(PyThreadState *);
+#else
+#define PF_FREE_THREADED 0
+#endif
+#define PF_HAS_DEFERRED (PF_FREE_THREADED && PY_VERSION_HEX >= 0x030E0000)
+
 #define PF_HAS_CFRAME (PY_VERSION_HEX < 0x030D0000)
 #define PF_HAS_C_COUNTER                                                      \
     (PY_VERSION_HEX >= 0x030C0000 && PY_VERSION_HEX < 0x030E0000)
@@ -82,6 +95,12 @@ typedef struct PyState {
     char *stack_low; /* NULL: the thread's own stack */
     size_t stack_size;
 #endif
+#if PF_FREE_THREADED
+    uintptr_t critical_section; /* all suspended */
+#endif
+#if PF_HAS_DEFERRED
+    struct PyCStackRef *c_stack_refs;
+#endif
     int stolen; /* recursion units taken by pystate_exhaust */
     /* The bottom of what the fields above point into, for a fiber. */
     _PyErr_StackItem exc_root;
@@ -92,6 +111,23 @@ typedef struct PyState {
     struct _PyInterpreterFrame *frame_root;
 #endif
 } PyState;
+
+#if PF_HAS_DEFERRED
+/* References that C code has on its stack; linked, the innermost first. */
+typedef struct PyCStackRef {
+    uintptr_t ref;
+    struct PyCStackRef *next;
+} PyCStackRef;
+
+/* Where the first one stands in the thread state, behind its public part,
+ * which is not the same in each patch release: pystate_lookup finds it. */
+extern size_t pf_c_stack_refs_offset;
+static inline PyCStackRef **
+pystate_c_stack_refs(PyThreadState *ts)
+{
+    return (PyCStackRef **)(void *)((char *)ts + pf_c_stack_refs_offset);
+}
+#endif
 
 #if PF_HAS_STACK_LIMITS
 typedef int (*pf_set_protection_fn)(PyThreadState *, void *, size_t);
@@ -266,6 +302,15 @@ pystate_trash_nesting(PyThreadState *ts)
 static inline void
 pystate_save(PyThreadState *ts, PyState *st, PyObject **context)
 {
+#if PF_FREE_THREADED
+    if (ts->critical_section != 0) {
+        _PyCriticalSection_SuspendAll(ts);
+    }
+    st->critical_section = ts->critical_section;
+#endif
+#if PF_HAS_DEFERRED
+    st->c_stack_refs = *pystate_c_stack_refs(ts);
+#endif
 #if PF_HAS_CFRAME
     st->cframe = ts->cframe;
 #else
@@ -338,6 +383,16 @@ pystate_load(PyThreadState *ts, PyState *st, PyObject **context)
     ts->context = *context;
     *context = NULL;
     ts->context_ver++;
+#if PF_HAS_DEFERRED
+    *pystate_c_stack_refs(ts) = st->c_stack_refs;
+#endif
+#if PF_FREE_THREADED
+    /* Last: who waits for such a lock lets the collector in. */
+    ts->critical_section = st->critical_section;
+    if (ts->critical_section != 0) {
+        _PyCriticalSection_Resume(ts);
+    }
+#endif
 }
 
 /* The running fiber's code continues on another C stack for a while (a context
@@ -610,8 +665,13 @@ typedef struct PyFrameHead {
 #else
     int stack_top;
 #endif
+#if PF_HAS_DEFERRED
+    int32_t tlbc_index;
+#endif
     uint16_t return_offset;
     char owner;
+    uint8_t visited;
+    uintptr_t localsplus[1]; /* and the frame's stack */
 } PyFrameHead;
 #endif
 enum {
@@ -795,6 +855,78 @@ pystate_traverse(PyState *st, visitproc visit, void *arg)
     return 0;
 }
 #define PF_TRAVERSES_FRAMES 1
+#define PF_TRAVERSES_ALL 0
+#elif PF_HAS_DEFERRED
+/* How a reference is tagged: one of 11 is a number, one of 01 is not counted.
+ * NULL: nothing to visit. */
+static inline PyObject *
+pystate_referent(uintptr_t reference)
+{
+    return (reference & 3) == 3 ? NULL
+                                : (PyObject *)(reference & ~(uintptr_t)3);
+}
+
+/* The two passes of the collector that subtract references from counts have no
+ * argument; who is not counted must not be subtracted. */
+static inline int
+pystate_visit(uintptr_t reference, visitproc visit, void *arg)
+{
+    if ((reference & 1) == 0 || arg != NULL) {
+        Py_VISIT(pystate_referent(reference));
+    }
+    return 0;
+}
+
+/* Where its references end.  The stack's pointer is NULL while the interpreter
+ * keeps it in a register: then what is on the stack is not known. */
+static inline uintptr_t *
+pystate_frame_end(PyFrameHead *f)
+{
+    if (f->stack_pointer != NULL) {
+        return f->stack_pointer;
+    }
+    PyObject *code = pystate_referent(f->executable);
+    return f->localsplus + (code != NULL && PyCode_Check(code)
+                                ? ((PyCodeObject *)code)->co_nlocalsplus
+                                : 0);
+}
+
+static inline int
+pystate_visit_frame(PyFrameHead *f, visitproc visit, void *arg)
+{
+    Py_VISIT(f->frame_obj);
+    Py_VISIT(f->locals);
+    int rc = pystate_visit(f->function, visit, arg);
+    rc = rc != 0 ? rc : pystate_visit(f->executable, visit, arg);
+    uintptr_t *end = pystate_frame_end(f);
+    for (uintptr_t *p = f->localsplus; rc == 0 && p < end; p++) {
+        rc = pystate_visit(*p, visit, arg);
+    }
+    return rc;
+}
+
+/* The collector finds references that are not counted in the frames that
+ * threads run; those of suspended fibers it learns from here.  Each frame
+ * exactly once: a generator visits its own. */
+static inline int
+pystate_traverse(PyState *st, visitproc visit, void *arg)
+{
+    PyFrameHead *end, *f = pystate_frames(st, &end);
+    int rc = 0;
+    for (; rc == 0 && f != end; f = f->previous) {
+        if (f->owner == PF_OWNED_BY_THREAD) {
+            rc = pystate_visit_frame(f, visit, arg);
+        }
+    }
+    for (PyCStackRef *c = st->c_stack_refs; rc == 0 && c != NULL;
+         c = c->next) {
+        rc = arg == NULL ? 0 : pystate_visit(c->ref, visit, arg);
+    }
+    return rc;
+}
+
+#define PF_TRAVERSES_FRAMES 1
+#define PF_TRAVERSES_ALL 1
 #else
 static inline int
 pystate_traverse(PyState *st, visitproc visit, void *arg)
@@ -805,7 +937,18 @@ pystate_traverse(PyState *st, visitproc visit, void *arg)
     return 0;
 }
 #define PF_TRAVERSES_FRAMES 0
+#define PF_TRAVERSES_ALL 0
 #endif
+/* Why fibers cannot share stacks with this interpreter; NULL: they can. */
+static inline const char *
+pystate_packing_refused(void)
+{
+#if PF_FREE_THREADED
+    return "without a GIL other threads look at suspended frames";
+#else
+    return NULL;
+#endif
+}
 
 /* --- exceptions in flight --- */
 

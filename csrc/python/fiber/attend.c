@@ -26,33 +26,55 @@ collector_really_runs(void)
     return there;
 }
 
-static FiberObject *
-find_dropped(PfThread *t)
+/* What it leaves is in a list of the owner's, as without a GIL no other thread
+ * may write to a fiber.  If the thread has ended, or there is no memory, the
+ * object stays for good. */
+void
+pf_leave_to_owner(PfThread *owner, PyObject *op)
 {
-    for (FiberObject *f = t->live; f != NULL; f = f->next) {
-        if (f->dropped) {
-            return f;
-        }
+    pf_mutex_lock(&pf_threads_lock);
+    PfThread *t = pf_threads;
+    while (t != NULL && t != owner) {
+        t = t->next;
     }
-    return NULL;
+    size_t bytes = t == NULL ? 0 : (t->left_count + 1) * sizeof(PyObject *);
+    PyObject **left = t == NULL ? NULL : PyMem_RawRealloc(t->left, bytes);
+    if (left != NULL) {
+        t->left = left;
+        left[t->left_count++] = op;
+        pf_attend_to(t, PF_ATT_DROPPED);
+    }
+    pf_mutex_unlock(&pf_threads_lock);
 }
 
-/* Fibers whose last reference another thread dropped; it left one to us. */
+/* The last that was left, or NULL. */
+static PyObject *
+take_left(PfThread *t)
+{
+    pf_mutex_lock(&pf_threads_lock);
+    PyObject *op = t->left_count == 0 ? NULL : t->left[--t->left_count];
+    if (op == NULL) {
+        PyMem_RawFree(t->left);
+        t->left = NULL;
+    }
+    pf_mutex_unlock(&pf_threads_lock);
+    return op;
+}
+
+/* Fibers whose last reference another thread dropped; it left one to us.  (A
+ * greenlet sees to its own end.) */
 void
 pf_unwind_dropped(PfThread *t)
 {
-    t->attention &= ~(uint32_t)PF_ATT_DROPPED;
-    FiberObject *fiber;
-    while ((fiber = find_dropped(t)) != NULL) {
-        fiber->dropped = false;
-        if (pf_fiber_kind(fiber)->is_part) {
-            Py_DECREF(fiber->greenlet); /* a greenlet sees to its own end */
-            continue;
+    pf_attended(t, PF_ATT_DROPPED);
+    PyObject *op;
+    while ((op = take_left(t)) != NULL) {
+        if (PyObject_TypeCheck(op, pf_fiber_type) && Py_REFCNT(op) == 1 &&
+            pf_fiber_can_unwind((FiberObject *)op)) {
+            pf_fiber_unwind(t,
+                            (FiberObject *)op); /* nothing else refers to it */
         }
-        if (Py_REFCNT(fiber) == 1) { /* nothing else refers to it since */
-            pf_fiber_unwind(t, fiber);
-        }
-        Py_DECREF(fiber);
+        Py_DECREF(op);
     }
 }
 
@@ -70,7 +92,7 @@ pf_close_reserve(PfThread *t)
 {
     FiberObject *self = CURRENT(t);
     char here = 0;
-    t->attention &= ~(uint32_t)PF_ATT_RESERVE;
+    pf_attended(t, PF_ATT_RESERVE);
     if (self->fiber.stack == NULL) {
         return;
     }
@@ -79,7 +101,7 @@ pf_close_reserve(PfThread *t)
     if (!pf_stack_reserve_is_open(self->fiber.stack)) {
         pystate_replenish(t->tstate, self->saved);
     } else {
-        t->attention |= PF_ATT_RESERVE;
+        pf_attend_to(t, PF_ATT_RESERVE);
     }
 }
 

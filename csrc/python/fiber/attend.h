@@ -9,6 +9,9 @@ int pf_attend(PfThread *t);
 /* Parts of that. */
 void pf_close_reserve(PfThread *t);
 void pf_unwind_dropped(PfThread *t);
+/* On another thread than that of the fiber or greenlet `op`, which is to be
+ * unwound: steals a reference.  Runs no code. */
+void pf_leave_to_owner(PfThread *owner, PyObject *op);
 /* As pf_unwind_dropped() for this thread, between two pieces of its work:
  * usually a switch calls that, but this thread may never switch. */
 void pf_unwind_left_here(void);

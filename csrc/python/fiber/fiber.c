@@ -7,6 +7,7 @@
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
+#include "python/fiber/attend.h"
 #include "python/fiber/call.h"
 #include "python/fiber/cancelling.h"
 #include "python/fiber/deadline.h"
@@ -173,6 +174,19 @@ pf_fiber_type_ready(PyTypeObject *type)
 
 /* ------------------------------------------------------------- destruction */
 
+/* Is it for us to tell the collector of its frames?  Those of the running
+ * fiber, its thread does.  Some collectors must know of all others. */
+static inline bool
+has_frames_of_its_own(const FiberObject *self)
+{
+    if (PF_TRAVERSES_ALL) {
+        return self->core.has_stack && self->core.state != PF_NEW &&
+               self->core.state != PF_DONE && self->thread != NULL &&
+               self != CURRENT(self->thread);
+    }
+    return self->fiber.stack != NULL && self->core.state == PF_SUSPENDED;
+}
+
 static int
 fiber_traverse(PyObject *op, visitproc visit, void *arg)
 {
@@ -194,7 +208,7 @@ fiber_traverse(PyObject *op, visitproc visit, void *arg)
     if (self->scheduled) {
         Py_VISIT(SCHEDULER_OF(self->core.scheduler));
     }
-    if (self->fiber.stack != NULL && self->core.state == PF_SUSPENDED) {
+    if (has_frames_of_its_own(self)) {
         int rc = pystate_traverse(self->saved, visit, arg);
         if (rc != 0) {
             return rc;
@@ -251,10 +265,31 @@ outlive(FiberObject *self)
     } else if (self->thread == pf_tls_thread) {
         pf_fiber_unwind(self->thread, self);
     } else {
-        Py_INCREF(self);
-        self->dropped = true;
-        self->thread->attention |= PF_ATT_DROPPED;
+        pf_leave_to_owner(self->thread, Py_NewRef((PyObject *)self));
     }
+}
+
+static int
+keep_one(PyObject *op, void *list)
+{
+    return PyList_Append(list, op);
+}
+
+/* The collector has found the fiber to be garbage: what its frames refer to
+ * without counting is garbage, too, and counted from now on.  So somebody must
+ * hold it while they run.  NULL: no need, or no memory. */
+static PyObject *
+keep_referents(FiberObject *self)
+{
+    if (!PF_TRAVERSES_ALL || !pf_tls_collecting ||
+        !has_frames_of_its_own(self)) {
+        return NULL;
+    }
+    PyObject *list = PyList_New(0);
+    if (list == NULL || pystate_traverse(self->saved, keep_one, list) < 0) {
+        PyErr_Clear();
+    }
+    return list;
 }
 
 /* The last reference is gone: unwind a suspended fiber, report a failure. */
@@ -271,7 +306,11 @@ fiber_finalize(PyObject *op)
             pf_unseen_lost(op);
         }
     } else if (is_alive(self)) {
+        PyObject *kept = keep_referents(self);
         outlive(self);
+        if (self->core.state == PF_DONE) {
+            Py_XDECREF(kept);
+        } /* else its frames go on to need them: better lost than freed */
     }
 }
 

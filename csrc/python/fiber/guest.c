@@ -78,7 +78,7 @@ static void
 enter(PfThread *t, PfGuest *g)
 {
     t->guest = g;
-    t->attention |= PF_ATT_GUEST;
+    pf_attend_to(t, PF_ATT_GUEST);
 }
 
 static PfGuest *
@@ -86,7 +86,7 @@ leave(PfThread *t)
 {
     PfGuest *g = t->guest;
     t->guest = NULL;
-    t->attention &= ~(uint32_t)PF_ATT_GUEST;
+    pf_attended(t, PF_ATT_GUEST);
     return g;
 }
 

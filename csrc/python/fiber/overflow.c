@@ -45,7 +45,7 @@ end_budget(PfThread *t, const char *sp)
     if (stack == NULL || !pf_stack_reserve_is_open(stack)) {
         return false;
     }
-    t->attention |= PF_ATT_RESERVE; /* the handler's own write may be lost */
+    pf_attend_to(t, PF_ATT_RESERVE); /* the handler's own write may be lost */
     return pf_stack_runs_in_reserve(stack, sp) &&
            pystate_exhaust(t->tstate, self->saved, stack->area.size);
 }
@@ -95,7 +95,7 @@ reserve_reached(bool last)
 {
     PfThread *t = pf_thread_peek();
     FiberObject *self = CURRENT(t);
-    t->attention |= PF_ATT_RESERVE;
+    pf_attend_to(t, PF_ATT_RESERVE);
     pf_store(&t->watched, 1);
     if (!pystate_watch_calls(python_entered) || last) {
         (void)pystate_exhaust(t->tstate, self->saved,

@@ -83,8 +83,9 @@ wait_moved(FiberObject *fiber, PfWaiter *waiter, const PfWaiter *before)
     PfNode *nodes = (PfNode *)(void *)(waiter + 1);
     bool together = waiter->nodes == old;
     if (together) {
-        if (waiter->taken != NULL) {
-            waiter->taken = nodes + (waiter->taken - old);
+        PfNode *taken = PF_SHARED_GET(&waiter->taken);
+        if (taken != NULL) {
+            PF_SHARED_SET(&waiter->taken, nodes + (taken - old));
         }
         waiter->nodes = nodes;
     }
@@ -133,9 +134,19 @@ unpacked(pf_thread *thread, pf_fiber *core, char *moves, char *kept)
 
 static const pf_pack_host pack_host = {may_pack, keep, unpacked};
 
+const char *
+pf_packing_refused_here(void)
+{
+    const char *why = pystate_packing_refused();
+    return why != NULL ? why : pf_packing_refused();
+}
+
 void
 pf_packing_begin(PfThread *t, size_t slots)
 {
+    if (pystate_packing_refused() != NULL) {
+        return;
+    }
     (void)pf_pack_set(&t->engine, &pack_host, slots);
 }
 
@@ -349,7 +360,7 @@ static int
 learn_once(void)
 {
     static PF_ATOMIC(uint8_t) learned; /* shared, one word */
-    if (pf_load(&learned) != 0 || !pf_can_pack()) {
+    if (pf_load(&learned) != 0 || pf_packing_refused_here() != NULL) {
         return 0;
     }
     pf_store(&learned, 1);

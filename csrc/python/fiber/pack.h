@@ -12,6 +12,9 @@ extern PF_ATOMIC(size_t) pf_default_slots; /* 0: packing is off */
  * runs code. 0, or -1 with an exception. */
 int pf_packing_slots(PyObject *wanted, size_t *slots);
 
+/* Why there is no packing; NULL: there is. */
+const char *pf_packing_refused_here(void);
+
 /* To be called before the fibers of a run on this thread.  Without memory for
  * what packing needs, each has a stack of its own. */
 void pf_packing_begin(PfThread *t, size_t slots);

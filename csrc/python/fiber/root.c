@@ -4,6 +4,7 @@
 
 #include "python/core/state.h"
 #include "python/core/thread.h"
+#include "python/fiber/attend.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/slots.h"
 #include "python/fiber/switch.h"
@@ -75,6 +76,7 @@ static void
 unwind_all(PfThread *t)
 {
     FiberObject *fiber;
+    pf_unwind_dropped(t);
     while ((fiber = find_suspended(t)) != NULL) {
         Py_INCREF(fiber);
         pf_fiber_unwind(t, fiber);

@@ -491,8 +491,8 @@ static void
 retire(FiberObject *self)
 {
     SchedulerObject *s = SCHEDULER_OF(self->core.scheduler);
-    if (self->preferred && !pf_waitq_empty(&self->waiters)) {
-        pf_grant_next(self->waiters.head);
+    if (self->preferred) {
+        pf_grant_first(&self->waiters);
     }
     pf_grant_all(&self->waiters);
     if (pf_fiber_kind(self)->serves) {

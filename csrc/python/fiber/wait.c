@@ -157,27 +157,43 @@ pf_wait(PfThread *t, int64_t deadline, PyObject *what)
     return answer(t, park_unless_cancelled(t, deadline, what));
 }
 
+static inline bool
+is_granted(PfWaiter *waiter)
+{
+    return PF_SHARED_GET(&waiter->taken) != NULL;
+}
+
+/* The same when the wait is over because of `why`: without a GIL others may
+ * still grant it, until it is in line no longer. */
+static inline bool
+was_granted(PfWaiter *waiter, int why)
+{
+    if (PF_PARALLEL && why != PF_WAKE_NORMAL) {
+        pf_wait_leave(waiter);
+    }
+    return is_granted(waiter);
+}
+
 /* pf_attend runs code that may grant what we are about to wait for. */
 int
-pf_wait_granted(PfThread *t, PfNode *const *granted, int64_t deadline,
+pf_wait_granted(PfThread *t, PfWaiter *waiter, int64_t deadline,
                 PyObject *what)
 {
     if (PF_UNLIKELY(t->attention != 0)) {
         if (pf_attend(t) < 0) {
             return -1;
         }
-        PF_GUEST_WAITS(t, int, -1,
-                       pf_wait_granted(t, granted, deadline, what));
+        PF_GUEST_WAITS(t, int, -1, pf_wait_granted(t, waiter, deadline, what));
     }
-    if (PF_UNLIKELY(*granted != NULL)) {
+    if (PF_UNLIKELY(is_granted(waiter))) {
         return 0;
     }
     int why = park_unless_cancelled(t, deadline, what);
-    if (*granted != NULL && why >= 0) {
+    if (was_granted(waiter, why) && why >= 0) {
         return 0;
     }
     int rc = answer(t, why);
-    if (PF_UNLIKELY(*granted != NULL && why == PF_WAKE_CANCEL)) {
+    if (PF_UNLIKELY(is_granted(waiter) && why == PF_WAKE_CANCEL)) {
         PyErr_Clear(); /* granted while Cancelled was being created */
         return 0;
     }
@@ -185,16 +201,16 @@ pf_wait_granted(PfThread *t, PfNode *const *granted, int64_t deadline,
 }
 
 int
-pf_wait_granted_shielded(PfThread *t, PfNode *const *granted, PyObject *what)
+pf_wait_granted_shielded(PfThread *t, PfWaiter *waiter, PyObject *what)
 {
     if (PF_UNLIKELY(t->attention != 0)) {
         if (pf_attend(t) < 0) {
             return -1;
         }
-        PF_GUEST_WAITS(t, int, -1, pf_wait_granted_shielded(t, granted, what));
+        PF_GUEST_WAITS(t, int, -1, pf_wait_granted_shielded(t, waiter, what));
     }
     int why = PF_WAKE_NORMAL;
-    while (*granted == NULL && why >= 0) {
+    while (!is_granted(waiter) && why >= 0) {
         why = park(t, CURRENT(t), PF_NEVER, what);
     }
     return why < 0 ? -1 : 0;
@@ -400,6 +416,6 @@ pf_join(PfThread *t, FiberObject *target, int64_t deadline)
     prefer(t, target);
     PfWait wait;
     pf_wait_init(&wait, t);
-    return pf_wait_for(&wait, &target->waiters, t, deadline,
+    return pf_wait_for(&wait, &target->waiters, NULL, t, deadline,
                        (PyObject *)target);
 }

@@ -17,13 +17,12 @@ int pf_wait(PfThread *t, int64_t deadline, PyObject *what);
 /* The same, but a cancellation is not raised, for waits that must be seen to
  * their end: returns a pf_wake, and the caller checks again; or -1. */
 int pf_wait_anyhow(PfThread *t, int64_t deadline, PyObject *what);
-/* Wait until *granted is set, which beats a cancellation and the deadline.
- * Results as pf_wait; -1 with *granted set: unwound at the same time. */
-int pf_wait_granted(PfThread *t, PfNode *const *granted, int64_t deadline,
+/* Wait until `waiter` is granted, which beats a cancellation and the deadline.
+ * Results as pf_wait; -1 though it is granted: unwound at the same time. */
+int pf_wait_granted(PfThread *t, PfWaiter *waiter, int64_t deadline,
                     PyObject *what);
 /* The same, but a cancellation is deferred until it is over. */
-int pf_wait_granted_shielded(PfThread *t, PfNode *const *granted,
-                             PyObject *what);
+int pf_wait_granted_shielded(PfThread *t, PfWaiter *waiter, PyObject *what);
 int pf_join(PfThread *t, FiberObject *target, int64_t deadline);
 int pf_refuse_join(PfThread *t, FiberObject *target);
 int pf_fiber_unpark(PfTaskObject *task, PyObject *value); /* see PfTaskOps */

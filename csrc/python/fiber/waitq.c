@@ -100,23 +100,85 @@ pf_waitq_moved(PfNode *nodes, const PfNode *before, int count)
     }
 }
 
-static void
-unlink_all(PfWaiter *waiter)
+static inline void
+lock_if_any(PfMutex *mutex)
 {
-    for (int i = 0; i < waiter->count; i++) {
-        pf_waitq_remove(&waiter->nodes[i]);
+    if (PF_PARALLEL && mutex != NULL) {
+        PF_LOCK_MUTEX(mutex);
     }
 }
 
-PyObject *
-pf_waitq_list(const PfWaitq *queue)
+static inline void
+unlock_if_any(PfMutex *mutex)
 {
-    PyObject *list = PyList_New(0);
-    for (PfNode *n = queue->head; list != NULL && n != NULL; n = n->next) {
-        if (PyList_Append(list, (PyObject *)n->waiter->task) < 0) {
-            Py_CLEAR(list);
+    if (PF_PARALLEL && mutex != NULL) {
+        PF_UNLOCK_MUTEX(mutex);
+    }
+}
+
+static inline void
+unlink_all(PfWaiter *waiter)
+{
+    for (int i = 0; i < waiter->count; i++) {
+        PfNode *node = &waiter->nodes[i];
+        lock_if_any(PF_MUTEX_OF_NODE(node));
+        pf_waitq_remove(node);
+        unlock_if_any(PF_MUTEX_OF_NODE(node));
+    }
+}
+
+static Py_ssize_t
+length(const PfWaitq *queue)
+{
+    Py_ssize_t count = 0;
+    for (PfNode *n = queue->head; n != NULL; n = n->next) {
+        count++;
+    }
+    return count;
+}
+
+void
+pf_wait_leave(PfWaiter *waiter)
+{
+    unlink_all(waiter);
+}
+
+/* Without a GIL some of those in line may have been granted elsewhere. */
+static inline bool
+waits_still(const PfNode *node)
+{
+    return !PF_PARALLEL || PF_SHARED_GET(&node->waiter->taken) == NULL;
+}
+
+/* A list is not made, nor does it grow, under the mutex: the memory is had
+ * before, and who comes meanwhile is not in it. */
+PyObject *
+pf_waitq_list(const PfWaitq *queue, PfMutex *mutex)
+{
+    lock_if_any(mutex);
+    Py_ssize_t most = length(queue);
+    unlock_if_any(mutex);
+    PyObject **tasks = PyMem_New(PyObject *, most + 1);
+    if (tasks == NULL) {
+        return PyErr_NoMemory();
+    }
+    Py_ssize_t count = 0;
+    lock_if_any(mutex);
+    for (PfNode *n = queue->head; count < most && n != NULL; n = n->next) {
+        if (waits_still(n)) {
+            tasks[count++] = Py_NewRef((PyObject *)n->waiter->task);
         }
     }
+    unlock_if_any(mutex);
+    PyObject *list = PyList_New(count);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (list != NULL) {
+            PyList_SET_ITEM(list, i, tasks[i]);
+        } else {
+            Py_DECREF(tasks[i]);
+        }
+    }
+    PyMem_Free(tasks);
     return list;
 }
 
@@ -158,20 +220,25 @@ wake(PfWaiter *waiter, bool next)
 void
 pf_waiter_arrived(FiberObject *fiber)
 {
-    if (fiber->wait != NULL && fiber->wait->taken != NULL &&
+    if (fiber->wait != NULL && PF_SHARED_GET(&fiber->wait->taken) != NULL &&
         fiber->wait->lock == NULL &&
         pf_wake_task(fiber->core.scheduler, &fiber->core, PF_WAKE_NORMAL)) {
         pf_tell_host(SCHEDULER_OF(fiber->core.scheduler));
     }
 }
 
+/* Without a GIL it was claimed when it was chosen. */
 static inline void
 grant(PfNode *node, bool next)
 {
     PfWaiter *waiter = node->waiter;
-    assert(waiter->taken == NULL && node->queue != NULL);
-    waiter->taken = node;
-    unlink_all(waiter);
+    if (PF_PARALLEL) {
+        pf_waitq_remove(node);
+    } else {
+        assert(PF_SHARED_GET(&waiter->taken) == NULL && node->queue != NULL);
+        PF_SHARED_SET(&waiter->taken, node);
+        unlink_all(waiter);
+    }
     wake(waiter, next);
 }
 
@@ -181,10 +248,20 @@ pf_grant(PfNode *node)
     grant(node, false);
 }
 
-void
-pf_grant_next(PfNode *node)
+/* In front of all that wait, whatever a test asks for. */
+static PfNode *
+first(PfWaitq *queue)
 {
-    grant(node, true);
+    return PF_PARALLEL ? pf_waitq_claim(queue) : queue->head;
+}
+
+void
+pf_grant_first(PfWaitq *queue)
+{
+    PfNode *node = first(queue);
+    if (node != NULL) {
+        grant(node, true);
+    }
 }
 
 PfNode *
@@ -206,19 +283,82 @@ pf_waitq_choose_slow(const PfWaitq *queue)
     return node;
 }
 
+/* The mark of a waiter that does something itself: see pf_wait_claim_self. */
+static PfNode busy; /* constant after import */
+
+static bool
+claim(PfWaiter *waiter, PfNode *node)
+{
+    PfNode *seen = NULL;
+    while (!PF_SHARED_CLAIM(&waiter->taken, &seen, node)) {
+        if (seen != NULL) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Those that have been granted elsewhere are taken out of the line. */
+PfNode *
+pf_waitq_claim(PfWaitq *queue)
+{
+    if (PF_UNLIKELY(pf_load_relaxed(&pf_exploring) != 0) &&
+        queue->head != NULL) {
+        PfNode *node = pf_waitq_choose_slow(queue);
+        if (claim(node->waiter, node)) {
+            return node;
+        }
+    }
+    PfNode *next;
+    for (PfNode *node = queue->head; node != NULL; node = next) {
+        next = node->next;
+        if (claim(node->waiter, node)) {
+            return node;
+        }
+        if (PF_SHARED_GET(&node->waiter->taken) != &busy) {
+            pf_waitq_remove(node);
+        }
+    }
+    return NULL;
+}
+
+bool
+pf_waitq_has(const PfWaitq *queue, const PfWaiter *except)
+{
+    PfNode *n = queue->head;
+    while (n != NULL &&
+           (n->waiter == except || PF_SHARED_GET(&n->waiter->taken) != NULL)) {
+        n = n->next;
+    }
+    return n != NULL;
+}
+
+int
+pf_wait_claim_self(PfWaiter *waiter)
+{
+    return claim(waiter, &busy);
+}
+
+void
+pf_wait_unclaim(PfWaiter *waiter)
+{
+    PF_SHARED_SET(&waiter->taken, NULL);
+}
+
 void
 pf_grant_all(PfWaitq *queue)
 {
-    while (queue->head != NULL) {
-        pf_grant(queue->head);
+    PfNode *node;
+    while ((node = first(queue)) != NULL) {
+        pf_grant(node);
     }
 }
 
 void
 pf_refuse_all(PfWaitq *queue)
 {
-    while (queue->head != NULL) {
-        PfNode *node = queue->head;
+    PfNode *node;
+    while ((node = first(queue)) != NULL) {
         node->refused = true;
         pf_grant(node);
     }
@@ -285,7 +425,7 @@ block(PfWaiter *waiter, int64_t deadline)
 {
     PyObject *pending = NULL;
     int rc = 0;
-    while (rc == 0 && waiter->taken == NULL) {
+    while (rc == 0 && PF_SHARED_GET(&waiter->taken) == NULL) {
         PY_TIMEOUT_T left = microseconds_left(deadline);
         if (left == 0) {
             rc = 1;
@@ -299,7 +439,7 @@ block(PfWaiter *waiter, int64_t deadline)
             rc = after_signal(waiter, &pending);
         }
     }
-    if (rc >= 0 && waiter->taken != NULL) {
+    if (rc >= 0 && PF_SHARED_GET(&waiter->taken) != NULL) {
         rc = 0;
     }
     if (pending != NULL && rc >= 0) {
@@ -331,22 +471,72 @@ refuse_plain(PfThread *t)
     return 0;
 }
 
+/* NULL, without an exception, if there is no memory. */
+static PyThread_type_lock
+closed_lock(void)
+{
+    PyThread_type_lock lock = PyThread_allocate_lock();
+    if (lock != NULL) {
+        PyThread_acquire_lock(lock, NOWAIT_LOCK);
+    }
+    return lock;
+}
+
+static void
+free_lock(PfWaiter *waiter)
+{
+    if (waiter->lock != NULL) {
+        PyThread_free_lock(waiter->lock);
+        waiter->lock = NULL;
+    }
+}
+
 static int
 wait_plain(PfWaiter *waiter, PfThread *t, int64_t deadline)
 {
     if (refuse_plain(t) < 0) {
         return -1;
     }
-    waiter->lock = PyThread_allocate_lock();
+    if (!PF_PARALLEL) {
+        waiter->lock = closed_lock();
+    }
     if (waiter->lock == NULL) {
         PyErr_NoMemory();
         return -1;
     }
-    PyThread_acquire_lock(waiter->lock, NOWAIT_LOCK);
     int rc = block(waiter, deadline);
-    PyThread_free_lock(waiter->lock);
-    waiter->lock = NULL;
+    if (!PF_PARALLEL) {
+        free_lock(waiter);
+    }
     return rc;
+}
+
+/* With a GIL nobody looks before it waits. */
+void
+pf_wait_begin(PfWaiter *waiter, PfThread *t)
+{
+    if (PF_PARALLEL) {
+        waiter->scheduler = t->scheduler;
+        waiter->lock = t->scheduler == NULL ? closed_lock() : NULL;
+    }
+}
+
+/* Whoever has granted it until now was in time. */
+static inline int
+settle(PfWaiter *waiter, int rc)
+{
+    unlink_all(waiter);
+    if (PF_PARALLEL) {
+        free_lock(waiter);
+        return rc == 1 && PF_SHARED_GET(&waiter->taken) != NULL ? 0 : rc;
+    }
+    return rc;
+}
+
+void
+pf_wait_give_up(PfWaiter *waiter)
+{
+    (void)settle(waiter, 0);
 }
 
 int
@@ -357,28 +547,32 @@ pf_wait_in_line(PfWaiter *waiter, PfThread *t, int64_t deadline,
     int rc;
     waiter->outer = self->wait;
     self->wait = waiter;
-    waiter->scheduler = t->scheduler;
-    if (waiter->taken != NULL) {
+    if (!PF_PARALLEL) {
+        waiter->scheduler = t->scheduler;
+    }
+    if (PF_SHARED_GET(&waiter->taken) != NULL) {
         rc = 0;
     } else if (deadline == PF_NOW) {
         rc = 1;
     } else if (t->scheduler == NULL) {
         rc = wait_plain(waiter, t, deadline);
     } else if (waiter->shielded) {
-        rc = pf_wait_granted_shielded(t, &waiter->taken, what);
+        rc = pf_wait_granted_shielded(t, waiter, what);
     } else {
-        rc = pf_wait_granted(t, &waiter->taken, deadline, what);
+        rc = pf_wait_granted(t, waiter, deadline, what);
     }
     self->wait = waiter->outer;
-    unlink_all(waiter);
-    return rc;
+    return settle(waiter, rc);
 }
 
 int
-pf_wait_for(PfWait *wait, PfWaitq *queue, PfThread *t, int64_t deadline,
-            PyObject *what)
+pf_wait_for(PfWait *wait, PfWaitq *queue, PfMutex *mutex, PfThread *t,
+            int64_t deadline, PyObject *what)
 {
+    PF_SET_NODE_MUTEX(&wait->node, mutex);
+    pf_wait_begin(&wait->waiter, t);
     pf_waitq_push(queue, &wait->node);
+    unlock_if_any(mutex);
     return pf_wait_in_line(&wait->waiter, t, deadline, what);
 }
 
@@ -430,11 +624,16 @@ find_on(PfThread *t, const PfOwner *owner)
 }
 
 /* Borrowed, or NULL.  The pointer is followed only if it is known to point to
- * a live fiber. */
+ * a live fiber.  Without a GIL the lists of other threads change meanwhile, so
+ * that only fibers of this one are found. */
 static FiberObject *
 find_owner(const PfOwner *owner)
 {
     FiberObject *found = NULL;
+    if (PF_PARALLEL) {
+        PfThread *here = owner->fiber == NULL ? NULL : pf_tls_thread;
+        return here == NULL ? NULL : find_on(here, owner);
+    }
     pf_mutex_lock(&pf_threads_lock);
     PfThread *t = owner->fiber == NULL ? NULL : pf_threads;
     for (; t != NULL && found == NULL; t = t->next) {
@@ -479,6 +678,9 @@ pf_owner_gone(const PfOwner *owner)
         name = Py_XNewRef(gone[place].name);
     }
     pf_mutex_unlock(&gone_lock);
+    if (name == NULL && PF_PARALLEL) {
+        Py_RETURN_NONE; /* it may live on another thread */
+    }
     return name != NULL ? name : PyUnicode_FromString("?");
 }
 

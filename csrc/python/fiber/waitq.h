@@ -20,17 +20,30 @@
  * - `item` of a node is owned by the node.
  * - between the check of an object's state and the linking of a node nothing
  *   runs that could change that state (no Python code, no release of the GIL).
- *   The GIL is the lock of all objects here; without one, each function that
- *   checks, changes and grants would hold the object's mutex up to
- *   pf_wait_in_line, the only place that waits.
- * - whose is what: queues, nodes and `taken` are the object's, so anybody's
- *   with the GIL; the state, timer and place in a ready queue of who waits are
- *   its thread's alone, to which a grant from elsewhere is posted (owner.h).
+ * - whose is what: queues, nodes and `taken` are the object's; the state, timer
+ *   and place in a ready queue of who waits are its thread's alone, to which a
+ *   grant from elsewhere is posted (owner.h).
+ *
+ * The GIL is the lock of all objects here.  Without one each object has a mutex
+ * (core/objlock.h), and
+ *
+ * - who checks, changes and grants holds it throughout; pf_wait_for, which is
+ *   entered with it, frees it when the node is linked and takes it again to
+ *   unlink that.  So whoever grants under the mutex finds the waiter's memory
+ *   in its place, and what it writes there is complete when the waiter reads.
+ * - a waiter in several lines is claimed, for one of them, by a compare-and-swap
+ *   of `taken`; its other places stay linked until it comes itself, or until
+ *   somebody who chooses meets them, and count for nothing.
+ * - a time-out or a cancellation counts only after the node is unlinked: until
+ *   then the wait may be granted.
+ * - a fiber's own line, of who waits for its end, is its thread's alone, and
+ *   has no mutex.
  */
 #ifndef PF_WAITQ_H
 #define PF_WAITQ_H
 
 #include "python/core/compiler.h"
+#include "python/core/objlock.h"
 #include "python/fiber/explore.h"
 #include "python/fiber/fiber.h"
 #include "python/core/thread.h"
@@ -42,12 +55,13 @@ struct PfNode {
     PfWaiter *waiter;
     PyObject *item; /* what is sent, or what was received */
     bool refused;   /* granted because the object was closed */
+    PF_NODE_MUTEX   /* the object's; NULL: only its own thread uses it */
 };
 
 struct PfWaiter {
     PfTaskObject *task; /* a plain thread's root, for one; or a grain */
     SchedulerObject *scheduler; /* it waits in; NULL: none, or not yet */
-    PfNode *taken;              /* the node that was granted */
+    PF_SHARED(PfNode *) taken;  /* the node that was granted */
     PfNode *nodes;              /* all of them */
     int count;
     bool shielded;           /* cancellation waits until the wait is over */
@@ -85,38 +99,58 @@ void pf_waitq_remove(PfNode *node);
 /* The nodes that were at `before` have been copied here. */
 void pf_waitq_moved(PfNode *nodes, const PfNode *before, int count);
 
-/* The waiter to serve next; the queue is not empty.  Every choice among
- * waiters is made here: first come, first served, unless a test asks for
- * another order. */
+/* The waiter to serve next, NULL if there is none: it must be granted then.
+ * Every choice among waiters is made here: first come, first served, unless a
+ * test asks for another order. */
 PfNode *pf_waitq_choose_slow(const PfWaitq *queue);
+PfNode *pf_waitq_claim(PfWaitq *queue); /* without a GIL */
 static inline PfNode *
-pf_waitq_choose(const PfWaitq *queue)
+pf_waitq_choose(PfWaitq *queue)
 {
-    return PF_LIKELY(pf_load_relaxed(&pf_exploring) == 0)
+    if (PF_PARALLEL) {
+        return pf_waitq_claim(queue);
+    }
+    return queue->head == NULL ||
+                   PF_LIKELY(pf_load_relaxed(&pf_exploring) == 0)
                ? queue->head
                : pf_waitq_choose_slow(queue);
 }
+/* Does anybody wait but `except` (or NULL)?  An answer for now: without a GIL a
+ * choice may then find nobody. */
+bool pf_waitq_has(const PfWaitq *queue, const PfWaiter *except);
 
 /* The waiter of `node` has been given what it waits for: wake it. */
 void pf_grant(PfNode *node);
-void pf_grant_next(PfNode *node); /* it runs before others, if it may */
+void pf_grant_first(PfWaitq *queue); /* it runs before others, if it may */
 void pf_grant_all(PfWaitq *queue);
 void pf_refuse_all(PfWaitq *queue);
 
 void pf_waiter_init(PfWaiter *waiter, PfThread *t, PfNode *nodes, int count);
 void pf_wait_init(PfWait *wait, PfThread *t);
 
+/* Others may wake `waiter` from now on: before its first node is linked. */
+void pf_wait_begin(PfWaiter *waiter, PfThread *t);
 /* Wait until a node of `waiter` is granted. 0: it was; 1: the deadline passed;
  * -1: an exception is set, and if `taken` is set, too, the caller must pass on
- * what it got.  No node is linked afterwards. */
+ * what it got.  No node is linked afterwards.  No mutex is held. */
 int pf_wait_in_line(PfWaiter *waiter, PfThread *t, int64_t deadline,
                     PyObject *what);
-/* The same for the usual case: push and wait. */
-int pf_wait_for(PfWait *wait, PfWaitq *queue, PfThread *t, int64_t deadline,
-                PyObject *what);
+/* The usual case: push and wait.  Entered with `mutex`, which it frees. */
+int pf_wait_for(PfWait *wait, PfWaitq *queue, PfMutex *mutex, PfThread *t,
+                int64_t deadline, PyObject *what);
+/* Instead of that: it does not wait. */
+void pf_wait_give_up(PfWaiter *waiter);
+/* It is in line no longer: from now on `taken` does not change. */
+void pf_wait_leave(PfWaiter *waiter);
+
+/* Who is in several lines does something itself: 1, nobody may grant it now;
+ * 0, it has been granted.  If it could not do it, the claim is undone; then it
+ * looks at its lines again, for others have passed it over. */
+int pf_wait_claim_self(PfWaiter *waiter);
+void pf_wait_unclaim(PfWaiter *waiter);
 
 /* The fibers that wait in the queue, first in line first: a list. */
-PyObject *pf_waitq_list(const PfWaitq *queue);
+PyObject *pf_waitq_list(const PfWaitq *queue, PfMutex *mutex);
 /* _holders() of objects that any fiber may release: an empty list. */
 PyObject *pf_no_holders(PyObject *op, PyObject *ignored);
 

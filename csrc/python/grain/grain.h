@@ -92,7 +92,8 @@ struct GrainObject {
 _Static_assert(offsetof(GrainObject, core) == offsetof(PfTaskObject, core),
                "a grain's object begins as every task's");
 #if UINTPTR_MAX > UINT32_MAX
-_Static_assert(sizeof(GrainObject) <= 200, "a grain takes 16 bytes more");
+_Static_assert(sizeof(GrainObject) <= 184 + sizeof(PyObject),
+               "a grain takes 16 bytes more");
 #endif
 
 /* A scheduler's record of its grains. */

@@ -317,43 +317,61 @@ ready_with(GrainObject *g, PyObject *value)
     return 0;
 }
 
+/* `wait` is made before the mutex is taken, which this frees. */
 static int
-wait_in_line(GrainObject *g, PfWaitq *queue, PyObject *item)
+wait_in_line(GrainObject *g, GrainWait *wait, PfWaitq *queue, PfMutex *mutex,
+             PyObject *item)
 {
-    GrainWait *wait = new_wait(g);
-    if (wait == NULL) {
-        return -1;
-    }
+    PF_SET_NODE_MUTEX(&wait->line.node, mutex);
     wait->line.node.item = Py_XNewRef(item);
-    pf_waitq_push(queue, &wait->line.node);
     park(g, PF_WAIT_GRANT, wait);
+    pf_waitq_push(queue, &wait->line.node);
+    PF_UNLOCK_MUTEX(mutex);
     return 0;
 }
 
 int
 pf_grain_wait_event(GrainObject *g, PyObject *event)
 {
+    GrainWait *wait = new_wait(g);
+    if (wait == NULL) {
+        return -1;
+    }
+    PfMutex *mutex = pf_event_mutex(event);
+    PF_LOCK_MUTEX(mutex);
     PfWaitq *queue = pf_event_queue(event);
-    return queue == NULL ? ready_with(g, Py_NewRef(Py_True))
-                         : wait_in_line(g, queue, NULL);
+    if (queue != NULL) {
+        return wait_in_line(g, wait, queue, mutex, NULL);
+    }
+    PF_UNLOCK_MUTEX(mutex);
+    PyMem_Free(wait);
+    return ready_with(g, Py_NewRef(Py_True));
 }
 
 int
 pf_grain_wait_case(GrainObject *g, PyObject *op)
 {
     PyObject *value;
+    GrainWait *wait = new_wait(g);
+    if (wait == NULL) {
+        return -1;
+    }
     ChannelObject *channel = pf_case_channel(op, &value);
     bool sends = value != NULL;
+    PF_LOCK(channel);
     int rc = sends ? pf_channel_try_send(channel, value)
                    : pf_channel_try_receive(channel, &value);
-    if (rc == 1) {
-        return ready_with(g, sends ? Py_NewRef(Py_None) : value);
+    if (rc == 0) {
+        return wait_in_line(g, wait,
+                            sends ? &channel->senders : &channel->receivers,
+                            PF_MUTEX_OF(channel), sends ? value : NULL);
     }
-    return rc < 0
-               ? -1
-               : wait_in_line(g,
-                              sends ? &channel->senders : &channel->receivers,
-                              value);
+    PF_UNLOCK(channel);
+    PyMem_Free(wait);
+    if (rc < 0) {
+        return pf_channel_raise(channel, rc);
+    }
+    return ready_with(g, sends ? Py_NewRef(Py_None) : value);
 }
 
 static NoticeObject *
@@ -449,7 +467,8 @@ pf_grain_wait_slowly(GrainObject *g, int64_t ns)
 bool
 pf_grain_was_granted(GrainObject *g)
 {
-    return g->waits_for == PF_WAIT_GRANT && g->wait->line.waiter.taken != NULL;
+    return g->waits_for == PF_WAIT_GRANT &&
+           PF_SHARED_GET(&g->wait->line.waiter.taken) != NULL;
 }
 
 bool
@@ -464,18 +483,16 @@ pf_grain_receives(GrainObject *g)
 static void
 leave_line(GrainObject *g, PfNode *node)
 {
-    if (node->queue != NULL) {
-        if (g->waits_for == PF_WAIT_ANSWER) {
-            pf_grain_scheduler(g)->grains->asking--;
-        }
-        pf_waitq_remove(node);
+    if (g->waits_for == PF_WAIT_ANSWER && node->queue != NULL) {
+        pf_grain_scheduler(g)->grains->asking--;
     }
+    pf_wait_leave(node->waiter);
     if (node->item == NULL) {
         return;
     }
     PyObject *value = node->item, *unused = NULL;
     node->item = NULL;
-    if (node->waiter->taken != NULL && pf_grain_receives(g)) {
+    if (PF_SHARED_GET(&node->waiter->taken) != NULL && pf_grain_receives(g)) {
         pf_channel_give_back(pf_case_channel(g->yielded, &unused), value);
     } else {
         Py_DECREF(value);
@@ -584,6 +601,10 @@ pf_grain_take_value(GrainObject *g)
     if (PF_UNLIKELY(kind != PF_WAIT_NOTHING)) {
         cancelled |= why == PF_WAKE_TIMEOUT && g->slowed;
         g->slowed = false;
+        if (PF_PARALLEL && kind == PF_WAIT_GRANT) {
+            pf_wait_leave(
+                &g->wait->line.waiter); /* from now on it is certain */
+        }
         if (pf_grain_was_granted(g)) {
             return take_grant(g);
         }
@@ -637,7 +658,7 @@ pf_grain_join(PfThread *t, GrainObject *g, int64_t deadline)
     }
     PfWait wait;
     pf_wait_init(&wait, t);
-    return pf_wait_for(&wait, &g->waiters, t, deadline, (PyObject *)g);
+    return pf_wait_for(&wait, &g->waiters, NULL, t, deadline, (PyObject *)g);
 }
 
 /* ----------------------------------------------- wake-ups from other threads */
@@ -650,7 +671,7 @@ pf_grain_posted(pf_scheduler *s, pf_task *core, unsigned bits)
     pf_no_switch_begin((PfThread *)s->thread, "inside the scheduler");
     GrainObject *g = pf_grain_of(core);
     if (core->state == PF_PARKED && g->wait != NULL &&
-        g->wait->line.waiter.taken != NULL) {
+        PF_SHARED_GET(&g->wait->line.waiter.taken) != NULL) {
         pf_grain_wake(g, PF_WAKE_NORMAL);
     }
     if (g->dropped) {
@@ -667,7 +688,7 @@ pf_grains_forget_waits(SchedulerObject *s)
     GrainObject *g = s->grains == NULL ? NULL : s->grains->live;
     for (; g != NULL; g = g->next) {
         if (g->core.state != PF_RUNNING && g->wait != NULL) {
-            pf_waitq_remove(&g->wait->line.node);
+            pf_wait_leave(&g->wait->line.waiter);
         }
     }
 }

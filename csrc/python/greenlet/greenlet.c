@@ -233,9 +233,7 @@ end(PyGreenlet *g)
         Py_INCREF(g);
         fiber->held = true;
     } else if (fiber->thread != t) {
-        Py_INCREF(g);
-        fiber->dropped = true;
-        fiber->thread->attention |= PF_ATT_DROPPED;
+        pf_leave_to_owner(fiber->thread, Py_NewRef((PyObject *)g));
     } else {
         pf_greenlet_kill(t, g);
         if (Py_REFCNT(g) == 1 && pf_greenlet_active(g)) {

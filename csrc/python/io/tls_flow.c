@@ -115,8 +115,8 @@ pf_tls_await_change(PfTlsOp *op, pf_direction direction)
     PfWait wait;
     int64_t deadline = deadline_of(op);
     pf_wait_init(&wait, op->t);
-    int rc =
-        pf_wait_for(&wait, &op->tls->changes, op->t, deadline, op->socket);
+    int rc = pf_wait_for(&wait, &op->tls->changes, NULL, op->t, deadline,
+                         op->socket);
     if (rc == 1) {
         PyErr_SetString(PyExc_TimeoutError, op->late);
     }

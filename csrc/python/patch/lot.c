@@ -121,10 +121,12 @@ pf_lot_parks_slow(PfThread *t)
     return pf_io_scheduler(t) == NULL || !pf_lot_is_ours() ? NULL : t;
 }
 
+/* Somebody waits. */
 static void
 wake_first(PfLotEntry *entry)
 {
     PfNode *node = pf_waitq_choose(&entry->waiters);
+    assert(node != NULL);
     entry->coming++;
     entry->heir = pf_waiting_fiber(node->waiter)->thread;
     pf_grant(node);
@@ -174,7 +176,7 @@ wait_once(PyObject *object, PfThread *t, int64_t deadline, bool shielded,
     (as_first ? pf_waitq_push_first : pf_waitq_push)(&entry->waiters,
                                                      &wait.node);
     int rc = pf_wait_in_line(&wait.waiter, t, deadline, object);
-    if (wait.waiter.taken != NULL) {
+    if (PF_SHARED_GET(&wait.waiter.taken) != NULL) {
         has_come(object);
         if (rc < 0) {
             pf_lot_wake(object);
@@ -436,7 +438,7 @@ lot_waiters(PyObject *module, PyObject *object)
     (void)module;
     PfLotEntry *entry = pf_lot_find(object);
     PfWaitq nobody = {NULL};
-    return pf_waitq_list(entry != NULL ? &entry->waiters : &nobody);
+    return pf_waitq_list(entry != NULL ? &entry->waiters : &nobody, NULL);
 }
 
 static PyObject *

@@ -37,18 +37,38 @@ pf_channel_raise_closed(ChannelObject *self)
     Py_XDECREF(exc);
 }
 
-static void
+int
+pf_channel_raise(ChannelObject *self, int rc)
+{
+    if (rc == PF_REFUSED) {
+        pf_channel_raise_closed(self);
+    } else {
+        PyErr_NoMemory();
+    }
+    return -1;
+}
+
+/* With the mutex, as the next three.  False: nobody waits for it. */
+static bool
 hand_to_receiver(ChannelObject *self, PyObject *value)
 {
     PfNode *receiver = pf_waitq_choose(&self->receivers);
+    if (receiver == NULL) {
+        return false;
+    }
     receiver->item = value;
     pf_grant(receiver);
+    return true;
 }
 
+/* NULL: nobody waits with one. */
 static PyObject *
 take_from_sender(ChannelObject *self)
 {
     PfNode *sender = pf_waitq_choose(&self->senders);
+    if (sender == NULL) {
+        return NULL;
+    }
     PyObject *value = sender->item;
     sender->item = NULL;
     pf_grant(sender);
@@ -58,19 +78,18 @@ take_from_sender(ChannelObject *self)
 int
 pf_channel_try_send(ChannelObject *self, PyObject *value)
 {
-    if (self->closed) {
-        pf_channel_raise_closed(self);
-        return -1;
+    if (PF_SHARED_GET(&self->closed)) {
+        return PF_REFUSED;
     }
-    if (!pf_waitq_empty(&self->receivers)) {
-        hand_to_receiver(self, Py_NewRef(value));
+    if (hand_to_receiver(self, value)) {
+        Py_INCREF(value);
         return 1;
     }
     if (self->values.count >= self->capacity) {
         return 0;
     }
     if (pf_ring_reserve(&self->values) < 0) {
-        return -1;
+        return PF_NO_MEMORY;
     }
     pf_ring_push(&self->values, Py_NewRef(value));
     return 1;
@@ -81,39 +100,36 @@ pf_channel_try_receive(ChannelObject *self, PyObject **value)
 {
     if (self->values.count > 0) {
         *value = pf_ring_pop(&self->values);
-        if (self->values.count < self->capacity &&
-            !pf_waitq_empty(&self->senders)) {
-            pf_ring_push(&self->values, take_from_sender(self));
+        PyObject *next = self->values.count < self->capacity
+                             ? take_from_sender(self)
+                             : NULL;
+        if (next != NULL) {
+            pf_ring_push(&self->values, next);
         }
         return 1;
     }
-    if (!pf_waitq_empty(&self->senders)) {
-        *value = take_from_sender(self);
-        return 1;
-    }
-    if (self->closed) {
-        pf_channel_raise_closed(self);
-        return -1;
-    }
-    return 0;
+    *value = take_from_sender(self);
+    return *value != NULL ? 1 : PF_SHARED_GET(&self->closed) ? PF_REFUSED : 0;
 }
 
 void
 pf_channel_give_back(ChannelObject *self, PyObject *value)
 {
-    if (!pf_waitq_empty(&self->receivers)) {
-        hand_to_receiver(self, value);
-        return;
-    }
-    PyObject *pending = pf_take_exception();
-    if (pf_ring_reserve(&self->values) < 0) {
-        PyErr_WriteUnraisable((PyObject *)self);
-        Py_DECREF(value);
-    } else {
+    PF_LOCK(self);
+    bool handed = hand_to_receiver(self, value);
+    bool kept = !handed && pf_ring_reserve(&self->values) == 0;
+    if (kept) {
         pf_ring_push_front(&self->values, value);
     }
-    if (pending != NULL) {
-        pf_restore_exception(pending);
+    PF_UNLOCK(self);
+    if (!handed && !kept) {
+        PyObject *pending = pf_take_exception();
+        PyErr_NoMemory();
+        PyErr_WriteUnraisable((PyObject *)self);
+        Py_DECREF(value);
+        if (pending != NULL) {
+            pf_restore_exception(pending);
+        }
     }
 }
 
@@ -128,18 +144,21 @@ timed_out(const char *what)
 
 static int send_value(ChannelObject *self, PyObject *value, int64_t deadline);
 
+/* Entered with the mutex, which it frees. */
 static PF_ALWAYS_INLINE int
 wait_to_send(ChannelObject *self, PyObject *value, int64_t deadline)
 {
     PfThread *t = pf_tls_thread;
     if (t == NULL) { /* its creation may run code that receives: check again */
+        PF_UNLOCK(self);
         return pf_thread_create() == NULL ? -1
                                           : send_value(self, value, deadline);
     }
     PfWait wait;
     pf_wait_init(&wait, t);
     wait.node.item = Py_NewRef(value);
-    int rc = pf_wait_for(&wait, &self->senders, t, deadline, (PyObject *)self);
+    int rc = pf_wait_for(&wait, &self->senders, PF_MUTEX_OF(self), t, deadline,
+                         (PyObject *)self);
     Py_XDECREF(wait.node.item);
     if (rc == 0 && wait.node.refused) {
         pf_channel_raise_closed(self);
@@ -151,8 +170,16 @@ wait_to_send(ChannelObject *self, PyObject *value, int64_t deadline)
 static inline int
 send_value(ChannelObject *self, PyObject *value, int64_t deadline)
 {
-    int rc = pf_preempt() < 0 ? -1 : pf_channel_try_send(self, value);
-    return rc == 0 ? wait_to_send(self, value, deadline) : rc;
+    if (pf_preempt() < 0) {
+        return -1;
+    }
+    PF_LOCK(self);
+    int rc = pf_channel_try_send(self, value);
+    if (rc == 0) {
+        return wait_to_send(self, value, deadline);
+    }
+    PF_UNLOCK(self);
+    return PF_LIKELY(rc > 0) ? rc : pf_channel_raise(self, rc);
 }
 
 static PyObject *
@@ -174,17 +201,19 @@ channel_send(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
 
 static PyObject *receive(ChannelObject *self, int64_t deadline);
 
+/* Entered with the mutex, which it frees. */
 static PyObject *
 wait_to_receive(ChannelObject *self, int64_t deadline)
 {
     PfThread *t = pf_tls_thread;
     if (t == NULL) { /* its creation may run code that sends: check again */
+        PF_UNLOCK(self);
         return pf_thread_create() == NULL ? NULL : receive(self, deadline);
     }
     PfWait wait;
     pf_wait_init(&wait, t);
-    int rc =
-        pf_wait_for(&wait, &self->receivers, t, deadline, (PyObject *)self);
+    int rc = pf_wait_for(&wait, &self->receivers, PF_MUTEX_OF(self), t,
+                         deadline, (PyObject *)self);
     if (PF_LIKELY(rc == 0 && !wait.node.refused)) {
         return wait.node.item;
     }
@@ -202,8 +231,19 @@ static PyObject *
 receive(ChannelObject *self, int64_t deadline)
 {
     PyObject *value = NULL;
-    int rc = pf_preempt() < 0 ? -1 : pf_channel_try_receive(self, &value);
-    return rc == 0 ? wait_to_receive(self, deadline) : value;
+    if (pf_preempt() < 0) {
+        return NULL;
+    }
+    PF_LOCK(self);
+    int rc = pf_channel_try_receive(self, &value);
+    if (rc == 0) {
+        return wait_to_receive(self, deadline);
+    }
+    PF_UNLOCK(self);
+    if (PF_UNLIKELY(rc < 0)) {
+        pf_channel_raise(self, rc);
+    }
+    return value;
 }
 
 static PyObject *
@@ -255,9 +295,11 @@ channel_close(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     ChannelObject *self = (ChannelObject *)op;
-    self->closed = true;
+    PF_LOCK(self);
+    PF_SHARED_SET(&self->closed, true);
     pf_refuse_all(&self->receivers);
     pf_refuse_all(&self->senders);
+    PF_UNLOCK(self);
     Py_RETURN_NONE;
 }
 
@@ -279,7 +321,11 @@ channel_exit(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 static Py_ssize_t
 channel_length(PyObject *op)
 {
-    return (Py_ssize_t)((ChannelObject *)op)->values.count;
+    ChannelObject *self = (ChannelObject *)op;
+    PF_LOCK(self);
+    size_t count = self->values.count;
+    PF_UNLOCK(self);
+    return (Py_ssize_t)count;
 }
 
 /* An empty channel is not false. */
@@ -306,6 +352,29 @@ attempt_to_send(PyObject *op, PyObject *value, PyObject **got)
     return pf_channel_try_send((ChannelObject *)op, value);
 }
 
+static bool
+may_receive(PyObject *op, const PfWaiter *asking)
+{
+    ChannelObject *self = (ChannelObject *)op;
+    return self->values.count > 0 || PF_SHARED_GET(&self->closed) ||
+           pf_waitq_has(&self->senders, asking);
+}
+
+static bool
+may_send(PyObject *op, const PfWaiter *asking)
+{
+    ChannelObject *self = (ChannelObject *)op;
+    return self->values.count < self->capacity ||
+           PF_SHARED_GET(&self->closed) ||
+           pf_waitq_has(&self->receivers, asking);
+}
+
+static PfMutex *
+mutex_of(PyObject *op)
+{
+    return PF_MUTEX_OF((ChannelObject *)op);
+}
+
 static PfWaitq *
 line_of_receivers(PyObject *op)
 {
@@ -330,10 +399,11 @@ raise_closed(PyObject *op)
     pf_channel_raise_closed((ChannelObject *)op);
 }
 
-static const PfCaseOps receiving_ops = {attempt_to_receive, line_of_receivers,
-                                        take_back, raise_closed};
-static const PfCaseOps sending_ops = {attempt_to_send, line_of_senders, NULL,
-                                      raise_closed};
+static const PfCaseOps receiving_ops = {attempt_to_receive, may_receive,
+                                        line_of_receivers,  mutex_of,
+                                        take_back,          raise_closed};
+static const PfCaseOps sending_ops = {
+    attempt_to_send, may_send, line_of_senders, mutex_of, NULL, raise_closed};
 
 static PyObject *
 channel_receiving(PyObject *op, PyObject *ignored)
@@ -356,8 +426,11 @@ channel_waiters(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     ChannelObject *self = (ChannelObject *)op;
-    return pf_waitq_list(pf_waitq_empty(&self->receivers) ? &self->senders
-                                                          : &self->receivers);
+    PF_LOCK(self);
+    bool sending = pf_waitq_empty(&self->receivers);
+    PF_UNLOCK(self);
+    return pf_waitq_list(sending ? &self->senders : &self->receivers,
+                         PF_MUTEX_OF(self));
 }
 
 static PyObject *
@@ -366,7 +439,8 @@ channel_repr(PyObject *op)
     ChannelObject *self = (ChannelObject *)op;
     return PyUnicode_FromFormat(
         "<%s at %p: %zu values, capacity %zu%s>", Py_TYPE(op)->tp_name, op,
-        self->values.count, self->capacity, self->closed ? ", closed" : "");
+        (size_t)channel_length(op), self->capacity,
+        PF_SHARED_GET(&self->closed) ? ", closed" : "");
 }
 
 /* ----------------------------------------------------------- birth and death */
@@ -386,15 +460,17 @@ channel_init(PyObject *op, PyObject *args, PyObject *kwargs)
                         "a channel's capacity must not be negative");
         return -1;
     }
-    if (pf_check_unused(&self->senders) < 0 ||
-        pf_check_unused(&self->receivers) < 0) {
-        return -1;
+    PF_LOCK(self);
+    bool waited_for =
+        !pf_waitq_empty(&self->senders) || !pf_waitq_empty(&self->receivers);
+    bool used = self->values.count > 0 || PF_SHARED_GET(&self->closed);
+    if (!waited_for && !used) {
+        self->capacity = (size_t)capacity;
     }
-    if (self->values.count > 0 || self->closed) {
-        return pf_too_late("the channel is in use");
-    }
-    self->capacity = (size_t)capacity;
-    return 0;
+    PF_UNLOCK(self);
+    return waited_for ? pf_too_late("somebody waits")
+           : used     ? pf_too_late("the channel is in use")
+                      : 0;
 }
 
 static int

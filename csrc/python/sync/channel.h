@@ -14,14 +14,17 @@ typedef struct ChannelObject {
     PfRing values; /* above the capacity only after a give-back */
     size_t capacity;
     PfWaitq senders, receivers;
-    bool closed;
+    PF_SHARED(uint8_t) closed;
+    PF_OBJECT_MUTEX
 } ChannelObject;
 
 extern PyTypeObject *pf_channel_type;
 
-/* Without waiting: 1: done; 0: would have to wait; -1: exception. */
+/* Without waiting, with the mutex: 1: done; 0: would have to wait; or the reason
+ * why not (select.h), without an exception: that is raised afterwards. */
 int pf_channel_try_send(ChannelObject *self, PyObject *value);
 int pf_channel_try_receive(ChannelObject *self, PyObject **value);
+int pf_channel_raise(ChannelObject *self, int rc); /* returns -1 */
 /* A value (stolen) was received and cannot be used: undo that.  Keeps the
  * exception that is set. */
 void pf_channel_give_back(ChannelObject *self, PyObject *value);

@@ -29,6 +29,7 @@ typedef struct ConditionObject {
     PyObject *lock;
     PfWaitq waiters;
     Py_ssize_t inside; /* wait()s in progress: waiting, or taking the lock */
+    PF_OBJECT_MUTEX
 } ConditionObject;
 
 /* ----------------------------------------------------------------- the lock */
@@ -41,15 +42,28 @@ our_lock(PyObject *lock)
     return ours ? (LockObject *)lock : NULL;
 }
 
-/* A new reference, or NULL. */
+/* A new reference, or NULL.  `waits`: +1, a wait() begins. */
 static PyObject *
-get_lock(ConditionObject *self)
+get_lock(ConditionObject *self, int waits)
 {
-    if (self->lock == NULL) {
+    PF_LOCK(self);
+    PyObject *lock = Py_XNewRef(self->lock);
+    self->inside += lock == NULL ? 0 : waits;
+    PF_UNLOCK(self);
+    if (lock == NULL) {
         PyErr_SetString(PyExc_RuntimeError,
                         "Condition.__init__() was not called");
     }
-    return Py_XNewRef(self->lock);
+    return lock;
+}
+
+static void
+end_wait(ConditionObject *self, PyObject *lock)
+{
+    PF_LOCK(self);
+    self->inside--;
+    PF_UNLOCK(self);
+    Py_DECREF(lock);
 }
 
 /* 1: *method is a new reference; 0: the lock has none; -1: exception. */
@@ -113,7 +127,7 @@ is_owned(PyObject *lock, PfThread *t)
     LockObject *ours = our_lock(lock);
     if (ours != NULL) {
         return Py_IS_TYPE(lock, pf_rlock_type) ? pf_lock_is_mine(ours, t)
-                                               : ours->count > 0;
+                                               : pf_lock_count(ours) > 0;
     }
     PyObject *method;
     int found = find_method(lock, "_is_owned", &method);
@@ -143,36 +157,65 @@ typedef struct Saved {
     bool interrupted; /* the wait: see pf_lock_retake */
 } Saved;
 
+/* A lock that a notification opens: `waiter` has one if it is a plain thread's
+ * and there is no GIL. */
+static bool
+open_by_lock(PfWaiter *waiter)
+{
+    if (waiter->lock != NULL) {
+        return false;
+    }
+    waiter->lock = PyThread_allocate_lock();
+    if (waiter->lock != NULL) {
+        PyThread_acquire_lock(waiter->lock, NOWAIT_LOCK);
+    }
+    return true;
+}
+
+static void
+free_opened_lock(ConditionObject *self, PfWaiter *waiter)
+{
+    PF_LOCK(self);
+    PyThread_type_lock lock = waiter->lock;
+    waiter->lock = NULL;
+    PF_UNLOCK(self);
+    PyThread_free_lock(lock);
+}
+
 /* A foreign lock's code may wait for something else, and a notification must
  * not end that wait: it opens a lock instead, for which nothing waits yet. */
 static int
-release_foreign(PyObject *lock, PfWaiter *waiter, Saved *saved)
+release_foreign(ConditionObject *self, PyObject *lock, PfWaiter *waiter,
+                Saved *saved)
 {
     FiberObject *fiber = pf_waiting_fiber(waiter);
-    waiter->lock = PyThread_allocate_lock();
+    PF_LOCK(self);
+    bool made = open_by_lock(waiter);
+    PF_UNLOCK(self);
     if (waiter->lock == NULL) {
         PyErr_NoMemory();
         return -1;
     }
-    PyThread_acquire_lock(waiter->lock, NOWAIT_LOCK);
     waiter->outer = fiber->wait;
     fiber->wait = waiter;
     saved->state = call_foreign(lock, "_release_save", NULL, "release");
     fiber->wait = waiter->outer;
-    PyThread_free_lock(waiter->lock);
-    waiter->lock = NULL;
+    if (made) {
+        free_opened_lock(self, waiter);
+    }
     return saved->state == NULL ? -1 : 0;
 }
 
 static int
-release_save(PyObject *lock, PfWaiter *waiter, Saved *saved)
+release_save(ConditionObject *self, PyObject *lock, PfWaiter *waiter,
+             Saved *saved)
 {
     LockObject *ours = our_lock(lock);
     *saved = (Saved){0, NULL, false};
     if (ours == NULL) {
-        return release_foreign(lock, waiter, saved);
+        return release_foreign(self, lock, waiter, saved);
     }
-    saved->count = ours->count;
+    saved->count = pf_lock_count(ours);
     pf_lock_release(ours);
     return 0;
 }
@@ -181,9 +224,7 @@ static int
 restore_ours(LockObject *lock, PfThread *t, const Saved *saved)
 {
     int rc = pf_lock_retake(lock, t, saved->interrupted);
-    if (pf_lock_is_mine(lock, t)) {
-        lock->count = saved->count;
-    }
+    pf_lock_recount(lock, t, saved->count);
     return rc;
 }
 
@@ -246,9 +287,23 @@ restore_after(PyObject *lock, PfThread *t, Saved *saved, PyObject *pending)
 static void
 pass_on(ConditionObject *self)
 {
-    if (!pf_waitq_empty(&self->waiters)) {
-        pf_grant(pf_waitq_choose(&self->waiters));
+    PF_LOCK(self);
+    PfNode *next = pf_waitq_choose(&self->waiters);
+    if (next != NULL) {
+        pf_grant(next);
     }
+    PF_UNLOCK(self);
+}
+
+static void
+stand_in_line(ConditionObject *self, PfWait *wait, PfThread *t)
+{
+    pf_wait_init(wait, t);
+    pf_wait_begin(&wait->waiter, t);
+    PF_SET_NODE_MUTEX(&wait->node, PF_MUTEX_OF(self));
+    PF_LOCK(self);
+    pf_waitq_push(&self->waiters, &wait->node);
+    PF_UNLOCK(self);
 }
 
 /* 1: notified; 0: timed out; -1: exception. */
@@ -258,18 +313,17 @@ wait_until(ConditionObject *self, PyObject *lock, PfThread *t,
 {
     PfWait wait;
     Saved saved;
-    pf_wait_init(&wait, t);
-    pf_waitq_push(&self->waiters, &wait.node);
-    if (release_save(lock, &wait.waiter, &saved) < 0) {
-        pf_waitq_remove(&wait.node);
-        if (wait.waiter.taken != NULL) {
+    stand_in_line(self, &wait, t);
+    if (release_save(self, lock, &wait.waiter, &saved) < 0) {
+        pf_wait_give_up(&wait.waiter);
+        if (PF_SHARED_GET(&wait.waiter.taken) != NULL) {
             pass_on(self);
         }
         return -1;
     }
     int rc = pf_wait_in_line(&wait.waiter, t, deadline, (PyObject *)self);
     PyObject *pending = rc < 0 ? pf_take_exception() : NULL;
-    if (rc < 0 && wait.waiter.taken != NULL) {
+    if (rc < 0 && PF_SHARED_GET(&wait.waiter.taken) != NULL) {
         pass_on(self);
     }
     if (restore_after(lock, t, &saved, pending) < 0) {
@@ -304,14 +358,12 @@ condition_wait(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
         pf_timeout(timeout, &deadline) < 0) {
         return NULL;
     }
-    PyObject *lock = get_lock(self);
+    PyObject *lock = get_lock(self, 1);
     if (lock == NULL) {
         return NULL;
     }
-    self->inside++;
     PyObject *result = wait_once(self, lock, t, deadline);
-    self->inside--;
-    Py_DECREF(lock);
+    end_wait(self, lock);
     return result;
 }
 
@@ -351,14 +403,12 @@ condition_wait_for(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
         pf_timeout(out[1], &deadline) < 0) {
         return NULL;
     }
-    PyObject *lock = get_lock(self);
+    PyObject *lock = get_lock(self, 1);
     if (lock == NULL) {
         return NULL;
     }
-    self->inside++;
     PyObject *result = wait_until_true(self, lock, t, out[0], deadline);
-    self->inside--;
-    Py_DECREF(lock);
+    end_wait(self, lock);
     return result;
 }
 
@@ -368,7 +418,7 @@ static PyObject *
 notify(ConditionObject *self, Py_ssize_t n)
 {
     PfThread *t = pf_this_thread();
-    PyObject *lock = t == NULL ? NULL : get_lock(self);
+    PyObject *lock = t == NULL ? NULL : get_lock(self, 0);
     if (lock == NULL) {
         return NULL;
     }
@@ -377,9 +427,12 @@ notify(ConditionObject *self, Py_ssize_t n)
     if (rc < 0 || pf_preempt() < 0) {
         return NULL;
     }
-    for (; n > 0 && !pf_waitq_empty(&self->waiters); n--) {
-        pf_grant(pf_waitq_choose(&self->waiters));
+    PfNode *next;
+    PF_LOCK(self);
+    for (; n > 0 && (next = pf_waitq_choose(&self->waiters)) != NULL; n--) {
+        pf_grant(next);
     }
+    PF_UNLOCK(self);
     Py_RETURN_NONE;
 }
 
@@ -415,7 +468,7 @@ static PyObject *
 lock_method(PyObject *op, const char *name, PyObject *const *args,
             Py_ssize_t nargs, PyObject *kwnames)
 {
-    PyObject *lock = get_lock((ConditionObject *)op);
+    PyObject *lock = get_lock((ConditionObject *)op, 0);
     PyObject *method =
         lock == NULL ? NULL : PyObject_GetAttrString(lock, name);
     PyObject *result =
@@ -466,7 +519,7 @@ condition_is_owned(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     PfThread *t = pf_this_thread();
-    PyObject *lock = t == NULL ? NULL : get_lock((ConditionObject *)op);
+    PyObject *lock = t == NULL ? NULL : get_lock((ConditionObject *)op, 0);
     int owned = lock == NULL ? -1 : is_owned(lock, t);
     Py_XDECREF(lock);
     return owned < 0 ? NULL : PyBool_FromLong(owned);
@@ -476,7 +529,8 @@ static PyObject *
 condition_waiters(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
-    return pf_waitq_list(&((ConditionObject *)op)->waiters);
+    ConditionObject *self = (ConditionObject *)op;
+    return pf_waitq_list(&self->waiters, PF_MUTEX_OF(self));
 }
 
 static PyObject *
@@ -491,10 +545,12 @@ condition_repr(PyObject *op)
 {
     ConditionObject *self = (ConditionObject *)op;
     Py_ssize_t waiting = 0;
+    PF_LOCK(self);
     for (PfNode *n = self->waiters.head; n != NULL; n = n->next) {
         waiting++;
     }
     PyObject *lock = Py_NewRef(self->lock == NULL ? Py_None : self->lock);
+    PF_UNLOCK(self);
     PyObject *repr = PyUnicode_FromFormat(
         "<%s(%R, %zd) at %p>", Py_TYPE(op)->tp_name, lock, waiting, op);
     Py_DECREF(lock);
@@ -526,18 +582,37 @@ checked_lock(PyObject *lock)
     return Py_NewRef(lock);
 }
 
-/* A fiber that is in a wait(), or holds the lock, relies on that lock. */
+/* A fiber that is in a wait(), or holds the lock, relies on that lock.  A new
+ * one (stolen) takes its place. */
 static int
-check_idle(ConditionObject *self, PyObject *lock)
+set_lock(ConditionObject *self, PyObject *lock, bool held)
 {
-    LockObject *ours = self->lock == NULL ? NULL : our_lock(self->lock);
-    if (self->inside > 0) {
-        return pf_too_late("somebody waits");
+    PF_LOCK(self);
+    bool waits = self->inside > 0;
+    bool relied_on = held && self->lock != lock;
+    PyObject *drop = lock;
+    if (!waits && !relied_on) {
+        drop = self->lock;
+        self->lock = lock;
     }
-    if (ours != NULL && ours->count > 0 && self->lock != lock) {
-        return pf_too_late("somebody holds the lock");
-    }
-    return 0;
+    PF_UNLOCK(self);
+    Py_XDECREF(drop);
+    return waits       ? pf_too_late("somebody waits")
+           : relied_on ? pf_too_late("somebody holds the lock")
+                       : 0;
+}
+
+/* Does a fiber hold the present one? */
+static bool
+is_held(ConditionObject *self)
+{
+    PF_LOCK(self);
+    PyObject *lock = Py_XNewRef(self->lock);
+    PF_UNLOCK(self);
+    LockObject *ours = lock == NULL ? NULL : our_lock(lock);
+    bool held = ours != NULL && pf_lock_count(ours) > 0;
+    Py_XDECREF(lock);
+    return held;
 }
 
 static int
@@ -551,12 +626,7 @@ condition_init(PyObject *op, PyObject *args, PyObject *kwargs)
         return -1;
     }
     lock = checked_lock(lock);
-    if (lock == NULL || check_idle(self, lock) < 0) {
-        Py_XDECREF(lock);
-        return -1;
-    }
-    Py_XSETREF(self->lock, lock);
-    return 0;
+    return lock == NULL ? -1 : set_lock(self, lock, is_held(self));
 }
 
 static int

@@ -16,7 +16,8 @@ typedef struct EventObject {
     PyObject_HEAD
     PyObject *weakrefs;
     PfWaitq waiters;
-    bool set;
+    PF_SHARED(uint8_t) set;
+    PF_OBJECT_MUTEX
 } EventObject;
 
 static PyTypeObject *event_type; /* constant after import */
@@ -31,7 +32,13 @@ PfWaitq *
 pf_event_queue(PyObject *event)
 {
     EventObject *self = (EventObject *)event;
-    return self->set ? NULL : &self->waiters;
+    return PF_SHARED_GET(&self->set) ? NULL : &self->waiters;
+}
+
+PfMutex *
+pf_event_mutex(PyObject *event)
+{
+    return PF_MUTEX_OF((EventObject *)event);
 }
 
 static int
@@ -46,7 +53,7 @@ static PyObject *
 event_is_set(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
-    return PyBool_FromLong(((EventObject *)op)->set);
+    return PyBool_FromLong(PF_SHARED_GET(&((EventObject *)op)->set));
 }
 
 static PyObject *
@@ -57,8 +64,10 @@ event_set(PyObject *op, PyObject *ignored)
     if (pf_preempt() < 0) {
         return NULL;
     }
-    self->set = true;
+    PF_LOCK(self);
+    PF_SHARED_SET(&self->set, true);
     pf_grant_all(&self->waiters);
+    PF_UNLOCK(self);
     Py_RETURN_NONE;
 }
 
@@ -66,7 +75,10 @@ static PyObject *
 event_clear(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
-    ((EventObject *)op)->set = false;
+    EventObject *self = (EventObject *)op;
+    PF_LOCK(self);
+    PF_SHARED_SET(&self->set, false);
+    PF_UNLOCK(self);
     Py_RETURN_NONE;
 }
 
@@ -84,12 +96,15 @@ event_wait(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
         pf_timeout(timeout, &deadline) < 0 || pf_preempt() < 0) {
         return NULL;
     }
-    if (self->set) {
+    PF_LOCK(self);
+    if (PF_SHARED_GET(&self->set)) {
+        PF_UNLOCK(self);
         Py_RETURN_TRUE;
     }
     PfWait wait;
     pf_wait_init(&wait, t);
-    int rc = pf_wait_for(&wait, &self->waiters, t, deadline, op);
+    int rc =
+        pf_wait_for(&wait, &self->waiters, PF_MUTEX_OF(self), t, deadline, op);
     return rc < 0 ? NULL : PyBool_FromLong(rc == 0);
 }
 
@@ -97,7 +112,8 @@ static PyObject *
 event_waiters(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
-    return pf_waitq_list(&((EventObject *)op)->waiters);
+    EventObject *self = (EventObject *)op;
+    return pf_waitq_list(&self->waiters, PF_MUTEX_OF(self));
 }
 
 /* Nothing needs repair in the child of fork: the waits of other threads were
@@ -113,8 +129,9 @@ event_at_fork(PyObject *op, PyObject *ignored)
 static PyObject *
 event_repr(PyObject *op)
 {
+    bool set = PF_SHARED_GET(&((EventObject *)op)->set);
     return PyUnicode_FromFormat("<%s at %p: %s>", Py_TYPE(op)->tp_name, op,
-                                ((EventObject *)op)->set ? "set" : "unset");
+                                set ? "set" : "unset");
 }
 
 PyDoc_STRVAR(event_doc, "Event()\n--\n\n\

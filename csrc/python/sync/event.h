@@ -5,6 +5,7 @@
 #include "python/fiber/waitq.h"
 
 bool pf_is_event(PyObject *object);
-PfWaitq *pf_event_queue(PyObject *event); /* NULL: it is set */
+PfWaitq *pf_event_queue(PyObject *event); /* with the mutex; NULL: it is set */
+PfMutex *pf_event_mutex(PyObject *event);
 
 #endif

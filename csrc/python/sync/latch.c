@@ -25,18 +25,30 @@ typedef struct LatchObject {
     PyObject_HEAD
     PfWaitq waiters;
     unsigned long rings;
-    bool set;
+    PF_SHARED(uint8_t) set;
     bool outside;
+    PF_OBJECT_MUTEX
 } LatchObject;
+
+static PyObject *
+ring(LatchObject *self, bool for_good)
+{
+    PF_LOCK(self);
+    if (for_good) {
+        PF_SHARED_SET(&self->set, true);
+    }
+    self->rings++;
+    pf_grant_all(&self->waiters);
+    PF_UNLOCK(self);
+    Py_RETURN_NONE;
+}
 
 static PyObject *
 latch_ring(PyObject *op, PyObject *const *ignored, Py_ssize_t nargs)
 {
     (void)ignored;
     (void)nargs;
-    ((LatchObject *)op)->rings++;
-    pf_grant_all(&((LatchObject *)op)->waiters);
-    Py_RETURN_NONE;
+    return ring((LatchObject *)op, false);
 }
 
 static PyObject *
@@ -44,10 +56,10 @@ latch_set(PyObject *op, PyObject *const *ignored, Py_ssize_t nargs)
 {
     (void)ignored;
     (void)nargs;
-    ((LatchObject *)op)->set = true;
-    return latch_ring(op, NULL, 0);
+    return ring((LatchObject *)op, true);
 }
 
+/* Entered with the mutex, which it frees. */
 static int
 park(LatchObject *self, PfThread *t, int64_t deadline, PyObject *what)
 {
@@ -55,9 +67,34 @@ park(LatchObject *self, PfThread *t, int64_t deadline, PyObject *what)
     PfWait wait;
     pf_wait_init(&wait, t);
     poller->awaited += self->outside;
-    int rc = pf_wait_for(&wait, &self->waiters, t, deadline, what);
+    int rc = pf_wait_for(&wait, &self->waiters, PF_MUTEX_OF(self), t, deadline,
+                         what);
     poller->awaited -= self->outside;
     return rc;
+}
+
+/* `seen`: NULL, or the count of rings that the caller knows. */
+static PyObject *
+wait_for_ring(LatchObject *self, PfThread *t, int64_t deadline, PyObject *what,
+              const unsigned long *seen)
+{
+    PF_LOCK(self);
+    bool over =
+        PF_SHARED_GET(&self->set) || (seen != NULL && self->rings != *seen);
+    bool second = seen != NULL && pf_waitq_has(&self->waiters, NULL);
+    if (!over && !second && t->scheduler != NULL) {
+        int rc = park(self, t, deadline, what);
+        return rc < 0 ? NULL : PyBool_FromLong(rc == 0);
+    }
+    PF_UNLOCK(self);
+    if (over) {
+        Py_RETURN_TRUE;
+    }
+    if (pf_active(t, "waiting") == NULL) {
+        return NULL;
+    }
+    PyErr_Format(pf.fiber_error, "another fiber waits for %S already", what);
+    return NULL;
 }
 
 static PyObject *
@@ -79,26 +116,14 @@ latch_wait(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
     if (PyErr_Occurred()) {
         return NULL;
     }
-    if (self->set || (counted && self->rings != seen)) {
-        Py_RETURN_TRUE;
-    }
-    if (pf_active(t, "waiting") == NULL) {
-        return NULL;
-    }
-    if (counted && !pf_waitq_empty(&self->waiters)) {
-        PyErr_Format(pf.fiber_error, "another fiber waits for %S already",
-                     args[1]);
-        return NULL;
-    }
-    int rc = park(self, t, deadline, args[1]);
-    return rc < 0 ? NULL : PyBool_FromLong(rc == 0);
+    return wait_for_ring(self, t, deadline, args[1], counted ? &seen : NULL);
 }
 
 static PyObject *
 latch_is_set(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
-    return PyBool_FromLong(((LatchObject *)op)->set);
+    return PyBool_FromLong(PF_SHARED_GET(&((LatchObject *)op)->set));
 }
 
 static PyObject *

@@ -23,23 +23,42 @@ take(LockObject *self, FiberObject *fiber)
     self->count = 1;
 }
 
-void
-pf_lock_release(LockObject *self)
+/* With the mutex. */
+static inline void
+release(LockObject *self)
 {
-    if (PF_LIKELY(pf_waitq_empty(&self->waiters))) {
+    PfNode *next = pf_waitq_choose(&self->waiters);
+    if (PF_LIKELY(next == NULL)) {
         self->owner = (PfOwner){NULL, 0};
         self->count = 0;
         return;
     }
-    PfNode *next = pf_waitq_choose(&self->waiters);
     take(self, pf_waiting_fiber(next->waiter));
     pf_grant(next);
+}
+
+void
+pf_lock_release(LockObject *self)
+{
+    PF_LOCK(self);
+    release(self);
+    PF_UNLOCK(self);
+}
+
+/* With the mutex. */
+static inline bool
+is_mine(const LockObject *self, PfThread *t)
+{
+    return self->count > 0 && pf_owns(&self->owner, CURRENT(t));
 }
 
 bool
 pf_lock_is_mine(LockObject *self, PfThread *t)
 {
-    return self->count > 0 && pf_owns(&self->owner, CURRENT(t));
+    PF_LOCK(self);
+    bool mine = is_mine(self, t);
+    PF_UNLOCK(self);
+    return mine;
 }
 
 bool
@@ -48,37 +67,79 @@ pf_lock_lost(LockObject *self, PfThread *t)
     return CURRENT(t)->dying && !pf_lock_is_mine(self, t);
 }
 
-int
-pf_lock_acquire(LockObject *self, PfThread *t, int64_t deadline)
+Py_ssize_t
+pf_lock_count(LockObject *self)
 {
-    if (self->count == 0) {
-        take(self, CURRENT(t));
-        return 0;
+    PF_LOCK(self);
+    Py_ssize_t count = self->count;
+    PF_UNLOCK(self);
+    return count;
+}
+
+void
+pf_lock_recount(LockObject *self, PfThread *t, Py_ssize_t count)
+{
+    PF_LOCK(self);
+    if (is_mine(self, t)) {
+        self->count = count;
     }
-    if (deadline == PF_NOW) {
-        return 1;
+    PF_UNLOCK(self);
+}
+
+/* Entered with the mutex, which it frees.  (A number is given to the fiber on
+ * its own thread.) */
+static inline int
+wait_for_lock(LockObject *self, PfWait *wait, PfThread *t, int64_t deadline)
+{
+    if (PF_PARALLEL) {
+        (void)pf_owner(CURRENT(t));
+    }
+    return pf_wait_for(wait, &self->waiters, PF_MUTEX_OF(self), t, deadline,
+                       (PyObject *)self);
+}
+
+/* Entered with the mutex, which it frees. */
+static int
+acquire(LockObject *self, PfThread *t, int64_t deadline)
+{
+    if (self->count == 0 || deadline == PF_NOW) {
+        int rc = self->count != 0;
+        if (rc == 0) {
+            take(self, CURRENT(t));
+        }
+        PF_UNLOCK(self);
+        return rc;
     }
     PfWait wait;
     pf_wait_init(&wait, t);
-    int rc = pf_wait_for(&wait, &self->waiters, t, deadline, (PyObject *)self);
-    if (rc < 0 && wait.waiter.taken != NULL) {
+    int rc = wait_for_lock(self, &wait, t, deadline);
+    if (rc < 0 && PF_SHARED_GET(&wait.waiter.taken) != NULL) {
         pf_lock_release(self); /* it was given to us, but we cannot use it */
     }
     return rc;
 }
 
 int
+pf_lock_acquire(LockObject *self, PfThread *t, int64_t deadline)
+{
+    PF_LOCK(self);
+    return acquire(self, t, deadline);
+}
+
+int
 pf_lock_retake(LockObject *self, PfThread *t, bool interrupted)
 {
+    PF_LOCK(self);
     if (self->count == 0) {
         take(self, CURRENT(t));
+        PF_UNLOCK(self);
         return 0;
     }
     PfWait wait;
     pf_wait_init(&wait, t);
     wait.waiter.shielded = true;
     wait.waiter.interrupted = interrupted;
-    return pf_wait_for(&wait, &self->waiters, t, PF_NEVER, (PyObject *)self);
+    return wait_for_lock(self, &wait, t, PF_NEVER);
 }
 
 static inline bool
@@ -87,15 +148,18 @@ is_rlock(LockObject *self)
     return Py_TYPE(self) == pf_rlock_type;
 }
 
+/* Entered with the mutex, which it frees. */
 static PyObject *
 take_once_more(LockObject *self)
 {
-    if (self->count == PY_SSIZE_T_MAX) {
+    bool too_often = self->count == PY_SSIZE_T_MAX;
+    self->count += !too_often;
+    PF_UNLOCK(self);
+    if (too_often) {
         PyErr_SetString(PyExc_OverflowError,
                         "the lock was taken too many times");
         return NULL;
     }
-    self->count++;
     Py_RETURN_TRUE;
 }
 
@@ -108,14 +172,16 @@ take_until(PyObject *op, int64_t deadline)
     if (t == NULL || pf_preempt() < 0) {
         return NULL;
     }
+    PF_LOCK(self);
     if (PF_LIKELY(self->count == 0)) {
         take(self, CURRENT(t));
+        PF_UNLOCK(self);
         Py_RETURN_TRUE;
     }
-    if (is_rlock(self) && pf_lock_is_mine(self, t)) {
+    if (is_rlock(self) && is_mine(self, t)) {
         return take_once_more(self);
     }
-    int rc = pf_lock_acquire(self, t, deadline);
+    int rc = acquire(self, t, deadline);
     return rc < 0 ? NULL : PyBool_FromLong(rc == 0);
 }
 
@@ -136,20 +202,34 @@ lock_enter(PyObject *op, PyObject *ignored)
     return take_until(op, PF_NEVER);
 }
 
-/* The running fiber's thread if it holds the lock, else NULL. */
-static PfThread *
-check_mine(LockObject *self)
+static PyObject *
+refuse_release(Py_ssize_t count)
+{
+    PyErr_SetString(PyExc_RuntimeError,
+                    count == 0
+                        ? "cannot release un-acquired lock"
+                        : "cannot release un-acquired lock: another fiber "
+                          "or thread holds it");
+    return NULL;
+}
+
+static PyObject *
+release_rlock(LockObject *self)
 {
     PfThread *t = pf_this_thread();
-    if (t != NULL && !pf_lock_is_mine(self, t)) {
-        PyErr_SetString(PyExc_RuntimeError,
-                        self->count == 0
-                            ? "cannot release un-acquired lock"
-                            : "cannot release un-acquired lock: another fiber "
-                              "or thread holds it");
+    if (t == NULL) {
         return NULL;
     }
-    return t;
+    PF_LOCK(self);
+    Py_ssize_t count = self->count;
+    bool mine = is_mine(self, t);
+    if (mine && count > 1) {
+        self->count--;
+    } else if (mine) {
+        release(self);
+    }
+    PF_UNLOCK(self);
+    return mine ? Py_NewRef(Py_None) : refuse_release(count);
 }
 
 static PyObject *
@@ -158,18 +238,18 @@ lock_release(PyObject *op, PyObject *ignored)
     (void)ignored;
     LockObject *self = (LockObject *)op;
     if (is_rlock(self)) {
-        if (check_mine(self) == NULL) {
-            return NULL;
-        }
-        if (self->count > 1) {
-            self->count--;
-            Py_RETURN_NONE;
-        }
-    } else if (self->count == 0) {
+        return release_rlock(self);
+    }
+    PF_LOCK(self);
+    bool taken = self->count > 0;
+    if (taken) {
+        release(self);
+    }
+    PF_UNLOCK(self);
+    if (!taken) {
         PyErr_SetString(PyExc_RuntimeError, "release unlocked lock");
         return NULL;
     }
-    pf_lock_release(self);
     Py_RETURN_NONE;
 }
 
@@ -192,7 +272,7 @@ static PyObject *
 lock_locked(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
-    return PyBool_FromLong(((LockObject *)op)->count > 0);
+    return PyBool_FromLong(pf_lock_count((LockObject *)op) > 0);
 }
 
 /* In the child of fork, make the lock free: the threads that held it are gone.
@@ -205,26 +285,37 @@ lock_at_fork(PyObject *op, PyObject *ignored)
     Py_RETURN_NONE;
 }
 
+static PfOwner
+owner_of(LockObject *self)
+{
+    PF_LOCK(self);
+    PfOwner owner = self->owner;
+    PF_UNLOCK(self);
+    return owner;
+}
+
 static PyObject *
 lock_holders(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
-    LockObject *self = (LockObject *)op;
-    return pf_owner_list(&self->owner, 1);
+    PfOwner owner = owner_of((LockObject *)op);
+    return pf_owner_list(&owner, 1);
 }
 
 static PyObject *
 lock_lost_holder(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
-    return pf_owner_gone(&((LockObject *)op)->owner);
+    PfOwner owner = owner_of((LockObject *)op);
+    return pf_owner_gone(&owner);
 }
 
 static PyObject *
 lock_waiters(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
-    return pf_waitq_list(&((LockObject *)op)->waiters);
+    LockObject *self = (LockObject *)op;
+    return pf_waitq_list(&self->waiters, PF_MUTEX_OF(self));
 }
 
 static PyObject *
@@ -247,10 +338,10 @@ static PyMemberDef lock_members[] = {
 static PyObject *
 lock_repr(PyObject *op)
 {
-    return PyUnicode_FromFormat("<%s %s object at %p>",
-                                ((LockObject *)op)->count > 0 ? "locked"
-                                                              : "unlocked",
-                                Py_TYPE(op)->tp_name, op);
+    return PyUnicode_FromFormat(
+        "<%s %s object at %p>",
+        pf_lock_count((LockObject *)op) > 0 ? "locked" : "unlocked",
+        Py_TYPE(op)->tp_name, op);
 }
 
 PyDoc_STRVAR(lock_doc, "Lock()\n--\n\n\
@@ -330,7 +421,10 @@ rlock_recursion_count(PyObject *op, PyObject *ignored)
     if (t == NULL) {
         return NULL;
     }
-    return PyLong_FromSsize_t(pf_lock_is_mine(self, t) ? self->count : 0);
+    PF_LOCK(self);
+    Py_ssize_t count = is_mine(self, t) ? self->count : 0;
+    PF_UNLOCK(self);
+    return PyLong_FromSsize_t(count);
 }
 
 static PyObject *
@@ -338,10 +432,15 @@ rlock_release_save(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     LockObject *self = (LockObject *)op;
-    if (check_mine(self) == NULL) {
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
         return NULL;
     }
-    PyObject *count = PyLong_FromSsize_t(self->count);
+    Py_ssize_t taken = pf_lock_count(self);
+    if (!pf_lock_is_mine(self, t)) { /* if it is, it stays so */
+        return refuse_release(taken);
+    }
+    PyObject *count = PyLong_FromSsize_t(taken);
     if (count != NULL) {
         pf_lock_release(self);
     }
@@ -363,19 +462,17 @@ rlock_acquire_restore(PyObject *op, PyObject *saved)
         return NULL;
     }
     int rc = pf_lock_retake(self, t, false);
-    if (pf_lock_is_mine(self, t)) {
-        self->count = count;
-    }
+    pf_lock_recount(self, t, count);
     return rc < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static PyObject *
 rlock_repr(PyObject *op)
 {
-    LockObject *self = (LockObject *)op;
+    Py_ssize_t count = pf_lock_count((LockObject *)op);
     return PyUnicode_FromFormat("<%s %s object count=%zd at %p>",
-                                self->count > 0 ? "locked" : "unlocked",
-                                Py_TYPE(op)->tp_name, self->count, op);
+                                count > 0 ? "locked" : "unlocked",
+                                Py_TYPE(op)->tp_name, count, op);
 }
 
 PyDoc_STRVAR(rlock_doc, "RLock()\n--\n\n\

@@ -13,6 +13,7 @@ typedef struct LockObject {
     PfWaitq waiters;
     PfOwner owner;
     Py_ssize_t count; /* a Lock's is 0 or 1 */
+    PF_OBJECT_MUTEX
 } LockObject;
 
 extern PyTypeObject *pf_lock_type, *pf_rlock_type;
@@ -24,6 +25,10 @@ int pf_lock_acquire(LockObject *self, PfThread *t, int64_t deadline);
  * `interrupted` before. -1: perhaps acquired all the same, see
  * pf_lock_is_mine. */
 int pf_lock_retake(LockObject *self, PfThread *t, bool interrupted);
+/* How often it is taken. */
+Py_ssize_t pf_lock_count(LockObject *self);
+/* It is mine, and taken so often now; nothing if it is not mine. */
+void pf_lock_recount(LockObject *self, PfThread *t, Py_ssize_t count);
 /* Free it whatever the count; the first waiter gets it. */
 void pf_lock_release(LockObject *self);
 bool pf_lock_is_mine(LockObject *self, PfThread *t);

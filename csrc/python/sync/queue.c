@@ -90,11 +90,12 @@ is_full(const QueueObject *self)
 static inline void
 let_one_put(QueueObject *self)
 {
-    if (pf_waitq_empty(&self->putters) || is_full(self) ||
-        self->items.count == self->items.size) {
+    PfNode *putter = is_full(self) || self->items.count == self->items.size
+                         ? NULL
+                         : pf_waitq_choose(&self->putters);
+    if (putter == NULL) {
         return;
     }
-    PfNode *putter = pf_waitq_choose(&self->putters);
     pf_ring_push(&self->items, putter->item);
     putter->item = NULL;
     self->unfinished++;
@@ -111,12 +112,31 @@ take(QueueObject *self)
     return item;
 }
 
-static void
+/* False: nobody waits for it. */
+static bool
 hand_to_getter(QueueObject *self, PyObject *item)
 {
     PfNode *getter = pf_waitq_choose(&self->getters);
+    if (getter == NULL) {
+        return false;
+    }
     getter->item = item;
     pf_grant(getter);
+    return true;
+}
+
+/* With the mutex.  False: no memory. */
+static bool
+put_back(QueueObject *self, PyObject *item)
+{
+    if (hand_to_getter(self, item)) {
+        return true;
+    }
+    if (pf_ring_reserve(&self->items) < 0) {
+        return false;
+    }
+    (self->lifo ? pf_ring_push : pf_ring_push_front)(&self->items, item);
+    return true;
 }
 
 /* A get() got an item and cannot use it: undo that.  (If a fiber that is being
@@ -124,37 +144,46 @@ hand_to_getter(QueueObject *self, PyObject *item)
 static void
 give_back(QueueObject *self, PyObject *item)
 {
-    if (!pf_waitq_empty(&self->getters)) {
-        hand_to_getter(self, item);
-        return;
-    }
-    PyObject *pending = pf_take_exception();
-    if (pf_ring_reserve(&self->items) < 0) {
+    PF_LOCK(self);
+    bool done = put_back(self, item);
+    PF_UNLOCK(self);
+    if (!done) {
+        PyObject *pending = pf_take_exception();
+        PyErr_NoMemory();
         PyErr_WriteUnraisable((PyObject *)self);
         Py_DECREF(item);
-    } else if (self->lifo) {
-        pf_ring_push(&self->items, item);
-    } else {
-        pf_ring_push_front(&self->items, item);
+        pf_restore_exception(pending);
     }
-    pf_restore_exception(pending);
+}
+
+static int
+raise_reason(int rc)
+{
+    if (rc == PF_REFUSED) {
+        return raise_shut_down();
+    }
+    PyErr_NoMemory();
+    return -1;
 }
 
 /* ---------------------------------------------------------------------- put */
 
 static int put(QueueObject *self, PyObject *item, int64_t deadline);
 
+/* Entered with the mutex, which it frees. */
 static int
 wait_to_put(QueueObject *self, PyObject *item, int64_t deadline)
 {
     PfThread *t = pf_tls_thread;
     if (t == NULL) { /* its creation may run code that gets: check again */
+        PF_UNLOCK(self);
         return pf_thread_create() == NULL ? -1 : put(self, item, deadline);
     }
     PfWait wait;
     pf_wait_init(&wait, t);
     wait.node.item = Py_NewRef(item);
-    int rc = pf_wait_for(&wait, &self->putters, t, deadline, (PyObject *)self);
+    int rc = pf_wait_for(&wait, &self->putters, PF_MUTEX_OF(self), t, deadline,
+                         (PyObject *)self);
     Py_XDECREF(wait.node.item);
     if (rc == 1) {
         return raise_full();
@@ -162,23 +191,23 @@ wait_to_put(QueueObject *self, PyObject *item, int64_t deadline)
     return rc == 0 && wait.node.refused ? raise_shut_down() : rc;
 }
 
-/* Without waiting: 1: done; 0: it is full; -1: exception. */
+/* Without waiting, with the mutex: 1: done; 0: it is full; or why not. */
 static inline int
 try_put(QueueObject *self, PyObject *item)
 {
-    if (self->shut_down) {
-        return raise_shut_down();
+    if (PF_SHARED_GET(&self->shut_down)) {
+        return PF_REFUSED;
     }
-    if (!pf_waitq_empty(&self->getters)) {
+    if (hand_to_getter(self, item)) {
+        Py_INCREF(item);
         self->unfinished++;
-        hand_to_getter(self, Py_NewRef(item));
         return 1;
     }
     if (is_full(self)) {
         return 0;
     }
     if (pf_ring_reserve(&self->items) < 0) {
-        return -1;
+        return PF_NO_MEMORY;
     }
     pf_ring_push(&self->items, Py_NewRef(item));
     self->unfinished++;
@@ -188,28 +217,35 @@ try_put(QueueObject *self, PyObject *item)
 static int
 put(QueueObject *self, PyObject *item, int64_t deadline)
 {
-    int rc = pf_preempt() < 0 ? -1 : try_put(self, item);
-    if (rc != 0) {
-        return rc;
+    if (pf_preempt() < 0) {
+        return -1;
     }
-    return deadline == PF_NOW ? raise_full()
-                              : wait_to_put(self, item, deadline);
+    PF_LOCK(self);
+    int rc = try_put(self, item);
+    if (rc == 0 && deadline != PF_NOW) {
+        return wait_to_put(self, item, deadline);
+    }
+    PF_UNLOCK(self);
+    return PF_LIKELY(rc > 0) ? rc : rc == 0 ? raise_full() : raise_reason(rc);
 }
 
 /* ---------------------------------------------------------------------- get */
 
 static PyObject *get(QueueObject *self, int64_t deadline);
 
+/* Entered with the mutex, which it frees. */
 static PyObject *
 wait_to_get(QueueObject *self, int64_t deadline)
 {
     PfThread *t = pf_tls_thread;
     if (t == NULL) { /* its creation may run code that puts: check again */
+        PF_UNLOCK(self);
         return pf_thread_create() == NULL ? NULL : get(self, deadline);
     }
     PfWait wait;
     pf_wait_init(&wait, t);
-    int rc = pf_wait_for(&wait, &self->getters, t, deadline, (PyObject *)self);
+    int rc = pf_wait_for(&wait, &self->getters, PF_MUTEX_OF(self), t, deadline,
+                         (PyObject *)self);
     if (PF_LIKELY(rc == 0 && !wait.node.refused)) {
         return wait.node.item;
     }
@@ -221,7 +257,7 @@ wait_to_get(QueueObject *self, int64_t deadline)
     return NULL;
 }
 
-/* Without waiting: 1: done; 0: it is empty; -1: exception. */
+/* Without waiting, with the mutex: 1: done; 0: it is empty; or why not. */
 static inline int
 try_get(QueueObject *self, PyObject **item)
 {
@@ -229,22 +265,26 @@ try_get(QueueObject *self, PyObject **item)
         *item = take(self);
         return 1;
     }
-    return self->shut_down ? raise_shut_down() : 0;
+    return PF_SHARED_GET(&self->shut_down) ? PF_REFUSED : 0;
 }
 
 static PyObject *
 get(QueueObject *self, int64_t deadline)
 {
     PyObject *item = NULL;
-    int rc = pf_preempt() < 0 ? -1 : try_get(self, &item);
-    if (rc != 0) {
-        return item;
-    }
-    if (deadline == PF_NOW) {
-        raise_empty();
+    if (pf_preempt() < 0) {
         return NULL;
     }
-    return wait_to_get(self, deadline);
+    PF_LOCK(self);
+    int rc = try_get(self, &item);
+    if (rc == 0 && deadline != PF_NOW) {
+        return wait_to_get(self, deadline);
+    }
+    PF_UNLOCK(self);
+    if (PF_UNLIKELY(rc <= 0)) {
+        (void)(rc == 0 ? raise_empty() : raise_reason(rc));
+    }
+    return item;
 }
 
 /* -------------------------------------------------------------- for select() */
@@ -261,6 +301,28 @@ attempt_to_put(PyObject *op, PyObject *item, PyObject **got)
 {
     (void)got;
     return try_put((QueueObject *)op, item);
+}
+
+static bool
+may_get(PyObject *op, const PfWaiter *asking)
+{
+    QueueObject *self = (QueueObject *)op;
+    (void)asking; /* who waits to put has found it full */
+    return self->items.count > 0 || PF_SHARED_GET(&self->shut_down);
+}
+
+static bool
+may_put(PyObject *op, const PfWaiter *asking)
+{
+    QueueObject *self = (QueueObject *)op;
+    return !is_full(self) || PF_SHARED_GET(&self->shut_down) ||
+           pf_waitq_has(&self->getters, asking);
+}
+
+static PfMutex *
+mutex_of(PyObject *op)
+{
+    return PF_MUTEX_OF((QueueObject *)op);
 }
 
 static PfWaitq *
@@ -288,10 +350,11 @@ raise_refused(PyObject *op)
     raise_shut_down();
 }
 
-static const PfCaseOps getting_ops = {attempt_to_get, line_of_getters,
-                                      take_back, raise_refused};
-static const PfCaseOps putting_ops = {attempt_to_put, line_of_putters, NULL,
-                                      raise_refused};
+static const PfCaseOps getting_ops = {attempt_to_get,  may_get,
+                                      line_of_getters, mutex_of,
+                                      take_back,       raise_refused};
+static const PfCaseOps putting_ops = {attempt_to_put, may_put, line_of_putters,
+                                      mutex_of,       NULL,    raise_refused};
 
 /* -------------------------------------------------------------- the methods */
 
@@ -300,13 +363,17 @@ static PyObject *
 hooked(QueueObject *self, const char *name, PyObject *const *args,
        Py_ssize_t nargs, PyObject *kwnames)
 {
-    self->inside++;
+    PF_LOCK(self);
+    self->inside++; /* so `hooked` stays */
+    PF_UNLOCK(self);
     PyObject *method = PyObject_GetAttrString(self->hooked, name);
     PyObject *result =
         method == NULL
             ? NULL
             : PyObject_Vectorcall(method, args, (size_t)nargs, kwnames);
+    PF_LOCK(self);
     self->inside--;
+    PF_UNLOCK(self);
     Py_XDECREF(method);
     return result;
 }
@@ -410,6 +477,16 @@ queue_putting(PyObject *op, PyObject *item)
                : pf_case_new(PF_PUTTING, &putting_ops, op, item);
 }
 
+static size_t
+count_items(QueueObject *self, bool *full)
+{
+    PF_LOCK(self);
+    size_t count = self->items.count;
+    *full = is_full(self);
+    PF_UNLOCK(self);
+    return count;
+}
+
 static PyObject *
 queue_qsize(PyObject *op, PyObject *ignored)
 {
@@ -418,7 +495,8 @@ queue_qsize(PyObject *op, PyObject *ignored)
     if (self->hooked != NULL) {
         return hooked(self, "qsize", NULL, 0, NULL);
     }
-    return PyLong_FromSize_t(self->items.count);
+    bool full;
+    return PyLong_FromSize_t(count_items(self, &full));
 }
 
 static PyObject *
@@ -429,7 +507,8 @@ queue_empty(PyObject *op, PyObject *ignored)
     if (self->hooked != NULL) {
         return hooked(self, "empty", NULL, 0, NULL);
     }
-    return PyBool_FromLong(self->items.count == 0);
+    bool full;
+    return PyBool_FromLong(count_items(self, &full) == 0);
 }
 
 static PyObject *
@@ -440,7 +519,9 @@ queue_full(PyObject *op, PyObject *ignored)
     if (self->hooked != NULL) {
         return hooked(self, "full", NULL, 0, NULL);
     }
-    return PyBool_FromLong(is_full(self));
+    bool full;
+    (void)count_items(self, &full);
+    return PyBool_FromLong(full);
 }
 
 static PyObject *
@@ -448,12 +529,15 @@ queue_task_done(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     QueueObject *self = (QueueObject *)op;
-    if (self->unfinished <= 0) {
+    PF_LOCK(self);
+    bool once_too_often = self->unfinished <= 0;
+    if (!once_too_often && --self->unfinished == 0) {
+        pf_grant_all(&self->joiners);
+    }
+    PF_UNLOCK(self);
+    if (once_too_often) {
         PyErr_SetString(PyExc_ValueError, "task_done() called too many times");
         return NULL;
-    }
-    if (--self->unfinished == 0) {
-        pf_grant_all(&self->joiners);
     }
     Py_RETURN_NONE;
 }
@@ -467,12 +551,15 @@ queue_join(PyObject *op, PyObject *ignored)
     if (t == NULL) {
         return NULL;
     }
+    PF_LOCK(self);
     if (self->unfinished == 0) {
+        PF_UNLOCK(self);
         Py_RETURN_NONE;
     }
     PfWait wait;
     pf_wait_init(&wait, t);
-    return none_or_error(pf_wait_for(&wait, &self->joiners, t, PF_NEVER, op));
+    return none_or_error(pf_wait_for(&wait, &self->joiners, PF_MUTEX_OF(self),
+                                     t, PF_NEVER, op));
 }
 
 void
@@ -502,22 +589,27 @@ queue_shutdown(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
     if (now < 0) {
         return NULL;
     }
-    self->shut_down = true;
+    PfRing dropped = {NULL, 0, 0, 0};
+    PF_LOCK(self);
+    PF_SHARED_SET(&self->shut_down, true);
     pf_refuse_all(&self->getters);
     pf_refuse_all(&self->putters);
     if (now) {
         pf_queue_forget_tasks(self, (Py_ssize_t)self->items.count);
-        pf_ring_clear(&self->items); /* runs other code: last */
+        dropped = self->items;
+        self->items = (PfRing){NULL, 0, 0, 0};
     }
+    PF_UNLOCK(self);
+    pf_ring_drop(&dropped); /* runs other code: last */
     Py_RETURN_NONE;
 }
 
 /* ---------------------------------------------------------------- reporting */
 
 static int
-extend(PyObject *list, const PfWaitq *queue)
+extend(PyObject *list, QueueObject *self, const PfWaitq *queue)
 {
-    PyObject *more = pf_waitq_list(queue);
+    PyObject *more = pf_waitq_list(queue, PF_MUTEX_OF(self));
     int rc = more == NULL ? -1
                           : PyList_SetSlice(list, PyList_GET_SIZE(list),
                                             PyList_GET_SIZE(list), more);
@@ -531,9 +623,9 @@ queue_waiters(PyObject *op, PyObject *ignored)
     (void)ignored;
     QueueObject *self = (QueueObject *)op;
     PyObject *list = PyList_New(0);
-    if (list != NULL && (extend(list, &self->getters) < 0 ||
-                         extend(list, &self->putters) < 0 ||
-                         extend(list, &self->joiners) < 0)) {
+    if (list != NULL && (extend(list, self, &self->getters) < 0 ||
+                         extend(list, self, &self->putters) < 0 ||
+                         extend(list, self, &self->joiners) < 0)) {
         Py_CLEAR(list);
     }
     return list;
@@ -544,12 +636,13 @@ queue_repr(PyObject *op)
 {
     QueueObject *self = (QueueObject *)op;
     PyObject *size = queue_qsize(op, NULL);
-    PyObject *repr = size == NULL
-                         ? NULL
-                         : PyUnicode_FromFormat(
-                               "<%s at %p: %S items, maxsize %zd%s>",
-                               Py_TYPE(op)->tp_name, op, size, self->maxsize,
-                               self->shut_down ? ", shut down" : "");
+    PyObject *repr =
+        size == NULL
+            ? NULL
+            : PyUnicode_FromFormat(
+                  "<%s at %p: %S items, maxsize %zd%s>", Py_TYPE(op)->tp_name,
+                  op, size, self->maxsize,
+                  PF_SHARED_GET(&self->shut_down) ? ", shut down" : "");
     Py_XDECREF(size);
     return repr;
 }
@@ -583,19 +676,36 @@ make_hooked(QueueObject *self, Py_ssize_t maxsize)
     return PyObject_CallFunction(pf_facade.hooked_queue, "On", self, maxsize);
 }
 
-static int
-check_as_new(const QueueObject *self)
+/* With the mutex: NULL, or why it cannot be made anew. */
+static const char *
+in_use(const QueueObject *self)
 {
-    if (pf_check_unused(&self->getters) < 0 ||
-        pf_check_unused(&self->putters) < 0 ||
-        pf_check_unused(&self->joiners) < 0) {
-        return -1;
+    if (!pf_waitq_empty(&self->getters) || !pf_waitq_empty(&self->putters) ||
+        !pf_waitq_empty(&self->joiners)) {
+        return "somebody waits";
     }
-    if (self->inside > 0 || self->items.count > 0 || self->unfinished > 0 ||
-        self->shut_down) {
-        return pf_too_late("the queue is in use");
+    return self->inside > 0 || self->items.count > 0 || self->unfinished > 0 ||
+                   PF_SHARED_GET(&self->shut_down)
+               ? "the queue is in use"
+               : NULL;
+}
+
+/* `served` is stolen. */
+static int
+make_anew(QueueObject *self, Py_ssize_t maxsize, PyObject *served)
+{
+    PF_LOCK(self);
+    const char *why_not = in_use(self);
+    PyObject *drop = served;
+    if (why_not == NULL) {
+        self->maxsize = maxsize;
+        self->lifo = PyObject_TypeCheck((PyObject *)self, lifo_type);
+        drop = self->hooked;
+        self->hooked = served;
     }
-    return 0;
+    PF_UNLOCK(self);
+    Py_XDECREF(drop);
+    return why_not == NULL ? 0 : pf_too_late(why_not);
 }
 
 static int
@@ -610,13 +720,9 @@ queue_init(PyObject *op, PyObject *args, PyObject *kwargs)
     }
     bool hooks = needs_hooks(Py_TYPE(op));
     PyObject *served = hooks ? make_hooked(self, maxsize) : NULL;
-    if ((hooks && served == NULL) || check_as_new(self) < 0) {
-        Py_XDECREF(served);
+    if ((hooks && served == NULL) || make_anew(self, maxsize, served) < 0) {
         return -1;
     }
-    self->maxsize = maxsize;
-    self->lifo = PyObject_TypeCheck(op, lifo_type);
-    Py_XSETREF(self->hooked, served);
     if (!hooks) {
         return 0;
     }

@@ -17,10 +17,11 @@ typedef struct QueueObject {
     PyObject *hooked;  /* serves a subclass that overrides _put and the like */
     Py_ssize_t inside; /* calls of its methods in progress */
     bool lifo;
-    bool shut_down;
+    PF_SHARED(uint8_t) shut_down;
+    PF_OBJECT_MUTEX
 } QueueObject;
 
-/* n items will never be done. */
+/* n items will never be done; with the mutex. */
 void pf_queue_forget_tasks(QueueObject *self, Py_ssize_t n);
 
 /* --- queue_hooks.c: methods --- */

@@ -17,7 +17,11 @@ PyObject *
 pf_queue_hook_qsize(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
-    return PyLong_FromSize_t(((QueueObject *)op)->items.count);
+    QueueObject *self = (QueueObject *)op;
+    PF_LOCK(self);
+    size_t count = self->items.count;
+    PF_UNLOCK(self);
+    return PyLong_FromSize_t(count);
 }
 
 static int
@@ -37,11 +41,16 @@ PyObject *
 pf_queue_hook_put(PyObject *op, PyObject *item)
 {
     QueueObject *self = (QueueObject *)op;
-    if (check_hooked(self, "_put") < 0 || pf_ring_reserve(&self->items) < 0) {
+    if (check_hooked(self, "_put") < 0) {
         return NULL;
     }
-    pf_ring_push(&self->items, Py_NewRef(item));
-    Py_RETURN_NONE;
+    PF_LOCK(self);
+    bool room = pf_ring_reserve(&self->items) == 0;
+    if (room) {
+        pf_ring_push(&self->items, Py_NewRef(item));
+    }
+    PF_UNLOCK(self);
+    return room ? Py_NewRef(Py_None) : PyErr_NoMemory();
 }
 
 PyObject *
@@ -52,12 +61,15 @@ pf_queue_hook_get(PyObject *op, PyObject *ignored)
     if (check_hooked(self, "_get") < 0) {
         return NULL;
     }
-    if (self->items.count == 0) {
+    PF_LOCK(self);
+    PyObject *item = self->items.count == 0 ? NULL
+                     : self->lifo           ? pf_ring_pop_last(&self->items)
+                                            : pf_ring_pop(&self->items);
+    PF_UNLOCK(self);
+    if (item == NULL) {
         PyErr_SetString(PyExc_IndexError, "_get() of an empty queue");
-        return NULL;
     }
-    return self->lifo ? pf_ring_pop_last(&self->items)
-                      : pf_ring_pop(&self->items);
+    return item;
 }
 
 /* For the object that serves a subclass: n tasks more, or -n fewer. */
@@ -69,11 +81,13 @@ pf_queue_hook_tasks(PyObject *op, PyObject *n)
     if (count == -1 && PyErr_Occurred()) {
         return NULL;
     }
+    PF_LOCK(self);
     if (count > 0) {
         self->unfinished += count;
     } else {
         pf_queue_forget_tasks(self, -count);
     }
+    PF_UNLOCK(self);
     Py_RETURN_NONE;
 }
 
@@ -81,6 +95,6 @@ PyObject *
 pf_queue_hook_shut(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
-    ((QueueObject *)op)->shut_down = true;
+    PF_SHARED_SET(&((QueueObject *)op)->shut_down, true);
     Py_RETURN_NONE;
 }

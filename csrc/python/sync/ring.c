@@ -12,7 +12,6 @@ pf_ring_grow(PfRing *ring)
         slots = PyMem_Malloc(size * sizeof(*slots));
     }
     if (slots == NULL) {
-        PyErr_NoMemory();
         return -1;
     }
     for (size_t i = 0; i < ring->count; i++) {
@@ -30,10 +29,16 @@ pf_ring_clear(PfRing *ring)
 {
     PfRing old = *ring;
     *ring = (PfRing){NULL, 0, 0, 0};
-    while (old.count > 0) {
-        Py_DECREF(pf_ring_pop(&old));
+    pf_ring_drop(&old);
+}
+
+void
+pf_ring_drop(PfRing *ring)
+{
+    while (ring->count > 0) {
+        Py_DECREF(pf_ring_pop(ring));
     }
-    PyMem_Free(old.slots);
+    PyMem_Free(ring->slots);
 }
 
 int

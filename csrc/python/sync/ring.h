@@ -11,7 +11,7 @@ typedef struct PfRing {
     size_t first, count, size;
 } PfRing;
 
-/* Room for one more: 0, or -1 with MemoryError. */
+/* Room for one more: 0; -1: no memory, without an exception. */
 int pf_ring_grow(PfRing *ring);
 
 static inline int
@@ -53,6 +53,7 @@ pf_ring_pop_last(PfRing *ring)
 
 /* Drop everything; code that this runs finds the ring empty. */
 void pf_ring_clear(PfRing *ring);
+void pf_ring_drop(PfRing *ring); /* one that nobody else knows */
 int pf_ring_traverse(const PfRing *ring, visitproc visit, void *arg);
 
 #endif

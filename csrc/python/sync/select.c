@@ -47,7 +47,35 @@ check_case(PfThread *t, PyObject *one)
     return -1;
 }
 
-/* Without waiting: 1: done; 0: would have to wait; -1: exception. */
+static PfMutex *
+mutex_of(PyObject *one)
+{
+    CaseObject *c = pf_as_case(one);
+    return PF_LIKELY(c != NULL) ? c->ops->mutex(c->via)
+           : is_fiber(one)      ? NULL
+                                : pf_event_mutex(one);
+}
+
+static inline void
+lock(PyObject *one)
+{
+    PfMutex *mutex = PF_PARALLEL ? mutex_of(one) : NULL;
+    if (PF_PARALLEL && mutex != NULL) {
+        PF_LOCK_MUTEX(mutex);
+    }
+}
+
+static inline void
+unlock(PyObject *one)
+{
+    PfMutex *mutex = PF_PARALLEL ? mutex_of(one) : NULL;
+    if (PF_PARALLEL && mutex != NULL) {
+        PF_UNLOCK_MUTEX(mutex);
+    }
+}
+
+/* Without waiting, with the mutex: 1: done; 0: would have to wait; or why it
+ * is refused. */
 static inline int
 attempt(PyObject *one, PyObject **got)
 {
@@ -59,10 +87,32 @@ attempt(PyObject *one, PyObject **got)
                          : pf_event_queue(one) == NULL;
 }
 
+/* Would that do something else than 0? */
+static bool
+is_possible(PyObject *one, const PfWaiter *waiter)
+{
+    CaseObject *c = pf_as_case(one);
+    return PF_LIKELY(c != NULL) ? c->ops->possible(c->via, waiter)
+                                : attempt(one, NULL) != 0;
+}
+
+static int
+raise_reason(PyObject *one, int rc)
+{
+    CaseObject *c = (CaseObject *)one; /* events and fibers refuse nothing */
+    if (rc == PF_REFUSED) {
+        c->ops->raise_refused(c->via);
+    } else {
+        PyErr_NoMemory();
+    }
+    return -1;
+}
+
 static void
 stand_in_line(PyObject *one, PfNode *node)
 {
     CaseObject *c = pf_as_case(one);
+    PF_SET_NODE_MUTEX(node, mutex_of(one));
     if (PF_LIKELY(c != NULL)) {
         node->item = c->finish == NULL ? Py_XNewRef(c->value) : NULL;
         pf_waitq_push(c->ops->line(c->via), node);
@@ -127,7 +177,7 @@ answer(PyObject *one, PyObject *got, Py_ssize_t index)
 static PyObject *
 finish(PyObject *const *cases, PfWaiter *waiter, int rc)
 {
-    PfNode *taken = waiter->taken;
+    PfNode *taken = PF_SHARED_GET(&waiter->taken);
     if (taken == NULL) {
         return rc < 0 ? NULL : Py_NewRef(Py_None);
     }
@@ -163,6 +213,78 @@ drop_items(PfNode *nodes, Py_ssize_t count)
     }
 }
 
+/* Without a GIL others act while it goes from line to line.  Look at a case,
+ * and join its line if nothing can be done: 0.  1: somebody else has served it;
+ * 2: this case was done, or refused, by itself, *rc says which.  *again: it was
+ * passed over for a moment, so that it must look at all of them once more. */
+enum { JOINED, SERVED, DONE };
+
+static int
+do_or_join(PfWaiter *waiter, PyObject *one, PfNode *node, PyObject **got,
+           int *rc, bool *again)
+{
+    int result = JOINED;
+    lock(one);
+    if (is_possible(one, waiter)) {
+        *rc = 0;
+        if (!pf_wait_claim_self(waiter)) {
+            result = SERVED;
+        } else if ((*rc = attempt(one, got)) != 0) {
+            result = DONE;
+        } else {
+            pf_wait_unclaim(waiter);
+            *again = true;
+        }
+    }
+    if (result == JOINED && node->queue == NULL) {
+        if (node->item == NULL) {
+            stand_in_line(one, node);
+        } else {
+            pf_waitq_push(pf_as_case(one)->ops->line(pf_as_case(one)->via),
+                          node);
+        }
+    }
+    unlock(one);
+    return result;
+}
+
+/* As do_or_join, of all: *index says which. */
+static int
+join_lines(PfWaiter *waiter, PyObject *const *cases, Py_ssize_t count,
+           Py_ssize_t *index, PyObject **got, int *rc)
+{
+    bool again = true;
+    while (again) {
+        again = false;
+        for (Py_ssize_t i = 0; i < count; i++) {
+            int result = do_or_join(waiter, cases[i], &waiter->nodes[i], got,
+                                    rc, &again);
+            if (result != JOINED) {
+                *index = i;
+                return result;
+            }
+        }
+    }
+    return JOINED;
+}
+
+/* After pf_wait_init: join all lines, and wait; without a GIL. */
+static PyObject *
+wait_in_parallel(PfThread *t, PfWaiter *waiter, PyObject *const *cases,
+                 Py_ssize_t count, int64_t deadline, PyObject *what)
+{
+    Py_ssize_t index = 0;
+    PyObject *got = NULL;
+    int rc = 0;
+    pf_wait_begin(waiter, t);
+    if (join_lines(waiter, cases, count, &index, &got, &rc) == DONE) {
+        pf_wait_give_up(waiter);
+        return rc == 1 ? answer(cases[index], got, index)
+                       : (raise_reason(cases[index], rc), NULL);
+    }
+    return finish(cases, waiter, pf_wait_in_line(waiter, t, deadline, what));
+}
+
 #define FEW_CASES 8
 
 static PyObject *
@@ -181,11 +303,17 @@ wait_for_one(PfThread *t, PyObject *const *cases, Py_ssize_t count,
         }
     }
     pf_waiter_init(&wait.waiter, t, nodes, (int)count);
-    for (Py_ssize_t i = 0; i < count; i++) {
-        stand_in_line(cases[i], &nodes[i]);
+    PyObject *result;
+    if (PF_PARALLEL) {
+        result =
+            wait_in_parallel(t, &wait.waiter, cases, count, deadline, what);
+    } else {
+        for (Py_ssize_t i = 0; i < count; i++) {
+            stand_in_line(cases[i], &nodes[i]);
+        }
+        int rc = pf_wait_in_line(&wait.waiter, t, deadline, what);
+        result = finish(cases, &wait.waiter, rc);
     }
-    int rc = pf_wait_in_line(&wait.waiter, t, deadline, what);
-    PyObject *result = finish(cases, &wait.waiter, rc);
     drop_items(nodes, count);
     if (nodes != wait.few) {
         PyMem_Free(nodes);
@@ -206,9 +334,15 @@ choose(PfThread *t, PyObject *const *cases, Py_ssize_t count, int64_t deadline,
     for (Py_ssize_t n = 0; n < count; n++) {
         Py_ssize_t i = first + n < count ? first + n : first + n - count;
         PyObject *got = NULL;
+        lock(cases[i]);
         int rc = attempt(cases[i], &got);
-        if (rc != 0) {
-            return rc < 0 ? NULL : answer(cases[i], got, i);
+        unlock(cases[i]);
+        if (rc > 0) {
+            return answer(cases[i], got, i);
+        }
+        if (rc < 0) {
+            raise_reason(cases[i], rc);
+            return NULL;
         }
     }
     if (deadline == PF_NOW) {

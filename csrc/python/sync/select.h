@@ -19,13 +19,23 @@ typedef enum PfCaseKind {
     PF_RESULT_KINDS,
 } PfCaseKind;
 
-/* How to do an operation, on an object of the type that defines it.  `attempt`
- * runs no Python code unless it fails; `line` and `take_back` run none. */
+/* Why an operation is not done, and will not be. */
+enum {
+    PF_REFUSED = -1, /* the object is closed */
+    PF_NO_MEMORY = -2,
+};
+
+/* How to do an operation, on an object of the type that defines it.  None but
+ * the last runs Python code; those but the last two need the mutex. */
 typedef struct PfCaseOps {
-    /* Without waiting: 1: done; 0: would have to wait; -1: exception.
-     * `value` is what the case puts or sends, *got what it gets. */
+    /* Without waiting: 1: done; 0: would have to wait; or PF_REFUSED and the
+     * like, without an exception.  `value` is what the case puts or sends,
+     * *got what it gets. */
     int (*attempt)(PyObject *op, PyObject *value, PyObject **got);
+    /* Would it not return 0?  What `asking` itself waits for does not help. */
+    bool (*possible)(PyObject *op, const PfWaiter *asking);
     PfWaitq *(*line)(PyObject *op); /* where to wait */
+    PfMutex *(*mutex)(PyObject *op);
     /* It was done for a fiber that cannot use it: undo it.  Steals `got`,
      * keeps the exception that is set.  NULL: it cannot be undone. */
     void (*take_back)(PyObject *op, PyObject *got);

@@ -26,6 +26,7 @@ typedef struct SemaphoreObject {
     bool bounded; /* value <= initial */
     int holding;
     PfOwner holders[MOST_HOLDERS]; /* the oldest first */
+    PF_OBJECT_MUTEX
 } SemaphoreObject;
 
 static PyTypeObject *semaphore_type, *bounded_type; /* constant after import */
@@ -45,16 +46,18 @@ semaphore_init(PyObject *op, PyObject *args, PyObject *kwargs)
                         "semaphore initial value must be >= 0");
         return -1;
     }
-    if (pf_check_unused(&self->waiters) < 0) {
-        return -1;
+    PF_LOCK(self);
+    bool waited_for = !pf_waitq_empty(&self->waiters);
+    bool used = self->value != self->initial;
+    if (!waited_for && !used) {
+        self->value = self->initial = value;
+        self->bounded = PyObject_TypeCheck(op, bounded_type);
+        self->holding = 0;
     }
-    if (self->value != self->initial) {
-        return pf_too_late("the semaphore is in use");
-    }
-    self->value = self->initial = value;
-    self->bounded = PyObject_TypeCheck(op, bounded_type);
-    self->holding = 0;
-    return 0;
+    PF_UNLOCK(self);
+    return waited_for ? pf_too_late("somebody waits")
+           : used     ? pf_too_late("the semaphore is in use")
+                      : 0;
 }
 
 /* ------------------------------------------------------------------ holders */
@@ -96,31 +99,40 @@ remove_holder(SemaphoreObject *self, const FiberObject *fiber)
 
 /* ------------------------------------------------------------------ acquire */
 
+/* With the mutex, as all up to here. */
 static void
 release_one(SemaphoreObject *self, const FiberObject *by)
 {
     remove_holder(self, by);
-    if (pf_waitq_empty(&self->waiters)) {
+    PfNode *next = pf_waitq_choose(&self->waiters);
+    if (next == NULL) {
         self->value += self->value < PY_SSIZE_T_MAX;
         return;
     }
-    PfNode *next = pf_waitq_choose(&self->waiters);
     add_holder(self, pf_waiting_fiber(next->waiter));
     pf_grant(next);
 }
 
+/* Entered with the mutex, which it frees. */
 static int
 wait_for_one(SemaphoreObject *self, PfThread *t, int64_t deadline)
 {
     PfWait wait;
     pf_wait_init(&wait, t);
-    int rc = pf_wait_for(&wait, &self->waiters, t, deadline, (PyObject *)self);
-    if (rc < 0 && wait.waiter.taken != NULL) {
+    if (PF_PARALLEL) {
+        (void)pf_owner(CURRENT(t)); /* it gets its number on its own thread */
+    }
+    int rc = pf_wait_for(&wait, &self->waiters, PF_MUTEX_OF(self), t, deadline,
+                         (PyObject *)self);
+    if (rc < 0 && PF_SHARED_GET(&wait.waiter.taken) != NULL) {
+        PF_LOCK(self);
         release_one(self, CURRENT(t));
+        PF_UNLOCK(self);
     }
     return rc;
 }
 
+/* With the mutex. */
 static inline bool
 try_acquire(SemaphoreObject *self, FiberObject *fiber)
 {
@@ -139,11 +151,11 @@ acquire_until(SemaphoreObject *self, int64_t deadline)
     if (t == NULL || pf_preempt() < 0) {
         return NULL;
     }
-    if (PF_LIKELY(try_acquire(self, CURRENT(t)))) {
-        Py_RETURN_TRUE;
-    }
-    if (deadline == PF_NOW) {
-        Py_RETURN_FALSE;
+    PF_LOCK(self);
+    bool taken = try_acquire(self, CURRENT(t));
+    if (PF_LIKELY(taken) || deadline == PF_NOW) {
+        PF_UNLOCK(self);
+        return PyBool_FromLong(taken);
     }
     int rc = wait_for_one(self, t, deadline);
     return rc < 0 ? NULL : PyBool_FromLong(rc == 0);
@@ -183,6 +195,27 @@ semaphore_enter(PyObject *op, PyObject *ignored)
 
 /* ------------------------------------------------------------------ release */
 
+/* With the mutex: NULL; or what is wrong, and *type the exception. */
+static const char *
+return_permits(SemaphoreObject *self, Py_ssize_t n, const FiberObject *by,
+               PyObject **type)
+{
+    if (self->bounded && n > self->initial - self->value) {
+        *type = PyExc_ValueError;
+        return "Semaphore released too many times";
+    }
+    for (; n > 0 && (self->holding > 0 || pf_waitq_has(&self->waiters, NULL));
+         n--) {
+        release_one(self, by);
+    }
+    if (n > PY_SSIZE_T_MAX - self->value) {
+        *type = PyExc_OverflowError;
+        return "the semaphore's value would be too large";
+    }
+    self->value += n;
+    return NULL;
+}
+
 static PyObject *
 release_many(SemaphoreObject *self, Py_ssize_t n)
 {
@@ -192,21 +225,15 @@ release_many(SemaphoreObject *self, Py_ssize_t n)
     }
     /* A release must not fail because there is no memory for a PfThread. */
     PfThread *t = pf_tls_thread;
-    const FiberObject *by = t == NULL ? NULL : CURRENT(t);
-    if (self->bounded && n > self->initial - self->value) {
-        PyErr_SetString(PyExc_ValueError, "Semaphore released too many times");
+    PyObject *type = NULL;
+    PF_LOCK(self);
+    const char *wrong =
+        return_permits(self, n, t == NULL ? NULL : CURRENT(t), &type);
+    PF_UNLOCK(self);
+    if (wrong != NULL) {
+        PyErr_SetString(type, wrong);
         return NULL;
     }
-    for (; n > 0 && (self->holding > 0 || !pf_waitq_empty(&self->waiters));
-         n--) {
-        release_one(self, by);
-    }
-    if (n > PY_SSIZE_T_MAX - self->value) {
-        PyErr_SetString(PyExc_OverflowError,
-                        "the semaphore's value would be too large");
-        return NULL;
-    }
-    self->value += n;
     Py_RETURN_NONE;
 }
 
@@ -247,6 +274,19 @@ attempt_to_acquire(PyObject *op, PyObject *value, PyObject **got)
     return try_acquire((SemaphoreObject *)op, CURRENT(pf_tls_thread));
 }
 
+static bool
+may_acquire(PyObject *op, const PfWaiter *asking)
+{
+    (void)asking;
+    return ((SemaphoreObject *)op)->value > 0;
+}
+
+static PfMutex *
+mutex_of(PyObject *op)
+{
+    return PF_MUTEX_OF((SemaphoreObject *)op);
+}
+
 static PfWaitq *
 line(PyObject *op)
 {
@@ -257,10 +297,14 @@ static void
 take_back(PyObject *op, PyObject *got)
 {
     (void)got;
-    release_one((SemaphoreObject *)op, CURRENT(pf_tls_thread));
+    SemaphoreObject *self = (SemaphoreObject *)op;
+    PF_LOCK(self);
+    release_one(self, CURRENT(pf_tls_thread));
+    PF_UNLOCK(self);
 }
 
-const PfCaseOps pf_acquiring_ops = {attempt_to_acquire, line, take_back, NULL};
+const PfCaseOps pf_acquiring_ops = {attempt_to_acquire, may_acquire, line,
+                                    mutex_of,           take_back,   NULL};
 
 bool
 pf_is_semaphore(PyObject *object)
@@ -282,26 +326,35 @@ semaphore_holders(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     SemaphoreObject *self = (SemaphoreObject *)op;
-    return pf_owner_list(self->holders, self->holding);
+    PfOwner holders[MOST_HOLDERS];
+    PF_LOCK(self);
+    int holding = self->holding;
+    memcpy(holders, self->holders, sizeof holders);
+    PF_UNLOCK(self);
+    return pf_owner_list(holders, holding);
 }
 
 static PyObject *
 semaphore_waiters(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
-    return pf_waitq_list(&((SemaphoreObject *)op)->waiters);
+    SemaphoreObject *self = (SemaphoreObject *)op;
+    return pf_waitq_list(&self->waiters, PF_MUTEX_OF(self));
 }
 
 static PyObject *
 semaphore_repr(PyObject *op)
 {
     SemaphoreObject *self = (SemaphoreObject *)op;
+    PF_LOCK(self);
+    Py_ssize_t value = self->value;
+    PF_UNLOCK(self);
     if (!self->bounded) {
         return PyUnicode_FromFormat("<%s at %p: value=%zd>",
-                                    Py_TYPE(op)->tp_name, op, self->value);
+                                    Py_TYPE(op)->tp_name, op, value);
     }
     return PyUnicode_FromFormat("<%s at %p: value=%zd/%zd>",
-                                Py_TYPE(op)->tp_name, op, self->value,
+                                Py_TYPE(op)->tp_name, op, value,
                                 self->initial);
 }
 

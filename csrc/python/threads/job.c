@@ -111,8 +111,8 @@ job_dealloc(PyObject *op)
 void
 pf_job_hold(JobObject *job)
 {
-    if (!job->held && job->fiber != NULL && job->state < JOB_FINISHED) {
-        job->held = true;
+    if (job->fiber != NULL && job->state < JOB_FINISHED &&
+        !pf_fetch_or(&job->held, 1)) {
         pf_hold(&job->scheduler->core);
     }
 }
@@ -121,8 +121,7 @@ void
 pf_job_release_hold(JobObject *job)
 {
     job->waits = 0;
-    if (job->held) {
-        job->held = false;
+    if (pf_take(&job->held)) {
         pf_release(&job->scheduler->core);
     }
 }
@@ -130,7 +129,7 @@ pf_job_release_hold(JobObject *job)
 void
 pf_job_lend_hold(JobObject *job)
 {
-    if (job->held) {
+    if (pf_load(&job->held)) {
         pf_job_release_hold(job);
         job->waits = PyThreadState_GetID(PyThreadState_Get());
     }
@@ -215,7 +214,7 @@ job_arrived(SchedulerObject *s, PyObject *job, PyObject *ignored)
 static void
 arrive_nowhere(JobObject *job)
 {
-    job->held = false;
+    pf_store(&job->held, 0);
     job->state = JOB_ARRIVED;
     if (job->fiber == NULL && job->failed) {
         log_abandoned(job);
@@ -226,12 +225,17 @@ arrive_nowhere(JobObject *job)
  * may be waiting only because this thread was busy.  To drop the arguments may
  * run code for long: until then the job counts as unfinished, for a fork. */
 static void
-finish_job(JobObject *job)
+drop_arguments(JobObject *job)
 {
     Py_CLEAR(job->args);
     Py_CLEAR(job->kwargs);
     Py_CLEAR(job->context);
     unlist(job);
+}
+
+static void
+send_back(JobObject *job)
+{
     job->state = JOB_FINISHED;
     pf_owner_call_embed(&job->call, job_arrived, (PyObject *)job);
     if (!pf_owner_call_post(job->scheduler, &job->call)) {
@@ -246,7 +250,8 @@ pf_job_fail(JobObject *job, PyObject *exc)
     PyObject *result = job->result; /* it may already have one: see above */
     job->result = exc;
     job->failed = true;
-    finish_job(job);
+    drop_arguments(job);
+    send_back(job);
     Py_XDECREF(result);
 }
 
@@ -267,7 +272,7 @@ call_in_context(JobObject *job)
     return result;
 }
 
-void
+JobObject *
 pf_job_run(JobObject *job)
 {
     current_job = job;
@@ -279,7 +284,12 @@ pf_job_run(JobObject *job)
         job->failed = true;
         job->result = pf_take_exception();
     }
-    finish_job(job);
+    drop_arguments(job);
+    /* Whoever sees its end sees that its token is back: with a GIL nobody
+     * looks in between. */
+    JobObject *next = PF_PARALLEL ? pf_limiter_next(job->limiter) : NULL;
+    send_back(job);
+    return PF_PARALLEL ? next : pf_limiter_next(job->limiter);
 }
 
 /* -------------------------------------------------- questions about threads

@@ -5,6 +5,7 @@
  */
 #include "python/cancel/cancel.h"
 #include "python/core/arguments.h"
+#include "python/core/objlock.h"
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
@@ -48,18 +49,15 @@ dequeue(LimiterObject *self)
     return job;
 }
 
-/* The fiber has stopped waiting before the job's turn came. */
+/* Of a job that is in it. */
 static void
-withdraw(LimiterObject *self, JobObject *job)
+leave_queue(LimiterObject *self, JobObject *job)
 {
     JobObject *before = NULL;
     JobObject *j = self->first;
-    while (j != NULL && j != job) {
+    while (j != job) {
         before = j;
         j = j->behind;
-    }
-    if (j == NULL) {
-        return;
     }
     if (before == NULL) {
         self->first = job->behind;
@@ -71,12 +69,28 @@ withdraw(LimiterObject *self, JobObject *job)
     }
     job->behind = NULL;
     self->waiting--;
-    Py_DECREF(job);
+}
+
+/* The fiber has stopped waiting before the job's turn came, if it has not. */
+static void
+withdraw(LimiterObject *self, JobObject *job)
+{
+    PF_LOCK(self);
+    JobObject *j = job->state == JOB_QUEUED ? self->first : NULL;
+    while (j != NULL && j != job) {
+        j = j->behind;
+    }
+    if (j != NULL) {
+        leave_queue(self, job);
+    }
+    PF_UNLOCK(self);
+    Py_XDECREF(j);
 }
 
 JobObject *
 pf_limiter_next(LimiterObject *self)
 {
+    PF_LOCK(self);
     JobObject *job =
         self->borrowed <= self->total ? dequeue(self) : NULL; /* it shrank */
     if (job != NULL) {
@@ -84,7 +98,30 @@ pf_limiter_next(LimiterObject *self)
     } else if (self->borrowed > 0) { /* 0: forgotten by a fork */
         self->borrowed--;
     }
+    PF_UNLOCK(self);
     return job;
+}
+
+/* One that may begin, with its token taken, or NULL. */
+static JobObject *
+take_waiting(LimiterObject *self)
+{
+    PF_LOCK(self);
+    JobObject *job = self->borrowed < self->total ? dequeue(self) : NULL;
+    if (job != NULL) {
+        self->borrowed++;
+        job->state = JOB_RUNNING;
+    }
+    PF_UNLOCK(self);
+    return job;
+}
+
+static void
+give_back(LimiterObject *self)
+{
+    PF_LOCK(self);
+    self->borrowed--;
+    PF_UNLOCK(self);
 }
 
 void
@@ -103,12 +140,11 @@ static int
 dispatch_waiting(LimiterObject *self)
 {
     PyObject *interrupt = NULL;
-    while (self->borrowed < self->total && self->first != NULL) {
-        JobObject *job = dequeue(self);
-        self->borrowed++;
+    JobObject *job;
+    while ((job = take_waiting(self)) != NULL) {
         int rc = pf_job_dispatch(job);
         if (rc < 0) {
-            self->borrowed--;
+            give_back(self);
             pf_job_fail(job, pf_take_exception());
         } else if (rc > 0) {
             Py_XSETREF(interrupt, pf_take_exception());
@@ -127,7 +163,7 @@ static void
 give_token_back(LimiterObject *self)
 {
     PyObject *raised = pf_take_exception();
-    self->borrowed--;
+    give_back(self);
     if (dispatch_waiting(self) < 0) {
         PyErr_WriteUnraisable((PyObject *)self);
     }
@@ -136,19 +172,35 @@ give_token_back(LimiterObject *self)
 
 /* ---------------------------------------------------------------- to_thread */
 
+/* Take a token for the job, or let it wait for one in the queue.  False: there
+ * are none any more. */
+static bool
+admit(LimiterObject *self, JobObject *job, bool *queued)
+{
+    PF_LOCK(self);
+    bool open = !self->closed;
+    *queued = open && self->borrowed >= self->total;
+    if (*queued) {
+        enqueue(self, job);
+    } else if (open) {
+        self->borrowed++;
+    }
+    PF_UNLOCK(self);
+    return open;
+}
+
 static int
 submit(LimiterObject *self, JobObject *job)
 {
-    if (self->closed) {
+    bool queued;
+    if (!admit(self, job, &queued)) {
         PyErr_SetString(pf.fiber_error,
                         "the OneThread takes no more calls: it was closed");
         return -1;
     }
-    if (self->borrowed >= self->total) {
-        enqueue(self, job);
+    if (queued) {
         return 0;
     }
-    self->borrowed++;
     int rc = pf_job_dispatch(job); /* to start a thread runs code */
     if (rc < 0) {
         give_token_back(self);
@@ -163,9 +215,7 @@ submit(LimiterObject *self, JobObject *job)
 static void
 let_go(LimiterObject *self, JobObject *job)
 {
-    if (job->state == JOB_QUEUED) {
-        withdraw(self, job);
-    }
+    withdraw(self, job);
     pf_job_abandon(job);
 }
 
@@ -343,9 +393,13 @@ set_total(PyObject *op, PyObject *value, void *closure)
                         "total_tokens cannot be deleted");
         return -1;
     }
-    if (check_total(value, &self->total) < 0) {
+    Py_ssize_t total;
+    if (check_total(value, &total) < 0) {
         return -1;
     }
+    PF_LOCK(self);
+    self->total = total;
+    PF_UNLOCK(self);
     return dispatch_waiting(self);
 }
 
@@ -425,7 +479,10 @@ static PyObject *
 limiter_end_thread(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
-    ((LimiterObject *)op)->closed = true;
+    LimiterObject *self = (LimiterObject *)op;
+    PF_LOCK(self);
+    self->closed = true;
+    PF_UNLOCK(self);
     pf_worker_release((LimiterObject *)op);
     Py_RETURN_NONE;
 }

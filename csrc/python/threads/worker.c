@@ -206,8 +206,7 @@ worker_run(PyObject *op, PyObject *ignored)
     while (job != NULL) {
         consume_wake(self);
         pf_unwind_left_here(); /* by earlier jobs */
-        pf_job_run(job);
-        JobObject *next = pf_limiter_next(job->limiter);
+        JobObject *next = pf_job_run(job);
         Py_DECREF(job);
         job = next != NULL ? next : wait_for_job(self);
     }
@@ -373,12 +372,25 @@ give_to_idle(JobObject *job)
     return worker;
 }
 
+static WorkerObject *
+own_worker(LimiterObject *limiter)
+{
+    PF_LOCK(limiter);
+    WorkerObject *own = limiter->own;
+    Py_XINCREF((PyObject *)own);
+    PF_UNLOCK(limiter);
+    return own;
+}
+
 int
 pf_job_dispatch(JobObject *job)
 {
     job->state = JOB_RUNNING;
-    if (job->limiter->own != NULL) {
-        return hand_to_own(job->limiter->own, job);
+    WorkerObject *own = own_worker(job->limiter);
+    if (own != NULL) {
+        int rc = hand_to_own(own, job);
+        Py_DECREF(own);
+        return rc;
     }
     WorkerObject *worker =
         job->limiter->start == NULL ? give_to_idle(job) : NULL;
@@ -403,8 +415,10 @@ is_in(const WorkerObject *worker, uint64_t tstate_id)
 void
 pf_worker_release(LimiterObject *limiter)
 {
+    PF_LOCK(limiter);
     WorkerObject *worker = limiter->own;
     limiter->own = NULL;
+    PF_UNLOCK(limiter);
     if (worker == NULL || worker->forks != pf_load(&forks)) {
         return; /* with the parent's: see after_fork */
     }

@@ -2,8 +2,8 @@
  *
  * A job goes from its fiber through its limiter's queue to an idle worker, or
  * a new one, and comes back to its scheduler as a message.  A lock guards the
- * lists of workers, another the list of jobs; the GIL guards the fields of jobs
- * and limiters: a worker takes the GIL to run the job anyway.  Idle workers
+ * lists of workers, another the list of jobs; the GIL, or without one its own
+ * mutex, guards a limiter's fields, the GIL those of jobs.  Idle workers
  * wait, without the GIL, for a lock of their own; the last to become idle is
  * the first to be used, which lets the others end.
  *
@@ -13,6 +13,7 @@
 #ifndef PF_WORKER_H
 #define PF_WORKER_H
 
+#include "python/core/objlock.h"
 #include "python/fiber/hub.h"
 #include "python/fiber/owner.h"
 #include "python/fiber/fiber.h"
@@ -39,7 +40,7 @@ struct JobObject {
     PyObject_HEAD
     PfOwnerCall call; /* that it has finished */
     JobState state;
-    bool held;
+    PF_ATOMIC(uint8_t) held;
     bool failed; /* `result` is an exception */
     JobObject *prev, *next;
     JobObject *behind; /* in the limiter's queue */
@@ -61,6 +62,7 @@ struct JobObject {
 /* Limits how many of its jobs run at a time, and queues the others. */
 struct LimiterObject {
     PyObject_HEAD
+    PF_OBJECT_MUTEX
     PyObject *weakrefs;
     Py_ssize_t total;
     Py_ssize_t borrowed;
@@ -94,8 +96,9 @@ void pf_job_cancel(JobObject *job, PyObject *exc);
 /* It ends without a worker: it fails with `exc` (stolen). */
 void pf_job_fail(JobObject *job, PyObject *exc);
 
-/* Run it on this thread, a worker's. */
-void pf_job_run(JobObject *job);
+/* Run it on this thread, a worker's, and give its token back.  Returns its
+ * limiter's next one, as pf_limiter_next. */
+JobObject *pf_job_run(JobObject *job);
 /* Does that thread, for which a fiber of `s` waits, itself wait for the end of
  * a fiber of `s`? */
 bool pf_job_waits_for(const SchedulerObject *s, uint64_t tstate_id);

@@ -21,6 +21,7 @@
 #include "python/watch/watch.h"
 
 #include "python/core/arguments.h"
+#include "python/core/objlock.h"
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
@@ -73,14 +74,18 @@ typedef struct Watchdog {
     PF_ATOMIC(uint8_t) nudged;  /* `wake` is released */
     PF_ATOMIC(uint8_t) full;    /* `report` waits for the reporter */
     PF_ATOMIC(uint8_t) awaited; /* ... which waits for one; else it is busy */
-    bool came;                  /* under the GIL; `begun` is released */
+    PF_ATOMIC(uint8_t) came;    /* `begun` is released */
     Report report;              /* belongs to whom `full` says */
 } Watchdog;
 
 #define CAPSULE_NAME "pyfiber watchdog"
 
-/* shared, one word; NULL: none runs.  Only looked at under the GIL. */
-static Watchdog *dog;
+/* shared, behind its own mutex: who watches, and the signal, which is there as long
+ * as somebody does.  To nudge, one may look without.  NULL: none runs. */
+static struct {
+    PF_OBJECT_MUTEX
+    PF_SHARED(Watchdog *) dog;
+} kennel;
 /* shared, one word; of runs without one of their own; 0: none */
 static PF_ATOMIC(int64_t) general_limit;
 
@@ -353,6 +358,12 @@ watch_thread(void *started)
 
 /* ----------------------------------------------------------------- from Python */
 
+static Watchdog *
+running(void)
+{
+    return PF_SHARED_GET(&kennel.dog);
+}
+
 /* There is a new limit, or the end: look now. */
 static void
 nudge(Watchdog *self)
@@ -414,7 +425,8 @@ new_watchdog(void)
     return self;
 }
 
-/* Not in the middle of an interruption, by one that is about to end. */
+/* Not in the middle of an interruption, by one that is about to end.  With the
+ * kennel's mutex: the threads' lock is taken inside it, never around it. */
 static void
 leave_signal_alone(void)
 {
@@ -423,17 +435,53 @@ leave_signal_alone(void)
     pf_mutex_unlock(&pf_threads_lock);
 }
 
-static int
+static bool
 begin_to_watch(Watchdog *self)
 {
     (void)pf_interrupt_install(); /* without it C functions are not told */
     if (PyThread_start_new_thread(watch_thread, self) !=
         PYTHREAD_INVALID_THREAD_ID) {
-        return 0;
+        return true;
     }
     leave_signal_alone();
-    PyErr_SetString(PyExc_RuntimeError, "can't start new thread");
-    return -1;
+    return false;
+}
+
+/* False if another one was started meanwhile, by code that ran to make the
+ * capsule or by another thread, or if the system refuses. */
+static bool
+settle_in(Watchdog *self, bool *refused)
+{
+    PF_LOCK(&kennel);
+    bool vacant = running() == NULL;
+    bool begun = vacant && begin_to_watch(self);
+    if (begun) {
+        PF_SHARED_SET(&kennel.dog, self);
+    }
+    PF_UNLOCK(&kennel);
+    *refused = vacant && !begun;
+    return begun;
+}
+
+static Watchdog *
+turn_out(void)
+{
+    PF_LOCK(&kennel);
+    Watchdog *self = running();
+    PF_SHARED_SET(&kennel.dog, NULL);
+    PF_UNLOCK(&kennel);
+    return self;
+}
+
+/* Unless another one has been started meanwhile. */
+static void
+shut_kennel(void)
+{
+    PF_LOCK(&kennel);
+    if (running() == NULL) {
+        leave_signal_alone();
+    }
+    PF_UNLOCK(&kennel);
 }
 
 static PyObject *
@@ -441,8 +489,8 @@ watchdog_start(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    if (dog != NULL) {
-        nudge(dog);
+    if (running() != NULL) {
+        nudge(running());
         Py_RETURN_NONE;
     }
     Watchdog *self = new_watchdog();
@@ -450,26 +498,23 @@ watchdog_start(PyObject *module, PyObject *ignored)
         return PyErr_NoMemory();
     }
     PyObject *capsule = PyCapsule_New(self, CAPSULE_NAME, NULL);
-    /* To make the capsule may have run code, which started another one. */
-    if (capsule == NULL || dog != NULL || begin_to_watch(self) < 0) {
-        free_watchdog(self);
-        if (capsule == NULL || PyErr_Occurred()) {
-            Py_XDECREF(capsule);
-            return NULL;
-        }
-        Py_DECREF(capsule);
-        Py_RETURN_NONE;
+    bool refused = false;
+    if (capsule != NULL && settle_in(self, &refused)) {
+        return capsule;
     }
-    dog = self;
-    return capsule;
+    free_watchdog(self);
+    Py_XDECREF(capsule);
+    if (refused) {
+        PyErr_SetString(PyExc_RuntimeError, "can't start new thread");
+    }
+    return capsule == NULL || refused ? NULL : Py_NewRef(Py_None);
 }
 
 /* The reporter is there, or will not be needed. */
 static void
 let_begin(Watchdog *self)
 {
-    if (!self->came) {
-        self->came = true;
+    if (!pf_fetch_or(&self->came, 1)) {
         PyThread_release_lock(self->begun);
     }
 }
@@ -479,20 +524,17 @@ watchdog_stop(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    Watchdog *self = dog;
+    Watchdog *self = turn_out();
     if (self == NULL) {
         Py_RETURN_FALSE;
     }
-    dog = NULL;
     pf_store(&self->stop, 1);
     nudge(self);
     let_begin(self);
     Py_BEGIN_ALLOW_THREADS;
     PyThread_acquire_lock(self->gone, WAIT_LOCK);
     Py_END_ALLOW_THREADS;
-    if (dog == NULL) { /* else another one has been started meanwhile */
-        leave_signal_alone();
-    }
+    shut_kennel();
     if (!pf_load(&self->full)) {
         PyThread_release_lock(self->ready);
     }
@@ -568,7 +610,7 @@ watchdog_limit(PyObject *module, PyObject *seconds)
     }
     int64_t before = pf_load(&general_limit);
     pf_store(&general_limit, ns);
-    nudge(dog);
+    nudge(running());
     return before == 0 ? Py_NewRef(Py_None)
                        : PyFloat_FromDouble((double)before / 1e9);
 }
@@ -578,7 +620,7 @@ static int
 after_fork(PfThread *t)
 {
     (void)t;
-    dog = NULL;
+    memset(&kennel, 0, sizeof kennel);
     pf_interrupt_uninstall();
     return 0;
 }
@@ -612,7 +654,7 @@ static void
 run_begins(SchedulerObject *s)
 {
     (void)s;
-    nudge(dog);
+    nudge(running());
 }
 
 const PfPart pf_watchdog_part = {

@@ -1,0 +1,60 @@
+/* The mutex of an object that programs share between threads.
+ *
+ * With a GIL that is the GIL: all of this is empty.  Without one, a function
+ * that looks at the object's state, changes it and serves who waits holds the
+ * object's mutex from the look to the last change.  Meanwhile no Python code
+ * runs, no reference is dropped, nobody switches or waits, and no second mutex
+ * is taken, so that nobody ever holds one while the interpreter is stopped,
+ * for the collector or a fork.
+ *
+ * The one place, beside tstate.h, that asks how the interpreter was built; code
+ * asks `if (PF_PARALLEL)`, so that every build compiles all of it.
+ */
+#ifndef PF_OBJLOCK_H
+#define PF_OBJLOCK_H
+
+#include "engine/base/atomics.h"
+#include "python/core/pyinclude.h"
+
+#ifdef Py_GIL_DISABLED
+
+#define PF_PARALLEL 1
+typedef PyMutex PfMutex;
+#define PF_OBJECT_MUTEX PfMutex mutex; /* a member; zeroed is free */
+#define PF_NODE_MUTEX PfMutex *mutex;  /* ... of a place in line */
+#define PF_MUTEX_OF(op) (&(op)->mutex)
+#define PF_LOCK_MUTEX(m) PyMutex_Lock(m)
+#define PF_UNLOCK_MUTEX(m) PyMutex_Unlock(m)
+#define PF_SET_NODE_MUTEX(node, m) ((node)->mutex = (m))
+#define PF_MUTEX_OF_NODE(node) ((node)->mutex)
+
+/* A word that is also read without the mutex. */
+#define PF_SHARED(T) PF_ATOMIC(T)
+#define PF_SHARED_GET(p) pf_load_acquire(p)
+#define PF_SHARED_SET(p, value) pf_store((p), (value))
+/* NULL becomes `value`: false with what is there instead in *seen, or for no
+ * reason. */
+#define PF_SHARED_CLAIM(p, seen, value) pf_cas_weak((p), (seen), (value))
+
+#else
+
+#define PF_PARALLEL 0
+typedef struct PfMutex PfMutex;
+#define PF_OBJECT_MUTEX
+#define PF_NODE_MUTEX
+#define PF_MUTEX_OF(op) ((void)(op), (PfMutex *)NULL)
+#define PF_LOCK_MUTEX(m) ((void)(m))
+#define PF_UNLOCK_MUTEX(m) ((void)(m))
+#define PF_SET_NODE_MUTEX(node, m) ((void)(m))
+#define PF_MUTEX_OF_NODE(node) ((PfMutex *)NULL)
+#define PF_SHARED(T) T
+#define PF_SHARED_GET(p) (*(p))
+#define PF_SHARED_SET(p, value) ((void)(*(p) = (value)))
+#define PF_SHARED_CLAIM(p, seen, value) ((void)(seen), *(p) = (value), true)
+
+#endif
+
+#define PF_LOCK(op) PF_LOCK_MUTEX(PF_MUTEX_OF(op))
+#define PF_UNLOCK(op) PF_UNLOCK_MUTEX(PF_MUTEX_OF(op))
+
+#endif

@@ -1,0 +1,241 @@
+"""What a CPython without a GIL asks for; with one, the same holds by itself."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import sysconfig
+import textwrap
+import threading
+import types
+from typing import Any
+
+import pytest
+
+from pyfiber import Fiber, current, info, run, spawn, yield_now
+from tests.support.subprocesses import run_python
+
+FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+
+without_gil = pytest.mark.skipif(not FREE_THREADED, reason="this CPython has a GIL")
+
+
+@without_gil
+def test_import_leaves_the_gil_off() -> None:
+    program = "import sys, pyfiber, pyfiber.greenlet, pyfiber.testing; print(sys._is_gil_enabled())"
+    done = run_python("-W", "error", "-c", program)
+    assert (done.returncode, done.stdout.strip()) == (0, "False"), done.stderr
+
+
+@without_gil
+def test_info_says_that_fibers_share_no_stacks() -> None:
+    assert info()["slots"] == 0
+    assert "GIL" in info()["slots_refused"]
+
+
+@without_gil
+@pytest.mark.parametrize("parts", [{}, {"time": True}], ids=["all", "one"])
+@pytest.mark.parametrize("gil", ["0", "1"])
+def test_patch_is_refused_while_the_gil_is_off(gil: str, parts: dict[str, bool]) -> None:
+    program = f"""
+        import pyfiber
+        for name in ("patch", "patched"):
+            try:
+                with getattr(pyfiber, name)(**{parts}) or pyfiber.patched():
+                    pass
+            except pyfiber.FiberError as exc:
+                print(name, "needs the GIL" in str(exc))
+        pyfiber.unpatch()
+        print("gil", pyfiber.info()["gil"])
+    """
+    done = run_python("-c", textwrap.dedent(program), env={"PYTHON_GIL": gil})
+    refused = "patch True\npatched True\n" if gil == "0" else ""
+    assert (done.stdout, done.stderr) == (f"{refused}gil {gil == '1'}\n", "")
+
+
+class Key:
+    """Compares by leaving the fiber, so within list.sort(), which holds a lock of the list."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __lt__(self, other: Key) -> bool:
+        yield_now()
+        return self.n < other.n
+
+
+def test_lock_of_an_object_is_left_with_the_fiber() -> None:
+    """Both lists are sorted by turns, and a third fiber uses another thread meanwhile."""
+    lists = [[Key((i * 7) % 13) for i in range(13)] for _ in range(4)]
+
+    def main() -> None:
+        for each in lists:
+            spawn(each.sort)
+
+    run(main)
+    assert all([k.n for k in each] == list(range(13)) for each in lists)
+
+
+def test_list_that_a_suspended_fiber_sorts_can_be_used() -> None:
+    keys = [Key(i) for i in (2, 1, 0)]
+    lengths = []
+
+    def look() -> None:
+        for _ in range(3):
+            keys.append(Key(5))
+            lengths.append(len(keys))
+            yield_now()
+
+    def main() -> None:
+        sorting = spawn(keys.sort)
+        spawn(look)
+        with pytest.raises(ValueError, match="modified during sort"):
+            sorting.result()
+
+    run(main)
+    assert lengths
+
+
+def fleeting() -> Any:
+    """A function that, once it waits in leave(), is referred to by its frames alone."""
+    module = types.ModuleType("gone")
+    exec(
+        "def inner(leave):\n"
+        "    after = later\n"
+        "    for name in ('inner', 'outer', 'later'):\n"
+        "        del globals()[name]\n"
+        "    leave()\n"
+        "    return after()\n"
+        "def later():\n"
+        "    return [n for n in range(3)]\n"
+        "def outer(leave):\n"
+        "    return inner(leave)\n",
+        module.__dict__,
+    )
+    return module.outer
+
+
+def collect_elsewhere() -> None:
+    thread = threading.Thread(target=gc.collect)
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("collect", [gc.collect, collect_elsewhere])
+def test_function_that_only_a_suspended_fiber_uses_is_kept(collect: Any) -> None:
+    main = current()
+    fiber = Fiber(fleeting(), (main.switch,))
+    fiber.switch()
+    collect()
+    junk = [eval(f"lambda: {n}") for n in range(200)]  # in the place of what was freed
+    collect()
+    assert len(junk) == 200
+    assert fiber.switch() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("collect", [gc.collect, collect_elsewhere])
+def test_function_that_only_the_root_fiber_uses_is_kept(collect: Any) -> None:
+    results = []
+
+    def in_thread() -> None:
+        def elsewhere() -> None:
+            for _ in range(3):
+                collect()
+
+        fiber = Fiber(elsewhere)
+        results.append(fleeting()(fiber.switch))
+
+    thread = threading.Thread(target=in_thread)
+    thread.start()
+    thread.join()
+    assert results == [[0, 1, 2]]
+
+
+def test_parked_fibers_survive_a_collecting_thread() -> None:
+    stop = threading.Event()
+
+    def collect() -> None:
+        while not stop.is_set():
+            gc.collect()
+
+    def work(n: int) -> int:
+        return sum(len(fleeting()(yield_now)) for _ in range(n))
+
+    def main() -> int:
+        return sum(fiber.result() for fiber in [spawn(work, 10) for _ in range(30)])
+
+    thread = threading.Thread(target=collect)
+    thread.start()
+    try:
+        assert run(main) == 900
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_cycle_through_a_suspended_frame_is_unwound() -> None:
+    if not info()["collects_suspended_cycles"]:
+        pytest.skip("this CPython keeps such cycles")
+    ended = []
+
+    def body(own: list[Fiber]) -> None:
+        local = fleeting()
+        try:
+            local(main.switch)
+        finally:
+            ended.append(len(own))
+
+    main = current()
+    own: list[Fiber] = []
+    own.append(Fiber(body, (own,)))
+    own[0].switch()
+    del own
+    gc.collect()
+    assert ended == [1]
+
+
+def test_schedulers_of_several_threads_run_side_by_side() -> None:
+    results: list[int] = []
+
+    def work(n: int) -> int:
+        yield_now()
+        return n
+
+    def main() -> int:
+        return sum(sum(f.result() for f in [spawn(work, i) for i in range(20)]) for _ in range(50))
+
+    threads = [threading.Thread(target=lambda: results.append(run(main))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [9500] * 8
+
+
+def test_fibers_dropped_on_another_thread_are_unwound_by_their_own() -> None:
+    ended: list[int] = []
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+
+    def body() -> None:
+        try:
+            main.switch()
+        finally:
+            ended.append(threading.get_ident())
+
+    main = current()
+    try:
+        for _ in range(20):
+            fibers = [Fiber(body) for _ in range(20)]
+            for fiber in fibers:
+                fiber.switch()
+            del fiber
+            thread = threading.Thread(target=fibers.clear)
+            thread.start()
+            thread.join()
+            Fiber(int).switch()
+    finally:
+        sys.setswitchinterval(interval)
+    gc.collect()
+    Fiber(int).switch()
+    assert ended == [threading.get_ident()] * 400
