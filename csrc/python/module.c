@@ -28,6 +28,7 @@
 #include "python/io/io.h"
 #include "python/patch/lot.h"
 #include "python/patch/patch.h"
+#include "python/run/cluster.h"
 #include "python/run/run.h"
 #include "python/run/wakeup.h"
 #include "python/sync/sync.h"
@@ -681,7 +682,7 @@ engine_exec(PyObject *module)
         pf_thread_module_init(module) < 0 || pf_schedule_init(module) < 0 ||
         pf_python_overflow_init() < 0 || pf_capsule_init(module) < 0 ||
         pf_patch_init(module) < 0 || pf_watchdog_init(module) < 0 ||
-        pf_turns_init(module) < 0 || add_primitives(module) < 0) {
+        pf_turns_init(module) < 0 || pf_cluster_init(module) < 0 || add_primitives(module) < 0) {
         return -1;
     }
     pf_greenlet_module_init();

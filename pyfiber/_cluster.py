@@ -1,0 +1,53 @@
+"""The threads of run(main, threads=N): the half that speaks Python (csrc/python/run/cluster.c)."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from pyfiber import _engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def _keep() -> None:
+    """Keep a member's run going until it is stopped."""
+    _engine.park()
+
+
+def _member(first: Any, how: Any, failures: list[BaseException]) -> None:
+    _engine._only_watches()
+    own = _engine.Scheduler(on_unhandled=how)
+    try:
+        if _engine._join_cluster(first, own):
+            own.run(_keep)
+    except _engine.Cancelled:
+        pass  # the way a run is stopped
+    except BaseException as exc:
+        if type(exc).__name__ != "FiberCancelled":
+            failures.append(exc)
+    finally:
+        own.close()
+
+
+def begin(first: Any, threads: int, how: Any) -> Callable[[int], None]:
+    """Start the other threads; returns a function that waits for their end."""
+    failures: list[BaseException] = []
+    members = [
+        threading.Thread(
+            target=_member, args=(first, how, failures), name=f"pyfiber-run-{n}", daemon=True
+        )
+        for n in range(2, threads + 1)
+    ]
+    for member in members:
+        member.start()
+
+    def end(wait: int) -> None:
+        if wait:
+            for member in members:
+                member.join()
+            if failures:
+                raise failures[0]
+
+    return end

@@ -1,0 +1,260 @@
+"""run(main, threads=N): schedulers on several threads share fibers that have not begun.
+
+A fiber is made to run elsewhere by a meeting: two fibers that each block their whole thread until
+the other one is there can only get on if they are on two threads.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+import traceback
+
+import pytest
+
+import pyfiber
+from pyfiber import TaskGroup, run, spawn
+
+#: A hang fails the test instead of the suite.
+LONG = 30
+
+
+class Meeting:
+    """meet() blocks its thread, not its fiber, until `count` have called it."""
+
+    def __init__(self, count: int = 2) -> None:
+        self._barrier = threading.Barrier(count)
+
+    def meet(self) -> int:
+        self._barrier.wait(LONG)
+        return threading.get_ident()
+
+
+def test_two_fibers_run_on_two_threads():
+    def main():
+        meeting = Meeting()
+        fibers = [spawn(meeting.meet) for _ in range(2)]
+        return {fiber.result() for fiber in fibers}
+
+    assert len(run(main, threads=2)) == 2
+
+
+def test_tree_gives_the_same_result_on_any_number_of_threads():
+    def tree(depth):
+        if depth == 0:
+            return 1
+        return sum(f.result() for f in [spawn(tree, depth - 1) for _ in range(3)])
+
+    assert [run(tree, 6, threads=n) for n in (1, 2, 4)] == [729] * 3
+
+
+@pytest.mark.parametrize("wrong", ["2", 2.0, True, None])
+def test_threads_must_be_an_int(wrong):
+    with pytest.raises(TypeError, match="threads"):
+        run(lambda: 1, threads=wrong)
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 100_000])
+def test_threads_must_be_a_sensible_number(wrong):
+    with pytest.raises(ValueError, match="threads"):
+        run(lambda: 1, threads=wrong)
+
+
+def test_failure_elsewhere_comes_with_its_traceback():
+    def failing(meeting):
+        meeting.meet()
+        raise ValueError("over there")
+
+    def main():
+        meeting = Meeting()
+        fibers = [spawn(failing, meeting), spawn(failing, meeting)]
+        errors = [fiber.exception() for fiber in fibers]
+        return ["".join(traceback.format_exception(e)) for e in errors]
+
+    for text in run(main, threads=2):
+        assert "in failing" in text and "over there" in text
+
+
+def test_failure_in_a_group_cancels_those_on_other_threads():
+    ended = []
+
+    def waits(meeting):
+        meeting.meet()
+        try:
+            pyfiber.park()
+        except pyfiber.Cancelled as exc:
+            ended.append(exc.reason)
+            raise
+
+    def fails(meeting):
+        meeting.meet()
+        raise ValueError
+
+    def main():
+        meeting = Meeting()
+        with TaskGroup() as group:
+            group.spawn(waits, meeting)
+            group.spawn(fails, meeting)
+
+    with pytest.raises(ExceptionGroup):
+        run(main, threads=2)
+    assert len(ended) == 1
+
+
+def test_cancel_reaches_a_fiber_that_is_away():
+    def waits(meeting):
+        meeting.meet()
+        pyfiber.park()
+
+    def main():
+        meeting = Meeting()
+        fibers = [spawn(waits, meeting) for _ in range(2)]
+        spawn(lambda: None).join()
+        pyfiber.sleep(0)
+        for fiber in fibers:
+            fiber.cancel("enough")
+        for fiber in fibers:
+            fiber.join()
+        return [fiber.cancelled() for fiber in fibers]
+
+    assert run(main, threads=2) == [True, True]
+
+
+def test_deadline_reaches_a_fiber_that_is_away():
+    def waits(meeting):
+        meeting.meet()
+        pyfiber.park()
+
+    def main():
+        meeting = Meeting()
+        with pyfiber.move_on_after(0.05) as scope, TaskGroup() as group:
+            group.spawn(waits, meeting)
+            group.spawn(waits, meeting)
+        return scope.cancelled_caught
+
+    assert run(main, threads=2)
+
+
+def test_deadlock_is_found_over_all_threads():
+    def waits(meeting):
+        meeting.meet()
+        pyfiber.park()
+
+    def main():
+        meeting = Meeting()
+        for fiber in [spawn(waits, meeting) for _ in range(2)]:
+            fiber.join()
+
+    with pytest.raises(pyfiber.DeadlockError) as caught:
+        run(main, threads=2)
+    assert "waits" in str(caught.value)
+
+
+def test_run_waits_for_fibers_that_others_have_spawned():
+    done = []
+
+    def late():
+        pyfiber.sleep(0.02)
+        done.append(1)
+
+    def spawns(meeting):
+        meeting.meet()
+        spawn(late)
+
+    def main():
+        meeting = Meeting()
+        spawn(spawns, meeting)
+        spawn(spawns, meeting)
+
+    run(main, threads=2)
+    assert done == [1, 1]
+
+
+def test_failure_of_main_cancels_what_others_run():
+    ended = []
+
+    def waits(meeting):
+        meeting.meet()
+        try:
+            pyfiber.park()
+        finally:
+            ended.append(1)
+
+    def main():
+        meeting = Meeting()
+        for fiber in [spawn(waits, meeting) for _ in range(2)]:
+            fiber.join(timeout=0.01)
+        raise ValueError
+
+    with pytest.raises(ValueError):
+        run(main, threads=2)
+    assert ended == [1, 1]
+
+
+def test_context_goes_with_the_fiber():
+    var = contextvars.ContextVar("var")
+
+    def look(meeting):
+        meeting.meet()
+        return var.get()
+
+    def main():
+        var.set("mine")
+        meeting = Meeting()
+        return [f.result() for f in [spawn(look, meeting) for _ in range(2)]]
+
+    assert run(main, threads=2) == ["mine", "mine"]
+
+
+def test_subclass_runs_as_itself():
+    class Mine(pyfiber.Fiber):
+        def run(self):
+            meeting.meet()
+            return self
+
+    meeting = Meeting()
+
+    def main():
+        fibers = [Mine().start() for _ in range(2)]
+        return all(fiber.result() is fiber for fiber in fibers)
+
+    assert run(main, threads=2)
+
+
+def test_channel_between_threads():
+    def main():
+        channel = pyfiber.Channel(1)
+        meeting = Meeting()
+
+        def sends():
+            meeting.meet()
+            for i in range(100):
+                channel.send(i)
+            channel.close()
+
+        def sums():
+            meeting.meet()
+            return sum(channel)
+
+        return [f.result() for f in [spawn(sends), spawn(sums)]][1]
+
+    assert run(main, threads=2) == sum(range(100))
+
+
+def test_exit_elsewhere_ends_the_run():
+    def leaves(meeting):
+        meeting.meet()
+        raise SystemExit(3)
+
+    def main():
+        meeting = Meeting()
+        for fiber in [spawn(leaves, meeting) for _ in range(2)]:
+            fiber.join()
+
+    with pytest.raises(SystemExit):
+        run(main, threads=2)
+
+
+def test_no_thread_is_left_behind():
+    run(lambda: None, threads=4)
+    assert not [t for t in threading.enumerate() if t.name.startswith("pyfiber-run")]
