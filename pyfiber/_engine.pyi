@@ -313,6 +313,8 @@ _OnUnhandled: TypeAlias = (
 )
 
 @disjoint_base
+def _join_cluster(first: Scheduler, own: Scheduler, /) -> bool: ...
+
 class Scheduler:
     def __new__(cls, *, on_unhandled: _OnUnhandled = "log", slots: int | None = None) -> Self: ...
     def run(self, fn: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R: ...
@@ -430,10 +432,20 @@ def run(
     *args: Any,
     on_unhandled: _OnUnhandled,
     watchdog: float | None = None,
+    threads: int = 1,
     **kwargs: Any,
 ) -> _R: ...
 @overload
-def run(fn: Callable[..., _R], /, *args: Any, watchdog: float | None, **kwargs: Any) -> _R: ...
+def run(
+    fn: Callable[..., _R],
+    /,
+    *args: Any,
+    watchdog: float | None,
+    threads: int = 1,
+    **kwargs: Any,
+) -> _R: ...
+@overload
+def run(fn: Callable[..., _R], /, *args: Any, threads: int, **kwargs: Any) -> _R: ...
 @overload
 def run(fn: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R: ...
 def spawn(fn: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> Fiber[_R]: ...

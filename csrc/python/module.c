@@ -473,7 +473,8 @@ PyDoc_STRVAR(current_doc, "current()\n--\n\nThe running fiber.");
 PyDoc_STRVAR(mod_switch_doc, "switch(fiber, value=None, /)\n--\n\n\
 fiber.switch(value).");
 PyDoc_STRVAR(mod_run_doc,
-             "run(fn, /, *args, on_unhandled='log', watchdog=None, **kwargs)\n\
+             "run(fn, /, *args, on_unhandled='log', watchdog=None, threads=1, "
+             "**kwargs)\n\
 --\n\n\
 Run fn(*args, **kwargs) in a fiber, and every fiber it spawns, on this thread.\n\
 \n\
@@ -492,7 +493,11 @@ wait; if it raises, its exception and the failure are logged. TypeError or\n\
 ValueError for anything else.\n\
 \n\
 `watchdog`, seconds: who keeps the loop from running for longer is reported;\n\
-see pyfiber.watchdog(). ValueError unless it is positive and finite.");
+see pyfiber.watchdog(). ValueError unless it is positive and finite.\n\
+\n\
+`threads`, experimental: so many schedulers, on this thread and on others, share\n\
+the fibers that have not begun. With a GIL that is not faster. TypeError unless\n\
+it is an int, ValueError unless it is from 1 to 256.");
 PyDoc_STRVAR(mod_spawn_doc, "spawn(fn, /, *args, **kwargs)\n--\n\n\
 Start fn(*args, **kwargs) in a new fiber of the running scheduler.\n\
 \n\
