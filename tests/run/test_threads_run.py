@@ -7,6 +7,8 @@ the other one is there can only get on if they are on two threads.
 from __future__ import annotations
 
 import contextvars
+import random
+import signal
 import threading
 import traceback
 
@@ -258,3 +260,83 @@ def test_exit_elsewhere_ends_the_run():
 def test_no_thread_is_left_behind():
     run(lambda: None, threads=4)
     assert not [t for t in threading.enumerate() if t.name.startswith("pyfiber-run")]
+
+
+def _node(seed: int, depth: int) -> int:
+    """A random tree of fibers, groups and pmap; some fail."""
+    choose = random.Random(seed)
+    total, kind = seed % 97, choose.randrange(3)
+    kids = [choose.randrange(1 << 30) for _ in range(choose.randrange(4))] if depth else []
+    if choose.random() < 0.3:
+        pyfiber.yield_now()
+    if choose.random() < 0.1:
+        raise ValueError(seed)
+    if kind == 0:
+        fibers = [spawn(_safe, kid, depth - 1) for kid in kids]
+        return total + sum(fiber.result() for fiber in fibers)
+    if kind == 1:
+        return total + sum(pyfiber.pmap(lambda kid: _safe(kid, depth - 1), kids, limit=2))
+    try:
+        with TaskGroup() as group:
+            fibers = [group.spawn(_node, kid, depth - 1) for kid in kids]
+        return total + sum(fiber.result() for fiber in fibers)
+    except ExceptionGroup:
+        return 13
+
+
+def _safe(seed: int, depth: int) -> int:
+    try:
+        return _node(seed, depth)
+    except ValueError:
+        return 5
+
+
+def test_random_trees_give_what_one_thread_gives():
+    for seed in range(60):
+        assert run(_safe, seed, 5, threads=3) == run(_safe, seed, 5)
+
+
+def test_group_of_another_thread_refuses_to_spawn():
+    """A limit, told of in docs/parallel.md."""
+
+    def child(group, meeting):
+        meeting.meet()
+        group.spawn(lambda: None)
+
+    def main():
+        meeting = Meeting()
+        with TaskGroup() as group:
+            group.spawn(child, group, meeting)
+            group.spawn(child, group, meeting)
+
+    with pytest.raises(ExceptionGroup) as caught:
+        run(main, threads=2)
+    assert caught.group_contains(pyfiber.FiberError, match="belongs to another run")
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="sends a signal")
+def test_interrupt_cancels_those_on_other_threads():
+    ended = []
+
+    def waits(meeting, both):
+        meeting.meet()
+        try:
+            both.wait(LONG)
+            pyfiber.park()
+        finally:
+            ended.append(1)
+
+    def main():
+        meeting, both = Meeting(), threading.Barrier(3)
+
+        def interrupts():
+            both.wait(LONG)
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+        threading.Thread(target=interrupts).start()
+        for fiber in [spawn(waits, meeting, both) for _ in range(2)]:
+            fiber.join()
+
+    with pytest.raises(KeyboardInterrupt):
+        run(main, threads=2)
+    assert ended == [1, 1]
