@@ -16,11 +16,18 @@ def _keep() -> None:
     _engine.park()
 
 
-def _member(first: Any, how: Any, failures: list[BaseException]) -> None:
-    _engine._only_watches()
-    own = _engine.Scheduler(on_unhandled=how)
+def _member(
+    first: Any, how: Any, failures: list[BaseException], there: threading.Semaphore
+) -> None:
+    own = None
     try:
-        if _engine._join_cluster(first, own):
+        try:
+            _engine._only_watches()
+            own = _engine.Scheduler(on_unhandled=how)
+            joined = _engine._join_cluster(first, own)
+        finally:
+            there.release()
+        if joined:
             own.run(_keep)
     except _engine.Cancelled:
         pass  # the way a run is stopped
@@ -28,20 +35,24 @@ def _member(first: Any, how: Any, failures: list[BaseException]) -> None:
         if type(exc).__name__ != "FiberCancelled":
             failures.append(exc)
     finally:
-        own.close()
+        if own is not None:
+            own.close()
 
 
 def begin(first: Any, threads: int, how: Any) -> Callable[[int], None]:
     """Start the other threads; returns a function that waits for their end."""
     failures: list[BaseException] = []
+    there = threading.Semaphore(0)
     members = [
         threading.Thread(
-            target=_member, args=(first, how, failures), name=f"pyfiber-run-{n}", daemon=True
+            target=_member, args=(first, how, failures, there), name=f"pyfiber-run-{n}", daemon=True
         )
         for n in range(2, threads + 1)
     ]
     for member in members:
         member.start()
+    for _ in members:  # so that from the first spawn on there is somebody to give to
+        there.acquire()
 
     def end(wait: int) -> None:
         if wait:

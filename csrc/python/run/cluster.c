@@ -334,7 +334,8 @@ int64_t
 pf_cluster_idle(SchedulerObject *s)
 {
     PfMember *m = s->member;
-    if (!s->ending && pf_load(&m->hungry) == 0) {
+    /* Not while a gift is on its way here. */
+    if (!s->ending && pf_load(&m->hungry) == 0 && pf_load(&s->coming) == 0) {
         pf_fetch_add(&s->cluster->hungry, 1);
         pf_store(&m->hungry, 1);
     }
@@ -487,6 +488,8 @@ mod_join(PyObject *module, PyObject *args)
     }
     pf_store(&own->watched.limit, pf_load(&first->watched.limit));
     join(own, c);
+    pf_store(&own->member->hungry, 1); /* what comes waits in its inbox */
+    pf_fetch_add(&c->hungry, 1);
     Py_RETURN_TRUE;
 }
 
