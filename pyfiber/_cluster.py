@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,19 @@ from pyfiber import _engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+MOST_THREADS = 256  # as in cluster.c
+
+
+def processors() -> int:
+    """How many processors this process may use: the meaning of threads=None."""
+    if hasattr(os, "process_cpu_count"):  # 3.13
+        count = os.process_cpu_count()
+    elif hasattr(os, "sched_getaffinity"):
+        count = len(os.sched_getaffinity(0))
+    else:
+        count = os.cpu_count()
+    return min(count or 1, MOST_THREADS)
 
 
 def _keep() -> None:

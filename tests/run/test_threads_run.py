@@ -50,7 +50,7 @@ def test_tree_gives_the_same_result_on_any_number_of_threads():
     assert [run(tree, 6, threads=n) for n in (1, 2, 4)] == [729] * 3
 
 
-@pytest.mark.parametrize("wrong", ["2", 2.0, True, None])
+@pytest.mark.parametrize("wrong", ["2", 2.0, True])
 def test_threads_must_be_an_int(wrong):
     with pytest.raises(TypeError, match="threads"):
         run(lambda: 1, threads=wrong)

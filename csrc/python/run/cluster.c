@@ -4,7 +4,10 @@
  * touches (Acar, Chargueraud, Rainey, "Scheduling parallel programs by work
  * stealing with private deques", 2013).  A member that runs out of fibers says
  * so (`hungry`); another one sees that where it polls anyway, and gives away
- * up to half of its fibers that have not begun, the oldest first.
+ * fibers that have not begun, the oldest first: an equal share to each that is
+ * hungry, and keeps one for itself.  What is in a queue stays there: a fiber
+ * that blocks its thread, instead of waiting, blocks those behind it as well.
+ * So with as many fibers as members none gets two while another has none.
  *
  * What is given is represented by a double: the fiber F stays where it was
  * spawned, parked and `lent`; G, made here and posted by call_soon's way, runs
@@ -15,7 +18,26 @@
  * publish by atomics that they are `empty` (no non-daemon fibers) or `stuck`
  * (nothing ready, nothing expected), which they take back before they run
  * anything.  `gifts` and `wakes` tell that something happened between two
- * looks.  Reports look at the fibers of other threads and count on the GIL, as
+ * looks.
+ *
+ * How `hungry` changes, and why no word is lost:
+ *   0 -> 1  by the member, when it idles and no gift is `coming` here
+ *   1 -> 2  by a giver, which thereby is the only one
+ *   2 -> 0  by that giver, when it has posted: until then the member cannot
+ *           ask again, and afterwards what comes is counted in `coming`, or
+ *           has arrived
+ *   2 -> 1  by that giver, when it has nothing to give after all
+ *   1 -> 0  by the member, when it wakes for another reason
+ * - The member says 1 just after a giver has looked: that polls again within 61
+ *   switches, or its queue is empty then, and it idles itself.
+ * - The gift is posted while the member goes to sleep: the inbox has its own
+ *   second look (pf_scheduler_wait).
+ * - The gift is posted after the first has seen `empty`: F, which keeps its
+ *   giver from being empty, ends only after the receiver has woken, and so has
+ *   taken `empty` back; what was seen before is told by `gifts`.
+ * - It could not be posted: F is still in its queue.
+ *
+ * Reports look at the fibers of other threads and count on the GIL, as
  * others do.
  */
 #include "python/run/cluster.h"
@@ -30,6 +52,7 @@
 #include "python/fiber/owner.h"
 #include "python/fiber/switch.h"
 #include "python/fiber/task.h"
+#include "python/fiber/wait.h"
 
 #define MOST_THREADS 256
 #define SECOND_LOOK INT64_C(5000000) /* ns between two looks at who is stuck */
@@ -37,8 +60,11 @@
 
 typedef struct PfMember {
     SchedulerObject *scheduler; /* owned; written once, before `count` grows */
-    PF_ATOMIC(uint8_t) hungry, empty, stuck;
+    PF_ATOMIC(uint8_t) hungry; /* see above */
+    PF_ATOMIC(uint8_t) empty, stuck;
 } PfMember;
+
+enum { SATED, HUNGRY, PROMISED }; /* `hungry` */
 
 typedef struct PfCluster {
     PF_ATOMIC(size_t) count;  /* members that are there */
@@ -56,9 +82,44 @@ is_first(const SchedulerObject *s)
     return s->member == &s->cluster->members[0];
 }
 
+/* ------------------------------------------------------------------- hunger */
+
+static void
+get_hungry(PfMember *m)
+{
+    pf_fetch_add(&m->scheduler->cluster->hungry, 1);
+    pf_store(&m->hungry, HUNGRY);
+}
+
+/* False: it was not, or somebody else was faster. */
+static bool
+no_longer_hungry(PfMember *m, uint8_t now)
+{
+    uint8_t expected = HUNGRY;
+    while (expected == HUNGRY) {
+        if (pf_cas_weak(&m->hungry, &expected, now)) {
+            pf_fetch_sub(&m->scheduler->cluster->hungry, 1);
+            return true;
+        }
+    }
+    return false;
+}
+
 /* ------------------------------------------------------------------- giving */
 
-/* Done-callback of the double: `pair` is F; on G's thread. */
+/* It is away no more, and about to end. */
+static void
+come_back(SchedulerObject *s, FiberObject *f)
+{
+    if (f->core.state == PF_READY) {
+        pf_queue_remove(&s->core.ready, &f->core);
+    }
+    f->lent = false;
+    f->core.state = PF_PARKED;
+    Py_CLEAR(f->rare->other);
+}
+
+/* The double has ended: so does the one, on its own thread. */
 static void
 double_done(SchedulerObject *s, PyObject *one, PyObject *twin)
 {
@@ -66,12 +127,7 @@ double_done(SchedulerObject *s, PyObject *one, PyObject *twin)
     if (!pf_is_away(f)) {
         return; /* it was abandoned */
     }
-    if (f->core.state == PF_READY) {
-        pf_queue_remove(&s->core.ready, &f->core);
-    }
-    f->lent = false;
-    f->core.state = PF_PARKED;
-    Py_CLEAR(f->rare->other);
+    come_back(s, f);
     PyObject *value = Py_NewRef(g->value == NULL ? Py_None : g->value);
     if (g->outcome != PF_OUTCOME_OK) {
         pf_restore_exception(value);
@@ -80,6 +136,7 @@ double_done(SchedulerObject *s, PyObject *one, PyObject *twin)
     pf_fiber_end(s->thread, f, value);
 }
 
+/* Done-callback of the double, on its thread. */
 static PyObject *
 tell_one(PyObject *one, PyObject *twin)
 {
@@ -154,19 +211,27 @@ mark_away(FiberObject *f, FiberObject *g)
     Py_XDECREF(target);
 }
 
+/* The post of `g` to the member, whom nobody else gives anything meanwhile. */
 static bool
-give(SchedulerObject *s, FiberObject *f, SchedulerObject *to)
+post_to_hungry(PfMember *m, FiberObject *g)
+{
+    pf_fetch_add(&m->scheduler->cluster->gifts, 1);
+    int rc = pf_fiber_start_soon(m->scheduler, g);
+    if (rc < 0) {
+        PyErr_Clear(); /* it is over there */
+    }
+    return rc == 0;
+}
+
+static bool
+give(SchedulerObject *s, FiberObject *f, PfMember *m)
 {
     FiberObject *g = make_double(f);
-    if (g == NULL || !pf_is_fresh(&f->core)) { /* that may have run code */
+    /* To make it may have run code. */
+    if (g == NULL || !pf_is_fresh(&f->core) ||
+        !post_to_hungry(m, g)) {
         PyErr_Clear();
         Py_XDECREF(g);
-        return false;
-    }
-    pf_fetch_add(&s->cluster->gifts, 1);
-    if (pf_fiber_start_soon(to, g) < 0) {
-        PyErr_Clear(); /* it is over there */
-        Py_DECREF(g);
         return false;
     }
     pf_queue_remove(&s->core.ready, &f->core);
@@ -175,38 +240,79 @@ give(SchedulerObject *s, FiberObject *f, SchedulerObject *to)
     return true;
 }
 
-/* The oldest that may be given, but not the one that begins next; a new
- * reference, or NULL. */
+/* Fibers of the queue that are looked at: those that have begun could be many,
+ * and stay. */
+#define LOOK_AT 64
+
+/* The oldest that may be given, but not the one that begins next, as a new
+ * reference, or NULL; and how many there are (`count` may be NULL). */
 static FiberObject *
-choose(SchedulerObject *s)
+choose(SchedulerObject *s, size_t *count)
 {
     pf_task *task = s->core.ready.head;
+    FiberObject *oldest = NULL;
     if (task != NULL && s->core.ready.count > 1 && s->core.ahead != 0) {
         task = task->next;
     }
-    for (; task != NULL; task = task->next) {
-        if (pf_is_fresh(task) &&
-            may_be_given((FiberObject *)(void *)pf_object_of(task))) {
-            return (FiberObject *)Py_NewRef((PyObject *)pf_object_of(task));
+    for (int i = 0; i < LOOK_AT && task != NULL; i++, task = task->next) {
+        if (!pf_is_fresh(task)) {
+            continue;
+        }
+        FiberObject *f = (FiberObject *)(void *)pf_object_of(task);
+        if (!may_be_given(f)) {
+            continue;
+        }
+        if (oldest == NULL) {
+            oldest = (FiberObject *)Py_NewRef((PyObject *)f);
+        }
+        if (count == NULL) {
+            break;
+        }
+        ++*count;
+    }
+    return oldest;
+}
+
+/* Another member that is hungry, to whom a gift is promised now, or NULL. */
+static PfMember *
+take_hungry(SchedulerObject *s)
+{
+    size_t count = pf_load(&s->cluster->count);
+    for (size_t i = 0; i < count; i++) {
+        PfMember *m = &s->cluster->members[i];
+        if (m != s->member && no_longer_hungry(m, PROMISED)) {
+            return m;
         }
     }
     return NULL;
 }
 
-/* Who says that it is hungry does not any more; NULL: nobody does. */
-static PfMember *
-take_hungry(SchedulerObject *s)
+/* Up to so many fibers; false: there were fewer. */
+static bool
+give_share(SchedulerObject *s, PfMember *m, size_t most)
 {
-    PfCluster *c = s->cluster;
-    size_t count = pf_load(&c->count);
-    for (size_t i = 0; i < count; i++) {
-        PfMember *m = &c->members[i];
-        if (m != s->member && pf_take(&m->hungry) != 0) {
-            pf_fetch_sub(&c->hungry, 1);
-            return m;
-        }
+    size_t given = 0;
+    bool more = true;
+    while (more && given < most) {
+        FiberObject *f = choose(s, NULL);
+        more = f != NULL && give(s, f, m);
+        given += more;
+        Py_XDECREF(f);
     }
-    return NULL;
+    if (given > 0) {
+        pf_store(&m->hungry, SATED);
+    } else {
+        get_hungry(m); /* as it was; who has woken meanwhile gets a gift early */
+    }
+    return more;
+}
+
+/* One is kept, unless others that are ready keep this thread busy. */
+static size_t
+share_of_each(SchedulerObject *s, size_t fresh, size_t hungry)
+{
+    size_t share = fresh / (hungry + 1);
+    return share == 0 && fresh > 0 && s->core.ready.count > 1 ? 1 : share;
 }
 
 /* The scheduler polls: see pf_probe_fn. */
@@ -216,21 +322,20 @@ share(pf_scheduler *core, void *data)
     (void)data;
     SchedulerObject *s = SCHEDULER_OF(core);
     PfCluster *c = s->cluster;
-    if (c == NULL || pf_load_relaxed(&c->hungry) == 0 || s->ending ||
-        core->ready.count < 2) {
+    size_t hungry = c == NULL ? 0 : pf_load_relaxed(&c->hungry), fresh = 0;
+    if (hungry == 0 || s->ending || core->ready.count < 2) {
         return;
     }
-    FiberObject *f;
-    PfMember *m = NULL;
+    FiberObject *oldest = choose(s, &fresh);
+    size_t most = share_of_each(s, fresh, hungry);
+    if (oldest == NULL) {
+        return;
+    }
     pf_no_switch_begin(s->thread, "while fibers are given away");
-    size_t most = core->ready.count / 2;
-    while (most-- > 0 && (f = choose(s)) != NULL) {
-        if (m == NULL && (m = take_hungry(s)) == NULL) {
-            most = 0;
-        } else if (!give(s, f, m->scheduler)) {
-            most = 0;
-        }
-        Py_DECREF(f);
+    Py_DECREF(oldest);
+    PfMember *m;
+    while (most > 0 && (m = take_hungry(s)) != NULL) {
+        most = give_share(s, m, most) ? most : 0;
     }
     pf_no_switch_end(s->thread);
 }
@@ -321,7 +426,8 @@ first_is_idle(SchedulerObject *s)
         c->found_stuck = false;
         return LOOK;
     }
-    if (c->found_stuck && c->looked == wakes) {
+    if (c->found_stuck && c->looked == wakes && wakes == pf_load(&c->wakes) &&
+        !expects(s)) {
         c->found_stuck = false;
         return pf_wait_for_help(s);
     }
@@ -335,9 +441,9 @@ pf_cluster_idle(SchedulerObject *s)
 {
     PfMember *m = s->member;
     /* Not while a gift is on its way here. */
-    if (!s->ending && pf_load(&m->hungry) == 0 && pf_load(&s->coming) == 0) {
-        pf_fetch_add(&s->cluster->hungry, 1);
-        pf_store(&m->hungry, 1);
+    if (!s->ending && pf_load(&m->hungry) == SATED &&
+        pf_load(&s->coming) == 0) {
+        get_hungry(m);
     }
     if (is_first(s)) {
         return first_is_idle(s);
@@ -358,9 +464,7 @@ pf_cluster_awake(SchedulerObject *s)
     if (s->cluster == NULL) {
         return;
     }
-    if (pf_take(&s->member->hungry) != 0) {
-        pf_fetch_sub(&s->cluster->hungry, 1);
-    }
+    (void)no_longer_hungry(s->member, SATED);
     if (is_first(s)) {
         return;
     }
@@ -403,7 +507,7 @@ pf_cluster_works(SchedulerObject *s)
             return true;
         }
     }
-    return gifts != pf_load(&c->gifts);
+    return gifts != pf_load(&c->gifts) || pf_load(&s->coming) != 0;
 }
 
 void
@@ -441,13 +545,86 @@ pf_cluster_fibers(SchedulerObject *s, PyObject *list)
     return list;
 }
 
+/* --------------------------------------------------------------------- fork */
+
+/* The thread that ran its double is not in this process. */
+static void
+lost(SchedulerObject *s, PyObject *one, PyObject *ignored)
+{
+    FiberObject *f = (FiberObject *)one;
+    (void)ignored;
+    if (!pf_is_away(f)) {
+        return;
+    }
+    come_back(s, f);
+    f->looked_at = true; /* no report: who waits for it gets the error */
+    PyErr_SetString(pf.fiber_error,
+                    "the fiber ran on another thread, which the child of a "
+                    "fork has not");
+    pf_fiber_end(s->thread, f, NULL);
+}
+
+/* Who posts to them must not wake the parent's, by the descriptors that the
+ * processes share.  They are never freed. */
+static void
+forget_others(SchedulerObject *s, PfCluster *c)
+{
+    size_t count = pf_load(&c->count);
+    for (size_t i = 0; i < count; i++) {
+        SchedulerObject *other = c->members[i].scheduler;
+        if (other != s) {
+            (void)pf_inbox_close(&other->core.inbox);
+        }
+    }
+    c->members[0].scheduler = s;
+    s->member = &c->members[0];
+    pf_store(&c->count, 1);
+    pf_store(&c->hungry, 0);
+    pf_store(&s->member->hungry, SATED);
+    c->found_stuck = false;
+}
+
+/* In the child only this member is left, and decides when the run ends. */
+int
+pf_cluster_after_fork(SchedulerObject *s)
+{
+    if (s->cluster == NULL) {
+        return 0;
+    }
+    bool keeps = !is_first(s);
+    forget_others(s, s->cluster);
+    for (FiberObject *f = s->thread->live; f != NULL; f = f->next) {
+        if (f->core.scheduler == &s->core && pf_is_away(f) &&
+            pf_call_owner(s, lost, (PyObject *)f, NULL) < 0) {
+            return -1;
+        }
+    }
+    return keeps && s->main != NULL
+               ? pf_fiber_unpark(PF_TASK(s->main), Py_None)
+               : 0;
+}
+
 /* ----------------------------------------------------------- begin and end */
+
+static int
+processors(Py_ssize_t *threads)
+{
+    PyObject *count = pf_import_from("pyfiber._cluster", "processors");
+    Py_XSETREF(count, count == NULL ? NULL : PyObject_CallNoArgs(count));
+    int rc = count == NULL ? -1 : pf_cluster_threads(count, threads);
+    Py_XDECREF(count);
+    return rc;
+}
 
 int
 pf_cluster_threads(PyObject *value, Py_ssize_t *threads)
 {
+    if (value == Py_None) {
+        return processors(threads);
+    }
     if (!PyLong_Check(value) || PyBool_Check(value)) {
-        PyErr_Format(PyExc_TypeError, "threads must be an int, not '%.200s'",
+        PyErr_Format(PyExc_TypeError,
+                     "threads must be an int or None, not '%.200s'",
                      Py_TYPE(value)->tp_name);
         return -1;
     }
@@ -488,8 +665,8 @@ mod_join(PyObject *module, PyObject *args)
     }
     pf_store(&own->watched.limit, pf_load(&first->watched.limit));
     join(own, c);
-    pf_store(&own->member->hungry, 1); /* what comes waits in its inbox */
-    pf_fetch_add(&c->hungry, 1);
+    own->slots = first->slots;
+    get_hungry(own->member); /* gifts wait in its inbox */
     Py_RETURN_TRUE;
 }
 

@@ -4,7 +4,8 @@
 
 #include "python/run/run.h"
 
-/* TypeError or ValueError unless it is a number of threads. */
+/* TypeError or ValueError unless it is a number of threads; None: as many as
+ * this process may use processors. */
 int pf_cluster_threads(PyObject *value, Py_ssize_t *threads);
 PyObject *pf_cluster_run(SchedulerObject *s, FiberObject *main,
                          Py_ssize_t threads, int64_t watchdog);
@@ -21,6 +22,8 @@ bool pf_cluster_works(SchedulerObject *s);
 void pf_cluster_cancel(SchedulerObject *s);
 /* `list` (which may be NULL) and the fibers of the others. */
 PyObject *pf_cluster_fibers(SchedulerObject *s, PyObject *list);
+/* In the child of a fork: 0, or -1 with an exception. */
+int pf_cluster_after_fork(SchedulerObject *s);
 
 int pf_cluster_init(PyObject *module);
 
