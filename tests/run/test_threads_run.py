@@ -7,14 +7,19 @@ the other one is there can only get on if they are on two threads.
 from __future__ import annotations
 
 import contextvars
+import gc
+import os
 import random
 import signal
 import threading
 import traceback
+import warnings
+import weakref
 
 import pytest
 
 import pyfiber
+import pyfiber.testing
 from pyfiber import TaskGroup, run, spawn
 
 #: A hang fails the test instead of the suite.
@@ -340,3 +345,218 @@ def test_interrupt_cancels_those_on_other_threads():
     with pytest.raises(KeyboardInterrupt):
         run(main, threads=2)
     assert ended == [1, 1]
+
+
+def test_no_member_gets_two_while_another_has_none():
+    """What waits behind a fiber that blocks its thread would be stuck."""
+
+    def main(count):
+        meeting = Meeting(count)
+        fibers = [spawn(meeting.meet) for _ in range(count)]
+        pyfiber.sleep(0)
+        return len({fiber.result() for fiber in fibers})
+
+    assert [run(main, n, threads=n) for n in (2, 3, 4)] == [2, 3, 4]
+
+
+def test_threads_none_is_the_number_of_processors():
+    def names():
+        return {t.name for t in threading.enumerate() if t.name.startswith("pyfiber-run")}
+
+    from pyfiber import _cluster
+
+    assert len(run(names, threads=None)) == _cluster.processors() - 1
+
+
+def test_run_under_test_refuses_a_number_of_threads():
+    with pytest.raises(TypeError, match="one scheduler"):
+        pyfiber.testing.run(lambda: None, threads=2)
+
+
+def test_daemon_fiber_stays_and_does_not_keep_the_run():
+    def background(seen):
+        seen.append(threading.get_ident())
+        pyfiber.park()
+
+    def main():
+        meeting, seen = Meeting(), []
+        for _ in range(2):
+            pyfiber.Fiber(background, seen, daemon=True).start()
+        for fiber in [spawn(meeting.meet) for _ in range(2)]:
+            fiber.join()
+        pyfiber.sleep(0)
+        return seen
+
+    assert run(main, threads=2) == [threading.get_ident()] * 2
+
+
+def test_done_callback_runs_on_the_thread_that_spawned():
+    def main():
+        meeting, seen = Meeting(), []
+        fibers = [spawn(meeting.meet) for _ in range(2)]
+        pyfiber.yield_now()  # one is given away here
+        for fiber in fibers:
+            fiber.add_done_callback(lambda f: seen.append((f.result(), threading.get_ident())))
+        for fiber in fibers:
+            fiber.join()
+        return seen
+
+    seen = run(main, threads=2)
+    assert len({where for where, _ in seen}) == 2
+    assert {thread for _, thread in seen} == {threading.get_ident()}
+
+
+def test_handles_may_be_dropped():
+    done = []
+
+    def work(meeting):
+        meeting.meet()
+        done.append(1)
+
+    def main():
+        meeting = Meeting()
+        for _ in range(2):
+            spawn(work, meeting)
+
+    run(main, threads=2)
+    assert done == [1, 1]
+
+
+def test_one_and_its_double_are_freed_after_the_run():
+    def main():
+        meeting = Meeting()
+        fibers = [spawn(meeting.meet) for _ in range(2)]
+        for fiber in fibers:
+            fiber.join()
+        return [weakref.ref(fiber) for fiber in fibers]
+
+    refs = run(main, threads=2)
+    gc.collect()
+    assert [ref() for ref in refs] == [None, None]
+
+
+def test_failure_elsewhere_that_nobody_sees_is_told_once():
+    told = []
+
+    def fails(meeting):
+        meeting.meet()
+        raise ValueError
+
+    def main():
+        meeting = Meeting()
+        for _ in range(2):
+            spawn(fails, meeting)
+
+    run(main, threads=2, on_unhandled=lambda fiber, exc: told.append(type(exc)))
+    assert told == [ValueError, ValueError]
+
+
+def _fork_and_wait(child):
+    """os.fork(): the exit status of the child, which does not return."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        code = 99
+        try:
+            signal.alarm(LONG)
+            code = child()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+
+
+def _away():
+    """Two fibers on two threads, past their meeting, and what lets them end."""
+    meeting, event = Meeting(), pyfiber.Event()
+
+    def work():
+        where = meeting.meet()
+        event.wait()
+        return where
+
+    fibers = [spawn(work) for _ in range(2)]
+    pyfiber.sleep(0)
+    return fibers, event
+
+
+@forks
+def test_fiber_that_is_away_ends_with_an_error_in_the_child_of_a_fork():
+    def child(fibers, event):
+        event.set()
+        errors = [type(fiber.exception()) for fiber in fibers]
+        return 7 if sorted(map(str, errors)) == sorted(
+            map(str, [type(None), pyfiber.FiberError])
+        ) else 8
+
+    def main():
+        fibers, event = _away()
+        code = _fork_and_wait(lambda: child(fibers, event))
+        event.set()
+        return code, len({fiber.result() for fiber in fibers})
+
+    assert run(main, threads=2) == (7, 2)
+
+
+@forks
+def test_run_in_the_child_of_a_fork_ends():
+    parent = os.getpid()
+
+    def main():
+        fibers, event = _away()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+        if pid == 0:
+            signal.alarm(LONG)
+        event.set()
+        return pid
+
+    pid = run(main, threads=2)
+    if os.getpid() != parent:
+        os._exit(5)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
+
+
+@forks
+def test_member_may_fork_and_run_on_in_the_child():
+    def forks_there(meeting):
+        where = meeting.meet()
+
+        def child():
+            return 6 if spawn(lambda: 1).result() == 1 else 8
+
+        return _fork_and_wait(child) if where != threading.main_thread().ident else 6
+
+    def main():
+        meeting = Meeting()
+        return [f.result() for f in [spawn(forks_there, meeting) for _ in range(2)]]
+
+    assert run(main, threads=2) == [6, 6]
+
+
+@forks
+def test_run_of_a_member_ends_in_the_child_of_a_fork(tmp_path):
+    told = tmp_path / "told"
+
+    def forks_there(meeting):
+        if meeting.meet() == threading.main_thread().ident:
+            return None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+        if pid == 0:
+            signal.alarm(LONG)
+            spawn(lambda: told.write_text("child"))
+            return None
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    def main():
+        meeting = Meeting()
+        return [f.result() for f in [spawn(forks_there, meeting) for _ in range(2)]]
+
+    assert sorted(run(main, threads=2), key=str) == [0, None]
+    assert told.read_text() == "child"
