@@ -16,6 +16,7 @@ MOST_THREADS = 256  # as in cluster.c
 
 def processors() -> int:
     """How many processors this process may use: the meaning of threads=None."""
+    count: int | None
     if hasattr(os, "process_cpu_count"):  # 3.13
         count = os.process_cpu_count()
     elif hasattr(os, "sched_getaffinity"):

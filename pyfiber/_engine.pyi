@@ -312,9 +312,9 @@ _OnUnhandled: TypeAlias = (
     Literal["log", "raise"] | Callable[[Fiber[Any] | Grain[Any], BaseException], object]
 )
 
-@disjoint_base
 def _join_cluster(first: Scheduler, own: Scheduler, /) -> bool: ...
 
+@disjoint_base
 class Scheduler:
     def __new__(cls, *, on_unhandled: _OnUnhandled = "log", slots: int | None = None) -> Self: ...
     def run(self, fn: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R: ...
@@ -432,7 +432,7 @@ def run(
     *args: Any,
     on_unhandled: _OnUnhandled,
     watchdog: float | None = None,
-    threads: int = 1,
+    threads: int | None = 1,
     **kwargs: Any,
 ) -> _R: ...
 @overload
@@ -441,11 +441,11 @@ def run(
     /,
     *args: Any,
     watchdog: float | None,
-    threads: int = 1,
+    threads: int | None = 1,
     **kwargs: Any,
 ) -> _R: ...
 @overload
-def run(fn: Callable[..., _R], /, *args: Any, threads: int, **kwargs: Any) -> _R: ...
+def run(fn: Callable[..., _R], /, *args: Any, threads: int | None, **kwargs: Any) -> _R: ...
 @overload
 def run(fn: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R: ...
 def spawn(fn: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> Fiber[_R]: ...

@@ -496,8 +496,9 @@ ValueError for anything else.\n\
 see pyfiber.watchdog(). ValueError unless it is positive and finite.\n\
 \n\
 `threads`, experimental: so many schedulers, on this thread and on others, share\n\
-the fibers that have not begun. With a GIL that is not faster. TypeError unless\n\
-it is an int, ValueError unless it is from 1 to 256.");
+the fibers that have not begun. With a GIL that is not faster. None: as many\n\
+as this process may use processors. TypeError unless it is an int or None,\n\
+ValueError unless it is from 1 to 256.");
 PyDoc_STRVAR(mod_spawn_doc, "spawn(fn, /, *args, **kwargs)\n--\n\n\
 Start fn(*args, **kwargs) in a new fiber of the running scheduler.\n\
 \n\
@@ -687,7 +688,8 @@ engine_exec(PyObject *module)
         pf_thread_module_init(module) < 0 || pf_schedule_init(module) < 0 ||
         pf_python_overflow_init() < 0 || pf_capsule_init(module) < 0 ||
         pf_patch_init(module) < 0 || pf_watchdog_init(module) < 0 ||
-        pf_turns_init(module) < 0 || pf_cluster_init(module) < 0 || add_primitives(module) < 0) {
+        pf_turns_init(module) < 0 || pf_cluster_init(module) < 0 ||
+        add_primitives(module) < 0) {
         return -1;
     }
     pf_greenlet_module_init();

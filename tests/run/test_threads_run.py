@@ -21,6 +21,7 @@ import pytest
 import pyfiber
 import pyfiber.testing
 from pyfiber import TaskGroup, run, spawn
+from tests.support.subprocesses import run_script
 
 #: A hang fails the test instead of the suite.
 LONG = 30
@@ -79,7 +80,8 @@ def test_failure_elsewhere_comes_with_its_traceback():
         return ["".join(traceback.format_exception(e)) for e in errors]
 
     for text in run(main, threads=2):
-        assert "in failing" in text and "over there" in text
+        assert "in failing" in text
+        assert "over there" in text
 
 
 def test_failure_in_a_group_cancels_those_on_other_threads():
@@ -143,18 +145,26 @@ def test_deadline_reaches_a_fiber_that_is_away():
 
 
 def test_deadlock_is_found_over_all_threads():
-    def waits(meeting):
-        meeting.meet()
-        pyfiber.park()
+    """In a process of its own: any other thread could wake a fiber."""
+    done = run_script("""
+import threading, pyfiber
+from pyfiber import run, spawn
 
-    def main():
-        meeting = Meeting()
-        for fiber in [spawn(waits, meeting) for _ in range(2)]:
-            fiber.join()
+def waits(barrier):
+    barrier.wait(30)
+    pyfiber.park()
 
-    with pytest.raises(pyfiber.DeadlockError) as caught:
-        run(main, threads=2)
-    assert "waits" in str(caught.value)
+def main():
+    barrier = threading.Barrier(2)
+    for fiber in [spawn(waits, barrier) for _ in range(2)]:
+        fiber.join()
+
+try:
+    run(main, threads=2)
+except pyfiber.DeadlockError as exc:
+    print(exc)
+""")
+    assert "waits" in done.stdout
 
 
 def test_run_waits_for_fibers_that_others_have_spawned():
@@ -191,9 +201,9 @@ def test_failure_of_main_cancels_what_others_run():
         meeting = Meeting()
         for fiber in [spawn(waits, meeting) for _ in range(2)]:
             fiber.join(timeout=0.01)
-        raise ValueError
+        raise ValueError("main")
 
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="main"):
         run(main, threads=2)
     assert ended == [1, 1]
 
@@ -381,7 +391,9 @@ def test_daemon_fiber_stays_and_does_not_keep_the_run():
     def main():
         meeting, seen = Meeting(), []
         for _ in range(2):
-            pyfiber.Fiber(background, seen, daemon=True).start()
+            fiber = pyfiber.Fiber(lambda: background(seen))
+            fiber.daemon = True
+            fiber.start()
         for fiber in [spawn(meeting.meet) for _ in range(2)]:
             fiber.join()
         pyfiber.sleep(0)
@@ -488,9 +500,11 @@ def test_fiber_that_is_away_ends_with_an_error_in_the_child_of_a_fork():
     def child(fibers, event):
         event.set()
         errors = [type(fiber.exception()) for fiber in fibers]
-        return 7 if sorted(map(str, errors)) == sorted(
-            map(str, [type(None), pyfiber.FiberError])
-        ) else 8
+        return (
+            7
+            if sorted(map(str, errors)) == sorted(map(str, [type(None), pyfiber.FiberError]))
+            else 8
+        )
 
     def main():
         fibers, event = _away()
@@ -506,7 +520,7 @@ def test_run_in_the_child_of_a_fork_ends():
     parent = os.getpid()
 
     def main():
-        fibers, event = _away()
+        _, event = _away()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()

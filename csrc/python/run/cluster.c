@@ -60,7 +60,7 @@
 
 typedef struct PfMember {
     SchedulerObject *scheduler; /* owned; written once, before `count` grows */
-    PF_ATOMIC(uint8_t) hungry; /* see above */
+    PF_ATOMIC(uint8_t) hungry;  /* see above */
     PF_ATOMIC(uint8_t) empty, stuck;
 } PfMember;
 
@@ -173,8 +173,7 @@ make_double(FiberObject *f)
         target = PyObject_GetAttr((PyObject *)f, pf.s_run);
     }
     if (g == NULL || name == NULL || target == NULL || tell == NULL ||
-        pf_task_add_callback(PF_TASK(g), tell) < 0 ||
-        pf_rare_of(f) == NULL) {
+        pf_task_add_callback(PF_TASK(g), tell) < 0 || pf_rare_of(f) == NULL) {
         Py_XDECREF(target);
         Py_XDECREF(name);
         Py_CLEAR(g);
@@ -228,8 +227,7 @@ give(SchedulerObject *s, FiberObject *f, PfMember *m)
 {
     FiberObject *g = make_double(f);
     /* To make it may have run code. */
-    if (g == NULL || !pf_is_fresh(&f->core) ||
-        !post_to_hungry(m, g)) {
+    if (g == NULL || !pf_is_fresh(&f->core) || !post_to_hungry(m, g)) {
         PyErr_Clear();
         Py_XDECREF(g);
         return false;
@@ -302,7 +300,8 @@ give_share(SchedulerObject *s, PfMember *m, size_t most)
     if (given > 0) {
         pf_store(&m->hungry, SATED);
     } else {
-        get_hungry(m); /* as it was; who has woken meanwhile gets a gift early */
+        get_hungry(
+            m); /* as it was; who has woken meanwhile gets a gift early */
     }
     return more;
 }
@@ -536,8 +535,8 @@ pf_cluster_fibers(SchedulerObject *s, PyObject *list)
         SchedulerObject *other = s->cluster->members[i].scheduler;
         PyObject *more = other == s ? NULL : pf_scheduler_fibers(other);
         Py_ssize_t end = PyList_GET_SIZE(list);
-        if (other != s && (more == NULL ||
-                           PyList_SetSlice(list, end, end, more) < 0)) {
+        if (other != s &&
+            (more == NULL || PyList_SetSlice(list, end, end, more) < 0)) {
             Py_CLEAR(list);
         }
         Py_XDECREF(more);
@@ -698,9 +697,9 @@ pf_cluster_run(SchedulerObject *s, FiberObject *main, Py_ssize_t threads,
     join(s, c);
     PyObject *begin = pf_import_from("pyfiber._cluster", "begin");
     PyObject *how = s->on_unhandled == NULL ? pf.s_log : s->on_unhandled;
-    PyObject *end = begin == NULL ? NULL
-                                  : PyObject_CallFunction(begin, "OnO", s,
-                                                          threads, how);
+    PyObject *end = begin == NULL
+                        ? NULL
+                        : PyObject_CallFunction(begin, "OnO", s, threads, how);
     Py_XDECREF(begin);
     PyObject *result = NULL;
     if (end == NULL) {

@@ -436,9 +436,8 @@ idle(SchedulerObject *s, int64_t deadline)
         if (patience != PF_NEVER) {
             deadline = pf_now(&s->core) + patience;
         }
-    } else
-    if (deadline == PF_NEVER && !pf_scheduler_expects(&s->core) &&
-        pf_load(&s->coming) == 0) {
+    } else if (deadline == PF_NEVER && !pf_scheduler_expects(&s->core) &&
+               pf_load(&s->coming) == 0) {
         int64_t patience = pf_wait_for_help(s);
         if (patience <= 0) {
             return patience == 0;
@@ -590,8 +589,9 @@ failed(SchedulerObject *s)
 static bool
 must_end(SchedulerObject *s)
 {
-    return !s->ending && ((pf_unfinished_foreground(s) == 0 && !pf_cluster_works(s)) ||
-                          failed(s));
+    return !s->ending &&
+           ((pf_unfinished_foreground(s) == 0 && !pf_cluster_works(s)) ||
+            failed(s));
 }
 
 static bool
