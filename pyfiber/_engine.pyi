@@ -312,6 +312,8 @@ _OnUnhandled: TypeAlias = (
     Literal["log", "raise"] | Callable[[Fiber[Any] | Grain[Any], BaseException], object]
 )
 
+def _join_cluster(first: Scheduler, own: Scheduler, /) -> bool: ...
+
 @disjoint_base
 class Scheduler:
     def __new__(cls, *, on_unhandled: _OnUnhandled = "log", slots: int | None = None) -> Self: ...
@@ -430,10 +432,20 @@ def run(
     *args: Any,
     on_unhandled: _OnUnhandled,
     watchdog: float | None = None,
+    threads: int | None = 1,
     **kwargs: Any,
 ) -> _R: ...
 @overload
-def run(fn: Callable[..., _R], /, *args: Any, watchdog: float | None, **kwargs: Any) -> _R: ...
+def run(
+    fn: Callable[..., _R],
+    /,
+    *args: Any,
+    watchdog: float | None,
+    threads: int | None = 1,
+    **kwargs: Any,
+) -> _R: ...
+@overload
+def run(fn: Callable[..., _R], /, *args: Any, threads: int | None, **kwargs: Any) -> _R: ...
 @overload
 def run(fn: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R: ...
 def spawn(fn: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> Fiber[_R]: ...

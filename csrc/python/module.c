@@ -28,6 +28,7 @@
 #include "python/io/io.h"
 #include "python/patch/lot.h"
 #include "python/patch/patch.h"
+#include "python/run/cluster.h"
 #include "python/run/run.h"
 #include "python/run/wakeup.h"
 #include "python/sync/sync.h"
@@ -472,7 +473,8 @@ PyDoc_STRVAR(current_doc, "current()\n--\n\nThe running fiber.");
 PyDoc_STRVAR(mod_switch_doc, "switch(fiber, value=None, /)\n--\n\n\
 fiber.switch(value).");
 PyDoc_STRVAR(mod_run_doc,
-             "run(fn, /, *args, on_unhandled='log', watchdog=None, **kwargs)\n\
+             "run(fn, /, *args, on_unhandled='log', watchdog=None, threads=1, "
+             "**kwargs)\n\
 --\n\n\
 Run fn(*args, **kwargs) in a fiber, and every fiber it spawns, on this thread.\n\
 \n\
@@ -491,7 +493,12 @@ wait; if it raises, its exception and the failure are logged. TypeError or\n\
 ValueError for anything else.\n\
 \n\
 `watchdog`, seconds: who keeps the loop from running for longer is reported;\n\
-see pyfiber.watchdog(). ValueError unless it is positive and finite.");
+see pyfiber.watchdog(). ValueError unless it is positive and finite.\n\
+\n\
+`threads`, experimental: so many schedulers, on this thread and on others, share\n\
+the fibers that have not begun. With a GIL that is not faster. None: as many\n\
+as this process may use processors. TypeError unless it is an int or None,\n\
+ValueError unless it is from 1 to 256.");
 PyDoc_STRVAR(mod_spawn_doc, "spawn(fn, /, *args, **kwargs)\n--\n\n\
 Start fn(*args, **kwargs) in a new fiber of the running scheduler.\n\
 \n\
@@ -681,7 +688,8 @@ engine_exec(PyObject *module)
         pf_thread_module_init(module) < 0 || pf_schedule_init(module) < 0 ||
         pf_python_overflow_init() < 0 || pf_capsule_init(module) < 0 ||
         pf_patch_init(module) < 0 || pf_watchdog_init(module) < 0 ||
-        pf_turns_init(module) < 0 || add_primitives(module) < 0) {
+        pf_turns_init(module) < 0 || pf_cluster_init(module) < 0 ||
+        add_primitives(module) < 0) {
         return -1;
     }
     pf_greenlet_module_init();

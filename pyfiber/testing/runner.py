@@ -136,6 +136,11 @@ class Program:
                 raise TypeError(f"{what} must be callable, not {type(value).__name__!r}")
         if any(kind(self.fn) for kind in NOT_PLAIN):
             raise TypeError("fn is a coroutine function or a generator: a plain one is needed")
+        if not isinstance(self.threads, bool):  # as of pyfiber.run()
+            raise TypeError(
+                "threads says whether other threads may run: True or False. A run under test has "
+                "one scheduler: its order could not be repeated over several threads"
+            )
         check_count(self.max_steps, "max_steps")
         if self.leftovers not in ("join", "error"):
             raise ValueError(f"leftovers is 'join' or 'error', not {self.leftovers!r}")

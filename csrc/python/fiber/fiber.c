@@ -14,6 +14,7 @@
 #include "python/fiber/explore.h"
 #include "python/fiber/hub.h"
 #include "python/fiber/inspect.h"
+#include "python/fiber/lent.h"
 #include "python/fiber/lifecycle.h"
 #include "python/fiber/outcome.h"
 #include "python/fiber/pack.h"
@@ -241,6 +242,7 @@ fiber_clear(PyObject *op)
         Py_CLEAR(rare->cancel);
         Py_CLEAR(rare->puller);
         Py_CLEAR(rare->pulled);
+        Py_CLEAR(rare->other);
     }
     return 0;
 }
@@ -496,6 +498,9 @@ void
 pf_fiber_make_ready(SchedulerObject *s, FiberObject *fiber)
 {
     pf_make_ready_fresh(&s->core, &fiber->fiber);
+    if (PF_UNLIKELY(s->cluster != NULL)) {
+        pf_lent_ops->spawned(s);
+    }
     pf_tell_host(s);
 }
 

@@ -44,6 +44,7 @@ struct FiberObject {
     bool dying : 1;      /* being unwound by FiberExit */
     bool preferred : 1;  /* began before its turn, for a waiter */
     bool finalized : 1;  /* happens only once in an object's life */
+    bool lent : 1;       /* is away, or runs for one that is: see lent.h */
     uint32_t number;     /* as an owner of locks; 0: it has never been one */
     union {
         pf_task core; /* what is known of tasks of any kind */

@@ -8,6 +8,10 @@
 #include "python/core/thread.h"
 #include "python/fiber/outcome.h"
 
+#include "python/fiber/lent.h"
+
+const PfLentOps *pf_lent_ops; /* constant after import */
+
 PyTypeObject *pf_scheduler_type; /* constant after import */
 
 const PfTurnOps *pf_turn_ops; /* constant after import */

@@ -80,6 +80,8 @@ struct SchedulerObject {
     PF_ATOMIC(uint8_t) lacks_gil; /* woken, and waits for that */
     PfWatched watched;
     PfTurn turn;
+    struct PfCluster *cluster; /* a run on several threads, or NULL */
+    struct PfMember *member;   /* its place there */
 };
 
 #define SCHEDULER_OF(core_)                                                   \

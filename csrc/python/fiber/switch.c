@@ -17,6 +17,7 @@
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
 #include "python/fiber/inspect.h"
+#include "python/fiber/lent.h"
 #include "python/fiber/lifecycle.h"
 #include "python/fiber/outcome.h"
 #include "python/fiber/pack.h"
@@ -502,7 +503,7 @@ retire(FiberObject *self)
     if (!self->daemon) {
         s->foreground--;
     }
-    if (self->outcome == PF_OUTCOME_FAILED) {
+    if (self->outcome == PF_OUTCOME_FAILED && !self->lent) {
         pf_task_failed(s, PF_TASK(self));
     }
     if (self == s->main || s->foreground == 0 || s->fatal != NULL) {
@@ -665,6 +666,10 @@ pf_fiber_first(pf_scheduler *s, pf_task *core)
     FiberObject *fiber = (FiberObject *)(void *)pf_object_of(core);
     if (pf_is_packed(&fiber->fiber)) {
         return pf_next_packed(s, &fiber->fiber);
+    }
+    if (PF_UNLIKELY(pf_is_away(fiber))) {
+        pf_lent_ops->woken(fiber);
+        return pf_next(s);
     }
     bool collected = false;
     int rc = PF_LOOK_AGAIN;

@@ -52,6 +52,7 @@ pf_task_traverse(PfTaskObject *task, visitproc visit, void *arg)
         Py_VISIT(task->rare->cancel);
         Py_VISIT(task->rare->puller);
         Py_VISIT(task->rare->pulled);
+        Py_VISIT(task->rare->other);
     }
     return 0;
 }

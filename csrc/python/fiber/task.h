@@ -38,6 +38,7 @@ typedef struct PfRare {
     /* Of a generator's body, who waits for what it emits, and the other way
      * round; see generator.c. */
     FiberObject *puller, *pulled;
+    FiberObject *other; /* owned; see lent.h */
 } PfRare;
 
 /* How a task that is done has ended. */

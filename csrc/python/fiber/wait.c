@@ -16,6 +16,7 @@
 #include "python/fiber/fiber.h"
 #include "python/fiber/guest.h"
 #include "python/fiber/hub.h"
+#include "python/fiber/lent.h"
 #include "python/fiber/lifecycle.h"
 #include "python/fiber/owner.h"
 #include "python/fiber/switch.h"
@@ -280,6 +281,13 @@ pf_fiber_unpark(PfTaskObject *task, PyObject *value)
     if (t == NULL || pf_task_may_unpark(task) < 0) {
         return -1;
     }
+    if (PF_UNLIKELY(pf_is_away(fiber))) {
+        fiber = fiber->rare->other;
+        task = PF_TASK(fiber);
+        if (pf_task_may_unpark(task) < 0) {
+            return -1;
+        }
+    }
     if (fiber->thread == t || fiber->core.scheduler == NULL) {
         int rc = pf_task_give_permit(task, value);
         if (PF_UNLIKELY(rc == 0) &&
@@ -382,7 +390,10 @@ pf_refuse_join(PfThread *t, FiberObject *target)
                         "before waiting for it");
         return -1;
     }
-    if (target->thread != t) {
+    if (target->thread != t &&
+        !(t->scheduler != NULL && t->scheduler->cluster != NULL &&
+          pf_lent_ops->together(t->scheduler,
+                                SCHEDULER_OF(target->core.scheduler)))) {
         PyErr_SetString(pf.fiber_error,
                         "the fiber belongs to another thread: wait for it "
                         "there, or use add_done_callback()");

@@ -23,6 +23,7 @@
 #include "python/fiber/switch.h"
 #include "python/fiber/unseen.h"
 #include "python/fiber/unwind.h"
+#include "python/run/cluster.h"
 #include "python/run/run.h"
 
 #include "engine/stack/overflow.h"
@@ -195,7 +196,7 @@ static void
 deadlock(SchedulerObject *s)
 {
     pf_no_switch_begin(s->thread, "while a deadlock is reported");
-    PyObject *fibers = waiting_ones(s);
+    PyObject *fibers = pf_cluster_fibers(s, waiting_ones(s));
     PyObject *text = NULL;
     if (fibers != NULL && pf_facade.deadlock_text != NULL) {
         text = PyObject_CallOneArg(pf_facade.deadlock_text, fibers);
@@ -427,8 +428,16 @@ idle(SchedulerObject *s, int64_t deadline)
     if (s->clock != NULL) {
         return pf_explorer_ops->idle(s, deadline);
     }
-    if (deadline == PF_NEVER && !pf_scheduler_expects(&s->core) &&
-        pf_load(&s->coming) == 0) {
+    if (s->cluster != NULL) {
+        int64_t patience = pf_cluster_idle(s);
+        if (patience < 0) {
+            return false;
+        }
+        if (patience != PF_NEVER) {
+            deadline = pf_now(&s->core) + patience;
+        }
+    } else if (deadline == PF_NEVER && !pf_scheduler_expects(&s->core) &&
+               pf_load(&s->coming) == 0) {
         int64_t patience = pf_wait_for_help(s);
         if (patience <= 0) {
             return patience == 0;
@@ -436,6 +445,7 @@ idle(SchedulerObject *s, int64_t deadline)
         deadline = pf_now(&s->core) + patience;
     }
     int rc = pf_scheduler_wait(&s->core, deadline);
+    pf_cluster_awake(s);
     if (rc < 0) {
         errno = -rc;
         PyErr_SetFromErrno(PyExc_OSError);
@@ -563,6 +573,7 @@ hub_end(SchedulerObject *s, FiberObject *hub)
         pf_scheduler_rest(&s->core);
     }
     s->in_turn = false;
+    pf_cluster_left(s);
     Py_DECREF(s);
 }
 
@@ -578,13 +589,16 @@ failed(SchedulerObject *s)
 static bool
 must_end(SchedulerObject *s)
 {
-    return !s->ending && (pf_unfinished_foreground(s) == 0 || failed(s));
+    return !s->ending &&
+           ((pf_unfinished_foreground(s) == 0 && !pf_cluster_works(s)) ||
+            failed(s));
 }
 
 static bool
 must_stop(SchedulerObject *s, FiberObject *hub)
 {
-    return pf_unfinished(s) == 0 || s->interrupts > 1 || hub->dying;
+    return (pf_unfinished(s) == 0 && !pf_cluster_works(s)) ||
+           s->interrupts > 1 || hub->dying;
 }
 
 /* Run until main and every non-daemon fiber are done; then, or when something
@@ -601,6 +615,7 @@ loop(SchedulerObject *s, FiberObject *hub)
             pf_scheduler_cancel_because(
                 s, s->foreground == 0 ? "the run is over"
                                       : "another fiber ended the run");
+            pf_cluster_cancel(s);
         }
         if (!run_next(s, hub) && !must_stop(s, hub) && !must_end(s) &&
             !idle(s, PF_NEVER)) {

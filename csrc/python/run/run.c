@@ -2,6 +2,7 @@
 #include "python/run/run.h"
 
 #include "python/core/import.h"
+#include "python/run/cluster.h"
 #include "python/core/state.h"
 #include "python/fiber/call.h"
 #include "python/fiber/outcome.h"
@@ -13,6 +14,7 @@
 typedef struct RunOptions {
     PyObject *on_unhandled; /* a new reference, or NULL */
     int64_t watchdog;       /* nanoseconds; 0: no limit of its own */
+    Py_ssize_t threads;     /* schedulers that share the work */
 } RunOptions;
 
 /* Run on a scheduler that exists only for this run.  `main` and the options
@@ -29,7 +31,10 @@ run_alone(FiberObject *main, RunOptions *options)
     }
     s->on_unhandled = options->on_unhandled;
     pf_store(&s->watched.limit, options->watchdog);
-    PyObject *result = pf_run_main(s, main);
+    PyObject *result =
+        options->threads > 1
+            ? pf_cluster_run(s, main, options->threads, options->watchdog)
+            : pf_run_main(s, main);
     PyObject *raised = result == NULL ? pf_take_exception() : NULL;
     pf_scheduler_close_now(s);
     pf_unseen_close_quietly(s);
@@ -49,7 +54,8 @@ is(PyObject *name, PyObject *own)
 static bool
 is_own(PyObject *name)
 {
-    return is(name, pf.s_on_unhandled) || is(name, pf.s_watchdog);
+    return is(name, pf.s_on_unhandled) || is(name, pf.s_watchdog) ||
+           PyUnicode_CompareWithASCIIString(name, "threads") == 0;
 }
 
 /* Its thread, and the one that reports, have to be there. */
@@ -69,6 +75,9 @@ take_option(RunOptions *options, PyObject *name, PyObject *value)
     if (is(name, pf.s_on_unhandled)) {
         options->on_unhandled = pf_on_unhandled(value);
         return options->on_unhandled == NULL ? -1 : 0;
+    }
+    if (!is(name, pf.s_watchdog)) {
+        return pf_cluster_threads(value, &options->threads);
     }
     return value != Py_None &&
                    (pf_watch_limit(value, &options->watchdog) < 0 ||

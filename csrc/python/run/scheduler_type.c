@@ -13,6 +13,7 @@
 #include "python/fiber/owner.h"
 #include "python/fiber/pack.h"
 #include "python/fiber/unseen.h"
+#include "python/run/cluster.h"
 #include "python/run/run.h"
 
 #include <errno.h>
@@ -143,7 +144,7 @@ after_fork(PfThread *t)
             return -1;
         }
     }
-    return 0;
+    return t->scheduler == NULL ? 0 : pf_cluster_after_fork(t->scheduler);
 }
 
 const PfPart pf_runs_part = {

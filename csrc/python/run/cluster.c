@@ -1,0 +1,742 @@
+/* A run on several threads: run(main, threads=N).
+ *
+ * Each member has a scheduler with a queue of its own, which no other thread
+ * touches (Acar, Chargueraud, Rainey, "Scheduling parallel programs by work
+ * stealing with private deques", 2013).  A member that runs out of fibers says
+ * so (`hungry`); another one sees that where it polls anyway, and gives away
+ * fibers that have not begun, the oldest first: an equal share to each that is
+ * hungry, and keeps one for itself.  What is in a queue stays there: a fiber
+ * that blocks its thread, instead of waiting, blocks those behind it as well.
+ * So with as many fibers as members none gets two while another has none.
+ *
+ * What is given is represented by a double: the fiber F stays where it was
+ * spawned, parked and `lent`; G, made here and posted by call_soon's way, runs
+ * its function.  G's end is posted back and ends F with the same outcome; a
+ * cancellation of F is posted to G.
+ *
+ * The first member, on the thread that called run(), decides the end: others
+ * publish by atomics that they are `empty` (no non-daemon fibers) or `stuck`
+ * (nothing ready, nothing expected), which they take back before they run
+ * anything.  `gifts` and `wakes` tell that something happened between two
+ * looks.
+ *
+ * How `hungry` changes, and why no word is lost:
+ *   0 -> 1  by the member, when it idles and no gift is `coming` here
+ *   1 -> 2  by a giver, which thereby is the only one
+ *   2 -> 0  by that giver, when it has posted: until then the member cannot
+ *           ask again, and afterwards what comes is counted in `coming`, or
+ *           has arrived
+ *   2 -> 1  by that giver, when it has nothing to give after all
+ *   1 -> 0  by the member, when it wakes for another reason
+ * - The member says 1 just after a giver has looked: that polls again within 61
+ *   switches, or its queue is empty then, and it idles itself.
+ * - The gift is posted while the member goes to sleep: the inbox has its own
+ *   second look (pf_scheduler_wait).
+ * - The gift is posted after the first has seen `empty`: F, which keeps its
+ *   giver from being empty, ends only after the receiver has woken, and so has
+ *   taken `empty` back; what was seen before is told by `gifts`.
+ * - It could not be posted: F is still in its queue.
+ *
+ * Reports look at the fibers of other threads and count on the GIL, as
+ * others do.
+ */
+#include "python/run/cluster.h"
+
+#include "python/cancel/cancel.h"
+#include "python/cancel/scope.h"
+#include "python/core/import.h"
+#include "python/core/tstate.h"
+#include "python/fiber/inspect.h"
+#include "python/fiber/lent.h"
+#include "python/fiber/lifecycle.h"
+#include "python/fiber/owner.h"
+#include "python/fiber/switch.h"
+#include "python/fiber/task.h"
+#include "python/fiber/wait.h"
+
+#define MOST_THREADS 256
+#define SECOND_LOOK INT64_C(5000000) /* ns between two looks at who is stuck */
+#define LOOK INT64_C(1000000000)
+
+typedef struct PfMember {
+    SchedulerObject *scheduler; /* owned; written once, before `count` grows */
+    PF_ATOMIC(uint8_t) hungry;  /* see above */
+    PF_ATOMIC(uint8_t) empty, stuck;
+} PfMember;
+
+enum { SATED, HUNGRY, PROMISED }; /* `hungry` */
+
+typedef struct PfCluster {
+    PF_ATOMIC(size_t) count;  /* members that are there */
+    PF_ATOMIC(size_t) hungry; /* of these, without work */
+    PF_ATOMIC(size_t) gifts, wakes;
+    PF_ATOMIC(uint8_t) over;
+    size_t looked; /* `wakes` when all were found stuck; the first's alone */
+    bool found_stuck;
+    PfMember members[MOST_THREADS];
+} PfCluster;
+
+static bool
+is_first(const SchedulerObject *s)
+{
+    return s->member == &s->cluster->members[0];
+}
+
+/* ------------------------------------------------------------------- hunger */
+
+static void
+get_hungry(PfMember *m)
+{
+    pf_fetch_add(&m->scheduler->cluster->hungry, 1);
+    pf_store(&m->hungry, HUNGRY);
+}
+
+/* False: it was not, or somebody else was faster. */
+static bool
+no_longer_hungry(PfMember *m, uint8_t now)
+{
+    uint8_t expected = HUNGRY;
+    while (expected == HUNGRY) {
+        if (pf_cas_weak(&m->hungry, &expected, now)) {
+            pf_fetch_sub(&m->scheduler->cluster->hungry, 1);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ------------------------------------------------------------------- giving */
+
+/* It is away no more, and about to end. */
+static void
+come_back(SchedulerObject *s, FiberObject *f)
+{
+    if (f->core.state == PF_READY) {
+        pf_queue_remove(&s->core.ready, &f->core);
+    }
+    f->lent = false;
+    f->core.state = PF_PARKED;
+    Py_CLEAR(f->rare->other);
+}
+
+/* The double has ended: so does the one, on its own thread. */
+static void
+double_done(SchedulerObject *s, PyObject *one, PyObject *twin)
+{
+    FiberObject *f = (FiberObject *)one, *g = (FiberObject *)twin;
+    if (!pf_is_away(f)) {
+        return; /* it was abandoned */
+    }
+    come_back(s, f);
+    PyObject *value = Py_NewRef(g->value == NULL ? Py_None : g->value);
+    if (g->outcome != PF_OUTCOME_OK) {
+        pf_restore_exception(value);
+        value = NULL;
+    }
+    pf_fiber_end(s->thread, f, value);
+}
+
+/* Done-callback of the double, on its thread. */
+static PyObject *
+tell_one(PyObject *one, PyObject *twin)
+{
+    FiberObject *f = (FiberObject *)one;
+    ((FiberObject *)twin)->looked_at = true;
+    if (pf_call_owner(SCHEDULER_OF(f->core.scheduler), double_done, one,
+                      twin) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef tell_method = {"tell_one", tell_one, METH_O, NULL};
+
+/* May it run elsewhere?  It has not begun, and is no special one. */
+static bool
+may_be_given(const FiberObject *f)
+{
+    return pf_is_fresh(&f->core) && pf_kind_of(&f->core) == &pf_fiber_ops &&
+           !f->daemon && !f->lent && !f->under_cancel && !f->permit &&
+           !f->tracked && f->stack_size == 0 && f->rare == NULL &&
+           f->scheduled;
+}
+
+/* A double that will run the function of `f`, which keeps it: NULL with an
+ * exception. */
+static FiberObject *
+make_double(FiberObject *f)
+{
+    FiberObject *g = pf_fiber_alloc(f->thread);
+    PyObject *name = pf_fiber_name(f), *target = Py_XNewRef(f->target);
+    PyObject *tell = PyCFunction_New(&tell_method, (PyObject *)f);
+    if (target == NULL) {
+        target = PyObject_GetAttr((PyObject *)f, pf.s_run);
+    }
+    if (g == NULL || name == NULL || target == NULL || tell == NULL ||
+        pf_task_add_callback(PF_TASK(g), tell) < 0 || pf_rare_of(f) == NULL) {
+        Py_XDECREF(target);
+        Py_XDECREF(name);
+        Py_CLEAR(g);
+    } else {
+        g->target = target;
+        g->name = name;
+        g->args = Py_XNewRef(f->args);
+        g->kwargs = Py_XNewRef(f->kwargs);
+        g->context = Py_XNewRef(f->context);
+        g->lent = true;
+    }
+    Py_XDECREF(tell);
+    return g;
+}
+
+/* It has been posted: the one is away. */
+static void
+mark_away(FiberObject *f, FiberObject *g)
+{
+    PyObject *target = f->target, *args = f->args, *kwargs = f->kwargs;
+    PyObject *context = f->context;
+    if (f->name == NULL) {
+        f->name = Py_NewRef(g->name);
+    }
+    f->target = f->args = f->context = NULL;
+    f->waiting_on = Py_NewRef((PyObject *)g);
+    f->rare->other = (FiberObject *)Py_NewRef((PyObject *)g);
+    f->lent = true;
+    f->core.wake = PF_WAKE_NONE;
+    f->core.state = PF_PARKED;
+    Py_XDECREF(context);
+    Py_XDECREF(kwargs);
+    Py_XDECREF(args);
+    Py_XDECREF(target);
+}
+
+/* The post of `g` to the member, whom nobody else gives anything meanwhile. */
+static bool
+post_to_hungry(PfMember *m, FiberObject *g)
+{
+    pf_fetch_add(&m->scheduler->cluster->gifts, 1);
+    int rc = pf_fiber_start_soon(m->scheduler, g);
+    if (rc < 0) {
+        PyErr_Clear(); /* it is over there */
+    }
+    return rc == 0;
+}
+
+static bool
+give(SchedulerObject *s, FiberObject *f, PfMember *m)
+{
+    FiberObject *g = make_double(f);
+    /* To make it may have run code. */
+    if (g == NULL || !pf_is_fresh(&f->core) || !post_to_hungry(m, g)) {
+        PyErr_Clear();
+        Py_XDECREF(g);
+        return false;
+    }
+    pf_queue_remove(&s->core.ready, &f->core);
+    mark_away(f, g);
+    Py_DECREF(g);
+    return true;
+}
+
+/* Fibers of the queue that are looked at: those that have begun could be many,
+ * and stay. */
+#define LOOK_AT 64
+
+/* The oldest that may be given, but not the one that begins next, as a new
+ * reference, or NULL; and how many there are (`count` may be NULL). */
+static FiberObject *
+choose(SchedulerObject *s, size_t *count)
+{
+    pf_task *task = s->core.ready.head;
+    FiberObject *oldest = NULL;
+    if (task != NULL && s->core.ready.count > 1 && s->core.ahead != 0) {
+        task = task->next;
+    }
+    for (int i = 0; i < LOOK_AT && task != NULL; i++, task = task->next) {
+        if (!pf_is_fresh(task)) {
+            continue;
+        }
+        FiberObject *f = (FiberObject *)(void *)pf_object_of(task);
+        if (!may_be_given(f)) {
+            continue;
+        }
+        if (oldest == NULL) {
+            oldest = (FiberObject *)Py_NewRef((PyObject *)f);
+        }
+        if (count == NULL) {
+            break;
+        }
+        ++*count;
+    }
+    return oldest;
+}
+
+/* Another member that is hungry, to whom a gift is promised now, or NULL. */
+static PfMember *
+take_hungry(SchedulerObject *s)
+{
+    size_t count = pf_load(&s->cluster->count);
+    for (size_t i = 0; i < count; i++) {
+        PfMember *m = &s->cluster->members[i];
+        if (m != s->member && no_longer_hungry(m, PROMISED)) {
+            return m;
+        }
+    }
+    return NULL;
+}
+
+/* Up to so many fibers; false: there were fewer. */
+static bool
+give_share(SchedulerObject *s, PfMember *m, size_t most)
+{
+    size_t given = 0;
+    bool more = true;
+    while (more && given < most) {
+        FiberObject *f = choose(s, NULL);
+        more = f != NULL && give(s, f, m);
+        given += more;
+        Py_XDECREF(f);
+    }
+    if (given > 0) {
+        pf_store(&m->hungry, SATED);
+    } else {
+        get_hungry(
+            m); /* as it was; who has woken meanwhile gets a gift early */
+    }
+    return more;
+}
+
+/* One is kept, unless others that are ready keep this thread busy. */
+static size_t
+share_of_each(SchedulerObject *s, size_t fresh, size_t hungry)
+{
+    size_t share = fresh / (hungry + 1);
+    return share == 0 && fresh > 0 && s->core.ready.count > 1 ? 1 : share;
+}
+
+/* The scheduler polls: see pf_probe_fn. */
+static void
+share(pf_scheduler *core, void *data)
+{
+    (void)data;
+    SchedulerObject *s = SCHEDULER_OF(core);
+    PfCluster *c = s->cluster;
+    size_t hungry = c == NULL ? 0 : pf_load_relaxed(&c->hungry), fresh = 0;
+    if (hungry == 0 || s->ending || core->ready.count < 2) {
+        return;
+    }
+    FiberObject *oldest = choose(s, &fresh);
+    size_t most = share_of_each(s, fresh, hungry);
+    if (oldest == NULL) {
+        return;
+    }
+    pf_no_switch_begin(s->thread, "while fibers are given away");
+    Py_DECREF(oldest);
+    PfMember *m;
+    while (most > 0 && (m = take_hungry(s)) != NULL) {
+        most = give_share(s, m, most) ? most : 0;
+    }
+    pf_no_switch_end(s->thread);
+}
+
+static void
+spawned(SchedulerObject *s)
+{
+    if (pf_load_relaxed(&s->cluster->hungry) != 0) {
+        s->core.until_poll = 1;
+    }
+}
+
+/* ------------------------------------------------------------- cancellation */
+
+static void
+cancel_double(SchedulerObject *s, PyObject *twin, PyObject *why)
+{
+    (void)s;
+    pf_cancel_now((FiberObject *)twin, why);
+}
+
+static void
+woken(FiberObject *f)
+{
+    f->core.state = PF_PARKED;
+    f->core.wake = PF_WAKE_NONE;
+    PyObject *source = pf_fiber_cancel_source(f), *why = NULL;
+    if (source != NULL) {
+        why = PyObject_TypeCheck(source, pf_scope_type)
+                  ? ((ScopeObject *)source)->why
+                  : pf_rare((FiberObject *)source)->cancel;
+    }
+    FiberObject *g = f->rare->other;
+    if (pf_call_owner(SCHEDULER_OF(g->core.scheduler), cancel_double,
+                      (PyObject *)g, why) < 0) {
+        PyErr_WriteUnraisable((PyObject *)f);
+    }
+}
+
+static bool
+together(SchedulerObject *a, SchedulerObject *b)
+{
+    return a->cluster == b->cluster;
+}
+
+static const PfLentOps ops = {woken, together, spawned};
+
+/* --------------------------------------------------------- the members' state */
+
+static void
+look_again(SchedulerObject *s, PyObject *target, PyObject *argument)
+{
+    (void)target;
+    (void)argument;
+    pf_wake_hub(s);
+}
+
+static bool
+expects(SchedulerObject *s)
+{
+    return pf_scheduler_expects(&s->core) || pf_load(&s->coming) != 0;
+}
+
+/* Everybody but the first, whose own state it knows. */
+static bool
+all_stuck(PfCluster *c)
+{
+    size_t count = pf_load(&c->count);
+    for (size_t i = 1; i < count; i++) {
+        PfMember *m = &c->members[i];
+        if (pf_load(&m->stuck) == 0 || expects(m->scheduler)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static int64_t
+first_is_idle(SchedulerObject *s)
+{
+    PfCluster *c = s->cluster;
+    size_t wakes = pf_load(&c->wakes);
+    if (expects(s)) {
+        c->found_stuck = false;
+        return PF_NEVER;
+    }
+    if (!all_stuck(c)) {
+        c->found_stuck = false;
+        return LOOK;
+    }
+    if (c->found_stuck && c->looked == wakes && wakes == pf_load(&c->wakes) &&
+        !expects(s)) {
+        c->found_stuck = false;
+        return pf_wait_for_help(s);
+    }
+    c->found_stuck = true;
+    c->looked = wakes;
+    return SECOND_LOOK;
+}
+
+int64_t
+pf_cluster_idle(SchedulerObject *s)
+{
+    PfMember *m = s->member;
+    /* Not while a gift is on its way here. */
+    if (!s->ending && pf_load(&m->hungry) == SATED &&
+        pf_load(&s->coming) == 0) {
+        get_hungry(m);
+    }
+    if (is_first(s)) {
+        return first_is_idle(s);
+    }
+    pf_store(&m->empty, pf_unfinished_foreground(s) <= 1); /* the keeper */
+    pf_store(&m->stuck, !expects(s));
+    if (pf_load(&m->empty) || pf_load(&m->stuck)) {
+        (void)pf_call_owner(s->cluster->members[0].scheduler, look_again, NULL,
+                            NULL);
+        PyErr_Clear(); /* no memory: it looks by itself, later */
+    }
+    return PF_NEVER;
+}
+
+void
+pf_cluster_awake(SchedulerObject *s)
+{
+    if (s->cluster == NULL) {
+        return;
+    }
+    (void)no_longer_hungry(s->member, SATED);
+    if (is_first(s)) {
+        return;
+    }
+    pf_fetch_add(&s->cluster->wakes, 1);
+    pf_store(&s->member->empty, 0);
+    pf_store(&s->member->stuck, 0);
+}
+
+void
+pf_cluster_left(SchedulerObject *s)
+{
+    if (s->cluster == NULL) {
+        return;
+    }
+    pf_cluster_awake(s);
+    if (!is_first(s)) {
+        pf_store(&s->member->empty, 1);
+        pf_store(&s->member->stuck, 1);
+        PyObject *pending = pf_take_exception();
+        (void)pf_call_owner(s->cluster->members[0].scheduler, look_again, NULL,
+                            NULL);
+        PyErr_Clear();
+        if (pending != NULL) {
+            pf_restore_exception(pending);
+        }
+    }
+}
+
+/* A gift between two members that both were seen empty has changed `gifts`. */
+bool
+pf_cluster_works(SchedulerObject *s)
+{
+    PfCluster *c = s->cluster;
+    if (c == NULL || !is_first(s)) {
+        return false;
+    }
+    size_t gifts = pf_load(&c->gifts), count = pf_load(&c->count);
+    for (size_t i = 1; i < count; i++) {
+        if (!pf_load(&c->members[i].empty)) {
+            return true;
+        }
+    }
+    return gifts != pf_load(&c->gifts) || pf_load(&s->coming) != 0;
+}
+
+void
+pf_cluster_cancel(SchedulerObject *s)
+{
+    PfCluster *c = s->cluster;
+    if (c == NULL || !is_first(s)) {
+        return;
+    }
+    size_t count = pf_load(&c->count);
+    for (size_t i = 1; i < count; i++) {
+        PyObject *done = PyObject_CallMethod(
+            (PyObject *)c->members[i].scheduler, "stop", NULL);
+        if (done == NULL) {
+            PyErr_WriteUnraisable((PyObject *)s);
+        }
+        Py_XDECREF(done);
+    }
+}
+
+PyObject *
+pf_cluster_fibers(SchedulerObject *s, PyObject *list)
+{
+    size_t count = s->cluster == NULL ? 0 : pf_load(&s->cluster->count);
+    for (size_t i = 0; list != NULL && i < count; i++) {
+        SchedulerObject *other = s->cluster->members[i].scheduler;
+        PyObject *more = other == s ? NULL : pf_scheduler_fibers(other);
+        Py_ssize_t end = PyList_GET_SIZE(list);
+        if (other != s &&
+            (more == NULL || PyList_SetSlice(list, end, end, more) < 0)) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(more);
+    }
+    return list;
+}
+
+/* --------------------------------------------------------------------- fork */
+
+/* The thread that ran its double is not in this process. */
+static void
+lost(SchedulerObject *s, PyObject *one, PyObject *ignored)
+{
+    FiberObject *f = (FiberObject *)one;
+    (void)ignored;
+    if (!pf_is_away(f)) {
+        return;
+    }
+    come_back(s, f);
+    f->looked_at = true; /* no report: who waits for it gets the error */
+    PyErr_SetString(pf.fiber_error,
+                    "the fiber ran on another thread, which the child of a "
+                    "fork has not");
+    pf_fiber_end(s->thread, f, NULL);
+}
+
+/* Who posts to them must not wake the parent's, by the descriptors that the
+ * processes share.  They are never freed. */
+static void
+forget_others(SchedulerObject *s, PfCluster *c)
+{
+    size_t count = pf_load(&c->count);
+    for (size_t i = 0; i < count; i++) {
+        SchedulerObject *other = c->members[i].scheduler;
+        if (other != s) {
+            (void)pf_inbox_close(&other->core.inbox);
+        }
+    }
+    c->members[0].scheduler = s;
+    s->member = &c->members[0];
+    pf_store(&c->count, 1);
+    pf_store(&c->hungry, 0);
+    pf_store(&s->member->hungry, SATED);
+    c->found_stuck = false;
+}
+
+/* In the child only this member is left, and decides when the run ends. */
+int
+pf_cluster_after_fork(SchedulerObject *s)
+{
+    if (s->cluster == NULL) {
+        return 0;
+    }
+    bool keeps = !is_first(s);
+    forget_others(s, s->cluster);
+    for (FiberObject *f = s->thread->live; f != NULL; f = f->next) {
+        if (f->core.scheduler == &s->core && pf_is_away(f) &&
+            pf_call_owner(s, lost, (PyObject *)f, NULL) < 0) {
+            return -1;
+        }
+    }
+    return keeps && s->main != NULL
+               ? pf_fiber_unpark(PF_TASK(s->main), Py_None)
+               : 0;
+}
+
+/* ----------------------------------------------------------- begin and end */
+
+static int
+processors(Py_ssize_t *threads)
+{
+    PyObject *count = pf_import_from("pyfiber._cluster", "processors");
+    Py_XSETREF(count, count == NULL ? NULL : PyObject_CallNoArgs(count));
+    int rc = count == NULL ? -1 : pf_cluster_threads(count, threads);
+    Py_XDECREF(count);
+    return rc;
+}
+
+int
+pf_cluster_threads(PyObject *value, Py_ssize_t *threads)
+{
+    if (value == Py_None) {
+        return processors(threads);
+    }
+    if (!PyLong_Check(value) || PyBool_Check(value)) {
+        PyErr_Format(PyExc_TypeError,
+                     "threads must be an int or None, not '%.200s'",
+                     Py_TYPE(value)->tp_name);
+        return -1;
+    }
+    *threads = PyLong_AsSsize_t(value);
+    if ((*threads == -1 && PyErr_Occurred()) || *threads < 1 ||
+        *threads > MOST_THREADS) {
+        PyErr_Format(PyExc_ValueError, "threads must be from 1 to %d, not %R",
+                     MOST_THREADS, value);
+        return -1;
+    }
+    return 0;
+}
+
+static void
+join(SchedulerObject *s, PfCluster *c)
+{
+    size_t place = pf_load(&c->count);
+    c->members[place].scheduler = (SchedulerObject *)Py_NewRef((PyObject *)s);
+    s->cluster = c;
+    s->member = &c->members[place];
+    s->core.probe = share;
+    pf_store(&c->count, place + 1);
+}
+
+/* _join_cluster(first, own): own becomes a member; False: it is over. */
+static PyObject *
+mod_join(PyObject *module, PyObject *args)
+{
+    (void)module;
+    SchedulerObject *first, *own;
+    if (!PyArg_ParseTuple(args, "O!O!", pf_scheduler_type, &first,
+                          pf_scheduler_type, &own)) {
+        return NULL;
+    }
+    PfCluster *c = first->cluster;
+    if (c == NULL || pf_load(&c->over)) {
+        Py_RETURN_FALSE;
+    }
+    pf_store(&own->watched.limit, pf_load(&first->watched.limit));
+    join(own, c);
+    own->slots = first->slots;
+    get_hungry(own->member); /* gifts wait in its inbox */
+    Py_RETURN_TRUE;
+}
+
+static void
+disband(PfCluster *c)
+{
+    size_t count = pf_load(&c->count);
+    for (size_t i = 0; i < count; i++) {
+        SchedulerObject *s = c->members[i].scheduler;
+        s->core.probe = NULL;
+        s->cluster = NULL;
+        s->member = NULL;
+        Py_DECREF(s);
+    }
+    PyMem_RawFree(c);
+}
+
+/* After the second Ctrl-C nobody waits for the members; what they use stays. */
+PyObject *
+pf_cluster_run(SchedulerObject *s, FiberObject *main, Py_ssize_t threads,
+               int64_t watchdog)
+{
+    (void)watchdog;
+    PfCluster *c = PyMem_RawCalloc(1, sizeof *c);
+    if (c == NULL) {
+        Py_DECREF(main);
+        return PyErr_NoMemory();
+    }
+    join(s, c);
+    PyObject *begin = pf_import_from("pyfiber._cluster", "begin");
+    PyObject *how = s->on_unhandled == NULL ? pf.s_log : s->on_unhandled;
+    PyObject *end = begin == NULL
+                        ? NULL
+                        : PyObject_CallFunction(begin, "OnO", s, threads, how);
+    Py_XDECREF(begin);
+    PyObject *result = NULL;
+    if (end == NULL) {
+        Py_DECREF(main);
+    } else {
+        result = pf_run_main(s, main);
+    }
+    pf_store(&c->over, 1);
+    PyObject *raised = result == NULL ? pf_take_exception() : NULL;
+    pf_cluster_cancel(s);
+    bool wait = s->interrupts < 2;
+    PyObject *ended =
+        end == NULL ? NULL : PyObject_CallFunction(end, "i", (int)wait);
+    Py_XDECREF(end);
+    if (wait) {
+        disband(c);
+    }
+    if (ended == NULL && raised == NULL) {
+        Py_CLEAR(result);
+    } else if (raised != NULL) {
+        PyErr_Clear();
+        pf_restore_exception(raised);
+    }
+    Py_XDECREF(ended);
+    return result;
+}
+
+static PyMethodDef functions[] = {
+    {"_join_cluster", mod_join, METH_VARARGS,
+     "_join_cluster(first, own, /)\n--\n\n"
+     "A scheduler takes part in the run of another; False if that is over."},
+    {NULL, NULL, 0, NULL},
+};
+
+int
+pf_cluster_init(PyObject *module)
+{
+    pf_lent_ops = &ops;
+    return PyModule_AddFunctions(module, functions);
+}

@@ -1,0 +1,30 @@
+/* A run on several threads: see cluster.c. */
+#ifndef PF_CLUSTER_H
+#define PF_CLUSTER_H
+
+#include "python/run/run.h"
+
+/* TypeError or ValueError unless it is a number of threads; None: as many as
+ * this process may use processors. */
+int pf_cluster_threads(PyObject *value, Py_ssize_t *threads);
+PyObject *pf_cluster_run(SchedulerObject *s, FiberObject *main,
+                         Py_ssize_t threads, int64_t watchdog);
+
+/* --- for the loop; they do nothing for a run on one thread --- */
+/* Nothing is ready here.  How long to wait, PF_NEVER: no limit of its own;
+ * -1: every member is stuck. */
+int64_t pf_cluster_idle(SchedulerObject *s);
+void pf_cluster_awake(SchedulerObject *s);
+void pf_cluster_left(SchedulerObject *s); /* its loop is over */
+/* Have other members non-daemon fibers left?  Asked by the first one. */
+bool pf_cluster_works(SchedulerObject *s);
+/* The first one ends: so do the others. */
+void pf_cluster_cancel(SchedulerObject *s);
+/* `list` (which may be NULL) and the fibers of the others. */
+PyObject *pf_cluster_fibers(SchedulerObject *s, PyObject *list);
+/* In the child of a fork: 0, or -1 with an exception. */
+int pf_cluster_after_fork(SchedulerObject *s);
+
+int pf_cluster_init(PyObject *module);
+
+#endif

@@ -1,0 +1,79 @@
+"""The threads of run(main, threads=N): the half that speaks Python (csrc/python/run/cluster.c)."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+from pyfiber import _engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MOST_THREADS = 256  # as in cluster.c
+
+
+def processors() -> int:
+    """How many processors this process may use: the meaning of threads=None."""
+    count: int | None
+    if hasattr(os, "process_cpu_count"):  # 3.13
+        count = os.process_cpu_count()
+    elif hasattr(os, "sched_getaffinity"):
+        count = len(os.sched_getaffinity(0))
+    else:
+        count = os.cpu_count()
+    return min(count or 1, MOST_THREADS)
+
+
+def _keep() -> None:
+    """Keep a member's run going until it is stopped."""
+    _engine.park()
+
+
+def _member(
+    first: Any, how: Any, failures: list[BaseException], there: threading.Semaphore
+) -> None:
+    own = None
+    try:
+        try:
+            _engine._only_watches()
+            own = _engine.Scheduler(on_unhandled=how)
+            joined = _engine._join_cluster(first, own)
+        finally:
+            there.release()
+        if joined:
+            own.run(_keep)
+    except _engine.Cancelled:
+        pass  # the way a run is stopped
+    except BaseException as exc:
+        if type(exc).__name__ != "FiberCancelled":
+            failures.append(exc)
+    finally:
+        if own is not None:
+            own.close()
+
+
+def begin(first: Any, threads: int, how: Any) -> Callable[[int], None]:
+    """Start the other threads; returns a function that waits for their end."""
+    failures: list[BaseException] = []
+    there = threading.Semaphore(0)
+    members = [
+        threading.Thread(
+            target=_member, args=(first, how, failures, there), name=f"pyfiber-run-{n}", daemon=True
+        )
+        for n in range(2, threads + 1)
+    ]
+    for member in members:
+        member.start()
+    for _ in members:  # so that from the first spawn on there is somebody to give to
+        there.acquire()
+
+    def end(wait: int) -> None:
+        if wait:
+            for member in members:
+                member.join()
+            if failures:
+                raise failures[0]
+
+    return end
