@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from . import report
-from .model import CURVES, ENGINE, IO, PYFIBER
+from .model import CORES, CURVES, ENGINE, IO, PYFIBER
 from .progress import Progress
 from .rows import ROWS, select
 from .runner import FAILED, QUICK, RowResult, Settings, measurements, run
@@ -26,10 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "family",
         nargs="?",
-        choices=(ENGINE, IO, CURVES),
+        choices=(ENGINE, IO, CURVES, CORES),
         default=ENGINE,
         help="which rows: those of fibers and schedulers (the default), or those of servers under "
-        "load, for which a C compiler is needed; or how costs grow with depth and number",
+        "load, for which a C compiler is needed; or how costs grow with depth and number; or two "
+        "threads at once",
     )
     parser.add_argument(
         "--quick", action="store_true", help="few repetitions of little work: seconds, less exact"

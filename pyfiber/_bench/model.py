@@ -20,6 +20,7 @@ CALLS = "calls"
 ENGINE = "engine"
 IO = "io"
 CURVES = "curves"
+CORES = "cores"
 
 
 class Unavailable(Exception):

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 #: Distributions outside the standard library, each of the same name as its module.
-PEERS = ("greenlet", "gevent", "uvloop", "trio", "sqlalchemy", "gunicorn")
+PEERS = ("greenlet", "gevent", "uvloop", "trio", "sqlalchemy", "gunicorn", "tonio")
 
 #: Peers that cannot be installed on a system.
 NOT_FOR = {"win32": ("uvloop", "gunicorn")}

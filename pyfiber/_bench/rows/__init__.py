@@ -6,6 +6,7 @@ from fnmatch import fnmatchcase
 
 from ..model import ENGINE, Case, Row
 from . import (
+    cores,
     curves,
     grains,
     imports,
@@ -43,6 +44,7 @@ FAMILIES = (
     imports,
     io,
     curves,
+    cores,
 )
 
 ROWS: tuple[Row, ...] = tuple(row for family in FAMILIES for row in family.ROWS)

@@ -1,0 +1,687 @@
+"""Two threads: work that has nothing to do with each other, trees that are shared out, messages.
+
+`python -m pyfiber bench cores`. On an interpreter without a GIL two threads may be nearly twice as
+fast as one; with a GIL they are not, and these rows show that, too. Timed is the wall clock, from
+the moment when all threads are ready until the last one is done, for each operation of all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import repeat
+from threading import Barrier, Thread
+from typing import Any
+
+import pyfiber
+
+from ..model import CORES, Case, Measure, Row, Sample, clock
+from ..peers import PEERS, load
+from .skynet import checked
+
+FIBERS = 100
+#: Calls that compute the 15th number of Fibonacci, some 50 us without any wait.
+FIBONACCI = 15
+CAPACITY = 64
+
+#: What one thread does: so many operations.
+Work = Callable[[int], None]
+
+
+def fibonacci(n: int) -> int:
+    """Work for a processor."""
+    return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+
+
+def side_by_side(works: Sequence[Callable[[], None]]) -> float:
+    """How long it takes to do all, each on a thread of its own: nanoseconds of the wall clock."""
+    ready = Barrier(len(works) + 1)
+    failed: list[BaseException] = []
+
+    def body(work: Callable[[], None]) -> None:
+        try:
+            ready.wait()
+            work()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [Thread(target=body, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    ready.wait()
+    start = clock()
+    for thread in threads:
+        thread.join()
+    elapsed = clock() - start
+    if failed:
+        raise failed[0]
+    return elapsed
+
+
+def on_threads(threads: int, work: Work) -> Measure:
+    """The work, as often as asked for, on each of so many threads: for one operation of all."""
+
+    def measure(count: int) -> Sample:
+        elapsed = side_by_side([partial(work, count)] * threads)
+        return Sample(elapsed, count * threads)
+
+    return measure
+
+
+# Work of one thread -----------------------------------------------------------------------------
+
+
+def pyfiber_switch(count: int) -> None:
+    """Two raw fibers switch to each other."""
+
+    def body() -> None:
+        switch = here.switch
+        for _ in repeat(None, half):
+            switch()
+
+    half = count // 2 + 1
+    here = pyfiber.current()
+    there = pyfiber.Fiber(body)
+    switch = there.switch
+    for _ in repeat(None, half):
+        switch()
+    switch()
+
+
+def greenlet_switch(count: int) -> None:
+    """The same with greenlets."""
+    module = load("greenlet")
+
+    def body() -> None:
+        switch = here.switch
+        for _ in repeat(None, half):
+            switch()
+
+    half = count // 2 + 1
+    here = module.getcurrent()
+    switch = module.greenlet(body).switch
+    for _ in repeat(None, half):
+        switch()
+    switch()
+
+
+def pyfiber_yield(count: int) -> None:
+    """A hundred fibers take turns."""
+    rounds = count // FIBERS + 1
+
+    def body() -> None:
+        yield_now = pyfiber.yield_now
+        for _ in repeat(None, rounds):
+            yield_now()
+
+    def main() -> None:
+        for fiber in [pyfiber.spawn(body) for _ in range(FIBERS)]:
+            fiber.join()
+
+    pyfiber.run(main)
+
+
+async def async_yield(count: int) -> None:
+    """The same with asyncio's tasks."""
+    rounds = count // FIBERS + 1
+
+    async def body() -> None:
+        sleep = asyncio.sleep
+        for _ in repeat(None, rounds):
+            await sleep(0)
+
+    for task in [asyncio.create_task(body()) for _ in range(FIBERS)]:
+        await task
+
+
+async def trio_yield(count: int) -> None:
+    """The same with trio's tasks."""
+    trio = load("trio")
+    rounds = count // FIBERS + 1
+
+    async def body() -> None:
+        checkpoint = trio.lowlevel.checkpoint
+        for _ in repeat(None, rounds):
+            await checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(FIBERS):
+            nursery.start_soon(body)
+
+
+def gevent_yield(count: int) -> None:
+    """The same with gevent's greenlets."""
+    gevent = load("gevent")
+    rounds = count // FIBERS + 1
+
+    def body() -> None:
+        sleep = gevent.sleep
+        for _ in repeat(None, rounds):
+            sleep(0)
+
+    gevent.joinall([gevent.spawn(body) for _ in range(FIBERS)])
+
+
+def nothing() -> None:
+    """What is spawned."""
+
+
+async def nothing_async() -> None:
+    """What is spawned, where it must be a coroutine."""
+
+
+def pyfiber_spawn(count: int) -> None:
+    """Spawn and join, a hundred at a time."""
+
+    def main() -> None:
+        spawn = pyfiber.spawn
+        for _ in range(count // FIBERS + 1):
+            for fiber in [spawn(nothing) for _ in range(FIBERS)]:
+                fiber.join()
+
+    pyfiber.run(main)
+
+
+async def async_spawn(count: int) -> None:
+    """The same with asyncio's tasks."""
+    create_task = asyncio.get_running_loop().create_task
+    for _ in range(count // FIBERS + 1):
+        for task in [create_task(nothing_async()) for _ in range(FIBERS)]:
+            await task
+
+
+async def trio_spawn(count: int) -> None:
+    """The same in nurseries of trio."""
+    trio = load("trio")
+    for _ in range(count // FIBERS + 1):
+        async with trio.open_nursery() as nursery:
+            for _ in range(FIBERS):
+                nursery.start_soon(nothing_async)
+
+
+def gevent_spawn(count: int) -> None:
+    """The same with gevent's greenlets."""
+    gevent = load("gevent")
+    for _ in range(count // FIBERS + 1):
+        for greenlet in [gevent.spawn(nothing) for _ in range(FIBERS)]:
+            greenlet.join()
+
+
+def pyfiber_channel(count: int) -> None:
+    """From one fiber to another by a channel."""
+
+    def send(channel: pyfiber.Channel[int]) -> None:
+        for number in range(count):
+            channel.send(number)
+
+    def main() -> None:
+        channel: pyfiber.Channel[int] = pyfiber.Channel(CAPACITY)
+        pyfiber.spawn(send, channel)
+        receive = channel.receive
+        for _ in repeat(None, count):
+            receive()
+
+    pyfiber.run(main)
+
+
+async def async_channel(count: int) -> None:
+    """The same by a queue of asyncio."""
+    items: asyncio.Queue[int] = asyncio.Queue(CAPACITY)
+
+    async def send() -> None:
+        for number in range(count):
+            await items.put(number)
+
+    task = asyncio.create_task(send())
+    for _ in repeat(None, count):
+        await items.get()
+    await task
+
+
+async def trio_channel(count: int) -> None:
+    """The same by a memory channel of trio."""
+    trio = load("trio")
+    sender, receiver = trio.open_memory_channel(CAPACITY)
+
+    async def send() -> None:
+        for number in range(count):
+            await sender.send(number)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(send)
+        for _ in repeat(None, count):
+            await receiver.receive()
+
+
+def gevent_channel(count: int) -> None:
+    """The same by a queue of gevent."""
+    items = load("gevent.queue").Queue(CAPACITY)
+
+    def send() -> None:
+        for number in range(count):
+            items.put(number)
+
+    greenlet = load("gevent").spawn(send)
+    for _ in repeat(None, count):
+        items.get()
+    greenlet.join()
+
+
+def pyfiber_compute(count: int) -> None:
+    """Ten fibers compute, and yield in between."""
+
+    def body() -> None:
+        for _ in range(count // 10 + 1):
+            fibonacci(FIBONACCI)
+            pyfiber.yield_now()
+
+    def main() -> None:
+        for fiber in [pyfiber.spawn(body) for _ in range(10)]:
+            fiber.join()
+
+    pyfiber.run(main)
+
+
+def thread_compute(count: int) -> None:
+    """A thread without fibers."""
+    for _ in range(count):
+        fibonacci(FIBONACCI)
+
+
+async def async_compute(count: int) -> None:
+    """The same with asyncio's tasks."""
+
+    async def body() -> None:
+        for _ in range(count // 10 + 1):
+            fibonacci(FIBONACCI)
+            await asyncio.sleep(0)
+
+    for task in [asyncio.create_task(body()) for _ in range(10)]:
+        await task
+
+
+# The same on TonIO, whose threads belong to one pool ---------------------------------------------
+
+
+def on_tonio(threads: int, main: Callable[[int], Any]) -> Measure:
+    """A coroutine function in TonIO's pool: its threads share the tasks, of twice the work."""
+
+    def measure(count: int) -> Sample:
+        tonio = load("tonio.colored")
+
+        async def timed() -> float:
+            start = clock()
+            await tonio.spawn(*[main(count) for _ in range(threads)])
+            return clock() - start
+
+        return Sample(tonio.run(timed(), threads=threads), count * threads)
+
+    return measure
+
+
+async def tonio_yield(count: int) -> None:
+    """A hundred tasks take turns."""
+    tonio = load("tonio.colored")
+    rounds = count // FIBERS + 1
+
+    async def body() -> None:
+        yield_now = tonio.yield_now
+        for _ in repeat(None, rounds):
+            await yield_now()
+
+    await tonio.spawn(*[body() for _ in range(FIBERS)])
+
+
+async def tonio_spawn(count: int) -> None:
+    """A hundred tasks at a time."""
+    spawn = load("tonio.colored").spawn
+    for _ in range(count // FIBERS + 1):
+        await spawn(*[nothing_async() for _ in range(FIBERS)])
+
+
+async def tonio_compute(count: int) -> None:
+    """Ten tasks compute."""
+    tonio = load("tonio.colored")
+
+    async def body() -> None:
+        for _ in range(count // 10 + 1):
+            fibonacci(FIBONACCI)
+            await tonio.yield_now()
+
+    await tonio.spawn(*[body() for _ in range(10)])
+
+
+# Trees that are shared out -----------------------------------------------------------------------
+
+
+def pyfiber_skynet(threads: int, leaves: int) -> Sample:
+    """`run(threads=)`."""
+
+    def node(number: int, size: int) -> int:
+        if size == 1:
+            return number
+        size //= 10
+        children = [pyfiber.spawn(node, number + i * size, size) for i in range(10)]
+        return sum([child.result() for child in children])
+
+    def main() -> Sample:
+        start = clock()
+        return checked(node(0, leaves), leaves, clock() - start)
+
+    return pyfiber.run(main, threads=threads)
+
+
+def tonio_skynet(threads: int, leaves: int) -> Sample:
+    """A task for each node."""
+    tonio = load("tonio.colored")
+
+    async def node(number: int, size: int) -> int:
+        if size == 1:
+            return number
+        size //= 10
+        return sum(await tonio.spawn(*[node(number + i * size, size) for i in range(10)]))
+
+    async def main() -> Sample:
+        start = clock()
+        return checked(await node(0, leaves), leaves, clock() - start)
+
+    sample: Sample = tonio.run(main(), threads=threads)
+    return sample
+
+
+def pyfiber_tree(threads: int, leaves: int) -> Sample:
+    """A binary tree whose leaves compute."""
+
+    def node(size: int) -> int:
+        if size == 1:
+            return fibonacci(FIBONACCI)
+        left, right = pyfiber.spawn(node, size // 2), pyfiber.spawn(node, size - size // 2)
+        return left.result() + right.result()
+
+    def main() -> Sample:
+        start = clock()
+        total = node(leaves)
+        assert total == leaves * 610
+        return Sample(clock() - start, leaves)
+
+    return pyfiber.run(main, threads=threads)
+
+
+def tonio_tree(threads: int, leaves: int) -> Sample:
+    """The same with tasks."""
+    tonio = load("tonio.colored")
+
+    async def node(size: int) -> int:
+        if size == 1:
+            return fibonacci(FIBONACCI)
+        return sum(await tonio.spawn(node(size // 2), node(size - size // 2)))
+
+    async def main() -> Sample:
+        start = clock()
+        total = await node(leaves)
+        assert total == leaves * 610
+        return Sample(clock() - start, leaves)
+
+    sample: Sample = tonio.run(main(), threads=threads)
+    return sample
+
+
+# Messages between threads -----------------------------------------------------------------------
+
+
+def pyfiber_across(capacity: int, count: int) -> Sample:
+    """A channel between fibers of two schedulers."""
+    channel: pyfiber.Channel[int] = pyfiber.Channel(capacity)
+
+    def send() -> None:
+        for number in range(count):
+            channel.send(number)
+
+    def receive() -> None:
+        for number in range(count):
+            assert channel.receive() == number
+
+    works = [partial(pyfiber.run, send), partial(pyfiber.run, receive)]
+    return Sample(side_by_side(works), count)
+
+
+def queue_across(capacity: int, count: int) -> Sample:
+    """A queue of the standard library between two threads."""
+    items: queue.Queue[int] = queue.Queue(capacity)
+
+    def send() -> None:
+        for number in range(count):
+            items.put(number)
+
+    def receive() -> None:
+        for number in range(count):
+            assert items.get() == number
+
+    return Sample(side_by_side([send, receive]), count)
+
+
+def tonio_across(capacity: int, count: int) -> Sample:
+    """A channel between two tasks in a pool of two threads."""
+    tonio, channels = load("tonio.colored"), load("tonio.colored.sync.channel")
+
+    async def main() -> Sample:
+        sender, receiver = channels.channel(capacity)
+
+        async def send() -> None:
+            for number in range(count):
+                await sender.send(number)
+
+        async def receive() -> None:
+            for number in range(count):
+                assert await receiver.receive() == number
+
+        start = clock()
+        await tonio.spawn(send(), receive())
+        return Sample(clock() - start, count)
+
+    sample: Sample = tonio.run(main(), threads=2)
+    return sample
+
+
+# Rows --------------------------------------------------------------------------------------------
+
+
+def in_asyncio(main: Callable[[int], Any], loop: str | None = None) -> Work:
+    """A coroutine function on a loop of its own."""
+
+    def work(count: int) -> None:
+        factory = load(loop).new_event_loop if loop else None
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(main(count))
+
+    return work
+
+
+def in_trio(main: Callable[[int], Any]) -> Work:
+    """An asynchronous function in a run of trio's of its own."""
+    return lambda count: load("trio").run(main, count)
+
+
+#: Operations, at most, of those that take microseconds for each.
+LIMITS = {"gevent": 50_000, "asyncio": 50_000, "uvloop": 100_000, "trio": 10_000, "tonio": 50_000}
+
+#: Threads, and what the subject's name has behind it.
+BOTH = ((1, ""), (2, ", two threads"))
+
+
+def cases(works: dict[str, Work], tonio: Callable[[int], Any] | None = None) -> tuple[Case, ...]:
+    """Everybody on one thread and on two; pyfiber first."""
+    found = [
+        Case(
+            name + more,
+            on_threads(threads, work),
+            peer=name if name in PEERS else None,
+            limit=LIMITS.get(name),
+        )
+        for name, work in works.items()
+        for threads, more in BOTH
+    ]
+    if tonio is not None:
+        found += [
+            Case(
+                "tonio" + more,
+                on_tonio(threads, tonio),
+                peer="tonio",
+                limit=LIMITS["tonio"],
+            )
+            for threads, more in BOTH
+        ]
+    return tuple(found)
+
+
+def asyncio_works(main: Callable[[int], Any]) -> dict[str, Work]:
+    """The same coroutine function on both event loops."""
+    return {"asyncio": in_asyncio(main), "uvloop": in_asyncio(main, "uvloop")}
+
+
+def row(name: str, title: str, description: str, found: tuple[Case, ...], count: int) -> Row:
+    """A row of this family."""
+    return Row(
+        f"cores-{name}",
+        title,
+        description,
+        found,
+        count=count,
+        quick=count // 10,
+        budget=None,
+        fresh=True,  # TonIO has one pool in the life of a process
+        family=CORES,
+        show_median=True,
+    )
+
+
+def tree_row(name: str, title: str, description: str, ours: Any, tonio: Any, leaves: int) -> Row:
+    """A row of a tree that run() shares out."""
+    found = [
+        *[Case("pyfiber" + more, partial(ours, threads)) for threads, more in BOTH],
+        *[Case("tonio" + more, partial(tonio, threads), peer="tonio") for threads, more in BOTH],
+    ]
+    return Row(
+        f"cores-{name}",
+        title,
+        description,
+        tuple(found),
+        count=leaves,
+        quick=leaves // 10,
+        budget=None,
+        fresh=True,
+        repetitions=5,
+        family=CORES,
+        show_median=True,
+    )
+
+
+ROWS = (
+    row(
+        "switch",
+        "one switch",
+        "Two raw fibers switch to each other; on two threads, two such pairs.",
+        cases({"pyfiber": pyfiber_switch, "greenlet": greenlet_switch}),
+        1_000_000,
+    ),
+    row(
+        "yield",
+        f"yield among {FIBERS}",
+        f"{FIBERS} fibers take turns; on two threads, so many on each.",
+        cases(
+            {
+                "pyfiber": pyfiber_yield,
+                "gevent": gevent_yield,
+                **asyncio_works(async_yield),
+                "trio": in_trio(trio_yield),
+            },
+            tonio_yield,
+        ),
+        500_000,
+    ),
+    row(
+        "spawn",
+        f"spawn + join, {FIBERS} at a time",
+        "Fibers that do nothing are spawned and joined; on two threads, on both.",
+        cases(
+            {
+                "pyfiber": pyfiber_spawn,
+                "gevent": gevent_spawn,
+                **asyncio_works(async_spawn),
+                "trio": in_trio(trio_spawn),
+            },
+            tonio_spawn,
+        ),
+        200_000,
+    ),
+    row(
+        "channel",
+        "message through a channel, within a thread",
+        f"One fiber sends, another one receives; the channel has {CAPACITY} places. On two threads, "
+        "a channel on each.",
+        cases(
+            {
+                "pyfiber": pyfiber_channel,
+                "gevent": gevent_channel,
+                **asyncio_works(async_channel),
+                "trio": in_trio(trio_channel),
+            }
+        ),
+        200_000,
+    ),
+    row(
+        "compute",
+        "50 us of computing, then a yield",
+        f"Ten fibers compute the {FIBONACCI}th Fibonacci number by recursion and yield, again and "
+        "again; on two threads, ten on each.",
+        cases(
+            {
+                "pyfiber": pyfiber_compute,
+                "threads": thread_compute,
+                "asyncio": in_asyncio(async_compute),
+            },
+            tonio_compute,
+        ),
+        2_000,
+    ),
+    tree_row(
+        "skynet",
+        "skynet over the threads of a run",
+        "A tree of fibers, ten children to each node, sums its 100,000 leaves: run(threads=1) and "
+        "run(threads=2).",
+        pyfiber_skynet,
+        tonio_skynet,
+        100_000,
+    ),
+    tree_row(
+        "tree",
+        "a computing tree over the threads of a run",
+        "A binary tree of fibers, whose 2,000 leaves compute for some 50 us each: run(threads=1) and "
+        "run(threads=2).",
+        pyfiber_tree,
+        tonio_tree,
+        2_000,
+    ),
+    *(
+        Row(
+            f"cores-across-{capacity}",
+            f"message from thread to thread, {capacity} {'place' if capacity == 1 else 'places'}",
+            f"One thread sends, another one receives, through a queue of {capacity}; the time of a "
+            "message.",
+            (
+                Case("pyfiber", partial(pyfiber_across, capacity), note="Channel"),
+                Case("threads", partial(queue_across, capacity), note="queue.Queue"),
+                Case("tonio", partial(tonio_across, capacity), peer="tonio", note="channel"),
+            ),
+            count=20_000 if capacity == 1 else 100_000,
+            quick=2_000 if capacity == 1 else 10_000,
+            budget=None,
+            fresh=True,
+            family=CORES,
+            show_median=True,
+        )
+        for capacity in (1, 64, 1024)
+    ),
+)
