@@ -21,7 +21,10 @@ import pytest
 import pyfiber
 import pyfiber.testing
 from pyfiber import TaskGroup, run, spawn
+from tests.support.gil import needs_gil
 from tests.support.subprocesses import run_script
+
+pytestmark = needs_gil("run(threads=) is refused without the GIL")
 
 #: A hang fails the test instead of the suite.
 LONG = 30

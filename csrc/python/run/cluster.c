@@ -45,6 +45,8 @@
 #include "python/cancel/cancel.h"
 #include "python/cancel/scope.h"
 #include "python/core/import.h"
+#include "python/core/objlock.h"
+#include "python/core/state.h"
 #include "python/core/tstate.h"
 #include "python/fiber/inspect.h"
 #include "python/fiber/lent.h"
@@ -615,11 +617,26 @@ processors(Py_ssize_t *threads)
     return rc;
 }
 
+/* What counts on the GIL yet: waits for fibers of other members, what is asked
+ * of a fiber that is away, reports. */
+static int
+refuse_without_gil(Py_ssize_t threads)
+{
+    if (!PF_PARALLEL || threads == 1 || getenv("PYFIBER_UNTESTED") != NULL) {
+        return 0;
+    }
+    PyErr_SetString(pf.fiber_error,
+                    "run(threads=) counts on the GIL so far, and this CPython "
+                    "has none: call run() in several threads (or set "
+                    "PYFIBER_UNTESTED=1, to try)");
+    return -1;
+}
+
 int
 pf_cluster_threads(PyObject *value, Py_ssize_t *threads)
 {
     if (value == Py_None) {
-        return processors(threads);
+        return processors(threads) < 0 ? -1 : refuse_without_gil(*threads);
     }
     if (!PyLong_Check(value) || PyBool_Check(value)) {
         PyErr_Format(PyExc_TypeError,
@@ -634,7 +651,7 @@ pf_cluster_threads(PyObject *value, Py_ssize_t *threads)
                      MOST_THREADS, value);
         return -1;
     }
-    return 0;
+    return refuse_without_gil(*threads);
 }
 
 static void

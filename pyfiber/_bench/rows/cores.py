@@ -17,7 +17,7 @@ from typing import Any
 
 import pyfiber
 
-from ..model import CORES, Case, Measure, Row, Sample, clock
+from ..model import CORES, Case, Measure, Row, Sample, Unavailable, clock
 from ..peers import PEERS, load
 from .skynet import checked
 
@@ -356,6 +356,14 @@ async def tonio_compute(count: int) -> None:
 # Trees that are shared out -----------------------------------------------------------------------
 
 
+def shared_out(main: Callable[[], Sample], threads: int) -> Sample:
+    """A run on so many threads, where there are such."""
+    try:
+        return pyfiber.run(main, threads=threads)
+    except pyfiber.FiberError as refused:
+        raise Unavailable(str(refused)) from None
+
+
 def pyfiber_skynet(threads: int, leaves: int) -> Sample:
     """`run(threads=)`."""
 
@@ -370,7 +378,7 @@ def pyfiber_skynet(threads: int, leaves: int) -> Sample:
         start = clock()
         return checked(node(0, leaves), leaves, clock() - start)
 
-    return pyfiber.run(main, threads=threads)
+    return shared_out(main, threads)
 
 
 def tonio_skynet(threads: int, leaves: int) -> Sample:
@@ -406,7 +414,7 @@ def pyfiber_tree(threads: int, leaves: int) -> Sample:
         assert total == leaves * 610
         return Sample(clock() - start, leaves)
 
-    return pyfiber.run(main, threads=threads)
+    return shared_out(main, threads)
 
 
 def tonio_tree(threads: int, leaves: int) -> Sample:
