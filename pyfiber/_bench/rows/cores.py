@@ -627,8 +627,8 @@ ROWS = (
     row(
         "channel",
         "message through a channel, within a thread",
-        f"One fiber sends, another one receives; the channel has {CAPACITY} places. On two threads, "
-        "a channel on each.",
+        f"One fiber sends, another one receives; the channel has {CAPACITY} places. On "
+        "two threads, a channel on each.",
         cases(
             {
                 "pyfiber": pyfiber_channel,
@@ -666,8 +666,8 @@ ROWS = (
     tree_row(
         "tree",
         "a computing tree over the threads of a run",
-        "A binary tree of fibers, whose 2,000 leaves compute for some 50 us each: run(threads=1) and "
-        "run(threads=2).",
+        "A binary tree of fibers, whose 2,000 leaves compute for some 50 us each: "
+        "run(threads=1) and run(threads=2).",
         pyfiber_tree,
         tonio_tree,
         2_000,
