@@ -364,8 +364,17 @@ def shared_out(main: Callable[[], Sample], threads: int) -> Sample:
         raise Unavailable(str(refused)) from None
 
 
+def whole_tree(leaves: int) -> int:
+    """At most so many leaves that every node has ten children."""
+    size = 1
+    while size * 10 <= leaves:
+        size *= 10
+    return size
+
+
 def pyfiber_skynet(threads: int, leaves: int) -> Sample:
     """`run(threads=)`."""
+    leaves = whole_tree(leaves)
 
     def node(number: int, size: int) -> int:
         if size == 1:
@@ -384,6 +393,7 @@ def pyfiber_skynet(threads: int, leaves: int) -> Sample:
 def tonio_skynet(threads: int, leaves: int) -> Sample:
     """A task for each node."""
     tonio = load("tonio.colored")
+    leaves = whole_tree(leaves)
 
     async def node(number: int, size: int) -> int:
         if size == 1:
