@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pyfiber import Fiber, FiberError, current, info, run, spawn, yield_now
+from pyfiber import Fiber, current, info, run, spawn, yield_now
 from tests.support.subprocesses import run_python
 
 FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
@@ -51,13 +51,6 @@ def test_patch_is_refused_while_the_gil_is_off(gil: str, parts: dict[str, bool])
     done = run_python("-c", textwrap.dedent(program), env={"PYTHON_GIL": gil})
     refused = "patch True\npatched True\n" if gil == "0" else ""
     assert (done.stdout, done.stderr) == (f"{refused}gil {gil == '1'}\n", "")
-
-
-@without_gil
-def test_run_on_several_threads_is_refused() -> None:
-    with pytest.raises(FiberError, match="counts on the GIL so far"):
-        run(current, threads=2)
-    assert run(lambda: 1, threads=1) == 1
 
 
 class Key:

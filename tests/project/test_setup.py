@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(not SETUP.exists(), reason="needs the source tre
 #: What setup.py sees, and its answer.
 REFUSED = {
     "import platform; platform.python_implementation = lambda: 'PyPy'": "pyfiber needs CPython",
-    "import sys, sysconfig; sys.version_info = (3, 13, 0);"
+    "import runpy, setuptools, sys, sysconfig; sys.version_info = (3, 13, 0);"
     "sysconfig.get_config_vars()['Py_GIL_DISABLED'] = 1": "no free-threaded CPython but 3.14",
 }
 if sys.platform != "win32":

