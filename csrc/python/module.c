@@ -495,9 +495,9 @@ ValueError for anything else.\n\
 `watchdog`, seconds: who keeps the loop from running for longer is reported;\n\
 see pyfiber.watchdog(). ValueError unless it is positive and finite.\n\
 \n\
-`threads`, experimental: so many schedulers, on this thread and on others, share\n\
-the fibers that have not begun. With a GIL that is not faster. None: as many\n\
-as this process may use processors. TypeError unless it is an int or None,\n\
+`threads`, not ready: so many schedulers, on this thread and on others, share the\n\
+fibers that have not begun. None: as many as this process may use processors.\n\
+FiberError above 1 unless PYFIBER_UNTESTED is set in the environment. TypeError unless it is an int or None,\n\
 ValueError unless it is from 1 to 256.");
 PyDoc_STRVAR(mod_spawn_doc, "spawn(fn, /, *args, **kwargs)\n--\n\n\
 Start fn(*args, **kwargs) in a new fiber of the running scheduler.\n\

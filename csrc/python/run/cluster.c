@@ -625,10 +625,11 @@ refuse_untested(Py_ssize_t threads)
     if (threads == 1 || getenv("PYFIBER_UNTESTED") != NULL) {
         return 0;
     }
-    PyErr_SetString(pf.fiber_error,
-                    "run(threads=) is not ready: call run() in several threads "
-                    "instead, or set PYFIBER_UNTESTED=1 in the environment, to "
-                    "try it");
+    PyErr_SetString(
+        pf.fiber_error,
+        "run(threads=) is not ready: call run() in several threads "
+        "instead, or set PYFIBER_UNTESTED=1 in the environment, to "
+        "try it");
     return -1;
 }
 
