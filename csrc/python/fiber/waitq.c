@@ -696,9 +696,3 @@ pf_owner_list(const PfOwner *owners, int count)
     }
     return list;
 }
-
-int
-pf_check_unused(const PfWaitq *queue)
-{
-    return pf_waitq_empty(queue) ? 0 : pf_too_late("somebody waits");
-}

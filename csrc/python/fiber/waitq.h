@@ -196,8 +196,4 @@ PyObject *pf_owner_gone(const PfOwner *owner);
 /* The owners that have not ended: a list. */
 PyObject *pf_owner_list(const PfOwner *owners, int count);
 
-/* For __init__: -1 with FiberError if anything waits already.  To be called
- * last, after all conversions and allocations. */
-int pf_check_unused(const PfWaitq *queue);
-
 #endif
