@@ -11,7 +11,9 @@
  *
  * A word that only looks like an address in the slot is taken for one.  Which
  * code is on the stack is known (shapes.h): it has objects' addresses, counts
- * and flags there, no numbers of the user's.  The one exception are deadlines:
+ * and flags there, no numbers of the user's.  (Half of an old address beside a
+ * count is no address in the slot: unix/map.c sees to it.)  The one exception
+ * are deadlines:
  * on a machine that has been up for 39 hours, a clock in nanoseconds shows what
  * stacks have for addresses.  One that falls into the millisecond that equals
  * its own slot would be as far off as the slots are apart: some milliseconds.

@@ -26,22 +26,12 @@
 #include "engine/stack/testing.h"
 #include "engine/unix/layout.h"
 #include "engine/unix/limits.h"
+#include "engine/unix/map.h"
 
 #if PF_VALGRIND
 #include <valgrind/valgrind.h>
 #endif
 
-#if !defined(MAP_NORESERVE)
-#define MAP_NORESERVE 0
-#endif
-#if !defined(MAP_STACK) || defined(__FreeBSD__) /* grows by itself there */
-#define SLAB_MAP_STACK 0
-#else
-#define SLAB_MAP_STACK MAP_STACK
-#endif
-#if !defined(MAP_ANONYMOUS)
-#define MAP_ANONYMOUS MAP_ANON
-#endif
 #if defined(__APPLE__)
 #define DISCARD MADV_FREE
 #else
@@ -157,25 +147,6 @@ close_slab(pf_stack_pool *pool, pf_slab *slab)
     }
 }
 
-static char *
-map_slab(size_t bytes)
-{
-    if (pf_refused()) {
-        return NULL;
-    }
-    char *base = mmap(
-        NULL, bytes, PROT_READ | PROT_WRITE,
-        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | SLAB_MAP_STACK, -1, 0);
-    if (base == MAP_FAILED) {
-        return NULL;
-    }
-#if defined(MADV_NOHUGEPAGE)
-    /* One touched page must not become 2 MiB. */
-    (void)madvise(base, bytes, MADV_NOHUGEPAGE);
-#endif
-    return base;
-}
-
 static uint32_t
 most_slots(const pf_stack_pool *pool)
 {
@@ -188,7 +159,7 @@ static char *
 map_slots(pf_stack_pool *pool, uint32_t *count)
 {
     for (; *count > 0; *count /= 2) {
-        char *base = map_slab(*count * pool->stride);
+        char *base = pf_map_stacks(*count * pool->stride);
         if (base != NULL) {
             return base;
         }

@@ -1,0 +1,11 @@
+/* Address space for stacks. */
+#ifndef PF_MAP_H
+#define PF_MAP_H
+
+#include <stddef.h>
+
+/* So many bytes, a multiple of the page size, not near a multiple of 2^32 (see
+ * map.c); back by munmap.  NULL: errno is set. */
+char *pf_map_stacks(size_t bytes);
+
+#endif
