@@ -74,6 +74,23 @@ no_stack_lies_where_half_an_address_and_a_small_int_make_one(void)
     pf_stack_pool_free(pool);
 }
 
+/* Words are moved from one to another: the lowest byte must stay. */
+static void
+headers_lie_a_multiple_of_256_apart(void)
+{
+    enum { COUNT = 40 };
+    pf_stack_pool *pool = pf_stack_pool_new(64 * KIB, 100);
+    pf_stack *stacks[COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        stacks[i] = take(pool);
+        CHECK_EQUAL(((uintptr_t)stacks[i] - (uintptr_t)stacks[0]) % 256, 0);
+    }
+    for (int i = 0; i < COUNT; i++) {
+        pf_stack_release(stacks[i]);
+    }
+    pf_stack_pool_free(pool);
+}
+
 #endif
 
 static void
@@ -688,6 +705,7 @@ const test stack_tests[] = {
     TEST(stack_is_writable),
 #if !defined(_WIN32) && UINTPTR_MAX > UINT32_MAX
     TEST(no_stack_lies_where_half_an_address_and_a_small_int_make_one),
+    TEST(headers_lie_a_multiple_of_256_apart),
 #endif
     TEST(stack_is_reused_last_in_first_out),
     TEST(statistics_count),

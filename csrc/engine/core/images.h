@@ -11,12 +11,19 @@
  *
  * A word that only looks like an address in the slot is taken for one.  Which
  * code is on the stack is known (shapes.h): it has objects' addresses, counts
- * and flags there, no numbers of the user's.  (Half of an old address beside a
- * count is no address in the slot: unix/map.c sees to it.)  The one exception
- * are deadlines:
- * on a machine that has been up for 39 hours, a clock in nanoseconds shows what
- * stacks have for addresses.  One that falls into the millisecond that equals
- * its own slot would be as far off as the slots are apart: some milliseconds.
+ * and flags there, no numbers of the user's.  A count or flag of less than a
+ * word may stand beside the rest of an old address: then
+ *
+ *   32 bits   no slot has addresses with small lower halves: unix/map.c
+ *   16 bits   are in the interpreter's frames, where the host clears the rest
+ *             (may_pack); compiled code keeps others, too, but only across
+ *             calls that cannot switch (CPython 3.11 to 3.14, by gcc)
+ *   8 bits    slots' headers lie a multiple of 256 bytes apart: unix/layout.h
+ *
+ * The one exception are deadlines: on a machine that has been up for 39 hours,
+ * a clock in nanoseconds shows what stacks have for addresses.  One that falls
+ * into the millisecond that equals its own slot would be as far off as the
+ * slots are apart: some milliseconds.
  */
 #ifndef PF_IMAGES_H
 #define PF_IMAGES_H

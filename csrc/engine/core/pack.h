@@ -40,8 +40,9 @@ typedef struct pf_packing {
 } pf_packing;
 
 typedef struct pf_pack_host {
-    /* May it be packed?  True: its room is ready for it; then `keep` or
-     * `unpacked` follows.  Runs no code of the user's. */
+    /* May it be packed?  True: its room and frames are ready for it (see
+     * images.h for values of less than a word); then `keep` or `unpacked`
+     * follows.  Runs no code of the user's. */
     bool (*may_pack)(pf_thread *thread, pf_fiber *fiber, pf_packing *packing);
     /* What moves is to go from the stack to `kept`, bytes that stay where they
      * are while the fiber is packed. */

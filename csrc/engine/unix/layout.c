@@ -6,12 +6,12 @@
 #include "engine/base/atomics.h"
 #include "engine/stack/stack.h"
 
-/* The part of the header's page above the lowest place of a header: 384 bytes
+/* The part of the header's page above the lowest place of a header: 768 bytes
  * for colours, 80 for the header, the rest for the room's first bytes.  The
- * 2,816 bytes below, of a 4 KiB page, are for C frames: a fiber that parks
+ * 2,432 bytes below, of a 4 KiB page, are for C frames: a fiber that parks
  * from Python uses 1.0 KiB of them on CPython 3.11 to 3.13 and 1.6 on 3.14 and
  * 3.15, and 0.7 more if it starts the next one. */
-#define ABOVE_HEADER 1280
+#define ABOVE_HEADER 1664
 
 #define LEAST_C_STACK ((size_t)16 << 10) /* a signal frame alone takes 3-11 */
 

@@ -4,8 +4,11 @@
 
 #include <stddef.h>
 
+/* Headers begin at different places in their pages, which would otherwise
+ * compete for the same lines of the cache.  A multiple of 256: so a byte beside
+ * the rest of an old address stays what it is when images.h moves the word. */
 #define PF_COLOURS 4
-#define PF_COLOUR_STEP 128
+#define PF_COLOUR_STEP 256
 
 /* `unit` is a power of two: no division on the way to a stack. */
 static inline size_t

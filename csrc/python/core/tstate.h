@@ -776,11 +776,30 @@ pystate_room_end(PyState *st)
     return (char *)st->top;
 }
 
+/* Small fields that share a word with bytes that nobody sets, which may be the
+ * rest of an address in the same stack: the word must not look like one. */
+static inline void
+pystate_clear_padding(PyState *st)
+{
+    PyFrameHead *end, *f = pystate_frames(st, &end);
+    for (; f != end; f = f->previous) {
+        char *rest = &f->owner + 1;
+        memset(rest, 0, (size_t)((char *)f->localsplus - rest));
+    }
+#if PY_VERSION_HEX < 0x030C0000
+    for (_PyCFrame *c = st->cframe; c != &st->cframe_root; c = c->previous) {
+        char *rest = (char *)&c->use_tracing + 1;
+        memset(rest, 0, (size_t)((char *)&c->current_frame - rest));
+    }
+#endif
+}
+
 /* What depends on the size of the stack is left out: pystate_settle puts it
  * in again, of the same stack or another one. */
 static inline void
 pystate_unsettle(PyState *st)
 {
+    pystate_clear_padding(st);
     st->limit = NULL;
     st->chunk_root->size = 0;
 #if PF_HAS_C_COUNTER
