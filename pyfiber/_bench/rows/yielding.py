@@ -20,7 +20,6 @@ from ..model import Case, Row, Sample, clock
 from ..peers import load
 from .loops import asyncio_cases, on_trio
 
-
 #: Turns of each fiber before the clock starts.
 WARM = 3
 
@@ -160,8 +159,7 @@ def row(fibers: int, count: int, quick: int) -> Row:
     return Row(
         f"yield-{fibers}",
         f"yield among {fibers:,}",
-        f"{fibers:,} fibers that have taken turns before take turns through the scheduler; the time of "
-        "one yield.",
+        f"{fibers:,} fibers, all used to it, take turns through the scheduler; the time of one yield.",
         cases(fibers),
         count=count,
         quick=quick,
