@@ -159,7 +159,7 @@ def row(fibers: int, count: int, quick: int) -> Row:
     return Row(
         f"yield-{fibers}",
         f"yield among {fibers:,}",
-        f"{fibers:,} fibers, all used to it, take turns through the scheduler; the time of one yield.",
+        f"{fibers:,} fibers, all settled, take turns through the scheduler; the time of one yield.",
         cases(fibers),
         count=count,
         quick=quick,
