@@ -314,6 +314,22 @@ def test_threads_with_runs_pass_a_baton():
         assert not thread.is_alive()
 
 
+def test_thread_that_sets_an_event_and_ends_is_no_deadlock(child):
+    """Without a GIL it may do both between the loop's look for messages and that for threads."""
+    child("""
+        import _thread
+        from pyfiber import Event, run
+
+        def main():
+            event = Event()
+            _thread.start_new_thread(event.set, ())
+            event.wait()
+
+        for _ in range(1000):
+            run(main)
+    """)
+
+
 def test_plain_thread_waiting_releases_the_gil():
     event = Event()
     thread = start(event.wait)
