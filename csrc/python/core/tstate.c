@@ -272,7 +272,8 @@ bool
 pystate_any(pystate_is_fn is, const void *arg)
 {
     lock_list();
-    PyThreadState *ts = PyInterpreterState_ThreadHead(PyInterpreterState_Get());
+    PyThreadState *ts =
+        PyInterpreterState_ThreadHead(PyInterpreterState_Get());
     while (ts != NULL && !is(PyThreadState_GetID(ts), arg)) {
         ts = ts->next;
     }
