@@ -57,7 +57,7 @@ def occupy_workers(monkeypatch: pytest.MonkeyPatch, busy: int = 0) -> Gate:
     while not starts.count or count + busy < workers():
         count += 1
         spawn(limiter.to_thread, gate)
-        until(lambda: gate.calls == count)
+        until(lambda: gate.calls >= count)  # noqa: B023
     return gate
 
 
