@@ -157,6 +157,13 @@ pf_kind_of(const pf_task *task)
     return (const PfTaskOps *)(const void *)pf_ops_of(task);
 }
 
+/* Any thread: its outcome and value are complete, and stay. */
+static inline bool
+pf_task_is_done(const PfTaskObject *task)
+{
+    return pf_published_byte(&task->core.state) == PF_DONE;
+}
+
 static inline void
 pf_set_kind(pf_task *task, const PfTaskOps *kind)
 {
