@@ -103,7 +103,7 @@ pf_waitq_moved(PfNode *nodes, const PfNode *before, int count)
 static inline void
 lock_if_any(PfMutex *mutex)
 {
-    if (PF_PARALLEL && mutex != NULL) {
+    if (PF_FREE_THREADED && mutex != NULL) {
         PF_LOCK_MUTEX(mutex);
     }
 }
@@ -111,7 +111,7 @@ lock_if_any(PfMutex *mutex)
 static inline void
 unlock_if_any(PfMutex *mutex)
 {
-    if (PF_PARALLEL && mutex != NULL) {
+    if (PF_FREE_THREADED && mutex != NULL) {
         PF_UNLOCK_MUTEX(mutex);
     }
 }
@@ -147,7 +147,7 @@ pf_wait_leave(PfWaiter *waiter)
 static inline bool
 waits_still(const PfNode *node)
 {
-    return !PF_PARALLEL || PF_SHARED_GET(&node->waiter->taken) == NULL;
+    return !PF_FREE_THREADED || PF_SHARED_GET(&node->waiter->taken) == NULL;
 }
 
 /* A list is not made, nor does it grow, under the mutex: the memory is had
@@ -232,7 +232,7 @@ static inline void
 grant(PfNode *node, bool next)
 {
     PfWaiter *waiter = node->waiter;
-    if (PF_PARALLEL) {
+    if (PF_FREE_THREADED) {
         pf_waitq_remove(node);
     } else {
         assert(PF_SHARED_GET(&waiter->taken) == NULL && node->queue != NULL);
@@ -252,7 +252,7 @@ pf_grant(PfNode *node)
 static PfNode *
 first(PfWaitq *queue)
 {
-    return PF_PARALLEL ? pf_waitq_claim(queue) : queue->head;
+    return PF_FREE_THREADED ? pf_waitq_claim(queue) : queue->head;
 }
 
 void
@@ -497,7 +497,7 @@ wait_plain(PfWaiter *waiter, PfThread *t, int64_t deadline)
     if (refuse_plain(t) < 0) {
         return -1;
     }
-    if (!PF_PARALLEL) {
+    if (!PF_FREE_THREADED) {
         waiter->lock = closed_lock();
     }
     if (waiter->lock == NULL) {
@@ -505,7 +505,7 @@ wait_plain(PfWaiter *waiter, PfThread *t, int64_t deadline)
         return -1;
     }
     int rc = block(waiter, deadline);
-    if (!PF_PARALLEL) {
+    if (!PF_FREE_THREADED) {
         free_lock(waiter);
     }
     return rc;
@@ -515,7 +515,7 @@ wait_plain(PfWaiter *waiter, PfThread *t, int64_t deadline)
 void
 pf_wait_begin(PfWaiter *waiter, PfThread *t)
 {
-    if (PF_PARALLEL) {
+    if (PF_FREE_THREADED) {
         waiter->scheduler = t->scheduler;
         waiter->lock = t->scheduler == NULL ? closed_lock() : NULL;
     }
@@ -526,7 +526,7 @@ static inline int
 settle(PfWaiter *waiter, int rc)
 {
     unlink_all(waiter);
-    if (PF_PARALLEL) {
+    if (PF_FREE_THREADED) {
         free_lock(waiter);
         return rc == 1 && PF_SHARED_GET(&waiter->taken) != NULL ? 0 : rc;
     }
@@ -547,7 +547,7 @@ pf_wait_in_line(PfWaiter *waiter, PfThread *t, int64_t deadline,
     int rc;
     waiter->outer = self->wait;
     self->wait = waiter;
-    if (!PF_PARALLEL) {
+    if (!PF_FREE_THREADED) {
         waiter->scheduler = t->scheduler;
     }
     if (PF_SHARED_GET(&waiter->taken) != NULL) {
@@ -630,7 +630,7 @@ static FiberObject *
 find_owner(const PfOwner *owner)
 {
     FiberObject *found = NULL;
-    if (PF_PARALLEL) {
+    if (PF_FREE_THREADED) {
         PfThread *here = owner->fiber == NULL ? NULL : pf_tls_thread;
         return here == NULL ? NULL : find_on(here, owner);
     }
@@ -678,7 +678,7 @@ pf_owner_gone(const PfOwner *owner)
         name = Py_XNewRef(gone[place].name);
     }
     pf_mutex_unlock(&gone_lock);
-    if (name == NULL && PF_PARALLEL) {
+    if (name == NULL && PF_FREE_THREADED) {
         Py_RETURN_NONE; /* it may live on another thread */
     }
     return name != NULL ? name : PyUnicode_FromString("?");
