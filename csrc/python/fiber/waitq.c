@@ -10,6 +10,7 @@
 #include "python/fiber/explore.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
+#include "python/fiber/still.h"
 #include "python/fiber/wait.h"
 
 /* ------------------------------------------------------------------- queues */
@@ -623,23 +624,23 @@ find_on(PfThread *t, const PfOwner *owner)
     return f;
 }
 
-/* Borrowed, or NULL.  The pointer is followed only if it is known to point to
- * a live fiber.  Without a GIL the lists of other threads change meanwhile, so
- * that only fibers of this one are found. */
+/* A new reference, or NULL.  The pointer is followed only if it is known to
+ * point to a live fiber. */
 static FiberObject *
 find_owner(const PfOwner *owner)
 {
     FiberObject *found = NULL;
-    if (PF_FREE_THREADED) {
-        PfThread *here = owner->fiber == NULL ? NULL : pf_tls_thread;
-        return here == NULL ? NULL : find_on(here, owner);
+    if (owner->fiber == NULL) {
+        return NULL;
     }
+    bool stopped = pf_still_begin(NULL);
     pf_mutex_lock(&pf_threads_lock);
-    PfThread *t = owner->fiber == NULL ? NULL : pf_threads;
-    for (; t != NULL && found == NULL; t = t->next) {
+    for (PfThread *t = pf_threads; t != NULL && found == NULL; t = t->next) {
         found = find_on(t, owner);
     }
+    Py_XINCREF(found);
     pf_mutex_unlock(&pf_threads_lock);
+    pf_still_end(stopped);
     return found;
 }
 
@@ -668,7 +669,9 @@ pf_owner_ends(FiberObject *fiber)
 PyObject *
 pf_owner_gone(const PfOwner *owner)
 {
-    if (owner->fiber == NULL || find_owner(owner) != NULL) {
+    FiberObject *alive = find_owner(owner);
+    if (owner->fiber == NULL || alive != NULL) {
+        Py_XDECREF(alive);
         Py_RETURN_NONE;
     }
     uint32_t place = owner->number % GONE_PLACES;
@@ -678,9 +681,6 @@ pf_owner_gone(const PfOwner *owner)
         name = Py_XNewRef(gone[place].name);
     }
     pf_mutex_unlock(&gone_lock);
-    if (name == NULL && PF_FREE_THREADED) {
-        Py_RETURN_NONE; /* it may live on another thread */
-    }
     return name != NULL ? name : PyUnicode_FromString("?");
 }
 
@@ -693,6 +693,7 @@ pf_owner_list(const PfOwner *owners, int count)
         if (fiber != NULL && PyList_Append(list, (PyObject *)fiber) < 0) {
             Py_CLEAR(list);
         }
+        Py_XDECREF(fiber);
     }
     return list;
 }
