@@ -12,6 +12,7 @@
 #include "python/fiber/inspect.h"
 #include "python/fiber/outcome.h"
 #include "python/fiber/owner.h"
+#include "python/fiber/still.h"
 #include "python/fiber/switch.h"
 #include "python/fiber/unseen.h"
 
@@ -308,7 +309,16 @@ int
 pf_task_set_name(PyObject *op, PyObject *value, void *closure)
 {
     (void)closure;
-    return pf_set_name(&PF_TASK(op)->name, value);
+    PyObject *name = pf_as_name(value);
+    if (name == NULL) {
+        return -1;
+    }
+    bool stopped = pf_still_begin(NULL); /* who reads it, or sets it, too */
+    PyObject *before = PF_TASK(op)->name;
+    PF_TASK(op)->name = name;
+    pf_still_end(stopped);
+    Py_XDECREF(before);
+    return 0;
 }
 
 PyObject *

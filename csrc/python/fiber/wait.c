@@ -164,7 +164,7 @@ is_granted(PfWaiter *waiter)
 static inline bool
 was_granted(PfWaiter *waiter, int why)
 {
-    if (PF_PARALLEL && why != PF_WAKE_NORMAL) {
+    if (PF_FREE_THREADED && why != PF_WAKE_NORMAL) {
         pf_wait_leave(waiter);
     }
     return is_granted(waiter);
