@@ -45,6 +45,7 @@
 #include "python/cancel/cancel.h"
 #include "python/cancel/scope.h"
 #include "python/core/import.h"
+#include "python/core/objlock.h"
 #include "python/core/state.h"
 #include "python/core/tstate.h"
 #include "python/fiber/inspect.h"
@@ -616,19 +617,18 @@ processors(Py_ssize_t *threads)
     return rc;
 }
 
-/* Not ready yet: without a GIL waits for fibers of other members, what is asked
- * of a fiber that is away and reports are not safe; with one, a child that a
- * member had forked died once by a fault, under a sanitizer, unexplained. */
+/* Not ready yet without a GIL: waits for fibers of other members, what is asked
+ * of a fiber that is away and reports are not safe. */
 static int
 refuse_untested(Py_ssize_t threads)
 {
-    if (threads == 1 || getenv("PYFIBER_UNTESTED") != NULL) {
+    if (!PF_PARALLEL || threads == 1 || getenv("PYFIBER_UNTESTED") != NULL) {
         return 0;
     }
     PyErr_SetString(
         pf.fiber_error,
-        "run(threads=) is not ready: call run() in several threads "
-        "instead, or set PYFIBER_UNTESTED=1 in the environment, to "
+        "run(threads=) is not ready without the GIL: call run() in several "
+        "threads instead, or set PYFIBER_UNTESTED=1 in the environment, to "
         "try it");
     return -1;
 }
