@@ -8,6 +8,7 @@
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
+#include "python/fiber/abroad.h"
 #include "python/fiber/attend.h"
 #include "python/fiber/call.h"
 #include "python/fiber/cancelling.h"
@@ -680,7 +681,7 @@ engine_exec(PyObject *module)
         stack_size_from_environment() < 0 || pf_state_init(module) < 0 ||
         pf_facade_init(module) < 0 || pf_packing_init(module) < 0 ||
         make_types(module) < 0 || pf_import_init(module) < 0 ||
-        pf_cancel_init(module) < 0 || pf_worker_init(module) < 0 ||
+        pf_abroad_init(module) < 0 || pf_cancel_init(module) < 0 || pf_worker_init(module) < 0 ||
         pf_portal_init(module) < 0 || pf_unbroken_init(module) < 0 ||
         pf_hooked_init(module) < 0 || pf_io_init(module) < 0 ||
         pf_guest_init(module) < 0 || pf_inspect_init(module) < 0 ||

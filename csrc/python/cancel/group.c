@@ -140,6 +140,14 @@ spawn(GroupObject *self, PyObject *const *args, Py_ssize_t nargs,
       PyObject *kwnames)
 {
     PfThread *t = pf_this_thread();
+    SchedulerObject *there = t == NULL ? NULL : pf_group_abroad(t, self);
+    if (PF_UNLIKELY(there != NULL)) {
+        FiberObject *child = make_child(args, nargs, kwnames);
+        child =
+            child == NULL ? NULL : pf_group_spawn_abroad(there, self, child);
+        Py_DECREF(there);
+        return child;
+    }
     FiberObject *child = add_child(t, self, args, nargs, kwnames);
     if (child != NULL) {
         pf_fiber_make_ready(t->scheduler, child);

@@ -969,6 +969,30 @@ pystate_packing_refused(void)
 #endif
 }
 
+/* --- objects that may be dying on another thread --- */
+
+/* Under a lock that its end takes as well: a reference to one that was prepared
+ * before; false: it is dying. */
+static inline void
+pf_prepare_try_incref(PyObject *op)
+{
+#if PF_FREE_THREADED
+    PyUnstable_EnableTryIncRef(op);
+#else
+    (void)op;
+#endif
+}
+static inline bool
+pf_try_incref(PyObject *op)
+{
+#if PF_FREE_THREADED
+    return PyUnstable_TryIncRef(op) != 0;
+#else
+    Py_INCREF(op);
+    return true;
+#endif
+}
+
 /* --- exceptions in flight --- */
 
 static inline PyObject *

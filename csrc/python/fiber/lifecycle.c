@@ -6,6 +6,7 @@
 #include "python/core/facade.h"
 #include "python/core/state.h"
 #include "python/core/tstate.h"
+#include "python/fiber/abroad.h"
 #include "python/fiber/deadline.h"
 #include "python/fiber/explore.h"
 #include "python/fiber/hub.h"
@@ -13,6 +14,7 @@
 #include "python/fiber/outcome.h"
 #include "python/fiber/switch.h"
 #include "python/fiber/unseen.h"
+#include "python/fiber/wait.h"
 
 static inline const PfTaskOps *
 kind_of(PyObject *op)
@@ -58,10 +60,22 @@ must_be_done(PyObject *op, const char *method, PyObject *const *args,
     return rc == 0 ? 0 : -1;
 }
 
+/* Somebody sees how it has ended.  Its bits are its own thread's: another one
+ * posts, which pf_is_unseen knows at once. */
+static void
+look(PfTaskObject *task)
+{
+    if (!PF_FREE_THREADED || !pf_is_abroad(task)) {
+        task->looked_at = true;
+    } else if (task->outcome == PF_OUTCOME_FAILED) {
+        pf_task_post(task->core.scheduler, &task->core, PF_POST_SEEN);
+    }
+}
+
 PyObject *
 pf_task_value(PfTaskObject *task)
 {
-    task->looked_at = true;
+    look(task);
     return pf_outcome_value((PyObject *)task, task->outcome, task->value);
 }
 
@@ -81,7 +95,7 @@ pf_task_exception(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
     if (must_be_done(op, "exception", args, nargs, kwnames) < 0) {
         return NULL;
     }
-    task->looked_at = true;
+    look(task);
     if (task->outcome == PF_OUTCOME_FAILED) {
         return Py_NewRef(task->value);
     }
@@ -96,7 +110,7 @@ PyObject *
 pf_task_done(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
-    return PyBool_FromLong(PF_TASK(op)->core.state == PF_DONE);
+    return PyBool_FromLong(pf_task_is_done(PF_TASK(op)));
 }
 
 PyObject *
@@ -248,8 +262,11 @@ pf_task_add_done_callback(PyObject *op, PyObject *fn)
                      Py_TYPE(fn)->tp_name);
         return NULL;
     }
-    return pf_task_add_callback(PF_TASK(op), fn) < 0 ? NULL
-                                                     : Py_NewRef(Py_None);
+    PfTaskObject *task = PF_TASK(op);
+    int rc = PF_FREE_THREADED && pf_is_abroad(task)
+                 ? pf_add_callback_abroad(task, fn)
+                 : pf_task_add_callback(task, fn);
+    return rc < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 /* ------------------------------------------------------------- what it shows */
@@ -283,10 +300,10 @@ pf_task_get_outcome(PyObject *op, void *closure)
 {
     (void)closure;
     PfTaskObject *task = PF_TASK(op);
-    if (task->core.state != PF_DONE || pf_facade.make_outcome == NULL) {
+    if (!pf_task_is_done(task) || pf_facade.make_outcome == NULL) {
         Py_RETURN_NONE;
     }
-    task->looked_at = true;
+    look(task);
     return pf_make_outcome(task->outcome, task->value);
 }
 
@@ -306,11 +323,17 @@ pf_task_record_outcome(PfTaskObject *task, PyObject *result)
             kind = PF_OUTCOME_CANCELLED;
         }
     }
+    PyObject *before = task->value;
     task->outcome = kind;
     task->permit = false;
     task->in_park = false;
-    task->core.state = PF_DONE;
-    Py_XSETREF(task->value, result);
+    task->value = result;
+    if (PF_FREE_THREADED) { /* for pf_task_is_done */
+        pf_store((PF_ATOMIC(uint8_t) *)&task->core.state, PF_DONE);
+    } else {
+        task->core.state = PF_DONE;
+    }
+    Py_XDECREF(before);
 }
 
 void
