@@ -23,7 +23,6 @@ import pyfiber.testing
 from pyfiber import TaskGroup, run, spawn
 from tests.support.subprocesses import run_script
 
-
 #: A hang fails the test instead of the suite.
 LONG = 30
 
@@ -543,7 +542,7 @@ def test_done_callback_from_another_thread_runs_on_the_fibers_own():
             assert told.wait(LONG)
 
         fibers = [spawn(owns), spawn(adds)]
-        return [fiber.result() for fiber in fibers][0], seen
+        return next(fiber.result() for fiber in fibers), seen
 
     where, seen = run(main, threads=2)
     assert seen == [where]
@@ -600,7 +599,7 @@ def test_scope_of_another_thread_is_cancelled():
                 scopes[0].deadline = 1.0
             scopes[0].cancel("from there")
 
-        return [f.result() for f in [spawn(waits), spawn(cancels)]][0]
+        return next(f.result() for f in [spawn(waits), spawn(cancels)])
 
     assert run(main, threads=2)
 
