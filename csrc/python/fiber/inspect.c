@@ -5,6 +5,7 @@
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
+#include "python/fiber/abroad.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
 #include "python/fiber/lifecycle.h"
@@ -100,8 +101,11 @@ pf_fiber_name(FiberObject *self)
     if (self->name != NULL) {
         return Py_NewRef(self->name);
     }
-    return self->target != NULL ? pf_name_after(self->target)
-                                : PyUnicode_FromString(Py_TYPE(self)->tp_name);
+    /* What another thread runs, it may drop just now. */
+    bool known = self->target != NULL &&
+                 !(PF_FREE_THREADED && pf_is_abroad(PF_TASK(self)));
+    return known ? pf_name_after(self->target)
+                 : PyUnicode_FromString(Py_TYPE(self)->tp_name);
 }
 
 PyObject *
