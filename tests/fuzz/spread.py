@@ -129,7 +129,7 @@ class Played:
 
     def gathers(self, node: Node, group: TaskGroup | None) -> int:
         works = [lambda kid=kid: self.node(kid, None) for kid in node.kids]  # type: ignore[misc]
-        return sum(outcome(lambda: pyfiber.gather(work)[0]) for work in works) + outcome(
+        return sum(outcome(lambda work=work: pyfiber.gather(work)[0]) for work in works) + outcome(  # type: ignore[misc]
             lambda: sum(pyfiber.gather(*works))
         )
 
