@@ -719,8 +719,10 @@ pf_loop_run(SchedulerObject *s, FiberObject *main)
         started = pf_fiber_start(s, main) == 0;
         if (started) {
             s->main = (FiberObject *)Py_NewRef((PyObject *)main);
+            s->keeps = true;
             loop(s, hub);
             pf_scheduler_abandon(s);
+            s->keeps = false;
             Py_CLEAR(s->main); /* the caller has it */
         }
         end_signals(s, &signals);
