@@ -157,6 +157,7 @@ make_double(FiberObject *f)
         Py_XDECREF(name);
         Py_CLEAR(g);
     } else {
+        pf_fiber_show_args(f); /* both have them */
         g->target = target;
         g->name = name;
         g->args = Py_XNewRef(f->args);
