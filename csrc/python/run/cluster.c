@@ -202,10 +202,22 @@ post_to_hungry(PfMember *m, FiberObject *g)
     return rc == 0;
 }
 
+/* A function that is given again and again is run here and there at once. */
+static void
+share_function(SchedulerObject *s, FiberObject *g)
+{
+    if (g != NULL && s->member->given == g->target) {
+        pystate_share_function(g->target);
+    } else if (g != NULL) {
+        s->member->given = g->target;
+    }
+}
+
 static bool
 give(SchedulerObject *s, FiberObject *f, PfMember *m)
 {
     FiberObject *g = make_double(f);
+    share_function(s, g);
     /* To make it may have run code. */
     if (g == NULL || !pf_is_fresh(&f->core) || !post_to_hungry(m, g)) {
         PyErr_Clear();

@@ -13,6 +13,7 @@ typedef struct PfMember {
     SchedulerObject *scheduler; /* owned; written once, before `count` grows */
     PF_ATOMIC(uint8_t) hungry;  /* see cluster.c */
     PF_ATOMIC(uint8_t) empty, stuck;
+    const PyObject *given; /* the function of its last gift: to be compared */
 } PfMember;
 
 enum { SATED, HUNGRY, PROMISED }; /* `hungry` */
