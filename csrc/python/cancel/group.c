@@ -140,7 +140,10 @@ spawn(GroupObject *self, PyObject *const *args, Py_ssize_t nargs,
       PyObject *kwnames)
 {
     PfThread *t = pf_this_thread();
-    SchedulerObject *there = t == NULL ? NULL : pf_group_abroad(t, self);
+    bool shared =
+        t != NULL && t->scheduler != NULL && t->scheduler->cluster != NULL;
+    SchedulerObject *there =
+        PF_UNLIKELY(shared) ? pf_group_abroad(t, self) : NULL;
     if (PF_UNLIKELY(there != NULL)) {
         FiberObject *child = make_child(args, nargs, kwnames);
         child =

@@ -17,8 +17,7 @@
 SchedulerObject *
 pf_group_abroad(PfThread *t, GroupObject *group)
 {
-    if (t->scheduler == NULL || t->scheduler->cluster == NULL ||
-        group->scope.scheduler == t->scheduler) {
+    if (group->scope.scheduler == t->scheduler) {
         return NULL;
     }
     SchedulerObject *s = pf_scope_abroad(&group->scope);

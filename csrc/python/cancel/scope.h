@@ -138,8 +138,8 @@ typedef struct GroupObject {
 } GroupObject;
 extern PyType_Spec pf_group_spec;
 /* --- group_abroad.c --- */
-/* The group's scheduler, if that is another one of the run that this thread
- * takes part in: a new reference.  Else NULL, without an exception. */
+/* The group's scheduler, if that is another one of the run on several threads
+ * that this one takes part in: a new reference.  Else NULL, without an exception. */
 SchedulerObject *pf_group_abroad(PfThread *t, GroupObject *group);
 /* spawn() there: the child, which is stolen, or NULL with an exception. */
 FiberObject *pf_group_spawn_abroad(SchedulerObject *s, GroupObject *group,

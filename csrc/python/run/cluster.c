@@ -130,14 +130,22 @@ tell_one(PyObject *one, PyObject *twin)
 
 static PyMethodDef tell_method = {"tell_one", tell_one, METH_O, NULL};
 
+/* A context that others have as well may be used by one thread at a time. */
+static bool
+has_own_context(const FiberObject *f)
+{
+    return !PF_FREE_THREADED || f->context == NULL ||
+           Py_REFCNT(f->context) == 1;
+}
+
 /* May it run elsewhere?  It has not begun, and is no special one. */
 static bool
 may_be_given(const FiberObject *f)
 {
-    return pf_is_fresh(&f->core) && pf_kind_of(&f->core) == &pf_fiber_ops &&
-           !f->daemon && !f->lent && !f->under_cancel && !f->permit &&
-           !f->tracked && f->stack_size == 0 && f->rare == NULL &&
-           f->scheduled;
+    return has_own_context(f) && pf_is_fresh(&f->core) &&
+           pf_kind_of(&f->core) == &pf_fiber_ops && !f->daemon && !f->lent &&
+           !f->under_cancel && !f->permit && !f->tracked &&
+           f->stack_size == 0 && f->rare == NULL && f->scheduled;
 }
 
 /* A double that will run the function of `f`, which keeps it: NULL with an
