@@ -102,10 +102,14 @@ pf_fiber_name(FiberObject *self)
         return Py_NewRef(self->name);
     }
     /* What another thread runs, it may drop just now. */
-    bool known = self->target != NULL &&
-                 !(PF_FREE_THREADED && pf_is_abroad(PF_TASK(self)));
-    return known ? pf_name_after(self->target)
-                 : PyUnicode_FromString(Py_TYPE(self)->tp_name);
+    PyObject *target = pf_is_abroad(PF_TASK(self))
+                           ? pf_try_get(&self->target)
+                           : Py_XNewRef(self->target);
+    PyObject *name = target != NULL
+                         ? pf_name_after(target)
+                         : PyUnicode_FromString(Py_TYPE(self)->tp_name);
+    Py_XDECREF(target);
+    return name;
 }
 
 PyObject *
