@@ -575,7 +575,7 @@ Wait until the fiber has ended; False if `timeout` seconds passed first.\n\
 \n\
 If it has not begun, it begins next, before others that are ready. A\n\
 cancellation point. FiberError on the running fiber itself, on one that was not\n\
-started on a scheduler, and from another thread while it runs.");
+started on a scheduler, and while it runs from a thread that is not of its run.");
 PyDoc_STRVAR(result_doc, "result($self, /, timeout=None)\n--\n\n\
 Wait for the fiber's end; return its result or raise its exception.\n\
 \n\
