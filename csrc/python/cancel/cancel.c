@@ -534,7 +534,7 @@ pf_scope_remove_there(ScopeObject *scope)
 static int
 cancel_fiber(PfThread *t, FiberObject *fiber, PyObject *why)
 {
-    if (fiber->core.state == PF_DONE) {
+    if (pf_task_is_done(PF_TASK(fiber))) {
         return 0;
     }
     if (!fiber->scheduled) {

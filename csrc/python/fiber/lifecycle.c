@@ -152,7 +152,7 @@ pf_task_unpark(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
 int
 pf_task_may_unpark(PfTaskObject *task)
 {
-    if (PF_LIKELY(task->core.state != PF_DONE)) {
+    if (PF_LIKELY(!pf_task_is_done(task))) {
         return 0;
     }
     PyErr_Format(pf.fiber_error,

@@ -92,7 +92,9 @@ park(PfThread *t, FiberObject *self, int64_t deadline, PyObject *what)
 {
     SchedulerObject *s = t->scheduler;
     bool raw = self->core.scheduler == NULL;
-    self->core.scheduler = &s->core;
+    if (PF_UNLIKELY(raw)) { /* others may read it of one that is not */
+        self->core.scheduler = &s->core;
+    }
     self->waiting_on = Py_NewRef(what);
     int why = pf_park(&s->core, deadline);
     PyObject *waited_on = self->waiting_on;
@@ -295,6 +297,11 @@ pf_fiber_unpark(PfTaskObject *task, PyObject *value)
     if (fiber->thread == t && PF_UNLIKELY(pf_is_away(fiber))) {
         return pf_fiber_unpark(PF_TASK(fiber->rare->other), value);
     }
+    if (PF_FREE_THREADED && !fiber->scheduled && fiber->thread != NULL &&
+        fiber->thread != t) {
+        return pf_call_thread(fiber->thread, unpark_arrived, (PyObject *)fiber,
+                              value);
+    }
     if (fiber->thread == t || fiber->core.scheduler == NULL) {
         int rc = pf_task_give_permit(task, value);
         if (PF_UNLIKELY(rc == 0) &&
@@ -345,7 +352,9 @@ pf_yield_now(PfThread *t)
         return answer(t, park_cancelled(t, self, pf.s_yield));
     }
     bool raw = self->core.scheduler == NULL;
-    self->core.scheduler = &s->core;
+    if (PF_UNLIKELY(raw)) {
+        self->core.scheduler = &s->core;
+    }
     pf_yield(&s->core);
     if (raw) {
         self->core.scheduler = NULL;
@@ -365,7 +374,9 @@ pf_fiber_run_now(PfThread *t, FiberObject *fresh)
     SchedulerObject *s = t->scheduler;
     FiberObject *self = CURRENT(t);
     bool raw = self->core.scheduler == NULL;
-    self->core.scheduler = &s->core;
+    if (PF_UNLIKELY(raw)) {
+        self->core.scheduler = &s->core;
+    }
     pf_run_now(&s->core, &fresh->core);
     if (raw) {
         self->core.scheduler = NULL;

@@ -534,6 +534,19 @@ pf_may_nest(PfThread *t)
     return t->scheduler->inherited && !pf_fiber_kind(CURRENT(t))->serves;
 }
 
+/* Other threads read it: see pf_call_thread. */
+static void
+set_scheduler(PfThread *t, SchedulerObject *s)
+{
+    if (PF_FREE_THREADED) {
+        pf_mutex_lock(&pf_threads_lock);
+    }
+    t->scheduler = s;
+    if (PF_FREE_THREADED) {
+        pf_mutex_unlock(&pf_threads_lock);
+    }
+}
+
 static FiberObject *
 hub_begin(SchedulerObject *s)
 {
@@ -546,7 +559,7 @@ hub_begin(SchedulerObject *s)
     s->running = true;
     s->outer = t->scheduler;
     borrow_hub(s, hub);
-    t->scheduler = s;
+    set_scheduler(t, s);
     Py_INCREF(s);
     if (PF_UNLIKELY(pf_turns_on)) {
         pf_turn_ops->begin_run(s);
@@ -576,7 +589,7 @@ hub_end(SchedulerObject *s, FiberObject *hub)
     s->core.hub = NULL;
     s->running = false;
     return_hub(s, hub);
-    t->scheduler = s->outer;
+    set_scheduler(t, s->outer);
     if (s->outer != NULL) {
         pf_packing_begin(t, s->outer->slots);
     }
