@@ -51,7 +51,7 @@ def innermost(calls: list[tuple[CodeType, int]]) -> Call | None:
 
 def frame_of(task: Task) -> FrameType | Call | None:
     """Where a fiber or grain is suspended; for another thread's, without a GIL, a stand-in."""
-    if _engine._has_no_frames(task):
+    if isinstance(task, _engine.Fiber) and _engine._has_no_frames(task):
         return innermost(_engine._calls(task))
     return task.frame
 
