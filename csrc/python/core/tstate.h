@@ -1058,6 +1058,11 @@ pf_restore_exception(PyObject *exc)
 #endif
 }
 
+/* Is `is` true of the number of any thread's state?  It runs no Python code and
+ * asks for no state: without a GIL the interpreter's list of them is locked. */
+typedef bool (*pystate_is_fn)(uint64_t id, const void *arg);
+bool pystate_any(pystate_is_fn is, const void *arg);
+
 /* The thread state that holds the GIL on this thread, or NULL. */
 static inline PyThreadState *
 pf_attached(void)

@@ -472,6 +472,41 @@ pf_fiber_unassign(FiberObject *fiber)
     Py_DECREF(s); /* the caller has another one */
 }
 
+/* A run holds its fibers until they are done, and nobody holds the run: none
+ * of them can be garbage, nor can what they refer to.  So the collector need
+ * not look at them, which for a million that wait is most of its work.  (Where
+ * frames have references that only it knows of, it must.) */
+static inline void
+keep(SchedulerObject *s, FiberObject *fiber)
+{
+    if (!PF_TRAVERSES_ALL && s->keeps) {
+        PyObject_GC_UnTrack((PyObject *)fiber);
+        fiber->kept = true;
+        if (fiber->args != NULL && Py_REFCNT(fiber->args) == 1) {
+            PyObject_GC_UnTrack(fiber->args); /* nobody else sees the tuple */
+        }
+    }
+}
+
+void
+pf_fiber_show_args(FiberObject *fiber)
+{
+    PyObject *args = fiber->args;
+    if (fiber->kept && args != NULL && !PyObject_GC_IsTracked(args)) {
+        PyObject_GC_Track(args);
+    }
+}
+
+void
+pf_fiber_unkeep(FiberObject *fiber)
+{
+    if (fiber->kept) {
+        pf_fiber_show_args(fiber);
+        fiber->kept = false;
+        PyObject_GC_Track((PyObject *)fiber);
+    }
+}
+
 void
 pf_fiber_enroll(SchedulerObject *s, FiberObject *fiber)
 {
@@ -486,6 +521,7 @@ pf_fiber_enroll(SchedulerObject *s, FiberObject *fiber)
         s->foreground++;
     }
     Py_INCREF(fiber); /* until it is done */
+    keep(s, fiber);
 }
 
 int

@@ -122,6 +122,11 @@ void pf_fiber_type_ready(PyTypeObject *type);
 
 int pf_fiber_init(PyObject *op, PyObject *args, PyObject *kwds);
 
+/* It is over: the collector may know it again; or somebody gets the tuple of
+ * its arguments. */
+void pf_fiber_unkeep(FiberObject *fiber);
+void pf_fiber_show_args(FiberObject *fiber);
+
 /* Turn such memory back into an object.  It was cleared except for its type
  * (and its reference to the type, if it has one). */
 static inline void

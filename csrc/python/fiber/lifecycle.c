@@ -11,6 +11,7 @@
 #include "python/fiber/hub.h"
 #include "python/fiber/inspect.h"
 #include "python/fiber/outcome.h"
+#include "python/fiber/owner.h"
 #include "python/fiber/still.h"
 #include "python/fiber/switch.h"
 #include "python/fiber/unseen.h"
@@ -97,14 +98,15 @@ PyObject *
 pf_task_done(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
-    return PyBool_FromLong(PF_TASK(op)->core.state == PF_DONE);
+    return PyBool_FromLong(pf_task_is_done(PF_TASK(op)));
 }
 
 PyObject *
 pf_task_cancelled(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
-    return PyBool_FromLong(PF_TASK(op)->outcome == PF_OUTCOME_CANCELLED);
+    return PyBool_FromLong(pf_task_is_done(PF_TASK(op)) &&
+                           PF_TASK(op)->outcome == PF_OUTCOME_CANCELLED);
 }
 
 /* -------------------------------------------------------------------- requests */
@@ -275,6 +277,38 @@ pf_task_add_callback(PfTaskObject *task, PyObject *fn)
     return PyList_Append(task->rare->callbacks, fn);
 }
 
+static void
+callback_arrived(SchedulerObject *s, PyObject *op, PyObject *fn)
+{
+    (void)s;
+    if (pf_task_add_callback(PF_TASK(op), fn) < 0) {
+        PyErr_WriteUnraisable(op);
+    }
+}
+
+/* Where its callbacks must be added because nothing but its own thread may
+ * write to it; NULL: here.  (Once it has a scheduler it keeps it.) */
+static SchedulerObject *
+elsewhere(const PfTaskObject *task)
+{
+    if (!PF_FREE_THREADED || pf_task_is_done(task) || !task->scheduled ||
+        task->core.scheduler == NULL) {
+        return NULL;
+    }
+    SchedulerObject *s = SCHEDULER_OF(task->core.scheduler);
+    return s->thread == pf_tls_thread ? NULL : s;
+}
+
+static int
+add_callback(PfTaskObject *task, PyObject *fn)
+{
+    SchedulerObject *s = elsewhere(task);
+    int posted =
+        s == NULL ? 0
+                  : pf_call_owner(s, callback_arrived, (PyObject *)task, fn);
+    return posted == 0 ? pf_task_add_callback(task, fn) : posted;
+}
+
 PyObject *
 pf_task_add_done_callback(PyObject *op, PyObject *fn)
 {
@@ -284,8 +318,7 @@ pf_task_add_done_callback(PyObject *op, PyObject *fn)
                      Py_TYPE(fn)->tp_name);
         return NULL;
     }
-    return pf_task_add_callback(PF_TASK(op), fn) < 0 ? NULL
-                                                     : Py_NewRef(Py_None);
+    return add_callback(PF_TASK(op), fn) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 /* ------------------------------------------------------------- what it shows */
@@ -328,7 +361,7 @@ pf_task_get_outcome(PyObject *op, void *closure)
 {
     (void)closure;
     PfTaskObject *task = PF_TASK(op);
-    if (task->core.state != PF_DONE || pf_facade.make_outcome == NULL) {
+    if (!pf_task_is_done(task) || pf_facade.make_outcome == NULL) {
         Py_RETURN_NONE;
     }
     task->looked_at = true;
@@ -351,11 +384,13 @@ pf_task_record_outcome(PfTaskObject *task, PyObject *result)
             kind = PF_OUTCOME_CANCELLED;
         }
     }
+    PyObject *before = task->value;
+    task->value = result;
     task->outcome = kind;
     task->permit = false;
     task->in_park = false;
-    task->core.state = PF_DONE;
-    Py_XSETREF(task->value, result);
+    pf_publish_byte(&task->core.state, PF_DONE); /* to pf_task_is_done */
+    Py_XDECREF(before);
 }
 
 void
@@ -385,6 +420,7 @@ pf_task_revived_for(PyObject *op, void (*act)(PyObject *op))
     return false;
 }
 
+/* The reference is there before anybody can know of it. */
 bool
 pf_task_awaits_post(PfTaskObject *task)
 {
@@ -392,6 +428,9 @@ pf_task_awaits_post(PfTaskObject *task)
         return false;
     }
     Py_SET_REFCNT((PyObject *)task, 1);
-    task->dropped = true;
+    if (pf_task_leave(&task->core)) {
+        Py_SET_REFCNT((PyObject *)task, 0);
+        return false;
+    }
     return true;
 }

@@ -387,6 +387,9 @@ call_target(FiberObject *self)
         result =
             args == NULL ? NULL : PyObject_Call(self->target, args, kwargs);
     } else {
+        if (PyVectorcall_Function(self->target) == NULL) {
+            pf_fiber_show_args(self); /* it gets the tuple, and may keep it */
+        }
         result = PyObject_Call(self->target, args, kwargs);
     }
     Py_XDECREF(kwargs);
@@ -509,6 +512,7 @@ retire(FiberObject *self)
     if (!self->daemon) {
         s->foreground--;
     }
+    pf_fiber_unkeep(self);
     if (self->outcome == PF_OUTCOME_FAILED && !self->lent) {
         pf_task_failed(s, PF_TASK(self));
     }

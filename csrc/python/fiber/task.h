@@ -84,6 +84,7 @@ enum {
     bool grouped : 1;       /* a TaskGroup waits for its end */               \
     bool watched : 1;       /* ... and does not mind its failure */           \
     bool tracked : 1;       /* an explorer knows it; see testing.h */         \
+    bool kept : 1;          /* its run holds it: unknown to the collector */  \
     uint8_t deliveries;     /* how often Cancelled was raised in vain */
 /* clang-format on */
 
@@ -154,6 +155,13 @@ static inline const PfTaskOps *
 pf_kind_of(const pf_task *task)
 {
     return (const PfTaskOps *)(const void *)pf_ops_of(task);
+}
+
+/* Any thread: its outcome and value are complete, and stay. */
+static inline bool
+pf_task_is_done(const PfTaskObject *task)
+{
+    return pf_published_byte(&task->core.state) == PF_DONE;
 }
 
 static inline void

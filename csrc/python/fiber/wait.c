@@ -34,15 +34,6 @@ unpark_arrived(SchedulerObject *s, PyObject *target, PyObject *value)
     }
 }
 
-static void
-dropped_elsewhere(FiberObject *fiber)
-{
-    if (fiber->dropped) {
-        fiber->dropped = false;
-        Py_DECREF(fiber);
-    }
-}
-
 void
 pf_fiber_posted(pf_scheduler *s, pf_task *core, unsigned bits)
 {
@@ -54,8 +45,12 @@ pf_fiber_posted(pf_scheduler *s, pf_task *core, unsigned bits)
     if (bits & PF_POST_WAKE) {
         pf_waiter_arrived(fiber);
     }
-    if (core->state == PF_DONE) {
-        dropped_elsewhere(fiber);
+    if (bits & PF_POST_LEFT) { /* the reference that it was given is ours */
+        if (core->state == PF_DONE) {
+            Py_DECREF(fiber);
+        } else {
+            fiber->dropped = true; /* see pf_fiber_run */
+        }
     }
     pf_no_switch_end((PfThread *)s->thread);
 }
@@ -418,7 +413,7 @@ prefer(PfThread *t, FiberObject *target)
 int
 pf_join(PfThread *t, FiberObject *target, int64_t deadline)
 {
-    if (target->core.state == PF_DONE) {
+    if (pf_task_is_done(PF_TASK(target))) {
         return 0;
     }
     if (pf_refuse_join(t, target) < 0) {

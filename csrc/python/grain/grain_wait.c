@@ -667,15 +667,13 @@ pf_grain_join(PfThread *t, GrainObject *g, int64_t deadline)
 void
 pf_grain_posted(pf_scheduler *s, pf_task *core, unsigned bits)
 {
-    (void)bits;
     pf_no_switch_begin((PfThread *)s->thread, "inside the scheduler");
     GrainObject *g = pf_grain_of(core);
     if (core->state == PF_PARKED && g->wait != NULL &&
         PF_SHARED_GET(&g->wait->line.waiter.taken) != NULL) {
         pf_grain_wake(g, PF_WAKE_NORMAL);
     }
-    if (g->dropped) {
-        g->dropped = false;
+    if (bits & PF_POST_LEFT) { /* the reference that it was given is ours */
         Py_DECREF(g);
     }
     pf_no_switch_end((PfThread *)s->thread);

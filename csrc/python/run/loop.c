@@ -377,11 +377,22 @@ has_helpers(SchedulerObject *s)
     return false;
 }
 
+/* There is no other thread.  Without a GIL the last one may have done what this
+ * run waits for, and have ended, since the caller looked: with a GIL nothing
+ * comes in between. */
+static bool
+has_been_helped(SchedulerObject *s)
+{
+    return PF_FREE_THREADED &&
+           (pf_inbox_pending(&s->core.inbox) || pf_load(&s->core.holds) != 0 ||
+            pf_load(&s->coming) != 0);
+}
+
 int64_t
 pf_wait_for_help(SchedulerObject *s)
 {
     if (!has_helpers(s)) {
-        return -1;
+        return has_been_helped(s) ? 0 : -1;
     }
     if (s->ending && cancel_raw(s)) {
         return 0;
@@ -718,8 +729,10 @@ pf_loop_run(SchedulerObject *s, FiberObject *main)
         started = pf_fiber_start(s, main) == 0;
         if (started) {
             s->main = (FiberObject *)Py_NewRef((PyObject *)main);
+            s->keeps = true;
             loop(s, hub);
             pf_scheduler_abandon(s);
+            s->keeps = false;
             Py_CLEAR(s->main); /* the caller has it */
         }
         end_signals(s, &signals);
