@@ -51,7 +51,7 @@ def innermost(calls: list[tuple[CodeType, int]]) -> Call | None:
 
 def frame_of(task: Task) -> FrameType | Call | None:
     """Where a fiber or grain is suspended; for another thread's, without a GIL, a stand-in."""
-    if _engine._has_no_frames(task):
+    if isinstance(task, _engine.Fiber) and _engine._has_no_frames(task):
         return innermost(_engine._calls(task))
     return task.frame
 
@@ -89,10 +89,33 @@ def log_failure(subject: object, exc: BaseException, text: str) -> None:
     if not logger.isEnabledFor(logging.ERROR):
         return
     exc_info = (type(exc), exc, exc.__traceback__)
-    record = logger.makeRecord("pyfiber", logging.ERROR, __file__, 0, text, (subject,), exc_info)
-    if not PARSER_CAN_BE_INTERRUPTED:
-        record.exc_text = text_without_carets(exc)
-    logger.handle(record)
+    with NoInventedThread():
+        record = logger.makeRecord(
+            "pyfiber", logging.ERROR, __file__, 0, text, (subject,), exc_info
+        )
+        if not PARSER_CAN_BE_INTERRUPTED:
+            record.exc_text = text_without_carets(exc)
+        logger.handle(record)
+
+
+class NoInventedThread:
+    """While a thread ends, threading no longer knows it, and makes up an object for a log record.
+
+    From Python 3.13 on that object would wait in a threading.local for the thread's end, which has
+    begun without it, and complain when the interpreter exits.
+    """
+
+    def __enter__(self) -> None:
+        import threading
+
+        self.known = threading.get_ident() in threading._active  # type: ignore[attr-defined]
+
+    def __exit__(self, *_: object) -> None:
+        import threading
+
+        invented = getattr(threading, "_thread_local_info", None)
+        if not self.known and invented is not None:
+            vars(invented).pop("_track_dummy_thread_ref", None)
 
 
 #: A traceback's text needs ast.parse() to place its carets. If a garbage collection within another

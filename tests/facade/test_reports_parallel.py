@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import random
 import threading
@@ -24,7 +25,6 @@ from pyfiber import (
     generator,
     local,
     metrics,
-    spawn,
     stack_stats,
     yield_now,
 )
@@ -82,10 +82,8 @@ def everything_of(fiber: Fiber[Any]) -> None:
     _report.title_of(fiber)
     str([fiber.state, fiber.name, repr(fiber), fiber.parent, fiber.outcome, fiber.daemon])
     for ask in (lambda: fiber.frame, lambda: fiber.context):
-        try:
+        with contextlib.suppress(FiberError):  # another thread's
             ask()
-        except FiberError as exc:
-            assert "another thread" in str(exc)
     _engine._places(fiber)
     _engine._waited(fiber)
     _engine._calls(fiber)

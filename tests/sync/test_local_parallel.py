@@ -15,16 +15,17 @@ from tests.support.parallel import THREADS, in_parallel
 ROUNDS = 150
 
 
+gone: deque[int] = deque()
+
+
 class Counted:
     """A value that says when it goes."""
-
-    gone: deque[int] = deque()
 
     def __init__(self, n: int) -> None:
         self.n = n
 
     def __del__(self) -> None:
-        Counted.gone.append(self.n)
+        gone.append(self.n)
 
 
 def test_local_of_all_threads_keeps_what_each_fiber_has() -> None:
@@ -48,7 +49,7 @@ def test_local_of_all_threads_keeps_what_each_fiber_has() -> None:
 def test_local_that_dies_elsewhere_is_forgotten_here() -> None:
     """Each thread makes locals, which its fibers use, and drops those that others made."""
     boxes: deque[Any] = deque()
-    Counted.gone.clear()
+    gone.clear()
 
     def fiber(mine: Any, k: int) -> None:
         for _ in range(3):
@@ -71,14 +72,14 @@ def test_local_that_dies_elsewhere_is_forgotten_here() -> None:
     in_parallel(body)
     boxes.clear()
     gc.collect()
-    assert len(Counted.gone) == THREADS * ROUNDS * (1 + 3 * 3)
+    assert len(gone) == THREADS * ROUNDS * (1 + 3 * 3)
 
 
 def test_local_of_a_fiber_that_dies_elsewhere_loses_its_values() -> None:
     """Fibers are suspended by one thread and dropped by another, while the local is in use."""
     shared = local()
     boxes: deque[Any] = deque()
-    Counted.gone.clear()
+    gone.clear()
 
     def suspended(main: Fiber[Any], n: int) -> None:
         shared.value = Counted(n)
@@ -99,7 +100,7 @@ def test_local_of_a_fiber_that_dies_elsewhere_loses_its_values() -> None:
     in_parallel(body)
     boxes.clear()
     gc.collect()
-    assert len(Counted.gone) == THREADS * ROUNDS
+    assert len(gone) == THREADS * ROUNDS
 
 
 def test_locals_that_die_on_another_thread_leave_nothing_in_the_fiber_that_used_them() -> None:

@@ -1178,6 +1178,17 @@ pf_let_others_go(void)
 #endif
 }
 
+/* Between the two no other thread is, with the same object; but where this one
+ * waits, or another fiber runs, the object is let go.  With a GIL that is so
+ * anyway. */
+#if PF_FREE_THREADED
+#define PF_BEGIN_ALONE(op) Py_BEGIN_CRITICAL_SECTION(op)
+#define PF_END_ALONE() Py_END_CRITICAL_SECTION()
+#else
+#define PF_BEGIN_ALONE(op) {
+#define PF_END_ALONE() }
+#endif
+
 /* Find functions that this interpreter exports only at run time. 0, or -1 with
  * ImportError. */
 int pystate_lookup(void);

@@ -176,14 +176,17 @@ pf_fiber_type_ready(PyTypeObject *type)
 /* ------------------------------------------------------------- destruction */
 
 /* Is it for us to tell the collector of its frames?  Those of the running
- * fiber, its thread does.  Some collectors must know of all others. */
+ * fiber, its thread does.  Some collectors must know of all others, but for
+ * those on the stack of a thread that a fork has not brought along: that is
+ * gone. */
 static inline bool
 has_frames_of_its_own(const FiberObject *self)
 {
     if (PF_TRAVERSES_ALL) {
         return self->core.has_stack && self->core.state != PF_NEW &&
                self->core.state != PF_DONE && self->thread != NULL &&
-               self != CURRENT(self->thread);
+               self != CURRENT(self->thread) &&
+               !(self->thread->lost && self == self->thread->root);
     }
     return self->fiber.stack != NULL && self->core.state == PF_SUSPENDED;
 }

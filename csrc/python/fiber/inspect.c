@@ -294,7 +294,7 @@ pf_fiber_stack(PyObject *op, PyObject *ignored)
     (void)ignored;
     bool moves_on = pf_may_move_on(((FiberObject *)op)->thread);
     PyObject *frame =
-        moves_on ? pf_calls((FiberObject *)op) : get_frame(op, NULL);
+        moves_on ? pf_stack_calls((FiberObject *)op) : get_frame(op, NULL);
     if (frame == NULL) {
         return NULL;
     }

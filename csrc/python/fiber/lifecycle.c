@@ -243,9 +243,44 @@ call_back_now(PyObject *op, PyObject *fn)
     return 0;
 }
 
+/* `list` is empty.  1: added; 0: the task is done; -1: exception. */
+static int
+add_to_callbacks(PfTaskObject *task, PyObject *list, PyObject *fn)
+{
+    if (task->core.state == PF_DONE) {
+        return 0;
+    }
+    PfRare *rare = pf_task_rare_of(task);
+    if (rare != NULL && rare->callbacks == NULL) {
+        rare->callbacks = Py_NewRef(list);
+    }
+    return rare == NULL || PyList_Append(rare->callbacks, fn) < 0 ? -1 : 1;
+}
+
+/* The thread of the task may come to the end of it at any time. */
+static int
+add_elsewhere(PfTaskObject *task, PyObject *fn)
+{
+    PyObject *list = PyList_New(0);
+    if (list == NULL) {
+        return -1;
+    }
+    bool stopped = pf_still_begin(NULL);
+    int rc = add_to_callbacks(task, list, fn);
+    pf_still_end(stopped);
+    Py_DECREF(list);
+    if (rc == 0) {
+        return call_back_now((PyObject *)task, fn);
+    }
+    return rc < 0 ? -1 : 0;
+}
+
 int
 pf_task_add_callback(PfTaskObject *task, PyObject *fn)
 {
+    if (pf_may_move_on(pf_task_owner(task))) {
+        return add_elsewhere(task, fn);
+    }
     if (task->core.state != PF_DONE && pf_task_rare(task)->callbacks == NULL &&
         make_callbacks(task) < 0) {
         return -1;
@@ -391,8 +426,12 @@ pf_task_revived_for(PyObject *op, void (*act)(PyObject *op))
 {
     Py_SET_REFCNT(op, 1);
     act(op);
-    Py_SET_REFCNT(op, Py_REFCNT(op) - 1);
-    return Py_REFCNT(op) == 0;
+    if (Py_REFCNT(op) == 1) {
+        Py_SET_REFCNT(op, 0);
+        return true;
+    }
+    Py_DECREF(op); /* without a GIL others may count at the same time */
+    return false;
 }
 
 /* The reference is there before anybody can know of it. */

@@ -3,6 +3,7 @@
 
 #include "python/core/arguments.h"
 #include "python/core/state.h"
+#include "python/fiber/hub.h"
 #include "python/fiber/inspect.h"
 #include "python/fiber/pack.h"
 
@@ -15,6 +16,19 @@ pf_still_ref(const PfThread *owner, PyObject *const *field)
     return found;
 }
 
+const PfThread *
+pf_task_owner(PfTaskObject *task)
+{
+    const FiberObject *fiber = pf_fiber_or_null(task);
+    const PfThread *t = pf_tls_thread;
+    if (fiber != NULL) {
+        return fiber->thread;
+    }
+    bool ours = t != NULL && t->scheduler != NULL &&
+                task->core.scheduler == &t->scheduler->core;
+    return ours ? t : NULL;
+}
+
 /* It runs on a thread that is stopped, or on this one. */
 static bool
 runs(const FiberObject *fiber)
@@ -24,7 +38,7 @@ runs(const FiberObject *fiber)
 }
 
 PyObject *
-pf_calls(FiberObject *fiber)
+pf_stack_calls(FiberObject *fiber)
 {
     if (pf_fiber_have_stack(fiber) < 0) {
         return NULL;
@@ -51,7 +65,7 @@ mod_calls(PyObject *module, PyObject *op)
                      Py_TYPE(op)->tp_name);
         return NULL;
     }
-    return pf_calls((FiberObject *)op);
+    return pf_stack_calls((FiberObject *)op);
 }
 
 /* The threads are stopped.  NULL without an exception: it has no fibers. */
@@ -105,7 +119,7 @@ static PyMethodDef functions[] = {
      "The same of what a thread with fibers runs; None where its frames may\n"
      "be looked at."},
     {"_has_no_frames", mod_runs_elsewhere, METH_O,
-     "_has_no_frames(task, /)\n--\n\n"
+     "_has_no_frames(fiber, /)\n--\n\n"
      "Whether a fiber's frames cannot be had here, without a GIL."},
     {NULL, NULL, 0, NULL},
 };

@@ -7,7 +7,7 @@
  * or drops a reference.
  *
  * Frames of a fiber that runs on another thread, or may at any time, are not
- * given away: pf_calls has what a report needs of them.
+ * given away: pf_stack_calls has what a report needs of them.
  */
 #ifndef PF_STILL_H
 #define PF_STILL_H
@@ -42,12 +42,15 @@ pf_still_end(bool stopped)
     }
 }
 
+/* Whose it is.  NULL: nobody's; or, of one without a stack, another's. */
+const PfThread *pf_task_owner(PfTaskObject *task);
+
 /* What a field refers to, or None: a new reference. */
 PyObject *pf_still_ref(const PfThread *owner, PyObject *const *field);
 
 /* (code, line) of each call, innermost first: of a fiber that is suspended or
  * runs on another thread.  Empty if it has none. */
-PyObject *pf_calls(FiberObject *fiber);
+PyObject *pf_stack_calls(FiberObject *fiber);
 
 int pf_still_init(PyObject *module);
 

@@ -7,16 +7,6 @@
 #include "python/fiber/still.h"
 #include "python/grain/grain.h"
 
-/* Whose it is, for still.h; NULL: nobody's, or another thread's. */
-static const PfThread *
-owner_of(const GrainObject *g)
-{
-    PfThread *t = pf_tls_thread;
-    bool ours = t != NULL && t->scheduler != NULL &&
-                g->core.scheduler == &t->scheduler->core;
-    return ours ? t : NULL;
-}
-
 /* The generator at the bottom, a new reference, or NULL. */
 static PyObject *
 made_of(const GrainObject *g)
@@ -31,7 +21,7 @@ made_of(const GrainObject *g)
 PyObject *
 pf_grain_name(GrainObject *g)
 {
-    bool stopped = pf_still_begin(owner_of(g));
+    bool stopped = pf_still_begin(pf_task_owner(PF_TASK(g)));
     PyObject *name = Py_XNewRef(g->name);
     PyObject *source = name == NULL ? made_of(g) : NULL;
     pf_still_end(stopped);
@@ -82,7 +72,7 @@ get_suspended_state(PyObject *op, void *closure)
 {
     (void)closure;
     GrainObject *g = (GrainObject *)op;
-    return pf_still_ref(owner_of(g), &g->yielded);
+    return pf_still_ref(pf_task_owner(PF_TASK(g)), &g->yielded);
 }
 
 static PyObject *
@@ -90,7 +80,7 @@ get_pool(PyObject *op, void *closure)
 {
     (void)closure;
     GrainObject *g = (GrainObject *)op;
-    return pf_still_ref(owner_of(g), (PyObject **)&g->pool);
+    return pf_still_ref(pf_task_owner(PF_TASK(g)), (PyObject **)&g->pool);
 }
 
 /* The frames of a generator or coroutine and of what it awaits, appended. */
@@ -169,7 +159,7 @@ make_calls(PyObject *frames)
 static PyObject *
 grain_frames(GrainObject *g)
 {
-    bool stopped = pf_still_begin(owner_of(g));
+    bool stopped = pf_still_begin(pf_task_owner(PF_TASK(g)));
     PyObject *frames = list_frames(g);
     if (stopped && frames != NULL && make_calls(frames) < 0) {
         Py_CLEAR(frames);
@@ -183,7 +173,8 @@ get_frame(PyObject *op, void *closure)
 {
     (void)closure;
     GrainObject *g = (GrainObject *)op;
-    if (g->core.scheduler != NULL && pf_may_move_on(owner_of(g))) {
+    if (g->core.scheduler != NULL &&
+        pf_may_move_on(pf_task_owner(PF_TASK(g)))) {
         PyErr_SetString(pf.fiber_error,
                         "the grain belongs to another thread, and without a "
                         "GIL that may go on at any time: use stack() instead "
