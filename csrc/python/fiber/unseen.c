@@ -451,8 +451,18 @@ at_exit(PfThread *t)
     }
 }
 
+/* A thread that is gone may have held it. */
+static int
+after_fork(PfThread *t)
+{
+    (void)t;
+    unseen_lock = (pf_mutex)PF_MUTEX_INIT;
+    return 0;
+}
+
 const PfPart pf_unseen_part = {
     .at_exit = at_exit,
+    .after_fork = after_fork,
 };
 
 /* ----------------------------------------------------------------- the argument */
