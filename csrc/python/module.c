@@ -21,6 +21,7 @@
 #include "python/fiber/overflow.h"
 #include "python/fiber/pack.h"
 #include "python/fiber/root.h"
+#include "python/fiber/still.h"
 #include "python/fiber/switch.h"
 #include "python/fiber/unseen.h"
 #include "python/fiber/wait.h"
@@ -685,7 +686,8 @@ engine_exec(PyObject *module)
         pf_worker_init(module) < 0 || pf_portal_init(module) < 0 ||
         pf_unbroken_init(module) < 0 || pf_hooked_init(module) < 0 ||
         pf_io_init(module) < 0 || pf_guest_init(module) < 0 ||
-        pf_inspect_init(module) < 0 || pf_grain_module_init(module) < 0 ||
+        pf_inspect_init(module) < 0 || pf_still_init(module) < 0 ||
+        pf_grain_module_init(module) < 0 ||
         pf_thread_module_init(module) < 0 || pf_schedule_init(module) < 0 ||
         pf_python_overflow_init() < 0 || pf_capsule_init(module) < 0 ||
         pf_patch_init(module) < 0 || pf_watchdog_init(module) < 0 ||

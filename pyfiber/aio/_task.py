@@ -87,6 +87,8 @@ async def run_in_fiber(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs)
             error = _left_by_switch()
         # Not inside of the handler: what fn raises later has nothing to do with this error.
         try:
+            if isinstance(error, GeneratorExit) and fiber.done():
+                raise error  # the collector, which found both, has unwound the fiber first
             if current() is not home:  # a loop may be run by one fiber today, by another tomorrow
                 home = _move(fiber, current())
             got = _resume(asker, value, error)

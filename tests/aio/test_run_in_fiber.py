@@ -378,7 +378,6 @@ def test_fiber_of_a_dropped_coroutine_is_unwound(left: Left) -> None:
     assert left.ended_by == [GeneratorExit]
 
 
-@needs_gil("open: without it, the collector may close the coroutine where that is refused")
 def test_fiber_of_a_coroutine_in_garbage_is_unwound(left: Left) -> None:
     ring = [left.begun()]
     ring.append(ring)

@@ -150,6 +150,62 @@ bits_posted_to_a_task_come_to_its_own_kind(void)
     world_close(w);
 }
 
+static int arrivals;
+
+static void
+post_more(pf_scheduler *s, pf_task *task, unsigned bits)
+{
+    ((errand *)task)->posted = bits;
+    arrivals++;
+    if (bits == 1) {
+        pf_task_post(s, task, 2);
+        CHECK(!pf_inbox_pending(&s->inbox)); /* not yet: it is busy */
+    }
+}
+
+static const pf_task_ops posting_ops = {
+    .message = {pf_task_arrived},
+    .posted = post_more,
+};
+
+static void
+bits_posted_while_others_arrive_come_in_a_message_of_their_own(void)
+{
+    world *w = open_world();
+    errand e;
+    errand_init(&e, w, NULL, 0);
+    pf_task_set_ops(&e.task, &posting_ops);
+    arrivals = 0;
+    pf_task_post(&w->scheduler, &e.task, 1);
+    pf_poll(&w->scheduler);
+    CHECK_EQUAL(e.posted, 1);
+    CHECK(pf_inbox_pending(&w->scheduler.inbox));
+    pf_poll(&w->scheduler);
+    CHECK_EQUAL(e.posted, 2);
+    pf_task_post(&w->scheduler, &e.task, 1);
+    pf_scheduler_close(&w->scheduler); /* no messages any more: at once */
+    CHECK_EQUAL(e.posted, 2);
+    CHECK_EQUAL(arrivals, 4);
+    CHECK_EQUAL(pf_load(&e.task.posted), 0);
+    world_close(w);
+}
+
+static void
+task_that_is_left_is_free_or_told_last(void)
+{
+    world *w = open_world();
+    errand e;
+    errand_init(&e, w, NULL, 0);
+    CHECK(pf_task_leave(&e.task));
+    pf_task_post(&w->scheduler, &e.task, 4);
+    CHECK(!pf_task_leave(&e.task));
+    pf_poll(&w->scheduler);
+    CHECK_EQUAL(e.posted, 4 | PF_POST_LEFT);
+    /* It may be freed there, so nobody clears this afterwards. */
+    CHECK_EQUAL(pf_load(&e.task.posted), PF_POST_BUSY);
+    world_close(w);
+}
+
 /* ------------------------------------------------ kinds of fibers --- */
 
 static int others_run, others_reaped;
@@ -238,6 +294,8 @@ const test task_tests[] = {
     TEST(stackless_tasks_follow_each_other_without_a_switch),
     TEST(timer_wakes_a_stackless_task),
     TEST(bits_posted_to_a_task_come_to_its_own_kind),
+    TEST(bits_posted_while_others_arrive_come_in_a_message_of_their_own),
+    TEST(task_that_is_left_is_free_or_told_last),
     TEST(each_kind_of_fiber_runs_and_is_reaped_by_its_own_operations),
     TEST(long_queue_looks_ahead_at_tasks_of_every_kind),
     END_OF_TESTS,

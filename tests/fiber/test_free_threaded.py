@@ -8,11 +8,12 @@ import sysconfig
 import textwrap
 import threading
 import types
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from pyfiber import Fiber, current, info, run, spawn, yield_now
+from pyfiber import Fiber, FiberError, current, info, park, run, spawn, yield_now
 from tests.support.subprocesses import run_python
 
 FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
@@ -239,3 +240,100 @@ def test_fibers_dropped_on_another_thread_are_unwound_by_their_own() -> None:
     gc.collect()
     Fiber(int).switch()
     assert ended == [threading.get_ident()] * 400
+
+
+def other_thread(body: Any) -> threading.Thread:
+    thread = threading.Thread(target=body)
+    thread.start()
+    return thread
+
+
+def test_callbacks_that_another_thread_adds_are_each_called_once() -> None:
+    """While the fibers end: none may be added to a list that has just been gone through."""
+    called: list[int] = []
+    fibers: list[Fiber[int]] = []
+    rounds, started = 300, threading.Event()
+
+    def body(number: int) -> int:
+        yield_now()
+        return number
+
+    def main() -> None:
+        for number in range(rounds):
+            fibers.append(spawn(body, number))
+            started.set()
+            fibers[-1].join()
+
+    thread = other_thread(lambda: run(main))
+    started.wait()
+    added = 0
+    while added < rounds:
+        for _ in range(3):
+            fibers[added].add_done_callback(lambda fiber: called.append(fiber.result()))
+        added += 1
+        while added < rounds and len(fibers) == added:
+            yield_processor()
+    thread.join()
+    assert sorted(called) == sorted([*range(rounds)] * 3)
+
+
+def yield_processor() -> None:
+    threading.Event().wait(0)
+
+
+def test_value_of_a_fiber_that_another_thread_sees_done_is_complete() -> None:
+    fibers: list[Fiber[tuple[int, int]]] = []
+    rounds, wrong = 2000, []
+
+    def body(number: int) -> tuple[int, int]:
+        return number, number
+
+    def main() -> None:
+        for number in range(rounds):
+            fibers.append(spawn(body, number))
+            yield_now()
+
+    thread = other_thread(lambda: run(main))
+    for number in range(rounds):
+        while len(fibers) <= number or not fibers[number].done():
+            yield_processor()
+        if fibers[number].result() != (number, number):
+            wrong.append(number)
+    thread.join()
+    assert wrong == []
+
+
+def test_fibers_dropped_elsewhere_while_a_wake_up_arrives_are_freed() -> None:
+    """Another thread drops the last reference just as the loop reads what that thread posted."""
+    fibers: list[Fiber[None]] = []
+    rounds, freed = 1000, []
+
+    class Fine:
+        def __del__(self) -> None:
+            freed.append(1)
+
+    def body(thing: Fine) -> Fine:
+        park()
+        return thing
+
+    def main() -> None:
+        for _ in range(rounds):
+            fiber = spawn(body, Fine())
+            fibers.append(fiber)
+            fiber.join()
+            del fiber
+            yield_now()
+
+    thread = other_thread(lambda: run(main))
+    for _ in range(rounds):
+        while not fibers:
+            yield_processor()
+        fiber = fibers.pop()
+        fiber.unpark()
+        while not fiber.done():
+            with suppress(FiberError):  # it is done by now
+                fiber.unpark()
+        del fiber
+    thread.join()
+    gc.collect()
+    assert len(freed) == rounds

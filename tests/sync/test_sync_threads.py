@@ -314,6 +314,22 @@ def test_threads_with_runs_pass_a_baton():
         assert not thread.is_alive()
 
 
+def test_thread_that_sets_an_event_and_ends_is_no_deadlock(child):
+    """Without a GIL it may do both between the loop's look for messages and that for threads."""
+    child("""
+        import _thread
+        from pyfiber import Event, run
+
+        def main():
+            event = Event()
+            _thread.start_new_thread(event.set, ())
+            event.wait()
+
+        for _ in range(1000):
+            run(main)
+    """)
+
+
 def test_plain_thread_waiting_releases_the_gil():
     event = Event()
     thread = start(event.wait)
@@ -338,34 +354,6 @@ def test_scheduler_hosted_elsewhere_is_told_of_a_wake_up():
 
 # signals -----------------------------------------------------------------------------------------
 
-INTERRUPTED = """
-    import os, signal, sys, threading, time, pyfiber
-
-    what = sys.argv[1]
-    lock = pyfiber.Lock(); lock.acquire()
-    channel, queue, condition = pyfiber.Channel(), pyfiber.Queue(), pyfiber.Condition()
-
-    def wait():
-        if what == "lock": lock.acquire()
-        elif what == "queue": queue.get()
-        elif what == "channel": channel.receive()
-        elif what == "select": pyfiber.select(channel.receiving(), channel.sending(1))
-        elif what == "event": pyfiber.Event().wait()
-        elif what == "condition":
-            with condition: condition.wait()
-
-    def interrupt():
-        time.sleep(0.1)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    threading.Thread(target=interrupt, daemon=True).start()
-    try:
-        wait()
-    except KeyboardInterrupt:
-        print("interrupted", *(each._waiters() for each in (lock, queue, channel, condition)))
-"""
-
-
 # The signal goes to the main thread itself, and again until it has been handled: one that comes
 # just before a wait does not end it.
 SIGNALLING = """
@@ -388,11 +376,51 @@ def signal_main(handled):
 """
 
 
+INTERRUPTED = (
+    SIGNALLING
+    + """
+what = sys.argv[1]
+lock = pyfiber.Lock(); lock.acquire()
+channel, queue, condition = pyfiber.Channel(), pyfiber.Queue(), pyfiber.Condition()
+event = pyfiber.Event()
+things = lock, queue, channel, condition, event
+
+def wait():
+    if what == "lock": lock.acquire()
+    elif what == "queue": queue.get()
+    elif what == "channel": channel.receive()
+    elif what == "select": pyfiber.select(channel.receiving(), channel.sending(1))
+    elif what == "event": event.wait()
+    elif what == "condition":
+        with condition: condition.wait()
+
+def handler(signum, frame):
+    global handled
+    if handled < 1:
+        handled += 1
+        raise KeyboardInterrupt
+
+def interrupt():
+    until(lambda: any(each._waiters() for each in things))
+    signal_main(lambda: handled == 1)
+
+signal.signal(signal.SIGUSR1, handler)
+thread = threading.Thread(target=interrupt)
+thread.start()
+try:
+    wait()
+except KeyboardInterrupt:
+    print("interrupted", *(each._waiters() for each in things))
+thread.join()
+"""
+)
+
+
 @posix
 @pytest.mark.parametrize("what", ["lock", "queue", "channel", "select", "event", "condition"])
 def test_ctrl_c_ends_the_wait_of_the_main_thread(child, what):
     done = child(INTERRUPTED, what)
-    assert done.stdout == "interrupted [] [] [] []\n"
+    assert done.stdout == "interrupted [] [] [] [] []\n"
 
 
 @posix
@@ -430,28 +458,32 @@ thread.join()
 
 @posix
 def test_item_given_while_a_signal_handler_raises_is_not_lost(child):
-    done = child("""
-        import os, signal, threading, time, pyfiber
+    done = child(
+        SIGNALLING
+        + """
+queue = pyfiber.Queue()
 
-        queue = pyfiber.Queue()
+def handler(signum, frame):
+    global handled
+    if handled < 1:
+        handled += 1
+        queue.put("item")
+        raise KeyError("from the handler")
 
-        def handler(signum, frame):
-            queue.put("item")
-            raise KeyError("from the handler")
+def other():
+    until(queue._waiters)
+    signal_main(lambda: handled == 1)
 
-        def other():
-            time.sleep(0.05)
-            os.kill(os.getpid(), signal.SIGUSR1)
-
-        signal.signal(signal.SIGUSR1, handler)
-        thread = threading.Thread(target=other)
-        thread.start()
-        try:
-            queue.get()
-        except KeyError:
-            print(queue.qsize(), queue.get())
-        thread.join()
-    """)
+signal.signal(signal.SIGUSR1, handler)
+thread = threading.Thread(target=other)
+thread.start()
+try:
+    queue.get()
+except KeyError:
+    print(queue.qsize(), queue.get())
+thread.join()
+"""
+    )
     assert done.stdout == "1 item\n"
 
 

@@ -36,7 +36,7 @@ from tests.support.failing import Boom, fails
 from tests.support.gil import DROPS_ARE_QUEUED, needs_gil
 from tests.support.growth import BLOCKS_ARE_COUNTED, grows
 from tests.support.subprocesses import run_script
-from tests.support.threads import in_thread
+from tests.support.threads import PATIENCE, in_thread
 
 Log = list[Any]
 here = threading.get_ident
@@ -594,3 +594,21 @@ def test_fiber_left_by_a_call_and_dropped_elsewhere_is_ended_by_the_next_call() 
             assert one.run(log.copy) == [one.run(here)]
 
     run(main)
+
+
+def test_runs_of_several_threads_share_a_thread_that_never_ends_early() -> None:
+    """A wake-up left from an earlier call once ended it, without a GIL: the next call was lost."""
+    one, results = OneThread(), []
+
+    def main() -> None:
+        for number in range(500):
+            results.append(one.run(int, number) == number)
+
+    threads = [threading.Thread(target=run, args=(main,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert not any(thread.is_alive() for thread in threads)
+    assert results == [True] * 2000
+    one.close()

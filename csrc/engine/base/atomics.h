@@ -1,9 +1,14 @@
 /* The few atomic operations the engine needs, one set per kind of object:
  *
  *   pointers   pf_exchange, pf_cas_weak
- *   uint8_t    pf_fetch_or, pf_take (exchange with 0)
+ *   uint8_t    pf_fetch_or, pf_take (exchange with 0), pf_swap_byte,
+ *              pf_cas_byte (never fails for no reason)
+ *   a plain uint8_t that its owner also reads plainly
+ *              pf_publish_byte (release), pf_published_byte (acquire)
  *   a plain uint32_t that its owner also reads plainly
  *              pf_fetch_or32, pf_fetch_and32
+ *   a plain pointer that its owner also reads plainly
+ *              pf_claim_pointer (from NULL; was it?)
  *   size_t     pf_fetch_add, pf_fetch_sub
  *   int64_t    nothing but those for
  *   all        pf_load_relaxed, pf_load_acquire, pf_load, pf_store
@@ -41,7 +46,19 @@
     ((void)atomic_fetch_or((_Atomic(uint32_t) *)(void *)(p), (bits)))
 #define pf_fetch_and32(p, bits)                                               \
     ((void)atomic_fetch_and((_Atomic(uint32_t) *)(void *)(p), (bits)))
+#define pf_claim_pointer(p, value)                                            \
+    atomic_compare_exchange_strong((_Atomic(void *) *)(void *)(p),            \
+                                   &(void *){NULL}, (void *)(value))
 #define pf_take(p) atomic_exchange((p), (uint8_t)0)
+#define pf_swap_byte(p, value) atomic_exchange((p), (uint8_t)(value))
+#define pf_cas_byte(p, expected, desired)                                     \
+    atomic_compare_exchange_strong((p), (expected), (uint8_t)(desired))
+#define pf_publish_byte(p, value)                                             \
+    atomic_store_explicit((_Atomic(uint8_t) *)(void *)(p), (uint8_t)(value),  \
+                          memory_order_release)
+#define pf_published_byte(p)                                                  \
+    atomic_load_explicit((const _Atomic(uint8_t) *)(const void *)(p),         \
+                         memory_order_acquire)
 #define pf_fetch_add(p, n) atomic_fetch_add((p), (size_t)(n))
 #define pf_fetch_sub(p, n) atomic_fetch_sub((p), (size_t)(n))
 
@@ -123,7 +140,26 @@ pf_cas_pointer(void *volatile *p, void **expected, void *desired)
     ((void)_InterlockedOr((volatile long *)(p), (long)(bits)))
 #define pf_fetch_and32(p, bits)                                               \
     ((void)_InterlockedAnd((volatile long *)(p), (long)(bits)))
+#define pf_claim_pointer(p, value)                                            \
+    (_InterlockedCompareExchangePointer((void *volatile *)(void *)(p),        \
+                                        (void *)(value), NULL) == NULL)
 #define pf_take(p) ((uint8_t)_InterlockedExchange8((volatile char *)(p), 0))
+#define pf_swap_byte(p, value)                                                \
+    ((uint8_t)_InterlockedExchange8((volatile char *)(p), (char)(value)))
+#define pf_publish_byte(p, value)                                             \
+    ((void)_InterlockedExchange8((volatile char *)(void *)(p), (char)(value)))
+#define pf_published_byte(p)                                                  \
+    pf_load_byte((const volatile uint8_t *)(const void *)(p))
+
+static inline bool
+pf_cas_byte(volatile uint8_t *p, uint8_t *expected, uint8_t desired)
+{
+    uint8_t seen = (uint8_t)_InterlockedCompareExchange8(
+        (volatile char *)p, (char)desired, (char)*expected);
+    bool same = seen == *expected;
+    *expected = seen;
+    return same;
+}
 #define pf_fetch_add(p, n)                                                    \
     ((size_t)_InterlockedExchangeAdd64((volatile __int64 *)(p), (__int64)(n)))
 #define pf_fetch_sub(p, n)                                                    \

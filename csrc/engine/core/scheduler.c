@@ -425,15 +425,43 @@ pf_post(pf_scheduler *s, pf_message *message)
     return pushed != PF_PUSHED_NOT;
 }
 
-/* Bits posted while this runs are either taken here or posted again, because
- * only a producer that finds 0 posts. */
+/* Bits have been posted, or not, while `posted` ran.  If not, the task is left
+ * alone from now on, for others may free it.  True: they must be taken here;
+ * usually they are a message of their own, so that who posts without end cannot
+ * keep the loop. */
+static bool
+more_was_posted(pf_scheduler *s, pf_task *task)
+{
+    uint8_t seen = PF_POST_BUSY;
+    PF_TEST_POINT();
+    return !pf_cas_byte(&task->posted, &seen, 0) &&
+           !pf_post(s, &task->message);
+}
+
+/* While the task is busy, who posts to it finds bits there, and sends no
+ * message. */
 void
 pf_task_arrived(pf_message *message, pf_scheduler *s)
 {
     pf_task *task = container_of(message, pf_task, message);
-    PF_TEST_POINT();
-    unsigned bits = pf_take(&task->posted);
-    pf_ops_of(task)->posted(s, task, bits);
+    bool left;
+    do {
+        PF_TEST_POINT();
+        unsigned bits = pf_swap_byte(&task->posted, PF_POST_BUSY);
+        left = (bits & PF_POST_LEFT) != 0;
+        pf_ops_of(task)->posted(s, task, bits & ~(unsigned)PF_POST_BUSY);
+    } while (!left && more_was_posted(s, task));
+}
+
+bool
+pf_task_leave(pf_task *task)
+{
+    uint8_t seen = pf_load_acquire(&task->posted);
+    while (seen != 0 &&
+           !pf_cas_byte(&task->posted, &seen, seen | PF_POST_LEFT)) {
+        PF_TEST_POINT();
+    }
+    return seen == 0;
 }
 
 void

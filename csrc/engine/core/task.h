@@ -85,7 +85,7 @@ struct pf_task {
         pf_task *next;
         int64_t parked_at; /* pf_scheduler.looked_at then; for reports */
     };
-    PF_ATOMIC(uint8_t) posted; /* bits the host asked for; see pf_task_post */
+    PF_ATOMIC(uint8_t) posted; /* bits on their way; see pf_task_post */
     uint8_t state;             /* pf_state */
     uint8_t wake;              /* pf_wake */
     bool has_stack;
@@ -117,6 +117,16 @@ pf_is_fresh(const pf_task *task)
  * task and the scheduler must stay alive until then.  Does nothing if the
  * scheduler is closed. */
 void pf_task_post(pf_scheduler *s, pf_task *task, unsigned bits);
+
+/* Two bits that hosts do not post themselves.  LEFT: see pf_task_leave.  BUSY:
+ * `posted` runs for this task. */
+enum { PF_POST_LEFT = 1 << 6, PF_POST_BUSY = 1 << 7 };
+
+/* Nobody has the task any more, on whatever thread that is found.  True: nothing
+ * is on its way to it either, and its memory may be freed.  False: its `posted`
+ * gets PF_POST_LEFT, on its own thread, and is the last to use it; it may free
+ * it. */
+bool pf_task_leave(pf_task *task);
 
 /* The `run` of a task's message. */
 void pf_task_arrived(pf_message *message, pf_scheduler *s);

@@ -18,6 +18,7 @@
 #include "python/fiber/cancelling.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/outcome.h"
+#include "python/fiber/still.h"
 #include "python/fiber/wait.h"
 
 #define GROUP(op) ((GroupObject *)(op))
@@ -497,11 +498,16 @@ group_holders(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     PyObject *list = PyList_New(0);
+    bool stopped = pf_still_begin(NULL);
     PfTaskObject *child = GROUP(op)->scope.children;
     for (; list != NULL && child != NULL; child = child->base_next) {
         if (child->grouped && PyList_Append(list, (PyObject *)child) < 0) {
-            Py_CLEAR(list);
+            break;
         }
+    }
+    pf_still_end(stopped);
+    if (PyErr_Occurred()) {
+        Py_CLEAR(list);
     }
     return list;
 }

@@ -159,10 +159,43 @@ lookup_c_stack_refs(void)
     return rc < 0 ? -1 : 0;
 }
 
+/* Constant after import.  Without a GIL a thread may end, and its state be
+ * freed, while others follow the list. */
+static PyMutex *list_mutex;
+PyAPI_FUNC(PyLockStatus) _PyMutex_LockTimed(PyMutex *, int64_t, int);
+
+/* It is the word before the first interpreter, whose place the runtime tells
+ * debuggers in a table in front of itself. */
+static int
+lookup_list_mutex(void)
+{
+    char *runtime = symbol("_PyRuntime");
+    uint64_t head = 0;
+    if (runtime != NULL && memcmp(runtime, "xdebugpy", 8) == 0) {
+        memcpy(&head, runtime + 5 * sizeof head, sizeof head);
+    }
+    size_t *first = (size_t *)(void *)(runtime + head);
+    if (head != 0 && head < 65536 && head % sizeof *first == 0 &&
+        first[0] == (size_t)PyInterpreterState_Get() && first[-1] == 0) {
+        list_mutex = (PyMutex *)(void *)&first[-1];
+        return 0;
+    }
+    PyErr_SetString(PyExc_ImportError,
+                    "pyfiber does not know this release of free-threaded "
+                    "CPython: its list of threads is elsewhere");
+    return -1;
+}
+
 #else
 
 static int
 lookup_c_stack_refs(void)
+{
+    return 0;
+}
+
+static int
+lookup_list_mutex(void)
 {
     return 0;
 }
@@ -182,7 +215,7 @@ pystate_lookup(void)
                         "than its own: pyfiber needs 3.14.2 or later");
         return -1;
     }
-    return lookup_c_stack_refs();
+    return lookup_list_mutex() < 0 ? -1 : lookup_c_stack_refs();
 }
 
 #else
@@ -202,6 +235,51 @@ pystate_lookup(void)
 }
 
 #endif
+
+/* ----------------------------------------------------------------- all threads */
+
+#if PF_HAS_DEFERRED
+
+/* Not as PyMutex_Lock does: whoever is here may hold a lock that must not be
+ * held while the interpreter is stopped. */
+static void
+lock_list(void)
+{
+    (void)_PyMutex_LockTimed(list_mutex, -1, 0);
+}
+
+static void
+unlock_list(void)
+{
+    PyMutex_Unlock(list_mutex);
+}
+
+#else
+
+static void
+lock_list(void)
+{
+}
+
+static void
+unlock_list(void)
+{
+}
+
+#endif
+
+bool
+pystate_any(pystate_is_fn is, const void *arg)
+{
+    lock_list();
+    PyThreadState *ts =
+        PyInterpreterState_ThreadHead(PyInterpreterState_Get());
+    while (ts != NULL && !is(PyThreadState_GetID(ts), arg)) {
+        ts = ts->next;
+    }
+    unlock_list();
+    return ts != NULL;
+}
 
 /* ------------------------------------------------------- signal-safe traceback */
 

@@ -42,7 +42,7 @@
  * stack to end at the thread's sentinel frame. */
 #if PY_VERSION_HEX >= 0x030F0000
 #define PF_BASE_FRAME(ts) ((ts)->base_frame)
-#elif PY_VERSION_HEX >= 0x030D0000
+#else
 #define PF_BASE_FRAME(ts) NULL
 #endif
 
@@ -54,6 +54,8 @@
 #define PF_FREE_THREADED 1
 PyAPI_FUNC(void) _PyCriticalSection_SuspendAll(PyThreadState *);
 PyAPI_FUNC(void) _PyCriticalSection_Resume(PyThreadState *);
+PyAPI_FUNC(void) _PyEval_StopTheWorld(PyInterpreterState *);
+PyAPI_FUNC(void) _PyEval_StartTheWorld(PyInterpreterState *);
 #else
 #define PF_FREE_THREADED 0
 #endif
@@ -693,6 +695,58 @@ pystate_frames(PyState *st, PyFrameHead **end)
 #endif
 }
 
+/* (code, line) of a call. */
+static inline PyObject *
+pystate_call(PyFrameHead *f)
+{
+#if PY_VERSION_HEX < 0x030C0000
+    int at = _PyInterpreterFrame_LASTI(f) * (int)sizeof(_Py_CODEUNIT);
+    return Py_BuildValue("Oi", f->f_code, PyCode_Addr2Line(f->f_code, at));
+#else
+    struct _PyInterpreterFrame *frame =
+        (struct _PyInterpreterFrame *)(void *)f;
+    return Py_BuildValue("Ni", PyUnstable_InterpreterFrame_GetCode(frame),
+                         PyUnstable_InterpreterFrame_GetLine(frame));
+#endif
+}
+
+/* Of each call, innermost first, in a list. */
+static inline PyObject *
+pystate_calls_between(PyFrameHead *f, PyFrameHead *end)
+{
+    PyObject *list = PyList_New(0);
+    for (; list != NULL && f != NULL && f != end; f = f->previous) {
+        if (f->owner > PF_OWNED_BY_FRAME_OBJECT) {
+            continue; /* where C code called the interpreter */
+        }
+        PyObject *call = pystate_call(f);
+        if (call == NULL || PyList_Append(list, call) < 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(call);
+    }
+    return list;
+}
+
+/* Those of a suspended fiber, and of what a thread runs: this one, or one that
+ * stands still. */
+static inline PyObject *
+pystate_calls(PyState *st)
+{
+    PyFrameHead *end, *f = pystate_frames(st, &end);
+    return pystate_calls_between(f, end);
+}
+static inline PyObject *
+pystate_running_calls(PyThreadState *ts)
+{
+#if PF_HAS_CFRAME
+    void *f = ts->cframe->current_frame;
+#else
+    void *f = ts->current_frame;
+#endif
+    return pystate_calls_between(f, (PyFrameHead *)(void *)PF_BASE_FRAME(ts));
+}
+
 /* One position in the code for each call of a suspended fiber, innermost
  * first, written to `places`; or only counted (NULL).  No frame object is
  * made: those would stay as long as the frames. */
@@ -1023,28 +1077,6 @@ pf_try_incref(PyObject *op)
 #endif
 }
 
-/* What is at `place`, which another thread may change just now: a new
- * reference; NULL: nothing, or it cannot be had.  (The interpreter's own lists
- * are read like this: the memory of an object that dies stays an object's until
- * every thread has passed by.) */
-static inline PyObject *
-pf_try_get(PyObject **place)
-{
-#if PF_FREE_THREADED
-    PyObject *volatile *shared = place;
-    PyObject *op = *shared;
-    if (op != NULL && pf_try_incref(op)) {
-        if (*shared == op) {
-            return op;
-        }
-        Py_DECREF(op);
-    }
-    return NULL;
-#else
-    return Py_XNewRef(*place);
-#endif
-}
-
 /* --- exceptions in flight --- */
 
 static inline PyObject *
@@ -1080,6 +1112,11 @@ pf_restore_exception(PyObject *exc)
 #endif
 }
 
+/* Is `is` true of the number of any thread's state?  It runs no Python code and
+ * asks for no state: without a GIL the interpreter's list of them is locked. */
+typedef bool (*pystate_is_fn)(uint64_t id, const void *arg);
+bool pystate_any(pystate_is_fn is, const void *arg);
+
 /* The thread state that holds the GIL on this thread, or NULL. */
 static inline PyThreadState *
 pf_attached(void)
@@ -1098,6 +1135,24 @@ pf_finalizing(void)
     return Py_IsFinalizing();
 #else
     return _Py_IsFinalizing();
+#endif
+}
+
+/* Between the two calls no other thread with a state runs: each stands where
+ * the collector might look at everything.  Nothing waits, no code runs and no
+ * last reference is dropped meanwhile.  With a GIL that is so anyway. */
+static inline void
+pf_stop_others(void)
+{
+#if PF_FREE_THREADED
+    _PyEval_StopTheWorld(PyInterpreterState_Get());
+#endif
+}
+static inline void
+pf_let_others_go(void)
+{
+#if PF_FREE_THREADED
+    _PyEval_StartTheWorld(PyInterpreterState_Get());
 #endif
 }
 

@@ -31,26 +31,6 @@ pf_is_abroad(const PfTaskObject *task)
     return owner != NULL && owner != pf_tls_thread;
 }
 
-/* ------------------------------------------------------------ done-callbacks */
-
-static void
-callback_arrived(SchedulerObject *s, PyObject *task, PyObject *fn)
-{
-    (void)s;
-    if (pf_task_add_callback(PF_TASK(task), fn) < 0) {
-        PyErr_WriteUnraisable(task);
-    }
-}
-
-/* Its scheduler is closed: the task is over, and changes no more. */
-int
-pf_add_callback_abroad(PfTaskObject *task, PyObject *fn)
-{
-    int asked = pf_call_owner(SCHEDULER_OF(task->core.scheduler),
-                              callback_arrived, (PyObject *)task, fn);
-    return asked != 0 ? asked < 0 ? -1 : 0 : pf_task_add_callback(task, fn);
-}
-
 /* ----------------------------------------------------------------------- join */
 
 /* A done-callback, on the thread of the fiber. */

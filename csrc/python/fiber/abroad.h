@@ -9,8 +9,6 @@
 bool pf_is_abroad(const PfTaskObject *task);
 /* As pf_join, for a fiber of another member of the run. */
 int pf_join_abroad(PfThread *t, FiberObject *target, int64_t deadline);
-/* As pf_task_add_callback: 0 or -1. */
-int pf_add_callback_abroad(PfTaskObject *task, PyObject *fn);
 
 int pf_abroad_init(PyObject *module);
 

@@ -446,7 +446,8 @@ fiber_start(PyObject *op, PyObject *ignored)
 int
 pf_fiber_assign(SchedulerObject *s, FiberObject *fiber)
 {
-    if (fiber->core.state != PF_NEW || fiber->scheduled) {
+    if (fiber->core.state != PF_NEW || fiber->scheduled ||
+        !pf_fiber_claim(fiber, s->thread)) {
         PyErr_SetString(pf.fiber_error,
                         "the fiber has been started already: make a new one");
         return -1;

@@ -12,6 +12,8 @@
 #include "python/fiber/hub.h"
 #include "python/fiber/inspect.h"
 #include "python/fiber/outcome.h"
+#include "python/fiber/owner.h"
+#include "python/fiber/still.h"
 #include "python/fiber/switch.h"
 #include "python/fiber/unseen.h"
 #include "python/fiber/wait.h"
@@ -117,7 +119,8 @@ PyObject *
 pf_task_cancelled(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
-    return PyBool_FromLong(PF_TASK(op)->outcome == PF_OUTCOME_CANCELLED);
+    return PyBool_FromLong(pf_task_is_done(PF_TASK(op)) &&
+                           PF_TASK(op)->outcome == PF_OUTCOME_CANCELLED);
 }
 
 /* -------------------------------------------------------------------- requests */
@@ -253,6 +256,38 @@ pf_task_add_callback(PfTaskObject *task, PyObject *fn)
     return PyList_Append(task->rare->callbacks, fn);
 }
 
+static void
+callback_arrived(SchedulerObject *s, PyObject *op, PyObject *fn)
+{
+    (void)s;
+    if (pf_task_add_callback(PF_TASK(op), fn) < 0) {
+        PyErr_WriteUnraisable(op);
+    }
+}
+
+/* Where its callbacks must be added because nothing but its own thread may
+ * write to it; NULL: here.  (Once it has a scheduler it keeps it.) */
+static SchedulerObject *
+elsewhere(const PfTaskObject *task)
+{
+    if (!PF_FREE_THREADED || pf_task_is_done(task) || !task->scheduled ||
+        task->core.scheduler == NULL) {
+        return NULL;
+    }
+    SchedulerObject *s = SCHEDULER_OF(task->core.scheduler);
+    return s->thread == pf_tls_thread ? NULL : s;
+}
+
+static int
+add_callback(PfTaskObject *task, PyObject *fn)
+{
+    SchedulerObject *s = elsewhere(task);
+    int posted =
+        s == NULL ? 0
+                  : pf_call_owner(s, callback_arrived, (PyObject *)task, fn);
+    return posted == 0 ? pf_task_add_callback(task, fn) : posted;
+}
+
 PyObject *
 pf_task_add_done_callback(PyObject *op, PyObject *fn)
 {
@@ -262,11 +297,7 @@ pf_task_add_done_callback(PyObject *op, PyObject *fn)
                      Py_TYPE(fn)->tp_name);
         return NULL;
     }
-    PfTaskObject *task = PF_TASK(op);
-    int rc = PF_FREE_THREADED && pf_is_abroad(task)
-                 ? pf_add_callback_abroad(task, fn)
-                 : pf_task_add_callback(task, fn);
-    return rc < 0 ? NULL : Py_NewRef(Py_None);
+    return add_callback(PF_TASK(op), fn) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 /* ------------------------------------------------------------- what it shows */
@@ -292,7 +323,16 @@ int
 pf_task_set_name(PyObject *op, PyObject *value, void *closure)
 {
     (void)closure;
-    return pf_set_name(&PF_TASK(op)->name, value);
+    PyObject *name = pf_as_name(value);
+    if (name == NULL) {
+        return -1;
+    }
+    bool stopped = pf_still_begin(NULL); /* who reads it, or sets it, too */
+    PyObject *before = PF_TASK(op)->name;
+    PF_TASK(op)->name = name;
+    pf_still_end(stopped);
+    Py_XDECREF(before);
+    return 0;
 }
 
 PyObject *
@@ -324,15 +364,11 @@ pf_task_record_outcome(PfTaskObject *task, PyObject *result)
         }
     }
     PyObject *before = task->value;
+    task->value = result;
     task->outcome = kind;
     task->permit = false;
     task->in_park = false;
-    task->value = result;
-    if (PF_FREE_THREADED) { /* for pf_task_is_done */
-        pf_store((PF_ATOMIC(uint8_t) *)&task->core.state, PF_DONE);
-    } else {
-        task->core.state = PF_DONE;
-    }
+    pf_publish_byte(&task->core.state, PF_DONE); /* to pf_task_is_done */
     Py_XDECREF(before);
 }
 
@@ -359,6 +395,7 @@ pf_task_revived_for(PyObject *op, void (*act)(PyObject *op))
     return Py_REFCNT(op) == 0;
 }
 
+/* The reference is there before anybody can know of it. */
 bool
 pf_task_awaits_post(PfTaskObject *task)
 {
@@ -366,6 +403,9 @@ pf_task_awaits_post(PfTaskObject *task)
         return false;
     }
     Py_SET_REFCNT((PyObject *)task, 1);
-    task->dropped = true;
+    if (pf_task_leave(&task->core)) {
+        Py_SET_REFCNT((PyObject *)task, 0);
+        return false;
+    }
     return true;
 }

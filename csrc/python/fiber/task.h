@@ -157,6 +157,13 @@ pf_kind_of(const pf_task *task)
     return (const PfTaskOps *)(const void *)pf_ops_of(task);
 }
 
+/* Any thread: its outcome and value are complete, and stay. */
+static inline bool
+pf_task_is_done(const PfTaskObject *task)
+{
+    return pf_published_byte(&task->core.state) == PF_DONE;
+}
+
 static inline void
 pf_set_kind(pf_task *task, const PfTaskOps *kind)
 {
@@ -177,16 +184,6 @@ pf_fiber_or_null(PfTaskObject *task)
  * import. */
 extern PyTypeObject *pf_fiber_type, *pf_stackless_type;
 bool pf_is_task(PyObject *op); /* of one of these */
-
-/* Is it over?  Any thread: then its outcome and value are there.  Its own
- * thread looks at the state. */
-static inline bool
-pf_task_is_done(PfTaskObject *task)
-{
-    return (PF_FREE_THREADED
-                ? pf_load_acquire((PF_ATOMIC(uint8_t) *)&task->core.state)
-                : task->core.state) == PF_DONE;
-}
 
 /* To read: all NULL if it has nothing of that. */
 extern const PfRare pf_nothing_rare;

@@ -47,15 +47,6 @@ unpark_arrived(SchedulerObject *s, PyObject *target, PyObject *value)
     }
 }
 
-static void
-dropped_elsewhere(FiberObject *fiber)
-{
-    if (fiber->dropped) {
-        fiber->dropped = false;
-        Py_DECREF(fiber);
-    }
-}
-
 void
 pf_fiber_posted(pf_scheduler *s, pf_task *core, unsigned bits)
 {
@@ -70,8 +61,12 @@ pf_fiber_posted(pf_scheduler *s, pf_task *core, unsigned bits)
     if (bits & PF_POST_SEEN) {
         fiber->looked_at = true;
     }
-    if (core->state == PF_DONE) {
-        dropped_elsewhere(fiber);
+    if (bits & PF_POST_LEFT) { /* the reference that it was given is ours */
+        if (core->state == PF_DONE) {
+            Py_DECREF(fiber);
+        } else {
+            fiber->dropped = true; /* see pf_fiber_run */
+        }
     }
     pf_no_switch_end((PfThread *)s->thread);
 }
@@ -185,7 +180,7 @@ is_granted(PfWaiter *waiter)
 static inline bool
 was_granted(PfWaiter *waiter, int why)
 {
-    if (PF_PARALLEL && why != PF_WAKE_NORMAL) {
+    if (PF_FREE_THREADED && why != PF_WAKE_NORMAL) {
         pf_wait_leave(waiter);
     }
     return is_granted(waiter);

@@ -601,7 +601,7 @@ pf_grain_take_value(GrainObject *g)
     if (PF_UNLIKELY(kind != PF_WAIT_NOTHING)) {
         cancelled |= why == PF_WAKE_TIMEOUT && g->slowed;
         g->slowed = false;
-        if (PF_PARALLEL && kind == PF_WAIT_GRANT) {
+        if (PF_FREE_THREADED && kind == PF_WAIT_GRANT) {
             pf_wait_leave(
                 &g->wait->line.waiter); /* from now on it is certain */
         }
@@ -667,15 +667,13 @@ pf_grain_join(PfThread *t, GrainObject *g, int64_t deadline)
 void
 pf_grain_posted(pf_scheduler *s, pf_task *core, unsigned bits)
 {
-    (void)bits;
     pf_no_switch_begin((PfThread *)s->thread, "inside the scheduler");
     GrainObject *g = pf_grain_of(core);
     if (core->state == PF_PARKED && g->wait != NULL &&
         PF_SHARED_GET(&g->wait->line.waiter.taken) != NULL) {
         pf_grain_wake(g, PF_WAKE_NORMAL);
     }
-    if (g->dropped) {
-        g->dropped = false;
+    if (bits & PF_POST_LEFT) { /* the reference that it was given is ours */
         Py_DECREF(g);
     }
     pf_no_switch_end((PfThread *)s->thread);

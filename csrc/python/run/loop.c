@@ -378,11 +378,22 @@ has_helpers(SchedulerObject *s)
     return false;
 }
 
+/* There is no other thread.  Without a GIL the last one may have done what this
+ * run waits for, and have ended, since the caller looked: with a GIL nothing
+ * comes in between. */
+static bool
+has_been_helped(SchedulerObject *s)
+{
+    return PF_FREE_THREADED &&
+           (pf_inbox_pending(&s->core.inbox) || pf_load(&s->core.holds) != 0 ||
+            pf_load(&s->coming) != 0);
+}
+
 int64_t
 pf_wait_for_help(SchedulerObject *s)
 {
     if (!has_helpers(s)) {
-        return -1;
+        return has_been_helped(s) ? 0 : -1;
     }
     if (s->ending && cancel_raw(s)) {
         return 0;

@@ -36,7 +36,7 @@ check_case(PfThread *t, PyObject *one)
     }
     if (is_fiber(one)) {
         FiberObject *fiber = (FiberObject *)one;
-        return fiber->core.state == PF_DONE ? 0 : pf_refuse_join(t, fiber);
+        return pf_task_is_done(PF_TASK(fiber)) ? 0 : pf_refuse_join(t, fiber);
     }
     PyErr_Format(
         PyExc_TypeError,
@@ -59,8 +59,8 @@ mutex_of(PyObject *one)
 static inline void
 lock(PyObject *one)
 {
-    PfMutex *mutex = PF_PARALLEL ? mutex_of(one) : NULL;
-    if (PF_PARALLEL && mutex != NULL) {
+    PfMutex *mutex = PF_FREE_THREADED ? mutex_of(one) : NULL;
+    if (PF_FREE_THREADED && mutex != NULL) {
         PF_LOCK_MUTEX(mutex);
     }
 }
@@ -68,8 +68,8 @@ lock(PyObject *one)
 static inline void
 unlock(PyObject *one)
 {
-    PfMutex *mutex = PF_PARALLEL ? mutex_of(one) : NULL;
-    if (PF_PARALLEL && mutex != NULL) {
+    PfMutex *mutex = PF_FREE_THREADED ? mutex_of(one) : NULL;
+    if (PF_FREE_THREADED && mutex != NULL) {
         PF_UNLOCK_MUTEX(mutex);
     }
 }
@@ -83,7 +83,7 @@ attempt(PyObject *one, PyObject **got)
     if (PF_LIKELY(c != NULL)) {
         return c->ops->attempt(c->via, c->value, got);
     }
-    return is_fiber(one) ? ((FiberObject *)one)->core.state == PF_DONE
+    return is_fiber(one) ? pf_task_is_done(PF_TASK(one))
                          : pf_event_queue(one) == NULL;
 }
 
@@ -276,6 +276,7 @@ wait_in_parallel(PfThread *t, PfWaiter *waiter, PyObject *const *cases,
     Py_ssize_t index = 0;
     PyObject *got = NULL;
     int rc = 0;
+    (void)pf_owner(CURRENT(t)); /* it gets its number on its own thread */
     pf_wait_begin(waiter, t);
     if (join_lines(waiter, cases, count, &index, &got, &rc) == DONE) {
         pf_wait_give_up(waiter);
@@ -304,7 +305,7 @@ wait_for_one(PfThread *t, PyObject *const *cases, Py_ssize_t count,
     }
     pf_waiter_init(&wait.waiter, t, nodes, (int)count);
     PyObject *result;
-    if (PF_PARALLEL) {
+    if (PF_FREE_THREADED) {
         result =
             wait_in_parallel(t, &wait.waiter, cases, count, deadline, what);
     } else {

@@ -117,33 +117,52 @@ pf_job_hold(JobObject *job)
     }
 }
 
-void
-pf_job_release_hold(JobObject *job)
+/* What it was. */
+static uint64_t
+set_waits(JobObject *job, uint64_t tstate_id)
 {
-    job->waits = 0;
+    pf_mutex_lock(&jobs_lock);
+    uint64_t before = job->waits;
+    job->waits = tstate_id;
+    pf_mutex_unlock(&jobs_lock);
+    return before;
+}
+
+static void
+release_hold(JobObject *job)
+{
     if (pf_take(&job->held)) {
         pf_release(&job->scheduler->core);
     }
 }
 
 void
+pf_job_release_hold(JobObject *job)
+{
+    (void)set_waits(job, 0);
+    release_hold(job);
+}
+
+/* In this order: a loop that misses the hold finds that the thread waits. */
+void
 pf_job_lend_hold(JobObject *job)
 {
     if (pf_load(&job->held)) {
-        pf_job_release_hold(job);
-        job->waits = PyThreadState_GetID(PyThreadState_Get());
+        (void)set_waits(job, PyThreadState_GetID(PyThreadState_Get()));
+        release_hold(job);
     }
 }
 
 void
 pf_job_take_hold_back(JobObject *job)
 {
-    if (job->waits != 0) {
-        job->waits = 0;
+    if (set_waits(job, 0) != 0) {
         pf_job_hold(job);
     }
 }
 
+/* The call is cancelled here, or else by its own thread (pf_job_calls): the two
+ * are exchanged in one step. */
 void
 pf_job_cancel(JobObject *job, PyObject *exc)
 {
@@ -151,11 +170,30 @@ pf_job_cancel(JobObject *job, PyObject *exc)
     PyObject *why = pf_reason_and_author(
         cancelled->reason != NULL ? cancelled->reason : Py_None,
         cancelled->by != NULL ? cancelled->by : Py_None);
-    if (job->callee != NULL) {
-        pf_cancel_now(job->callee, why);
+    pf_mutex_lock(&jobs_lock);
+    PyObject *before = job->cancelled;
+    job->cancelled = exc;
+    PyObject *callee = Py_XNewRef((PyObject *)job->callee);
+    pf_mutex_unlock(&jobs_lock);
+    if (callee != NULL) {
+        pf_cancel_now((FiberObject *)callee, why);
     }
-    Py_XSETREF(job->cancelled, exc);
+    Py_XDECREF(callee);
+    Py_XDECREF(before);
     Py_XDECREF(why);
+}
+
+PyObject *
+pf_job_calls(JobObject *job, FiberObject *fiber)
+{
+    PyObject *callee = Py_XNewRef((PyObject *)fiber);
+    pf_mutex_lock(&jobs_lock);
+    FiberObject *before = job->callee;
+    job->callee = (FiberObject *)callee;
+    PyObject *cancelled = Py_XNewRef(job->cancelled);
+    pf_mutex_unlock(&jobs_lock);
+    Py_XDECREF((PyObject *)before);
+    return cancelled;
 }
 
 /* Otherwise nobody would see it. */
@@ -287,9 +325,9 @@ pf_job_run(JobObject *job)
     drop_arguments(job);
     /* Whoever sees its end sees that its token is back: with a GIL nobody
      * looks in between. */
-    JobObject *next = PF_PARALLEL ? pf_limiter_next(job->limiter) : NULL;
+    JobObject *next = PF_FREE_THREADED ? pf_limiter_next(job->limiter) : NULL;
     send_back(job);
-    return PF_PARALLEL ? next : pf_limiter_next(job->limiter);
+    return PF_FREE_THREADED ? next : pf_limiter_next(job->limiter);
 }
 
 /* -------------------------------------------------- questions about threads
@@ -390,7 +428,10 @@ static PyObject *
 job_get_cancelled(PyObject *op, void *closure)
 {
     (void)closure;
-    return or_none(((JobObject *)op)->cancelled);
+    pf_mutex_lock(&jobs_lock);
+    PyObject *cancelled = or_none(((JobObject *)op)->cancelled);
+    pf_mutex_unlock(&jobs_lock);
+    return cancelled;
 }
 
 static PyGetSetDef job_getset[] = {

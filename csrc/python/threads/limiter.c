@@ -71,8 +71,8 @@ leave_queue(LimiterObject *self, JobObject *job)
     self->waiting--;
 }
 
-/* The fiber has stopped waiting before the job's turn came, if it has not. */
-static void
+/* The fiber has stopped waiting.  False: the job's turn has come before. */
+static bool
 withdraw(LimiterObject *self, JobObject *job)
 {
     PF_LOCK(self);
@@ -85,6 +85,7 @@ withdraw(LimiterObject *self, JobObject *job)
     }
     PF_UNLOCK(self);
     Py_XDECREF(j);
+    return j != NULL;
 }
 
 JobObject *
@@ -215,16 +216,17 @@ submit(LimiterObject *self, JobObject *job)
 static void
 let_go(LimiterObject *self, JobObject *job)
 {
-    withdraw(self, job);
+    (void)withdraw(self, job);
     pf_job_abandon(job);
 }
 
 /* An exception ended the wait before the job was done.  True: it was only a
- * cancellation, and we must wait for the thread. */
+ * cancellation, and we must wait for the thread.  (The job's turn may come just
+ * now, on another thread: so it is withdrawn first.) */
 static bool
 must_see_its_end(LimiterObject *self, JobObject *job)
 {
-    return job->state != JOB_QUEUED && !self->abandon_on_cancel &&
+    return !withdraw(self, job) && !self->abandon_on_cancel &&
            PyErr_ExceptionMatches(pf.cancelled);
 }
 

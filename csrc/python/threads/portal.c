@@ -46,15 +46,25 @@ is_of_its_run(const JobObject *job, const FiberObject *fiber)
 static int
 cancel_together(JobObject *job, FiberObject *fiber)
 {
-    CancelledObject *why = (CancelledObject *)job->cancelled;
-    Py_XSETREF(job->callee, (FiberObject *)Py_NewRef((PyObject *)fiber));
+    CancelledObject *why = (CancelledObject *)pf_job_calls(job, fiber);
     if (why == NULL) {
         return 0;
     }
     PyObject *reason = Py_NewRef(why->reason ? why->reason : Py_None);
     int rc = pf_fiber_cancel(fiber, reason);
     Py_DECREF(reason);
+    Py_DECREF(why);
     return rc < 0 ? -1 : 0;
+}
+
+static void
+call_is_over(JobObject *job)
+{
+    PyObject *raised = pf_take_exception();
+    Py_XDECREF(pf_job_calls(job, NULL));
+    if (raised != NULL) {
+        pf_restore_exception(raised);
+    }
 }
 
 /* Other threads see one step: no code of this thread runs between the loan of
@@ -63,7 +73,7 @@ static PyObject *
 wait_in_job(JobObject *job, FiberObject *fiber, PyObject *lock, bool together)
 {
     if (together && cancel_together(job, fiber) < 0) {
-        Py_CLEAR(job->callee);
+        call_is_over(job);
         return NULL;
     }
     if (is_of_its_run(job, fiber)) {
@@ -71,7 +81,7 @@ wait_in_job(JobObject *job, FiberObject *fiber, PyObject *lock, bool together)
     }
     PyObject *done = PyObject_CallMethod(lock, "acquire", NULL);
     pf_job_take_hold_back(job);
-    Py_CLEAR(job->callee);
+    call_is_over(job);
     return done;
 }
 

@@ -92,20 +92,16 @@ leave_idle(WorkerObject *self)
     return true;
 }
 
-static PyThreadState *
-first_thread_state(void)
+static bool
+has_number(uint64_t id, const void *number)
 {
-    return PyInterpreterState_ThreadHead(PyInterpreterState_Get());
+    return id == *(const uint64_t *)number;
 }
 
 static bool
 has_thread_state(uint64_t tstate_id)
 {
-    PyThreadState *ts = first_thread_state();
-    while (ts != NULL && PyThreadState_GetID(ts) != tstate_id) {
-        ts = PyThreadState_Next(ts);
-    }
-    return ts != NULL;
+    return pystate_any(has_number, &tstate_id);
 }
 
 /* Forget ended workers whose thread states are gone. */
@@ -143,6 +139,9 @@ take_job(WorkerObject *self)
     pf_mutex_lock(&workers_lock);
     JobObject *job = self->job;
     self->job = NULL;
+    if (job != NULL) { /* the wait may have timed out just before */
+        (void)PyThread_acquire_lock(self->wake, NOWAIT_LOCK);
+    }
     bool left = (job == NULL || self->own) && leave_idle(self);
     if (job == NULL && left) {
         self->next = workers.ended;
@@ -184,14 +183,6 @@ take_handed(WorkerObject *self)
     return job;
 }
 
-/* If the hand-over came just after the wait timed out, consume its wake-up.
- */
-static void
-consume_wake(WorkerObject *self)
-{
-    (void)PyThread_acquire_lock(self->wake, NOWAIT_LOCK);
-}
-
 static PyObject *
 worker_run(PyObject *op, PyObject *ignored)
 {
@@ -204,7 +195,6 @@ worker_run(PyObject *op, PyObject *ignored)
     self->tstate_id = PyThreadState_GetID(PyThreadState_Get());
     self->thread = PyThread_get_thread_ident();
     while (job != NULL) {
-        consume_wake(self);
         pf_unwind_left_here(); /* by earlier jobs */
         JobObject *next = pf_job_run(job);
         Py_DECREF(job);
@@ -304,14 +294,44 @@ take_back(WorkerObject *worker, JobObject *job)
 static PyObject *
 start_thread(JobObject *job, WorkerObject *worker)
 {
-    if (job->scheduler->thread == pf_tls_thread) {
+    bool here = job->scheduler->thread == pf_tls_thread;
+    if (here) {
         pf_job_release_hold(job);
     }
     PyObject *done = call_starter(job->limiter, worker);
-    if (waits_in(worker, job)) { /* else the worker has done this */
+    if (here && waits_in(worker, job)) { /* else the worker has done this */
         pf_job_hold(job);
     }
     return done;
+}
+
+/* Before its thread begins: it may be idle before the caller comes back.  If
+ * the limiter was closed a moment ago, this job is the worker's last. */
+static void
+adopt(LimiterObject *limiter, WorkerObject *worker)
+{
+    worker->own = true;
+    PF_LOCK(limiter);
+    worker->over = limiter->closed;
+    if (!limiter->closed) {
+        limiter->own = (WorkerObject *)Py_NewRef((PyObject *)worker);
+    }
+    PF_UNLOCK(limiter);
+}
+
+/* Its thread has not begun. */
+static void
+disown(LimiterObject *limiter, WorkerObject *worker)
+{
+    PF_LOCK(limiter);
+    bool own = limiter->own == worker;
+    if (own) {
+        limiter->own = NULL;
+    }
+    PF_UNLOCK(limiter);
+    if (own) {
+        Py_DECREF(worker);
+    }
 }
 
 /* As pf_job_dispatch.  A signal handler may raise just after the thread has
@@ -325,18 +345,26 @@ start_worker(JobObject *job)
         return -1;
     }
     worker->job = (JobObject *)Py_NewRef((PyObject *)job);
-    if (limiter->start != NULL) { /* it may be idle before we come back */
-        worker->own = true;
-        limiter->own = (WorkerObject *)Py_NewRef((PyObject *)worker);
+    if (limiter->start != NULL) {
+        adopt(limiter, worker);
     }
     PyObject *done = start_thread(job, worker);
     int rc = done != NULL ? 0 : take_back(worker, job) ? -1 : 1;
     if (rc < 0) {
-        Py_CLEAR(limiter->own);
+        disown(limiter, worker);
     }
     Py_DECREF(worker);
     Py_XDECREF(done);
     return rc;
+}
+
+/* The caller holds the lock: so a worker that finds the job finds its wake-up,
+ * too, and none is left for its next wait, which would end for nothing. */
+static void
+hand_over(WorkerObject *worker, JobObject *job)
+{
+    worker->job = (JobObject *)Py_NewRef((PyObject *)job);
+    PyThread_release_lock(worker->wake);
 }
 
 /* The worker may be idle or about to be; it checks for a job before it waits.
@@ -352,9 +380,8 @@ hand_to_own(WorkerObject *worker, JobObject *job)
         return -1;
     }
     pf_mutex_lock(&workers_lock);
-    worker->job = (JobObject *)Py_NewRef((PyObject *)job);
+    hand_over(worker, job);
     pf_mutex_unlock(&workers_lock);
-    PyThread_release_lock(worker->wake);
     return 0;
 }
 
@@ -366,7 +393,7 @@ give_to_idle(JobObject *job)
     WorkerObject *worker = workers.idle;
     if (worker != NULL) {
         workers.idle = worker->next;
-        worker->job = (JobObject *)Py_NewRef((PyObject *)job);
+        hand_over(worker, job);
     }
     pf_mutex_unlock(&workers_lock);
     return worker;
@@ -397,7 +424,6 @@ pf_job_dispatch(JobObject *job)
     if (worker == NULL) {
         return start_worker(job);
     }
-    PyThread_release_lock(worker->wake);
     Py_DECREF(worker);
     return 0;
 }
@@ -424,11 +450,10 @@ pf_worker_release(LimiterObject *limiter)
     }
     pf_mutex_lock(&workers_lock);
     worker->over = true; /* it checks this before its next wait */
-    bool idle = worker->job == NULL && is_in(workers.owned, worker->tstate_id);
-    pf_mutex_unlock(&workers_lock);
-    if (idle) {
+    if (worker->job == NULL && is_in(workers.owned, worker->tstate_id)) {
         PyThread_release_lock(worker->wake);
     }
+    pf_mutex_unlock(&workers_lock);
     Py_DECREF(worker);
 }
 
@@ -447,9 +472,11 @@ only_watches(uint64_t tstate_id)
 
 /* A worker without a job wakes nothing. */
 static bool
-could_wake(const SchedulerObject *s, uint64_t tstate_id)
+could_wake(uint64_t tstate_id, const void *scheduler)
 {
-    return !only_watches(tstate_id) && !is_in(workers.idle, tstate_id) &&
+    const SchedulerObject *s = scheduler;
+    return tstate_id != s->thread->tstate_id && !only_watches(tstate_id) &&
+           !is_in(workers.idle, tstate_id) &&
            !is_in(workers.owned, tstate_id) &&
            !is_in(workers.ended, tstate_id) && !pf_job_waits_for(s, tstate_id);
 }
@@ -460,13 +487,9 @@ has_helpers(const SchedulerObject *s)
 {
     bury_ended();
     pf_mutex_lock(&workers_lock);
-    PyThreadState *ts = first_thread_state();
-    while (ts != NULL && (ts == s->thread->tstate ||
-                          !could_wake(s, PyThreadState_GetID(ts)))) {
-        ts = PyThreadState_Next(ts);
-    }
+    bool some = pystate_any(could_wake, s);
     pf_mutex_unlock(&workers_lock);
-    return ts != NULL;
+    return some;
 }
 
 /* The child has none of the threads.  Their jobs, running or queued, fail; the

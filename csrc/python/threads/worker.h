@@ -3,9 +3,9 @@
  * A job goes from its fiber through its limiter's queue to an idle worker, or
  * a new one, and comes back to its scheduler as a message.  A lock guards the
  * lists of workers, another the list of jobs; the GIL, or without one its own
- * mutex, guards a limiter's fields, the GIL those of jobs.  Idle workers
- * wait, without the GIL, for a lock of their own; the last to become idle is
- * the first to be used, which lets the others end.
+ * mutex, guards a limiter's fields.  Idle workers wait, without the GIL, for a
+ * lock of their own; the last to become idle is the first to be used, which
+ * lets the others end.
  *
  * A limiter of one token may have a worker of its own (OneThread), which
  * serves only this limiter and lives until it is released.
@@ -35,6 +35,10 @@ typedef enum JobState {
  * - `waits`: its thread waits for a fiber of the scheduler, which meanwhile
  *   expects nothing from it: virtual time may move, a deadlock is reported.
  * - prev/next link it into the list of all jobs that have not finished.
+ * - whose is what: until it has a token the limiter's queue decides on `state`;
+ *   then it is its worker's, and once it was posted back its fiber's.  What
+ *   both write meanwhile, `cancelled`, `callee` and `waits`, is behind the lock
+ *   of the list.
  */
 struct JobObject {
     PyObject_HEAD
@@ -93,6 +97,9 @@ JobObject *pf_current_job(void); /* this thread's; borrowed, or NULL */
  * Cancelled.  Calls from the thread back into the run are cancelled, now and
  * later. */
 void pf_job_cancel(JobObject *job, PyObject *exc);
+/* Its thread calls into the run, by that fiber; NULL: no longer.  Returns the
+ * Cancelled that its fiber has got already, a new reference, or NULL. */
+PyObject *pf_job_calls(JobObject *job, FiberObject *fiber);
 /* It ends without a worker: it fails with `exc` (stolen). */
 void pf_job_fail(JobObject *job, PyObject *exc);
 
