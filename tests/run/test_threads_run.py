@@ -164,7 +164,8 @@ try:
 except pyfiber.DeadlockError as exc:
     print(exc)
 """)
-    assert "waits" in done.stdout
+    assert done.stdout.count("waits in park()") + done.stdout.count("like it") == 2
+    assert "_keep" not in done.stdout
 
 
 def test_run_waits_for_fibers_that_others_have_spawned():

@@ -1077,28 +1077,6 @@ pf_try_incref(PyObject *op)
 #endif
 }
 
-/* What is at `place`, which another thread may change just now: a new
- * reference; NULL: nothing, or it cannot be had.  (The interpreter's own lists
- * are read like this: the memory of an object that dies stays an object's until
- * every thread has passed by.) */
-static inline PyObject *
-pf_try_get(PyObject **place)
-{
-#if PF_FREE_THREADED
-    PyObject *volatile *shared = place;
-    PyObject *op = *shared;
-    if (op != NULL && pf_try_incref(op)) {
-        if (*shared == op) {
-            return op;
-        }
-        Py_DECREF(op);
-    }
-    return NULL;
-#else
-    return Py_XNewRef(*place);
-#endif
-}
-
 /* --- exceptions in flight --- */
 
 static inline PyObject *

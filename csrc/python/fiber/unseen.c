@@ -288,6 +288,7 @@ pf_unseen_add(SchedulerObject *s, PyObject *op)
     }
     node->op = op;
     pf_prepare_try_incref(op);
+    pf_prepare_try_incref((PyObject *)s);
     rare->unseen = node;
     link_last(s, node);
 }
@@ -302,26 +303,42 @@ lost_arrived(SchedulerObject *s, PyObject *op, PyObject *ignored)
     }
 }
 
-/* The last reference is gone; `op` is alive again for this call.  If its
- * scheduler is another thread's, that one tells of it, and drops it. */
+/* It is in the list no longer: whose was it?  A new reference, or NULL. */
+static SchedulerObject *
+take_out(PfUnseen *node)
+{
+    pf_mutex_lock(&unseen_lock);
+    SchedulerObject *s = node->scheduler;
+    unlink_held(node);
+    if (s != NULL && !pf_try_incref((PyObject *)s)) {
+        s = NULL;
+    }
+    pf_mutex_unlock(&unseen_lock);
+    return s;
+}
+
+/* Is it for another thread to tell of this?  Then that will, and drops it. */
+static bool
+tell_there(SchedulerObject *s, PyObject *op)
+{
+    if (!PF_FREE_THREADED || s->thread == NULL || s->thread == pf_tls_thread) {
+        return false;
+    }
+    bool posted = pf_call_owner(s, lost_arrived, op, NULL) > 0;
+    PyErr_Clear(); /* no memory, or it is closed */
+    return posted;
+}
+
+/* The last reference is gone; `op` is alive again for this call. */
 void
 pf_unseen_lost(PyObject *op)
 {
     PfUnseen *node = pf_task_rare(PF_TASK(op))->unseen;
-    bool listed = node != NULL && node->scheduler != NULL;
-    if (node != NULL) {
-        unlink_node(node);
+    SchedulerObject *s = node == NULL ? NULL : take_out(node);
+    if (s == NULL || !tell_there(s, op)) {
+        tell_now(s, op);
     }
-    SchedulerObject *s =
-        listed ? SCHEDULER_OF(PF_TASK(op)->core.scheduler) : NULL;
-    if (PF_FREE_THREADED && s != NULL && pf_is_abroad(PF_TASK(op))) {
-        if (pf_call_owner(s, lost_arrived, op, NULL) > 0) {
-            return;
-        }
-        PyErr_Clear(); /* no memory, or it is closed */
-        s = NULL;
-    }
-    tell_now(s, op);
+    Py_XDECREF(s);
 }
 
 /* As pf_log; then the rest is reported when it is dropped. */
@@ -451,8 +468,18 @@ at_exit(PfThread *t)
     }
 }
 
+/* A thread that is gone may have held it. */
+static int
+after_fork(PfThread *t)
+{
+    (void)t;
+    unseen_lock = (pf_mutex)PF_MUTEX_INIT;
+    return 0;
+}
+
 const PfPart pf_unseen_part = {
     .at_exit = at_exit,
+    .after_fork = after_fork,
 };
 
 /* ----------------------------------------------------------------- the argument */

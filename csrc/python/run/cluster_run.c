@@ -2,10 +2,10 @@
  * the members give each other is in cluster.c. */
 #include "python/run/members.h"
 
+#include "python/core/facade.h"
 #include "python/core/import.h"
 #include "python/core/state.h"
 #include "python/core/tstate.h"
-#include "python/core/facade.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/lent.h"
 #include "python/fiber/lifecycle.h"
@@ -15,6 +15,20 @@
 
 /* ------------------------------------------------------------------- reports */
 
+/* Without the fiber that only keeps the member's run going.  `list` may be
+ * NULL. */
+static PyObject *
+without_keeper(SchedulerObject *s, PyObject *list)
+{
+    Py_ssize_t i = list == NULL ? 0 : PyList_GET_SIZE(list);
+    while (--i >= 0 && PyList_GET_ITEM(list, i) != (PyObject *)s->main) {
+    }
+    if (i >= 0 && PyList_SetSlice(list, i, i + 1, NULL) < 0) {
+        Py_CLEAR(list);
+    }
+    return list;
+}
+
 PyObject *
 pf_cluster_fibers(SchedulerObject *s, PyObject *list)
 {
@@ -23,7 +37,9 @@ pf_cluster_fibers(SchedulerObject *s, PyObject *list)
                        : pf_load(&s->cluster->count);
     for (size_t i = 0; list != NULL && i < count; i++) {
         SchedulerObject *other = s->cluster->members[i].scheduler;
-        PyObject *more = other == s ? NULL : pf_scheduler_fibers(other);
+        PyObject *more =
+            other == s ? NULL
+                       : without_keeper(other, pf_scheduler_fibers(other));
         Py_ssize_t end = PyList_GET_SIZE(list);
         if (other != s &&
             (more == NULL || PyList_SetSlice(list, end, end, more) < 0)) {
@@ -36,7 +52,8 @@ pf_cluster_fibers(SchedulerObject *s, PyObject *list)
 
 /* --- without a GIL: each member reports itself, by a SimpleQueue --- */
 
-/* It runs nothing and expects nothing: the text of a report; else None. */
+/* It runs nothing and expects nothing: the text of a report, empty if there is no
+ * fiber; else None. */
 static PyObject *
 own_report(SchedulerObject *s)
 {
@@ -44,10 +61,13 @@ own_report(SchedulerObject *s)
         pf_scheduler_expects(&s->core)) {
         Py_RETURN_NONE;
     }
-    PyObject *fibers = pf_waiting_ones(s);
-    PyObject *text =
-        fibers == NULL ? NULL
-                       : PyObject_CallOneArg(pf_facade.deadlock_text, fibers);
+    PyObject *fibers = without_keeper(s, pf_waiting_ones(s));
+    PyObject *text = NULL;
+    if (fibers != NULL && PyList_GET_SIZE(fibers) == 0) {
+        text = PyUnicode_FromString("");
+    } else if (fibers != NULL) {
+        text = PyObject_CallOneArg(pf_facade.deadlock_text, fibers);
+    }
     Py_XDECREF(fibers);
     return text;
 }
@@ -113,10 +133,12 @@ pf_cluster_add_reports(SchedulerObject *s, PyObject *text)
     PyObject *reports = s->cluster == NULL ? NULL : s->cluster->reports;
     Py_ssize_t count = reports == NULL ? 0 : PyList_GET_SIZE(reports);
     for (Py_ssize_t i = 0; text != NULL && i < count; i++) {
-        Py_SETREF(text,
-                  PyUnicode_FromFormat("%U\non another thread of the run: "
-                                       "%U",
-                                       text, PyList_GET_ITEM(reports, i)));
+        PyObject *more = PyList_GET_ITEM(reports, i);
+        if (PyObject_IsTrue(more) == 1) {
+            Py_SETREF(text,
+                      PyUnicode_FromFormat(
+                          "%U\non another thread of the run: %U", text, more));
+        }
     }
     return text;
 }
