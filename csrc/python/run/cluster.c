@@ -460,7 +460,10 @@ pf_cluster_idle(SchedulerObject *s)
     }
     pf_store(&m->empty, pf_unfinished_foreground(s) <= 1); /* the keeper */
     pf_store(&m->stuck, !expects(s));
-    if (pf_load(&m->empty) || pf_load(&m->stuck)) {
+    /* The first has just heard it. */
+    bool known = m->said_stuck == s->core.switches + 1;
+    m->said_stuck = 0;
+    if (!known && (pf_load(&m->empty) || pf_load(&m->stuck))) {
         (void)pf_call_owner(s->cluster->members[0].scheduler, look_again, NULL,
                             NULL);
         PyErr_Clear(); /* no memory: it looks by itself, later */

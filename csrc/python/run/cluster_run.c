@@ -83,6 +83,7 @@ asked(SchedulerObject *s, PyObject *queue, PyObject *ignored)
         PyErr_WriteUnraisable((PyObject *)s);
     }
     Py_XDECREF(done);
+    s->member->said_stuck = text == Py_None ? 0 : s->core.switches + 1;
     Py_XDECREF(text);
 }
 

@@ -14,6 +14,8 @@ typedef struct PfMember {
     PF_ATOMIC(uint8_t) hungry;  /* see cluster.c */
     PF_ATOMIC(uint8_t) empty, stuck;
     const PyObject *given; /* the function of its last gift: to be compared */
+    /* Its own: it has said that it is stuck, after so many switches, plus 1. */
+    uint64_t said_stuck;
 } PfMember;
 
 enum { SATED, HUNGRY, PROMISED }; /* `hungry` */
