@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import warnings
 from typing import Any
 
@@ -22,6 +23,7 @@ from pyfiber import (
 from pyfiber.testing import VirtualClock
 from pyfiber.testing import run as run_virtually
 from tests.support.subprocesses import run_script
+from tests.support.threads import PATIENCE
 
 Log = list[Any]
 
@@ -487,6 +489,54 @@ def test_early_unpark_from_another_thread_is_not_lost(value: Any) -> None:
         assert park() is value
 
     run(main)
+
+
+@pytest.mark.parametrize("value", [None, "value"])
+def test_raw_fiber_gets_the_permit_of_another_thread_while_it_waits_in_no_run(value: Any) -> None:
+    """It has none to be posted to: its thread gives it the permit, before it waits."""
+    raw: Fiber[Any] = Fiber(lambda: (current().parent.switch(), park())[1])  # type: ignore[union-attr]
+    raw.switch()
+    thread = threading.Thread(target=raw.unpark, args=(value,))
+    thread.start()
+    thread.join()
+
+    def main() -> Any:
+        raw.parent = current()
+        return raw.switch()
+
+    assert run(main) is value
+
+
+def test_raw_fiber_unparked_by_another_thread_as_it_begins_to_wait_goes_on() -> None:
+    rounds = 300
+    turns: Log = []
+
+    def body() -> None:
+        for _ in range(rounds):
+            current().parent.switch()  # type: ignore[union-attr]
+            assert park(timeout=PATIENCE) is None
+
+    raw: Fiber[None] = Fiber(body)
+    raw.switch()
+
+    def unparks() -> None:
+        for number in range(rounds):
+            while len(turns) <= number:
+                time.sleep(0)
+            raw.unpark()
+
+    thread = threading.Thread(target=unparks)
+    thread.start()
+
+    def main() -> None:
+        raw.parent = current()
+        turns.append(1)
+        raw.switch()
+
+    for _ in range(rounds):
+        run(main)
+    thread.join()
+    assert raw.done()
 
 
 def test_unpark_from_another_thread_does_not_wake_a_sleep() -> None:

@@ -449,6 +449,9 @@ pf_task_arrived(pf_message *message, pf_scheduler *s)
         PF_TEST_POINT();
         unsigned bits = pf_swap_byte(&task->posted, PF_POST_BUSY);
         left = (bits & PF_POST_LEFT) != 0;
+        if (left) { /* nobody is left who could post; it may be freed there */
+            pf_store(&task->posted, 0);
+        }
         pf_ops_of(task)->posted(s, task, bits & ~(unsigned)PF_POST_BUSY);
     } while (!left && more_was_posted(s, task));
 }

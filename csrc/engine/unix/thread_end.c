@@ -4,6 +4,8 @@
  * the host may need its own key to recognize the thread. */
 #include "engine/core/thread_end.h"
 
+#include "engine/base/atomics.h"
+
 #include <pthread.h>
 #include <stddef.h>
 
@@ -16,7 +18,9 @@ extern int __cxa_thread_atexit_impl(void (*)(void *), void *, void *)
 #define __cxa_thread_atexit_impl(run, argument, library) ((void)0)
 #endif
 
-static void (*call_at_end)(void);
+/* Always the same: shared, one word. */
+typedef void (*end_fn)(void);
+static PF_ATOMIC(end_fn) call_at_end;
 static pthread_key_t key;
 static int key_error;
 
@@ -24,7 +28,7 @@ static void
 run_at_end(void *set)
 {
     (void)set;
-    call_at_end();
+    pf_load_acquire (&call_at_end)();
 }
 
 static void
@@ -37,7 +41,7 @@ void
 pf_watch_thread_end(void (*at_end)(void))
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    call_at_end = at_end;
+    pf_store(&call_at_end, at_end);
     if (HAS_THREAD_ATEXIT) {
         (void)__cxa_thread_atexit_impl(run_at_end, NULL, &call_at_end);
     } else if (pthread_once(&once, make_key) == 0 && key_error == 0) {

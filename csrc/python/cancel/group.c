@@ -141,6 +141,17 @@ spawn(GroupObject *self, PyObject *const *args, Py_ssize_t nargs,
       PyObject *kwnames)
 {
     PfThread *t = pf_this_thread();
+    bool shared =
+        t != NULL && t->scheduler != NULL && t->scheduler->cluster != NULL;
+    SchedulerObject *there =
+        PF_UNLIKELY(shared) ? pf_group_abroad(t, self) : NULL;
+    if (PF_UNLIKELY(there != NULL)) {
+        FiberObject *child = make_child(args, nargs, kwnames);
+        child =
+            child == NULL ? NULL : pf_group_spawn_abroad(there, self, child);
+        Py_DECREF(there);
+        return child;
+    }
     FiberObject *child = add_child(t, self, args, nargs, kwnames);
     if (child != NULL) {
         pf_fiber_make_ready(t->scheduler, child);

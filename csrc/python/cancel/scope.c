@@ -467,7 +467,9 @@ may_change(ScopeObject *self, const char *what)
                      what);
         return -1;
     }
-    if (self->fiber != NULL && self->fiber->thread != pf_tls_thread) {
+    SchedulerObject *there = pf_scope_abroad(self);
+    if (there != NULL) {
+        Py_DECREF(there);
         PyErr_Format(pf.fiber_error,
                      "%R is in use on another thread: only cancel() may be "
                      "called from here",

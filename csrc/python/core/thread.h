@@ -20,6 +20,7 @@ enum {
     PF_ATT_DROPPED = 1 << 2,   /* fibers to unwind: dropped by other threads */
     PF_ATT_RESERVE = 1 << 3,   /* the running fiber's reserve is open */
     PF_ATT_GUEST = 1 << 4,     /* a guest is inside */
+    PF_ATT_CALLS = 1 << 5,     /* calls by other threads: see owner.h */
 };
 
 /* Objects that have died and are kept for the next ones, so many of each kind:
@@ -68,12 +69,13 @@ struct PfThread {
     PF_ATOMIC(uint8_t) watched; /* see overflow.c */
     PfThread *next;             /* all threads */
     PfSpare spare[PF_SPARE_KINDS];
-    PyObject **left;     /* by other threads, behind pf_threads_lock */
-    size_t left_count;   /* ... with a reference to each: see attend.c */
-    char *io_buffer;     /* for what sockets receive, or NULL */
-    void *wait_memory;   /* free: see fiber/pack.h */
-    unsigned wait_count; /* ... pieces */
-    uintptr_t native;    /* the system's name of it; see interrupt.h */
+    PyObject **left;           /* by other threads, behind pf_threads_lock */
+    size_t left_count;         /* ... with a reference to each: see attend.c */
+    struct PfOwnerCall *calls; /* by other threads, behind pf_threads_lock */
+    char *io_buffer;           /* for what sockets receive, or NULL */
+    void *wait_memory;         /* free: see fiber/pack.h */
+    unsigned wait_count;       /* ... pieces */
+    uintptr_t native;          /* the system's name of it; see interrupt.h */
 };
 
 extern PF_TLS PfThread *pf_tls_thread;
@@ -102,7 +104,8 @@ pf_empty_spare(PfThread *t, PfSpareKind kind)
     t->spare[kind] = (PfSpare){NULL, PF_MOST_SPARE};
     return first;
 }
-/* Other threads set PF_ATT_DROPPED: without a GIL at any time. */
+/* Other threads set PF_ATT_DROPPED and PF_ATT_CALLS: without a GIL at any time.
+ */
 static inline void
 pf_attend_to(PfThread *t, uint32_t reasons)
 {

@@ -1023,6 +1023,60 @@ pystate_packing_refused(void)
 #endif
 }
 
+/* --- objects that several threads use --- */
+
+/* Without a GIL the counts of references to an object would go to and fro
+ * between the processors.  Those to module-level functions are left to the
+ * collector, by the interpreter; so are, from here on, those to a function
+ * inside of another one, and to what it refers to there. */
+static inline void
+pystate_share_function(PyObject *function)
+{
+#if PF_FREE_THREADED
+    PyObject *cells =
+        PyFunction_Check(function) ? PyFunction_GetClosure(function) : NULL;
+    if (cells == NULL) {
+        return;
+    }
+    (void)PyUnstable_Object_EnableDeferredRefcount(function);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(cells); i++) {
+        PyObject *cell = PyTuple_GET_ITEM(cells, i);
+        (void)PyUnstable_Object_EnableDeferredRefcount(cell);
+        PyObject *inside = PyCell_Get(cell);
+        if (inside != NULL && PyFunction_Check(inside)) {
+            (void)PyUnstable_Object_EnableDeferredRefcount(inside);
+        }
+        Py_XDECREF(inside);
+    }
+#else
+    (void)function;
+#endif
+}
+
+/* --- objects that may be dying on another thread --- */
+
+/* Under a lock that its end takes as well: a reference to one that was prepared
+ * before; false: it is dying. */
+static inline void
+pf_prepare_try_incref(PyObject *op)
+{
+#if PF_FREE_THREADED
+    PyUnstable_EnableTryIncRef(op);
+#else
+    (void)op;
+#endif
+}
+static inline bool
+pf_try_incref(PyObject *op)
+{
+#if PF_FREE_THREADED
+    return PyUnstable_TryIncRef(op) != 0;
+#else
+    Py_INCREF(op);
+    return true;
+#endif
+}
+
 /* --- exceptions in flight --- */
 
 static inline PyObject *

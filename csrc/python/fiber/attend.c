@@ -7,6 +7,7 @@
 #include "python/core/tstate.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/overflow.h"
+#include "python/fiber/owner.h"
 #include "python/fiber/unwind.h"
 
 /* The collector reports its beginning and end through gc.callbacks.  If our
@@ -124,6 +125,9 @@ pf_attend(PfThread *t)
         PyErr_Format(pf.fiber_error, "cannot leave this fiber %s",
                      t->no_switch_why);
         return -1;
+    }
+    if (t->attention & PF_ATT_CALLS) {
+        pf_run_thread_calls(t);
     }
     if (t->attention & PF_ATT_DROPPED) {
         pf_unwind_dropped(t);

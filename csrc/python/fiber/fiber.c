@@ -297,6 +297,19 @@ keep_referents(FiberObject *self)
     return list;
 }
 
+/* The collector has found the fiber to be garbage, and so its scheduler, which
+ * has a reference to it: that tells of its fibers first, and unwinds them all.
+ * (With a GIL objects are finalized in the order in which they were made.) */
+static void
+finalize_scheduler(FiberObject *self)
+{
+    pf_scheduler *s = self->core.scheduler;
+    if (PF_FREE_THREADED && pf_tls_collecting && self->scheduled &&
+        s != NULL && is_alive(self)) {
+        PyObject_CallFinalizer((PyObject *)SCHEDULER_OF(s));
+    }
+}
+
 /* The last reference is gone: unwind a suspended fiber, report a failure. */
 static void
 fiber_finalize(PyObject *op)
@@ -306,6 +319,7 @@ fiber_finalize(PyObject *op)
     if (pf_is_shut_down()) {
         return;
     }
+    finalize_scheduler(self);
     if (self->core.state == PF_DONE || self->core.state == PF_NEW) {
         if (pf_is_unseen(op)) {
             pf_unseen_lost(op);
@@ -578,7 +592,7 @@ Wait until the fiber has ended; False if `timeout` seconds passed first.\n\
 \n\
 If it has not begun, it begins next, before others that are ready. A\n\
 cancellation point. FiberError on the running fiber itself, on one that was not\n\
-started on a scheduler, and from another thread while it runs.");
+started on a scheduler, and while it runs from a thread that is not of its run.");
 PyDoc_STRVAR(result_doc, "result($self, /, timeout=None)\n--\n\n\
 Wait for the fiber's end; return its result or raise its exception.\n\
 \n\

@@ -6,6 +6,7 @@
 #include "python/core/facade.h"
 #include "python/core/state.h"
 #include "python/core/tstate.h"
+#include "python/fiber/abroad.h"
 #include "python/fiber/deadline.h"
 #include "python/fiber/explore.h"
 #include "python/fiber/hub.h"
@@ -15,6 +16,7 @@
 #include "python/fiber/still.h"
 #include "python/fiber/switch.h"
 #include "python/fiber/unseen.h"
+#include "python/fiber/wait.h"
 
 static inline const PfTaskOps *
 kind_of(PyObject *op)
@@ -60,10 +62,22 @@ must_be_done(PyObject *op, const char *method, PyObject *const *args,
     return rc == 0 ? 0 : -1;
 }
 
+/* Somebody sees how it has ended.  Its bits are its own thread's: another one
+ * posts, which pf_is_unseen knows at once. */
+static void
+look(PfTaskObject *task)
+{
+    if (!PF_FREE_THREADED || !pf_is_abroad(task)) {
+        task->looked_at = true;
+    } else if (task->outcome == PF_OUTCOME_FAILED) {
+        pf_task_post(task->core.scheduler, &task->core, PF_POST_SEEN);
+    }
+}
+
 PyObject *
 pf_task_value(PfTaskObject *task)
 {
-    task->looked_at = true;
+    look(task);
     return pf_outcome_value((PyObject *)task, task->outcome, task->value);
 }
 
@@ -83,7 +97,7 @@ pf_task_exception(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
     if (must_be_done(op, "exception", args, nargs, kwnames) < 0) {
         return NULL;
     }
-    task->looked_at = true;
+    look(task);
     if (task->outcome == PF_OUTCOME_FAILED) {
         return Py_NewRef(task->value);
     }
@@ -138,7 +152,7 @@ pf_task_unpark(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
 int
 pf_task_may_unpark(PfTaskObject *task)
 {
-    if (PF_LIKELY(task->core.state != PF_DONE)) {
+    if (PF_LIKELY(!pf_task_is_done(task))) {
         return 0;
     }
     PyErr_Format(pf.fiber_error,
@@ -364,7 +378,7 @@ pf_task_get_outcome(PyObject *op, void *closure)
     if (!pf_task_is_done(task) || pf_facade.make_outcome == NULL) {
         Py_RETURN_NONE;
     }
-    task->looked_at = true;
+    look(task);
     return pf_make_outcome(task->outcome, task->value);
 }
 

@@ -84,6 +84,79 @@ pf_call_owner(SchedulerObject *s, PfOwnerFn run, PyObject *target,
     return 1;
 }
 
+static bool
+is_alive(const PfThread *thread)
+{
+    PfThread *t = pf_threads;
+    while (t != NULL && t != thread) {
+        t = t->next;
+    }
+    return t != NULL;
+}
+
+static void
+add_last(PfThread *t, PfOwnerCall *call)
+{
+    PfOwnerCall **link = &t->calls;
+    while (*link != NULL) {
+        link = (PfOwnerCall **)(void *)&(*link)->message.next;
+    }
+    call->message.next = NULL;
+    *link = call;
+    pf_attend_to(t, PF_ATT_CALLS);
+}
+
+/* A run begins and ends there under the lock, so that it is either posted to,
+ * or begins later and finds the call. */
+int
+pf_call_thread(PfThread *thread, PfOwnerFn run, PyObject *target,
+               PyObject *argument)
+{
+    PfOwnerCall *call = pf_owner_call_new(run, target, argument);
+    if (call == NULL) {
+        return -1;
+    }
+    pf_mutex_lock(&pf_threads_lock);
+    bool alive = is_alive(thread);
+    SchedulerObject *s = alive ? thread->scheduler : NULL;
+    if (alive && (s == NULL || !pf_owner_call_post(s, call))) {
+        add_last(thread, call);
+    }
+    pf_mutex_unlock(&pf_threads_lock);
+    if (!alive) {
+        pf_owner_call_drop(call);
+    }
+    return alive;
+}
+
+void
+pf_drop_thread_calls(PfThread *t)
+{
+    PfOwnerCall *call;
+    while ((call = t->calls) != NULL) {
+        t->calls = (PfOwnerCall *)(void *)call->message.next;
+        pf_owner_call_drop(call);
+    }
+}
+
+void
+pf_run_thread_calls(PfThread *t)
+{
+    pf_attended(t, PF_ATT_CALLS);
+    pf_mutex_lock(&pf_threads_lock);
+    PfOwnerCall *call = t->calls;
+    t->calls = NULL;
+    pf_mutex_unlock(&pf_threads_lock);
+    pf_no_switch_begin(t, "while calls of other threads arrive");
+    while (call != NULL) {
+        PfOwnerCall *next = (PfOwnerCall *)(void *)call->message.next;
+        call->run(NULL, call->target, call->argument);
+        pf_owner_call_drop(call);
+        call = next;
+    }
+    pf_no_switch_end(t);
+}
+
 /* Only this thread takes messages, and to append to a list runs no code: those
  * that are there stay meanwhile. */
 int

@@ -10,7 +10,8 @@
  *                  on its own thread; takes none, several may come as one
  *
  * A raw fiber that waits in no run has no scheduler to post to: its permit is
- * given to it at once, under the GIL (pf_fiber_unpark).
+ * given to it at once, under the GIL (pf_fiber_unpark).  Without one its thread
+ * is called: pf_call_thread.
  *
  * An unread call holds the scheduler and the objects, which the collector
  * knows.
@@ -37,6 +38,14 @@ typedef struct PfOwnerCall {
  * there; -1: MemoryError. */
 int pf_call_owner(SchedulerObject *s, PfOwnerFn run, PyObject *target,
                   PyObject *argument);
+
+/* The same for a thread, whether a scheduler runs there or not; if none does,
+ * `run` gets NULL, at the latest before the thread next waits.  1; 0: the thread
+ * has ended; -1: MemoryError. */
+int pf_call_thread(PfThread *thread, PfOwnerFn run, PyObject *target,
+                   PyObject *argument);
+void pf_run_thread_calls(PfThread *t);  /* from pf_attend */
+void pf_drop_thread_calls(PfThread *t); /* it has ended: no more can come */
 
 /* The same by steps, for what must be done in between, or must not fail. */
 PfOwnerCall *pf_owner_call_new(PfOwnerFn run, PyObject *target,

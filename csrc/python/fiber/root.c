@@ -6,6 +6,7 @@
 #include "python/core/thread.h"
 #include "python/fiber/attend.h"
 #include "python/fiber/fiber.h"
+#include "python/fiber/owner.h"
 #include "python/fiber/slots.h"
 #include "python/fiber/switch.h"
 #include "python/fiber/unwind.h"
@@ -48,6 +49,7 @@ static void
 end(PfThread *t)
 {
     FiberObject *root = t->root;
+    pf_drop_thread_calls(t);
     t->engine.root.context = root->fiber.context;
     t->engine.current = &t->engine.root;
     root->core.state = PF_DONE;

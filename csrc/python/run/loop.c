@@ -180,8 +180,8 @@ pf_scheduler_fibers(SchedulerObject *s)
 }
 
 /* All waiting fibers, for a report; a new list. */
-static PyObject *
-waiting_ones(SchedulerObject *s)
+PyObject *
+pf_waiting_ones(SchedulerObject *s)
 {
     PyObject *list = pf_scheduler_fibers(s);
     PF_EACH_PART(part, list) {
@@ -196,11 +196,12 @@ static void
 deadlock(SchedulerObject *s)
 {
     pf_no_switch_begin(s->thread, "while a deadlock is reported");
-    PyObject *fibers = pf_cluster_fibers(s, waiting_ones(s));
+    PyObject *fibers = pf_cluster_fibers(s, pf_waiting_ones(s));
     PyObject *text = NULL;
     if (fibers != NULL && pf_facade.deadlock_text != NULL) {
         text = PyObject_CallOneArg(pf_facade.deadlock_text, fibers);
     }
+    text = pf_cluster_add_reports(s, text);
     Py_XDECREF(fibers);
     PyObject *failure = text == NULL ? pf_take_exception() : NULL;
     if (text != NULL) {
@@ -223,7 +224,7 @@ static void
 tell_of_stall(SchedulerObject *s)
 {
     pf_no_switch_begin(s->thread, "while a stalled run is reported");
-    PyObject *fibers = waiting_ones(s);
+    PyObject *fibers = pf_waiting_ones(s);
     PyObject *told = fibers == NULL
                          ? NULL
                          : PyObject_CallOneArg(pf_facade.log_stall, fibers);
@@ -533,6 +534,19 @@ pf_may_nest(PfThread *t)
     return t->scheduler->inherited && !pf_fiber_kind(CURRENT(t))->serves;
 }
 
+/* Other threads read it: see pf_call_thread. */
+static void
+set_scheduler(PfThread *t, SchedulerObject *s)
+{
+    if (PF_FREE_THREADED) {
+        pf_mutex_lock(&pf_threads_lock);
+    }
+    t->scheduler = s;
+    if (PF_FREE_THREADED) {
+        pf_mutex_unlock(&pf_threads_lock);
+    }
+}
+
 static FiberObject *
 hub_begin(SchedulerObject *s)
 {
@@ -545,7 +559,7 @@ hub_begin(SchedulerObject *s)
     s->running = true;
     s->outer = t->scheduler;
     borrow_hub(s, hub);
-    t->scheduler = s;
+    set_scheduler(t, s);
     Py_INCREF(s);
     if (PF_UNLIKELY(pf_turns_on)) {
         pf_turn_ops->begin_run(s);
@@ -575,7 +589,7 @@ hub_end(SchedulerObject *s, FiberObject *hub)
     s->core.hub = NULL;
     s->running = false;
     return_hub(s, hub);
-    t->scheduler = s->outer;
+    set_scheduler(t, s->outer);
     if (s->outer != NULL) {
         pf_packing_begin(t, s->outer->slots);
     }

@@ -111,7 +111,7 @@ job_dealloc(PyObject *op)
 void
 pf_job_hold(JobObject *job)
 {
-    if (job->fiber != NULL && job->state < JOB_FINISHED &&
+    if (job->fiber != NULL && pf_job_state(job) < JOB_FINISHED &&
         !pf_fetch_or(&job->held, 1)) {
         pf_hold(&job->scheduler->core);
     }
@@ -213,7 +213,7 @@ static void
 arrive(JobObject *job)
 {
     FiberObject *fiber = job->fiber;
-    job->state = JOB_ARRIVED;
+    pf_store(&job->state, JOB_ARRIVED);
     pf_job_release_hold(job);
     job->fiber = NULL;
     if (fiber != NULL) {
@@ -232,7 +232,7 @@ pf_job_abandon(JobObject *job)
 {
     pf_job_release_hold(job);
     Py_CLEAR(job->fiber);
-    if (job->state == JOB_ARRIVED && job->failed) {
+    if (pf_job_state(job) == JOB_ARRIVED && job->failed) {
         PyObject *raised = pf_take_exception();
         log_abandoned(job);
         pf_restore_exception(raised);
@@ -253,7 +253,7 @@ static void
 arrive_nowhere(JobObject *job)
 {
     pf_store(&job->held, 0);
-    job->state = JOB_ARRIVED;
+    pf_store(&job->state, JOB_ARRIVED);
     if (job->fiber == NULL && job->failed) {
         log_abandoned(job);
     }
@@ -274,7 +274,7 @@ drop_arguments(JobObject *job)
 static void
 send_back(JobObject *job)
 {
-    job->state = JOB_FINISHED;
+    pf_store(&job->state, JOB_FINISHED);
     pf_owner_call_embed(&job->call, job_arrived, (PyObject *)job);
     if (!pf_owner_call_post(job->scheduler, &job->call)) {
         arrive_nowhere(job);
@@ -315,7 +315,6 @@ pf_job_run(JobObject *job)
 {
     current_job = job;
     job->thread = PyThread_get_thread_ident();
-    job->state = JOB_RUNNING;
     job->result = call_in_context(job);
     current_job = NULL;
     if (job->result == NULL) {
@@ -371,7 +370,7 @@ job_get_state(PyObject *op, void *closure)
     static const char *const names[] = {"queued", "running", "finished",
                                         "finished"};
     (void)closure;
-    return PyUnicode_FromString(names[((JobObject *)op)->state]);
+    return PyUnicode_FromString(names[pf_job_state((JobObject *)op)]);
 }
 
 /* The garbage collector may have cleared the job. */

@@ -76,7 +76,7 @@ static bool
 withdraw(LimiterObject *self, JobObject *job)
 {
     PF_LOCK(self);
-    JobObject *j = job->state == JOB_QUEUED ? self->first : NULL;
+    JobObject *j = pf_job_state(job) == JOB_QUEUED ? self->first : NULL;
     while (j != NULL && j != job) {
         j = j->behind;
     }
@@ -95,8 +95,8 @@ pf_limiter_next(LimiterObject *self)
     JobObject *job =
         self->borrowed <= self->total ? dequeue(self) : NULL; /* it shrank */
     if (job != NULL) {
-        job->state = JOB_RUNNING;    /* from now on it cannot be withdrawn */
-    } else if (self->borrowed > 0) { /* 0: forgotten by a fork */
+        pf_store(&job->state, JOB_RUNNING); /* it cannot be withdrawn */
+    } else if (self->borrowed > 0) {        /* 0: forgotten by a fork */
         self->borrowed--;
     }
     PF_UNLOCK(self);
@@ -111,7 +111,7 @@ take_waiting(LimiterObject *self)
     JobObject *job = self->borrowed < self->total ? dequeue(self) : NULL;
     if (job != NULL) {
         self->borrowed++;
-        job->state = JOB_RUNNING;
+        pf_store(&job->state, JOB_RUNNING);
     }
     PF_UNLOCK(self);
     return job;
@@ -236,14 +236,14 @@ wait_for(LimiterObject *self, PfThread *t, JobObject *job)
 {
     FiberObject *fiber = CURRENT(t);
     bool shielded = false;
-    while (job->state != JOB_ARRIVED) {
+    while (pf_job_state(job) != JOB_ARRIVED) {
         int rc = shielded ? pf_wait_anyhow(t, PF_NEVER, (PyObject *)job)
                           : pf_wait(t, PF_NEVER, (PyObject *)job);
         if (rc >= 0) {
             continue;
         }
         bool dying = fiber->dying;
-        if (!dying && job->state == JOB_ARRIVED) {
+        if (!dying && pf_job_state(job) == JOB_ARRIVED) {
             PyErr_Clear(); /* the job was first after all */
         } else if (!dying && must_see_its_end(self, job)) {
             pf_job_cancel(job, pf_take_exception()); /* raised again later */

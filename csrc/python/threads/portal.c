@@ -39,7 +39,7 @@ static bool
 is_of_its_run(const JobObject *job, const FiberObject *fiber)
 {
     return fiber->core.scheduler == &job->scheduler->core &&
-           fiber->core.state != PF_DONE;
+           !pf_task_is_done(PF_TASK(fiber));
 }
 
 /* From now on cancel it together with the caller of to_thread(). */

@@ -412,7 +412,7 @@ own_worker(LimiterObject *limiter)
 int
 pf_job_dispatch(JobObject *job)
 {
-    job->state = JOB_RUNNING;
+    pf_store(&job->state, JOB_RUNNING);
     WorkerObject *own = own_worker(job->limiter);
     if (own != NULL) {
         int rc = hand_to_own(own, job);

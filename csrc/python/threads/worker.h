@@ -42,8 +42,8 @@ typedef enum JobState {
  */
 struct JobObject {
     PyObject_HEAD
-    PfOwnerCall call; /* that it has finished */
-    JobState state;
+    PfOwnerCall call;         /* that it has finished */
+    PF_ATOMIC(uint8_t) state; /* JobState */
     PF_ATOMIC(uint8_t) held;
     bool failed; /* `result` is an exception */
     JobObject *prev, *next;
@@ -79,6 +79,11 @@ struct LimiterObject {
 };
 
 /* --- job.c --- */
+static inline JobState
+pf_job_state(const JobObject *job)
+{
+    return (JobState)pf_load_acquire(&job->state);
+}
 /* A new reference.  Takes the arguments of a vectorcall. */
 JobObject *pf_job_new(LimiterObject *limiter, PyObject *const *args,
                       Py_ssize_t nargs, PyObject *kwnames);
