@@ -277,7 +277,8 @@ get_frame(PyObject *op, void *closure)
         return NULL;
     }
     FiberObject *self = (FiberObject *)op;
-    if (pf_may_move_on(self->thread) && self->thread != NULL) {
+    if (pf_may_move_on(self->thread) && self->thread != NULL &&
+        self->core.state != PF_DONE) {
         return refuse_frame();
     }
     if (self != CURRENT(t)) {

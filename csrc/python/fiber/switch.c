@@ -191,7 +191,7 @@ look_at_new(PfThread *t, FiberObject *target, bool with_value, bool *collected)
     FiberObject *replaced = NULL;
     int rc = choose_parent(t, target, &replaced);
     rc = rc != 0 ? rc : pf_fiber_give_stack(t, target, collected);
-    if (rc != 0) {
+    if (rc < 0 || replaced != NULL) {
         pf_fiber_unclaim(target);
     }
     Py_XDECREF(replaced);
@@ -333,6 +333,9 @@ pf_fiber_give_stack(PfThread *t, FiberObject *fiber, bool *collected)
     if (pf_fiber_prepare(&t->engine, &fiber->fiber, size, &limit) < 0) {
         if (!*collected) {
             *collected = true;
+            if (!fiber->scheduled) {
+                pf_fiber_unclaim(fiber); /* what runs may start it */
+            }
             collect_stacks(t);
             return PF_LOOK_AGAIN;
         }
