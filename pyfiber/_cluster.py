@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pyfiber import _engine
 
@@ -54,8 +55,16 @@ def _member(
             own.close()
 
 
-def begin(first: Any, threads: int, how: Any) -> Callable[[int], None]:
-    """Start the other threads; returns a function that waits for their end."""
+Begun: TypeAlias = "tuple[Callable[[int], None], BaseException | None]"
+
+
+def prepare(first: Any, threads: int, how: Any) -> Callable[[], Begun]:
+    """What starts the other threads, and imports nothing more for it."""
+    return functools.partial(begin, first, threads, how)
+
+
+def begin(first: Any, threads: int, how: Any) -> Begun:
+    """Start the other threads. A function that waits for their end, and why one did not start."""
     failures: list[BaseException] = []
     there = threading.Semaphore(0)
     members = [
@@ -64,16 +73,22 @@ def begin(first: Any, threads: int, how: Any) -> Callable[[int], None]:
         )
         for n in range(2, threads + 1)
     ]
-    for member in members:
-        member.start()
-    for _ in members:  # so that from the first spawn on there is somebody to give to
+    started: list[threading.Thread] = []
+    failure = None
+    try:
+        for member in members:
+            member.start()
+            started.append(member)
+    except BaseException as exc:
+        failure = exc
+    for _ in started:  # so that from the first spawn on there is somebody to give to
         there.acquire()
 
     def end(wait: int) -> None:
         if wait:
-            for member in members:
+            for member in started:
                 member.join()
             if failures:
                 raise failures[0]
 
-    return end
+    return end, failure

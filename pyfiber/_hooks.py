@@ -15,7 +15,7 @@ TYPE_CHECKING = False  # typing itself takes as long to import as all of this
 if TYPE_CHECKING:
     from collections.abc import Callable
     from traceback import StackSummary
-    from types import FrameType
+    from types import CodeType, FrameType
     from typing import Any
 
     from pyfiber._outcome import Outcome
@@ -29,12 +29,50 @@ def make_outcome(kind: int, value: Any) -> Outcome[Any]:
     return (_outcome.Ok, _outcome.Failed, _outcome.CancelledOutcome)[kind - 1](value)
 
 
-def stack_summary(frame: FrameType | list[FrameType] | None) -> StackSummary:
-    """The stack that ends in ``frame``, or consists of those frames, outermost call first."""
+class Call:
+    """Stands in for the frame of a call that another thread may go on with, in reports."""
+
+    __slots__ = ("f_back", "f_code", "f_globals", "f_lineno")
+
+    def __init__(self, code: CodeType, line: int, back: Call | None) -> None:
+        self.f_code = code
+        self.f_lineno = line
+        self.f_back = back
+        self.f_globals: dict[str, Any] = {}
+
+
+def innermost(calls: list[tuple[CodeType, int]]) -> Call | None:
+    """Of (code, line) of each call, innermost first, as the engine tells them."""
+    call = None
+    for code, line in reversed(calls):
+        call = Call(code, line, call)
+    return call
+
+
+def frame_of(task: Task) -> FrameType | Call | None:
+    """Where a fiber or grain is suspended; for another thread's, without a GIL, a stand-in."""
+    if isinstance(task, _engine.Fiber) and _engine._has_no_frames(task):
+        return innermost(_engine._calls(task))
+    return task.frame
+
+
+def frame_on(thread: int) -> FrameType | Call | None:
+    """What a thread runs, which may have gone on by now."""
+    calls = _engine._thread_calls(thread)
+    return sys._current_frames().get(thread) if calls is None else innermost(calls)
+
+
+def stack_summary(frame: Any) -> StackSummary:
+    """The stack that ends in ``frame``, or consists of those frames, outermost call first.
+
+    A list has frames, outermost first, or (code, line) of calls, innermost first.
+    """
     _load("tokenize")  # from Python 3.13 on linecache imports it in the middle of its work
     _load("traceback")
     import traceback
 
+    if isinstance(frame, list) and frame and isinstance(frame[0], tuple):
+        frame = innermost(frame)
     if isinstance(frame, list):
         return traceback.StackSummary.extract((each, each.f_lineno) for each in frame)
     summary = traceback.StackSummary.extract(traceback.walk_stack(frame) if frame else [])
@@ -51,10 +89,33 @@ def log_failure(subject: object, exc: BaseException, text: str) -> None:
     if not logger.isEnabledFor(logging.ERROR):
         return
     exc_info = (type(exc), exc, exc.__traceback__)
-    record = logger.makeRecord("pyfiber", logging.ERROR, __file__, 0, text, (subject,), exc_info)
-    if not PARSER_CAN_BE_INTERRUPTED:
-        record.exc_text = text_without_carets(exc)
-    logger.handle(record)
+    with NoInventedThread():
+        record = logger.makeRecord(
+            "pyfiber", logging.ERROR, __file__, 0, text, (subject,), exc_info
+        )
+        if not PARSER_CAN_BE_INTERRUPTED:
+            record.exc_text = text_without_carets(exc)
+        logger.handle(record)
+
+
+class NoInventedThread:
+    """While a thread ends, threading no longer knows it, and makes up an object for a log record.
+
+    From Python 3.13 on that object would wait in a threading.local for the thread's end, which has
+    begun without it, and complain when the interpreter exits.
+    """
+
+    def __enter__(self) -> None:
+        import threading
+
+        self.known = threading.get_ident() in threading._active  # type: ignore[attr-defined]
+
+    def __exit__(self, *_: object) -> None:
+        import threading
+
+        invented = getattr(threading, "_thread_local_info", None)
+        if not self.known and invented is not None:
+            vars(invented).pop("_track_dummy_thread_ref", None)
 
 
 #: A traceback's text needs ast.parse() to place its carets. If a garbage collection within another
@@ -241,7 +302,7 @@ def interrupted() -> Callable[[], object]:
 
 def running_on(thread: int) -> str:
     """Which fiber runs, and where; empty while the loop is idle."""
-    frame = sys._current_frames().get(thread)
+    frame = frame_on(thread)
     for ident, current, root, *_ in _engine._threads():
         if ident == thread and current is not root and frame is not None:
             place = f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -112,7 +112,7 @@ def stack_of(fiber: Task) -> list[str]:
     if isinstance(fiber, Grain):
         return "".join(fiber.stack().format()).splitlines()
     try:
-        frame = fiber.frame
+        frame = _hooks.frame_of(fiber)
     except Exception:
         return []  # nor because one of them cannot be inspected
     return stack_at(frame)
@@ -138,7 +138,7 @@ def places_of(task: Task) -> tuple[Any, ...]:
     if isinstance(task, Grain):
         return tuple((each.filename, each.lineno, each.name) for each in task.stack())
     try:
-        frame = task.frame
+        frame: Any = _hooks.frame_of(task)
     except Exception:
         return ()
     places = []
@@ -390,12 +390,10 @@ def count_of(fibers: list[Any]) -> str:
 def report(all_threads: bool, here: Any) -> str:
     """What ``dump_fibers()`` prints; ``here`` is the calling frame."""
     own = threading.get_ident()
-    frames = sys._current_frames()
-    frames[own] = here
     lines: list[str] = []
     for ident, current, root, scheduler, fibers in _engine._threads():
         if all_threads or ident == own:
-            frame = frames.get(ident)
+            frame = here if ident == own else _hooks.frame_on(ident)
             lines += thread_lines(ident, current, root, scheduler, fibers, frame)
     return "\n".join(lines or ["no fibers"]) + "\n"
 

@@ -17,7 +17,7 @@ import threading
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from pyfiber import _engine, _report
+from pyfiber import _engine, _hooks, _report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -170,7 +170,7 @@ def _report_one(thread: int, seconds: float, over: bool, lacks_gil: bool, native
 
 
 def stack_lines(thread: int) -> Iterator[str]:
-    frame = sys._current_frames().get(thread)
+    frame = _hooks.frame_on(thread)
     return _report.indented(_report.cut(_report.stack_at(frame)), "")
 
 

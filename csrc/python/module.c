@@ -8,6 +8,7 @@
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
+#include "python/fiber/abroad.h"
 #include "python/fiber/attend.h"
 #include "python/fiber/call.h"
 #include "python/fiber/cancelling.h"
@@ -20,6 +21,7 @@
 #include "python/fiber/overflow.h"
 #include "python/fiber/pack.h"
 #include "python/fiber/root.h"
+#include "python/fiber/still.h"
 #include "python/fiber/switch.h"
 #include "python/fiber/unseen.h"
 #include "python/fiber/wait.h"
@@ -495,10 +497,10 @@ ValueError for anything else.\n\
 `watchdog`, seconds: who keeps the loop from running for longer is reported;\n\
 see pyfiber.watchdog(). ValueError unless it is positive and finite.\n\
 \n\
-`threads`, not ready: so many schedulers, on this thread and on others, share the\n\
-fibers that have not begun. None: as many as this process may use processors.\n\
-FiberError above 1 unless PYFIBER_UNTESTED is set in the environment. TypeError unless it is an int or None,\n\
-ValueError unless it is from 1 to 256.");
+`threads`: so many schedulers, on this thread and on others, share the fibers\n\
+that have not begun. None: as many as this process may use processors.\n\
+TypeError unless it is an int or None, ValueError unless it is from 1 to 256.\n\
+The failure of a thread to start ends the run.");
 PyDoc_STRVAR(mod_spawn_doc, "spawn(fn, /, *args, **kwargs)\n--\n\n\
 Start fn(*args, **kwargs) in a new fiber of the running scheduler.\n\
 \n\
@@ -680,10 +682,11 @@ engine_exec(PyObject *module)
         stack_size_from_environment() < 0 || pf_state_init(module) < 0 ||
         pf_facade_init(module) < 0 || pf_packing_init(module) < 0 ||
         make_types(module) < 0 || pf_import_init(module) < 0 ||
-        pf_cancel_init(module) < 0 || pf_worker_init(module) < 0 ||
-        pf_portal_init(module) < 0 || pf_unbroken_init(module) < 0 ||
-        pf_hooked_init(module) < 0 || pf_io_init(module) < 0 ||
-        pf_guest_init(module) < 0 || pf_inspect_init(module) < 0 ||
+        pf_abroad_init(module) < 0 || pf_cancel_init(module) < 0 ||
+        pf_worker_init(module) < 0 || pf_portal_init(module) < 0 ||
+        pf_unbroken_init(module) < 0 || pf_hooked_init(module) < 0 ||
+        pf_io_init(module) < 0 || pf_guest_init(module) < 0 ||
+        pf_inspect_init(module) < 0 || pf_still_init(module) < 0 ||
         pf_grain_module_init(module) < 0 ||
         pf_thread_module_init(module) < 0 || pf_schedule_init(module) < 0 ||
         pf_python_overflow_init() < 0 || pf_capsule_init(module) < 0 ||

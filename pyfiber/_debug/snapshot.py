@@ -17,7 +17,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, TypedDict
 
 import pyfiber
-from pyfiber import _engine, _report
+from pyfiber import _engine, _hooks, _report
 from pyfiber._engine import Fiber
 
 #: Seconds: of work without a pause; of a pause; of work for one answer.
@@ -158,7 +158,7 @@ def wait_of(fiber: Fiber[Any]) -> str:
 
 def frame_of(fiber: Fiber[Any]) -> Any:
     try:
-        return fiber.frame
+        return _hooks.frame_of(fiber)
     except Exception:
         return None  # it cannot be inspected
 
@@ -268,7 +268,7 @@ def snapshot(since: float = 0.0) -> Snapshot:
         ident, current, root, scheduler, fibers = described.pop()
         if ident == own and not fibers:
             continue
-        frame = sys._current_frames().get(ident)
+        frame = _hooks.frame_on(ident)
         total = len(fibers)
         running = None if current is root else current
         examined, groups = groups_of(fibers, running, frame, since, pace)

@@ -242,8 +242,10 @@ class Server:
         if self._grace is None and self._in_a_hurry:
             return
         with self._patience, move_on_after(self._grace):
-            while self._streams:
-                self._idle.clear()
+            while True:
+                self._idle.clear()  # before the look: handlers may end on other threads
+                if not self._streams:
+                    return
                 self._idle.wait()
 
     # The fiber of a connection
@@ -276,12 +278,14 @@ class Server:
             log_failure(failure, peer)
 
     def _end(self, stream: Stream, complete: bool = False) -> None:
-        if stream in self._streams:
-            self._streams.discard(stream)
-            stream._close(complete)
-            self._release()
-            if not self._streams:
-                self._idle.set()
+        try:
+            self._streams.remove(stream)
+        except KeyError:
+            return  # it has been ended
+        stream._close(complete)
+        self._release()
+        if not self._streams:
+            self._idle.set()
 
     def _release(self) -> None:
         if self._slots is not None:

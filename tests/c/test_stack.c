@@ -508,6 +508,7 @@ typedef struct probe {
     long offset;   /* from area.low */
     bool trimmed;  /* after everything was trimmed once */
     bool reopened; /* after the reserve was opened and released */
+    int others;    /* so many were taken before: guards are made together */
 } probe;
 
 static int
@@ -519,7 +520,9 @@ write_at(void *arg)
     pf_stack_pool *pool = pf_stack_pool_new(256 * KIB, 0);
     signal(SIGSEGV, SIG_DFL); /* no report of a sanitizer */
     signal(SIGBUS, SIG_DFL);
-    pf_stack_acquire(pool, &s);
+    for (int i = 0; i <= p->others; i++) {
+        pf_stack_acquire(pool, &s);
+    }
     if (p->reopened) {
         pf_stack_open_reserve(s, s->area.low);
         s->area.low[0] = 1;
@@ -541,8 +544,9 @@ static void
 check_fault(pf_guard_kind kind, long offset, bool faults)
 {
     child_end end;
-    for (int i = 0; i < 3; i++) {
-        probe p = {kind, offset, i == 1, i == 2};
+    for (int i = 0; i < 5; i++) {
+        static const int others[] = {0, 0, 0, 3, 14};
+        probe p = {kind, offset, i == 1, i == 2, others[i]};
         child_run(write_at, &p, &end);
         if (faults) {
             CHECK(WIFSIGNALED(end.status) &&

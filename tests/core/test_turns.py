@@ -34,6 +34,7 @@ from pyfiber import (
     trace,
     yield_now,
 )
+from tests.support.gil import needs_gil
 
 
 def recorded(fn: Any, *args: Any, **options: Any) -> dict[str, Any]:
@@ -176,6 +177,7 @@ def test_grain_is_a_row_as_well() -> None:
     assert names(spans) == ["runs", "ready", "runs", "ready", "runs"]
 
 
+@needs_gil("without the GIL one thread's turns are recorded")
 def test_timeline_shows_runs_of_all_threads() -> None:
     file = io.StringIO()
     all_there = threading.Barrier(3)  # or a later one may get the identifier of one that is over

@@ -27,7 +27,6 @@ from pyfiber import (
     spawn_now,
     to_thread,
 )
-from tests.support.gil import needs_gil
 from tests.support.subprocesses import run_script
 
 
@@ -304,7 +303,6 @@ def test_lost_holder_of_a_lock_that_is_free_or_held_is_none() -> None:
     assert lock._lost_holder() is None
 
 
-@needs_gil("without it, owners on other threads are not looked for")
 def test_lost_holder_that_ended_long_ago_may_be_forgotten() -> None:
     lock = Lock()
 

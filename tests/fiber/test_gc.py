@@ -16,6 +16,7 @@ from tests.conftest import Child
 from tests.fiber.raw import parked
 
 COLLECTS = pyfiber.info()["collects_suspended_cycles"]
+HAS_GIL = pyfiber.info()["gil"]
 
 
 @pytest.fixture
@@ -115,6 +116,88 @@ def test_suspended_fiber_reached_from_a_cycle_is_unwound() -> None:
     assert log == []
     gc.collect()
     assert log == ["finally"]
+
+
+# ------------------------------------------------------------------- fibers of a run
+
+
+@pytest.mark.skipif(not HAS_GIL, reason="the collector must know of all frames here")
+def test_collector_does_not_look_at_what_a_run_keeps() -> None:
+    """A million that wait would be most of its work, and it could find nothing."""
+
+    def main() -> list[bool]:
+        fiber = pyfiber.spawn(lambda node: pyfiber.park(), Node())
+        fresh = gc.is_tracked(fiber)
+        pyfiber.yield_now()
+        waits = gc.is_tracked(fiber)
+        fiber.unpark()
+        fiber.join()
+        return [fresh, waits, gc.is_tracked(fiber)]
+
+    assert pyfiber.run(main) == [False, False, True]
+
+
+def test_cycle_through_a_finished_fiber_of_a_run_is_collected() -> None:
+    def main() -> list[object]:
+        node = Node()
+        node.fiber = pyfiber.spawn(lambda kept: kept, node)
+        node.fiber.join()
+        alive = weakref.ref(node), weakref.ref(node.fiber)
+        del node
+        gc.collect()
+        return [reference() for reference in alive]
+
+    assert pyfiber.run(main) == [None, None]
+
+
+def test_cycle_through_a_fiber_cancelled_before_its_turn_is_collected() -> None:
+    def main() -> list[object]:
+        node = Node()
+        node.fiber = pyfiber.spawn(lambda kept: kept, node)
+        node.fiber.cancel()
+        node.fiber.join()
+        alive = weakref.ref(node), weakref.ref(node.fiber)
+        del node
+        gc.collect()
+        return [reference() for reference in alive]
+
+    assert pyfiber.run(main) == [None, None]
+
+
+def test_cycle_through_the_arguments_that_a_type_keeps_is_collected() -> None:
+    """An exception's `args` is the tuple that the fiber called its type with."""
+
+    def main() -> object:
+        node = Node()
+        error = pyfiber.spawn(KeyError, node, 1).result()
+        node.error = error
+        assert gc.is_tracked(error.args)
+        alive = weakref.ref(node)
+        del node, error
+        gc.collect()
+        return alive()
+
+    assert pyfiber.run(main) is None
+
+
+def test_cycle_through_a_fiber_that_a_run_abandons_is_collected() -> None:
+    """No cancellation reaches it there: it is unwound, and the run ends."""
+    node = Node()
+
+    def stay(kept: Node) -> None:
+        with pyfiber.shield():
+            pyfiber.park()
+
+    def main() -> None:
+        node.fiber = pyfiber.spawn(stay, node)
+        pyfiber.yield_now()
+
+    with pytest.raises(pyfiber.DeadlockError):
+        pyfiber.run(main)
+    alive = weakref.ref(node), weakref.ref(node.fiber)
+    del node, main
+    gc.collect()
+    assert [reference() for reference in alive] == [None, None]
 
 
 def make_suspended_cycle(log: list[str]) -> weakref.ref[Node]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -238,6 +239,34 @@ def test_failures_are_logged_when_their_thread_ends(caplog: pytest.LogCaptureFix
     thread.start()
     thread.join()
     assert len(told(caplog)) == 1
+
+
+def test_failure_that_is_logged_as_its_thread_ends_leaves_no_thread_behind(child: Any) -> None:
+    """threading had forgotten that thread already, and made up another one for the log record."""
+    done = child(
+        """
+        import threading
+        from pyfiber import Scheduler
+        kept = []
+        def fails():
+            raise ValueError("told")
+        def serve():
+            scheduler = Scheduler()
+            kept.append(scheduler)
+            scheduler.spawn(lambda: kept.append(scheduler.spawn(fails)))
+            while scheduler.run_once():
+                pass
+        thread = threading.Thread(target=serve)
+        thread.start()
+        thread.join()
+        print(len(threading.enumerate()))
+        """,
+        check=False,
+    )
+    assert "ValueError: told" in done.stderr
+    assert "Exception ignored" not in done.stderr
+    if sys.version_info >= (3, 13):
+        assert done.stdout == "1\n"
 
 
 def test_failures_are_logged_when_the_interpreter_ends(child: Any) -> None:

@@ -21,24 +21,7 @@ import pytest
 import pyfiber
 import pyfiber.testing
 from pyfiber import TaskGroup, run, spawn
-from tests.support.gil import needs_gil
 from tests.support.subprocesses import run_script
-
-pytestmark = needs_gil("run(threads=) counts on the GIL")
-
-
-@pytest.fixture(autouse=True)
-def _to_try(monkeypatch):
-    monkeypatch.setenv("PYFIBER_UNTESTED", "1")  # it is refused without
-
-
-def test_more_than_one_thread_is_refused_unless_it_is_to_be_tried(monkeypatch):
-    monkeypatch.delenv("PYFIBER_UNTESTED")
-    for threads in (2, 256):
-        with pytest.raises(pyfiber.FiberError, match="not ready"):
-            run(int, threads=threads)
-    assert run(int, threads=1) == 0
-
 
 #: A hang fails the test instead of the suite.
 LONG = 30
@@ -181,7 +164,8 @@ try:
 except pyfiber.DeadlockError as exc:
     print(exc)
 """)
-    assert "waits" in done.stdout
+    assert done.stdout.count("waits in park()") + done.stdout.count("like it") == 2
+    assert "_keep" not in done.stdout
 
 
 def test_run_waits_for_fibers_that_others_have_spawned():
@@ -328,12 +312,42 @@ def test_random_trees_give_what_one_thread_gives():
         assert run(_safe, seed, 5, threads=3) == run(_safe, seed, 5)
 
 
-def test_group_of_another_thread_refuses_to_spawn():
-    """A limit, told of in docs/parallel.md."""
+def _on_two_threads(first, second):
+    """Their results, in order: each runs with the fiber of the other, on a thread of its own."""
+    meeting, fibers = Meeting(), []
+
+    def begin(work, other):
+        meeting.meet()
+        return work(fibers[other])
+
+    fibers += [spawn(begin, first, 1), spawn(begin, second, 0)]
+    return [fiber.result() for fiber in fibers]
+
+
+def test_given_fiber_spawns_in_the_group_it_is_in():
+    def child(group, meeting, depth):
+        if meeting is not None:
+            meeting.meet()
+        if depth == 0:
+            return 1
+        return sum(f.result() for f in [group.spawn(child, group, None, depth - 1) for _ in "ab"])
+
+    def main():
+        meeting = Meeting()
+        with TaskGroup() as group:
+            fibers = [group.spawn(child, group, meeting, 4) for _ in range(2)]
+        return [fiber.result() for fiber in fibers]
+
+    assert run(main, threads=2) == [16, 16]
+
+
+def test_failure_of_what_a_given_fiber_spawns_fails_the_group():
+    def fails():
+        raise ValueError("spawned elsewhere")
 
     def child(group, meeting):
-        meeting.meet()
-        group.spawn(lambda: None)
+        where = meeting.meet()
+        group.spawn(fails if where != threading.main_thread().ident else int)
 
     def main():
         meeting = Meeting()
@@ -343,7 +357,252 @@ def test_group_of_another_thread_refuses_to_spawn():
 
     with pytest.raises(ExceptionGroup) as caught:
         run(main, threads=2)
-    assert caught.group_contains(pyfiber.FiberError, match="belongs to another run")
+    assert caught.group_contains(ValueError, match="spawned elsewhere")
+
+
+def test_child_for_a_cancelled_group_does_not_run():
+    ran = []
+
+    def child(group, meeting):
+        where = meeting.meet()
+        if where == threading.main_thread().ident:
+            return None
+        group.cancel("enough")
+        return group.spawn(ran.append, 1)
+
+    def main():
+        meeting = Meeting()
+        with TaskGroup() as group:
+            fibers = [group.spawn(child, group, meeting) for _ in range(2)]
+        late = next(f.result() for f in fibers if f.result() is not None)
+        return late.cancelled()
+
+    assert run(main, threads=2)
+    assert ran == []
+
+
+def test_child_for_a_group_that_was_left_meanwhile_fails():
+    def main():
+        gate, over = threading.Event(), threading.Event()
+        group = TaskGroup()
+
+        def leaves():
+            with group:
+                gate.set()
+                over.wait(LONG)  # blocks the thread: what is posted here arrives later
+
+        def spawns():
+            gate.wait(LONG)
+            child = group.spawn(int)
+            over.set()
+            return type(child.exception())
+
+        meeting = Meeting()
+        fibers = [spawn(lambda f=f: (meeting.meet(), f())[1]) for f in (leaves, spawns)]
+        return [fiber.result() for fiber in fibers][1]
+
+    assert run(main, threads=2) is pyfiber.FiberError
+
+
+def test_grain_and_spawn_now_stay_with_the_groups_own_thread():
+    """Limits, told of in docs/parallel.md."""
+
+    def grain():
+        yield
+
+    def child(group, meeting):
+        if meeting.meet() == threading.main_thread().ident:
+            return
+        for spawn_there in (
+            lambda: group.spawn_now(int),
+            lambda: group.spawn(pyfiber.grains.Grain(grain)),
+        ):
+            with pytest.raises(pyfiber.FiberError, match="belongs to another run"):
+                spawn_there()
+
+    def main():
+        meeting = Meeting()
+        with TaskGroup() as group:
+            group.spawn(child, group, meeting)
+            group.spawn(child, group, meeting)
+
+    run(main, threads=2)
+
+
+def test_result_of_a_fiber_of_another_thread():
+    """What each spawns stays on its own thread, which has nothing else to give."""
+
+    def main():
+        meeting, there, done = Meeting(), {}, threading.Barrier(2)
+
+        def work(name, other):
+            meeting.meet()
+            pyfiber.yield_now()
+            there[name] = spawn(lambda: name)
+            done.wait(LONG)
+            return there[other].result()
+
+        return [f.result() for f in [spawn(work, "a", "b"), spawn(work, "b", "a")]]
+
+    assert run(main, threads=2) == ["b", "a"]
+
+
+def test_failure_of_a_fiber_of_another_thread_is_seen_there():
+    told = []
+
+    def main():
+        meeting, there, done = Meeting(), {}, threading.Barrier(2)
+
+        def fails():
+            raise ValueError
+
+        def work(name, other):
+            meeting.meet()
+            there[name] = spawn(fails)
+            done.wait(LONG)
+            return type(there[other].exception())
+
+        return [f.result() for f in [spawn(work, "a", "b"), spawn(work, "b", "a")]]
+
+    result = run(main, threads=2, on_unhandled=lambda fiber, exc: told.append(exc))
+    assert result == [ValueError, ValueError]
+    assert told == []
+
+
+def test_join_of_a_fiber_of_another_thread_times_out_and_may_be_cancelled():
+    def main():
+        event = pyfiber.Event()
+
+        def waits(other):
+            event.wait()
+            return "done"
+
+        def joins(other):
+            seen = [other.join(timeout=0.001), other.join(timeout=0)]
+            with pyfiber.move_on_after(0.001) as scope:
+                other.join()
+            seen.append(scope.cancelled_caught)
+            event.set()
+            # (The other is the double of the one that it is joined by.)
+            return [*seen, other.result(timeout=LONG)]
+
+        return _on_two_threads(waits, joins)[1]
+
+    assert run(main, threads=2) == [False, False, True, "done"]
+
+
+def test_what_waits_for_a_fiber_of_another_thread_leaves_nothing_there():
+    def main():
+        meeting, event, there = Meeting(), pyfiber.Event(), []
+
+        def owns():
+            meeting.meet()
+            there.append(spawn(event.wait))
+            pyfiber.yield_now()
+            meeting.meet()
+            event.wait()
+
+        def joins():
+            meeting.meet()
+            meeting.meet()
+            for _ in range(50):
+                there[0].join(timeout=0)
+                there[0].join(timeout=1e-6)
+            there[0].cancel()  # posted behind all that
+            there[0].join()
+            event.set()
+
+        for fiber in [spawn(owns), spawn(joins)]:
+            fiber.join()
+        return there[0].cancelled()
+
+    assert run(main, threads=2)
+
+
+def test_done_callback_from_another_thread_runs_on_the_fibers_own():
+    def main():
+        meeting, event, there, seen = Meeting(), pyfiber.Event(), [], []
+        told = threading.Event()
+
+        def called(fiber):
+            seen.append(threading.get_ident())
+            told.set()
+
+        def owns():
+            where = meeting.meet()
+            there.append(spawn(event.wait))
+            meeting.meet()
+            there[0].join()
+            return where
+
+        def adds():
+            meeting.meet()
+            meeting.meet()
+            there[0].add_done_callback(called)
+            event.set()
+            assert told.wait(LONG)
+
+        fibers = [spawn(owns), spawn(adds)]
+        return next(fiber.result() for fiber in fibers), seen
+
+    where, seen = run(main, threads=2)
+    assert seen == [where]
+
+
+def test_given_fiber_is_unparked_by_another_one_and_by_a_plain_thread():
+    def main():
+        def waits(other):
+            return [pyfiber.park(), pyfiber.park()]
+
+        def unparks(other):
+            other.unpark("by a fiber")
+            pyfiber.sleep(0.01)
+            thread = threading.Thread(target=other.unpark, args=("by a thread",))
+            thread.start()
+            thread.join()
+
+        return _on_two_threads(waits, unparks)[0]
+
+    assert run(main, threads=2) == ["by a fiber", "by a thread"]
+
+
+def test_gather_takes_a_fiber_of_another_thread():
+    def main():
+        meeting, there, done = Meeting(), {}, threading.Barrier(2)
+
+        def work(name, other):
+            meeting.meet()
+            there[name] = spawn(lambda: name)
+            done.wait(LONG)
+            return pyfiber.gather(there[other], lambda: name)
+
+        return [f.result() for f in [spawn(work, "a", "b"), spawn(work, "b", "a")]]
+
+    assert run(main, threads=2) == [["b", "a"], ["a", "b"]]
+
+
+def test_scope_of_another_thread_is_cancelled():
+    def main():
+        scopes, meeting = [], Meeting()
+
+        def waits():
+            meeting.meet()
+            with pyfiber.CancelScope() as scope:
+                scopes.append(scope)
+                meeting.meet()
+                pyfiber.park()
+            return scope.cancelled_caught
+
+        def cancels():
+            meeting.meet()
+            meeting.meet()
+            with pytest.raises(pyfiber.FiberError, match="in use on another thread"):
+                scopes[0].deadline = 1.0
+            scopes[0].cancel("from there")
+
+        return next(f.result() for f in [spawn(waits), spawn(cancels)])
+
+    assert run(main, threads=2)
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="sends a signal")
@@ -386,13 +645,49 @@ def test_no_member_gets_two_while_another_has_none():
     assert [run(main, n, threads=n) for n in (2, 3, 4)] == [2, 3, 4]
 
 
-def test_threads_none_is_the_number_of_processors():
-    def names():
-        return {t.name for t in threading.enumerate() if t.name.startswith("pyfiber-run")}
+def _others():
+    return {t.name for t in threading.enumerate() if t.name.startswith("pyfiber-run")}
 
+
+def test_threads_none_is_the_number_of_processors():
     from pyfiber import _cluster
 
-    assert len(run(names, threads=None)) == _cluster.processors() - 1
+    def main():
+        for fiber in [spawn(int), spawn(int)]:
+            fiber.join()
+        return _others()
+
+    assert len(run(main, threads=None)) == _cluster.processors() - 1
+
+
+def test_threads_begin_when_there_is_something_to_give():
+    def main():
+        alone = _others()
+        spawn(int).join()
+        still = _others()
+        for fiber in [spawn(int), spawn(int)]:
+            fiber.join()
+        return alone, still, len(_others())
+
+    assert run(main, threads=3) == (set(), set(), 2)
+
+
+def test_thread_that_cannot_be_started_fails_the_run(monkeypatch):
+    start = threading.Thread.start
+
+    def refused(self):
+        if self.name == "pyfiber-run-3":
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    def main():
+        fibers = [spawn(pyfiber.park) for _ in range(2)]
+        monkeypatch.setattr(threading.Thread, "start", refused)
+        fibers[0].join()
+
+    with pytest.raises(RuntimeError, match="can't start"):
+        run(main, threads=3)
+    assert _others() == set()
 
 
 def test_run_under_test_refuses_a_number_of_threads():
@@ -570,28 +865,33 @@ def test_member_may_fork_and_run_on_in_the_child():
 
 
 @forks
-@pytest.mark.skipif(
-    "libasan" in os.environ.get("LD_PRELOAD", ""),
-    reason="open: the child died once by a fault there; why run(threads=) is refused by default",
-)
 def test_run_of_a_member_ends_in_the_child_of_a_fork(tmp_path):
+    """In a process of its own: when the child's only thread ends, the C library runs what all
+    libraries have left for exit(). That of libuv waits for its threads, which a child has not, and
+    crashes: so would any child of a process that has used uvloop, without fibers as well."""
     told = tmp_path / "told"
+    done = run_script(f"""
+import os, pathlib, signal, threading, warnings
+from pyfiber import run, spawn
 
-    def forks_there(meeting):
-        if meeting.meet() == threading.main_thread().ident:
-            return None
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            pid = os.fork()
-        if pid == 0:
-            signal.alarm(LONG)
-            spawn(lambda: told.write_text("child"))
-            return None
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+warnings.simplefilter("ignore", DeprecationWarning)
 
-    def main():
-        meeting = Meeting()
-        return [f.result() for f in [spawn(forks_there, meeting) for _ in range(2)]]
+def forks_there(barrier):
+    barrier.wait({LONG})
+    if threading.current_thread() is threading.main_thread():
+        return None
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm({LONG})
+        spawn(lambda: pathlib.Path({str(told)!r}).write_text("child"))
+        return None
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
-    assert sorted(run(main, threads=2), key=str) == [0, None]
+def main():
+    barrier = threading.Barrier(2)
+    return [f.result() for f in [spawn(forks_there, barrier) for _ in range(2)]]
+
+print(sorted(run(main, threads=2), key=str))
+""")
+    assert done.stdout == "[0, None]\n"
     assert told.read_text() == "child"

@@ -7,6 +7,8 @@
  *              pf_publish_byte (release), pf_published_byte (acquire)
  *   a plain uint32_t that its owner also reads plainly
  *              pf_fetch_or32, pf_fetch_and32
+ *   a plain pointer that its owner also reads plainly
+ *              pf_claim_pointer (from NULL; was it?)
  *   size_t     pf_fetch_add, pf_fetch_sub
  *   int64_t    nothing but those for
  *   all        pf_load_relaxed, pf_load_acquire, pf_load, pf_store
@@ -44,6 +46,9 @@
     ((void)atomic_fetch_or((_Atomic(uint32_t) *)(void *)(p), (bits)))
 #define pf_fetch_and32(p, bits)                                               \
     ((void)atomic_fetch_and((_Atomic(uint32_t) *)(void *)(p), (bits)))
+#define pf_claim_pointer(p, value)                                            \
+    atomic_compare_exchange_strong((_Atomic(void *) *)(void *)(p),            \
+                                   &(void *){NULL}, (void *)(value))
 #define pf_take(p) atomic_exchange((p), (uint8_t)0)
 #define pf_swap_byte(p, value) atomic_exchange((p), (uint8_t)(value))
 #define pf_cas_byte(p, expected, desired)                                     \
@@ -135,6 +140,9 @@ pf_cas_pointer(void *volatile *p, void **expected, void *desired)
     ((void)_InterlockedOr((volatile long *)(p), (long)(bits)))
 #define pf_fetch_and32(p, bits)                                               \
     ((void)_InterlockedAnd((volatile long *)(p), (long)(bits)))
+#define pf_claim_pointer(p, value)                                            \
+    (_InterlockedCompareExchangePointer((void *volatile *)(void *)(p),        \
+                                        (void *)(value), NULL) == NULL)
 #define pf_take(p) ((uint8_t)_InterlockedExchange8((volatile char *)(p), 0))
 #define pf_swap_byte(p, value)                                                \
     ((uint8_t)_InterlockedExchange8((volatile char *)(p), (char)(value)))

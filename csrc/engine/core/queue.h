@@ -107,22 +107,37 @@ pf_stack_of(pf_task *task)
     return task->has_stack ? pf_fiber_of(task)->stack : NULL;
 }
 
+/* What the pointer at this offset leads to; NULL: it has begun nothing. */
+static PF_ALWAYS_INLINE const char *
+pf_pointee(pf_task *task, size_t offset)
+{
+    return offset == 0 || pf_is_fresh(task)
+               ? NULL
+               : *(const char **)(void *)((char *)task + offset);
+}
+
 static PF_ALWAYS_INLINE void
 pf_prefetch_page(pf_task *task)
 {
     const pf_stack *stack = pf_stack_of(task);
     if (stack != NULL) {
         PF_PREFETCH(stack + 1);
+    } else if (!task->has_stack) {
+        pf_prefetch_run(pf_pointee(task, pf_ops_of(task)->reads), 1);
     }
 }
 
+/* A packed fiber, or a task of a kind that has no stacks: the lines of its
+ * object around those that come first, too. */
 static PF_ALWAYS_INLINE void
 pf_prefetch_reads(pf_task *task)
 {
-    size_t reads = task->has_stack ? 0 : pf_ops_of(task)->reads;
-    if (reads != 0) {
-        pf_prefetch_run(*(const char **)(void *)((char *)task + reads),
-                        PF_PREFETCH_READS);
+    const pf_task_ops *ops = pf_ops_of(task);
+    pf_prefetch_run(pf_pointee(task, ops->reads), PF_PREFETCH_READS);
+    if (ops->releases != 0) {
+        pf_prefetch_run(pf_pointee(task, ops->releases), 1);
+        PF_PREFETCH((const char *)task - PF_CACHE_LINE);
+        PF_PREFETCH((const char *)task + 2 * PF_CACHE_LINE);
     }
 }
 
@@ -130,8 +145,10 @@ static PF_ALWAYS_INLINE void
 pf_prefetch_lines(pf_task *task, const pf_host *host)
 {
     const pf_stack *stack = pf_stack_of(task);
-    if (stack == NULL) {
+    if (!task->has_stack) {
         pf_prefetch_reads(task);
+    }
+    if (stack == NULL) {
         return;
     }
     const char *room = (const char *)(stack + 1); /* after its header */

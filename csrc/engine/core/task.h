@@ -63,9 +63,10 @@ typedef struct pf_task_ops {
     void (*reap)(pf_thread *thread, pf_fiber *self);
     /* Bits posted by pf_task_post arrive, on the owner thread. */
     void (*posted)(pf_scheduler *s, pf_task *task, unsigned bits);
-    /* For a kind without stacks: the offset, after the task, of a pointer to
-     * what its turn will read, for pf_prefetch_queue; 0: none. */
-    size_t reads;
+    /* For pf_prefetch_queue, where a task has no stack: the offsets, after the
+     * task, of pointers to what its turn will read, and to an object that it
+     * then lets go of; 0: none. */
+    size_t reads, releases;
 } pf_task_ops;
 
 /* Embedded in the host's object.  Invariants:

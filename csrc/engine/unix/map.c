@@ -58,12 +58,18 @@ is_clear(const char *base, size_t bytes)
     return (uint64_t)(uintptr_t)base + bytes + SMALL_INTS <= next_half(base);
 }
 
+size_t
+pf_map_needs(size_t bytes)
+{
+    return 2 * (bytes + SMALL_INTS);
+}
+
 /* A piece of so many bytes out of a larger one that has room for it either
  * before or after the next half. */
 static char *
 map_clear(size_t bytes)
 {
-    size_t whole = 2 * (bytes + SMALL_INTS);
+    size_t whole = pf_map_needs(bytes);
     char *low = map_anywhere(whole);
     if (low == NULL) {
         return NULL;

@@ -77,8 +77,10 @@ struct pf_slab {
     pf_slab *older; /* among all of the pool */
     pf_slab *newer;
     char *base;
-    uint32_t count; /* slots */
-    uint32_t fresh; /* slots from here on were never used, have no guard */
+    uint32_t count;   /* slots */
+    uint32_t fresh;   /* slots from here on were never used */
+    uint32_t guarded; /* ... and from here on, or from `fresh` on, have no
+                         guard */
     uint32_t live;
     uint32_t split;      /* slots whose guard is a mapping of its own */
     uint32_t free_count; /* == fresh - live */
@@ -179,7 +181,8 @@ slab_new(pf_stack_pool *pool)
     }
     char *base = map_slots(pool, &count);
     if (base == NULL) {
-        pool->limit = pf_diagnose(pool->stride, pf_load(&split_guards));
+        pool->limit =
+            pf_diagnose(pf_map_needs(pool->stride), pf_load(&split_guards));
         free(slab);
         return NULL;
     }
@@ -308,6 +311,34 @@ set_up(pf_slab *slab, uint32_t slot)
     return stack;
 }
 
+/* Guard the first fresh slot, and as many after it as have been used before:
+ * who needs many stacks will need more.  False: it is refused. */
+static bool
+guard_more(pf_slab *slab)
+{
+    pf_stack_pool *pool = slab->pool;
+    char *low = slot_address(slab, slab->fresh);
+    size_t size = guard_size(pool) + pool->reserve;
+    uint32_t rest = slab->count - slab->fresh;
+    uint32_t wanted = slab->fresh < rest ? slab->fresh : rest;
+    size_t done = pf_guard_several(low, size, pool->stride, wanted);
+    if (done > 0) {
+        slab->guarded = slab->fresh + (uint32_t)done;
+        return true;
+    }
+    switch (pf_guard(low, size)) {
+    case PF_GUARD_NONE:
+        pool->limit = PF_LIMIT_MAP_COUNT;
+        return false;
+    case PF_GUARD_MPROTECT:
+        slab->split++;
+        pf_fetch_add(&split_guards, 1);
+        return true;
+    default:
+        return true;
+    }
+}
+
 /* A slot of this slab, or slab->count if a guard is refused. */
 static uint32_t
 take_slot(pf_slab *slab)
@@ -319,19 +350,10 @@ take_slot(pf_slab *slab)
         }
         return slab->free[slab->free_count];
     }
-    size_t size = guard_size(slab->pool) + slab->pool->reserve;
-    switch (pf_guard(slot_address(slab, slab->fresh), size)) {
-    case PF_GUARD_NONE:
-        slab->pool->limit = PF_LIMIT_MAP_COUNT;
-        return slab->count;
-    case PF_GUARD_MPROTECT:
-        slab->split++;
-        pf_fetch_add(&split_guards, 1);
-        break;
-    default:
-        break;
+    if (slab->fresh < slab->guarded) {
+        return slab->fresh++;
     }
-    return slab->fresh++;
+    return guard_more(slab) ? slab->fresh++ : slab->count;
 }
 
 /* The first open slab cannot get a new guard: find a slot that has one. */

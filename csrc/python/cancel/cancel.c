@@ -348,10 +348,12 @@ pf_scope_remove(ScopeObject *scope)
     if (outer != NULL) {
         outer->inner = inner;
     }
+    PF_LOCK(scope);
     scope->fiber = NULL;
     scope->scheduler = NULL;
-    scope->inner = scope->outer = NULL;
     scope->left = true;
+    PF_UNLOCK(scope);
+    scope->inner = scope->outer = NULL;
     if (PF_UNLIKELY(inner != NULL)) {
         inner->outer = outer;
         pf_scope_refresh(inner);
@@ -459,14 +461,29 @@ pf_cancel_now(FiberObject *fiber, PyObject *why)
     pf_fiber_refresh(fiber);
 }
 
+SchedulerObject *
+pf_scope_abroad(ScopeObject *scope)
+{
+    PF_LOCK(scope);
+    SchedulerObject *s = scope->scheduler;
+    s = s != NULL && s->thread != pf_tls_thread
+            ? (SchedulerObject *)Py_NewRef((PyObject *)s)
+            : NULL;
+    PF_UNLOCK(scope);
+    return s;
+}
+
+/* One that has not been entered, any thread may cancel. */
 static void
 mark_cancelled(ScopeObject *scope, PyObject *why)
 {
+    PF_LOCK(scope);
     if (!scope->cancelled && !scope->left) {
         scope->cancelled = true;
         scope->why = Py_XNewRef(why);
         scope->reason = why == NULL ? NULL : Py_NewRef(reason_in(why));
     }
+    PF_UNLOCK(scope);
 }
 
 void
@@ -484,13 +501,11 @@ cancel_arrived(SchedulerObject *s, PyObject *fiber, PyObject *why)
     pf_cancel_now((FiberObject *)fiber, why);
 }
 
-/* The scope has been marked already. */
 static void
 scope_cancel_arrived(SchedulerObject *s, PyObject *scope, PyObject *why)
 {
     (void)s;
-    (void)why;
-    pf_scope_refresh((ScopeObject *)scope);
+    pf_scope_cancel_now((ScopeObject *)scope, why);
 }
 
 /* It was left on another thread. */
@@ -551,21 +566,24 @@ pf_fiber_cancel(FiberObject *fiber, PyObject *reason)
 }
 
 static int
-cancel_scope(PfThread *t, ScopeObject *scope, PyObject *why)
+cancel_scope(ScopeObject *scope, PyObject *why)
 {
     if (scope->left) {
         return 0;
     }
-    if (scope->fiber == NULL || scope->fiber->thread == t) {
+    SchedulerObject *there = pf_scope_abroad(scope);
+    if (there == NULL) {
         pf_scope_cancel_now(scope, why);
-    } else if (!scope->cancelled) {
-        if (pf_call_owner(scope->scheduler, scope_cancel_arrived,
-                          (PyObject *)scope, why) < 0) {
-            return -1;
-        }
+        return 1;
+    }
+    int rc = scope->cancelled ? 0
+                              : pf_call_owner(there, scope_cancel_arrived,
+                                              (PyObject *)scope, why);
+    if (rc > 0 && !PF_FREE_THREADED) {
         mark_cancelled(scope, why); /* before we release the GIL */
     }
-    return 1;
+    Py_DECREF(there);
+    return rc < 0 ? -1 : 1;
 }
 
 int
@@ -576,7 +594,7 @@ pf_scope_cancel(ScopeObject *scope, PyObject *reason)
         return -1;
     }
     PyObject *why = pf_reason_and_author(reason, (PyObject *)CURRENT(t));
-    int rc = cancel_scope(t, scope, why);
+    int rc = cancel_scope(scope, why);
     Py_XDECREF(why);
     return rc;
 }

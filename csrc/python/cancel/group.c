@@ -18,6 +18,7 @@
 #include "python/fiber/cancelling.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/outcome.h"
+#include "python/fiber/still.h"
 #include "python/fiber/wait.h"
 
 #define GROUP(op) ((GroupObject *)(op))
@@ -140,6 +141,17 @@ spawn(GroupObject *self, PyObject *const *args, Py_ssize_t nargs,
       PyObject *kwnames)
 {
     PfThread *t = pf_this_thread();
+    bool shared =
+        t != NULL && t->scheduler != NULL && t->scheduler->cluster != NULL;
+    SchedulerObject *there =
+        PF_UNLIKELY(shared) ? pf_group_abroad(t, self) : NULL;
+    if (PF_UNLIKELY(there != NULL)) {
+        FiberObject *child = make_child(args, nargs, kwnames);
+        child =
+            child == NULL ? NULL : pf_group_spawn_abroad(there, self, child);
+        Py_DECREF(there);
+        return child;
+    }
     FiberObject *child = add_child(t, self, args, nargs, kwnames);
     if (child != NULL) {
         pf_fiber_make_ready(t->scheduler, child);
@@ -486,11 +498,16 @@ group_holders(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     PyObject *list = PyList_New(0);
+    bool stopped = pf_still_begin(NULL);
     PfTaskObject *child = GROUP(op)->scope.children;
     for (; list != NULL && child != NULL; child = child->base_next) {
         if (child->grouped && PyList_Append(list, (PyObject *)child) < 0) {
-            Py_CLEAR(list);
+            break;
         }
+    }
+    pf_still_end(stopped);
+    if (PyErr_Occurred()) {
+        Py_CLEAR(list);
     }
     return list;
 }

@@ -10,6 +10,7 @@
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
 #include "python/fiber/inspect.h"
+#include "python/fiber/still.h"
 
 #include <structmember.h>
 
@@ -466,7 +467,9 @@ may_change(ScopeObject *self, const char *what)
                      what);
         return -1;
     }
-    if (self->fiber != NULL && self->fiber->thread != pf_tls_thread) {
+    SchedulerObject *there = pf_scope_abroad(self);
+    if (there != NULL) {
+        Py_DECREF(there);
         PyErr_Format(pf.fiber_error,
                      "%R is in use on another thread: only cancel() may be "
                      "called from here",
@@ -571,7 +574,9 @@ static PyObject *
 scope_repr(PyObject *op)
 {
     ScopeObject *self = (ScopeObject *)op;
+    bool stopped = pf_still_begin(NULL);
     FiberObject *fiber = (FiberObject *)Py_XNewRef((PyObject *)self->fiber);
+    pf_still_end(stopped);
     PyObject *name = NULL, *repr = NULL;
     PyObject *what = describe(self);
     if (what == NULL) {
@@ -620,8 +625,7 @@ static PyObject *
 get_parent_fiber(PyObject *op, void *closure)
 {
     (void)closure;
-    FiberObject *fiber = ((ScopeObject *)op)->fiber;
-    return Py_NewRef(fiber == NULL ? Py_None : (PyObject *)fiber);
+    return pf_still_ref(NULL, (PyObject **)&((ScopeObject *)op)->fiber);
 }
 
 static PyGetSetDef scope_getset[] = {

@@ -17,13 +17,14 @@
  * not, is a matter of a few pointers.
  *
  * Everything here happens on the thread of the scope's run, except
- * pf_scope_cancel.
+ * pf_scope_cancel, which posts, and pf_scope_abroad.
  */
 #ifndef PF_SCOPE_H
 #define PF_SCOPE_H
 
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
+#include "python/core/objlock.h"
 #include "python/core/thread.h"
 #include "python/core/state.h"
 
@@ -56,6 +57,7 @@ struct ScopeObject {
     bool left;         /* for good */
     bool refused;      /* an attempt to enter it was refused */
     bool finalized;    /* happens only once in an object's life */
+    PF_OBJECT_MUTEX    /* where other threads look at `scheduler` */
 };
 
 typedef struct CancelledObject {
@@ -90,6 +92,9 @@ void pf_scope_adopt(ScopeObject *scope, PfTaskObject *child);
 void pf_scope_disown(PfTaskObject *child);
 /* pf_fiber_enlist, as one born in `base`, which may be NULL: the run. */
 int pf_scope_enlist(SchedulerObject *s, ScopeObject *base, FiberObject *fiber);
+/* The scheduler that it is entered in, if that is another thread's: a new
+ * reference.  Else NULL, without an exception. */
+SchedulerObject *pf_scope_abroad(ScopeObject *scope);
 /* Any thread. 1, or 0 if the scope has been left; -1 with an exception. */
 int pf_scope_cancel(ScopeObject *scope, PyObject *reason);
 /* Owner thread.  The first reason is kept. */
@@ -132,6 +137,15 @@ typedef struct GroupObject {
     PyObject *fatal;    /* KeyboardInterrupt, SystemExit: raised as it is */
 } GroupObject;
 extern PyType_Spec pf_group_spec;
+/* --- group_abroad.c --- */
+/* The group's scheduler, if that is another one of the run on several threads
+ * that this one takes part in: a new reference.  Else NULL, without an exception. */
+SchedulerObject *pf_group_abroad(PfThread *t, GroupObject *group);
+/* spawn() there: the child, which is stolen, or NULL with an exception. */
+FiberObject *pf_group_spawn_abroad(SchedulerObject *s, GroupObject *group,
+                                   FiberObject *child);
+
+/* --- group.c --- */
 /* A task with a base has ended. */
 void pf_scope_child_done(PfTaskObject *child);
 /* A group was removed with fibers alive. */

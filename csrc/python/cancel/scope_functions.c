@@ -5,6 +5,7 @@
 #include "python/core/thread.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
+#include "python/fiber/lent.h"
 #include "python/fiber/lifecycle.h"
 
 static ScopeObject *
@@ -100,6 +101,14 @@ mod_current_deadline(PyObject *module, PyObject *ignored)
     return pf_scope_seconds(deadline);
 }
 
+/* ... of the same run, on another thread. */
+static bool
+is_fiber_of_another_member(SchedulerObject *s, PyObject *op)
+{
+    return s->cluster != NULL && PyObject_TypeCheck(op, pf_fiber_type) &&
+           pf_lent_ops->together(s, SCHEDULER_OF(PF_TASK(op)->core.scheduler));
+}
+
 static PyObject *
 mod_is_ours(PyObject *module, PyObject *op)
 {
@@ -108,9 +117,10 @@ mod_is_ours(PyObject *module, PyObject *op)
     if (t == NULL) {
         return NULL;
     }
-    return PyBool_FromLong(pf_is_task(op) && PF_TASK(op)->scheduled &&
-                           t->scheduler != NULL &&
-                           PF_TASK(op)->core.scheduler == &t->scheduler->core);
+    return PyBool_FromLong(
+        pf_is_task(op) && PF_TASK(op)->scheduled && t->scheduler != NULL &&
+        (PF_TASK(op)->core.scheduler == &t->scheduler->core ||
+         is_fiber_of_another_member(t->scheduler, op)));
 }
 
 static bool

@@ -7,18 +7,18 @@
  * is taken, so that nobody ever holds one while the interpreter is stopped,
  * for the collector or a fork.
  *
- * The one place, beside tstate.h, that asks how the interpreter was built; code
- * asks `if (PF_PARALLEL)`, so that every build compiles all of it.
+ * tstate.h asks how the interpreter was built, here the macros follow from it;
+ * code asks `if (PF_FREE_THREADED)`, so that every build compiles all of it.
  */
 #ifndef PF_OBJLOCK_H
 #define PF_OBJLOCK_H
 
 #include "engine/base/atomics.h"
 #include "python/core/pyinclude.h"
+#include "python/core/tstate.h"
 
-#ifdef Py_GIL_DISABLED
+#if PF_FREE_THREADED
 
-#define PF_PARALLEL 1
 typedef PyMutex PfMutex;
 #define PF_OBJECT_MUTEX PfMutex mutex; /* a member; zeroed is free */
 #define PF_NODE_MUTEX PfMutex *mutex;  /* ... of a place in line */
@@ -38,7 +38,6 @@ typedef PyMutex PfMutex;
 
 #else
 
-#define PF_PARALLEL 0
 typedef struct PfMutex PfMutex;
 #define PF_OBJECT_MUTEX
 #define PF_NODE_MUTEX

@@ -367,6 +367,9 @@ after_fork_in_child(PyObject *module, PyObject *ignored)
     (void)ignored;
     PfThread *t = pf_tls_thread;
     pf_threads_lock = (pf_mutex)PF_MUTEX_INIT; /* perhaps of another thread */
+    for (PfThread *each = pf_threads; each != NULL; each = each->next) {
+        each->lost = each != t;
+    }
     forget_others(t);
     pf_threads = t;
     if (t != NULL) {

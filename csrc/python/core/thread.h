@@ -65,6 +65,7 @@ struct PfThread {
     PyState root_state;
     unsigned given;             /* stacks so far */
     bool ending;                /* no new schedulers */
+    bool lost;                  /* in the child of a fork: another's */
     PF_ATOMIC(uint8_t) watched; /* see overflow.c */
     PfThread *next;             /* all threads */
     PfSpare spare[PF_SPARE_KINDS];

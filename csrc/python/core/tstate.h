@@ -42,7 +42,7 @@
  * stack to end at the thread's sentinel frame. */
 #if PY_VERSION_HEX >= 0x030F0000
 #define PF_BASE_FRAME(ts) ((ts)->base_frame)
-#elif PY_VERSION_HEX >= 0x030D0000
+#else
 #define PF_BASE_FRAME(ts) NULL
 #endif
 
@@ -54,6 +54,8 @@
 #define PF_FREE_THREADED 1
 PyAPI_FUNC(void) _PyCriticalSection_SuspendAll(PyThreadState *);
 PyAPI_FUNC(void) _PyCriticalSection_Resume(PyThreadState *);
+PyAPI_FUNC(void) _PyEval_StopTheWorld(PyInterpreterState *);
+PyAPI_FUNC(void) _PyEval_StartTheWorld(PyInterpreterState *);
 #else
 #define PF_FREE_THREADED 0
 #endif
@@ -693,6 +695,58 @@ pystate_frames(PyState *st, PyFrameHead **end)
 #endif
 }
 
+/* (code, line) of a call. */
+static inline PyObject *
+pystate_call(PyFrameHead *f)
+{
+#if PY_VERSION_HEX < 0x030C0000
+    int at = _PyInterpreterFrame_LASTI(f) * (int)sizeof(_Py_CODEUNIT);
+    return Py_BuildValue("Oi", f->f_code, PyCode_Addr2Line(f->f_code, at));
+#else
+    struct _PyInterpreterFrame *frame =
+        (struct _PyInterpreterFrame *)(void *)f;
+    return Py_BuildValue("Ni", PyUnstable_InterpreterFrame_GetCode(frame),
+                         PyUnstable_InterpreterFrame_GetLine(frame));
+#endif
+}
+
+/* Of each call, innermost first, in a list. */
+static inline PyObject *
+pystate_calls_between(PyFrameHead *f, PyFrameHead *end)
+{
+    PyObject *list = PyList_New(0);
+    for (; list != NULL && f != NULL && f != end; f = f->previous) {
+        if (f->owner > PF_OWNED_BY_FRAME_OBJECT) {
+            continue; /* where C code called the interpreter */
+        }
+        PyObject *call = pystate_call(f);
+        if (call == NULL || PyList_Append(list, call) < 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(call);
+    }
+    return list;
+}
+
+/* Those of a suspended fiber, and of what a thread runs: this one, or one that
+ * stands still. */
+static inline PyObject *
+pystate_calls(PyState *st)
+{
+    PyFrameHead *end, *f = pystate_frames(st, &end);
+    return pystate_calls_between(f, end);
+}
+static inline PyObject *
+pystate_running_calls(PyThreadState *ts)
+{
+#if PF_HAS_CFRAME
+    void *f = ts->cframe->current_frame;
+#else
+    void *f = ts->current_frame;
+#endif
+    return pystate_calls_between(f, (PyFrameHead *)(void *)PF_BASE_FRAME(ts));
+}
+
 /* One position in the code for each call of a suspended fiber, innermost
  * first, written to `places`; or only counted (NULL).  No frame object is
  * made: those would stay as long as the frames. */
@@ -969,6 +1023,60 @@ pystate_packing_refused(void)
 #endif
 }
 
+/* --- objects that several threads use --- */
+
+/* Without a GIL the counts of references to an object would go to and fro
+ * between the processors.  Those to module-level functions are left to the
+ * collector, by the interpreter; so are, from here on, those to a function
+ * inside of another one, and to what it refers to there. */
+static inline void
+pystate_share_function(PyObject *function)
+{
+#if PF_FREE_THREADED
+    PyObject *cells =
+        PyFunction_Check(function) ? PyFunction_GetClosure(function) : NULL;
+    if (cells == NULL) {
+        return;
+    }
+    (void)PyUnstable_Object_EnableDeferredRefcount(function);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(cells); i++) {
+        PyObject *cell = PyTuple_GET_ITEM(cells, i);
+        (void)PyUnstable_Object_EnableDeferredRefcount(cell);
+        PyObject *inside = PyCell_Get(cell);
+        if (inside != NULL && PyFunction_Check(inside)) {
+            (void)PyUnstable_Object_EnableDeferredRefcount(inside);
+        }
+        Py_XDECREF(inside);
+    }
+#else
+    (void)function;
+#endif
+}
+
+/* --- objects that may be dying on another thread --- */
+
+/* Under a lock that its end takes as well: a reference to one that was prepared
+ * before; false: it is dying. */
+static inline void
+pf_prepare_try_incref(PyObject *op)
+{
+#if PF_FREE_THREADED
+    PyUnstable_EnableTryIncRef(op);
+#else
+    (void)op;
+#endif
+}
+static inline bool
+pf_try_incref(PyObject *op)
+{
+#if PF_FREE_THREADED
+    return PyUnstable_TryIncRef(op) != 0;
+#else
+    Py_INCREF(op);
+    return true;
+#endif
+}
+
 /* --- exceptions in flight --- */
 
 static inline PyObject *
@@ -1029,6 +1137,35 @@ pf_finalizing(void)
     return _Py_IsFinalizing();
 #endif
 }
+
+/* Between the two calls no other thread with a state runs: each stands where
+ * the collector might look at everything.  Nothing waits, no code runs and no
+ * last reference is dropped meanwhile.  With a GIL that is so anyway. */
+static inline void
+pf_stop_others(void)
+{
+#if PF_FREE_THREADED
+    _PyEval_StopTheWorld(PyInterpreterState_Get());
+#endif
+}
+static inline void
+pf_let_others_go(void)
+{
+#if PF_FREE_THREADED
+    _PyEval_StartTheWorld(PyInterpreterState_Get());
+#endif
+}
+
+/* Between the two no other thread is, with the same object; but where this one
+ * waits, or another fiber runs, the object is let go.  With a GIL that is so
+ * anyway. */
+#if PF_FREE_THREADED
+#define PF_BEGIN_ALONE(op) Py_BEGIN_CRITICAL_SECTION(op)
+#define PF_END_ALONE() Py_END_CRITICAL_SECTION()
+#else
+#define PF_BEGIN_ALONE(op) {
+#define PF_END_ALONE() }
+#endif
 
 /* Find functions that this interpreter exports only at run time. 0, or -1 with
  * ImportError. */

@@ -176,14 +176,17 @@ pf_fiber_type_ready(PyTypeObject *type)
 /* ------------------------------------------------------------- destruction */
 
 /* Is it for us to tell the collector of its frames?  Those of the running
- * fiber, its thread does.  Some collectors must know of all others. */
+ * fiber, its thread does.  Some collectors must know of all others, but for
+ * those on the stack of a thread that a fork has not brought along: that is
+ * gone. */
 static inline bool
 has_frames_of_its_own(const FiberObject *self)
 {
     if (PF_TRAVERSES_ALL) {
         return self->core.has_stack && self->core.state != PF_NEW &&
                self->core.state != PF_DONE && self->thread != NULL &&
-               self != CURRENT(self->thread);
+               self != CURRENT(self->thread) &&
+               !(self->thread->lost && self == self->thread->root);
     }
     return self->fiber.stack != NULL && self->core.state == PF_SUSPENDED;
 }
@@ -460,7 +463,8 @@ fiber_start(PyObject *op, PyObject *ignored)
 int
 pf_fiber_assign(SchedulerObject *s, FiberObject *fiber)
 {
-    if (fiber->core.state != PF_NEW || fiber->scheduled) {
+    if (fiber->core.state != PF_NEW || fiber->scheduled ||
+        !pf_fiber_claim(fiber, s->thread)) {
         PyErr_SetString(pf.fiber_error,
                         "the fiber has been started already: make a new one");
         return -1;
@@ -482,6 +486,41 @@ pf_fiber_unassign(FiberObject *fiber)
     Py_DECREF(s); /* the caller has another one */
 }
 
+/* A run holds its fibers until they are done, and nobody holds the run: none
+ * of them can be garbage, nor can what they refer to.  So the collector need
+ * not look at them, which for a million that wait is most of its work.  (Where
+ * frames have references that only it knows of, it must.) */
+static inline void
+keep(SchedulerObject *s, FiberObject *fiber)
+{
+    if (!PF_TRAVERSES_ALL && s->keeps) {
+        PyObject_GC_UnTrack((PyObject *)fiber);
+        fiber->kept = true;
+        if (fiber->args != NULL && Py_REFCNT(fiber->args) == 1) {
+            PyObject_GC_UnTrack(fiber->args); /* nobody else sees the tuple */
+        }
+    }
+}
+
+void
+pf_fiber_show_args(FiberObject *fiber)
+{
+    PyObject *args = fiber->args;
+    if (fiber->kept && args != NULL && !PyObject_GC_IsTracked(args)) {
+        PyObject_GC_Track(args);
+    }
+}
+
+void
+pf_fiber_unkeep(FiberObject *fiber)
+{
+    if (fiber->kept) {
+        pf_fiber_show_args(fiber);
+        fiber->kept = false;
+        PyObject_GC_Track((PyObject *)fiber);
+    }
+}
+
 void
 pf_fiber_enroll(SchedulerObject *s, FiberObject *fiber)
 {
@@ -496,6 +535,7 @@ pf_fiber_enroll(SchedulerObject *s, FiberObject *fiber)
         s->foreground++;
     }
     Py_INCREF(fiber); /* until it is done */
+    keep(s, fiber);
 }
 
 int
@@ -552,7 +592,7 @@ Wait until the fiber has ended; False if `timeout` seconds passed first.\n\
 \n\
 If it has not begun, it begins next, before others that are ready. A\n\
 cancellation point. FiberError on the running fiber itself, on one that was not\n\
-started on a scheduler, and from another thread while it runs.");
+started on a scheduler, and while it runs from a thread that is not of its run.");
 PyDoc_STRVAR(result_doc, "result($self, /, timeout=None)\n--\n\n\
 Wait for the fiber's end; return its result or raise its exception.\n\
 \n\

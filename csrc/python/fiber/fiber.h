@@ -99,10 +99,33 @@ pf_live_unlink(FiberObject *fiber)
     }
 }
 
+/* Who begins a fiber claims it for its thread: without a GIL two may try at
+ * once.  False: another one was faster. */
+static inline bool
+pf_fiber_claim(FiberObject *fiber, PfThread *t)
+{
+    if (PF_FREE_THREADED) {
+        return pf_claim_pointer(&fiber->thread, t);
+    }
+    return true; /* the caller has looked, and goes on to set it */
+}
+static inline void
+pf_fiber_unclaim(FiberObject *fiber)
+{
+    if (PF_FREE_THREADED) {
+        fiber->thread = NULL;
+    }
+}
+
 extern PyType_Spec pf_fiber_spec;
 void pf_fiber_type_ready(PyTypeObject *type);
 
 int pf_fiber_init(PyObject *op, PyObject *args, PyObject *kwds);
+
+/* It is over: the collector may know it again; or somebody gets the tuple of
+ * its arguments. */
+void pf_fiber_unkeep(FiberObject *fiber);
+void pf_fiber_show_args(FiberObject *fiber);
 
 /* Turn such memory back into an object.  It was cleared except for its type
  * (and its reference to the type, if it has one). */

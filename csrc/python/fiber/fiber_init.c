@@ -27,8 +27,11 @@ drop_given(Given *given)
 static int
 convert_name(Given *given, PyObject *name)
 {
-    bool none = name == NULL || name == Py_None;
-    return none ? 0 : pf_set_name(&given->name, name);
+    if (name == NULL || name == Py_None) {
+        return 0;
+    }
+    given->name = pf_as_name(name);
+    return given->name == NULL ? -1 : 0;
 }
 
 static int

@@ -15,7 +15,7 @@ const PfLentOps *pf_lent_ops; /* constant after import */
 PyTypeObject *pf_scheduler_type; /* constant after import */
 
 const PfTurnOps *pf_turn_ops; /* constant after import */
-bool pf_turns_on;             /* shared, one word; under the GIL */
+bool pf_turns_on;             /* shared, one word */
 
 /* A fiber was made ready.  Tell the loop that hosts this one, if any. */
 void

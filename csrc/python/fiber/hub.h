@@ -61,6 +61,7 @@ struct SchedulerObject {
     PyObject *network;           /* in memory, or NULL: see io/inmemory.h */
     size_t slots; /* stacks that its fibers share; 0: each its own */
     bool running; /* inside run or run_once */
+    bool keeps;   /* inside run: the collector need not know its fibers */
     bool closed;
     bool ending;             /* everything is cancelled, new fibers as well */
     bool hosted;             /* another loop waits for fileno() */

@@ -10,6 +10,7 @@
 #include "python/fiber/lifecycle.h"
 #include "python/fiber/outcome.h"
 #include "python/fiber/pack.h"
+#include "python/fiber/still.h"
 
 /* NULL, without an exception: it has none. */
 static PyObject *
@@ -61,20 +62,15 @@ pf_name_after(PyObject *made_of)
 
 /* A plain str: what looks at names, perhaps in the middle of a switch, must
  * not meet the methods of a subclass. */
-int
-pf_set_name(PyObject **place, PyObject *value)
+PyObject *
+pf_as_name(PyObject *value)
 {
     if (value == NULL || !PyUnicode_Check(value)) {
         PyErr_Format(PyExc_TypeError, "name must be a str, not '%.200s'",
                      value == NULL ? "nothing" : Py_TYPE(value)->tp_name);
-        return -1;
+        return NULL;
     }
-    PyObject *name = PyUnicode_FromObject(value);
-    if (name == NULL) {
-        return -1;
-    }
-    Py_XSETREF(*place, name);
-    return 0;
+    return PyUnicode_FromObject(value);
 }
 
 const char *
@@ -97,11 +93,16 @@ pf_state_name(const pf_task *core)
 PyObject *
 pf_fiber_name(FiberObject *self)
 {
-    if (self->name != NULL) {
-        return Py_NewRef(self->name);
+    bool stopped = pf_still_begin(self->thread);
+    PyObject *name = Py_XNewRef(self->name);
+    PyObject *target = name == NULL ? Py_XNewRef(self->target) : NULL;
+    pf_still_end(stopped);
+    if (name == NULL) {
+        name = target != NULL ? pf_name_after(target)
+                              : PyUnicode_FromString(Py_TYPE(self)->tp_name);
     }
-    return self->target != NULL ? pf_name_after(self->target)
-                                : PyUnicode_FromString(Py_TYPE(self)->tp_name);
+    Py_XDECREF(target);
+    return name;
 }
 
 PyObject *
@@ -121,8 +122,8 @@ static PyObject *
 get_parent(PyObject *op, void *closure)
 {
     (void)closure;
-    FiberObject *parent = ((FiberObject *)op)->parent;
-    return Py_NewRef(parent == NULL ? Py_None : (PyObject *)parent);
+    FiberObject *self = (FiberObject *)op;
+    return pf_still_ref(self->thread, (PyObject **)&self->parent);
 }
 
 bool
@@ -220,6 +221,7 @@ get_context(PyObject *op, void *closure)
     FiberObject *self = (FiberObject *)op;
     PfThread *t = pf_this_thread();
     PyObject *context = NULL, *fresh = t == NULL ? NULL : PyContext_New();
+    bool stopped = pf_still_begin(self->thread);
     PyObject **slot = fresh == NULL ? NULL : context_slot(t, self);
     if (self->core.state == PF_DONE && slot == &self->context) {
         context = Py_NewRef(Py_None);
@@ -229,12 +231,13 @@ get_context(PyObject *op, void *closure)
         }
         context = Py_NewRef(*slot);
     }
+    pf_still_end(stopped);
     Py_XDECREF(fresh);
     return context;
 }
 
-static bool
-has_frames(const FiberObject *self)
+bool
+pf_fiber_has_frames(const FiberObject *self)
 {
     return self->core.state != PF_NEW && self->core.state != PF_DONE &&
            self->thread != NULL && self != CURRENT(self->thread) &&
@@ -248,10 +251,20 @@ pf_fiber_frame(PfThread *t, FiberObject *self)
     if (pf_fiber_have_stack(self) < 0) {
         return NULL;
     }
-    if (has_frames(self)) {
+    if (pf_fiber_has_frames(self)) {
         frame = pystate_frame(t->tstate, self->saved);
     }
     return frame != NULL ? frame : Py_NewRef(Py_None);
+}
+
+static PyObject *
+refuse_frame(void)
+{
+    PyErr_SetString(
+        pf.fiber_error,
+        "the fiber belongs to another thread, and without a GIL "
+        "that may go on at any time: use stack() instead of frame");
+    return NULL;
 }
 
 /* The frame where the fiber is suspended; for the running one, its caller. */
@@ -263,8 +276,12 @@ get_frame(PyObject *op, void *closure)
     if (t == NULL) {
         return NULL;
     }
-    if ((FiberObject *)op != CURRENT(t)) {
-        return pf_fiber_frame(t, (FiberObject *)op);
+    FiberObject *self = (FiberObject *)op;
+    if (pf_may_move_on(self->thread) && self->thread != NULL) {
+        return refuse_frame();
+    }
+    if (self != CURRENT(t)) {
+        return pf_fiber_frame(t, self);
     }
     PyObject *frame = (PyObject *)PyThreadState_GetFrame(t->tstate);
     return frame != NULL ? frame : Py_NewRef(Py_None);
@@ -274,7 +291,9 @@ PyObject *
 pf_fiber_stack(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
-    PyObject *frame = get_frame(op, NULL);
+    bool moves_on = pf_may_move_on(((FiberObject *)op)->thread);
+    PyObject *frame =
+        moves_on ? pf_stack_calls((FiberObject *)op) : get_frame(op, NULL);
     if (frame == NULL) {
         return NULL;
     }
@@ -323,9 +342,12 @@ get_waiting_on(PyObject *op, void *closure)
 {
     (void)closure;
     FiberObject *self = (FiberObject *)op;
+    bool stopped = pf_still_begin(self->thread);
     bool waits = (self->entered || self->core.state == PF_PARKED) &&
                  self->waiting_on != NULL;
-    return Py_NewRef(waits ? self->waiting_on : Py_None);
+    PyObject *what = Py_NewRef(waits ? self->waiting_on : Py_None);
+    pf_still_end(stopped);
+    return what;
 }
 
 PyObject *
@@ -336,9 +358,10 @@ pf_fiber_repr(PyObject *op)
     if (name == NULL) {
         return NULL;
     }
-    PyObject *target = Py_XNewRef(self->target); /* its repr may drop it */
+    /* Its repr may drop the target. */
+    PyObject *target = pf_still_ref(self->thread, &self->target);
     PyObject *repr;
-    if (target != NULL && self->name != NULL) {
+    if (target != Py_None && self->name != NULL) {
         repr = PyUnicode_FromFormat("<%s %R %s, target %R at %p>",
                                     Py_TYPE(op)->tp_name, name,
                                     pf_state_name(&self->core), target, op);
@@ -346,7 +369,7 @@ pf_fiber_repr(PyObject *op)
         repr = PyUnicode_FromFormat("<%s %R %s at %p>", Py_TYPE(op)->tp_name,
                                     name, pf_state_name(&self->core), op);
     }
-    Py_XDECREF(target);
+    Py_DECREF(target);
     Py_DECREF(name);
     return repr;
 }
@@ -356,8 +379,8 @@ static PyObject *
 get_group(PyObject *op, void *closure)
 {
     (void)closure;
-    ScopeObject *base = ((FiberObject *)op)->base;
-    return Py_NewRef(base == NULL ? Py_None : (PyObject *)base);
+    FiberObject *self = (FiberObject *)op;
+    return pf_still_ref(self->thread, (PyObject **)&self->base);
 }
 
 PyGetSetDef pf_fiber_getset[] = {
@@ -375,7 +398,9 @@ PyGetSetDef pf_fiber_getset[] = {
     {"context", get_context, NULL,
      "The fiber's contextvars.Context; None when it is done.", NULL},
     {"frame", get_frame, NULL,
-     "The frame where the fiber is suspended; None if it is not.", NULL},
+     "The frame where the fiber is suspended; None if it is not.\n"
+     "FiberError for another thread's, without a GIL: see stack().",
+     NULL},
     {"outcome", pf_task_get_outcome, NULL,
      "Ok(value), Failed(exception) or CancelledOutcome(reason) once it is\n"
      "done; None before.",
@@ -419,16 +444,16 @@ mod_places(PyObject *module, PyObject *object)
     if (pf_fiber_have_stack(fiber) < 0) {
         return NULL;
     }
-    if (!has_frames(fiber)) {
-        return PyBytes_FromStringAndSize(NULL, 0);
-    }
-    size_t count = pystate_places(fiber->saved, NULL);
+    bool stopped = pf_still_begin(fiber->thread);
+    bool any = pf_fiber_has_frames(fiber);
+    size_t count = any ? pystate_places(fiber->saved, NULL) : 0;
     PyObject *bytes = PyBytes_FromStringAndSize(
         NULL, (Py_ssize_t)(count * sizeof(uintptr_t)));
-    if (bytes != NULL) { /* no Python code has run meanwhile */
+    if (any && bytes != NULL) { /* no Python code has run meanwhile */
         void *places = PyBytes_AS_STRING(bytes);
         pystate_places(fiber->saved, (uintptr_t *)places);
     }
+    pf_still_end(stopped);
     return bytes;
 }
 
@@ -456,9 +481,13 @@ mod_scheduler_of(PyObject *module, PyObject *object)
         return NULL;
     }
     FiberObject *fiber = (FiberObject *)object;
-    return Py_NewRef(fiber->scheduled
-                         ? (PyObject *)SCHEDULER_OF(fiber->core.scheduler)
-                         : Py_None);
+    bool stopped = pf_still_begin(fiber->thread);
+    bool has_one = fiber->scheduled && fiber->core.scheduler != NULL;
+    PyObject *s =
+        has_one ? (PyObject *)SCHEDULER_OF(fiber->core.scheduler) : Py_None;
+    Py_INCREF(s);
+    pf_still_end(stopped);
+    return s;
 }
 
 SchedulerObject *
@@ -487,12 +516,12 @@ mod_waited(PyObject *module, PyObject *object)
         return NULL;
     }
     const FiberObject *fiber = (FiberObject *)object;
+    bool stopped = pf_still_begin(fiber->thread);
     SchedulerObject *s = pf_fiber_waits_on(fiber);
-    if (s == NULL) {
-        Py_RETURN_NONE;
-    }
-    int64_t waited = pf_now(&s->core) - fiber->core.parked_at;
-    return PyFloat_FromDouble((double)waited * 1e-9);
+    int64_t waited = s == NULL ? 0 : pf_now(&s->core) - fiber->core.parked_at;
+    pf_still_end(stopped);
+    return s == NULL ? Py_NewRef(Py_None)
+                     : PyFloat_FromDouble((double)waited * 1e-9);
 }
 
 static PyObject *
@@ -530,6 +559,7 @@ of_each_thread(PyObject *(*describe)(const PfThread *))
 {
     int collecting = PyGC_Disable();
     PyObject *list = PyList_New(0);
+    bool stopped = pf_still_begin(NULL);
     pf_mutex_lock(&pf_threads_lock);
     for (PfThread *t = pf_threads; list != NULL && t != NULL; t = t->next) {
         PyObject *described = describe(t);
@@ -539,6 +569,7 @@ of_each_thread(PyObject *(*describe)(const PfThread *))
         Py_XDECREF(described);
     }
     pf_mutex_unlock(&pf_threads_lock);
+    pf_still_end(stopped);
     if (collecting) {
         PyGC_Enable();
     }

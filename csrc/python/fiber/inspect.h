@@ -9,7 +9,7 @@ PyObject *pf_fiber_name(FiberObject *fiber);
 PyObject *pf_fiber_name_of(PfTaskObject *task); /* the same */
 /* For everything made from something callable or running. */
 PyObject *pf_name_after(PyObject *made_of);
-int pf_set_name(PyObject **place, PyObject *value);
+PyObject *pf_as_name(PyObject *value); /* NULL with TypeError */
 const char *pf_state_name(const pf_task *core);
 /* Is it `fiber` itself, or one of its descendants?  There are no cycles of
  * parents. */
@@ -17,6 +17,7 @@ bool pf_descends_from(FiberObject *descendant, FiberObject *fiber);
 extern PyGetSetDef pf_fiber_getset[];
 /* The frame where it is suspended; None if it is not.  New reference. */
 PyObject *pf_fiber_frame(PfThread *t, FiberObject *fiber);
+bool pf_fiber_has_frames(const FiberObject *fiber); /* is it suspended? */
 /* The scheduler that a parked fiber waits on; NULL: it is not parked.  A raw
  * fiber may outlive the one that it waited on, so it is looked for among the
  * living. */

@@ -17,6 +17,8 @@ typedef struct PfLentOps {
     bool (*together)(SchedulerObject *a, SchedulerObject *b);
     /* A fiber has been made ready here: is somebody out of work? */
     void (*spawned)(SchedulerObject *s);
+    /* One has come from another member: this one idles no longer. */
+    void (*came)(SchedulerObject *s);
 } PfLentOps;
 extern const PfLentOps *pf_lent_ops; /* set at import */
 

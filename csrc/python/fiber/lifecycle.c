@@ -6,14 +6,17 @@
 #include "python/core/facade.h"
 #include "python/core/state.h"
 #include "python/core/tstate.h"
+#include "python/fiber/abroad.h"
 #include "python/fiber/deadline.h"
 #include "python/fiber/explore.h"
 #include "python/fiber/hub.h"
 #include "python/fiber/inspect.h"
 #include "python/fiber/outcome.h"
 #include "python/fiber/owner.h"
+#include "python/fiber/still.h"
 #include "python/fiber/switch.h"
 #include "python/fiber/unseen.h"
+#include "python/fiber/wait.h"
 
 static inline const PfTaskOps *
 kind_of(PyObject *op)
@@ -59,10 +62,22 @@ must_be_done(PyObject *op, const char *method, PyObject *const *args,
     return rc == 0 ? 0 : -1;
 }
 
+/* Somebody sees how it has ended.  Its bits are its own thread's: another one
+ * posts, which pf_is_unseen knows at once. */
+static void
+look(PfTaskObject *task)
+{
+    if (!PF_FREE_THREADED || !pf_is_abroad(task)) {
+        task->looked_at = true;
+    } else if (task->outcome == PF_OUTCOME_FAILED) {
+        pf_task_post(task->core.scheduler, &task->core, PF_POST_SEEN);
+    }
+}
+
 PyObject *
 pf_task_value(PfTaskObject *task)
 {
-    task->looked_at = true;
+    look(task);
     return pf_outcome_value((PyObject *)task, task->outcome, task->value);
 }
 
@@ -82,7 +97,7 @@ pf_task_exception(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
     if (must_be_done(op, "exception", args, nargs, kwnames) < 0) {
         return NULL;
     }
-    task->looked_at = true;
+    look(task);
     if (task->outcome == PF_OUTCOME_FAILED) {
         return Py_NewRef(task->value);
     }
@@ -228,9 +243,44 @@ call_back_now(PyObject *op, PyObject *fn)
     return 0;
 }
 
+/* `list` is empty.  1: added; 0: the task is done; -1: exception. */
+static int
+add_to_callbacks(PfTaskObject *task, PyObject *list, PyObject *fn)
+{
+    if (task->core.state == PF_DONE) {
+        return 0;
+    }
+    PfRare *rare = pf_task_rare_of(task);
+    if (rare != NULL && rare->callbacks == NULL) {
+        rare->callbacks = Py_NewRef(list);
+    }
+    return rare == NULL || PyList_Append(rare->callbacks, fn) < 0 ? -1 : 1;
+}
+
+/* The thread of the task may come to the end of it at any time. */
+static int
+add_elsewhere(PfTaskObject *task, PyObject *fn)
+{
+    PyObject *list = PyList_New(0);
+    if (list == NULL) {
+        return -1;
+    }
+    bool stopped = pf_still_begin(NULL);
+    int rc = add_to_callbacks(task, list, fn);
+    pf_still_end(stopped);
+    Py_DECREF(list);
+    if (rc == 0) {
+        return call_back_now((PyObject *)task, fn);
+    }
+    return rc < 0 ? -1 : 0;
+}
+
 int
 pf_task_add_callback(PfTaskObject *task, PyObject *fn)
 {
+    if (pf_may_move_on(pf_task_owner(task))) {
+        return add_elsewhere(task, fn);
+    }
     if (task->core.state != PF_DONE && pf_task_rare(task)->callbacks == NULL &&
         make_callbacks(task) < 0) {
         return -1;
@@ -308,7 +358,16 @@ int
 pf_task_set_name(PyObject *op, PyObject *value, void *closure)
 {
     (void)closure;
-    return pf_set_name(&PF_TASK(op)->name, value);
+    PyObject *name = pf_as_name(value);
+    if (name == NULL) {
+        return -1;
+    }
+    bool stopped = pf_still_begin(NULL); /* who reads it, or sets it, too */
+    PyObject *before = PF_TASK(op)->name;
+    PF_TASK(op)->name = name;
+    pf_still_end(stopped);
+    Py_XDECREF(before);
+    return 0;
 }
 
 PyObject *
@@ -319,7 +378,7 @@ pf_task_get_outcome(PyObject *op, void *closure)
     if (!pf_task_is_done(task) || pf_facade.make_outcome == NULL) {
         Py_RETURN_NONE;
     }
-    task->looked_at = true;
+    look(task);
     return pf_make_outcome(task->outcome, task->value);
 }
 
@@ -367,8 +426,12 @@ pf_task_revived_for(PyObject *op, void (*act)(PyObject *op))
 {
     Py_SET_REFCNT(op, 1);
     act(op);
-    Py_SET_REFCNT(op, Py_REFCNT(op) - 1);
-    return Py_REFCNT(op) == 0;
+    if (Py_REFCNT(op) == 1) {
+        Py_SET_REFCNT(op, 0);
+        return true;
+    }
+    Py_DECREF(op); /* without a GIL others may count at the same time */
+    return false;
 }
 
 /* The reference is there before anybody can know of it. */

@@ -5,21 +5,73 @@
 #include "python/core/compiler.h"
 #include "python/fiber/fiber.h"
 
+/* Without a GIL; taken alone. */
+static pf_mutex slots_lock = PF_MUTEX_INIT; /* shared: the lists of locals */
+
+static inline void
+lock_slots(void)
+{
+    if (PF_FREE_THREADED) {
+        pf_mutex_lock(&slots_lock);
+    }
+}
+
+static inline void
+unlock_slots(void)
+{
+    if (PF_FREE_THREADED) {
+        pf_mutex_unlock(&slots_lock);
+    }
+}
+
+/* May this thread change the list of the fiber? */
+static bool
+is_ours(const FiberObject *fiber)
+{
+    return !PF_FREE_THREADED || fiber->thread == pf_tls_thread;
+}
+
+/* The slot at *link is of a local that has died.  False: whoever ends that has
+ * not come to this slot yet. */
+static bool
+free_empty(PfSlot **link)
+{
+    PfSlot *slot = *link;
+    lock_slots();
+    bool empty = slot->dict == NULL;
+    unlock_slots();
+    if (empty) {
+        *link = slot->fiber_next;
+        PyMem_Free(slot);
+    }
+    return empty;
+}
+
+/* Who only ever adds some has no more than that left of those that died. */
+static void
+free_first_empty(PfRare *rare)
+{
+    while (rare->slots != NULL && PF_SHARED_GET(&rare->slots->local) == NULL &&
+           free_empty(&rare->slots)) {
+    }
+}
+
 PfSlot *
 pf_slot_find(PfSlot **local, FiberObject *fiber)
 {
     PfRare *rare = fiber->rare;
-    if (rare == NULL) {
-        return NULL;
-    }
-    for (PfSlot **link = &rare->slots; *link != NULL;
-         link = &(*link)->fiber_next) {
+    PfSlot **link = rare == NULL ? NULL : &rare->slots;
+    while (link != NULL && *link != NULL) {
         PfSlot *slot = *link;
-        if (slot->local == local) {
+        PfSlot **of = PF_SHARED_GET(&slot->local);
+        if (of == local) {
             *link = slot->fiber_next;
             slot->fiber_next = rare->slots;
             rare->slots = slot;
             return slot;
+        }
+        if (PF_LIKELY(of != NULL) || !free_empty(link)) {
+            link = &slot->fiber_next;
         }
     }
     return NULL;
@@ -35,29 +87,37 @@ pf_slot_add(PfSlot **local, FiberObject *fiber, PyObject *dict)
         PyErr_NoMemory();
         return NULL;
     }
+    free_first_empty(rare);
     *slot = (PfSlot){
         .local = local,
         .fiber = fiber,
         .dict = dict,
-        .older = *local,
         .fiber_next = rare->slots,
     };
+    lock_slots();
+    slot->older = *local;
     if (*local != NULL) {
         (*local)->newer = slot;
     }
     *local = slot;
     rare->slots = slot;
+    unlock_slots();
     return slot;
 }
 
-/* Remove it from the local's list; the caller sees to the fiber's list. */
+/* Remove it from the local's list, if that is still there; the caller sees to
+ * the fiber's list. */
 static void
 unlink_from_local(PfSlot *slot)
 {
+    PfSlot **local = PF_SHARED_GET(&slot->local);
+    if (local == NULL) {
+        return;
+    }
     if (slot->newer != NULL) {
         slot->newer->older = slot->older;
     } else {
-        *slot->local = slot->older;
+        *local = slot->older;
     }
     if (slot->older != NULL) {
         slot->older->newer = slot->newer;
@@ -79,28 +139,47 @@ free_slot(PfSlot *slot)
 {
     PyObject *dict = slot->dict;
     PyMem_Free(slot);
-    Py_DECREF(dict);
+    Py_XDECREF(dict);
 }
 
 void
 pf_slot_drop(PfSlot *slot)
 {
+    lock_slots();
     unlink_from_local(slot);
     unlink_from_fiber(slot);
+    unlock_slots();
     free_slot(slot);
+}
+
+/* The fiber's slots, in no list any more, but for those that whoever ends
+ * their local has still to empty, and frees then. */
+static PfSlot *
+take_from_fiber(PfRare *rare)
+{
+    PfSlot *taken = NULL, **last = &taken;
+    for (PfSlot *slot = rare->slots; slot != NULL; slot = slot->fiber_next) {
+        slot->fiber = NULL;
+        if (PF_SHARED_GET(&slot->local) != NULL || slot->dict == NULL) {
+            unlink_from_local(slot);
+            *last = slot;
+            last = &slot->fiber_next;
+        }
+    }
+    *last = NULL;
+    rare->slots = NULL;
+    return taken;
 }
 
 void
 pf_slots_clear(FiberObject *fiber)
 {
-    PfSlot *slots = pf_rare(fiber)->slots;
-    if (slots == NULL) {
+    if (pf_rare(fiber)->slots == NULL) {
         return;
     }
-    fiber->rare->slots = NULL;
-    for (PfSlot *slot = slots; slot != NULL; slot = slot->fiber_next) {
-        unlink_from_local(slot);
-    }
+    lock_slots();
+    PfSlot *slots = take_from_fiber(fiber->rare);
+    unlock_slots();
     while (slots != NULL) {
         PfSlot *next = slots->fiber_next;
         free_slot(slots);
@@ -108,17 +187,46 @@ pf_slots_clear(FiberObject *fiber)
     }
 }
 
-void
-pf_slots_clear_local(PfSlot **local)
+/* All are in no list afterwards, but for those in the lists of other threads'
+ * fibers; linked by `older`. */
+static PfSlot *
+take_from_local(PfSlot **local)
 {
     PfSlot *slots = *local;
     *local = NULL;
     for (PfSlot *slot = slots; slot != NULL; slot = slot->older) {
-        unlink_from_fiber(slot);
+        PF_SHARED_SET(&slot->local, NULL);
+        if (is_ours(slot->fiber)) {
+            unlink_from_fiber(slot);
+            slot->fiber = NULL;
+        }
     }
+    return slots;
+}
+
+static void
+empty_slot(PfSlot *slot)
+{
+    PyObject *dict = slot->dict;
+    lock_slots();
+    slot->dict = NULL; /* from now on the fiber's thread may free it */
+    bool alone = slot->fiber == NULL;
+    unlock_slots();
+    if (alone) {
+        PyMem_Free(slot);
+    }
+    Py_DECREF(dict);
+}
+
+void
+pf_slots_clear_local(PfSlot **local)
+{
+    lock_slots();
+    PfSlot *slots = take_from_local(local);
+    unlock_slots();
     while (slots != NULL) {
         PfSlot *older = slots->older;
-        free_slot(slots);
+        empty_slot(slots);
         slots = older;
     }
 }

@@ -108,10 +108,10 @@ can_inherit(PfThread *t, FiberObject *parent)
 
 /* The parent is the fiber that gets the result of a raw fiber: the one that
  * was current at its creation or, if that is unsuitable, the one that starts
- * it, even if that runs a loop.  PF_LOOK_AGAIN if another parent was dropped
- * for that: it may have been the last reference. */
+ * it, even if that runs a loop.  PF_LOOK_AGAIN: *replaced is to be dropped,
+ * which may run code. */
 static int
-choose_parent(PfThread *t, FiberObject *fiber)
+choose_parent(PfThread *t, FiberObject *fiber, FiberObject **replaced)
 {
     FiberObject *parent = fiber->parent;
     if (parent != NULL && (parent == CURRENT(t) || can_inherit(t, parent))) {
@@ -130,11 +130,8 @@ choose_parent(PfThread *t, FiberObject *fiber)
         return -1;
     }
     fiber->parent = (FiberObject *)Py_NewRef((PyObject *)CURRENT(t));
-    if (parent == NULL) {
-        return 0;
-    }
-    Py_DECREF(parent);
-    return PF_LOOK_AGAIN;
+    *replaced = parent;
+    return parent == NULL ? 0 : PF_LOOK_AGAIN;
 }
 
 static int
@@ -188,8 +185,17 @@ look_at_new(PfThread *t, FiberObject *target, bool with_value, bool *collected)
                         "has not started: pass args instead");
         return -1;
     }
-    int rc = choose_parent(t, target);
-    return rc != 0 ? rc : pf_fiber_give_stack(t, target, collected);
+    if (!pf_fiber_claim(target, t)) {
+        return refuse_thread();
+    }
+    FiberObject *replaced = NULL;
+    int rc = choose_parent(t, target, &replaced);
+    rc = rc != 0 ? rc : pf_fiber_give_stack(t, target, collected);
+    if (rc != 0) {
+        pf_fiber_unclaim(target);
+    }
+    Py_XDECREF(replaced);
+    return rc;
 }
 
 enum { RUNS_ALREADY = 1 };
@@ -342,7 +348,7 @@ pf_fiber_give_stack(PfThread *t, FiberObject *fiber, bool *collected)
     fiber->saved = pystate_init(t->tstate, stack->room, stack->room_size,
                                 stack->area.low + stack->reserve,
                                 stack->area.size - stack->reserve);
-    if (fiber->thread == NULL) {
+    if (fiber->thread == NULL || !fiber->scheduled) { /* not enrolled */
         fiber->thread = t;
         pf_live_link(t, fiber);
     }
@@ -381,6 +387,9 @@ call_target(FiberObject *self)
         result =
             args == NULL ? NULL : PyObject_Call(self->target, args, kwargs);
     } else {
+        if (PyVectorcall_Function(self->target) == NULL) {
+            pf_fiber_show_args(self); /* it gets the tuple, and may keep it */
+        }
         result = PyObject_Call(self->target, args, kwargs);
     }
     Py_XDECREF(kwargs);
@@ -503,6 +512,7 @@ retire(FiberObject *self)
     if (!self->daemon) {
         s->foreground--;
     }
+    pf_fiber_unkeep(self);
     if (self->outcome == PF_OUTCOME_FAILED && !self->lent) {
         pf_task_failed(s, PF_TASK(self));
     }

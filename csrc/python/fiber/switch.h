@@ -31,6 +31,10 @@ void pf_fiber_reap(pf_thread *thread, pf_fiber *fiber);
         .run = (run_),                                                        \
         .reap = (reap_),                                                      \
         .posted = pf_fiber_posted,                                            \
+        .reads = offsetof(FiberObject, fiber.context.handle) -                \
+                 offsetof(FiberObject, core),                                 \
+        .releases =                                                           \
+            offsetof(FiberObject, args) - offsetof(FiberObject, core),        \
     }
 int pf_fiber_join(PfTaskObject *task, PfThread *t, PyObject *timeout,
                   int64_t deadline);

@@ -84,6 +84,7 @@ enum {
     bool grouped : 1;       /* a TaskGroup waits for its end */               \
     bool watched : 1;       /* ... and does not mind its failure */           \
     bool tracked : 1;       /* an explorer knows it; see testing.h */         \
+    bool kept : 1;          /* its run holds it: unknown to the collector */  \
     uint8_t deliveries;     /* how often Cancelled was raised in vain */
 /* clang-format on */
 

@@ -16,11 +16,13 @@
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
+#include "python/fiber/abroad.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
 #include "python/fiber/inspect.h"
 #include "python/fiber/outcome.h"
 #include "python/fiber/owner.h"
+#include "python/fiber/wait.h"
 
 #define LOST "%r failed and nobody looked at it"
 #define HANDLER_FAILED "the on_unhandled function failed, called for %r"
@@ -32,15 +34,21 @@ pf_is_unseen(PyObject *op)
     PfTaskObject *task = PF_TASK(op);
     return task->core.state == PF_DONE && task->outcome == PF_OUTCOME_FAILED &&
            !task->looked_at && task->scheduled &&
+           !(pf_load_relaxed(&task->core.posted) & PF_POST_SEEN) &&
            task->value != NULL; /* the collector has not cleared it */
 }
 
 /* ------------------------------------------------------------------- the list */
 
+/* Guards all schedulers' lists, and the nodes' `scheduler`: an object may die on
+ * another thread. */
+static pf_mutex unseen_lock = PF_MUTEX_INIT;
+
 /* In the order in which they failed. */
 static void
 link_last(SchedulerObject *s, PfUnseen *node)
 {
+    pf_mutex_lock(&unseen_lock);
     node->scheduler = s;
     node->prev = s->last_unseen;
     node->next = NULL;
@@ -50,10 +58,12 @@ link_last(SchedulerObject *s, PfUnseen *node)
         s->unseen = node;
     }
     s->last_unseen = node;
+    pf_mutex_unlock(&unseen_lock);
 }
 
+/* The caller holds the lock. */
 static void
-unlink_node(PfUnseen *node)
+unlink_held(PfUnseen *node)
 {
     SchedulerObject *s = node->scheduler;
     if (s == NULL) {
@@ -64,6 +74,30 @@ unlink_node(PfUnseen *node)
     }
     PF_LIST_REMOVE(s->unseen, node);
     node->scheduler = NULL;
+}
+
+static void
+unlink_node(PfUnseen *node)
+{
+    pf_mutex_lock(&unseen_lock);
+    unlink_held(node);
+    pf_mutex_unlock(&unseen_lock);
+}
+
+/* The oldest, which is in the list no longer: a new reference, or NULL.  (One
+ * that is dying elsewhere is told of there.) */
+static PyObject *
+take_first(SchedulerObject *s)
+{
+    PyObject *op = NULL;
+    pf_mutex_lock(&unseen_lock);
+    while (op == NULL && s->unseen != NULL) {
+        PfUnseen *node = s->unseen;
+        unlink_held(node);
+        op = pf_try_incref(node->op) ? node->op : NULL;
+    }
+    pf_mutex_unlock(&unseen_lock);
+    return op;
 }
 
 void
@@ -79,9 +113,11 @@ pf_unseen_forget(PfUnseen **place)
 void
 pf_unseen_forget_all(SchedulerObject *s)
 {
+    pf_mutex_lock(&unseen_lock);
     while (s->unseen != NULL) {
-        unlink_node(s->unseen);
+        unlink_held(s->unseen);
     }
+    pf_mutex_unlock(&unseen_lock);
 }
 
 /* --------------------------------------------------------------- reporting */
@@ -251,8 +287,46 @@ pf_unseen_add(SchedulerObject *s, PyObject *op)
         return;
     }
     node->op = op;
-    link_last(s, node);
+    pf_prepare_try_incref(op);
+    pf_prepare_try_incref((PyObject *)s);
     rare->unseen = node;
+    link_last(s, node);
+}
+
+/* On the scheduler's thread; `op` may have been looked at after all. */
+static void
+lost_arrived(SchedulerObject *s, PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    if (pf_is_unseen(op)) {
+        tell_now(s, op);
+    }
+}
+
+/* It is in the list no longer: whose was it?  A new reference, or NULL. */
+static SchedulerObject *
+take_out(PfUnseen *node)
+{
+    pf_mutex_lock(&unseen_lock);
+    SchedulerObject *s = node->scheduler;
+    unlink_held(node);
+    if (s != NULL && !pf_try_incref((PyObject *)s)) {
+        s = NULL;
+    }
+    pf_mutex_unlock(&unseen_lock);
+    return s;
+}
+
+/* Is it for another thread to tell of this?  Then that will, and drops it. */
+static bool
+tell_there(SchedulerObject *s, PyObject *op)
+{
+    if (!PF_FREE_THREADED || s->thread == NULL || s->thread == pf_tls_thread) {
+        return false;
+    }
+    bool posted = pf_call_owner(s, lost_arrived, op, NULL) > 0;
+    PyErr_Clear(); /* no memory, or it is closed */
+    return posted;
 }
 
 /* The last reference is gone; `op` is alive again for this call. */
@@ -260,11 +334,11 @@ void
 pf_unseen_lost(PyObject *op)
 {
     PfUnseen *node = pf_task_rare(PF_TASK(op))->unseen;
-    SchedulerObject *s = node == NULL ? NULL : node->scheduler;
-    if (s != NULL) {
-        unlink_node(node);
+    SchedulerObject *s = node == NULL ? NULL : take_out(node);
+    if (s == NULL || !tell_there(s, op)) {
+        tell_now(s, op);
     }
-    tell_now(s, op);
+    Py_XDECREF(s);
 }
 
 /* As pf_log; then the rest is reported when it is dropped. */
@@ -273,14 +347,12 @@ tell_all(SchedulerObject *s)
 {
     int rc = 0;
     PfThread *t = begin_telling();
-    while (s->unseen != NULL && rc == 0) {
-        PyObject *op = s->unseen->op;
-        unlink_node(s->unseen);
+    PyObject *op;
+    while (rc == 0 && (op = take_first(s)) != NULL) {
         if (pf_is_unseen(op)) {
-            Py_INCREF(op);
             rc = tell_of(s, op);
-            Py_DECREF(op);
         }
+        Py_DECREF(op);
     }
     pf_unseen_forget_all(s);
     end_telling(t);
@@ -396,8 +468,18 @@ at_exit(PfThread *t)
     }
 }
 
+/* A thread that is gone may have held it. */
+static int
+after_fork(PfThread *t)
+{
+    (void)t;
+    unseen_lock = (pf_mutex)PF_MUTEX_INIT;
+    return 0;
+}
+
 const PfPart pf_unseen_part = {
     .at_exit = at_exit,
+    .after_fork = after_fork,
 };
 
 /* ----------------------------------------------------------------- the argument */

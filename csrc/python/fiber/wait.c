@@ -10,6 +10,7 @@
 #include "python/core/compiler.h"
 #include "python/core/state.h"
 #include "python/core/thread.h"
+#include "python/fiber/abroad.h"
 #include "python/fiber/attend.h"
 #include "python/fiber/cancelling.h"
 #include "python/fiber/explore.h"
@@ -24,12 +25,24 @@
 
 /* ------------------------------------------------- requests from other threads */
 
+/* Its double, which another thread runs, is meant. */
+static void
+unpark_double(FiberObject *fiber, PyObject *value)
+{
+    if (pf_fiber_unpark(PF_TASK(fiber->rare->other), value) < 0) {
+        PyErr_Clear(); /* it is over, or there is no memory */
+    }
+}
+
 static void
 unpark_arrived(SchedulerObject *s, PyObject *target, PyObject *value)
 {
     (void)s;
-    if (((FiberObject *)target)->core.state != PF_DONE &&
-        pf_task_give_permit((PfTaskObject *)target, value) == 0) {
+    FiberObject *fiber = (FiberObject *)target;
+    if (PF_UNLIKELY(pf_is_away(fiber))) {
+        unpark_double(fiber, value);
+    } else if (fiber->core.state != PF_DONE &&
+               pf_task_give_permit(PF_TASK(fiber), value) == 0) {
         pf_tell_second_permit(target, value);
     }
 }
@@ -39,11 +52,14 @@ pf_fiber_posted(pf_scheduler *s, pf_task *core, unsigned bits)
 {
     FiberObject *fiber = (FiberObject *)(void *)pf_object_of(core);
     pf_no_switch_begin((PfThread *)s->thread, "inside the scheduler");
-    if ((bits & PF_POST_UNPARK) && core->state != PF_DONE) {
-        pf_task_give_permit(PF_TASK(fiber), Py_None);
+    if (bits & PF_POST_UNPARK) {
+        unpark_arrived(SCHEDULER_OF(s), (PyObject *)fiber, Py_None);
     }
     if (bits & PF_POST_WAKE) {
         pf_waiter_arrived(fiber);
+    }
+    if (bits & PF_POST_SEEN) {
+        fiber->looked_at = true;
     }
     if (bits & PF_POST_LEFT) { /* the reference that it was given is ours */
         if (core->state == PF_DONE) {
@@ -166,7 +182,7 @@ is_granted(PfWaiter *waiter)
 static inline bool
 was_granted(PfWaiter *waiter, int why)
 {
-    if (PF_PARALLEL && why != PF_WAKE_NORMAL) {
+    if (PF_FREE_THREADED && why != PF_WAKE_NORMAL) {
         pf_wait_leave(waiter);
     }
     return is_granted(waiter);
@@ -278,12 +294,8 @@ pf_fiber_unpark(PfTaskObject *task, PyObject *value)
     if (t == NULL || pf_task_may_unpark(task) < 0) {
         return -1;
     }
-    if (PF_UNLIKELY(pf_is_away(fiber))) {
-        fiber = fiber->rare->other;
-        task = PF_TASK(fiber);
-        if (pf_task_may_unpark(task) < 0) {
-            return -1;
-        }
+    if (fiber->thread == t && PF_UNLIKELY(pf_is_away(fiber))) {
+        return pf_fiber_unpark(PF_TASK(fiber->rare->other), value);
     }
     if (PF_FREE_THREADED && !fiber->scheduled && fiber->thread != NULL &&
         fiber->thread != t) {
@@ -429,6 +441,9 @@ pf_join(PfThread *t, FiberObject *target, int64_t deadline)
     }
     if (pf_refuse_join(t, target) < 0) {
         return -1;
+    }
+    if (PF_UNLIKELY(target->thread != t)) {
+        return deadline == PF_NOW ? 1 : pf_join_abroad(t, target, deadline);
     }
     prefer(t, target);
     PfWait wait;

@@ -9,6 +9,7 @@
 enum {
     PF_POST_UNPARK = 1 << 0,
     PF_POST_WAKE = 1 << 1, /* check whether your wait is over; see waitq.h */
+    PF_POST_SEEN = 1 << 2, /* another thread has seen how it ended */
 };
 
 /* 0: woken; 1: timed out; -1: an exception is set (Cancelled, or FiberError

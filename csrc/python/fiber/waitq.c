@@ -10,6 +10,7 @@
 #include "python/fiber/explore.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
+#include "python/fiber/still.h"
 #include "python/fiber/wait.h"
 
 /* ------------------------------------------------------------------- queues */
@@ -103,7 +104,7 @@ pf_waitq_moved(PfNode *nodes, const PfNode *before, int count)
 static inline void
 lock_if_any(PfMutex *mutex)
 {
-    if (PF_PARALLEL && mutex != NULL) {
+    if (PF_FREE_THREADED && mutex != NULL) {
         PF_LOCK_MUTEX(mutex);
     }
 }
@@ -111,7 +112,7 @@ lock_if_any(PfMutex *mutex)
 static inline void
 unlock_if_any(PfMutex *mutex)
 {
-    if (PF_PARALLEL && mutex != NULL) {
+    if (PF_FREE_THREADED && mutex != NULL) {
         PF_UNLOCK_MUTEX(mutex);
     }
 }
@@ -147,7 +148,7 @@ pf_wait_leave(PfWaiter *waiter)
 static inline bool
 waits_still(const PfNode *node)
 {
-    return !PF_PARALLEL || PF_SHARED_GET(&node->waiter->taken) == NULL;
+    return !PF_FREE_THREADED || PF_SHARED_GET(&node->waiter->taken) == NULL;
 }
 
 /* A list is not made, nor does it grow, under the mutex: the memory is had
@@ -232,7 +233,7 @@ static inline void
 grant(PfNode *node, bool next)
 {
     PfWaiter *waiter = node->waiter;
-    if (PF_PARALLEL) {
+    if (PF_FREE_THREADED) {
         pf_waitq_remove(node);
     } else {
         assert(PF_SHARED_GET(&waiter->taken) == NULL && node->queue != NULL);
@@ -252,7 +253,7 @@ pf_grant(PfNode *node)
 static PfNode *
 first(PfWaitq *queue)
 {
-    return PF_PARALLEL ? pf_waitq_claim(queue) : queue->head;
+    return PF_FREE_THREADED ? pf_waitq_claim(queue) : queue->head;
 }
 
 void
@@ -497,7 +498,7 @@ wait_plain(PfWaiter *waiter, PfThread *t, int64_t deadline)
     if (refuse_plain(t) < 0) {
         return -1;
     }
-    if (!PF_PARALLEL) {
+    if (!PF_FREE_THREADED) {
         waiter->lock = closed_lock();
     }
     if (waiter->lock == NULL) {
@@ -505,7 +506,7 @@ wait_plain(PfWaiter *waiter, PfThread *t, int64_t deadline)
         return -1;
     }
     int rc = block(waiter, deadline);
-    if (!PF_PARALLEL) {
+    if (!PF_FREE_THREADED) {
         free_lock(waiter);
     }
     return rc;
@@ -515,7 +516,7 @@ wait_plain(PfWaiter *waiter, PfThread *t, int64_t deadline)
 void
 pf_wait_begin(PfWaiter *waiter, PfThread *t)
 {
-    if (PF_PARALLEL) {
+    if (PF_FREE_THREADED) {
         waiter->scheduler = t->scheduler;
         waiter->lock = t->scheduler == NULL ? closed_lock() : NULL;
     }
@@ -526,7 +527,7 @@ static inline int
 settle(PfWaiter *waiter, int rc)
 {
     unlink_all(waiter);
-    if (PF_PARALLEL) {
+    if (PF_FREE_THREADED) {
         free_lock(waiter);
         return rc == 1 && PF_SHARED_GET(&waiter->taken) != NULL ? 0 : rc;
     }
@@ -547,7 +548,7 @@ pf_wait_in_line(PfWaiter *waiter, PfThread *t, int64_t deadline,
     int rc;
     waiter->outer = self->wait;
     self->wait = waiter;
-    if (!PF_PARALLEL) {
+    if (!PF_FREE_THREADED) {
         waiter->scheduler = t->scheduler;
     }
     if (PF_SHARED_GET(&waiter->taken) != NULL) {
@@ -623,23 +624,23 @@ find_on(PfThread *t, const PfOwner *owner)
     return f;
 }
 
-/* Borrowed, or NULL.  The pointer is followed only if it is known to point to
- * a live fiber.  Without a GIL the lists of other threads change meanwhile, so
- * that only fibers of this one are found. */
+/* A new reference, or NULL.  The pointer is followed only if it is known to
+ * point to a live fiber. */
 static FiberObject *
 find_owner(const PfOwner *owner)
 {
     FiberObject *found = NULL;
-    if (PF_PARALLEL) {
-        PfThread *here = owner->fiber == NULL ? NULL : pf_tls_thread;
-        return here == NULL ? NULL : find_on(here, owner);
+    if (owner->fiber == NULL) {
+        return NULL;
     }
+    bool stopped = pf_still_begin(NULL);
     pf_mutex_lock(&pf_threads_lock);
-    PfThread *t = owner->fiber == NULL ? NULL : pf_threads;
-    for (; t != NULL && found == NULL; t = t->next) {
+    for (PfThread *t = pf_threads; t != NULL && found == NULL; t = t->next) {
         found = find_on(t, owner);
     }
+    Py_XINCREF(found);
     pf_mutex_unlock(&pf_threads_lock);
+    pf_still_end(stopped);
     return found;
 }
 
@@ -668,7 +669,9 @@ pf_owner_ends(FiberObject *fiber)
 PyObject *
 pf_owner_gone(const PfOwner *owner)
 {
-    if (owner->fiber == NULL || find_owner(owner) != NULL) {
+    FiberObject *alive = find_owner(owner);
+    if (owner->fiber == NULL || alive != NULL) {
+        Py_XDECREF(alive);
         Py_RETURN_NONE;
     }
     uint32_t place = owner->number % GONE_PLACES;
@@ -678,9 +681,6 @@ pf_owner_gone(const PfOwner *owner)
         name = Py_XNewRef(gone[place].name);
     }
     pf_mutex_unlock(&gone_lock);
-    if (name == NULL && PF_PARALLEL) {
-        Py_RETURN_NONE; /* it may live on another thread */
-    }
     return name != NULL ? name : PyUnicode_FromString("?");
 }
 
@@ -693,6 +693,7 @@ pf_owner_list(const PfOwner *owners, int count)
         if (fiber != NULL && PyList_Append(list, (PyObject *)fiber) < 0) {
             Py_CLEAR(list);
         }
+        Py_XDECREF(fiber);
     }
     return list;
 }

@@ -107,7 +107,7 @@ PfNode *pf_waitq_claim(PfWaitq *queue); /* without a GIL */
 static inline PfNode *
 pf_waitq_choose(PfWaitq *queue)
 {
-    if (PF_PARALLEL) {
+    if (PF_FREE_THREADED) {
         return pf_waitq_claim(queue);
     }
     return queue->head == NULL ||

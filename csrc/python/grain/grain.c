@@ -143,25 +143,30 @@ static int
 put_iterator(GrainObject *g, PyObject *iterator, PyObject *name)
 {
     PyErr_Clear(); /* no memory: it continues without a name */
-    if (g->core.state != PF_NEW || g->entered) {
-        Py_DECREF(iterator);
-        Py_XDECREF(name);
-        PyErr_SetString(pf.fiber_error,
-                        "the function that makes the grain has started or "
-                        "cancelled it meanwhile");
-        return -1;
+    PyObject *start = iterator, *args = NULL;
+    bool fresh = false;
+    PF_BEGIN_ALONE(g);
+    fresh = g->core.state == PF_NEW && !g->entered;
+    if (fresh) {
+        start = g->iterator;
+        args = g->value;
+        g->entered = true;
+        g->value = NULL;
+        g->iterator = iterator;
+        if (g->name == NULL) {
+            g->name = Py_XNewRef(name);
+        }
     }
-    PyObject *start = g->iterator, *args = g->value;
-    g->entered = true;
-    g->value = NULL;
-    g->iterator = iterator;
-    if (g->name == NULL) {
-        g->name = Py_XNewRef(name);
-    }
+    PF_END_ALONE();
     Py_XDECREF(name);
     Py_DECREF(start);
     Py_XDECREF(args);
-    return 0;
+    if (!fresh) {
+        PyErr_SetString(pf.fiber_error,
+                        "the function that makes the grain has started or "
+                        "cancelled it meanwhile");
+    }
+    return fresh ? 0 : -1;
 }
 
 /* Turn what the grain was made from into what is stepped. 0, or -1.  That runs
@@ -169,10 +174,16 @@ put_iterator(GrainObject *g, PyObject *iterator, PyObject *name)
 int
 pf_grain_prepare(GrainObject *g)
 {
-    if (g->entered) {
-        return 0;
+    PyObject *start = NULL, *args = NULL;
+    PF_BEGIN_ALONE(g);
+    if (!g->entered) {
+        start = Py_NewRef(g->iterator);
+        args = Py_XNewRef(g->value);
     }
-    PyObject *start = Py_NewRef(g->iterator), *args = Py_XNewRef(g->value);
+    PF_END_ALONE();
+    if (start == NULL) {
+        return 0; /* it is ready */
+    }
     PyObject *iterator = make_iterator(start, args);
     PyObject *name = NULL;
     bool known = PyFunction_Check(start) || iterator == start;
@@ -212,13 +223,18 @@ give_args(GrainObject *g, PyObject *args)
     if (PyTuple_GET_SIZE(args) == 0) {
         return 0;
     }
-    if (g->value != NULL || g->entered) {
+    bool given = false;
+    PF_BEGIN_ALONE(g);
+    given = g->value != NULL || g->entered;
+    if (!given) {
+        g->value = Py_NewRef(args);
+    }
+    PF_END_ALONE();
+    if (given) {
         PyErr_SetString(PyExc_TypeError,
                         "the arguments were given to Grain() already");
-        return -1;
     }
-    g->value = Py_NewRef(args);
-    return 0;
+    return given ? -1 : 0;
 }
 
 static PyObject *

@@ -59,14 +59,38 @@ pf_grain_is_top(const GrainObject *g)
     return g->base == NULL || !g->base->fiber->scheduled;
 }
 
+/* Without a GIL two threads may have found it new.  False: another one has
+ * it, or had it. */
+static bool
+claim(SchedulerObject *s, GrainObject *g)
+{
+    if (!PF_FREE_THREADED) {
+        return true;
+    }
+    if (!pf_claim_pointer(&g->core.scheduler, &s->core)) {
+        return false;
+    }
+    bool fresh = g->core.state == PF_NEW;
+    if (!fresh) {
+        g->core.scheduler = NULL;
+    }
+    return fresh;
+}
+
 /* Start a new grain in `base`, which may be NULL: the run.  0 or -1. */
 int
 pf_grain_start_in(SchedulerObject *s, ScopeObject *base, GrainObject *g)
 {
+    if (!claim(s, g)) {
+        PyErr_SetString(pf.fiber_error,
+                        "the grain has been started already: make a new one");
+        return -1;
+    }
     if (base != NULL) {
         pf_scope_adopt(base, PF_TASK(g));
     }
     if (pf_grain_attach(s, g) < 0) {
+        g->core.scheduler = NULL;
         if (base != NULL) {
             pf_scope_disown(PF_TASK(g));
         }

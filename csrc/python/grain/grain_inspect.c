@@ -4,24 +4,32 @@
 #include "python/fiber/inspect.h"
 #include "python/fiber/lifecycle.h"
 #include "python/fiber/outcome.h"
+#include "python/fiber/still.h"
 #include "python/grain/grain.h"
+
+/* The generator at the bottom, a new reference, or NULL. */
+static PyObject *
+made_of(const GrainObject *g)
+{
+    PyObject *bottom = g->iterator;
+    for (GrainCaller *c = g->callers; c != NULL; c = c->below) {
+        bottom = c->iterator;
+    }
+    return Py_XNewRef(bottom);
+}
 
 PyObject *
 pf_grain_name(GrainObject *g)
 {
-    if (g->name != NULL) {
-        return Py_NewRef(g->name);
+    bool stopped = pf_still_begin(pf_task_owner(PF_TASK(g)));
+    PyObject *name = Py_XNewRef(g->name);
+    PyObject *source = name == NULL ? made_of(g) : NULL;
+    pf_still_end(stopped);
+    if (name == NULL) { /* its code runs, and may end the grain */
+        name = source == NULL ? PyUnicode_FromString("grain")
+                              : pf_name_after(source);
     }
-    PyObject *made_of = g->iterator;
-    for (GrainCaller *c = g->callers; c != NULL; c = c->below) {
-        made_of = c->iterator;
-    }
-    if (made_of == NULL) {
-        return PyUnicode_FromString("grain");
-    }
-    Py_INCREF(made_of); /* its code runs, and may end the grain */
-    PyObject *name = pf_name_after(made_of);
-    Py_DECREF(made_of);
+    Py_XDECREF(source);
     return name;
 }
 
@@ -63,8 +71,8 @@ static PyObject *
 get_suspended_state(PyObject *op, void *closure)
 {
     (void)closure;
-    PyObject *yielded = ((GrainObject *)op)->yielded;
-    return Py_NewRef(yielded != NULL ? yielded : Py_None);
+    GrainObject *g = (GrainObject *)op;
+    return pf_still_ref(pf_task_owner(PF_TASK(g)), &g->yielded);
 }
 
 static PyObject *
@@ -72,7 +80,7 @@ get_pool(PyObject *op, void *closure)
 {
     (void)closure;
     GrainObject *g = (GrainObject *)op;
-    return Py_NewRef(g->pool == NULL ? Py_None : (PyObject *)g->pool);
+    return pf_still_ref(pf_task_owner(PF_TASK(g)), (PyObject **)&g->pool);
 }
 
 /* The frames of a generator or coroutine and of what it awaits, appended. */
@@ -113,9 +121,9 @@ add_iterators(PyObject *list, const GrainObject *g)
     return rc;
 }
 
-/* Outermost first. */
+/* Outermost first.  Runs no code. */
 static PyObject *
-grain_frames(GrainObject *g)
+list_frames(GrainObject *g)
 {
     PyObject *frames = PyList_New(0);
     PyObject *iterators = frames == NULL ? NULL : PyList_New(0);
@@ -131,11 +139,49 @@ grain_frames(GrainObject *g)
     return frames;
 }
 
+/* (code, line) in the place of each frame: 0, or -1. */
+static int
+make_calls(PyObject *frames)
+{
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(frames); i++) {
+        PyFrameObject *frame = (PyFrameObject *)PyList_GET_ITEM(frames, i);
+        PyObject *call = Py_BuildValue("Ni", PyFrame_GetCode(frame),
+                                       PyFrame_GetLineNumber(frame));
+        if (call == NULL || PyList_SetItem(frames, i, call) < 0) {
+            return -1;
+        }
+    }
+    return PyList_Reverse(frames);
+}
+
+/* Outermost first; or, if another thread may go on with them, (code, line),
+ * innermost first. */
+static PyObject *
+grain_frames(GrainObject *g)
+{
+    bool stopped = pf_still_begin(pf_task_owner(PF_TASK(g)));
+    PyObject *frames = list_frames(g);
+    if (stopped && frames != NULL && make_calls(frames) < 0) {
+        Py_CLEAR(frames);
+    }
+    pf_still_end(stopped);
+    return frames;
+}
+
 static PyObject *
 get_frame(PyObject *op, void *closure)
 {
     (void)closure;
-    PyObject *frames = grain_frames((GrainObject *)op);
+    GrainObject *g = (GrainObject *)op;
+    if (g->core.scheduler != NULL &&
+        pf_may_move_on(pf_task_owner(PF_TASK(g)))) {
+        PyErr_SetString(pf.fiber_error,
+                        "the grain belongs to another thread, and without a "
+                        "GIL that may go on at any time: use stack() instead "
+                        "of frame");
+        return NULL;
+    }
+    PyObject *frames = list_frames(g);
     if (frames == NULL) {
         return NULL;
     }
@@ -191,7 +237,9 @@ PyGetSetDef pf_grain_getset[] = {
      "done; None before.",
      NULL},
     {"frame", get_frame, NULL,
-     "The frame of its innermost generator; None if there is none.", NULL},
+     "The frame of its innermost generator; None if there is none.\n"
+     "FiberError for another thread's, without a GIL: see stack().",
+     NULL},
     {"pool", get_pool, NULL, "The GrainPool it is queued in, or None.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

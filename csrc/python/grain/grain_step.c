@@ -87,7 +87,9 @@ throw_into(PyObject *iterator, PyObject **got)
         Py_DECREF(exc);
         return PYGEN_ERROR;
     }
+    PF_BEGIN_ALONE(iterator);
     *got = PyObject_CallOneArg(throw, exc);
+    PF_END_ALONE();
     Py_DECREF(throw);
     Py_DECREF(exc);
     if (*got != NULL) {
@@ -97,7 +99,9 @@ throw_into(PyObject *iterator, PyObject **got)
     return *got != NULL ? PYGEN_RETURN : PYGEN_ERROR;
 }
 
-/* `sent` is NULL: throw the exception that is set. */
+/* `sent` is NULL: throw the exception that is set.  Without a GIL generators
+ * (of 3.14) do not notice if two threads enter them at once: so only one enters
+ * at a time, and the other one hears that it is executing. */
 static inline PySendResult
 resume(PyObject *iterator, PyObject *sent, PyObject **got)
 {
@@ -114,7 +118,11 @@ resume(PyObject *iterator, PyObject *sent, PyObject **got)
             sent = Py_None; /* a plain iterator cannot receive it */
         }
     }
-    return PyIter_Send(iterator, sent, got);
+    PySendResult how;
+    PF_BEGIN_ALONE(iterator);
+    how = PyIter_Send(iterator, sent, got);
+    PF_END_ALONE();
+    return how;
 }
 
 /* ----------------------------------------------------- the stack of generators */
@@ -170,7 +178,10 @@ close_all(GrainObject *g)
         if (!PyErr_Occurred()) {
             (void)look_up(g->iterator, "close", &close);
         }
-        PyObject *closed = close == NULL ? NULL : PyObject_CallNoArgs(close);
+        PyObject *closed = NULL;
+        PF_BEGIN_ALONE(g->iterator);
+        closed = close == NULL ? NULL : PyObject_CallNoArgs(close);
+        PF_END_ALONE();
         Py_XDECREF(close);
         Py_XDECREF(closed);
         PyObject *pending = pf_take_exception();

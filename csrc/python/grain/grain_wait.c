@@ -601,7 +601,7 @@ pf_grain_take_value(GrainObject *g)
     if (PF_UNLIKELY(kind != PF_WAIT_NOTHING)) {
         cancelled |= why == PF_WAKE_TIMEOUT && g->slowed;
         g->slowed = false;
-        if (PF_PARALLEL && kind == PF_WAIT_GRANT) {
+        if (PF_FREE_THREADED && kind == PF_WAIT_GRANT) {
             pf_wait_leave(
                 &g->wait->line.waiter); /* from now on it is certain */
         }

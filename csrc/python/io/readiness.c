@@ -4,6 +4,7 @@
 #include "python/core/state.h"
 #include "python/fiber/deadline.h"
 #include "python/fiber/inspect.h"
+#include "python/fiber/still.h"
 #include "python/io/io.h"
 #include "python/io/socket.h"
 #include "python/io/waiting.h"
@@ -127,15 +128,16 @@ io_wait_of(PyObject *module, PyObject *op)
         PyErr_SetString(PyExc_TypeError, "_io_wait_of() takes a fiber");
         return NULL;
     }
-    PyObject *what =
-        Py_NewRef(fiber->waiting_on != NULL ? fiber->waiting_on : Py_None);
+    PyObject *what = pf_still_ref(fiber->thread, &fiber->waiting_on);
     intptr_t number = number_of(what);
     if (number < 0) {
         PyErr_Clear();
     }
     pf_direction direction = PF_READING;
+    bool stopped = pf_still_begin(fiber->thread);
     const pf_descriptor *at = place_of(fiber, what, number);
     bool stands = at != NULL && pf_io_stands(fiber, at, &direction);
+    pf_still_end(stopped);
     Py_DECREF(what);
     if (!stands) {
         Py_RETURN_NONE;

@@ -37,14 +37,17 @@
  *   taken `empty` back; what was seen before is told by `gifts`.
  * - It could not be posted: F is still in its queue.
  *
- * Reports look at the fibers of other threads and count on the GIL, as
- * others do.
+ * - A child for a group of another thread comes (cancel/group_abroad.c): it is
+ *   counted in `coming` until that thread has taken `empty` back.
+ *
+ * The others are started when there is something to give for the first time.
  */
-#include "python/run/cluster.h"
+#include "python/run/members.h"
 
 #include "python/cancel/cancel.h"
 #include "python/cancel/scope.h"
 #include "python/core/import.h"
+#include "python/core/objlock.h"
 #include "python/core/state.h"
 #include "python/core/tstate.h"
 #include "python/fiber/inspect.h"
@@ -55,38 +58,13 @@
 #include "python/fiber/task.h"
 #include "python/fiber/wait.h"
 
-#define MOST_THREADS 256
 #define SECOND_LOOK INT64_C(5000000) /* ns between two looks at who is stuck */
 #define LOOK INT64_C(1000000000)
 
-typedef struct PfMember {
-    SchedulerObject *scheduler; /* owned; written once, before `count` grows */
-    PF_ATOMIC(uint8_t) hungry;  /* see above */
-    PF_ATOMIC(uint8_t) empty, stuck;
-} PfMember;
-
-enum { SATED, HUNGRY, PROMISED }; /* `hungry` */
-
-typedef struct PfCluster {
-    PF_ATOMIC(size_t) count;  /* members that are there */
-    PF_ATOMIC(size_t) hungry; /* of these, without work */
-    PF_ATOMIC(size_t) gifts, wakes;
-    PF_ATOMIC(uint8_t) over;
-    size_t looked; /* `wakes` when all were found stuck; the first's alone */
-    bool found_stuck;
-    PfMember members[MOST_THREADS];
-} PfCluster;
-
-static bool
-is_first(const SchedulerObject *s)
-{
-    return s->member == &s->cluster->members[0];
-}
-
 /* ------------------------------------------------------------------- hunger */
 
-static void
-get_hungry(PfMember *m)
+void
+pf_get_hungry(PfMember *m)
 {
     pf_fetch_add(&m->scheduler->cluster->hungry, 1);
     pf_store(&m->hungry, HUNGRY);
@@ -109,8 +87,8 @@ no_longer_hungry(PfMember *m, uint8_t now)
 /* ------------------------------------------------------------------- giving */
 
 /* It is away no more, and about to end. */
-static void
-come_back(SchedulerObject *s, FiberObject *f)
+void
+pf_come_back(SchedulerObject *s, FiberObject *f)
 {
     if (f->core.state == PF_READY) {
         pf_queue_remove(&s->core.ready, &f->core);
@@ -128,7 +106,7 @@ double_done(SchedulerObject *s, PyObject *one, PyObject *twin)
     if (!pf_is_away(f)) {
         return; /* it was abandoned */
     }
-    come_back(s, f);
+    pf_come_back(s, f);
     PyObject *value = Py_NewRef(g->value == NULL ? Py_None : g->value);
     if (g->outcome != PF_OUTCOME_OK) {
         pf_restore_exception(value);
@@ -152,14 +130,22 @@ tell_one(PyObject *one, PyObject *twin)
 
 static PyMethodDef tell_method = {"tell_one", tell_one, METH_O, NULL};
 
+/* A context that others have as well may be used by one thread at a time. */
+static bool
+has_own_context(const FiberObject *f)
+{
+    return !PF_FREE_THREADED || f->context == NULL ||
+           Py_REFCNT(f->context) == 1;
+}
+
 /* May it run elsewhere?  It has not begun, and is no special one. */
 static bool
 may_be_given(const FiberObject *f)
 {
-    return pf_is_fresh(&f->core) && pf_kind_of(&f->core) == &pf_fiber_ops &&
-           !f->daemon && !f->lent && !f->under_cancel && !f->permit &&
-           !f->tracked && f->stack_size == 0 && f->rare == NULL &&
-           f->scheduled;
+    return has_own_context(f) && pf_is_fresh(&f->core) &&
+           pf_kind_of(&f->core) == &pf_fiber_ops && !f->daemon && !f->lent &&
+           !f->under_cancel && !f->permit && !f->tracked &&
+           f->stack_size == 0 && f->rare == NULL && f->scheduled;
 }
 
 /* A double that will run the function of `f`, which keeps it: NULL with an
@@ -179,6 +165,7 @@ make_double(FiberObject *f)
         Py_XDECREF(name);
         Py_CLEAR(g);
     } else {
+        pf_fiber_show_args(f); /* both have them */
         g->target = target;
         g->name = name;
         g->args = Py_XNewRef(f->args);
@@ -223,10 +210,22 @@ post_to_hungry(PfMember *m, FiberObject *g)
     return rc == 0;
 }
 
+/* A function that is given again and again is run here and there at once. */
+static void
+share_function(SchedulerObject *s, FiberObject *g)
+{
+    if (g != NULL && s->member->given == g->target) {
+        pystate_share_function(g->target);
+    } else if (g != NULL) {
+        s->member->given = g->target;
+    }
+}
+
 static bool
 give(SchedulerObject *s, FiberObject *f, PfMember *m)
 {
     FiberObject *g = make_double(f);
+    share_function(s, g);
     /* To make it may have run code. */
     if (g == NULL || !pf_is_fresh(&f->core) || !post_to_hungry(m, g)) {
         PyErr_Clear();
@@ -301,7 +300,7 @@ give_share(SchedulerObject *s, PfMember *m, size_t most)
     if (given > 0) {
         pf_store(&m->hungry, SATED);
     } else {
-        get_hungry(
+        pf_get_hungry(
             m); /* as it was; who has woken meanwhile gets a gift early */
     }
     return more;
@@ -315,6 +314,14 @@ share_of_each(SchedulerObject *s, size_t fresh, size_t hungry)
     return share == 0 && fresh > 0 && s->core.ready.count > 1 ? 1 : share;
 }
 
+/* Would somebody take work?  Before the others are there (only the first asks
+ * then), they would. */
+static bool
+wanted(const PfCluster *c)
+{
+    return pf_load_relaxed(&c->hungry) != 0 || !c->begun;
+}
+
 /* The scheduler polls: see pf_probe_fn. */
 static void
 share(pf_scheduler *core, void *data)
@@ -322,17 +329,20 @@ share(pf_scheduler *core, void *data)
     (void)data;
     SchedulerObject *s = SCHEDULER_OF(core);
     PfCluster *c = s->cluster;
-    size_t hungry = c == NULL ? 0 : pf_load_relaxed(&c->hungry), fresh = 0;
-    if (hungry == 0 || s->ending || core->ready.count < 2) {
+    size_t fresh = 0;
+    if (c == NULL || !wanted(c) || s->ending || core->ready.count < 2) {
         return;
     }
     FiberObject *oldest = choose(s, &fresh);
-    size_t most = share_of_each(s, fresh, hungry);
     if (oldest == NULL) {
         return;
     }
     pf_no_switch_begin(s->thread, "while fibers are given away");
     Py_DECREF(oldest);
+    if (!c->begun && pf_is_first(s)) {
+        pf_cluster_begin(s);
+    }
+    size_t most = share_of_each(s, fresh, pf_load_relaxed(&c->hungry));
     PfMember *m;
     while (most > 0 && (m = take_hungry(s)) != NULL) {
         most = give_share(s, m, most) ? most : 0;
@@ -343,7 +353,7 @@ share(pf_scheduler *core, void *data)
 static void
 spawned(SchedulerObject *s)
 {
-    if (pf_load_relaxed(&s->cluster->hungry) != 0) {
+    if (wanted(s->cluster)) {
         s->core.until_poll = 1;
     }
 }
@@ -381,7 +391,7 @@ together(SchedulerObject *a, SchedulerObject *b)
     return a->cluster == b->cluster;
 }
 
-static const PfLentOps ops = {woken, together, spawned};
+static const PfLentOps ops = {woken, together, spawned, pf_cluster_awake};
 
 /* --------------------------------------------------------- the members' state */
 
@@ -429,7 +439,7 @@ first_is_idle(SchedulerObject *s)
     if (c->found_stuck && c->looked == wakes && wakes == pf_load(&c->wakes) &&
         !expects(s)) {
         c->found_stuck = false;
-        return pf_wait_for_help(s);
+        return pf_cluster_confirm(s) ? pf_wait_for_help(s) : LOOK;
     }
     c->found_stuck = true;
     c->looked = wakes;
@@ -443,9 +453,9 @@ pf_cluster_idle(SchedulerObject *s)
     /* Not while a gift is on its way here. */
     if (!s->ending && pf_load(&m->hungry) == SATED &&
         pf_load(&s->coming) == 0) {
-        get_hungry(m);
+        pf_get_hungry(m);
     }
-    if (is_first(s)) {
+    if (pf_is_first(s)) {
         return first_is_idle(s);
     }
     pf_store(&m->empty, pf_unfinished_foreground(s) <= 1); /* the keeper */
@@ -465,7 +475,7 @@ pf_cluster_awake(SchedulerObject *s)
         return;
     }
     (void)no_longer_hungry(s->member, SATED);
-    if (is_first(s)) {
+    if (pf_is_first(s)) {
         return;
     }
     pf_fetch_add(&s->cluster->wakes, 1);
@@ -480,7 +490,7 @@ pf_cluster_left(SchedulerObject *s)
         return;
     }
     pf_cluster_awake(s);
-    if (!is_first(s)) {
+    if (!pf_is_first(s)) {
         pf_store(&s->member->empty, 1);
         pf_store(&s->member->stuck, 1);
         PyObject *pending = pf_take_exception();
@@ -498,12 +508,13 @@ bool
 pf_cluster_works(SchedulerObject *s)
 {
     PfCluster *c = s->cluster;
-    if (c == NULL || !is_first(s)) {
+    if (c == NULL || !pf_is_first(s)) {
         return false;
     }
     size_t gifts = pf_load(&c->gifts), count = pf_load(&c->count);
     for (size_t i = 1; i < count; i++) {
-        if (!pf_load(&c->members[i].empty)) {
+        if (!pf_load(&c->members[i].empty) ||
+            pf_load(&c->members[i].scheduler->coming) != 0) {
             return true;
         }
     }
@@ -514,7 +525,7 @@ void
 pf_cluster_cancel(SchedulerObject *s)
 {
     PfCluster *c = s->cluster;
-    if (c == NULL || !is_first(s)) {
+    if (c == NULL || !pf_is_first(s)) {
         return;
     }
     size_t count = pf_load(&c->count);
@@ -528,233 +539,22 @@ pf_cluster_cancel(SchedulerObject *s)
     }
 }
 
-PyObject *
-pf_cluster_fibers(SchedulerObject *s, PyObject *list)
+void
+pf_cluster_join(SchedulerObject *s, PfCluster *c)
 {
-    size_t count = s->cluster == NULL ? 0 : pf_load(&s->cluster->count);
-    for (size_t i = 0; list != NULL && i < count; i++) {
-        SchedulerObject *other = s->cluster->members[i].scheduler;
-        PyObject *more = other == s ? NULL : pf_scheduler_fibers(other);
-        Py_ssize_t end = PyList_GET_SIZE(list);
-        if (other != s &&
-            (more == NULL || PyList_SetSlice(list, end, end, more) < 0)) {
-            Py_CLEAR(list);
-        }
-        Py_XDECREF(more);
-    }
-    return list;
-}
-
-/* --------------------------------------------------------------------- fork */
-
-/* The thread that ran its double is not in this process. */
-static void
-lost(SchedulerObject *s, PyObject *one, PyObject *ignored)
-{
-    FiberObject *f = (FiberObject *)one;
-    (void)ignored;
-    if (!pf_is_away(f)) {
-        return;
-    }
-    come_back(s, f);
-    f->looked_at = true; /* no report: who waits for it gets the error */
-    PyErr_SetString(pf.fiber_error,
-                    "the fiber ran on another thread, which the child of a "
-                    "fork has not");
-    pf_fiber_end(s->thread, f, NULL);
-}
-
-/* Who posts to them must not wake the parent's, by the descriptors that the
- * processes share.  They are never freed. */
-static void
-forget_others(SchedulerObject *s, PfCluster *c)
-{
-    size_t count = pf_load(&c->count);
-    for (size_t i = 0; i < count; i++) {
-        SchedulerObject *other = c->members[i].scheduler;
-        if (other != s) {
-            (void)pf_inbox_close(&other->core.inbox);
-        }
-    }
-    c->members[0].scheduler = s;
-    s->member = &c->members[0];
-    pf_store(&c->count, 1);
-    pf_store(&c->hungry, 0);
-    pf_store(&s->member->hungry, SATED);
-    c->found_stuck = false;
-}
-
-/* In the child only this member is left, and decides when the run ends. */
-int
-pf_cluster_after_fork(SchedulerObject *s)
-{
-    if (s->cluster == NULL) {
-        return 0;
-    }
-    bool keeps = !is_first(s);
-    forget_others(s, s->cluster);
-    for (FiberObject *f = s->thread->live; f != NULL; f = f->next) {
-        if (f->core.scheduler == &s->core && pf_is_away(f) &&
-            pf_call_owner(s, lost, (PyObject *)f, NULL) < 0) {
-            return -1;
-        }
-    }
-    return keeps && s->main != NULL
-               ? pf_fiber_unpark(PF_TASK(s->main), Py_None)
-               : 0;
-}
-
-/* ----------------------------------------------------------- begin and end */
-
-static int
-processors(Py_ssize_t *threads)
-{
-    PyObject *count = pf_import_from("pyfiber._cluster", "processors");
-    Py_XSETREF(count, count == NULL ? NULL : PyObject_CallNoArgs(count));
-    int rc = count == NULL ? -1 : pf_cluster_threads(count, threads);
-    Py_XDECREF(count);
-    return rc;
-}
-
-/* Not ready yet: without a GIL waits for fibers of other members, what is asked
- * of a fiber that is away and reports are not safe; with one, a child that a
- * member had forked died once by a fault, under a sanitizer, unexplained. */
-static int
-refuse_untested(Py_ssize_t threads)
-{
-    if (threads == 1 || getenv("PYFIBER_UNTESTED") != NULL) {
-        return 0;
-    }
-    PyErr_SetString(
-        pf.fiber_error,
-        "run(threads=) is not ready: call run() in several threads "
-        "instead, or set PYFIBER_UNTESTED=1 in the environment, to "
-        "try it");
-    return -1;
-}
-
-int
-pf_cluster_threads(PyObject *value, Py_ssize_t *threads)
-{
-    if (value == Py_None) {
-        return processors(threads) < 0 ? -1 : refuse_untested(*threads);
-    }
-    if (!PyLong_Check(value) || PyBool_Check(value)) {
-        PyErr_Format(PyExc_TypeError,
-                     "threads must be an int or None, not '%.200s'",
-                     Py_TYPE(value)->tp_name);
-        return -1;
-    }
-    *threads = PyLong_AsSsize_t(value);
-    if ((*threads == -1 && PyErr_Occurred()) || *threads < 1 ||
-        *threads > MOST_THREADS) {
-        PyErr_Format(PyExc_ValueError, "threads must be from 1 to %d, not %R",
-                     MOST_THREADS, value);
-        return -1;
-    }
-    return refuse_untested(*threads);
-}
-
-static void
-join(SchedulerObject *s, PfCluster *c)
-{
+    pf_mutex_lock(&c->joining);
     size_t place = pf_load(&c->count);
     c->members[place].scheduler = (SchedulerObject *)Py_NewRef((PyObject *)s);
     s->cluster = c;
     s->member = &c->members[place];
     s->core.probe = share;
     pf_store(&c->count, place + 1);
+    pf_mutex_unlock(&c->joining);
 }
-
-/* _join_cluster(first, own): own becomes a member; False: it is over. */
-static PyObject *
-mod_join(PyObject *module, PyObject *args)
-{
-    (void)module;
-    SchedulerObject *first, *own;
-    if (!PyArg_ParseTuple(args, "O!O!", pf_scheduler_type, &first,
-                          pf_scheduler_type, &own)) {
-        return NULL;
-    }
-    PfCluster *c = first->cluster;
-    if (c == NULL || pf_load(&c->over)) {
-        Py_RETURN_FALSE;
-    }
-    pf_store(&own->watched.limit, pf_load(&first->watched.limit));
-    join(own, c);
-    own->slots = first->slots;
-    get_hungry(own->member); /* gifts wait in its inbox */
-    Py_RETURN_TRUE;
-}
-
-static void
-disband(PfCluster *c)
-{
-    size_t count = pf_load(&c->count);
-    for (size_t i = 0; i < count; i++) {
-        SchedulerObject *s = c->members[i].scheduler;
-        s->core.probe = NULL;
-        s->cluster = NULL;
-        s->member = NULL;
-        Py_DECREF(s);
-    }
-    PyMem_RawFree(c);
-}
-
-/* After the second Ctrl-C nobody waits for the members; what they use stays. */
-PyObject *
-pf_cluster_run(SchedulerObject *s, FiberObject *main, Py_ssize_t threads,
-               int64_t watchdog)
-{
-    (void)watchdog;
-    PfCluster *c = PyMem_RawCalloc(1, sizeof *c);
-    if (c == NULL) {
-        Py_DECREF(main);
-        return PyErr_NoMemory();
-    }
-    join(s, c);
-    PyObject *begin = pf_import_from("pyfiber._cluster", "begin");
-    PyObject *how = s->on_unhandled == NULL ? pf.s_log : s->on_unhandled;
-    PyObject *end = begin == NULL
-                        ? NULL
-                        : PyObject_CallFunction(begin, "OnO", s, threads, how);
-    Py_XDECREF(begin);
-    PyObject *result = NULL;
-    if (end == NULL) {
-        Py_DECREF(main);
-    } else {
-        result = pf_run_main(s, main);
-    }
-    pf_store(&c->over, 1);
-    PyObject *raised = result == NULL ? pf_take_exception() : NULL;
-    pf_cluster_cancel(s);
-    bool wait = s->interrupts < 2;
-    PyObject *ended =
-        end == NULL ? NULL : PyObject_CallFunction(end, "i", (int)wait);
-    Py_XDECREF(end);
-    if (wait) {
-        disband(c);
-    }
-    if (ended == NULL && raised == NULL) {
-        Py_CLEAR(result);
-    } else if (raised != NULL) {
-        PyErr_Clear();
-        pf_restore_exception(raised);
-    }
-    Py_XDECREF(ended);
-    return result;
-}
-
-static PyMethodDef functions[] = {
-    {"_join_cluster", mod_join, METH_VARARGS,
-     "_join_cluster(first, own, /)\n--\n\n"
-     "A scheduler takes part in the run of another; False if that is over."},
-    {NULL, NULL, 0, NULL},
-};
 
 int
 pf_cluster_init(PyObject *module)
 {
     pf_lent_ops = &ops;
-    return PyModule_AddFunctions(module, functions);
+    return pf_cluster_run_init(module);
 }

@@ -20,8 +20,10 @@ void pf_cluster_left(SchedulerObject *s); /* its loop is over */
 bool pf_cluster_works(SchedulerObject *s);
 /* The first one ends: so do the others. */
 void pf_cluster_cancel(SchedulerObject *s);
-/* `list` (which may be NULL) and the fibers of the others. */
+/* `list` (which may be NULL) and the fibers of the others; without a GIL these
+ * report themselves. */
 PyObject *pf_cluster_fibers(SchedulerObject *s, PyObject *list);
+PyObject *pf_cluster_add_reports(SchedulerObject *s, PyObject *text);
 /* In the child of a fork: 0, or -1 with an exception. */
 int pf_cluster_after_fork(SchedulerObject *s);
 

@@ -180,8 +180,8 @@ pf_scheduler_fibers(SchedulerObject *s)
 }
 
 /* All waiting fibers, for a report; a new list. */
-static PyObject *
-waiting_ones(SchedulerObject *s)
+PyObject *
+pf_waiting_ones(SchedulerObject *s)
 {
     PyObject *list = pf_scheduler_fibers(s);
     PF_EACH_PART(part, list) {
@@ -196,11 +196,12 @@ static void
 deadlock(SchedulerObject *s)
 {
     pf_no_switch_begin(s->thread, "while a deadlock is reported");
-    PyObject *fibers = pf_cluster_fibers(s, waiting_ones(s));
+    PyObject *fibers = pf_cluster_fibers(s, pf_waiting_ones(s));
     PyObject *text = NULL;
     if (fibers != NULL && pf_facade.deadlock_text != NULL) {
         text = PyObject_CallOneArg(pf_facade.deadlock_text, fibers);
     }
+    text = pf_cluster_add_reports(s, text);
     Py_XDECREF(fibers);
     PyObject *failure = text == NULL ? pf_take_exception() : NULL;
     if (text != NULL) {
@@ -223,7 +224,7 @@ static void
 tell_of_stall(SchedulerObject *s)
 {
     pf_no_switch_begin(s->thread, "while a stalled run is reported");
-    PyObject *fibers = waiting_ones(s);
+    PyObject *fibers = pf_waiting_ones(s);
     PyObject *told = fibers == NULL
                          ? NULL
                          : PyObject_CallOneArg(pf_facade.log_stall, fibers);
@@ -742,8 +743,10 @@ pf_loop_run(SchedulerObject *s, FiberObject *main)
         started = pf_fiber_start(s, main) == 0;
         if (started) {
             s->main = (FiberObject *)Py_NewRef((PyObject *)main);
+            s->keeps = true;
             loop(s, hub);
             pf_scheduler_abandon(s);
+            s->keeps = false;
             Py_CLEAR(s->main); /* the caller has it */
         }
         end_signals(s, &signals);

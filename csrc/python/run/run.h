@@ -19,6 +19,7 @@ PyObject *pf_loop_run(SchedulerObject *s, FiberObject *main);
 void pf_loop_once(SchedulerObject *s, PyObject *timeout, int64_t deadline);
 void pf_scheduler_abandon(SchedulerObject *s);
 PyObject *pf_scheduler_fibers(SchedulerObject *s); /* a list */
+PyObject *pf_waiting_ones(SchedulerObject *s);     /* ... for a report */
 void pf_scheduler_cancel_because(SchedulerObject *s, const char *reason);
 
 extern PyType_Spec pf_scheduler_spec;

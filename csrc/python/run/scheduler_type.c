@@ -12,6 +12,7 @@
 #include "python/fiber/hub.h"
 #include "python/fiber/owner.h"
 #include "python/fiber/pack.h"
+#include "python/fiber/still.h"
 #include "python/fiber/unseen.h"
 #include "python/run/cluster.h"
 #include "python/run/run.h"
@@ -50,6 +51,7 @@ unlink_scheduler(SchedulerObject *s)
     if (s->thread == NULL) {
         return;
     }
+    bool stopped = pf_still_begin(s->thread); /* it may die elsewhere */
     pf_scheduler_stats *ended = &s->thread->ended, own;
     pf_scheduler_stats_get(&s->core, &own);
     ended->switches += own.switches;
@@ -59,6 +61,7 @@ unlink_scheduler(SchedulerObject *s)
     ended->waits += own.waits;
     PF_LIST_REMOVE(s->thread->schedulers, s);
     s->thread = NULL;
+    pf_still_end(stopped);
 }
 
 static PyObject *

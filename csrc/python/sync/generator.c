@@ -12,9 +12,14 @@
  *
  * The link is made before anything that could run other code, and removed
  * before the body can be entered again: meanwhile another pull is refused.
+ *
+ * The body is one thread's, that of the first pull, and only that thread uses
+ * it.  Others may hold the generator, so `user` and `body` are read and written
+ * behind its mutex, but for what the user itself reads.
  */
 #include "python/cancel/scope.h"
 #include "python/core/arguments.h"
+#include "python/core/objlock.h"
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
@@ -30,7 +35,79 @@ typedef struct GeneratorObject {
     PyObject_HEAD
     PyObject *weakrefs;
     FiberObject *body; /* NULL: it has ended or was closed; see is_over */
+    PfThread *user;    /* whose the body is, or that tries; NULL: nobody's */
+    PF_OBJECT_MUTEX
 } GeneratorObject;
+
+/* ---------------------------------------------------------------- whose it is
+ */
+
+/* Of any thread: a new reference, or NULL. */
+static FiberObject *
+body_of(GeneratorObject *self)
+{
+    PF_LOCK(self);
+    FiberObject *body = (FiberObject *)Py_XNewRef((PyObject *)self->body);
+    PF_UNLOCK(self);
+    return body;
+}
+
+/* The caller drops it. */
+static FiberObject *
+take_body(GeneratorObject *self)
+{
+    PF_LOCK(self);
+    FiberObject *body = self->body;
+    self->body = NULL;
+    PF_UNLOCK(self);
+    return body;
+}
+
+/* One that has not begun, and that nobody is about to begin. */
+static FiberObject *
+take_fresh(GeneratorObject *self)
+{
+    FiberObject *body = NULL;
+    PF_LOCK(self);
+    if (self->user == NULL && self->body != NULL &&
+        self->body->core.state == PF_NEW) {
+        body = self->body;
+        self->body = NULL;
+    }
+    PF_UNLOCK(self);
+    return body;
+}
+
+static int
+claim(GeneratorObject *self, PfThread *t)
+{
+    PF_LOCK(self);
+    bool ours = self->user == NULL || self->user == t;
+    if (ours) {
+        self->user = t;
+    }
+    PF_UNLOCK(self);
+    if (!ours) {
+        PyErr_SetString(pf.fiber_error,
+                        "the generator belongs to another thread: it runs "
+                        "only on the thread that pulled from it first. Let "
+                        "that thread send the values, through a Queue or a "
+                        "Channel");
+    }
+    return ours ? 0 : -1;
+}
+
+/* After a pull by its user: a body that it has not begun is nobody's again. */
+static void
+unclaim(GeneratorObject *self)
+{
+    PF_LOCK(self);
+    if (self->body != NULL && self->body->core.state == PF_NEW &&
+        pf_rare(self->body)->puller == NULL) {
+        self->user = NULL;
+    }
+    PF_UNLOCK(self);
+}
 
 /* ------------------------------------------------------------------ the link */
 
@@ -125,16 +202,8 @@ mod_emit(PyObject *module, PyObject *value)
 /* ---------------------------------------------------------------------- pull */
 
 static int
-may_pull(PfThread *t, FiberObject *body, PyObject *value)
+may_pull(FiberObject *body, PyObject *value)
 {
-    if (body->thread != NULL && body->thread != t) {
-        PyErr_SetString(pf.fiber_error,
-                        "the generator belongs to another thread: it runs "
-                        "only on the thread that pulled from it first. Let "
-                        "that thread send the values, through a Queue or a "
-                        "Channel");
-        return -1;
-    }
     bool fresh = body->core.state == PF_NEW;
     if (pf_rare(body)->puller != NULL ||
         (!fresh && body->core.state != PF_SUSPENDED)) {
@@ -178,7 +247,7 @@ ended(GeneratorObject *self, PyObject *result)
         stop_with(result);
     }
     Py_XDECREF(result);
-    Py_CLEAR(self->body);
+    Py_XDECREF(take_body(self));
 }
 
 /* Back from the body.  If it is still linked, it has emitted nothing: it has
@@ -202,18 +271,21 @@ landed(GeneratorObject *self, FiberObject *body, PyObject *result)
     return NULL;
 }
 
-/* The end of its thread ends a body, too. */
+/* The end of its thread ends a body, too.  On any thread. */
 static bool
-is_over(const GeneratorObject *self)
+is_over(GeneratorObject *self)
 {
-    return self->body == NULL || self->body->core.state == PF_DONE;
+    FiberObject *body = body_of(self);
+    bool over = body == NULL || body->core.state == PF_DONE;
+    Py_XDECREF(body);
+    return over;
 }
 
-/* Is the generator open, and may the running fiber be left for it? 1; 0: it is
- * over; -1: FiberError.  A fiber that may not be left may be in the middle of
- * another wait, so it must not be linked. */
+/* Is the generator open, and may the running fiber be left for it?  Then it is
+ * this thread's. 1; 0: it is over; -1: FiberError.  A fiber that may not be
+ * left may be in the middle of another wait, so it must not be linked. */
 static int
-is_open(const GeneratorObject *self)
+is_open(GeneratorObject *self)
 {
     if (is_over(self)) {
         return 0;
@@ -222,7 +294,23 @@ is_open(const GeneratorObject *self)
     if (t == NULL || (t->attention != 0 && pf_attend(t) < 0)) {
         return -1;
     }
-    return !is_over(self);
+    if (is_over(self)) {
+        return 0;
+    }
+    return claim(self, t) < 0 ? -1 : !is_over(self);
+}
+
+static PyObject *
+pull_from(GeneratorObject *self, FiberObject *body, PyObject *value,
+          PyObject *exc)
+{
+    if (may_pull(body, value) < 0 ||
+        link_to(self, CURRENT(pf_tls_thread)) < 0) {
+        return NULL;
+    }
+    PyObject *result =
+        exc != NULL ? pf_fiber_throw(body, exc) : pf_fiber_switch(body, value);
+    return landed(self, body, result);
 }
 
 /* `self` is open.  Continue the function: emit() returns `value` there, or
@@ -231,19 +319,11 @@ is_open(const GeneratorObject *self)
 static PyObject *
 pull(GeneratorObject *self, PyObject *value, PyObject *exc)
 {
-    PfThread *t = pf_tls_thread;
     FiberObject *body = self->body;
-    if (may_pull(t, body, value) < 0) {
-        return NULL;
-    }
     Py_INCREF(self);
     Py_INCREF(body);
-    PyObject *result = NULL;
-    if (link_to(self, CURRENT(t)) == 0) {
-        result = exc != NULL ? pf_fiber_throw(body, exc)
-                             : pf_fiber_switch(body, value);
-        result = landed(self, body, result);
-    }
+    PyObject *result = pull_from(self, body, value, exc);
+    unclaim(self);
     Py_DECREF(body);
     Py_DECREF(self);
     return result;
@@ -325,12 +405,9 @@ generator_close(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     GeneratorObject *self = (GeneratorObject *)op;
-    FiberObject *body = self->body;
-    if (is_over(self)) {
-        Py_RETURN_NONE;
-    }
-    if (body->core.state == PF_NEW && pf_rare(body)->puller == NULL) {
-        Py_CLEAR(self->body); /* nothing to clean up in it */
+    FiberObject *fresh = take_fresh(self);
+    if (fresh != NULL || is_over(self)) {
+        Py_XDECREF(fresh); /* nothing to clean up in it */
         Py_RETURN_NONE;
     }
     return unwind(self);
@@ -397,7 +474,7 @@ generator_traverse(PyObject *op, visitproc visit, void *arg)
 static int
 generator_clear(PyObject *op)
 {
-    Py_CLEAR(((GeneratorObject *)op)->body);
+    Py_XDECREF(take_body((GeneratorObject *)op));
     return 0;
 }
 
@@ -410,12 +487,12 @@ generator_dealloc(PyObject *op)
 static PyObject *
 generator_repr(PyObject *op)
 {
-    FiberObject *body = ((GeneratorObject *)op)->body;
-    if (is_over((GeneratorObject *)op)) {
+    FiberObject *body = body_of((GeneratorObject *)op);
+    if (body == NULL || body->core.state == PF_DONE) {
+        Py_XDECREF(body);
         return PyUnicode_FromFormat("<%s over at %p>", Py_TYPE(op)->tp_name,
                                     op);
     }
-    Py_INCREF(body);
     const char *state = body->core.state == PF_NEW      ? "new"
                         : pf_rare(body)->puller != NULL ? "executing"
                                                         : "suspended";
@@ -434,8 +511,8 @@ static PyObject *
 generator_holders(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
-    PyObject *body = (PyObject *)((GeneratorObject *)op)->body;
-    return body == NULL ? PyList_New(0) : Py_BuildValue("[O]", body);
+    FiberObject *body = body_of((GeneratorObject *)op);
+    return body == NULL ? PyList_New(0) : Py_BuildValue("[N]", body);
 }
 
 PyDoc_STRVAR(generator_doc, "FiberGenerator(fn, /, *args, **kwargs)\n--\n\n\

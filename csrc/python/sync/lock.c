@@ -91,7 +91,7 @@ pf_lock_recount(LockObject *self, PfThread *t, Py_ssize_t count)
 static inline int
 wait_for_lock(LockObject *self, PfWait *wait, PfThread *t, int64_t deadline)
 {
-    if (PF_PARALLEL) {
+    if (PF_FREE_THREADED) {
         (void)pf_owner(CURRENT(t));
     }
     return pf_wait_for(wait, &self->waiters, PF_MUTEX_OF(self), t, deadline,

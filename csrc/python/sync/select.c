@@ -59,8 +59,8 @@ mutex_of(PyObject *one)
 static inline void
 lock(PyObject *one)
 {
-    PfMutex *mutex = PF_PARALLEL ? mutex_of(one) : NULL;
-    if (PF_PARALLEL && mutex != NULL) {
+    PfMutex *mutex = PF_FREE_THREADED ? mutex_of(one) : NULL;
+    if (PF_FREE_THREADED && mutex != NULL) {
         PF_LOCK_MUTEX(mutex);
     }
 }
@@ -68,8 +68,8 @@ lock(PyObject *one)
 static inline void
 unlock(PyObject *one)
 {
-    PfMutex *mutex = PF_PARALLEL ? mutex_of(one) : NULL;
-    if (PF_PARALLEL && mutex != NULL) {
+    PfMutex *mutex = PF_FREE_THREADED ? mutex_of(one) : NULL;
+    if (PF_FREE_THREADED && mutex != NULL) {
         PF_UNLOCK_MUTEX(mutex);
     }
 }
@@ -305,7 +305,7 @@ wait_for_one(PfThread *t, PyObject *const *cases, Py_ssize_t count,
     }
     pf_waiter_init(&wait.waiter, t, nodes, (int)count);
     PyObject *result;
-    if (PF_PARALLEL) {
+    if (PF_FREE_THREADED) {
         result =
             wait_in_parallel(t, &wait.waiter, cases, count, deadline, what);
     } else {

@@ -119,7 +119,7 @@ wait_for_one(SemaphoreObject *self, PfThread *t, int64_t deadline)
 {
     PfWait wait;
     pf_wait_init(&wait, t);
-    if (PF_PARALLEL) {
+    if (PF_FREE_THREADED) {
         (void)pf_owner(CURRENT(t)); /* it gets its number on its own thread */
     }
     int rc = pf_wait_for(&wait, &self->waiters, PF_MUTEX_OF(self), t, deadline,

@@ -324,9 +324,9 @@ pf_job_run(JobObject *job)
     drop_arguments(job);
     /* Whoever sees its end sees that its token is back: with a GIL nobody
      * looks in between. */
-    JobObject *next = PF_PARALLEL ? pf_limiter_next(job->limiter) : NULL;
+    JobObject *next = PF_FREE_THREADED ? pf_limiter_next(job->limiter) : NULL;
     send_back(job);
-    return PF_PARALLEL ? next : pf_limiter_next(job->limiter);
+    return PF_FREE_THREADED ? next : pf_limiter_next(job->limiter);
 }
 
 /* -------------------------------------------------- questions about threads

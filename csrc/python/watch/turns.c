@@ -11,9 +11,10 @@
  * is read then, and nothing has to be kept of a fiber that has stopped: it may
  * be freed at any time.
  *
- * All of this happens under the GIL, and on_turn runs no Python code: between
- * the choice of a task and its turn nothing may change.  What is recorded
- * keeps names and types alive, never fibers.
+ * All of this happens under the GIL, or on the one thread that is recorded
+ * without it (see recorded.h), and on_turn runs no Python code: between the
+ * choice of a task and its turn nothing may change.  What is recorded keeps
+ * names and types alive, never fibers.
  */
 #include "python/watch/watch.h"
 
@@ -23,6 +24,7 @@
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
 #include "python/fiber/task.h"
+#include "python/watch/recorded.h"
 
 #include "engine/base/clock.h"
 
@@ -500,7 +502,7 @@ on_turn(pf_scheduler *core, void *data)
 static void
 install(SchedulerObject *s)
 {
-    if (s->core.pick == NULL) {
+    if (s->core.pick == NULL && pf_is_recorded(s)) {
         s->core.pick = on_turn;
         s->turn = (PfTurn){.on = false};
     }
@@ -520,11 +522,22 @@ for_each_scheduler(void (*act)(SchedulerObject *s))
 {
     pf_mutex_lock(&pf_threads_lock);
     for (PfThread *t = pf_threads; t != NULL; t = t->next) {
-        for (SchedulerObject *s = t->schedulers; s != NULL; s = s->next) {
+        bool ours = !PF_FREE_THREADED || t == pf_tls_thread;
+        SchedulerObject *s = ours ? t->schedulers : NULL;
+        for (; s != NULL; s = s->next) {
             act(s);
         }
     }
     pf_mutex_unlock(&pf_threads_lock);
+}
+
+/* Nothing is recorded any more, or not yet. */
+static void
+end_claim(void)
+{
+    if (timeline == NULL && profile == NULL) {
+        pf_unclaim_record();
+    }
 }
 
 static const PfTurnOps ops = {.begin_run = install, .end = on_turn_ends};
@@ -556,6 +569,9 @@ recorder_start(PyObject *op, PyObject *ignored)
     (void)ignored;
     Recorder *r = (Recorder *)op;
     Recorder **active = r->records != NULL ? &timeline : &profile;
+    if (pf_claim_record() < 0) {
+        return NULL;
+    }
     if (*active != NULL) {
         PyErr_SetString(pf.fiber_error, r->records != NULL
                                             ? "a timeline is recorded already"
@@ -584,11 +600,16 @@ recorder_stop(PyObject *op, PyObject *ignored)
     (void)ignored;
     Recorder *r = (Recorder *)op;
     Recorder **active = r->records != NULL ? &timeline : &profile;
+    if (pf_claim_record() < 0) {
+        return NULL;
+    }
     if (*active != r) {
+        end_claim();
         Py_RETURN_FALSE;
     }
     for_each_scheduler(end_each);
     set_active(active, NULL);
+    end_claim();
     Py_DECREF(r);
     Py_RETURN_TRUE;
 }
@@ -600,6 +621,10 @@ recorder_timeline(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     Recorder *r = (Recorder *)op;
+    if (pf_claim_record() < 0) {
+        return NULL;
+    }
+    end_claim();
     size_t count = records_of(r);
     size_t first = r->written < r->room ? 0 : (size_t)(r->written % r->room);
     PyObject *bytes =
@@ -624,6 +649,10 @@ recorder_profile(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     Recorder *r = (Recorder *)op;
+    if (pf_claim_record() < 0) {
+        return NULL;
+    }
+    end_claim();
     PyObject *names = PyDict_Keys(r->rows_of); /* in the rows' order */
     PyObject *list = names == NULL ? NULL : PyList_New(0);
     for (Py_ssize_t i = 0; list != NULL && i < PyList_GET_SIZE(names); i++) {

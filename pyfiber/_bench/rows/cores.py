@@ -17,7 +17,7 @@ from typing import Any
 
 import pyfiber
 
-from ..model import CORES, Case, Measure, Row, Sample, Unavailable, clock
+from ..model import CORES, Case, Measure, Row, Sample, clock
 from ..peers import PEERS, load
 from .skynet import checked
 
@@ -356,14 +356,6 @@ async def tonio_compute(count: int) -> None:
 # Trees that are shared out -----------------------------------------------------------------------
 
 
-def shared_out(main: Callable[[], Sample], threads: int) -> Sample:
-    """A run on so many threads, where there are such."""
-    try:
-        return pyfiber.run(main, threads=threads)
-    except pyfiber.FiberError as refused:
-        raise Unavailable(str(refused)) from None
-
-
 def whole_tree(leaves: int) -> int:
     """At most so many leaves that every node has ten children."""
     size = 1
@@ -387,7 +379,7 @@ def pyfiber_skynet(threads: int, leaves: int) -> Sample:
         start = clock()
         return checked(node(0, leaves), leaves, clock() - start)
 
-    return shared_out(main, threads)
+    return pyfiber.run(main, threads=threads)
 
 
 def tonio_skynet(threads: int, leaves: int) -> Sample:
@@ -424,7 +416,7 @@ def pyfiber_tree(threads: int, leaves: int) -> Sample:
         assert total == leaves * 610
         return Sample(clock() - start, leaves)
 
-    return shared_out(main, threads)
+    return pyfiber.run(main, threads=threads)
 
 
 def tonio_tree(threads: int, leaves: int) -> Sample:

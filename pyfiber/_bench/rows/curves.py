@@ -128,7 +128,7 @@ def yield_row(fibers: int) -> Row:
     return Row(
         f"curve-yield-{fibers}",
         f"yield among {fibers:,}",
-        f"{fibers:,} fibers, all started, take turns through the scheduler; the time of one yield.",
+        f"{fibers:,} fibers, all settled, take turns through the scheduler; the time of one yield.",
         yielding.cases(fibers),
         count=500_000,
         quick=20_000,

@@ -1,0 +1,100 @@
+/* spawn() on a group that was entered on another thread of the run: see
+ * run/cluster.c, which gives away fibers that use the group they are in.
+ *
+ * The child is made here, and so its handle is there at once; it belongs to the
+ * group's scheduler from then on, which counts it as `coming`, and to the group
+ * when it arrives.  Who spawns it is in the group, as a rule: then the message
+ * that this one has ended comes later, and the group is not left before.
+ */
+#include "python/cancel/scope.h"
+
+#include "python/core/state.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/lent.h"
+#include "python/fiber/owner.h"
+#include "python/fiber/switch.h"
+
+SchedulerObject *
+pf_group_abroad(PfThread *t, GroupObject *group)
+{
+    if (group->scope.scheduler == t->scheduler) {
+        return NULL;
+    }
+    SchedulerObject *s = pf_scope_abroad(&group->scope);
+    if (s != NULL && !pf_lent_ops->together(t->scheduler, s)) {
+        Py_CLEAR(s);
+    }
+    return s;
+}
+
+static void
+join_group(SchedulerObject *s, GroupObject *group, FiberObject *child)
+{
+    pf_scope_adopt(&group->scope, PF_TASK(child));
+    child->grouped = true;
+    group->alive++;
+    pf_fiber_enroll(s, child);
+    if (group->scope.source != NULL) {
+        pf_fiber_refresh(child);
+    }
+    pf_fiber_make_ready(s, child);
+}
+
+/* Who has the handle gets the error. */
+static void
+end_without(SchedulerObject *s, GroupObject *group, FiberObject *child)
+{
+    pf_fiber_enroll(s, child);
+    PyErr_Format(pf.fiber_error,
+                 "%R was left before the fiber, which another thread spawned "
+                 "there, had arrived",
+                 group);
+    pf_fiber_end(s->thread, child, NULL);
+}
+
+static void
+child_arrived(SchedulerObject *s, PyObject *fiber, PyObject *op)
+{
+    FiberObject *child = (FiberObject *)fiber;
+    GroupObject *group = (GroupObject *)op;
+    if (group->scope.scheduler == s) {
+        join_group(s, group, child);
+    } else {
+        end_without(s, group, child);
+    }
+    pf_lent_ops->came(s);
+    pf_fetch_sub(&s->coming, 1);
+}
+
+static int
+post_child(SchedulerObject *s, GroupObject *group, FiberObject *child)
+{
+    PfOwnerCall *call =
+        pf_owner_call_new(child_arrived, (PyObject *)child, (PyObject *)group);
+    if (call == NULL) {
+        return -1;
+    }
+    if (pf_fiber_assign(s, child) < 0) {
+        pf_owner_call_drop(call);
+        return -1;
+    }
+    pf_fetch_add(&s->coming, 1); /* before it can arrive */
+    if (pf_owner_call_post(s, call)) {
+        return 0;
+    }
+    pf_fetch_sub(&s->coming, 1);
+    pf_fiber_unassign(child);
+    pf_owner_call_drop(call);
+    PyErr_SetString(pf.fiber_error, "the scheduler of the group is closed");
+    return -1;
+}
+
+FiberObject *
+pf_group_spawn_abroad(SchedulerObject *s, GroupObject *group,
+                      FiberObject *child)
+{
+    if (post_child(s, group, child) < 0) {
+        Py_CLEAR(child);
+    }
+    return child;
+}

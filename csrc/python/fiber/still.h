@@ -1,0 +1,57 @@
+/* Looking at what another thread's fiber does, for reports.
+ *
+ * With a GIL its thread stands still while one looks.  Without one it would go
+ * on: so all other threads are stopped for a moment, as for the collector, at
+ * places where every object may be looked at.  Whoever looks takes strong
+ * references to what it needs, and lets the others go before it runs any code
+ * or drops a reference.
+ *
+ * Frames of a fiber that runs on another thread, or may at any time, are not
+ * given away: pf_stack_calls has what a report needs of them.
+ */
+#ifndef PF_STILL_H
+#define PF_STILL_H
+
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
+#include "python/fiber/fiber.h"
+
+/* May what belongs to that thread change while this one looks?  One that has
+ * not begun belongs to nobody, but may begin at any time. */
+static inline bool
+pf_may_move_on(const PfThread *owner)
+{
+    return PF_FREE_THREADED && (owner == NULL || owner != pf_tls_thread);
+}
+
+/* Not within each other, nor with a mutex held.  True: it has stopped them. */
+static inline bool
+pf_still_begin(const PfThread *owner)
+{
+    bool stops = pf_may_move_on(owner);
+    if (stops) {
+        pf_stop_others();
+    }
+    return stops;
+}
+static inline void
+pf_still_end(bool stopped)
+{
+    if (stopped) {
+        pf_let_others_go();
+    }
+}
+
+/* Whose it is.  NULL: nobody's; or, of one without a stack, another's. */
+const PfThread *pf_task_owner(PfTaskObject *task);
+
+/* What a field refers to, or None: a new reference. */
+PyObject *pf_still_ref(const PfThread *owner, PyObject *const *field);
+
+/* (code, line) of each call, innermost first: of a fiber that is suspended or
+ * runs on another thread.  Empty if it has none. */
+PyObject *pf_stack_calls(FiberObject *fiber);
+
+int pf_still_init(PyObject *module);
+
+#endif

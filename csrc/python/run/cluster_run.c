@@ -1,0 +1,382 @@
+/* A run on several threads: how it begins, ends, reports and is forked.  What
+ * the members give each other is in cluster.c. */
+#include "python/run/members.h"
+
+#include "python/core/facade.h"
+#include "python/core/import.h"
+#include "python/core/state.h"
+#include "python/core/tstate.h"
+#include "python/fiber/fiber.h"
+#include "python/fiber/lent.h"
+#include "python/fiber/lifecycle.h"
+#include "python/fiber/owner.h"
+#include "python/fiber/switch.h"
+#include "python/fiber/wait.h"
+
+/* ------------------------------------------------------------------- reports */
+
+/* Without the fiber that only keeps the member's run going.  `list` may be
+ * NULL. */
+static PyObject *
+without_keeper(SchedulerObject *s, PyObject *list)
+{
+    Py_ssize_t i = list == NULL ? 0 : PyList_GET_SIZE(list);
+    while (--i >= 0 && PyList_GET_ITEM(list, i) != (PyObject *)s->main) {
+    }
+    if (i >= 0 && PyList_SetSlice(list, i, i + 1, NULL) < 0) {
+        Py_CLEAR(list);
+    }
+    return list;
+}
+
+PyObject *
+pf_cluster_fibers(SchedulerObject *s, PyObject *list)
+{
+    size_t count = s->cluster == NULL || PF_FREE_THREADED
+                       ? 0
+                       : pf_load(&s->cluster->count);
+    for (size_t i = 0; list != NULL && i < count; i++) {
+        SchedulerObject *other = s->cluster->members[i].scheduler;
+        PyObject *more =
+            other == s ? NULL
+                       : without_keeper(other, pf_scheduler_fibers(other));
+        Py_ssize_t end = PyList_GET_SIZE(list);
+        if (other != s &&
+            (more == NULL || PyList_SetSlice(list, end, end, more) < 0)) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(more);
+    }
+    return list;
+}
+
+/* --- without a GIL: each member reports itself, by a SimpleQueue --- */
+
+/* It runs nothing and expects nothing: the text of a report, empty if there is no
+ * fiber; else None. */
+static PyObject *
+own_report(SchedulerObject *s)
+{
+    if (s->core.ready.head != NULL || s->ending || pf_load(&s->coming) != 0 ||
+        pf_scheduler_expects(&s->core)) {
+        Py_RETURN_NONE;
+    }
+    PyObject *fibers = without_keeper(s, pf_waiting_ones(s));
+    PyObject *text = NULL;
+    if (fibers != NULL && PyList_GET_SIZE(fibers) == 0) {
+        text = PyUnicode_FromString("");
+    } else if (fibers != NULL) {
+        text = PyObject_CallOneArg(pf_facade.deadlock_text, fibers);
+    }
+    Py_XDECREF(fibers);
+    return text;
+}
+
+static void
+asked(SchedulerObject *s, PyObject *queue, PyObject *ignored)
+{
+    (void)ignored;
+    PyObject *text = own_report(s);
+    PyObject *done =
+        text == NULL ? NULL : PyObject_CallMethod(queue, "put", "O", text);
+    if (done == NULL) {
+        PyErr_WriteUnraisable((PyObject *)s);
+    }
+    Py_XDECREF(done);
+    Py_XDECREF(text);
+}
+
+/* A list with a text of each, in any order; NULL, without an exception: one is
+ * not stuck, or does not answer. */
+static PyObject *
+ask_all(PfCluster *c, PyObject *queue)
+{
+    size_t count = pf_load(&c->count);
+    for (size_t i = 1; i < count; i++) {
+        if (pf_call_owner(c->members[i].scheduler, asked, queue, NULL) <= 0) {
+            return NULL;
+        }
+    }
+    PyObject *list = PyList_New(0);
+    for (size_t i = 1; list != NULL && i < count; i++) {
+        PyObject *text = PyObject_CallMethod(queue, "get", "Od", Py_True, 1.0);
+        if (text == NULL || text == Py_None || PyList_Append(list, text) < 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(text);
+    }
+    return list;
+}
+
+bool
+pf_cluster_confirm(SchedulerObject *s)
+{
+    PfCluster *c = s->cluster;
+    if (!PF_FREE_THREADED || pf_load(&c->count) == 1) {
+        return true;
+    }
+    pf_no_switch_begin(s->thread, "while a deadlock is looked for");
+    PyObject *type = pf_import_from("queue", "SimpleQueue");
+    PyObject *queue = type == NULL ? NULL : PyObject_CallNoArgs(type);
+    Py_XSETREF(c->reports, queue == NULL ? NULL : ask_all(c, queue));
+    PyErr_Clear();
+    Py_XDECREF(queue);
+    Py_XDECREF(type);
+    pf_no_switch_end(s->thread);
+    return c->reports != NULL;
+}
+
+/* `text` (stolen, or NULL) with those of the others. */
+PyObject *
+pf_cluster_add_reports(SchedulerObject *s, PyObject *text)
+{
+    PyObject *reports = s->cluster == NULL ? NULL : s->cluster->reports;
+    Py_ssize_t count = reports == NULL ? 0 : PyList_GET_SIZE(reports);
+    for (Py_ssize_t i = 0; text != NULL && i < count; i++) {
+        PyObject *more = PyList_GET_ITEM(reports, i);
+        if (PyObject_IsTrue(more) == 1) {
+            Py_SETREF(text,
+                      PyUnicode_FromFormat(
+                          "%U\non another thread of the run: %U", text, more));
+        }
+    }
+    return text;
+}
+
+/* --------------------------------------------------------------------- fork */
+
+/* The thread that ran its double is not in this process. */
+static void
+lost(SchedulerObject *s, PyObject *one, PyObject *ignored)
+{
+    FiberObject *f = (FiberObject *)one;
+    (void)ignored;
+    if (!pf_is_away(f)) {
+        return;
+    }
+    pf_come_back(s, f);
+    f->looked_at = true; /* no report: who waits for it gets the error */
+    PyErr_SetString(pf.fiber_error,
+                    "the fiber ran on another thread, which the child of a "
+                    "fork has not");
+    pf_fiber_end(s->thread, f, NULL);
+}
+
+/* Who posts to them must not wake the parent's, by the descriptors that the
+ * processes share.  They are never freed. */
+static void
+forget_others(SchedulerObject *s, PfCluster *c)
+{
+    size_t count = pf_load(&c->count);
+    for (size_t i = 0; i < count; i++) {
+        SchedulerObject *other = c->members[i].scheduler;
+        if (other != s) {
+            (void)pf_inbox_close(&other->core.inbox);
+        }
+    }
+    c->joining = (pf_mutex)PF_MUTEX_INIT;
+    c->members[0].scheduler = s;
+    s->member = &c->members[0];
+    pf_store(&c->count, 1);
+    pf_store(&c->hungry, 0);
+    pf_store(&s->member->hungry, SATED);
+    c->found_stuck = false;
+}
+
+/* In the child only this member is left, and decides when the run ends. */
+int
+pf_cluster_after_fork(SchedulerObject *s)
+{
+    if (s->cluster == NULL) {
+        return 0;
+    }
+    bool keeps = !pf_is_first(s);
+    forget_others(s, s->cluster);
+    for (FiberObject *f = s->thread->live; f != NULL; f = f->next) {
+        if (f->core.scheduler == &s->core && pf_is_away(f) &&
+            pf_call_owner(s, lost, (PyObject *)f, NULL) < 0) {
+            return -1;
+        }
+    }
+    return keeps && s->main != NULL
+               ? pf_fiber_unpark(PF_TASK(s->main), Py_None)
+               : 0;
+}
+
+/* ----------------------------------------------------------- begin and end */
+
+static int
+processors(Py_ssize_t *threads)
+{
+    PyObject *count = pf_import_from("pyfiber._cluster", "processors");
+    Py_XSETREF(count, count == NULL ? NULL : PyObject_CallNoArgs(count));
+    int rc = count == NULL ? -1 : pf_cluster_threads(count, threads);
+    Py_XDECREF(count);
+    return rc;
+}
+
+int
+pf_cluster_threads(PyObject *value, Py_ssize_t *threads)
+{
+    if (value == Py_None) {
+        return processors(threads);
+    }
+    if (!PyLong_Check(value) || PyBool_Check(value)) {
+        PyErr_Format(PyExc_TypeError,
+                     "threads must be an int or None, not '%.200s'",
+                     Py_TYPE(value)->tp_name);
+        return -1;
+    }
+    *threads = PyLong_AsSsize_t(value);
+    if ((*threads == -1 && PyErr_Occurred()) || *threads < 1 ||
+        *threads > MOST_THREADS) {
+        PyErr_Format(PyExc_ValueError, "threads must be from 1 to %d, not %R",
+                     MOST_THREADS, value);
+        return -1;
+    }
+    return 0;
+}
+
+/* _join_cluster(first, own): own becomes a member; False: it is over. */
+static PyObject *
+mod_join(PyObject *module, PyObject *args)
+{
+    (void)module;
+    SchedulerObject *first, *own;
+    if (!PyArg_ParseTuple(args, "O!O!", pf_scheduler_type, &first,
+                          pf_scheduler_type, &own)) {
+        return NULL;
+    }
+    PfCluster *c = first->cluster;
+    if (c == NULL || pf_load(&c->over)) {
+        Py_RETURN_FALSE;
+    }
+    pf_store(&own->watched.limit, pf_load(&first->watched.limit));
+    pf_cluster_join(own, c);
+    own->slots = first->slots;
+    pf_get_hungry(own->member); /* gifts wait in its inbox */
+    Py_RETURN_TRUE;
+}
+
+static void
+disband(PfCluster *c)
+{
+    size_t count = pf_load(&c->count);
+    for (size_t i = 0; i < count; i++) {
+        SchedulerObject *s = c->members[i].scheduler;
+        s->core.probe = NULL;
+        s->cluster = NULL;
+        s->member = NULL;
+        Py_DECREF(s);
+    }
+    PyMem_RawFree(c);
+}
+
+static void
+forget_parts(PfCluster *c)
+{
+    Py_CLEAR(c->begin);
+    Py_CLEAR(c->end);
+    Py_CLEAR(c->reports);
+}
+
+/* functools.partial(begin, s, threads, how); NULL with an exception. */
+static PyObject *
+prepare_begin(SchedulerObject *s, Py_ssize_t threads)
+{
+    PyObject *how = s->on_unhandled == NULL ? pf.s_log : s->on_unhandled;
+    PyObject *prepare = pf_import_from("pyfiber._cluster", "prepare");
+    PyObject *begin = prepare == NULL ? NULL
+                                      : PyObject_CallFunction(prepare, "OnO",
+                                                              s, threads, how);
+    Py_XDECREF(prepare);
+    return begin;
+}
+
+/* In the first member's loop; a failure ends the run. */
+void
+pf_cluster_begin(SchedulerObject *s)
+{
+    PfCluster *c = s->cluster;
+    c->begun = true;
+    pf_no_switch_begin(s->thread, "while the threads of a run are started");
+    PyObject *begun = PyObject_CallNoArgs(c->begin);
+    PyObject *failure =
+        begun == NULL ? pf_take_exception() : PyTuple_GetItem(begun, 1);
+    if (begun != NULL) {
+        c->end = Py_NewRef(PyTuple_GET_ITEM(begun, 0));
+        Py_INCREF(failure);
+        Py_DECREF(begun);
+    }
+    pf_no_switch_end(s->thread);
+    if (failure != Py_None) {
+        pf_scheduler_fail(s, Py_NewRef(failure));
+    }
+    Py_DECREF(failure);
+}
+
+/* Wait until the others have ended: 0, or -1 with the failure of one. */
+static int
+wait_for_others(SchedulerObject *s, PfCluster *c, bool wait)
+{
+    pf_cluster_cancel(s);
+    PyObject *ended = c->end == NULL
+                          ? Py_NewRef(Py_None)
+                          : PyObject_CallFunction(c->end, "i", (int)wait);
+    Py_XDECREF(ended);
+    return ended == NULL ? -1 : 0;
+}
+
+/* After the second Ctrl-C nobody waits for the members; what they use stays. */
+static PyObject *
+end_run(SchedulerObject *s, PfCluster *c, PyObject *result)
+{
+    PyObject *raised = result == NULL ? pf_take_exception() : NULL;
+    bool wait = s->interrupts < 2;
+    if (wait_for_others(s, c, wait) < 0 && raised == NULL) {
+        Py_CLEAR(result);
+        raised = pf_take_exception();
+    }
+    PyErr_Clear();
+    forget_parts(c);
+    if (wait) {
+        disband(c);
+    }
+    if (raised != NULL) {
+        pf_restore_exception(raised);
+    }
+    return result;
+}
+
+PyObject *
+pf_cluster_run(SchedulerObject *s, FiberObject *main, Py_ssize_t threads,
+               int64_t watchdog)
+{
+    (void)watchdog;
+    PyObject *begin = prepare_begin(s, threads);
+    PfCluster *c = begin == NULL ? NULL : PyMem_RawCalloc(1, sizeof *c);
+    if (c == NULL) {
+        Py_DECREF(main);
+        Py_XDECREF(begin);
+        return begin == NULL ? NULL : PyErr_NoMemory();
+    }
+    c->joining = (pf_mutex)PF_MUTEX_INIT;
+    c->begin = begin;
+    pf_cluster_join(s, c);
+    PyObject *result = pf_run_main(s, main);
+    pf_store(&c->over, 1);
+    return end_run(s, c, result);
+}
+
+static PyMethodDef functions[] = {
+    {"_join_cluster", mod_join, METH_VARARGS,
+     "_join_cluster(first, own, /)\n--\n\n"
+     "A scheduler takes part in the run of another; False if that is over."},
+    {NULL, NULL, 0, NULL},
+};
+
+int
+pf_cluster_run_init(PyObject *module)
+{
+    return PyModule_AddFunctions(module, functions);
+}

@@ -1,0 +1,56 @@
+/* What cluster.c and cluster_run.c know of a run on several threads: see
+ * cluster.c. */
+#ifndef PF_MEMBERS_H
+#define PF_MEMBERS_H
+
+#include "python/run/cluster.h"
+
+#include "engine/base/mutex.h"
+
+#define MOST_THREADS 256
+
+typedef struct PfMember {
+    SchedulerObject *scheduler; /* owned; written once, before `count` grows */
+    PF_ATOMIC(uint8_t) hungry;  /* see cluster.c */
+    PF_ATOMIC(uint8_t) empty, stuck;
+    const PyObject *given; /* the function of its last gift: to be compared */
+} PfMember;
+
+enum { SATED, HUNGRY, PROMISED }; /* `hungry` */
+
+typedef struct PfCluster {
+    PF_ATOMIC(size_t) count;  /* members that are there */
+    PF_ATOMIC(size_t) hungry; /* of these, without work */
+    PF_ATOMIC(size_t) gifts, wakes;
+    PF_ATOMIC(uint8_t) over;
+    pf_mutex joining; /* who adds to `members` holds it */
+    /* --- the first member's alone --- */
+    size_t looked; /* `wakes` when all were found stuck */
+    bool found_stuck;
+    bool begun;        /* the others were started, or could not be */
+    PyObject *begin;   /* the function for that, to be called without more */
+    PyObject *end;     /* waits for their end; NULL: they were not started */
+    PyObject *reports; /* texts: what waits on the others, or NULL */
+    PfMember members[MOST_THREADS];
+} PfCluster;
+
+static inline bool
+pf_is_first(const SchedulerObject *s)
+{
+    return s->member == &s->cluster->members[0];
+}
+
+/* --- cluster.c --- */
+void pf_cluster_join(SchedulerObject *s, PfCluster *c);
+void pf_get_hungry(PfMember *m);
+void pf_come_back(SchedulerObject *s, FiberObject *f);
+
+/* --- cluster_run.c --- */
+/* Start the others, now that there is something to give. */
+void pf_cluster_begin(SchedulerObject *s);
+/* Without a GIL: does every other member say itself that it is stuck?  Their
+ * reports are kept. */
+bool pf_cluster_confirm(SchedulerObject *s);
+int pf_cluster_run_init(PyObject *module);
+
+#endif
