@@ -305,7 +305,7 @@ def test_value_of_a_fiber_that_another_thread_sees_done_is_complete() -> None:
 
 def test_fibers_dropped_elsewhere_while_a_wake_up_arrives_are_freed() -> None:
     """Another thread drops the last reference just as the loop reads what that thread posted."""
-    fibers: list[Fiber[None]] = []
+    fibers: list[Fiber[Any]] = []
     rounds, freed = 1000, []
 
     class Fine:

@@ -180,24 +180,36 @@ def test_cycle_through_the_arguments_that_a_type_keeps_is_collected() -> None:
     assert pyfiber.run(main) is None
 
 
-def test_cycle_through_a_fiber_that_a_run_abandons_is_collected() -> None:
-    """No cancellation reaches it there: it is unwound, and the run ends."""
-    node = Node()
+def test_cycle_through_a_fiber_that_a_run_abandons_is_collected(child: Child) -> None:
+    """No cancellation reaches it there: it is unwound, and the run ends.
 
-    def stay(kept: Node) -> None:
-        with pyfiber.shield():
-            pyfiber.park()
+    In a process of its own: where another Python thread lives, waiting is not vain.
+    """
+    done = child("""
+        import gc, weakref, pyfiber
 
-    def main() -> None:
-        node.fiber = pyfiber.spawn(stay, node)
-        pyfiber.yield_now()
+        class Node:
+            pass
 
-    with pytest.raises(pyfiber.DeadlockError):
-        pyfiber.run(main)
-    alive = weakref.ref(node), weakref.ref(node.fiber)
-    del node, main
-    gc.collect()
-    assert [reference() for reference in alive] == [None, None]
+        node = Node()
+
+        def stay(kept):
+            with pyfiber.shield():
+                pyfiber.park()
+
+        def main():
+            node.fiber = pyfiber.spawn(stay, node)
+            pyfiber.yield_now()
+
+        try:
+            pyfiber.run(main)
+        except pyfiber.DeadlockError:
+            alive = weakref.ref(node), weakref.ref(node.fiber)
+        del node, main
+        gc.collect()
+        print([reference() for reference in alive])
+    """)
+    assert done.stdout == "[None, None]\n"
 
 
 def make_suspended_cycle(log: list[str]) -> weakref.ref[Node]:

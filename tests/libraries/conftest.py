@@ -14,9 +14,17 @@ import pytest
 
 from tests.libraries import services
 from tests.libraries.services import Service
+from tests.support.gil import GIL, PATCH_NEEDS_IT
 
 #: Where a server that is missing is a failure, not a reason to skip: in the project's own checks.
 REQUIRED = os.environ.get("PYFIBER_SERVICES_REQUIRED", "").split()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def there_is_a_gil() -> None:
+    """The libraries run in fibers by patch()."""
+    if not GIL:
+        pytest.skip(PATCH_NEEDS_IT)
 
 
 def _server(start: Callable[[], AbstractContextManager[Service]]) -> Iterator[Service]:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.conftest import Child
+from tests.support.gil import GIL, PATCH_NEEDS_IT
 from tests.support.subprocesses import EMULATED, run_python
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,6 +97,8 @@ def test_snippet_prints_what_is_shown(snippet: Snippet, child: Child, tmp_path: 
         pytest.skip("Python has no Unix sockets there")
     if EMULATED and re.search(r" after 0\.\.\. s", snippet.output or ""):
         pytest.skip("an emulated processor takes longer than is shown")
+    if not GIL and re.search(r"\bpatch(ed)?\(", snippet.program):
+        pytest.skip(PATCH_NEEDS_IT)
     if "opentelemetry" in snippet.program:
         pytest.importorskip("opentelemetry.sdk", reason="opentelemetry-sdk is NOT INSTALLED")
     if re.search(r"import .*\bwsgi\b", snippet.program):

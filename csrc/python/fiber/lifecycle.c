@@ -12,7 +12,6 @@
 #include "python/fiber/hub.h"
 #include "python/fiber/inspect.h"
 #include "python/fiber/outcome.h"
-#include "python/fiber/owner.h"
 #include "python/fiber/still.h"
 #include "python/fiber/switch.h"
 #include "python/fiber/unseen.h"
@@ -291,38 +290,6 @@ pf_task_add_callback(PfTaskObject *task, PyObject *fn)
     return PyList_Append(task->rare->callbacks, fn);
 }
 
-static void
-callback_arrived(SchedulerObject *s, PyObject *op, PyObject *fn)
-{
-    (void)s;
-    if (pf_task_add_callback(PF_TASK(op), fn) < 0) {
-        PyErr_WriteUnraisable(op);
-    }
-}
-
-/* Where its callbacks must be added because nothing but its own thread may
- * write to it; NULL: here.  (Once it has a scheduler it keeps it.) */
-static SchedulerObject *
-elsewhere(const PfTaskObject *task)
-{
-    if (!PF_FREE_THREADED || pf_task_is_done(task) || !task->scheduled ||
-        task->core.scheduler == NULL) {
-        return NULL;
-    }
-    SchedulerObject *s = SCHEDULER_OF(task->core.scheduler);
-    return s->thread == pf_tls_thread ? NULL : s;
-}
-
-static int
-add_callback(PfTaskObject *task, PyObject *fn)
-{
-    SchedulerObject *s = elsewhere(task);
-    int posted =
-        s == NULL ? 0
-                  : pf_call_owner(s, callback_arrived, (PyObject *)task, fn);
-    return posted == 0 ? pf_task_add_callback(task, fn) : posted;
-}
-
 PyObject *
 pf_task_add_done_callback(PyObject *op, PyObject *fn)
 {
@@ -332,7 +299,8 @@ pf_task_add_done_callback(PyObject *op, PyObject *fn)
                      Py_TYPE(fn)->tp_name);
         return NULL;
     }
-    return add_callback(PF_TASK(op), fn) < 0 ? NULL : Py_NewRef(Py_None);
+    return pf_task_add_callback(PF_TASK(op), fn) < 0 ? NULL
+                                                     : Py_NewRef(Py_None);
 }
 
 /* ------------------------------------------------------------- what it shows */
