@@ -137,6 +137,27 @@ def test_collector_does_not_look_at_what_a_run_keeps() -> None:
     assert pyfiber.run(main) == [False, False, True]
 
 
+def test_collector_knows_what_is_made_in_a_run_but_is_none_of_its_fibers() -> None:
+    def body() -> None:
+        pyfiber.emit(1)
+
+    def main() -> list[bool]:
+        for _ in range(3):  # there is memory of earlier ones
+            pyfiber.spawn(int).join()
+        raw = Fiber(int)
+        with_arguments = Fiber(int, (1,))
+        numbers = pyfiber.generator(body)()
+        next(numbers)
+        made = [raw, with_arguments, *(it for it in gc.get_objects() if type(it) is Fiber)]
+        numbers.close()
+        return [gc.is_tracked(fiber) for fiber in made]
+
+    before = sum(type(it) is Fiber for it in gc.get_objects())
+    known = pyfiber.run(main)
+    assert all(known)
+    assert len(known) >= before + 5  # the generator's, both, and both again
+
+
 def test_cycle_through_a_finished_fiber_of_a_run_is_collected() -> None:
     def main() -> list[object]:
         node = Node()

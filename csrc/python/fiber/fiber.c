@@ -47,12 +47,7 @@ pf_fiber_alloc(PfThread *t)
     t->spare[PF_SPARE_FIBERS].count--;
     pf_zero((char *)self + sizeof(PyObject), sizeof *self - sizeof(PyObject));
     pf_set_kind(&self->core, &pf_fiber_ops);
-    self->kept = PF_KEEPS && t->scheduler != NULL && t->scheduler->keeps;
-    if (self->kept) { /* as a rule it will be one of the run's: see keep */
-        _Py_NewReference((PyObject *)self);
-    } else {
-        pf_revive((PyObject *)self);
-    }
+    pf_revive((PyObject *)self);
     return self;
 }
 
@@ -136,7 +131,6 @@ fiber_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     (void)kwargs;
     FiberObject *self = allocate(type);
     if (self != NULL) {
-        pf_fiber_unkeep(self);
         self->parent =
             (FiberObject *)Py_NewRef((PyObject *)CURRENT(pf_tls_thread));
     }
@@ -154,7 +148,6 @@ fiber_vectorcall(PyObject *type, PyObject *const *args, size_t nargsf,
                                 ? NULL
                                 : allocate((PyTypeObject *)type);
         if (self != NULL) {
-            pf_fiber_unkeep(self);
             self->parent =
                 (FiberObject *)Py_NewRef((PyObject *)CURRENT(pf_tls_thread));
             self->target = Py_NewRef(args[0]);
@@ -500,16 +493,12 @@ pf_fiber_unassign(FiberObject *fiber)
 static inline void
 keep(SchedulerObject *s, FiberObject *fiber)
 {
-    if (!PF_KEEPS || !s->keeps) {
-        pf_fiber_unkeep(fiber);
-        return;
-    }
-    if (!fiber->kept) {
+    if (!PF_TRAVERSES_ALL && s->keeps) {
         PyObject_GC_UnTrack((PyObject *)fiber);
         fiber->kept = true;
-    }
-    if (fiber->args != NULL && Py_REFCNT(fiber->args) == 1) {
-        PyObject_GC_UnTrack(fiber->args); /* nobody else sees the tuple */
+        if (fiber->args != NULL && Py_REFCNT(fiber->args) == 1) {
+            PyObject_GC_UnTrack(fiber->args); /* nobody else sees the tuple */
+        }
     }
 }
 
@@ -523,11 +512,13 @@ pf_fiber_show_args(FiberObject *fiber)
 }
 
 void
-pf_fiber_unkeep_slow(FiberObject *fiber)
+pf_fiber_unkeep(FiberObject *fiber)
 {
-    pf_fiber_show_args(fiber);
-    fiber->kept = false;
-    PyObject_GC_Track((PyObject *)fiber);
+    if (fiber->kept) {
+        pf_fiber_show_args(fiber);
+        fiber->kept = false;
+        PyObject_GC_Track((PyObject *)fiber);
+    }
 }
 
 void

@@ -122,19 +122,9 @@ void pf_fiber_type_ready(PyTypeObject *type);
 
 int pf_fiber_init(PyObject *op, PyObject *args, PyObject *kwds);
 
-/* Must the collector know of fibers that a run keeps?  See fiber.c. */
-#define PF_KEEPS (!PF_TRAVERSES_ALL)
-
-/* It is over, or was not made for the run: the collector may know it. */
-void pf_fiber_unkeep_slow(FiberObject *fiber);
-static inline void
-pf_fiber_unkeep(FiberObject *fiber)
-{
-    if (fiber->kept) {
-        pf_fiber_unkeep_slow(fiber);
-    }
-}
-/* Somebody gets the tuple of its arguments. */
+/* It is over: the collector may know it again; or somebody gets the tuple of
+ * its arguments. */
+void pf_fiber_unkeep(FiberObject *fiber);
 void pf_fiber_show_args(FiberObject *fiber);
 
 /* Turn such memory back into an object.  It was cleared except for its type

@@ -59,7 +59,6 @@ new_runner(SchedulerObject *s)
         Py_XDECREF(fiber);
         return NULL;
     }
-    pf_fiber_unkeep(fiber);
     pf_set_kind(&fiber->core, &pf_runner_ops);
     fiber->scheduled = true;
     fiber->daemon = true;

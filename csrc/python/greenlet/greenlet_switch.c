@@ -187,7 +187,6 @@ make_stack(PfThread *t)
     if (fiber == NULL) {
         return NULL;
     }
-    pf_fiber_unkeep(fiber);
     pf_set_kind(&fiber->core, &pf_greenlet_ops);
     if (pf_fiber_give_stack_unseen(t, fiber) < 0) {
         Py_DECREF(fiber);

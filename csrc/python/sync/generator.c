@@ -444,9 +444,6 @@ generator_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     }
     FiberObject *body =
         pf_fiber_new(fn, PySequence_Fast_ITEMS(args) + 1, nargs - 1, NULL);
-    if (body != NULL) {
-        pf_fiber_unkeep(body);
-    }
     if (body != NULL && kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0) {
         body->kwargs = PyDict_Copy(kwargs);
         if (body->kwargs == NULL) {
