@@ -106,6 +106,7 @@ class NoInventedThread:
     """
 
     def __enter__(self) -> None:
+        _load("threading")
         import threading
 
         self.known = threading.get_ident() in threading._active  # type: ignore[attr-defined]
