@@ -69,24 +69,12 @@ child_arrived(SchedulerObject *s, PyObject *fiber, PyObject *op)
 static int
 post_child(SchedulerObject *s, GroupObject *group, FiberObject *child)
 {
-    PfOwnerCall *call =
-        pf_owner_call_new(child_arrived, (PyObject *)child, (PyObject *)group);
-    if (call == NULL) {
-        return -1;
+    int posted = pf_post_fiber(s, child, child_arrived, (PyObject *)group);
+    if (posted == 0) {
+        PyErr_SetString(pf.fiber_error,
+                        "the scheduler of the group is closed");
     }
-    if (pf_fiber_assign(s, child) < 0) {
-        pf_owner_call_drop(call);
-        return -1;
-    }
-    pf_fetch_add(&s->coming, 1); /* before it can arrive */
-    if (pf_owner_call_post(s, call)) {
-        return 0;
-    }
-    pf_fetch_sub(&s->coming, 1);
-    pf_fiber_unassign(child);
-    pf_owner_call_drop(call);
-    PyErr_SetString(pf.fiber_error, "the scheduler of the group is closed");
-    return -1;
+    return posted > 0 ? 0 : -1;
 }
 
 FiberObject *

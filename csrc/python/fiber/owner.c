@@ -84,6 +84,29 @@ pf_call_owner(SchedulerObject *s, PfOwnerFn run, PyObject *target,
     return 1;
 }
 
+int
+pf_post_fiber(SchedulerObject *s, FiberObject *fiber, PfOwnerFn arrived,
+              PyObject *argument)
+{
+    PfOwnerCall *call =
+        pf_owner_call_new(arrived, (PyObject *)fiber, argument);
+    if (call == NULL) {
+        return -1;
+    }
+    if (pf_fiber_assign(s, fiber) < 0) {
+        pf_owner_call_drop(call);
+        return -1;
+    }
+    pf_fetch_add(&s->coming, 1); /* before it can arrive */
+    if (pf_owner_call_post(s, call)) {
+        return 1;
+    }
+    pf_fetch_sub(&s->coming, 1);
+    pf_fiber_unassign(fiber);
+    pf_owner_call_drop(call);
+    return 0;
+}
+
 static bool
 is_alive(const PfThread *thread)
 {

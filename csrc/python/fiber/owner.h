@@ -19,6 +19,7 @@
 #ifndef PF_OWNER_H
 #define PF_OWNER_H
 
+#include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
 
 /* Runs on the thread of `s`, where nothing may switch.  The objects, as given,
@@ -39,7 +40,13 @@ typedef struct PfOwnerCall {
 int pf_call_owner(SchedulerObject *s, PfOwnerFn run, PyObject *target,
                   PyObject *argument);
 
-/* The same for a thread, whether a scheduler runs there or not; if none does,
+/* A fiber that was not started goes to the scheduler, which counts it as
+ * `coming` until `arrived` has counted it otherwise.  1; 0: closed; -1: an
+ * exception; in both the fiber is as it was. */
+int pf_post_fiber(SchedulerObject *s, FiberObject *fiber, PfOwnerFn arrived,
+                  PyObject *argument);
+
+/* As pf_call_owner for a thread, whether a scheduler runs there or not; if none does,
  * `run` gets NULL, at the latest before the thread next waits.  1; 0: the thread
  * has ended; -1: MemoryError. */
 int pf_call_thread(PfThread *thread, PfOwnerFn run, PyObject *target,

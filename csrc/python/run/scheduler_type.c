@@ -348,23 +348,8 @@ pf_fiber_start_soon(SchedulerObject *s, FiberObject *fiber)
     if (s->closed) {
         return refuse_closed();
     }
-    PfOwnerCall *call =
-        pf_owner_call_new(pf_soon_arrived, (PyObject *)fiber, NULL);
-    if (call == NULL) {
-        return -1;
-    }
-    if (pf_fiber_assign(s, fiber) < 0) {
-        pf_owner_call_drop(call);
-        return -1;
-    }
-    pf_fetch_add(&s->coming, 1); /* before it can arrive */
-    if (pf_owner_call_post(s, call)) {
-        return 0;
-    }
-    pf_fetch_sub(&s->coming, 1);
-    pf_fiber_unassign(fiber);
-    pf_owner_call_drop(call);
-    return refuse_closed();
+    int posted = pf_post_fiber(s, fiber, pf_soon_arrived, NULL);
+    return posted > 0 ? 0 : posted < 0 ? -1 : refuse_closed();
 }
 
 static PyObject *
