@@ -5,7 +5,11 @@
  * object's mutex from the look to the last change.  Meanwhile no Python code
  * runs, no reference is dropped, nobody switches or waits, and no second mutex
  * is taken, so that nobody ever holds one while the interpreter is stopped,
- * for the collector or a fork.
+ * for the collector or a fork.  Nor is one handed over meanwhile: who waits for
+ * a mutex stays attached, for it will be free in a moment, and so the
+ * interpreter counts as stopped only when every mutex is free.  (PyMutex_Lock
+ * detaches; a mutex that its thread had just been given then, after a
+ * millisecond, would stay locked in the child of a fork.)
  *
  * tstate.h asks how the interpreter was built, here the macros follow from it;
  * code asks `if (PF_FREE_THREADED)`, so that every build compiles all of it.
@@ -23,7 +27,7 @@ typedef PyMutex PfMutex;
 #define PF_OBJECT_MUTEX PfMutex mutex; /* a member; zeroed is free */
 #define PF_NODE_MUTEX PfMutex *mutex;  /* ... of a place in line */
 #define PF_MUTEX_OF(op) (&(op)->mutex)
-#define PF_LOCK_MUTEX(m) PyMutex_Lock(m)
+#define PF_LOCK_MUTEX(m) pf_lock_mutex(m)
 #define PF_UNLOCK_MUTEX(m) PyMutex_Unlock(m)
 #define PF_SET_NODE_MUTEX(node, m) ((node)->mutex = (m))
 #define PF_MUTEX_OF_NODE(node) ((node)->mutex)

@@ -339,6 +339,22 @@ outlive_object(PyObject *op)
     outlive((FiberObject *)op);
 }
 
+static void
+keep_for_good(PyObject *op)
+{
+    Py_INCREF(op);
+}
+
+/* The interpreter exits.  A suspended fiber of a thread that runs, without a
+ * GIL, is in that thread's lists, and stays there. */
+static bool
+dies_at_exit(FiberObject *self)
+{
+    return !PF_FREE_THREADED || !is_alive(self) ||
+           self->thread == pf_tls_thread ||
+           pf_task_revived_for((PyObject *)self, keep_for_good);
+}
+
 /* A subclass with __del__ replaces the finalizer; a fiber that is alive must be
  * dealt with all the same, a failure told.  False: it stays alive. */
 static bool
@@ -346,7 +362,10 @@ finalize_again(FiberObject *self)
 {
     PyObject *op = (PyObject *)self;
     bool unseen = self->outcome == PF_OUTCOME_FAILED && pf_is_unseen(op);
-    if ((!unseen && !is_alive(self)) || pf_is_shut_down()) {
+    if (pf_is_shut_down()) {
+        return dies_at_exit(self);
+    }
+    if (!unseen && !is_alive(self)) {
         return true;
     }
     return pf_task_revived_for(op, unseen ? pf_unseen_lost : outlive_object);

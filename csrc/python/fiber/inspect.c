@@ -525,15 +525,26 @@ mod_waited(PyObject *module, PyObject *object)
                      : PyFloat_FromDouble((double)waited * 1e-9);
 }
 
+int
+pf_list_schedulers(const PfThread *t, PyObject *list)
+{
+    int rc = 0;
+    for (SchedulerObject *s = t->schedulers; rc == 0 && s != NULL;
+         s = s->next) {
+        if (pf_try_incref((PyObject *)s)) {
+            rc = PyList_Append(list, (PyObject *)s);
+            Py_DECREF(s); /* on failure: its list has it still */
+        }
+    }
+    return rc;
+}
+
 static PyObject *
 schedulers_of(const PfThread *t)
 {
     PyObject *list = PyList_New(0);
-    SchedulerObject *s = t->schedulers;
-    for (; list != NULL && s != NULL; s = s->next) {
-        if (PyList_Append(list, (PyObject *)s) < 0) {
-            Py_CLEAR(list);
-        }
+    if (list != NULL && pf_list_schedulers(t, list) < 0) {
+        Py_CLEAR(list);
     }
     return list;
 }

@@ -41,26 +41,37 @@ open_scheduler(SchedulerObject *s, PfThread *t)
     s->core.hub = NULL;
     s->thread = t;
     s->open = true;
+    pf_prepare_try_incref((PyObject *)s);
     PF_LIST_PUSH(t->schedulers, s);
     return 0;
 }
 
+/* On its thread, or while that is stopped. */
 static void
-unlink_scheduler(SchedulerObject *s)
+unlist(SchedulerObject *s)
 {
-    if (s->thread == NULL) {
+    PfThread *t = s->thread;
+    if (t == NULL) {
         return;
     }
-    bool stopped = pf_still_begin(s->thread); /* it may die elsewhere */
-    pf_scheduler_stats *ended = &s->thread->ended, own;
+    pf_scheduler_stats *ended = &t->ended, own;
     pf_scheduler_stats_get(&s->core, &own);
     ended->switches += own.switches;
     ended->wakeups += own.wakeups;
     ended->messages += own.messages;
     ended->timeouts += own.timeouts;
     ended->waits += own.waits;
-    PF_LIST_REMOVE(s->thread->schedulers, s);
+    PF_LIST_REMOVE(t->schedulers, s);
     s->thread = NULL;
+}
+
+/* It may die on another thread than its own, and that may end meanwhile: then
+ * it has done this. */
+static void
+unlink_scheduler(SchedulerObject *s)
+{
+    bool stopped = pf_still_begin(s->thread);
+    unlist(s);
     pf_still_end(stopped);
 }
 
@@ -114,18 +125,24 @@ pf_scheduler_close_now(SchedulerObject *s)
 static void
 orphan(SchedulerObject *s)
 {
-    Py_INCREF(s);
     pf_scheduler_close_now(s);
     pf_unseen_close_quietly(s);
     unlink_scheduler(s);
     Py_DECREF(s);
 }
 
+/* One that is just dying on another thread, which has not stopped this one
+ * yet, has no fibers: it is no longer this thread's, and that is all. */
 static void
 thread_end(PfThread *t)
 {
-    while (t->schedulers != NULL) {
-        orphan(t->schedulers);
+    SchedulerObject *s;
+    while ((s = t->schedulers) != NULL) {
+        if (pf_try_incref((PyObject *)s)) {
+            orphan(s);
+        } else {
+            unlist(s);
+        }
     }
 }
 
