@@ -421,7 +421,7 @@ live_fibers(const PfThread *t)
 {
     PyObject *list = PyList_New(0);
     for (FiberObject *f = t->live; list != NULL && f != NULL; f = f->next) {
-        if (PyList_Append(list, (PyObject *)f) < 0) {
+        if (pf_is_counted(f) && PyList_Append(list, (PyObject *)f) < 0) {
             Py_CLEAR(list);
         }
     }

@@ -84,7 +84,7 @@ hold(FiberObject *fiber)
         return true;
     }
     bool stopped = pf_still_begin(NULL);
-    bool alive = Py_REFCNT(fiber) != 0;
+    bool alive = pf_is_counted(fiber);
     if (alive) {
         Py_INCREF(fiber);
     }

@@ -189,17 +189,42 @@ warn_of_unfinished(SchedulerObject *s)
     }
 }
 
+static bool
+is_forgotten(const SchedulerObject *s)
+{
+    return s->open && !s->closed && !s->running && !pf_is_shut_down() &&
+           s->thread != NULL;
+}
+
+static void
+close_forgotten(SchedulerObject *s)
+{
+    if (is_forgotten(s) && s->thread == pf_tls_thread) {
+        warn_of_unfinished(s);
+        pf_scheduler_close_now(s);
+        pf_unseen_close_quietly(s);
+    }
+}
+
+static void
+forgotten_elsewhere(SchedulerObject *here, PyObject *op, PyObject *ignored)
+{
+    (void)here;
+    (void)ignored;
+    close_forgotten((SchedulerObject *)op);
+}
+
 /* Dropped with fibers in it: they and the scheduler keep each other alive, and
- * the collector has found that nothing else does. */
+ * the collector has found that nothing else does; perhaps that of another
+ * thread, and only its own may end them. */
 static void
 scheduler_finalize(PyObject *op)
 {
     SchedulerObject *s = (SchedulerObject *)op;
-    if (s->open && !s->closed && !s->running && !pf_is_shut_down() &&
-        s->thread != NULL && s->thread == pf_tls_thread) {
-        warn_of_unfinished(s);
-        pf_scheduler_close_now(s);
-        pf_unseen_close_quietly(s);
+    close_forgotten(s);
+    if (is_forgotten(s) && pf_unfinished(s) > 0 &&
+        pf_call_thread(s->thread, forgotten_elsewhere, op, NULL) < 0) {
+        PyErr_Clear(); /* no memory: its thread ends them, without a warning */
     }
 }
 
@@ -220,7 +245,7 @@ scheduler_clear(PyObject *op)
 static int
 scheduler_collect(PyObject *op)
 {
-    scheduler_finalize(op);
+    close_forgotten((SchedulerObject *)op);
     return scheduler_clear(op);
 }
 
