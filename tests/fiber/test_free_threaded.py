@@ -428,3 +428,43 @@ def outlive_a_run(rounds: int) -> None:
 def test_scheduler_dies_on_another_thread_while_its_own_ends() -> None:
     for _ in range(300):
         outlive_a_run(1000)
+
+
+def one(number: int) -> list[int]:
+    return [number]
+
+
+def two(number: int, other: int) -> list[int]:
+    return [number, other]
+
+
+def change_all(fibers: list[Fiber[list[int]]], begin: threading.Barrier) -> None:
+    begin.wait()
+    for fiber in fibers:
+        with suppress(FiberError):  # it has begun
+            fiber.__init__(two, (2, 2))  # type: ignore[misc]
+            fiber.__init__(one, (1,))  # type: ignore[misc]
+
+
+def test_fiber_that_another_thread_changes_as_it_begins_is_whole() -> None:
+    """It has function and arguments of one call, and is never refused for good.
+
+    A mixture was never seen, so this finds a claim that is not given back.
+    """
+
+    def main(fibers: list[Fiber[list[int]]], begin: threading.Barrier) -> None:
+        begin.wait()
+        for fiber in fibers:
+            while fiber.state == "new":
+                with suppress(FiberError):  # it is just being changed
+                    fiber.start()
+        for fiber in fibers:
+            assert fiber.result() in ([1], [2, 2])
+
+    for _ in range(100):
+        fibers: list[Fiber[list[int]]] = [Fiber(one, (1,)) for _ in range(300)]
+        begin = threading.Barrier(2)
+        thread = threading.Thread(target=change_all, args=(fibers, begin))
+        thread.start()
+        run(main, fibers, begin)
+        thread.join()

@@ -10,7 +10,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sized
 from typing import Any
 
 import pytest
@@ -336,9 +336,7 @@ def test_scheduler_with_late_wake_ups_from_a_thread_is_freed() -> None:
     assert is_freed(make)
 
 
-def forget(
-    make: Callable[[], Scheduler], warned: Sequence[object] | None = None
-) -> weakref.ref[Scheduler]:
+def forget(make: Callable[[], Scheduler], warned: Sized | None = None) -> weakref.ref[Scheduler]:
     """Make one and drop it; wait for a warning if there is to be one.
 
     The collector may run on another thread first, pytest's own, say: then the scheduler comes back
@@ -451,9 +449,9 @@ def test_scheduler_that_the_collector_of_another_thread_finds_warns_at_the_next_
     scheduler.spawn(parks)
     scheduler.run_once()
     del scheduler
+    in_thread(gc.collect)
+    assert ended == []
     with pytest.warns(ResourceWarning, match=r"dropped without close\(\).* 1 that have not ended"):
-        in_thread(gc.collect)
-        assert ended == []
         Fiber(int).switch()
     assert ended == [threading.get_ident()]
 

@@ -20,6 +20,7 @@
 #include "python/fiber/pack.h"
 #include "python/fiber/switch.h"
 #include "python/fiber/slots.h"
+#include "python/fiber/still.h"
 #include "python/fiber/unseen.h"
 #include "python/fiber/unwind.h"
 #include "python/fiber/wait.h"
@@ -265,9 +266,18 @@ static void
 outlive(FiberObject *self)
 {
     if (!pf_fiber_can_unwind(self)) {
-        Py_INCREF(self);
-        self->held = true;
-    } else if (self->thread == pf_tls_thread) {
+        bool stopped = pf_still_begin(self->thread);
+        bool runs = !pf_fiber_can_unwind(self);
+        if (runs) {
+            Py_INCREF(self);
+            self->held = true;
+        }
+        pf_still_end(stopped);
+        if (runs) {
+            return;
+        }
+    }
+    if (self->thread == pf_tls_thread) {
         pf_fiber_unwind(self->thread, self);
     } else {
         pf_leave_to_owner(self->thread, Py_NewRef((PyObject *)self));
@@ -501,7 +511,7 @@ pf_fiber_unassign(FiberObject *fiber)
     SchedulerObject *s = SCHEDULER_OF(fiber->core.scheduler);
     fiber->scheduled = false;
     fiber->core.scheduler = NULL;
-    fiber->thread = NULL;
+    pf_unclaim_pointer(&fiber->thread);
     Py_DECREF(s); /* the caller has another one */
 }
 

@@ -187,12 +187,21 @@ set_parent(PyObject *op, PyObject *value, void *closure)
 {
     (void)closure;
     FiberObject *self = (FiberObject *)op, *parent = as_parent(value);
-    if (parent == NULL || check_parent(self, parent) < 0) {
+    if (parent == NULL) {
         return -1;
     }
-    self->parent_set = true;
-    Py_XSETREF(self->parent, (FiberObject *)Py_NewRef((PyObject *)parent));
-    return 0;
+    bool ours = parent->thread == pf_tls_thread;
+    bool stopped = pf_still_begin(ours ? self->thread : NULL);
+    FiberObject *before = NULL;
+    int rc = check_parent(self, parent);
+    if (rc == 0) {
+        before = self->parent;
+        self->parent_set = true;
+        self->parent = (FiberObject *)Py_NewRef((PyObject *)parent);
+    }
+    pf_still_end(stopped);
+    Py_XDECREF(before);
+    return rc;
 }
 
 /* Where the fiber's context is, if it is not over; NULL with FiberError. */
@@ -328,13 +337,15 @@ set_daemon(PyObject *op, PyObject *value, void *closure)
     if (truth < 0) {
         return -1;
     }
-    if (self->thread != NULL) {
+    int new = pf_fiber_claim_new(self);
+    if (new > 0) {
+        self->daemon = truth;
+        pf_fiber_unclaim(self);
+    } else if (new == 0) {
         PyErr_SetString(pf.fiber_error,
                         "daemon cannot be changed after the start");
-        return -1;
     }
-    self->daemon = truth;
-    return 0;
+    return new > 0 ? 0 : -1;
 }
 
 /* What the fiber waits for: a fiber (join), a word, or None. */

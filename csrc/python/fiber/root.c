@@ -74,29 +74,11 @@ find_suspended(FiberObject *f)
     return f;
 }
 
-/* A reference to one that may be dying on another thread, without a GIL: with
- * the others stopped it has been left to this one, or still counts none and
- * will be.  (Its memory stays, because it is suspended.) */
-static bool
-hold(FiberObject *fiber)
-{
-    if (pf_try_incref((PyObject *)fiber)) {
-        return true;
-    }
-    bool stopped = pf_still_begin(NULL);
-    bool alive = pf_is_counted(fiber);
-    if (alive) {
-        Py_INCREF(fiber);
-    }
-    pf_still_end(stopped);
-    return alive;
-}
-
 static FiberObject *
 hold_suspended(PfThread *t)
 {
     FiberObject *f = find_suspended(t->live);
-    while (f != NULL && !hold(f)) {
+    while (f != NULL && !pf_still_hold((PyObject *)f)) {
         f = find_suspended(f->next);
     }
     return f;
