@@ -656,6 +656,47 @@ def test_interrupt_cancels_those_on_other_threads():
     assert ended == [1, 1]
 
 
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="sends a signal")
+def test_second_interrupt_leaves_the_other_threads_as_they_are():
+    """One blocks its thread instead of ending, so the first interrupt is not enough."""
+    done = run_script("""
+import signal, threading, pyfiber
+from pyfiber import run, spawn
+
+both, stuck, never = threading.Barrier(3), threading.Event(), threading.Event()
+
+def waits():
+    both.wait(30)
+    try:
+        pyfiber.park()
+    finally:
+        if threading.current_thread() is not threading.main_thread():
+            stuck.set()
+            never.wait()
+
+def interrupts():
+    both.wait(30)
+    for ready in (None, stuck):
+        assert ready is None or ready.wait(30)
+        print("interrupt", flush=True)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+def main():
+    threading.Thread(target=interrupts).start()
+    for fiber in [spawn(waits) for _ in range(2)]:
+        fiber.join()
+
+try:
+    run(main, threads=2)
+except KeyboardInterrupt:
+    left = [t.name for t in threading.enumerate() if t.name.startswith("pyfiber-run")]
+    print("ended", left)
+print(run(lambda: 1), run(lambda: 2, threads=2))
+""")
+    assert done.stdout == "interrupt\ninterrupt\nended ['pyfiber-run-2']\n1 2\n"
+    assert done.stderr == ""
+
+
 def test_no_member_gets_two_while_another_has_none():
     """What waits behind a fiber that blocks its thread would be stuck."""
 

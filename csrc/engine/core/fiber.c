@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/atomics.h"
 #include "engine/base/clock.h"
 #include "engine/base/memory.h"
 #include "engine/core/pack.h"
@@ -150,7 +151,7 @@ fiber_main(void *arg)
     self->task.state = PF_RUNNING;
     pf_fiber *to = pf_ops_of(&self->task)->run(thread, self);
     assert(thread->zombie == NULL && thread->current == self && to != self);
-    self->task.state = PF_DONE;
+    pf_publish_byte(&self->task.state, PF_DONE); /* what it has written, too */
     thread->zombie = self;
     thread->current = to;
     if (thread->host->on_switch != NULL) {

@@ -367,7 +367,7 @@ pf_fiber_take_stack(FiberObject *fiber)
         pf_pack_forget(&fiber->thread->engine, &fiber->fiber);
     }
     pf_fiber_release_stack(&fiber->fiber);
-    fiber->core.state = PF_DONE;
+    pf_publish_byte(&fiber->core.state, PF_DONE);
     fiber->stack_size = 0; /* `saved` went with the stack */
 }
 

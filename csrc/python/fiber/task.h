@@ -157,7 +157,9 @@ pf_kind_of(const pf_task *task)
     return (const PfTaskOps *)(const void *)pf_ops_of(task);
 }
 
-/* Any thread: its outcome and value are complete, and stay. */
+/* Any thread: its outcome and value are complete, and stay.  Whoever writes
+ * PF_DONE publishes it; its thread writes the other states plainly, bytes of
+ * which this asks only whether they are that one. */
 static inline bool
 pf_task_is_done(const PfTaskObject *task)
 {

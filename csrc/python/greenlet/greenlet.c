@@ -199,12 +199,18 @@ greenlet_clear(PyObject *op)
     return 0;
 }
 
-/* Of one with a fiber: the thread of that may be ending just now. */
+static bool
+has_own_fiber(PyGreenlet *g)
+{
+    return g->pimpl != NULL && IMPL(g)->kind == PF_GREENLET_OWN &&
+           IMPL(g)->fiber != NULL;
+}
+
+/* The fiber's thread may be ending just now. */
 static bool
 must_be_ended(PyGreenlet *g)
 {
-    return g->pimpl != NULL && IMPL(g)->kind == PF_GREENLET_OWN &&
-           IMPL(g)->fiber != NULL && pf_greenlet_is_active(g);
+    return has_own_fiber(g) && pf_greenlet_is_active(g);
 }
 
 /* It caught GreenletExit and switched away: its stack must be kept. */
@@ -274,7 +280,9 @@ static bool
 end_at_last(PyObject *op)
 {
     Py_SET_REFCNT(op, 1);
-    end((PyGreenlet *)op);
+    if (must_be_ended((PyGreenlet *)op)) {
+        end((PyGreenlet *)op);
+    }
     if (Py_REFCNT(op) == 1) {
         Py_SET_REFCNT(op, 0);
         return true;
@@ -290,12 +298,14 @@ static void
 greenlet_dealloc(PyObject *op)
 {
     PyGreenlet *g = (PyGreenlet *)op;
-    if (PF_UNLIKELY(must_be_ended(g))) {
+    /* As long as nothing counts it, no other thread may be let run: its
+     * collector would find an object without references. */
+    if (PF_UNLIKELY(has_own_fiber(g))) {
         if (Py_TYPE(op) == &PfGreenlet_Type &&
             PyObject_CallFinalizerFromDealloc(op) < 0) {
             return;
         }
-        if (must_be_ended(g) && !end_at_last(op)) {
+        if (!end_at_last(op)) {
             return;
         }
     }

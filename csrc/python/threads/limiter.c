@@ -409,7 +409,11 @@ static PyObject *
 get_borrowed(PyObject *op, void *closure)
 {
     (void)closure;
-    return PyLong_FromSsize_t(((LimiterObject *)op)->borrowed);
+    LimiterObject *self = (LimiterObject *)op;
+    PF_LOCK(self);
+    Py_ssize_t borrowed = self->borrowed;
+    PF_UNLOCK(self);
+    return PyLong_FromSsize_t(borrowed);
 }
 
 static PyObject *
@@ -417,7 +421,9 @@ get_available(PyObject *op, void *closure)
 {
     (void)closure;
     LimiterObject *self = (LimiterObject *)op;
+    PF_LOCK(self);
     Py_ssize_t left = self->total - self->borrowed;
+    PF_UNLOCK(self);
     return PyLong_FromSsize_t(left > 0 ? left : 0);
 }
 
@@ -425,7 +431,11 @@ static PyObject *
 get_waiting(PyObject *op, void *closure)
 {
     (void)closure;
-    return PyLong_FromSsize_t(((LimiterObject *)op)->waiting);
+    LimiterObject *self = (LimiterObject *)op;
+    PF_LOCK(self);
+    Py_ssize_t waiting = self->waiting;
+    PF_UNLOCK(self);
+    return PyLong_FromSsize_t(waiting);
 }
 
 static PyObject *
@@ -439,9 +449,13 @@ static PyObject *
 limiter_repr(PyObject *op)
 {
     LimiterObject *self = (LimiterObject *)op;
+    PF_LOCK(self);
+    Py_ssize_t borrowed = self->borrowed, total = self->total;
+    Py_ssize_t waiting = self->waiting;
+    PF_UNLOCK(self);
     return PyUnicode_FromFormat(
-        "<ThreadLimiter, %zd of %zd tokens borrowed, %zd waiting>",
-        self->borrowed, self->total, self->waiting);
+        "<ThreadLimiter, %zd of %zd tokens borrowed, %zd waiting>", borrowed,
+        total, waiting);
 }
 
 static PyGetSetDef limiter_getset[] = {
