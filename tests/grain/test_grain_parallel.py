@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from pyfiber import FiberError
-from pyfiber.grains import Grain
+from pyfiber.grains import Grain, GrainPool
 from tests.support.parallel import THREADS, in_parallel
 
 ROUNDS = 200
@@ -68,3 +69,47 @@ def test_generator_in_grains_of_several_threads_is_entered_by_one_at_a_time() ->
     for results in contest([prize(steps) for _ in range(ROUNDS)]):
         assert set(results) <= {"ended", "generator already executing"}
     assert sorted(seen) == sorted(list(range(20)) * ROUNDS)
+
+
+def logging(log: list[int]) -> Iterator[object]:
+    log.append(1)
+    yield
+    log.append(2)
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["then started", "started"])
+def test_grain_that_threads_queue_in_two_pools_at_once_is_in_one(before: bool) -> None:
+    """It was in both, and the pools never ended."""
+    for _ in range(10):
+        logs: list[list[int]] = [[] for _ in range(100)]
+        grains = [Grain(logging, log) for log in logs]
+        pools = [GrainPool(), GrainPool()]
+        taken: list[Grain[Any]] = []
+        barrier = threading.Barrier(len(pools))
+
+        def queue_all(
+            pool: GrainPool,
+            grains: list[Grain[Any]] = grains,
+            taken: list[Grain[Any]] = taken,
+            barrier: threading.Barrier = barrier,
+        ) -> None:
+            barrier.wait()
+            for grain in grains:
+                with suppress(FiberError):
+                    pool.queue(grain)
+                    taken.append(grain)
+
+        if before:
+            for pool in pools:
+                pool.start(thread=True)
+        threads = [threading.Thread(target=queue_all, args=(pool,)) for pool in pools]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for pool in pools:
+            if not before:
+                pool.start(thread=True)
+            pool.shutdown()
+        assert len(taken) == len(grains)
+        assert logs == [[1, 2]] * len(grains)

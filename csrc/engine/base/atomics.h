@@ -8,7 +8,8 @@
  *   a plain uint32_t that its owner also reads plainly
  *              pf_fetch_or32, pf_fetch_and32
  *   a plain pointer that its owner also reads plainly
- *              pf_claim_pointer (from NULL; was it?), pf_unclaim_pointer
+ *              pf_claim_pointer (from NULL; was it?), pf_unclaim_pointer,
+ *              pf_claimed_pointer (by whom?)
  *   size_t     pf_fetch_add, pf_fetch_sub
  *   int64_t    nothing but those for
  *   all        pf_load_relaxed, pf_load_acquire, pf_load, pf_store
@@ -51,6 +52,7 @@
                                    &(void *){NULL}, (void *)(value))
 #define pf_unclaim_pointer(p)                                                 \
     atomic_store((_Atomic(void *) *)(void *)(p), NULL)
+#define pf_claimed_pointer(p) atomic_load((_Atomic(void *) *)(void *)(p))
 #define pf_take(p) atomic_exchange((p), (uint8_t)0)
 #define pf_swap_byte(p, value) atomic_exchange((p), (uint8_t)(value))
 #define pf_cas_byte(p, expected, desired)                                     \
@@ -147,6 +149,7 @@ pf_cas_pointer(void *volatile *p, void **expected, void *desired)
                                         (void *)(value), NULL) == NULL)
 #define pf_unclaim_pointer(p)                                                 \
     ((void)_InterlockedExchangePointer((void *volatile *)(void *)(p), NULL))
+#define pf_claimed_pointer(p) pf_load_pointer((void *volatile *)(void *)(p))
 #define pf_take(p) ((uint8_t)_InterlockedExchange8((volatile char *)(p), 0))
 #define pf_swap_byte(p, value)                                                \
     ((uint8_t)_InterlockedExchange8((volatile char *)(p), (char)(value)))

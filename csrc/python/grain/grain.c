@@ -245,7 +245,7 @@ grain_start(PyObject *op, PyObject *args)
     if (t == NULL || may_start_here(t, g) < 0 || give_args(g, args) < 0 ||
         pf_grain_prepare(g) < 0 || pf_active(t, "start()") == NULL ||
         pf_grains_of(t->scheduler) == NULL || may_start_here(t, g) < 0 ||
-        pf_grain_start_in(t->scheduler, NULL, g) < 0) {
+        pf_grain_start_in(t->scheduler, NULL, g, NULL) < 0) {
         return NULL;
     }
     return Py_NewRef(op);
@@ -415,7 +415,8 @@ static int
 start_in(PfTaskObject *task, SchedulerObject *s, ScopeObject *base)
 {
     GrainObject *g = (GrainObject *)(void *)task;
-    return pf_grain_may_start(g) < 0 ? -1 : pf_grain_start_in(s, base, g);
+    return pf_grain_may_start(g) < 0 ? -1
+                                     : pf_grain_start_in(s, base, g, NULL);
 }
 
 const PfTaskOps pf_grain_ops = {

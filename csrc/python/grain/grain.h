@@ -25,6 +25,7 @@
 #define PF_GRAIN_H
 
 #include "python/core/thread.h"
+#include "python/core/objlock.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
 #include "python/cancel/scope.h"
@@ -114,8 +115,9 @@ struct PfGrains {
 struct GrainPoolObject {
     PF_TASK_HEAD
     pf_task turn;
-    SchedulerObject *scheduler; /* borrowed; NULL: not started, or over */
-    PyObject *policy;           /* NULL: first in, first out */
+    PF_OBJECT_MUTEX /* for `scheduler`, which other threads read */
+        SchedulerObject *scheduler; /* borrowed; NULL: not started, or over */
+    PyObject *policy;               /* NULL: first in, first out */
     PyObject *ready;   /* dict, in the order in which they became ready */
     PyObject *members; /* dict: grains that are not done */
     PyObject *weakrefs;
@@ -189,7 +191,7 @@ int pf_grain_unpark(PfTaskObject *task, PyObject *value);
 void pf_grain_wake(GrainObject *g, pf_wake why); /* if it is parked */
 int pf_grain_post_cancel(GrainObject *g, PyObject *why);
 int pf_grain_post_leave(GrainObject *g);
-int pf_grain_post_attach(GrainPoolObject *pool, GrainObject *g);
+int pf_grain_post_attach(SchedulerObject *s, GrainObject *g);
 void pf_grain_posted(pf_scheduler *s, pf_task *core, unsigned bits);
 extern PyType_Spec pf_notice_spec;
 
@@ -204,7 +206,8 @@ int pf_grain_cancel(PfTaskObject *task, PyObject *reason);
 void pf_grain_cancel_now(GrainObject *g, PyObject *why);
 bool pf_grain_is_top(const GrainObject *g);
 /* It is prepared. */
-int pf_grain_start_in(SchedulerObject *s, ScopeObject *base, GrainObject *g);
+int pf_grain_start_in(SchedulerObject *s, ScopeObject *base, GrainObject *g,
+                      GrainPoolObject *pool);
 void pf_grain_refresh(PfTaskObject *task);
 void pf_grain_cancel_task(PfTaskObject *task, PyObject *why);
 /* The runner is about to step it; has done so, and has a base. */
@@ -228,6 +231,7 @@ extern PyMethodDef pf_runner_method;
 /* --- grain_pool.c --- */
 extern PyType_Spec pf_pool_spec;
 void pf_pool_add(GrainPoolObject *pool, GrainObject *g);
+void pf_pool_bind(GrainPoolObject *pool, SchedulerObject *s); /* or NULL */
 int pf_pool_enter(GrainPoolObject *pool, GrainObject *g);
 void pf_pool_forget(GrainObject *g); /* its policy need not know about it */
 void pf_pool_leave(GrainObject *g);  /* and its scheduler */

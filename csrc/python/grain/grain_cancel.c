@@ -59,10 +59,11 @@ pf_grain_is_top(const GrainObject *g)
     return g->base == NULL || !g->base->fiber->scheduled;
 }
 
-/* Without a GIL two threads may have found it new.  False: another one has
- * it, or had it. */
+/* Without a GIL two threads may have found it new, and one of them queues it:
+ * each looks at what the other one claims after its own claim.  False: another
+ * one has it, or had it. */
 static bool
-claim(SchedulerObject *s, GrainObject *g)
+claim(SchedulerObject *s, GrainObject *g, GrainPoolObject *pool)
 {
     if (!PF_FREE_THREADED) {
         return true;
@@ -70,18 +71,21 @@ claim(SchedulerObject *s, GrainObject *g)
     if (!pf_claim_pointer(&g->core.scheduler, &s->core)) {
         return false;
     }
-    bool fresh = g->core.state == PF_NEW;
+    bool fresh = g->core.state == PF_NEW &&
+                 pf_claimed_pointer(&g->pool) == (void *)pool;
     if (!fresh) {
-        g->core.scheduler = NULL;
+        pf_unclaim_pointer(&g->core.scheduler);
     }
     return fresh;
 }
 
-/* Start a new grain in `base`, which may be NULL: the run.  0 or -1. */
+/* Start a new grain in `base`, which may be NULL: the run; it is in `pool`, or
+ * NULL: in none.  0 or -1. */
 int
-pf_grain_start_in(SchedulerObject *s, ScopeObject *base, GrainObject *g)
+pf_grain_start_in(SchedulerObject *s, ScopeObject *base, GrainObject *g,
+                  GrainPoolObject *pool)
 {
-    if (!claim(s, g)) {
+    if (!claim(s, g, pool)) {
         PyErr_SetString(pf.fiber_error,
                         "the grain has been started already: make a new one");
         return -1;

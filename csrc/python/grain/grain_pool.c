@@ -214,13 +214,42 @@ static const PfTaskOps pool_ops = {
 
 /* ------------------------------------------------------------------ membership */
 
+/* Without a GIL two threads may do this at once, or one of them may start it
+ * (see claim in grain_cancel.c). */
+static bool
+claim(GrainPoolObject *pool, GrainObject *g)
+{
+    if (!PF_FREE_THREADED) {
+        return true;
+    }
+    if (!pf_claim_pointer(&g->pool, pool)) {
+        return false;
+    }
+    bool free = pf_claimed_pointer(&g->core.scheduler) == NULL;
+    if (!free) {
+        pf_unclaim_pointer(&g->pool);
+    }
+    return free;
+}
+
 int
 pf_pool_enter(GrainPoolObject *pool, GrainObject *g)
 {
-    if (PyDict_SetItem(pool->members, (PyObject *)g, Py_None) < 0) {
+    if (!claim(pool, g)) {
+        PyErr_SetString(pf.fiber_error,
+                        "the grain is being queued or started by another "
+                        "thread");
         return -1;
     }
-    g->pool = (GrainPoolObject *)Py_NewRef((PyObject *)pool);
+    Py_INCREF(pool);
+    if (PyDict_SetItem(pool->members, (PyObject *)g, Py_None) < 0) {
+        if (PF_FREE_THREADED) {
+            pf_unclaim_pointer(&g->pool);
+        }
+        Py_DECREF(pool); /* the caller has another one */
+        return -1;
+    }
+    g->pool = pool;
     return 0;
 }
 
@@ -336,11 +365,31 @@ refuse_entry(GrainObject *g)
 
 /* A member of a started pool joins the pool's scheduler. */
 static int
-admit(GrainPoolObject *pool, GrainObject *g)
+admit(SchedulerObject *s, GrainObject *g)
 {
-    return pool->scheduler->thread == pf_tls_thread
-               ? pf_grain_attach(pool->scheduler, g)
-               : pf_grain_post_attach(pool, g);
+    return s->thread == pf_tls_thread ? pf_grain_attach(s, g)
+                                      : pf_grain_post_attach(s, g);
+}
+
+/* A new reference, or NULL: its run may be ending on another thread. */
+static SchedulerObject *
+scheduler_of(GrainPoolObject *pool)
+{
+    PF_LOCK(pool);
+    SchedulerObject *s = pool->scheduler;
+    if (s != NULL && !pf_try_incref((PyObject *)s)) {
+        s = NULL;
+    }
+    PF_UNLOCK(pool);
+    return s;
+}
+
+void
+pf_pool_bind(GrainPoolObject *pool, SchedulerObject *s)
+{
+    PF_LOCK(pool);
+    pool->scheduler = s;
+    PF_UNLOCK(pool);
 }
 
 static PyObject *
@@ -353,11 +402,13 @@ pool_enter(PyObject *op, PyObject *object)
         refuse_entry(g) < 0 || pf_pool_enter(pool, g) < 0) {
         return NULL;
     }
-    if (pool->scheduler != NULL && admit(pool, g) < 0) {
+    SchedulerObject *s = scheduler_of(pool);
+    int rc = s == NULL ? 0 : admit(s, g);
+    if (rc < 0) {
         pf_pool_leave(g);
-        return NULL;
     }
-    Py_RETURN_NONE;
+    Py_XDECREF(s);
+    return rc < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static PyObject *
@@ -442,9 +493,9 @@ pool_bind(PyObject *op, PyObject *ignored)
     if (grains == NULL || PyList_Append(grains->pools, op) < 0) {
         return NULL;
     }
-    pool->scheduler = t->scheduler;
     pool->turn.scheduler = &t->scheduler->core;
     pool->turn.state = PF_PARKED;
+    pf_pool_bind(pool, t->scheduler);
     return admit_all(pool) < 0 ? NULL : Py_NewRef(Py_None);
 }
 

@@ -386,7 +386,7 @@ unbind_pools(PfGrains *grains)
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(grains->pools); i++) {
         GrainPoolObject *pool =
             (GrainPoolObject *)PyList_GET_ITEM(grains->pools, i);
-        pool->scheduler = NULL;
+        pf_pool_bind(pool, NULL);
         pool->turn.scheduler = NULL;
         pool->turn.state = PF_NEW;
     }

@@ -215,7 +215,7 @@ start_callee(PfThread *t, GrainObject *g, GrainObject *other)
         (g->pool != NULL && pf_pool_enter(g->pool, other) < 0)) {
         return -1;
     }
-    if (pf_grain_start_in(t->scheduler, g->base, other) < 0) {
+    if (pf_grain_start_in(t->scheduler, g->base, other, g->pool) < 0) {
         pf_pool_leave(other);
         return -1;
     }

@@ -70,11 +70,11 @@ attach_arrived(SchedulerObject *s, PyObject *op, PyObject *ignored)
 {
     GrainObject *g = (GrainObject *)op;
     GrainPoolObject *pool = g->pool;
-    (void)s;
     (void)ignored;
     if (pool == NULL || g->core.scheduler != NULL ||
+        (pool->scheduler != NULL && pool->scheduler != s) ||
         g->core.state == PF_DONE) {
-        return; /* taken out again meanwhile */
+        return; /* taken out again meanwhile, or in another pool */
     }
     if (pool->scheduler == NULL || pf_grain_attach(pool->scheduler, g) < 0) {
         if (PyErr_Occurred()) {
@@ -141,10 +141,9 @@ call_owner(GrainObject *g, PfOwnerFn run, PyObject *argument)
 }
 
 int
-pf_grain_post_attach(GrainPoolObject *pool, GrainObject *g)
+pf_grain_post_attach(SchedulerObject *s, GrainObject *g)
 {
-    int rc =
-        pf_call_owner(pool->scheduler, attach_arrived, (PyObject *)g, NULL);
+    int rc = pf_call_owner(s, attach_arrived, (PyObject *)g, NULL);
     if (rc == 0) {
         PyErr_SetString(pf.fiber_error, "the run of the pool is over");
     }
