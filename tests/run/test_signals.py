@@ -150,6 +150,26 @@ def test_second_interrupt_breaks_into_a_fiber_that_does_not_end() -> None:
     assert printed == "['unwound', 'KeyboardInterrupt']"
 
 
+def test_second_interrupt_amid_the_first_ends_the_run() -> None:
+    """While the thread begins that tells of the first; it was written to stderr, and lost."""
+    printed = script("""
+        import _thread
+        _thread.start_new_thread = lambda function, args: interrupt()
+        def stubborn():
+            try:
+                interrupt()
+                while True:
+                    try:
+                        sleep(0.001)
+                    except Cancelled:
+                        pass
+            finally:
+                log.append("unwound")
+        print(runs(stubborn))
+    """)
+    assert printed == "['unwound', 'KeyboardInterrupt']"
+
+
 def test_second_interrupt_does_not_wait_for_the_others() -> None:
     printed = script("""
         def stubborn(name):

@@ -132,15 +132,23 @@ done:
     return rc;
 }
 
-/* If the run does not end soon, say so, and what a second Ctrl-C does. */
-static void
+/* If the run does not end soon, say so, and what a second Ctrl-C does.  -1: it
+ * has come already. */
+static int
 watch_end(SchedulerObject *s)
 {
     PyObject *watch = PyObject_CallNoArgs(pf_facade.interrupted);
-    if (watch == NULL) {
+    bool again =
+        watch == NULL && PyErr_ExceptionMatches(PyExc_KeyboardInterrupt);
+    if (watch == NULL && !again) {
         PyErr_WriteUnraisable((PyObject *)s);
     }
+    PyObject *raised = again ? pf_take_exception() : NULL;
     Py_XSETREF(s->watch, watch);
+    if (again) {
+        pf_restore_exception(raised);
+    }
+    return again ? -1 : 0;
 }
 
 static void
@@ -240,6 +248,5 @@ pf_on_sigint(PyObject *module, PyObject *args)
     }
     pf_scheduler_fail(s, exc);
     pf_scheduler_cancel_because(s, "KeyboardInterrupt");
-    watch_end(s);
-    Py_RETURN_NONE;
+    return watch_end(s) < 0 ? NULL : Py_NewRef(Py_None);
 }
