@@ -148,7 +148,7 @@ test_variants() {
 
 # The suite's folders that pass without a GIL, on the interpreter that PYFIBER_FREE_THREADED names: 3.14t was tried. patch() is
 # refused there, and tests that count on the GIL are skipped. One process for each folder, so that a hang is known by its name.
-FREE_THREADED_FOLDERS=(fiber cancel core run sync threads grain greenlet aio facade io testing patch)
+FREE_THREADED_FOLDERS=(fiber cancel core run sync threads grain greenlet capi aio facade io debug testing patch project)
 test_free_threaded() {
     local folder
     step "pytest on a free-threaded CPython"
