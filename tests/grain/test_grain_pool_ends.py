@@ -112,9 +112,10 @@ def test_shutdown_from_inside_a_grain(policy: Callable[[], Policy]) -> None:
         yield READY
         return "fine"
 
-    with GrainPool(policy()) as pool:
-        grain = pool.queue(ends, pool)
-        other = pool.queue([READY] * 5)
+    pool = GrainPool(policy())
+    grain = pool.queue(ends, pool)
+    other = pool.queue([READY] * 5)  # before the pool's own thread, which runs beside, ends it
+    with pool:
         grain.join(PATIENCE)
     assert grain.result() == "fine"
     assert other.outcome == Ok(None)
