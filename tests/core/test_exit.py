@@ -336,6 +336,70 @@ kept.clear()
     )
 
 
+BUSY = """
+import random, threading, time
+from pyfiber import Fiber, Lock, current, run, sleep, spawn, yield_now
+from pyfiber.greenlet import getcurrent, greenlet
+
+chance = random.Random({seed})
+lock, shared = Lock(), []
+
+def keep(thing):
+    shared.append(thing)
+    del shared[:-3]
+
+def work(n):
+    for i in range(n):
+        with lock:
+            yield_now()
+        sleep(0)
+        keep(current())
+
+def scheduled(threads=None):
+    def main():
+        while True:
+            for fiber in [spawn(work, 2) for _ in range(5)]:
+                fiber.join()
+    run(main, threads=threads) if threads else run(main)
+
+def raw():
+    main = current()
+    def body():
+        try:
+            main.switch()
+        finally:
+            shared.append(1)
+    while True:
+        fiber = Fiber(body)
+        fiber.switch()
+        keep(fiber)
+
+def greenlets():
+    main = getcurrent()
+    while True:
+        g = greenlet(lambda: main.switch())
+        g.switch()
+        keep(g)
+
+for _ in range(4):
+    body = chance.choice([scheduled, raw, greenlets, lambda: scheduled(2)])
+    threading.Thread(target=body, daemon=True).start()
+time.sleep(chance.random() * 0.05)  # whatever they are doing then
+if chance.random() < 0.5:
+    run(work, 4)
+print("ends")
+"""
+
+
+@pytest.mark.parametrize(
+    "seed", [*range(3), *(pytest.param(n, marks=pytest.mark.slow) for n in range(3, 100))]
+)
+def test_exit_while_daemon_threads_make_drop_and_end_fibers(child: Child, seed: int) -> None:
+    """Without a GIL they run on until the interpreter lets them hang."""
+    done = child(BUSY.format(seed=seed))
+    assert (done.stdout, done.stderr) == ("ends\n", "")
+
+
 def test_exit_while_the_main_thread_waits_for_threads_with_fibers(child: Child) -> None:
     done = child(
         """
