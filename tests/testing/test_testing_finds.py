@@ -254,9 +254,10 @@ def test_to_thread_in_a_virtual_run_is_an_error_that_says_what_to_do() -> None:
     with pytest.raises(FiberError, match=r"threads=True"):
         run(lambda: pyfiber.to_thread(time.time))
     assert run(lambda: pyfiber.to_thread(lambda: 5), threads=True) == 5
-    # The worker is there already now.
+    # The worker is there already now, and would be done at once without a GIL.
+    never = threading.Event()
     with pytest.raises(FiberError, match=r"waits for another thread .* threads=True"):
-        run(lambda: pyfiber.to_thread(time.time))
+        run(lambda: pyfiber.to_thread(never.wait, 0.2))
 
 
 @needs_gil("without it, the worker may be done before the fiber would wait")
