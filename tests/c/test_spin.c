@@ -60,6 +60,7 @@ take_without_sleep(world *w, void (*act)(pf_scheduler *s))
     pf_test_point = NULL;
     CHECK(!other.woke);
     CHECK_EQUAL(w->scheduler.waits, 0);
+    CHECK_EQUAL(pf_load(&w->scheduler.nudged), 0);
     CHECK(pf_spin_pays(&w->scheduler.spin));
 }
 

@@ -345,8 +345,12 @@ came_at_once(pf_scheduler *s, int64_t timeout)
             pf_spin_rest();
         }
     } while (!has_mail(s) && pf_monotonic() < until);
-    pf_spin_tried(&s->spin, has_mail(s));
-    return has_mail(s);
+    bool came = has_mail(s);
+    pf_spin_tried(&s->spin, came);
+    if (came) {
+        pf_store(&s->nudged, 0); /* the caller checks again */
+    }
+    return came;
 }
 
 /* The wait itself, and whether it was a short one. */

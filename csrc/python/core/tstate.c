@@ -165,6 +165,24 @@ lookup_c_stack_refs(void)
     return rc < 0 ? -1 : 0;
 }
 
+uint8_t pf_deferred_bit; /* constant after import; 0: not found */
+
+/* Which bit of an object's says that only the collector frees it. */
+static int
+lookup_deferred_bit(void)
+{
+    PyObject *list = PyList_New(0);
+    if (list == NULL) {
+        return -1;
+    }
+    uint8_t before = list->ob_gc_bits;
+    if (PyUnstable_Object_EnableDeferredRefcount(list)) {
+        pf_deferred_bit = list->ob_gc_bits ^ before;
+    }
+    Py_DECREF(list);
+    return 0;
+}
+
 /* Constant after import.  Without a GIL a thread may end, and its state be
  * freed, while others follow the list. */
 static PyMutex *list_mutex;
@@ -201,6 +219,12 @@ lookup_c_stack_refs(void)
 }
 
 static int
+lookup_deferred_bit(void)
+{
+    return 0;
+}
+
+static int
 lookup_list_mutex(void)
 {
     return 0;
@@ -221,7 +245,9 @@ pystate_lookup(void)
                         "than its own: pyfiber needs 3.14.2 or later");
         return -1;
     }
-    return lookup_list_mutex() < 0 ? -1 : lookup_c_stack_refs();
+    return lookup_list_mutex() < 0 || lookup_deferred_bit() < 0
+               ? -1
+               : lookup_c_stack_refs();
 }
 
 #else

@@ -121,6 +121,8 @@ typedef struct PyCStackRef {
     struct PyCStackRef *next;
 } PyCStackRef;
 
+extern uint8_t pf_deferred_bit; /* in an object's ob_gc_bits */
+
 /* Where the first one stands in the thread state, behind its public part,
  * which is not the same in each patch release: pystate_lookup finds it. */
 extern size_t pf_c_stack_refs_offset;
@@ -1063,6 +1065,29 @@ pystate_share_function(PyObject *function)
 void pystate_own_bytecode(void);
 /* In the child: nobody else may run what frames of this thread still run. */
 void pystate_bytecode_after_fork(void);
+
+/* A function that only the collector frees: who refers to it need not count,
+ * if the collector learns of the reference from pystate_visit_uncounted, and
+ * nobody follows it once the interpreter goes away. */
+static inline bool
+pystate_is_deferred(PyObject *op)
+{
+#if PF_HAS_DEFERRED
+    return PyFunction_Check(op) && (op->ob_gc_bits & pf_deferred_bit) != 0;
+#else
+    (void)op;
+    return false;
+#endif
+}
+static inline int
+pystate_visit_uncounted(PyObject *op, visitproc visit, void *arg)
+{
+#if PF_HAS_DEFERRED
+    return pystate_visit((uintptr_t)op | 1, visit, arg);
+#else
+    return visit(op, arg);
+#endif
+}
 
 /* --- objects that may be dying on another thread --- */
 

@@ -137,6 +137,7 @@ take_given(FiberObject *self, Given *given)
                         "the fiber has been started: __init__ comes too late");
         return -1;
     }
+    pf_fiber_own_target(self);
     exchange(&self->target, &given->target);
     exchange(&self->args, &given->args);
     exchange(&self->kwargs, &given->kwargs);
