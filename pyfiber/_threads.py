@@ -230,6 +230,8 @@ class Portal:
 
         fiber.add_done_callback(done)
         fiber.add_done_callback(_engine._releaser(over))
+        if together:
+            _engine._share_cancellation(fiber)
         try:
             self._scheduler._start_soon(fiber)
             _engine._wait_for_call(over, fiber, together)

@@ -168,6 +168,29 @@ except pyfiber.DeadlockError as exc:
     assert "_keep" not in done.stdout
 
 
+def test_deadlock_is_found_over_very_many_threads():
+    """From the 17th on they counted as threads that might wake somebody."""
+    done = run_script("""
+import threading, pyfiber
+from pyfiber import run, spawn
+
+def waits(barrier):
+    barrier.wait(30)
+    pyfiber.park()
+
+def main():
+    barrier = threading.Barrier(40)
+    for fiber in [spawn(waits, barrier) for _ in range(40)]:
+        fiber.join()
+
+try:
+    run(main, threads=40)
+except pyfiber.DeadlockError as exc:
+    print(exc)
+""")
+    assert "waits in park()" in done.stdout, done.stderr
+
+
 def test_run_waits_for_fibers_that_others_have_spawned():
     done = []
 

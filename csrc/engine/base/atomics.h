@@ -8,7 +8,7 @@
  *   a plain uint32_t that its owner also reads plainly
  *              pf_fetch_or32, pf_fetch_and32
  *   a plain pointer that its owner also reads plainly
- *              pf_claim_pointer (from NULL; was it?)
+ *              pf_claim_pointer (from NULL; was it?), pf_unclaim_pointer
  *   size_t     pf_fetch_add, pf_fetch_sub
  *   int64_t    nothing but those for
  *   all        pf_load_relaxed, pf_load_acquire, pf_load, pf_store
@@ -49,6 +49,8 @@
 #define pf_claim_pointer(p, value)                                            \
     atomic_compare_exchange_strong((_Atomic(void *) *)(void *)(p),            \
                                    &(void *){NULL}, (void *)(value))
+#define pf_unclaim_pointer(p)                                                 \
+    atomic_store((_Atomic(void *) *)(void *)(p), NULL)
 #define pf_take(p) atomic_exchange((p), (uint8_t)0)
 #define pf_swap_byte(p, value) atomic_exchange((p), (uint8_t)(value))
 #define pf_cas_byte(p, expected, desired)                                     \
@@ -143,6 +145,8 @@ pf_cas_pointer(void *volatile *p, void **expected, void *desired)
 #define pf_claim_pointer(p, value)                                            \
     (_InterlockedCompareExchangePointer((void *volatile *)(void *)(p),        \
                                         (void *)(value), NULL) == NULL)
+#define pf_unclaim_pointer(p)                                                 \
+    ((void)_InterlockedExchangePointer((void *volatile *)(void *)(p), NULL))
 #define pf_take(p) ((uint8_t)_InterlockedExchange8((volatile char *)(p), 0))
 #define pf_swap_byte(p, value)                                                \
     ((uint8_t)_InterlockedExchange8((volatile char *)(p), (char)(value)))

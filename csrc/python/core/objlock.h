@@ -5,7 +5,11 @@
  * object's mutex from the look to the last change.  Meanwhile no Python code
  * runs, no reference is dropped, nobody switches or waits, and no second mutex
  * is taken, so that nobody ever holds one while the interpreter is stopped,
- * for the collector or a fork.
+ * for the collector or a fork.  Nor is one handed over meanwhile: who waits for
+ * a mutex stays attached, for it will be free in a moment, and so the
+ * interpreter counts as stopped only when every mutex is free.  (PyMutex_Lock
+ * detaches; a mutex that its thread had just been given then, after a
+ * millisecond, would stay locked in the child of a fork.)
  *
  * tstate.h asks how the interpreter was built, here the macros follow from it;
  * code asks `if (PF_FREE_THREADED)`, so that every build compiles all of it.
@@ -31,7 +35,7 @@ pf_mutex_take(PyMutex *mutex)
     for (int i = 0; i < 16 && PyMutex_IsLocked(mutex); i++) {
         pf_spin_rest();
     }
-    PyMutex_Lock(mutex);
+    pf_lock_mutex(mutex);
 }
 
 #define PF_OBJECT_MUTEX PfMutex mutex; /* a member; zeroed is free */

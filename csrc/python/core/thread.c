@@ -76,7 +76,9 @@ free_record(PfThread *t)
     free_spare(t);
     pf_overflow_thread_finish();
     pf_thread_finish(&t->engine);
-    PyMem_RawFree(t);
+    if (!PF_FREE_THREADED || t->live == NULL) {
+        PyMem_RawFree(t);
+    } /* else a fiber is just dying on another thread, and finds us gone */
 }
 
 /* What other threads left here in the meantime: no more can come. */
@@ -306,7 +308,8 @@ gc_callback(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 }
 
 /* Waits on threads other than `keep` will never continue: these threads do not
- * exist in the child of fork, and at exit their stacks go away. */
+ * exist in the child of fork, and at exit their stacks go away.  (Without a GIL
+ * they stay: the interpreter lets such threads hang.) */
 static void
 forget_others(PfThread *keep)
 {
@@ -350,7 +353,9 @@ at_exit(PyObject *module, PyObject *ignored)
             part->at_exit(t);
         }
     }
-    forget_others(pf_tls_thread);
+    if (!PF_FREE_THREADED) { /* there they run meanwhile */
+        forget_others(pf_tls_thread);
+    }
     pf_store(&pf_shut_down, 1);
     if (t != NULL) {
         free_spare(t);

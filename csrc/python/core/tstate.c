@@ -186,7 +186,6 @@ lookup_deferred_bit(void)
 /* Constant after import.  Without a GIL a thread may end, and its state be
  * freed, while others follow the list. */
 static PyMutex *list_mutex;
-PyAPI_FUNC(PyLockStatus) _PyMutex_LockTimed(PyMutex *, int64_t, int);
 
 /* It is the word before the first interpreter, whose place the runtime tells
  * debuggers in a table in front of itself. */
@@ -277,7 +276,7 @@ pystate_lookup(void)
 static void
 lock_list(void)
 {
-    (void)_PyMutex_LockTimed(list_mutex, -1, 0);
+    pf_lock_mutex(list_mutex);
 }
 
 static void

@@ -1089,6 +1089,22 @@ pystate_visit_uncounted(PyObject *op, visitproc visit, void *arg)
 #endif
 }
 
+/* --- mutexes of a byte --- */
+
+#if PF_FREE_THREADED
+PyAPI_FUNC(PyLockStatus) _PyMutex_LockTimed(PyMutex *, int64_t, int);
+
+/* As PyMutex_Lock, but the thread stays attached while it waits. */
+static inline void
+pf_lock_mutex(PyMutex *mutex)
+{
+    uint8_t unlocked = 0;
+    if (!_Py_atomic_compare_exchange_uint8(&mutex->_bits, &unlocked, 1)) {
+        (void)_PyMutex_LockTimed(mutex, -1, 0);
+    }
+}
+#endif
+
 /* --- objects that may be dying on another thread --- */
 
 /* Under a lock that its end takes as well: a reference to one that was prepared

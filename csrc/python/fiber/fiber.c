@@ -20,6 +20,7 @@
 #include "python/fiber/pack.h"
 #include "python/fiber/switch.h"
 #include "python/fiber/slots.h"
+#include "python/fiber/still.h"
 #include "python/fiber/unseen.h"
 #include "python/fiber/unwind.h"
 #include "python/fiber/wait.h"
@@ -281,9 +282,18 @@ static void
 outlive(FiberObject *self)
 {
     if (!pf_fiber_can_unwind(self)) {
-        Py_INCREF(self);
-        self->held = true;
-    } else if (self->thread == pf_tls_thread) {
+        bool stopped = pf_still_begin(self->thread);
+        bool runs = !pf_fiber_can_unwind(self);
+        if (runs) {
+            Py_INCREF(self);
+            self->held = true;
+        }
+        pf_still_end(stopped);
+        if (runs) {
+            return;
+        }
+    }
+    if (self->thread == pf_tls_thread) {
         pf_fiber_unwind(self->thread, self);
     } else {
         pf_leave_to_owner(self->thread, Py_NewRef((PyObject *)self));
@@ -355,6 +365,22 @@ outlive_object(PyObject *op)
     outlive((FiberObject *)op);
 }
 
+static void
+keep_for_good(PyObject *op)
+{
+    Py_INCREF(op);
+}
+
+/* The interpreter exits.  A suspended fiber of a thread that runs, without a
+ * GIL, is in that thread's lists, and stays there. */
+static bool
+dies_at_exit(FiberObject *self)
+{
+    return !PF_FREE_THREADED || !is_alive(self) ||
+           self->thread == pf_tls_thread ||
+           pf_task_revived_for((PyObject *)self, keep_for_good);
+}
+
 /* A subclass with __del__ replaces the finalizer; a fiber that is alive must be
  * dealt with all the same, a failure told.  False: it stays alive. */
 static bool
@@ -362,7 +388,10 @@ finalize_again(FiberObject *self)
 {
     PyObject *op = (PyObject *)self;
     bool unseen = self->outcome == PF_OUTCOME_FAILED && pf_is_unseen(op);
-    if ((!unseen && !is_alive(self)) || pf_is_shut_down()) {
+    if (pf_is_shut_down()) {
+        return dies_at_exit(self);
+    }
+    if (!unseen && !is_alive(self)) {
         return true;
     }
     return pf_task_revived_for(op, unseen ? pf_unseen_lost : outlive_object);
@@ -498,7 +527,7 @@ pf_fiber_unassign(FiberObject *fiber)
     SchedulerObject *s = SCHEDULER_OF(fiber->core.scheduler);
     fiber->scheduled = false;
     fiber->core.scheduler = NULL;
-    fiber->thread = NULL;
+    pf_unclaim_pointer(&fiber->thread);
     Py_DECREF(s); /* the caller has another one */
 }
 

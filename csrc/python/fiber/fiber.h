@@ -113,8 +113,20 @@ static inline void
 pf_fiber_unclaim(FiberObject *fiber)
 {
     if (PF_FREE_THREADED) {
-        fiber->thread = NULL;
+        pf_unclaim_pointer(&fiber->thread);
     }
+}
+/* To change a fiber that has not begun, so that no other thread begins it
+ * meanwhile: 1, until it is unclaimed; 0: it has begun; -1: exception. */
+static inline int
+pf_fiber_claim_new(FiberObject *fiber)
+{
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return -1;
+    }
+    return fiber->core.state == PF_NEW && fiber->thread == NULL &&
+           pf_fiber_claim(fiber, t);
 }
 
 extern PyType_Spec pf_fiber_spec;

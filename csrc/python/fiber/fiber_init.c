@@ -132,9 +132,13 @@ exchange(PyObject **a, PyObject **b)
 static int
 take_given(FiberObject *self, Given *given)
 {
-    if (self->core.state != PF_NEW || self->thread != NULL) {
-        PyErr_SetString(pf.fiber_error,
-                        "the fiber has been started: __init__ comes too late");
+    int new = pf_fiber_claim_new(self);
+    if (new <= 0) {
+        if (new == 0) {
+            PyErr_SetString(
+                pf.fiber_error,
+                "the fiber has been started: __init__ comes too late");
+        }
         return -1;
     }
     pf_fiber_own_target(self);
@@ -151,6 +155,7 @@ take_given(FiberObject *self, Given *given)
         self->stack_size = given->stack_size;
     }
     self->daemon |= given->daemon;
+    pf_fiber_unclaim(self);
     return 0;
 }
 

@@ -104,6 +104,11 @@ pf_unfinished_foreground(SchedulerObject *s)
     return s->foreground + (Py_ssize_t)pf_load_relaxed(&s->coming);
 }
 
+/* Append them to a list, as far as that goes: -1 with an exception.  `t` is this
+ * thread, or stands still.  Without a GIL one of them may be dying elsewhere,
+ * until that thread takes it out of the list: it is passed over. */
+int pf_list_schedulers(const PfThread *t, PyObject *list);
+
 /* How long a loop may stand still: 0, or -1 with TypeError or ValueError. */
 int pf_watch_limit(PyObject *seconds, int64_t *ns);
 void pf_tell_host(SchedulerObject *s);

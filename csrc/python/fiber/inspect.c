@@ -187,12 +187,21 @@ set_parent(PyObject *op, PyObject *value, void *closure)
 {
     (void)closure;
     FiberObject *self = (FiberObject *)op, *parent = as_parent(value);
-    if (parent == NULL || check_parent(self, parent) < 0) {
+    if (parent == NULL) {
         return -1;
     }
-    self->parent_set = true;
-    Py_XSETREF(self->parent, (FiberObject *)Py_NewRef((PyObject *)parent));
-    return 0;
+    bool ours = parent->thread == pf_tls_thread;
+    bool stopped = pf_still_begin(ours ? self->thread : NULL);
+    FiberObject *before = NULL;
+    int rc = check_parent(self, parent);
+    if (rc == 0) {
+        before = self->parent;
+        self->parent_set = true;
+        self->parent = (FiberObject *)Py_NewRef((PyObject *)parent);
+    }
+    pf_still_end(stopped);
+    Py_XDECREF(before);
+    return rc;
 }
 
 /* Where the fiber's context is, if it is not over; NULL with FiberError. */
@@ -328,13 +337,15 @@ set_daemon(PyObject *op, PyObject *value, void *closure)
     if (truth < 0) {
         return -1;
     }
-    if (self->thread != NULL) {
+    int new = pf_fiber_claim_new(self);
+    if (new > 0) {
+        self->daemon = truth;
+        pf_fiber_unclaim(self);
+    } else if (new == 0) {
         PyErr_SetString(pf.fiber_error,
                         "daemon cannot be changed after the start");
-        return -1;
     }
-    self->daemon = truth;
-    return 0;
+    return new > 0 ? 0 : -1;
 }
 
 /* What the fiber waits for: a fiber (join), a word, or None. */
@@ -423,7 +434,7 @@ live_fibers(const PfThread *t)
 {
     PyObject *list = PyList_New(0);
     for (FiberObject *f = t->live; list != NULL && f != NULL; f = f->next) {
-        if (PyList_Append(list, (PyObject *)f) < 0) {
+        if (pf_is_counted(f) && PyList_Append(list, (PyObject *)f) < 0) {
             Py_CLEAR(list);
         }
     }
@@ -527,15 +538,26 @@ mod_waited(PyObject *module, PyObject *object)
                      : PyFloat_FromDouble((double)waited * 1e-9);
 }
 
+int
+pf_list_schedulers(const PfThread *t, PyObject *list)
+{
+    int rc = 0;
+    for (SchedulerObject *s = t->schedulers; rc == 0 && s != NULL;
+         s = s->next) {
+        if (pf_try_incref((PyObject *)s)) {
+            rc = PyList_Append(list, (PyObject *)s);
+            Py_DECREF(s); /* on failure: its list has it still */
+        }
+    }
+    return rc;
+}
+
 static PyObject *
 schedulers_of(const PfThread *t)
 {
     PyObject *list = PyList_New(0);
-    SchedulerObject *s = t->schedulers;
-    for (; list != NULL && s != NULL; s = s->next) {
-        if (PyList_Append(list, (PyObject *)s) < 0) {
-            Py_CLEAR(list);
-        }
+    if (list != NULL && pf_list_schedulers(t, list) < 0) {
+        Py_CLEAR(list);
     }
     return list;
 }

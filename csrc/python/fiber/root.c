@@ -8,6 +8,7 @@
 #include "python/fiber/fiber.h"
 #include "python/fiber/owner.h"
 #include "python/fiber/slots.h"
+#include "python/fiber/still.h"
 #include "python/fiber/switch.h"
 #include "python/fiber/unwind.h"
 #include "python/fiber/waitq.h"
@@ -64,12 +65,21 @@ end(PfThread *t)
 /* ------------------------------------------------------------- what is suspended */
 
 static FiberObject *
-find_suspended(PfThread *t)
+find_suspended(FiberObject *f)
 {
-    FiberObject *f = t->live;
     while (f != NULL &&
            (pf_fiber_kind(f)->is_part || !pf_fiber_can_unwind(f))) {
         f = f->next;
+    }
+    return f;
+}
+
+static FiberObject *
+hold_suspended(PfThread *t)
+{
+    FiberObject *f = find_suspended(t->live);
+    while (f != NULL && !pf_still_hold((PyObject *)f)) {
+        f = find_suspended(f->next);
     }
     return f;
 }
@@ -79,8 +89,7 @@ unwind_all(PfThread *t)
 {
     FiberObject *fiber;
     pf_unwind_dropped(t);
-    while ((fiber = find_suspended(t)) != NULL) {
-        Py_INCREF(fiber);
+    while ((fiber = hold_suspended(t)) != NULL) {
         pf_fiber_unwind(t, fiber);
         Py_DECREF(fiber);
     }
@@ -89,7 +98,7 @@ unwind_all(PfThread *t)
 static void
 tell_left(PfThread *t)
 {
-    FiberObject *first = find_suspended(t);
+    FiberObject *first = find_suspended(t->live);
     if (first != NULL) {
         Py_INCREF(first);
         PyErr_SetString(

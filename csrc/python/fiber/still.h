@@ -42,6 +42,19 @@ pf_still_end(bool stopped)
     }
 }
 
+/* An object in a list that does not count its references, while the others
+ * stand still: one of them may just be freeing it. */
+static inline bool
+pf_is_counted(void *op)
+{
+    return !PF_FREE_THREADED || Py_REFCNT((PyObject *)op) != 0;
+}
+
+/* A reference to what may be dying on another thread, which then leaves it to
+ * this one: it is suspended here, and so its memory stays.  False: it is not
+ * to be had. */
+bool pf_still_hold(PyObject *op);
+
 /* Whose it is.  NULL: nobody's; or, of one without a stack, another's. */
 const PfThread *pf_task_owner(PfTaskObject *task);
 

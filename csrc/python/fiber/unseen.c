@@ -457,11 +457,11 @@ at_exit(PfThread *t)
 {
     SchedulerObject *s = t->schedulers;
     while (s != NULL) {
-        if (s->unseen == NULL && s->errors == NULL) {
+        if ((s->unseen == NULL && s->errors == NULL) ||
+            !pf_try_incref((PyObject *)s)) { /* it dies elsewhere, just now */
             s = s->next;
             continue;
         }
-        Py_INCREF(s);
         pf_unseen_close_quietly(s);
         Py_DECREF(s);
         s = t->schedulers; /* a receiver may have dropped any of them */

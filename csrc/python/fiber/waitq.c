@@ -638,7 +638,9 @@ find_owner(const PfOwner *owner)
     for (PfThread *t = pf_threads; t != NULL && found == NULL; t = t->next) {
         found = find_on(t, owner);
     }
-    Py_XINCREF(found);
+    found = found != NULL && pf_is_counted(found)
+                ? (FiberObject *)Py_NewRef((PyObject *)found)
+                : NULL;
     pf_mutex_unlock(&pf_threads_lock);
     pf_still_end(stopped);
     return found;

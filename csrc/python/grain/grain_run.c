@@ -467,7 +467,10 @@ at_exit(PfThread *t)
 {
     SchedulerObject *s = t->schedulers;
     while (s != NULL) {
-        Py_INCREF(s);
+        if (!pf_try_incref((PyObject *)s)) { /* it dies elsewhere, just now */
+            s = s->next;
+            continue;
+        }
         bool some = abandon(s);
         SchedulerObject *next = some ? t->schedulers : s->next;
         Py_DECREF(s);

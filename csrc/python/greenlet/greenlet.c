@@ -14,7 +14,7 @@
 /* ------------------------------------------------------------------ making one */
 
 PfGreenlet *
-pf_greenlet_impl_new(PfGreenletKind kind)
+pf_greenlet_impl_new(PfThread *t, PfGreenletKind kind)
 {
     PfGreenlet *impl = PyMem_Calloc(1, sizeof(*impl));
     if (impl == NULL) {
@@ -22,6 +22,7 @@ pf_greenlet_impl_new(PfGreenletKind kind)
         return NULL;
     }
     impl->kind = (uint8_t)kind;
+    impl->thread = t;
     return impl;
 }
 
@@ -34,13 +35,13 @@ allocate(PfThread *t, PyTypeObject *type)
     if (g != NULL && type == &PfGreenlet_Type) {
         spare->first = IMPL(g)->parent;
         spare->count--;
-        *IMPL(g) = (PfGreenlet){.kind = PF_GREENLET_OWN};
+        *IMPL(g) = (PfGreenlet){.kind = PF_GREENLET_OWN, .thread = t};
         pf_revive((PyObject *)g);
         return g;
     }
     g = (PyGreenlet *)type->tp_alloc(type, 0);
     if (g != NULL) {
-        g->pimpl = pf_greenlet_impl_new(PF_GREENLET_OWN);
+        g->pimpl = pf_greenlet_impl_new(t, PF_GREENLET_OWN);
         if (g->pimpl == NULL) {
             Py_CLEAR(g);
         }
@@ -111,12 +112,19 @@ set_run(PyGreenlet *g, PyObject *run)
                         "Main greenlets do not have a run attribute.");
         return -1;
     }
-    if (IMPL(g)->started) {
+    bool stopped = pf_greenlet_still(g);
+    bool started = IMPL(g)->started;
+    PyObject *before = IMPL(g)->run;
+    if (!started) {
+        IMPL(g)->run = Py_XNewRef(run);
+    }
+    pf_still_end(stopped);
+    if (started) {
         PyErr_SetString(PyExc_AttributeError,
                         "run cannot be set after the start of the greenlet");
         return -1;
     }
-    Py_XSETREF(IMPL(g)->run, Py_XNewRef(run));
+    Py_XDECREF(before);
     return 0;
 }
 
@@ -191,11 +199,12 @@ greenlet_clear(PyObject *op)
     return 0;
 }
 
+/* Of one with a fiber: the thread of that may be ending just now. */
 static bool
 must_be_ended(PyGreenlet *g)
 {
     return g->pimpl != NULL && IMPL(g)->kind == PF_GREENLET_OWN &&
-           pf_greenlet_active(g);
+           IMPL(g)->fiber != NULL && pf_greenlet_is_active(g);
 }
 
 /* It caught GreenletExit and switched away: its stack must be kept. */
@@ -226,6 +235,7 @@ end(PyGreenlet *g)
 {
     FiberObject *fiber = IMPL(g)->fiber;
     PfThread *t = pf_tls_thread;
+    bool stopped = pf_greenlet_still(g), ours = false;
     if (pf_is_shut_down()) {
         IMPL(g)->fiber = NULL; /* the stack is not touched */
         fiber->greenlet = NULL;
@@ -235,6 +245,10 @@ end(PyGreenlet *g)
     } else if (fiber->thread != t) {
         pf_leave_to_owner(fiber->thread, Py_NewRef((PyObject *)g));
     } else {
+        ours = true;
+    }
+    pf_still_end(stopped);
+    if (ours) {
         pf_greenlet_kill(t, g);
         if (Py_REFCNT(g) == 1 && pf_greenlet_active(g)) {
             complain(g);
@@ -261,13 +275,14 @@ end_at_last(PyObject *op)
 {
     Py_SET_REFCNT(op, 1);
     end((PyGreenlet *)op);
-    Py_SET_REFCNT(op, Py_REFCNT(op) - 1);
-    if (Py_REFCNT(op) == 0) {
+    if (Py_REFCNT(op) == 1) {
+        Py_SET_REFCNT(op, 0);
         return true;
     }
     if (PyType_HasFeature(Py_TYPE(op), Py_TPFLAGS_HEAPTYPE)) {
         Py_INCREF(Py_TYPE(op)); /* the subclass' tp_dealloc drops it */
     }
+    Py_DECREF(op); /* without a GIL others may count at the same time */
     return false;
 }
 
@@ -345,13 +360,27 @@ check_parent(PyGreenlet *g, PyObject *value)
 int
 pf_greenlet_set_parent(PyGreenlet *g, PyObject *value)
 {
-    if (check_parent(g, value) < 0) {
-        return -1;
+    bool known = pf_is_greenlet(value);
+    bool stopped = known && (pf_greenlet_still(g) ||
+                             pf_greenlet_lineage_still((PyGreenlet *)value));
+    int rc = check_parent(g, value);
+    PyGreenlet *old = NULL;
+    if (rc == 0) {
+        old = IMPL(g)->parent;
+        IMPL(g)->parent = (PyGreenlet *)Py_NewRef(value);
     }
-    PyGreenlet *old = IMPL(g)->parent;
-    IMPL(g)->parent = (PyGreenlet *)Py_NewRef(value);
+    pf_still_end(stopped);
     Py_XDECREF(old);
-    return 0;
+    return rc;
+}
+
+PyObject *
+pf_greenlet_parent(PyGreenlet *g)
+{
+    bool stopped = pf_greenlet_still(g);
+    PyObject *parent = Py_XNewRef((PyObject *)IMPL(g)->parent);
+    pf_still_end(stopped);
+    return parent;
 }
 
 static int
@@ -365,8 +394,8 @@ static PyObject *
 get_parent(PyObject *op, void *closure)
 {
     (void)closure;
-    PyGreenlet *parent = IMPL((PyGreenlet *)op)->parent;
-    return Py_NewRef(parent == NULL ? Py_None : (PyObject *)parent);
+    PyObject *parent = pf_greenlet_parent((PyGreenlet *)op);
+    return parent != NULL ? parent : Py_NewRef(Py_None);
 }
 
 static PyObject *
@@ -379,11 +408,13 @@ get_run(PyObject *op, void *closure)
                         "Main greenlets do not have a run attribute.");
         return NULL;
     }
-    if (IMPL(g)->started || IMPL(g)->run == NULL) {
+    bool stopped = pf_greenlet_still(g);
+    PyObject *run = IMPL(g)->started ? NULL : Py_XNewRef(IMPL(g)->run);
+    pf_still_end(stopped);
+    if (run == NULL) {
         PyErr_SetString(PyExc_AttributeError, "run");
-        return NULL;
     }
-    return Py_NewRef(IMPL(g)->run);
+    return run;
 }
 
 static int
@@ -393,17 +424,29 @@ set_run_attribute(PyObject *op, PyObject *value, void *closure)
     return set_run((PyGreenlet *)op, value);
 }
 
-static bool
-is_dead(PyGreenlet *g)
+bool
+pf_greenlet_is_active(PyGreenlet *g)
 {
-    return IMPL(g)->started && !pf_greenlet_active(g);
+    bool stopped = pf_greenlet_still(g);
+    bool active = pf_greenlet_active(g);
+    pf_still_end(stopped);
+    return active;
+}
+
+bool
+pf_greenlet_is_dead(PyGreenlet *g)
+{
+    bool stopped = pf_greenlet_still(g);
+    bool dead = IMPL(g)->started && !pf_greenlet_active(g);
+    pf_still_end(stopped);
+    return dead;
 }
 
 static PyObject *
 get_dead(PyObject *op, void *closure)
 {
     (void)closure;
-    return PyBool_FromLong(is_dead((PyGreenlet *)op));
+    return PyBool_FromLong(pf_greenlet_is_dead((PyGreenlet *)op));
 }
 
 static PyObject *
@@ -415,27 +458,26 @@ get_frame(PyObject *op, void *closure)
     if (t == NULL) {
         return NULL;
     }
-    FiberObject *fiber = IMPL(g)->fiber;
+    bool stopped = pf_greenlet_still(g);
+    FiberObject *fiber = (FiberObject *)Py_XNewRef((PyObject *)IMPL(g)->fiber);
+    pf_still_end(stopped);
     if (fiber == NULL) {
         Py_RETURN_NONE;
     }
-    if (fiber->core.state == PF_DONE && fiber->thread == NULL &&
-        fiber->fiber.stack != NULL) {
-        return pystate_frame(t->tstate, fiber->saved); /* its thread is gone */
-    }
-    return pf_fiber_frame(t, fiber);
+    bool gone = fiber->core.state == PF_DONE && fiber->thread == NULL &&
+                fiber->fiber.stack != NULL; /* its thread is */
+    PyObject *frame = gone ? pystate_frame(t->tstate, fiber->saved)
+                           : pf_fiber_frame(t, fiber);
+    Py_DECREF(fiber);
+    return frame;
 }
 
 /* Where the greenlet's contextvars context is; NULL with ValueError if it
- * runs on another thread. */
+ * runs on another thread.  It stands still. */
 static PyObject **
-context_slot(PyGreenlet *g, const char *what)
+context_slot(PfThread *t, PyGreenlet *g, const char *what)
 {
     FiberObject *fiber = IMPL(g)->fiber;
-    PfThread *t = pf_this_thread();
-    if (t == NULL) {
-        return NULL;
-    }
     if (fiber == NULL) {
         return &IMPL(g)->context;
     }
@@ -456,11 +498,16 @@ static PyObject *
 get_context(PyObject *op, void *closure)
 {
     (void)closure;
-    PyObject **slot = context_slot((PyGreenlet *)op, "get");
-    if (slot == NULL) {
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
         return NULL;
     }
-    return Py_NewRef(*slot == NULL ? Py_None : *slot);
+    bool stopped = pf_greenlet_still((PyGreenlet *)op);
+    PyObject **slot = context_slot(t, (PyGreenlet *)op, "get");
+    PyObject *context =
+        slot == NULL ? NULL : Py_NewRef(*slot == NULL ? Py_None : *slot);
+    pf_still_end(stopped);
+    return context;
 }
 
 static int
@@ -478,15 +525,21 @@ set_context(PyObject *op, PyObject *value, void *closure)
                         "None");
         return -1;
     }
-    PyObject **slot = context_slot((PyGreenlet *)op, "set");
-    if (slot == NULL) {
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
         return -1;
     }
-    PyObject *old = *slot;
-    *slot = value == Py_None ? NULL : Py_NewRef(value);
-    pystate_context_changed(pf_tls_thread->tstate);
+    bool stopped = pf_greenlet_still((PyGreenlet *)op);
+    PyObject **slot = context_slot(t, (PyGreenlet *)op, "set");
+    PyObject *old = NULL;
+    if (slot != NULL) {
+        old = *slot;
+        *slot = value == Py_None ? NULL : Py_NewRef(value);
+        pystate_context_changed(t->tstate);
+    }
+    pf_still_end(stopped);
     Py_XDECREF(old);
-    return 0;
+    return slot == NULL ? -1 : 0;
 }
 
 /* In greenlet this is the amount of stack that it has copied away. */
@@ -501,7 +554,7 @@ get_stack_saved(PyObject *op, void *closure)
 static int
 greenlet_bool(PyObject *op)
 {
-    return pf_greenlet_active((PyGreenlet *)op);
+    return pf_greenlet_is_active((PyGreenlet *)op);
 }
 
 static PyObject *
@@ -519,7 +572,7 @@ greenlet_repr(PyObject *op)
     PyGreenlet *g = (PyGreenlet *)op;
     const char *name = Py_TYPE(op)->tp_name;
     void *owner = pf_greenlet_main(g);
-    if (is_dead(g)) {
+    if (pf_greenlet_is_dead(g)) {
         return PyUnicode_FromFormat(
             "<%s object at %p (otid=%p) %sdead>", name, op, owner,
             pf_greenlet_thread_gone(g) ? "(thread exited) " : "");
@@ -532,7 +585,7 @@ greenlet_repr(PyObject *op)
         current   ? " current"
         : started ? " suspended"
                   : "",
-        pf_greenlet_active(g) ? " active" : "",
+        pf_greenlet_is_active(g) ? " active" : "",
         started ? " started" : " pending",
         IMPL(g)->kind == PF_GREENLET_MAIN ? " main" : "");
 }

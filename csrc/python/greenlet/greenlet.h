@@ -18,6 +18,7 @@
 #include "python/core/parts.h"
 #include "python/core/thread.h"
 #include "python/fiber/fiber.h"
+#include "python/fiber/still.h"
 
 typedef struct PfGreenlet PfGreenlet;
 
@@ -42,6 +43,8 @@ typedef enum PfGreenletKind {
  * - `main` is set from the start on; NULL for a main greenlet, which is its
  *   own.  `parent` is NULL for a main greenlet, and once it is cleared.  There
  *   are no cycles of parents.
+ * - `thread` made it, and it began there from its start on.  Others look at
+ *   it, change it or begin it while that one stands still (fiber/still.h).
  * - `killer` is set while GreenletExit, thrown because the last reference is
  *   gone, runs through the greenlet: it is the suspended fiber that threw it,
  *   to which control must return.
@@ -53,6 +56,7 @@ struct PfGreenlet {
     FiberObject *killer; /* borrowed */
     PyObject *run;       /* the function to run, until it begins */
     PyObject *context;   /* while there is no fiber */
+    const PfThread *thread;
     uint8_t kind;
     bool started;
     bool thread_gone; /* of a main greenlet */
@@ -93,12 +97,21 @@ pf_greenlet_active(const PyGreenlet *g)
     return IMPL(g)->fiber != NULL && IMPL(g)->fiber->core.state != PF_DONE;
 }
 
+static inline bool
+pf_greenlet_still(const PyGreenlet *g)
+{
+    return pf_still_begin(IMPL(g)->thread);
+}
+
 /* --- greenlet.c --- */
+PyObject *pf_greenlet_parent(PyGreenlet *g); /* new; NULL: none */
+bool pf_greenlet_is_active(PyGreenlet *g);   /* of any thread */
+bool pf_greenlet_is_dead(PyGreenlet *g);
 int pf_greenlet_set_parent(PyGreenlet *g, PyObject *value);
 PyObject *pf_greenlet_new(PyTypeObject *type, PyObject *args,
                           PyObject *kwargs);
 int pf_greenlet_init(PyObject *op, PyObject *args, PyObject *kwargs);
-PfGreenlet *pf_greenlet_impl_new(PfGreenletKind kind);
+PfGreenlet *pf_greenlet_impl_new(PfThread *t, PfGreenletKind kind);
 void pf_greenlets_free_spare(PfThread *t);
 
 /* --- greenlet_switch.c --- */
@@ -123,8 +136,10 @@ pf_greenlet_current(PfThread *t) /* borrowed; NULL with an exception */
     return PF_LIKELY(fiber->greenlet != NULL) ? GREENLET_OF(fiber)
                                               : pf_greenlet_view(t, fiber);
 }
-/* Borrowed; NULL: none (its parents were cleared by the collector). */
+/* A new reference; NULL: none (its parents were cleared by the collector). */
 PyGreenlet *pf_greenlet_main_in_lineage(PyGreenlet *g);
+/* As pf_greenlet_still, for a greenlet and all its ancestors. */
+bool pf_greenlet_lineage_still(const PyGreenlet *g);
 PyGreenlet *pf_greenlet_main(PyGreenlet *g); /* borrowed; NULL: not started */
 bool pf_greenlet_thread_gone(PyGreenlet *g);
 /* The thread ends: its greenlets cannot be entered any more. */

@@ -82,15 +82,13 @@ capi_started(PyGreenlet *g)
 static int
 capi_active(PyGreenlet *g)
 {
-    return check(g) < 0 ? -1 : pf_greenlet_active(g);
+    return check(g) < 0 ? -1 : pf_greenlet_is_active(g);
 }
 
 static PyGreenlet *
 capi_get_parent(PyGreenlet *g)
 {
-    return check(g) < 0
-               ? NULL
-               : (PyGreenlet *)Py_XNewRef((PyObject *)IMPL(g)->parent);
+    return check(g) < 0 ? NULL : (PyGreenlet *)pf_greenlet_parent(g);
 }
 
 /* The order is greenlet.h's.  constant after import of pyfiber.greenlet. */

@@ -149,7 +149,9 @@ check_thread(PfThread *t, PyGreenlet *g)
         return -1;
     }
     PyGreenlet *theirs = pf_greenlet_main_in_lineage(g);
-    return ours == theirs ? 0 : refuse_thread(ours, theirs);
+    int rc = ours == theirs ? 0 : refuse_thread(ours, theirs);
+    Py_XDECREF(theirs);
+    return rc;
 }
 
 /* A view may belong to a scheduler's fiber.  NULL with greenlet.error unless
@@ -195,17 +197,33 @@ make_stack(PfThread *t)
     return fiber;
 }
 
+/* As check_thread, of one that another thread made; all stand still. */
+static bool
+is_our_new(PfThread *t, PyGreenlet *g)
+{
+    while (g != NULL && !IMPL(g)->started) {
+        g = IMPL(g)->parent;
+    }
+    return g != NULL && pf_greenlet_main(g) == GREENLET_OF(t->root);
+}
+
 /* Give a new greenlet its stack and the call it begins with.  User code runs
  * here (a `run` that is computed, the collector) and may start the greenlet
  * first. 0; 1: that happened, check again; -1: exception. */
 static int
 start(PfThread *t, PyGreenlet *g, Cargo *cargo)
 {
-    bool given = Py_TYPE(g) == &PfGreenlet_Type && IMPL(g)->run != NULL;
+    bool given = Py_TYPE(g) == &PfGreenlet_Type && IMPL(g)->run != NULL &&
+                 !pf_may_move_on(IMPL(g)->thread);
     PyObject *run = given ? Py_NewRef(IMPL(g)->run)
                           : PyObject_GetAttr((PyObject *)g, pf_green.s_run);
     if (run == NULL) {
-        return -1;
+        bool began = PF_FREE_THREADED && IMPL(g)->started &&
+                     PyErr_ExceptionMatches(PyExc_AttributeError);
+        if (began) { /* on another thread, meanwhile */
+            PyErr_Clear();
+        }
+        return began ? 1 : -1;
     }
     if (cargo->value != NULL) {
         cargo->args = PyTuple_Pack(1, cargo->value);
@@ -215,8 +233,13 @@ start(PfThread *t, PyGreenlet *g, Cargo *cargo)
         }
     }
     FiberObject *fiber = make_stack(t);
-    int rc = fiber == NULL || check_thread(t, g) < 0 ? -1 : IMPL(g)->started;
+    int rc = fiber == NULL || check_thread(t, g) < 0 ? -1 : 0;
+    bool stopped = rc == 0 && pf_greenlet_still(g);
+    if (rc == 0 && (IMPL(g)->started || (stopped && !is_our_new(t, g)))) {
+        rc = 1;
+    }
     if (rc != 0) {
+        pf_still_end(stopped);
         if (fiber != NULL) {
             pf_fiber_take_stack(fiber);
             Py_DECREF(fiber);
@@ -236,7 +259,9 @@ start(PfThread *t, PyGreenlet *g, Cargo *cargo)
     IMPL(g)->context = NULL;
     IMPL(g)->fiber = fiber;
     IMPL(g)->started = true;
+    IMPL(g)->thread = t;
     IMPL(g)->main = (PyGreenlet *)Py_NewRef((PyObject *)GREENLET_OF(t->root));
+    pf_still_end(stopped);
     return 0;
 }
 
@@ -263,8 +288,7 @@ route(PfThread *t, PyGreenlet *g, Cargo *cargo)
         if (pf_greenlet_active(at) || !IMPL(at)->started) {
             rc = look(t, at, cargo);
         } else {
-            Py_SETREF(at,
-                      (PyGreenlet *)Py_XNewRef((PyObject *)IMPL(at)->parent));
+            Py_SETREF(at, (PyGreenlet *)pf_greenlet_parent(at));
         }
     }
     if (at == NULL) {
@@ -376,6 +400,9 @@ pf_greenlet_switch_method(PyObject *op, PyObject *const *args,
 {
     PyGreenlet *g = (PyGreenlet *)op;
     PfThread *t = pf_tls_thread;
+    if (PF_FREE_THREADED && IMPL(g)->thread != t) {
+        return switch_slowly(g, args, nargs, kwnames);
+    }
     FiberObject *fiber = IMPL(g)->fiber;
     if (PF_UNLIKELY(t == NULL || fiber == NULL || t->attention != 0 ||
                     t->green_trace != NULL || kwnames != NULL || nargs > 1 ||
@@ -436,7 +463,7 @@ pf_greenlet_throw(PyGreenlet *g, PyObject *type, PyObject *value, PyObject *tb)
     if (exc == NULL) {
         return NULL;
     }
-    bool dead = IMPL(g)->started && !pf_greenlet_active(g);
+    bool dead = pf_greenlet_is_dead(g);
     Cargo cargo = {0};
     if (dead && PyObject_TypeCheck(exc, (PyTypeObject *)pf_green.exit)) {
         cargo.value = exc;
@@ -547,7 +574,7 @@ heir(PfThread *t, PyGreenlet *g, Cargo *cargo, PyObject **asked)
     PyGreenlet *found = NULL;
     while (p != NULL && (found = route(t, p, cargo)) == NULL) {
         cargo_take_exception(cargo);
-        Py_SETREF(p, (PyGreenlet *)Py_XNewRef((PyObject *)IMPL(p)->parent));
+        Py_SETREF(p, (PyGreenlet *)pf_greenlet_parent(p));
     }
     *asked = (PyObject *)p;
     return found != NULL ? pass(found) : last_resort(t);
@@ -735,7 +762,12 @@ pf_greenlet_kill(PfThread *t, PyGreenlet *g)
 static void
 greenlet_unwind(PfThread *t, FiberObject *fiber)
 {
-    PyGreenlet *g = (PyGreenlet *)Py_NewRef(fiber->greenlet);
+    PyGreenlet *g = GREENLET_OF(fiber);
+    if (!pf_still_hold((PyObject *)g)) {
+        pf_fiber_forget_schedule(fiber); /* it dies elsewhere, and comes */
+        fiber->core.state = PF_SUSPENDED;
+        return;
+    }
     pf_no_switch_begin(t, "while a waiting greenlet is unwound");
     pf_greenlet_kill(t, g);
     pf_no_switch_end(t);

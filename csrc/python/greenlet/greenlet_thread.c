@@ -18,10 +18,10 @@ make_view(PfThread *t, FiberObject *fiber)
         return NULL;
     }
     PyGreenlet *g = (PyGreenlet *)PyType_GenericAlloc(&PfGreenlet_Type, 0);
-    PfGreenlet *impl =
-        g == NULL
-            ? NULL
-            : pf_greenlet_impl_new(main ? PF_GREENLET_MAIN : PF_GREENLET_VIEW);
+    PfGreenlet *impl = g == NULL
+                           ? NULL
+                           : pf_greenlet_impl_new(t, main ? PF_GREENLET_MAIN
+                                                          : PF_GREENLET_VIEW);
     if (impl == NULL) {
         Py_XDECREF(g);
         return NULL;
@@ -74,13 +74,26 @@ pf_greenlet_main(PyGreenlet *g)
     return IMPL(g)->kind == PF_GREENLET_MAIN ? g : IMPL(g)->main;
 }
 
+bool
+pf_greenlet_lineage_still(const PyGreenlet *g)
+{
+    while (PF_FREE_THREADED && g != NULL && IMPL(g)->thread == pf_tls_thread) {
+        g = IMPL(g)->parent;
+    }
+    return PF_FREE_THREADED && g != NULL && pf_still_begin(NULL);
+}
+
 PyGreenlet *
 pf_greenlet_main_in_lineage(PyGreenlet *g)
 {
+    bool stopped = pf_greenlet_lineage_still(g);
     while (g != NULL && !IMPL(g)->started) {
         g = IMPL(g)->parent;
     }
-    return g == NULL ? NULL : pf_greenlet_main(g);
+    PyGreenlet *main = g == NULL ? NULL : pf_greenlet_main(g);
+    Py_XINCREF(main);
+    pf_still_end(stopped);
+    return main;
 }
 
 bool

@@ -10,6 +10,7 @@
 #include "python/fiber/deadline.h"
 #include "python/fiber/explore.h"
 #include "python/fiber/owner.h"
+#include "python/fiber/still.h"
 #include "python/io/base.h"
 #include "python/io/io.h"
 #include "python/io/waiting.h"
@@ -237,19 +238,17 @@ static PyObject *
 schedulers_of(const PfSocket *sock)
 {
     PyObject *list = PyList_New(0);
+    bool ours = sock->user == pf_tls_thread && !sock->several_users;
+    bool stopped = pf_still_begin(ours ? pf_tls_thread : NULL);
     pf_mutex_lock(&pf_threads_lock);
     for (PfThread *t = pf_threads; t != NULL && list != NULL; t = t->next) {
-        if (t != sock->user && !sock->several_users) {
-            continue;
-        }
-        SchedulerObject *s = t->schedulers;
-        for (; s != NULL && list != NULL; s = s->next) {
-            if (PyList_Append(list, (PyObject *)s) < 0) {
-                Py_CLEAR(list);
-            }
+        bool used = t == sock->user || sock->several_users;
+        if (used && pf_list_schedulers(t, list) < 0) {
+            Py_CLEAR(list);
         }
     }
     pf_mutex_unlock(&pf_threads_lock);
+    pf_still_end(stopped);
     return list;
 }
 

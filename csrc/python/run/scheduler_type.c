@@ -42,26 +42,37 @@ open_scheduler(SchedulerObject *s, PfThread *t)
     s->core.spin.allowed = pf.in_parallel;
     s->thread = t;
     s->open = true;
+    pf_prepare_try_incref((PyObject *)s);
     PF_LIST_PUSH(t->schedulers, s);
     return 0;
 }
 
+/* On its thread, or while that is stopped. */
 static void
-unlink_scheduler(SchedulerObject *s)
+unlist(SchedulerObject *s)
 {
-    if (s->thread == NULL) {
+    PfThread *t = s->thread;
+    if (t == NULL) {
         return;
     }
-    bool stopped = pf_still_begin(s->thread); /* it may die elsewhere */
-    pf_scheduler_stats *ended = &s->thread->ended, own;
+    pf_scheduler_stats *ended = &t->ended, own;
     pf_scheduler_stats_get(&s->core, &own);
     ended->switches += own.switches;
     ended->wakeups += own.wakeups;
     ended->messages += own.messages;
     ended->timeouts += own.timeouts;
     ended->waits += own.waits;
-    PF_LIST_REMOVE(s->thread->schedulers, s);
+    PF_LIST_REMOVE(t->schedulers, s);
     s->thread = NULL;
+}
+
+/* It may die on another thread than its own, and that may end meanwhile: then
+ * it has done this. */
+static void
+unlink_scheduler(SchedulerObject *s)
+{
+    bool stopped = pf_still_begin(s->thread);
+    unlist(s);
     pf_still_end(stopped);
 }
 
@@ -115,18 +126,24 @@ pf_scheduler_close_now(SchedulerObject *s)
 static void
 orphan(SchedulerObject *s)
 {
-    Py_INCREF(s);
     pf_scheduler_close_now(s);
     pf_unseen_close_quietly(s);
     unlink_scheduler(s);
     Py_DECREF(s);
 }
 
+/* One that is just dying on another thread, which has not stopped this one
+ * yet, has no fibers: it is no longer this thread's, and that is all. */
 static void
 thread_end(PfThread *t)
 {
-    while (t->schedulers != NULL) {
-        orphan(t->schedulers);
+    SchedulerObject *s;
+    while ((s = t->schedulers) != NULL) {
+        if (pf_try_incref((PyObject *)s)) {
+            orphan(s);
+        } else {
+            unlist(s);
+        }
     }
 }
 
@@ -173,17 +190,42 @@ warn_of_unfinished(SchedulerObject *s)
     }
 }
 
+static bool
+is_forgotten(const SchedulerObject *s)
+{
+    return s->open && !s->closed && !s->running && !pf_is_shut_down() &&
+           s->thread != NULL;
+}
+
+static void
+close_forgotten(SchedulerObject *s)
+{
+    if (is_forgotten(s) && s->thread == pf_tls_thread) {
+        warn_of_unfinished(s);
+        pf_scheduler_close_now(s);
+        pf_unseen_close_quietly(s);
+    }
+}
+
+static void
+forgotten_elsewhere(SchedulerObject *here, PyObject *op, PyObject *ignored)
+{
+    (void)here;
+    (void)ignored;
+    close_forgotten((SchedulerObject *)op);
+}
+
 /* Dropped with fibers in it: they and the scheduler keep each other alive, and
- * the collector has found that nothing else does. */
+ * the collector has found that nothing else does; perhaps that of another
+ * thread, and only its own may end them. */
 static void
 scheduler_finalize(PyObject *op)
 {
     SchedulerObject *s = (SchedulerObject *)op;
-    if (s->open && !s->closed && !s->running && !pf_is_shut_down() &&
-        s->thread != NULL && s->thread == pf_tls_thread) {
-        warn_of_unfinished(s);
-        pf_scheduler_close_now(s);
-        pf_unseen_close_quietly(s);
+    close_forgotten(s);
+    if (is_forgotten(s) && pf_unfinished(s) > 0 &&
+        pf_call_thread(s->thread, forgotten_elsewhere, op, NULL) < 0) {
+        PyErr_Clear(); /* no memory: its thread ends them, without a warning */
     }
 }
 
@@ -204,7 +246,7 @@ scheduler_clear(PyObject *op)
 static int
 scheduler_collect(PyObject *op)
 {
-    scheduler_finalize(op);
+    close_forgotten((SchedulerObject *)op);
     return scheduler_clear(op);
 }
 

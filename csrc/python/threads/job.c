@@ -161,15 +161,21 @@ pf_job_take_hold_back(JobObject *job)
     }
 }
 
+PyObject *
+pf_job_why(PyObject *exc)
+{
+    const CancelledObject *cancelled = (CancelledObject *)exc;
+    return pf_reason_and_author(
+        cancelled->reason != NULL ? cancelled->reason : Py_None,
+        cancelled->by != NULL ? cancelled->by : Py_None);
+}
+
 /* The call is cancelled here, or else by its own thread (pf_job_calls): the two
  * are exchanged in one step. */
 void
 pf_job_cancel(JobObject *job, PyObject *exc)
 {
-    CancelledObject *cancelled = (CancelledObject *)exc;
-    PyObject *why = pf_reason_and_author(
-        cancelled->reason != NULL ? cancelled->reason : Py_None,
-        cancelled->by != NULL ? cancelled->by : Py_None);
+    PyObject *why = pf_job_why(exc);
     pf_mutex_lock(&jobs_lock);
     PyObject *before = job->cancelled;
     job->cancelled = exc;
@@ -181,6 +187,15 @@ pf_job_cancel(JobObject *job, PyObject *exc)
     Py_XDECREF(callee);
     Py_XDECREF(before);
     Py_XDECREF(why);
+}
+
+PyObject *
+pf_job_cancelled(JobObject *job)
+{
+    pf_mutex_lock(&jobs_lock);
+    PyObject *cancelled = Py_XNewRef(job->cancelled);
+    pf_mutex_unlock(&jobs_lock);
+    return cancelled;
 }
 
 PyObject *
@@ -427,10 +442,8 @@ static PyObject *
 job_get_cancelled(PyObject *op, void *closure)
 {
     (void)closure;
-    pf_mutex_lock(&jobs_lock);
-    PyObject *cancelled = or_none(((JobObject *)op)->cancelled);
-    pf_mutex_unlock(&jobs_lock);
-    return cancelled;
+    PyObject *cancelled = pf_job_cancelled((JobObject *)op);
+    return cancelled != NULL ? cancelled : Py_NewRef(Py_None);
 }
 
 static PyGetSetDef job_getset[] = {

@@ -42,6 +42,28 @@ is_of_its_run(const JobObject *job, const FiberObject *fiber)
            !pf_task_is_done(PF_TASK(fiber));
 }
 
+/* A fiber that nobody else has yet is born cancelled if the caller of
+ * to_thread() is: once it has been posted it might run first. */
+static PyObject *
+share_cancellation(PyObject *module, PyObject *fiber)
+{
+    (void)module;
+    JobObject *job = pf_current_job();
+    if (!PyObject_TypeCheck(fiber, pf_fiber_type) || job == NULL) {
+        PyErr_SetString(PyExc_TypeError,
+                        "expected a Fiber, in a thread of to_thread()");
+        return NULL;
+    }
+    PyObject *cancelled = pf_job_cancelled(job);
+    if (cancelled != NULL) {
+        PyObject *why = pf_job_why(cancelled);
+        pf_cancel_now((FiberObject *)fiber, why);
+        Py_XDECREF(why);
+        Py_DECREF(cancelled);
+    }
+    Py_RETURN_NONE;
+}
+
 /* From now on cancel it together with the caller of to_thread(). */
 static int
 cancel_together(JobObject *job, FiberObject *fiber)
@@ -105,6 +127,10 @@ static PyMethodDef functions[] = {
     {"_releaser", get_releaser, METH_O,
      "_releaser(lock, /)\n--\n\n"
      "A done-callback that releases the lock for which this thread waits."},
+    {"_share_cancellation", share_cancellation, METH_O,
+     "_share_cancellation(fiber, /)\n--\n\n"
+     "The fiber, which has not been started, is cancelled if the caller of\n"
+     "to_thread() is."},
     {"_wait_for_call", wait_for_call, METH_VARARGS,
      "_wait_for_call(lock, fiber, together, /)\n--\n\n"
      "Block this thread until the lock, which the fiber's releaser has, is\n"

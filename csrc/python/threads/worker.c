@@ -33,7 +33,9 @@ struct WorkerObject {
 static PyTypeObject *worker_type; /* constant after import */
 static PF_ATOMIC(size_t) forks; /* that made this process: shared, one word */
 
-#define PF_MOST_WATCHERS 16
+/* The members of run(threads=256), twice.  One more thread that wakes nobody
+ * counts as one that may: no deadlock is found then. */
+#define PF_MOST_WATCHERS 512
 
 /* Who is where, and which jobs are handed over: shared, behind workers_lock. */
 static struct {

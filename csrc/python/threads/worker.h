@@ -105,6 +105,9 @@ void pf_job_cancel(JobObject *job, PyObject *exc);
 /* Its thread calls into the run, by that fiber; NULL: no longer.  Returns the
  * Cancelled that its fiber has got already, a new reference, or NULL. */
 PyObject *pf_job_calls(JobObject *job, FiberObject *fiber);
+/* That alone; and, of a Cancelled, what pf_cancel_now wants. */
+PyObject *pf_job_cancelled(JobObject *job);
+PyObject *pf_job_why(PyObject *cancelled);
 /* It ends without a worker: it fails with `exc` (stolen). */
 void pf_job_fail(JobObject *job, PyObject *exc);
 
