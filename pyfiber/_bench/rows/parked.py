@@ -17,6 +17,7 @@ from typing import Any
 import pyfiber
 import pyfiber.socket
 
+from .. import goroutines
 from ..io.processes import require_descriptors
 from ..model import BYTES, Case, Row, Sample
 from ..peers import load
@@ -265,6 +266,11 @@ def cases(kind: str) -> tuple[Case, ...]:
             if_it_fits(on_trio(partial(trio_waits, kind)), 8_000),
             peer="trio",
             note=all_at_once,
+        ),
+        Case(
+            "Go",
+            if_it_fits(partial(goroutines.parked, kind), 5_000),
+            note="goroutines, on one thread; another language",
         ),
     )
 
