@@ -57,6 +57,7 @@ extern const test pack_tests[];
 extern const test slot_tests[];
 extern const test shape_tests[];
 extern const test lending_tests[];
+extern const test spin_tests[];
 extern const test overflow_tests[];
 extern const test memory_tests[];
 extern const test refusal_tests[];

@@ -8,6 +8,7 @@ import sysconfig
 import textwrap
 import threading
 import types
+import weakref
 from contextlib import suppress
 from random import randrange
 from typing import Any
@@ -359,6 +360,89 @@ def test_fibers_dropped_elsewhere_while_a_wake_up_arrives_are_freed() -> None:
     thread.join()
     gc.collect()
     assert len(freed) == rounds
+
+
+def function_of_its_own() -> types.FunctionType:
+    """One that nothing refers to but the caller, as a module's is: the collector frees it."""
+    namespace: dict[str, Any] = {"yield_now": yield_now}
+    exec("def function():\n    yield_now()\n    return 'ran'", namespace)
+    function = namespace.pop("function")
+    assert isinstance(function, types.FunctionType)
+    return function
+
+
+@without_gil
+def test_spawning_a_function_of_a_module_does_not_count_references_to_it() -> None:
+    function = function_of_its_own()
+
+    def main() -> None:
+        before = sys.getrefcount(function)
+        fibers = [spawn(function) for _ in range(100)]
+        assert sys.getrefcount(function) == before
+        for fiber in fibers:
+            assert fiber.result() == "ran"
+        assert sys.getrefcount(function) == before
+
+    run(main)
+
+
+def test_function_that_only_a_spawned_fiber_knows_survives_the_collector() -> None:
+    def main() -> None:
+        fibers = [spawn(function_of_its_own()) for _ in range(10)]
+        gc.collect()
+        assert [repr(fiber).count("function") for fiber in fibers] == [1] * 10
+        yield_now()  # they are suspended in it
+        gc.collect()
+        assert [fiber.result() for fiber in fibers] == ["ran"] * 10
+
+    run(main)
+
+
+def test_function_is_freed_after_the_fibers_that_ran_it() -> None:
+    def main() -> weakref.ref[types.FunctionType]:
+        function = function_of_its_own()
+        fibers = [spawn(function), spawn(function)]
+        fibers[0].join()
+        fibers[1].cancel()
+        return weakref.ref(function)
+
+    freed = run(main)
+    gc.collect()
+    assert freed() is None
+
+
+@without_gil
+def test_interpreter_ends_beside_a_fiber_that_alone_knows_its_function() -> None:
+    """The last collections free functions that others only refer to without counting."""
+    done = run_python(
+        "-c",
+        textwrap.dedent(
+            """
+            import gc, threading, pyfiber
+            there = threading.Event()
+            kept = []
+
+            def main():
+                namespace = {}
+                for n in range(50):
+                    exec("def function(): pass", namespace)
+                    kept.append(pyfiber.spawn(namespace.pop("function")))
+                there.set()
+                threading.Event().wait()  # the thread is blocked, they never begin
+
+            class Last:
+                def __del__(self):
+                    [repr(fiber) for fiber in self.fibers]
+
+            threading.Thread(target=pyfiber.run, args=(main,), daemon=True).start()
+            there.wait()
+            fibers, last = kept, Last()
+            last.itself = last
+            last.fibers = fibers
+            """
+        ),
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def linger(rounds: int) -> None:

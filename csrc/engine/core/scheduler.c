@@ -323,10 +323,54 @@ nothing_happens(pf_scheduler *s)
     return s->ready.head == NULL && pf_happened(s) == before;
 }
 
+static bool
+has_mail(pf_scheduler *s)
+{
+    return pf_load_relaxed(&s->inbox.head) != NULL ||
+           pf_load_relaxed(&s->nudged) != 0;
+}
+
+/* Look on before sleeping, where that pays: has anything come?  Who posts it
+ * need not wake this thread then.  A descriptor must wait that long. */
+static bool
+came_at_once(pf_scheduler *s, int64_t timeout)
+{
+    if (!pf_spin_pays(&s->spin) || timeout <= PF_SPIN_NS) {
+        return false;
+    }
+    int64_t until = pf_monotonic() + PF_SPIN_NS;
+    do {
+        PF_TEST_POINT();
+        for (int i = 0; i < 16 && !has_mail(s); i++) {
+            pf_spin_rest();
+        }
+    } while (!has_mail(s) && pf_monotonic() < until);
+    bool came = has_mail(s);
+    pf_spin_tried(&s->spin, came);
+    if (came) {
+        pf_store(&s->nudged, 0); /* the caller checks again */
+    }
+    return came;
+}
+
+/* The wait itself, and whether it was a short one. */
+static int
+sleep_on(pf_scheduler *s, int64_t timeout)
+{
+    if (!s->spin.allowed) {
+        return block(s, timeout);
+    }
+    int64_t began = pf_monotonic();
+    int found = block(s, timeout);
+    pf_spin_slept(&s->spin, pf_monotonic() - began, has_mail(s));
+    return found;
+}
+
 int
 pf_scheduler_block(pf_scheduler *s, int64_t timeout)
 {
-    int found = may_block(s) ? block(s, timeout) : 0;
+    bool came = came_at_once(s, timeout);
+    int found = !came && may_block(s) ? sleep_on(s, timeout) : 0;
     PF_TEST_POINT();
     pf_store(&s->sleeping, 0);
     PF_TEST_POINT();

@@ -19,6 +19,7 @@
 #include "engine/core/fiber.h"
 #include "engine/core/inbox.h"
 #include "engine/core/queue.h"
+#include "engine/core/spin.h"
 #include "engine/core/task.h"
 #include "engine/core/timers.h"
 #include "engine/io/descriptor.h"
@@ -65,6 +66,7 @@ struct pf_scheduler {
     PF_ATOMIC(size_t) holds; /* expected wake-ups from outside; see pf_hold */
     uint64_t switches, wakeups, messages, timeouts, waits;
     uint64_t events; /* reported by the poller */
+    pf_spin spin;
     /* The clock when it was last read: after each wait and once in about
      * PF_CLOCK_EVERY switches.  A fiber that parks takes its time from here,
      * because to read the clock costs as much as the switch. */

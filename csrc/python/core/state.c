@@ -1,6 +1,8 @@
 /* Objects made when the module is imported: see state.h. */
 #include "python/core/state.h"
 
+#include "python/core/tstate.h"
+
 #include <string.h>
 
 PfConstants pf;                  /* constant after import */
@@ -56,8 +58,26 @@ make_strings(void)
                : -1;
 }
 
+/* Two threads that both run Python code, each on a processor. */
+static int
+count_processors(void)
+{
+#if PF_FREE_THREADED
+    PyObject *os = PyImport_ImportModule("os");
+    PyObject *count =
+        os == NULL ? NULL : PyObject_CallMethod(os, "process_cpu_count", NULL);
+    pf.in_parallel = count != NULL && count != Py_None &&
+                     PyLong_AsLong(count) > 1; /* None: not known */
+    Py_XDECREF(count);
+    Py_XDECREF(os);
+#endif
+    return PyErr_Occurred() ? -1 : 0;
+}
+
 int
 pf_state_init(PyObject *module)
 {
-    return make_strings() < 0 ? -1 : make_exceptions(module);
+    return make_strings() < 0 || count_processors() < 0
+               ? -1
+               : make_exceptions(module);
 }

@@ -371,6 +371,7 @@ after_fork_in_child(PyObject *module, PyObject *ignored)
     (void)module;
     (void)ignored;
     PfThread *t = pf_tls_thread;
+    pystate_bytecode_after_fork();
     pf_threads_lock = (pf_mutex)PF_MUTEX_INIT; /* perhaps of another thread */
     for (PfThread *each = pf_threads; each != NULL; each = each->next) {
         each->lost = each != t;

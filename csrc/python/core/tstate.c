@@ -3,6 +3,12 @@
 
 #include "engine/base/atomics.h"
 
+#if PF_HAS_DEFERRED
+#define Py_BUILD_CORE 1
+#include "internal/pycore_tstate.h"
+#undef Py_BUILD_CORE
+#endif
+
 #include <stdio.h>
 #ifdef _WIN32
 #include <windows.h>
@@ -159,6 +165,24 @@ lookup_c_stack_refs(void)
     return rc < 0 ? -1 : 0;
 }
 
+uint8_t pf_deferred_bit; /* constant after import; 0: not found */
+
+/* Which bit of an object's says that only the collector frees it. */
+static int
+lookup_deferred_bit(void)
+{
+    PyObject *list = PyList_New(0);
+    if (list == NULL) {
+        return -1;
+    }
+    uint8_t before = list->ob_gc_bits;
+    if (PyUnstable_Object_EnableDeferredRefcount(list)) {
+        pf_deferred_bit = list->ob_gc_bits ^ before;
+    }
+    Py_DECREF(list);
+    return 0;
+}
+
 /* Constant after import.  Without a GIL a thread may end, and its state be
  * freed, while others follow the list. */
 static PyMutex *list_mutex;
@@ -194,6 +218,12 @@ lookup_c_stack_refs(void)
 }
 
 static int
+lookup_deferred_bit(void)
+{
+    return 0;
+}
+
+static int
 lookup_list_mutex(void)
 {
     return 0;
@@ -214,7 +244,9 @@ pystate_lookup(void)
                         "than its own: pyfiber needs 3.14.2 or later");
         return -1;
     }
-    return lookup_list_mutex() < 0 ? -1 : lookup_c_stack_refs();
+    return lookup_list_mutex() < 0 || lookup_deferred_bit() < 0
+               ? -1
+               : lookup_c_stack_refs();
 }
 
 #else
@@ -267,18 +299,127 @@ unlock_list(void)
 
 #endif
 
+/* The thread state of no thread, or NULL: see pystate_own_bytecode.  Shared, one
+ * word; the main thread writes it. */
+static PF_ATOMIC(size_t) spare;
+
+static PyThreadState *
+the_spare(void)
+{
+    return (PyThreadState *)pf_load(&spare);
+}
+
 bool
 pystate_any(pystate_is_fn is, const void *arg)
 {
     lock_list();
     PyThreadState *ts =
         PyInterpreterState_ThreadHead(PyInterpreterState_Get());
-    while (ts != NULL && !is(PyThreadState_GetID(ts), arg)) {
+    while (ts != NULL &&
+           (ts == the_spare() || !is(PyThreadState_GetID(ts), arg))) {
         ts = ts->next;
     }
     unlock_list();
     return ts != NULL;
 }
+
+/* ------------------------------------------------------ copies of bytecode */
+
+#if PF_HAS_DEFERRED
+
+/* Which copy of all bytecode a thread runs.  The place is the one of the
+ * headers here, and is checked before it is used. */
+static int32_t *
+copy_of(PyThreadState *ts)
+{
+    return (int32_t *)(void *)((char *)ts +
+                               offsetof(_PyThreadStateImpl, tlbc_index));
+}
+
+/* Has every other thread one, and no two the same? */
+static bool
+all_have_copies(PyThreadState *mine)
+{
+    size_t seen = 0;
+    bool sound = true;
+    lock_list();
+    PyThreadState *first = PyInterpreterState_ThreadHead(mine->interp);
+    for (PyThreadState *ts = first; ts != NULL; ts = PyThreadState_Next(ts)) {
+        int32_t copy = *copy_of(ts);
+        size_t bit = (size_t)1 << (copy & 63);
+        if (ts == mine) {
+            continue;
+        }
+        sound = sound && copy > 0 && copy < 1 << 20 &&
+                (copy >= 64 || (seen & bit) == 0);
+        seen |= copy < 64 ? bit : 0;
+    }
+    unlock_list();
+    return sound;
+}
+
+/* A thread state for nothing but its copy; no thread is known by it.  NULL:
+ * no memory, and it is slower without. */
+static void
+new_spare(PyInterpreterState *interp)
+{
+    PyThreadState *ts = PyThreadState_New(interp);
+    if (ts == NULL) {
+        PyErr_Clear();
+    } else {
+        ts->thread_id = ts->native_thread_id = 0;
+    }
+    pf_store(&spare, (size_t)ts);
+}
+
+static void
+drop_spare(void)
+{
+    PyThreadState *ts = the_spare();
+    pf_store(&spare, 0);
+    PyThreadState_Clear(ts);
+    PyThreadState_Delete(ts);
+}
+
+void
+pystate_own_bytecode(void)
+{
+    PyThreadState *mine = PyThreadState_Get();
+    if (the_spare() != NULL || *copy_of(mine) != 0 ||
+        mine->interp != PyInterpreterState_Main()) {
+        return;
+    }
+    new_spare(mine->interp);
+    if (the_spare() != NULL && all_have_copies(mine)) {
+        *copy_of(mine) = *copy_of(the_spare());
+        *copy_of(the_spare()) = 0;
+    } else if (the_spare() != NULL) {
+        drop_spare();
+    }
+}
+
+void
+pystate_bytecode_after_fork(void)
+{
+    if (the_spare() != NULL) {
+        /* The child has freed it; the next one gets the lowest number, 0. */
+        new_spare(PyThreadState_Get()->interp);
+    }
+}
+
+#else
+
+void
+pystate_own_bytecode(void)
+{
+}
+
+void
+pystate_bytecode_after_fork(void)
+{
+}
+
+#endif
 
 /* ------------------------------------------------------- signal-safe traceback */
 

@@ -117,7 +117,7 @@ pf_fiber_new(PyObject *target, PyObject *const *args, Py_ssize_t nargs,
     if (self == NULL) {
         return NULL;
     }
-    self->target = Py_NewRef(target);
+    pf_fiber_set_target(self, target);
     if ((nargs > 0 || kwnames != NULL) &&
         pf_pack(args, nargs, kwnames, &self->args, &self->kwargs) < 0) {
         Py_CLEAR(self);
@@ -192,11 +192,27 @@ has_frames_of_its_own(const FiberObject *self)
     return self->fiber.stack != NULL && self->core.state == PF_SUSPENDED;
 }
 
+/* The collector's last passes count all references again. */
+static int
+visit_target(FiberObject *self, visitproc visit, void *arg)
+{
+    if (!self->uncounted) {
+        Py_VISIT(self->target);
+        return 0;
+    }
+    return self->target == NULL || pf_is_shut_down()
+               ? 0
+               : pystate_visit_uncounted(self->target, visit, arg);
+}
+
 static int
 fiber_traverse(PyObject *op, visitproc visit, void *arg)
 {
     FiberObject *self = (FiberObject *)op;
-    Py_VISIT(self->target);
+    int target = visit_target(self, visit, arg);
+    if (target != 0) {
+        return target;
+    }
     Py_VISIT(self->args);
     Py_VISIT(self->kwargs);
     Py_VISIT(self->parent);
@@ -236,7 +252,7 @@ fiber_clear(PyObject *op)
     if (self->fiber.stack != NULL) {
         return 0; /* its unwinding still needs the rest */
     }
-    Py_CLEAR(self->target);
+    pf_fiber_drop_target(self);
     Py_CLEAR(self->args);
     Py_CLEAR(self->kwargs);
     PF_CLEAR_LINK(self->value);

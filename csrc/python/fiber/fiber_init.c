@@ -141,6 +141,7 @@ take_given(FiberObject *self, Given *given)
         }
         return -1;
     }
+    pf_fiber_own_target(self);
     exchange(&self->target, &given->target);
     exchange(&self->args, &given->args);
     exchange(&self->kwargs, &given->kwargs);

@@ -95,7 +95,7 @@ pf_fiber_name(FiberObject *self)
 {
     bool stopped = pf_still_begin(self->thread);
     PyObject *name = Py_XNewRef(self->name);
-    PyObject *target = name == NULL ? Py_XNewRef(self->target) : NULL;
+    PyObject *target = name == NULL ? Py_XNewRef(pf_fiber_target(self)) : NULL;
     pf_still_end(stopped);
     if (name == NULL) {
         name = target != NULL ? pf_name_after(target)
@@ -371,9 +371,11 @@ pf_fiber_repr(PyObject *op)
         return NULL;
     }
     /* Its repr may drop the target. */
-    PyObject *target = pf_still_ref(self->thread, &self->target);
+    bool stopped = pf_still_begin(self->thread);
+    PyObject *target = Py_XNewRef(pf_fiber_target(self));
+    pf_still_end(stopped);
     PyObject *repr;
-    if (target != Py_None && self->name != NULL) {
+    if (target != NULL && self->name != NULL) {
         repr = PyUnicode_FromFormat("<%s %R %s, target %R at %p>",
                                     Py_TYPE(op)->tp_name, name,
                                     pf_state_name(&self->core), target, op);
@@ -381,7 +383,7 @@ pf_fiber_repr(PyObject *op)
         repr = PyUnicode_FromFormat("<%s %R %s at %p>", Py_TYPE(op)->tp_name,
                                     name, pf_state_name(&self->core), op);
     }
-    Py_DECREF(target);
+    Py_XDECREF(target);
     Py_DECREF(name);
     return repr;
 }

@@ -431,7 +431,7 @@ close_fiber(FiberObject *self)
     if (PF_UNLIKELY(self->number != 0)) {
         pf_owner_ends(self);
     }
-    Py_CLEAR(self->target);
+    pf_fiber_drop_target(self);
     Py_CLEAR(self->args);
     Py_CLEAR(self->kwargs);
     if (PF_UNLIKELY(self->rare != NULL)) {

@@ -85,6 +85,7 @@ enum {
     bool watched : 1;       /* ... and does not mind its failure */           \
     bool tracked : 1;       /* an explorer knows it; see testing.h */         \
     bool kept : 1;          /* its run holds it: unknown to the collector */  \
+    bool uncounted : 1;     /* a fiber's reference to its target */           \
     uint8_t deliveries;     /* how often Cancelled was raised in vain */
 /* clang-format on */
 

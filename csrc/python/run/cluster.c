@@ -181,6 +181,7 @@ make_double(FiberObject *f)
 static void
 mark_away(FiberObject *f, FiberObject *g)
 {
+    pf_fiber_own_target(f);
     PyObject *target = f->target, *args = f->args, *kwargs = f->kwargs;
     PyObject *context = f->context;
     if (f->name == NULL) {

@@ -39,6 +39,7 @@ open_scheduler(SchedulerObject *s, PfThread *t)
     }
     /* The engine made its creator the hub, but nothing runs its loop yet. */
     s->core.hub = NULL;
+    s->core.spin.allowed = pf.in_parallel;
     s->thread = t;
     s->open = true;
     pf_prepare_try_incref((PyObject *)s);

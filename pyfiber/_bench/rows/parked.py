@@ -17,6 +17,7 @@ from typing import Any
 import pyfiber
 import pyfiber.socket
 
+from .. import goroutines
 from ..io.processes import require_descriptors
 from ..model import BYTES, Case, Row, Sample
 from ..peers import load
@@ -25,9 +26,10 @@ from .memory import MILLION, Ledger, if_it_fits
 
 LONG = 100_000.0  # seconds, for those that sleep: they are woken before
 
-#: What waits, and what wakes the one with that number.
+#: What waits, and what makes the call that wakes the one with that number. The calls are made
+#: before the clock starts: what it takes to find each in a list is no library's.
 Wait = Callable[[], Any]
-Wake = Callable[[int], Any]
+Wake = Callable[[int], Callable[[], Any]]
 
 
 def inner(wait: Wait) -> None:
@@ -70,24 +72,25 @@ def pyfiber_waits(kind: str, count: int) -> Sample:
         waits: Any = None
         if kind == "park":
             wait: Wait = pyfiber.park
-            wake: Wake = lambda i: fibers[i].unpark()  # noqa: E731
+            wake: Wake = lambda i: fibers[i].unpark  # noqa: E731
         elif kind == "sleep":
-            wait, wake = partial(pyfiber.sleep, LONG), lambda i: fibers[i].cancel()
+            wait, wake = partial(pyfiber.sleep, LONG), lambda i: fibers[i].cancel
         elif kind == "queue":
             queue: pyfiber.Queue[None] = pyfiber.Queue()
-            wait, wake = queue.get, lambda i: queue.put(None)
+            wait, wake = queue.get, lambda i: partial(queue.put, None)
         else:
             waits = pairs_of_sockets(count, pyfiber.socket.socketpair)
-            wake = lambda i: waits[i][1].send(b"x")  # noqa: E731
+            wake = lambda i: partial(waits[i][1].send, b"x")  # noqa: E731
         with ledger.parking():
             if waits is None:
                 fibers += [pyfiber.spawn(outer, wait) for _ in range(count)]
             else:
                 fibers += [pyfiber.spawn(outer_recv, pair[0]) for pair in waits]
             pyfiber.yield_now()
+        calls = [wake(i) for i in order]
         with ledger.finishing():
-            for i in order:
-                wake(i)
+            for call in calls:
+                call()
             for fiber in fibers:
                 fiber.join()
         return ledger.sample()
@@ -106,9 +109,10 @@ def greenlet_waits(count: int) -> Sample:
         greenlets = [greenlet(outer) for _ in range(count)]
         for fresh in greenlets:
             fresh.switch(park)
+    calls = [greenlets[i].switch for i in order]
     with ledger.finishing():
-        for i in order:
-            greenlets[i].switch()
+        for call in calls:
+            call()
     return ledger.sample()
 
 
@@ -123,24 +127,25 @@ def gevent_waits(kind: str, count: int) -> Sample:
     waits: Any = None
     if kind == "park":
         wait: Wait = hub.switch
-        wake: Wake = lambda i: hub.loop.run_callback(greenlets[i].switch)  # noqa: E731
+        wake: Wake = lambda i: partial(hub.loop.run_callback, greenlets[i].switch)  # noqa: E731
     elif kind == "sleep":
-        wait, wake = partial(gevent.sleep, LONG), lambda i: greenlets[i].kill(block=False)
+        wait, wake = partial(gevent.sleep, LONG), lambda i: partial(greenlets[i].kill, block=False)
     elif kind == "queue":
         queue = load("gevent.queue").Queue()
-        wait, wake = queue.get, lambda i: queue.put(None)
+        wait, wake = queue.get, lambda i: partial(queue.put, None)
     else:
         waits = pairs_of_sockets(count, load("gevent.socket").socketpair)
-        wake = lambda i: waits[i][1].send(b"x")  # noqa: E731
+        wake = lambda i: partial(waits[i][1].send, b"x")  # noqa: E731
     with ledger.parking():
         if waits is None:
             greenlets += [gevent.spawn(outer, wait) for _ in range(count)]
         else:
             greenlets += [gevent.spawn(outer_recv, pair[0]) for pair in waits]
         gevent.sleep(0)
+    calls = [wake(i) for i in order]
     with ledger.finishing():
-        for i in order:
-            wake(i)
+        for call in calls:
+            call()
         gevent.joinall(greenlets)
     return ledger.sample()
 
@@ -167,26 +172,27 @@ async def asyncio_waits(kind: str, count: int) -> Sample:
 
     if kind == "park":
         wait: Callable[[], Any] = park
-        wake: Wake = lambda i: futures[i].set_result(None)  # noqa: E731
+        wake: Wake = lambda i: partial(futures[i].set_result, None)  # noqa: E731
     elif kind == "sleep":
-        wait, wake = partial(asyncio.sleep, LONG), lambda i: tasks[i].cancel()
+        wait, wake = partial(asyncio.sleep, LONG), lambda i: tasks[i].cancel
     elif kind == "queue":
         queue: asyncio.Queue[None] = asyncio.Queue()
-        wait, wake = queue.get, lambda i: queue.put_nowait(None)
+        wait, wake = queue.get, lambda i: partial(queue.put_nowait, None)
     else:
         waits = pairs_of_sockets(count, socket.socketpair)
         for pair in waits:
             pair[0].setblocking(False)
-        wake = lambda i: waits[i][1].send(b"x")  # noqa: E731
+        wake = lambda i: partial(waits[i][1].send, b"x")  # noqa: E731
     with ledger.parking():
         if kind != "recv":
             tasks += [loop.create_task(outer(wait)) for _ in range(count)]
         else:
             tasks += [loop.create_task(outer_recv(pair[0])) for pair in waits]
         await asyncio.sleep(0)
+    calls = [wake(i) for i in order]
     with ledger.finishing():
-        for i in order:
-            wake(i)
+        for call in calls:
+            call()
         await asyncio.gather(*tasks, return_exceptions=True)
     for pair in waits:
         pair[0].close()
@@ -216,15 +222,15 @@ async def trio_waits(kind: str, count: int) -> Sample:
         sender, receiver = trio.open_memory_channel(0)
         if kind == "park":
             wait: Callable[[], Any] = park
-            wake: Wake = lambda i: trio.lowlevel.reschedule(tasks[i])  # noqa: E731
+            wake: Wake = lambda i: partial(trio.lowlevel.reschedule, tasks[i])  # noqa: E731
         elif kind == "sleep":
             wait = partial(trio.sleep, LONG)
-            wake = lambda i: nursery.cancel_scope.cancel()  # noqa: E731
+            wake = lambda i: nursery.cancel_scope.cancel  # noqa: E731
         elif kind == "queue":
-            wait, wake = receiver.receive, lambda i: sender.send_nowait(None)
+            wait, wake = receiver.receive, lambda i: partial(sender.send_nowait, None)
         else:
             waits = pairs_of_sockets(count, trio.socket.socketpair)
-            wake = lambda i: waits[i][1]._sock.send(b"x")  # noqa: E731
+            wake = lambda i: partial(waits[i][1]._sock.send, b"x")  # noqa: E731
         with ledger.parking():
             if kind != "recv":
                 for _ in range(count):
@@ -234,10 +240,11 @@ async def trio_waits(kind: str, count: int) -> Sample:
                     nursery.start_soon(outer_recv, pair[0])
             await trio.lowlevel.checkpoint()
             await trio.lowlevel.checkpoint()
+        calls = [wake(i) for i in order]
         finishing = ledger.finishing()
         finishing.__enter__()
-        for i in order:
-            wake(i)
+        for call in calls:
+            call()
     finishing.__exit__(None, None, None)
     return ledger.sample()
 
@@ -259,6 +266,11 @@ def cases(kind: str) -> tuple[Case, ...]:
             if_it_fits(on_trio(partial(trio_waits, kind)), 8_000),
             peer="trio",
             note=all_at_once,
+        ),
+        Case(
+            "Go",
+            if_it_fits(partial(goroutines.parked, kind), 5_000),
+            note="goroutines, on one thread; another language",
         ),
     )
 

@@ -1,0 +1,46 @@
+"""Go beside everybody else, where its compiler is installed: the programs of bench/go."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from .model import Sample, Unavailable
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ROOT / "bench" / "go"
+BUILD = ROOT / "build" / "bench"
+
+
+def build(name: str) -> Path:
+    """The program, built if its source is newer than it is."""
+    source, program = SOURCES / f"{name}.go", BUILD / f"{name}_go"
+    if shutil.which("go") is None:
+        raise Unavailable("go is not installed")
+    if not source.exists():
+        raise Unavailable(f"needs bench/go/{name}.go: run it in pyfiber's source tree")
+    if not program.exists() or program.stat().st_mtime < source.stat().st_mtime:
+        BUILD.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=BUILD) as directory:
+            fresh = Path(directory, program.name)
+            done = subprocess.run(
+                ["go", "build", "-o", str(fresh), str(source)], capture_output=True, text=True
+            )
+            if done.returncode:
+                raise RuntimeError(f"{program.name} cannot be built: {done.stderr.strip()}")
+            fresh.replace(program)
+    return program
+
+
+def parked(kind: str, count: int) -> Sample:
+    """So many goroutines that wait, in a process of their own."""
+    done = subprocess.run(
+        [str(build("parked")), kind, str(count)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"Go: {done.stderr.strip()}")
+    held, park_ns, finish_ns = done.stdout.split()
+    times = {"park_ns": float(park_ns), "finish_ns": float(finish_ns)}
+    return Sample(float(held), count, times)
