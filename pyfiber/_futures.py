@@ -284,8 +284,12 @@ class _Pool:
             self.look_for_end()
             scheduler.run(self.over.wait)
         finally:
+            _engine._holding(self.lock, self.leave)
             scheduler.close()
-            self.scheduler = None
+
+    def leave(self) -> None:
+        """With the lock held: who submits now leaves it to serve(), when that is called again."""
+        self.scheduler = None
 
 
 _numbers = itertools.count()
