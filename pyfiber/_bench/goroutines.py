@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 
+from .io.programs import BUILD, ROOT, build_into, is_newer
 from .model import Sample, Unavailable
 
-ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "bench" / "go"
-BUILD = ROOT / "build" / "bench"
 
 
 def build(name: str) -> Path:
@@ -21,16 +19,8 @@ def build(name: str) -> Path:
         raise Unavailable("go is not installed")
     if not source.exists():
         raise Unavailable(f"needs bench/go/{name}.go: run it in pyfiber's source tree")
-    if not program.exists() or program.stat().st_mtime < source.stat().st_mtime:
-        BUILD.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=BUILD) as directory:
-            fresh = Path(directory, program.name)
-            done = subprocess.run(
-                ["go", "build", "-o", str(fresh), str(source)], capture_output=True, text=True
-            )
-            if done.returncode:
-                raise RuntimeError(f"{program.name} cannot be built: {done.stderr.strip()}")
-            fresh.replace(program)
+    if not is_newer(program, [source]):
+        build_into(program, lambda fresh: ["go", "build", "-o", fresh, str(source)])
     return program
 
 

@@ -144,9 +144,12 @@ def test_deadline_reaches_a_fiber_that_is_away():
     assert run(main, threads=2)
 
 
-def test_deadlock_is_found_over_all_threads():
-    """In a process of its own: any other thread could wake a fiber."""
-    done = run_script("""
+@pytest.mark.parametrize("threads", [2, 40], ids=["two", "many"])
+def test_deadlock_is_found_over_all_threads(threads):
+    """In a process of its own: any other thread could wake a fiber. Of many threads, those from
+    the 17th on counted as such.
+    """
+    done = run_script(f"""
 import threading, pyfiber
 from pyfiber import run, spawn
 
@@ -155,40 +158,19 @@ def waits(barrier):
     pyfiber.park()
 
 def main():
-    barrier = threading.Barrier(2)
-    for fiber in [spawn(waits, barrier) for _ in range(2)]:
+    barrier = threading.Barrier({threads})
+    for fiber in [spawn(waits, barrier) for _ in range({threads})]:
         fiber.join()
 
 try:
-    run(main, threads=2)
-except pyfiber.DeadlockError as exc:
-    print(exc)
-""")
-    assert done.stdout.count("waits in park()") + done.stdout.count("like it") == 2
-    assert "_keep" not in done.stdout
-
-
-def test_deadlock_is_found_over_very_many_threads():
-    """From the 17th on they counted as threads that might wake somebody."""
-    done = run_script("""
-import threading, pyfiber
-from pyfiber import run, spawn
-
-def waits(barrier):
-    barrier.wait(30)
-    pyfiber.park()
-
-def main():
-    barrier = threading.Barrier(40)
-    for fiber in [spawn(waits, barrier) for _ in range(40)]:
-        fiber.join()
-
-try:
-    run(main, threads=40)
+    run(main, threads={threads})
 except pyfiber.DeadlockError as exc:
     print(exc)
 """)
     assert "waits in park()" in done.stdout, done.stderr
+    if threads == 2:
+        assert done.stdout.count("waits in park()") + done.stdout.count("like it") == 2
+    assert "_keep" not in done.stdout
 
 
 def test_run_waits_for_fibers_that_others_have_spawned():

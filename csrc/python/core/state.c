@@ -62,7 +62,9 @@ make_strings(void)
 static int
 count_processors(void)
 {
-#if PF_FREE_THREADED
+    if (!PF_FREE_THREADED) {
+        return 0;
+    }
     PyObject *os = PyImport_ImportModule("os");
     PyObject *count =
         os == NULL ? NULL : PyObject_CallMethod(os, "process_cpu_count", NULL);
@@ -70,7 +72,6 @@ count_processors(void)
                      PyLong_AsLong(count) > 1; /* None: not known */
     Py_XDECREF(count);
     Py_XDECREF(os);
-#endif
     return PyErr_Occurred() ? -1 : 0;
 }
 

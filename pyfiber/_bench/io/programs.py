@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from ..model import Unavailable
@@ -57,23 +58,25 @@ def build(name: str) -> Path:
     """The program, built if its sources are newer than it is."""
     sources = sources_of(name)
     program = BUILD / name
-    newest = max(source.stat().st_mtime for source in sources)
-    if not program.exists() or program.stat().st_mtime < newest:
-        compile_into(program, [source for source in sources if source.suffix == ".c"])
+    if not is_newer(program, sources):
+        files = [str(source) for source in sources if source.suffix == ".c"]
+        tls = TLS_FLAGS if has_openssl() else ()
+        build_into(program, lambda fresh: [*compiler(), *FLAGS, "-o", fresh, *files, *tls])
     return program
 
 
-def compile_into(program: Path, sources: list[Path]) -> None:
+def is_newer(program: Path, sources: list[Path]) -> bool:
+    """Whether it is there, and was built since they were last changed."""
+    newest = max(source.stat().st_mtime for source in sources)
+    return program.exists() and program.stat().st_mtime >= newest
+
+
+def build_into(program: Path, command: Callable[[str], list[str]]) -> None:
     """Build beside the program and rename: another process may be building it as well."""
     program.parent.mkdir(parents=True, exist_ok=True)
-    tls = TLS_FLAGS if has_openssl() else ()
     with tempfile.TemporaryDirectory(dir=program.parent) as directory:
         fresh = Path(directory, program.name)
-        done = subprocess.run(
-            [*compiler(), *FLAGS, "-o", str(fresh), *map(str, sources), *tls],
-            capture_output=True,
-            text=True,
-        )
+        done = subprocess.run(command(str(fresh)), capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"{program.name} cannot be built: {done.stderr.strip()}")
         fresh.replace(program)
