@@ -38,10 +38,10 @@ def why_not_here() -> str | None:
     if platform.python_implementation() != "CPython":
         return "pyfiber needs CPython: it switches CPython's own thread state"
     free_threaded = sysconfig.get_config_var("Py_GIL_DISABLED")
-    tested = sys.version_info[:2] == (3, 14) or os.environ.get("PYFIBER_UNTESTED")
+    tested = sys.version_info >= (3, 14) or os.environ.get("PYFIBER_UNTESTED")
     if free_threaded and not tested:
         return (
-            "pyfiber was tested with no free-threaded CPython but 3.14, and this is another one:"
+            "pyfiber was tested with free-threaded CPython 3.14 and 3.15, and this is another one:"
             f" use python{sys.version_info[0]}.{sys.version_info[1]}, without the t"
             " (or set PYFIBER_UNTESTED=1, to try)"
         )
@@ -156,6 +156,17 @@ def long_description() -> str:
     return shown_by_the_index(readme, project["urls"]["Source"], project["version"])
 
 
+def corrected_macros(extension: Extension) -> list[tuple[str, str | None]]:
+    """An extension's macros; cffi's need mending for free-threaded CPythons.
+
+    On 3.15 it asks for the stable ABI, wanted or not, which has no thread state to look into.
+    Another stands in the file that cffi writes as well, empty: compilers warn if the two differ.
+    """
+    return [
+        (key, value or "") for key, value in extension.define_macros if key != "Py_TARGET_ABI3T"
+    ]
+
+
 class BuildExt(build_ext):
     """build_ext that knows assembly files with a C preprocessor, and uses all processors."""
 
@@ -187,6 +198,7 @@ class BuildExt(build_ext):
         for extension in self.extensions:
             extension.extra_compile_args = compile_args()
             extension.extra_link_args = link_args()
+            extension.define_macros = corrected_macros(extension)
         super().build_extensions()
         if sys.platform.startswith("linux") and not self.for_this_tree:
             for extension in self.extensions:

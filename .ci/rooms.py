@@ -8,7 +8,11 @@ What a header declares must be defined in its own room, so that nobody climbs by
 somewhere lower; the folders of one system (unix, windows) define what the engine's other rooms
 declare.
 
-Exits 1 if an arrow climbs that EXCEPTIONS does not name, or if one of those is gone.
+Files of csrc/python include Python.h before anything else, as it decides what the system's headers
+define: directly or by a header of csrc/python, their first #include leads there.
+
+Exits 1 if an arrow climbs that EXCEPTIONS does not name, if one of those is gone, or if Python.h is
+not first.
 """
 
 from __future__ import annotations
@@ -51,6 +55,7 @@ SYSTEMS = {"engine/unix", "engine/windows", "python/run/unix", "python/run/windo
 EXCEPTIONS: dict[tuple[str, str], str] = {}
 
 NOISE = re.compile(r'/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.DOTALL)
+FIRST = re.compile(r'^#include (?:"(.+)"|<(.+)>)', re.MULTILINE)
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 NAME = re.compile(r"\b[A-Za-z_]\w*\b")
 MACRO = re.compile(r"^#define (\w+)", re.MULTILINE)
@@ -132,6 +137,17 @@ class House:
                     found[file.relative_to(CSRC).as_posix(), name] = room_of(home)
         return found
 
+    def late(self) -> list[str]:
+        """Files of csrc/python that include another header before Python.h."""
+        found = []
+        for file in self.code:
+            first = FIRST.search(file.read_text(encoding="utf-8"))
+            name = "Python.h" if first is None else first[1] or first[2]
+            late = name != "Python.h" and not name.startswith("python/")
+            if late and room_of(file).startswith("python"):
+                found.append(f"{file.relative_to(CSRC)} includes {name} before Python.h")
+        return found
+
 
 def main() -> int:
     house = House()
@@ -148,11 +164,13 @@ def main() -> int:
         print(f"{file} -> {room}: {', '.join(names)}")
     for file, what in sorted(gone):
         print(f"{file} no longer needs its exception for {what}")
+    late = house.late()
+    print(*late, sep="\n", end="\n" if late else "")
     print(
         f"{len(house.code)} files, {len(between)} arrows between rooms,"
         f" {len(left)} of {len(wrong)} climbs without a reason"
     )
-    return 1 if left or gone else 0
+    return 1 if left or gone or late else 0
 
 
 if __name__ == "__main__":

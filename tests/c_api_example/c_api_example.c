@@ -786,5 +786,15 @@ static PyModuleDef definition = {
 PyMODINIT_FUNC
 PyInit_c_api_example(void)
 {
-    return PyFiber_Import() < 0 ? NULL : PyModule_Create(&definition);
+    if (PyFiber_Import() < 0) {
+        return NULL;
+    }
+    PyObject *module = PyModule_Create(&definition);
+#ifdef Py_GIL_DISABLED
+    /* The tests use what it keeps from one thread at a time. */
+    if (module != NULL) {
+        PyUnstable_Module_SetGIL(module, Py_MOD_GIL_NOT_USED);
+    }
+#endif
+    return module;
 }

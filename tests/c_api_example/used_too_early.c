@@ -50,5 +50,11 @@ static PyModuleDef definition = {PyModuleDef_HEAD_INIT,
 PyMODINIT_FUNC
 PyInit_used_too_early(void)
 {
-    return PyModule_Create(&definition);
+    PyObject *module = PyModule_Create(&definition);
+#ifdef Py_GIL_DISABLED
+    if (module != NULL) {
+        PyUnstable_Module_SetGIL(module, Py_MOD_GIL_NOT_USED);
+    }
+#endif
+    return module;
 }

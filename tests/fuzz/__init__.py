@@ -7,7 +7,7 @@ from importlib import import_module
 #: What is attacked: the module of the same name here defines `Kind`, a Program.
 KINDS = (
     *("raw", "scheduled", "primitives", "scopes", "grains", "loops", "standin", "explored"),
-    *("sockets", "threads", "patched", "parallel", "spread"),
+    *("sockets", "threads", "patched", "parallel", "spread", "ends"),
 )
 
 

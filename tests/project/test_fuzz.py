@@ -14,17 +14,22 @@ def fuzz(*arguments: str, limit: str = "60") -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+def find_nothing(kind: str, first: int, count: int) -> None:
+    if kind == "ends":  # each is a process, and as slow as 30 others
+        count //= 5
+    code, text = fuzz(kind, "--seeds", f"{first}:{first + count}", "--jobs", "1")
+    assert (code, f"{kind}: {count} programs, 0 findings" in text) == (0, True), text
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_random_programs_find_nothing(kind: str) -> None:
-    code, text = fuzz(kind, "--seeds", "0:99", "--jobs", "1")
-    assert (code, f"{kind}: 99 programs, 0 findings" in text) == (0, True), text
+    find_nothing(kind, 0, 99)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_random_programs_find_nothing(kind: str) -> None:
-    code, text = fuzz(kind, "--seeds", "1000:3000", "--jobs", "1")
-    assert (code, f"{kind}: 2000 programs, 0 findings" in text) == (0, True), text
+    find_nothing(kind, 1000, 2000)
 
 
 # The kind "broken" goes wrong by itself, in the way that its seed says.

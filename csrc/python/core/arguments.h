@@ -3,9 +3,10 @@
 #ifndef PF_ARGUMENTS_H
 #define PF_ARGUMENTS_H
 
+#include "python/core/pyinclude.h"
+
 #include "engine/core/timers.h"
 #include "python/core/compiler.h"
-#include "python/core/pyinclude.h"
 
 /* Store arguments given by position or name in out[]; absent ones are not
  * changed.  `names` ends with NULL. 0, or -1 with TypeError. */

@@ -17,8 +17,9 @@
 #ifndef PF_OBJLOCK_H
 #define PF_OBJLOCK_H
 
-#include "engine/base/atomics.h"
 #include "python/core/pyinclude.h"
+
+#include "engine/base/atomics.h"
 #include "python/core/tstate.h"
 
 #include "engine/core/spin.h"

@@ -8,6 +8,8 @@
 #ifndef PF_PARTS_H
 #define PF_PARTS_H
 
+#include "python/core/pyinclude.h"
+
 #include "engine/core/scheduler.h"
 #include "python/core/thread.h"
 

@@ -25,9 +25,10 @@
 #ifndef PF_STATE_H
 #define PF_STATE_H
 
+#include "python/core/pyinclude.h"
+
 #include "engine/base/atomics.h"
 #include "python/core/compiler.h"
-#include "python/core/pyinclude.h"
 
 #include <stdbool.h>
 /* Constant after import.  (One interpreter per process: module.c refuses

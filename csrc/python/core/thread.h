@@ -2,6 +2,8 @@
 #ifndef PF_THREAD_H
 #define PF_THREAD_H
 
+#include "python/core/pyinclude.h"
+
 #include "engine/base/mutex.h"
 #include "engine/core/scheduler.h"
 #include "python/core/state.h"

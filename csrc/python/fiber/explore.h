@@ -3,6 +3,8 @@
 #ifndef PF_EXPLORE_H
 #define PF_EXPLORE_H
 
+#include "python/core/pyinclude.h"
+
 #include "engine/base/atomics.h"
 #include "python/core/compiler.h"
 #include "python/fiber/hub.h"

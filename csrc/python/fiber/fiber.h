@@ -21,6 +21,8 @@
 #ifndef PF_FIBER_H
 #define PF_FIBER_H
 
+#include "python/core/pyinclude.h"
+
 #include "engine/core/scheduler.h"
 #include "python/core/list.h"
 #include "python/core/compiler.h"

@@ -4,6 +4,8 @@
 #ifndef PF_HUB_H
 #define PF_HUB_H
 
+#include "python/core/pyinclude.h"
+
 #include "engine/core/scheduler.h"
 #include "python/core/compiler.h"
 #include "python/core/thread.h"

@@ -2,6 +2,8 @@
 #ifndef PF_FIBER_PACK_H
 #define PF_FIBER_PACK_H
 
+#include "python/core/pyinclude.h"
+
 #include "engine/core/pack.h"
 #include "python/core/compiler.h"
 #include "python/fiber/fiber.h"

@@ -10,9 +10,10 @@
 #ifndef PF_PYTHON_TASK_H
 #define PF_PYTHON_TASK_H
 
+#include "python/core/pyinclude.h"
+
 #include "engine/core/scheduler.h"
 #include "python/core/compiler.h"
-#include "python/core/pyinclude.h"
 #include "python/core/thread.h"
 
 typedef struct FiberObject FiberObject;

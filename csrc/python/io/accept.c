@@ -1,6 +1,8 @@
 /* accept(): a new socket, made without asking the system again for what its
  * listener knows, and the address of its other end.
  */
+#include "python/core/pyinclude.h"
+
 #include "engine/io/net.h"
 #include "python/io/base.h"
 #include "python/io/socket.h"

@@ -19,9 +19,10 @@
 #ifndef PF_IO_H
 #define PF_IO_H
 
+#include "python/core/pyinclude.h"
+
 #include "engine/io/descriptor.h"
 #include "python/core/parts.h"
-#include "python/core/pyinclude.h"
 
 int pf_io_init(PyObject *module);
 extern const PfPart pf_io_part;

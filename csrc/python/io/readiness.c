@@ -1,4 +1,6 @@
 /* wait_readable() and wait_writable(): a descriptor that others own. */
+#include "python/core/pyinclude.h"
+
 #include "engine/base/clock.h"
 #include "python/core/arguments.h"
 #include "python/core/state.h"

@@ -8,6 +8,8 @@
 #ifndef PF_IO_SOCKET_H
 #define PF_IO_SOCKET_H
 
+#include "python/core/pyinclude.h"
+
 #include "engine/io/descriptor.h"
 #include "engine/io/inmemory.h"
 #include "engine/io/net.h"

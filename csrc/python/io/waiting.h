@@ -2,6 +2,8 @@
 #ifndef PF_IO_WAITING_H
 #define PF_IO_WAITING_H
 
+#include "python/core/pyinclude.h"
+
 #include "engine/io/descriptor.h"
 #include "python/core/thread.h"
 #include "python/fiber/fiber.h"

@@ -4,10 +4,11 @@
 #ifndef PF_WAKEUP_H
 #define PF_WAKEUP_H
 
+#include "python/core/pyinclude.h"
+
 #include <stdint.h>
 
 #include "python/core/parts.h"
-#include "python/core/pyinclude.h"
 
 #define PF_NO_DESCRIPTOR ((intptr_t)-1)
 #define PF_WAKEUP_UNTOUCHED (-2) /* `old`: set_wakeup_fd() is as it was */

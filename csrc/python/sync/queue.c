@@ -5,6 +5,8 @@
  * _put, _get, _qsize, as in queue.Queue), a Python object that calls these
  * does the work: see pyfiber._queues.
  */
+#include "python/core/pyinclude.h"
+
 #include "engine/base/atomics.h"
 #include "python/sync/queue.h"
 
