@@ -38,11 +38,11 @@ def why_not_here() -> str | None:
     if platform.python_implementation() != "CPython":
         return "pyfiber needs CPython: it switches CPython's own thread state"
     free_threaded = sysconfig.get_config_var("Py_GIL_DISABLED")
-    tested = sys.version_info >= (3, 14) or os.environ.get("PYFIBER_UNTESTED")
-    if free_threaded and not tested:
+    tested = sys.version_info >= (3, 14) and sys.platform == "linux"
+    if free_threaded and not tested and not os.environ.get("PYFIBER_UNTESTED"):
         return (
-            "pyfiber was tested with free-threaded CPython 3.14 and 3.15, and this is another one:"
-            f" use python{sys.version_info[0]}.{sys.version_info[1]}, without the t"
+            "pyfiber was tested with free-threaded CPython 3.14 and 3.15 on Linux, and this is"
+            f" another: use python{sys.version_info[0]}.{sys.version_info[1]}, without the t"
             " (or set PYFIBER_UNTESTED=1, to try)"
         )
     if UCONTEXT and "musl" in (sysconfig.get_config_var("HOST_GNU_TYPE") or ""):

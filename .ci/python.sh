@@ -146,22 +146,24 @@ test_variants() {
     run_pytest "$SCRATCH/ucontext"
 }
 
-# The suite's folders that pass without a GIL, on the interpreter that PYFIBER_FREE_THREADED names: 3.14t was tried. patch() is
-# refused there, and tests that count on the GIL are skipped. One process for each folder, so that a hang is known by its name.
+# The suite's folders that pass without a GIL, on each of the interpreters that PYFIBER_FREE_THREADED names, separated by spaces:
+# 3.14t and 3.15t were tried. patch() is refused there, and tests that count on the GIL are skipped. One process for each folder,
+# so that a hang is known by its name.
 FREE_THREADED_FOLDERS=(fiber cancel core run sync threads grain greenlet capi aio facade io debug testing patch project)
 test_free_threaded() {
-    local folder
+    local python tree folder
     step "pytest on a free-threaded CPython"
     if [ -z "${PYFIBER_FREE_THREADED:-}" ]; then
         leave_out "$STEP: PYFIBER_FREE_THREADED names none"
         return
     fi
-    "$PYFIBER_FREE_THREADED" -c 'import sys; sys.exit(sys._is_gil_enabled())' ||
-        die "PYFIBER_FREE_THREADED: $PYFIBER_FREE_THREADED runs with the GIL"
-    copy_tree "$SCRATCH/free-threaded" # not install_editable: users of sockets may have no wheels yet
-    make_venv "$PYFIBER_FREE_THREADED" "$SCRATCH/free-threaded/.venv"
-    (cd "$SCRATCH/free-threaded" && .venv/bin/python -m pip install -qq -e . --group test)
-    for folder in "${FREE_THREADED_FOLDERS[@]}"; do
-        run_pytest "$SCRATCH/free-threaded" "tests/$folder"
+    for python in $PYFIBER_FREE_THREADED; do
+        step "pytest on a free-threaded CPython: $("$python" --version)"
+        "$python" -c 'import sys; sys.exit(sys._is_gil_enabled())' || die "PYFIBER_FREE_THREADED: $python runs with the GIL"
+        tree=$(mktemp -d -p "$SCRATCH")/tree
+        copy_tree "$tree" # not install_editable: users of sockets may have no wheels yet
+        make_venv "$python" "$tree/.venv"
+        (cd "$tree" && PYFIBER_WERROR=1 .venv/bin/python -m pip install -qq -e . --group test)
+        for folder in "${FREE_THREADED_FOLDERS[@]}"; do run_pytest "$tree" "tests/$folder"; done
     done
 }

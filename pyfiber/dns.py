@@ -194,7 +194,7 @@ def _by_resolver(
     resolver: Resolver, host: bytes | str, port: Any, family: int, kind: int, proto: int, flags: int
 ) -> Found:
     name = host.decode("ascii", "replace") if isinstance(host, bytes) else host
-    number = _port_number(port, kind, proto)
+    number = _port_number(port, kind, proto, flags)
     try:
         found = list(resolver(name, number, family, kind, proto, flags))
     except gaierror:
@@ -208,11 +208,12 @@ def _by_resolver(
     return found
 
 
-def _port_number(port: Any, kind: int, proto: int) -> int:
-    """Of a service's name, too."""
+def _port_number(port: Any, kind: int, proto: int, flags: int) -> int:
+    """Of a service's name, too, unless the flags forbid it."""
     if port is None or isinstance(port, int):
         return port or 0
-    number: int = getaddrinfo(None, port, 0, kind, proto)[0][4][1]
+    flags &= _standard.AI_NUMERICSERV
+    number: int = getaddrinfo(None, port, 0, kind, proto, flags)[0][4][1]
     return number
 
 

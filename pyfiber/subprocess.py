@@ -214,12 +214,21 @@ class _Popen(_Standard):
         if self._communication_started:
             return
         self._fileobj2output = {file: [] for file in (self.stdout, self.stderr) if file}
-        if self.stdin and not self.stdin.closed:  # as the standard one does by now
-            with contextlib.suppress(BrokenPipeError):
-                self.stdin.flush()
-                if not input:
+        if self.stdin:
+            self._flush()
+            if not input:
+                with contextlib.suppress(BrokenPipeError):
                     self.stdin.close()
         self._save_input(input)
+
+    def _flush(self) -> None:  # as the standard one does by now
+        try:
+            self.stdin.flush()  # type: ignore[union-attr]
+        except BrokenPipeError:
+            pass
+        except ValueError:  # it has been closed
+            if not self.stdin.closed:  # type: ignore[union-attr]
+                raise
 
     def _transfers(self) -> Iterator[Callable[[], None]]:
         if self.stdin and self._input and not self.stdin.closed:

@@ -101,5 +101,11 @@ def test_all_others_of_theirs_are_run() -> None:
     assert cases - run_here - set(LEFT_OUT) == {"BaseTestCase"}
 
 
+if hasattr(theirs, "FastWaitTestCase"):  # from 3.15 on
+
+    class TestFastWait(InFiber, theirs.FastWaitTestCase):  # type: ignore[misc,name-defined]
+        pass
+
+
 class TestContextManager(InFiber, theirs.ContextManagerTests):  # type: ignore[misc,name-defined]
     pass

@@ -430,6 +430,23 @@ def test_resolver_answers_in_the_fiber_that_asks(system: System) -> None:
     assert system.asked == []
 
 
+def test_resolver_is_not_asked_with_the_name_of_a_port_where_that_must_be_a_number() -> None:
+    def resolver(host: str, port: int, *rest: int) -> dns.Found:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
+
+    def main() -> None:
+        dns.set_resolver(resolver)
+        try:
+            with pytest.raises(standard.gaierror):
+                socket.getaddrinfo("known.test", "http", flags=socket.AI_NUMERICSERV)
+            found = socket.getaddrinfo("known.test", "80", flags=socket.AI_NUMERICSERV)
+            assert found[0][4] == ("127.0.0.1", 80)
+        finally:
+            dns.set_resolver(None)
+
+    run(main)
+
+
 @pytest.mark.parametrize(
     ("failure", "number"),
     [

@@ -104,7 +104,7 @@ symbol(const char *name)
 {
 #ifdef _WIN32
     HMODULE python = GetModuleHandleA("python" Py_STRINGIFY(
-        PY_MAJOR_VERSION) Py_STRINGIFY(PY_MINOR_VERSION) ".dll");
+        PY_MAJOR_VERSION) Py_STRINGIFY(PY_MINOR_VERSION) PF_ABI_SUFFIX ".dll");
     return python == NULL ? NULL : (void *)GetProcAddress(python, name);
 #else
     return dlsym(RTLD_DEFAULT, name);

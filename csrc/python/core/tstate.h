@@ -52,12 +52,14 @@
  * such references: see pystate_traverse. */
 #ifdef Py_GIL_DISABLED
 #define PF_FREE_THREADED 1
+#define PF_ABI_SUFFIX "t" /* of the interpreter's library */
 PyAPI_FUNC(void) _PyCriticalSection_SuspendAll(PyThreadState *);
 PyAPI_FUNC(void) _PyCriticalSection_Resume(PyThreadState *);
 PyAPI_FUNC(void) _PyEval_StopTheWorld(PyInterpreterState *);
 PyAPI_FUNC(void) _PyEval_StartTheWorld(PyInterpreterState *);
 #else
 #define PF_FREE_THREADED 0
+#define PF_ABI_SUFFIX ""
 #endif
 #define PF_HAS_DEFERRED (PF_FREE_THREADED && PY_VERSION_HEX >= 0x030E0000)
 
