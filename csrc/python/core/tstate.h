@@ -21,6 +21,7 @@
 
 #include "python/core/pyinclude.h"
 
+#include "context/sanitizers.h"
 #include "engine/base/memory.h"
 
 #if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x03100000
@@ -401,13 +402,12 @@ pystate_load(PyThreadState *ts, PyState *st, PyObject **context)
 #endif
 }
 
-/* The running fiber's code continues on another C stack for a while (a context
- * of the C API); `low` NULL: the thread's own.  Needs no GIL: only the thread
- * itself reads these.  A stack smaller than the interpreter accepts is
- * presented as large enough: its guard must suffice. */
-#define PF_LEAST_PROTECTED ((size_t)256 * 1024)
+/* A stack smaller than the interpreter accepts is presented as large enough:
+ * its guard must suffice.  96 KiB and more are accepted, and 192 by one that
+ * was built with ThreadSanitizer. */
+#define PF_LEAST_PROTECTED ((size_t)(PF_WITH_TSAN ? 256 : 128) * 1024)
 static inline void
-pystate_move(PyThreadState *ts, PyState *st, char *low, size_t size)
+pystate_set_stack(PyState *st, char *low, size_t size)
 {
 #if PF_HAS_STACK_LIMITS
     if (low != NULL && size < PF_LEAST_PROTECTED) {
@@ -416,8 +416,21 @@ pystate_move(PyThreadState *ts, PyState *st, char *low, size_t size)
     }
     st->stack_low = low;
     st->stack_size = size;
+#else
+    (void)st, (void)low, (void)size;
+#endif
+}
+
+/* The running fiber's code continues on another C stack for a while (a context
+ * of the C API); `low` NULL: the thread's own.  Needs no GIL: only the thread
+ * itself reads these. */
+static inline void
+pystate_move(PyThreadState *ts, PyState *st, char *low, size_t size)
+{
+#if PF_HAS_STACK_LIMITS
+    pystate_set_stack(st, low, size);
     if (low != NULL) {
-        (void)pf_set_protection(ts, low, size);
+        (void)pf_set_protection(ts, st->stack_low, st->stack_size);
     } else {
         pf_reset_protection(ts);
     }
@@ -493,12 +506,7 @@ pystate_init(PyThreadState *ts, char *room, size_t room_size, char *stack_low,
     size_t units = stack_size / PF_DEAREST_UNIT;
     st->py_depth = units < (size_t)limit ? limit - (int)units : 0;
 #endif
-#if PF_HAS_STACK_LIMITS
-    st->stack_low = stack_low;
-    st->stack_size = stack_size;
-#endif
-    (void)stack_low;
-    (void)stack_size;
+    pystate_set_stack(st, stack_low, stack_size);
     (void)ts;
     return st;
 }
@@ -864,10 +872,7 @@ pystate_unsettle(PyState *st)
     st->c_remaining -= st->c_limit;
     st->c_limit = 0;
 #endif
-#if PF_HAS_STACK_LIMITS
-    st->stack_low = NULL;
-    st->stack_size = 0;
-#endif
+    pystate_set_stack(st, NULL, 0);
 }
 
 static inline void
@@ -880,17 +885,13 @@ pystate_settle(PyState *st, char *room, size_t room_size, char *stack_low,
     st->c_limit = pystate_c_units(stack_size);
     st->c_remaining += st->c_limit;
 #endif
-#if PF_HAS_STACK_LIMITS
-    st->stack_low = stack_low;
-    st->stack_size = stack_size;
-#endif
+    pystate_set_stack(st, stack_low, stack_size);
     PyFrameHead *end, *f = pystate_frames(st, &end);
     for (; f != end; f = f->previous) {
         if (f->owner == PF_OWNED_BY_THREAD && f->frame_obj != NULL) {
             ((PyFrameObjectHead *)(void *)f->frame_obj)->frame = f;
         }
     }
-    (void)stack_low, (void)stack_size;
 }
 
 /* tp_traverse through the frames of a suspended fiber, where the version
