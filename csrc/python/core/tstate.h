@@ -404,8 +404,8 @@ pystate_load(PyThreadState *ts, PyState *st, PyObject **context)
 
 /* A stack smaller than the interpreter accepts is presented as large enough:
  * its guard must suffice.  96 KiB and more are accepted, and 192 by one that
- * was built with ThreadSanitizer. */
-#define PF_LEAST_PROTECTED ((size_t)(PF_WITH_TSAN ? 256 : 128) * 1024)
+ * was built with ThreadSanitizer.  (A fiber's has at least about 120.) */
+#define PF_LEAST_PROTECTED ((size_t)(PF_WITH_TSAN ? 192 : 96) * 1024)
 static inline void
 pystate_set_stack(PyState *st, char *low, size_t size)
 {
