@@ -35,6 +35,8 @@ waits in it::
 
 from __future__ import annotations
 
+import sys
+
 from pyfiber.aio._host import Host
 from pyfiber.aio._loop import new_event_loop
 from pyfiber.aio._task import await_, run_in_fiber
@@ -42,5 +44,5 @@ from pyfiber.aio._task import await_, run_in_fiber
 __all__ = ["Host", "await_", "new_event_loop", "run_in_fiber"]
 
 for _name in __all__:
-    globals()[_name].__module__ = __name__
+    getattr(sys.modules[__name__], _name).__module__ = __name__
 del _name

@@ -16,10 +16,12 @@ Needs the extra ``gunicorn``: ``pip install "pyfiber-engine[gunicorn]"``.
 
 from __future__ import annotations
 
+import sys
+
 from pyfiber.gunicorn._worker import PlainWorker, Worker
 
 __all__ = ["PlainWorker", "Worker"]
 
 for _name in __all__:
-    globals()[_name].__module__ = __name__
+    getattr(sys.modules[__name__], _name).__module__ = __name__
 del _name

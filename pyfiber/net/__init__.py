@@ -23,6 +23,8 @@ UDP and what else there is: ``pyfiber.socket``.
 
 from __future__ import annotations
 
+import sys
+
 from pyfiber.net._connect import connect, connect_unix
 from pyfiber.net._listen import Listener, listen, listen_unix
 from pyfiber.net._server import Server, serve
@@ -42,5 +44,5 @@ __all__ = [
 ]
 
 for _name in __all__:
-    globals()[_name].__module__ = __name__
+    getattr(sys.modules[__name__], _name).__module__ = __name__
 del _name

@@ -21,6 +21,8 @@ HTTP/1.1 and 1.0 are read by httptools: ``pip install "pyfiber-engine[wsgi]"``.
 
 from __future__ import annotations
 
+import sys
+
 from pyfiber.wsgi._answer import FileWrapper
 from pyfiber.wsgi._parser import Refused
 from pyfiber.wsgi._server import Server, serve, serve_unix
@@ -28,5 +30,5 @@ from pyfiber.wsgi._server import Server, serve, serve_unix
 __all__ = ["FileWrapper", "Refused", "Server", "serve", "serve_unix"]
 
 for _name in __all__:
-    globals()[_name].__module__ = __name__
+    getattr(sys.modules[__name__], _name).__module__ = __name__
 del _name

@@ -6,6 +6,10 @@ from setuptools import Extension, setup
 
 import pyfiber
 
+names = ["c_api_example", "used_too_early"]
+if sys.version_info >= (3, 15) and sys.platform != "win32":
+    names.append("ensured")
+
 modules = [
     Extension(
         name,
@@ -15,7 +19,7 @@ modules = [
         if sys.platform == "win32"
         else ["-std=c11", "-Wall", "-Wextra", "-Werror"],
     )
-    for name in ("c_api_example", "used_too_early")
+    for name in names
 ]
 
 setup(name="c_api_example", ext_modules=modules)

@@ -54,7 +54,7 @@ def built(tmp_path_factory):
     if not WINDOWS:
         extension_compiler("CC")
     place = tmp_path_factory.mktemp("c_api_example")
-    for name in ("setup.py", "c_api_example.c", "used_too_early.c"):
+    for name in ("setup.py", "c_api_example.c", "used_too_early.c", "ensured.c"):
         shutil.copy(EXAMPLE / name, place)
     built = subprocess.run(
         [sys.executable, "setup.py", "build_ext", "--inplace"],
@@ -701,6 +701,44 @@ def test_context_has_recursion_limits_of_its_own(example):
 
     assert example.context_call(overflow, 2) == ["survived"] * 2
     assert overflow() == "survived"
+
+
+# --- threads of C code ------------------------------------------------------------
+
+ENDS = """
+from pyfiber import Fiber, FiberExit, current
+from ensured import in_thread, nested
+log, kept = [], []
+
+def body():
+    main = current()
+
+    def waits():
+        try:
+            main.switch()
+        except FiberExit:
+            log.append("unwound")
+
+    kept.append(Fiber(nested, args=(waits,)))
+    kept[-1].switch()
+
+for _ in range(3):
+    assert in_thread(body) == 0
+print(log, [fiber.state for fiber in kept])
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 15) or WINDOWS, reason="needs PyThreadState_Ensure")
+def test_thread_state_that_c_code_ensured_ends_with_fibers_that_hold_it(built):
+    done = subprocess.run(
+        [sys.executable, "-c", ENDS],
+        cwd=built,
+        env={**environment(), "PYTHONSAFEPATH": ""},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"{['unwound'] * 3} {['done'] * 3}\n"
 
 
 # --- nothing is left behind -------------------------------------------------------

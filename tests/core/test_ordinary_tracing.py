@@ -567,3 +567,124 @@ def test_exception_that_a_trace_function_lets_be_handled_for_ever_goes_with_the_
     way(body)
     gc.collect()
     assert [ref() for ref in handled] == [None]
+
+
+BEGUN = """
+import sys
+from pyfiber import Fiber, current
+from pyfiber.greenlet import greenlet
+
+def fails():
+    try:
+        raise ValueError("inner")
+    finally:
+        pass
+
+def root():
+    begin.switch()  # suspended in here, with a frame that has not seen the events
+    try:
+        fails()
+    except ValueError:
+        pass
+    try:
+        raise ValueError("here")
+    except ValueError as error:
+        return str(error)
+
+def between(way):
+    '''A fiber is suspended, others begin, and it raises when it goes on.'''
+    main = current()
+
+    def goes_on():
+        try:
+            main.switch()
+            raise LookupError
+        except LookupError:
+            return "caught"
+
+    fiber = Fiber(goes_on)
+    fiber.switch()
+    Fiber(way).switch()
+    return fiber.switch()
+
+def trace():
+    sys.settrace(lambda frame, event, argument: None)
+
+def profile():
+    sys.setprofile(lambda frame, event, argument: None)
+
+def monitor():
+    monitoring = sys.monitoring
+    events = monitoring.events
+    monitoring.use_tool_id(3, "test")
+    for event in (events.RAISE, events.RERAISE, events.PY_UNWIND, events.EXCEPTION_HANDLED):
+        monitoring.register_callback(3, event, lambda *arguments: seen.append(arguments))
+    monitoring.set_events(3, events.RAISE | events.RERAISE | events.PY_UNWIND
+                          | events.EXCEPTION_HANDLED)
+
+seen = []
+way = globals()[sys.argv[1]]
+found = [between(way)]
+sys.settrace(None)
+sys.setprofile(None)
+if sys.argv[1] != "monitor":  # again: with code that has seen events
+    begin = Fiber(way)
+    found.append(root())
+    sys.settrace(None)
+    sys.setprofile(None)
+    begin = greenlet(way)
+    found.append(root())
+else:
+    found += ["here", "here"] if seen else []
+sys.settrace(None)
+sys.setprofile(None)
+print(found)
+"""
+
+
+@pytest.mark.parametrize("way", ["trace", "profile", "monitor"])
+def test_events_begin_while_code_that_will_raise_is_suspended(way: str, child: Child) -> None:
+    """CPython 3.15 makes ready what threads run just then, and reads through NULL elsewhere."""
+    if way == "monitor" and sys.version_info < (3, 12):
+        pytest.skip("there is no sys.monitoring")
+    assert child(BEGUN, way).stdout == "['caught', 'here', 'here']\n"
+
+
+TRACED_BY_THE_JIT = """
+import sys
+from pyfiber import Fiber, current
+main = current()
+
+def hot(turns):
+    switch, total = main.switch, 0
+    for turn in range(turns):
+        switch(turn)
+        total += turn
+    return total
+
+def others(count):
+    for number in range(count):
+        names = {}
+        exec(f"def other(n):\\n t=0\\n for i in range(n): t+=i*{number}\\n return t", names)
+        names["other"](9000)
+
+fiber = Fiber(hot, args=(30_000,))
+fiber.switch()
+sum(map(fiber.switch, [None] * 20_000))  # by C code: the trace switches
+sys.monitoring.use_tool_id(4, "test")
+sys.monitoring.set_events(4, sys.monitoring.events.PY_START)  # no trace is valid any more
+sys.monitoring.set_events(4, 0)
+others(100)
+kept = [[] for _ in range(200_000)]  # the collector frees those that nobody is in
+others(100)
+for _ in range(200):
+    fiber.switch()
+print("goes on")
+"""
+
+
+def test_fiber_suspended_in_a_trace_of_the_jit_goes_on_after_that_is_dropped(child: Child) -> None:
+    jit = getattr(sys, "_jit", None)
+    if jit is None or not jit.is_available():
+        pytest.skip("this CPython has no JIT")
+    assert child(TRACED_BY_THE_JIT, env={"PYTHON_JIT": "1"}).stdout == "goes on\n"

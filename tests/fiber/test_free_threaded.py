@@ -552,3 +552,27 @@ def test_fiber_that_another_thread_changes_as_it_begins_is_whole() -> None:
         thread.start()
         run(main, fibers, begin)
         thread.join()
+
+
+PATCHED = """
+import pyfiber
+pyfiber.patch()
+import _thread, threading
+
+def main():
+    lock = _thread.allocate_lock()
+    lock.acquire()
+    pyfiber.spawn(lock.release)
+    lock.acquire()  # woken by a fiber
+    threading.Thread(target=lock.release).start()
+    lock.acquire()  # by a thread
+    return "woken"
+
+print(pyfiber.run(main))
+"""
+
+
+@without_gil
+def test_patched_lock_wakes_fibers_where_the_gil_was_switched_on() -> None:
+    done = run_python("-c", PATCHED, env={"PYTHON_GIL": "1"})
+    assert (done.returncode, done.stdout) == (0, "woken\n"), done.stderr

@@ -103,3 +103,41 @@ def test_exception_sent_to_the_main_thread_arrives_after_sharing() -> None:
             raise AssertionError("it went to another thread")
         """
     )
+
+
+def test_spare_thread_state_hides_no_thread_from_faulthandler() -> None:
+    run(
+        """
+        import faulthandler, tempfile
+        assert pyfiber.run(main, threads=2) == 100
+        held = threading.Event()
+        def waits():
+            held.wait()
+        thread = threading.Thread(target=waits)
+        thread.start()
+        with tempfile.TemporaryFile("w+") as file:
+            faulthandler.dump_traceback(file, all_threads=True)
+            file.seek(0)
+            text = file.read()
+        held.set()
+        thread.join()
+        assert "in waits" in text, text
+        assert "in <module>" in text, text
+        """
+    )
+
+
+def test_spare_thread_state_loses_no_sample_of_the_profiler() -> None:
+    remote = pytest.importorskip("_remote_debugging")
+    pytest.importorskip("profiling.sampling", reason="the profiler is of 3.15")
+    del remote
+    run(
+        """
+        import _remote_debugging
+        assert pyfiber.run(main, threads=2) == 100
+        unwinder = _remote_debugging.RemoteUnwinder(os.getpid(), all_threads=True)
+        names = [frame.funcname for interpreter in unwinder.get_stack_trace()
+                 for thread in interpreter.threads for frame in thread.frame_info]
+        assert "<module>" in names, names
+        """
+    )

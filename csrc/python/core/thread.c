@@ -173,11 +173,15 @@ thread_ended(void)
         !pf_root_ops->runs(t) || runs_code(t)) {
         return;
     }
-    PyGILState_STATE held = PyGILState_Ensure();
+    PyThreadState *ts = PyGILState_GetThisThreadState();
+    PyStateEnd end;
+    if (!pystate_end_enter(ts, &end)) {
+        return;
+    }
     if (!pf_is_shut_down()) { /* not even while this waited for the GIL */
         end_with_thread(t);
     }
-    PyGILState_Release(held);
+    pystate_end_leave(&end);
 }
 
 static void

@@ -92,6 +92,32 @@ pystate_watch_calls(pystate_entered_fn entered)
 
 #endif
 
+/* ----------------------------------------------- events that tools ask for */
+
+#if PF_PREPARES_CODE
+
+PyAPI_FUNC(int) _Py_Instrument(PyCodeObject *, PyInterpreterState *);
+
+/* Runs no code.  No memory: the event is missed, or worse. */
+void
+pystate_prepare_code(PyThreadState *ts, PyState *st)
+{
+    PyFrameHead *end, *f = pystate_frames(st, &end);
+    for (; f != NULL && f != end; f = f->previous) {
+        if (f->owner > PF_OWNED_BY_FRAME_OBJECT) {
+            continue; /* where C code called the interpreter */
+        }
+        PyObject *code = PyUnstable_InterpreterFrame_GetCode(
+            (struct _PyInterpreterFrame *)(void *)f);
+        if (_Py_Instrument((PyCodeObject *)code, ts->interp) < 0) {
+            PyErr_Clear();
+        }
+        Py_DECREF(code); /* the frame has another one */
+    }
+}
+
+#endif
+
 /* ----------------------------------------------------------- at import time */
 
 #if PF_HAS_STACK_LIMITS
@@ -199,7 +225,8 @@ lookup_list_mutex(void)
     }
     size_t *first = (size_t *)(void *)(runtime + head);
     if (head != 0 && head < 65536 && head % sizeof *first == 0 &&
-        first[0] == (size_t)PyInterpreterState_Get() && first[-1] == 0) {
+        first[0] == (size_t)PyInterpreterState_Get() &&
+        (first[-1] & ~(size_t)3) == 0) { /* another thread may hold it */
         list_mutex = (PyMutex *)(void *)&first[-1];
         return 0;
     }
@@ -358,6 +385,31 @@ all_have_copies(PyThreadState *mine)
     return sound;
 }
 
+/* To the end of the list, where the runtime's table tells that it begins:
+ * faulthandler takes a thread without a number for freed, and shows none of
+ * those after it. */
+static void
+put_last(PyThreadState *ts)
+{
+    uint64_t offset;
+    memcpy(&offset, (char *)symbol("_PyRuntime") + 9 * sizeof offset,
+           sizeof offset);
+    PyThreadState **head =
+        (PyThreadState **)(void *)((char *)ts->interp + offset);
+    lock_list();
+    if (offset < 1 << 20 && *head == ts && ts->next != NULL) {
+        PyThreadState *last = *head = ts->next;
+        last->prev = NULL;
+        while (last->next != NULL) {
+            last = last->next;
+        }
+        last->next = ts;
+        ts->prev = last;
+        ts->next = NULL;
+    }
+    unlock_list();
+}
+
 /* A thread state for nothing but its copy; no thread is known by it.  NULL:
  * no memory, and it is slower without. */
 static void
@@ -368,6 +420,8 @@ new_spare(PyInterpreterState *interp)
         PyErr_Clear();
     } else {
         ts->thread_id = ts->native_thread_id = 0;
+        pystate_without_frames(ts);
+        put_last(ts);
     }
     pf_store(&spare, (size_t)ts);
 }

@@ -62,6 +62,10 @@ PyAPI_FUNC(void) _PyEval_StartTheWorld(PyInterpreterState *);
 #define PF_FREE_THREADED 0
 #define PF_ABI_SUFFIX ""
 #endif
+/* From 3.15 on raising in code that has not been made ready for the events that
+ * tools ask for reads through NULL.  The interpreter makes that ready which
+ * threads run just then; we do it for a fiber that comes back later. */
+#define PF_PREPARES_CODE (PY_VERSION_HEX >= 0x030F0000)
 #define PF_HAS_DEFERRED (PF_FREE_THREADED && PY_VERSION_HEX >= 0x030E0000)
 
 #define PF_HAS_CFRAME (PY_VERSION_HEX < 0x030D0000)
@@ -105,6 +109,9 @@ typedef struct PyState {
 #endif
 #if PF_HAS_DEFERRED
     struct PyCStackRef *c_stack_refs;
+#endif
+#if PF_PREPARES_CODE
+    uintptr_t events; /* which ones its code is ready for */
 #endif
     int stolen; /* recursion units taken by pystate_exhaust */
     /* The bottom of what the fields above point into, for a fiber. */
@@ -269,6 +276,58 @@ pystate_unhold(PyThreadState *ts)
 #endif
 }
 
+/* The thread is about to end, and its state is still known: what this returns
+ * goes to pystate_end_leave, which clears the state if the thread's own code
+ * has let go of it.  Code that runs in between only lets go of what it took. */
+typedef struct PyStateEnd {
+    void *token; /* PyThreadState_Ensure made the state; else NULL */
+    PyGILState_STATE held;
+} PyStateEnd;
+
+/* False: the interpreter is going away. */
+static inline bool
+pystate_end_enter(PyThreadState *ts, PyStateEnd *end)
+{
+    *end = (PyStateEnd){NULL, PyGILState_LOCKED};
+#if PY_VERSION_HEX >= 0x030F0000
+    if (ts != NULL && ts->ensure.delete_on_release) {
+        PyInterpreterView *view = PyInterpreterView_FromMain();
+        if (view != NULL) {
+            end->token = PyThreadState_EnsureFromView(view);
+            PyInterpreterView_Close(view);
+        }
+        return end->token != NULL;
+    }
+#endif
+    (void)ts;
+    end->held = PyGILState_Ensure();
+    return true;
+}
+
+static inline void
+pystate_end_leave(PyStateEnd *end)
+{
+#if PY_VERSION_HEX >= 0x030F0000
+    if (end->token != NULL) {
+        PyThreadState_Release(end->token);
+        return;
+    }
+#endif
+    PyGILState_Release(end->held);
+}
+
+/* The thread state of no thread has no frame, not even the sentinel: the
+ * sampling profiler gives up a sample in which a thread has nothing else. */
+static inline void
+pystate_without_frames(PyThreadState *ts)
+{
+#if PY_VERSION_HEX >= 0x030F0000
+    ts->current_frame = ts->base_frame = NULL;
+#else
+    (void)ts;
+#endif
+}
+
 /* Does Python code run, or wait for C code that it has called, on the stack
  * that the thread state is on?  Needs no GIL on the thread itself, and reads
  * no frame: the stack may already be left for good. */
@@ -306,6 +365,18 @@ pystate_trash_nesting(PyThreadState *ts)
 #endif
 }
 
+#if PF_PREPARES_CODE
+/* The version of what tools ask for: the word's upper bits. */
+static inline uintptr_t
+pystate_events(PyThreadState *ts)
+{
+    return _Py_atomic_load_uintptr_relaxed(&ts->eval_breaker) &
+           ~(uintptr_t)255;
+}
+/* It has changed while the fiber was suspended. */
+void pystate_prepare_code(PyThreadState *ts, PyState *st);
+#endif
+
 static inline void
 pystate_save(PyThreadState *ts, PyState *st, PyObject **context)
 {
@@ -317,6 +388,9 @@ pystate_save(PyThreadState *ts, PyState *st, PyObject **context)
 #endif
 #if PF_HAS_DEFERRED
     st->c_stack_refs = *pystate_c_stack_refs(ts);
+#endif
+#if PF_PREPARES_CODE
+    st->events = pystate_events(ts);
 #endif
 #if PF_HAS_CFRAME
     st->cframe = ts->cframe;
@@ -341,7 +415,8 @@ pystate_save(PyThreadState *ts, PyState *st, PyObject **context)
     st->trash_nesting = ts->trash.delete_nesting;
 #endif
 #if PY_VERSION_HEX >= 0x030E0000
-    st->executor = ts->current_executor;
+    /* The interpreter frees those that no thread is in. */
+    st->executor = Py_XNewRef(ts->current_executor);
 #endif
     *context = ts->context;
 }
@@ -381,6 +456,8 @@ pystate_load(PyThreadState *ts, PyState *st, PyObject **context)
 #endif
 #if PY_VERSION_HEX >= 0x030E0000
     ts->current_executor = st->executor;
+    Py_XDECREF(st->executor); /* runs no code */
+    st->executor = NULL;
     if (st->stack_low != NULL) {
         (void)pf_set_protection(ts, st->stack_low, st->stack_size);
     } else {
@@ -398,6 +475,11 @@ pystate_load(PyThreadState *ts, PyState *st, PyObject **context)
     ts->critical_section = st->critical_section;
     if (ts->critical_section != 0) {
         _PyCriticalSection_Resume(ts);
+    }
+#endif
+#if PF_PREPARES_CODE
+    if (pystate_events(ts) != st->events) {
+        pystate_prepare_code(ts, st);
     }
 #endif
 }

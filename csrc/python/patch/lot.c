@@ -173,6 +173,7 @@ wait_once(PyObject *object, PfThread *t, int64_t deadline, bool shielded,
     PfWait wait;
     pf_wait_init(&wait, t);
     wait.waiter.shielded = shielded;
+    pf_wait_begin(&wait.waiter, t);
     (as_first ? pf_waitq_push_first : pf_waitq_push)(&entry->waiters,
                                                      &wait.node);
     int rc = pf_wait_in_line(&wait.waiter, t, deadline, object);
