@@ -276,7 +276,7 @@ static bool
 is_over(GeneratorObject *self)
 {
     FiberObject *body = body_of(self);
-    bool over = body == NULL || body->core.state == PF_DONE;
+    bool over = body == NULL || pf_task_is_done(PF_TASK(body));
     Py_XDECREF(body);
     return over;
 }
