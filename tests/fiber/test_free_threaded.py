@@ -576,3 +576,41 @@ print(pyfiber.run(main))
 def test_patched_lock_wakes_fibers_where_the_gil_was_switched_on() -> None:
     done = run_python("-c", PATCHED, env={"PYTHON_GIL": "1"})
     assert (done.returncode, done.stdout) == (0, "woken\n"), done.stderr
+
+
+class Told:
+    """Something that a weak reference tells of."""
+
+
+@without_gil
+def test_fiber_that_another_thread_collects_leaves_nothing_once_it_has_ended() -> None:
+    made, collected = threading.Event(), threading.Event()
+    told: list[weakref.ref[Any]] = []
+
+    def live() -> None:
+        main = current()
+
+        def body(fibers: list[Any]) -> None:
+            try:
+                main.switch()
+            finally:
+                fibers.append("ended")
+
+        body.told = Told()  # type: ignore[attr-defined]
+        told.append(weakref.ref(body.told))  # type: ignore[attr-defined]
+        fibers: list[Any] = []
+        fibers.append(Fiber(body, args=(fibers,)))
+        fibers[0].switch()
+        del fibers, body
+        made.set()
+        collected.wait()
+        Fiber(int).switch()  # ends what was left here
+
+    thread = threading.Thread(target=live)
+    thread.start()
+    made.wait()
+    gc.collect()
+    collected.set()
+    thread.join()
+    gc.collect()
+    assert [ref() for ref in told] == [None]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import pyfiber
-from pyfiber import Fiber, FiberError, current
+from pyfiber import Fiber, FiberError, FiberExit, current
 from tests.conftest import Child
 from tests.fiber.raw import parked
 
@@ -743,3 +743,32 @@ def test_gc_freeze_and_get_objects_with_suspended_fibers() -> None:
     assert set(map(id, fibers)) <= set(map(id, tracked))
     for fiber in fibers:
         fiber.switch()
+
+
+def test_fiber_whose_class_has_a_finalizer_is_not_lost_in_a_cycle_through_its_own_frame() -> None:
+    """The collector would only call that, and the fiber never end: so it finds none such."""
+    log = []
+
+    class Finalized(Fiber[Any]):
+        def __del__(self) -> None:
+            log.append("__del__")
+
+    def body(fiber: list[Any]) -> None:
+        try:
+            main.switch()
+        finally:
+            log.append(len(fiber))
+
+    main = current()
+    kept: list[Any] = []
+    kept.append(Finalized(body, args=(kept,)))
+    kept[0].switch()
+    fiber = weakref.ref(kept[0])
+    del kept
+    gc.collect()
+    assert fiber() is not None
+    assert log == []
+    fiber().throw(FiberExit)  # type: ignore[union-attr]
+    gc.collect()
+    assert log == [1, "__del__"]
+    assert fiber() is None

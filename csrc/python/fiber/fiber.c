@@ -192,6 +192,20 @@ has_frames_of_its_own(const FiberObject *self)
     return self->fiber.stack != NULL && self->core.state == PF_SUSPENDED;
 }
 
+static void fiber_finalize(PyObject *op);
+
+/* A subclass with __del__ has that in place of our finalizer, so the collector
+ * does not unwind such a fiber before it clears what the frames need.  It must
+ * not find it by its frames: they are told in those passes only that look for
+ * references that are not counted. */
+static inline bool
+tells_of_frames(const FiberObject *self, const void *arg)
+{
+    return has_frames_of_its_own(self) &&
+           (Py_TYPE((PyObject *)self)->tp_finalize == fiber_finalize ||
+            (PF_TRAVERSES_ALL && arg != NULL));
+}
+
 /* The collector's last passes count all references again. */
 static int
 visit_target(FiberObject *self, visitproc visit, void *arg)
@@ -229,7 +243,7 @@ fiber_traverse(PyObject *op, visitproc visit, void *arg)
     if (self->scheduled) {
         Py_VISIT(SCHEDULER_OF(self->core.scheduler));
     }
-    if (has_frames_of_its_own(self)) {
+    if (tells_of_frames(self, arg)) {
         int rc = pystate_traverse(self->saved, visit, arg);
         if (rc != 0) {
             return rc;
@@ -263,6 +277,7 @@ fiber_clear(PyObject *op)
         Py_CLEAR(rare->puller);
         Py_CLEAR(rare->pulled);
         Py_CLEAR(rare->other);
+        Py_CLEAR(rare->kept);
     }
     return 0;
 }
@@ -307,20 +322,25 @@ keep_one(PyObject *op, void *list)
 }
 
 /* The collector has found the fiber to be garbage: what its frames refer to
- * without counting is garbage, too, and counted from now on.  So somebody must
- * hold it while they run.  NULL: no need, or no memory. */
-static PyObject *
+ * without counting is garbage, too, and counted from now on.  So the fiber holds
+ * it until it has ended, by a reference that the collector is not told of. */
+static void
 keep_referents(FiberObject *self)
 {
     if (!PF_TRAVERSES_ALL || !pf_tls_collecting ||
         !has_frames_of_its_own(self)) {
-        return NULL;
+        return;
     }
     PyObject *list = PyList_New(0);
     if (list == NULL || pystate_traverse(self->saved, keep_one, list) < 0) {
         PyErr_Clear();
     }
-    return list;
+    PfRare *rare = list == NULL ? NULL : pf_task_rare_of(PF_TASK(self));
+    if (rare != NULL) {
+        rare->kept = list;
+    } else {
+        PyErr_Clear(); /* no memory: better lost than freed too early */
+    }
 }
 
 /* The collector has found the fiber to be garbage, and so its scheduler, which
@@ -351,11 +371,8 @@ fiber_finalize(PyObject *op)
             pf_unseen_lost(op);
         }
     } else if (is_alive(self)) {
-        PyObject *kept = keep_referents(self);
+        keep_referents(self);
         outlive(self);
-        if (self->core.state == PF_DONE) {
-            Py_XDECREF(kept);
-        } /* else its frames go on to need them: better lost than freed */
     }
 }
 

@@ -436,6 +436,7 @@ close_fiber(FiberObject *self)
     Py_CLEAR(self->kwargs);
     if (PF_UNLIKELY(self->rare != NULL)) {
         Py_CLEAR(self->rare->cancel);
+        Py_CLEAR(self->rare->kept);
         pf_slots_clear(self);
     }
 }

@@ -40,6 +40,9 @@ typedef struct PfRare {
      * round; see generator.c. */
     FiberObject *puller, *pulled;
     FiberObject *other; /* owned; see lent.h */
+    /* What its frames refer to, since the collector has found it to be garbage;
+     * hidden from that, until the fiber has ended.  Or NULL. */
+    PyObject *kept;
 } PfRare;
 
 /* How a task that is done has ended. */
