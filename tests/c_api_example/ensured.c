@@ -37,12 +37,13 @@ in_thread(PyObject *module, PyObject *fn)
     (void)module;
     pthread_t thread;
     int error;
-    Py_BEGIN_ALLOW_THREADS error =
-        pthread_create(&thread, NULL, thread_main, fn);
+    PyThreadState *state = PyEval_SaveThread();
+    error = pthread_create(&thread, NULL, thread_main, fn);
     if (error == 0) {
         pthread_join(thread, NULL);
     }
-    Py_END_ALLOW_THREADS return PyLong_FromLong(error);
+    PyEval_RestoreThread(state);
+    return PyLong_FromLong(error);
 }
 
 static PyMethodDef methods[] = {

@@ -19,7 +19,11 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-SECONDS = float(os.environ.get("PYFIBER_FUZZ_LIMIT", "60")) / 2
+import pyfiber
+from pyfiber.greenlet import greenlet
+
+from .batch import LIMIT_SECONDS
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 #: What a program of each seed ends with, whatever its threads do meanwhile.
 WAYS = {"falls off": 0, "exits": 3, "fails": 1, "exits in a run": 3, "fails in a run": 1}
@@ -56,13 +60,9 @@ class Busy:
     """What the daemon threads do; they share all objects here."""
 
     def __init__(self, seed: int) -> None:
-        # Not at the top: the player of these programs needs none of it.
-        import pyfiber
-        from pyfiber.greenlet import greenlet
-
-        self.pyfiber, self.greenlet = pyfiber, greenlet
         self.seed = seed
         self.shared: list[Any] = []
+        self.acted = threading.Semaphore(0)
         self.channel, self.lock = pyfiber.Channel(3), pyfiber.Lock()
 
     def import_all(self) -> None:
@@ -73,14 +73,27 @@ class Busy:
         for act in (self.schedulers, self.calls, self.talks, self.looks):
             act(Random(0))
 
+    def make_room(self) -> None:
+        """For as many threads as there ever are.
+
+        CPython without a GIL hangs if it ends while another thread makes its table of them larger.
+        """
+        meeting = threading.Barrier(128)
+        threads = [threading.Thread(target=meeting.wait) for _ in range(meeting.parties)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
     def thread(self, number: int) -> None:
         """Act upon act, to the end of the process."""
         random = Random(self.seed * 100 + number)
         acts = [self.raw, self.raw, self.greenlets, self.greenlets, self.takes, self.schedulers]
         acts += [self.calls, self.leaves, self.talks, self.looks, random.choice(acts)]
         while True:
-            with contextlib.suppress(self.pyfiber.FiberError, RuntimeError, TypeError, ValueError):
+            with contextlib.suppress(pyfiber.FiberError, RuntimeError, TypeError, ValueError):
                 random.choice(acts)(random)
+            self.acted.release()
 
     def keep(self, random: Random, thing: Any) -> None:
         """For anybody; what was there is dropped, on this thread."""
@@ -102,16 +115,16 @@ class Busy:
                 kept.append(levels)
 
         kept: list[int] = []
-        here = self.pyfiber.current()
-        fiber = self.pyfiber.Fiber(deep, (random.randrange(5),))
+        here = pyfiber.current()
+        fiber = pyfiber.Fiber(deep, (random.randrange(5),))
         fiber.switch()
         if random.random() < 0.3:
-            fiber.throw(self.pyfiber.FiberExit)
+            fiber.throw(pyfiber.FiberExit)
         elif random.random() < 0.7:
             self.keep(random, fiber)
 
     def greenlets(self, random: Random) -> None:
-        let = self.greenlet(lambda: let.parent.switch(random.random()))
+        let = greenlet(lambda: let.parent.switch(random.random()))
         if random.random() < 0.8:
             let.switch()
         if random.random() < 0.8:
@@ -128,12 +141,11 @@ class Busy:
                 self.keep(random, None)
             elif how == "look" or thing is None:
                 repr(thing)
-            elif isinstance(thing, (self.pyfiber.Fiber, self.greenlet)):
+            elif isinstance(thing, (pyfiber.Fiber, greenlet)):
                 getattr(thing, how)()
 
     def schedulers(self, random: Random) -> None:
         """A run of its own: sleeps, groups, workers."""
-        pyfiber = self.pyfiber
 
         def main() -> None:
             with pyfiber.TaskGroup() as group:
@@ -145,7 +157,6 @@ class Busy:
 
     def calls(self, random: Random) -> None:
         """Fibers that share a lock with those of all threads, and are handed round."""
-        pyfiber = self.pyfiber
 
         def work() -> None:
             with self.lock:
@@ -159,8 +170,8 @@ class Busy:
         """A short thread that leaves a suspended fiber and a scheduler that was never run."""
 
         def short() -> None:
-            scheduler = self.pyfiber.Scheduler()
-            scheduler.spawn(self.pyfiber.park)
+            scheduler = pyfiber.Scheduler()
+            scheduler.spawn(pyfiber.park)
             self.keep(random, scheduler)
             self.raw(random)
 
@@ -171,7 +182,6 @@ class Busy:
 
     def talks(self, random: Random) -> None:
         """To the other threads; for a moment, as there may be none."""
-        pyfiber = self.pyfiber
         way = random.choice((pyfiber.Channel.receive, lambda channel: channel.send(1)))
 
         def main() -> None:
@@ -182,10 +192,10 @@ class Busy:
 
     def looks(self, random: Random) -> None:
         with open(os.devnull, "w") as nowhere:
-            self.pyfiber.dump_fibers(nowhere)
+            pyfiber.dump_fibers(nowhere)
 
 
-def end(way: str, random: Random, pyfiber: Any) -> None:
+def end(way: str, random: Random) -> None:
     """The main thread's last acts."""
     acts: dict[str, Callable[[], Any]] = {
         "falls off": lambda: None,
@@ -208,18 +218,19 @@ def end(way: str, random: Random, pyfiber: Any) -> None:
 
 def main(seed: int) -> None:
     faulthandler.enable()
-    faulthandler.dump_traceback_later(SECONDS, exit=True)
+    faulthandler.dump_traceback_later(LIMIT_SECONDS / 2, exit=True)
     random = Random(seed)
-    way = random.choice(sorted(WAYS))
     logging.getLogger("pyfiber").addHandler(logging.NullHandler())
     logging.getLogger("pyfiber").propagate = False
     threading.excepthook = lambda info: None  # of threads that cannot begin any more
     busy = Busy(seed)
     busy.import_all()
+    busy.make_room()
     for number in range(random.randrange(1, 7)):
         threading.Thread(target=busy.thread, args=(number,), daemon=True).start()
-    time.sleep(random.random() * 0.05)
-    end(way, random, busy.pyfiber)
+    for _ in range(random.randrange(30)):  # or less, where they wait for each other
+        busy.acted.acquire(timeout=0.01)
+    end(way_of(seed), random)
 
 
 if __name__ == "__main__":

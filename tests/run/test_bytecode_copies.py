@@ -128,9 +128,7 @@ def test_spare_thread_state_hides_no_thread_from_faulthandler() -> None:
 
 
 def test_spare_thread_state_loses_no_sample_of_the_profiler() -> None:
-    remote = pytest.importorskip("_remote_debugging")
     pytest.importorskip("profiling.sampling", reason="the profiler is of 3.15")
-    del remote
     run(
         """
         import _remote_debugging

@@ -276,8 +276,8 @@ pystate_unhold(PyThreadState *ts)
 #endif
 }
 
-/* The thread is about to end, and its state is still known: what this returns
- * goes to pystate_end_leave, which clears the state if the thread's own code
+/* The thread is about to end, and its state is still known: *end goes
+ * to pystate_end_leave, which clears the state if the thread's own code
  * has let go of it.  Code that runs in between only lets go of what it took. */
 typedef struct PyStateEnd {
     void *token; /* PyThreadState_Ensure made the state; else NULL */
