@@ -11,7 +11,8 @@
 
 /* of a thread: the main one */
 static int wake_pipe[2] = {-1, -1};
-static struct stat pipe_stat[2]; /* what fstat() says of the two ends */
+/* of a thread: the main one; what fstat() says of the two ends */
+static struct stat pipe_stat[2];
 
 static int
 set_up_end(int fd)
