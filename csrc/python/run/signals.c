@@ -207,13 +207,14 @@ pf_signals_end(SchedulerObject *s, PfSignals *saved)
 {
     PyObject *pending = pf_take_exception();
     PyObject *signals = NULL;
-    if (saved->old_handler != NULL) {
+    if (saved->old_handler != NULL ||
+        saved->old_wakeup != PF_WAKEUP_UNTOUCHED) {
         signals = pf_import("signal");
     }
     unwatch(s);
     end_watch(s);
-    if (saved->old_wakeup != PF_WAKEUP_UNTOUCHED) {
-        pf_wakeup_end(saved->old_wakeup);
+    if (signals != NULL && saved->old_wakeup != PF_WAKEUP_UNTOUCHED) {
+        pf_wakeup_end(signals, saved->old_wakeup);
     }
     if (signals != NULL && saved->old_handler != NULL) {
         end_sigint(signals, saved);

@@ -126,9 +126,40 @@ done:
     return old;
 }
 
-/* A descriptor of the program's own may have been closed or made blocking
- * since it was set. signal.set_wakeup_fd would refuse it; PySignal_SetWakeupFd
- * does not look, so putting back changes nothing for the program. */
+static bool
+is_set(PyObject *signals, long descriptor)
+{
+    PyObject *now =
+        PyObject_CallMethod(signals, "set_wakeup_fd", "l", descriptor);
+    if (now == NULL) {
+        PyErr_Clear();
+        return false;
+    }
+    Py_DECREF(now);
+    return true;
+}
+
+/* A descriptor of the program's own may have been closed or made blocking since
+ * it was set; signal.set_wakeup_fd refuses both.  One that blocks is put back all
+ * the same, one that is closed is not. */
+static void
+put_back(PyObject *signals, long descriptor)
+{
+    if (is_set(signals, descriptor)) {
+        return;
+    }
+    int fd = (int)descriptor;
+    int flags = fcntl(fd, F_GETFL);
+    bool done = false;
+    if (flags >= 0 && fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0) {
+        done = is_set(signals, descriptor);
+        (void)fcntl(fd, F_SETFL, flags);
+    }
+    if (!done) {
+        (void)is_set(signals, -1);
+    }
+}
+
 int
 pf_wakeup_begin(PyObject *signals, long *old, intptr_t *descriptor)
 {
@@ -145,7 +176,7 @@ pf_wakeup_begin(PyObject *signals, long *old, intptr_t *descriptor)
         return -1; /* not the function that we know */
     }
     if (found >= 0 && found != wake_pipe[1]) {
-        PySignal_SetWakeupFd((int)found);
+        put_back(signals, found);
         return 0;
     }
     *old = found;
@@ -155,10 +186,13 @@ pf_wakeup_begin(PyObject *signals, long *old, intptr_t *descriptor)
 
 /* Only if it is still ours; a descriptor set during the run stays. */
 void
-pf_wakeup_end(long old)
+pf_wakeup_end(PyObject *signals, long old)
 {
-    int found = PySignal_SetWakeupFd((int)old);
-    if (found != wake_pipe[1] && found != -1) {
-        PySignal_SetWakeupFd(found);
+    PyObject *now = set_wakeup_fd(signals, (int)old);
+    long found = now == NULL ? -1 : PyLong_AsLong(now);
+    Py_XDECREF(now);
+    PyErr_Clear();
+    if (found != wake_pipe[1] && found >= 0) {
+        put_back(signals, found);
     }
 }

@@ -20,8 +20,9 @@ pf_wakeup_begin(PyObject *signals, long *old, intptr_t *descriptor)
 }
 
 void
-pf_wakeup_end(long old)
+pf_wakeup_end(PyObject *signals, long old)
 {
+    (void)signals;
     (void)old;
 }
 
