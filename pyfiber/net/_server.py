@@ -12,6 +12,7 @@ from pyfiber._engine import (
     FiberError,
     Semaphore,
     TaskGroup,
+    _check_function,
     _load,
     move_on_after,
     shield,
@@ -99,8 +100,7 @@ class Server:
         grace: float | None = None,
         on_error: OnError | None = None,
     ) -> None:
-        if not callable(handler):
-            raise TypeError(f"the handler must be a function, not {type(handler).__name__!r}")
+        _check_function("serve()", handler)
         if limit is not None and limit < 1:
             raise ValueError("the limit must be at least 1 connection")
         if grace is not None and not grace >= 0:

@@ -36,7 +36,8 @@ typedef struct PfRare {
     /* See cancel/told.c: the number of the latest cancel(), and up to which
      * number cancellations have been raised in the task. */
     size_t cancelled_at, told;
-    PfUnseen *unseen; /* it has failed: see unseen.c */
+    PfUnseen *unseen;    /* it has failed: see unseen.c */
+    PyObject *traceback; /* ... and this is where; see pf_outcome_value */
     /* --- fibers alone --- */
     PfSlot *slots; /* in locals */
     /* Of a generator's body, who waits for what it emits, and the other way

@@ -166,6 +166,15 @@ timed_out(const PfIo *io)
     return -1;
 }
 
+static int
+park_patched(PfIo *io)
+{
+    bool before = pf_io_patched_begin(io->t);
+    int rc = pf_io_park(io->t, io->at, io->direction, io->deadline, io->op);
+    pf_io_patched_end(io->t, before);
+    return rc;
+}
+
 int
 pf_transfer_wait(PfIo *io)
 {
@@ -183,12 +192,11 @@ pf_transfer_wait(PfIo *io)
         io->timed = true;
         io->deadline = pf_socket_deadline(sock, io->s);
     }
-    bool before = pf_io_patched_begin(io->t, sock->patched);
     int rc =
-        io->s != NULL
-            ? pf_io_park(io->t, io->at, io->direction, io->deadline, io->op)
-            : pf_io_block(sock->number, io->direction, io->deadline);
-    pf_io_patched_end(io->t, before);
+        io->s == NULL ? pf_io_block(sock->number, io->direction, io->deadline)
+        : PF_UNLIKELY(sock->patched)
+            ? park_patched(io)
+            : pf_io_park(io->t, io->at, io->direction, io->deadline, io->op);
     if (rc != 0) {
         return rc < 0 ? -1 : timed_out(io);
     }

@@ -120,8 +120,8 @@ pf_tls_await_change(PfTlsOp *op, pf_direction direction)
     PfWait wait;
     int64_t deadline = deadline_of(op);
     pf_wait_init(&wait, op->t);
-    bool before =
-        pf_io_patched_begin(op->t, pf_socket_of(op->socket)->patched);
+    bool before = CURRENT(op->t)->patched;
+    CURRENT(op->t)->patched = before || pf_socket_of(op->socket)->patched;
     int rc = pf_wait_for(&wait, &op->tls->changes, NULL, op->t, deadline,
                          op->socket);
     pf_io_patched_end(op->t, before);

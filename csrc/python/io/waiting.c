@@ -53,7 +53,8 @@ pf_io_charge(PfThread *t, bool patched)
     if (PF_LIKELY(++table->operations <= MOST_IN_A_ROW)) {
         return 0;
     }
-    bool before = pf_io_patched_begin(t, patched);
+    bool before = CURRENT(t)->patched;
+    CURRENT(t)->patched = before || patched;
     int rc = pf_yield_now(t);
     pf_io_patched_end(t, before);
     return rc < 0 ? -1 : 1;

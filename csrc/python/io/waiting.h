@@ -16,14 +16,14 @@ pf_scheduler *pf_io_scheduler(PfThread *t);
  * without a switch, others get a turn.  That is a cancellation point. 0 or -1.
  */
 int pf_io_charge(PfThread *t, bool patched);
-/* What is marked as a wait in a call that patch() has changed, if it is one:
- * between these two.  See pf_is_cancelled_here. */
+/* A wait between these two counts as one in a call that patch() has changed: see
+ * pf_is_cancelled_here. */
 static inline bool
-pf_io_patched_begin(PfThread *t, bool patched)
+pf_io_patched_begin(PfThread *t)
 {
     FiberObject *fiber = CURRENT(t);
     bool before = fiber->patched;
-    fiber->patched = before || patched;
+    fiber->patched = true;
     return before;
 }
 static inline void
