@@ -112,6 +112,7 @@ class Server(net.Server):
     ) -> None:
         site = self._site = Site(app, listener.address, tls=tls is not None, **more)
         super().__init__(site.talk, listener, tls=tls, limit=limit, grace=grace, on_error=on_error)
+        site.slots = self._slots
 
     def stop(self) -> None:
         """Accept no more connections; ``wait()`` returns. Requests that have come are answered."""

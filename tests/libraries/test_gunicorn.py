@@ -326,10 +326,37 @@ def test_idle_connection_does_not_hold_up_the_end(serving: Serving) -> None:
     options = ("--keep-alive", "100", "--graceful-timeout", "100")
     with serving(*options) as server, contextlib.closing(server.connect()) as connection:
         server.ask(connection, "/pid")
-        if "PlainWorker" in server.log():
-            pytest.skip("gunicorn's own code waits until it may close the connection")
         server.signal(signal.SIGTERM)
         assert server.process.wait(PATIENCE) == 0
+
+
+def test_connection_without_a_byte_is_answered_by_a_worker_that_ends(serving: Serving) -> None:
+    options = ("--max-requests", "2", "--keep-alive", "100")
+    with serving(*options) as server, contextlib.ExitStack() as stack:
+        early, kept = (stack.enter_context(contextlib.closing(server.connect())) for _ in range(2))
+        early.connect()
+        before = server.ask(kept, "/pid")
+        assert server.get("/pid") == before
+        assert kept.sock.recv(1) == b""  # the worker ends: nobody is accepted any more
+        assert server.ask(early, "/pid") == before
+
+
+def test_connection_without_a_byte_is_answered_after_sigterm(serving: Serving) -> None:
+    with serving() as server, contextlib.closing(server.connect()) as early:
+        early.connect()
+        server.get("/pid")
+        server.signal(signal.SIGTERM)
+        until(lambda: not answers(server.port))
+        assert int(server.ask(early, "/pid"))
+        assert server.process.wait(PATIENCE) == 0
+
+
+def test_idle_connection_gives_way_when_its_place_is_needed(serving: Serving) -> None:
+    options = ("--worker-connections", "3", "--keep-alive", "1000", "--timeout", "1000")
+    with serving(*options) as server, contextlib.ExitStack() as stack:
+        for _ in range(10):
+            connection = stack.enter_context(contextlib.closing(server.connect()))
+            assert int(server.ask(connection, "/pid"))
 
 
 def test_requests_are_logged_in_the_format_of_the_setting(serving: Serving, tmp_path: Path) -> None:
