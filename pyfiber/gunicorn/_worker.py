@@ -293,7 +293,7 @@ class Worker(AsyncWorker):  # type: ignore[misc]
         seconds, idle, fiber = self.cfg.keepalive, self._slots.idle, current()
         if fiber not in self._kept:
             seconds = max(seconds, _HEAD)
-        elif not self.alive:
+        elif self._slots.hastened:
             seconds = min(seconds, LAST_SILENCE)
         with move_on_after(seconds) as scope:
             if fiber in self._kept:

@@ -32,6 +32,8 @@ class Slots:
         self.idle: dict[object, CancelScope] = {}
         #: Whoever waits for a place, in the semaphore's order. Servers test it for emptiness.
         self.wanted: dict[object, None] = {}
+        #: The idle connections have been told by hasten().
+        self.hastened = False
 
     def take_free(self) -> bool:
         """Take a place if one is free."""
@@ -73,6 +75,9 @@ class Slots:
 
         ``patience``: the seconds that they were to wait.
         """
+        if self.hastened:
+            return
+        self.hastened = True
         less = max(0, patience - LAST_SILENCE)
         for scope in list(self.idle.values()):
             if scope.deadline is not None:

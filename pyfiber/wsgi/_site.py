@@ -86,9 +86,8 @@ class Site:
         A connection whose first request has not come is new, and keeps the time that it has for
         that. One that has been served ends when it has been silent for a second since then.
         """
-        if not self.is_ending:
-            self.is_ending = True
-            self.slots.hasten(self.keep_alive)
+        self.is_ending = True
+        self.slots.hasten(self.keep_alive)
 
     # What its connections ask for
 

@@ -341,6 +341,14 @@ def test_connection_without_a_byte_is_answered_by_a_worker_that_ends(serving: Se
         assert server.ask(early, "/pid") == before
 
 
+def test_client_that_asks_again_is_answered_by_a_worker_that_ends(serving: Serving) -> None:
+    options = ("--max-requests", "2", "--keep-alive", "100")
+    with serving(*options) as server, contextlib.closing(server.connect()) as kept:
+        before = server.ask(kept, "/pid")
+        assert server.get("/pid") == before
+        assert server.ask(kept, "/pid") == before
+
+
 def test_connection_without_a_byte_is_answered_after_sigterm(serving: Serving) -> None:
     with serving() as server, contextlib.closing(server.connect()) as early:
         early.connect()
