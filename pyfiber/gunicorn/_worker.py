@@ -18,7 +18,9 @@ from pyfiber import (
     _patch,
     current,
     move_on_after,
+    now,
     run,
+    service,
     sleep,
     spawn,
     timeout,
@@ -92,6 +94,15 @@ class Worker(AsyncWorker):  # type: ignore[misc]
     # The fiber that keeps the worker alive
 
     def _serve(self) -> None:
+        """Between the functions of pyfiber.service for its start and its end."""
+        self.booted = False  # a worker that cannot start stops gunicorn, which tries no further one
+        with service.running():
+            self.booted = True
+            self._serve_connections()
+            left = max(self._end - now(), _HEARTBEAT)
+            service.end_others("the worker has ended", left, self.notify)
+
+    def _serve_connections(self) -> None:
         self.sockets = [_native(listener) for listener in self.sockets]
         self._tls = ssl_context(self.cfg) if self.cfg.is_ssl else None
         self._slots = Slots(self.worker_connections)
@@ -105,6 +116,8 @@ class Worker(AsyncWorker):  # type: ignore[misc]
                 accepting.spawn(self._accept_all, listener, talk)
             self._until_stopped()
             accepting.cancel("the worker is being stopped")
+        service.stop()
+        self._end = now() + self.cfg.graceful_timeout
         for listener in self.sockets:
             listener.close()
         self._end_connections()

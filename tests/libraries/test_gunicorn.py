@@ -98,6 +98,33 @@ def from_upstream(environ, start_response):
     start_response("200 OK", [("Transfer-Encoding", "chunked"), ("Keep-Alive", "timeout=5")])
     return [b"proxied"]
 
+def ticking(name):
+    try:
+        while True:
+            time.sleep(0.5)
+    finally:
+        (here / name).touch()
+
+def begin(environ):
+    import pyfiber
+    pyfiber.spawn(ticking, "spawned")
+    return pid(environ)
+
+if os.environ.get("SERVICE"):
+    from pyfiber import background, service
+
+    @service.on_start
+    def start():
+        if os.environ["SERVICE"] == "fails":
+            raise ValueError("the start has failed")
+        (here / "started").touch()
+        background(ticking, "background")
+
+    @service.on_stop
+    def stop():
+        assert (here / "background").exists() and (here / "spawned").exists()
+        (here / "stopped").touch()
+
 def app(environ, start_response):
     if environ["PATH_INFO"] in ("/file", "/from_upstream"):
         return globals()[environ["PATH_INFO"][1:]](environ, start_response)
@@ -196,6 +223,33 @@ def test_sigterm_lets_a_request_end(serving: Serving, tmp_path: Path) -> None:
         Path(tmp_path, "open").touch()
         assert int(asked.result(PATIENCE))
         assert server.process.wait(PATIENCE) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_fibers_of_the_service_end_after_the_last_request(serving: Serving, number: int) -> None:
+    options = ("--graceful-timeout", "1000", "--timeout", "1000")
+    with serving(*options, SERVICE="works") as server:
+        server.appears("started")
+        assert int(server.get("/begin"))
+        server.signal(number)
+        assert server.process.wait(PATIENCE) == 0
+        assert Path(server.folder, "stopped").exists(), server.log()
+
+
+def test_fibers_of_the_service_end_after_max_requests(serving: Serving) -> None:
+    options = ("--graceful-timeout", "1000", "--timeout", "1000", "--max-requests", "1")
+    with serving(*options, SERVICE="works") as server:
+        before = server.get("/begin")
+        assert server.get("/pid") != before  # there is one worker at a time
+        assert Path(server.folder, "stopped").exists()
+
+
+def test_service_that_cannot_start_ends_gunicorn(serving: Serving, tmp_path: Path) -> None:
+    with contextlib.suppress(AssertionError), serving(SERVICE="fails") as server:
+        server.process.wait(PATIENCE)  # unless it has ended by now
+    log = Path(tmp_path, "log").read_text()
+    assert "the start has failed" in log
+    assert "Worker failed to boot" in log
 
 
 def test_graceful_timeout_cancels_a_request(serving: Serving) -> None:

@@ -552,6 +552,51 @@ def test_command_ends_at_once_by_a_second_signal(program: Path) -> None:
         assert process.wait(60) == 0
 
 
+WHOLE = """
+import pyfiber
+from pyfiber import service
+
+def ticking(what):
+    try:
+        pyfiber.sleep(1000)
+    finally:
+        print("end of the", what, flush=True)
+
+@service.on_start
+def start():
+    print("start", flush=True)
+    service.on_stop(lambda: print("end", flush=True))
+    pyfiber.background(ticking, "background")
+
+def app(environ, start_response):
+    pyfiber.spawn(ticking, "spawned")
+    start_response("200 OK", [("Content-Type", "text/event-stream")])
+    yield b"event"
+    while not service.until_stop(1000):
+        pass
+    yield b"Hello, world!"
+"""
+
+
+@on_unix
+def test_command_ends_all_that_the_application_has_begun(program: Path) -> None:
+    (program / "service.py").write_text(WHOLE)
+    arguments = ["--host", HOST, "--port", "0", "--grace", "1000"]
+    with started("service:app", *arguments) as (process, client):
+        client.sendall(LAST)
+        assert process.stdout.readline() == "start\n"
+        data = b""
+        while not data.endswith(b"event\r\n"):
+            data += client.recv(1000)
+        process.send_signal(signal.SIGTERM)
+        data += b"".join(iter(lambda: client.recv(65536), b""))
+        assert take(data)[0].body == b"event" + HELLO
+        assert process.wait(60) == 0
+        lines = process.stdout.read().splitlines()
+    assert sorted(lines[:2]) == ["end of the background", "end of the spawned"]
+    assert lines[2:] == ["end"]
+
+
 BLOCKING = """
 import threading, time
 
