@@ -62,13 +62,18 @@ class _Service:
         self.fibers[fiber] = None
         fiber.add_done_callback(lambda fiber: self.fibers.pop(fiber, None))
 
-    def end(self) -> None:
-        """Its functions may start more fibers, which end as well."""
+    def __enter__(self) -> None:
+        self.stops.callback(_running.remove, self)
+        self.stops.callback(self._end_fibers)  # those that the functions below have started
+        for stop in _stops:
+            self.stops.callback(stop)
+        _running.append(self)
+
+    def __exit__(self, *failure: Any) -> None:
         self.stopping.set()
-        with shield(), ExitStack() as last:
-            last.callback(self._end_fibers)
-            last.push(self.stops)
+        with shield():
             self._end_fibers()
+            self.stops.__exit__(*failure)
 
     def _end_fibers(self) -> None:
         while fibers := list(self.fibers):
@@ -142,19 +147,10 @@ def running() -> Iterator[None]:
     scheduler = current_scheduler()
     if _here() is not None:
         raise FiberError("there is a service in this run already: one service.running() is enough")
-    service = _Service(scheduler)
-    for stop in _stops:
-        service.stops.callback(stop)
-    _running.append(service)
-    try:
+    with _Service(scheduler):
         for start in list(_starts):
             start()
         yield
-    finally:
-        try:
-            service.end()
-        finally:
-            _running.remove(service)
 
 
 def until_stop(seconds: float | None = None, /) -> bool:

@@ -240,7 +240,7 @@ def test_fibers_of_the_service_end_after_max_requests(serving: Serving) -> None:
     options = ("--graceful-timeout", "1000", "--timeout", "1000", "--max-requests", "1")
     with serving(*options, SERVICE="works") as server:
         before = server.get("/begin")
-        assert server.get("/pid") != before  # there is one worker at a time
+        until(lambda: server.get("/pid") != before)  # there is one worker at a time
         assert Path(server.folder, "stopped").exists()
 
 

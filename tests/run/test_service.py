@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -31,8 +30,8 @@ def functions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def log() -> Iterator[list[str]]:
-    yield []
+def log() -> list[str]:
+    return []
 
 
 def ticking(log: list[str], name: str) -> None:
@@ -115,10 +114,14 @@ def test_all_functions_of_the_end_are_called_though_some_fail(log: list[str]) ->
     def failing() -> None:
         raise ValueError("at the end")
 
-    def main() -> None:
-        with pytest.raises(ValueError, match="at the end"), service.running():
+    def serve() -> None:
+        with service.running():
             background(ticking, log, "fiber")
             sleep(0)
+
+    def main() -> None:
+        with pytest.raises(ValueError, match="at the end"):
+            serve()
         assert log == ["fiber", "last", "started at the end"]
 
     testing.run(main)
@@ -128,14 +131,19 @@ def test_failure_of_the_start_ends_what_has_begun(log: list[str]) -> None:
     service.on_start(lambda: background(ticking, log, "fiber"))
     service.on_stop(lambda: log.append("end"))
 
+    @service.on_stop
+    def failing_too() -> None:
+        raise KeyError("at the end")
+
     @service.on_start
     def failing() -> None:
         sleep(1)
         raise ValueError("at the start")
 
     def main() -> None:
-        with pytest.raises(ValueError, match="at the start"), service.running():
+        with pytest.raises(KeyError, match="at the end") as caught, service.running():
             log.append("block")
+        assert str(caught.value.__context__) == "at the start"
         assert log == ["fiber", "end"]
 
     testing.run(main)
@@ -159,9 +167,8 @@ def test_cancellation_does_not_reach_the_functions_of_the_end(log: list[str]) ->
 
 def test_one_service_in_a_run() -> None:
     def main() -> None:
-        with service.running():
-            with pytest.raises(FiberError, match="already"), service.running():
-                pass
+        with service.running(), pytest.raises(FiberError, match="already"), service.running():
+            pass
         with service.running():
             pass
 
