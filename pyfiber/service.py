@@ -39,7 +39,7 @@ from pyfiber._engine import (
 if TYPE_CHECKING:
     from pyfiber._engine import Scheduler
 
-__all__ = ["background", "on_start", "on_stop", "running", "stop", "until_stop"]
+__all__ = ["on_start", "on_stop", "running", "stop", "until_stop"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
