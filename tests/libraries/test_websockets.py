@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.libraries.acts import need
-from tests.libraries.serving import serving
 from tests.libraries.services import PATIENCE
+from tests.libraries.serving import serving
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="gunicorn is for POSIX")
 
