@@ -14,11 +14,13 @@ from pyfiber import (
     Cancelled,
     Event,
     Fiber,
-    Semaphore,
     TaskGroup,
     _patch,
+    current,
     move_on_after,
+    now,
     run,
+    service,
     sleep,
     spawn,
     timeout,
@@ -27,6 +29,7 @@ from pyfiber import (
 from pyfiber._engine import _load
 from pyfiber.gunicorn._needs import own_code
 from pyfiber.net import Stream
+from pyfiber.net._slots import LAST_SILENCE, Slots
 from pyfiber.socket import socket
 
 try:
@@ -54,6 +57,9 @@ _ENDING: Final = 0.2
 
 #: Seconds that a client has for the TLS handshake.
 _HANDSHAKE: Final = 60.0
+
+#: Seconds that a new connection has for the head of its first request.
+_HEAD: Final = 15.0
 
 #: Errors of accept() that are those of one connection, which is gone.
 _GONE: Final = frozenset({errno.ECONNABORTED, errno.EPROTO, errno.EPERM})
@@ -88,18 +94,30 @@ class Worker(AsyncWorker):  # type: ignore[misc]
     # The fiber that keeps the worker alive
 
     def _serve(self) -> None:
+        """Between the functions of pyfiber.service for its start and its end."""
+        self.booted = False  # a worker that cannot start stops gunicorn, which tries no further one
+        with service.running():
+            self.booted = True
+            self._serve_connections()
+            left = max(self._end - now(), _HEARTBEAT)
+            service.end_others("the worker has ended", left, self.notify)
+
+    def _serve_connections(self) -> None:
         self.sockets = [_native(listener) for listener in self.sockets]
         self._tls = ssl_context(self.cfg) if self.cfg.is_ssl else None
-        slots = Semaphore(self.worker_connections)
+        self._slots = Slots(self.worker_connections)
         self._connections: set[Fiber[None]] = set()
+        self._kept: set[Fiber[Any]] = set()  # those whose HTTP is gunicorn's, after an answer
         self._sites: list[GunicornSite] = []
         self._idle = Event()
         talks = self._talks()
         with TaskGroup() as accepting:
             for listener, talk in zip(self.sockets, talks, strict=True):
-                accepting.spawn(self._accept_all, listener, talk, slots)
+                accepting.spawn(self._accept_all, listener, talk)
             self._until_stopped()
             accepting.cancel("the worker is being stopped")
+        service.stop()
+        self._end = now() + self.cfg.graceful_timeout
         for listener in self.sockets:
             listener.close()
         self._end_connections()
@@ -111,6 +129,8 @@ class Worker(AsyncWorker):  # type: ignore[misc]
             return [partial(self.handle, listener) for listener in self.sockets]
         ours: Any = _load("pyfiber.gunicorn._site")  # which needs httptools
         self._sites = [ours.GunicornSite(self, sock.getsockname()) for sock in self.sockets]
+        for site in self._sites:
+            site.slots = self._slots
         return [partial(self._talk, site) for site in self._sites]
 
     def _own_code(self) -> str | None:
@@ -119,7 +139,8 @@ class Worker(AsyncWorker):  # type: ignore[misc]
 
     def _end_connections(self) -> None:
         for site in self._sites:
-            site.end()
+            site.is_ending = True
+        self._slots.hasten(self.cfg.keepalive)
         if not self._in_a_hurry:
             self._give_grace()
         if self._connections and not self._in_a_hurry:
@@ -178,19 +199,17 @@ class Worker(AsyncWorker):  # type: ignore[misc]
 
     # Connections
 
-    def _accept_all(
-        self, listener: Any, talk: Callable[[Any, Any], None], slots: Semaphore
-    ) -> None:
+    def _accept_all(self, listener: Any, talk: Callable[[Any, Any], None]) -> None:
         while True:
-            slots.acquire()
+            self._slots.take(listener)
             try:
                 client, address = self._accept(listener)
             except BaseException:
-                slots.release()
+                self._slots.release()
                 raise
             fiber = spawn(talk, client, address)
             self._connections.add(fiber)
-            fiber.add_done_callback(lambda fiber: self._ended(fiber, slots))
+            fiber.add_done_callback(self._ended)
             yield_now()  # serve it, and leave the next one to another worker, if that is idle
 
     def _accept(self, listener: Any) -> tuple[Any, Any]:
@@ -199,12 +218,14 @@ class Worker(AsyncWorker):  # type: ignore[misc]
                 return listener.accept()  # type: ignore[no-any-return]
             except OSError as exc:
                 if exc.errno not in _GONE:
+                    self._slots.end_one()
                     self.log.error("%s cannot accept connections: %s", self, exc)
                     sleep(_PAUSE)
 
-    def _ended(self, fiber: Fiber[None], slots: Semaphore) -> None:
+    def _ended(self, fiber: Fiber[None]) -> None:
         self._connections.discard(fiber)
-        slots.release()
+        self._kept.discard(fiber)
+        self._slots.release()
         if not self._connections:
             self._idle.set()
 
@@ -268,19 +289,32 @@ class Worker(AsyncWorker):  # type: ignore[misc]
 
     def handle_request(self, listener_name: Any, req: Any, sock: Any, addr: Any) -> bool:
         """One request; False if the application took the connection over."""
+        if self._slots.wanted:
+            req.force_close()
         try:
             return bool(super().handle_request(listener_name, req, sock, addr))
         except Cancelled:
             raise StopIteration from None  # what ends the connection, without an error's answer
         finally:
+            self._kept.add(current())
             if not self.alive:  # it was the last one of max_requests
                 self._stopping.set()
 
     @contextmanager
     def timeout_ctx(self) -> Iterator[None]:
         """For the head of the next request, from the end of the last one on."""
-        with move_on_after(self.cfg.keepalive):
-            yield
+        seconds, idle, fiber = self.cfg.keepalive, self._slots.idle, current()
+        if fiber not in self._kept:
+            seconds = max(seconds, _HEAD)
+        elif self._slots.hastened:
+            seconds = min(seconds, LAST_SILENCE)
+        with move_on_after(seconds) as scope:
+            if fiber in self._kept:
+                idle[fiber] = scope
+            try:
+                yield
+            finally:
+                idle.pop(fiber, None)
 
 
 class PlainWorker(Worker):

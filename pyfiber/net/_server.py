@@ -10,7 +10,6 @@ from pyfiber._engine import (
     CancelScope,
     Event,
     FiberError,
-    Semaphore,
     TaskGroup,
     _check_function,
     _load,
@@ -20,6 +19,7 @@ from pyfiber._engine import (
     timeout,
 )
 from pyfiber.net._listen import BACKLOG, Listener, listen
+from pyfiber.net._slots import Slots
 from pyfiber.net._stream import Stream, context_of, place
 
 if TYPE_CHECKING:
@@ -85,7 +85,8 @@ class Server:
     others wait in the listener's queue. When there are no more descriptors that is logged once, and
     tried again with pauses of up to a second.
 
-    When the block is left or cancelled, or after ``stop()``, no more connections are accepted; the
+    When the block is left or cancelled, or after ``stop()``, nobody can connect any more. Those who
+    have connected before, and find room below the limit, are served, and the
     handlers get ``grace`` seconds; who is left then is cancelled and waited for. With None they get
     as long as they take, but nothing if the block is cancelled or fails.
     """
@@ -109,7 +110,7 @@ class Server:
         self._listener = listener
         self._address = listener.address
         self._tls = context_of(tls, server_side=True) if tls else None
-        self._slots = Semaphore(limit) if limit is not None else None
+        self._slots = Slots(limit)
         self._grace = grace
         self._on_error = on_error or log_failure
         self._streams: set[Stream] = set()
@@ -117,7 +118,8 @@ class Server:
         self._accepting = CancelScope()
         self._patience = CancelScope()
         self._handlers: TaskGroup | None = None
-        self._stopped = Event()  # no more connections are accepted
+        self._stopped = Event()  # nobody who connects from now on is accepted
+        self._accepted = Event()  # those who had connected before are
         self._idle = Event()  # set when there is no connection, once it is stopped
         self._entered = False
         self._in_a_hurry = False
@@ -175,22 +177,36 @@ class Server:
             with self._accepting:
                 ready.wait()
                 self._accept_until_stopped()
+            self._accept_the_rest()
         except BaseException:
             self._in_a_hurry = True
             raise
         finally:
             self._listener.close()
             self._stopped.set()
+            self._accepted.set()
 
     def _accept_until_stopped(self) -> None:
         while True:
-            if self._slots is not None:
-                self._slots.acquire()
+            self._slots.take(self._listener.socket)
             try:
                 stream = self._accept()
             except BaseException:
-                self._release()
+                self._slots.release()
                 raise
+            self._begin(stream)
+
+    def _accept_the_rest(self) -> None:
+        """Accept those that the system has connected already: to close the listener resets them."""
+        self._listener.socket.settimeout(0)
+        for _ in range(BACKLOG):
+            if self._is_in_a_hurry() or not self._slots.take_free():
+                return
+            try:
+                stream = self._listener.accept()
+            except OSError:
+                self._slots.release()
+                return
             self._begin(stream)
 
     def _accept(self) -> Stream:
@@ -201,6 +217,7 @@ class Server:
             except OSError as exc:
                 if exc.errno not in _SCARCE:
                     raise
+                self._slots.end_one()
                 if pause == FIRST_PAUSE:
                     _logger().error(
                         "%r cannot accept connections, which wait until it can: %s", self, exc
@@ -230,7 +247,7 @@ class Server:
             try:
                 with TaskGroup() as self._handlers:
                     ready.set()
-                    self._stopped.wait()
+                    self._accepted.wait()
                     self._give_grace()
                     self._handlers.cancel("the server has ended")
             finally:
@@ -239,7 +256,7 @@ class Server:
                     self._end(stream)  # its fiber was cancelled before it ran
 
     def _give_grace(self) -> None:
-        if self._grace is None and self._in_a_hurry:
+        if self._is_in_a_hurry():
             return
         with self._patience, move_on_after(self._grace):
             while True:
@@ -247,6 +264,9 @@ class Server:
                 if not self._streams:
                     return
                 self._idle.wait()
+
+    def _is_in_a_hurry(self) -> bool:
+        return self._patience.cancel_called or (self._grace is None and self._in_a_hurry)
 
     # The fiber of a connection
 
@@ -283,13 +303,9 @@ class Server:
         except KeyError:
             return  # it has been ended
         stream._close(complete)
-        self._release()
+        self._slots.release()
         if not self._streams:
             self._idle.set()
-
-    def _release(self) -> None:
-        if self._slots is not None:
-            self._slots.release()
 
     def __repr__(self) -> str:
         state = "ended" if self._listener.fileno() < 0 else f"{self.connections} connections"

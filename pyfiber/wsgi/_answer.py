@@ -253,7 +253,8 @@ class Answer:
             framing = "Transfer-Encoding: chunked\r\n"
         else:
             self.closes = True
-        if not request.complete or connection.site.is_ending:
+        site = connection.site
+        if not request.complete or site.is_ending or site.slots.wanted:
             self.closes = self.closes or not connection.may_go_on(request)
         if self.closes:
             framing += "Connection: close\r\n"

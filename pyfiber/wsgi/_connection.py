@@ -10,7 +10,8 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from pyfiber import socket
-from pyfiber._engine import CancelScope, move_on_after, now
+from pyfiber._engine import move_on_after, now
+from pyfiber.net._slots import LAST_SILENCE
 from pyfiber.wsgi._answer import Answer
 from pyfiber.wsgi._body import Body
 from pyfiber.wsgi._parser import BAD, PIECE, TOO_LATE, Parser, Refused, Request
@@ -40,11 +41,11 @@ class Connection:
     __slots__ = (
         "_body_piece",
         "_body_waited",
-        "_idle",
+        "_is_new",
         "_may_ask",
         "_parser",
-        "_scope",
         "_seconds",
+        "_silent_since",
         "_socket",
         "_stream",
         "site",
@@ -59,9 +60,9 @@ class Connection:
         self._stream = stream
         self._socket: Any = stream.socket
         self._parser = self.parser(site, stream.peer)
-        self._scope = CancelScope()
         self._seconds = -1.0  # that the socket has been told, see _wait_for()
-        self._idle = False
+        self._is_new = True  # there was no answer yet
+        self._silent_since = now()  # of the last answer, or of the beginning
         self._may_ask = False  # for a body with "100 Continue"
         self._body_piece = 0  # bytes of the body when the clock was started again
         self._body_waited = 0.0
@@ -70,12 +71,6 @@ class Connection:
 
     def serve(self) -> None:
         """Until one side has had enough."""
-        with self._scope:
-            self._serve_requests()
-        if self._scope.cancelled_caught:
-            self._serve_requests()  # those that had come when the server was told to end
-
-    def _serve_requests(self) -> None:
         try:
             while (request := self._next()) is not None:
                 if not self._handle(request):
@@ -85,11 +80,6 @@ class Connection:
             self._refuse(refused)
         except Gone as gone:
             self.site.note_lost(gone, self._stream.peer)
-
-    def end_if_idle(self) -> None:
-        """The server ends. Who has asked nothing is not waited for."""
-        if self._idle:
-            self._scope.cancel("the server ends")
 
     def _wait_for(self, seconds: float) -> None:
         """So long an operation of the socket may take. To say so is a call to the system."""
@@ -116,22 +106,37 @@ class Connection:
         return None
 
     def _wait_for_client(self) -> bytes | None:
-        """The first bytes of a request, or of several."""
-        site, sock = self.site, self._socket
-        self._idle = True
+        """The first bytes of a request, or of several. None: the client has had its time."""
+        sock, slots, size = self._socket, self.site.slots, self.site.first_piece
         try:
-            seconds = 0 if site.is_ending else site.keep_alive
-            if 0 < seconds < self._seconds:  # less work than to tell the socket, twice a request
-                with move_on_after(seconds):
-                    return sock.recv(site.first_piece)  # type: ignore[no-any-return]
-                return None
-            if seconds != self._seconds:
-                self._wait_for(seconds)
-            return sock.recv(site.first_piece)  # type: ignore[no-any-return]
+            while (seconds := self._patience()) > 0:
+                if seconds > self._seconds:  # the socket's own limit would be over first
+                    self._wait_for(max(seconds, self.site.write_timeout))
+                with move_on_after(seconds) as scope:
+                    if not self._is_new:
+                        slots.idle[self] = scope
+                    return sock.recv(size)  # type: ignore[no-any-return]
+            self._wait_for(0)
+            data = sock.recv(size)
         except OSError:  # too late, or lost, between two requests: nobody has missed anything
             return None
         finally:
-            self._idle = False
+            slots.idle.pop(self, None)
+        if data and slots.wanted:
+            slots.end_one()  # this connection goes on, so another one gives way
+        return data  # type: ignore[no-any-return]
+
+    def _patience(self) -> float:
+        """How many more seconds the client may take before it begins with its next request."""
+        site = self.site
+        seconds = site.keep_alive
+        if self._is_new:
+            seconds = site.first_timeout
+        elif site.slots.wanted:
+            return 0
+        elif site.is_ending:
+            seconds = min(seconds, LAST_SILENCE)
+        return self._silent_since + seconds - now()
 
     def _receive_head(self) -> None:
         """The rest of the head: in time, however small the pieces are."""
@@ -212,6 +217,8 @@ class Connection:
             if body is not None:
                 body.end()
         if not answer.closes and (request.complete or self._drain(request)):
+            self._is_new = False
+            self._silent_since = now()
             return True
         if request.keep_alive or not request.complete:
             self._linger()
@@ -234,7 +241,7 @@ class Connection:
 
     def may_go_on(self, request: Request) -> bool:
         """Whether the connection may be kept for another request, seen before the answer."""
-        if self.site.is_ending:
+        if self.site.is_ending or self.site.slots.wanted:
             return False
         if request.complete:
             return True

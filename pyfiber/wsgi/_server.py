@@ -84,7 +84,8 @@ class Server(net.Server):
 
     It is a ``pyfiber.net.Server``, which has ``address``, ``connections``, ``wait()`` and
     ``stop()``; ``tls``, ``limit``, ``grace`` and ``on_error`` are told there. At most 1,000
-    connections are served at a time unless ``limit`` says otherwise. ``on_error`` is for what is
+    connections are served at a time unless ``limit`` says otherwise; idle ones of them give way to
+    clients that wait for a place. ``on_error`` is for what is
     outside of the application; what the application raises is answered with status 500 if nothing
     has been sent, and logged under the logger "pyfiber".
 
@@ -94,7 +95,8 @@ class Server(net.Server):
     header_timeout: seconds for the head, once it has begun
     body_timeout: seconds for each 64 KiB of a body, and for the last bytes of it
     write_timeout: seconds that the client may take for each 64 KiB of an answer
-    keep_alive: seconds that it may be silent before the next request
+    keep_alive: seconds that it may be silent before the next request; before the first one it has
+    ``header_timeout`` if that is more
     script_name: where the application is: the path that all its URLs begin with
     environ: more keys, for the environ of each request
     """
@@ -112,8 +114,13 @@ class Server(net.Server):
     ) -> None:
         site = self._site = Site(app, listener.address, tls=tls is not None, **more)
         super().__init__(site.talk, listener, tls=tls, limit=limit, grace=grace, on_error=on_error)
+        site.slots = self._slots
 
     def stop(self) -> None:
-        """Accept no more connections; ``wait()`` returns. Requests that have come are answered."""
+        """Accept no more connections; ``wait()`` returns.
+
+        Those that have been accepted are answered, also when their first request has not come yet.
+        One that is kept alive ends after a second of silence.
+        """
         self._site.end()
         super().stop()
