@@ -102,11 +102,14 @@ class Connection:
         """The next request; None when there are no more."""
         parser = self._parser
         ready = parser.ready
+        if not ready:
+            parser.go_on()
         if not ready and parser.error is None:
-            data = self._wait_for_client()
-            if not data:
-                return None
-            parser.feed(data)
+            if not parser.is_in_head:
+                data = self._wait_for_client()
+                if not data:
+                    return None
+                parser.feed(data)
             if not ready:
                 self._receive_head()
         if ready:
