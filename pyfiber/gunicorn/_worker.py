@@ -19,7 +19,6 @@ from pyfiber import (
     _patch,
     move_on_after,
     run,
-    sleep,
     spawn,
     timeout,
     yield_now,
@@ -27,6 +26,7 @@ from pyfiber import (
 from pyfiber._engine import _load
 from pyfiber.gunicorn._needs import own_code
 from pyfiber.net import Stream
+from pyfiber.net._scarce import Scarcity, prepare
 from pyfiber.socket import socket
 
 try:
@@ -44,9 +44,6 @@ if TYPE_CHECKING:
 
 #: Seconds between two signs of life to gunicorn's main process.
 _HEARTBEAT: Final = 1.0
-
-#: Seconds until the next accept() when the process or the system has too little of something.
-_PAUSE: Final = 0.1
 
 #: The part of ``graceful_timeout`` in which requests that have not ended are cancelled, at most
 #: a heartbeat: at its end the main process kills the worker, and no ``finally`` block would run.
@@ -94,6 +91,8 @@ class Worker(AsyncWorker):  # type: ignore[misc]
         self._connections: set[Fiber[None]] = set()
         self._sites: list[GunicornSite] = []
         self._idle = Event()
+        prepare()
+        self._scarcity = Scarcity(self._tell_of_scarcity, self._tell_of_its_end)
         talks = self._talks()
         with TaskGroup() as accepting:
             for listener, talk in zip(self.sockets, talks, strict=True):
@@ -188,21 +187,43 @@ class Worker(AsyncWorker):  # type: ignore[misc]
             except BaseException:
                 slots.release()
                 raise
-            fiber = spawn(talk, client, address)
+            try:
+                fiber = spawn(talk, client, address)
+            except MemoryError as exc:
+                self._scarcity.note(exc)
+                client.close()
+                slots.release()
+                continue
             self._connections.add(fiber)
             fiber.add_done_callback(lambda fiber: self._ended(fiber, slots))
             yield_now()  # serve it, and leave the next one to another worker, if that is idle
 
     def _accept(self, listener: Any) -> tuple[Any, Any]:
         while True:
+            self._scarcity.wait()
             try:
-                return listener.accept()  # type: ignore[no-any-return]
+                found = listener.accept()
             except OSError as exc:
                 if exc.errno not in _GONE:
-                    self.log.error("%s cannot accept connections: %s", self, exc)
-                    sleep(_PAUSE)
+                    self._scarcity.note(exc)
+            except MemoryError as exc:
+                self._scarcity.note(exc)
+            else:
+                self._scarcity.relax()
+                return found  # type: ignore[no-any-return]
+
+    def _tell_of_scarcity(self, exc: BaseException) -> None:
+        self.log.error("%s cannot accept connections: %s", self, str(exc) or type(exc).__name__)
+
+    def _tell_of_its_end(self) -> None:
+        self.log.warning("%s accepts connections again", self)
 
     def _ended(self, fiber: Fiber[None], slots: Semaphore) -> None:
+        exc = None if fiber.cancelled() else fiber.exception()
+        if isinstance(exc, MemoryError):
+            self._scarcity.note(exc)  # the fiber has not even begun
+        elif isinstance(exc, Exception):
+            self.log.error("Error processing a connection", exc_info=exc)
         self._connections.discard(fiber)
         slots.release()
         if not self._connections:

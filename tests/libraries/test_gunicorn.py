@@ -521,3 +521,19 @@ def answers_plainly(port: int) -> bytes:
         with contextlib.suppress(ConnectionError):
             return sock.recv(100)
         return b""
+
+
+def test_worker_without_descriptors_says_so_once_and_serves_again(
+    serving: Serving, tmp_path: Path
+) -> None:
+    limit = "def post_worker_init(worker):\n    import resource\n"
+    limit += "    resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))\n"
+    Path(tmp_path, "gunicorn.conf.py").write_text(limit)
+    with serving("--timeout", "60") as server:
+        with contextlib.ExitStack() as clients:
+            for _ in range(100):
+                sock = socket.create_connection(("127.0.0.1", server.port), PATIENCE)
+                clients.enter_context(sock)
+            until(lambda: "cannot accept connections" in server.log())
+        assert server.get("/pid")
+        assert server.log().count("cannot accept connections") == 1
