@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from pyfiber import (
@@ -24,6 +25,7 @@ from pyfiber import (
     yield_now,
 )
 from pyfiber._engine import _load
+from pyfiber._requests import served_by_this_fiber
 from pyfiber.gunicorn._needs import own_code
 from pyfiber.net import Stream
 from pyfiber.net._scarce import Scarcity, prepare
@@ -290,7 +292,8 @@ class Worker(AsyncWorker):  # type: ignore[misc]
     def handle_request(self, listener_name: Any, req: Any, sock: Any, addr: Any) -> bool:
         """One request; False if the application took the connection over."""
         try:
-            return bool(super().handle_request(listener_name, req, sock, addr))
+            with served_by_this_fiber(_Answering(req)):
+                return bool(super().handle_request(listener_name, req, sock, addr))
         except Cancelled:
             raise StopIteration from None  # what ends the connection, without an error's answer
         finally:
@@ -302,6 +305,17 @@ class Worker(AsyncWorker):  # type: ignore[misc]
         """For the head of the next request, from the end of the last one on."""
         with move_on_after(self.cfg.keepalive):
             yield
+
+
+class _Answering:
+    """Tells of a request whose HTTP is gunicorn's."""
+
+    def __init__(self, request: Any) -> None:
+        self._told = str(request.method), str(request.path), monotonic()
+
+    def answering(self) -> tuple[str, str, float]:
+        """Method, path and time."""
+        return self._told
 
 
 class PlainWorker(Worker):

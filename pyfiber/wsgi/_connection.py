@@ -7,6 +7,7 @@ import io
 import os
 import struct
 from contextvars import copy_context
+from time import monotonic
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from pyfiber import socket
@@ -38,6 +39,8 @@ class Connection:
     """Answers the requests that come on a stream."""
 
     __slots__ = (
+        "_answered",
+        "_began",
         "_body_piece",
         "_body_waited",
         "_idle",
@@ -65,6 +68,8 @@ class Connection:
         self._may_ask = False  # for a body with "100 Continue"
         self._body_piece = 0  # bytes of the body when the clock was started again
         self._body_waited = 0.0
+        self._answered: Request | None = None  # the request that is being answered
+        self._began = 0.0  # when the answer to it began, by time.monotonic()
 
     # The life of it
 
@@ -90,6 +95,16 @@ class Connection:
         """The server ends. Who has asked nothing is not waited for."""
         if self._idle:
             self._scope.cancel("the server ends")
+
+    def answering(self) -> tuple[str, str, float] | None:
+        """Tell method, path and time of the request that is being answered; on any thread."""
+        request, began = self._answered, self._began
+        if request is None:
+            return None
+        method, target = request.environ.get("REQUEST_METHOD"), request.environ.get("RAW_URI")
+        if type(method) is not str or type(target) is not str:  # the application has changed them
+            return "?", "?", began
+        return method, target.partition("?")[0], began  # a query may hold secrets
 
     def _wait_for(self, seconds: float) -> None:
         """So long an operation of the socket may take. To say so is a call to the system."""
@@ -198,6 +213,8 @@ class Connection:
         else:
             body = self._begin_body(request)
         answer = self.answer(self, request)
+        self._began = monotonic()
+        self._answered = request
         try:
             copy_context().run(answer.send, self.site.app)
         except Gone:
@@ -212,6 +229,7 @@ class Connection:
             self._break_off(failed, answer, request)
             return False
         finally:
+            self._answered = None
             if body is not None:
                 body.end()
         if not answer.closes and (request.complete or self._drain(request)):

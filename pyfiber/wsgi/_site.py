@@ -8,6 +8,7 @@ from email.utils import formatdate
 from typing import TYPE_CHECKING, Any
 
 from pyfiber._engine import _load
+from pyfiber._requests import served_by_this_fiber
 from pyfiber.net._stream import place
 from pyfiber.wsgi._answer import FileWrapper
 from pyfiber.wsgi._connection import Connection
@@ -79,7 +80,8 @@ class Site:
         connection = self.connection(self, stream)
         self._talking.add(connection)
         try:
-            connection.serve()
+            with served_by_this_fiber(connection):
+                connection.serve()
         finally:
             self._talking.discard(connection)
 
