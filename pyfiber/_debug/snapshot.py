@@ -17,7 +17,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, TypedDict
 
 import pyfiber
-from pyfiber import _engine, _hooks, _report
+from pyfiber import _engine, _hooks, _report, _requests
 from pyfiber._engine import Fiber
 
 #: Seconds: of work without a pause; of a pause; of work for one answer.
@@ -28,6 +28,9 @@ BUDGET = 1.0
 MOST_NAMES = 5
 LONGEST_NAME = 100
 LONGEST_WAIT = 500
+#: Requests of one group, and letters of a path.
+MOST_REQUESTS = 1000
+LONGEST_PATH = 200
 #: Calls of a stack: its ends, if it is longer.
 MOST_CALLS = 60
 
@@ -48,6 +51,10 @@ class Group(TypedDict):
     waited: tuple[float, float] | None
     #: How many of these waits began after the time that the question named.
     moved: int
+    #: Method, path and age in seconds of requests that they answer, the oldest first.
+    requests: list[tuple[str, str, float]]
+    #: How many more they answer: the list is bounded.
+    more_requests: int
     #: Outermost call first.
     stack: list[Call]
 
@@ -199,6 +206,11 @@ def groups_of(
             except Exception as exc:  # one bad fiber must not make the answer fail
                 add_untold(groups, state, exc)
     fibers.clear()
+    for group in groups.values():
+        requests = group["requests"]
+        requests.sort(key=lambda request: -request[2])
+        group["more_requests"] = max(0, len(requests) - MOST_REQUESTS)
+        del requests[MOST_REQUESTS:]
     return examined, list(groups.values())
 
 
@@ -217,6 +229,8 @@ def add(groups: dict[Any, Group], fiber: Fiber[Any], state: str, frame: Any, sin
             "wait": wait_of(fiber) if state == "parked" else None,
             "waited": None,
             "moved": 0,
+            "requests": [],
+            "more_requests": 0,
             "stack": calls_of(frame or frame_of(fiber)),
         }
     group["count"] += 1
@@ -228,6 +242,10 @@ def add(groups: dict[Any, Group], fiber: Fiber[Any], state: str, frame: Any, sin
         shortest, longest = group["waited"] or (waited, waited)
         group["waited"] = min(shortest, waited), max(longest, waited)
         group["moved"] += waited < since
+    if (request := _requests.request_of(fiber)) is not None:
+        method, path, began = request
+        age = max(0.0, time.monotonic() - began)
+        group["requests"].append((method[:LONGEST_NAME], path[:LONGEST_PATH], age))
 
 
 def add_untold(groups: dict[Any, Group], state: str, exc: Exception) -> None:
@@ -239,6 +257,8 @@ def add_untold(groups: dict[Any, Group], state: str, exc: Exception) -> None:
         "wait": f"cannot be told of: {type(exc).__name__}",
         "waited": None,
         "moved": 0,
+        "requests": [],
+        "more_requests": 0,
         "stack": [],
     }
     groups.setdefault((state, type(exc).__name__), untold)["count"] += 1

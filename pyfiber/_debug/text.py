@@ -86,6 +86,7 @@ def thread_lines(thread: ThreadState, sources: Sources) -> Iterator[str]:
     for group in ordered(thread["groups"]):
         yield ""
         yield f"  {group_title(group)}"
+        yield from request_lines(group)
         yield from stack_lines(group["stack"], sources)
     left = thread["fibers"] - thread["examined"]
     if left > 0:
@@ -111,6 +112,14 @@ def group_title(group: Group) -> str:
     wait = f" {group['wait']}" if group["wait"] else ""
     others = ", and so on" if group["count"] > 1 and wait else ""
     return f"{number}{names_text(group)}: {group['state']}{time}{wait}{others}"
+
+
+def request_lines(group: Group) -> Iterator[str]:
+    """What the fibers answer, if they are those of a server."""
+    for method, path, age in group["requests"]:
+        yield f"      request {method} {path} for {time_text(age)}"
+    if group["more_requests"]:
+        yield f"      and {count_text(group['more_requests'], 'request')} more"
 
 
 def stack_lines(stack: list[Call], sources: Sources) -> Iterator[str]:

@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from pyfiber import (
@@ -21,14 +22,15 @@ from pyfiber import (
     now,
     run,
     service,
-    sleep,
     spawn,
     timeout,
     yield_now,
 )
 from pyfiber._engine import _load
+from pyfiber._requests import served_by_this_fiber
 from pyfiber.gunicorn._needs import own_code
 from pyfiber.net import Stream
+from pyfiber.net._scarce import Scarcity, prepare
 from pyfiber.net._slots import LAST_SILENCE, Slots
 from pyfiber.socket import socket
 
@@ -47,9 +49,6 @@ if TYPE_CHECKING:
 
 #: Seconds between two signs of life to gunicorn's main process.
 _HEARTBEAT: Final = 1.0
-
-#: Seconds until the next accept() when the process or the system has too little of something.
-_PAUSE: Final = 0.1
 
 #: The part of ``graceful_timeout`` in which requests that have not ended are cancelled, at most
 #: a heartbeat: at its end the main process kills the worker, and no ``finally`` block would run.
@@ -110,6 +109,8 @@ class Worker(AsyncWorker):  # type: ignore[misc]
         self._kept: set[Fiber[Any]] = set()  # those whose HTTP is gunicorn's, after an answer
         self._sites: list[GunicornSite] = []
         self._idle = Event()
+        prepare()
+        self._scarcity = Scarcity(self._tell_of_scarcity, self._tell_of_its_end)
         talks = self._talks()
         with TaskGroup() as accepting:
             for listener, talk in zip(self.sockets, talks, strict=True):
@@ -207,22 +208,44 @@ class Worker(AsyncWorker):  # type: ignore[misc]
             except BaseException:
                 self._slots.release()
                 raise
-            fiber = spawn(talk, client, address)
+            try:
+                fiber = spawn(talk, client, address)
+            except MemoryError as exc:
+                self._scarcity.note(exc)
+                client.close()
+                self._slots.release()
+                continue
             self._connections.add(fiber)
             fiber.add_done_callback(self._ended)
             yield_now()  # serve it, and leave the next one to another worker, if that is idle
 
     def _accept(self, listener: Any) -> tuple[Any, Any]:
         while True:
+            self._scarcity.wait()
             try:
-                return listener.accept()  # type: ignore[no-any-return]
+                found = listener.accept()
             except OSError as exc:
                 if exc.errno not in _GONE:
                     self._slots.end_one()
-                    self.log.error("%s cannot accept connections: %s", self, exc)
-                    sleep(_PAUSE)
+                    self._scarcity.note(exc)
+            except MemoryError as exc:
+                self._scarcity.note(exc)
+            else:
+                self._scarcity.relax()
+                return found  # type: ignore[no-any-return]
+
+    def _tell_of_scarcity(self, exc: BaseException) -> None:
+        self.log.error("%s cannot accept connections: %s", self, str(exc) or type(exc).__name__)
+
+    def _tell_of_its_end(self) -> None:
+        self.log.warning("%s accepts connections again", self)
 
     def _ended(self, fiber: Fiber[None]) -> None:
+        exc = None if fiber.cancelled() else fiber.exception()
+        if isinstance(exc, MemoryError):
+            self._scarcity.note(exc)  # the fiber has not even begun
+        elif isinstance(exc, Exception):
+            self.log.error("Error processing a connection", exc_info=exc)
         self._connections.discard(fiber)
         self._kept.discard(fiber)
         self._slots.release()
@@ -292,7 +315,8 @@ class Worker(AsyncWorker):  # type: ignore[misc]
         if self._slots.wanted:
             req.force_close()
         try:
-            return bool(super().handle_request(listener_name, req, sock, addr))
+            with served_by_this_fiber(_Answering(req)):
+                return bool(super().handle_request(listener_name, req, sock, addr))
         except Cancelled:
             raise StopIteration from None  # what ends the connection, without an error's answer
         finally:
@@ -315,6 +339,17 @@ class Worker(AsyncWorker):  # type: ignore[misc]
                 yield
             finally:
                 idle.pop(fiber, None)
+
+
+class _Answering:
+    """Tells of a request whose HTTP is gunicorn's."""
+
+    def __init__(self, request: Any) -> None:
+        self._told = str(request.method), str(request.path), monotonic()
+
+    def answering(self) -> tuple[str, str, float]:
+        """Method, path and time."""
+        return self._told
 
 
 class PlainWorker(Worker):

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from pyfiber._engine import (
     CancelScope,
     Event,
+    Fiber,
     FiberError,
     TaskGroup,
     _check_function,
     _load,
     move_on_after,
     shield,
-    sleep,
     timeout,
 )
 from pyfiber.net._listen import BACKLOG, Listener, listen
+from pyfiber.net._scarce import Scarcity, is_scarce, prepare
 from pyfiber.net._slots import Slots
 from pyfiber.net._stream import Stream, context_of, place
 
@@ -29,18 +31,6 @@ if TYPE_CHECKING:
 
 Handler: TypeAlias = Callable[[Stream], object]
 OnError: TypeAlias = Callable[[Exception, Any], object]
-
-#: Errors of accept() that say that the process or the system has too little of something. The
-#: connection stays in the queue.
-_SCARCE: Final = frozenset(
-    getattr(errno, name)
-    for name in ("EMFILE", "ENFILE", "ENOBUFS", "ENOMEM", "WSAEMFILE")
-    if hasattr(errno, name)
-)
-
-#: Seconds until the next accept() after such an error: at first, and at most.
-FIRST_PAUSE: Final = 0.05
-LONGEST_PAUSE: Final = 1.0
 
 #: Seconds that a client has for the TLS handshake.
 HANDSHAKE: Final = 60.0
@@ -82,8 +72,9 @@ class Server:
     ``tls`` is a ``pyfiber.ssl.SSLContext`` with the server's certificate; a client has a minute for
     the handshake, which keeps nobody else waiting, and one that fails is as a handler that does. At
     most ``limit`` connections are served at a time (None: any number); then
-    others wait in the listener's queue. When there are no more descriptors that is logged once, and
-    tried again with pauses of up to a second.
+    others wait in the listener's queue. When there are no more descriptors, or there is no more
+    memory, that is logged once, and tried again with pauses of up to a second. A connection that
+    was accepted but finds no memory for its fiber is closed.
 
     When the block is left or cancelled, or after ``stop()``, nobody can connect any more. Those who
     have connected before, and find room below the limit, are served, and the
@@ -113,6 +104,8 @@ class Server:
         self._slots = Slots(limit)
         self._grace = grace
         self._on_error = on_error or log_failure
+        prepare()
+        self._scarcity = Scarcity(self._tell_of_scarcity, self._tell_of_its_end)
         self._streams: set[Stream] = set()
         self._group = TaskGroup()  # of the two fibers below
         self._accepting = CancelScope()
@@ -194,7 +187,7 @@ class Server:
             except BaseException:
                 self._slots.release()
                 raise
-            self._begin(stream)
+            self._begin_if_it_can(stream)
 
     def _accept_the_rest(self) -> None:
         """Accept those that the system has connected already: to close the listener resets them."""
@@ -204,40 +197,45 @@ class Server:
                 return
             try:
                 stream = self._listener.accept()
-            except OSError:
+            except (OSError, MemoryError):
                 self._slots.release()
                 return
-            self._begin(stream)
+            self._begin_if_it_can(stream)
 
     def _accept(self) -> Stream:
-        pause = FIRST_PAUSE
         while True:
+            self._scarcity.wait()
             try:
-                stream = self._listener.accept()
-            except OSError as exc:
-                if exc.errno not in _SCARCE:
+                return self._listener.accept()
+            except (OSError, MemoryError) as exc:
+                if not is_scarce(exc):
                     raise
                 self._slots.end_one()
-                if pause == FIRST_PAUSE:
-                    _logger().error(
-                        "%r cannot accept connections, which wait until it can: %s", self, exc
-                    )
-            else:
-                if pause > FIRST_PAUSE:
-                    _logger().warning("%r accepts connections again", self)
-                return stream
-            sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+                self._scarcity.note(exc)
+
+    def _begin_if_it_can(self, stream: Stream) -> None:
+        try:
+            self._begin(stream)
+        except MemoryError as exc:
+            self._scarcity.note(exc)
 
     def _begin(self, stream: Stream) -> None:
         """Nothing is waited for between accept() and this."""
         assert self._handlers is not None
         self._streams.add(stream)
         try:
-            self._handlers.spawn(self._serve, stream)
+            fiber = Fiber(self._serve, (stream,))
+            self._handlers._spawn_watched(fiber, partial(self._look_after, stream))
         except BaseException:
             self._end(stream)
             raise
+
+    def _tell_of_scarcity(self, exc: BaseException) -> None:
+        text = str(exc) or type(exc).__name__
+        _logger().error("%r cannot accept connections, which wait until it can: %s", self, text)
+
+    def _tell_of_its_end(self) -> None:
+        _logger().warning("%r accepts connections again", self)
 
     # The fiber that the handlers belong to
 
@@ -270,7 +268,20 @@ class Server:
 
     # The fiber of a connection
 
+    def _look_after(self, stream: Stream, fiber: Fiber[Any]) -> None:
+        """The fiber is over; without memory for a stack it has not even begun."""
+        if fiber.cancelled():
+            return
+        exc = fiber.exception()
+        if isinstance(exc, MemoryError) and stream in self._streams:
+            self._scarcity.note(exc)
+            self._end(stream)
+        elif exc is not None:
+            raise exc  # which ends the server
+
     def _serve(self, stream: Stream) -> None:
+        if self._scarcity.lasts:
+            self._scarcity.relax()
         complete = False
         try:
             if self._tls is not None:

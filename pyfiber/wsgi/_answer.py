@@ -9,6 +9,8 @@ import stat
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
+from pyfiber.wsgi._parser import LONGEST_KEPT, keep
+
 if TYPE_CHECKING:
     from types import TracebackType
     from wsgiref.types import WSGIApplication
@@ -47,9 +49,7 @@ _SPECIAL: Final = {
     "server": _SERVER,
 }
 
-#: Names and statuses that have been seen: they are few. Where a program makes more, those are not
-#: kept.
-_KEPT: Final = 1000
+#: Names and statuses that have been seen: they are few.
 _KINDS: Final[dict[str, int]] = {}
 _CODES: Final[dict[str, int]] = {}
 
@@ -105,6 +105,8 @@ class Answer:
                 exc_info = None  # it refers to this frame
         elif self._status is not None:
             raise AssertionError("start_response() was called twice, without exc_info")
+        if type(status) is not str:
+            status = _plain("a status", status)
         code = _CODES.get(status) or _code_of(status)
         self._left = None
         self._head = self._fields(headers)
@@ -126,10 +128,14 @@ class Answer:
         lines = ""
         date = server = False
         for name, value in headers:
+            if type(name) is not str:
+                name = _plain("the name of a header", name)
             kind = _KINDS.get(name)
             if kind is None:
                 kind = _kind_of(name)
-            if type(value) is not str or not (value.isascii() and value.isprintable()):
+            if type(value) is not str:
+                value = _plain(f"the value of {name}", value)
+            if not (value.isascii() and value.isprintable()):
                 _check_value(name, value)
             if kind:
                 if kind < _DATE:
@@ -187,12 +193,22 @@ class Answer:
         return self._finish()
 
     def _send_blocks(self, blocks: Iterable[bytes]) -> None:
-        for block in blocks:
-            if not isinstance(block, bytes):
-                raise TypeError(f"a body is made of bytes, not {type(block).__name__!r}")
-            if block:
-                self._send(block)
+        """Send the blocks as they come; no more than the head if there is no body.
+
+        The application of a generator calls start_response() when it is asked for its first block.
+        """
+        if not self._has_no_body():
+            for block in blocks:
+                if not isinstance(block, bytes):
+                    raise TypeError(f"a body is made of bytes, not {type(block).__name__!r}")
+                if block:
+                    self._send(block)
+                if self._has_no_body():
+                    break  # it may be endless
         self._finish()
+
+    def _has_no_body(self) -> bool:
+        return self._status is not None and (self._bare or self._request.is_head)
 
     def _send_file(self, wrapper: FileWrapper) -> None:
         """By the system, if it is a file of the system."""
@@ -284,37 +300,38 @@ class Answer:
 
 def field(name: str, value: str) -> str:
     """A line of a head, which is what it seems to be."""
-    _kind_of(name)
-    _check_value(name, value)
+    _kind_of(name := _plain("the name of a header", name))
+    _check_value(name, value := _plain(f"the value of {name}", value))
     return f"{name}: {value}\r\n"
 
 
+def _plain(what: str, text: Any) -> str:
+    """The characters of a str, whatever its class would make of them."""
+    if not isinstance(text, str):
+        raise TypeError(f"{what} is a str, not {type(text).__name__!r}")
+    return str.__str__(text)
+
+
 def _code_of(status: str) -> int:
-    if not isinstance(status, str):
-        raise TypeError(f"a status is a str, not {type(status).__name__!r}")
     found = _STATUS.fullmatch(status)
     if found is None:
         raise ValueError(f"a status is of the form '200 OK', not {status!r}")
     code = int(found[1])
-    if len(_CODES) < _KEPT:
-        _CODES[status] = code
+    if len(status) <= LONGEST_KEPT:
+        keep(_CODES, status, code)
     return code
 
 
 def _kind_of(name: str) -> int:
-    if not isinstance(name, str):
-        raise TypeError(f"the name of a header is a str, not {type(name).__name__!r}")
     if _NAME.fullmatch(name) is None:
         raise ValueError(f"that cannot be the name of a header: {name!r}")
     kind = _SPECIAL.get(name.lower(), _ORDINARY)
-    if len(_KINDS) < _KEPT:
-        _KINDS[name] = kind
+    if len(name) <= LONGEST_KEPT:
+        keep(_KINDS, name, kind)
     return kind
 
 
-def _check_value(name: str, value: Any) -> None:
-    if not isinstance(value, str):
-        raise TypeError(f"the value of {name} is a str, not {type(value).__name__!r}")
+def _check_value(name: str, value: str) -> None:
     if _VALUE.fullmatch(value) is None:
         raise ValueError(f"that cannot be the value of {name}: {value!r}")
 

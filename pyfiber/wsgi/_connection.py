@@ -7,6 +7,7 @@ import io
 import os
 import struct
 from contextvars import copy_context
+from time import monotonic
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from pyfiber import socket
@@ -39,6 +40,8 @@ class Connection:
     """Answers the requests that come on a stream."""
 
     __slots__ = (
+        "_answered",
+        "_began",
         "_body_piece",
         "_body_waited",
         "_is_new",
@@ -66,6 +69,8 @@ class Connection:
         self._may_ask = False  # for a body with "100 Continue"
         self._body_piece = 0  # bytes of the body when the clock was started again
         self._body_waited = 0.0
+        self._answered: Request | None = None  # the request that is being answered
+        self._began = 0.0  # when the answer to it began, by time.monotonic()
 
     # The life of it
 
@@ -81,6 +86,16 @@ class Connection:
         except Gone as gone:
             self.site.note_lost(gone, self._stream.peer)
 
+    def answering(self) -> tuple[str, str, float] | None:
+        """Tell method, path and time of the request that is being answered; on any thread."""
+        request, began = self._answered, self._began
+        if request is None:
+            return None
+        method, target = request.environ.get("REQUEST_METHOD"), request.environ.get("RAW_URI")
+        if type(method) is not str or type(target) is not str:  # the application has changed them
+            return "?", "?", began
+        return method, target.partition("?")[0], began  # a query may hold secrets
+
     def _wait_for(self, seconds: float) -> None:
         """So long an operation of the socket may take. To say so is a call to the system."""
         self._socket.settimeout(seconds)
@@ -92,11 +107,14 @@ class Connection:
         """The next request; None when there are no more."""
         parser = self._parser
         ready = parser.ready
+        if not ready:
+            parser.go_on()
         if not ready and parser.error is None:
-            data = self._wait_for_client()
-            if not data:
-                return None
-            parser.feed(data)
+            if not parser.is_in_head:
+                data = self._wait_for_client()
+                if not data:
+                    return None
+                parser.feed(data)
             if not ready:
                 self._receive_head()
         if ready:
@@ -200,6 +218,8 @@ class Connection:
         else:
             body = self._begin_body(request)
         answer = self.answer(self, request)
+        self._began = monotonic()
+        self._answered = request
         try:
             copy_context().run(answer.send, self.site.app)
         except Gone:
@@ -214,6 +234,7 @@ class Connection:
             self._break_off(failed, answer, request)
             return False
         finally:
+            self._answered = None
             if body is not None:
                 body.end()
         if not answer.closes and (request.complete or self._drain(request)):

@@ -5,9 +5,9 @@ control characters, lengths that are no plain number or come twice, a length bes
 Transfer-Encoding, and chunks that are not to the letter. What it leaves to its caller is refused
 here.
 
-The parser cannot stop behind a request, so what follows in the same piece of data is parsed, too,
-and waits in ``ready``. Nobody reads from the connection as long as something waits there, so that
-is never more than one piece of data brings.
+llhttp cannot stop behind a request, so it gets a piece of data in steps that end where a request
+may end. What follows a request stays bytes until the request has been answered: as environs, 64 KiB
+of short requests would take megabytes.
 """
 
 from __future__ import annotations
@@ -46,11 +46,18 @@ _SPARE_OF_EACH: Final = 16
 
 _HOST: Final = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
 
-#: Names that have been seen, as clients write them, and hosts that are well-formed. They are few;
-#: where somebody invents more, those are not kept.
+#: A head ends with this, and so does a body in chunks.
+_BLANK_LINE: Final = b"\r\n\r\n"
+
+#: Chunks of a body that are kept apart; more are joined, for small ones cost more than their bytes.
+_MOST_CHUNKS: Final = 64
+
+#: Names that have been seen, as clients write them, and hosts that are well-formed. They are few
+#: and short. Long ones are not kept, and a cache that somebody has filled begins anew.
 _KEPT: Final = 1000
+LONGEST_KEPT: Final = 200
 _KEYS: Final[dict[bytes, str]] = {}
-_HOSTS: Final[set[str]] = set()
+_HOSTS: Final[dict[str, bool]] = {}
 
 #: The key of fields that are not passed on; no field has it.
 NOT_PASSED_ON: Final = "HTTP "
@@ -101,11 +108,18 @@ class Request:
         self.keep_alive = keep_alive
         self.chunks: list[bytes] = []  # of the body, not read yet
 
+    def join_chunks(self) -> None:
+        """Keep many chunks as one."""
+        if len(self.chunks) > _MOST_CHUNKS:
+            self.chunks = [b"".join(self.chunks)]
+
 
 class Parser:
     """Reads the requests of one connection."""
 
     __slots__ = (
+        "_at",
+        "_data",
         "_environ",
         "_fed",
         "_keys",
@@ -132,11 +146,44 @@ class Parser:
         self._fed = 0  # bytes since the head, or the body, began, roughly
         self._repeated = 0  # fields of the head that had come before
         self._skipping = False  # a head that stands in for another one
+        self._data = b""  # what has come last
+        self._at = 0  # how far that has been read
         self._tools = httptools.HttpRequestParser(self)
 
     def feed(self, data: bytes) -> None:
-        """Take what has come."""
-        rest: bytes | memoryview = data
+        """Take what has come, once what came before has been read."""
+        self._data = data
+        self._at = 0
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Read what has come, up to the first request that is there as a whole."""
+        data = self._data
+        size = len(data)
+        while self._at < size and self.error is None:
+            if self.ready and self._request is None:
+                return
+            start, end = self._at, self._end_of_step(data)
+            self._at = end
+            self._feed_step(data if not start and end >= size else memoryview(data)[start:end])
+        self._data = b""
+        self._at = 0
+
+    def _end_of_step(self, data: bytes) -> int:
+        """Where llhttp may have come to the end of a request at the earliest."""
+        request = self._request
+        if request is not None and request.length is not None:
+            return self._at + request.length - request.size
+        end = data.find(_BLANK_LINE, self._at)
+        return len(data) if end < 0 else end + len(_BLANK_LINE)
+
+    @property
+    def is_in_head(self) -> bool:
+        """The next request has begun, and its head is not complete."""
+        return self._fed > 0 and self._request is None
+
+    def _feed_step(self, data: bytes | memoryview) -> None:
+        rest = data
         while self.error is None:
             try:
                 self._tools.feed_data(rest)
@@ -156,10 +203,15 @@ class Parser:
         request = self._request
         if request is None:
             limit = self._site.max_header
-            if self._fed > limit:
+            environ = self._environ
+            if environ is not None and len(environ) + self._repeated > self._site.most_keys:
+                self._refuse(HEAD_TOO_LARGE, "the head has too many fields")
+            elif self._fed > limit:
                 status = URI_TOO_LONG if 2 * len(self._url) > limit else HEAD_TOO_LARGE
                 self.error = Refused(status, f"the head has more than {limit} bytes")
-        elif self._fed - request.size > _SPARE + _SPARE_OF_EACH * request.size:
+            return
+        request.join_chunks()
+        if self._fed - request.size > _SPARE + _SPARE_OF_EACH * request.size:
             self.error = Refused(BAD, "the chunks have more around them than in them")
 
     def _decline_upgrade(self) -> None:
@@ -225,7 +277,8 @@ class Parser:
             raise self._refuse(WRONG_VERSION, f"HTTP/{version} is not spoken here")
         environ["SERVER_PROTOCOL"] = "HTTP/" + version
         environ["REQUEST_METHOD"] = method = tools.get_method().decode()
-        target, path, environ["QUERY_STRING"] = _split(url)
+        split = _split_short if len(url) <= LONGEST_KEPT else _split
+        target, path, environ["QUERY_STRING"] = split(url)
         environ["REQUEST_URI"] = environ["RAW_URI"] = target
         if path[:1] != "/":
             path = self._other_form(environ, method, path)
@@ -243,12 +296,12 @@ class Parser:
             request.expects = (
                 version == "1.1" and environ.get("HTTP_EXPECT", "").lower() == "100-continue"
             )
+            self._request = request
         elif tools.should_upgrade():
             request.complete = True
-            self.ready.append(request)
-            return
+        else:
+            self._request = request
         self._fed = 0
-        self._request = request
         self.ready.append(request)
 
     def on_body(self, data: bytes) -> None:
@@ -270,6 +323,7 @@ class Parser:
             return  # a body that was not read: see _decline_upgrade()
         self._skipping = False
         request.complete = True
+        request.join_chunks()
         self._request = None
         self._fed = 0
 
@@ -278,8 +332,8 @@ class Parser:
     def _key_of(self, name: bytes) -> str:
         """Where a field of this name goes in the environ; for the first one of the name."""
         key = key_of(name)
-        if len(self._keys) < _KEPT:
-            self._keys[name] = key
+        if len(name) <= LONGEST_KEPT:
+            keep(self._keys, name, key)
         return key
 
     def _below(self, script: str, path: str) -> str:
@@ -309,8 +363,8 @@ class Parser:
                 raise self._refuse(BAD, "there is no Host")
         elif _HOST.fullmatch(host) is None:
             raise self._refuse(BAD, "that is no Host")
-        elif len(_HOSTS) < _KEPT:
-            _HOSTS.add(host)
+        elif len(host) <= LONGEST_KEPT:
+            keep(_HOSTS, host, True)
 
     def _check_body(self, request: Request, environ: Environ, version: str) -> None:
         coding = environ.get("HTTP_TRANSFER_ENCODING")
@@ -336,7 +390,13 @@ def key_of(name: bytes) -> str:
     return key
 
 
-@lru_cache(_KEPT)
+def keep(cache: dict[Any, Any], key: Any, value: Any) -> None:
+    """Remember it. A full cache is emptied, so what is in use is soon in it again."""
+    if len(cache) >= _KEPT:
+        cache.clear()
+    cache[key] = value
+
+
 def _split(url: bytes) -> tuple[str, str, str]:
     """A target as it came, its path in plain bytes as PEP 3333 wants them, and its query."""
     target = url.decode("latin-1")
@@ -344,6 +404,9 @@ def _split(url: bytes) -> tuple[str, str, str]:
     if "%" in path:
         path = unquote_to_bytes(path).decode("latin-1")
     return target, path, query
+
+
+_split_short = lru_cache(_KEPT)(_split)
 
 
 def _meaning(reason: str) -> Refused:

@@ -8,6 +8,7 @@ from email.utils import formatdate
 from typing import TYPE_CHECKING, Any
 
 from pyfiber._engine import _load
+from pyfiber._requests import served_by_this_fiber
 from pyfiber.net._slots import Slots
 from pyfiber.net._stream import place
 from pyfiber.wsgi._answer import FileWrapper
@@ -78,7 +79,9 @@ class Site:
 
     def talk(self, stream: Stream) -> None:
         """Answer the requests of a connection, up to its end."""
-        self.connection(self, stream).serve()
+        connection = self.connection(self, stream)
+        with served_by_this_fiber(connection):
+            connection.serve()
 
     def end(self) -> None:
         """Answer one more request of each connection.

@@ -7,6 +7,7 @@ import errno
 import logging
 import os
 import struct
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -27,7 +28,7 @@ from pyfiber import (
     timeout,
     yield_now,
 )
-from pyfiber.net import _server
+from pyfiber.net import _scarce
 from tests.support.wine import is_wine
 
 HOST = "127.0.0.1"
@@ -488,7 +489,8 @@ class Scarce:
 def test_lack_of_descriptors_is_told_once_and_survived(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    monkeypatch.setattr(_server, "FIRST_PAUSE", 0.0001)
+    monkeypatch.setattr(_scarce, "FIRST_PAUSE", 0.0001)
+    monkeypatch.setattr(_scarce, "QUIET", 0.0)
     scarce = Scarce(*[number] * 5)
 
     def main() -> None:
@@ -504,7 +506,7 @@ def test_lack_of_descriptors_is_told_once_and_survived(
 
 def test_pauses_grow_up_to_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses = []
-    monkeypatch.setattr(_server, "sleep", pauses.append)
+    monkeypatch.setattr(_scarce, "sleep", pauses.append)
     scarce = Scarce(*[errno.EMFILE] * 8)
 
     def main() -> None:
@@ -541,9 +543,10 @@ def test_process_without_descriptors_recovers(child: Any) -> None:
         """
         import logging, resource, socket as standard
         from pyfiber import TaskGroup, net, run, sleep
-        from pyfiber.net import _server
+        from pyfiber.net import _scarce
 
-        _server.FIRST_PAUSE = 0.001
+        _scarce.FIRST_PAUSE = 0.001
+        _scarce.QUIET = 0.0
         told = []
         logging.getLogger("pyfiber").addFilter(lambda record: told.append(record.getMessage()))
         resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))
@@ -577,5 +580,144 @@ def test_process_without_descriptors_recovers(child: Any) -> None:
             assert "Too many open files" in told[0] and "again" in told[1]
 
         run(main)
+        """
+    )
+
+
+def test_server_at_its_limit_tells_of_that_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_scarce, "FIRST_PAUSE", 0.0001)
+
+    class AtTheLimit(Scarce):
+        def accept(self) -> Any:
+            self.numbers = [errno.EMFILE] if self.tries % 2 else []  # each second time
+            return super().accept()
+
+    def main() -> None:
+        with net.Server(echo, AtTheLimit(errno.EMFILE)) as server:  # type: ignore[arg-type]
+            for _ in range(5):
+                assert ask(server) == b"hello"
+
+    run(main)
+    assert len(caplog.records) == 1
+
+
+def test_no_memory_for_the_next_connection_is_told_and_survived(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_scarce, "FIRST_PAUSE", 0.0001)
+
+    class WithoutMemory(Scarce):
+        def accept(self) -> Any:
+            if self.numbers:
+                self.numbers.pop()
+                raise MemoryError
+            return super().accept()
+
+    def main() -> None:
+        with net.Server(echo, WithoutMemory(1, 2, 3)) as server:  # type: ignore[arg-type]
+            assert ask(server) == b"hello"
+
+    run(main)
+    assert "cannot accept connections, which wait until it can: MemoryError" in caplog.text
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs RLIMIT_AS")
+def test_server_without_memory_for_stacks_recovers(child: Any) -> None:
+    child(
+        """
+        import contextlib, logging, resource, socket as standard
+        from pyfiber import net, run, sleep
+        from pyfiber.net import _scarce
+
+        _scarce.FIRST_PAUSE = 0.001
+        told = []
+        logging.getLogger("pyfiber").addFilter(lambda record: told.append(record.getMessage()))
+
+        def echo(stream):
+            while data := stream.read():
+                stream.write(data)
+
+        def main():
+            with net.serve(echo, "127.0.0.1", 0) as server:
+                clients = [standard.create_connection(server.address) for _ in range(200)]
+                with open("/proc/self/statm") as file:
+                    size = int(file.read().split()[0]) * resource.getpagesize()
+                resource.setrlimit(resource.RLIMIT_AS, (size + (8 << 20), resource.RLIM_INFINITY))
+                while not told:
+                    sleep(0.001)
+                for client in clients:
+                    client.close()
+                answer = b""
+                while not answer:
+                    sleep(0.01)
+                    with standard.create_connection(server.address) as client:
+                        client.sendall(b"hello")
+                        sleep(0.01)
+                        client.setblocking(False)
+                        with contextlib.suppress(OSError):
+                            answer = client.recv(100)
+                assert answer == b"hello"
+            assert len(told) == 1 and "no stack of" in told[0], told
+
+        run(main)
+        """
+    )
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs SO_LINGER of POSIX")
+def test_server_in_trouble_imports_nothing(child: Any) -> None:
+    child(
+        """
+        import errno, sys
+        from pyfiber import TaskGroup, net, run, sleep
+
+        tried = []
+
+        class Recorder:
+            def find_spec(self, name, path=None, target=None):
+                if name not in sys.builtin_module_names:
+                    tried.append(name)
+
+        class Scarce:
+            def __init__(self):
+                self.listener = net.listen("127.0.0.1", 0)
+                self.errors = [OSError(errno.EMFILE, "no descriptor"), MemoryError()]
+
+            def accept(self):
+                if self.errors:
+                    raise self.errors.pop(0)
+                return self.listener.accept()
+
+            def __getattr__(self, name):
+                return getattr(self.listener, name)
+
+        def fail(stream):
+            what = stream.read()
+            if what == b"wait":
+                sleep(100)
+            if what == b"lost":
+                raise ConnectionResetError("lost")
+            with TaskGroup() as group:
+                group.spawn(lambda: no_such_name)
+                group.spawn(lambda: [].no_such_attribute)
+
+        def main():
+            server = net.Server(fail, Scarce(), grace=0.01)
+            sys.meta_path.insert(0, Recorder())
+            with server:
+                for what in (b"lost", b"group"):
+                    with net.connect(*server.address) as stream:
+                        stream.write(what)
+                        assert stream.read() == b""
+                stream = net.connect(*server.address)
+                stream.write(b"wait")
+                sleep(0.01)
+            sys.meta_path.pop(0)
+
+        sys.stderr = open("/dev/null", "w")
+        run(main)
+        assert not tried, tried
         """
     )

@@ -7,9 +7,12 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import ssl
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -610,3 +613,30 @@ def answers_plainly(port: int) -> bytes:
         with contextlib.suppress(ConnectionError):
             return sock.recv(100)
         return b""
+
+
+def test_worker_without_descriptors_says_so_once_and_serves_again(
+    serving: Serving, tmp_path: Path
+) -> None:
+    limit = "def post_worker_init(worker):\n    import resource\n"
+    limit += "    resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))\n"
+    Path(tmp_path, "gunicorn.conf.py").write_text(limit)
+    with serving("--timeout", "60") as server:
+        with contextlib.ExitStack() as clients:
+            for _ in range(100):
+                sock = socket.create_connection(("127.0.0.1", server.port), PATIENCE)
+                clients.enter_context(sock)
+            until(lambda: "cannot accept connections" in server.log())
+        assert server.get("/pid")
+        assert server.log().count("cannot accept connections") == 1
+
+
+def test_ps_shows_the_requests_of_a_worker(serving: Serving, tmp_path: Path) -> None:
+    with serving(PYFIBER_DEBUG="1") as server, meanwhile(server, "/until_open?secret=1"):
+        server.appears("inside")
+        pid = server.get("/pid").decode()
+        command = [sys.executable, "-m", "pyfiber", "ps", pid]
+        told = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+        Path(tmp_path, "open").touch()
+    assert re.search(r"\n      request GET /until_open for [\d.]+ m?s\n", told.stdout), told
+    assert told.stdout.count("request ") == 1

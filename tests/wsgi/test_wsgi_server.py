@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 
-from pyfiber import TaskGroup, gather, net, now, run, sleep, testing, to_thread, wsgi
+from pyfiber import Event, TaskGroup, gather, net, now, run, sleep, testing, to_thread, wsgi
+from pyfiber._debug import snapshot as snapshots
+from pyfiber._debug.text import page
 from tests.io.certificates import HOST as NAME
 from tests.io.certificates import needs_certificates
 from tests.io.tls_pairs import client_context, server_context
@@ -640,3 +642,64 @@ def test_command_says_what_is_missing(program: Path, arguments: list[str], messa
     done = run_python("-m", "pyfiber.wsgi", *arguments)
     assert done.returncode != 0
     assert message in done.stderr
+
+
+# what `python -m pyfiber ps` tells of it ----------------------------------------------------------
+
+
+def requests_told() -> list[tuple[str, str, float]]:
+    """On another thread, as the thread that answers ``ps`` does it."""
+    found = to_thread(snapshots.snapshot)
+    groups = [group for thread in found["threads"] for group in thread["groups"]]
+    return [request for group in groups for request in group["requests"]]
+
+
+def test_ps_shows_method_path_and_age_of_each_request() -> None:
+    go_on = Event()
+
+    def app(environ: dict[str, Any], start_response: Any) -> Any:
+        if environ["PATH_INFO"] == "/changed":
+            environ["REQUEST_METHOD"] = object()  # type: ignore[assignment]
+        go_on.wait()
+        return hello(environ, start_response)
+
+    def main() -> None:
+        with wsgi.serve(app, HOST, 0) as server, ExitStack() as stack:
+            streams = []
+            for target in (b"GET /a?secret=1", b"POST /b/c", b"GET /changed"):
+                streams.append(stack.enter_context(net.connect(*server.address)))
+                streams[-1].write(target + b" HTTP/1.1\r\nHost: a\r\n\r\n")
+            while len(told := requests_told()) < 3:
+                sleep(0.001)
+            shown = sorted(request[:2] for request in told)
+            assert shown == [("?", "?"), ("GET", "/a"), ("POST", "/b/c")]
+            assert all(0 <= age < 60 for _, _, age in told)
+            text = page(to_thread(snapshots.snapshot))
+            assert re.search(r"\n      request GET /a for [\d.]+ m?u?s\n", text)
+            assert "secret" not in text
+            go_on.set()
+            for stream in streams:
+                stream.read_until(HELLO)
+            while requests_told():  # the connections are kept, and answer nothing
+                sleep(0.001)
+
+    run(main)
+
+
+def test_ps_shows_at_most_a_thousand_requests_of_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "MOST_REQUESTS", 2)
+    go_on = Event()
+
+    def app(environ: dict[str, Any], start_response: Any) -> Any:
+        go_on.wait()
+        return hello(environ, start_response)
+
+    def main() -> None:
+        with wsgi.serve(app, HOST, 0) as server, ExitStack() as stack:
+            for _ in range(5):
+                stack.enter_context(net.connect(*server.address)).write(GET)
+            while "      and 3 requests more\n" not in page(to_thread(snapshots.snapshot)):
+                sleep(0.001)
+            go_on.set()
+
+    run(main)
