@@ -28,6 +28,7 @@ BUDGET = 1.0
 MOST_NAMES = 5
 LONGEST_NAME = 100
 LONGEST_WAIT = 500
+LONGEST_PATH = 4096
 #: Calls of a stack: its ends, if it is longer.
 MOST_CALLS = 60
 
@@ -110,9 +111,12 @@ class Pace:
 # one fiber ----------------------------------------------------------------------------------------
 
 
+def cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else text[:longest] + "..."
+
+
 def name_of(fiber: Fiber[Any]) -> str:
-    name = fiber.name
-    return name if len(name) <= LONGEST_NAME else name[:LONGEST_NAME] + "..."
+    return cut(fiber.name, LONGEST_NAME)
 
 
 def is_ours(kind: type) -> bool:
@@ -153,7 +157,7 @@ def wait_of(fiber: Fiber[Any]) -> str:
             text = f"waits for <{kind.__module__}.{kind.__qualname__} at {id(what):#x}>"
     except Exception as exc:  # one bad fiber must not make the answer fail
         text = f"waits for something that cannot be told: {type(exc).__name__}"
-    return text if len(text) <= LONGEST_WAIT else text[:LONGEST_WAIT] + "..."
+    return cut(text, LONGEST_WAIT)
 
 
 def frame_of(fiber: Fiber[Any]) -> Any:
@@ -168,7 +172,8 @@ def calls_of(frame: Any) -> list[Call]:
     calls: list[Call] = []
     while frame is not None:
         code = frame.f_code
-        calls.append((code.co_filename, frame.f_lineno or 0, code.co_qualname))
+        file = cut(code.co_filename, LONGEST_PATH)
+        calls.append((file, frame.f_lineno or 0, cut(code.co_qualname, LONGEST_NAME)))
         frame = frame.f_back
     calls.reverse()
     left_out = len(calls) - MOST_CALLS
@@ -260,7 +265,7 @@ def schedulers_of(ident: int, running: _engine.Scheduler | None) -> Iterator[Sch
 def snapshot(since: float = 0.0) -> Snapshot:
     """All threads that have fibers; ``since``: see Group.moved, in seconds before now."""
     own = threading.get_ident()
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    names = {thread.ident: cut(thread.name, LONGEST_NAME) for thread in threading.enumerate()}
     pace = Pace()
     threads: list[ThreadState] = []
     described = _engine._threads()
