@@ -184,9 +184,10 @@ class Keyboard:
     def take(self) -> None:
         """Also after a time in the background, where the shell has set its own modes."""
         if self.is_there():
+            import termios
             import tty
 
-            tty.setcbreak(self.number)
+            tty.setcbreak(self.number, termios.TCSANOW)  # and keep what has been typed
 
     def quits_within(self, seconds: float) -> bool:
         """Wait so long; True at once when the user presses q."""

@@ -18,9 +18,9 @@ COUNTERS = ("switches", "wakeups", "messages", "timeouts", "waits")
 #: Source files that are kept, and how much of each is read.
 MOST_SOURCES = 100
 LONGEST_SOURCE = 4 << 20
-#: Columns of `top` before the name, and the fewest that the name has.
+#: Columns of `top` before the name, and the fewest in which a wait is shown.
 BEFORE_NAME = 41
-LEAST_NAME = 16
+LEAST_WAIT = 10
 
 
 def time_text(seconds: float) -> str:
@@ -183,7 +183,7 @@ def screen(
     groups = [group for thread in found["threads"] for group in thread["groups"]]
     groups.sort(key=lambda group: (-group["moved"], -group["count"]))
     left = sum(thread["fibers"] - thread["examined"] for thread in found["threads"])
-    end = [f"and {count_text(left, 'fiber')} that were not examined"] if left else []
+    end = [f"and {count_text(left, 'fiber')} not examined"] if left else []
     room = max(rows - 1 - len(lines) - len(end), 0)
     if len(groups) > room:
         room = max(room - 1, 0)
@@ -264,12 +264,16 @@ def short_waited(group: Group) -> str:
 
 
 def row(group: Group, home: str, columns: int) -> str:
-    wait = f" {group['wait']}" if group["wait"] else ""
-    names = cut(clean(names_text(group)), max((columns - BEFORE_NAME) // 2, LEAST_NAME))
-    return (
+    place = place_text(group, home)
+    room = max(columns - BEFORE_NAME - len(place), (columns - BEFORE_NAME) // 2)
+    names = cut(clean(names_text(group)), room)
+    line = (
         f"{number_text(group['count']):>7} {number_text(group['moved']):>7} {group['state']:9} "
-        f"{short_waited(group):13}  {names}{place_text(group, home)}{wait}"
+        f"{short_waited(group):13}  {names}{place}"
     )
+    if group["wait"] and len(line) + LEAST_WAIT <= columns:
+        line += f" {group['wait']}"
+    return line
 
 
 def place_text(group: Group, home: str) -> str:

@@ -378,7 +378,7 @@ def test_fibers_beyond_the_budget_are_only_counted(monkeypatch: pytest.MonkeyPat
     assert f"and {left} fibers more: to examine all would take too long" in text.page(
         found, os.getpid()
     )
-    assert f"and {left} fibers that were not examined" in text.screen(found, None, 200, 50)
+    assert f"and {left} fibers not examined" in text.screen(found, None, 200, 50)
 
 
 def counter() -> Any:
