@@ -37,6 +37,9 @@ def why_not_here() -> str | None:
     """A sentence, if pyfiber cannot be built for this interpreter or this system."""
     if platform.python_implementation() != "CPython":
         return "pyfiber needs CPython: it switches CPython's own thread state"
+    # pip runs this file before it looks at requires-python.
+    if sys.version_info < (3, 11):  # noqa: UP036
+        return f"pyfiber requires Python 3.11 or later, and this is {platform.python_version()}"
     free_threaded = sysconfig.get_config_var("Py_GIL_DISABLED")
     tested = sys.version_info >= (3, 14) and sys.platform == "linux"
     if free_threaded and not tested and not os.environ.get("PYFIBER_UNTESTED"):

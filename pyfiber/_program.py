@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import pkgutil
 import runpy
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from importlib.machinery import ModuleSpec
+    from typing import BinaryIO, NoReturn
 
 
 def add_program(parser: argparse.ArgumentParser) -> None:
@@ -33,21 +37,54 @@ def set_arguments(options: argparse.Namespace) -> None:
 def run_program(options: argparse.Namespace) -> None:
     """Run it as `__main__`; what it raises, SystemExit too, goes to the caller."""
     if options.module:
-        # python -m has put the current directory first; it stays there.
-        runpy.run_module(options.module[0], run_name="__main__", alter_sys=True)
+        run_module(options.module[0])
     else:
         run_file(options.program[0])
 
 
+def refuse(words: str, status: int) -> NoReturn:
+    """End the process as `python` does when it finds no program: one line, no traceback."""
+    print(f"{sys.executable}: {words}", file=sys.stderr)
+    raise SystemExit(status)
+
+
+def run_module(name: str) -> None:
+    """Run a module as `__main__`. python -m has put the current directory first; it stays there."""
+    if name.startswith("."):
+        refuse("Relative module names not supported", 1)
+    if (spec := spec_of(name)) is None:
+        refuse(f"No module named {name}", 1)
+    if spec.submodule_search_locations is not None and spec_of(f"{name}.__main__") is None:
+        refuse(
+            f"No module named {name}.__main__; {name!r} is a package and cannot be directly "
+            "executed",
+            1,
+        )
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
+def spec_of(name: str) -> ModuleSpec | None:
+    """Where the module is; None if there is none, or no package that it would be in."""
+    try:
+        return importlib.util.find_spec(name)
+    except ModuleNotFoundError as exc:
+        # The package itself may import something that is not there: that is an error of its own.
+        if exc.name is None or not f"{name}.".startswith(f"{exc.name}."):
+            raise
+    except ValueError:  # a module that says of itself that it came from nowhere
+        pass
+    return None
+
+
 def run_file(path: str) -> None:
     """Run a file as the module `__main__`, where threads and exit functions may outlive it."""
-    if not sys.flags.safe_path:  # then the first entry is python -m's own
-        sys.path[0] = os.path.dirname(os.path.realpath(path))
     if os.path.isdir(path) or path.endswith((".zip", ".pyz")):
-        runpy.run_path(path, run_name="__main__")
+        run_folder(path)
         return
-    with open(path, "rb") as file:
-        code = compile(file.read(), path, "exec", dont_inherit=True)
+    with opened(path) as file:
+        content = file.read()
+    take_first_place(os.path.dirname(os.path.realpath(path)))
+    code = compile(content, path, "exec", dont_inherit=True)
     namespace: dict[str, object] = sys.modules["__main__"].__dict__
     keep: dict[str, object] = {
         name: namespace[name] for name in ("__builtins__", "__loader__") if name in namespace
@@ -57,3 +94,31 @@ def run_file(path: str) -> None:
         keep, __name__="__main__", __file__=path, __doc__=None, __package__=None, __spec__=None
     )
     exec(code, namespace)
+
+
+def opened(path: str) -> BinaryIO:
+    """The program's file, to read; the process ends with status 2 if that cannot be."""
+    try:
+        return open(path, "rb")
+    except OSError as exc:
+        refuse(
+            f"can't open file {os.path.abspath(path)!r}: [Errno {exc.errno}] {exc.strerror}",
+            2,
+        )
+
+
+def take_first_place(folder: str) -> None:
+    """Put the program's folder first in sys.path, where python -m has put the current one."""
+    if not sys.flags.safe_path:
+        sys.path[0] = folder
+
+
+def run_folder(path: str) -> None:
+    """Run the `__main__` of a folder or of a zip file."""
+    if not os.path.isdir(path):
+        opened(path).close()  # says why if it cannot be read
+    finder = pkgutil.get_importer(path)
+    if finder is not None and finder.find_spec("__main__") is None:
+        refuse(f"can't find '__main__' module in {os.path.abspath(path)!r}", 1)
+    take_first_place(os.path.dirname(os.path.realpath(path)))
+    runpy.run_path(path, run_name="__main__")

@@ -9,6 +9,13 @@ MOST_NAMED = 5
 MOST_TYPES = 3
 
 
+def clean(text: str) -> str:
+    """Without line ends, and without control characters, which could write on the terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def some(names: list[str], count: int | None = None) -> str:
     """A list in words, shortened if long; ``count`` is the real number if not all are given."""
     listed = names[:MOST_NAMED]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -11,10 +12,14 @@ import time
 from typing import Any, cast
 
 from pyfiber._debug import places, remote
+from pyfiber._debug.places import User
 from pyfiber._debug.server import peer_of
 from pyfiber._debug.snapshot import PROTOCOL, Snapshot
-from pyfiber._debug.text import clean
+from pyfiber._debug.text import cut
+from pyfiber._words import clean
 
+#: Characters of the process's own words, if it refuses.
+LONGEST_ERROR = 500
 #: An answer is bounded by its maker; this bounds what is read of something else.
 LONGEST_ANSWER = 64 << 20
 
@@ -26,9 +31,10 @@ class Failed(Exception):
 class Connection:
     """To one process."""
 
-    def __init__(self, sock: socket.socket, pid: int) -> None:
+    def __init__(self, sock: socket.socket, pid: int, user: User) -> None:
         self.sock = sock
         self.pid = pid
+        self.user = user
 
     def ask(self, since: float = 0.0) -> Snapshot:
         """What its fibers do; Failed."""
@@ -68,7 +74,7 @@ def read(line: bytes) -> Snapshot:
     except (ValueError, TypeError, KeyError, RecursionError):
         raise Failed("what the process answers cannot be understood") from None
     if "error" in answer:
-        raise Failed(f"the process refuses: {clean(str(answer['error']))}")
+        raise Failed(f"the process refuses: {cut(clean(str(answer['error'])), LONGEST_ERROR)}")
     if protocol != PROTOCOL:
         raise Failed("the process uses another version of pyfiber: ask it with that one")
     return cast(Snapshot, answer)
@@ -77,23 +83,47 @@ def read(line: bytes) -> Snapshot:
 # finding it ---------------------------------------------------------------------------------------
 
 
-def owner_of(pid: int) -> int:
+def owner_of(pid: int) -> User:
     """The process's user; Failed if there is no such process, or it is somebody else's."""
     if pid <= 0 or not places.is_alive(pid):
         raise Failed(f"there is no process {pid}")
     own = os.geteuid()
-    try:
-        uid = os.stat(f"/proc/{pid}").st_uid if sys.platform == "linux" else own
-    except OSError:
-        raise Failed(f"there is no process {pid}") from None
-    if uid != own and own != 0:
+    if sys.platform != "linux":
+        return User(own, os.getegid())
+    # The owner of /proc/PID is root for a process that has changed its user.
+    if (uids := status_of(pid, "Uid")) is None or (gids := status_of(pid, "Gid")) is None:
+        raise Failed(f"there is no process {pid}")
+    user = User(int(uids.split()[1]), int(gids.split()[1]))  # the effective ones
+    if user.uid != own and own != 0:
         raise Failed(f"process {pid} belongs to another user: ask as that user, or with sudo")
-    return uid
+    return user
 
 
-def connected(pid: int, uid: int, seconds: float) -> socket.socket | None:
-    """A connection to the socket of that process; None if it has none."""
-    for folder in places.folders(uid):
+def status_of(pid: int, name: str) -> str | None:
+    """A line of what Linux says of the process; None if it says nothing."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+            return next(line for line in file if line.startswith(f"{name}:")).partition(":")[2]
+    except (OSError, StopIteration):
+        return None
+
+
+def connected(pid: int, user: User, seconds: float) -> socket.socket | None:
+    """A connection to the socket of that process; None if it has none; Failed."""
+    try:
+        with user.acting():
+            sock = connected_in(places.folders(user.uid), pid, user.uid, seconds)
+    except OSError as exc:
+        raise Failed(f"cannot act as user {user.uid}, whose process {pid} is: {exc}") from None
+    if sock is None and user.is_other():  # it may have been ours when it opened its socket
+        own = os.geteuid()
+        sock = connected_in(places.folders(own), pid, own, seconds)
+    return sock
+
+
+def connected_in(folders: list[str], pid: int, uid: int, seconds: float) -> socket.socket | None:
+    """The same, with a socket in one of these folders of that user; this user's rights suffice."""
+    for folder in folders:
         if not places.is_own(folder, uid):
             continue
         sock = socket.socket(socket.AF_UNIX)
@@ -113,28 +143,56 @@ def connected(pid: int, uid: int, seconds: float) -> socket.socket | None:
     return None
 
 
-def signalled(pid: int, uid: int, signum: int, seconds: float) -> socket.socket:
+def signalled(pid: int, user: User, signum: int, seconds: float) -> socket.socket:
     """Send the signal that debug_on_signal() waits for; a connection, once there is a socket."""
-    if not catches(pid, signum):
-        name = signal.Signals(signum).name
-        raise Failed(f"process {pid} does not handle {name}, which would end it: nothing was sent")
-    os.kill(pid, signum)
+    send(pid, user, signum)
     deadline = time.monotonic() + seconds
-    while (sock := connected(pid, uid, seconds)) is None:
+    while (sock := connected(pid, user, seconds)) is None:
         if time.monotonic() > deadline:
             raise Failed(f"process {pid} has not opened its socket within {seconds:g} s")
         time.sleep(0.02)
     return sock
 
 
+def send(pid: int, user: User, signum: int) -> None:
+    """Send it to a process that handles it, not to a new one of the same number; Failed."""
+    handle = None
+    try:
+        handle = handle_of(pid)
+        if owner_of(pid) != user:
+            raise Failed(f"there is no process {pid} any more")
+        if not catches(pid, signum):
+            name = signal.Signals(signum).name
+            raise Failed(
+                f"process {pid} does not handle {name}, which would end it: nothing was sent"
+            )
+        if handle is None:
+            os.kill(pid, signum)
+        else:
+            signal.pidfd_send_signal(handle, signum)
+    except ProcessLookupError:
+        raise Failed(f"there is no process {pid} any more") from None
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def handle_of(pid: int) -> int | None:
+    """A descriptor that stands for this process alone, where the system has such."""
+    if not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except OSError as exc:
+        if exc.errno == errno.ESRCH:
+            raise
+        return None  # an old kernel, or a sandbox
+
+
 def catches(pid: int, signum: int) -> bool:
     """Has the process a handler for the signal? True where the system does not say."""
-    try:
-        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
-            caught = next(line for line in file if line.startswith("SigCgt:"))
-    except (OSError, StopIteration):
-        return True
-    return bool(int(caught.split()[1], 16) >> (signum - 1) & 1)
+    caught = status_of(pid, "SigCgt")
+    return caught is None or bool(int(caught, 16) >> (signum - 1) & 1)
 
 
 def uses_pyfiber(pid: int) -> bool:
@@ -150,20 +208,20 @@ def connect(pid: int, signum: int | None = None, seconds: float = 10.0) -> Conne
     """A connection to that process, by whatever way there is; Failed."""
     if not hasattr(socket, "AF_UNIX"):
         raise Failed("this needs Unix sockets, which Python does not have on this system")
-    uid = owner_of(pid)
-    sock = connected(pid, uid, seconds)
+    user = owner_of(pid)
+    sock = connected(pid, user, seconds)
     if sock is None and signum is not None:
-        sock = signalled(pid, uid, signum, seconds)
+        sock = signalled(pid, user, signum, seconds)
     if sock is None and not uses_pyfiber(pid):
         raise Failed(f"process {pid} does not use pyfiber")
     if sock is None and remote.is_possible():
         try:
-            sock = remote.enter(pid, uid, seconds)
+            sock = remote.enter(pid, user, seconds)
         except remote.Refused as exc:
             raise Failed(f"{exc}; {HOW}") from None
     if sock is None:
         raise Failed(f"process {pid} has no debug socket: {HOW}")
-    return Connection(sock, pid)
+    return Connection(sock, pid, user)
 
 
 HOW = (

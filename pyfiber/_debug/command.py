@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
+import os
+import select
 import shutil
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from typing import Any, Self
 
 from pyfiber._debug import text
 from pyfiber._debug.client import Connection, Failed, connect
+from pyfiber._debug.snapshot import Snapshot
+from pyfiber._words import clean
 
 PS = """Show the fibers of a running process: alike ones together, what they wait for, for how long,
 and their stack."""
 TOP = """Show the fibers of a running process again and again: what moves, and what happens in a
-second. It ends with Ctrl-C, or with the process."""
+second. It ends when you press q, or with the process."""
 
 #: Goes to the terminal's upper left corner and erases what is there.
 CLEAR = "\x1b[H\x1b[J"
@@ -76,6 +84,8 @@ def add_top(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Connect and show; what stands in the way is one line on standard error."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names may be in any script
     try:
         connection = connect(options.pid, options.signal, options.timeout)
         try:
@@ -83,7 +93,7 @@ def main(options: argparse.Namespace) -> int:
         finally:
             connection.close()
     except Failed as exc:
-        print(f"pyfiber: {exc}", file=sys.stderr)
+        print(f"pyfiber: {clean(str(exc))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
@@ -95,25 +105,99 @@ def main(options: argparse.Namespace) -> int:
 
 def ps(connection: Connection, options: argparse.Namespace) -> None:
     found = connection.ask()
-    print(json.dumps(found) if options.json else text.page(found), end="\n" * options.json)
+    if options.json:
+        print(json_of(found))
+        return
+    with understood(), connection.user.acting():
+        shown = text.page(found, connection.pid)
+    print(shown, end="")
+
+
+def json_of(found: Snapshot) -> str:
+    """A line of ASCII, without control characters."""
+    return json.dumps(found).replace("\x7f", "\\u007f")
+
+
+@contextlib.contextmanager
+def understood() -> Iterator[None]:
+    """Failed if an answer is not what it should be: any program may be on the other side."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as exc:
+        raise Failed(f"what the process answers cannot be understood ({exc})") from None
 
 
 def top(connection: Connection, options: argparse.Namespace) -> None:
     before = None
     number = 0
-    while options.count is None or number < options.count:
-        if number:
-            time.sleep(options.interval)
-        found = connection.ask(options.interval)
-        if options.json:
-            print(json.dumps(found), flush=True)
-        else:
-            shown = text.screen(found, before, *size_of_screen())
-            print(CLEAR * sys.stdout.isatty() + shown, end="", flush=True)
-        before = found
-        number += 1
+    with Keyboard() as keyboard:
+        while options.count is None or number < options.count:
+            if number and keyboard.quits_within(options.interval):
+                break
+            found = connection.ask(options.interval)
+            if options.json:
+                print(json_of(found), flush=True)
+            else:
+                hint = "   (q quits)" if keyboard.is_there() else ""
+                with understood():
+                    shown = text.screen(found, before, *size_of_screen(), hint)
+                print(CLEAR * sys.stdout.isatty() + shown, end="", flush=True)
+            before = found
+            number += 1
 
 
 def size_of_screen() -> tuple[int, int]:
     """Columns and rows; without limit if it is a file or a pipe."""
     return shutil.get_terminal_size() if sys.stdout.isatty() else (10**6, 10**6)
+
+
+class Keyboard:
+    """The terminal that `top` runs in: it takes each key at once, and does not show it."""
+
+    def __init__(self) -> None:
+        terminal = all(each is not None and each.isatty() for each in (sys.stdin, sys.stdout))
+        self.number = sys.stdin.fileno() if terminal else -1
+        self.modes: list[Any] | None = None
+
+    def __enter__(self) -> Self:
+        if self.number >= 0:
+            import termios
+
+            self.modes = termios.tcgetattr(self.number)
+            signal.signal(signal.SIGTERM, lambda *args: sys.exit(128 + signal.SIGTERM))
+            self.take()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self.modes is not None and self.is_there():
+            import termios
+
+            termios.tcsetattr(self.number, termios.TCSADRAIN, self.modes)
+
+    def is_there(self) -> bool:
+        """Do its keys come here? Not if this runs in the background."""
+        try:
+            return self.number >= 0 and os.tcgetpgrp(self.number) == os.getpgrp()
+        except OSError:
+            return False
+
+    def take(self) -> None:
+        """Also after a time in the background, where the shell has set its own modes."""
+        if self.is_there():
+            import termios
+            import tty
+
+            tty.setcbreak(self.number, termios.TCSANOW)  # and keep what has been typed
+
+    def quits_within(self, seconds: float) -> bool:
+        """Wait so long; True at once when the user presses q."""
+        self.take()
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            if not self.is_there():
+                time.sleep(min(left, 1.0))
+            elif select.select([self.number], [], [], left)[0]:
+                keys = os.read(self.number, 100)
+                if not keys or b"q" in keys.lower():  # or the terminal is gone
+                    return True
+        return False

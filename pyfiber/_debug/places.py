@@ -1,4 +1,10 @@
-"""Where a process's socket is: a file named by its number, in a folder that is its user's alone."""
+"""Where a process's socket is: a file named by its number, in a folder that is its user's alone.
+
+Root may look at the processes of others, and a user can plant links in every folder that the user
+can write. So two rules hold here and wherever this package touches a file by its name: a process
+makes files only in folders whose names nobody else can turn into something else (`is_firm`), and
+what is in another user's folder is touched with that user's rights (`User.acting`).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +12,8 @@ import contextlib
 import os
 import re
 import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 #: Not from the environment, because who looks has another one than who is looked at.
 FOLDERS = ("/run/user/{uid}/pyfiber", "/tmp/pyfiber-{uid}")
@@ -22,13 +30,63 @@ def socket_in(folder: str, pid: int) -> str:
 
 
 def is_own(folder: str, uid: int) -> bool:
-    """Is it a folder of that user, which nobody else can get into?"""
+    """Is it a folder of that user, which nobody else can get into or exchange?"""
     try:
         found = os.lstat(folder)
     except OSError:
         return False
     private = stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o077
-    return private and found.st_uid == uid
+    return private and found.st_uid == uid and is_firm(os.path.dirname(folder), uid)
+
+
+def is_firm(folder: str, uid: int) -> bool:
+    """Can only that user and root exchange this folder, one above, or what is theirs in it?"""
+    folder = os.path.realpath(folder)
+    trusted = (uid, 0, os.lstat("/").st_uid)  # the owner of / could exchange everything anyway
+    while True:
+        try:
+            found = os.lstat(folder)
+        except OSError:
+            return False
+        open_to_others = found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX
+        if found.st_uid not in trusted or open_to_others or not stat.S_ISDIR(found.st_mode):
+            return False
+        above = os.path.dirname(folder)
+        if above == folder:
+            return True
+        folder = above
+
+
+@dataclass(frozen=True)
+class User:
+    """Whose process is looked at."""
+
+    uid: int
+    gid: int
+
+    def is_other(self) -> bool:
+        """Another one than ours, which is root then."""
+        return self.uid != os.geteuid()
+
+    @contextlib.contextmanager
+    def acting(self) -> Iterator[None]:
+        """Within this, the process may do what that user may do. OSError if it cannot be.
+
+        The real user stays, so that user cannot send signals to this process or trace it.
+        """
+        if not self.is_other():
+            yield
+            return
+        uid, gid, groups = os.geteuid(), os.getegid(), os.getgroups()
+        try:
+            os.setgroups([self.gid])
+            os.setegid(self.gid)
+            os.seteuid(self.uid)
+            yield
+        finally:
+            os.seteuid(uid)
+            os.setegid(gid)
+            os.setgroups(groups)
 
 
 def own_folder() -> str:
@@ -64,5 +122,6 @@ def clean(folder: str) -> None:
 
 
 def remove(path: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
+    """Remove the file, if it is there and this process, which may have changed its user, may."""
+    with contextlib.suppress(FileNotFoundError, PermissionError):
         os.unlink(path)

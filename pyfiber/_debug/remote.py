@@ -15,6 +15,8 @@ import tempfile
 import time
 from collections.abc import Iterator
 
+from pyfiber._debug import places
+from pyfiber._debug.places import User
 from pyfiber._debug.server import peer_of
 
 SCRIPT = """
@@ -51,35 +53,53 @@ def is_possible() -> bool:
     return hasattr(sys, "remote_exec")
 
 
-def enter(pid: int, uid: int, seconds: float) -> socket.socket:
+def enter(pid: int, user: User, seconds: float) -> socket.socket:
     """A connection to a thread in that process; Refused."""
-    with meeting_place(uid) as folder, socket.socket(socket.AF_UNIX) as listener:
+    with meeting_place(user) as folder, socket.socket(socket.AF_UNIX) as listener:
         path = os.path.join(folder, "socket")
         script = os.path.join(folder, "script.py")
-        listener.bind(path)
-        listener.listen(1)
-        with open(script, "w", encoding="utf-8") as file:
-            file.write(SCRIPT.format(path=path))
-        give(uid, path, script)
+        listen(listener, path, user)
+        write(script, SCRIPT.format(path=path), user)
         order(pid, script)
         return arrival(listener, pid, seconds)
 
 
 @contextlib.contextmanager
-def meeting_place(uid: int) -> Iterator[str]:
-    """A folder of that user's alone."""
-    folder = tempfile.mkdtemp(prefix="pyfiber-")
+def meeting_place(user: User) -> Iterator[str]:
+    """A folder of this process's user, in which nobody else can write; Refused.
+
+    It stays ours when the process is another user's, who may only reach what is in it.
+    """
+    above = ("/tmp", "/var/tmp") if user.is_other() else (tempfile.gettempdir(), "/tmp")
+    for place in above:
+        if places.is_firm(place, os.geteuid()):
+            break
+    else:
+        raise Refused(f"no place to meet the process: others can write in {' and '.join(above)}")
+    folder = tempfile.mkdtemp(prefix="pyfiber-", dir=place)
     try:
-        give(uid, folder)
+        if user.is_other():
+            os.chmod(folder, 0o711)
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def give(uid: int, *paths: str) -> None:
-    if uid != os.geteuid():  # then this is the system's administrator
-        for path in paths:
-            os.chown(path, uid, -1)
+def listen(listener: socket.socket, path: str, user: User) -> None:
+    """Listen to that user alone."""
+    listener.bind(path)
+    os.chmod(path, 0o600)
+    if user.is_other():
+        os.chown(path, user.uid, -1, follow_symlinks=False)
+    listener.listen(1)
+
+
+def write(path: str, text: str, user: User) -> None:
+    """Make a file that the user can read."""
+    with open(path, "x", encoding="utf-8") as file:
+        if user.is_other():
+            os.chmod(file.fileno(), 0o644)
+        file.write(text)
 
 
 def order(pid: int, script: str) -> None:

@@ -28,9 +28,10 @@ BUDGET = 1.0
 MOST_NAMES = 5
 LONGEST_NAME = 100
 LONGEST_WAIT = 500
-#: Requests of one group, and letters of a path.
+LONGEST_PATH = 4096
+#: Requests of one group, and letters of a target.
 MOST_REQUESTS = 1000
-LONGEST_PATH = 200
+LONGEST_TARGET = 200
 #: Calls of a stack: its ends, if it is longer.
 MOST_CALLS = 60
 
@@ -117,9 +118,12 @@ class Pace:
 # one fiber ----------------------------------------------------------------------------------------
 
 
+def cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else text[:longest] + "..."
+
+
 def name_of(fiber: Fiber[Any]) -> str:
-    name = fiber.name
-    return name if len(name) <= LONGEST_NAME else name[:LONGEST_NAME] + "..."
+    return cut(fiber.name, LONGEST_NAME)
 
 
 def is_ours(kind: type) -> bool:
@@ -160,7 +164,7 @@ def wait_of(fiber: Fiber[Any]) -> str:
             text = f"waits for <{kind.__module__}.{kind.__qualname__} at {id(what):#x}>"
     except Exception as exc:  # one bad fiber must not make the answer fail
         text = f"waits for something that cannot be told: {type(exc).__name__}"
-    return text if len(text) <= LONGEST_WAIT else text[:LONGEST_WAIT] + "..."
+    return cut(text, LONGEST_WAIT)
 
 
 def frame_of(fiber: Fiber[Any]) -> Any:
@@ -175,7 +179,8 @@ def calls_of(frame: Any) -> list[Call]:
     calls: list[Call] = []
     while frame is not None:
         code = frame.f_code
-        calls.append((code.co_filename, frame.f_lineno or 0, code.co_qualname))
+        file = cut(code.co_filename, LONGEST_PATH)
+        calls.append((file, frame.f_lineno or 0, cut(code.co_qualname, LONGEST_NAME)))
         frame = frame.f_back
     calls.reverse()
     left_out = len(calls) - MOST_CALLS
@@ -245,7 +250,7 @@ def add(groups: dict[Any, Group], fiber: Fiber[Any], state: str, frame: Any, sin
     if (request := _requests.request_of(fiber)) is not None:
         method, path, began = request
         age = max(0.0, time.monotonic() - began)
-        group["requests"].append((method[:LONGEST_NAME], path[:LONGEST_PATH], age))
+        group["requests"].append((method[:LONGEST_NAME], path[:LONGEST_TARGET], age))
 
 
 def add_untold(groups: dict[Any, Group], state: str, exc: Exception) -> None:
@@ -280,7 +285,7 @@ def schedulers_of(ident: int, running: _engine.Scheduler | None) -> Iterator[Sch
 def snapshot(since: float = 0.0) -> Snapshot:
     """All threads that have fibers; ``since``: see Group.moved, in seconds before now."""
     own = threading.get_ident()
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    names = {thread.ident: cut(thread.name, LONGEST_NAME) for thread in threading.enumerate()}
     pace = Pace()
     threads: list[ThreadState] = []
     described = _engine._threads()

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import linecache
+import functools
+import io
 import os
+import stat
+import tokenize
+import unicodedata
 from collections.abc import Iterator
 
 from pyfiber._debug.snapshot import Call, Group, Snapshot, ThreadState
+from pyfiber._words import clean
 
 #: In this order `top` shows them, with the rates of these counters.
 COUNTERS = ("switches", "wakeups", "messages", "timeouts", "waits")
-
-
-def clean(text: str) -> str:
-    """Without control characters, line ends and what cannot be printed."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+#: Source files that are kept, and how much of each is read.
+MOST_SOURCES = 100
+LONGEST_SOURCE = 4 << 20
+#: Columns of `top` before the name, and the fewest in which a wait is shown.
+BEFORE_NAME = 41
+LEAST_WAIT = 10
 
 
 def time_text(seconds: float) -> str:
@@ -54,8 +58,9 @@ def count_text(number: int, noun: str) -> str:
 # ps -----------------------------------------------------------------------------------------------
 
 
-def page(found: Snapshot) -> str:
-    """All of an answer."""
+def page(found: Snapshot, pid: int) -> str:
+    """All of the answer of that process."""
+    sources = Sources(pid)
     threads = found["threads"]
     fibers = sum(thread["fibers"] for thread in threads)
     lines = [
@@ -63,7 +68,7 @@ def page(found: Snapshot) -> str:
         f"{count_text(fibers, 'fiber')}"
     ]
     for thread in threads:
-        lines += thread_lines(thread, Sources(found["pid"]))
+        lines += thread_lines(thread, sources)
     return "\n".join(map(clean, lines)) + "\n"
 
 
@@ -133,9 +138,14 @@ def stack_lines(stack: list[Call], sources: Sources) -> Iterator[str]:
 
 
 class Sources:
-    """Lines of the process's source files, as far as this side can read them."""
+    """Lines of the process's source files, as far as this side can read them.
+
+    Their names come from the process: who reads them for another user does so with that user's
+    rights.
+    """
 
     def __init__(self, pid: int) -> None:
+        self.lines = functools.lru_cache(MOST_SOURCES)(lines_of)
         try:
             self.folder = os.readlink(f"/proc/{pid}/cwd")
         except OSError:
@@ -144,34 +154,70 @@ class Sources:
     def line(self, file: str, number: int) -> str:
         if not file.endswith(".py"):
             return ""  # it may be any file of this side's user
-        path = os.path.join(self.folder, file)
-        if not os.path.isfile(path):
-            return ""  # to read a pipe or a device may take for ever
-        return linecache.getline(path, number).strip()
+        lines = self.lines(os.path.join(self.folder, file))
+        return lines[number - 1].strip() if 0 < number <= len(lines) else ""
+
+
+def lines_of(path: str) -> list[str]:
+    """The lines of a source file, [] if it cannot be read or is none: a device, a pipe."""
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+    try:
+        with open(os.open(path, flags), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return []
+            content = io.BytesIO(file.read(LONGEST_SOURCE))
+        encoding, _ = tokenize.detect_encoding(content.readline)
+        content.seek(0)
+        return io.TextIOWrapper(content, encoding, "replace").readlines()
+    except (OSError, ValueError, SyntaxError, LookupError):
+        return []
 
 
 # top ----------------------------------------------------------------------------------------------
 
 
-def screen(found: Snapshot, before: Snapshot | None, columns: int, rows: int) -> str:
+def screen(
+    found: Snapshot, before: Snapshot | None, columns: int, rows: int, hint: str = ""
+) -> str:
     """What `top` shows: the rates since the answer before, then the groups, busiest first."""
     fibers = sum(thread["fibers"] for thread in found["threads"])
     lines = [
         f"process {found['pid']}, pyfiber {found['pyfiber']} on CPython {found['python']}: "
-        f"{count_text(fibers, 'fiber')}",
-        rates_line(found, before),
+        f"{count_text(fibers, 'fiber')}{hint}",
         "",
-        f"{'fibers':>8} {'moved':>8}  {'state':8} {'for':18} name, place, wait",
+        *rates_lines(found, before),
+        "",
+        f"{'fibers':>7} {'moved':>7} {'state':9} {'for':13}  name, place, wait",
     ]
     groups = [group for thread in found["threads"] for group in thread["groups"]]
     groups.sort(key=lambda group: (-group["moved"], -group["count"]))
-    lines += [row(group, found["home"]) for group in groups]
     left = sum(thread["fibers"] - thread["examined"] for thread in found["threads"])
-    if len(lines) > rows - 1:
-        lines[rows - 2 :] = [f"... {count_text(len(lines) - rows + 2, 'group')} more"]
-    if left:
-        lines.append(f"and {count_text(left, 'fiber')} that were not examined")
-    return "\n".join(clean(line)[:columns] for line in lines) + "\n"
+    end = [f"and {count_text(left, 'fiber')} not examined"] if left else []
+    room = max(rows - 1 - len(lines) - len(end), 0)
+    if len(groups) > room:
+        room = max(room - 1, 0)
+        end.insert(0, f"... {count_text(len(groups) - room, 'group')} more")
+    lines += [row(group, found["home"], columns) for group in groups[:room]]
+    return "\n".join(cut(clean(line), columns) for line in lines + end) + "\n"
+
+
+def width_of(character: str) -> int:
+    """Columns of the terminal that it takes."""
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in ("F", "W") else 1
+
+
+def cut(text: str, columns: int) -> str:
+    """As much of it as fits into so many columns, with dots at the end if it is cut."""
+    used = room = 0
+    for place, character in enumerate(text):
+        if used <= columns - 3:
+            room = place  # so many characters, and the dots, fit
+        used += width_of(character)
+        if used > columns:
+            return text[:room] + "..."[:columns]
+    return text
 
 
 def totals(found: Snapshot) -> dict[tuple[int, str], int]:
@@ -184,24 +230,59 @@ def totals(found: Snapshot) -> dict[tuple[int, str], int]:
     }
 
 
-def rates_line(found: Snapshot, before: Snapshot | None) -> str:
+def rates_lines(found: Snapshot, before: Snapshot | None) -> Iterator[str]:
     """What happened in a second, in all schedulers."""
+    yield f"{'per second':10}" + "".join(f"{name:>10}" for name in COUNTERS)
     if before is None:
-        return "per second: ..."
+        yield f"{'':10}" + f"{'...':>10}" * len(COUNTERS)
+        return
     old, new = totals(before), totals(found)
     seconds = max(found["time"] - before["time"], 1e-6)
     rates = dict.fromkeys(COUNTERS, 0)
     for (scheduler, name), value in new.items():
         rates[name] += max(value - old.get((scheduler, name), 0), 0)
-    return "per second: " + ", ".join(f"{rates[n] / seconds:,.0f} {n}" for n in COUNTERS)
+    yield f"{'':10}" + "".join(f"{number_text(rates[n] / seconds):>10}" for n in COUNTERS)
 
 
-def row(group: Group, home: str) -> str:
-    wait = f" {group['wait']}" if group["wait"] else ""
-    return (
-        f"{group['count']:>8,} {group['moved']:>8,}  {group['state']:8} {waited_text(group):18} "
-        f"{names_text(group)}{place_text(group, home)}{wait}"
+def number_text(number: float) -> str:
+    """In at most seven characters: 12, 123,456, 1.23M."""
+    if number < 999_999.5:
+        return f"{number:,.0f}"
+    number /= 1e6
+    return f"{number:.3g}M" if number < 999.5 else f"{number:,.0f}M"
+
+
+def short_time(seconds: float) -> str:
+    """In at most six characters: 120us, 3.1ms, 12s, 2m5s, 3h10m, 4d3h."""
+    if seconds < 59.5:
+        return time_text(seconds).replace(" ", "")
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days}d{hours}h" if days < 100 else f"{days}d"
+    return f"{hours}h{minutes}m" if hours else f"{minutes}m{rest}s"
+
+
+def short_waited(group: Group) -> str:
+    """As waited_text(), in at most thirteen characters."""
+    if group["waited"] is None:
+        return ""
+    shortest, longest = map(short_time, group["waited"])
+    return longest if shortest == longest else f"{shortest}-{longest}"
+
+
+def row(group: Group, home: str, columns: int) -> str:
+    place = place_text(group, home)
+    room = max(columns - BEFORE_NAME - len(place), (columns - BEFORE_NAME) // 2)
+    names = cut(clean(names_text(group)), room)
+    line = (
+        f"{number_text(group['count']):>7} {number_text(group['moved']):>7} {group['state']:9} "
+        f"{short_waited(group):13}  {names}{place}"
     )
+    if group["wait"] and len(line) + LEAST_WAIT <= columns:
+        line += f" {group['wait']}"
+    return line
 
 
 def place_text(group: Group, home: str) -> str:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 import pyfiber
-from pyfiber import _patch
+from pyfiber import _hooks, _patch
 from pyfiber._program import add_program, run_program, set_arguments
 
 DESCRIPTION = """Run a program, unchanged, in a fiber of a run: it may use pyfiber.spawn() and all
 that waits at once. The process ends when the program and its fibers have ended, with the
-program's exit status."""
+program's exit status, or with 1 if that is 0 and a fiber has failed and nobody looked."""
 
 
 def add_patch(parser: argparse.ArgumentParser) -> None:
@@ -51,9 +52,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(main=main)
 
 
+class Failures:
+    """Logs failures that nobody looked at, as run() does, and remembers whether there were any."""
+
+    def __init__(self) -> None:
+        #: The process that has logged one. A child of a fork has an exit status of its own.
+        self.pid: int | None = None
+
+    def log(self, fiber: _hooks.Task, exc: BaseException) -> None:
+        self.pid = os.getpid()
+        _hooks.log_failure(fiber, exc, "%r failed and nobody looked at it")
+
+    def status(self) -> int:
+        """Of a process whose program has ended well."""
+        return int(self.pid == os.getpid())
+
+
 def main(options: argparse.Namespace) -> int:
     """Run the program; its exit is the exit of this process."""
     set_arguments(options)
     patch_as(options)
-    pyfiber.run(run_program, options)
-    return 0
+    failures = Failures()
+    try:
+        pyfiber.run(run_program, options, on_unhandled=failures.log)
+    except SystemExit as exc:
+        if exc.code is None or exc.code == 0:
+            return failures.status()
+        raise
+    return failures.status()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyfiber import _engine, dns, socket
 from pyfiber._engine import Event, TaskGroup
 from pyfiber._engine import timeout as _timeout
-from pyfiber.net._stream import Stream, place
+from pyfiber.net._stream import Stream, check_port, place
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -38,8 +38,8 @@ def connect(
 
     OSError if no address answers, gaierror if there is none, ssl.SSLError.
     """
-    if isinstance(port, int) and not 0 <= port <= 65535:
-        raise ValueError(f"a port is a number from 0 to 65535, not {port}")
+    for number in (port, local_address and local_address[1]):
+        check_port(number)
     if _engine._running_scheduler() is None:
         return _connect_blocking(host, port, tls, server_hostname, timeout, local_address)
     with _timeout(timeout):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from pyfiber import dns, socket
 from pyfiber.net._connect import set_options
-from pyfiber.net._stream import Stream, place
+from pyfiber.net._stream import Stream, check_port, place
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -45,13 +45,14 @@ def listen(host: str, port: int, *, backlog: int = BACKLOG, reuse_port: bool = F
     for all of IPv4, "::" for all of IPv6 (and not for IPv4). Of a name the first address is taken.
     ``reuse_port``: other processes that say so, too, get their share of the connections.
 
-    ValueError if there is no host; OSError.
+    ValueError if there is no host, or no such port; OSError.
     """
     if not host:
         raise ValueError(
             'listen() needs the address to listen at: "127.0.0.1" for this machine only, '
             '"0.0.0.0" for any IPv4 address, "::" for any of IPv6'
         )
+    check_port(port)
     info = dns.getaddrinfo(host, port, 0, socket.SOCK_STREAM, 0, socket.AI_PASSIVE)[0]
     sock = socket.socket(*info[:3])
     with contextlib.ExitStack() as on_failure:

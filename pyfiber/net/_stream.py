@@ -271,6 +271,12 @@ def _shake_hands(sock: Any) -> None:
         raise
 
 
+def check_port(port: object) -> None:
+    """ValueError for a number that is no port: getaddrinfo() would take its last 16 bits."""
+    if isinstance(port, int) and not 0 <= port <= 65535:
+        raise ValueError(f"a port is a number from 0 to 65535, not {port}")
+
+
 def place(address: Any) -> str:
     """An address for a reader."""
     if isinstance(address, tuple) and len(address) >= 2:

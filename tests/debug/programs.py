@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import textwrap
 from collections.abc import Iterator
@@ -12,11 +13,15 @@ from typing import Any
 import pytest
 
 from pyfiber._debug import client
+from pyfiber._debug.places import User
 from tests.support.subprocesses import run_python, start_python
 
 needs_unix = pytest.mark.skipif(
     not hasattr(client.socket, "AF_UNIX"), reason="Python has no Unix sockets here"
 )
+
+#: Who runs the tests.
+OURS = User(os.geteuid(), os.getegid()) if hasattr(os, "geteuid") else User(0, 0)
 
 WITH_SOCKET = {"PYFIBER_DEBUG": "1"}
 WITHOUT = {"PYFIBER_DEBUG": "0"}

@@ -20,6 +20,7 @@ from pyfiber._debug import places, server
 from pyfiber._debug.client import Failed, connect, connected
 from tests.conftest import Child
 from tests.debug.programs import (
+    OURS,
     WAITING,
     WITH_SOCKET,
     WITHOUT,
@@ -136,10 +137,13 @@ def test_ps_and_top_show_the_echo_server_under_load() -> None:
         echo.communicate()
     connections = [group for group in found[-1] if group["stack"] and in_echo(group)]
     assert 1 <= sum(group["count"] for group in connections) <= 3
-    rates = [int(n.replace(",", "")) for n in re.findall(r"per second: ([\d,]+) switches", shown)]
+    rates = [
+        int(n.replace(",", ""))
+        for n in re.findall(r"^per second +switches .*\n +([\d,]+) ", shown, re.MULTILINE)
+    ]
     assert len(rates) == 2  # the first look has nothing before it
     assert min(rates) > 0
-    moved = re.findall(r"^ +\d+ +(\d+)  parked .* in echo at echo.py:", shown, re.MULTILINE)
+    moved = re.findall(r"^ +\d+ +(\d+) parked .* in echo at echo.py:", shown, re.MULTILINE)
     assert any(int(each) for each in moved)
 
 
@@ -233,7 +237,7 @@ def test_socket_that_another_process_listens_on_is_not_asked() -> None:
         old.bind(path)
         old.listen()
         if hasattr(socket, "SO_PEERCRED"):
-            assert connected(process.pid, os.geteuid(), 3) is None
+            assert connected(process.pid, OURS, 3) is None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="others refuse a connection in other ways")
@@ -250,7 +254,7 @@ def test_process_that_answers_nobody_is_told_of(
             sock.setblocking(False)
             sock.connect_ex(listener.getsockname())
         with pytest.raises(Failed, match="does not take the question: others wait for an answer"):
-            connected(os.getpid(), os.geteuid(), 3)
+            connected(os.getpid(), OURS, 3)
     for sock in waiting:
         sock.close()
 
@@ -435,7 +439,7 @@ ON_SIGNAL = f"""
 
 def test_signal_opens_the_socket_of_an_idle_loop() -> None:
     with running(ON_SIGNAL, env=WITHOUT) as process:
-        assert connected(process.pid, os.geteuid(), 3) is None
+        assert connected(process.pid, OURS, 3) is None
         assert "2 fibers, 'consumer" in command("ps", process.pid, "--signal", "USR1")
         assert "2 fibers, 'consumer" in command("ps", process.pid)  # and it stays
 

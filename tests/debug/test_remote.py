@@ -12,7 +12,7 @@ import pytest
 
 from pyfiber._debug import remote
 from pyfiber._debug.client import Failed, connect
-from tests.debug.programs import WAITING, WITHOUT, command, fibers_of, needs_unix, running
+from tests.debug.programs import OURS, WAITING, WITHOUT, command, fibers_of, needs_unix, running
 from tests.support.subprocesses import EMULATED
 
 pytestmark = needs_unix
@@ -134,7 +134,7 @@ def test_refusals_are_sentences(
 
     monkeypatch.setattr(sys, "remote_exec", remote_exec, raising=False)
     with pytest.raises(remote.Refused, match=words):
-        remote.enter(7, os.geteuid(), 1)
+        remote.enter(7, OURS, 1)
 
 
 def test_script_brings_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:

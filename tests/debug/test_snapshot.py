@@ -34,7 +34,7 @@ from pyfiber import (
 )
 from pyfiber._debug import server, snapshot, text
 from pyfiber._debug.client import Connection, Failed
-from tests.debug.programs import needs_unix
+from tests.debug.programs import OURS, needs_unix
 from tests.support.threads import in_thread
 
 
@@ -307,7 +307,9 @@ def test_fiber_that_cannot_be_told_of_is_counted(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(_engine, "_places", refuse)
     found = apart(main)
-    assert "  3 fibers, '?': parked cannot be told of: MemoryError, and so on\n" in text.page(found)
+    assert "  3 fibers, '?': parked cannot be told of: MemoryError, and so on\n" in text.page(
+        found, os.getpid()
+    )
 
 
 def test_stack_that_is_long_is_cut_in_the_middle() -> None:
@@ -328,7 +330,7 @@ def test_stack_that_is_long_is_cut_in_the_middle() -> None:
     stack = groups(found)["deep"]["stack"]
     assert len(stack) == snapshot.MOST_CALLS + 1
     assert stack[snapshot.MOST_CALLS // 2] == (None, 201 - snapshot.MOST_CALLS, "")
-    assert "      ... 141 calls\n" in text.page(found)
+    assert "      ... 141 calls\n" in text.page(found, os.getpid())
 
 
 def test_names_and_waits_that_are_long_are_cut() -> None:
@@ -373,8 +375,10 @@ def test_fibers_beyond_the_budget_are_only_counted(monkeypatch: pytest.MonkeyPat
     assert thread["fibers"] == 1001
     assert 0 < thread["examined"] < 20
     left = 1001 - thread["examined"]
-    assert f"and {left} fibers more: to examine all would take too long" in text.page(found)
-    assert f"and {left} fibers that were not examined" in text.screen(found, None, 200, 50)
+    assert f"and {left} fibers more: to examine all would take too long" in text.page(
+        found, os.getpid()
+    )
+    assert f"and {left} fibers not examined" in text.screen(found, None, 200, 50)
 
 
 def counter() -> Any:
@@ -420,7 +424,7 @@ def in_background(number: int) -> threading.Thread:
 
 @needs_unix
 def test_many_questions_on_one_connection(connection: socket.socket) -> None:
-    asked = Connection(connection, 0)
+    asked = Connection(connection, 0, OURS)
     for _ in range(3):
         assert asked.ask()["pyfiber"] == pyfiber.__version__
 
@@ -469,7 +473,7 @@ def test_answer_that_is_none_is_refused_in_words(answer: bytes, error: str) -> N
         if not answer:
             theirs.close()
         with pytest.raises(Failed, match=error):
-            Connection(ours, 4242).ask()
+            Connection(ours, 4242, OURS).ask()
 
 
 @needs_unix
@@ -478,7 +482,7 @@ def test_process_that_does_not_answer_is_told_of() -> None:
     with ours, theirs:
         ours.settimeout(0.01)
         with pytest.raises(Failed, match=r"process 4242 does not answer within 0\.01 s"):
-            Connection(ours, 4242).ask()
+            Connection(ours, 4242, OURS).ask()
 
 
 def test_refusal_of_the_other_side_is_escaped() -> None:
@@ -487,7 +491,7 @@ def test_refusal_of_the_other_side_is_escaped() -> None:
     with ours, theirs:
         theirs.sendall(json.dumps({"protocol": 1, "error": "\x1b[2J"}).encode() + b"\n")
         with pytest.raises(Failed, match=r"the process refuses: \\x1b\[2J$"):
-            Connection(ours, 4242).ask()
+            Connection(ours, 4242, OURS).ask()
 
 
 def test_default_timeout_of_the_program_is_not_that_of_answers() -> None:
@@ -503,7 +507,7 @@ def test_default_timeout_of_the_program_is_not_that_of_answers() -> None:
         with pytest.raises(TimeoutError):
             ours.recv(1)  # it has not hung up
         ours.settimeout(60)
-        assert Connection(ours, os.getpid()).ask()["pid"] == os.getpid()
+        assert Connection(ours, os.getpid(), OURS).ask()["pid"] == os.getpid()
     thread.join()
 
 

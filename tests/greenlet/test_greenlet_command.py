@@ -132,8 +132,9 @@ def test_folders_and_missing_programs(tmp_path):
     done = run_python("-m", "pyfiber", "greenlet", str(tmp_path))
     assert (done.returncode, done.stdout) == (0, "pyfiber.greenlet\n")
     done = run_python("-m", "pyfiber", "greenlet", str(tmp_path / "none.py"))
-    assert done.returncode == 1
-    assert "none.py" in done.stderr
+    assert done.returncode == 2
+    assert f"can't open file {str(tmp_path / 'none.py')!r}" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
     done = run_python("-m", "pyfiber", "greenlet")
     assert done.returncode == 2
     assert "which program" in done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -211,6 +212,10 @@ def test_connect_outside_of_a_run() -> None:
 def test_port_that_is_none_is_refused(port: int) -> None:
     with pytest.raises(ValueError, match="a port is a number from 0 to 65535"):
         run(net.connect, "127.0.0.1", port)
+    with pytest.raises(ValueError, match="a port is a number from 0 to 65535"):
+        run(functools.partial(net.connect, local_address=("127.0.0.1", port)), "127.0.0.1", 80)
+    with pytest.raises(ValueError, match="a port is a number from 0 to 65535"):
+        run(net.listen, "127.0.0.1", port)
 
 
 @pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="needs Unix sockets")

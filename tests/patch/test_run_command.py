@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -160,8 +161,76 @@ def test_bad_command_lines_are_refused(tmp_path: Path) -> None:
     assert (done.returncode, "which program" in done.stderr) == (2, True)
     done = run_python("-m", "pyfiber", "run", "--parts=time,sockt", "prog.py")
     assert (done.returncode, "no part 'sockt'; there are: time, dns" in done.stderr) == (2, True)
-    done = run_python("-m", "pyfiber", "run", str(tmp_path / "none.py"))
-    assert (done.returncode, "none.py" in done.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "words"),
+    [
+        (["none.py"], 2, "can't open file {folder}none.py': [Errno 2] No such file or directory"),
+        (["none.pyz"], 2, "can't open file {folder}none.pyz': [Errno 2] No such file or directory"),
+        (["empty"], 1, "can't find '__main__' module in {folder}empty'"),
+        (["-m", "none"], 1, "No module named none"),
+        (["-m", "empty.none"], 1, "No module named empty.none"),
+        (["-m", "os.none"], 1, "No module named os.none"),
+        (["-m", "..none"], 1, "Relative module names not supported"),
+        (["-m", "pack"], 1, "No module named pack.__main__; 'pack' is a package and cannot be "),
+    ],
+)
+def test_program_that_is_not_there_is_one_line(
+    command: list[str], status: int, words: str, tmp_path: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack" / "__init__.py").touch()
+    done = run_python("-m", "pyfiber", "run", *command, cwd=tmp_path)
+    folder = repr(os.path.join(os.path.realpath(tmp_path), ""))[:-1]
+    assert done.returncode == status
+    assert words.format(folder=folder) in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_module_that_needs_another_one_is_no_missing_program(tmp_path: Path) -> None:
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack" / "__init__.py").write_text("import needed_and_not_there")
+    done = run_python("-m", "pyfiber", "run", "-m", "pack.part", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert "import needed_and_not_there" in done.stderr
+
+
+FAILS = """
+    import os, sys, pyfiber
+    def fails():
+        raise ValueError("nobody looks")
+    def forks():
+        fiber = pyfiber.spawn(fails)
+        pyfiber.yield_now()
+        del fiber
+        if child := os.fork():
+            sys.exit(10 + os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [
+        ("fiber = pyfiber.spawn(fails)", 1),
+        ("pyfiber.spawn(fails); pyfiber.yield_now()", 1),
+        ("pyfiber.spawn(fails); sys.exit()", 1),
+        ("pyfiber.spawn(fails); sys.exit(0)", 1),
+        ("pyfiber.spawn(fails); sys.exit(7)", 7),
+        ("fiber = pyfiber.spawn(fails); fiber.exception()", 0),
+        pytest.param(
+            "forks()", 10, marks=pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork there")
+        ),
+    ],
+)
+def test_failure_that_nobody_looked_at_is_the_exit_status(
+    program: Callable[..., Finished], end: str, status: int
+) -> None:
+    done = program(f"{textwrap.dedent(FAILS)}\n{end}\n")
+    assert done.returncode == status
+    assert done.stderr.count("failed and nobody looked at it") == ("exception()" not in end)
 
 
 def test_safe_path_is_left_alone(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ pytestmark = pytest.mark.skipif(not SETUP.exists(), reason="needs the source tre
 #: What setup.py sees, and its answer.
 REFUSED = {
     "import platform; platform.python_implementation = lambda: 'PyPy'": "pyfiber needs CPython",
+    "import platform, runpy, setuptools, sys; sys.version_info = (3, 10, 13);"
+    "platform.python_version = lambda: '3.10.13'": "requires Python 3.11 or later, and this is 3",
     "import runpy, setuptools, sys, sysconfig; sys.version_info = (3, 13, 0);"
     "sysconfig.get_config_vars()['Py_GIL_DISABLED'] = 1": "3.14 and 3.15 on Linux, and",
 }

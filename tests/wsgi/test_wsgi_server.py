@@ -18,6 +18,7 @@ import pytest
 from pyfiber import Event, TaskGroup, gather, net, now, run, sleep, testing, to_thread, wsgi
 from pyfiber._debug import snapshot as snapshots
 from pyfiber._debug.text import page
+from pyfiber.wsgi.__main__ import parse, place_of
 from tests.io.certificates import HOST as NAME
 from tests.io.certificates import needs_certificates
 from tests.io.tls_pairs import client_context, server_context
@@ -630,18 +631,21 @@ def test_command_serves_a_blocking_application_patched(program: Path, options: l
     ("arguments", "message"),
     [
         (["--parts", "nothing", "service"], "there is no part 'nothing'"),
-        (["service"], "say where to listen"),
-        (["service", "--port", "80"], "say where to listen"),
+        (["service", "--port", "65536"], "127.0.0.1:65536: a port is a number from 0 to 65535"),
+        (["service", "--unix", "no/such/folder"], "cannot serve at no/such/folder: [Errno 2]"),
+        (["service", "--certificate", "none"], "cannot use the certificate none: [Errno 2]"),
+        ([":app"], "'' is no module's name: MODULE:NAME is needed"),
         (["service", "--host", "h", "--port", "1", "--unix", "p"], "in place of"),
         (["nowhere", "--host", HOST, "--port", "0"], "No module named 'nowhere'"),
-        (["service:nothing", "--host", HOST, "--port", "0"], "nothing"),
+        (["service:nothing", "--host", HOST, "--port", "0"], "there is no service:nothing"),
         (["service:__name__", "--host", HOST, "--port", "0"], "no WSGI application"),
     ],
 )
 def test_command_says_what_is_missing(program: Path, arguments: list[str], message: str) -> None:
     done = run_python("-m", "pyfiber.wsgi", *arguments)
-    assert done.returncode != 0
+    assert done.returncode == 2
     assert message in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 # what `python -m pyfiber ps` tells of it ----------------------------------------------------------
@@ -674,7 +678,7 @@ def test_ps_shows_method_path_and_age_of_each_request() -> None:
             shown = sorted(request[:2] for request in told)
             assert shown == [("?", "?"), ("GET", "/a"), ("POST", "/b/c")]
             assert all(0 <= age < 60 for _, _, age in told)
-            text = page(to_thread(snapshots.snapshot))
+            text = page(to_thread(snapshots.snapshot), os.getpid())
             assert re.search(r"\n      request GET /a for [\d.]+ m?u?s\n", text)
             assert "secret" not in text
             go_on.set()
@@ -698,8 +702,27 @@ def test_ps_shows_at_most_a_thousand_requests_of_a_group(monkeypatch: pytest.Mon
         with wsgi.serve(app, HOST, 0) as server, ExitStack() as stack:
             for _ in range(5):
                 stack.enter_context(net.connect(*server.address)).write(GET)
-            while "      and 3 requests more\n" not in page(to_thread(snapshots.snapshot)):
+            while "      and 3 requests more\n" not in page(
+                to_thread(snapshots.snapshot), os.getpid()
+            ):
                 sleep(0.001)
             go_on.set()
 
     run(main)
+
+
+def test_command_shows_where_the_application_fails(program: Path) -> None:
+    (program / "service.py").write_text("import needed_and_not_there")
+    done = run_python("-m", "pyfiber.wsgi", "service")
+    assert done.returncode == 1
+    assert "import needed_and_not_there" in done.stderr
+
+
+@pytest.mark.parametrize("options", [[], ["--port", "8000"], ["--host", HOST]], ids=str)
+def test_command_listens_here_unless_told_otherwise(options: list[str]) -> None:
+    assert place_of(parse([*options, "service"])) == ("127.0.0.1", 8000)
+
+
+def test_port_alone_is_this_machine_s(program: Path) -> None:
+    with started("service", "--port", "0") as (_, client):
+        assert client.getpeername()[0] == "127.0.0.1"
