@@ -86,7 +86,10 @@ class signals:
         if self._state != "not been entered":
             raise FiberError(f"the block has {self._state} already: make new signals()")
         if _engine._running_scheduler() is None:
-            raise FiberError("signals() are for fibers: elsewhere use signal.signal()")
+            _engine._load("pyfiber._advice")
+            from pyfiber import _advice
+
+            raise FiberError(f"signals() need a running scheduler{_advice.no_signals()}")
         if threading.current_thread() is not threading.main_thread():
             raise ValueError("signals() work on the main thread only, where Python handles them")
         self._state = "been entered"
