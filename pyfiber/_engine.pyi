@@ -94,6 +94,14 @@ class _Timeout(CancelScope):
 
 @disjoint_base
 class TaskGroup(CancelScope):
+    # A checker takes `bool` for "the names that the block binds may be unbound after it".
+    def __exit__(  # type: ignore[override]
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> bool | None: ...
     @overload
     def spawn(self, fn: Fiber[_R], /) -> Fiber[_R]: ...
     @overload
