@@ -97,6 +97,9 @@ from pyfiber._info import get_include, info
 
 TYPE_CHECKING = False  # typing takes longer to import than all of pyfiber
 if TYPE_CHECKING:
+    from queue import Empty, Full
+    from threading import BrokenBarrierError
+
     from pyfiber import compose, grains
     from pyfiber._barrier import Barrier
     from pyfiber._cancelled import FiberCancelled
@@ -127,6 +130,7 @@ __all__ = [
     "Acquiring",
     "Barrier",
     "BoundedSemaphore",
+    "BrokenBarrierError",
     "CancelScope",
     "Cancelled",
     "CancelledOutcome",
@@ -134,6 +138,7 @@ __all__ = [
     "ChannelClosed",
     "Condition",
     "DeadlockError",
+    "Empty",
     "Event",
     "Failed",
     "Fiber",
@@ -142,6 +147,7 @@ __all__ = [
     "FiberExecutor",
     "FiberExit",
     "FiberGenerator",
+    "Full",
     "Getting",
     "Got",
     "Happened",
@@ -224,6 +230,9 @@ _hooks.install()
 #: The modules of names that most programs do not need.
 _HOMES = {
     "Barrier": "pyfiber._barrier",
+    "BrokenBarrierError": "threading",
+    "Empty": "queue",
+    "Full": "queue",
     "CancelledOutcome": "pyfiber._outcome",
     "PriorityQueue": "pyfiber._queues",
     "ProfileRow": "pyfiber._profile",

@@ -24,7 +24,7 @@ from tests.support.subprocesses import EMULATED, run_python
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 BLOCK = re.compile(r"^<!-- (run|dies|prints) -->\n+```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+FLAGS = doctest.ELLIPSIS
 
 pytestmark = pytest.mark.skipif(not README.exists(), reason="needs the source tree")
 
