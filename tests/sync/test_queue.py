@@ -659,7 +659,7 @@ def test_exceptions_are_found_in_pyfiber_and_are_the_standard_ones() -> None:
     assert pyfiber.BrokenBarrierError is threading.BrokenBarrierError
     with pytest.raises(pyfiber.Empty):
         pyfiber.Queue[int]().get(block=False)
+    small = pyfiber.Queue[int](1)
+    small.put(1)
     with pytest.raises(pyfiber.Full):
-        small = pyfiber.Queue[int](1)
-        small.put(1)
         small.put(2, block=False)
