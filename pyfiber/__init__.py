@@ -97,6 +97,9 @@ from pyfiber._info import get_include, info
 
 TYPE_CHECKING = False  # typing takes longer to import than all of pyfiber
 if TYPE_CHECKING:
+    from queue import Empty, Full
+    from threading import BrokenBarrierError
+
     from pyfiber import compose, grains
     from pyfiber._barrier import Barrier
     from pyfiber._cancelled import FiberCancelled
@@ -128,6 +131,7 @@ __all__ = [
     "Acquiring",
     "Barrier",
     "BoundedSemaphore",
+    "BrokenBarrierError",
     "CancelScope",
     "Cancelled",
     "CancelledOutcome",
@@ -135,6 +139,7 @@ __all__ = [
     "ChannelClosed",
     "Condition",
     "DeadlockError",
+    "Empty",
     "Event",
     "Failed",
     "Fiber",
@@ -143,6 +148,7 @@ __all__ = [
     "FiberExecutor",
     "FiberExit",
     "FiberGenerator",
+    "Full",
     "Getting",
     "Got",
     "Happened",
@@ -226,6 +232,9 @@ _hooks.install()
 #: The modules of names that most programs do not need.
 _HOMES = {
     "Barrier": "pyfiber._barrier",
+    "BrokenBarrierError": "threading",
+    "Empty": "queue",
+    "Full": "queue",
     "CancelledOutcome": "pyfiber._outcome",
     "PriorityQueue": "pyfiber._queues",
     "ProfileRow": "pyfiber._profile",

@@ -357,6 +357,14 @@ def hooked_queue(queue: _engine.Queue[Any], maxsize: int) -> HookedQueue:
     return _queues.HookedQueue(queue, maxsize)
 
 
+def no_run() -> str:
+    """How the message of an error goes on that is raised where no scheduler runs."""
+    _load("pyfiber._advice")
+    from pyfiber import _advice
+
+    return _advice.no_run()
+
+
 def install() -> None:
     """Give the engine all of the above."""
     _engine._set_hooks(
@@ -374,6 +382,7 @@ def install() -> None:
         log_abandoned=log_abandoned,
         start_worker=start_worker,
         hooked_queue=hooked_queue,
+        no_run=no_run,
     )
     set_stall_limit(seconds_from("PYFIBER_STALL_WARNING", STALL_LIMIT))
     watch_if_wanted()

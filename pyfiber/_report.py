@@ -267,7 +267,7 @@ def deadlock_text(fibers: list[Task]) -> str:
     lines = [
         f"{how_many(fibers)} {wait} and nothing can wake one: no timer is set, no other thread runs"
     ]
-    return "\n".join([*lines, *graph_lines(fibers)]) + "\n"
+    return "\n".join([*lines, *graph_lines(fibers)])
 
 
 def graph_lines(fibers: list[Task]) -> Iterator[str]:

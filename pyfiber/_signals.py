@@ -7,12 +7,20 @@ import signal
 import threading
 from collections import deque
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 from pyfiber import _engine
 from pyfiber._engine import FiberError, _Latch, now
 
 __all__ = ["signals"]
+
+#: What a signal is named by: ``signal.Signals``, or an int.
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # checkers bring it along
+
+    N_co = TypeVar("N_co", bound=int, default=int, covariant=True)
+else:
+    N_co = TypeVar("N_co", bound=int, covariant=True)
 
 
 class _Arrival:
@@ -31,7 +39,7 @@ class _Watch:
 
     __slots__ = ("before", "blocks")
 
-    def __init__(self, number: int, block: signals) -> None:
+    def __init__(self, number: int, block: signals[Any]) -> None:
         self.blocks = [block]  # before the handler is there, which has somebody to tell then
         self.before = signal.getsignal(number)
         if self.before is None:
@@ -57,7 +65,7 @@ class _Watch:
 _watches: dict[int, _Watch] = {}
 
 
-class signals:
+class signals(Generic[N_co]):
     """``with signals(SIGTERM, SIGHUP) as received:`` for signals that a fiber takes one by one.
 
     Within the block ``for number in received:`` waits for the next one, for ever; so does
@@ -73,7 +81,7 @@ class signals:
     handles signals, and for what is no signal; OSError for one that cannot be handled.
     """
 
-    def __init__(self, *numbers: int) -> None:
+    def __init__(self, *numbers: N_co) -> None:
         if not numbers:
             raise ValueError("name at least one signal: it would wait for ever")
         self._numbers = list(dict.fromkeys(int(number) for number in numbers))
@@ -86,7 +94,10 @@ class signals:
         if self._state != "not been entered":
             raise FiberError(f"the block has {self._state} already: make new signals()")
         if _engine._running_scheduler() is None:
-            raise FiberError("signals() are for fibers: elsewhere use signal.signal()")
+            _engine._load("pyfiber._advice")
+            from pyfiber import _advice
+
+            raise FiberError(f"signals() need a running scheduler{_advice.no_signals()}")
         if threading.current_thread() is not threading.main_thread():
             raise ValueError("signals() work on the main thread only, where Python handles them")
         self._state = "been entered"
@@ -130,11 +141,11 @@ class signals:
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> int:
+    def __next__(self) -> N_co:
         """The next signal, as get()."""
         return self.get()
 
-    def get(self, timeout: float | None = None) -> int:
+    def get(self, timeout: float | None = None) -> N_co:
         """Wait for the next signal: a member of ``signal.Signals`` if it has a name there.
 
         TimeoutError after ``timeout`` seconds. A cancellation point if none is there. FiberError
@@ -146,7 +157,7 @@ class signals:
             if self._state != "been entered":
                 raise FiberError(f"signals come within the block, which has {self._state}")
             if self._arrivals:
-                return _member(self._take())
+                return cast("N_co", _member(self._take()))
             left = None if end is None else max(end - now(), 0)
             if not self._news.wait(left, self._text, seen):
                 raise TimeoutError(f"waited {timeout} s for {self._text}")

@@ -185,10 +185,7 @@ class Portal:
         else:
             scheduler = _engine._scheduler_of(target)
         if scheduler is None:
-            raise FiberError(
-                "there is no scheduler to lead to: make the Portal in a function that "
-                "pyfiber.run() runs, or from a Scheduler"
-            )
+            raise FiberError(_nowhere_to_lead_to(target))
         self._scheduler = scheduler
 
     def spawn(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Fiber[R]:
@@ -247,6 +244,15 @@ class Portal:
         return f"<Portal to {self._scheduler!r}>"
 
 
+def _nowhere_to_lead_to(target: Fiber[Any] | None) -> str:
+    if target is not None:
+        return f"there is no scheduler to lead to: {target!r} was not started on one"
+    _load("pyfiber._advice")
+    from pyfiber import _advice
+
+    return f"there is no scheduler to lead to: Portal() needs a running one{_advice.no_run()}"
+
+
 def from_thread(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     """In a function that ``to_thread()`` runs: run ``fn`` in a fiber of the caller's scheduler.
 
@@ -268,6 +274,11 @@ def from_thread(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         raise FiberError(
             "from_thread() is for other threads: in a fiber call the function, or spawn() it"
         )
-    raise FiberError(
-        "from_thread() works in functions that to_thread() runs: give other threads a Portal"
-    )
+    raise FiberError(_not_from_here())
+
+
+def _not_from_here() -> str:
+    _load("pyfiber._advice")
+    from pyfiber import _advice
+
+    return f"from_thread() works in functions that to_thread() runs: {_advice.no_from_thread()}"

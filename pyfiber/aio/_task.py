@@ -19,7 +19,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, ParamSpec, TypeVar
 
-from pyfiber._engine import Fiber, FiberError, _running_scheduler, current
+from pyfiber._engine import Fiber, FiberError, _load, _running_scheduler, current
 from pyfiber.aio._host import Host, HostedScheduler
 
 P = ParamSpec("P")
@@ -183,7 +183,10 @@ def _host_of(fiber: Fiber[Any]) -> Host:
     scheduler = _running_scheduler()
     if isinstance(scheduler, HostedScheduler):
         return scheduler.host
+    _load("pyfiber._advice")
+    from pyfiber import _advice
+
     raise FiberError(
         "await_() works in functions that `await pyfiber.aio.run_in_fiber(fn)` calls, and in the "
-        "fibers of a pyfiber.aio.Host; in a coroutine, write `await` instead"
+        f"fibers of a pyfiber.aio.Host; {_advice.no_await()}"
     )

@@ -158,7 +158,7 @@ class Server:
         exc_type: type[BaseException] | None,
         exc: BaseException | None,
         traceback: TracebackType | None,
-    ) -> bool:
+    ) -> bool | None:
         self._in_a_hurry = self._in_a_hurry or exc is not None
         self.stop()
         return self._group.__exit__(exc_type, exc, traceback)

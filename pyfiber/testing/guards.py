@@ -61,11 +61,12 @@ def guarded_here() -> bool:
     return rules is not None and rules.active and rules.guarded
 
 
-def refuse(call: str, instead: str) -> NoReturn:
+def refuse(call: str, *instead: str) -> NoReturn:
     """Raise the error for a call that would block."""
+    ways = ", ".join([*instead, "replace that call in the test"])
     raise pyfiber.FiberError(
         f"{call} would block every fiber, in real time, but the run under test has virtual time: "
-        f"{instead}, replace that call in the test, or allow real waiting with threads=True"
+        f"{ways}, or allow real waiting with threads=True"
     )
 
 
@@ -131,15 +132,16 @@ def readable(sock: socket.socket) -> bool:
     return sock.gettimeout() == 0 or sock.fileno() < 0 or bool(select.select([sock], [], [], 0)[0])
 
 
-def guarded(
-    real: Function, blocks: Callable[..., bool], call: str, instead: str = "use pyfiber's own"
-) -> Function:
+PARK = "let it park by pyfiber.patch()"
+
+
+def guarded(real: Function, blocks: Callable[..., bool], call: str, *instead: str) -> Function:
     """The function, which in a run refuses to block."""
 
     @functools.wraps(real)
     def checked(*args: Any, **kwargs: Any) -> Any:
         if guarded_here() and not parks(real) and blocks(*args, **kwargs):
-            refuse(call, instead)
+            refuse(call, *(instead or ("use pyfiber's own", PARK)))
         return real(*args, **kwargs)
 
     return checked
@@ -153,7 +155,7 @@ def guarded_select(real: Function) -> Function:
         if not guarded_here() or parks(real) or not waits(*args[3:]):
             return real(*args)
         found = real(*args[:3], 0)
-        return found if any(found) else refuse("select.select()", "use a timeout of 0")
+        return found if any(found) else refuse("select.select()", "use a timeout of 0", PARK)
 
     return checked
 
@@ -171,7 +173,7 @@ def guarded_sleep(real: Function) -> Function:
                 rules.clock.advance(seconds)
             return
         if guarded_here() and seconds > 0 and not parks(real):
-            refuse("time.sleep()", "use pyfiber.sleep() or virtualize_time=True")
+            refuse("time.sleep()", "use pyfiber.sleep() or virtualize_time=True", PARK)
         real(seconds)
 
     return sleep
@@ -191,7 +193,7 @@ class Lock:
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """As threading.Lock.acquire()."""
         if blocking and timeout != 0 and self._lock.locked() and guarded_here():
-            refuse("acquire() of a threading.Lock that is held", "use pyfiber.Lock")
+            refuse("acquire() of a threading.Lock that is held", "use pyfiber.Lock", PARK)
         return self._lock.acquire(blocking, timeout)
 
     def __enter__(self) -> bool:
@@ -250,7 +252,10 @@ def guards() -> Iterator[Change]:
 
 def guarded_sockets() -> Iterator[Change]:
     """Reads of data that is not there yet, and connects."""
-    instead = "use a channel, or a socket that does not block"
+    instead = (
+        "use pyfiber.socket or pyfiber.net, which network=True connects in memory",
+        "let it park by pyfiber.patch() (a real peer needs threads=True as well)",
+    )
 
     def not_there(self: socket.socket, *args: object, **kwargs: object) -> bool:
         return not readable(self)
@@ -260,9 +265,9 @@ def guarded_sockets() -> Iterator[Change]:
 
     for name in ("accept", "recv", "recv_into", "recvfrom", "recvfrom_into"):
         real = getattr(socket.socket, name)
-        yield socket.socket, name, guarded(real, not_there, f"{name}() of a socket", instead)
+        yield socket.socket, name, guarded(real, not_there, f"{name}() of a socket", *instead)
     real = socket.socket.connect
-    yield socket.socket, "connect", guarded(real, blocking, "connect() of a socket", instead)
+    yield socket.socket, "connect", guarded(real, blocking, "connect() of a socket", *instead)
 
 
 # ------------------------------------------------------------------- virtual clocks

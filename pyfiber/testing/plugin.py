@@ -4,7 +4,7 @@
     @pytest.mark.fiber(schedules=500, strategy="pct")      # as explore() does
     @pytest.mark.fiber(clock=datetime(2030, 1, 1))         # where time starts
 
-The function is plain; it runs in a fiber, once for each schedule, with fixtures that are made once.
+The function is plain; it runs in a fiber, once for each schedule, with its fixtures: fixtures.py.
 `--fiber-seed`, `--fiber-schedules` and `--fiber-replay` override the marks.
 """
 
@@ -15,9 +15,11 @@ import inspect
 import shlex
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
+from _pytest.fixtures import SubRequest
 from _pytest.unittest import TestCaseFunction
 
 from pyfiber.testing.clock import VirtualClock
@@ -29,6 +31,7 @@ from pyfiber.testing.explore import (
     replay_program,
     run_program,
 )
+from pyfiber.testing.fixtures import belongs_in_the_run, fixtures_of
 from pyfiber.testing.runner import (
     RUN_STEPS,
     Program,
@@ -137,9 +140,12 @@ class Exploring:
 def wrapped(exploring: Exploring, function: Callable[..., Any]) -> Callable[..., Any]:
     """The test function, each call of which is a run, or many."""
 
+    fixtures = fixtures_of(exploring.item)
+
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> None:
-        exploring.run(functools.wraps(function)(lambda: function(*args, **kwargs)))
+        with_fixtures = partial(fixtures.call, function, args, kwargs)
+        exploring.run(functools.wraps(function)(lambda: with_fixtures()))
 
     return called
 
@@ -172,6 +178,14 @@ def in_fibers(item: pytest.Function) -> Iterator[None]:
         yield
     finally:
         setattr(owner, name, inner)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: SubRequest) -> object:
+    """A fixture of a marked test: its runs make it. None: pytest does."""
+    if not belongs_in_the_run(fixturedef) or settings(request.node) is None:
+        return None
+    return fixtures_of(request.node).setup(fixturedef, request)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -5,17 +5,24 @@ from __future__ import annotations
 import _thread
 import ast
 import datetime
-import inspect
-import linecache
 import os
 import random
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType, MemberDescriptorType
+from types import FrameType
 from typing import Any
+
+from pyfiber.testing.orders import (
+    ADDRESSES,
+    SETS,
+    elements,
+    is_unordered,
+    iterations,
+    text_of,
+)
 
 CLOCK = "the real clock"
 SLEEP = "a sleep in real time, which stops every fiber"
@@ -52,127 +59,6 @@ def is_library(path: str) -> bool:
     if path.startswith("<frozen"):
         return True
     return path.startswith(LIBRARY) and not any(name in path for name in INSTALLED)
-
-
-# ----------------------------------------------------------------- sets and their order
-
-HARMLESS = frozenset({"sorted", "len", "sum", "min", "max", "any", "all", "set", "frozenset"})
-ITERATES = frozenset(
-    {"list", "tuple", "iter", "enumerate", "zip", "map", "filter", "deque", "chain", "islice"}
-    | {"join", "extend", "extendleft", "choose", "pmap", "race", "gather", "fromkeys"}
-)
-
-
-class Iterations(ast.NodeVisitor):
-    """What a file iterates over, by line, where the order may matter."""
-
-    def __init__(self) -> None:
-        self.at: dict[int, list[ast.expr]] = {}
-
-    def add(self, expr: ast.expr) -> None:
-        self.at.setdefault(expr.lineno, []).append(expr)
-
-    def visit_For(self, node: ast.For) -> None:
-        self.add(node.iter)
-        self.generic_visit(node)
-
-    def visit_comprehension(self, node: ast.comprehension) -> None:
-        self.add(node.iter)
-        self.generic_visit(node)
-
-    def visit_SetComp(self, node: ast.SetComp | ast.GeneratorExp) -> None:
-        """The result is a set, so the order of this iteration does not matter."""
-        for generator in node.generators:
-            self.generic_visit(generator)
-        self.visit(node.elt)
-
-    def visit_Starred(self, node: ast.Starred) -> None:
-        self.add(node.value)
-        self.generic_visit(node)
-
-    def visit_YieldFrom(self, node: ast.YieldFrom) -> None:
-        self.add(node.value)
-        self.generic_visit(node)
-
-    def visit_Assign(self, node: ast.Assign) -> None:
-        if any(isinstance(target, (ast.Tuple, ast.List)) for target in node.targets):
-            self.add(node.value)
-        self.generic_visit(node)
-
-    def visit_Call(self, node: ast.Call) -> None:
-        name = getattr(node.func, "id", getattr(node.func, "attr", ""))
-        if name in ITERATES:
-            for argument in node.args:
-                self.add(argument)
-        if name in HARMLESS and len(node.args) == 1 and isinstance(node.args[0], ast.GeneratorExp):
-            self.visit_SetComp(node.args[0])
-        else:
-            self.generic_visit(node)
-
-
-def iterations(path: str) -> dict[int, list[ast.expr]]:
-    """The iterations in a file; none if its source is missing."""
-    visitor = Iterations()
-    try:
-        visitor.visit(ast.parse("".join(linecache.getlines(path))))
-    except (SyntaxError, ValueError, RecursionError):
-        return {}
-    return visitor.at
-
-
-def value_of(expr: ast.expr, frame: FrameType) -> object:
-    """The expression's value there, without running code; LookupError if that is impossible."""
-    if isinstance(expr, ast.Constant):
-        return expr.value
-    if isinstance(expr, ast.Name):
-        for scope in (frame.f_locals, frame.f_globals):
-            if expr.id in scope:
-                return scope[expr.id]
-    if isinstance(expr, ast.Attribute):
-        owner = value_of(expr.value, frame)
-        try:
-            found = inspect.getattr_static(owner, expr.attr)
-            if isinstance(found, MemberDescriptorType):  # a slot
-                found = found.__get__(owner, type(owner))
-        except AttributeError:
-            raise LookupError from None
-        return found
-    raise LookupError
-
-
-def elements(expr: ast.expr, frame: FrameType) -> Sequence[object]:
-    """The elements if the expression is a set; LookupError if not, or if it is unknown."""
-    if isinstance(expr, ast.Set):
-        return [value_or_unknown(element, frame) for element in expr.elts]
-    if isinstance(expr, ast.SetComp):
-        return [UNKNOWN, UNKNOWN]
-    if isinstance(expr, ast.Call) and getattr(expr.func, "id", "") in ("set", "frozenset"):
-        values = value_or_unknown(expr.args[0], frame) if expr.args else ()
-        known = isinstance(values, (list, tuple, set, frozenset, dict, str))
-        return list(values) if known else [UNKNOWN, UNKNOWN]  # type: ignore[call-overload]
-    if isinstance(expr, ast.BinOp) and isinstance(expr.op, (ast.BitOr, ast.BitAnd, ast.Sub)):
-        return [*elements(expr.left, frame), *elements(expr.right, frame)]
-    value = value_of(expr, frame)
-    if isinstance(value, (set, frozenset)):
-        return list(value)
-    raise LookupError
-
-
-UNKNOWN = object()
-
-
-def value_or_unknown(expr: ast.expr, frame: FrameType) -> object:
-    try:
-        return value_of(expr, frame)
-    except LookupError:
-        return UNKNOWN
-
-
-def has_fixed_hash(value: object) -> bool:
-    """Is its hash the same in each process?"""
-    if isinstance(value, (tuple, frozenset)):
-        return all(map(has_fixed_hash, value))
-    return type(value) in (int, float, complex, bool)
 
 
 # ------------------------------------------------------------------------ the watch
@@ -232,8 +118,7 @@ class Suspects:
             reads = function.__name__ in ("now", "utcnow", "today")
             return CLOCK if reads and issubclass(owner, datetime.date) else None
         if isinstance(owner, set):
-            ordered = function.__name__ != "pop" or all(map(has_fixed_hash, owner))
-            return None if ordered or len(owner) < 2 else ORDER
+            return ORDER if function.__name__ == "pop" and is_unordered(list(owner)) else None
         return CALLS.get(function)
 
     def enters(self, frame: FrameType, event: str, _: Any) -> Any:
@@ -243,18 +128,34 @@ class Suspects:
             return None
         return self.lines if self.files.setdefault(path, None) else None
 
-    def lines(self, frame: FrameType, event: str, _: Any) -> Any:
+    def lines(self, frame: FrameType, event: str, value: Any) -> Any:
         """The trace function of a frame."""
+        if event == "return":
+            self.returns(frame.f_back, value)
+            return self.lines
         known = self.files[frame.f_code.co_filename]
         if event == "line" and known is not None:
             for expr in known.get(frame.f_lineno, ()):
+                if isinstance(expr, ast.Name) and expr.id in ADDRESSES:
+                    self.note(HASHES, expr.id, frame)
+                    continue
                 try:
                     found = elements(expr, frame)
                 except LookupError:
                     continue
-                if len(found) > 1 and not all(map(has_fixed_hash, found)):
+                if is_unordered(found):
                     self.note_order(expr, frame)
         return self.lines
+
+    def returns(self, caller: FrameType | None, value: object) -> None:
+        """A function, or a property, gives a set to a line that iterates over what it gets."""
+        if caller is None or not isinstance(value, SETS) or not is_unordered(list(value)):
+            return
+        known = self.files.get(caller.f_code.co_filename) or {}
+        for expr in known.get(caller.f_lineno, ()):
+            if isinstance(expr, (ast.Call, ast.Attribute)):
+                self.note_order(expr, caller)
+                return
 
     def note(self, what: str, name: str, frame: FrameType | None) -> None:
         """Record what the program itself called, not what that called in turn."""
@@ -269,7 +170,7 @@ class Suspects:
     def note_order(self, expr: ast.expr, frame: FrameType) -> None:
         if ORDER not in self.seen:
             where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-            self.seen[ORDER] = f"{ORDER}: iterates over the set {ast.unparse(expr)} at {where}"
+            self.seen[ORDER] = f"{ORDER}: iterates over the set {text_of(expr)} at {where}"
 
     def lines_of_text(self) -> str:
         """The suspects that were seen, one line each."""

@@ -16,6 +16,7 @@ import pyfiber
 pytestmark = pytest.mark.slow  # mypy takes seconds to begin
 
 ACCEPTED = """
+import signal
 import threading
 from collections.abc import Generator
 from typing import Any, assert_type
@@ -178,6 +179,10 @@ with pyfiber.Lock(), pyfiber.Semaphore(2), pyfiber.Condition(threading.Lock()) a
     assert_type(got, bool)
 assert_type(pyfiber.Condition().wait_for(lambda: 3), int)
 assert_type(pyfiber.Barrier(2, action=nothing).wait(), int)
+with pyfiber.signals(signal.SIGTERM, signal.SIGHUP) as named:
+    assert_type(named.get(), signal.Signals)
+with pyfiber.signals(15) as numbered:
+    assert_type(next(numbered), int)
 own = pyfiber.local()
 own.anything = 3
 assert_type(own.anything, Any)

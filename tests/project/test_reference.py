@@ -16,7 +16,7 @@ from tests.support.subprocesses import run_python
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 ENTRY = re.compile(
-    r"^ *\.\. (?:auto(?:function|class|exception)|py:data):: ([\w.]+)$", re.MULTILINE
+    r"^ *\.\. (?:auto(?:function|class|exception)|py:(?:data|exception)):: ([\w.]+)$", re.MULTILINE
 )
 MODULE = re.compile(r"^\.\. automodule:: ([\w.]+)$(?!\n   :no-members:)", re.MULTILINE)
 MODULES = sorted(
@@ -66,7 +66,8 @@ def test_reference_has_every_name_of_the_package() -> None:
     entries, modules = set(ENTRY.findall(text())), set(MODULE.findall(text()))
     names = {f"pyfiber.{name}" for name in pyfiber.__all__}
     assert sorted(names - entries - modules) == [], "add them to a page in docs/reference"
-    assert [name for name in pyfiber.__all__ if not getattr(pyfiber, name).__doc__] == []
+    ours = set(pyfiber.__all__) - {"BrokenBarrierError"}  # is threading's, and has no docstring
+    assert [name for name in sorted(ours) if not getattr(pyfiber, name).__doc__] == []
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -410,3 +410,17 @@ def test_dump_shows_alike_fibers_once() -> None:
     assert "101 fibers" in text
     assert text.count(", in waits") == 1
     assert "and 99 fibers like it, of the same name" in text
+
+
+def test_text_has_no_empty_line() -> None:
+    text = script("""
+        def main():
+            lock = Lock()
+            lock.acquire()
+            one, two = spawn(lock.acquire), spawn(park)
+            two.join()
+        print(report(main), end="|")
+    """)
+    assert all(line.strip() for line in text.split("\n"))
+    assert text.endswith("|")
+    assert not text.endswith("\n|")

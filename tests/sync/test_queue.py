@@ -651,3 +651,15 @@ def test_shutdown_lets_all_go_wherever_a_trace_function_raises(kind, immediate):
 def test_step_of_a_hooked_queue_without_its_arguments_is_refused():
     with pytest.raises(TypeError, match="takes a queue and an item"):
         _engine._hooked_put()
+
+
+def test_exceptions_are_found_in_pyfiber_and_are_the_standard_ones() -> None:
+    assert pyfiber.Empty is queue.Empty
+    assert pyfiber.Full is queue.Full
+    assert pyfiber.BrokenBarrierError is threading.BrokenBarrierError
+    with pytest.raises(pyfiber.Empty):
+        pyfiber.Queue[int]().get(block=False)
+    small = pyfiber.Queue[int](1)
+    small.put(1)
+    with pytest.raises(pyfiber.Full):
+        small.put(2, block=False)

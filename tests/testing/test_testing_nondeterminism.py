@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import random
 import sys
 import textwrap
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Callable
 from os import urandom
 from pathlib import Path
@@ -19,7 +21,8 @@ import pytest
 
 from pyfiber import now, sleep, spawn, yield_now
 from pyfiber.testing import NondeterminismError, ScheduleFailure, choose, explore
-from pyfiber.testing.suspects import Suspects, has_fixed_hash
+from pyfiber.testing.orders import has_fixed_hash
+from pyfiber.testing.suspects import Suspects
 from tests.conftest import Child
 
 
@@ -193,6 +196,10 @@ class Keeper:
     def __init__(self) -> None:
         self.things = things()
 
+    @property
+    def asked(self) -> set[Restless]:
+        return self.things
+
 
 def by_loop() -> list[int]:
     names = []
@@ -231,7 +238,92 @@ def by_pop() -> list[int]:
     return [all_things.pop().name for _ in range(5)]
 
 
-ORDERS = [by_loop, by_comprehension, by_attribute, by_list, by_literal, by_star, by_pop]
+def in_a_dictionary() -> list[int]:
+    rooms = {"hall": things()}
+    return [thing.name for thing in rooms["hall"]]
+
+
+def in_an_attribute_of_an_element() -> list[int]:
+    keepers = [Keeper()]
+    return [thing.name for thing in keepers[-1].things]
+
+
+def in_a_dictionary_by_get() -> list[int]:
+    rooms = {("hall", 1): things()}
+    return list(map(name_of, rooms.get(("hall", 1), ())))
+
+
+def in_the_values_of_a_dictionary() -> list[int]:
+    rooms = {"hall": things()}
+    return [thing.name for room in rooms.values() for thing in room]
+
+
+def in_the_items_of_a_dictionary() -> list[int]:
+    rooms = {"hall": things()}
+    return [thing.name for _, room in rooms.items() for thing in room]
+
+
+def in_a_chain() -> list[int]:
+    rooms = [things()]
+    return [thing.name for thing in itertools.chain.from_iterable(rooms)]
+
+
+def in_stars() -> list[int]:
+    rooms = [things()]
+    return [thing.name for thing in itertools.chain(*rooms)]
+
+
+def from_a_function() -> list[int]:
+    return [thing.name for thing in things()]
+
+
+def from_a_property() -> list[int]:
+    keeper = Keeper()
+    return [thing.name for thing in keeper.asked]
+
+
+def from_a_method_of_a_set() -> list[int]:
+    some = things()
+    return [thing.name for thing in some.union(things())]
+
+
+def from_an_operation() -> list[int]:
+    some = things()
+    return [thing.name for thing in some ^ set()]
+
+
+def from_keys() -> list[int]:
+    some = dict.fromkeys(sorted(things(), key=name_of))
+    return [thing.name for thing in some.keys() - {1}]
+
+
+def by_weak_references() -> list[int]:
+    kept = sorted(things(), key=name_of)
+    weak = weakref.WeakSet(kept)
+    return [thing.name for thing in weak]
+
+
+def by_ties() -> list[int]:
+    some = things()
+    return list(map(name_of, sorted(some, key=lambda thing: 0)))
+
+
+def by_the_shorter_of_two() -> list[int]:
+    some = things()
+    return [thing.name for thing in (some or set())]
+
+
+def name_of(thing: Restless) -> int:
+    return thing.name
+
+
+ORDERS = [
+    *(by_loop, by_comprehension, by_attribute, by_list, by_literal, by_star, by_pop),
+    *(in_a_dictionary, in_an_attribute_of_an_element, in_a_dictionary_by_get),
+    *(in_the_values_of_a_dictionary, in_the_items_of_a_dictionary, in_a_chain, in_stars),
+    *(from_a_function, from_a_property, from_a_method_of_a_set, from_an_operation, from_keys),
+    *(by_weak_references, by_ties, by_the_shorter_of_two),
+]
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=lambda order: order.__name__)
@@ -280,6 +372,28 @@ def test_id_and_hash_are_named() -> None:
         sleep(id(kept[-1]) % 10_007)
 
     assert "hashes or addresses: id() called at" in cause_of(main)
+
+
+@pytest.mark.parametrize("function", [id, hash])
+def test_order_by_id_or_hash_is_named_where_the_function_is_only_handed_over(
+    function: Callable[[object], int],
+) -> None:
+    kept: list[Restless] = []
+
+    def by_id() -> list[int]:
+        return [thing.name for thing in sorted(kept[-20:], key=id)]
+
+    def by_hash() -> list[int]:
+        return list(map(hash, kept[-20:]))
+
+    def main() -> None:
+        kept.extend(Restless(n) for n in random_order)
+        for name in by_id() if function is id else by_hash():
+            sleep(name)
+            spawn(sleep, name)
+
+    random_order = list(range(20))
+    assert f"hashes or addresses: {function.__name__}() called at" in cause_of(main)
 
 
 def test_order_of_hashed_strings_makes_a_replay_elsewhere_differ_and_is_named(

@@ -177,28 +177,53 @@ def test_methods_of_unittest_run_in_fibers_too(pytester: pytest.Pytester) -> Non
     result.stdout.fnmatch_lines(["*schedule 1 of 20 *fails with AssertionError*"])
 
 
-def test_fixtures_are_made_outside_of_the_run_and_once(pytester: pytest.Pytester) -> None:
+def test_fixtures_are_made_and_ended_inside_each_run(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("""
         import pyfiber, pytest
-        made = []
+        runs = []
+
+        @pytest.fixture(autouse=True)
+        def happened(request):
+            runs.append([])
+            pyfiber.sleep(1)
+            return runs[-1]
 
         @pytest.fixture
-        def thing():
-            made.append(1)
-            yield pyfiber.current().name
-            assert pyfiber.current().name == "main"
+        def number(happened, request):
+            request.addfinalizer(lambda: happened.append("finalizer"))
+            return len(happened)
+
+        @pytest.fixture(params=["a", "b"])
+        def thing(number, happened, request):
+            happened.append(f"{request.param} in {pyfiber.current().name}")
+            yield number
+            pyfiber.sleep(1)
+            happened.append(f"end at {pyfiber.now()}")
 
         @pytest.mark.fiber(schedules=9)
-        def test_it(thing):
-            assert (thing, made) == ("main", [1])
+        def test_it(thing, happened, tmp_path, virtual_clock):
+            assert (thing, len(happened)) == (0, 1)
+            assert virtual_clock.now() == 1
+            assert tmp_path.exists()
 
-        @pytest.fixture
-        def waits():
-            pyfiber.yield_now()
+        @pytest.fixture(scope="module")
+        def shared():
+            return pyfiber.current().name
 
         @pytest.mark.fiber
-        def test_fixture_waits(waits):
-            pass
+        def test_wider_scopes_are_outside(shared):
+            assert shared == "main"
+            assert len(runs) == 21  # of the first schedule there are two
+            for number, run in enumerate(runs[:20]):
+                param = "a" if number < 10 else "b"
+                assert run == [f"{param} in test_it", "end at 2.0", "finalizer"]
+    """)
+    outcome(pytester).assert_outcomes(passed=3)
+
+
+def test_virtual_clock_is_that_of_the_mark(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        import pytest
 
         @pytest.mark.fiber(clock="real")
         def test_no_virtual_clock(virtual_clock):
@@ -208,9 +233,149 @@ def test_fixtures_are_made_outside_of_the_run_and_once(pytester: pytest.Pytester
             assert virtual_clock.now() == 0
     """)
     result = outcome(pytester)
-    result.assert_outcomes(passed=2, errors=2)
-    result.stdout.fnmatch_lines(["*FiberError: yield_now() needs a running scheduler*"])
+    result.assert_outcomes(passed=1, errors=1)
     result.stdout.fnmatch_lines(["*UsageError: *virtual_clock with clock='real'*"])
+
+
+SERVER = """
+    import pyfiber, pytest
+    from pyfiber import net
+
+    @pytest.fixture
+    def server():
+        def shout(stream):
+            for line in stream:
+                stream.write(line.upper())
+
+        with net.serve(shout, "127.0.0.1", 0) as server:
+            yield server
+        assert server.connections == 0
+
+    @pytest.fixture
+    def client(server):
+        with net.connect(*server.address) as client:
+            yield client
+
+    @pytest.mark.fiber({options})
+    def test_server_answers(client):
+        client.write(b"spam\\n")
+        assert next(client) == b"SPAM\\n"
+"""
+
+
+@pytest.mark.parametrize("options", ["", "network=True", "network=True, schedules=20"])
+def test_fixture_starts_a_server_and_opens_a_connection(
+    pytester: pytest.Pytester, options: str
+) -> None:
+    pytester.makepyfile(SERVER.format(options=options))
+    outcome(pytester).assert_outcomes(passed=1)
+
+
+def test_fixture_that_is_asked_for_during_the_run_is_made_in_it(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        import pyfiber, pytest
+        ended = []
+
+        @pytest.fixture
+        def early():
+            pyfiber.yield_now()
+            return "early"
+
+        @pytest.fixture
+        def late(early):
+            pyfiber.yield_now()
+            yield early + " and late"
+            pyfiber.yield_now()
+            ended.append(pyfiber.current().name)
+
+        @pytest.mark.fiber(schedules=5)
+        def test_asks(early, request):
+            for _ in range(2):
+                assert request.getfixturevalue("late") == "early and late"
+            assert request.getfixturevalue("early") is early
+
+        def test_was_ended_in_each_run():
+            assert set(ended) == {"test_asks"}
+            assert len(ended) == 6  # the first schedule is run twice
+    """)
+    outcome(pytester).assert_outcomes(passed=2)
+
+
+def test_fixture_that_fails_or_skips_does_so_for_the_test(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        import pyfiber, pytest
+
+        @pytest.fixture
+        def broken():
+            yield 1
+            pyfiber.yield_now()
+            raise KeyError("end")
+
+        @pytest.fixture
+        def skips():
+            pytest.skip("today")
+
+        @pytest.mark.fiber(schedules=3)
+        def test_skips(skips):
+            pass
+
+        @pytest.fixture
+        def yields_nothing():
+            if pyfiber.now() > 1000:
+                yield
+
+        @pytest.mark.fiber
+        def test_broken(broken):
+            assert broken == 1
+
+        @pytest.mark.fiber
+        def test_yields_nothing(yields_nothing):
+            pass
+
+        @pytest.fixture
+        def good():
+            yield
+            pyfiber.yield_now()
+            print("ended")
+
+        @pytest.mark.fiber
+        def test_fails(good):
+            assert 0, "the test"
+    """)
+    result = outcome(pytester)
+    result.assert_outcomes(failed=3, skipped=1)
+    result.stdout.fnmatch_lines(["*KeyError: 'end'*"])
+    result.stdout.fnmatch_lines(["*yields_nothing did not yield a value*"])
+    result.stdout.fnmatch_lines(["*Captured stdout call*", "ended"])
+
+
+def test_setup_methods_are_made_inside_of_the_run_too(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        import pyfiber, pytest
+
+        def setup_function():
+            pyfiber.yield_now()
+
+        def teardown_function():
+            pyfiber.yield_now()
+
+        @pytest.mark.fiber
+        def test_function():
+            pass
+
+        @pytest.mark.fiber(schedules=3)
+        class TestIt:
+            def setup_method(self):
+                self.opened = pyfiber.Event()
+                self.opener = pyfiber.spawn(self.opened.set)
+
+            def teardown_method(self):
+                self.opener.join()
+
+            def test_method(self):
+                self.opened.wait()
+    """)
+    outcome(pytester).assert_outcomes(passed=2)
 
 
 def test_seed_and_schedules_come_from_the_command_line(pytester: pytest.Pytester) -> None:

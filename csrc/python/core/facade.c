@@ -24,9 +24,10 @@ static const Hook hooks[] = {
     OF_PYFIBER(deadlock_text), OF_PYFIBER(group_text),
     OF_PYFIBER(stack_summary), OF_PYFIBER(unhandled),
     OF_PYFIBER(interrupted),   OF_PYFIBER(start_worker),
-    OF_PYFIBER(hooked_queue),  OF_GRAINS(ready),
-    OF_GRAINS(sleeping),       OF_GRAINS(stopped),
-    OF_GRAINS(join_elsewhere), OF_GRAINS(policy_failed),
+    OF_PYFIBER(hooked_queue),  OF_PYFIBER(no_run),
+    OF_GRAINS(ready),          OF_GRAINS(sleeping),
+    OF_GRAINS(stopped),        OF_GRAINS(join_elsewhere),
+    OF_GRAINS(policy_failed),
 };
 #define COUNT (sizeof hooks / sizeof *hooks)
 

@@ -19,6 +19,7 @@ typedef struct PfFacade {
     PyObject *log_abandoned;    /* (function, exception) */
     PyObject *deadlock_text;    /* (fibers) -> str */
     PyObject *group_text;       /* (exceptions) -> str */
+    PyObject *no_run;           /* () -> str: advice where no run is */
     PyObject *stack_summary;    /* (frames) -> StackSummary */
     PyObject *unhandled;        /* (failures, raised) -> exception */
     PyObject *interrupted;      /* () -> what to call at the run's end */

@@ -38,8 +38,6 @@ typedef struct PfPart {
     /* What it has kept for later use is freed: it is over, or the interpreter
      * exits. */
     void (*free_spare)(PfThread *t);
-    /* No scheduler runs on this thread: advice for a message; NULL: none. */
-    const char *(*no_run)(void);
 
     /* --- the process --- */
     /* The interpreter exits, with everything still in place: may code that

@@ -3,7 +3,7 @@
 
 #include "python/core/arguments.h"
 #include "python/core/compiler.h"
-#include "python/core/parts.h"
+#include "python/core/facade.h"
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/fiber/outcome.h"
@@ -78,22 +78,19 @@ pf_watch_limit(PyObject *seconds, int64_t *ns)
     return 0;
 }
 
-static const char *
-what_to_do(void)
-{
-    PF_EACH_PART(part, no_run) {
-        const char *advice = part->no_run();
-        if (advice != NULL) {
-            return advice;
-        }
-    }
-    return ": call it from a function that pyfiber.run() runs";
-}
-
 pf_scheduler *
 pf_refuse_outside_run(const char *what)
 {
-    PyErr_Format(pf.fiber_error, "%s needs a running scheduler%s", what,
-                 what_to_do());
+    PyObject *advice = pf_facade.no_run == NULL
+                           ? PyUnicode_FromString("")
+                           : PyObject_CallNoArgs(pf_facade.no_run);
+    if (advice != NULL) {
+        PyErr_Format(pf.fiber_error, "%s needs a running scheduler%S", what,
+                     advice);
+        Py_DECREF(advice);
+    } else if (PyErr_ExceptionMatches(PyExc_Exception)) {
+        PyErr_Clear(); /* the interpreter shuts down, for instance */
+        PyErr_Format(pf.fiber_error, "%s needs a running scheduler", what);
+    }
     return NULL;
 }

@@ -117,7 +117,8 @@ void pf_tell_host(SchedulerObject *s);
 void pf_wake_hub(SchedulerObject *s);
 void pf_scheduler_fail(SchedulerObject *s, PyObject *exc); /* steals */
 
-/* NULL with FiberError: `what` needs a run. */
+/* NULL with FiberError: `what` needs a run.  The message advises what fits the
+ * place, which Python code finds out: hold no lock. */
 pf_scheduler *pf_refuse_outside_run(const char *what);
 
 /* The scheduler that runs here, or NULL with FiberError. */

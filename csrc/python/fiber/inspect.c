@@ -628,6 +628,20 @@ mod_running_scheduler(PyObject *module, PyObject *ignored)
                          : (PyObject *)t->scheduler);
 }
 
+static PyObject *
+mod_runs_elsewhere(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    bool found = false;
+    pf_mutex_lock(&pf_threads_lock);
+    for (PfThread *t = pf_threads; t != NULL; t = t->next) {
+        found = found || (t != pf_tls_thread && t->scheduler != NULL);
+    }
+    pf_mutex_unlock(&pf_threads_lock);
+    return PyBool_FromLong(found);
+}
+
 /* For log records, so it does not make a PfThread. */
 static PyObject *
 mod_name_here(PyObject *module, PyObject *ignored)
@@ -645,6 +659,8 @@ static PyMethodDef functions[] = {
      "The running fiber's name; None on a thread's own stack."},
     {"_running_scheduler", mod_running_scheduler, METH_NOARGS,
      "_running_scheduler()\n--\n\nThe one that runs on this thread, or None."},
+    {"_runs_elsewhere", mod_runs_elsewhere, METH_NOARGS,
+     "_runs_elsewhere()\n--\n\nDoes a scheduler run on another thread?"},
     {"_threads", mod_threads, METH_NOARGS,
      "_threads()\n--\n\n"
      "For each thread with fibers: identifier, running fiber, own fiber,\n"

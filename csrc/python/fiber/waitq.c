@@ -460,7 +460,8 @@ refuse_plain(PfThread *t)
         PyErr_SetString(pf.fiber_error,
                         "a raw fiber outside of a run cannot wait: it would "
                         "block its thread and every fiber on it. Use "
-                        "pyfiber.run(), or a timeout of 0");
+                        "pyfiber.run(), or a timeout of 0; in a function that "
+                        "run_in_fiber() calls wait with await_()");
         return -1;
     }
     if (pf_is_shut_down()) {

@@ -47,16 +47,6 @@ static struct {
 } workers;
 static pf_mutex workers_lock = PF_MUTEX_INIT;
 
-/* Where no run is, but one may be near. */
-static const char *
-no_run(void)
-{
-    return pf_current_job() == NULL
-               ? NULL
-               : ", and a thread of to_thread() has none: give the function "
-                 "to from_thread(), which runs it in a fiber of the caller";
-}
-
 /* ----------------------------------------------------------------- workers */
 
 static WorkerObject **
@@ -506,7 +496,6 @@ after_fork(PfThread *t)
 }
 
 const PfPart pf_workers_part = {
-    .no_run = no_run,
     .after_fork = after_fork,
     .has_helpers = has_helpers,
 };
