@@ -45,10 +45,11 @@ def explore_cancellation(
 ) -> int:
     """Run ``fn`` once for each point at which a fiber can be cancelled, cancelling it there.
 
-    The points are every wait, of every fiber, twice: while it waits, and when it has been woken but
-    not yet run. After each run ``check()`` (with the result of ``setup()``, if given) must pass; it
-    is not a failure that ``fn`` raises the cancellation itself. Returns how many points there were;
-    if a point fails, the ScheduleFailure names it.
+    The points are every wait of the program's, in every fiber, twice: while it waits, and when it
+    has been woken but not yet run. Fibers that pyfiber itself runs, a server's, say, are cancelled
+    only with what they serve. After each run ``check()`` (with the result of ``setup()``, if given)
+    must pass; it is not a failure that ``fn`` raises the cancellation itself. Returns how many
+    points there were; if a point fails, the ScheduleFailure names it.
     """
     check_count(max_points, "max_points")
     program = Program(

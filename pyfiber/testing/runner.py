@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 import pyfiber
-from pyfiber import _engine, _report
+from pyfiber import _engine, _hooks, _report
 from pyfiber.testing import guards
 from pyfiber.testing.clock import VirtualClock
 from pyfiber.testing.errors import LeftRunningError, LivelockError, NeverAwaitedError
@@ -31,6 +31,7 @@ NOT_PLAIN = (
     inspect.isgeneratorfunction,
 )
 MASK = (1 << 64) - 1
+STANDARD = sys.stdlib_module_names - {"__main__"}
 COLLECT_EVERY = 256  # schedules
 MAX_STEPS, RUN_STEPS = 100_000, 10_000_000  # of one schedule of many; of a run by itself
 
@@ -180,6 +181,31 @@ def passes_through(exc: BaseException, module: str) -> bool:
     return any(frame.f_globals.get("__name__") == module for frame, _ in frames)
 
 
+def is_of_pyfiber(module: object) -> bool:
+    return isinstance(module, str) and module.partition(".")[0] == "pyfiber"
+
+
+def is_own(fiber: _engine.Fiber[Any]) -> bool:
+    """Whether the fiber is a helper of pyfiber's, and none of the program's code waits in it.
+
+    pyfiber cancels such a fiber only with what it helps; the program cannot reach it at all.
+    """
+    if _engine.current() is fiber:
+        frame: Any = sys._getframe().f_back
+    else:
+        frame = _hooks.frame_of(fiber)
+    if frame is None:  # it has not begun
+        target = _engine._target_of(fiber)
+        return is_of_pyfiber(getattr(getattr(target, "func", target), "__module__", None))
+    module: object = None
+    while frame is not None:
+        module = frame.f_globals.get("__name__")
+        if not is_of_pyfiber(module) and str(module).partition(".")[0] not in STANDARD:
+            return False
+        frame = frame.f_back
+    return is_of_pyfiber(module)  # the outermost one
+
+
 class Runner:
     """Runs a program under given schedules.  Use it as a context manager."""
 
@@ -187,7 +213,7 @@ class Runner:
         self.program = program
         how = program.on_unhandled
         self.scheduler = _engine.Scheduler() if how is None else _engine.Scheduler(on_unhandled=how)
-        self.explorer = _engine._Explorer(self.scheduler, self.livelock)
+        self.explorer = _engine._Explorer(self.scheduler, self.livelock, is_own)
         self.rules = guards.Rules(
             threads=program.threads,
             guarded=program.clock is not None and not program.threads,

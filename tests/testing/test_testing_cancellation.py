@@ -6,7 +6,18 @@ from typing import Any
 
 import pytest
 
-from pyfiber import Cancelled, Fiber, current, park, sleep, spawn, yield_now
+from pyfiber import (
+    Cancelled,
+    Fiber,
+    current,
+    gather,
+    net,
+    park,
+    pmap,
+    sleep,
+    spawn,
+    yield_now,
+)
 from pyfiber.testing import ScheduleFailure, explore_cancellation
 
 
@@ -126,3 +137,50 @@ def test_max_points_bounds_the_search() -> None:
         explore_cancellation(lambda: None, max_points=0)
     with pytest.raises(TypeError, match="check must be callable"):
         explore_cancellation(lambda: None, check=1)  # type: ignore[arg-type]
+
+
+# pyfiber's own helpers ----------------------------------------------------------------------------
+
+
+def test_helpers_of_a_server_are_not_cancelled_by_themselves() -> None:
+    """A server whose keeper of handlers alone was cancelled waited for ever; nobody does that."""
+
+    def echo(stream: net.Stream) -> None:
+        for line in stream:
+            stream.write(line)
+
+    def scenario() -> None:
+        with (
+            net.serve(echo, "127.0.0.1", 7000, grace=1) as server,
+            net.connect(*server.address) as client,
+        ):
+            client.write(b"hi\n")
+            next(client, None)
+
+    assert explore_cancellation(scenario, network=True) > 5
+
+
+def test_functions_that_pyfibers_helpers_call_are_cancelled() -> None:
+    """Where code of the program waits, also in a fiber that pyfiber has made."""
+    cancelled = []
+
+    def work() -> None:
+        try:
+            sleep(1)
+        except Cancelled:
+            cancelled.append("work")
+            raise
+
+    def item(number: int) -> None:
+        try:
+            sleep(1)
+        except Cancelled:
+            cancelled.append("item")
+            raise
+
+    def scenario() -> None:
+        gather(work)
+        list(pmap(item, [1], limit=1))
+
+    explore_cancellation(scenario)
+    assert set(cancelled) == {"work", "item"}

@@ -10,7 +10,7 @@ from pyfiber import FiberError, Scheduler, _engine
 @pytest.fixture
 def explorer():
     scheduler = Scheduler()
-    yield _engine._Explorer(scheduler, lambda: RuntimeError("too long"))
+    yield _engine._Explorer(scheduler, lambda: RuntimeError("too long"), lambda fiber: False)
     scheduler.close()
 
 

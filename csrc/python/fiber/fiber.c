@@ -269,12 +269,11 @@ fiber_clear(PyObject *op)
     pf_fiber_drop_target(self);
     Py_CLEAR(self->args);
     Py_CLEAR(self->kwargs);
-    PF_CLEAR_LINK(self->value);
+    pf_outcome_drop(PF_TASK(self), self->context);
     PF_CLEAR_LINK(self->parent);
     Py_CLEAR(self->context);
     if (rare != NULL) {
         Py_CLEAR(rare->cancel);
-        Py_CLEAR(rare->traceback);
         Py_CLEAR(rare->puller);
         Py_CLEAR(rare->pulled);
         Py_CLEAR(rare->other);

@@ -653,6 +653,16 @@ mod_name_here(PyObject *module, PyObject *ignored)
                                               : pf_fiber_name(CURRENT(t));
 }
 
+static PyObject *
+mod_target_of(PyObject *module, PyObject *op)
+{
+    (void)module;
+    bool fresh = PyObject_TypeCheck(op, pf_fiber_type) &&
+                 !((FiberObject *)op)->entered &&
+                 ((FiberObject *)op)->target != NULL;
+    return Py_NewRef(fresh ? ((FiberObject *)op)->target : Py_None);
+}
+
 static PyMethodDef functions[] = {
     {"_name_here", mod_name_here, METH_NOARGS,
      "_name_here()\n--\n\n"
@@ -665,6 +675,9 @@ static PyMethodDef functions[] = {
      "_threads()\n--\n\n"
      "For each thread with fibers: identifier, running fiber, own fiber,\n"
      "scheduler or None, fibers that are not done."},
+    {"_target_of", mod_target_of, METH_O,
+     "_target_of(fiber, /)\n--\n\n"
+     "The function of a fiber that has not begun; None of others."},
     {"_scheduler_of", mod_scheduler_of, METH_O,
      "_scheduler_of(fiber, /)\n--\n\n"
      "The scheduler that a fiber was started on, or None."},

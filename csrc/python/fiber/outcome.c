@@ -2,6 +2,7 @@
 #include "python/fiber/outcome.h"
 
 #include "python/core/facade.h"
+#include "python/core/chain.h"
 #include "python/core/tstate.h"
 #include "python/fiber/fiber.h"
 
@@ -121,6 +122,64 @@ pf_outcome_value(PfTaskObject *task)
     default:
         raise_failure(task);
         return NULL;
+    }
+}
+
+static void
+close_frames_of(PyObject *exc)
+{
+    PyObject *at = PyException_GetTraceback(exc);
+    while (at != NULL) {
+        PyTracebackObject *entry = (PyTracebackObject *)at;
+        PyObject *done =
+            PyObject_CallMethod((PyObject *)entry->tb_frame, "clear", NULL);
+        if (done == NULL) {
+            PyErr_Clear(); /* it still runs, or is a suspended generator's */
+        }
+        Py_XDECREF(done);
+        Py_SETREF(at, Py_XNewRef((PyObject *)entry->tb_next));
+    }
+}
+
+void
+pf_outcome_close_frames(void)
+{
+    if (!PyErr_ExceptionMatches(pf.cancelled) &&
+        !PyErr_ExceptionMatches(pf.fiber_exit)) {
+        return; /* those who look at a failure want to see the variables */
+    }
+    PyObject *exc = pf_take_exception();
+    close_frames_of(exc);
+    pf_restore_exception(exc);
+}
+
+static void
+drop(PfTaskObject *task)
+{
+    if (task->rare != NULL) {
+        Py_CLEAR(task->rare->traceback);
+    }
+    PF_CLEAR_LINK(task->value);
+}
+
+void
+pf_outcome_drop(PfTaskObject *task, PyObject *context)
+{
+    if (PF_LIKELY(context == NULL || task->value == NULL)) {
+        drop(task);
+        return;
+    }
+    PyObject *pending = pf_take_exception();
+    Py_INCREF(context);
+    bool entered = PyContext_Enter(context) == 0;
+    PyErr_Clear(); /* it is the current one already, or one further out */
+    drop(task);
+    if (entered && PyContext_Exit(context) < 0) {
+        PyErr_Clear(); /* a finalizer has left it in another one */
+    }
+    Py_DECREF(context);
+    if (pending != NULL) {
+        pf_restore_exception(pending);
     }
 }
 

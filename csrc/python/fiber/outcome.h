@@ -8,6 +8,13 @@
 PyObject *pf_outcome_value(PfTaskObject *task);
 /* The task has just failed: before its failure is raised for the first time. */
 void pf_outcome_keep_traceback(PfTaskObject *task);
+/* At the end of a task's code, which has raised: the frames of a cancelled one
+ * let go of their variables here, where its context is still the current one.
+ * A generator among them may have to reset a context variable.  May run code. */
+void pf_outcome_close_frames(void);
+/* Drop its value, or its failure with the frames of its traceback: in `context`,
+ * which was the task's; NULL: in any. */
+void pf_outcome_drop(PfTaskObject *task, PyObject *context);
 PyObject *pf_cancel_reason(PyObject *exc);
 bool pf_ends_programs(PyObject *exc);
 void pf_add_context(PyObject *exc, PyObject *context);

@@ -612,6 +612,9 @@ pf_fiber_run(pf_thread *thread, pf_fiber *fiber)
     PfThread *t = (PfThread *)thread;
     FiberObject *self = FIBER_OF(fiber);
     PyObject *result = first_act(t, self);
+    if (PF_UNLIKELY(result == NULL)) {
+        pf_outcome_close_frames();
+    }
 
     /* No code that runs from here on may leave this fiber. */
     pf_no_switch_begin(t, "while a fiber ends (in a done-callback, say)");
@@ -649,7 +652,9 @@ pf_fiber_reap(pf_thread *thread, pf_fiber *fiber)
     pf_no_switch_begin(t, "while a finished fiber is cleared away");
     if (self->core.state == PF_DONE) {
         self->stack_size = 0; /* `saved` went with the stack */
-        Py_CLEAR(self->context);
+        if (PF_LIKELY(self->outcome == PF_OUTCOME_OK)) {
+            Py_CLEAR(self->context); /* else for pf_outcome_drop */
+        }
         PF_CLEAR_LINK(self->parent);
         if (PF_UNLIKELY(self->greenlet != NULL)) {
             pf_view_done(self);

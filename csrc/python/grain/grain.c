@@ -296,14 +296,13 @@ grain_clear(PyObject *op)
     PyObject *iterator = g->iterator;
     g->iterator = NULL;
     Py_XDECREF(iterator);
-    PF_CLEAR_LINK(g->value);
+    pf_outcome_drop(PF_TASK(g), g->context);
     Py_CLEAR(g->permit_value);
     Py_CLEAR(g->yielded);
     Py_CLEAR(g->context);
     Py_CLEAR(g->pool);
     if (g->rare != NULL) {
         Py_CLEAR(g->rare->cancel);
-        Py_CLEAR(g->rare->traceback);
     }
     return 0;
 }

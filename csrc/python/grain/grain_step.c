@@ -384,7 +384,9 @@ let_go(GrainObject *g)
     if (g->rare != NULL) {
         Py_CLEAR(g->rare->cancel);
     }
-    Py_CLEAR(g->context);
+    if (g->outcome == PF_OUTCOME_OK) {
+        Py_CLEAR(g->context); /* else for pf_outcome_drop */
+    }
 }
 
 /* `result` (stolen), or NULL with the exception it failed with.  The
@@ -419,6 +421,15 @@ pf_grain_finish(PfThread *t, GrainObject *g, PyObject *result)
     pf_no_switch_end(t);
 }
 
+/* Close its generators in its own context, while that of other code is current. */
+static void
+close_outside(PfThread *t, GrainObject *g)
+{
+    pystate_swap_context(t->tstate, &g->context);
+    close_all(g);
+    pystate_swap_context(t->tstate, &g->context);
+}
+
 /* End a grain that is suspended: its generators are closed, the outcome is a
  * cancellation. */
 void
@@ -440,7 +451,7 @@ pf_grain_abandon(PfThread *t, GrainObject *g)
     if (!g->entered) {
         pop(g); /* not even its function was called */
     }
-    close_all(g);
+    close_outside(t, g);
     if (!PyErr_Occurred()) {
         if (g->under_cancel) {
             pf_grain_raise_cancelled(g);
@@ -463,7 +474,7 @@ pf_grain_fail(PfThread *t, GrainObject *g)
     g->core.state = PF_RUNNING;
     pf_grain_unwait(g);
     pf_restore_exception(exc);
-    close_all(g);
+    close_outside(t, g);
     pf_grain_finish(t, g, NULL);
 }
 
@@ -619,6 +630,9 @@ pf_grain_step(PfThread *t, GrainObject *g)
         Py_XDECREF(value);
         close_all(g);
         value = PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    }
+    if (PF_UNLIKELY(turn > TURN_CALLS) && value == NULL) {
+        pf_outcome_close_frames();
     }
     pystate_swap_context(t->tstate, &g->context);
     if (PF_UNLIKELY(runner->base != NULL)) {

@@ -153,11 +153,31 @@ limit_passed(ExplorerObject *x)
     pf_wake_hub(s);
 }
 
+/* A helper of pyfiber's own is cancelled with what it helps, never alone. */
+static bool
+is_own(ExplorerObject *x, FiberObject *fiber)
+{
+    PyObject *pending = pf_take_exception();
+    pf_no_switch_begin(x->scheduler->thread, "while a wait is looked at");
+    PyObject *answer = PyObject_CallOneArg(x->is_own, (PyObject *)fiber);
+    pf_no_switch_end(x->scheduler->thread);
+    if (answer == NULL) {
+        PyErr_WriteUnraisable((PyObject *)fiber);
+    }
+    bool yes = answer == Py_True;
+    Py_XDECREF(answer);
+    if (pending != NULL) {
+        pf_restore_exception(pending);
+    }
+    return yes;
+}
+
 static void
 inject(ExplorerObject *x, PfTaskObject *task, bool waiting)
 {
     FiberObject *fiber = pf_fiber_or_null(task);
-    if (++x->events != x->inject || fiber == NULL || !fiber->scheduled) {
+    if (x->inject == 0 || fiber == NULL || !fiber->scheduled ||
+        is_own(x, fiber) || ++x->events != x->inject) {
         return;
     }
     PfThread *t = x->scheduler->thread;

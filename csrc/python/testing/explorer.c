@@ -331,17 +331,18 @@ get_choice_count(PyObject *op, void *closure)
 static PyObject *
 explorer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"scheduler", "on_limit", NULL};
-    PyObject *scheduler, *on_limit;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O:_Explorer", names,
-                                     pf_scheduler_type, &scheduler,
-                                     &on_limit)) {
+    static char *names[] = {"scheduler", "on_limit", "is_own", NULL};
+    PyObject *scheduler, *on_limit, *is_own;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO:_Explorer", names,
+                                     pf_scheduler_type, &scheduler, &on_limit,
+                                     &is_own)) {
         return NULL;
     }
     ExplorerObject *x = (ExplorerObject *)type->tp_alloc(type, 0);
     if (x != NULL) {
         x->scheduler = (SchedulerObject *)Py_NewRef(scheduler);
         x->on_limit = Py_NewRef(on_limit);
+        x->is_own = Py_NewRef(is_own);
         x->depth = 1;
         x->max_steps = UINT32_MAX;
     }
@@ -356,6 +357,7 @@ explorer_traverse(PyObject *op, visitproc visit, void *arg)
     Py_VISIT(x->scheduler);
     Py_VISIT(x->trace);
     Py_VISIT(x->on_limit);
+    Py_VISIT(x->is_own);
     Py_VISIT(x->failures);
     Py_VISIT(x->injected);
     return 0;
@@ -381,6 +383,7 @@ explorer_dealloc(PyObject *op)
     PyObject_GC_UnTrack(op);
     explorer_clear(op);
     Py_CLEAR(x->on_limit);
+    Py_CLEAR(x->is_own);
     Py_CLEAR(x->scheduler);
     free_choices(&x->made);
     free_choices(&x->script);

@@ -71,6 +71,7 @@ typedef struct PfExplorer {
     /* Python's part. */
     PyObject *trace;    /* or NULL */
     PyObject *on_limit; /* makes the exception for too many steps */
+    PyObject *is_own;   /* (fiber): does only pyfiber's own code wait in it? */
     PyObject *failures; /* fibers that failed */
     PyObject *injected;
     bool injected_waiting; /* while it waited, not as it continued */
