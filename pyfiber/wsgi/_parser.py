@@ -61,6 +61,9 @@ _HOSTS: Final[dict[str, bool]] = {}
 
 #: The key of fields that are not passed on; no field has it.
 NOT_PASSED_ON: Final = "HTTP "
+#: Must not come behind a body, where a program that passes trailers on takes them for the head's.
+#: (llhttp refuses those that say how long a body is.)
+_NOT_IN_TRAILERS: Final = frozenset({b"host", b"authorization", b"te"})
 #: Not passed on: CGI programs would take it for a setting of their own (CVE-2016-5385).
 _UNWANTED: Final = frozenset({b"proxy"})
 
@@ -85,6 +88,7 @@ BAD: Final = "400 Bad Request"
 TOO_LATE: Final = "408 Request Timeout"
 TOO_LARGE: Final = "413 Content Too Large"
 URI_TOO_LONG: Final = "414 URI Too Long"
+EXPECTATION_FAILED: Final = "417 Expectation Failed"
 HEAD_TOO_LARGE: Final = "431 Request Header Fields Too Large"
 NOT_IMPLEMENTED: Final = "501 Not Implemented"
 WRONG_VERSION: Final = "505 HTTP Version Not Supported"
@@ -245,6 +249,8 @@ class Parser:
         """A field of the head; or a trailer's, which nobody is told."""
         environ = self._environ
         if environ is None:
+            if name.lower() in _NOT_IN_TRAILERS:
+                raise self._refuse(BAD, f"{name.decode('latin-1')} in a trailer")
             return
         key = self._keys.get(name) or self._key_of(name)
         if key not in environ:
@@ -280,8 +286,8 @@ class Parser:
         split = _split_short if len(url) <= LONGEST_KEPT else _split
         target, path, environ["QUERY_STRING"] = split(url)
         environ["REQUEST_URI"] = environ["RAW_URI"] = target
-        if path[:1] != "/":
-            path = self._other_form(environ, method, path)
+        if path[:1] != "/" or method == "CONNECT":
+            path = self._other_form(environ, method, target)
         if "#" in target:
             raise self._refuse(BAD, "a target has no fragment")
         if environ["SCRIPT_NAME"]:
@@ -290,12 +296,12 @@ class Parser:
         host = environ.get("HTTP_HOST")
         if host not in _HOSTS:
             self._check_host(host, version)
+        if "HTTP_EXPECT" in environ and version == "1.1":
+            self._check_expect(environ["HTTP_EXPECT"])
         request = Request(environ, version == "1.1", method == "HEAD", tools.should_keep_alive())
         if "HTTP_TRANSFER_ENCODING" in environ or "CONTENT_LENGTH" in environ:
             self._check_body(request, environ, version)
-            request.expects = (
-                version == "1.1" and environ.get("HTTP_EXPECT", "").lower() == "100-continue"
-            )
+            request.expects = "HTTP_EXPECT" in environ and version == "1.1"
             self._request = request
         elif tools.should_upgrade():
             request.complete = True
@@ -343,7 +349,10 @@ class Parser:
         return path[len(script) :]
 
     def _other_form(self, environ: Environ, method: str, target: str) -> str:
-        """The path of a target that is not a path only."""
+        """The path of a target that is not a path only.
+
+        Its host ends where it does before anything is decoded: an encoded slash is no slash.
+        """
         if method == "CONNECT":
             raise self._refuse(NOT_IMPLEMENTED, "this is not a proxy")
         if method == "OPTIONS" and target == "*":
@@ -351,11 +360,11 @@ class Parser:
         scheme, found, rest = target.partition("://")
         if not found or scheme.lower() not in ("http", "https"):
             raise self._refuse(BAD, "the target is neither a path nor a URL")
-        host, slash, path = rest.partition("/")
+        host, slash, path = rest.partition("?")[0].partition("/")
         if not host:
             raise self._refuse(BAD, "the target is a URL without a host")
         environ["HTTP_HOST"] = host  # whatever the field says (RFC 9112, 3.2.2)
-        return slash + path or "/"
+        return _split((slash + path).encode("latin-1"))[1] or "/"
 
     def _check_host(self, host: str | None, version: str) -> None:
         if host is None:
@@ -365,6 +374,11 @@ class Parser:
             raise self._refuse(BAD, "that is no Host")
         elif len(host) <= LONGEST_KEPT:
             keep(_HOSTS, host, True)
+
+    def _check_expect(self, value: str) -> None:
+        for each in value.split(","):
+            if each.strip().lower() != "100-continue":
+                raise self._refuse(EXPECTATION_FAILED, "all that can be expected is 100-continue")
 
     def _check_body(self, request: Request, environ: Environ, version: str) -> None:
         coding = environ.get("HTTP_TRANSFER_ENCODING")

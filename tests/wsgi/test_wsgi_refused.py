@@ -187,6 +187,8 @@ CASES: dict[str, tuple[bytes, list[int], list[Seen]]] = {
     "chunks end with bare LFs": (chunks(b"3\r\nabc\r\n0\n\n"), [400], []),
     "trailer that says a length": (chunks(b"0\r\nContent-Length: 30\r\n\r\n"), [400], []),
     "trailer with space before the colon": (chunks(b"0\r\nX : y\r\n\r\n"), [400], []),
+    "trailer that says a host": (chunks(b"0\r\nHost: b\r\n\r\n"), [400], []),
+    "trailer that says who asks": (chunks(b"0\r\nAuthorization: b\r\n\r\n"), [400], []),
     "chunks that end too early": (post(b"Transfer-Encoding: chunked", body=b"3\r\nab"), [400], []),
     "body that ends too early": (post(b"Content-Length: 3", body=b"ab"), [400], []),
     # lines
@@ -227,6 +229,12 @@ CASES: dict[str, tuple[bytes, list[int], list[Seen]]] = {
     "method of another protocol": (b"SETUP / HTTP/1.1\r\nHost: a\r\n\r\n", [400], []),
     "method with a separator": (b"GET(x) / HTTP/1.1\r\nHost: a\r\n\r\n", [400], []),
     "CONNECT": (b"CONNECT a:80 HTTP/1.1\r\nHost: a:80\r\n\r\n" + SMUGGLED, [501], []),
+    "CONNECT with a path": (b"CONNECT / HTTP/1.1\r\nHost: a\r\n\r\n" + SMUGGLED, [501], []),
+    "target whose host has an encoded slash": (
+        b"GET http://a%2fb/x%2fy HTTP/1.1\r\nHost: a\r\n\r\n",
+        [200],
+        [("GET", "/x/y", b"")],
+    ),
     "no target": (b"GET HTTP/1.1\r\nHost: a\r\n\r\n", [400], []),
     "target without a slash": (b"GET x HTTP/1.1\r\nHost: a\r\n\r\n", [400], []),
     "target with a fragment": (b"GET /x#y HTTP/1.1\r\nHost: a\r\n\r\n", [400], []),
@@ -247,6 +255,12 @@ CASES: dict[str, tuple[bytes, list[int], list[Seen]]] = {
     "Host with a user": (b"GET / HTTP/1.1\r\nHost: u@a\r\n\r\n", [400], []),
     "Host with a space": (b"GET / HTTP/1.1\r\nHost: a b\r\n\r\n", [400], []),
     "Host of IPv6": (b"GET / HTTP/1.1\r\nHost: [::1]:80\r\n\r\n", [200], [ROOT]),
+    # Expect
+    "Expect 100-continue twice": (get(b"Expect: 100-continue, 100-Continue"), [200], [ROOT]),
+    "Expect something else": (get(b"Expect: 200-ok"), [417], []),
+    "Expect something else as well": (get(b"Expect: 100-continue", b"Expect: x"), [417], []),
+    "Expect nothing": (get(b"Expect:"), [417], []),
+    "Expect in HTTP/1.0": (b"GET / HTTP/1.0\r\nExpect: x\r\n\r\n", [200], [ROOT]),
     # what follows
     "behind Connection: close": (get(b"Connection: close") + SMUGGLED, [200], [ROOT]),
     "nonsense behind a request": (get() + b"nonsense\r\n\r\n", [200, 501], [ROOT]),
