@@ -296,7 +296,7 @@ class Parser:
         host = environ.get("HTTP_HOST")
         if host not in _HOSTS:
             self._check_host(host, version)
-        if "HTTP_EXPECT" in environ and version == "1.1":
+        if "HTTP_EXPECT" in environ:
             self._check_expect(environ["HTTP_EXPECT"])
         request = Request(environ, version == "1.1", method == "HEAD", tools.should_keep_alive())
         if "HTTP_TRANSFER_ENCODING" in environ or "CONTENT_LENGTH" in environ:

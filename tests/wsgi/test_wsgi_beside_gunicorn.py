@@ -209,6 +209,7 @@ REQUESTS = {
 #: Served here, though gunicorn refuses it, and why that does no harm.
 TAKEN = {
     "chunks": "a trailer that names trailers is read past",
+    "Expect 100-continue twice": "it is one expectation",
     "empty lines before the request": "RFC 9112, 2.2",
     "line b'\\nGET / HTTP/1.1'": "an empty line before the request",
     "line b'\\rGET / HTTP/1.1'": "an empty line before the request",

@@ -260,7 +260,16 @@ CASES: dict[str, tuple[bytes, list[int], list[Seen]]] = {
     "Expect something else": (get(b"Expect: 200-ok"), [417], []),
     "Expect something else as well": (get(b"Expect: 100-continue", b"Expect: x"), [417], []),
     "Expect nothing": (get(b"Expect:"), [417], []),
-    "Expect in HTTP/1.0": (b"GET / HTTP/1.0\r\nExpect: x\r\n\r\n", [200], [ROOT]),
+    "Expect 100-continue in HTTP/1.0": (
+        b"POST / HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\nabc",
+        [200],
+        [posted(b"abc")],
+    ),
+    "Expect something else in HTTP/1.0": (
+        b"GET / HTTP/1.0\r\nExpect: x\r\n\r\n",
+        [417],
+        [],
+    ),
     # what follows
     "behind Connection: close": (get(b"Connection: close") + SMUGGLED, [200], [ROOT]),
     "nonsense behind a request": (get() + b"nonsense\r\n\r\n", [200, 501], [ROOT]),
