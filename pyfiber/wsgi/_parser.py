@@ -40,7 +40,9 @@ PIECE: Final = 65536
 _BEFORE_LENGTH: Final = b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n"
 _BEFORE_CHUNKS: Final = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
 
-#: Bytes that chunks may take beside the data in them: at all, and for each byte of data.
+#: Bytes that chunks and trailers may take beside the data: at a time, and for each byte of data.
+#: The first holds however much data there was, since httptools keeps a trailer's field until it is
+#: complete.
 _SPARE: Final = PIECE
 _SPARE_OF_EACH: Final = 16
 
@@ -123,6 +125,7 @@ class Parser:
 
     __slots__ = (
         "_at",
+        "_counted",
         "_data",
         "_environ",
         "_fed",
@@ -132,6 +135,7 @@ class Parser:
         "_request",
         "_site",
         "_skipping",
+        "_spare",
         "_tools",
         "_url",
         "error",
@@ -147,7 +151,9 @@ class Parser:
         self._request: Request | None = None  # whose body is being read
         self._keys = _KEYS
         self._url = b""
-        self._fed = 0  # bytes since the head, or the body, began, roughly
+        self._fed = 0  # bytes since the head began
+        self._spare = 0  # bytes that may come beside the data of the body
+        self._counted = 0  # bytes of that data; -1 while the head is read
         self._repeated = 0  # fields of the head that had come before
         self._skipping = False  # a head that stands in for another one
         self._data = b""  # what has come last
@@ -215,7 +221,12 @@ class Parser:
                 self.error = Refused(status, f"the head has more than {limit} bytes")
             return
         request.join_chunks()
-        if self._fed - request.size > _SPARE + _SPARE_OF_EACH * request.size:
+        data, is_head = request.size - self._counted, self._counted < 0
+        self._counted = request.size
+        if is_head:
+            return
+        self._spare = min(self._spare + _SPARE_OF_EACH * data, _SPARE) - (size - data)
+        if self._spare < 0:
             self.error = Refused(BAD, "the chunks have more around them than in them")
 
     def _decline_upgrade(self) -> None:
@@ -303,6 +314,7 @@ class Parser:
             self._check_body(request, environ, version)
             request.expects = "HTTP_EXPECT" in environ and version == "1.1"
             self._request = request
+            self._spare, self._counted = _SPARE, -1
         elif tools.should_upgrade():
             request.complete = True
         else:

@@ -105,6 +105,20 @@ def test_64_kib_of_small_chunks_stay_small(body: bytes) -> None:
     assert kept_by(head + body) < 100_000
 
 
+def test_trailer_behind_a_long_body_is_limited() -> None:
+    parser = parser_of()
+    parser.feed(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+    for _ in range(100):
+        parser.feed(b"f000\r\n" + b"x" * 0xF000 + b"\r\n")
+    parser.feed(b"0\r\nX: ")
+    assert parser.error is None
+    parser.feed(LONG)
+    assert parser.error is None
+    parser.feed(LONG)
+    assert parser.error is not None
+    assert parser.error.status.startswith("400")
+
+
 def test_fields_of_a_head_that_is_not_complete_are_limited() -> None:
     parser = parser_of()
     parser.feed(b"GET / HTTP/1.1\r\n" + b"".join(b"%d:\r\n" % number for number in range(1000)))

@@ -368,12 +368,14 @@ def secured(environ: dict[str, Any], start_response: Any) -> list[bytes]:
 @needs_certificates
 @pytest.mark.parametrize("network", [False, True])
 def test_tls_is_served(network: bool) -> None:
+    ours, theirs = server_context(), client_context()  # made by a process, in real time
+
     def main() -> None:
         body = b"x" * 200_000
         post = POST + b"Content-Length: 200000\r\nConnection: close\r\n\r\n" + body
         with (
-            wsgi.serve(secured, HOST, 0, tls=server_context()) as server,
-            net.connect(*server.address, tls=client_context(), server_hostname=NAME) as stream,
+            wsgi.serve(secured, HOST, 0, tls=ours) as server,
+            net.connect(*server.address, tls=theirs, server_hostname=NAME) as stream,
         ):
             stream.write(POST + b"Content-Length: 0\r\n\r\n" + post)
             assert [reply.body for reply in replies(read_all(stream))] == [b"", body]
