@@ -190,10 +190,11 @@ class Parser:
     @property
     def is_in_head(self) -> bool:
         """The next request has begun, and its head is not complete."""
-        return self._fed > 0 and self._request is None
+        return self._environ is not None
 
     def _feed_step(self, data: bytes | memoryview) -> None:
         rest = data
+        in_body = self._request is not None
         while self.error is None:
             try:
                 self._tools.feed_data(rest)
@@ -203,7 +204,8 @@ class Parser:
             except httptools.HttpParserError as exc:
                 self.error = self.error or _meaning(str(exc))
             else:
-                if self._request is not None or not self.ready:
+                ended = (in_body or self.ready) and self._request is None
+                if not ended or self._environ is not None:
                     self._charge(len(data))
                 return
 
@@ -341,7 +343,8 @@ class Parser:
             return  # a body that was not read: see _decline_upgrade()
         self._skipping = False
         request.complete = True
-        request.join_chunks()
+        if request.chunks:
+            request.join_chunks()
         self._request = None
         self._fed = 0
 
