@@ -202,6 +202,9 @@ class Parser:
                 rest = memoryview(rest)[exc.args[0] :]
                 self._decline_upgrade()
             except httptools.HttpParserError as exc:
+                raised = exc.__context__  # by a callback
+                if raised is not None and raised is not self.error:
+                    raise raised from None  # Ctrl-C, say, which is no mistake of the client's
                 self.error = self.error or _meaning(str(exc))
             else:
                 ended = (in_body or self.ready) and self._request is None

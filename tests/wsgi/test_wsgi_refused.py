@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from pyfiber import net, sleep, wsgi
+from pyfiber.wsgi._parser import Parser
+from pyfiber.wsgi._site import Site
 from tests.wsgi.talking import LAST, App, converse, read_all, replies, talk
 
 #: What the application has seen of a request: its method, its path, its body.
@@ -444,3 +446,20 @@ def test_many_requests_that_ask_for_another_protocol_at_once() -> None:
     data = get(b"Connection: Upgrade", b"Upgrade: h2c") * 900
     assert len(replies(talk(witness(seen), data))) == 900
     assert len(seen) == 900
+
+
+@pytest.mark.parametrize("method", ["on_url", "on_header", "on_headers_complete", "on_body"])
+@pytest.mark.parametrize("exception", [KeyboardInterrupt, MemoryError])
+def test_exception_that_is_not_about_the_request_is_no_refusal(
+    method: str, exception: type[BaseException]
+) -> None:
+    class Interrupted(Parser):
+        pass
+
+    def interrupt(*args: Any) -> None:
+        raise exception
+
+    setattr(Interrupted, method, interrupt)
+    parser = Interrupted(Site(witness([]), ("127.0.0.1", 80)), None)
+    with pytest.raises(exception):
+        parser.feed(post(b"Content-Length: 3", body=b"abc"))
