@@ -29,6 +29,7 @@ from pyfiber import (
 from pyfiber._engine import _load
 from pyfiber.gunicorn._needs import own_code
 from pyfiber.net import Stream
+from pyfiber.net._server import HANDSHAKE
 from pyfiber.net._slots import LAST_SILENCE, Slots
 from pyfiber.socket import socket
 
@@ -54,9 +55,6 @@ _PAUSE: Final = 0.1
 #: The part of ``graceful_timeout`` in which requests that have not ended are cancelled, at most
 #: a heartbeat: at its end the main process kills the worker, and no ``finally`` block would run.
 _ENDING: Final = 0.2
-
-#: Seconds that a client has for the TLS handshake.
-_HANDSHAKE: Final = 60.0
 
 #: Seconds that a new connection has for the head of its first request.
 _HEAD: Final = 15.0
@@ -232,7 +230,7 @@ class Worker(AsyncWorker):  # type: ignore[misc]
     def _with_tls(self, client: Any, context: ssl.SSLContext) -> Any:
         """The socket after the handshake; None if there will be none."""
         try:
-            with timeout(_HANDSHAKE):
+            with timeout(HANDSHAKE):
                 client = context.wrap_socket(
                     client,
                     server_side=True,

@@ -41,7 +41,7 @@ _SCARCE: Final = frozenset(
 FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 1.0
 
-#: Seconds that a client has for the TLS handshake.
+#: Seconds that a client has for the TLS handshake, unless the server is told otherwise.
 HANDSHAKE: Final = 60.0
 
 
@@ -54,6 +54,7 @@ def serve(
     limit: int | None = None,
     grace: float | None = None,
     on_error: OnError | None = None,
+    handshake_timeout: float = HANDSHAKE,
     backlog: int = BACKLOG,
     reuse_port: bool = False,
 ) -> Server:
@@ -64,7 +65,15 @@ def serve(
     """
     listener = listen(host, port, backlog=backlog, reuse_port=reuse_port)
     try:
-        return Server(handler, listener, tls=tls, limit=limit, grace=grace, on_error=on_error)
+        return Server(
+            handler,
+            listener,
+            tls=tls,
+            limit=limit,
+            grace=grace,
+            on_error=on_error,
+            handshake_timeout=handshake_timeout,
+        )
     except BaseException:
         listener.close()
         raise
@@ -78,16 +87,16 @@ class Server:
     the peer's address under the logger "pyfiber". KeyboardInterrupt, SystemExit and the like end
     the server.
 
-    ``tls`` is a ``pyfiber.ssl.SSLContext`` with the server's certificate; a client has a minute for
-    the handshake, which keeps nobody else waiting, and one that fails is as a handler that does. At
-    most ``limit`` connections are served at a time (None: any number); then
-    others wait in the listener's queue. When there are no more descriptors that is logged once, and
-    tried again with pauses of up to a second.
+    ``tls`` is a ``pyfiber.ssl.SSLContext`` with the server's certificate; a client has
+    ``handshake_timeout`` seconds, a minute, for the handshake, which keeps nobody else waiting, and
+    one that fails is as a handler that does. At most ``limit`` connections are served at a time
+    (None: any number); then others wait in the listener's queue. When there are no more descriptors
+    that is logged once, and tried again with pauses of up to a second.
 
     When the block is left or cancelled, or after ``stop()``, nobody can connect any more. Those who
-    have connected before, and find room below the limit, are served, and the
-    handlers get ``grace`` seconds; who is left then is cancelled and waited for. With None they get
-    as long as they take, but nothing if the block is cancelled or fails.
+    have connected before, and find room below the limit, are served, and the handlers get ``grace``
+    seconds; who is left then is cancelled and waited for. With None they get as long as they take,
+    but nothing if the block is cancelled or fails.
     """
 
     def __init__(
@@ -99,6 +108,7 @@ class Server:
         limit: int | None = None,
         grace: float | None = None,
         on_error: OnError | None = None,
+        handshake_timeout: float = HANDSHAKE,
     ) -> None:
         if not callable(handler):
             raise TypeError(f"the handler must be a function, not {type(handler).__name__!r}")
@@ -106,12 +116,15 @@ class Server:
             raise ValueError("the limit must be at least 1 connection")
         if grace is not None and not grace >= 0:
             raise ValueError("grace is a number of seconds: not negative")
+        if not handshake_timeout > 0:
+            raise ValueError("handshake_timeout is a positive number of seconds")
         self._handler = handler
         self._listener = listener
         self._address = listener.address
         self._tls = context_of(tls, server_side=True) if tls else None
         self._slots = Slots(limit)
         self._grace = grace
+        self._handshake_timeout = handshake_timeout
         self._on_error = on_error or log_failure
         self._streams: set[Stream] = set()
         self._group = TaskGroup()  # of the two fibers below
@@ -284,10 +297,10 @@ class Server:
 
     def _shake_hands(self, stream: Stream, context: SSLContext) -> None:
         try:
-            with timeout(HANDSHAKE):
+            with timeout(self._handshake_timeout):
                 stream.start_tls(context, server_side=True)
         except TimeoutError as exc:
-            text = f"no TLS handshake within {HANDSHAKE:g} seconds"
+            text = f"no TLS handshake within {self._handshake_timeout:g} seconds"
             raise ConnectionAbortedError(errno.ECONNABORTED, text) from exc
 
     def _report(self, exc: Exception, peer: Any) -> None:

@@ -296,6 +296,15 @@ class Connection:
         except OSError as exc:
             raise Gone(str(exc)) from exc
 
+    def send_all(self, *parts: bytes) -> None:
+        """All of the parts, together; but a long one is not copied, for as long as that takes."""
+        if sum(map(len, parts)) <= PIECE:
+            self.send(b"".join(parts))
+        else:
+            for part in parts:
+                if part:
+                    self.send(part)
+
     def send_file(self, file: BinaryIO, count: int) -> None:
         """So many bytes of a file, from where it stands."""
         self._wait_for(self.site.write_timeout)

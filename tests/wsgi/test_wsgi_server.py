@@ -7,6 +7,7 @@ import re
 import signal
 import socket as standard
 import sys
+import tracemalloc
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -134,6 +135,29 @@ def test_client_that_does_not_read_is_given_up() -> None:
         assert ended[0] - began == pytest.approx(20, abs=0.1)
 
     converse(app, client, write_timeout=20)
+
+
+@pytest.mark.parametrize("way", ["list", "iterator", "chunks"])
+def test_slow_reader_does_not_hold_a_copy_of_the_answer(way: str) -> None:
+    block = bytes(1 << 24)
+
+    def app(environ: dict[str, Any], start_response: Any) -> Any:
+        length = [] if way == "chunks" else [("Content-Length", str(len(block)))]
+        start_response("200 OK", length)
+        return [block] if way == "list" else iter([block])
+
+    def client(stream: net.Stream) -> int:
+        stream.write(GET)
+        sleep(1)
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        held = converse(app, client, write_timeout=100, grace=0) - before
+    finally:
+        tracemalloc.stop()
+    assert held < len(block) / 2
 
 
 def test_client_that_reads_slowly_gets_all() -> None:
