@@ -218,9 +218,14 @@ def read_some(stream: net.Stream) -> bytes:
     return data
 
 
+def patient(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+    sleep(0.1)  # where a cancellation that was not for the request would meet it
+    return list(hello(environ, start_response))
+
+
 def test_request_that_comes_as_the_server_ends_is_answered() -> None:
     def main() -> None:
-        with wsgi.serve(hello, HOST, 80, grace=10) as server, net.connect(*server.address) as one:
+        with wsgi.serve(patient, HOST, 80, grace=10) as server, net.connect(*server.address) as one:
             one.write(GET)
             read_some(one)
             one.write(GET)
@@ -368,7 +373,7 @@ def test_busy_connection_gives_way_after_its_answer() -> None:
 def test_request_that_comes_as_its_connection_gives_way_is_answered() -> None:
     def main() -> None:
         with (
-            wsgi.serve(hello, HOST, 80, limit=2, keep_alive=100) as server,
+            wsgi.serve(patient, HOST, 80, limit=2, keep_alive=100) as server,
             net.connect(*server.address) as one,
         ):
             ask(one)
