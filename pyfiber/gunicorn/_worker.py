@@ -322,9 +322,21 @@ class PlainWorker(Worker):
         return "PlainWorker"
 
 
+class _Listener(socket):
+    """Tells its address also when it is closed: gunicorn's own code asks each connection for it."""
+
+    def __init__(self, family: int, kind: int, proto: int, fileno: int) -> None:
+        super().__init__(family, kind, proto, fileno)
+        self._name = super().getsockname()
+
+    def getsockname(self) -> Any:
+        """The address."""
+        return self._name
+
+
 def _native(listener: Any) -> Any:
     """One of pyfiber.socket for gunicorn's listening socket, whose descriptor it takes over."""
     sock = listener.sock
-    ours = socket(sock.family, sock.type, sock.proto, sock.detach())
+    ours = _Listener(sock.family, sock.type, sock.proto, sock.detach())
     ours._set_turns()  # type: ignore[attr-defined]
     return ours
