@@ -119,6 +119,7 @@ if TYPE_CHECKING:
     )
     from pyfiber._trace import trace
     from pyfiber._watchdog import watchdog
+    from pyfiber.service import background
 
 __version__ = "0.1.0"
 
@@ -169,6 +170,7 @@ __all__ = [
     "ShutDown",
     "TaskGroup",
     "ThreadLimiter",
+    "background",
     "check_cancelled",
     "compose",
     "current",
@@ -237,6 +239,7 @@ _HOMES = {
     "OneThread": "pyfiber._threads",
     "Outcome": "pyfiber._outcome",
     "Portal": "pyfiber._threads",
+    "background": "pyfiber.service",
     "debug_on_signal": "pyfiber._report",
     "default_thread_limiter": "pyfiber._threads",
     "dump_fibers": "pyfiber._report",

@@ -15,11 +15,13 @@ from pyfiber import (
     Cancelled,
     Event,
     Fiber,
-    Semaphore,
     TaskGroup,
     _patch,
+    current,
     move_on_after,
+    now,
     run,
+    service,
     spawn,
     timeout,
     yield_now,
@@ -29,6 +31,8 @@ from pyfiber._requests import served_by_this_fiber
 from pyfiber.gunicorn._needs import own_code
 from pyfiber.net import Stream
 from pyfiber.net._scarce import Scarcity, prepare
+from pyfiber.net._server import HANDSHAKE
+from pyfiber.net._slots import LAST_SILENCE, Slots
 from pyfiber.socket import socket
 
 try:
@@ -51,8 +55,8 @@ _HEARTBEAT: Final = 1.0
 #: a heartbeat: at its end the main process kills the worker, and no ``finally`` block would run.
 _ENDING: Final = 0.2
 
-#: Seconds that a client has for the TLS handshake.
-_HANDSHAKE: Final = 60.0
+#: Seconds that a new connection has for the head of its first request.
+_HEAD: Final = 15.0
 
 #: Errors of accept() that are those of one connection, which is gone.
 _GONE: Final = frozenset({errno.ECONNABORTED, errno.EPROTO, errno.EPERM})
@@ -87,10 +91,20 @@ class Worker(AsyncWorker):  # type: ignore[misc]
     # The fiber that keeps the worker alive
 
     def _serve(self) -> None:
+        """Between the functions of pyfiber.service for its start and its end."""
+        self.booted = False  # a worker that cannot start stops gunicorn, which tries no further one
+        with service.running():
+            self.booted = True
+            self._serve_connections()
+            left = max(self._end - now(), _HEARTBEAT)
+            service.end_others("the worker has ended", left, self.notify)
+
+    def _serve_connections(self) -> None:
         self.sockets = [_native(listener) for listener in self.sockets]
         self._tls = ssl_context(self.cfg) if self.cfg.is_ssl else None
-        slots = Semaphore(self.worker_connections)
+        self._slots = Slots(self.worker_connections)
         self._connections: set[Fiber[None]] = set()
+        self._kept: set[Fiber[Any]] = set()  # those whose HTTP is gunicorn's, after an answer
         self._sites: list[GunicornSite] = []
         self._idle = Event()
         prepare()
@@ -98,9 +112,11 @@ class Worker(AsyncWorker):  # type: ignore[misc]
         talks = self._talks()
         with TaskGroup() as accepting:
             for listener, talk in zip(self.sockets, talks, strict=True):
-                accepting.spawn(self._accept_all, listener, talk, slots)
+                accepting.spawn(self._accept_all, listener, talk)
             self._until_stopped()
             accepting.cancel("the worker is being stopped")
+        service.stop()
+        self._end = now() + self.cfg.graceful_timeout
         for listener in self.sockets:
             listener.close()
         self._end_connections()
@@ -112,6 +128,8 @@ class Worker(AsyncWorker):  # type: ignore[misc]
             return [partial(self.handle, listener) for listener in self.sockets]
         ours: Any = _load("pyfiber.gunicorn._site")  # which needs httptools
         self._sites = [ours.GunicornSite(self, sock.getsockname()) for sock in self.sockets]
+        for site in self._sites:
+            site.slots = self._slots
         return [partial(self._talk, site) for site in self._sites]
 
     def _own_code(self) -> str | None:
@@ -120,7 +138,8 @@ class Worker(AsyncWorker):  # type: ignore[misc]
 
     def _end_connections(self) -> None:
         for site in self._sites:
-            site.end()
+            site.is_ending = True
+        self._slots.hasten(self.cfg.keepalive)
         if not self._in_a_hurry:
             self._give_grace()
         if self._connections and not self._in_a_hurry:
@@ -179,25 +198,23 @@ class Worker(AsyncWorker):  # type: ignore[misc]
 
     # Connections
 
-    def _accept_all(
-        self, listener: Any, talk: Callable[[Any, Any], None], slots: Semaphore
-    ) -> None:
+    def _accept_all(self, listener: Any, talk: Callable[[Any, Any], None]) -> None:
         while True:
-            slots.acquire()
+            self._slots.take(listener)
             try:
                 client, address = self._accept(listener)
             except BaseException:
-                slots.release()
+                self._slots.release()
                 raise
             try:
                 fiber = spawn(talk, client, address)
             except MemoryError as exc:
                 self._scarcity.note(exc)
                 client.close()
-                slots.release()
+                self._slots.release()
                 continue
             self._connections.add(fiber)
-            fiber.add_done_callback(lambda fiber: self._ended(fiber, slots))
+            fiber.add_done_callback(self._ended)
             yield_now()  # serve it, and leave the next one to another worker, if that is idle
 
     def _accept(self, listener: Any) -> tuple[Any, Any]:
@@ -207,6 +224,7 @@ class Worker(AsyncWorker):  # type: ignore[misc]
                 found = listener.accept()
             except OSError as exc:
                 if exc.errno not in _GONE:
+                    self._slots.end_one()
                     self._scarcity.note(exc)
             except MemoryError as exc:
                 self._scarcity.note(exc)
@@ -220,21 +238,22 @@ class Worker(AsyncWorker):  # type: ignore[misc]
     def _tell_of_its_end(self) -> None:
         self.log.warning("%s accepts connections again", self)
 
-    def _ended(self, fiber: Fiber[None], slots: Semaphore) -> None:
+    def _ended(self, fiber: Fiber[None]) -> None:
         exc = None if fiber.cancelled() else fiber.exception()
         if isinstance(exc, MemoryError):
             self._scarcity.note(exc)  # the fiber has not even begun
         elif isinstance(exc, Exception):
             self.log.error("Error processing a connection", exc_info=exc)
         self._connections.discard(fiber)
-        slots.release()
+        self._kept.discard(fiber)
+        self._slots.release()
         if not self._connections:
             self._idle.set()
 
     def _with_tls(self, client: Any, context: ssl.SSLContext) -> Any:
         """The socket after the handshake; None if there will be none."""
         try:
-            with timeout(_HANDSHAKE):
+            with timeout(HANDSHAKE):
                 client = context.wrap_socket(
                     client,
                     server_side=True,
@@ -291,20 +310,33 @@ class Worker(AsyncWorker):  # type: ignore[misc]
 
     def handle_request(self, listener_name: Any, req: Any, sock: Any, addr: Any) -> bool:
         """One request; False if the application took the connection over."""
+        if self._slots.wanted:
+            req.force_close()
         try:
             with served_by_this_fiber(_Answering(req)):
                 return bool(super().handle_request(listener_name, req, sock, addr))
         except Cancelled:
             raise StopIteration from None  # what ends the connection, without an error's answer
         finally:
+            self._kept.add(current())
             if not self.alive:  # it was the last one of max_requests
                 self._stopping.set()
 
     @contextmanager
     def timeout_ctx(self) -> Iterator[None]:
         """For the head of the next request, from the end of the last one on."""
-        with move_on_after(self.cfg.keepalive):
-            yield
+        seconds, idle, fiber = self.cfg.keepalive, self._slots.idle, current()
+        if fiber not in self._kept:
+            seconds = max(seconds, _HEAD)
+        elif self._slots.hastened:
+            seconds = min(seconds, LAST_SILENCE)
+        with move_on_after(seconds) as scope:
+            if fiber in self._kept:
+                idle[fiber] = scope
+            try:
+                yield
+            finally:
+                idle.pop(fiber, None)
 
 
 class _Answering:
@@ -325,9 +357,21 @@ class PlainWorker(Worker):
         return "PlainWorker"
 
 
+class _Listener(socket):
+    """Tells its address also when it is closed: gunicorn's own code asks each connection for it."""
+
+    def __init__(self, family: int, kind: int, proto: int, fileno: int) -> None:
+        super().__init__(family, kind, proto, fileno)
+        self._name = super().getsockname()
+
+    def getsockname(self) -> Any:
+        """The address."""
+        return self._name
+
+
 def _native(listener: Any) -> Any:
     """One of pyfiber.socket for gunicorn's listening socket, whose descriptor it takes over."""
     sock = listener.sock
-    ours = socket(sock.family, sock.type, sock.proto, sock.detach())
+    ours = _Listener(sock.family, sock.type, sock.proto, sock.detach())
     ours._set_turns()  # type: ignore[attr-defined]
     return ours

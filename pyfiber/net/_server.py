@@ -12,7 +12,6 @@ from pyfiber._engine import (
     Event,
     Fiber,
     FiberError,
-    Semaphore,
     TaskGroup,
     _load,
     move_on_after,
@@ -21,6 +20,7 @@ from pyfiber._engine import (
 )
 from pyfiber.net._listen import BACKLOG, Listener, listen
 from pyfiber.net._scarce import Scarcity, is_scarce, prepare
+from pyfiber.net._slots import Slots
 from pyfiber.net._stream import Stream, context_of, place
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Handler: TypeAlias = Callable[[Stream], object]
 OnError: TypeAlias = Callable[[Exception, Any], object]
 
-#: Seconds that a client has for the TLS handshake.
+#: Seconds that a client has for the TLS handshake, unless the server is told otherwise.
 HANDSHAKE: Final = 60.0
 
 
@@ -44,6 +44,7 @@ def serve(
     limit: int | None = None,
     grace: float | None = None,
     on_error: OnError | None = None,
+    handshake_timeout: float = HANDSHAKE,
     backlog: int = BACKLOG,
     reuse_port: bool = False,
 ) -> Server:
@@ -54,7 +55,15 @@ def serve(
     """
     listener = listen(host, port, backlog=backlog, reuse_port=reuse_port)
     try:
-        return Server(handler, listener, tls=tls, limit=limit, grace=grace, on_error=on_error)
+        return Server(
+            handler,
+            listener,
+            tls=tls,
+            limit=limit,
+            grace=grace,
+            on_error=on_error,
+            handshake_timeout=handshake_timeout,
+        )
     except BaseException:
         listener.close()
         raise
@@ -68,16 +77,17 @@ class Server:
     the peer's address under the logger "pyfiber". KeyboardInterrupt, SystemExit and the like end
     the server.
 
-    ``tls`` is a ``pyfiber.ssl.SSLContext`` with the server's certificate; a client has a minute for
-    the handshake, which keeps nobody else waiting, and one that fails is as a handler that does. At
-    most ``limit`` connections are served at a time (None: any number); then
-    others wait in the listener's queue. When there are no more descriptors, or there is no more
-    memory, that is logged once, and tried again with pauses of up to a second. A connection that
-    was accepted but finds no memory for its fiber is closed.
+    ``tls`` is a ``pyfiber.ssl.SSLContext`` with the server's certificate; a client has
+    ``handshake_timeout`` seconds, a minute, for the handshake, which keeps nobody else waiting, and
+    one that fails is as a handler that does. At most ``limit`` connections are served at a time
+    (None: any number); then others wait in the listener's queue. When there are no more
+    descriptors, or there is no more memory, that is logged once, and tried again with pauses of up
+    to a second. A connection that was accepted but finds no memory for its fiber is closed.
 
-    When the block is left or cancelled, or after ``stop()``, no more connections are accepted; the
-    handlers get ``grace`` seconds; who is left then is cancelled and waited for. With None they get
-    as long as they take, but nothing if the block is cancelled or fails.
+    When the block is left or cancelled, or after ``stop()``, nobody can connect any more. Those who
+    have connected before, and find room below the limit, are served, and the handlers get ``grace``
+    seconds; who is left then is cancelled and waited for. With None they get as long as they take,
+    but nothing if the block is cancelled or fails.
     """
 
     def __init__(
@@ -89,6 +99,7 @@ class Server:
         limit: int | None = None,
         grace: float | None = None,
         on_error: OnError | None = None,
+        handshake_timeout: float = HANDSHAKE,
     ) -> None:
         if not callable(handler):
             raise TypeError(f"the handler must be a function, not {type(handler).__name__!r}")
@@ -96,12 +107,15 @@ class Server:
             raise ValueError("the limit must be at least 1 connection")
         if grace is not None and not grace >= 0:
             raise ValueError("grace is a number of seconds: not negative")
+        if not handshake_timeout > 0:
+            raise ValueError("handshake_timeout is a positive number of seconds")
         self._handler = handler
         self._listener = listener
         self._address = listener.address
         self._tls = context_of(tls, server_side=True) if tls else None
-        self._slots = Semaphore(limit) if limit is not None else None
+        self._slots = Slots(limit)
         self._grace = grace
+        self._handshake_timeout = handshake_timeout
         self._on_error = on_error or log_failure
         prepare()
         self._scarcity = Scarcity(self._tell_of_scarcity, self._tell_of_its_end)
@@ -110,7 +124,8 @@ class Server:
         self._accepting = CancelScope()
         self._patience = CancelScope()
         self._handlers: TaskGroup | None = None
-        self._stopped = Event()  # no more connections are accepted
+        self._stopped = Event()  # nobody who connects from now on is accepted
+        self._accepted = Event()  # those who had connected before are
         self._idle = Event()  # set when there is no connection, once it is stopped
         self._entered = False
         self._in_a_hurry = False
@@ -168,26 +183,37 @@ class Server:
             with self._accepting:
                 ready.wait()
                 self._accept_until_stopped()
+            self._accept_the_rest()
         except BaseException:
             self._in_a_hurry = True
             raise
         finally:
             self._listener.close()
             self._stopped.set()
+            self._accepted.set()
 
     def _accept_until_stopped(self) -> None:
         while True:
-            if self._slots is not None:
-                self._slots.acquire()
+            self._slots.take(self._listener.socket)
             try:
                 stream = self._accept()
             except BaseException:
-                self._release()
+                self._slots.release()
                 raise
+            self._begin(stream)
+
+    def _accept_the_rest(self) -> None:
+        """Accept those that the system has connected already: to close the listener resets them."""
+        self._listener.socket.settimeout(0)
+        for _ in range(BACKLOG):
+            if self._is_in_a_hurry() or not self._slots.take_free():
+                return
             try:
-                self._begin(stream)
-            except MemoryError as exc:
-                self._scarcity.note(exc)
+                stream = self._listener.accept()
+            except OSError:
+                self._slots.release()
+                return
+            self._begin(stream)
 
     def _accept(self) -> Stream:
         while True:
@@ -197,6 +223,7 @@ class Server:
             except (OSError, MemoryError) as exc:
                 if not is_scarce(exc):
                     raise
+                self._slots.end_one()
                 self._scarcity.note(exc)
 
     def _begin(self, stream: Stream) -> None:
@@ -206,6 +233,9 @@ class Server:
         try:
             fiber = Fiber(self._serve, (stream,))
             self._handlers._spawn_watched(fiber, partial(self._look_after, stream))
+        except MemoryError as exc:
+            self._end(stream)
+            self._scarcity.note(exc)
         except BaseException:
             self._end(stream)
             raise
@@ -225,7 +255,7 @@ class Server:
             try:
                 with TaskGroup() as self._handlers:
                     ready.set()
-                    self._stopped.wait()
+                    self._accepted.wait()
                     self._give_grace()
                     self._handlers.cancel("the server has ended")
             finally:
@@ -234,7 +264,7 @@ class Server:
                     self._end(stream)  # its fiber was cancelled before it ran
 
     def _give_grace(self) -> None:
-        if self._grace is None and self._in_a_hurry:
+        if self._is_in_a_hurry():
             return
         with self._patience, move_on_after(self._grace):
             while True:
@@ -242,6 +272,9 @@ class Server:
                 if not self._streams:
                     return
                 self._idle.wait()
+
+    def _is_in_a_hurry(self) -> bool:
+        return self._patience.cancel_called or (self._grace is None and self._in_a_hurry)
 
     # The fiber of a connection
 
@@ -272,10 +305,10 @@ class Server:
 
     def _shake_hands(self, stream: Stream, context: SSLContext) -> None:
         try:
-            with timeout(HANDSHAKE):
+            with timeout(self._handshake_timeout):
                 stream.start_tls(context, server_side=True)
         except TimeoutError as exc:
-            text = f"no TLS handshake within {HANDSHAKE:g} seconds"
+            text = f"no TLS handshake within {self._handshake_timeout:g} seconds"
             raise ConnectionAbortedError(errno.ECONNABORTED, text) from exc
 
     def _report(self, exc: Exception, peer: Any) -> None:
@@ -291,13 +324,9 @@ class Server:
         except KeyError:
             return  # it has been ended
         stream._close(complete)
-        self._release()
+        self._slots.release()
         if not self._streams:
             self._idle.set()
-
-    def _release(self) -> None:
-        if self._slots is not None:
-            self._slots.release()
 
     def __repr__(self) -> str:
         state = "ended" if self._listener.fileno() < 0 else f"{self.connections} connections"

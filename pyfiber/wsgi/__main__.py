@@ -15,7 +15,7 @@ from functools import reduce
 from signal import SIGINT, SIGTERM
 from typing import TYPE_CHECKING, Any
 
-from pyfiber import TaskGroup, run, signals, wsgi
+from pyfiber import TaskGroup, run, service, signals, wsgi
 from pyfiber._patch.command import add_patch, patch_as
 from pyfiber.net._stream import place
 
@@ -76,18 +76,24 @@ def server_of(options: argparse.Namespace, app: WSGIApplication) -> wsgi.Server:
 
 def work(options: argparse.Namespace) -> None:
     """In a run, until a signal comes."""
-    with signals(SIGTERM, SIGINT) as received, TaskGroup() as group:
-        server = server_of(options, find(options.app))
-        ending = group.spawn(end_at_signals, received, server)
-        with server:
-            print(f"pyfiber.wsgi serves at {place(server.address)}", file=sys.stderr, flush=True)
-            server.wait()
-        ending.cancel()
+    app = find(options.app)
+    with service.running():
+        with signals(SIGTERM, SIGINT) as received, TaskGroup() as group:
+            server = server_of(options, app)
+            ending = group.spawn(end_at_signals, received, server)
+            with server:
+                print(
+                    f"pyfiber.wsgi serves at {place(server.address)}", file=sys.stderr, flush=True
+                )
+                server.wait()
+            ending.cancel()
+        service.end_others("the server has ended", options.grace, lambda: None)
 
 
 def end_at_signals(received: signals, server: wsgi.Server) -> None:
     """The first one is a request, the second one an order."""
     received.get()
+    service.stop()
     server.stop()
     received.get()
     server.abort()

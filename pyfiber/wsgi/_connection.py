@@ -11,7 +11,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from pyfiber import socket
-from pyfiber._engine import CancelScope, move_on_after, now
+from pyfiber._engine import CancelScope, check_cancelled, move_on_after, now
+from pyfiber.net._slots import LAST_SILENCE
 from pyfiber.wsgi._answer import Answer
 from pyfiber.wsgi._body import Body
 from pyfiber.wsgi._parser import BAD, PIECE, TOO_LATE, Parser, Refused, Request
@@ -43,11 +44,13 @@ class Connection:
         "_began",
         "_body_piece",
         "_body_waited",
-        "_idle",
+        "_early",
+        "_is_new",
         "_may_ask",
         "_parser",
         "_scope",
         "_seconds",
+        "_silent_since",
         "_socket",
         "_stream",
         "site",
@@ -62,9 +65,12 @@ class Connection:
         self._stream = stream
         self._socket: Any = stream.socket
         self._parser = self.parser(site, stream.peer)
+        #: Cancelled while the connection is idle: then _patience() says anew how long it waits.
         self._scope = CancelScope()
+        self._early = b""  # what has come just before that
         self._seconds = -1.0  # that the socket has been told, see _wait_for()
-        self._idle = False
+        self._is_new = True  # there was no answer yet
+        self._silent_since = now()  # of the last answer, or of the beginning
         self._may_ask = False  # for a body with "100 Continue"
         self._body_piece = 0  # bytes of the body when the clock was started again
         self._body_waited = 0.0
@@ -75,10 +81,14 @@ class Connection:
 
     def serve(self) -> None:
         """Until one side has had enough."""
-        with self._scope:
-            self._serve_requests()
-        if self._scope.cancelled_caught:
-            self._serve_requests()  # those that had come when the server was told to end
+        while True:
+            with self._scope:
+                self._serve_requests()
+            if not self._scope.cancelled_caught:
+                break
+            self._scope = CancelScope()  # the next request has less time to begin, or it has begun
+            if self._early and self.site.slots.wanted:
+                self.site.slots.end_one()  # as this one goes on
 
     def _serve_requests(self) -> None:
         try:
@@ -90,11 +100,6 @@ class Connection:
             self._refuse(refused)
         except Gone as gone:
             self.site.note_lost(gone, self._stream.peer)
-
-    def end_if_idle(self) -> None:
-        """The server ends. Who has asked nothing is not waited for."""
-        if self._idle:
-            self._scope.cancel("the server ends")
 
     def answering(self) -> tuple[str, str, float] | None:
         """Tell method, path and time of the request that is being answered; on any thread."""
@@ -134,22 +139,46 @@ class Connection:
         return None
 
     def _wait_for_client(self) -> bytes | None:
-        """The first bytes of a request, or of several."""
-        site, sock = self.site, self._socket
-        self._idle = True
+        """The first bytes of a request, or of several. None: the client has had its time."""
+        data, self._early = self._early, b""
+        if data:
+            return data
+        site, sock, slots = self.site, self._socket, self.site.slots
+        seconds = site.keep_alive
+        if self._is_new or site.is_ending or slots.wanted:
+            seconds = self._patience()
+        if not self._is_new:
+            slots.idle[self] = self._scope
         try:
-            seconds = 0 if site.is_ending else site.keep_alive
             if 0 < seconds < self._seconds:  # less work than to tell the socket, twice a request
                 with move_on_after(seconds):
-                    return sock.recv(site.first_piece)  # type: ignore[no-any-return]
-                return None
-            if seconds != self._seconds:
-                self._wait_for(seconds)
-            return sock.recv(site.first_piece)  # type: ignore[no-any-return]
+                    data = sock.recv(site.first_piece)
+            else:
+                if seconds != self._seconds:
+                    self._wait_for(seconds)
+                data = sock.recv(site.first_piece)
         except OSError:  # too late, or lost, between two requests: nobody has missed anything
             return None
         finally:
-            self._idle = False
+            slots.idle.pop(self, None)
+        if data and self._scope.cancel_called:
+            self._early = data
+            check_cancelled()
+        if data and not seconds and slots.wanted:
+            slots.end_one()  # this connection goes on, so another one gives way
+        return data
+
+    def _patience(self) -> float:
+        """How many more seconds the client may take before it begins with its next request."""
+        site = self.site
+        seconds = site.keep_alive
+        if self._is_new:
+            seconds = site.first_timeout
+        elif site.slots.wanted:
+            return 0
+        elif site.is_ending:
+            seconds = min(seconds, LAST_SILENCE)
+        return max(0, self._silent_since + seconds - now())
 
     def _receive_head(self) -> None:
         """The rest of the head: in time, however small the pieces are."""
@@ -233,6 +262,8 @@ class Connection:
             if body is not None:
                 body.end()
         if not answer.closes and (request.complete or self._drain(request)):
+            self._is_new = False
+            self._silent_since = now()
             return True
         if request.keep_alive or not request.complete:
             self._linger()
@@ -255,7 +286,7 @@ class Connection:
 
     def may_go_on(self, request: Request) -> bool:
         """Whether the connection may be kept for another request, seen before the answer."""
-        if self.site.is_ending:
+        if self.site.is_ending or self.site.slots.wanted:
             return False
         if request.complete:
             return True
@@ -309,6 +340,15 @@ class Connection:
             raise Gone(f"it did not take 64 KiB within {seconds:g} seconds") from exc
         except OSError as exc:
             raise Gone(str(exc)) from exc
+
+    def send_all(self, head: bytes, body: bytes, tail: bytes = b"") -> None:
+        """All of it, together; but a long body is not copied, for as long as that takes."""
+        if len(body) <= PIECE:
+            return self.send(head + body + tail if tail else head + body)
+        if head:
+            self.send(head)
+        self.send(body)
+        return self.send(tail) if tail else None
 
     def send_file(self, file: BinaryIO, count: int) -> None:
         """So many bytes of a file, from where it stands."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyfiber._engine import _load
 from pyfiber._requests import served_by_this_fiber
+from pyfiber.net._slots import Slots
 from pyfiber.net._stream import place
 from pyfiber.wsgi._answer import FileWrapper
 from pyfiber.wsgi._connection import Connection
@@ -68,28 +69,28 @@ class Site:
         self.body_timeout = body_timeout
         self.write_timeout = write_timeout
         self.keep_alive = keep_alive
+        self.first_timeout = max(keep_alive, header_timeout)  # for the first byte of the first head
         self.is_ending = False
         self.template = _template(address, tls, self.software, script_name, environ or {})
         self.most_keys = len(self.template) + max_fields
-        self._talking: set[Connection] = set()
+        self.slots = Slots(None)  # the server puts its own here
         self._second = -1
         self._stamps = ("", "", "", "")
 
     def talk(self, stream: Stream) -> None:
         """Answer the requests of a connection, up to its end."""
         connection = self.connection(self, stream)
-        self._talking.add(connection)
-        try:
-            with served_by_this_fiber(connection):
-                connection.serve()
-        finally:
-            self._talking.discard(connection)
+        with served_by_this_fiber(connection):
+            connection.serve()
 
     def end(self) -> None:
-        """Requests that have come are answered; connections without one end now."""
+        """Answer one more request of each connection.
+
+        A connection whose first request has not come is new, and keeps the time that it has for
+        that. One that has been served ends when it has been silent for a second since then.
+        """
         self.is_ending = True
-        for connection in list(self._talking):
-            connection.end_if_idle()
+        self.slots.hasten(self.keep_alive)
 
     # What its connections ask for
 

@@ -9,6 +9,7 @@ import os
 import struct
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from pyfiber import (
     sleep,
     socket,
     spawn,
+    testing,
     timeout,
     yield_now,
 )
@@ -115,6 +117,32 @@ def test_limit_of_a_server_whose_handlers_fail_is_not_used_up() -> None:
 
     run(main)
     assert len(failures) == 10
+
+
+@pytest.mark.parametrize(("limit", "served"), [(None, 20), (3, 3)])
+def test_those_who_had_connected_before_stop_are_served(limit: int | None, served: int) -> None:
+    def handler(stream: net.Stream) -> None:
+        stream.write(stream.read())
+
+    def client() -> bytes:
+        with net.connect(*server.address) as stream:
+            sleep(1)
+            with suppress(OSError):
+                stream.write(b"a")
+                return stream.read()
+            return b""
+
+    def main() -> None:
+        nonlocal server
+        server = net.serve(handler, HOST, 80, limit=limit, grace=10)
+        clients = [spawn(client) for _ in range(20)]
+        sleep(0.5)  # all have connected
+        with server:
+            server.stop()  # before it has accepted anybody
+        assert [each.result() for each in clients].count(b"a") == served
+
+    server: Any = None
+    testing.run(main, network=True)
 
 
 def test_abort_cancels_the_handlers_at_once() -> None:

@@ -101,6 +101,33 @@ def from_upstream(environ, start_response):
     start_response("200 OK", [("Transfer-Encoding", "chunked"), ("Keep-Alive", "timeout=5")])
     return [b"proxied"]
 
+def ticking(name):
+    try:
+        while True:
+            time.sleep(0.5)
+    finally:
+        (here / name).touch()
+
+def begin(environ):
+    import pyfiber
+    pyfiber.spawn(ticking, "spawned")
+    return pid(environ)
+
+if os.environ.get("SERVICE"):
+    from pyfiber import background, service
+
+    @service.on_start
+    def start():
+        if os.environ["SERVICE"] == "fails":
+            raise ValueError("the start has failed")
+        (here / "started").touch()
+        background(ticking, "background")
+
+    @service.on_stop
+    def stop():
+        assert (here / "background").exists() and (here / "spawned").exists()
+        (here / "stopped").touch()
+
 def app(environ, start_response):
     if environ["PATH_INFO"] in ("/file", "/from_upstream"):
         return globals()[environ["PATH_INFO"][1:]](environ, start_response)
@@ -199,6 +226,33 @@ def test_sigterm_lets_a_request_end(serving: Serving, tmp_path: Path) -> None:
         Path(tmp_path, "open").touch()
         assert int(asked.result(PATIENCE))
         assert server.process.wait(PATIENCE) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_fibers_of_the_service_end_after_the_last_request(serving: Serving, number: int) -> None:
+    options = ("--graceful-timeout", "1000", "--timeout", "1000")
+    with serving(*options, SERVICE="works") as server:
+        server.appears("started")
+        assert int(server.get("/begin"))
+        server.signal(number)
+        assert server.process.wait(PATIENCE) == 0
+        assert Path(server.folder, "stopped").exists(), server.log()
+
+
+def test_fibers_of_the_service_end_after_max_requests(serving: Serving) -> None:
+    options = ("--graceful-timeout", "1000", "--timeout", "1000", "--max-requests", "1")
+    with serving(*options, SERVICE="works") as server:
+        before = server.get("/begin")
+        until(lambda: server.get("/pid") != before)  # there is one worker at a time
+        assert Path(server.folder, "stopped").exists()
+
+
+def test_service_that_cannot_start_ends_gunicorn(serving: Serving, tmp_path: Path) -> None:
+    with contextlib.suppress(AssertionError), serving(SERVICE="fails") as server:
+        server.process.wait(PATIENCE)  # unless it has ended by now
+    log = Path(tmp_path, "log").read_text()
+    assert "the start has failed" in log
+    assert "Worker failed to boot" in log
 
 
 def test_graceful_timeout_cancels_a_request(serving: Serving) -> None:
@@ -329,10 +383,45 @@ def test_idle_connection_does_not_hold_up_the_end(serving: Serving) -> None:
     options = ("--keep-alive", "100", "--graceful-timeout", "100")
     with serving(*options) as server, contextlib.closing(server.connect()) as connection:
         server.ask(connection, "/pid")
-        if "PlainWorker" in server.log():
-            pytest.skip("gunicorn's own code waits until it may close the connection")
         server.signal(signal.SIGTERM)
         assert server.process.wait(PATIENCE) == 0
+
+
+def test_connection_without_a_byte_is_answered_by_a_worker_that_ends(serving: Serving) -> None:
+    options = ("--max-requests", "2", "--keep-alive", "100")
+    with serving(*options) as server, contextlib.ExitStack() as stack:
+        early, kept = (stack.enter_context(contextlib.closing(server.connect())) for _ in range(2))
+        early.connect()
+        before = server.ask(kept, "/pid")
+        assert server.get("/pid") == before
+        assert kept.sock.recv(1) == b""  # the worker ends: nobody is accepted any more
+        assert server.ask(early, "/pid") == before
+
+
+def test_client_that_asks_again_is_answered_by_a_worker_that_ends(serving: Serving) -> None:
+    options = ("--max-requests", "2", "--keep-alive", "100")
+    with serving(*options) as server, contextlib.closing(server.connect()) as kept:
+        before = server.ask(kept, "/pid")
+        assert server.get("/pid") == before
+        assert server.ask(kept, "/pid") == before
+
+
+def test_connection_without_a_byte_is_answered_after_sigterm(serving: Serving) -> None:
+    with serving() as server, contextlib.closing(server.connect()) as early:
+        early.connect()
+        server.get("/pid")
+        server.signal(signal.SIGTERM)
+        until(lambda: not answers(server.port))
+        assert int(server.ask(early, "/pid"))
+        assert server.process.wait(PATIENCE) == 0
+
+
+def test_idle_connection_gives_way_when_its_place_is_needed(serving: Serving) -> None:
+    options = ("--worker-connections", "3", "--keep-alive", "1000", "--timeout", "1000")
+    with serving(*options) as server, contextlib.ExitStack() as stack:
+        for _ in range(10):
+            connection = stack.enter_context(contextlib.closing(server.connect()))
+            assert int(server.ask(connection, "/pid"))
 
 
 def test_requests_are_logged_in_the_format_of_the_setting(serving: Serving, tmp_path: Path) -> None:
@@ -516,6 +605,27 @@ def test_tls_is_served(serving: Serving) -> None:
         assert not answers_plainly(server.port)
         with contextlib.closing(connection):
             assert server.ask(connection, "/pid")
+
+
+@needs_certificates
+def test_connection_that_has_not_shaken_hands_is_answered_by_a_worker_that_ends(
+    serving: Serving,
+) -> None:
+    made = certificate("localhost")
+    context = ssl.create_default_context(cafile=made)
+    with serving("--certfile", made) as server:
+        with socket.create_connection(("localhost", server.port), PATIENCE) as early:
+            with (
+                socket.create_connection(("localhost", server.port), PATIENCE) as other,
+                context.wrap_socket(other, server_hostname="localhost"),
+            ):
+                pass  # accepted after the other one
+            server.signal(signal.SIGTERM)
+            until(lambda: not answers(server.port))
+            with context.wrap_socket(early, server_hostname="localhost") as client:
+                client.sendall(GET)
+                assert client.recv(100).startswith(b"HTTP/1.1 200 ")
+        assert server.process.wait(PATIENCE) == 0
 
 
 def answers_plainly(port: int) -> bytes:

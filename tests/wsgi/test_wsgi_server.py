@@ -7,6 +7,7 @@ import re
 import signal
 import socket as standard
 import sys
+import tracemalloc
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -138,6 +139,29 @@ def test_client_that_does_not_read_is_given_up() -> None:
     converse(app, client, write_timeout=20)
 
 
+@pytest.mark.parametrize("way", ["list", "iterator", "chunks"])
+def test_slow_reader_does_not_hold_a_copy_of_the_answer(way: str) -> None:
+    block = bytes(1 << 24)
+
+    def app(environ: dict[str, Any], start_response: Any) -> Any:
+        length = [] if way == "chunks" else [("Content-Length", str(len(block)))]
+        start_response("200 OK", length)
+        return [block] if way == "list" else iter([block])
+
+    def client(stream: net.Stream) -> int:
+        stream.write(GET)
+        sleep(1)
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        held = converse(app, client, write_timeout=100, grace=0) - before
+    finally:
+        tracemalloc.stop()
+    assert held < len(block) / 2
+
+
 def test_client_that_reads_slowly_gets_all() -> None:
     body = b"x" * 65536 * 20
 
@@ -175,13 +199,16 @@ def test_server_that_ends_answers_what_has_come() -> None:
             busy.write(GET)
             sleep(1)
             server.stop()
-            assert idle.read() == fresh.read() == b""
+            assert idle.read() == b""  # silent for a second
             assert now() - began == pytest.approx(1, abs=0.1)
-            (reply,) = replies(read_all(busy))
-            assert (reply.body, reply.headers["connection"]) == (HELLO, "close")
+            sleep(1)
+            fresh.write(GET)
+            for stream in (busy, fresh):
+                (reply,) = replies(read_all(stream))
+                assert (reply.body, reply.headers["connection"]) == (HELLO, "close")
             with pytest.raises(ConnectionRefusedError):
                 net.connect(*server.address)
-        assert now() - began == pytest.approx(3, abs=0.1)
+        assert now() - began == pytest.approx(5, abs=0.1)
 
     testing.run(main, network=True)
 
@@ -193,15 +220,47 @@ def read_some(stream: net.Stream) -> bytes:
     return data
 
 
+def patient(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+    sleep(0.1)  # where a cancellation that was not for the request would meet it
+    return list(hello(environ, start_response))
+
+
 def test_request_that_comes_as_the_server_ends_is_answered() -> None:
     def main() -> None:
-        with wsgi.serve(hello, HOST, 80, grace=10) as server, net.connect(*server.address) as one:
+        with wsgi.serve(patient, HOST, 80, grace=10) as server, net.connect(*server.address) as one:
             one.write(GET)
             read_some(one)
             one.write(GET)
             server.stop()  # before the fiber of the connection has run again
             (reply,) = replies(read_all(one))
             assert reply.body == HELLO
+
+    testing.run(main, network=True)
+
+
+def test_client_that_asks_again_as_the_server_ends_is_answered_once_more() -> None:
+    def main() -> None:
+        with wsgi.serve(hello, HOST, 80, grace=10) as server, net.connect(*server.address) as one:
+            for _ in range(3):
+                one.write(GET)
+                assert "connection" not in take(read_some(one))[0].headers
+                sleep(0.5)
+            server.stop()
+            sleep(0.4)
+            one.write(GET)
+            (reply,) = replies(read_all(one))
+            assert (reply.body, reply.headers["connection"]) == (HELLO, "close")
+
+    testing.run(main, network=True)
+
+
+def test_new_connection_that_stays_silent_ends_with_the_grace() -> None:
+    def main() -> None:
+        with wsgi.serve(hello, HOST, 80, grace=10) as server, net.connect(*server.address) as one:
+            sleep(1)
+            server.stop()
+            assert read_all(one) == b""
+            assert now() == pytest.approx(11, abs=0.1)
 
     testing.run(main, network=True)
 
@@ -253,14 +312,89 @@ def test_many_clients_are_served_at_once() -> None:
 def test_limit_is_on_connections() -> None:
     def main() -> None:
         with wsgi.serve(hello, HOST, 80, limit=1) as server, net.connect(*server.address) as one:
-            one.write(GET)
-            read_some(one)
+            one.write(GET[:5])
+            sleep(1)
             with net.connect(*server.address) as other:
                 other.write(LAST)
                 sleep(1)
                 assert server.connections == 1
                 one.close()
                 assert take(read_all(other))[0].body == HELLO
+
+    testing.run(main, network=True)
+
+
+def ask(stream: net.Stream) -> str:
+    """What the answer says of the connection."""
+    stream.write(GET)
+    return take(read_some(stream))[0].headers.get("connection", "")
+
+
+def test_idle_connection_gives_way_when_its_place_is_needed() -> None:
+    def main() -> None:
+        with (
+            wsgi.serve(hello, HOST, 80, limit=3, keep_alive=100) as server,
+            ExitStack() as stack,
+        ):
+            first, second, third = (
+                stack.enter_context(net.connect(*server.address)) for _ in range(3)
+            )
+            for stream in (first, second, third, first):
+                ask(stream)
+                sleep(1)
+            began = now()
+            ask(stack.enter_context(net.connect(*server.address)))
+            assert now() - began < 0.1
+            assert second.read() == b""  # it had been idle for the longest time
+            assert ask(first) == ask(third) == ""
+            assert server.connections == 3
+
+    testing.run(main, network=True)
+
+
+def test_busy_connection_gives_way_after_its_answer() -> None:
+    def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        sleep(5)
+        return list(hello(environ, start_response))
+
+    def client() -> str:
+        with net.connect(*server.address) as stream:
+            return ask(stream)
+
+    def main() -> None:
+        nonlocal server
+        server = wsgi.serve(app, HOST, 80, limit=1, keep_alive=100)
+        with server:
+            assert gather(client, client) == ["close", ""]  # nobody waits behind the second one
+            assert now() == pytest.approx(10, abs=0.1)
+
+    server: Any = None
+    testing.run(main, network=True)
+
+
+def test_request_that_comes_as_its_connection_gives_way_is_answered() -> None:
+    def main() -> None:
+        with (
+            wsgi.serve(patient, HOST, 80, limit=2, keep_alive=100) as server,
+            net.connect(*server.address) as one,
+        ):
+            ask(one)
+            one.write(GET)
+            server._slots.end_one()  # before the fiber of the connection has run again
+            assert take(read_some(one))[0].body == HELLO
+
+    testing.run(main, network=True)
+
+
+def test_nobody_gives_way_before_a_client_comes() -> None:
+    def main() -> None:
+        with (
+            wsgi.serve(hello, HOST, 80, limit=1, keep_alive=100) as server,
+            net.connect(*server.address) as one,
+        ):
+            for _ in range(3):
+                assert ask(one) == ""
+                sleep(50)
 
     testing.run(main, network=True)
 
@@ -449,6 +583,51 @@ def test_command_ends_at_once_by_a_second_signal(program: Path) -> None:
                 standard.create_connection(client.getpeername(), timeout=60).close()
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
+
+
+WHOLE = """
+import pyfiber
+from pyfiber import service
+
+def ticking(what):
+    try:
+        pyfiber.sleep(1000)
+    finally:
+        print("end of the", what, flush=True)
+
+@service.on_start
+def start():
+    print("start", flush=True)
+    service.on_stop(lambda: print("end", flush=True))
+    pyfiber.background(ticking, "background")
+
+def app(environ, start_response):
+    pyfiber.spawn(ticking, "spawned")
+    start_response("200 OK", [("Content-Type", "text/event-stream")])
+    yield b"event"
+    while not service.until_stop(1000):
+        pass
+    yield b"Hello, world!"
+"""
+
+
+@on_unix
+def test_command_ends_all_that_the_application_has_begun(program: Path) -> None:
+    (program / "service.py").write_text(WHOLE)
+    arguments = ["--host", HOST, "--port", "0", "--grace", "1000"]
+    with started("service:app", *arguments) as (process, client):
+        client.sendall(LAST)
+        assert process.stdout.readline() == "start\n"
+        data = b""
+        while not data.endswith(b"event\r\n"):
+            data += client.recv(1000)
+        process.send_signal(signal.SIGTERM)
+        data += b"".join(iter(lambda: client.recv(65536), b""))
+        assert take(data)[0].body == b"event" + HELLO
+        assert process.wait(60) == 0
+        lines = process.stdout.read().splitlines()
+    assert sorted(lines[:2]) == ["end of the background", "end of the spawned"]
+    assert lines[2:] == ["end"]
 
 
 BLOCKING = """
