@@ -31,6 +31,7 @@ from pyfiber._requests import served_by_this_fiber
 from pyfiber.gunicorn._needs import own_code
 from pyfiber.net import Stream
 from pyfiber.net._scarce import Scarcity, prepare
+from pyfiber.net._server import HANDSHAKE
 from pyfiber.net._slots import LAST_SILENCE, Slots
 from pyfiber.socket import socket
 
@@ -53,9 +54,6 @@ _HEARTBEAT: Final = 1.0
 #: The part of ``graceful_timeout`` in which requests that have not ended are cancelled, at most
 #: a heartbeat: at its end the main process kills the worker, and no ``finally`` block would run.
 _ENDING: Final = 0.2
-
-#: Seconds that a client has for the TLS handshake.
-_HANDSHAKE: Final = 60.0
 
 #: Seconds that a new connection has for the head of its first request.
 _HEAD: Final = 15.0
@@ -255,7 +253,7 @@ class Worker(AsyncWorker):  # type: ignore[misc]
     def _with_tls(self, client: Any, context: ssl.SSLContext) -> Any:
         """The socket after the handshake; None if there will be none."""
         try:
-            with timeout(_HANDSHAKE):
+            with timeout(HANDSHAKE):
                 client = context.wrap_socket(
                     client,
                     server_side=True,
@@ -359,9 +357,21 @@ class PlainWorker(Worker):
         return "PlainWorker"
 
 
+class _Listener(socket):
+    """Tells its address also when it is closed: gunicorn's own code asks each connection for it."""
+
+    def __init__(self, family: int, kind: int, proto: int, fileno: int) -> None:
+        super().__init__(family, kind, proto, fileno)
+        self._name = super().getsockname()
+
+    def getsockname(self) -> Any:
+        """The address."""
+        return self._name
+
+
 def _native(listener: Any) -> Any:
     """One of pyfiber.socket for gunicorn's listening socket, whose descriptor it takes over."""
     sock = listener.sock
-    ours = socket(sock.family, sock.type, sock.proto, sock.detach())
+    ours = _Listener(sock.family, sock.type, sock.proto, sock.detach())
     ours._set_turns()  # type: ignore[attr-defined]
     return ours

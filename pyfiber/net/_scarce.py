@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Callable
+from functools import cache
 from typing import Final
 
 from pyfiber._engine import _load, now, sleep
@@ -28,17 +29,13 @@ LONGEST_PAUSE: Final = 1.0
 #: then, whenever a connection ends; it must not log each of these times.
 QUIET: Final = 1.0
 
-#: What logging, a traceback and a report of pyfiber's import at their first use, which needs a
-#: descriptor.
+#: What logging and pyfiber's own messages import at their first use, which needs a descriptor.
 _NEEDED: Final = (
-    "ast",
     "concurrent.futures",
     "encodings.ascii",
     "encodings.latin_1",
-    "linecache",
     "logging",
     "threading",
-    "tokenize",
     "traceback",
     "pyfiber._cancelled",
     "pyfiber._descriptors",
@@ -51,6 +48,18 @@ def prepare() -> None:
     """Import what a server needs in trouble, before there is any."""
     for name in _NEEDED:
         _load(name)
+    _format_a_failure()
+
+
+@cache
+def _format_a_failure() -> None:
+    """Make the text of a traceback, for its modules import others in the middle of that."""
+    import traceback
+
+    try:
+        _prepare_for_failures  # type: ignore[name-defined]  # noqa: B018
+    except NameError as exc:
+        "".join(traceback.format_exception(ExceptionGroup("a rehearsal", [exc])))
 
 
 def is_scarce(exc: BaseException) -> bool:

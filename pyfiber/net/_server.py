@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Handler: TypeAlias = Callable[[Stream], object]
 OnError: TypeAlias = Callable[[Exception, Any], object]
 
-#: Seconds that a client has for the TLS handshake.
+#: Seconds that a client has for the TLS handshake, unless the server is told otherwise.
 HANDSHAKE: Final = 60.0
 
 
@@ -45,6 +45,7 @@ def serve(
     limit: int | None = None,
     grace: float | None = None,
     on_error: OnError | None = None,
+    handshake_timeout: float = HANDSHAKE,
     backlog: int = BACKLOG,
     reuse_port: bool = False,
 ) -> Server:
@@ -55,7 +56,15 @@ def serve(
     """
     listener = listen(host, port, backlog=backlog, reuse_port=reuse_port)
     try:
-        return Server(handler, listener, tls=tls, limit=limit, grace=grace, on_error=on_error)
+        return Server(
+            handler,
+            listener,
+            tls=tls,
+            limit=limit,
+            grace=grace,
+            on_error=on_error,
+            handshake_timeout=handshake_timeout,
+        )
     except BaseException:
         listener.close()
         raise
@@ -69,17 +78,17 @@ class Server:
     the peer's address under the logger "pyfiber". KeyboardInterrupt, SystemExit and the like end
     the server.
 
-    ``tls`` is a ``pyfiber.ssl.SSLContext`` with the server's certificate; a client has a minute for
-    the handshake, which keeps nobody else waiting, and one that fails is as a handler that does. At
-    most ``limit`` connections are served at a time (None: any number); then
-    others wait in the listener's queue. When there are no more descriptors, or there is no more
-    memory, that is logged once, and tried again with pauses of up to a second. A connection that
-    was accepted but finds no memory for its fiber is closed.
+    ``tls`` is a ``pyfiber.ssl.SSLContext`` with the server's certificate; a client has
+    ``handshake_timeout`` seconds, a minute, for the handshake, which keeps nobody else waiting, and
+    one that fails is as a handler that does. At most ``limit`` connections are served at a time
+    (None: any number); then others wait in the listener's queue. When there are no more
+    descriptors, or there is no more memory, that is logged once, and tried again with pauses of up
+    to a second. A connection that was accepted but finds no memory for its fiber is closed.
 
     When the block is left or cancelled, or after ``stop()``, nobody can connect any more. Those who
-    have connected before, and find room below the limit, are served, and the
-    handlers get ``grace`` seconds; who is left then is cancelled and waited for. With None they get
-    as long as they take, but nothing if the block is cancelled or fails.
+    have connected before, and find room below the limit, are served, and the handlers get ``grace``
+    seconds; who is left then is cancelled and waited for. With None they get as long as they take,
+    but nothing if the block is cancelled or fails.
     """
 
     def __init__(
@@ -91,18 +100,22 @@ class Server:
         limit: int | None = None,
         grace: float | None = None,
         on_error: OnError | None = None,
+        handshake_timeout: float = HANDSHAKE,
     ) -> None:
         _check_function("serve()", handler)
         if limit is not None and limit < 1:
             raise ValueError("the limit must be at least 1 connection")
         if grace is not None and not grace >= 0:
             raise ValueError("grace is a number of seconds: not negative")
+        if not handshake_timeout > 0:
+            raise ValueError("handshake_timeout is a positive number of seconds")
         self._handler = handler
         self._listener = listener
         self._address = listener.address
         self._tls = context_of(tls, server_side=True) if tls else None
         self._slots = Slots(limit)
         self._grace = grace
+        self._handshake_timeout = handshake_timeout
         self._on_error = on_error or log_failure
         prepare()
         self._scarcity = Scarcity(self._tell_of_scarcity, self._tell_of_its_end)
@@ -187,7 +200,7 @@ class Server:
             except BaseException:
                 self._slots.release()
                 raise
-            self._begin_if_it_can(stream)
+            self._begin(stream)
 
     def _accept_the_rest(self) -> None:
         """Accept those that the system has connected already: to close the listener resets them."""
@@ -200,7 +213,7 @@ class Server:
             except (OSError, MemoryError):
                 self._slots.release()
                 return
-            self._begin_if_it_can(stream)
+            self._begin(stream)
 
     def _accept(self) -> Stream:
         while True:
@@ -213,12 +226,6 @@ class Server:
                 self._slots.end_one()
                 self._scarcity.note(exc)
 
-    def _begin_if_it_can(self, stream: Stream) -> None:
-        try:
-            self._begin(stream)
-        except MemoryError as exc:
-            self._scarcity.note(exc)
-
     def _begin(self, stream: Stream) -> None:
         """Nothing is waited for between accept() and this."""
         assert self._handlers is not None
@@ -226,6 +233,9 @@ class Server:
         try:
             fiber = Fiber(self._serve, (stream,))
             self._handlers._spawn_watched(fiber, partial(self._look_after, stream))
+        except MemoryError as exc:
+            self._end(stream)
+            self._scarcity.note(exc)
         except BaseException:
             self._end(stream)
             raise
@@ -295,10 +305,10 @@ class Server:
 
     def _shake_hands(self, stream: Stream, context: SSLContext) -> None:
         try:
-            with timeout(HANDSHAKE):
+            with timeout(self._handshake_timeout):
                 stream.start_tls(context, server_side=True)
         except TimeoutError as exc:
-            text = f"no TLS handshake within {HANDSHAKE:g} seconds"
+            text = f"no TLS handshake within {self._handshake_timeout:g} seconds"
             raise ConnectionAbortedError(errno.ECONNABORTED, text) from exc
 
     def _report(self, exc: Exception, peer: Any) -> None:

@@ -73,12 +73,15 @@ class Slots:
     def hasten(self, patience: float) -> None:
         """The server ends: idle connections wait for LAST_SILENCE seconds at most.
 
-        ``patience``: the seconds that they were to wait.
+        ``patience``: the seconds that they were to wait. A scope without a deadline is cancelled:
+        its connection finds out by itself.
         """
         if self.hastened:
             return
         self.hastened = True
         less = max(0, patience - LAST_SILENCE)
         for scope in list(self.idle.values()):
-            if scope.deadline is not None:
+            if scope.deadline is None:
+                scope.cancel("the server ends")
+            else:
                 scope.deadline -= less

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeAlias
 
 from pyfiber import _engine, socket
@@ -107,17 +107,22 @@ class Stream(_Reader):
 
     def _write_all(self, views: list[memoryview]) -> None:
         size = sum(map(len, views))
-        if size <= SMALL or not self._can_gather():
+        if size <= SMALL:
             self.socket.sendall(b"".join(views))
             return
         sent = first = 0
         try:
+            if not self._can_gather():
+                for piece in _pieces(views):
+                    self.socket.sendall(piece)
+                    sent += len(piece)
+                return
             while first < len(views):
                 went = self.socket.sendmsg(views[first : first + MOST_BUFFERS])
                 sent += went
                 first = _skip(views, first, went)
         except BaseException as exc:
-            exc.sent = sent  # type: ignore[attr-defined]
+            exc.sent = sent + getattr(exc, "sent", 0)  # type: ignore[attr-defined]
             raise
 
     def _can_gather(self) -> bool:
@@ -221,6 +226,24 @@ class Stream(_Reader):
     def __repr__(self) -> str:
         state = ", closed" if self.socket.fileno() < 0 else ", TLS" if self.is_tls else ""
         return f"<pyfiber.net.Stream to {place(self._peer)}{state}>"
+
+
+def _pieces(views: list[memoryview]) -> Iterator[bytes | memoryview]:
+    """Large views as they are, so that a slow peer does not hold copies of them; others joined."""
+    small: list[memoryview] = []
+    size = 0
+    for view in views:
+        if size + len(view) > SMALL:
+            if size:
+                yield b"".join(small)
+            small, size = [], 0
+        if len(view) > SMALL:
+            yield view
+        else:
+            small.append(view)
+            size += len(view)
+    if size:
+        yield b"".join(small)
 
 
 def _skip(views: list[memoryview], first: int, went: int) -> int:

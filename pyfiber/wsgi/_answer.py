@@ -186,7 +186,7 @@ class Answer:
                 self._expect(size)
             head = self._begin()
             if self._bare or self._left == size:
-                return self._connection.send(head if self._bare else head + body)
+                return self._connection.send_all(head, b"" if self._bare else body)
             self._connection.send(head)
         if body:
             self._send(body)
@@ -238,6 +238,7 @@ class Answer:
     def _send(self, block: bytes) -> None:
         """A block of the body, behind the head if that has not gone yet."""
         head = b"" if self.began else self._begin()
+        tail = b""
         too_much = 0
         if self._bare:
             block = b""
@@ -247,9 +248,10 @@ class Answer:
             if too_much:
                 block = block[: len(block) - too_much]
         elif self._chunked and block:
-            block = b"%x\r\n%b\r\n" % (len(block), block)
+            head += b"%x\r\n" % len(block)
+            tail = b"\r\n"
         if head or block:
-            self._connection.send(head + block if head else block)
+            self._connection.send_all(head, block, tail)
         if too_much:
             raise ValueError(f"the body has {too_much} bytes more than its Content-Length")
 

@@ -11,7 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from pyfiber import socket
-from pyfiber._engine import move_on_after, now
+from pyfiber._engine import CancelScope, check_cancelled, move_on_after, now
 from pyfiber.net._slots import LAST_SILENCE
 from pyfiber.wsgi._answer import Answer
 from pyfiber.wsgi._body import Body
@@ -44,9 +44,11 @@ class Connection:
         "_began",
         "_body_piece",
         "_body_waited",
+        "_early",
         "_is_new",
         "_may_ask",
         "_parser",
+        "_scope",
         "_seconds",
         "_silent_since",
         "_socket",
@@ -63,6 +65,9 @@ class Connection:
         self._stream = stream
         self._socket: Any = stream.socket
         self._parser = self.parser(site, stream.peer)
+        #: Cancelled while the connection is idle: then _patience() says anew how long it waits.
+        self._scope = CancelScope()
+        self._early = b""  # what has come just before that
         self._seconds = -1.0  # that the socket has been told, see _wait_for()
         self._is_new = True  # there was no answer yet
         self._silent_since = now()  # of the last answer, or of the beginning
@@ -76,6 +81,16 @@ class Connection:
 
     def serve(self) -> None:
         """Until one side has had enough."""
+        while True:
+            with self._scope:
+                self._serve_requests()
+            if not self._scope.cancelled_caught:
+                break
+            self._scope = CancelScope()  # the next request has less time to begin, or it has begun
+            if self._early and self.site.slots.wanted:
+                self.site.slots.end_one()  # as this one goes on
+
+    def _serve_requests(self) -> None:
         try:
             while (request := self._next()) is not None:
                 if not self._handle(request):
@@ -125,24 +140,33 @@ class Connection:
 
     def _wait_for_client(self) -> bytes | None:
         """The first bytes of a request, or of several. None: the client has had its time."""
-        sock, slots, size = self._socket, self.site.slots, self.site.first_piece
+        data, self._early = self._early, b""
+        if data:
+            return data
+        site, sock, slots = self.site, self._socket, self.site.slots
+        seconds = site.keep_alive
+        if self._is_new or site.is_ending or slots.wanted:
+            seconds = self._patience()
+        if not self._is_new:
+            slots.idle[self] = self._scope
         try:
-            while (seconds := self._patience()) > 0:
-                if seconds > self._seconds:  # the socket's own limit would be over first
-                    self._wait_for(max(seconds, self.site.write_timeout))
-                with move_on_after(seconds) as scope:
-                    if not self._is_new:
-                        slots.idle[self] = scope
-                    return sock.recv(size)  # type: ignore[no-any-return]
-            self._wait_for(0)
-            data = sock.recv(size)
+            if 0 < seconds < self._seconds:  # less work than to tell the socket, twice a request
+                with move_on_after(seconds):
+                    data = sock.recv(site.first_piece)
+            else:
+                if seconds != self._seconds:
+                    self._wait_for(seconds)
+                data = sock.recv(site.first_piece)
         except OSError:  # too late, or lost, between two requests: nobody has missed anything
             return None
         finally:
             slots.idle.pop(self, None)
-        if data and slots.wanted:
+        if data and self._scope.cancel_called:
+            self._early = data
+            check_cancelled()
+        if data and not seconds and slots.wanted:
             slots.end_one()  # this connection goes on, so another one gives way
-        return data  # type: ignore[no-any-return]
+        return data
 
     def _patience(self) -> float:
         """How many more seconds the client may take before it begins with its next request."""
@@ -154,7 +178,7 @@ class Connection:
             return 0
         elif site.is_ending:
             seconds = min(seconds, LAST_SILENCE)
-        return self._silent_since + seconds - now()
+        return max(0, self._silent_since + seconds - now())
 
     def _receive_head(self) -> None:
         """The rest of the head: in time, however small the pieces are."""
@@ -316,6 +340,15 @@ class Connection:
             raise Gone(f"it did not take 64 KiB within {seconds:g} seconds") from exc
         except OSError as exc:
             raise Gone(str(exc)) from exc
+
+    def send_all(self, head: bytes, body: bytes, tail: bytes = b"") -> None:
+        """All of it, together; but a long body is not copied, for as long as that takes."""
+        if len(body) <= PIECE:
+            return self.send(head + body + tail if tail else head + body)
+        if head:
+            self.send(head)
+        self.send(body)
+        return self.send(tail) if tail else None
 
     def send_file(self, file: BinaryIO, count: int) -> None:
         """So many bytes of a file, from where it stands."""

@@ -40,7 +40,9 @@ PIECE: Final = 65536
 _BEFORE_LENGTH: Final = b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n"
 _BEFORE_CHUNKS: Final = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
 
-#: Bytes that chunks may take beside the data in them: at all, and for each byte of data.
+#: Bytes that chunks and trailers may take beside the data: at a time, and for each byte of data.
+#: The first holds however much data there was, since httptools keeps a trailer's field until it is
+#: complete.
 _SPARE: Final = PIECE
 _SPARE_OF_EACH: Final = 16
 
@@ -61,6 +63,9 @@ _HOSTS: Final[dict[str, bool]] = {}
 
 #: The key of fields that are not passed on; no field has it.
 NOT_PASSED_ON: Final = "HTTP "
+#: Must not come behind a body, where a program that passes trailers on takes them for the head's.
+#: (llhttp refuses those that say how long a body is.)
+_NOT_IN_TRAILERS: Final = frozenset({b"host", b"authorization", b"te"})
 #: Not passed on: CGI programs would take it for a setting of their own (CVE-2016-5385).
 _UNWANTED: Final = frozenset({b"proxy"})
 
@@ -85,6 +90,7 @@ BAD: Final = "400 Bad Request"
 TOO_LATE: Final = "408 Request Timeout"
 TOO_LARGE: Final = "413 Content Too Large"
 URI_TOO_LONG: Final = "414 URI Too Long"
+EXPECTATION_FAILED: Final = "417 Expectation Failed"
 HEAD_TOO_LARGE: Final = "431 Request Header Fields Too Large"
 NOT_IMPLEMENTED: Final = "501 Not Implemented"
 WRONG_VERSION: Final = "505 HTTP Version Not Supported"
@@ -119,6 +125,7 @@ class Parser:
 
     __slots__ = (
         "_at",
+        "_counted",
         "_data",
         "_environ",
         "_fed",
@@ -128,6 +135,7 @@ class Parser:
         "_request",
         "_site",
         "_skipping",
+        "_spare",
         "_tools",
         "_url",
         "error",
@@ -143,7 +151,9 @@ class Parser:
         self._request: Request | None = None  # whose body is being read
         self._keys = _KEYS
         self._url = b""
-        self._fed = 0  # bytes since the head, or the body, began, roughly
+        self._fed = 0  # bytes since the head began
+        self._spare = 0  # bytes that may come beside the data of the body
+        self._counted = 0  # bytes of that data; -1 while the head is read
         self._repeated = 0  # fields of the head that had come before
         self._skipping = False  # a head that stands in for another one
         self._data = b""  # what has come last
@@ -180,10 +190,11 @@ class Parser:
     @property
     def is_in_head(self) -> bool:
         """The next request has begun, and its head is not complete."""
-        return self._fed > 0 and self._request is None
+        return self._environ is not None
 
     def _feed_step(self, data: bytes | memoryview) -> None:
         rest = data
+        in_body = self._request is not None
         while self.error is None:
             try:
                 self._tools.feed_data(rest)
@@ -191,9 +202,13 @@ class Parser:
                 rest = memoryview(rest)[exc.args[0] :]
                 self._decline_upgrade()
             except httptools.HttpParserError as exc:
+                raised = exc.__context__  # by a callback
+                if raised is not None and raised is not self.error:
+                    raise raised from None  # Ctrl-C, say, which is no mistake of the client's
                 self.error = self.error or _meaning(str(exc))
             else:
-                if self._request is not None or not self.ready:
+                ended = (in_body or self.ready) and self._request is None
+                if not ended or self._environ is not None:
                     self._charge(len(data))
                 return
 
@@ -211,7 +226,12 @@ class Parser:
                 self.error = Refused(status, f"the head has more than {limit} bytes")
             return
         request.join_chunks()
-        if self._fed - request.size > _SPARE + _SPARE_OF_EACH * request.size:
+        data, is_head = request.size - self._counted, self._counted < 0
+        self._counted = request.size
+        if is_head:
+            return
+        self._spare = min(self._spare + _SPARE_OF_EACH * data, _SPARE) - (size - data)
+        if self._spare < 0:
             self.error = Refused(BAD, "the chunks have more around them than in them")
 
     def _decline_upgrade(self) -> None:
@@ -245,6 +265,8 @@ class Parser:
         """A field of the head; or a trailer's, which nobody is told."""
         environ = self._environ
         if environ is None:
+            if name.lower() in _NOT_IN_TRAILERS:
+                raise self._refuse(BAD, f"{name.decode('latin-1')} in a trailer")
             return
         key = self._keys.get(name) or self._key_of(name)
         if key not in environ:
@@ -280,8 +302,8 @@ class Parser:
         split = _split_short if len(url) <= LONGEST_KEPT else _split
         target, path, environ["QUERY_STRING"] = split(url)
         environ["REQUEST_URI"] = environ["RAW_URI"] = target
-        if path[:1] != "/":
-            path = self._other_form(environ, method, path)
+        if path[:1] != "/" or method == "CONNECT":
+            path = self._other_form(environ, method, target)
         if "#" in target:
             raise self._refuse(BAD, "a target has no fragment")
         if environ["SCRIPT_NAME"]:
@@ -290,13 +312,14 @@ class Parser:
         host = environ.get("HTTP_HOST")
         if host not in _HOSTS:
             self._check_host(host, version)
+        if "HTTP_EXPECT" in environ:
+            self._check_expect(environ["HTTP_EXPECT"])
         request = Request(environ, version == "1.1", method == "HEAD", tools.should_keep_alive())
         if "HTTP_TRANSFER_ENCODING" in environ or "CONTENT_LENGTH" in environ:
             self._check_body(request, environ, version)
-            request.expects = (
-                version == "1.1" and environ.get("HTTP_EXPECT", "").lower() == "100-continue"
-            )
+            request.expects = "HTTP_EXPECT" in environ and version == "1.1"
             self._request = request
+            self._spare, self._counted = _SPARE, -1
         elif tools.should_upgrade():
             request.complete = True
         else:
@@ -323,7 +346,8 @@ class Parser:
             return  # a body that was not read: see _decline_upgrade()
         self._skipping = False
         request.complete = True
-        request.join_chunks()
+        if request.chunks:
+            request.join_chunks()
         self._request = None
         self._fed = 0
 
@@ -343,7 +367,10 @@ class Parser:
         return path[len(script) :]
 
     def _other_form(self, environ: Environ, method: str, target: str) -> str:
-        """The path of a target that is not a path only."""
+        """The path of a target that is not a path only.
+
+        Its host ends where it does before anything is decoded: an encoded slash is no slash.
+        """
         if method == "CONNECT":
             raise self._refuse(NOT_IMPLEMENTED, "this is not a proxy")
         if method == "OPTIONS" and target == "*":
@@ -351,11 +378,11 @@ class Parser:
         scheme, found, rest = target.partition("://")
         if not found or scheme.lower() not in ("http", "https"):
             raise self._refuse(BAD, "the target is neither a path nor a URL")
-        host, slash, path = rest.partition("/")
+        host, slash, path = rest.partition("?")[0].partition("/")
         if not host:
             raise self._refuse(BAD, "the target is a URL without a host")
         environ["HTTP_HOST"] = host  # whatever the field says (RFC 9112, 3.2.2)
-        return slash + path or "/"
+        return _split((slash + path).encode("latin-1"))[1] or "/"
 
     def _check_host(self, host: str | None, version: str) -> None:
         if host is None:
@@ -365,6 +392,11 @@ class Parser:
             raise self._refuse(BAD, "that is no Host")
         elif len(host) <= LONGEST_KEPT:
             keep(_HOSTS, host, True)
+
+    def _check_expect(self, value: str) -> None:
+        for each in value.split(","):
+            if each.strip().lower() != "100-continue":
+                raise self._refuse(EXPECTATION_FAILED, "all that can be expected is 100-continue")
 
     def _check_body(self, request: Request, environ: Environ, version: str) -> None:
         coding = environ.get("HTTP_TRANSFER_ENCODING")

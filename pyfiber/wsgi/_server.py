@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from pyfiber import net
 from pyfiber.net._listen import BACKLOG
+from pyfiber.net._server import HANDSHAKE
 from pyfiber.wsgi._site import Site
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Options(SiteOptions, total=False):
     limit: int | None
     grace: float | None
     on_error: net._server.OnError | None
+    handshake_timeout: float
 
 
 def serve(
@@ -83,11 +85,11 @@ class Server(net.Server):
     """Serves a WSGI application (PEP 3333) to the connections of a listener.
 
     It is a ``pyfiber.net.Server``, which has ``address``, ``connections``, ``wait()`` and
-    ``stop()``; ``tls``, ``limit``, ``grace`` and ``on_error`` are told there. At most 1,000
-    connections are served at a time unless ``limit`` says otherwise; idle ones of them give way to
-    clients that wait for a place. ``on_error`` is for what is
-    outside of the application; what the application raises is answered with status 500 if nothing
-    has been sent, and logged under the logger "pyfiber".
+    ``stop()``; ``tls``, ``limit``, ``grace``, ``on_error`` and ``handshake_timeout`` are told
+    there. At most 1,000 connections are served at a time unless ``limit`` says otherwise; idle ones
+    of them give way to clients that wait for a place. ``on_error`` is for what is outside of the
+    application; what the application raises is answered with status 500 if nothing has been sent,
+    and logged under the logger "pyfiber".
 
     max_header: bytes of a request's head (also of its first line alone)
     max_fields: fields of a head
@@ -110,10 +112,19 @@ class Server(net.Server):
         limit: int | None = 1000,
         grace: float | None = None,
         on_error: net._server.OnError | None = None,
+        handshake_timeout: float = HANDSHAKE,
         **more: Unpack[SiteOptions],
     ) -> None:
         site = self._site = Site(app, listener.address, tls=tls is not None, **more)
-        super().__init__(site.talk, listener, tls=tls, limit=limit, grace=grace, on_error=on_error)
+        super().__init__(
+            site.talk,
+            listener,
+            tls=tls,
+            limit=limit,
+            grace=grace,
+            on_error=on_error,
+            handshake_timeout=handshake_timeout,
+        )
         site.slots = self._slots
 
     def stop(self) -> None:

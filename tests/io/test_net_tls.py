@@ -25,7 +25,7 @@ from pyfiber import (
     timeout,
     yield_now,
 )
-from pyfiber.net import _server
+from pyfiber.net import _server, _stream
 from tests.io.certificates import HOST as NAME
 from tests.io.certificates import certificate, needs_certificates
 from tests.io.tls_pairs import VERSIONS, client_context, server_context, tls_pair
@@ -565,25 +565,63 @@ def test_failed_handshake_is_told_and_the_server_goes_on(
     run(main)
 
 
-def test_client_that_never_shakes_hands_is_left_after_a_while(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(_server, "HANDSHAKE", 0.01)
+@pytest.mark.parametrize("drips", [False, True])
+def test_client_that_never_shakes_hands_is_left_after_a_while(drips: bool) -> None:
     told: list[Exception] = []
+
+    def drip(stream: net.Stream) -> None:
+        """A handshake that goes on, a byte at a time."""
+        with contextlib.suppress(OSError):
+            for byte in b"\x16\x03\x01\x40\x00" + bytes(16384):
+                stream.write(bytes([byte]))
+                sleep(0.001)
 
     def main() -> None:
         with (
             net.serve(
-                echo, HOST, 0, tls=server_context(), on_error=lambda exc, peer: told.append(exc)
+                echo,
+                HOST,
+                0,
+                tls=server_context(),
+                on_error=lambda exc, peer: told.append(exc),
+                handshake_timeout=0.01,
             ) as server,
             net.connect(*server.address) as stream,
         ):
-            assert stream.read() == b""
+            if drips:
+                spawn(drip, stream)
+            with contextlib.suppress(ConnectionResetError):
+                assert stream.read() == b""
 
     run(main)
     assert isinstance(told[0], ConnectionAbortedError)
     assert told[0].errno == errno.ECONNABORTED
     assert "no TLS handshake within 0.01 seconds" in str(told[0])
+
+
+def test_large_buffers_are_encrypted_without_a_copy_of_all() -> None:
+    large, small = bytes(100_000), b"x" * 100
+    buffers = [small, small, large, small, large, large, b"", small]
+    pieces = list(_stream._pieces([memoryview(each) for each in buffers]))
+    assert [getattr(piece, "obj", piece) for piece in pieces] == [
+        small + small,
+        large,
+        small,
+        large,
+        large,
+        small,
+    ]
+    assert all(piece.obj is large for piece in pieces if isinstance(piece, memoryview))
+
+    def main() -> None:
+        with (
+            net.serve(echo, HOST, 0, tls=server_context()) as server,
+            connect(server) as stream,
+        ):
+            spawn(stream.write, buffers)
+            assert stream.read_exactly(300_400) == b"".join(buffers)
+
+    run(main)
 
 
 @pytest.mark.parametrize("grace", [0, 0.005])

@@ -607,6 +607,27 @@ def test_tls_is_served(serving: Serving) -> None:
             assert server.ask(connection, "/pid")
 
 
+@needs_certificates
+def test_connection_that_has_not_shaken_hands_is_answered_by_a_worker_that_ends(
+    serving: Serving,
+) -> None:
+    made = certificate("localhost")
+    context = ssl.create_default_context(cafile=made)
+    with serving("--certfile", made) as server:
+        with socket.create_connection(("localhost", server.port), PATIENCE) as early:
+            with (
+                socket.create_connection(("localhost", server.port), PATIENCE) as other,
+                context.wrap_socket(other, server_hostname="localhost"),
+            ):
+                pass  # accepted after the other one
+            server.signal(signal.SIGTERM)
+            until(lambda: not answers(server.port))
+            with context.wrap_socket(early, server_hostname="localhost") as client:
+                client.sendall(GET)
+                assert client.recv(100).startswith(b"HTTP/1.1 200 ")
+        assert server.process.wait(PATIENCE) == 0
+
+
 def answers_plainly(port: int) -> bytes:
     with socket.create_connection(("127.0.0.1", port), PATIENCE) as sock:
         sock.sendall(b"GET /pid HTTP/1.0\r\n\r\n")

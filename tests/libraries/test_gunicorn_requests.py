@@ -42,9 +42,8 @@ REFUSED = {
     "rfc9112_target_authority_ipv6_01": "CONNECT",
 }
 
-#: Taken, though gunicorn's own code refuses them; both do no harm.
+#: Taken, though gunicorn's own code refuses it; it does no harm.
 TAKEN = {
-    "rfc9110_trailer_forbidden_host_01": "trailers are read past",
     "rfc9112_leading_crlf_02": "several empty lines before a request",
 }
 

@@ -105,6 +105,20 @@ def test_64_kib_of_small_chunks_stay_small(body: bytes) -> None:
     assert kept_by(head + body) < 100_000
 
 
+def test_trailer_behind_a_long_body_is_limited() -> None:
+    parser = parser_of()
+    parser.feed(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+    for _ in range(100):
+        parser.feed(b"f000\r\n" + b"x" * 0xF000 + b"\r\n")
+    parser.feed(b"0\r\nX: ")
+    assert parser.error is None
+    parser.feed(LONG)
+    assert parser.error is None
+    parser.feed(LONG)
+    assert parser.error is not None
+    assert parser.error.status.startswith("400")
+
+
 def test_fields_of_a_head_that_is_not_complete_are_limited() -> None:
     parser = parser_of()
     parser.feed(b"GET / HTTP/1.1\r\n" + b"".join(b"%d:\r\n" % number for number in range(1000)))
@@ -129,6 +143,35 @@ def test_part_of_a_head_behind_a_request_has_the_time_of_a_head() -> None:
 
     data = converse(hello, client, header_timeout=5, keep_alive=1)
     assert [reply.status for reply in replies(data)] == [200, 408]
+
+
+def test_client_is_silent_between_two_requests_after_a_body_as_after_any() -> None:
+    def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        start_response("200 OK", [])
+        return [environ["wsgi.input"].read()]
+
+    def client(stream: net.Stream) -> bytes:
+        for _ in range(2):
+            stream.write(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n")
+            sleep(1)
+            stream.write(b"abc")
+            sleep(9)  # longer than a head may take
+        stream.close_write()
+        return read_all(stream)
+
+    data = converse(app, client, header_timeout=5, keep_alive=20)
+    assert [(reply.status, reply.body) for reply in replies(data)] == [(200, b"abc")] * 2
+
+
+def test_end_of_a_body_does_not_count_for_the_next_head() -> None:
+    parser = parser_of()
+    parser.feed(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 65536\r\n\r\n")
+    parser.ready.clear()
+    parser.feed(b"x" * 65536)
+    parser.feed(GET[:-2])
+    assert parser.error is None
+    parser.feed(GET[-2:])
+    assert len(parser.ready) == 1
 
 
 # answers without a body ---------------------------------------------------------------------------

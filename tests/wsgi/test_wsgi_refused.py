@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from pyfiber import net, sleep, wsgi
+from pyfiber.wsgi._parser import Parser
+from pyfiber.wsgi._site import Site
 from tests.wsgi.talking import LAST, App, converse, read_all, replies, talk
 
 #: What the application has seen of a request: its method, its path, its body.
@@ -187,6 +189,8 @@ CASES: dict[str, tuple[bytes, list[int], list[Seen]]] = {
     "chunks end with bare LFs": (chunks(b"3\r\nabc\r\n0\n\n"), [400], []),
     "trailer that says a length": (chunks(b"0\r\nContent-Length: 30\r\n\r\n"), [400], []),
     "trailer with space before the colon": (chunks(b"0\r\nX : y\r\n\r\n"), [400], []),
+    "trailer that says a host": (chunks(b"0\r\nHost: b\r\n\r\n"), [400], []),
+    "trailer that says who asks": (chunks(b"0\r\nAuthorization: b\r\n\r\n"), [400], []),
     "chunks that end too early": (post(b"Transfer-Encoding: chunked", body=b"3\r\nab"), [400], []),
     "body that ends too early": (post(b"Content-Length: 3", body=b"ab"), [400], []),
     # lines
@@ -227,6 +231,12 @@ CASES: dict[str, tuple[bytes, list[int], list[Seen]]] = {
     "method of another protocol": (b"SETUP / HTTP/1.1\r\nHost: a\r\n\r\n", [400], []),
     "method with a separator": (b"GET(x) / HTTP/1.1\r\nHost: a\r\n\r\n", [400], []),
     "CONNECT": (b"CONNECT a:80 HTTP/1.1\r\nHost: a:80\r\n\r\n" + SMUGGLED, [501], []),
+    "CONNECT with a path": (b"CONNECT / HTTP/1.1\r\nHost: a\r\n\r\n" + SMUGGLED, [501], []),
+    "target whose host has an encoded slash": (
+        b"GET http://a%2fb/x%2fy HTTP/1.1\r\nHost: a\r\n\r\n",
+        [200],
+        [("GET", "/x/y", b"")],
+    ),
     "no target": (b"GET HTTP/1.1\r\nHost: a\r\n\r\n", [400], []),
     "target without a slash": (b"GET x HTTP/1.1\r\nHost: a\r\n\r\n", [400], []),
     "target with a fragment": (b"GET /x#y HTTP/1.1\r\nHost: a\r\n\r\n", [400], []),
@@ -247,6 +257,21 @@ CASES: dict[str, tuple[bytes, list[int], list[Seen]]] = {
     "Host with a user": (b"GET / HTTP/1.1\r\nHost: u@a\r\n\r\n", [400], []),
     "Host with a space": (b"GET / HTTP/1.1\r\nHost: a b\r\n\r\n", [400], []),
     "Host of IPv6": (b"GET / HTTP/1.1\r\nHost: [::1]:80\r\n\r\n", [200], [ROOT]),
+    # Expect
+    "Expect 100-continue twice": (get(b"Expect: 100-continue, 100-Continue"), [200], [ROOT]),
+    "Expect something else": (get(b"Expect: 200-ok"), [417], []),
+    "Expect something else as well": (get(b"Expect: 100-continue", b"Expect: x"), [417], []),
+    "Expect nothing": (get(b"Expect:"), [417], []),
+    "Expect 100-continue in HTTP/1.0": (
+        b"POST / HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\nabc",
+        [200],
+        [posted(b"abc")],
+    ),
+    "Expect something else in HTTP/1.0": (
+        b"GET / HTTP/1.0\r\nExpect: x\r\n\r\n",
+        [417],
+        [],
+    ),
     # what follows
     "behind Connection: close": (get(b"Connection: close") + SMUGGLED, [200], [ROOT]),
     "nonsense behind a request": (get() + b"nonsense\r\n\r\n", [200, 501], [ROOT]),
@@ -421,3 +446,20 @@ def test_many_requests_that_ask_for_another_protocol_at_once() -> None:
     data = get(b"Connection: Upgrade", b"Upgrade: h2c") * 900
     assert len(replies(talk(witness(seen), data))) == 900
     assert len(seen) == 900
+
+
+@pytest.mark.parametrize("method", ["on_url", "on_header", "on_headers_complete", "on_body"])
+@pytest.mark.parametrize("exception", [KeyboardInterrupt, MemoryError])
+def test_exception_that_is_not_about_the_request_is_no_refusal(
+    method: str, exception: type[BaseException]
+) -> None:
+    class Interrupted(Parser):
+        pass
+
+    def interrupt(*args: Any) -> None:
+        raise exception
+
+    setattr(Interrupted, method, interrupt)
+    parser = Interrupted(Site(witness([]), ("127.0.0.1", 80)), None)
+    with pytest.raises(exception):
+        parser.feed(post(b"Content-Length: 3", body=b"abc"))

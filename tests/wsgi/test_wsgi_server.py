@@ -7,6 +7,7 @@ import re
 import signal
 import socket as standard
 import sys
+import tracemalloc
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -139,6 +140,29 @@ def test_client_that_does_not_read_is_given_up() -> None:
     converse(app, client, write_timeout=20)
 
 
+@pytest.mark.parametrize("way", ["list", "iterator", "chunks"])
+def test_slow_reader_does_not_hold_a_copy_of_the_answer(way: str) -> None:
+    block = bytes(1 << 24)
+
+    def app(environ: dict[str, Any], start_response: Any) -> Any:
+        length = [] if way == "chunks" else [("Content-Length", str(len(block)))]
+        start_response("200 OK", length)
+        return [block] if way == "list" else iter([block])
+
+    def client(stream: net.Stream) -> int:
+        stream.write(GET)
+        sleep(1)
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        held = converse(app, client, write_timeout=100, grace=0) - before
+    finally:
+        tracemalloc.stop()
+    assert held < len(block) / 2
+
+
 def test_client_that_reads_slowly_gets_all() -> None:
     body = b"x" * 65536 * 20
 
@@ -197,9 +221,14 @@ def read_some(stream: net.Stream) -> bytes:
     return data
 
 
+def patient(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+    sleep(0.1)  # where a cancellation that was not for the request would meet it
+    return list(hello(environ, start_response))
+
+
 def test_request_that_comes_as_the_server_ends_is_answered() -> None:
     def main() -> None:
-        with wsgi.serve(hello, HOST, 80, grace=10) as server, net.connect(*server.address) as one:
+        with wsgi.serve(patient, HOST, 80, grace=10) as server, net.connect(*server.address) as one:
             one.write(GET)
             read_some(one)
             one.write(GET)
@@ -347,7 +376,7 @@ def test_busy_connection_gives_way_after_its_answer() -> None:
 def test_request_that_comes_as_its_connection_gives_way_is_answered() -> None:
     def main() -> None:
         with (
-            wsgi.serve(hello, HOST, 80, limit=2, keep_alive=100) as server,
+            wsgi.serve(patient, HOST, 80, limit=2, keep_alive=100) as server,
             net.connect(*server.address) as one,
         ):
             ask(one)
@@ -474,12 +503,14 @@ def secured(environ: dict[str, Any], start_response: Any) -> list[bytes]:
 @needs_certificates
 @pytest.mark.parametrize("network", [False, True])
 def test_tls_is_served(network: bool) -> None:
+    ours, theirs = server_context(), client_context()  # made by a process, in real time
+
     def main() -> None:
         body = b"x" * 200_000
         post = POST + b"Content-Length: 200000\r\nConnection: close\r\n\r\n" + body
         with (
-            wsgi.serve(secured, HOST, 0, tls=server_context()) as server,
-            net.connect(*server.address, tls=client_context(), server_hostname=NAME) as stream,
+            wsgi.serve(secured, HOST, 0, tls=ours) as server,
+            net.connect(*server.address, tls=theirs, server_hostname=NAME) as stream,
         ):
             stream.write(POST + b"Content-Length: 0\r\n\r\n" + post)
             assert [reply.body for reply in replies(read_all(stream))] == [b"", body]
