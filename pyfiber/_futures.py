@@ -20,6 +20,8 @@ R = TypeVar("R")
 
 #: The attribute of a future that keeps the latch on which fibers wait.
 _LATCH = "_pyfiber_latch"
+#: ... and the one that keeps its failure's traceback, as it was before the first result().
+_TRACEBACK = "_pyfiber_traceback"
 
 
 def wait_for(future: Future[R], timeout: float | None = None) -> R:
@@ -36,7 +38,21 @@ def wait_for(future: Future[R], timeout: float | None = None) -> R:
         )
     if not _park_until_done(future, timeout):
         raise TimeoutError("the future is not done yet")
-    return Future.result(future, 0)
+    return _result_of(future, 0)
+
+
+def _result_of(future: Future[R], timeout: float | None) -> R:
+    """``Future.result()``, but each call finds the failure's traceback as it was at the first.
+
+    Otherwise it grows with each call, and keeps the frames of all callers alive.
+    """
+    error = Future.exception(future, timeout)
+    if error is None:
+        return Future.result(future, timeout)
+    try:
+        raise error.with_traceback(future.__dict__.setdefault(_TRACEBACK, error.__traceback__))
+    finally:
+        del error  # the traceback refers to this frame
 
 
 def _park_until_done(future: Future[Any], timeout: float | None) -> bool:
@@ -56,7 +72,7 @@ class FiberFuture(Future[R]):
 
     def result(self, timeout: float | None = None) -> R:
         """As of any Future; other fibers run meanwhile."""
-        return super().result(self._rest_of(timeout))
+        return _result_of(self, self._rest_of(timeout))
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """As of any Future; other fibers run meanwhile."""
@@ -370,6 +386,7 @@ class FiberExecutor(Executor):
         FiberError when the run it belongs to is over. If the fiber is cancelled the future's
         exception is FiberCancelled.
         """
+        _engine._check_function("submit()", fn)
         pool = self._pool
         pool.check_open()
         future: FiberFuture[R] = FiberFuture()

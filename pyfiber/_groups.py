@@ -19,6 +19,7 @@ from pyfiber._engine import (
     FiberExit,
     Grain,
     TaskGroup,
+    _check_function,
     _failed_with,
     _is_ours,
     _Latch,
@@ -48,9 +49,7 @@ def _check(works: tuple[Any, ...], function: str) -> None:
     """Refuse arguments that cannot take part before anything has been started."""
     for work in works:
         if not isinstance(work, (Fiber, Grain)):
-            if not callable(work):
-                kind = type(work).__name__
-                raise TypeError(f"{function}() takes functions, fibers and grains, not '{kind}'")
+            _check_function(f"{function}()", work)
         elif work is current() or work is current_grain():
             raise FiberError(f"{function}() cannot wait for the fiber that calls it")
         elif not (work.state == "new" or work.done() or _is_ours(work)):
@@ -414,8 +413,7 @@ def pmap(
 
     TypeError and ValueError for wrong arguments; FiberError outside of a run.
     """
-    if not callable(fn):
-        raise TypeError(f"fn must be callable, not '{type(fn).__name__}'")
+    _check_function("pmap()", fn)
     if not isinstance(limit, int):
         raise TypeError(f"limit must be an int, not '{type(limit).__name__}'")
     if limit < 1:

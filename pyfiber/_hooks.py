@@ -296,9 +296,15 @@ def interrupted() -> Callable[[], object]:
                 flush=True,
             )
 
-    _thread.start_new_thread(tell, ())
-    begun.acquire()  # the loop must not count it as a thread that may wake a fiber
-    return over.release
+    try:
+        _thread.start_new_thread(tell, ())
+        begun.acquire()  # the loop must not count it as a thread that may wake a fiber
+        return over.release
+    except RuntimeError:  # no thread can be had: the hint is left out
+        return lambda: None
+    except BaseException:  # a second Ctrl-C: the run ends at once
+        over.release()
+        raise
 
 
 def running_on(thread: int) -> str:

@@ -10,7 +10,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from pyfiber import _engine
-from pyfiber._engine import Fiber, FiberError, Scheduler, ThreadLimiter, _load, shield
+from pyfiber._engine import (
+    Fiber,
+    FiberError,
+    Scheduler,
+    ThreadLimiter,
+    _check_function,
+    _load,
+    shield,
+)
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -65,12 +73,6 @@ def log_abandoned(function: Callable[..., object], exc: BaseException) -> None:
         function,
         exc_info=exc,
     )
-
-
-def _checked(fn: Callable[P, R]) -> Callable[P, R]:
-    if not callable(fn):
-        raise TypeError(f"expected a function, not {type(fn).__name__!r}")
-    return fn
 
 
 class OneThread:
@@ -195,7 +197,7 @@ class Portal:
         From any thread. Use ``add_done_callback()`` and, once it is done, ``result()``. FiberError
         when the scheduler is closed.
         """
-        fiber: Fiber[R] = Fiber(_checked(fn), args, kwargs=kwargs)
+        fiber: Fiber[R] = Fiber(_check_function("spawn()", fn), args, kwargs=kwargs)
         self._scheduler._start_soon(fiber)
         return fiber
 
@@ -211,7 +213,7 @@ class Portal:
                 "called on the scheduler's own thread, which would wait for itself: call the "
                 "function directly, or use spawn()"
             )
-        fiber: Fiber[R] = Fiber(_checked(fn), args, kwargs=kwargs)
+        fiber: Fiber[R] = Fiber(_check_function("call()", fn), args, kwargs=kwargs)
         self._wait_for(fiber)
         return fiber.result()
 
@@ -254,7 +256,7 @@ def from_thread(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     """
     job = _engine._current_job()
     if job is not None:
-        fiber: Fiber[R] = Fiber(_checked(fn), args, kwargs=kwargs)
+        fiber: Fiber[R] = Fiber(_check_function("from_thread()", fn), args, kwargs=kwargs)
         Portal(job.scheduler)._wait_for(fiber, together=True)
         if job.cancelled is not None and fiber.cancelled():
             try:

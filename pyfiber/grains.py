@@ -131,6 +131,7 @@ class GrainPool(_engine.GrainPoolBase):
         self.on_error = on_error
         self.name = name
         self.error: BaseException | None = None
+        self._traceback: TracebackType | None = None
         self._closing = False
         self._thread: threading.Thread | None = None
         self._thread_over = Event()
@@ -223,7 +224,7 @@ class GrainPool(_engine.GrainPoolBase):
             _engine.run(self._serve, started)
         except BaseException as exc:  # a grain has ended the run: SystemExit, KeyboardInterrupt
             _log.error("%r was ended", self, exc_info=exc)
-            self.error = self.error or exc
+            self._ended_by(exc)
         finally:
             self._closing = True
             started.set()
@@ -257,8 +258,7 @@ class GrainPool(_engine.GrainPoolBase):
             self._wait_for_end()
         elif len(self):
             raise FiberError("the pool was not started: its grains would never be done")
-        if self.error is not None:
-            raise self.error
+        self._raise_error()
 
     def interrupt(self, reason: object = "the pool was interrupted") -> None:
         """Take no more grains and cancel the remaining ones; any thread may call it.
@@ -292,8 +292,18 @@ class GrainPool(_engine.GrainPoolBase):
     def _grain_failed(self, grain: Grain[Any]) -> None:
         """Called by the engine."""
         if self.on_error == "pool" and self.error is None:
-            self.error = grain.exception()
+            self._ended_by(grain.exception())
             self.interrupt("another grain failed")
+
+    def _ended_by(self, error: BaseException | None) -> None:
+        if self.error is None and error is not None:
+            self.error = error
+            self._traceback = error.__traceback__
+
+    def _raise_error(self) -> None:
+        """What ended the pool, if something did; its traceback does not grow with each call."""
+        if self.error is not None:
+            raise self.error.with_traceback(self._traceback)
 
     def _emptied(self) -> None:
         """Called by the engine when the last grain has ended or left."""
@@ -318,8 +328,8 @@ class GrainPool(_engine.GrainPoolBase):
                 raise
         else:
             self._stop(exc)
-            if self.error is not None and self.error is not exc:
-                raise self.error
+            if self.error is not exc:
+                self._raise_error()
 
     def _stop(self, why: BaseException) -> None:
         """An exception ends the block: cancel the grains and wait for them."""

@@ -101,6 +101,19 @@ fiber_to_spawn(PfThread *t, const char *name, PyObject *const *args,
                : pf_fiber_to_call(name, args, nargs, kwnames);
 }
 
+/* _check_function(who, fn): the same for functions in Python code. */
+static PyObject *
+mod_check_function(PyObject *module, PyObject *args)
+{
+    (void)module;
+    const char *who;
+    PyObject *fn;
+    return !PyArg_ParseTuple(args, "sO:_check_function", &who, &fn) ||
+                   pf_check_function(who, fn) < 0
+               ? NULL
+               : Py_NewRef(fn);
+}
+
 static PyObject *
 mod_spawn_now(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
               PyObject *kwnames)
@@ -558,6 +571,9 @@ static PyMethodDef functions[] = {
     PF_METHOD("run", mod_run, mod_run_doc),
     PF_METHOD("spawn", mod_spawn, mod_spawn_doc),
     PF_METHOD("spawn_now", mod_spawn_now, spawn_now_doc),
+    {"_check_function", mod_check_function, METH_VARARGS,
+     "_check_function(who, fn, /)\n--\n\n"
+     "fn, unless `who` cannot call it in a fiber: TypeError."},
     {"yield_now", mod_yield_now, METH_NOARGS, yield_doc},
     {"sleep", mod_sleep, METH_O, sleep_doc},
     {"sleep_until", mod_sleep_until, METH_O, sleep_until_doc},

@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from pyfiber._engine import _block_from_now_on, _outside, sleep, wait_readable
+from pyfiber._engine import _block_from_now_on, _outside, shield, sleep, wait_readable
 from pyfiber._futures import wait_for
 from pyfiber._patch._record import Record
 from pyfiber.subprocess import _end_of, _in_thread
@@ -111,17 +111,23 @@ def system(command: Any) -> int:
     return code
 
 
+# A hook of os.register_at_fork() that takes a lock has a second half, which releases it. It would
+# do so even if the first half were cancelled: so the fiber is shielded while the hooks run.
+
+
 def fork() -> int:
-    pid: int = _theirs["fork"]()
-    if pid == 0:
-        _block_from_now_on()
+    with shield():
+        pid: int = _theirs["fork"]()
+        if pid == 0:
+            _block_from_now_on()
     return pid
 
 
 def forkpty() -> tuple[int, int]:
-    found: tuple[int, int] = _theirs["forkpty"]()
-    if found[0] == 0:
-        _block_from_now_on()
+    with shield():
+        found: tuple[int, int] = _theirs["forkpty"]()
+        if found[0] == 0:
+            _block_from_now_on()
     return found
 
 

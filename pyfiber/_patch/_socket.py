@@ -46,6 +46,20 @@ class Shared(pyfiber.socket.socket):
         made._set_turns()
         return made, address
 
+    # Waits in Python code, which the object's own mark does not reach.
+
+    def _resolved(self, address: Any) -> Any:
+        return _engine._call_patched(super()._resolved, address)  # type: ignore[misc]
+
+    def connect(self, address: Any) -> None:
+        """As the class says."""
+        _engine._call_patched(super().connect, address)
+
+    def connect_ex(self, address: Any) -> int:
+        """As the class says."""
+        number: int = _engine._call_patched(super().connect_ex, address)
+        return number
+
     def detach(self) -> int:
         """The descriptor blocks then, unless the program has set a timeout: as a standard one's."""
         blocks = self.gettimeout() is None

@@ -8,11 +8,20 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from functools import partial
 from types import ModuleType
 from typing import Any
 
-from pyfiber._engine import Cancelled, FiberExit, _outside, shield, wait_readable, wait_writable
+from pyfiber._engine import (
+    Cancelled,
+    FiberExit,
+    _call_patched,
+    _outside,
+    shield,
+    wait_readable,
+    wait_writable,
+)
 from pyfiber._futures import wait_for
 from pyfiber._patch._record import Record
 from pyfiber.subprocess import _in_thread, _Popen, wait_in_fiber
@@ -23,9 +32,31 @@ _theirs_wait = _Standard._wait
 _theirs_communicate = _Standard.communicate
 
 
+class Shared(_Popen):
+    """One that code for threads has made: its waits raise a cancellation once."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for end in vars(self).get("_ends", {}).values():
+            end._wait = partial(_call_patched, end._wait)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """As the class says."""
+        code: int = _call_patched(super().wait, timeout)
+        return code
+
+    def communicate(self, input: Any = None, timeout: float | None = None) -> Any:
+        """As the class says."""
+        return _call_patched(super().communicate, input, timeout)
+
+
+Shared.__name__ = Shared.__qualname__ = "Popen"
+Shared.__module__ = "pyfiber.subprocess"
+
+
 def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
     if type(self) is _Standard:
-        self.__class__ = _Popen
+        self.__class__ = Shared
         self.__init__(*args, **kwargs)
     else:
         _theirs_init(self, *args, **kwargs)
@@ -61,6 +92,18 @@ def _try_wait(self: Any, wait_flags: int) -> tuple[int, int]:
         return _outside(os.waitpid)(self.pid, wait_flags)
     except ChildProcessError:
         return self.pid, 0
+
+
+if sys.platform != "win32":
+    import _posixsubprocess
+
+    _theirs_fork_exec: Any = _outside(_posixsubprocess.fork_exec)
+
+    def fork_exec(*args: Any) -> int:
+        """Hooks of os.register_at_fork() run if there is a preexec_fn: see pyfiber._patch._os."""
+        with shield():
+            pid: int = _theirs_fork_exec(*args)
+        return pid
 
 
 # multiprocessing's pipes --------------------------------------------------------------------------
@@ -100,6 +143,7 @@ def apply(record: Record) -> None:
         record.method(_Standard, inside.__name__, inside)
     if hasattr(_Standard, "_try_wait"):
         record.method(_Standard, "_try_wait", _try_wait)
-    if os.name != "nt":
+    if sys.platform != "win32":
+        record.function(_posixsubprocess, "fork_exec", fork_exec)
         record.when_imported("multiprocessing.connection", partial(connections, record))
     record.notes.append("those made in a fiber are pyfiber.subprocess's")

@@ -11,6 +11,7 @@ from pyfiber._engine import (
     Event,
     FiberError,
     TaskGroup,
+    _check_function,
     _load,
     move_on_after,
     shield,
@@ -110,8 +111,7 @@ class Server:
         on_error: OnError | None = None,
         handshake_timeout: float = HANDSHAKE,
     ) -> None:
-        if not callable(handler):
-            raise TypeError(f"the handler must be a function, not {type(handler).__name__!r}")
+        _check_function("serve()", handler)
         if limit is not None and limit < 1:
             raise ValueError("the limit must be at least 1 connection")
         if grace is not None and not grace >= 0:

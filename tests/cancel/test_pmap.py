@@ -544,7 +544,7 @@ def test_pmap_abandoned_with_its_user() -> None:
 
 
 def test_pmap_refuses_bad_arguments() -> None:
-    with pytest.raises(TypeError, match="callable"):
+    with pytest.raises(TypeError, match="takes a function"):
         pmap(3, [], limit=1)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="iterable"):
         pmap(abs, 3, limit=1)  # type: ignore[arg-type]

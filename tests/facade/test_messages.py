@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import textwrap
 import traceback
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,11 +17,18 @@ import pyfiber
 from pyfiber import (
     Fiber,
     FiberError,
+    FiberExecutor,
     Lock,
+    Portal,
     RLock,
     Scheduler,
     TaskGroup,
+    first_success,
     from_thread,
+    gather,
+    net,
+    pmap,
+    race,
     run,
     sleep,
     spawn,
@@ -54,6 +62,9 @@ def starts(fn: Any) -> dict[str, Callable[[], Any]]:
         with TaskGroup() as group:
             group.spawn(fn)
 
+    def calls_through(portal: Portal) -> None:
+        to_thread(portal.call, fn)
+
     return {
         "run": lambda: run(fn),
         "spawn": lambda: run(lambda: spawn(fn)),
@@ -64,6 +75,15 @@ def starts(fn: Any) -> dict[str, Callable[[], Any]]:
         "Scheduler.spawn": lambda: Scheduler().spawn(fn),
         "call_soon_threadsafe": lambda: Scheduler().call_soon_threadsafe(fn),
         "to_thread": lambda: run(lambda: to_thread(fn)),
+        "from_thread": lambda: run(lambda: to_thread(from_thread, fn)),
+        "Portal.spawn": lambda: Portal(Scheduler()).spawn(fn),
+        "Portal.call": lambda: run(lambda: calls_through(Portal())),
+        "submit": lambda: run(lambda: FiberExecutor().submit(fn)),
+        "gather": lambda: run(gather, fn),
+        "race": lambda: run(race, fn),
+        "first_success": lambda: run(first_success, fn),
+        "pmap": lambda: run(lambda: pmap(fn, [], limit=1)),
+        "serve": lambda: run(net.serve, fn, "127.0.0.1", 0),
     }
 
 
@@ -82,6 +102,42 @@ def test_async_function_is_refused_with_a_way_out(way: str, fn: Any) -> None:
     assert isinstance(exc, TypeError)
     assert f"{fn.__qualname__}() is an async one" in str(exc)
     assert "asyncio.run()" in str(exc)
+
+
+def generates() -> Iterator[int]:
+    yield 1
+
+
+class Generates:
+    def method(self) -> Iterator[int]:
+        yield 1
+
+    def __call__(self) -> Iterator[int]:
+        yield 1
+
+
+async def generates_asynchronously() -> AsyncIterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize("way", starts(None))
+@pytest.mark.parametrize(
+    "fn",
+    [
+        generates,
+        Generates().method,
+        Generates(),
+        partial(partial(generates)),
+        generates_asynchronously,
+    ],
+)
+def test_generator_function_is_refused_with_a_way_out(way: str, fn: Any) -> None:
+    """Its call made a generator, and none of its code ran: silently."""
+    exc = raised(starts(fn)[way])
+    assert isinstance(exc, TypeError)
+    assert "is a generator function, whose call runs none of its code" in str(exc)
+    assert "pyfiber.generator" in str(exc)
+    assert "pyfiber.grains" in str(exc)
 
 
 @pytest.mark.parametrize("way", starts(None))

@@ -445,7 +445,7 @@ def test_server_of_any_listener(tmp_path: Any) -> None:
         ({"limit": 0}, "at least 1"),
         ({"grace": -1}, "not negative"),
         ({"grace": float("nan")}, "not negative"),
-        ({"handler": 5}, "must be a function, not 'int'"),
+        ({"handler": 5}, "takes a function, not 'int'"),
         ({"host": ""}, "needs the address"),
     ],
     ids=str,

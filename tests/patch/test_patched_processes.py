@@ -146,7 +146,7 @@ def test_popen_made_in_a_fiber_is_ours() -> None:
     def main() -> None:
         with subprocess.Popen(CAT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as cat:
             assert isinstance(cat, subprocess.Popen)
-            assert type(cat) is pyfiber.subprocess.Popen
+            assert isinstance(cat, pyfiber.subprocess.Popen)
             assert cat.stdin is not None
             assert cat.stdout is not None
             reading = in_fiber(cat.stdout.readline)
@@ -236,6 +236,45 @@ def test_fibers_do_not_survive_a_fork() -> None:
     assert "other False" not in done.stdout
     assert done.stdout.count("other True") == 3
     assert "child b'x'" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "fork", ["fork()", "subprocess.run(['true'], preexec_fn=lambda: None)", "fork(os.forkpty)"]
+)
+def test_hooks_of_a_fork_in_a_cancelled_fiber_keep_the_lock_of_another(fork: str) -> None:
+    """The first half of the hook was cancelled, and the second released the other's lock."""
+    done = run_script(
+        f"""
+        import os, subprocess, threading, time, pyfiber
+        pyfiber.patch()
+        lock, log = threading.Lock(), []
+        os.register_at_fork(
+            before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
+        )
+        def fork(how=os.fork):
+            number = how()
+            number = number if how is os.fork else number[0]
+            if number == 0:
+                os._exit(0)
+            os.waitpid(number, 0)
+        def holder():
+            with lock:
+                time.sleep(0.3)
+                log.append(lock.locked())
+        def main():
+            fiber = pyfiber.spawn(holder)
+            pyfiber.yield_now()
+            with pyfiber.move_on_after(0.05) as scope:
+                {fork}
+            fiber.join()
+            return log, lock.locked(), scope.cancel_called
+        print(pyfiber.run(main))
+    """,
+        "-W",
+        "ignore",
+    )
+    assert done.stdout == "([True], False, True)\n"
+    assert done.stderr == ""
 
 
 def test_child_of_a_fork_in_a_fiber_runs_fibers_of_its_own() -> None:

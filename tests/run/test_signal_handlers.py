@@ -278,6 +278,63 @@ def test_wakeup_fd_set_during_the_run_is_kept() -> None:
     assert printed == "True"
 
 
+def test_wakeup_fd_that_was_closed_changes_no_result() -> None:
+    """SystemError, or the failure of set_wakeup_fd(), took the place of the run's result."""
+    printed = script("""
+        def open_and_close():
+            ours, theirs = socket.socketpair()
+            ours.setblocking(False)
+            signal.set_wakeup_fd(ours.fileno())
+            ours.close()
+            theirs.close()
+            return "result"
+        runs(open_and_close)
+        runs(lambda: (sleep(0.001), "next")[1])
+        signal.set_wakeup_fd(-1)
+        open_and_close()
+        runs(lambda: "closed before")
+        print(log)
+    """)
+    assert printed == "['result', 'next', 'closed before']"
+
+
+def test_wakeup_fd_that_blocks_changes_no_result_and_stays() -> None:
+    printed = script("""
+        ours, theirs = socket.socketpair()
+        theirs.setblocking(False)
+        def main():
+            signal.set_wakeup_fd(theirs.fileno())
+            theirs.setblocking(True)
+            return "result"
+        runs(main)
+        runs(lambda: "next")
+        print(log, signal.set_wakeup_fd(-1) == theirs.fileno())
+        ours.close()
+        theirs.close()
+    """)
+    assert printed == "['result', 'next'] True"
+
+
+def test_wakeup_pipe_that_the_program_closed_is_made_anew() -> None:
+    """A daemon closes all descriptors; the pipe's numbers then belong to files of its own."""
+    printed = script("""
+        run(sleep, 0)
+        os.closerange(3, 100)
+        import tempfile, warnings
+        warnings.simplefilter("ignore")  # of forks beside threads
+        files = [tempfile.TemporaryFile(buffering=0) for _ in range(20)]
+        sender = interrupt_soon()
+        print(runs(lambda: park(20)))
+        sender.wait()
+        print([os.fstat(file.fileno()).st_size for file in files] == [0] * 20)
+        if (pid := os.fork()) == 0:
+            os.write(1, b"child %d\\n" % any(os.fstat(file.fileno()).st_size for file in files))
+            os._exit(0)
+        os.waitpid(pid, 0)
+    """)
+    assert printed.split("\n") == ["['KeyboardInterrupt']", "True", "child 0"]
+
+
 def test_asyncio_inside_a_fiber_keeps_its_signal_handling() -> None:
     printed = script("""
         import asyncio

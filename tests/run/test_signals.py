@@ -480,3 +480,54 @@ def test_watch_of_an_interrupted_run_is_no_thread_that_could_wake_somebody() -> 
     """)
         == "['KeyboardInterrupt'] True"
     )
+
+
+def test_interrupt_of_a_patched_program_says_nothing() -> None:
+    """The handler's own lock parked the cancelled fiber, and Cancelled was printed as ignored."""
+    assert (
+        script("""
+        import _thread, pyfiber
+        from pyfiber import _hooks
+        _hooks.INTERRUPT_PATIENCE = 1000
+        patch()
+        def main():
+            interrupt()
+            time.sleep(1000)
+        print(runs(main))
+        while _thread._count() > 0:
+            time.sleep(0.001)
+    """)
+        == "['KeyboardInterrupt']"
+    )
+
+
+def test_second_interrupt_while_the_hint_is_prepared_leaves_no_hint_behind() -> None:
+    assert (
+        script("""
+        import _thread
+        from pyfiber import _hooks
+        _hooks.INTERRUPT_PATIENCE = 1000
+        start_new_thread = _thread.start_new_thread
+        def starts(*args):
+            start_new_thread(*args)
+            interrupt()
+        _thread.start_new_thread = starts
+        print(runs(interrupt))
+        while _thread._count() > 0:
+            time.sleep(0.001)
+    """)
+        == "['KeyboardInterrupt']"
+    )
+
+
+def test_interrupt_when_no_thread_can_be_started_goes_without_the_hint() -> None:
+    assert (
+        script("""
+        import _thread
+        def refuses(*args):
+            raise RuntimeError("can't start new thread")
+        _thread.start_new_thread = refuses
+        print(runs(lambda: (interrupt(), sleep(1000))))
+    """)
+        == "['KeyboardInterrupt']"
+    )

@@ -1,5 +1,5 @@
-/* Cancellation: what cancels which fiber, and the exception that says so.  See
- * scope.h for the tree.
+/* Cancellation: what cancels which fiber.  See scope.h for the tree, cancelled.c
+ * for the exception that says so.
  */
 #include "python/cancel/cancel.h"
 
@@ -14,8 +14,6 @@
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
 #include "python/fiber/owner.h"
-
-#include <structmember.h>
 
 /* -------------------------------------------------------- looking outward */
 
@@ -112,14 +110,18 @@ pf_effective_deadline(const FiberObject *fiber)
 
 /* ------------------------------------------------------- passing it inward */
 
+/* `anew`: something that reaches the fiber has just been cancelled. Whoever waits
+ * in a call that patch() has changed, because it was told of an earlier
+ * cancellation, is told of this one. */
 static void
-set_fiber(FiberObject *fiber, bool cancelled)
+set_fiber(FiberObject *fiber, bool cancelled, bool anew)
 {
-    if (fiber->under_cancel == cancelled) {
-        return;
-    }
     if (!cancelled) {
         fiber->under_cancel = false;
+        return;
+    }
+    if (fiber->under_cancel &&
+        !(anew && fiber->patched && !pf_told_all(fiber))) {
         return;
     }
     fiber->under_cancel = true;
@@ -131,6 +133,9 @@ set_fiber(FiberObject *fiber, bool cancelled)
 
 typedef struct Work {
     ScopeObject *head, *tail; /* linked by `work` */
+    /* What has just been cancelled: a scope, or all that is below a fiber. */
+    ScopeObject *target;
+    bool anew;
 } Work;
 
 /* The scopes around this fiber have changed.  Put its outermost scope on the
@@ -141,7 +146,7 @@ queue_fiber(FiberObject *fiber, Work *work)
 {
     ScopeObject *first = NULL;
     while (fiber != NULL && (first = outermost(fiber)) == NULL) {
-        set_fiber(fiber, base_source(fiber) != NULL);
+        set_fiber(fiber, base_source(fiber) != NULL, work->anew);
         fiber = pf_rare(fiber)->pulled;
     }
     if (first == NULL) {
@@ -166,6 +171,14 @@ queue_child(PfTaskObject *child, Work *work)
     }
 }
 
+/* Has nothing changed in the scope for what is inside? */
+static bool
+is_settled(const ScopeObject *scope, PyObject *source, const Work *work)
+{
+    bool reached = work->anew && (scope == work->target || !scope->shield);
+    return source == scope->source && !reached;
+}
+
 /* Update one scope and those inside it on the same fiber, as far as needed.
  */
 static void
@@ -173,7 +186,7 @@ refresh_stack(ScopeObject *scope, Work *work)
 {
     for (; scope != NULL; scope = scope->inner) {
         PyObject *source = scope_source(scope);
-        if (source == scope->source) {
+        if (is_settled(scope, source, work)) {
             return;
         }
         scope->source = source;
@@ -181,7 +194,7 @@ refresh_stack(ScopeObject *scope, Work *work)
             queue_child(c, work);
         }
         if (scope->inner == NULL) {
-            set_fiber(scope->fiber, source != NULL);
+            set_fiber(scope->fiber, source != NULL, work->anew);
             queue_fiber(pf_rare(scope->fiber)->pulled, work);
         }
     }
@@ -205,7 +218,7 @@ void
 pf_scope_refresh(ScopeObject *scope)
 {
     if (scope->fiber != NULL) {
-        refresh_all((Work){scope, scope});
+        refresh_all((Work){scope, scope, NULL, false});
     }
 }
 
@@ -213,13 +226,16 @@ void
 pf_scope_entered(ScopeObject *scope)
 {
     scope->source = scope_source(scope);
-    set_fiber(scope->fiber, scope->source != NULL);
+    if (scope->cancelled) { /* before, but its fiber learns of it now */
+        scope->cancelled_at = pf_told_next_number();
+    }
+    set_fiber(scope->fiber, scope->source != NULL, false);
 }
 
 void
 pf_fiber_refresh(FiberObject *fiber)
 {
-    Work work = {NULL, NULL};
+    Work work = {0};
     queue_fiber(fiber, &work);
     refresh_all(work);
 }
@@ -281,12 +297,52 @@ pf_scope_enlist(SchedulerObject *s, ScopeObject *base, FiberObject *fiber)
     return 0;
 }
 
+/* The fiber, and all that is below it, learn of its cancellation. */
 static void
-cancel_child(PfTaskObject *child, PyObject *why)
+tell(FiberObject *fiber, size_t number)
+{
+    PfRare *rare = pf_rare_of(fiber);
+    if (rare != NULL) {
+        rare->cancelled_at = number;
+    } else {
+        PyErr_Clear();
+    }
+    Work work = {.anew = true};
+    queue_fiber(fiber, &work);
+    refresh_all(work);
+}
+
+static void
+cancel_as(FiberObject *fiber, PyObject *why, size_t number)
+{
+    if (fiber->core.state == PF_DONE || fiber->cancel_called) {
+        return;
+    }
+    pf_set_cancel(PF_TASK(fiber), why);
+    fiber->cancel_called = true;
+    tell(fiber, number);
+}
+
+/* Of a cancelled scope or fiber, or a new one. */
+static size_t
+number_of(PyObject *source)
+{
+    if (source == NULL) {
+        return pf_told_next_number();
+    }
+    return PyObject_TypeCheck(source, pf_scope_type)
+               ? ((ScopeObject *)source)->cancelled_at
+               : pf_rare((FiberObject *)source)->cancelled_at;
+}
+
+/* It was cancelled by the scope already, if that was: with the same number, it
+ * is not told twice. */
+static void
+cancel_child(PfTaskObject *child, const ScopeObject *from, PyObject *why)
 {
     FiberObject *fiber = pf_fiber_or_null(child);
     if (fiber != NULL) {
-        pf_cancel_now(fiber, why);
+        cancel_as(fiber, why, number_of(from->source));
     } else {
         pf_kind_of(&child->core)->cancel_now(child, why);
     }
@@ -295,7 +351,7 @@ cancel_child(PfTaskObject *child, PyObject *why)
 static void
 refresh_child(PfTaskObject *child)
 {
-    Work work = {NULL, NULL};
+    Work work = {0};
     queue_child(child, &work);
     refresh_all(work);
 }
@@ -315,7 +371,7 @@ move_children(ScopeObject *from, ScopeObject *to)
             pf_scope_adopt(to, child);
         }
         if (cancel) {
-            cancel_child(child, from->why);
+            cancel_child(child, from, from->why);
         }
         refresh_child(child);
     }
@@ -360,7 +416,7 @@ pf_scope_remove(ScopeObject *scope)
     } else {
         fiber->scope = outer;
         if (PF_UNLIKELY(scope->source != NULL || scope->shield)) {
-            set_fiber(fiber, pf_fiber_cancel_source(fiber) != NULL);
+            set_fiber(fiber, pf_fiber_cancel_source(fiber) != NULL, false);
             forget_deliveries(fiber);
             if (pf_rare(fiber)->pulled != NULL) { /* by another thread */
                 pf_fiber_refresh(fiber->rare->pulled);
@@ -433,12 +489,6 @@ pf_reason_and_author(PyObject *reason, PyObject *by)
     return why;
 }
 
-static PyObject *
-reason_in(PyObject *why)
-{
-    return PyTuple_GET_ITEM(why, 0);
-}
-
 void
 pf_set_cancel(PfTaskObject *task, PyObject *why)
 {
@@ -453,12 +503,17 @@ pf_set_cancel(PfTaskObject *task, PyObject *why)
 void
 pf_cancel_now(FiberObject *fiber, PyObject *why)
 {
-    if (fiber->core.state == PF_DONE || fiber->cancel_called) {
-        return;
+    cancel_as(fiber, why, pf_told_next_number());
+}
+
+void
+pf_cancel_again(FiberObject *fiber, PyObject *why)
+{
+    if (!fiber->cancel_called) {
+        pf_cancel_now(fiber, why);
+    } else if (fiber->core.state != PF_DONE) {
+        tell(fiber, pf_told_next_number());
     }
-    pf_set_cancel(PF_TASK(fiber), why);
-    fiber->cancel_called = true;
-    pf_fiber_refresh(fiber);
 }
 
 SchedulerObject *
@@ -473,24 +528,45 @@ pf_scope_abroad(ScopeObject *scope)
     return s;
 }
 
-/* One that has not been entered, any thread may cancel. */
-static void
+/* One that has not been entered, any thread may cancel.  Is it the first time? */
+static bool
 mark_cancelled(ScopeObject *scope, PyObject *why)
 {
     PF_LOCK(scope);
-    if (!scope->cancelled && !scope->left) {
+    bool first = !scope->cancelled && !scope->left;
+    if (first) {
         scope->cancelled = true;
+        scope->cancelled_at = pf_told_next_number();
         scope->why = Py_XNewRef(why);
-        scope->reason = why == NULL ? NULL : Py_NewRef(reason_in(why));
+        scope->reason = why == NULL ? NULL : Py_NewRef(pf_reason_in(why));
     }
     PF_UNLOCK(scope);
+    return first;
+}
+
+static void
+tell_below(ScopeObject *scope)
+{
+    if (scope->fiber != NULL) {
+        refresh_all((Work){scope, scope, scope, true});
+    }
 }
 
 void
 pf_scope_cancel_now(ScopeObject *scope, PyObject *why)
 {
-    mark_cancelled(scope, why);
-    pf_scope_refresh(scope);
+    if (mark_cancelled(scope, why)) {
+        tell_below(scope);
+    }
+}
+
+void
+pf_scope_cancel_again(ScopeObject *scope, PyObject *why)
+{
+    if (!mark_cancelled(scope, why)) {
+        scope->cancelled_at = pf_told_next_number();
+    }
+    tell_below(scope);
 }
 
 /* From another thread. */
@@ -498,14 +574,14 @@ static void
 cancel_arrived(SchedulerObject *s, PyObject *fiber, PyObject *why)
 {
     (void)s;
-    pf_cancel_now((FiberObject *)fiber, why);
+    pf_cancel_again((FiberObject *)fiber, why);
 }
 
 static void
 scope_cancel_arrived(SchedulerObject *s, PyObject *scope, PyObject *why)
 {
     (void)s;
-    pf_scope_cancel_now((ScopeObject *)scope, why);
+    pf_scope_cancel_again((ScopeObject *)scope, why);
 }
 
 /* It was left on another thread. */
@@ -544,7 +620,7 @@ cancel_fiber(PfThread *t, FiberObject *fiber, PyObject *why)
         return -1;
     }
     if (fiber->thread == t) {
-        pf_cancel_now(fiber, why);
+        pf_cancel_again(fiber, why);
         return pf_preempt() < 0 ? -1 : 1;
     }
     SchedulerObject *s = SCHEDULER_OF(fiber->core.scheduler);
@@ -573,12 +649,11 @@ cancel_scope(ScopeObject *scope, PyObject *why)
     }
     SchedulerObject *there = pf_scope_abroad(scope);
     if (there == NULL) {
-        pf_scope_cancel_now(scope, why);
+        pf_scope_cancel_again(scope, why);
         return 1;
     }
-    int rc = scope->cancelled ? 0
-                              : pf_call_owner(there, scope_cancel_arrived,
-                                              (PyObject *)scope, why);
+    int rc =
+        pf_call_owner(there, scope_cancel_arrived, (PyObject *)scope, why);
     if (rc > 0 && !PF_FREE_THREADED) {
         mark_cancelled(scope, why); /* before we release the GIL */
     }
@@ -599,142 +674,7 @@ pf_scope_cancel(ScopeObject *scope, PyObject *reason)
     return rc;
 }
 
-/* -------------------------------------------------- delivery: the exception */
-
-/* The fiber was woken to be cancelled, and since then a shield was raised:
- * what cancels it is outside the shield. */
-static PyObject *
-source_beyond_shields(FiberObject *fiber)
-{
-    PyObject *found = NULL;
-    ScopeObject *scope = fiber->scope;
-    while (fiber != NULL) {
-        for (; scope != NULL; scope = scope->outer) {
-            found = scope->cancelled ? (PyObject *)scope : found;
-        }
-        if (fiber->cancel_called) {
-            found = (PyObject *)fiber;
-        }
-        scope = fiber->base;
-        fiber = scope == NULL ? NULL : scope->fiber;
-    }
-    return found;
-}
-
-static CancelledObject *
-new_cancelled(PyObject *reason)
-{
-    return (
-        CancelledObject *)(reason == NULL || reason == Py_None
-                               ? PyObject_CallNoArgs(pf.cancelled)
-                               : PyObject_CallOneArg(pf.cancelled, reason));
-}
-
-/* The scope that ends it may be NULL.  Creating the exception may run code
- * that leaves the scope, or drops the reason. */
-int
-pf_raise_cancelled_with(PyObject *why, PyObject *scope)
-{
-    Py_XINCREF(why);
-    Py_XINCREF(scope);
-    PyObject *reason = why == NULL ? NULL : reason_in(why);
-    CancelledObject *exc = new_cancelled(reason);
-    if (exc != NULL) {
-        exc->reason = Py_XNewRef(reason);
-        exc->by = why == NULL ? NULL : Py_NewRef(PyTuple_GET_ITEM(why, 1));
-        exc->scope = Py_XNewRef(scope);
-        PyErr_SetObject(pf.cancelled, (PyObject *)exc);
-        Py_DECREF(exc);
-    }
-    Py_XDECREF(scope);
-    Py_XDECREF(why);
-    return -1;
-}
-
-int
-pf_raise_cancelled_by(PyObject *source)
-{
-    if (source == NULL) {
-        return pf_raise_cancelled_with(NULL, NULL);
-    }
-    return PyObject_TypeCheck(source, pf_scope_type)
-               ? pf_raise_cancelled_with(((ScopeObject *)source)->why, source)
-               : pf_raise_cancelled_with(
-                     pf_rare((FiberObject *)source)->cancel, NULL);
-}
-
-static int
-raise_in(FiberObject *fiber)
-{
-    PyObject *source = pf_fiber_cancel_source(fiber);
-    return pf_raise_cancelled_by(
-        source != NULL ? source : source_beyond_shields(fiber));
-}
-
-/* ------------------------------------------------------------- its type */
-
-static int
-cancelled_traverse(PyObject *op, visitproc visit, void *arg)
-{
-    CancelledObject *self = (CancelledObject *)op;
-    Py_VISIT(Py_TYPE(op));
-    Py_VISIT(self->reason);
-    Py_VISIT(self->by);
-    Py_VISIT(self->scope);
-    return ((PyTypeObject *)PyExc_BaseException)->tp_traverse(op, visit, arg);
-}
-
-static int
-cancelled_clear(PyObject *op)
-{
-    CancelledObject *self = (CancelledObject *)op;
-    Py_CLEAR(self->reason);
-    Py_CLEAR(self->by);
-    Py_CLEAR(self->scope);
-    return ((PyTypeObject *)PyExc_BaseException)->tp_clear(op);
-}
-
-/* BaseException's own expects a tracked object. */
-static void
-cancelled_dealloc(PyObject *op)
-{
-    PyTypeObject *type = Py_TYPE(op);
-    PyObject_GC_UnTrack(op);
-    CancelledObject *self = (CancelledObject *)op;
-    Py_CLEAR(self->reason);
-    Py_CLEAR(self->by);
-    Py_CLEAR(self->scope);
-    PyObject_GC_Track(op);
-    ((PyTypeObject *)PyExc_BaseException)->tp_dealloc(op);
-    Py_DECREF(type);
-}
-
-static PyMemberDef cancelled_members[] = {
-    {"reason", T_OBJECT, offsetof(CancelledObject, reason), 0,
-     "The argument of cancel(), or None."},
-    {"by", T_OBJECT, offsetof(CancelledObject, by), 0,
-     "The fiber that called cancel(); None if no fiber did."},
-    {NULL, 0, 0, 0, NULL},
-};
-
-PyDoc_STRVAR(cancelled_doc,
-             "Raised in a cancelled fiber at every park point.\n\n"
-             "`reason` is what was given to cancel(), `by` the fiber that "
-             "called it. Let\nit pass: the scope that was cancelled stops it, "
-             "or else the fiber ends as\ncancelled.");
-
-static PyType_Slot cancelled_slots[] = {
-    {Py_tp_doc, (void *)cancelled_doc}, {Py_tp_traverse, cancelled_traverse},
-    {Py_tp_clear, cancelled_clear},     {Py_tp_dealloc, cancelled_dealloc},
-    {Py_tp_members, cancelled_members}, {0, NULL},
-};
-
-PyType_Spec pf_cancelled_spec = {
-    .name = "pyfiber.Cancelled",
-    .basicsize = sizeof(CancelledObject),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
-    .slots = cancelled_slots,
-};
+/* ------------------------------------------------------- what fiber/ asks for */
 
 static int
 traverse(const FiberObject *fiber, visitproc visit, void *arg)
@@ -747,7 +687,9 @@ traverse(const FiberObject *fiber, visitproc visit, void *arg)
 }
 
 static const PfCancelling cancelling = {
-    .raise_in = raise_in,
+    .raise_in = pf_cancelled_raise_in,
+    .is_told = pf_told_all,
+    .retract = pf_cancelled_retract,
     .cancel = pf_fiber_cancel,
     .is_top = is_top,
     .ends_inside = ends_inside,

@@ -20,8 +20,11 @@ int pf_fiber_cancel(FiberObject *fiber, PyObject *reason);
 PyObject *pf_reason(const char *text);
 PyObject *pf_reason_and_author(PyObject *reason, PyObject *by);
 void pf_set_cancel(PfTaskObject *task, PyObject *why);
-/* Owner thread.  The first reason stays.  Runs no Python code. */
+/* Owner thread.  The first reason stays.  Runs no Python code.  The second
+ * function is for what the program asks for: a fiber that was cancelled before
+ * and has been told of it is told again; see told.c. */
 void pf_cancel_now(FiberObject *fiber, PyObject *why);
+void pf_cancel_again(FiberObject *fiber, PyObject *why);
 int pf_cancel_init(PyObject *module);
 
 extern PyTypeObject *pf_scope_type, *pf_group_type;

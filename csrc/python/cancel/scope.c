@@ -207,10 +207,8 @@ pf_scope_dealloc(PyObject *op)
 static void
 expire(ScopeObject *self)
 {
-    if (!self->cancelled) {
-        self->expired = true;
-        pf_scope_cancel_now(self, pf_why_deadline);
-    }
+    self->expired = self->expired || !self->cancelled;
+    pf_scope_cancel_again(self, pf_why_deadline);
 }
 
 static void

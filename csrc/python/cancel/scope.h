@@ -44,20 +44,21 @@ struct ScopeObject {
     ScopeObject *outer, *inner;
     PyObject *source; /* NULL: not cancelled */
     PfTaskObject *children;
-    ScopeObject *work; /* in a list of scopes to refresh */
-    PyObject *reason;  /* of its cancellation; NULL: None */
-    PyObject *why;     /* (reason, by), until it is left; or NULL */
-    const char *what;  /* the function that made it, or NULL */
-    int64_t length;    /* ns from the entering to the deadline, or -1 */
-    bool times_out;    /* absorbs by raising TimeoutError */
-    bool shield;       /* cancellation from outside stays outside */
-    bool cancelled;    /* cancel() was called, or the deadline passed */
-    bool expired;      /* ... the latter */
-    bool caught;       /* __exit__ absorbed it */
-    bool left;         /* for good */
-    bool refused;      /* an attempt to enter it was refused */
-    bool finalized;    /* happens only once in an object's life */
-    PF_OBJECT_MUTEX    /* where other threads look at `scheduler` */
+    ScopeObject *work;         /* in a list of scopes to refresh */
+    PyObject *reason;          /* of its cancellation; NULL: None */
+    PyObject *why;             /* (reason, by), until it is left; or NULL */
+    const char *what;          /* the function that made it, or NULL */
+    size_t cancelled_at, told; /* see told.c */
+    int64_t length; /* ns from the entering to the deadline, or -1 */
+    bool times_out; /* absorbs by raising TimeoutError */
+    bool shield;    /* cancellation from outside stays outside */
+    bool cancelled; /* cancel() was called, or the deadline passed */
+    bool expired;   /* ... the latter */
+    bool caught;    /* __exit__ absorbed it */
+    bool left;      /* for good */
+    bool refused;   /* an attempt to enter it was refused */
+    bool finalized; /* happens only once in an object's life */
+    PF_OBJECT_MUTEX /* where other threads look at `scheduler` */
 };
 
 typedef struct CancelledObject {
@@ -97,15 +98,38 @@ int pf_scope_enlist(SchedulerObject *s, ScopeObject *base, FiberObject *fiber);
 SchedulerObject *pf_scope_abroad(ScopeObject *scope);
 /* Any thread. 1, or 0 if the scope has been left; -1 with an exception. */
 int pf_scope_cancel(ScopeObject *scope, PyObject *reason);
-/* Owner thread.  The first reason is kept. */
+/* Owner thread.  The first reason is kept.  The second function is for what the
+ * program asks for: if the scope is cancelled already, fibers below it that
+ * have been told are told again; see told.c. */
 void pf_scope_cancel_now(ScopeObject *scope, PyObject *why);
+void pf_scope_cancel_again(ScopeObject *scope, PyObject *why);
 /* It has been left: remove it from its fiber's stack. */
 void pf_scope_remove(ScopeObject *scope);
 int pf_scope_remove_there(ScopeObject *scope); /* ... of another thread */
 int64_t pf_effective_deadline(const FiberObject *fiber);
+
+/* --- cancelled.c --- */
 /* `source`: a scope or a fiber. */
 int pf_raise_cancelled_by(PyObject *source); /* -1 */
+/* See PfCancelling. */
+int pf_cancelled_raise_in(FiberObject *fiber);
+void pf_cancelled_retract(FiberObject *fiber);
+static inline PyObject *
+pf_reason_in(PyObject *why)
+{
+    return PyTuple_GET_ITEM(why, 0);
+}
 extern PyType_Spec pf_cancelled_spec;
+
+/* --- told.c --- */
+size_t pf_told_next_number(void); /* of a cancellation */
+size_t pf_told_latest(void);
+/* All cancellations up to this number have been raised in the fiber; 0: none. */
+void pf_told_note(FiberObject *fiber, size_t number);
+/* The outermost scope or fiber whose cancellation reaches this fiber and has not
+ * been raised in it yet: borrowed, or NULL. */
+PyObject *pf_told_find_news(const FiberObject *fiber);
+bool pf_told_all(const FiberObject *fiber);
 
 /* --- scope.c --- */
 extern PyType_Spec pf_scope_spec;

@@ -17,6 +17,51 @@ function_of(PyObject *callable)
     return PyFunction_Check(callable) ? (PyFunctionObject *)callable : NULL;
 }
 
+static bool
+is_partial(PyObject *callable)
+{
+    return strcmp(Py_TYPE(callable)->tp_name, "functools.partial") == 0;
+}
+
+/* What a partial or an object with __call__ written in Python calls: a new
+ * reference, or NULL without an exception. */
+static PyObject *
+called_by(PyObject *callable)
+{
+    PyObject *called = NULL;
+    if (is_partial(callable)) {
+        called = PyObject_GetAttrString(callable, "func");
+    } else if (PyType_HasFeature(Py_TYPE(callable), Py_TPFLAGS_HEAPTYPE) &&
+               !PyType_Check(callable)) {
+        called =
+            PyObject_GetAttrString((PyObject *)Py_TYPE(callable), "__call__");
+    }
+    PyErr_Clear(); /* unknown: the call shows it */
+    return called;
+}
+
+/* Partials of partials, and so on; more deeply nobody nests them. */
+#define DEEPEST 20
+
+/* The Python function that a call runs in the end: a new reference, or NULL
+ * without an exception. */
+static PyFunctionObject *
+function_within(PyObject *callable)
+{
+    PyObject *at = Py_NewRef(callable);
+    for (int i = 0; i < DEEPEST && at != NULL; i++) {
+        PyFunctionObject *function = function_of(at);
+        if (function != NULL) {
+            Py_INCREF(function);
+            Py_DECREF(at);
+            return function;
+        }
+        Py_SETREF(at, called_by(at));
+    }
+    Py_XDECREF(at);
+    return NULL;
+}
+
 static PyCodeObject *
 code_of(PyFunctionObject *function)
 {
@@ -35,11 +80,27 @@ refuse_async(const char *who, PyFunctionObject *function)
 }
 
 static int
+refuse_generator(const char *who, PyFunctionObject *function)
+{
+    PyErr_Format(PyExc_TypeError,
+                 "%s takes an ordinary function, and %U() is a generator "
+                 "function, whose call runs none of its code: spawn a "
+                 "function that iterates over it; for values from any depth "
+                 "of calls there is pyfiber.generator, for generators that "
+                 "the loop steps pyfiber.grains.spawn()",
+                 who, function->func_qualname);
+    return -1;
+}
+
+static int
 refuse_uncallable(const char *who, PyObject *object)
 {
     const char *hint =
         PyCoro_CheckExact(object)
             ? "run coroutines with asyncio.run() or pyfiber.grains.spawn()"
+        : PyGen_CheckExact(object)
+            ? "iterate over generators in a function, or step them with "
+              "pyfiber.grains.spawn()"
             : "give it the function, and its arguments after it, not the "
               "result of a call";
     PyErr_Format(PyExc_TypeError, "%s takes a function, not '%.200s': %s", who,
@@ -53,10 +114,15 @@ pf_check_function_slow(const char *who, PyObject *object)
     if (!PyCallable_Check(object)) {
         return refuse_uncallable(who, object);
     }
-    PyFunctionObject *function = function_of(object);
-    return function == NULL || pf_takes_plain_calls(function)
-               ? 0
-               : refuse_async(who, function);
+    PyFunctionObject *function = function_within(object);
+    int rc = 0;
+    if (function != NULL && !pf_takes_plain_calls(function)) {
+        rc = (code_of(function)->co_flags & CO_COROUTINE
+                  ? refuse_async
+                  : refuse_generator)(who, function);
+    }
+    Py_XDECREF(function);
+    return rc;
 }
 
 /* -------------------------------------------------- do the arguments fit it? */

@@ -9,10 +9,11 @@ int pf_check_function_slow(const char *who, PyObject *object);
 static inline bool
 pf_takes_plain_calls(PyFunctionObject *function)
 {
-    return !(((PyCodeObject *)function->func_code)->co_flags & CO_COROUTINE);
+    return !(((PyCodeObject *)function->func_code)->co_flags &
+             (CO_COROUTINE | CO_GENERATOR | CO_ASYNC_GENERATOR));
 }
 /* `who`, say "spawn()", is to call it: 0, or -1 with TypeError if it is not
- * callable or is an async function. */
+ * callable, or is an async or a generator function, whose call runs nothing. */
 static inline int
 pf_check_function(const char *who, PyObject *object)
 {

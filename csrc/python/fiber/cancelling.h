@@ -10,6 +10,10 @@
 typedef struct PfCancelling {
     /* Raise what the fiber is cancelled by: -1. */
     int (*raise_in)(FiberObject *fiber);
+    /* Has every cancellation that reaches the fiber been raised in it? */
+    bool (*is_told)(const FiberObject *fiber);
+    /* A Cancelled that raise_in() made is not raised after all. */
+    void (*retract)(FiberObject *fiber);
     /* Fiber.cancel().  1, or 0 if it has ended; -1 with an exception. */
     int (*cancel)(FiberObject *fiber, PyObject *reason);
     /* The run ends: is it cancelled for itself, not with the scope around? */
@@ -31,10 +35,20 @@ pf_raise_cancelled(FiberObject *fiber) /* -1 */
     return pf_cancelling->raise_in(fiber);
 }
 
+/* Whether Cancelled is raised where the fiber is now. pyfiber's own waits raise
+ * it each time. A call that patch() has changed was written for threads, whose
+ * clean-up may wait: it raises each cancellation once. */
+static inline bool
+pf_is_cancelled_here(const FiberObject *fiber)
+{
+    return PF_UNLIKELY(fiber->under_cancel) &&
+           !(fiber->patched && pf_cancelling->is_told(fiber));
+}
+
 static inline int
 pf_check_cancelled(FiberObject *fiber)
 {
-    return PF_LIKELY(!fiber->under_cancel) ? 0 : pf_raise_cancelled(fiber);
+    return pf_is_cancelled_here(fiber) ? pf_raise_cancelled(fiber) : 0;
 }
 
 /* Nanoseconds to wait before the next delivery to a fiber or grain that goes

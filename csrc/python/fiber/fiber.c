@@ -274,6 +274,7 @@ fiber_clear(PyObject *op)
     Py_CLEAR(self->context);
     if (rare != NULL) {
         Py_CLEAR(rare->cancel);
+        Py_CLEAR(rare->traceback);
         Py_CLEAR(rare->puller);
         Py_CLEAR(rare->pulled);
         Py_CLEAR(rare->other);

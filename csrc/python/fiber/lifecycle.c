@@ -77,7 +77,7 @@ PyObject *
 pf_task_value(PfTaskObject *task)
 {
     look(task);
-    return pf_outcome_value((PyObject *)task, task->outcome, task->value);
+    return pf_outcome_value(task);
 }
 
 PyObject *
@@ -369,6 +369,9 @@ pf_task_record_outcome(PfTaskObject *task, PyObject *result)
     PyObject *before = task->value;
     task->value = result;
     task->outcome = kind;
+    if (kind == PF_OUTCOME_FAILED) {
+        pf_outcome_keep_traceback(task);
+    }
     task->permit = false;
     task->in_park = false;
     pf_publish_byte(&task->core.state, PF_DONE); /* to pf_task_is_done */

@@ -83,18 +83,43 @@ pf_raised_instead_of(PyObject *lost)
     pf_restore_exception(raised);
 }
 
-/* What result() returns for such an end: a new reference, or an exception. */
-PyObject *
-pf_outcome_value(PyObject *op, int kind, PyObject *value)
+void
+pf_outcome_keep_traceback(PfTaskObject *task)
 {
-    switch (kind) {
+    PfRare *rare = pf_task_rare_of(task);
+    if (rare == NULL) {
+        PyErr_Clear(); /* no memory: the traceback may grow */
+        return;
+    }
+    Py_XSETREF(rare->traceback, PyException_GetTraceback(task->value));
+}
+
+/* Each raise adds the caller's frames to the exception's traceback, which keeps
+ * these alive: so every result() begins with the traceback as it was. */
+static void
+raise_failure(PfTaskObject *task)
+{
+    PyObject *value = Py_NewRef(task->value);
+    PyObject *traceback = Py_XNewRef(pf_task_rare(task)->traceback);
+    if (traceback != NULL) {
+        PyException_SetTraceback(value, traceback);
+    }
+    PyErr_SetObject((PyObject *)Py_TYPE(value), value);
+    Py_XDECREF(traceback);
+    Py_DECREF(value);
+}
+
+PyObject *
+pf_outcome_value(PfTaskObject *task)
+{
+    switch (task->outcome) {
     case PF_OUTCOME_OK:
-        return Py_NewRef(value);
+        return Py_NewRef(task->value);
     case PF_OUTCOME_CANCELLED:
-        pf_raise_fiber_cancelled(op, value);
+        pf_raise_fiber_cancelled((PyObject *)task, task->value);
         return NULL;
     default:
-        PyErr_SetObject((PyObject *)Py_TYPE(value), value);
+        raise_failure(task);
         return NULL;
     }
 }

@@ -4,8 +4,10 @@
 
 #include "python/fiber/fiber.h"
 
-/* Or raises it. */
-PyObject *pf_outcome_value(PyObject *op, int kind, PyObject *value);
+/* What result() returns: a new reference; or it raises how the task has ended. */
+PyObject *pf_outcome_value(PfTaskObject *task);
+/* The task has just failed: before its failure is raised for the first time. */
+void pf_outcome_keep_traceback(PfTaskObject *task);
 PyObject *pf_cancel_reason(PyObject *exc);
 bool pf_ends_programs(PyObject *exc);
 void pf_add_context(PyObject *exc, PyObject *context);

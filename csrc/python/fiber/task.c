@@ -50,6 +50,7 @@ pf_task_traverse(PfTaskObject *task, visitproc visit, void *arg)
     if (task->rare != NULL) {
         Py_VISIT(task->rare->callbacks);
         Py_VISIT(task->rare->cancel);
+        Py_VISIT(task->rare->traceback);
         Py_VISIT(task->rare->puller);
         Py_VISIT(task->rare->pulled);
         Py_VISIT(task->rare->other);

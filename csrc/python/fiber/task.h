@@ -33,7 +33,11 @@ typedef struct PfWaitq {
 typedef struct PfRare {
     PyObject *callbacks; /* list, or NULL */
     PyObject *cancel;    /* (reason, by) of cancel_called, or NULL */
+    /* See cancel/told.c: the number of the latest cancel(), and up to which
+     * number cancellations have been raised in the task. */
+    size_t cancelled_at, told;
     PfUnseen *unseen;    /* it has failed: see unseen.c */
+    PyObject *traceback; /* ... and this is where; see pf_outcome_value */
     /* --- fibers alone --- */
     PfSlot *slots; /* in locals */
     /* Of a generator's body, who waits for what it emits, and the other way
@@ -90,6 +94,8 @@ enum {
     bool tracked : 1;       /* an explorer knows it; see testing.h */         \
     bool kept : 1;          /* its run holds it: unknown to the collector */  \
     bool uncounted : 1;     /* a fiber's reference to its target */           \
+    bool patched : 1;       /* in a call that patch() has changed: a */       \
+                            /* cancellation is raised there only once */      \
     uint8_t deliveries;     /* how often Cancelled was raised in vain */
 /* clang-format on */
 

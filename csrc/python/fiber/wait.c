@@ -141,8 +141,8 @@ static inline int
 park_unless_cancelled(PfThread *t, int64_t deadline, PyObject *what)
 {
     FiberObject *self = CURRENT(t);
-    return PF_UNLIKELY(self->under_cancel) ? park_cancelled(t, self, what)
-                                           : park(t, self, deadline, what);
+    return pf_is_cancelled_here(self) ? park_cancelled(t, self, what)
+                                      : park(t, self, deadline, what);
 }
 
 /* 0, 1 or -1: the result of a wait that ended because of `why`. */
@@ -209,6 +209,7 @@ pf_wait_granted(PfThread *t, PfWaiter *waiter, int64_t deadline,
     int rc = answer(t, why);
     if (PF_UNLIKELY(is_granted(waiter) && why == PF_WAKE_CANCEL)) {
         PyErr_Clear(); /* granted while Cancelled was being created */
+        pf_cancelling->retract(CURRENT(t));
         return 0;
     }
     return rc;
@@ -348,7 +349,7 @@ pf_yield_now(PfThread *t)
         PF_GUEST_WAITS(t, int, -1, pf_yield_now(t));
     }
     FiberObject *self = CURRENT(t);
-    if (PF_UNLIKELY(self->under_cancel)) {
+    if (pf_is_cancelled_here(self)) {
         return answer(t, park_cancelled(t, self, pf.s_yield));
     }
     bool raw = self->core.scheduler == NULL;

@@ -303,6 +303,7 @@ grain_clear(PyObject *op)
     Py_CLEAR(g->pool);
     if (g->rare != NULL) {
         Py_CLEAR(g->rare->cancel);
+        Py_CLEAR(g->rare->traceback);
     }
     return 0;
 }

@@ -140,7 +140,8 @@ int
 pf_transfer_begin(PfIo *io, PyObject *op, pf_direction direction)
 {
     PfThread *t = pf_this_thread();
-    if (t == NULL || (pf_io_scheduler(t) != NULL && pf_io_charge(t) < 0)) {
+    if (t == NULL || (pf_io_scheduler(t) != NULL &&
+                      pf_io_charge(t, pf_socket_of(op)->patched) < 0)) {
         return -1;
     }
     if (PF_UNLIKELY(pf_socket_of(op)->end != NULL) && pf_preempt() < 0) {
@@ -165,6 +166,15 @@ timed_out(const PfIo *io)
     return -1;
 }
 
+static int
+park_patched(PfIo *io)
+{
+    bool before = pf_io_patched_begin(io->t);
+    int rc = pf_io_park(io->t, io->at, io->direction, io->deadline, io->op);
+    pf_io_patched_end(io->t, before);
+    return rc;
+}
+
 int
 pf_transfer_wait(PfIo *io)
 {
@@ -183,9 +193,10 @@ pf_transfer_wait(PfIo *io)
         io->deadline = pf_socket_deadline(sock, io->s);
     }
     int rc =
-        io->s != NULL
-            ? pf_io_park(io->t, io->at, io->direction, io->deadline, io->op)
-            : pf_io_block(sock->number, io->direction, io->deadline);
+        io->s == NULL ? pf_io_block(sock->number, io->direction, io->deadline)
+        : PF_UNLIKELY(sock->patched)
+            ? park_patched(io)
+            : pf_io_park(io->t, io->at, io->direction, io->deadline, io->op);
     if (rc != 0) {
         return rc < 0 ? -1 : timed_out(io);
     }
@@ -526,6 +537,7 @@ socket_set_turns(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     pf_socket_of(op)->turns = true;
+    pf_socket_of(op)->patched = true;
     Py_RETURN_NONE;
 }
 
@@ -580,7 +592,8 @@ static PyMethodDef life_methods[] = {
     {"_accept_as", pf_socket_accept_as, METH_O,
      "_accept_as(type): a connection, and the address of its other end."},
     {"_adopt", socket_adopt, METH_NOARGS, "The number is this object's."},
-    {"_set_turns", socket_set_turns, METH_NOARGS, "Several may read."},
+    {"_set_turns", socket_set_turns, METH_NOARGS,
+     "Several may use it, as threads may: code for threads has made it."},
     {"_connect", pf_socket_connect, METH_O,
      "_connect(address): the number of an error, or 0; may time out."},
     {"_wait", socket_wait, METH_O,

@@ -30,6 +30,7 @@ typedef struct PfSocket {
     bool internet : 1;      /* its addresses may have names of hosts */
     bool tcp : 1;           /* less than was asked for: all is read */
     bool turns : 1;         /* others wait: datagrams, a listener, a patch */
+    bool patched : 1;       /* made by code that patch() serves */
 } PfSocket;
 
 /* constant after import of pyfiber.socket; NULL before */

@@ -34,12 +34,17 @@ pf_tls_begin(PfTlsOp *op, TlsObject *tls, const char *late)
         return -1;
     }
     bool parks = pf_io_scheduler(t) != NULL;
-    if (parks && pf_io_charge(t) < 0) {
-        return -1;
-    }
     PyObject *socket = socket_of(tls);
     if (socket == NULL) {
         return -1;
+    }
+    int yielded = parks ? pf_io_charge(t, pf_socket_of(socket)->patched) : 0;
+    if (yielded != 0) { /* another fiber may have detached it */
+        Py_DECREF(socket);
+        socket = yielded < 0 ? NULL : socket_of(tls);
+        if (socket == NULL) {
+            return -1;
+        }
     }
     bool never_waits = pf_socket_of(socket)->timeout == 0;
     *op = (PfTlsOp){
@@ -115,8 +120,11 @@ pf_tls_await_change(PfTlsOp *op, pf_direction direction)
     PfWait wait;
     int64_t deadline = deadline_of(op);
     pf_wait_init(&wait, op->t);
+    bool before = CURRENT(op->t)->patched;
+    CURRENT(op->t)->patched = before || pf_socket_of(op->socket)->patched;
     int rc = pf_wait_for(&wait, &op->tls->changes, NULL, op->t, deadline,
                          op->socket);
+    pf_io_patched_end(op->t, before);
     if (rc == 1) {
         PyErr_SetString(PyExc_TimeoutError, op->late);
     }

@@ -42,7 +42,7 @@ pf_io_scheduler(PfThread *t)
 }
 
 int
-pf_io_charge(PfThread *t)
+pf_io_charge(PfThread *t, bool patched)
 {
     pf_scheduler *s = &t->scheduler->core;
     pf_descriptors *table = &s->descriptors;
@@ -53,7 +53,11 @@ pf_io_charge(PfThread *t)
     if (PF_LIKELY(++table->operations <= MOST_IN_A_ROW)) {
         return 0;
     }
-    return pf_yield_now(t);
+    bool before = CURRENT(t)->patched;
+    CURRENT(t)->patched = before || patched;
+    int rc = pf_yield_now(t);
+    pf_io_patched_end(t, before);
+    return rc < 0 ? -1 : 1;
 }
 
 #if defined(_WIN32)

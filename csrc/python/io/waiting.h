@@ -15,7 +15,22 @@ pf_scheduler *pf_io_scheduler(PfThread *t);
 /* Before an operation that may succeed at once, in a run: after many such
  * without a switch, others get a turn.  That is a cancellation point. 0 or -1.
  */
-int pf_io_charge(PfThread *t);
+int pf_io_charge(PfThread *t, bool patched);
+/* A wait between these two counts as one in a call that patch() has changed: see
+ * pf_is_cancelled_here. */
+static inline bool
+pf_io_patched_begin(PfThread *t)
+{
+    FiberObject *fiber = CURRENT(t);
+    bool before = fiber->patched;
+    fiber->patched = true;
+    return before;
+}
+static inline void
+pf_io_patched_end(PfThread *t, bool before)
+{
+    CURRENT(t)->patched = before;
+}
 
 /* Results: 0, try now; 1: the deadline has passed; -1: an exception is set.
  * `what` is for reports. */

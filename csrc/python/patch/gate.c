@@ -43,14 +43,28 @@ vectorcall_of(PyObject *target)
     return call != NULL ? call : PyObject_Vectorcall;
 }
 
+/* The waits in there are marked as those of a call that patch() has changed. */
+static PyObject *
+call_inside(PyObject *inside, PfThread *t, PyObject *const *args,
+            size_t nargsf, PyObject *kwnames)
+{
+    FiberObject *fiber = CURRENT(t);
+    bool before = fiber->patched;
+    fiber->patched = true;
+    PyObject *result = PyObject_Vectorcall(inside, args, nargsf, kwnames);
+    fiber->patched = before;
+    return result;
+}
+
 static PyObject *
 gate_call(PyObject *op, PyObject *const *args, size_t nargsf,
           PyObject *kwnames)
 {
     GateObject *self = (GateObject *)op;
-    return PF_LIKELY(pf_lot_parks() == NULL) || !self->open
+    PfThread *t = pf_lot_parks();
+    return PF_LIKELY(t == NULL) || !self->open
                ? self->call_outside(self->outside, args, nargsf, kwnames)
-               : PyObject_Vectorcall(self->inside, args, nargsf, kwnames);
+               : call_inside(self->inside, t, args, nargsf, kwnames);
 }
 
 static PyObject *
@@ -261,6 +275,23 @@ gate_outside(PyObject *module, PyObject *op)
     return Py_NewRef(is_gate ? ((GateObject *)op)->outside : op);
 }
 
+/* _call_patched(function, *args): for what patch() puts in the place of standard
+ * objects without a gate, such as the sockets that are made in fibers. */
+static PyObject *
+call_patched(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    (void)module;
+    PfThread *t = pf_tls_thread;
+    if (nargs < 1) {
+        PyErr_SetString(PyExc_TypeError, "_call_patched() takes a function");
+        return NULL;
+    }
+    return t == NULL
+               ? PyObject_Vectorcall(args[0], args + 1, (size_t)nargs - 1,
+                                     NULL)
+               : call_inside(args[0], t, args + 1, (size_t)nargs - 1, NULL);
+}
+
 /* The other fibers of this run are copies of the parent's. They must not go on
  * here just because this one, which forked, does something that takes time. */
 static PyObject *
@@ -278,6 +309,9 @@ block_from_now_on(PyObject *module, PyObject *ignored)
 static PyMethodDef functions[] = {
     {"_block_from_now_on", block_from_now_on, METH_NOARGS,
      "_block_from_now_on(): waits for events in this run no longer park."},
+    {"_call_patched", (PyCFunction)(void (*)(void))call_patched, METH_FASTCALL,
+     "_call_patched(function, /, *args)\n--\n\n"
+     "Call it as if through a gate: a cancellation is raised there once."},
     {"_outside", gate_outside, METH_O,
      "_outside(callable): what a gate has replaced; of others themselves."},
     {"_set_in_type", set_in_type, METH_VARARGS,

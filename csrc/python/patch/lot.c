@@ -176,7 +176,10 @@ wait_once(PyObject *object, PfThread *t, int64_t deadline, bool shielded,
     pf_wait_begin(&wait.waiter, t);
     (as_first ? pf_waitq_push_first : pf_waitq_push)(&entry->waiters,
                                                      &wait.node);
+    bool before = CURRENT(t)->patched;
+    CURRENT(t)->patched = true;
     int rc = pf_wait_in_line(&wait.waiter, t, deadline, object);
+    CURRENT(t)->patched = before;
     if (PF_SHARED_GET(&wait.waiter.taken) != NULL) {
         has_come(object);
         if (rc < 0) {

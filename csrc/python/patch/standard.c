@@ -148,7 +148,7 @@ at_once(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         return NULL;
     }
     PfThread *t = pf_tls_thread;
-    if (t != NULL && pf_io_scheduler(t) != NULL && pf_io_charge(t) < 0) {
+    if (t != NULL && pf_io_scheduler(t) != NULL && pf_io_charge(t, true) < 0) {
         return NULL;
     }
     return try_once(args[0], args[1], args + 3, nargs - 3, args[2] == Py_True);

@@ -133,11 +133,14 @@ done:
 }
 
 /* If the run does not end soon, say so, and what a second Ctrl-C does.  -1: it
- * has come already. */
+ * has come already.  The fiber that the signal interrupts must not park in
+ * here: it is cancelled, so the first wait would raise Cancelled. */
 static int
-watch_end(SchedulerObject *s)
+watch_end(PfThread *t, SchedulerObject *s)
 {
+    pf_no_switch_begin(t, "in the handler of Ctrl-C");
     PyObject *watch = PyObject_CallNoArgs(pf_facade.interrupted);
+    pf_no_switch_end(t);
     bool again =
         watch == NULL && PyErr_ExceptionMatches(PyExc_KeyboardInterrupt);
     if (watch == NULL && !again) {
@@ -248,5 +251,5 @@ pf_on_sigint(PyObject *module, PyObject *args)
     }
     pf_scheduler_fail(s, exc);
     pf_scheduler_cancel_because(s, "KeyboardInterrupt");
-    return watch_end(s) < 0 ? NULL : Py_NewRef(Py_None);
+    return watch_end(t, s) < 0 ? NULL : Py_NewRef(Py_None);
 }

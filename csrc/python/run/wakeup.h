@@ -17,7 +17,7 @@
  * PF_NO_DESCRIPTOR if the program uses the wakeup descriptor itself. *old is
  * for pf_wakeup_end. 0, or -1 with an exception. */
 int pf_wakeup_begin(PyObject *signals, long *old, intptr_t *descriptor);
-/* May leave an exception. */
+/* Leaves no exception. */
 void pf_wakeup_end(PyObject *signals, long old);
 /* The descriptor has done its work: reset it. */
 void pf_wakeup_drain(void);

@@ -245,6 +245,7 @@ wait_for(LimiterObject *self, PfThread *t, JobObject *job)
         bool dying = fiber->dying;
         if (!dying && pf_job_state(job) == JOB_ARRIVED) {
             PyErr_Clear(); /* the job was first after all */
+            pf_cancelling->retract(fiber);
         } else if (!dying && must_see_its_end(self, job)) {
             pf_job_cancel(job, pf_take_exception()); /* raised again later */
             shielded = true;

@@ -5,10 +5,14 @@
 #include "python/run/wakeup.h"
 
 #include <fcntl.h>
+#include <stdbool.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* of a thread: the main one */
 static int wake_pipe[2] = {-1, -1};
+/* of a thread: the main one; what fstat() says of the two ends */
+static struct stat pipe_stat[2];
 
 static int
 set_up_end(int fd)
@@ -20,14 +24,46 @@ set_up_end(int fd)
                : 0;
 }
 
+/* Whether both ends are still open files of ours. A program that closes every
+ * descriptor, to become a daemon, closes the pipe as well, and the numbers may
+ * belong to other files by now. */
+static bool
+pipe_is_ours(void)
+{
+    for (int i = 0; i < 2; i++) {
+        struct stat now;
+        if (wake_pipe[i] < 0 || fstat(wake_pipe[i], &now) < 0 ||
+            now.st_dev != pipe_stat[i].st_dev ||
+            now.st_ino != pipe_stat[i].st_ino) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static int
+set_up_pipe(int ends[2])
+{
+    return set_up_end(ends[0]) < 0 || set_up_end(ends[1]) < 0 ? -1 : 0;
+}
+
+static int
+remember_pipe(void)
+{
+    return fstat(wake_pipe[0], &pipe_stat[0]) < 0 ||
+                   fstat(wake_pipe[1], &pipe_stat[1]) < 0
+               ? -1
+               : 0;
+}
+
 static int
 open_pipe(void)
 {
-    if (wake_pipe[0] >= 0) {
+    if (pipe_is_ours()) {
         return 0;
     }
-    if (pipe(wake_pipe) < 0 || set_up_end(wake_pipe[0]) < 0 ||
-        set_up_end(wake_pipe[1]) < 0) {
+    if (pipe(wake_pipe) < 0 || set_up_pipe(wake_pipe) < 0 ||
+        remember_pipe() < 0) {
         PyErr_SetFromErrno(PyExc_OSError);
         return -1;
     }
@@ -39,14 +75,13 @@ static int
 after_fork(PfThread *t)
 {
     (void)t;
-    if (wake_pipe[0] < 0) {
+    if (!pipe_is_ours()) {
         return 0;
     }
     int fresh[2];
-    if (pipe(fresh) < 0 || set_up_end(fresh[0]) < 0 ||
-        set_up_end(fresh[1]) < 0 || dup2(fresh[0], wake_pipe[0]) < 0 ||
-        dup2(fresh[1], wake_pipe[1]) < 0 || set_up_end(wake_pipe[0]) < 0 ||
-        set_up_end(wake_pipe[1]) < 0) {
+    if (pipe(fresh) < 0 || dup2(fresh[0], wake_pipe[0]) < 0 ||
+        dup2(fresh[1], wake_pipe[1]) < 0 || set_up_pipe(wake_pipe) < 0 ||
+        remember_pipe() < 0) {
         PyErr_SetFromErrno(PyExc_OSError);
         return -1;
     }
@@ -91,6 +126,40 @@ done:
     return old;
 }
 
+static bool
+is_set(PyObject *signals, long descriptor)
+{
+    PyObject *now =
+        PyObject_CallMethod(signals, "set_wakeup_fd", "l", descriptor);
+    if (now == NULL) {
+        PyErr_Clear();
+        return false;
+    }
+    Py_DECREF(now);
+    return true;
+}
+
+/* A descriptor of the program's own may have been closed or made blocking since
+ * it was set; signal.set_wakeup_fd refuses both.  One that blocks is put back all
+ * the same, one that is closed is not. */
+static void
+put_back(PyObject *signals, long descriptor)
+{
+    if (is_set(signals, descriptor)) {
+        return;
+    }
+    int fd = (int)descriptor;
+    int flags = fcntl(fd, F_GETFL);
+    bool done = false;
+    if (flags >= 0 && fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0) {
+        done = is_set(signals, descriptor);
+        (void)fcntl(fd, F_SETFL, flags);
+    }
+    if (!done) {
+        (void)is_set(signals, -1);
+    }
+}
+
 int
 pf_wakeup_begin(PyObject *signals, long *old, intptr_t *descriptor)
 {
@@ -101,19 +170,16 @@ pf_wakeup_begin(PyObject *signals, long *old, intptr_t *descriptor)
     if (before == NULL) {
         return -1;
     }
-    *old = PyLong_AsLong(before);
+    long found = PyLong_AsLong(before);
     Py_DECREF(before);
     if (PyErr_Occurred()) {
         return -1; /* not the function that we know */
     }
-    if (*old >= 0 && *old != wake_pipe[1]) {
-        /* the program's own: put it back */
-        PyObject *back =
-            PyObject_CallMethod(signals, "set_wakeup_fd", "l", *old);
-        *old = PF_WAKEUP_UNTOUCHED;
-        Py_XDECREF(back);
-        return back == NULL ? -1 : 0;
+    if (found >= 0 && found != wake_pipe[1]) {
+        put_back(signals, found);
+        return 0;
     }
+    *old = found;
     *descriptor = wake_pipe[0];
     return 0;
 }
@@ -122,13 +188,11 @@ pf_wakeup_begin(PyObject *signals, long *old, intptr_t *descriptor)
 void
 pf_wakeup_end(PyObject *signals, long old)
 {
-    PyObject *now = PyObject_CallMethod(signals, "set_wakeup_fd", "l", old);
-    if (now == NULL) {
-        return;
-    }
-    long found = PyLong_AsLong(now);
-    Py_DECREF(now);
-    if (found != wake_pipe[1] && found != -1) {
-        Py_XDECREF(PyObject_CallMethod(signals, "set_wakeup_fd", "l", found));
+    PyObject *now = set_wakeup_fd(signals, (int)old);
+    long found = now == NULL ? -1 : PyLong_AsLong(now);
+    Py_XDECREF(now);
+    PyErr_Clear();
+    if (found != wake_pipe[1] && found >= 0) {
+        put_back(signals, found);
     }
 }
