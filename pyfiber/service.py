@@ -28,6 +28,7 @@ from pyfiber._engine import (
     Event,
     Fiber,
     FiberError,
+    _check_function,
     _running_scheduler,
     current,
     current_scheduler,
@@ -101,9 +102,9 @@ def background(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Fibe
     ``Fiber(fn, args, kwargs, daemon=True).start()``, which takes a name as well, but for a service,
     which cancels it before its functions for the end are called.
 
-    FiberError outside of a run.
+    TypeError for a generator function or an async one; FiberError outside of a run.
     """
-    fiber = Fiber(fn, args, kwargs, daemon=True).start()
+    fiber = Fiber(_check_function("background()", fn), args, kwargs, daemon=True).start()
     service = _here()
     if service is not None:
         service.own(fiber)
@@ -117,7 +118,7 @@ def on_start(fn: F, /) -> F:
     wait, and start fibers. An exception ends the service before it has begun. Told while the
     service is running, a function is for the next one.
     """
-    _starts.append(fn)
+    _starts.append(_check_function("on_start()", fn))
     return fn
 
 
@@ -129,6 +130,7 @@ def on_stop(fn: F, /) -> F:
     them. Told while the service is running, in a function of its start, say, a function is for
     this service only.
     """
+    _check_function("on_stop()", fn)
     service = _here()
     if service is None:
         _stops.append(fn)

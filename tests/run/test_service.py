@@ -62,6 +62,15 @@ def test_all_keywords_are_the_functions() -> None:
     assert run(lambda: background(told, **keywords).result()) == keywords
 
 
+@pytest.mark.parametrize("way", [background, service.on_start, service.on_stop])
+def test_generator_function_is_refused(way: Any) -> None:
+    def ticking() -> Any:
+        yield 1
+
+    with pytest.raises(TypeError, match="generator function"):
+        run(way, ticking)
+
+
 def test_background_outside_of_a_run_is_refused() -> None:
     with pytest.raises(FiberError):
         background(sleep, 1)
