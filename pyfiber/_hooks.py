@@ -184,13 +184,16 @@ def log_unresponsive(fiber: Task) -> None:
     logger = logging.getLogger("pyfiber")
     if not logger.isEnabledFor(logging.WARNING):
         return
+    _load("pyfiber._report")
+    from pyfiber import _report
+
     text = "%r was cancelled, catches Cancelled and goes on; it is slowed down from here on\n%s"
     if isinstance(fiber, _engine.Grain):
         stack = fiber.stack()
     else:
         frame = fiber.frame  # this function's: it runs on that fiber
         stack = stack_summary(frame and frame.f_back)
-    logger.warning(text, fiber, "".join(stack.format()))
+    logger.warning(text, fiber, "\n".join(_report.lines_of(stack)))
 
 
 def log_stall(fibers: list[Task]) -> None:

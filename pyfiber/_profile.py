@@ -6,7 +6,7 @@ import sys
 from types import TracebackType
 from typing import NamedTuple, TextIO
 
-from pyfiber import _engine
+from pyfiber import _engine, _words
 from pyfiber._engine import FiberError
 
 
@@ -75,7 +75,7 @@ class Profiler:
         lines = [f"{'cpu ms':>10} {'real ms':>10} {'longest ms':>10} {'turns':>10}  name"]
         lines += [
             f"{row.cpu * 1e3:10.3f} {row.real * 1e3:10.3f} {row.longest * 1e3:10.3f} "
-            f"{row.turns:10,}  {row.name}"
+            f"{row.turns:10,}  {_words.clean(row.name)}"
             for row in rows[:limit]
         ]
         if limit is not None and len(rows) > limit:

@@ -10,10 +10,13 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
 from pyfiber import _engine, _hooks, _words
 from pyfiber._engine import Fiber, FiberGenerator, Grain, Lock, RLock, TaskGroup, _load
+
+if TYPE_CHECKING:
+    from traceback import StackSummary
 
 Task: TypeAlias = Fiber[Any] | Grain[Any]
 
@@ -37,7 +40,7 @@ def name_of(thing: object) -> str:
             return f"grain {thing.name!r} at {id(thing):#x}"
         if isinstance(thing, threading.Thread):
             return f"thread {thing.name!r}"
-        return repr(thing)
+        return _words.clean(repr(thing))
     except Exception as exc:
         return f"<{type(thing).__name__} at {id(thing):#x}, whose repr raised {exc!r}>"
 
@@ -45,7 +48,7 @@ def name_of(thing: object) -> str:
 def title_of(fiber: Task) -> str:
     """The fiber's own repr, if that works."""
     try:
-        return repr(fiber)
+        return _words.clean(repr(fiber))  # its target's name may be anything
     except Exception:
         return f"<{type(fiber).__name__} {fiber.name!r} {fiber.state} at {id(fiber):#x}>"
 
@@ -110,7 +113,7 @@ def some_of(things: list[Any]) -> str:
 def stack_of(fiber: Task) -> list[str]:
     """The lines of a suspended fiber's or grain's stack, outermost call first."""
     if isinstance(fiber, Grain):
-        return "".join(fiber.stack().format()).splitlines()
+        return lines_of(fiber.stack())
     try:
         frame = _hooks.frame_of(fiber)
     except Exception:
@@ -122,7 +125,18 @@ def stack_at(frame: Any) -> list[str]:
     """The lines of the stack that ends in ``frame``."""
     if frame is None:
         return []
-    return "".join(_hooks.stack_summary(frame).format()).splitlines()
+    return lines_of(_hooks.stack_summary(frame))
+
+
+def lines_of(stack: StackSummary) -> list[str]:
+    """The stack as text. Names of files and functions may be made of what came by the network."""
+    for call in stack:
+        if not (call.filename.isprintable() and call.name.isprintable()):
+            _ = call.line  # which is read now, by the file's own name
+            call.filename = _words.clean(call.filename)
+            call.name = _words.clean(call.name)
+    lines = "".join(stack.format()).rstrip("\n").split("\n")
+    return [_words.clean(line.expandtabs()) for line in lines] if stack else []
 
 
 def indented(lines: Iterable[str], prefix: str) -> Iterator[str]:

@@ -7,10 +7,12 @@ import _thread
 import atexit
 import contextlib
 import json
+import math
 import os
 import struct
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from pyfiber import _engine
@@ -25,6 +27,8 @@ PATIENCE = 30.0
 PAUSE = 0.2
 #: Each has a thread while it looks.
 MOST_CLIENTS = 8
+#: One of these that asks nothing for so many seconds gives way to a new one: it may be stopped.
+LONGEST_SILENCE = 30.0
 
 
 class Server:
@@ -34,8 +38,9 @@ class Server:
         self.path: str | None = None
         self.pid = 0
         self.listener: _socket.socket | None = None
-        #: Of clients being answered: a child of a fork closes its copies.
-        self.connections: set[_socket.socket] = set()
+        #: Of clients: since when each is silent, infinity while it is answered. A child of a fork
+        #: closes its copies.
+        self.connections: dict[_socket.socket, float] = {}
         self.lock = _thread.allocate_lock()
         self.hooked = False
 
@@ -83,7 +88,7 @@ class Server:
     def after_fork(self) -> None:
         """In the child, which has none of the threads: a socket of its own."""
         self.lock = _thread.allocate_lock()
-        connections, self.connections = self.connections, set()
+        connections, self.connections = self.connections, {}
         for connection in connections:
             connection.close()
         listener, self.listener = self.listener, None
@@ -104,21 +109,38 @@ class Server:
                 time.sleep(PAUSE)  # there may be no descriptor left: do not spin until there is
                 continue
             connection = _socket.socket(fileno=number)
-            if len(self.connections) >= MOST_CLIENTS or not is_allowed(connection):
+            if not is_allowed(connection) or not self.has_room():
                 refuse(connection)
                 continue
-            self.connections.add(connection)
+            self.connections[connection] = time.monotonic()
             try:
                 _thread.start_new_thread(self.serve, (connection,))
             except RuntimeError:  # there may be no more threads
-                self.connections.discard(connection)
+                self.connections.pop(connection, None)
                 refuse(connection)
+
+    def has_room(self) -> bool:
+        """May there be one client more? The one that is silent for longest may have to go."""
+        clients = list(self.connections.items())
+        if len(clients) < MOST_CLIENTS:
+            return True
+        connection, since = min(clients, key=lambda client: client[1])
+        if time.monotonic() - since < LONGEST_SILENCE:
+            return False
+        self.connections.pop(connection, None)
+        with contextlib.suppress(OSError):
+            connection.shutdown(_socket.SHUT_RDWR)  # which ends its thread
+        return True
 
     def serve(self, connection: _socket.socket) -> None:
         try:
-            serve(connection)
+            serve(connection, self.note)
         finally:
-            self.connections.discard(connection)
+            self.connections.pop(connection, None)
+
+    def note(self, connection: _socket.socket, since: float) -> None:
+        if connection in self.connections:
+            self.connections[connection] = since
 
 
 def listening(path: str) -> _socket.socket:
@@ -166,15 +188,23 @@ def is_allowed(connection: _socket.socket) -> bool:
     return uid in (os.geteuid(), 0, None)
 
 
-def serve(connection: _socket.socket) -> None:
-    """Answer the questions of one client until it leaves."""
+def serve(
+    connection: _socket.socket,
+    note: Callable[[_socket.socket, float], object] = lambda connection, since: None,
+) -> None:
+    """Answer the questions of one client until it leaves.
+
+    ``note`` is told since when it is silent: infinity while it is answered.
+    """
     try:
         connection.settimeout(None)  # not the program's default
         if _engine._only_watches():
             while (question := line_of(connection)) is not None:
+                note(connection, math.inf)
                 connection.settimeout(PATIENCE)
                 connection.sendall(answer(question) + b"\n")
                 connection.settimeout(None)  # the next question may come late
+                note(connection, time.monotonic())
     except OSError:
         pass  # it has left
     except Exception:

@@ -192,6 +192,44 @@ def test_too_many_at_once_are_refused_until_one_leaves() -> None:
         assert json.loads(wait_for_socket(process.pid))["pid"] == process.pid
 
 
+def test_silent_clients_give_way_to_a_new_one() -> None:
+    """As `top` that is stopped, or a program that connects and asks nothing."""
+    source = f"""
+    from pyfiber._debug import server
+    server.LONGEST_SILENCE = 0.0
+{WAITING}
+"""
+    with running(source) as process:
+        silent = [connect(process.pid) for _ in range(server.MOST_CLIENTS)]
+        silent[1].ask()
+        late = connect(process.pid)
+        assert late.ask()["pid"] == process.pid
+        with pytest.raises(Failed, match="has closed its socket"):
+            silent[0].ask()  # which has never asked
+        assert silent[1].ask()["pid"] == process.pid
+        for each in [*silent, late]:
+            each.close()
+
+
+def test_client_that_does_not_take_its_answer_is_left_alone() -> None:
+    """It holds a thread and its answer, for a while; it harms nobody else."""
+    source = f"""
+    from pyfiber._debug import server
+    server.PATIENCE = 0.05
+    server.answer = lambda question, answer=server.answer: answer(question) + b" " * 10_000_000
+{WAITING}
+"""
+    with running(source) as process:
+        greedy = connect(process.pid)
+        greedy.sock.sendall(b'{"protocol": 1}\n')
+        assert json.loads(command("ps", "--json", process.pid))["pid"] == process.pid
+        taken = 0
+        while taken < 10_000_000 and (data := greedy.sock.recv(1 << 16)):
+            taken += len(data)
+        assert taken < 10_000_000
+        greedy.close()
+
+
 # who may look, and where --------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import socket as standard
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -27,6 +28,7 @@ from pyfiber import (
     wait_readable,
     yield_now,
 )
+from tests.conftest import Child
 from tests.support.threads import in_thread
 
 Pair = tuple[socket.socket, socket.socket]
@@ -357,6 +359,35 @@ def test_socket_that_never_waits_asks_the_system_each_time(pair: Pair) -> None:
             pair[0].sendall(b"x")
 
     run(main)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="others have no such flag for each call")
+def test_socket_that_somebody_else_made_blocking_parks(child: Child) -> None:
+    """Whoever shares what a descriptor stands for, as a child does, can take its O_NONBLOCK."""
+    done = child(
+        """
+        import faulthandler, os
+        from pyfiber import run, socket, spawn, yield_now
+        faulthandler.dump_traceback_later(30, exit=True)
+        def main():
+            left, right = socket.socketpair()
+            for sock in (left, right):
+                os.set_blocking(sock.fileno(), True)
+            reader = spawn(left.recv, 1)
+            yield_now()
+            right.send(b"x")
+            print(reader.result())
+            writer = spawn(right.sendall, bytes(10_000_000))
+            yield_now()
+            size = 0
+            while size < 10_000_000:
+                size += len(left.recv(1 << 20))
+            writer.join()
+            print(size)
+        run(main)
+        """
+    )
+    assert done.stdout == "b'x'\n10000000\n"
 
 
 # misuse -------------------------------------------------------------------------------------------

@@ -14,11 +14,20 @@
 
 #include "engine/core/timers.h"
 
+/* Whether a descriptor blocks is a property of what it stands for.  A process
+ * that has inherited it, or another socket object that shares it, can change
+ * that, and then a call without this flag would stop the whole loop. */
+#if defined(__linux__)
+#define NEVER_BLOCK MSG_DONTWAIT
+#else
+#define NEVER_BLOCK 0
+#endif
+
 static int64_t
 system_recv(void *end, intptr_t number, void *buffer, size_t size, int flags)
 {
     (void)end;
-    ssize_t n = recv((int)number, buffer, size, flags);
+    ssize_t n = recv((int)number, buffer, size, flags | NEVER_BLOCK);
     return n < 0 ? -errno : n;
 }
 
@@ -27,7 +36,7 @@ system_send(void *end, intptr_t number, const void *data, size_t size,
             int flags)
 {
     (void)end;
-    ssize_t n = send((int)number, data, size, flags);
+    ssize_t n = send((int)number, data, size, flags | NEVER_BLOCK);
     return n < 0 ? -errno : n;
 }
 
