@@ -50,7 +50,7 @@ test_sanitized() {
     # The fault handler is under test: the sanitizer must leave faults to it.
     PYFIBER_SANITIZE=address,undefined install_editable python3 "$SCRATCH/asan"
     LD_PRELOAD=$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0:handle_segv=0:handle_sigbus=0 \
-        UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 PYTHONDEVMODE=1 PYTHONMALLOC=malloc \
+        UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 PYTHONDEVMODE=1 PYFIBER_WATCHDOG=0 PYTHONMALLOC=malloc \
         run_pytest "$SCRATCH/asan" "${left_out[@]}"
 }
 

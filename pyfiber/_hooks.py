@@ -261,8 +261,12 @@ def open_debug_socket() -> None:
 
 
 def watch_if_wanted() -> None:
-    """Start the watchdog if PYFIBER_WATCHDOG says so."""
+    """Start the watchdog if PYFIBER_WATCHDOG says so; in development mode it watches runs."""
+    import os
+
     seconds = seconds_from("PYFIBER_WATCHDOG", 0.0)
+    if sys.flags.dev_mode and "PYFIBER_WATCHDOG" not in os.environ:
+        _engine._watchdog_debug()
     if seconds != 0:
         _load("pyfiber._watchdog")
         from pyfiber import _watchdog

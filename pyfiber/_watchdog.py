@@ -17,7 +17,7 @@ import threading
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from pyfiber import _engine, _hooks, _report
+from pyfiber import _blocking, _engine, _hooks, _report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,6 +112,12 @@ def start() -> None:
     _engine._watchdog_await(started)  # a run must not count it as a thread that may wake a fiber
 
 
+def start_for_debugging() -> None:
+    """The same for a run that is only debugged: it does as well without."""
+    with contextlib.suppress(RuntimeError):
+        start()
+
+
 def _stop() -> None:
     _engine._watchdog_stop()
 
@@ -149,7 +155,13 @@ def _telling_errors() -> Iterator[None]:
             sys.excepthook(*sys.exc_info())
 
 
-def _report_one(thread: int, seconds: float, over: bool, lacks_gil: bool, native: str) -> None:
+def _report_one(
+    thread: int, seconds: float, over: bool, lacks_gil: bool, debug: bool, native: str
+) -> None:
+    if debug:
+        if not over and not lacks_gil:
+            _blocking.report(thread, seconds)
+        return
     title = _report.thread_title(thread)
     if over:
         text = f"the loop of {title} runs again, after {seconds:.3g} s"

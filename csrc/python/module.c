@@ -489,7 +489,7 @@ PyDoc_STRVAR(mod_switch_doc, "switch(fiber, value=None, /)\n--\n\n\
 fiber.switch(value).");
 PyDoc_STRVAR(mod_run_doc,
              "run(fn, /, *args, on_unhandled='log', watchdog=None, threads=1, "
-             "**kwargs)\n\
+             "debug=False, **kwargs)\n\
 --\n\n\
 Run fn(*args, **kwargs) in a fiber, and every fiber it spawns, on this thread.\n\
 \n\
@@ -513,7 +513,12 @@ see pyfiber.watchdog(). ValueError unless it is positive and finite.\n\
 `threads`: so many schedulers, on this thread and on others, share the fibers\n\
 that have not begun. None: as many as this process may use processors.\n\
 TypeError unless it is an int or None, ValueError unless it is from 1 to 256.\n\
-The failure of a thread to start ends the run.");
+The failure of a thread to start ends the run.\n\
+\n\
+`debug`: each place where a fiber blocks its thread for longer than a tenth of a\n\
+second is logged once, as a warning with the stack. True by default in Python's\n\
+development mode (python -X dev), unless PYFIBER_WATCHDOG says 0. A limit for\n\
+the watchdog comes before it.");
 PyDoc_STRVAR(mod_spawn_doc, "spawn(fn, /, *args, **kwargs)\n--\n\n\
 Start fn(*args, **kwargs) in a new fiber of the running scheduler.\n\
 \n\

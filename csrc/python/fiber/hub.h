@@ -15,8 +15,12 @@ typedef struct SchedulerObject SchedulerObject;
 typedef struct PfUnseen PfUnseen;
 typedef struct PfGrains PfGrains;
 
+/* A limit for debugging: calls that block are reported, each place once. */
+#define PF_WATCH_BLOCKING (-1)
+
 /* What the watchdog has seen of a loop; `limit` in nanoseconds, 0: none of its
- * own.  All but that is the watchdog's, under pf_threads_lock. */
+ * own, or PF_WATCH_BLOCKING.  All but that is the watchdog's, under
+ * pf_threads_lock. */
 typedef struct PfWatched {
     PF_ATOMIC(int64_t) limit;
     uint64_t progress;

@@ -10,11 +10,15 @@
 
 #include <string.h>
 
+bool pf_run_debugs; /* constant after import */
+
 /* run()'s own arguments. */
 typedef struct RunOptions {
     PyObject *on_unhandled; /* a new reference, or NULL */
-    int64_t watchdog;       /* nanoseconds; 0: no limit of its own */
-    Py_ssize_t threads;     /* schedulers that share the work */
+    int64_t watchdog;       /* nanoseconds, 0: no limit of its own, or
+                         PF_WATCH_BLOCKING */
+    bool debug;
+    Py_ssize_t threads; /* schedulers that share the work */
 } RunOptions;
 
 /* Run on a scheduler that exists only for this run.  `main` and the options
@@ -52,21 +56,38 @@ is(PyObject *name, PyObject *own)
 }
 
 static bool
+is_debug(PyObject *name)
+{
+    return PyUnicode_CompareWithASCIIString(name, "debug") == 0;
+}
+
+static bool
 is_own(PyObject *name)
 {
     return is(name, pf.s_on_unhandled) || is(name, pf.s_watchdog) ||
-           PyUnicode_CompareWithASCIIString(name, "threads") == 0;
+           PyUnicode_CompareWithASCIIString(name, "threads") == 0 ||
+           is_debug(name);
 }
 
 /* Its thread, and the one that reports, have to be there. */
 static int
-start_watchdog(void)
+start_watchdog(const char *how)
 {
-    PyObject *start = pf_import_from("pyfiber._watchdog", "start");
+    PyObject *start = pf_import_from("pyfiber._watchdog", how);
     PyObject *done = start == NULL ? NULL : PyObject_CallNoArgs(start);
     Py_XDECREF(start);
     Py_XDECREF(done);
     return done == NULL ? -1 : 0;
+}
+
+int
+pf_run_debug(SchedulerObject *s)
+{
+    if (!pf_run_debugs || pf_load(&s->watched.limit) != 0) {
+        return 0;
+    }
+    pf_store(&s->watched.limit, PF_WATCH_BLOCKING);
+    return start_watchdog("start_for_debugging");
 }
 
 static int
@@ -76,12 +97,17 @@ take_option(RunOptions *options, PyObject *name, PyObject *value)
         options->on_unhandled = pf_on_unhandled(value);
         return options->on_unhandled == NULL ? -1 : 0;
     }
+    if (is_debug(name)) {
+        int debug = PyObject_IsTrue(value);
+        options->debug = debug > 0;
+        return debug < 0 ? -1 : 0;
+    }
     if (!is(name, pf.s_watchdog)) {
         return pf_cluster_threads(value, &options->threads);
     }
     return value != Py_None &&
                    (pf_watch_limit(value, &options->watchdog) < 0 ||
-                    start_watchdog() < 0)
+                    start_watchdog("start") < 0)
                ? -1
                : 0;
 }
@@ -143,7 +169,7 @@ pf_run(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
                         "run() inside of a run: use spawn() and result()");
         return NULL;
     }
-    RunOptions options = {.on_unhandled = NULL};
+    RunOptions options = {.debug = pf_run_debugs};
     FiberObject *main = NULL;
     Py_ssize_t own =
         kwnames == NULL ? 0 : take_options(&options, args + nargs, kwnames);
@@ -151,6 +177,12 @@ pf_run(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
         main = pf_fiber_to_call("run()", args, nargs, kwnames);
     } else if (own > 0) {
         main = main_without(own, args, nargs, kwnames);
+    }
+    if (main != NULL && options.debug && options.watchdog == 0) {
+        options.watchdog = PF_WATCH_BLOCKING;
+        if (start_watchdog("start_for_debugging") < 0) {
+            Py_CLEAR(main);
+        }
     }
     if (main == NULL) {
         Py_XDECREF(options.on_unhandled);

@@ -23,6 +23,9 @@ PyObject *pf_waiting_ones(SchedulerObject *s);     /* ... for a report */
 void pf_scheduler_cancel_because(SchedulerObject *s, const char *reason);
 
 extern PyType_Spec pf_scheduler_spec;
+extern bool pf_run_debugs; /* each run; constant after import */
+/* A run by a scheduler that the user has made begins: 0, or -1. */
+int pf_run_debug(SchedulerObject *s);
 PyObject *pf_run(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
 /* Any thread: start `fiber`, which is assigned here and enrolled when the
  * scheduler reads it. */

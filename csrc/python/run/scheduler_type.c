@@ -327,6 +327,9 @@ scheduler_run(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
               PyObject *kwnames)
 {
     FiberObject *main = pf_fiber_to_call("run()", args, nargs, kwnames);
+    if (main != NULL && pf_run_debug((SchedulerObject *)op) < 0) {
+        Py_CLEAR(main);
+    }
     return main == NULL ? NULL : pf_run_main((SchedulerObject *)op, main);
 }
 

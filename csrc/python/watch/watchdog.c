@@ -27,6 +27,7 @@
 #include "python/core/tstate.h"
 #include "python/fiber/hub.h"
 #include "python/fiber/overflow.h"
+#include "python/run/run.h"
 
 #include "engine/base/clock.h"
 #include "engine/base/interrupt.h"
@@ -47,6 +48,7 @@
 /* Between two looks: a quarter of the shortest limit, within these. */
 #define SHORTEST_PAUSE (5 * MILLISECOND)
 #define LONGEST_PAUSE SECOND
+#define DEBUG_LIMIT (100 * MILLISECOND)
 #define REPORTER_PATIENCE SECOND
 #define INTERRUPT_PATIENCE (100 * MILLISECOND)
 #define MOST_PLACES 64
@@ -57,6 +59,7 @@ typedef struct Report {
     int64_t since;        /* how long, in nanoseconds */
     bool over;            /* the loop runs again */
     bool lacks_gil;       /* it waits for the GIL itself */
+    bool debug;           /* only a call that blocks is worth telling */
     char native[1024];    /* C functions, innermost first */
 } Report;
 
@@ -113,11 +116,15 @@ sleeps(SchedulerObject *s)
     return pf_load(&s->core.sleeping) && !pf_load(&s->lacks_gil);
 }
 
+/* Zero: nobody wants to know.  A limit that somebody has named comes before
+ * that for debugging. */
 static int64_t
-limit_of(SchedulerObject *s)
+limit_of(SchedulerObject *s, bool *debug)
 {
     int64_t own = pf_load(&s->watched.limit);
-    return own != 0 ? own : pf_load(&general_limit);
+    int64_t named = own > 0 ? own : pf_load(&general_limit);
+    *debug = named == 0 && own == PF_WATCH_BLOCKING;
+    return *debug ? DEBUG_LIMIT : named;
 }
 
 /* For how long has the loop certainly not run?  Counted from the first look
@@ -274,7 +281,8 @@ look_at(PfThread *t, int64_t now, int64_t *shortest, Report *report)
         return false;
     }
     PfWatched *w = &s->watched;
-    int64_t limit = limit_of(s);
+    bool debug;
+    int64_t limit = limit_of(s, &debug);
     if (limit == 0) {
         w->since = w->told = 0; /* nobody looks: what was seen gets old */
         return false;
@@ -286,13 +294,15 @@ look_at(PfThread *t, int64_t now, int64_t *shortest, Report *report)
     if (!over && stuck < (w->told == 0 ? limit : w->told)) {
         return false;
     }
-    /* Again when it has lasted twice as long. */
-    w->told = over ? 0 : 2 * stuck;
+    /* Again when it has lasted twice as long; to debug, at every limit: it may
+     * have computed until now, and block next. */
+    w->told = over ? 0 : debug ? stuck + limit : 2 * stuck;
     *report = (Report){
         .thread = t->tstate->thread_id,
         .since = over ? last : stuck,
         .over = over,
         .lacks_gil = pf_load(&s->lacks_gil) != 0,
+        .debug = debug,
     };
     return true;
 }
@@ -300,7 +310,7 @@ look_at(PfThread *t, int64_t now, int64_t *shortest, Report *report)
 static void
 tell(Watchdog *self, Report *report, View *view)
 {
-    if (report->over) {
+    if (report->over || report->debug) {
         (void)hand_over(self, report, REPORTER_PATIENCE);
         return;
     }
@@ -327,7 +337,7 @@ look(Watchdog *self)
          t = t->next) {
         if (look_at(t, now, &shortest, &report)) {
             view.thread = t;
-            if (!report.over && !report.lacks_gil) {
+            if (!report.over && !report.lacks_gil && !report.debug) {
                 (void)pf_interrupt(t->native, look_around, &view,
                                    INTERRUPT_PATIENCE);
             }
@@ -576,10 +586,11 @@ watchdog_next(PyObject *module, PyObject *capsule)
         report.native, (Py_ssize_t)strlen(report.native), "replace");
     return native == NULL
                ? NULL
-               : Py_BuildValue("(kdOON)", report.thread,
+               : Py_BuildValue("(kdOOON)", report.thread,
                                (double)report.since / 1e9,
                                report.over ? Py_True : Py_False,
-                               report.lacks_gil ? Py_True : Py_False, native);
+                               report.lacks_gil ? Py_True : Py_False,
+                               report.debug ? Py_True : Py_False, native);
 }
 
 /* Until the new reporter is there, or the watchdog has been stopped.  Not by
@@ -625,7 +636,20 @@ after_fork(PfThread *t)
     return 0;
 }
 
+/* At import, if Python is in its development mode. */
+static PyObject *
+watchdog_debug(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    pf_run_debugs = true;
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef functions[] = {
+    {"_watchdog_debug", watchdog_debug, METH_NOARGS,
+     "_watchdog_debug()\n--\n\n"
+     "Every run() is one with debug=True, unless it says otherwise."},
     {"_watchdog_start", watchdog_start, METH_NOARGS,
      "_watchdog_start()\n--\n\n"
      "Start its thread, for which the object stands; None: there is one."},
@@ -634,7 +658,8 @@ static PyMethodDef functions[] = {
     {"_watchdog_next", watchdog_next, METH_O,
      "_watchdog_next(started, /)\n--\n\n"
      "Wait for a report: thread, seconds, whether it is over, whether the\n"
-     "loop waits for the GIL, C functions. None: the watchdog ends."},
+     "loop waits for the GIL, whether only calls that block matter, C\n"
+     "functions. None: the watchdog ends."},
     {"_watchdog_await", watchdog_await, METH_O,
      "_watchdog_await(started, /)\n--\n\n"
      "Wait for its first _watchdog_next(), once, or its end."},
