@@ -196,6 +196,14 @@ def log_unresponsive(fiber: Task) -> None:
     logger.warning(text, fiber, "\n".join(_report.lines_of(stack)))
 
 
+def could_be_woken() -> bool:
+    """Whether something else than a thread of Python's could wake a fiber of a run that waits."""
+    _load("pyfiber._help")
+    from pyfiber import _help
+
+    return _help.could_be_woken()
+
+
 def log_stall(fibers: list[Task]) -> None:
     """Warn that nothing has happened for some time, and only another thread could change that."""
     _load("logging")
@@ -382,6 +390,7 @@ def install() -> None:
         stack_summary=stack_summary,
         log_unresponsive=log_unresponsive,
         log_stall=log_stall,
+        could_be_woken=could_be_woken,
         unhandled=unhandled,
         group_text=group_text,
         interrupted=interrupted,

@@ -31,6 +31,7 @@
 #include "python/patch/lot.h"
 #include "python/patch/patch.h"
 #include "python/run/cluster.h"
+#include "python/run/help.h"
 #include "python/run/run.h"
 #include "python/run/wakeup.h"
 #include "python/sync/sync.h"
@@ -597,6 +598,9 @@ static PyMethodDef functions[] = {
      "When to warn that only another thread could help; 0: never."},
     {"_greenlet_api", pf_greenlet_api, METH_NOARGS,
      "The names of pyfiber.greenlet, as a dict."},
+    {"_has_unknown_threads", pf_has_unknown_threads, METH_NOARGS,
+     "_has_unknown_threads()\n--\n\n"
+     "May there be a thread that is none of Python's?"},
     {"_on_sigint", pf_on_sigint, METH_VARARGS,
      "The SIGINT handler while run() runs."},
     {"_bench_context_switch", mod_bench_switch, METH_O,

@@ -18,16 +18,16 @@ typedef struct Hook {
 #define OF_GRAINS(name) {"pyfiber.grains", #name, &pf_facade.name}
 
 static const Hook hooks[] = {
-    OF_PYFIBER(make_outcome),  OF_PYFIBER(fiber_cancelled),
-    OF_PYFIBER(log_failure),   OF_PYFIBER(log_unresponsive),
-    OF_PYFIBER(log_stall),     OF_PYFIBER(log_abandoned),
-    OF_PYFIBER(deadlock_text), OF_PYFIBER(group_text),
-    OF_PYFIBER(stack_summary), OF_PYFIBER(unhandled),
-    OF_PYFIBER(interrupted),   OF_PYFIBER(start_worker),
-    OF_PYFIBER(hooked_queue),  OF_PYFIBER(no_run),
-    OF_GRAINS(ready),          OF_GRAINS(sleeping),
-    OF_GRAINS(stopped),        OF_GRAINS(join_elsewhere),
-    OF_GRAINS(policy_failed),
+    OF_PYFIBER(make_outcome),   OF_PYFIBER(fiber_cancelled),
+    OF_PYFIBER(log_failure),    OF_PYFIBER(log_unresponsive),
+    OF_PYFIBER(log_stall),      OF_PYFIBER(log_abandoned),
+    OF_PYFIBER(deadlock_text),  OF_PYFIBER(group_text),
+    OF_PYFIBER(stack_summary),  OF_PYFIBER(unhandled),
+    OF_PYFIBER(interrupted),    OF_PYFIBER(start_worker),
+    OF_PYFIBER(hooked_queue),   OF_PYFIBER(no_run),
+    OF_PYFIBER(could_be_woken), OF_GRAINS(ready),
+    OF_GRAINS(sleeping),        OF_GRAINS(stopped),
+    OF_GRAINS(join_elsewhere),  OF_GRAINS(policy_failed),
 };
 #define COUNT (sizeof hooks / sizeof *hooks)
 

@@ -16,6 +16,7 @@ typedef struct PfFacade {
     PyObject *log_failure;      /* (subject, exception, text) */
     PyObject *log_unresponsive; /* (fiber or grain) */
     PyObject *log_stall;        /* (fibers) */
+    PyObject *could_be_woken;   /* () -> bool, by no thread of Python's */
     PyObject *log_abandoned;    /* (function, exception) */
     PyObject *deadlock_text;    /* (fibers) -> str */
     PyObject *group_text;       /* (exceptions) -> str */

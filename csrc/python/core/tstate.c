@@ -350,6 +350,19 @@ pystate_any(pystate_is_fn is, const void *arg)
     return ts != NULL;
 }
 
+bool
+pystate_knows_native(uint64_t number)
+{
+    lock_list();
+    PyThreadState *ts =
+        PyInterpreterState_ThreadHead(PyInterpreterState_Get());
+    while (ts != NULL && ts->native_thread_id != number) {
+        ts = ts->next;
+    }
+    unlock_list();
+    return ts != NULL;
+}
+
 /* ------------------------------------------------------ copies of bytecode */
 
 #if PF_HAS_DEFERRED

@@ -1253,6 +1253,8 @@ pf_restore_exception(PyObject *exc)
  * asks for no state: without a GIL the interpreter's list of them is locked. */
 typedef bool (*pystate_is_fn)(uint64_t id, const void *arg);
 bool pystate_any(pystate_is_fn is, const void *arg);
+/* Is it the system's number of a thread that this interpreter knows? */
+bool pystate_knows_native(uint64_t number);
 
 /* The thread state that holds the GIL on this thread, or NULL. */
 static inline PyThreadState *

@@ -144,12 +144,16 @@ close_frames_of(PyObject *exc)
 void
 pf_outcome_close_frames(void)
 {
-    if (!PyErr_ExceptionMatches(pf.cancelled) &&
-        !PyErr_ExceptionMatches(pf.fiber_exit)) {
+    bool exits = PyErr_ExceptionMatches(pf.fiber_exit);
+    if (!exits && !PyErr_ExceptionMatches(pf.cancelled)) {
         return; /* those who look at a failure want to see the variables */
     }
     PyObject *exc = pf_take_exception();
-    close_frames_of(exc);
+    if (exits) { /* nobody sees it; those who hold a frame keep that */
+        PyException_SetTraceback(exc, Py_None);
+    } else {
+        close_frames_of(exc);
+    }
     pf_restore_exception(exc);
 }
 

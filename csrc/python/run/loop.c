@@ -24,6 +24,7 @@
 #include "python/fiber/unseen.h"
 #include "python/fiber/unwind.h"
 #include "python/run/cluster.h"
+#include "python/run/help.h"
 #include "python/run/run.h"
 
 #include "engine/stack/overflow.h"
@@ -367,17 +368,6 @@ thread_could_end_it(SchedulerObject *s)
     return false;
 }
 
-static bool
-has_helpers(SchedulerObject *s)
-{
-    PF_EACH_PART(part, has_helpers) {
-        if (part->has_helpers(s)) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* There is no other thread.  Without a GIL the last one may have done what this
  * run waits for, and have ended, since the caller looked: with a GIL nothing
  * comes in between. */
@@ -392,8 +382,8 @@ has_been_helped(SchedulerObject *s)
 int64_t
 pf_wait_for_help(SchedulerObject *s)
 {
-    if (!has_helpers(s)) {
-        return has_been_helped(s) ? 0 : -1;
+    if (!pf_help_is_possible(s)) {
+        return has_been_helped(s) || s->core.ready.head != NULL ? 0 : -1;
     }
     if (s->ending && cancel_raw(s)) {
         return 0;

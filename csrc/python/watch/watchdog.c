@@ -27,6 +27,7 @@
 #include "python/core/tstate.h"
 #include "python/fiber/hub.h"
 #include "python/fiber/overflow.h"
+#include "python/run/help.h"
 #include "python/run/run.h"
 
 #include "engine/base/clock.h"
@@ -356,6 +357,7 @@ static void
 watch_thread(void *started)
 {
     Watchdog *self = started;
+    pf_help_thread_begins();
     pf_refuse_signals();
     while (!pf_load(&self->stop)) {
         int64_t pause = look(self);
@@ -363,6 +365,7 @@ watch_thread(void *started)
             (void)pf_take(&self->nudged);
         }
     }
+    pf_help_thread_ends();
     PyThread_release_lock(self->gone);
 }
 
@@ -632,6 +635,7 @@ after_fork(PfThread *t)
 {
     (void)t;
     memset(&kennel, 0, sizeof kennel);
+    pf_help_after_fork();
     pf_interrupt_uninstall();
     return 0;
 }

@@ -1,0 +1,119 @@
+/* Who could still wake a fiber when all fibers of a run wait: see help.h. */
+#include "python/run/help.h"
+
+#include "engine/base/mutex.h"
+#include "engine/base/os_threads.h"
+#include "python/core/facade.h"
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
+#include "python/fiber/hub.h"
+
+#include <string.h>
+
+static bool
+part_has_helpers(SchedulerObject *s)
+{
+    PF_EACH_PART(part, has_helpers) {
+        if (part->has_helpers(s)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* --------------------------------------------------- threads of pyfiber's own */
+
+#define MOST_OWN 4
+
+/* guarded by the lock */
+static uint64_t own_threads[MOST_OWN];
+static pf_mutex own_lock = PF_MUTEX_INIT;
+
+/* Put `number` in the first place that has `instead`; false: there is none. */
+static bool
+replace_own(uint64_t instead, uint64_t number)
+{
+    pf_mutex_lock(&own_lock);
+    int i = 0;
+    while (i < MOST_OWN && own_threads[i] != instead) {
+        i++;
+    }
+    if (i < MOST_OWN) {
+        own_threads[i] = number;
+    }
+    pf_mutex_unlock(&own_lock);
+    return i < MOST_OWN;
+}
+
+/* (Without a place it counts as a thread that may wake a fiber.) */
+void
+pf_help_thread_begins(void)
+{
+    (void)replace_own(0, PyThread_get_thread_native_id());
+}
+
+void
+pf_help_thread_ends(void)
+{
+    (void)replace_own(PyThread_get_thread_native_id(), 0);
+}
+
+void
+pf_help_after_fork(void)
+{
+    own_lock =
+        (pf_mutex)PF_MUTEX_INIT; /* a thread of the parent may have it */
+    memset(own_threads, 0, sizeof own_threads);
+}
+
+/* ---------------------------------------------------------- threads of others */
+
+static bool
+is_unknown(uint64_t number, void *own)
+{
+    return number != *(uint64_t *)own && !replace_own(number, number) &&
+           !pystate_knows_native(number);
+}
+
+static bool
+look_for_unknown(void)
+{
+    uint64_t own = PyThread_get_thread_native_id();
+    return pf_os_threads_any(is_unknown, &own) != 0; /* or it cannot tell */
+}
+
+/* The system's thread outlives Python's by some microseconds. */
+PyObject *
+pf_has_unknown_threads(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    bool found = look_for_unknown();
+    if (found) {
+        Py_BEGIN_ALLOW_THREADS;
+        pf_os_threads_settle();
+        Py_END_ALLOW_THREADS;
+        found = look_for_unknown();
+    }
+    return PyBool_FromLong(found);
+}
+
+bool
+pf_help_is_possible(SchedulerObject *s)
+{
+    if (part_has_helpers(s)) {
+        return true;
+    }
+    if (pf_facade.could_be_woken == NULL) {
+        return false;
+    }
+    pf_no_switch_begin(s->thread, "while a run looks for who could wake it");
+    PyObject *answer = PyObject_CallNoArgs(pf_facade.could_be_woken);
+    pf_no_switch_end(s->thread);
+    if (answer == NULL) {
+        PyErr_WriteUnraisable((PyObject *)s);
+        return true;
+    }
+    Py_DECREF(answer);
+    return answer == Py_True;
+}
