@@ -292,6 +292,14 @@ def graph_lines(fibers: list[Task]) -> Iterator[str]:
     yield from waiting_lines(fibers)
 
 
+def _handled() -> list[str]:
+    """Names of signals with a handler of the program's."""
+    _load("pyfiber._help")
+    from pyfiber import _help
+
+    return [number.name for number in _help.handled_signals()]
+
+
 def stall_text(seconds: float, fibers: list[Task]) -> str:
     """The warning for when only another thread could wake a fiber, and none does."""
     own = threading.current_thread()
@@ -302,11 +310,12 @@ def stall_text(seconds: float, fibers: list[Task]) -> str:
         for thread in living
         if thread is not own
     ]
+    handlers = f"; or a handler of {_words.some(_handled())}" if _handled() else ""
     head = (
         f"nothing has happened for {seconds:g} s, and only another thread could make something "
         f"happen: no timer is set and no to_thread() call is under way. Threads that live: "
-        f"{_words.some(threads) or 'some that the threading module does not know'}. If none of "
-        f"them will wake a fiber, this is a deadlock of {how_many(fibers)}"
+        f"{_words.some(threads) or 'some that the threading module does not know'}{handlers}. If "
+        f"none of them will wake a fiber, this is a deadlock of {how_many(fibers)}"
     )
     return "\n".join([head, *graph_lines(fibers)])
 

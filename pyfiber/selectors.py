@@ -48,6 +48,8 @@ def _ask_until(
     ask: Callable[[], R], wait: Callable[[float | None], None], timeout: float | None
 ) -> R:
     """The first answer that is not empty, or the last one; to be asked again after a wait."""
+    if timeout is not None and math.isnan(timeout):
+        raise ValueError("timeout must not be NaN")
     end = math.inf if timeout is None else now() + timeout
     found = ask()
     if not found and timeout is not None and timeout <= 0:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import pyfiber
-from pyfiber import Fiber, current, get_stack_size, set_stack_size, stack_stats, trim_stacks
+from pyfiber import Fiber, current, get_stack_size, run, set_stack_size, stack_stats, trim_stacks
 from tests.conftest import Child
 from tests.support.subprocesses import EMULATED
 
@@ -413,3 +413,21 @@ def test_fiber_kept_by_a_weak_reference_only_holds_no_stack() -> None:
     gc.collect()
     assert reference() is None
     assert stats_of(222 * KIB)["live"] == 0
+
+
+def test_stacks_asked_for_in_vain_do_not_collect_garbage_each_time() -> None:
+    collections = [0]
+
+    def count(phase: str, info: dict[str, int]) -> None:
+        collections[0] += phase == "stop" and info["generation"] == 2
+
+    def main() -> int:
+        fibers = [Fiber(int, stack_size=1 << 50).start() for _ in range(5000)]
+        return sum(isinstance(fiber.exception(), MemoryError) for fiber in fibers)
+
+    gc.callbacks.append(count)
+    try:
+        assert run(main) == 5000
+    finally:
+        gc.callbacks.remove(count)
+    assert 1 <= collections[0] < 2500

@@ -245,3 +245,14 @@ def test_sleepers_run_while_a_selector_waits(pair: Pair) -> None:
         assert WAYS["select"](pair[0], None)
 
     testing.run(main)
+
+
+@pytest.mark.parametrize("kind", ["DefaultSelector", "SelectSelector"])
+def test_timeout_of_nan_is_refused(pair: Pair, kind: str) -> None:
+    def main() -> None:
+        with getattr(selectors, kind)() as selector:
+            selector.register(pair[0], selectors.EVENT_READ)
+            with pytest.raises(ValueError, match="NaN"):
+                selector.select(float("nan"))
+
+    run(main)

@@ -66,6 +66,8 @@ struct PfThread {
     PfGuest *guest;              /* inside at present, or NULL: see guest.h */
     PyState root_state;
     unsigned given;             /* stacks so far */
+    int64_t collection;         /* ns that the last one for stacks took */
+    int64_t collect_after;      /* it freed none: no other before this time */
     bool ending;                /* no new schedulers */
     bool lost;                  /* in the child of a fork: another's */
     PF_ATOMIC(uint8_t) watched; /* see overflow.c */

@@ -26,6 +26,7 @@
 #include "python/fiber/wait.h"
 #include "python/fiber/waitq.h"
 
+#include "engine/base/clock.h"
 #include "engine/stack/overflow.h"
 
 /* ------------------------------------------------------------ the switch */
@@ -317,10 +318,20 @@ pf_fiber_throw(FiberObject *target, PyObject *exc)
 static void
 collect_stacks(PfThread *t)
 {
+    int64_t begun = pf_monotonic();
     pf_no_switch_begin(t, "while garbage is collected to free stacks");
     PyGC_Collect();
     pf_no_switch_end(t);
     pf_thread_load_over(&t->engine); /* stacks of other sizes */
+    t->collection = pf_monotonic() - begun;
+}
+
+/* Collections that free no stack take a tenth of the time at most: a hundred
+ * thousand fibers may ask for one in vain. */
+static void
+put_off_collections(PfThread *t)
+{
+    t->collect_after = pf_monotonic() + 10 * t->collection;
 }
 
 int
@@ -331,13 +342,16 @@ pf_fiber_give_stack(PfThread *t, FiberObject *fiber, bool *collected)
                       : pf_load_relaxed(&pf_default_stack_size);
     pf_limit limit = PF_LIMIT_NONE;
     if (pf_fiber_prepare(&t->engine, &fiber->fiber, size, &limit) < 0) {
-        if (!*collected) {
+        if (!*collected && pf_monotonic() >= t->collect_after) {
             *collected = true;
             if (!fiber->scheduled) {
                 pf_fiber_unclaim(fiber); /* what runs may start it */
             }
             collect_stacks(t);
             return PF_LOOK_AGAIN;
+        }
+        if (*collected) {
+            put_off_collections(t);
         }
         PyErr_Format(PyExc_MemoryError,
                      "no stack of %zu bytes for a fiber: %s was reached", size,
