@@ -25,7 +25,7 @@ part_has_helpers(SchedulerObject *s)
 
 #define MOST_OWN 4
 
-/* shared, guarded by own_lock */
+/* shared, behind own_lock */
 static uint64_t own_threads[MOST_OWN];
 static pf_mutex own_lock = PF_MUTEX_INIT;
 
