@@ -7,7 +7,7 @@ import signal
 import threading
 from collections import deque
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Self, cast
 
 from pyfiber import _engine
 from pyfiber._engine import FiberError, _Latch, now
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     N_co = TypeVar("N_co", bound=int, default=int, covariant=True)
 else:
+    from typing import TypeVar
+
     N_co = TypeVar("N_co", bound=int, covariant=True)
 
 
