@@ -89,13 +89,23 @@ def log_failure(subject: object, exc: BaseException, text: str) -> None:
     if not logger.isEnabledFor(logging.ERROR):
         return
     exc_info = (type(exc), exc, exc.__traceback__)
-    with NoInventedThread():
+    with NoInventedThread(), LoopLogs():
         record = logger.makeRecord(
             "pyfiber", logging.ERROR, __file__, 0, text, (subject,), exc_info
         )
         if not PARSER_CAN_BE_INTERRUPTED:
             record.exc_text = text_without_carets(exc)
         logger.handle(record)
+
+
+class LoopLogs:
+    """While the loop logs a handler's RLock is its thread's, also if a fiber of it has taken it."""
+
+    def __enter__(self) -> None:
+        self.before = _engine._loop_logs(True)
+
+    def __exit__(self, *_: object) -> None:
+        _engine._loop_logs(self.before)
 
 
 class NoInventedThread:
@@ -193,7 +203,8 @@ def log_unresponsive(fiber: Task) -> None:
     else:
         frame = fiber.frame  # this function's: it runs on that fiber
         stack = stack_summary(frame and frame.f_back)
-    logger.warning(text, fiber, "\n".join(_report.lines_of(stack)))
+    with LoopLogs():
+        logger.warning(text, fiber, "\n".join(_report.lines_of(stack)))
 
 
 def could_be_woken() -> bool:
@@ -202,6 +213,25 @@ def could_be_woken() -> bool:
     from pyfiber import _help
 
     return _help.could_be_woken()
+
+
+def cannot_wait(what: object, holder: Task | None, why: str) -> str:
+    """Why a patched wait is refused in a place where no fiber may be left."""
+    _load("pyfiber._report")
+    from pyfiber import _report
+
+    return _report.cannot_wait_text(what, holder, why)
+
+
+def log_blocked(what: object, why: str) -> None:
+    """Warn that a wait in such a place blocks the thread, and with it every fiber of a run."""
+    _load("logging")
+    import logging
+
+    _load("pyfiber._report")
+    from pyfiber import _report
+
+    logging.getLogger("pyfiber").warning("%s", _report.blocked_text(stall_limit, what, why))
 
 
 def log_stall(fibers: list[Task]) -> None:
@@ -214,7 +244,8 @@ def log_stall(fibers: list[Task]) -> None:
         _load("pyfiber._report")
         from pyfiber import _report
 
-        logger.warning("%s", _report.stall_text(stall_limit, fibers))
+        with LoopLogs():
+            logger.warning("%s", _report.stall_text(stall_limit, fibers))
 
 
 #: log_stall() is called after this many seconds in which nothing happened; 0: never.
@@ -391,6 +422,8 @@ def install() -> None:
         log_unresponsive=log_unresponsive,
         log_stall=log_stall,
         could_be_woken=could_be_woken,
+        cannot_wait=cannot_wait,
+        log_blocked=log_blocked,
         unhandled=unhandled,
         group_text=group_text,
         interrupted=interrupted,

@@ -320,6 +320,41 @@ def stall_text(seconds: float, fibers: list[Task]) -> str:
     return "\n".join([head, *graph_lines(fibers)])
 
 
+# waits where no fiber may be left -----------------------------------------------------------------
+
+
+def cannot_wait_text(what: object, holder: Task | None, why: str) -> str:
+    """The error of a patched wait that would last for ever."""
+    head = f"cannot wait for {name_of(what)} {why}: "
+    if holder is None:
+        return head + "nobody could end that wait, for no fiber goes on before this returns"
+    itself = holder is _engine.current()
+    place = "" if itself else f", at {place_of(_hooks.frame_of(holder))},"
+    return (
+        f"{head}{name_of(holder)}{place} holds it"
+        f"{' itself' if itself else ''}, and cannot go on before this returns"
+    )
+
+
+def place_of(frame: Any) -> str:
+    """File, line and function of the program's innermost call."""
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("pyfiber."):
+        frame = frame.f_back
+    if frame is None:
+        return "its beginning"
+    code = frame.f_code
+    return _words.clean(f"{code.co_filename}:{frame.f_lineno} in {code.co_qualname}()")
+
+
+def blocked_text(seconds: float, what: object, why: str) -> str:
+    """The warning for a patched wait that blocks the thread of a run."""
+    stack = "".join(_hooks.stack_summary(sys._getframe(2)).format())
+    return (
+        f"a wait for {name_of(what)} {why} has blocked every fiber of this thread for {seconds:g} s"
+        f"\n{stack}"
+    )
+
+
 # all fibers ---------------------------------------------------------------------------------------
 
 

@@ -17,6 +17,8 @@ typedef struct PfFacade {
     PyObject *log_unresponsive; /* (fiber or grain) */
     PyObject *log_stall;        /* (fibers) */
     PyObject *could_be_woken;   /* () -> bool, by no thread of Python's */
+    PyObject *cannot_wait;      /* (object, holder or None, why) -> str */
+    PyObject *log_blocked;      /* (object, why) */
     PyObject *log_abandoned;    /* (function, exception) */
     PyObject *deadlock_text;    /* (fibers) -> str */
     PyObject *group_text;       /* (exceptions) -> str */

@@ -69,6 +69,7 @@ struct PfThread {
     int64_t collection;         /* ns that the last one for stacks took */
     int64_t collect_after;      /* it freed none: no other before this time */
     bool ending;                /* no new schedulers */
+    bool loop_logs;             /* see patch/stay.h */
     bool lost;                  /* in the child of a fork: another's */
     PF_ATOMIC(uint8_t) watched; /* see overflow.c */
     PfThread *next;             /* all threads */

@@ -9,6 +9,7 @@
 #include "python/fiber/explore.h"
 #include "python/patch/lot.h"
 #include "python/patch/methods.h"
+#include "python/patch/stay.h"
 
 /* constant after import, of pyfiber._patch._threading, which finds them */
 static const PfMethod *acquire, *release, *reinit;
@@ -19,21 +20,45 @@ static PfMethods methods;
 
 /* ------------------------------------------------------------------ acquire */
 
+/* Any fiber or thread may release a lock, and unseen while nothing is patched.
+ * So the holder that is noted is one that has taken it, and may be out of date
+ * until it is taken again. */
 static int
 look(PyObject *self, PfThread *t, void *data)
 {
-    (void)t;
     (void)data;
     PyObject *taken = pf_call_try(acquire, self);
     int rc = taken == NULL ? -1 : taken == Py_True;
     Py_XDECREF(taken);
+    if (rc == 1) {
+        pf_lot_gone(self);
+        PfLotEntry *entry = pf_lot_entry(self);
+        if (entry == NULL) {
+            PyErr_Clear(); /* no memory: nobody knows who holds it */
+        } else {
+            pf_lot_hold_weakly(entry, CURRENT(t));
+        }
+    }
     return rc;
+}
+
+/* constant after import, of pyfiber._patch, which finds it */
+static destructor die;
+
+/* A lock may die while it is locked. */
+static void
+lock_dies(PyObject *self)
+{
+    if (pf_lot_is_busy()) {
+        pf_lot_gone(self);
+    }
+    die(self);
 }
 
 static PyObject *
 acquire_in_fiber(PyObject *self, PfThread *t, int64_t deadline)
 {
-    if (pf_preempt() < 0) {
+    if (pf_preempt() < 0 || pf_lot_may_hold(CURRENT(t)) < 0) {
         return NULL;
     }
     int rc = pf_lot_until(self, t, deadline, false, look, NULL);
@@ -43,11 +68,20 @@ acquire_in_fiber(PyObject *self, PfThread *t, int64_t deadline)
 static PyObject *
 acquire_packed(PyObject *self, PyObject *args, PyObject *kwargs)
 {
+    int64_t deadline;
     PfThread *t = pf_lot_parks();
     if (PF_LIKELY(t == NULL) || !methods.wanted) {
-        return PF_CALL_PACKED(acquire, self, args, kwargs);
+        t = pf_stays();
+        int rc = 2;
+        if (PF_UNLIKELY(t != NULL && methods.wanted)) {
+            rc = pf_packed_deadline(args, kwargs, &deadline) < 0
+                     ? -1
+                     : pf_stay_acquire(acquire, self, t, deadline);
+        }
+        return rc == 2  ? PF_CALL_PACKED(acquire, self, args, kwargs)
+               : rc < 0 ? NULL
+                        : PyBool_FromLong(rc);
     }
-    int64_t deadline;
     return pf_packed_deadline(args, kwargs, &deadline) < 0
                ? NULL
                : acquire_in_fiber(self, t, deadline);
@@ -57,11 +91,20 @@ static PyObject *
 acquire_unpacked(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                  PyObject *kwnames)
 {
+    int64_t deadline;
     PfThread *t = pf_lot_parks();
     if (PF_LIKELY(t == NULL) || !methods.wanted) {
-        return PF_CALL_UNPACKED(acquire, self, args, nargs, kwnames);
+        t = pf_stays();
+        int rc = 2;
+        if (PF_UNLIKELY(t != NULL && methods.wanted)) {
+            rc = pf_acquire_arguments(args, nargs, kwnames, &deadline) < 0
+                     ? -1
+                     : pf_stay_acquire(acquire, self, t, deadline);
+        }
+        return rc == 2  ? PF_CALL_UNPACKED(acquire, self, args, nargs, kwnames)
+               : rc < 0 ? NULL
+                        : PyBool_FromLong(rc);
     }
-    int64_t deadline;
     return pf_acquire_arguments(args, nargs, kwnames, &deadline) < 0
                ? NULL
                : acquire_in_fiber(self, t, deadline);
@@ -84,6 +127,7 @@ release_seen(PyObject *self)
     }
     PyObject *done = release->original(self, NULL);
     if (done != NULL) {
+        pf_lot_gone(self);
         pf_lot_wake(self);
     }
     return done;
@@ -112,6 +156,7 @@ reinit_bare(PyObject *self, PyObject *ignored)
     (void)ignored;
     PyObject *done = reinit->original(self, NULL);
     if (done != NULL) {
+        pf_lot_gone(self);
         pf_lot_wake_all(self);
     }
     return done;
@@ -199,6 +244,8 @@ lock_patch(PyObject *module, PyObject *wanted)
         release = pf_method_named(&methods, "release");
         reinit = pf_method_named(&methods, "_at_fork_reinit");
         standard = (PyTypeObject *)type;
+        die = standard->tp_dealloc;
+        standard->tp_dealloc = lock_dies;
     }
     pf_methods_set(&methods, wanted == Py_True);
     Py_RETURN_NONE;

@@ -266,14 +266,23 @@ pf_lot_may_hold(FiberObject *fiber)
 }
 
 void
-pf_lot_hold(PfLotEntry *entry, FiberObject *fiber, Py_ssize_t depth)
+pf_lot_hold_weakly(PfLotEntry *entry, FiberObject *fiber)
 {
     HoldingsObject *holdings = holdings_of(fiber);
     assert(holdings != NULL && entry->depth == 0);
     entry->owner = pf_owner(fiber);
-    entry->depth = depth;
+    entry->depth = 1;
     entry->held = holdings->first;
+    entry->weak = true;
     holdings->first = entry;
+}
+
+void
+pf_lot_hold(PfLotEntry *entry, FiberObject *fiber, Py_ssize_t depth)
+{
+    pf_lot_hold_weakly(entry, fiber);
+    entry->depth = depth;
+    entry->weak = false;
     Py_INCREF(entry->item.object);
 }
 
@@ -300,9 +309,21 @@ pf_lot_let_go(PfLotEntry *entry)
         link = &(*link)->held;
     }
     *link = entry->held;
+    bool weak = entry->weak;
     forget_owner(entry);
     pf_lot_tidy(object);
-    Py_DECREF(object);
+    if (!weak) {
+        Py_DECREF(object);
+    }
+}
+
+void
+pf_lot_gone(PyObject *object)
+{
+    PfLotEntry *entry = pf_lot_find(object);
+    if (entry != NULL && entry->depth > 0) {
+        pf_lot_let_go(entry);
+    }
 }
 
 void
@@ -344,7 +365,12 @@ holdings_dealloc(PyObject *op)
         PfLotEntry *entry = self->first;
         PyObject *object = entry->item.object;
         self->first = entry->held;
+        bool weak = entry->weak;
         forget_owner(entry);
+        if (weak) { /* it stays locked */
+            pf_lot_tidy(object);
+            continue;
+        }
         pf_lot_wake(object);
         pf_lot_tidy(object);
         Py_DECREF(object);

@@ -17,7 +17,8 @@
  * - a wake-up is never lost: a fiber that was woken and cannot look, because it
  *   is unwound, wakes the next.  The looks themselves are not lost either: what
  *   one does not take is another's, who releases it, which wakes the next.
- * - who waits, and who holds, keeps a reference to the object.
+ * - who waits, and who holds, keeps a reference to the object, unless the object
+ *   tells of its end.
  *
  * The GIL is the lock of all this, as of pyfiber's own primitives.
  */
@@ -40,6 +41,7 @@ struct PfLotEntry {
     PfOwner owner;
     Py_ssize_t depth; /* 0: no fiber holds it */
     PfLotEntry *held; /* the next one of the same fiber; of unused ones */
+    bool weak;        /* no reference: see pf_lot_hold_weakly */
 };
 
 /* Entries, and lists of locks that dying fibers have lost. */
@@ -100,6 +102,10 @@ pf_lot_is_held_by(const PfLotEntry *entry, const FiberObject *fiber)
 }
 /* Its room has been made.  The entry is the fiber's until one of these. */
 void pf_lot_hold(PfLotEntry *entry, FiberObject *fiber, Py_ssize_t depth);
+/* The same without a reference, for an object that tells of its end: a lock may
+ * die while it is locked. */
+void pf_lot_hold_weakly(PfLotEntry *entry, FiberObject *fiber);
+void pf_lot_gone(PyObject *object);
 /* The caller has a reference to the object.  The entry may be freed. */
 void pf_lot_let_go(PfLotEntry *entry);
 

@@ -130,6 +130,22 @@ pf_call_try(const PfMethod *acquire, PyObject *lock)
     return packed == NULL ? NULL : PF_CALL_PACKED(acquire, lock, packed, NULL);
 }
 
+PyObject *
+pf_call_timed(const PfMethod *acquire, PyObject *lock, double seconds)
+{
+    PyObject *args = Py_BuildValue("(Od)", Py_True, seconds);
+    if (args == NULL) {
+        return NULL;
+    }
+    PyObject *taken =
+        acquire->flags & METH_FASTCALL
+            ? PF_CALL_UNPACKED(acquire, lock, &PyTuple_GET_ITEM(args, 0), 2,
+                               NULL)
+            : PF_CALL_PACKED(acquire, lock, args, NULL);
+    Py_DECREF(args);
+    return taken;
+}
+
 int
 pf_packed_deadline(PyObject *args, PyObject *kwargs, int64_t *deadline)
 {

@@ -40,6 +40,9 @@ void pf_methods_settle(void);
 const PfMethod *pf_method_named(const PfMethods *methods, const char *name);
 /* acquire(False): True, False, or NULL with an exception. */
 PyObject *pf_call_try(const PfMethod *acquire, PyObject *lock);
+/* acquire(True, seconds), likewise. */
+PyObject *pf_call_timed(const PfMethod *acquire, PyObject *lock,
+                        double seconds);
 
 /* The deadline of an acquire(): 0 or -1. */
 int pf_packed_deadline(PyObject *args, PyObject *kwargs, int64_t *deadline);

@@ -21,6 +21,7 @@
 #include "python/fiber/explore.h"
 #include "python/patch/lot.h"
 #include "python/patch/methods.h"
+#include "python/patch/stay.h"
 
 /* constant after import, of pyfiber._patch._threading, which finds them */
 static PfMethods methods;
@@ -98,6 +99,21 @@ once_more(PfLotEntry *entry, PyObject *taken)
     return taken;
 }
 
+/* The interpreter's own acquire() would succeed if another fiber of this thread
+ * holds it. */
+static int
+acquire_staying(PyObject *self, const PfLotEntry *entry, PfThread *t,
+                int64_t deadline)
+{
+    if (t->loop_logs) {
+        return 2;
+    }
+    if (entry == NULL || entry->owner.fiber->thread != t) {
+        return pf_stay_acquire(acquire, self, t, deadline);
+    }
+    return deadline == PF_NOW ? 0 : pf_stay_check(self, t);
+}
+
 static PyObject *
 acquire_packed(PyObject *self, PyObject *args, PyObject *kwargs)
 {
@@ -105,11 +121,20 @@ acquire_packed(PyObject *self, PyObject *args, PyObject *kwargs)
     if (PF_UNLIKELY(is_mine(entry))) {
         return once_more(entry, PF_CALL_PACKED(acquire, self, args, kwargs));
     }
+    int64_t deadline;
     PfThread *t = pf_lot_parks();
     if (PF_LIKELY(t == NULL) || !methods.wanted) {
-        return PF_CALL_PACKED(acquire, self, args, kwargs);
+        t = pf_stays();
+        int rc = 2;
+        if (PF_UNLIKELY(t != NULL && methods.wanted)) {
+            rc = pf_packed_deadline(args, kwargs, &deadline) < 0
+                     ? -1
+                     : acquire_staying(self, held(self), t, deadline);
+        }
+        return rc == 2  ? PF_CALL_PACKED(acquire, self, args, kwargs)
+               : rc < 0 ? NULL
+                        : PyBool_FromLong(rc);
     }
-    int64_t deadline;
     return pf_packed_deadline(args, kwargs, &deadline) < 0
                ? NULL
                : acquire_in_fiber(self, t, deadline);
@@ -124,11 +149,20 @@ acquire_unpacked(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
         return once_more(
             entry, PF_CALL_UNPACKED(acquire, self, args, nargs, kwnames));
     }
+    int64_t deadline;
     PfThread *t = pf_lot_parks();
     if (PF_LIKELY(t == NULL) || !methods.wanted) {
-        return PF_CALL_UNPACKED(acquire, self, args, nargs, kwnames);
+        t = pf_stays();
+        int rc = 2;
+        if (PF_UNLIKELY(t != NULL && methods.wanted)) {
+            rc = pf_acquire_arguments(args, nargs, kwnames, &deadline) < 0
+                     ? -1
+                     : acquire_staying(self, held(self), t, deadline);
+        }
+        return rc == 2  ? PF_CALL_UNPACKED(acquire, self, args, nargs, kwnames)
+               : rc < 0 ? NULL
+                        : PyBool_FromLong(rc);
     }
-    int64_t deadline;
     return pf_acquire_arguments(args, nargs, kwnames, &deadline) < 0
                ? NULL
                : acquire_in_fiber(self, t, deadline);
@@ -429,6 +463,9 @@ rlock_patch(PyObject *module, PyObject *wanted)
 }
 
 static PyMethodDef functions[] = {
+    {"_loop_logs", pf_stay_loop_logs, METH_O,
+     "_loop_logs(yes, /)\n--\n\n"
+     "Whether the loop logs, as its thread; returns what was said before."},
     {"_rlock_patch", rlock_patch, METH_O,
      "_rlock_patch(wanted, /)\n--\n\n"
      "Whether the interpreter's RLocks park fibers."},

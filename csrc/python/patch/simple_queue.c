@@ -7,6 +7,7 @@
 #include "python/fiber/explore.h"
 #include "python/patch/lot.h"
 #include "python/patch/methods.h"
+#include "python/patch/stay.h"
 
 /* constant after import, of pyfiber._patch._queue, which finds them */
 static PfMethods methods;
@@ -77,12 +78,23 @@ static PyObject *
 get_inside(PyObject *self, PyTypeObject *cls, PyObject *const *args,
            Py_ssize_t nargs, PyObject *kwnames)
 {
-    PfThread *t = pf_lot_parks();
-    if (PF_LIKELY(t == NULL) || !methods.wanted) {
-        return call_get(get, self, cls, args, nargs, kwnames);
-    }
     int64_t deadline;
     Got got = {.cls = cls};
+    PfThread *t = pf_lot_parks();
+    if (PF_LIKELY(t == NULL) || !methods.wanted) {
+        t = pf_stays();
+        if (PF_UNLIKELY(t != NULL && methods.wanted)) {
+            if (get_arguments(args, nargs, kwnames, &deadline) < 0) {
+                return NULL;
+            }
+            int rc = look(self, t, &got);
+            if (rc != 0 ||
+                (deadline != PF_NOW && pf_stay_check(self, t) < 0)) {
+                return rc == 1 ? got.item : NULL;
+            }
+        }
+        return call_get(get, self, cls, args, nargs, kwnames);
+    }
     if (get_arguments(args, nargs, kwnames, &deadline) < 0 ||
         pf_preempt() < 0) {
         return NULL;

@@ -1,0 +1,95 @@
+/* A patched wait in a place where no fiber may be left: see stay.h. */
+#include "python/patch/stay.h"
+
+#include "python/core/facade.h"
+#include "python/core/state.h"
+#include "python/run/help.h"
+#include "python/run/run.h"
+
+static const char *
+why_no_switch(const PfThread *t)
+{
+    if (t->collecting == t->engine.current) {
+        return "while the garbage collector runs (in __del__ or a weakref "
+               "callback, say)";
+    }
+    return t->attention & PF_ATT_NO_SWITCH ? t->no_switch_why
+                                           : "in the child of a fork";
+}
+
+/* A fiber of this thread, which cannot go on meanwhile, or NULL. */
+static FiberObject *
+holder_here(PyObject *object, const PfThread *t)
+{
+    PfLotEntry *entry = pf_lot_is_busy() ? pf_lot_find(object) : NULL;
+    FiberObject *holder =
+        entry != NULL && entry->depth > 0 ? entry->owner.fiber : NULL;
+    return holder != NULL && holder->thread == t ? holder : NULL;
+}
+
+int
+pf_stay_check(PyObject *object, PfThread *t)
+{
+    FiberObject *holder = holder_here(object, t);
+    if (holder == NULL && pf_help_is_possible(t->scheduler)) {
+        return 0;
+    }
+    PyObject *text = PyObject_CallFunction(
+        pf_facade.cannot_wait, "OOs", object,
+        holder == NULL ? Py_None : (PyObject *)holder, why_no_switch(t));
+    if (text != NULL) {
+        PyErr_SetObject(pf.fiber_error, text);
+        Py_DECREF(text);
+    }
+    return -1;
+}
+
+PyObject *
+pf_stay_loop_logs(PyObject *module, PyObject *yes)
+{
+    (void)module;
+    PfThread *t = pf_tls_thread;
+    bool before = t != NULL && t->loop_logs;
+    if (t != NULL) {
+        t->loop_logs = yes == Py_True;
+    }
+    return PyBool_FromLong(before);
+}
+
+/* Wait for as long as a run may stall before there is a warning.  1: taken;
+ * 2: told of it, go on waiting; -1: an exception. */
+static int
+block_for_a_while(const PfMethod *acquire, PyObject *lock, const PfThread *t)
+{
+    int64_t limit = pf_load_relaxed(&pf_stall_limit);
+    if (limit <= 0) {
+        return 2;
+    }
+    PyObject *taken = pf_call_timed(acquire, lock, (double)limit / 1e9);
+    if (taken == NULL || taken == Py_True) {
+        Py_XDECREF(taken);
+        return taken == NULL ? -1 : 1;
+    }
+    Py_DECREF(taken);
+    PyObject *told = PyObject_CallFunction(pf_facade.log_blocked, "Os", lock,
+                                           why_no_switch(t));
+    Py_XDECREF(told);
+    return told == NULL ? -1 : 2;
+}
+
+int
+pf_stay_acquire(const PfMethod *acquire, PyObject *lock, PfThread *t,
+                int64_t deadline)
+{
+    PyObject *taken = pf_call_try(acquire, lock);
+    if (taken == NULL || taken == Py_True || deadline == PF_NOW) {
+        int rc = taken == NULL ? -1 : taken == Py_True;
+        Py_XDECREF(taken);
+        return rc;
+    }
+    Py_DECREF(taken);
+    if (pf_stay_check(lock, t) < 0) {
+        return -1;
+    }
+    return deadline == PF_NEVER ? block_for_a_while(acquire, lock, t) : 2;
+}
