@@ -89,3 +89,16 @@ print(ends(park) == DEADLOCK, pyfiber._engine._has_unknown_threads())
 """)
         == "True False"
     )
+
+
+def test_deadlock_is_reported_beside_the_thread_of_faulthandler() -> None:
+    """It is none that Python knows by its states, but CPython's own."""
+    assert (
+        printed("""
+import faulthandler
+faulthandler.dump_traceback_later(50, exit=True)
+assert pyfiber._engine._has_unknown_threads()
+print(ends(park) == DEADLOCK)
+""")
+        == "True"
+    )

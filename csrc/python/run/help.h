@@ -6,7 +6,8 @@
  * - a thread that Python does not know, because a C library has made it. Such a
  *   thread may call in at any time. So the threads of Python are compared with
  *   those that the system knows, and where the system does not tell these, there
- *   may always be one.
+ *   may always be one. But CPython has such a thread itself, which calls nobody
+ *   (of faulthandler): they count only if foreign code is loaded (_help.py).
  * Nobody else runs in the process, so nothing else can wake a fiber.
  */
 #ifndef PF_HELP_H
