@@ -174,7 +174,10 @@ class Server:
     ) -> bool | None:
         self._in_a_hurry = self._in_a_hurry or exc is not None
         self.stop()
-        return self._group.__exit__(exc_type, exc, traceback)
+        try:
+            return self._group.__exit__(exc_type, exc, traceback)
+        finally:
+            self._listener.close()  # the fiber that accepts may have been cancelled before it ran
 
     # The fiber that accepts
 

@@ -199,7 +199,7 @@ def test_join_of_the_chosen_fiber_by_a_trace_function_is_harmless() -> None:
     """It is ready, but no longer in the queue."""
     log: Log = []
     scheduler = Scheduler()
-    explorer = _engine._Explorer(scheduler, lambda: RuntimeError("too long"))
+    explorer = _engine._Explorer(scheduler, lambda: RuntimeError("too long"), lambda fiber: False)
 
     def trace(what: int, fiber: Fiber[Any] | None, *_: Any) -> None:
         if fiber is not None and fiber.state == "ready":
