@@ -35,6 +35,13 @@ def block(count=1):
 """
 
 
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever this interpreter has been told."""
+    monkeypatch.delenv("PYTHONDEVMODE", raising=False)
+    monkeypatch.delenv("PYFIBER_WATCHDOG", raising=False)
+
+
 def printed(code: str, *flags: str, env: dict[str, str] | None = None) -> list[str]:
     done = run_python(*flags, "-c", PRELUDE + textwrap.dedent(code), env=env)
     assert (done.returncode, done.stderr) == (0, "")
