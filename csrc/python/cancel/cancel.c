@@ -335,8 +335,8 @@ number_of(PyObject *source)
                : pf_rare((FiberObject *)source)->cancelled_at;
 }
 
-/* It was cancelled by the scope already, if that was: with the same number, it
- * is not told twice. */
+/* A child that was cancelled through the scope keeps the number of that
+ * cancellation, so that the child is not told of it twice. */
 static void
 cancel_child(PfTaskObject *child, const ScopeObject *from, PyObject *why)
 {

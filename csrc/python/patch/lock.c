@@ -35,7 +35,7 @@ look(PyObject *self, PfThread *t, void *data)
         PfLotEntry *entry = pf_lot_entry(self);
         if (entry == NULL) {
             PyErr_Clear(); /* no memory: nobody knows who holds it */
-        } else {
+        } else if (entry->depth == 0) { /* else its holder is just ending */
             pf_lot_hold_weakly(entry, CURRENT(t));
         }
     }

@@ -1,4 +1,5 @@
-/* Who could still wake a fiber when all fibers of a run wait: see help.h. */
+/* Looks for those who could wake a fiber when all fibers of a run wait: see
+ * help.h. */
 #include "python/run/help.h"
 
 #include "engine/base/mutex.h"
