@@ -670,7 +670,7 @@ def test_server_without_memory_for_stacks_recovers(child: Any) -> None:
 def test_server_in_trouble_imports_nothing(child: Any) -> None:
     child(
         """
-        import errno, sys
+        import errno, io, sys
         from pyfiber import TaskGroup, net, run, sleep
 
         tried = []
@@ -716,7 +716,7 @@ def test_server_in_trouble_imports_nothing(child: Any) -> None:
                 sleep(0.01)
             sys.meta_path.pop(0)
 
-        sys.stderr = open("/dev/null", "w")
+        sys.stderr = io.StringIO()
         run(main)
         assert not tried, tried
         """

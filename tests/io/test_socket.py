@@ -383,6 +383,8 @@ def test_socket_that_somebody_else_made_blocking_parks(child: Child) -> None:
             while size < 10_000_000:
                 size += len(left.recv(1 << 20))
             writer.join()
+            left.close()
+            right.close()
             print(size)
         run(main)
         """
