@@ -411,6 +411,35 @@ def no_run() -> str:
     return _advice.no_run()
 
 
+class StackNumber:
+    """memray writes its number of a fiber's stack here."""
+
+
+#: Of each fiber by its id(), while it has not ended.
+stack_numbers: dict[int, StackNumber] = {}
+
+
+def profiled_switch(
+    left: _engine.Fiber[Any], entered: _engine.Fiber[Any]
+) -> tuple[Callable[..., object], str, tuple[StackNumber, StackNumber]] | None:
+    """How to tell a profiler with a stack of calls of its own that the thread has another now.
+
+    memray is the one; it has such a function for greenlets.  Returns it and its arguments: it looks
+    at the calls that lead to it, and the one of this function is over when it is called.
+    """
+    memray = sys.modules.get("memray._memray")
+    if memray is None:
+        return None
+    green = sys.modules.get("pyfiber.greenlet")
+    if green is not None and green.gettrace() is memray.greenlet_trace_function:
+        green.settrace(None)  # it would be told of greenlets' switches twice
+    before = stack_numbers.setdefault(id(left), StackNumber())
+    if left.done():
+        del stack_numbers[id(left)]
+    now = stack_numbers.setdefault(id(entered), StackNumber())
+    return memray.greenlet_trace_function, "switch", (before, now)
+
+
 def install() -> None:
     """Give the engine all of the above."""
     _engine._set_hooks(
@@ -424,6 +453,7 @@ def install() -> None:
         could_be_woken=could_be_woken,
         cannot_wait=cannot_wait,
         log_blocked=log_blocked,
+        profiled_switch=profiled_switch,
         unhandled=unhandled,
         group_text=group_text,
         interrupted=interrupted,

@@ -18,6 +18,7 @@ typedef struct PfFacade {
     PyObject *log_stall;        /* (fibers) */
     PyObject *could_be_woken;   /* () -> bool, by no thread of Python's */
     PyObject *cannot_wait;      /* (object, holder or None, why) -> str */
+    PyObject *profiled_switch;  /* (left, entered): see profiled.c */
     PyObject *log_blocked;      /* (object, why) */
     PyObject *log_abandoned;    /* (function, exception) */
     PyObject *deadlock_text;    /* (fibers) -> str */

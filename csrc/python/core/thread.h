@@ -63,6 +63,8 @@ struct PfThread {
     pf_scheduler_stats ended;    /* counted by those that are gone */
     PyObject *green_trace;       /* of greenlet.settrace(), or NULL */
     PyObject *green_origin;      /* where the present switch began, for that */
+    FiberObject *left_profiled;  /* by the present switch: see profiled.h */
+    bool zombie_lives_on;        /* ... which alone made a zombie of it */
     PfGuest *guest;              /* inside at present, or NULL: see guest.h */
     PyState root_state;
     unsigned given;             /* stacks so far */

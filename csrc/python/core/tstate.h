@@ -241,6 +241,13 @@ pystate_keep_tracing(PyThreadState *ts, PyState *st)
     st->tracing = ts->tracing;
 }
 
+/* Has the thread a profile function of C's kind, PyEval_SetProfile()'s? */
+static inline bool
+pystate_profiled(const PyThreadState *ts)
+{
+    return ts->c_profilefunc != NULL;
+}
+
 /* Is an exception set?  PyErr_Occurred() for code that has the thread state.
  */
 static inline bool

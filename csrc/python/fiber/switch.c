@@ -660,6 +660,9 @@ pf_fiber_reap(pf_thread *thread, pf_fiber *fiber)
 {
     PfThread *t = (PfThread *)thread;
     FiberObject *self = FIBER_OF(fiber);
+    if (PF_UNLIKELY(t->left_profiled != NULL) && pf_profiled_land(t)) {
+        return;
+    }
     self->held = false;
     /* The fiber that landed here has not yet taken what the switch brought:
      * code that runs now because an object dies must not wait. */

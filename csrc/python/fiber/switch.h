@@ -6,6 +6,7 @@
 #include "python/core/compiler.h"
 #include "python/core/thread.h"
 #include "python/fiber/fiber.h"
+#include "python/fiber/profiled.h"
 
 /* Faster than PyObject_CallNoArgs(), which reads a thread-local and checks a
  * function's result twice; the function itself does both. */
@@ -92,15 +93,18 @@ pf_swap_state_and_hold(pf_thread *thread, pf_fiber *from, pf_fiber *to)
     assert(!PyErr_Occurred());
     pystate_save(ts, f->saved, &f->context);
     pystate_load(ts, g->saved, &g->context);
+    if (PF_UNLIKELY(pystate_profiled(ts))) {
+        pf_profiled_leave(t, f);
+    }
 }
 
 static inline void
 pf_swap_state(pf_thread *thread, pf_fiber *from, pf_fiber *to)
 {
-    pf_swap_state_and_hold(thread, from, to);
     if (PF_UNLIKELY(FIBER_OF(from)->held)) {
         thread->zombie = from; /* its `reap` drops the reference */
     }
+    pf_swap_state_and_hold(thread, from, to);
 }
 
 /* `transfer` is set; `target` has a stack.  Returns when something switches

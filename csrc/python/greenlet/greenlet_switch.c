@@ -663,6 +663,10 @@ greenlet_reap(pf_thread *thread, pf_fiber *left)
     FiberObject *fiber = FIBER_OF(left);
     Interruption saved = interrupt(t);
     PyGreenlet *g = GREENLET_OF(fiber);
+    if (PF_UNLIKELY(t->left_profiled != NULL) && pf_profiled_land(t)) {
+        go_on(t, &saved);
+        return;
+    }
     if (fiber->core.state == PF_DONE) {
         fiber->stack_size = 0; /* `saved` went with the stack */
         fiber->greenlet = NULL;
