@@ -246,7 +246,7 @@ def test_stack_of_a_dropped_fiber_is_released() -> None:
 def test_trim_gives_memory_back() -> None:
     size = 333 * KIB
     main = current()
-    fibers = [Fiber(main.switch, stack_size=size) for _ in range(500)]
+    fibers = [Fiber(main.switch, stack_size=size) for _ in range(5000)]
     for fiber in fibers:
         fiber.switch()
     mapped = stats_of(size)["mapped"]
@@ -422,12 +422,12 @@ def test_stacks_asked_for_in_vain_do_not_collect_garbage_each_time() -> None:
         collections[0] += phase == "stop" and info["generation"] == 2
 
     def main() -> int:
-        fibers = [Fiber(int, stack_size=1 << 50).start() for _ in range(500)]
+        fibers = [Fiber(int, stack_size=1 << 50).start() for _ in range(5000)]
         return sum(isinstance(fiber.exception(), MemoryError) for fiber in fibers)
 
     gc.callbacks.append(count)
     try:
-        assert run(main) == 500
+        assert run(main) == 5000
     finally:
         gc.callbacks.remove(count)
-    assert collections[0] < 250
+    assert collections[0] < 2500

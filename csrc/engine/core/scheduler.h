@@ -173,9 +173,9 @@ pf_prefetch_next(const pf_scheduler *s)
     }
 }
 
-/* The fiber to run next, removed from the queue; the hub if none is ready. */
+/* pf_next, if the task that it takes has a fiber for its turn; or NULL. */
 static inline pf_fiber *
-pf_next(pf_scheduler *s)
+pf_next_or_none(pf_scheduler *s)
 {
     if (--s->until_poll == 0 || pf_inbox_pending(&s->inbox)) {
         pf_poll(s);
@@ -204,6 +204,17 @@ pf_next(pf_scheduler *s)
         next->wake = PF_WAKE_NONE;
     }
     return pf_ops_of(next)->first(s, next);
+}
+
+/* The fiber to run next, removed from the queue; the hub if none is ready. */
+static inline pf_fiber *
+pf_next(pf_scheduler *s)
+{
+    pf_fiber *next;
+    do {
+        next = pf_next_or_none(s);
+    } while (next == NULL);
+    return next;
 }
 
 /* The running fiber waits until pf_wake_task, or until `deadline` of the

@@ -53,8 +53,8 @@ typedef struct pf_task_ops {
     pf_message_ops message;
     /* A task without a stack comes out of the ready queue: returns the fiber
      * that runs in its turn.  For a new fiber that is the fiber itself, which
-     * gets its stack only now, so fibers that never wait share a few stacks;
-     * or another one, if it could not begin and was ended. */
+     * gets its stack only now, so fibers that never wait share a few stacks.
+     * NULL: none does, as when it could not begin and was ended. */
     pf_fiber *(*first)(pf_scheduler *s, pf_task *task);
     /* The body of a fiber; returns who runs when it is over. */
     pf_fiber *(*run)(pf_thread *thread, pf_fiber *self);

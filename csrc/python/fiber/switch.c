@@ -705,7 +705,7 @@ pf_fiber_first(pf_scheduler *s, pf_task *core)
     }
     if (PF_UNLIKELY(pf_is_away(fiber))) {
         pf_lent_ops->woken(fiber);
-        return pf_next(s);
+        return NULL;
     }
     bool collected = false;
     int rc = PF_LOOK_AGAIN;
@@ -719,7 +719,7 @@ pf_fiber_first(pf_scheduler *s, pf_task *core)
         pf_raise_cancelled(fiber);
     }
     pf_fiber_end(t, fiber, NULL);
-    return pf_next(s);
+    return NULL;
 }
 
 /* ------------------------------------------------------------------- the host */

@@ -121,8 +121,7 @@ static PF_NEVER_INLINE pf_fiber *
 first_with_new_runner(SchedulerObject *s, pf_task *core)
 {
     FiberObject *runner = runner_for(s, core);
-    return runner == NULL ? pf_next(&s->core)
-                          : give_turn(s->grains, runner, core);
+    return runner == NULL ? NULL : give_turn(s->grains, runner, core);
 }
 
 /* An entry without a stack gets its turn: the idle runner takes it, which may
