@@ -14,6 +14,7 @@ typedef struct FiberObject FiberObject;
 typedef struct SchedulerObject SchedulerObject;
 typedef struct PfThread PfThread;
 typedef struct PfGuest PfGuest;
+typedef struct PfTrace PfTrace;
 
 /* Reasons for the slow path at the next switch. */
 enum {
@@ -63,6 +64,7 @@ struct PfThread {
     pf_scheduler_stats ended;    /* counted by those that are gone */
     PyObject *green_trace;       /* of greenlet.settrace(), or NULL */
     PyObject *green_origin;      /* where the present switch began, for that */
+    PfTrace *spare_traces;       /* for new fibers: see fiber/tracing.h */
     PfGuest *guest;              /* inside at present, or NULL: see guest.h */
     PyState root_state;
     unsigned given;             /* stacks so far */

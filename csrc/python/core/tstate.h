@@ -89,6 +89,7 @@ typedef struct PyState {
     PyObject **limit;
     int py_depth; /* counted from 0: a new limit applies at once */
     int tracing;
+    struct PfTrace *trace; /* the fiber's own, or NULL: see fiber/tracing.h */
 #if PY_VERSION_HEX >= 0x030C0000
     int what_event;
 #endif

@@ -601,6 +601,7 @@ first_act(PfThread *t, FiberObject *self)
         return NULL;
     }
     Py_XDECREF(sent);
+    pf_trace_begin(t, self);
     return call_target(self);
 }
 
@@ -626,6 +627,7 @@ pf_fiber_run(pf_thread *thread, pf_fiber *fiber)
     PfThread *t = (PfThread *)thread;
     FiberObject *self = FIBER_OF(fiber);
     PyObject *result = first_act(t, self);
+    pf_trace_end(t, self);
     if (PF_UNLIKELY(result == NULL)) {
         pf_outcome_close_frames();
     }

@@ -6,6 +6,7 @@
 #include "python/core/compiler.h"
 #include "python/core/thread.h"
 #include "python/fiber/fiber.h"
+#include "python/fiber/tracing.h"
 
 /* Faster than PyObject_CallNoArgs(), which reads a thread-local and checks a
  * function's result twice; the function itself does both. */
@@ -92,6 +93,7 @@ pf_swap_state_and_hold(pf_thread *thread, pf_fiber *from, pf_fiber *to)
     assert(!PyErr_Occurred());
     pystate_save(ts, f->saved, &f->context);
     pystate_load(ts, g->saved, &g->context);
+    pf_trace_switch(ts, f->saved, g->saved);
 }
 
 static inline void

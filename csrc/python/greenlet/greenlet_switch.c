@@ -528,6 +528,7 @@ first_act(PfThread *t, FiberObject *self, PyGreenlet *g)
         return NULL;
     }
     Py_DECREF(sent);
+    pf_trace_begin(t, self);
     return call_run(self);
 }
 
@@ -589,6 +590,7 @@ greenlet_run(pf_thread *thread, pf_fiber *fiber)
     PyGreenlet *g = GREENLET_OF(self);
     Cargo cargo = {0};
     PyObject *result = first_act(t, self, g);
+    pf_trace_end(t, self);
     pystate_drop_handled(self->saved);
     sum_up(t, self, result, &cargo);
     FiberObject *next = heir(t, g, &cargo, &self->value);
