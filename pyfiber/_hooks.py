@@ -403,6 +403,12 @@ def hooked_queue(queue: _engine.Queue[Any], maxsize: int) -> HookedQueue:
     return _queues.HookedQueue(queue, maxsize)
 
 
+def trace_hook() -> object:
+    """What threading.settrace() was given, or None."""
+    threading = sys.modules.get("threading")
+    return getattr(threading, "_trace_hook", None)
+
+
 def no_run() -> str:
     """How the message of an error goes on that is raised where no scheduler runs."""
     _load("pyfiber._advice")
@@ -462,6 +468,7 @@ def install() -> None:
         start_worker=start_worker,
         hooked_queue=hooked_queue,
         no_run=no_run,
+        trace_hook=trace_hook,
     )
     set_stall_limit(seconds_from("PYFIBER_STALL_WARNING", STALL_LIMIT))
     watch_if_wanted()

@@ -27,9 +27,9 @@ static const Hook hooks[] = {
     OF_PYFIBER(hooked_queue),   OF_PYFIBER(no_run),
     OF_PYFIBER(could_be_woken), OF_PYFIBER(cannot_wait),
     OF_PYFIBER(log_blocked),    OF_PYFIBER(profiled_switch),
-    OF_GRAINS(ready),           OF_GRAINS(sleeping),
-    OF_GRAINS(stopped),         OF_GRAINS(join_elsewhere),
-    OF_GRAINS(policy_failed),
+    OF_PYFIBER(trace_hook),     OF_GRAINS(ready),
+    OF_GRAINS(sleeping),        OF_GRAINS(stopped),
+    OF_GRAINS(join_elsewhere),  OF_GRAINS(policy_failed),
 };
 #define COUNT (sizeof hooks / sizeof *hooks)
 

@@ -29,6 +29,7 @@ typedef struct PfFacade {
     PyObject *interrupted;      /* () -> what to call at the run's end */
     PyObject *start_worker;     /* (run): on a new thread */
     PyObject *hooked_queue;     /* (queue, maxsize) -> HookedQueue */
+    PyObject *trace_hook;       /* () -> of threading.settrace(), or None */
     /* pyfiber.grains': */
     PyObject *ready, *sleeping, *stopped; /* states of a grain */
     PyObject *join_elsewhere;             /* (grain, timeout) -> bool */

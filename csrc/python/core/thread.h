@@ -14,6 +14,7 @@ typedef struct FiberObject FiberObject;
 typedef struct SchedulerObject SchedulerObject;
 typedef struct PfThread PfThread;
 typedef struct PfGuest PfGuest;
+typedef struct PfTrace PfTrace;
 
 /* Reasons for the slow path at the next switch. */
 enum {
@@ -65,6 +66,7 @@ struct PfThread {
     PyObject *green_origin;      /* where the present switch began, for that */
     FiberObject *left_profiled;  /* by the present switch: see profiled.h */
     bool zombie_lives_on;        /* ... which alone made a zombie of it */
+    PfTrace *spare_traces;       /* for new fibers: see fiber/tracing.h */
     PfGuest *guest;              /* inside at present, or NULL: see guest.h */
     PyState root_state;
     unsigned given;             /* stacks so far */

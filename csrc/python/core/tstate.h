@@ -89,6 +89,7 @@ typedef struct PyState {
     PyObject **limit;
     int py_depth; /* counted from 0: a new limit applies at once */
     int tracing;
+    struct PfTrace *trace; /* the fiber's own, or NULL: see fiber/tracing.h */
 #if PY_VERSION_HEX >= 0x030C0000
     int what_event;
 #endif
@@ -246,6 +247,15 @@ static inline bool
 pystate_profiled(const PyThreadState *ts)
 {
     return ts->c_profilefunc != NULL;
+}
+
+/* Is there anything to do for those who trace or profile, when this state is
+ * left? */
+static inline bool
+pystate_watched(const PyThreadState *ts, const PyState *left)
+{
+    return ((uintptr_t)ts->c_tracefunc | (uintptr_t)ts->c_profilefunc |
+            (uintptr_t)left->trace) != 0;
 }
 
 /* Is an exception set?  PyErr_Occurred() for code that has the thread state.

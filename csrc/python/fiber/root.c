@@ -10,6 +10,7 @@
 #include "python/fiber/slots.h"
 #include "python/fiber/still.h"
 #include "python/fiber/switch.h"
+#include "python/fiber/tracing.h"
 #include "python/fiber/unwind.h"
 #include "python/fiber/waitq.h"
 
@@ -93,6 +94,7 @@ unwind_all(PfThread *t)
         pf_fiber_unwind(t, fiber);
         Py_DECREF(fiber);
     }
+    pf_trace_free_spares(t);
 }
 
 static void

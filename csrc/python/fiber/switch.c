@@ -21,7 +21,9 @@
 #include "python/fiber/lifecycle.h"
 #include "python/fiber/outcome.h"
 #include "python/fiber/pack.h"
+#include "python/fiber/profiled.h"
 #include "python/fiber/slots.h"
+#include "python/fiber/tracing.h"
 #include "python/fiber/unseen.h"
 #include "python/fiber/wait.h"
 #include "python/fiber/waitq.h"
@@ -30,6 +32,15 @@
 #include "engine/stack/overflow.h"
 
 /* ------------------------------------------------------------ the switch */
+
+void
+pf_watched_switch(PfThread *t, FiberObject *from, FiberObject *to)
+{
+    pf_trace_switch(t->tstate, from->saved->trace, to->saved->trace);
+    if (pystate_profiled(t->tstate)) {
+        pf_profiled_leave(t, from);
+    }
+}
 
 void
 pf_on_switch(pf_thread *thread, pf_fiber *from, pf_fiber *to)
@@ -601,6 +612,7 @@ first_act(PfThread *t, FiberObject *self)
         return NULL;
     }
     Py_XDECREF(sent);
+    pf_trace_begin(t, self);
     return call_target(self);
 }
 
@@ -626,6 +638,7 @@ pf_fiber_run(pf_thread *thread, pf_fiber *fiber)
     PfThread *t = (PfThread *)thread;
     FiberObject *self = FIBER_OF(fiber);
     PyObject *result = first_act(t, self);
+    pf_trace_end(t, self);
     if (PF_UNLIKELY(result == NULL)) {
         pf_outcome_close_frames();
     }

@@ -6,7 +6,6 @@
 #include "python/core/compiler.h"
 #include "python/core/thread.h"
 #include "python/fiber/fiber.h"
-#include "python/fiber/profiled.h"
 
 /* Faster than PyObject_CallNoArgs(), which reads a thread-local and checks a
  * function's result twice; the function itself does both. */
@@ -80,6 +79,9 @@ PyObject *pf_value_in_parent(PfThread *t);
 /* An instance of an exception class, or the instance itself; new reference. */
 PyObject *pf_exception_instance(PyObject *exc);
 
+/* The part of a switch that is needed where somebody traces or profiles. */
+void pf_watched_switch(PfThread *t, FiberObject *from, FiberObject *to);
+
 /* For a fiber that waits here until the other one has ended, as when it
  * unwinds it: the thread keeps holding it, if it did. */
 static inline void
@@ -93,8 +95,8 @@ pf_swap_state_and_hold(pf_thread *thread, pf_fiber *from, pf_fiber *to)
     assert(!PyErr_Occurred());
     pystate_save(ts, f->saved, &f->context);
     pystate_load(ts, g->saved, &g->context);
-    if (PF_UNLIKELY(pystate_profiled(ts))) {
-        pf_profiled_leave(t, f);
+    if (PF_UNLIKELY(pystate_watched(ts, f->saved))) {
+        pf_watched_switch(t, f, g);
     }
 }
 

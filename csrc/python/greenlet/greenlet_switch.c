@@ -11,7 +11,9 @@
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
 #include "python/fiber/inspect.h"
+#include "python/fiber/profiled.h"
 #include "python/fiber/switch.h"
+#include "python/fiber/tracing.h"
 #include "python/fiber/wait.h"
 #include "python/fiber/unwind.h"
 #include "python/greenlet/greenlet.h"
@@ -528,6 +530,7 @@ first_act(PfThread *t, FiberObject *self, PyGreenlet *g)
         return NULL;
     }
     Py_DECREF(sent);
+    pf_trace_begin(t, self);
     return call_run(self);
 }
 
@@ -589,6 +592,7 @@ greenlet_run(pf_thread *thread, pf_fiber *fiber)
     PyGreenlet *g = GREENLET_OF(self);
     Cargo cargo = {0};
     PyObject *result = first_act(t, self, g);
+    pf_trace_end(t, self);
     pystate_drop_handled(self->saved);
     sum_up(t, self, result, &cargo);
     FiberObject *next = heir(t, g, &cargo, &self->value);
