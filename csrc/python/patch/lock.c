@@ -197,7 +197,7 @@ without_lock(PyObject *self, FiberObject *fiber)
 static PyObject *
 retake_dying(PyObject *self, PfThread *t)
 {
-    int rc = look(self, t, NULL);
+    int rc = pf_lot_may_hold(CURRENT(t)) < 0 ? -1 : look(self, t, NULL);
     return rc < 0    ? NULL
            : rc == 0 ? without_lock(self, CURRENT(t))
                      : Py_NewRef(Py_None);
@@ -206,7 +206,8 @@ retake_dying(PyObject *self, PfThread *t)
 static PyObject *
 retake(PyObject *self, PfThread *t)
 {
-    if (pf_lot_until(self, t, PF_NEVER, true, look, NULL) == 0) {
+    if (pf_lot_may_hold(CURRENT(t)) == 0 &&
+        pf_lot_until(self, t, PF_NEVER, true, look, NULL) == 0) {
         Py_RETURN_NONE;
     }
     PyObject *raised = pf_take_exception();
