@@ -224,3 +224,19 @@ def test_deadlock_report_names_the_holder_of_a_lock() -> None:
             print(exc)
     """)
     assert "held by fiber 'holds'" in done.stdout
+
+
+def test_event_that_a_dropped_fiber_waits_for_while_it_is_unwound() -> None:
+    """The fiber has held no lock before, and the condition takes its own again."""
+    assert "cannot wait for <" in told("""
+event = threading.Event()
+def dropped(out):
+    try:
+        out.switch()
+    finally:
+        event.wait(0.01)
+def drops():
+    pyfiber.Fiber(dropped, (pyfiber.current(),)).switch()
+drops()
+pyfiber.run(drops)
+""")

@@ -353,9 +353,11 @@ at_exit(PyObject *module, PyObject *ignored)
             return NULL;
         }
     } else if (t != NULL) {
+        pf_no_switch_begin(t, "while the interpreter shuts down");
         PF_EACH_PART(part, at_exit) {
             part->at_exit(t);
         }
+        pf_no_switch_end(t);
     }
     if (!PF_FREE_THREADED) { /* there they run meanwhile */
         forget_others(pf_tls_thread);

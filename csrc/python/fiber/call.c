@@ -152,10 +152,13 @@ first(Py_ssize_t n)
     return n <= 0 ? 0 : n >= 64 ? ~(Set)0 : ((Set)1 << n) - 1;
 }
 
+/* A strange key of the defaults may compare by code that gives the function
+ * another code object: so this one is held. */
 static Set
 needed_keywords(PyFunctionObject *function, PyObject *names)
 {
-    PyCodeObject *code = code_of(function);
+    PyCodeObject *code =
+        (PyCodeObject *)Py_NewRef((PyObject *)code_of(function));
     PyObject *defaults = Py_XNewRef(function->func_kwdefaults);
     Set set = 0;
     for (int i = 0; i < code->co_kwonlyargcount; i++) {
@@ -167,6 +170,7 @@ needed_keywords(PyFunctionObject *function, PyObject *names)
     }
     Py_XDECREF(defaults);
     PyErr_Clear(); /* strange keys: the call will raise */
+    Py_DECREF(code);
     return set;
 }
 

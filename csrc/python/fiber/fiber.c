@@ -471,6 +471,9 @@ fiber_dealloc(PyObject *op)
     if (PF_UNLIKELY(pf_task_awaits_post(PF_TASK(self)))) {
         return;
     }
+    if (!plain) {
+        pf_unseen_leave(op);
+    }
     PyObject_GC_UnTrack(op);
     if (self->weakrefs != NULL) {
         PyObject_ClearWeakRefs(op);

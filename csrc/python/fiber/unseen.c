@@ -111,6 +111,15 @@ pf_unseen_forget(PfUnseen **place)
 }
 
 void
+pf_unseen_leave(PyObject *op)
+{
+    PfRare *rare = PF_TASK(op)->rare;
+    if (rare != NULL) {
+        pf_unseen_forget(&rare->unseen);
+    }
+}
+
+void
 pf_unseen_forget_all(SchedulerObject *s)
 {
     pf_mutex_lock(&unseen_lock);

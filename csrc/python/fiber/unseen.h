@@ -17,6 +17,10 @@ bool pf_is_unseen(PyObject *op);
 void pf_unseen_add(SchedulerObject *s, PyObject *op);
 void pf_unseen_lost(PyObject *op);
 void pf_unseen_forget(PfUnseen **place);
+/* The task is about to be freed: it leaves the list before its weak references
+ * and what it holds are dropped.  That may run code in which the run ends, and
+ * the end of a run takes a reference to each task that is in the list. */
+void pf_unseen_leave(PyObject *op);
 void pf_unseen_forget_all(SchedulerObject *s);
 PyObject *pf_unseen_end_run(SchedulerObject *s, PyObject *result);
 PyObject *pf_unseen_joined(SchedulerObject *s, PyObject *raised);

@@ -327,6 +327,7 @@ grain_dealloc(PyObject *op)
     if (PF_UNLIKELY(pf_task_awaits_post(PF_TASK(g)))) {
         return;
     }
+    pf_unseen_leave(op);
     PyObject_GC_UnTrack(op);
     if (g->weakrefs != NULL) {
         PyObject_ClearWeakRefs(op);

@@ -187,20 +187,35 @@ receive(const Reader *r, PyObject *size)
     return got;
 }
 
+/* Turns what recv() returned into an object of exactly the type bytes, and takes
+ * the reference over.  The buffer drops such an object without running code; an
+ * instance of a subclass may have a __del__ that reads from this stream. */
+static PyObject *
+plain_bytes(PyObject *got)
+{
+    if (got == NULL || PyBytes_CheckExact(got)) {
+        return got;
+    }
+    PyObject *plain = NULL;
+    if (PyBytes_Check(got)) {
+        plain = PyBytes_FromStringAndSize(PyBytes_AS_STRING(got),
+                                          PyBytes_GET_SIZE(got));
+    } else {
+        PyErr_SetString(PyExc_TypeError, "the socket's recv() must return "
+                                         "bytes");
+    }
+    Py_DECREF(got);
+    return plain;
+}
+
 /* 1: more has come; 0: the stream has ended; -1. */
 static int
 receive_more(Reader *r, PyObject *size)
 {
     r->reading = true;
-    PyObject *got = receive(r, size);
+    PyObject *got = plain_bytes(receive(r, size));
     r->reading = false;
     if (got == NULL) {
-        return -1;
-    }
-    if (!PyBytes_Check(got)) {
-        PyErr_SetString(PyExc_TypeError, "the socket's recv() must return "
-                                         "bytes");
-        Py_DECREF(got);
         return -1;
     }
     if (PyBytes_GET_SIZE(got) == 0) {

@@ -199,12 +199,16 @@ is_owed(TlsObject *tls, const Write *write, Py_ssize_t *count)
     return same;
 }
 
+/* Only bytes are handed on as they are.  The session would ask another object
+ * for its buffer once more, and an object whose __buffer__() is Python code may
+ * give one of another size. */
 static PyObject *
 next_piece(const Write *write)
 {
     Py_ssize_t size;
     const char *rest = rest_of(write, &size);
-    if (write->done == 0 && size <= AT_A_TIME) {
+    if (write->done == 0 && size <= AT_A_TIME &&
+        PyBytes_CheckExact(write->data)) {
         return Py_NewRef(write->data);
     }
     return PyMemoryView_FromMemory(

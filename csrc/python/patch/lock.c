@@ -55,36 +55,50 @@ lock_dies(PyObject *self)
     die(self);
 }
 
-static PyObject *
+/* What the functions below return: 1: taken; 0: not in time; 2: the
+ * interpreter's own acquire() has to be called; -1 with an exception. */
+static int
 acquire_in_fiber(PyObject *self, PfThread *t, int64_t deadline)
 {
     if (pf_preempt() < 0 || pf_lot_may_hold(CURRENT(t)) < 0) {
-        return NULL;
+        return -1;
     }
     int rc = pf_lot_until(self, t, deadline, false, look, NULL);
-    return rc < 0 ? NULL : PyBool_FromLong(rc == 0);
+    return rc < 0 ? -1 : rc == 0;
+}
+
+/* A fiber or its thread may have to wait. */
+static inline bool
+is_for_fibers(void)
+{
+    return PF_UNLIKELY(pf_stays() != NULL && methods.wanted);
+}
+
+/* The arguments have been converted, which may have run code that left the
+ * run. */
+static int
+acquire_until(PyObject *self, int64_t deadline)
+{
+    if (!is_for_fibers()) {
+        return 2;
+    }
+    PfThread *t = pf_tls_thread;
+    return pf_lot_parks() != NULL
+               ? acquire_in_fiber(self, t, deadline)
+               : pf_stay_acquire(acquire, self, t, deadline);
 }
 
 static PyObject *
 acquire_packed(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     int64_t deadline;
-    PfThread *t = pf_lot_parks();
-    if (PF_LIKELY(t == NULL) || !methods.wanted) {
-        t = pf_stays();
-        int rc = 2;
-        if (PF_UNLIKELY(t != NULL && methods.wanted)) {
-            rc = pf_packed_deadline(args, kwargs, &deadline) < 0
-                     ? -1
-                     : pf_stay_acquire(acquire, self, t, deadline);
-        }
-        return rc == 2  ? PF_CALL_PACKED(acquire, self, args, kwargs)
-               : rc < 0 ? NULL
-                        : PyBool_FromLong(rc);
-    }
-    return pf_packed_deadline(args, kwargs, &deadline) < 0
-               ? NULL
-               : acquire_in_fiber(self, t, deadline);
+    int rc = !is_for_fibers() ? 2
+             : pf_packed_deadline(args, kwargs, &deadline) < 0
+                 ? -1
+                 : acquire_until(self, deadline);
+    return rc == 2  ? PF_CALL_PACKED(acquire, self, args, kwargs)
+           : rc < 0 ? NULL
+                    : PyBool_FromLong(rc);
 }
 
 static PyObject *
@@ -92,22 +106,13 @@ acquire_unpacked(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                  PyObject *kwnames)
 {
     int64_t deadline;
-    PfThread *t = pf_lot_parks();
-    if (PF_LIKELY(t == NULL) || !methods.wanted) {
-        t = pf_stays();
-        int rc = 2;
-        if (PF_UNLIKELY(t != NULL && methods.wanted)) {
-            rc = pf_acquire_arguments(args, nargs, kwnames, &deadline) < 0
-                     ? -1
-                     : pf_stay_acquire(acquire, self, t, deadline);
-        }
-        return rc == 2  ? PF_CALL_UNPACKED(acquire, self, args, nargs, kwnames)
-               : rc < 0 ? NULL
-                        : PyBool_FromLong(rc);
-    }
-    return pf_acquire_arguments(args, nargs, kwnames, &deadline) < 0
-               ? NULL
-               : acquire_in_fiber(self, t, deadline);
+    int rc = !is_for_fibers() ? 2
+             : pf_acquire_arguments(args, nargs, kwnames, &deadline) < 0
+                 ? -1
+                 : acquire_until(self, deadline);
+    return rc == 2  ? PF_CALL_UNPACKED(acquire, self, args, nargs, kwnames)
+           : rc < 0 ? NULL
+                    : PyBool_FromLong(rc);
 }
 
 static PyObject *
@@ -192,7 +197,7 @@ without_lock(PyObject *self, FiberObject *fiber)
 static PyObject *
 retake_dying(PyObject *self, PfThread *t)
 {
-    int rc = look(self, t, NULL);
+    int rc = pf_lot_may_hold(CURRENT(t)) < 0 ? -1 : look(self, t, NULL);
     return rc < 0    ? NULL
            : rc == 0 ? without_lock(self, CURRENT(t))
                      : Py_NewRef(Py_None);
@@ -201,7 +206,8 @@ retake_dying(PyObject *self, PfThread *t)
 static PyObject *
 retake(PyObject *self, PfThread *t)
 {
-    if (pf_lot_until(self, t, PF_NEVER, true, look, NULL) == 0) {
+    if (pf_lot_may_hold(CURRENT(t)) == 0 &&
+        pf_lot_until(self, t, PF_NEVER, true, look, NULL) == 0) {
         Py_RETURN_NONE;
     }
     PyObject *raised = pf_take_exception();

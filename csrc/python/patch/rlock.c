@@ -78,25 +78,28 @@ look(PyObject *self, PfThread *t, void *data)
     return rc;
 }
 
-static PyObject *
+/* What the functions below return: 1: taken; 0: not in time; 2: the
+ * interpreter's own acquire() has to be called; -1 with an exception. */
+static int
 acquire_in_fiber(PyObject *self, PfThread *t, int64_t deadline)
 {
     Py_ssize_t once = 1;
     if (pf_preempt() < 0 || pf_lot_may_hold(CURRENT(t)) < 0) {
-        return NULL;
+        return -1;
     }
     int rc = pf_lot_until(self, t, deadline, false, look, &once);
-    return rc < 0 ? NULL : PyBool_FromLong(rc == 0);
+    return rc < 0 ? -1 : rc == 0;
 }
 
-/* Mine already: the lock's own count goes up, at once. */
-static PyObject *
-once_more(PfLotEntry *entry, PyObject *taken)
+/* The running fiber holds the lock: the lock's own count goes up, at once. */
+static int
+once_more(PyObject *self, PfLotEntry *entry)
 {
-    if (taken == Py_True) {
-        entry->depth++;
-    }
-    return taken;
+    PyObject *taken = pf_call_try(acquire, self);
+    int rc = taken == NULL ? -1 : taken == Py_True;
+    Py_XDECREF(taken);
+    entry->depth += rc == 1;
+    return rc;
 }
 
 /* The interpreter's own acquire() would succeed if another fiber of this thread
@@ -114,58 +117,56 @@ acquire_staying(PyObject *self, const PfLotEntry *entry, PfThread *t,
     return deadline == PF_NOW ? 0 : pf_stay_check(self, t);
 }
 
+/* A fiber or its thread may have to wait for the lock, or a fiber holds it. */
+static inline bool
+is_for_fibers(PyObject *self)
+{
+    return PF_UNLIKELY(pf_stays() != NULL && methods.wanted) ||
+           PF_UNLIKELY(is_mine(held(self)));
+}
+
+/* The arguments have been converted, which may have run code that took or
+ * released the lock, or left the run. */
+static int
+acquire_until(PyObject *self, int64_t deadline)
+{
+    PfLotEntry *entry = held(self);
+    if (is_mine(entry)) {
+        return once_more(self, entry);
+    }
+    PfThread *t = methods.wanted ? pf_stays() : NULL;
+    if (t == NULL) {
+        return 2;
+    }
+    return pf_lot_parks() != NULL ? acquire_in_fiber(self, t, deadline)
+                                  : acquire_staying(self, entry, t, deadline);
+}
+
 static PyObject *
 acquire_packed(PyObject *self, PyObject *args, PyObject *kwargs)
 {
-    PfLotEntry *entry = held(self);
-    if (PF_UNLIKELY(is_mine(entry))) {
-        return once_more(entry, PF_CALL_PACKED(acquire, self, args, kwargs));
-    }
     int64_t deadline;
-    PfThread *t = pf_lot_parks();
-    if (PF_LIKELY(t == NULL) || !methods.wanted) {
-        t = pf_stays();
-        int rc = 2;
-        if (PF_UNLIKELY(t != NULL && methods.wanted)) {
-            rc = pf_packed_deadline(args, kwargs, &deadline) < 0
-                     ? -1
-                     : acquire_staying(self, held(self), t, deadline);
-        }
-        return rc == 2  ? PF_CALL_PACKED(acquire, self, args, kwargs)
-               : rc < 0 ? NULL
-                        : PyBool_FromLong(rc);
-    }
-    return pf_packed_deadline(args, kwargs, &deadline) < 0
-               ? NULL
-               : acquire_in_fiber(self, t, deadline);
+    int rc = !is_for_fibers(self) ? 2
+             : pf_packed_deadline(args, kwargs, &deadline) < 0
+                 ? -1
+                 : acquire_until(self, deadline);
+    return rc == 2  ? PF_CALL_PACKED(acquire, self, args, kwargs)
+           : rc < 0 ? NULL
+                    : PyBool_FromLong(rc);
 }
 
 static PyObject *
 acquire_unpacked(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                  PyObject *kwnames)
 {
-    PfLotEntry *entry = held(self);
-    if (PF_UNLIKELY(is_mine(entry))) {
-        return once_more(
-            entry, PF_CALL_UNPACKED(acquire, self, args, nargs, kwnames));
-    }
     int64_t deadline;
-    PfThread *t = pf_lot_parks();
-    if (PF_LIKELY(t == NULL) || !methods.wanted) {
-        t = pf_stays();
-        int rc = 2;
-        if (PF_UNLIKELY(t != NULL && methods.wanted)) {
-            rc = pf_acquire_arguments(args, nargs, kwnames, &deadline) < 0
-                     ? -1
-                     : acquire_staying(self, held(self), t, deadline);
-        }
-        return rc == 2  ? PF_CALL_UNPACKED(acquire, self, args, nargs, kwnames)
-               : rc < 0 ? NULL
-                        : PyBool_FromLong(rc);
-    }
-    return pf_acquire_arguments(args, nargs, kwnames, &deadline) < 0
-               ? NULL
-               : acquire_in_fiber(self, t, deadline);
+    int rc = !is_for_fibers(self) ? 2
+             : pf_acquire_arguments(args, nargs, kwnames, &deadline) < 0
+                 ? -1
+                 : acquire_until(self, deadline);
+    return rc == 2  ? PF_CALL_UNPACKED(acquire, self, args, nargs, kwnames)
+           : rc < 0 ? NULL
+                    : PyBool_FromLong(rc);
 }
 
 static PyObject *

@@ -73,6 +73,21 @@ get_arguments(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
     return 0;
 }
 
+/* A place where the fiber cannot be left.  1: there is an item; 0: let the
+ * queue's own get() wait; -1 with an exception. */
+static int
+get_staying(PyObject *self, PfThread *t, int64_t deadline, Got *got)
+{
+    int rc = look(self, t, got);
+    return rc != 0 ? rc : deadline == PF_NOW ? 0 : pf_stay_check(self, t);
+}
+
+static inline bool
+is_for_fibers(void)
+{
+    return PF_UNLIKELY(pf_stays() != NULL && methods.wanted);
+}
+
 /* When there was nothing in time, the queue itself raises Empty. */
 static PyObject *
 get_inside(PyObject *self, PyTypeObject *cls, PyObject *const *args,
@@ -80,24 +95,21 @@ get_inside(PyObject *self, PyTypeObject *cls, PyObject *const *args,
 {
     int64_t deadline;
     Got got = {.cls = cls};
-    PfThread *t = pf_lot_parks();
-    if (PF_LIKELY(t == NULL) || !methods.wanted) {
-        t = pf_stays();
-        if (PF_UNLIKELY(t != NULL && methods.wanted)) {
-            if (get_arguments(args, nargs, kwnames, &deadline) < 0) {
-                return NULL;
-            }
-            int rc = look(self, t, &got);
-            if (rc != 0 ||
-                (deadline != PF_NOW && pf_stay_check(self, t) < 0)) {
-                return rc == 1 ? got.item : NULL;
-            }
-        }
+    if (!is_for_fibers()) {
         return call_get(get, self, cls, args, nargs, kwnames);
     }
     if (get_arguments(args, nargs, kwnames, &deadline) < 0 ||
-        pf_preempt() < 0) {
+        (pf_lot_parks() != NULL && pf_preempt() < 0)) {
         return NULL;
+    }
+    if (!is_for_fibers()) { /* the above has left the run */
+        return call_get(get, self, cls, args, nargs, kwnames);
+    }
+    PfThread *t = pf_tls_thread;
+    if (pf_lot_parks() == NULL) {
+        return get_staying(self, t, deadline, &got) == 0
+                   ? call_get(get, self, cls, args, nargs, kwnames)
+                   : got.item;
     }
     int rc = pf_lot_until(self, t, deadline, false, look, &got);
     return rc == 1 ? call_get(get_nowait, self, cls, NULL, 0, NULL) : got.item;
