@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 import threading
 import types
@@ -310,3 +311,37 @@ def test_coverage_tells_the_lines_of_fibers_in_several_files(
         env={"COVERAGE_CORE": core},
     )
     assert done.stdout == "one []\ntwo [15]\nprogram []\n"
+
+
+def test_fiber_that_only_its_trace_function_refers_to_is_collected() -> None:
+    ended: list[str] = []
+
+    def work() -> None:
+        try:
+            current().parent.switch()  # type: ignore[union-attr]
+        finally:
+            ended.append("unwound")
+
+    class Tracer:
+        fiber: Fiber[None]
+
+        def __call__(self, frame: types.FrameType, event: str, arg: object) -> None:
+            return None
+
+    def hook(frame: types.FrameType, event: str, arg: object) -> None:
+        tracer = Tracer()
+        tracer.fiber = current()
+        sys.settrace(tracer)
+
+    before = sys.gettrace()
+    threading.settrace(hook)
+    sys.settrace(lambda *event: None)
+    try:
+        fiber: Fiber[None] = Fiber(work)
+        fiber.switch()
+    finally:
+        sys.settrace(before)
+        threading.settrace(None)  # type: ignore[arg-type]
+    del fiber
+    gc.collect()
+    assert ended == ["unwound"]

@@ -21,6 +21,7 @@
 #include "python/fiber/switch.h"
 #include "python/fiber/slots.h"
 #include "python/fiber/still.h"
+#include "python/fiber/tracing.h"
 #include "python/fiber/unseen.h"
 #include "python/fiber/unwind.h"
 #include "python/fiber/wait.h"
@@ -242,6 +243,12 @@ fiber_traverse(PyObject *op, visitproc visit, void *arg)
     }
     if (self->scheduled) {
         Py_VISIT(SCHEDULER_OF(self->core.scheduler));
+    }
+    if (self->fiber.stack != NULL && !pf_is_packed(&self->fiber)) {
+        int rc = pf_trace_traverse(self->saved->trace, visit, arg);
+        if (rc != 0) {
+            return rc;
+        }
     }
     if (tells_of_frames(self, arg)) {
         int rc = pystate_traverse(self->saved, visit, arg);

@@ -77,6 +77,17 @@ trace_free(PfTrace *trace)
     Py_XDECREF(hook);
 }
 
+int
+pf_trace_traverse(const PfTrace *trace, visitproc visit, void *arg)
+{
+    if (trace != NULL) {
+        Py_VISIT(trace->object);
+        Py_VISIT(trace->under);
+        Py_VISIT(trace->hook);
+    }
+    return 0;
+}
+
 void
 pf_trace_free_spares(PfThread *t)
 {

@@ -18,6 +18,8 @@ void pf_trace_begin_slow(PfThread *t, FiberObject *self);
 void pf_trace_end_slow(PfThread *t, FiberObject *self);
 /* A part of the switch: runs no code. */
 void pf_trace_switch(PyThreadState *ts, PfTrace *from, PfTrace *to);
+/* Of a fiber that is not packed; `trace` may be NULL. */
+int pf_trace_traverse(const PfTrace *trace, visitproc visit, void *arg);
 void pf_trace_free_spares(PfThread *t);
 
 /* The running fiber is about to make its first call.  No exception is set; one
