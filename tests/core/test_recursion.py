@@ -6,6 +6,7 @@ can, the error may come earlier; a crash may not.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -25,6 +26,14 @@ DEAR = {"sorted_key", "sort_compare"}
 #: The parser and the compiler look at counters of their own, and not at the stack.
 SOURCE = [name for name in NESTING if name.startswith(("eval_", "ast_"))]
 WALKS = [name for name in NESTING if name not in SOURCE and name != "marshal_dumps"]
+
+
+@pytest.fixture(autouse=True)
+def no_collector() -> Iterator[None]:
+    """Callbacks of other tests' libraries would run where there is no room for a call."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture
