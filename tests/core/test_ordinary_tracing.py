@@ -516,7 +516,7 @@ def test_coverage_measures_fibers(child: Child, tmp_path: Any, core: str) -> Non
         import runpy, sys
         import coverage
         measure = coverage.Coverage(data_file=None, config_file=False)
-        # Its tracer in Python says so of every fiber's but the first, and loses nothing.
+        # Coverage's tracer in Python warns for each fiber but the first, and loses nothing.
         measure.set_option("run:disable_warnings", ["trace-changed"])
         with measure.collect():
             runpy.run_path(sys.argv[1])

@@ -242,6 +242,45 @@ pystate_keep_tracing(PyThreadState *ts, PyState *st)
     st->tracing = ts->tracing;
 }
 
+/* The thread's trace function, sys.settrace()'s, and its object. */
+static inline bool
+pystate_traced(const PyThreadState *ts)
+{
+    return ts->c_tracefunc != NULL;
+}
+
+static inline Py_tracefunc
+pystate_trace_function(const PyThreadState *ts)
+{
+    return ts->c_tracefunc;
+}
+
+static inline PyObject *
+pystate_trace_object(const PyThreadState *ts)
+{
+    return ts->c_traceobj;
+}
+
+/* Does a trace or profile function run? */
+static inline bool
+pystate_in_tracer(const PyThreadState *ts)
+{
+    return ts->tracing != 0;
+}
+
+/* Both trace, so the interpreter's count of traced threads stays right. */
+static inline void
+pystate_exchange_trace(PyThreadState *ts, Py_tracefunc *function,
+                       PyObject **object)
+{
+    Py_tracefunc was = ts->c_tracefunc;
+    PyObject *was_object = ts->c_traceobj;
+    ts->c_tracefunc = *function;
+    ts->c_traceobj = *object;
+    *function = was;
+    *object = was_object;
+}
+
 /* Has the thread a profile function of C's kind, PyEval_SetProfile()'s? */
 static inline bool
 pystate_profiled(const PyThreadState *ts)

@@ -22,23 +22,11 @@ struct PfTrace {
     PfTrace *next;   /* spare */
 };
 
-/* Both trace, so the interpreter's count of traced threads stays right. */
-static inline void
-exchange(PyThreadState *ts, PfTrace *trace)
-{
-    Py_tracefunc function = ts->c_tracefunc;
-    PyObject *object = ts->c_traceobj;
-    ts->c_tracefunc = trace->function;
-    ts->c_traceobj = trace->object;
-    trace->function = function;
-    trace->object = object;
-}
-
 static inline void
 leave(PyThreadState *ts, PfTrace *trace)
 {
-    if (trace->in_use && ts->c_tracefunc != NULL) {
-        exchange(ts, trace);
+    if (trace->in_use && pystate_traced(ts)) {
+        pystate_exchange_trace(ts, &trace->function, &trace->object);
     } else if (trace->in_use) {
         trace->over = true;
     }
@@ -48,9 +36,9 @@ leave(PyThreadState *ts, PfTrace *trace)
 static inline void
 enter(PyThreadState *ts, PfTrace *trace)
 {
-    if (ts->c_tracefunc != NULL && ts->c_traceobj == trace->under &&
+    if (pystate_traced(ts) && pystate_trace_object(ts) == trace->under &&
         !trace->over) {
-        exchange(ts, trace);
+        pystate_exchange_trace(ts, &trace->function, &trace->object);
         trace->in_use = true;
     }
 }
@@ -122,9 +110,9 @@ trace_new(PyThreadState *ts, PyObject *hook)
         Py_DECREF(hook);
         return (PfTrace *)PyErr_NoMemory();
     }
-    trace->function = ts->c_tracefunc;
-    trace->object = Py_XNewRef(ts->c_traceobj);
-    trace->under = Py_XNewRef(ts->c_traceobj);
+    trace->function = pystate_trace_function(ts);
+    trace->object = Py_XNewRef(pystate_trace_object(ts));
+    trace->under = Py_XNewRef(pystate_trace_object(ts));
     trace->hook = hook;
     trace->in_use = true;
     PyObject *done = PyObject_CallOneArg(settrace, hook);
@@ -143,7 +131,7 @@ take_spare(PfThread *t, PyObject *hook)
 {
     PfTrace *trace = t->spare_traces;
     if (trace != NULL && trace->hook == hook &&
-        trace->under == t->tstate->c_traceobj) {
+        trace->under == pystate_trace_object(t->tstate)) {
         t->spare_traces = trace->next;
         enter(t->tstate, trace);
         return trace;
@@ -156,18 +144,18 @@ void
 pf_trace_begin_slow(PfThread *t, FiberObject *self)
 {
     PyThreadState *ts = t->tstate;
-    if (ts->tracing != 0 || pf_facade.trace_hook == NULL) {
+    if (pystate_in_tracer(ts) || pf_facade.trace_hook == NULL) {
         return;
     }
     pf_no_switch_begin(t, "while a fiber gets its trace function");
     PyObject *hook = thread_hook(ts);
-    if (hook == Py_None || ts->c_tracefunc == NULL) {
+    if (hook == Py_None || !pystate_traced(ts)) {
         Py_XDECREF(hook);
     } else if (hook != NULL) {
         PfTrace *trace = take_spare(t, hook);
         if (trace != NULL) {
             Py_DECREF(hook);
-        } else if (ts->c_tracefunc != NULL) {
+        } else if (pystate_traced(ts)) {
             trace = trace_new(ts, hook);
         } else {
             Py_DECREF(hook);

@@ -27,7 +27,7 @@ void pf_trace_free_spares(PfThread *t);
 static inline void
 pf_trace_begin(PfThread *t, FiberObject *self)
 {
-    if (PF_UNLIKELY(t->tstate->c_tracefunc != NULL)) {
+    if (PF_UNLIKELY(pystate_traced(t->tstate))) {
         pf_trace_begin_slow(t, self);
     }
 }
