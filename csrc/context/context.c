@@ -214,6 +214,21 @@ pf_backend_forget(pf_context *context)
     (void)context;
 }
 
+/* The switch pushes what it preserves.  Nothing below is in use: it is called,
+ * and calls nothing. */
+char *
+pf_context_low(const pf_context *context)
+{
+    return context->handle;
+}
+
+void *
+pf_context_handle(const pf_area *area, const char *low)
+{
+    (void)area;
+    return (void *)(uintptr_t)low;
+}
+
 void
 pf_backend_dispose(pf_area *area)
 {

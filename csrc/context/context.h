@@ -55,25 +55,6 @@ typedef struct pf_context {
 #endif
 } pf_context;
 
-/* Can what a suspended context has on its stack be put elsewhere, and the
- * context resumed there?  The assembly's contexts can, where return addresses
- * are plain words and the C library is one that it was tried with: `handle`
- * and every word that points into the stack change by the distance.  (What a
- * sanitizer adds to the code keeps differences of addresses on the stack.) */
-#if defined(PF_CONTEXT_ASSEMBLY) && !PF_WITH_ASAN && !PF_WITH_TSAN &&         \
-    !defined(PYFIBER_SANITIZED) && (defined(__GLIBC__) || defined(__APPLE__))
-#define PF_CONTEXT_MOVES 1
-#if defined(__x86_64__)
-#define PF_CONTEXT_RETURN 56 /* from `handle`: where the switch returns to */
-#define PF_CONTEXT_FRAME 64  /* from `handle`: where the caller's frame is */
-#else
-#define PF_CONTEXT_RETURN 88
-#define PF_CONTEXT_FRAME 176
-#endif
-#else
-#define PF_CONTEXT_MOVES 0
-#endif
-
 /* The memory a context runs on.  `os` belongs to the backend and stays with
  * the memory while it is pooled (Windows: the operating system's fiber, whose
  * stack replaces low/size; NULL elsewhere). */
@@ -104,6 +85,21 @@ void pf_context_forget(pf_context *context);
 /* Leave `from`, which must be the running one, for `to`.  Returns when
  * something switches to `from` again. */
 void pf_context_switch(pf_context *from, pf_context *to);
+
+/* Is it known how far a suspended context's stack is in use? */
+#if defined(PF_CONTEXT_ASSEMBLY) ||                                           \
+    (defined(__linux__) &&                                                    \
+     (defined(__x86_64__) || defined(__aarch64__) || defined(__riscv)))
+#define PF_CONTEXT_TELLS_LOW 1
+#else
+#define PF_CONTEXT_TELLS_LOW 0
+#endif
+/* The lowest byte that a suspended context needs; NULL where that is unknown.
+ * All up to the end of its area may be put away, and back to the same place
+ * before it is resumed. */
+char *pf_context_low(const pf_context *context);
+/* The handle of a context that was left on this area with this lowest byte. */
+void *pf_context_handle(const pf_area *area, const char *low);
 
 /* For signal handlers: is the calling thread between two stacks, so that its
  * calls cannot be followed?  The assembly says at each instruction where they

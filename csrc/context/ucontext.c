@@ -40,11 +40,45 @@ begin(unsigned high, unsigned low)
     pf_context_main((pf_start *)address);
 }
 
+static root *
+root_of(const pf_area *area)
+{
+    uintptr_t end = (uintptr_t)(area->low + area->size);
+    return (root *)((end - sizeof(root)) & ~(uintptr_t)63);
+}
+
+/* swapcontext goes on with the stack pointer that it has saved.  A red zone
+ * below it, of 128 bytes at most, could belong to the function that called. */
+char *
+pf_context_low(const pf_context *context)
+{
+#if PF_CONTEXT_TELLS_LOW
+    const ucontext_t *registers = context->handle;
+#if defined(__x86_64__)
+    uintptr_t low = (uintptr_t)registers->uc_mcontext.gregs[REG_RSP];
+#elif defined(__aarch64__)
+    uintptr_t low = (uintptr_t)registers->uc_mcontext.sp;
+#else
+    uintptr_t low = (uintptr_t)registers->uc_mcontext.__gregs[REG_SP];
+#endif
+    return (char *)((low - 128) & ~(uintptr_t)15);
+#else
+    (void)context;
+    return NULL;
+#endif
+}
+
+void *
+pf_context_handle(const pf_area *area, const char *low)
+{
+    (void)low;
+    return &root_of(area)->registers;
+}
+
 int
 pf_backend_init(pf_context *context, pf_area *area, const pf_start *start)
 {
-    uintptr_t end = (uintptr_t)(area->low + area->size);
-    root *top = (root *)((end - sizeof *top) & ~(uintptr_t)63);
+    root *top = root_of(area);
     top->start = *start;
     ucontext_t *registers = &top->registers;
     if (getcontext(registers) != 0) {

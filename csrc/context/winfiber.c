@@ -172,3 +172,18 @@ pf_context_jump(pf_context *from, pf_context *to)
         SwitchToFiber(to->handle);
     }
 }
+
+/* The system keeps each fiber's stack. */
+char *
+pf_context_low(const pf_context *context)
+{
+    (void)context;
+    return NULL;
+}
+
+void *
+pf_context_handle(const pf_area *area, const char *low)
+{
+    (void)area, (void)low;
+    return NULL;
+}

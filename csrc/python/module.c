@@ -331,7 +331,7 @@ pool_stats(const PfThread *t, pf_stack_pool *pool)
     pf_stack_pool_stats(pool, &st);
     pf_pack_stats_get(&t->engine, pool, &packed);
     return Py_BuildValue(
-        "{s:n,s:n,s:n,s:n,s:n,s:K,s:K,s:n,s:n,s:n,s:K,s:K,s:K}", "stack_size",
+        "{s:n,s:n,s:n,s:n,s:n,s:K,s:K,s:n,s:n,s:n,s:K,s:K}", "stack_size",
         (Py_ssize_t)st.stack_size, "mapped", (Py_ssize_t)st.mapped, "slots",
         (Py_ssize_t)st.slots, "live", (Py_ssize_t)st.live, "peak",
         (Py_ssize_t)st.peak, "acquired", (unsigned long long)st.acquired,
@@ -339,8 +339,7 @@ pool_stats(const PfThread *t, pf_stack_pool *pool)
         (Py_ssize_t)packed.slots, "packed", (Py_ssize_t)packed.packed,
         "packed_bytes", (Py_ssize_t)packed.packed_bytes, "packings",
         (unsigned long long)packed.packings, "unpackings",
-        (unsigned long long)packed.unpackings, "refusals",
-        (unsigned long long)packed.refusals);
+        (unsigned long long)packed.unpackings);
 }
 
 static PyObject *
@@ -705,7 +704,7 @@ engine_exec(PyObject *module)
     pf_store(&pf_default_stack_size, DEFAULT_STACK_SIZE);
     if (refuse_subinterpreters() < 0 || pystate_lookup() < 0 ||
         stack_size_from_environment() < 0 || pf_state_init(module) < 0 ||
-        pf_facade_init(module) < 0 || pf_packing_init(module) < 0 ||
+        pf_facade_init(module) < 0 || pf_packing_init() < 0 ||
         make_types(module) < 0 || pf_import_init(module) < 0 ||
         pf_abroad_init(module) < 0 || pf_cancel_init(module) < 0 ||
         pf_worker_init(module) < 0 || pf_portal_init(module) < 0 ||

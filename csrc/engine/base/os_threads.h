@@ -14,7 +14,8 @@ typedef bool (*pf_os_thread_fn)(uint64_t number, void *data);
  * not tell which threads there are.  Threads may begin and end meanwhile. */
 int pf_os_threads_any(pf_os_thread_fn is, void *data);
 
-/* Wait for two milliseconds, so that a thread that is just ending has ended. */
-void pf_os_threads_settle(void);
+/* Wait for two milliseconds: so that a thread that is just ending has ended, or
+ * others have freed memory. */
+void pf_os_pause(void);
 
 #endif

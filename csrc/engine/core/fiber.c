@@ -191,11 +191,17 @@ void
 pf_fiber_release_stack(pf_fiber *fiber)
 {
     pf_stack *stack = fiber->stack;
-    assert(!pf_is_packed(fiber));
+    if (pf_is_packed(fiber)) {
+        pf_drop_image(pf_stack_owner(stack), fiber);
+    }
     fiber->stack = NULL;
     fiber->task.has_stack = false;
     pf_context_finish(&fiber->context);
-    pf_stack_release(stack);
+    if (stack->user == fiber) {
+        pf_stack_release(stack);
+    } else {
+        pf_stack_release_home(stack);
+    }
 }
 
 void
@@ -205,9 +211,6 @@ pf_fiber_leave_stack(pf_thread *thread, pf_fiber *fiber)
         pf_drop_image(thread, fiber);
     } else if (fiber->stack != NULL) {
         fiber->stack->user = NULL;
-        if (thread != NULL) {
-            pf_pack_forget(thread, fiber);
-        }
     }
     fiber->stack = NULL;
     fiber->task.has_stack = false;
@@ -220,9 +223,6 @@ pf_reap(pf_thread *thread, pf_fiber *zombie)
 {
     const pf_task_ops *ops = pf_ops_of(&zombie->task);
     thread->zombie = NULL;
-    if (thread->learning == zombie) {
-        pf_pack_forget(thread, zombie);
-    }
     if (zombie->stack != NULL && zombie->task.state == PF_DONE) {
         pf_fiber_release_stack(zombie);
     }

@@ -66,7 +66,6 @@ struct pf_thread {
     unsigned pool_count;
     size_t room_size;         /* of every stack of this thread */
     struct pf_packer *packer; /* see pack.h; NULL: it has never been used */
-    const pf_fiber *learning; /* whose stack the packer is looking at */
 };
 
 /* `root` becomes current.  It has no operations: a host that lets it wait must
@@ -90,9 +89,9 @@ int pf_fiber_prepare(pf_thread *thread, pf_fiber *fiber, size_t stack_size,
                      pf_limit *limit);
 /* Release the stack of a fiber that does not and will not run. */
 void pf_fiber_release_stack(pf_fiber *fiber);
-/* The memory of a fiber goes, and its stack, if it has one, stays as it is for
- * good: nobody must look for the fiber there any more.  `thread` is NULL if it
- * has ended: then the fiber has a stack, or none. */
+/* The memory of a fiber goes, and what is on its stack, if it has one, stays as
+ * it is for good: nobody must look for the fiber there any more.  `thread` is
+ * NULL if it has ended. */
 void pf_fiber_leave_stack(pf_thread *thread, pf_fiber *fiber);
 
 /* Release the stack of the fiber that ended, and tell its kind. */

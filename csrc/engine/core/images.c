@@ -1,42 +1,36 @@
 /* See images.h. */
 #include "engine/core/images.h"
 
-#include "context/context.h"
-
-#if PF_CONTEXT_MOVES
-
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "context/context.h"
 #include "engine/base/memory.h"
 
-/* How far an address may lie from a fiber to belong to its object. */
+/* How far an address may lie from a fiber to count as one in its object. */
 #define FIBER_NEAR 512
-/* A form is replaced once if the first images that use it differ too much: it
- * was made of a fiber that had just begun, say. */
-#define WORN_AFTER 32
-#define WORN_DIFFERENCES 8
+/* A stack that differs in more words than this from a form gets another one,
+ * up to MOST_ALIKE forms of the same size; then the best of them must do. */
+#define FEW_DIFFERENCES(words) (12 + (words) / 32)
+#define MOST_ALIKE 8
+#define MOST_UNUSED_FORMS 64 /* about */
+#define MOST_PATTERNS 8      /* of a form, to choose from */
 
-typedef enum Kind { PLAIN, OF_STACK, OF_FIBER } Kind;
+typedef enum Kind { PLAIN, OF_STACK, OF_FIBER, KINDS } Kind;
 
-/* The words of one fiber, by which those of others are told.  Freed with its
- * shape, or with the last image of it if it was replaced. */
+/* The words of one fiber, by which those of others are told.  It goes when it
+ * is in no list and no image needs it. */
 struct pf_form {
-    pf_form *next;        /* of the same shape */
+    pf_form *next;        /* in its bucket, the one used last first */
     pf_pattern *patterns; /* the ones used last, the last one first */
     uint32_t users;
-    uint32_t differences; /* in the first images */
     uint16_t stack_words;
     uint16_t room_words;
-    uint16_t tried;
-    bool replaced; /* the shape has another one for these sizes */
-    bool settled;
+    bool listed;
     uint64_t *words;
     uint8_t kinds[];
 };
-
-#define MOST_UNUSED_FORMS 64 /* of a shape, about */
-#define MOST_PATTERNS 8      /* of a form, to choose from */
 
 /* Of those that are no longer in their form's list each goes with its last
  * image, all others go with the form. */
@@ -49,109 +43,102 @@ struct pf_pattern {
     pf_difference differences[];
 };
 
-/* ------------------------------------------------------------- the words */
+/* --------------------------------------------------------------- the words */
 
-static inline uint64_t
-word_at(const pf_span *span, uint32_t i)
+/* What is added to a value of each kind. */
+typedef struct Bases {
+    uint64_t of[KINDS];
+} Bases;
+
+static inline Bases
+bases_of(const pf_fiber *fiber)
 {
-    if (i - span->hole < span->hole_end - span->hole) {
-        return 0;
-    }
-    return i < span->stack_words ? span->stack[i]
-                                 : span->room[i - span->stack_words];
+    return (Bases){{0, (uintptr_t)fiber->stack, (uintptr_t)fiber}};
+}
+
+/* The words of a stack in its slot. */
+typedef struct Words {
+    const uint64_t *stack; /* from the innermost end */
+    const uint64_t *room;
+    uint32_t stack_count, room_count;
+    uint64_t low, size; /* of the slot */
+    Bases bases;
+} Words;
+
+static Words
+words_of(const pf_fiber *fiber, const pf_span *span)
+{
+    const pf_stack *stack = fiber->stack;
+    char *end = stack->room + stack->room_size;
+    return (Words){
+        .stack = (const uint64_t *)(const void *)span->low,
+        .room = (const uint64_t *)(const void *)stack->room,
+        .stack_count = (uint32_t)((const char *)stack - span->low) / 8,
+        .room_count = (uint32_t)(span->room_end - stack->room) / 8,
+        .low = (uintptr_t)stack->area.low,
+        .size = (size_t)(end - stack->area.low),
+        .bases = bases_of(fiber),
+    };
 }
 
 static inline Kind
-kind_of(const pf_span *span, uint64_t *word)
+kind_of(const Words *words, uint64_t word)
 {
-    uint64_t w = *word;
-    if (w - span->low <= span->high - span->low) {
-        *word = w - span->header;
+    if (word - words->low <= words->size) {
         return OF_STACK;
     }
-    if (w - (span->fiber - FIBER_NEAR) <= 2 * FIBER_NEAR) {
-        *word = w - span->fiber;
-        return OF_FIBER;
-    }
-    return PLAIN;
-}
-
-static inline uint64_t
-word_of(Kind kind, uint64_t value, uintptr_t header, uintptr_t fiber)
-{
-    return kind == PLAIN ? value : value + (kind == OF_STACK ? header : fiber);
-}
-
-pf_span
-pf_span_of(const pf_fiber *fiber, const char *room_end, const char *moves,
-           uint16_t bytes)
-{
-    const pf_stack *stack = fiber->stack;
-    const char *low = fiber->context.handle;
-    pf_span span = {
-        .stack = (const uint64_t *)(const void *)low,
-        .room = (const uint64_t *)(const void *)stack->room,
-        .stack_words = (uint32_t)((const char *)stack - low) / 8,
-        .room_words = (uint32_t)(room_end - stack->room) / 8,
-        .header = (uintptr_t)stack,
-        .low = (uintptr_t)stack->area.low,
-        .high = (uintptr_t)stack->room + stack->room_size,
-        .fiber = (uintptr_t)fiber,
-    };
-    if (bytes != 0) {
-        span.hole = (uint32_t)(moves - low) / 8;
-        span.hole_end = span.hole + bytes / 8u;
-    }
-    return span;
+    uint64_t near = words->bases.of[OF_FIBER] - FIBER_NEAR;
+    return word - near <= 2 * FIBER_NEAR ? OF_FIBER : PLAIN;
 }
 
 /* --------------------------------------------------------------- the forms */
 
-/* To the front of its shape's list. */
+static pf_form **
+bucket_of(pf_forms *forms, const Words *words)
+{
+    uint32_t key = words->stack_count * 7 + words->room_count;
+    return &forms->buckets[key % PF_FORM_BUCKETS];
+}
+
 static void
-list_form(pf_shape *shape, pf_form *form)
+fill(pf_form *form, const Words *words, const uint64_t *from, uint32_t count,
+     uint32_t at)
 {
-    form->next = shape->forms;
-    shape->forms = form;
+    for (uint32_t i = 0; i < count; i++) {
+        Kind kind = kind_of(words, from[i]);
+        form->kinds[at + i] = (uint8_t)kind;
+        form->words[at + i] = from[i] - words->bases.of[kind];
+    }
+}
+
+static void
+list_form(pf_form **bucket, pf_form *form)
+{
+    form->next = *bucket;
+    *bucket = form;
 }
 
 static pf_form *
-find_form(pf_shape *shape, const pf_span *span)
+new_form(pf_forms *forms, const Words *words)
 {
-    pf_form **link = &shape->forms;
-    while (*link != NULL && (*link)->room_words != span->room_words) {
-        link = &(*link)->next;
-    }
-    pf_form *form = *link;
-    if (form != NULL && form != shape->forms) {
-        *link = form->next;
-        list_form(shape, form);
-    }
-    return form;
-}
-
-static pf_form *
-new_form(pf_shape *shape, const pf_span *span)
-{
-    uint32_t count = span->stack_words + span->room_words;
+    uint32_t count = words->stack_count + words->room_count;
     pf_form *form = pf_malloc(sizeof *form + count);
-    uint64_t *words = pf_malloc(count * sizeof *words);
-    if (form == NULL || words == NULL) {
+    uint64_t *copy = pf_malloc(count * sizeof *copy);
+    if (form == NULL || copy == NULL) {
         free(form);
-        free(words);
+        free(copy);
         return NULL;
     }
     *form = (pf_form){
-        .stack_words = (uint16_t)span->stack_words,
-        .room_words = (uint16_t)span->room_words,
-        .words = words,
+        .stack_words = (uint16_t)words->stack_count,
+        .room_words = (uint16_t)words->room_count,
+        .listed = true,
+        .words = copy,
     };
-    for (uint32_t i = 0; i < count; i++) {
-        words[i] = word_at(span, i);
-        form->kinds[i] = (uint8_t)kind_of(span, &words[i]);
-    }
-    list_form(shape, form);
-    shape->form_count++;
+    fill(form, words, words->stack, words->stack_count, 0);
+    fill(form, words, words->room, words->room_count, words->stack_count);
+    list_form(bucket_of(forms, words), form);
+    forms->count++;
     return form;
 }
 
@@ -168,85 +155,52 @@ free_form(pf_form *form)
 }
 
 static void
-unuse_form(pf_form *form)
-{
-    if (--form->users == 0 && form->replaced) {
-        free_form(form);
-    }
-}
-
-/* Out of its shape's list; images may still need it. */
-static void
-unlist_form(pf_shape *shape, pf_form **link)
+unlist_form(pf_forms *forms, pf_form **link)
 {
     pf_form *form = *link;
     *link = form->next;
-    shape->form_count--;
-    form->replaced = true;
+    forms->count--;
+    form->listed = false;
     if (form->users == 0) {
         free_form(form);
     }
 }
 
 static void
-replace_form(pf_shape *shape, pf_form *form, const pf_span *span)
+unuse_form(pf_form *form)
 {
-    pf_form *better = new_form(shape, span);
-    if (better == NULL) {
-        return;
+    if (--form->users == 0 && !form->listed) {
+        free_form(form);
     }
-    better->settled = true;
-    pf_form **link = &shape->forms;
-    while (*link != form) {
-        link = &(*link)->next;
-    }
-    unlist_form(shape, link);
 }
 
-/* A program may wait at the same place in any number of ways, in a recursion,
- * say: then there are not many more forms than packed fibers. */
+/* A program may wait in any number of ways, in a recursion, say: then there
+ * are not many more forms than images. */
 static void
-drop_unused_forms(pf_shape *shape)
+drop_unused_forms(pf_forms *forms)
 {
-    pf_form **link = &shape->forms;
-    while (*link != NULL) {
-        if ((*link)->users == 0) {
-            unlist_form(shape, link);
-        } else {
-            link = &(*link)->next;
+    for (int i = 0; i < PF_FORM_BUCKETS; i++) {
+        pf_form **link = &forms->buckets[i];
+        while (*link != NULL) {
+            if ((*link)->users == 0) {
+                unlist_form(forms, link);
+            } else {
+                link = &(*link)->next;
+            }
         }
     }
-    shape->used_forms = 2 * shape->form_count;
-}
-
-/* The form for such a stack; one that does not serve is replaced. */
-static pf_form *
-form_for(pf_shape *shape, const pf_span *span)
-{
-    pf_form *form = find_form(shape, span);
-    if (form == NULL) {
-        if (shape->form_count > shape->used_forms + MOST_UNUSED_FORMS) {
-            drop_unused_forms(shape);
-        }
-        return new_form(shape, span);
-    }
-    if (!form->settled && form->tried == WORN_AFTER) {
-        form->settled = true;
-        if (form->differences > WORN_AFTER * WORN_DIFFERENCES) {
-            replace_form(shape, form, span);
-            form = find_form(shape, span);
-        }
-    }
-    return form;
+    forms->used = 2 * forms->count;
 }
 
 /* --------------------------------------------------------- the differences */
 
 static void
-add_entry(pf_draft *draft, uint32_t place, Kind kind, uint64_t value)
+add_entry(pf_draft *draft, const Words *words, uint32_t place, uint64_t word)
 {
-    uint16_t v = draft->value_count;
-    uint16_t oldest = v > 24 ? v - 24 : 0;
+    Kind kind = kind_of(words, word);
+    uint64_t value = word - words->bases.of[kind];
+    uint32_t v = draft->value_count;
+    uint32_t oldest = v > 24 ? v - 24 : 0;
     while (v > oldest && draft->values[v - 1] != value) {
         v--;
     }
@@ -257,22 +211,92 @@ add_entry(pf_draft *draft, uint32_t place, Kind kind, uint64_t value)
     draft->entries[draft->entry_count++] = (pf_difference){
         .place = (uint16_t)(place & 0x3FFF),
         .kind = kind & 3,
-        .value = v - 1,
+        .value = (uint16_t)(v - 1),
     };
 }
 
-static void
-compare(pf_draft *draft, const pf_span *span, const pf_form *form)
+/* False: there are more than `most` differences. */
+static bool
+compare_part(pf_draft *draft, const Words *words, const pf_form *form,
+             const uint64_t *from, uint32_t count, uint32_t at, uint32_t most)
 {
-    uint32_t count = span->stack_words + span->room_words;
-    draft->entry_count = draft->value_count = 0;
+    const uint64_t *expected = form->words + at;
+    const uint8_t *kinds = form->kinds + at;
     for (uint32_t i = 0; i < count; i++) {
-        uint64_t word = word_at(span, i);
-        Kind kind = kind_of(span, &word);
-        if (word != form->words[i] || kind != (Kind)form->kinds[i]) {
-            add_entry(draft, i, kind, word);
+        if (from[i] != expected[i] + words->bases.of[kinds[i]]) {
+            if (draft->entry_count == most) {
+                return false;
+            }
+            add_entry(draft, words, at + i, from[i]);
         }
     }
+    return true;
+}
+
+static bool
+compare(pf_draft *draft, const Words *words, const pf_form *form,
+        uint32_t most)
+{
+    draft->entry_count = draft->value_count = 0;
+    return compare_part(draft, words, form, words->stack, words->stack_count,
+                        0, most) &&
+           compare_part(draft, words, form, words->room, words->room_count,
+                        words->stack_count, most);
+}
+
+static bool
+has_size(const pf_form *form, const Words *words)
+{
+    return form->stack_words == words->stack_count &&
+           form->room_words == words->room_count;
+}
+
+/* The best of those that there are: which has the fewest differences? */
+static pf_form *
+best_form(pf_forms *forms, const Words *words)
+{
+    pf_form *best = NULL;
+    uint32_t most = words->stack_count + words->room_count;
+    for (pf_form *f = *bucket_of(forms, words); f != NULL; f = f->next) {
+        if (has_size(f, words) &&
+            compare(forms->draft, words, f, most)) {
+            best = f;
+            most = forms->draft->entry_count;
+        }
+    }
+    if (best != NULL) {
+        (void)compare(forms->draft, words, best, most);
+    }
+    return best;
+}
+
+/* The form for such a stack, and the draft of what differs; NULL: no memory. */
+static pf_form *
+choose_form(pf_forms *forms, const Words *words)
+{
+    uint32_t alike = 0;
+    uint32_t most = FEW_DIFFERENCES(words->stack_count + words->room_count);
+    pf_form **bucket = bucket_of(forms, words);
+    for (pf_form **link = bucket; *link != NULL; link = &(*link)->next) {
+        pf_form *form = *link;
+        if (!has_size(form, words)) {
+            continue;
+        }
+        if (compare(forms->draft, words, form, most)) {
+            *link = form->next;
+            list_form(bucket, form);
+            return form;
+        }
+        alike++;
+    }
+    if (alike >= MOST_ALIKE) {
+        return best_form(forms, words);
+    }
+    if (forms->count > forms->used + MOST_UNUSED_FORMS) {
+        drop_unused_forms(forms);
+    }
+    forms->draft->entry_count = forms->draft->value_count = 0;
+    return new_form(forms, words);
 }
 
 /* ------------------------------------------------------------ the patterns */
@@ -311,7 +335,8 @@ new_pattern(pf_form *form, const pf_draft *draft)
     size_t bytes = draft->entry_count * sizeof(pf_difference);
     pf_pattern *pattern = pf_malloc(sizeof *pattern + bytes);
     if (pattern != NULL) {
-        *pattern = (pf_pattern){.form = form, .count = draft->entry_count};
+        *pattern = (pf_pattern){.form = form,
+                                .count = (uint16_t)draft->entry_count};
         memcpy(pattern->differences, draft->entries, bytes);
         list_pattern(form, pattern);
     }
@@ -347,43 +372,29 @@ unuse_pattern(pf_pattern *pattern)
     }
 }
 
-/* -------------------------------------------------------------- the images */
+/* -------------------------------------------------------------- small images */
 
 static inline uint64_t *
-values_of(pf_image *image)
+values_of(const pf_image *image)
 {
-    return (uint64_t *)(void *)(image + 1);
-}
-
-char *
-pf_image_kept(pf_image *image)
-{
-    return (char *)(values_of(image) + image->values);
-}
-
-size_t
-pf_image_size(const pf_image *image)
-{
-    return sizeof *image + image->values * sizeof(uint64_t) + image->kept;
+    return (uint64_t *)(uintptr_t)(image + 1);
 }
 
 static pf_image *
-make_image(const pf_draft *draft, pf_form *form, uint16_t kept)
+make_small(const pf_draft *draft, pf_form *form)
 {
     pf_pattern *pattern = pattern_for(form, draft);
     if (pattern == NULL) {
         return NULL;
     }
-    pf_image head = {
-        .pattern = pattern,
-        .values = draft->value_count,
-        .kept = kept,
-    };
-    pf_image *image = pf_malloc(pf_image_size(&head));
+    size_t bytes = draft->value_count * sizeof(uint64_t);
+    pf_image *image = pf_malloc(sizeof *image + bytes);
     if (image != NULL) {
-        *image = head;
-        memcpy(values_of(image), draft->values,
-               head.values * sizeof(uint64_t));
+        *image = (pf_image){
+            .pattern = pattern,
+            .values = (uint16_t)draft->value_count,
+        };
+        memcpy(values_of(image), draft->values, bytes);
         pattern->users++;
         form->users++;
     }
@@ -391,72 +402,151 @@ make_image(const pf_draft *draft, pf_form *form, uint16_t kept)
 }
 
 pf_image *
-pf_image_new(pf_draft *draft, pf_shape *shape, const pf_span *span,
-             uint16_t kept)
+pf_image_small(pf_forms *forms, const pf_fiber *fiber, const pf_span *span)
 {
-    if (span->stack_words + span->room_words > PF_MOST_WORDS) {
+    if (pf_span_bytes(span) > PF_MOST_WORDS * 8) {
         return NULL;
     }
-    pf_form *form = form_for(shape, span);
-    if (form == NULL) {
+    if (forms->draft == NULL &&
+        (forms->draft = pf_malloc(sizeof *forms->draft)) == NULL) {
         return NULL;
     }
-    compare(draft, span, form);
-    pf_image *image = make_image(draft, form, kept);
-    if (image != NULL && form->tried < WORN_AFTER) {
-        form->tried++;
-        form->differences += draft->entry_count;
+    Words words = words_of(fiber, span);
+    pf_form *form = choose_form(forms, &words);
+    return form == NULL ? NULL : make_small(forms->draft, form);
+}
+
+/* The header, if it were at `to`, has these words below it and after it. */
+static void
+expand(const pf_image *image, const pf_fiber *fiber, char *to)
+{
+    const pf_pattern *pattern = image->pattern;
+    const pf_form *form = pattern->form;
+    const Bases bases = bases_of(fiber);
+    size_t lead = (size_t)(fiber->stack->room - (char *)fiber->stack);
+    uint64_t *words = (uint64_t *)(void *)to - form->stack_words;
+    uint64_t *room = (uint64_t *)(void *)(to + lead);
+    const uint64_t *f = form->words;
+    const uint8_t *k = form->kinds;
+    for (uint32_t i = 0; i < form->stack_words; i++) {
+        words[i] = f[i] + bases.of[k[i]];
     }
-    return image;
+    f += form->stack_words;
+    k += form->stack_words;
+    for (uint32_t i = 0; i < form->room_words; i++) {
+        room[i] = f[i] + bases.of[k[i]];
+    }
+    const uint64_t *values = values_of(image);
+    for (uint32_t i = 0; i < pattern->count; i++) {
+        pf_difference d = pattern->differences[i];
+        uint64_t word = values[d.value] + bases.of[d.kind];
+        if (d.place < form->stack_words) {
+            words[d.place] = word;
+        } else {
+            room[d.place - form->stack_words] = word;
+        }
+    }
+}
+
+/* -------------------------------------------------------------- whole images */
+
+pf_whole *
+pf_whole_new(size_t bytes)
+{
+    pf_whole *whole = pf_malloc(sizeof *whole + bytes + 32);
+    if (whole != NULL) {
+        *whole = (pf_whole){.capacity = bytes};
+    }
+    return whole;
+}
+
+/* The bytes lie as far from a multiple of 16 as they do in the slot. */
+static void
+lay(pf_whole *whole, size_t below, size_t above, const pf_stack *home)
+{
+    uintptr_t first = ((uintptr_t)(whole + 1) + 15) & ~(uintptr_t)15;
+    assert(below + above <= whole->capacity);
+    whole->base = (char *)(first + (((uintptr_t)home - below) & 15));
+    whole->below = below;
+    whole->above = above;
+}
+
+void
+pf_whole_fill(pf_whole *whole, const pf_fiber *fiber, const pf_span *span)
+{
+    const char *home = (const char *)fiber->stack;
+    lay(whole, (size_t)(home - span->low), (size_t)(span->room_end - home),
+        fiber->stack);
+    whole->handle = fiber->context.handle;
+    memcpy(whole->base, span->low, pf_span_bytes(span));
+}
+
+pf_whole *
+pf_whole_of(const pf_fiber *fiber, const pf_image *small)
+{
+    const pf_stack *home = fiber->stack;
+    const pf_form *form = small->pattern->form;
+    size_t below = form->stack_words * sizeof(uint64_t);
+    size_t above = (size_t)(home->room - (const char *)home) +
+                   form->room_words * sizeof(uint64_t);
+    pf_whole *whole = pf_whole_new(below + above);
+    if (whole != NULL) {
+        lay(whole, below, above, home);
+        whole->image.packed_at = small->packed_at;
+        whole->image.store = small->store;
+        whole->handle =
+            pf_context_handle(&home->area, (const char *)home - below);
+        expand(small, fiber, whole->base + below);
+    }
+    return whole;
+}
+
+void
+pf_image_restore(pf_image *image, pf_fiber *fiber)
+{
+    char *home = (char *)fiber->stack;
+    const pf_whole *whole = pf_is_whole(image);
+    if (whole == NULL) {
+        size_t below = image->pattern->form->stack_words * sizeof(uint64_t);
+        fiber->context.handle =
+            pf_context_handle(&fiber->stack->area, home - below);
+        expand(image, fiber, home);
+        return;
+    }
+    size_t lead = (size_t)(fiber->stack->room - home);
+    fiber->context.handle = whole->handle;
+    memcpy(home - whole->below, whole->base, whole->below);
+    memcpy(home + lead, whole->base + whole->below + lead,
+           whole->above - lead);
+}
+
+size_t
+pf_image_size(pf_image *image)
+{
+    const pf_whole *whole = pf_is_whole(image);
+    return whole != NULL ? sizeof *whole + whole->capacity
+                         : sizeof *image + image->values * sizeof(uint64_t);
 }
 
 void
 pf_image_free(pf_image *image)
 {
-    pf_form *form = image->pattern->form;
-    unuse_pattern(image->pattern);
-    unuse_form(form);
+    if (image->pattern != NULL) {
+        pf_form *form = image->pattern->form;
+        unuse_pattern(image->pattern);
+        unuse_form(form);
+    }
     free(image);
 }
 
-/* Only the C stack and the room's bytes in use: the header is the slot's. */
-void *
-pf_image_expand(pf_image *image, pf_stack *stack, const pf_fiber *fiber)
+void
+pf_forms_free(pf_forms *forms)
 {
-    const pf_pattern *pattern = image->pattern;
-    const pf_form *form = pattern->form;
-    uintptr_t header = (uintptr_t)stack;
-    uint64_t *words = (uint64_t *)(void *)stack - form->stack_words;
-    uint64_t *room = (uint64_t *)(void *)stack->room;
-    for (uint32_t i = 0; i < form->stack_words; i++) {
-        words[i] = word_of((Kind)form->kinds[i], form->words[i], header,
-                           (uintptr_t)fiber);
-    }
-    for (uint32_t i = 0; i < form->room_words; i++) {
-        uint32_t at = form->stack_words + i;
-        room[i] = word_of((Kind)form->kinds[at], form->words[at], header,
-                          (uintptr_t)fiber);
-    }
-    const uint64_t *values = values_of(image);
-    for (uint32_t i = 0; i < pattern->count; i++) {
-        pf_difference e = pattern->differences[i];
-        uint64_t word =
-            word_of((Kind)e.kind, values[e.value], header, (uintptr_t)fiber);
-        if (e.place < form->stack_words) {
-            words[e.place] = word;
-        } else {
-            room[e.place - form->stack_words] = word;
+    for (int i = 0; i < PF_FORM_BUCKETS; i++) {
+        while (forms->buckets[i] != NULL) {
+            unlist_form(forms, &forms->buckets[i]);
         }
     }
-    return words;
+    free(forms->draft);
+    forms->draft = NULL;
 }
-
-void
-pf_forms_free(pf_shape *shape)
-{
-    while (shape->forms != NULL) {
-        unlist_form(shape, &shape->forms);
-    }
-}
-
-#endif

@@ -1,54 +1,51 @@
-/* Images of stacks: what is left of a stack that was taken from a fiber.
+/* Images of stacks: what is kept of a stack whose slot another fiber uses.
  *
- * The words of a stack are counted from its innermost end up to the header,
- * and on through the part of the room that is in use.  A word is kept as one
- * of three kinds, so that it means the same in another slot, and is mostly the
- * same for another fiber:
+ * An image is either whole, a copy of the bytes, or small: then it holds only
+ * what differs from a form, the stack of an earlier fiber.  A word of a form
+ * is kept as one of three kinds, so that one form serves all slots and fibers:
  *
  *   PLAIN     as it is
- *   OF_STACK  as a distance from the stack's header: it points into the slot
- *   OF_FIBER  as a distance from the fiber: it points into its object
+ *   OF_STACK  as a distance from the stack's header
+ *   OF_FIBER  as a distance from the fiber
  *
- * A word that only looks like an address in the slot is taken for one.  Which
- * code is on the stack is known (shapes.h): it has objects' addresses, counts
- * and flags there, no numbers of the user's.  A count or flag of less than a
- * word may stand beside the rest of an old address: then
- *
- *   32 bits   no slot has addresses with small lower halves: unix/map.c
- *   16 bits   are in the interpreter's frames, where the host clears the rest
- *             (may_pack); compiled code keeps others, too, but only across
- *             calls that cannot switch (CPython 3.11 to 3.14, by gcc)
- *   8 bits    slots' headers lie a multiple of 256 bytes apart: unix/layout.h
- *
- * The one exception are deadlines: on a machine that has been up for 39 hours,
- * a clock in nanoseconds shows what stacks have for addresses.  One that falls
- * into the millisecond that equals its own slot would be as far off as the
- * slots are apart: some milliseconds.
+ * The kinds say nothing about what a word means.  An image is only ever
+ * expanded for the same header and the same fiber, and there each word comes
+ * back as it was, whatever kind it was given: the kinds and the choice of the
+ * form decide how many bytes an image takes, and nothing else.
  */
 #ifndef PF_IMAGES_H
 #define PF_IMAGES_H
 
 #include "engine/core/fiber.h"
-#include "engine/core/shapes.h"
 
 typedef struct pf_image pf_image;
-
+typedef struct pf_form pf_form;
 typedef struct pf_pattern pf_pattern;
 
-/* Followed by its values, then `kept` bytes of the host's.  What fibers have in
- * common is in the form.  Where they differ from it, and which of these places
- * have the same value (an object that several frames know), is nearly always
- * common, too: that is the pattern. */
+/* Of a small one its values follow.  Which words differ from the form, and
+ * which of these have the same value (an object that several frames know), is
+ * mostly common to many fibers, too: that is the pattern. */
 struct pf_image {
-    pf_pattern *pattern;
-    uint32_t packed_at; /* the scheduler's count of switches */
-    int32_t moves;      /* from the header: where `kept` belongs */
+    pf_pattern *pattern; /* NULL: it is whole */
+    uint32_t packed_at;  /* the scheduler's count of switches */
     uint16_t values;
-    uint16_t kept;
     uint16_t store; /* pack.c's */
 };
 
-#define PF_MOST_WORDS 4096 /* of a stack that is packed: 32 KiB */
+/* The bytes of a stack from the lowest one in use up to the last one of its
+ * room that is; in the middle there is place for the slot's header. */
+typedef struct pf_whole {
+    pf_image image;
+    void *handle;    /* of the fiber's context */
+    size_t below;    /* bytes below the header */
+    size_t above;    /* bytes from the header on */
+    size_t capacity; /* for bytes */
+    char *base;      /* where the first byte is */
+    bool opened;     /* the stack had run into its reserve */
+} pf_whole;
+
+#define PF_FORM_BUCKETS 64
+#define PF_MOST_WORDS 4096 /* of a stack with a small image: 32 KiB */
 
 typedef struct pf_difference {
     uint16_t place : 14;
@@ -57,39 +54,60 @@ typedef struct pf_difference {
 } pf_difference;
 _Static_assert(PF_MOST_WORDS <= 1 << 14, "places have 14 bits");
 
-/* The image that is being made. */
+/* The small image that is being made. */
 typedef struct pf_draft {
-    uint16_t entry_count, value_count;
+    uint32_t entry_count, value_count;
     pf_difference entries[PF_MOST_WORDS];
     uint64_t values[PF_MOST_WORDS];
 } pf_draft;
 
-/* Where the words of a stack are, and what makes them relative. */
+/* A thread's forms. */
+typedef struct pf_forms {
+    pf_form *buckets[PF_FORM_BUCKETS];
+    pf_draft *draft; /* NULL: none was made yet */
+    uint32_t count;
+    uint32_t used; /* twice as many as were in use not long ago */
+} pf_forms;
+
+/* What is in use of the stack of a suspended fiber. */
 typedef struct pf_span {
-    const uint64_t *stack; /* from the innermost end */
-    const uint64_t *room;
-    uint32_t stack_words, room_words;
-    uintptr_t header, low, high; /* of the slot */
-    uintptr_t fiber;
-    uint32_t hole, hole_end; /* words that move: not looked at */
+    char *low;      /* the lowest byte, a multiple of 8 */
+    char *room_end; /* after the last one, a multiple of 8 */
 } pf_span;
 
-/* Of a suspended fiber; its room is in use up to `room_end`, and so many bytes
- * at `moves` are kept by the host. */
-pf_span pf_span_of(const pf_fiber *fiber, const char *room_end,
-                   const char *moves, uint16_t bytes);
-
 /* NULL: it is too large, or there is no memory. */
-pf_image *pf_image_new(pf_draft *draft, pf_shape *shape, const pf_span *span,
-                       uint16_t kept);
-/* Without what it shares. */
-size_t pf_image_size(const pf_image *image);
-char *pf_image_kept(pf_image *image);
-/* Write it to the stack that the fiber goes on with: where its handle is. */
-void *pf_image_expand(pf_image *image, pf_stack *stack, const pf_fiber *fiber);
-void pf_image_free(pf_image *image);
+pf_image *pf_image_small(pf_forms *forms, const pf_fiber *fiber,
+                         const pf_span *span);
+/* For so many bytes; NULL: no memory. */
+pf_whole *pf_whole_new(size_t bytes);
+void pf_whole_fill(pf_whole *whole, const pf_fiber *fiber,
+                   const pf_span *span);
+static inline size_t
+pf_span_bytes(const pf_span *span)
+{
+    return (size_t)(span->room_end - span->low);
+}
+/* A whole one of a small one, which stays: NULL: no memory. */
+pf_whole *pf_whole_of(const pf_fiber *fiber, const pf_image *small);
 
-/* All forms of a shape; those that images still need go with the last. */
-void pf_forms_free(pf_shape *shape);
+static inline pf_whole *
+pf_is_whole(pf_image *image)
+{
+    return image->pattern == NULL ? (pf_whole *)(void *)image : NULL;
+}
+
+/* How far the bytes are from where they belong. */
+static inline ptrdiff_t
+pf_whole_distance(const pf_whole *whole, const pf_stack *home)
+{
+    return whole->base + whole->below - (const char *)home;
+}
+
+/* Write everything back to the fiber's stack, and set its context's handle. */
+void pf_image_restore(pf_image *image, pf_fiber *fiber);
+size_t pf_image_size(pf_image *image); /* without what it shares */
+void pf_image_free(pf_image *image);
+/* Forms that images still need go with the last of these. */
+void pf_forms_free(pf_forms *forms);
 
 #endif

@@ -5,48 +5,38 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#if defined(__linux__)
-#include <sys/auxv.h>
-#endif
-#if !defined(_WIN32)
-#include <time.h>
-#endif
 
 #include "engine/base/memory.h"
+#include "engine/base/os_threads.h"
 #include "engine/core/images.h"
 #include "engine/core/scheduler.h"
-#include "engine/core/shapes.h"
 
 #if PF_VALGRIND
 #include <valgrind/valgrind.h>
 #endif
 
-pf_stack pf_packed_stack; /* its address is all that counts */
-
-#if PF_CONTEXT_MOVES
-
 #define MOST_STORES 8 /* sizes of stacks; others are not lent */
 /* Few slots are a test's: it wants to see every fiber move. */
 #define FIXED_BELOW 16
-/* Fibers looked at for a slot; if none can be packed, there is one more slot.
- */
+/* Slots looked at for one whose fibers are asleep. */
 #define TRIES 8
-/* A fiber that has been away for less than this many switches, for each slot
- * asked for, should not have been packed: there will be one more slot.  So
- * fibers that take turns get a stack each if they are fewer than that. */
-#define SOON 64
+/* There are at most so many slots for each one asked for: with more of them,
+ * to touch a stack that has left the caches costs more than to move one. */
+#define MOST_GROWTH 64
 #define DECAY INT64_C(1000000000) /* nanoseconds between two steps */
 /* A thread whose fibers had fewer turns than this since the last step is quiet:
  * who has a stack then is not about to use it. */
 #define QUIET 64
-/* An idle thread looks at so many fibers at once, some 100 microseconds' work,
+/* An idle thread looks at so many slots at once, some 100 microseconds' work,
  * and goes on after a pause. */
 #define LOOKS 256
 #define PAUSE INT64_C(10000000) /* nanoseconds */
-/* A look passes at most so many slots that are free. */
-#define LOOK_STEPS 64
 /* After rounds in vain so many steps are left out at most. */
 #define LONGEST_REST 63
+/* The stack of the mover: the kernel needs up to 11 KB for a signal. */
+#define MOVER_STACK ((size_t)64 << 10)
+/* More than the functions use between pf_bring_home and the switch. */
+#define UNTIL_SWITCH 4096
 
 typedef struct Store {
     pf_stack_pool *pool; /* NULL: it is gone */
@@ -63,36 +53,37 @@ struct pf_packer {
     const pf_pack_host *host;
     size_t slots; /* as asked for; 0: off */
     Store stores[MOST_STORES];
-    pf_shapes shapes;
-    bool looking;      /* at each switch: shapes.h */
+    pf_forms forms;
+    pf_fiber *mover;   /* the host's; it has its context once it is needed */
+    char *mover_stack; /* NULL: it has not been needed yet */
+    pf_fiber *leaves;  /* whom the mover packs ... */
+    pf_fiber *comes;   /* ... and whom it unpacks */
+    pf_whole *reserve; /* for it, so that it does not fail; or NULL */
     bool quiet;        /* so it was at the last step */
     size_t grown;      /* slots, since the last step */
     size_t starved;    /* turns in a row for which there was no memory */
     int64_t stepped;   /* when the last step was */
     int64_t paused_to; /* when a round goes on */
     uint64_t turns;    /* at the last step */
-    uint64_t packings, unpackings, refusals;
-    pf_draft draft;
+    uint64_t packings, unpackings;
 };
 
 const char *
 pf_packing_refused(void)
 {
+#if PF_WITH_ASAN || PF_WITH_TSAN
+    return "the sanitizer must know where stacks are";
+#else
 #if PF_VALGRIND
     if (RUNNING_ON_VALGRIND) {
         return "valgrind must know where stacks are";
     }
 #endif
-#if defined(__aarch64__) && defined(__linux__)
-    const unsigned long signs = 1UL << 30; /* HWCAP_PACA */
-    if ((getauxval(AT_HWCAP) & signs) != 0) {
-        return "return addresses are signed with the place where they lie";
-    }
+    return PF_CONTEXT_TELLS_LOW ? NULL
+                                : "the system does not tell how far a stack "
+                                  "is in use";
 #endif
-    return NULL;
 }
-
-/* ------------------------------------------------------------------- packing */
 
 static Store *
 store_of(pf_packer *packer, const pf_stack_pool *pool)
@@ -105,262 +96,450 @@ store_of(pf_packer *packer, const pf_stack_pool *pool)
     return NULL;
 }
 
-static bool
-waits(const pf_thread *thread, const pf_fiber *fiber)
-{
-    const pf_task *task = &fiber->task;
-    return fiber != thread->current && task->scheduler != NULL &&
-           fiber != task->scheduler->hub &&
-           (task->state == PF_PARKED || task->state == PF_READY);
-}
+/* ------------------------------------------------------------------- packing */
 
-static void
-learn_soon(pf_packer *packer, const pf_fiber *fiber)
+/* The bytes in use.  A fiber that has been left on another stack than its own,
+ * in a context of the C API, does not tell how far its own is in use. */
+static pf_span
+span_of(const pf_fiber *fiber, const pf_packing *packing)
 {
-    if (pf_shapes_miss(&packer->shapes)) {
-        packer->looking = true;
-        fiber->task.scheduler->until_poll = 1;
+    const pf_stack *stack = fiber->stack;
+    char *low = pf_context_low(&fiber->context);
+    if (low < stack->area.low || low >= (char *)stack) {
+        low = stack->area.low + stack->guarded;
     }
+    return (pf_span){low, packing->room_end};
 }
 
 /* What still reads a stack that was taken away shall notice. */
 static void
-poison(const pf_span *span)
+poison(const pf_fiber *fiber, const pf_span *span)
 {
 #if defined(PYFIBER_HARDTEST)
-    memset((void *)span->stack, 0xDB, span->stack_words * sizeof(uint64_t));
-    memset((void *)span->room, 0xDB, span->room_words * sizeof(uint64_t));
+    char *stack = (char *)fiber->stack, *room = fiber->stack->room;
+    memset(span->low, 0xDB, (size_t)(stack - span->low));
+    memset(room, 0xDB, (size_t)(span->room_end - room));
 #else
-    (void)span;
+    (void)fiber, (void)span;
 #endif
 }
 
-static void
-put_away(pf_thread *thread, Store *store, pf_fiber *fiber, pf_image *image,
-         const pf_packing *packing)
+static pf_image *
+make_whole(pf_packer *packer, pf_fiber *fiber, const pf_span *span)
 {
-    pf_packer *packer = thread->packer;
-    pf_stack *stack = fiber->stack;
-    pf_pack_forget(thread, fiber); /* its calls cannot be looked for now */
-    image->packed_at = (uint32_t)fiber->task.scheduler->switches;
-    image->store = (uint16_t)(store - packer->stores);
-    if (packing->bytes != 0) {
-        image->moves = (int32_t)(packing->moves - (char *)stack);
-        packer->host->keep(fiber, packing->moves, pf_image_kept(image));
+    size_t bytes = pf_span_bytes(span);
+    pf_whole *whole = pf_whole_new(bytes);
+    if (whole == NULL) {
+        whole = packer->reserve;
+        if (whole == NULL || whole->capacity < bytes) {
+            return NULL;
+        }
+        packer->reserve = NULL;
     }
-    fiber->stack = PF_PACKED;
-    fiber->task.has_stack = false;
+    pf_whole_fill(whole, fiber, span);
+    whole->opened = pf_stack_reserve_is_open(fiber->stack);
+    return &whole->image;
+}
+
+static pf_image *
+make_image(pf_packer *packer, pf_fiber *fiber, const pf_packing *packing,
+           const pf_span *span)
+{
+    const pf_stack *stack = fiber->stack;
+    bool inside = span->low == pf_context_low(&fiber->context);
+    bool small = !packing->exposed && inside &&
+                 !pf_stack_reserve_is_open(stack);
+    pf_image *image =
+        small ? pf_image_small(&packer->forms, fiber, span) : NULL;
+    return image != NULL ? image : make_whole(packer, fiber, span);
+}
+
+/* Whoever looks at the fiber, or at what its frames refer to, must find it in
+ * its image from now on. */
+static void
+tell_packed(pf_packer *packer, pf_fiber *fiber, const pf_span *span)
+{
+    pf_whole *whole = pf_is_whole(fiber->context.handle);
+    if (whole == NULL) {
+        packer->host->packed(fiber);
+    } else {
+        packer->host->moved(fiber, span->low, span->room_end,
+                            pf_whole_distance(whole, fiber->stack));
+    }
+}
+
+/* The occupant of a slot, which does not run, is packed; false: no memory. */
+static bool
+pack(pf_packer *packer, Store *store, pf_fiber *fiber,
+     const pf_packing *packing)
+{
+    pf_stack *stack = fiber->stack;
+    pf_span span = span_of(fiber, packing);
+    pf_image *image = make_image(packer, fiber, packing, &span);
+    if (image == NULL) {
+        return false;
+    }
+    const pf_scheduler *s = fiber->task.scheduler;
+    image->packed_at = s == NULL ? 0 : (uint32_t)s->switches;
+    image->store = (uint16_t)(store - packer->stores);
     fiber->context.handle = image;
+    fiber->task.has_stack = false;
+    tell_packed(packer, fiber, &span);
     store->packed++;
     store->packed_bytes += pf_image_size(image);
     packer->packings++;
-}
-
-/* Its stack is free afterwards, or nothing has changed. */
-static bool
-pack(pf_thread *thread, Store *store, pf_fiber *fiber)
-{
-    pf_packer *packer = thread->packer;
-    pf_stack *stack = fiber->stack;
-    if (!waits(thread, fiber)) {
-        return false;
-    }
-    assert(stack->user == fiber);
-    packer->refusals++;
-    if (pf_stack_reserve_is_open(stack) ||
-        (const char *)stack - (const char *)fiber->context.handle >
-            PF_MOST_WORDS * 4) {
-        return false;
-    }
-    pf_shape *shape = pf_shapes_find(&packer->shapes, fiber);
-    if (shape == NULL) {
-        learn_soon(packer, fiber);
-        return false;
-    }
-    pf_packing packing = {0};
-    if (!packer->host->may_pack(thread, fiber, &packing)) {
-        return false;
-    }
-    pf_span span =
-        pf_span_of(fiber, packing.room_end, packing.moves, packing.bytes);
-    pf_image *image =
-        pf_image_new(&packer->draft, shape, &span, packing.bytes);
-    if (image == NULL) {
-        packer->host->unpacked(thread, fiber, NULL, NULL);
-        return false;
-    }
-    packer->refusals--;
-    put_away(thread, store, fiber, image, &packing);
-    poison(&span);
-    pf_stack_release(stack);
+    poison(fiber, &span);
+    pf_stack_leave(stack);
+    pf_stack_trim_below(stack, span.low);
     return true;
 }
 
-/* Somebody needs a stack, and all that are lent are in use.  If none of the
- * first few can be packed, there will be one more. */
-static void
-make_room(pf_stack_pool *pool, void *owner)
+/* 0: the slot has no occupant now; -ENOMEM; -EBUSY: it is pinned, and this is
+ * not to be done anyhow. */
+static int
+clear_slot(pf_thread *thread, Store *store, const pf_stack *stack, bool anyhow)
 {
-    pf_thread *thread = owner;
-    Store *store = store_of(thread->packer, pool);
-    /* Two, if there are more than should be. */
-    int needed = pf_stack_pool_live(pool) > store->slots ? 2 : 1;
-    for (int i = 0; i < TRIES && needed > 0; i++) {
-        pf_fiber *fiber = pf_stack_pool_next_user(pool, 4 * TRIES);
-        if (fiber == NULL) {
-            return;
-        }
-        needed -= pack(thread, store, fiber);
+    pf_fiber *fiber = stack->user;
+    if (fiber == NULL) {
+        return 0;
     }
+    assert(fiber != thread->current && fiber->stack == stack);
+    if (fiber->task.state == PF_DONE) { /* and about to be reaped */
+        pf_stack_leave(fiber->stack);
+        return 0;
+    }
+    pf_packing packing = {0};
+    thread->packer->host->look(thread, fiber, &packing);
+    if (packing.pinned && !anyhow) {
+        return -EBUSY;
+    }
+    return pack(thread->packer, store, fiber, &packing) ? 0 : -ENOMEM;
 }
 
-/* The same, whatever it takes. */
+/* A fiber that waits for something may be packed only to save memory, unless
+ * code that is not ours has called back on its stack: it could mind. */
 static bool
-make_room_anyhow(pf_thread *thread, Store *store)
+is_asleep(const pf_thread *thread, const pf_fiber *fiber)
 {
-    size_t live = pf_stack_pool_live(store->pool);
-    for (size_t i = 0; i < live; i++) {
-        pf_fiber *fiber = pf_stack_pool_next_user(store->pool, UINT32_MAX);
-        if (fiber == NULL || pack(thread, store, fiber)) {
-            return fiber != NULL;
-        }
+    const pf_task *task = &fiber->task;
+    const pf_scheduler *s = task->scheduler;
+    return fiber != thread->current && (s == NULL || fiber != s->hub) &&
+           (task->state == PF_PARKED || task->state == PF_SUSPENDED);
+}
+
+static bool
+clear_if_asleep(pf_thread *thread, Store *store, const pf_stack *stack)
+{
+    pf_fiber *fiber = stack->user;
+    if (fiber == NULL) {
+        return true;
     }
-    return false;
+    if (!is_asleep(thread, fiber)) {
+        return false;
+    }
+    pf_packing packing = {0};
+    thread->packer->host->look(thread, fiber, &packing);
+    return !packing.pinned && !packing.lends &&
+           pack(thread->packer, store, fiber, &packing);
 }
 
 /* ----------------------------------------------------------------- unpacking */
 
-static void
-lend(Store *store)
+/* A stack that had run into its reserve needs that open; another one needs it
+ * closed.  False, and nothing has changed: the system does not open it. */
+static bool
+open_reserve(pf_stack *stack, const pf_whole *whole)
 {
-    pf_stack_pool_lend(store->pool, store->slots, make_room);
+    return whole == NULL || !whole->opened ||
+           pf_stack_reserve_is_open(stack) ||
+           pf_stack_open_reserve(stack, stack->area.low);
 }
 
 static void
-note_return(pf_packer *packer, Store *store, uint32_t away)
+close_reserve(pf_stack *stack, const pf_whole *whole)
 {
-    if (packer->slots >= FIXED_BELOW && away < SOON * packer->slots) {
-        store->slots++;
-        packer->grown++;
-        lend(store);
+    if (whole == NULL || !whole->opened) {
+        pf_stack_close_reserve(stack, stack);
     }
 }
 
-static pf_stack *
-acquire(pf_thread *thread, Store *store)
+/* Its home is without an occupant. */
+static int
+unpack(pf_packer *packer, pf_fiber *fiber)
 {
-    pf_stack *stack;
-    if (pf_stack_acquire(store->pool, &stack) == 0) {
-        return stack;
+    pf_image *image = fiber->context.handle;
+    Store *store = &packer->stores[image->store];
+    pf_whole *whole = pf_is_whole(image);
+    pf_stack *stack = fiber->stack;
+    if (!open_reserve(stack, whole)) {
+        return -ENOMEM;
     }
-    if (make_room_anyhow(thread, store) &&
-        pf_stack_acquire(store->pool, &stack) == 0) {
-        return stack;
+    close_reserve(stack, whole);
+    pf_image_restore(image, fiber);
+    pf_stack_enter(stack, fiber);
+    fiber->task.has_stack = true;
+    if (whole == NULL) {
+        packer->host->unpacked(fiber);
+    } else {
+        packer->host->moved(fiber, whole->base,
+                            whole->base + whole->below + whole->above,
+                            -pf_whole_distance(whole, stack));
+    }
+    packer->unpackings++;
+    store->packed--;
+    store->packed_bytes -= pf_image_size(image);
+    pf_image_free(image);
+    return 0;
+}
+
+int
+pf_pack_show(pf_thread *thread, pf_fiber *fiber)
+{
+    pf_image *image = pf_is_packed(fiber) ? fiber->context.handle : NULL;
+    if (image == NULL || pf_is_whole(image) != NULL) {
+        return 0;
+    }
+    pf_packer *packer = thread->packer;
+    pf_whole *whole = pf_whole_of(fiber, image);
+    if (whole == NULL) {
+        return -ENOMEM;
+    }
+    packer->stores[image->store].packed_bytes +=
+        pf_image_size(&whole->image) - pf_image_size(image);
+    fiber->context.handle = whole;
+    char *low = (char *)fiber->stack - whole->below;
+    packer->host->moved(fiber, low, low + whole->below + whole->above,
+                        pf_whole_distance(whole, fiber->stack));
+    pf_image_free(image);
+    return 0;
+}
+
+void
+pf_drop_image(pf_thread *thread, pf_fiber *fiber)
+{
+    pf_image *image = fiber->context.handle;
+    pf_packer *packer = thread == NULL ? NULL : thread->packer;
+    if (packer != NULL) {
+        packer->stores[image->store].packed--;
+        packer->stores[image->store].packed_bytes -= pf_image_size(image);
+    }
+    pf_image_free(image);
+    fiber->context.handle = NULL;
+}
+
+/* ----------------------------------------------------------------- the mover
+ *
+ * It runs where the fiber that is left and the one that is entered have the
+ * same home: neither stack can be used while the bytes change.  It has no code
+ * of the user's, and nothing of it is on its stack between two uses. */
+
+static pf_context *
+move(void *arg)
+{
+    pf_thread *thread = arg;
+    pf_packer *packer = thread->packer;
+    pf_fiber *mover = packer->mover;
+    for (;;) {
+        pf_fiber *to = packer->comes;
+        Store *store = store_of(packer, pf_stack_pool_of(to->stack));
+        int error = clear_slot(thread, store, to->stack, true);
+        error = error != 0 ? error : unpack(packer, to);
+        if (error != 0) {
+            abort(); /* pf_bring_home has seen to it */
+        }
+        thread->current = to;
+        if (packer->host->on_arrival != NULL) {
+            packer->host->on_arrival(thread, mover, to);
+        }
+        pf_context_switch(&mover->context, &to->context);
     }
     return NULL;
 }
 
-static void
-free_image(Store *store, pf_image *image)
-{
-    store->packed--;
-    store->packed_bytes -= pf_image_size(image);
-    pf_image_free(image);
-}
-
-int
-pf_unpack(pf_thread *thread, pf_fiber *fiber, bool runs)
+static bool
+prepare_mover(pf_thread *thread)
 {
     pf_packer *packer = thread->packer;
-    pf_image *image = fiber->context.handle;
-    Store *store = &packer->stores[image->store];
-    if (runs) {
-        note_return(packer, store,
-                    (uint32_t)fiber->task.scheduler->switches -
-                        image->packed_at);
+    if (packer->mover_stack != NULL) {
+        return true;
     }
-    pf_stack *stack = acquire(thread, store);
-    if (stack == NULL) {
-        return -ENOMEM;
+    packer->mover_stack = pf_malloc(MOVER_STACK);
+    pf_area area = {packer->mover_stack, MOVER_STACK, NULL};
+    if (area.low == NULL) {
+        return false;
     }
-    stack->user = fiber;
-    fiber->stack = stack;
-    fiber->task.has_stack = true;
-    fiber->context.handle = pf_image_expand(image, stack, fiber);
-    char *moves = image->kept == 0 ? NULL : (char *)stack + image->moves;
-    packer->host->unpacked(thread, fiber, moves, pf_image_kept(image));
-    packer->unpackings++;
-    free_image(store, image);
-    return 0;
+    packer->mover->task.has_stack = true;
+    packer->mover->task.state = PF_RUNNING;
+    int error = pf_context_init(&packer->mover->context, &area, move, thread);
+    if (error != 0) {
+        free(area.low);
+        packer->mover_stack = NULL;
+    }
+    return error == 0;
 }
 
-/* All that are ready may be without memory: then it has to come from another
- * thread, or process. */
-static void
-wait_for_memory(pf_scheduler *s, pf_packer *packer)
+/* A whole image of the running fiber must fit in it when it is left. */
+static bool
+prepare_reserve(pf_thread *thread, pf_packing *packing)
 {
-    if (++packer->starved > s->ready.count) {
-        packer->starved = 0;
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    pf_packer *packer = thread->packer;
+    const pf_stack *stack = thread->current->stack;
+    char here = 0, *low = &here;
+    if (low < stack->area.low || low >= (char *)stack) {
+        low = stack->area.low + stack->guarded;
     }
+    size_t bytes = (size_t)(packing->room_end - low) + UNTIL_SWITCH;
+    if (packer->reserve == NULL || packer->reserve->capacity < bytes) {
+        free(packer->reserve);
+        packer->reserve = pf_whole_new(bytes);
+    }
+    return packer->reserve != NULL;
+}
+
+/* What could fail is done here.  (An open reserve stays so until the mover has
+ * unpacked the one who comes.) */
+static pf_fiber *
+by_mover(pf_thread *thread, pf_fiber *to, bool anyhow, int *error)
+{
+    pf_packer *packer = thread->packer;
+    pf_fiber *from = thread->current;
+    const pf_whole *whole = pf_is_whole(to->context.handle);
+    pf_packing packing = {0};
+    *error = -ENOMEM;
+    if (!prepare_mover(thread) || !open_reserve(to->stack, whole)) {
+        return NULL;
+    }
+    if (from->task.state != PF_DONE) {
+        packer->host->look(thread, from, &packing);
+        if (packing.pinned && !anyhow) {
+            *error = -EBUSY;
+            return NULL;
+        }
+        if (!prepare_reserve(thread, &packing)) {
+            return NULL;
+        }
+    }
+    packer->comes = to;
+    *error = 0;
+    return packer->mover;
+}
+
+static pf_fiber *
+bring_home(pf_thread *thread, pf_fiber *fiber, bool anyhow, int *error)
+{
+    pf_packer *packer = thread->packer;
+    const pf_image *image = fiber->context.handle;
+    assert(pf_is_packed(fiber) && fiber != thread->current);
+    if (fiber->stack->user == thread->current) {
+        return by_mover(thread, fiber, anyhow, error);
+    }
+    Store *store = &packer->stores[image->store];
+    *error = clear_slot(thread, store, fiber->stack, anyhow);
+    *error = *error != 0 ? *error : unpack(packer, fiber);
+    return *error == 0 ? fiber : NULL;
+}
+
+pf_fiber *
+pf_bring_home(pf_thread *thread, pf_fiber *fiber, int *error)
+{
+    return bring_home(thread, fiber, false, error);
+}
+
+pf_fiber *
+pf_bring_home_anyhow(pf_thread *thread, pf_fiber *fiber)
+{
+    int error;
+    pf_fiber *to;
+    while ((to = bring_home(thread, fiber, true, &error)) == NULL) {
+        pf_os_pause(); /* another thread, or process, may free some */
+    }
+    return to;
 }
 
 pf_fiber *
 pf_next_packed(pf_scheduler *s, pf_fiber *fiber)
 {
     pf_packer *packer = s->thread->packer;
-    if (pf_unpack(s->thread, fiber, true) == 0) {
+    int error;
+    pf_fiber *to = pf_bring_home(s->thread, fiber, &error);
+    if (to != NULL) {
         packer->starved = 0;
-        return fiber;
+        return to;
     }
     pf_queue_push(&s->ready, &fiber->task);
-    wait_for_memory(s, packer);
-    return s->hub;
+    if (++packer->starved > s->ready.count) { /* none of those that are ready */
+        packer->starved = 0;
+        pf_os_pause();
+    }
+    return pf_hub(s);
 }
 
-void
-pf_drop_image(pf_thread *thread, pf_fiber *fiber)
-{
-    pf_packer *packer = thread->packer;
-    pf_image *image = fiber->context.handle;
-    free_image(&packer->stores[image->store], image);
-    fiber->context.handle = NULL;
-    fiber->stack = NULL;
-}
+/* --------------------------------------------------------------------- homes */
 
-/* ------------------------------------------------------------------- switching on */
+static void
+lend(Store *store);
 
-void
-pf_pack_look(pf_scheduler *s)
+/* Somebody needs a stack, and as many are in use as should be.  A slot whose
+ * occupant is asleep becomes one more fiber's home; if there is none among the
+ * next few, there will be more slots, as long as that helps; then each slot in
+ * turn, whoever is in it. */
+static pf_stack *
+find_home(pf_stack_pool *pool, void *owner)
 {
-    pf_thread *thread = s->thread;
+    pf_thread *thread = owner;
     pf_packer *packer = thread->packer;
-    if (packer != NULL && packer->looking) {
-        packer->looking =
-            pf_shapes_look(&packer->shapes, thread->current, s->switches);
-        thread->learning = packer->shapes.read;
-        if (packer->looking) {
-            s->until_poll = 1;
+    Store *store = store_of(packer, pool);
+    for (int i = 0; i < TRIES; i++) {
+        pf_stack *stack = pf_stack_pool_next(pool, 4 * TRIES);
+        if (stack == NULL) {
+            break;
+        }
+        if (clear_if_asleep(thread, store, stack)) {
+            return stack;
         }
     }
+    bool fixed = packer->slots < FIXED_BELOW;
+    if (!fixed && store->slots < MOST_GROWTH * packer->slots) {
+        store->slots += 1 + store->slots / 8;
+        packer->grown += 1 + store->slots / 8;
+        lend(store);
+        return NULL;
+    }
+    size_t live = pf_stack_pool_live(pool);
+    for (size_t i = 0; i < live; i++) {
+        pf_stack *stack = pf_stack_pool_next(pool, UINT32_MAX);
+        if (stack == NULL || (stack->user != thread->current &&
+                              clear_slot(thread, store, stack, false) == 0)) {
+            return stack;
+        }
+    }
+    return NULL;
 }
 
-void
-pf_pack_forget(pf_thread *thread, const pf_fiber *fiber)
+static pf_stack *
+share(pf_stack_pool *pool, void *owner)
 {
-    if (thread->learning == fiber) {
-        thread->learning = NULL;
-        pf_shapes_forget(&thread->packer->shapes, fiber);
+    pf_stack *stack = find_home(pool, owner);
+    if (stack != NULL) {
+        pf_stack_close_reserve(stack, stack);
+        pf_stack_share(stack, NULL);
     }
+    return stack;
+}
+
+static void
+lend(Store *store)
+{
+    pf_stack_pool_lend(store->pool, store->slots, share);
 }
 
 /* ------------------------------------------------------------ an idle thread
  *
  * Each second of which some is idle there is a step: fewer stacks are lent,
- * unless many fibers needed one again since the last.  If more are in use than
- * are lent, a round begins, which looks at each fiber that has one, about once
- * and a few at a time.  What is refused then keeps its stack until a later
- * round; and without any turns in between there is none. */
+ * unless many fibers needed one since the last.  If more have an occupant than
+ * are lent, a round begins, which looks at each slot about once and a few at a
+ * time, and packs who is asleep there.  Who is not then keeps its stack until a
+ * later round; and without any turns in between there is none. */
 
 static void
 lend_fewer(pf_packer *packer, Store *store)
@@ -374,21 +553,17 @@ lend_fewer(pf_packer *packer, Store *store)
     lend(store);
 }
 
-/* (In one lap all slots are passed.) */
 static void
 begin_round(pf_packer *packer, Store *store)
 {
-    size_t live = pf_stack_pool_live(store->pool);
-    if (live <= store->slots) {
+    if (pf_stack_pool_occupied(store->pool) <= store->slots) {
         return;
     }
     if (!packer->quiet && store->rest > 0) {
         store->rest--;
         return;
     }
-    pf_stack_stats stats;
-    pf_stack_pool_stats(store->pool, &stats);
-    store->looks = live + stats.slots / LOOK_STEPS + 1;
+    store->looks = pf_stack_pool_live(store->pool);
     packer->paused_to = 0;
 }
 
@@ -410,13 +585,16 @@ static void
 go_on(pf_thread *thread, Store *store)
 {
     for (int i = 0; i < LOOKS && store->looks > 0; i++) {
-        if (pf_stack_pool_live(store->pool) <= store->slots) {
+        if (pf_stack_pool_occupied(store->pool) <= store->slots) {
             store->looks = 0;
             break;
         }
         store->looks--;
-        pf_fiber *fiber = pf_stack_pool_next_user(store->pool, LOOK_STEPS);
-        store->freed += fiber != NULL && pack(thread, store, fiber);
+        pf_stack *stack = pf_stack_pool_next(store->pool, LOOKS);
+        if (stack != NULL && stack->user != NULL &&
+            clear_if_asleep(thread, store, stack)) {
+            store->freed++;
+        }
     }
     if (store->looks == 0) {
         end_round(store);
@@ -453,7 +631,7 @@ next_step(const pf_packer *packer, const Store *store, uint64_t turns)
         return packer->paused_to;
     }
     bool more = store->slots > packer->slots ||
-                pf_stack_pool_live(store->pool) > store->slots;
+                pf_stack_pool_occupied(store->pool) > store->slots;
     return more && !is_settled(packer, turns) ? packer->stepped + DECAY
                                               : PF_NEVER;
 }
@@ -485,6 +663,8 @@ pf_pack_decay(pf_thread *thread, int64_t now, uint64_t turns)
     }
     return again;
 }
+
+/* ------------------------------------------------------------- on and off */
 
 static Store *
 unused_store(pf_packer *packer)
@@ -529,7 +709,8 @@ pf_pack_remove_pool(pf_thread *thread, pf_stack_pool *pool)
 }
 
 int
-pf_pack_set(pf_thread *thread, const pf_pack_host *host, size_t slots)
+pf_pack_set(pf_thread *thread, const pf_pack_host *host, pf_fiber *mover,
+            size_t slots)
 {
     if (!pf_can_pack()) {
         slots = 0;
@@ -542,12 +723,12 @@ pf_pack_set(pf_thread *thread, const pf_pack_host *host, size_t slots)
         if (thread->packer == NULL) {
             return -ENOMEM;
         }
-        pf_shapes_init(&thread->packer->shapes);
+        thread->packer->host = host;
+        thread->packer->mover = mover;
     }
     if (thread->packer->slots == slots) {
         return 0; /* a turn of a hosted run, say: those that were added stay */
     }
-    thread->packer->host = host;
     thread->packer->slots = slots;
     for (unsigned i = 0; i < thread->pool_count; i++) {
         pf_stack_pool_lend(thread->pools[i], 0, NULL);
@@ -560,11 +741,17 @@ void
 pf_pack_finish(pf_thread *thread)
 {
     pf_packer *packer = thread->packer;
-    if (packer != NULL) {
-        pf_shapes_finish(&packer->shapes, pf_forms_free);
-        free(packer);
-        thread->packer = NULL;
+    if (packer == NULL) {
+        return;
     }
+    if (packer->mover_stack != NULL) {
+        pf_context_finish(&packer->mover->context);
+        free(packer->mover_stack);
+    }
+    pf_forms_free(&packer->forms);
+    free(packer->reserve);
+    free(packer);
+    thread->packer = NULL;
 }
 
 void
@@ -581,95 +768,6 @@ pf_pack_stats_get(const pf_thread *thread, const pf_stack_pool *pool,
             .packed_bytes = store->packed_bytes,
             .packings = packer->packings,
             .unpackings = packer->unpackings,
-            .refusals = packer->refusals,
         };
     }
 }
-
-#else /* the stacks of this backend stay where they are */
-
-const char *
-pf_packing_refused(void)
-{
-#if PF_WITH_ASAN || PF_WITH_TSAN || defined(PYFIBER_SANITIZED)
-    return "the sanitizer must know where stacks are";
-#elif defined(PF_CONTEXT_ASSEMBLY)
-    return "it was not tried with this C library";
-#else
-    return "this backend's stacks stay where they are";
-#endif
-}
-
-int
-pf_unpack(pf_thread *thread, pf_fiber *fiber, bool runs)
-{
-    (void)thread, (void)fiber, (void)runs;
-    return 0;
-}
-
-pf_fiber *
-pf_next_packed(pf_scheduler *s, pf_fiber *fiber)
-{
-    (void)s;
-    return fiber;
-}
-
-void
-pf_drop_image(pf_thread *thread, pf_fiber *fiber)
-{
-    (void)thread, (void)fiber;
-}
-
-void
-pf_pack_look(pf_scheduler *s)
-{
-    (void)s;
-}
-
-void
-pf_pack_forget(pf_thread *thread, const pf_fiber *fiber)
-{
-    (void)thread, (void)fiber;
-}
-
-int64_t
-pf_pack_decay(pf_thread *thread, int64_t now, uint64_t turns)
-{
-    (void)thread, (void)now, (void)turns;
-    return PF_NEVER;
-}
-
-void
-pf_pack_add_pool(pf_thread *thread, pf_stack_pool *pool)
-{
-    (void)thread, (void)pool;
-}
-
-void
-pf_pack_remove_pool(pf_thread *thread, pf_stack_pool *pool)
-{
-    (void)thread, (void)pool;
-}
-
-int
-pf_pack_set(pf_thread *thread, const pf_pack_host *host, size_t slots)
-{
-    (void)thread, (void)host, (void)slots;
-    return 0;
-}
-
-void
-pf_pack_finish(pf_thread *thread)
-{
-    (void)thread;
-}
-
-void
-pf_pack_stats_get(const pf_thread *thread, const pf_stack_pool *pool,
-                  pf_pack_stats *stats)
-{
-    (void)thread, (void)pool;
-    *stats = (pf_pack_stats){0};
-}
-
-#endif

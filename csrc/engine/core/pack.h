@@ -1,19 +1,19 @@
 /* Stacks that many fibers share: a fiber that waits needs few of its stack's
  * bytes, and others have most of those in common with it.
  *
- * Once as many stacks are in use as the thread lends (its slots), a fiber that
- * needs one takes it from another that waits, which is packed: what differs
- * between its stack and a form, the stack of a fiber that waited at the same
- * place, goes into an image of some hundred bytes.  When the packed fiber's
- * turn comes, it is unpacked into any free slot: words that pointed into its
- * stack point into the new one afterwards.
+ * Each fiber has a home, the slot of a pool where its stack begins and ends.
+ * Once as many slots are in use as the thread lends, a new fiber gets one that
+ * is another fiber's home already.  The bytes in a slot are those of one fiber
+ * at a time, its occupant (pf_stack.user).  Another one that is at home there
+ * is packed: its bytes are in an image (images.h).  Before it runs, the
+ * occupant is packed, and its own bytes are put back exactly where they were.
+ * So nothing needs to be known of what is on a stack.
  *
- * What may be packed: shapes.h, and pf_packing of the host, which also moves
- * what others point to.  What may not keeps its stack, and blocks nobody.
+ * Nothing outside of a slot may point to what is in it while the fiber waits,
+ * except from where the host knows: pf_pack_host.moved.
  *
- * pf_fiber.stack of a packed fiber is PF_PACKED (it has begun; has_stack is
- * false, so that its turn leads to pf_task_ops.first), and its image is where
- * its context's handle was.
+ * pf_task.has_stack of a packed fiber is false, so that its turn leads to
+ * pf_task_ops.first, and its image is where its context's handle was.
  */
 #ifndef PF_PACK_H
 #define PF_PACK_H
@@ -22,36 +22,35 @@
 
 typedef struct pf_packer pf_packer;
 
-/* Stands for "no stack, but an image". */
-extern pf_stack pf_packed_stack;
-#define PF_PACKED (&pf_packed_stack)
-
 static inline bool
 pf_is_packed(const pf_fiber *fiber)
 {
-    return fiber->stack == PF_PACKED;
+    return fiber->stack != NULL && !fiber->task.has_stack;
 }
 
-/* What is to be packed, as the host sees it. */
+/* A suspended fiber that may be packed, as the host sees it. */
 typedef struct pf_packing {
-    const char *room_end; /* of the room's bytes in use; a multiple of 8 */
-    char *moves;          /* on the stack, what moves to the image ... */
-    uint16_t bytes;       /* ... so many, a multiple of 8; 0: none */
+    char *room_end; /* of the room's bytes in use; a multiple of 8 */
+    bool exposed;   /* others may look at its frames: it needs a whole image */
+    bool lends;     /* code that is not ours may have told others where its
+                       variables are: only for who is at home there */
+    bool pinned;    /* it must not be packed now */
 } pf_packing;
 
+/* What belongs to a host of several threads is constant. */
 typedef struct pf_pack_host {
-    /* May it be packed?  True: its room and frames are ready for it (see
-     * images.h for values of less than a word); then `keep` or `unpacked`
-     * follows.  Runs no code of the user's. */
-    bool (*may_pack)(pf_thread *thread, pf_fiber *fiber, pf_packing *packing);
-    /* What moves is to go from the stack to `kept`, bytes that stay where they
-     * are while the fiber is packed. */
-    void (*keep)(pf_fiber *fiber, char *moves, char *kept);
-    /* It has a stack again: the one that it had if `kept` is NULL, because
-     * there was no memory for an image; otherwise another, and what moved goes
-     * from `kept` back to `moves` (NULL: nothing). */
-    void (*unpacked)(pf_thread *thread, pf_fiber *fiber, char *moves,
-                     char *kept);
+    void (*look)(pf_thread *thread, pf_fiber *fiber, pf_packing *packing);
+    /* Bytes of the fiber that were from `low` to `high` are `distance` further
+     * on: in a whole image, or at home again. */
+    void (*moved)(pf_fiber *fiber, const char *low, const char *high,
+                  ptrdiff_t distance);
+    /* The fiber has a small image, so its bytes are nowhere, or it has them at
+     * home again. */
+    void (*packed)(pf_fiber *fiber);
+    void (*unpacked)(pf_fiber *fiber);
+    /* As pf_host.on_switch, from the mover to the fiber that it has unpacked.
+     */
+    void (*on_arrival)(pf_thread *thread, pf_fiber *mover, pf_fiber *to);
 } pf_pack_host;
 
 typedef struct pf_pack_stats {
@@ -60,7 +59,6 @@ typedef struct pf_pack_stats {
     size_t packed_bytes; /* of their images */
     uint64_t packings;
     uint64_t unpackings;
-    uint64_t refusals; /* fibers looked at that could not be packed */
 } pf_pack_stats;
 
 /* Why stacks cannot be packed here; NULL: they can. */
@@ -71,9 +69,12 @@ pf_can_pack(void)
     return pf_packing_refused() == NULL;
 }
 
-/* From now on lend so many stacks of each size; 0: as many as there are fibers.  Fibers
- * that are packed stay so until their turn.  0 or -ENOMEM. */
-int pf_pack_set(pf_thread *thread, const pf_pack_host *host, size_t slots);
+/* From now on lend so many stacks of each size; 0: as many as there are
+ * fibers.  Fibers that are packed stay so until their turn.  `mover` is the
+ * host's: memory for a fiber of this thread that only the packer uses.  0 or
+ * -ENOMEM. */
+int pf_pack_set(pf_thread *thread, const pf_pack_host *host, pf_fiber *mover,
+                size_t slots);
 void pf_pack_finish(pf_thread *thread);
 
 /* A pool that the thread now has. */
@@ -81,21 +82,34 @@ void pf_pack_add_pool(pf_thread *thread, pf_stack_pool *pool);
 /* ... and one that it has no longer, with no stack in use. */
 void pf_pack_remove_pool(pf_thread *thread, pf_stack_pool *pool);
 
-/* Give a packed fiber a stack again: 0 or -ENOMEM.  `runs`: because it will
- * run, not only to look at it. */
-int pf_unpack(pf_thread *thread, pf_fiber *fiber, bool runs);
+/* The running fiber will be left for `fiber`, which is packed: the result is
+ * whom to switch to.  That is the fiber itself, unpacked; or, where the
+ * running fiber is in its home, the thread's mover, which runs on a stack of
+ * its own, packs the fiber that is left and goes on to the other one.
+ * NULL: not now, *error says why: -ENOMEM, or -EBUSY if the occupant is
+ * pinned. */
+pf_fiber *pf_bring_home(pf_thread *thread, pf_fiber *fiber, int *error);
+/* The same for who cannot be told: it waits until there is memory, and packs who
+ * is pinned. */
+pf_fiber *pf_bring_home_anyhow(pf_thread *thread, pf_fiber *fiber);
+/* Is the running fiber in its home? */
+static inline bool
+pf_is_crowded_out(const pf_thread *thread, const pf_fiber *fiber)
+{
+    return pf_is_packed(fiber) && fiber->stack->user == thread->current;
+}
 
-/* Its turn has come.  Without memory it goes to the back of the queue; so the
- * result may be another fiber. */
+/* For pf_task_ops.first: its turn has come.  Without memory it goes to the back
+ * of the queue; so the result may be another fiber. */
 pf_fiber *pf_next_packed(pf_scheduler *s, pf_fiber *fiber);
 
-/* A packed fiber will not run any more. */
+/* Somebody wants to look at a packed fiber: it gets a whole image.  0 or
+ * -ENOMEM. */
+int pf_pack_show(pf_thread *thread, pf_fiber *fiber);
+
+/* A packed fiber will not run any more: its image is dropped, its home stays.
+ */
 void pf_drop_image(pf_thread *thread, pf_fiber *fiber);
-
-void pf_pack_forget(pf_thread *thread, const pf_fiber *fiber);
-
-/* See pf_shapes_look; from pf_poll. */
-void pf_pack_look(pf_scheduler *s);
 
 /* The thread is idle at `now`, and its scheduler has counted so many turns:
  * who took turns a while ago may wait without a stack.  The result is when to

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "engine/base/memory.h"
-#include "engine/core/pack.h"
 
 #define container_of(pointer, type, field)                                    \
     ((type *)(void *)&((char *)(pointer))[-(ptrdiff_t)offsetof(type, field)])
@@ -209,7 +208,6 @@ pf_poll(pf_scheduler *s)
             s->looked_at = pf_now(s);
         }
     }
-    pf_pack_look(s);
     if (s->probe != NULL) {
         s->probe(s, s->pick_data);
     }

@@ -18,6 +18,7 @@
 #include "engine/base/clock.h"
 #include "engine/core/fiber.h"
 #include "engine/core/inbox.h"
+#include "engine/core/pack.h"
 #include "engine/core/queue.h"
 #include "engine/core/spin.h"
 #include "engine/core/task.h"
@@ -97,6 +98,14 @@ static inline pf_task *
 pf_hub_task(const pf_scheduler *s)
 {
     return (pf_task *)(void *)s->hub;
+}
+
+/* The hub, in its home (see pack.h). */
+static inline pf_fiber *
+pf_hub(const pf_scheduler *s)
+{
+    return s->hub->task.has_stack ? s->hub
+                                  : pf_bring_home_anyhow(s->thread, s->hub);
 }
 
 /* Owner thread only. */
@@ -181,7 +190,7 @@ pf_next_or_none(pf_scheduler *s)
         pf_poll(s);
     }
     if (s->ready.head == NULL) {
-        return s->hub;
+        return pf_hub(s);
     }
     s->switches++;
     if (s->ahead != 0) {

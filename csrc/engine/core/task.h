@@ -19,6 +19,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "engine/base/atomics.h"
 #include "engine/core/inbox.h"
@@ -73,8 +74,9 @@ typedef struct pf_task_ops {
  * - `next` links the ready queue exactly while state is PF_READY; a fiber that
  *   is PF_PARKED keeps its time in the same place.
  * - the timer is armed only while the task is parked or made ready by it.
- * - `has_stack`: it is a fiber that can be switched to, because it has a stack
- *   or is a thread's own.  So pf_next calls no operation in the usual case.
+ * - `has_stack`: it is a fiber that can be switched to, because it is a
+ *   thread's own or its bytes are on its stack (not packed: pack.h).  So pf_next
+ *   calls no operation in the usual case.
  * - all fields except `message` and `posted` belong to the owner thread (in
  *   the binding: while it holds the GIL).
  */
@@ -86,9 +88,9 @@ struct pf_task {
         int64_t parked_at; /* pf_scheduler.looked_at then; for reports */
     };
     PF_ATOMIC(uint8_t) posted; /* bits on their way; see pf_task_post */
-    uint8_t state;             /* pf_state */
     uint8_t wake;              /* pf_wake */
-    bool has_stack;
+    uint8_t state;             /* pf_state ... */
+    bool has_stack;            /* ... which pf_is_suspended reads with it */
     pf_timer timer;
 };
 
@@ -103,6 +105,16 @@ pf_task_set_ops(pf_task *task, const pf_task_ops *ops)
 {
     task->message.ops = &ops->message;
 }
+
+/* Left by a direct switch, and not packed: with one comparison. */
+static inline bool
+pf_is_suspended(const pf_task *task)
+{
+    static const uint8_t wanted[2] = {PF_SUSPENDED, true};
+    return memcmp(&task->state, wanted, sizeof wanted) == 0;
+}
+_Static_assert(offsetof(pf_task, has_stack) == offsetof(pf_task, state) + 1,
+               "pf_is_suspended compares both");
 
 /* In a ready queue for the first time; only fibers are (see fiber.h). */
 static inline bool

@@ -102,7 +102,7 @@ void pf_stack_pool_free(pf_stack_pool *pool);
 /* *stack is NULL and the result -errno on failure. */
 int pf_stack_acquire(pf_stack_pool *pool, pf_stack **stack);
 
-/* The stack must not be the running one. */
+/* By its occupant.  The stack must not be the running one. */
 void pf_stack_release(pf_stack *stack);
 
 /* Return all memory that free stacks hold to the system; how many bytes. */
@@ -116,15 +116,34 @@ size_t pf_stack_pool_discard(pf_stack_pool *pool);
 void pf_stack_pool_own(pf_stack_pool *pool, void *owner);
 void *pf_stack_owner(const pf_stack *stack);
 
-/* Once `from` stacks are live, `reached` is called before the next one is
- * acquired, and may release some: for who lends stacks to take turns.  NULL:
- * not any more.  (Not on Windows.) */
+/* A slot may be the home of several users, whose bytes are in it in turn: the
+ * one whose they are is its occupant, `user`.  (Not on Windows.)
+ *
+ * Once `from` slots are live, `reached` is called before the next one is
+ * acquired; it may return one that has been shared instead, or NULL.  `reached`
+ * NULL: not any more. */
 void pf_stack_pool_lend(pf_stack_pool *pool, size_t from,
-                        void (*reached)(pf_stack_pool *pool, void *owner));
+                        pf_stack *(*reached)(pf_stack_pool *pool,
+                                             void *owner));
+/* The slots that are somebody's home, and those of them with an occupant. */
 size_t pf_stack_pool_live(const pf_stack_pool *pool);
-/* The users of all live stacks, one after the other, again and again: the next
- * one, or NULL if there is none within so many slots. */
-void *pf_stack_pool_next_user(pf_stack_pool *pool, unsigned steps);
+size_t pf_stack_pool_occupied(const pf_stack_pool *pool);
+/* The live slots, one after the other, again and again: the next one that may
+ * be shared, or NULL if there is none within so many slots. */
+pf_stack *pf_stack_pool_next(pf_stack_pool *pool, unsigned steps);
+/* It has no occupant now, and is still its home; it is the occupant again. */
+void pf_stack_leave(pf_stack *stack);
+/* Its bytes below `low` hold nothing any more: if that is deep, their memory is
+ * returned. */
+void pf_stack_trim_below(pf_stack *stack, const char *low);
+void pf_stack_enter(pf_stack *stack, void *user);
+/* One without an occupant becomes the home of one more user, the occupant. */
+void pf_stack_share(pf_stack *stack, void *user);
+bool pf_stack_is_shared(const pf_stack *stack); /* several are at home there */
+/* Its one user shares it with nobody. */
+void pf_stack_keep(pf_stack *stack);
+/* As pf_stack_release, by one who is not the occupant. */
+void pf_stack_release_home(pf_stack *stack);
 
 /* For a thread that is idle at `now` (pf_monotonic): returns the memory that
  * an earlier load left.  The result is when to call again; INT64_MAX: not
@@ -136,6 +155,7 @@ void pf_stack_pool_load_over(pf_stack_pool *pool);
 
 void pf_stack_pool_stats(const pf_stack_pool *pool, pf_stack_stats *stats);
 size_t pf_stack_pool_slot_size(const pf_stack_pool *pool);
+pf_stack_pool *pf_stack_pool_of(const pf_stack *stack);
 size_t pf_stack_size(const pf_stack *stack); /* its pool's slot size */
 pf_limit pf_stack_pool_limit(const pf_stack_pool *pool);
 

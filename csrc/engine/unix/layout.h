@@ -5,8 +5,7 @@
 #include <stddef.h>
 
 /* Headers begin at different places in their pages, which would otherwise
- * compete for the same lines of the cache.  A multiple of 256: so a byte beside
- * the rest of an old address stays what it is when images.h moves the word. */
+ * compete for the same lines of the cache. */
 #define PF_COLOURS 4
 #define PF_COLOUR_STEP 256
 

@@ -4,7 +4,7 @@
 #include <time.h>
 
 void
-pf_os_threads_settle(void)
+pf_os_pause(void)
 {
     struct timespec pause = {.tv_nsec = 2000000};
     (void)nanosleep(&pause, NULL);

@@ -85,8 +85,10 @@ struct pf_slab {
     uint32_t split;      /* slots whose guard is a mapping of its own */
     uint32_t free_count; /* == fresh - live */
     uint32_t discarded;  /* how many of these, the first, hold no memory */
+    uint32_t *homes;     /* for each slot; 0: it is free */
     uint32_t free[];     /* indices; the last one is reused first */
 };
+#define OWN UINT32_MAX /* one home, and no other must be added */
 
 /* Invariants: `spare` counts the slabs with no live stack, all of them open;
  * slots and mapped are sums over all slabs; the slabs count as live both
@@ -94,8 +96,10 @@ struct pf_slab {
 struct pf_stack_pool {
     pf_slab *open;
     size_t live;
+    size_t vacant;    /* of these, without an occupant */
+    size_t shared;    /* homes beside the first of each slot; each OWN is one */
     size_t lend_from; /* with so many live ones, `reached` comes first */
-    void (*reached)(pf_stack_pool *pool, void *owner);
+    pf_stack *(*reached)(pf_stack_pool *pool, void *owner);
     void *owner;
     pf_stack *at_hand; /* released, still set up */
     uint32_t hand_count;
@@ -117,7 +121,7 @@ struct pf_stack_pool {
     uint64_t acquired;
     uint64_t trims;
     pf_slab *newest; /* of all slabs */
-    pf_slab *hand;   /* see pf_stack_pool_next_user */
+    pf_slab *hand;   /* see pf_stack_pool_next */
     uint32_t hand_slot;
 };
 
@@ -174,7 +178,8 @@ slab_new(pf_stack_pool *pool)
 {
     uint32_t most = most_slots(pool);
     uint32_t count = pool->next_count < most ? pool->next_count : most;
-    pf_slab *slab = pf_malloc(sizeof *slab + count * sizeof slab->free[0]);
+    size_t numbers = count * sizeof(uint32_t);
+    pf_slab *slab = pf_malloc(sizeof *slab + 2 * numbers);
     if (slab == NULL) {
         pool->limit = PF_LIMIT_MEMORY;
         return NULL;
@@ -182,11 +187,13 @@ slab_new(pf_stack_pool *pool)
     char *base = map_slots(pool, &count);
     if (base == NULL) {
         pool->limit =
-            pf_diagnose(pf_map_needs(pool->stride), pf_load(&split_guards));
+            pf_diagnose(pool->stride, pf_load(&split_guards));
         free(slab);
         return NULL;
     }
     *slab = (pf_slab){.pool = pool, .base = base, .count = count};
+    slab->homes = slab->free + count;
+    memset(slab->homes, 0, count * sizeof slab->homes[0]);
     open_slab(pool, slab);
     slab->older = pool->newest;
     if (pool->newest != NULL) {
@@ -399,6 +406,7 @@ take_stack(pf_stack_pool *pool)
         slot = take_slot(slab);
     }
     note_taken(pool, slab);
+    slab->homes[slot] = 1;
     return set_up(slab, slot);
 }
 
@@ -418,10 +426,15 @@ next_at_hand(const pf_stack *stack)
 int
 pf_stack_acquire(pf_stack_pool *pool, pf_stack **stack)
 {
+    pf_stack *taken = NULL;
     if (pool->live >= pool->lend_from) {
-        pool->reached(pool, pool->owner);
+        taken = pool->reached(pool, pool->owner);
     }
-    pf_stack *taken = pool->at_hand;
+    if (taken != NULL) {
+        *stack = taken;
+        return 0;
+    }
+    taken = pool->at_hand;
     if (taken != NULL) {
         pool->at_hand = next_at_hand(taken);
         pool->hand_count--;
@@ -514,6 +527,7 @@ put_stack_back(pf_stack *stack)
     VALGRIND_STACK_DEREGISTER(stack->valgrind_id);
 #endif
     stack->user = NULL;
+    slab->homes[stack->slot] = 0;
     bool was_full = slab->live == slab->count;
     slab->free[slab->free_count++] = stack->slot;
     prefer(pool, slab, was_full);
@@ -552,6 +566,7 @@ pf_stack_pool_free(pf_stack_pool *pool)
     if (pool->live == 0) {
         free(pool);
     } else {
+        pool->owner = NULL;
         pool->abandoned = true; /* goes with its last stack, if ever */
     }
 }
@@ -578,14 +593,22 @@ pf_stack_pool_load_over(pf_stack_pool *pool)
     give_back(pool, SIZE_MAX);
 }
 
+/* All but the pages that every user touches. */
+static bool
+discard_deep(const pf_stack *stack)
+{
+    size_t page = pf_page_size();
+    uintptr_t top = pf_round_up((uintptr_t)stack, page);
+    char *keep = (char *)(top - (KEEP_TOP > page ? KEEP_TOP : page));
+    char *low = stack->area.low + stack->guarded; /* guards hold nothing */
+    return keep > low && madvise(low, (size_t)(keep - low), DISCARD) == 0;
+}
+
 /* The sample: return the deep part of this stack, and slabs that an earlier
  * load left. */
 static void
 trim_one(pf_stack_pool *pool, const pf_stack *stack)
 {
-    size_t page = pf_page_size();
-    uintptr_t top = pf_round_up((uintptr_t)stack, page);
-    char *keep = (char *)(top - (KEEP_TOP > page ? KEEP_TOP : page));
     /* The interval varies: a host may start fibers in rounds of 256. */
     pool->until_trim = TRIM_EVERY + (uint32_t)(pool->trims % 7);
     if (pool->spare > 1) {
@@ -595,11 +618,32 @@ trim_one(pf_stack_pool *pool, const pf_stack *stack)
             pool->until_trim = 1; /* the next release continues this */
         }
     }
-    char *low = stack->area.low + stack->reserve; /* guarded: holds nothing */
-    if (keep > low) {
-        (void)madvise(low, (size_t)(keep - low), DISCARD);
+    if (discard_deep(stack)) {
         pool->trims++;
     }
+}
+
+/* Others are at home there: its occupant is gone, and the slot stays. */
+static void
+vacate(pf_stack *stack)
+{
+    pf_slab *slab = stack->slab;
+    slab->homes[stack->slot]--;
+    slab->pool->shared--;
+    slab->pool->vacant++;
+    stack->user = NULL;
+}
+
+static bool
+is_shared(const pf_stack *stack)
+{
+    pf_slab *slab = stack->slab;
+    uint32_t *homes = &slab->homes[stack->slot];
+    if (*homes == OWN) {
+        *homes = 1;
+        slab->pool->shared--;
+    }
+    return *homes > 1;
 }
 
 void
@@ -608,6 +652,10 @@ pf_stack_release(pf_stack *stack)
     pf_stack_pool *pool = stack->slab->pool;
     if (pf_stack_reserve_is_open(stack)) {
         pf_guard_reserve(stack);
+    }
+    if (pool->shared != 0 && is_shared(stack)) {
+        vacate(stack);
+        return;
     }
     pool->live--;
     if (--pool->until_trim == 0) {
@@ -690,9 +738,11 @@ pf_stack_owner(const pf_stack *stack)
     return stack->slab->pool->owner;
 }
 
+/* ---------------------------------------------------------- sharing --- */
+
 void
 pf_stack_pool_lend(pf_stack_pool *pool, size_t from,
-                   void (*reached)(pf_stack_pool *pool, void *owner))
+                   pf_stack *(*reached)(pf_stack_pool *pool, void *owner))
 {
     pool->lend_from = reached == NULL ? SIZE_MAX : from;
     pool->reached = reached;
@@ -704,8 +754,79 @@ pf_stack_pool_live(const pf_stack_pool *pool)
     return pool->live;
 }
 
-void *
-pf_stack_pool_next_user(pf_stack_pool *pool, unsigned steps)
+size_t
+pf_stack_pool_occupied(const pf_stack_pool *pool)
+{
+    return pool->live - pool->vacant;
+}
+
+void
+pf_stack_leave(pf_stack *stack)
+{
+    stack->user = NULL;
+    stack->slab->pool->vacant++;
+}
+
+void
+pf_stack_trim_below(pf_stack *stack, const char *low)
+{
+    if ((size_t)((char *)stack - low) > KEEP_TOP) {
+        (void)discard_deep(stack);
+    }
+}
+
+void
+pf_stack_enter(pf_stack *stack, void *user)
+{
+    stack->user = user;
+    stack->slab->pool->vacant--;
+}
+
+void
+pf_stack_share(pf_stack *stack, void *user)
+{
+    stack->slab->homes[stack->slot]++;
+    stack->slab->pool->shared++;
+    pf_stack_enter(stack, user);
+}
+
+bool
+pf_stack_is_shared(const pf_stack *stack)
+{
+    uint32_t homes = stack->slab->homes[stack->slot];
+    return homes > 1 && homes != OWN;
+}
+
+void
+pf_stack_keep(pf_stack *stack)
+{
+    stack->slab->homes[stack->slot] = OWN;
+    stack->slab->pool->shared++;
+}
+
+void
+pf_stack_release_home(pf_stack *stack)
+{
+    pf_slab *slab = stack->slab;
+    uint32_t *homes = &slab->homes[stack->slot];
+    if (*homes > 1) {
+        --*homes;
+        slab->pool->shared--;
+    } else {
+        slab->pool->vacant--;
+        pf_stack_release(stack);
+    }
+}
+
+/* A released stack that is at hand still has its home. */
+static bool
+is_at_hand(const pf_stack *stack)
+{
+    return stack->user != NULL && (stack->next & 1) != 0;
+}
+
+pf_stack *
+pf_stack_pool_next(pf_stack_pool *pool, unsigned steps)
 {
     for (; steps > 0; steps--) {
         if (pool->hand == NULL || pool->hand_slot >= pool->hand->fresh) {
@@ -715,9 +836,11 @@ pf_stack_pool_next_user(pf_stack_pool *pool, unsigned steps)
             pool->hand_slot = 0;
             continue;
         }
-        const pf_stack *stack = header_of(pool->hand, pool->hand_slot++);
-        if (stack->user != NULL && (stack->next & 1) == 0) {
-            return stack->user;
+        uint32_t slot = pool->hand_slot++;
+        uint32_t homes = pool->hand->homes[slot];
+        pf_stack *stack = header_of(pool->hand, slot);
+        if (homes != 0 && homes != OWN && !is_at_hand(stack)) {
+            return stack;
         }
     }
     return NULL;
@@ -733,6 +856,12 @@ void
 pf_stack_pool_age(pf_stack_pool *pool, int64_t ns)
 {
     pool->period_ends -= ns;
+}
+
+pf_stack_pool *
+pf_stack_pool_of(const pf_stack *stack)
+{
+    return stack->slab->pool;
 }
 
 size_t

@@ -137,6 +137,7 @@ pf_stack_pool_free(pf_stack_pool *pool)
     if (pool->live == 0) {
         free(pool);
     } else {
+        pool->owner = NULL;
         pool->abandoned = true; /* goes with its last stack, if ever */
     }
 }
@@ -205,25 +206,74 @@ pf_stack_owner(const pf_stack *stack)
     return stack->slab->pool->owner;
 }
 
-/* The system knows where each of its fibers' stacks is: none takes turns. */
+/* The system knows where each of its fibers' stacks is: none is shared. */
 void
 pf_stack_pool_lend(pf_stack_pool *pool, size_t from,
-                   void (*reached)(pf_stack_pool *pool, void *owner))
+                   pf_stack *(*reached)(pf_stack_pool *pool, void *owner))
 {
     (void)pool, (void)from, (void)reached;
 }
 
+pf_stack *
+pf_stack_pool_next(pf_stack_pool *pool, unsigned steps)
+{
+    (void)pool, (void)steps;
+    return NULL;
+}
+
 size_t
-pf_stack_pool_live(const pf_stack_pool *pool)
+pf_stack_pool_occupied(const pf_stack_pool *pool)
 {
     return pool->live;
 }
 
-void *
-pf_stack_pool_next_user(pf_stack_pool *pool, unsigned steps)
+void
+pf_stack_leave(pf_stack *stack)
 {
-    (void)pool, (void)steps;
-    return NULL;
+    stack->user = NULL;
+}
+
+void
+pf_stack_trim_below(pf_stack *stack, const char *low)
+{
+    (void)stack, (void)low;
+}
+
+void
+pf_stack_enter(pf_stack *stack, void *user)
+{
+    stack->user = user;
+}
+
+void
+pf_stack_share(pf_stack *stack, void *user)
+{
+    stack->user = user;
+}
+
+bool
+pf_stack_is_shared(const pf_stack *stack)
+{
+    (void)stack;
+    return false;
+}
+
+void
+pf_stack_keep(pf_stack *stack)
+{
+    (void)stack;
+}
+
+void
+pf_stack_release_home(pf_stack *stack)
+{
+    pf_stack_release(stack);
+}
+
+pf_stack_pool *
+pf_stack_pool_of(const pf_stack *stack)
+{
+    return stack->slab->pool;
 }
 
 size_t

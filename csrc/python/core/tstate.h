@@ -607,14 +607,10 @@ pystate_c_units(size_t stack_size)
 }
 #endif
 
-/* The state of a fiber that has not run, at the beginning of its room.  The
- * first data-stack chunk follows in the room: frames begin above data[0], so
- * the interpreter never pops it, and later chunks are its own. */
-static inline PyState *
-pystate_init(PyThreadState *ts, char *room, size_t room_size, char *stack_low,
-             size_t stack_size)
+/* A state without frames, and without a place for any. */
+static inline void
+pystate_init_bare(PyThreadState *ts, PyState *st)
 {
-    PyState *st = (PyState *)(void *)room;
     pf_zero(st, sizeof *st);
 #if PF_HAS_CFRAME
     st->cframe_root.previous = &ts->root_cframe;
@@ -623,6 +619,21 @@ pystate_init(PyThreadState *ts, char *room, size_t room_size, char *stack_low,
     st->frame_root = st->frame = PF_BASE_FRAME(ts);
 #endif
     st->exc_info = &st->exc_root;
+#if PY_VERSION_HEX >= 0x030C0000
+    st->what_event = -1;
+#endif
+    (void)ts;
+}
+
+/* The state of a fiber that has not run, at the beginning of its room.  The
+ * first data-stack chunk follows in the room: frames begin above data[0], so
+ * the interpreter never pops it, and later chunks are its own. */
+static inline PyState *
+pystate_init(PyThreadState *ts, char *room, size_t room_size, char *stack_low,
+             size_t stack_size)
+{
+    PyState *st = (PyState *)(void *)room;
+    pystate_init_bare(ts, st);
     _PyStackChunk *chunk = (_PyStackChunk *)(void *)(room + PF_CHUNK_OFFSET);
     chunk->previous = NULL;
     chunk->size = room_size - PF_CHUNK_OFFSET;
@@ -630,9 +641,6 @@ pystate_init(PyThreadState *ts, char *room, size_t room_size, char *stack_low,
     st->chunk_root = st->chunk = chunk;
     st->top = (PyObject **)(void *)(room + PF_FIRST_FRAME);
     st->limit = (PyObject **)(void *)(room + room_size);
-#if PY_VERSION_HEX >= 0x030C0000
-    st->what_event = -1;
-#endif
 #if PF_HAS_C_COUNTER
     st->c_limit = st->c_remaining = pystate_c_units(stack_size);
 #endif
@@ -921,23 +929,7 @@ pystate_places(PyState *st, uintptr_t *places)
     return count;
 }
 
-/* May an object that other code holds point into the frames of a suspended
- * fiber: a frame object, or a generator that runs there? */
-static inline bool
-pystate_is_seen(PyState *st)
-{
-    PyFrameHead *end, *f = pystate_frames(st, &end);
-    for (; f != end; f = f->previous) {
-        if (f->owner == PF_OWNED_BY_GENERATOR ||
-            (f->owner == PF_OWNED_BY_THREAD && f->frame_obj != NULL &&
-             Py_REFCNT(f->frame_obj) > 1)) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* --- moving a suspended fiber's frames elsewhere: see fiber/pack.c --- */
+/* --- a suspended fiber's stack that is put away: see fiber/pack.c --- */
 
 /* How a frame object begins. */
 typedef struct PyFrameObjectHead {
@@ -946,89 +938,94 @@ typedef struct PyFrameObjectHead {
     void *frame; /* the interpreter's */
 } PyFrameObjectHead;
 
-/* Are all of its frames where the room is, and known to nobody else?  A
- * generator's frame is in the generator, and points to the one that runs it; a
- * frame object that something else refers to can be asked at any time. */
+/* Does the frame mark a place where C code called the interpreter? */
 static inline bool
-pystate_may_move(PyState *st)
+pystate_is_entry(const PyFrameHead *f)
 {
-    if (st->exc_info != &st->exc_root || st->chunk != st->chunk_root ||
-        st->tracing != 0 || st->stolen != 0) {
-        return false;
-    }
-#if PY_VERSION_HEX >= 0x030E0000
-    if (st->executor != NULL) {
-        return false;
-    }
+#if PY_VERSION_HEX < 0x030C0000
+    return f->is_entry;
+#else
+    return f->owner > PF_OWNED_BY_FRAME_OBJECT;
 #endif
+}
+
+/* What others may find of a suspended fiber's frames. */
+typedef struct PyStateView {
+    bool exposed; /* a frame has an object, or is that of a generator: both
+                     have pointers to frames */
+    bool called_back; /* C code that Python code has called has called the
+                         interpreter */
+} PyStateView;
+
+static inline PyStateView
+pystate_view(PyState *st)
+{
+    PyStateView view = {.exposed = st->trace != NULL};
+    int entries = 0;
     PyFrameHead *end, *f = pystate_frames(st, &end);
     for (; f != end; f = f->previous) {
-        if (f->owner == PF_OWNED_BY_GENERATOR ||
-            f->owner == PF_OWNED_BY_FRAME_OBJECT ||
-            (f->owner == PF_OWNED_BY_THREAD && f->frame_obj != NULL &&
-             Py_REFCNT(f->frame_obj) > 1)) {
-            return false;
-        }
+        entries += pystate_is_entry(f);
+        view.exposed |=
+            f->owner == PF_OWNED_BY_GENERATOR ||
+            (f->owner == PF_OWNED_BY_THREAD && f->frame_obj != NULL);
     }
-    return true;
+    view.called_back = entries > 1;
+    return view;
 }
 
 /* Where the part of the room ends that is in use. */
 static inline char *
 pystate_room_end(PyState *st)
 {
-    return (char *)st->top;
+    return st->chunk == st->chunk_root
+               ? (char *)st->top
+               : (char *)&st->chunk_root->data[st->chunk_root->top];
 }
 
-/* Small fields that share a word with bytes that nobody sets, which may be the
- * rest of an address in the same stack: the word must not look like one. */
-static inline void
-pystate_clear_padding(PyState *st)
+/* Bytes that were from `low` to `high` are `distance` further on. */
+typedef struct PyStateMove {
+    const char *low, *high;
+    ptrdiff_t distance;
+} PyStateMove;
+
+static inline void *
+pystate_moved(const PyStateMove *move, void *place)
 {
+    char *p = place;
+    return p >= move->low && p < move->high ? p + move->distance : p;
+}
+
+/* The fiber's bytes, `st` among them, have been copied: what leads from frame
+ * to frame, and to a frame from its object or from the generator that it runs,
+ * leads to the copies from now on.  That is all that is followed while the
+ * fiber is suspended. */
+static inline void
+pystate_follow(PyState *st, const PyStateMove *move)
+{
+#if PF_HAS_CFRAME
+    st->cframe = pystate_moved(move, st->cframe);
+    for (_PyCFrame *c = st->cframe;; c = c->previous) {
+        c->current_frame = pystate_moved(move, c->current_frame);
+        if (c == &st->cframe_root) {
+            break;
+        }
+        c->previous = pystate_moved(move, c->previous);
+    }
+#else
+    st->frame = pystate_moved(move, st->frame);
+#endif
     PyFrameHead *end, *f = pystate_frames(st, &end);
     for (; f != end; f = f->previous) {
-        char *rest = &f->owner + 1;
-        memset(rest, 0, (size_t)((char *)f->localsplus - rest));
-    }
-#if PY_VERSION_HEX < 0x030C0000
-    for (_PyCFrame *c = st->cframe; c != &st->cframe_root; c = c->previous) {
-        char *rest = (char *)&c->use_tracing + 1;
-        memset(rest, 0, (size_t)((char *)&c->current_frame - rest));
-    }
-#endif
-}
-
-/* What depends on the size of the stack is left out: pystate_settle puts it
- * in again, of the same stack or another one. */
-static inline void
-pystate_unsettle(PyState *st)
-{
-    pystate_clear_padding(st);
-    st->limit = NULL;
-    st->chunk_root->size = 0;
-#if PF_HAS_C_COUNTER
-    st->c_remaining -= st->c_limit;
-    st->c_limit = 0;
-#endif
-    pystate_set_stack(st, NULL, 0);
-}
-
-static inline void
-pystate_settle(PyState *st, char *room, size_t room_size, char *stack_low,
-               size_t stack_size)
-{
-    st->limit = (PyObject **)(void *)(room + room_size);
-    st->chunk_root->size = room_size - PF_CHUNK_OFFSET;
-#if PF_HAS_C_COUNTER
-    st->c_limit = pystate_c_units(stack_size);
-    st->c_remaining += st->c_limit;
-#endif
-    pystate_set_stack(st, stack_low, stack_size);
-    PyFrameHead *end, *f = pystate_frames(st, &end);
-    for (; f != end; f = f->previous) {
-        if (f->owner == PF_OWNED_BY_THREAD && f->frame_obj != NULL) {
+        f->previous = pystate_moved(move, f->previous);
+        if (f->owner != PF_OWNED_BY_THREAD) {
+            continue;
+        }
+        if (f->frame_obj != NULL) {
             ((PyFrameObjectHead *)(void *)f->frame_obj)->frame = f;
         }
+#if PY_VERSION_HEX >= 0x030E0000
+        f->stack_pointer = pystate_moved(move, f->stack_pointer);
+#endif
     }
 }
 

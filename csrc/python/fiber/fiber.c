@@ -244,7 +244,7 @@ fiber_traverse(PyObject *op, visitproc visit, void *arg)
     if (self->scheduled) {
         Py_VISIT(SCHEDULER_OF(self->core.scheduler));
     }
-    if (self->fiber.stack != NULL && !pf_is_packed(&self->fiber)) {
+    if (self->fiber.stack != NULL && self->saved != NULL) {
         int rc = pf_trace_traverse(self->saved->trace, visit, arg);
         if (rc != 0) {
             return rc;
@@ -297,7 +297,7 @@ is_alive(FiberObject *self)
 }
 
 /* The last reference to a live fiber is gone (we hold one for now): a
- * suspended fiber is unwound.  On another thread it is left, with a reference,
+ * suspended fiber is unwound.  If that must not be now, or on another thread it is left, with a reference,
  * to its owner.  A fiber that runs, or that the running one needs, keeps
  * itself until it is left. */
 static void
@@ -315,7 +315,7 @@ outlive(FiberObject *self)
             return;
         }
     }
-    if (self->thread == pf_tls_thread) {
+    if (self->thread == pf_tls_thread && !pf_must_stay(self->thread)) {
         pf_fiber_unwind(self->thread, self);
     } else {
         pf_leave_to_owner(self->thread, Py_NewRef((PyObject *)self));

@@ -53,7 +53,7 @@ struct FiberObject {
         pf_fiber fiber;
     };
     union {
-        PyState *saved;    /* once it has a stack */
+        PyState *saved;    /* once it has a stack; NULL: that is packed */
         size_t stack_size; /* before; 0: the default */
     };
     PfThread *thread;

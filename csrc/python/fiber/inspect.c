@@ -257,7 +257,7 @@ PyObject *
 pf_fiber_frame(PfThread *t, FiberObject *self)
 {
     PyObject *frame = NULL;
-    if (pf_fiber_have_stack(self) < 0) {
+    if (pf_fiber_show(self) < 0) {
         return NULL;
     }
     if (pf_fiber_has_frames(self)) {
@@ -455,7 +455,7 @@ mod_places(PyObject *module, PyObject *object)
         return NULL;
     }
     FiberObject *fiber = (FiberObject *)object;
-    if (pf_fiber_have_stack(fiber) < 0) {
+    if (pf_fiber_show(fiber) < 0) {
         return NULL;
     }
     bool stopped = pf_still_begin(fiber->thread);

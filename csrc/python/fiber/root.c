@@ -7,6 +7,7 @@
 #include "python/fiber/attend.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/owner.h"
+#include "python/fiber/pack.h"
 #include "python/fiber/slots.h"
 #include "python/fiber/still.h"
 #include "python/fiber/switch.h"
@@ -39,6 +40,7 @@ begin(PfThread *t, FiberObject *root)
     root->thread = t;
     t->root = root;
     t->engine.current = &root->fiber;
+    pf_packing_reset(t);
 }
 
 static bool
@@ -113,6 +115,13 @@ tell_left(PfThread *t)
     }
 }
 
+static void
+free_spare(PfThread *t)
+{
+    pf_fibers_free_spare(t);
+    pf_packing_free(t);
+}
+
 static const PfRootOps root = {
     .host = &pf_python_host,
     .make = make,
@@ -127,7 +136,7 @@ const PfPart pf_fibers_part = {
     .thread_end = unwind_all,
     .thread_lost = pf_waits_forget,
     .at_exit = unwind_all,
-    .free_spare = pf_fibers_free_spare,
+    .free_spare = free_spare,
 };
 
 /* ------------------------------------------------------------------- its locals */

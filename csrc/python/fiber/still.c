@@ -57,7 +57,7 @@ runs(const FiberObject *fiber)
 PyObject *
 pf_stack_calls(FiberObject *fiber)
 {
-    if (pf_fiber_have_stack(fiber) < 0) {
+    if (pf_fiber_show(fiber) < 0) {
         return NULL;
     }
     bool stopped = pf_still_begin(fiber->thread);

@@ -86,11 +86,19 @@ pf_value_in_parent(PfThread *t)
     return landed(t);
 }
 
-/* `transfer` is set; `target` has a stack. */
+/* `value` (stolen) is to be returned, or raised, in `target`, which has been
+ * admitted and has a stack. */
 static inline PyObject *
-transfer_to(PfThread *t, FiberObject *target)
+transfer_to(PfThread *t, FiberObject *target, PyObject *value, bool throwing)
 {
-    pf_leave_for(t, target);
+    pf_fiber *way = pf_fiber_way_to(t, target);
+    if (PF_UNLIKELY(way == NULL)) {
+        Py_DECREF(value);
+        return NULL;
+    }
+    t->transfer = value;
+    t->throwing = throwing;
+    pf_leave_for(t, target, way);
     return landed(t);
 }
 
@@ -248,18 +256,13 @@ admit(PfThread *t, FiberObject *target, bool with_value)
     return verdict;
 }
 
-/* `target` was admitted. */
-static inline PyObject *
-give(PfThread *t, FiberObject *target, PyObject *value)
+PyObject *
+pf_fiber_give(PfThread *t, FiberObject *target, pf_fiber *way,
+              PyObject *value)
 {
     t->transfer = Py_NewRef(value);
-    return transfer_to(t, target);
-}
-
-PyObject *
-pf_fiber_give(PfThread *t, FiberObject *target, PyObject *value)
-{
-    return give(t, target, value);
+    pf_leave_for(t, target, way);
+    return landed(t);
 }
 
 PyObject *
@@ -267,15 +270,16 @@ pf_fiber_switch(FiberObject *target, PyObject *value)
 {
     PfThread *t = pf_tls_thread;
     if (PF_UNLIKELY(t == NULL || t->attention != 0 ||
-                    target->core.state != PF_SUSPENDED ||
-                    target->thread != t || target->core.scheduler != NULL)) {
+                    !pf_is_suspended(&target->core) || target->thread != t ||
+                    target->core.scheduler != NULL)) {
         t = pf_this_thread();
         int admitted = t == NULL ? -1 : admit(t, target, value != Py_None);
         if (admitted != 0) {
             return admitted < 0 ? NULL : Py_NewRef(value);
         }
+        return transfer_to(t, target, Py_NewRef(value), false);
     }
-    return give(t, target, value);
+    return pf_fiber_give(t, target, &target->fiber, value);
 }
 
 PyObject *
@@ -318,9 +322,7 @@ pf_fiber_throw(FiberObject *target, PyObject *exc)
         }
         return NULL;
     }
-    t->transfer = instance;
-    t->throwing = true;
-    return transfer_to(t, target);
+    return transfer_to(t, target, instance, true);
 }
 
 /* ------------------------------------------------------------- a new stack */
@@ -388,9 +390,6 @@ void
 pf_fiber_take_stack(FiberObject *fiber)
 {
     pf_live_unlink(fiber);
-    if (fiber->thread != NULL && fiber->thread == pf_tls_thread) {
-        pf_pack_forget(&fiber->thread->engine, &fiber->fiber);
-    }
     pf_fiber_release_stack(&fiber->fiber);
     pf_publish_byte(&fiber->core.state, PF_DONE);
     fiber->stack_size = 0; /* `saved` went with the stack */
@@ -655,7 +654,7 @@ pf_fiber_run(pf_thread *thread, pf_fiber *fiber)
     if (scheduled && !self->dying) {
         next = pf_next(self->core.scheduler);
     } else {
-        next = &next_after_raw(t, self)->fiber;
+        next = pf_fiber_sure_way_to(t, next_after_raw(t, self));
     }
     if (scheduled) {
         Py_DECREF(self); /* the scheduler's reference */

@@ -49,8 +49,10 @@ extern void (*pf_view_done)(FiberObject *fiber);
 /* `value` is borrowed. */
 PyObject *pf_fiber_switch(FiberObject *target, PyObject *value);
 PyObject *pf_fiber_throw(FiberObject *target, PyObject *exc);
-/* `target` may be entered now, and nothing needs attention. */
-PyObject *pf_fiber_give(PfThread *t, FiberObject *target, PyObject *value);
+/* `target` may be entered now, by this way (pf_fiber_way_to), and nothing needs
+ * attention. */
+PyObject *pf_fiber_give(PfThread *t, FiberObject *target, pf_fiber *way,
+                        PyObject *value);
 /* A fiber ends without having run. `exc` stolen or NULL. */
 void pf_fiber_end(PfThread *t, FiberObject *fiber, PyObject *result);
 /* From now on the fiber belongs to this thread. 0, or -1 with MemoryError; or
@@ -109,14 +111,14 @@ pf_swap_state(pf_thread *thread, pf_fiber *from, pf_fiber *to)
     pf_swap_state_and_hold(thread, from, to);
 }
 
-/* `transfer` is set; `target` has a stack.  Returns when something switches
- * back here, with `transfer` for us. */
+/* `transfer` is set; `way` leads to `target` (see pf_fiber_way_to).  Returns
+ * when something switches back here, with `transfer` for us. */
 static inline void
-pf_leave_for(PfThread *t, FiberObject *target)
+pf_leave_for(PfThread *t, FiberObject *target, pf_fiber *way)
 {
     CURRENT(t)->core.state = PF_SUSPENDED;
     target->core.state = PF_RUNNING;
-    pf_switch_with(&t->engine, &target->fiber, pf_swap_state);
+    pf_switch_with(&t->engine, way, pf_swap_state);
 }
 
 #endif

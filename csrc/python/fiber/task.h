@@ -44,6 +44,7 @@ typedef struct PfRare {
      * round; see generator.c. */
     FiberObject *puller, *pulled;
     FiberObject *other; /* owned; see lent.h */
+    unsigned lends;     /* calls of the C API in which it waits */
     /* What its frames refer to, since the collector has found it to be garbage;
      * hidden from that, until the fiber has ended.  Or NULL. */
     PyObject *kept;

@@ -88,6 +88,21 @@ fiber_exit(void)
     return exit != NULL ? exit : pf_take_exception();
 }
 
+/* There is no memory for its stack, and never will be: what it holds is lost.
+ */
+static PyObject *
+lose(PfThread *t, FiberObject *fiber)
+{
+    pf_fiber_forget_waits(fiber);
+    pf_fiber_release_stack(&fiber->fiber);
+    fiber->stack_size = 0; /* `saved` went with the stack */
+    PyErr_WriteUnraisable((PyObject *)fiber);
+    PyErr_SetNone(pf.fiber_exit);
+    pf_fiber_forget_schedule(fiber);
+    pf_fiber_end(t, fiber, NULL);
+    return Py_NewRef(Py_None);
+}
+
 /* Raise `exit` (stolen) in `fiber` and let it run to its end, which leads back
  * here (see heir).  Returns its result, or NULL with an exception.  The fiber
  * that waits here stays "running": nothing else may enter or unwind it
@@ -97,6 +112,11 @@ run_to_its_end(PfThread *t, FiberObject *fiber, PyObject *exit)
 {
     FiberObject *self = CURRENT(t), *outer = t->unwinder;
     uint8_t state = self->core.state;
+    pf_fiber *way = pf_fiber_way_to(t, fiber);
+    if (way == NULL) {
+        Py_DECREF(exit);
+        return lose(t, fiber);
+    }
     pf_fiber_forget_schedule(fiber);
     fiber->dying = true;
     fiber->core.state = PF_RUNNING;
@@ -106,24 +126,10 @@ run_to_its_end(PfThread *t, FiberObject *fiber, PyObject *exit)
     t->unwinder = self;
     t->transfer = exit;
     t->throwing = true;
-    pf_switch_with(&t->engine, &fiber->fiber, pf_swap_state_and_hold);
+    pf_switch_with(&t->engine, way, pf_swap_state_and_hold);
     t->unwinder = outer;
     self->core.state = state;
     return pf_value_in_parent(t);
-}
-
-/* There is no memory for its stack, and never will be: what it holds is lost.
- */
-static PyObject *
-lose(PfThread *t, FiberObject *fiber)
-{
-    pf_fiber_forget_waits(fiber);
-    pf_drop_image(&t->engine, &fiber->fiber);
-    PyErr_WriteUnraisable((PyObject *)fiber);
-    PyErr_SetNone(pf.fiber_exit);
-    pf_fiber_forget_schedule(fiber);
-    pf_fiber_end(t, fiber, NULL);
-    return Py_NewRef(Py_None);
 }
 
 /* Code runs here in the middle of anything that the running fiber does; a
@@ -143,9 +149,7 @@ pf_fiber_unwind(PfThread *t, FiberObject *fiber)
     pf_no_switch_begin(t, "while a dropped fiber is unwound");
     PyObject *left = fiber_exit();
     pf_fiber_renew_context(fiber);
-    if (pf_fiber_can_unwind(fiber) && pf_fiber_have_stack(fiber) < 0) {
-        Py_SETREF(left, lose(t, fiber));
-    } else if (pf_fiber_can_unwind(fiber)) {
+    if (pf_fiber_can_unwind(fiber)) {
         left = run_to_its_end(t, fiber, left);
     }
     pf_no_switch_end(t);

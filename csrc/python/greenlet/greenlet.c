@@ -8,6 +8,7 @@
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
 #include "python/fiber/attend.h"
+#include "python/fiber/pack.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/inspect.h"
 
@@ -248,7 +249,7 @@ end(PyGreenlet *g)
     } else if (fiber->core.state == PF_RUNNING) {
         Py_INCREF(g);
         fiber->held = true;
-    } else if (fiber->thread != t) {
+    } else if (fiber->thread != t || pf_must_stay(t)) {
         pf_leave_to_owner(fiber->thread, Py_NewRef((PyObject *)g));
     } else {
         ours = true;
@@ -475,7 +476,8 @@ get_frame(PyObject *op, void *closure)
         Py_RETURN_NONE;
     }
     bool gone = fiber->core.state == PF_DONE && fiber->thread == NULL &&
-                fiber->fiber.stack != NULL; /* its thread is */
+                fiber->fiber.stack != NULL &&
+                fiber->saved != NULL; /* its thread is */
     PyObject *frame = gone ? pystate_frame(t->tstate, fiber->saved)
                            : pf_fiber_frame(t, fiber);
     Py_DECREF(fiber);

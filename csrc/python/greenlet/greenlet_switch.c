@@ -12,6 +12,7 @@
 #include "python/fiber/hub.h"
 #include "python/fiber/inspect.h"
 #include "python/fiber/profiled.h"
+#include "python/fiber/pack.h"
 #include "python/fiber/switch.h"
 #include "python/fiber/tracing.h"
 #include "python/fiber/wait.h"
@@ -96,18 +97,42 @@ note_origin(PfThread *t, PyGreenlet *origin)
     return before;
 }
 
+/* A trace function that leaves the running greenlet is not called at the target
+ * either, to which `way` leads. */
+static inline void
+keep_tracing(PfThread *t, pf_fiber *way, FiberObject *to)
+{
+    pystate_keep_tracing(t->tstate, FIBER_OF(way)->saved);
+    t->keeps_tracing = way != &to->fiber;
+}
+
 /* `value` is stolen.  No code runs before the switch, so what was checked
  * still holds. */
 static inline PyObject *
-go_untraced(PfThread *t, FiberObject *to, PyObject *value, bool throwing)
+go_by(PfThread *t, FiberObject *to, pf_fiber *way, PyObject *value,
+      bool throwing)
 {
     t->transfer = value;
     t->throwing = throwing;
-    if (PF_LIKELY(to != CURRENT(t))) {
-        pystate_keep_tracing(t->tstate, to->saved);
-        pf_leave_for(t, to);
-    }
+    keep_tracing(t, way, to);
+    pf_leave_for(t, to, way);
     return arrive(t);
+}
+
+static PyObject *
+go_untraced(PfThread *t, FiberObject *to, PyObject *value, bool throwing)
+{
+    if (to == CURRENT(t)) {
+        t->transfer = value;
+        t->throwing = throwing;
+        return arrive(t);
+    }
+    pf_fiber *way = pf_fiber_way_to(t, to);
+    if (way == NULL) {
+        Py_DECREF(value);
+        return NULL;
+    }
+    return go_by(t, to, way, value, throwing);
 }
 
 static PyObject *
@@ -408,12 +433,12 @@ pf_greenlet_switch_method(PyObject *op, PyObject *const *args,
     FiberObject *fiber = IMPL(g)->fiber;
     if (PF_UNLIKELY(t == NULL || fiber == NULL || t->attention != 0 ||
                     t->green_trace != NULL || kwnames != NULL || nargs > 1 ||
-                    fiber->core.state != PF_SUSPENDED || fiber->thread != t ||
+                    !pf_is_suspended(&fiber->core) || fiber->thread != t ||
                     fiber->core.scheduler != NULL)) {
         return switch_slowly(g, args, nargs, kwnames);
     }
-    return go_untraced(
-        t, fiber, nargs == 0 ? PyTuple_New(0) : Py_NewRef(args[0]), false);
+    return go_by(t, fiber, &fiber->fiber,
+                 nargs == 0 ? PyTuple_New(0) : Py_NewRef(args[0]), false);
 }
 
 /* As in greenlet, forget where it was raised before: otherwise the traceback
@@ -620,9 +645,10 @@ greenlet_run(pf_thread *thread, pf_fiber *fiber)
     IMPL(g)->fiber = NULL; /* the reference goes to greenlet_reap */
     pf_live_unlink(self);
     pystate_finish(t->tstate, self->saved);
-    pystate_keep_tracing(t->tstate, next->saved);
+    pf_fiber *way = pf_fiber_sure_way_to(t, next);
+    keep_tracing(t, way, next);
     next->core.state = PF_RUNNING;
-    return &next->fiber;
+    return way;
 }
 
 /* The value for the running fiber must not get lost while code runs because an

@@ -3,6 +3,7 @@
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
 #include "python/fiber/attend.h"
+#include "python/fiber/pack.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/switch.h"
 #include "python/greenlet/greenlet.h"
@@ -130,6 +131,9 @@ pf_greenlet_attend(PfThread *t)
 static void
 abandon(FiberObject *fiber)
 {
+    if (pf_fiber_show(fiber) < 0) {
+        PyErr_Clear(); /* no memory: it has no frame then */
+    }
     pf_fiber_forget_schedule(fiber);
     pf_live_unlink(fiber);
     fiber->core.state = PF_DONE;
@@ -145,7 +149,8 @@ pf_greenlet_bury(PyGreenlet *g)
     IMPL(g)->fiber = NULL;
     fiber->greenlet = NULL;
     Py_CLEAR(fiber->context);
-    if (!IMPL(g)->pinned && !pystate_is_seen(fiber->saved)) {
+    if (!IMPL(g)->pinned &&
+        (fiber->saved == NULL || !pystate_view(fiber->saved).exposed)) {
         pf_fiber_take_stack(fiber);
         Py_DECREF(fiber);
     }

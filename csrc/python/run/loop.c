@@ -541,7 +541,7 @@ static FiberObject *
 hub_begin(SchedulerObject *s)
 {
     PfThread *t = s->thread;
-    pf_packing_begin(t, s->slots);
+    pf_packing_set(t, s->slots);
     FiberObject *hub = CURRENT(t);
     pf_overflow_renew();
     hub->is_hub = true;
@@ -581,7 +581,9 @@ hub_end(SchedulerObject *s, FiberObject *hub)
     return_hub(s, hub);
     set_scheduler(t, s->outer);
     if (s->outer != NULL) {
-        pf_packing_begin(t, s->outer->slots);
+        pf_packing_set(t, s->outer->slots);
+    } else {
+        pf_packing_reset(t);
     }
     s->outer = NULL;
     if (s->hosted && !s->closed && !(s->in_turn && has_work(s))) {

@@ -26,6 +26,7 @@
 #include "python/fiber/attend.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/inspect.h"
+#include "python/fiber/pack.h"
 #include "python/fiber/switch.h"
 #include "python/sync/sync.h"
 
@@ -195,8 +196,12 @@ mod_emit(PyObject *module, PyObject *value)
             "that this runs on");
         return NULL;
     }
+    pf_fiber *way = pf_fiber_way_to(t, puller);
+    if (way == NULL) {
+        return NULL;
+    }
     let_go(t, body, take_link(body));
-    return pf_fiber_give(t, puller, value);
+    return pf_fiber_give(t, puller, way, value);
 }
 
 /* ---------------------------------------------------------------------- pull */
