@@ -136,6 +136,7 @@ class Fiber(Generic[_R_co]):
         daemon: bool = False,
         stack_size: int | None = None,
         context: Context | None = None,
+        own_stack: bool = False,
     ) -> None: ...
     @overload
     def __init__(
@@ -146,6 +147,7 @@ class Fiber(Generic[_R_co]):
         daemon: bool = False,
         stack_size: int | None = None,
         context: Context | None = None,
+        own_stack: bool = False,
     ) -> None: ...
     @overload
     def __init__(
@@ -158,6 +160,7 @@ class Fiber(Generic[_R_co]):
         daemon: bool = False,
         stack_size: int | None = None,
         context: Context | None = None,
+        own_stack: bool = False,
     ) -> None: ...
     # Keyword arguments cannot be checked against the target.
     @overload
@@ -171,6 +174,7 @@ class Fiber(Generic[_R_co]):
         daemon: bool = False,
         stack_size: int | None = None,
         context: Context | None = None,
+        own_stack: bool = False,
     ) -> None: ...
     @overload
     def __init__(
@@ -183,6 +187,7 @@ class Fiber(Generic[_R_co]):
         daemon: bool = False,
         stack_size: int | None = None,
         context: Context | None = None,
+        own_stack: bool = False,
     ) -> None: ...
     @overload
     def __init__(
@@ -195,6 +200,7 @@ class Fiber(Generic[_R_co]):
         daemon: bool = False,
         stack_size: int | None = None,
         context: Context | None = None,
+        own_stack: bool = False,
     ) -> None: ...
     name: str
     daemon: bool
@@ -397,7 +403,6 @@ class _StackStats(TypedDict):
     packed_bytes: int
     packings: int
     unpackings: int
-    refusals: int
 
 @type_check_only
 class _Facts(TypedDict):

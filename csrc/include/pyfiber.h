@@ -255,6 +255,13 @@ typedef struct PyFiber_CAPI {
      * 0: it is ready; 1: timed out; -1. */
     int (*WaitReadable)(int fd, double timeout);
     int (*WaitWritable)(int fd, double timeout);
+
+    /* Fiber(own_stack=True), with the GIL: a fiber that has not been started
+     * gets a stack that no other fiber uses, so what lies on it stays where it
+     * is while the fiber is suspended.  For code that tells another thread, or
+     * the kernel, where its variables are, and then switches or waits.  0, or
+     * -1 with FiberError. */
+    int (*OwnStack)(PyObject *fiber);
 } PyFiber_CAPI;
 
 #ifndef PYFIBER_NO_IMPORT
@@ -368,6 +375,7 @@ PyFiber_Check(PyObject *object)
 #define PyFiber_ContextDestroy(context) (PyFiber_Table()->ContextDestroy((context)))
 #define PyFiber_WaitReadable(fd, timeout) (!PyFiber_IsReady() ? -1 : PyFiber_API->WaitReadable((fd), (timeout)))
 #define PyFiber_WaitWritable(fd, timeout) (!PyFiber_IsReady() ? -1 : PyFiber_API->WaitWritable((fd), (timeout)))
+#define PyFiber_OwnStack(fiber) (PyFiber_Table()->OwnStack((fiber)))
 /* clang-format on */
 
 #endif /* PYFIBER_NO_IMPORT */

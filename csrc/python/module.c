@@ -565,8 +565,7 @@ One dict for each stack size in use on this thread: stack_size and mapped in\n\
 bytes; slots, live and peak counts; acquired and trims so far. Of fibers that\n\
 wait without a stack of their own: wanted is how many stacks the others share\n\
 at present (0: nobody shares), packed and packed_bytes count those fibers and\n\
-what is kept of their stacks; packings and unpackings so far on this thread,\n\
-and refusals, the times that a fiber was looked at and kept its stack.");
+what is kept of their stacks; packings and unpackings so far on this thread.");
 PyDoc_STRVAR(trim_doc, "trim_stacks()\n--\n\n\
 Return the memory of this thread's unused stacks; how many bytes it was.");
 

@@ -55,7 +55,6 @@ extern const test task_tests[];
 extern const test pool_tests[];
 extern const test pack_tests[];
 extern const test slot_tests[];
-extern const test shape_tests[];
 extern const test lending_tests[];
 extern const test spin_tests[];
 extern const test overflow_tests[];

@@ -1,9 +1,5 @@
 #include "sleepers.h"
 
-#if PF_CONTEXT_MOVES
-
-#include <stdlib.h>
-#include <string.h>
 
 #include "check.h"
 
@@ -12,71 +8,72 @@
 /* ---------------------------------------------------------- the host --- */
 
 world sleepers_world;
-place sleepers_line;
-int sleepers_finished, sleepers_lost;
-bool sleepers_all_stay;
+sleeper sleepers_line;
+int sleepers_finished, sleepers_lost, sleepers_looks, sleepers_arrivals;
+bool sleepers_all_lend;
+static pf_fiber the_mover;
 
 static void
-link_place(place *p, sleeper *self)
+look(pf_thread *thread, pf_fiber *fiber, pf_packing *packing)
 {
-    p->next->previous = p->previous->next = p;
-    self->place = p;
-}
-
-static bool
-may_pack(pf_thread *thread, pf_fiber *fiber, pf_packing *packing)
-{
-    sleeper *self = (sleeper *)fiber;
-    CHECK(thread == &sleepers_world.thread && fiber != thread->current);
-    if (self->stays || sleepers_all_stay) {
-        return false;
-    }
+    const sleeper *self = (sleeper *)fiber;
+    CHECK(thread == &sleepers_world.thread);
+    CHECK(fiber->stack->user == fiber && fiber->task.has_stack);
     packing->room_end = fiber->stack->room + ROOM_USED;
-    if (self->place != NULL) {
-        packing->moves = (char *)self->place;
-        packing->bytes = sizeof *self->place;
-    }
-    return true;
+    packing->exposed = self->exposed;
+    packing->lends = self->lends || sleepers_all_lend;
+    packing->pinned = self->pinned;
+    sleepers_looks++;
 }
 
 static void
-keep(pf_fiber *fiber, char *moves, char *kept)
+moved(pf_fiber *fiber, const char *low, const char *high, ptrdiff_t distance)
 {
     sleeper *self = (sleeper *)fiber;
-    CHECK(moves == (char *)self->place);
-    memcpy(kept, moves, sizeof(place));
-    link_place((place *)(void *)kept, self);
-    self->kept++;
-}
-
-static void
-unpacked(pf_thread *thread, pf_fiber *fiber, char *moves, char *kept)
-{
-    sleeper *self = (sleeper *)fiber;
-    CHECK(thread == &sleepers_world.thread && fiber->stack != PF_PACKED);
-    if (kept == NULL) {
-        self->left++;
+    self->moved++;
+    if (self->seen == NULL) {
         return;
     }
-    if (moves != NULL) {
-        CHECK(kept == (char *)self->place);
-        memcpy(moves, kept, sizeof(place));
-        link_place((place *)(void *)moves, self);
-    }
+    CHECK(self->seen >= low && self->seen < high);
+    self->seen += distance;
+    CHECK_EQUAL(*self->seen, 'x');
 }
 
-const pf_pack_host sleepers_host = {may_pack, keep, unpacked};
+static void
+packed(pf_fiber *fiber)
+{
+    CHECK(pf_is_packed(fiber));
+    ((sleeper *)fiber)->packed++;
+}
+
+static void
+unpacked(pf_fiber *fiber)
+{
+    CHECK(!pf_is_packed(fiber) && fiber->stack->user == fiber);
+    ((sleeper *)fiber)->unpacked++;
+}
+
+static void
+on_arrival(pf_thread *thread, pf_fiber *mover, pf_fiber *to)
+{
+    CHECK(mover == &the_mover && thread->current == to);
+    sleepers_arrivals++;
+}
+
+const pf_pack_host sleepers_host = {look, moved, packed, unpacked,
+                                    on_arrival};
 
 static pf_fiber *
 first(pf_scheduler *s, pf_task *task)
 {
     pf_limit limit;
     pf_fiber *fiber = pf_fiber_of(task);
+    const sleeper *self = (sleeper *)fiber;
     if (pf_is_packed(fiber)) {
         return pf_next_packed(s, fiber);
     }
-    size_t size = ((sleeper *)fiber)->stack_size;
-    if (pf_fiber_prepare(s->thread, fiber, size, &limit) == 0) {
+    if (pf_fiber_prepare(s->thread, fiber, self->stack_size, self->own_stack,
+                         &limit) == 0) {
         return fiber;
     }
     sleepers_lost++;
@@ -113,17 +110,25 @@ sleepers_try_to_open(void)
 {
     sleeper_ops = worker_ops;
     sleeper_ops.first = first;
-    sleepers_line = (place){&sleepers_line, &sleepers_line, NULL};
+    sleepers_line.next = sleepers_line.previous = &sleepers_line;
     sleepers_finished = sleepers_lost = 0;
-    sleepers_all_stay = false;
+    sleepers_looks = sleepers_arrivals = 0;
+    sleepers_all_lend = false;
     return world_open(&sleepers_world);
+}
+
+int
+sleepers_set(size_t slots)
+{
+    return pf_pack_set(&sleepers_world.thread, &sleepers_host, &the_mover,
+                       slots);
 }
 
 world *
 sleepers_open(size_t slots)
 {
     CHECK(sleepers_try_to_open());
-    CHECK_EQUAL(pf_pack_set(&sleepers_world.thread, &sleepers_host, slots), 0);
+    CHECK_EQUAL(sleepers_set(slots), 0);
     return &sleepers_world;
 }
 
@@ -143,9 +148,9 @@ sleepers_stats(void)
 }
 
 size_t
-sleepers_live(void)
+sleepers_occupied(void)
 {
-    return pf_stack_pool_live(sleepers_pool(STACK_SIZE));
+    return pf_stack_pool_occupied(sleepers_pool(STACK_SIZE));
 }
 
 void
@@ -154,19 +159,12 @@ sleepers_run(void)
     pf_scheduler_run(&sleepers_world.scheduler);
 }
 
-/* The line leads from one to the next, wherever they are. */
 int
 sleepers_wake(void)
 {
     int count = 0;
-    for (place *p = sleepers_line.next; p != &sleepers_line; p = p->next) {
-        pf_fiber *fiber = &p->sleeper->worker.fiber;
-        const char *top = (char *)fiber->stack;
-        bool on_stack = !pf_is_packed(fiber) && (char *)p < top &&
-                        (char *)p >= top - STACK_SIZE;
-        CHECK(p->sleeper->place == p && p->next->previous == p);
-        CHECK(on_stack != pf_is_packed(fiber));
-        CHECK(pf_wake_task(&sleepers_world.scheduler, &fiber->task,
+    for (sleeper *s = sleepers_line.next; s != &sleepers_line; s = s->next) {
+        CHECK(pf_wake_task(&sleepers_world.scheduler, &s->worker.task,
                            PF_WAKE_NORMAL));
         count++;
     }
@@ -195,8 +193,8 @@ sleepers_close(int fibers)
         CHECK_EQUAL(s.packed_bytes, 0);
         CHECK_EQUAL(s.packings, s.unpackings);
         CHECK_EQUAL(pf_stack_pool_live(w->thread.pools[i]), 0);
+        CHECK_EQUAL(pf_stack_pool_occupied(w->thread.pools[i]), 0);
     }
-    CHECK(w->thread.learning == NULL);
     world_close(w);
 }
 
@@ -205,14 +203,15 @@ sleepers_close(int fibers)
 OUT_OF_LINE void
 sleeper_wait(sleeper *self)
 {
-    place here = {&sleepers_line, sleepers_line.previous, self};
-    link_place(&here, self);
+    self->next = &sleepers_line;
+    self->previous = sleepers_line.previous;
+    self->next->previous = self->previous->next = self;
     pf_park(&sleepers_world.scheduler, PF_NEVER);
-    CHECK(self->place == &here && here.sleeper == self);
     CHECK(sleepers_world.thread.current == &self->worker.fiber);
-    here.previous->next = here.next;
-    here.next->previous = here.previous;
-    self->place = NULL;
+    CHECK(self->worker.fiber.stack->user == self);
+    self->previous->next = self->next;
+    self->next->previous = self->previous;
+    self->next = self->previous = NULL;
 }
 
 /* More than the processor preserves registers across a call. */
@@ -239,7 +238,7 @@ sleeper_keep_locals(worker *w)
         for (uint64_t n = 0; n < 20; n++) {
             CHECK_EQUAL(numbers[n], a + n);
         }
-        room = (uint64_t *)(void *)w->fiber.stack->room;
+        CHECK(room == (uint64_t *)(void *)w->fiber.stack->room);
         CHECK_EQUAL(room[0], a);
         CHECK(room[7] == (uintptr_t)(room + 5));
         pf_yield(&w->world->scheduler);
@@ -250,9 +249,9 @@ sleeper_keep_locals(worker *w)
 sleeper *
 sleepers_packed_one(void)
 {
-    for (place *p = sleepers_line.next; p != &sleepers_line; p = p->next) {
-        if (pf_is_packed(&p->sleeper->worker.fiber)) {
-            return p->sleeper;
+    for (sleeper *s = sleepers_line.next; s != &sleepers_line; s = s->next) {
+        if (pf_is_packed(&s->worker.fiber)) {
+            return s;
         }
     }
     return NULL;
@@ -265,5 +264,3 @@ sleepers_spawn(work_fn work, int count)
         sleeper_spawn(work, i);
     }
 }
-
-#endif

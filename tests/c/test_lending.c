@@ -15,6 +15,14 @@ static pf_stack *stacks[MOST];
 static int count;
 static bool visited[MOST];
 
+/* The user of the next one. */
+static pf_stack **
+next_user(pf_stack_pool *pool, unsigned steps)
+{
+    pf_stack *stack = pf_stack_pool_next(pool, steps, false);
+    return stack == NULL ? NULL : stack->user;
+}
+
 static pf_stack_pool *
 new_pool(void)
 {
@@ -48,7 +56,7 @@ end(pf_stack_pool *pool)
     while (count > 0) {
         give(count - 1);
     }
-    CHECK(pf_stack_pool_next_user(pool, 10000) == NULL);
+    CHECK(next_user(pool, 10000) == NULL);
     pf_stack_pool_free(pool);
 }
 
@@ -59,7 +67,7 @@ visit_all(pf_stack_pool *pool)
     memset(visited, 0, sizeof visited);
     CHECK_EQUAL(pf_stack_pool_live(pool), count);
     for (int i = 0; i < count; i++) {
-        pf_stack **user = pf_stack_pool_next_user(pool, 100000);
+        pf_stack **user = next_user(pool, 100000);
         CHECK(user >= stacks && user < stacks + count);
         CHECK(!visited[user - stacks]);
         visited[user - stacks] = true;
@@ -71,7 +79,7 @@ each_live_stack_is_visited_and_no_free_one(void)
 {
     uint64_t random = 4101842887655102017u;
     pf_stack_pool *pool = new_pool();
-    CHECK(pf_stack_pool_next_user(pool, 10) == NULL);
+    CHECK(next_user(pool, 10) == NULL);
     for (int step = 0; step < 20000; step++) {
         bool grow = random_next(&random) % 100 < (step / 4000 % 2 ? 25 : 75);
         if (grow && count < MOST) {
@@ -82,7 +90,7 @@ each_live_stack_is_visited_and_no_free_one(void)
         if (random_next(&random) % 64 == 0) {
             visit_all(pool);
         } else if (count > 0) { /* the hand is anywhere */
-            pf_stack **user = pf_stack_pool_next_user(pool, 100000);
+            pf_stack **user = next_user(pool, 100000);
             CHECK(user >= stacks && user < stacks + count);
         }
         if (step % 500 == 0) {
@@ -103,7 +111,7 @@ visits_go_on_while_slabs_are_freed(void)
         }
         size_t slabs = pf_stack_pool_slabs(pool);
         for (int i = 0; i < from * 8; i++) {
-            (void)pf_stack_pool_next_user(pool, 100000);
+            (void)next_user(pool, 100000);
         }
         while (count > 10) {
             give(from % 2 == 0 ? 0 : count - 1);
@@ -127,7 +135,7 @@ visits_end_after_so_many_slots(void)
     }
     int found = 0;
     for (int i = 0; i < 1000; i++) {
-        found += pf_stack_pool_next_user(pool, 1) != NULL;
+        found += next_user(pool, 1) != NULL;
     }
 #if defined(PYFIBER_HARDTEST)
     CHECK(found >= 1000 / (2 * 100)); /* a slab is a slot, and a step */
@@ -140,42 +148,126 @@ visits_end_after_so_many_slots(void)
 /* ------------------------------------------------------------ lending --- */
 
 static int asked;
-static bool gives;
+static bool shares;
 
-static void
-give_the_first(pf_stack_pool *pool, void *owner)
+static pf_stack *
+share_the_first(pf_stack_pool *pool, void *owner, bool must)
 {
-    CHECK(owner == &asked);
+    CHECK(owner == &asked && !must);
     CHECK(pf_stack_pool_live(pool) >= 3);
     asked++;
-    if (gives) {
-        give(0);
+    if (!shares) {
+        return NULL;
     }
+    pf_stack_leave(stacks[0]);
+    CHECK_EQUAL(pf_stack_pool_occupied(pool), pf_stack_pool_live(pool) - 1);
+    pf_stack_share(stacks[0], NULL);
+    return stacks[0];
 }
 
 static void
 pool_that_lends_asks_before_each_further_stack(void)
 {
     pf_stack_pool *pool = new_pool();
+    pf_stack *stack;
     pf_stack_pool_own(pool, &asked);
-    pf_stack_pool_lend(pool, 3, give_the_first);
+    pf_stack_pool_lend(pool, 3, share_the_first);
     asked = 0;
-    gives = true;
-    for (int i = 0; i < 10; i++) {
+    for (int i = 0; i < 3; i++) {
         take(pool);
-        CHECK_EQUAL(pf_stack_pool_live(pool), i < 3 ? i + 1 : 3);
-        CHECK_EQUAL(asked, i < 3 ? 0 : i - 2);
+    }
+    shares = true;
+    for (int i = 1; i <= 5; i++) {
+        CHECK_EQUAL(pf_stack_acquire(pool, &stack), 0);
+        CHECK(stack == stacks[0] && pf_stack_is_shared(stack));
+        CHECK_EQUAL(asked, i);
+        CHECK_EQUAL(pf_stack_pool_live(pool), 3);
         CHECK(pf_stack_owner(stacks[0]) == &asked);
     }
-    gives = false; /* then there are more */
-    for (int i = 0; i < 10; i++) {
-        take(pool);
-    }
-    CHECK_EQUAL(asked, 17);
-    CHECK_EQUAL(pf_stack_pool_live(pool), 13);
+    shares = false; /* then there are more */
+    take(pool);
+    CHECK_EQUAL(asked, 6);
+    CHECK_EQUAL(pf_stack_pool_live(pool), 4);
     pf_stack_pool_lend(pool, 0, NULL);
     take(pool);
-    CHECK_EQUAL(asked, 17);
+    CHECK_EQUAL(asked, 6);
+    for (int i = 0; i < 5; i++) {
+        CHECK(pf_stack_is_shared(stacks[0]));
+        pf_stack_release_home(pool, stacks[0]);
+    }
+    CHECK(!pf_stack_is_shared(stacks[0]));
+    end(pool);
+}
+
+static void
+slot_stays_until_its_last_home_is_left(void)
+{
+    pf_stack_pool *pool = new_pool();
+    take(pool);
+    pf_stack *stack = stacks[0];
+    pf_stack_leave(stack);
+    pf_stack_share(stack, &stack);
+    CHECK(stack->user == &stack);
+    pf_stack_release(stack); /* the occupant's */
+    CHECK(stack->user == NULL);
+    CHECK_EQUAL(pf_stack_pool_live(pool), 1);
+    CHECK_EQUAL(pf_stack_pool_occupied(pool), 0);
+    CHECK(pf_stack_pool_next(pool, 10000, false) == NULL);
+    CHECK(pf_stack_pool_next(pool, 10000, true) == stack);
+    pf_stack_release_home(pool, stack);
+    CHECK_EQUAL(pf_stack_pool_live(pool), 0);
+    count = 0;
+    end(pool);
+}
+
+static void
+stack_of_its_own_is_not_visited(void)
+{
+    pf_stack_pool *pool = new_pool();
+    pf_stack *own;
+    take(pool);
+    CHECK_EQUAL(pf_stack_acquire_own(pool, &own), 0);
+    own->user = &own;
+    for (int i = 0; i < 10; i++) {
+        CHECK(pf_stack_pool_next(pool, 10000, true) == stacks[0]);
+    }
+    pf_stack_release(own);
+    CHECK_EQUAL(pf_stack_pool_live(pool), 1);
+    end(pool);
+}
+
+/* With and without an occupant in the same slab. */
+static void
+vacant_slots_return_their_memory_and_come_back(void)
+{
+    enum { COUNT = 300 };
+    pf_stack_pool *pool = new_pool();
+    static pf_stack *homes[COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        take(pool);
+        homes[i] = stacks[i];
+    }
+    for (int i = 1; i < COUNT; i++) {
+        memset(homes[i]->room, 'r', 100);
+        pf_stack_leave(homes[i]);
+    }
+    CHECK(pf_stack_pool_discard(pool) > 0);
+    CHECK_EQUAL(pf_stack_pool_discard(pool), 0);
+    CHECK_EQUAL(pf_stack_pool_live(pool), COUNT);
+    CHECK_EQUAL(pf_stack_pool_occupied(pool), 1);
+    for (int i = 1; i < COUNT; i++) {
+        CHECK(pf_stack_bring_back(pool, homes[i]));
+        CHECK(homes[i]->user == NULL && homes[i]->room[50] == 0);
+        pf_stack_enter(homes[i], &stacks[i]);
+        homes[i]->area.low[homes[i]->area.size - 8000] = 1;
+    }
+    pf_stack_leave(homes[7]);
+    CHECK(pf_stack_pool_discard(pool) > 0);
+    pf_stack_release_home(pool, homes[7]);
+    CHECK_EQUAL(pf_stack_pool_live(pool), COUNT - 1);
+    stacks[7] = stacks[--count];
+    stacks[7]->user = &stacks[7];
+    visit_all(pool);
     end(pool);
 }
 
@@ -184,6 +276,9 @@ const test lending_tests[] = {
     TEST(visits_go_on_while_slabs_are_freed),
     TEST(visits_end_after_so_many_slots),
     TEST(pool_that_lends_asks_before_each_further_stack),
+    TEST(slot_stays_until_its_last_home_is_left),
+    TEST(stack_of_its_own_is_not_visited),
+    TEST(vacant_slots_return_their_memory_and_come_back),
     END_OF_TESTS,
 };
 

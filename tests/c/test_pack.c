@@ -1,11 +1,10 @@
-/* Fibers that wait without a stack: what they go on with, and who stays. */
+/* Fibers that share stacks: each finds its bytes exactly as it left them, at
+ * the same addresses. */
 #include "check.h"
 
-#include "engine/base/calls.h"
-#include "engine/core/shapes.h"
-#include "sleepers.h"
+#include <errno.h>
 
-#if PF_CONTEXT_MOVES
+#include "sleepers.h"
 
 static void
 waiting_fibers_share_stacks_and_keep_their_variables(void)
@@ -19,7 +18,7 @@ waiting_fibers_share_stacks_and_keep_their_variables(void)
     sleepers_run();
     pf_pack_stats s = sleepers_stats();
     CHECK_EQUAL(s.slots, FEW);
-    CHECK_EQUAL(sleepers_live(), FEW);
+    CHECK_EQUAL(sleepers_occupied(), FEW);
     CHECK_EQUAL(s.packed, n - FEW);
     CHECK_EQUAL(s.packings - s.unpackings, n - FEW);
     CHECK(s.packed_bytes / s.packed < 400);
@@ -29,7 +28,7 @@ waiting_fibers_share_stacks_and_keep_their_variables(void)
     sleepers_close(n);
 }
 
-/* ------------------------------------------------------------- shapes --- */
+/* ------------------------------------------------------ kinds of stacks --- */
 
 typedef struct level {
     struct level *outer;
@@ -74,7 +73,7 @@ wait_at_depths(worker *w)
 }
 
 static void
-stacks_of_several_shapes_are_packed(void)
+stacks_of_several_depths_are_packed(void)
 {
     SKIP_WHERE_STACKS_STAY();
     sleepers_open(FEW);
@@ -82,46 +81,122 @@ stacks_of_several_shapes_are_packed(void)
         sleeper_spawn(i % 3 == 0 ? sleeper_keep_locals : wait_at_depths, i);
     }
     sleepers_run();
-    CHECK_EQUAL(sleepers_live(), FEW);
+    CHECK_EQUAL(sleepers_occupied(), FEW);
     CHECK_EQUAL(sleepers_stats().packed, 300 - FEW);
     sleepers_close(300);
 }
 
-/* Too many calls to know them all. */
-static void
-wait_at_the_bottom(worker *w)
-{
-    int here;
-    ((sleeper *)w)->at = &here;
-    uint64_t sum = descend((sleeper *)w, 120, NULL);
-    CHECK_EQUAL(sum, sum_of_levels((uint64_t)w->value, 120));
-    CHECK(((sleeper *)w)->at == &here);
-    sleepers_finished++;
-}
-
+/* More than a small image holds. */
 static void
 wait_above_much(worker *w)
 {
-    char much[20000];
-    ((sleeper *)w)->at = much;
-    memset(much, (int)w->value, sizeof much);
+    char much[40000], *where = much;
+    REMEMBER(where);
+    for (size_t i = 0; i < sizeof much; i++) {
+        much[i] = (char)(w->value * 7 + (long)i % 101);
+    }
     sleeper_wait((sleeper *)w);
-    CHECK(((sleeper *)w)->at == much);
-    CHECK_EQUAL(much[sizeof much / 2], w->value);
+    CHECK(where == much);
+    for (size_t i = 0; i < sizeof much; i++) {
+        CHECK_EQUAL(much[i], (char)(w->value * 7 + (long)i % 101));
+    }
     sleepers_finished++;
 }
 
+static void
+stack_with_much_on_it_is_packed_whole(void)
+{
+    SKIP_WHERE_STACKS_STAY();
+    sleepers_open(FEW);
+    sleepers_spawn(wait_above_much, 20);
+    sleepers_spawn(sleeper_keep_locals, 20);
+    sleepers_run();
+    CHECK_EQUAL(sleepers_stats().packed, 40 - FEW);
+    CHECK(sleepers_stats().packed_bytes > 16 * 40000);
+    sleepers_close(40);
+}
+
+/* No two of these stacks are alike. */
+static void
+wait_with_random_words(worker *w)
+{
+    uint64_t words[300], random = (uint64_t)w->value + 1;
+    uint64_t before = random;
+    for (size_t i = 0; i < 300; i++) {
+        words[i] = random_next(&random);
+    }
+    for (int turn = 0; turn < 3; turn++) {
+        sleeper_wait((sleeper *)w);
+        random = before;
+        for (size_t i = 0; i < 300; i++) {
+            CHECK_EQUAL(words[i], random_next(&random));
+        }
+    }
+    sleepers_finished++;
+}
+
+static void
+strange_stacks_only_take_more_bytes(void)
+{
+    SKIP_WHERE_STACKS_STAY();
+    sleepers_open(FEW);
+    sleepers_spawn(wait_with_random_words, 100);
+    sleepers_spawn(sleeper_keep_locals, 100);
+    sleepers_run();
+    CHECK_EQUAL(sleepers_stats().packed, 200 - FEW);
+    sleepers_close(200);
+}
+
+/* Whatever looks like an address in a slot, of any fiber, or like one in a
+ * fiber's object, is a number like any other. */
+static void
+wait_with_numbers_like_addresses(worker *w)
+{
+    sleeper *self = (sleeper *)w;
+    uint64_t here = (uintptr_t)w->fiber.stack;
+    uint64_t numbers[96];
+    for (uint64_t i = 0; i < 96; i += 6) {
+        numbers[i] = here - i * 8;
+        numbers[i + 1] = here + i * 64;
+        numbers[i + 2] = (uintptr_t)self + i;
+        numbers[i + 3] = (uintptr_t)numbers + i;
+        numbers[i + 4] = here - STACK_SIZE * i;
+        numbers[i + 5] = ~here;
+    }
+    for (int turn = 0; turn < 4; turn++) {
+        sleeper_wait(self);
+        for (uint64_t i = 0; i < 96; i += 6) {
+            CHECK_EQUAL(numbers[i], here - i * 8);
+            CHECK_EQUAL(numbers[i + 1], here + i * 64);
+            CHECK_EQUAL(numbers[i + 2], (uintptr_t)self + i);
+            CHECK_EQUAL(numbers[i + 3], (uintptr_t)numbers + i);
+            CHECK_EQUAL(numbers[i + 4], here - STACK_SIZE * i);
+            CHECK_EQUAL(numbers[i + 5], ~here);
+        }
+    }
+    sleepers_finished++;
+}
+
+static void
+numbers_that_look_like_addresses_come_back(void)
+{
+    SKIP_WHERE_STACKS_STAY();
+    sleepers_open(2);
+    sleepers_spawn(wait_with_numbers_like_addresses, 50);
+    sleepers_run();
+    CHECK_EQUAL(sleepers_stats().packed, 48);
+    sleepers_close(50);
+}
+
+/* The C library knows where this is, and goes on with it. */
 typedef struct item {
     sleeper *self;
     int number;
 } item;
 
-static uintptr_t searcher; /* the code that called the last comparison */
-
 static int
 compare_and_wait(const void *a, const void *b)
 {
-    searcher = (uintptr_t)__builtin_return_address(0);
     sleeper_wait(((const item *)a)->self);
     return ((const item *)a)->number - ((const item *)b)->number;
 }
@@ -130,141 +205,176 @@ static void
 wait_in_a_sort(worker *w)
 {
     sleeper *self = (sleeper *)w;
-    item items[] = {{self, 2}, {self, 1}};
-    self->at = items;
-    qsort(items, 2, sizeof *items, compare_and_wait);
-    CHECK(self->at == items);
+    item items[] = {{self, 2}, {self, 3}, {self, 1}};
+    qsort(items, 3, sizeof *items, compare_and_wait);
     CHECK(items[0].number == 1 && items[1].number == 2);
     sleepers_finished++;
 }
 
-static void *(*volatile search)(const void *, const void *, size_t, size_t,
-                                int (*)(const void *, const void *)) = bsearch;
+static void
+stack_with_a_foreign_call_on_it_is_packed(void)
+{
+    SKIP_WHERE_STACKS_STAY();
+    sleepers_open(FEW);
+    sleepers_spawn(wait_in_a_sort, 50);
+    sleepers_run();
+    CHECK_EQUAL(sleepers_stats().packed, 50 - FEW);
+    sleepers_close(50);
+}
+
+/* ------------------------------------------------------ whose home it is --- */
 
 static void
-wait_in_a_search(worker *w)
+take_turns(worker *w)
 {
-    sleeper *self = (sleeper *)w;
-    item wanted = {self, (int)w->value}, items[] = {wanted};
-    self->at = items;
-    void *found = search(&wanted, items, 1, sizeof wanted, compare_and_wait);
-    CHECK(found == items); /* wherever they are now */
+    int own = (int)w->value, *pointer = &own;
+    REMEMBER(pointer);
+    for (int i = 0; i < 50; i++) {
+        pf_yield(&w->world->scheduler);
+        CHECK(pointer == &own && own == w->value);
+        CHECK(w->fiber.stack->user == w);
+    }
     sleepers_finished++;
 }
 
-/* Those that do `work` among others, which are packed. */
+/* The one who is left is in the home of the one who comes. */
 static void
-stays_among_others(work_fn work)
+mover_changes_the_fibers_of_one_home(void)
 {
-    enum { COUNT = 10 };
-    sleeper *one[COUNT];
+    SKIP_WHERE_STACKS_STAY();
+    sleepers_open(2);
+    sleepers_spawn(take_turns, 9);
+    sleepers_run();
+    CHECK(sleepers_arrivals > 40);
+    CHECK(sleepers_stats().packings > 100);
+    sleepers_close(9);
+}
+
+static void
+end_in_the_home_of_the_next(worker *w)
+{
+    pf_yield(&w->world->scheduler);
+    sleepers_finished++;
+}
+
+static void
+fiber_that_ends_leaves_its_home_to_the_next(void)
+{
+    SKIP_WHERE_STACKS_STAY();
+    sleepers_open(2);
+    sleepers_spawn(end_in_the_home_of_the_next, 61);
+    sleepers_run();
+    CHECK_EQUAL(sleepers_finished, 61);
+    CHECK(sleepers_arrivals > 0);
+    sleepers_close(61);
+}
+
+/* While others could be packed just as well. */
+static void
+fiber_that_lends_is_packed_for_its_home_only(void)
+{
+    enum { COUNT = 6 };
+    sleeper *lender[COUNT];
+    SKIP_WHERE_STACKS_STAY();
+    sleepers_open(ENOUGH);
+    sleepers_spawn(sleeper_keep_locals, 20 * ENOUGH);
+    sleepers_run();
     for (int i = 0; i < COUNT; i++) {
-        one[i] = sleeper_spawn(work, i);
-        sleeper_spawn(sleeper_keep_locals, i);
-    }
-    for (int i = 0; i < 8 * COUNT; i++) {
-        sleeper_spawn(sleeper_keep_locals, i);
+        lender[i] = sleeper_spawn(sleeper_keep_locals, i);
+        lender[i]->lends = true;
     }
     sleepers_run();
-    CHECK(sleepers_stats().refusals > 0);
-    CHECK(sleepers_stats().packed > 6 * COUNT);
-    CHECK_EQUAL(sleepers_stats().packed + sleepers_live(), 10 * COUNT);
-    for (int i = 0; i < COUNT; i++) {
-        CHECK(!pf_is_packed(&one[i]->worker.fiber));
-        CHECK(one[i]->kept == 0);
-    }
-    sleepers_close(10 * COUNT);
-}
-
-static void
-stack_with_too_much_on_it_stays(void)
-{
-    SKIP_WHERE_STACKS_STAY();
-    sleepers_open(FEW);
-    stays_among_others(wait_at_the_bottom);
-    sleepers_open(FEW);
-    stays_among_others(wait_above_much);
-}
-
-/* The C library could have told anybody where its variables are. */
-static void
-stack_with_a_foreign_call_on_it_stays(void)
-{
-    SKIP_WHERE_STACKS_STAY();
-    sleepers_open(FEW);
-    sleeper_spawn(wait_in_a_sort, 0);
-    sleepers_run_to_the_end();
-    if (pf_calls_own(searcher)) {
-        sleepers_close(1);
-        SKIP("the C library is part of the program");
-    }
-    sleepers_close(1);
-    sleepers_open(FEW);
-    stays_among_others(wait_in_a_sort);
-}
-
-static void
-stack_with_an_allowed_call_on_it_is_packed(void)
-{
-    SKIP_WHERE_STACKS_STAY();
-    sleepers_open(FEW);
-    sleeper_spawn(wait_in_a_search, 0);
-    sleepers_run_to_the_end();
-    CHECK_EQUAL(pf_shapes_allow(pf_calls_function(searcher)), 0);
-    for (int i = 0; i < 100; i++) {
-        sleeper_spawn(wait_in_a_search, i);
-    }
+    sleepers_spawn(sleeper_keep_locals, 40 * ENOUGH);
     sleepers_run();
-    CHECK_EQUAL(sleepers_stats().packed, 100 - FEW);
-    sleepers_close(101);
+    for (int i = 0; i < COUNT; i++) {
+        CHECK_EQUAL(lender[i]->packed, 0);
+    }
+    sleepers_wake(); /* among them, others that are at home there */
+    sleepers_run();
+    int packed = 0;
+    for (int i = 0; i < COUNT; i++) {
+        packed += lender[i]->packed;
+    }
+    CHECK(packed > 0);
+    sleepers_close(60 * ENOUGH + COUNT);
 }
 
 static void
-fiber_that_the_host_holds_stays(void)
+stack_of_its_own_is_shared_by_nobody(void)
 {
-    enum { COUNT = 60 };
-    sleeper *some[COUNT];
     SKIP_WHERE_STACKS_STAY();
     sleepers_open(FEW);
-    for (int i = 0; i < COUNT; i++) {
-        some[i] = sleeper_spawn(sleeper_keep_locals, i);
-        some[i]->stays = i % 10 == 0;
-    }
-    sleepers_run();
-    for (int i = 0; i < COUNT; i += 10) {
-        CHECK(!pf_is_packed(&some[i]->worker.fiber));
-        CHECK(some[i]->kept == 0 && some[i]->left == 0);
-    }
-    CHECK(sleepers_stats().packed > COUNT / 2);
-    CHECK(sleepers_stats().refusals > 0);
-    sleepers_close(COUNT);
-}
-
-/* ----------------------------------------------------- looked at, dropped --- */
-
-static void
-fiber_that_is_looked_at_waits_on(void)
-{
-    SKIP_WHERE_STACKS_STAY();
-    world *w = sleepers_open(ENOUGH);
+    sleeper *one = sleeper_spawn(sleeper_keep_locals, 0);
+    one->own_stack = true;
+    one->worker.keep = true;
     sleepers_spawn(sleeper_keep_locals, 100);
+    sleepers_run();
+    const pf_stack *stack = one->worker.fiber.stack;
+    for (sleeper *s = one->next; s != &sleepers_line; s = s->next) {
+        CHECK(s->worker.fiber.stack != stack);
+    }
+    sleepers_run_to_the_end();
+    CHECK_EQUAL(one->packed + one->moved, 0);
+    sleepers_spawn(sleeper_keep_locals, 100); /* then it is like any other */
+    sleepers_close(201);
+    free(one);
+}
+
+/* -------------------------------------------------- looked at, or dropped --- */
+
+static void
+wait_with_an_x(worker *w)
+{
+    sleeper *self = (sleeper *)w;
+    char x = 'x', *where = &x;
+    REMEMBER(where);
+    for (int i = 0; i < 3; i++) {
+        self->seen = &x;
+        sleeper_wait(self);
+        CHECK(self->seen == &x && where == &x && x == 'x');
+    }
+    self->seen = NULL;
+    sleepers_finished++;
+}
+
+static void
+exposed_fiber_is_found_in_its_image(void)
+{
+    SKIP_WHERE_STACKS_STAY();
+    sleepers_open(FEW);
+    for (int i = 0; i < 40; i++) {
+        sleeper_spawn(wait_with_an_x, i)->exposed = true;
+    }
+    sleepers_run();
+    for (sleeper *s = sleepers_line.next; s != &sleepers_line; s = s->next) {
+        const char *top = (char *)s->worker.fiber.stack;
+        bool at_home = s->seen < top && s->seen > top - STACK_SIZE;
+        CHECK_EQUAL(*s->seen, 'x');
+        CHECK(at_home != pf_is_packed(&s->worker.fiber));
+        CHECK_EQUAL(s->packed, 0);
+    }
+    sleepers_close(40);
+}
+
+static void
+fiber_that_is_looked_at_gets_a_whole_image(void)
+{
+    SKIP_WHERE_STACKS_STAY();
+    world *w = sleepers_open(FEW);
+    sleepers_spawn(wait_with_an_x, 40);
     sleepers_run();
     sleeper *one = sleepers_packed_one();
-    pf_fiber *fiber = &one->worker.fiber;
-    pf_pack_stats before = sleepers_stats();
-    int switches = w->switches;
-    CHECK_EQUAL(pf_unpack(&w->thread, fiber, false), 0);
-    CHECK(!pf_is_packed(fiber) && fiber->task.has_stack);
-    CHECK_EQUAL(fiber->task.state, PF_PARKED);
-    CHECK_EQUAL(w->switches, switches);
-    CHECK(*(long *)(void *)fiber->stack->room == one->worker.value);
-    CHECK_EQUAL(sleepers_stats().slots,
-                before.slots); /* nobody has missed it */
-    CHECK_EQUAL(sleepers_stats().unpackings, before.unpackings + 1);
-    sleepers_spawn(sleeper_keep_locals, 100);
-    sleepers_run();
-    CHECK(pf_is_packed(fiber));
-    sleepers_close(200);
+    const char *home = one->seen;
+    size_t bytes = sleepers_stats().packed_bytes;
+    CHECK(one->packed == 1 && one->moved == 0);
+    CHECK_EQUAL(pf_pack_show(&w->thread, &one->worker.fiber), 0);
+    CHECK(pf_is_packed(&one->worker.fiber));
+    CHECK(one->moved == 1 && one->seen != home);
+    CHECK_EQUAL(*one->seen, 'x');
+    CHECK(sleepers_stats().packed_bytes > bytes);
+    CHECK_EQUAL(pf_pack_show(&w->thread, &one->worker.fiber), 0);
+    CHECK_EQUAL(one->moved, 1);
+    sleepers_close(40);
 }
 
 static void
@@ -276,9 +386,9 @@ image_of_a_fiber_that_will_not_run_is_dropped(void)
     sleepers_run();
     sleeper *one = sleepers_packed_one();
     pf_pack_stats before = sleepers_stats();
-    one->place->previous->next = one->place->next;
-    one->place->next->previous = one->place->previous;
-    pf_drop_image(&w->thread, &one->worker.fiber);
+    one->previous->next = one->next;
+    one->next->previous = one->previous;
+    pf_fiber_release_stack(&w->thread, &one->worker.fiber);
     CHECK(one->worker.fiber.stack == NULL);
     CHECK_EQUAL(sleepers_stats().packed, before.packed - 1);
     CHECK(sleepers_stats().packed_bytes < before.packed_bytes);
@@ -287,94 +397,63 @@ image_of_a_fiber_that_will_not_run_is_dropped(void)
     CHECK_EQUAL(w->reaped, 19);
     CHECK_EQUAL(sleepers_stats().packed_bytes, 0);
     CHECK_EQUAL(sleepers_stats().packings, sleepers_stats().unpackings + 1);
+    CHECK_EQUAL(pf_stack_pool_live(sleepers_pool(STACK_SIZE)), 0);
     world_close(w);
 }
 
-/* It has just been left and is to be learned, when a stack is needed to look
- * at another one. */
 static void
-look_at_another_and_wait(worker *w)
-{
-    sleeper *other = sleepers_packed_one();
-    if (other != NULL) {
-        pf_fiber *fiber = &other->worker.fiber;
-        const pf_fiber *learning = w->world->thread.learning;
-        CHECK_EQUAL(pf_unpack(&w->world->thread, fiber, false), 0);
-        if (learning != NULL && pf_is_packed(learning)) {
-            CHECK(w->world->thread.learning == NULL);
-            trace(w->world, w->value);
-        }
-    }
-    sleeper_keep_locals(w);
-}
-
-static void
-fiber_that_is_packed_is_not_learned(void)
+pinned_fiber_is_packed_for_nobody(void)
 {
     SKIP_WHERE_STACKS_STAY();
     world *w = sleepers_open(2);
-    sleeper_spawn(wait_at_the_bottom, 0);
-    for (int i = 0; i < 200; i++) {
-        sleeper_spawn(look_at_another_and_wait, i);
-    }
+    sleepers_spawn(sleeper_keep_locals, 20);
     sleepers_run();
-    CHECK(w->traced > 0);
-    sleepers_close(201);
+    sleeper *one = sleepers_packed_one();
+    sleeper *in = one->worker.fiber.stack->user;
+    int error = 0;
+    in->pinned = true;
+    CHECK(pf_bring_home(&w->thread, &one->worker.fiber, &error) == NULL);
+    CHECK_EQUAL(error, -EBUSY);
+    CHECK(one->worker.fiber.stack->user == in && in->packed == 0);
+    in->pinned = false;
+    CHECK(pf_bring_home(&w->thread, &one->worker.fiber, &error) ==
+          &one->worker.fiber);
+    CHECK(one->worker.fiber.stack->user == one && in->packed == 1);
+    sleepers_close(20);
 }
 
-const test pack_tests[] = {
-    TEST(waiting_fibers_share_stacks_and_keep_their_variables),
-    TEST(stacks_of_several_shapes_are_packed),
-    TEST(stack_with_too_much_on_it_stays),
-    TEST(stack_with_a_foreign_call_on_it_stays),
-    TEST(stack_with_an_allowed_call_on_it_is_packed),
-    TEST(fiber_that_the_host_holds_stays),
-    TEST(fiber_that_is_looked_at_waits_on),
-    TEST(image_of_a_fiber_that_will_not_run_is_dropped),
-    TEST(fiber_that_is_packed_is_not_learned),
-    END_OF_TESTS,
-};
-
-#else
-
-/* ------------------------------------------------------ it stays off --- */
-
-static world the_world;
-
-static void
-park(worker *w)
-{
-    pf_park(&w->world->scheduler, PF_NEVER);
-}
+/* ---------------------------------------------------------- it stays off --- */
 
 static void
 packing_is_off_where_stacks_stay(void)
 {
-    enum { COUNT = 20 };
-    pf_pack_stats s;
-    worker *workers[COUNT];
-    CHECK(!pf_can_pack());
-    CHECK(world_open(&the_world));
-    CHECK_EQUAL(pf_pack_set(&the_world.thread, NULL, 2), 0);
-    for (int i = 0; i < COUNT; i++) {
-        workers[i] = world_spawn(&the_world, park, i);
+    if (pf_can_pack()) {
+        SKIP("stacks can be packed here");
     }
-    pf_scheduler_run(&the_world.scheduler);
-    pf_pack_stats_get(&the_world.thread, the_world.thread.pools[0], &s);
-    CHECK_EQUAL(s.slots, 0);
-    CHECK_EQUAL(s.packed, 0);
-    for (int i = 0; i < COUNT; i++) {
-        CHECK(!pf_is_packed(&workers[i]->fiber) && workers[i]->task.has_stack);
-        pf_wake_task(&the_world.scheduler, &workers[i]->task, PF_WAKE_NORMAL);
-    }
-    pf_scheduler_run(&the_world.scheduler);
-    CHECK_EQUAL(the_world.reaped, COUNT);
-    world_close(&the_world);
+    sleepers_open(2);
+    sleepers_spawn(sleeper_keep_locals, 20);
+    sleepers_run();
+    CHECK_EQUAL(sleepers_stats().slots, 0);
+    CHECK_EQUAL(sleepers_stats().packed, 0);
+    CHECK(sleepers_packed_one() == NULL);
+    sleepers_close(20);
 }
 
 const test pack_tests[] = {
+    TEST(waiting_fibers_share_stacks_and_keep_their_variables),
+    TEST(stacks_of_several_depths_are_packed),
+    TEST(stack_with_much_on_it_is_packed_whole),
+    TEST(strange_stacks_only_take_more_bytes),
+    TEST(numbers_that_look_like_addresses_come_back),
+    TEST(stack_with_a_foreign_call_on_it_is_packed),
+    TEST(mover_changes_the_fibers_of_one_home),
+    TEST(fiber_that_ends_leaves_its_home_to_the_next),
+    TEST(fiber_that_lends_is_packed_for_its_home_only),
+    TEST(stack_of_its_own_is_shared_by_nobody),
+    TEST(exposed_fiber_is_found_in_its_image),
+    TEST(fiber_that_is_looked_at_gets_a_whole_image),
+    TEST(image_of_a_fiber_that_will_not_run_is_dropped),
+    TEST(pinned_fiber_is_packed_for_nobody),
     TEST(packing_is_off_where_stacks_stay),
     END_OF_TESTS,
 };
-
-#endif

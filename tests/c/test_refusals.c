@@ -270,7 +270,7 @@ fiber_without_a_stack_is_told_the_limit(void)
     CHECK(world_open(&the_world));
     begin_to_refuse("65530\n", "1000000\n", 65536);
     CHECK_EQUAL(
-        pf_fiber_prepare(&the_world.thread, &fiber, STACK_SIZE, &named),
+        pf_fiber_prepare(&the_world.thread, &fiber, STACK_SIZE, false, &named),
         -ENOMEM);
     end_refusing();
     CHECK_EQUAL(named, PF_LIMIT_ADDRESS_SPACE);

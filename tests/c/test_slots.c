@@ -6,8 +6,6 @@
 #include "fakes.h"
 #include "sleepers.h"
 
-#if PF_CONTEXT_MOVES
-
 #if defined(__linux__)
 #include <errno.h>
 #include <sys/mman.h>
@@ -66,7 +64,16 @@ take_turns(worker *w)
     sleepers_finished++;
 }
 
-/* 40 fibers have had 200 turns each. */
+static void
+yield_often(worker *w)
+{
+    for (int i = 0; i < 100; i++) {
+        pf_yield(&w->world->scheduler);
+    }
+    sleepers_finished++;
+}
+
+/* 40 fibers have waited, and have had 200 turns each after that. */
 static world *
 open_after_turns(size_t slots)
 {
@@ -83,9 +90,24 @@ static void
 fibers_that_take_turns_get_a_stack_each(void)
 {
     SKIP_WHERE_STACKS_STAY();
+    sleepers_open(ENOUGH);
+    for (int i = 0; i < 40; i++) {
+        sleeper_spawn(yield_often, i);
+    }
+    sleepers_run();
+    CHECK(sleepers_stats().slots > 36 && sleepers_stats().slots <= 48);
+    CHECK_EQUAL(sleepers_stats().packings, 0);
+    sleepers_close(40);
+}
+
+/* They are at home where they waited. */
+static void
+fibers_that_waited_first_move_at_each_turn(void)
+{
+    SKIP_WHERE_STACKS_STAY();
     open_after_turns(ENOUGH);
-    CHECK(sleepers_stats().slots > 36 && sleepers_stats().slots <= 41);
-    CHECK(sleepers_stats().packings < 200);
+    CHECK_EQUAL(sleepers_stats().slots, ENOUGH);
+    CHECK(sleepers_stats().packings > 40 * 100);
     sleepers_close(40);
 }
 
@@ -93,10 +115,11 @@ static void
 few_slots_stay_as_few(void)
 {
     SKIP_WHERE_STACKS_STAY();
-    open_after_turns(ENOUGH - 1);
+    sleepers_open(ENOUGH - 1);
+    sleepers_spawn(yield_often, 40);
+    sleepers_run();
     CHECK_EQUAL(sleepers_stats().slots, ENOUGH - 1);
-    CHECK_EQUAL(sleepers_live(), ENOUGH - 1);
-    CHECK(sleepers_stats().packings > 40 * 100);
+    CHECK(sleepers_stats().packings > 40 * 50);
     sleepers_close(40);
 }
 
@@ -110,10 +133,35 @@ idle_after(uint64_t turns, int64_t now)
 }
 
 static void
+yield_and_wait(worker *w)
+{
+    int own = (int)w->value, *pointer = &own;
+    REMEMBER(pointer);
+    for (int i = 0; i < 10; i++) {
+        pf_yield(&w->world->scheduler);
+    }
+    sleeper_wait((sleeper *)w);
+    CHECK(pointer == &own && own == w->value);
+    sleepers_finished++;
+}
+
+/* So many that were busy wait, and each has a stack. */
+static world *
+open_with_stacks(int count)
+{
+    world *w = sleepers_open(ENOUGH);
+    sleepers_spawn(yield_and_wait, count);
+    sleepers_run();
+    CHECK_EQUAL(sleepers_occupied(), count);
+    return w;
+}
+
+static void
 slots_go_back_while_the_thread_is_idle(void)
 {
+    enum { COUNT = 100 };
     SKIP_WHERE_STACKS_STAY();
-    open_after_turns(ENOUGH);
+    open_with_stacks(COUNT);
     size_t most = sleepers_stats().slots;
     int64_t now = pf_monotonic() + SECOND;
     CHECK_EQUAL(idle_after(1000, now), now + SECOND);
@@ -125,29 +173,14 @@ slots_go_back_while_the_thread_is_idle(void)
         idle_after(1000, now += SECOND);
         CHECK(sleepers_stats().slots < slots &&
               sleepers_stats().slots >= ENOUGH);
-        CHECK(sleepers_live() <= sleepers_stats().slots);
+        CHECK(sleepers_occupied() <= sleepers_stats().slots);
         steps++;
     }
     CHECK(steps > 5 && steps < 20);
     CHECK_EQUAL(idle_after(1000, now += SECOND), PF_NEVER);
     CHECK_EQUAL(sleepers_stats().slots, ENOUGH);
-    sleepers_spawn(sleeper_keep_locals, 60); /* for each stack two are taken */
-    sleepers_run();
-    CHECK_EQUAL(sleepers_live(), ENOUGH);
-    sleepers_close(100);
-}
-
-/* So many that were busy wait, and nearly each has a stack. */
-static world *
-open_with_stacks(int count)
-{
-    world *w = sleepers_open(ENOUGH);
-    sleepers_spawn(take_turns, count);
-    sleepers_run();
-    sleepers_wake();
-    sleepers_run();
-    CHECK(sleepers_live() > (size_t)count - 2 * ENOUGH);
-    return w;
+    CHECK_EQUAL(sleepers_stats().packed, COUNT - ENOUGH);
+    sleepers_close(COUNT);
 }
 
 /* More than it looks at in one go: so it pauses in between. */
@@ -162,20 +195,20 @@ quiet_thread_gives_all_stacks_back_but_what_it_lends(void)
     int64_t again = idle_after(0, now += SECOND);
     CHECK(again > now && again < now + SECOND / 10);
     CHECK_EQUAL(sleepers_stats().slots, ENOUGH);
-    size_t live = sleepers_live();
-    CHECK(live > ENOUGH && live < COUNT - 200);
+    size_t occupied = sleepers_occupied();
+    CHECK(occupied > ENOUGH && occupied < COUNT - 200);
     CHECK_EQUAL(idle_after(0, again - 1), again); /* too early */
-    CHECK_EQUAL(sleepers_live(), live);
+    CHECK_EQUAL(sleepers_occupied(), occupied);
     int times = 0;
     while (again != PF_NEVER && times < 10) {
         again = idle_after(0, again);
         times++;
     }
     CHECK_EQUAL(times, 2);
-    CHECK_EQUAL(sleepers_live(), ENOUGH);
+    CHECK_EQUAL(sleepers_occupied(), ENOUGH);
     CHECK_EQUAL(sleepers_stats().packed, COUNT - ENOUGH);
     CHECK_EQUAL(idle_after(0, now + 10 * SECOND), PF_NEVER);
-    sleepers_close(COUNT);
+    sleepers_close(COUNT); /* each comes home */
 }
 
 /* Neither busily nor for ever; and when fibers have run, it looks again. */
@@ -185,23 +218,21 @@ idle_thread_looks_once_at_who_keeps_his_stack(void)
     enum { COUNT = 100 };
     SKIP_WHERE_STACKS_STAY();
     open_with_stacks(COUNT);
-    sleepers_all_stay = true;
+    sleepers_all_lend = true;
     int64_t now = pf_monotonic() + SECOND;
-    size_t live = sleepers_live();
-    uint64_t refusals = sleepers_stats().refusals;
+    int looks = sleepers_looks;
     CHECK_EQUAL(idle_after(1000, now), now + SECOND);
     CHECK_EQUAL(idle_after(0, now += SECOND), PF_NEVER);
-    uint64_t looks = sleepers_stats().refusals - refusals;
-    CHECK(looks >= live && looks < live + 10);
-    refusals += looks;
+    CHECK_EQUAL(sleepers_looks - looks, COUNT);
+    looks = sleepers_looks;
     for (int i = 0; i < 10; i++) {
         CHECK_EQUAL(idle_after(0, now += SECOND), PF_NEVER);
     }
-    CHECK_EQUAL(sleepers_live(), live);
-    CHECK_EQUAL(sleepers_stats().refusals, refusals);
-    sleepers_all_stay = false;
+    CHECK_EQUAL(sleepers_occupied(), COUNT);
+    CHECK_EQUAL(sleepers_looks, looks);
+    sleepers_all_lend = false;
     CHECK_EQUAL(idle_after(1, now), PF_NEVER);
-    CHECK_EQUAL(sleepers_live(), ENOUGH);
+    CHECK_EQUAL(sleepers_occupied(), ENOUGH);
     sleepers_close(COUNT);
 }
 
@@ -212,20 +243,20 @@ busy_thread_looks_ever_more_rarely_at_who_keeps_his_stack(void)
     enum { COUNT = 100, SECONDS = 200 };
     SKIP_WHERE_STACKS_STAY();
     sleepers_open(ENOUGH);
-    sleepers_all_stay = true;
-    sleepers_spawn(take_turns, COUNT);
+    sleepers_all_lend = true;
+    sleepers_spawn(yield_and_wait, COUNT);
     sleepers_run();
-    CHECK_EQUAL(sleepers_live(), COUNT);
+    CHECK_EQUAL(sleepers_occupied(), COUNT);
     int64_t now = pf_monotonic() + SECOND;
-    uint64_t refusals = sleepers_stats().refusals;
+    int looks = sleepers_looks;
     for (int i = 0; i < SECONDS; i++) {
         CHECK_EQUAL(idle_after(1000, now += SECOND), now + SECOND);
     }
-    uint64_t rounds = (sleepers_stats().refusals - refusals) / COUNT;
+    int rounds = (sleepers_looks - looks) / COUNT;
     CHECK(rounds >= 5 && rounds <= 10);
-    sleepers_all_stay = false;
+    sleepers_all_lend = false;
     CHECK_EQUAL(idle_after(1, now += SECOND), PF_NEVER); /* quiet */
-    CHECK_EQUAL(sleepers_live(), ENOUGH);
+    CHECK_EQUAL(sleepers_occupied(), ENOUGH);
     sleepers_close(COUNT);
 }
 
@@ -243,7 +274,7 @@ sleeping_loop_wakes_for_its_stacks_and_no_more(void)
     while (pf_monotonic() < deadline) {
         CHECK_EQUAL(pf_scheduler_wait(&w->scheduler, deadline), 0);
     }
-    CHECK_EQUAL(sleepers_live(), ENOUGH);
+    CHECK_EQUAL(sleepers_occupied(), ENOUGH);
     CHECK(w->scheduler.waits - waits <= 6);
     sleepers_close(COUNT);
 }
@@ -252,11 +283,10 @@ static void
 packing_can_be_switched_off_and_on(void)
 {
     SKIP_WHERE_STACKS_STAY();
-    world *w = sleepers_open(FEW);
+    sleepers_open(FEW);
     sleepers_spawn(sleeper_keep_locals, 50);
     sleepers_run();
-    uint64_t packings = sleepers_stats().packings;
-    CHECK_EQUAL(pf_pack_set(&w->thread, &sleepers_host, 0), 0);
+    CHECK_EQUAL(sleepers_set(0), 0);
     CHECK_EQUAL(sleepers_stats().slots, 0);
     CHECK_EQUAL(sleepers_stats().packed, 50 - FEW);
     for (int i = 1; i < 5; i++) {
@@ -264,15 +294,14 @@ packing_can_be_switched_off_and_on(void)
         sleepers_run();
         idle_after(1000, pf_monotonic() + 2 * i * SECOND);
     }
-    CHECK_EQUAL(sleepers_live(), 80 + FEW);
-    sleepers_wake();
+    CHECK_EQUAL(sleepers_occupied(), 80 + FEW);
+    sleepers_wake(); /* those that share a home still do */
     sleepers_run();
-    CHECK_EQUAL(sleepers_stats().packings, packings);
-    CHECK_EQUAL(sleepers_live(), 130);
-    CHECK_EQUAL(pf_pack_set(&w->thread, &sleepers_host, FEW), 0);
+    CHECK_EQUAL(sleepers_occupied(), 80 + FEW);
+    CHECK_EQUAL(sleepers_set(FEW), 0);
     sleepers_spawn(sleeper_keep_locals, 150);
     sleepers_run();
-    CHECK(sleepers_live() <= FEW + 2);
+    CHECK_EQUAL(sleepers_occupied(), 80 + FEW);
     sleepers_close(280);
 }
 
@@ -294,7 +323,7 @@ each_size_of_stacks_has_its_slots(void)
         pf_pack_stats_get(&w->thread, pool, &s);
         CHECK_EQUAL(s.slots, size <= KNOWN ? FEW : 0);
         CHECK_EQUAL(s.packed, size <= KNOWN ? 20 - FEW : 0);
-        CHECK_EQUAL(pf_stack_pool_live(pool) + s.packed, 20);
+        CHECK_EQUAL(pf_stack_pool_occupied(pool) + s.packed, 20);
     }
     sleepers_close(20 * SIZES);
 }
@@ -336,103 +365,21 @@ no_mapping(void *low, size_t size, int protection, int flags, int fd,
     return MAP_FAILED;
 }
 
+/* It would have got a stack of its own: all others are ready. */
 static void
-let_map(errand *e)
+fiber_shares_a_stack_where_no_other_can_be_had(void)
 {
-    trace(e->world, e->value);
-    fake_mmap = NULL;
-}
-
-static void
-let_map_at_last(pf_scheduler *s, void *data)
-{
-    (void)data;
-    if (s->ready.count == 0) {
-        return;
-    }
-    trace(&sleepers_world, 'p');
-    if (sleepers_world.traced == 5) {
-        fake_mmap = NULL;
-    }
-}
-
-static void
-note_turn(worker *w)
-{
-    int own = 1, *pointer = &own;
-    REMEMBER(pointer);
-    sleeper_wait((sleeper *)w);
-    CHECK(pointer == &own);
-    trace(w->world, w->value);
-    sleepers_finished++;
-}
-
-/* No stack is free, none can be had, nobody gives one. */
-static int
-use_up_stacks(pf_stack *stacks[], int most)
-{
-    pf_stack_stats s;
-    int count = 0;
-    sleepers_all_stay = true;
-    pf_stack_pool_trim(sleepers_pool(STACK_SIZE));
-    pf_stack_pool_stats(sleepers_pool(STACK_SIZE), &s);
-    for (; count < most && s.live + (size_t)count < s.slots; count++) {
-        CHECK_EQUAL(
-            pf_stack_acquire(sleepers_pool(STACK_SIZE), &stacks[count]), 0);
-    }
+    SKIP_WHERE_STACKS_STAY();
+    sleepers_open(ENOUGH);
+    sleepers_spawn(sleeper_keep_locals, 3); /* the first slabs */
+    sleepers_run();
     fake_mmap = no_mapping;
-    return count;
-}
-
-static void
-fiber_without_memory_for_a_stack_runs_later(void)
-{
-    SKIP_WHERE_STACKS_STAY();
-    world *w = sleepers_open(FEW);
-    pf_stack *stacks[300];
-    errand e;
-    errand_init(&e, w, let_map, 'e');
-    sleepers_spawn(note_turn, 100);
+    sleepers_spawn(yield_often, 40);
     sleepers_run();
-    sleeper *one = sleepers_packed_one();
-    int used = use_up_stacks(stacks, 300);
-    CHECK_EQUAL(pf_unpack(&w->thread, &one->worker.fiber, false), -ENOMEM);
-    CHECK(pf_is_packed(&one->worker.fiber));
-    pf_wake_task(&w->scheduler, &one->worker.task, PF_WAKE_NORMAL);
-    pf_make_ready(&w->scheduler, &e.task);
-    sleepers_run();
-    CHECK_EQUAL(w->traced, 2);
-    CHECK_EQUAL(w->trace[0], 'e');
-    CHECK_EQUAL(w->trace[1], one->worker.value);
-    while (used > 0) {
-        pf_stack_release(stacks[--used]);
-    }
-    sleepers_close(100);
-}
-
-/* It waits a moment each time. */
-static void
-only_fiber_waits_for_memory(void)
-{
-    SKIP_WHERE_STACKS_STAY();
-    world *w = sleepers_open(FEW);
-    pf_stack *stacks[300];
-    sleepers_spawn(note_turn, 100);
-    sleepers_run();
-    sleeper *one = sleepers_packed_one();
-    int used = use_up_stacks(stacks, 300);
-    pf_wake_task(&w->scheduler, &one->worker.task, PF_WAKE_NORMAL);
-    w->scheduler.probe = let_map_at_last;
-    int64_t before = pf_monotonic();
-    sleepers_run();
-    CHECK(pf_monotonic() - before > 2 * SECOND / 1000);
-    w->scheduler.probe = NULL;
-    CHECK(fake_mmap == NULL);
-    CHECK_EQUAL(w->trace[w->traced - 1], one->worker.value);
-    while (used > 0) {
-        pf_stack_release(stacks[--used]);
-    }
-    sleepers_close(100);
+    fake_mmap = NULL;
+    CHECK_EQUAL(sleepers_lost, 0);
+    CHECK(sleepers_stats().packings > 0);
+    sleepers_close(43);
 }
 
 #endif
@@ -441,20 +388,16 @@ only_fiber_waits_for_memory(void)
 
 /* The n-th request is refused; false: there were fewer. */
 static bool
-live_with_refusal(long n, int *left)
+live_with_refusal(long n)
 {
     enum { COUNT = 12 };
     pf_fail_allocation = n;
     if (!sleepers_try_to_open()) {
         return pf_fail_allocation == 0;
     }
-    int error = pf_pack_set(&sleepers_world.thread, &sleepers_host, 2);
+    int error = sleepers_set(2);
     sleepers_spawn(sleeper_keep_locals, COUNT / 2);
     sleepers_spawn(take_turns, COUNT / 2);
-    sleepers_run();
-    for (place *p = sleepers_line.next; p != &sleepers_line; p = p->next) {
-        *left += p->sleeper->left;
-    }
     sleepers_run_to_the_end();
     bool refused = pf_fail_allocation == 0;
     pf_fail_allocation = 0;
@@ -468,13 +411,11 @@ static void
 each_allocation_of_packing_may_fail(void)
 {
     SKIP_WHERE_STACKS_STAY();
-    int left = 0;
     long n = 1;
-    while (live_with_refusal(n, &left) && n < 10000) {
+    while (live_with_refusal(n) && n < 10000) {
         n++;
     }
     CHECK(n > 60 && n < 10000);
-    CHECK(left > 0); /* for lack of an image, and none came to harm */
 }
 
 #endif
@@ -482,6 +423,7 @@ each_allocation_of_packing_may_fail(void)
 const test slot_tests[] = {
     TEST(timers_wake_packed_fibers),
     TEST(fibers_that_take_turns_get_a_stack_each),
+    TEST(fibers_that_waited_first_move_at_each_turn),
     TEST(few_slots_stay_as_few),
     TEST(slots_go_back_while_the_thread_is_idle),
     TEST(quiet_thread_gives_all_stacks_back_but_what_it_lends),
@@ -492,8 +434,7 @@ const test slot_tests[] = {
     TEST(each_size_of_stacks_has_its_slots),
     TEST(pool_that_is_taken_away_lends_no_longer),
 #if defined(__linux__)
-    TEST(fiber_without_memory_for_a_stack_runs_later),
-    TEST(only_fiber_waits_for_memory),
+    TEST(fiber_shares_a_stack_where_no_other_can_be_had),
 #endif
 #if defined(PYFIBER_HARDTEST)
     TEST(each_allocation_of_packing_may_fail),
@@ -501,8 +442,3 @@ const test slot_tests[] = {
     END_OF_TESTS,
 };
 
-#else
-
-const test slot_tests[] = {END_OF_TESTS};
-
-#endif

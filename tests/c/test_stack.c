@@ -52,47 +52,6 @@ stack_is_writable(void)
     pf_stack_pool_free(pool);
 }
 
-#if !defined(_WIN32) && UINTPTR_MAX > UINT32_MAX
-
-/* More than 2^32 bytes of stacks in one pool, so that a multiple of it would
- * be among them. */
-static void
-no_stack_lies_where_half_an_address_and_a_small_int_make_one(void)
-{
-    enum { COUNT = 320 };
-    const uintptr_t small = (uintptr_t)16 << 20, half = (uintptr_t)1 << 32;
-    pf_stack_pool *pool = pf_stack_pool_new((size_t)16 << 20, 0);
-    pf_stack *stacks[COUNT];
-    for (int i = 0; i < COUNT; i++) {
-        stacks[i] = take(pool);
-        uintptr_t low = (uintptr_t)stacks[i]->area.low;
-        CHECK_EQUAL((low - small) / half, (low + 2 * small) / half);
-    }
-    for (int i = 0; i < COUNT; i++) {
-        pf_stack_release(stacks[i]);
-    }
-    pf_stack_pool_free(pool);
-}
-
-/* Words are moved from one to another: the lowest byte must stay. */
-static void
-headers_lie_a_multiple_of_256_apart(void)
-{
-    enum { COUNT = 40 };
-    pf_stack_pool *pool = pf_stack_pool_new(64 * KIB, 100);
-    pf_stack *stacks[COUNT];
-    for (int i = 0; i < COUNT; i++) {
-        stacks[i] = take(pool);
-        CHECK_EQUAL(((uintptr_t)stacks[i] - (uintptr_t)stacks[0]) % 256, 0);
-    }
-    for (int i = 0; i < COUNT; i++) {
-        pf_stack_release(stacks[i]);
-    }
-    pf_stack_pool_free(pool);
-}
-
-#endif
-
 static void
 stack_is_reused_last_in_first_out(void)
 {
@@ -708,8 +667,6 @@ mapping_limit_is_named(void)
 const test stack_tests[] = {
     TEST(stack_is_writable),
 #if !defined(_WIN32) && UINTPTR_MAX > UINT32_MAX
-    TEST(no_stack_lies_where_half_an_address_and_a_small_int_make_one),
-    TEST(headers_lie_a_multiple_of_256_apart),
 #endif
     TEST(stack_is_reused_last_in_first_out),
     TEST(statistics_count),

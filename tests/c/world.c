@@ -46,7 +46,7 @@ first(pf_scheduler *s, pf_task *task)
 {
     pf_limit limit;
     pf_fiber *fiber = pf_fiber_of(task);
-    if (pf_fiber_prepare(s->thread, fiber, STACK_SIZE, &limit) == 0) {
+    if (pf_fiber_prepare(s->thread, fiber, STACK_SIZE, false, &limit) == 0) {
         return fiber;
     }
     task->state = PF_DONE;
@@ -156,7 +156,7 @@ world_worker(world *w, work_fn work, long value)
     pf_limit limit;
     worker *n = worker_new(w, work, value);
     if (n != NULL &&
-        pf_fiber_prepare(&w->thread, &n->fiber, STACK_SIZE, &limit) != 0) {
+        pf_fiber_prepare(&w->thread, &n->fiber, STACK_SIZE, false, &limit) != 0) {
         free(n);
         return NULL;
     }

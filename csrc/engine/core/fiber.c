@@ -162,7 +162,7 @@ fiber_main(void *arg)
 
 int
 pf_fiber_prepare(pf_thread *thread, pf_fiber *fiber, size_t stack_size,
-                 pf_limit *limit)
+                 bool own, pf_limit *limit)
 {
     *limit = PF_LIMIT_MEMORY;
     pf_stack_pool *pool = pf_thread_pool(thread, stack_size);
@@ -170,7 +170,8 @@ pf_fiber_prepare(pf_thread *thread, pf_fiber *fiber, size_t stack_size,
         return -ENOMEM;
     }
     pf_stack *stack;
-    int error = pf_stack_acquire(pool, &stack);
+    int error = own ? pf_stack_acquire_own(pool, &stack)
+                    : pf_stack_acquire(pool, &stack);
     if (error != 0) {
         *limit = pf_stack_pool_limit(pool);
         return error;
@@ -188,19 +189,19 @@ pf_fiber_prepare(pf_thread *thread, pf_fiber *fiber, size_t stack_size,
 }
 
 void
-pf_fiber_release_stack(pf_fiber *fiber)
+pf_fiber_release_stack(pf_thread *thread, pf_fiber *fiber)
 {
     pf_stack *stack = fiber->stack;
-    if (pf_is_packed(fiber)) {
-        pf_drop_image(pf_stack_owner(stack), fiber);
-    }
+    pf_stack_pool *pool =
+        pf_is_packed(fiber) ? pf_drop_image(thread, fiber)
+                            : pf_stack_pool_of(stack);
     fiber->stack = NULL;
     fiber->task.has_stack = false;
     pf_context_finish(&fiber->context);
     if (stack->user == fiber) {
         pf_stack_release(stack);
-    } else {
-        pf_stack_release_home(stack);
+    } else if (pool != NULL) {
+        pf_stack_release_home(pool, stack);
     }
 }
 
@@ -208,7 +209,7 @@ void
 pf_fiber_leave_stack(pf_thread *thread, pf_fiber *fiber)
 {
     if (pf_is_packed(fiber)) {
-        pf_drop_image(thread, fiber);
+        (void)pf_drop_image(thread, fiber);
     } else if (fiber->stack != NULL) {
         fiber->stack->user = NULL;
     }
@@ -224,7 +225,7 @@ pf_reap(pf_thread *thread, pf_fiber *zombie)
     const pf_task_ops *ops = pf_ops_of(&zombie->task);
     thread->zombie = NULL;
     if (zombie->stack != NULL && zombie->task.state == PF_DONE) {
-        pf_fiber_release_stack(zombie);
+        pf_fiber_release_stack(thread, zombie);
     }
     if (ops->reap != NULL) {
         ops->reap(thread, zombie);

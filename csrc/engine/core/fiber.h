@@ -83,12 +83,14 @@ pf_thread_load_over(pf_thread *thread); /* pf_stack_pool_load_over for all */
  * many turns; nanoseconds until the next call, or PF_NEVER. */
 int64_t pf_thread_let_stacks_decay(pf_thread *thread, uint64_t turns);
 
-/* Give a PF_NEW fiber a stack; then it can be switched to. 0, or -errno with
- * *limit saying which limit was hit. */
+/* Give a PF_NEW fiber a stack, which it shares with no other if it is to be its
+ * own; then it can be switched to. 0, or -errno with *limit saying which limit
+ * was hit. */
 int pf_fiber_prepare(pf_thread *thread, pf_fiber *fiber, size_t stack_size,
-                     pf_limit *limit);
-/* Release the stack of a fiber that does not and will not run. */
-void pf_fiber_release_stack(pf_fiber *fiber);
+                     bool own, pf_limit *limit);
+/* Release the stack of a fiber that does not and will not run.  `thread` is NULL
+ * if it has ended. */
+void pf_fiber_release_stack(pf_thread *thread, pf_fiber *fiber);
 /* The memory of a fiber goes, and what is on its stack, if it has one, stays as
  * it is for good: nobody must look for the fiber there any more.  `thread` is
  * NULL if it has ended. */

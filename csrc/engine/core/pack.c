@@ -20,9 +20,9 @@
 #define FIXED_BELOW 16
 /* Slots looked at for one whose fibers are asleep. */
 #define TRIES 8
-/* There are at most so many slots for each one asked for: with more of them,
- * to touch a stack that has left the caches costs more than to move one. */
-#define MOST_GROWTH 64
+/* Fibers that are all ready at once get up to so many slots for each one asked
+ * for: 6 KB of memory each, and half of the time of a turn with a move. */
+#define MOST_GROWTH 512
 #define DECAY INT64_C(1000000000) /* nanoseconds between two steps */
 /* A thread whose fibers had fewer turns than this since the last step is quiet:
  * who has a stack then is not about to use it. */
@@ -271,7 +271,8 @@ unpack(pf_packer *packer, pf_fiber *fiber)
     Store *store = &packer->stores[image->store];
     pf_whole *whole = pf_is_whole(image);
     pf_stack *stack = fiber->stack;
-    if (!open_reserve(stack, whole)) {
+    if (!pf_stack_bring_back(store->pool, stack) ||
+        !open_reserve(stack, whole)) {
         return -ENOMEM;
     }
     close_reserve(stack, whole);
@@ -300,7 +301,10 @@ pf_pack_show(pf_thread *thread, pf_fiber *fiber)
         return 0;
     }
     pf_packer *packer = thread->packer;
-    pf_whole *whole = pf_whole_of(fiber, image);
+    pf_stack_pool *pool = packer->stores[image->store].pool;
+    pf_whole *whole = pf_stack_bring_back(pool, fiber->stack)
+                          ? pf_whole_of(fiber, image)
+                          : NULL;
     if (whole == NULL) {
         return -ENOMEM;
     }
@@ -314,17 +318,21 @@ pf_pack_show(pf_thread *thread, pf_fiber *fiber)
     return 0;
 }
 
-void
+pf_stack_pool *
 pf_drop_image(pf_thread *thread, pf_fiber *fiber)
 {
     pf_image *image = fiber->context.handle;
     pf_packer *packer = thread == NULL ? NULL : thread->packer;
+    pf_stack_pool *pool = NULL;
     if (packer != NULL) {
-        packer->stores[image->store].packed--;
-        packer->stores[image->store].packed_bytes -= pf_image_size(image);
+        Store *store = &packer->stores[image->store];
+        store->packed--;
+        store->packed_bytes -= pf_image_size(image);
+        pool = store->pool;
     }
     pf_image_free(image);
     fiber->context.handle = NULL;
+    return pool;
 }
 
 /* ----------------------------------------------------------------- the mover
@@ -479,35 +487,13 @@ pf_next_packed(pf_scheduler *s, pf_fiber *fiber)
 static void
 lend(Store *store);
 
-/* Somebody needs a stack, and as many are in use as should be.  A slot whose
- * occupant is asleep becomes one more fiber's home; if there is none among the
- * next few, there will be more slots, as long as that helps; then each slot in
- * turn, whoever is in it. */
+/* Whoever is in it, if that can be packed at all. */
 static pf_stack *
-find_home(pf_stack_pool *pool, void *owner)
+any_home(pf_thread *thread, Store *store)
 {
-    pf_thread *thread = owner;
-    pf_packer *packer = thread->packer;
-    Store *store = store_of(packer, pool);
-    for (int i = 0; i < TRIES; i++) {
-        pf_stack *stack = pf_stack_pool_next(pool, 4 * TRIES);
-        if (stack == NULL) {
-            break;
-        }
-        if (clear_if_asleep(thread, store, stack)) {
-            return stack;
-        }
-    }
-    bool fixed = packer->slots < FIXED_BELOW;
-    if (!fixed && store->slots < MOST_GROWTH * packer->slots) {
-        store->slots += 1 + store->slots / 8;
-        packer->grown += 1 + store->slots / 8;
-        lend(store);
-        return NULL;
-    }
-    size_t live = pf_stack_pool_live(pool);
+    size_t live = pf_stack_pool_live(store->pool);
     for (size_t i = 0; i < live; i++) {
-        pf_stack *stack = pf_stack_pool_next(pool, UINT32_MAX);
+        pf_stack *stack = pf_stack_pool_next(store->pool, UINT32_MAX, true);
         if (stack == NULL || (stack->user != thread->current &&
                               clear_slot(thread, store, stack, false) == 0)) {
             return stack;
@@ -516,10 +502,47 @@ find_home(pf_stack_pool *pool, void *owner)
     return NULL;
 }
 
+/* The next one whose occupant is asleep, if it is among the next few. */
 static pf_stack *
-share(pf_stack_pool *pool, void *owner)
+quiet_home(pf_thread *thread, Store *store)
 {
-    pf_stack *stack = find_home(pool, owner);
+    for (int i = 0; i < TRIES; i++) {
+        pf_stack *stack = pf_stack_pool_next(store->pool, 4 * TRIES, true);
+        if (stack == NULL || clear_if_asleep(thread, store, stack)) {
+            return stack;
+        }
+    }
+    return NULL;
+}
+
+static void lend(Store *store);
+
+/* Somebody needs a stack, and as many are in use as should be.  A slot whose
+ * occupant is asleep becomes one more fiber's home.  Where none is found, there
+ * will be more slots, up to a limit; then any slot will do. */
+static pf_stack *
+find_home(pf_thread *thread, Store *store, bool must)
+{
+    const pf_packer *packer = thread->packer;
+    pf_stack *stack = quiet_home(thread, store);
+    bool fixed = packer->slots < FIXED_BELOW;
+    size_t more = 1 + store->slots / 8;
+    if (stack != NULL || must || fixed ||
+        store->slots >= MOST_GROWTH * packer->slots) {
+        return stack != NULL ? stack : any_home(thread, store);
+    }
+    store->slots += more;
+    thread->packer->grown += more;
+    lend(store);
+    return NULL;
+}
+
+static pf_stack *
+share(pf_stack_pool *pool, void *owner, bool must)
+{
+    pf_thread *thread = owner;
+    pf_stack *stack =
+        find_home(thread, store_of(thread->packer, pool), must);
     if (stack != NULL) {
         pf_stack_close_reserve(stack, stack);
         pf_stack_share(stack, NULL);
@@ -590,9 +613,8 @@ go_on(pf_thread *thread, Store *store)
             break;
         }
         store->looks--;
-        pf_stack *stack = pf_stack_pool_next(store->pool, LOOKS);
-        if (stack != NULL && stack->user != NULL &&
-            clear_if_asleep(thread, store, stack)) {
+        pf_stack *stack = pf_stack_pool_next(store->pool, LOOKS, false);
+        if (stack != NULL && clear_if_asleep(thread, store, stack)) {
             store->freed++;
         }
     }

@@ -108,8 +108,9 @@ pf_fiber *pf_next_packed(pf_scheduler *s, pf_fiber *fiber);
 int pf_pack_show(pf_thread *thread, pf_fiber *fiber);
 
 /* A packed fiber will not run any more: its image is dropped, its home stays.
+ * The result is the pool of that; NULL: its thread is gone, as `thread` says.
  */
-void pf_drop_image(pf_thread *thread, pf_fiber *fiber);
+pf_stack_pool *pf_drop_image(pf_thread *thread, pf_fiber *fiber);
 
 /* The thread is idle at `now`, and its scheduler has counted so many turns:
  * who took turns a while ago may wait without a stack.  The result is when to

@@ -101,6 +101,8 @@ void pf_stack_pool_free(pf_stack_pool *pool);
 
 /* *stack is NULL and the result -errno on failure. */
 int pf_stack_acquire(pf_stack_pool *pool, pf_stack **stack);
+/* The same for one that is never shared. */
+int pf_stack_acquire_own(pf_stack_pool *pool, pf_stack **stack);
 
 /* By its occupant.  The stack must not be the running one. */
 void pf_stack_release(pf_stack *stack);
@@ -108,8 +110,8 @@ void pf_stack_release(pf_stack *stack);
 /* Return all memory that free stacks hold to the system; how many bytes. */
 size_t pf_stack_pool_trim(pf_stack_pool *pool);
 
-/* The same, but whole slabs without a live stack stay mapped.  (Not on
- * Windows.) */
+/* The same, but whole slabs without a live stack stay mapped; also that of slots
+ * without an occupant.  (Not on Windows.) */
 size_t pf_stack_pool_discard(pf_stack_pool *pool);
 
 /* Whose pool it is; NULL at first. */
@@ -119,18 +121,24 @@ void *pf_stack_owner(const pf_stack *stack);
 /* A slot may be the home of several users, whose bytes are in it in turn: the
  * one whose they are is its occupant, `user`.  (Not on Windows.)
  *
- * Once `from` slots are live, `reached` is called before the next one is
- * acquired; it may return one that has been shared instead, or NULL.  `reached`
- * NULL: not any more. */
+ * Once `from` slots are live, `share` is asked for one that has been shared
+ * before another one is acquired; NULL: there shall be one more.  `must`: the
+ * system refuses that.  `share` NULL: not any more. */
+typedef pf_stack *(*pf_stack_share_fn)(pf_stack_pool *pool, void *owner,
+                                       bool must);
 void pf_stack_pool_lend(pf_stack_pool *pool, size_t from,
-                        pf_stack *(*reached)(pf_stack_pool *pool,
-                                             void *owner));
+                        pf_stack_share_fn share);
 /* The slots that are somebody's home, and those of them with an occupant. */
 size_t pf_stack_pool_live(const pf_stack_pool *pool);
 size_t pf_stack_pool_occupied(const pf_stack_pool *pool);
 /* The live slots, one after the other, again and again: the next one that may
- * be shared, or NULL if there is none within so many slots. */
-pf_stack *pf_stack_pool_next(pf_stack_pool *pool, unsigned steps);
+ * be shared, or NULL if there is none within so many slots.  `vacant`: also
+ * those without an occupant. */
+pf_stack *pf_stack_pool_next(pf_stack_pool *pool, unsigned steps,
+                             bool vacant);
+/* pf_stack_pool_discard has returned the memory of slots without an occupant,
+ * with their headers.  Before one is used: false if the system refuses. */
+bool pf_stack_bring_back(pf_stack_pool *pool, pf_stack *stack);
 /* It has no occupant now, and is still its home; it is the occupant again. */
 void pf_stack_leave(pf_stack *stack);
 /* Its bytes below `low` hold nothing any more: if that is deep, their memory is
@@ -140,10 +148,8 @@ void pf_stack_enter(pf_stack *stack, void *user);
 /* One without an occupant becomes the home of one more user, the occupant. */
 void pf_stack_share(pf_stack *stack, void *user);
 bool pf_stack_is_shared(const pf_stack *stack); /* several are at home there */
-/* Its one user shares it with nobody. */
-void pf_stack_keep(pf_stack *stack);
 /* As pf_stack_release, by one who is not the occupant. */
-void pf_stack_release_home(pf_stack *stack);
+void pf_stack_release_home(pf_stack_pool *pool, pf_stack *stack);
 
 /* For a thread that is idle at `now` (pf_monotonic): returns the memory that
  * an earlier load left.  The result is when to call again; INT64_MAX: not

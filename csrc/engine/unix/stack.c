@@ -85,10 +85,14 @@ struct pf_slab {
     uint32_t split;      /* slots whose guard is a mapping of its own */
     uint32_t free_count; /* == fresh - live */
     uint32_t discarded;  /* how many of these, the first, hold no memory */
-    uint32_t *homes;     /* for each slot; 0: it is free */
+    bool bare;           /* nothing of it is mapped, not even guards */
+    uint32_t *homes;     /* for each slot, and flags; 0: it is free */
     uint32_t free[];     /* indices; the last one is reused first */
 };
-#define OWN UINT32_MAX /* one home, and no other must be added */
+#define OWN ((uint32_t)1 << 31)  /* no other home must be added */
+#define VACANT ((uint32_t)1 << 30) /* without an occupant ... */
+#define GONE ((uint32_t)1 << 29) /* ... and its memory is returned */
+#define FLAGS (OWN | VACANT | GONE)
 
 /* Invariants: `spare` counts the slabs with no live stack, all of them open;
  * slots and mapped are sums over all slabs; the slabs count as live both
@@ -98,8 +102,8 @@ struct pf_stack_pool {
     size_t live;
     size_t vacant;    /* of these, without an occupant */
     size_t shared;    /* homes beside the first of each slot; each OWN is one */
-    size_t lend_from; /* with so many live ones, `reached` comes first */
-    pf_stack *(*reached)(pf_stack_pool *pool, void *owner);
+    size_t lend_from; /* with so many live ones, `share` is asked first */
+    pf_stack_share_fn share;
     void *owner;
     pf_stack *at_hand; /* released, still set up */
     uint32_t hand_count;
@@ -346,10 +350,32 @@ guard_more(pf_slab *slab)
     }
 }
 
+/* Guards for all slots that have been used.  False: they are refused. */
+static bool
+guard_again(pf_slab *slab)
+{
+    pf_stack_pool *pool = slab->pool;
+    size_t size = guard_size(pool) + pool->reserve;
+    for (uint32_t i = 0; i < slab->fresh; i++) {
+        pf_guard_kind kind = pf_guard(slot_address(slab, i), size);
+        if (kind == PF_GUARD_NONE) {
+            pool->limit = PF_LIMIT_MAP_COUNT;
+            return false;
+        }
+        slab->split += kind == PF_GUARD_MPROTECT;
+        pf_fetch_add(&split_guards, kind == PF_GUARD_MPROTECT);
+    }
+    slab->bare = false;
+    return true;
+}
+
 /* A slot of this slab, or slab->count if a guard is refused. */
 static uint32_t
 take_slot(pf_slab *slab)
 {
+    if (slab->bare && !guard_again(slab)) {
+        return slab->count;
+    }
     if (slab->free_count > 0) {
         slab->free_count--;
         if (slab->discarded > slab->free_count) {
@@ -368,7 +394,7 @@ static pf_slab *
 slab_with_guarded_slot(const pf_stack_pool *pool)
 {
     pf_slab *slab = pool->open;
-    while (slab != NULL && slab->free_count == 0) {
+    while (slab != NULL && (slab->free_count == 0 || slab->bare)) {
         slab = slab->next;
     }
     return slab;
@@ -423,31 +449,57 @@ next_at_hand(const pf_stack *stack)
     return (pf_stack *)(stack->next & ~(uintptr_t)1);
 }
 
+static void
+note_acquired(pf_stack_pool *pool)
+{
+    pool->acquired++;
+    if (++pool->live > pool->peak) {
+        pool->peak = pool->live;
+    }
+}
+
+/* A free one; NULL: the system refuses. */
+static inline pf_stack *
+acquire(pf_stack_pool *pool)
+{
+    pf_stack *stack = pool->at_hand;
+    if (stack != NULL) {
+        pool->at_hand = next_at_hand(stack);
+        pool->hand_count--;
+        stack->user = NULL;
+    } else {
+        stack = take_stack(pool);
+    }
+    if (stack != NULL) {
+        note_acquired(pool);
+    }
+    return stack;
+}
+
 int
 pf_stack_acquire(pf_stack_pool *pool, pf_stack **stack)
 {
     pf_stack *taken = NULL;
     if (pool->live >= pool->lend_from) {
-        taken = pool->reached(pool, pool->owner);
+        taken = pool->share(pool, pool->owner, false);
     }
-    if (taken != NULL) {
-        *stack = taken;
-        return 0;
-    }
-    taken = pool->at_hand;
-    if (taken != NULL) {
-        pool->at_hand = next_at_hand(taken);
-        pool->hand_count--;
-        taken->user = NULL;
-    } else if ((taken = take_stack(pool)) == NULL) {
-        *stack = NULL;
-        return -ENOMEM;
-    }
-    pool->acquired++;
-    if (++pool->live > pool->peak) {
-        pool->peak = pool->live;
+    taken = taken != NULL ? taken : acquire(pool);
+    if (taken == NULL && pool->share != NULL) {
+        taken = pool->share(pool, pool->owner, true);
     }
     *stack = taken;
+    return taken != NULL ? 0 : -ENOMEM;
+}
+
+int
+pf_stack_acquire_own(pf_stack_pool *pool, pf_stack **stack)
+{
+    *stack = acquire(pool);
+    if (*stack == NULL) {
+        return -ENOMEM;
+    }
+    (*stack)->slab->homes[(*stack)->slot] |= OWN;
+    pool->shared++;
     return 0;
 }
 
@@ -623,6 +675,14 @@ trim_one(pf_stack_pool *pool, const pf_stack *stack)
     }
 }
 
+void
+pf_stack_leave(pf_stack *stack)
+{
+    stack->user = NULL;
+    stack->slab->homes[stack->slot] |= VACANT;
+    stack->slab->pool->vacant++;
+}
+
 /* Others are at home there: its occupant is gone, and the slot stays. */
 static void
 vacate(pf_stack *stack)
@@ -630,8 +690,7 @@ vacate(pf_stack *stack)
     pf_slab *slab = stack->slab;
     slab->homes[stack->slot]--;
     slab->pool->shared--;
-    slab->pool->vacant++;
-    stack->user = NULL;
+    pf_stack_leave(stack);
 }
 
 static bool
@@ -639,7 +698,7 @@ is_shared(const pf_stack *stack)
 {
     pf_slab *slab = stack->slab;
     uint32_t *homes = &slab->homes[stack->slot];
-    if (*homes == OWN) {
+    if ((*homes & OWN) != 0) {
         *homes = 1;
         slab->pool->shared--;
     }
@@ -688,13 +747,71 @@ discard_free_slots(pf_slab *slab)
     return count * bytes;
 }
 
+static void
+mark_gone(pf_slab *slab)
+{
+    for (uint32_t i = 0; i < slab->fresh; i++) {
+        slab->homes[i] |= slab->homes[i] != 0 ? GONE : 0;
+    }
+    slab->discarded = slab->free_count;
+}
+
+/* Nobody is in it.  To map it anew returns its page tables, too, which guards
+ * would keep.  False: the system refuses. */
+static bool
+strip(pf_slab *slab)
+{
+    size_t bytes = slab->count * slab->pool->stride;
+    if (!pf_map_again(slab->base, bytes)) {
+        return false;
+    }
+    pf_fetch_sub(&split_guards, slab->split);
+    slab->split = 0;
+    slab->guarded = slab->fresh;
+    slab->bare = true;
+    mark_gone(slab);
+    return true;
+}
+
+/* Those that are vacant; the others are counted. */
+static size_t
+discard_vacant_slots(pf_slab *slab, uint32_t *occupied)
+{
+    size_t guards = guard_size(slab->pool) + slab->pool->reserve;
+    size_t bytes = slab->pool->stride - guards, given = 0;
+    for (uint32_t i = 0; i < slab->fresh; i++) {
+        uint32_t homes = slab->homes[i];
+        if (homes == 0 || (homes & GONE) != 0) {
+            continue;
+        }
+        if ((homes & VACANT) == 0) {
+            ++*occupied;
+            continue;
+        }
+        pf_stack *stack = header_of(slab, i);
+        if (pf_stack_reserve_is_open(stack)) {
+            pf_guard_reserve(stack);
+        }
+        if (madvise(slot_address(slab, i) + guards, bytes, DISCARD) == 0) {
+            slab->homes[i] |= GONE;
+            given += bytes;
+        }
+    }
+    return given;
+}
+
 size_t
 pf_stack_pool_discard(pf_stack_pool *pool)
 {
     put_back(pool);
     size_t given = 0;
-    for (pf_slab *slab = pool->open; slab != NULL; slab = slab->next) {
-        given += discard_free_slots(slab);
+    for (pf_slab *slab = pool->newest; slab != NULL; slab = slab->older) {
+        uint32_t occupied = 0;
+        given += slab->bare ? 0 : discard_free_slots(slab);
+        given += slab->bare ? 0 : discard_vacant_slots(slab, &occupied);
+        if (occupied == 0 && slab->live != 0 && !slab->bare) {
+            (void)strip(slab);
+        }
     }
     return given;
 }
@@ -741,11 +858,10 @@ pf_stack_owner(const pf_stack *stack)
 /* ---------------------------------------------------------- sharing --- */
 
 void
-pf_stack_pool_lend(pf_stack_pool *pool, size_t from,
-                   pf_stack *(*reached)(pf_stack_pool *pool, void *owner))
+pf_stack_pool_lend(pf_stack_pool *pool, size_t from, pf_stack_share_fn share)
 {
-    pool->lend_from = reached == NULL ? SIZE_MAX : from;
-    pool->reached = reached;
+    pool->lend_from = share == NULL ? SIZE_MAX : from;
+    pool->share = share;
 }
 
 size_t
@@ -761,13 +877,6 @@ pf_stack_pool_occupied(const pf_stack_pool *pool)
 }
 
 void
-pf_stack_leave(pf_stack *stack)
-{
-    stack->user = NULL;
-    stack->slab->pool->vacant++;
-}
-
-void
 pf_stack_trim_below(pf_stack *stack, const char *low)
 {
     if ((size_t)((char *)stack - low) > KEEP_TOP) {
@@ -779,6 +888,7 @@ void
 pf_stack_enter(pf_stack *stack, void *user)
 {
     stack->user = user;
+    stack->slab->homes[stack->slot] &= ~VACANT;
     stack->slab->pool->vacant--;
 }
 
@@ -793,40 +903,62 @@ pf_stack_share(pf_stack *stack, void *user)
 bool
 pf_stack_is_shared(const pf_stack *stack)
 {
-    uint32_t homes = stack->slab->homes[stack->slot];
-    return homes > 1 && homes != OWN;
+    return (stack->slab->homes[stack->slot] & ~FLAGS) > 1;
 }
 
 void
-pf_stack_keep(pf_stack *stack)
+pf_stack_release_home(pf_stack_pool *pool, pf_stack *stack)
 {
-    stack->slab->homes[stack->slot] = OWN;
-    stack->slab->pool->shared++;
-}
-
-void
-pf_stack_release_home(pf_stack *stack)
-{
+    if (!pf_stack_bring_back(pool, stack)) {
+        return; /* it stays vacant for good */
+    }
     pf_slab *slab = stack->slab;
     uint32_t *homes = &slab->homes[stack->slot];
-    if (*homes > 1) {
+    if ((*homes & ~FLAGS) > 1) {
         --*homes;
         slab->pool->shared--;
     } else {
-        slab->pool->vacant--;
+        pf_stack_enter(stack, NULL);
         pf_stack_release(stack);
     }
 }
 
-/* A released stack that is at hand still has its home. */
+/* One that is at hand still has its home. */
 static bool
-is_at_hand(const pf_stack *stack)
+is_occupied(const pf_stack *stack)
 {
-    return stack->user != NULL && (stack->next & 1) != 0;
+    return stack->user != NULL && (stack->next & 1) == 0;
+}
+
+static bool
+bring_back(pf_slab *slab, uint32_t slot)
+{
+    if (slab->bare && !guard_again(slab)) {
+        return false;
+    }
+    slab->homes[slot] &= ~GONE;
+    (void)set_up(slab, slot);
+    return true;
+}
+
+bool
+pf_stack_bring_back(pf_stack_pool *pool, pf_stack *stack)
+{
+    if (stack->slab != NULL) {
+        return true;
+    }
+    const char *place = (const char *)stack;
+    pf_slab *slab = pool->newest;
+    while (place < slab->base ||
+           place >= slab->base + slab->count * pool->stride) {
+        slab = slab->older;
+    }
+    return bring_back(slab,
+                      (uint32_t)((size_t)(place - slab->base) / pool->stride));
 }
 
 pf_stack *
-pf_stack_pool_next(pf_stack_pool *pool, unsigned steps)
+pf_stack_pool_next(pf_stack_pool *pool, unsigned steps, bool vacant)
 {
     for (; steps > 0; steps--) {
         if (pool->hand == NULL || pool->hand_slot >= pool->hand->fresh) {
@@ -836,10 +968,13 @@ pf_stack_pool_next(pf_stack_pool *pool, unsigned steps)
             pool->hand_slot = 0;
             continue;
         }
+        pf_slab *slab = pool->hand;
         uint32_t slot = pool->hand_slot++;
-        uint32_t homes = pool->hand->homes[slot];
-        pf_stack *stack = header_of(pool->hand, slot);
-        if (homes != 0 && homes != OWN && !is_at_hand(stack)) {
+        uint32_t homes = slab->homes[slot];
+        pf_stack *stack = header_of(slab, slot);
+        if ((homes & VACANT) != 0
+                ? vacant && ((homes & GONE) == 0 || bring_back(slab, slot))
+                : homes != 0 && (homes & OWN) == 0 && is_occupied(stack)) {
             return stack;
         }
     }

@@ -208,17 +208,23 @@ pf_stack_owner(const pf_stack *stack)
 
 /* The system knows where each of its fibers' stacks is: none is shared. */
 void
-pf_stack_pool_lend(pf_stack_pool *pool, size_t from,
-                   pf_stack *(*reached)(pf_stack_pool *pool, void *owner))
+pf_stack_pool_lend(pf_stack_pool *pool, size_t from, pf_stack_share_fn share)
 {
-    (void)pool, (void)from, (void)reached;
+    (void)pool, (void)from, (void)share;
 }
 
 pf_stack *
-pf_stack_pool_next(pf_stack_pool *pool, unsigned steps)
+pf_stack_pool_next(pf_stack_pool *pool, unsigned steps, bool vacant)
 {
-    (void)pool, (void)steps;
+    (void)pool, (void)steps, (void)vacant;
     return NULL;
+}
+
+bool
+pf_stack_bring_back(pf_stack_pool *pool, pf_stack *stack)
+{
+    (void)pool, (void)stack;
+    return true;
 }
 
 size_t
@@ -258,15 +264,16 @@ pf_stack_is_shared(const pf_stack *stack)
     return false;
 }
 
-void
-pf_stack_keep(pf_stack *stack)
+int
+pf_stack_acquire_own(pf_stack_pool *pool, pf_stack **stack)
 {
-    (void)stack;
+    return pf_stack_acquire(pool, stack);
 }
 
 void
-pf_stack_release_home(pf_stack *stack)
+pf_stack_release_home(pf_stack_pool *pool, pf_stack *stack)
 {
+    (void)pool;
     pf_stack_release(stack);
 }
 

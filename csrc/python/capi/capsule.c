@@ -210,18 +210,63 @@ api_current(void)
     return t == NULL ? NULL : Py_NewRef((PyObject *)CURRENT(t));
 }
 
+/* While the running fiber waits here, C code that is not ours is on its stack:
+ * see pf_packing.lends.  NULL with MemoryError. */
+static PfRare *
+lend(void)
+{
+    static PfRare of_a_thread; /* whose stack is never packed; not used */
+    PfThread *t = pf_this_thread();
+    if (t == NULL || CURRENT(t)->fiber.stack == NULL) {
+        return t == NULL ? NULL : &of_a_thread;
+    }
+    PfRare *rare = pf_rare_of(CURRENT(t));
+    if (rare != NULL) {
+        rare->lends++;
+    }
+    return rare;
+}
+
+static void
+end_lending(PfRare *rare)
+{
+    if (rare->lends != 0) {
+        rare->lends--;
+    }
+}
+
 static PyObject *
 api_switch(PyObject *object, PyObject *value)
 {
     FiberObject *fiber = as_fiber(object);
-    return fiber == NULL ? NULL : pf_fiber_switch(fiber, none_for_null(value));
+    PfRare *lent = fiber == NULL ? NULL : lend();
+    if (lent == NULL) {
+        return NULL;
+    }
+    PyObject *got = pf_fiber_switch(fiber, none_for_null(value));
+    end_lending(lent);
+    return got;
 }
 
 static PyObject *
 api_throw(PyObject *object, PyObject *exc)
 {
     FiberObject *fiber = as_fiber(object);
-    return fiber == NULL ? NULL : pf_fiber_throw(fiber, none_for_null(exc));
+    PfRare *lent = fiber == NULL ? NULL : lend();
+    if (lent == NULL) {
+        return NULL;
+    }
+    PyObject *got = pf_fiber_throw(fiber, none_for_null(exc));
+    end_lending(lent);
+    return got;
+}
+
+/* Fiber(own_stack=True). */
+static int
+api_own_stack(PyObject *object)
+{
+    FiberObject *fiber = as_fiber(object);
+    return fiber == NULL ? -1 : pf_fiber_own_stack(fiber);
 }
 
 static int
@@ -260,18 +305,26 @@ static int
 api_yield(void)
 {
     PfThread *t = pf_this_thread();
-    if (t == NULL || pf_active(t, "yield_now()") == NULL) {
+    PfRare *lent =
+        t == NULL || pf_active(t, "yield_now()") == NULL ? NULL : lend();
+    if (lent == NULL) {
         return -1;
     }
-    return pf_yield_now(t);
+    int rc = pf_yield_now(t);
+    end_lending(lent);
+    return rc;
 }
 
 static int
 api_sleep(double seconds)
 {
-    PyObject *number = PyFloat_FromDouble(seconds);
+    PfRare *lent = lend();
+    PyObject *number = lent == NULL ? NULL : PyFloat_FromDouble(seconds);
     PyObject *none =
         number == NULL ? NULL : PyObject_CallOneArg(sleep_function, number);
+    if (lent != NULL) {
+        end_lending(lent);
+    }
     Py_XDECREF(number);
     Py_XDECREF(none);
     return none == NULL ? -1 : 0;
@@ -286,7 +339,12 @@ api_park(double timeout)
         deadline_of(timeout, &deadline) < 0) {
         return NULL;
     }
-    return pf_park_value(t, deadline);
+    PfRare *lent = lend();
+    PyObject *value = lent == NULL ? NULL : pf_park_value(t, deadline);
+    if (lent != NULL) {
+        end_lending(lent);
+    }
+    return value;
 }
 
 static int
@@ -298,7 +356,12 @@ api_join(PyObject *object, double timeout)
     if (t == NULL || deadline_of(timeout, &deadline) < 0) {
         return -1;
     }
-    return pf_join(t, fiber, deadline);
+    PfRare *lent = lend();
+    int rc = lent == NULL ? -1 : pf_join(t, fiber, deadline);
+    if (lent != NULL) {
+        end_lending(lent);
+    }
+    return rc;
 }
 
 static PyObject *
@@ -327,7 +390,12 @@ wait_for(int fd, pf_direction direction, double timeout)
     if (number == NULL) {
         return -1;
     }
-    int rc = pf_wait_for_number(fd, direction, length, number);
+    PfRare *lent = lend();
+    int rc = lent == NULL ? -1
+                          : pf_wait_for_number(fd, direction, length, number);
+    if (lent != NULL) {
+        end_lending(lent);
+    }
     Py_DECREF(number);
     return rc;
 }
@@ -629,6 +697,7 @@ static PyFiber_CAPI api = {
     .ContextDestroy = api_context_destroy,
     .WaitReadable = api_wait_readable,
     .WaitWritable = api_wait_writable,
+    .OwnStack = api_own_stack,
 };
 
 /* cffi can carry a pointer to Python but not the object it points to. */

@@ -723,13 +723,15 @@ static PyMemberDef fiber_members[] = {
 
 PyDoc_STRVAR(fiber_doc,
              "Fiber(target=None, args=(), kwargs=None, *, name=None, "
-             "daemon=False, stack_size=None, context=None)\n--\n\n\
+             "daemon=False, stack_size=None, context=None, own_stack=False)\n--\n\n\
 A function with a stack of its own: it can be suspended anywhere, and resumed.\n\
 \n\
 Raw: switch() to it; you decide which fiber runs. Scheduled: start() it inside\n\
 run(); the loop decides. With no target a subclass defines run(). `stack_size`\n\
 is in bytes (default: pyfiber.get_stack_size()). `context` is the\n\
-contextvars.Context to run in (default: a copy of the creator's).");
+contextvars.Context to run in (default: a copy of the creator's). With\n\
+`own_stack` no other fiber ever uses its stack, for C code that lets a thread\n\
+or the kernel write to its variables while the fiber waits.");
 
 static PyType_Slot fiber_slots[] = {
     {Py_tp_doc, (void *)fiber_doc},

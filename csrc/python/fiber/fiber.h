@@ -54,7 +54,7 @@ struct FiberObject {
     };
     union {
         PyState *saved;    /* once it has a stack; NULL: that is packed */
-        size_t stack_size; /* before; 0: the default */
+        size_t stack_size; /* before; 0: the default; see PF_OWN_STACK */
     };
     PfThread *thread;
     PyObject *context; /* while not running */
@@ -135,6 +135,10 @@ extern PyType_Spec pf_fiber_spec;
 void pf_fiber_type_ready(PyTypeObject *type);
 
 int pf_fiber_init(PyObject *op, PyObject *args, PyObject *kwds);
+/* It has not been started: its stack will be no other's.  0, or -1 with
+ * FiberError. */
+#define PF_OWN_STACK ((size_t)1 << (sizeof(size_t) * 8 - 1))
+int pf_fiber_own_stack(FiberObject *self);
 
 /* It is over: the collector may know it again; or somebody gets the tuple of
  * its arguments. */

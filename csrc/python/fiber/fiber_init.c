@@ -11,7 +11,7 @@
 typedef struct Given {
     PyObject *target, *args, *kwargs, *name, *context; /* owned, or NULL */
     size_t stack_size;                                 /* 0: not given */
-    bool daemon;
+    bool daemon, own_stack;
 } Given;
 
 static void
@@ -137,7 +137,7 @@ take_given(FiberObject *self, Given *given)
         if (new == 0) {
             PyErr_SetString(
                 pf.fiber_error,
-                "the fiber has been started: __init__ comes too late");
+                "the fiber has been started: it is too late for that");
         }
         return -1;
     }
@@ -152,7 +152,11 @@ take_given(FiberObject *self, Given *given)
         exchange(&self->context, &given->context);
     }
     if (given->stack_size != 0) {
-        self->stack_size = given->stack_size;
+        self->stack_size =
+            given->stack_size | (self->stack_size & PF_OWN_STACK);
+    }
+    if (given->own_stack) {
+        self->stack_size |= PF_OWN_STACK;
     }
     self->daemon |= given->daemon;
     pf_fiber_unclaim(self);
@@ -160,20 +164,28 @@ take_given(FiberObject *self, Given *given)
 }
 
 int
+pf_fiber_own_stack(FiberObject *self)
+{
+    Given given = {.own_stack = true};
+    return take_given(self, &given);
+}
+
+int
 pf_fiber_init(PyObject *op, PyObject *args, PyObject *kwds)
 {
     static char *names[] = {"target", "args",       "kwargs",  "name",
-                            "daemon", "stack_size", "context", NULL};
+                            "daemon", "stack_size", "context", "own_stack",
+                            NULL};
     FiberObject *self = (FiberObject *)op;
     PyObject *target = NULL, *call_args = NULL, *call_kwargs = NULL;
     PyObject *name = NULL, *size = NULL, *context = NULL;
-    int daemon = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwds, "|OOO$OpOO:Fiber", names,
+    int daemon = 0, own_stack = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwds, "|OOO$OpOOp:Fiber", names,
                                      &target, &call_args, &call_kwargs, &name,
-                                     &daemon, &size, &context)) {
+                                     &daemon, &size, &context, &own_stack)) {
         return -1;
     }
-    Given given = {.daemon = daemon != 0};
+    Given given = {.daemon = daemon != 0, .own_stack = own_stack != 0};
     int rc = -1;
     if (convert_target(&given, self, target) == 0 &&
         convert_args(&given, call_args) == 0 &&

@@ -350,11 +350,13 @@ put_off_collections(PfThread *t)
 int
 pf_fiber_give_stack(PfThread *t, FiberObject *fiber, bool *collected)
 {
-    size_t size = fiber->stack_size != 0
-                      ? fiber->stack_size
-                      : pf_load_relaxed(&pf_default_stack_size);
+    size_t size = fiber->stack_size & ~PF_OWN_STACK;
+    bool own = (fiber->stack_size & PF_OWN_STACK) != 0;
     pf_limit limit = PF_LIMIT_NONE;
-    if (pf_fiber_prepare(&t->engine, &fiber->fiber, size, &limit) < 0) {
+    if (size == 0) {
+        size = pf_load_relaxed(&pf_default_stack_size);
+    }
+    if (pf_fiber_prepare(&t->engine, &fiber->fiber, size, own, &limit) < 0) {
         if (!*collected && pf_monotonic() >= t->collect_after) {
             *collected = true;
             if (!fiber->scheduled) {
@@ -390,7 +392,8 @@ void
 pf_fiber_take_stack(FiberObject *fiber)
 {
     pf_live_unlink(fiber);
-    pf_fiber_release_stack(&fiber->fiber);
+    pf_fiber_release_stack(
+        fiber->thread == NULL ? NULL : &fiber->thread->engine, &fiber->fiber);
     pf_publish_byte(&fiber->core.state, PF_DONE);
     fiber->stack_size = 0; /* `saved` went with the stack */
 }

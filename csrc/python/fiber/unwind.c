@@ -94,7 +94,7 @@ static PyObject *
 lose(PfThread *t, FiberObject *fiber)
 {
     pf_fiber_forget_waits(fiber);
-    pf_fiber_release_stack(&fiber->fiber);
+    pf_fiber_release_stack(&t->engine, &fiber->fiber);
     fiber->stack_size = 0; /* `saved` went with the stack */
     PyErr_WriteUnraisable((PyObject *)fiber);
     PyErr_SetNone(pf.fiber_exit);
