@@ -2,12 +2,11 @@
  *
  * From outside, pointers lead into a waiting fiber's stack from here only:
  * - `saved`, its frames' frame objects: set right when it is unpacked
- * - its place in a queue (waitq.h), which moves to the image
  * - generators that it runs, tracebacks and frames that somebody holds: then
  *   it is not packed
- * and whoever lets others point to a variable while a fiber waits takes
- * pf_wait_memory for that.  Other C code than ours and the interpreter's way of
- * calling functions is not on such a stack: see pf_packing_learn.
+ * What others point to while a fiber waits is not on its stack: wait_memory.h.
+ * Other C code than ours and the interpreter's way of calling functions is not
+ * on such a stack: see pf_packing_learn.
  */
 #include "python/fiber/pack.h"
 
@@ -15,11 +14,11 @@
 
 #include "engine/base/calls.h"
 #include "engine/core/shapes.h"
+#include "python/core/arguments.h"
 #include "python/core/import.h"
 #include "python/core/state.h"
 #include "python/core/tstate.h"
 #include "python/fiber/switch.h"
-#include "python/fiber/waitq.h"
 
 /* So many stacks fit into the second-level caches, with what a switch touches
  * of them; a program with fewer fibers never packs one. */
@@ -29,37 +28,6 @@ PF_ATOMIC(size_t) pf_default_slots; /* constant after import */
 
 /* ---------------------------------------------------------------- packing */
 
-static inline bool
-is_on(const pf_stack *stack, const void *place)
-{
-    return (const char *)place >= stack->area.low &&
-           (const char *)place < (const char *)stack;
-}
-
-/* Its nodes follow it, on the stack, or are elsewhere. */
-static bool
-wait_may_move(const FiberObject *fiber, pf_packing *packing)
-{
-    PfWaiter *waiter = fiber->wait;
-    const pf_stack *stack = fiber->fiber.stack;
-    if (waiter == NULL) {
-        return true;
-    }
-    if (!is_on(stack, waiter) || waiter->lock != NULL ||
-        waiter->outer != NULL) {
-        return false;
-    }
-    size_t bytes = sizeof *waiter;
-    if (waiter->nodes == (PfNode *)(void *)(waiter + 1)) {
-        bytes += (size_t)waiter->count * sizeof(PfNode);
-    } else if (is_on(stack, waiter->nodes)) {
-        return false;
-    }
-    packing->moves = (char *)waiter;
-    packing->bytes = (uint16_t)bytes;
-    return true;
-}
-
 static bool
 may_pack(pf_thread *thread, pf_fiber *core, pf_packing *packing)
 {
@@ -67,7 +35,7 @@ may_pack(pf_thread *thread, pf_fiber *core, pf_packing *packing)
     if (pf_fiber_kind(fiber) != &pf_fiber_ops || !fiber->scheduled ||
         fiber->is_hub || fiber->dying || fiber->greenlet != NULL ||
         core == ((PfThread *)thread)->collecting ||
-        !pystate_may_move(fiber->saved) || !wait_may_move(fiber, packing)) {
+        !pystate_may_move(fiber->saved)) {
         return false;
     }
     packing->room_end = pystate_room_end(fiber->saved);
@@ -75,61 +43,23 @@ may_pack(pf_thread *thread, pf_fiber *core, pf_packing *packing)
     return true;
 }
 
-/* The waiter and its nodes are here now, and were there. */
-static void
-wait_moved(FiberObject *fiber, PfWaiter *waiter, const PfWaiter *before)
-{
-    const PfNode *old = (const PfNode *)(const void *)(before + 1);
-    PfNode *nodes = (PfNode *)(void *)(waiter + 1);
-    bool together = waiter->nodes == old;
-    if (together) {
-        PfNode *taken = PF_SHARED_GET(&waiter->taken);
-        if (taken != NULL) {
-            PF_SHARED_SET(&waiter->taken, nodes + (taken - old));
-        }
-        waiter->nodes = nodes;
-    }
-    for (int i = 0; i < waiter->count; i++) {
-        waiter->nodes[i].waiter = waiter;
-    }
-    if (together) {
-        pf_waitq_moved(nodes, old, waiter->count);
-    }
-    fiber->wait = waiter;
-}
-
+/* Nothing moves: packing.bytes is 0. */
 static void
 keep(pf_fiber *core, char *moves, char *kept)
 {
-    FiberObject *fiber = FIBER_OF(core);
-    PfWaiter *waiter = (PfWaiter *)(void *)moves;
-    size_t bytes = sizeof *waiter;
-    if (waiter->nodes == (PfNode *)(void *)(waiter + 1)) {
-        bytes += (size_t)waiter->count * sizeof(PfNode);
-    }
-    memcpy(kept, moves, bytes);
-    wait_moved(fiber, (PfWaiter *)(void *)kept, waiter);
+    (void)core, (void)moves, (void)kept;
 }
 
 static void
 unpacked(pf_thread *thread, pf_fiber *core, char *moves, char *kept)
 {
-    (void)thread;
+    (void)thread, (void)moves, (void)kept;
     FiberObject *fiber = FIBER_OF(core);
     pf_stack *stack = core->stack;
     fiber->saved = (PyState *)(void *)stack->room;
     pystate_settle(fiber->saved, stack->room, stack->room_size,
                    stack->area.low + stack->reserve,
                    stack->area.size - stack->reserve);
-    if (moves != NULL) {
-        const PfWaiter *waiter = (const PfWaiter *)(const void *)kept;
-        size_t bytes = sizeof *waiter;
-        if (waiter->nodes == (const PfNode *)(const void *)(waiter + 1)) {
-            bytes += (size_t)waiter->count * sizeof(PfNode);
-        }
-        memcpy(moves, kept, bytes);
-        wait_moved(fiber, (PfWaiter *)(void *)moves, waiter);
-    }
 }
 
 static const pf_pack_host pack_host = {may_pack, keep, unpacked};
@@ -148,25 +78,6 @@ pf_packing_begin(PfThread *t, size_t slots)
         return;
     }
     (void)pf_pack_set(&t->engine, &pack_host, slots);
-}
-
-/* ------------------------------------------------------------- wait memory */
-
-void *
-pf_wait_memory_slow(void)
-{
-    void *memory = PyMem_RawMalloc(PF_WAIT_BYTES);
-    return memory != NULL ? memory : PyErr_NoMemory();
-}
-
-void
-pf_wait_memory_clear(PfThread *t)
-{
-    while (t->wait_memory != NULL) {
-        void **memory = t->wait_memory;
-        t->wait_memory = *memory;
-        PyMem_RawFree(memory);
-    }
 }
 
 /* ------------------------------------------------------------------ learning
