@@ -39,6 +39,8 @@ typedef enum PfSpareKind {
     PF_SPARE_FIBERS,
     PF_SPARE_SCOPES,
     PF_SPARE_GREENLETS,
+    PF_SPARE_SMALL_WAITS, /* memory only: see fiber/wait_memory.h */
+    PF_SPARE_WAITS,       /* ... for a PfWait: see fiber/waitq.h */
     PF_SPARE_KINDS
 } PfSpareKind;
 typedef struct PfSpare {
@@ -84,8 +86,6 @@ struct PfThread {
     size_t left_count;         /* ... with a reference to each: see attend.c */
     struct PfOwnerCall *calls; /* by other threads, behind pf_threads_lock */
     char *io_buffer;           /* for what sockets receive, or NULL */
-    void *wait_memory;         /* free: see fiber/pack.h */
-    unsigned wait_count;       /* ... pieces */
     uintptr_t native;          /* the system's name of it; see interrupt.h */
 };
 

@@ -89,15 +89,13 @@ unwatch(SchedulerObject *s, FiberObject *target, PyObject *callback)
 static int
 await_end(PfThread *t, EndObject *end, int64_t deadline, FiberObject *target)
 {
-    PfWait wait;
-    pf_wait_init(&wait, t);
     PF_LOCK(end);
     if (PF_SHARED_GET(&end->came)) {
         PF_UNLOCK(end);
         return 0;
     }
-    return pf_wait_for(&wait, &end->waiters, PF_MUTEX_OF(end), t, deadline,
-                       (PyObject *)target);
+    return pf_wait_once(&end->waiters, PF_MUTEX_OF(end), t, deadline,
+                        (PyObject *)target);
 }
 
 /* It has been woken: by the end? */

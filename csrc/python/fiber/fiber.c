@@ -25,6 +25,7 @@
 #include "python/fiber/unseen.h"
 #include "python/fiber/unwind.h"
 #include "python/fiber/wait.h"
+#include "python/fiber/wait_memory.h"
 
 #include <structmember.h>
 

@@ -6,8 +6,7 @@
  * - objects of its frames, and generators that it runs: then its image is
  *   whole, and they are led to that (pystate_follow)
  *
- * Whoever lets others point to something while a fiber waits has it elsewhere:
- * in pf_wait_memory, say.
+ * What others point to while a fiber waits is not on its stack: wait_memory.h.
  */
 #include "python/fiber/pack.h"
 
@@ -39,7 +38,8 @@ look(pf_thread *thread, pf_fiber *core, pf_packing *packing)
     PyStateView view = pystate_view(fiber->saved);
     packing->room_end = pystate_room_end(fiber->saved);
     packing->exposed = view.exposed;
-    packing->lends = view.called_back || pf_rare(fiber)->lends != 0 || fiber->is_hub;
+    packing->lends =
+        view.called_back || pf_rare(fiber)->lends != 0 || fiber->is_hub;
     packing->pinned = core == ((PfThread *)thread)->collecting;
 }
 
@@ -139,25 +139,6 @@ pf_fiber_come_home(PfThread *t, FiberObject *fiber)
                         "own stack has to be");
     }
     return to;
-}
-
-/* ------------------------------------------------------------- wait memory */
-
-void *
-pf_wait_memory_slow(void)
-{
-    void *memory = PyMem_RawMalloc(PF_WAIT_BYTES);
-    return memory != NULL ? memory : PyErr_NoMemory();
-}
-
-void
-pf_wait_memory_clear(PfThread *t)
-{
-    while (t->wait_memory != NULL) {
-        void **memory = t->wait_memory;
-        t->wait_memory = *memory;
-        PyMem_RawFree(memory);
-    }
 }
 
 /* ---------------------------------------------------------------- how many */

@@ -65,35 +65,6 @@ pf_fiber_sure_way_to(PfThread *t, FiberObject *fiber)
                : pf_bring_home_anyhow(&t->engine, &fiber->fiber);
 }
 
-/* Memory for a wait that others point to, in place of the C stack, which may
- * be packed: NULL with MemoryError. */
-#define PF_WAIT_BYTES 56 /* 64 in glibc's heap */
-#define PF_MOST_WAITS_KEPT 1024
-void *pf_wait_memory_slow(void);
-static inline void *
-pf_wait_memory(PfThread *t)
-{
-    void **memory = t->wait_memory;
-    if (PF_LIKELY(memory != NULL)) {
-        t->wait_memory = *memory;
-        t->wait_count--;
-        return memory;
-    }
-    return pf_wait_memory_slow();
-}
-static inline void
-pf_wait_memory_free(PfThread *t, void *memory)
-{
-    if (PF_UNLIKELY(t->wait_count == PF_MOST_WAITS_KEPT)) {
-        PyMem_RawFree(memory);
-        return;
-    }
-    *(void **)memory = t->wait_memory;
-    t->wait_memory = memory;
-    t->wait_count++;
-}
-void pf_wait_memory_clear(PfThread *t); /* the thread ends */
-
 int pf_packing_init(void);
 
 #endif

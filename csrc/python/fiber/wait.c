@@ -447,8 +447,6 @@ pf_join(PfThread *t, FiberObject *target, int64_t deadline)
         return deadline == PF_NOW ? 1 : pf_join_abroad(t, target, deadline);
     }
     prefer(t, target);
-    PfWait wait;
-    pf_wait_init(&wait, t);
-    return pf_wait_for(&wait, &target->waiters, NULL, t, deadline,
-                       (PyObject *)target);
+    return pf_wait_once(&target->waiters, NULL, t, deadline,
+                        (PyObject *)target);
 }

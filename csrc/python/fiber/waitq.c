@@ -71,36 +71,6 @@ pf_waitq_remove(PfNode *node)
     }
 }
 
-static inline PfNode *
-moved(PfNode *node, PfNode *nodes, const PfNode *before, int count)
-{
-    return node >= before && node < before + count ? nodes + (node - before)
-                                                   : node;
-}
-
-/* Several may stand in one queue, next to each other. */
-void
-pf_waitq_moved(PfNode *nodes, const PfNode *before, int count)
-{
-    for (PfNode *n = nodes; n < nodes + count; n++) {
-        if (n->queue != NULL) {
-            n->prev = moved(n->prev, nodes, before, count);
-            n->next = moved(n->next, nodes, before, count);
-        }
-    }
-    for (PfNode *n = nodes; n < nodes + count; n++) {
-        PfWaitq *queue = n->queue;
-        if (queue == NULL) {
-            continue;
-        }
-        queue->head = moved(queue->head, nodes, before, count);
-        if (queue->head != n) {
-            n->prev->next = n;
-        }
-        (n->next != NULL ? n->next : queue->head)->prev = n;
-    }
-}
-
 static inline void
 lock_if_any(PfMutex *mutex)
 {
@@ -388,6 +358,31 @@ pf_wait_init(PfWait *wait, PfThread *t)
     wait->node = (PfNode){.waiter = &wait->waiter};
 }
 
+/* The thread has none to spare. */
+static PF_NEVER_INLINE PfWait *
+new_in_heap(PfThread *t, PfMutex *mutex)
+{
+    PfWait *wait = PyMem_RawMalloc(sizeof *wait);
+    if (wait == NULL) {
+        unlock_if_any(mutex);
+        PyErr_NoMemory();
+        return NULL;
+    }
+    pf_wait_init(wait, t);
+    return wait;
+}
+
+PfWait *
+pf_wait_new(PfThread *t, PfMutex *mutex)
+{
+    PfWait *wait = pf_wait_memory_spare(t, PF_SPARE_WAITS);
+    if (PF_UNLIKELY(wait == NULL)) {
+        return new_in_heap(t, mutex);
+    }
+    pf_wait_init(wait, t);
+    return wait;
+}
+
 /* Microseconds until the deadline, 0 if it has passed; -1: no deadline. */
 static PY_TIMEOUT_T
 microseconds_left(int64_t deadline)
@@ -576,6 +571,19 @@ pf_wait_for(PfWait *wait, PfWaitq *queue, PfMutex *mutex, PfThread *t,
     pf_waitq_push(queue, &wait->node);
     unlock_if_any(mutex);
     return pf_wait_in_line(&wait->waiter, t, deadline, what);
+}
+
+int
+pf_wait_once(PfWaitq *queue, PfMutex *mutex, PfThread *t, int64_t deadline,
+             PyObject *what)
+{
+    PfWait *wait = pf_wait_new(t, mutex);
+    if (PF_UNLIKELY(wait == NULL)) {
+        return -1;
+    }
+    int rc = pf_wait_for(wait, queue, mutex, t, deadline, what);
+    pf_wait_free(t, wait);
+    return rc;
 }
 
 void

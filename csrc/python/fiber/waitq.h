@@ -1,6 +1,6 @@
 /* Waiting in line: the basis of every primitive.
  *
- *   PfWaiter   one wait of one fiber, or of a plain thread; on its C stack
+ *   PfWaiter   one wait of one fiber, or of a plain thread
  *   PfNode     that waiter's place in one queue (select() has several)
  *   PfWaitq    the queue of an object: first come, first served
  *
@@ -18,6 +18,9 @@
  * - a node is linked exactly while its waiter waits and has got nothing;
  *   granting one unlinks all nodes of the waiter.
  * - `item` of a node is owned by the node.
+ * - waiters and nodes are not on a C stack: others read and write them while
+ *   the fiber waits, and its stack may be moved out (wait_memory.h).  A fiber
+ *   that never continues leaves its own behind.
  * - between the check of an object's state and the linking of a node nothing
  *   runs that could change that state (no Python code, no release of the GIL).
  * - whose is what: queues, nodes and `taken` are the object's; the state, timer
@@ -46,6 +49,7 @@
 #include "python/core/objlock.h"
 #include "python/fiber/explore.h"
 #include "python/fiber/fiber.h"
+#include "python/fiber/wait_memory.h"
 #include "python/core/thread.h"
 #include "python/core/arguments.h"
 
@@ -96,8 +100,6 @@ pf_waitq_empty(const PfWaitq *queue)
 void pf_waitq_push(PfWaitq *queue, PfNode *node);
 void pf_waitq_push_first(PfWaitq *queue, PfNode *node);
 void pf_waitq_remove(PfNode *node);
-/* The nodes that were at `before` have been copied here. */
-void pf_waitq_moved(PfNode *nodes, const PfNode *before, int count);
 
 /* The waiter to serve next, NULL if there is none: it must be granted then.
  * Every choice among waiters is made here: first come, first served, unless a
@@ -128,6 +130,16 @@ void pf_refuse_all(PfWaitq *queue);
 void pf_waiter_init(PfWaiter *waiter, PfThread *t, PfNode *nodes, int count);
 void pf_wait_init(PfWait *wait, PfThread *t);
 
+/* A wait of the running fiber, to be given to pf_wait_for and to
+ * pf_wait_free().  NULL with MemoryError; then `mutex` (or NULL), which the
+ * caller holds, is free. */
+PfWait *pf_wait_new(PfThread *t, PfMutex *mutex);
+static inline void
+pf_wait_free(PfThread *t, PfWait *wait)
+{
+    pf_wait_memory_keep(t, PF_SPARE_WAITS, wait);
+}
+
 /* Others may wake `waiter` from now on: before its first node is linked. */
 void pf_wait_begin(PfWaiter *waiter, PfThread *t);
 /* Wait until a node of `waiter` is granted. 0: it was; 1: the deadline passed;
@@ -138,6 +150,9 @@ int pf_wait_in_line(PfWaiter *waiter, PfThread *t, int64_t deadline,
 /* The usual case: push and wait.  Entered with `mutex`, which it frees. */
 int pf_wait_for(PfWait *wait, PfWaitq *queue, PfMutex *mutex, PfThread *t,
                 int64_t deadline, PyObject *what);
+/* The same with a wait of its own, for who needs only the result. */
+int pf_wait_once(PfWaitq *queue, PfMutex *mutex, PfThread *t, int64_t deadline,
+                 PyObject *what);
 /* Instead of that: it does not wait. */
 void pf_wait_give_up(PfWaiter *waiter);
 /* It is in line no longer: from now on `taken` does not change. */

@@ -655,9 +655,7 @@ pf_grain_join(PfThread *t, GrainObject *g, int64_t deadline)
         PyErr_SetString(pf.fiber_error, "a grain cannot wait for its own end");
         return -1;
     }
-    PfWait wait;
-    pf_wait_init(&wait, t);
-    return pf_wait_for(&wait, &g->waiters, NULL, t, deadline, (PyObject *)g);
+    return pf_wait_once(&g->waiters, NULL, t, deadline, (PyObject *)g);
 }
 
 /* ----------------------------------------------- wake-ups from other threads */

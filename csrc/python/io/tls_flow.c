@@ -117,13 +117,11 @@ pf_tls_await_change(PfTlsOp *op, pf_direction direction)
     if (never_waits(op)) {
         return want(direction);
     }
-    PfWait wait;
     int64_t deadline = deadline_of(op);
-    pf_wait_init(&wait, op->t);
     bool before = CURRENT(op->t)->patched;
     CURRENT(op->t)->patched = before || pf_socket_of(op->socket)->patched;
-    int rc = pf_wait_for(&wait, &op->tls->changes, NULL, op->t, deadline,
-                         op->socket);
+    int rc =
+        pf_wait_once(&op->tls->changes, NULL, op->t, deadline, op->socket);
     pf_io_patched_end(op->t, before);
     if (rc == 1) {
         PyErr_SetString(PyExc_TimeoutError, op->late);

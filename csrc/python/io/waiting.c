@@ -7,8 +7,8 @@
 #include "python/core/state.h"
 #include "python/fiber/attend.h"
 #include "python/fiber/hub.h"
-#include "python/fiber/pack.h"
 #include "python/fiber/wait.h"
+#include "python/fiber/wait_memory.h"
 
 #include <errno.h>
 #if defined(_WIN32)

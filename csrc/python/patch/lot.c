@@ -170,17 +170,21 @@ wait_once(PyObject *object, PfThread *t, int64_t deadline, bool shielded,
     if (entry == NULL) {
         return -1;
     }
-    PfWait wait;
-    pf_wait_init(&wait, t);
-    wait.waiter.shielded = shielded;
-    pf_wait_begin(&wait.waiter, t);
+    PfWait *wait = pf_wait_new(t, NULL);
+    if (wait == NULL) {
+        return -1;
+    }
+    wait->waiter.shielded = shielded;
+    pf_wait_begin(&wait->waiter, t);
     (as_first ? pf_waitq_push_first : pf_waitq_push)(&entry->waiters,
-                                                     &wait.node);
+                                                     &wait->node);
     bool before = CURRENT(t)->patched;
     CURRENT(t)->patched = true;
-    int rc = pf_wait_in_line(&wait.waiter, t, deadline, object);
+    int rc = pf_wait_in_line(&wait->waiter, t, deadline, object);
     CURRENT(t)->patched = before;
-    if (PF_SHARED_GET(&wait.waiter.taken) != NULL) {
+    bool woken = PF_SHARED_GET(&wait->waiter.taken) != NULL;
+    pf_wait_free(t, wait);
+    if (woken) {
         has_come(object);
         if (rc < 0) {
             pf_lot_wake(object);

@@ -154,13 +154,18 @@ wait_to_send(ChannelObject *self, PyObject *value, int64_t deadline)
         return pf_thread_create() == NULL ? -1
                                           : send_value(self, value, deadline);
     }
-    PfWait wait;
-    pf_wait_init(&wait, t);
-    wait.node.item = Py_NewRef(value);
-    int rc = pf_wait_for(&wait, &self->senders, PF_MUTEX_OF(self), t, deadline,
+    PfWait *wait = pf_wait_new(t, PF_MUTEX_OF(self));
+    if (wait == NULL) {
+        return -1;
+    }
+    wait->node.item = Py_NewRef(value);
+    int rc = pf_wait_for(wait, &self->senders, PF_MUTEX_OF(self), t, deadline,
                          (PyObject *)self);
-    Py_XDECREF(wait.node.item);
-    if (rc == 0 && wait.node.refused) {
+    PyObject *kept = wait->node.item;
+    bool refused = wait->node.refused;
+    pf_wait_free(t, wait);
+    Py_XDECREF(kept);
+    if (rc == 0 && refused) {
         pf_channel_raise_closed(self);
         return -1;
     }
@@ -210,19 +215,24 @@ wait_to_receive(ChannelObject *self, int64_t deadline)
         PF_UNLOCK(self);
         return pf_thread_create() == NULL ? NULL : receive(self, deadline);
     }
-    PfWait wait;
-    pf_wait_init(&wait, t);
-    int rc = pf_wait_for(&wait, &self->receivers, PF_MUTEX_OF(self), t,
+    PfWait *wait = pf_wait_new(t, PF_MUTEX_OF(self));
+    if (wait == NULL) {
+        return NULL;
+    }
+    int rc = pf_wait_for(wait, &self->receivers, PF_MUTEX_OF(self), t,
                          deadline, (PyObject *)self);
-    if (PF_LIKELY(rc == 0 && !wait.node.refused)) {
-        return wait.node.item;
+    PyObject *value = wait->node.item;
+    bool refused = wait->node.refused;
+    pf_wait_free(t, wait);
+    if (PF_LIKELY(rc == 0 && !refused)) {
+        return value;
     }
     if (rc == 0) {
         pf_channel_raise_closed(self);
     } else if (rc == 1) {
         timed_out("receive()");
-    } else if (wait.node.item != NULL) {
-        pf_channel_give_back(self, wait.node.item);
+    } else if (value != NULL) {
+        pf_channel_give_back(self, value);
     }
     return NULL;
 }

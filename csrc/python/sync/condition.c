@@ -155,6 +155,7 @@ typedef struct Saved {
     Py_ssize_t count; /* of ours */
     PyObject *state;  /* of a foreign one */
     bool interrupted; /* the wait: see pf_lock_retake */
+    PfWait *wait;     /* memory for taking ours again */
 } Saved;
 
 /* A lock that a notification opens: `waiter` has one if it is a plain thread's
@@ -207,13 +208,12 @@ release_foreign(ConditionObject *self, PyObject *lock, PfWaiter *waiter,
 }
 
 static int
-release_save(ConditionObject *self, PyObject *lock, PfWaiter *waiter,
-             Saved *saved)
+release_save(ConditionObject *self, PyObject *lock, PfWait *wait, Saved *saved)
 {
     LockObject *ours = our_lock(lock);
-    *saved = (Saved){0, NULL, false};
+    *saved = (Saved){.wait = wait};
     if (ours == NULL) {
-        return release_foreign(self, lock, waiter, saved);
+        return release_foreign(self, lock, &wait->waiter, saved);
     }
     saved->count = pf_lock_count(ours);
     pf_lock_release(ours);
@@ -223,7 +223,7 @@ release_save(ConditionObject *self, PyObject *lock, PfWaiter *waiter,
 static int
 restore_ours(LockObject *lock, PfThread *t, const Saved *saved)
 {
-    int rc = pf_lock_retake(lock, t, saved->interrupted);
+    int rc = pf_lock_retake(lock, t, saved->wait, saved->interrupted);
     pf_lock_recount(lock, t, saved->count);
     return rc;
 }
@@ -298,7 +298,6 @@ pass_on(ConditionObject *self)
 static void
 stand_in_line(ConditionObject *self, PfWait *wait, PfThread *t)
 {
-    pf_wait_init(wait, t);
     pf_wait_begin(&wait->waiter, t);
     PF_SET_NODE_MUTEX(&wait->node, PF_MUTEX_OF(self));
     PF_LOCK(self);
@@ -306,24 +305,24 @@ stand_in_line(ConditionObject *self, PfWait *wait, PfThread *t)
     PF_UNLOCK(self);
 }
 
-/* 1: notified; 0: timed out; -1: exception. */
+/* 1: notified; 0: timed out; -1: exception.  `wait` serves twice: for the
+ * notification and then, when nobody points to it any more, for the lock. */
 static int
-wait_until(ConditionObject *self, PyObject *lock, PfThread *t,
-           int64_t deadline)
+wait_by(ConditionObject *self, PyObject *lock, PfThread *t, int64_t deadline,
+        PfWait *wait)
 {
-    PfWait wait;
     Saved saved;
-    stand_in_line(self, &wait, t);
-    if (release_save(self, lock, &wait.waiter, &saved) < 0) {
-        pf_wait_give_up(&wait.waiter);
-        if (PF_SHARED_GET(&wait.waiter.taken) != NULL) {
+    stand_in_line(self, wait, t);
+    if (release_save(self, lock, wait, &saved) < 0) {
+        pf_wait_give_up(&wait->waiter);
+        if (PF_SHARED_GET(&wait->waiter.taken) != NULL) {
             pass_on(self);
         }
         return -1;
     }
-    int rc = pf_wait_in_line(&wait.waiter, t, deadline, (PyObject *)self);
+    int rc = pf_wait_in_line(&wait->waiter, t, deadline, (PyObject *)self);
     PyObject *pending = rc < 0 ? pf_take_exception() : NULL;
-    if (rc < 0 && PF_SHARED_GET(&wait.waiter.taken) != NULL) {
+    if (rc < 0 && PF_SHARED_GET(&wait->waiter.taken) != NULL) {
         pass_on(self);
     }
     if (restore_after(lock, t, &saved, pending) < 0) {
@@ -333,6 +332,19 @@ wait_until(ConditionObject *self, PyObject *lock, PfThread *t,
         return -1;
     }
     return rc == 0;
+}
+
+static int
+wait_until(ConditionObject *self, PyObject *lock, PfThread *t,
+           int64_t deadline)
+{
+    PfWait *wait = pf_wait_new(t, NULL);
+    if (wait == NULL) {
+        return -1;
+    }
+    int rc = wait_by(self, lock, t, deadline, wait);
+    pf_wait_free(t, wait);
+    return rc;
 }
 
 static PyObject *

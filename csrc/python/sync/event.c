@@ -101,10 +101,7 @@ event_wait(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
         PF_UNLOCK(self);
         Py_RETURN_TRUE;
     }
-    PfWait wait;
-    pf_wait_init(&wait, t);
-    int rc =
-        pf_wait_for(&wait, &self->waiters, PF_MUTEX_OF(self), t, deadline, op);
+    int rc = pf_wait_once(&self->waiters, PF_MUTEX_OF(self), t, deadline, op);
     return rc < 0 ? NULL : PyBool_FromLong(rc == 0);
 }
 

@@ -64,11 +64,9 @@ static int
 park(LatchObject *self, PfThread *t, int64_t deadline, PyObject *what)
 {
     pf_poller *poller = t->scheduler->core.poller;
-    PfWait wait;
-    pf_wait_init(&wait, t);
     poller->awaited += self->outside;
-    int rc = pf_wait_for(&wait, &self->waiters, PF_MUTEX_OF(self), t, deadline,
-                         what);
+    int rc =
+        pf_wait_once(&self->waiters, PF_MUTEX_OF(self), t, deadline, what);
     poller->awaited -= self->outside;
     return rc;
 }

@@ -110,10 +110,14 @@ acquire(LockObject *self, PfThread *t, int64_t deadline)
         PF_UNLOCK(self);
         return rc;
     }
-    PfWait wait;
-    pf_wait_init(&wait, t);
-    int rc = wait_for_lock(self, &wait, t, deadline);
-    if (rc < 0 && PF_SHARED_GET(&wait.waiter.taken) != NULL) {
+    PfWait *wait = pf_wait_new(t, PF_MUTEX_OF(self));
+    if (wait == NULL) {
+        return -1;
+    }
+    int rc = wait_for_lock(self, wait, t, deadline);
+    bool taken = PF_SHARED_GET(&wait->waiter.taken) != NULL;
+    pf_wait_free(t, wait);
+    if (rc < 0 && taken) {
         pf_lock_release(self); /* it was given to us, but we cannot use it */
     }
     return rc;
@@ -127,7 +131,7 @@ pf_lock_acquire(LockObject *self, PfThread *t, int64_t deadline)
 }
 
 int
-pf_lock_retake(LockObject *self, PfThread *t, bool interrupted)
+pf_lock_retake(LockObject *self, PfThread *t, PfWait *wait, bool interrupted)
 {
     PF_LOCK(self);
     if (self->count == 0) {
@@ -135,11 +139,10 @@ pf_lock_retake(LockObject *self, PfThread *t, bool interrupted)
         PF_UNLOCK(self);
         return 0;
     }
-    PfWait wait;
-    pf_wait_init(&wait, t);
-    wait.waiter.shielded = true;
-    wait.waiter.interrupted = interrupted;
-    return wait_for_lock(self, &wait, t, PF_NEVER);
+    pf_wait_init(wait, t);
+    wait->waiter.shielded = true;
+    wait->waiter.interrupted = interrupted;
+    return wait_for_lock(self, wait, t, PF_NEVER);
 }
 
 static inline bool
@@ -461,7 +464,12 @@ rlock_acquire_restore(PyObject *op, PyObject *saved)
                         "_acquire_restore() takes what _release_save() gave");
         return NULL;
     }
-    int rc = pf_lock_retake(self, t, false);
+    PfWait *wait = pf_wait_new(t, NULL);
+    if (wait == NULL) {
+        return NULL;
+    }
+    int rc = pf_lock_retake(self, t, wait, false);
+    pf_wait_free(t, wait);
     pf_lock_recount(self, t, count);
     return rc < 0 ? NULL : Py_NewRef(Py_None);
 }

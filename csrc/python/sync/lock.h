@@ -22,9 +22,11 @@ extern PyTypeObject *pf_lock_type, *pf_rlock_type;
 int pf_lock_acquire(LockObject *self, PfThread *t, int64_t deadline);
 /* The same for a fiber that had it and needs it to continue: a cancellation is
  * deferred, and so is a signal handler's exception, unless one has
- * `interrupted` before. -1: perhaps acquired all the same, see
+ * `interrupted` before. `wait` is its memory, which it had before it freed the
+ * lock, so that it need not do without.  -1: perhaps acquired all the same, see
  * pf_lock_is_mine. */
-int pf_lock_retake(LockObject *self, PfThread *t, bool interrupted);
+int pf_lock_retake(LockObject *self, PfThread *t, PfWait *wait,
+                   bool interrupted);
 /* How often it is taken. */
 Py_ssize_t pf_lock_count(LockObject *self);
 /* It is mine, and taken so often now; nothing if it is not mine. */

@@ -181,16 +181,21 @@ wait_to_put(QueueObject *self, PyObject *item, int64_t deadline)
         PF_UNLOCK(self);
         return pf_thread_create() == NULL ? -1 : put(self, item, deadline);
     }
-    PfWait wait;
-    pf_wait_init(&wait, t);
-    wait.node.item = Py_NewRef(item);
-    int rc = pf_wait_for(&wait, &self->putters, PF_MUTEX_OF(self), t, deadline,
+    PfWait *wait = pf_wait_new(t, PF_MUTEX_OF(self));
+    if (wait == NULL) {
+        return -1;
+    }
+    wait->node.item = Py_NewRef(item);
+    int rc = pf_wait_for(wait, &self->putters, PF_MUTEX_OF(self), t, deadline,
                          (PyObject *)self);
-    Py_XDECREF(wait.node.item);
+    PyObject *kept = wait->node.item;
+    bool refused = wait->node.refused;
+    pf_wait_free(t, wait);
+    Py_XDECREF(kept);
     if (rc == 1) {
         return raise_full();
     }
-    return rc == 0 && wait.node.refused ? raise_shut_down() : rc;
+    return rc == 0 && refused ? raise_shut_down() : rc;
 }
 
 /* Without waiting, with the mutex: 1: done; 0: it is full; or why not. */
@@ -244,15 +249,20 @@ wait_to_get(QueueObject *self, int64_t deadline)
         PF_UNLOCK(self);
         return pf_thread_create() == NULL ? NULL : get(self, deadline);
     }
-    PfWait wait;
-    pf_wait_init(&wait, t);
-    int rc = pf_wait_for(&wait, &self->getters, PF_MUTEX_OF(self), t, deadline,
-                         (PyObject *)self);
-    if (PF_LIKELY(rc == 0 && !wait.node.refused)) {
-        return wait.node.item;
+    PfWait *wait = pf_wait_new(t, PF_MUTEX_OF(self));
+    if (wait == NULL) {
+        return NULL;
     }
-    if (rc < 0 && wait.node.item != NULL) {
-        give_back(self, wait.node.item);
+    int rc = pf_wait_for(wait, &self->getters, PF_MUTEX_OF(self), t, deadline,
+                         (PyObject *)self);
+    PyObject *item = wait->node.item;
+    bool refused = wait->node.refused;
+    pf_wait_free(t, wait);
+    if (PF_LIKELY(rc == 0 && !refused)) {
+        return item;
+    }
+    if (rc < 0 && item != NULL) {
+        give_back(self, item);
     } else if (rc >= 0) {
         (void)(rc == 1 ? raise_empty() : raise_shut_down());
     }
@@ -558,10 +568,8 @@ queue_join(PyObject *op, PyObject *ignored)
         PF_UNLOCK(self);
         Py_RETURN_NONE;
     }
-    PfWait wait;
-    pf_wait_init(&wait, t);
-    return none_or_error(pf_wait_for(&wait, &self->joiners, PF_MUTEX_OF(self),
-                                     t, PF_NEVER, op));
+    return none_or_error(
+        pf_wait_once(&self->joiners, PF_MUTEX_OF(self), t, PF_NEVER, op));
 }
 
 void

@@ -286,39 +286,43 @@ wait_in_parallel(PfThread *t, PfWaiter *waiter, PyObject *const *cases,
     return finish(cases, waiter, pf_wait_in_line(waiter, t, deadline, what));
 }
 
-#define FEW_CASES 8
+/* A PfWait with several places in line. */
+typedef struct Places {
+    PfWaiter waiter;
+    PfNode nodes[];
+} Places;
+
+static Places *
+new_places(Py_ssize_t count)
+{
+    size_t most = ((size_t)PY_SSIZE_T_MAX - sizeof(Places)) / sizeof(PfNode);
+    return (size_t)count > most
+               ? NULL
+               : PyMem_Malloc(sizeof(Places) + (size_t)count * sizeof(PfNode));
+}
 
 static PyObject *
 wait_for_one(PfThread *t, PyObject *const *cases, Py_ssize_t count,
              int64_t deadline, PyObject *what)
 {
-    struct { /* together, so that they can be moved: fiber/pack.c */
-        PfWaiter waiter;
-        PfNode few[FEW_CASES];
-    } wait;
-    PfNode *nodes = wait.few;
-    if (count > FEW_CASES) {
-        nodes = PyMem_New(PfNode, count);
-        if (nodes == NULL) {
-            return PyErr_NoMemory();
-        }
+    Places *places = new_places(count);
+    if (places == NULL) {
+        return PyErr_NoMemory();
     }
-    pf_waiter_init(&wait.waiter, t, nodes, (int)count);
+    PfWaiter *waiter = &places->waiter;
+    pf_waiter_init(waiter, t, places->nodes, (int)count);
     PyObject *result;
     if (PF_FREE_THREADED) {
-        result =
-            wait_in_parallel(t, &wait.waiter, cases, count, deadline, what);
+        result = wait_in_parallel(t, waiter, cases, count, deadline, what);
     } else {
         for (Py_ssize_t i = 0; i < count; i++) {
-            stand_in_line(cases[i], &nodes[i]);
+            stand_in_line(cases[i], &places->nodes[i]);
         }
-        int rc = pf_wait_in_line(&wait.waiter, t, deadline, what);
-        result = finish(cases, &wait.waiter, rc);
+        int rc = pf_wait_in_line(waiter, t, deadline, what);
+        result = finish(cases, waiter, rc);
     }
-    drop_items(nodes, count);
-    if (nodes != wait.few) {
-        PyMem_Free(nodes);
-    }
+    drop_items(places->nodes, count);
+    PyMem_Free(places);
     return result;
 }
 

@@ -117,14 +117,18 @@ release_one(SemaphoreObject *self, const FiberObject *by)
 static int
 wait_for_one(SemaphoreObject *self, PfThread *t, int64_t deadline)
 {
-    PfWait wait;
-    pf_wait_init(&wait, t);
+    PfWait *wait = pf_wait_new(t, PF_MUTEX_OF(self));
+    if (wait == NULL) {
+        return -1;
+    }
     if (PF_FREE_THREADED) {
         (void)pf_owner(CURRENT(t)); /* it gets its number on its own thread */
     }
-    int rc = pf_wait_for(&wait, &self->waiters, PF_MUTEX_OF(self), t, deadline,
+    int rc = pf_wait_for(wait, &self->waiters, PF_MUTEX_OF(self), t, deadline,
                          (PyObject *)self);
-    if (rc < 0 && PF_SHARED_GET(&wait.waiter.taken) != NULL) {
+    bool taken = PF_SHARED_GET(&wait->waiter.taken) != NULL;
+    pf_wait_free(t, wait);
+    if (rc < 0 && taken) {
         PF_LOCK(self);
         release_one(self, CURRENT(t));
         PF_UNLOCK(self);

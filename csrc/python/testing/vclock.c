@@ -11,8 +11,8 @@
 #include "python/core/tstate.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
-#include "python/fiber/pack.h"
 #include "python/fiber/wait.h"
+#include "python/fiber/wait_memory.h"
 #include "python/run/run.h"
 #include "python/testing/testing.h"
 
