@@ -28,7 +28,8 @@ pf_is_packed(const pf_fiber *fiber)
     return fiber->stack != NULL && !fiber->task.has_stack;
 }
 
-/* A suspended fiber that may be packed, as the host sees it. */
+/* A suspended fiber that may be packed, as the host sees it.  Of the running one
+ * only `room_end` and `pinned` are asked for. */
 typedef struct pf_packing {
     char *room_end; /* of the room's bytes in use; a multiple of 8 */
     bool exposed;   /* others may look at its frames: it needs a whole image */

@@ -981,6 +981,14 @@ pystate_room_end(PyState *st)
                ? (char *)st->top
                : (char *)&st->chunk_root->data[st->chunk_root->top];
 }
+/* Of the running fiber. */
+static inline char *
+pystate_running_room_end(PyThreadState *ts, PyState *st)
+{
+    return ts->datastack_chunk == st->chunk_root
+               ? (char *)ts->datastack_top
+               : (char *)&st->chunk_root->data[st->chunk_root->top];
+}
 
 /* Bytes that were from `low` to `high` are `distance` further on. */
 typedef struct PyStateMove {

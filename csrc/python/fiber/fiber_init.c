@@ -137,7 +137,7 @@ take_given(FiberObject *self, Given *given)
         if (new == 0) {
             PyErr_SetString(
                 pf.fiber_error,
-                "the fiber has been started: it is too late for that");
+                "the fiber has been started: that comes too late");
         }
         return -1;
     }

@@ -34,13 +34,18 @@ struct PfMover {
 static void
 look(pf_thread *thread, pf_fiber *core, pf_packing *packing)
 {
+    PfThread *t = (PfThread *)thread;
     FiberObject *fiber = FIBER_OF(core);
+    packing->pinned = core == t->collecting;
+    if (core == thread->current) {
+        packing->room_end = pystate_running_room_end(t->tstate, fiber->saved);
+        return;
+    }
     PyStateView view = pystate_view(fiber->saved);
     packing->room_end = pystate_room_end(fiber->saved);
     packing->exposed = view.exposed;
     packing->lends =
         view.called_back || pf_rare(fiber)->lends != 0 || fiber->is_hub;
-    packing->pinned = core == ((PfThread *)thread)->collecting;
 }
 
 static void

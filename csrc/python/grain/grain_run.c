@@ -9,6 +9,7 @@
 #include "python/fiber/attend.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
+#include "python/fiber/pack.h"
 #include "python/fiber/inspect.h"
 #include "python/fiber/switch.h"
 #include "python/fiber/wait.h"
@@ -108,12 +109,12 @@ runner_for(SchedulerObject *s, pf_task *core)
  * it lands, code may run before its turn because an object dies, and a
  * cancellation by that code must not wake it. */
 static pf_fiber *
-give_turn(PfGrains *grains, FiberObject *runner, pf_task *core)
+give_turn(SchedulerObject *s, FiberObject *runner, pf_task *core)
 {
     runner->core.state = PF_READY;
-    grains->runner = NULL;
-    grains->turn = core;
-    return &runner->fiber;
+    s->grains->runner = NULL;
+    s->grains->turn = core;
+    return pf_fiber_sure_way_to(s->thread, runner);
 }
 
 /* Not inline: the common case then saves no registers. */
@@ -121,7 +122,7 @@ static PF_NEVER_INLINE pf_fiber *
 first_with_new_runner(SchedulerObject *s, pf_task *core)
 {
     FiberObject *runner = runner_for(s, core);
-    return runner == NULL ? NULL : give_turn(s->grains, runner, core);
+    return runner == NULL ? NULL : give_turn(s, runner, core);
 }
 
 /* An entry without a stack gets its turn: the idle runner takes it, which may
@@ -132,7 +133,7 @@ pf_grains_first(pf_scheduler *scheduler, pf_task *core)
     SchedulerObject *s = SCHEDULER_OF(scheduler);
     FiberObject *runner = s->grains->runner;
     return PF_LIKELY(runner != NULL && runner->core.state == PF_PARKED)
-               ? give_turn(s->grains, runner, core)
+               ? give_turn(s, runner, core)
                : first_with_new_runner(s, core);
 }
 
