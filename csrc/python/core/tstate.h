@@ -309,24 +309,18 @@ pystate_raised(PyThreadState *ts)
 #endif
 }
 
-/* The thread state is being cleared: a PyGILState_Ensure by code that runs
- * meanwhile (a callback of ctypes, say) must not clear it once more.  Later
- * versions ensure this themselves. */
+/* The thread's state may be in the middle of being cleared, by the
+ * PyGILState_Release that took its count to 0: then a PyGILState_Ensure and
+ * Release by code that runs meanwhile (a callback of ctypes, say) would clear
+ * it once more.  So take a count, which goes with the state.  Later versions
+ * do this themselves. */
 static inline void
 pystate_hold(PyThreadState *ts)
 {
 #if PY_VERSION_HEX < 0x030D0000
-    ts->gilstate_counter++;
-#else
-    (void)ts;
-#endif
-}
-
-static inline void
-pystate_unhold(PyThreadState *ts)
-{
-#if PY_VERSION_HEX < 0x030D0000
-    ts->gilstate_counter--;
+    if (ts->gilstate_counter == 0) {
+        (void)PyGILState_Ensure();
+    }
 #else
     (void)ts;
 #endif
@@ -370,18 +364,6 @@ pystate_end_leave(PyStateEnd *end)
     }
 #endif
     PyGILState_Release(end->held);
-}
-
-/* The thread state of no thread has no frame, not even the sentinel: the
- * sampling profiler gives up a sample in which a thread has nothing else. */
-static inline void
-pystate_without_frames(PyThreadState *ts)
-{
-#if PY_VERSION_HEX >= 0x030F0000
-    ts->current_frame = ts->base_frame = NULL;
-#else
-    (void)ts;
-#endif
 }
 
 /* Does Python code run, or wait for C code that it has called, on the stack
@@ -731,12 +713,13 @@ pystate_replenish(PyThreadState *ts, PyState *st)
 }
 
 /* From now on `entered` is called whenever C code calls a Python function, on
- * any thread; NULL: stop that.  It returns NULL, or the running fiber's state
- * if it has just exhausted that to make the call fail; then `*left` is how
- * many bytes of stack are left to handle the error.  Safe in a signal handler,
- * and without the GIL.  False: not supported; never from 3.14 on. */
-typedef PyState *(*pystate_entered_fn)(size_t *left);
-bool pystate_watch_calls(pystate_entered_fn entered);
+ * any thread, with that thread's state; NULL: stop that.  `entered` returns
+ * NULL, or the running fiber's state if it has just exhausted that to make the
+ * call fail; then `*left` is how many bytes of stack are left to handle the
+ * error.  `ts` is the calling thread's.  Safe in a signal handler.  False: not
+ * supported, as always from 3.14 on, and on 3.13 without the GIL. */
+typedef PyState *(*pystate_entered_fn)(PyThreadState *ts, size_t *left);
+bool pystate_watch_calls(PyThreadState *ts, pystate_entered_fn entered);
 
 /* The code of the running fiber is over.  If a trace function raised at the
  * beginning of an `except` clause, the interpreter keeps that clause's
@@ -1195,17 +1178,6 @@ pystate_share_function(PyObject *function)
     (void)function;
 #endif
 }
-
-/* Without a GIL each thread runs a copy of its own of all bytecode, but the
- * first one: it runs what stands in the code objects themselves.  There a
- * branch is noted each time it is taken, beside the words that every call
- * reads: 1.55 times as slow for two threads that call one short function.  So
- * the first thread gets a copy as well, before it shares work with others, for
- * the rest of the process; a thread state that never runs takes what it had.
- * Nothing happens on other threads. */
-void pystate_own_bytecode(void);
-/* In the child: nobody else may run what frames of this thread still run. */
-void pystate_bytecode_after_fork(void);
 
 /* A function that only the collector frees: who refers to it need not count,
  * if the collector learns of the reference from pystate_visit_uncounted, and
