@@ -50,14 +50,16 @@ pystate_watch_calls(PyThreadState *ts, pystate_entered_fn entered)
         return false;
     }
     _PyFrameEvalFunction now =
-        _PyInterpreterState_GetEvalFrameFunc(ts->interp);
+        _PyInterpreterState_GetEvalFrameFunc(PyThreadState_GetInterpreter(ts));
     if (entered == NULL && now == ask_first) {
         _PyInterpreterState_SetEvalFrameFunc(
-            ts->interp, (_PyFrameEvalFunction)pf_load(&evaluate));
+            PyThreadState_GetInterpreter(ts),
+            (_PyFrameEvalFunction)pf_load(&evaluate));
     } else if (entered != NULL && now != ask_first) {
         pf_store(&asked, (size_t)entered);
         pf_store(&evaluate, (size_t)now);
-        _PyInterpreterState_SetEvalFrameFunc(ts->interp, ask_first);
+        _PyInterpreterState_SetEvalFrameFunc(PyThreadState_GetInterpreter(ts),
+                                             ask_first);
     }
     return true;
 }
@@ -90,7 +92,8 @@ pystate_prepare_code(PyThreadState *ts, PyState *st)
         }
         PyObject *code = PyUnstable_InterpreterFrame_GetCode(
             (struct _PyInterpreterFrame *)(void *)f);
-        if (_Py_Instrument((PyCodeObject *)code, ts->interp) < 0) {
+        if (_Py_Instrument((PyCodeObject *)code,
+                           PyThreadState_GetInterpreter(ts)) < 0) {
             PyErr_Clear();
         }
         Py_DECREF(code); /* the frame has another one */
@@ -242,6 +245,9 @@ lookup_list_mutex(void)
 int
 pystate_lookup(void)
 {
+    if (pystate_check_layout() < 0) {
+        return -1;
+    }
     pf_set_protection = (pf_set_protection_fn)symbol(
         "PyUnstable_ThreadState_SetStackProtection");
     pf_reset_protection = (pf_reset_protection_fn)symbol(
@@ -262,6 +268,9 @@ pystate_lookup(void)
 int
 pystate_lookup(void)
 {
+    if (pystate_check_layout() < 0) {
+        return -1;
+    }
 #if PF_HAS_C_COUNTER
     /* The interpreter's own limit, which a patch release may have changed
      * since its headers: the rest here, plus the few units that the present
@@ -314,7 +323,7 @@ pystate_any(pystate_is_fn is, const void *arg)
     PyThreadState *ts =
         PyInterpreterState_ThreadHead(PyInterpreterState_Get());
     while (ts != NULL && !is(PyThreadState_GetID(ts), arg)) {
-        ts = ts->next;
+        ts = PyThreadState_Next(ts);
     }
     unlock_list();
     return ts != NULL;
@@ -327,7 +336,7 @@ pystate_knows_native(uint64_t number)
     PyThreadState *ts =
         PyInterpreterState_ThreadHead(PyInterpreterState_Get());
     while (ts != NULL && ts->native_thread_id != number) {
-        ts = ts->next;
+        ts = PyThreadState_Next(ts);
     }
     unlock_list();
     return ts != NULL;

@@ -100,8 +100,12 @@ reserve_reached(bool last)
     pf_attend_to(t, PF_ATT_RESERVE);
     pf_store(&t->watched, 1);
     if (!pystate_watch_calls(t->tstate, python_entered) || last) {
-        (void)pystate_exhaust(t->tstate, self->saved,
-                              self->fiber.stack->area.size);
+        bool ended = pystate_exhaust(t->tstate, self->saved,
+                                     self->fiber.stack->area.size);
+        if (ended && !last) {
+            /* The next Python function runs, and can be told of the error. */
+            pystate_lend(t->tstate, self->saved, PF_DEAREST_UNIT);
+        }
     }
     return true;
 }
