@@ -41,6 +41,35 @@ def test_fibers_on_a_thread_that_c_made(child: Child) -> None:
     assert done.stdout == f"{['value', 'finally'] * 3} {['done'] * 3}\n"
 
 
+def test_fiber_that_calls_back_from_c_as_its_c_thread_ends(child: Child) -> None:
+    """The thread's state is being cleared: the callback's end must not clear it once more."""
+    done = child(
+        """
+        from tests.core.c_threads import call_through_c, in_c_thread
+        from pyfiber import Fiber, current
+        log = []
+        kept = []
+
+        def body():
+            main = current()
+
+            def work():
+                try:
+                    main.switch()
+                finally:
+                    call_through_c(lambda: log.append("called"))
+                    log.append("finally")
+
+            kept.append(Fiber(work))
+            kept[-1].switch()
+
+        in_c_thread(body, body, body)
+        print(log, [fiber.state for fiber in kept])
+        """
+    )
+    assert done.stdout == f"{['called', 'finally'] * 3} {['done'] * 3}\n"
+
+
 NESTED = """
 from tests.core.c_threads import in_c_thread, suspended_in_callback
 log = []

@@ -105,7 +105,6 @@ end_thread(PfThread *t)
     PF_EACH_PART(part, thread_end) {
         part->thread_end(t);
     }
-    pystate_unhold(t->tstate);
     unlist(t);
     drop_left(t);
     ended = PyThreadState_GetID(t->tstate);
@@ -377,7 +376,6 @@ after_fork_in_child(PyObject *module, PyObject *ignored)
     (void)module;
     (void)ignored;
     PfThread *t = pf_tls_thread;
-    pystate_bytecode_after_fork();
     pf_threads_lock = (pf_mutex)PF_MUTEX_INIT; /* perhaps of another thread */
     for (PfThread *each = pf_threads; each != NULL; each = each->next) {
         each->lost = each != t;

@@ -3,12 +3,6 @@
 
 #include "engine/base/atomics.h"
 
-#if PF_HAS_DEFERRED
-#define Py_BUILD_CORE 1
-#include "internal/pycore_tstate.h"
-#undef Py_BUILD_CORE
-#endif
-
 #include <stdio.h>
 #ifdef _WIN32
 #include <windows.h>
@@ -23,13 +17,14 @@ int pf_c_limit; /* constant after import */
 
 #if PF_COUNTS_C_CALLS
 
-/* Where the interpreter keeps the function that evaluates frames; NULL: not
- * found.  The setter (PEP 523) must not be called in a signal handler, or
- * without the GIL, on 3.13. */
-static PF_ATOMIC(size_t) *evaluator; /* constant after import */
-/* What was there; 0: the default.  Shared, one word; also in handlers. */
+/* The interpreter's setter of the function that evaluates frames (PEP 523)
+ * stores one word, so a signal handler may call it.  But that of 3.13 ends the
+ * process on a thread that does not hold the GIL, and with the experimental
+ * JIT it frees compiled code as well. */
+static bool setter_stores; /* constant after import */
+/* The function that was set before.  One word, read in handlers. */
 static PF_ATOMIC(size_t) evaluate;
-/* The pystate_entered_fn, always the same: shared, one word. */
+/* The pystate_entered_fn, always the same.  One word, read in handlers. */
 static PF_ATOMIC(size_t) asked;
 
 /* The interpreter's own check makes the call fail, as it knows how to clean up
@@ -38,10 +33,8 @@ static PyObject *
 ask_first(PyThreadState *ts, struct _PyInterpreterFrame *frame, int throwing)
 {
     size_t left = 0;
-    PyState *exhausted = ((pystate_entered_fn)pf_load(&asked))(&left);
-    size_t before = pf_load(&evaluate);
-    _PyFrameEvalFunction next =
-        before == 0 ? _PyEval_EvalFrameDefault : (_PyFrameEvalFunction)before;
+    PyState *exhausted = ((pystate_entered_fn)pf_load(&asked))(ts, &left);
+    _PyFrameEvalFunction next = (_PyFrameEvalFunction)pf_load(&evaluate);
     PyObject *result = next(ts, frame, throwing);
     if (exhausted != NULL && result == NULL) {
         pystate_lend(ts, exhausted, left);
@@ -49,34 +42,24 @@ ask_first(PyThreadState *ts, struct _PyInterpreterFrame *frame, int throwing)
     return result;
 }
 
-/* It is in the first 9 KB of about a hundred. */
-static void
-find_evaluator(PyInterpreterState *interp)
-{
-    PF_ATOMIC(size_t) *place = (PF_ATOMIC(size_t) *)(void *)interp;
-    _PyFrameEvalFunction before = _PyInterpreterState_GetEvalFrameFunc(interp);
-    _PyInterpreterState_SetEvalFrameFunc(interp, ask_first);
-    for (size_t i = 0; i < 2048 && evaluator == NULL; i++) {
-        if (pf_load(place + i) == (size_t)ask_first) {
-            evaluator = place + i;
-        }
-    }
-    _PyInterpreterState_SetEvalFrameFunc(interp, before);
-}
-
 bool
-pystate_watch_calls(pystate_entered_fn entered)
+pystate_watch_calls(PyThreadState *ts, pystate_entered_fn entered)
 {
-    if (evaluator == NULL) {
+    bool may_set = PY_VERSION_HEX < 0x030D0000 || pf_attached() == ts;
+    if (!setter_stores || !may_set) {
         return false;
     }
-    size_t now = pf_load(evaluator);
-    if (entered == NULL && now == (size_t)ask_first) {
-        pf_store(evaluator, pf_load(&evaluate));
-    } else if (entered != NULL && now != (size_t)ask_first) {
+    _PyFrameEvalFunction now =
+        _PyInterpreterState_GetEvalFrameFunc(PyThreadState_GetInterpreter(ts));
+    if (entered == NULL && now == ask_first) {
+        _PyInterpreterState_SetEvalFrameFunc(
+            PyThreadState_GetInterpreter(ts),
+            (_PyFrameEvalFunction)pf_load(&evaluate));
+    } else if (entered != NULL && now != ask_first) {
         pf_store(&asked, (size_t)entered);
-        pf_store(&evaluate, now);
-        pf_store(evaluator, (size_t)ask_first);
+        pf_store(&evaluate, (size_t)now);
+        _PyInterpreterState_SetEvalFrameFunc(PyThreadState_GetInterpreter(ts),
+                                             ask_first);
     }
     return true;
 }
@@ -84,9 +67,9 @@ pystate_watch_calls(pystate_entered_fn entered)
 #else
 
 bool
-pystate_watch_calls(pystate_entered_fn entered)
+pystate_watch_calls(PyThreadState *ts, pystate_entered_fn entered)
 {
-    (void)entered;
+    (void)ts, (void)entered;
     return false;
 }
 
@@ -109,7 +92,8 @@ pystate_prepare_code(PyThreadState *ts, PyState *st)
         }
         PyObject *code = PyUnstable_InterpreterFrame_GetCode(
             (struct _PyInterpreterFrame *)(void *)f);
-        if (_Py_Instrument((PyCodeObject *)code, ts->interp) < 0) {
+        if (_Py_Instrument((PyCodeObject *)code,
+                           PyThreadState_GetInterpreter(ts)) < 0) {
             PyErr_Clear();
         }
         Py_DECREF(code); /* the frame has another one */
@@ -119,11 +103,6 @@ pystate_prepare_code(PyThreadState *ts, PyState *st)
 #endif
 
 /* ----------------------------------------------------------- at import time */
-
-#if PF_HAS_STACK_LIMITS
-
-pf_set_protection_fn pf_set_protection;     /* constant after import */
-pf_reset_protection_fn pf_reset_protection; /* constant after import */
 
 static void *
 symbol(const char *name)
@@ -136,6 +115,11 @@ symbol(const char *name)
     return dlsym(RTLD_DEFAULT, name);
 #endif
 }
+
+#if PF_HAS_STACK_LIMITS
+
+pf_set_protection_fn pf_set_protection;     /* constant after import */
+pf_reset_protection_fn pf_reset_protection; /* constant after import */
 
 #if PF_HAS_DEFERRED
 
@@ -261,6 +245,9 @@ lookup_list_mutex(void)
 int
 pystate_lookup(void)
 {
+    if (pystate_check_layout() < 0) {
+        return -1;
+    }
     pf_set_protection = (pf_set_protection_fn)symbol(
         "PyUnstable_ThreadState_SetStackProtection");
     pf_reset_protection = (pf_reset_protection_fn)symbol(
@@ -281,6 +268,9 @@ pystate_lookup(void)
 int
 pystate_lookup(void)
 {
+    if (pystate_check_layout() < 0) {
+        return -1;
+    }
 #if PF_HAS_C_COUNTER
     /* The interpreter's own limit, which a patch release may have changed
      * since its headers: the rest here, plus the few units that the present
@@ -288,7 +278,7 @@ pystate_lookup(void)
     int left = PyThreadState_Get()->c_recursion_remaining;
     pf_c_limit = (left + 499) / 500 * 500;
 #endif
-    find_evaluator(PyInterpreterState_Get());
+    setter_stores = symbol("_Py_Executors_InvalidateAll") == NULL;
     return 0;
 }
 
@@ -326,25 +316,14 @@ unlock_list(void)
 
 #endif
 
-/* The thread state of no thread, or NULL: see pystate_own_bytecode.  Shared, one
- * word; the main thread writes it. */
-static PF_ATOMIC(size_t) spare;
-
-static PyThreadState *
-the_spare(void)
-{
-    return (PyThreadState *)pf_load(&spare);
-}
-
 bool
 pystate_any(pystate_is_fn is, const void *arg)
 {
     lock_list();
     PyThreadState *ts =
         PyInterpreterState_ThreadHead(PyInterpreterState_Get());
-    while (ts != NULL &&
-           (ts == the_spare() || !is(PyThreadState_GetID(ts), arg))) {
-        ts = ts->next;
+    while (ts != NULL && !is(PyThreadState_GetID(ts), arg)) {
+        ts = PyThreadState_Next(ts);
     }
     unlock_list();
     return ts != NULL;
@@ -357,136 +336,11 @@ pystate_knows_native(uint64_t number)
     PyThreadState *ts =
         PyInterpreterState_ThreadHead(PyInterpreterState_Get());
     while (ts != NULL && ts->native_thread_id != number) {
-        ts = ts->next;
+        ts = PyThreadState_Next(ts);
     }
     unlock_list();
     return ts != NULL;
 }
-
-/* ------------------------------------------------------ copies of bytecode */
-
-#if PF_HAS_DEFERRED
-
-/* Which copy of all bytecode a thread runs.  The place is the one of the
- * headers here, and is checked before it is used. */
-static int32_t *
-copy_of(PyThreadState *ts)
-{
-    return (int32_t *)(void *)((char *)ts +
-                               offsetof(_PyThreadStateImpl, tlbc_index));
-}
-
-/* Has every other thread one, and no two the same? */
-static bool
-all_have_copies(PyThreadState *mine)
-{
-    size_t seen = 0;
-    bool sound = true;
-    lock_list();
-    PyThreadState *first = PyInterpreterState_ThreadHead(mine->interp);
-    for (PyThreadState *ts = first; ts != NULL; ts = PyThreadState_Next(ts)) {
-        int32_t copy = *copy_of(ts);
-        size_t bit = (size_t)1 << (copy & 63);
-        if (ts == mine) {
-            continue;
-        }
-        sound = sound && copy > 0 && copy < 1 << 20 &&
-                (copy >= 64 || (seen & bit) == 0);
-        seen |= copy < 64 ? bit : 0;
-    }
-    unlock_list();
-    return sound;
-}
-
-/* To the end of the list, where the runtime's table tells that it begins:
- * faulthandler takes a thread without a number for freed, and shows none of
- * those after it. */
-static void
-put_last(PyThreadState *ts)
-{
-    uint64_t offset;
-    memcpy(&offset, (char *)symbol("_PyRuntime") + 9 * sizeof offset,
-           sizeof offset);
-    PyThreadState **head =
-        (PyThreadState **)(void *)((char *)ts->interp + offset);
-    lock_list();
-    if (offset < 1 << 20 && *head == ts && ts->next != NULL) {
-        PyThreadState *last = *head = ts->next;
-        last->prev = NULL;
-        while (last->next != NULL) {
-            last = last->next;
-        }
-        last->next = ts;
-        ts->prev = last;
-        ts->next = NULL;
-    }
-    unlock_list();
-}
-
-/* A thread state for nothing but its copy; no thread is known by it.  NULL:
- * no memory, and it is slower without. */
-static void
-new_spare(PyInterpreterState *interp)
-{
-    PyThreadState *ts = PyThreadState_New(interp);
-    if (ts == NULL) {
-        PyErr_Clear();
-    } else {
-        ts->thread_id = ts->native_thread_id = 0;
-        pystate_without_frames(ts);
-        put_last(ts);
-    }
-    pf_store(&spare, (size_t)ts);
-}
-
-static void
-drop_spare(void)
-{
-    PyThreadState *ts = the_spare();
-    pf_store(&spare, 0);
-    PyThreadState_Clear(ts);
-    PyThreadState_Delete(ts);
-}
-
-void
-pystate_own_bytecode(void)
-{
-    PyThreadState *mine = PyThreadState_Get();
-    if (the_spare() != NULL || *copy_of(mine) != 0 ||
-        mine->interp != PyInterpreterState_Main()) {
-        return;
-    }
-    new_spare(mine->interp);
-    if (the_spare() != NULL && all_have_copies(mine)) {
-        *copy_of(mine) = *copy_of(the_spare());
-        *copy_of(the_spare()) = 0;
-    } else if (the_spare() != NULL) {
-        drop_spare();
-    }
-}
-
-void
-pystate_bytecode_after_fork(void)
-{
-    if (the_spare() != NULL) {
-        /* The child has freed it; the next one gets the lowest number, 0. */
-        new_spare(PyThreadState_Get()->interp);
-    }
-}
-
-#else
-
-void
-pystate_own_bytecode(void)
-{
-}
-
-void
-pystate_bytecode_after_fork(void)
-{
-}
-
-#endif
 
 /* ------------------------------------------------------- signal-safe traceback */
 

@@ -1,18 +1,18 @@
 /* Which parts of CPython's PyThreadState belong to a fiber.
  *
  * Longer than 800 lines, so that what differs between versions stands in one
- * place: this is the only file with version #ifs, and the only one that touches
- * fields of PyThreadState (also for csrc/cffi, which uses the helpers at the
- * end; unused inline functions do not need tstate.c). pystate_save and
- * pystate_load mirror each other: a field named in one is named in the other.
+ * place: tstate.h, tstate.c and tstate_layout are the only files with version
+ * #ifs, and the only ones that touch fields of PyThreadState (also for
+ * csrc/cffi, which uses the helpers at the end; unused inline functions do not
+ * need tstate.c).  pystate_save and pystate_load mirror each other: a field
+ * named in one is named in the other.
  *
- * Switched with a fiber:
- *   the interpreter's top frame, the data stack (chunk, top, limit), the
- *   handled-exception chain, the recursion counters, the tracing depth, the
- *   contextvars context, and from 3.14 on the limits of the C stack.
- * Not switched: the trace and profile functions, threading.local, the running
- *   asyncio loop, async-generator hooks: they belong to the thread.  (For those
- *   of a loop that runs in a fiber, see fiber/guest.h.)
+ * tstate_layout.h lists every field that is touched, and which ones a switch
+ * saves and restores.  No other field of the interpreter is written.
+ *
+ * Not switched: the thread's trace and profile functions, threading.local, the
+ * running asyncio loop: they belong to the thread.  (For a loop that runs in a
+ * fiber, see fiber/guest.h; for a fiber's own trace function, fiber/tracing.h.)
  * `current_exception` is not switched either: it is NULL whenever a fiber is
  * left; an exception in flight travels as the value of the switch.
  */
@@ -203,7 +203,9 @@ pystate_context(PyThreadState *ts)
     return &ts->context;
 }
 
-/* The running fiber continues in `*context` and leaves its own there. */
+/* The running fiber continues in `*context` and leaves its own there, as a
+ * switch does.  (PyContext_Enter would also mark the context as entered, call
+ * watchers from 3.14 on, and fail for one that is entered already.) */
 static inline void
 pystate_swap_context(PyThreadState *ts, PyObject **context)
 {
@@ -223,6 +225,8 @@ pystate_asyncgen_hooks(PyThreadState *ts, PyObject *hooks[2])
     hooks[1] = Py_XNewRef(ts->async_gen_finalizer);
 }
 
+/* The fiber of a loop is left or entered.  (sys.set_asyncgen_hooks() does the
+ * same, but may fail, and audit hooks run.) */
 static inline void
 pystate_swap_asyncgen_hooks(PyThreadState *ts, PyObject *hooks[2])
 {
@@ -268,7 +272,9 @@ pystate_in_tracer(const PyThreadState *ts)
     return ts->tracing != 0;
 }
 
-/* Both trace, so the interpreter's count of traced threads stays right. */
+/* A switch between fibers with a trace function of their own.  Both trace, so
+ * the interpreter's count of traced threads stays right.  (PyEval_SetTrace
+ * would run audit hooks and instrument all code anew at each switch.) */
 static inline void
 pystate_exchange_trace(PyThreadState *ts, Py_tracefunc *function,
                        PyObject **object)
@@ -309,24 +315,18 @@ pystate_raised(PyThreadState *ts)
 #endif
 }
 
-/* The thread state is being cleared: a PyGILState_Ensure by code that runs
- * meanwhile (a callback of ctypes, say) must not clear it once more.  Later
- * versions ensure this themselves. */
+/* The thread's state may be in the middle of being cleared, by the
+ * PyGILState_Release that took its count to 0: then a PyGILState_Ensure and
+ * Release by code that runs meanwhile (a callback of ctypes, say) would clear
+ * it once more.  So take a count, which goes with the state.  Later versions
+ * do this themselves. */
 static inline void
 pystate_hold(PyThreadState *ts)
 {
 #if PY_VERSION_HEX < 0x030D0000
-    ts->gilstate_counter++;
-#else
-    (void)ts;
-#endif
-}
-
-static inline void
-pystate_unhold(PyThreadState *ts)
-{
-#if PY_VERSION_HEX < 0x030D0000
-    ts->gilstate_counter--;
+    if (ts->gilstate_counter == 0) {
+        (void)PyGILState_Ensure();
+    }
 #else
     (void)ts;
 #endif
@@ -370,18 +370,6 @@ pystate_end_leave(PyStateEnd *end)
     }
 #endif
     PyGILState_Release(end->held);
-}
-
-/* The thread state of no thread has no frame, not even the sentinel: the
- * sampling profiler gives up a sample in which a thread has nothing else. */
-static inline void
-pystate_without_frames(PyThreadState *ts)
-{
-#if PY_VERSION_HEX >= 0x030F0000
-    ts->current_frame = ts->base_frame = NULL;
-#else
-    (void)ts;
-#endif
 }
 
 /* Does Python code run, or wait for C code that it has called, on the stack
@@ -683,7 +671,8 @@ pystate_c_limit(PyThreadState *ts, PyState *st)
 #endif
 
 /* The running fiber has reached its stack's reserve: its recursion budget ends
- * here, the next counted call raises RecursionError.  But if so little of it
+ * here, the next counted call raises RecursionError.  (The counter is one that
+ * a switch saves.  The interpreter has no function that lowers it.)  But if so little of it
  * is used that counted recursion cannot have filled the stack, the next call
  * is innocent and must not fail: then it does nothing and returns false.  From
  * 3.14 on the interpreter watches the stack pointer itself, and the reserve is
@@ -739,12 +728,13 @@ pystate_replenish(PyThreadState *ts, PyState *st)
 }
 
 /* From now on `entered` is called whenever C code calls a Python function, on
- * any thread; NULL: stop that.  It returns NULL, or the running fiber's state
- * if it has just exhausted that to make the call fail; then `*left` is how
- * many bytes of stack are left to handle the error.  Safe in a signal handler,
- * and without the GIL.  False: not supported; never from 3.14 on. */
-typedef PyState *(*pystate_entered_fn)(size_t *left);
-bool pystate_watch_calls(pystate_entered_fn entered);
+ * any thread, with that thread's state; NULL: stop that.  `entered` returns
+ * NULL, or the running fiber's state if it has just exhausted that to make the
+ * call fail; then `*left` is how many bytes of stack are left to handle the
+ * error.  `ts` is the calling thread's.  Safe in a signal handler.  False: not
+ * supported, as always from 3.14 on, and on 3.13 without the GIL. */
+typedef PyState *(*pystate_entered_fn)(PyThreadState *ts, size_t *left);
+bool pystate_watch_calls(PyThreadState *ts, pystate_entered_fn entered);
 
 /* The code of the running fiber is over.  If a trace function raised at the
  * beginning of an `except` clause, the interpreter keeps that clause's
@@ -786,8 +776,8 @@ pystate_min_stack(void)
 
 /* New reference to the top frame of a suspended fiber, or NULL without an
  * exception.  The interpreter makes frame objects only for the running stack,
- * so the suspended one is presented as running; the collector must not run
- * finalizers meanwhile. */
+ * so the suspended one is presented as running, by the field that a switch
+ * changes too; the collector must not run finalizers meanwhile. */
 static inline PyObject *
 pystate_frame(PyThreadState *ts, PyState *st)
 {
@@ -1201,17 +1191,6 @@ pystate_share_function(PyObject *function)
 #endif
 }
 
-/* Without a GIL each thread runs a copy of its own of all bytecode, but the
- * first one: it runs what stands in the code objects themselves.  There a
- * branch is noted each time it is taken, beside the words that every call
- * reads: 1.55 times as slow for two threads that call one short function.  So
- * the first thread gets a copy as well, before it shares work with others, for
- * the rest of the process; a thread state that never runs takes what it had.
- * Nothing happens on other threads. */
-void pystate_own_bytecode(void);
-/* In the child: nobody else may run what frames of this thread still run. */
-void pystate_bytecode_after_fork(void);
-
 /* A function that only the collector frees: who refers to it need not count,
  * if the collector learns of the reference from pystate_visit_uncounted, and
  * nobody follows it once the interpreter goes away. */
@@ -1370,6 +1349,9 @@ pf_let_others_go(void)
 /* Find functions that this interpreter exports only at run time. 0, or -1 with
  * ImportError. */
 int pystate_lookup(void);
+/* The first part of that: is this interpreter's thread state laid out as in the
+ * headers that pyfiber was built with?  See tstate_layout.c. */
+int pystate_check_layout(void);
 
 /* Print the frames of the running fiber to `fd`: called in a signal handler,
  * so it only reads, and writes with write(2). */

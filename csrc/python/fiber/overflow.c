@@ -13,6 +13,8 @@
  * That is soon, on the same thread and never in the middle of counting; there
  * the budget ends, the call fails, and some of the budget is returned to the
  * code that handles or reports the error.
+ * On 3.13 a thread that does not hold the GIL cannot replace the function.
+ * But it is not in the middle of counting, so the handler writes the counter.
  * C code that recurses without a Python function escapes this; it reaches the
  * lower half of the reserve, and there the handler does write the counter.
  */
@@ -62,17 +64,17 @@ anybody_watched(void)
     return t != NULL;
 }
 
-/* C code calls a Python function, on any thread.  (A handler on a thread
- * without the GIL sets "watched" and then reads the evaluator; here the order
- * is reversed, so one of the two sees the other.) */
+/* C code calls a Python function, on any thread.  (A handler here, or on a
+ * thread without the GIL, sets "watched" and then reads the evaluator; here the
+ * order is reversed, so one of the two sees the other.) */
 static PyState *
-python_entered(size_t *left)
+python_entered(PyThreadState *ts, size_t *left)
 {
     PfThread *t = pf_tls_thread;
     bool watched = t != NULL && pf_take(&t->watched);
-    pystate_watch_calls(NULL);
+    pystate_watch_calls(ts, NULL);
     if (anybody_watched()) {
-        pystate_watch_calls(python_entered);
+        pystate_watch_calls(ts, python_entered);
     }
     char here = 0;
     if (!watched || !end_budget(t, &here)) {
@@ -97,9 +99,13 @@ reserve_reached(bool last)
     FiberObject *self = CURRENT(t);
     pf_attend_to(t, PF_ATT_RESERVE);
     pf_store(&t->watched, 1);
-    if (!pystate_watch_calls(python_entered) || last) {
-        (void)pystate_exhaust(t->tstate, self->saved,
-                              self->fiber.stack->area.size);
+    if (!pystate_watch_calls(t->tstate, python_entered) || last) {
+        bool ended = pystate_exhaust(t->tstate, self->saved,
+                                     self->fiber.stack->area.size);
+        if (ended && !last) {
+            /* The next Python function runs, and can be told of the error. */
+            pystate_lend(t->tstate, self->saved, PF_DEAREST_UNIT);
+        }
     }
     return true;
 }

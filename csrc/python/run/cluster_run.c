@@ -300,7 +300,6 @@ pf_cluster_begin(SchedulerObject *s)
 {
     PfCluster *c = s->cluster;
     c->begun = true;
-    pystate_own_bytecode();
     pf_no_switch_begin(s->thread, "while the threads of a run are started");
     PyObject *begun = PyObject_CallNoArgs(c->begin);
     PyObject *failure =

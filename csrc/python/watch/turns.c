@@ -21,6 +21,7 @@
 #include "python/core/arguments.h"
 #include "python/core/state.h"
 #include "python/core/thread.h"
+#include "python/core/tstate.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/hub.h"
 #include "python/fiber/task.h"
@@ -198,7 +199,7 @@ write_record(Recorder *r, Record record)
 static uint16_t
 loop_number(Recorder *r, SchedulerObject *s)
 {
-    unsigned long thread = s->thread->tstate->thread_id;
+    unsigned long thread = pystate_thread(s->thread->tstate);
     PyObject *ident = PyLong_FromUnsignedLong(thread);
     if (ident == NULL) {
         PyErr_Clear();

@@ -299,7 +299,7 @@ look_at(PfThread *t, int64_t now, int64_t *shortest, Report *report)
      * have computed until now, and block next. */
     w->told = over ? 0 : debug ? stuck + limit : 2 * stuck;
     *report = (Report){
-        .thread = t->tstate->thread_id,
+        .thread = pystate_thread(t->tstate),
         .since = over ? last : stuck,
         .over = over,
         .lacks_gil = pf_load(&s->lacks_gil) != 0,
