@@ -60,8 +60,22 @@ on_arrival(pf_thread *thread, pf_fiber *mover, pf_fiber *to)
     sleepers_arrivals++;
 }
 
-const pf_pack_host sleepers_host = {look, moved, packed, unpacked,
-                                    on_arrival};
+static pf_fiber *
+new_mover(pf_thread *thread)
+{
+    CHECK(thread == &sleepers_world.thread);
+    return &the_mover;
+}
+
+static void
+free_mover(pf_fiber *mover)
+{
+    CHECK(mover == &the_mover);
+}
+
+const pf_pack_host sleepers_host = {
+    look, moved, packed, unpacked, new_mover, free_mover, on_arrival,
+};
 
 static pf_fiber *
 first(pf_scheduler *s, pf_task *task)
@@ -120,8 +134,7 @@ sleepers_try_to_open(void)
 int
 sleepers_set(size_t slots)
 {
-    return pf_pack_set(&sleepers_world.thread, &sleepers_host, &the_mover,
-                       slots);
+    return pf_pack_set(&sleepers_world.thread, &sleepers_host, slots);
 }
 
 world *

@@ -54,8 +54,8 @@ struct pf_packer {
     size_t slots; /* as asked for; 0: off */
     Store stores[MOST_STORES];
     pf_forms forms;
-    pf_fiber *mover;   /* the host's; it has its context once it is needed */
-    char *mover_stack; /* NULL: it has not been needed yet */
+    pf_fiber *mover;   /* NULL: it has not been needed yet */
+    char *mover_stack;
     pf_fiber *leaves;  /* whom the mover packs ... */
     pf_fiber *comes;   /* ... and whom it unpacks */
     pf_whole *reserve; /* for it, so that it does not fail; or NULL */
@@ -368,22 +368,22 @@ static bool
 prepare_mover(pf_thread *thread)
 {
     pf_packer *packer = thread->packer;
-    if (packer->mover_stack != NULL) {
+    if (packer->mover != NULL) {
         return true;
     }
-    packer->mover_stack = pf_malloc(MOVER_STACK);
-    pf_area area = {packer->mover_stack, MOVER_STACK, NULL};
-    if (area.low == NULL) {
+    pf_fiber *mover = packer->host->new_mover(thread);
+    pf_area area = {pf_malloc(MOVER_STACK), MOVER_STACK, NULL};
+    if (mover == NULL || area.low == NULL ||
+        pf_context_init(&mover->context, &area, move, thread) != 0) {
+        packer->host->free_mover(mover);
+        free(area.low);
         return false;
     }
-    packer->mover->task.has_stack = true;
-    packer->mover->task.state = PF_RUNNING;
-    int error = pf_context_init(&packer->mover->context, &area, move, thread);
-    if (error != 0) {
-        free(area.low);
-        packer->mover_stack = NULL;
-    }
-    return error == 0;
+    mover->task.has_stack = true;
+    mover->task.state = PF_RUNNING;
+    packer->mover = mover;
+    packer->mover_stack = area.low;
+    return true;
 }
 
 /* A whole image of the running fiber must fit in it when it is left. */
@@ -493,7 +493,7 @@ any_home(pf_thread *thread, Store *store)
 {
     size_t live = pf_stack_pool_live(store->pool);
     for (size_t i = 0; i < live; i++) {
-        pf_stack *stack = pf_stack_pool_next(store->pool, UINT32_MAX, true);
+        pf_stack *stack = pf_stack_pool_next(store->pool, SIZE_MAX, true);
         if (stack == NULL || (stack->user != thread->current &&
                               clear_slot(thread, store, stack, false) == 0)) {
             return stack;
@@ -731,8 +731,7 @@ pf_pack_remove_pool(pf_thread *thread, pf_stack_pool *pool)
 }
 
 int
-pf_pack_set(pf_thread *thread, const pf_pack_host *host, pf_fiber *mover,
-            size_t slots)
+pf_pack_set(pf_thread *thread, const pf_pack_host *host, size_t slots)
 {
     if (!pf_can_pack()) {
         slots = 0;
@@ -746,7 +745,6 @@ pf_pack_set(pf_thread *thread, const pf_pack_host *host, pf_fiber *mover,
             return -ENOMEM;
         }
         thread->packer->host = host;
-        thread->packer->mover = mover;
     }
     if (thread->packer->slots == slots) {
         return 0; /* a turn of a hosted run, say: those that were added stay */
@@ -766,8 +764,9 @@ pf_pack_finish(pf_thread *thread)
     if (packer == NULL) {
         return;
     }
-    if (packer->mover_stack != NULL) {
+    if (packer->mover != NULL) {
         pf_context_finish(&packer->mover->context);
+        packer->host->free_mover(packer->mover);
         free(packer->mover_stack);
     }
     pf_forms_free(&packer->forms);

@@ -49,6 +49,10 @@ typedef struct pf_pack_host {
      * home again. */
     void (*packed)(pf_fiber *fiber);
     void (*unpacked)(pf_fiber *fiber);
+    /* A fiber of this thread that only the packer uses, see pf_bring_home; NULL:
+     * no memory. */
+    pf_fiber *(*new_mover)(pf_thread *thread);
+    void (*free_mover)(pf_fiber *mover);
     /* As pf_host.on_switch, from the mover to the fiber that it has unpacked.
      */
     void (*on_arrival)(pf_thread *thread, pf_fiber *mover, pf_fiber *to);
@@ -71,11 +75,8 @@ pf_can_pack(void)
 }
 
 /* From now on lend so many stacks of each size; 0: as many as there are
- * fibers.  Fibers that are packed stay so until their turn.  `mover` is the
- * host's: memory for a fiber of this thread that only the packer uses.  0 or
- * -ENOMEM. */
-int pf_pack_set(pf_thread *thread, const pf_pack_host *host, pf_fiber *mover,
-                size_t slots);
+ * fibers.  Fibers that are packed stay so until their turn.  0 or -ENOMEM. */
+int pf_pack_set(pf_thread *thread, const pf_pack_host *host, size_t slots);
 void pf_pack_finish(pf_thread *thread);
 
 /* A pool that the thread now has. */

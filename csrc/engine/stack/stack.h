@@ -132,10 +132,10 @@ void pf_stack_pool_lend(pf_stack_pool *pool, size_t from,
 size_t pf_stack_pool_live(const pf_stack_pool *pool);
 size_t pf_stack_pool_occupied(const pf_stack_pool *pool);
 /* The live slots, one after the other, again and again: the next one that may
- * be shared, or NULL if there is none within so many slots.  `vacant`: also
+ * be shared, or NULL if there is none within so many slots, or within one round
+ * of all.  `vacant`: also
  * those without an occupant. */
-pf_stack *pf_stack_pool_next(pf_stack_pool *pool, unsigned steps,
-                             bool vacant);
+pf_stack *pf_stack_pool_next(pf_stack_pool *pool, size_t steps, bool vacant);
 /* pf_stack_pool_discard has returned the memory of slots without an occupant,
  * with their headers.  Before one is used: false if the system refuses. */
 bool pf_stack_bring_back(pf_stack_pool *pool, pf_stack *stack);

@@ -958,9 +958,10 @@ pf_stack_bring_back(pf_stack_pool *pool, pf_stack *stack)
 }
 
 pf_stack *
-pf_stack_pool_next(pf_stack_pool *pool, unsigned steps, bool vacant)
+pf_stack_pool_next(pf_stack_pool *pool, size_t steps, bool vacant)
 {
-    for (; steps > 0; steps--) {
+    size_t lap = pool->slots + pool->slabs;
+    for (steps = steps < lap ? steps : lap; steps > 0; steps--) {
         if (pool->hand == NULL || pool->hand_slot >= pool->hand->fresh) {
             pool->hand = pool->hand == NULL || pool->hand->older == NULL
                              ? pool->newest

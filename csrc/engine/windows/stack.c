@@ -214,7 +214,7 @@ pf_stack_pool_lend(pf_stack_pool *pool, size_t from, pf_stack_share_fn share)
 }
 
 pf_stack *
-pf_stack_pool_next(pf_stack_pool *pool, unsigned steps, bool vacant)
+pf_stack_pool_next(pf_stack_pool *pool, size_t steps, bool vacant)
 {
     (void)pool, (void)steps, (void)vacant;
     return NULL;

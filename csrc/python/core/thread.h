@@ -70,7 +70,6 @@ struct PfThread {
     bool zombie_lives_on;        /* ... which alone made a zombie of it */
     PfTrace *spare_traces;       /* for new fibers: see fiber/tracing.h */
     PfGuest *guest;              /* inside at present, or NULL: see guest.h */
-    struct PfMover *mover;       /* or NULL: see fiber/pack.c */
     bool keeps_tracing;          /* of a greenlet's switch through the mover */
     PyState root_state;
     unsigned given;             /* stacks so far */

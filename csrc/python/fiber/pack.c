@@ -23,11 +23,11 @@
 
 PF_ATOMIC(size_t) pf_default_slots; /* constant after import */
 
-/* Of a thread: not an object, and known to the packer alone. */
-struct PfMover {
-    FiberObject fiber;
+/* Of a thread: no object, and known to the packer alone. */
+typedef struct Mover {
+    FiberObject fiber; /* first */
     PyState state;
-};
+} Mover;
 
 /* ---------------------------------------------------------------- the host */
 
@@ -85,8 +85,35 @@ on_arrival(pf_thread *thread, pf_fiber *mover, pf_fiber *to)
     pf_trace_switch(t->tstate, NULL, f->saved->trace);
 }
 
-static const pf_pack_host pack_host = {look, moved, packed, unpacked,
-                                       on_arrival};
+static pf_fiber *
+new_mover(pf_thread *thread)
+{
+    PfThread *t = (PfThread *)thread;
+    Mover *mover = PyMem_RawCalloc(1, sizeof *mover);
+    if (mover == NULL) {
+        return NULL;
+    }
+    mover->fiber.saved = &mover->state;
+    mover->fiber.thread = t;
+    pystate_init_bare(t->tstate, &mover->state);
+    return &mover->fiber.fiber;
+}
+
+static void
+free_mover(pf_fiber *mover)
+{
+    PyMem_RawFree(mover == NULL ? NULL : FIBER_OF(mover));
+}
+
+static const pf_pack_host pack_host = {
+    .look = look,
+    .moved = moved,
+    .packed = packed,
+    .unpacked = unpacked,
+    .new_mover = new_mover,
+    .free_mover = free_mover,
+    .on_arrival = on_arrival,
+};
 
 const char *
 pf_packing_refused_here(void)
@@ -95,24 +122,11 @@ pf_packing_refused_here(void)
     return why != NULL ? why : pf_packing_refused();
 }
 
-static struct PfMover *
-mover_of(PfThread *t)
-{
-    if (t->mover == NULL &&
-        (t->mover = PyMem_RawCalloc(1, sizeof *t->mover)) != NULL) {
-        t->mover->fiber.saved = &t->mover->state;
-        t->mover->fiber.thread = t;
-        pystate_init_bare(t->tstate, &t->mover->state);
-    }
-    return t->mover;
-}
-
 void
 pf_packing_set(PfThread *t, size_t slots)
 {
-    if (pf_packing_refused_here() == NULL && mover_of(t) != NULL) {
-        (void)pf_pack_set(&t->engine, &pack_host, &t->mover->fiber.fiber,
-                          slots);
+    if (pf_packing_refused_here() == NULL) {
+        (void)pf_pack_set(&t->engine, &pack_host, slots);
     }
 }
 
@@ -120,14 +134,6 @@ void
 pf_packing_reset(PfThread *t)
 {
     pf_packing_set(t, pf_load_relaxed(&pf_default_slots));
-}
-
-void
-pf_packing_free(PfThread *t)
-{
-    pf_pack_finish(&t->engine);
-    PyMem_RawFree(t->mover);
-    t->mover = NULL;
 }
 
 pf_fiber *

@@ -22,7 +22,6 @@ const char *pf_packing_refused_here(void);
 void pf_packing_set(PfThread *t, size_t slots);
 /* The same with the default number. */
 void pf_packing_reset(PfThread *t);
-void pf_packing_free(PfThread *t); /* the thread has ended */
 
 /* Somebody wants to look at this fiber's frames: they have to be somewhere.  On
  * its own thread or with the GIL. 0, or -1 with MemoryError. */

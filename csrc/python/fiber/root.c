@@ -115,13 +115,6 @@ tell_left(PfThread *t)
     }
 }
 
-static void
-free_spare(PfThread *t)
-{
-    pf_fibers_free_spare(t);
-    pf_packing_free(t);
-}
-
 static const PfRootOps root = {
     .host = &pf_python_host,
     .make = make,
@@ -136,7 +129,7 @@ const PfPart pf_fibers_part = {
     .thread_end = unwind_all,
     .thread_lost = pf_waits_forget,
     .at_exit = unwind_all,
-    .free_spare = free_spare,
+    .free_spare = pf_fibers_free_spare,
 };
 
 /* ------------------------------------------------------------------- its locals */
