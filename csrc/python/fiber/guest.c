@@ -4,8 +4,13 @@
 #include "python/core/state.h"
 #include "python/core/tstate.h"
 
-/* On the C stack of the fiber that it runs in. */
+/* Not on a C stack: a fiber that the guest has switched to runs inside of it,
+ * too, and sets it aside when it waits.  The guest's own fiber is suspended
+ * then, and may even continue and leave the guest before that wait ends. */
 struct PfGuest {
+    size_t
+        users; /* the call that began it, and those that have set it aside */
+    bool over; /* that call has ended: nobody enters it any more */
     /* asyncio's functions: get(), set(loop), take(loop, None) which returns the
      * task, give(loop, task) */
     PyObject *get_loop, *set_loop, *take_task, *give_task;
@@ -75,6 +80,20 @@ take_back(PfGuest *g, PfAway *away)
 }
 
 static void
+drop(PfThread *t, PfGuest *g)
+{
+    if (--g->users > 0) {
+        return;
+    }
+    pf_no_switch_begin(t, "while a loop of asyncio's ends");
+    Py_XDECREF(g->hooks[0]);
+    Py_XDECREF(g->hooks[1]);
+    Py_XDECREF(g->outer);
+    pf_no_switch_end(t);
+    PyMem_Free(g);
+}
+
+static void
 enter(PfThread *t, PfGuest *g)
 {
     t->guest = g;
@@ -94,6 +113,7 @@ int
 pf_guest_leave(PfThread *t, PfAway *away)
 {
     away->guest = leave(t);
+    away->guest->users++;
     pf_no_switch_begin(t, "while a loop of asyncio's is set aside");
     int rc = set_aside(away->guest, away);
     if (rc == 0) {
@@ -101,6 +121,7 @@ pf_guest_leave(PfThread *t, PfAway *away)
     }
     pf_no_switch_end(t);
     if (rc < 0) {
+        away->guest->users--; /* not the last: it has not been left */
         enter(t, away->guest);
     }
     return rc;
@@ -109,16 +130,22 @@ pf_guest_leave(PfThread *t, PfAway *away)
 void
 pf_guest_return(PfThread *t, PfAway *away)
 {
+    PfGuest *g = away->guest;
     PyObject *raised = pf_take_exception();
     pf_no_switch_begin(t, "while a loop of asyncio's continues");
-    pystate_swap_asyncgen_hooks(t->tstate, away->guest->hooks);
-    if (take_back(away->guest, away) < 0) {
-        PyErr_WriteUnraisable(away->loop);
+    if (!g->over) {
+        pystate_swap_asyncgen_hooks(t->tstate, g->hooks);
+        if (take_back(g, away) < 0) {
+            PyErr_WriteUnraisable(away->loop);
+        }
     }
     Py_CLEAR(away->task);
     Py_CLEAR(away->loop);
     pf_no_switch_end(t);
-    enter(t, away->guest);
+    if (!g->over) {
+        enter(t, g);
+    }
+    drop(t, g);
     if (raised != NULL) {
         pf_restore_exception(raised);
     }
@@ -126,32 +153,39 @@ pf_guest_return(PfThread *t, PfAway *away)
 
 /* --------------------------------------------------------------- being inside */
 
-static int
-guest_begin(PfThread *t, PfGuest *g, PyObject *functions)
+/* NULL with an exception. */
+static PfGuest *
+guest_begin(PfThread *t, PyObject *functions)
 {
+    PfGuest *g = PyMem_Calloc(1, sizeof *g);
+    if (g == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    g->users = 1;
     g->get_loop = PyTuple_GET_ITEM(functions, 0);
     g->set_loop = PyTuple_GET_ITEM(functions, 1);
     g->take_task = PyTuple_GET_ITEM(functions, 2);
     g->give_task = PyTuple_GET_ITEM(functions, 3);
     g->outer = PyObject_CallNoArgs(g->get_loop);
     if (g->outer == NULL) {
-        return -1;
+        drop(t, g);
+        return NULL;
     }
     pystate_asyncgen_hooks(t->tstate, g->hooks);
     enter(t, g);
-    return 0;
+    return g;
 }
 
 static void
-guest_end(PfThread *t)
+guest_end(PfThread *t, PfGuest *g)
 {
-    PfGuest *g = leave(t);
     PyObject *raised = pf_take_exception();
-    pf_no_switch_begin(t, "while a loop of asyncio's ends");
-    Py_XDECREF(g->hooks[0]);
-    Py_XDECREF(g->hooks[1]);
-    Py_DECREF(g->outer);
-    pf_no_switch_end(t);
+    if (t->guest == g) {
+        (void)leave(t);
+    } /* else a fiber that waits has set it aside */
+    g->over = true;
+    drop(t, g);
     if (raised != NULL) {
         pf_restore_exception(raised);
     }
@@ -169,15 +203,15 @@ mod_as_guest(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         return NULL;
     }
     PfThread *t = pf_this_thread();
-    PfGuest guest;
+    PfGuest *guest = NULL;
     bool begins = t != NULL && t->guest == NULL;
-    if (t == NULL || (begins && guest_begin(t, &guest, args[0]) < 0)) {
+    if (t == NULL || (begins && (guest = guest_begin(t, args[0])) == NULL)) {
         return NULL;
     }
     PyObject *result =
         PyObject_Vectorcall(args[1], args + 2, (size_t)nargs - 2, NULL);
     if (begins) {
-        guest_end(t);
+        guest_end(t, guest);
     }
     return result;
 }

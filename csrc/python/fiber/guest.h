@@ -5,7 +5,7 @@
  * fibers must see none of them.
  *
  * Only one guest is inside at a time; others wait, each with its things set
- * aside on the stack of the fiber that waits.  The functions that do it are
+ * aside by the fiber that waits.  The functions that do it are
  * asyncio's own, given by pyfiber.aio.
  */
 #ifndef PF_GUEST_H
