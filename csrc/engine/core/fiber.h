@@ -10,6 +10,8 @@
 #ifndef PF_ENGINE_FIBER_H
 #define PF_ENGINE_FIBER_H
 
+#include <assert.h>
+
 #include "context/context.h"
 #include "engine/core/task.h"
 #include "engine/stack/stack.h"
@@ -107,6 +109,7 @@ pf_switch_with(pf_thread *thread, pf_fiber *to,
                void (*on_switch)(pf_thread *, pf_fiber *, pf_fiber *))
 {
     pf_fiber *from = thread->current;
+    assert(to->task.has_stack && (to->stack == NULL || to->stack->user == to));
     thread->current = to;
     if (on_switch != NULL) {
         on_switch(thread, from, to);

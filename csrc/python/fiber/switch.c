@@ -256,13 +256,20 @@ admit(PfThread *t, FiberObject *target, bool with_value)
     return verdict;
 }
 
-PyObject *
-pf_fiber_give(PfThread *t, FiberObject *target, pf_fiber *way,
-              PyObject *value)
+/* `target` was admitted. */
+static inline PyObject *
+give(PfThread *t, FiberObject *target, pf_fiber *way, PyObject *value)
 {
     t->transfer = Py_NewRef(value);
     pf_leave_for(t, target, way);
     return landed(t);
+}
+
+PyObject *
+pf_fiber_give(PfThread *t, FiberObject *target, pf_fiber *way,
+              PyObject *value)
+{
+    return give(t, target, way, value);
 }
 
 PyObject *
@@ -279,7 +286,7 @@ pf_fiber_switch(FiberObject *target, PyObject *value)
         }
         return transfer_to(t, target, Py_NewRef(value), false);
     }
-    return pf_fiber_give(t, target, &target->fiber, value);
+    return give(t, target, &target->fiber, value);
 }
 
 PyObject *
