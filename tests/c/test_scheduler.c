@@ -609,7 +609,7 @@ reaping_spares_the_suspended(void)
     }
     free(raw);
     worker *never = world_worker(w, hand_back, 0);
-    never->task.state = PF_DONE;
+    pf_fiber_over(&never->fiber);
     pf_reap(&w->thread, &never->fiber);
     close_world(w, 3);
 }

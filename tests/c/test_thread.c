@@ -170,7 +170,7 @@ prepared_fiber_hit_no_limit(void)
     CHECK_EQUAL(limit, PF_LIMIT_NONE);
     pf_fiber_release_stack(&the_world.thread, &second);
     CHECK(second.stack == NULL && !second.task.has_stack);
-    w->task.state = PF_DONE;
+    pf_fiber_over(&w->fiber);
     pf_reap(&the_world.thread, &w->fiber);
     world_close(&the_world);
 }

@@ -97,7 +97,7 @@ closed_scheduler_takes_no_messages(void)
     CHECK_EQUAL(pf_load(&late->task.posted), 0);
     pf_scheduler_close(&w->scheduler); /* twice is fine */
     CHECK_EQUAL(w->posted, 2);
-    late->task.state = PF_DONE;
+    pf_fiber_over(&late->fiber);
     pf_reap(&w->thread, &late->fiber);
     world_close(w);
 }

@@ -226,7 +226,7 @@ pf_ccontext_destroy(pf_ccontext *context)
         r->current->resumer = NULL;
     }
     if (context->own.stack != NULL) {
-        context->own.task.state = PF_DONE;
+        pf_fiber_over(&context->own);
         pf_reap(&r->engine, &context->own);
     }
     free(context);

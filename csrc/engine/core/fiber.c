@@ -151,7 +151,7 @@ fiber_main(void *arg)
     self->task.state = PF_RUNNING;
     pf_fiber *to = pf_ops_of(&self->task)->run(thread, self);
     assert(thread->zombie == NULL && thread->current == self && to != self);
-    pf_publish_byte(&self->task.state, PF_DONE); /* what it has written, too */
+    pf_fiber_over(self);
     thread->zombie = self;
     thread->current = to;
     if (thread->host->on_switch != NULL) {
@@ -224,7 +224,7 @@ pf_reap(pf_thread *thread, pf_fiber *zombie)
 {
     const pf_task_ops *ops = pf_ops_of(&zombie->task);
     thread->zombie = NULL;
-    if (zombie->stack != NULL && zombie->task.state == PF_DONE) {
+    if (zombie->stack != NULL && pf_fiber_is_over(zombie)) {
         pf_fiber_release_stack(thread, zombie);
     }
     if (ops->reap != NULL) {

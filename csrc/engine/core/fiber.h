@@ -98,7 +98,21 @@ void pf_fiber_release_stack(pf_thread *thread, pf_fiber *fiber);
  * NULL if it has ended. */
 void pf_fiber_leave_stack(pf_thread *thread, pf_fiber *fiber);
 
-/* Release the stack of the fiber that ended, and tell its kind. */
+/* It is done, and nothing more runs on its stack.  (A host may call a fiber done
+ * before that, while it still runs code of the fiber's end.) */
+static inline void
+pf_fiber_over(pf_fiber *fiber)
+{
+    fiber->task.wake = PF_WAKE_OVER;
+    pf_publish_byte(&fiber->task.state, PF_DONE); /* what it has written, too */
+}
+static inline bool
+pf_fiber_is_over(const pf_fiber *fiber)
+{
+    return fiber->task.wake == PF_WAKE_OVER;
+}
+
+/* Release the stack of the fiber that is over, and tell its kind. */
 void pf_reap(pf_thread *thread, pf_fiber *zombie);
 
 /* Leave the current fiber for `to`, which must be prepared and not done.  The

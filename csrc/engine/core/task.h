@@ -46,6 +46,7 @@ typedef enum pf_wake {
     PF_WAKE_TIMEOUT,
     PF_WAKE_CANCEL,
     PF_WAKE_FRESH, /* not at all: it has never run */
+    PF_WAKE_OVER,  /* never more: see pf_fiber_over */
 } pf_wake;
 
 /* The operations of every kind of task. */
