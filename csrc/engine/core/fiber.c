@@ -10,6 +10,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/memory.h"
 #include "engine/core/pack.h"
+#include "engine/core/queue.h"
 
 /* --------------------------------------------------------- threads --- */
 
@@ -188,8 +189,9 @@ pf_fiber_prepare(pf_thread *thread, pf_fiber *fiber, size_t stack_size,
     return 0;
 }
 
-void
-pf_fiber_release_stack(pf_thread *thread, pf_fiber *fiber)
+/* Another fiber is in its home. */
+static PF_NEVER_INLINE void
+release_home(pf_thread *thread, pf_fiber *fiber)
 {
     pf_stack *stack = fiber->stack;
     pf_stack_pool *pool =
@@ -197,12 +199,24 @@ pf_fiber_release_stack(pf_thread *thread, pf_fiber *fiber)
                             : pf_stack_pool_of(stack);
     fiber->stack = NULL;
     fiber->task.has_stack = false;
-    pf_context_finish(&fiber->context);
-    if (stack->user == fiber) {
-        pf_stack_release(stack);
-    } else if (pool != NULL) {
+    if (pool != NULL) {
         pf_stack_release_home(pool, stack);
     }
+}
+
+void
+pf_fiber_release_stack(pf_thread *thread, pf_fiber *fiber)
+{
+    pf_stack *stack = fiber->stack;
+    if (!fiber->task.has_stack || stack->user != fiber) {
+        release_home(thread, fiber);
+        pf_context_finish(&fiber->context);
+        return;
+    }
+    fiber->stack = NULL;
+    fiber->task.has_stack = false;
+    pf_context_finish(&fiber->context);
+    pf_stack_release(stack);
 }
 
 void

@@ -479,16 +479,17 @@ acquire(pf_stack_pool *pool)
 int
 pf_stack_acquire(pf_stack_pool *pool, pf_stack **stack)
 {
-    pf_stack *taken = NULL;
-    if (pool->live >= pool->lend_from) {
-        taken = pool->share(pool, pool->owner, false);
+    if (pool->live >= pool->lend_from &&
+        (*stack = pool->share(pool, pool->owner, false)) != NULL) {
+        return 0;
     }
-    taken = taken != NULL ? taken : acquire(pool);
-    if (taken == NULL && pool->share != NULL) {
-        taken = pool->share(pool, pool->owner, true);
+    if ((*stack = acquire(pool)) != NULL) {
+        return 0;
     }
-    *stack = taken;
-    return taken != NULL ? 0 : -ENOMEM;
+    if (pool->share != NULL) {
+        *stack = pool->share(pool, pool->owner, true);
+    }
+    return *stack != NULL ? 0 : -ENOMEM;
 }
 
 int
