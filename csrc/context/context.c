@@ -223,9 +223,9 @@ pf_context_low(const pf_context *context)
 }
 
 void *
-pf_context_handle(const pf_area *area, const char *low)
+pf_context_handle(char *end, const char *low)
 {
-    (void)area;
+    (void)end;
     return (void *)(uintptr_t)low;
 }
 

@@ -98,8 +98,9 @@ void pf_context_switch(pf_context *from, pf_context *to);
  * All up to the end of its area may be put away, and back to the same place
  * before it is resumed. */
 char *pf_context_low(const pf_context *context);
-/* The handle of a context that was left on this area with this lowest byte. */
-void *pf_context_handle(const pf_area *area, const char *low);
+/* The handle of a context that was left with this lowest byte, on an area that
+ * ends there. */
+void *pf_context_handle(char *end, const char *low);
 
 /* For signal handlers: is the calling thread between two stacks, so that its
  * calls cannot be followed?  The assembly says at each instruction where they

@@ -41,10 +41,9 @@ begin(unsigned high, unsigned low)
 }
 
 static root *
-root_of(const pf_area *area)
+root_of(char *end)
 {
-    uintptr_t end = (uintptr_t)(area->low + area->size);
-    return (root *)((end - sizeof(root)) & ~(uintptr_t)63);
+    return (root *)(((uintptr_t)end - sizeof(root)) & ~(uintptr_t)63);
 }
 
 /* swapcontext goes on with the stack pointer that it has saved.  A red zone
@@ -69,16 +68,16 @@ pf_context_low(const pf_context *context)
 }
 
 void *
-pf_context_handle(const pf_area *area, const char *low)
+pf_context_handle(char *end, const char *low)
 {
     (void)low;
-    return &root_of(area)->registers;
+    return &root_of(end)->registers;
 }
 
 int
 pf_backend_init(pf_context *context, pf_area *area, const pf_start *start)
 {
-    root *top = root_of(area);
+    root *top = root_of(area->low + area->size);
     top->start = *start;
     ucontext_t *registers = &top->registers;
     if (getcontext(registers) != 0) {

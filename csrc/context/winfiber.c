@@ -182,8 +182,8 @@ pf_context_low(const pf_context *context)
 }
 
 void *
-pf_context_handle(const pf_area *area, const char *low)
+pf_context_handle(char *end, const char *low)
 {
-    (void)area, (void)low;
+    (void)end, (void)low;
     return NULL;
 }

@@ -423,9 +423,8 @@ expand(const pf_image *image, const pf_fiber *fiber, char *to)
     const pf_pattern *pattern = image->pattern;
     const pf_form *form = pattern->form;
     const Bases bases = bases_of(fiber);
-    size_t lead = (size_t)(fiber->stack->room - (char *)fiber->stack);
     uint64_t *words = (uint64_t *)(void *)to - form->stack_words;
-    uint64_t *room = (uint64_t *)(void *)(to + lead);
+    uint64_t *room = (uint64_t *)(void *)(to + PF_STACK_LEAD);
     const uint64_t *f = form->words;
     const uint8_t *k = form->kinds;
     for (uint32_t i = 0; i < form->stack_words; i++) {
@@ -481,24 +480,24 @@ pf_whole_fill(pf_whole *whole, const pf_fiber *fiber, const pf_span *span)
     memcpy(whole->base, span->low, pf_span_bytes(span));
 }
 
-pf_whole *
-pf_whole_of(const pf_fiber *fiber, const pf_image *small)
+size_t
+pf_small_bytes(const pf_image *small)
 {
-    const pf_stack *home = fiber->stack;
     const pf_form *form = small->pattern->form;
-    size_t below = form->stack_words * sizeof(uint64_t);
-    size_t above = (size_t)(home->room - (const char *)home) +
-                   form->room_words * sizeof(uint64_t);
-    pf_whole *whole = pf_whole_new(below + above);
-    if (whole != NULL) {
-        lay(whole, below, above, home);
-        whole->image.packed_at = small->packed_at;
-        whole->image.store = small->store;
-        whole->handle =
-            pf_context_handle(&home->area, (const char *)home - below);
-        expand(small, fiber, whole->base + below);
-    }
-    return whole;
+    return PF_STACK_LEAD +
+           (form->stack_words + form->room_words) * sizeof(uint64_t);
+}
+
+void
+pf_whole_expand(pf_whole *whole, const pf_fiber *fiber, const pf_image *small)
+{
+    char *home = (char *)fiber->stack;
+    size_t below = small->pattern->form->stack_words * sizeof(uint64_t);
+    lay(whole, below, pf_small_bytes(small) - below, fiber->stack);
+    whole->image.packed_at = small->packed_at;
+    whole->image.store = small->store;
+    whole->handle = pf_context_handle(home, home - below);
+    expand(small, fiber, whole->base + below);
 }
 
 void
@@ -508,16 +507,14 @@ pf_image_restore(pf_image *image, pf_fiber *fiber)
     const pf_whole *whole = pf_is_whole(image);
     if (whole == NULL) {
         size_t below = image->pattern->form->stack_words * sizeof(uint64_t);
-        fiber->context.handle =
-            pf_context_handle(&fiber->stack->area, home - below);
+        fiber->context.handle = pf_context_handle(home, home - below);
         expand(image, fiber, home);
         return;
     }
-    size_t lead = (size_t)(fiber->stack->room - home);
     fiber->context.handle = whole->handle;
     memcpy(home - whole->below, whole->base, whole->below);
-    memcpy(home + lead, whole->base + whole->below + lead,
-           whole->above - lead);
+    memcpy(home + PF_STACK_LEAD, whole->base + whole->below + PF_STACK_LEAD,
+           whole->above - PF_STACK_LEAD);
 }
 
 size_t

@@ -87,8 +87,12 @@ pf_span_bytes(const pf_span *span)
 {
     return (size_t)(span->room_end - span->low);
 }
-/* A whole one of a small one, which stays: NULL: no memory. */
-pf_whole *pf_whole_of(const pf_fiber *fiber, const pf_image *small);
+/* What a small one takes as a whole one, and to write it to one that has been
+ * made for at least so many bytes. */
+size_t pf_small_bytes(const pf_image *small);
+#define PF_MOST_SMALL_BYTES (PF_MOST_WORDS * 8 + PF_STACK_LEAD)
+void pf_whole_expand(pf_whole *whole, const pf_fiber *fiber,
+                     const pf_image *small);
 
 static inline pf_whole *
 pf_is_whole(pf_image *image)

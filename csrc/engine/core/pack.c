@@ -59,6 +59,7 @@ struct pf_packer {
     pf_fiber *leaves;  /* whom the mover packs ... */
     pf_fiber *comes;   /* ... and whom it unpacks */
     pf_whole *reserve; /* for it, so that it does not fail; or NULL */
+    pf_whole *view;    /* for pf_pack_peek; there since the first small image */
     bool quiet;        /* so it was at the last step */
     size_t grown;      /* slots, since the last step */
     size_t starved;    /* turns in a row for which there was no memory */
@@ -149,8 +150,12 @@ make_image(pf_packer *packer, pf_fiber *fiber, const pf_packing *packing,
     bool inside = span->low == pf_context_low(&fiber->context);
     bool small = !packing->exposed && inside &&
                  !pf_stack_reserve_is_open(stack);
-    pf_image *image =
-        small ? pf_image_small(&packer->forms, fiber, span) : NULL;
+    if (small && packer->view == NULL) {
+        packer->view = pf_whole_new(PF_MOST_SMALL_BYTES);
+    }
+    pf_image *image = small && packer->view != NULL
+                          ? pf_image_small(&packer->forms, fiber, span)
+                          : NULL;
     return image != NULL ? image : make_whole(packer, fiber, span);
 }
 
@@ -301,13 +306,11 @@ pf_pack_show(pf_thread *thread, pf_fiber *fiber)
         return 0;
     }
     pf_packer *packer = thread->packer;
-    pf_stack_pool *pool = packer->stores[image->store].pool;
-    pf_whole *whole = pf_stack_bring_back(pool, fiber->stack)
-                          ? pf_whole_of(fiber, image)
-                          : NULL;
+    pf_whole *whole = pf_whole_new(pf_small_bytes(image));
     if (whole == NULL) {
         return -ENOMEM;
     }
+    pf_whole_expand(whole, fiber, image);
     packer->stores[image->store].packed_bytes +=
         pf_image_size(&whole->image) - pf_image_size(image);
     fiber->context.handle = whole;
@@ -316,6 +319,18 @@ pf_pack_show(pf_thread *thread, pf_fiber *fiber)
                         pf_whole_distance(whole, fiber->stack));
     pf_image_free(image);
     return 0;
+}
+
+char *
+pf_pack_peek(const pf_thread *thread, const pf_fiber *fiber,
+             const char **low, const char **high)
+{
+    pf_image *image = fiber->context.handle;
+    pf_whole *whole = thread->packer->view;
+    pf_whole_expand(whole, fiber, image);
+    *low = (const char *)fiber->stack - whole->below;
+    *high = *low + whole->below + whole->above;
+    return whole->base + whole->below;
 }
 
 pf_stack_pool *
@@ -769,6 +784,7 @@ pf_pack_finish(pf_thread *thread)
     }
     pf_forms_free(&packer->forms);
     free(packer->reserve);
+    free(packer->view);
     free(packer);
     thread->packer = NULL;
 }

@@ -109,6 +109,12 @@ pf_fiber *pf_next_packed(pf_scheduler *s, pf_fiber *fiber);
  * -ENOMEM. */
 int pf_pack_show(pf_thread *thread, pf_fiber *fiber);
 
+/* Where the header of a fiber with a small image would be in a copy of its
+ * bytes, those from `*low` to `*high`.  The copy is good until the next call;
+ * this cannot fail, and changes nothing. */
+char *pf_pack_peek(const pf_thread *thread, const pf_fiber *fiber,
+                   const char **low, const char **high);
+
 /* A packed fiber will not run any more: its image is dropped, its home stays.
  * The result is the pool of that; NULL: its thread is gone, as `thread` says.
  */

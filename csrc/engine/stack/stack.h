@@ -61,6 +61,9 @@ typedef struct pf_stack {
 #endif
 } pf_stack;
 
+/* Where the room of a stack with a header of its own in front begins. */
+#define PF_STACK_LEAD ((sizeof(pf_stack) + 15) & ~(size_t)15)
+
 /* What pf_stack_acquire may return besides 0; errno values negated:
  * -ENOMEM the system has no more memory or mappings (see pf_stack_pool.limit)
  */

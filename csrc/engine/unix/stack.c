@@ -313,7 +313,7 @@ set_up(pf_slab *slab, uint32_t slot)
     stack->slot = slot;
     stack->reserve = (uint32_t)pool->reserve;
     stack->guarded = stack->reserve;
-    stack->room = (char *)stack + pf_round_up(sizeof *stack, 16);
+    stack->room = (char *)stack + PF_STACK_LEAD;
     stack->room_size = (uint32_t)(end - stack->room);
     stack->user = NULL;
 #if PF_VALGRIND

@@ -252,7 +252,7 @@ fiber_traverse(PyObject *op, visitproc visit, void *arg)
         }
     }
     if (tells_of_frames(self, arg)) {
-        int rc = pystate_traverse(self->saved, visit, arg);
+        int rc = pystate_traverse(pf_fiber_state(self), visit, arg);
         if (rc != 0) {
             return rc;
         }
@@ -340,7 +340,8 @@ keep_referents(FiberObject *self)
         return;
     }
     PyObject *list = PyList_New(0);
-    if (list == NULL || pystate_traverse(self->saved, keep_one, list) < 0) {
+    if (list == NULL ||
+        pystate_traverse(pf_fiber_state(self), keep_one, list) < 0) {
         PyErr_Clear();
     }
     PfRare *rare = list == NULL ? NULL : pf_task_rare_of(PF_TASK(self));

@@ -136,6 +136,19 @@ pf_packing_reset(PfThread *t)
     pf_packing_set(t, pf_load_relaxed(&pf_default_slots));
 }
 
+/* No object knows these frames, so that only the copy changes. */
+PyState *
+pf_packed_state(const FiberObject *fiber)
+{
+    PyStateMove move;
+    char *header = pf_pack_peek(&fiber->thread->engine, &fiber->fiber,
+                                &move.low, &move.high);
+    move.distance = header - (char *)fiber->fiber.stack;
+    PyState *st = (PyState *)(void *)(header + PF_STACK_LEAD);
+    pystate_follow(st, &move);
+    return st;
+}
+
 pf_fiber *
 pf_fiber_come_home(PfThread *t, FiberObject *fiber)
 {

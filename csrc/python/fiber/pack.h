@@ -36,6 +36,15 @@ pf_fiber_show(FiberObject *fiber)
     return -1;
 }
 
+/* The state of a suspended fiber, to look at its frames without a change: good
+ * until the next call. */
+PyState *pf_packed_state(const FiberObject *fiber);
+static inline PyState *
+pf_fiber_state(const FiberObject *fiber)
+{
+    return fiber->saved != NULL ? fiber->saved : pf_packed_state(fiber);
+}
+
 /* The collector has its lists on the running fiber's stack.  Is that the home
  * of others, too, so that a fiber that ends now could make it move? */
 static inline bool
