@@ -1022,7 +1022,12 @@ pystate_follow(PyState *st, const PyStateMove *move)
             ((PyFrameObjectHead *)(void *)f->frame_obj)->frame = f;
         }
 #if PY_VERSION_HEX >= 0x030E0000
-        f->stack_pointer = pystate_moved(move, f->stack_pointer);
+        /* It moves with its frame, even if it points to the end of all. */
+        char *before = (char *)f - move->distance;
+        if (before >= move->low && before < move->high &&
+            f->stack_pointer != NULL) {
+            f->stack_pointer = (char *)f->stack_pointer + move->distance;
+        }
 #endif
     }
 }
