@@ -330,6 +330,9 @@ with open("/proc/self/statm") as statm:
 resource.setrlimit(resource.RLIMIT_AS, (used + (96 << 20),) * 2)
 """
 
+#: Fibers that share stacks would not run out of them.
+ONE_STACK_EACH = {"PYFIBER_SLOTS": "0"}
+
 needs_rlimit = pytest.mark.skipif(
     not sys.platform.startswith("linux") or EMULATED,
     reason="reads /proc, sets RLIMIT_AS, which qemu does not obey",
@@ -357,7 +360,8 @@ except MemoryError as error:
 print(count > 10, state)
 print(text)
 print(again)
-"""
+""",
+        env=ONE_STACK_EACH,
     )
     lines = done.stdout.splitlines()
     assert lines[0] == "True new"
@@ -381,7 +385,8 @@ except MemoryError:
     pass
 fibers.clear()
 print(fiber.state, fiber.switch(), fiber.switch("late"))
-"""
+""",
+        env=ONE_STACK_EACH,
     )
     assert done.stdout == "new None late\n"
 
@@ -400,7 +405,8 @@ for number in range(2000):
     node.fiber = Fiber(main.switch, stack_size=1 << 20)
     node.fiber.switch()
 print("never ran out")
-"""
+""",
+        env=ONE_STACK_EACH,
     )
     assert done.stdout == "never ran out\n"
 
