@@ -5,12 +5,16 @@ from __future__ import annotations
 import ctypes
 import sqlite3
 import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pyfiber import spawn, yield_now
-from tests.fiber.sharing import needs_packing, running
+from pyfiber import Fiber, current, park, spawn, yield_now
+from tests.fiber.sharing import counted, deep, needs_packing, running
+from tests.support.subprocesses import run_python
 
 pytestmark = needs_packing
 
@@ -142,3 +146,252 @@ def test_buffered_reader_keeps_its_variable() -> None:
         assert [fiber.result() for fiber in fibers] == [b"line\n"] * 10
 
     running(main)
+
+
+# ----------------------------------------------------- variables that are lent to others
+
+needs_nftw = pytest.mark.skipif(sys.platform == "win32", reason="nftw of the C library")
+
+
+def lending(path: Path, wait: Callable[[Any], Any]) -> None:
+    """wait() in a callback; it gets a C variable that lies on the running fiber's stack."""
+
+    def visit(name: bytes, status: Any, kind: int, place: Any) -> int:
+        if kind == 0:  # a file, and not the directory
+            level = place[1]
+            wait(status)
+            assert place[1] == level == 1
+        return 0
+
+    longs, ints = ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_int)
+    visits = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, longs, ctypes.c_int, ints)
+    assert ctypes.CDLL(None).nftw(bytes(path), visits(visit), 8, 1) == 0
+
+
+@pytest.fixture
+def one_file(tmp_path: Path) -> Path:
+    (tmp_path / "file").touch()
+    return tmp_path
+
+
+@needs_nftw
+def test_variable_that_a_fiber_with_its_own_stack_lends_stays(one_file: Path) -> None:
+    """nftw has the stat of a file on its stack; others write to it while the callback waits."""
+    lent: dict[int, Any] = {}
+
+    def work(i: int) -> int:
+        got = -1
+
+        def wait(status: Any) -> None:
+            nonlocal got
+            lent[i] = status
+            park()
+            got = status[0]
+
+        lending(one_file, wait)
+        return got
+
+    def main() -> list[int]:
+        fibers = [Fiber(work, (i,), own_stack=True).start() for i in range(8)]
+        others = [spawn(deep, 1, park) for _ in range(8)]
+        yield_now()
+        for i, status in lent.items():
+            status[0] = 1000 + i
+        for fiber in others + fibers:
+            fiber.unpark()
+        for fiber in others:
+            fiber.result()
+        return [fiber.result() for fiber in fibers]
+
+    assert running(main) == [1000 + i for i in range(8)]
+
+
+@needs_nftw
+def test_variables_of_others_move_and_come_back(one_file: Path) -> None:
+    """Nobody writes to them meanwhile."""
+
+    def work(i: int) -> int:
+        got = -1
+
+        def wait(status: Any) -> None:
+            nonlocal got
+            before = [status[n] for n in range(12)]
+            status[0] = i
+            for _ in range(3):
+                yield_now()
+            got = status[0]
+            assert [status[n] for n in range(1, 12)] == before[1:]
+
+        lending(one_file, wait)
+        return got
+
+    def main() -> list[int]:
+        fibers = [spawn(work, i) for i in range(10)]
+        yield_now()
+        assert counted("packed") >= 8
+        return [fiber.result() for fiber in fibers]
+
+    assert running(main) == list(range(10))
+
+
+def call_back(wait: Callable[[], Any]) -> Any:
+    """wait() with a C function between it and its caller."""
+    return min([0], key=lambda _: wait())
+
+
+def packed_of(wait: Callable[[], Any], *, own_stack: bool = False, slots: int = 16) -> int:
+    """How many of 400 fibers in wait() are packed, so that the others need less memory."""
+
+    def main() -> int:
+        fibers = [Fiber(wait, own_stack=own_stack).start() for _ in range(400)]
+        yield_now()
+        packed = counted("packed")
+        for fiber in fibers:
+            fiber.unpark()
+            fiber.result()
+        return packed
+
+    return int(running(main, slots))
+
+
+def test_fiber_that_lends_is_not_packed_to_save_memory() -> None:
+    assert packed_of(park) >= 380
+    assert packed_of(partial(call_back, park)) == 0
+
+
+def test_fiber_that_lends_is_packed_where_slots_are_few() -> None:
+    assert packed_of(partial(call_back, park), slots=2) >= 398
+
+
+@pytest.mark.parametrize("slots", [2, 16])
+def test_fiber_with_its_own_stack_is_never_packed(slots: int) -> None:
+    assert packed_of(park, own_stack=True, slots=slots) == 0
+
+
+# --------------------------------------------------------- numbers that look like addresses
+
+
+def address_on_the_stack(path: Path) -> int:
+    found: list[int] = []
+    lending(path, lambda status: found.append(ctypes.addressof(status.contents)))
+    return found[0]
+
+
+@needs_nftw
+def test_numbers_like_addresses_are_what_they_were(one_file: Path) -> None:
+    """Arguments on the C stack that are equal to addresses of the stack, and of the fiber."""
+    count = 40
+    numbers = [ctypes.c_int64] * count
+    sums = ctypes.CFUNCTYPE(ctypes.c_int64, *numbers)
+
+    def work(i: int) -> bool:
+        here, fiber = address_on_the_stack(one_file), id(current())
+        wanted = [here + 8 * (n - count // 2) * 37 for n in range(count)]
+        wanted[::2] = [fiber + 8 * (n - 10) for n in range(count // 2)]
+        got: list[Any] = []
+
+        def wait(*given: int) -> int:
+            for _ in range(3):
+                yield_now()
+            got.extend(given)
+            return given[i]
+
+        answer = sums(wait)(*wanted)
+        return got == wanted and answer == wanted[i]
+
+    def main() -> bool:
+        fibers = [spawn(work, i) for i in range(12)]
+        yield_now()
+        assert counted("packed") >= 10
+        return all(fiber.result() for fiber in fibers)
+
+    assert running(main)
+
+
+@needs_nftw
+def test_numbers_like_addresses_in_a_variable_of_c(one_file: Path) -> None:
+    """A C struct on the stack has nothing but such numbers while the fiber is packed."""
+
+    def work() -> bool:
+        fine = False
+
+        def wait(status: Any) -> None:
+            nonlocal fine
+            here = ctypes.addressof(status.contents)
+            wanted = [here + 8 * n * 211 for n in range(-3, 4)]
+            wanted += [id(current()) + n for n in range(-3, 3)]
+            for n, number in enumerate(wanted):
+                status[n] = number
+            for _ in range(3):
+                yield_now()
+            fine = [status[n] for n in range(len(wanted))] == wanted
+            fine = fine and ctypes.addressof(status.contents) == here
+
+        lending(one_file, wait)
+        return fine
+
+    def main() -> bool:
+        fibers = [spawn(work) for _ in range(12)]
+        yield_now()
+        assert counted("packed") >= 10
+        return all(fiber.result() for fiber in fibers)
+
+    assert running(main)
+
+
+def test_times_like_addresses_are_waited_for() -> None:
+    """A deadline in nanoseconds, and a number of seconds by its bits."""
+    done = run_python(
+        "-c",
+        """if True:
+        import struct
+        from pyfiber import current, now, sleep, spawn
+        from pyfiber.testing import VirtualClock, run
+
+        woken = []
+
+        def work(number):
+            address = id(current()) + 4096 * (number - 5)
+            tiny, = struct.unpack("d", struct.pack("q", address))
+            sleep(tiny)
+            seconds = address / 1e9 - now()
+            sleep(seconds)
+            assert abs(now() - address / 1e9) < 1e-6, (now(), address)
+            woken.append(address)
+
+        def main():
+            fibers = [spawn(work, number) for number in range(12)]
+            for fiber in fibers:
+                fiber.join()
+            print(len(woken), woken == sorted(woken))
+
+        run(main, clock=VirtualClock())
+        """,
+        env={"PYFIBER_SLOTS": "2"},
+    )
+    assert (done.stdout, done.stderr) == ("12 True\n", "")
+
+
+def test_callbacks_of_cffi_wait() -> None:
+    cffi = pytest.importorskip("cffi")
+    ffi = cffi.FFI()
+
+    def work(i: int) -> bool:
+        @ffi.callback("uint64_t(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,"  # type: ignore[untyped-decorator]
+                      " uint64_t, uint64_t, uint64_t, double, double)")  # fmt: skip
+        def wait(*given: Any) -> int:
+            for _ in range(3):
+                yield_now()
+            return hash(given) & (2**63 - 1)
+
+        mine = id(current())
+        given = [mine + 8 * (n - 4) for n in range(9)] + [float(i), mine / 7]
+        return bool(wait(*given) == hash(tuple(given)) & (2**63 - 1))
+
+    def main() -> bool:
+        fibers = [spawn(work, i) for i in range(12)]
+        yield_now()
+        assert counted("packed") >= 10
+        return all(fiber.result() for fiber in fibers)
+
+    assert running(main)
