@@ -153,6 +153,7 @@ fiber_main(void *arg)
     assert(thread->zombie == NULL && thread->current == self && to != self);
     pf_publish_byte(&self->task.state, PF_DONE); /* what it has written, too */
     thread->zombie = self;
+    thread->over = true;
     thread->current = to;
     if (thread->host->on_switch != NULL) {
         thread->host->on_switch(thread, self, to);
@@ -218,13 +219,15 @@ pf_fiber_leave_stack(pf_thread *thread, pf_fiber *fiber)
 }
 
 /* A host may make a zombie of a fiber that is merely left, to learn when the
- * thread is off its stack: only a finished fiber loses its stack. */
+ * thread is off its stack: only one that is over loses its stack. */
 void
 pf_reap(pf_thread *thread, pf_fiber *zombie)
 {
     const pf_task_ops *ops = pf_ops_of(&zombie->task);
+    bool over = thread->over;
     thread->zombie = NULL;
-    if (zombie->stack != NULL && zombie->task.state == PF_DONE) {
+    thread->over = false;
+    if (over && zombie->stack != NULL) {
         pf_fiber_release_stack(thread, zombie);
     }
     if (ops->reap != NULL) {

@@ -59,7 +59,10 @@ typedef struct pf_host {
 /* A thread: the running fiber, its own fiber, its stacks. */
 struct pf_thread {
     pf_fiber *current;
-    pf_fiber *zombie; /* finished; the next to land reaps it */
+    pf_fiber *zombie; /* it was left; the next to land reaps it */
+    bool over;        /* the zombie has made its last switch.  PF_DONE tells
+                         less: code may be left that is about to end, and wait
+                         for a fiber that it unwinds. */
     const pf_host *host;
     pf_fiber root;         /* the thread's own stack */
     pf_stack_pool **pools; /* one per stack size, most used first */

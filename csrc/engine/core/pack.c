@@ -204,7 +204,7 @@ clear_slot(pf_thread *thread, Store *store, const pf_stack *stack, bool anyhow)
         return 0;
     }
     assert(fiber != thread->current && fiber->stack == stack);
-    if (fiber->task.state == PF_DONE) { /* and about to be reaped */
+    if (fiber == thread->zombie && thread->over) { /* about to be reaped */
         pf_stack_leave(fiber->stack);
         return 0;
     }
@@ -417,15 +417,13 @@ by_mover(pf_thread *thread, pf_fiber *to, bool anyhow, int *error)
     if (!prepare_mover(thread) || !open_reserve(to->stack, whole)) {
         return NULL;
     }
-    if (from->task.state != PF_DONE) {
-        packer->host->look(thread, from, &packing);
-        if (packing.pinned && !anyhow) {
-            *error = -EBUSY;
-            return NULL;
-        }
-        if (!prepare_reserve(thread, &packing)) {
-            return NULL;
-        }
+    packer->host->look(thread, from, &packing);
+    if (packing.pinned && !anyhow) {
+        *error = -EBUSY;
+        return NULL;
+    }
+    if (!prepare_reserve(thread, &packing)) {
+        return NULL;
     }
     packer->comes = to;
     *error = 0;
