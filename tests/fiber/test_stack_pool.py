@@ -209,7 +209,7 @@ def test_stats_are_counted() -> None:
     size = 777 * KIB
     before: dict[str, int] = {"acquired": 0}
     main = current()
-    fibers = [Fiber(main.switch, stack_size=size) for _ in range(10)]
+    fibers = [Fiber(main.switch, stack_size=size, own_stack=True) for _ in range(10)]
     for fiber in fibers:
         fiber.switch()
     during = stats_of(size)
@@ -246,7 +246,7 @@ def test_stack_of_a_dropped_fiber_is_released() -> None:
 def test_trim_gives_memory_back() -> None:
     size = 333 * KIB
     main = current()
-    fibers = [Fiber(main.switch, stack_size=size) for _ in range(5000)]
+    fibers = [Fiber(main.switch, stack_size=size, own_stack=True) for _ in range(5000)]
     for fiber in fibers:
         fiber.switch()
     mapped = stats_of(size)["mapped"]
