@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from pyfiber import Fiber, current, park, spawn, yield_now
+import pyfiber
+from pyfiber import Fiber, FiberError, current, park, spawn, yield_now
 from tests.fiber.sharing import counted, deep, needs_packing, running
 from tests.support.subprocesses import run_python
 
@@ -396,3 +397,151 @@ def test_callbacks_of_cffi_wait() -> None:
         return all(fiber.result() for fiber in fibers)
 
     assert running(main)
+
+
+# -------------------------------------------------------------------------- own_stack=True
+
+
+def test_own_stack_is_any_object_that_is_true() -> None:
+    class Truth:
+        def __init__(self, truth: bool) -> None:
+            self.truth = truth
+
+        def __bool__(self) -> bool:
+            asked.append(self.truth)
+            return self.truth
+
+    class Failing:
+        def __bool__(self) -> bool:
+            raise ZeroDivisionError
+
+    asked: list[bool] = []
+
+    def main() -> list[int]:
+        root, packed = current(), []
+        for truth in (True, False):
+            own: Any = Truth(truth)
+            fibers: list[Fiber[Any]] = [Fiber(root.switch, own_stack=own) for _ in range(10)]
+            before = counted("packed")
+            for fiber in fibers:
+                fiber.switch()
+            packed.append(counted("packed") - before)
+            for fiber in fibers:
+                fiber.switch()
+        return packed
+
+    never, often = running(main)
+    assert never == 0
+    assert often >= 8
+    assert asked == [True] * 10 + [False] * 10
+    failing: Any = Failing()
+    with pytest.raises(ZeroDivisionError):
+        Fiber(int, own_stack=failing)
+
+
+def test_own_stack_comes_too_late_for_a_fiber_that_has_been_started() -> None:
+    fiber: Fiber[Any] = Fiber(current().switch)
+    fiber.switch()
+    with pytest.raises(FiberError, match="has been started: that comes too late"):
+        fiber.__init__(int, own_stack=True)  # type: ignore[misc]
+    fiber.switch()
+
+    class StartsItself:
+        def __bool__(self) -> bool:
+            late.switch()
+            return True
+
+    late: Fiber[Any] = Fiber(current().switch)
+    starts_itself: Any = StartsItself()
+    with pytest.raises(FiberError, match="has been started: that comes too late"):
+        late.__init__(int, own_stack=starts_itself)  # type: ignore[misc]
+    assert late.switch("end") == "end"
+
+
+@pytest.mark.parametrize("again", [{}, {"stack_size": 555 << 10}, {"own_stack": False}])
+def test_own_stack_stays_what_it_was_at_the_next_init(again: dict[str, Any]) -> None:
+    def main() -> tuple[int, int]:
+        fibers: list[Fiber[Any]] = [
+            Fiber(int, own_stack=True, stack_size=666 << 10) for _ in range(10)
+        ]
+        before = counted("packed")
+        for fiber in fibers:
+            fiber.__init__(current().switch, **again)  # type: ignore[misc]
+            fiber.switch()
+        size = again.get("stack_size", 666 << 10)
+        near = [
+            stats["live"]
+            for stats in pyfiber.stack_stats()
+            if size <= stats["stack_size"] <= size + (64 << 10)
+        ]
+        packed = counted("packed") - before
+        for fiber in fibers:
+            fiber.switch()
+        return packed, sum(near)
+
+    assert running(main) == (0, 10)
+
+
+def test_stack_that_was_own_is_shared_after_its_fiber() -> None:
+    """Its slot has one home again, and others may have theirs there."""
+
+    def main() -> tuple[int, int]:
+        root = current()
+        for own_stack in (True, False):
+            before = counted("packed")
+            fibers: list[Fiber[Any]] = [Fiber(root.switch, own_stack=own_stack) for _ in range(20)]
+            for fiber in fibers:
+                fiber.switch()
+            packed = counted("packed") - before
+            for fiber in fibers:
+                fiber.switch()
+        own: Fiber[Any] = Fiber(root.switch, own_stack=True)
+        own.switch()
+        fibers = [Fiber(root.switch) for _ in range(20)]
+        for fiber in fibers:
+            fiber.switch()
+        mine = counted("packed") - before
+        own.switch()
+        for fiber in fibers:
+            fiber.switch()
+        return packed, mine
+
+    packed, mine = running(main)
+    assert packed >= 17
+    assert mine >= 17
+
+
+def test_fiber_with_its_own_stack_ends_as_others_do() -> None:
+    """Cancelled, dropped, thrown into, and in the collector."""
+
+    def main() -> None:
+        root = current()
+        ended: list[int] = []
+
+        def work(i: int, wait: Callable[[], Any]) -> None:
+            try:
+                deep(i % 3, wait)
+            finally:
+                ended.append(i)
+
+        others: list[Fiber[Any]] = [Fiber(root.switch) for _ in range(10)]
+        for other in others:
+            other.switch()
+        started = [Fiber(work, (i, park), own_stack=True).start() for i in range(3)]
+        raw: list[Fiber[Any]] = [Fiber(work, (i, root.switch), own_stack=True) for i in range(3, 9)]
+        yield_now()
+        for fiber in raw:
+            fiber.switch()
+        for fiber in started:
+            fiber.cancel()
+        yield_now()
+        for fiber in raw[:3]:
+            with pytest.raises(KeyError):
+                fiber.throw(KeyError)
+        del fiber
+        raw.clear()
+        assert sorted(ended) == [*range(9)]
+        for other in others:
+            other.switch()
+
+    running(main)
