@@ -42,6 +42,7 @@ cdef extern from "pyfiber.h":
     object PyFiber_Switch(object fiber, object value)
     object PyFiber_Throw(object fiber, object exc)
     int PyFiber_IsDone(object fiber) except -1
+    int PyFiber_OwnStack(object fiber) except -1
 
     object PyFiber_Run(object callable, object args, object kwargs)
     object PyFiber_Spawn(object callable, object args, object kwargs)

@@ -315,6 +315,12 @@ pyfiber_is_done(PyObject *fiber)
     INT(PyFiber_IsDone(fiber));
 }
 
+static int
+pyfiber_own_stack(PyObject *fiber)
+{
+    INT(PyFiber_OwnStack(fiber));
+}
+
 /* --------------------------------------------------------------- scheduled */
 
 static PyObject *

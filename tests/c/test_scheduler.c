@@ -600,8 +600,10 @@ reaping_spares_the_suspended(void)
     worker *raw = world_worker(w, hand_back, 0);
     raw->keep = true;
     pf_switch(&w->thread, &raw->fiber);
+    raw->task.state = PF_DONE; /* its end goes on */
     w->thread.zombie = &raw->fiber;
     pf_reap(&w->thread, w->thread.zombie);
+    raw->task.state = PF_SUSPENDED;
     CHECK_EQUAL(w->reaped, 1);
     CHECK(raw->fiber.stack != NULL);
     while (raw->task.state != PF_DONE) {

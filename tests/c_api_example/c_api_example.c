@@ -238,6 +238,32 @@ storm(PyObject *module, PyObject *args)
     return rc < 0 ? NULL : PyLong_FromLong(threads * times);
 }
 
+/* --------------------------------------------------- a variable that is lent */
+
+static long *lent; /* where others write to, while the fiber waits */
+
+/* lend_variable() -> what write_to_lent() has written; called by a scheduled
+ * fiber with a stack of its own. */
+static PyObject *
+lend_variable(PyObject *module, PyObject *ignored)
+{
+    (void)module, (void)ignored;
+    long variable = 0;
+    lent = &variable;
+    PyObject *woken = PyFiber_Park(PYFIBER_FOREVER);
+    lent = NULL;
+    Py_XDECREF(woken);
+    return woken == NULL ? NULL : PyLong_FromLong(variable);
+}
+
+static PyObject *
+write_to_lent(PyObject *module, PyObject *number)
+{
+    (void)module;
+    *lent = PyLong_AsLong(number);
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+}
+
 /* ------------------------------------------------------------------- contexts */
 
 static void *
@@ -651,6 +677,7 @@ CALL(call_run, PyFiber_Run)
 CALL(call_spawn, PyFiber_Spawn)
 ONE_OBJECT(call_check, PyBool_FromLong(PyFiber_Check(a)))
 ONE_OBJECT(call_is_done, number_or_error(PyFiber_IsDone(null_for_none(a))))
+ONE_OBJECT(call_own_stack, number_or_error(PyFiber_OwnStack(null_for_none(a))))
 ONE_OBJECT(call_start, number_or_error(PyFiber_Start(null_for_none(a))))
 ONE_OBJECT(call_unpark_no_gil, PyLong_FromLong(PyFiber_UnparkNoGIL(a)))
 ONE_OBJECT(call_hold, PyLong_FromLong(PyFiber_Hold(a)))
@@ -749,6 +776,9 @@ static PyMethodDef methods[] = {
     {"spawn", call_spawn, METH_VARARGS, NULL},
     {"check", call_check, METH_O, NULL},
     {"is_done", call_is_done, METH_O, NULL},
+    {"own_stack", call_own_stack, METH_O, NULL},
+    {"lend_variable", lend_variable, METH_NOARGS, NULL},
+    {"write_to_lent", write_to_lent, METH_O, NULL},
     {"start", call_start, METH_O, NULL},
     {"unpark_no_gil", call_unpark_no_gil, METH_O, NULL},
     {"hold", call_hold, METH_O, NULL},

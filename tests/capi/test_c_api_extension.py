@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
 import importlib.machinery
@@ -524,7 +525,7 @@ def test_misuse_from_another_thread_is_refused(example):
 
 @pytest.mark.parametrize("thing", [None, 3, "fiber", object(), Fiber])
 def test_wrong_types_are_refused(example, thing):
-    for name in ("switch", "throw", "cancel", "unpark", "is_done", "start"):
+    for name in ("switch", "throw", "cancel", "unpark", "is_done", "own_stack", "start"):
         with pytest.raises(TypeError, match="expected a Fiber"):
             getattr(example, name)(thing)
     for name in ("join", "result"):
@@ -596,6 +597,59 @@ def test_stats_fill_in_only_what_there_is_room_for(example):
     assert (ready, switches) == (-1, -1)
     size, *_ = run(example.scheduler_stats, 10**6)
     assert size < 10**6
+
+
+def test_variable_of_c_stays_where_it_is_on_a_stack_of_its_own(example):
+    """Others share two stacks meanwhile, and a variable of theirs is elsewhere by then."""
+
+    def main():
+        fiber = Fiber(example.lend_variable)
+        assert example.own_stack(fiber) == 0
+        fiber.start()
+        yield_now()
+        others = [spawn(park) for _ in range(20)]
+        yield_now()
+        example.write_to_lent(42)
+        for other in others:
+            other.unpark()
+        for other in others:
+            other.result()
+        fiber.unpark()
+        return fiber.result()
+
+    with contextlib.closing(pyfiber.Scheduler(slots=2)) as scheduler:
+        assert scheduler.run(main) == 42
+
+
+def test_stack_of_its_own_comes_too_late_for_a_fiber_that_runs(example):
+    fiber = Fiber(current().switch)
+    fiber.switch()
+    for started in (fiber, current()):
+        with pytest.raises(FiberError, match="has been started: that comes too late"):
+            example.own_stack(started)
+    fiber.switch()
+    with pytest.raises(FiberError):
+        example.own_stack(fiber)
+
+
+def test_fiber_that_waits_in_a_function_of_c_is_not_packed_to_save_memory(example):
+    def packed(wait):
+        def main():
+            before = sum(stats["packed"] for stats in pyfiber.stack_stats())
+            fibers = [spawn(wait) for _ in range(400)]
+            yield_now()
+            packed = sum(stats["packed"] for stats in pyfiber.stack_stats()) - before
+            for fiber in fibers:
+                fiber.unpark()
+                fiber.result()
+            return packed
+
+        with contextlib.closing(pyfiber.Scheduler(slots=16)) as scheduler:
+            return scheduler.run(main)
+
+    if pyfiber.info()["slots_refused"] is None:
+        assert packed(park) >= 300
+        assert packed(lambda: example.park(-1.0)) == 0
 
 
 # --- contexts -----------------------------------------------------------------

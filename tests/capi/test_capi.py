@@ -152,6 +152,17 @@ def test_raw_functions():
     assert lib.pyfiber_is_done(as_handle(fiber)) == 1
 
 
+def test_stack_of_its_own_is_asked_for_before_the_start():
+    fiber = Fiber(current().switch)
+    assert check(lib.pyfiber_own_stack(as_handle(fiber))) == 0
+    fiber.switch()
+    with pytest.raises(FiberError, match="has been started: that comes too late"):
+        check(lib.pyfiber_own_stack(as_handle(fiber)))
+    fiber.switch()
+    with pytest.raises(TypeError, match="expected a Fiber"):
+        check(lib.pyfiber_own_stack(as_handle(3)))
+
+
 def test_scheduled_functions():
     def child(n):
         check(lib.pyfiber_yield())

@@ -232,7 +232,7 @@ pf_fiber_leave_stack(pf_thread *thread, pf_fiber *fiber)
 }
 
 /* A host may make a zombie of a fiber that is merely left, to learn when the
- * thread is off its stack: only a finished fiber loses its stack. */
+ * thread is off its stack: only one that is over loses its stack. */
 void
 pf_reap(pf_thread *thread, pf_fiber *zombie)
 {

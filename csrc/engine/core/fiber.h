@@ -61,7 +61,7 @@ typedef struct pf_host {
 /* A thread: the running fiber, its own fiber, its stacks. */
 struct pf_thread {
     pf_fiber *current;
-    pf_fiber *zombie; /* finished; the next to land reaps it */
+    pf_fiber *zombie; /* it was left; the next to land reaps it */
     const pf_host *host;
     pf_fiber root;         /* the thread's own stack */
     pf_stack_pool **pools; /* one per stack size, most used first */

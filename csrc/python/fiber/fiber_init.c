@@ -128,17 +128,23 @@ exchange(PyObject **a, PyObject **b)
     *b = object;
 }
 
+/* 0, and nobody starts it until pf_fiber_unclaim; or -1 with FiberError. */
+static int
+claim(FiberObject *self)
+{
+    int new = pf_fiber_claim_new(self);
+    if (new == 0) {
+        PyErr_SetString(pf.fiber_error,
+                        "the fiber has been started: that comes too late");
+    }
+    return new > 0 ? 0 : -1;
+}
+
 /* Runs no code; the caller gets the previous values. */
 static int
 take_given(FiberObject *self, Given *given)
 {
-    int new = pf_fiber_claim_new(self);
-    if (new <= 0) {
-        if (new == 0) {
-            PyErr_SetString(
-                pf.fiber_error,
-                "the fiber has been started: that comes too late");
-        }
+    if (claim(self) < 0) {
         return -1;
     }
     pf_fiber_own_target(self);
@@ -166,8 +172,12 @@ take_given(FiberObject *self, Given *given)
 int
 pf_fiber_own_stack(FiberObject *self)
 {
-    Given given = {.own_stack = true};
-    return take_given(self, &given);
+    if (claim(self) < 0) {
+        return -1;
+    }
+    self->stack_size |= PF_OWN_STACK;
+    pf_fiber_unclaim(self);
+    return 0;
 }
 
 int
