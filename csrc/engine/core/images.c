@@ -28,6 +28,8 @@ struct pf_form {
     uint16_t stack_words;
     uint16_t room_words;
     bool listed;
+    uint16_t relative_count;
+    uint16_t *relative; /* places of the words that are not PLAIN */
     uint64_t *words;
     uint8_t kinds[];
 };
@@ -108,6 +110,9 @@ fill(pf_form *form, const Words *words, const uint64_t *from, uint32_t count,
         Kind kind = kind_of(words, from[i]);
         form->kinds[at + i] = (uint8_t)kind;
         form->words[at + i] = from[i] - words->bases.of[kind];
+        if (kind != PLAIN) {
+            form->relative[form->relative_count++] = (uint16_t)(at + i);
+        }
     }
 }
 
@@ -123,7 +128,8 @@ new_form(pf_forms *forms, const Words *words)
 {
     uint32_t count = words->stack_count + words->room_count;
     pf_form *form = pf_malloc(sizeof *form + count);
-    uint64_t *copy = pf_malloc(count * sizeof *copy);
+    size_t most = count * (sizeof(uint64_t) + sizeof(uint16_t));
+    uint64_t *copy = pf_malloc(most);
     if (form == NULL || copy == NULL) {
         free(form);
         free(copy);
@@ -134,6 +140,7 @@ new_form(pf_forms *forms, const Words *words)
         .room_words = (uint16_t)words->room_count,
         .listed = true,
         .words = copy,
+        .relative = (uint16_t *)(void *)(copy + count),
     };
     fill(form, words, words->stack, words->stack_count, 0);
     fill(form, words, words->room, words->room_count, words->stack_count);
@@ -425,25 +432,19 @@ expand(const pf_image *image, const pf_fiber *fiber, char *to)
     const Bases bases = bases_of(fiber);
     uint64_t *words = (uint64_t *)(void *)to - form->stack_words;
     uint64_t *room = (uint64_t *)(void *)(to + PF_STACK_LEAD);
-    const uint64_t *f = form->words;
-    const uint8_t *k = form->kinds;
-    for (uint32_t i = 0; i < form->stack_words; i++) {
-        words[i] = f[i] + bases.of[k[i]];
-    }
-    f += form->stack_words;
-    k += form->stack_words;
-    for (uint32_t i = 0; i < form->room_words; i++) {
-        room[i] = f[i] + bases.of[k[i]];
+    uint32_t below = form->stack_words;
+    memcpy(words, form->words, below * sizeof *words);
+    memcpy(room, form->words + below, form->room_words * sizeof *room);
+    for (uint32_t i = 0; i < form->relative_count; i++) {
+        uint32_t at = form->relative[i];
+        *(at < below ? &words[at] : &room[at - below]) +=
+            bases.of[form->kinds[at]];
     }
     const uint64_t *values = values_of(image);
     for (uint32_t i = 0; i < pattern->count; i++) {
         pf_difference d = pattern->differences[i];
-        uint64_t word = values[d.value] + bases.of[d.kind];
-        if (d.place < form->stack_words) {
-            words[d.place] = word;
-        } else {
-            room[d.place - form->stack_words] = word;
-        }
+        *(d.place < below ? &words[d.place] : &room[d.place - below]) =
+            values[d.value] + bases.of[d.kind];
     }
 }
 
