@@ -81,14 +81,16 @@ packed_quick() {
     )
 }
 
-# ... and all of it, on each CPython here, and with stacks that are poisoned when they are taken. After test_plain and
-# test_variants: their trees are there. test_sid does it as well.
+# ... and all of it, with two and with three, on each CPython here, with stacks that are poisoned when they are taken, and with
+# ucontext. After test_plain and test_variants: their trees are there. test_sid does it as well.
 test_packed() {
     local tree slots
-    for tree in strict 3.11 3.12 hard; do
+    for tree in strict 3.11 3.12 hard ucontext; do
         [ -d "$SCRATCH/$tree" ] || continue
-        step "pytest with two stacks for all fibers: $tree"
-        PYFIBER_SLOTS=2 run_pytest "$SCRATCH/$tree"
+        for slots in 2 3; do
+            step "pytest with $slots stacks for all fibers: $tree"
+            PYFIBER_SLOTS=$slots run_pytest "$SCRATCH/$tree"
+        done
         slots=$((RANDOM % 30 + 2))
         step "random programs with $slots stacks: $tree"
         PYFIBER_SLOTS=$slots fuzz "$SCRATCH/$tree" "$FUZZ_SEEDS" "$FUZZ_MINUTES"

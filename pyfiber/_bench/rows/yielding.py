@@ -29,6 +29,58 @@ def rounds_for(count: int, fibers: int) -> int:
     return -(-count // fibers)
 
 
+def pyfiber_turns(fibers: int, count: int) -> Sample:
+    """`yield_now()`, after all have waited at once: so they share few stacks."""
+    rounds = rounds_for(count, fibers)
+    ends: list[int] = []
+
+    def body() -> None:
+        pyfiber.park()
+        yield_now = pyfiber.yield_now
+        for _ in repeat(None, WARM + rounds):
+            yield_now()
+        ends.append(clock())
+
+    def main() -> Sample:
+        spawned = [pyfiber.spawn(body) for _ in range(fibers)]
+        pyfiber.yield_now()
+        for fiber in spawned:
+            fiber.unpark()
+        for _ in repeat(None, WARM):
+            pyfiber.yield_now()
+        start = clock()
+        for fiber in spawned:
+            fiber.join()
+        return Sample(ends[0] - start, rounds * fibers)
+
+    return pyfiber.run(main)
+
+
+async def asyncio_turns(fibers: int, count: int) -> Sample:
+    """`await asyncio.sleep(0)`, after all have waited for one event."""
+    rounds = rounds_for(count, fibers)
+    ends: list[int] = []
+    event = asyncio.Event()
+
+    async def body() -> None:
+        await event.wait()
+        sleep = asyncio.sleep
+        for _ in repeat(None, WARM + rounds):
+            await sleep(0)
+        ends.append(clock())
+
+    create_task = asyncio.get_running_loop().create_task
+    tasks = [create_task(body()) for _ in range(fibers)]
+    await asyncio.sleep(0)
+    event.set()
+    for _ in repeat(None, WARM):
+        await asyncio.sleep(0)
+    start = clock()
+    for task in tasks:
+        await task
+    return Sample(ends[0] - start, rounds * fibers)
+
+
 def pyfiber_yield(fibers: int, count: int) -> Sample:
     """`yield_now()`."""
     rounds = rounds_for(count, fibers)
@@ -166,4 +218,18 @@ def row(fibers: int, count: int, quick: int) -> Row:
     )
 
 
-ROWS = (row(100, 1_000_000, 50_000), row(10_000, 1_000_000, 100_000))
+ROWS = (
+    row(100, 1_000_000, 50_000),
+    row(10_000, 1_000_000, 100_000),
+    Row(
+        "parked-turns",
+        "yield among 10,000 that have all waited first",
+        "10,000 fibers that have all waited at once, and so share few stacks, take turns; the time of one yield.",
+        (
+            Case("pyfiber", partial(pyfiber_turns, 10_000)),
+            *asyncio_cases(partial(asyncio_turns, 10_000)),
+        ),
+        count=1_000_000,
+        quick=100_000,
+    ),
+)
