@@ -65,8 +65,7 @@ static const struct {
     {record_tests, false},    {mutex_tests, false},
     {inmemory_tests, false},  {interrupt_tests, false},
     {pack_tests, false},      {slot_tests, false},
-    {lending_tests, false},
-    {spin_tests, false},
+    {lending_tests, false},   {spin_tests, false},
 };
 
 static int argc;

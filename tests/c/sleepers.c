@@ -1,6 +1,5 @@
 #include "sleepers.h"
 
-
 #include "check.h"
 
 #define ROOM_USED 64

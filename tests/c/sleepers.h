@@ -33,10 +33,10 @@ typedef struct sleeper {
 extern world sleepers_world;  /* large; one test at a time */
 extern sleeper sleepers_line; /* of all who wait */
 extern int sleepers_finished;
-extern int sleepers_lost;       /* for lack of a stack */
-extern bool sleepers_all_lend;  /* the host says so */
-extern int sleepers_looks;      /* calls of the host */
-extern int sleepers_arrivals;   /* by the mover */
+extern int sleepers_lost;      /* for lack of a stack */
+extern bool sleepers_all_lend; /* the host says so */
+extern int sleepers_looks;     /* calls of the host */
+extern int sleepers_arrivals;  /* by the mover */
 extern const pf_pack_host sleepers_host;
 
 /* With so many slots. */

@@ -441,4 +441,3 @@ const test slot_tests[] = {
 #endif
     END_OF_TESTS,
 };
-

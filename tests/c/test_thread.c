@@ -165,8 +165,8 @@ prepared_fiber_hit_no_limit(void)
     CHECK(world_open(&the_world));
     worker *w = world_worker(&the_world, NULL, 0);
     pf_fiber second = {.task.state = PF_NEW};
-    CHECK_EQUAL(pf_fiber_prepare(&the_world.thread, &second, 65536, false, &limit),
-                0);
+    CHECK_EQUAL(
+        pf_fiber_prepare(&the_world.thread, &second, 65536, false, &limit), 0);
     CHECK_EQUAL(limit, PF_LIMIT_NONE);
     pf_fiber_release_stack(&the_world.thread, &second);
     CHECK(second.stack == NULL && !second.task.has_stack);
@@ -197,7 +197,8 @@ fiber_without_memory_is_refused_and_says_why(void)
         CHECK(world_open(&the_world));
         limit = PF_LIMIT_NONE;
         pf_fail_allocation = refused;
-        int error = pf_fiber_prepare(&the_world.thread, &fiber, 65536, false, &limit);
+        int error =
+            pf_fiber_prepare(&the_world.thread, &fiber, 65536, false, &limit);
         bool enough = pf_fail_allocation != 0;
         pf_fail_allocation = 0;
         if (enough) {

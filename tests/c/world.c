@@ -155,8 +155,8 @@ world_worker(world *w, work_fn work, long value)
 {
     pf_limit limit;
     worker *n = worker_new(w, work, value);
-    if (n != NULL &&
-        pf_fiber_prepare(&w->thread, &n->fiber, STACK_SIZE, false, &limit) != 0) {
+    if (n != NULL && pf_fiber_prepare(&w->thread, &n->fiber, STACK_SIZE, false,
+                                      &limit) != 0) {
         free(n);
         return NULL;
     }

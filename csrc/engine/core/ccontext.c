@@ -159,7 +159,8 @@ prepare(record *r, pf_ccontext *context, size_t stack_size)
 {
     pf_limit limit;
     size_t slot_size = stack_size + stack_size / 7;
-    return pf_fiber_prepare(&r->engine, &context->own, slot_size, true, &limit);
+    return pf_fiber_prepare(&r->engine, &context->own, slot_size, true,
+                            &limit);
 }
 
 int

@@ -194,9 +194,8 @@ static PF_NEVER_INLINE void
 release_home(pf_thread *thread, pf_fiber *fiber)
 {
     pf_stack *stack = fiber->stack;
-    pf_stack_pool *pool =
-        pf_is_packed(fiber) ? pf_drop_image(thread, fiber)
-                            : pf_stack_pool_of(stack);
+    pf_stack_pool *pool = pf_is_packed(fiber) ? pf_drop_image(thread, fiber)
+                                              : pf_stack_pool_of(stack);
     fiber->stack = NULL;
     fiber->task.has_stack = false;
     if (pool != NULL) {

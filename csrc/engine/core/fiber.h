@@ -104,7 +104,8 @@ static inline void
 pf_fiber_over(pf_fiber *fiber)
 {
     fiber->task.wake = PF_WAKE_OVER;
-    pf_publish_byte(&fiber->task.state, PF_DONE); /* what it has written, too */
+    pf_publish_byte(&fiber->task.state,
+                    PF_DONE); /* what it has written, too */
 }
 static inline bool
 pf_fiber_is_over(const pf_fiber *fiber)

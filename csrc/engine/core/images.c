@@ -265,8 +265,7 @@ best_form(pf_forms *forms, const Words *words)
     pf_form *best = NULL;
     uint32_t most = words->stack_count + words->room_count;
     for (pf_form *f = *bucket_of(forms, words); f != NULL; f = f->next) {
-        if (has_size(f, words) &&
-            compare(forms->draft, words, f, most)) {
+        if (has_size(f, words) && compare(forms->draft, words, f, most)) {
             best = f;
             most = forms->draft->entry_count;
         }
@@ -342,8 +341,8 @@ new_pattern(pf_form *form, const pf_draft *draft)
     size_t bytes = draft->entry_count * sizeof(pf_difference);
     pf_pattern *pattern = pf_malloc(sizeof *pattern + bytes);
     if (pattern != NULL) {
-        *pattern = (pf_pattern){.form = form,
-                                .count = (uint16_t)draft->entry_count};
+        *pattern =
+            (pf_pattern){.form = form, .count = (uint16_t)draft->entry_count};
         memcpy(pattern->differences, draft->entries, bytes);
         list_pattern(form, pattern);
     }
@@ -535,6 +534,18 @@ pf_image_free(pf_image *image)
         unuse_form(form);
     }
     free(image);
+}
+
+void
+pf_image_poison(const pf_fiber *fiber, const pf_span *span)
+{
+#if defined(PYFIBER_HARDTEST)
+    char *stack = (char *)fiber->stack, *room = stack + PF_STACK_LEAD;
+    memset(span->low, 0xDB, (size_t)(stack - span->low));
+    memset(room, 0xDB, (size_t)(span->room_end - room));
+#else
+    (void)fiber, (void)span;
+#endif
 }
 
 void

@@ -111,6 +111,8 @@ pf_whole_distance(const pf_whole *whole, const pf_stack *home)
 void pf_image_restore(pf_image *image, pf_fiber *fiber);
 size_t pf_image_size(pf_image *image); /* without what it shares */
 void pf_image_free(pf_image *image);
+/* What still reads a stack of which there is an image shall notice. */
+void pf_image_poison(const pf_fiber *fiber, const pf_span *span);
 /* Forms that images still need go with the last of these. */
 void pf_forms_free(pf_forms *forms);
 

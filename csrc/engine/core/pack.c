@@ -54,16 +54,16 @@ struct pf_packer {
     size_t slots; /* as asked for; 0: off */
     Store stores[MOST_STORES];
     pf_forms forms;
-    pf_fiber *mover;   /* NULL: it has not been needed yet */
+    pf_fiber *mover; /* NULL: it has not been needed yet */
     char *mover_stack;
     pf_fiber *leaves;  /* whom the mover packs ... */
     pf_fiber *comes;   /* ... and whom it unpacks */
     pf_whole *reserve; /* for it, so that it does not fail; or NULL */
-    pf_whole *view;    /* for pf_pack_peek; there since the first small image */
-    bool quiet;        /* so it was at the last step */
-    size_t grown;      /* slots, since the last step */
-    size_t starved;    /* turns in a row for which there was no memory */
-    int64_t stepped;   /* when the last step was */
+    pf_whole *view;  /* for pf_pack_peek; there since the first small image */
+    bool quiet;      /* so it was at the last step */
+    size_t grown;    /* slots, since the last step */
+    size_t starved;  /* turns in a row for which there was no memory */
+    int64_t stepped; /* when the last step was */
     int64_t paused_to; /* when a round goes on */
     uint64_t turns;    /* at the last step */
     uint64_t packings, unpackings;
@@ -112,19 +112,6 @@ span_of(const pf_fiber *fiber, const pf_packing *packing)
     return (pf_span){low, packing->room_end};
 }
 
-/* What still reads a stack that was taken away shall notice. */
-static void
-poison(const pf_fiber *fiber, const pf_span *span)
-{
-#if defined(PYFIBER_HARDTEST)
-    char *stack = (char *)fiber->stack, *room = fiber->stack->room;
-    memset(span->low, 0xDB, (size_t)(stack - span->low));
-    memset(room, 0xDB, (size_t)(span->room_end - room));
-#else
-    (void)fiber, (void)span;
-#endif
-}
-
 static pf_image *
 make_whole(pf_packer *packer, pf_fiber *fiber, const pf_span *span)
 {
@@ -148,8 +135,8 @@ make_image(pf_packer *packer, pf_fiber *fiber, const pf_packing *packing,
 {
     const pf_stack *stack = fiber->stack;
     bool inside = span->low == pf_context_low(&fiber->context);
-    bool small = !packing->exposed && inside &&
-                 !pf_stack_reserve_is_open(stack);
+    bool small =
+        !packing->exposed && inside && !pf_stack_reserve_is_open(stack);
     if (small && packer->view == NULL) {
         packer->view = pf_whole_new(PF_MOST_SMALL_BYTES);
     }
@@ -193,7 +180,7 @@ pack(pf_packer *packer, Store *store, pf_fiber *fiber,
     store->packed++;
     store->packed_bytes += pf_image_size(image);
     packer->packings++;
-    poison(fiber, &span);
+    pf_image_poison(fiber, &span);
     pf_stack_leave(stack);
     pf_stack_trim_below(stack, span.low);
     return true;
@@ -322,8 +309,8 @@ pf_pack_show(pf_thread *thread, pf_fiber *fiber)
 }
 
 char *
-pf_pack_peek(const pf_thread *thread, const pf_fiber *fiber,
-             const char **low, const char **high)
+pf_pack_peek(const pf_thread *thread, const pf_fiber *fiber, const char **low,
+             const char **high)
 {
     pf_image *image = fiber->context.handle;
     pf_whole *whole = thread->packer->view;
@@ -488,7 +475,8 @@ pf_next_packed(pf_scheduler *s, pf_fiber *fiber)
         return to;
     }
     pf_queue_push(&s->ready, &fiber->task);
-    if (++packer->starved > s->ready.count) { /* none of those that are ready */
+    if (++packer->starved >
+        s->ready.count) { /* none of those that are ready */
         packer->starved = 0;
         pf_os_pause();
     }
@@ -497,8 +485,7 @@ pf_next_packed(pf_scheduler *s, pf_fiber *fiber)
 
 /* --------------------------------------------------------------------- homes */
 
-static void
-lend(Store *store);
+static void lend(Store *store);
 
 /* Whoever is in it, if that can be packed at all. */
 static pf_stack *
@@ -554,8 +541,7 @@ static pf_stack *
 share(pf_stack_pool *pool, void *owner, bool must)
 {
     pf_thread *thread = owner;
-    pf_stack *stack =
-        find_home(thread, store_of(thread->packer, pool), must);
+    pf_stack *stack = find_home(thread, store_of(thread->packer, pool), must);
     if (stack != NULL) {
         pf_stack_close_reserve(stack, stack);
         pf_stack_share(stack, NULL);

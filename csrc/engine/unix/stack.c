@@ -12,7 +12,7 @@
 #define _DARWIN_C_SOURCE
 #endif
 
-#include "engine/stack/stack.h"
+#include "engine/unix/slab.h"
 
 #include <errno.h>
 #include <string.h>
@@ -32,12 +32,6 @@
 #include <valgrind/valgrind.h>
 #endif
 
-#if defined(__APPLE__)
-#define DISCARD MADV_FREE
-#else
-#define DISCARD MADV_DONTNEED
-#endif
-
 /* The first slab has few slots, as most programs need few; each next slab has
  * twice as many, so a million stacks take a few thousand mmap calls.
  * SLAB_BYTES keeps a slab of huge stacks from taking a large part of the
@@ -54,10 +48,9 @@
 #define SLAB_BYTES ((size_t)256 << 20)
 
 /* About one release in 256 returns the deep part of its stack, all but
- * KEEP_TOP bytes, to the system: one deep recursion must not hold its memory
+ * PF_KEEP_TOP bytes, to the system: one deep recursion must not hold its memory
  * for ever, and the other releases pay only a decrement. */
 #define TRIM_EVERY 256
-#define KEEP_TOP ((size_t)16 << 10)
 
 /* Entirely free slabs are kept while the load of the last PERIOD, or of the
  * one before, would need them: to map a stack, guard it and touch it for the
@@ -70,66 +63,7 @@
 /* ... and this many even without any load. */
 #define ALWAYS_SPARE 16
 
-struct pf_slab {
-    pf_stack_pool *pool;
-    pf_slab *next; /* among the open ones */
-    pf_slab *previous;
-    pf_slab *older; /* among all of the pool */
-    pf_slab *newer;
-    char *base;
-    uint32_t count;   /* slots */
-    uint32_t fresh;   /* slots from here on were never used */
-    uint32_t guarded; /* ... and from here on, or from `fresh` on, have no
-                         guard */
-    uint32_t live;
-    uint32_t split;      /* slots whose guard is a mapping of its own */
-    uint32_t free_count; /* == fresh - live */
-    uint32_t discarded;  /* how many of these, the first, hold no memory */
-    bool bare;           /* nothing of it is mapped, not even guards */
-    uint32_t *homes;     /* for each slot, and flags; 0: it is free */
-    uint32_t free[];     /* indices; the last one is reused first */
-};
-#define OWN ((uint32_t)1 << 31)  /* no other home must be added */
-#define VACANT ((uint32_t)1 << 30) /* without an occupant ... */
-#define GONE ((uint32_t)1 << 29) /* ... and its memory is returned */
-#define FLAGS (OWN | VACANT | GONE)
-
-/* Invariants: `spare` counts the slabs with no live stack, all of them open;
- * slots and mapped are sums over all slabs; the slabs count as live both
- * `live` and the stacks at hand. */
-struct pf_stack_pool {
-    pf_slab *open;
-    size_t live;
-    size_t vacant;    /* of these, without an occupant */
-    size_t shared;    /* homes beside the first of each slot; each OWN is one */
-    size_t lend_from; /* with so many live ones, `share` is asked first */
-    pf_stack_share_fn share;
-    void *owner;
-    pf_stack *at_hand; /* released, still set up */
-    uint32_t hand_count;
-    size_t slot_size;
-    size_t stride; /* from slot to slot; see stride_of */
-    size_t reserve;
-    size_t tail;         /* from the header of colour 0 to the slot's end */
-    uint32_t next_count; /* slots of the next slab */
-    uint32_t until_trim;
-    size_t slabs;
-    size_t spare;
-    size_t peak_now;     /* slabs in use at once, in this period */
-    size_t peak_last;    /* ... in the one before */
-    int64_t period_ends; /* on the monotonic clock; 0: none has begun */
-    pf_limit limit;
-    bool abandoned; /* freed while stacks were live */
-    size_t slots;
-    size_t peak;
-    uint64_t acquired;
-    uint64_t trims;
-    pf_slab *newest; /* of all slabs */
-    pf_slab *hand;   /* see pf_stack_pool_next */
-    uint32_t hand_slot;
-};
-
-static PF_ATOMIC(size_t) split_guards; /* mprotect'ed ones, whole process */
+PF_ATOMIC(size_t) pf_slab_split_guards;
 
 /* ----------------------------------------------------------- slabs --- */
 
@@ -191,7 +125,7 @@ slab_new(pf_stack_pool *pool)
     char *base = map_slots(pool, &count);
     if (base == NULL) {
         pool->limit =
-            pf_diagnose(pool->stride, pf_load(&split_guards));
+            pf_diagnose(pool->stride, pf_load(&pf_slab_split_guards));
         free(slab);
         return NULL;
     }
@@ -236,7 +170,7 @@ slab_free(pf_stack_pool *pool, pf_slab *slab)
     pf_area whole = {slab->base, bytes, NULL};
     pf_area_dispose(&whole);
     munmap(slab->base, bytes);
-    pf_fetch_sub(&split_guards, slab->split);
+    pf_fetch_sub(&pf_slab_split_guards, slab->split);
     close_slab(pool, slab);
     forget_slab(pool, slab);
     pool->slabs--;
@@ -246,12 +180,6 @@ slab_free(pf_stack_pool *pool, pf_slab *slab)
 }
 
 /* ------------------------------------------------------------ pool --- */
-
-static size_t
-guard_size(const pf_stack_pool *pool)
-{
-    return pool->stride - pool->slot_size + pf_page_size();
-}
 
 pf_stack_pool *
 pf_stack_pool_new(size_t slot_size, size_t room_size)
@@ -270,8 +198,8 @@ pf_stack_pool_new(size_t slot_size, size_t room_size)
     return pool;
 }
 
-static void
-free_spare_slabs(pf_stack_pool *pool, size_t count)
+void
+pf_slab_free_spare(pf_stack_pool *pool, size_t count)
 {
     for (pf_slab *slab = pool->open, *next; slab != NULL && count > 0;
          slab = next) {
@@ -286,28 +214,14 @@ free_spare_slabs(pf_stack_pool *pool, size_t count)
 
 /* ---------------------------------------------------------- stacks --- */
 
-static char *
-slot_address(const pf_slab *slab, uint32_t slot)
-{
-    return slab->base + slot * slab->pool->stride;
-}
-
-static pf_stack *
-header_of(const pf_slab *slab, uint32_t slot)
-{
-    const pf_stack_pool *pool = slab->pool;
-    return (pf_stack *)(slot_address(slab, slot) + pool->stride - pool->tail +
-                        slot % PF_COLOURS * PF_COLOUR_STEP);
-}
-
 /* The stack of a slot, with everything in its header. */
-static pf_stack *
-set_up(pf_slab *slab, uint32_t slot)
+pf_stack *
+pf_slab_set_up(pf_slab *slab, uint32_t slot)
 {
     pf_stack_pool *pool = slab->pool;
-    char *low = slot_address(slab, slot) + guard_size(pool);
-    char *end = slot_address(slab, slot) + pool->stride;
-    pf_stack *stack = header_of(slab, slot);
+    char *low = pf_slab_slot(slab, slot) + pf_slab_guard_size(pool);
+    char *end = pf_slab_slot(slab, slot) + pool->stride;
+    pf_stack *stack = pf_slab_header(slab, slot);
     stack->area = (pf_area){low, (size_t)((char *)stack - low), NULL};
     stack->slab = slab;
     stack->slot = slot;
@@ -328,8 +242,8 @@ static bool
 guard_more(pf_slab *slab)
 {
     pf_stack_pool *pool = slab->pool;
-    char *low = slot_address(slab, slab->fresh);
-    size_t size = guard_size(pool) + pool->reserve;
+    char *low = pf_slab_slot(slab, slab->fresh);
+    size_t size = pf_slab_guard_size(pool) + pool->reserve;
     uint32_t rest = slab->count - slab->fresh;
     uint32_t wanted = slab->fresh < rest ? slab->fresh : rest;
     size_t done = pf_guard_several(low, size, pool->stride, wanted);
@@ -343,7 +257,7 @@ guard_more(pf_slab *slab)
         return false;
     case PF_GUARD_MPROTECT:
         slab->split++;
-        pf_fetch_add(&split_guards, 1);
+        pf_fetch_add(&pf_slab_split_guards, 1);
         return true;
     default:
         return true;
@@ -351,19 +265,19 @@ guard_more(pf_slab *slab)
 }
 
 /* Guards for all slots that have been used.  False: they are refused. */
-static bool
-guard_again(pf_slab *slab)
+bool
+pf_slab_guard_again(pf_slab *slab)
 {
     pf_stack_pool *pool = slab->pool;
-    size_t size = guard_size(pool) + pool->reserve;
+    size_t size = pf_slab_guard_size(pool) + pool->reserve;
     for (uint32_t i = 0; i < slab->fresh; i++) {
-        pf_guard_kind kind = pf_guard(slot_address(slab, i), size);
+        pf_guard_kind kind = pf_guard(pf_slab_slot(slab, i), size);
         if (kind == PF_GUARD_NONE) {
             pool->limit = PF_LIMIT_MAP_COUNT;
             return false;
         }
         slab->split += kind == PF_GUARD_MPROTECT;
-        pf_fetch_add(&split_guards, kind == PF_GUARD_MPROTECT);
+        pf_fetch_add(&pf_slab_split_guards, kind == PF_GUARD_MPROTECT);
     }
     slab->bare = false;
     return true;
@@ -373,7 +287,7 @@ guard_again(pf_slab *slab)
 static uint32_t
 take_slot(pf_slab *slab)
 {
-    if (slab->bare && !guard_again(slab)) {
+    if (slab->bare && !pf_slab_guard_again(slab)) {
         return slab->count;
     }
     if (slab->free_count > 0) {
@@ -433,7 +347,7 @@ take_stack(pf_stack_pool *pool)
     }
     note_taken(pool, slab);
     slab->homes[slot] = 1;
-    return set_up(slab, slot);
+    return pf_slab_set_up(slab, slot);
 }
 
 /* Whoever looks through all slots must not take such a link for a user. */
@@ -538,7 +452,7 @@ static void
 give_back(pf_stack_pool *pool, size_t most)
 {
     size_t count = superfluous(pool);
-    free_spare_slabs(pool, count < most ? count : most);
+    pf_slab_free_spare(pool, count < most ? count : most);
 }
 
 /* The slab has no live stack left: keep it or return it? */
@@ -591,8 +505,8 @@ put_stack_back(pf_stack *stack)
 
 /* Return all stacks at hand, the most recently released one last: it is the
  * first to be reused. */
-static void
-put_back(pf_stack_pool *pool)
+void
+pf_slab_put_back(pf_stack_pool *pool)
 {
     pf_stack *stack = pool->at_hand;
     pf_stack *last_first = NULL;
@@ -614,8 +528,8 @@ put_back(pf_stack_pool *pool)
 void
 pf_stack_pool_free(pf_stack_pool *pool)
 {
-    put_back(pool);
-    free_spare_slabs(pool, SIZE_MAX);
+    pf_slab_put_back(pool);
+    pf_slab_free_spare(pool, SIZE_MAX);
     if (pool->live == 0) {
         free(pool);
     } else {
@@ -627,7 +541,7 @@ pf_stack_pool_free(pf_stack_pool *pool)
 int64_t
 pf_stack_pool_decay(pf_stack_pool *pool, int64_t now)
 {
-    put_back(pool);
+    pf_slab_put_back(pool);
     if (pool->spare <= 1) {
         return INT64_MAX;
     }
@@ -641,20 +555,20 @@ pf_stack_pool_decay(pf_stack_pool *pool, int64_t now)
 void
 pf_stack_pool_load_over(pf_stack_pool *pool)
 {
-    put_back(pool);
+    pf_slab_put_back(pool);
     pool->peak_now = pool->peak_last = pool->slabs - pool->spare;
     give_back(pool, SIZE_MAX);
 }
 
 /* All but the pages that every user touches. */
-static bool
-discard_deep(const pf_stack *stack)
+bool
+pf_slab_discard_deep(const pf_stack *stack)
 {
     size_t page = pf_page_size();
     uintptr_t top = pf_round_up((uintptr_t)stack, page);
-    char *keep = (char *)(top - (KEEP_TOP > page ? KEEP_TOP : page));
+    char *keep = (char *)(top - (PF_KEEP_TOP > page ? PF_KEEP_TOP : page));
     char *low = stack->area.low + stack->guarded; /* guards hold nothing */
-    return keep > low && madvise(low, (size_t)(keep - low), DISCARD) == 0;
+    return keep > low && madvise(low, (size_t)(keep - low), PF_DISCARD) == 0;
 }
 
 /* The sample: return the deep part of this stack, and slabs that an earlier
@@ -671,7 +585,7 @@ trim_one(pf_stack_pool *pool, const pf_stack *stack)
             pool->until_trim = 1; /* the next release continues this */
         }
     }
-    if (discard_deep(stack)) {
+    if (pf_slab_discard_deep(stack)) {
         pool->trims++;
     }
 }
@@ -719,7 +633,7 @@ pf_stack_release(pf_stack *stack)
     }
     pool->live--;
     if (--pool->until_trim == 0) {
-        put_back(pool); /* they keep their slabs from being freed */
+        pf_slab_put_back(pool); /* they keep their slabs from being freed */
         trim_one(pool, stack);
     }
     /* (After a peak, each slab that empties is a chance to return some.) */
@@ -731,103 +645,6 @@ pf_stack_release(pf_stack *stack)
     } else {
         put_stack_back(stack);
     }
-}
-
-/* Trims the slots used since the last time; returns their bytes. */
-static size_t
-discard_free_slots(pf_slab *slab)
-{
-    size_t guards = guard_size(slab->pool);
-    size_t bytes = slab->pool->stride - guards;
-    uint32_t count = slab->free_count - slab->discarded;
-    for (uint32_t i = slab->discarded; i < slab->free_count; i++) {
-        char *low = slot_address(slab, slab->free[i]) + guards;
-        (void)madvise(low, bytes, DISCARD);
-    }
-    slab->discarded = slab->free_count;
-    return count * bytes;
-}
-
-static void
-mark_gone(pf_slab *slab)
-{
-    for (uint32_t i = 0; i < slab->fresh; i++) {
-        slab->homes[i] |= slab->homes[i] != 0 ? GONE : 0;
-    }
-    slab->discarded = slab->free_count;
-}
-
-/* Nobody is in it.  To map it anew returns its page tables, too, which guards
- * would keep.  False: the system refuses. */
-static bool
-strip(pf_slab *slab)
-{
-    size_t bytes = slab->count * slab->pool->stride;
-    if (!pf_map_again(slab->base, bytes)) {
-        return false;
-    }
-    pf_fetch_sub(&split_guards, slab->split);
-    slab->split = 0;
-    slab->guarded = slab->fresh;
-    slab->bare = true;
-    mark_gone(slab);
-    return true;
-}
-
-/* Those that are vacant; the others are counted. */
-static size_t
-discard_vacant_slots(pf_slab *slab, uint32_t *occupied)
-{
-    size_t guards = guard_size(slab->pool) + slab->pool->reserve;
-    size_t bytes = slab->pool->stride - guards, given = 0;
-    for (uint32_t i = 0; i < slab->fresh; i++) {
-        uint32_t homes = slab->homes[i];
-        if (homes == 0 || (homes & GONE) != 0) {
-            continue;
-        }
-        if ((homes & VACANT) == 0) {
-            ++*occupied;
-            continue;
-        }
-        pf_stack *stack = header_of(slab, i);
-        if (pf_stack_reserve_is_open(stack)) {
-            pf_guard_reserve(stack);
-        }
-        if (madvise(slot_address(slab, i) + guards, bytes, DISCARD) == 0) {
-            slab->homes[i] |= GONE;
-            given += bytes;
-        }
-    }
-    return given;
-}
-
-size_t
-pf_stack_pool_discard(pf_stack_pool *pool)
-{
-    put_back(pool);
-    size_t given = 0;
-    for (pf_slab *slab = pool->newest; slab != NULL; slab = slab->older) {
-        uint32_t occupied = 0;
-        given += slab->bare ? 0 : discard_free_slots(slab);
-        given += slab->bare ? 0 : discard_vacant_slots(slab, &occupied);
-        if (occupied == 0 && slab->live != 0 && !slab->bare) {
-            (void)strip(slab);
-        }
-    }
-    return given;
-}
-
-size_t
-pf_stack_pool_trim(pf_stack_pool *pool)
-{
-    put_back(pool);
-    size_t before = pool->slots * pool->stride;
-    free_spare_slabs(pool, SIZE_MAX);
-    size_t given = before - pool->slots * pool->stride;
-    given += pf_stack_pool_discard(pool);
-    pool->peak_now = pool->peak_last = pool->slabs;
-    pool->trims += given != 0;
-    return given;
 }
 
 void
@@ -854,133 +671,6 @@ void *
 pf_stack_owner(const pf_stack *stack)
 {
     return stack->slab->pool->owner;
-}
-
-/* ---------------------------------------------------------- sharing --- */
-
-void
-pf_stack_pool_lend(pf_stack_pool *pool, size_t from, pf_stack_share_fn share)
-{
-    pool->lend_from = share == NULL ? SIZE_MAX : from;
-    pool->share = share;
-}
-
-size_t
-pf_stack_pool_live(const pf_stack_pool *pool)
-{
-    return pool->live;
-}
-
-size_t
-pf_stack_pool_occupied(const pf_stack_pool *pool)
-{
-    return pool->live - pool->vacant;
-}
-
-void
-pf_stack_trim_below(pf_stack *stack, const char *low)
-{
-    if ((size_t)((char *)stack - low) > KEEP_TOP) {
-        (void)discard_deep(stack);
-    }
-}
-
-void
-pf_stack_enter(pf_stack *stack, void *user)
-{
-    stack->user = user;
-    stack->slab->homes[stack->slot] &= ~VACANT;
-    stack->slab->pool->vacant--;
-}
-
-void
-pf_stack_share(pf_stack *stack, void *user)
-{
-    stack->slab->homes[stack->slot]++;
-    stack->slab->pool->shared++;
-    pf_stack_enter(stack, user);
-}
-
-bool
-pf_stack_is_shared(const pf_stack *stack)
-{
-    return (stack->slab->homes[stack->slot] & ~FLAGS) > 1;
-}
-
-void
-pf_stack_release_home(pf_stack_pool *pool, pf_stack *stack)
-{
-    if (!pf_stack_bring_back(pool, stack)) {
-        return; /* it stays vacant for good */
-    }
-    pf_slab *slab = stack->slab;
-    uint32_t *homes = &slab->homes[stack->slot];
-    if ((*homes & ~FLAGS) > 1) {
-        --*homes;
-        slab->pool->shared--;
-    } else {
-        pf_stack_enter(stack, NULL);
-        pf_stack_release(stack);
-    }
-}
-
-/* One that is at hand still has its home. */
-static bool
-is_occupied(const pf_stack *stack)
-{
-    return stack->user != NULL && (stack->next & 1) == 0;
-}
-
-static bool
-bring_back(pf_slab *slab, uint32_t slot)
-{
-    if (slab->bare && !guard_again(slab)) {
-        return false;
-    }
-    slab->homes[slot] &= ~GONE;
-    (void)set_up(slab, slot);
-    return true;
-}
-
-bool
-pf_stack_bring_back(pf_stack_pool *pool, pf_stack *stack)
-{
-    if (stack->slab != NULL) {
-        return true;
-    }
-    const char *place = (const char *)stack;
-    pf_slab *slab = pool->newest;
-    while (place < slab->base ||
-           place >= slab->base + slab->count * pool->stride) {
-        slab = slab->older;
-    }
-    return bring_back(slab,
-                      (uint32_t)((size_t)(place - slab->base) / pool->stride));
-}
-
-pf_stack *
-pf_stack_pool_next(pf_stack_pool *pool, size_t steps, bool vacant)
-{
-    size_t lap = pool->slots + pool->slabs;
-    for (steps = steps < lap ? steps : lap; steps > 0; steps--) {
-        if (pool->hand == NULL || pool->hand_slot >= pool->hand->fresh) {
-            pool->hand = pool->hand == NULL || pool->hand->older == NULL
-                             ? pool->newest
-                             : pool->hand->older;
-            pool->hand_slot = 0;
-            continue;
-        }
-        pf_slab *slab = pool->hand;
-        uint32_t slot = pool->hand_slot++;
-        uint32_t homes = slab->homes[slot];
-        pf_stack *stack = header_of(slab, slot);
-        if ((homes & VACANT) != 0
-                ? vacant && ((homes & GONE) == 0 || bring_back(slab, slot))
-                : homes != 0 && (homes & OWN) == 0 && is_occupied(stack)) {
-            return stack;
-        }
-    }
-    return NULL;
 }
 
 size_t
@@ -1024,5 +714,5 @@ pf_stack_guards(const pf_stack *stack, const void *address)
 {
     uintptr_t low = (uintptr_t)stack->area.low;
     uintptr_t place = (uintptr_t)address;
-    return place < low && place >= low - guard_size(stack->slab->pool);
+    return place < low && place >= low - pf_slab_guard_size(stack->slab->pool);
 }

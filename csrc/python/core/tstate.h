@@ -941,7 +941,7 @@ pystate_is_entry(const PyFrameHead *f)
 
 /* What others may find of a suspended fiber's frames. */
 typedef struct PyStateView {
-    bool exposed; /* a frame has an object, or is that of a generator: both
+    bool exposed;     /* a frame has an object, or is that of a generator: both
                      have pointers to frames */
     bool called_back; /* C code that Python code has called has called the
                          interpreter */

@@ -723,9 +723,10 @@ static PyMemberDef fiber_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
-PyDoc_STRVAR(fiber_doc,
-             "Fiber(target=None, args=(), kwargs=None, *, name=None, "
-             "daemon=False, stack_size=None, context=None, own_stack=False)\n--\n\n\
+PyDoc_STRVAR(
+    fiber_doc,
+    "Fiber(target=None, args=(), kwargs=None, *, name=None, "
+    "daemon=False, stack_size=None, context=None, own_stack=False)\n--\n\n\
 A function with a stack of its own: it can be suspended anywhere, and resumed.\n\
 \n\
 Raw: switch() to it; you decide which fiber runs. Scheduled: start() it inside\n\

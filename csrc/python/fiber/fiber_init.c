@@ -183,9 +183,9 @@ pf_fiber_own_stack(FiberObject *self)
 int
 pf_fiber_init(PyObject *op, PyObject *args, PyObject *kwds)
 {
-    static char *names[] = {"target", "args",       "kwargs",  "name",
-                            "daemon", "stack_size", "context", "own_stack",
-                            NULL};
+    static char *names[] = {"target",  "args",      "kwargs",
+                            "name",    "daemon",    "stack_size",
+                            "context", "own_stack", NULL};
     FiberObject *self = (FiberObject *)op;
     PyObject *target = NULL, *call_args = NULL, *call_kwargs = NULL;
     PyObject *name = NULL, *size = NULL, *context = NULL;

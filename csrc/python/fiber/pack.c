@@ -53,8 +53,8 @@ moved(pf_fiber *core, const char *low, const char *high, ptrdiff_t distance)
 {
     FiberObject *fiber = FIBER_OF(core);
     const PyStateMove move = {low, high, distance};
-    char *saved = fiber->saved != NULL ? (char *)fiber->saved
-                                       : core->stack->room;
+    char *saved =
+        fiber->saved != NULL ? (char *)fiber->saved : core->stack->room;
     fiber->saved = pystate_moved(&move, saved);
     pystate_follow(fiber->saved, &move);
 }

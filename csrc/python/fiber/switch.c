@@ -266,8 +266,7 @@ give(PfThread *t, FiberObject *target, pf_fiber *way, PyObject *value)
 }
 
 PyObject *
-pf_fiber_give(PfThread *t, FiberObject *target, pf_fiber *way,
-              PyObject *value)
+pf_fiber_give(PfThread *t, FiberObject *target, pf_fiber *way, PyObject *value)
 {
     return give(t, target, way, value);
 }

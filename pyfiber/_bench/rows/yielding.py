@@ -224,7 +224,8 @@ ROWS = (
     Row(
         "parked-turns",
         "yield among 10,000 that have all waited first",
-        "10,000 fibers that have all waited at once, and so share few stacks, take turns; the time of one yield.",
+        "10,000 fibers that have all waited at once, and so share few stacks, take turns; the time "
+        "of one yield.",
         (
             Case("pyfiber", partial(pyfiber_turns, 10_000)),
             *asyncio_cases(partial(asyncio_turns, 10_000)),
