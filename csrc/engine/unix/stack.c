@@ -63,7 +63,7 @@
 /* ... and this many even without any load. */
 #define ALWAYS_SPARE 16
 
-PF_ATOMIC(size_t) pf_slab_split_guards;
+PF_ATOMIC(size_t) pf_slab_split_guards; /* shared, one word */
 
 /* ----------------------------------------------------------- slabs --- */
 

@@ -215,7 +215,7 @@ api_current(void)
 static PfRare *
 lend(void)
 {
-    static PfRare of_a_thread; /* whose stack is never packed; not used */
+    static PfRare of_a_thread; /* constant: a thread's stack is never packed */
     PfThread *t = pf_this_thread();
     if (t == NULL || CURRENT(t)->fiber.stack == NULL) {
         return t == NULL ? NULL : &of_a_thread;

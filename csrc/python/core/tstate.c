@@ -22,9 +22,10 @@ int pf_c_limit; /* constant after import */
  * process on a thread that does not hold the GIL, and with the experimental
  * JIT it frees compiled code as well. */
 static bool setter_stores; /* constant after import */
-/* The function that was set before.  One word, read in handlers. */
+/* The function that was set before.  Shared, one word; also in handlers. */
 static PF_ATOMIC(size_t) evaluate;
-/* The pystate_entered_fn, always the same.  One word, read in handlers. */
+/* The pystate_entered_fn, always the same.  Shared, one word; also in handlers.
+ */
 static PF_ATOMIC(size_t) asked;
 
 /* The interpreter's own check makes the call fail, as it knows how to clean up
