@@ -215,7 +215,7 @@ api_current(void)
 static PfRare *
 lend(void)
 {
-    static PfRare of_a_thread; /* constant: a thread's stack is never packed */
+    static PfRare of_a_thread; /* constant after import */
     PfThread *t = pf_this_thread();
     if (t == NULL || CURRENT(t)->fiber.stack == NULL) {
         return t == NULL ? NULL : &of_a_thread;
