@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -20,6 +21,12 @@ def running(main: Callable[[], Any], slots: int = 2) -> Any:
     """main() in a run whose fibers share so few stacks that nearly every switch moves one."""
     with contextlib.closing(Scheduler(slots=slots)) as scheduler:
         return scheduler.run(main)
+
+
+def in_a_fresh_thread(main: Callable[[], Any]) -> Any:
+    """main() on a thread that has no stacks yet: fibers that other tests left share none of them."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(main).result()
 
 
 def counted(name: str) -> int:

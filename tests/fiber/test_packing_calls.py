@@ -14,7 +14,7 @@ import pytest
 
 import pyfiber
 from pyfiber import Fiber, FiberError, current, park, spawn, yield_now
-from tests.fiber.sharing import counted, deep, needs_packing, running
+from tests.fiber.sharing import counted, deep, in_a_fresh_thread, needs_packing, running
 from tests.support.subprocesses import run_python
 
 pytestmark = needs_packing
@@ -253,7 +253,7 @@ def packed_of(wait: Callable[[], Any], *, own_stack: bool = False, slots: int = 
             fiber.result()
         return packed
 
-    return int(running(main, slots))
+    return int(in_a_fresh_thread(partial(running, main, slots)))
 
 
 def test_fiber_that_lends_is_not_packed_to_save_memory() -> None:
