@@ -24,7 +24,7 @@ def running(main: Callable[[], Any], slots: int = 2) -> Any:
 
 
 def in_a_fresh_thread(main: Callable[[], Any]) -> Any:
-    """main() on a thread that has no stacks yet: fibers that other tests left share none of them."""
+    """main() on a thread that has no stacks yet: none of those that other tests left."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(main).result()
 
