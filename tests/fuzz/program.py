@@ -10,6 +10,7 @@ import logging
 import math
 import os
 import random
+import re
 import sys
 import threading
 import weakref
@@ -342,8 +343,10 @@ class Program:
     def steps(self) -> None:
         """Some steps, at times within something that has state of its own."""
         count = self.random.randrange(5)
-        shape = self.random.randrange(6)
-        if shape == 0:
+        shape = self.random.randrange(7)
+        if shape == 6:
+            self.through_c(lambda: [self.step() for _ in range(count)])
+        elif shape == 0:
             sorted(range(count), key=lambda _: self.step() or 0)
         elif shape == 1:
             for _ in (self.step() for _ in range(count)):
@@ -355,6 +358,10 @@ class Program:
                 self.step()
         if self.random.random() < 0.1:
             raise Boom("body")
+
+    def through_c(self, function: Callable[[], Any]) -> None:
+        """Call it from C code that has more to do afterwards."""
+        re.sub("two", lambda _: str(function()), "one two three")
 
     def in_thread(self, function: Callable[[], Any]) -> None:
         """Call it on another thread and wait for that."""

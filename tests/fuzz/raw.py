@@ -9,6 +9,7 @@ from typing import Any
 import pyfiber
 from pyfiber import Fiber
 
+from .foreign import ForeignActs
 from .program import HUGE, Program, acts
 
 LOOKS = ("name", "state", "parent", "context", "frame", "outcome", "daemon", "waiting_on")
@@ -46,7 +47,8 @@ class RawActs(Program):
 
     ACTS = acts(
         "new 14, switch 24, throw 7, to_parent 6, reparent 8, again 4, look 4, rename 2,"
-        "daemonize 2, callback 2, threaded 3, stacks 1, owner_call 3, bare 1, clear_frame 1"
+        "daemonize 2, callback 2, threaded 3, stacks 1, owner_call 3, bare 1, clear_frame 1,"
+        "hold_frame 2, follow_frame 3"
     )
     EXPECTED = (RuntimeError, pyfiber.FiberCancelled)
 
@@ -58,6 +60,7 @@ class RawActs(Program):
             "daemon": choose((True, False)),
             "stack_size": choose((None, None, 1 << 17, 1 << 18, 0, -1, HUGE)),
             "context": choose((None, contextvars.copy_context())),
+            "own_stack": choose((True, False)),
         }
         chosen = {key: self.maybe(value) for key, value in every.items() if choose((0, 0, 1))}
         return chosen
@@ -169,6 +172,19 @@ class RawActs(Program):
         if frame is not None:
             self.call("frame.clear", frame.clear)
 
+    def hold_frame(self) -> None:
+        """A frame that is held is found by its code wherever its fiber is."""
+        frame = self.fiber().frame
+        if frame is not None:
+            self.keep("frame", frame)
+
+    def follow_frame(self) -> None:
+        frame = self.any("frame")
+        while frame is not None:
+            if not frame.f_code.co_name or len(frame.f_locals) > 1000:
+                self.found(f"{self.name(frame)} is no frame")
+            frame = frame.f_back
+
     def stacks(self) -> None:
         self.call("trim_stacks", pyfiber.trim_stacks)
         self.call("stack_stats", pyfiber.stack_stats)
@@ -184,5 +200,5 @@ class RawActs(Program):
         self.call("thread", self.in_thread, few)
 
 
-class Kind(RawActs):
+class Kind(ForeignActs, RawActs):
     """Raw fibers alone."""

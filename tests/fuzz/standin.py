@@ -8,6 +8,7 @@ from typing import Any
 from pyfiber import greenlet
 from pyfiber.greenlet import GreenletExit
 
+from .foreign import ForeignActs
 from .generators import GeneratorActs
 from .program import acts
 
@@ -131,7 +132,7 @@ class StandInActs(GeneratorActs):
         greenlet.settrace(None)  # what was on its way to set it has ended
 
 
-class Kind(StandInActs):
+class Kind(ForeignActs, StandInActs):
     """All of them."""
 
     EXPECTED = (KeyError,)
