@@ -225,7 +225,7 @@ def test_stats_are_counted() -> None:
 
 
 def test_stack_is_released_when_the_fiber_ends_not_when_it_is_collected() -> None:
-    size = 555 * KIB
+    size = 559 * KIB
     fibers = [Fiber(int, stack_size=size) for _ in range(50)]
     for fiber in fibers:
         fiber.switch()
