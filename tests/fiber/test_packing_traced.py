@@ -134,6 +134,64 @@ def test_trace_function_of_one_fiber_stays_with_it() -> None:
     assert all(events == each[0] for events in each)
 
 
+def test_trace_functions_of_threading_are_each_fibers_own() -> None:
+    """Each sees the calls of its fiber alone, wherever that is left for."""
+
+    class Stack:
+        def __init__(self) -> None:
+            self.calls: list[str] = []
+            made.append(self)
+
+        def __call__(self, frame: FrameType, event: str, arg: object) -> Any:
+            name = frame.f_code.co_name
+            if name not in {"work", "step"}:
+                return None
+            if event == "call":
+                self.calls.append(name)
+                seen.add((id(self), frame.f_locals["i"]))
+            elif event == "return":
+                wrong.append((name, self.calls.pop())) if self.calls[-1] != name else None
+                if self.calls[-1:] == [name]:
+                    self.calls.pop()
+            return self
+
+    def begin(frame: FrameType, event: str, arg: object) -> Any:
+        function = Stack()
+        sys.settrace(function)
+        return function(frame, event, arg)
+
+    made: list[Stack] = []
+    seen: set[tuple[int, int]] = set()
+    wrong: list[tuple[str, str]] = []
+
+    def main() -> None:
+        fibers: list[Fiber[Any]] = []
+
+        def step(i: int) -> None:
+            fibers[(i + 1) % 9].switch()
+
+        def work(i: int) -> None:
+            for _ in range(5):
+                step(i)
+
+        fibers.extend(Fiber(work, (i,)) for i in range(9))
+        before = sys.gettrace(), threading.gettrace()
+        threading.settrace(begin)
+        sys.settrace(begin)
+        try:
+            while alive := [fiber for fiber in fibers if not fiber.done()]:
+                alive[0].switch()
+        finally:
+            sys.settrace(before[0])
+            threading.settrace(before[1])  # type: ignore[arg-type]
+
+    running(main)
+    assert wrong == []
+    assert len({i for _, i in seen}) == 9
+    assert len(seen) == 9
+    assert all(stack.calls == [] for stack in made)
+
+
 def test_profiler_counts_the_calls_of_all() -> None:
     def calls(slots: int) -> dict[str, Any]:
         profile = cProfile.Profile()
@@ -257,6 +315,33 @@ def test_depth_of_recursion_moves_with_its_fiber() -> None:
     few = measured(2)
     assert few == measured(0)
     assert few[0] - few[9] == 450
+
+
+def test_depth_of_recursion_is_right_after_many_moves() -> None:
+    """Also where one fiber at home in a slot is left for another one of that slot."""
+
+    def free() -> int:
+        try:
+            return free() + 1
+        except RecursionError:
+            return 0
+
+    def main() -> list[int]:
+        fibers: list[Fiber[Any]] = []
+
+        def work(i: int) -> int:
+            for _ in range(200):
+                fibers[(i + 1) % 9].switch()
+            return free()
+
+        fibers.extend(Fiber(work, (i,)) for i in range(9))
+        while alive := [fiber for fiber in fibers if not fiber.done()]:
+            alive[0].switch()
+        return [fiber.result(0) for fiber in fibers]
+
+    few = running(main)
+    assert len(set(few)) == 1
+    assert few == running(main, slots=0)
 
 
 def test_limit_of_recursion_that_is_set_while_they_are_packed_holds() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import pyfiber
 import pyfiber.socket
-from pyfiber import current, park, sleep, spawn, yield_now
+from pyfiber import current, now, park, sleep_until, spawn, yield_now
 from tests.fiber.sharing import needs_packing, packs
 from tests.support.subprocesses import run_python
 
@@ -33,16 +33,17 @@ def test_fibers_in_park_get_their_values() -> None:
 
 
 def test_fibers_that_sleep_wake_in_order() -> None:
-    woken: list[float] = []
-    left = iter(range(12))
+    woken: list[int] = []
+    numbers = iter(range(12))
+    begins = now() + 0.1
 
     def wait() -> None:
-        seconds = (next(left) * 7 % 12) / 1000
-        sleep(seconds + 0.001)
-        woken.append(seconds)
+        number = next(numbers) * 7 % 12
+        sleep_until(begins + number / 1000)
+        woken.append(number)
 
-    packs(wait, woken.clear)
-    assert woken == sorted(woken)
+    packs(wait, lambda: None)
+    assert woken == [*range(12)]
 
 
 def test_queue_hands_each_fiber_one_item() -> None:

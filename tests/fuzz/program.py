@@ -26,9 +26,9 @@ from .evil import Boom, Evil, Liar, Looked, perform
 HUGE = 1 << 52
 MOST = 7  # objects of each sort that are kept
 JOIN_SECONDS = 30
-BATCH = os.path.join(os.path.dirname(__file__), "batch.py")
+BATCH, FOREIGN = (os.path.join(os.path.dirname(__file__), f"{n}.py") for n in ("batch", "foreign"))
 #: No trace function acts here: it would depend on who watches, or leave a lock taken for ever.
-UNTRACED = frozenset((__file__, BATCH, logging.__file__, threading.__file__))
+UNTRACED = frozenset((__file__, BATCH, FOREIGN, logging.__file__, threading.__file__))
 VARIABLE: contextvars.ContextVar[Any] = contextvars.ContextVar("VARIABLE")
 
 Acts = dict[str, int]
