@@ -15,6 +15,7 @@ import pytest
 
 import pyfiber
 from pyfiber import grains
+from tests.conftest import Child
 
 variable: contextvars.ContextVar[int] = contextvars.ContextVar("variable")
 ended: list[str] = []
@@ -150,6 +151,42 @@ def test_dropped_frames_are_closed_in_their_own_context(main: Callable[[], None]
     pyfiber.run(main)
     gc.collect()
     assert ended == ["reset"]
+
+
+def test_failure_of_garbage_is_dropped_where_variables_can_be_looked_up(child: Child) -> None:
+    """The collector clears the fiber's context first; then the failure goes."""
+    done = child(
+        """
+        import contextvars, datetime, gc
+        from pyfiber import Fiber
+
+        variable = contextvars.ContextVar("variable", default="default")
+
+        class Last(datetime.tzinfo):
+            def __del__(self):
+                print(variable.get(), len(contextvars.copy_context()))
+
+        class Loop(Fiber):
+            pass
+
+        def fail():
+            # The collector does not see what a datetime refers to.
+            raise ValueError(datetime.datetime(2000, 1, 1, tzinfo=Last()))
+
+        gc.collect()
+        gc.disable()
+        context = contextvars.copy_context()
+        fiber = Loop(fail, context=context)
+        fiber.itself = fiber
+        try:
+            fiber.switch()
+        except ValueError:
+            pass
+        del fiber, context
+        gc.collect()
+        """
+    )
+    assert done.stdout == "default 0\n"
 
 
 def test_generator_closed_at_the_end_of_a_cancelled_fiber_may_wait() -> None:

@@ -14,6 +14,7 @@ import pytest
 from pyfiber import Fiber, FiberError, FiberExit, current, greenlet
 from tests.conftest import Child
 from tests.fiber.sharing import counted, deep, needs_packing, running
+from tests.support.subprocesses import EMULATED
 
 pytestmark = [needs_packing, pytest.mark.parametrize("slots", [2, 3])]
 
@@ -316,6 +317,42 @@ def test_deep_recursion_into_the_reserve_and_back(slots: int) -> None:
         assert [fiber.switch() for fiber in fibers] == ["done"] * 6
 
     running(main, slots)
+
+
+USED_UP = """
+import sys
+from pyfiber import Fiber, Scheduler, current
+
+def nest(depth):
+    nested = map(root.switch, ["first", "second"])
+    for _ in range(depth):
+        nested = filter(None, nested)
+    return nested
+
+def main():
+    global root
+    root = current()
+    for depth in range(1000, 60_000, 100):
+        fibers = [Fiber(list, (nest(depth),), stack_size=256 * 1024) for _ in range(5)]
+        assert [fiber.switch() for fiber in fibers] == ["first"] * 5
+        assert [fiber.switch(number) for number, fiber in enumerate(fibers, 1)] == ["second"] * 5
+        assert [fiber.switch(9) for fiber in fibers] == [[number, 9] for number in range(1, 6)]
+        print(depth, flush=True)
+
+Scheduler(slots=int(sys.argv[1])).run(main)
+"""
+
+
+@pytest.mark.skipif(EMULATED, reason="the frames of an emulated processor")
+def test_fibers_that_are_left_in_their_reserve_come_back_to_it(slots: int, child: Child) -> None:
+    """Calls that nobody counts use up the stack, until the process ends; no earlier if it moves."""
+
+    def deepest(slots: int) -> int:
+        done = child(USED_UP, str(slots), check=False)
+        assert done.stderr.startswith("Fatal pyfiber error: stack overflow in fiber")
+        return int(done.stdout.split()[-1])
+
+    assert abs(deepest(slots) - deepest(0)) <= 100
 
 
 # --------------------------------------------------------------------------- greenlets

@@ -5,6 +5,7 @@
 #include "python/core/chain.h"
 #include "python/core/tstate.h"
 #include "python/fiber/fiber.h"
+#include "python/fiber/unwind.h"
 
 /* The reason of the Cancelled that it ended with; a new reference. */
 PyObject *
@@ -169,7 +170,8 @@ drop(PfTaskObject *task)
 void
 pf_outcome_drop(PfTaskObject *task, PyObject *context)
 {
-    if (PF_LIKELY(context == NULL || task->value == NULL)) {
+    if (PF_LIKELY(context == NULL || task->value == NULL) ||
+        pf_context_is_cleared(context)) {
         drop(task);
         return;
     }

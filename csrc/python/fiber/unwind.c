@@ -65,6 +65,16 @@ look_into(PyObject *found, void *whole)
     return !around;
 }
 
+bool
+pf_context_is_cleared(PyObject *context)
+{
+    bool whole = true;
+    if (context != NULL) {
+        look_into(context, &whole);
+    }
+    return !whole;
+}
+
 /* The collector clears the objects that die with a fiber in any order.  This
  * may happen before the fiber's end, if a subclass has replaced its finalizer
  * by __del__ or it was dropped on another thread.  A look-up of a variable in
@@ -72,11 +82,7 @@ look_into(PyObject *found, void *whole)
 void
 pf_fiber_renew_context(FiberObject *fiber)
 {
-    bool whole = true;
-    if (fiber->context != NULL) {
-        look_into(fiber->context, &whole);
-    }
-    if (!whole) {
+    if (pf_context_is_cleared(fiber->context)) {
         Py_CLEAR(fiber->context);
     }
 }

@@ -11,6 +11,8 @@
 void pf_fiber_unwind(PfThread *t, FiberObject *fiber);
 /* Is it suspended, and free of anything that must return to it first? */
 bool pf_fiber_can_unwind(FiberObject *fiber);
+/* Has the collector cleared this context, or NULL?  No code may run in it. */
+bool pf_context_is_cleared(PyObject *context);
 /* Call this before unwinding a fiber that may be garbage. */
 void pf_fiber_renew_context(FiberObject *fiber);
 
