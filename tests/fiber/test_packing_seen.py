@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pyfiber import Fiber, current, park, spawn, yield_now
+from pyfiber import Fiber, current, park, spawn, trim_stacks, yield_now
 from tests.fiber.sharing import counted, deep, needs_packing, running
 
 pytestmark = needs_packing
@@ -64,6 +64,34 @@ def test_frame_of_a_packed_fiber_can_be_looked_at() -> None:
         for fiber in fibers:
             fiber.result()
         assert all(frame is not None and frame.f_locals["i"] == i for i, frame in enumerate(frames))
+
+    running(main)
+
+
+def test_packed_fiber_is_seen_after_the_memory_of_its_slot_has_gone_back() -> None:
+    """Whoever was in the slot last has ended."""
+
+    def work(i: int) -> int:
+        park()
+        return i
+
+    def main() -> None:
+        fibers = [spawn(work, i) for i in range(12)]
+        yield_now()
+        for fiber in fibers[:6]:
+            fiber.unpark()
+            fiber.join()
+        assert counted("packed") == 6
+        assert trim_stacks() > 0
+        gc.collect()
+        for i in range(6, 12):
+            if i % 4 < 2:
+                frame = fibers[i].frame
+                assert frame is not None and frame.f_locals == {"i": i}
+            else:
+                assert "in work" in "".join(fibers[i].stack().format())
+            fibers[i].unpark()
+            assert fibers[i].result() == i
 
     running(main)
 

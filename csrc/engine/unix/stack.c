@@ -606,6 +606,10 @@ vacate(pf_stack *stack)
     slab->homes[stack->slot]--;
     slab->pool->shared--;
     pf_stack_leave(stack);
+#if defined(PYFIBER_HARDTEST)
+    slab->homes[stack->slot] |= GONE; /* nobody may read the header now */
+    memset(stack, 0, sizeof *stack);
+#endif
 }
 
 static bool

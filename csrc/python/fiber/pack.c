@@ -48,14 +48,21 @@ look(pf_thread *thread, pf_fiber *core, pf_packing *packing)
         view.called_back || pf_rare(fiber)->lends != 0 || fiber->is_hub;
 }
 
+/* Where it lies while the fiber is at home.  The header does not say so while
+ * the slot is vacant: its memory may have gone back to the system. */
+static PyState *
+state_at_home(const pf_fiber *core)
+{
+    return (PyState *)(void *)((char *)core->stack + PF_STACK_LEAD);
+}
+
 static void
 moved(pf_fiber *core, const char *low, const char *high, ptrdiff_t distance)
 {
     FiberObject *fiber = FIBER_OF(core);
     const PyStateMove move = {low, high, distance};
-    char *saved =
-        fiber->saved != NULL ? (char *)fiber->saved : core->stack->room;
-    fiber->saved = pystate_moved(&move, saved);
+    fiber->saved = pystate_moved(
+        &move, fiber->saved != NULL ? fiber->saved : state_at_home(core));
     pystate_follow(fiber->saved, &move);
 }
 
@@ -68,7 +75,7 @@ packed(pf_fiber *core)
 static void
 unpacked(pf_fiber *core)
 {
-    FIBER_OF(core)->saved = (PyState *)(void *)core->stack->room;
+    FIBER_OF(core)->saved = state_at_home(core);
 }
 
 static void
