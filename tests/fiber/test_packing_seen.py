@@ -87,7 +87,8 @@ def test_packed_fiber_is_seen_after_the_memory_of_its_slot_has_gone_back() -> No
         for i in range(6, 12):
             if i % 4 < 2:
                 frame = fibers[i].frame
-                assert frame is not None and frame.f_locals == {"i": i}
+                assert frame is not None
+                assert frame.f_locals == {"i": i}
             else:
                 assert "in work" in "".join(fibers[i].stack().format())
             fibers[i].unpark()
