@@ -81,7 +81,7 @@ def test_packed_fiber_is_seen_after_the_memory_of_its_slot_has_gone_back() -> No
         for fiber in fibers[:6]:
             fiber.unpark()
             fiber.join()
-        assert counted("packed") == 6
+        assert counted("packed") >= 6
         trim_stacks()
         gc.collect()
         for i in range(6, 12):
