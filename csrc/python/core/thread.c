@@ -113,18 +113,21 @@ end_thread(PfThread *t)
 }
 
 /* Runs on the dying thread.  On any other thread (the interpreter clears the
- * states of threads lost to a fork or shutdown) the stacks cannot be entered
- * any more, and nothing is touched. */
+ * states of threads lost to a fork or shutdown, or something else has kept the
+ * dict alive) the stacks cannot be entered any more, and nothing is touched.
+ * Whoever drops the capsule may be in the midst of raising an exception. */
 static void
 thread_gone(PyObject *capsule)
 {
-    PfThread *t = PyCapsule_GetPointer(capsule, CAPSULE_NAME);
-    if (t == NULL || t != pf_tls_thread || pf_is_shut_down() ||
-        !pf_root_ops->runs(t)) {
-        PyErr_Clear(); /* a capsule's destructor may not raise */
+    PfThread *t = PyCapsule_GetPointer(capsule, CAPSULE_NAME); /* not NULL */
+    if (t != pf_tls_thread || pf_is_shut_down() || !pf_root_ops->runs(t)) {
         return;
     }
+    PyObject *pending = pf_take_exception();
     end_thread(t);
+    if (pending != NULL) {
+        pf_restore_exception(pending);
+    }
 }
 
 /* The fibers of `t` stay suspended for good: the interpreter no longer knows

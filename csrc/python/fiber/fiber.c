@@ -339,6 +339,7 @@ keep_referents(FiberObject *self)
         !has_frames_of_its_own(self)) {
         return;
     }
+    PyObject *pending = pf_take_exception();
     PyObject *list = PyList_New(0);
     if (list == NULL ||
         pystate_traverse(pf_fiber_state(self), keep_one, list) < 0) {
@@ -349,6 +350,9 @@ keep_referents(FiberObject *self)
         rare->kept = list;
     } else {
         PyErr_Clear(); /* no memory: better lost than freed too early */
+    }
+    if (pending != NULL) {
+        pf_restore_exception(pending);
     }
 }
 
