@@ -345,11 +345,11 @@ Scheduler(slots=int(sys.argv[1])).run(main)
 
 @pytest.mark.skipif(EMULATED, reason="the frames of an emulated processor")
 def test_fibers_that_are_left_in_their_reserve_come_back_to_it(slots: int, child: Child) -> None:
-    """Calls that nobody counts use up the stack, until the process ends; no earlier if it moves."""
+    """Calls that nobody counts use up the stack, until that is too much; no earlier if it moves."""
 
     def deepest(slots: int) -> int:
         done = child(USED_UP, str(slots), check=False)
-        assert done.stderr.startswith("Fatal pyfiber error: stack overflow in fiber")
+        assert "stack overflow" in done.stderr.lower()  # from 3.14 on the interpreter counts, too
         return int(done.stdout.split()[-1])
 
     assert abs(deepest(slots) - deepest(0)) <= 100

@@ -1,4 +1,8 @@
 /* The threads of this process: see os_threads.h. */
+#if !defined(_POSIX_C_SOURCE) && !defined(__APPLE__)
+#define _POSIX_C_SOURCE 200809L /* nanosleep; mach.h needs more */
+#endif
+
 #include "engine/base/os_threads.h"
 
 #include <time.h>

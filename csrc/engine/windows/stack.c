@@ -228,6 +228,12 @@ pf_stack_bring_back(pf_stack_pool *pool, pf_stack *stack)
 }
 
 size_t
+pf_stack_pool_live(const pf_stack_pool *pool)
+{
+    return pool->live;
+}
+
+size_t
 pf_stack_pool_occupied(const pf_stack_pool *pool)
 {
     return pool->live;
