@@ -27,8 +27,10 @@ HUGE = 1 << 52
 MOST = 7  # objects of each sort that are kept
 JOIN_SECONDS = 30
 BATCH, FOREIGN = (os.path.join(os.path.dirname(__file__), f"{n}.py") for n in ("batch", "foreign"))
+# A fiber that is left while it has the lock of all imports keeps other threads from importing.
+IMPORTS = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
 #: No trace function acts here: it would depend on who watches, or leave a lock taken for ever.
-UNTRACED = frozenset((__file__, BATCH, FOREIGN, logging.__file__, threading.__file__))
+UNTRACED = frozenset((__file__, BATCH, FOREIGN, logging.__file__, threading.__file__, *IMPORTS))
 VARIABLE: contextvars.ContextVar[Any] = contextvars.ContextVar("VARIABLE")
 
 Acts = dict[str, int]
