@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import gc
 import threading
 import weakref
@@ -772,3 +773,39 @@ def test_fiber_whose_class_has_a_finalizer_is_not_lost_in_a_cycle_through_its_ow
     gc.collect()
     assert log == [1, "__del__"]
     assert fiber() is None
+
+
+@pytest.mark.parametrize("through", ["permit", "attribute", "context"])
+def test_fiber_whose_class_has_a_finalizer_ends_when_a_cycle_with_it_is_collected(
+    through: str,
+) -> None:
+    log = []
+
+    class Finalized(Fiber[Any]):
+        def __del__(self) -> None:
+            log.append("__del__")
+
+    def body() -> None:
+        try:
+            main.switch()
+        finally:
+            log.append("end")
+
+    def make() -> weakref.ref[Any]:
+        context = contextvars.copy_context()
+        fiber = Finalized(body, context=context)
+        fiber.switch()
+        if through == "permit":
+            fiber.unpark(fiber)
+        elif through == "attribute":
+            fiber.itself = fiber  # type: ignore[attr-defined]
+        else:
+            context.run(contextvars.ContextVar[Any]("itself").set, fiber)
+        return weakref.ref(fiber)
+
+    main = current()
+    fiber = make()
+    gc.collect()
+    assert fiber() is None
+    assert log == ["__del__", "end"]
+    assert not [thing for thing in gc.get_objects() if type(thing).__name__ == "Finalized"]

@@ -260,36 +260,6 @@ fiber_traverse(PyObject *op, visitproc visit, void *arg)
     return pf_task_traverse(PF_TASK(self), visit, arg);
 }
 
-static int
-fiber_clear(PyObject *op)
-{
-    FiberObject *self = (FiberObject *)op;
-    PfRare *rare = self->rare;
-    if (rare != NULL) {
-        Py_CLEAR(rare->callbacks);
-    }
-    if (self->greenlet != NULL) {
-        pf_view_done(self); /* it holds the fiber */
-    }
-    if (self->fiber.stack != NULL) {
-        return 0; /* its unwinding still needs the rest */
-    }
-    pf_fiber_drop_target(self);
-    Py_CLEAR(self->args);
-    Py_CLEAR(self->kwargs);
-    pf_outcome_drop(PF_TASK(self), self->context);
-    PF_CLEAR_LINK(self->parent);
-    Py_CLEAR(self->context);
-    if (rare != NULL) {
-        Py_CLEAR(rare->cancel);
-        Py_CLEAR(rare->puller);
-        Py_CLEAR(rare->pulled);
-        Py_CLEAR(rare->other);
-        Py_CLEAR(rare->kept);
-    }
-    return 0;
-}
-
 static bool
 is_alive(FiberObject *self)
 {
@@ -321,6 +291,39 @@ outlive(FiberObject *self)
     } else {
         pf_leave_to_owner(self->thread, Py_NewRef((PyObject *)self));
     }
+}
+
+static int
+fiber_clear(PyObject *op)
+{
+    FiberObject *self = (FiberObject *)op;
+    PfRare *rare = self->rare;
+    if (rare != NULL) {
+        Py_CLEAR(rare->callbacks);
+    }
+    if (self->greenlet != NULL) {
+        pf_view_done(self); /* it holds the fiber */
+    }
+    if (is_alive(self) && !pf_is_shut_down()) {
+        outlive(self); /* its class has __del__ in place of our finalizer */
+    }
+    if (self->fiber.stack != NULL) {
+        return 0; /* its unwinding still needs the rest */
+    }
+    pf_fiber_drop_target(self);
+    Py_CLEAR(self->args);
+    Py_CLEAR(self->kwargs);
+    pf_outcome_drop(PF_TASK(self), self->context);
+    PF_CLEAR_LINK(self->parent);
+    Py_CLEAR(self->context);
+    if (rare != NULL) {
+        Py_CLEAR(rare->cancel);
+        Py_CLEAR(rare->puller);
+        Py_CLEAR(rare->pulled);
+        Py_CLEAR(rare->other);
+        Py_CLEAR(rare->kept);
+    }
+    return 0;
 }
 
 static int
