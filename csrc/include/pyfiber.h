@@ -33,6 +33,10 @@
  *   never return normally to the C frame that called it: when the fiber's last
  *   reference goes away, it raises FiberExit, so release what you hold on
  *   errors as on success.
+ * - While a fiber is suspended, the memory of its C stack may hold the bytes of
+ *   another one; its own are back, at their addresses, before it goes on.  So
+ *   nobody else (another thread, the kernel, another fiber) may use the address
+ *   of a variable on that stack meanwhile, unless the fiber has an OwnStack.
  * - longjmp and C++ exceptions must not leave a fiber's or a context's body.
  *
  * Compatibility: functions are only ever appended to the table.  A module
