@@ -355,6 +355,44 @@ def test_fibers_that_are_left_in_their_reserve_come_back_to_it(slots: int, child
     assert abs(deepest(slots) - deepest(0)) <= 100
 
 
+def test_fibers_dropped_by_the_collector_end_after_it(slots: int) -> None:
+    """What a new greenlet does for those that others have dropped has to wait, too."""
+    ended = []
+
+    class Trigger:
+        def __init__(self, held: list[Fiber[Any]]) -> None:
+            self.held = held
+            self.itself = self
+
+        def __del__(self) -> None:
+            self.held.clear()
+            greenlet.greenlet(print)
+
+    def work(number: int) -> None:
+        try:
+            root.switch()
+        finally:
+            ended.append(number)
+
+    def collect() -> None:
+        Trigger(fibers)
+        gc.collect()
+
+    def main() -> None:
+        nonlocal root
+        root = current()
+        fibers.extend(Fiber(work, (number,)) for number in range(8))
+        for fiber in fibers:
+            fiber.switch()
+        Fiber(collect).switch()
+        Fiber(int).switch()
+
+    root = current()
+    fibers: list[Fiber[Any]] = []
+    running(main, slots)
+    assert sorted(ended) == list(range(8))
+
+
 # --------------------------------------------------------------------------- greenlets
 
 

@@ -8,6 +8,7 @@
 #include "python/fiber/fiber.h"
 #include "python/fiber/overflow.h"
 #include "python/fiber/owner.h"
+#include "python/fiber/pack.h"
 #include "python/fiber/unwind.h"
 
 /* The collector reports its beginning and end through gc.callbacks.  If our
@@ -62,11 +63,15 @@ take_left(PfThread *t)
     return op;
 }
 
-/* Fibers whose last reference another thread dropped; it left one to us.  (A
- * greenlet sees to its own end.) */
+/* Fibers whose last reference another thread dropped, or a collection; it left
+ * one to us.  (A greenlet sees to its own end.)  If this is not the time yet,
+ * the next switching point does it. */
 void
 pf_unwind_dropped(PfThread *t)
 {
+    if (pf_must_stay(t)) {
+        return;
+    }
     pf_attended(t, PF_ATT_DROPPED);
     PyObject *op;
     while ((op = take_left(t)) != NULL) {
