@@ -1,5 +1,7 @@
 #include "sleepers.h"
 
+#include "engine/base/os_threads.h"
+
 #include "check.h"
 
 #define ROOM_USED 64
@@ -73,7 +75,8 @@ free_mover(pf_fiber *mover)
 }
 
 const pf_pack_host sleepers_host = {
-    look, moved, packed, unpacked, new_mover, free_mover, on_arrival,
+    look,      moved,      packed,     unpacked,
+    new_mover, free_mover, on_arrival, pf_os_pause,
 };
 
 static pf_fiber *

@@ -639,3 +639,43 @@ def test_thread_looks_at_packed_raw_fibers_of_another(slots: int) -> None:
             fiber.switch()
 
     running(main, slots)
+
+
+def test_collectors_greenlet_is_not_left_while_others_are_at_home_in_its_slot(slots: int) -> None:
+    """One of these could have to run next, and the collector's lists would be in its way."""
+    raised = []
+
+    class Switching:
+        def __init__(self, to: Any) -> None:
+            self.to = to
+            self.itself = self
+
+        def __del__(self) -> None:
+            try:
+                self.to.switch()
+            except greenlet.error as error:
+                raised.append(str(error))
+
+    def collect() -> str:
+        main.switch()
+        Switching(waiting[0])
+        gc.collect()
+        return "collected"
+
+    main = greenlet.getcurrent()
+
+    def run() -> Any:
+        nonlocal main
+        main = greenlet.getcurrent()
+        waiting.extend(greenlet.greenlet(main.switch) for _ in range(8))
+        collecting = greenlet.greenlet(collect)
+        for g in [*waiting, collecting]:
+            g.switch()
+        got = collecting.switch()
+        assert [g.switch(number) for number, g in enumerate(waiting)] == list(range(8))
+        return got
+
+    waiting: list[Any] = []
+    assert running(run, slots) == "collected"
+    assert len(raised) == 1
+    assert "garbage collector" in raised[0]

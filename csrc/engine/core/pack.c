@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "engine/base/memory.h"
-#include "engine/base/os_threads.h"
 #include "engine/core/images.h"
 #include "engine/core/scheduler.h"
 
@@ -80,9 +79,9 @@ pf_packing_refused(void)
         return "valgrind must know where stacks are";
     }
 #endif
-    return PF_CONTEXT_TELLS_LOW ? NULL
-                                : "the system does not tell how far a stack "
-                                  "is in use";
+    return PF_CONTEXT_TELLS_LOW
+               ? NULL
+               : "the system does not tell how much of a stack is in use";
 #endif
 }
 
@@ -213,10 +212,10 @@ clear_slot(pf_thread *thread, Store *store, const pf_stack *stack, bool anyhow)
 static bool
 is_asleep(const pf_thread *thread, const pf_fiber *fiber)
 {
-    const pf_task *task = &fiber->task;
-    const pf_scheduler *s = task->scheduler;
+    const pf_scheduler *s = fiber->task.scheduler;
+    uint8_t state = fiber->task.state;
     return fiber != thread->current && (s == NULL || fiber != s->hub) &&
-           (task->state == PF_PARKED || task->state == PF_SUSPENDED);
+           (state == PF_PARKED || state == PF_SUSPENDED);
 }
 
 static bool
@@ -255,15 +254,24 @@ close_reserve(pf_stack *stack, const pf_whole *whole)
     }
 }
 
+/* This image is about to go; whose it was. */
+static Store *
+uncount(pf_packer *packer, pf_image *image)
+{
+    Store *store = &packer->stores[image->store];
+    store->packed--;
+    store->packed_bytes -= pf_image_size(image);
+    return store;
+}
+
 /* Its home is without an occupant. */
 static int
 unpack(pf_packer *packer, pf_fiber *fiber)
 {
     pf_image *image = fiber->context.handle;
-    Store *store = &packer->stores[image->store];
     pf_whole *whole = pf_is_whole(image);
     pf_stack *stack = fiber->stack;
-    if (!pf_stack_bring_back(store->pool, stack) ||
+    if (!pf_stack_bring_back(packer->stores[image->store].pool, stack) ||
         !open_reserve(stack, whole)) {
         return -ENOMEM;
     }
@@ -279,8 +287,7 @@ unpack(pf_packer *packer, pf_fiber *fiber)
                             -pf_whole_distance(whole, stack));
     }
     packer->unpackings++;
-    store->packed--;
-    store->packed_bytes -= pf_image_size(image);
+    uncount(packer, image);
     pf_image_free(image);
     return 0;
 }
@@ -325,16 +332,21 @@ pf_drop_image(pf_thread *thread, pf_fiber *fiber)
 {
     pf_image *image = fiber->context.handle;
     pf_packer *packer = thread == NULL ? NULL : thread->packer;
-    pf_stack_pool *pool = NULL;
-    if (packer != NULL) {
-        Store *store = &packer->stores[image->store];
-        store->packed--;
-        store->packed_bytes -= pf_image_size(image);
-        pool = store->pool;
-    }
+    pf_stack_pool *pool = packer == NULL ? NULL : uncount(packer, image)->pool;
     pf_image_free(image);
     fiber->context.handle = NULL;
     return pool;
+}
+
+void
+pf_pack_orphan(pf_thread *thread, pf_fiber *fiber)
+{
+    if (pf_is_packed(fiber)) {
+        Store *store = uncount(thread->packer, fiber->context.handle);
+        if (store->pool != NULL) {
+            pf_stack_release_home(store->pool, fiber->stack);
+        }
+    }
 }
 
 /* ----------------------------------------------------------------- the mover
@@ -352,9 +364,8 @@ move(void *arg)
     for (;;) {
         pf_fiber *to = packer->comes;
         Store *store = store_of(packer, pf_stack_pool_of(to->stack));
-        int error = clear_slot(thread, store, to->stack, true);
-        error = error != 0 ? error : unpack(packer, to);
-        if (error != 0) {
+        if (clear_slot(thread, store, to->stack, true) != 0 ||
+            unpack(packer, to) != 0) {
             abort(); /* pf_bring_home has seen to it */
         }
         thread->current = to;
@@ -459,7 +470,7 @@ pf_bring_home_anyhow(pf_thread *thread, pf_fiber *fiber)
     int error;
     pf_fiber *to;
     while ((to = bring_home(thread, fiber, true, &error)) == NULL) {
-        pf_os_pause(); /* another thread, or process, may free some */
+        thread->packer->host->pause(); /* others may free some memory */
     }
     return to;
 }
@@ -478,14 +489,12 @@ pf_next_packed(pf_scheduler *s, pf_fiber *fiber)
     if (++packer->starved >
         s->ready.count) { /* none of those that are ready */
         packer->starved = 0;
-        pf_os_pause();
+        packer->host->pause();
     }
     return pf_hub(s);
 }
 
 /* --------------------------------------------------------------------- homes */
-
-static void lend(Store *store);
 
 /* Whoever is in it, if that can be packed at all. */
 static pf_stack *
@@ -735,17 +744,14 @@ pf_pack_set(pf_thread *thread, const pf_pack_host *host, size_t slots)
     if (!pf_can_pack()) {
         slots = 0;
     }
-    if (thread->packer == NULL) {
-        if (slots == 0) {
-            return 0;
-        }
+    if (thread->packer == NULL && slots != 0) {
         thread->packer = pf_calloc(1, sizeof *thread->packer);
         if (thread->packer == NULL) {
             return -ENOMEM;
         }
         thread->packer->host = host;
     }
-    if (thread->packer->slots == slots) {
+    if (thread->packer == NULL || thread->packer->slots == slots) {
         return 0; /* a turn of a hosted run, say: those that were added stay */
     }
     thread->packer->slots = slots;

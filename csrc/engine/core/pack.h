@@ -56,6 +56,8 @@ typedef struct pf_pack_host {
     /* As pf_host.on_switch, from the mover to the fiber that it has unpacked.
      */
     void (*on_arrival)(pf_thread *thread, pf_fiber *mover, pf_fiber *to);
+    /* As pf_os_pause; other threads may run meanwhile. */
+    void (*pause)(void);
 } pf_pack_host;
 
 typedef struct pf_pack_stats {
@@ -119,6 +121,10 @@ char *pf_pack_peek(const pf_thread *thread, const pf_fiber *fiber,
  * The result is the pool of that; NULL: its thread is gone, as `thread` says.
  */
 pf_stack_pool *pf_drop_image(pf_thread *thread, pf_fiber *fiber);
+
+/* The thread ends, and this fiber, which nobody ends, will never run again.  If
+ * it is packed its image stays, and its home is its home no longer. */
+void pf_pack_orphan(pf_thread *thread, pf_fiber *fiber);
 
 /* The thread is idle at `now`, and its scheduler has counted so many turns:
  * who took turns a while ago may wait without a stack.  The result is when to

@@ -111,16 +111,22 @@ pf_close_reserve(PfThread *t)
     }
 }
 
+bool
+pf_collector_runs_here(PfThread *t)
+{
+    if (t->collecting == t->engine.current && !collector_really_runs()) {
+        pf_mark_collector(t, false);
+    }
+    return t->collecting == t->engine.current;
+}
+
 int
 pf_attend(PfThread *t)
 {
     if (t->attention & PF_ATT_RESERVE) {
         pf_close_reserve(t);
     }
-    if (t->collecting == t->engine.current && !collector_really_runs()) {
-        pf_mark_collector(t, false);
-    }
-    if (t->collecting == t->engine.current) {
+    if (pf_collector_runs_here(t)) {
         PyErr_SetString(pf.fiber_error,
                         "cannot leave this fiber while the garbage collector "
                         "runs (in __del__ or a weakref callback, say)");

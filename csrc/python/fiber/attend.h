@@ -8,6 +8,7 @@
 int pf_attend(PfThread *t);
 /* Parts of that. */
 void pf_close_reserve(PfThread *t);
+bool pf_collector_runs_here(PfThread *t);
 void pf_unwind_dropped(PfThread *t);
 /* On another thread than that of the fiber or greenlet `op`, which is to be
  * unwound: steals a reference.  Runs no code. */

@@ -12,6 +12,7 @@
 
 #include <errno.h>
 
+#include "engine/base/os_threads.h"
 #include "python/core/state.h"
 #include "python/core/tstate.h"
 #include "python/fiber/switch.h"
@@ -112,6 +113,13 @@ free_mover(pf_fiber *mover)
     PyMem_RawFree(mover == NULL ? NULL : FIBER_OF(mover));
 }
 
+static void
+pause_without_gil(void)
+{
+    Py_BEGIN_ALLOW_THREADS pf_os_pause();
+    Py_END_ALLOW_THREADS
+}
+
 static const pf_pack_host pack_host = {
     .look = look,
     .moved = moved,
@@ -120,6 +128,7 @@ static const pf_pack_host pack_host = {
     .new_mover = new_mover,
     .free_mover = free_mover,
     .on_arrival = on_arrival,
+    .pause = pause_without_gil,
 };
 
 const char *

@@ -105,6 +105,9 @@ lose(PfThread *t, FiberObject *fiber)
     PyErr_WriteUnraisable((PyObject *)fiber);
     PyErr_SetNone(pf.fiber_exit);
     pf_fiber_forget_schedule(fiber);
+    if (!fiber->scheduled) {
+        Py_INCREF(fiber); /* pf_fiber_end drops the scheduler's reference */
+    }
     pf_fiber_end(t, fiber, NULL);
     return Py_NewRef(Py_None);
 }

@@ -476,10 +476,14 @@ get_frame(PyObject *op, void *closure)
         Py_RETURN_NONE;
     }
     bool gone = fiber->core.state == PF_DONE && fiber->thread == NULL &&
-                fiber->fiber.stack != NULL &&
-                fiber->saved != NULL; /* its thread is */
-    PyObject *frame = gone ? pystate_frame(t->tstate, fiber->saved)
-                           : pf_fiber_frame(t, fiber);
+                fiber->fiber.stack != NULL; /* its thread is */
+    PyObject *frame = NULL;
+    if (!gone) {
+        frame = pf_fiber_frame(t, fiber);
+    } else if (fiber->saved == NULL || /* there was no memory to keep it */
+               (frame = pystate_frame(t->tstate, fiber->saved)) == NULL) {
+        frame = Py_NewRef(Py_None);
+    }
     Py_DECREF(fiber);
     return frame;
 }

@@ -106,13 +106,21 @@ pf_greenlet_thread_gone(PyGreenlet *g)
 
 /* ---------------------------------------------------------------- attention */
 
-/* The collector may be running: an object that it finalizes may switch,
- * because the collector's work is on this stack, which stays. */
+/* The collector may be running: an object that it finalizes may switch, because
+ * the collector's work is on this stack, which stays; unless it is the home of
+ * others as well, who could have to run before the collector has ended. */
 int
 pf_greenlet_attend(PfThread *t)
 {
     if (t->attention & PF_ATT_RESERVE) {
         pf_close_reserve(t);
+    }
+    if (pf_must_stay(t) && pf_collector_runs_here(t)) {
+        PyErr_SetString(pf_green.error,
+                        "cannot switch while the garbage collector runs (in "
+                        "__del__ or a weakref callback, say) on a stack that "
+                        "other greenlets share: see PYFIBER_SLOTS");
+        return -1;
     }
     if (t->attention & PF_ATT_NO_SWITCH) {
         PyErr_Format(pf_green.error, "cannot switch %s", t->no_switch_why);
@@ -134,6 +142,7 @@ abandon(FiberObject *fiber)
     if (pf_fiber_show(fiber) < 0) {
         PyErr_Clear(); /* no memory: it has no frame then */
     }
+    pf_pack_orphan(&fiber->thread->engine, &fiber->fiber);
     pf_fiber_forget_schedule(fiber);
     pf_live_unlink(fiber);
     fiber->core.state = PF_DONE;
