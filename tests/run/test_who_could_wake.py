@@ -102,3 +102,26 @@ print(ends(park) == DEADLOCK)
 """)
         == "True"
     )
+
+
+def test_what_dies_with_a_failed_look_cannot_wait() -> None:
+    """It would wait in the loop, which nobody would ever bring back."""
+    assert printed("""
+class Waiting:
+    def __del__(self):
+        try:
+            park()
+        except pyfiber.FiberError as error:
+            refused.append(str(error))
+def tracer(frame, event, arg):
+    if frame.f_code.co_name == "could_be_woken" and not refused:
+        dying = Waiting()
+        raise ValueError
+refused = []
+sys.unraisablehook = lambda info: None
+sys.settrace(tracer)
+end = ends(park)
+sys.settrace(None)
+assert end == DEADLOCK, end
+print(refused)
+""") == str(["cannot leave this fiber while a run looks for who could wake it"])

@@ -110,11 +110,11 @@ pf_help_is_possible(SchedulerObject *s)
     }
     pf_no_switch_begin(s->thread, "while a run looks for who could wake it");
     PyObject *answer = PyObject_CallNoArgs(pf_facade.could_be_woken);
-    pf_no_switch_end(s->thread);
+    bool possible = answer != Py_False;
     if (answer == NULL) {
-        PyErr_WriteUnraisable((PyObject *)s);
-        return true;
+        PyErr_WriteUnraisable((PyObject *)s); /* code may run here, too */
     }
-    Py_DECREF(answer);
-    return answer == Py_True;
+    Py_XDECREF(answer);
+    pf_no_switch_end(s->thread);
+    return possible;
 }

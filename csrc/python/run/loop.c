@@ -230,7 +230,6 @@ tell_of_stall(SchedulerObject *s)
                          ? NULL
                          : PyObject_CallOneArg(pf_facade.log_stall, fibers);
     Py_XDECREF(fibers);
-    pf_no_switch_end(s->thread);
     if (told != NULL) {
         Py_DECREF(told);
     } else if (PyErr_ExceptionMatches(PyExc_Exception)) {
@@ -238,6 +237,7 @@ tell_of_stall(SchedulerObject *s)
     } else {
         fail_with_raised(s);
     }
+    pf_no_switch_end(s->thread);
 }
 
 /* Only another thread could wake a fiber.  A library's thread that never does
