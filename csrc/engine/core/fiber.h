@@ -98,8 +98,8 @@ void pf_fiber_release_stack(pf_thread *thread, pf_fiber *fiber);
  * NULL if it has ended. */
 void pf_fiber_leave_stack(pf_thread *thread, pf_fiber *fiber);
 
-/* It is done, and nothing more runs on its stack.  (A host may call a fiber done
- * before that, while it still runs code of the fiber's end.) */
+/* The fiber is done, and nothing more runs on its stack.  (A host may call a
+ * fiber done before that, while the fiber still runs code of its end.) */
 static inline void
 pf_fiber_over(pf_fiber *fiber)
 {

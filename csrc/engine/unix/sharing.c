@@ -179,7 +179,8 @@ strip(pf_slab *slab)
     return true;
 }
 
-/* Those that are vacant; the others are counted. */
+/* Returns the bytes of the vacant slots that have gone back; counts the slots
+ * that have an occupant. */
 static size_t
 discard_vacant_slots(pf_slab *slab, uint32_t *occupied)
 {

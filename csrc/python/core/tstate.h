@@ -1022,7 +1022,8 @@ pystate_follow(PyState *st, const PyStateMove *move)
             ((PyFrameObjectHead *)(void *)f->frame_obj)->frame = f;
         }
 #if PY_VERSION_HEX >= 0x030E0000
-        /* It moves with its frame, even if it points to the end of all. */
+        /* The stack pointer moves with its frame, even if it points to the end
+         * of the bytes that move. */
         char *before = (char *)f - move->distance;
         if (before >= move->low && before < move->high &&
             f->stack_pointer != NULL) {
