@@ -55,8 +55,7 @@ struct pf_packer {
     pf_forms forms;
     pf_fiber *mover; /* NULL: it has not been needed yet */
     char *mover_stack;
-    pf_fiber *leaves;  /* whom the mover packs ... */
-    pf_fiber *comes;   /* ... and whom it unpacks */
+    pf_fiber *comes;   /* whom the mover unpacks */
     pf_whole *reserve; /* for it, so that it does not fail; or NULL */
     pf_whole *view;  /* for pf_pack_peek; there since the first small image */
     bool quiet;      /* so it was at the last step */
