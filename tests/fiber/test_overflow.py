@@ -208,3 +208,46 @@ def test_stack_used_deeply_without_recursion_leaves_no_trace(child: Child) -> No
     last = done.stderr.splitlines()[-1:] if done.returncode > 0 else []
     assert last == []
     assert done.stdout.count("\n") > 5
+
+
+@pytest.mark.parametrize("slots", ["0", "2"])
+def test_fiber_that_was_left_in_its_reserve_gets_it_back(child: Child, slots: str) -> None:
+    """It is left at the bottom of a recursion, and others are left before it is back above.
+
+    The calls that the interpreter counts take more of the stack each time, or less.
+    """
+    done = child(
+        """
+        import random, pyfiber
+        from pyfiber import Fiber
+        root = pyfiber.current()
+        def down(depth):
+            again = lambda _: down(depth + 1)
+            try:
+                way = some.randrange(3)
+                if way == 0:
+                    return sorted([1], key=again)[0]
+                if way == 1:
+                    return list(map(again, [1]))[0]
+                return max([1], key=again)
+            except RecursionError:
+                if some.random() < 0.1:
+                    root.switch()
+                raise
+        def work():
+            for _ in range(3):
+                try:
+                    down(0)
+                except RecursionError:
+                    root.switch()
+        some = random.Random(1)
+        for _ in range(100):
+            fibers = [Fiber(work, stack_size=128 * 1024) for _ in range(3)]
+            while not all(fiber.done() for fiber in fibers):
+                for fiber in fibers:
+                    fiber.done() or fiber.switch()
+        print("ended")
+        """,
+        env={"PYFIBER_SLOTS": slots},
+    )
+    assert done.stdout == "ended\n"

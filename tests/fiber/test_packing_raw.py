@@ -319,6 +319,36 @@ def test_deep_recursion_into_the_reserve_and_back(slots: int) -> None:
     running(main, slots)
 
 
+def test_fibers_in_both_halves_of_the_reserve_share_a_stack(slots: int) -> None:
+    """The reserve is opened in halves.  Who was left further down needs more of it open."""
+
+    def main() -> None:
+        root = current()
+
+        def switch_under(levels: int) -> None:
+            nested: Any = map(root.switch, [levels, None])
+            for _ in range(levels):
+                nested = filter(None, nested)
+            next(nested, None)
+
+        def down(levels: int) -> list[int]:
+            try:
+                return sorted([0], key=lambda _: len(down(levels)))
+            except RecursionError:
+                switch_under(levels)
+                return []
+
+        fibers: list[Fiber[Any]] = [
+            Fiber(down, (levels,), stack_size=512 << 10) for levels in (700, 0) * 3
+        ]
+        assert [fiber.switch() for fiber in fibers] == [700, 0] * 3
+        for fiber in fibers:
+            while not fiber.done():
+                fiber.switch()
+
+    running(main, slots)
+
+
 USED_UP = """
 import sys
 from pyfiber import Fiber, Scheduler, current

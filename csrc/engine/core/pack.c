@@ -123,7 +123,7 @@ make_whole(pf_packer *packer, pf_fiber *fiber, const pf_span *span)
         packer->reserve = NULL;
     }
     pf_whole_fill(whole, fiber, span);
-    whole->opened = pf_stack_reserve_is_open(fiber->stack);
+    whole->opened = pf_stack_opened(fiber->stack);
     return &whole->image;
 }
 
@@ -235,20 +235,21 @@ clear_if_asleep(pf_thread *thread, Store *store, const pf_stack *stack)
 
 /* ----------------------------------------------------------------- unpacking */
 
-/* A stack that had run into its reserve needs that open; another one needs it
- * closed.  False, and nothing has changed: the system does not open it. */
+/* A stack that had run into its reserve needs as much of it open; another one
+ * needs it closed.  False, and nothing has changed: the system refuses. */
 static bool
 open_reserve(pf_stack *stack, const pf_whole *whole)
 {
-    return whole == NULL || !whole->opened ||
-           pf_stack_reserve_is_open(stack) ||
-           pf_stack_open_reserve(stack, stack->area.low);
+    uint32_t opened = whole == NULL ? 0 : whole->opened;
+    return opened <= pf_stack_opened(stack) ||
+           pf_stack_open_reserve(stack,
+                                 stack->area.low + stack->reserve - opened);
 }
 
 static void
 close_reserve(pf_stack *stack, const pf_whole *whole)
 {
-    if (whole == NULL || !whole->opened) {
+    if (whole == NULL || whole->opened == 0) {
         pf_stack_close_reserve(stack, stack);
     }
 }

@@ -21,7 +21,7 @@ enum {
     PF_ATT_NO_SWITCH = 1 << 0, /* no_switch > 0 */
     PF_ATT_GC = 1 << 1,        /* a fiber of ours is `collecting` */
     PF_ATT_DROPPED = 1 << 2,   /* fibers to unwind: dropped by other threads */
-    PF_ATT_RESERVE = 1 << 3,   /* the running fiber's reserve is open */
+    PF_ATT_RESERVE = 1 << 3,   /* a fiber's reserve is open */
     PF_ATT_GUEST = 1 << 4,     /* a guest is inside */
     PF_ATT_CALLS = 1 << 5,     /* calls by other threads: see owner.h */
 };
@@ -79,6 +79,7 @@ struct PfThread {
     bool loop_logs;             /* see patch/stay.h */
     bool lost;                  /* in the child of a fork: another's */
     PF_ATOMIC(uint8_t) watched; /* see overflow.c */
+    size_t in_reserve;          /* fibers that were left with it open */
     PfThread *next;             /* all threads */
     PfSpare spare[PF_SPARE_KINDS];
     PyObject **left;           /* by other threads, behind pf_threads_lock */

@@ -93,20 +93,27 @@ pf_unwind_left_here(void)
     }
 }
 
+/* A fiber may be left, and go on, while it runs in its reserve: all fibers of
+ * the thread are looked at when they are left, until it is seen above. */
 void
 pf_close_reserve(PfThread *t)
 {
     FiberObject *self = CURRENT(t);
+    pf_stack *stack = self->fiber.stack;
     char here = 0;
+    bool open = false;
     pf_attended(t, PF_ATT_RESERVE);
-    if (self->fiber.stack == NULL) {
-        return;
+    if (stack != NULL) {
+        pf_end_watch(t, &here);
+        pf_stack_close_reserve(stack, &here);
+        open = pf_stack_reserve_is_open(stack);
+        if (!open) {
+            pystate_replenish(t->tstate, self->saved);
+        }
     }
-    pf_end_watch(t, &here);
-    pf_stack_close_reserve(self->fiber.stack, &here);
-    if (!pf_stack_reserve_is_open(self->fiber.stack)) {
-        pystate_replenish(t->tstate, self->saved);
-    } else {
+    t->in_reserve += (size_t)open - self->in_reserve;
+    self->in_reserve = open;
+    if (t->in_reserve != 0) {
         pf_attend_to(t, PF_ATT_RESERVE);
     }
 }

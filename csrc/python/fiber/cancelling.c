@@ -37,7 +37,7 @@ int64_t
 pf_cancel_delay(PfThread *t, PfTaskObject *task)
 {
     unsigned count = task->deliveries;
-    if (count < UINT8_MAX) {
+    if (count < PF_MOST_DELIVERIES) {
         task->deliveries++;
     }
     if (count < UNRESPONSIVE_AFTER) {
@@ -47,7 +47,7 @@ pf_cancel_delay(PfThread *t, PfTaskObject *task)
         report_unresponsive(t, (PyObject *)task) < 0) {
         return -1;
     }
-    unsigned doublings = (count - UNRESPONSIVE_AFTER) / 8;
+    unsigned doublings = (count - UNRESPONSIVE_AFTER) / 3;
     int64_t delay = (int64_t)FIRST_DELAY << doublings;
     return delay < LONGEST_DELAY ? delay : LONGEST_DELAY;
 }

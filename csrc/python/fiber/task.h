@@ -97,8 +97,10 @@ enum {
     bool uncounted : 1;     /* a fiber's reference to its target */           \
     bool patched : 1;       /* in a call that patch() has changed: a */       \
                             /* cancellation is raised there only once */      \
-    uint8_t deliveries;     /* how often Cancelled was raised in vain */
+    bool in_reserve : 1;    /* a fiber was left with its reserve open */      \
+    uint8_t deliveries : 7; /* how often Cancelled was raised in vain */
 /* clang-format on */
+#define PF_MOST_DELIVERIES 127
 
 struct PfTaskObject {
     PF_TASK_HEAD
