@@ -280,28 +280,32 @@ def test_switching_while_the_collector_runs():
 
 def test_leaving_the_collector_and_coming_back():
     log = []
-    main = getcurrent()
 
-    class Garbage:
-        def __init__(self):
-            self.me = self
+    def work():
+        main = getcurrent()
 
-        def __del__(self):
-            log.append(main.switch("from the collector"))
+        class Garbage:
+            def __init__(self):
+                self.me = self
 
-    def body():
-        Garbage()
-        gc.collect()
-        return "collected"
+            def __del__(self):
+                log.append(main.switch("from the collector"))
 
-    g = greenlet(body)
-    assert g.switch() == "from the collector"
-    trash = [[] for _ in range(5000)]
-    for t in trash:
-        t.append(t)
-    del trash, t
-    assert g.switch("back") == "collected"
-    assert log == ["back"]
+        def body():
+            Garbage()
+            gc.collect()
+            return "collected"
+
+        g = greenlet(body)
+        assert g.switch() == "from the collector"
+        trash = [[] for _ in range(5000)]
+        for t in trash:
+            t.append(t)
+        del trash, t
+        assert g.switch("back") == "collected"
+        assert log == ["back"]
+
+    in_thread(work)  # where nobody else is at home on the stack of `g`
 
 
 # threads ------------------------------------------------------------------------------------
