@@ -32,6 +32,12 @@ FLOORS = [
     ["engine/core"],
     ["engine/unix", "engine/windows"],
     ["python/core"],
+    ["python/task"],
+    ["python/line"],
+    ["python/switch"],
+    ["python/pack"],
+    ["python/wait"],
+    ["python/look"],
     ["python/fiber"],
     ["python/cancel"],
     ["python/run"],
@@ -100,9 +106,10 @@ class House:
         found = sorted([*CSRC.rglob("*.c"), *CSRC.rglob("*.h")])
         self.code = {file: code_of(file) for file in found if room_of(file) in HEIGHT}
         self.home: dict[str, Path] = {}
-        for file, code in self.code.items():
-            if file.suffix == ".h":
-                for name in declared(code):
+        headers = {file: code for file, code in self.code.items() if file.suffix == ".h"}
+        for find in (MACRO.findall, declared):  # a macro's use may look like a constant
+            for file, code in headers.items():
+                for name in find(code):
                     self.home.setdefault(name, file)
 
     def arrows(self) -> dict[tuple[Path, str], str]:

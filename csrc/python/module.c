@@ -8,23 +8,24 @@
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
-#include "python/fiber/abroad.h"
-#include "python/fiber/attend.h"
-#include "python/fiber/call.h"
-#include "python/fiber/cancelling.h"
-#include "python/fiber/deadline.h"
-#include "python/fiber/explore.h"
-#include "python/fiber/fiber.h"
-#include "python/fiber/guest.h"
-#include "python/fiber/hub.h"
-#include "python/fiber/inspect.h"
-#include "python/fiber/overflow.h"
-#include "python/fiber/pack.h"
+#include "python/fiber/fiber_type.h"
+#include "python/wait/abroad.h"
+#include "python/switch/attend.h"
+#include "python/task/call.h"
+#include "python/task/cancelling.h"
+#include "python/task/deadline.h"
+#include "python/task/explore.h"
+#include "python/task/fiber.h"
+#include "python/wait/guest.h"
+#include "python/task/scheduler.h"
+#include "python/look/inspect.h"
+#include "python/switch/overflow.h"
+#include "python/pack/pack.h"
 #include "python/fiber/root.h"
-#include "python/fiber/still.h"
-#include "python/fiber/switch.h"
-#include "python/fiber/unseen.h"
-#include "python/fiber/wait.h"
+#include "python/look/calls.h"
+#include "python/switch/switch.h"
+#include "python/task/unhandled.h"
+#include "python/wait/wait.h"
 #include "python/grain/loop.h"
 #include "python/greenlet/greenlet.h"
 #include "python/io/io.h"
@@ -709,7 +710,7 @@ engine_exec(PyObject *module)
         pf_worker_init(module) < 0 || pf_portal_init(module) < 0 ||
         pf_unbroken_init(module) < 0 || pf_hooked_init(module) < 0 ||
         pf_io_init(module) < 0 || pf_guest_init(module) < 0 ||
-        pf_inspect_init(module) < 0 || pf_still_init(module) < 0 ||
+        pf_inspect_init(module) < 0 || pf_calls_init(module) < 0 ||
         pf_grain_module_init(module) < 0 ||
         pf_thread_module_init(module) < 0 || pf_schedule_init(module) < 0 ||
         pf_python_overflow_init() < 0 || pf_capsule_init(module) < 0 ||

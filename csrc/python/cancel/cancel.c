@@ -9,11 +9,11 @@
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
-#include "python/fiber/cancelling.h"
-#include "python/fiber/explore.h"
-#include "python/fiber/fiber.h"
-#include "python/fiber/hub.h"
-#include "python/fiber/owner.h"
+#include "python/task/cancelling.h"
+#include "python/task/explore.h"
+#include "python/task/fiber.h"
+#include "python/task/scheduler.h"
+#include "python/task/post.h"
 
 /* -------------------------------------------------------- looking outward */
 

@@ -11,7 +11,7 @@
 #include "python/core/compiler.h"
 #include "python/core/parts.h"
 #include "python/core/thread.h"
-#include "python/fiber/fiber.h"
+#include "python/task/fiber.h"
 
 int pf_raise_cancelled_with(PyObject *why, PyObject *scope); /* -1 */
 int pf_fiber_cancel(FiberObject *fiber, PyObject *reason);

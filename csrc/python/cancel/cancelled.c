@@ -4,7 +4,7 @@
 
 #include "python/cancel/scope.h"
 #include "python/core/state.h"
-#include "python/fiber/fiber.h"
+#include "python/task/fiber.h"
 
 #include <structmember.h>
 

@@ -13,13 +13,13 @@
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
-#include "python/fiber/attend.h"
-#include "python/fiber/call.h"
-#include "python/fiber/cancelling.h"
-#include "python/fiber/fiber.h"
-#include "python/fiber/outcome.h"
-#include "python/fiber/still.h"
-#include "python/fiber/wait.h"
+#include "python/switch/attend.h"
+#include "python/task/call.h"
+#include "python/task/cancelling.h"
+#include "python/task/fiber.h"
+#include "python/task/outcome.h"
+#include "python/core/still.h"
+#include "python/wait/wait.h"
 
 #define GROUP(op) ((GroupObject *)(op))
 

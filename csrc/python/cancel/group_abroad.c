@@ -9,10 +9,10 @@
 #include "python/cancel/scope.h"
 
 #include "python/core/state.h"
-#include "python/fiber/fiber.h"
-#include "python/fiber/lent.h"
-#include "python/fiber/owner.h"
-#include "python/fiber/switch.h"
+#include "python/task/fiber.h"
+#include "python/task/lent.h"
+#include "python/task/post.h"
+#include "python/switch/switch.h"
 
 SchedulerObject *
 pf_group_abroad(PfThread *t, GroupObject *group)

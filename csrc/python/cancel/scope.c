@@ -7,10 +7,11 @@
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
-#include "python/fiber/fiber.h"
-#include "python/fiber/hub.h"
-#include "python/fiber/inspect.h"
-#include "python/fiber/still.h"
+#include "python/task/fiber.h"
+#include "python/task/name.h"
+#include "python/task/scheduler.h"
+#include "python/look/inspect.h"
+#include "python/core/still.h"
 
 #include <structmember.h>
 

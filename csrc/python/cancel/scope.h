@@ -22,8 +22,8 @@
 #ifndef PF_SCOPE_H
 #define PF_SCOPE_H
 
-#include "python/fiber/fiber.h"
-#include "python/fiber/hub.h"
+#include "python/task/fiber.h"
+#include "python/task/scheduler.h"
 #include "python/core/objlock.h"
 #include "python/core/thread.h"
 #include "python/core/state.h"

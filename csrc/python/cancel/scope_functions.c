@@ -3,10 +3,10 @@
 #include "python/cancel/scope.h"
 #include "python/core/arguments.h"
 #include "python/core/thread.h"
-#include "python/fiber/fiber.h"
-#include "python/fiber/hub.h"
-#include "python/fiber/lent.h"
-#include "python/fiber/lifecycle.h"
+#include "python/task/fiber.h"
+#include "python/task/scheduler.h"
+#include "python/task/lent.h"
+#include "python/task/life.h"
 
 static ScopeObject *
 scope_for(PyObject *length, const char *what)

@@ -72,6 +72,22 @@ typedef struct PfMutex PfMutex;
 
 #endif
 
+static inline void
+pf_lock_if_any(PfMutex *mutex)
+{
+    if (mutex != NULL) {
+        PF_LOCK_MUTEX(mutex);
+    }
+}
+
+static inline void
+pf_unlock_if_any(PfMutex *mutex)
+{
+    if (mutex != NULL) {
+        PF_UNLOCK_MUTEX(mutex);
+    }
+}
+
 #define PF_LOCK(op) PF_LOCK_MUTEX(PF_MUTEX_OF(op))
 #define PF_UNLOCK(op) PF_UNLOCK_MUTEX(PF_MUTEX_OF(op))
 

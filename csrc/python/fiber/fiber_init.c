@@ -4,9 +4,9 @@
  */
 #include "python/core/state.h"
 #include "python/core/tstate.h"
-#include "python/fiber/call.h"
-#include "python/fiber/fiber.h"
-#include "python/fiber/inspect.h"
+#include "python/fiber/fiber_type.h"
+#include "python/task/call.h"
+#include "python/task/fiber.h"
 
 typedef struct Given {
     PyObject *target, *args, *kwargs, *name, *context; /* owned, or NULL */

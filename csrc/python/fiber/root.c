@@ -4,16 +4,18 @@
 
 #include "python/core/state.h"
 #include "python/core/thread.h"
-#include "python/fiber/attend.h"
-#include "python/fiber/fiber.h"
-#include "python/fiber/owner.h"
-#include "python/fiber/pack.h"
-#include "python/fiber/slots.h"
-#include "python/fiber/still.h"
-#include "python/fiber/switch.h"
-#include "python/fiber/tracing.h"
-#include "python/fiber/unwind.h"
-#include "python/fiber/waitq.h"
+#include "python/fiber/fiber_type.h"
+#include "python/line/memory.h"
+#include "python/switch/attend.h"
+#include "python/task/fiber.h"
+#include "python/task/post.h"
+#include "python/pack/pack.h"
+#include "python/switch/slots.h"
+#include "python/core/still.h"
+#include "python/switch/switch.h"
+#include "python/switch/tracing.h"
+#include "python/switch/unwind.h"
+#include "python/line/line.h"
 
 /* ------------------------------------------------------------------- the root */
 
@@ -115,6 +117,13 @@ tell_left(PfThread *t)
     }
 }
 
+static void
+free_spare(PfThread *t)
+{
+    pf_fibers_free_spare(t);
+    pf_wait_memory_clear(t);
+}
+
 static const PfRootOps root = {
     .host = &pf_python_host,
     .make = make,
@@ -129,7 +138,7 @@ const PfPart pf_fibers_part = {
     .thread_end = unwind_all,
     .thread_lost = pf_waits_forget,
     .at_exit = unwind_all,
-    .free_spare = pf_fibers_free_spare,
+    .free_spare = free_spare,
 };
 
 /* ------------------------------------------------------------------- its locals */

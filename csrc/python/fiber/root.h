@@ -1,6 +1,6 @@
 /* A thread's own stack as a fiber, and the end of the others on it. */
-#ifndef PF_ROOT_H
-#define PF_ROOT_H
+#ifndef PF_FIBER_ROOT_H
+#define PF_FIBER_ROOT_H
 
 #include "python/core/parts.h"
 

@@ -26,10 +26,10 @@
 
 #include "python/core/thread.h"
 #include "python/core/objlock.h"
-#include "python/fiber/fiber.h"
-#include "python/fiber/hub.h"
+#include "python/task/fiber.h"
+#include "python/task/scheduler.h"
 #include "python/cancel/scope.h"
-#include "python/fiber/waitq.h"
+#include "python/line/line.h"
 
 typedef struct GrainObject GrainObject;
 typedef struct PfGrains PfGrains;

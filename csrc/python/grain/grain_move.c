@@ -1,8 +1,8 @@
 /* How a grain comes to a scheduler and leaves it. */
 #include "python/core/list.h"
 #include "python/core/tstate.h"
-#include "python/fiber/fiber.h"
-#include "python/fiber/hub.h"
+#include "python/task/fiber.h"
+#include "python/task/scheduler.h"
 #include "python/grain/grain.h"
 
 /* The scheduler, which belongs to this thread, takes the grain; a grain that

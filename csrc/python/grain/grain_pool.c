@@ -12,8 +12,8 @@
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
-#include "python/fiber/fiber.h"
-#include "python/fiber/hub.h"
+#include "python/task/fiber.h"
+#include "python/task/scheduler.h"
 #include "python/grain/grain.h"
 
 #include <structmember.h>

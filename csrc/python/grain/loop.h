@@ -3,8 +3,8 @@
 #define PF_GRAIN_LOOP_H
 
 #include "python/core/parts.h"
-#include "python/fiber/fiber.h"
-#include "python/fiber/hub.h"
+#include "python/task/fiber.h"
+#include "python/task/scheduler.h"
 
 extern const PfPart pf_grains_part;
 

@@ -17,8 +17,8 @@
 #include "python/core/compiler.h"
 #include "python/core/parts.h"
 #include "python/core/thread.h"
-#include "python/fiber/fiber.h"
-#include "python/fiber/still.h"
+#include "python/task/fiber.h"
+#include "python/core/still.h"
 
 typedef struct PfGreenlet PfGreenlet;
 

@@ -3,8 +3,8 @@
 #include "python/core/compiler.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
-#include "python/fiber/switch.h"
-#include "python/fiber/attend.h"
+#include "python/switch/switch.h"
+#include "python/switch/attend.h"
 #include "python/greenlet/greenlet.h"
 
 PfGreenletGlobals pf_green; /* constant after import of pyfiber.greenlet */

@@ -2,10 +2,11 @@
  * greenlets when it ends. */
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
-#include "python/fiber/attend.h"
-#include "python/fiber/pack.h"
-#include "python/fiber/fiber.h"
-#include "python/fiber/switch.h"
+#include "python/switch/attend.h"
+#include "python/pack/pack.h"
+#include "python/switch/home.h"
+#include "python/task/fiber.h"
+#include "python/switch/switch.h"
 #include "python/greenlet/greenlet.h"
 
 /* ------------------------------------------------------------------- views */

@@ -6,8 +6,8 @@
  */
 #include "python/core/arguments.h"
 #include "python/core/state.h"
-#include "python/fiber/deadline.h"
-#include "python/fiber/hub.h"
+#include "python/task/deadline.h"
+#include "python/task/scheduler.h"
 #include "python/io/io.h"
 #include "python/io/socket.h"
 #include "python/io/waiting.h"

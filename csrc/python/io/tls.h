@@ -24,7 +24,7 @@
 #ifndef PF_IO_TLS_H
 #define PF_IO_TLS_H
 
-#include "python/fiber/waitq.h"
+#include "python/line/line.h"
 #include "python/io/socket.h"
 
 /* Where among TLS records the bytes end that have come. */

@@ -5,6 +5,7 @@
 #include "python/core/state.h"
 #include "python/core/tstate.h"
 #include "python/io/waiting.h"
+#include "python/wait/in_line.h"
 
 #include <errno.h>
 

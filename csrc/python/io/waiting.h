@@ -6,7 +6,7 @@
 
 #include "engine/io/descriptor.h"
 #include "python/core/thread.h"
-#include "python/fiber/fiber.h"
+#include "python/task/fiber.h"
 
 /* Where this code waits: in the run of this thread, or by blocking the thread
  * (NULL), which plain threads do and fibers that must not be left. */

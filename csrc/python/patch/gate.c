@@ -12,7 +12,7 @@
 #include "python/core/arguments.h"
 #include "python/core/compiler.h"
 #include "python/core/thread.h"
-#include "python/fiber/hub.h"
+#include "python/task/scheduler.h"
 #include "python/patch/lot.h"
 #include "python/patch/patch.h"
 

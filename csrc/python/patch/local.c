@@ -9,7 +9,7 @@
 #include "python/core/arguments.h"
 #include "python/core/compiler.h"
 #include "python/core/import.h"
-#include "python/fiber/fiber.h"
+#include "python/task/fiber.h"
 #include "python/patch/patch.h"
 #include "python/patch/table.h"
 #include "python/sync/local.h"

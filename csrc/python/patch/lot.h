@@ -27,8 +27,9 @@
 
 #include "python/core/parts.h"
 #include "python/core/thread.h"
-#include "python/fiber/fiber.h"
-#include "python/fiber/waitq.h"
+#include "python/line/owner.h"
+#include "python/task/fiber.h"
+#include "python/line/line.h"
 #include "python/patch/table.h"
 
 typedef struct PfLotEntry PfLotEntry;

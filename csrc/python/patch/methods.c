@@ -2,7 +2,7 @@
 #include "python/patch/methods.h"
 
 #include "python/core/import.h"
-#include "python/fiber/deadline.h"
+#include "python/task/deadline.h"
 #include "python/patch/lot.h"
 
 #include <string.h>

@@ -3,8 +3,8 @@
 
 #include "python/core/arguments.h"
 #include "python/core/compiler.h"
-#include "python/fiber/deadline.h"
-#include "python/fiber/explore.h"
+#include "python/task/deadline.h"
+#include "python/task/explore.h"
 #include "python/patch/lot.h"
 #include "python/patch/methods.h"
 #include "python/patch/stay.h"

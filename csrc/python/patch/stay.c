@@ -5,6 +5,7 @@
 #include "python/core/state.h"
 #include "python/run/help.h"
 #include "python/run/run.h"
+#include "python/task/deadline.h"
 
 static const char *
 why_no_switch(const PfThread *t)

@@ -42,6 +42,7 @@
  *
  * The others are started when there is something to give for the first time.
  */
+#include "python/fiber/fiber_type.h"
 #include "python/run/members.h"
 
 #include "python/cancel/cancel.h"
@@ -50,13 +51,14 @@
 #include "python/core/objlock.h"
 #include "python/core/state.h"
 #include "python/core/tstate.h"
-#include "python/fiber/inspect.h"
-#include "python/fiber/lent.h"
-#include "python/fiber/lifecycle.h"
-#include "python/fiber/owner.h"
-#include "python/fiber/switch.h"
-#include "python/fiber/task.h"
-#include "python/fiber/wait.h"
+#include "python/look/inspect.h"
+#include "python/task/lent.h"
+#include "python/task/life.h"
+#include "python/task/name.h"
+#include "python/task/post.h"
+#include "python/switch/switch.h"
+#include "python/task/task.h"
+#include "python/wait/wait.h"
 
 #define SECOND_LOOK INT64_C(5000000) /* ns between two looks at who is stuck */
 #define LOOK INT64_C(1000000000)

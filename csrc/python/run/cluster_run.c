@@ -6,12 +6,12 @@
 #include "python/core/import.h"
 #include "python/core/state.h"
 #include "python/core/tstate.h"
-#include "python/fiber/fiber.h"
-#include "python/fiber/lent.h"
-#include "python/fiber/lifecycle.h"
-#include "python/fiber/owner.h"
-#include "python/fiber/switch.h"
-#include "python/fiber/wait.h"
+#include "python/task/fiber.h"
+#include "python/task/lent.h"
+#include "python/task/life.h"
+#include "python/task/post.h"
+#include "python/switch/switch.h"
+#include "python/wait/wait.h"
 
 /* ------------------------------------------------------------------- reports */
 

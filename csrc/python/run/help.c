@@ -7,7 +7,7 @@
 #include "python/core/facade.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
-#include "python/fiber/hub.h"
+#include "python/task/scheduler.h"
 
 #include <string.h>
 

@@ -4,9 +4,9 @@
 #include "python/core/import.h"
 #include "python/run/cluster.h"
 #include "python/core/state.h"
-#include "python/fiber/call.h"
-#include "python/fiber/outcome.h"
-#include "python/fiber/unseen.h"
+#include "python/task/call.h"
+#include "python/task/outcome.h"
+#include "python/task/unhandled.h"
 
 #include <string.h>
 

@@ -5,10 +5,10 @@
 #ifndef PF_RUN_H
 #define PF_RUN_H
 
-#include "python/fiber/fiber.h"
+#include "python/task/fiber.h"
 #include "python/core/parts.h"
 #include "python/core/thread.h"
-#include "python/fiber/hub.h"
+#include "python/task/scheduler.h"
 
 int pf_may_run(SchedulerObject *s); /* 0, or -1 with FiberError */
 bool pf_may_nest(PfThread *t);      /* or nothing runs on this thread */

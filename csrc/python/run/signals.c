@@ -6,7 +6,7 @@
 #include "python/core/import.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
-#include "python/fiber/hub.h"
+#include "python/task/scheduler.h"
 #include "python/run/run.h"
 #include "python/run/wakeup.h"
 

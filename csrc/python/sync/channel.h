@@ -3,8 +3,8 @@
 #define PF_CHANNEL_H
 
 #include "python/sync/ring.h"
-#include "python/fiber/fiber.h"
-#include "python/fiber/waitq.h"
+#include "python/task/fiber.h"
+#include "python/line/line.h"
 
 /* No receiver waits while there are values or senders; no sender waits while
  * there is a place or a receiver. */

@@ -23,12 +23,14 @@
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
-#include "python/fiber/attend.h"
-#include "python/fiber/fiber.h"
-#include "python/fiber/inspect.h"
-#include "python/fiber/pack.h"
-#include "python/fiber/switch.h"
+#include "python/switch/attend.h"
+#include "python/switch/home.h"
+#include "python/task/fiber.h"
+#include "python/look/inspect.h"
+#include "python/pack/pack.h"
+#include "python/switch/switch.h"
 #include "python/sync/sync.h"
+#include "python/task/name.h"
 
 #include <structmember.h>
 

@@ -7,8 +7,8 @@
 #include "python/core/compiler.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
-#include "python/fiber/fiber.h"
-#include "python/fiber/slots.h"
+#include "python/task/fiber.h"
+#include "python/switch/slots.h"
 #include "python/sync/local.h"
 #include "python/sync/sync.h"
 

@@ -2,9 +2,10 @@
 #ifndef PF_LOCK_H
 #define PF_LOCK_H
 
-#include "python/fiber/fiber.h"
+#include "python/task/fiber.h"
 #include "python/core/thread.h"
-#include "python/fiber/waitq.h"
+#include "python/line/line.h"
+#include "python/line/owner.h"
 
 /* Held exactly if count > 0; never free while a fiber or thread waits. */
 typedef struct LockObject {

@@ -3,8 +3,8 @@
 #define PF_QUEUE_H
 
 #include "python/sync/ring.h"
-#include "python/fiber/fiber.h"
-#include "python/fiber/waitq.h"
+#include "python/task/fiber.h"
+#include "python/line/line.h"
 
 /* No get() waits while there are items, no put() while there is a place. */
 typedef struct QueueObject {

@@ -13,7 +13,7 @@
 #ifndef PF_SYNC_H
 #define PF_SYNC_H
 
-#include "python/fiber/fiber.h"
+#include "python/task/fiber.h"
 
 extern PyType_Spec pf_latch_spec;
 

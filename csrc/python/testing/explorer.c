@@ -4,9 +4,9 @@
 #include "python/core/arguments.h"
 #include "python/core/state.h"
 #include "python/core/thread.h"
-#include "python/fiber/explore.h"
-#include "python/fiber/fiber.h"
-#include "python/fiber/hub.h"
+#include "python/task/explore.h"
+#include "python/task/fiber.h"
+#include "python/task/scheduler.h"
 #include "python/run/run.h"
 #include "python/testing/testing.h"
 

@@ -2,9 +2,9 @@
 #ifndef PF_EXPLORER_H
 #define PF_EXPLORER_H
 
-#include "python/fiber/explore.h"
-#include "python/fiber/fiber.h"
-#include "python/fiber/hub.h"
+#include "python/task/explore.h"
+#include "python/task/fiber.h"
+#include "python/task/scheduler.h"
 #include "python/testing/testing.h"
 
 typedef enum Strategy {

@@ -1,5 +1,5 @@
 /* What an explorer knows about each task: its number and its priority. */
-#include "python/fiber/fiber.h"
+#include "python/task/fiber.h"
 #include "python/testing/testing.h"
 
 #include <string.h>

@@ -12,8 +12,8 @@
 #ifndef PF_RUNS_UNDER_TEST_H
 #define PF_RUNS_UNDER_TEST_H
 
-#include "python/fiber/fiber.h"
-#include "python/fiber/hub.h"
+#include "python/task/fiber.h"
+#include "python/task/scheduler.h"
 #include "python/core/compiler.h"
 
 /* --- pct.c: what an explorer knows of each fiber --- */

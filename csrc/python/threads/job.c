@@ -11,8 +11,8 @@
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
-#include "python/fiber/fiber.h"
-#include "python/fiber/hub.h"
+#include "python/task/fiber.h"
+#include "python/task/scheduler.h"
 
 static PyTypeObject *job_type;        /* constant after import */
 static PF_TLS JobObject *current_job; /* of a thread */

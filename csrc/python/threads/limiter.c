@@ -9,12 +9,12 @@
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
-#include "python/fiber/attend.h"
-#include "python/fiber/call.h"
-#include "python/fiber/cancelling.h"
-#include "python/fiber/fiber.h"
-#include "python/fiber/hub.h"
-#include "python/fiber/wait.h"
+#include "python/switch/attend.h"
+#include "python/task/call.h"
+#include "python/task/cancelling.h"
+#include "python/task/fiber.h"
+#include "python/task/scheduler.h"
+#include "python/wait/wait.h"
 #include "python/threads/worker.h"
 
 #include <structmember.h>

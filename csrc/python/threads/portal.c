@@ -1,8 +1,8 @@
 /* Calls from threads into a run: how Portal.call() and from_thread() wait. */
 #include "python/cancel/cancel.h"
 #include "python/cancel/scope.h"
-#include "python/fiber/fiber.h"
-#include "python/fiber/hub.h"
+#include "python/task/fiber.h"
+#include "python/task/scheduler.h"
 #include "python/threads/threads.h"
 #include "python/threads/worker.h"
 

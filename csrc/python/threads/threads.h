@@ -9,7 +9,7 @@
 #define PF_THREADS_H
 
 #include "python/core/parts.h"
-#include "python/fiber/hub.h"
+#include "python/task/scheduler.h"
 
 int pf_worker_init(PyObject *module);
 int pf_portal_init(PyObject *module);

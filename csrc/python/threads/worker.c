@@ -7,9 +7,9 @@
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
-#include "python/fiber/attend.h"
-#include "python/fiber/fiber.h"
-#include "python/fiber/hub.h"
+#include "python/switch/attend.h"
+#include "python/task/fiber.h"
+#include "python/task/scheduler.h"
 #include "python/threads/threads.h"
 
 /* An idle worker ends after this time, in microseconds. */

@@ -14,9 +14,9 @@
 #define PF_WORKER_H
 
 #include "python/core/objlock.h"
-#include "python/fiber/hub.h"
-#include "python/fiber/owner.h"
-#include "python/fiber/fiber.h"
+#include "python/task/scheduler.h"
+#include "python/task/post.h"
+#include "python/task/fiber.h"
 
 typedef struct JobObject JobObject;
 typedef struct LimiterObject LimiterObject;

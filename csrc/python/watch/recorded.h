@@ -7,7 +7,7 @@
 #ifndef PF_RECORDED_H
 #define PF_RECORDED_H
 
-#include "python/fiber/hub.h"
+#include "python/task/scheduler.h"
 
 bool pf_is_recorded(const SchedulerObject *s);
 /* Recorded is what this thread runs: 0, or -1 with FiberError. */

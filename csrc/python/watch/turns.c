@@ -22,9 +22,9 @@
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
-#include "python/fiber/fiber.h"
-#include "python/fiber/hub.h"
-#include "python/fiber/task.h"
+#include "python/task/fiber.h"
+#include "python/task/scheduler.h"
+#include "python/task/task.h"
 #include "python/watch/recorded.h"
 
 #include "engine/base/clock.h"

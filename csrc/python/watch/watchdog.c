@@ -25,8 +25,8 @@
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
-#include "python/fiber/hub.h"
-#include "python/fiber/overflow.h"
+#include "python/task/scheduler.h"
+#include "python/switch/overflow.h"
 #include "python/run/help.h"
 #include "python/run/run.h"
 

@@ -1,0 +1,48 @@
+/* fiber/: the Fiber type, above all that it is made of:
+ *
+ *   task/    what a task is: its object, its life, its outcome
+ *   line/    lines of waiters
+ *   switch/  leaving one fiber for another, a fiber's first call and its end
+ *   pack/    moving the stacks of parked fibers
+ *   wait/    park, sleep, yield, join, waiting in line
+ *   look/    attributes, frames, reports
+ */
+#ifndef PF_FIBER_FIBER_TYPE_H
+#define PF_FIBER_FIBER_TYPE_H
+
+#include "python/switch/switch.h"
+#include "python/task/fiber.h"
+#include "python/task/name.h"
+#include "python/wait/wait.h"
+
+extern PyType_Spec pf_fiber_spec;
+void pf_fiber_type_ready(PyTypeObject *type);
+int pf_fiber_init(PyObject *op, PyObject *args, PyObject *kwds);
+/* It has not been started: its stack will be no other's.  0, or -1 with
+ * FiberError. */
+int pf_fiber_own_stack(FiberObject *self);
+
+extern const PfTaskOps pf_fiber_ops; /* of a plain fiber */
+/* Operations that other kinds of fibers have as well. */
+#define PF_FIBER_CORE_OPS(run_, reap_)                                        \
+    {                                                                         \
+        .message = {pf_task_arrived},                                         \
+        .first = pf_fiber_first,                                              \
+        .run = (run_),                                                        \
+        .reap = (reap_),                                                      \
+        .posted = pf_fiber_posted,                                            \
+        .reads = offsetof(FiberObject, fiber.context.handle) -                \
+                 offsetof(FiberObject, core),                                 \
+        .releases =                                                           \
+            offsetof(FiberObject, args) - offsetof(FiberObject, core),        \
+    }
+/* ... and what users see of them. */
+int pf_fiber_join(PfTaskObject *task, PfThread *t, PyObject *timeout,
+                  int64_t deadline);
+int pf_fiber_cancel_task(PfTaskObject *task, PyObject *reason);
+#define PF_FIBER_OPS                                                          \
+    .noun = "fiber", .nature = "a stack", .name_of = pf_fiber_name_of,        \
+    .join = pf_fiber_join, .cancel = pf_fiber_cancel_task,                    \
+    .unpark = pf_fiber_unpark, .permit_value = offsetof(FiberObject, value)
+
+#endif

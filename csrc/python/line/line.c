@@ -1,0 +1,340 @@
+/* Waiting in line; see waitq.h. */
+#include "python/line/line.h"
+
+#include "python/core/compiler.h"
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
+#include "python/task/explore.h"
+#include "python/task/fiber.h"
+#include "python/task/post.h"
+#include "python/task/scheduler.h"
+
+/* ------------------------------------------------------------------- queues */
+
+void
+pf_waitq_push(PfWaitq *queue, PfNode *node)
+{
+    PfNode *head = queue->head;
+    node->queue = queue;
+    node->next = NULL;
+    if (head == NULL) {
+        queue->head = node;
+        node->prev = node;
+        return;
+    }
+    node->prev = head->prev;
+    head->prev->next = node;
+    head->prev = node;
+}
+
+void
+pf_waitq_push_first(PfWaitq *queue, PfNode *node)
+{
+    PfNode *head = queue->head;
+    if (head == NULL) {
+        pf_waitq_push(queue, node);
+        return;
+    }
+    node->queue = queue;
+    node->next = head;
+    node->prev = head->prev;
+    head->prev = node;
+    queue->head = node;
+}
+
+/* Does nothing to a node that is in no queue. */
+void
+pf_waitq_remove(PfNode *node)
+{
+    PfWaitq *queue = node->queue;
+    if (queue == NULL) {
+        return;
+    }
+    node->queue = NULL;
+    PfNode *next = node->next;
+    if (node == queue->head) {
+        queue->head = next;
+        if (next != NULL) {
+            next->prev = node->prev;
+        }
+        return;
+    }
+    node->prev->next = next;
+    if (next != NULL) {
+        next->prev = node->prev;
+    } else {
+        queue->head->prev = node->prev;
+    }
+}
+
+static Py_ssize_t
+length(const PfWaitq *queue)
+{
+    Py_ssize_t count = 0;
+    for (PfNode *n = queue->head; n != NULL; n = n->next) {
+        count++;
+    }
+    return count;
+}
+
+/* Without a GIL some of those in line may have been granted elsewhere. */
+static inline bool
+waits_still(const PfNode *node)
+{
+    return !PF_FREE_THREADED || PF_SHARED_GET(&node->waiter->taken) == NULL;
+}
+
+/* A list is not made, nor does it grow, under the mutex: the memory is had
+ * before, and who comes meanwhile is not in it. */
+PyObject *
+pf_waitq_list(const PfWaitq *queue, PfMutex *mutex)
+{
+    pf_lock_if_any(mutex);
+    Py_ssize_t most = length(queue);
+    pf_unlock_if_any(mutex);
+    PyObject **tasks = PyMem_New(PyObject *, most + 1);
+    if (tasks == NULL) {
+        return PyErr_NoMemory();
+    }
+    Py_ssize_t count = 0;
+    pf_lock_if_any(mutex);
+    for (PfNode *n = queue->head; count < most && n != NULL; n = n->next) {
+        if (waits_still(n)) {
+            tasks[count++] = Py_NewRef((PyObject *)n->waiter->task);
+        }
+    }
+    pf_unlock_if_any(mutex);
+    PyObject *list = PyList_New(count);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (list != NULL) {
+            PyList_SET_ITEM(list, i, tasks[i]);
+        } else {
+            Py_DECREF(tasks[i]);
+        }
+    }
+    PyMem_Free(tasks);
+    return list;
+}
+
+PyObject *
+pf_no_holders(PyObject *op, PyObject *ignored)
+{
+    (void)op;
+    (void)ignored;
+    return PyList_New(0);
+}
+
+/* ------------------------------------------------------------------- waking */
+
+/* A fiber that is not parked is on its way into the wait or out of it: it
+ * checks `taken` itself.  Whether it is parked only its own thread may ask. */
+static void
+wake(PfWaiter *waiter, bool next)
+{
+    if (waiter->lock != NULL) {
+        PyThread_release_lock(waiter->lock);
+        return;
+    }
+    SchedulerObject *s = waiter->scheduler;
+    if (s == NULL) {
+        return;
+    }
+    pf_task *core = &waiter->task->core;
+    if (PF_UNLIKELY(s->thread != pf_tls_thread)) {
+        pf_task_post(&s->core, core, PF_POST_WAKE);
+    } else if ((next ? pf_wake_next : pf_wake_task)(&s->core, core,
+                                                    PF_WAKE_NORMAL)) {
+        pf_tell_host(s);
+    }
+}
+
+/* The message may come late, when the fiber has noticed by itself and waits
+ * for something else: then it is ignored.  (If the waiter has a lock, it does
+ * not wait in line yet: a condition's foreign lock is being released.) */
+void
+pf_waiter_arrived(FiberObject *fiber)
+{
+    if (fiber->wait != NULL && PF_SHARED_GET(&fiber->wait->taken) != NULL &&
+        fiber->wait->lock == NULL &&
+        pf_wake_task(fiber->core.scheduler, &fiber->core, PF_WAKE_NORMAL)) {
+        pf_tell_host(SCHEDULER_OF(fiber->core.scheduler));
+    }
+}
+
+/* Without a GIL it was claimed when it was chosen. */
+static inline void
+grant(PfNode *node, bool next)
+{
+    PfWaiter *waiter = node->waiter;
+    if (PF_FREE_THREADED) {
+        pf_waitq_remove(node);
+    } else {
+        assert(PF_SHARED_GET(&waiter->taken) == NULL && node->queue != NULL);
+        PF_SHARED_SET(&waiter->taken, node);
+        pf_wait_leave(waiter);
+    }
+    wake(waiter, next);
+}
+
+void
+pf_grant(PfNode *node)
+{
+    grant(node, false);
+}
+
+/* In front of all that wait, whatever a test asks for. */
+static PfNode *
+first(PfWaitq *queue)
+{
+    return PF_FREE_THREADED ? pf_waitq_claim(queue) : queue->head;
+}
+
+void
+pf_grant_first(PfWaitq *queue)
+{
+    PfNode *node = first(queue);
+    if (node != NULL) {
+        grant(node, true);
+    }
+}
+
+PfNode *
+pf_waitq_choose_slow(const PfWaitq *queue)
+{
+    PfThread *t = pf_tls_thread;
+    PfNode *node = queue->head;
+    if (t == NULL || t->scheduler == NULL) {
+        return node;
+    }
+    uint32_t count = 0;
+    for (PfNode *n = node; n != NULL; n = n->next) {
+        count++;
+    }
+    uint32_t place = pf_choose(t->scheduler, count, PF_CHOOSE_WAITER);
+    for (; place > 0; place--) {
+        node = node->next;
+    }
+    return node;
+}
+
+/* The mark of a waiter that does something itself: see pf_wait_claim_self. */
+static PfNode busy; /* constant after import */
+
+static bool
+claim(PfWaiter *waiter, PfNode *node)
+{
+    PfNode *seen = NULL;
+    while (!PF_SHARED_CLAIM(&waiter->taken, &seen, node)) {
+        if (seen != NULL) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Those that have been granted elsewhere are taken out of the line. */
+PfNode *
+pf_waitq_claim(PfWaitq *queue)
+{
+    if (PF_UNLIKELY(pf_load_relaxed(&pf_exploring) != 0) &&
+        queue->head != NULL) {
+        PfNode *node = pf_waitq_choose_slow(queue);
+        if (claim(node->waiter, node)) {
+            return node;
+        }
+    }
+    PfNode *next;
+    for (PfNode *node = queue->head; node != NULL; node = next) {
+        next = node->next;
+        if (claim(node->waiter, node)) {
+            return node;
+        }
+        if (PF_SHARED_GET(&node->waiter->taken) != &busy) {
+            pf_waitq_remove(node);
+        }
+    }
+    return NULL;
+}
+
+bool
+pf_waitq_has(const PfWaitq *queue, const PfWaiter *except)
+{
+    PfNode *n = queue->head;
+    while (n != NULL &&
+           (n->waiter == except || PF_SHARED_GET(&n->waiter->taken) != NULL)) {
+        n = n->next;
+    }
+    return n != NULL;
+}
+
+int
+pf_wait_claim_self(PfWaiter *waiter)
+{
+    return claim(waiter, &busy);
+}
+
+void
+pf_wait_unclaim(PfWaiter *waiter)
+{
+    PF_SHARED_SET(&waiter->taken, NULL);
+}
+
+void
+pf_grant_all(PfWaitq *queue)
+{
+    PfNode *node;
+    while ((node = first(queue)) != NULL) {
+        pf_grant(node);
+    }
+}
+
+void
+pf_refuse_all(PfWaitq *queue)
+{
+    PfNode *node;
+    while ((node = first(queue)) != NULL) {
+        node->refused = true;
+        pf_grant(node);
+    }
+}
+
+/* ------------------------------------------------------------------ waiting */
+
+void
+pf_waiter_init(PfWaiter *waiter, PfThread *t, PfNode *nodes, int count)
+{
+    *waiter = (PfWaiter){
+        .task = PF_TASK(CURRENT(t)), .nodes = nodes, .count = count};
+    for (int i = 0; i < count; i++) {
+        nodes[i] = (PfNode){.waiter = waiter};
+    }
+}
+
+void
+pf_wait_init(PfWait *wait, PfThread *t)
+{
+    wait->waiter = (PfWaiter){
+        .task = PF_TASK(CURRENT(t)),
+        .nodes = &wait->node,
+        .count = 1,
+    };
+    wait->node = (PfNode){.waiter = &wait->waiter};
+}
+
+void
+pf_fiber_forget_waits(FiberObject *fiber)
+{
+    for (PfWaiter *w = fiber->wait; w != NULL; w = w->outer) {
+        pf_wait_leave(w);
+    }
+    fiber->wait = NULL;
+}
+
+void
+pf_waits_forget(PfThread *t)
+{
+    pf_fiber_forget_waits(t->root);
+    for (FiberObject *f = t->live; f != NULL; f = f->next) {
+        pf_fiber_forget_waits(f);
+    }
+}

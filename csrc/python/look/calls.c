@@ -1,0 +1,107 @@
+/* See calls.h. */
+#include "python/look/calls.h"
+#include "python/core/still.h"
+
+#include "python/look/inspect.h"
+#include "python/pack/pack.h"
+
+/* It runs on a thread that is stopped, or on this one. */
+static bool
+runs(const FiberObject *fiber)
+{
+    return fiber->thread != NULL && fiber->core.state != PF_DONE &&
+           fiber == CURRENT(fiber->thread);
+}
+
+PyObject *
+pf_stack_calls(FiberObject *fiber)
+{
+    if (pf_fiber_show(fiber) < 0) {
+        return NULL;
+    }
+    bool stopped = pf_still_begin(fiber->thread);
+    PyObject *calls = NULL;
+    if (runs(fiber)) {
+        calls = pystate_running_calls(fiber->thread->tstate);
+    } else if (pf_fiber_has_frames(fiber)) {
+        calls = pystate_calls(fiber->saved);
+    } else {
+        calls = PyList_New(0);
+    }
+    pf_still_end(stopped);
+    return calls;
+}
+
+static PyObject *
+mod_calls(PyObject *module, PyObject *op)
+{
+    (void)module;
+    if (!PyObject_TypeCheck(op, pf_fiber_type)) {
+        PyErr_Format(PyExc_TypeError, "expected a Fiber, not '%.200s'",
+                     Py_TYPE(op)->tp_name);
+        return NULL;
+    }
+    return pf_stack_calls((FiberObject *)op);
+}
+
+/* The threads are stopped.  NULL without an exception: it has no fibers. */
+static PyObject *
+calls_on(unsigned long ident)
+{
+    PyObject *calls = NULL;
+    pf_mutex_lock(&pf_threads_lock);
+    PfThread *t = pf_threads;
+    while (t != NULL && pystate_thread(t->tstate) != ident) {
+        t = t->next;
+    }
+    if (t != NULL) {
+        calls = pystate_running_calls(t->tstate);
+    }
+    pf_mutex_unlock(&pf_threads_lock);
+    return calls;
+}
+
+static PyObject *
+mod_thread_calls(PyObject *module, PyObject *number)
+{
+    (void)module;
+    unsigned long ident = PyLong_AsUnsignedLong(number);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    if (!PF_FREE_THREADED) {
+        Py_RETURN_NONE;
+    }
+    bool stopped = pf_still_begin(NULL);
+    PyObject *calls = calls_on(ident);
+    pf_still_end(stopped);
+    return calls != NULL || PyErr_Occurred() ? calls : PyList_New(0);
+}
+
+static PyObject *
+mod_runs_elsewhere(PyObject *module, PyObject *op)
+{
+    (void)module;
+    return PyBool_FromLong(PyObject_TypeCheck(op, pf_fiber_type) &&
+                           pf_may_move_on(((FiberObject *)op)->thread));
+}
+
+static PyMethodDef functions[] = {
+    {"_calls", mod_calls, METH_O,
+     "_calls(fiber, /)\n--\n\n"
+     "(code, line) of each call of a fiber, innermost first."},
+    {"_thread_calls", mod_thread_calls, METH_O,
+     "_thread_calls(ident, /)\n--\n\n"
+     "The same of what a thread with fibers runs; None where its frames may\n"
+     "be looked at."},
+    {"_has_no_frames", mod_runs_elsewhere, METH_O,
+     "_has_no_frames(fiber, /)\n--\n\n"
+     "Whether a fiber's frames cannot be had here, without a GIL."},
+    {NULL, NULL, 0, NULL},
+};
+
+int
+pf_calls_init(PyObject *module)
+{
+    return PyModule_AddFunctions(module, functions);
+}

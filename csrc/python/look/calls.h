@@ -1,0 +1,13 @@
+/* The calls of fibers, also of those that run on another thread. */
+#ifndef PF_LOOK_CALLS_H
+#define PF_LOOK_CALLS_H
+
+#include "python/task/fiber.h"
+
+/* (code, line) of each call, innermost first: of a fiber that is suspended or
+ * runs on another thread.  Empty if it has none. */
+PyObject *pf_stack_calls(FiberObject *fiber);
+
+int pf_calls_init(PyObject *module);
+
+#endif

@@ -1,0 +1,581 @@
+/* A fiber's attributes: its name, state, parent, context, frames, outcome. */
+#include "python/look/inspect.h"
+
+#include "python/core/facade.h"
+#include "python/core/state.h"
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
+#include "python/look/calls.h"
+#include "python/task/fiber.h"
+#include "python/task/name.h"
+#include "python/task/scheduler.h"
+#include "python/task/life.h"
+#include "python/pack/pack.h"
+#include "python/core/still.h"
+
+static PyObject *
+get_state(PyObject *op, void *closure)
+{
+    (void)closure;
+    return PyUnicode_FromString(pf_state_name(&((FiberObject *)op)->core));
+}
+
+static PyObject *
+get_parent(PyObject *op, void *closure)
+{
+    (void)closure;
+    FiberObject *self = (FiberObject *)op;
+    return pf_still_ref(self->thread, (PyObject **)&self->parent);
+}
+
+/* NULL with an exception: `value` cannot be a parent. */
+static FiberObject *
+as_parent(PyObject *value)
+{
+    if (value == NULL) {
+        PyErr_SetString(PyExc_AttributeError,
+                        "a fiber's parent cannot be deleted");
+        return NULL;
+    }
+    if (!PyObject_TypeCheck(value, pf_fiber_type)) {
+        PyErr_Format(PyExc_TypeError,
+                     "a fiber's parent must be a Fiber, not '%.200s'",
+                     Py_TYPE(value)->tp_name);
+        return NULL;
+    }
+    return (FiberObject *)value;
+}
+
+static int
+check_parent(FiberObject *self, FiberObject *parent)
+{
+    if (self->scheduled) {
+        PyErr_SetString(pf.fiber_error,
+                        "a fiber of a scheduler has no parent: its result "
+                        "goes to whoever calls result()");
+        return -1;
+    }
+    if (self->dying) {
+        PyErr_SetString(pf.fiber_error,
+                        "the fiber is being unwound, since nobody needs it "
+                        "any more: it has no parent to choose");
+        return -1;
+    }
+    if (pf_descends_from(parent, self)) {
+        PyErr_SetString(PyExc_ValueError,
+                        "a fiber cannot be its own ancestor");
+        return -1;
+    }
+    if (self->thread != NULL && parent->thread != NULL &&
+        self->thread != parent->thread) {
+        PyErr_SetString(pf.fiber_error,
+                        "the parent belongs to another thread");
+        return -1;
+    }
+    return 0;
+}
+
+static int
+set_parent(PyObject *op, PyObject *value, void *closure)
+{
+    (void)closure;
+    FiberObject *self = (FiberObject *)op, *parent = as_parent(value);
+    if (parent == NULL) {
+        return -1;
+    }
+    bool ours = parent->thread == pf_tls_thread;
+    bool stopped = pf_still_begin(ours ? self->thread : NULL);
+    FiberObject *before = NULL;
+    int rc = check_parent(self, parent);
+    if (rc == 0) {
+        before = self->parent;
+        self->parent_set = true;
+        self->parent = (FiberObject *)Py_NewRef((PyObject *)parent);
+    }
+    pf_still_end(stopped);
+    Py_XDECREF(before);
+    return rc;
+}
+
+/* Where the fiber's context is, if it is not over; NULL with FiberError. */
+static PyObject **
+context_slot(PfThread *t, FiberObject *self)
+{
+    if (self == CURRENT(t)) {
+        return pystate_context(t->tstate);
+    }
+    if (self->core.state != PF_DONE && self->thread != NULL &&
+        self->thread != t && self == CURRENT(self->thread)) {
+        PyErr_SetString(pf.fiber_error,
+                        "the fiber runs on another thread: its context cannot "
+                        "be read from here");
+        return NULL;
+    }
+    return &self->context;
+}
+
+/* A fiber without one gets an empty one, as the interpreter does at first use.
+ * It is created before the check, as that may run the collector. */
+static PyObject *
+get_context(PyObject *op, void *closure)
+{
+    (void)closure;
+    FiberObject *self = (FiberObject *)op;
+    PfThread *t = pf_this_thread();
+    PyObject *context = NULL, *fresh = t == NULL ? NULL : PyContext_New();
+    bool stopped = pf_still_begin(self->thread);
+    PyObject **slot = fresh == NULL ? NULL : context_slot(t, self);
+    if (self->core.state == PF_DONE && slot == &self->context) {
+        context = Py_NewRef(Py_None);
+    } else if (slot != NULL) {
+        if (*slot == NULL) {
+            *slot = Py_NewRef(fresh);
+        }
+        context = Py_NewRef(*slot);
+    }
+    pf_still_end(stopped);
+    Py_XDECREF(fresh);
+    return context;
+}
+
+bool
+pf_fiber_has_frames(const FiberObject *self)
+{
+    return self->core.state != PF_NEW && self->core.state != PF_DONE &&
+           self->thread != NULL && self != CURRENT(self->thread) &&
+           (self->fiber.stack != NULL || self == self->thread->root);
+}
+
+PyObject *
+pf_fiber_frame(PfThread *t, FiberObject *self)
+{
+    PyObject *frame = NULL;
+    if (pf_fiber_show(self) < 0) {
+        return NULL;
+    }
+    if (pf_fiber_has_frames(self)) {
+        frame = pystate_frame(t->tstate, self->saved);
+    }
+    return frame != NULL ? frame : Py_NewRef(Py_None);
+}
+
+static PyObject *
+refuse_frame(void)
+{
+    PyErr_SetString(
+        pf.fiber_error,
+        "the fiber belongs to another thread, and without a GIL "
+        "that may go on at any time: use stack() instead of frame");
+    return NULL;
+}
+
+/* The frame where the fiber is suspended; for the running one, its caller. */
+static PyObject *
+get_frame(PyObject *op, void *closure)
+{
+    (void)closure;
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return NULL;
+    }
+    FiberObject *self = (FiberObject *)op;
+    if (pf_may_move_on(self->thread) && self->thread != NULL &&
+        self->core.state != PF_DONE) {
+        return refuse_frame();
+    }
+    if (self != CURRENT(t)) {
+        return pf_fiber_frame(t, self);
+    }
+    PyObject *frame = (PyObject *)PyThreadState_GetFrame(t->tstate);
+    return frame != NULL ? frame : Py_NewRef(Py_None);
+}
+
+PyObject *
+pf_fiber_stack(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    bool moves_on = pf_may_move_on(((FiberObject *)op)->thread);
+    PyObject *frame =
+        moves_on ? pf_stack_calls((FiberObject *)op) : get_frame(op, NULL);
+    if (frame == NULL) {
+        return NULL;
+    }
+    if (pf_facade.stack_summary == NULL) {
+        Py_DECREF(frame);
+        PyErr_SetString(PyExc_RuntimeError, "import pyfiber, not _engine");
+        return NULL;
+    }
+    PyObject *stack = PyObject_CallOneArg(pf_facade.stack_summary, frame);
+    Py_DECREF(frame);
+    return stack;
+}
+
+static PyObject *
+get_daemon(PyObject *op, void *closure)
+{
+    (void)closure;
+    return PyBool_FromLong(((FiberObject *)op)->daemon);
+}
+
+static int
+set_daemon(PyObject *op, PyObject *value, void *closure)
+{
+    (void)closure;
+    FiberObject *self = (FiberObject *)op;
+    if (value == NULL) {
+        PyErr_SetString(PyExc_AttributeError, "daemon cannot be deleted");
+        return -1;
+    }
+    int truth = PyObject_IsTrue(value);
+    if (truth < 0) {
+        return -1;
+    }
+    int new = pf_fiber_claim_new(self);
+    if (new > 0) {
+        self->daemon = truth;
+        pf_fiber_unclaim(self);
+    } else if (new == 0) {
+        PyErr_SetString(pf.fiber_error,
+                        "daemon cannot be changed after the start");
+    }
+    return new > 0 ? 0 : -1;
+}
+
+/* What the fiber waits for: a fiber (join), a word, or None. */
+static PyObject *
+get_waiting_on(PyObject *op, void *closure)
+{
+    (void)closure;
+    FiberObject *self = (FiberObject *)op;
+    bool stopped = pf_still_begin(self->thread);
+    bool waits = (self->entered || self->core.state == PF_PARKED) &&
+                 self->waiting_on != NULL;
+    PyObject *what = Py_NewRef(waits ? self->waiting_on : Py_None);
+    pf_still_end(stopped);
+    return what;
+}
+
+PyObject *
+pf_fiber_repr(PyObject *op)
+{
+    FiberObject *self = (FiberObject *)op;
+    PyObject *name = pf_fiber_name(self);
+    if (name == NULL) {
+        return NULL;
+    }
+    /* Its repr may drop the target. */
+    bool stopped = pf_still_begin(self->thread);
+    PyObject *target = Py_XNewRef(pf_fiber_target(self));
+    pf_still_end(stopped);
+    PyObject *repr;
+    if (target != NULL && self->name != NULL) {
+        repr = PyUnicode_FromFormat("<%s %R %s, target %R at %p>",
+                                    Py_TYPE(op)->tp_name, name,
+                                    pf_state_name(&self->core), target, op);
+    } else {
+        repr = PyUnicode_FromFormat("<%s %R %s at %p>", Py_TYPE(op)->tp_name,
+                                    name, pf_state_name(&self->core), op);
+    }
+    Py_XDECREF(target);
+    Py_DECREF(name);
+    return repr;
+}
+
+/* The group that spawned it, for reports. */
+static PyObject *
+get_group(PyObject *op, void *closure)
+{
+    (void)closure;
+    FiberObject *self = (FiberObject *)op;
+    return pf_still_ref(self->thread, (PyObject **)&self->base);
+}
+
+PyGetSetDef pf_fiber_getset[] = {
+    {"_group", get_group, NULL, "The TaskGroup that spawned it, or None.",
+     NULL},
+    {"name", pf_task_get_name, pf_task_set_name,
+     "For reports; by default the name of the function.", NULL},
+    {"state", get_state, NULL,
+     "'new', 'ready', 'running', 'parked' or 'done'.", NULL},
+    {"parent", get_parent, set_parent,
+     "The fiber that gets a raw fiber's value or exception; None for a "
+     "fiber\n"
+     "of a scheduler. ValueError for a cycle.",
+     NULL},
+    {"context", get_context, NULL,
+     "The fiber's contextvars.Context; None when it is done.", NULL},
+    {"frame", get_frame, NULL,
+     "The frame where the fiber is suspended; None if it is not.\n"
+     "FiberError for another thread's, without a GIL: see stack().",
+     NULL},
+    {"outcome", pf_task_get_outcome, NULL,
+     "Ok(value), Failed(exception) or CancelledOutcome(reason) once it is\n"
+     "done; None before.",
+     NULL},
+    {"daemon", get_daemon, set_daemon,
+     "True: run() cancels the fiber instead of waiting for it.", NULL},
+    {"waiting_on", get_waiting_on, NULL,
+     "What the parked fiber waits for, for reports; None if nothing.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+/* ---------------------------------------------------------- for the façade */
+
+/* The fibers of a thread that are not done, oldest first. */
+static PyObject *
+live_fibers(const PfThread *t)
+{
+    PyObject *list = PyList_New(0);
+    for (FiberObject *f = t->live; list != NULL && f != NULL; f = f->next) {
+        if (pf_is_counted(f) && PyList_Append(list, (PyObject *)f) < 0) {
+            Py_CLEAR(list);
+        }
+    }
+    if (list != NULL && PyList_Reverse(list) < 0) {
+        Py_CLEAR(list);
+    }
+    return list;
+}
+
+/* Where each call of a suspended fiber is, as bytes: equal for equal stacks. */
+static PyObject *
+mod_places(PyObject *module, PyObject *object)
+{
+    (void)module;
+    if (!PyObject_TypeCheck(object, pf_fiber_type)) {
+        PyErr_Format(PyExc_TypeError, "expected a Fiber, not '%.200s'",
+                     Py_TYPE(object)->tp_name);
+        return NULL;
+    }
+    FiberObject *fiber = (FiberObject *)object;
+    if (pf_fiber_show(fiber) < 0) {
+        return NULL;
+    }
+    bool stopped = pf_still_begin(fiber->thread);
+    bool any = pf_fiber_has_frames(fiber);
+    size_t count = any ? pystate_places(fiber->saved, NULL) : 0;
+    PyObject *bytes = PyBytes_FromStringAndSize(
+        NULL, (Py_ssize_t)(count * sizeof(uintptr_t)));
+    if (any && bytes != NULL) { /* no Python code has run meanwhile */
+        void *places = PyBytes_AS_STRING(bytes);
+        pystate_places(fiber->saved, (uintptr_t *)places);
+    }
+    pf_still_end(stopped);
+    return bytes;
+}
+
+/* (thread's identifier, its running fiber, its own fiber, the scheduler that
+ * runs there or None, its fibers) */
+static PyObject *
+describe_thread(const PfThread *t)
+{
+    PyObject *fibers = live_fibers(t);
+    PyObject *running =
+        t->scheduler == NULL ? Py_None : (PyObject *)t->scheduler;
+    return fibers == NULL
+               ? NULL
+               : Py_BuildValue("kOOON", pystate_thread(t->tstate), CURRENT(t),
+                               t->root, running, fibers);
+}
+
+static PyObject *
+mod_scheduler_of(PyObject *module, PyObject *object)
+{
+    (void)module;
+    if (!PyObject_TypeCheck(object, pf_fiber_type)) {
+        PyErr_Format(PyExc_TypeError, "expected a Fiber, not '%.200s'",
+                     Py_TYPE(object)->tp_name);
+        return NULL;
+    }
+    FiberObject *fiber = (FiberObject *)object;
+    bool stopped = pf_still_begin(fiber->thread);
+    bool has_one = fiber->scheduled && fiber->core.scheduler != NULL;
+    PyObject *s =
+        has_one ? (PyObject *)SCHEDULER_OF(fiber->core.scheduler) : Py_None;
+    Py_INCREF(s);
+    pf_still_end(stopped);
+    return s;
+}
+
+SchedulerObject *
+pf_fiber_waits_on(const FiberObject *fiber)
+{
+    if (fiber->core.state != PF_PARKED || fiber->is_hub ||
+        fiber->thread == NULL) {
+        return NULL;
+    }
+    SchedulerObject *s = fiber->thread->schedulers;
+    while (s != NULL && &s->core != fiber->core.scheduler) {
+        s = s->next;
+    }
+    return s;
+}
+
+/* The time at which the fiber's wait began is that of the loop's last look at
+ * the clock before: see pf_scheduler.looked_at. */
+static PyObject *
+mod_waited(PyObject *module, PyObject *object)
+{
+    (void)module;
+    if (!PyObject_TypeCheck(object, pf_fiber_type)) {
+        PyErr_Format(PyExc_TypeError, "expected a Fiber, not '%.200s'",
+                     Py_TYPE(object)->tp_name);
+        return NULL;
+    }
+    const FiberObject *fiber = (FiberObject *)object;
+    bool stopped = pf_still_begin(fiber->thread);
+    SchedulerObject *s = pf_fiber_waits_on(fiber);
+    int64_t waited = s == NULL ? 0 : pf_now(&s->core) - fiber->core.parked_at;
+    pf_still_end(stopped);
+    return s == NULL ? Py_NewRef(Py_None)
+                     : PyFloat_FromDouble((double)waited * 1e-9);
+}
+
+static PyObject *
+schedulers_of(const PfThread *t)
+{
+    PyObject *list = PyList_New(0);
+    if (list != NULL && pf_list_schedulers(t, list) < 0) {
+        Py_CLEAR(list);
+    }
+    return list;
+}
+
+/* (thread's identifier, what its ended schedulers counted, the others) */
+static PyObject *
+describe_schedulers(const PfThread *t)
+{
+    PyObject *list = schedulers_of(t);
+    const pf_scheduler_stats *ended = &t->ended;
+    return list == NULL
+               ? NULL
+               : Py_BuildValue("k{s:K,s:K,s:K,s:K,s:K}N",
+                               pystate_thread(t->tstate), "switches",
+                               ended->switches, "wakeups", ended->wakeups,
+                               "messages", ended->messages, "timeouts",
+                               ended->timeouts, "waits", ended->waits, list);
+}
+
+/* What `describe` makes of each thread, as a list.  Without the collector:
+ * code that it runs might end a thread. */
+static PyObject *
+of_each_thread(PyObject *(*describe)(const PfThread *))
+{
+    int collecting = PyGC_Disable();
+    PyObject *list = PyList_New(0);
+    bool stopped = pf_still_begin(NULL);
+    pf_mutex_lock(&pf_threads_lock);
+    for (PfThread *t = pf_threads; list != NULL && t != NULL; t = t->next) {
+        PyObject *described = describe(t);
+        if (described == NULL || PyList_Append(list, described) < 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(described);
+    }
+    pf_mutex_unlock(&pf_threads_lock);
+    pf_still_end(stopped);
+    if (collecting) {
+        PyGC_Enable();
+    }
+    return list;
+}
+
+static PyObject *
+mod_threads(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    return of_each_thread(describe_thread);
+}
+
+static PyObject *
+mod_schedulers(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    return of_each_thread(describe_schedulers);
+}
+
+static PyObject *
+mod_running_scheduler(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    PfThread *t = pf_tls_thread;
+    return Py_NewRef(t == NULL || t->scheduler == NULL
+                         ? Py_None
+                         : (PyObject *)t->scheduler);
+}
+
+static PyObject *
+mod_runs_elsewhere(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    bool found = false;
+    pf_mutex_lock(&pf_threads_lock);
+    for (PfThread *t = pf_threads; t != NULL; t = t->next) {
+        found = found || (t != pf_tls_thread && t->scheduler != NULL);
+    }
+    pf_mutex_unlock(&pf_threads_lock);
+    return PyBool_FromLong(found);
+}
+
+/* For log records, so it does not make a PfThread. */
+static PyObject *
+mod_name_here(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    const PfThread *t = pf_tls_thread;
+    return t == NULL || CURRENT(t) == t->root ? Py_NewRef(Py_None)
+                                              : pf_fiber_name(CURRENT(t));
+}
+
+static PyObject *
+mod_target_of(PyObject *module, PyObject *op)
+{
+    (void)module;
+    bool fresh = PyObject_TypeCheck(op, pf_fiber_type) &&
+                 !((FiberObject *)op)->entered &&
+                 ((FiberObject *)op)->target != NULL;
+    return Py_NewRef(fresh ? ((FiberObject *)op)->target : Py_None);
+}
+
+static PyMethodDef functions[] = {
+    {"_name_here", mod_name_here, METH_NOARGS,
+     "_name_here()\n--\n\n"
+     "The running fiber's name; None on a thread's own stack."},
+    {"_running_scheduler", mod_running_scheduler, METH_NOARGS,
+     "_running_scheduler()\n--\n\nThe one that runs on this thread, or None."},
+    {"_runs_elsewhere", mod_runs_elsewhere, METH_NOARGS,
+     "_runs_elsewhere()\n--\n\nDoes a scheduler run on another thread?"},
+    {"_threads", mod_threads, METH_NOARGS,
+     "_threads()\n--\n\n"
+     "For each thread with fibers: identifier, running fiber, own fiber,\n"
+     "scheduler or None, fibers that are not done."},
+    {"_target_of", mod_target_of, METH_O,
+     "_target_of(fiber, /)\n--\n\n"
+     "The function of a fiber that has not begun; None of others."},
+    {"_scheduler_of", mod_scheduler_of, METH_O,
+     "_scheduler_of(fiber, /)\n--\n\n"
+     "The scheduler that a fiber was started on, or None."},
+    {"_places", mod_places, METH_O,
+     "_places(fiber, /)\n--\n\n"
+     "Bytes that are the same for fibers with the same stack."},
+    {"_waited", mod_waited, METH_O,
+     "_waited(fiber, /)\n--\n\n"
+     "Seconds for which a parked fiber has waited, up to a turn of the loop\n"
+     "too many; None if it is not parked."},
+    {"_schedulers", mod_schedulers, METH_NOARGS,
+     "_schedulers()\n--\n\n"
+     "For each thread with fibers: identifier, what its ended schedulers\n"
+     "have counted, its other schedulers."},
+    {NULL, NULL, 0, NULL},
+};
+
+int
+pf_inspect_init(PyObject *module)
+{
+    return PyModule_AddFunctions(module, functions);
+}

@@ -1,0 +1,20 @@
+/* What fibers show about themselves. */
+#ifndef PF_LOOK_INSPECT_H
+#define PF_LOOK_INSPECT_H
+
+#include "python/core/thread.h"
+#include "python/task/fiber.h"
+
+extern PyGetSetDef pf_fiber_getset[];
+/* The frame where it is suspended; None if it is not.  New reference. */
+PyObject *pf_fiber_frame(PfThread *t, FiberObject *fiber);
+bool pf_fiber_has_frames(const FiberObject *fiber); /* is it suspended? */
+/* The scheduler that a parked fiber waits on; NULL: it is not parked.  A raw
+ * fiber may outlive the one that it waited on, so it is looked for among the
+ * living. */
+SchedulerObject *pf_fiber_waits_on(const FiberObject *fiber);
+PyObject *pf_fiber_repr(PyObject *op);
+PyObject *pf_fiber_stack(PyObject *op, PyObject *ignored);
+int pf_inspect_init(PyObject *module);
+
+#endif

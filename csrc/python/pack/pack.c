@@ -1,0 +1,217 @@
+/* What a fiber's stack is to Python, for who packs it: see pack.h.
+ *
+ * From outside, pointers lead into a waiting fiber's stack from here only:
+ *
+ * - `saved`, which is NULL while the bytes are nowhere
+ * - objects of its frames, and generators that it runs: then its image is
+ *   whole, and they are led to that (pystate_follow)
+ *
+ * What others point to while a fiber waits is not on its stack: wait_memory.h.
+ */
+#include "python/pack/pack.h"
+
+#include <errno.h>
+
+#include "engine/base/os_threads.h"
+#include "python/core/tstate.h"
+#include "python/switch/tracing.h"
+
+/* So many stacks fit into the second-level caches, with what a switch touches
+ * of them; a program with fewer fibers never packs one. */
+#define DEFAULT_SLOTS 256
+
+PF_ATOMIC(size_t) pf_default_slots; /* constant after import */
+
+/* Of a thread: no object, and known to the packer alone. */
+typedef struct Mover {
+    FiberObject fiber; /* first */
+    PyState state;
+} Mover;
+
+/* ---------------------------------------------------------------- the host */
+
+static void
+look(pf_thread *thread, pf_fiber *core, pf_packing *packing)
+{
+    PfThread *t = (PfThread *)thread;
+    FiberObject *fiber = FIBER_OF(core);
+    packing->pinned = core == t->collecting;
+    if (core == thread->current) {
+        packing->room_end = pystate_running_room_end(t->tstate, fiber->saved);
+        return;
+    }
+    PyStateView view = pystate_view(fiber->saved);
+    packing->room_end = pystate_room_end(fiber->saved);
+    packing->exposed = view.exposed;
+    packing->lends =
+        view.called_back || pf_rare(fiber)->lends != 0 || fiber->is_hub;
+}
+
+/* Where it lies while the fiber is at home.  The header does not say so while
+ * the slot is vacant: its memory may have gone back to the system. */
+static PyState *
+state_at_home(const pf_fiber *core)
+{
+    return (PyState *)(void *)((char *)core->stack + PF_STACK_LEAD);
+}
+
+static void
+moved(pf_fiber *core, const char *low, const char *high, ptrdiff_t distance)
+{
+    FiberObject *fiber = FIBER_OF(core);
+    const PyStateMove move = {low, high, distance};
+    fiber->saved = pystate_moved(
+        &move, fiber->saved != NULL ? fiber->saved : state_at_home(core));
+    pystate_follow(fiber->saved, &move);
+}
+
+static void
+packed(pf_fiber *core)
+{
+    FIBER_OF(core)->saved = NULL;
+}
+
+static void
+unpacked(pf_fiber *core)
+{
+    FIBER_OF(core)->saved = state_at_home(core);
+}
+
+static void
+on_arrival(pf_thread *thread, pf_fiber *mover, pf_fiber *to)
+{
+    PfThread *t = (PfThread *)thread;
+    FiberObject *from = FIBER_OF(mover), *f = FIBER_OF(to);
+    if (t->keeps_tracing) {
+        t->keeps_tracing = false;
+        pystate_keep_tracing(t->tstate, f->saved);
+    }
+    pystate_save(t->tstate, from->saved, &from->context);
+    pystate_load(t->tstate, f->saved, &f->context);
+    pf_trace_switch(t->tstate, NULL, f->saved->trace);
+}
+
+static pf_fiber *
+new_mover(pf_thread *thread)
+{
+    PfThread *t = (PfThread *)thread;
+    Mover *mover = PyMem_RawCalloc(1, sizeof *mover);
+    if (mover == NULL) {
+        return NULL;
+    }
+    mover->fiber.saved = &mover->state;
+    mover->fiber.thread = t;
+    pystate_init_bare(t->tstate, &mover->state);
+    return &mover->fiber.fiber;
+}
+
+static void
+free_mover(pf_fiber *mover)
+{
+    PyMem_RawFree(mover == NULL ? NULL : FIBER_OF(mover));
+}
+
+static void
+pause_without_gil(void)
+{
+    Py_BEGIN_ALLOW_THREADS pf_os_pause();
+    Py_END_ALLOW_THREADS
+}
+
+static const pf_pack_host pack_host = {
+    .look = look,
+    .moved = moved,
+    .packed = packed,
+    .unpacked = unpacked,
+    .new_mover = new_mover,
+    .free_mover = free_mover,
+    .on_arrival = on_arrival,
+    .pause = pause_without_gil,
+};
+
+const char *
+pf_packing_refused_here(void)
+{
+    const char *why = pystate_packing_refused();
+    return why != NULL ? why : pf_packing_refused();
+}
+
+void
+pf_packing_set(PfThread *t, size_t slots)
+{
+    if (pf_packing_refused_here() == NULL) {
+        (void)pf_pack_set(&t->engine, &pack_host, slots);
+    }
+}
+
+void
+pf_packing_reset(PfThread *t)
+{
+    pf_packing_set(t, pf_load_relaxed(&pf_default_slots));
+}
+
+/* No object knows these frames, so that only the copy changes. */
+PyState *
+pf_packed_state(const FiberObject *fiber)
+{
+    PyStateMove move;
+    char *header = pf_pack_peek(&fiber->thread->engine, &fiber->fiber,
+                                &move.low, &move.high);
+    move.distance = header - (char *)fiber->fiber.stack;
+    PyState *st = (PyState *)(void *)(header + PF_STACK_LEAD);
+    pystate_follow(st, &move);
+    return st;
+}
+
+/* ---------------------------------------------------------------- how many */
+
+/* PYFIBER_SLOTS: a number, 0 for as many as there are fibers. */
+static int
+slots_from_environment(void)
+{
+    const char *text = getenv("PYFIBER_SLOTS");
+    pf_store(&pf_default_slots, DEFAULT_SLOTS);
+    if (text == NULL || *text == '\0') {
+        return 0;
+    }
+    char *end;
+    errno = 0;
+    long slots = strtol(text, &end, 10);
+    if (*end != '\0' || errno != 0 || slots < 0 || slots == 1) {
+        PyErr_Format(PyExc_ValueError,
+                     "PYFIBER_SLOTS must be 0 or a number from 2 on, not "
+                     "'%.100s'",
+                     text);
+        return -1;
+    }
+    pf_store(&pf_default_slots, (size_t)slots);
+    return 0;
+}
+
+int
+pf_packing_slots(PyObject *wanted, size_t *slots)
+{
+    *slots = pf_load_relaxed(&pf_default_slots);
+    if (wanted == Py_None) {
+        return 0;
+    }
+    Py_ssize_t number = PyNumber_AsSsize_t(wanted, PyExc_OverflowError);
+    if (number == -1 && PyErr_Occurred()) {
+        return -1;
+    }
+    if (number < 0 || number == 1) {
+        PyErr_Format(PyExc_ValueError,
+                     "slots must be 0 (each fiber has a stack of its own) or "
+                     "a number from 2 on, not %zd",
+                     number);
+        return -1;
+    }
+    *slots = (size_t)number;
+    return 0;
+}
+
+int
+pf_packing_init(void)
+{
+    return slots_from_environment();
+}

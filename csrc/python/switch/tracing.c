@@ -1,0 +1,190 @@
+/* Trace functions that belong to fibers: see tracing.h.
+ *
+ * A fiber's trace function is in the thread state only while the thread's is
+ * the one under which the fiber began.  So sys.settrace() on the thread's own
+ * stack, or in a fiber without a trace function of its own, still reaches all
+ * fibers of the thread, and sys.settrace(None) anywhere ends tracing for all.
+ */
+#include "python/switch/tracing.h"
+
+#include "python/core/facade.h"
+#include "python/core/tstate.h"
+
+struct PfTrace {
+    /* While the fiber runs and uses its own trace function: the thread's;
+     * otherwise the fiber's.  Owns a reference to the object. */
+    Py_tracefunc function;
+    PyObject *object;
+    bool in_use;     /* the fiber's is in the thread state */
+    bool over;       /* tracing ended while it was: `object` is the thread's */
+    PyObject *under; /* the thread's object when the fiber began */
+    PyObject *hook;  /* of threading.settrace(), which made the fiber's */
+    PfTrace *next;   /* spare */
+};
+
+static inline void
+leave(PyThreadState *ts, PfTrace *trace)
+{
+    if (trace->in_use && pystate_traced(ts)) {
+        pystate_exchange_trace(ts, &trace->function, &trace->object);
+    } else if (trace->in_use) {
+        trace->over = true;
+    }
+    trace->in_use = false;
+}
+
+static inline void
+enter(PyThreadState *ts, PfTrace *trace)
+{
+    if (pystate_traced(ts) && pystate_trace_object(ts) == trace->under &&
+        !trace->over) {
+        pystate_exchange_trace(ts, &trace->function, &trace->object);
+        trace->in_use = true;
+    }
+}
+
+void
+pf_trace_switch(PyThreadState *ts, PfTrace *from, PfTrace *to)
+{
+    if (from != NULL) {
+        leave(ts, from);
+    }
+    if (to != NULL) {
+        enter(ts, to);
+    }
+}
+
+static void
+trace_free(PfTrace *trace)
+{
+    PyObject *object = trace->object, *under = trace->under;
+    PyObject *hook = trace->hook;
+    PyMem_Free(trace);
+    Py_XDECREF(object);
+    Py_XDECREF(under);
+    Py_XDECREF(hook);
+}
+
+int
+pf_trace_traverse(const PfTrace *trace, visitproc visit, void *arg)
+{
+    if (trace != NULL) {
+        Py_VISIT(trace->object);
+        Py_VISIT(trace->under);
+        Py_VISIT(trace->hook);
+    }
+    return 0;
+}
+
+void
+pf_trace_free_spares(PfThread *t)
+{
+    PfTrace *trace;
+    while ((trace = t->spare_traces) != NULL) {
+        t->spare_traces = trace->next;
+        trace_free(trace);
+    }
+}
+
+/* What threading.settrace() was given: a new reference to it or to None, or
+ * NULL with an exception.  The thread's trace function does not see the call.
+ */
+static PyObject *
+thread_hook(PyThreadState *ts)
+{
+    PyThreadState_EnterTracing(ts);
+    PyObject *hook = PyObject_CallNoArgs(pf_facade.trace_hook);
+    PyThreadState_LeaveTracing(ts);
+    return hook;
+}
+
+/* Let `hook` trace this fiber in place of what traces the thread. `hook` is
+ * stolen. NULL with an exception. */
+static PfTrace *
+trace_new(PyThreadState *ts, PyObject *hook)
+{
+    PyObject *settrace = PySys_GetObject("settrace"); /* borrowed */
+    PfTrace *trace = PyMem_Calloc(1, sizeof *trace);
+    if (trace == NULL || settrace == NULL) {
+        PyMem_Free(trace);
+        Py_DECREF(hook);
+        return (PfTrace *)PyErr_NoMemory();
+    }
+    trace->function = pystate_trace_function(ts);
+    trace->object = Py_XNewRef(pystate_trace_object(ts));
+    trace->under = Py_XNewRef(pystate_trace_object(ts));
+    trace->hook = hook;
+    trace->in_use = true;
+    PyObject *done = PyObject_CallOneArg(settrace, hook);
+    if (done == NULL) {
+        trace_free(trace);
+        return NULL;
+    }
+    Py_DECREF(done);
+    return trace;
+}
+
+/* A tool keeps what it makes for each thread, so the trace function of a fiber
+ * that has ended serves the next fiber. */
+static PfTrace *
+take_spare(PfThread *t, PyObject *hook)
+{
+    PfTrace *trace = t->spare_traces;
+    if (trace != NULL && trace->hook == hook &&
+        trace->under == pystate_trace_object(t->tstate)) {
+        t->spare_traces = trace->next;
+        enter(t->tstate, trace);
+        return trace;
+    }
+    pf_trace_free_spares(t);
+    return NULL;
+}
+
+void
+pf_trace_begin_slow(PfThread *t, FiberObject *self)
+{
+    PyThreadState *ts = t->tstate;
+    if (pystate_in_tracer(ts) || pf_facade.trace_hook == NULL) {
+        return;
+    }
+    pf_no_switch_begin(t, "while a fiber gets its trace function");
+    PyObject *hook = thread_hook(ts);
+    if (hook == Py_None || !pystate_traced(ts)) {
+        Py_XDECREF(hook);
+    } else if (hook != NULL) {
+        PfTrace *trace = take_spare(t, hook);
+        if (trace != NULL) {
+            Py_DECREF(hook);
+        } else if (pystate_traced(ts)) {
+            trace = trace_new(ts, hook);
+        } else {
+            Py_DECREF(hook);
+        }
+        self->saved->trace = trace;
+    }
+    if (PyErr_Occurred()) {
+        PyErr_WriteUnraisable((PyObject *)self);
+    }
+    pf_no_switch_end(t);
+}
+
+void
+pf_trace_end_slow(PfThread *t, FiberObject *self)
+{
+    PfTrace *trace = self->saved->trace;
+    self->saved->trace = NULL;
+    bool spare = trace->in_use;
+    leave(t->tstate, trace);
+    if (spare && !trace->over && trace->object != NULL) {
+        trace->next = t->spare_traces;
+        t->spare_traces = trace;
+        return;
+    }
+    PyObject *exc = pf_take_exception();
+    pf_no_switch_begin(t, "while a fiber ends (in a done-callback, say)");
+    trace_free(trace);
+    pf_no_switch_end(t);
+    if (exc != NULL) {
+        pf_restore_exception(exc);
+    }
+}

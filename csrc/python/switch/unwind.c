@@ -1,0 +1,149 @@
+/* Unwinding: ends a suspended fiber that is no longer needed. */
+#include "python/switch/unwind.h"
+
+#include "python/core/state.h"
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
+#include "python/switch/home.h"
+#include "python/task/fiber.h"
+#include "python/task/outcome.h"
+#include "python/switch/switch.h"
+#include "python/line/line.h"
+
+/* Remove it from the queue and the timers. */
+void
+pf_fiber_forget_schedule(FiberObject *fiber)
+{
+    pf_scheduler *s = fiber->core.scheduler;
+    if (s == NULL) {
+        return;
+    }
+    if (fiber->core.state == PF_READY) {
+        pf_queue_remove(&s->ready, &fiber->core);
+    }
+    pf_timers_remove(&s->timers, &fiber->core.timer);
+}
+
+/* Is the loop that `hub` runs in use?  That is, does one of its fibers run, or
+ * wait here for the end of a fiber that it unwinds?  Its end will need the
+ * loop. */
+static bool
+loop_is_needed(PfThread *t, FiberObject *hub)
+{
+    if (t->scheduler == NULL || t->scheduler->core.hub != &hub->fiber) {
+        return false;
+    }
+    FiberObject *f = t->live;
+    while (f != NULL &&
+           (f == hub || f->core.scheduler != &t->scheduler->core ||
+            (f->core.state != PF_RUNNING && f != CURRENT(t)))) {
+        f = f->next;
+    }
+    return f != NULL;
+}
+
+bool
+pf_fiber_can_unwind(FiberObject *fiber)
+{
+    return fiber->fiber.stack != NULL && fiber->core.state != PF_RUNNING &&
+           fiber->core.state != PF_DONE && fiber != CURRENT(fiber->thread) &&
+           !(fiber->is_hub && loop_is_needed(fiber->thread, fiber));
+}
+
+/* The collector clears the objects that die with a fiber in any order.  This
+ * may happen before the fiber's end, if a subclass has replaced its finalizer
+ * by __del__ or it was dropped on another thread.  A look-up of a variable in
+ * a cleared context crashes, so the fiber's end gets a new one. */
+void
+pf_fiber_renew_context(FiberObject *fiber)
+{
+    if (pf_context_is_cleared(fiber->context)) {
+        Py_CLEAR(fiber->context);
+    }
+}
+
+static PyObject *
+fiber_exit(void)
+{
+    PyObject *exit = pf_exception_instance(pf.fiber_exit);
+    return exit != NULL ? exit : pf_take_exception();
+}
+
+/* There is no memory for its stack, and never will be: what it holds is lost.
+ */
+static PyObject *
+lose(PfThread *t, FiberObject *fiber)
+{
+    pf_fiber_forget_waits(fiber);
+    pf_fiber_release_stack(&t->engine, &fiber->fiber);
+    fiber->stack_size = 0; /* `saved` went with the stack */
+    PyErr_WriteUnraisable((PyObject *)fiber);
+    PyErr_SetNone(pf.fiber_exit);
+    pf_fiber_forget_schedule(fiber);
+    if (!fiber->scheduled) {
+        Py_INCREF(fiber); /* pf_fiber_end drops the scheduler's reference */
+    }
+    pf_fiber_end(t, fiber, NULL);
+    return Py_NewRef(Py_None);
+}
+
+/* Raise `exit` (stolen) in `fiber` and let it run to its end, which leads back
+ * here (see heir).  Returns its result, or NULL with an exception.  The fiber
+ * that waits here stays "running": nothing else may enter or unwind it
+ * meanwhile. */
+static PyObject *
+run_to_its_end(PfThread *t, FiberObject *fiber, PyObject *exit)
+{
+    FiberObject *self = CURRENT(t), *outer = t->unwinder;
+    uint8_t state = self->core.state;
+    pf_fiber *way = pf_fiber_way_to(t, fiber);
+    if (way == NULL) {
+        Py_DECREF(exit);
+        return lose(t, fiber);
+    }
+    pf_fiber_forget_schedule(fiber);
+    fiber->dying = true;
+    fiber->core.state = PF_RUNNING;
+    if (state != PF_DONE) {
+        self->core.state = PF_RUNNING;
+    }
+    t->unwinder = self;
+    t->transfer = exit;
+    t->throwing = true;
+    pf_switch_with(&t->engine, way, pf_swap_state_and_hold);
+    t->unwinder = outer;
+    self->core.state = state;
+    return pf_value_in_parent(t);
+}
+
+/* Code runs here in the middle of anything that the running fiber does; a
+ * switch to it may just have landed. */
+void
+pf_fiber_unwind(PfThread *t, FiberObject *fiber)
+{
+    if (pf_fiber_kind(fiber)->unwind != NULL) {
+        pf_fiber_kind(fiber)->unwind(t, fiber);
+        return;
+    }
+    PyObject *pending = pf_take_exception();
+    PyObject *transfer = t->transfer;
+    bool throwing = t->throwing;
+    t->transfer = NULL;
+    t->throwing = false;
+    pf_no_switch_begin(t, "while a dropped fiber is unwound");
+    PyObject *left = fiber_exit();
+    pf_fiber_renew_context(fiber);
+    if (pf_fiber_can_unwind(fiber)) {
+        left = run_to_its_end(t, fiber, left);
+    }
+    pf_no_switch_end(t);
+    t->transfer = transfer;
+    t->throwing = throwing;
+    if (left == NULL) {
+        PyErr_WriteUnraisable((PyObject *)fiber);
+    }
+    Py_XDECREF(left);
+    if (pending != NULL) {
+        pf_restore_exception(pending);
+    }
+}

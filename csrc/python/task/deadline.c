@@ -1,0 +1,102 @@
+/* Time-outs in seconds and the deadlines they mean. */
+#include "python/task/deadline.h"
+
+#include "python/core/arguments.h"
+#include "python/core/compiler.h"
+#include "python/core/thread.h"
+#include "python/task/scheduler.h"
+
+int64_t
+pf_deadline_in(SchedulerObject *s, int64_t ns)
+{
+    if (ns == PF_NEVER) {
+        return PF_NEVER;
+    }
+    if (s == NULL && pf_tls_thread != NULL) {
+        s = pf_tls_thread->scheduler;
+    }
+    int64_t now = s == NULL ? pf_monotonic() : pf_now(&s->core);
+    return pf_later(now, ns);
+}
+
+/* By the clock of `s`; NULL: of this thread's running scheduler, if any. */
+int
+pf_deadline_by(SchedulerObject *s, PyObject *timeout, int64_t *deadline)
+{
+    int64_t ns;
+    int rc = pf_length(timeout, &ns);
+    *deadline = pf_deadline_in(s, ns);
+    return rc;
+}
+
+int
+pf_deadline(PyObject *timeout, int64_t *deadline)
+{
+    if (timeout == NULL || timeout == Py_None) { /* mostly */
+        *deadline = PF_NEVER;
+        return 0;
+    }
+    return pf_deadline_by(NULL, timeout, deadline);
+}
+
+int
+pf_timeout(PyObject *timeout, int64_t *deadline)
+{
+    int64_t ns;
+    int rc = pf_length(timeout, &ns);
+    *deadline = ns == 0 ? PF_NOW : pf_deadline_in(NULL, ns);
+    return rc;
+}
+
+/* Seconds of a lock's timeout: -1 means none. */
+static int
+lock_timeout(PyObject *timeout, bool blocking, int64_t *deadline)
+{
+    double seconds;
+    if (pf_real(timeout, "timeout", &seconds) < 0) {
+        return -1;
+    }
+    if (seconds == -1) {
+        return 0;
+    }
+    if (!blocking) {
+        PyErr_SetString(PyExc_ValueError,
+                        "can't specify a timeout for a non-blocking call");
+        return -1;
+    }
+    if (seconds < 0) {
+        PyErr_SetString(PyExc_ValueError,
+                        "timeout value must be a non-negative number");
+        return -1;
+    }
+    if (seconds > (double)PY_TIMEOUT_MAX * 1e-6) {
+        PyErr_SetString(PyExc_OverflowError, "timeout value is too large");
+        return -1;
+    }
+    *deadline =
+        seconds == 0 ? PF_NOW : pf_deadline_in(NULL, pf_nanoseconds(seconds));
+    return 0;
+}
+
+int
+pf_acquire_arguments(PyObject *const *args, Py_ssize_t nargs,
+                     PyObject *kwnames, int64_t *deadline)
+{
+    static const char *const names[] = {"blocking", "timeout", NULL};
+    PyObject *out[2] = {NULL, NULL};
+    *deadline = PF_NEVER;
+    if (PF_LIKELY(nargs == 0 && kwnames == NULL)) {
+        return 0;
+    }
+    if (pf_arguments("acquire", names, 0, args, nargs, kwnames, out) < 0) {
+        return -1;
+    }
+    int blocking = out[0] == NULL ? 1 : PyObject_IsTrue(out[0]);
+    if (blocking < 0) {
+        return -1;
+    }
+    if (!blocking) {
+        *deadline = PF_NOW;
+    }
+    return out[1] == NULL ? 0 : lock_timeout(out[1], blocking, deadline);
+}

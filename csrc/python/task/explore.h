@@ -1,0 +1,63 @@
+/* Where a run under test makes choices, lets another fiber go first, or learns
+ * of a failure. testing/ does that; outside of a test these do nothing. */
+#ifndef PF_TASK_EXPLORE_H
+#define PF_TASK_EXPLORE_H
+
+#include "python/core/pyinclude.h"
+
+#include "engine/base/atomics.h"
+#include "python/core/compiler.h"
+#include "python/task/scheduler.h"
+
+/* What is chosen; part of a recorded choice, so the numbers stay. */
+typedef enum PfChoiceKind {
+    PF_CHOOSE_READY,   /* who runs next */
+    PF_CHOOSE_TIMER,   /* which due timer fires; the last one: none now */
+    PF_CHOOSE_WAITER,  /* who gets the lock, the item, ... */
+    PF_CHOOSE_SELECT,  /* which ready case of a select */
+    PF_CHOOSE_USER,    /* pyfiber.testing.choose() */
+    PF_CHOOSE_PREEMPT, /* 0: go on; n: the n-th ready fiber runs first */
+} PfChoiceKind;
+
+/* What testing/ does about it, and about time that is virtual. */
+typedef struct PfExplorerOps {
+    int (*preempt)(void);
+    uint32_t (*choose)(SchedulerObject *s, uint32_t n, PfChoiceKind kind);
+    bool (*failed)(SchedulerObject *s, PyObject *op);
+    /* Nothing is ready in a run that has a clock of its own: move that.  False
+     * if it is vain. */
+    bool (*idle)(SchedulerObject *s, int64_t deadline);
+    void (*remove_clock)(SchedulerObject *s); /* if it has one */
+} PfExplorerOps;
+extern const PfExplorerOps *pf_explorer_ops; /* set at import */
+extern PF_ATOMIC(size_t) pf_exploring;       /* runs under test just now */
+
+/* The running fiber is about to do something that others may do, too, or has
+ * done something they may react to: a run under test may let them go first. 0,
+ * or -1 with an exception (the fiber is being unwound). */
+static inline int
+pf_preempt(void)
+{
+    return PF_LIKELY(pf_load_relaxed(&pf_exploring) == 0)
+               ? 0
+               : pf_explorer_ops->preempt();
+}
+
+/* One of 0..n-1 (n > 0); always 0 unless a test runs. */
+static inline uint32_t
+pf_choose(SchedulerObject *s, uint32_t n, PfChoiceKind kind)
+{
+    return PF_LIKELY(s->explorer == NULL)
+               ? 0
+               : pf_explorer_ops->choose(s, n, kind);
+}
+
+/* A scheduled fiber or a grain failed: a test checks whether anybody looks.
+ * False: no explorer has taken it over. */
+static inline bool
+pf_explorer_failed(SchedulerObject *s, PyObject *op)
+{
+    return s->explorer != NULL && pf_explorer_ops->failed(s, op);
+}
+
+#endif

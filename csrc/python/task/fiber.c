@@ -1,0 +1,216 @@
+/* The object of a fiber, and how it becomes one of a scheduler's. */
+#include "python/task/fiber.h"
+
+#include "python/core/arguments.h"
+#include "python/core/state.h"
+#include "python/core/tstate.h"
+#include "python/task/cancelling.h"
+#include "python/task/lent.h"
+#include "python/task/scheduler.h"
+
+const PfTaskOps *pf_plain_fiber; /* constant after import */
+
+PF_ATOMIC(size_t) pf_default_stack_size; /* shared, one word */
+
+/* The memory of fibers that have died is linked by `next`. */
+FiberObject *
+pf_fiber_alloc(PfThread *t)
+{
+    PyTypeObject *type = pf_fiber_type;
+    FiberObject *self = t == NULL ? NULL : t->spare[PF_SPARE_FIBERS].first;
+    if (self == NULL) {
+        self = (FiberObject *)type->tp_alloc(type, 0);
+        if (self != NULL) {
+            pf_set_kind(&self->core, pf_plain_fiber);
+        }
+        return self;
+    }
+    t->spare[PF_SPARE_FIBERS].first = self->next;
+    t->spare[PF_SPARE_FIBERS].count--;
+    pf_zero((char *)self + sizeof(PyObject), sizeof *self - sizeof(PyObject));
+    pf_set_kind(&self->core, pf_plain_fiber);
+    pf_revive((PyObject *)self);
+    return self;
+}
+
+/* Keep the memory of a cleared fiber, unless a subclass made it or it was
+ * finalized: an object is finalized only once, and its memory remembers that.
+ */
+void
+pf_fiber_free(FiberObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PfSpare *spare = pf_place_to_spare(PF_SPARE_FIBERS);
+    if (type == pf_fiber_type && spare != NULL && !self->finalized) {
+        self->next = spare->first;
+        spare->first = self;
+        spare->count++;
+        return;
+    }
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+void
+pf_fibers_free_spare(PfThread *t)
+{
+    FiberObject *self = pf_empty_spare(t, PF_SPARE_FIBERS);
+    while (self != NULL) {
+        FiberObject *next = self->next;
+        PyTypeObject *type = Py_TYPE(self);
+        type->tp_free(self);
+        Py_DECREF(type);
+        self = next;
+    }
+}
+
+FiberObject *
+pf_fiber_make(PyTypeObject *type)
+{
+    PfThread *t = pf_this_thread();
+    if (t == NULL) {
+        return NULL;
+    }
+    FiberObject *self = type == pf_fiber_type
+                            ? pf_fiber_alloc(t)
+                            : (FiberObject *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    pf_set_kind(&self->core, pf_plain_fiber);
+    if (*pystate_context(t->tstate) != NULL) {
+        self->context = PyContext_CopyCurrent();
+        if (self->context == NULL) {
+            Py_DECREF(self);
+            return NULL;
+        }
+    }
+    return self;
+}
+
+/* spawn(fn, *args, **kwargs): the arguments of a vectorcall. */
+FiberObject *
+pf_fiber_new(PyObject *target, PyObject *const *args, Py_ssize_t nargs,
+             PyObject *kwnames)
+{
+    FiberObject *self = pf_fiber_make(pf_fiber_type);
+    if (self == NULL) {
+        return NULL;
+    }
+    pf_fiber_set_target(self, target);
+    if ((nargs > 0 || kwnames != NULL) &&
+        pf_pack(args, nargs, kwnames, &self->args, &self->kwargs) < 0) {
+        Py_CLEAR(self);
+    }
+    return self;
+}
+
+int
+pf_fiber_assign(SchedulerObject *s, FiberObject *fiber)
+{
+    if (fiber->core.state != PF_NEW || fiber->scheduled ||
+        !pf_fiber_claim(fiber, s->thread)) {
+        PyErr_SetString(pf.fiber_error,
+                        "the fiber has been started already: make a new one");
+        return -1;
+    }
+    fiber->scheduled = true;
+    fiber->core.scheduler = &s->core;
+    Py_INCREF(s);
+    fiber->thread = s->thread;
+    return 0;
+}
+
+void
+pf_fiber_unassign(FiberObject *fiber)
+{
+    SchedulerObject *s = SCHEDULER_OF(fiber->core.scheduler);
+    fiber->scheduled = false;
+    fiber->core.scheduler = NULL;
+    pf_unclaim_pointer(&fiber->thread);
+    Py_DECREF(s); /* the caller has another one */
+}
+
+/* A run holds its fibers until they are done, and nobody holds the run: none
+ * of them can be garbage, nor can what they refer to.  So the collector need
+ * not look at them, which for a million that wait is most of its work.  (Where
+ * frames have references that only it knows of, it must.) */
+static inline void
+keep(SchedulerObject *s, FiberObject *fiber)
+{
+    if (!PF_TRAVERSES_ALL && s->keeps) {
+        PyObject_GC_UnTrack((PyObject *)fiber);
+        fiber->kept = true;
+        if (fiber->args != NULL && Py_REFCNT(fiber->args) == 1) {
+            PyObject_GC_UnTrack(fiber->args); /* nobody else sees the tuple */
+        }
+    }
+}
+
+void
+pf_fiber_show_args(FiberObject *fiber)
+{
+    PyObject *args = fiber->args;
+    if (fiber->kept && args != NULL && !PyObject_GC_IsTracked(args)) {
+        PyObject_GC_Track(args);
+    }
+}
+
+void
+pf_fiber_unkeep(FiberObject *fiber)
+{
+    if (fiber->kept) {
+        pf_fiber_show_args(fiber);
+        fiber->kept = false;
+        PyObject_GC_Track((PyObject *)fiber);
+    }
+}
+
+void
+pf_fiber_enroll(SchedulerObject *s, FiberObject *fiber)
+{
+    assert(s->thread == pf_tls_thread);
+    if (PF_UNLIKELY(s->ending) && pf_cancelling->is_top(fiber)) {
+        fiber->under_cancel = true;
+        fiber->cancel_called = true;
+    }
+    pf_live_link(s->thread, fiber);
+    s->alive++;
+    if (!fiber->daemon) {
+        s->foreground++;
+    }
+    Py_INCREF(fiber); /* until it is done */
+    keep(s, fiber);
+}
+
+int
+pf_fiber_enlist(SchedulerObject *s, FiberObject *fiber)
+{
+    if (pf_fiber_assign(s, fiber) < 0) {
+        return -1;
+    }
+    pf_fiber_enroll(s, fiber);
+    return 0;
+}
+
+void
+pf_fiber_make_ready(SchedulerObject *s, FiberObject *fiber)
+{
+    pf_make_ready_fresh(&s->core, &fiber->fiber);
+    if (PF_UNLIKELY(s->cluster != NULL)) {
+        pf_lent_ops->spawned(s);
+    }
+    pf_tell_host(s);
+}
+
+/* Put a new fiber into the ready queue of `s`, which lives on this thread. */
+int
+pf_fiber_start(SchedulerObject *s, FiberObject *fiber)
+{
+    if (pf_fiber_enlist(s, fiber) < 0) {
+        return -1;
+    }
+    pf_fiber_make_ready(s, fiber);
+    Py_CLEAR(fiber->parent);
+    return 0;
+}

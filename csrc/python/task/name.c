@@ -1,0 +1,112 @@
+/* What tasks and what they run are called. */
+#include "python/task/name.h"
+
+#include "python/core/still.h"
+
+/* NULL, without an exception: it has none. */
+static PyObject *
+qualified_name(PyObject *function)
+{
+    PyObject *name = PyObject_GetAttrString(function, "__qualname__");
+    if (name != NULL) {
+        Py_SETREF(name,
+                  PyUnicode_Check(name) ? PyUnicode_FromObject(name) : NULL);
+    }
+    if (name == NULL) {
+        PyErr_Clear(); /* it has none: a report shows its type */
+    }
+    return name;
+}
+
+/* A functools.partial has no name, but its function has. */
+static PyObject *
+name_of_partial(PyObject *function)
+{
+    if (strcmp(Py_TYPE(function)->tp_name, "functools.partial") != 0) {
+        return NULL;
+    }
+    PyObject *inner = PyObject_GetAttrString(function, "func");
+    if (inner == NULL) {
+        PyErr_Clear(); /* not even that of a partial */
+        return NULL;
+    }
+    PyObject *name = qualified_name(inner);
+    Py_DECREF(inner);
+    return name;
+}
+
+/* An attribute may be computed, which may drop `made_of`. */
+PyObject *
+pf_name_after(PyObject *made_of)
+{
+    Py_INCREF(made_of);
+    PyObject *name = qualified_name(made_of);
+    if (name == NULL) {
+        name = name_of_partial(made_of);
+    }
+    if (name == NULL) {
+        name = PyUnicode_FromString(Py_TYPE(made_of)->tp_name);
+    }
+    Py_DECREF(made_of);
+    return name;
+}
+
+/* A plain str: what looks at names, perhaps in the middle of a switch, must
+ * not meet the methods of a subclass. */
+PyObject *
+pf_as_name(PyObject *value)
+{
+    if (value == NULL || !PyUnicode_Check(value)) {
+        PyErr_Format(PyExc_TypeError, "name must be a str, not '%.200s'",
+                     value == NULL ? "nothing" : Py_TYPE(value)->tp_name);
+        return NULL;
+    }
+    return PyUnicode_FromObject(value);
+}
+
+const char *
+pf_state_name(const pf_task *core)
+{
+    switch (core->state) {
+    case PF_NEW:
+        return "new";
+    case PF_READY:
+        return "ready";
+    case PF_RUNNING:
+        return "running";
+    case PF_DONE:
+        return "done";
+    default:
+        return "parked";
+    }
+}
+
+PyObject *
+pf_fiber_name(FiberObject *self)
+{
+    bool stopped = pf_still_begin(self->thread);
+    PyObject *name = Py_XNewRef(self->name);
+    PyObject *target = name == NULL ? Py_XNewRef(pf_fiber_target(self)) : NULL;
+    pf_still_end(stopped);
+    if (name == NULL) {
+        name = target != NULL ? pf_name_after(target)
+                              : PyUnicode_FromString(Py_TYPE(self)->tp_name);
+    }
+    Py_XDECREF(target);
+    return name;
+}
+
+PyObject *
+pf_fiber_name_of(PfTaskObject *task)
+{
+    return pf_fiber_name((FiberObject *)task);
+}
+
+bool
+pf_descends_from(FiberObject *descendant, FiberObject *fiber)
+{
+    while (descendant != NULL && descendant != fiber) {
+        descendant = descendant->parent;
+    }
+    return descendant != NULL;
+}

@@ -1,0 +1,136 @@
+/* Messages to the fiber that runs the loop. */
+#include "python/task/scheduler.h"
+
+#include "python/core/arguments.h"
+#include "python/core/compiler.h"
+#include "python/core/facade.h"
+#include "python/core/state.h"
+#include "python/core/thread.h"
+#include "python/task/outcome.h"
+
+#include "python/task/explore.h"
+#include "python/task/lent.h"
+
+const PfLentOps *pf_lent_ops;         /* constant after import */
+const PfExplorerOps *pf_explorer_ops; /* constant after import */
+PF_ATOMIC(size_t) pf_exploring;       /* shared, one word */
+
+PyTypeObject *pf_scheduler_type; /* constant after import */
+
+const PfTurnOps *pf_turn_ops; /* constant after import */
+bool pf_turns_on;             /* shared, one word */
+
+/* A fiber was made ready.  Tell the loop that hosts this one, if any. */
+void
+pf_tell_host(SchedulerObject *s)
+{
+    if (PF_UNLIKELY(s->hosted) && !s->running && !s->closed) {
+        pf_scheduler_tell(&s->core);
+    }
+}
+
+/* The hub has something to decide: it runs when its turn comes, or at once
+ * after the second Ctrl-C, which waits for nothing. */
+void
+pf_wake_hub(SchedulerObject *s)
+{
+    pf_task *hub = pf_hub_task(&s->core);
+    if (hub == NULL) {
+        return;
+    }
+    if (s->interrupts > 1 && hub->state == PF_READY) {
+        pf_queue_remove(&s->core.ready, hub);
+        hub->state = PF_PARKED;
+    }
+    if (hub->state != PF_PARKED) {
+        return;
+    }
+    if (s->interrupts > 1) {
+        hub->state = PF_READY;
+        pf_queue_push_front(&s->core.ready, hub);
+    } else {
+        pf_make_ready(&s->core, hub);
+    }
+}
+
+/* End the run with `exc` (stolen); an exception that has ended it before gets
+ * this one as its context. */
+void
+pf_scheduler_fail(SchedulerObject *s, PyObject *exc)
+{
+    if (s->fatal == NULL) {
+        s->fatal = exc;
+    } else {
+        pf_add_context(s->fatal, exc);
+        Py_DECREF(exc);
+    }
+}
+
+int
+pf_watch_limit(PyObject *seconds, int64_t *ns)
+{
+    if (pf_seconds(seconds, "the watchdog's limit", ns) < 0) {
+        return -1;
+    }
+    if (*ns <= 0 || *ns == PF_NEVER) {
+        PyErr_SetString(PyExc_ValueError,
+                        "the watchdog's limit must be positive and finite; "
+                        "None: no limit");
+        return -1;
+    }
+    return 0;
+}
+
+pf_scheduler *
+pf_refuse_outside_run(const char *what)
+{
+    PyObject *advice = pf_facade.no_run == NULL
+                           ? PyUnicode_FromString("")
+                           : PyObject_CallNoArgs(pf_facade.no_run);
+    if (advice != NULL) {
+        PyErr_Format(pf.fiber_error, "%s needs a running scheduler%S", what,
+                     advice);
+        Py_DECREF(advice);
+    } else if (PyErr_ExceptionMatches(PyExc_Exception)) {
+        PyErr_Clear(); /* the interpreter shuts down, for instance */
+        PyErr_Format(pf.fiber_error, "%s needs a running scheduler", what);
+    }
+    return NULL;
+}
+
+int
+pf_list_schedulers(const PfThread *t, PyObject *list)
+{
+    int rc = 0;
+    for (SchedulerObject *s = t->schedulers; rc == 0 && s != NULL;
+         s = s->next) {
+        if (pf_try_incref((PyObject *)s)) {
+            rc = PyList_Append(list, (PyObject *)s);
+            Py_DECREF(s); /* on failure: its list has it still */
+        }
+    }
+    return rc;
+}
+
+const PfThread *
+pf_task_owner(PfTaskObject *task)
+{
+    const FiberObject *fiber = pf_fiber_or_null(task);
+    const PfThread *t = pf_tls_thread;
+    if (fiber != NULL) {
+        return fiber->thread;
+    }
+    bool ours = t != NULL && t->scheduler != NULL &&
+                task->core.scheduler == &t->scheduler->core;
+    return ours ? t : NULL;
+}
+
+bool
+pf_is_abroad(const PfTaskObject *task)
+{
+    if (!task->scheduled || task->core.scheduler == NULL) {
+        return false;
+    }
+    PfThread *owner = SCHEDULER_OF(task->core.scheduler)->thread;
+    return owner != NULL && owner != pf_tls_thread;
+}

@@ -1,0 +1,69 @@
+/* What is done with tasks of any kind; see task.h. */
+#include "python/task/task.h"
+
+#include "python/task/unhandled.h"
+
+/* ---------------------------------------------------------------- their types */
+
+PyTypeObject *pf_fiber_type, *pf_stackless_type; /* constant after import */
+
+bool
+pf_is_task(PyObject *op)
+{
+    return PyObject_TypeCheck(op, pf_fiber_type) ||
+           PyObject_TypeCheck(op, pf_stackless_type);
+}
+
+/* --------------------------------------------------------------- what few have */
+
+const PfRare pf_nothing_rare = {0};
+
+PfRare *
+pf_task_rare_of(PfTaskObject *task)
+{
+    if (task->rare == NULL) {
+        task->rare = PyMem_Calloc(1, sizeof(PfRare));
+        if (task->rare == NULL) {
+            PyErr_NoMemory();
+        }
+    }
+    return task->rare;
+}
+
+void
+pf_task_free_rare(PfTaskObject *task)
+{
+    if (task->rare != NULL) {
+        pf_unseen_forget(&task->rare->unseen);
+        PyMem_Free(task->rare);
+        task->rare = NULL;
+    }
+}
+
+int
+pf_task_traverse(PfTaskObject *task, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(task));
+    Py_VISIT(task->name);
+    Py_VISIT(task->value);
+    Py_VISIT(task->base);
+    if (task->rare != NULL) {
+        Py_VISIT(task->rare->callbacks);
+        Py_VISIT(task->rare->cancel);
+        Py_VISIT(task->rare->traceback);
+        Py_VISIT(task->rare->puller);
+        Py_VISIT(task->rare->pulled);
+        Py_VISIT(task->rare->other);
+    }
+    return 0;
+}
+
+/* -------------------------------------------------------------------- awaiting */
+
+unaryfunc pf_await_hook; /* constant after import */
+
+PyObject *
+pf_await_self(PyObject *op)
+{
+    return pf_await_hook(op);
+}

@@ -1,0 +1,517 @@
+/* Failures that nobody has looked at, by result(), a group, `outcome` or such:
+ * none may be lost.
+ *
+ * A fiber or grain of a scheduler that fails gets a place in the scheduler's
+ * list, which does not keep it alive.  It is reported once: when its last
+ * reference goes, because then nobody can look any more, or else at the end of
+ * the run, or when its scheduler is closed.  The scheduler's on_unhandled says
+ * how: logged, passed to a function, or raised by run().  Fibers that succeed
+ * pay nothing for this.
+ */
+#include "python/task/unhandled.h"
+
+#include "python/core/compiler.h"
+#include "python/core/facade.h"
+#include "python/core/list.h"
+#include "python/core/state.h"
+#include "python/core/thread.h"
+#include "python/core/tstate.h"
+#include "python/task/scheduler.h"
+#include "python/task/outcome.h"
+#include "python/task/post.h"
+
+#define LOST "%r failed and nobody looked at it"
+#define HANDLER_FAILED "the on_unhandled function failed, called for %r"
+#define CLOSED "%r was closed with failures that nobody looked at"
+
+bool
+pf_is_unseen(PyObject *op)
+{
+    PfTaskObject *task = PF_TASK(op);
+    return task->core.state == PF_DONE && task->outcome == PF_OUTCOME_FAILED &&
+           !task->looked_at && task->scheduled &&
+           !(pf_load_relaxed(&task->core.posted) & PF_POST_SEEN) &&
+           task->value != NULL; /* the collector has not cleared it */
+}
+
+/* ------------------------------------------------------------------- the list */
+
+/* Guards all schedulers' lists, and the nodes' `scheduler`: an object may die on
+ * another thread. */
+static pf_mutex unseen_lock = PF_MUTEX_INIT;
+
+/* In the order in which they failed. */
+static void
+link_last(SchedulerObject *s, PfUnseen *node)
+{
+    pf_mutex_lock(&unseen_lock);
+    node->scheduler = s;
+    node->prev = s->last_unseen;
+    node->next = NULL;
+    if (s->last_unseen != NULL) {
+        s->last_unseen->next = node;
+    } else {
+        s->unseen = node;
+    }
+    s->last_unseen = node;
+    pf_mutex_unlock(&unseen_lock);
+}
+
+/* The caller holds the lock. */
+static void
+unlink_held(PfUnseen *node)
+{
+    SchedulerObject *s = node->scheduler;
+    if (s == NULL) {
+        return;
+    }
+    if (s->last_unseen == node) {
+        s->last_unseen = node->prev;
+    }
+    PF_LIST_REMOVE(s->unseen, node);
+    node->scheduler = NULL;
+}
+
+static void
+unlink_node(PfUnseen *node)
+{
+    pf_mutex_lock(&unseen_lock);
+    unlink_held(node);
+    pf_mutex_unlock(&unseen_lock);
+}
+
+/* The oldest, which is in the list no longer: a new reference, or NULL.  (One
+ * that is dying elsewhere is told of there.) */
+static PyObject *
+take_first(SchedulerObject *s)
+{
+    PyObject *op = NULL;
+    pf_mutex_lock(&unseen_lock);
+    while (op == NULL && s->unseen != NULL) {
+        PfUnseen *node = s->unseen;
+        unlink_held(node);
+        op = pf_try_incref(node->op) ? node->op : NULL;
+    }
+    pf_mutex_unlock(&unseen_lock);
+    return op;
+}
+
+void
+pf_unseen_forget(PfUnseen **place)
+{
+    if (*place != NULL) {
+        unlink_node(*place);
+        PyMem_Free(*place);
+        *place = NULL;
+    }
+}
+
+void
+pf_unseen_leave(PyObject *op)
+{
+    PfRare *rare = PF_TASK(op)->rare;
+    if (rare != NULL) {
+        pf_unseen_forget(&rare->unseen);
+    }
+}
+
+void
+pf_unseen_forget_all(SchedulerObject *s)
+{
+    pf_mutex_lock(&unseen_lock);
+    while (s->unseen != NULL) {
+        unlink_held(s->unseen);
+    }
+    pf_mutex_unlock(&unseen_lock);
+}
+
+/* --------------------------------------------------------------- reporting */
+
+/* Log `exc` of `op`, which `text` names by its %r. 0; -1 if the log raised
+ * KeyboardInterrupt or SystemExit. */
+int
+pf_log(PyObject *op, PyObject *exc, const char *text)
+{
+    if (pf_facade.log_failure == NULL) {
+        return 0;
+    }
+    PyObject *logged =
+        PyObject_CallFunction(pf_facade.log_failure, "OOs", op, exc, text);
+    if (logged == NULL) {
+        pf_raised_instead_of(exc);
+        if (!PyErr_ExceptionMatches(PyExc_Exception)) {
+            return -1;
+        }
+        PyErr_WriteUnraisable(op);
+    }
+    Py_XDECREF(logged);
+    return 0;
+}
+
+/* Make the loop check whether the run has to end.  Any thread. */
+static void
+look(SchedulerObject *s, PyObject *target, PyObject *argument)
+{
+    (void)target;
+    (void)argument;
+    pf_wake_hub(s);
+}
+
+static void
+rouse(SchedulerObject *s)
+{
+    if (s->thread == NULL || s->thread == pf_tls_thread) {
+        pf_wake_hub(s);
+        pf_tell_host(s);
+        return;
+    }
+    PyObject *pending = pf_take_exception();
+    if (pf_call_owner(s, look, NULL, NULL) < 0) {
+        PyErr_Clear(); /* it checks when it next runs */
+    }
+    if (pending != NULL) {
+        pf_restore_exception(pending);
+    }
+}
+
+/* To be raised by the run, which ends now; -1 without memory. */
+static int
+remember(SchedulerObject *s, PyObject *op, PyObject *exc)
+{
+    if (s->errors == NULL && (s->errors = PyList_New(0)) == NULL) {
+        return -1;
+    }
+    PyObject *name = pf_kind_of(&PF_TASK(op)->core)->name_of(PF_TASK(op));
+    PyObject *both = name == NULL ? NULL : PyTuple_Pack(2, name, exc);
+    int rc = both == NULL ? -1 : PyList_Append(s->errors, both);
+    Py_XDECREF(both);
+    Py_XDECREF(name);
+    if (rc == 0) {
+        rouse(s);
+    }
+    return rc;
+}
+
+static int
+call_handler(PyObject *handler, PyObject *op, PyObject *exc)
+{
+    PyObject *done = PyObject_CallFunctionObjArgs(handler, op, exc, NULL);
+    if (done != NULL) {
+        Py_DECREF(done);
+        return 0;
+    }
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) {
+        return -1;
+    }
+    PyObject *raised = pf_take_exception();
+    int rc = pf_log(op, raised, HANDLER_FAILED);
+    Py_DECREF(raised);
+    return rc < 0 ? -1 : pf_log(op, exc, LOST); /* it was not handled */
+}
+
+/* Report in the way that `s` asks for (NULL: it is gone or closed).  As
+ * pf_log. */
+static int
+tell_of(SchedulerObject *s, PyObject *op)
+{
+    PF_TASK(op)->looked_at = true;
+    PyObject *exc = Py_NewRef(PF_TASK(op)->value);
+    PyObject *how = s == NULL ? NULL : Py_XNewRef(s->on_unhandled);
+    int rc = 0;
+    if (how == NULL || how == pf.s_log) {
+        rc = pf_log(op, exc, LOST);
+    } else if (how != pf.s_raise) {
+        rc = call_handler(how, op, exc);
+    } else if (remember(s, op, exc) < 0) {
+        PyErr_Clear(); /* no memory to keep it until the end of the run */
+        rc = pf_log(op, exc, LOST);
+    }
+    Py_XDECREF(how);
+    Py_DECREF(exc);
+    return rc;
+}
+
+/* Code that gets the report must not leave the reporting fiber.  (NULL: this
+ * thread has no fibers.) */
+static PfThread *
+begin_telling(void)
+{
+    PfThread *t = pf_tls_thread;
+    if (t != NULL) {
+        pf_no_switch_begin(t, "while a lost failure is told of");
+    }
+    return t;
+}
+
+static void
+end_telling(PfThread *t)
+{
+    if (t != NULL) {
+        pf_no_switch_end(t);
+    }
+}
+
+/* There is no caller to raise it to: KeyboardInterrupt and SystemExit end the
+ * run. */
+static void
+tell_now(SchedulerObject *s, PyObject *op)
+{
+    PyObject *pending = pf_take_exception();
+    Py_XINCREF(s);
+    PfThread *t = begin_telling();
+    if (tell_of(s, op) < 0) {
+        if (s != NULL && s->running) {
+            pf_scheduler_fail(s, pf_take_exception());
+            rouse(s);
+        } else {
+            PyErr_WriteUnraisable(op);
+        }
+    }
+    end_telling(t);
+    Py_XDECREF(s);
+    if (pending != NULL) {
+        pf_restore_exception(pending);
+    }
+}
+
+/* ----------------------------------------------------- when it is reported */
+
+/* A fiber or grain of `s` has failed; it will be reported unless somebody
+ * looks at it. */
+void
+pf_unseen_add(SchedulerObject *s, PyObject *op)
+{
+    if (!pf_is_unseen(op)) {
+        return;
+    }
+    PfRare *rare = pf_task_rare_of(PF_TASK(op));
+    PfUnseen *node = rare == NULL ? NULL : PyMem_Calloc(1, sizeof(*node));
+    if (node == NULL) {
+        PyErr_Clear(); /* no memory to wait for a look: report it now */
+        tell_now(s, op);
+        return;
+    }
+    node->op = op;
+    pf_prepare_try_incref(op);
+    pf_prepare_try_incref((PyObject *)s);
+    rare->unseen = node;
+    link_last(s, node);
+}
+
+/* On the scheduler's thread; `op` may have been looked at after all. */
+static void
+lost_arrived(SchedulerObject *s, PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    if (pf_is_unseen(op)) {
+        tell_now(s, op);
+    }
+}
+
+/* It is in the list no longer: whose was it?  A new reference, or NULL. */
+static SchedulerObject *
+take_out(PfUnseen *node)
+{
+    pf_mutex_lock(&unseen_lock);
+    SchedulerObject *s = node->scheduler;
+    unlink_held(node);
+    if (s != NULL && !pf_try_incref((PyObject *)s)) {
+        s = NULL;
+    }
+    pf_mutex_unlock(&unseen_lock);
+    return s;
+}
+
+/* Is it for another thread to tell of this?  Then that will, and drops it. */
+static bool
+tell_there(SchedulerObject *s, PyObject *op)
+{
+    if (!PF_FREE_THREADED || s->thread == NULL || s->thread == pf_tls_thread) {
+        return false;
+    }
+    bool posted = pf_call_owner(s, lost_arrived, op, NULL) > 0;
+    PyErr_Clear(); /* no memory, or it is closed */
+    return posted;
+}
+
+/* The last reference is gone; `op` is alive again for this call. */
+void
+pf_unseen_lost(PyObject *op)
+{
+    PfUnseen *node = pf_task_rare(PF_TASK(op))->unseen;
+    SchedulerObject *s = node == NULL ? NULL : take_out(node);
+    if (s == NULL || !tell_there(s, op)) {
+        tell_now(s, op);
+    }
+    Py_XDECREF(s);
+}
+
+/* As pf_log; then the rest is reported when it is dropped. */
+static int
+tell_all(SchedulerObject *s)
+{
+    int rc = 0;
+    PfThread *t = begin_telling();
+    PyObject *op;
+    while (rc == 0 && (op = take_first(s)) != NULL) {
+        if (pf_is_unseen(op)) {
+            rc = tell_of(s, op);
+        }
+        Py_DECREF(op);
+    }
+    pf_unseen_forget_all(s);
+    end_telling(t);
+    return rc;
+}
+
+/* They could not be joined; `exc` says why.  `errors` is from remember(). */
+static void
+keep_as_context(PyObject *exc, PyObject *errors, PyObject *raised)
+{
+    if (raised != NULL && !pf_ends_programs(raised)) {
+        pf_add_context(exc, raised);
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(errors); i++) {
+        PyObject *both = PyList_GET_ITEM(errors, i);
+        pf_add_context(exc, PyTuple_GET_ITEM(both, 1));
+    }
+}
+
+/* `raised` (stolen, or NULL) and the failures to raise, as one exception;
+ * NULL: there is nothing to raise. */
+PyObject *
+pf_unseen_joined(SchedulerObject *s, PyObject *raised)
+{
+    PyObject *errors = s->errors;
+    if (errors == NULL) {
+        return raised;
+    }
+    s->errors = NULL;
+    PyObject *exc = PyObject_CallFunctionObjArgs(
+        pf_facade.unhandled, errors, raised == NULL ? Py_None : raised, NULL);
+    if (exc == NULL) {
+        exc = pf_take_exception();
+        keep_as_context(exc, errors, raised);
+    }
+    Py_DECREF(errors);
+    if (raised != NULL &&
+        pf_ends_programs(raised)) { /* it is raised as it is */
+        pf_add_context(raised, exc);
+        Py_DECREF(exc);
+        return raised;
+    }
+    Py_XDECREF(raised);
+    return exc;
+}
+
+/* The run is over, with `result` (stolen) or an exception; returns its final
+ * result. */
+PyObject *
+pf_unseen_end_run(SchedulerObject *s, PyObject *result)
+{
+    if (PF_LIKELY(s->unseen == NULL && s->errors == NULL)) {
+        return result;
+    }
+    PyObject *raised = result == NULL ? pf_take_exception() : NULL;
+    if (tell_all(s) < 0) {
+        PyObject *interrupt = pf_take_exception();
+        if (raised != NULL) {
+            pf_add_context(interrupt, raised);
+            Py_DECREF(raised);
+        }
+        raised = interrupt;
+    }
+    raised = pf_unseen_joined(s, raised);
+    if (raised != NULL) {
+        Py_CLEAR(result);
+        pf_restore_exception(raised);
+    }
+    return result;
+}
+
+/* The scheduler has been closed, and the caller can get exceptions: 0, or -1.
+ */
+int
+pf_unseen_close(SchedulerObject *s)
+{
+    PyObject *done = pf_unseen_end_run(s, Py_NewRef(Py_None));
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
+/* ... and it cannot. */
+void
+pf_unseen_close_quietly(SchedulerObject *s)
+{
+    PyObject *pending = pf_take_exception();
+    if (pf_unseen_close(s) < 0) {
+        PyObject *exc = pf_take_exception();
+        if (pf_log((PyObject *)s, exc, CLOSED) < 0) {
+            PyErr_WriteUnraisable((PyObject *)s);
+        }
+        Py_DECREF(exc);
+    }
+    if (pending != NULL) {
+        pf_restore_exception(pending);
+    }
+}
+
+/* The interpreter ends, and with it every run of this thread. */
+static void
+at_exit(PfThread *t)
+{
+    SchedulerObject *s = t->schedulers;
+    while (s != NULL) {
+        if ((s->unseen == NULL && s->errors == NULL) ||
+            !pf_try_incref((PyObject *)s)) { /* it dies elsewhere, just now */
+            s = s->next;
+            continue;
+        }
+        pf_unseen_close_quietly(s);
+        Py_DECREF(s);
+        s = t->schedulers; /* a receiver may have dropped any of them */
+    }
+}
+
+/* A thread that is gone may have held it. */
+static int
+after_fork(PfThread *t)
+{
+    (void)t;
+    unseen_lock = (pf_mutex)PF_MUTEX_INIT;
+    return 0;
+}
+
+const PfPart pf_unseen_part = {
+    .at_exit = at_exit,
+    .after_fork = after_fork,
+};
+
+/* ----------------------------------------------------------------- the argument */
+
+/* on_unhandled=...: a new reference to "log", "raise" or the function. */
+PyObject *
+pf_on_unhandled(PyObject *value)
+{
+    PyObject *const words[] = {pf.s_log, pf.s_raise};
+    for (int i = 0; i < 2 && PyUnicode_Check(value); i++) {
+        if (PyUnicode_Compare(value, words[i]) == 0) {
+            return Py_NewRef(words[i]);
+        }
+    }
+    if (PyUnicode_Check(value)) {
+        PyErr_Format(PyExc_ValueError,
+                     "on_unhandled must be 'log', 'raise' or a function, not "
+                     "%R",
+                     value);
+        return NULL;
+    }
+    if (!PyCallable_Check(value)) {
+        PyErr_Format(PyExc_TypeError,
+                     "on_unhandled must be 'log', 'raise' or a function, not "
+                     "'%.200s'",
+                     Py_TYPE(value)->tp_name);
+        return NULL;
+    }
+    return Py_NewRef(value);
+}

@@ -1,0 +1,454 @@
+/* Waiting: the one function that parks, and the functions that use it.
+ *
+ * Every park point goes through pf_wait.  Cancellation (cancelling.h) is looked at
+ * there: before the fiber waits, and when it was woken because of it.  A wake-up
+ * that came first wins: the value is delivered, the cancellation raised at
+ * the next park point.
+ */
+#include "python/wait/wait.h"
+
+#include "python/core/compiler.h"
+#include "python/core/state.h"
+#include "python/core/thread.h"
+#include "python/task/deadline.h"
+#include "python/wait/abroad.h"
+#include "python/switch/attend.h"
+#include "python/task/cancelling.h"
+#include "python/task/explore.h"
+#include "python/task/fiber.h"
+#include "python/wait/guest.h"
+#include "python/task/scheduler.h"
+#include "python/task/lent.h"
+#include "python/task/life.h"
+#include "python/task/post.h"
+#include "python/switch/switch.h"
+#include "python/line/line.h"
+#include "python/wait/in_line.h"
+
+/* ------------------------------------------------- requests from other threads */
+
+/* Its double, which another thread runs, is meant. */
+static void
+unpark_double(FiberObject *fiber, PyObject *value)
+{
+    if (pf_fiber_unpark(PF_TASK(fiber->rare->other), value) < 0) {
+        PyErr_Clear(); /* it is over, or there is no memory */
+    }
+}
+
+static void
+unpark_arrived(SchedulerObject *s, PyObject *target, PyObject *value)
+{
+    (void)s;
+    FiberObject *fiber = (FiberObject *)target;
+    if (PF_UNLIKELY(pf_is_away(fiber))) {
+        unpark_double(fiber, value);
+    } else if (fiber->core.state != PF_DONE &&
+               pf_task_give_permit(PF_TASK(fiber), value) == 0) {
+        pf_tell_second_permit(target, value);
+    }
+}
+
+void
+pf_fiber_posted(pf_scheduler *s, pf_task *core, unsigned bits)
+{
+    FiberObject *fiber = (FiberObject *)(void *)pf_object_of(core);
+    pf_no_switch_begin((PfThread *)s->thread, "inside the scheduler");
+    if (bits & PF_POST_UNPARK) {
+        unpark_arrived(SCHEDULER_OF(s), (PyObject *)fiber, Py_None);
+    }
+    if (bits & PF_POST_WAKE) {
+        pf_waiter_arrived(fiber);
+    }
+    if (bits & PF_POST_SEEN) {
+        fiber->looked_at = true;
+    }
+    if (bits & PF_POST_LEFT) { /* the reference that it was given is ours */
+        if (core->state == PF_DONE) {
+            Py_DECREF(fiber);
+        } else {
+            fiber->dropped = true; /* see pf_fiber_run */
+        }
+    }
+    pf_no_switch_end((PfThread *)s->thread);
+}
+
+/* ------------------------------------------------------------------- parking */
+
+/* We were resumed by something other than our wake-up: the fiber is being
+ * unwound. */
+static int
+resumed_by_transfer(PfThread *t)
+{
+    PyObject *value = pf_value_in_parent(t);
+    if (value != NULL) {
+        Py_DECREF(value);
+        PyErr_SetString(pf.fiber_error, "a waiting fiber was switched to");
+    }
+    return -1;
+}
+
+/* A raw fiber may wait, too; the scheduler owns it meanwhile. */
+static inline int
+park(PfThread *t, FiberObject *self, int64_t deadline, PyObject *what)
+{
+    SchedulerObject *s = t->scheduler;
+    bool raw = self->core.scheduler == NULL;
+    if (PF_UNLIKELY(raw)) { /* others may read it of one that is not */
+        self->core.scheduler = &s->core;
+    }
+    self->waiting_on = Py_NewRef(what);
+    int why = pf_park(&s->core, deadline);
+    PyObject *waited_on = self->waiting_on;
+    self->waiting_on = NULL;
+    if (raw) {
+        self->core.scheduler = NULL;
+    }
+    if (PF_UNLIKELY(t->transfer != NULL)) {
+        why = resumed_by_transfer(t);
+    } else if (PF_UNLIKELY(why == -1)) {
+        PyErr_NoMemory();
+    }
+    Py_XDECREF(waited_on); /* may run code, so after the transfer is taken */
+    return why;
+}
+
+int
+pf_wait_anyhow(PfThread *t, int64_t deadline, PyObject *what)
+{
+    if (PF_UNLIKELY(t->attention != 0)) {
+        if (pf_attend(t) < 0) {
+            return -1;
+        }
+        PF_GUEST_WAITS(t, int, -1, pf_wait_anyhow(t, deadline, what));
+    }
+    return park(t, CURRENT(t), deadline, what);
+}
+
+/* A fiber that is already cancelled does not wait, unless it has swallowed
+ * Cancelled too often.  Then it waits for a while, to let others run, and even
+ * gets what it waits for if that arrives meanwhile. */
+static int
+park_cancelled(PfThread *t, FiberObject *self, PyObject *what)
+{
+    int64_t delay = pf_cancel_delay(t, PF_TASK(self));
+    if (PF_LIKELY(delay <= 0)) {
+        return delay == 0 ? PF_WAKE_CANCEL : -1;
+    }
+    int why = park(t, self, pf_now(&t->scheduler->core) + delay, what);
+    return why == -1 || why == PF_WAKE_NORMAL ? why : PF_WAKE_CANCEL;
+}
+
+static inline int
+park_unless_cancelled(PfThread *t, int64_t deadline, PyObject *what)
+{
+    FiberObject *self = CURRENT(t);
+    return pf_is_cancelled_here(self) ? park_cancelled(t, self, what)
+                                      : park(t, self, deadline, what);
+}
+
+/* 0, 1 or -1: the result of a wait that ended because of `why`. */
+static inline int
+answer(PfThread *t, int why)
+{
+    switch (why) {
+    case PF_WAKE_TIMEOUT:
+        return 1;
+    case PF_WAKE_CANCEL:
+        return pf_raise_cancelled(CURRENT(t));
+    default:
+        return why < 0 ? -1 : 0;
+    }
+}
+
+int
+pf_wait(PfThread *t, int64_t deadline, PyObject *what)
+{
+    if (PF_UNLIKELY(t->attention != 0)) {
+        if (pf_attend(t) < 0) {
+            return -1;
+        }
+        PF_GUEST_WAITS(t, int, -1, pf_wait(t, deadline, what));
+    }
+    return answer(t, park_unless_cancelled(t, deadline, what));
+}
+
+static inline bool
+is_granted(PfWaiter *waiter)
+{
+    return PF_SHARED_GET(&waiter->taken) != NULL;
+}
+
+/* The same when the wait is over because of `why`: without a GIL others may
+ * still grant it, until it is in line no longer. */
+static inline bool
+was_granted(PfWaiter *waiter, int why)
+{
+    if (PF_FREE_THREADED && why != PF_WAKE_NORMAL) {
+        pf_wait_leave(waiter);
+    }
+    return is_granted(waiter);
+}
+
+/* pf_attend runs code that may grant what we are about to wait for. */
+int
+pf_wait_granted(PfThread *t, PfWaiter *waiter, int64_t deadline,
+                PyObject *what)
+{
+    if (PF_UNLIKELY(t->attention != 0)) {
+        if (pf_attend(t) < 0) {
+            return -1;
+        }
+        PF_GUEST_WAITS(t, int, -1, pf_wait_granted(t, waiter, deadline, what));
+    }
+    if (PF_UNLIKELY(is_granted(waiter))) {
+        return 0;
+    }
+    int why = park_unless_cancelled(t, deadline, what);
+    if (was_granted(waiter, why) && why >= 0) {
+        return 0;
+    }
+    int rc = answer(t, why);
+    if (PF_UNLIKELY(is_granted(waiter) && why == PF_WAKE_CANCEL)) {
+        PyErr_Clear(); /* granted while Cancelled was being created */
+        pf_cancelling->retract(CURRENT(t));
+        return 0;
+    }
+    return rc;
+}
+
+int
+pf_wait_granted_shielded(PfThread *t, PfWaiter *waiter, PyObject *what)
+{
+    if (PF_UNLIKELY(t->attention != 0)) {
+        if (pf_attend(t) < 0) {
+            return -1;
+        }
+        PF_GUEST_WAITS(t, int, -1, pf_wait_granted_shielded(t, waiter, what));
+    }
+    int why = PF_WAKE_NORMAL;
+    while (!is_granted(waiter) && why >= 0) {
+        why = park(t, CURRENT(t), PF_NEVER, what);
+    }
+    return why < 0 ? -1 : 0;
+}
+
+static PyObject *
+take_permit(FiberObject *self)
+{
+    PyObject *value = self->value;
+    self->value = NULL;
+    self->permit = false;
+    return value;
+}
+
+/* park(): the value of unpark(), or NULL with TimeoutError or Cancelled. */
+PyObject *
+pf_park_value(PfThread *t, int64_t deadline)
+{
+    FiberObject *self = CURRENT(t);
+    if (PF_UNLIKELY(t->attention != 0)) {
+        if (pf_attend(t) < 0) {
+            return NULL; /* code that runs meanwhile must not take the permit */
+        }
+        PF_GUEST_WAITS(t, PyObject *, NULL, pf_park_value(t, deadline));
+    }
+    if (!self->permit) {
+        self->in_park = true;
+        int rc = answer(t, park_unless_cancelled(t, deadline, pf.s_park));
+        self->in_park = false;
+        if (rc < 0) {
+            return NULL;
+        }
+    }
+    if (!self->permit) {
+        PyErr_SetString(PyExc_TimeoutError, "park() timed out");
+        return NULL;
+    }
+    return take_permit(self);
+}
+
+int
+pf_second_permit(PyObject *op, PyObject *value)
+{
+    return value == Py_None
+               ? 0
+               : PyErr_WarnFormat(
+                     PyExc_RuntimeWarning, 1,
+                     "unpark(%R) is dropped: %R has a permit that it has not "
+                     "taken yet; send several values through a Queue or a "
+                     "Channel",
+                     value, op);
+}
+
+void
+pf_tell_second_permit(PyObject *op, PyObject *value)
+{
+    if (pf_second_permit(op, value) < 0) {
+        PyErr_WriteUnraisable(op);
+    }
+}
+
+int
+pf_fiber_unpark(PfTaskObject *task, PyObject *value)
+{
+    FiberObject *fiber = (FiberObject *)(void *)task;
+    PfThread *t = pf_this_thread();
+    if (t == NULL || pf_task_may_unpark(task) < 0) {
+        return -1;
+    }
+    if (fiber->thread == t && PF_UNLIKELY(pf_is_away(fiber))) {
+        return pf_fiber_unpark(PF_TASK(fiber->rare->other), value);
+    }
+    if (PF_FREE_THREADED && !fiber->scheduled && fiber->thread != NULL &&
+        fiber->thread != t) {
+        return pf_call_thread(fiber->thread, unpark_arrived, (PyObject *)fiber,
+                              value);
+    }
+    if (fiber->thread == t || fiber->core.scheduler == NULL) {
+        int rc = pf_task_give_permit(task, value);
+        if (PF_UNLIKELY(rc == 0) &&
+            pf_second_permit((PyObject *)fiber, value) < 0) {
+            return -1;
+        }
+        return pf_preempt() < 0 ? -1 : rc;
+    }
+    if (value == Py_None && fiber->scheduled) {
+        pf_task_post(fiber->core.scheduler, &fiber->core, PF_POST_UNPARK);
+        return 1;
+    }
+    SchedulerObject *s = SCHEDULER_OF(fiber->core.scheduler);
+    return pf_call_owner(s, unpark_arrived, (PyObject *)fiber, value) < 0 ? -1
+                                                                          : 1;
+}
+
+/* -------------------------------------------------------------- yield, sleep */
+
+/* A guest yields often.  Is there nobody to yield to, and nothing to look at
+ * for once? */
+static bool
+is_alone(SchedulerObject *s, FiberObject *self)
+{
+    if (self->under_cancel || s->core.until_poll == 1 ||
+        s->core.ready.head != NULL || pf_inbox_pending(&s->core.inbox)) {
+        return false;
+    }
+    s->core.until_poll--;
+    return true;
+}
+
+int
+pf_yield_now(PfThread *t)
+{
+    SchedulerObject *s = t->scheduler;
+    if (PF_UNLIKELY(t->attention != 0)) {
+        if (pf_attend(t) < 0) {
+            return -1;
+        }
+        if (t->guest != NULL && is_alone(s, CURRENT(t))) {
+            return 0;
+        }
+        PF_GUEST_WAITS(t, int, -1, pf_yield_now(t));
+    }
+    FiberObject *self = CURRENT(t);
+    if (pf_is_cancelled_here(self)) {
+        return answer(t, park_cancelled(t, self, pf.s_yield));
+    }
+    bool raw = self->core.scheduler == NULL;
+    if (PF_UNLIKELY(raw)) {
+        self->core.scheduler = &s->core;
+    }
+    pf_yield(&s->core);
+    if (raw) {
+        self->core.scheduler = NULL;
+    }
+    if (PF_UNLIKELY(t->transfer != NULL)) {
+        return resumed_by_transfer(t);
+    }
+    return pf_check_cancelled(self);
+}
+
+/* Not a cancellation point: the caller of spawn has not asked to wait.  The
+ * caller has checked by pf_attend that a switch is allowed. */
+int
+pf_fiber_run_now(PfThread *t, FiberObject *fresh)
+{
+    PF_GUEST_WAITS(t, int, -1, pf_fiber_run_now(t, fresh));
+    SchedulerObject *s = t->scheduler;
+    FiberObject *self = CURRENT(t);
+    bool raw = self->core.scheduler == NULL;
+    if (PF_UNLIKELY(raw)) {
+        self->core.scheduler = &s->core;
+    }
+    pf_run_now(&s->core, &fresh->core);
+    if (raw) {
+        self->core.scheduler = NULL;
+    }
+    return PF_UNLIKELY(t->transfer != NULL) ? resumed_by_transfer(t) : 0;
+}
+
+int
+pf_sleep_until(PfThread *t, int64_t deadline)
+{
+    if (deadline <= pf_now(&t->scheduler->core)) {
+        return pf_yield_now(t);
+    }
+    return pf_wait(t, deadline, pf.s_sleep) < 0 ? -1 : 0;
+}
+
+/* ----------------------------------------------------------------------- join */
+
+int
+pf_refuse_join(PfThread *t, FiberObject *target)
+{
+    if (target == CURRENT(t)) {
+        PyErr_SetString(pf.fiber_error, "a fiber cannot wait for its own end");
+        return -1;
+    }
+    if (!target->scheduled) {
+        PyErr_SetString(pf.fiber_error,
+                        "the fiber was not started on a scheduler: start() it "
+                        "before waiting for it");
+        return -1;
+    }
+    if (target->thread != t &&
+        !(t->scheduler != NULL && t->scheduler->cluster != NULL &&
+          pf_lent_ops->together(t->scheduler,
+                                SCHEDULER_OF(target->core.scheduler)))) {
+        PyErr_SetString(pf.fiber_error,
+                        "the fiber belongs to another thread: wait for it "
+                        "there, or use add_done_callback()");
+        return -1;
+    }
+    return pf_active(t, "waiting for a fiber") == NULL ? -1 : 0;
+}
+
+/* If it has not begun, it begins next; but not for a wait that will be
+ * refused. */
+static void
+prefer(PfThread *t, FiberObject *target)
+{
+    pf_scheduler *s = &t->scheduler->core;
+    if (target->core.scheduler == s && t->attention == 0 &&
+        !CURRENT(t)->under_cancel && pf_prefer(s, &target->core)) {
+        target->preferred = true;
+    }
+}
+
+/* 0: done; 1: timed out; -1: exception. */
+int
+pf_join(PfThread *t, FiberObject *target, int64_t deadline)
+{
+    if (pf_task_is_done(PF_TASK(target))) {
+        return 0;
+    }
+    if (pf_refuse_join(t, target) < 0) {
+        return -1;
+    }
+    if (PF_UNLIKELY(target->thread != t)) {
+        return deadline == PF_NOW ? 1 : pf_join_abroad(t, target, deadline);
+    }
+    prefer(t, target);
+    return pf_wait_once(&target->waiters, NULL, t, deadline,
+                        (PyObject *)target);
+}
