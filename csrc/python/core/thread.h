@@ -23,7 +23,7 @@ enum {
     PF_ATT_DROPPED = 1 << 2,   /* fibers to unwind: dropped by other threads */
     PF_ATT_RESERVE = 1 << 3,   /* a fiber's reserve is open */
     PF_ATT_GUEST = 1 << 4,     /* a guest is inside */
-    PF_ATT_CALLS = 1 << 5,     /* calls by other threads: see owner.h */
+    PF_ATT_CALLS = 1 << 5,     /* calls by other threads: see post.h */
 };
 
 /* Objects that have died and are kept for the next ones, so many of each kind:
@@ -39,8 +39,8 @@ typedef enum PfSpareKind {
     PF_SPARE_FIBERS,
     PF_SPARE_SCOPES,
     PF_SPARE_GREENLETS,
-    PF_SPARE_SMALL_WAITS, /* memory only: see fiber/wait_memory.h */
-    PF_SPARE_WAITS,       /* ... for a PfWait: see fiber/waitq.h */
+    PF_SPARE_SMALL_WAITS, /* memory only: see line/memory.h */
+    PF_SPARE_WAITS,       /* ... for a PfWait: see line/line.h */
     PF_SPARE_KINDS
 } PfSpareKind;
 typedef struct PfSpare {
@@ -68,7 +68,7 @@ struct PfThread {
     PyObject *green_origin;      /* where the present switch began, for that */
     FiberObject *left_profiled;  /* by the present switch: see profiled.h */
     bool zombie_lives_on;        /* ... which alone made a zombie of it */
-    PfTrace *spare_traces;       /* for new fibers: see fiber/tracing.h */
+    PfTrace *spare_traces;       /* for new fibers: see switch/tracing.h */
     PfGuest *guest;              /* inside at present, or NULL: see guest.h */
     bool keeps_tracing;          /* of a greenlet's switch through the mover */
     PyState root_state;

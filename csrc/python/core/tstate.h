@@ -12,7 +12,7 @@
  *
  * Not switched: the thread's trace and profile functions, threading.local, the
  * running asyncio loop: they belong to the thread.  (For a loop that runs in a
- * fiber, see fiber/guest.h; for a fiber's own trace function, fiber/tracing.h.)
+ * fiber, see wait/guest.h; for a fiber's own trace function, switch/tracing.h.)
  * `current_exception` is not switched either: it is NULL whenever a fiber is
  * left; an exception in flight travels as the value of the switch.
  */
@@ -89,7 +89,7 @@ typedef struct PyState {
     PyObject **limit;
     int py_depth; /* counted from 0: a new limit applies at once */
     int tracing;
-    struct PfTrace *trace; /* the fiber's own, or NULL: see fiber/tracing.h */
+    struct PfTrace *trace; /* the fiber's own, or NULL: see switch/tracing.h */
 #if PY_VERSION_HEX >= 0x030C0000
     int what_event;
 #endif
@@ -919,7 +919,7 @@ pystate_places(PyState *st, uintptr_t *places)
     return count;
 }
 
-/* --- a suspended fiber's stack that is put away: see fiber/pack.c --- */
+/* --- a suspended fiber's stack that is put away: see pack/pack.c --- */
 
 /* How a frame object begins. */
 typedef struct PyFrameObjectHead {

@@ -661,7 +661,7 @@ pf_grain_join(PfThread *t, GrainObject *g, int64_t deadline)
 
 /* ----------------------------------------------- wake-ups from other threads */
 
-/* A message for the grain has arrived; see wake() in waitq.c. */
+/* A message for the grain has arrived; see wake() in line.c. */
 void
 pf_grain_posted(pf_scheduler *s, pf_task *core, unsigned bits)
 {

@@ -44,7 +44,7 @@ typedef enum PfGreenletKind {
  *   own.  `parent` is NULL for a main greenlet, and once it is cleared.  There
  *   are no cycles of parents.
  * - `thread` made it, and it began there from its start on.  Others look at
- *   it, change it or begin it while that one stands still (fiber/still.h).
+ *   it, change it or begin it while that one stands still (core/still.h).
  * - `killer` is set while GreenletExit, thrown because the last reference is
  *   gone, runs through the greenlet: it is the suspended fiber that threw it,
  *   to which control must return.

@@ -1,4 +1,4 @@
-/* Waiting in line; see waitq.h. */
+/* Waiting in line; see line.h. */
 #include "python/line/line.h"
 
 #include "python/core/compiler.h"

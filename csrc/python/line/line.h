@@ -1,4 +1,5 @@
-/* Waiting in line: the basis of every primitive.
+/* line/: lines of waiters, the basis of every primitive.  Who waits in one does
+ * so by wait/in_line.h.
  *
  *   PfWaiter   one wait of one fiber, or of a plain thread
  *   PfNode     that waiter's place in one queue (select() has several)
@@ -19,13 +20,13 @@
  *   granting one unlinks all nodes of the waiter.
  * - `item` of a node is owned by the node.
  * - waiters and nodes are not on a C stack: others read and write them while
- *   the fiber waits, and its stack may be moved out (wait_memory.h).  A fiber
+ *   the fiber waits, and its stack may be moved out (memory.h).  A fiber
  *   that never continues leaves its own behind.
  * - between the check of an object's state and the linking of a node nothing
  *   runs that could change that state (no Python code, no release of the GIL).
  * - whose is what: queues, nodes and `taken` are the object's; the state, timer
  *   and place in a ready queue of who waits are its thread's alone, to which a
- *   grant from elsewhere is posted (owner.h).
+ *   grant from elsewhere is posted (post.h).
  *
  * The GIL is the lock of all objects here.  Without one each object has a mutex
  * (core/objlock.h), and

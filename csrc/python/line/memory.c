@@ -1,4 +1,4 @@
-/* Memory for what others point to while a fiber waits: see wait_memory.h. */
+/* Memory for what others point to while a fiber waits: see memory.h. */
 #include "python/line/memory.h"
 
 void *

@@ -1,4 +1,4 @@
-/* What fibers show about themselves. */
+/* look/: what fibers show about themselves; calls.h: their stacks. */
 #ifndef PF_LOOK_INSPECT_H
 #define PF_LOOK_INSPECT_H
 

@@ -6,7 +6,7 @@
  * - objects of its frames, and generators that it runs: then its image is
  *   whole, and they are led to that (pystate_follow)
  *
- * What others point to while a fiber waits is not on its stack: wait_memory.h.
+ * What others point to while a fiber waits is not on its stack: memory.h.
  */
 #include "python/pack/pack.h"
 

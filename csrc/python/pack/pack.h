@@ -1,4 +1,5 @@
-/* Fibers that wait without a stack of their own: see engine/core/pack.h. */
+/* pack/: fibers that wait without a stack of their own, as far as Python is
+ * concerned: see engine/core/pack.h. */
 #ifndef PF_PYTHON_PACK_H
 #define PF_PYTHON_PACK_H
 

@@ -1,5 +1,14 @@
-/* Leaving one fiber for another; the switch itself is inline for the two that
- * make it, Fiber.switch and greenlet.switch. */
+/* switch/: leaving one fiber for another.
+ *
+ *   switch.h    which fiber may be entered, the switch, a first call, an end
+ *   attend.h    what has to be done before the running one is left
+ *   home.h      a packed stack comes home first
+ *   unwind.h    ending one that nobody needs any more
+ *   overflow.h  what the handler of faults asks
+ *   tracing.h, profiled.h, slots.h   what goes along: trace functions, locals
+ *
+ * The switch itself is inline for the two that make it, Fiber.switch and
+ * greenlet.switch. */
 #ifndef PF_PYTHON_SWITCH_H
 #define PF_PYTHON_SWITCH_H
 

@@ -42,7 +42,7 @@ struct FiberObject {
         PyObject *kwargs;     /* before it is entered */
         PyObject *waiting_on; /* what it waits for; for reports */
     };
-    PfWaiter *wait;     /* its own wait in a queue; see waitq.h */
+    PfWaiter *wait;     /* its own wait in a queue; see line.h */
     ScopeObject *scope; /* the innermost one entered; owns all of them */
     PyObject *greenlet; /* its view, or whose part it is, or NULL */
     PyObject *target;

@@ -1,4 +1,4 @@
-/* The life of a task: see lifecycle.h. */
+/* The life of a task: see life.h. */
 #include "python/task/life.h"
 
 #include "python/core/arguments.h"

@@ -1,4 +1,4 @@
-/* Calls to a scheduler's own thread; see owner.h. */
+/* Calls to a scheduler's own thread; see post.h. */
 #include "python/task/post.h"
 
 /* The objects may hold the last reference to anything, so they are dropped

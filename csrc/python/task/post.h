@@ -25,7 +25,7 @@
 /* Bits of pf_fiber.posted */
 enum {
     PF_POST_UNPARK = 1 << 0,
-    PF_POST_WAKE = 1 << 1, /* check whether your wait is over; see waitq.h */
+    PF_POST_WAKE = 1 << 1, /* check whether your wait is over; see line.h */
     PF_POST_SEEN = 1 << 2, /* another thread has seen how it ended */
 };
 

@@ -57,7 +57,7 @@ struct SchedulerObject {
     PyObject *fatal;                /* exception that ends the run */
     PyObject *on_unhandled;         /* "log", "raise", a function; NULL: log */
     PyObject *errors;               /* list: (name, exception) to raise */
-    PfUnseen *unseen, *last_unseen; /* failures; see unseen.c */
+    PfUnseen *unseen, *last_unseen; /* failures; see unhandled.c */
     PfGrains *grains;               /* NULL: it has never had any */
     PyThreadState *blocked;
     struct PfExplorer *explorer; /* during a run under test, or NULL */

@@ -1,4 +1,17 @@
-/* What the objects of tasks have in common, of fibers as of grains: their
+/* task/: what a task is.
+ *
+ *   task.h       what the objects of fibers and grains have in common
+ *   fiber.h      a fiber's object
+ *   scheduler.h  the scheduler's object, as far as tasks know it
+ *   post.h       what other threads want of a scheduler's thread
+ *   life.h       waiting for the end of one, its result, its end
+ *   outcome.h    results and failures; unhandled.h: failures nobody looks at
+ *   deadline.h, call.h, name.h   time-outs, functions to call, names
+ *   cancelling.h, explore.h, lent.h   tables that rooms above fill in
+ *
+ * Called by every room above.
+ *
+ * What the objects of tasks have in common, of fibers as of grains: their
  * outcome and who waits for it, their name, their place in a scope, what was
  * asked of them; and the operations in which their kinds differ.
  *
@@ -24,7 +37,7 @@ typedef struct PfUnseen PfUnseen;
 typedef struct SchedulerObject SchedulerObject;
 typedef struct ScopeObject ScopeObject;
 
-/* Who waits, in order; see waitq.h. */
+/* Who waits, in order; see line.h. */
 typedef struct PfWaitq {
     PfNode *head;
 } PfWaitq;
@@ -36,7 +49,7 @@ typedef struct PfRare {
     /* See cancel/told.c: the number of the latest cancel(), and up to which
      * number cancellations have been raised in the task. */
     size_t cancelled_at, told;
-    PfUnseen *unseen;    /* it has failed: see unseen.c */
+    PfUnseen *unseen;    /* it has failed: see unhandled.c */
     PyObject *traceback; /* ... and this is where; see pf_outcome_value */
     /* --- fibers alone --- */
     PfSlot *slots; /* in locals */

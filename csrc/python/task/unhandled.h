@@ -1,4 +1,4 @@
-/* Failures that nobody has looked at: see unseen.c. */
+/* Failures that nobody has looked at: see unhandled.c. */
 #ifndef PF_TASK_UNHANDLED_H
 #define PF_TASK_UNHANDLED_H
 

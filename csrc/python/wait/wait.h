@@ -1,4 +1,10 @@
-/* Waiting: park, sleep, yield, join.  Primitives wait through waitq.h. */
+/* wait/: park, sleep, yield, join.
+ *
+ *   wait.h     all of these, and what they are made of
+ *   in_line.h  in a line of waiters: how primitives wait
+ *   abroad.h   for a fiber of another thread
+ *   guest.h    in a loop of asyncio's
+ */
 #ifndef PF_PYTHON_WAIT_H
 #define PF_PYTHON_WAIT_H
 
