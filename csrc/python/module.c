@@ -9,35 +9,35 @@
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
 #include "python/fiber/fiber_type.h"
-#include "python/wait/abroad.h"
-#include "python/switch/attend.h"
-#include "python/task/call.h"
-#include "python/task/cancelling.h"
-#include "python/task/deadline.h"
-#include "python/task/explore.h"
-#include "python/task/fiber.h"
-#include "python/wait/guest.h"
-#include "python/task/scheduler.h"
-#include "python/look/inspect.h"
-#include "python/switch/overflow.h"
-#include "python/pack/pack.h"
 #include "python/fiber/root.h"
-#include "python/look/calls.h"
-#include "python/switch/switch.h"
-#include "python/task/unhandled.h"
-#include "python/wait/wait.h"
 #include "python/grain/loop.h"
 #include "python/greenlet/greenlet.h"
 #include "python/io/io.h"
+#include "python/look/calls.h"
+#include "python/look/inspect.h"
+#include "python/pack/pack.h"
 #include "python/patch/lot.h"
 #include "python/patch/patch.h"
 #include "python/run/cluster.h"
 #include "python/run/help.h"
 #include "python/run/run.h"
 #include "python/run/wakeup.h"
+#include "python/switch/attend.h"
+#include "python/switch/overflow.h"
+#include "python/switch/switch.h"
 #include "python/sync/sync.h"
+#include "python/task/call.h"
+#include "python/task/cancelling.h"
+#include "python/task/deadline.h"
+#include "python/task/explore.h"
+#include "python/task/fiber.h"
+#include "python/task/scheduler.h"
+#include "python/task/unhandled.h"
 #include "python/testing/testing.h"
 #include "python/threads/threads.h"
+#include "python/wait/abroad.h"
+#include "python/wait/guest.h"
+#include "python/wait/wait.h"
 #include "python/watch/watch.h"
 
 #include "engine/core/selfbench.h"
@@ -694,6 +694,9 @@ static const PfPart *const parts[] = {
     &pf_io_part,
     &pf_lot_part,
     &pf_watchdog_part,
+    &pf_cluster_part,
+    &pf_testing_part,
+    &pf_turns_part,
     NULL,
 };
 
@@ -715,7 +718,7 @@ engine_exec(PyObject *module)
         pf_thread_module_init(module) < 0 || pf_schedule_init(module) < 0 ||
         pf_python_overflow_init() < 0 || pf_capsule_init(module) < 0 ||
         pf_patch_init(module) < 0 || pf_watchdog_init(module) < 0 ||
-        pf_turns_init(module) < 0 || pf_cluster_init(module) < 0 ||
+        pf_turns_init(module) < 0 || pf_cluster_run_init(module) < 0 ||
         add_primitives(module) < 0) {
         return -1;
     }

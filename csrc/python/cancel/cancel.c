@@ -12,8 +12,8 @@
 #include "python/task/cancelling.h"
 #include "python/task/explore.h"
 #include "python/task/fiber.h"
-#include "python/task/scheduler.h"
 #include "python/task/post.h"
+#include "python/task/scheduler.h"
 
 /* -------------------------------------------------------- looking outward */
 
@@ -686,7 +686,7 @@ traverse(const FiberObject *fiber, visitproc visit, void *arg)
     return 0;
 }
 
-static const PfCancelling cancelling = {
+const PfCancelling pf_cancelling = {
     .raise_in = pf_cancelled_raise_in,
     .is_told = pf_told_all,
     .retract = pf_cancelled_retract,
@@ -714,7 +714,6 @@ make_reasons(void)
 int
 pf_cancel_init(PyObject *module)
 {
-    pf_cancelling = &cancelling;
     pf.cancelled = (PyObject *)pf_add_type(
         module, &pf_cancelled_spec, (PyTypeObject *)PyExc_BaseException);
     pf_scope_type = pf_add_type(module, &pf_scope_spec, NULL);

@@ -11,6 +11,7 @@
 #include "python/core/compiler.h"
 #include "python/core/parts.h"
 #include "python/core/thread.h"
+#include "python/task/cancelling.h"
 #include "python/task/fiber.h"
 
 int pf_raise_cancelled_with(PyObject *why, PyObject *scope); /* -1 */
@@ -29,6 +30,7 @@ int pf_cancel_init(PyObject *module);
 
 extern PyTypeObject *pf_scope_type, *pf_group_type;
 
+extern const PfCancelling pf_cancelling;
 extern const PfPart pf_scopes_part;
 
 /* (reason, author), as of pf_reason_and_author; made once. */

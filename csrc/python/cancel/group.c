@@ -11,6 +11,7 @@
 #include "python/core/compiler.h"
 #include "python/core/facade.h"
 #include "python/core/state.h"
+#include "python/core/still.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
 #include "python/switch/attend.h"
@@ -18,7 +19,6 @@
 #include "python/task/cancelling.h"
 #include "python/task/fiber.h"
 #include "python/task/outcome.h"
-#include "python/core/still.h"
 #include "python/wait/wait.h"
 
 #define GROUP(op) ((GroupObject *)(op))

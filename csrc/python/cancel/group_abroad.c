@@ -8,11 +8,12 @@
  */
 #include "python/cancel/scope.h"
 
+#include "python/core/parts.h"
 #include "python/core/state.h"
+#include "python/switch/switch.h"
 #include "python/task/fiber.h"
 #include "python/task/lent.h"
 #include "python/task/post.h"
-#include "python/switch/switch.h"
 
 SchedulerObject *
 pf_group_abroad(PfThread *t, GroupObject *group)
@@ -21,7 +22,7 @@ pf_group_abroad(PfThread *t, GroupObject *group)
         return NULL;
     }
     SchedulerObject *s = pf_scope_abroad(&group->scope);
-    if (s != NULL && !pf_lent_ops->together(t->scheduler, s)) {
+    if (s != NULL && !pf_hooks.lending->together(t->scheduler, s)) {
         Py_CLEAR(s);
     }
     return s;
@@ -62,7 +63,7 @@ child_arrived(SchedulerObject *s, PyObject *fiber, PyObject *op)
     } else {
         end_without(s, group, child);
     }
-    pf_lent_ops->came(s);
+    pf_hooks.lending->came(s);
     pf_fetch_sub(&s->coming, 1);
 }
 

@@ -5,13 +5,13 @@
 #include "python/core/arguments.h"
 #include "python/core/compiler.h"
 #include "python/core/state.h"
+#include "python/core/still.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
+#include "python/look/inspect.h"
 #include "python/task/fiber.h"
 #include "python/task/name.h"
 #include "python/task/scheduler.h"
-#include "python/look/inspect.h"
-#include "python/core/still.h"
 
 #include <structmember.h>
 
@@ -47,6 +47,7 @@ free_spare(PfThread *t)
 }
 
 const PfPart pf_scopes_part = {
+    .hooks = {.cancelling = &pf_cancelling},
     .free_spare = free_spare,
 };
 

@@ -22,11 +22,11 @@
 #ifndef PF_SCOPE_H
 #define PF_SCOPE_H
 
+#include "python/core/objlock.h"
+#include "python/core/state.h"
+#include "python/core/thread.h"
 #include "python/task/fiber.h"
 #include "python/task/scheduler.h"
-#include "python/core/objlock.h"
-#include "python/core/thread.h"
-#include "python/core/state.h"
 
 /* Invariants:
  * - fiber, scheduler and a reference by the fiber are there exactly while the

@@ -4,9 +4,9 @@
 #include "python/core/arguments.h"
 #include "python/core/thread.h"
 #include "python/task/fiber.h"
-#include "python/task/scheduler.h"
 #include "python/task/lent.h"
 #include "python/task/life.h"
+#include "python/task/scheduler.h"
 
 static ScopeObject *
 scope_for(PyObject *length, const char *what)
@@ -106,7 +106,7 @@ static bool
 is_fiber_of_another_member(SchedulerObject *s, PyObject *op)
 {
     return s->cluster != NULL && PyObject_TypeCheck(op, pf_fiber_type) &&
-           pf_lent_ops->together(s, SCHEDULER_OF(PF_TASK(op)->core.scheduler));
+           pf_hooks.lending->together(s, SCHEDULER_OF(PF_TASK(op)->core.scheduler));
 }
 
 static PyObject *

@@ -2,13 +2,31 @@
 #include "python/core/parts.h"
 
 const PfPart *const *pf_parts; /* constant after import */
-const PfRootOps *pf_root_ops;  /* constant after import */
+PfHooks pf_hooks;              /* constant after import */
+
+#define TAKE(hook)                                                            \
+    if (hooks->hook != NULL) {                                                \
+        pf_hooks.hook = hooks->hook;                                          \
+    }
+
+static void
+take_hooks(const PfHooks *hooks)
+{
+    TAKE(root);
+    TAKE(cancelling);
+    TAKE(explorer);
+    TAKE(lending);
+    TAKE(turns);
+    TAKE(plain_fiber);
+    TAKE(await);
+    TAKE(view_done);
+}
 
 void
 pf_parts_set(const PfPart *const *parts)
 {
     pf_parts = parts;
-    PF_EACH_PART(part, root) {
-        pf_root_ops = part->root;
+    for (; *parts != NULL; parts++) {
+        take_hooks(&(*parts)->hooks);
     }
 }

@@ -1,6 +1,6 @@
 /* What the rooms above do when a thread ends, when the interpreter exits, when
- * the process forks, and at certain points of a run.  The rooms below know
- * them only through this table.
+ * the process forks, at certain points of a run, and when a room below asks.
+ * The rooms below know them only through this table.
  *
  * Each room fills in its own part. module.c lists all parts, and they are
  * always called in that order; a missing operation is NULL.
@@ -26,8 +26,22 @@ typedef struct PfRootOps {
     void (*tell_left)(PfThread *t);
 } PfRootOps;
 
+/* What rooms below ask of rooms above.  Each of these is filled in by one part. */
+typedef struct PfHooks {
+    const PfRootOps *root;
+    const struct PfCancelling *cancelling; /* task/cancelling.h */
+    const struct PfExplorerOps *explorer;  /* task/explore.h */
+    const struct PfLentOps *lending;       /* task/lent.h */
+    const struct PfTurnOps *turns;         /* task/scheduler.h */
+    /* The kind of a fiber that nothing else is known of. */
+    const struct PfTaskOps *plain_fiber;
+    PyObject *(*await)(PyObject *op); /* am_await of Fiber and Grain */
+    /* A fiber with a view, a greenlet that shows it, is over. */
+    void (*view_done)(FiberObject *fiber);
+} PfHooks;
+
 typedef struct PfPart {
-    const PfRootOps *root; /* only one part has it */
+    PfHooks hooks;
 
     /* --- a thread --- */
     /* It ends, and we are on it.  Python code may run, but can make no new
@@ -70,7 +84,7 @@ typedef struct PfPart {
 } PfPart;
 
 extern const PfPart *const *pf_parts; /* ends with NULL */
-extern const PfRootOps *pf_root_ops;
+extern PfHooks pf_hooks;              /* of all parts */
 
 void pf_parts_set(const PfPart *const *parts); /* at import, before all else */
 

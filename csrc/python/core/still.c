@@ -1,7 +1,6 @@
 /* See still.h. */
 #include "python/core/still.h"
 
-
 PyObject *
 pf_still_ref(const PfThread *owner, PyObject *const *field)
 {

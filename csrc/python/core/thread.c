@@ -72,7 +72,7 @@ free_record(PfThread *t)
     Py_CLEAR(
         t->green_trace); /* it may have been set during the thread's end */
     Py_CLEAR(t->green_origin);
-    pf_root_ops->end(t);
+    pf_hooks.root->end(t);
     free_spare(t);
     pf_overflow_thread_finish();
     pf_thread_finish(&t->engine);
@@ -120,7 +120,7 @@ static void
 thread_gone(PyObject *capsule)
 {
     PfThread *t = PyCapsule_GetPointer(capsule, CAPSULE_NAME); /* not NULL */
-    if (t != pf_tls_thread || pf_is_shut_down() || !pf_root_ops->runs(t)) {
+    if (t != pf_tls_thread || pf_is_shut_down() || !pf_hooks.root->runs(t)) {
         return;
     }
     PyObject *pending = pf_take_exception();
@@ -138,7 +138,7 @@ tell_left(PfThread *t)
     unlist(t); /* a list of threads would look at its state */
     ended = PyThreadState_GetID(PyThreadState_Get());
     pf_tls_thread = NULL;
-    pf_root_ops->tell_left(t);
+    pf_hooks.root->tell_left(t);
 }
 
 static void
@@ -172,7 +172,7 @@ thread_ended(void)
     PfThread *t = pf_tls_thread;
     end_is_watched = false;
     if (t == NULL || pf_is_shut_down() || pf_finalizing() ||
-        !pf_root_ops->runs(t) || runs_code(t)) {
+        !pf_hooks.root->runs(t) || runs_code(t)) {
         return;
     }
     PyThreadState *ts = PyGILState_GetThisThreadState();
@@ -219,7 +219,7 @@ make_record(FiberObject *root)
         Py_XDECREF(root);
         return root == NULL ? NULL : (PfThread *)PyErr_NoMemory();
     }
-    int rc = pf_thread_init(&t->engine, pf_root_ops->host, ROOM_SIZE);
+    int rc = pf_thread_init(&t->engine, pf_hooks.root->host, ROOM_SIZE);
     if (rc < 0) {
         PyMem_RawFree(t);
         Py_DECREF(root);
@@ -230,7 +230,7 @@ make_record(FiberObject *root)
     t->tstate = PyThreadState_Get();
     t->tstate_id = PyThreadState_GetID(t->tstate);
     t->native = pf_this_native_thread();
-    pf_root_ops->begin(t, root);
+    pf_hooks.root->begin(t, root);
     pf_mark_collector(t, pf_tls_collecting);
     return t;
 }
@@ -276,7 +276,7 @@ pf_thread_create(void)
     if (may_have_record() < 0) {
         return NULL;
     }
-    FiberObject *root = pf_root_ops->make();
+    FiberObject *root = pf_hooks.root->make();
     PyObject *dict = root == NULL ? NULL : state_dict();
     PyObject *capsule =
         dict == NULL ? NULL : PyCapsule_New(root, CAPSULE_NAME, NULL);

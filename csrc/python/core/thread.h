@@ -6,8 +6,8 @@
 
 #include "engine/base/mutex.h"
 #include "engine/core/scheduler.h"
-#include "python/core/state.h"
 #include "python/core/compiler.h"
+#include "python/core/state.h"
 #include "python/core/tstate.h"
 
 typedef struct FiberObject FiberObject;

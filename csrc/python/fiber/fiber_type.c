@@ -5,24 +5,24 @@
 #include "python/core/chain.h"
 #include "python/core/compiler.h"
 #include "python/core/state.h"
+#include "python/core/still.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
+#include "python/look/inspect.h"
+#include "python/pack/pack.h"
 #include "python/switch/attend.h"
 #include "python/switch/home.h"
+#include "python/switch/slots.h"
+#include "python/switch/switch.h"
+#include "python/switch/tracing.h"
+#include "python/switch/unwind.h"
 #include "python/task/call.h"
 #include "python/task/cancelling.h"
 #include "python/task/explore.h"
-#include "python/task/scheduler.h"
-#include "python/look/inspect.h"
 #include "python/task/life.h"
 #include "python/task/outcome.h"
-#include "python/pack/pack.h"
-#include "python/switch/switch.h"
-#include "python/switch/slots.h"
-#include "python/core/still.h"
-#include "python/switch/tracing.h"
+#include "python/task/scheduler.h"
 #include "python/task/unhandled.h"
-#include "python/switch/unwind.h"
 #include "python/wait/wait.h"
 
 #include <structmember.h>
@@ -74,7 +74,6 @@ fiber_link(PyObject *op)
 void
 pf_fiber_type_ready(PyTypeObject *type)
 {
-    pf_plain_fiber = &pf_fiber_ops;
     type->tp_vectorcall = fiber_vectorcall;
     pf_chain_register(type, fiber_link);
 }
@@ -137,7 +136,7 @@ fiber_traverse(PyObject *op, visitproc visit, void *arg)
     Py_VISIT(self->parent);
     Py_VISIT(self->context);
     if (self->scope != NULL) {
-        int rc = pf_cancelling->traverse(self, visit, arg);
+        int rc = pf_hooks.cancelling->traverse(self, visit, arg);
         if (rc != 0) {
             return rc;
         }
@@ -205,7 +204,7 @@ fiber_clear(PyObject *op)
         Py_CLEAR(rare->callbacks);
     }
     if (self->greenlet != NULL) {
-        pf_view_done(self); /* it holds the fiber */
+        pf_hooks.view_done(self); /* it holds the fiber */
     }
     if (is_alive(self) && !pf_is_shut_down()) {
         outlive(self); /* its class has __del__ in place of our finalizer */
@@ -347,12 +346,12 @@ let_go(FiberObject *self)
     if (self->fiber.stack != NULL && self->thread != NULL) {
         pf_live_unlink(self); /* shutting down: the stack is not touched */
         if (self->base != NULL) {
-            pf_cancelling->disown(PF_TASK(self));
+            pf_hooks.cancelling->disown(PF_TASK(self));
         }
     }
     /* It entered a scope after its end, in code that its end ran, say. */
     if (self->scope != NULL) {
-        pf_cancelling->ends_inside(self, Py_None);
+        pf_hooks.cancelling->ends_inside(self, Py_None);
     }
     if (pf_rare(self)->slots != NULL) {
         pf_slots_clear(self);
@@ -457,7 +456,7 @@ pf_fiber_join(PfTaskObject *task, PfThread *t, PyObject *timeout,
 int
 pf_fiber_cancel_task(PfTaskObject *task, PyObject *reason)
 {
-    return pf_cancelling->cancel((FiberObject *)(void *)task, reason);
+    return pf_hooks.cancelling->cancel((FiberObject *)(void *)task, reason);
 }
 
 const PfTaskOps pf_fiber_ops = {

@@ -3,19 +3,19 @@
 #include "python/fiber/root.h"
 
 #include "python/core/state.h"
+#include "python/core/still.h"
 #include "python/core/thread.h"
 #include "python/fiber/fiber_type.h"
+#include "python/line/line.h"
 #include "python/line/memory.h"
-#include "python/switch/attend.h"
-#include "python/task/fiber.h"
-#include "python/task/post.h"
 #include "python/pack/pack.h"
+#include "python/switch/attend.h"
 #include "python/switch/slots.h"
-#include "python/core/still.h"
 #include "python/switch/switch.h"
 #include "python/switch/tracing.h"
 #include "python/switch/unwind.h"
-#include "python/line/line.h"
+#include "python/task/fiber.h"
+#include "python/task/post.h"
 
 /* ------------------------------------------------------------------- the root */
 
@@ -134,7 +134,7 @@ static const PfRootOps root = {
 };
 
 const PfPart pf_fibers_part = {
-    .root = &root,
+    .hooks = {.root = &root, .plain_fiber = &pf_fiber_ops},
     .thread_end = unwind_all,
     .thread_lost = pf_waits_forget,
     .at_exit = unwind_all,

@@ -8,14 +8,14 @@
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
+#include "python/grain/loop.h"
+#include "python/switch/switch.h"
 #include "python/task/deadline.h"
 #include "python/task/fiber.h"
-#include "python/task/scheduler.h"
 #include "python/task/life.h"
 #include "python/task/outcome.h"
-#include "python/switch/switch.h"
+#include "python/task/scheduler.h"
 #include "python/task/unhandled.h"
-#include "python/grain/loop.h"
 
 #include <structmember.h>
 
@@ -576,7 +576,6 @@ pf_grain_module_init(PyObject *module)
     }
     pf_chain_register(pf_grain_type, grain_link);
     pf_stackless_type = pf_grain_type;
-    pf_await_hook = pf_until_await;
     pf_pool_type = pf_add_type(module, &pf_pool_spec, NULL);
     pf_until_type = pf_add_type(module, &pf_until_spec, NULL);
     pf_notice_type = (PyTypeObject *)PyType_FromModuleAndSpec(

@@ -24,12 +24,12 @@
 #ifndef PF_GRAIN_H
 #define PF_GRAIN_H
 
-#include "python/core/thread.h"
+#include "python/cancel/scope.h"
 #include "python/core/objlock.h"
+#include "python/core/thread.h"
+#include "python/line/line.h"
 #include "python/task/fiber.h"
 #include "python/task/scheduler.h"
-#include "python/cancel/scope.h"
-#include "python/line/line.h"
 
 typedef struct GrainObject GrainObject;
 typedef struct PfGrains PfGrains;
@@ -240,7 +240,7 @@ void pf_pool_ended(GrainPoolObject *pool, GrainObject *g);
 /* --- until.c --- */
 extern PyType_Spec pf_until_spec;
 PyObject *pf_until_new(PyObject *what);
-PyObject *pf_until_await(PyObject *op);   /* see pf_await_hook */
+PyObject *pf_until_await(PyObject *op);   /* see PfHooks */
 PyObject *pf_until_what(PyObject *until); /* borrowed */
 
 extern PyTypeObject *pf_grain_type, *pf_pool_type, *pf_notice_type,

@@ -12,9 +12,9 @@
 #include "python/cancel/cancel.h"
 #include "python/cancel/scope.h"
 #include "python/core/thread.h"
+#include "python/grain/grain.h"
 #include "python/task/fiber.h"
 #include "python/task/scheduler.h"
-#include "python/grain/grain.h"
 
 /* --------------------------------------------------- its place in a scope */
 

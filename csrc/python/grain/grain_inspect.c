@@ -1,12 +1,12 @@
 /* A grain's attributes: its name, states, frames, outcome. */
 #include "python/core/facade.h"
-#include "python/task/fiber.h"
+#include "python/core/still.h"
+#include "python/grain/grain.h"
 #include "python/look/inspect.h"
+#include "python/task/fiber.h"
 #include "python/task/life.h"
 #include "python/task/name.h"
 #include "python/task/outcome.h"
-#include "python/core/still.h"
-#include "python/grain/grain.h"
 
 /* The generator at the bottom, a new reference, or NULL. */
 static PyObject *

@@ -1,9 +1,9 @@
 /* How a grain comes to a scheduler and leaves it. */
 #include "python/core/list.h"
 #include "python/core/tstate.h"
+#include "python/grain/grain.h"
 #include "python/task/fiber.h"
 #include "python/task/scheduler.h"
-#include "python/grain/grain.h"
 
 /* The scheduler, which belongs to this thread, takes the grain; a grain that
  * was taken out of a pool continues its wait. 0, or -1 with an exception and

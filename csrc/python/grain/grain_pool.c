@@ -12,9 +12,9 @@
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
+#include "python/grain/grain.h"
 #include "python/task/fiber.h"
 #include "python/task/scheduler.h"
-#include "python/grain/grain.h"
 
 #include <structmember.h>
 

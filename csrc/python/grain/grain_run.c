@@ -7,17 +7,17 @@
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
 #include "python/fiber/fiber_type.h"
-#include "python/switch/attend.h"
-#include "python/switch/home.h"
-#include "python/task/fiber.h"
-#include "python/task/scheduler.h"
-#include "python/pack/pack.h"
-#include "python/look/inspect.h"
-#include "python/switch/switch.h"
-#include "python/wait/wait.h"
-#include "python/line/line.h"
 #include "python/grain/grain.h"
 #include "python/grain/loop.h"
+#include "python/line/line.h"
+#include "python/look/inspect.h"
+#include "python/pack/pack.h"
+#include "python/switch/attend.h"
+#include "python/switch/home.h"
+#include "python/switch/switch.h"
+#include "python/task/fiber.h"
+#include "python/task/scheduler.h"
+#include "python/wait/wait.h"
 
 /* --------------------------------------------------------------- the runners */
 
@@ -489,6 +489,7 @@ thread_lost(PfThread *t)
 }
 
 const PfPart pf_grains_part = {
+    .hooks = {.await = pf_until_await},
     .thread_lost = thread_lost,
     .at_exit = at_exit,
     .poke = pf_grains_poke,

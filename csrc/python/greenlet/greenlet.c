@@ -7,11 +7,11 @@
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
-#include "python/switch/attend.h"
+#include "python/look/inspect.h"
 #include "python/pack/pack.h"
+#include "python/switch/attend.h"
 #include "python/switch/home.h"
 #include "python/task/fiber.h"
-#include "python/look/inspect.h"
 
 /* ------------------------------------------------------------------ making one */
 

@@ -16,9 +16,9 @@
 
 #include "python/core/compiler.h"
 #include "python/core/parts.h"
+#include "python/core/still.h"
 #include "python/core/thread.h"
 #include "python/task/fiber.h"
-#include "python/core/still.h"
 
 typedef struct PfGreenlet PfGreenlet;
 

@@ -3,9 +3,9 @@
 #include "python/core/compiler.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
-#include "python/switch/switch.h"
-#include "python/switch/attend.h"
 #include "python/greenlet/greenlet.h"
+#include "python/switch/attend.h"
+#include "python/switch/switch.h"
 
 PfGreenletGlobals pf_green; /* constant after import of pyfiber.greenlet */
 PF_ATOMIC(size_t) pf_main_greenlets; /* shared, one word */
@@ -282,6 +282,7 @@ are_wanted(void)
 }
 
 const PfPart pf_greenlets_part = {
+    .hooks = {.view_done = pf_greenlet_view_done},
     .thread_end = pf_greenlets_orphan,
     .needs_record = are_wanted,
     .free_spare = pf_greenlets_free_spare,
@@ -291,7 +292,6 @@ void
 pf_greenlet_module_init(void)
 {
     pf_chain_register(&PfGreenlet_Type, greenlet_link);
-    pf_view_done = pf_greenlet_view_done;
 }
 
 /* Everything that pyfiber.greenlet offers, created at first use. */

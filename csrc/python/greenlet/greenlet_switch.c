@@ -9,17 +9,17 @@
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
 #include "python/fiber/fiber_type.h"
-#include "python/switch/home.h"
-#include "python/task/fiber.h"
-#include "python/task/scheduler.h"
+#include "python/greenlet/greenlet.h"
 #include "python/look/inspect.h"
-#include "python/switch/profiled.h"
 #include "python/pack/pack.h"
+#include "python/switch/home.h"
+#include "python/switch/profiled.h"
 #include "python/switch/switch.h"
 #include "python/switch/tracing.h"
-#include "python/wait/wait.h"
 #include "python/switch/unwind.h"
-#include "python/greenlet/greenlet.h"
+#include "python/task/fiber.h"
+#include "python/task/scheduler.h"
+#include "python/wait/wait.h"
 
 /* What a switch carries: a value, or a call's arguments, or an exception.  The
  * cargo owns all its references. */

@@ -2,12 +2,12 @@
  * greenlets when it ends. */
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
-#include "python/switch/attend.h"
-#include "python/pack/pack.h"
-#include "python/switch/home.h"
-#include "python/task/fiber.h"
-#include "python/switch/switch.h"
 #include "python/greenlet/greenlet.h"
+#include "python/pack/pack.h"
+#include "python/switch/attend.h"
+#include "python/switch/home.h"
+#include "python/switch/switch.h"
+#include "python/task/fiber.h"
 
 /* ------------------------------------------------------------------- views */
 

@@ -6,11 +6,11 @@
  */
 #include "python/core/arguments.h"
 #include "python/core/state.h"
-#include "python/task/deadline.h"
-#include "python/task/scheduler.h"
 #include "python/io/io.h"
 #include "python/io/socket.h"
 #include "python/io/waiting.h"
+#include "python/task/deadline.h"
+#include "python/task/scheduler.h"
 
 #include <errno.h>
 #if defined(_WIN32)

@@ -4,12 +4,12 @@
 #include "engine/base/clock.h"
 #include "python/core/arguments.h"
 #include "python/core/state.h"
-#include "python/task/deadline.h"
-#include "python/look/inspect.h"
 #include "python/core/still.h"
 #include "python/io/io.h"
 #include "python/io/socket.h"
 #include "python/io/waiting.h"
+#include "python/look/inspect.h"
+#include "python/task/deadline.h"
 
 #include <errno.h>
 

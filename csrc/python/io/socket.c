@@ -6,14 +6,14 @@
 #include "python/core/compiler.h"
 #include "python/core/import.h"
 #include "python/core/state.h"
-#include "python/core/tstate.h"
-#include "python/task/deadline.h"
-#include "python/task/explore.h"
-#include "python/task/post.h"
 #include "python/core/still.h"
+#include "python/core/tstate.h"
 #include "python/io/base.h"
 #include "python/io/io.h"
 #include "python/io/waiting.h"
+#include "python/task/deadline.h"
+#include "python/task/explore.h"
+#include "python/task/post.h"
 
 #include <errno.h>
 #if defined(_WIN32)

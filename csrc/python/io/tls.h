@@ -24,8 +24,8 @@
 #ifndef PF_IO_TLS_H
 #define PF_IO_TLS_H
 
-#include "python/line/line.h"
 #include "python/io/socket.h"
+#include "python/line/line.h"
 
 /* Where among TLS records the bytes end that have come. */
 typedef struct PfRecords {

@@ -5,10 +5,10 @@
 #include "engine/io/net.h"
 #include "python/core/compiler.h"
 #include "python/core/state.h"
+#include "python/line/memory.h"
 #include "python/switch/attend.h"
 #include "python/task/scheduler.h"
 #include "python/wait/wait.h"
-#include "python/line/memory.h"
 
 #include <errno.h>
 #if defined(_WIN32)

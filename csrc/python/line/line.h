@@ -48,9 +48,9 @@
 
 #include "python/core/compiler.h"
 #include "python/core/objlock.h"
+#include "python/core/thread.h"
 #include "python/task/explore.h"
 #include "python/task/fiber.h"
-#include "python/core/thread.h"
 
 struct PfNode {
     PfNode *prev, *next; /* the head's prev is the tail */

@@ -3,15 +3,15 @@
 
 #include "python/core/facade.h"
 #include "python/core/state.h"
+#include "python/core/still.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
 #include "python/look/calls.h"
+#include "python/pack/pack.h"
 #include "python/task/fiber.h"
+#include "python/task/life.h"
 #include "python/task/name.h"
 #include "python/task/scheduler.h"
-#include "python/task/life.h"
-#include "python/pack/pack.h"
-#include "python/core/still.h"
 
 static PyObject *
 get_state(PyObject *op, void *closure)

@@ -12,9 +12,9 @@
 #include "python/core/arguments.h"
 #include "python/core/compiler.h"
 #include "python/core/thread.h"
-#include "python/task/scheduler.h"
 #include "python/patch/lot.h"
 #include "python/patch/patch.h"
+#include "python/task/scheduler.h"
 
 #include <structmember.h>
 

@@ -9,10 +9,10 @@
 #include "python/core/arguments.h"
 #include "python/core/compiler.h"
 #include "python/core/import.h"
-#include "python/task/fiber.h"
 #include "python/patch/patch.h"
 #include "python/patch/table.h"
 #include "python/sync/local.h"
+#include "python/task/fiber.h"
 
 typedef struct LocalRecord {
     PfItem item;

@@ -3,10 +3,10 @@
 
 #include "python/core/arguments.h"
 #include "python/core/compiler.h"
-#include "python/line/owner.h"
-#include "python/switch/slots.h"
 #include "python/io/waiting.h"
+#include "python/line/owner.h"
 #include "python/patch/methods.h"
+#include "python/switch/slots.h"
 #include "python/task/deadline.h"
 #include "python/wait/in_line.h"
 

@@ -27,10 +27,10 @@
 
 #include "python/core/parts.h"
 #include "python/core/thread.h"
-#include "python/line/owner.h"
-#include "python/task/fiber.h"
 #include "python/line/line.h"
+#include "python/line/owner.h"
 #include "python/patch/table.h"
+#include "python/task/fiber.h"
 
 typedef struct PfLotEntry PfLotEntry;
 struct PfLotEntry {

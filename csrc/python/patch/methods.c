@@ -2,8 +2,8 @@
 #include "python/patch/methods.h"
 
 #include "python/core/import.h"
-#include "python/task/deadline.h"
 #include "python/patch/lot.h"
+#include "python/task/deadline.h"
 
 #include <string.h>
 

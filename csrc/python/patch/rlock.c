@@ -17,11 +17,11 @@
 #include "python/core/compiler.h"
 #include "python/core/import.h"
 #include "python/core/tstate.h"
-#include "python/task/deadline.h"
-#include "python/task/explore.h"
 #include "python/patch/lot.h"
 #include "python/patch/methods.h"
 #include "python/patch/stay.h"
+#include "python/task/deadline.h"
+#include "python/task/explore.h"
 
 /* constant after import, of pyfiber._patch._threading, which finds them */
 static PfMethods methods;

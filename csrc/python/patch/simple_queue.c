@@ -3,11 +3,11 @@
 
 #include "python/core/arguments.h"
 #include "python/core/compiler.h"
-#include "python/task/deadline.h"
-#include "python/task/explore.h"
 #include "python/patch/lot.h"
 #include "python/patch/methods.h"
 #include "python/patch/stay.h"
+#include "python/task/deadline.h"
+#include "python/task/explore.h"
 
 /* constant after import, of pyfiber._patch._queue, which finds them */
 static PfMethods methods;

@@ -52,11 +52,11 @@
 #include "python/core/state.h"
 #include "python/core/tstate.h"
 #include "python/look/inspect.h"
+#include "python/switch/switch.h"
 #include "python/task/lent.h"
 #include "python/task/life.h"
 #include "python/task/name.h"
 #include "python/task/post.h"
-#include "python/switch/switch.h"
 #include "python/task/task.h"
 #include "python/wait/wait.h"
 
@@ -558,9 +558,6 @@ pf_cluster_join(SchedulerObject *s, PfCluster *c)
     pf_mutex_unlock(&c->joining);
 }
 
-int
-pf_cluster_init(PyObject *module)
-{
-    pf_lent_ops = &ops;
-    return pf_cluster_run_init(module);
-}
+const PfPart pf_cluster_part = {
+    .hooks = {.lending = &ops},
+};

@@ -27,6 +27,7 @@ PyObject *pf_cluster_add_reports(SchedulerObject *s, PyObject *text);
 /* In the child of a fork: 0, or -1 with an exception. */
 int pf_cluster_after_fork(SchedulerObject *s);
 
-int pf_cluster_init(PyObject *module);
+int pf_cluster_run_init(PyObject *module);
+extern const PfPart pf_cluster_part;
 
 #endif

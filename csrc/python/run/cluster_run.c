@@ -6,11 +6,11 @@
 #include "python/core/import.h"
 #include "python/core/state.h"
 #include "python/core/tstate.h"
+#include "python/switch/switch.h"
 #include "python/task/fiber.h"
 #include "python/task/lent.h"
 #include "python/task/life.h"
 #include "python/task/post.h"
-#include "python/switch/switch.h"
 #include "python/wait/wait.h"
 
 /* ------------------------------------------------------------------- reports */

@@ -11,21 +11,21 @@
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
-#include "python/switch/attend.h"
-#include "python/task/cancelling.h"
-#include "python/task/explore.h"
-#include "python/task/fiber.h"
-#include "python/task/scheduler.h"
-#include "python/task/life.h"
-#include "python/task/outcome.h"
-#include "python/task/post.h"
 #include "python/pack/pack.h"
-#include "python/switch/switch.h"
-#include "python/task/unhandled.h"
-#include "python/switch/unwind.h"
 #include "python/run/cluster.h"
 #include "python/run/help.h"
 #include "python/run/run.h"
+#include "python/switch/attend.h"
+#include "python/switch/switch.h"
+#include "python/switch/unwind.h"
+#include "python/task/cancelling.h"
+#include "python/task/explore.h"
+#include "python/task/fiber.h"
+#include "python/task/life.h"
+#include "python/task/outcome.h"
+#include "python/task/post.h"
+#include "python/task/scheduler.h"
+#include "python/task/unhandled.h"
 
 #include "engine/stack/overflow.h"
 
@@ -41,7 +41,7 @@ pf_scheduler_cancel_all(SchedulerObject *s, PyObject *reason)
     PyObject *why = pf_reason_and_author(reason, Py_None);
     for (FiberObject *f = s->thread->live; f != NULL; f = f->next) {
         if (f->core.scheduler == &s->core && f->scheduled &&
-            pf_cancelling->is_top(f) && !pf_fiber_kind(f)->serves) {
+            pf_hooks.cancelling->is_top(f) && !pf_fiber_kind(f)->serves) {
             pf_cancel_now(f, why);
         }
     }
@@ -428,7 +428,7 @@ idle(SchedulerObject *s, int64_t deadline)
         return true;
     }
     if (s->clock != NULL) {
-        return pf_explorer_ops->idle(s, deadline);
+        return pf_hooks.explorer->idle(s, deadline);
     }
     if (s->cluster != NULL) {
         int64_t patience = pf_cluster_idle(s);
@@ -552,7 +552,7 @@ hub_begin(SchedulerObject *s)
     set_scheduler(t, s);
     Py_INCREF(s);
     if (PF_UNLIKELY(pf_turns_on)) {
-        pf_turn_ops->begin_run(s);
+        pf_hooks.turns->begin_run(s);
     }
     if (s->hosted) {
         pf_scheduler_resume(&s->core);
@@ -571,7 +571,7 @@ hub_end(SchedulerObject *s, FiberObject *hub)
 {
     PfThread *t = s->thread;
     if (PF_UNLIKELY(s->turn.on)) {
-        pf_turn_ops->end(s);
+        pf_hooks.turns->end(s);
     }
     pf_queue_remove(&s->core.ready, &hub->core);
     hub->core.state = PF_RUNNING;

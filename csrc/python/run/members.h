@@ -53,6 +53,5 @@ void pf_cluster_begin(SchedulerObject *s);
 /* Without a GIL: does every other member say itself that it is stuck?  Their
  * reports are kept. */
 bool pf_cluster_confirm(SchedulerObject *s);
-int pf_cluster_run_init(PyObject *module);
 
 #endif

@@ -2,8 +2,8 @@
 #include "python/run/run.h"
 
 #include "python/core/import.h"
-#include "python/run/cluster.h"
 #include "python/core/state.h"
+#include "python/run/cluster.h"
 #include "python/task/call.h"
 #include "python/task/outcome.h"
 #include "python/task/unhandled.h"

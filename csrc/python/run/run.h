@@ -5,9 +5,9 @@
 #ifndef PF_RUN_H
 #define PF_RUN_H
 
-#include "python/task/fiber.h"
 #include "python/core/parts.h"
 #include "python/core/thread.h"
+#include "python/task/fiber.h"
 #include "python/task/scheduler.h"
 
 int pf_may_run(SchedulerObject *s); /* 0, or -1 with FiberError */

@@ -3,19 +3,19 @@
 #include "python/core/list.h"
 #include "python/core/parts.h"
 #include "python/core/state.h"
+#include "python/core/still.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
+#include "python/pack/pack.h"
+#include "python/run/cluster.h"
+#include "python/run/run.h"
 #include "python/task/call.h"
 #include "python/task/deadline.h"
 #include "python/task/explore.h"
 #include "python/task/fiber.h"
-#include "python/task/scheduler.h"
 #include "python/task/post.h"
-#include "python/pack/pack.h"
-#include "python/core/still.h"
+#include "python/task/scheduler.h"
 #include "python/task/unhandled.h"
-#include "python/run/cluster.h"
-#include "python/run/run.h"
 
 #include <errno.h>
 #include <structmember.h>
@@ -267,7 +267,7 @@ scheduler_dealloc(PyObject *op)
     (void)scheduler_clear(op);
     pf_unseen_forget_all(s);
     if (s->clock != NULL) {
-        pf_explorer_ops->remove_clock(s);
+        pf_hooks.explorer->remove_clock(s);
     }
     PF_EACH_PART(part, free) {
         part->free(s);

@@ -6,9 +6,9 @@
 #include "python/core/import.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
-#include "python/task/scheduler.h"
 #include "python/run/run.h"
 #include "python/run/wakeup.h"
+#include "python/task/scheduler.h"
 
 #include <errno.h>
 #include <signal.h>

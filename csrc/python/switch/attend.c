@@ -6,10 +6,10 @@
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
 #include "python/switch/home.h"
-#include "python/task/fiber.h"
 #include "python/switch/overflow.h"
-#include "python/task/post.h"
 #include "python/switch/unwind.h"
+#include "python/task/fiber.h"
+#include "python/task/post.h"
 
 /* The collector reports its beginning and end through gc.callbacks.  If our
  * callback was removed in between, the end was not reported. */

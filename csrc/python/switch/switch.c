@@ -8,23 +8,24 @@
 
 #include "python/core/chain.h"
 #include "python/core/compiler.h"
+#include "python/core/parts.h"
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
+#include "python/line/line.h"
 #include "python/line/owner.h"
 #include "python/switch/attend.h"
 #include "python/switch/home.h"
-#include "python/task/cancelling.h"
-#include "python/task/fiber.h"
-#include "python/task/name.h"
-#include "python/task/scheduler.h"
-#include "python/task/lent.h"
-#include "python/task/life.h"
-#include "python/task/outcome.h"
 #include "python/switch/profiled.h"
 #include "python/switch/slots.h"
 #include "python/switch/tracing.h"
-#include "python/line/line.h"
+#include "python/task/cancelling.h"
+#include "python/task/fiber.h"
+#include "python/task/lent.h"
+#include "python/task/life.h"
+#include "python/task/name.h"
+#include "python/task/outcome.h"
+#include "python/task/scheduler.h"
 
 #include "engine/base/clock.h"
 #include "engine/stack/overflow.h"
@@ -568,7 +569,7 @@ static void
 finish(FiberObject *self, PyObject *result)
 {
     if (PF_UNLIKELY(self->scope != NULL)) {
-        result = pf_cancelling->ends_inside(self, result);
+        result = pf_hooks.cancelling->ends_inside(self, result);
     }
     pf_task_record_outcome(PF_TASK(self), result);
     close_fiber(self);
@@ -576,7 +577,7 @@ finish(FiberObject *self, PyObject *result)
         pf_task_run_callbacks(PF_TASK(self));
     }
     if (self->base != NULL) {
-        pf_cancelling->child_done(PF_TASK(self));
+        pf_hooks.cancelling->child_done(PF_TASK(self));
     }
     if (self->scheduled) {
         retire(self);
@@ -599,7 +600,7 @@ PyObject *
 pf_fiber_leave_nothing(PfThread *t, FiberObject *self, PyObject *result)
 {
     if (PF_UNLIKELY(self->scope != NULL)) {
-        result = pf_cancelling->ends_inside(self, result);
+        result = pf_hooks.cancelling->ends_inside(self, result);
     }
     if (PF_UNLIKELY(self->rare != NULL)) {
         PyObject *exc = result == NULL ? pf_take_exception() : NULL;
@@ -700,7 +701,7 @@ pf_fiber_reap(pf_thread *thread, pf_fiber *fiber)
         }
         PF_CLEAR_LINK(self->parent);
         if (PF_UNLIKELY(self->greenlet != NULL)) {
-            pf_view_done(self);
+            pf_hooks.view_done(self);
         }
     }
     Py_DECREF(self);
@@ -730,7 +731,7 @@ pf_fiber_first(pf_scheduler *s, pf_task *core)
         return pf_next_packed(s, &fiber->fiber);
     }
     if (PF_UNLIKELY(pf_is_away(fiber))) {
-        pf_lent_ops->woken(fiber);
+        pf_hooks.lending->woken(fiber);
         return NULL;
     }
     bool collected = false;
@@ -755,7 +756,7 @@ python_wait_begin(pf_scheduler *s)
 {
     SchedulerObject *self = SCHEDULER_OF(s);
     if (PF_UNLIKELY(self->turn.on)) {
-        pf_turn_ops->end(self);
+        pf_hooks.turns->end(self);
     }
     self->blocked = PyEval_SaveThread();
 }
@@ -768,8 +769,6 @@ python_wait_end(pf_scheduler *s)
     PyEval_RestoreThread(self->blocked);
     pf_store(&self->lacks_gil, 0);
 }
-
-void (*pf_view_done)(FiberObject *fiber);
 
 const pf_host pf_python_host = {
     .on_switch = pf_on_switch,

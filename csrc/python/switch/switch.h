@@ -32,9 +32,6 @@ extern const pf_host pf_python_host;
 pf_fiber *pf_fiber_first(pf_scheduler *s, pf_task *core);
 pf_fiber *pf_fiber_run(pf_thread *thread, pf_fiber *fiber);
 void pf_fiber_reap(pf_thread *thread, pf_fiber *fiber);
-/* A fiber with a view, a greenlet that shows it, is over; greenlet/ sets it at
- * import. */
-extern void (*pf_view_done)(FiberObject *fiber);
 /* `value` is borrowed. */
 PyObject *pf_fiber_switch(FiberObject *target, PyObject *value);
 PyObject *pf_fiber_throw(FiberObject *target, PyObject *exc);

@@ -4,11 +4,11 @@
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
+#include "python/line/line.h"
 #include "python/switch/home.h"
+#include "python/switch/switch.h"
 #include "python/task/fiber.h"
 #include "python/task/outcome.h"
-#include "python/switch/switch.h"
-#include "python/line/line.h"
 
 /* Remove it from the queue and the timers. */
 void

@@ -10,13 +10,13 @@
 #include "python/core/compiler.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
-#include "python/task/deadline.h"
-#include "python/task/explore.h"
-#include "python/task/fiber.h"
 #include "python/line/line.h"
 #include "python/sync/ring.h"
 #include "python/sync/select.h"
 #include "python/sync/sync.h"
+#include "python/task/deadline.h"
+#include "python/task/explore.h"
+#include "python/task/fiber.h"
 #include "python/wait/in_line.h"
 
 #include <structmember.h>

@@ -23,13 +23,13 @@
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
-#include "python/switch/attend.h"
-#include "python/switch/home.h"
-#include "python/task/fiber.h"
 #include "python/look/inspect.h"
 #include "python/pack/pack.h"
+#include "python/switch/attend.h"
+#include "python/switch/home.h"
 #include "python/switch/switch.h"
 #include "python/sync/sync.h"
+#include "python/task/fiber.h"
 #include "python/task/name.h"
 
 #include <structmember.h>

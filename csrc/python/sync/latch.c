@@ -12,11 +12,11 @@
 #include "python/core/arguments.h"
 #include "python/core/state.h"
 #include "python/core/thread.h"
+#include "python/line/line.h"
+#include "python/sync/sync.h"
 #include "python/task/deadline.h"
 #include "python/task/fiber.h"
 #include "python/task/scheduler.h"
-#include "python/line/line.h"
-#include "python/sync/sync.h"
 #include "python/wait/in_line.h"
 
 #include <structmember.h>

@@ -7,10 +7,10 @@
 #include "python/core/compiler.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
-#include "python/task/fiber.h"
 #include "python/switch/slots.h"
 #include "python/sync/local.h"
 #include "python/sync/sync.h"
+#include "python/task/fiber.h"
 
 #include <structmember.h>
 

@@ -3,8 +3,8 @@
 #ifndef PF_LOCAL_H
 #define PF_LOCAL_H
 
-#include "python/task/fiber.h"
 #include "python/switch/slots.h"
+#include "python/task/fiber.h"
 
 typedef struct PfLocal {
     PyObject *object;

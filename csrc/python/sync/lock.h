@@ -2,10 +2,10 @@
 #ifndef PF_LOCK_H
 #define PF_LOCK_H
 
-#include "python/task/fiber.h"
 #include "python/core/thread.h"
 #include "python/line/line.h"
 #include "python/line/owner.h"
+#include "python/task/fiber.h"
 
 /* Held exactly if count > 0; never free while a fiber or thread waits. */
 typedef struct LockObject {

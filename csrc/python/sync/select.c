@@ -12,15 +12,15 @@
 #include "python/core/compiler.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
+#include "python/line/line.h"
 #include "python/line/owner.h"
+#include "python/sync/event.h"
+#include "python/sync/sync.h"
 #include "python/task/deadline.h"
 #include "python/task/explore.h"
 #include "python/task/fiber.h"
 #include "python/wait/in_line.h"
 #include "python/wait/wait.h"
-#include "python/line/line.h"
-#include "python/sync/event.h"
-#include "python/sync/sync.h"
 
 /* ------------------------------- one case: a CaseObject, a fiber, an Event */
 

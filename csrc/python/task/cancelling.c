@@ -4,8 +4,6 @@
 #include "python/core/facade.h"
 #include "python/core/thread.h"
 
-const PfCancelling *pf_cancelling; /* constant after import */
-
 /* A fiber or grain that catches Cancelled and goes on waiting would spin for
  * ever: a warning names it, and it is slowed down. */
 #define UNRESPONSIVE_AFTER 100 /* deliveries */

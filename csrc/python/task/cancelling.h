@@ -4,6 +4,7 @@
 #define PF_TASK_CANCELLING_H
 
 #include "python/core/compiler.h"
+#include "python/core/parts.h"
 #include "python/core/thread.h"
 #include "python/task/fiber.h"
 
@@ -27,12 +28,11 @@ typedef struct PfCancelling {
     /* Out of its base, for it will never end. */
     void (*disown)(PfTaskObject *child);
 } PfCancelling;
-extern const PfCancelling *pf_cancelling; /* set at import */
 
 static inline int
 pf_raise_cancelled(FiberObject *fiber) /* -1 */
 {
-    return pf_cancelling->raise_in(fiber);
+    return pf_hooks.cancelling->raise_in(fiber);
 }
 
 /* Whether Cancelled is raised where the fiber is now. pyfiber's own waits raise
@@ -42,7 +42,7 @@ static inline bool
 pf_is_cancelled_here(const FiberObject *fiber)
 {
     return PF_UNLIKELY(fiber->under_cancel) &&
-           !(fiber->patched && pf_cancelling->is_told(fiber));
+           !(fiber->patched && pf_hooks.cancelling->is_told(fiber));
 }
 
 static inline int

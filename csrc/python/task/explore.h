@@ -3,6 +3,7 @@
 #ifndef PF_TASK_EXPLORE_H
 #define PF_TASK_EXPLORE_H
 
+#include "python/core/parts.h"
 #include "python/core/pyinclude.h"
 
 #include "engine/base/atomics.h"
@@ -29,7 +30,6 @@ typedef struct PfExplorerOps {
     bool (*idle)(SchedulerObject *s, int64_t deadline);
     void (*remove_clock)(SchedulerObject *s); /* if it has one */
 } PfExplorerOps;
-extern const PfExplorerOps *pf_explorer_ops; /* set at import */
 extern PF_ATOMIC(size_t) pf_exploring;       /* runs under test just now */
 
 /* The running fiber is about to do something that others may do, too, or has
@@ -40,7 +40,7 @@ pf_preempt(void)
 {
     return PF_LIKELY(pf_load_relaxed(&pf_exploring) == 0)
                ? 0
-               : pf_explorer_ops->preempt();
+               : pf_hooks.explorer->preempt();
 }
 
 /* One of 0..n-1 (n > 0); always 0 unless a test runs. */
@@ -49,7 +49,7 @@ pf_choose(SchedulerObject *s, uint32_t n, PfChoiceKind kind)
 {
     return PF_LIKELY(s->explorer == NULL)
                ? 0
-               : pf_explorer_ops->choose(s, n, kind);
+               : pf_hooks.explorer->choose(s, n, kind);
 }
 
 /* A scheduled fiber or a grain failed: a test checks whether anybody looks.
@@ -57,7 +57,7 @@ pf_choose(SchedulerObject *s, uint32_t n, PfChoiceKind kind)
 static inline bool
 pf_explorer_failed(SchedulerObject *s, PyObject *op)
 {
-    return s->explorer != NULL && pf_explorer_ops->failed(s, op);
+    return s->explorer != NULL && pf_hooks.explorer->failed(s, op);
 }
 
 #endif

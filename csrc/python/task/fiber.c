@@ -2,13 +2,12 @@
 #include "python/task/fiber.h"
 
 #include "python/core/arguments.h"
+#include "python/core/parts.h"
 #include "python/core/state.h"
 #include "python/core/tstate.h"
 #include "python/task/cancelling.h"
 #include "python/task/lent.h"
 #include "python/task/scheduler.h"
-
-const PfTaskOps *pf_plain_fiber; /* constant after import */
 
 PF_ATOMIC(size_t) pf_default_stack_size; /* shared, one word */
 
@@ -21,14 +20,14 @@ pf_fiber_alloc(PfThread *t)
     if (self == NULL) {
         self = (FiberObject *)type->tp_alloc(type, 0);
         if (self != NULL) {
-            pf_set_kind(&self->core, pf_plain_fiber);
+            pf_set_kind(&self->core, pf_hooks.plain_fiber);
         }
         return self;
     }
     t->spare[PF_SPARE_FIBERS].first = self->next;
     t->spare[PF_SPARE_FIBERS].count--;
     pf_zero((char *)self + sizeof(PyObject), sizeof *self - sizeof(PyObject));
-    pf_set_kind(&self->core, pf_plain_fiber);
+    pf_set_kind(&self->core, pf_hooks.plain_fiber);
     pf_revive((PyObject *)self);
     return self;
 }
@@ -77,7 +76,7 @@ pf_fiber_make(PyTypeObject *type)
     if (self == NULL) {
         return NULL;
     }
-    pf_set_kind(&self->core, pf_plain_fiber);
+    pf_set_kind(&self->core, pf_hooks.plain_fiber);
     if (*pystate_context(t->tstate) != NULL) {
         self->context = PyContext_CopyCurrent();
         if (self->context == NULL) {
@@ -170,7 +169,7 @@ void
 pf_fiber_enroll(SchedulerObject *s, FiberObject *fiber)
 {
     assert(s->thread == pf_tls_thread);
-    if (PF_UNLIKELY(s->ending) && pf_cancelling->is_top(fiber)) {
+    if (PF_UNLIKELY(s->ending) && pf_hooks.cancelling->is_top(fiber)) {
         fiber->under_cancel = true;
         fiber->cancel_called = true;
     }
@@ -198,7 +197,7 @@ pf_fiber_make_ready(SchedulerObject *s, FiberObject *fiber)
 {
     pf_make_ready_fresh(&s->core, &fiber->fiber);
     if (PF_UNLIKELY(s->cluster != NULL)) {
-        pf_lent_ops->spawned(s);
+        pf_hooks.lending->spawned(s);
     }
     pf_tell_host(s);
 }

@@ -130,9 +130,6 @@ pf_revive(PyObject *op)
     PyObject_GC_Track(op);
 }
 
-/* The kind of those that nothing else is known of; fiber/ sets it at import. */
-extern const PfTaskOps *pf_plain_fiber;
-
 /* Of the type itself, all fields NULL.  `t`: this thread, or NULL if it has no
  * record yet. */
 FiberObject *pf_fiber_alloc(PfThread *t);

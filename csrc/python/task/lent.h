@@ -20,7 +20,6 @@ typedef struct PfLentOps {
     /* One has come from another member: this one idles no longer. */
     void (*came)(SchedulerObject *s);
 } PfLentOps;
-extern const PfLentOps *pf_lent_ops; /* set at import */
 
 /* It is the one, and away. */
 static inline bool

@@ -5,14 +5,14 @@
 #include "python/core/compiler.h"
 #include "python/core/facade.h"
 #include "python/core/state.h"
+#include "python/core/still.h"
 #include "python/core/tstate.h"
-#include "python/task/name.h"
-#include "python/task/post.h"
 #include "python/task/deadline.h"
 #include "python/task/explore.h"
-#include "python/task/scheduler.h"
+#include "python/task/name.h"
 #include "python/task/outcome.h"
-#include "python/core/still.h"
+#include "python/task/post.h"
+#include "python/task/scheduler.h"
 #include "python/task/unhandled.h"
 
 static inline const PfTaskOps *

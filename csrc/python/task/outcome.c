@@ -1,8 +1,8 @@
 /* How a finished fiber ended: its result, or what to raise instead. */
 #include "python/task/outcome.h"
 
-#include "python/core/facade.h"
 #include "python/core/chain.h"
+#include "python/core/facade.h"
 #include "python/core/state.h"
 #include "python/core/tstate.h"
 #include "python/task/task.h"

@@ -11,13 +11,10 @@
 #include "python/task/explore.h"
 #include "python/task/lent.h"
 
-const PfLentOps *pf_lent_ops;         /* constant after import */
-const PfExplorerOps *pf_explorer_ops; /* constant after import */
 PF_ATOMIC(size_t) pf_exploring;       /* shared, one word */
 
 PyTypeObject *pf_scheduler_type; /* constant after import */
 
-const PfTurnOps *pf_turn_ops; /* constant after import */
 bool pf_turns_on;             /* shared, one word */
 
 /* A fiber was made ready.  Tell the loop that hosts this one, if any. */

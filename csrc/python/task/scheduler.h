@@ -41,7 +41,6 @@ typedef struct PfTurnOps {
     void (*begin_run)(SchedulerObject *s);
     void (*end)(SchedulerObject *s);
 } PfTurnOps;
-extern const PfTurnOps *pf_turn_ops;
 extern bool pf_turns_on;
 
 struct SchedulerObject {

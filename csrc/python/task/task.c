@@ -60,10 +60,8 @@ pf_task_traverse(PfTaskObject *task, visitproc visit, void *arg)
 
 /* -------------------------------------------------------------------- awaiting */
 
-unaryfunc pf_await_hook; /* constant after import */
-
 PyObject *
 pf_await_self(PyObject *op)
 {
-    return pf_await_hook(op);
+    return pf_hooks.await(op);
 }

@@ -229,7 +229,6 @@ int pf_task_traverse(PfTaskObject *task, visitproc visit, void *arg);
 void pf_task_free_rare(PfTaskObject *task);
 
 /* am_await of Fiber and Grain: grain/ knows what that is. */
-extern unaryfunc pf_await_hook;
 PyObject *pf_await_self(PyObject *op);
 
 #endif

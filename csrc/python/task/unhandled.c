@@ -16,9 +16,9 @@
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
-#include "python/task/scheduler.h"
 #include "python/task/outcome.h"
 #include "python/task/post.h"
+#include "python/task/scheduler.h"
 
 #define LOST "%r failed and nobody looked at it"
 #define HANDLER_FAILED "the on_unhandled function failed, called for %r"

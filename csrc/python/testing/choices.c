@@ -12,10 +12,10 @@
 #include "python/cancel/cancel.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
+#include "python/switch/switch.h"
 #include "python/task/explore.h"
 #include "python/task/fiber.h"
 #include "python/task/scheduler.h"
-#include "python/switch/switch.h"
 #include "python/testing/explorer.h"
 
 static void

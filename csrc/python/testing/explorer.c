@@ -4,10 +4,10 @@
 #include "python/core/arguments.h"
 #include "python/core/state.h"
 #include "python/core/thread.h"
+#include "python/run/run.h"
 #include "python/task/explore.h"
 #include "python/task/fiber.h"
 #include "python/task/scheduler.h"
-#include "python/run/run.h"
 #include "python/testing/testing.h"
 
 #include <string.h>
@@ -481,10 +481,13 @@ static PyMethodDef functions[] = {
 
 PyTypeObject *pf_clock_type; /* constant after import */
 
+const PfPart pf_testing_part = {
+    .hooks = {.explorer = &pf_explorer},
+};
+
 int
 pf_schedule_init(PyObject *module)
 {
-    pf_explorer_ops = &pf_explorer;
     pf_clock_type = pf_add_type(module, &pf_clock_spec, NULL);
     PyTypeObject *explorer = pf_add_type(module, &pf_explorer_spec, NULL);
     Py_XDECREF(explorer); /* the module has it */

@@ -12,9 +12,10 @@
 #ifndef PF_RUNS_UNDER_TEST_H
 #define PF_RUNS_UNDER_TEST_H
 
+#include "python/core/compiler.h"
+#include "python/core/parts.h"
 #include "python/task/fiber.h"
 #include "python/task/scheduler.h"
-#include "python/core/compiler.h"
 
 /* --- pct.c: what an explorer knows of each fiber --- */
 typedef struct PfKnown {
@@ -84,5 +85,6 @@ extern PyTypeObject *pf_clock_type;
 
 /* --- choices.c --- */
 int pf_schedule_init(PyObject *module);
+extern const PfPart pf_testing_part;
 
 #endif

@@ -14,8 +14,8 @@
 #include "python/task/cancelling.h"
 #include "python/task/fiber.h"
 #include "python/task/scheduler.h"
-#include "python/wait/wait.h"
 #include "python/threads/worker.h"
+#include "python/wait/wait.h"
 
 #include <structmember.h>
 
@@ -245,7 +245,7 @@ wait_for(LimiterObject *self, PfThread *t, JobObject *job)
         bool dying = fiber->dying;
         if (!dying && pf_job_state(job) == JOB_ARRIVED) {
             PyErr_Clear(); /* the job was first after all */
-            pf_cancelling->retract(fiber);
+            pf_hooks.cancelling->retract(fiber);
         } else if (!dying && must_see_its_end(self, job)) {
             pf_job_cancel(job, pf_take_exception()); /* raised again later */
             shielded = true;

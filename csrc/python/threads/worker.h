@@ -14,9 +14,9 @@
 #define PF_WORKER_H
 
 #include "python/core/objlock.h"
-#include "python/task/scheduler.h"
-#include "python/task/post.h"
 #include "python/task/fiber.h"
+#include "python/task/post.h"
+#include "python/task/scheduler.h"
 
 typedef struct JobObject JobObject;
 typedef struct LimiterObject LimiterObject;

@@ -8,9 +8,9 @@
 #include "python/core/arguments.h"
 #include "python/core/objlock.h"
 #include "python/core/tstate.h"
+#include "python/line/line.h"
 #include "python/task/life.h"
 #include "python/task/post.h"
-#include "python/line/line.h"
 #include "python/wait/in_line.h"
 
 typedef struct EndObject {

@@ -8,21 +8,22 @@
 #include "python/wait/wait.h"
 
 #include "python/core/compiler.h"
+#include "python/core/parts.h"
 #include "python/core/state.h"
 #include "python/core/thread.h"
-#include "python/task/deadline.h"
-#include "python/wait/abroad.h"
+#include "python/line/line.h"
 #include "python/switch/attend.h"
+#include "python/switch/switch.h"
 #include "python/task/cancelling.h"
+#include "python/task/deadline.h"
 #include "python/task/explore.h"
 #include "python/task/fiber.h"
-#include "python/wait/guest.h"
-#include "python/task/scheduler.h"
 #include "python/task/lent.h"
 #include "python/task/life.h"
 #include "python/task/post.h"
-#include "python/switch/switch.h"
-#include "python/line/line.h"
+#include "python/task/scheduler.h"
+#include "python/wait/abroad.h"
+#include "python/wait/guest.h"
 #include "python/wait/in_line.h"
 
 /* ------------------------------------------------- requests from other threads */
@@ -211,7 +212,7 @@ pf_wait_granted(PfThread *t, PfWaiter *waiter, int64_t deadline,
     int rc = answer(t, why);
     if (PF_UNLIKELY(is_granted(waiter) && why == PF_WAKE_CANCEL)) {
         PyErr_Clear(); /* granted while Cancelled was being created */
-        pf_cancelling->retract(CURRENT(t));
+        pf_hooks.cancelling->retract(CURRENT(t));
         return 0;
     }
     return rc;
@@ -413,7 +414,7 @@ pf_refuse_join(PfThread *t, FiberObject *target)
     }
     if (target->thread != t &&
         !(t->scheduler != NULL && t->scheduler->cluster != NULL &&
-          pf_lent_ops->together(t->scheduler,
+          pf_hooks.lending->together(t->scheduler,
                                 SCHEDULER_OF(target->core.scheduler)))) {
         PyErr_SetString(pf.fiber_error,
                         "the fiber belongs to another thread: wait for it "

@@ -777,11 +777,14 @@ static PyType_Spec spec = {
     .slots = type_slots,
 };
 
+const PfPart pf_turns_part = {
+    .hooks = {.turns = &ops},
+};
+
 int
 pf_turns_init(PyObject *module)
 {
     PyTypeObject *type = pf_add_type(module, &spec, NULL);
     Py_XDECREF(type); /* the module has it */
-    pf_turn_ops = &ops;
     return type == NULL ? -1 : 0;
 }

@@ -14,5 +14,6 @@
 int pf_turns_init(PyObject *module);
 int pf_watchdog_init(PyObject *module);
 extern const PfPart pf_watchdog_part;
+extern const PfPart pf_turns_part;
 
 #endif

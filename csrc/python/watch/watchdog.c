@@ -25,10 +25,10 @@
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
-#include "python/task/scheduler.h"
-#include "python/switch/overflow.h"
 #include "python/run/help.h"
 #include "python/run/run.h"
+#include "python/switch/overflow.h"
+#include "python/task/scheduler.h"
 
 #include "engine/base/clock.h"
 #include "engine/base/interrupt.h"
