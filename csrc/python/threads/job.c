@@ -319,9 +319,7 @@ call_in_context(JobObject *job)
     if (PyContext_Exit(job->context) < 0) { /* left by the function itself */
         PyErr_WriteUnraisable(job->function);
     }
-    if (raised != NULL) {
-        pf_restore_exception(raised);
-    }
+    pf_restore_exception(raised);
     return result;
 }
 

@@ -152,9 +152,7 @@ dispatch_waiting(LimiterObject *self)
         }
         Py_DECREF(job);
     }
-    if (interrupt != NULL) {
-        pf_restore_exception(interrupt);
-    }
+    pf_restore_exception(interrupt);
     return interrupt == NULL ? 0 : -1;
 }
 
