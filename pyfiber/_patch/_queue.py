@@ -13,6 +13,6 @@ def apply(record: Record) -> None:
     record.replace(queue, "time", gate_for(time.monotonic, _engine.now))
     if queue.SimpleQueue.__module__ != "_queue":
         return
-    _engine._simple_queue_patch(True)
-    record.on_undo(lambda: _engine._simple_queue_patch(False))
+    _engine._patch_methods("SimpleQueue", True)
+    record.on_undo(lambda: _engine._patch_methods("SimpleQueue", False))
     record.notes.append("every SimpleQueue, made before or later")

@@ -178,10 +178,10 @@ def apply_to_imports(record: Record) -> None:
 
 
 def apply(record: Record) -> None:
-    _engine._lock_patch(True)
-    record.on_undo(lambda: _engine._lock_patch(False))
-    _engine._rlock_patch(True)
-    record.on_undo(lambda: _engine._rlock_patch(False))
+    _engine._patch_methods("LockType", True)
+    record.on_undo(lambda: _engine._patch_methods("LockType", False))
+    _engine._patch_methods("RLock", True)
+    record.on_undo(lambda: _engine._patch_methods("RLock", False))
     record.notes.append("every Lock and RLock, made before or later, and all that is made of them")
     record.method(threading.Condition, "wait", wait)
     record.replace(threading.Condition, "_acquire_restore", acquire_restore)

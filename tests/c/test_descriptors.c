@@ -304,6 +304,31 @@ many_descriptors_are_watched(void)
     close_poller();
 }
 
+/* More than one wait finds: the next one tells of the others first. */
+static void
+each_of_many_that_stay_ready_has_its_turn(void)
+{
+#if defined(_WIN32)
+    SKIP("a wait finds as many as there may be");
+#else
+    enum { READY = 300 };
+    static source s[READY];
+    static listener l[READY];
+    open_poller();
+    for (int i = 0; i < READY; i++) {
+        CHECK_EQUAL(add(&l[i], source_open(&s[i]), PF_IO_READ), 0);
+        source_set(&s[i]);
+    }
+    look();
+    look();
+    for (int i = 0; i < READY; i++) {
+        CHECK(l[i].told >= 1);
+        source_close(&s[i]);
+    }
+    close_poller();
+#endif
+}
+
 static void
 adding_without_memory_changes_nothing(void)
 {
@@ -426,6 +451,7 @@ const test descriptor_tests[] = {
     TEST(what_cannot_be_done_is_refused),
     TEST(changes_while_events_are_told_hold_in_every_combination),
     TEST(many_descriptors_are_watched),
+    TEST(each_of_many_that_stay_ready_has_its_turn),
     TEST(adding_without_memory_changes_nothing),
 #if !defined(_WIN32)
     TEST(both_directions_are_told),

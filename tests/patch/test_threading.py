@@ -822,9 +822,9 @@ def test_unpatch_lets_those_who_wait_finish() -> None:
         fibers = spawn_all(lock.acquire, lambda: rlock.acquire() and rlock.release(), q.get, waits)
         with pyfiber.patched(time=True):
             pass
-        _engine._lock_patch(False)
-        _engine._rlock_patch(False)
-        _engine._simple_queue_patch(False)
+        _engine._patch_methods("LockType", False)
+        _engine._patch_methods("RLock", False)
+        _engine._patch_methods("SimpleQueue", False)
         lock.release()
         rlock.release()
         q.put(1)

@@ -12,6 +12,7 @@
 #ifndef PF_INTERRUPT_H
 #define PF_INTERRUPT_H
 
+#include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -42,5 +43,17 @@ size_t pf_native_stack(void **places, size_t most);
 /* "function (library)", or "library+0x12ab" for one without a public name.
  * Not for signal handlers.  Bytes written, without the NUL. */
 size_t pf_native_name(void *place, char *text, size_t size);
+
+/* Windows has no signals. */
+#if defined(_WIN32)
+#define pf_this_native_thread() ((uintptr_t)0)
+#define pf_refuse_signals() ((void)0)
+#define pf_interrupt_install() (-ENOSYS)
+#define pf_interrupt_uninstall() ((void)0)
+#define pf_interrupt(thread, look, data, patience)                            \
+    ((void)(look), (void)(data), false)
+#define pf_native_stack(places, most) ((void)(places), (size_t)0)
+#define pf_native_name(place, text, size) ((void)(place), (size_t)0)
+#endif
 
 #endif

@@ -212,4 +212,8 @@ bool pf_stack_runs_in_reserve(const pf_stack *stack, const void *sp);
  * stack is closed by pf_stack_release. */
 void pf_stack_close_reserve(pf_stack *stack, const void *sp);
 
+#if defined(_WIN32)
+#include "engine/stack/alone.h"
+#endif
+
 #endif

@@ -19,7 +19,7 @@
 #define _NETBSD_SOURCE
 #endif
 
-#include "engine/unix/pollers.h"
+#include "engine/unix/watch.h"
 
 #include <errno.h>
 
@@ -33,129 +33,29 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "engine/base/memory.h"
-#include "engine/unix/waker.h"
-#include "engine/unix/watch.h"
-
-#define MOST_EVENTS 128 /* of one wait; the next one finds the others */
-#define LONGEST 86400   /* seconds; macOS refuses years */
-
-/* Between wait and deliver the first `found` of `events` are the buffer. */
-typedef struct kqueue_poller {
-    pf_poller base;
-    int kqueue;
-    int found;
-    pf_waker waker; /* where there is no EVFILT_USER */
-    pf_watch watch;
-    struct kevent events[MOST_EVENTS];
-} kqueue_poller;
+#define LONGEST 86400 /* seconds; macOS refuses years */
 
 /* A pointer, or an integer on older NetBSDs. */
 #define UDATA(generation)                                                     \
     ((__typeof__(((struct kevent *)0)->udata))(uintptr_t)(generation))
 
-static pf_watched *
-watched_by(const kqueue_poller *p, const struct kevent *e)
+static int
+change(const pf_watch *watch, const struct kevent *changes, int count)
 {
-    return pf_watch_find(&p->watch, (uint32_t)e->ident,
-                         (uint32_t)(uintptr_t)e->udata);
+    return kevent(watch->fd, changes, count, NULL, 0, NULL) < 0 ? -errno : 0;
 }
 
 static int
-change(const kqueue_poller *p, const struct kevent *changes, int count)
-{
-    return kevent(p->kqueue, changes, count, NULL, 0, NULL) < 0 ? -errno : 0;
-}
-
-/* ------------------------------------------------------- the waker --- */
-
-#if defined(EVFILT_USER)
-
-static int
-open_waker(kqueue_poller *p)
+kq_open(pf_watch *watch)
 {
     struct kevent e;
-    EV_SET(&e, 0, EVFILT_USER, EV_ADD | EV_CLEAR, 0, 0, UDATA(PF_NOBODY));
-    return change(p, &e, 1);
-}
-
-static void
-kq_wake(pf_poller *poller)
-{
-    int saved = errno;
-    struct kevent e;
-    EV_SET(&e, 0, EVFILT_USER, 0, NOTE_TRIGGER, 0, UDATA(PF_NOBODY));
-    change((kqueue_poller *)poller, &e, 1);
-    errno = saved;
-}
-
-static bool
-is_waker(const kqueue_poller *p, const struct kevent *e)
-{
-    (void)p;
-    return (int)e->filter == EVFILT_USER;
-}
-
-#else
-
-static int
-open_waker(kqueue_poller *p)
-{
-    int error = pf_waker_open(&p->waker);
-    if (error == 0) {
-        struct kevent e;
-        EV_SET(&e, p->waker.read_end, EVFILT_READ, EV_ADD | EV_CLEAR, 0, 0,
-               UDATA(PF_NOBODY));
-        error = change(p, &e, 1);
-    }
-    return error;
-}
-
-static void
-kq_wake(pf_poller *poller)
-{
-    pf_waker_wake(&((kqueue_poller *)poller)->waker);
-}
-
-/* A pipe that is full would make no more events. */
-static bool
-is_waker(const kqueue_poller *p, const struct kevent *e)
-{
-    bool is = (int)e->ident == p->waker.read_end;
-    if (is) {
-        pf_waker_empty(&p->waker);
-    }
-    return is;
-}
-
-#endif
-
-static void
-close_system(kqueue_poller *p)
-{
-    pf_waker_close(&p->waker);
-    if (p->kqueue >= 0) {
-        close(p->kqueue);
-    }
-    p->kqueue = -1;
-}
-
-static int
-open_system(kqueue_poller *p)
-{
-    p->waker = (pf_waker){-1, -1};
-    p->kqueue = kqueue();
-    if (p->kqueue < 0) {
+    watch->fd = kqueue();
+    if (watch->fd < 0 || fcntl(watch->fd, F_SETFD, FD_CLOEXEC) < 0) {
         return -errno;
     }
-    int error = fcntl(p->kqueue, F_SETFD, FD_CLOEXEC) < 0 ? -errno : 0;
-    if (error == 0) {
-        error = open_waker(p);
-    }
-    if (error != 0) {
-        close_system(p);
-    }
-    return error;
+    EV_SET(&e, (uintptr_t)watch->waker.read_end, EVFILT_READ,
+           EV_ADD | EV_CLEAR, 0, 0, UDATA(PF_NOBODY));
+    return change(watch, &e, 1);
 }
 
 /* --------------------------------------------------- registrations --- */
@@ -173,55 +73,27 @@ static const struct {
 };
 #define FILTERS (sizeof filters / sizeof *filters)
 
-/* FreeBSD's and NetBSD's do not know of data out of band: whoever asks for
- * nothing else would wait in vain. */
-static bool
-is_known(unsigned interest)
-{
-    unsigned told = PF_IO_EDGE;
-    for (size_t i = 0; i < FILTERS; i++) {
-        told |= filters[i].interest;
-    }
-    return (interest & ~told) == 0 || (interest & told & ~PF_IO_EDGE) != 0;
-}
+/* FreeBSD's and NetBSD's do not know of data out of band. */
+#define KNOWN (FILTERS == 3 ? PF_IO_ASKED : PF_IO_ASKED & ~PF_IO_URGENT)
 
 /* One by one: where one is gone already, the others are to go, too. */
 static void
-disarm(const kqueue_poller *p, const pf_registration *r, unsigned interest)
+remove_filters(pf_watch *watch, intptr_t number, unsigned interest)
 {
     for (size_t i = 0; i < FILTERS; i++) {
         if (interest & filters[i].interest) {
             struct kevent e;
-            EV_SET(&e, (uintptr_t)r->descriptor, filters[i].filter, EV_DELETE,
-                   0, 0, UDATA(PF_NOBODY));
-            change(p, &e, 1);
+            EV_SET(&e, (uintptr_t)number, filters[i].filter, EV_DELETE, 0, 0,
+                   UDATA(PF_NOBODY));
+            change(watch, &e, 1);
         }
     }
 }
 
-static int
-arm(const kqueue_poller *p, const pf_watched *w)
+static void
+kq_disarm(pf_watch *watch, const pf_registration *r)
 {
-    struct kevent changes[FILTERS];
-    int count = 0;
-    const pf_registration *r = w->registration;
-    unsigned flags = r->interest & PF_IO_EDGE ? EV_ADD | EV_CLEAR : EV_ADD;
-    for (size_t i = 0; i < FILTERS; i++) {
-        if (r->interest & filters[i].interest) {
-            EV_SET(&changes[count], (uintptr_t)r->descriptor,
-                   filters[i].filter, flags, filters[i].flags, 0,
-                   UDATA(w->generation));
-            count++;
-        }
-    }
-    if (count == 0) {
-        return fcntl((int)r->descriptor, F_GETFD) < 0 ? -errno : 0;
-    }
-    int error = change(p, changes, count);
-    if (error != 0) {
-        disarm(p, r, r->interest);
-    }
-    return error;
+    remove_filters(watch, r->descriptor, r->interest);
 }
 
 /* What the system says of files that it cannot watch differs. */
@@ -241,73 +113,42 @@ error_of_add(int error)
     }
 }
 
-/* EPIPE: a pipe that nobody reads any more cannot be watched, but it is ready
- * to tell its writer so. */
+/* Not changed in place: some systems keep an edge an edge.  (EPIPE: a pipe that
+ * nobody reads any more cannot be watched, but it is ready to tell its writer
+ * so.) */
 static int
-kq_add(pf_poller *poller, intptr_t descriptor, unsigned interest,
-       pf_registration *r)
+kq_arm(pf_watch *watch, const pf_watched *w, int before)
 {
-    kqueue_poller *p = (kqueue_poller *)poller;
-    if (descriptor >= 0 && descriptor == p->waker.read_end) {
-        return -EEXIST;
+    struct kevent changes[FILTERS];
+    int count = 0;
+    const pf_registration *r = w->registration;
+    unsigned flags = r->interest & PF_IO_EDGE ? EV_ADD | EV_CLEAR : EV_ADD;
+    if (before != PF_UNARMED) {
+        remove_filters(watch, r->descriptor, (unsigned)before);
     }
-    if (!is_known(interest)) {
-        return -EINVAL;
+    for (size_t i = 0; i < FILTERS; i++) {
+        if (r->interest & filters[i].interest) {
+            EV_SET(&changes[count], (uintptr_t)r->descriptor,
+                   filters[i].filter, flags, filters[i].flags, 0,
+                   UDATA(w->generation));
+            count++;
+        }
     }
-    int error = pf_watch_enter(&p->watch, descriptor, interest, r);
+    if (count == 0) {
+        return fcntl((int)r->descriptor, F_GETFD) < 0 ? -errno : 0;
+    }
+    int error = change(watch, changes, count);
     if (error != 0) {
-        return error;
+        kq_disarm(watch, r);
     }
-    pf_watched *w = pf_watch_of(&p->watch, r);
-    error = error_of_add(arm(p, w));
-    if (error == -EPIPE) {
-        pf_watch_lose(&p->watch, w);
-        return 0;
-    }
-    if (error != 0) {
-        pf_watch_leave(&p->watch, r);
-    }
-    return error;
-}
-
-/* Not changed in place: some systems keep an edge an edge. */
-static int
-kq_modify(pf_poller *poller, pf_registration *r, unsigned interest)
-{
-    kqueue_poller *p = (kqueue_poller *)poller;
-    unsigned before = r->interest;
-    if (!is_known(interest)) {
-        return -EINVAL;
-    }
-    int error = pf_watch_change(&p->watch, r, interest);
-    if (error != 0) {
-        return error;
-    }
-    disarm(p, r, before);
-    pf_watched *w = pf_watch_of(&p->watch, r);
-    error = arm(p, w);
-    if (error != 0) {
-        pf_watch_lose(&p->watch, w);
-    }
-    return error == 0 || error == -EPIPE ? 0 : -EBADF;
-}
-
-static int
-kq_remove(pf_poller *poller, pf_registration *r)
-{
-    kqueue_poller *p = (kqueue_poller *)poller;
-    int error = pf_watch_leave(&p->watch, r);
-    if (error == 0) {
-        disarm(p, r, r->interest);
-    }
-    return error;
+    return error_of_add(error);
 }
 
 /* ------------------------------------------------------------ wait --- */
 
 /* The write filter's end: nobody reads what is written. */
 static unsigned
-told_by_system(const struct kevent *e, unsigned interest)
+told_by_system(const struct kevent *e)
 {
     unsigned events = 0;
     bool end = (e->flags & EV_EOF) != 0;
@@ -322,172 +163,46 @@ told_by_system(const struct kevent *e, unsigned interest)
     } else if (!error) {
         events = PF_IO_URGENT;
     }
-    if (error) {
-        events |= PF_IO_READ | PF_IO_WRITE | PF_IO_ERROR;
-    }
-    return events & (interest | PF_IO_END | PF_IO_ERROR);
+    return error ? events | PF_IO_READ | PF_IO_WRITE | PF_IO_ERROR : events;
 }
 
-/* As if the system had reported an error.  The other half of the buffer is for
- * what it does report. */
+/* The waker's pipe is emptied: one that is full would make no more events. */
 static int
-list_lost(kqueue_poller *p)
-{
-    int n = 0;
-    if (p->watch.lost == 0) {
-        return 0;
-    }
-    for (size_t i = pf_watch_next_lost(&p->watch, 0);
-         i < p->watch.capacity && n < MOST_EVENTS / 2;
-         i = pf_watch_next_lost(&p->watch, i + 1)) {
-        EV_SET(&p->events[n], i, 0, EV_ERROR, 0, 0,
-               UDATA(p->watch.numbers[i].generation));
-        n++;
-    }
-    return n;
-}
-
-/* Drop those of the waker and of registrations that are gone. */
-static int
-keep_watched(kqueue_poller *p, int from, int end)
-{
-    int kept = from;
-    for (int i = from; i < end; i++) {
-        const struct kevent *e = &p->events[i];
-        if (!is_waker(p, e) && watched_by(p, e) != NULL) {
-            p->events[kept++] = *e;
-        }
-    }
-    return kept;
-}
-
-static int
-ask_system(kqueue_poller *p, struct kevent *events, int most,
-           int64_t timeout_ns)
+kq_wait(pf_watch *watch, int most, int64_t timeout_ns)
 {
     struct timespec timeout = {LONGEST, 0};
+    struct kevent *events = watch->buffer;
     if (timeout_ns < (int64_t)LONGEST * 1000000000) {
         timeout.tv_sec = (time_t)(timeout_ns / 1000000000);
         timeout.tv_nsec = (long)(timeout_ns % 1000000000);
     }
-    return kevent(p->kqueue, NULL, 0, events, most,
-                  timeout_ns == PF_NEVER ? NULL : &timeout);
-}
-
-static int
-kq_wait(pf_poller *poller, int64_t timeout_ns)
-{
-    kqueue_poller *p = (kqueue_poller *)poller;
-    int lost = list_lost(p);
-    int64_t timeout = lost > 0 || timeout_ns < 0 ? 0 : timeout_ns;
-    int n = ask_system(p, p->events + lost, MOST_EVENTS - lost, timeout);
-    p->found = 0;
-    if (n < 0) {
-        return errno == EINTR ? 0 : -errno;
-    }
-    p->found = keep_watched(p, lost, lost + n);
-    return p->found;
-}
-
-static void
-tell(kqueue_poller *p, const struct kevent *e, struct pf_scheduler *s)
-{
-    pf_watched *w = watched_by(p, e);
-    if (w == NULL) {
-        return;
-    }
-    pf_registration *r = w->registration;
-    if (r->interest & PF_IO_EDGE) {
-        pf_watch_find_again(&p->watch, w);
-    }
-    r->ready(r, s, told_by_system(e, r->interest));
-}
-
-static void
-kq_deliver(pf_poller *poller, struct pf_scheduler *s)
-{
-    kqueue_poller *p = (kqueue_poller *)poller;
-    int found = p->found;
-    p->found = 0;
-    for (int i = 0; i < found; i++) {
-        tell(p, &p->events[i], s);
-    }
-}
-
-/* ------------------------------------------------------- the rest --- */
-
-static int
-kq_fileno(pf_poller *poller)
-{
-    return ((kqueue_poller *)poller)->kqueue;
-}
-
-/* The number of the parent's kqueue is free, or another file's, here. */
-static int
-kq_after_fork(pf_poller *poller)
-{
-    kqueue_poller *p = (kqueue_poller *)poller;
-    pf_waker_close(&p->waker);
-    p->found = 0;
-    int error = open_system(p);
-    for (size_t i = 0; i < p->watch.capacity; i++) {
-        pf_watched *w = &p->watch.numbers[i];
-        if (w->registration != NULL) {
-            pf_watch_find_again(&p->watch, w);
-            if (arm(p, w) != 0) {
-                pf_watch_lose(&p->watch, w);
-            }
+    int n = kevent(watch->fd, NULL, 0, events, most,
+                   timeout_ns == PF_NEVER ? NULL : &timeout);
+    for (int i = 0; i < n; i++) {
+        const struct kevent *e = &events[i];
+        uint32_t generation = (uint32_t)(uintptr_t)e->udata;
+        if (generation == PF_NOBODY) {
+            pf_waker_empty(&watch->waker);
         }
+        pf_watch_found(watch, (uint32_t)e->ident, generation,
+                       told_by_system(e));
     }
-    return error;
+    return n < 0 ? -errno : 0;
 }
 
-static void
-kq_close(pf_poller *poller)
-{
-    kqueue_poller *p = (kqueue_poller *)poller;
-    close_system(p);
-    pf_watch_free(&p->watch);
-    free(p);
-}
-
-static const pf_poller_ops kqueue_ops = {
-    .add = kq_add,
-    .modify = kq_modify,
-    .remove = kq_remove,
+static const pf_watch_system ops = {
+    .event_size = sizeof(struct kevent),
+    .known = KNOWN,
+    .open = kq_open,
+    .arm = kq_arm,
+    .disarm = kq_disarm,
     .wait = kq_wait,
-    .deliver = kq_deliver,
-    .wake = kq_wake,
-    .fileno = kq_fileno,
-    .after_fork = kq_after_fork,
-    .close = kq_close,
-    .rearms = false,
 };
 
-pf_poller *
-pf_kqueue_poller_new(int *error)
-{
-    kqueue_poller *p = pf_calloc(1, sizeof *p);
-    if (p == NULL) {
-        *error = -ENOMEM;
-        return NULL;
-    }
-    p->base.ops = &kqueue_ops;
-    *error = open_system(p);
-    if (*error != 0) {
-        free(p);
-        return NULL;
-    }
-    return &p->base;
-}
+const pf_watch_system *const pf_kqueue_system = &ops;
 
 #else
 
-pf_poller *
-pf_kqueue_poller_new(int *error)
-{
-    *error = -ENOSYS;
-    return NULL;
-}
+const pf_watch_system *const pf_kqueue_system = NULL;
 
 #endif

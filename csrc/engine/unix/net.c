@@ -6,13 +6,12 @@
 #include "engine/io/net.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 #include <unistd.h>
 
-#include "engine/core/timers.h"
+#include "engine/unix/watch.h"
 
 /* Whether a descriptor blocks is a property of what it stands for.  A process
  * that has inherited it, or another socket object that shares it, can change
@@ -42,26 +41,20 @@ system_send(void *end, intptr_t number, const void *data, size_t size,
 
 const pf_net_ops pf_system_net = {system_recv, system_send};
 
-#if PF_NET_ACCEPTS
 int64_t
 pf_net_accept(intptr_t number, void *address, size_t *size)
 {
+#if PF_NET_ACCEPTS
     socklen_t length = (socklen_t)*size;
     int made =
         accept4((int)number, address, &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
     *size = length;
     return made < 0 ? -errno : made;
-}
 #else
-int64_t
-pf_net_accept(intptr_t number, void *address, size_t *size)
-{
-    (void)number;
-    (void)address;
-    (void)size;
+    (void)number, (void)address, (void)size;
     return -ENOSYS;
-}
 #endif
+}
 
 void
 pf_net_close(intptr_t number)
@@ -69,22 +62,11 @@ pf_net_close(intptr_t number)
     close((int)number);
 }
 
-/* Rounded up: who comes too early would only wait again. */
-static int
-milliseconds(int64_t ns)
-{
-    if (ns == PF_NEVER) {
-        return -1;
-    }
-    int64_t ms = ns / 1000000 + (ns % 1000000 > 0);
-    return ms < 0 ? 0 : ms > INT_MAX ? INT_MAX : (int)ms;
-}
-
 int
 pf_net_poll(intptr_t number, pf_direction direction, int64_t timeout_ns)
 {
     short events = direction == PF_READING ? POLLIN : POLLOUT;
     struct pollfd one = {(int)number, events, 0};
-    int rc = poll(&one, 1, milliseconds(timeout_ns));
+    int rc = poll(&one, 1, pf_milliseconds(timeout_ns));
     return rc < 0 ? -errno : rc;
 }

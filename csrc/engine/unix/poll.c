@@ -1,9 +1,10 @@
-/* poll(2): for systems that have nothing better. */
+/* poll(2): for systems that have nothing better.  Each wait lists what is of
+ * interest anew: the system looks at all of it anyway. */
 #if !defined(_GNU_SOURCE)
 #define _GNU_SOURCE /* ppoll */
 #endif
 
-#include "engine/unix/pollers.h"
+#include "engine/unix/watch.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,91 +12,36 @@
 #include <time.h>
 
 #include "engine/base/memory.h"
-#include "engine/unix/waker.h"
-
-/* The first of `fds` is the waker's.  The others are those that were added,
- * `registered` in the same places.  Between wait and deliver their revents are
- * the buffer of events. */
-typedef struct poll_poller {
-    pf_poller base;
-    pf_waker waker;
-    nfds_t count;
-    nfds_t capacity;
-    struct pollfd *fds;
-    pf_registration **registered;
-} poll_poller;
-
-#define WAKE_SLOT 0
-#define FIRST_CAPACITY 4
-
-#if defined(__linux__) || defined(__FreeBSD__)
 
 static int
-poll_for(struct pollfd *fds, nfds_t count, int64_t timeout_ns)
+poll_open(pf_watch *watch)
 {
-    struct timespec timeout = {(time_t)(timeout_ns / 1000000000),
-                               (long)(timeout_ns % 1000000000)};
-    return ppoll(fds, count, timeout_ns == PF_NEVER ? NULL : &timeout, NULL);
-}
-
-#else
-
-static int
-poll_for(struct pollfd *fds, nfds_t count, int64_t timeout_ns)
-{
-    return poll(fds, count, pf_milliseconds(timeout_ns));
-}
-
-#endif
-
-static int
-poll_wait(pf_poller *poller, int64_t timeout_ns)
-{
-    poll_poller *p = (poll_poller *)poller;
-    int found = poll_for(p->fds, p->count, timeout_ns < 0 ? 0 : timeout_ns);
-    if (found < 0) {
-        return errno == EINTR ? 0 : -errno;
-    }
-    if (p->fds[WAKE_SLOT].revents != 0) {
-        pf_waker_empty(&p->waker);
-        found--;
-    }
-    return found;
-}
-
-/* --------------------------------------------------- descriptors --- */
-
-/* Both arrays are in one block: a failure changes nothing. */
-static int
-grow(poll_poller *p)
-{
-    nfds_t capacity = p->capacity == 0 ? FIRST_CAPACITY : 2 * p->capacity;
-    size_t pointers = capacity * sizeof(pf_registration *);
-    char *block = pf_malloc(pointers + capacity * sizeof(struct pollfd));
-    if (block == NULL) {
-        return -ENOMEM;
-    }
-    struct pollfd *fds = (struct pollfd *)(void *)(block + pointers);
-    if (p->count > 0) {
-        memcpy(block, p->registered, p->count * sizeof *p->registered);
-        memcpy(fds, p->fds, p->count * sizeof *fds);
-    }
-    free(p->registered);
-    p->registered = (pf_registration **)(void *)block;
-    p->fds = fds;
-    p->capacity = capacity;
+    (void)watch; /* the list begins with the waker */
     return 0;
 }
 
-static bool
-is_registered(const poll_poller *p, int fd)
+/* A wait must not fail for lack of memory: the list has room for every number
+ * of the table and the waker's. */
+static int
+poll_arm(pf_watch *watch, const pf_watched *w, int before)
 {
-    for (nfds_t i = WAKE_SLOT + 1; i < p->count; i++) {
-        if (p->registered[i]->descriptor == fd) {
-            return true;
-        }
+    if (before != PF_UNARMED) {
+        return 0;
     }
-    return false;
+    if (fcntl((int)w->registration->descriptor, F_GETFD) < 0) {
+        return -errno;
+    }
+    if (watch->room > watch->capacity) {
+        return 0;
+    }
+    void *more = pf_realloc(watch->buffer,
+                            (2 * watch->capacity) * sizeof(struct pollfd));
+    if (more == NULL) {
+        return -ENOMEM;
+    }
+    watch->buffer = more;
+    watch->room = 2 * watch->capacity;
+    return 0;
 }
 
 static short
@@ -118,7 +64,7 @@ asked_of_system(unsigned interest)
 }
 
 static unsigned
-told_by_system(short revents, unsigned interest)
+told_by_system(short revents)
 {
     unsigned events = 0;
     if (revents & POLLIN) {
@@ -141,178 +87,69 @@ told_by_system(short revents, unsigned interest)
     if (revents & (POLLERR | POLLNVAL)) {
         events |= PF_IO_READ | PF_IO_WRITE | PF_IO_ERROR;
     }
-    return events & (interest | PF_IO_END | PF_IO_ERROR);
+    return events;
 }
 
-/* poll reports hang-ups and errors even if nothing is asked for; for a number
- * below 0 it reports nothing at all. */
-static void
-ask(poll_poller *p, const pf_registration *r, unsigned interest)
+/* Where the last wait stopped, so that each gets its turn.  Hang-ups and errors
+ * are reported even if nothing is asked for: then it is not in the list. */
+static nfds_t
+make_list(const pf_watch *watch, struct pollfd *list)
 {
-    bool mute = (interest & ~(unsigned)PF_IO_EDGE) == 0;
-    int fd = (int)r->descriptor;
-    p->fds[r->slot] =
-        (struct pollfd){mute ? ~fd : fd, asked_of_system(interest), 0};
-}
-
-static int
-poll_add(pf_poller *poller, intptr_t descriptor, unsigned interest,
-         pf_registration *r)
-{
-    poll_poller *p = (poll_poller *)poller;
-    int fd = (int)descriptor;
-    if (interest & ~(unsigned)PF_IO_ASKED) {
-        return -EINVAL;
-    }
-    if (fd != descriptor || fd < 0 || fcntl(fd, F_GETFD) < 0) {
-        return -EBADF;
-    }
-    if (r->added || is_registered(p, fd)) {
-        return -EEXIST;
-    }
-    if (p->count == p->capacity && grow(p) != 0) {
-        return -ENOMEM;
-    }
-    r->descriptor = descriptor;
-    r->slot = (uint32_t)p->count++;
-    r->interest = (uint16_t)interest;
-    r->added = true;
-    p->registered[r->slot] = r;
-    ask(p, r, interest);
-    return 0;
-}
-
-static int
-poll_modify(pf_poller *poller, pf_registration *r, unsigned interest)
-{
-    if (interest & ~(unsigned)PF_IO_ASKED) {
-        return -EINVAL;
-    }
-    if (!r->added) {
-        return -ENOENT;
-    }
-    r->interest = (uint16_t)interest;
-    ask((poll_poller *)poller, r, interest);
-    return 0;
-}
-
-/* The last one takes its place. */
-static int
-poll_remove(pf_poller *poller, pf_registration *r)
-{
-    poll_poller *p = (poll_poller *)poller;
-    if (!r->added) {
-        return -ENOENT;
-    }
-    nfds_t last = --p->count;
-    p->registered[last]->slot = r->slot;
-    p->registered[r->slot] = p->registered[last];
-    p->fds[r->slot] = p->fds[last];
-    r->added = false;
-    return 0;
-}
-
-/* An edge that was reported is not asked for again until modify(); after an
- * event that was not asked for, nothing is asked for any more. */
-static void
-disarm(poll_poller *p, pf_registration *r, unsigned told, short revents)
-{
-    bool unasked = (revents & (POLLHUP | POLLERR | POLLNVAL)) != 0;
-    r->interest =
-        (uint16_t)(unasked ? PF_IO_EDGE : (r->interest & ~told) | PF_IO_EDGE);
-    ask(p, r, r->interest);
-}
-
-static void
-tell(poll_poller *p, pf_registration *r, struct pf_scheduler *s)
-{
-    short revents = p->fds[r->slot].revents;
-    unsigned events = told_by_system(revents, r->interest);
-    p->fds[r->slot].revents = 0;
-    if (r->interest & PF_IO_EDGE) {
-        disarm(p, r, events, revents);
-    }
-    r->ready(r, s, events);
-}
-
-/* From the last to the first: a registration that meanwhile moves to a lower
- * place, or is added at the end, has had its report or has none. */
-static void
-poll_deliver(pf_poller *poller, struct pf_scheduler *s)
-{
-    poll_poller *p = (poll_poller *)poller;
-    for (nfds_t i = p->count - 1; i > WAKE_SLOT; i--) {
-        if (i < p->count && p->fds[i].revents != 0) {
-            tell(p, p->registered[i], s);
+    nfds_t count = 0;
+    list[count++] = (struct pollfd){watch->waker.read_end, POLLIN, 0};
+    for (size_t i = 0; i < watch->capacity; i++) {
+        size_t number = (watch->turn + i) % watch->capacity;
+        const pf_watched *w = &watch->numbers[number];
+        const pf_registration *r = w->registration;
+        if (r != NULL && !w->lost && !pf_watch_is_mute(r)) {
+            list[count++] =
+                (struct pollfd){(int)number, asked_of_system(r->interest), 0};
         }
     }
+    return count;
 }
 
-/* ------------------------------------------------------- the rest --- */
-
-static void
-poll_wake(pf_poller *poller)
-{
-    pf_waker_wake(&((poll_poller *)poller)->waker);
-}
-
-/* It tells of wake() only: poll(2) has no descriptor for all of them. */
 static int
-poll_fileno(pf_poller *poller)
+ask_system(struct pollfd *list, nfds_t count, int64_t timeout_ns)
 {
-    return ((poll_poller *)poller)->waker.read_end;
+#if defined(__linux__) || defined(__FreeBSD__)
+    struct timespec timeout = {(time_t)(timeout_ns / 1000000000),
+                               (long)(timeout_ns % 1000000000)};
+    return ppoll(list, count, timeout_ns == PF_NEVER ? NULL : &timeout, NULL);
+#else
+    return poll(list, count, pf_milliseconds(timeout_ns));
+#endif
 }
 
-/* A wake-up must reach only its own process, parent or child. */
 static int
-poll_after_fork(pf_poller *poller)
+poll_wait(pf_watch *watch, int most, int64_t timeout_ns)
 {
-    poll_poller *p = (poll_poller *)poller;
-    pf_waker_close(&p->waker);
-    int error = pf_waker_open(&p->waker);
-    p->fds[WAKE_SLOT].fd = p->waker.read_end;
-    return error;
+    struct pollfd *list = watch->buffer;
+    nfds_t count = make_list(watch, list);
+    if (ask_system(list, count, timeout_ns) < 0) {
+        return -errno;
+    }
+    if (list[0].revents != 0) {
+        pf_waker_empty(&watch->waker);
+    }
+    for (nfds_t i = 1; i < count; i++) {
+        if (list[i].revents != 0 && most-- > 0) {
+            uint32_t number = (uint32_t)list[i].fd;
+            watch->turn = (size_t)number + 1;
+            pf_watch_found(watch, number, watch->numbers[number].generation,
+                           told_by_system(list[i].revents));
+        }
+    }
+    return 0;
 }
 
-static void
-poll_close(pf_poller *poller)
-{
-    poll_poller *p = (poll_poller *)poller;
-    pf_waker_close(&p->waker);
-    free(p->registered);
-    free(p);
-}
-
-static const pf_poller_ops poll_ops = {
-    .add = poll_add,
-    .modify = poll_modify,
-    .remove = poll_remove,
-    .wait = poll_wait,
-    .deliver = poll_deliver,
-    .wake = poll_wake,
-    .fileno = poll_fileno,
-    .after_fork = poll_after_fork,
-    .close = poll_close,
+static const pf_watch_system ops = {
+    .event_size = sizeof(struct pollfd),
+    .known = PF_IO_ASKED,
     .rearms = true,
+    .open = poll_open,
+    .arm = poll_arm,
+    .wait = poll_wait,
 };
 
-pf_poller *
-pf_poll_poller_new(int *error)
-{
-    poll_poller *p = pf_calloc(1, sizeof *p);
-    if (p == NULL || grow(p) != 0) {
-        free(p);
-        *error = -ENOMEM;
-        return NULL;
-    }
-    p->base.ops = &poll_ops;
-    *error = pf_waker_open(&p->waker);
-    if (*error != 0) {
-        free(p->registered);
-        free(p);
-        return NULL;
-    }
-    p->fds[WAKE_SLOT] = (struct pollfd){p->waker.read_end, POLLIN, 0};
-    p->count = WAKE_SLOT + 1;
-    return &p->base;
-}
+const pf_watch_system *const pf_poll_system = &ops;

@@ -3,7 +3,7 @@
 #define _GNU_SOURCE /* clock_gettime */
 #endif
 
-#include "engine/unix/pollers.h"
+#include "engine/unix/watch.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -28,33 +28,26 @@ pf_thread_time(void)
     return (int64_t)spent.tv_sec * 1000000000 + spent.tv_nsec;
 }
 
-/* The first that the system has is the best that it has. */
-static const struct {
-    const char *name;
-    pf_poller *(*make)(int *error);
-} pollers[] = {
-    {"epoll", pf_epoll_poller_new},
-    {"kqueue", pf_kqueue_poller_new},
-    {"poll", pf_poll_poller_new},
-};
-
-static bool
-is_allowed(const char *wanted, const char *name)
-{
-    return wanted == NULL || *wanted == '\0' || strcmp(wanted, name) == 0;
-}
-
-/* PYFIBER_POLLER in the environment allows one only: for tests, and for whoever
- * suspects the usual one. */
+/* The first that the system has is the best that it has.  PYFIBER_POLLER in the
+ * environment allows one only: for tests, and for whoever suspects the usual
+ * one. */
 pf_poller *
 pf_default_poller_new(int *error)
 {
+    const struct {
+        const char *name;
+        const pf_watch_system *system;
+    } pollers[] = {{"epoll", pf_epoll_system},
+                   {"kqueue", pf_kqueue_system},
+                   {"poll", pf_poll_system}};
     const char *wanted = getenv("PYFIBER_POLLER");
+    bool any = wanted == NULL || *wanted == '\0';
     pf_poller *poller = NULL;
     *error = -ENOSYS;
     for (size_t i = 0; i < sizeof pollers / sizeof *pollers; i++) {
-        if (*error == -ENOSYS && is_allowed(wanted, pollers[i].name)) {
-            poller = pollers[i].make(error);
+        if (*error == -ENOSYS && pollers[i].system != NULL &&
+            (any || strcmp(wanted, pollers[i].name) == 0)) {
+            poller = pf_watch_new(pollers[i].system, error);
         }
     }
     return poller;

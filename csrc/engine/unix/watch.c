@@ -1,4 +1,4 @@
-/* The table of watched descriptors. */
+/* The poller of a POSIX system: see watch.h. */
 #if !defined(_GNU_SOURCE)
 #define _GNU_SOURCE /* fcntl */
 #endif
@@ -7,11 +7,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
+#include <unistd.h>
 
 #include "engine/base/memory.h"
+#include "engine/core/queue.h"
 
 #define FIRST_CAPACITY 16
+
+/* -------------------------------------------------------- the table --- */
 
 /* A failure changes nothing.  A number that is not open could be any, and the
  * table would become as large. */
@@ -45,17 +48,52 @@ renew(pf_watched *w)
     }
 }
 
-int
-pf_watch_enter(pf_watch *watch, intptr_t descriptor, unsigned interest,
-               pf_registration *r)
+static pf_watched *
+watched_of(const pf_watch *watch, const pf_registration *r)
 {
-    if (interest & ~(unsigned)PF_IO_ASKED) {
+    return &watch->numbers[r->descriptor];
+}
+
+/* Nobody is told of one that is of no interest. */
+static void
+lose(pf_watch *watch, pf_watched *w)
+{
+    if (!w->lost && !pf_watch_is_mute(w->registration)) {
+        w->lost = true;
+        watch->lost++;
+    }
+}
+
+static void
+find_again(pf_watch *watch, pf_watched *w)
+{
+    watch->lost -= w->lost;
+    w->lost = false;
+}
+
+/* --------------------------------------------------- registrations --- */
+
+/* A system that does not know of data out of band: whoever asks for nothing
+ * else would wait in vain. */
+static bool
+is_known(const pf_watch *watch, unsigned interest)
+{
+    unsigned unknown = interest & ~watch->system->known;
+    return unknown == 0 || ((unknown & ~(unsigned)PF_IO_ASKED) == 0 &&
+                            (interest & ~unknown & ~PF_IO_EDGE) != 0);
+}
+
+static int
+enter(pf_watch *watch, intptr_t descriptor, unsigned interest,
+      pf_registration *r)
+{
+    if (!is_known(watch, interest)) {
         return -EINVAL;
     }
     if (descriptor < 0 || descriptor > INT_MAX) {
         return -EBADF;
     }
-    if (r->added) {
+    if (r->added || descriptor == watch->waker.read_end) {
         return -EEXIST;
     }
     if ((size_t)descriptor >= watch->capacity) {
@@ -76,65 +114,273 @@ pf_watch_enter(pf_watch *watch, intptr_t descriptor, unsigned interest,
     return 0;
 }
 
-int
-pf_watch_change(pf_watch *watch, pf_registration *r, unsigned interest)
+static void
+leave(pf_watch *watch, pf_registration *r)
 {
-    if (interest & ~(unsigned)PF_IO_ASKED) {
+    pf_watched *w = watched_of(watch, r);
+    find_again(watch, w);
+    w->registration = NULL;
+    r->added = false;
+}
+
+static int
+watch_add(pf_poller *poller, intptr_t descriptor, unsigned interest,
+          pf_registration *r)
+{
+    pf_watch *watch = (pf_watch *)poller;
+    int error = enter(watch, descriptor, interest, r);
+    if (error != 0) {
+        return error;
+    }
+    pf_watched *w = watched_of(watch, r);
+    error = watch->system->arm(watch, w, PF_UNARMED);
+    if (error == -EPIPE) {
+        lose(watch, w);
+        return 0;
+    }
+    if (error != 0) {
+        leave(watch, r);
+    }
+    return error;
+}
+
+static int
+watch_modify(pf_poller *poller, pf_registration *r, unsigned interest)
+{
+    pf_watch *watch = (pf_watch *)poller;
+    int before = r->interest;
+    if (!is_known(watch, interest)) {
         return -EINVAL;
     }
     if (!r->added) {
         return -ENOENT;
     }
-    pf_watched *w = pf_watch_of(watch, r);
-    pf_watch_find_again(watch, w);
+    pf_watched *w = watched_of(watch, r);
+    find_again(watch, w);
     renew(w);
     r->interest = (uint16_t)interest;
-    return 0;
+    int error = watch->system->arm(watch, w, before);
+    if (error != 0) {
+        lose(watch, w);
+    }
+    return error == 0 || error == -EPIPE ? 0 : -EBADF;
 }
 
-int
-pf_watch_leave(pf_watch *watch, pf_registration *r)
+static int
+watch_remove(pf_poller *poller, pf_registration *r)
 {
+    pf_watch *watch = (pf_watch *)poller;
     if (!r->added) {
         return -ENOENT;
     }
-    pf_watched *w = pf_watch_of(watch, r);
-    pf_watch_find_again(watch, w);
-    w->registration = NULL;
-    r->added = false;
+    leave(watch, r);
+    if (watch->system->disarm != NULL) {
+        watch->system->disarm(watch, r);
+    }
     return 0;
 }
 
-/* Nobody is told of one that is of no interest. */
-void
-pf_watch_lose(pf_watch *watch, pf_watched *w)
+/* ------------------------------------------------------------ wait --- */
+
+/* As if the system had reported an error.  The other half of the room is for
+ * what it does report. */
+static void
+find_lost(pf_watch *watch)
 {
-    if (!w->lost && !pf_watch_is_mute(w->registration)) {
-        w->lost = true;
-        watch->lost++;
+    size_t left = watch->lost;
+    for (size_t i = 0; left > 0 && watch->count < PF_MOST_EVENTS / 2; i++) {
+        const pf_watched *w = &watch->numbers[i];
+        if (w->lost) {
+            left--;
+            pf_watch_found(watch, (uint32_t)i, w->generation,
+                           PF_IO_READ | PF_IO_WRITE | PF_IO_ERROR);
+        }
     }
 }
 
-void
-pf_watch_find_again(pf_watch *watch, pf_watched *w)
+static int
+watch_wait(pf_poller *poller, int64_t timeout_ns)
 {
-    if (w->lost) {
-        w->lost = false;
-        watch->lost--;
+    pf_watch *watch = (pf_watch *)poller;
+    watch->count = 0;
+    find_lost(watch);
+    int64_t timeout = watch->count > 0 || timeout_ns < 0 ? 0 : timeout_ns;
+    int error =
+        watch->system->wait(watch, PF_MOST_EVENTS - watch->count, timeout);
+    if (error != 0) {
+        watch->count = 0;
+        return error == -EINTR ? 0 : error;
+    }
+    return watch->count;
+}
+
+/* A level-triggered one that nobody has changed since it was told. */
+static void
+arm_again(pf_watch *watch, const pf_found *found)
+{
+    pf_watched *w = pf_watch_find(watch, found->number, found->generation);
+    if (w != NULL && !w->lost &&
+        watch->system->arm(watch, w, w->registration->interest) != 0) {
+        lose(watch, w);
     }
 }
 
-size_t
-pf_watch_next_lost(const pf_watch *watch, size_t from)
+/* An edge that was reported is not asked for again until modify(); after an
+ * error that is of nothing, and after the end of only what goes out. */
+static void
+disarm(pf_registration *r, unsigned told)
 {
-    while (from < watch->capacity && !watch->numbers[from].lost) {
-        from++;
-    }
-    return from;
+    unsigned rest = told & PF_IO_ERROR ? 0
+                    : told & PF_IO_END ? (unsigned)PF_IO_WRITE
+                                       : (unsigned)PF_IO_ASKED;
+    r->interest = (uint16_t)((r->interest & ~told & rest) | PF_IO_EDGE);
 }
 
-void
-pf_watch_free(pf_watch *watch)
+static void
+tell(pf_watch *watch, const pf_found *found, struct pf_scheduler *s)
 {
+    pf_watched *w = pf_watch_find(watch, found->number, found->generation);
+    if (w == NULL) {
+        return;
+    }
+    pf_registration *r = w->registration;
+    bool edge = (r->interest & PF_IO_EDGE) != 0;
+    unsigned told = found->events & (r->interest | PF_IO_END | PF_IO_ERROR);
+    if (edge) {
+        find_again(watch, w);
+        if (watch->system->rearms) {
+            disarm(r, told);
+        }
+    }
+    r->ready(r, s, told);
+    if (!edge && watch->system->once) {
+        arm_again(watch, found);
+    }
+}
+
+/* Whoever has it registered has not looked at it for long. */
+static void
+prefetch(const pf_watch *watch, const pf_found *found)
+{
+    const pf_watched *w =
+        pf_watch_find(watch, found->number, found->generation);
+    if (w != NULL) {
+        PF_PREFETCH(w->registration);
+    }
+}
+
+static void
+watch_deliver(pf_poller *poller, struct pf_scheduler *s)
+{
+    pf_watch *watch = (pf_watch *)poller;
+    int count = watch->count;
+    watch->count = 0;
+    for (int i = 0; i < count; i++) {
+        if (i + 1 < count) {
+            prefetch(watch, &watch->found[i + 1]);
+        }
+        tell(watch, &watch->found[i], s);
+    }
+}
+
+/* ------------------------------------------------------- the rest --- */
+
+static void
+watch_wake(pf_poller *poller)
+{
+    pf_waker_wake(&((pf_watch *)poller)->waker);
+}
+
+/* Without one of the system for all of them, it tells of wake() only. */
+static int
+watch_fileno(pf_poller *poller)
+{
+    const pf_watch *watch = (const pf_watch *)poller;
+    return watch->fd >= 0 ? watch->fd : watch->waker.read_end;
+}
+
+static void
+close_system(pf_watch *watch, bool has_fd)
+{
+    pf_waker_close(&watch->waker);
+    if (has_fd && watch->fd >= 0) {
+        close(watch->fd);
+    }
+    watch->fd = -1;
+}
+
+static int
+open_system(pf_watch *watch)
+{
+    watch->fd = -1;
+    int error = pf_waker_open(&watch->waker);
+    if (error == 0) {
+        error = watch->system->open(watch);
+    }
+    if (error != 0) {
+        close_system(watch, true);
+    }
+    return error;
+}
+
+/* What is changed through an inherited descriptor is changed for the parent,
+ * too: it is closed as it is.  The number of one that is not inherited is free,
+ * or another file's, here. */
+static int
+watch_after_fork(pf_poller *poller)
+{
+    pf_watch *watch = (pf_watch *)poller;
+    close_system(watch, watch->system->inherited);
+    watch->count = 0;
+    int error = open_system(watch);
+    for (size_t i = 0; i < watch->capacity; i++) {
+        pf_watched *w = &watch->numbers[i];
+        if (w->registration != NULL) {
+            find_again(watch, w);
+            if (watch->system->arm(watch, w, PF_UNARMED) != 0) {
+                lose(watch, w);
+            }
+        }
+    }
+    return error;
+}
+
+static void
+watch_close(pf_poller *poller)
+{
+    pf_watch *watch = (pf_watch *)poller;
+    close_system(watch, true);
     free(watch->numbers);
+    free(watch->buffer);
+    free(watch);
+}
+
+#define WATCH_OPS                                                             \
+    .add = watch_add, .modify = watch_modify, .remove = watch_remove,         \
+    .wait = watch_wait, .deliver = watch_deliver, .wake = watch_wake,         \
+    .fileno = watch_fileno, .after_fork = watch_after_fork,                   \
+    .close = watch_close
+
+static const pf_poller_ops lasting_ops = {WATCH_OPS, .rearms = false};
+static const pf_poller_ops rearming_ops = {WATCH_OPS, .rearms = true};
+
+pf_poller *
+pf_watch_new(const pf_watch_system *system, int *error)
+{
+    pf_watch *watch = pf_calloc(1, sizeof *watch);
+    void *buffer = pf_calloc(PF_MOST_EVENTS, system->event_size);
+    *error = -ENOMEM;
+    if (watch != NULL && buffer != NULL) {
+        watch->base.ops = system->rearms ? &rearming_ops : &lasting_ops;
+        watch->system = system;
+        watch->buffer = buffer;
+        watch->room = PF_MOST_EVENTS;
+        *error = open_system(watch);
+    }
+    if (*error != 0) {
+        free(buffer);
+        free(watch);
+        return NULL;
+    }
+    return &watch->base;
 }

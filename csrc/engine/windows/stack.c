@@ -206,94 +206,16 @@ pf_stack_owner(const pf_stack *stack)
     return stack->slab->pool->owner;
 }
 
-/* The system knows where each of its fibers' stacks is: none is shared. */
-void
-pf_stack_pool_lend(pf_stack_pool *pool, size_t from, pf_stack_share_fn share)
-{
-    (void)pool, (void)from, (void)share;
-}
-
-pf_stack *
-pf_stack_pool_next(pf_stack_pool *pool, size_t steps, bool vacant)
-{
-    (void)pool, (void)steps, (void)vacant;
-    return NULL;
-}
-
-bool
-pf_stack_bring_back(pf_stack_pool *pool, pf_stack *stack)
-{
-    (void)pool, (void)stack;
-    return true;
-}
-
 size_t
 pf_stack_pool_live(const pf_stack_pool *pool)
 {
     return pool->live;
 }
 
-size_t
-pf_stack_pool_occupied(const pf_stack_pool *pool)
-{
-    return pool->live;
-}
-
-void
-pf_stack_leave(pf_stack *stack)
-{
-    stack->user = NULL;
-}
-
-void
-pf_stack_trim_below(pf_stack *stack, const char *low)
-{
-    (void)stack, (void)low;
-}
-
-void
-pf_stack_enter(pf_stack *stack, void *user)
-{
-    stack->user = user;
-}
-
-void
-pf_stack_share(pf_stack *stack, void *user)
-{
-    stack->user = user;
-}
-
-bool
-pf_stack_is_shared(const pf_stack *stack)
-{
-    (void)stack;
-    return false;
-}
-
-int
-pf_stack_acquire_own(pf_stack_pool *pool, pf_stack **stack)
-{
-    return pf_stack_acquire(pool, stack);
-}
-
-void
-pf_stack_release_home(pf_stack_pool *pool, pf_stack *stack)
-{
-    (void)pool;
-    pf_stack_release(stack);
-}
-
 pf_stack_pool *
 pf_stack_pool_of(const pf_stack *stack)
 {
     return stack->slab->pool;
-}
-
-size_t
-pf_stack_pool_discard(pf_stack_pool *pool)
-{
-    (void)pool;
-    return 0;
 }
 
 size_t
@@ -305,20 +227,6 @@ pf_stack_pool_trim(pf_stack_pool *pool)
     /* As elsewhere: each one that went, and the call. */
     pool->trims += before - pool->blocks + (bytes != 0);
     return bytes;
-}
-
-/* The number of spare stacks is bounded, and decreases with releases. */
-int64_t
-pf_stack_pool_decay(pf_stack_pool *pool, int64_t now)
-{
-    (void)pool, (void)now;
-    return INT64_MAX;
-}
-
-void
-pf_stack_pool_load_over(pf_stack_pool *pool)
-{
-    (void)pool;
 }
 
 void
@@ -357,45 +265,4 @@ pf_limit
 pf_stack_pool_limit(const pf_stack_pool *pool)
 {
     return pool->limit;
-}
-
-bool
-pf_stack_guards(const pf_stack *stack, const void *address)
-{
-    (void)stack, (void)address;
-    return false;
-}
-
-bool
-pf_stack_in_reserve(const pf_stack *stack, const void *address)
-{
-    (void)stack, (void)address;
-    return false;
-}
-
-bool
-pf_stack_open_reserve(pf_stack *stack, const void *address)
-{
-    (void)stack, (void)address;
-    return false;
-}
-
-bool
-pf_stack_is_last_reserve(const pf_stack *stack, const void *address)
-{
-    (void)stack, (void)address;
-    return true;
-}
-
-bool
-pf_stack_runs_in_reserve(const pf_stack *stack, const void *sp)
-{
-    (void)stack, (void)sp;
-    return false;
-}
-
-void
-pf_stack_close_reserve(pf_stack *stack, const void *sp)
-{
-    (void)stack, (void)sp;
 }

@@ -457,9 +457,7 @@ ends_inside(FiberObject *fiber, PyObject *result)
         PyException_SetCause(error, exc); /* steals */
         exc = error;
     }
-    if (exc != NULL) {
-        pf_restore_exception(exc);
-    }
+    pf_restore_exception(exc);
     return result;
 }
 

@@ -174,9 +174,7 @@ scope_finalize(PyObject *op)
         PyErr_WriteUnraisable(op);
     }
     Py_XDECREF(what);
-    if (pending != NULL) {
-        pf_restore_exception(pending);
-    }
+    pf_restore_exception(pending);
 }
 
 /* It is not entered: its fiber and its children would have a reference.  An

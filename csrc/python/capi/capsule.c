@@ -141,9 +141,7 @@ body_dealloc(PyObject *op)
         if (PyErr_Occurred()) {
             PyErr_WriteUnraisable(NULL);
         }
-        if (pending != NULL) {
-            pf_restore_exception(pending);
-        }
+        pf_restore_exception(pending);
     }
     type->tp_free(op);
     Py_DECREF(type);

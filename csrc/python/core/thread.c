@@ -125,9 +125,7 @@ thread_gone(PyObject *capsule)
     }
     PyObject *pending = pf_take_exception();
     end_thread(t);
-    if (pending != NULL) {
-        pf_restore_exception(pending);
-    }
+    pf_restore_exception(pending);
 }
 
 /* The fibers of `t` stay suspended for good: the interpreter no longer knows

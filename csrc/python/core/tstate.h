@@ -1283,10 +1283,13 @@ pf_take_exception(void)
 #endif
 }
 
-/* Steals a reference. */
+/* Steals a reference.  NULL, if none was taken, changes nothing. */
 static inline void
 pf_restore_exception(PyObject *exc)
 {
+    if (exc == NULL) {
+        return;
+    }
 #if PY_VERSION_HEX >= 0x030C0000
     PyErr_SetRaisedException(exc);
 #else

@@ -207,8 +207,6 @@ pf_fiber_init(PyObject *op, PyObject *args, PyObject *kwds)
     }
     PyObject *raised = pf_take_exception();
     drop_given(&given);
-    if (raised != NULL) {
-        pf_restore_exception(raised);
-    }
+    pf_restore_exception(raised);
     return rc;
 }

@@ -256,9 +256,7 @@ keep_referents(FiberObject *self)
     } else {
         PyErr_Clear(); /* no memory: better lost than freed too early */
     }
-    if (pending != NULL) {
-        pf_restore_exception(pending);
-    }
+    pf_restore_exception(pending);
 }
 
 /* The collector has found the fiber to be garbage, and so its scheduler, which

@@ -294,9 +294,7 @@ one_less(GrainPoolObject *pool, GrainObject *g)
         told_pool(pool,
                   PyObject_CallMethod((PyObject *)pool, "_emptied", NULL));
     }
-    if (pending != NULL) {
-        pf_restore_exception(pending);
-    }
+    pf_restore_exception(pending);
 }
 
 /* It leaves its pool, and its scheduler, if any.  All of this is done before

@@ -186,9 +186,7 @@ close_all(GrainObject *g)
         Py_XDECREF(closed);
         PyObject *pending = pf_take_exception();
         pop(g);
-        if (pending != NULL) {
-            pf_restore_exception(pending);
-        }
+        pf_restore_exception(pending);
     }
 }
 
@@ -461,9 +459,7 @@ pf_grain_abandon(PfThread *t, GrainObject *g)
     }
     pf_grain_finish(t, g, NULL);
     pf_no_switch_end(t);
-    if (pending != NULL) {
-        pf_restore_exception(pending);
-    }
+    pf_restore_exception(pending);
 }
 
 /* It cannot continue, because of the raised exception. */
@@ -558,9 +554,7 @@ back_in_caller(GrainObject *g)
 {
     PyObject *pending = pf_take_exception();
     pop(g);
-    if (pending != NULL) {
-        pf_restore_exception(pending);
-    }
+    pf_restore_exception(pending);
     return g->iterator != NULL;
 }
 

@@ -231,9 +231,7 @@ complain(PyGreenlet *g)
         }
         Py_DECREF(file);
     }
-    if (pending != NULL) {
-        pf_restore_exception(pending);
-    }
+    pf_restore_exception(pending);
 }
 
 /* The last reference is gone (we hold one for now): end a suspended greenlet,

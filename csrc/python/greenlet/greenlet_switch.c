@@ -681,9 +681,7 @@ go_on(PfThread *t, Interruption *saved)
     t->transfer = saved->transfer;
     t->throwing = saved->throwing;
     t->green_origin = saved->origin;
-    if (saved->exc != NULL) {
-        pf_restore_exception(saved->exc);
-    }
+    pf_restore_exception(saved->exc);
 }
 
 /* A greenlet's fiber has been left: it is over, or held the last reference to

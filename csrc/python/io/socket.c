@@ -337,9 +337,7 @@ socket_finalize(PyObject *op)
     } else if (let_go(pf_socket_of(op)) < 0) {
         PyErr_Clear(); /* no memory; nobody waits, or it would be alive */
     }
-    if (pending != NULL) {
-        pf_restore_exception(pending);
-    }
+    pf_restore_exception(pending);
     pf_base_type->tp_finalize(op);
 }
 

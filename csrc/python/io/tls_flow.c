@@ -374,7 +374,7 @@ pf_tls_flush_at_once(TlsObject *tls)
     if (PF_LIKELY(tls->unsent == NULL) || tls->flushing) {
         return;
     }
-    PyObject *error = PyErr_Occurred() ? pf_take_exception() : NULL;
+    PyObject *error = pf_take_exception();
     PyObject *socket = socket_of(tls);
     PyErr_Clear();
     if (socket != NULL) {
@@ -390,9 +390,7 @@ pf_tls_flush_at_once(TlsObject *tls)
         }
         Py_DECREF(socket);
     }
-    if (error != NULL) {
-        pf_restore_exception(error);
-    }
+    pf_restore_exception(error);
 }
 
 /* ------------------------------------------------------------- feeding --- */

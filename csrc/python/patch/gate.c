@@ -13,6 +13,7 @@
 #include "python/core/compiler.h"
 #include "python/core/thread.h"
 #include "python/patch/lot.h"
+#include "python/patch/methods.h"
 #include "python/patch/patch.h"
 #include "python/task/scheduler.h"
 
@@ -334,9 +335,8 @@ int
 pf_patch_init(PyObject *module)
 {
     return pf_gate_init(module) < 0 || pf_standard_init(module) < 0 ||
-                   pf_lot_init(module) < 0 || pf_patch_lock_init(module) < 0 ||
-                   pf_patch_rlock_init(module) < 0 ||
-                   pf_patch_simple_queue_init(module) < 0
+                   pf_lot_init(module) < 0 || pf_methods_init(module) < 0 ||
+                   pf_patch_lock_init(module) < 0
                ? -1
                : pf_patch_local_init(module);
 }

@@ -15,8 +15,6 @@
 static const PfMethod *acquire, *release, *reinit;
 /* constant after import, of pyfiber._patch, which finds it */
 static PyTypeObject *standard;
-/* constant after import, of pyfiber._patch, which finds it */
-static PfMethods methods;
 
 /* ------------------------------------------------------------------ acquire */
 
@@ -55,23 +53,12 @@ lock_dies(PyObject *self)
     die(self);
 }
 
-/* What the functions below return: 1: taken; 0: not in time; 2: the
- * interpreter's own acquire() has to be called; -1 with an exception. */
-static int
-acquire_in_fiber(PyObject *self, PfThread *t, int64_t deadline)
-{
-    if (pf_preempt() < 0 || pf_lot_may_hold(CURRENT(t)) < 0) {
-        return -1;
-    }
-    int rc = pf_lot_until(self, t, deadline, false, look, NULL);
-    return rc < 0 ? -1 : rc == 0;
-}
-
 /* A fiber or its thread may have to wait. */
 static inline bool
-is_for_fibers(void)
+is_for_fibers(PyObject *self)
 {
-    return PF_UNLIKELY(pf_stays() != NULL && methods.wanted);
+    (void)self;
+    return PF_UNLIKELY(pf_stays() != NULL && pf_lock_methods.wanted);
 }
 
 /* The arguments have been converted, which may have run code that left the
@@ -79,47 +66,13 @@ is_for_fibers(void)
 static int
 acquire_until(PyObject *self, int64_t deadline)
 {
-    if (!is_for_fibers()) {
-        return 2;
+    if (!is_for_fibers(self)) {
+        return PF_CALL_ORIGINAL;
     }
     PfThread *t = pf_tls_thread;
     return pf_lot_parks() != NULL
-               ? acquire_in_fiber(self, t, deadline)
+               ? pf_lot_acquire(self, t, deadline, look, NULL)
                : pf_stay_acquire(acquire, self, t, deadline);
-}
-
-static PyObject *
-acquire_packed(PyObject *self, PyObject *args, PyObject *kwargs)
-{
-    int64_t deadline;
-    int rc = !is_for_fibers() ? 2
-             : pf_packed_deadline(args, kwargs, &deadline) < 0
-                 ? -1
-                 : acquire_until(self, deadline);
-    return rc == 2  ? PF_CALL_PACKED(acquire, self, args, kwargs)
-           : rc < 0 ? NULL
-                    : PyBool_FromLong(rc);
-}
-
-static PyObject *
-acquire_unpacked(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
-                 PyObject *kwnames)
-{
-    int64_t deadline;
-    int rc = !is_for_fibers() ? 2
-             : pf_acquire_arguments(args, nargs, kwnames, &deadline) < 0
-                 ? -1
-                 : acquire_until(self, deadline);
-    return rc == 2  ? PF_CALL_UNPACKED(acquire, self, args, nargs, kwnames)
-           : rc < 0 ? NULL
-                    : PyBool_FromLong(rc);
-}
-
-static PyObject *
-acquire_bare(PyObject *self, PyObject *ignored)
-{
-    (void)ignored;
-    return acquire_unpacked(self, NULL, 0, NULL);
 }
 
 /* ------------------------------------------------------------------ release */
@@ -138,21 +91,7 @@ release_seen(PyObject *self)
     return done;
 }
 
-static PyObject *
-release_bare(PyObject *self, PyObject *ignored)
-{
-    (void)ignored;
-    return pf_lot_is_busy() ? release_seen(self)
-                            : release->original(self, NULL);
-}
-
-static PyObject *
-release_positional(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
-{
-    (void)args;
-    (void)nargs;
-    return release_bare(self, NULL);
-}
+PF_LOCK_ENTRIES
 
 /* In the child of fork: the lock is free. */
 static PyObject *
@@ -181,40 +120,21 @@ static PfMethod list[] = {
     {"__exit__", PF_POSITIONAL(release_positional)},
     {"_at_fork_reinit", PF_BARE(reinit_bare)},
 };
+static void
+found(PyTypeObject *type)
+{
+    acquire = pf_method_named(&pf_lock_methods, "acquire");
+    release = pf_method_named(&pf_lock_methods, "release");
+    reinit = pf_method_named(&pf_lock_methods, "_at_fork_reinit");
+    standard = type;
+    die = type->tp_dealloc;
+    type->tp_dealloc = lock_dies;
+}
+
 /* constant after import, but for `wanted` and what follows from it */
-static PfMethods methods = PF_METHODS(list);
+PfMethods pf_lock_methods = PF_METHODS("_thread", "LockType", list, found);
 
 /* -------------------------------------------------------- for Condition.wait */
-
-static PyObject *
-without_lock(PyObject *self, FiberObject *fiber)
-{
-    pf_lot_lose(self, fiber);
-    Py_RETURN_NONE;
-}
-
-/* A dying fiber must not wait: either the lock is free, or it is lost. */
-static PyObject *
-retake_dying(PyObject *self, PfThread *t)
-{
-    int rc = pf_lot_may_hold(CURRENT(t)) < 0 ? -1 : look(self, t, NULL);
-    return rc < 0    ? NULL
-           : rc == 0 ? without_lock(self, CURRENT(t))
-                     : Py_NewRef(Py_None);
-}
-
-static PyObject *
-retake(PyObject *self, PfThread *t)
-{
-    if (pf_lot_may_hold(CURRENT(t)) == 0 &&
-        pf_lot_until(self, t, PF_NEVER, true, look, NULL) == 0) {
-        Py_RETURN_NONE;
-    }
-    PyObject *raised = pf_take_exception();
-    pf_lot_lose(self, CURRENT(t));
-    pf_restore_exception(raised);
-    return NULL;
-}
 
 /* _retake(lock): acquire() for who has released it for a while and needs it to
  * go on: no cancellation point. */
@@ -223,44 +143,17 @@ lock_retake(PyObject *module, PyObject *self)
 {
     (void)module;
     PfThread *t = pf_tls_thread;
-    if (!methods.wanted || Py_TYPE(self) != standard || t == NULL) {
+    if (!pf_lock_methods.wanted || Py_TYPE(self) != standard || t == NULL ||
+        (!CURRENT(t)->dying && pf_lot_parks() == NULL)) {
         return PyObject_CallMethod(self, "acquire", NULL);
     }
-    if (CURRENT(t)->dying) {
-        return retake_dying(self, t);
-    }
-    t = pf_lot_parks();
-    return t == NULL ? PyObject_CallMethod(self, "acquire", NULL)
-                     : retake(self, t);
-}
-
-/* _lock_patch(wanted): whether fibers wait for Locks. */
-static PyObject *
-lock_patch(PyObject *module, PyObject *wanted)
-{
-    (void)module;
-    if (standard == NULL) {
-        PyObject *type = pf_import_from("_thread", "LockType");
-        if (type == NULL ||
-            pf_methods_find(&methods, "_thread", "LockType") < 0) {
-            Py_XDECREF(type);
-            return NULL;
-        }
-        acquire = pf_method_named(&methods, "acquire");
-        release = pf_method_named(&methods, "release");
-        reinit = pf_method_named(&methods, "_at_fork_reinit");
-        standard = (PyTypeObject *)type;
-        die = standard->tp_dealloc;
-        standard->tp_dealloc = lock_dies;
-    }
-    pf_methods_set(&methods, wanted == Py_True);
-    Py_RETURN_NONE;
+    return pf_lot_retake(self, t, look, NULL) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static PyMethodDef functions[] = {
-    {"_lock_patch", lock_patch, METH_O,
-     "_lock_patch(wanted, /)\n--\n\n"
-     "Whether the interpreter's Locks park fibers."},
+    {"_loop_logs", pf_stay_loop_logs, METH_O,
+     "_loop_logs(yes, /)\n--\n\n"
+     "Whether the loop logs, as its thread; returns what was said before."},
     {"_lock_retake", lock_retake, METH_O,
      "_lock_retake(lock, /)\n--\n\n"
      "acquire() that a cancellation does not end."},

@@ -3,6 +3,7 @@
 
 #include "python/core/arguments.h"
 #include "python/core/compiler.h"
+#include "python/core/tstate.h"
 #include "python/io/waiting.h"
 #include "python/line/owner.h"
 #include "python/patch/methods.h"
@@ -360,6 +361,36 @@ pf_lot_lost_slow(PyObject *lock)
         }
     }
     return false;
+}
+
+int
+pf_lot_acquire(PyObject *lock, PfThread *t, int64_t deadline, PfLook look,
+               void *data)
+{
+    if (pf_preempt() < 0 || pf_lot_may_hold(CURRENT(t)) < 0) {
+        return -1;
+    }
+    int rc = pf_lot_until(lock, t, deadline, false, look, data);
+    return rc < 0 ? -1 : rc == 0;
+}
+
+int
+pf_lot_retake(PyObject *lock, PfThread *t, PfLook look, void *data)
+{
+    FiberObject *fiber = CURRENT(t);
+    int rc = pf_lot_may_hold(fiber);
+    if (rc == 0 && fiber->dying) {
+        rc = look(lock, t, data);
+        pf_lot_tidy(lock);
+    } else if (rc == 0) {
+        rc = pf_lot_until(lock, t, PF_NEVER, true, look, data) < 0 ? -1 : 1;
+    }
+    if (rc <= 0) {
+        PyObject *raised = pf_take_exception();
+        pf_lot_lose(lock, fiber);
+        pf_restore_exception(raised);
+    }
+    return rc;
 }
 
 /* The fiber has ended.  What it held is its thread's from now on, as it was

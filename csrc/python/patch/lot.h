@@ -82,6 +82,14 @@ typedef int (*PfLook)(PyObject *object, PfThread *t, void *data);
 int pf_lot_until(PyObject *object, PfThread *t, int64_t deadline,
                  bool shielded, PfLook look, void *data);
 
+/* The same as an acquire() by a fiber: 1: it has it; 0: not in time; -1. */
+int pf_lot_acquire(PyObject *lock, PfThread *t, int64_t deadline, PfLook look,
+                   void *data);
+/* The running fiber has released the lock for a while and needs it to go on: no
+ * cancellation point.  1: it has it; a dying fiber does not wait for it: 0; -1
+ * with an exception, and as with 0 the fiber has lost it. */
+int pf_lot_retake(PyObject *lock, PfThread *t, PfLook look, void *data);
+
 /* The object may be had: let the first fiber look again. */
 void pf_lot_wake_slow(PyObject *object);
 static inline void

@@ -11,7 +11,9 @@
     (METH_VARARGS | METH_FASTCALL | METH_NOARGS | METH_O | METH_KEYWORDS |    \
      METH_METHOD)
 
-static PfMethods *all; /* constant after import, of pyfiber._patch's parts */
+static PfMethods *const all[] = {&pf_lock_methods, &pf_rlock_methods,
+                                 &pf_queue_methods};
+#define KINDS (sizeof all / sizeof *all)
 
 /* Borrowed; NULL without an exception if there is none. */
 static PyMethodDef *
@@ -66,20 +68,18 @@ find_in(PfMethods *methods, PyObject *type)
     return 0;
 }
 
-int
-pf_methods_find(PfMethods *methods, const char *module, const char *type)
+static int
+find(PfMethods *methods)
 {
-    PyObject *found = pf_import_from(module, type);
-    if (found == NULL) {
+    PyObject *type = pf_import_from(methods->module, methods->type);
+    if (type == NULL || find_in(methods, type) < 0) {
+        Py_XDECREF(type);
         return -1;
     }
-    int rc = find_in(methods, found);
-    Py_DECREF(found); /* the interpreter keeps it: see rlock.c */
-    if (rc == 0) {
-        methods->next = all;
-        all = methods;
-    }
-    return rc;
+    methods->found((PyTypeObject *)type);
+    methods->known = true;
+    Py_DECREF(type); /* the interpreter keeps it */
+    return 0;
 }
 
 static void
@@ -98,22 +98,50 @@ put(PfMethods *methods, bool in_place)
 void
 pf_methods_settle(void)
 {
-    for (PfMethods *each = all; each != NULL; each = each->next) {
-        if (each->in_place && !each->wanted) {
-            put(each, false);
+    for (size_t i = 0; i < KINDS; i++) {
+        if (all[i]->in_place && !all[i]->wanted) {
+            put(all[i], false);
         }
     }
 }
 
-void
-pf_methods_set(PfMethods *methods, bool wanted)
+static PyObject *
+patch_methods(PyObject *module, PyObject *args)
 {
-    methods->wanted = wanted;
+    (void)module;
+    const char *type;
+    int wanted;
+    if (!PyArg_ParseTuple(args, "sp:_patch_methods", &type, &wanted)) {
+        return NULL;
+    }
+    size_t i = 0;
+    while (i + 1 < KINDS && strcmp(all[i]->type, type) != 0) {
+        i++;
+    }
+    if (!all[i]->known && find(all[i]) < 0) {
+        return NULL;
+    }
+    all[i]->wanted = wanted != 0;
     if (wanted) {
-        put(methods, true);
+        put(all[i], true);
     } else if (!pf_lot_is_busy()) {
         pf_methods_settle();
     }
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+    {"_patch_methods", patch_methods, METH_VARARGS,
+     "_patch_methods(type, wanted, /)\n--\n\n"
+     "Whether the interpreter's 'LockType', 'RLock' or 'SimpleQueue' park "
+     "fibers."},
+    {NULL, NULL, 0, NULL},
+};
+
+int
+pf_methods_init(PyObject *module)
+{
+    return PyModule_AddFunctions(module, functions);
 }
 
 PyObject *

@@ -7,6 +7,7 @@
 #define PF_METHODS_H
 
 #include "python/core/pyinclude.h"
+#include "python/task/deadline.h"
 
 #include <stdbool.h>
 
@@ -19,20 +20,21 @@ typedef struct PfMethod {
 } PfMethod;
 
 /* Those of one type.  While fibers wait in the parking lot, the methods stay
- * in place that wake them; `wanted` tells whether others may begin to. */
+ * in place that wake them; `wanted` tells whether others may begin to.  Where
+ * one name stands in the list several times, called in different ways, that
+ * which the interpreter has is found; what it does not have is left out. */
 typedef struct PfMethods {
+    const char *module, *type;
     PfMethod *list;
     size_t count;
-    bool wanted, in_place;
-    struct PfMethods *next;
+    /* They have been found, in that type, which the interpreter keeps. */
+    void (*found)(PyTypeObject *type);
+    bool known, wanted, in_place;
 } PfMethods;
 
-/* Find the definitions in `module.type`: 0, or -1 with an exception.  Where one
- * name stands in the list several times, called in different ways, that which
- * the interpreter has is found.  RuntimeError for a method that is called in
- * another way; one that is not there is left out. */
-int pf_methods_find(PfMethods *methods, const char *module, const char *type);
-void pf_methods_set(PfMethods *methods, bool wanted);
+extern PfMethods pf_lock_methods, pf_rlock_methods, pf_queue_methods;
+
+int pf_methods_init(PyObject *module);
 /* The parking lot is empty: what is not wanted any more goes. */
 void pf_methods_settle(void);
 
@@ -47,8 +49,12 @@ PyObject *pf_call_timed(const PfMethod *acquire, PyObject *lock,
 /* The deadline of an acquire(): 0 or -1. */
 int pf_packed_deadline(PyObject *args, PyObject *kwargs, int64_t *deadline);
 
-#define PF_METHODS(array)                                                     \
-    {.list = (array), .count = sizeof(array) / sizeof *(array)}
+#define PF_METHODS(module_name, type_name, array, when_found)                 \
+    {.module = (module_name),                                                 \
+     .type = (type_name),                                                     \
+     .list = (array),                                                         \
+     .count = sizeof(array) / sizeof *(array),                                \
+     .found = (when_found)}
 #define PF_PACKED(fn)                                                         \
     METH_VARARGS | METH_KEYWORDS, (PyCFunction)(void (*)(void))(fn), NULL, NULL
 #define PF_UNPACKED(fn)                                                       \
@@ -69,5 +75,58 @@ typedef PyObject *(*PfUnpacked)(PyObject *, PyObject *const *, Py_ssize_t,
 #define PF_CALL_UNPACKED(method, self, args, nargs, kwnames)                  \
     ((PfUnpacked)(void (*)(void))(method)->original)(self, args, nargs,       \
                                                      kwnames)
+
+/* What a lock's acquire_until() returns.  (1: taken; 0: not in time; -1 with an
+ * exception.) */
+#define PF_CALL_ORIGINAL 2
+
+/* The methods of a lock, for each way in which interpreters call them.  The file
+ * has is_for_fibers(self), acquire_until(self, deadline), to which the arguments
+ * have been converted, and release_seen(self). */
+#define PF_LOCK_ENTRIES                                                       \
+    static PyObject *acquire_packed(PyObject *self, PyObject *args,           \
+                                    PyObject *kwargs)                         \
+    {                                                                         \
+        int64_t deadline;                                                     \
+        int rc = !is_for_fibers(self) ? PF_CALL_ORIGINAL                      \
+                 : pf_packed_deadline(args, kwargs, &deadline) < 0            \
+                     ? -1                                                     \
+                     : acquire_until(self, deadline);                         \
+        return rc == PF_CALL_ORIGINAL                                         \
+                   ? PF_CALL_PACKED(acquire, self, args, kwargs)              \
+               : rc < 0 ? NULL                                                \
+                        : PyBool_FromLong(rc);                                \
+    }                                                                         \
+    static PyObject *acquire_unpacked(PyObject *self, PyObject *const *args,  \
+                                      Py_ssize_t nargs, PyObject *kwnames)    \
+    {                                                                         \
+        int64_t deadline;                                                     \
+        int rc = !is_for_fibers(self) ? PF_CALL_ORIGINAL                      \
+                 : pf_acquire_arguments(args, nargs, kwnames, &deadline) < 0  \
+                     ? -1                                                     \
+                     : acquire_until(self, deadline);                         \
+        return rc == PF_CALL_ORIGINAL                                         \
+                   ? PF_CALL_UNPACKED(acquire, self, args, nargs, kwnames)    \
+               : rc < 0 ? NULL                                                \
+                        : PyBool_FromLong(rc);                                \
+    }                                                                         \
+    static PyObject *acquire_bare(PyObject *self, PyObject *ignored)          \
+    {                                                                         \
+        (void)ignored;                                                        \
+        return acquire_unpacked(self, NULL, 0, NULL);                         \
+    }                                                                         \
+    static PyObject *release_bare(PyObject *self, PyObject *ignored)          \
+    {                                                                         \
+        (void)ignored;                                                        \
+        return pf_lot_is_busy() ? release_seen(self)                          \
+                                : release->original(self, NULL);              \
+    }                                                                         \
+    static PyObject *release_positional(                                      \
+        PyObject *self, PyObject *const *args, Py_ssize_t nargs)              \
+    {                                                                         \
+        (void)args;                                                           \
+        (void)nargs;                                                          \
+        return release_bare(self, NULL);                                      \
+    }
 
 #endif

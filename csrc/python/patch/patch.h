@@ -21,8 +21,6 @@ int pf_patch_init(PyObject *module);
 int pf_gate_init(PyObject *module);
 int pf_standard_init(PyObject *module);
 int pf_patch_lock_init(PyObject *module);
-int pf_patch_rlock_init(PyObject *module);
-int pf_patch_simple_queue_init(PyObject *module);
 int pf_patch_local_init(PyObject *module);
 
 #endif

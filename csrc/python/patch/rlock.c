@@ -23,8 +23,6 @@
 #include "python/task/deadline.h"
 #include "python/task/explore.h"
 
-/* constant after import, of pyfiber._patch._threading, which finds them */
-static PfMethods methods;
 /* constant after import, of pyfiber._patch, which finds it */
 static const PfMethod *acquire, *release, *reinit, *is_owned, *save, *restore,
     *recursion_count;
@@ -78,19 +76,6 @@ look(PyObject *self, PfThread *t, void *data)
     return rc;
 }
 
-/* What the functions below return: 1: taken; 0: not in time; 2: the
- * interpreter's own acquire() has to be called; -1 with an exception. */
-static int
-acquire_in_fiber(PyObject *self, PfThread *t, int64_t deadline)
-{
-    Py_ssize_t once = 1;
-    if (pf_preempt() < 0 || pf_lot_may_hold(CURRENT(t)) < 0) {
-        return -1;
-    }
-    int rc = pf_lot_until(self, t, deadline, false, look, &once);
-    return rc < 0 ? -1 : rc == 0;
-}
-
 /* The running fiber holds the lock: the lock's own count goes up, at once. */
 static int
 once_more(PyObject *self, PfLotEntry *entry)
@@ -109,7 +94,7 @@ acquire_staying(PyObject *self, const PfLotEntry *entry, PfThread *t,
                 int64_t deadline)
 {
     if (t->loop_logs) {
-        return 2;
+        return PF_CALL_ORIGINAL;
     }
     if (entry == NULL || entry->owner.fiber->thread != t) {
         return pf_stay_acquire(acquire, self, t, deadline);
@@ -121,7 +106,7 @@ acquire_staying(PyObject *self, const PfLotEntry *entry, PfThread *t,
 static inline bool
 is_for_fibers(PyObject *self)
 {
-    return PF_UNLIKELY(pf_stays() != NULL && methods.wanted) ||
+    return PF_UNLIKELY(pf_stays() != NULL && pf_rlock_methods.wanted) ||
            PF_UNLIKELY(is_mine(held(self)));
 }
 
@@ -134,46 +119,14 @@ acquire_until(PyObject *self, int64_t deadline)
     if (is_mine(entry)) {
         return once_more(self, entry);
     }
-    PfThread *t = methods.wanted ? pf_stays() : NULL;
+    PfThread *t = pf_rlock_methods.wanted ? pf_stays() : NULL;
+    Py_ssize_t once = 1;
     if (t == NULL) {
-        return 2;
+        return PF_CALL_ORIGINAL;
     }
-    return pf_lot_parks() != NULL ? acquire_in_fiber(self, t, deadline)
-                                  : acquire_staying(self, entry, t, deadline);
-}
-
-static PyObject *
-acquire_packed(PyObject *self, PyObject *args, PyObject *kwargs)
-{
-    int64_t deadline;
-    int rc = !is_for_fibers(self) ? 2
-             : pf_packed_deadline(args, kwargs, &deadline) < 0
-                 ? -1
-                 : acquire_until(self, deadline);
-    return rc == 2  ? PF_CALL_PACKED(acquire, self, args, kwargs)
-           : rc < 0 ? NULL
-                    : PyBool_FromLong(rc);
-}
-
-static PyObject *
-acquire_unpacked(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
-                 PyObject *kwnames)
-{
-    int64_t deadline;
-    int rc = !is_for_fibers(self) ? 2
-             : pf_acquire_arguments(args, nargs, kwnames, &deadline) < 0
-                 ? -1
-                 : acquire_until(self, deadline);
-    return rc == 2  ? PF_CALL_UNPACKED(acquire, self, args, nargs, kwnames)
-           : rc < 0 ? NULL
-                    : PyBool_FromLong(rc);
-}
-
-static PyObject *
-acquire_bare(PyObject *self, PyObject *ignored)
-{
-    (void)ignored;
-    return acquire_unpacked(self, NULL, 0, NULL);
+    return pf_lot_parks() != NULL
+               ? pf_lot_acquire(self, t, deadline, look, &once)
+               : acquire_staying(self, entry, t, deadline);
 }
 
 /* ------------------------------------------------------------------ release */
@@ -211,21 +164,7 @@ release_seen(PyObject *self)
     return done;
 }
 
-static PyObject *
-release_bare(PyObject *self, PyObject *ignored)
-{
-    (void)ignored;
-    return pf_lot_is_busy() ? release_seen(self)
-                            : release->original(self, NULL);
-}
-
-static PyObject *
-release_positional(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
-{
-    (void)args;
-    (void)nargs;
-    return release_bare(self, NULL);
-}
+PF_LOCK_ENTRIES
 
 /* In the child of fork: the lock is free. */
 static PyObject *
@@ -339,38 +278,12 @@ static PyObject *
 restore_in_fiber(PyObject *self, PfThread *t, PyObject *state)
 {
     Py_ssize_t count, depth;
-    if (counts_of(state, &count, &depth) < 0 ||
-        pf_lot_may_hold(CURRENT(t)) < 0) {
-        return NULL;
-    }
-    int rc = pf_lot_until(self, t, PF_NEVER, true, look, &depth);
-    if (rc == 0) {
-        return take_again(self, count);
-    }
-    PyObject *raised = pf_take_exception();
-    pf_lot_lose(self, CURRENT(t));
-    pf_restore_exception(raised);
-    return NULL;
-}
-
-/* A dying fiber must not wait: either the lock is free, or it is lost. */
-static PyObject *
-restore_dying(PyObject *self, PfThread *t, PyObject *state)
-{
-    Py_ssize_t count, depth;
-    if (counts_of(state, &count, &depth) < 0 ||
-        pf_lot_may_hold(CURRENT(t)) < 0) {
-        return NULL;
-    }
-    int rc = look(self, t, &depth);
-    pf_lot_tidy(self);
-    if (rc == 1) {
-        return take_again(self, count);
-    }
-    if (rc == 0) {
-        pf_lot_lose(self, CURRENT(t));
-    }
-    return rc < 0 ? NULL : Py_NewRef(Py_None);
+    int rc = counts_of(state, &count, &depth) < 0
+                 ? -1
+                 : pf_lot_retake(self, t, look, &depth);
+    return rc < 0    ? NULL
+           : rc == 1 ? take_again(self, count)
+                     : Py_NewRef(Py_None);
 }
 
 /* The thread's own: the lock knows no depth. */
@@ -393,14 +306,10 @@ static PyObject *
 restored(PyObject *self, PyObject *packed, PyObject *state)
 {
     PfThread *t = pf_tls_thread;
-    if (t != NULL && CURRENT(t)->dying && pf_lot_is_ours()) {
-        return restore_dying(self, t, state);
-    }
-    t = pf_lot_parks();
-    if (t != NULL && methods.wanted) {
-        return restore_in_fiber(self, t, state);
-    }
-    return restore_outside(self, packed, state);
+    bool dies = t != NULL && CURRENT(t)->dying && pf_lot_is_ours();
+    return dies || (pf_rlock_methods.wanted && pf_lot_parks() != NULL)
+               ? restore_in_fiber(self, t, state)
+               : restore_outside(self, packed, state);
 }
 
 static PyObject *
@@ -433,48 +342,18 @@ static PfMethod list[] = {
     {"_acquire_restore", PF_TUPLE(restore_tuple)},
     {"_acquire_restore", PF_ONE(restore_one)},
 };
+static void
+found(PyTypeObject *type)
+{
+    (void)type;
+    release = pf_method_named(&pf_rlock_methods, "release");
+    reinit = pf_method_named(&pf_rlock_methods, "_at_fork_reinit");
+    is_owned = pf_method_named(&pf_rlock_methods, "_is_owned");
+    recursion_count = pf_method_named(&pf_rlock_methods, "_recursion_count");
+    save = pf_method_named(&pf_rlock_methods, "_release_save");
+    restore = pf_method_named(&pf_rlock_methods, "_acquire_restore");
+    acquire = pf_method_named(&pf_rlock_methods, "acquire");
+}
+
 /* constant after import, but for `wanted` and what follows from it */
-static PfMethods methods = PF_METHODS(list);
-
-static int
-find(void)
-{
-    if (pf_methods_find(&methods, "_thread", "RLock") < 0) {
-        return -1;
-    }
-    release = pf_method_named(&methods, "release");
-    reinit = pf_method_named(&methods, "_at_fork_reinit");
-    is_owned = pf_method_named(&methods, "_is_owned");
-    recursion_count = pf_method_named(&methods, "_recursion_count");
-    save = pf_method_named(&methods, "_release_save");
-    restore = pf_method_named(&methods, "_acquire_restore");
-    acquire = pf_method_named(&methods, "acquire");
-    return 0;
-}
-
-static PyObject *
-rlock_patch(PyObject *module, PyObject *wanted)
-{
-    (void)module;
-    if (acquire == NULL && find() < 0) {
-        return NULL;
-    }
-    pf_methods_set(&methods, wanted == Py_True);
-    Py_RETURN_NONE;
-}
-
-static PyMethodDef functions[] = {
-    {"_loop_logs", pf_stay_loop_logs, METH_O,
-     "_loop_logs(yes, /)\n--\n\n"
-     "Whether the loop logs, as its thread; returns what was said before."},
-    {"_rlock_patch", rlock_patch, METH_O,
-     "_rlock_patch(wanted, /)\n--\n\n"
-     "Whether the interpreter's RLocks park fibers."},
-    {NULL, NULL, 0, NULL},
-};
-
-int
-pf_patch_rlock_init(PyObject *module)
-{
-    return PyModule_AddFunctions(module, functions);
-}
+PfMethods pf_rlock_methods = PF_METHODS("_thread", "RLock", list, found);

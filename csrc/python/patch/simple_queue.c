@@ -9,8 +9,6 @@
 #include "python/task/deadline.h"
 #include "python/task/explore.h"
 
-/* constant after import, of pyfiber._patch._queue, which finds them */
-static PfMethods methods;
 /* constant after import, of pyfiber._patch, which finds it */
 static const PfMethod *empty, *get, *get_nowait, *put, *put_nowait;
 
@@ -85,7 +83,7 @@ get_staying(PyObject *self, PfThread *t, int64_t deadline, Got *got)
 static inline bool
 is_for_fibers(void)
 {
-    return PF_UNLIKELY(pf_stays() != NULL && methods.wanted);
+    return PF_UNLIKELY(pf_stays() != NULL && pf_queue_methods.wanted);
 }
 
 /* When there was nothing in time, the queue itself raises Empty. */
@@ -152,43 +150,16 @@ static PfMethod list[] = {
     {"put", PF_UNPACKED(put_unpacked)},
     {"put_nowait", PF_UNPACKED(put_nowait_unpacked)},
 };
+static void
+found(PyTypeObject *type)
+{
+    (void)type;
+    empty = pf_method_named(&pf_queue_methods, "empty");
+    get_nowait = pf_method_named(&pf_queue_methods, "get_nowait");
+    put = pf_method_named(&pf_queue_methods, "put");
+    put_nowait = pf_method_named(&pf_queue_methods, "put_nowait");
+    get = pf_method_named(&pf_queue_methods, "get");
+}
+
 /* constant after import, but for `wanted` and what follows from it */
-static PfMethods methods = PF_METHODS(list);
-
-static int
-find(void)
-{
-    if (pf_methods_find(&methods, "_queue", "SimpleQueue") < 0) {
-        return -1;
-    }
-    empty = pf_method_named(&methods, "empty");
-    get_nowait = pf_method_named(&methods, "get_nowait");
-    put = pf_method_named(&methods, "put");
-    put_nowait = pf_method_named(&methods, "put_nowait");
-    get = pf_method_named(&methods, "get");
-    return 0;
-}
-
-static PyObject *
-simple_queue_patch(PyObject *module, PyObject *wanted)
-{
-    (void)module;
-    if (get == NULL && find() < 0) {
-        return NULL;
-    }
-    pf_methods_set(&methods, wanted == Py_True);
-    Py_RETURN_NONE;
-}
-
-static PyMethodDef functions[] = {
-    {"_simple_queue_patch", simple_queue_patch, METH_O,
-     "_simple_queue_patch(wanted, /)\n--\n\n"
-     "Whether the interpreter's SimpleQueues park fibers."},
-    {NULL, NULL, 0, NULL},
-};
-
-int
-pf_patch_simple_queue_init(PyObject *module)
-{
-    return PyModule_AddFunctions(module, functions);
-}
+PfMethods pf_queue_methods = PF_METHODS("_queue", "SimpleQueue", list, found);

@@ -80,16 +80,14 @@ make_twin(PyObject *sock, long number)
 static void
 drop_twin(PyObject *twin)
 {
-    PyObject *pending = PyErr_Occurred() ? pf_take_exception() : NULL;
+    PyObject *pending = pf_take_exception();
     PyObject *number = PyObject_CallOneArg(found[DETACH], twin);
     if (number == NULL) {
         PyErr_Clear(); /* it has no number any more all the same */
     }
     Py_XDECREF(number);
     Py_DECREF(twin);
-    if (pending != NULL) {
-        pf_restore_exception(pending);
-    }
+    pf_restore_exception(pending);
 }
 
 /* connect() and accept() have no flag for one call. */

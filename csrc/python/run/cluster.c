@@ -503,9 +503,7 @@ pf_cluster_left(SchedulerObject *s)
         (void)pf_call_owner(s->cluster->members[0].scheduler, look_again, NULL,
                             NULL);
         PyErr_Clear();
-        if (pending != NULL) {
-            pf_restore_exception(pending);
-        }
+        pf_restore_exception(pending);
     }
 }
 

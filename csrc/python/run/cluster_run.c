@@ -343,9 +343,7 @@ end_run(SchedulerObject *s, PfCluster *c, PyObject *result)
     if (wait) {
         disband(c);
     }
-    if (raised != NULL) {
-        pf_restore_exception(raised);
-    }
+    pf_restore_exception(raised);
     return result;
 }
 

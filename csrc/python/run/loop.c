@@ -140,9 +140,7 @@ pf_scheduler_abandon(SchedulerObject *s)
             empty_queue(s); /* unwinding may have woken others */
         }
     } while (abandon_another(s));
-    if (pending != NULL) {
-        pf_restore_exception(pending);
-    }
+    pf_restore_exception(pending);
 }
 
 /* A fiber that only waits for work. */

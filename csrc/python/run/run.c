@@ -42,9 +42,7 @@ run_alone(FiberObject *main, RunOptions *options)
     PyObject *raised = result == NULL ? pf_take_exception() : NULL;
     pf_scheduler_close_now(s);
     pf_unseen_close_quietly(s);
-    if (raised != NULL) {
-        pf_restore_exception(raised);
-    }
+    pf_restore_exception(raised);
     Py_DECREF(s);
     return result;
 }

@@ -185,9 +185,7 @@ warn_of_unfinished(SchedulerObject *s)
                               s, pf_unfinished(s)) < 0) {
         PyErr_WriteUnraisable((PyObject *)s);
     }
-    if (pending != NULL) {
-        pf_restore_exception(pending);
-    }
+    pf_restore_exception(pending);
 }
 
 static bool

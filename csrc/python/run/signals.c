@@ -224,9 +224,7 @@ pf_signals_end(SchedulerObject *s, PfSignals *saved)
     if (PyErr_Occurred()) {
         PyErr_WriteUnraisable(NULL);
     }
-    if (pending != NULL) {
-        pf_restore_exception(pending);
-    }
+    pf_restore_exception(pending);
 }
 
 /* Ctrl-C: the first cancels everything and run() raises KeyboardInterrupt

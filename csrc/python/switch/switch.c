@@ -608,9 +608,7 @@ pf_fiber_leave_nothing(PfThread *t, FiberObject *self, PyObject *result)
         pf_slots_clear(self);
         pf_task_run_callbacks(PF_TASK(self));
         pf_no_switch_end(t);
-        if (exc != NULL) {
-            pf_restore_exception(exc);
-        }
+        pf_restore_exception(exc);
     }
     return result;
 }

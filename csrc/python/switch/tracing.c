@@ -184,7 +184,5 @@ pf_trace_end_slow(PfThread *t, FiberObject *self)
     pf_no_switch_begin(t, "while a fiber ends (in a done-callback, say)");
     trace_free(trace);
     pf_no_switch_end(t);
-    if (exc != NULL) {
-        pf_restore_exception(exc);
-    }
+    pf_restore_exception(exc);
 }

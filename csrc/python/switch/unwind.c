@@ -143,7 +143,5 @@ pf_fiber_unwind(PfThread *t, FiberObject *fiber)
         PyErr_WriteUnraisable((PyObject *)fiber);
     }
     Py_XDECREF(left);
-    if (pending != NULL) {
-        pf_restore_exception(pending);
-    }
+    pf_restore_exception(pending);
 }

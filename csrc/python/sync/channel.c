@@ -128,9 +128,7 @@ pf_channel_give_back(ChannelObject *self, PyObject *value)
         PyErr_NoMemory();
         PyErr_WriteUnraisable((PyObject *)self);
         Py_DECREF(value);
-        if (pending != NULL) {
-            pf_restore_exception(pending);
-        }
+        pf_restore_exception(pending);
     }
 }
 

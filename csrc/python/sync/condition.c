@@ -245,9 +245,7 @@ restore_foreign(PyObject *lock, PfThread *t, Saved *saved)
     }
     Py_CLEAR(saved->state);
     Py_XDECREF(done);
-    if (raised != NULL) {
-        pf_restore_exception(raised);
-    }
+    pf_restore_exception(raised);
     return raised != NULL ? -1 : 0;
 }
 

@@ -233,9 +233,7 @@ static void
 stop_with(PyObject *value)
 {
     PyObject *stop = PyObject_CallOneArg(PyExc_StopIteration, value);
-    if (stop != NULL) {
-        pf_restore_exception(stop);
-    }
+    pf_restore_exception(stop);
 }
 
 /* The function has returned, or raised if `result` (stolen) is NULL.  Sets an

@@ -66,9 +66,7 @@ give(PyObject *hooked, PyObject *which, Py_ssize_t count)
     }
     Py_XDECREF(done);
     Py_XDECREF(semaphore);
-    if (raised != NULL) {
-        pf_restore_exception(raised);
-    }
+    pf_restore_exception(raised);
 }
 
 static void
@@ -80,9 +78,7 @@ add_tasks(PyObject *owner, Py_ssize_t count)
         PyErr_WriteUnraisable(owner);
     }
     Py_XDECREF(done);
-    if (raised != NULL) {
-        pf_restore_exception(raised);
-    }
+    pf_restore_exception(raised);
 }
 
 /* Change the items with the mutex held, which is always free afterwards.

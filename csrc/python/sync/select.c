@@ -206,13 +206,11 @@ finish(PyObject *const *cases, PfWaiter *waiter, int rc)
 static void
 drop_items(PfNode *nodes, Py_ssize_t count)
 {
-    PyObject *pending = PyErr_Occurred() ? pf_take_exception() : NULL;
+    PyObject *pending = pf_take_exception();
     for (Py_ssize_t i = 0; i < count; i++) {
         Py_CLEAR(nodes[i].item);
     }
-    if (pending != NULL) {
-        pf_restore_exception(pending);
-    }
+    pf_restore_exception(pending);
 }
 
 /* Without a GIL others act while it goes from line to line.  Look at a case,

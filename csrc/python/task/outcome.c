@@ -209,9 +209,7 @@ pf_outcome_drop(PfTaskObject *task, PyObject *context)
         PyErr_Clear(); /* a finalizer has left it in another one */
     }
     Py_DECREF(context);
-    if (pending != NULL) {
-        pf_restore_exception(pending);
-    }
+    pf_restore_exception(pending);
 }
 
 /* Ok, Failed or CancelledOutcome. */

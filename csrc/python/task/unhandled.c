@@ -169,9 +169,7 @@ rouse(SchedulerObject *s)
     if (pf_call_owner(s, look, NULL, NULL) < 0) {
         PyErr_Clear(); /* it checks when it next runs */
     }
-    if (pending != NULL) {
-        pf_restore_exception(pending);
-    }
+    pf_restore_exception(pending);
 }
 
 /* To be raised by the run, which ends now; -1 without memory. */
@@ -269,9 +267,7 @@ tell_now(SchedulerObject *s, PyObject *op)
     }
     end_telling(t);
     Py_XDECREF(s);
-    if (pending != NULL) {
-        pf_restore_exception(pending);
-    }
+    pf_restore_exception(pending);
 }
 
 /* ----------------------------------------------------- when it is reported */
@@ -451,9 +447,7 @@ pf_unseen_close_quietly(SchedulerObject *s)
         }
         Py_DECREF(exc);
     }
-    if (pending != NULL) {
-        pf_restore_exception(pending);
-    }
+    pf_restore_exception(pending);
 }
 
 /* The interpreter ends, and with it every run of this thread. */

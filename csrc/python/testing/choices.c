@@ -166,9 +166,7 @@ is_own(ExplorerObject *x, FiberObject *fiber)
     }
     bool yes = answer == Py_True;
     Py_XDECREF(answer);
-    if (pending != NULL) {
-        pf_restore_exception(pending);
-    }
+    pf_restore_exception(pending);
     return yes;
 }
 

@@ -14,6 +14,8 @@
 #include "python/task/fiber.h"
 #include "python/task/scheduler.h"
 
+#include <structmember.h>
+
 static PyTypeObject *job_type;        /* constant after import */
 static PF_TLS JobObject *current_job; /* of a thread */
 /* Every job that runs or is queued: shared, behind jobs_lock. */
@@ -319,9 +321,7 @@ call_in_context(JobObject *job)
     if (PyContext_Exit(job->context) < 0) { /* left by the function itself */
         PyErr_WriteUnraisable(job->function);
     }
-    if (raised != NULL) {
-        pf_restore_exception(raised);
-    }
+    pf_restore_exception(raised);
     return result;
 }
 
@@ -388,27 +388,6 @@ job_get_state(PyObject *op, void *closure)
     return PyUnicode_FromString(names[pf_job_state((JobObject *)op)]);
 }
 
-/* The garbage collector may have cleared the job. */
-static PyObject *
-or_none(void *object)
-{
-    return Py_NewRef(object == NULL ? Py_None : (PyObject *)object);
-}
-
-static PyObject *
-job_get_function(PyObject *op, void *closure)
-{
-    (void)closure;
-    return or_none(((JobObject *)op)->function);
-}
-
-static PyObject *
-job_get_limiter(PyObject *op, void *closure)
-{
-    (void)closure;
-    return or_none(((JobObject *)op)->limiter);
-}
-
 static PyObject *
 job_get_thread(PyObject *op, void *closure)
 {
@@ -421,21 +400,14 @@ static PyObject *
 job_repr(PyObject *op)
 {
     PyObject *state = job_get_state(op, NULL);
-    PyObject *function = job_get_function(op, NULL);
+    PyObject *function = PyObject_GetAttrString(op, "function");
     PyObject *repr =
-        state == NULL
+        state == NULL || function == NULL
             ? NULL
             : PyUnicode_FromFormat("<to_thread job %R %U>", function, state);
-    Py_DECREF(function);
+    Py_XDECREF(function);
     Py_XDECREF(state);
     return repr;
-}
-
-static PyObject *
-job_get_scheduler(PyObject *op, void *closure)
-{
-    (void)closure;
-    return or_none(((JobObject *)op)->scheduler);
 }
 
 static PyObject *
@@ -448,11 +420,6 @@ job_get_cancelled(PyObject *op, void *closure)
 
 static PyGetSetDef job_getset[] = {
     {"state", job_get_state, NULL, "'queued', 'running' or 'finished'.", NULL},
-    {"function", job_get_function, NULL, "The function that it calls.", NULL},
-    {"limiter", job_get_limiter, NULL,
-     "The limiter whose token it waits for or has.", NULL},
-    {"scheduler", job_get_scheduler, NULL,
-     "The scheduler of the fiber that waits.", NULL},
     {"cancelled", job_get_cancelled, NULL,
      "The Cancelled of the fiber, if it was cancelled and still waits, or "
      "None.",
@@ -462,6 +429,17 @@ static PyGetSetDef job_getset[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 
+/* None, if the garbage collector has cleared the job. */
+static PyMemberDef job_members[] = {
+    {"function", T_OBJECT, offsetof(JobObject, function), READONLY,
+     "The function that it calls."},
+    {"limiter", T_OBJECT, offsetof(JobObject, limiter), READONLY,
+     "The limiter whose token it waits for or has."},
+    {"scheduler", T_OBJECT, offsetof(JobObject, scheduler), READONLY,
+     "The scheduler of the fiber that waits."},
+    {NULL, 0, 0, 0, NULL},
+};
+
 static PyType_Slot job_slots[] = {
     {Py_tp_doc, (void *)"A call of to_thread(), for reports."},
     {Py_tp_traverse, job_traverse},
@@ -469,6 +447,7 @@ static PyType_Slot job_slots[] = {
     {Py_tp_dealloc, job_dealloc},
     {Py_tp_repr, job_repr},
     {Py_tp_getset, job_getset},
+    {Py_tp_members, job_members},
     {0, NULL},
 };
 

@@ -49,80 +49,53 @@ dequeue(LimiterObject *self)
     return job;
 }
 
-/* Of a job that is in it. */
-static void
-leave_queue(LimiterObject *self, JobObject *job)
-{
-    JobObject *before = NULL;
-    JobObject *j = self->first;
-    while (j != job) {
-        before = j;
-        j = j->behind;
-    }
-    if (before == NULL) {
-        self->first = job->behind;
-    } else {
-        before->behind = job->behind;
-    }
-    if (self->last == job) {
-        self->last = before;
-    }
-    job->behind = NULL;
-    self->waiting--;
-}
-
 /* The fiber has stopped waiting.  False: the job's turn has come before. */
 static bool
 withdraw(LimiterObject *self, JobObject *job)
 {
     PF_LOCK(self);
-    JobObject *j = pf_job_state(job) == JOB_QUEUED ? self->first : NULL;
-    while (j != NULL && j != job) {
-        j = j->behind;
+    JobObject *before = NULL;
+    JobObject **link = &self->first;
+    while (*link != NULL && *link != job) {
+        before = *link;
+        link = &before->behind;
     }
-    if (j != NULL) {
-        leave_queue(self, job);
+    bool queued = *link != NULL;
+    if (queued) {
+        *link = job->behind;
+        self->last = self->last == job ? before : self->last;
+        job->behind = NULL;
+        self->waiting--;
     }
     PF_UNLOCK(self);
-    Py_XDECREF(j);
-    return j != NULL;
+    if (queued) {
+        Py_DECREF(job);
+    }
+    return queued;
+}
+
+/* A job that may begin, with its token taken, or NULL.  `returned`: the token of
+ * another one is back (it was forgotten, if a fork came between). */
+static JobObject *
+take_waiting(LimiterObject *self, bool returned)
+{
+    PF_LOCK(self);
+    if (returned && self->borrowed > 0) {
+        self->borrowed--;
+    }
+    JobObject *job = self->borrowed < self->total ? dequeue(self) : NULL;
+    if (job != NULL) {
+        self->borrowed++;
+        pf_store(&job->state, JOB_RUNNING); /* it cannot be withdrawn */
+    }
+    PF_UNLOCK(self);
+    return job;
 }
 
 JobObject *
 pf_limiter_next(LimiterObject *self)
 {
-    PF_LOCK(self);
-    JobObject *job =
-        self->borrowed <= self->total ? dequeue(self) : NULL; /* it shrank */
-    if (job != NULL) {
-        pf_store(&job->state, JOB_RUNNING); /* it cannot be withdrawn */
-    } else if (self->borrowed > 0) {        /* 0: forgotten by a fork */
-        self->borrowed--;
-    }
-    PF_UNLOCK(self);
-    return job;
-}
-
-/* One that may begin, with its token taken, or NULL. */
-static JobObject *
-take_waiting(LimiterObject *self)
-{
-    PF_LOCK(self);
-    JobObject *job = self->borrowed < self->total ? dequeue(self) : NULL;
-    if (job != NULL) {
-        self->borrowed++;
-        pf_store(&job->state, JOB_RUNNING);
-    }
-    PF_UNLOCK(self);
-    return job;
-}
-
-static void
-give_back(LimiterObject *self)
-{
-    PF_LOCK(self);
-    self->borrowed--;
-    PF_UNLOCK(self);
+    return take_waiting(self, true);
 }
 
 void
@@ -138,23 +111,21 @@ pf_limiter_forget(LimiterObject *self)
 /* Start the jobs for which there are tokens. 0, or -1 with an exception for
  * the caller, not for a job; even then all of them have begun. */
 static int
-dispatch_waiting(LimiterObject *self)
+dispatch_waiting(LimiterObject *self, bool returned)
 {
     PyObject *interrupt = NULL;
-    JobObject *job;
-    while ((job = take_waiting(self)) != NULL) {
+    JobObject *job = take_waiting(self, returned);
+    while (job != NULL) {
         int rc = pf_job_dispatch(job);
         if (rc < 0) {
-            give_back(self);
             pf_job_fail(job, pf_take_exception());
         } else if (rc > 0) {
             Py_XSETREF(interrupt, pf_take_exception());
         }
         Py_DECREF(job);
+        job = take_waiting(self, rc < 0);
     }
-    if (interrupt != NULL) {
-        pf_restore_exception(interrupt);
-    }
+    pf_restore_exception(interrupt);
     return interrupt == NULL ? 0 : -1;
 }
 
@@ -164,8 +135,7 @@ static void
 give_token_back(LimiterObject *self)
 {
     PyObject *raised = pf_take_exception();
-    give_back(self);
-    if (dispatch_waiting(self) < 0) {
+    if (dispatch_waiting(self, true) < 0) {
         PyErr_WriteUnraisable((PyObject *)self);
     }
     pf_restore_exception(raised);
@@ -379,11 +349,22 @@ limiter_dealloc(PyObject *op)
     pf_dealloc_with(op, limiter_clear);
 }
 
+enum { TOTAL, BORROWED, AVAILABLE, WAITING };
+
 static PyObject *
-get_total(PyObject *op, void *closure)
+get_count(PyObject *op, void *which)
 {
-    (void)closure;
-    return PyLong_FromSsize_t(((LimiterObject *)op)->total);
+    LimiterObject *self = (LimiterObject *)op;
+    PF_LOCK(self);
+    Py_ssize_t left = self->total - self->borrowed;
+    const Py_ssize_t counts[] = {
+        [TOTAL] = self->total,
+        [BORROWED] = self->borrowed,
+        [AVAILABLE] = left > 0 ? left : 0,
+        [WAITING] = self->waiting,
+    };
+    PF_UNLOCK(self);
+    return PyLong_FromSsize_t(counts[(intptr_t)which]);
 }
 
 static int
@@ -403,47 +384,7 @@ set_total(PyObject *op, PyObject *value, void *closure)
     PF_LOCK(self);
     self->total = total;
     PF_UNLOCK(self);
-    return dispatch_waiting(self);
-}
-
-static PyObject *
-get_borrowed(PyObject *op, void *closure)
-{
-    (void)closure;
-    LimiterObject *self = (LimiterObject *)op;
-    PF_LOCK(self);
-    Py_ssize_t borrowed = self->borrowed;
-    PF_UNLOCK(self);
-    return PyLong_FromSsize_t(borrowed);
-}
-
-static PyObject *
-get_available(PyObject *op, void *closure)
-{
-    (void)closure;
-    LimiterObject *self = (LimiterObject *)op;
-    PF_LOCK(self);
-    Py_ssize_t left = self->total - self->borrowed;
-    PF_UNLOCK(self);
-    return PyLong_FromSsize_t(left > 0 ? left : 0);
-}
-
-static PyObject *
-get_waiting(PyObject *op, void *closure)
-{
-    (void)closure;
-    LimiterObject *self = (LimiterObject *)op;
-    PF_LOCK(self);
-    Py_ssize_t waiting = self->waiting;
-    PF_UNLOCK(self);
-    return PyLong_FromSsize_t(waiting);
-}
-
-static PyObject *
-get_abandon(PyObject *op, void *closure)
-{
-    (void)closure;
-    return PyBool_FromLong(((LimiterObject *)op)->abandon_on_cancel);
+    return dispatch_waiting(self, false);
 }
 
 static PyObject *
@@ -460,18 +401,16 @@ limiter_repr(PyObject *op)
 }
 
 static PyGetSetDef limiter_getset[] = {
-    {"total_tokens", get_total, set_total,
+    {"total_tokens", get_count, set_total,
      "How many functions may run at a time. Settable: a higher number lets\n"
      "waiting ones begin at once, a lower one stops none.",
-     NULL},
-    {"borrowed_tokens", get_borrowed, NULL, "How many run now.", NULL},
-    {"available_tokens", get_available, NULL, "How many more could begin now.",
-     NULL},
-    {"waiting", get_waiting, NULL, "How many fibers wait for a token.", NULL},
-    {"abandon_on_cancel", get_abandon, NULL,
-     "Whether a cancelled to_thread() leaves its thread alone and raises at\n"
-     "once.",
-     NULL},
+     (void *)TOTAL},
+    {"borrowed_tokens", get_count, NULL, "How many run now.",
+     (void *)BORROWED},
+    {"available_tokens", get_count, NULL, "How many more could begin now.",
+     (void *)AVAILABLE},
+    {"waiting", get_count, NULL, "How many fibers wait for a token.",
+     (void *)WAITING},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -515,6 +454,10 @@ static PyMethodDef limiter_methods[] = {
 };
 
 static PyMemberDef limiter_members[] = {
+    {"abandon_on_cancel", T_BOOL, offsetof(LimiterObject, abandon_on_cancel),
+     READONLY,
+     "Whether a cancelled to_thread() leaves its thread alone and raises at\n"
+     "once."},
     PF_WEAKREFS(LimiterObject),
     {NULL, 0, 0, 0, NULL},
 };

@@ -84,9 +84,7 @@ call_is_over(JobObject *job)
 {
     PyObject *raised = pf_take_exception();
     Py_XDECREF(pf_job_calls(job, NULL));
-    if (raised != NULL) {
-        pf_restore_exception(raised);
-    }
+    pf_restore_exception(raised);
 }
 
 /* Other threads see one step: no code of this thread runs between the loan of

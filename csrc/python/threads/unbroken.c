@@ -33,9 +33,7 @@ call_holding(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         return NULL;
     }
     Py_DECREF(released);
-    if (raised != NULL) {
-        pf_restore_exception(raised);
-    }
+    pf_restore_exception(raised);
     return result;
 }
 

@@ -229,52 +229,32 @@ worker_new(void)
     return self;
 }
 
-/* The function that starts a threading.Thread: jobs run on ordinary threads.
- */
-static PyObject *
-starter(LimiterObject *limiter)
-{
-    if (limiter->start != NULL) {
-        return Py_NewRef(limiter->start);
-    }
-    return Py_NewRef(pf_facade.start_worker);
-}
-
+/* By the function that starts a threading.Thread: jobs run on ordinary
+ * threads. */
 static PyObject *
 call_starter(LimiterObject *limiter, WorkerObject *worker)
 {
-    PyObject *start = starter(limiter);
+    PyObject *start = Py_NewRef(
+        limiter->start != NULL ? limiter->start : pf_facade.start_worker);
     PyObject *run = PyObject_GetAttrString((PyObject *)worker, "run");
-    PyObject *done = NULL;
-    if (start != NULL && run != NULL) {
-        done = PyObject_CallOneArg(start, run);
-    }
+    PyObject *done = run == NULL ? NULL : PyObject_CallOneArg(start, run);
     Py_XDECREF(run);
-    Py_XDECREF(start);
+    Py_DECREF(start);
     return done;
 }
 
-/* Is the job still where the worker will find it? */
+/* Is the job still where the worker will find it?  `take`: and is it taken from
+ * there? */
 static bool
-waits_in(WorkerObject *worker, JobObject *job)
+waits_in(WorkerObject *worker, JobObject *job, bool take)
 {
     pf_mutex_lock(&workers_lock);
     bool waits = worker->job == job;
-    pf_mutex_unlock(&workers_lock);
-    return waits;
-}
-
-/* False: the worker has taken it. */
-static bool
-take_back(WorkerObject *worker, JobObject *job)
-{
-    pf_mutex_lock(&workers_lock);
-    bool waits = worker->job == job;
-    if (waits) {
+    if (waits && take) {
         worker->job = NULL;
     }
     pf_mutex_unlock(&workers_lock);
-    if (waits) {
+    if (waits && take) {
         Py_DECREF(job);
     }
     return waits;
@@ -291,7 +271,8 @@ start_thread(JobObject *job, WorkerObject *worker)
         pf_job_release_hold(job);
     }
     PyObject *done = call_starter(job->limiter, worker);
-    if (here && waits_in(worker, job)) { /* else the worker has done this */
+    if (here &&
+        waits_in(worker, job, false)) { /* else the worker has done this */
         pf_job_hold(job);
     }
     return done;
@@ -341,7 +322,7 @@ start_worker(JobObject *job)
         adopt(limiter, worker);
     }
     PyObject *done = start_thread(job, worker);
-    int rc = done != NULL ? 0 : take_back(worker, job) ? -1 : 1;
+    int rc = done != NULL ? 0 : waits_in(worker, job, true) ? -1 : 1;
     if (rc < 0) {
         disown(limiter, worker);
     }

@@ -72,9 +72,7 @@ unwatch(SchedulerObject *s, FiberObject *target, PyObject *callback)
     if (pf_call_owner(s, unwatch_arrived, (PyObject *)target, callback) < 0) {
         PyErr_Clear(); /* no memory: it goes when the fiber ends */
     }
-    if (pending != NULL) {
-        pf_restore_exception(pending);
-    }
+    pf_restore_exception(pending);
 }
 
 static int

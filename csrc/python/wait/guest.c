@@ -145,9 +145,7 @@ pf_guest_return(PfThread *t, PfAway *away)
         enter(t, g);
     }
     drop(t, g);
-    if (raised != NULL) {
-        pf_restore_exception(raised);
-    }
+    pf_restore_exception(raised);
 }
 
 /* --------------------------------------------------------------- being inside */
@@ -185,9 +183,7 @@ guest_end(PfThread *t, PfGuest *g)
     } /* else a fiber that waits has set it aside */
     g->over = true;
     drop(t, g);
-    if (raised != NULL) {
-        pf_restore_exception(raised);
-    }
+    pf_restore_exception(raised);
 }
 
 /* What is called inside of a guest is part of it. */
