@@ -9,9 +9,6 @@
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
 #include "python/grain/loop.h"
-#include "python/switch/switch.h"
-#include "python/task/deadline.h"
-#include "python/task/fiber.h"
 #include "python/task/life.h"
 #include "python/task/outcome.h"
 #include "python/task/scheduler.h"
@@ -20,33 +17,6 @@
 #include <structmember.h>
 
 /* ------------------------------------------------------------------ making one */
-
-static bool
-is_iterable(PyObject *object)
-{
-    return Py_TYPE(object)->tp_iter != NULL || PySequence_Check(object);
-}
-
-static bool
-is_awaitable(PyObject *object)
-{
-    PyAsyncMethods *async = Py_TYPE(object)->tp_as_async;
-    return async != NULL && async->am_await != NULL;
-}
-
-static int
-check_start(PyObject *start)
-{
-    if (PyCallable_Check(start) || is_iterable(start) || PyIter_Check(start) ||
-        is_awaitable(start)) {
-        return 0;
-    }
-    PyErr_Format(PyExc_TypeError,
-                 "a grain is made of a function, an iterable, an iterator or "
-                 "a coroutine, not '%.200s'",
-                 Py_TYPE(start)->tp_name);
-    return -1;
-}
 
 static PyObject *
 grain_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -65,7 +35,7 @@ grain_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     Py_XDECREF(none);
     PfThread *t = pf_this_thread();
     PyObject *start = PyTuple_GET_ITEM(args, 0);
-    if (!parsed || t == NULL || check_start(start) < 0) {
+    if (!parsed || t == NULL || pf_grain_check_start(start) < 0) {
         return NULL;
     }
     GrainObject *g = (GrainObject *)type->tp_alloc(type, 0);
@@ -94,122 +64,6 @@ grain_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 }
 
 /* ------------------------------------------------------------------- starting */
-
-static PyObject *
-as_iterator(PyObject *made)
-{
-    if (PyIter_Check(made) || PyCoro_CheckExact(made)) {
-        return Py_NewRef(made);
-    }
-    if (is_awaitable(made)) {
-        return Py_TYPE(made)->tp_as_async->am_await(made);
-    }
-    if (is_iterable(made)) {
-        return PyObject_GetIter(made);
-    }
-    PyErr_Format(PyExc_TypeError,
-                 "a grain's function must return a generator, a coroutine, an "
-                 "iterator or an iterable, not '%.200s'",
-                 Py_TYPE(made)->tp_name);
-    return NULL;
-}
-
-static PyObject *
-make_iterator(PyObject *start, PyObject *args)
-{
-    if (!PyCallable_Check(start) || is_iterable(start) ||
-        PyIter_Check(start)) {
-        if (args != NULL) {
-            PyErr_Format(PyExc_TypeError,
-                         "arguments are for functions: this grain is made of "
-                         "'%.200s'",
-                         Py_TYPE(start)->tp_name);
-            return NULL;
-        }
-        return as_iterator(start);
-    }
-    PyObject *made = args == NULL ? PyObject_CallNoArgs(start)
-                                  : PyObject_Call(start, args, NULL);
-    if (made == NULL) {
-        return NULL;
-    }
-    PyObject *iterator = as_iterator(made);
-    Py_DECREF(made);
-    return iterator;
-}
-
-/* Both are stolen; the name may be NULL. */
-static int
-put_iterator(GrainObject *g, PyObject *iterator, PyObject *name)
-{
-    PyErr_Clear(); /* no memory: it continues without a name */
-    PyObject *start = iterator, *args = NULL;
-    bool fresh = false;
-    PF_BEGIN_ALONE(g);
-    fresh = g->core.state == PF_NEW && !g->entered;
-    if (fresh) {
-        start = g->iterator;
-        args = g->value;
-        g->entered = true;
-        g->value = NULL;
-        g->iterator = iterator;
-        if (g->name == NULL) {
-            g->name = Py_XNewRef(name);
-        }
-    }
-    PF_END_ALONE();
-    Py_XDECREF(name);
-    Py_DECREF(start);
-    Py_XDECREF(args);
-    if (!fresh) {
-        PyErr_SetString(pf.fiber_error,
-                        "the function that makes the grain has started or "
-                        "cancelled it meanwhile");
-    }
-    return fresh ? 0 : -1;
-}
-
-/* Turn what the grain was made from into what is stepped. 0, or -1.  That runs
- * code, which may start the grain: check again afterwards. */
-int
-pf_grain_prepare(GrainObject *g)
-{
-    PyObject *start = NULL, *args = NULL;
-    PF_BEGIN_ALONE(g);
-    if (!g->entered) {
-        start = Py_NewRef(g->iterator);
-        args = Py_XNewRef(g->value);
-    }
-    PF_END_ALONE();
-    if (start == NULL) {
-        return 0; /* it is ready */
-    }
-    PyObject *iterator = make_iterator(start, args);
-    PyObject *name = NULL;
-    bool known = PyFunction_Check(start) || iterator == start;
-    if (iterator != NULL && g->name == NULL && !known) {
-        name = pf_grain_name(g); /* the generator will not know it */
-    }
-    int rc = iterator == NULL ? -1 : put_iterator(g, iterator, name);
-    Py_DECREF(start);
-    Py_XDECREF(args);
-    return rc;
-}
-
-/* Outside of a pool. */
-int
-pf_grain_may_start(GrainObject *g)
-{
-    if (g->core.state == PF_NEW && g->pool == NULL) {
-        return 0;
-    }
-    PyErr_SetString(pf.fiber_error,
-                    g->core.state == PF_NEW
-                        ? "the grain is queued in a pool, which starts it"
-                        : "the grain has been started already: make a new "
-                          "one");
-    return -1;
-}
 
 static int
 may_start_here(PfThread *t, GrainObject *g)
@@ -557,9 +411,6 @@ static PyMethodDef functions[] = {
 };
 
 /* constant after import */
-PyTypeObject *pf_grain_type, *pf_pool_type, *pf_notice_type, *pf_until_type;
-PfGrainConstants pf_grain; /* constant after import */
-
 /* See chain.h. */
 static PyObject *
 grain_link(PyObject *op)

@@ -154,6 +154,9 @@ pf_grain_is_here(GrainObject *g)
 
 /* --- grain.c --- */
 extern const PfTaskOps pf_grain_ops;
+
+/* --- grain_start.c --- */
+int pf_grain_check_start(PyObject *start); /* 0, or -1 with TypeError */
 int pf_grain_may_start(GrainObject *g);
 int pf_grain_prepare(GrainObject *g); /* make its iterator */
 
@@ -214,10 +217,11 @@ void pf_grain_cancel_task(PfTaskObject *task, PyObject *why);
 void pf_grain_enter_step(FiberObject *runner, GrainObject *g);
 void pf_grain_leave_step(FiberObject *runner);
 
-/* --- grain_run.c --- */
+/* --- grain_turn.c --- */
 pf_fiber *pf_grains_first(pf_scheduler *core, pf_task *task);
 PfGrains *pf_grains_of(SchedulerObject *s); /* made at first need */
 void pf_grains_poke(SchedulerObject *s);
+bool pf_grains_ask_again(SchedulerObject *s);
 GrainObject *pf_grain_current(PfThread *t);
 extern const PfTaskOps pf_runner_ops;
 static inline bool
@@ -226,6 +230,8 @@ pf_is_runner(const FiberObject *fiber)
     return pf_fiber_kind(fiber) == &pf_runner_ops;
 }
 void pf_turn_failed(SchedulerObject *s, pf_task *task); /* a no_turn */
+
+/* --- grain_run.c --- */
 extern PyMethodDef pf_runner_method;
 
 /* --- grain_pool.c --- */

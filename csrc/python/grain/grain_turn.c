@@ -1,0 +1,275 @@
+/* The runners of a scheduler's grains, and the asker, which asks their
+ * predicates: see grain.h.
+ */
+#include "python/core/facade.h"
+#include "python/fiber/fiber_type.h"
+#include "python/grain/grain.h"
+#include "python/switch/home.h"
+
+/* --------------------------------------------------------------- the runners */
+
+static const PfTaskOps asker_ops;
+
+PfGrains *
+pf_grains_of(SchedulerObject *s)
+{
+    if (s->grains != NULL) {
+        return s->grains;
+    }
+    PfGrains *grains = PyMem_Calloc(1, sizeof(*grains));
+    if (grains == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    grains->pools = PyList_New(0);
+    grains->asker =
+        (GrainPoolObject *)PyObject_CallNoArgs((PyObject *)pf_pool_type);
+    bool made = grains->pools != NULL && grains->asker != NULL;
+    if (!made ||
+        s->grains != NULL) { /* code that the collector ran has made it */
+        Py_XDECREF(grains->pools);
+        Py_XDECREF(grains->asker);
+        PyMem_Free(grains);
+        return made ? s->grains : NULL;
+    }
+    grains->asker->turn.state = PF_PARKED;
+    pf_set_kind(&grains->asker->turn, &asker_ops);
+    grains->asker->turn.scheduler = &s->core;
+    s->grains = grains;
+    return grains;
+}
+
+/* A fiber of the scheduler that does not belong to the run: nothing waits for
+ * it or counts it. */
+static FiberObject *
+new_runner(SchedulerObject *s)
+{
+    FiberObject *fiber = pf_fiber_new(pf_grain.runner_main, NULL, 0, NULL);
+    if (fiber == NULL || pf_fiber_give_stack_unseen(s->thread, fiber) < 0) {
+        Py_XDECREF(fiber);
+        return NULL;
+    }
+    pf_set_kind(&fiber->core, &pf_runner_ops);
+    fiber->scheduled = true;
+    fiber->daemon = true;
+    fiber->core.scheduler = &s->core;
+    fiber->core.state = PF_PARKED;
+    Py_INCREF(s);
+    return fiber;
+}
+
+/* No memory for a stack: the run ends with that. */
+void
+pf_turn_failed(SchedulerObject *s, pf_task *task)
+{
+    task->state = PF_PARKED;
+    pf_scheduler_fail(s, pf_take_exception());
+    pf_wake_hub(s);
+}
+
+/* A new runner for `core`'s turn.  NULL: another one is next, because there is
+ * no memory, or because code that ran meanwhile has ended that turn. */
+static FiberObject *
+runner_for(SchedulerObject *s, pf_task *core)
+{
+    PyObject *task = Py_NewRef((PyObject *)pf_object_of(core));
+    pf_no_switch_begin(s->thread, "inside the scheduler");
+    FiberObject *runner = new_runner(s);
+    if (core->state != PF_READY || core->scheduler != &s->core) {
+        PyErr_Clear();
+        s->grains->runner = runner;
+        runner = NULL;
+    } else if (runner == NULL) {
+        pf_kind_of(core)->no_turn(s, core);
+    }
+    Py_DECREF(task);
+    pf_no_switch_end(s->thread);
+    return runner;
+}
+
+/* It is no longer parked, like every task that leaves the ready queue: where
+ * it lands, code may run before its turn because an object dies, and a
+ * cancellation by that code must not wake it. */
+static pf_fiber *
+give_turn(SchedulerObject *s, FiberObject *runner, pf_task *core)
+{
+    runner->core.state = PF_READY;
+    s->grains->runner = NULL;
+    s->grains->turn = core;
+    return pf_fiber_sure_way_to(s->thread, runner);
+}
+
+/* Not inline: the common case then saves no registers. */
+static PF_NEVER_INLINE pf_fiber *
+first_with_new_runner(SchedulerObject *s, pf_task *core)
+{
+    FiberObject *runner = runner_for(s, core);
+    return runner == NULL ? NULL : give_turn(s, runner, core);
+}
+
+/* An entry without a stack gets its turn: the idle runner takes it, which may
+ * be the caller. */
+pf_fiber *
+pf_grains_first(pf_scheduler *scheduler, pf_task *core)
+{
+    SchedulerObject *s = SCHEDULER_OF(scheduler);
+    FiberObject *runner = s->grains->runner;
+    return PF_LIKELY(runner != NULL && runner->core.state == PF_PARKED)
+               ? give_turn(s, runner, core)
+               : first_with_new_runner(s, core);
+}
+
+GrainObject *
+pf_grain_current(PfThread *t)
+{
+    FiberObject *self = CURRENT(t);
+    bool stepping = pf_is_runner(self) && self->args != NULL;
+    return stepping ? (GrainObject *)self->args : NULL;
+}
+
+/* ------------------------------------------------------------------ predicates */
+
+/* Changes whenever something may have changed a predicate's result. */
+static uint64_t
+activity(SchedulerObject *s)
+{
+    pf_scheduler *c = &s->core;
+    return c->switches + c->messages + c->timeouts + c->waits;
+}
+
+static bool
+asker_sleeps(PfGrains *grains)
+{
+    return grains != NULL && grains->sleepers.head != NULL &&
+           grains->asker->turn.state == PF_PARKED;
+}
+
+/* Something is about to run: ask the predicates afterwards. */
+void
+pf_grains_poke(SchedulerObject *s)
+{
+    if (asker_sleeps(s->grains)) {
+        pf_make_ready(&s->core, &s->grains->asker->turn);
+    }
+}
+
+/* The loop has nothing to run.  True: first the predicates must be asked. */
+bool
+pf_grains_ask_again(SchedulerObject *s)
+{
+    if (!asker_sleeps(s->grains) || s->grains->asked_at == activity(s)) {
+        return false;
+    }
+    pf_make_ready(&s->core, &s->grains->asker->turn);
+    return true;
+}
+
+/* In the grain's context; the grain may run meanwhile, if the predicate lets
+ * others run. */
+static PyObject *
+answer_of(PfThread *t, GrainObject *g, PyObject *predicate)
+{
+    FiberObject *self = CURRENT(t);
+    PyObject *context = Py_XNewRef(g->context);
+    self->args = Py_NewRef((PyObject *)g);
+    pystate_swap_context(t->tstate, &context);
+    PyObject *answer = PyObject_CallNoArgs(predicate);
+    pystate_swap_context(t->tstate, &context);
+    if (g->context == NULL) { /* it had none; the predicate may have set one */
+        g->context = Py_XNewRef(context);
+    }
+    Py_XDECREF(context);
+    Py_CLEAR(self->args);
+    return answer;
+}
+
+/* 1: the grain continues; 0: it keeps sleeping; -1: exception. */
+static int
+says_yes(PyObject *answer)
+{
+    if (answer == pf_facade.sleeping) {
+        return 0;
+    }
+    return answer == pf_facade.ready || answer == pf_facade.stopped
+               ? 1
+               : PyObject_IsTrue(answer);
+}
+
+static void
+ask(PfThread *t, GrainObject *g)
+{
+    PyObject *predicate = Py_NewRef(g->yielded);
+    PyObject *answer = answer_of(t, g, predicate);
+    int yes = answer == NULL ? -1 : says_yes(answer);
+    if (yes < 0) {
+        Py_XSETREF(answer, pf_take_exception());
+    } else if (answer == pf_facade.ready) {
+        Py_SETREF(answer, Py_NewRef(Py_None));
+    }
+    /* It may no longer wait, because it was cancelled meanwhile, or wait for
+     * something else. */
+    bool waits = g->core.state == PF_PARKED &&
+                 g->waits_for == PF_WAIT_ANSWER && g->yielded == predicate;
+    if (yes != 0 && waits) {
+        g->value = Py_NewRef(answer);
+        g->throws |= yes < 0;
+        pf_wake_task(g->core.scheduler, &g->core, PF_WAKE_NORMAL);
+    }
+    Py_DECREF(answer);
+    Py_DECREF(predicate);
+}
+
+/* Each that was there before is asked once; new ones queue behind. */
+static void
+ask_each(PfThread *t, PfGrains *grains)
+{
+    for (size_t n = grains->asking; n > 0 && grains->sleepers.head != NULL;
+         n--) {
+        PfNode *node = grains->sleepers.head;
+        GrainObject *g = pf_grain_of(&node->waiter->task->core);
+        pf_waitq_remove(node);
+        if (g->core.state != PF_PARKED) { /* woken, not yet run */
+            grains->asking--;
+            continue;
+        }
+        pf_waitq_push(&grains->sleepers, node);
+        Py_INCREF(g);
+        ask(t, g);
+        Py_DECREF(g);
+    }
+}
+
+/* The asker's turn: ask, if anything but itself has run since; then queue
+ * behind the others, or sleep until the loop wakes it. */
+static void
+askers_turn(PfThread *t, pf_task *task)
+{
+    SchedulerObject *s = SCHEDULER_OF(task->scheduler);
+    PfGrains *grains = s->grains;
+    bool something_ran = activity(s) - grains->asked_at > 1;
+    grains->asker->turn.state = PF_RUNNING;
+    if (something_ran) {
+        ask_each(t, grains);
+    }
+    grains->asked_at = activity(s);
+    if (something_ran && grains->sleepers.head != NULL) {
+        pf_make_ready(&s->core, &grains->asker->turn);
+    } else {
+        grains->asker->turn.state = PF_PARKED;
+    }
+}
+
+/* Nobody posts to it. */
+static const PfTaskOps asker_ops = {
+    .core = {.first = pf_grains_first},
+    .turn = askers_turn,
+    .no_turn = pf_turn_failed,
+};
+
+/* -------------------------------------------------------------- their kind */
+
+const PfTaskOps pf_runner_ops = {
+    .core = PF_FIBER_CORE_OPS(pf_fiber_run, pf_fiber_reap),
+    .serves = true,
+    PF_FIBER_OPS,
+};
