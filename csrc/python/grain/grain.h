@@ -152,7 +152,7 @@ pf_grain_is_here(GrainObject *g)
            pf_grain_scheduler(g)->thread == pf_tls_thread;
 }
 
-/* --- grain.c --- */
+/* --- grain_type.c --- */
 extern const PfTaskOps pf_grain_ops;
 
 /* --- grain_start.c --- */
