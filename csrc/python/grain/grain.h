@@ -1,14 +1,15 @@
 /* Grains: generators that the loop steps, like fibers.
  *
- *   grain.c        the Grain type
- *   grain_inspect.c  its attributes
- *   grain_step.c   one turn: resume, dispatch what was yielded, calls, the end
- *   grain_wait.c   what it waits for, waking, cancelling
- *   grain_move.c   coming to a scheduler and leaving it
- *   grain_cancel.c  cancelling, the scope that it was born in
- *   grain_run.c    the runner fiber, predicates, what the loop asks of grains
- *   grain_pool.c   the native half of GrainPool
- *   until.c        the awaitable that brings a request out of a coroutine
+ *   grain_type.c     the Grain type; grain_inspect.c: its attributes
+ *   grain_run.c      the runner fiber's life, what the loop asks of grains
+ *   grain_step.c     one turn: resume, dispatch what was yielded, calls, the end
+ *   grain_wait.c     what it waits for, waking, cancelling
+ *   grain_move.c     coming to a scheduler and leaving it
+ *   grain_cancel.c   cancelling, the scope that it was born in
+ *   grain_pool.c     the native half of GrainPool
+ *   grain_turn.c     who runs in a turn without a stack; predicates
+ *   grain_start.c    what a grain is made of
+ *   until.c          the awaitable that brings a request out of a coroutine
  *
  * A grain has no stack.  It is an entry of the scheduler's ready queue like a
  * fiber (it embeds a pf_task), so the queue's order, timers, wake-ups and a
