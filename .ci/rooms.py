@@ -33,7 +33,7 @@ FLOORS = [
     ["engine/unix", "engine/windows"],
     ["python/core"],
     ["python/task"],
-    ["python/line"],
+    ["python/waitq"],
     ["python/switch"],
     ["python/pack"],
     ["python/wait"],

@@ -326,7 +326,7 @@ _OnUnhandled: TypeAlias = (
     Literal["log", "raise"] | Callable[[Fiber[Any] | Grain[Any], BaseException], object]
 )
 
-def _join_cluster(first: Scheduler, own: Scheduler, /) -> bool: ...
+def _join_team(first: Scheduler, own: Scheduler, /) -> bool: ...
 
 @disjoint_base
 class Scheduler:
@@ -888,7 +888,7 @@ def _at_exit() -> None: ...
 def _after_fork_in_child() -> None: ...
 
 # For pyfiber.aio.
-def _as_guest(
+def _keep_asyncio_state(
     functions: tuple[Callable[..., Any], ...],
     fn: Callable[[*_Ts], _R],
     /,

@@ -18,12 +18,12 @@
 #include "python/pack/pack.h"
 #include "python/patch/lot.h"
 #include "python/patch/patch.h"
-#include "python/run/cluster.h"
 #include "python/run/help.h"
 #include "python/run/run.h"
+#include "python/run/team.h"
 #include "python/run/wakeup.h"
-#include "python/switch/attend.h"
 #include "python/switch/overflow.h"
+#include "python/switch/pending.h"
 #include "python/switch/switch.h"
 #include "python/sync/sync.h"
 #include "python/task/call.h"
@@ -35,8 +35,8 @@
 #include "python/task/unhandled.h"
 #include "python/testing/testing.h"
 #include "python/threads/threads.h"
-#include "python/wait/abroad.h"
-#include "python/wait/guest.h"
+#include "python/wait/asyncio.h"
+#include "python/wait/remote.h"
 #include "python/wait/wait.h"
 #include "python/watch/watch.h"
 
@@ -124,7 +124,7 @@ mod_spawn_now(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
     PfThread *t = pf_this_thread();
     FiberObject *fiber =
         fiber_to_spawn(t, "spawn_now()", args, nargs, kwnames);
-    if (fiber != NULL && ((t->attention != 0 && pf_attend(t) < 0) ||
+    if (fiber != NULL && ((t->pending != 0 && pf_pending_run(t) < 0) ||
                           pf_fiber_enlist(t->scheduler, fiber) < 0 ||
                           pf_fiber_run_now(t, fiber) < 0)) {
         Py_CLEAR(fiber);
@@ -682,22 +682,10 @@ add_primitives(PyObject *module)
  *   wakes fibers, and would wake the parent's loop by the inherited ones.
  */
 static const PfPart *const parts[] = {
-    &pf_signals_part,
-    &pf_runs_part,
-    &pf_workers_part,
-    &pf_fibers_part,
-    &pf_grains_part,
-    &pf_unseen_part,
-    &pf_scopes_part,
-    &pf_greenlets_part,
-    &pf_locals_part,
-    &pf_io_part,
-    &pf_lot_part,
-    &pf_watchdog_part,
-    &pf_cluster_part,
-    &pf_testing_part,
-    &pf_turns_part,
-    NULL,
+    &pf_signals_part, &pf_runs_part,      &pf_workers_part, &pf_fibers_part,
+    &pf_grains_part,  &pf_unhandled_part, &pf_scopes_part,  &pf_greenlets_part,
+    &pf_locals_part,  &pf_io_part,        &pf_lot_part,     &pf_watchdog_part,
+    &pf_team_part,    &pf_testing_part,   &pf_turns_part,   NULL,
 };
 
 static int
@@ -709,16 +697,16 @@ engine_exec(PyObject *module)
         stack_size_from_environment() < 0 || pf_state_init(module) < 0 ||
         pf_facade_init(module) < 0 || pf_packing_init() < 0 ||
         make_types(module) < 0 || pf_import_init(module) < 0 ||
-        pf_abroad_init(module) < 0 || pf_cancel_init(module) < 0 ||
+        pf_remote_init(module) < 0 || pf_cancel_init(module) < 0 ||
         pf_worker_init(module) < 0 || pf_portal_init(module) < 0 ||
         pf_unbroken_init(module) < 0 || pf_hooked_init(module) < 0 ||
-        pf_io_init(module) < 0 || pf_guest_init(module) < 0 ||
+        pf_io_init(module) < 0 || pf_asyncio_init(module) < 0 ||
         pf_inspect_init(module) < 0 || pf_calls_init(module) < 0 ||
         pf_grain_module_init(module) < 0 ||
         pf_thread_module_init(module) < 0 || pf_schedule_init(module) < 0 ||
         pf_python_overflow_init() < 0 || pf_capsule_init(module) < 0 ||
         pf_patch_init(module) < 0 || pf_watchdog_init(module) < 0 ||
-        pf_turns_init(module) < 0 || pf_cluster_run_init(module) < 0 ||
+        pf_turns_init(module) < 0 || pf_team_run_init(module) < 0 ||
         add_primitives(module) < 0) {
         return -1;
     }

@@ -33,7 +33,7 @@ from pyfiber._engine import (
     wait_readable,
     yield_now,
 )
-from pyfiber.aio._guest import as_guest
+from pyfiber.aio._asyncio_state import keep_asyncio_state
 
 Ts = TypeVarTuple("Ts")
 
@@ -148,7 +148,7 @@ class FiberEventLoop(asyncio.SelectorEventLoop):
         if _running_scheduler() is None:
             return super().run_forever()
         self._parking.winding_down = self._parking.winding_down and _is_cancelled()
-        as_guest(super().run_forever)
+        keep_asyncio_state(super().run_forever)
         if self._parking.winding_down and self._main is None:
             check_cancelled()
         return None

@@ -9,7 +9,7 @@ from contextvars import Context
 from typing import Any
 
 from pyfiber._engine import Fiber, FiberError
-from pyfiber.aio._guest import as_guest
+from pyfiber.aio._asyncio_state import keep_asyncio_state
 
 
 def start(
@@ -24,7 +24,7 @@ def start(
         return awaitable
     coroutine = awaitable if asyncio.iscoroutine(awaitable) else _awaiting(awaitable)
     # Inside of the task the fiber may wait for others, who must not be taken for the task.
-    return as_guest(_make_task, loop, coroutine, _own_context(fiber))  # type: ignore[no-any-return]
+    return keep_asyncio_state(_make_task, loop, coroutine, _own_context(fiber))  # type: ignore[no-any-return]
 
 
 async def _awaiting(awaitable: Awaitable[Any]) -> Any:

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from pyfiber import Fiber, current, park, run, spawn, yield_now
-from pyfiber.aio._guest import as_guest
+from pyfiber.aio._asyncio_state import as_guest
 
 
 def test_guest_may_end_while_a_fiber_that_it_switched_to_waits() -> None:

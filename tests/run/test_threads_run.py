@@ -696,14 +696,14 @@ def _others():
 
 
 def test_threads_none_is_the_number_of_processors():
-    from pyfiber import _cluster
+    from pyfiber import _team
 
     def main():
         for fiber in [spawn(int), spawn(int)]:
             fiber.join()
         return _others()
 
-    assert len(run(main, threads=None)) == _cluster.processors() - 1
+    assert len(run(main, threads=None)) == _team.processors() - 1
 
 
 def test_threads_begin_when_there_is_something_to_give():

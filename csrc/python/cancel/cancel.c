@@ -515,7 +515,7 @@ pf_cancel_again(FiberObject *fiber, PyObject *why)
 }
 
 SchedulerObject *
-pf_scope_abroad(ScopeObject *scope)
+pf_scope_is_remote(ScopeObject *scope)
 {
     PF_LOCK(scope);
     SchedulerObject *s = scope->scheduler;
@@ -645,7 +645,7 @@ cancel_scope(ScopeObject *scope, PyObject *why)
     if (scope->left) {
         return 0;
     }
-    SchedulerObject *there = pf_scope_abroad(scope);
+    SchedulerObject *there = pf_scope_is_remote(scope);
     if (there == NULL) {
         pf_scope_cancel_again(scope, why);
         return 1;

@@ -11,10 +11,10 @@
 #include "python/core/compiler.h"
 #include "python/core/facade.h"
 #include "python/core/state.h"
-#include "python/core/still.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
-#include "python/switch/attend.h"
+#include "python/core/world.h"
+#include "python/switch/pending.h"
 #include "python/task/call.h"
 #include "python/task/cancelling.h"
 #include "python/task/fiber.h"
@@ -142,13 +142,13 @@ spawn(GroupObject *self, PyObject *const *args, Py_ssize_t nargs,
 {
     PfThread *t = pf_this_thread();
     bool shared =
-        t != NULL && t->scheduler != NULL && t->scheduler->cluster != NULL;
+        t != NULL && t->scheduler != NULL && t->scheduler->team != NULL;
     SchedulerObject *there =
-        PF_UNLIKELY(shared) ? pf_group_abroad(t, self) : NULL;
+        PF_UNLIKELY(shared) ? pf_group_is_remote(t, self) : NULL;
     if (PF_UNLIKELY(there != NULL)) {
         FiberObject *child = make_child(args, nargs, kwnames);
         child =
-            child == NULL ? NULL : pf_group_spawn_abroad(there, self, child);
+            child == NULL ? NULL : pf_group_remote_spawn(there, self, child);
         Py_DECREF(there);
         return child;
     }
@@ -196,7 +196,7 @@ group_spawn_now(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
                 PyObject *kwnames)
 {
     PfThread *t = pf_this_thread();
-    if (t == NULL || (t->attention != 0 && pf_attend(t) < 0)) {
+    if (t == NULL || (t->pending != 0 && pf_pending_run(t) < 0)) {
         return NULL;
     }
     FiberObject *child = add_child(t, GROUP(op), args, nargs, kwnames);
@@ -498,14 +498,14 @@ group_holders(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     PyObject *list = PyList_New(0);
-    bool stopped = pf_still_begin(NULL);
+    bool stopped = pf_world_stop(NULL);
     PfTaskObject *child = GROUP(op)->scope.children;
     for (; list != NULL && child != NULL; child = child->base_next) {
         if (child->grouped && PyList_Append(list, (PyObject *)child) < 0) {
             break;
         }
     }
-    pf_still_end(stopped);
+    pf_world_start(stopped);
     if (PyErr_Occurred()) {
         Py_CLEAR(list);
     }

@@ -5,9 +5,9 @@
 #include "python/core/arguments.h"
 #include "python/core/compiler.h"
 #include "python/core/state.h"
-#include "python/core/still.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
+#include "python/core/world.h"
 #include "python/look/inspect.h"
 #include "python/task/fiber.h"
 #include "python/task/name.h"
@@ -465,7 +465,7 @@ may_change(ScopeObject *self, const char *what)
                      what);
         return -1;
     }
-    SchedulerObject *there = pf_scope_abroad(self);
+    SchedulerObject *there = pf_scope_is_remote(self);
     if (there != NULL) {
         Py_DECREF(there);
         PyErr_Format(pf.fiber_error,
@@ -572,9 +572,9 @@ static PyObject *
 scope_repr(PyObject *op)
 {
     ScopeObject *self = (ScopeObject *)op;
-    bool stopped = pf_still_begin(NULL);
+    bool stopped = pf_world_stop(NULL);
     FiberObject *fiber = (FiberObject *)Py_XNewRef((PyObject *)self->fiber);
-    pf_still_end(stopped);
+    pf_world_start(stopped);
     PyObject *name = NULL, *repr = NULL;
     PyObject *what = describe(self);
     if (what == NULL) {
@@ -623,7 +623,7 @@ static PyObject *
 get_parent_fiber(PyObject *op, void *closure)
 {
     (void)closure;
-    return pf_still_ref(NULL, (PyObject **)&((ScopeObject *)op)->fiber);
+    return pf_world_ref(NULL, (PyObject **)&((ScopeObject *)op)->fiber);
 }
 
 static PyGetSetDef scope_getset[] = {

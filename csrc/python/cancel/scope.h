@@ -17,7 +17,7 @@
  * not, is a matter of a few pointers.
  *
  * Everything here happens on the thread of the scope's run, except
- * pf_scope_cancel, which posts, and pf_scope_abroad.
+ * pf_scope_cancel, which posts, and pf_scope_is_remote.
  */
 #ifndef PF_SCOPE_H
 #define PF_SCOPE_H
@@ -95,7 +95,7 @@ void pf_scope_disown(PfTaskObject *child);
 int pf_scope_enlist(SchedulerObject *s, ScopeObject *base, FiberObject *fiber);
 /* The scheduler that it is entered in, if that is another thread's: a new
  * reference.  Else NULL, without an exception. */
-SchedulerObject *pf_scope_abroad(ScopeObject *scope);
+SchedulerObject *pf_scope_is_remote(ScopeObject *scope);
 /* Any thread. 1, or 0 if the scope has been left; -1 with an exception. */
 int pf_scope_cancel(ScopeObject *scope, PyObject *reason);
 /* Owner thread.  The first reason is kept.  The second function is for what the
@@ -164,9 +164,9 @@ extern PyType_Spec pf_group_spec;
 /* --- group_abroad.c --- */
 /* The group's scheduler, if that is another one of the run on several threads
  * that this one takes part in: a new reference.  Else NULL, without an exception. */
-SchedulerObject *pf_group_abroad(PfThread *t, GroupObject *group);
+SchedulerObject *pf_group_is_remote(PfThread *t, GroupObject *group);
 /* spawn() there: the child, which is stolen, or NULL with an exception. */
-FiberObject *pf_group_spawn_abroad(SchedulerObject *s, GroupObject *group,
+FiberObject *pf_group_remote_spawn(SchedulerObject *s, GroupObject *group,
                                    FiberObject *child);
 
 /* --- group.c --- */

@@ -4,8 +4,8 @@
 #include "python/core/arguments.h"
 #include "python/core/thread.h"
 #include "python/task/fiber.h"
-#include "python/task/lent.h"
 #include "python/task/life.h"
+#include "python/task/migrate.h"
 #include "python/task/scheduler.h"
 
 static ScopeObject *
@@ -105,8 +105,9 @@ mod_current_deadline(PyObject *module, PyObject *ignored)
 static bool
 is_fiber_of_another_member(SchedulerObject *s, PyObject *op)
 {
-    return s->cluster != NULL && PyObject_TypeCheck(op, pf_fiber_type) &&
-           pf_hooks.lending->together(s, SCHEDULER_OF(PF_TASK(op)->core.scheduler));
+    return s->team != NULL && PyObject_TypeCheck(op, pf_fiber_type) &&
+           pf_hooks.migrate->together(
+               s, SCHEDULER_OF(PF_TASK(op)->core.scheduler));
 }
 
 static PyObject *

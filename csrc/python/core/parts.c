@@ -15,7 +15,7 @@ take_hooks(const PfHooks *hooks)
     TAKE(root);
     TAKE(cancelling);
     TAKE(explorer);
-    TAKE(lending);
+    TAKE(migrate);
     TAKE(turns);
     TAKE(plain_fiber);
     TAKE(await);

@@ -31,7 +31,7 @@ typedef struct PfHooks {
     const PfRootOps *root;
     const struct PfCancelling *cancelling; /* task/cancelling.h */
     const struct PfExplorerOps *explorer;  /* task/explore.h */
-    const struct PfLentOps *lending;       /* task/lent.h */
+    const struct PfMigrateOps *migrate;    /* task/migrate.h */
     const struct PfTurnOps *turns;         /* task/scheduler.h */
     /* The kind of a fiber that nothing else is known of. */
     const struct PfTaskOps *plain_fiber;

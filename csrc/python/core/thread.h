@@ -13,17 +13,18 @@
 typedef struct FiberObject FiberObject;
 typedef struct SchedulerObject SchedulerObject;
 typedef struct PfThread PfThread;
-typedef struct PfGuest PfGuest;
+typedef struct PfAsyncio PfAsyncio;
 typedef struct PfTrace PfTrace;
 
 /* Reasons for the slow path at the next switch. */
 enum {
-    PF_ATT_NO_SWITCH = 1 << 0, /* no_switch > 0 */
-    PF_ATT_GC = 1 << 1,        /* a fiber of ours is `collecting` */
-    PF_ATT_DROPPED = 1 << 2,   /* fibers to unwind: dropped by other threads */
-    PF_ATT_RESERVE = 1 << 3,   /* a fiber's reserve is open */
-    PF_ATT_GUEST = 1 << 4,     /* a guest is inside */
-    PF_ATT_CALLS = 1 << 5,     /* calls by other threads: see post.h */
+    PF_PENDING_NO_SWITCH = 1 << 0, /* no_switch > 0 */
+    PF_PENDING_GC = 1 << 1,        /* a fiber of ours is `collecting` */
+    PF_PENDING_DROPPED = 1
+        << 2, /* fibers to unwind: dropped by other threads */
+    PF_PENDING_RESERVE = 1 << 3, /* a fiber's reserve is open */
+    PF_PENDING_ASYNCIO = 1 << 4, /* an inner loop of asyncio's is inside */
+    PF_PENDING_CALLS = 1 << 5,   /* calls by other threads: see post.h */
 };
 
 /* Objects that have died and are kept for the next ones, so many of each kind:
@@ -39,8 +40,8 @@ typedef enum PfSpareKind {
     PF_SPARE_FIBERS,
     PF_SPARE_SCOPES,
     PF_SPARE_GREENLETS,
-    PF_SPARE_SMALL_WAITS, /* memory only: see line/memory.h */
-    PF_SPARE_WAITS,       /* ... for a PfWait: see line/line.h */
+    PF_SPARE_SMALL_WAITS, /* memory only: see waitq/wait_memory.h */
+    PF_SPARE_WAITS,       /* ... for a PfWait: see waitq/waitq.h */
     PF_SPARE_KINDS
 } PfSpareKind;
 typedef struct PfSpare {
@@ -52,7 +53,7 @@ struct PfThread {
     pf_thread engine; /* first: the engine hands us pf_thread pointers */
     PyThreadState *tstate;
     uint64_t tstate_id; /* another state may later have its address */
-    uint32_t attention; /* changed by pf_attend_to and pf_attended only */
+    uint32_t pending; /* changed by pf_thread_pend and pf_thread_unpend only */
     uint32_t no_switch; /* depth of no-switch regions */
     const char *no_switch_why;
     PyObject *transfer;          /* the value of the present switch */
@@ -69,8 +70,8 @@ struct PfThread {
     FiberObject *left_profiled;  /* by the present switch: see profiled.h */
     bool zombie_lives_on;        /* ... which alone made a zombie of it */
     PfTrace *spare_traces;       /* for new fibers: see switch/tracing.h */
-    PfGuest *guest;              /* inside at present, or NULL: see guest.h */
-    bool keeps_tracing;          /* of a greenlet's switch through the mover */
+    PfAsyncio *asyncio; /* inside at present, or NULL: see asyncio.h */
+    bool keeps_tracing; /* of a greenlet's switch through the mover */
     PyState root_state;
     unsigned given;             /* stacks so far */
     int64_t collection;         /* ns that the last one for stacks took */
@@ -115,24 +116,24 @@ pf_empty_spare(PfThread *t, PfSpareKind kind)
     t->spare[kind] = (PfSpare){NULL, PF_MOST_SPARE};
     return first;
 }
-/* Other threads set PF_ATT_DROPPED and PF_ATT_CALLS: without a GIL at any time.
+/* Other threads set PF_PENDING_DROPPED and PF_PENDING_CALLS: without a GIL at any time.
  */
 static inline void
-pf_attend_to(PfThread *t, uint32_t reasons)
+pf_thread_pend(PfThread *t, uint32_t reasons)
 {
     if (PF_FREE_THREADED) {
-        pf_fetch_or32(&t->attention, reasons);
+        pf_fetch_or32(&t->pending, reasons);
     } else {
-        t->attention |= reasons;
+        t->pending |= reasons;
     }
 }
 static inline void
-pf_attended(PfThread *t, uint32_t reasons)
+pf_thread_unpend(PfThread *t, uint32_t reasons)
 {
     if (PF_FREE_THREADED) {
-        pf_fetch_and32(&t->attention, ~reasons);
+        pf_fetch_and32(&t->pending, ~reasons);
     } else {
-        t->attention &= ~reasons;
+        t->pending &= ~reasons;
     }
 }
 /* Between the two calls no switch is allowed. */
@@ -142,13 +143,13 @@ pf_no_switch_begin(PfThread *t, const char *why)
     if (t->no_switch++ == 0) {
         t->no_switch_why = why;
     }
-    pf_attend_to(t, PF_ATT_NO_SWITCH);
+    pf_thread_pend(t, PF_PENDING_NO_SWITCH);
 }
 static inline void
 pf_no_switch_end(PfThread *t)
 {
     if (--t->no_switch == 0) {
-        pf_attended(t, PF_ATT_NO_SWITCH);
+        pf_thread_unpend(t, PF_PENDING_NO_SWITCH);
     }
 }
 
@@ -159,9 +160,9 @@ pf_mark_collector(PfThread *t, bool runs)
 {
     t->collecting = runs ? t->engine.current : NULL;
     if (runs) {
-        pf_attend_to(t, PF_ATT_GC);
+        pf_thread_pend(t, PF_PENDING_GC);
     } else {
-        pf_attended(t, PF_ATT_GC);
+        pf_thread_unpend(t, PF_PENDING_GC);
     }
 }
 

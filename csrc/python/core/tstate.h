@@ -12,7 +12,7 @@
  *
  * Not switched: the thread's trace and profile functions, threading.local, the
  * running asyncio loop: they belong to the thread.  (For a loop that runs in a
- * fiber, see wait/guest.h; for a fiber's own trace function, switch/tracing.h.)
+ * fiber, see wait/asyncio.h; for a fiber's own trace function, switch/tracing.h.)
  * `current_exception` is not switched either: it is NULL whenever a fiber is
  * left; an exception in flight travels as the value of the switch.
  */

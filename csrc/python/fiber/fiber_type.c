@@ -5,14 +5,14 @@
 #include "python/core/chain.h"
 #include "python/core/compiler.h"
 #include "python/core/state.h"
-#include "python/core/still.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
+#include "python/core/world.h"
 #include "python/look/inspect.h"
 #include "python/pack/pack.h"
-#include "python/switch/attend.h"
 #include "python/switch/home.h"
-#include "python/switch/slots.h"
+#include "python/switch/locals.h"
+#include "python/switch/pending.h"
 #include "python/switch/switch.h"
 #include "python/switch/tracing.h"
 #include "python/switch/unwind.h"
@@ -177,13 +177,13 @@ static void
 outlive(FiberObject *self)
 {
     if (!pf_fiber_can_unwind(self)) {
-        bool stopped = pf_still_begin(self->thread);
+        bool stopped = pf_world_stop(self->thread);
         bool runs = !pf_fiber_can_unwind(self);
         if (runs) {
             Py_INCREF(self);
             self->held = true;
         }
-        pf_still_end(stopped);
+        pf_world_start(stopped);
         if (runs) {
             return;
         }
@@ -191,7 +191,7 @@ outlive(FiberObject *self)
     if (self->thread == pf_tls_thread && !pf_must_stay(self->thread)) {
         pf_fiber_unwind(self->thread, self);
     } else {
-        pf_leave_to_owner(self->thread, Py_NewRef((PyObject *)self));
+        pf_pending_leave(self->thread, Py_NewRef((PyObject *)self));
     }
 }
 
@@ -223,7 +223,7 @@ fiber_clear(PyObject *op)
         Py_CLEAR(rare->puller);
         Py_CLEAR(rare->pulled);
         Py_CLEAR(rare->other);
-        Py_CLEAR(rare->kept);
+        Py_CLEAR(rare->referents);
     }
     return 0;
 }
@@ -252,7 +252,7 @@ keep_referents(FiberObject *self)
     }
     PfRare *rare = list == NULL ? NULL : pf_task_rare_of(PF_TASK(self));
     if (rare != NULL) {
-        rare->kept = list;
+        rare->referents = list;
     } else {
         PyErr_Clear(); /* no memory: better lost than freed too early */
     }
@@ -283,8 +283,8 @@ fiber_finalize(PyObject *op)
     }
     finalize_scheduler(self);
     if (self->core.state == PF_DONE || self->core.state == PF_NEW) {
-        if (pf_is_unseen(op)) {
-            pf_unseen_lost(op);
+        if (pf_unhandled_has(op)) {
+            pf_unhandled_lost(op);
         }
     } else if (is_alive(self)) {
         keep_referents(self);
@@ -320,14 +320,15 @@ static bool
 finalize_again(FiberObject *self)
 {
     PyObject *op = (PyObject *)self;
-    bool unseen = self->outcome == PF_OUTCOME_FAILED && pf_is_unseen(op);
+    bool unseen = self->outcome == PF_OUTCOME_FAILED && pf_unhandled_has(op);
     if (pf_is_shut_down()) {
         return dies_at_exit(self);
     }
     if (!unseen && !is_alive(self)) {
         return true;
     }
-    return pf_task_revived_for(op, unseen ? pf_unseen_lost : outlive_object);
+    return pf_task_revived_for(op,
+                               unseen ? pf_unhandled_lost : outlive_object);
 }
 
 static inline pf_thread *
@@ -352,7 +353,7 @@ let_go(FiberObject *self)
         pf_hooks.cancelling->ends_inside(self, Py_None);
     }
     if (pf_rare(self)->slots != NULL) {
-        pf_slots_clear(self);
+        pf_locals_clear(self);
     }
     pf_fiber_leave_stack(thread_of(self), &self->fiber);
     fiber_clear((PyObject *)self);
@@ -388,7 +389,7 @@ fiber_dealloc(PyObject *op)
         return;
     }
     if (!plain) {
-        pf_unseen_leave(op);
+        pf_unhandled_leave(op);
     }
     PyObject_GC_UnTrack(op);
     if (self->weakrefs != NULL) {

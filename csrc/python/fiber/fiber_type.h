@@ -1,7 +1,7 @@
 /* fiber/: the Fiber type, above all that it is made of:
  *
  *   task/    what a task is: its object, its life, its outcome
- *   line/    lines of waiters
+ *   waitq/   queues of waiters
  *   switch/  leaving one fiber for another, a fiber's first call and its end
  *   pack/    moving the stacks of parked fibers
  *   wait/    park, sleep, yield, join, waiting in line

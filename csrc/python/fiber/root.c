@@ -3,19 +3,19 @@
 #include "python/fiber/root.h"
 
 #include "python/core/state.h"
-#include "python/core/still.h"
 #include "python/core/thread.h"
+#include "python/core/world.h"
 #include "python/fiber/fiber_type.h"
-#include "python/line/line.h"
-#include "python/line/memory.h"
 #include "python/pack/pack.h"
-#include "python/switch/attend.h"
-#include "python/switch/slots.h"
+#include "python/switch/locals.h"
+#include "python/switch/pending.h"
 #include "python/switch/switch.h"
 #include "python/switch/tracing.h"
 #include "python/switch/unwind.h"
 #include "python/task/fiber.h"
 #include "python/task/post.h"
+#include "python/waitq/wait_memory.h"
+#include "python/waitq/waitq.h"
 
 /* ------------------------------------------------------------------- the root */
 
@@ -83,7 +83,7 @@ static FiberObject *
 hold_suspended(PfThread *t)
 {
     FiberObject *f = find_suspended(t->live);
-    while (f != NULL && !pf_still_hold((PyObject *)f)) {
+    while (f != NULL && !pf_world_hold((PyObject *)f)) {
         f = find_suspended(f->next);
     }
     return f;
@@ -93,7 +93,7 @@ static void
 unwind_all(PfThread *t)
 {
     FiberObject *fiber;
-    pf_unwind_dropped(t);
+    pf_pending_unwind(t);
     while ((fiber = hold_suspended(t)) != NULL) {
         pf_fiber_unwind(t, fiber);
         Py_DECREF(fiber);
@@ -136,7 +136,7 @@ static const PfRootOps root = {
 const PfPart pf_fibers_part = {
     .hooks = {.root = &root, .plain_fiber = &pf_fiber_ops},
     .thread_end = unwind_all,
-    .thread_lost = pf_waits_forget,
+    .thread_lost = pf_waitq_forget_thread,
     .at_exit = unwind_all,
     .free_spare = free_spare,
 };
@@ -148,7 +148,7 @@ static void
 clear_locals(PfThread *t)
 {
     for (int i = 0; i < 8 && pf_rare(t->root)->slots != NULL; i++) {
-        pf_slots_clear(t->root);
+        pf_locals_clear(t->root);
     }
 }
 

@@ -28,9 +28,9 @@
 #include "python/cancel/scope.h"
 #include "python/core/objlock.h"
 #include "python/core/thread.h"
-#include "python/line/line.h"
 #include "python/task/fiber.h"
 #include "python/task/scheduler.h"
+#include "python/waitq/waitq.h"
 
 typedef struct GrainObject GrainObject;
 typedef struct PfGrains PfGrains;

@@ -1,6 +1,6 @@
 /* A grain's attributes: its name, states, frames, outcome. */
 #include "python/core/facade.h"
-#include "python/core/still.h"
+#include "python/core/world.h"
 #include "python/grain/grain.h"
 #include "python/look/inspect.h"
 #include "python/task/fiber.h"
@@ -22,10 +22,10 @@ made_of(const GrainObject *g)
 PyObject *
 pf_grain_name(GrainObject *g)
 {
-    bool stopped = pf_still_begin(pf_task_owner(PF_TASK(g)));
+    bool stopped = pf_world_stop(pf_task_owner(PF_TASK(g)));
     PyObject *name = Py_XNewRef(g->name);
     PyObject *source = name == NULL ? made_of(g) : NULL;
-    pf_still_end(stopped);
+    pf_world_start(stopped);
     if (name == NULL) { /* its code runs, and may end the grain */
         name = source == NULL ? PyUnicode_FromString("grain")
                               : pf_name_after(source);
@@ -73,7 +73,7 @@ get_suspended_state(PyObject *op, void *closure)
 {
     (void)closure;
     GrainObject *g = (GrainObject *)op;
-    return pf_still_ref(pf_task_owner(PF_TASK(g)), &g->yielded);
+    return pf_world_ref(pf_task_owner(PF_TASK(g)), &g->yielded);
 }
 
 static PyObject *
@@ -81,7 +81,7 @@ get_pool(PyObject *op, void *closure)
 {
     (void)closure;
     GrainObject *g = (GrainObject *)op;
-    return pf_still_ref(pf_task_owner(PF_TASK(g)), (PyObject **)&g->pool);
+    return pf_world_ref(pf_task_owner(PF_TASK(g)), (PyObject **)&g->pool);
 }
 
 /* The frames of a generator or coroutine and of what it awaits, appended. */
@@ -160,12 +160,12 @@ make_calls(PyObject *frames)
 static PyObject *
 grain_frames(GrainObject *g)
 {
-    bool stopped = pf_still_begin(pf_task_owner(PF_TASK(g)));
+    bool stopped = pf_world_stop(pf_task_owner(PF_TASK(g)));
     PyObject *frames = list_frames(g);
     if (stopped && frames != NULL && make_calls(frames) < 0) {
         Py_CLEAR(frames);
     }
-    pf_still_end(stopped);
+    pf_world_start(stopped);
     return frames;
 }
 
@@ -175,7 +175,7 @@ get_frame(PyObject *op, void *closure)
     (void)closure;
     GrainObject *g = (GrainObject *)op;
     if (g->core.scheduler != NULL &&
-        pf_may_move_on(pf_task_owner(PF_TASK(g)))) {
+        pf_world_moves(pf_task_owner(PF_TASK(g)))) {
         PyErr_SetString(pf.fiber_error,
                         "the grain belongs to another thread, and without a "
                         "GIL that may go on at any time: use stack() instead "

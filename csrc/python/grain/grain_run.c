@@ -3,7 +3,7 @@
  */
 #include "python/grain/grain.h"
 #include "python/grain/loop.h"
-#include "python/switch/attend.h"
+#include "python/switch/pending.h"
 #include "python/switch/switch.h"
 
 /* ------------------------------------------------------------ the runner's life */
@@ -28,8 +28,8 @@ static bool
 next_turn(PfThread *t, SchedulerObject *s, FiberObject *self)
 {
     PfGrains *grains = s->grains;
-    if (PF_UNLIKELY(t->attention != 0) && !is_spent(self) &&
-        pf_attend(t) < 0) {
+    if (PF_UNLIKELY(t->pending != 0) && !is_spent(self) &&
+        pf_pending_run(t) < 0) {
         PyErr_WriteUnraisable((PyObject *)self); /* it is in no step */
     }
     if (PF_UNLIKELY(is_spent(self) || self->scope != NULL ||

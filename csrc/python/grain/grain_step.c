@@ -8,7 +8,6 @@
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
 #include "python/grain/grain.h"
-#include "python/line/line.h"
 #include "python/switch/switch.h"
 #include "python/sync/channel.h"
 #include "python/sync/event.h"
@@ -20,6 +19,7 @@
 #include "python/task/scheduler.h"
 #include "python/task/unhandled.h"
 #include "python/wait/wait.h"
+#include "python/waitq/waitq.h"
 
 /* The most calls and returns in one turn; then the others get theirs. */
 #define CALLS_IN_A_TURN 100
@@ -400,7 +400,7 @@ pf_grain_finish(PfThread *t, GrainObject *g, PyObject *result)
     if (g->base != NULL) {
         pf_scope_child_done(PF_TASK(g));
     }
-    pf_grant_all(&g->waiters);
+    pf_waitq_grant_all(&g->waiters);
     SchedulerObject *s =
         g->core.scheduler != NULL ? pf_grain_scheduler(g) : t->scheduler;
     if (g->outcome == PF_OUTCOME_FAILED && s != NULL) {

@@ -45,7 +45,7 @@ static FiberObject *
 new_runner(SchedulerObject *s)
 {
     FiberObject *fiber = pf_fiber_new(pf_grain.runner_main, NULL, 0, NULL);
-    if (fiber == NULL || pf_fiber_give_stack_unseen(s->thread, fiber) < 0) {
+    if (fiber == NULL || pf_fiber_give_stack_fresh(s->thread, fiber) < 0) {
         Py_XDECREF(fiber);
         return NULL;
     }

@@ -164,8 +164,8 @@ grain_clear(PyObject *op)
 static void
 grain_finalize(PyObject *op)
 {
-    if (pf_is_unseen(op) && !pf_is_shut_down()) {
-        pf_unseen_lost(op);
+    if (pf_unhandled_has(op) && !pf_is_shut_down()) {
+        pf_unhandled_lost(op);
     }
 }
 
@@ -174,14 +174,14 @@ grain_dealloc(PyObject *op)
 {
     GrainObject *g = (GrainObject *)op;
     PyTypeObject *type = Py_TYPE(op);
-    if (g->outcome == PF_OUTCOME_FAILED && pf_is_unseen(op) &&
+    if (g->outcome == PF_OUTCOME_FAILED && pf_unhandled_has(op) &&
         !pf_task_revived_for(op, grain_finalize)) {
         return;
     }
     if (PF_UNLIKELY(pf_task_awaits_post(PF_TASK(g)))) {
         return;
     }
-    pf_unseen_leave(op);
+    pf_unhandled_leave(op);
     PyObject_GC_UnTrack(op);
     if (g->weakrefs != NULL) {
         PyObject_ClearWeakRefs(op);

@@ -11,7 +11,6 @@
 #include "python/core/tstate.h"
 #include "python/grain/grain.h"
 #include "python/grain/loop.h"
-#include "python/line/line.h"
 #include "python/sync/channel.h"
 #include "python/sync/event.h"
 #include "python/task/fiber.h"
@@ -21,6 +20,7 @@
 #include "python/task/scheduler.h"
 #include "python/wait/in_line.h"
 #include "python/wait/wait.h"
+#include "python/waitq/waitq.h"
 
 /* ---------------------------------------------------------------- being ready */
 
@@ -486,7 +486,7 @@ leave_line(GrainObject *g, PfNode *node)
     if (g->waits_for == PF_WAIT_ANSWER && node->queue != NULL) {
         pf_grain_scheduler(g)->grains->asking--;
     }
-    pf_wait_leave(node->waiter);
+    pf_waitq_leave(node->waiter);
     if (node->item == NULL) {
         return;
     }
@@ -602,7 +602,7 @@ pf_grain_take_value(GrainObject *g)
         cancelled |= why == PF_WAKE_TIMEOUT && g->slowed;
         g->slowed = false;
         if (PF_FREE_THREADED && kind == PF_WAIT_GRANT) {
-            pf_wait_leave(
+            pf_waitq_leave(
                 &g->wait->line.waiter); /* from now on it is certain */
         }
         if (pf_grain_was_granted(g)) {
@@ -684,7 +684,7 @@ pf_grains_forget_waits(SchedulerObject *s)
     GrainObject *g = s->grains == NULL ? NULL : s->grains->live;
     for (; g != NULL; g = g->next) {
         if (g->core.state != PF_RUNNING && g->wait != NULL) {
-            pf_wait_leave(&g->wait->line.waiter);
+            pf_waitq_leave(&g->wait->line.waiter);
         }
     }
 }

@@ -9,8 +9,8 @@
 #include "python/core/tstate.h"
 #include "python/look/inspect.h"
 #include "python/pack/pack.h"
-#include "python/switch/attend.h"
 #include "python/switch/home.h"
+#include "python/switch/pending.h"
 #include "python/task/fiber.h"
 
 /* ------------------------------------------------------------------ making one */
@@ -91,8 +91,8 @@ pf_greenlet_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (t == NULL) {
         return NULL;
     }
-    if (PF_UNLIKELY((t->attention & PF_ATT_DROPPED) && t->no_switch == 0)) {
-        pf_unwind_dropped(t);
+    if (PF_UNLIKELY((t->pending & PF_PENDING_DROPPED) && t->no_switch == 0)) {
+        pf_pending_unwind(t);
     }
     if (PF_UNLIKELY(type->tp_flags & Py_TPFLAGS_IS_ABSTRACT)) {
         /* This says which methods are missing. */
@@ -114,13 +114,13 @@ set_run(PyGreenlet *g, PyObject *run)
                         "Main greenlets do not have a run attribute.");
         return -1;
     }
-    bool stopped = pf_greenlet_still(g);
+    bool stopped = pf_greenlet_stop_world(g);
     bool started = IMPL(g)->started;
     PyObject *before = IMPL(g)->run;
     if (!started) {
         IMPL(g)->run = Py_XNewRef(run);
     }
-    pf_still_end(stopped);
+    pf_world_start(stopped);
     if (started) {
         PyErr_SetString(PyExc_AttributeError,
                         "run cannot be set after the start of the greenlet");
@@ -241,7 +241,7 @@ end(PyGreenlet *g)
 {
     FiberObject *fiber = IMPL(g)->fiber;
     PfThread *t = pf_tls_thread;
-    bool stopped = pf_greenlet_still(g), ours = false;
+    bool stopped = pf_greenlet_stop_world(g), ours = false;
     if (pf_is_shut_down()) {
         IMPL(g)->fiber = NULL; /* the stack is not touched */
         fiber->greenlet = NULL;
@@ -249,11 +249,11 @@ end(PyGreenlet *g)
         Py_INCREF(g);
         fiber->held = true;
     } else if (fiber->thread != t || pf_must_stay(t)) {
-        pf_leave_to_owner(fiber->thread, Py_NewRef((PyObject *)g));
+        pf_pending_leave(fiber->thread, Py_NewRef((PyObject *)g));
     } else {
         ours = true;
     }
-    pf_still_end(stopped);
+    pf_world_start(stopped);
     if (ours) {
         pf_greenlet_kill(t, g);
         if (Py_REFCNT(g) == 1 && pf_greenlet_active(g)) {
@@ -371,15 +371,15 @@ int
 pf_greenlet_set_parent(PyGreenlet *g, PyObject *value)
 {
     bool known = pf_is_greenlet(value);
-    bool stopped = known && (pf_greenlet_still(g) ||
-                             pf_greenlet_lineage_still((PyGreenlet *)value));
+    bool stopped = known && (pf_greenlet_stop_world(g) ||
+                             pf_greenlet_stop_lineage((PyGreenlet *)value));
     int rc = check_parent(g, value);
     PyGreenlet *old = NULL;
     if (rc == 0) {
         old = IMPL(g)->parent;
         IMPL(g)->parent = (PyGreenlet *)Py_NewRef(value);
     }
-    pf_still_end(stopped);
+    pf_world_start(stopped);
     Py_XDECREF(old);
     return rc;
 }
@@ -387,9 +387,9 @@ pf_greenlet_set_parent(PyGreenlet *g, PyObject *value)
 PyObject *
 pf_greenlet_parent(PyGreenlet *g)
 {
-    bool stopped = pf_greenlet_still(g);
+    bool stopped = pf_greenlet_stop_world(g);
     PyObject *parent = Py_XNewRef((PyObject *)IMPL(g)->parent);
-    pf_still_end(stopped);
+    pf_world_start(stopped);
     return parent;
 }
 
@@ -418,9 +418,9 @@ get_run(PyObject *op, void *closure)
                         "Main greenlets do not have a run attribute.");
         return NULL;
     }
-    bool stopped = pf_greenlet_still(g);
+    bool stopped = pf_greenlet_stop_world(g);
     PyObject *run = IMPL(g)->started ? NULL : Py_XNewRef(IMPL(g)->run);
-    pf_still_end(stopped);
+    pf_world_start(stopped);
     if (run == NULL) {
         PyErr_SetString(PyExc_AttributeError, "run");
     }
@@ -437,18 +437,18 @@ set_run_attribute(PyObject *op, PyObject *value, void *closure)
 bool
 pf_greenlet_is_active(PyGreenlet *g)
 {
-    bool stopped = pf_greenlet_still(g);
+    bool stopped = pf_greenlet_stop_world(g);
     bool active = pf_greenlet_active(g);
-    pf_still_end(stopped);
+    pf_world_start(stopped);
     return active;
 }
 
 bool
 pf_greenlet_is_dead(PyGreenlet *g)
 {
-    bool stopped = pf_greenlet_still(g);
+    bool stopped = pf_greenlet_stop_world(g);
     bool dead = IMPL(g)->started && !pf_greenlet_active(g);
-    pf_still_end(stopped);
+    pf_world_start(stopped);
     return dead;
 }
 
@@ -468,9 +468,9 @@ get_frame(PyObject *op, void *closure)
     if (t == NULL) {
         return NULL;
     }
-    bool stopped = pf_greenlet_still(g);
+    bool stopped = pf_greenlet_stop_world(g);
     FiberObject *fiber = (FiberObject *)Py_XNewRef((PyObject *)IMPL(g)->fiber);
-    pf_still_end(stopped);
+    pf_world_start(stopped);
     if (fiber == NULL) {
         Py_RETURN_NONE;
     }
@@ -517,11 +517,11 @@ get_context(PyObject *op, void *closure)
     if (t == NULL) {
         return NULL;
     }
-    bool stopped = pf_greenlet_still((PyGreenlet *)op);
+    bool stopped = pf_greenlet_stop_world((PyGreenlet *)op);
     PyObject **slot = context_slot(t, (PyGreenlet *)op, "get");
     PyObject *context =
         slot == NULL ? NULL : Py_NewRef(*slot == NULL ? Py_None : *slot);
-    pf_still_end(stopped);
+    pf_world_start(stopped);
     return context;
 }
 
@@ -544,7 +544,7 @@ set_context(PyObject *op, PyObject *value, void *closure)
     if (t == NULL) {
         return -1;
     }
-    bool stopped = pf_greenlet_still((PyGreenlet *)op);
+    bool stopped = pf_greenlet_stop_world((PyGreenlet *)op);
     PyObject **slot = context_slot(t, (PyGreenlet *)op, "set");
     PyObject *old = NULL;
     if (slot != NULL) {
@@ -552,7 +552,7 @@ set_context(PyObject *op, PyObject *value, void *closure)
         *slot = value == Py_None ? NULL : Py_NewRef(value);
         pystate_context_changed(t->tstate);
     }
-    pf_still_end(stopped);
+    pf_world_start(stopped);
     Py_XDECREF(old);
     return slot == NULL ? -1 : 0;
 }

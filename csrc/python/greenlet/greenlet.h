@@ -16,8 +16,8 @@
 
 #include "python/core/compiler.h"
 #include "python/core/parts.h"
-#include "python/core/still.h"
 #include "python/core/thread.h"
+#include "python/core/world.h"
 #include "python/task/fiber.h"
 
 typedef struct PfGreenlet PfGreenlet;
@@ -44,7 +44,7 @@ typedef enum PfGreenletKind {
  *   own.  `parent` is NULL for a main greenlet, and once it is cleared.  There
  *   are no cycles of parents.
  * - `thread` made it, and it began there from its start on.  Others look at
- *   it, change it or begin it while that one stands still (core/still.h).
+ *   it, change it or begin it while that one stands still (core/world.h).
  * - `killer` is set while GreenletExit, thrown because the last reference is
  *   gone, runs through the greenlet: it is the suspended fiber that threw it,
  *   to which control must return.
@@ -98,9 +98,9 @@ pf_greenlet_active(const PyGreenlet *g)
 }
 
 static inline bool
-pf_greenlet_still(const PyGreenlet *g)
+pf_greenlet_stop_world(const PyGreenlet *g)
 {
-    return pf_still_begin(IMPL(g)->thread);
+    return pf_world_stop(IMPL(g)->thread);
 }
 
 /* --- greenlet.c --- */
@@ -138,16 +138,16 @@ pf_greenlet_current(PfThread *t) /* borrowed; NULL with an exception */
 }
 /* A new reference; NULL: none (its parents were cleared by the collector). */
 PyGreenlet *pf_greenlet_main_in_lineage(PyGreenlet *g);
-/* As pf_greenlet_still, for a greenlet and all its ancestors. */
-bool pf_greenlet_lineage_still(const PyGreenlet *g);
+/* As pf_greenlet_stop_world, for a greenlet and all its ancestors. */
+bool pf_greenlet_stop_lineage(const PyGreenlet *g);
 PyGreenlet *pf_greenlet_main(PyGreenlet *g); /* borrowed; NULL: not started */
 bool pf_greenlet_thread_gone(PyGreenlet *g);
 /* The thread ends: its greenlets cannot be entered any more. */
 void pf_greenlets_orphan(PfThread *t);
 /* The end of a greenlet whose thread went away before it. */
 void pf_greenlet_bury(PyGreenlet *g);
-/* Deal with t->attention. 0, or -1 with greenlet.error. */
-int pf_greenlet_attend(PfThread *t);
+/* Deal with t->pending. 0, or -1 with greenlet.error. */
+int pf_greenlet_run_pending(PfThread *t);
 
 /* --- greenlet_trace.c --- */
 PyObject *pf_greenlet_settrace(PyObject *module, PyObject *callback);

@@ -4,7 +4,7 @@
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
 #include "python/greenlet/greenlet.h"
-#include "python/switch/attend.h"
+#include "python/switch/pending.h"
 #include "python/switch/switch.h"
 
 PfGreenletGlobals pf_green; /* constant after import of pyfiber.greenlet */
@@ -128,8 +128,8 @@ pf_greenlet_getcurrent(PyObject *module, PyObject *ignored)
     if (t == NULL) {
         return NULL;
     }
-    if (PF_UNLIKELY((t->attention & PF_ATT_DROPPED) && t->no_switch == 0)) {
-        pf_unwind_dropped(t);
+    if (PF_UNLIKELY((t->pending & PF_PENDING_DROPPED) && t->no_switch == 0)) {
+        pf_pending_unwind(t);
     }
     return Py_XNewRef((PyObject *)pf_greenlet_current(t));
 }

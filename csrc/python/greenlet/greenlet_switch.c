@@ -219,7 +219,7 @@ make_stack(PfThread *t)
         return NULL;
     }
     pf_set_kind(&fiber->core, &pf_greenlet_ops);
-    if (pf_fiber_give_stack_unseen(t, fiber) < 0) {
+    if (pf_fiber_give_stack_fresh(t, fiber) < 0) {
         Py_DECREF(fiber);
         return NULL;
     }
@@ -243,7 +243,7 @@ static int
 start(PfThread *t, PyGreenlet *g, Cargo *cargo)
 {
     bool given = Py_TYPE(g) == &PfGreenlet_Type && IMPL(g)->run != NULL &&
-                 !pf_may_move_on(IMPL(g)->thread);
+                 !pf_world_moves(IMPL(g)->thread);
     PyObject *run = given ? Py_NewRef(IMPL(g)->run)
                           : PyObject_GetAttr((PyObject *)g, pf_green.s_run);
     if (run == NULL) {
@@ -263,12 +263,12 @@ start(PfThread *t, PyGreenlet *g, Cargo *cargo)
     }
     FiberObject *fiber = make_stack(t);
     int rc = fiber == NULL || check_thread(t, g) < 0 ? -1 : 0;
-    bool stopped = rc == 0 && pf_greenlet_still(g);
+    bool stopped = rc == 0 && pf_greenlet_stop_world(g);
     if (rc == 0 && (IMPL(g)->started || (stopped && !is_our_new(t, g)))) {
         rc = 1;
     }
     if (rc != 0) {
-        pf_still_end(stopped);
+        pf_world_start(stopped);
         if (fiber != NULL) {
             pf_fiber_take_stack(fiber);
             Py_DECREF(fiber);
@@ -290,7 +290,7 @@ start(PfThread *t, PyGreenlet *g, Cargo *cargo)
     IMPL(g)->started = true;
     IMPL(g)->thread = t;
     IMPL(g)->main = (PyGreenlet *)Py_NewRef((PyObject *)GREENLET_OF(t->root));
-    pf_still_end(stopped);
+    pf_world_start(stopped);
     return 0;
 }
 
@@ -347,7 +347,7 @@ static PyObject *
 send_cargo(PfThread *t, PyGreenlet *g, Cargo *cargo)
 {
     PyGreenlet *target = NULL;
-    if ((t->attention == 0 || pf_greenlet_attend(t) == 0) &&
+    if ((t->pending == 0 || pf_greenlet_run_pending(t) == 0) &&
         pf_greenlet_current(t) != NULL) {
         target = route(t, g, cargo);
     }
@@ -433,7 +433,7 @@ pf_greenlet_switch_method(PyObject *op, PyObject *const *args,
         return switch_slowly(g, args, nargs, kwnames);
     }
     FiberObject *fiber = IMPL(g)->fiber;
-    if (PF_UNLIKELY(t == NULL || fiber == NULL || t->attention != 0 ||
+    if (PF_UNLIKELY(t == NULL || fiber == NULL || t->pending != 0 ||
                     t->green_trace != NULL || kwnames != NULL || nargs > 1 ||
                     !pf_is_suspended(&fiber->core) || fiber->thread != t ||
                     fiber->core.scheduler != NULL)) {
@@ -797,7 +797,7 @@ static void
 greenlet_unwind(PfThread *t, FiberObject *fiber)
 {
     PyGreenlet *g = GREENLET_OF(fiber);
-    if (!pf_still_hold((PyObject *)g)) {
+    if (!pf_world_hold((PyObject *)g)) {
         pf_fiber_forget_schedule(fiber); /* it dies elsewhere, and comes */
         fiber->core.state = PF_SUSPENDED;
         return;

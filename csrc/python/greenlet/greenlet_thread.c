@@ -4,8 +4,8 @@
 #include "python/core/tstate.h"
 #include "python/greenlet/greenlet.h"
 #include "python/pack/pack.h"
-#include "python/switch/attend.h"
 #include "python/switch/home.h"
+#include "python/switch/pending.h"
 #include "python/switch/switch.h"
 #include "python/task/fiber.h"
 
@@ -77,24 +77,24 @@ pf_greenlet_main(PyGreenlet *g)
 }
 
 bool
-pf_greenlet_lineage_still(const PyGreenlet *g)
+pf_greenlet_stop_lineage(const PyGreenlet *g)
 {
     while (PF_FREE_THREADED && g != NULL && IMPL(g)->thread == pf_tls_thread) {
         g = IMPL(g)->parent;
     }
-    return PF_FREE_THREADED && g != NULL && pf_still_begin(NULL);
+    return PF_FREE_THREADED && g != NULL && pf_world_stop(NULL);
 }
 
 PyGreenlet *
 pf_greenlet_main_in_lineage(PyGreenlet *g)
 {
-    bool stopped = pf_greenlet_lineage_still(g);
+    bool stopped = pf_greenlet_stop_lineage(g);
     while (g != NULL && !IMPL(g)->started) {
         g = IMPL(g)->parent;
     }
     PyGreenlet *main = g == NULL ? NULL : pf_greenlet_main(g);
     Py_XINCREF(main);
-    pf_still_end(stopped);
+    pf_world_start(stopped);
     return main;
 }
 
@@ -111,24 +111,24 @@ pf_greenlet_thread_gone(PyGreenlet *g)
  * the collector's work is on this stack, which stays; unless it is the home of
  * others as well, who could have to run before the collector has ended. */
 int
-pf_greenlet_attend(PfThread *t)
+pf_greenlet_run_pending(PfThread *t)
 {
-    if (t->attention & PF_ATT_RESERVE) {
-        pf_close_reserve(t);
+    if (t->pending & PF_PENDING_RESERVE) {
+        pf_pending_close_reserve(t);
     }
-    if (pf_must_stay(t) && pf_collector_runs_here(t)) {
+    if (pf_must_stay(t) && pf_pending_collector_runs(t)) {
         PyErr_SetString(pf_green.error,
                         "cannot switch while the garbage collector runs (in "
                         "__del__ or a weakref callback, say) on a stack that "
                         "other greenlets share: see PYFIBER_SLOTS");
         return -1;
     }
-    if (t->attention & PF_ATT_NO_SWITCH) {
+    if (t->pending & PF_PENDING_NO_SWITCH) {
         PyErr_Format(pf_green.error, "cannot switch %s", t->no_switch_why);
         return -1;
     }
-    if (t->attention & PF_ATT_DROPPED) {
-        pf_unwind_dropped(t);
+    if (t->pending & PF_PENDING_DROPPED) {
+        pf_pending_unwind(t);
     }
     return 0;
 }
@@ -182,7 +182,7 @@ pf_greenlets_orphan(PfThread *t)
     /* Greenlets whose last reference another thread dropped do get
      * GreenletExit, which the next switch here would have raised. */
     pf_no_switch_begin(t, "while the thread ends");
-    pf_unwind_dropped(t);
+    pf_pending_unwind(t);
     pf_no_switch_end(t);
     Py_CLEAR(t->green_trace); /* its finalizer may set another one */
     Py_CLEAR(t->green_origin);

@@ -4,7 +4,7 @@
 #include "engine/base/clock.h"
 #include "python/core/arguments.h"
 #include "python/core/state.h"
-#include "python/core/still.h"
+#include "python/core/world.h"
 #include "python/io/io.h"
 #include "python/io/socket.h"
 #include "python/io/waiting.h"
@@ -130,16 +130,16 @@ io_wait_of(PyObject *module, PyObject *op)
         PyErr_SetString(PyExc_TypeError, "_io_wait_of() takes a fiber");
         return NULL;
     }
-    PyObject *what = pf_still_ref(fiber->thread, &fiber->waiting_on);
+    PyObject *what = pf_world_ref(fiber->thread, &fiber->waiting_on);
     intptr_t number = number_of(what);
     if (number < 0) {
         PyErr_Clear();
     }
     pf_direction direction = PF_READING;
-    bool stopped = pf_still_begin(fiber->thread);
+    bool stopped = pf_world_stop(fiber->thread);
     const pf_descriptor *at = place_of(fiber, what, number);
     bool stands = at != NULL && pf_io_stands(fiber, at, &direction);
-    pf_still_end(stopped);
+    pf_world_start(stopped);
     Py_DECREF(what);
     if (!stands) {
         Py_RETURN_NONE;

@@ -6,8 +6,8 @@
 #include "python/core/compiler.h"
 #include "python/core/import.h"
 #include "python/core/state.h"
-#include "python/core/still.h"
 #include "python/core/tstate.h"
+#include "python/core/world.h"
 #include "python/io/base.h"
 #include "python/io/io.h"
 #include "python/io/waiting.h"
@@ -250,7 +250,7 @@ schedulers_of(const PfSocket *sock)
 {
     PyObject *list = PyList_New(0);
     bool ours = sock->user == pf_tls_thread && !sock->several_users;
-    bool stopped = pf_still_begin(ours ? pf_tls_thread : NULL);
+    bool stopped = pf_world_stop(ours ? pf_tls_thread : NULL);
     pf_mutex_lock(&pf_threads_lock);
     for (PfThread *t = pf_threads; t != NULL && list != NULL; t = t->next) {
         bool used = t == sock->user || sock->several_users;
@@ -259,7 +259,7 @@ schedulers_of(const PfSocket *sock)
         }
     }
     pf_mutex_unlock(&pf_threads_lock);
-    pf_still_end(stopped);
+    pf_world_start(stopped);
     return list;
 }
 

@@ -25,7 +25,7 @@
 #define PF_IO_TLS_H
 
 #include "python/io/socket.h"
-#include "python/line/line.h"
+#include "python/waitq/waitq.h"
 
 /* Where among TLS records the bytes end that have come. */
 typedef struct PfRecords {

@@ -108,7 +108,7 @@ static inline void
 call_others(TlsObject *tls)
 {
     if (PF_UNLIKELY(!pf_waitq_empty(&tls->changes))) {
-        pf_grant_all(&tls->changes);
+        pf_waitq_grant_all(&tls->changes);
     }
 }
 

@@ -5,10 +5,10 @@
 #include "engine/io/net.h"
 #include "python/core/compiler.h"
 #include "python/core/state.h"
-#include "python/line/memory.h"
-#include "python/switch/attend.h"
+#include "python/switch/pending.h"
 #include "python/task/scheduler.h"
 #include "python/wait/wait.h"
+#include "python/waitq/wait_memory.h"
 
 #include <errno.h>
 #if defined(_WIN32)
@@ -36,7 +36,7 @@ pf_io_scheduler(PfThread *t)
     if (s == NULL) {
         return NULL;
     }
-    bool stays = (t->attention & PF_ATT_NO_SWITCH) != 0 ||
+    bool stays = (t->pending & PF_PENDING_NO_SWITCH) != 0 ||
                  t->collecting == t->engine.current || s->blocks;
     return stays ? NULL : &s->core;
 }
@@ -188,13 +188,13 @@ park(PfThread *t, Wait *wait, int64_t deadline, PyObject *what)
     return closed ? refuse_closed(direction) : rc;
 }
 
-/* Code that pf_attend runs may close the descriptor: so it comes before the
+/* Code that pf_pending_run runs may close the descriptor: so it comes before the
  * fiber stands in line, and does nothing any more in pf_wait. */
 int
 pf_io_park(PfThread *t, pf_descriptor *at, pf_direction direction,
            int64_t deadline, PyObject *what)
 {
-    if (PF_UNLIKELY(t->attention != 0) && pf_attend(t) < 0) {
+    if (PF_UNLIKELY(t->pending != 0) && pf_pending_run(t) < 0) {
         return -1;
     }
     Wait *wait = new_wait(t);
@@ -218,7 +218,7 @@ int
 pf_io_watch(PfThread *t, pf_descriptor *at, pf_direction direction,
             int64_t deadline, PyObject *what)
 {
-    if (PF_UNLIKELY(t->attention != 0) && pf_attend(t) < 0) {
+    if (PF_UNLIKELY(t->pending != 0) && pf_pending_run(t) < 0) {
         return -1;
     }
     Wait *wait = new_wait(t);
@@ -243,7 +243,7 @@ int
 pf_io_park_foreign(PfThread *t, intptr_t number, pf_direction direction,
                    int64_t deadline, PyObject *what)
 {
-    if (PF_UNLIKELY(t->attention != 0) && pf_attend(t) < 0) {
+    if (PF_UNLIKELY(t->pending != 0) && pf_pending_run(t) < 0) {
         return -1;
     }
     Wait *wait = new_wait(t);
@@ -260,7 +260,7 @@ int
 pf_io_park_any(PfThread *t, const PfAwaited *list, size_t count,
                int64_t deadline, PyObject *what)
 {
-    if (PF_UNLIKELY(t->attention != 0) && pf_attend(t) < 0) {
+    if (PF_UNLIKELY(t->pending != 0) && pf_pending_run(t) < 0) {
         return -1;
     }
     Wait *waits = PyMem_Calloc(count, sizeof *waits);

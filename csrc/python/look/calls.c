@@ -1,6 +1,6 @@
 /* See calls.h. */
 #include "python/look/calls.h"
-#include "python/core/still.h"
+#include "python/core/world.h"
 
 #include "python/look/inspect.h"
 #include "python/pack/pack.h"
@@ -19,7 +19,7 @@ pf_stack_calls(FiberObject *fiber)
     if (pf_fiber_show(fiber) < 0) {
         return NULL;
     }
-    bool stopped = pf_still_begin(fiber->thread);
+    bool stopped = pf_world_stop(fiber->thread);
     PyObject *calls = NULL;
     if (runs(fiber)) {
         calls = pystate_running_calls(fiber->thread->tstate);
@@ -28,7 +28,7 @@ pf_stack_calls(FiberObject *fiber)
     } else {
         calls = PyList_New(0);
     }
-    pf_still_end(stopped);
+    pf_world_start(stopped);
     return calls;
 }
 
@@ -72,9 +72,9 @@ mod_thread_calls(PyObject *module, PyObject *number)
     if (!PF_FREE_THREADED) {
         Py_RETURN_NONE;
     }
-    bool stopped = pf_still_begin(NULL);
+    bool stopped = pf_world_stop(NULL);
     PyObject *calls = calls_on(ident);
-    pf_still_end(stopped);
+    pf_world_start(stopped);
     return calls != NULL || PyErr_Occurred() ? calls : PyList_New(0);
 }
 
@@ -83,7 +83,7 @@ mod_runs_elsewhere(PyObject *module, PyObject *op)
 {
     (void)module;
     return PyBool_FromLong(PyObject_TypeCheck(op, pf_fiber_type) &&
-                           pf_may_move_on(((FiberObject *)op)->thread));
+                           pf_world_moves(((FiberObject *)op)->thread));
 }
 
 static PyMethodDef functions[] = {

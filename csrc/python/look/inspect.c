@@ -3,9 +3,9 @@
 
 #include "python/core/facade.h"
 #include "python/core/state.h"
-#include "python/core/still.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
+#include "python/core/world.h"
 #include "python/look/calls.h"
 #include "python/pack/pack.h"
 #include "python/task/fiber.h"
@@ -25,7 +25,7 @@ get_parent(PyObject *op, void *closure)
 {
     (void)closure;
     FiberObject *self = (FiberObject *)op;
-    return pf_still_ref(self->thread, (PyObject **)&self->parent);
+    return pf_world_ref(self->thread, (PyObject **)&self->parent);
 }
 
 /* NULL with an exception: `value` cannot be a parent. */
@@ -84,7 +84,7 @@ set_parent(PyObject *op, PyObject *value, void *closure)
         return -1;
     }
     bool ours = parent->thread == pf_tls_thread;
-    bool stopped = pf_still_begin(ours ? self->thread : NULL);
+    bool stopped = pf_world_stop(ours ? self->thread : NULL);
     FiberObject *before = NULL;
     int rc = check_parent(self, parent);
     if (rc == 0) {
@@ -92,7 +92,7 @@ set_parent(PyObject *op, PyObject *value, void *closure)
         self->parent_set = true;
         self->parent = (FiberObject *)Py_NewRef((PyObject *)parent);
     }
-    pf_still_end(stopped);
+    pf_world_start(stopped);
     Py_XDECREF(before);
     return rc;
 }
@@ -123,7 +123,7 @@ get_context(PyObject *op, void *closure)
     FiberObject *self = (FiberObject *)op;
     PfThread *t = pf_this_thread();
     PyObject *context = NULL, *fresh = t == NULL ? NULL : PyContext_New();
-    bool stopped = pf_still_begin(self->thread);
+    bool stopped = pf_world_stop(self->thread);
     PyObject **slot = fresh == NULL ? NULL : context_slot(t, self);
     if (self->core.state == PF_DONE && slot == &self->context) {
         context = Py_NewRef(Py_None);
@@ -133,7 +133,7 @@ get_context(PyObject *op, void *closure)
         }
         context = Py_NewRef(*slot);
     }
-    pf_still_end(stopped);
+    pf_world_start(stopped);
     Py_XDECREF(fresh);
     return context;
 }
@@ -179,7 +179,7 @@ get_frame(PyObject *op, void *closure)
         return NULL;
     }
     FiberObject *self = (FiberObject *)op;
-    if (pf_may_move_on(self->thread) && self->thread != NULL &&
+    if (pf_world_moves(self->thread) && self->thread != NULL &&
         self->core.state != PF_DONE) {
         return refuse_frame();
     }
@@ -194,7 +194,7 @@ PyObject *
 pf_fiber_stack(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
-    bool moves_on = pf_may_move_on(((FiberObject *)op)->thread);
+    bool moves_on = pf_world_moves(((FiberObject *)op)->thread);
     PyObject *frame =
         moves_on ? pf_stack_calls((FiberObject *)op) : get_frame(op, NULL);
     if (frame == NULL) {
@@ -247,11 +247,11 @@ get_waiting_on(PyObject *op, void *closure)
 {
     (void)closure;
     FiberObject *self = (FiberObject *)op;
-    bool stopped = pf_still_begin(self->thread);
+    bool stopped = pf_world_stop(self->thread);
     bool waits = (self->entered || self->core.state == PF_PARKED) &&
                  self->waiting_on != NULL;
     PyObject *what = Py_NewRef(waits ? self->waiting_on : Py_None);
-    pf_still_end(stopped);
+    pf_world_start(stopped);
     return what;
 }
 
@@ -264,9 +264,9 @@ pf_fiber_repr(PyObject *op)
         return NULL;
     }
     /* Its repr may drop the target. */
-    bool stopped = pf_still_begin(self->thread);
+    bool stopped = pf_world_stop(self->thread);
     PyObject *target = Py_XNewRef(pf_fiber_target(self));
-    pf_still_end(stopped);
+    pf_world_start(stopped);
     PyObject *repr;
     if (target != NULL && self->name != NULL) {
         repr = PyUnicode_FromFormat("<%s %R %s, target %R at %p>",
@@ -287,7 +287,7 @@ get_group(PyObject *op, void *closure)
 {
     (void)closure;
     FiberObject *self = (FiberObject *)op;
-    return pf_still_ref(self->thread, (PyObject **)&self->base);
+    return pf_world_ref(self->thread, (PyObject **)&self->base);
 }
 
 PyGetSetDef pf_fiber_getset[] = {
@@ -327,7 +327,7 @@ live_fibers(const PfThread *t)
 {
     PyObject *list = PyList_New(0);
     for (FiberObject *f = t->live; list != NULL && f != NULL; f = f->next) {
-        if (pf_is_counted(f) && PyList_Append(list, (PyObject *)f) < 0) {
+        if (pf_world_has(f) && PyList_Append(list, (PyObject *)f) < 0) {
             Py_CLEAR(list);
         }
     }
@@ -351,7 +351,7 @@ mod_places(PyObject *module, PyObject *object)
     if (pf_fiber_show(fiber) < 0) {
         return NULL;
     }
-    bool stopped = pf_still_begin(fiber->thread);
+    bool stopped = pf_world_stop(fiber->thread);
     bool any = pf_fiber_has_frames(fiber);
     size_t count = any ? pystate_places(fiber->saved, NULL) : 0;
     PyObject *bytes = PyBytes_FromStringAndSize(
@@ -360,7 +360,7 @@ mod_places(PyObject *module, PyObject *object)
         void *places = PyBytes_AS_STRING(bytes);
         pystate_places(fiber->saved, (uintptr_t *)places);
     }
-    pf_still_end(stopped);
+    pf_world_start(stopped);
     return bytes;
 }
 
@@ -388,12 +388,12 @@ mod_scheduler_of(PyObject *module, PyObject *object)
         return NULL;
     }
     FiberObject *fiber = (FiberObject *)object;
-    bool stopped = pf_still_begin(fiber->thread);
+    bool stopped = pf_world_stop(fiber->thread);
     bool has_one = fiber->scheduled && fiber->core.scheduler != NULL;
     PyObject *s =
         has_one ? (PyObject *)SCHEDULER_OF(fiber->core.scheduler) : Py_None;
     Py_INCREF(s);
-    pf_still_end(stopped);
+    pf_world_start(stopped);
     return s;
 }
 
@@ -423,10 +423,10 @@ mod_waited(PyObject *module, PyObject *object)
         return NULL;
     }
     const FiberObject *fiber = (FiberObject *)object;
-    bool stopped = pf_still_begin(fiber->thread);
+    bool stopped = pf_world_stop(fiber->thread);
     SchedulerObject *s = pf_fiber_waits_on(fiber);
     int64_t waited = s == NULL ? 0 : pf_now(&s->core) - fiber->core.parked_at;
-    pf_still_end(stopped);
+    pf_world_start(stopped);
     return s == NULL ? Py_NewRef(Py_None)
                      : PyFloat_FromDouble((double)waited * 1e-9);
 }
@@ -463,7 +463,7 @@ of_each_thread(PyObject *(*describe)(const PfThread *))
 {
     int collecting = PyGC_Disable();
     PyObject *list = PyList_New(0);
-    bool stopped = pf_still_begin(NULL);
+    bool stopped = pf_world_stop(NULL);
     pf_mutex_lock(&pf_threads_lock);
     for (PfThread *t = pf_threads; list != NULL && t != NULL; t = t->next) {
         PyObject *described = describe(t);
@@ -473,7 +473,7 @@ of_each_thread(PyObject *(*describe)(const PfThread *))
         Py_XDECREF(described);
     }
     pf_mutex_unlock(&pf_threads_lock);
-    pf_still_end(stopped);
+    pf_world_start(stopped);
     if (collecting) {
         PyGC_Enable();
     }

@@ -64,7 +64,7 @@ free_record(LocalRecord *record)
 {
     PyObject *weak = record->weak;
     pf_fetch_add(&owed_count, record->owed != 0 ? (size_t)-1 : 0);
-    pf_slots_clear_local(&record->slots);
+    pf_locals_clear_local(&record->slots);
     PyMem_Free(record);
     Py_XDECREF(weak);
 }
@@ -184,7 +184,7 @@ dict_in(PyObject *op, FiberObject *fiber)
     if (record == NULL) {
         return NULL;
     }
-    PfSlot *slot = pf_slot_find(&record->slots, fiber);
+    PfSlot *slot = pf_locals_find(&record->slots, fiber);
     if (PF_LIKELY(slot != NULL)) {
         return Py_NewRef(slot->dict);
     }
@@ -250,7 +250,7 @@ begin_in(FiberObject *fiber, PyObject *op)
 {
     LocalRecord *record = record_of(op);
     if (record == NULL ||
-        pf_slot_add(&record->slots, fiber, PyDict_New()) == NULL) {
+        pf_locals_add(&record->slots, fiber, PyDict_New()) == NULL) {
         return -1;
     }
     record->owed = fiber->thread->tstate_id;

@@ -5,11 +5,11 @@
 #include "python/core/compiler.h"
 #include "python/core/tstate.h"
 #include "python/io/waiting.h"
-#include "python/line/owner.h"
 #include "python/patch/methods.h"
-#include "python/switch/slots.h"
+#include "python/switch/locals.h"
 #include "python/task/deadline.h"
 #include "python/wait/in_line.h"
+#include "python/waitq/owner.h"
 
 /* ----------------------------------------------------------------- the table */
 
@@ -132,8 +132,8 @@ wake_first(PfLotEntry *entry)
     PfNode *node = pf_waitq_choose(&entry->waiters);
     assert(node != NULL);
     entry->coming++;
-    entry->heir = pf_waiting_fiber(node->waiter)->thread;
-    pf_grant(node);
+    entry->heir = pf_waitq_fiber(node->waiter)->thread;
+    pf_waitq_grant(node);
 }
 
 void
@@ -246,7 +246,7 @@ static PyTypeObject *holdings_type; /* constant after import */
 static HoldingsObject *
 holdings_of(FiberObject *fiber)
 {
-    PfSlot *slot = pf_slot_find(&lot->holdings, fiber);
+    PfSlot *slot = pf_locals_find(&lot->holdings, fiber);
     return slot == NULL ? NULL : (HoldingsObject *)slot->dict;
 }
 
@@ -260,7 +260,7 @@ make_holdings(FiberObject *fiber)
             made->first = NULL;
             made->lost = NULL;
         }
-        if (pf_slot_add(&lot->holdings, fiber, (PyObject *)made) == NULL) {
+        if (pf_locals_add(&lot->holdings, fiber, (PyObject *)made) == NULL) {
             return NULL;
         }
     }

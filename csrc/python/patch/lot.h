@@ -27,10 +27,10 @@
 
 #include "python/core/parts.h"
 #include "python/core/thread.h"
-#include "python/line/line.h"
-#include "python/line/owner.h"
 #include "python/patch/table.h"
 #include "python/task/fiber.h"
+#include "python/waitq/owner.h"
+#include "python/waitq/waitq.h"
 
 typedef struct PfLotEntry PfLotEntry;
 struct PfLotEntry {
@@ -107,7 +107,8 @@ int pf_lot_may_hold(FiberObject *fiber);
 static inline bool
 pf_lot_is_held_by(const PfLotEntry *entry, const FiberObject *fiber)
 {
-    return entry != NULL && entry->depth > 0 && pf_owns(&entry->owner, fiber);
+    return entry != NULL && entry->depth > 0 &&
+           pf_owner_is(&entry->owner, fiber);
 }
 /* Its room has been made.  The entry is the fiber's until one of these. */
 void pf_lot_hold(PfLotEntry *entry, FiberObject *fiber, Py_ssize_t depth);

@@ -14,8 +14,8 @@ why_no_switch(const PfThread *t)
         return "while the garbage collector runs (in __del__ or a weakref "
                "callback, say)";
     }
-    return t->attention & PF_ATT_NO_SWITCH ? t->no_switch_why
-                                           : "in the child of a fork";
+    return t->pending & PF_PENDING_NO_SWITCH ? t->no_switch_why
+                                             : "in the child of a fork";
 }
 
 /* A fiber of this thread, which cannot go on meanwhile, or NULL. */

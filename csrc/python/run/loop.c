@@ -12,10 +12,10 @@
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
 #include "python/pack/pack.h"
-#include "python/run/cluster.h"
 #include "python/run/help.h"
 #include "python/run/run.h"
-#include "python/switch/attend.h"
+#include "python/run/team.h"
+#include "python/switch/pending.h"
 #include "python/switch/switch.h"
 #include "python/switch/unwind.h"
 #include "python/task/cancelling.h"
@@ -195,12 +195,12 @@ static void
 deadlock(SchedulerObject *s)
 {
     pf_no_switch_begin(s->thread, "while a deadlock is reported");
-    PyObject *fibers = pf_cluster_fibers(s, pf_waiting_ones(s));
+    PyObject *fibers = pf_team_fibers(s, pf_waiting_ones(s));
     PyObject *text = NULL;
     if (fibers != NULL && pf_facade.deadlock_text != NULL) {
         text = PyObject_CallOneArg(pf_facade.deadlock_text, fibers);
     }
-    text = pf_cluster_add_reports(s, text);
+    text = pf_team_add_reports(s, text);
     Py_XDECREF(fibers);
     PyObject *failure = text == NULL ? pf_take_exception() : NULL;
     if (text != NULL) {
@@ -428,8 +428,8 @@ idle(SchedulerObject *s, int64_t deadline)
     if (s->clock != NULL) {
         return pf_hooks.explorer->idle(s, deadline);
     }
-    if (s->cluster != NULL) {
-        int64_t patience = pf_cluster_idle(s);
+    if (s->team != NULL) {
+        int64_t patience = pf_team_idle(s);
         if (patience < 0) {
             return false;
         }
@@ -445,7 +445,7 @@ idle(SchedulerObject *s, int64_t deadline)
         deadline = pf_now(&s->core) + patience;
     }
     int rc = pf_scheduler_wait(&s->core, deadline);
-    pf_cluster_awake(s);
+    pf_team_awake(s);
     if (rc < 0) {
         errno = -rc;
         PyErr_SetFromErrno(PyExc_OSError);
@@ -497,8 +497,8 @@ run_next(SchedulerObject *s, FiberObject *hub)
 static void
 borrow_hub(SchedulerObject *s, FiberObject *hub)
 {
-    s->lent = s->outer != NULL && hub->scheduled;
-    if (s->lent) {
+    s->nested = s->outer != NULL && hub->scheduled;
+    if (s->nested) {
         hub->core.scheduler = NULL;
         hub->scheduled = false;
     }
@@ -507,11 +507,11 @@ borrow_hub(SchedulerObject *s, FiberObject *hub)
 static void
 return_hub(SchedulerObject *s, FiberObject *hub)
 {
-    if (s->lent) {
+    if (s->nested) {
         hub->core.scheduler = &s->outer->core;
         hub->scheduled = true;
     }
-    s->lent = false;
+    s->nested = false;
 }
 
 /* May another run begin inside the present one of this thread?  (Not on the
@@ -588,7 +588,7 @@ hub_end(SchedulerObject *s, FiberObject *hub)
         pf_scheduler_rest(&s->core);
     }
     s->in_turn = false;
-    pf_cluster_left(s);
+    pf_team_left(s);
     Py_DECREF(s);
 }
 
@@ -605,15 +605,15 @@ static bool
 must_end(SchedulerObject *s)
 {
     return !s->ending &&
-           ((pf_unfinished_foreground(s) == 0 && !pf_cluster_works(s)) ||
+           ((pf_unfinished_foreground(s) == 0 && !pf_team_works(s)) ||
             failed(s));
 }
 
 static bool
 must_stop(SchedulerObject *s, FiberObject *hub)
 {
-    return (pf_unfinished(s) == 0 && !pf_cluster_works(s)) ||
-           s->interrupts > 1 || hub->dying;
+    return (pf_unfinished(s) == 0 && !pf_team_works(s)) || s->interrupts > 1 ||
+           hub->dying;
 }
 
 /* Run until main and every non-daemon fiber are done; then, or when something
@@ -630,7 +630,7 @@ loop(SchedulerObject *s, FiberObject *hub)
             pf_scheduler_cancel_because(
                 s, s->foreground == 0 ? "the run is over"
                                       : "another fiber ended the run");
-            pf_cluster_cancel(s);
+            pf_team_cancel(s);
         }
         if (!run_next(s, hub) && !must_stop(s, hub) && !must_end(s) &&
             !idle(s, PF_NEVER)) {
@@ -647,7 +647,7 @@ int
 pf_may_run(SchedulerObject *s)
 {
     PfThread *t = pf_this_thread();
-    if (t == NULL || (t->attention != 0 && pf_attend(t) < 0)) {
+    if (t == NULL || (t->pending != 0 && pf_pending_run(t) < 0)) {
         return -1;
     }
     if (s->closed) {
@@ -733,10 +733,10 @@ pf_loop_run(SchedulerObject *s, FiberObject *main)
         started = pf_fiber_start(s, main) == 0;
         if (started) {
             s->main = (FiberObject *)Py_NewRef((PyObject *)main);
-            s->keeps = true;
+            s->untracks = true;
             loop(s, hub);
             pf_scheduler_abandon(s);
-            s->keeps = false;
+            s->untracks = false;
             Py_CLEAR(s->main); /* the caller has it */
         }
         end_signals(s, &signals);
@@ -744,7 +744,7 @@ pf_loop_run(SchedulerObject *s, FiberObject *main)
     pf_thread_load_over(&s->thread->engine);
     hub_end(s, hub);
     s->ending = false; /* fibers spawned from now on are for the next run */
-    return pf_unseen_end_run(s, started ? run_result(s, main) : NULL);
+    return pf_unhandled_end_run(s, started ? run_result(s, main) : NULL);
 }
 
 /* ------------------------------------------------------------------- run_once */

@@ -1,9 +1,9 @@
-/* What cluster.c and cluster_run.c know of a run on several threads: see
- * cluster.c. */
+/* What team.c and team_run.c know of a run on several threads: see
+ * team.c. */
 #ifndef PF_MEMBERS_H
 #define PF_MEMBERS_H
 
-#include "python/run/cluster.h"
+#include "python/run/team.h"
 
 #include "engine/base/mutex.h"
 
@@ -11,7 +11,7 @@
 
 typedef struct PfMember {
     SchedulerObject *scheduler; /* owned; written once, before `count` grows */
-    PF_ATOMIC(uint8_t) hungry;  /* see cluster.c */
+    PF_ATOMIC(uint8_t) hungry;  /* see team.c */
     PF_ATOMIC(uint8_t) empty, stuck;
     const PyObject *given; /* the function of its last gift: to be compared */
     /* Its own: it has said that it is stuck, after so many switches, plus 1. */
@@ -20,7 +20,7 @@ typedef struct PfMember {
 
 enum { SATED, HUNGRY, PROMISED }; /* `hungry` */
 
-typedef struct PfCluster {
+typedef struct PfTeam {
     PF_ATOMIC(size_t) count;  /* members that are there */
     PF_ATOMIC(size_t) hungry; /* of these, without work */
     PF_ATOMIC(size_t) gifts, wakes;
@@ -34,24 +34,24 @@ typedef struct PfCluster {
     PyObject *end;     /* waits for their end; NULL: they were not started */
     PyObject *reports; /* texts: what waits on the others, or NULL */
     PfMember members[MOST_THREADS];
-} PfCluster;
+} PfTeam;
 
 static inline bool
 pf_is_first(const SchedulerObject *s)
 {
-    return s->member == &s->cluster->members[0];
+    return s->member == &s->team->members[0];
 }
 
-/* --- cluster.c --- */
-void pf_cluster_join(SchedulerObject *s, PfCluster *c);
+/* --- team.c --- */
+void pf_team_join(SchedulerObject *s, PfTeam *c);
 void pf_get_hungry(PfMember *m);
 void pf_come_back(SchedulerObject *s, FiberObject *f);
 
-/* --- cluster_run.c --- */
+/* --- team_run.c --- */
 /* Start the others, now that there is something to give. */
-void pf_cluster_begin(SchedulerObject *s);
+void pf_team_begin(SchedulerObject *s);
 /* Without a GIL: does every other member say itself that it is stuck?  Their
  * reports are kept. */
-bool pf_cluster_confirm(SchedulerObject *s);
+bool pf_team_confirm(SchedulerObject *s);
 
 #endif

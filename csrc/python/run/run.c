@@ -3,7 +3,7 @@
 
 #include "python/core/import.h"
 #include "python/core/state.h"
-#include "python/run/cluster.h"
+#include "python/run/team.h"
 #include "python/task/call.h"
 #include "python/task/outcome.h"
 #include "python/task/unhandled.h"
@@ -37,11 +37,11 @@ run_alone(FiberObject *main, RunOptions *options)
     pf_store(&s->watched.limit, options->watchdog);
     PyObject *result =
         options->threads > 1
-            ? pf_cluster_run(s, main, options->threads, options->watchdog)
+            ? pf_team_run(s, main, options->threads, options->watchdog)
             : pf_run_main(s, main);
     PyObject *raised = result == NULL ? pf_take_exception() : NULL;
     pf_scheduler_close_now(s);
-    pf_unseen_close_quietly(s);
+    pf_unhandled_close_quietly(s);
     pf_restore_exception(raised);
     Py_DECREF(s);
     return result;
@@ -92,7 +92,7 @@ static int
 take_option(RunOptions *options, PyObject *name, PyObject *value)
 {
     if (is(name, pf.s_on_unhandled)) {
-        options->on_unhandled = pf_on_unhandled(value);
+        options->on_unhandled = pf_unhandled_option(value);
         return options->on_unhandled == NULL ? -1 : 0;
     }
     if (is_debug(name)) {
@@ -101,7 +101,7 @@ take_option(RunOptions *options, PyObject *name, PyObject *value)
         return debug < 0 ? -1 : 0;
     }
     if (!is(name, pf.s_watchdog)) {
-        return pf_cluster_threads(value, &options->threads);
+        return pf_team_threads(value, &options->threads);
     }
     return value != Py_None &&
                    (pf_watch_limit(value, &options->watchdog) < 0 ||

@@ -3,12 +3,12 @@
 #include "python/core/list.h"
 #include "python/core/parts.h"
 #include "python/core/state.h"
-#include "python/core/still.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
+#include "python/core/world.h"
 #include "python/pack/pack.h"
-#include "python/run/cluster.h"
 #include "python/run/run.h"
+#include "python/run/team.h"
 #include "python/task/call.h"
 #include "python/task/deadline.h"
 #include "python/task/explore.h"
@@ -71,9 +71,9 @@ unlist(SchedulerObject *s)
 static void
 unlink_scheduler(SchedulerObject *s)
 {
-    bool stopped = pf_still_begin(s->thread);
+    bool stopped = pf_world_stop(s->thread);
     unlist(s);
-    pf_still_end(stopped);
+    pf_world_start(stopped);
 }
 
 static PyObject *
@@ -88,7 +88,8 @@ scheduler_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         return NULL;
     }
     PfThread *t = pf_this_thread();
-    if (t == NULL || (how != NULL && (how = pf_on_unhandled(how)) == NULL)) {
+    if (t == NULL ||
+        (how != NULL && (how = pf_unhandled_option(how)) == NULL)) {
         return NULL;
     }
     if (t->ending) {
@@ -127,7 +128,7 @@ static void
 orphan(SchedulerObject *s)
 {
     pf_scheduler_close_now(s);
-    pf_unseen_close_quietly(s);
+    pf_unhandled_close_quietly(s);
     unlink_scheduler(s);
     Py_DECREF(s);
 }
@@ -165,7 +166,7 @@ after_fork(PfThread *t)
             return -1;
         }
     }
-    return t->scheduler == NULL ? 0 : pf_cluster_after_fork(t->scheduler);
+    return t->scheduler == NULL ? 0 : pf_team_after_fork(t->scheduler);
 }
 
 const PfPart pf_runs_part = {
@@ -201,7 +202,7 @@ close_forgotten(SchedulerObject *s)
     if (is_forgotten(s) && s->thread == pf_tls_thread) {
         warn_of_unfinished(s);
         pf_scheduler_close_now(s);
-        pf_unseen_close_quietly(s);
+        pf_unhandled_close_quietly(s);
     }
 }
 
@@ -263,7 +264,7 @@ scheduler_dealloc(PyObject *op)
     }
     Py_CLEAR(s->main);
     (void)scheduler_clear(op);
-    pf_unseen_forget_all(s);
+    pf_unhandled_forget_all(s);
     if (s->clock != NULL) {
         pf_hooks.explorer->remove_clock(s);
     }
@@ -337,7 +338,7 @@ scheduler_run(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
 static int
 raise_fatal(SchedulerObject *s)
 {
-    PyObject *exc = pf_unseen_joined(s, s->fatal);
+    PyObject *exc = pf_unhandled_joined(s, s->fatal);
     s->fatal = NULL;
     if (exc == NULL) {
         return 0;
@@ -576,7 +577,7 @@ scheduler_close(PyObject *op, PyObject *ignored)
         return NULL;
     }
     pf_scheduler_close_now(s);
-    return pf_unseen_close(s) < 0 ? NULL : Py_NewRef(Py_None);
+    return pf_unhandled_close(s) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static PyObject *

@@ -47,7 +47,8 @@ end_budget(PfThread *t, const char *sp)
     if (stack == NULL || !pf_stack_reserve_is_open(stack)) {
         return false;
     }
-    pf_attend_to(t, PF_ATT_RESERVE); /* the handler's own write may be lost */
+    pf_thread_pend(
+        t, PF_PENDING_RESERVE); /* the handler's own write may be lost */
     return pf_stack_runs_in_reserve(stack, sp) &&
            pystate_exhaust(t->tstate, self->saved, stack->area.size);
 }
@@ -97,7 +98,7 @@ reserve_reached(bool last)
 {
     PfThread *t = pf_thread_peek();
     FiberObject *self = CURRENT(t);
-    pf_attend_to(t, PF_ATT_RESERVE);
+    pf_thread_pend(t, PF_PENDING_RESERVE);
     pf_store(&t->watched, 1);
     if (!pystate_watch_calls(t->tstate, python_entered) || last) {
         bool ended = pystate_exhaust(t->tstate, self->saved,

@@ -12,20 +12,20 @@
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
-#include "python/line/line.h"
-#include "python/line/owner.h"
-#include "python/switch/attend.h"
 #include "python/switch/home.h"
+#include "python/switch/locals.h"
+#include "python/switch/pending.h"
 #include "python/switch/profiled.h"
-#include "python/switch/slots.h"
 #include "python/switch/tracing.h"
 #include "python/task/cancelling.h"
 #include "python/task/fiber.h"
-#include "python/task/lent.h"
 #include "python/task/life.h"
+#include "python/task/migrate.h"
 #include "python/task/name.h"
 #include "python/task/outcome.h"
 #include "python/task/scheduler.h"
+#include "python/waitq/owner.h"
+#include "python/waitq/waitq.h"
 
 #include "engine/base/clock.h"
 #include "engine/stack/overflow.h"
@@ -247,7 +247,7 @@ admit(PfThread *t, FiberObject *target, bool with_value)
     bool collected = false;
     int verdict;
     do {
-        if (t->attention != 0 && pf_attend(t) < 0) {
+        if (t->pending != 0 && pf_pending_run(t) < 0) {
             return -1;
         }
         verdict = look(t, target, with_value, &collected);
@@ -286,7 +286,7 @@ PyObject *
 pf_fiber_switch(FiberObject *target, PyObject *value)
 {
     PfThread *t = pf_tls_thread;
-    if (PF_UNLIKELY(t == NULL || t->attention != 0 ||
+    if (PF_UNLIKELY(t == NULL || t->pending != 0 ||
                     !pf_is_suspended(&target->core) || target->thread != t ||
                     target->core.scheduler != NULL)) {
         return switch_slowly(target, value);
@@ -475,8 +475,8 @@ close_fiber(FiberObject *self)
     Py_CLEAR(self->kwargs);
     if (PF_UNLIKELY(self->rare != NULL)) {
         Py_CLEAR(self->rare->cancel);
-        Py_CLEAR(self->rare->kept);
-        pf_slots_clear(self);
+        Py_CLEAR(self->rare->referents);
+        pf_locals_clear(self);
     }
 }
 
@@ -545,9 +545,9 @@ retire(FiberObject *self)
 {
     SchedulerObject *s = SCHEDULER_OF(self->core.scheduler);
     if (self->preferred) {
-        pf_grant_first(&self->waiters);
+        pf_waitq_grant_first(&self->waiters);
     }
-    pf_grant_all(&self->waiters);
+    pf_waitq_grant_all(&self->waiters);
     if (pf_fiber_kind(self)->serves) {
         return; /* not one of the run's fibers */
     }
@@ -555,8 +555,8 @@ retire(FiberObject *self)
     if (!self->daemon) {
         s->foreground--;
     }
-    pf_fiber_unkeep(self);
-    if (self->outcome == PF_OUTCOME_FAILED && !self->lent) {
+    pf_fiber_track(self);
+    if (self->outcome == PF_OUTCOME_FAILED && !self->migrated) {
         pf_task_failed(s, PF_TASK(self));
     }
     if (self == s->main || s->foreground == 0 || s->fatal != NULL) {
@@ -605,7 +605,7 @@ pf_fiber_leave_nothing(PfThread *t, FiberObject *self, PyObject *result)
     if (PF_UNLIKELY(self->rare != NULL)) {
         PyObject *exc = result == NULL ? pf_take_exception() : NULL;
         pf_no_switch_begin(t, "while a fiber ends (in a done-callback, say)");
-        pf_slots_clear(self);
+        pf_locals_clear(self);
         pf_task_run_callbacks(PF_TASK(self));
         pf_no_switch_end(t);
         pf_restore_exception(exc);
@@ -728,8 +728,8 @@ pf_fiber_first(pf_scheduler *s, pf_task *core)
     if (pf_is_packed(&fiber->fiber)) {
         return pf_next_packed(s, &fiber->fiber);
     }
-    if (PF_UNLIKELY(pf_is_away(fiber))) {
-        pf_hooks.lending->woken(fiber);
+    if (PF_UNLIKELY(pf_migrate_is_away(fiber))) {
+        pf_hooks.migrate->woken(fiber);
         return NULL;
     }
     bool collected = false;

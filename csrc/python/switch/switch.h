@@ -1,11 +1,11 @@
 /* switch/: leaving one fiber for another.
  *
  *   switch.h    which fiber may be entered, the switch, a first call, an end
- *   attend.h    what has to be done before the running one is left
+ *   pending.h   what has to be done before the running one is left
  *   home.h      a packed stack comes home first
  *   unwind.h    ending one that nobody needs any more
  *   overflow.h  what the handler of faults asks
- *   tracing.h, profiled.h, slots.h   what goes along: trace functions, locals
+ *   tracing.h, profiled.h, locals.h   what goes along: trace functions, locals
  *
  * The switch itself is inline for the two that make it, Fiber.switch and
  * greenlet.switch. */
@@ -49,7 +49,7 @@ int pf_fiber_give_stack(PfThread *t, FiberObject *fiber, bool *collected);
 #define PF_LOOK_AGAIN 2
 /* The same for a fiber that no other code has seen: 0 or -1. */
 static inline int
-pf_fiber_give_stack_unseen(PfThread *t, FiberObject *fiber)
+pf_fiber_give_stack_fresh(PfThread *t, FiberObject *fiber)
 {
     bool collected = false;
     int rc;

@@ -4,11 +4,11 @@
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
-#include "python/line/line.h"
 #include "python/switch/home.h"
 #include "python/switch/switch.h"
 #include "python/task/fiber.h"
 #include "python/task/outcome.h"
+#include "python/waitq/waitq.h"
 
 /* Remove it from the queue and the timers. */
 void
@@ -74,7 +74,7 @@ fiber_exit(void)
 static PyObject *
 lose(PfThread *t, FiberObject *fiber)
 {
-    pf_fiber_forget_waits(fiber);
+    pf_waitq_forget_fiber(fiber);
     pf_fiber_release_stack(&t->engine, &fiber->fiber);
     fiber->stack_size = 0; /* `saved` went with the stack */
     PyErr_WriteUnraisable((PyObject *)fiber);

@@ -10,7 +10,6 @@
 #include "python/core/compiler.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
-#include "python/line/line.h"
 #include "python/sync/ring.h"
 #include "python/sync/select.h"
 #include "python/sync/sync.h"
@@ -18,6 +17,7 @@
 #include "python/task/explore.h"
 #include "python/task/fiber.h"
 #include "python/wait/in_line.h"
+#include "python/waitq/waitq.h"
 
 #include <structmember.h>
 
@@ -58,7 +58,7 @@ hand_to_receiver(ChannelObject *self, PyObject *value)
         return false;
     }
     receiver->item = value;
-    pf_grant(receiver);
+    pf_waitq_grant(receiver);
     return true;
 }
 
@@ -72,7 +72,7 @@ take_from_sender(ChannelObject *self)
     }
     PyObject *value = sender->item;
     sender->item = NULL;
-    pf_grant(sender);
+    pf_waitq_grant(sender);
     return value;
 }
 
@@ -306,8 +306,8 @@ channel_close(PyObject *op, PyObject *ignored)
     ChannelObject *self = (ChannelObject *)op;
     PF_LOCK(self);
     PF_SHARED_SET(&self->closed, true);
-    pf_refuse_all(&self->receivers);
-    pf_refuse_all(&self->senders);
+    pf_waitq_refuse_all(&self->receivers);
+    pf_waitq_refuse_all(&self->senders);
     PF_UNLOCK(self);
     Py_RETURN_NONE;
 }
@@ -542,7 +542,7 @@ static PyMethodDef methods[] = {
     {"sending", channel_sending, METH_O, sending_doc},
     {"__enter__", channel_enter, METH_NOARGS, "The channel."},
     {"__exit__", PF_FAST(channel_exit), METH_FASTCALL, close_doc},
-    {"_holders", pf_no_holders, METH_NOARGS, holders_doc},
+    {"_holders", pf_waitq_no_holders, METH_NOARGS, holders_doc},
     {"_waiters", channel_waiters, METH_NOARGS, waiters_doc},
     PF_NO_PICKLE,
     {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS,

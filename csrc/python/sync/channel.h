@@ -2,9 +2,9 @@
 #ifndef PF_CHANNEL_H
 #define PF_CHANNEL_H
 
-#include "python/line/line.h"
 #include "python/sync/ring.h"
 #include "python/task/fiber.h"
+#include "python/waitq/waitq.h"
 
 /* No receiver waits while there are values or senders; no sender waits while
  * there is a place or a receiver. */

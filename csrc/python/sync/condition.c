@@ -13,7 +13,6 @@
 #include "python/core/arguments.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
-#include "python/line/line.h"
 #include "python/sync/lock.h"
 #include "python/sync/sync.h"
 #include "python/task/deadline.h"
@@ -21,6 +20,7 @@
 #include "python/task/fiber.h"
 #include "python/task/outcome.h"
 #include "python/wait/in_line.h"
+#include "python/waitq/waitq.h"
 
 #include <structmember.h>
 
@@ -190,7 +190,7 @@ static int
 release_foreign(ConditionObject *self, PyObject *lock, PfWaiter *waiter,
                 Saved *saved)
 {
-    FiberObject *fiber = pf_waiting_fiber(waiter);
+    FiberObject *fiber = pf_waitq_fiber(waiter);
     PF_LOCK(self);
     bool made = open_by_lock(waiter);
     PF_UNLOCK(self);
@@ -289,7 +289,7 @@ pass_on(ConditionObject *self)
     PF_LOCK(self);
     PfNode *next = pf_waitq_choose(&self->waiters);
     if (next != NULL) {
-        pf_grant(next);
+        pf_waitq_grant(next);
     }
     PF_UNLOCK(self);
 }
@@ -441,7 +441,7 @@ notify(ConditionObject *self, Py_ssize_t n)
     PfNode *next;
     PF_LOCK(self);
     for (; n > 0 && (next = pf_waitq_choose(&self->waiters)) != NULL; n--) {
-        pf_grant(next);
+        pf_waitq_grant(next);
     }
     PF_UNLOCK(self);
     Py_RETURN_NONE;
@@ -703,7 +703,7 @@ static PyMethodDef methods[] = {
     PF_METHOD("notify", condition_notify, notify_doc),
     {"notify_all", condition_notify_all, METH_NOARGS, notify_all_doc},
     {"_is_owned", condition_is_owned, METH_NOARGS, owned_doc},
-    {"_holders", pf_no_holders, METH_NOARGS, holders_doc},
+    {"_holders", pf_waitq_no_holders, METH_NOARGS, holders_doc},
     {"_waiters", condition_waiters, METH_NOARGS, waiters_doc},
     {"_at_fork_reinit", condition_at_fork, METH_NOARGS, fork_doc},
     PF_NO_PICKLE,

@@ -3,12 +3,12 @@
 
 #include "python/core/arguments.h"
 #include "python/core/thread.h"
-#include "python/line/line.h"
 #include "python/sync/sync.h"
 #include "python/task/deadline.h"
 #include "python/task/explore.h"
 #include "python/task/fiber.h"
 #include "python/wait/in_line.h"
+#include "python/waitq/waitq.h"
 
 #include <structmember.h>
 
@@ -67,7 +67,7 @@ event_set(PyObject *op, PyObject *ignored)
     }
     PF_LOCK(self);
     PF_SHARED_SET(&self->set, true);
-    pf_grant_all(&self->waiters);
+    pf_waitq_grant_all(&self->waiters);
     PF_UNLOCK(self);
     Py_RETURN_NONE;
 }
@@ -156,7 +156,7 @@ static PyMethodDef methods[] = {
     {"set", event_set, METH_NOARGS, set_doc},
     {"clear", event_clear, METH_NOARGS, clear_doc},
     PF_METHOD("wait", event_wait, wait_doc),
-    {"_holders", pf_no_holders, METH_NOARGS, holders_doc},
+    {"_holders", pf_waitq_no_holders, METH_NOARGS, holders_doc},
     {"_waiters", event_waiters, METH_NOARGS, waiters_doc},
     {"_at_fork_reinit", event_at_fork, METH_NOARGS, fork_doc},
     PF_NO_PICKLE,

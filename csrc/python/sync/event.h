@@ -2,7 +2,7 @@
 #ifndef PF_EVENT_H
 #define PF_EVENT_H
 
-#include "python/line/line.h"
+#include "python/waitq/waitq.h"
 
 bool pf_is_event(PyObject *object);
 PfWaitq *pf_event_queue(PyObject *event); /* with the mutex; NULL: it is set */

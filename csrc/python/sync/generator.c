@@ -25,8 +25,8 @@
 #include "python/core/tstate.h"
 #include "python/look/inspect.h"
 #include "python/pack/pack.h"
-#include "python/switch/attend.h"
 #include "python/switch/home.h"
+#include "python/switch/pending.h"
 #include "python/switch/switch.h"
 #include "python/sync/sync.h"
 #include "python/task/fiber.h"
@@ -185,7 +185,7 @@ mod_emit(PyObject *module, PyObject *value)
 {
     (void)module;
     PfThread *t = pf_this_thread();
-    if (t == NULL || (t->attention != 0 && pf_attend(t) < 0)) {
+    if (t == NULL || (t->pending != 0 && pf_pending_run(t) < 0)) {
         return NULL;
     }
     FiberObject *body = CURRENT(t);
@@ -296,7 +296,7 @@ is_open(GeneratorObject *self)
         return 0;
     }
     PfThread *t = pf_this_thread();
-    if (t == NULL || (t->attention != 0 && pf_attend(t) < 0)) {
+    if (t == NULL || (t->pending != 0 && pf_pending_run(t) < 0)) {
         return -1;
     }
     if (is_over(self)) {

@@ -12,12 +12,12 @@
 #include "python/core/arguments.h"
 #include "python/core/state.h"
 #include "python/core/thread.h"
-#include "python/line/line.h"
 #include "python/sync/sync.h"
 #include "python/task/deadline.h"
 #include "python/task/fiber.h"
 #include "python/task/scheduler.h"
 #include "python/wait/in_line.h"
+#include "python/waitq/waitq.h"
 
 #include <structmember.h>
 
@@ -39,7 +39,7 @@ ring(LatchObject *self, bool for_good)
         PF_SHARED_SET(&self->set, true);
     }
     self->rings++;
-    pf_grant_all(&self->waiters);
+    pf_waitq_grant_all(&self->waiters);
     PF_UNLOCK(self);
     Py_RETURN_NONE;
 }

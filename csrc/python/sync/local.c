@@ -7,7 +7,7 @@
 #include "python/core/compiler.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
-#include "python/switch/slots.h"
+#include "python/switch/locals.h"
 #include "python/sync/local.h"
 #include "python/sync/sync.h"
 #include "python/task/fiber.h"
@@ -32,32 +32,32 @@ first_access(const PfLocal *local, FiberObject *fiber)
 {
     PyObject *self = local->object;
     PyObject *dict = PyDict_New();
-    PfSlot *slot = pf_slot_find(local->slots, fiber);
+    PfSlot *slot = pf_locals_find(local->slots, fiber);
     if (slot != NULL) {
         Py_XDECREF(dict);
         return slot;
     }
-    slot = pf_slot_add(local->slots, fiber, dict);
+    slot = pf_locals_add(local->slots, fiber, dict);
     if (slot == NULL || !pf_local_has_init(Py_TYPE(self)) ||
         local->args == NULL) {
         return slot;
     }
     if (Py_TYPE(self)->tp_init(self, local->args, local->kwargs) < 0) {
-        slot = pf_slot_find(local->slots, fiber);
+        slot = pf_locals_find(local->slots, fiber);
         if (slot != NULL) {
             PyObject *pending = pf_take_exception();
-            pf_slot_drop(slot);
+            pf_locals_drop(slot);
             pf_restore_exception(pending);
         }
         return NULL;
     }
-    return pf_slot_find(local->slots, fiber);
+    return pf_locals_find(local->slots, fiber);
 }
 
 PyObject *
 pf_local_dict(const PfLocal *local, FiberObject *fiber)
 {
-    PfSlot *slot = pf_slot_find(local->slots, fiber);
+    PfSlot *slot = pf_locals_find(local->slots, fiber);
     if (PF_UNLIKELY(slot == NULL)) {
         slot = first_access(local, fiber);
         if (slot == NULL) {
@@ -150,7 +150,7 @@ local_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->args = Py_NewRef(args);
     self->kwargs = Py_XNewRef(kwargs);
     /* The call that makes the object runs __init__ in this fiber. */
-    if (pf_slot_add(&self->slots, CURRENT(t), PyDict_New()) == NULL) {
+    if (pf_locals_add(&self->slots, CURRENT(t), PyDict_New()) == NULL) {
         Py_CLEAR(self);
     }
     return (PyObject *)self;
@@ -173,7 +173,7 @@ static int
 local_clear(PyObject *op)
 {
     LocalObject *self = (LocalObject *)op;
-    pf_slots_clear_local(&self->slots);
+    pf_locals_clear_local(&self->slots);
     Py_CLEAR(self->args);
     Py_CLEAR(self->kwargs);
     return 0;

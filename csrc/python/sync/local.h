@@ -3,7 +3,7 @@
 #ifndef PF_LOCAL_H
 #define PF_LOCAL_H
 
-#include "python/switch/slots.h"
+#include "python/switch/locals.h"
 #include "python/task/fiber.h"
 
 typedef struct PfLocal {

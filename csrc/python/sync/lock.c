@@ -4,13 +4,13 @@
 #include "python/core/arguments.h"
 #include "python/core/compiler.h"
 #include "python/core/thread.h"
-#include "python/line/line.h"
-#include "python/line/owner.h"
 #include "python/sync/sync.h"
 #include "python/task/deadline.h"
 #include "python/task/explore.h"
 #include "python/task/fiber.h"
 #include "python/wait/in_line.h"
+#include "python/waitq/owner.h"
+#include "python/waitq/waitq.h"
 
 #include <structmember.h>
 
@@ -35,8 +35,8 @@ release(LockObject *self)
         self->count = 0;
         return;
     }
-    take(self, pf_waiting_fiber(next->waiter));
-    pf_grant(next);
+    take(self, pf_waitq_fiber(next->waiter));
+    pf_waitq_grant(next);
 }
 
 void
@@ -51,7 +51,7 @@ pf_lock_release(LockObject *self)
 static inline bool
 is_mine(const LockObject *self, PfThread *t)
 {
-    return self->count > 0 && pf_owns(&self->owner, CURRENT(t));
+    return self->count > 0 && pf_owner_is(&self->owner, CURRENT(t));
 }
 
 bool
@@ -141,7 +141,7 @@ pf_lock_retake(LockObject *self, PfThread *t, PfWait *wait, bool interrupted)
         PF_UNLOCK(self);
         return 0;
     }
-    pf_wait_init(wait, t);
+    pf_waitq_init_wait(wait, t);
     wait->waiter.shielded = true;
     wait->waiter.interrupted = interrupted;
     return wait_for_lock(self, wait, t, PF_NEVER);

@@ -3,9 +3,9 @@
 #define PF_LOCK_H
 
 #include "python/core/thread.h"
-#include "python/line/line.h"
-#include "python/line/owner.h"
 #include "python/task/fiber.h"
+#include "python/waitq/owner.h"
+#include "python/waitq/waitq.h"
 
 /* Held exactly if count > 0; never free while a fiber or thread waits. */
 typedef struct LockObject {

@@ -16,7 +16,6 @@
 #include "python/core/import.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
-#include "python/line/line.h"
 #include "python/sync/ring.h"
 #include "python/sync/select.h"
 #include "python/sync/sync.h"
@@ -24,6 +23,7 @@
 #include "python/task/explore.h"
 #include "python/task/fiber.h"
 #include "python/wait/in_line.h"
+#include "python/waitq/waitq.h"
 
 #include <structmember.h>
 
@@ -102,7 +102,7 @@ let_one_put(QueueObject *self)
     pf_ring_push(&self->items, putter->item);
     putter->item = NULL;
     self->unfinished++;
-    pf_grant(putter);
+    pf_waitq_grant(putter);
 }
 
 /* The next item; there is one. */
@@ -124,7 +124,7 @@ hand_to_getter(QueueObject *self, PyObject *item)
         return false;
     }
     getter->item = item;
-    pf_grant(getter);
+    pf_waitq_grant(getter);
     return true;
 }
 
@@ -545,7 +545,7 @@ queue_task_done(PyObject *op, PyObject *ignored)
     PF_LOCK(self);
     bool once_too_often = self->unfinished <= 0;
     if (!once_too_often && --self->unfinished == 0) {
-        pf_grant_all(&self->joiners);
+        pf_waitq_grant_all(&self->joiners);
     }
     PF_UNLOCK(self);
     if (once_too_often) {
@@ -578,7 +578,7 @@ pf_queue_forget_tasks(QueueObject *self, Py_ssize_t n)
 {
     self->unfinished = n < self->unfinished ? self->unfinished - n : 0;
     if (self->unfinished == 0) {
-        pf_grant_all(&self->joiners);
+        pf_waitq_grant_all(&self->joiners);
     }
 }
 
@@ -603,8 +603,8 @@ queue_shutdown(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
     PfRing dropped = {NULL, 0, 0, 0};
     PF_LOCK(self);
     PF_SHARED_SET(&self->shut_down, true);
-    pf_refuse_all(&self->getters);
-    pf_refuse_all(&self->putters);
+    pf_waitq_refuse_all(&self->getters);
+    pf_waitq_refuse_all(&self->putters);
     if (now) {
         pf_queue_forget_tasks(self, (Py_ssize_t)self->items.count);
         dropped = self->items;
@@ -830,7 +830,7 @@ static PyMethodDef methods[] = {
     {"_get", pf_queue_hook_get, METH_NOARGS, "For subclasses: take one out."},
     {"_add_tasks", pf_queue_hook_tasks, METH_O, "Count unfinished tasks."},
     {"_mark_shut_down", pf_queue_hook_shut, METH_NOARGS, "Set is_shutdown."},
-    {"_holders", pf_no_holders, METH_NOARGS, holders_doc},
+    {"_holders", pf_waitq_no_holders, METH_NOARGS, holders_doc},
     {"_waiters", queue_waiters, METH_NOARGS, waiters_doc},
     PF_NO_PICKLE,
     {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS,

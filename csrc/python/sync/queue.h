@@ -2,9 +2,9 @@
 #ifndef PF_QUEUE_H
 #define PF_QUEUE_H
 
-#include "python/line/line.h"
 #include "python/sync/ring.h"
 #include "python/task/fiber.h"
+#include "python/waitq/waitq.h"
 
 /* No get() waits while there are items, no put() while there is a place. */
 typedef struct QueueObject {

@@ -12,8 +12,6 @@
 #include "python/core/compiler.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
-#include "python/line/line.h"
-#include "python/line/owner.h"
 #include "python/sync/event.h"
 #include "python/sync/sync.h"
 #include "python/task/deadline.h"
@@ -21,6 +19,8 @@
 #include "python/task/fiber.h"
 #include "python/wait/in_line.h"
 #include "python/wait/wait.h"
+#include "python/waitq/owner.h"
+#include "python/waitq/waitq.h"
 
 /* ------------------------------- one case: a CaseObject, a fiber, an Event */
 
@@ -227,12 +227,12 @@ do_or_join(PfWaiter *waiter, PyObject *one, PfNode *node, PyObject **got,
     lock(one);
     if (is_possible(one, waiter)) {
         *rc = 0;
-        if (!pf_wait_claim_self(waiter)) {
+        if (!pf_waitq_claim_self(waiter)) {
             result = SERVED;
         } else if ((*rc = attempt(one, got)) != 0) {
             result = DONE;
         } else {
-            pf_wait_unclaim(waiter);
+            pf_waitq_unclaim(waiter);
             *again = true;
         }
     }
@@ -268,7 +268,7 @@ join_lines(PfWaiter *waiter, PyObject *const *cases, Py_ssize_t count,
     return JOINED;
 }
 
-/* After pf_wait_init: join all lines, and wait; without a GIL. */
+/* After pf_waitq_init_wait: join all lines, and wait; without a GIL. */
 static PyObject *
 wait_in_parallel(PfThread *t, PfWaiter *waiter, PyObject *const *cases,
                  Py_ssize_t count, int64_t deadline, PyObject *what)
@@ -310,7 +310,7 @@ wait_for_one(PfThread *t, PyObject *const *cases, Py_ssize_t count,
         return PyErr_NoMemory();
     }
     PfWaiter *waiter = &places->waiter;
-    pf_waiter_init(waiter, t, places->nodes, (int)count);
+    pf_waitq_init_waiter(waiter, t, places->nodes, (int)count);
     PyObject *result;
     if (PF_FREE_THREADED) {
         result = wait_in_parallel(t, waiter, cases, count, deadline, what);

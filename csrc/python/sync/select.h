@@ -2,8 +2,8 @@
 #ifndef PF_SELECT_H
 #define PF_SELECT_H
 
-#include "python/line/line.h"
 #include "python/task/fiber.h"
+#include "python/waitq/waitq.h"
 
 /* The first ones are types of cases, and all are types of results.  A fiber
  * and an Event are cases by themselves. */

@@ -2,14 +2,14 @@
 #include "python/core/arguments.h"
 #include "python/core/compiler.h"
 #include "python/core/thread.h"
-#include "python/line/line.h"
-#include "python/line/owner.h"
 #include "python/sync/select.h"
 #include "python/sync/sync.h"
 #include "python/task/deadline.h"
 #include "python/task/explore.h"
 #include "python/task/fiber.h"
 #include "python/wait/in_line.h"
+#include "python/waitq/owner.h"
+#include "python/waitq/waitq.h"
 
 #include <structmember.h>
 
@@ -88,7 +88,7 @@ static void
 remove_holder(SemaphoreObject *self, const FiberObject *fiber)
 {
     int place = self->holding - 1;
-    while (place >= 0 && !pf_owns(&self->holders[place], fiber)) {
+    while (place >= 0 && !pf_owner_is(&self->holders[place], fiber)) {
         place--;
     }
     if (place >= 0) {
@@ -111,8 +111,8 @@ release_one(SemaphoreObject *self, const FiberObject *by)
         self->value += self->value < PY_SSIZE_T_MAX;
         return;
     }
-    add_holder(self, pf_waiting_fiber(next->waiter));
-    pf_grant(next);
+    add_holder(self, pf_waitq_fiber(next->waiter));
+    pf_waitq_grant(next);
 }
 
 /* Entered with the mutex, which it frees. */

@@ -8,7 +8,7 @@
  *   queue_hooks.c hooked.c           what subclasses may do their way
  *   ring.h                           the buffer of queues and channels
  *
- * Called by module.c; its types are made of line.h in fiber/.
+ * Called by module.c; its types are made of waitq/waitq.h.
  */
 #ifndef PF_SYNC_H
 #define PF_SYNC_H

@@ -30,7 +30,7 @@ typedef struct PfExplorerOps {
     bool (*idle)(SchedulerObject *s, int64_t deadline);
     void (*remove_clock)(SchedulerObject *s); /* if it has one */
 } PfExplorerOps;
-extern PF_ATOMIC(size_t) pf_exploring;       /* runs under test just now */
+extern PF_ATOMIC(size_t) pf_exploring; /* runs under test just now */
 
 /* The running fiber is about to do something that others may do, too, or has
  * done something they may react to: a run under test may let them go first. 0,

@@ -6,7 +6,7 @@
 #include "python/core/state.h"
 #include "python/core/tstate.h"
 #include "python/task/cancelling.h"
-#include "python/task/lent.h"
+#include "python/task/migrate.h"
 #include "python/task/scheduler.h"
 
 PF_ATOMIC(size_t) pf_default_stack_size; /* shared, one word */
@@ -137,9 +137,9 @@ pf_fiber_unassign(FiberObject *fiber)
 static inline void
 keep(SchedulerObject *s, FiberObject *fiber)
 {
-    if (!PF_TRAVERSES_ALL && s->keeps) {
+    if (!PF_TRAVERSES_ALL && s->untracks) {
         PyObject_GC_UnTrack((PyObject *)fiber);
-        fiber->kept = true;
+        fiber->untracked = true;
         if (fiber->args != NULL && Py_REFCNT(fiber->args) == 1) {
             PyObject_GC_UnTrack(fiber->args); /* nobody else sees the tuple */
         }
@@ -150,17 +150,17 @@ void
 pf_fiber_show_args(FiberObject *fiber)
 {
     PyObject *args = fiber->args;
-    if (fiber->kept && args != NULL && !PyObject_GC_IsTracked(args)) {
+    if (fiber->untracked && args != NULL && !PyObject_GC_IsTracked(args)) {
         PyObject_GC_Track(args);
     }
 }
 
 void
-pf_fiber_unkeep(FiberObject *fiber)
+pf_fiber_track(FiberObject *fiber)
 {
-    if (fiber->kept) {
+    if (fiber->untracked) {
         pf_fiber_show_args(fiber);
-        fiber->kept = false;
+        fiber->untracked = false;
         PyObject_GC_Track((PyObject *)fiber);
     }
 }
@@ -196,8 +196,8 @@ void
 pf_fiber_make_ready(SchedulerObject *s, FiberObject *fiber)
 {
     pf_make_ready_fresh(&s->core, &fiber->fiber);
-    if (PF_UNLIKELY(s->cluster != NULL)) {
-        pf_hooks.lending->spawned(s);
+    if (PF_UNLIKELY(s->team != NULL)) {
+        pf_hooks.migrate->spawned(s);
     }
     pf_tell_host(s);
 }

@@ -26,7 +26,7 @@ struct FiberObject {
     bool dying : 1;      /* being unwound by FiberExit */
     bool preferred : 1;  /* began before its turn, for a waiter */
     bool finalized : 1;  /* happens only once in an object's life */
-    bool lent : 1;       /* is away, or runs for one that is: see lent.h */
+    bool migrated : 1;   /* is away, or runs for one that is: see migrate.h */
     uint32_t number;     /* as an owner of locks; 0: it has never been one */
     union {
         pf_task core; /* what is known of tasks of any kind */
@@ -42,7 +42,7 @@ struct FiberObject {
         PyObject *kwargs;     /* before it is entered */
         PyObject *waiting_on; /* what it waits for; for reports */
     };
-    PfWaiter *wait;     /* its own wait in a queue; see line.h */
+    PfWaiter *wait;     /* its own wait in a queue; see waitq.h */
     ScopeObject *scope; /* the innermost one entered; owns all of them */
     PyObject *greenlet; /* its view, or whose part it is, or NULL */
     PyObject *target;
@@ -118,7 +118,7 @@ pf_fiber_claim_new(FiberObject *fiber)
 
 /* It is over: the collector may know it again; or somebody gets the tuple of
  * its arguments. */
-void pf_fiber_unkeep(FiberObject *fiber);
+void pf_fiber_track(FiberObject *fiber);
 void pf_fiber_show_args(FiberObject *fiber);
 
 /* Turn such memory back into an object.  It was cleared except for its type

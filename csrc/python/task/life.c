@@ -5,8 +5,8 @@
 #include "python/core/compiler.h"
 #include "python/core/facade.h"
 #include "python/core/state.h"
-#include "python/core/still.h"
 #include "python/core/tstate.h"
+#include "python/core/world.h"
 #include "python/task/deadline.h"
 #include "python/task/explore.h"
 #include "python/task/name.h"
@@ -60,11 +60,11 @@ must_be_done(PyObject *op, const char *method, PyObject *const *args,
 }
 
 /* Somebody sees how it has ended.  Its bits are its own thread's: another one
- * posts, which pf_is_unseen knows at once. */
+ * posts, which pf_unhandled_has knows at once. */
 static void
 look(PfTaskObject *task)
 {
-    if (!PF_FREE_THREADED || !pf_is_abroad(task)) {
+    if (!PF_FREE_THREADED || !pf_task_is_remote(task)) {
         task->looked_at = true;
     } else if (task->outcome == PF_OUTCOME_FAILED) {
         pf_task_post(task->core.scheduler, &task->core, PF_POST_SEEN);
@@ -262,9 +262,9 @@ add_elsewhere(PfTaskObject *task, PyObject *fn)
     if (list == NULL) {
         return -1;
     }
-    bool stopped = pf_still_begin(NULL);
+    bool stopped = pf_world_stop(NULL);
     int rc = add_to_callbacks(task, list, fn);
-    pf_still_end(stopped);
+    pf_world_start(stopped);
     Py_DECREF(list);
     if (rc == 0) {
         return call_back_now((PyObject *)task, fn);
@@ -275,7 +275,7 @@ add_elsewhere(PfTaskObject *task, PyObject *fn)
 int
 pf_task_add_callback(PfTaskObject *task, PyObject *fn)
 {
-    if (pf_may_move_on(pf_task_owner(task))) {
+    if (pf_world_moves(pf_task_owner(task))) {
         return add_elsewhere(task, fn);
     }
     if (task->core.state != PF_DONE && pf_task_rare(task)->callbacks == NULL &&
@@ -328,10 +328,10 @@ pf_task_set_name(PyObject *op, PyObject *value, void *closure)
     if (name == NULL) {
         return -1;
     }
-    bool stopped = pf_still_begin(NULL); /* who reads it, or sets it, too */
+    bool stopped = pf_world_stop(NULL); /* who reads it, or sets it, too */
     PyObject *before = PF_TASK(op)->name;
     PF_TASK(op)->name = name;
-    pf_still_end(stopped);
+    pf_world_start(stopped);
     Py_XDECREF(before);
     return 0;
 }
@@ -384,7 +384,7 @@ pf_task_failed(SchedulerObject *s, PfTaskObject *task)
         pf_scheduler_fail(s, Py_NewRef(task->value));
     } else if (s->explorer == NULL ||
                !pf_explorer_failed(s, (PyObject *)task)) {
-        pf_unseen_add(s, (PyObject *)task);
+        pf_unhandled_add(s, (PyObject *)task);
     }
 }
 

@@ -1,7 +1,7 @@
 /* What tasks and what they run are called. */
 #include "python/task/name.h"
 
-#include "python/core/still.h"
+#include "python/core/world.h"
 
 /* NULL, without an exception: it has none. */
 static PyObject *
@@ -84,10 +84,10 @@ pf_state_name(const pf_task *core)
 PyObject *
 pf_fiber_name(FiberObject *self)
 {
-    bool stopped = pf_still_begin(self->thread);
+    bool stopped = pf_world_stop(self->thread);
     PyObject *name = Py_XNewRef(self->name);
     PyObject *target = name == NULL ? Py_XNewRef(pf_fiber_target(self)) : NULL;
-    pf_still_end(stopped);
+    pf_world_start(stopped);
     if (name == NULL) {
         name = target != NULL ? pf_name_after(target)
                               : PyUnicode_FromString(Py_TYPE(self)->tp_name);

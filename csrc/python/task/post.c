@@ -126,7 +126,7 @@ add_last(PfThread *t, PfOwnerCall *call)
     }
     call->message.next = NULL;
     *link = call;
-    pf_attend_to(t, PF_ATT_CALLS);
+    pf_thread_pend(t, PF_PENDING_CALLS);
 }
 
 /* A run begins and ends there under the lock, so that it is either posted to,
@@ -165,7 +165,7 @@ pf_drop_thread_calls(PfThread *t)
 void
 pf_run_thread_calls(PfThread *t)
 {
-    pf_attended(t, PF_ATT_CALLS);
+    pf_thread_unpend(t, PF_PENDING_CALLS);
     pf_mutex_lock(&pf_threads_lock);
     PfOwnerCall *call = t->calls;
     t->calls = NULL;

@@ -25,7 +25,7 @@
 /* Bits of pf_fiber.posted */
 enum {
     PF_POST_UNPARK = 1 << 0,
-    PF_POST_WAKE = 1 << 1, /* check whether your wait is over; see line.h */
+    PF_POST_WAKE = 1 << 1, /* check whether your wait is over; see waitq.h */
     PF_POST_SEEN = 1 << 2, /* another thread has seen how it ended */
 };
 
@@ -58,7 +58,7 @@ int pf_post_fiber(SchedulerObject *s, FiberObject *fiber, PfOwnerFn arrived,
  * has ended; -1: MemoryError. */
 int pf_call_thread(PfThread *thread, PfOwnerFn run, PyObject *target,
                    PyObject *argument);
-void pf_run_thread_calls(PfThread *t);  /* from pf_attend */
+void pf_run_thread_calls(PfThread *t);  /* from pf_pending_run */
 void pf_drop_thread_calls(PfThread *t); /* it has ended: no more can come */
 
 /* The same by steps, for what must be done in between, or must not fail. */

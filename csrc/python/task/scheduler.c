@@ -9,13 +9,13 @@
 #include "python/task/outcome.h"
 
 #include "python/task/explore.h"
-#include "python/task/lent.h"
+#include "python/task/migrate.h"
 
-PF_ATOMIC(size_t) pf_exploring;       /* shared, one word */
+PF_ATOMIC(size_t) pf_exploring; /* shared, one word */
 
 PyTypeObject *pf_scheduler_type; /* constant after import */
 
-bool pf_turns_on;             /* shared, one word */
+bool pf_turns_on; /* shared, one word */
 
 /* A fiber was made ready.  Tell the loop that hosts this one, if any. */
 void
@@ -123,7 +123,7 @@ pf_task_owner(PfTaskObject *task)
 }
 
 bool
-pf_is_abroad(const PfTaskObject *task)
+pf_task_is_remote(const PfTaskObject *task)
 {
     if (!task->scheduled || task->core.scheduler == NULL) {
         return false;

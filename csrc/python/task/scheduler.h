@@ -47,24 +47,24 @@ struct SchedulerObject {
     PyObject_HEAD
     PyObject *weakrefs;
     pf_scheduler core;
-    PfThread *thread;               /* NULL once that has ended */
-    SchedulerObject *prev, *next;   /* in thread->schedulers */
-    Py_ssize_t alive;               /* fibers not done */
-    Py_ssize_t foreground;          /* of these, not daemon */
-    PF_ATOMIC(size_t) coming;       /* fibers posted here, not enrolled yet */
-    FiberObject *main;              /* of run(fn) */
-    PyObject *fatal;                /* exception that ends the run */
-    PyObject *on_unhandled;         /* "log", "raise", a function; NULL: log */
-    PyObject *errors;               /* list: (name, exception) to raise */
-    PfUnseen *unseen, *last_unseen; /* failures; see unhandled.c */
-    PfGrains *grains;               /* NULL: it has never had any */
+    PfThread *thread;             /* NULL once that has ended */
+    SchedulerObject *prev, *next; /* in thread->schedulers */
+    Py_ssize_t alive;             /* fibers not done */
+    Py_ssize_t foreground;        /* of these, not daemon */
+    PF_ATOMIC(size_t) coming;     /* fibers posted here, not enrolled yet */
+    FiberObject *main;            /* of run(fn) */
+    PyObject *fatal;              /* exception that ends the run */
+    PyObject *on_unhandled;       /* "log", "raise", a function; NULL: log */
+    PyObject *errors;             /* list: (name, exception) to raise */
+    PfUnhandled *unhandled, *last_unhandled; /* failures; see unhandled.c */
+    PfGrains *grains;                        /* NULL: it has never had any */
     PyThreadState *blocked;
     struct PfExplorer *explorer; /* during a run under test, or NULL */
     PyObject *clock;             /* virtual, or NULL; see testing.h */
     PyObject *network;           /* in memory, or NULL: see io/inmemory.h */
-    size_t slots; /* stacks that its fibers share; 0: each its own */
-    bool running; /* inside run or run_once */
-    bool keeps;   /* inside run: the collector need not know its fibers */
+    size_t slots;  /* stacks that its fibers share; 0: each its own */
+    bool running;  /* inside run or run_once */
+    bool untracks; /* inside run: the collector need not know its fibers */
     bool closed;
     bool ending;             /* everything is cancelled, new fibers as well */
     bool hosted;             /* another loop waits for fileno() */
@@ -77,15 +77,15 @@ struct SchedulerObject {
     uint64_t stalled_at;     /* ... and the activity counter at that time */
     bool stall_told;
     bool inherited;         /* ran when this process was forked: see loop.c */
-    bool lent;              /* its hub is a fiber of `outer`, until it ends */
+    bool nested;            /* its hub is a fiber of `outer`, until it ends */
     bool blocks;            /* waits for events block the thread: a child of a
                                fork, whose other fibers are the parent's */
     SchedulerObject *outer; /* the inherited one that it runs inside of */
     PF_ATOMIC(uint8_t) lacks_gil; /* woken, and waits for that */
     PfWatched watched;
     PfTurn turn;
-    struct PfCluster *cluster; /* a run on several threads, or NULL */
-    struct PfMember *member;   /* its place there */
+    struct PfTeam *team;     /* a run on several threads, or NULL */
+    struct PfMember *member; /* its place there */
 };
 
 #define SCHEDULER_OF(core_)                                                   \
@@ -116,7 +116,7 @@ int pf_list_schedulers(const PfThread *t, PyObject *list);
 const PfThread *pf_task_owner(PfTaskObject *task);
 
 /* Does another thread, which still runs, own it? */
-bool pf_is_abroad(const PfTaskObject *task);
+bool pf_task_is_remote(const PfTaskObject *task);
 
 /* How long a loop may stand still: 0, or -1 with TypeError or ValueError. */
 int pf_watch_limit(PyObject *seconds, int64_t *ns);

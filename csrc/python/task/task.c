@@ -34,7 +34,7 @@ void
 pf_task_free_rare(PfTaskObject *task)
 {
     if (task->rare != NULL) {
-        pf_unseen_forget(&task->rare->unseen);
+        pf_unhandled_forget(&task->rare->unhandled);
         PyMem_Free(task->rare);
         task->rare = NULL;
     }

@@ -7,7 +7,7 @@
  *   life.h       waiting for the end of one, its result, its end
  *   outcome.h    results and failures; unhandled.h: failures nobody looks at
  *   deadline.h, call.h, name.h   time-outs, functions to call, names
- *   cancelling.h, explore.h, lent.h   tables that rooms above fill in
+ *   cancelling.h, explore.h, migrate.h   tables that rooms above fill in
  *
  * Called by every room above.
  *
@@ -33,11 +33,11 @@ typedef struct FiberObject FiberObject;
 typedef struct PfNode PfNode;
 typedef struct PfSlot PfSlot;
 typedef struct PfTaskObject PfTaskObject;
-typedef struct PfUnseen PfUnseen;
+typedef struct PfUnhandled PfUnhandled;
 typedef struct SchedulerObject SchedulerObject;
 typedef struct ScopeObject ScopeObject;
 
-/* Who waits, in order; see line.h. */
+/* Who waits, in order; see waitq.h. */
 typedef struct PfWaitq {
     PfNode *head;
 } PfWaitq;
@@ -49,18 +49,18 @@ typedef struct PfRare {
     /* See cancel/told.c: the number of the latest cancel(), and up to which
      * number cancellations have been raised in the task. */
     size_t cancelled_at, told;
-    PfUnseen *unseen;    /* it has failed: see unhandled.c */
-    PyObject *traceback; /* ... and this is where; see pf_outcome_value */
+    PfUnhandled *unhandled; /* it has failed: see unhandled.c */
+    PyObject *traceback;    /* ... and this is where; see pf_outcome_value */
     /* --- fibers alone --- */
     PfSlot *slots; /* in locals */
     /* Of a generator's body, who waits for what it emits, and the other way
      * round; see generator.c. */
     FiberObject *puller, *pulled;
-    FiberObject *other; /* owned; see lent.h */
+    FiberObject *other; /* owned; see migrate.h */
     unsigned lends;     /* calls of the C API in which it waits */
     /* What its frames refer to, since the collector has found it to be garbage;
      * hidden from that, until the fiber has ended.  Or NULL. */
-    PyObject *kept;
+    PyObject *referents;
 } PfRare;
 
 /* How a task that is done has ended. */
@@ -106,7 +106,7 @@ enum {
     bool grouped : 1;       /* a TaskGroup waits for its end */               \
     bool watched : 1;       /* ... and does not mind its failure */           \
     bool tracked : 1;       /* an explorer knows it; see testing.h */         \
-    bool kept : 1;          /* its run holds it: unknown to the collector */  \
+    bool untracked : 1;         /* its run holds it: unknown to the collector */  \
     bool uncounted : 1;     /* a fiber's reference to its target */           \
     bool patched : 1;       /* in a call that patch() has changed: a */       \
                             /* cancellation is raised there only once */      \

@@ -25,7 +25,7 @@
 #define CLOSED "%r was closed with failures that nobody looked at"
 
 bool
-pf_is_unseen(PyObject *op)
+pf_unhandled_has(PyObject *op)
 {
     PfTaskObject *task = PF_TASK(op);
     return task->core.state == PF_DONE && task->outcome == PF_OUTCOME_FAILED &&
@@ -42,38 +42,38 @@ static pf_mutex unseen_lock = PF_MUTEX_INIT;
 
 /* In the order in which they failed. */
 static void
-link_last(SchedulerObject *s, PfUnseen *node)
+link_last(SchedulerObject *s, PfUnhandled *node)
 {
     pf_mutex_lock(&unseen_lock);
     node->scheduler = s;
-    node->prev = s->last_unseen;
+    node->prev = s->last_unhandled;
     node->next = NULL;
-    if (s->last_unseen != NULL) {
-        s->last_unseen->next = node;
+    if (s->last_unhandled != NULL) {
+        s->last_unhandled->next = node;
     } else {
-        s->unseen = node;
+        s->unhandled = node;
     }
-    s->last_unseen = node;
+    s->last_unhandled = node;
     pf_mutex_unlock(&unseen_lock);
 }
 
 /* The caller holds the lock. */
 static void
-unlink_held(PfUnseen *node)
+unlink_held(PfUnhandled *node)
 {
     SchedulerObject *s = node->scheduler;
     if (s == NULL) {
         return;
     }
-    if (s->last_unseen == node) {
-        s->last_unseen = node->prev;
+    if (s->last_unhandled == node) {
+        s->last_unhandled = node->prev;
     }
-    PF_LIST_REMOVE(s->unseen, node);
+    PF_LIST_REMOVE(s->unhandled, node);
     node->scheduler = NULL;
 }
 
 static void
-unlink_node(PfUnseen *node)
+unlink_node(PfUnhandled *node)
 {
     pf_mutex_lock(&unseen_lock);
     unlink_held(node);
@@ -87,8 +87,8 @@ take_first(SchedulerObject *s)
 {
     PyObject *op = NULL;
     pf_mutex_lock(&unseen_lock);
-    while (op == NULL && s->unseen != NULL) {
-        PfUnseen *node = s->unseen;
+    while (op == NULL && s->unhandled != NULL) {
+        PfUnhandled *node = s->unhandled;
         unlink_held(node);
         op = pf_try_incref(node->op) ? node->op : NULL;
     }
@@ -97,7 +97,7 @@ take_first(SchedulerObject *s)
 }
 
 void
-pf_unseen_forget(PfUnseen **place)
+pf_unhandled_forget(PfUnhandled **place)
 {
     if (*place != NULL) {
         unlink_node(*place);
@@ -107,20 +107,20 @@ pf_unseen_forget(PfUnseen **place)
 }
 
 void
-pf_unseen_leave(PyObject *op)
+pf_unhandled_leave(PyObject *op)
 {
     PfRare *rare = PF_TASK(op)->rare;
     if (rare != NULL) {
-        pf_unseen_forget(&rare->unseen);
+        pf_unhandled_forget(&rare->unhandled);
     }
 }
 
 void
-pf_unseen_forget_all(SchedulerObject *s)
+pf_unhandled_forget_all(SchedulerObject *s)
 {
     pf_mutex_lock(&unseen_lock);
-    while (s->unseen != NULL) {
-        unlink_held(s->unseen);
+    while (s->unhandled != NULL) {
+        unlink_held(s->unhandled);
     }
     pf_mutex_unlock(&unseen_lock);
 }
@@ -275,13 +275,13 @@ tell_now(SchedulerObject *s, PyObject *op)
 /* A fiber or grain of `s` has failed; it will be reported unless somebody
  * looks at it. */
 void
-pf_unseen_add(SchedulerObject *s, PyObject *op)
+pf_unhandled_add(SchedulerObject *s, PyObject *op)
 {
-    if (!pf_is_unseen(op)) {
+    if (!pf_unhandled_has(op)) {
         return;
     }
     PfRare *rare = pf_task_rare_of(PF_TASK(op));
-    PfUnseen *node = rare == NULL ? NULL : PyMem_Calloc(1, sizeof(*node));
+    PfUnhandled *node = rare == NULL ? NULL : PyMem_Calloc(1, sizeof(*node));
     if (node == NULL) {
         PyErr_Clear(); /* no memory to wait for a look: report it now */
         tell_now(s, op);
@@ -290,7 +290,7 @@ pf_unseen_add(SchedulerObject *s, PyObject *op)
     node->op = op;
     pf_prepare_try_incref(op);
     pf_prepare_try_incref((PyObject *)s);
-    rare->unseen = node;
+    rare->unhandled = node;
     link_last(s, node);
 }
 
@@ -299,14 +299,14 @@ static void
 lost_arrived(SchedulerObject *s, PyObject *op, PyObject *ignored)
 {
     (void)ignored;
-    if (pf_is_unseen(op)) {
+    if (pf_unhandled_has(op)) {
         tell_now(s, op);
     }
 }
 
 /* It is in the list no longer: whose was it?  A new reference, or NULL. */
 static SchedulerObject *
-take_out(PfUnseen *node)
+take_out(PfUnhandled *node)
 {
     pf_mutex_lock(&unseen_lock);
     SchedulerObject *s = node->scheduler;
@@ -332,9 +332,9 @@ tell_there(SchedulerObject *s, PyObject *op)
 
 /* The last reference is gone; `op` is alive again for this call. */
 void
-pf_unseen_lost(PyObject *op)
+pf_unhandled_lost(PyObject *op)
 {
-    PfUnseen *node = pf_task_rare(PF_TASK(op))->unseen;
+    PfUnhandled *node = pf_task_rare(PF_TASK(op))->unhandled;
     SchedulerObject *s = node == NULL ? NULL : take_out(node);
     if (s == NULL || !tell_there(s, op)) {
         tell_now(s, op);
@@ -350,12 +350,12 @@ tell_all(SchedulerObject *s)
     PfThread *t = begin_telling();
     PyObject *op;
     while (rc == 0 && (op = take_first(s)) != NULL) {
-        if (pf_is_unseen(op)) {
+        if (pf_unhandled_has(op)) {
             rc = tell_of(s, op);
         }
         Py_DECREF(op);
     }
-    pf_unseen_forget_all(s);
+    pf_unhandled_forget_all(s);
     end_telling(t);
     return rc;
 }
@@ -376,7 +376,7 @@ keep_as_context(PyObject *exc, PyObject *errors, PyObject *raised)
 /* `raised` (stolen, or NULL) and the failures to raise, as one exception;
  * NULL: there is nothing to raise. */
 PyObject *
-pf_unseen_joined(SchedulerObject *s, PyObject *raised)
+pf_unhandled_joined(SchedulerObject *s, PyObject *raised)
 {
     PyObject *errors = s->errors;
     if (errors == NULL) {
@@ -403,9 +403,9 @@ pf_unseen_joined(SchedulerObject *s, PyObject *raised)
 /* The run is over, with `result` (stolen) or an exception; returns its final
  * result. */
 PyObject *
-pf_unseen_end_run(SchedulerObject *s, PyObject *result)
+pf_unhandled_end_run(SchedulerObject *s, PyObject *result)
 {
-    if (PF_LIKELY(s->unseen == NULL && s->errors == NULL)) {
+    if (PF_LIKELY(s->unhandled == NULL && s->errors == NULL)) {
         return result;
     }
     PyObject *raised = result == NULL ? pf_take_exception() : NULL;
@@ -417,7 +417,7 @@ pf_unseen_end_run(SchedulerObject *s, PyObject *result)
         }
         raised = interrupt;
     }
-    raised = pf_unseen_joined(s, raised);
+    raised = pf_unhandled_joined(s, raised);
     if (raised != NULL) {
         Py_CLEAR(result);
         pf_restore_exception(raised);
@@ -428,19 +428,19 @@ pf_unseen_end_run(SchedulerObject *s, PyObject *result)
 /* The scheduler has been closed, and the caller can get exceptions: 0, or -1.
  */
 int
-pf_unseen_close(SchedulerObject *s)
+pf_unhandled_close(SchedulerObject *s)
 {
-    PyObject *done = pf_unseen_end_run(s, Py_NewRef(Py_None));
+    PyObject *done = pf_unhandled_end_run(s, Py_NewRef(Py_None));
     Py_XDECREF(done);
     return done == NULL ? -1 : 0;
 }
 
 /* ... and it cannot. */
 void
-pf_unseen_close_quietly(SchedulerObject *s)
+pf_unhandled_close_quietly(SchedulerObject *s)
 {
     PyObject *pending = pf_take_exception();
-    if (pf_unseen_close(s) < 0) {
+    if (pf_unhandled_close(s) < 0) {
         PyObject *exc = pf_take_exception();
         if (pf_log((PyObject *)s, exc, CLOSED) < 0) {
             PyErr_WriteUnraisable((PyObject *)s);
@@ -456,12 +456,12 @@ at_exit(PfThread *t)
 {
     SchedulerObject *s = t->schedulers;
     while (s != NULL) {
-        if ((s->unseen == NULL && s->errors == NULL) ||
+        if ((s->unhandled == NULL && s->errors == NULL) ||
             !pf_try_incref((PyObject *)s)) { /* it dies elsewhere, just now */
             s = s->next;
             continue;
         }
-        pf_unseen_close_quietly(s);
+        pf_unhandled_close_quietly(s);
         Py_DECREF(s);
         s = t->schedulers; /* a receiver may have dropped any of them */
     }
@@ -476,7 +476,7 @@ after_fork(PfThread *t)
     return 0;
 }
 
-const PfPart pf_unseen_part = {
+const PfPart pf_unhandled_part = {
     .at_exit = at_exit,
     .after_fork = after_fork,
 };
@@ -485,7 +485,7 @@ const PfPart pf_unseen_part = {
 
 /* on_unhandled=...: a new reference to "log", "raise" or the function. */
 PyObject *
-pf_on_unhandled(PyObject *value)
+pf_unhandled_option(PyObject *value)
 {
     PyObject *const words[] = {pf.s_log, pf.s_raise};
     for (int i = 0; i < 2 && PyUnicode_Check(value); i++) {

@@ -6,26 +6,26 @@
 #include "python/task/scheduler.h"
 
 /* A fiber or grain that has failed, in its scheduler's list. */
-struct PfUnseen {
-    PfUnseen *prev, *next;
+struct PfUnhandled {
+    PfUnhandled *prev, *next;
     SchedulerObject *scheduler; /* borrowed; NULL: it is no longer in a list */
     PyObject *op;               /* borrowed: it owns this */
 };
 
-bool pf_is_unseen(PyObject *op);
-void pf_unseen_add(SchedulerObject *s, PyObject *op);
-void pf_unseen_lost(PyObject *op);
-void pf_unseen_forget(PfUnseen **place);
+bool pf_unhandled_has(PyObject *op);
+void pf_unhandled_add(SchedulerObject *s, PyObject *op);
+void pf_unhandled_lost(PyObject *op);
+void pf_unhandled_forget(PfUnhandled **place);
 /* The task is about to be freed: it leaves the list before its weak references
  * and what it holds are dropped.  That may run code in which the run ends, and
  * the end of a run takes a reference to each task that is in the list. */
-void pf_unseen_leave(PyObject *op);
-void pf_unseen_forget_all(SchedulerObject *s);
-PyObject *pf_unseen_end_run(SchedulerObject *s, PyObject *result);
-PyObject *pf_unseen_joined(SchedulerObject *s, PyObject *raised);
-int pf_unseen_close(SchedulerObject *s);
-void pf_unseen_close_quietly(SchedulerObject *s);
-extern const PfPart pf_unseen_part;
-PyObject *pf_on_unhandled(PyObject *value);
+void pf_unhandled_leave(PyObject *op);
+void pf_unhandled_forget_all(SchedulerObject *s);
+PyObject *pf_unhandled_end_run(SchedulerObject *s, PyObject *result);
+PyObject *pf_unhandled_joined(SchedulerObject *s, PyObject *raised);
+int pf_unhandled_close(SchedulerObject *s);
+void pf_unhandled_close_quietly(SchedulerObject *s);
+extern const PfPart pf_unhandled_part;
+PyObject *pf_unhandled_option(PyObject *value);
 
 #endif

@@ -497,7 +497,7 @@ preempt(void)
     }
     uint32_t others = (uint32_t)s->core.ready.count - hub_waits_in(&s->core);
     FiberObject *self = CURRENT(t);
-    if (!x->preempt || x->over || others == 0 || t->attention != 0 ||
+    if (!x->preempt || x->over || others == 0 || t->pending != 0 ||
         self->core.scheduler != &s->core) {
         return 0;
     }

@@ -9,12 +9,12 @@
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
-#include "python/line/memory.h"
 #include "python/run/run.h"
 #include "python/task/fiber.h"
 #include "python/task/scheduler.h"
 #include "python/testing/testing.h"
 #include "python/wait/wait.h"
+#include "python/waitq/wait_memory.h"
 
 #include <errno.h>
 

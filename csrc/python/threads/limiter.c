@@ -9,7 +9,7 @@
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
-#include "python/switch/attend.h"
+#include "python/switch/pending.h"
 #include "python/task/call.h"
 #include "python/task/cancelling.h"
 #include "python/task/fiber.h"
@@ -255,7 +255,7 @@ may_submit(PfThread *t, PyObject *const *args, Py_ssize_t nargs)
         return -1;
     }
     if (t == NULL || pf_active(t, "to_thread()") == NULL ||
-        (t->attention != 0 && pf_attend(t) < 0)) {
+        (t->pending != 0 && pf_pending_run(t) < 0)) {
         return -1;
     }
     return pf_check_cancelled(CURRENT(t));

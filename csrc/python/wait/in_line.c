@@ -3,9 +3,9 @@
 
 #include "python/core/state.h"
 #include "python/core/tstate.h"
-#include "python/line/memory.h"
 #include "python/task/deadline.h"
 #include "python/wait/wait.h"
+#include "python/waitq/wait_memory.h"
 
 /* The thread has none to spare. */
 static PF_NEVER_INLINE PfWait *
@@ -17,7 +17,7 @@ new_in_heap(PfThread *t, PfMutex *mutex)
         PyErr_NoMemory();
         return NULL;
     }
-    pf_wait_init(wait, t);
+    pf_waitq_init_wait(wait, t);
     return wait;
 }
 
@@ -28,7 +28,7 @@ pf_wait_new(PfThread *t, PfMutex *mutex)
     if (PF_UNLIKELY(wait == NULL)) {
         return new_in_heap(t, mutex);
     }
-    pf_wait_init(wait, t);
+    pf_waitq_init_wait(wait, t);
     return wait;
 }
 
@@ -171,7 +171,7 @@ pf_wait_begin(PfWaiter *waiter, PfThread *t)
 static inline int
 settle(PfWaiter *waiter, int rc)
 {
-    pf_wait_leave(waiter);
+    pf_waitq_leave(waiter);
     if (PF_FREE_THREADED) {
         free_lock(waiter);
         return rc == 1 && PF_SHARED_GET(&waiter->taken) != NULL ? 0 : rc;
@@ -189,7 +189,7 @@ int
 pf_wait_in_line(PfWaiter *waiter, PfThread *t, int64_t deadline,
                 PyObject *what)
 {
-    FiberObject *self = pf_waiting_fiber(waiter);
+    FiberObject *self = pf_waitq_fiber(waiter);
     int rc;
     waiter->outer = self->wait;
     self->wait = waiter;

@@ -1,9 +1,9 @@
-/* To wait in a line of waiters (line/line.h), as a fiber or as a plain thread. */
+/* To wait in a queue (waitq/waitq.h), as a fiber or as a plain thread. */
 #ifndef PF_WAIT_IN_LINE_H
 #define PF_WAIT_IN_LINE_H
 
-#include "python/line/line.h"
-#include "python/line/memory.h"
+#include "python/waitq/wait_memory.h"
+#include "python/waitq/waitq.h"
 
 /* A wait of the running fiber, to be given to pf_wait_for and to
  * pf_wait_free().  NULL with MemoryError; then `mutex` (or NULL), which the

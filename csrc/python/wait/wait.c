@@ -11,26 +11,26 @@
 #include "python/core/parts.h"
 #include "python/core/state.h"
 #include "python/core/thread.h"
-#include "python/line/line.h"
-#include "python/switch/attend.h"
+#include "python/switch/pending.h"
 #include "python/switch/switch.h"
 #include "python/task/cancelling.h"
 #include "python/task/deadline.h"
 #include "python/task/explore.h"
 #include "python/task/fiber.h"
-#include "python/task/lent.h"
 #include "python/task/life.h"
+#include "python/task/migrate.h"
 #include "python/task/post.h"
 #include "python/task/scheduler.h"
-#include "python/wait/abroad.h"
-#include "python/wait/guest.h"
+#include "python/wait/asyncio.h"
 #include "python/wait/in_line.h"
+#include "python/wait/remote.h"
+#include "python/waitq/waitq.h"
 
 /* ------------------------------------------------- requests from other threads */
 
-/* Its double, which another thread runs, is meant. */
+/* Its proxy, which another thread runs, is meant. */
 static void
-unpark_double(FiberObject *fiber, PyObject *value)
+unpark_proxy(FiberObject *fiber, PyObject *value)
 {
     if (pf_fiber_unpark(PF_TASK(fiber->rare->other), value) < 0) {
         PyErr_Clear(); /* it is over, or there is no memory */
@@ -42,8 +42,8 @@ unpark_arrived(SchedulerObject *s, PyObject *target, PyObject *value)
 {
     (void)s;
     FiberObject *fiber = (FiberObject *)target;
-    if (PF_UNLIKELY(pf_is_away(fiber))) {
-        unpark_double(fiber, value);
+    if (PF_UNLIKELY(pf_migrate_is_away(fiber))) {
+        unpark_proxy(fiber, value);
     } else if (fiber->core.state != PF_DONE &&
                pf_task_give_permit(PF_TASK(fiber), value) == 0) {
         pf_tell_second_permit(target, value);
@@ -59,7 +59,7 @@ pf_fiber_posted(pf_scheduler *s, pf_task *core, unsigned bits)
         unpark_arrived(SCHEDULER_OF(s), (PyObject *)fiber, Py_None);
     }
     if (bits & PF_POST_WAKE) {
-        pf_waiter_arrived(fiber);
+        pf_waitq_posted(fiber);
     }
     if (bits & PF_POST_SEEN) {
         fiber->looked_at = true;
@@ -117,11 +117,11 @@ park(PfThread *t, FiberObject *self, int64_t deadline, PyObject *what)
 int
 pf_wait_anyhow(PfThread *t, int64_t deadline, PyObject *what)
 {
-    if (PF_UNLIKELY(t->attention != 0)) {
-        if (pf_attend(t) < 0) {
+    if (PF_UNLIKELY(t->pending != 0)) {
+        if (pf_pending_run(t) < 0) {
             return -1;
         }
-        PF_GUEST_WAITS(t, int, -1, pf_wait_anyhow(t, deadline, what));
+        PF_ASYNCIO_WAITS(t, int, -1, pf_wait_anyhow(t, deadline, what));
     }
     return park(t, CURRENT(t), deadline, what);
 }
@@ -165,11 +165,11 @@ answer(PfThread *t, int why)
 int
 pf_wait(PfThread *t, int64_t deadline, PyObject *what)
 {
-    if (PF_UNLIKELY(t->attention != 0)) {
-        if (pf_attend(t) < 0) {
+    if (PF_UNLIKELY(t->pending != 0)) {
+        if (pf_pending_run(t) < 0) {
             return -1;
         }
-        PF_GUEST_WAITS(t, int, -1, pf_wait(t, deadline, what));
+        PF_ASYNCIO_WAITS(t, int, -1, pf_wait(t, deadline, what));
     }
     return answer(t, park_unless_cancelled(t, deadline, what));
 }
@@ -186,21 +186,22 @@ static inline bool
 was_granted(PfWaiter *waiter, int why)
 {
     if (PF_FREE_THREADED && why != PF_WAKE_NORMAL) {
-        pf_wait_leave(waiter);
+        pf_waitq_leave(waiter);
     }
     return is_granted(waiter);
 }
 
-/* pf_attend runs code that may grant what we are about to wait for. */
+/* pf_pending_run runs code that may grant what we are about to wait for. */
 int
 pf_wait_granted(PfThread *t, PfWaiter *waiter, int64_t deadline,
                 PyObject *what)
 {
-    if (PF_UNLIKELY(t->attention != 0)) {
-        if (pf_attend(t) < 0) {
+    if (PF_UNLIKELY(t->pending != 0)) {
+        if (pf_pending_run(t) < 0) {
             return -1;
         }
-        PF_GUEST_WAITS(t, int, -1, pf_wait_granted(t, waiter, deadline, what));
+        PF_ASYNCIO_WAITS(t, int, -1,
+                         pf_wait_granted(t, waiter, deadline, what));
     }
     if (PF_UNLIKELY(is_granted(waiter))) {
         return 0;
@@ -221,11 +222,12 @@ pf_wait_granted(PfThread *t, PfWaiter *waiter, int64_t deadline,
 int
 pf_wait_granted_shielded(PfThread *t, PfWaiter *waiter, PyObject *what)
 {
-    if (PF_UNLIKELY(t->attention != 0)) {
-        if (pf_attend(t) < 0) {
+    if (PF_UNLIKELY(t->pending != 0)) {
+        if (pf_pending_run(t) < 0) {
             return -1;
         }
-        PF_GUEST_WAITS(t, int, -1, pf_wait_granted_shielded(t, waiter, what));
+        PF_ASYNCIO_WAITS(t, int, -1,
+                         pf_wait_granted_shielded(t, waiter, what));
     }
     int why = PF_WAKE_NORMAL;
     while (!is_granted(waiter) && why >= 0) {
@@ -248,11 +250,11 @@ PyObject *
 pf_park_value(PfThread *t, int64_t deadline)
 {
     FiberObject *self = CURRENT(t);
-    if (PF_UNLIKELY(t->attention != 0)) {
-        if (pf_attend(t) < 0) {
+    if (PF_UNLIKELY(t->pending != 0)) {
+        if (pf_pending_run(t) < 0) {
             return NULL; /* code that runs meanwhile must not take the permit */
         }
-        PF_GUEST_WAITS(t, PyObject *, NULL, pf_park_value(t, deadline));
+        PF_ASYNCIO_WAITS(t, PyObject *, NULL, pf_park_value(t, deadline));
     }
     if (!self->permit) {
         self->in_park = true;
@@ -298,7 +300,7 @@ pf_fiber_unpark(PfTaskObject *task, PyObject *value)
     if (t == NULL || pf_task_may_unpark(task) < 0) {
         return -1;
     }
-    if (fiber->thread == t && PF_UNLIKELY(pf_is_away(fiber))) {
+    if (fiber->thread == t && PF_UNLIKELY(pf_migrate_is_away(fiber))) {
         return pf_fiber_unpark(PF_TASK(fiber->rare->other), value);
     }
     if (PF_FREE_THREADED && !fiber->scheduled && fiber->thread != NULL &&
@@ -325,7 +327,7 @@ pf_fiber_unpark(PfTaskObject *task, PyObject *value)
 
 /* -------------------------------------------------------------- yield, sleep */
 
-/* A guest yields often.  Is there nobody to yield to, and nothing to look at
+/* An inner loop yields often.  Is there nobody to yield to, and nothing to look at
  * for once? */
 static bool
 is_alone(SchedulerObject *s, FiberObject *self)
@@ -342,14 +344,14 @@ int
 pf_yield_now(PfThread *t)
 {
     SchedulerObject *s = t->scheduler;
-    if (PF_UNLIKELY(t->attention != 0)) {
-        if (pf_attend(t) < 0) {
+    if (PF_UNLIKELY(t->pending != 0)) {
+        if (pf_pending_run(t) < 0) {
             return -1;
         }
-        if (t->guest != NULL && is_alone(s, CURRENT(t))) {
+        if (t->asyncio != NULL && is_alone(s, CURRENT(t))) {
             return 0;
         }
-        PF_GUEST_WAITS(t, int, -1, pf_yield_now(t));
+        PF_ASYNCIO_WAITS(t, int, -1, pf_yield_now(t));
     }
     FiberObject *self = CURRENT(t);
     if (pf_is_cancelled_here(self)) {
@@ -370,11 +372,11 @@ pf_yield_now(PfThread *t)
 }
 
 /* Not a cancellation point: the caller of spawn has not asked to wait.  The
- * caller has checked by pf_attend that a switch is allowed. */
+ * caller has checked by pf_pending_run that a switch is allowed. */
 int
 pf_fiber_run_now(PfThread *t, FiberObject *fresh)
 {
-    PF_GUEST_WAITS(t, int, -1, pf_fiber_run_now(t, fresh));
+    PF_ASYNCIO_WAITS(t, int, -1, pf_fiber_run_now(t, fresh));
     SchedulerObject *s = t->scheduler;
     FiberObject *self = CURRENT(t);
     bool raw = self->core.scheduler == NULL;
@@ -413,9 +415,9 @@ pf_refuse_join(PfThread *t, FiberObject *target)
         return -1;
     }
     if (target->thread != t &&
-        !(t->scheduler != NULL && t->scheduler->cluster != NULL &&
-          pf_hooks.lending->together(t->scheduler,
-                                SCHEDULER_OF(target->core.scheduler)))) {
+        !(t->scheduler != NULL && t->scheduler->team != NULL &&
+          pf_hooks.migrate->together(t->scheduler,
+                                     SCHEDULER_OF(target->core.scheduler)))) {
         PyErr_SetString(pf.fiber_error,
                         "the fiber belongs to another thread: wait for it "
                         "there, or use add_done_callback()");
@@ -430,7 +432,7 @@ static void
 prefer(PfThread *t, FiberObject *target)
 {
     pf_scheduler *s = &t->scheduler->core;
-    if (target->core.scheduler == s && t->attention == 0 &&
+    if (target->core.scheduler == s && t->pending == 0 &&
         !CURRENT(t)->under_cancel && pf_prefer(s, &target->core)) {
         target->preferred = true;
     }
@@ -447,7 +449,7 @@ pf_join(PfThread *t, FiberObject *target, int64_t deadline)
         return -1;
     }
     if (PF_UNLIKELY(target->thread != t)) {
-        return deadline == PF_NOW ? 1 : pf_join_abroad(t, target, deadline);
+        return deadline == PF_NOW ? 1 : pf_remote_join(t, target, deadline);
     }
     prefer(t, target);
     return pf_wait_once(&target->waiters, NULL, t, deadline,

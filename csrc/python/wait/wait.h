@@ -2,8 +2,8 @@
  *
  *   wait.h     all of these, and what they are made of
  *   in_line.h  in a line of waiters: how primitives wait
- *   abroad.h   for a fiber of another thread
- *   guest.h    in a loop of asyncio's
+ *   remote.h   for a fiber of another thread
+ *   asyncio.h  in a loop of asyncio's
  */
 #ifndef PF_PYTHON_WAIT_H
 #define PF_PYTHON_WAIT_H

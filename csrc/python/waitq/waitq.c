@@ -1,5 +1,5 @@
-/* Waiting in line; see line.h. */
-#include "python/line/line.h"
+/* Waiting in line; see waitq.h. */
+#include "python/waitq/waitq.h"
 
 #include "python/core/compiler.h"
 #include "python/core/thread.h"
@@ -117,7 +117,7 @@ pf_waitq_list(const PfWaitq *queue, PfMutex *mutex)
 }
 
 PyObject *
-pf_no_holders(PyObject *op, PyObject *ignored)
+pf_waitq_no_holders(PyObject *op, PyObject *ignored)
 {
     (void)op;
     (void)ignored;
@@ -152,7 +152,7 @@ wake(PfWaiter *waiter, bool next)
  * for something else: then it is ignored.  (If the waiter has a lock, it does
  * not wait in line yet: a condition's foreign lock is being released.) */
 void
-pf_waiter_arrived(FiberObject *fiber)
+pf_waitq_posted(FiberObject *fiber)
 {
     if (fiber->wait != NULL && PF_SHARED_GET(&fiber->wait->taken) != NULL &&
         fiber->wait->lock == NULL &&
@@ -171,13 +171,13 @@ grant(PfNode *node, bool next)
     } else {
         assert(PF_SHARED_GET(&waiter->taken) == NULL && node->queue != NULL);
         PF_SHARED_SET(&waiter->taken, node);
-        pf_wait_leave(waiter);
+        pf_waitq_leave(waiter);
     }
     wake(waiter, next);
 }
 
 void
-pf_grant(PfNode *node)
+pf_waitq_grant(PfNode *node)
 {
     grant(node, false);
 }
@@ -190,7 +190,7 @@ first(PfWaitq *queue)
 }
 
 void
-pf_grant_first(PfWaitq *queue)
+pf_waitq_grant_first(PfWaitq *queue)
 {
     PfNode *node = first(queue);
     if (node != NULL) {
@@ -217,7 +217,7 @@ pf_waitq_choose_slow(const PfWaitq *queue)
     return node;
 }
 
-/* The mark of a waiter that does something itself: see pf_wait_claim_self. */
+/* The mark of a waiter that does something itself: see pf_waitq_claim_self. */
 static PfNode busy; /* constant after import */
 
 static bool
@@ -268,40 +268,40 @@ pf_waitq_has(const PfWaitq *queue, const PfWaiter *except)
 }
 
 int
-pf_wait_claim_self(PfWaiter *waiter)
+pf_waitq_claim_self(PfWaiter *waiter)
 {
     return claim(waiter, &busy);
 }
 
 void
-pf_wait_unclaim(PfWaiter *waiter)
+pf_waitq_unclaim(PfWaiter *waiter)
 {
     PF_SHARED_SET(&waiter->taken, NULL);
 }
 
 void
-pf_grant_all(PfWaitq *queue)
+pf_waitq_grant_all(PfWaitq *queue)
 {
     PfNode *node;
     while ((node = first(queue)) != NULL) {
-        pf_grant(node);
+        pf_waitq_grant(node);
     }
 }
 
 void
-pf_refuse_all(PfWaitq *queue)
+pf_waitq_refuse_all(PfWaitq *queue)
 {
     PfNode *node;
     while ((node = first(queue)) != NULL) {
         node->refused = true;
-        pf_grant(node);
+        pf_waitq_grant(node);
     }
 }
 
 /* ------------------------------------------------------------------ waiting */
 
 void
-pf_waiter_init(PfWaiter *waiter, PfThread *t, PfNode *nodes, int count)
+pf_waitq_init_waiter(PfWaiter *waiter, PfThread *t, PfNode *nodes, int count)
 {
     *waiter = (PfWaiter){
         .task = PF_TASK(CURRENT(t)), .nodes = nodes, .count = count};
@@ -311,7 +311,7 @@ pf_waiter_init(PfWaiter *waiter, PfThread *t, PfNode *nodes, int count)
 }
 
 void
-pf_wait_init(PfWait *wait, PfThread *t)
+pf_waitq_init_wait(PfWait *wait, PfThread *t)
 {
     wait->waiter = (PfWaiter){
         .task = PF_TASK(CURRENT(t)),
@@ -322,19 +322,19 @@ pf_wait_init(PfWait *wait, PfThread *t)
 }
 
 void
-pf_fiber_forget_waits(FiberObject *fiber)
+pf_waitq_forget_fiber(FiberObject *fiber)
 {
     for (PfWaiter *w = fiber->wait; w != NULL; w = w->outer) {
-        pf_wait_leave(w);
+        pf_waitq_leave(w);
     }
     fiber->wait = NULL;
 }
 
 void
-pf_waits_forget(PfThread *t)
+pf_waitq_forget_thread(PfThread *t)
 {
-    pf_fiber_forget_waits(t->root);
+    pf_waitq_forget_fiber(t->root);
     for (FiberObject *f = t->live; f != NULL; f = f->next) {
-        pf_fiber_forget_waits(f);
+        pf_waitq_forget_fiber(f);
     }
 }

@@ -6,10 +6,10 @@
  * it run on others.  The list of a fiber belongs to the thread that runs it,
  * which looks things up there without a lock; so what dies elsewhere leaves an
  * empty slot in it, which that thread frees when it meets it.  Each step of
- * that, and the lists of locals, are behind slots_lock.
+ * that, and the lists of locals, are behind locals_lock.
  */
-#ifndef PF_SWITCH_SLOTS_H
-#define PF_SWITCH_SLOTS_H
+#ifndef PF_SWITCH_LOCALS_H
+#define PF_SWITCH_LOCALS_H
 
 #include "python/core/objlock.h"
 #include "python/task/fiber.h"
@@ -26,12 +26,12 @@ struct PfSlot {
 
 /* It moves to the front of the fiber's list; NULL: there is none.  On the
  * fiber's thread, as the next two. */
-PfSlot *pf_slot_find(PfSlot **local, FiberObject *fiber);
+PfSlot *pf_locals_find(PfSlot **local, FiberObject *fiber);
 /* There is none yet.  `dict` is stolen, and may be NULL for want of memory; then
  * NULL with that exception. */
-PfSlot *pf_slot_add(PfSlot **local, FiberObject *fiber, PyObject *dict);
-void pf_slot_drop(PfSlot *slot);         /* out of both lists */
-void pf_slots_clear(FiberObject *fiber); /* it has ended */
-void pf_slots_clear_local(PfSlot **local);
+PfSlot *pf_locals_add(PfSlot **local, FiberObject *fiber, PyObject *dict);
+void pf_locals_drop(PfSlot *slot);        /* out of both lists */
+void pf_locals_clear(FiberObject *fiber); /* it has ended */
+void pf_locals_clear_local(PfSlot **local);
 
 #endif

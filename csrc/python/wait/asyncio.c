@@ -1,12 +1,12 @@
-/* Guests: see guest.h. */
-#include "python/wait/guest.h"
+/* Loops of asyncio's that run in fibers: see asyncio.h. */
+#include "python/wait/asyncio.h"
 
 #include "python/core/tstate.h"
 
-/* Not on a C stack: a fiber that the guest has switched to runs inside of it,
- * too, and sets it aside when it waits.  The guest's own fiber is suspended
- * then, and may even continue and leave the guest before that wait ends. */
-struct PfGuest {
+/* Not on a C stack: a fiber that the inner loop has switched to runs inside of it,
+ * too, and sets it aside when it waits.  The loop's own fiber is suspended
+ * then, and may even continue and leave the loop before that wait ends. */
+struct PfAsyncio {
     size_t
         users; /* the call that began it, and those that have set it aside */
     bool over; /* that call has ended: nobody enters it any more */
@@ -19,7 +19,7 @@ struct PfGuest {
 
 /* The current task of `loop` is now none; returns the one that it was. */
 static PyObject *
-take_task(const PfGuest *g, PyObject *loop)
+take_task(const PfAsyncio *g, PyObject *loop)
 {
     PyObject *args[] = {loop, Py_None};
     return loop == Py_None ? Py_NewRef(Py_None)
@@ -27,7 +27,7 @@ take_task(const PfGuest *g, PyObject *loop)
 }
 
 static int
-give_task(const PfGuest *g, PyObject *loop, PyObject *task)
+give_task(const PfAsyncio *g, PyObject *loop, PyObject *task)
 {
     PyObject *args[] = {loop, task};
     PyObject *done = task == Py_None
@@ -38,7 +38,7 @@ give_task(const PfGuest *g, PyObject *loop, PyObject *task)
 }
 
 static int
-set_loop(const PfGuest *g, PyObject *from, PyObject *to)
+set_loop(const PfAsyncio *g, PyObject *from, PyObject *to)
 {
     PyObject *done =
         from == to ? Py_NewRef(Py_None) : PyObject_CallOneArg(g->set_loop, to);
@@ -48,7 +48,7 @@ set_loop(const PfGuest *g, PyObject *from, PyObject *to)
 
 /* The task first and last: it is set only for the running loop. */
 static int
-set_aside(PfGuest *g, PfAway *away)
+set_aside(PfAsyncio *g, PfAway *away)
 {
     away->loop = PyObject_CallNoArgs(g->get_loop);
     if (away->loop == NULL) {
@@ -71,7 +71,7 @@ set_aside(PfGuest *g, PfAway *away)
 }
 
 static int
-take_back(PfGuest *g, PfAway *away)
+take_back(PfAsyncio *g, PfAway *away)
 {
     return set_loop(g, g->outer, away->loop) < 0
                ? -1
@@ -79,7 +79,7 @@ take_back(PfGuest *g, PfAway *away)
 }
 
 static void
-drop(PfThread *t, PfGuest *g)
+drop(PfThread *t, PfAsyncio *g)
 {
     if (--g->users > 0) {
         return;
@@ -93,43 +93,43 @@ drop(PfThread *t, PfGuest *g)
 }
 
 static void
-enter(PfThread *t, PfGuest *g)
+enter(PfThread *t, PfAsyncio *g)
 {
-    t->guest = g;
-    pf_attend_to(t, PF_ATT_GUEST);
+    t->asyncio = g;
+    pf_thread_pend(t, PF_PENDING_ASYNCIO);
 }
 
-static PfGuest *
+static PfAsyncio *
 leave(PfThread *t)
 {
-    PfGuest *g = t->guest;
-    t->guest = NULL;
-    pf_attended(t, PF_ATT_GUEST);
+    PfAsyncio *g = t->asyncio;
+    t->asyncio = NULL;
+    pf_thread_unpend(t, PF_PENDING_ASYNCIO);
     return g;
 }
 
 int
-pf_guest_leave(PfThread *t, PfAway *away)
+pf_asyncio_leave(PfThread *t, PfAway *away)
 {
-    away->guest = leave(t);
-    away->guest->users++;
+    away->asyncio = leave(t);
+    away->asyncio->users++;
     pf_no_switch_begin(t, "while a loop of asyncio's is set aside");
-    int rc = set_aside(away->guest, away);
+    int rc = set_aside(away->asyncio, away);
     if (rc == 0) {
-        pystate_swap_asyncgen_hooks(t->tstate, away->guest->hooks);
+        pystate_swap_asyncgen_hooks(t->tstate, away->asyncio->hooks);
     }
     pf_no_switch_end(t);
     if (rc < 0) {
-        away->guest->users--; /* not the last: it has not been left */
-        enter(t, away->guest);
+        away->asyncio->users--; /* not the last: it has not been left */
+        enter(t, away->asyncio);
     }
     return rc;
 }
 
 void
-pf_guest_return(PfThread *t, PfAway *away)
+pf_asyncio_return(PfThread *t, PfAway *away)
 {
-    PfGuest *g = away->guest;
+    PfAsyncio *g = away->asyncio;
     PyObject *raised = pf_take_exception();
     pf_no_switch_begin(t, "while a loop of asyncio's continues");
     if (!g->over) {
@@ -151,10 +151,10 @@ pf_guest_return(PfThread *t, PfAway *away)
 /* --------------------------------------------------------------- being inside */
 
 /* NULL with an exception. */
-static PfGuest *
-guest_begin(PfThread *t, PyObject *functions)
+static PfAsyncio *
+inner_begin(PfThread *t, PyObject *functions)
 {
-    PfGuest *g = PyMem_Calloc(1, sizeof *g);
+    PfAsyncio *g = PyMem_Calloc(1, sizeof *g);
     if (g == NULL) {
         PyErr_NoMemory();
         return NULL;
@@ -175,10 +175,10 @@ guest_begin(PfThread *t, PyObject *functions)
 }
 
 static void
-guest_end(PfThread *t, PfGuest *g)
+inner_end(PfThread *t, PfAsyncio *g)
 {
     PyObject *raised = pf_take_exception();
-    if (t->guest == g) {
+    if (t->asyncio == g) {
         (void)leave(t);
     } /* else a fiber that waits has set it aside */
     g->over = true;
@@ -186,41 +186,43 @@ guest_end(PfThread *t, PfGuest *g)
     pf_restore_exception(raised);
 }
 
-/* What is called inside of a guest is part of it. */
+/* What is called inside of an inner loop is part of it. */
 static PyObject *
-mod_as_guest(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+mod_keep_state(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
     (void)module;
     if (nargs < 2 || !PyTuple_Check(args[0]) ||
         PyTuple_GET_SIZE(args[0]) != 4) {
-        PyErr_SetString(PyExc_TypeError,
-                        "_as_guest() takes four functions and a function");
+        PyErr_SetString(
+            PyExc_TypeError,
+            "_keep_asyncio_state() takes four functions and a function");
         return NULL;
     }
     PfThread *t = pf_this_thread();
-    PfGuest *guest = NULL;
-    bool begins = t != NULL && t->guest == NULL;
-    if (t == NULL || (begins && (guest = guest_begin(t, args[0])) == NULL)) {
+    PfAsyncio *asyncio = NULL;
+    bool begins = t != NULL && t->asyncio == NULL;
+    if (t == NULL || (begins && (asyncio = inner_begin(t, args[0])) == NULL)) {
         return NULL;
     }
     PyObject *result =
         PyObject_Vectorcall(args[1], args + 2, (size_t)nargs - 2, NULL);
     if (begins) {
-        guest_end(t, guest);
+        inner_end(t, asyncio);
     }
     return result;
 }
 
 static PyMethodDef functions[] = {
-    {"_as_guest", (PyCFunction)(void (*)(void))mod_as_guest, METH_FASTCALL,
-     "_as_guest($module, functions, fn, /, *args)\n--\n\n"
+    {"_keep_asyncio_state", (PyCFunction)(void (*)(void))mod_keep_state,
+     METH_FASTCALL,
+     "_keep_asyncio_state($module, functions, fn, /, *args)\n--\n\n"
      "Call fn(*args), which may set asyncio's running loop and current task:\n"
      "while it waits for fibers, they are set aside."},
     {NULL, NULL, 0, NULL},
 };
 
 int
-pf_guest_init(PyObject *module)
+pf_asyncio_init(PyObject *module)
 {
     return PyModule_AddFunctions(module, functions);
 }

@@ -1,5 +1,5 @@
 /* Memory for what others point to while a fiber waits: see memory.h. */
-#include "python/line/memory.h"
+#include "python/waitq/wait_memory.h"
 
 void *
 pf_wait_memory_slow(void)

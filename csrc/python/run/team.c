@@ -9,8 +9,8 @@
  * that blocks its thread, instead of waiting, blocks those behind it as well.
  * So with as many fibers as members none gets two while another has none.
  *
- * What is given is represented by a double: the fiber F stays where it was
- * spawned, parked and `lent`; G, made here and posted by call_soon's way, runs
+ * What is given is represented by a proxy: the fiber F stays where it was
+ * spawned, parked and `migrated`; G, made here and posted by call_soon's way, runs
  * its function.  G's end is posted back and ends F with the same outcome; a
  * cancellation of F is posted to G.
  *
@@ -37,7 +37,7 @@
  *   taken `empty` back; what was seen before is told by `gifts`.
  * - It could not be posted: F is still in its queue.
  *
- * - A child for a group of another thread comes (cancel/group_abroad.c): it is
+ * - A child for a group of another thread comes (cancel/group_remote.c): it is
  *   counted in `coming` until that thread has taken `empty` back.
  *
  * The others are started when there is something to give for the first time.
@@ -53,8 +53,8 @@
 #include "python/core/tstate.h"
 #include "python/look/inspect.h"
 #include "python/switch/switch.h"
-#include "python/task/lent.h"
 #include "python/task/life.h"
+#include "python/task/migrate.h"
 #include "python/task/name.h"
 #include "python/task/post.h"
 #include "python/task/task.h"
@@ -68,7 +68,7 @@
 void
 pf_get_hungry(PfMember *m)
 {
-    pf_fetch_add(&m->scheduler->cluster->hungry, 1);
+    pf_fetch_add(&m->scheduler->team->hungry, 1);
     pf_store(&m->hungry, HUNGRY);
 }
 
@@ -79,7 +79,7 @@ no_longer_hungry(PfMember *m, uint8_t now)
     uint8_t expected = HUNGRY;
     while (expected == HUNGRY) {
         if (pf_cas_weak(&m->hungry, &expected, now)) {
-            pf_fetch_sub(&m->scheduler->cluster->hungry, 1);
+            pf_fetch_sub(&m->scheduler->team->hungry, 1);
             return true;
         }
     }
@@ -95,17 +95,17 @@ pf_come_back(SchedulerObject *s, FiberObject *f)
     if (f->core.state == PF_READY) {
         pf_queue_remove(&s->core.ready, &f->core);
     }
-    f->lent = false;
+    f->migrated = false;
     f->core.state = PF_PARKED;
     Py_CLEAR(f->rare->other);
 }
 
 /* The double has ended: so does the one, on its own thread. */
 static void
-double_done(SchedulerObject *s, PyObject *one, PyObject *twin)
+proxy_done(SchedulerObject *s, PyObject *one, PyObject *twin)
 {
     FiberObject *f = (FiberObject *)one, *g = (FiberObject *)twin;
-    if (!pf_is_away(f)) {
+    if (!pf_migrate_is_away(f)) {
         return; /* it was abandoned */
     }
     pf_come_back(s, f);
@@ -117,14 +117,14 @@ double_done(SchedulerObject *s, PyObject *one, PyObject *twin)
     pf_fiber_end(s->thread, f, value);
 }
 
-/* Done-callback of the double, on its thread. */
+/* Done-callback of the proxy, on its thread. */
 static PyObject *
 tell_one(PyObject *one, PyObject *twin)
 {
     FiberObject *f = (FiberObject *)one;
     ((FiberObject *)twin)->looked_at = true;
-    if (pf_call_owner(SCHEDULER_OF(f->core.scheduler), double_done, one,
-                      twin) < 0) {
+    if (pf_call_owner(SCHEDULER_OF(f->core.scheduler), proxy_done, one, twin) <
+        0) {
         return NULL;
     }
     Py_RETURN_NONE;
@@ -145,15 +145,15 @@ static bool
 may_be_given(const FiberObject *f)
 {
     return has_own_context(f) && pf_is_fresh(&f->core) &&
-           pf_kind_of(&f->core) == &pf_fiber_ops && !f->daemon && !f->lent &&
-           !f->under_cancel && !f->permit && !f->tracked &&
+           pf_kind_of(&f->core) == &pf_fiber_ops && !f->daemon &&
+           !f->migrated && !f->under_cancel && !f->permit && !f->tracked &&
            f->stack_size == 0 && f->rare == NULL && f->scheduled;
 }
 
 /* A double that will run the function of `f`, which keeps it: NULL with an
  * exception. */
 static FiberObject *
-make_double(FiberObject *f)
+make_proxy(FiberObject *f)
 {
     FiberObject *g = pf_fiber_alloc(f->thread);
     PyObject *name = pf_fiber_name(f), *target = Py_XNewRef(f->target);
@@ -173,7 +173,7 @@ make_double(FiberObject *f)
         g->args = Py_XNewRef(f->args);
         g->kwargs = Py_XNewRef(f->kwargs);
         g->context = Py_XNewRef(f->context);
-        g->lent = true;
+        g->migrated = true;
     }
     Py_XDECREF(tell);
     return g;
@@ -192,7 +192,7 @@ mark_away(FiberObject *f, FiberObject *g)
     f->target = f->args = f->context = NULL;
     f->waiting_on = Py_NewRef((PyObject *)g);
     f->rare->other = (FiberObject *)Py_NewRef((PyObject *)g);
-    f->lent = true;
+    f->migrated = true;
     f->core.wake = PF_WAKE_NONE;
     f->core.state = PF_PARKED;
     Py_XDECREF(context);
@@ -205,7 +205,7 @@ mark_away(FiberObject *f, FiberObject *g)
 static bool
 post_to_hungry(PfMember *m, FiberObject *g)
 {
-    pf_fetch_add(&m->scheduler->cluster->gifts, 1);
+    pf_fetch_add(&m->scheduler->team->gifts, 1);
     int rc = pf_fiber_start_soon(m->scheduler, g);
     if (rc < 0) {
         PyErr_Clear(); /* it is over there */
@@ -227,7 +227,7 @@ share_function(SchedulerObject *s, FiberObject *g)
 static bool
 give(SchedulerObject *s, FiberObject *f, PfMember *m)
 {
-    FiberObject *g = make_double(f);
+    FiberObject *g = make_proxy(f);
     share_function(s, g);
     /* To make it may have run code. */
     if (g == NULL || !pf_is_fresh(&f->core) || !post_to_hungry(m, g)) {
@@ -278,9 +278,9 @@ choose(SchedulerObject *s, size_t *count)
 static PfMember *
 take_hungry(SchedulerObject *s)
 {
-    size_t count = pf_load(&s->cluster->count);
+    size_t count = pf_load(&s->team->count);
     for (size_t i = 0; i < count; i++) {
-        PfMember *m = &s->cluster->members[i];
+        PfMember *m = &s->team->members[i];
         if (m != s->member && no_longer_hungry(m, PROMISED)) {
             return m;
         }
@@ -320,7 +320,7 @@ share_of_each(SchedulerObject *s, size_t fresh, size_t hungry)
 /* Would somebody take work?  Before the others are there (only the first asks
  * then), they would. */
 static bool
-wanted(const PfCluster *c)
+wanted(const PfTeam *c)
 {
     return pf_load_relaxed(&c->hungry) != 0 || !c->begun;
 }
@@ -331,7 +331,7 @@ share(pf_scheduler *core, void *data)
 {
     (void)data;
     SchedulerObject *s = SCHEDULER_OF(core);
-    PfCluster *c = s->cluster;
+    PfTeam *c = s->team;
     size_t fresh = 0;
     if (c == NULL || !wanted(c) || s->ending || core->ready.count < 2) {
         return;
@@ -343,7 +343,7 @@ share(pf_scheduler *core, void *data)
     pf_no_switch_begin(s->thread, "while fibers are given away");
     Py_DECREF(oldest);
     if (!c->begun && pf_is_first(s)) {
-        pf_cluster_begin(s);
+        pf_team_begin(s);
     }
     size_t most = share_of_each(s, fresh, pf_load_relaxed(&c->hungry));
     PfMember *m;
@@ -356,7 +356,7 @@ share(pf_scheduler *core, void *data)
 static void
 spawned(SchedulerObject *s)
 {
-    if (wanted(s->cluster)) {
+    if (wanted(s->team)) {
         s->core.until_poll = 1;
     }
 }
@@ -364,7 +364,7 @@ spawned(SchedulerObject *s)
 /* ------------------------------------------------------------- cancellation */
 
 static void
-cancel_double(SchedulerObject *s, PyObject *twin, PyObject *why)
+cancel_proxy(SchedulerObject *s, PyObject *twin, PyObject *why)
 {
     (void)s;
     pf_cancel_now((FiberObject *)twin, why);
@@ -382,7 +382,7 @@ woken(FiberObject *f)
                   : pf_rare((FiberObject *)source)->cancel;
     }
     FiberObject *g = f->rare->other;
-    if (pf_call_owner(SCHEDULER_OF(g->core.scheduler), cancel_double,
+    if (pf_call_owner(SCHEDULER_OF(g->core.scheduler), cancel_proxy,
                       (PyObject *)g, why) < 0) {
         PyErr_WriteUnraisable((PyObject *)f);
     }
@@ -391,10 +391,10 @@ woken(FiberObject *f)
 static bool
 together(SchedulerObject *a, SchedulerObject *b)
 {
-    return a->cluster == b->cluster;
+    return a->team == b->team;
 }
 
-static const PfLentOps ops = {woken, together, spawned, pf_cluster_awake};
+static const PfMigrateOps ops = {woken, together, spawned, pf_team_awake};
 
 /* --------------------------------------------------------- the members' state */
 
@@ -414,7 +414,7 @@ expects(SchedulerObject *s)
 
 /* Everybody but the first, whose own state it knows. */
 static bool
-all_stuck(PfCluster *c)
+all_stuck(PfTeam *c)
 {
     size_t count = pf_load(&c->count);
     for (size_t i = 1; i < count; i++) {
@@ -429,7 +429,7 @@ all_stuck(PfCluster *c)
 static int64_t
 first_is_idle(SchedulerObject *s)
 {
-    PfCluster *c = s->cluster;
+    PfTeam *c = s->team;
     size_t wakes = pf_load(&c->wakes);
     if (expects(s)) {
         c->found_stuck = false;
@@ -442,7 +442,7 @@ first_is_idle(SchedulerObject *s)
     if (c->found_stuck && c->looked == wakes && wakes == pf_load(&c->wakes) &&
         !expects(s)) {
         c->found_stuck = false;
-        return pf_cluster_confirm(s) ? pf_wait_for_help(s) : LOOK;
+        return pf_team_confirm(s) ? pf_wait_for_help(s) : LOOK;
     }
     c->found_stuck = true;
     c->looked = wakes;
@@ -450,7 +450,7 @@ first_is_idle(SchedulerObject *s)
 }
 
 int64_t
-pf_cluster_idle(SchedulerObject *s)
+pf_team_idle(SchedulerObject *s)
 {
     PfMember *m = s->member;
     /* Not while a gift is on its way here. */
@@ -467,7 +467,7 @@ pf_cluster_idle(SchedulerObject *s)
     bool known = m->said_stuck == s->core.switches + 1;
     m->said_stuck = 0;
     if (!known && (pf_load(&m->empty) || pf_load(&m->stuck))) {
-        (void)pf_call_owner(s->cluster->members[0].scheduler, look_again, NULL,
+        (void)pf_call_owner(s->team->members[0].scheduler, look_again, NULL,
                             NULL);
         PyErr_Clear(); /* no memory: it looks by itself, later */
     }
@@ -475,32 +475,32 @@ pf_cluster_idle(SchedulerObject *s)
 }
 
 void
-pf_cluster_awake(SchedulerObject *s)
+pf_team_awake(SchedulerObject *s)
 {
-    if (s->cluster == NULL) {
+    if (s->team == NULL) {
         return;
     }
     (void)no_longer_hungry(s->member, SATED);
     if (pf_is_first(s)) {
         return;
     }
-    pf_fetch_add(&s->cluster->wakes, 1);
+    pf_fetch_add(&s->team->wakes, 1);
     pf_store(&s->member->empty, 0);
     pf_store(&s->member->stuck, 0);
 }
 
 void
-pf_cluster_left(SchedulerObject *s)
+pf_team_left(SchedulerObject *s)
 {
-    if (s->cluster == NULL) {
+    if (s->team == NULL) {
         return;
     }
-    pf_cluster_awake(s);
+    pf_team_awake(s);
     if (!pf_is_first(s)) {
         pf_store(&s->member->empty, 1);
         pf_store(&s->member->stuck, 1);
         PyObject *pending = pf_take_exception();
-        (void)pf_call_owner(s->cluster->members[0].scheduler, look_again, NULL,
+        (void)pf_call_owner(s->team->members[0].scheduler, look_again, NULL,
                             NULL);
         PyErr_Clear();
         pf_restore_exception(pending);
@@ -509,9 +509,9 @@ pf_cluster_left(SchedulerObject *s)
 
 /* A gift between two members that both were seen empty has changed `gifts`. */
 bool
-pf_cluster_works(SchedulerObject *s)
+pf_team_works(SchedulerObject *s)
 {
-    PfCluster *c = s->cluster;
+    PfTeam *c = s->team;
     if (c == NULL || !pf_is_first(s)) {
         return false;
     }
@@ -526,9 +526,9 @@ pf_cluster_works(SchedulerObject *s)
 }
 
 void
-pf_cluster_cancel(SchedulerObject *s)
+pf_team_cancel(SchedulerObject *s)
 {
-    PfCluster *c = s->cluster;
+    PfTeam *c = s->team;
     if (c == NULL || !pf_is_first(s)) {
         return;
     }
@@ -544,18 +544,18 @@ pf_cluster_cancel(SchedulerObject *s)
 }
 
 void
-pf_cluster_join(SchedulerObject *s, PfCluster *c)
+pf_team_join(SchedulerObject *s, PfTeam *c)
 {
     pf_mutex_lock(&c->joining);
     size_t place = pf_load(&c->count);
     c->members[place].scheduler = (SchedulerObject *)Py_NewRef((PyObject *)s);
-    s->cluster = c;
+    s->team = c;
     s->member = &c->members[place];
     s->core.probe = share;
     pf_store(&c->count, place + 1);
     pf_mutex_unlock(&c->joining);
 }
 
-const PfPart pf_cluster_part = {
-    .hooks = {.lending = &ops},
+const PfPart pf_team_part = {
+    .hooks = {.migrate = &ops},
 };

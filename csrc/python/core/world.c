@@ -1,28 +1,28 @@
-/* See still.h. */
-#include "python/core/still.h"
+/* See world.h. */
+#include "python/core/world.h"
 
 PyObject *
-pf_still_ref(const PfThread *owner, PyObject *const *field)
+pf_world_ref(const PfThread *owner, PyObject *const *field)
 {
-    bool stopped = pf_still_begin(owner);
+    bool stopped = pf_world_stop(owner);
     PyObject *found = Py_NewRef(*field != NULL ? *field : Py_None);
-    pf_still_end(stopped);
+    pf_world_start(stopped);
     return found;
 }
 
 /* With the others stopped it has been left to this thread, or still counts
  * nothing and will be. */
 bool
-pf_still_hold(PyObject *op)
+pf_world_hold(PyObject *op)
 {
     if (pf_try_incref(op)) {
         return true;
     }
-    bool stopped = pf_still_begin(NULL);
-    bool alive = pf_is_counted(op);
+    bool stopped = pf_world_stop(NULL);
+    bool alive = pf_world_has(op);
     if (alive) {
         Py_INCREF(op);
     }
-    pf_still_end(stopped);
+    pf_world_start(stopped);
     return alive;
 }

@@ -1,5 +1,5 @@
 /* What has to be done before the running fiber is left: see attend.h. */
-#include "python/switch/attend.h"
+#include "python/switch/pending.h"
 
 #include "python/core/import.h"
 #include "python/core/state.h"
@@ -32,7 +32,7 @@ collector_really_runs(void)
  * may write to a fiber.  If the thread has ended, or there is no memory, the
  * object stays for good. */
 void
-pf_leave_to_owner(PfThread *owner, PyObject *op)
+pf_pending_leave(PfThread *owner, PyObject *op)
 {
     pf_mutex_lock(&pf_threads_lock);
     PfThread *t = pf_threads;
@@ -44,7 +44,7 @@ pf_leave_to_owner(PfThread *owner, PyObject *op)
     if (left != NULL) {
         t->left = left;
         left[t->left_count++] = op;
-        pf_attend_to(t, PF_ATT_DROPPED);
+        pf_thread_pend(t, PF_PENDING_DROPPED);
     }
     pf_mutex_unlock(&pf_threads_lock);
 }
@@ -67,12 +67,12 @@ take_left(PfThread *t)
  * one to us.  (A greenlet sees to its own end.)  If this is not the time yet,
  * the next switching point does it. */
 void
-pf_unwind_dropped(PfThread *t)
+pf_pending_unwind(PfThread *t)
 {
     if (pf_must_stay(t)) {
         return;
     }
-    pf_attended(t, PF_ATT_DROPPED);
+    pf_thread_unpend(t, PF_PENDING_DROPPED);
     PyObject *op;
     while ((op = take_left(t)) != NULL) {
         if (PyObject_TypeCheck(op, pf_fiber_type) && Py_REFCNT(op) == 1 &&
@@ -85,24 +85,24 @@ pf_unwind_dropped(PfThread *t)
 }
 
 void
-pf_unwind_left_here(void)
+pf_pending_unwind_here(void)
 {
     PfThread *t = pf_tls_thread;
-    if (t != NULL && (t->attention & PF_ATT_DROPPED)) {
-        pf_unwind_dropped(t);
+    if (t != NULL && (t->pending & PF_PENDING_DROPPED)) {
+        pf_pending_unwind(t);
     }
 }
 
 /* A fiber may be left, and go on, while it runs in its reserve: all fibers of
  * the thread are looked at when they are left, until it is seen above. */
 void
-pf_close_reserve(PfThread *t)
+pf_pending_close_reserve(PfThread *t)
 {
     FiberObject *self = CURRENT(t);
     pf_stack *stack = self->fiber.stack;
     char here = 0;
     bool open = false;
-    pf_attended(t, PF_ATT_RESERVE);
+    pf_thread_unpend(t, PF_PENDING_RESERVE);
     if (stack != NULL) {
         pf_end_watch(t, &here);
         pf_stack_close_reserve(stack, &here);
@@ -114,12 +114,12 @@ pf_close_reserve(PfThread *t)
     t->in_reserve += (size_t)open - self->in_reserve;
     self->in_reserve = open;
     if (t->in_reserve != 0) {
-        pf_attend_to(t, PF_ATT_RESERVE);
+        pf_thread_pend(t, PF_PENDING_RESERVE);
     }
 }
 
 bool
-pf_collector_runs_here(PfThread *t)
+pf_pending_collector_runs(PfThread *t)
 {
     if (t->collecting == t->engine.current && !collector_really_runs()) {
         pf_mark_collector(t, false);
@@ -128,27 +128,27 @@ pf_collector_runs_here(PfThread *t)
 }
 
 int
-pf_attend(PfThread *t)
+pf_pending_run(PfThread *t)
 {
-    if (t->attention & PF_ATT_RESERVE) {
-        pf_close_reserve(t);
+    if (t->pending & PF_PENDING_RESERVE) {
+        pf_pending_close_reserve(t);
     }
-    if (pf_collector_runs_here(t)) {
+    if (pf_pending_collector_runs(t)) {
         PyErr_SetString(pf.fiber_error,
                         "cannot leave this fiber while the garbage collector "
                         "runs (in __del__ or a weakref callback, say)");
         return -1;
     }
-    if (t->attention & PF_ATT_NO_SWITCH) {
+    if (t->pending & PF_PENDING_NO_SWITCH) {
         PyErr_Format(pf.fiber_error, "cannot leave this fiber %s",
                      t->no_switch_why);
         return -1;
     }
-    if (t->attention & PF_ATT_CALLS) {
+    if (t->pending & PF_PENDING_CALLS) {
         pf_run_thread_calls(t);
     }
-    if (t->attention & PF_ATT_DROPPED) {
-        pf_unwind_dropped(t);
+    if (t->pending & PF_PENDING_DROPPED) {
+        pf_pending_unwind(t);
     }
     return 0;
 }

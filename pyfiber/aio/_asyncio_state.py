@@ -1,7 +1,8 @@
 """What asyncio keeps for the thread: the running loop, and the current task of each loop.
 
-``as_guest(fn, *args)`` calls a function that may set them; while it waits for other fibers they are
-set aside, so that those see no loop that is not theirs. See csrc/python/fiber/guest.h.
+``keep_asyncio_state(fn, *args)`` calls a function that may set them; while it waits for other
+fibers they are set aside, so that those see no loop that is not theirs. See
+csrc/python/wait/asyncio.h.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from pyfiber._engine import _as_guest
+from pyfiber._engine import _keep_asyncio_state
 
 _asyncio: Any = import_module("_asyncio")
 
@@ -24,6 +25,6 @@ if sys.version_info >= (3, 14):
 else:
     _take, _give = _asyncio._current_tasks.pop, _asyncio._current_tasks.__setitem__
 
-as_guest: Callable[..., Any] = partial(
-    _as_guest, (_asyncio._get_running_loop, _asyncio._set_running_loop, _take, _give)
+keep_asyncio_state: Callable[..., Any] = partial(
+    _keep_asyncio_state, (_asyncio._get_running_loop, _asyncio._set_running_loop, _take, _give)
 )

@@ -9,8 +9,8 @@
  * Frames of a fiber that runs on another thread, or may at any time, are not
  * given away: pf_stack_calls has what a report needs of them.
  */
-#ifndef PF_CORE_STILL_H
-#define PF_CORE_STILL_H
+#ifndef PF_CORE_WORLD_H
+#define PF_CORE_WORLD_H
 
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
@@ -18,23 +18,23 @@
 /* May what belongs to that thread change while this one looks?  One that has
  * not begun belongs to nobody, but may begin at any time. */
 static inline bool
-pf_may_move_on(const PfThread *owner)
+pf_world_moves(const PfThread *owner)
 {
     return PF_FREE_THREADED && (owner == NULL || owner != pf_tls_thread);
 }
 
 /* Not within each other, nor with a mutex held.  True: it has stopped them. */
 static inline bool
-pf_still_begin(const PfThread *owner)
+pf_world_stop(const PfThread *owner)
 {
-    bool stops = pf_may_move_on(owner);
+    bool stops = pf_world_moves(owner);
     if (stops) {
         pf_stop_others();
     }
     return stops;
 }
 static inline void
-pf_still_end(bool stopped)
+pf_world_start(bool stopped)
 {
     if (stopped) {
         pf_let_others_go();
@@ -44,7 +44,7 @@ pf_still_end(bool stopped)
 /* An object in a list that does not count its references, while the others
  * stand still: one of them may just be freeing it. */
 static inline bool
-pf_is_counted(void *op)
+pf_world_has(void *op)
 {
     return !PF_FREE_THREADED || Py_REFCNT((PyObject *)op) != 0;
 }
@@ -52,9 +52,9 @@ pf_is_counted(void *op)
 /* A reference to what may be dying on another thread, which then leaves it to
  * this one: it is suspended here, and so its memory stays.  False: it is not
  * to be had. */
-bool pf_still_hold(PyObject *op);
+bool pf_world_hold(PyObject *op);
 
 /* What a field refers to, or None: a new reference. */
-PyObject *pf_still_ref(const PfThread *owner, PyObject *const *field);
+PyObject *pf_world_ref(const PfThread *owner, PyObject *const *field);
 
 #endif

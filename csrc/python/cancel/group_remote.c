@@ -1,5 +1,5 @@
 /* spawn() on a group that was entered on another thread of the run: see
- * run/cluster.c, which gives away fibers that use the group they are in.
+ * run/team.c, which gives away fibers that use the group they are in.
  *
  * The child is made here, and so its handle is there at once; it belongs to the
  * group's scheduler from then on, which counts it as `coming`, and to the group
@@ -12,17 +12,17 @@
 #include "python/core/state.h"
 #include "python/switch/switch.h"
 #include "python/task/fiber.h"
-#include "python/task/lent.h"
+#include "python/task/migrate.h"
 #include "python/task/post.h"
 
 SchedulerObject *
-pf_group_abroad(PfThread *t, GroupObject *group)
+pf_group_is_remote(PfThread *t, GroupObject *group)
 {
     if (group->scope.scheduler == t->scheduler) {
         return NULL;
     }
-    SchedulerObject *s = pf_scope_abroad(&group->scope);
-    if (s != NULL && !pf_hooks.lending->together(t->scheduler, s)) {
+    SchedulerObject *s = pf_scope_is_remote(&group->scope);
+    if (s != NULL && !pf_hooks.migrate->together(t->scheduler, s)) {
         Py_CLEAR(s);
     }
     return s;
@@ -63,7 +63,7 @@ child_arrived(SchedulerObject *s, PyObject *fiber, PyObject *op)
     } else {
         end_without(s, group, child);
     }
-    pf_hooks.lending->came(s);
+    pf_hooks.migrate->came(s);
     pf_fetch_sub(&s->coming, 1);
 }
 
@@ -79,7 +79,7 @@ post_child(SchedulerObject *s, GroupObject *group, FiberObject *child)
 }
 
 FiberObject *
-pf_group_spawn_abroad(SchedulerObject *s, GroupObject *group,
+pf_group_remote_spawn(SchedulerObject *s, GroupObject *group,
                       FiberObject *child)
 {
     if (post_child(s, group, child) < 0) {

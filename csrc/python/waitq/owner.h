@@ -1,6 +1,6 @@
 /* Who holds a lock, for reports and for locks that only their owner frees. */
-#ifndef PF_LINE_OWNER_H
-#define PF_LINE_OWNER_H
+#ifndef PF_WAITQ_OWNER_H
+#define PF_WAITQ_OWNER_H
 
 #include "python/core/compiler.h"
 #include "python/task/fiber.h"
@@ -13,18 +13,18 @@ typedef struct PfOwner {
     uint32_t number; /* 0: it has never owned a lock */
 } PfOwner;
 
-uint32_t pf_number_fiber(FiberObject *fiber);
+uint32_t pf_owner_number(FiberObject *fiber);
 
 static inline PfOwner
 pf_owner(FiberObject *fiber)
 {
     uint32_t number = fiber->number;
     return (PfOwner){fiber,
-                     PF_LIKELY(number != 0) ? number : pf_number_fiber(fiber)};
+                     PF_LIKELY(number != 0) ? number : pf_owner_number(fiber)};
 }
 
 static inline bool
-pf_owns(const PfOwner *owner, const FiberObject *fiber)
+pf_owner_is(const PfOwner *owner, const FiberObject *fiber)
 {
     return owner->fiber == fiber && owner->number == fiber->number;
 }

@@ -1,44 +1,44 @@
-/* A guest is a loop of asyncio's that runs in a fiber of ours, or a step of one
+/* An inner loop is one of asyncio's that runs in a fiber of ours, or a step of one
  * of its tasks.  What asyncio knows as "the running loop" and "the current
  * task", and the interpreter's hooks for asynchronous generators, belong to the
- * thread.  So when the guest's fiber waits, they are set aside: the other
+ * thread.  So when the inner loop's fiber waits, they are set aside: the other
  * fibers must see none of them.
  *
- * Only one guest is inside at a time; others wait, each with its things set
+ * Only one inner loop is inside at a time; others wait, each with its things set
  * aside by the fiber that waits.  The functions that do it are
  * asyncio's own, given by pyfiber.aio.
  */
-#ifndef PF_WAIT_GUEST_H
-#define PF_WAIT_GUEST_H
+#ifndef PF_WAIT_ASYNCIO_H
+#define PF_WAIT_ASYNCIO_H
 
 #include "python/core/thread.h"
 
-/* What a guest has set aside while it waits. */
+/* What an inner loop has set aside while it waits. */
 typedef struct PfAway {
-    PfGuest *guest;
+    PfAsyncio *asyncio;
     PyObject *loop, *task; /* None: there is none */
 } PfAway;
 
 /* 0, or -1 with an exception and nothing changed. */
-int pf_guest_leave(PfThread *t, PfAway *away);
+int pf_asyncio_leave(PfThread *t, PfAway *away);
 /* Keeps the raised exception. */
-void pf_guest_return(PfThread *t, PfAway *away);
+void pf_asyncio_return(PfThread *t, PfAway *away);
 
-/* In a function that waits, after pf_attend: if a guest is inside, call the
+/* In a function that waits, after pf_pending_run: if an inner loop is inside, call the
  * function again (`call`) while that is away. */
-#define PF_GUEST_WAITS(t, type, error, call)                                  \
+#define PF_ASYNCIO_WAITS(t, type, error, call)                                \
     do {                                                                      \
-        if ((t)->guest != NULL) {                                             \
+        if ((t)->asyncio != NULL) {                                           \
             PfAway away_;                                                     \
-            if (pf_guest_leave((t), &away_) < 0) {                            \
+            if (pf_asyncio_leave((t), &away_) < 0) {                          \
                 return (error);                                               \
             }                                                                 \
             type result_ = (call);                                            \
-            pf_guest_return((t), &away_);                                     \
+            pf_asyncio_return((t), &away_);                                   \
             return result_;                                                   \
         }                                                                     \
     } while (0)
 
-int pf_guest_init(PyObject *module);
+int pf_asyncio_init(PyObject *module);
 
 #endif

@@ -1,18 +1,18 @@
 /* What fibers have in local objects: see slots.h.  What dies with a dict may
  * use the local again, so that goes last, when the slot is in no list. */
-#include "python/switch/slots.h"
+#include "python/switch/locals.h"
 
 #include "python/core/compiler.h"
 #include "python/task/fiber.h"
 
 /* Without a GIL; taken alone. */
-static pf_mutex slots_lock = PF_MUTEX_INIT; /* shared: the lists of locals */
+static pf_mutex locals_lock = PF_MUTEX_INIT; /* shared: the lists of locals */
 
 static inline void
 lock_slots(void)
 {
     if (PF_FREE_THREADED) {
-        pf_mutex_lock(&slots_lock);
+        pf_mutex_lock(&locals_lock);
     }
 }
 
@@ -20,7 +20,7 @@ static inline void
 unlock_slots(void)
 {
     if (PF_FREE_THREADED) {
-        pf_mutex_unlock(&slots_lock);
+        pf_mutex_unlock(&locals_lock);
     }
 }
 
@@ -57,7 +57,7 @@ free_first_empty(PfRare *rare)
 }
 
 PfSlot *
-pf_slot_find(PfSlot **local, FiberObject *fiber)
+pf_locals_find(PfSlot **local, FiberObject *fiber)
 {
     PfRare *rare = fiber->rare;
     PfSlot **link = rare == NULL ? NULL : &rare->slots;
@@ -78,7 +78,7 @@ pf_slot_find(PfSlot **local, FiberObject *fiber)
 }
 
 PfSlot *
-pf_slot_add(PfSlot **local, FiberObject *fiber, PyObject *dict)
+pf_locals_add(PfSlot **local, FiberObject *fiber, PyObject *dict)
 {
     PfRare *rare = dict == NULL ? NULL : pf_rare_of(fiber);
     PfSlot *slot = rare == NULL ? NULL : PyMem_New(PfSlot, 1);
@@ -143,7 +143,7 @@ free_slot(PfSlot *slot)
 }
 
 void
-pf_slot_drop(PfSlot *slot)
+pf_locals_drop(PfSlot *slot)
 {
     lock_slots();
     unlink_from_local(slot);
@@ -172,7 +172,7 @@ take_from_fiber(PfRare *rare)
 }
 
 void
-pf_slots_clear(FiberObject *fiber)
+pf_locals_clear(FiberObject *fiber)
 {
     if (pf_rare(fiber)->slots == NULL) {
         return;
@@ -219,7 +219,7 @@ empty_slot(PfSlot *slot)
 }
 
 void
-pf_slots_clear_local(PfSlot **local)
+pf_locals_clear_local(PfSlot **local)
 {
     lock_slots();
     PfSlot *slots = take_from_local(local);

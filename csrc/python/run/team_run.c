@@ -1,5 +1,5 @@
 /* A run on several threads: how it begins, ends, reports and is forked.  What
- * the members give each other is in cluster.c. */
+ * the members give each other is in team.c. */
 #include "python/run/members.h"
 
 #include "python/core/facade.h"
@@ -8,8 +8,8 @@
 #include "python/core/tstate.h"
 #include "python/switch/switch.h"
 #include "python/task/fiber.h"
-#include "python/task/lent.h"
 #include "python/task/life.h"
+#include "python/task/migrate.h"
 #include "python/task/post.h"
 #include "python/wait/wait.h"
 
@@ -30,13 +30,12 @@ without_keeper(SchedulerObject *s, PyObject *list)
 }
 
 PyObject *
-pf_cluster_fibers(SchedulerObject *s, PyObject *list)
+pf_team_fibers(SchedulerObject *s, PyObject *list)
 {
-    size_t count = s->cluster == NULL || PF_FREE_THREADED
-                       ? 0
-                       : pf_load(&s->cluster->count);
+    size_t count =
+        s->team == NULL || PF_FREE_THREADED ? 0 : pf_load(&s->team->count);
     for (size_t i = 0; list != NULL && i < count; i++) {
-        SchedulerObject *other = s->cluster->members[i].scheduler;
+        SchedulerObject *other = s->team->members[i].scheduler;
         PyObject *more =
             other == s ? NULL
                        : without_keeper(other, pf_scheduler_fibers(other));
@@ -90,7 +89,7 @@ asked(SchedulerObject *s, PyObject *queue, PyObject *ignored)
 /* A list with a text of each, in any order; NULL, without an exception: one is
  * not stuck, or does not answer. */
 static PyObject *
-ask_all(PfCluster *c, PyObject *queue)
+ask_all(PfTeam *c, PyObject *queue)
 {
     size_t count = pf_load(&c->count);
     for (size_t i = 1; i < count; i++) {
@@ -110,9 +109,9 @@ ask_all(PfCluster *c, PyObject *queue)
 }
 
 bool
-pf_cluster_confirm(SchedulerObject *s)
+pf_team_confirm(SchedulerObject *s)
 {
-    PfCluster *c = s->cluster;
+    PfTeam *c = s->team;
     if (!PF_FREE_THREADED || pf_load(&c->count) == 1) {
         return true;
     }
@@ -129,9 +128,9 @@ pf_cluster_confirm(SchedulerObject *s)
 
 /* `text` (stolen, or NULL) with those of the others. */
 PyObject *
-pf_cluster_add_reports(SchedulerObject *s, PyObject *text)
+pf_team_add_reports(SchedulerObject *s, PyObject *text)
 {
-    PyObject *reports = s->cluster == NULL ? NULL : s->cluster->reports;
+    PyObject *reports = s->team == NULL ? NULL : s->team->reports;
     Py_ssize_t count = reports == NULL ? 0 : PyList_GET_SIZE(reports);
     for (Py_ssize_t i = 0; text != NULL && i < count; i++) {
         PyObject *more = PyList_GET_ITEM(reports, i);
@@ -152,7 +151,7 @@ lost(SchedulerObject *s, PyObject *one, PyObject *ignored)
 {
     FiberObject *f = (FiberObject *)one;
     (void)ignored;
-    if (!pf_is_away(f)) {
+    if (!pf_migrate_is_away(f)) {
         return;
     }
     pf_come_back(s, f);
@@ -166,7 +165,7 @@ lost(SchedulerObject *s, PyObject *one, PyObject *ignored)
 /* Who posts to them must not wake the parent's, by the descriptors that the
  * processes share.  They are never freed. */
 static void
-forget_others(SchedulerObject *s, PfCluster *c)
+forget_others(SchedulerObject *s, PfTeam *c)
 {
     size_t count = pf_load(&c->count);
     for (size_t i = 0; i < count; i++) {
@@ -186,15 +185,15 @@ forget_others(SchedulerObject *s, PfCluster *c)
 
 /* In the child only this member is left, and decides when the run ends. */
 int
-pf_cluster_after_fork(SchedulerObject *s)
+pf_team_after_fork(SchedulerObject *s)
 {
-    if (s->cluster == NULL) {
+    if (s->team == NULL) {
         return 0;
     }
     bool keeps = !pf_is_first(s);
-    forget_others(s, s->cluster);
+    forget_others(s, s->team);
     for (FiberObject *f = s->thread->live; f != NULL; f = f->next) {
-        if (f->core.scheduler == &s->core && pf_is_away(f) &&
+        if (f->core.scheduler == &s->core && pf_migrate_is_away(f) &&
             pf_call_owner(s, lost, (PyObject *)f, NULL) < 0) {
             return -1;
         }
@@ -209,15 +208,15 @@ pf_cluster_after_fork(SchedulerObject *s)
 static int
 processors(Py_ssize_t *threads)
 {
-    PyObject *count = pf_import_from("pyfiber._cluster", "processors");
+    PyObject *count = pf_import_from("pyfiber._team", "processors");
     Py_XSETREF(count, count == NULL ? NULL : PyObject_CallNoArgs(count));
-    int rc = count == NULL ? -1 : pf_cluster_threads(count, threads);
+    int rc = count == NULL ? -1 : pf_team_threads(count, threads);
     Py_XDECREF(count);
     return rc;
 }
 
 int
-pf_cluster_threads(PyObject *value, Py_ssize_t *threads)
+pf_team_threads(PyObject *value, Py_ssize_t *threads)
 {
     if (value == Py_None) {
         return processors(threads);
@@ -238,7 +237,7 @@ pf_cluster_threads(PyObject *value, Py_ssize_t *threads)
     return 0;
 }
 
-/* _join_cluster(first, own): own becomes a member; False: it is over. */
+/* _join_team(first, own): own becomes a member; False: it is over. */
 static PyObject *
 mod_join(PyObject *module, PyObject *args)
 {
@@ -248,25 +247,25 @@ mod_join(PyObject *module, PyObject *args)
                           pf_scheduler_type, &own)) {
         return NULL;
     }
-    PfCluster *c = first->cluster;
+    PfTeam *c = first->team;
     if (c == NULL || pf_load(&c->over)) {
         Py_RETURN_FALSE;
     }
     pf_store(&own->watched.limit, pf_load(&first->watched.limit));
-    pf_cluster_join(own, c);
+    pf_team_join(own, c);
     own->slots = first->slots;
     pf_get_hungry(own->member); /* gifts wait in its inbox */
     Py_RETURN_TRUE;
 }
 
 static void
-disband(PfCluster *c)
+disband(PfTeam *c)
 {
     size_t count = pf_load(&c->count);
     for (size_t i = 0; i < count; i++) {
         SchedulerObject *s = c->members[i].scheduler;
         s->core.probe = NULL;
-        s->cluster = NULL;
+        s->team = NULL;
         s->member = NULL;
         Py_DECREF(s);
     }
@@ -274,7 +273,7 @@ disband(PfCluster *c)
 }
 
 static void
-forget_parts(PfCluster *c)
+forget_parts(PfTeam *c)
 {
     Py_CLEAR(c->begin);
     Py_CLEAR(c->end);
@@ -286,7 +285,7 @@ static PyObject *
 prepare_begin(SchedulerObject *s, Py_ssize_t threads)
 {
     PyObject *how = s->on_unhandled == NULL ? pf.s_log : s->on_unhandled;
-    PyObject *prepare = pf_import_from("pyfiber._cluster", "prepare");
+    PyObject *prepare = pf_import_from("pyfiber._team", "prepare");
     PyObject *begin = prepare == NULL ? NULL
                                       : PyObject_CallFunction(prepare, "OnO",
                                                               s, threads, how);
@@ -296,9 +295,9 @@ prepare_begin(SchedulerObject *s, Py_ssize_t threads)
 
 /* In the first member's loop; a failure ends the run. */
 void
-pf_cluster_begin(SchedulerObject *s)
+pf_team_begin(SchedulerObject *s)
 {
-    PfCluster *c = s->cluster;
+    PfTeam *c = s->team;
     c->begun = true;
     pf_no_switch_begin(s->thread, "while the threads of a run are started");
     PyObject *begun = PyObject_CallNoArgs(c->begin);
@@ -318,9 +317,9 @@ pf_cluster_begin(SchedulerObject *s)
 
 /* Wait until the others have ended: 0, or -1 with the failure of one. */
 static int
-wait_for_others(SchedulerObject *s, PfCluster *c, bool wait)
+wait_for_others(SchedulerObject *s, PfTeam *c, bool wait)
 {
-    pf_cluster_cancel(s);
+    pf_team_cancel(s);
     PyObject *ended = c->end == NULL
                           ? Py_NewRef(Py_None)
                           : PyObject_CallFunction(c->end, "i", (int)wait);
@@ -330,7 +329,7 @@ wait_for_others(SchedulerObject *s, PfCluster *c, bool wait)
 
 /* After the second Ctrl-C nobody waits for the members; what they use stays. */
 static PyObject *
-end_run(SchedulerObject *s, PfCluster *c, PyObject *result)
+end_run(SchedulerObject *s, PfTeam *c, PyObject *result)
 {
     PyObject *raised = result == NULL ? pf_take_exception() : NULL;
     bool wait = s->interrupts < 2;
@@ -348,12 +347,12 @@ end_run(SchedulerObject *s, PfCluster *c, PyObject *result)
 }
 
 PyObject *
-pf_cluster_run(SchedulerObject *s, FiberObject *main, Py_ssize_t threads,
-               int64_t watchdog)
+pf_team_run(SchedulerObject *s, FiberObject *main, Py_ssize_t threads,
+            int64_t watchdog)
 {
     (void)watchdog;
     PyObject *begin = prepare_begin(s, threads);
-    PfCluster *c = begin == NULL ? NULL : PyMem_RawCalloc(1, sizeof *c);
+    PfTeam *c = begin == NULL ? NULL : PyMem_RawCalloc(1, sizeof *c);
     if (c == NULL) {
         Py_DECREF(main);
         Py_XDECREF(begin);
@@ -361,21 +360,21 @@ pf_cluster_run(SchedulerObject *s, FiberObject *main, Py_ssize_t threads,
     }
     c->joining = (pf_mutex)PF_MUTEX_INIT;
     c->begin = begin;
-    pf_cluster_join(s, c);
+    pf_team_join(s, c);
     PyObject *result = pf_run_main(s, main);
     pf_store(&c->over, 1);
     return end_run(s, c, result);
 }
 
 static PyMethodDef functions[] = {
-    {"_join_cluster", mod_join, METH_VARARGS,
-     "_join_cluster(first, own, /)\n--\n\n"
+    {"_join_team", mod_join, METH_VARARGS,
+     "_join_team(first, own, /)\n--\n\n"
      "A scheduler takes part in the run of another; False if that is over."},
     {NULL, NULL, 0, NULL},
 };
 
 int
-pf_cluster_run_init(PyObject *module)
+pf_team_run_init(PyObject *module)
 {
     return PyModule_AddFunctions(module, functions);
 }

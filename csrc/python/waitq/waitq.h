@@ -1,12 +1,12 @@
-/* line/: lines of waiters, the basis of every primitive.  Who waits in one does
- * so by wait/in_line.h.
+/* waitq/: queues of waiters, the basis of every primitive.  Who waits in one
+ * does so by wait/in_line.h.
  *
  *   PfWaiter   one wait of one fiber, or of a plain thread
  *   PfNode     that waiter's place in one queue (select() has several)
  *   PfWaitq    the queue of an object: first come, first served
  *
  * Ownership is handed over: the code that releases, puts or sends chooses a
- * node (pf_waitq_choose), gives it what it waits for and calls pf_grant.  From
+ * node (pf_waitq_choose), gives it what it waits for and calls pf_waitq_grant.  From
  * that moment the waiter has it, whatever happens before it runs again:
  *
  * - its timer fires or it is cancelled: it still has it.  The timeout is
@@ -43,8 +43,8 @@
  * - a fiber's own line, of who waits for its end, is its thread's alone, and
  *   has no mutex.
  */
-#ifndef PF_PYTHON_LINE_H
-#define PF_PYTHON_LINE_H
+#ifndef PF_PYTHON_WAITQ_H
+#define PF_PYTHON_WAITQ_H
 
 #include "python/core/compiler.h"
 #include "python/core/objlock.h"
@@ -75,7 +75,7 @@ struct PfWaiter {
 
 /* Of a waiter that is no grain: those do not wait for locks and the like. */
 static inline FiberObject *
-pf_waiting_fiber(const PfWaiter *waiter)
+pf_waitq_fiber(const PfWaiter *waiter)
 {
     assert(pf_fiber_or_null(waiter->task) != NULL);
     return (FiberObject *)(void *)waiter->task;
@@ -118,17 +118,19 @@ pf_waitq_choose(PfWaitq *queue)
 bool pf_waitq_has(const PfWaitq *queue, const PfWaiter *except);
 
 /* The waiter of `node` has been given what it waits for: wake it. */
-void pf_grant(PfNode *node);
-void pf_grant_first(PfWaitq *queue); /* it runs before others, if it may */
-void pf_grant_all(PfWaitq *queue);
-void pf_refuse_all(PfWaitq *queue);
+void pf_waitq_grant(PfNode *node);
+void
+pf_waitq_grant_first(PfWaitq *queue); /* it runs before others, if it may */
+void pf_waitq_grant_all(PfWaitq *queue);
+void pf_waitq_refuse_all(PfWaitq *queue);
 
-void pf_waiter_init(PfWaiter *waiter, PfThread *t, PfNode *nodes, int count);
-void pf_wait_init(PfWait *wait, PfThread *t);
+void pf_waitq_init_waiter(PfWaiter *waiter, PfThread *t, PfNode *nodes,
+                          int count);
+void pf_waitq_init_wait(PfWait *wait, PfThread *t);
 
 /* It is in line no longer: from now on `taken` does not change. */
 static inline void
-pf_wait_leave(PfWaiter *waiter)
+pf_waitq_leave(PfWaiter *waiter)
 {
     for (int i = 0; i < waiter->count; i++) {
         PfNode *node = &waiter->nodes[i];
@@ -141,20 +143,20 @@ pf_wait_leave(PfWaiter *waiter)
 /* Who is in several lines does something itself: 1, nobody may grant it now;
  * 0, it has been granted.  If it could not do it, the claim is undone; then it
  * looks at its lines again, for others have passed it over. */
-int pf_wait_claim_self(PfWaiter *waiter);
-void pf_wait_unclaim(PfWaiter *waiter);
+int pf_waitq_claim_self(PfWaiter *waiter);
+void pf_waitq_unclaim(PfWaiter *waiter);
 
 /* The fibers that wait in the queue, first in line first: a list. */
 PyObject *pf_waitq_list(const PfWaitq *queue, PfMutex *mutex);
 /* _holders() of objects that any fiber may release: an empty list. */
-PyObject *pf_no_holders(PyObject *op, PyObject *ignored);
+PyObject *pf_waitq_no_holders(PyObject *op, PyObject *ignored);
 
 /* A wake-up from another thread has arrived. */
-void pf_waiter_arrived(FiberObject *fiber);
+void pf_waitq_posted(FiberObject *fiber);
 
 /* This fiber's waits, or those of that thread's fibers, are over: they will
  * never go on. */
-void pf_fiber_forget_waits(FiberObject *fiber);
-void pf_waits_forget(PfThread *t);
+void pf_waitq_forget_fiber(FiberObject *fiber);
+void pf_waitq_forget_thread(PfThread *t);
 
 #endif

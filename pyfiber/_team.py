@@ -1,4 +1,4 @@
-"""The threads of run(main, threads=N): the half that speaks Python (csrc/python/run/cluster.c)."""
+"""The threads of run(main, threads=N): the half that speaks Python (csrc/python/run/team.c)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _member(
         try:
             _engine._only_watches()
             own = _engine.Scheduler(on_unhandled=how)
-            joined = _engine._join_cluster(first, own)
+            joined = _engine._join_team(first, own)
         finally:
             there.release()
         if joined:

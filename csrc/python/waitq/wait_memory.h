@@ -6,8 +6,8 @@
  * in memory that is taken when the wait begins and freed when it ends.  A
  * thread keeps freed pieces for its next waits.
  */
-#ifndef PF_LINE_MEMORY_H
-#define PF_LINE_MEMORY_H
+#ifndef PF_WAITQ_WAIT_MEMORY_H
+#define PF_WAITQ_WAIT_MEMORY_H
 
 #include "python/core/pyinclude.h"
 

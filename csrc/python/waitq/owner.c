@@ -1,15 +1,15 @@
 /* Who holds a lock: see owner.h. */
-#include "python/line/owner.h"
+#include "python/waitq/owner.h"
 
 #include "engine/base/mutex.h"
-#include "python/core/still.h"
 #include "python/core/thread.h"
+#include "python/core/world.h"
 
 /* Given to a fiber, see PfOwner: shared, one word. */
 static PF_ATOMIC(size_t) last_number;
 
 uint32_t
-pf_number_fiber(FiberObject *fiber)
+pf_owner_number(FiberObject *fiber)
 {
     uint32_t number;
     do {
@@ -22,11 +22,11 @@ pf_number_fiber(FiberObject *fiber)
 static FiberObject *
 find_on(PfThread *t, const PfOwner *owner)
 {
-    if (pf_owns(owner, t->root)) {
+    if (pf_owner_is(owner, t->root)) {
         return t->root;
     }
     FiberObject *f = t->live;
-    while (f != NULL && !pf_owns(owner, f)) {
+    while (f != NULL && !pf_owner_is(owner, f)) {
         f = f->next;
     }
     return f;
@@ -41,16 +41,16 @@ find_owner(const PfOwner *owner)
     if (owner->fiber == NULL) {
         return NULL;
     }
-    bool stopped = pf_still_begin(NULL);
+    bool stopped = pf_world_stop(NULL);
     pf_mutex_lock(&pf_threads_lock);
     for (PfThread *t = pf_threads; t != NULL && found == NULL; t = t->next) {
         found = find_on(t, owner);
     }
-    found = found != NULL && pf_is_counted(found)
+    found = found != NULL && pf_world_has(found)
                 ? (FiberObject *)Py_NewRef((PyObject *)found)
                 : NULL;
     pf_mutex_unlock(&pf_threads_lock);
-    pf_still_end(stopped);
+    pf_world_start(stopped);
     return found;
 }
 

@@ -1,17 +1,17 @@
-/* A task of another thread: see abroad.h.
+/* A task of another thread: see remote.h.
  *
  * Who waits for the end of one waits for an _End, whose method the task's own
  * thread adds to the task's done-callbacks.
  */
-#include "python/wait/abroad.h"
+#include "python/wait/remote.h"
 
 #include "python/core/arguments.h"
 #include "python/core/objlock.h"
 #include "python/core/tstate.h"
-#include "python/line/line.h"
 #include "python/task/life.h"
 #include "python/task/post.h"
 #include "python/wait/in_line.h"
+#include "python/waitq/waitq.h"
 
 typedef struct EndObject {
     PyObject_HEAD
@@ -32,7 +32,7 @@ end_came(PyObject *op, PyObject *fiber)
     (void)fiber;
     PF_LOCK(self);
     PF_SHARED_SET(&self->came, 1);
-    pf_grant_all(&self->waiters);
+    pf_waitq_grant_all(&self->waiters);
     PF_UNLOCK(self);
     Py_RETURN_NONE;
 }
@@ -114,7 +114,7 @@ join_by(PfThread *t, FiberObject *target, EndObject *end, PyObject *callback,
 }
 
 int
-pf_join_abroad(PfThread *t, FiberObject *target, int64_t deadline)
+pf_remote_join(PfThread *t, FiberObject *target, int64_t deadline)
 {
     int rc = -1;
     EndObject *end = (EndObject *)end_type->tp_alloc(end_type, 0);
@@ -142,7 +142,7 @@ static PyType_Spec end_spec = {
 };
 
 int
-pf_abroad_init(PyObject *module)
+pf_remote_init(PyObject *module)
 {
     end_type =
         (PyTypeObject *)PyType_FromModuleAndSpec(module, &end_spec, NULL);
