@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from pyfiber import Fiber, current, park, run, spawn, yield_now
-from pyfiber.aio._asyncio_state import as_guest
+from pyfiber.aio._asyncio_state import keep_asyncio_state
 
 
 def test_guest_may_end_while_a_fiber_that_it_switched_to_waits() -> None:
@@ -27,7 +27,7 @@ def test_guest_may_end_while_a_fiber_that_it_switched_to_waits() -> None:
         asyncio._set_running_loop(None)
 
     def host() -> None:
-        as_guest(body)
+        keep_asyncio_state(body)
         main_fiber.switch()
         seen.append("host goes on")
 
@@ -40,7 +40,7 @@ def test_guest_may_end_while_a_fiber_that_it_switched_to_waits() -> None:
         inner[0].unpark()
         yield_now()
         assert fiber.outcome is not None
-        as_guest(yield_now)  # nothing is left of the first one
+        keep_asyncio_state(yield_now)  # nothing is left of the first one
         assert asyncio._get_running_loop() is None
 
     try:
@@ -72,7 +72,7 @@ def test_fiber_that_a_guest_switched_to_sets_the_guest_aside_while_it_waits() ->
 
     def main() -> None:
         fibers = [spawn(other) for _ in range(4)]
-        as_guest(body)
+        keep_asyncio_state(body)
         for fiber in fibers:
             fiber.join()
 
