@@ -600,8 +600,8 @@ scope_remove_arrived(SchedulerObject *s, PyObject *op, PyObject *ignored)
 int
 pf_scope_remove_there(ScopeObject *scope)
 {
-    int rc = pf_call_owner(scope->scheduler, scope_remove_arrived,
-                           (PyObject *)scope, NULL);
+    int rc = pf_post_call(scope->scheduler, scope_remove_arrived,
+                          (PyObject *)scope, NULL);
     return rc < 0 ? -1 : 0;
 }
 
@@ -622,7 +622,7 @@ cancel_fiber(PfThread *t, FiberObject *fiber, PyObject *why)
         return pf_preempt() < 0 ? -1 : 1;
     }
     SchedulerObject *s = SCHEDULER_OF(fiber->core.scheduler);
-    int rc = pf_call_owner(s, cancel_arrived, (PyObject *)fiber, why);
+    int rc = pf_post_call(s, cancel_arrived, (PyObject *)fiber, why);
     return rc < 0 ? -1 : 1;
 }
 
@@ -650,8 +650,7 @@ cancel_scope(ScopeObject *scope, PyObject *why)
         pf_scope_cancel_again(scope, why);
         return 1;
     }
-    int rc =
-        pf_call_owner(there, scope_cancel_arrived, (PyObject *)scope, why);
+    int rc = pf_post_call(there, scope_cancel_arrived, (PyObject *)scope, why);
     if (rc > 0 && !PF_FREE_THREADED) {
         mark_cancelled(scope, why); /* before we release the GIL */
     }

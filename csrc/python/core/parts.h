@@ -20,6 +20,7 @@ typedef struct PfRootOps {
     /* The new record takes the root over; runs no code. */
     void (*begin)(PfThread *t, FiberObject *root);
     bool (*runs)(const PfThread *t); /* not a fiber that left it? */
+    void (*drop_posts)(PfThread *t); /* other threads find it no longer */
     void (*end)(PfThread *t);        /* the record goes */
     /* The thread is gone, and no fiber on it can be ended: report that there
      * are some. */

@@ -81,17 +81,6 @@ free_record(PfThread *t)
     } /* else a fiber is just dying on another thread, and finds us gone */
 }
 
-/* What other threads left here in the meantime: no more can come. */
-static void
-drop_left(PfThread *t)
-{
-    while (t->left_count != 0) {
-        Py_DECREF(t->left[--t->left_count]);
-    }
-    PyMem_RawFree(t->left);
-    t->left = NULL;
-}
-
 /* First end what is left of the thread, while it still has a current fiber.
  * Code that this runs can make no new scheduler and leave no fiber suspended.
  * Then the thread has no record and gets no new one: code that runs as the
@@ -106,7 +95,7 @@ end_thread(PfThread *t)
         part->thread_end(t);
     }
     unlist(t);
-    drop_left(t);
+    pf_hooks.root->drop_posts(t); /* no more can come */
     ended = PyThreadState_GetID(t->tstate);
     pf_tls_thread = NULL;
     free_record(t);

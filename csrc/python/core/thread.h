@@ -20,11 +20,9 @@ typedef struct PfTrace PfTrace;
 enum {
     PF_PENDING_NO_SWITCH = 1 << 0, /* no_switch > 0 */
     PF_PENDING_GC = 1 << 1,        /* a fiber of ours is `collecting` */
-    PF_PENDING_DROPPED = 1
-        << 2, /* fibers to unwind: dropped by other threads */
-    PF_PENDING_RESERVE = 1 << 3, /* a fiber's reserve is open */
-    PF_PENDING_ASYNCIO = 1 << 4, /* an inner loop of asyncio's is inside */
-    PF_PENDING_CALLS = 1 << 5,   /* calls by other threads: see post.h */
+    PF_PENDING_POSTS = 1 << 2,     /* other threads have posted: see post.h */
+    PF_PENDING_RESERVE = 1 << 3,   /* a fiber's reserve is open */
+    PF_PENDING_ASYNCIO = 1 << 4,   /* an inner loop of asyncio's is inside */
 };
 
 /* Objects that have died and are kept for the next ones, so many of each kind:
@@ -83,11 +81,9 @@ struct PfThread {
     size_t in_reserve;          /* fibers that were left with it open */
     PfThread *next;             /* all threads */
     PfSpare spare[PF_SPARE_KINDS];
-    PyObject **left;           /* by other threads, behind pf_threads_lock */
-    size_t left_count;         /* ... with a reference to each: see attend.c */
-    struct PfOwnerCall *calls; /* by other threads, behind pf_threads_lock */
-    char *io_buffer;           /* for what sockets receive, or NULL */
-    uintptr_t native;          /* the system's name of it; see interrupt.h */
+    pf_inbox inbox;   /* what other threads want: see post.h */
+    char *io_buffer;  /* for what sockets receive, or NULL */
+    uintptr_t native; /* the system's name of it; see interrupt.h */
 };
 
 extern PF_TLS PfThread *pf_tls_thread;
@@ -116,8 +112,7 @@ pf_empty_spare(PfThread *t, PfSpareKind kind)
     t->spare[kind] = (PfSpare){NULL, PF_MOST_SPARE};
     return first;
 }
-/* Other threads set PF_PENDING_DROPPED and PF_PENDING_CALLS: without a GIL at any time.
- */
+/* Other threads set PF_PENDING_POSTS: without a GIL at any time. */
 static inline void
 pf_thread_pend(PfThread *t, uint32_t reasons)
 {

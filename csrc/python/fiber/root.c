@@ -55,7 +55,6 @@ static void
 end(PfThread *t)
 {
     FiberObject *root = t->root;
-    pf_drop_thread_calls(t);
     t->engine.root.context = root->fiber.context;
     t->engine.current = &t->engine.root;
     root->core.state = PF_DONE;
@@ -93,7 +92,7 @@ static void
 unwind_all(PfThread *t)
 {
     FiberObject *fiber;
-    pf_pending_unwind(t);
+    pf_pending_take_posts(t);
     while ((fiber = hold_suspended(t)) != NULL) {
         pf_fiber_unwind(t, fiber);
         Py_DECREF(fiber);
@@ -129,6 +128,7 @@ static const PfRootOps root = {
     .make = make,
     .begin = begin,
     .runs = runs,
+    .drop_posts = pf_post_close,
     .end = end,
     .tell_left = tell_left,
 };

@@ -136,15 +136,15 @@ notice_arrived(SchedulerObject *s, PyObject *op, PyObject *notice)
 
 /* 1; 0: the scheduler is closed, and the grain done; -1: no memory. */
 static int
-call_owner(GrainObject *g, PfOwnerFn run, PyObject *argument)
+call_owner(GrainObject *g, PfPostFn run, PyObject *argument)
 {
-    return pf_call_owner(pf_grain_scheduler(g), run, (PyObject *)g, argument);
+    return pf_post_call(pf_grain_scheduler(g), run, (PyObject *)g, argument);
 }
 
 int
 pf_grain_post_attach(SchedulerObject *s, GrainObject *g)
 {
-    int rc = pf_call_owner(s, attach_arrived, (PyObject *)g, NULL);
+    int rc = pf_post_call(s, attach_arrived, (PyObject *)g, NULL);
     if (rc == 0) {
         PyErr_SetString(pf.fiber_error, "the run of the pool is over");
     }

@@ -91,8 +91,8 @@ pf_greenlet_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (t == NULL) {
         return NULL;
     }
-    if (PF_UNLIKELY((t->pending & PF_PENDING_DROPPED) && t->no_switch == 0)) {
-        pf_pending_unwind(t);
+    if (PF_UNLIKELY((t->pending & PF_PENDING_POSTS) && t->no_switch == 0)) {
+        pf_pending_take_posts(t);
     }
     if (PF_UNLIKELY(type->tp_flags & Py_TPFLAGS_IS_ABSTRACT)) {
         /* This says which methods are missing. */

@@ -128,8 +128,8 @@ pf_greenlet_getcurrent(PyObject *module, PyObject *ignored)
     if (t == NULL) {
         return NULL;
     }
-    if (PF_UNLIKELY((t->pending & PF_PENDING_DROPPED) && t->no_switch == 0)) {
-        pf_pending_unwind(t);
+    if (PF_UNLIKELY((t->pending & PF_PENDING_POSTS) && t->no_switch == 0)) {
+        pf_pending_take_posts(t);
     }
     return Py_XNewRef((PyObject *)pf_greenlet_current(t));
 }

@@ -127,8 +127,8 @@ pf_greenlet_run_pending(PfThread *t)
         PyErr_Format(pf_green.error, "cannot switch %s", t->no_switch_why);
         return -1;
     }
-    if (t->pending & PF_PENDING_DROPPED) {
-        pf_pending_unwind(t);
+    if (t->pending & PF_PENDING_POSTS) {
+        pf_pending_take_posts(t);
     }
     return 0;
 }
@@ -182,7 +182,7 @@ pf_greenlets_orphan(PfThread *t)
     /* Greenlets whose last reference another thread dropped do get
      * GreenletExit, which the next switch here would have raised. */
     pf_no_switch_begin(t, "while the thread ends");
-    pf_pending_unwind(t);
+    pf_pending_take_posts(t);
     pf_no_switch_end(t);
     Py_CLEAR(t->green_trace); /* its finalizer may set another one */
     Py_CLEAR(t->green_origin);

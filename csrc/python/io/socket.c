@@ -238,7 +238,7 @@ release_in(SchedulerObject *s, PyObject *number, PyObject *owner)
     }
     if (s->thread == pf_tls_thread) {
         release_arrived(s, number, owner);
-    } else if (pf_call_owner(s, release_arrived, number, owner) < 0) {
+    } else if (pf_post_call(s, release_arrived, number, owner) < 0) {
         PyErr_Clear(); /* no memory: who waits there waits for its timeout */
     }
 }

@@ -162,7 +162,7 @@ PyObject *
 pf_scheduler_fibers(SchedulerObject *s)
 {
     PyObject *list = PyList_New(0);
-    if (list != NULL && pf_owner_calls_list(s, pf_soon_arrived, list) < 0) {
+    if (list != NULL && pf_post_list(s, pf_soon_arrived, list) < 0) {
         Py_CLEAR(list);
     }
     for (FiberObject *f = s->thread->live; list != NULL && f != NULL;
@@ -522,7 +522,7 @@ pf_may_nest(PfThread *t)
     return t->scheduler->inherited && !pf_fiber_kind(CURRENT(t))->serves;
 }
 
-/* Other threads read it: see pf_call_thread. */
+/* Other threads read it: see pf_post_call_thread. */
 static void
 set_scheduler(PfThread *t, SchedulerObject *s)
 {

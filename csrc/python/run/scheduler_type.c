@@ -223,7 +223,7 @@ scheduler_finalize(PyObject *op)
     SchedulerObject *s = (SchedulerObject *)op;
     close_forgotten(s);
     if (is_forgotten(s) && pf_unfinished(s) > 0 &&
-        pf_call_thread(s->thread, forgotten_elsewhere, op, NULL) < 0) {
+        pf_post_call_thread(s->thread, forgotten_elsewhere, op, NULL) < 0) {
         PyErr_Clear(); /* no memory: its thread ends them, without a warning */
     }
 }
@@ -298,7 +298,7 @@ scheduler_traverse(PyObject *op, visitproc visit, void *arg)
             return rc;
         }
     }
-    if (pf_owner_calls_traverse(s, visit, arg) != 0) {
+    if (pf_post_traverse(s, visit, arg) != 0) {
         return -1;
     }
     /* It holds one reference to each of its fibers that is not over. */
@@ -444,7 +444,7 @@ scheduler_stop(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     SchedulerObject *s = (SchedulerObject *)op;
-    if (!s->closed && pf_call_owner(s, stop_arrived, NULL, NULL) < 0) {
+    if (!s->closed && pf_post_call(s, stop_arrived, NULL, NULL) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;

@@ -123,7 +123,7 @@ tell_one(PyObject *one, PyObject *twin)
 {
     FiberObject *f = (FiberObject *)one;
     ((FiberObject *)twin)->looked_at = true;
-    if (pf_call_owner(SCHEDULER_OF(f->core.scheduler), proxy_done, one, twin) <
+    if (pf_post_call(SCHEDULER_OF(f->core.scheduler), proxy_done, one, twin) <
         0) {
         return NULL;
     }
@@ -382,8 +382,8 @@ woken(FiberObject *f)
                   : pf_rare((FiberObject *)source)->cancel;
     }
     FiberObject *g = f->rare->other;
-    if (pf_call_owner(SCHEDULER_OF(g->core.scheduler), cancel_proxy,
-                      (PyObject *)g, why) < 0) {
+    if (pf_post_call(SCHEDULER_OF(g->core.scheduler), cancel_proxy,
+                     (PyObject *)g, why) < 0) {
         PyErr_WriteUnraisable((PyObject *)f);
     }
 }
@@ -467,8 +467,8 @@ pf_team_idle(SchedulerObject *s)
     bool known = m->said_stuck == s->core.switches + 1;
     m->said_stuck = 0;
     if (!known && (pf_load(&m->empty) || pf_load(&m->stuck))) {
-        (void)pf_call_owner(s->team->members[0].scheduler, look_again, NULL,
-                            NULL);
+        (void)pf_post_call(s->team->members[0].scheduler, look_again, NULL,
+                           NULL);
         PyErr_Clear(); /* no memory: it looks by itself, later */
     }
     return PF_NEVER;
@@ -500,8 +500,8 @@ pf_team_left(SchedulerObject *s)
         pf_store(&s->member->empty, 1);
         pf_store(&s->member->stuck, 1);
         PyObject *pending = pf_take_exception();
-        (void)pf_call_owner(s->team->members[0].scheduler, look_again, NULL,
-                            NULL);
+        (void)pf_post_call(s->team->members[0].scheduler, look_again, NULL,
+                           NULL);
         PyErr_Clear();
         pf_restore_exception(pending);
     }

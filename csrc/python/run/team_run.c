@@ -93,7 +93,7 @@ ask_all(PfTeam *c, PyObject *queue)
 {
     size_t count = pf_load(&c->count);
     for (size_t i = 1; i < count; i++) {
-        if (pf_call_owner(c->members[i].scheduler, asked, queue, NULL) <= 0) {
+        if (pf_post_call(c->members[i].scheduler, asked, queue, NULL) <= 0) {
             return NULL;
         }
     }
@@ -194,7 +194,7 @@ pf_team_after_fork(SchedulerObject *s)
     forget_others(s, s->team);
     for (FiberObject *f = s->thread->live; f != NULL; f = f->next) {
         if (f->core.scheduler == &s->core && pf_migrate_is_away(f) &&
-            pf_call_owner(s, lost, (PyObject *)f, NULL) < 0) {
+            pf_post_call(s, lost, (PyObject *)f, NULL) < 0) {
             return -1;
         }
     }

@@ -28,68 +28,54 @@ collector_really_runs(void)
     return there;
 }
 
-/* What it leaves is in a list of the owner's, as without a GIL no other thread
- * may write to a fiber.  If the thread has ended, or there is no memory, the
- * object stays for good. */
+/* The post has the only reference to it, unless somebody has found it since. */
+static void
+dropped_arrived(SchedulerObject *s, PyObject *op, PyObject *ignored)
+{
+    (void)s, (void)ignored;
+    if (PyObject_TypeCheck(op, pf_fiber_type) && Py_REFCNT(op) == 1 &&
+        pf_fiber_can_unwind((FiberObject *)op)) {
+        pf_fiber_unwind(pf_tls_thread, (FiberObject *)op);
+    }
+}
+
+/* If the thread has ended, or there is no memory, the object stays for good. */
 void
 pf_pending_leave(PfThread *owner, PyObject *op)
 {
-    pf_mutex_lock(&pf_threads_lock);
-    PfThread *t = pf_threads;
-    while (t != NULL && t != owner) {
-        t = t->next;
-    }
-    size_t bytes = t == NULL ? 0 : (t->left_count + 1) * sizeof(PyObject *);
-    PyObject **left = t == NULL ? NULL : PyMem_RawRealloc(t->left, bytes);
-    if (left != NULL) {
-        t->left = left;
-        left[t->left_count++] = op;
-        pf_thread_pend(t, PF_PENDING_DROPPED);
-    }
-    pf_mutex_unlock(&pf_threads_lock);
-}
-
-/* The last that was left, or NULL. */
-static PyObject *
-take_left(PfThread *t)
-{
-    pf_mutex_lock(&pf_threads_lock);
-    PyObject *op = t->left_count == 0 ? NULL : t->left[--t->left_count];
-    if (op == NULL) {
-        PyMem_RawFree(t->left);
-        t->left = NULL;
-    }
-    pf_mutex_unlock(&pf_threads_lock);
-    return op;
-}
-
-/* Fibers whose last reference another thread dropped, or a collection; it left
- * one to us.  (A greenlet sees to its own end.)  If this is not the time yet,
- * the next switching point does it. */
-void
-pf_pending_unwind(PfThread *t)
-{
-    if (pf_must_stay(t)) {
-        return;
-    }
-    pf_thread_unpend(t, PF_PENDING_DROPPED);
-    PyObject *op;
-    while ((op = take_left(t)) != NULL) {
-        if (PyObject_TypeCheck(op, pf_fiber_type) && Py_REFCNT(op) == 1 &&
-            pf_fiber_can_unwind((FiberObject *)op)) {
-            pf_fiber_unwind(t,
-                            (FiberObject *)op); /* nothing else refers to it */
+    PyObject *raised = pf_take_exception();
+    PfPost *post = pf_post_new(dropped_arrived, NULL, NULL);
+    if (post == NULL) {
+        PyErr_Clear();
+    } else {
+        post->target = op;
+        post->unwinds = true;
+        if (!pf_post_send_thread(owner, post)) {
+            post->target = NULL;
+            pf_post_drop(post);
         }
-        Py_DECREF(op);
+    }
+    pf_restore_exception(raised);
+}
+
+/* What other threads want, and fibers whose last reference they or a collection
+ * dropped.  (A greenlet sees to its own end.)  If this is not the time yet, the
+ * next switching point does it. */
+void
+pf_pending_take_posts(PfThread *t)
+{
+    if (!pf_must_stay(t)) {
+        pf_thread_unpend(t, PF_PENDING_POSTS);
+        pf_post_run(t);
     }
 }
 
 void
-pf_pending_unwind_here(void)
+pf_pending_take_posts_here(void)
 {
     PfThread *t = pf_tls_thread;
-    if (t != NULL && (t->pending & PF_PENDING_DROPPED)) {
-        pf_pending_unwind(t);
+    if (t != NULL && (t->pending & PF_PENDING_POSTS)) {
+        pf_pending_take_posts(t);
     }
 }
 
@@ -144,11 +130,8 @@ pf_pending_run(PfThread *t)
                      t->no_switch_why);
         return -1;
     }
-    if (t->pending & PF_PENDING_CALLS) {
-        pf_run_thread_calls(t);
-    }
-    if (t->pending & PF_PENDING_DROPPED) {
-        pf_pending_unwind(t);
+    if (t->pending & PF_PENDING_POSTS) {
+        pf_pending_take_posts(t);
     }
     return 0;
 }

@@ -6,27 +6,27 @@
 static void
 arrived(pf_message *message, pf_scheduler *core)
 {
-    PfOwnerCall *call = (PfOwnerCall *)message;
+    PfPost *call = (PfPost *)message;
     SchedulerObject *s = SCHEDULER_OF(core);
     PfThread *t = (PfThread *)core->thread;
     pf_no_switch_begin(t, "inside the scheduler");
     call->run(s, call->target, call->argument);
-    pf_owner_call_drop(call);
+    pf_post_drop(call);
     pf_no_switch_end(t);
     Py_DECREF(s);
 }
 
 static const pf_message_ops call_ops = {arrived};
 
-PfOwnerCall *
-pf_owner_call_new(PfOwnerFn run, PyObject *target, PyObject *argument)
+PfPost *
+pf_post_new(PfPostFn run, PyObject *target, PyObject *argument)
 {
-    PfOwnerCall *call = PyMem_RawMalloc(sizeof(*call));
+    PfPost *call = PyMem_RawMalloc(sizeof(*call));
     if (call == NULL) {
         PyErr_NoMemory();
         return NULL;
     }
-    *call = (PfOwnerCall){
+    *call = (PfPost){
         .run = run,
         .target = Py_XNewRef(target),
         .argument = Py_XNewRef(argument),
@@ -35,9 +35,9 @@ pf_owner_call_new(PfOwnerFn run, PyObject *target, PyObject *argument)
 }
 
 void
-pf_owner_call_embed(PfOwnerCall *call, PfOwnerFn run, PyObject *target)
+pf_post_embed(PfPost *call, PfPostFn run, PyObject *target)
 {
-    *call = (PfOwnerCall){
+    *call = (PfPost){
         .run = run,
         .target = Py_NewRef(target),
         .embedded = true,
@@ -45,7 +45,7 @@ pf_owner_call_embed(PfOwnerCall *call, PfOwnerFn run, PyObject *target)
 }
 
 void
-pf_owner_call_drop(PfOwnerCall *call)
+pf_post_drop(PfPost *call)
 {
     PyObject *target = call->target;
     PyObject *argument = call->argument;
@@ -58,7 +58,7 @@ pf_owner_call_drop(PfOwnerCall *call)
 
 /* Once it is posted it may be read, and freed, at once. */
 bool
-pf_owner_call_post(SchedulerObject *s, PfOwnerCall *call)
+pf_post_send(SchedulerObject *s, PfPost *call)
 {
     call->message.ops = &call_ops;
     Py_INCREF(s);
@@ -70,40 +70,39 @@ pf_owner_call_post(SchedulerObject *s, PfOwnerCall *call)
 }
 
 int
-pf_call_owner(SchedulerObject *s, PfOwnerFn run, PyObject *target,
-              PyObject *argument)
+pf_post_call(SchedulerObject *s, PfPostFn run, PyObject *target,
+             PyObject *argument)
 {
-    PfOwnerCall *call = pf_owner_call_new(run, target, argument);
+    PfPost *call = pf_post_new(run, target, argument);
     if (call == NULL) {
         return -1;
     }
-    if (!pf_owner_call_post(s, call)) {
-        pf_owner_call_drop(call);
+    if (!pf_post_send(s, call)) {
+        pf_post_drop(call);
         return 0;
     }
     return 1;
 }
 
 int
-pf_post_fiber(SchedulerObject *s, FiberObject *fiber, PfOwnerFn arrived,
+pf_post_fiber(SchedulerObject *s, FiberObject *fiber, PfPostFn arrived,
               PyObject *argument)
 {
-    PfOwnerCall *call =
-        pf_owner_call_new(arrived, (PyObject *)fiber, argument);
+    PfPost *call = pf_post_new(arrived, (PyObject *)fiber, argument);
     if (call == NULL) {
         return -1;
     }
     if (pf_fiber_assign(s, fiber) < 0) {
-        pf_owner_call_drop(call);
+        pf_post_drop(call);
         return -1;
     }
     pf_fetch_add(&s->coming, 1); /* before it can arrive */
-    if (pf_owner_call_post(s, call)) {
+    if (pf_post_send(s, call)) {
         return 1;
     }
     pf_fetch_sub(&s->coming, 1);
     pf_fiber_unassign(fiber);
-    pf_owner_call_drop(call);
+    pf_post_drop(call);
     return 0;
 }
 
@@ -117,77 +116,88 @@ is_alive(const PfThread *thread)
     return t != NULL;
 }
 
+/* Behind pf_threads_lock, as the thread's record may go otherwise. */
 static void
-add_last(PfThread *t, PfOwnerCall *call)
+send_to_thread(PfThread *t, PfPost *call)
 {
-    PfOwnerCall **link = &t->calls;
-    while (*link != NULL) {
-        link = (PfOwnerCall **)(void *)&(*link)->message.next;
+    call->message.ops = &call_ops;
+    (void)pf_inbox_push(&t->inbox, &call->message);
+    pf_thread_pend(t, PF_PENDING_POSTS);
+}
+
+bool
+pf_post_send_thread(PfThread *thread, PfPost *call)
+{
+    pf_mutex_lock(&pf_threads_lock);
+    bool alive = is_alive(thread);
+    if (alive) {
+        send_to_thread(thread, call);
     }
-    call->message.next = NULL;
-    *link = call;
-    pf_thread_pend(t, PF_PENDING_CALLS);
+    pf_mutex_unlock(&pf_threads_lock);
+    return alive;
 }
 
 /* A run begins and ends there under the lock, so that it is either posted to,
  * or begins later and finds the call. */
 int
-pf_call_thread(PfThread *thread, PfOwnerFn run, PyObject *target,
-               PyObject *argument)
+pf_post_call_thread(PfThread *thread, PfPostFn run, PyObject *target,
+                    PyObject *argument)
 {
-    PfOwnerCall *call = pf_owner_call_new(run, target, argument);
+    PfPost *call = pf_post_new(run, target, argument);
     if (call == NULL) {
         return -1;
     }
     pf_mutex_lock(&pf_threads_lock);
     bool alive = is_alive(thread);
     SchedulerObject *s = alive ? thread->scheduler : NULL;
-    if (alive && (s == NULL || !pf_owner_call_post(s, call))) {
-        add_last(thread, call);
+    if (alive && (s == NULL || !pf_post_send(s, call))) {
+        send_to_thread(thread, call);
     }
     pf_mutex_unlock(&pf_threads_lock);
     if (!alive) {
-        pf_owner_call_drop(call);
+        pf_post_drop(call);
     }
     return alive;
 }
 
 void
-pf_drop_thread_calls(PfThread *t)
+pf_post_close(PfThread *t)
 {
-    PfOwnerCall *call;
-    while ((call = t->calls) != NULL) {
-        t->calls = (PfOwnerCall *)(void *)call->message.next;
-        pf_owner_call_drop(call);
+    pf_message *m = pf_inbox_close(&t->inbox);
+    while (m != NULL) {
+        PfPost *call = (PfPost *)m;
+        m = m->next;
+        pf_post_drop(call);
     }
 }
 
 void
-pf_run_thread_calls(PfThread *t)
+pf_post_run(PfThread *t)
 {
-    pf_thread_unpend(t, PF_PENDING_CALLS);
-    pf_mutex_lock(&pf_threads_lock);
-    PfOwnerCall *call = t->calls;
-    t->calls = NULL;
-    pf_mutex_unlock(&pf_threads_lock);
-    pf_no_switch_begin(t, "while calls of other threads arrive");
-    while (call != NULL) {
-        PfOwnerCall *next = (PfOwnerCall *)(void *)call->message.next;
+    pf_message *m = pf_inbox_take(&t->inbox);
+    while (m != NULL) {
+        PfPost *call = (PfPost *)m;
+        m = m->next;
+        if (!call->unwinds) {
+            pf_no_switch_begin(t, "while calls of other threads arrive");
+        }
         call->run(NULL, call->target, call->argument);
-        pf_owner_call_drop(call);
-        call = next;
+        bool unwinds = call->unwinds;
+        pf_post_drop(call);
+        if (!unwinds) {
+            pf_no_switch_end(t);
+        }
     }
-    pf_no_switch_end(t);
 }
 
 /* Only this thread takes messages, and to append to a list runs no code: those
  * that are there stay meanwhile. */
 int
-pf_owner_calls_list(SchedulerObject *s, PfOwnerFn run, PyObject *list)
+pf_post_list(SchedulerObject *s, PfPostFn run, PyObject *list)
 {
     pf_message *m = pf_load(&s->core.inbox.head);
     for (; m != NULL && m != PF_INBOX_CLOSED; m = m->next) {
-        PfOwnerCall *call = (PfOwnerCall *)m;
+        PfPost *call = (PfPost *)m;
         if (m->ops == &call_ops && call->run == run &&
             PyList_Append(list, call->target) < 0) {
             return -1;
@@ -200,12 +210,12 @@ pf_owner_calls_list(SchedulerObject *s, PfOwnerFn run, PyObject *list)
  * GIL.  Calls that have been taken and not run yet are not found; so what they
  * hold is taken for held from outside, as it is. */
 int
-pf_owner_calls_traverse(SchedulerObject *s, visitproc visit, void *arg)
+pf_post_traverse(SchedulerObject *s, visitproc visit, void *arg)
 {
     pf_message *m = pf_load(&s->core.inbox.head);
     for (; m != NULL && m != PF_INBOX_CLOSED; m = m->next) {
         if (m->ops == &call_ops) {
-            PfOwnerCall *call = (PfOwnerCall *)m;
+            PfPost *call = (PfPost *)m;
             Py_VISIT(s);
             Py_VISIT(call->target);
             Py_VISIT(call->argument);

@@ -166,7 +166,7 @@ rouse(SchedulerObject *s)
         return;
     }
     PyObject *pending = pf_take_exception();
-    if (pf_call_owner(s, look, NULL, NULL) < 0) {
+    if (pf_post_call(s, look, NULL, NULL) < 0) {
         PyErr_Clear(); /* it checks when it next runs */
     }
     pf_restore_exception(pending);
@@ -325,7 +325,7 @@ tell_there(SchedulerObject *s, PyObject *op)
     if (!PF_FREE_THREADED || s->thread == NULL || s->thread == pf_tls_thread) {
         return false;
     }
-    bool posted = pf_call_owner(s, lost_arrived, op, NULL) > 0;
+    bool posted = pf_post_call(s, lost_arrived, op, NULL) > 0;
     PyErr_Clear(); /* no memory, or it is closed */
     return posted;
 }

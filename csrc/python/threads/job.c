@@ -292,10 +292,10 @@ static void
 send_back(JobObject *job)
 {
     pf_store(&job->state, JOB_FINISHED);
-    pf_owner_call_embed(&job->call, job_arrived, (PyObject *)job);
-    if (!pf_owner_call_post(job->scheduler, &job->call)) {
+    pf_post_embed(&job->call, job_arrived, (PyObject *)job);
+    if (!pf_post_send(job->scheduler, &job->call)) {
         arrive_nowhere(job);
-        pf_owner_call_drop(&job->call);
+        pf_post_drop(&job->call);
     }
 }
 

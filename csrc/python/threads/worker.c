@@ -187,7 +187,7 @@ worker_run(PyObject *op, PyObject *ignored)
     self->tstate_id = PyThreadState_GetID(PyThreadState_Get());
     self->thread = PyThread_get_thread_ident();
     while (job != NULL) {
-        pf_pending_unwind_here(); /* by earlier jobs */
+        pf_pending_take_posts_here(); /* by earlier jobs */
         JobObject *next = pf_job_run(job);
         Py_DECREF(job);
         job = next != NULL ? next : wait_for_job(self);

@@ -42,7 +42,7 @@ typedef enum JobState {
  */
 struct JobObject {
     PyObject_HEAD
-    PfOwnerCall call;         /* that it has finished */
+    PfPost call;              /* that it has finished */
     PF_ATOMIC(uint8_t) state; /* JobState */
     PF_ATOMIC(uint8_t) held;
     bool failed; /* `result` is an exception */

@@ -69,7 +69,7 @@ static void
 unwatch(SchedulerObject *s, FiberObject *target, PyObject *callback)
 {
     PyObject *pending = pf_take_exception();
-    if (pf_call_owner(s, unwatch_arrived, (PyObject *)target, callback) < 0) {
+    if (pf_post_call(s, unwatch_arrived, (PyObject *)target, callback) < 0) {
         PyErr_Clear(); /* no memory: it goes when the fiber ends */
     }
     pf_restore_exception(pending);
@@ -103,7 +103,7 @@ join_by(PfThread *t, FiberObject *target, EndObject *end, PyObject *callback,
         int64_t deadline)
 {
     SchedulerObject *s = SCHEDULER_OF(target->core.scheduler);
-    int rc = pf_call_owner(s, watch_arrived, (PyObject *)target, callback);
+    int rc = pf_post_call(s, watch_arrived, (PyObject *)target, callback);
     if (rc > 0) {
         rc = await_end(t, end, deadline, target);
         if (!PF_SHARED_GET(&end->came)) {

@@ -305,8 +305,8 @@ pf_fiber_unpark(PfTaskObject *task, PyObject *value)
     }
     if (PF_FREE_THREADED && !fiber->scheduled && fiber->thread != NULL &&
         fiber->thread != t) {
-        return pf_call_thread(fiber->thread, unpark_arrived, (PyObject *)fiber,
-                              value);
+        return pf_post_call_thread(fiber->thread, unpark_arrived,
+                                   (PyObject *)fiber, value);
     }
     if (fiber->thread == t || fiber->core.scheduler == NULL) {
         int rc = pf_task_give_permit(task, value);
@@ -321,8 +321,8 @@ pf_fiber_unpark(PfTaskObject *task, PyObject *value)
         return 1;
     }
     SchedulerObject *s = SCHEDULER_OF(fiber->core.scheduler);
-    return pf_call_owner(s, unpark_arrived, (PyObject *)fiber, value) < 0 ? -1
-                                                                          : 1;
+    return pf_post_call(s, unpark_arrived, (PyObject *)fiber, value) < 0 ? -1
+                                                                         : 1;
 }
 
 /* -------------------------------------------------------------- yield, sleep */
