@@ -682,10 +682,23 @@ add_primitives(PyObject *module)
  *   wakes fibers, and would wake the parent's loop by the inherited ones.
  */
 static const PfPart *const parts[] = {
-    &pf_signals_part, &pf_runs_part,      &pf_workers_part, &pf_fibers_part,
-    &pf_grains_part,  &pf_unhandled_part, &pf_scopes_part,  &pf_greenlets_part,
-    &pf_locals_part,  &pf_io_part,        &pf_lot_part,     &pf_watchdog_part,
-    &pf_team_part,    &pf_testing_part,   &pf_turns_part,   NULL,
+    &pf_signals_part,
+    &pf_runs_part,
+    &pf_workers_part,
+    &pf_fibers_part,
+    &pf_grains_part,
+    &pf_unhandled_part,
+    &pf_scopes_part,
+    &pf_greenlets_part,
+    &pf_locals_part,
+    &pf_io_part,
+    &pf_lot_part,
+    &pf_asyncio_part,
+    &pf_watchdog_part,
+    &pf_team_part,
+    &pf_testing_part,
+    &pf_turns_part,
+    NULL,
 };
 
 static int

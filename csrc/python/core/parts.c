@@ -1,8 +1,18 @@
 /* The table of parts: see parts.h. */
 #include "python/core/parts.h"
 
-const PfPart *const *pf_parts; /* constant after import */
-PfHooks pf_hooks;              /* constant after import */
+const PfPart *const *pf_parts;                    /* constant after import */
+PfHooks pf_hooks;                                 /* constant after import */
+size_t pf_parts_of_thread, pf_parts_of_scheduler; /* constant after import */
+
+static void
+place(PfKeeps *keeps, size_t *total)
+{
+    if (keeps != NULL) {
+        keeps->at = *total;
+        *total += (keeps->size + 15) & ~(size_t)15;
+    }
+}
 
 #define TAKE(hook)                                                            \
     if (hooks->hook != NULL) {                                                \
@@ -28,5 +38,7 @@ pf_parts_set(const PfPart *const *parts)
     pf_parts = parts;
     for (; *parts != NULL; parts++) {
         take_hooks(&(*parts)->hooks);
+        place((*parts)->of_thread, &pf_parts_of_thread);
+        place((*parts)->of_scheduler, &pf_parts_of_scheduler);
     }
 }

@@ -41,8 +41,16 @@ typedef struct PfHooks {
     void (*view_done)(FiberObject *fiber);
 } PfHooks;
 
+/* What a room keeps for each thread, or for each scheduler: so many bytes
+ * behind the record of the one, the object of the other; zero at first. */
+typedef struct PfKeeps {
+    size_t size;
+    size_t at; /* from the end of that; constant after import */
+} PfKeeps;
+
 typedef struct PfPart {
     PfHooks hooks;
+    PfKeeps *of_thread, *of_scheduler;
 
     /* --- a thread --- */
     /* It ends, and we are on it.  Python code may run, but can make no new
@@ -84,8 +92,14 @@ typedef struct PfPart {
     void (*free)(SchedulerObject *s);
 } PfPart;
 
-extern const PfPart *const *pf_parts; /* ends with NULL */
-extern PfHooks pf_hooks;              /* of all parts */
+extern const PfPart *const *pf_parts;                    /* ends with NULL */
+extern PfHooks pf_hooks;                                 /* of all parts */
+extern size_t pf_parts_of_thread, pf_parts_of_scheduler; /* bytes, in all */
+static inline void *
+pf_parts_at(PfThread *t, const PfKeeps *keeps)
+{
+    return (char *)(t + 1) + keeps->at;
+}
 
 void pf_parts_set(const PfPart *const *parts); /* at import, before all else */
 

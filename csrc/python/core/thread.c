@@ -69,9 +69,6 @@ free_spare(PfThread *t)
 static void
 free_record(PfThread *t)
 {
-    Py_CLEAR(
-        t->green_trace); /* it may have been set during the thread's end */
-    Py_CLEAR(t->green_origin);
     pf_hooks.root->end(t);
     free_spare(t);
     pf_overflow_thread_finish();
@@ -201,7 +198,9 @@ may_have_record(void)
 static PfThread *
 make_record(FiberObject *root)
 {
-    PfThread *t = root == NULL ? NULL : PyMem_RawCalloc(1, sizeof(*t));
+    PfThread *t = root == NULL
+                      ? NULL
+                      : PyMem_RawCalloc(1, sizeof(*t) + pf_parts_of_thread);
     if (t == NULL) {
         Py_XDECREF(root);
         return root == NULL ? NULL : (PfThread *)PyErr_NoMemory();

@@ -13,7 +13,6 @@
 typedef struct FiberObject FiberObject;
 typedef struct SchedulerObject SchedulerObject;
 typedef struct PfThread PfThread;
-typedef struct PfAsyncio PfAsyncio;
 typedef struct PfTrace PfTrace;
 
 /* Reasons for the slow path at the next switch. */
@@ -63,13 +62,10 @@ struct PfThread {
     FiberObject *live;           /* head of the list of unfinished fibers */
     SchedulerObject *schedulers; /* made on this thread */
     pf_scheduler_stats ended;    /* counted by those that are gone */
-    PyObject *green_trace;       /* of greenlet.settrace(), or NULL */
-    PyObject *green_origin;      /* where the present switch began, for that */
     FiberObject *left_profiled;  /* by the present switch: see profiled.h */
     bool zombie_lives_on;        /* ... which alone made a zombie of it */
     PfTrace *spare_traces;       /* for new fibers: see switch/tracing.h */
-    PfAsyncio *asyncio; /* inside at present, or NULL: see asyncio.h */
-    bool keeps_tracing; /* of a greenlet's switch through the mover */
+    bool keeps_tracing;          /* of a greenlet's switch through the mover */
     PyState root_state;
     unsigned given;             /* stacks so far */
     int64_t collection;         /* ns that the last one for stacks took */

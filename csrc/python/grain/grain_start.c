@@ -3,6 +3,7 @@
 
 #include "python/core/state.h"
 
+/* Constant after import. */
 PyTypeObject *pf_grain_type, *pf_pool_type, *pf_notice_type, *pf_until_type;
 PfGrainConstants pf_grain; /* constant after import */
 

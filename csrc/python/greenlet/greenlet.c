@@ -73,6 +73,11 @@ free_greenlet(PyGreenlet *g)
 void
 pf_greenlets_free_spare(PfThread *t)
 {
+    GreenThread *green = pf_greenlet_thread(t);
+    if (t->ending) { /* what ended then may have set it again */
+        Py_CLEAR(green->trace);
+        Py_CLEAR(green->origin);
+    }
     PyGreenlet *g = pf_empty_spare(t, PF_SPARE_GREENLETS);
     while (g != NULL) {
         PyGreenlet *next = IMPL(g)->parent;

@@ -103,6 +103,18 @@ pf_greenlet_stop_world(const PyGreenlet *g)
     return pf_world_stop(IMPL(g)->thread);
 }
 
+/* Of each thread. */
+typedef struct GreenThread {
+    PyObject *trace;  /* of greenlet.settrace(), or NULL */
+    PyObject *origin; /* where the present switch began, for that */
+} GreenThread;
+extern PfKeeps pf_greenlet_of_thread;
+static inline GreenThread *
+pf_greenlet_thread(PfThread *t)
+{
+    return pf_parts_at(t, &pf_greenlet_of_thread);
+}
+
 /* --- greenlet.c --- */
 PyObject *pf_greenlet_parent(PyGreenlet *g); /* new; NULL: none */
 bool pf_greenlet_is_active(PyGreenlet *g);   /* of any thread */

@@ -281,7 +281,11 @@ are_wanted(void)
     return pf_green.error != NULL;
 }
 
+/* Constant after import. */
+PfKeeps pf_greenlet_of_thread = {.size = sizeof(GreenThread)};
+
 const PfPart pf_greenlets_part = {
+    .of_thread = &pf_greenlet_of_thread,
     .hooks = {.view_done = pf_greenlet_view_done},
     .thread_end = pf_greenlets_orphan,
     .needs_record = are_wanted,

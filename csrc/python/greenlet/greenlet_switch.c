@@ -76,7 +76,7 @@ arrive(PfThread *t)
     bool throwing = t->throwing;
     t->transfer = NULL;
     t->throwing = false;
-    if (PF_UNLIKELY(t->green_trace != NULL) &&
+    if (PF_UNLIKELY(pf_greenlet_thread(t)->trace != NULL) &&
         pf_greenlet_trace(t, throwing) < 0) {
         Py_DECREF(value);
         return NULL;
@@ -94,8 +94,8 @@ arrive(PfThread *t)
 static PyObject *
 note_origin(PfThread *t, PyGreenlet *origin)
 {
-    PyObject *before = t->green_origin;
-    t->green_origin = Py_XNewRef((PyObject *)origin);
+    PyObject *before = pf_greenlet_thread(t)->origin;
+    pf_greenlet_thread(t)->origin = Py_XNewRef((PyObject *)origin);
     return before;
 }
 
@@ -141,7 +141,7 @@ static PyObject *
 go(PfThread *t, FiberObject *to, PyObject *value, bool throwing)
 {
     PyObject *before = NULL;
-    if (t->green_trace != NULL) {
+    if (pf_greenlet_thread(t)->trace != NULL) {
         before = note_origin(t, GREENLET_OF(CURRENT(t)));
     }
     value = go_untraced(t, to, value, throwing);
@@ -434,9 +434,9 @@ pf_greenlet_switch_method(PyObject *op, PyObject *const *args,
     }
     FiberObject *fiber = IMPL(g)->fiber;
     if (PF_UNLIKELY(t == NULL || fiber == NULL || t->pending != 0 ||
-                    t->green_trace != NULL || kwnames != NULL || nargs > 1 ||
-                    !pf_is_suspended(&fiber->core) || fiber->thread != t ||
-                    fiber->core.scheduler != NULL)) {
+                    pf_greenlet_thread(t)->trace != NULL || kwnames != NULL ||
+                    nargs > 1 || !pf_is_suspended(&fiber->core) ||
+                    fiber->thread != t || fiber->core.scheduler != NULL)) {
         return switch_slowly(g, args, nargs, kwnames);
     }
     return go_by(t, fiber, &fiber->fiber,
@@ -544,11 +544,12 @@ first_act(PfThread *t, FiberObject *self, PyGreenlet *g)
     bool throwing = t->throwing;
     t->transfer = NULL;
     t->throwing = false;
-    PyObject *origin = t->green_origin;
-    t->green_origin = NULL;
+    PyObject *origin = pf_greenlet_thread(t)->origin;
+    pf_greenlet_thread(t)->origin = NULL;
     Py_CLEAR(IMPL(g)->run); /* may run code, and switch */
-    Py_XSETREF(t->green_origin, origin);
-    if (t->green_trace != NULL && pf_greenlet_trace(t, throwing) < 0) {
+    Py_XSETREF(pf_greenlet_thread(t)->origin, origin);
+    if (pf_greenlet_thread(t)->trace != NULL &&
+        pf_greenlet_trace(t, throwing) < 0) {
         Py_DECREF(sent);
         return NULL;
     }
@@ -626,7 +627,7 @@ greenlet_run(pf_thread *thread, pf_fiber *fiber)
 
     /* From now on no code runs that could leave this stack, or end `next`:
      * objects that may run code when dropped stay with the fiber. */
-    if (t->green_trace != NULL) {
+    if (pf_greenlet_thread(t)->trace != NULL) {
         self->args = note_origin(t, g);
     }
     t->throwing = cargo.exc != NULL;
@@ -664,9 +665,10 @@ typedef struct Interruption {
 static Interruption
 interrupt(PfThread *t)
 {
-    Interruption saved = {pf_take_exception(), t->transfer, t->green_origin,
-                          t->throwing, CURRENT(t)->core.state};
-    t->transfer = t->green_origin = NULL;
+    Interruption saved = {pf_take_exception(), t->transfer,
+                          pf_greenlet_thread(t)->origin, t->throwing,
+                          CURRENT(t)->core.state};
+    t->transfer = pf_greenlet_thread(t)->origin = NULL;
     t->throwing = false;
     return saved;
 }
@@ -674,13 +676,14 @@ interrupt(PfThread *t)
 static void
 go_on(PfThread *t, Interruption *saved)
 {
-    while (t->green_origin != NULL) { /* a switch that was not reported */
-        Py_CLEAR(t->green_origin);
+    while (pf_greenlet_thread(t)->origin !=
+           NULL) { /* a switch that was not reported */
+        Py_CLEAR(pf_greenlet_thread(t)->origin);
     }
     CURRENT(t)->core.state = saved->state;
     t->transfer = saved->transfer;
     t->throwing = saved->throwing;
-    t->green_origin = saved->origin;
+    pf_greenlet_thread(t)->origin = saved->origin;
     pf_restore_exception(saved->exc);
 }
 

@@ -184,8 +184,9 @@ pf_greenlets_orphan(PfThread *t)
     pf_no_switch_begin(t, "while the thread ends");
     pf_pending_take_posts(t);
     pf_no_switch_end(t);
-    Py_CLEAR(t->green_trace); /* its finalizer may set another one */
-    Py_CLEAR(t->green_origin);
+    Py_CLEAR(
+        pf_greenlet_thread(t)->trace); /* its finalizer may set another one */
+    Py_CLEAR(pf_greenlet_thread(t)->origin);
     FiberObject *fiber; /* from here on no code runs that could make others */
     while ((fiber = find_suspended(t)) != NULL) {
         /* The collector's lists lie on its stack. */

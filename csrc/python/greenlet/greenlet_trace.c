@@ -12,7 +12,9 @@ pf_greenlet_gettrace(PyObject *module, PyObject *ignored)
     if (t == NULL) {
         return NULL;
     }
-    return Py_NewRef(t->green_trace == NULL ? Py_None : t->green_trace);
+    return Py_NewRef(pf_greenlet_thread(t)->trace == NULL
+                         ? Py_None
+                         : pf_greenlet_thread(t)->trace);
 }
 
 PyObject *
@@ -23,8 +25,9 @@ pf_greenlet_settrace(PyObject *module, PyObject *callback)
         return NULL;
     }
     PfThread *t = pf_tls_thread;
-    PyObject *old = t->green_trace;
-    t->green_trace = callback == Py_None ? NULL : Py_NewRef(callback);
+    PyObject *old = pf_greenlet_thread(t)->trace;
+    pf_greenlet_thread(t)->trace =
+        callback == Py_None ? NULL : Py_NewRef(callback);
     Py_XDECREF(old);
     return previous;
 }
@@ -32,7 +35,7 @@ pf_greenlet_settrace(PyObject *module, PyObject *callback)
 static PyObject *
 call(PfThread *t, PyObject *event, PyObject *origin, PyGreenlet *target)
 {
-    PyObject *callback = Py_NewRef(t->green_trace);
+    PyObject *callback = Py_NewRef(pf_greenlet_thread(t)->trace);
     PyObject *pair = PyTuple_Pack(2, origin, (PyObject *)target);
     PyObject *result = NULL;
     if (pair != NULL) {
@@ -49,8 +52,8 @@ call(PfThread *t, PyObject *event, PyObject *origin, PyGreenlet *target)
 int
 pf_greenlet_trace(PfThread *t, bool throwing)
 {
-    PyObject *origin = t->green_origin;
-    t->green_origin = NULL;
+    PyObject *origin = pf_greenlet_thread(t)->origin;
+    pf_greenlet_thread(t)->origin = NULL;
     if (origin == NULL) {
         return 0; /* not a greenlet's switch, or tracing began with it */
     }
@@ -63,7 +66,7 @@ pf_greenlet_trace(PfThread *t, bool throwing)
     Py_DECREF(origin);
     if (result == NULL) {
         PyObject *exc = pf_take_exception();
-        Py_CLEAR(t->green_trace);
+        Py_CLEAR(pf_greenlet_thread(t)->trace);
         pf_restore_exception(exc);
         return -1;
     }

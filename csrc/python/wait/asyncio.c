@@ -95,15 +95,15 @@ drop(PfThread *t, PfAsyncio *g)
 static void
 enter(PfThread *t, PfAsyncio *g)
 {
-    t->asyncio = g;
+    *pf_asyncio_inside(t) = g;
     pf_thread_pend(t, PF_PENDING_ASYNCIO);
 }
 
 static PfAsyncio *
 leave(PfThread *t)
 {
-    PfAsyncio *g = t->asyncio;
-    t->asyncio = NULL;
+    PfAsyncio *g = *pf_asyncio_inside(t);
+    *pf_asyncio_inside(t) = NULL;
     pf_thread_unpend(t, PF_PENDING_ASYNCIO);
     return g;
 }
@@ -178,7 +178,7 @@ static void
 inner_end(PfThread *t, PfAsyncio *g)
 {
     PyObject *raised = pf_take_exception();
-    if (t->asyncio == g) {
+    if (*pf_asyncio_inside(t) == g) {
         (void)leave(t);
     } /* else a fiber that waits has set it aside */
     g->over = true;
@@ -200,7 +200,7 @@ mod_keep_state(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     }
     PfThread *t = pf_this_thread();
     PfAsyncio *asyncio = NULL;
-    bool begins = t != NULL && t->asyncio == NULL;
+    bool begins = t != NULL && *pf_asyncio_inside(t) == NULL;
     if (t == NULL || (begins && (asyncio = inner_begin(t, args[0])) == NULL)) {
         return NULL;
     }
@@ -219,6 +219,13 @@ static PyMethodDef functions[] = {
      "Call fn(*args), which may set asyncio's running loop and current task:\n"
      "while it waits for fibers, they are set aside."},
     {NULL, NULL, 0, NULL},
+};
+
+/* Constant after import. */
+PfKeeps pf_asyncio_of_thread = {.size = sizeof(PfAsyncio *)};
+
+const PfPart pf_asyncio_part = {
+    .of_thread = &pf_asyncio_of_thread,
 };
 
 int

@@ -11,7 +11,19 @@
 #ifndef PF_WAIT_ASYNCIO_H
 #define PF_WAIT_ASYNCIO_H
 
+#include "python/core/parts.h"
 #include "python/core/thread.h"
+
+typedef struct PfAsyncio PfAsyncio;
+
+/* Of each thread: the one that is inside at present, or NULL. */
+extern PfKeeps pf_asyncio_of_thread;
+extern const PfPart pf_asyncio_part;
+static inline PfAsyncio **
+pf_asyncio_inside(PfThread *t)
+{
+    return pf_parts_at(t, &pf_asyncio_of_thread);
+}
 
 /* What an inner loop has set aside while it waits. */
 typedef struct PfAway {
@@ -28,7 +40,7 @@ void pf_asyncio_return(PfThread *t, PfAway *away);
  * function again (`call`) while that is away. */
 #define PF_ASYNCIO_WAITS(t, type, error, call)                                \
     do {                                                                      \
-        if ((t)->asyncio != NULL) {                                           \
+        if (*pf_asyncio_inside(t) != NULL) {                                  \
             PfAway away_;                                                     \
             if (pf_asyncio_leave((t), &away_) < 0) {                          \
                 return (error);                                               \

@@ -348,7 +348,7 @@ pf_yield_now(PfThread *t)
         if (pf_pending_run(t) < 0) {
             return -1;
         }
-        if (t->asyncio != NULL && is_alone(s, CURRENT(t))) {
+        if (*pf_asyncio_inside(t) != NULL && is_alone(s, CURRENT(t))) {
             return 0;
         }
         PF_ASYNCIO_WAITS(t, int, -1, pf_yield_now(t));
