@@ -410,7 +410,6 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
-/* constant after import */
 /* See chain.h. */
 static PyObject *
 grain_link(PyObject *op)
