@@ -115,12 +115,12 @@ def test_load_ends_when_its_time_is_over():
     assert 0 < found["messages"] < 10**12
 
 
-def test_programs_are_built_without_a_warning(tmp_path: Path):
-    for name in (programs.LOAD, programs.ECHO):
-        sources = [str(file) for file in programs.sources_of(name) if file.suffix == ".c"]
-        for extra in ((), programs.TLS_FLAGS if programs.has_openssl() else ()):
-            command = [*programs.compiler(), *programs.FLAGS, "-Werror", *sources]
-            subprocess.run([*command, "-o", str(tmp_path / name), *extra], check=True)
+@pytest.mark.parametrize("tls", [[], ["TLS="]], ids=["with TLS where it can", "without"])
+def test_programs_are_built_without_a_warning(tmp_path: Path, tls: list[str]):
+    names = (programs.LOAD, programs.ECHO, programs.SWITCH)
+    command = ["make", "-C", str(programs.SOURCES), f"O={tmp_path}", "CFLAGS=-O2 -Werror"]
+    subprocess.run([*command, *tls, *names], check=True)
+    assert sorted(file.name for file in tmp_path.iterdir()) == sorted(names)
 
 
 # What is measured ---------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ def test_too_few_descriptors_are_told_with_the_command_that_allows_more(monkeypa
 def test_machine_without_a_compiler_is_told(monkeypatch):
     monkeypatch.setenv("CC", "no-such-compiler")
     with pytest.raises(Unavailable, match="needs a C compiler"):
-        programs.compiler()
+        programs.build(programs.LOAD)
 
 
 def test_server_is_gone_after_its_measurement():

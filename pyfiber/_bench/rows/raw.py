@@ -1,30 +1,34 @@
 """The switch below Python: what the engine's C code and the processor need for it.
 
-Both loops are C and lie in the extension. `pyfiber` goes through the engine's one context-switch
+Both loops are in bench/c/raw_switch.c. `pyfiber` goes through the engine's one context-switch
 function; `bare assembly` calls the assembly routine alone, which nothing can be faster than.
 """
 
 from __future__ import annotations
 
+import subprocess
 from functools import partial
-from importlib import import_module
 
+from ..io.programs import SWITCH, build
 from ..model import Case, Row, Sample, Unavailable
 
 RING = 16
-NANOSECONDS_IN_SECOND = 1e9
 
 
-def engine_loop(name: str, *arguments: int) -> Sample:
-    """Let a C loop of the extension do as many switches as its last argument says."""
-    loop = getattr(import_module("pyfiber._engine"), name, None)
-    if loop is None:
-        raise Unavailable(f"this build of the extension has no {name}")
-    try:
-        seconds = loop(*arguments)
-    except NotImplementedError as reason:
-        raise Unavailable(str(reason)) from None
-    return Sample(seconds * NANOSECONDS_IN_SECOND, arguments[-1])
+def switches(subject: str, ring: int, count: int) -> Sample:
+    """Let a subject of the C program do so many switches."""
+    command = [str(build(SWITCH)), subject, str(ring), str(count)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise Unavailable(done.stderr.strip())
+    return Sample(float(done.stdout) * count, count)
+
+
+def cases(ring: int) -> tuple[Case, ...]:
+    """The engine and the yardstick."""
+    return tuple(
+        Case(subject, partial(switches, subject, ring)) for subject in ("pyfiber", "bare assembly")
+    )
 
 
 ROWS = (
@@ -32,10 +36,7 @@ ROWS = (
         "raw-switch",
         "one context switch in C, ping-pong",
         "Two C contexts switch to each other in a C loop, no Python involved; half a round trip.",
-        (
-            Case("pyfiber", partial(engine_loop, "_bench_context_switch")),
-            Case("bare assembly", partial(engine_loop, "_bench_bare_switch")),
-        ),
+        cases(2),
         count=20_000_000,
         quick=1_000_000,
     ),
@@ -43,10 +44,7 @@ ROWS = (
         "raw-ring",
         f"one context switch in C, ring of {RING}",
         f"{RING} C contexts switch each to the next in a C loop; the time of one switch.",
-        (
-            Case("pyfiber", partial(engine_loop, "_bench_context_ring", RING)),
-            Case("bare assembly", partial(engine_loop, "_bench_bare_ring", RING)),
-        ),
+        cases(RING),
         count=20_000_000,
         quick=1_000_000,
     ),
