@@ -8,7 +8,7 @@ Every interpreter must have pyfiber installed, and the peers that are to be meas
     python -m pip install . greenlet gevent uvloop trio
 
 They run one after the other, on a machine that does nothing else. What follows `--` is handed to
-`python -m pyfiber bench`. Then bench/table.py and bench/plot.py show the results.
+`python -m bench`. Then bench/table.py and bench/plot.py show the results.
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ def run(interpreter: str, results: Path, options: list[str]) -> bool:
     """Run the benchmarks under one interpreter; whether all of pyfiber's could be measured."""
     file = results / f"{tag(interpreter)}.json"
     print(f"{interpreter} -> {file}", file=sys.stderr)
-    command = [interpreter, "-m", "pyfiber", "bench", "--json", str(file.resolve()), *options]
-    # Not in the source tree, where the sources would hide the installed package.
-    return subprocess.run(command, check=False, cwd=results).returncode == 0
+    command = [interpreter, "-m", "bench", "--json", str(file.resolve()), *options]
+    return subprocess.run(command, check=False, cwd=RESULTS.parent.parent).returncode == 0
 
 
 def split_arguments(arguments: list[str]) -> tuple[list[str], list[str]]:

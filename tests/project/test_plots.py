@@ -14,13 +14,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pyfiber._bench.model import CURVES
-from pyfiber._bench.rows import ROWS, curves, select
+pytest.importorskip("bench", reason="needs the source tree")
 
-ROOT = Path(__file__).resolve().parents[2]
+from bench.model import CURVES, ROOT
+from bench.rows import ROWS, curves, select
+
 DOCS, RESULTS = ROOT / "docs", ROOT / "bench" / "results"
-
-pytestmark = pytest.mark.skipif(not RESULTS.exists(), reason="needs the source tree")
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..model import Unavailable
+from ..model import ROOT, Unavailable
 
-ROOT = Path(__file__).resolve().parents[3]
 SOURCES = ROOT / "bench" / "c"
 BUILD = ROOT / "build" / "bench"
 

@@ -98,8 +98,6 @@ def header(facts: dict[str, Any], settings: Settings, load: float | None) -> lis
         f"Beside {peers or 'no other library'}.",
         f"Best of {settings.repetitions} interleaved repetitions, each subject in its own process; "
         f"garbage {GC_SETTING}.",
-        f"The row `switch` makes {settings.switches:,} switches of each subject, if they are fast "
-        "enough.",
         "The last column is the subject's value divided by pyfiber's, unless a row says otherwise: "
         "above 1, pyfiber is better.",
     ]

@@ -1,6 +1,6 @@
 """Two threads: work that has nothing to do with each other, trees that are shared out, messages.
 
-`python -m pyfiber bench cores`. On an interpreter without a GIL two threads may be nearly twice as
+`python -m bench cores`. On an interpreter without a GIL two threads may be nearly twice as
 fast as one; with a GIL they are not, and these rows show that, too. Timed is the wall clock, from
 the moment when all threads are ready until the last one is done, for each operation of all of them.
 """
