@@ -185,9 +185,7 @@ def test_select_takes_patterns_and_keeps_the_order():
 def test_every_case_of_pyfiber_does_what_it_says(row):
     if EMULATED and row.name == "curve-yield-100000":
         pytest.skip("an emulated processor takes minutes for so many")
-    done = run_worker(
-        row.name, "pyfiber", min(row.quick, 100 if row.name.startswith("skynet") else 2_000)
-    )
+    done = run_worker(row.name, "pyfiber", min(row.quick, 100 if "skynet" in row.name else 2_000))
     assert done["status"] in (MEASURED, "unavailable"), done
     if done["status"] == MEASURED:
         assert done["total"] > 0
