@@ -67,7 +67,7 @@ instruction_counts() {
             python=$(find_python "$version") || { leave_out "$STEP: there is none here"; continue; }
             install_editable "$python" "$tree"
         fi
-        (cd "$tree" && .venv/bin/python bench/instructions.py --check)
+        (cd "$tree" && .venv/bin/python -m bench.instructions --check)
     done
 }
 

@@ -13,6 +13,15 @@ Nothing of this is installed.
     progress.py  the progress bar
     __main__.py  the command line
     table.py     the tables of README.md and docs/performance.md, made of kept documents
+    c/, go/      programs in other languages, built by c/Makefile
+
+Programs of their own, typed as `python -m bench.NAME`:
+
+    instructions.py  how many instructions the operations of hot_paths.py take
+    patch_cost.py    what the patch costs outside of fibers
+    awaiting.py      what await_() costs
+    libraries.py     what libraries cost in fibers
+    service.py       a service of Flask and PostgreSQL
 
 To add a benchmark, write its cases in a module of rows/ and list its Row there.
 """

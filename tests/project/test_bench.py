@@ -372,7 +372,7 @@ def test_exit_status_tells_whether_pyfiber_failed():
     [(0.5, "0.50"), (7.256, "7.26"), (31.44, "31.4"), (198.2, "198"), (15160.0, "15,160")],
 )
 def test_values_have_three_digits_where_they_matter(value, text):
-    assert report.format_value(value) == text
+    assert report.number(value) == text
 
 
 @pytest.mark.parametrize(

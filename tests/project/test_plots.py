@@ -51,10 +51,12 @@ def test_every_subject_of_a_curve_has_a_colour(plots: ModuleType) -> None:
 
 
 def table(*arguments: str | Path) -> str:
-    """What bench/table.py prints."""
-    command = [sys.executable, ROOT / "bench" / "table.py", *arguments]
+    """What `python -m bench.table` prints."""
+    command = [sys.executable, "-m", "bench.table", *arguments]
     utf8 = {**os.environ, "PYTHONUTF8": "1"}
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", env=utf8, check=True)
+    done = subprocess.run(
+        command, capture_output=True, encoding="utf-8", env=utf8, cwd=ROOT, check=True
+    )
     return done.stdout
 
 
