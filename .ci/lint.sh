@@ -24,7 +24,7 @@ lint_types() {
     (
         cd "$1"
         .venv/bin/python -m pip install -qq "$(grep '^mypy==' "$ROOT/.ci/requirements.txt")"
-        .venv/bin/python -m mypy --strict pyfiber
+        .venv/bin/python -m mypy --strict pyfiber bench
         .venv/bin/python -m mypy.stubtest pyfiber._engine pyfiber.greenlet
         .venv/bin/python -m pytest -m "slow or not slow" tests/facade/test_typing.py # needs mypy: skipped elsewhere
     )

@@ -43,7 +43,7 @@ test_sanitized() {
     local left_out=() name
     if [ -z "${PYTEST_ADDOPTS:-}" ]; then # the quick run: not what mostly starts other programs
         left_out=(--ignore tests/libraries)
-        for name in facade/test_{info,typing} project/test_{bench,bench_io,examples,origins,readme} testing/test_testing_plugin; do
+        for name in facade/test_{info,typing} project/test_{bench,bench_io,commands,examples,origins,readme} testing/test_testing_plugin; do
             left_out+=(--ignore "tests/$name.py")
         done
     fi
@@ -67,7 +67,7 @@ instruction_counts() {
             python=$(find_python "$version") || { leave_out "$STEP: there is none here"; continue; }
             install_editable "$python" "$tree"
         fi
-        (cd "$tree" && .venv/bin/python bench/instructions.py --check)
+        (cd "$tree" && .venv/bin/python -m bench.instructions --check)
     done
 }
 

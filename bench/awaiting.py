@@ -1,6 +1,6 @@
 """What a wait for an awaitable costs in plain code that a coroutine has called.
 
-    python bench/awaiting.py [LOOP...]    asyncio, uvloop
+    python -m bench.awaiting [LOOP...]    asyncio, uvloop
 
 Everybody awaits the same object, which yields once to the loop: a coroutine by `await`, plain code
 by pyfiber's ``await_()``, by a bare greenlet whose parent awaits what it is given, and by

@@ -1,7 +1,8 @@
 """The operations whose price must not rise unnoticed, each as a small program.
 
-`python bench/hot_paths.py NAME NUMBER` performs one of them NUMBER times; bench/instructions.py
-counts what that takes. Nothing else happens in the measured part: all methods are bound before.
+`python bench/hot_paths.py NAME NUMBER` performs one of them NUMBER times; instructions.py counts
+what that takes. Without arguments it names them. Nothing else happens in the measured part: all
+methods are bound before.
 """
 
 from __future__ import annotations
@@ -266,4 +267,7 @@ def main(name: str, number: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    if len(sys.argv) == 1:
+        print("\n".join(OPERATIONS))
+    else:
+        main(sys.argv[1], int(sys.argv[2]))

@@ -1,8 +1,8 @@
 """How many instructions each hot path takes, and whether that has risen.
 
-    python bench/instructions.py            # count, beside what bench/instructions/3.13.json keeps
-    python bench/instructions.py --check    # the same; exit 1 if one rose by more than 3 %
-    python bench/instructions.py --renew    # keep the counts from now on
+    python -m bench.instructions            # count, beside what bench/instructions/3.13.json keeps
+    python -m bench.instructions --check    # the same; exit 1 if one rose by more than 3 %
+    python -m bench.instructions --renew    # keep the counts from now on
 
 On a shared machine times differ by a tenth from minute to minute, these counts (callgrind's) by
 less than a hundredth. Each operation runs in a process of its own, once few and once many times:
@@ -25,15 +25,14 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
-
-import hot_paths
 
 from pyfiber import _engine
 
 OURS = _engine.__file__
-KEPT = pathlib.Path(__file__).parent / "instructions"
+BENCH = pathlib.Path(__file__).parent
+KEPT, HOT_PATHS = BENCH / "instructions", str(BENCH / "hot_paths.py")
 FEW, MANY = 2_000, 12_000
 MOST_RISE = 0.03
 #: A cost in a profile: where it is, relative or not, and how many instructions.
@@ -82,16 +81,20 @@ def costs(profile: Iterator[str]) -> Iterator[tuple[str, int]]:
             yield place, int(found[1])
 
 
-def measure(name: str, number: int) -> Count:
-    """All that a process executes that performs the operation `number` times."""
+def measure(arguments: list[str]) -> Count:
+    """All that an interpreter with these arguments executes."""
     with tempfile.TemporaryDirectory() as scratch:
         profile = pathlib.Path(scratch, "profile")
         command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={profile}"]
-        command += ["--compress-strings=no", sys.executable, "-B", hot_paths.__file__]
+        command += ["--compress-strings=no", sys.executable, "-B", *arguments]
         # A seed makes the dictionaries' order, and with it the count, the same each time.
         environment = {**os.environ, "PYTHONHASHSEED": "0"}
         subprocess.run(
-            [*command, name, str(number)], check=True, env=environment, stderr=subprocess.DEVNULL
+            command,
+            check=True,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         count = Count(0, 0)
         with profile.open() as lines:
@@ -101,10 +104,22 @@ def measure(name: str, number: int) -> Count:
     return count
 
 
-def price(name: str) -> Count:
-    few, many = (measure(name, number) for number in (FEW, MANY))
-    done = MANY - FEW
-    return Count(round((many.all - few.all) / done, 1), round((many.ours - few.ours) / done, 1))
+def price(arguments: Callable[[int], list[str]], few: int = FEW, many: int = MANY) -> Count:
+    """Of one operation, which an interpreter performs as often as the arguments say."""
+    less, more = measure(arguments(few)), measure(arguments(many))
+    done = many - few
+    return Count(round((more.all - less.all) / done, 1), round((more.ours - less.ours) / done, 1))
+
+
+def price_of(name: str) -> Count:
+    """Of a hot path."""
+    return price(lambda number: [HOT_PATHS, name, str(number)])
+
+
+def hot_paths() -> list[str]:
+    """Their names."""
+    command = [sys.executable, HOT_PATHS]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
 
 
 def compiler() -> str:
@@ -118,7 +133,7 @@ def compiler() -> str:
 def count_all(names: list[str]) -> Counts:
     """As many at a time as there are processors: they do not disturb each other's counts."""
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        prices = dict(zip(names, pool.map(price, names), strict=True))
+        prices = dict(zip(names, pool.map(price_of, names), strict=True))
     return Counts(sys.version, compiler(), prices)
 
 
@@ -155,7 +170,7 @@ def check(now: Counts, file: pathlib.Path) -> int:
         return 0
     if risen:
         print(f"More than {MOST_RISE:.0%} more instructions: {', '.join(risen)}")
-        print("If that is meant: python bench/instructions.py --renew, and say why in the commit")
+        print("If that is meant: python -m bench.instructions --renew, and say why in the commit")
     return 1 if risen else 0
 
 
@@ -172,7 +187,7 @@ def main() -> int:
         parser.error("--renew counts all operations")
     if not (options.renew or file.exists()):
         parser.error(f"there is no {file}: --renew makes it")
-    now = count_all(options.names or list(hot_paths.OPERATIONS))
+    now = count_all(options.names or hot_paths())
     if options.renew:
         now.to_file(file)
     status = check(now, file)

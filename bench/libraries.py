@@ -1,6 +1,6 @@
 """What libraries cost in fibers, in gevent's greenlets and in threads: processor time for each act.
 
-    python bench/libraries.py [REDIS|PSYCOPG|...] [--rounds 5]
+    python -m bench.libraries [REDIS|PSYCOPG|...] [--rounds 5]
 
 Servers are started for it, as for the tests in tests/libraries. A hundred fibers, greenlets or
 threads of one process perform the same act with the same library, again and again; its processor
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import pathlib
 import statistics
 import subprocess
 import sys
@@ -22,39 +21,39 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-ROOT = pathlib.Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
+from .model import ROOT
+from .peers import load
+from .proc import processor_time
 
 AT_ONCE = 100
 CANDIDATES = ("pyfiber", "gevent", "threads")
+HERE = [sys.executable, "-m", "bench.libraries"]
 
 
 # in the process that is measured ------------------------------------------------------------------
 
 
 def redis(port: int) -> Callable[[], Callable[[], Any]]:
-    import redis as library
-
-    client = library.Redis(port=port)
+    client = load("redis").Redis(port=port)
     client.set("key", "value")
     return lambda: lambda: client.get("key")
 
 
 def psycopg(port: int) -> Callable[[], Callable[[], Any]]:
-    import psycopg as library
+    connect_to = load("psycopg").connect
 
     def connect() -> Callable[[], Any]:
-        connection = library.connect(_dsn(port), autocommit=True)
+        connection = connect_to(_dsn(port), autocommit=True)
         return lambda: connection.execute("select 1").fetchone()
 
     return connect
 
 
 def psycopg2(port: int) -> Callable[[], Callable[[], Any]]:
-    import psycopg2 as library
+    connect_to = load("psycopg2").connect
 
     def connect() -> Callable[[], Any]:
-        connection = library.connect(_dsn(port))
+        connection = connect_to(_dsn(port))
         connection.autocommit = True
 
         def ask() -> Any:
@@ -77,13 +76,9 @@ LIBRARIES = {"redis": redis, "psycopg": psycopg, "psycopg2": psycopg2}
 def measured(candidate: str, library: str, port: int, number: int) -> None:
     """Print the seconds of processor time for one act."""
     if candidate == "gevent":
-        from gevent import monkey
-
-        monkey.patch_all()
+        load("gevent.monkey").patch_all()
         if library == "psycopg2":
-            from psycogreen.gevent import patch_psycopg
-
-            patch_psycopg()
+            load("psycogreen.gevent").patch_psycopg()
     at_once, main = _ways(candidate)
     spent = []
 
@@ -120,8 +115,7 @@ def _ways(candidate: str) -> tuple[Callable[[Calls], Any], Callable[[Callable[[]
         pyfiber.patch()
         return lambda calls: pyfiber.gather(*calls), pyfiber.run
     if candidate == "gevent":
-        import gevent
-
+        gevent = load("gevent")
         return (
             lambda calls: gevent.joinall([gevent.spawn(call) for call in calls], raise_error=True),
             lambda program: program(),
@@ -142,7 +136,7 @@ def _ways(candidate: str) -> tuple[Callable[[Calls], Any], Callable[[Callable[[]
 
 
 def measure(candidate: str, library: str, port: int, number: int) -> float:
-    command = [sys.executable, __file__, "--measured", candidate, library, str(port), str(number)]
+    command = [*HERE, "--measured", candidate, library, str(port), str(number)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
     return float(json.loads(done.stdout.splitlines()[-1]))
 
@@ -154,9 +148,7 @@ POOLS = {"pyfiber": "custom", "gevent": "gevent", "threads": "threads"}
 
 def measure_celery(candidate: str, library: str, port: int, number: int) -> float:
     """Of the worker, for one short task with a result, of those a hundred may be under way."""
-    import psutil
-    import redis
-
+    client = load("redis").Redis(port=port, db=1)
     environment = {
         **os.environ,
         "CELERY_CUSTOM_WORKER_POOL": "pyfiber.celery:TaskPool",
@@ -167,36 +159,29 @@ def measure_celery(candidate: str, library: str, port: int, number: int) -> floa
     command = [sys.executable, "-m", "celery", "-A", "tests.libraries.celery_program"]
     worker = [*command, "worker", "--pool", POOLS[candidate], "--concurrency", str(AT_ONCE)]
     worker += ["--without-mingle", "--without-gossip", "--loglevel", "WARNING"]
-    sender = [sys.executable, __file__, "--send"]
-    client = redis.Redis(port=port, db=1)
     client.flushall()
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(worker, env=environment, cwd=ROOT, **quiet) as process:  # type: ignore[call-overload]
         try:
             spent = []
             for times in (2, number // 4):  # the first to warm it up
-                before = client.dbsize() + times * AT_ONCE  # type: ignore[operator]
-                start = _processor_time(psutil.Process(process.pid))
-                subprocess.run([*sender, str(times * AT_ONCE)], check=True, env=environment)
-                while client.dbsize() < before:  # type: ignore[operator]
+                before = client.dbsize() + times * AT_ONCE
+                start = processor_time(process.pid)
+                send = [*HERE, "--send", str(times * AT_ONCE)]
+                subprocess.run(send, check=True, env=environment, cwd=ROOT)
+                while client.dbsize() < before:
                     if process.poll() is not None:
                         raise RuntimeError(f"{command} has ended")
                     time.sleep(0.05)
-                spent.append(_processor_time(psutil.Process(process.pid)) - start)
+                spent.append(processor_time(process.pid) - start)
         finally:
             process.kill()
     return spent[-1] / (number // 4 * AT_ONCE)
 
 
-def _processor_time(process: Any) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
-
-
 def send(number: int) -> None:
     """Short tasks to the queue; the sender does not want to be told of their results."""
-    from tests.libraries import celery_program
-
+    celery_program = load("tests.libraries.celery_program")
     add = celery_program.app.tasks["tests.libraries.celery_program.add"]
     celery_program.app.backend.on_task_call = lambda *_: {}
     for each in range(number):
@@ -213,8 +198,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--number", type=int, default=200, help="acts of each of the hundred")
     options = parser.parse_args()
-    from tests.libraries import services
-
+    services = load("tests.libraries.services")
     for library in options.libraries or [*LIBRARIES, "celery"]:
         server = services.redis if library in ("redis", "celery") else services.postgres
         measure_one = measure_celery if library == "celery" else measure

@@ -1,7 +1,7 @@
 """What the patch costs code that runs in no fiber: operations unpatched, and beside that patched.
 
-    python bench/patch_cost.py                  # instructions (valgrind's) and nanoseconds
-    python bench/patch_cost.py --rounds 15 recv "with lock"
+    python -m bench.patch_cost                  # instructions (valgrind's) and nanoseconds
+    python -m bench.patch_cost --rounds 15 recv "with lock"
 
 Each count and each time comes from a process of its own; the loop around the operation is included.
 A time is the median of as many rounds; in a round one process follows the other.
@@ -10,15 +10,13 @@ A time is the median of as many rounds; in a round one process follows the other
 from __future__ import annotations
 
 import argparse
-import os
-import pathlib
 import statistics
 import subprocess
 import sys
-import tempfile
 from typing import Any
 
-import instructions
+from .instructions import price
+from .model import ROOT
 
 FEW, MANY, TIMED = 500, 3_000, 20_000
 
@@ -61,33 +59,19 @@ def perform(name: str, patched: bool, number: int) -> float:
     return float(operation(number))
 
 
-def command(name: str, patched: bool, number: int) -> list[str]:
-    return [sys.executable, __file__, "--perform", str(int(patched)), str(number), name]
+def arguments(name: str, patched: bool, number: int) -> list[str]:
+    """Of an interpreter that performs it."""
+    return ["-m", "bench.patch_cost", "--perform", str(int(patched)), str(number), name]
 
 
 def nanoseconds(name: str, patched: bool) -> float:
-    done = subprocess.run(command(name, patched, TIMED), check=True, capture_output=True, text=True)
+    command = [sys.executable, *arguments(name, patched, TIMED)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
     return float(done.stdout) / TIMED * 1e9
 
 
-def executed(name: str, patched: bool, number: int) -> int:
-    with tempfile.TemporaryDirectory() as scratch:
-        profile = pathlib.Path(scratch, "profile")
-        valgrind = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={profile}"]
-        subprocess.run(
-            [*valgrind, *command(name, patched, number)],
-            check=True,
-            env={**os.environ, "PYTHONHASHSEED": "0"},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        with profile.open() as lines:
-            return sum(count for _, count in instructions.costs(lines))
-
-
 def counted(name: str, patched: bool) -> float:
-    few, many = (executed(name, patched, number) for number in (FEW, MANY))
-    return (many - few) / (MANY - FEW)
+    return price(lambda number: arguments(name, patched, number), FEW, MANY).all
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """A service of Flask over PostgreSQL under gunicorn: threads and fibers beside each other.
 
-    python bench/service.py [--clients 200] [--seconds 8] [--rounds 3]
+    python -m bench.service [--clients 200] [--seconds 8] [--rounds 3]
 
 Serves examples/flask_postgres.py, whose requests take the database 50 ms each, in one worker
 process of gunicorn, for each way of it; a PostgreSQL is started for it as for the tests in
@@ -24,8 +24,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-ROOT = pathlib.Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
+from .model import ROOT
+from .peers import load
+from .proc import private_memory, processor_time
 
 #: What is measured: the name, the options of gunicorn, connections of the pool.
 WAYS = (
@@ -77,18 +78,6 @@ def ask(port: int, clients: int, seconds: float) -> str:
     return done.stdout
 
 
-def processor_time(pid: int) -> float:
-    """Seconds, user and system."""
-    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def memory(pid: int) -> float:
-    """MB that the process does not share with others."""
-    told = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text()
-    return sum(map(int, re.findall(r"Private_\w+: +(\d+) kB", told))) / 1000
-
-
 def milliseconds(told: str, percent: str) -> float:
     """A line of wrk's distribution."""
     found = re.search(rf"{percent}%\s+([\d.]+)(us|ms|s)", told)
@@ -108,9 +97,7 @@ def failures(told: str) -> int:
 
 def measure(options: list[str], dsn: str, pool: int, clients: int, seconds: float) -> Found:
     """One run, in a process of its own, which is warm when it begins."""
-    from tests.libraries.services import free_port
-
-    port = free_port()
+    port = load("tests.libraries.services").free_port()
     with gunicorn(options, port, dsn, pool) as pid:
         ask(port, clients, 2)
         before = processor_time(pid)
@@ -124,7 +111,7 @@ def measure(options: list[str], dsn: str, pool: int, clients: int, seconds: floa
             milliseconds(told, "50"),
             milliseconds(told, "99"),
             1e6 * spent / count,
-            memory(pid),
+            private_memory(pid) / 1e6,
             failures(told),
         )
 
@@ -138,8 +125,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=8)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    from tests.libraries import services
-
+    services = load("tests.libraries.services")
     found: dict[str, list[Found]] = {name: [] for name, _, _ in WAYS}
     with services.postgres() as service:
         dsn = f"host={service.host} port={service.port} user={service.user}"

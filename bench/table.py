@@ -1,9 +1,8 @@
-"""Show the results of several Pythons beside each other, as Markdown.
+"""Show the results of a run as Markdown.
 
-python bench/table.py [--results DIRECTORY] > table.md
-python bench/table.py --summary FILE.json           # one run, a line for each row
-python bench/table.py --summary FILE.json --into docs/performance.md
-python bench/table.py --summary FILE.json --servers SERVERS.json --into README.md  # ten rows
+    python -m bench.table --summary FILE.json           # a line for each row
+    python -m bench.table --summary FILE.json --into docs/performance.md
+    python -m bench.table --summary FILE.json --servers SERVERS.json --into README.md  # ten rows
 
 The summary is of one family of rows: a run of `bench io` has a line for each server, three tables
 that are narrow enough to be read, and a place of its own in the document. With both it is the ten
@@ -15,10 +14,10 @@ from __future__ import annotations
 import argparse
 import json
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from results import RESULTS, Run, description, load, row_names, subjects
 
 #: The columns of the summary of fibers and schedulers.
 COLUMNS = ("pyfiber", "greenlet", "gevent", "asyncio", "uvloop", "trio", "generator", "threads")
@@ -56,6 +55,31 @@ NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
 PLACE = r"(?<=<!-- {0}: begin -->\n).*?(?=<!-- {0}: end -->)"
 
 
+@dataclass(frozen=True)
+class Run:
+    """What `python -m bench --json` has written."""
+
+    document: dict[str, Any]
+
+    @classmethod
+    def from_file(cls, file: Path) -> Run:
+        """Read it."""
+        return cls(json.loads(file.read_text(encoding="utf-8")))
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """All rows, in the order of the table."""
+        yield from self.document["rows"]
+
+    def row(self, name: str) -> dict[str, Any]:
+        """The row of that name."""
+        return next(row for row in self.rows() if row["name"] == name)
+
+    def result(self, row: str, subject: str) -> dict[str, Any] | None:
+        """What came of one subject in one row."""
+        results = self.row(row)["results"]
+        return next((result for result in results if result["subject"] == subject), None)
+
+
 def number(value: float) -> str:
     """Three digits where they matter, thousands set apart."""
     if value >= 100:
@@ -76,60 +100,6 @@ def cell(result: dict[str, Any] | None) -> str:
 def line(cells: list[str]) -> str:
     """A line of a Markdown table."""
     return f"| {' | '.join(cells)} |"
-
-
-def row_lines(runs: list[Run], row_name: str) -> list[str]:
-    """One benchmark: a line for each subject, a column for each Python."""
-    row = description(runs, row_name)
-    title = f"{row['title']} [{row['unit']}]"
-    lines = []
-    for subject in subjects(runs, row_name):
-        cells = [cell(run.result(row_name, subject)) for run in runs]
-        lines.append(line([title, subject, *cells]))
-        title = ""
-    return lines
-
-
-def reasons(runs: list[Run]) -> list[str]:
-    """Why there is a dash instead of a value, each reason once."""
-    found: dict[str, None] = {}
-    for run in runs:
-        for row in run.rows():
-            for result in row["results"]:
-                if result["value"] is None:
-                    what = f"{row['name']}, {result['subject']}, {run.python}"
-                    found[f"- {what}: {result['reason']}"] = None
-            for subject, reason in row["impossible"].items():
-                found[f"- {row['name']}, {subject}: {reason}"] = None
-    return list(found)
-
-
-def peers(runs: list[Run]) -> str:
-    """The versions of the peers; the newest of each if the Pythons have different ones."""
-    versions: dict[str, set[str]] = {}
-    for run in runs:
-        for name, version in run.document["environment"]["peers"].items():
-            if version:
-                versions.setdefault(name, set()).add(version)
-    return ", ".join(f"{name} {' / '.join(sorted(found))}" for name, found in versions.items())
-
-
-def table(runs: list[Run]) -> str:
-    """The whole table with what one has to know about it."""
-    environment = runs[0].document["environment"]
-    head = ["", "", *(f"CPython {run.python}" for run in runs)]
-    lines = [
-        line(head),
-        line(["---", "---", *("---:" for _ in runs)]),
-        *(text for name in row_names(runs) for text in row_lines(runs, name)),
-        "",
-        f"{environment['system']}, {environment['processor']}, "
-        f"{environment['processors']} processors. Peers: {peers(runs) or 'none'}. "
-        f"Garbage {environment['gc']}. {meaning_of_ratios(list(runs[0].rows()))}",
-        "",
-        *reasons(runs),
-    ]
-    return "\n".join(lines).rstrip()
 
 
 def is_of_servers(run: Run) -> bool:
@@ -211,11 +181,9 @@ def server_summary(run: Run) -> str:
 
 def short_summary(run: Run, servers: Run) -> str:
     """Ten rows of two runs."""
-    lines = [
-        summary_line(run, description([run], name), tuple(SHORT_COLUMNS)) for name in SHORT_ROWS
-    ]
-    row = description([servers], SHORT_SERVERS)
-    lines.append(summary_line(servers, beside_pyfiber(row), tuple(SHORT_COLUMNS.values())))
+    lines = [summary_line(run, run.row(name), tuple(SHORT_COLUMNS)) for name in SHORT_ROWS]
+    row = beside_pyfiber(servers.row(SHORT_SERVERS))
+    lines.append(summary_line(servers, row, tuple(SHORT_COLUMNS.values())))
     head = [line(["", *SHORT_COLUMNS]), line(["---", *("---:" for _ in SHORT_COLUMNS)])]
     meaning = meaning_of_ratios(list(run.rows()))
     return "\n".join([*head, *lines, "", f"{circumstances(run)} {meaning}"])
@@ -277,9 +245,10 @@ def circumstances(run: Run) -> str:
     quick = " with --quick" if settings["quick"] else ""
     busy = environment["load_average"]
     note = f" Load of the machine as it began: {busy:.1f}." if busy is not None else ""
+    peers = [f"{name} {version}" for name, version in environment["peers"].items() if version]
     return (
-        f"CPython {run.python}, {environment['system']}, {environment['processor']}, "
-        f"{environment['processors']} processors. Peers: {peers([run]) or 'none'}. "
+        f"CPython {environment['python']}, {environment['system']}, {environment['processor']}, "
+        f"{environment['processors']} processors. Peers: {', '.join(peers) or 'none'}. "
         f"Best of {settings['repetitions']} repetitions{quick}.{note}"
     )
 
@@ -307,21 +276,15 @@ def put_into(path: Path, text: str, name: str) -> None:
 def main() -> None:
     """Print the table, or put it into a document."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--results", type=Path, default=RESULTS, help="where the documents are")
-    parser.add_argument("--summary", type=Path, metavar="FILE", help="one run only, in short")
+    parser.add_argument("--summary", type=Path, metavar="FILE", required=True, help="of this run")
     parser.add_argument("--servers", type=Path, metavar="FILE", help="ten rows of that and this")
     parser.add_argument("--into", type=Path, metavar="FILE", help="put it between the marks there")
     options = parser.parse_args()
-    name = "bench"
-    text = ""
-    if options.summary:
-        run = Run(json.loads(options.summary.read_text(encoding="utf-8")))
-        text, name = summary_of(run)
-        if options.servers:
-            servers = Run(json.loads(options.servers.read_text(encoding="utf-8")))
-            text, name = short_summary(run, servers), "bench ten"
+    run = Run.from_file(options.summary)
+    if options.servers:
+        text, name = short_summary(run, Run.from_file(options.servers)), "bench ten"
     else:
-        text = table(load(options.results))
+        text, name = summary_of(run)
     if options.into:
         put_into(options.into, text, name)
     else:

@@ -1,7 +1,7 @@
 """Makes the plots in docs/images of results that are kept: python docs/make_plots.py
 
-    python -m pyfiber bench curves --json bench/results/curves.json  # measures them anew
-    python -m pyfiber bench io --json bench/results/servers.json
+    python -m bench curves --json bench/results/curves.json  # measures them anew
+    python -m bench io --json bench/results/servers.json
 
 They are SVG, legible on light and on dark ground, made without a library, so that a test can look
 whether they are what this makes. A line connects medians; a bar goes from the best to the worst

@@ -10,12 +10,22 @@ import pyfiber
 
 
 def add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """`bench`: the benchmarks."""
-    from pyfiber._bench import command
+    """`bench`: a small table."""
+    text = "measure pyfiber beside greenlet, gevent, asyncio, uvloop and trio, if installed"
+    parser = commands.add_parser("bench", help=text, description=text)
+    parser.add_argument("--quick", action="store_true", help="two repetitions instead of five")
+    parser.add_argument(
+        "--only", metavar="ROW", action="append", help="this row; may be given several times"
+    )
+    parser.add_argument("--json", metavar="FILE", help="write all values there as well")
+    parser.set_defaults(main=bench)
 
-    parser = commands.add_parser("bench", help="measure pyfiber and whichever peers are installed")
-    command.add_arguments(parser)
-    parser.set_defaults(main=command.main)
+
+def bench(options: argparse.Namespace) -> int:
+    """Measure; no other command imports what it takes."""
+    from pyfiber import _bench
+
+    return _bench.main(options)
 
 
 def add_greenlet(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

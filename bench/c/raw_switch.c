@@ -2,11 +2,18 @@
  * is possible, the C library's and, where its library is found, Boost's.
  *
  *     make -C bench/c run
+ *     raw_switch SUBJECT RING SWITCHES     prints the nanoseconds of one
  *
  * A ring of contexts, the main one among them, pass control each to the next;
- * a ring of two is a ping-pong.  All subjects take turns and the best of a few
- * repetitions counts, so that a busy moment of the machine meets all alike.
+ * a ring of two is a ping-pong.  All members run the same loop, the main one
+ * counts its rounds down, and the others are abandoned where they are.  So each
+ * subject has one return address, whose prediction is right, as in a program
+ * whose fibers all wait in one function.
+ *
+ * All subjects take turns and the best of a few repetitions counts, so that a
+ * busy moment of the machine meets all alike.
  */
+#include <limits.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +26,8 @@
 #define STACK_SIZE ((size_t)64 * 1024)
 #define RING_MAX 16
 #define REPETITIONS 7
+
+#define NOT_INLINED __attribute__((noinline)) static
 
 static char *stacks[RING_MAX];
 
@@ -44,16 +53,20 @@ after(int member)
 static pf_context engine[RING_MAX];
 static pf_area areas[RING_MAX];
 
+NOT_INLINED void
+engine_run(int self, long rounds)
+{
+    pf_context *from = &engine[self], *to = &engine[after(self)];
+    for (; rounds > 0; rounds--) {
+        pf_context_switch(from, to);
+    }
+}
+
 static pf_context *
 engine_member(void *arg)
 {
-    (void)arg;
-    int self = enter();
-    pf_context *from = &engine[self], *to = &engine[after(self)];
-    for (;;) {
-        pf_context_switch(from, to);
-    }
-    return NULL;
+    engine_run(enter(), LONG_MAX);
+    return arg;
 }
 
 static void
@@ -66,26 +79,23 @@ engine_prepare(void)
     }
 }
 
-static void
-engine_run(long rounds)
-{
-    for (long i = 0; i < rounds; i++) {
-        pf_context_switch(&engine[0], &engine[1]);
-    }
-}
-
 /* swapcontext of the C library, which also switches the signal mask. */
 
 static ucontext_t library[RING_MAX];
 
+NOT_INLINED void
+library_run(int self, long rounds)
+{
+    ucontext_t *from = &library[self], *to = &library[after(self)];
+    for (; rounds > 0; rounds--) {
+        swapcontext(from, to);
+    }
+}
+
 static void
 library_member(void)
 {
-    int self = enter();
-    ucontext_t *from = &library[self], *to = &library[after(self)];
-    for (;;) {
-        swapcontext(from, to);
-    }
+    library_run(enter(), LONG_MAX);
 }
 
 static void
@@ -100,14 +110,6 @@ library_prepare(void)
     }
 }
 
-static void
-library_run(long rounds)
-{
-    for (long i = 0; i < rounds; i++) {
-        swapcontext(&library[0], &library[1]);
-    }
-}
-
 /* Bare assembly, without and with the floating-point control words. */
 
 #if defined(__x86_64__)
@@ -117,24 +119,34 @@ void bare_switch_fp(void **from, void *to);
 
 static void *bare[RING_MAX];
 
+NOT_INLINED void
+bare_run(int self, long rounds)
+{
+    void **from = &bare[self], **to = &bare[after(self)];
+    for (; rounds > 0; rounds--) {
+        bare_switch(from, *to);
+    }
+}
+
 static void
 bare_member(void)
 {
-    int self = enter();
+    bare_run(enter(), LONG_MAX);
+}
+
+NOT_INLINED void
+bare_fp_run(int self, long rounds)
+{
     void **from = &bare[self], **to = &bare[after(self)];
-    for (;;) {
-        bare_switch(from, *to);
+    for (; rounds > 0; rounds--) {
+        bare_switch_fp(from, *to);
     }
 }
 
 static void
 bare_fp_member(void)
 {
-    int self = enter();
-    void **from = &bare[self], **to = &bare[after(self)];
-    for (;;) {
-        bare_switch_fp(from, *to);
-    }
+    bare_fp_run(enter(), LONG_MAX);
 }
 
 /* A first frame: registers of no meaning and the function to return into. */
@@ -168,22 +180,6 @@ bare_fp_prepare(void)
     }
 }
 
-static void
-bare_run(long rounds)
-{
-    for (long i = 0; i < rounds; i++) {
-        bare_switch(&bare[0], bare[1]);
-    }
-}
-
-static void
-bare_fp_run(long rounds)
-{
-    for (long i = 0; i < rounds; i++) {
-        bare_switch_fp(&bare[0], bare[1]);
-    }
-}
-
 #endif
 
 /* Boost.Context: the jump hands a pointer over, here the caller's own slot. */
@@ -202,21 +198,21 @@ static void *boost[RING_MAX];
 
 /* Whoever jumped here is told where it was suspended by the one it jumped
  * to; `data` says whose slot that is. */
-static void
-boost_jump(int to, void **own)
+NOT_INLINED void
+boost_run(int self, long rounds)
 {
-    transfer_t from = jump_fcontext(boost[to], own);
-    *(void **)from.data = from.context;
+    void **own = &boost[self], **to = &boost[after(self)];
+    for (; rounds > 0; rounds--) {
+        transfer_t from = jump_fcontext(*to, own);
+        *(void **)from.data = from.context;
+    }
 }
 
 static void
 boost_member(transfer_t from)
 {
     *(void **)from.data = from.context;
-    int self = enter();
-    for (;;) {
-        boost_jump(after(self), &boost[self]);
-    }
+    boost_run(enter(), LONG_MAX);
 }
 
 static void
@@ -228,14 +224,6 @@ boost_prepare(void)
     }
 }
 
-static void
-boost_run(long rounds)
-{
-    for (long i = 0; i < rounds; i++) {
-        boost_jump(1, &boost[0]);
-    }
-}
-
 #endif
 
 /* Measuring. */
@@ -243,15 +231,15 @@ boost_run(long rounds)
 typedef struct subject {
     const char *name;
     void (*prepare)(void);
-    void (*run)(long rounds);
+    void (*run)(int self, long rounds);
     long switches; /* in one repetition */
 } subject;
 
 static const subject subjects[] = {
-    {"pyfiber (" PF_CONTEXT_BACKEND ")", engine_prepare, engine_run, 20000000},
+    {"pyfiber", engine_prepare, engine_run, 20000000},
 #if defined(__x86_64__)
-    {"bare assembly", bare_prepare, bare_run, 20000000},
-    {"bare + fp control words", bare_fp_prepare, bare_fp_run, 20000000},
+    {"bare assembly", bare_fp_prepare, bare_fp_run, 20000000},
+    {"... of registers only", bare_prepare, bare_run, 20000000},
 #endif
 #if defined(HAVE_FCONTEXT)
     {"Boost fcontext", boost_prepare, boost_run, 20000000},
@@ -270,37 +258,54 @@ now(void)
 
 /* Nanoseconds for one switch. */
 static double
-measure(const subject *s)
+measure(const subject *s, int ring, long switches)
 {
-    long rounds = s->switches / members;
+    long rounds = (switches + ring - 1) / ring;
+    members = ring;
     entered = 0;
     s->prepare();
-    s->run(1); /* every member has been entered */
+    s->run(0, 1); /* every member has been entered */
     double start = now();
-    s->run(rounds);
-    return (now() - start) / (double)(rounds * members);
+    s->run(0, rounds);
+    return (now() - start) / (double)(rounds * ring);
 }
 
 static void
 compare(const char *title, int ring)
 {
     double best[SUBJECTS] = {0};
-    members = ring;
     for (int i = 0; i < REPETITIONS; i++) {
         for (size_t s = 0; s < SUBJECTS; s++) {
-            double time = measure(&subjects[s]);
+            double time = measure(&subjects[s], ring, subjects[s].switches);
             best[s] = i == 0 || time < best[s] ? time : best[s];
         }
     }
-    printf("%s [ns a switch]\n", title);
+    printf("%s [ns a switch], pyfiber by " PF_CONTEXT_BACKEND "\n", title);
     for (size_t s = 0; s < SUBJECTS; s++) {
         printf("  %-26s %8.2f  %6.2fx\n", subjects[s].name, best[s],
                best[s] / best[0]);
     }
 }
 
+static int
+measure_one(const char *name, int ring, long switches)
+{
+    if (ring < 2 || ring > RING_MAX || switches < 1) {
+        fprintf(stderr, "a ring has 2 to %d contexts\n", RING_MAX);
+        return EXIT_FAILURE;
+    }
+    for (size_t s = 0; s < SUBJECTS; s++) {
+        if (strcmp(subjects[s].name, name) == 0) {
+            printf("%.4f\n", measure(&subjects[s], ring, switches));
+            return EXIT_SUCCESS;
+        }
+    }
+    fprintf(stderr, "there is no %s for this processor\n", name);
+    return EXIT_FAILURE;
+}
+
 int
-main(void)
+main(int argc, char **argv)
 {
     for (int i = 0; i < RING_MAX; i++) {
         /* Tops of different colour: equal ones would share cache sets. */
@@ -309,6 +314,9 @@ main(void)
             return EXIT_FAILURE;
         }
         stacks[i] = memory + (size_t)128 * (size_t)i;
+    }
+    if (argc == 4) {
+        return measure_one(argv[1], atoi(argv[2]), atol(argv[3]));
     }
     compare("ping-pong", 2);
     compare("ring of 16", RING_MAX);

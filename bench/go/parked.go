@@ -1,6 +1,6 @@
 // Very many goroutines that wait, two calls deep, on one thread; then they end in random order.
 // Prints what the process gained while they waited, and the time for each: see
-// pyfiber/_bench/rows/parked.py, which does the same in Python.
+// bench/rows/parked.py, which does the same in Python.
 //
 //	parked park|sleep|queue|recv COUNT
 package main

@@ -40,8 +40,6 @@
 #include "python/wait/wait.h"
 #include "python/watch/watch.h"
 
-#include "engine/core/selfbench.h"
-
 #include <errno.h>
 #include <stdlib.h>
 
@@ -395,78 +393,6 @@ mod_facts(PyObject *module, PyObject *ignored)
         PF_TRAVERSES_FRAMES ? Py_True : Py_False, "built_for", PY_VERSION);
 }
 
-/* ------------------------------------------------------------------ self-bench */
-
-static PyObject *
-seconds_of(PyObject *n, double (*bench)(unsigned long))
-{
-    unsigned long count = PyLong_AsUnsignedLong(n);
-    if (count == (unsigned long)-1 && PyErr_Occurred()) {
-        return NULL;
-    }
-    double seconds = bench(count);
-    if (seconds < 0) {
-        return PyErr_NoMemory();
-    }
-    return PyFloat_FromDouble(seconds);
-}
-
-static double
-run_bench_switch(unsigned long n)
-{
-    return pf_bench_switch(n);
-}
-
-static double
-run_bench_bare(unsigned long n)
-{
-    return pf_bench_bare(n);
-}
-
-static PyObject *
-mod_bench_switch(PyObject *module, PyObject *n)
-{
-    (void)module;
-    return seconds_of(n, run_bench_switch);
-}
-
-static PyObject *
-mod_bench_bare(PyObject *module, PyObject *n)
-{
-    (void)module;
-    return seconds_of(n, run_bench_bare);
-}
-
-static PyObject *
-seconds_of_ring(PyObject *args, double (*bench)(unsigned, uint64_t))
-{
-    unsigned k;
-    unsigned long n;
-    if (!PyArg_ParseTuple(args, "Ik", &k, &n)) {
-        return NULL;
-    }
-    if (k < 2 || k > 100000) {
-        PyErr_SetString(PyExc_ValueError, "a ring has 2 to 100000 contexts");
-        return NULL;
-    }
-    double seconds = bench(k, n);
-    return seconds < 0 ? PyErr_NoMemory() : PyFloat_FromDouble(seconds);
-}
-
-static PyObject *
-mod_bench_ring(PyObject *module, PyObject *args)
-{
-    (void)module;
-    return seconds_of_ring(args, pf_bench_ring);
-}
-
-static PyObject *
-mod_bench_bare_ring(PyObject *module, PyObject *args)
-{
-    (void)module;
-    return seconds_of_ring(args, pf_bench_bare_ring);
-}
-
 /* Warn after this many seconds in which nothing has happened and only another
  * thread could change that; 0: never. */
 static PyObject *
@@ -602,14 +528,6 @@ static PyMethodDef functions[] = {
      "May there be a thread that is none of Python's?"},
     {"_on_sigint", pf_on_sigint, METH_VARARGS,
      "The SIGINT handler while run() runs."},
-    {"_bench_context_switch", mod_bench_switch, METH_O,
-     "Seconds for n switches between two C contexts."},
-    {"_bench_context_ring", mod_bench_ring, METH_VARARGS,
-     "Seconds for n switches around a ring of k C contexts."},
-    {"_bench_bare_ring", mod_bench_bare_ring, METH_VARARGS,
-     "Seconds for n switches around a ring of k by the bare assembly."},
-    {"_bench_bare_switch", mod_bench_bare, METH_O,
-     "Seconds for n switches by the bare assembly; MemoryError without it."},
     {NULL, NULL, 0, NULL},
 };
 

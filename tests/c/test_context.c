@@ -8,7 +8,6 @@
 #include <fenv.h>
 
 #include "context/context.h"
-#include "engine/core/selfbench.h"
 #include "engine/stack/stack.h"
 #include "threads.h"
 
@@ -546,18 +545,6 @@ thread_can_be_adopted_again(void)
     switch_passes_values();
 }
 
-static void
-ring_of_contexts_runs(void)
-{
-    CHECK(pf_bench_switch(1000) >= 0);
-    CHECK(pf_bench_ring(100, 10000) >= 0);
-    CHECK(pf_bench_ring(1, 10) < 0);
-#if defined(PF_CONTEXT_ASSEMBLY) && !PF_WITH_ASAN && !PF_WITH_TSAN
-    CHECK(pf_bench_bare(1000) >= 0);
-    CHECK(pf_bench_bare_ring(100, 10000) >= 0);
-#endif
-}
-
 THREAD_FN(pass_values)
 {
     (void)arg;
@@ -639,7 +626,6 @@ const test context_tests[] = {
     TEST(switch_to_itself_keeps_the_signal_mask),
 #endif
     TEST(thread_can_be_adopted_again),
-    TEST(ring_of_contexts_runs),
     TEST(contexts_run_on_other_threads),
 #if defined(__GLIBC__)
     TEST(backtrace_ends_at_the_root),

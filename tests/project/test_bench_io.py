@@ -1,4 +1,4 @@
-"""The servers and the load of `python -m pyfiber bench io`: that each server does each kind of
+"""The servers and the load of `python -m bench io`: that each server does each kind of
 work, and that nothing stays behind. Never how fast anything was."""
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from pyfiber._bench.io import counting, hello, measuring, processes, programs
-from pyfiber._bench.io.processes import Ended, Load, loading, server
-from pyfiber._bench.io.subjects import (
+pytest.importorskip("bench", reason="needs the source tree")
+
+from bench.io import counting, hello, measuring, processes, programs
+from bench.io.processes import Ended, Load, loading, server
+from bench.io.subjects import (
     HTTP_SUBJECTS,
     SMALL_STACKS,
     SUBJECTS,
@@ -24,10 +26,10 @@ from pyfiber._bench.io.subjects import (
     Subject,
     find,
 )
-from pyfiber._bench.model import IO, Sample, Unavailable
-from pyfiber._bench.peers import is_installed
-from pyfiber._bench.rows import ROWS
-from pyfiber._bench.rows import select as select_rows
+from bench.model import IO, ROOT, Sample, Unavailable
+from bench.peers import is_installed
+from bench.rows import ROWS
+from bench.rows import select as select_rows
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the load generator is for Linux")
 
@@ -115,12 +117,12 @@ def test_load_ends_when_its_time_is_over():
     assert 0 < found["messages"] < 10**12
 
 
-def test_programs_are_built_without_a_warning(tmp_path: Path):
-    for name in (programs.LOAD, programs.ECHO):
-        sources = [str(file) for file in programs.sources_of(name) if file.suffix == ".c"]
-        for extra in ((), programs.TLS_FLAGS if programs.has_openssl() else ()):
-            command = [*programs.compiler(), *programs.FLAGS, "-Werror", *sources]
-            subprocess.run([*command, "-o", str(tmp_path / name), *extra], check=True)
+@pytest.mark.parametrize("tls", [[], ["TLS="]], ids=["with TLS where it can", "without"])
+def test_programs_are_built_without_a_warning(tmp_path: Path, tls: list[str]):
+    names = (programs.LOAD, programs.ECHO, programs.SWITCH)
+    command = ["make", "-C", str(programs.SOURCES), f"O={tmp_path}", "CFLAGS=-O2 -Werror"]
+    subprocess.run([*command, *tls, *names], check=True)
+    assert sorted(file.name for file in tmp_path.iterdir()) == sorted(names)
 
 
 # What is measured ---------------------------------------------------------------------------------
@@ -274,7 +276,7 @@ def test_too_few_descriptors_are_told_with_the_command_that_allows_more(monkeypa
 def test_machine_without_a_compiler_is_told(monkeypatch):
     monkeypatch.setenv("CC", "no-such-compiler")
     with pytest.raises(Unavailable, match="needs a C compiler"):
-        programs.compiler()
+        programs.build(programs.LOAD)
 
 
 def test_server_is_gone_after_its_measurement():
@@ -286,14 +288,18 @@ def test_server_is_gone_after_its_measurement():
 @pytest.mark.parametrize("name", ["asyncio protocols", C])
 def test_server_ends_when_who_measures_is_killed(name):
     code = f"""
-from pyfiber._bench.io.processes import server
-from pyfiber._bench.io.subjects import find
+from bench.io.processes import server
+from bench.io.subjects import find
 with server(find({name!r})) as running:
     print(running.pid, flush=True)
     input()
 """
     with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
     ) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
@@ -316,9 +322,13 @@ def test_rows_are_a_family_of_their_own():
 
 def test_interrupted_command_leaves_no_process():
     """Ctrl-C reaches every process of the terminal's group."""
-    command = [sys.executable, "-m", "pyfiber", "bench", "--only", "io-echo-100", "--json", "-"]
+    command = [sys.executable, "-m", "bench", "--only", "io-echo-100", "--json", "-"]
     with subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        cwd=ROOT,
     ) as parent:
         try:
             descriptors = [os.pidfd_open(pid) for pid in server_and_load(parent.pid)]

@@ -1,34 +1,16 @@
-"""bench/instructions.py: how it reads a profile, and what it calls a rise."""
+"""`python -m bench.instructions`: how it reads a profile, and what it calls a rise."""
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-BENCH = Path(__file__).parents[2] / "bench"
+pytest.importorskip("bench", reason="needs the source tree")
 
-if not BENCH.exists():
-    pytest.skip("needs the source tree", allow_module_level=True)
+from bench import hot_paths, instructions
 
-
-def load(name: str) -> ModuleType:
-    """A program of bench/, which is no package."""
-    spec = importlib.util.spec_from_file_location(name, BENCH / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-hot_paths = load("hot_paths")
-instructions = load("instructions")
 Count, Counts = instructions.Count, instructions.Counts
 
 PROFILE = """\
@@ -57,6 +39,10 @@ totals: 130
 @pytest.mark.parametrize("name", hot_paths.OPERATIONS)
 def test_hot_path_runs(name: str) -> None:
     hot_paths.main(name, 200)
+
+
+def test_hot_paths_tell_their_names() -> None:
+    assert instructions.hot_paths() == list(hot_paths.OPERATIONS)
 
 
 def test_costs_are_those_of_each_object_file_without_what_it_calls() -> None:

@@ -14,13 +14,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pyfiber._bench.model import CURVES
-from pyfiber._bench.rows import ROWS, curves, select
+pytest.importorskip("bench", reason="needs the source tree")
 
-ROOT = Path(__file__).resolve().parents[2]
+from bench.model import CURVES, ROOT
+from bench.rows import ROWS, curves, select
+
 DOCS, RESULTS = ROOT / "docs", ROOT / "bench" / "results"
-
-pytestmark = pytest.mark.skipif(not RESULTS.exists(), reason="needs the source tree")
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +51,12 @@ def test_every_subject_of_a_curve_has_a_colour(plots: ModuleType) -> None:
 
 
 def table(*arguments: str | Path) -> str:
-    """What bench/table.py prints."""
-    command = [sys.executable, ROOT / "bench" / "table.py", *arguments]
+    """What `python -m bench.table` prints."""
+    command = [sys.executable, "-m", "bench.table", *arguments]
     utf8 = {**os.environ, "PYTHONUTF8": "1"}
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", env=utf8, check=True)
+    done = subprocess.run(
+        command, capture_output=True, encoding="utf-8", env=utf8, cwd=ROOT, check=True
+    )
     return done.stdout
 
 

@@ -44,7 +44,14 @@ def test_text_installs_the_distribution_by_its_name() -> None:
     other = re.compile(r"""pip install [^`\n]*?(?<![-\w])pyfiber(?=[`'"\[\s]|$)""", re.MULTILINE)
     assert other.search('pip install -U "pyfiber[wsgi]"')
     assert not other.search('pip install "pyfiber-engine[wsgi]"')
-    for place in ("*.md", "docs/**/*.md", "bench/*.*", "examples/*.py", "pyfiber/**/*.py"):
+    for place in (
+        "*.md",
+        "docs/**/*.md",
+        "bench/*.md",
+        "bench/**/*.py",
+        "examples/*.py",
+        "pyfiber/**/*.py",
+    ):
         for file in ROOT.glob(place):
             found = other.search(file.read_text(encoding="utf-8"))
             assert not found, f"{file}: {found[0]}"

@@ -29,13 +29,14 @@ def rounds_for(count: int, fibers: int) -> int:
     return -(-count // fibers)
 
 
-def pyfiber_turns(fibers: int, count: int) -> Sample:
-    """`yield_now()`, after all have waited at once: so they share few stacks."""
+def pyfiber_yield(fibers: int, count: int, *, parked: bool = False) -> Sample:
+    """`yield_now()`; if they have been parked at once before, they share few stacks."""
     rounds = rounds_for(count, fibers)
     ends: list[int] = []
 
     def body() -> None:
-        pyfiber.park()
+        if parked:
+            pyfiber.park()
         yield_now = pyfiber.yield_now
         for _ in repeat(None, WARM + rounds):
             yield_now()
@@ -43,57 +44,10 @@ def pyfiber_turns(fibers: int, count: int) -> Sample:
 
     def main() -> Sample:
         spawned = [pyfiber.spawn(body) for _ in range(fibers)]
-        pyfiber.yield_now()
-        for fiber in spawned:
-            fiber.unpark()
-        for _ in repeat(None, WARM):
+        if parked:
             pyfiber.yield_now()
-        start = clock()
-        for fiber in spawned:
-            fiber.join()
-        return Sample(ends[0] - start, rounds * fibers)
-
-    return pyfiber.run(main)
-
-
-async def asyncio_turns(fibers: int, count: int) -> Sample:
-    """`await asyncio.sleep(0)`, after all have waited for one event."""
-    rounds = rounds_for(count, fibers)
-    ends: list[int] = []
-    event = asyncio.Event()
-
-    async def body() -> None:
-        await event.wait()
-        sleep = asyncio.sleep
-        for _ in repeat(None, WARM + rounds):
-            await sleep(0)
-        ends.append(clock())
-
-    create_task = asyncio.get_running_loop().create_task
-    tasks = [create_task(body()) for _ in range(fibers)]
-    await asyncio.sleep(0)
-    event.set()
-    for _ in repeat(None, WARM):
-        await asyncio.sleep(0)
-    start = clock()
-    for task in tasks:
-        await task
-    return Sample(ends[0] - start, rounds * fibers)
-
-
-def pyfiber_yield(fibers: int, count: int) -> Sample:
-    """`yield_now()`."""
-    rounds = rounds_for(count, fibers)
-    ends: list[int] = []
-
-    def body() -> None:
-        yield_now = pyfiber.yield_now
-        for _ in repeat(None, WARM + rounds):
-            yield_now()
-        ends.append(clock())
-
-    def main() -> Sample:
-        spawned = [pyfiber.spawn(body) for _ in range(fibers)]
+            for fiber in spawned:
+                fiber.unpark()
         for _ in repeat(None, WARM):
             pyfiber.yield_now()
         start = clock()
@@ -124,12 +78,15 @@ def gevent_yield(fibers: int, count: int) -> Sample:
     return Sample(ends[0] - start, rounds * fibers)
 
 
-async def asyncio_yield(fibers: int, count: int) -> Sample:
-    """`await asyncio.sleep(0)`."""
+async def asyncio_yield(fibers: int, count: int, *, parked: bool = False) -> Sample:
+    """`await asyncio.sleep(0)`, where wanted after all have waited for one event."""
     rounds = rounds_for(count, fibers)
     ends: list[int] = []
+    event = asyncio.Event()
 
     async def body() -> None:
+        if parked:
+            await event.wait()
         sleep = asyncio.sleep
         for _ in repeat(None, WARM + rounds):
             await sleep(0)
@@ -137,6 +94,9 @@ async def asyncio_yield(fibers: int, count: int) -> Sample:
 
     create_task = asyncio.get_running_loop().create_task
     tasks = [create_task(body()) for _ in range(fibers)]
+    if parked:
+        await asyncio.sleep(0)
+        event.set()
     for _ in repeat(None, WARM):
         await asyncio.sleep(0)
     start = clock()
@@ -227,8 +187,8 @@ ROWS = (
         "10,000 fibers that have all waited at once, and so share few stacks, take turns; the time "
         "of one yield.",
         (
-            Case("pyfiber", partial(pyfiber_turns, 10_000)),
-            *asyncio_cases(partial(asyncio_turns, 10_000)),
+            Case("pyfiber", partial(pyfiber_yield, 10_000, parked=True)),
+            *asyncio_cases(partial(asyncio_yield, 10_000, parked=True)),
         ),
         count=1_000_000,
         quick=100_000,

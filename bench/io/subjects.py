@@ -63,10 +63,10 @@ hello_protocols = partial(servers.protocols, servers.Hello)
 SUBJECTS = (
     of_pyfiber(PYFIBER, partial(servers.fibers, servers.echo)),
     Subject(C, None),
-    Subject("uvloop protocols", servers.on_uvloop(echo_protocols), peer="uvloop"),
-    Subject("uvloop streams", servers.on_uvloop(servers.streams), peer="uvloop"),
-    Subject("asyncio protocols", servers.on_asyncio(echo_protocols)),
-    Subject("asyncio streams", servers.on_asyncio(servers.streams)),
+    Subject("uvloop protocols", servers.on_loop("uvloop", echo_protocols), peer="uvloop"),
+    Subject("uvloop streams", servers.on_loop("uvloop", servers.streams), peer="uvloop"),
+    Subject("asyncio protocols", servers.on_loop("asyncio", echo_protocols)),
+    Subject("asyncio streams", servers.on_loop("asyncio", servers.streams)),
     of_aio("pyfiber on uvloop", servers.on_uvloop_in_turns(echo_fibers), peer="uvloop"),
     of_aio("asyncio protocols in a fiber", servers.in_a_fiber(echo_protocols)),
     of_aio("asyncio streams in a fiber", servers.in_a_fiber(servers.streams)),
@@ -81,8 +81,10 @@ SMALL_STACKS = of_pyfiber(
 #: Those that answer HTTP requests.
 HTTP_SUBJECTS = (
     of_pyfiber(PYFIBER, partial(servers.fibers, servers.hello), speaks=HTTP),
-    Subject("uvloop protocols", servers.on_uvloop(hello_protocols), peer="uvloop", speaks=HTTP),
-    Subject("asyncio protocols", servers.on_asyncio(hello_protocols), speaks=HTTP),
+    Subject(
+        "uvloop protocols", servers.on_loop("uvloop", hello_protocols), peer="uvloop", speaks=HTTP
+    ),
+    Subject("asyncio protocols", servers.on_loop("asyncio", hello_protocols), speaks=HTTP),
     Subject("gevent", partial(servers.gevent, servers.hello), peer="gevent", speaks=HTTP),
     Subject("threads", partial(servers.threads, servers.hello), speaks=HTTP),
 )

@@ -9,25 +9,17 @@ from typing import Any
 from ..model import Case, Measure, Sample
 from ..peers import load
 
-AsyncMeasure = Callable[[int], Coroutine[Any, Any, Sample]]
+#: What it returns is a Sample, except where the caller measures.
+AsyncMeasure = Callable[[int], Coroutine[Any, Any, Any]]
 
 
-def on_asyncio(measure: AsyncMeasure) -> Measure:
-    """The case on the event loop of the standard library."""
-
-    def measured(count: int) -> Sample:
-        with asyncio.Runner() as runner:
-            return runner.run(measure(count))
-
-    return measured
-
-
-def on_uvloop(measure: AsyncMeasure) -> Measure:
-    """The same case on uvloop's event loop."""
+def on_asyncio(measure: AsyncMeasure, loop: str = "asyncio") -> Measure:
+    """The case on the event loop of the standard library, or on uvloop's."""
 
     def measured(count: int) -> Sample:
-        with asyncio.Runner(loop_factory=load("uvloop").new_event_loop) as runner:
-            return runner.run(measure(count))
+        with asyncio.Runner(loop_factory=load(loop).new_event_loop) as runner:
+            sample: Sample = runner.run(measure(count))
+            return sample
 
     return measured
 
@@ -44,4 +36,5 @@ def on_trio(measure: AsyncMeasure) -> Measure:
 
 def asyncio_cases(measure: AsyncMeasure) -> tuple[Case, Case]:
     """The same coroutine function on both event loops."""
-    return Case("asyncio", on_asyncio(measure)), Case("uvloop", on_uvloop(measure), peer="uvloop")
+    uvloop = Case("uvloop", on_asyncio(measure, "uvloop"), peer="uvloop")
+    return Case("asyncio", on_asyncio(measure)), uvloop

@@ -16,6 +16,7 @@ from pyfiber.compose import Work, perform, succeed
 from pyfiber.grains import READY, SLEEPING, Grain, spawn
 
 from ..model import BYTES, Case, Row, Sample, clock
+from . import yielding
 from .loops import asyncio_cases, on_asyncio, on_trio
 from .memory import (
     MILLION,
@@ -25,12 +26,11 @@ from .memory import (
     if_it_fits,
     trio_parked,
 )
-from .yielding import asyncio_yield, generator_yield, gevent_yield, rounds_for, trio_yield
 
 
 def grain_steps(grains: int, count: int) -> Sample:
     """`yield READY`."""
-    rounds = rounds_for(count, grains)
+    rounds = yielding.rounds_for(count, grains)
     ends: list[int] = []
 
     def body() -> Generator[object, None, None]:
@@ -114,15 +114,7 @@ def step_row(grains: int, count: int, quick: int) -> Row:
         "included.",
         (
             Case("pyfiber", partial(grain_steps, grains)),
-            *asyncio_cases(partial(asyncio_yield, grains)),
-            Case("gevent", partial(gevent_yield, grains), peer="gevent", note="sleep(0)"),
-            Case(
-                "trio",
-                on_trio(partial(trio_yield, grains)),
-                peer="trio",
-                note="lowlevel.checkpoint()",
-            ),
-            Case("generator", partial(generator_yield, grains), note="in a deque"),
+            *yielding.cases(grains)[1:],
         ),
         count=count,
         quick=quick,

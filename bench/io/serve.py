@@ -1,6 +1,6 @@
 """The process of a server that is written in Python.
 
-    python -m pyfiber._bench.io.serve SUBJECT [--speaks http|wsgi] [--certificate FILE] [--compute]
+    python -m bench.io.serve SUBJECT [--speaks http|wsgi] [--certificate FILE] [--compute]
 
 It prints the port on which it listens at 127.0.0.1 and serves until it is killed. With --compute a
 thread beside the server is busy with Python code all the time.

@@ -14,6 +14,7 @@ import pyfiber
 from .model import BYTES, CALLS, MILLISECONDS, NANOSECONDS, PYFIBER, Row, Sample
 from .peers import PEERS, install_command, version
 from .runner import FAILED, MEASURED, Result, RowResult, Settings, missing_peers
+from .table import number
 
 FORMAT = 1
 #: The format of pyperf's documents, and our units in its own.
@@ -30,13 +31,6 @@ GC_SETTING = "collected before each measurement, as usual during it"
 
 #: Widths of the columns: subject, value, ratio.
 SUBJECT, VALUE, RATIO = 18, 12, 9
-
-
-def format_value(value: float) -> str:
-    """Three digits where they matter, thousands set apart."""
-    if value >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def format_ratio(ratio: float) -> str:
@@ -98,8 +92,6 @@ def header(facts: dict[str, Any], settings: Settings, load: float | None) -> lis
         f"Beside {peers or 'no other library'}.",
         f"Best of {settings.repetitions} interleaved repetitions, each subject in its own process; "
         f"garbage {GC_SETTING}.",
-        f"The row `switch` makes {settings.switches:,} switches of each subject, if they are fast "
-        "enough.",
         "The last column is the subject's value divided by pyfiber's, unless a row says otherwise: "
         "above 1, pyfiber is better.",
     ]
@@ -117,7 +109,7 @@ def result_line(result: Result, row: RowResult) -> str:
         return f"{subject}{'-':>{VALUE}}  {what}: {result.reason}"
     ratio = ratio_of(result, row)
     written = format_ratio(ratio) if ratio is not None else ""
-    line = f"{subject}{format_value(best.value):>{VALUE}}{written:>{RATIO}}"
+    line = f"{subject}{number(best.value):>{VALUE}}{written:>{RATIO}}"
     notes = "; ".join(
         note for note in (result.case.note, middle(result, row.row), details(best)) if note
     )
@@ -128,7 +120,7 @@ def middle(result: Result, row: Row) -> str:
     """The median, in rows that show it."""
     if not row.show_median or result.median is None:
         return ""
-    return f"median {format_value(result.median)}"
+    return f"median {number(result.median)}"
 
 
 def details(sample: Sample) -> str:
@@ -140,7 +132,7 @@ def detail(name: str, value: float) -> str:
     """One of these; its name ends with its unit."""
     for ending, unit in DETAIL_UNITS.items():
         if name.endswith(ending):
-            return f"{name.removesuffix(ending)} {format_value(value)}{unit}"
+            return f"{name.removesuffix(ending)} {number(value)}{unit}"
     raise ValueError(f"{name!r} ends with no unit")
 
 

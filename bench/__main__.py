@@ -1,4 +1,4 @@
-"""The command line of `python -m pyfiber bench`."""
+"""The command line: `python -m bench`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .runner import FAILED, QUICK, RowResult, Settings, measurements, run
 
 DESCRIPTION = """\
 Measure pyfiber beside the libraries that are installed in the same environment: greenlet, gevent,
-asyncio, uvloop, trio, generators, and threads. Ten million switches of each unless told otherwise.
-Values are nanoseconds for one operation unless a row says bytes or ms."""
+asyncio, uvloop, trio, generators, and threads. Values are nanoseconds for one operation unless a
+row says bytes or ms."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the options of the command."""
-    parser.description = DESCRIPTION
+def make_parser() -> argparse.ArgumentParser:
+    """The options of the command."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=DESCRIPTION)
     parser.add_argument(
         "family",
         nargs="?",
@@ -50,14 +50,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--repeat", metavar="N", type=positive, help="repetitions, of which the best one counts"
     )
-    parser.add_argument(
-        "--switches", metavar="N", type=positive, help="switches in all in the row `switch`"
-    )
+    return parser
 
 
 def positive(text: str) -> int:
     """An argument that must be a whole number above zero."""
-    number = int(text.replace("_", "").replace(",", ""))
+    number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
     return number
@@ -66,11 +64,7 @@ def positive(text: str) -> int:
 def settings_from(options: argparse.Namespace) -> Settings:
     """How thoroughly to measure, as the options say."""
     settings = QUICK if options.quick else Settings()
-    if options.repeat:
-        settings = dataclasses.replace(settings, repetitions=options.repeat)
-    if options.switches:
-        settings = dataclasses.replace(settings, switches=options.switches)
-    return settings
+    return dataclasses.replace(settings, repetitions=options.repeat or settings.repetitions)
 
 
 def list_rows() -> str:
@@ -87,16 +81,17 @@ def pyfiber_failed(results: list[RowResult]) -> bool:
     )
 
 
-def main(options: argparse.Namespace) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Measure, print the table, write the document. 1 when pyfiber failed somewhere."""
+    parser = make_parser()
+    options = parser.parse_args(arguments)
     if options.list:
         print(list_rows())
         return 0
     try:
         rows = select(options.only, full=options.full, family=options.family)
     except ValueError as error:
-        print(f"pyfiber bench: {error}", file=sys.stderr)
-        return 2
+        parser.error(str(error))
     settings = settings_from(options)
     load = report.load_average()
     with Progress(measurements(rows, settings), sys.stderr) as progress:
@@ -116,3 +111,7 @@ def write_json(file: str, document: dict[str, object]) -> None:
         sys.stdout.write(text)
     else:
         Path(file).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -17,8 +18,8 @@ from typing import Any
 import pyfiber
 import pyfiber.socket
 
-from .. import goroutines
 from ..io.processes import require_descriptors
+from ..io.programs import GOROUTINES, build
 from ..model import BYTES, Case, Row, Sample
 from ..peers import load
 from .loops import asyncio_cases, on_trio
@@ -249,6 +250,16 @@ async def trio_waits(kind: str, count: int) -> Sample:
     return ledger.sample()
 
 
+def go_waits(kind: str, count: int) -> Sample:
+    """Goroutines, in a process of their own."""
+    command = [str(build(GOROUTINES)), kind, str(count)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"Go: {done.stderr.strip()}")
+    held, park_ns, finish_ns = map(float, done.stdout.split())
+    return Sample(held, count, {"park_ns": park_ns, "finish_ns": finish_ns})
+
+
 def cases(kind: str) -> tuple[Case, ...]:
     """Everybody who can wait like this."""
     all_at_once = "its tasks are cancelled all at once, not one by one" if kind == "sleep" else ""
@@ -269,7 +280,7 @@ def cases(kind: str) -> tuple[Case, ...]:
         ),
         Case(
             "Go",
-            if_it_fits(partial(goroutines.parked, kind), 5_000),
+            if_it_fits(partial(go_waits, kind), 5_000),
             note="goroutines, on one thread; another language",
         ),
     )

@@ -245,7 +245,6 @@ ROWS = (
         count=1_000_000,
         quick=100_000,
         budget=0.5,
-        main=True,
     ),
     Row(
         "switch-value",

@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import IO, Any
 
-from ..model import Unavailable
+from ..model import ROOT, Unavailable
 from . import hello, programs
 from .certificate import make_certificate
 from .subjects import ECHO, HTTP, WSGI, C, Subject
@@ -73,7 +73,12 @@ def process(command: Sequence[str]) -> Iterator[tuple[Lines, IO[bytes]]]:
     """A process that talks in lines, and the file of its complaints; killed at the end."""
     with TemporaryFile() as errors:
         child = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            cwd=ROOT,
         )
         with child:
             try:
@@ -128,7 +133,7 @@ def server_command(subject: Subject, certificate: Path | None, compute: bool) ->
     """How to start a server."""
     if subject.name == C:
         return [str(programs.build(programs.ECHO)), *([str(certificate)] if certificate else [])]
-    command = [sys.executable, "-m", "pyfiber._bench.io.serve", subject.name]
+    command = [sys.executable, "-m", "bench.io.serve", subject.name]
     if certificate is not None:
         command += ["--certificate", str(certificate)]
     if subject.speaks != ECHO:

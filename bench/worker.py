@@ -1,6 +1,6 @@
 """The process in which one case is measured.
 
-    python -m pyfiber._bench.worker ROW SUBJECT
+    python -m bench.worker ROW SUBJECT
 
 Every line on standard input is a number of operations; the answer is one line of JSON on standard
 output. Between two requests the process sleeps, so that the runner can interleave subjects.

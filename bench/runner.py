@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from threading import Timer
 from typing import Any
 
-from .model import Case, Row, Sample
+from .model import ROOT, Case, Row, Sample
 from .peers import is_installed, runs_here
 from .progress import Progress
 
@@ -39,8 +39,6 @@ class Settings:
     """How thoroughly to measure."""
 
     repetitions: int = 10
-    #: Switches of the main row in all repetitions together.
-    switches: int = 10_000_000
     quick: bool = False
     #: Seconds until a measurement that does not end is given up.
     patience: float = 300.0
@@ -51,8 +49,6 @@ class Settings:
 
     def count_of(self, row: Row) -> int:
         """Operations in one repetition of a row, before the budget is looked at."""
-        if row.main:
-            return max(self.switches // self.repetitions, 1)
         return row.quick if self.quick else row.count
 
     def budget_of(self, row: Row) -> float | None:
@@ -62,7 +58,7 @@ class Settings:
         return row.budget / 3
 
 
-QUICK = Settings(repetitions=3, switches=300_000, quick=True)
+QUICK = Settings(repetitions=3, quick=True)
 
 
 @dataclass
@@ -129,7 +125,8 @@ class Worker:
         self.errors = Path(self.directory.name, "stderr")
         with self.errors.open("wb") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "pyfiber._bench.worker", row.name, case.subject],
+                [sys.executable, "-m", "bench.worker", row.name, case.subject],
+                cwd=ROOT,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

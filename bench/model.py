@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import perf_counter_ns
 
 clock = perf_counter_ns
+
+#: The checkout: processes that import `bench` begin here.
+ROOT = Path(__file__).resolve().parent.parent
 
 #: The subject that this is all about.
 PYFIBER = "pyfiber"
@@ -83,8 +87,6 @@ class Row:
     repetitions: int | None = None
     #: Only with --full, or when asked for by name.
     full_only: bool = False
-    #: The count follows --switches.
-    main: bool = False
     #: Which rows it is measured with.
     family: str = ENGINE
     #: The subject that the others are compared with.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pyfiber
@@ -28,8 +29,10 @@ def checked(total: int, leaves: int, elapsed: float) -> Sample:
     return Sample(elapsed, leaves)
 
 
-def on_pyfiber(spawn: Callable[..., pyfiber.Fiber[int]], leaves: int) -> Sample:
-    """The tree, with one of the two ways to start a fiber."""
+def on_pyfiber(
+    spawn: Callable[..., pyfiber.Fiber[int]], leaves: int, *, threads: int = 1
+) -> Sample:
+    """The tree, with one of the two ways to start a fiber, on so many threads."""
 
     def node(number: int, size: int) -> int:
         if size == 1:
@@ -43,17 +46,7 @@ def on_pyfiber(spawn: Callable[..., pyfiber.Fiber[int]], leaves: int) -> Sample:
         total = spawn(node, 0, leaves).result()
         return checked(total, leaves, clock() - start)
 
-    return pyfiber.run(main)
-
-
-def pyfiber_skynet(leaves: int) -> Sample:
-    """`spawn` and `result`."""
-    return on_pyfiber(pyfiber.spawn, leaves)
-
-
-def pyfiber_now(leaves: int) -> Sample:
-    """`spawn_now` and `result`."""
-    return on_pyfiber(pyfiber.spawn_now, leaves)
+    return pyfiber.run(main, threads=threads)
 
 
 def gevent_skynet(leaves: int) -> Sample:
@@ -125,7 +118,7 @@ ROWS = (
         "A tree of fibers, ten children to each node, sums its leaves; the time for each leaf "
         "(100,000 of them, 10,000 with --quick).",
         (
-            Case("pyfiber", pyfiber_skynet),
+            Case("pyfiber", partial(on_pyfiber, pyfiber.spawn)),
             Case("gevent", gevent_skynet, peer="gevent"),
             *asyncio_cases(asyncio_skynet),
             Case("trio", on_trio(trio_skynet), peer="trio"),
@@ -140,7 +133,7 @@ ROWS = (
         "skynet, children run at once",
         "The same tree, in which whoever is spawned runs before the one that spawns goes on.",
         (
-            Case("pyfiber", pyfiber_now, note="spawn_now"),
+            Case("pyfiber", partial(on_pyfiber, pyfiber.spawn_now), note="spawn_now"),
             Case("asyncio", on_asyncio(asyncio_eager), note="eager_task_factory"),
         ),
         count=100_000,

@@ -95,21 +95,11 @@ async def streams(listener: socket.socket, certificate: str | None) -> None:
     await server.serve_forever()
 
 
-def on_asyncio(serve: AsyncServe) -> Serve:
-    """On the loop of the standard library."""
+def on_loop(loop: str, serve: AsyncServe) -> Serve:
+    """On a loop of `asyncio`, `uvloop` or `pyfiber.aio`."""
 
     def served(listener: socket.socket, certificate: str | None) -> None:
-        with asyncio.Runner() as runner:
-            runner.run(serve(listener, certificate))
-
-    return served
-
-
-def on_uvloop(serve: AsyncServe) -> Serve:
-    """On uvloop's loop."""
-
-    def served(listener: socket.socket, certificate: str | None) -> None:
-        with asyncio.Runner(loop_factory=load("uvloop").new_event_loop) as runner:
+        with asyncio.Runner(loop_factory=load(loop).new_event_loop) as runner:
             runner.run(serve(listener, certificate))
 
     return served
@@ -117,12 +107,7 @@ def on_uvloop(serve: AsyncServe) -> Serve:
 
 def in_a_fiber(serve: AsyncServe) -> Serve:
     """On the loop of the standard library, which a fiber runs."""
-
-    def served(listener: socket.socket, certificate: str | None) -> None:
-        with asyncio.Runner(loop_factory=load("pyfiber.aio").new_event_loop) as runner:
-            runner.run(serve(listener, certificate))
-
-    return partial(pyfiber.run, served)
+    return partial(pyfiber.run, on_loop("pyfiber.aio", serve))
 
 
 def on_uvloop_in_turns(serve: Serve) -> Serve:
@@ -132,7 +117,7 @@ def on_uvloop_in_turns(serve: Serve) -> Serve:
         async with load("pyfiber.aio").Host() as host:
             await host.run(serve, listener, certificate)
 
-    return on_uvloop(hosted)
+    return on_loop("uvloop", hosted)
 
 
 # What looks like blocking code --------------------------------------------------------------------

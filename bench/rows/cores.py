@@ -1,6 +1,6 @@
 """Two threads: work that has nothing to do with each other, trees that are shared out, messages.
 
-`python -m pyfiber bench cores`. On an interpreter without a GIL two threads may be nearly twice as
+`python -m bench cores`. On an interpreter without a GIL two threads may be nearly twice as
 fast as one; with a GIL they are not, and these rows show that, too. Timed is the wall clock, from
 the moment when all threads are ready until the last one is done, for each operation of all of them.
 """
@@ -19,7 +19,9 @@ import pyfiber
 
 from ..model import CORES, Case, Measure, Row, Sample, clock
 from ..peers import PEERS, load
-from .skynet import checked
+from . import lifecycle, switching, yielding
+from .loops import AsyncMeasure, asyncio_cases, on_trio
+from .skynet import checked, on_pyfiber
 
 FIBERS = 100
 #: Calls that compute the 15th number of Fibonacci, some 50 us without any wait.
@@ -27,7 +29,7 @@ FIBONACCI = 15
 CAPACITY = 64
 
 #: What one thread does: so many operations.
-Work = Callable[[int], None]
+Work = Callable[[int], object]
 
 
 def fibonacci(n: int) -> int:
@@ -35,12 +37,12 @@ def fibonacci(n: int) -> int:
     return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
 
 
-def side_by_side(works: Sequence[Callable[[], None]]) -> float:
+def side_by_side(works: Sequence[Callable[[], object]]) -> float:
     """How long it takes to do all, each on a thread of its own: nanoseconds of the wall clock."""
     ready = Barrier(len(works) + 1)
     failed: list[BaseException] = []
 
-    def body(work: Callable[[], None]) -> None:
+    def body(work: Callable[[], object]) -> None:
         try:
             ready.wait()
             work()
@@ -73,140 +75,8 @@ def on_threads(threads: int, work: Work) -> Measure:
 # Work of one thread -----------------------------------------------------------------------------
 
 
-def pyfiber_switch(count: int) -> None:
-    """Two raw fibers switch to each other."""
-
-    def body() -> None:
-        switch = here.switch
-        for _ in repeat(None, half):
-            switch()
-
-    half = count // 2 + 1
-    here = pyfiber.current()
-    there = pyfiber.Fiber(body)
-    switch = there.switch
-    for _ in repeat(None, half):
-        switch()
-    switch()
-
-
-def greenlet_switch(count: int) -> None:
-    """The same with greenlets."""
-    module = load("greenlet")
-
-    def body() -> None:
-        switch = here.switch
-        for _ in repeat(None, half):
-            switch()
-
-    half = count // 2 + 1
-    here = module.getcurrent()
-    switch = module.greenlet(body).switch
-    for _ in repeat(None, half):
-        switch()
-    switch()
-
-
-def pyfiber_yield(count: int) -> None:
-    """A hundred fibers take turns."""
-    rounds = count // FIBERS + 1
-
-    def body() -> None:
-        yield_now = pyfiber.yield_now
-        for _ in repeat(None, rounds):
-            yield_now()
-
-    def main() -> None:
-        for fiber in [pyfiber.spawn(body) for _ in range(FIBERS)]:
-            fiber.join()
-
-    pyfiber.run(main)
-
-
-async def async_yield(count: int) -> None:
-    """The same with asyncio's tasks."""
-    rounds = count // FIBERS + 1
-
-    async def body() -> None:
-        sleep = asyncio.sleep
-        for _ in repeat(None, rounds):
-            await sleep(0)
-
-    for task in [asyncio.create_task(body()) for _ in range(FIBERS)]:
-        await task
-
-
-async def trio_yield(count: int) -> None:
-    """The same with trio's tasks."""
-    trio = load("trio")
-    rounds = count // FIBERS + 1
-
-    async def body() -> None:
-        checkpoint = trio.lowlevel.checkpoint
-        for _ in repeat(None, rounds):
-            await checkpoint()
-
-    async with trio.open_nursery() as nursery:
-        for _ in range(FIBERS):
-            nursery.start_soon(body)
-
-
-def gevent_yield(count: int) -> None:
-    """The same with gevent's greenlets."""
-    gevent = load("gevent")
-    rounds = count // FIBERS + 1
-
-    def body() -> None:
-        sleep = gevent.sleep
-        for _ in repeat(None, rounds):
-            sleep(0)
-
-    gevent.joinall([gevent.spawn(body) for _ in range(FIBERS)])
-
-
-def nothing() -> None:
-    """What is spawned."""
-
-
 async def nothing_async() -> None:
-    """What is spawned, where it must be a coroutine."""
-
-
-def pyfiber_spawn(count: int) -> None:
-    """Spawn and join, a hundred at a time."""
-
-    def main() -> None:
-        spawn = pyfiber.spawn
-        for _ in range(count // FIBERS + 1):
-            for fiber in [spawn(nothing) for _ in range(FIBERS)]:
-                fiber.join()
-
-    pyfiber.run(main)
-
-
-async def async_spawn(count: int) -> None:
-    """The same with asyncio's tasks."""
-    create_task = asyncio.get_running_loop().create_task
-    for _ in range(count // FIBERS + 1):
-        for task in [create_task(nothing_async()) for _ in range(FIBERS)]:
-            await task
-
-
-async def trio_spawn(count: int) -> None:
-    """The same in nurseries of trio."""
-    trio = load("trio")
-    for _ in range(count // FIBERS + 1):
-        async with trio.open_nursery() as nursery:
-            for _ in range(FIBERS):
-                nursery.start_soon(nothing_async)
-
-
-def gevent_spawn(count: int) -> None:
-    """The same with gevent's greenlets."""
-    gevent = load("gevent")
-    for _ in range(count // FIBERS + 1):
-        for greenlet in [gevent.spawn(nothing) for _ in range(FIBERS)]:
-            greenlet.join()
+    """What TonIO spawns."""
 
 
 def pyfiber_channel(count: int) -> None:
@@ -356,36 +226,14 @@ async def tonio_compute(count: int) -> None:
 # Trees that are shared out -----------------------------------------------------------------------
 
 
-def whole_tree(leaves: int) -> int:
-    """At most so many leaves that every node has ten children."""
-    size = 1
-    while size * 10 <= leaves:
-        size *= 10
-    return size
-
-
 def pyfiber_skynet(threads: int, leaves: int) -> Sample:
     """`run(threads=)`."""
-    leaves = whole_tree(leaves)
-
-    def node(number: int, size: int) -> int:
-        if size == 1:
-            return number
-        size //= 10
-        children = [pyfiber.spawn(node, number + i * size, size) for i in range(10)]
-        return sum([child.result() for child in children])
-
-    def main() -> Sample:
-        start = clock()
-        return checked(node(0, leaves), leaves, clock() - start)
-
-    return pyfiber.run(main, threads=threads)
+    return on_pyfiber(pyfiber.spawn, leaves, threads=threads)
 
 
 def tonio_skynet(threads: int, leaves: int) -> Sample:
     """A task for each node."""
     tonio = load("tonio.colored")
-    leaves = whole_tree(leaves)
 
     async def node(number: int, size: int) -> int:
         if size == 1:
@@ -498,22 +346,6 @@ def tonio_across(capacity: int, count: int) -> Sample:
 # Rows --------------------------------------------------------------------------------------------
 
 
-def in_asyncio(main: Callable[[int], Any], loop: str | None = None) -> Work:
-    """A coroutine function on a loop of its own."""
-
-    def work(count: int) -> None:
-        factory = load(loop).new_event_loop if loop else None
-        with asyncio.Runner(loop_factory=factory) as runner:
-            runner.run(main(count))
-
-    return work
-
-
-def in_trio(main: Callable[[int], Any]) -> Work:
-    """An asynchronous function in a run of trio's of its own."""
-    return lambda count: load("trio").run(main, count)
-
-
 #: Operations, at most, of those that take microseconds for each.
 LIMITS = {"gevent": 50_000, "asyncio": 50_000, "uvloop": 100_000, "trio": 10_000, "tonio": 50_000}
 
@@ -546,9 +378,9 @@ def cases(works: dict[str, Work], tonio: Callable[[int], Any] | None = None) -> 
     return tuple(found)
 
 
-def asyncio_works(main: Callable[[int], Any]) -> dict[str, Work]:
+def tasks(main: AsyncMeasure) -> dict[str, Work]:
     """The same coroutine function on both event loops."""
-    return {"asyncio": in_asyncio(main), "uvloop": in_asyncio(main, "uvloop")}
+    return {case.subject: case.measure for case in asyncio_cases(main)}
 
 
 def row(name: str, title: str, description: str, found: tuple[Case, ...], count: int) -> Row:
@@ -593,7 +425,7 @@ ROWS = (
         "switch",
         "one switch",
         "Two raw fibers switch to each other; on two threads, two such pairs.",
-        cases({"pyfiber": pyfiber_switch, "greenlet": greenlet_switch}),
+        cases({"pyfiber": switching.pyfiber_switch, "greenlet": switching.greenlet_switch}),
         1_000_000,
     ),
     row(
@@ -602,10 +434,10 @@ ROWS = (
         f"{FIBERS} fibers take turns; on two threads, so many on each.",
         cases(
             {
-                "pyfiber": pyfiber_yield,
-                "gevent": gevent_yield,
-                **asyncio_works(async_yield),
-                "trio": in_trio(trio_yield),
+                "pyfiber": partial(yielding.pyfiber_yield, FIBERS),
+                "gevent": partial(yielding.gevent_yield, FIBERS),
+                **tasks(partial(yielding.asyncio_yield, FIBERS)),
+                "trio": on_trio(partial(yielding.trio_yield, FIBERS)),
             },
             tonio_yield,
         ),
@@ -617,10 +449,10 @@ ROWS = (
         "Fibers that do nothing are spawned and joined; on two threads, on both.",
         cases(
             {
-                "pyfiber": pyfiber_spawn,
-                "gevent": gevent_spawn,
-                **asyncio_works(async_spawn),
-                "trio": in_trio(trio_spawn),
+                "pyfiber": partial(lifecycle.pyfiber_spawn_many, size=FIBERS),
+                "gevent": partial(lifecycle.gevent_spawn_many, size=FIBERS),
+                **tasks(partial(lifecycle.asyncio_spawn_many, size=FIBERS)),
+                "trio": on_trio(partial(lifecycle.trio_spawn_many, size=FIBERS)),
             },
             tonio_spawn,
         ),
@@ -635,8 +467,8 @@ ROWS = (
             {
                 "pyfiber": pyfiber_channel,
                 "gevent": gevent_channel,
-                **asyncio_works(async_channel),
-                "trio": in_trio(trio_channel),
+                **tasks(async_channel),
+                "trio": on_trio(trio_channel),
             }
         ),
         200_000,
@@ -650,7 +482,7 @@ ROWS = (
             {
                 "pyfiber": pyfiber_compute,
                 "threads": thread_compute,
-                "asyncio": in_asyncio(async_compute),
+                "asyncio": tasks(async_compute)["asyncio"],
             },
             tonio_compute,
         ),

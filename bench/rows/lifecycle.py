@@ -122,64 +122,63 @@ def pool_spawn(count: int) -> Sample:
         return time_rounds(lambda: submit(nothing).result(), count)
 
 
-# spawn-many: a thousand at a time ----------------------------------------------------------------
+# spawn-many: a thousand at a time, unless the caller says otherwise ------------------------------
 
 
-def batches(count: int) -> int:
+def batches(count: int, size: int = BATCH) -> int:
     """How many whole batches hold at least `count` operations."""
-    return -(-count // BATCH)
+    return -(-count // size)
 
 
-def time_batches(batch: Callable[[], object], count: int) -> Sample:
+def time_batches(batch: Callable[[], object], count: int, size: int) -> Sample:
     """Time whole batches of children."""
-    rounds = batches(count)
-    return Sample(time_rounds(batch, rounds).total, rounds * BATCH)
+    rounds = batches(count, size)
+    return Sample(time_rounds(batch, rounds).total, rounds * size)
 
 
-def pyfiber_batch() -> None:
-    """Spawn a batch of fibers, then join each."""
-    spawn = pyfiber.spawn
-    for fiber in [spawn(nothing) for _ in repeat(None, BATCH)]:
-        fiber.join()
-
-
-def pyfiber_spawn_many(count: int) -> Sample:
+def pyfiber_spawn_many(count: int, size: int = BATCH) -> Sample:
     """`spawn` for all, then `join` for each."""
-    return pyfiber.run(time_batches, pyfiber_batch, count)
+    spawn = pyfiber.spawn
+
+    def batch() -> None:
+        for fiber in [spawn(nothing) for _ in repeat(None, size)]:
+            fiber.join()
+
+    return pyfiber.run(time_batches, batch, count, size)
 
 
-def gevent_spawn_many(count: int) -> Sample:
+def gevent_spawn_many(count: int, size: int = BATCH) -> Sample:
     """`gevent.spawn` for all, then `join` for each, which is faster than joinall."""
     spawn = load("gevent").spawn
 
     def batch() -> None:
-        for greenlet in [spawn(nothing) for _ in repeat(None, BATCH)]:
+        for greenlet in [spawn(nothing) for _ in repeat(None, size)]:
             greenlet.join()
 
-    return time_batches(batch, count)
+    return time_batches(batch, count, size)
 
 
-async def asyncio_spawn_many(count: int) -> Sample:
+async def asyncio_spawn_many(count: int, size: int = BATCH) -> Sample:
     """`create_task` for all, then `await` each, which is faster than gather and TaskGroup."""
     create_task = asyncio.get_running_loop().create_task
-    rounds = batches(count)
+    rounds = batches(count, size)
     start = clock()
     for _ in repeat(None, rounds):
-        for task in [create_task(async_nothing()) for _ in repeat(None, BATCH)]:
+        for task in [create_task(async_nothing()) for _ in repeat(None, size)]:
             await task
-    return Sample(clock() - start, rounds * BATCH)
+    return Sample(clock() - start, rounds * size)
 
 
-async def trio_spawn_many(count: int) -> Sample:
+async def trio_spawn_many(count: int, size: int = BATCH) -> Sample:
     """One nursery for all."""
     open_nursery = load("trio").open_nursery
-    rounds = batches(count)
+    rounds = batches(count, size)
     start = clock()
     for _ in repeat(None, rounds):
         async with open_nursery() as nursery:
-            for _ in repeat(None, BATCH):
+            for _ in repeat(None, size):
                 nursery.start_soon(async_nothing)
-    return Sample(clock() - start, rounds * BATCH)
+    return Sample(clock() - start, rounds * size)
 
 
 ROWS = (
