@@ -17,7 +17,7 @@ from typing import IO, Any, NamedTuple
 from pyfiber import _engine
 from pyfiber._engine import FiberError
 
-#: Turns that are kept unless told otherwise; 16 bytes each.
+#: Turns that are kept unless told otherwise; 24 bytes each.
 LIMIT = 1_000_000
 
 RECORD = struct.Struct("=qIHH")
@@ -35,6 +35,7 @@ class Turn(NamedTuple):
     loop: int
     reason: int  #: what it had waited for, a number from 1; 0: nothing
     how: int  #: an index of HOW
+    name: str | type | None  #: of the task; None: the loop
 
 
 class Trace:
@@ -74,7 +75,7 @@ def trace(file: str | os.PathLike[str] | IO[str], *, limit: int = LIMIT) -> Trac
     grain is a row that shows when it ran and what it waited for in between; each loop is a row that
     shows who ran, and when nobody did.
 
-    Only the last `limit` turns are kept, in 16 bytes each, and the names of who had them: so it may
+    Only the last `limit` turns are kept, in 24 bytes each, and the names of who had them: so it may
     be on for as long as you like (a flight recorder). While it is on, a switch takes some 60 ns
     more; nothing is paid while it is off. The time from a fiber's wake-up to its turn counts as
     waiting.
@@ -113,20 +114,22 @@ def write_to(file: Any, recorder: _engine._Turns) -> None:
     file.write(f'{before if before != "," else ""}\n], "otherData": {json.dumps(other)}}}\n')
 
 
-def turns_of(records: bytes) -> Iterator[Turn]:
-    for when, task, loop, why in RECORD.iter_unpack(records):
-        yield Turn(when, task, loop, why & ((1 << WHY_BITS) - 1), why >> WHY_BITS)
+def turns_of(records: bytes, names: list[str | type | None]) -> Iterator[Turn]:
+    for (when, task, loop, why), name in zip(RECORD.iter_unpack(records), names, strict=True):
+        yield Turn(when, task, loop, why & ((1 << WHY_BITS) - 1), why >> WHY_BITS, name)
 
 
-def name_of(thing: str | type) -> str:
+def name_of(thing: str | type | None) -> str:
     """The engine has a type where no name could be had without running code."""
+    if thing is None:
+        return "the loop"
     name = thing if isinstance(thing, str) else thing.__name__
     return name.encode("utf-8", "backslashreplace").decode()  # it may be of a file, of any bytes
 
 
 def events(
     records: bytes,
-    names: list[str | type],
+    names: list[str | type | None],
     reasons: list[str | type],
     threads: list[int],
 ) -> Iterator[dict[str, Any]]:
@@ -135,30 +138,30 @@ def events(
     running: dict[int, Turn] = {}  # by loop
     left: dict[int, int] = {}  # by task: when its last turn ended
 
-    def row(loop: int, task: int) -> Iterator[dict[str, Any]]:
+    def row(loop: int, task: int, thing: str | type | None) -> Iterator[dict[str, Any]]:
         if (loop, task) in shown:
             return
         shown.add((loop, task))
         if task == 0:
             title = f"loop of thread {threads[loop - 1]}" if loop else "loops"
             yield {"ph": "M", "name": "process_name", "pid": loop, "args": {"name": title}}
-        text = name_of(names[task - 1]) if task else "the loop"
-        yield {"ph": "M", "name": "thread_name", "pid": loop, "tid": task, "args": {"name": text}}
+        args = {"name": name_of(thing)}
+        yield {"ph": "M", "name": "thread_name", "pid": loop, "tid": task, "args": args}
         order = {"sort_index": task}
         yield {"ph": "M", "name": "thread_sort_index", "pid": loop, "tid": task, "args": order}
 
-    for turn in turns_of(records):
-        yield from row(turn.loop, 0)
+    for turn in turns_of(records, names):
+        yield from row(turn.loop, 0, None)
         last = running.pop(turn.loop, None)
         if last is not None:
             left[last.task] = turn.when
-            name = name_of(names[last.task - 1])
+            name = name_of(last.name)
             yield span(last.loop, 0, name, last.when, turn.when)
             yield span(last.loop, last.task, "runs", last.when, turn.when)
         if turn.task == 0:
             continue
         running[turn.loop] = turn
-        yield from row(turn.loop, turn.task)
+        yield from row(turn.loop, turn.task, turn.name)
         began = left.pop(turn.task, None)
         if began is not None and turn.how != FIRST:
             waited = f"waits: {name_of(reasons[turn.reason - 1])}" if turn.reason else "ready"

@@ -307,47 +307,40 @@ watch_owned(pf_descriptor *at)
 }
 
 int
-pf_descriptor_wait(pf_descriptor *at, pf_io_wait *wait, pf_direction direction)
+pf_descriptor_wait(pf_descriptor *at, pf_io_wait *wait, pf_direction direction,
+                   bool every)
 {
     wait->at = NULL;
     if (pf_descriptor_may(at, direction)) {
         return 1;
     }
     int rc = at->table == NULL ? 0 : watch_owned(at);
-    return rc < 0 ? rc : begin(at, wait, direction, false);
+    return rc < 0 ? rc : begin(at, wait, direction, every);
 }
 
-int
-pf_descriptor_watch(pf_descriptor *at, pf_io_wait *wait,
-                    pf_direction direction)
-{
-    wait->at = NULL;
-    return pf_descriptor_may(at, direction) ? 1
-                                            : begin(at, wait, direction, true);
-}
-
-/* What is remembered is forgotten, and the edge armed anew: if it is ready the
- * next look of the poller says so, to the owner as well. */
 static int
-watch_anew(pf_descriptor *at)
+ask_for(pf_descriptor *at, unsigned interest)
 {
     pf_poller *poller = at->table->poller;
-    at->ready = 0;
-    return at->registration.added
-               ? poller->ops->modify(poller, &at->registration, OWNED_INTEREST)
-               : poller->ops->add(poller, at->number, OWNED_INTEREST,
-                                  &at->registration);
+    pf_registration *r = &at->registration;
+    return r->added ? poller->ops->modify(poller, r, interest)
+                    : poller->ops->add(poller, at->number, interest, r);
 }
 
 static int
 watch_foreign(pf_descriptor *at, pf_direction direction)
 {
-    pf_poller *poller = at->table->poller;
-    unsigned interest = awaited_events(at) | pf_event_of(direction);
-    if (at->registration.added) {
-        return poller->ops->modify(poller, &at->registration, interest);
-    }
-    return poller->ops->add(poller, at->number, interest, &at->registration);
+    return ask_for(at, awaited_events(at) | pf_event_of(direction));
+}
+
+/* Of a number with an owner what is remembered is forgotten, and the edge armed
+ * anew: if it is ready the next look of the poller says so, to the owner as
+ * well. */
+static int
+watch_anew(pf_descriptor *at)
+{
+    at->ready = 0;
+    return ask_for(at, OWNED_INTEREST);
 }
 
 /* A registration that the system has lost: the number was closed unseen, and

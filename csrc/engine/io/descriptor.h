@@ -147,13 +147,11 @@ pf_descriptor_may(const pf_descriptor *at, pf_direction direction)
     return (at->ready & pf_event_of(direction)) != 0;
 }
 
-/* Stand in line.  0: the wait's `wake` will be called, and may have been by the
+/* Stand in line; `every`: beside it, so that the next event wakes it, whoever
+ * has a turn.  0: the wait's `wake` will be called, and may have been by the
  * time that an operation blocks again; 1: no need, try now; -errno. */
 int pf_descriptor_wait(pf_descriptor *at, pf_io_wait *wait,
-                       pf_direction direction);
-/* The same beside that line: the next event wakes it, whoever has a turn. */
-int pf_descriptor_watch(pf_descriptor *at, pf_io_wait *wait,
-                        pf_direction direction);
+                       pf_direction direction, bool every);
 
 /* The same for a foreign number, whoever owns it, and a real readiness: never
  * what is remembered.  Numbers of a kind that cannot be watched are always

@@ -12,11 +12,6 @@
 #include <errno.h>
 #include <sys/mman.h>
 #include <sys/utsname.h>
-#if defined(__linux__)
-#include <sys/syscall.h>
-#include <sys/uio.h>
-#include <unistd.h>
-#endif
 
 #include "engine/base/atomics.h"
 #include "engine/base/memory.h"
@@ -36,11 +31,6 @@
 
 static PF_ATOMIC(uint8_t) guard_kind; /* 0: not probed yet */
 
-/* Can many regions be marked by one call?  A third of the time that it takes
- * to mark one is the way into the kernel and back. */
-typedef enum Batches { UNKNOWN, REFUSED, WORK } Batches;
-static PF_ATOMIC(uint8_t) batches;
-
 #if defined(GUARD_INSTALL)
 
 static bool
@@ -55,19 +45,6 @@ remove_guard_region(char *low, size_t size)
     (void)madvise(low, size, GUARD_REMOVE);
 }
 
-#if defined(SYS_process_madvise)
-#define PIDFD_SELF (-10001) /* PIDFD_SELF_THREAD_GROUP, Linux 6.14 */
-
-/* How many were marked, the first ones; the others are as they were. */
-static size_t
-install_guard_regions(const struct iovec *regions, size_t count)
-{
-    long bytes = syscall(SYS_process_madvise, PIDFD_SELF, regions, count,
-                         GUARD_INSTALL, 0);
-    return bytes <= 0 ? 0 : (size_t)bytes / regions[0].iov_len;
-}
-#endif
-
 /* Would an access fault there? uname writes to the address it is given and
  * returns EFAULT if it cannot. */
 static bool
@@ -75,46 +52,6 @@ guards(char *page)
 {
     return uname((struct utsname *)(void *)page) != 0 && errno == EFAULT;
 }
-
-#if defined(SYS_process_madvise)
-
-static Batches
-probe_batches(void)
-{
-    struct iovec region = {.iov_len = pf_page_size()};
-    region.iov_base = mmap(NULL, region.iov_len, PROT_READ | PROT_WRITE,
-                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (region.iov_base == MAP_FAILED) {
-        return REFUSED;
-    }
-    bool works =
-        install_guard_regions(&region, 1) == 1 && guards(region.iov_base);
-    munmap(region.iov_base, region.iov_len);
-    return works ? WORK : REFUSED;
-}
-
-size_t
-pf_guard_several(char *low, size_t size, size_t stride, size_t count)
-{
-    struct iovec regions[PF_MOST_GUARDS];
-    if (count < 2 || pf_stack_guard_kind() != PF_GUARD_MADVISE ||
-        pf_refused()) {
-        return 0;
-    }
-    if (pf_load_relaxed(&batches) == UNKNOWN) {
-        pf_store(&batches, (uint8_t)probe_batches());
-    }
-    if (pf_load_relaxed(&batches) == REFUSED) {
-        return 0;
-    }
-    size_t n = count < PF_MOST_GUARDS ? count : PF_MOST_GUARDS;
-    for (size_t i = 0; i < n; i++) {
-        regions[i] = (struct iovec){low + i * stride, size};
-    }
-    return install_guard_regions(regions, n);
-}
-
-#endif
 
 /* We try it instead of checking the version: filters refuse what the kernel
  * can do, and emulators accept advice that they ignore. */
@@ -158,15 +95,6 @@ probe_guard_kind(void)
     return PF_GUARD_MPROTECT;
 }
 
-#endif
-
-#if !defined(GUARD_INSTALL) || !defined(SYS_process_madvise)
-size_t
-pf_guard_several(char *low, size_t size, size_t stride, size_t count)
-{
-    (void)low, (void)size, (void)stride, (void)count, (void)batches;
-    return 0;
-}
 #endif
 
 pf_guard_kind

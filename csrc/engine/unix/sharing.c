@@ -173,7 +173,6 @@ strip(pf_slab *slab)
     }
     pf_fetch_sub(&pf_slab_split_guards, slab->split);
     slab->split = 0;
-    slab->guarded = slab->fresh;
     slab->bare = true;
     mark_gone(slab);
     return true;

@@ -25,10 +25,8 @@ struct pf_slab {
     pf_slab *older; /* among all of the pool */
     pf_slab *newer;
     char *base;
-    uint32_t count;   /* slots */
-    uint32_t fresh;   /* slots from here on were never used */
-    uint32_t guarded; /* ... and from here on, or from `fresh` on, have no
-                         guard */
+    uint32_t count; /* slots */
+    uint32_t fresh; /* slots from here on were never used, nor guarded */
     uint32_t live;
     uint32_t split;      /* slots whose guard is a mapping of its own */
     uint32_t free_count; /* == fresh - live */

@@ -236,48 +236,30 @@ pf_slab_set_up(pf_slab *slab, uint32_t slot)
     return stack;
 }
 
-/* Guard the first fresh slot, and as many after it as have been used before:
- * who needs many stacks will need more.  False: it is refused. */
+/* False: it is refused. */
 static bool
-guard_more(pf_slab *slab)
+guard_slot(pf_slab *slab, uint32_t slot)
 {
     pf_stack_pool *pool = slab->pool;
-    char *low = pf_slab_slot(slab, slab->fresh);
     size_t size = pf_slab_guard_size(pool) + pool->reserve;
-    uint32_t rest = slab->count - slab->fresh;
-    uint32_t wanted = slab->fresh < rest ? slab->fresh : rest;
-    size_t done = pf_guard_several(low, size, pool->stride, wanted);
-    if (done > 0) {
-        slab->guarded = slab->fresh + (uint32_t)done;
-        return true;
-    }
-    switch (pf_guard(low, size)) {
-    case PF_GUARD_NONE:
+    pf_guard_kind kind = pf_guard(pf_slab_slot(slab, slot), size);
+    if (kind == PF_GUARD_NONE) {
         pool->limit = PF_LIMIT_MAP_COUNT;
         return false;
-    case PF_GUARD_MPROTECT:
-        slab->split++;
-        pf_fetch_add(&pf_slab_split_guards, 1);
-        return true;
-    default:
-        return true;
     }
+    slab->split += kind == PF_GUARD_MPROTECT;
+    pf_fetch_add(&pf_slab_split_guards, kind == PF_GUARD_MPROTECT);
+    return true;
 }
 
 /* Guards for all slots that have been used.  False: they are refused. */
 bool
 pf_slab_guard_again(pf_slab *slab)
 {
-    pf_stack_pool *pool = slab->pool;
-    size_t size = pf_slab_guard_size(pool) + pool->reserve;
     for (uint32_t i = 0; i < slab->fresh; i++) {
-        pf_guard_kind kind = pf_guard(pf_slab_slot(slab, i), size);
-        if (kind == PF_GUARD_NONE) {
-            pool->limit = PF_LIMIT_MAP_COUNT;
+        if (!guard_slot(slab, i)) {
             return false;
         }
-        slab->split += kind == PF_GUARD_MPROTECT;
-        pf_fetch_add(&pf_slab_split_guards, kind == PF_GUARD_MPROTECT);
     }
     slab->bare = false;
     return true;
@@ -297,10 +279,7 @@ take_slot(pf_slab *slab)
         }
         return slab->free[slab->free_count];
     }
-    if (slab->fresh < slab->guarded) {
-        return slab->fresh++;
-    }
-    return guard_more(slab) ? slab->fresh++ : slab->count;
+    return guard_slot(slab, slab->fresh) ? slab->fresh++ : slab->count;
 }
 
 /* The first open slab cannot get a new guard: find a slot that has one. */

@@ -169,7 +169,7 @@ pf_wait_in_memory(PfThread *t, PyObject *op, pf_direction direction,
     pf_end_keep(end);
     while (rc == 0 && pf_end_blocks(end, direction)) {
         pf_descriptor_blocked(&end->at, direction);
-        rc = pf_io_watch(t, &end->at, direction, deadline, op);
+        rc = pf_io_park(t, &end->at, direction, true, deadline, op);
         if (rc == 0 && sock->owner != owner) {
             rc = pf_socket_closed_error();
         }
@@ -267,16 +267,29 @@ end_shutdown(PyObject *op, PyObject *args)
     Py_RETURN_NONE;
 }
 
+/* Of one whose argument is a flag. */
 static PyObject *
-end_close(PyObject *op, PyObject *reset)
+act_on(PyObject *op, PyObject *argument, void (*act)(pf_end *end, bool flag))
 {
-    int flag = PyObject_IsTrue(reset);
+    int flag = PyObject_IsTrue(argument);
     pf_end *end = flag < 0 ? NULL : end_of(op);
     if (end == NULL) {
         return NULL;
     }
-    pf_end_close(end, flag);
+    act(end, flag);
     Py_RETURN_NONE;
+}
+
+static PyObject *
+end_close(PyObject *op, PyObject *reset)
+{
+    return act_on(op, reset, pf_end_close);
+}
+
+static PyObject *
+end_offer(PyObject *op, PyObject *any)
+{
+    return act_on(op, any, pf_end_offer);
 }
 
 static PyObject *
@@ -288,18 +301,6 @@ end_disturb(PyObject *op, PyObject *ignored)
         return NULL;
     }
     pf_end_disturb(end);
-    Py_RETURN_NONE;
-}
-
-static PyObject *
-end_offer(PyObject *op, PyObject *any)
-{
-    int flag = PyObject_IsTrue(any);
-    pf_end *end = flag < 0 ? NULL : end_of(op);
-    if (end == NULL) {
-        return NULL;
-    }
-    pf_end_offer(end, flag);
     Py_RETURN_NONE;
 }
 

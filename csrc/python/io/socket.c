@@ -167,10 +167,11 @@ timed_out(const PfIo *io)
 }
 
 static int
-park_patched(PfIo *io)
+park(PfIo *io)
 {
-    bool before = pf_io_patched_begin(io->t);
-    int rc = pf_io_park(io->t, io->at, io->direction, io->deadline, io->op);
+    bool before = pf_io_patched_begin(io->t, io->sock->patched);
+    int rc =
+        pf_io_park(io->t, io->at, io->direction, false, io->deadline, io->op);
     pf_io_patched_end(io->t, before);
     return rc;
 }
@@ -192,11 +193,9 @@ pf_transfer_wait(PfIo *io)
         io->timed = true;
         io->deadline = pf_socket_deadline(sock, io->s);
     }
-    int rc =
-        io->s == NULL ? pf_io_block(sock->number, io->direction, io->deadline)
-        : PF_UNLIKELY(sock->patched)
-            ? park_patched(io)
-            : pf_io_park(io->t, io->at, io->direction, io->deadline, io->op);
+    int rc = io->s == NULL
+                 ? pf_io_block(sock->number, io->direction, io->deadline)
+                 : park(io);
     if (rc != 0) {
         return rc < 0 ? -1 : timed_out(io);
     }
@@ -453,13 +452,6 @@ socket_getblocking(PyObject *op, PyObject *ignored)
     return PyBool_FromLong(pf_socket_of(op)->timeout != 0);
 }
 
-static PyObject *
-socket_get_timeout(PyObject *op, void *closure)
-{
-    (void)closure;
-    return socket_gettimeout(op, NULL);
-}
-
 /* ------------------------------------------------------------ its begin */
 
 static bool
@@ -570,7 +562,7 @@ socket_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 }
 
 static PyGetSetDef getset[] = {
-    {"timeout", socket_get_timeout, NULL,
+    {"timeout", (getter)(void (*)(void))socket_gettimeout, NULL,
      "The timeout in seconds, or None: see gettimeout().", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

@@ -58,12 +58,24 @@ typedef struct PfIo {
     const char *late; /* what TimeoutError says */
 } PfIo;
 
-/* A number of bytes; -1 with an exception. */
+/* What is to be moved. */
 typedef struct PfBytes {
     char *data;
     size_t size;
     int flags;
 } PfBytes;
+
+/* One operation of the system: how many bytes have moved, or -errno. */
+static inline int64_t
+pf_socket_step(const PfSocket *sock, pf_direction direction,
+               const PfBytes *bytes)
+{
+    return direction == PF_READING
+               ? sock->net->recv(sock->end, sock->number, bytes->data,
+                                 bytes->size, bytes->flags)
+               : sock->net->send(sock->end, sock->number, bytes->data,
+                                 bytes->size, bytes->flags);
+}
 
 /* 0, or -1 with an exception: it is closed, another fiber does the same, or
  * this one is cancelled.  No try is due yet if pf_transfer_is_blocked. */

@@ -119,8 +119,8 @@ pf_tls_await_change(PfTlsOp *op, pf_direction direction)
         return want(direction);
     }
     int64_t deadline = deadline_of(op);
-    bool before = CURRENT(op->t)->patched;
-    CURRENT(op->t)->patched = before || pf_socket_of(op->socket)->patched;
+    bool before =
+        pf_io_patched_begin(op->t, pf_socket_of(op->socket)->patched);
     int rc =
         pf_wait_once(&op->tls->changes, NULL, op->t, deadline, op->socket);
     pf_io_patched_end(op->t, before);
@@ -268,17 +268,12 @@ move_at_once(PfTlsOp *op, pf_direction direction, const PfBytes *bytes)
     if (sock->owner == 0) {
         return pf_socket_closed_error();
     }
-    int64_t moved = direction == PF_READING
-                        ? sock->net->recv(sock->end, sock->number, bytes->data,
-                                          bytes->size, 0)
-                        : sock->net->send(sock->end, sock->number, bytes->data,
-                                          bytes->size, 0);
+    int64_t moved = pf_socket_step(sock, direction, bytes);
     if (moved >= 0) {
         return (Py_ssize_t)moved;
     }
-    return moved == -EAGAIN || moved == -EWOULDBLOCK || moved == -EINTR
-               ? want(direction)
-               : pf_io_error(moved);
+    return pf_would_block(moved) || moved == -EINTR ? want(direction)
+                                                    : pf_io_error(moved);
 }
 
 static Py_ssize_t
@@ -380,10 +375,8 @@ pf_tls_flush_at_once(TlsObject *tls)
     if (socket != NULL) {
         PfSocket *sock = pf_socket_of(socket);
         PfBytes bytes = rest_of_unsent(tls);
-        int64_t moved = sock->owner == 0
-                            ? -1
-                            : sock->net->send(sock->end, sock->number,
-                                              bytes.data, bytes.size, 0);
+        int64_t moved =
+            sock->owner == 0 ? -1 : pf_socket_step(sock, PF_WRITING, &bytes);
         tls->sent += moved < 0 ? 0 : (Py_ssize_t)moved;
         if (tls->sent == PyBytes_GET_SIZE(tls->unsent)) {
             pf_tls_forget_unsent(tls);

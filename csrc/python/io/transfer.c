@@ -61,12 +61,7 @@ static inline int64_t
 try_once(PfIo *io, void *with)
 {
     const PfBytes *bytes = with;
-    PfSocket *sock = io->sock;
-    int64_t moved = io->direction == PF_READING
-                        ? sock->net->recv(sock->end, sock->number, bytes->data,
-                                          bytes->size, bytes->flags)
-                        : sock->net->send(sock->end, sock->number, bytes->data,
-                                          bytes->size, bytes->flags);
+    int64_t moved = pf_socket_step(io->sock, io->direction, bytes);
     notice_short(io, moved, bytes);
     return moved;
 }

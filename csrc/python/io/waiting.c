@@ -53,8 +53,7 @@ pf_io_charge(PfThread *t, bool patched)
     if (PF_LIKELY(++table->operations <= MOST_IN_A_ROW)) {
         return 0;
     }
-    bool before = CURRENT(t)->patched;
-    CURRENT(t)->patched = before || patched;
+    bool before = pf_io_patched_begin(t, patched);
     int rc = pf_yield_now(t);
     pf_io_patched_end(t, before);
     return rc < 0 ? -1 : 1;
@@ -157,9 +156,14 @@ refuse_closed(pf_direction direction)
     return -1;
 }
 
+/* Code that pf_pending_run runs may close the descriptor: so it comes before the
+ * fiber stands in line, and does nothing any more in pf_wait. */
 static Wait *
 new_wait(PfThread *t)
 {
+    if (PF_UNLIKELY(t->pending != 0) && pf_pending_run(t) < 0) {
+        return NULL;
+    }
     Wait *wait = pf_wait_memory(t);
     if (wait != NULL) {
         *wait = (Wait){.wait.wake = wake, .fiber = CURRENT(t)};
@@ -188,21 +192,16 @@ park(PfThread *t, Wait *wait, int64_t deadline, PyObject *what)
     return closed ? refuse_closed(direction) : rc;
 }
 
-/* Code that pf_pending_run runs may close the descriptor: so it comes before the
- * fiber stands in line, and does nothing any more in pf_wait. */
 int
-pf_io_park(PfThread *t, pf_descriptor *at, pf_direction direction,
+pf_io_park(PfThread *t, pf_descriptor *at, pf_direction direction, bool every,
            int64_t deadline, PyObject *what)
 {
-    if (PF_UNLIKELY(t->pending != 0) && pf_pending_run(t) < 0) {
-        return -1;
-    }
     Wait *wait = new_wait(t);
     if (wait == NULL) {
         return -1;
     }
     pf_scheduler *s = &t->scheduler->core;
-    int rc = pf_descriptor_wait(at, &wait->wait, direction);
+    int rc = pf_descriptor_wait(at, &wait->wait, direction, every);
     if (rc != 0) {
         return end_wait(t, wait, rc);
     }
@@ -212,21 +211,6 @@ pf_io_park(PfThread *t, pf_descriptor *at, pf_direction direction,
         pf_descriptor_pass_on(at, s, direction);
     }
     return rc;
-}
-
-int
-pf_io_watch(PfThread *t, pf_descriptor *at, pf_direction direction,
-            int64_t deadline, PyObject *what)
-{
-    if (PF_UNLIKELY(t->pending != 0) && pf_pending_run(t) < 0) {
-        return -1;
-    }
-    Wait *wait = new_wait(t);
-    if (wait == NULL) {
-        return -1;
-    }
-    int rc = pf_descriptor_watch(at, &wait->wait, direction);
-    return rc != 0 ? end_wait(t, wait, 0) : park(t, wait, deadline, what);
 }
 
 static int
@@ -243,9 +227,6 @@ int
 pf_io_park_foreign(PfThread *t, intptr_t number, pf_direction direction,
                    int64_t deadline, PyObject *what)
 {
-    if (PF_UNLIKELY(t->pending != 0) && pf_pending_run(t) < 0) {
-        return -1;
-    }
     Wait *wait = new_wait(t);
     if (wait == NULL) {
         return -1;

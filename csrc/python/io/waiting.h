@@ -16,14 +16,14 @@ pf_scheduler *pf_io_scheduler(PfThread *t);
  * without a switch, others get a turn.  That is a cancellation point. 0 or -1.
  */
 int pf_io_charge(PfThread *t, bool patched);
-/* A wait between these two counts as one in a call that patch() has changed: see
- * pf_is_cancelled_here. */
+/* A wait between these two counts as one in a call that patch() has changed, if
+ * `patched`: see pf_is_cancelled_here. */
 static inline bool
-pf_io_patched_begin(PfThread *t)
+pf_io_patched_begin(PfThread *t, bool patched)
 {
     FiberObject *fiber = CURRENT(t);
     bool before = fiber->patched;
-    fiber->patched = true;
+    fiber->patched = before || patched;
     return before;
 }
 static inline void
@@ -33,12 +33,9 @@ pf_io_patched_end(PfThread *t, bool before)
 }
 
 /* Results: 0, try now; 1: the deadline has passed; -1: an exception is set.
- * `what` is for reports. */
+ * `every`: beside the line of those who take turns.  `what` is for reports. */
 int pf_io_park(PfThread *t, pf_descriptor *at, pf_direction direction,
-               int64_t deadline, PyObject *what);
-/* The same beside the line of those who take turns. */
-int pf_io_watch(PfThread *t, pf_descriptor *at, pf_direction direction,
-                int64_t deadline, PyObject *what);
+               bool every, int64_t deadline, PyObject *what);
 int pf_io_park_foreign(PfThread *t, intptr_t number, pf_direction direction,
                        int64_t deadline, PyObject *what);
 

@@ -12,6 +12,7 @@
 #include "python/core/arguments.h"
 #include "python/core/compiler.h"
 #include "python/core/thread.h"
+#include "python/io/waiting.h"
 #include "python/patch/lot.h"
 #include "python/patch/methods.h"
 #include "python/patch/patch.h"
@@ -49,11 +50,9 @@ static PyObject *
 call_inside(PyObject *inside, PfThread *t, PyObject *const *args,
             size_t nargsf, PyObject *kwnames)
 {
-    FiberObject *fiber = CURRENT(t);
-    bool before = fiber->patched;
-    fiber->patched = true;
+    bool before = pf_io_patched_begin(t, true);
     PyObject *result = PyObject_Vectorcall(inside, args, nargsf, kwnames);
-    fiber->patched = before;
+    pf_io_patched_end(t, before);
     return result;
 }
 

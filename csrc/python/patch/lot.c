@@ -182,10 +182,9 @@ wait_once(PyObject *object, PfThread *t, int64_t deadline, bool shielded,
     pf_wait_begin(&wait->waiter, t);
     (as_first ? pf_waitq_push_first : pf_waitq_push)(&entry->waiters,
                                                      &wait->node);
-    bool before = CURRENT(t)->patched;
-    CURRENT(t)->patched = true;
+    bool before = pf_io_patched_begin(t, true);
     int rc = pf_wait_in_line(&wait->waiter, t, deadline, object);
-    CURRENT(t)->patched = before;
+    pf_io_patched_end(t, before);
     bool woken = PF_SHARED_GET(&wait->waiter.taken) != NULL;
     pf_wait_free(t, wait);
     if (woken) {

@@ -36,6 +36,7 @@
 typedef struct Entry {
     const void *key; /* NULL: free */
     uint32_t number;
+    PyObject *name; /* of a task */
 } Entry;
 
 /* Open addressing.  Numbers begin with 1; an entry with the number 0 is as good
@@ -91,7 +92,7 @@ map_entry(Map *map, const void *key)
     Entry *entry = map_place(map, key);
     if (entry->key == NULL) {
         map->count++;
-        *entry = (Entry){key, 0};
+        *entry = (Entry){key, 0, NULL};
     }
     return entry;
 }
@@ -102,8 +103,6 @@ map_entry(Map *map, const void *key)
 enum { WOKEN, TIMED_OUT, CANCELLED, FIRST };
 #define WHY_BITS 14
 #define MOST_REASONS ((1 << WHY_BITS) - 1)
-
-#define FEW_NAMES 1024 /* to look for old ones among them is not worth it */
 
 /* In the order of time.  Python reads them by struct.unpack("=qIHH"). */
 typedef struct Record {
@@ -126,16 +125,16 @@ typedef struct Moment {
 typedef struct Recorder {
     PyObject_HEAD
     /* --- a timeline --- */
-    Record *records; /* a ring; NULL: this is a profile */
+    Record *records;  /* a ring; NULL: this is a profile */
+    PyObject **names; /* of the task of each record; NULL: the loop's */
     size_t room;
     uint64_t written;
-    Map tasks;         /* by task */
-    PyObject *names;   /* by a task's number - 1 */
-    Py_ssize_t most;   /* of those, before forget_names() */
-    Map kinds;         /* of waits, by word or type */
-    PyObject *reasons; /* those, by number - 1 */
-    Map loops;         /* by the thread's identifier */
-    PyObject *threads; /* their identifiers, by number - 1 */
+    Map tasks;          /* by task */
+    uint32_t last_task; /* its number */
+    Map kinds;          /* of waits, by word or type */
+    PyObject *reasons;  /* those, by number - 1 */
+    Map loops;          /* by the thread's identifier */
+    PyObject *threads;  /* their identifiers, by number - 1 */
     /* --- a profile --- */
     PyObject *rows_of; /* dict: a name's row */
     Row *rows;
@@ -149,14 +148,13 @@ static Recorder *timeline, *profile;
 
 /* The number of `key`, for which `list` then has `object`; 0: no memory. */
 static uint32_t
-number_of(Map *map, PyObject *list, const void *key, PyObject *object,
-          bool renew)
+number_of(Map *map, PyObject *list, const void *key, PyObject *object)
 {
     Entry *entry = map_entry(map, key);
     if (entry == NULL) {
         return 0;
     }
-    if (entry->number == 0 || renew) {
+    if (entry->number == 0) {
         if (PyList_Append(list, object) < 0) {
             PyErr_Clear();
             return 0;
@@ -189,11 +187,13 @@ name_of(PfTaskObject *task)
 
 /* ---------------------------------------------------------------- a timeline */
 
+/* No code runs when a name goes: it is a string, or keep_type() has it. */
 static void
-write_record(Recorder *r, Record record)
+write_record(Recorder *r, Record record, PyObject *name)
 {
-    r->records[r->written % r->room] = record;
-    r->written++;
+    size_t at = (size_t)(r->written++ % r->room);
+    r->records[at] = record;
+    Py_XSETREF(r->names[at], Py_XNewRef(name));
 }
 
 static uint16_t
@@ -206,7 +206,7 @@ loop_number(Recorder *r, SchedulerObject *s)
         return 0;
     }
     const void *key = (const void *)(uintptr_t)thread;
-    uint32_t number = number_of(&r->loops, r->threads, key, ident, false);
+    uint32_t number = number_of(&r->loops, r->threads, key, ident);
     Py_DECREF(ident);
     return number > UINT16_MAX ? 0 : (uint16_t)number;
 }
@@ -235,104 +235,30 @@ how_it_came(const pf_task *task, bool first)
     }
 }
 
-static size_t
-records_of(const Recorder *r)
-{
-    return r->written < r->room ? (size_t)r->written : r->room;
-}
-
-/* New numbers for the tasks in the records, in the order of the old ones, by
- * the old ones, 0 for others; NULL: no memory. */
-static uint32_t *
-renumber(const Recorder *r)
-{
-    size_t count = (size_t)PyList_GET_SIZE(r->names);
-    uint32_t *numbers = PyMem_RawCalloc(count + 1, sizeof *numbers);
-    if (numbers == NULL) {
-        return NULL;
-    }
-    for (size_t i = 0; i < records_of(r); i++) {
-        numbers[r->records[i].task] = 1;
-    }
-    numbers[0] = 0;
-    uint32_t last = 0;
-    for (size_t i = 1; i <= count; i++) {
-        numbers[i] = numbers[i] == 0 ? 0 : ++last;
-    }
-    return numbers;
-}
-
-/* Keep those that have a new number. */
-static void
-shorten(PyObject *names, const uint32_t *numbers)
-{
-    Py_ssize_t kept = 0, count = PyList_GET_SIZE(names);
-    for (Py_ssize_t i = 0; i < count; i++) {
-        if (numbers[i + 1] != 0) {
-            PyObject *name = PyList_GET_ITEM(names, i);
-            PyList_SET_ITEM(names, i, PyList_GET_ITEM(names, kept));
-            PyList_SET_ITEM(names, kept, name);
-            kept++;
-        }
-    }
-    if (PyList_SetSlice(names, kept, count, NULL) < 0) {
-        PyErr_Clear(); /* they stay until the next time */
-    }
-}
-
-/* A timeline may be on for days, with new fibers all the time: forget those
- * that are in no record any more.  What their names are runs no code when it
- * goes, see keep_type().  Once in so many new ones that it costs each little. */
-static void
-forget_names(Recorder *r)
-{
-    uint32_t *numbers = renumber(r);
-    if (numbers != NULL) {
-        for (size_t i = 0; i < records_of(r); i++) {
-            r->records[i].task = numbers[r->records[i].task];
-        }
-        for (size_t i = 0; r->tasks.entries != NULL && i <= r->tasks.mask;
-             i++) {
-            Entry *entry = &r->tasks.entries[i];
-            entry->number = numbers[entry->number];
-        }
-        if (r->tasks.entries != NULL) {
-            (void)map_rebuild(&r->tasks, r->tasks.mask + 1);
-        }
-        shorten(r->names, numbers);
-        PyMem_RawFree(numbers);
-    }
-    Py_ssize_t count = PyList_GET_SIZE(r->names);
-    r->most = count + count / 2 + (Py_ssize_t)(r->room / 16) + FEW_NAMES;
-}
-
-/* The last reference to a type may run code when it goes, so the reasons,
- * which are never forgotten, have one, too. */
+/* The last reference to a type may run code when it goes, so the reasons, which
+ * are kept as long as the recorder, have one, too. */
 static bool
 keep_type(Recorder *r, PyObject *name)
 {
     return PyUnicode_CheckExact(name) ||
-           number_of(&r->kinds, r->reasons, name, name, false) != 0;
+           number_of(&r->kinds, r->reasons, name, name) != 0;
 }
 
-/* 0: no memory. */
+/* 0: no memory.  A fiber may have the address of one that is gone, which `first`
+ * tells; of a grain the name tells. */
 static uint32_t
-task_number(Recorder *r, pf_task *task, bool first)
+task_number(Recorder *r, pf_task *task, PyObject *name, bool first)
 {
-    PyObject *name = name_of(pf_object_of(task));
-    if (PyList_GET_SIZE(r->names) >= r->most) {
-        forget_names(r);
-    }
-    if (!keep_type(r, name)) {
+    Entry *entry = keep_type(r, name) ? map_entry(&r->tasks, task) : NULL;
+    if (entry == NULL) {
         return 0;
     }
-    uint32_t number = number_of(&r->tasks, r->names, task, name, first);
-    /* A grain may have the address of one that is gone; the name tells. */
-    if (number != 0 && pf_fiber_or_null(pf_object_of(task)) == NULL &&
-        PyList_GET_ITEM(r->names, number - 1) != name) {
-        number = number_of(&r->tasks, r->names, task, name, true);
+    bool fiber = pf_fiber_or_null(pf_object_of(task)) != NULL;
+    if (entry->number == 0 || first || (!fiber && entry->name != name)) {
+        entry->number = ++r->last_task;
+        Py_XSETREF(entry->name, Py_NewRef(name));
     }
-    return number;
+    return entry->number;
 }
 
 static void
@@ -341,11 +267,12 @@ note_begin(Recorder *r, SchedulerObject *s, pf_task *task, int64_t now)
     FiberObject *fiber = pf_fiber_or_null(pf_object_of(task));
     /* A fiber gets its stack after this, so a first turn shows. */
     bool first = fiber != NULL && fiber->fiber.stack == NULL;
-    uint32_t number = task_number(r, task, first);
+    PyObject *name = name_of(pf_object_of(task));
+    uint32_t number = task_number(r, task, name, first);
     PyObject *reason = reason_of(fiber);
     uint32_t kind = 0;
     if (reason != NULL) {
-        kind = number_of(&r->kinds, r->reasons, reason, reason, false);
+        kind = number_of(&r->kinds, r->reasons, reason, reason);
         kind = kind > MOST_REASONS ? 0 : kind;
     }
     if (number == 0) {
@@ -353,8 +280,10 @@ note_begin(Recorder *r, SchedulerObject *s, pf_task *task, int64_t now)
         return;
     }
     unsigned how = how_it_came(task, first);
-    write_record(r, (Record){now, number, s->turn.loop,
-                             (uint16_t)(how << WHY_BITS | kind)});
+    write_record(r,
+                 (Record){now, number, s->turn.loop,
+                          (uint16_t)(how << WHY_BITS | kind)},
+                 name);
 }
 
 /* ----------------------------------------------------------------- a profile */
@@ -458,7 +387,7 @@ on_turn_ends(SchedulerObject *s)
     Moment now = this_moment();
     end_turn(s, now);
     if (timeline != NULL && s->turn.on) {
-        write_record(timeline, (Record){now.real, 0, s->turn.loop, 0});
+        write_record(timeline, (Record){now.real, 0, s->turn.loop, 0}, NULL);
     }
     s->turn.on = false;
 }
@@ -615,8 +544,8 @@ recorder_stop(PyObject *op, PyObject *ignored)
     Py_RETURN_TRUE;
 }
 
-/* The records from the oldest on, as bytes; names; reasons; threads; how many
- * records are gone. */
+/* The records from the oldest on, as bytes; the name of each; reasons; threads;
+ * how many records are gone.  (More may be written while memory is found.) */
 static PyObject *
 recorder_timeline(PyObject *op, PyObject *ignored)
 {
@@ -626,22 +555,26 @@ recorder_timeline(PyObject *op, PyObject *ignored)
         return NULL;
     }
     end_claim();
-    size_t count = records_of(r);
-    size_t first = r->written < r->room ? 0 : (size_t)(r->written % r->room);
+    Py_ssize_t count =
+        (Py_ssize_t)(r->written < r->room ? r->written : r->room);
+    PyObject *names = PyList_New(count);
     PyObject *bytes =
-        PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(count * sizeof(Record)));
-    if (bytes == NULL) {
+        PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(Record));
+    if (names == NULL || bytes == NULL) {
+        Py_XDECREF(names);
+        Py_XDECREF(bytes);
         return NULL;
     }
+    uint64_t first = r->written - (uint64_t)count;
     char *to = PyBytes_AS_STRING(bytes);
-    size_t older = count - first;
-    if (count != 0) {
-        memcpy(to, r->records + first, older * sizeof(Record));
-        memcpy(to + older * sizeof(Record), r->records,
-               first * sizeof(Record));
+    for (Py_ssize_t i = 0; i < count; i++, to += sizeof(Record)) {
+        size_t at = (size_t)((first + (uint64_t)i) % r->room);
+        PyObject *name = r->names[at] != NULL ? r->names[at] : Py_None;
+        memcpy(to, &r->records[at], sizeof(Record));
+        PyList_SET_ITEM(names, i, Py_NewRef(name));
     }
-    return Py_BuildValue("(NOOOK)", bytes, r->names, r->reasons, r->threads,
-                         (unsigned long long)(r->written - count + r->lost));
+    return Py_BuildValue("(NNOOK)", bytes, names, r->reasons, r->threads,
+                         (unsigned long long)(first + r->lost));
 }
 
 /* For each name: turns, and nanoseconds: cpu, real, longest. */
@@ -689,17 +622,16 @@ recorder_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (r == NULL) {
         return NULL;
     }
-    r->names = PyList_New(0);
     r->reasons = PyList_New(0);
     r->threads = PyList_New(0);
     r->rows_of = PyDict_New();
-    r->most = FEW_NAMES;
     r->room = (size_t)room;
     if (room != 0) {
-        r->records = PyMem_RawCalloc((size_t)room, sizeof(Record));
+        r->records = PyMem_RawCalloc(r->room, sizeof(Record));
+        r->names = PyMem_RawCalloc(r->room, sizeof(PyObject *));
     }
-    if (r->names == NULL || r->reasons == NULL || r->threads == NULL ||
-        r->rows_of == NULL || (room != 0 && r->records == NULL)) {
+    if (r->reasons == NULL || r->threads == NULL || r->rows_of == NULL ||
+        (room != 0 && (r->records == NULL || r->names == NULL))) {
         PyErr_NoMemory();
         Py_CLEAR(r);
     }
@@ -711,18 +643,23 @@ recorder_traverse(PyObject *op, visitproc visit, void *arg)
 {
     Recorder *r = (Recorder *)op;
     Py_VISIT(Py_TYPE(op));
-    Py_VISIT(r->names);
     Py_VISIT(r->reasons);
     Py_VISIT(r->threads);
     Py_VISIT(r->rows_of);
     return 0;
 }
 
+/* (Types that are in a cycle with a recorder live on with it.) */
 static int
 recorder_clear(PyObject *op)
 {
     Recorder *r = (Recorder *)op;
-    Py_CLEAR(r->names);
+    for (size_t i = 0; r->names != NULL && i < r->room; i++) {
+        Py_CLEAR(r->names[i]);
+    }
+    for (size_t i = 0; r->tasks.entries != NULL && i <= r->tasks.mask; i++) {
+        Py_CLEAR(r->tasks.entries[i].name);
+    }
     Py_CLEAR(r->reasons);
     Py_CLEAR(r->threads);
     Py_CLEAR(r->rows_of);
@@ -737,6 +674,7 @@ recorder_dealloc(PyObject *op)
     PyObject_GC_UnTrack(op);
     (void)recorder_clear(op);
     PyMem_RawFree(r->records);
+    PyMem_RawFree(r->names);
     PyMem_RawFree(r->rows);
     PyMem_RawFree(r->tasks.entries);
     PyMem_RawFree(r->kinds.entries);
