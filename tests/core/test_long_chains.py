@@ -103,10 +103,10 @@ def received() -> Any:
     return kept(last)
 
 
-def sent() -> Any:
+def cases() -> Any:
     last: Any = None
     for _ in range(RESULTS):
-        last = select(Channel[Any](1).sending(last))
+        last = Channel[Any](1).sending(last)
     return kept(last)
 
 
@@ -114,7 +114,7 @@ def joined() -> Any:
     def main() -> Any:
         last: Any = None
         for _ in range(RESULTS // 10):
-            last = select(spawn(lambda last=last: last))
+            last = spawn(lambda last=last: last).joining()
         return kept(last)
 
     return pyfiber.run(main)
@@ -132,12 +132,12 @@ def joined() -> Any:
         queues,
         channels,
         received,
-        sent,
+        cases,
         joined,
     ],
     ids=[
         *("suspended", "new", "subclass", "greenlet"),
-        *("results", "grains", "queues", "channels", "received", "sent", "joined"),
+        *("results", "grains", "queues", "channels", "received", "cases", "joined"),
     ],
 )
 def test_long_chain_is_dropped_on_a_small_stack(make: Callable[[], Any]) -> None:

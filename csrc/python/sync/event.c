@@ -7,6 +7,7 @@
 #include "python/fiber/explore.h"
 #include "python/fiber/fiber.h"
 #include "python/fiber/waitq.h"
+#include "python/sync/select.h"
 #include "python/sync/sync.h"
 
 #include <structmember.h>
@@ -105,6 +106,45 @@ event_wait(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
     return rc < 0 ? NULL : PyBool_FromLong(rc == 0);
 }
 
+/* -------------------------------------------------------------- for select() */
+
+static int
+attempt_to_wait(PyObject *op, PyObject *value, PyObject **got)
+{
+    (void)value;
+    (void)got;
+    return PF_SHARED_GET(&((EventObject *)op)->set);
+}
+
+static bool
+need_not_wait(PyObject *op, const PfWaiter *asking)
+{
+    (void)asking;
+    return PF_SHARED_GET(&((EventObject *)op)->set);
+}
+
+static PfWaitq *
+line_of_waiters(PyObject *op)
+{
+    return &((EventObject *)op)->waiters;
+}
+
+static const PfCaseOps waiting_ops = {
+    .attempt = attempt_to_wait,
+    .possible = need_not_wait,
+    .line = line_of_waiters,
+    .mutex = pf_event_mutex,
+};
+
+static PyObject *
+event_waiting(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return pf_case_new("waiting", &waiting_ops, op, NULL);
+}
+
+/* -------------------------------------------------------------- the type */
+
 static PyObject *
 event_waiters(PyObject *op, PyObject *ignored)
 {
@@ -143,6 +183,8 @@ Wait for set(), at most `timeout` seconds; False if that time passed first.\n\
 \n\
 A cancellation point if it has to wait. ValueError for a negative timeout or\n\
 NaN.");
+PyDoc_STRVAR(waiting_doc, "waiting($self, /)\n--\n\n\
+wait(), as a case for select().");
 PyDoc_STRVAR(holders_doc, "_holders($self, /)\n--\n\n\
 Empty: any fiber or thread may set it.");
 PyDoc_STRVAR(waiters_doc, "_waiters($self, /)\n--\n\n\
@@ -155,6 +197,7 @@ static PyMethodDef methods[] = {
     {"set", event_set, METH_NOARGS, set_doc},
     {"clear", event_clear, METH_NOARGS, clear_doc},
     PF_METHOD("wait", event_wait, wait_doc),
+    {"waiting", event_waiting, METH_NOARGS, waiting_doc},
     {"_holders", pf_no_holders, METH_NOARGS, holders_doc},
     {"_waiters", event_waiters, METH_NOARGS, waiters_doc},
     {"_at_fork_reinit", event_at_fork, METH_NOARGS, fork_doc},
