@@ -26,7 +26,8 @@ from random import Random
 from typing import Any, NamedTuple
 
 import pyfiber
-from pyfiber import Cancelled, Channel, Fiber, TaskGroup, ThreadLimiter, move_on_after, pmap, sleep
+from pyfiber import Cancelled, Channel, Fiber, TaskGroup, move_on_after, pmap, sleep
+from pyfiber.threads import ThreadLimiter
 
 HOST = "127.0.0.1"
 START = "/0"

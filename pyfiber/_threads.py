@@ -159,10 +159,10 @@ class OneThread:
         return self._closed
 
     def __repr__(self) -> str:
-        return f"<pyfiber.OneThread {self._name!r}{', closed' if self._closed else ''}>"
+        return f"<pyfiber.threads.OneThread {self._name!r}{', closed' if self._closed else ''}>"
 
 
-OneThread.__module__ = "pyfiber"
+OneThread.__module__ = "pyfiber.threads"
 
 
 class Portal:

@@ -195,7 +195,7 @@ def test_fibers_wait_for_coroutines_of_the_loop() -> None:
         fiber = spawn(arun, serves())
         sleep(0.001)
         loop, event = got
-        answer = pyfiber.wait_for(asyncio.run_coroutine_threadsafe(later("answer"), loop))
+        answer = pyfiber.await_future(asyncio.run_coroutine_threadsafe(later("answer"), loop))
         event.set()
         fiber.result()
         return answer

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import pyfiber
-from pyfiber import Channel, Fiber, Queue, current, get_stack_size, grains, greenlet, select, spawn
+from pyfiber import Channel, Fiber, Queue, current, grains, greenlet, select, spawn, stack_size
 
 RESULTS = 100_000
 #: Stacks take memory, and to set a parent takes as long as the line of ancestors.
@@ -143,7 +143,7 @@ def joined() -> Any:
 def test_long_chain_is_dropped_on_a_small_stack(make: Callable[[], Any]) -> None:
     box = [make()]
     gone = weakref.ref(box[0])
-    dropper: Any = Fiber(box.clear, stack_size=min(SMALL, get_stack_size()))
+    dropper: Any = Fiber(box.clear, stack_size=min(SMALL, stack_size()))
     dropper.switch()
     assert dropper.done()
     assert gone() is None

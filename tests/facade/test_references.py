@@ -28,7 +28,6 @@ from pyfiber import (
     Scheduler,
     Semaphore,
     TaskGroup,
-    ThreadLimiter,
     park,
     run,
     select,
@@ -36,6 +35,7 @@ from pyfiber import (
     yield_now,
 )
 from pyfiber.grains import until
+from pyfiber.threads import ThreadLimiter
 from tests.conftest import Child
 from tests.support.gil import needs_gil
 from tests.support.growth import BLOCKS_ARE_COUNTED, bytes_left, grows

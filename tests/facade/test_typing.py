@@ -94,9 +94,9 @@ def grouped() -> float | None:
 assert_type(pyfiber.gather(nothing, Fiber(nothing)), list[str])
 assert_type(pyfiber.gather(nothing, return_exceptions=True), list[str | Exception])
 assert_type(pyfiber.current_scheduler(), Scheduler)
-assert_type(pyfiber.OneThread("n").run(number, 1, b="x"), float)
-with pyfiber.OneThread() as one:
-    assert_type(one, pyfiber.OneThread)
+assert_type(pyfiber.threads.OneThread("n").run(number, 1, b="x"), float)
+with pyfiber.threads.OneThread() as one:
+    assert_type(one, pyfiber.threads.OneThread)
 emitted: pyfiber.FiberGenerator[str] = pyfiber.generator(number)(1, b="x")
 with emitted as values:
     assert_type(next(values), str)
@@ -184,7 +184,7 @@ with pyfiber.signals(15) as numbered:
 own = pyfiber.local()
 own.anything = 3
 assert_type(own.anything, Any)
-print(pyfiber.stack_stats()[0]["live"] + 1, Scheduler().stats()["switches"] + 1)
+print(pyfiber.debug.stack_stats()[0]["live"] + 1, Scheduler().stats()["switches"] + 1)
 """
 
 PREAMBLE = """
@@ -230,7 +230,7 @@ REFUSED = [
     "pyfiber.Lock().acquire(wait=True)",
     "pyfiber.generator(number)('x')",
     "pyfiber.generator(3)",
-    "pyfiber.OneThread().run(number, 'x')",
+    "pyfiber.threads.OneThread().run(number, 'x')",
     "pyfiber.spwan(nothing)",
     "pyfiber.greenlet.getcurent()",
     "pyfiber.grains.Grian",

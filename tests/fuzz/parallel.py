@@ -321,7 +321,7 @@ class Signals(Game):
                 while not event.wait(chance.choice((None, SHORT))):
                     pass
             self.must(event.is_set(), "an event that is not set has ended a wait")
-            self.must(pyfiber.wait_for(future) == number, "a future has another's result")
+            self.must(pyfiber.await_future(future) == number, "a future has another's result")
 
     def signal(self, chance: random.Random) -> None:
         for number in chance.sample(range(self.rounds), self.rounds):
@@ -372,7 +372,7 @@ class Signals(Game):
         future: Future[None] = Future()
         ways = (
             *(pyfiber.park, pyfiber.Event().wait, partial(pyfiber.select, *cases)),
-            partial(pyfiber.wait_for, future),
+            partial(pyfiber.await_future, future),
         )
         chance.choice(ways)()
 
@@ -388,8 +388,8 @@ class Threads(Game):
     def __init__(self, chance: random.Random) -> None:
         super().__init__(chance)
         self.places = chance.choice((1, 2, 3))
-        self.limiter = pyfiber.ThreadLimiter(self.places)
-        self.one = pyfiber.OneThread()
+        self.limiter = pyfiber.threads.ThreadLimiter(self.places)
+        self.one = pyfiber.threads.OneThread()
         self.inside, self.calls, self.done = Tally(), Tally(), Tally()
 
     def work(self, number: int, back: bool) -> int:

@@ -7,16 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pyfiber
-from pyfiber import (
-    Barrier,
-    BoundedSemaphore,
-    Condition,
-    Event,
-    Lock,
-    RLock,
-    Semaphore,
-    ThreadLimiter,
-)
+from pyfiber import Barrier, BoundedSemaphore, Condition, Event, Lock, RLock, Semaphore
+from pyfiber.threads import ThreadLimiter
 
 from .program import acts
 from .queues import Makers, QueueActs, Token

@@ -73,7 +73,7 @@ def test_document_names_environment_and_settings(switch_document):
     assert switch_document["format"] == report.FORMAT
     assert environment["python"].startswith("3.")
     assert set(environment["peers"]) == set(PEERS)
-    assert environment["pyfiber"]["backend"] == pyfiber.info()["backend"]
+    assert environment["pyfiber"]["backend"] == pyfiber.debug.info()["backend"]
     assert "garbage" in report.header({**environment}, Settings(), None)[3]
     assert switch_document["settings"]["quick"] is True
 
@@ -157,14 +157,14 @@ def test_no_command_is_a_usage_error():
 def test_info_prints_every_fact():
     done = run_module("info")
     assert done.returncode == 0, done.stderr
-    for name in pyfiber.info():
+    for name in pyfiber.debug.info():
         assert name.replace("_", " ") in done.stdout
 
 
 def test_info_as_json():
     facts = json.loads(run_module("info", "--json").stdout)
-    assert set(facts) == set(pyfiber.info())
-    assert facts["backend"] == pyfiber.info()["backend"]
+    assert set(facts) == set(pyfiber.debug.info())
+    assert facts["backend"] == pyfiber.debug.info()["backend"]
 
 
 # Rows ---------------------------------------------------------------------------------------------

@@ -20,7 +20,6 @@ from pyfiber import (
     TaskGroup,
     current,
     current_deadline,
-    dump_fibers,
     emit,
     generator,
     move_on_after,
@@ -33,6 +32,7 @@ from pyfiber import (
     timeout,
     yield_now,
 )
+from pyfiber.debug import dump_fibers
 from pyfiber.testing import explore
 from pyfiber.testing import run as run_virtually
 from tests.support.failing import Boom

@@ -19,9 +19,7 @@ from pyfiber import (
     Fiber,
     FiberCancelled,
     FiberError,
-    Portal,
     Scheduler,
-    ThreadLimiter,
     check_cancelled,
     current,
     current_scheduler,
@@ -37,6 +35,7 @@ from pyfiber import (
     to_thread,
     yield_now,
 )
+from pyfiber.threads import Portal, ThreadLimiter
 from tests.conftest import Child
 from tests.support.subprocesses import run_script
 
@@ -235,7 +234,7 @@ def test_called_back_fiber_that_shields_is_waited_for() -> None:
 
 
 def test_from_thread_after_the_run_is_refused() -> None:
-    from pyfiber import ThreadLimiter
+    from pyfiber.threads import ThreadLimiter
 
     begun, leave, over = threading.Event(), threading.Event(), threading.Event()
     caught: list[BaseException] = []
@@ -308,6 +307,7 @@ def test_deadlock_of_a_thread_that_waits_for_its_run(call: str, runs: str) -> No
         f"""
         from pyfiber import *
         from pyfiber import testing
+        from pyfiber.threads import Portal
         def main():
             to_thread({call}, park)
         try:
@@ -471,6 +471,7 @@ def test_interrupted_call_cancels_its_fiber(child: Child) -> None:
         """
         import signal, threading
         from pyfiber import *
+        from pyfiber.threads import Portal
         scheduler, waiting, log = [], threading.Event(), []
         def main():
             scheduler.append(Portal())
