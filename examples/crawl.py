@@ -164,7 +164,7 @@ class Crawl:
                 page = self.fetch(path)
                 if page.status in (200, 404):
                     return path, page
-            self.timeouts += limit.cancelled_caught
+            self.timeouts += limit.cancelled()
         return path, Page(0)
 
     def fetch(self, path: str) -> Page:

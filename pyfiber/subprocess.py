@@ -206,7 +206,7 @@ class _Popen(_Standard):
             None if file is None else b"".join(self._fileobj2output[file])
             for file in (self.stdout, self.stderr)
         )
-        if limit.cancelled_caught:
+        if limit.cancelled():
             raise TimeoutExpired(self.args, orig_timeout, output or None, errors or None)
         return self._decoded(self.stdout, output), self._decoded(self.stderr, errors)
 

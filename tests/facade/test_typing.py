@@ -78,7 +78,7 @@ def limited() -> int:
 def moved_on() -> int | None:
     with pyfiber.move_on_after(1) as scope:
         return 3
-    assert_type(scope.cancelled_caught, bool)
+    assert_type(scope.cancelled(), bool)
     return None
 
 

@@ -369,7 +369,7 @@ def timeouts() -> None:
                 with move_on_after(1) as inner:
                     sleep(1)  # the deadline and the end at the same instant
                 assert now() == 1
-                assert isinstance(inner.cancelled_caught, bool)
+                assert isinstance(inner.cancelled(), bool)
                 sleep(2)
         except TimeoutError:
             assert now() == 2

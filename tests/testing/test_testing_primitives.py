@@ -95,7 +95,7 @@ def test_deadline_and_result_at_the_same_instant_come_in_both_orders() -> None:
     def main() -> None:
         with move_on_after(1) as scope:
             sleep(1)
-        outcomes.add(scope.cancelled_caught)
+        outcomes.add(scope.cancelled())
 
     explore(main, 100)
     assert outcomes == {True, False}

@@ -150,7 +150,7 @@ def test_cancelling_the_caller_reaches_what_its_thread_has_called(by: str) -> No
         with CancelScope() as scope:
             scopes.append(scope)
             to_thread(in_thread)
-        log.append(("caught", scope.cancelled_caught))
+        log.append(("caught", scope.cancelled()))
         check_cancelled()
 
     def main() -> None:
@@ -195,7 +195,7 @@ def test_caller_cancelled_before_its_thread_calls() -> None:
             assert to_thread(in_thread) == "result"
             assert current() is fiber
             yield_now()
-        assert scope.cancelled_caught
+        assert scope.cancelled()
 
     run(main)
     assert log == ["enough", "enough"]
@@ -228,7 +228,7 @@ def test_called_back_fiber_that_shields_is_waited_for() -> None:
             results.append(to_thread(from_thread, called))
             yield_now()
         assert results == ["done"]
-        assert scope.cancelled_caught
+        assert scope.cancelled()
 
     run(main)
 

@@ -439,7 +439,7 @@ job_get_scheduler(PyObject *op, void *closure)
 }
 
 static PyObject *
-job_get_cancelled(PyObject *op, void *closure)
+job_get_cancellation(PyObject *op, void *closure)
 {
     (void)closure;
     PyObject *cancelled = pf_job_cancelled((JobObject *)op);
@@ -453,7 +453,7 @@ static PyGetSetDef job_getset[] = {
      "The limiter whose token it waits for or has.", NULL},
     {"scheduler", job_get_scheduler, NULL,
      "The scheduler of the fiber that waits.", NULL},
-    {"cancelled", job_get_cancelled, NULL,
+    {"cancellation", job_get_cancellation, NULL,
      "The Cancelled of the fiber, if it was cancelled and still waits, or "
      "None.",
      NULL},
