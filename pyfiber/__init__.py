@@ -77,7 +77,6 @@ from pyfiber._engine import (
     wait_writable,
     yield_now,
 )
-from pyfiber._info import get_include
 
 TYPE_CHECKING = False  # typing takes longer to import than all of pyfiber
 if TYPE_CHECKING:
@@ -90,6 +89,7 @@ if TYPE_CHECKING:
     from pyfiber._futures import await_future
     from pyfiber._generators import generator
     from pyfiber._groups import first_success, gather, pmap, race
+    from pyfiber._info import get_include
     from pyfiber._outcome import CancelledOutcome, Failed, Ok, Outcome
     from pyfiber._patch import patch
     from pyfiber._queues import PriorityQueue, ShutDown
@@ -178,6 +178,7 @@ _HOMES = {
     "from_thread": "pyfiber._threads",
     "gather": "pyfiber._groups",
     "generator": "pyfiber._generators",
+    "get_include": "pyfiber._info",
     "patch": "pyfiber._patch",
     "pmap": "pyfiber._groups",
     "race": "pyfiber._groups",
