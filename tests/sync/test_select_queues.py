@@ -349,6 +349,22 @@ def test_select_queue_of_ones_own_runs_its_code() -> None:
     run(main)
 
 
+def test_select_answer_of_a_queue_of_ones_own_is_the_collectors() -> None:
+    """A collection while the queue's code runs takes a pair of a number and None for a leaf."""
+
+    class Own(Queue[Any]):
+        def _get(self) -> Any:
+            gc.collect()
+            return super()._get()
+
+    line = Own()
+    item: list[Any] = []
+    line.put(item)
+    item.append(select(line.getting()))
+    assert item[0] == (0, item)
+    assert gc.is_tracked(item[0])
+
+
 # The objects --------------------------------------------------------------------------------------
 
 

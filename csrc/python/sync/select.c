@@ -101,7 +101,8 @@ pair(Py_ssize_t index, PyObject *got)
 }
 
 /* A queue that stores its items in its own way now gets or puts one, as its
- * permit is certain.  `result` is stolen; nobody else has seen it. */
+ * permit is certain.  `result`, (index, None), is stolen; nobody else has seen
+ * it.  A collection meanwhile stops tracking such a pair. */
 static PyObject *
 finish_in_python(CaseObject *c, PyObject *result)
 {
@@ -112,6 +113,9 @@ finish_in_python(CaseObject *c, PyObject *result)
     }
     Py_DECREF(PyTuple_GET_ITEM(result, 1)); /* None */
     PyTuple_SET_ITEM(result, 1, got);
+    if (!PyObject_GC_IsTracked(result)) {
+        PyObject_GC_Track(result);
+    }
     return result;
 }
 
