@@ -72,7 +72,7 @@ def environment() -> dict[str, Any]:
         "system": platform.platform(),
         "processor": processor(),
         "processors": os.cpu_count(),
-        "pyfiber": dict(pyfiber.info()),
+        "pyfiber": dict(pyfiber.debug.info()),
         "peers": {name: version(name) for name in PEERS},
         "gc": GC_SETTING,
     }

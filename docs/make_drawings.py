@@ -317,7 +317,7 @@ def choosing() -> Drawing:
     rows = [
         (60, "orders.getting()", "a queue", ["other", "mine"]),
         (140, "radio.receiving()", "a channel", ["mine"]),
-        (220, "closing", "an event", ["other", "other", "mine"]),
+        (220, "closing.waiting()", "an event", ["other", "other", "mine"]),
     ]
     for y, code, what, line in rows:
         drawing.rect("frame", 20, y, 180, 50)
@@ -333,7 +333,7 @@ def choosing() -> Drawing:
                 drawing.labelled("empty", place, "mid", "our fiber")
     drawing.path("arrow", (338, 165), (616, 165))
     drawing.text("code", 480, 157, "a value comes here first")
-    drawing.labelled("runs", (620, 140, 220, 50), "light", "Received(radio, value)")
+    drawing.labelled("runs", (620, 140, 220, 50), "light", "(1, value)")
     for y in (85, 245):
         drawing.text("note", 620, y + 5, "our fiber leaves this line;")
         drawing.text("note", 620, y + 23, "nothing was taken here")

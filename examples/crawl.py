@@ -26,7 +26,8 @@ from random import Random
 from typing import Any, NamedTuple
 
 import pyfiber
-from pyfiber import Cancelled, Channel, Fiber, TaskGroup, ThreadLimiter, move_on_after, pmap, sleep
+from pyfiber import Cancelled, Channel, Fiber, TaskGroup, move_on_after, pmap, sleep
+from pyfiber.threads import ThreadLimiter
 
 HOST = "127.0.0.1"
 START = "/0"
@@ -163,7 +164,7 @@ class Crawl:
                 page = self.fetch(path)
                 if page.status in (200, 404):
                     return path, page
-            self.timeouts += limit.cancelled_caught
+            self.timeouts += limit.cancelled()
         return path, Page(0)
 
     def fetch(self, path: str) -> Page:

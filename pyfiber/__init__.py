@@ -34,11 +34,10 @@ if os.path.exists(os.path.join(os.path.dirname(__file__), "behavior.py")):
 
 from pyfiber import _hooks
 from pyfiber._engine import (
-    Acquired,
-    Acquiring,
     BoundedSemaphore,
     Cancelled,
     CancelScope,
+    Case,
     Channel,
     ChannelClosed,
     Condition,
@@ -48,182 +47,117 @@ from pyfiber._engine import (
     FiberError,
     FiberExit,
     FiberGenerator,
-    Getting,
-    Got,
-    Happened,
-    Joined,
     LifoQueue,
     Lock,
-    Put,
-    Putting,
     Queue,
-    Received,
-    Receiving,
     RLock,
     Scheduler,
     Semaphore,
-    Sending,
-    Sent,
     TaskGroup,
-    ThreadLimiter,
     _load,
     check_cancelled,
     current,
     current_deadline,
     current_scheduler,
     emit,
-    get_stack_size,
     local,
     move_on_after,
     now,
     park,
     run,
     select,
-    set_stack_size,
     shield,
     sleep,
     sleep_until,
     spawn,
     spawn_now,
-    stack_stats,
-    switch,
+    stack_size,
     timeout,
-    trim_stacks,
     wait_readable,
     wait_writable,
     yield_now,
 )
-from pyfiber._info import get_include, info
 
 TYPE_CHECKING = False  # typing takes longer to import than all of pyfiber
 if TYPE_CHECKING:
-    from queue import Empty, Full
-    from threading import BrokenBarrierError
-
-    from pyfiber import compose, grains
+    from pyfiber import compose as compose
+    from pyfiber import debug as debug
+    from pyfiber import grains as grains
+    from pyfiber import threads as threads
     from pyfiber._barrier import Barrier
     from pyfiber._cancelled import FiberCancelled
-    from pyfiber._futures import FiberExecutor, wait_for
+    from pyfiber._futures import await_future
     from pyfiber._generators import generator
     from pyfiber._groups import first_success, gather, pmap, race
-    from pyfiber._logs import LogFilter
+    from pyfiber._info import get_include
     from pyfiber._outcome import CancelledOutcome, Failed, Ok, Outcome
-    from pyfiber._patch import patch, patch_report, patched, unpatch
-    from pyfiber._profile import Profiler, ProfileRow
+    from pyfiber._patch import patch
     from pyfiber._queues import PriorityQueue, ShutDown
-    from pyfiber._report import debug_on_signal, dump_fibers, dump_on_signal
     from pyfiber._signals import signals
-    from pyfiber._threads import (
-        OneThread,
-        Portal,
-        default_thread_limiter,
-        from_thread,
-        to_thread,
-    )
-    from pyfiber._trace import trace
-    from pyfiber._watchdog import watchdog
-    from pyfiber.service import background
+    from pyfiber._threads import from_thread, to_thread
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "Acquired",
-    "Acquiring",
     "Barrier",
     "BoundedSemaphore",
-    "BrokenBarrierError",
     "CancelScope",
     "Cancelled",
     "CancelledOutcome",
+    "Case",
     "Channel",
     "ChannelClosed",
     "Condition",
     "DeadlockError",
-    "Empty",
     "Event",
     "Failed",
     "Fiber",
     "FiberCancelled",
     "FiberError",
-    "FiberExecutor",
     "FiberExit",
     "FiberGenerator",
-    "Full",
-    "Getting",
-    "Got",
-    "Happened",
-    "Joined",
     "LifoQueue",
     "Lock",
-    "LogFilter",
     "Ok",
-    "OneThread",
     "Outcome",
-    "Portal",
     "PriorityQueue",
-    "ProfileRow",
-    "Profiler",
-    "Put",
-    "Putting",
     "Queue",
     "RLock",
-    "Received",
-    "Receiving",
     "Scheduler",
     "Semaphore",
-    "Sending",
-    "Sent",
     "ShutDown",
     "TaskGroup",
-    "ThreadLimiter",
-    "background",
+    "await_future",
     "check_cancelled",
-    "compose",
     "current",
     "current_deadline",
     "current_scheduler",
-    "debug_on_signal",
-    "default_thread_limiter",
-    "dump_fibers",
-    "dump_on_signal",
     "emit",
     "first_success",
     "from_thread",
     "gather",
     "generator",
     "get_include",
-    "get_stack_size",
-    "grains",
-    "info",
     "local",
     "move_on_after",
     "now",
     "park",
     "patch",
-    "patch_report",
-    "patched",
     "pmap",
     "race",
     "run",
     "select",
-    "set_stack_size",
     "shield",
     "signals",
     "sleep",
     "sleep_until",
     "spawn",
     "spawn_now",
-    "stack_stats",
-    "switch",
+    "stack_size",
     "timeout",
     "to_thread",
-    "trace",
-    "trim_stacks",
-    "unpatch",
-    "wait_for",
     "wait_readable",
     "wait_writable",
-    "watchdog",
     "yield_now",
 ]
 
@@ -232,43 +166,27 @@ _hooks.install()
 #: The modules of names that most programs do not need.
 _HOMES = {
     "Barrier": "pyfiber._barrier",
-    "BrokenBarrierError": "threading",
-    "Empty": "queue",
-    "Full": "queue",
     "CancelledOutcome": "pyfiber._outcome",
-    "PriorityQueue": "pyfiber._queues",
-    "ProfileRow": "pyfiber._profile",
-    "Profiler": "pyfiber._profile",
-    "ShutDown": "pyfiber._queues",
     "Failed": "pyfiber._outcome",
     "FiberCancelled": "pyfiber._cancelled",
-    "FiberExecutor": "pyfiber._futures",
-    "LogFilter": "pyfiber._logs",
     "Ok": "pyfiber._outcome",
-    "OneThread": "pyfiber._threads",
     "Outcome": "pyfiber._outcome",
-    "Portal": "pyfiber._threads",
-    "background": "pyfiber.service",
-    "debug_on_signal": "pyfiber._report",
-    "default_thread_limiter": "pyfiber._threads",
-    "dump_fibers": "pyfiber._report",
-    "dump_on_signal": "pyfiber._report",
-    "race": "pyfiber._groups",
-    "pmap": "pyfiber._groups",
-    "gather": "pyfiber._groups",
-    "generator": "pyfiber._generators",
+    "PriorityQueue": "pyfiber._queues",
+    "ShutDown": "pyfiber._queues",
+    "await_future": "pyfiber._futures",
     "first_success": "pyfiber._groups",
     "from_thread": "pyfiber._threads",
+    "gather": "pyfiber._groups",
+    "generator": "pyfiber._generators",
+    "get_include": "pyfiber._info",
     "patch": "pyfiber._patch",
-    "patch_report": "pyfiber._patch",
-    "patched": "pyfiber._patch",
+    "pmap": "pyfiber._groups",
+    "race": "pyfiber._groups",
     "signals": "pyfiber._signals",
     "to_thread": "pyfiber._threads",
-    "trace": "pyfiber._trace",
-    "unpatch": "pyfiber._patch",
-    "wait_for": "pyfiber._futures",
-    "watchdog": "pyfiber._watchdog",
 }
+#: Modules that come without an import of their own: ``pyfiber.debug.dump_fibers()``.
+_MODULES = ("compose", "debug", "grains", "threads")
 
 
 if not TYPE_CHECKING:  # else a type checker would accept every name
@@ -278,7 +196,7 @@ if not TYPE_CHECKING:  # else a type checker would accept every name
         # class is) take much longer to import than pyfiber.
         if name in _HOMES:
             value = getattr(_load(_HOMES[name]), name)
-        elif name in ("compose", "grains"):
+        elif name in _MODULES:
             value = _load(f"pyfiber.{name}")
         else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -288,4 +206,5 @@ if not TYPE_CHECKING:  # else a type checker would accept every name
 
 def __dir__() -> list[str]:
     """All public names, also those that have not been imported yet."""
-    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+    dunders = (name for name in globals() if name.startswith("__"))
+    return sorted({*__all__, *_MODULES, *dunders})

@@ -49,8 +49,8 @@ def add_info(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def info(options: argparse.Namespace) -> int:
-    """Print what `pyfiber.info()` says."""
-    facts = dict(pyfiber.info())
+    """Print what `pyfiber.debug.info()` says."""
+    facts = dict(pyfiber.debug.info())
     if options.json:
         print(json.dumps(facts, indent=1, default=str))
         return 0

@@ -36,9 +36,9 @@ IN_RAW_FIBER = (
     "that pyfiber.run() runs"
 )
 BESIDE_A_RUN = (
-    ", and the one that runs is another thread's: reach that by a pyfiber.Portal made in its run, "
-    "by call_soon_threadsafe() of its Scheduler, or by from_thread() in a thread that to_thread() "
-    "has started; or call it here from a function that pyfiber.run() runs"
+    ", and the one that runs is another thread's: reach that by a pyfiber.threads.Portal made in "
+    "its run, by call_soon_threadsafe() of its Scheduler, or by from_thread() in a thread that "
+    "to_thread() has started; or call it here from a function that pyfiber.run() runs"
 )
 ANYWHERE = ": call it from a function that pyfiber.run() runs"
 NO_AWAIT_IN_COROUTINE = "in a coroutine, write `await` instead"

@@ -24,7 +24,7 @@ _LATCH = "_pyfiber_latch"
 _TRACEBACK = "_pyfiber_traceback"
 
 
-def wait_for(future: Future[R], timeout: float | None = None) -> R:
+def await_future(future: Future[R], timeout: float | None = None) -> R:
     """Park until ``future``, completed by any thread, is done; return its result.
 
     Raises its exception, ``concurrent.futures.CancelledError`` if it was cancelled, TimeoutError
@@ -340,8 +340,8 @@ class FiberExecutor(Executor):
     number the fibers. ``initializer(*initargs)`` runs in each fiber before its call, as each call
     has a worker of its own; when it fails, the calls fail with BrokenExecutor.
 
-    In a fiber, use the futures' own ``result()`` or ``wait_for()``: both park only the fiber, while
-    ``concurrent.futures.wait()`` and ``as_completed()`` block the whole thread.
+    In a fiber, use the futures' own ``result()`` or ``await_future()``: both park only the fiber,
+    while ``concurrent.futures.wait()`` and ``as_completed()`` block the whole thread.
     """
 
     def __init__(

@@ -14,9 +14,8 @@ from heapq import heapify, heappop, heappush
 from typing import Any, TypeVar
 
 from pyfiber._engine import (
+    Case,
     FiberError,
-    Getting,
-    Putting,
     Queue,
     RLock,
     Semaphore,
@@ -70,10 +69,10 @@ class HookedQueue:
             wait = waiting(block, timeout)
             _with_permit(self._places, *wait, queue.Full, _hooked_put, self, item)
 
-    def putting(self, item: Any) -> Putting:
+    def putting(self, item: Any) -> Case[None]:
         """put(item), as a case for select()."""
         places = self._places if self._places is not None else Semaphore(PLENTY)
-        return _hooked_case(self._owner, places, partial(_hooked_put, self), item)
+        return _hooked_case(True, self._owner, places, partial(_hooked_put, self, item))
 
     def _add(self, item: Any) -> None:
         """With the mutex held and a place for it; the caller counts the items."""
@@ -86,9 +85,9 @@ class HookedQueue:
         """Wait for an item, then take one out."""
         return _with_permit(self._items, *waiting(block, timeout), queue.Empty, _hooked_get, self)
 
-    def getting(self) -> Getting[Any]:
+    def getting(self) -> Case[Any]:
         """get(), as a case for select()."""
-        return _hooked_case(self._owner, self._items, partial(_hooked_get, self))
+        return _hooked_case(False, self._owner, self._items, partial(_hooked_get, self))
 
     def _take(self) -> Any:
         """With the mutex held. There is an item, or the queue is shut down."""

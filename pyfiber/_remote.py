@@ -70,5 +70,5 @@ def perform_elsewhere(job: Callable[[], T], *, new_thread: bool) -> T:
 
 def _in_new_thread(fn: Callable[[], T]) -> T:
     """As ``to_thread()``, on a new thread; always waits for the end of that thread."""
-    with pyfiber.OneThread() as thread:
+    with pyfiber.threads.OneThread() as thread:
         return thread.run(fn)

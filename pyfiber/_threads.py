@@ -159,10 +159,10 @@ class OneThread:
         return self._closed
 
     def __repr__(self) -> str:
-        return f"<pyfiber.OneThread {self._name!r}{', closed' if self._closed else ''}>"
+        return f"<pyfiber.threads.OneThread {self._name!r}{', closed' if self._closed else ''}>"
 
 
-OneThread.__module__ = "pyfiber"
+OneThread.__module__ = "pyfiber.threads"
 
 
 class Portal:
@@ -264,9 +264,9 @@ def from_thread(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     if job is not None:
         fiber: Fiber[R] = Fiber(_check_function("from_thread()", fn), args, kwargs=kwargs)
         Portal(job.scheduler)._wait_for(fiber, together=True)
-        if job.cancelled is not None and fiber.cancelled():
+        if job.cancellation is not None and fiber.cancelled():
             try:
-                raise job.cancelled
+                raise job.cancellation
             finally:
                 del job  # the exception's traceback refers to this frame
         return fiber.result()

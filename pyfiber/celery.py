@@ -380,7 +380,7 @@ def _perform(
         base.apply_target(
             target, args, kwargs, answer, accept_callback, job.number, propagate=(Cancelled,)
         )
-    if limit.cancelled_caught and timeout_callback is not None:
+    if limit.cancelled() and timeout_callback is not None:
         timeout_callback(False, timeout)  # type: ignore[arg-type]
 
 

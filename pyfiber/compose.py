@@ -210,7 +210,7 @@ class _OfFuture(_Leaf[T]):
         self._future = future
 
     def _run(self, scope: _Children) -> T:
-        return pyfiber.wait_for(self._future)
+        return pyfiber.await_future(self._future)
 
 
 class _Parallel(_Leaf[list[T]]):

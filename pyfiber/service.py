@@ -2,7 +2,8 @@
 
 ::
 
-    from pyfiber import background, service, sleep
+    from pyfiber import service, sleep
+    from pyfiber.service import background
 
     @service.on_start
     def begin():
@@ -40,7 +41,7 @@ from pyfiber._engine import (
 if TYPE_CHECKING:
     from pyfiber._engine import Scheduler
 
-__all__ = ["on_start", "on_stop", "running", "stop", "until_stop"]
+__all__ = ["background", "on_start", "on_stop", "running", "stop", "until_stop"]
 
 P = ParamSpec("P")
 R = TypeVar("R")

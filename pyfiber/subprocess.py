@@ -31,7 +31,7 @@ from pyfiber._engine import (
     wait_readable,
     yield_now,
 )
-from pyfiber._futures import wait_for
+from pyfiber._futures import await_future
 from pyfiber._groups import gather
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ class _Popen(_Standard):
         both: tuple[Any, Any]
         try:
             if _IN_THREADS and _may_park():
-                both = wait_for(_in_thread(super().communicate, input, timeout))
+                both = await_future(_in_thread(super().communicate, input, timeout))
             else:
                 both = super().communicate(input, timeout)
         except Cancelled:
@@ -206,7 +206,7 @@ class _Popen(_Standard):
             None if file is None else b"".join(self._fileobj2output[file])
             for file in (self.stdout, self.stderr)
         )
-        if limit.cancelled_caught:
+        if limit.cancelled():
             raise TimeoutExpired(self.args, orig_timeout, output or None, errors or None)
         return self._decoded(self.stdout, output), self._decoded(self.stderr, errors)
 
@@ -300,7 +300,7 @@ def _park_until_end(process: Any, ask: Ask) -> None:
     except OSError:  # the system has no such descriptor, or none left
         by_thread = getattr(process, "_by_thread", None) or _in_thread(ask, None)
         process._by_thread = by_thread
-        wait_for(by_thread)
+        await_future(by_thread)
     ask(None)  # at once; another thread may be about to do the same
 
 

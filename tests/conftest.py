@@ -30,10 +30,10 @@ Child = Callable[..., "subprocess.CompletedProcess[str]"]
 def _same_fiber() -> Iterator[None]:
     """A test must come back to the fiber it began on."""
     before = pyfiber.current()
-    size = pyfiber.get_stack_size()
+    size = pyfiber.stack_size()
     yield
     assert pyfiber.current() is before, "the test ended on another fiber"
-    assert pyfiber.get_stack_size() == size, "the test left another default stack size"
+    assert pyfiber.stack_size() == size, "the test left another default stack size"
 
 
 @pytest.fixture

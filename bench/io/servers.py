@@ -173,7 +173,7 @@ def fibers(body: Body, listener: socket.socket, certificate: str | None) -> None
 
 def small_fibers(body: Body, listener: socket.socket, certificate: str | None) -> None:
     """The same on small stacks."""
-    pyfiber.set_stack_size(SMALL_STACK)
+    pyfiber.stack_size(SMALL_STACK)
     fibers(body, listener, certificate)
 
 

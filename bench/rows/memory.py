@@ -90,7 +90,7 @@ def pyfiber_parked(stack_size: int | None, count: int) -> Sample:
         return ledger.sample()
 
     if stack_size is not None:
-        pyfiber.set_stack_size(stack_size)
+        pyfiber.stack_size(stack_size)
     return pyfiber.run(main)
 
 

@@ -203,7 +203,7 @@ typedef struct PyFiber_CAPI {
     int (*GetSchedulerStats)(PyFiber_SchedulerStats *stats);
     int (*GetStackStats)(PyFiber_StackStats *stats);
 
-    /* get_stack_size(), set_stack_size(bytes): 0 or -1 with ValueError. */
+    /* stack_size(), stack_size(bytes): 0 or -1 with ValueError. */
     size_t (*GetStackSize)(void);
     int (*SetStackSize)(size_t bytes);
 

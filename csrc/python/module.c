@@ -54,33 +54,6 @@ mod_current(PyObject *module, PyObject *ignored)
     return t == NULL ? NULL : Py_NewRef((PyObject *)CURRENT(t));
 }
 
-static int
-check_fiber(PyObject *object)
-{
-    if (PyObject_TypeCheck(object, pf_fiber_type)) {
-        return 0;
-    }
-    PyErr_Format(PyExc_TypeError, "expected a Fiber, not '%.200s'",
-                 Py_TYPE(object)->tp_name);
-    return -1;
-}
-
-static PyObject *
-mod_switch(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
-{
-    (void)module;
-    if (nargs < 1 || nargs > 2) {
-        PyErr_SetString(PyExc_TypeError,
-                        "switch() takes a fiber and an optional value");
-        return NULL;
-    }
-    if (check_fiber(args[0]) < 0) {
-        return NULL;
-    }
-    return pf_fiber_switch((FiberObject *)args[0],
-                           nargs == 2 ? args[1] : Py_None);
-}
-
 /* --------------------------------------------------------------- scheduled */
 
 static PyObject *
@@ -267,23 +240,22 @@ check_stack_size(Py_ssize_t size)
 }
 
 static PyObject *
-mod_get_stack_size(PyObject *module, PyObject *ignored)
+mod_stack_size(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
     (void)module;
-    (void)ignored;
-    return PyLong_FromSize_t(pf_load_relaxed(&pf_default_stack_size));
-}
-
-static PyObject *
-mod_set_stack_size(PyObject *module, PyObject *arg)
-{
-    (void)module;
-    Py_ssize_t size = PyNumber_AsSsize_t(arg, PyExc_OverflowError);
-    if ((size == -1 && PyErr_Occurred()) || check_stack_size(size) < 0) {
+    size_t before = pf_load_relaxed(&pf_default_stack_size);
+    if (nargs > 1) {
+        PyErr_SetString(PyExc_TypeError, "stack_size() takes a size at most");
         return NULL;
     }
-    pf_store(&pf_default_stack_size, (size_t)size);
-    Py_RETURN_NONE;
+    if (nargs == 1 && args[0] != Py_None) {
+        Py_ssize_t size = PyNumber_AsSsize_t(args[0], PyExc_OverflowError);
+        if ((size == -1 && PyErr_Occurred()) || check_stack_size(size) < 0) {
+            return NULL;
+        }
+        pf_store(&pf_default_stack_size, (size_t)size);
+    }
+    return PyLong_FromSize_t(before);
 }
 
 /* PYFIBER_STACK_SIZE: bytes, or with a suffix K or M. */
@@ -412,8 +384,6 @@ mod_set_stall_limit(PyObject *module, PyObject *seconds)
 }
 
 PyDoc_STRVAR(current_doc, "current()\n--\n\nThe running fiber.");
-PyDoc_STRVAR(mod_switch_doc, "switch(fiber, value=None, /)\n--\n\n\
-fiber.switch(value).");
 PyDoc_STRVAR(mod_run_doc,
              "run(fn, /, *args, on_unhandled='log', watchdog=None, threads=1, "
              "debug=False, **kwargs)\n\
@@ -435,7 +405,7 @@ wait; if it raises, its exception and the failure are logged. TypeError or\n\
 ValueError for anything else.\n\
 \n\
 `watchdog`, seconds: who keeps the loop from running for longer is reported;\n\
-see pyfiber.watchdog(). ValueError unless it is positive and finite.\n\
+see pyfiber.debug.watchdog(). ValueError unless it is positive and finite.\n\
 \n\
 `threads`: so many schedulers, on this thread and on others, share the fibers\n\
 that have not begun. None: as many as this process may use processors.\n\
@@ -481,12 +451,12 @@ Wait for unpark(); return its value.\n\
 \n\
 Returns at once if unpark() came before. TimeoutError after `timeout` seconds.\n\
 A cancellation point.");
-PyDoc_STRVAR(get_size_doc, "get_stack_size()\n--\n\n\
-The stack size, in bytes, of fibers that do not ask for another one.");
-PyDoc_STRVAR(set_size_doc, "set_stack_size(size, /)\n--\n\n\
-Set the default stack size in bytes for fibers that start from now on.\n\
+PyDoc_STRVAR(stack_size_doc, "stack_size(size=None, /)\n--\n\n\
+The stack size, in bytes, of fibers that do not ask for another one.\n\
 \n\
-ValueError if it is too small to run Python.");
+With an argument that is the size of those that start from now on; returned\n\
+is the one before, as by threading.stack_size(). ValueError if it is too\n\
+small to run Python.");
 PyDoc_STRVAR(stats_doc, "stack_stats()\n--\n\n\
 One dict for each stack size in use on this thread: stack_size and mapped in\n\
 bytes; slots, live and peak counts; acquired and trims so far. Of fibers that\n\
@@ -498,7 +468,6 @@ Return the memory of this thread's unused stacks; how many bytes it was.");
 
 static PyMethodDef functions[] = {
     {"current", mod_current, METH_NOARGS, current_doc},
-    {"switch", PF_FAST(mod_switch), METH_FASTCALL, mod_switch_doc},
     PF_METHOD("run", mod_run, mod_run_doc),
     PF_METHOD("spawn", mod_spawn, mod_spawn_doc),
     PF_METHOD("spawn_now", mod_spawn_now, spawn_now_doc),
@@ -513,8 +482,7 @@ static PyMethodDef functions[] = {
      current_scheduler_doc},
     {"check_cancelled", mod_check_cancelled, METH_NOARGS, check_doc},
     {"park", PF_FAST(mod_park), METH_VARARGS | METH_KEYWORDS, park_doc},
-    {"get_stack_size", mod_get_stack_size, METH_NOARGS, get_size_doc},
-    {"set_stack_size", mod_set_stack_size, METH_O, set_size_doc},
+    {"stack_size", PF_FAST(mod_stack_size), METH_FASTCALL, stack_size_doc},
     {"stack_stats", mod_stack_stats, METH_NOARGS, stats_doc},
     {"trim_stacks", mod_trim_stacks, METH_NOARGS, trim_doc},
     {"_facts", mod_facts, METH_NOARGS, "What info() reports of the engine."},

@@ -225,7 +225,7 @@ def connect(pid: int, signum: int | None = None, seconds: float = 10.0) -> Conne
 
 
 HOW = (
-    "start it with PYFIBER_DEBUG=1, or let it call pyfiber.debug_on_signal(signal.SIGUSR1) and "
-    "give --signal USR1 here"
+    "start it with PYFIBER_DEBUG=1, or let it call pyfiber.debug.debug_on_signal(signal.SIGUSR1) "
+    "and give --signal USR1 here"
     + ("" if remote.is_possible() else "; from Python 3.14 on it needs neither")
 )

@@ -52,7 +52,7 @@ def add_common(parser: argparse.ArgumentParser) -> None:
         "--signal",
         type=signal_of,
         metavar="NAME",
-        help="send this signal first: the one given to pyfiber.debug_on_signal()",
+        help="send this signal first: the one given to pyfiber.debug.debug_on_signal()",
     )
     parser.add_argument("--json", action="store_true", help="as JSON, a line for each answer")
     parser.add_argument(

@@ -3,7 +3,7 @@
     >>> import pyfiber, time
     >>> def main():
     ...     fibers = [pyfiber.spawn(time.sleep, 0.01) for _ in range(100)]
-    >>> with pyfiber.patched():
+    >>> with pyfiber.patch():
     ...     pyfiber.run(main)
 
 Each call decides where it is made: in a fiber of a run it parks that fiber; in a plain thread, in
@@ -14,8 +14,7 @@ A part is a module of this package with a function ``apply(record)``.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from pyfiber._engine import FiberError, Lock, _load
@@ -23,9 +22,12 @@ from pyfiber._info import gil_is_on
 from pyfiber._patch._record import Record
 
 if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
     from pyfiber._patch._report import PatchReport
 
-__all__ = ["patch", "patch_report", "patched", "unpatch"]
+__all__ = ["Patch", "patch", "patch_report"]
 
 #: Each part, in the order in which they are applied, and its module.
 PARTS = {
@@ -47,9 +49,8 @@ PARTS = {
 _lock = Lock()
 #: The parts that are in force.
 _records: dict[str, Record] = {}
-#: What patch() has asked for, and each patched() block that has not ended.
-_by_patch: set[str] = set()
-_by_blocks: list[set[str]] = []
+#: Each patch() that has not been undone.
+_asked: list[Patch] = []
 
 
 def _chosen(parts: dict[str, bool]) -> set[str]:
@@ -69,7 +70,7 @@ def _chosen(parts: dict[str, bool]) -> set[str]:
 
 
 def _wanted() -> set[str]:
-    return _by_patch.union(*_by_blocks)
+    return set[str]().union(*(each.parts for each in _asked))
 
 
 def _adjust() -> None:
@@ -93,63 +94,58 @@ def _apply(name: str, part: Any) -> None:
     _records[name] = record
 
 
-def patch(**parts: bool) -> None:
+class Patch:
+    """What ``patch()`` returns. ``undo()``, or the end of a ``with`` block, undoes that call."""
+
+    def __init__(self, parts: set[str]) -> None:
+        self.parts = parts
+
+    def undo(self) -> None:
+        """Undo it; what other calls have asked for stays. Undoing twice is fine.
+
+        A fiber that waits in such a call finishes it as it began.
+        """
+        with _lock:
+            if self in _asked:
+                _asked.remove(self)
+                _adjust()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.undo()
+
+    def __repr__(self) -> str:
+        return f"<pyfiber.patch() of {', '.join(part for part in PARTS if part in self.parts)}>"
+
+
+def patch(**parts: bool) -> Patch:
     """From now on blocking calls of the standard library park when made in a fiber of a run.
 
     Made anywhere else, they do what they did. Without arguments all parts: ``time``, ``dns``,
     ``socket``, ``ssl``, ``select``, ``asyncio``, ``subprocess``, ``os``, ``threading``, ``queue``,
     ``local``, ``drivers``. ``patch(threading=False)`` leaves that one out;
     ``patch(socket=True, ssl=True)`` patches these alone. Calling it again adds parts. At any time,
-    before or after imports; ``unpatch()`` undoes it, ``patch_report()`` tells what was reached.
+    before or after imports. ``undo()`` of what it returns undoes it; ``with patch():`` does so at
+    the end of the block. ``pyfiber.debug.patch_report()`` tells what was reached.
     FiberError where Python runs without the GIL, which what is patched counts on.
     """
-    chosen = _chosen(parts)
+    asked = Patch(_chosen(parts))
     with _lock:
-        before = set(_by_patch)
-        _by_patch.update(chosen)
+        _asked.append(asked)
         try:
             _adjust()
         except BaseException:
-            _by_patch.clear()
-            _by_patch.update(before)
+            _asked.remove(asked)
             _adjust()
             raise
-
-
-def unpatch() -> None:
-    """Undo ``patch()``; what a ``with patched()`` block needs stays until its end.
-
-    A fiber that waits in such a call finishes it as it began. Without a patch it does nothing.
-    """
-    with _lock:
-        _by_patch.clear()
-        _adjust()
-
-
-@contextlib.contextmanager
-def patched(**parts: bool) -> Iterator[None]:
-    """``patch()`` for a ``with`` block, at whose end what others have asked for stays."""
-    chosen = _chosen(parts)
-    with _lock:
-        _by_blocks.append(chosen)
-        try:
-            _adjust()
-        except BaseException:
-            _leave(chosen)
-            raise
-    try:
-        yield
-    finally:
-        with _lock:
-            _leave(chosen)
-
-
-def _leave(chosen: set[str]) -> None:
-    for at, each in enumerate(_by_blocks):
-        if each is chosen:
-            del _by_blocks[at]
-            break
-    _adjust()
+    return asked
 
 
 def patch_report() -> PatchReport:
@@ -166,5 +162,5 @@ def in_force() -> Iterable[str]:
     return list(_records)
 
 
-for _each in (patch, unpatch, patched, patch_report):
-    _each.__module__ = "pyfiber"
+patch.__module__ = "pyfiber"
+patch_report.__module__ = "pyfiber.debug"

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 
 TO_THREAD = "call it through pyfiber.to_thread()"
-ONE_THREAD = "call it through a pyfiber.OneThread: what it makes belongs to a thread"
+ONE_THREAD = "call it through a pyfiber.threads.OneThread: what it makes belongs to a thread"
 
 #: Module: (what waits there, what to do).
 BLOCKING = {

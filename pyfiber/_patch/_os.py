@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pyfiber._engine import _block_from_now_on, _outside, shield, sleep, wait_readable
-from pyfiber._futures import wait_for
+from pyfiber._futures import await_future
 from pyfiber._patch._record import Record
 from pyfiber.subprocess import _end_of, _in_thread
 
@@ -62,7 +62,7 @@ def _await_any(pid: int, only_end: bool) -> None:
     which = (os.P_PID, pid) if pid > 0 else (os.P_ALL, 0) if pid == -1 else (os.P_PGID, abs(pid))
     if pid == 0:
         which = os.P_PGID, os.getpgrp()
-    wait_for(_in_thread(_wait_without_reaping, *which, events | os.WNOWAIT))
+    await_future(_in_thread(_wait_without_reaping, *which, events | os.WNOWAIT))
 
 
 def _wait_without_reaping(*args: Any) -> None:
@@ -102,12 +102,12 @@ def waitid(idtype: int, id: int, options: int, /) -> Any:
         found = theirs(idtype, id, options | os.WNOHANG)
         if found is not None or options & os.WNOHANG:
             return found
-        wait_for(_in_thread(_wait_without_reaping, idtype, id, options | os.WNOWAIT))
+        await_future(_in_thread(_wait_without_reaping, idtype, id, options | os.WNOWAIT))
 
 
 def system(command: Any) -> int:
     """In a thread, where the child stays if the fiber is cancelled."""
-    code: int = wait_for(_in_thread(_theirs["system"], command))
+    code: int = await_future(_in_thread(_theirs["system"], command))
     return code
 
 

@@ -22,7 +22,7 @@ from pyfiber._engine import (
     wait_readable,
     wait_writable,
 )
-from pyfiber._futures import wait_for
+from pyfiber._futures import await_future
 from pyfiber._patch._record import Record
 from pyfiber.subprocess import _in_thread, _Popen, wait_in_fiber
 
@@ -74,7 +74,7 @@ def communicate(self: Any, input: Any = None, timeout: float | None = None) -> A
     if isinstance(self, _Popen):
         return _theirs_communicate(self, input, timeout)
     try:
-        return wait_for(_in_thread(_theirs_communicate, self, input, timeout))
+        return await_future(_in_thread(_theirs_communicate, self, input, timeout))
     except Cancelled:
         self.kill()
         with shield():

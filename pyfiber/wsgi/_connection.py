@@ -84,7 +84,7 @@ class Connection:
         while True:
             with self._scope:
                 self._serve_requests()
-            if not self._scope.cancelled_caught:
+            if not self._scope.cancelled():
                 break
             self._scope = CancelScope()  # the next request has less time to begin, or it has begun
             if self._early and self.site.slots.wanted:

@@ -53,7 +53,7 @@ def test_fibers_of_a_host_have_all_of_pyfiber(arun: Run) -> None:
                 pyfiber.Event().wait()
         return [
             queue.get(),
-            scope.cancelled_caught,
+            scope.cancelled(),
             pyfiber.to_thread(lambda: 3),
             *pyfiber.gather(lambda: await_(later(4)), lambda: await_(later(5))),
         ]
@@ -315,7 +315,7 @@ def test_task_that_ends_well_when_it_is_cancelled_gives_its_value(arun: Run) -> 
         with pyfiber.move_on_after(0.001) as scope:
             got = await_(stubborn())
             pyfiber.check_cancelled()
-        return [got, scope.cancelled_caught]
+        return [got, scope.cancelled()]
 
     assert hosted(arun, main) == ["done all the same", True]
 

@@ -195,7 +195,7 @@ def test_fibers_wait_for_coroutines_of_the_loop() -> None:
         fiber = spawn(arun, serves())
         sleep(0.001)
         loop, event = got
-        answer = pyfiber.wait_for(asyncio.run_coroutine_threadsafe(later("answer"), loop))
+        answer = pyfiber.await_future(asyncio.run_coroutine_threadsafe(later("answer"), loop))
         event.set()
         fiber.result()
         return answer
@@ -425,7 +425,7 @@ def test_time_limit_around_a_loop_ends_it_and_another_one_may_run() -> None:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             with pyfiber.move_on_after(0.001) as scope:
                 runner.run(cleans_up(log))
-            assert scope.cancelled_caught
+            assert scope.cancelled()
             return runner.run(later("again"))
 
     assert pyfiber.run(main) == "again"
@@ -444,7 +444,7 @@ def test_another_call_of_the_runner_in_a_cancelled_fiber_is_cancelled_at_once() 
                 with pytest.raises(Cancelled):
                     runner.run(cleans_up(log))
             pyfiber.check_cancelled()
-        assert scope.cancelled_caught
+        assert scope.cancelled()
 
     pyfiber.run(main)
     assert log[1:] == ["cleaned up"]
@@ -471,7 +471,7 @@ def test_run_forever_of_a_cancelled_fiber_stops() -> None:
         loop = new_event_loop()
         with pyfiber.move_on_after(0.001) as scope:
             loop.run_forever()
-        assert scope.cancelled_caught
+        assert scope.cancelled()
         loop.close()
 
     pyfiber.run(main)
@@ -489,7 +489,7 @@ def test_main_task_that_swallows_the_cancellation_gives_its_result() -> None:
         with pyfiber.move_on_after(0.001) as scope:
             assert arun(stubborn()) == "done all the same"
             pyfiber.check_cancelled()
-        assert scope.cancelled_caught
+        assert scope.cancelled()
 
     pyfiber.run(main)
 

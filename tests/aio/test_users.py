@@ -174,7 +174,7 @@ def test_time_limit_of_pyfiber_ends_a_request_of_httpx(arun: Callable[[Main], An
                 with pyfiber.move_on_after(0.05) as scope:
                     await_(http.get(f"{url}/slow", timeout=None))
                 app.state.released.set()
-                return [scope.cancelled_caught, await_(http.get(f"{url}/lazy/again")).json()]
+                return [scope.cancelled(), await_(http.get(f"{url}/lazy/again")).json()]
 
             return await host.run(plain)
 

@@ -44,7 +44,7 @@ def test_cancel_ends_block_and_fibers_and_is_no_error() -> None:
             assert group.cancel("enough")
             park()
             log.append("never")
-        assert group.cancelled_caught
+        assert group.cancelled()
         assert fiber.outcome == CancelledOutcome("enough")
         sleep(0)
 
@@ -58,7 +58,7 @@ def test_cancel_by_one_of_its_fibers() -> None:
             fiber = group.spawn(park)
             group.spawn(group.cancel)
         assert fiber.cancelled()
-        assert group.cancelled_caught
+        assert group.cancelled()
 
     run(main)
 
@@ -71,7 +71,7 @@ def test_cancel_from_another_thread() -> None:
             thread = threading.Thread(target=group.cancel)
             thread.start()
         thread.join()
-        assert group.cancelled_caught
+        assert group.cancelled()
 
     run(main)
 
@@ -142,7 +142,7 @@ def test_outer_scope_reaches_every_descendant() -> None:
                 assert len(fibers) == 2**6 - 1
                 scope.cancel("all")
             pytest.fail("the group did not pass it on")
-        assert scope.cancelled_caught
+        assert scope.cancelled()
         assert all(fiber.outcome == CancelledOutcome("all") for fiber in fibers)
 
     run(main)
@@ -156,8 +156,8 @@ def test_outer_cancellation_while_the_group_waits_comes_out_of_it() -> None:
             with TaskGroup() as group:
                 group.spawn(park)
             log.append("never")
-        assert scope.cancelled_caught
-        assert not group.cancelled_caught
+        assert scope.cancelled()
+        assert not group.cancelled()
 
     run_virtually(main)
     assert log == []
@@ -216,7 +216,7 @@ def test_shielded_group_outlives_the_cancellation_around_it() -> None:
                 fiber = group.spawn(lambda: sleep(1) or "done")
             assert fiber.result() == "done"
             sleep(0)
-        assert scope.cancelled_caught
+        assert scope.cancelled()
 
     run_virtually(main)
 
@@ -245,7 +245,7 @@ def test_group_with_a_deadline() -> None:
     def main() -> None:
         with TaskGroup(now() + 2) as group:
             fiber = group.spawn(park)
-        assert group.cancelled_caught
+        assert group.cancelled()
         assert fiber.outcome == CancelledOutcome("the deadline has passed")
 
     run_virtually(main)
@@ -297,7 +297,7 @@ def test_swallowing_body_keeps_the_group_s_verdict() -> None:
             group.cancel()
             with pytest.raises(Cancelled):
                 sleep(0)
-        assert not group.cancelled_caught
+        assert not group.cancelled()
 
     run(main)
 

@@ -153,7 +153,7 @@ def test_gather_cancelled_from_outside_cancels_fibers_started_before() -> None:
         fiber = spawn(recorder(log, "started"))
         with move_on_after(2) as scope:
             gather(fiber, recorder(log, "function"))
-        assert scope.cancelled_caught
+        assert scope.cancelled()
         assert fiber.cancelled()
 
     run_virtually(main)
@@ -227,7 +227,7 @@ def test_gather_return_exceptions_cancelled_from_outside_raises() -> None:
         with move_on_after(1) as scope:
             gather(recorder(log, "a"), after(0, "b"), return_exceptions=True)
             log.append("never")
-        assert scope.cancelled_caught
+        assert scope.cancelled()
 
     run_virtually(main)
     assert [name for name, reason in log] == ["a"]
@@ -356,7 +356,7 @@ def test_race_cancelled_from_outside() -> None:
     def main() -> None:
         with move_on_after(1) as scope:
             race(recorder(log, "a"), recorder(log, "b"))
-        assert scope.cancelled_caught
+        assert scope.cancelled()
 
     run_virtually(main)
     assert len(log) == 2
@@ -418,7 +418,7 @@ def test_first_success_cancelled_from_outside() -> None:
     def main() -> None:
         with move_on_after(2) as scope:
             first_success(after(1, Boom()), recorder(log, "a"))
-        assert scope.cancelled_caught
+        assert scope.cancelled()
 
     run_virtually(main)
     assert len(log) == 1
@@ -500,7 +500,7 @@ def test_inside_of_a_cancelled_scope_nobody_runs(function: Any) -> None:
             scope.cancel()
             function(lambda: log.append(1), lambda: log.append(2))
             log.append("never")
-        assert scope.cancelled_caught
+        assert scope.cancelled()
 
     run(main)
     assert log == []

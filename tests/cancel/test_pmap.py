@@ -444,7 +444,7 @@ def test_pmap_is_cancelled_with_the_scope_it_began_in() -> None:
                 sleep(10)
             assert sorted(log) == [1, 2]
             list(results)
-        assert scope.cancelled_caught
+        assert scope.cancelled()
 
     run_virtually(main)
 
@@ -455,7 +455,7 @@ def test_pmap_cancelled_while_its_user_waits() -> None:
     def main() -> None:
         with move_on_after(0.002) as scope:
             list(pmap(lambda n: park(), range(10), limit=3))
-        assert scope.cancelled_caught
+        assert scope.cancelled()
         assert scheduler.stats()["fibers"] == 1
 
     scheduler.run(main)

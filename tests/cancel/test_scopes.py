@@ -39,7 +39,7 @@ def test_scope_that_is_not_cancelled_does_nothing() -> None:
         with CancelScope() as scope:
             yield_now()
         assert not scope.cancel_called
-        assert not scope.cancelled_caught
+        assert not scope.cancelled()
         assert scope.reason is None
 
     run(main)
@@ -64,7 +64,7 @@ def test_cancelled_scope_ends_its_block_at_the_next_park_point() -> None:
             yield_now()
             log.append("never")
         assert scope.cancel_called
-        assert scope.cancelled_caught
+        assert scope.cancelled()
         assert scope.reason == "enough"
         yield_now()
         log.append("after")
@@ -81,7 +81,7 @@ def test_scope_cancelled_by_another_fiber_wakes_the_one_that_waits_in_it() -> No
             with CancelScope() as scope:
                 scopes.append(scope)
                 park()
-            return scope.cancelled_caught
+            return scope.cancelled()
 
         fiber = spawn(body)
         yield_now()
@@ -105,7 +105,7 @@ def test_scope_raises_at_every_park_point_until_it_is_left() -> None:
                 with pytest.raises(Cancelled):
                     check_cancelled()
                 raised += 1
-        assert not scope.cancelled_caught
+        assert not scope.cancelled()
         sleep(0)
 
     run(main)
@@ -119,7 +119,7 @@ def test_scope_cancelled_before_it_is_entered_ends_its_block_at_once() -> None:
         with scope:
             sleep(0)
             pytest.fail("not cancelled")
-        assert scope.cancelled_caught
+        assert scope.cancelled()
 
     run(main)
 
@@ -163,7 +163,7 @@ def test_error_beats_the_cancellation() -> None:
         with pytest.raises(ValueError, match="real") as caught:
             body()
         assert isinstance(caught.value.__context__, Cancelled)
-        assert not scope.cancelled_caught
+        assert not scope.cancelled()
 
     run(main)
 
@@ -178,7 +178,7 @@ def test_value_that_arrived_beats_the_cancellation() -> None:
                 log.append(park())
                 log.append("no park point")
                 park()
-            log.append(scope.cancelled_caught)
+            log.append(scope.cancelled())
 
         scopes: list[CancelScope] = []
         fiber = spawn(body)
@@ -218,7 +218,7 @@ def test_scope_without_a_park_point_catches_nothing() -> None:
         with CancelScope() as scope:
             scope.cancel()
         assert scope.cancel_called
-        assert not scope.cancelled_caught
+        assert not scope.cancelled()
 
     run(main)
 
@@ -247,9 +247,9 @@ def test_only_the_owning_scope_absorbs() -> None:
                 outer.cancel()
                 sleep(0)
             pytest.fail("absorbed too early")
-        assert outer.cancelled_caught
-        assert not middle.cancelled_caught
-        assert not inner.cancelled_caught
+        assert outer.cancelled()
+        assert not middle.cancelled()
+        assert not inner.cancelled()
 
     run(main)
 
@@ -260,7 +260,7 @@ def test_cancelling_the_inner_scope_does_not_touch_the_outer() -> None:
             with CancelScope() as inner:
                 inner.cancel()
                 sleep(0)
-            assert inner.cancelled_caught
+            assert inner.cancelled()
             sleep(0)
         assert not outer.cancel_called
 
@@ -275,8 +275,8 @@ def test_outermost_of_two_cancelled_scopes_absorbs() -> None:
                 outer.cancel("outer")
                 sleep(0)
             pytest.fail("went on inside of a cancelled scope")
-        assert outer.cancelled_caught
-        assert not inner.cancelled_caught
+        assert outer.cancelled()
+        assert not inner.cancelled()
 
     run(main)
 
@@ -292,10 +292,10 @@ def test_outer_cancelled_while_the_inner_one_unwinds_raises_after_it() -> None:
                     sleep(0)
                 finally:
                     outer.cancel()
-            log.append(inner.cancelled_caught)
+            log.append(inner.cancelled())
             sleep(0)
             log.append("never")
-        log.append(outer.cancelled_caught)
+        log.append(outer.cancelled())
 
     run(main)
     assert log == [True, True]
@@ -327,7 +327,7 @@ def test_cancel_of_the_fiber_goes_through_its_scopes() -> None:
         fiber.cancel("whole")
         fiber.join()
         assert fiber.outcome == CancelledOutcome("whole")
-        assert not scopes[0].cancelled_caught
+        assert not scopes[0].cancelled()
 
     run(main)
 
@@ -413,7 +413,7 @@ def test_shield_does_not_stop_its_own_cancellation() -> None:
             scope.cancel()
             sleep(0)
             pytest.fail("not cancelled")
-        assert scope.cancelled_caught
+        assert scope.cancelled()
 
     run(main)
 
@@ -423,7 +423,7 @@ def test_shield_does_not_stop_what_is_cancelled_inside_of_it() -> None:
         with shield(), CancelScope() as inner:
             inner.cancel()
             sleep(0)
-        assert inner.cancelled_caught
+        assert inner.cancelled()
 
     run(main)
 
@@ -434,9 +434,9 @@ def test_shield_of_some_seconds_gives_up() -> None:
             outer.cancel()
             with shield(5) as inner:
                 park()
-            assert inner.cancelled_caught
+            assert inner.cancelled()
             sleep(0)
-        assert outer.cancelled_caught
+        assert outer.cancelled()
 
     run_virtually(main)
 
@@ -452,7 +452,7 @@ def test_shield_can_be_raised_and_lowered() -> None:
                 sleep(0)
             inner.shield = True
             sleep(0)
-        assert not outer.cancelled_caught
+        assert not outer.cancelled()
 
     run(main)
 
@@ -491,7 +491,7 @@ def test_shield_raised_after_the_wake_up_comes_too_late() -> None:
                     scopes.extend((outer, inner))
                     park()
                 log.append("never")
-            log.append(outer.cancelled_caught)
+            log.append(outer.cancelled())
 
         fiber = spawn(body)
         yield_now()

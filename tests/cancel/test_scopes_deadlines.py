@@ -36,7 +36,7 @@ def test_deadline_cancels() -> None:
             assert scope.deadline == 5
             park()
         assert now() == 5
-        assert scope.cancelled_caught
+        assert scope.cancelled()
         assert scope.reason == "the deadline has passed"
 
     run_virtually(main)
@@ -51,7 +51,7 @@ def test_deadline_in_the_past_cancels_at_the_first_park_point(deadline: float) -
             log.append("ran")
             sleep(0)
             log.append("never")
-        assert scope.cancelled_caught
+        assert scope.cancelled()
 
     run(main)
     assert log == ["ran"]
@@ -84,7 +84,7 @@ def test_deadline_moved_earlier_counts() -> None:
         with CancelScope(now() + 60) as scope:
             scope.deadline = now() + 2
             park()
-        assert scope.cancelled_caught
+        assert scope.cancelled()
 
     run_virtually(main)
 
@@ -95,7 +95,7 @@ def test_deadline_moved_into_the_past_cancels_at_once() -> None:
             scope.deadline = now() - 1
             assert scope.cancel_called
             sleep(0)
-        assert scope.cancelled_caught
+        assert scope.cancelled()
 
     run_virtually(main)
 
@@ -122,7 +122,7 @@ def test_deadline_set_before_entering() -> None:
         scope.deadline = now() - 1
         with scope:
             sleep(0)
-        assert scope.cancelled_caught
+        assert scope.cancelled()
 
     run_virtually(main)
 
@@ -146,14 +146,14 @@ def test_body_that_ends_when_the_deadline_passes_was_not_caught() -> None:
     def main() -> None:
         with move_on_after(1) as scope:
             clock.spend(5)
-        assert not scope.cancelled_caught
+        assert not scope.cancelled()
 
         with move_on_after(1) as scope:
             fiber = spawn(sleep, 2)
             with shield():
                 fiber.join()
         assert scope.cancel_called
-        assert not scope.cancelled_caught
+        assert not scope.cancelled()
 
     run_virtually(main, clock=clock)
 
@@ -197,7 +197,7 @@ def test_earliest_enclosing_deadline_wins_whoever_waits() -> None:
                 park()
             pytest.fail("went on inside")
         assert now() == 3
-        assert outer.cancelled_caught
+        assert outer.cancelled()
         assert not inner.cancel_called
 
     run_virtually(main)
@@ -212,7 +212,7 @@ def test_timeout_raises_timeout_error_from_the_cancellation() -> None:
         message = r"not done after 2\.0 seconds"
         with pytest.raises(TimeoutError, match=message) as caught, scope:
             park()
-        assert scope.cancelled_caught
+        assert scope.cancelled()
         assert isinstance(caught.value.__cause__, Cancelled)
 
     run_virtually(main)
@@ -273,7 +273,7 @@ def test_timeout_of_the_outer_block_is_not_the_inner_one_s() -> None:
     def main() -> None:
         with move_on_after(2) as outer, timeout(60):
             park()
-        assert outer.cancelled_caught
+        assert outer.cancelled()
 
     run_virtually(main)
 
@@ -295,7 +295,7 @@ def test_move_on_after_0_ends_at_the_first_park_point(limit: float) -> None:
             log.append("ran")
             sleep(0)
             log.append("never")
-        assert scope.cancelled_caught
+        assert scope.cancelled()
 
     run(main)
     assert log == ["ran"]
@@ -305,7 +305,7 @@ def test_move_on_after_does_not_raise() -> None:
     def main() -> None:
         with move_on_after(2) as scope:
             park()
-        assert scope.cancelled_caught
+        assert scope.cancelled()
         assert scope.deadline is not None
 
     run_virtually(main)
@@ -330,7 +330,7 @@ def test_outermost_of_many_timeouts_that_passed_absorbs() -> None:
                 park()
             with move_on_after(1) as scope:
                 nest(depth - 1)
-            caught.append((depth, scope.cancelled_caught))
+            caught.append((depth, scope.cancelled()))
 
         nest(100)
         assert caught == [(100, True)]

@@ -48,7 +48,7 @@ def test_cancel_from_another_thread_wakes_the_fiber() -> None:
             thread.start()
             park()
         thread.join()
-        assert scope.cancelled_caught
+        assert scope.cancelled()
         assert scope.reason == "thread"
 
     run(main)
@@ -63,7 +63,7 @@ def test_cancel_from_another_thread_of_a_busy_fiber() -> None:
             while time.monotonic() < end:
                 yield_now()
         thread.join()
-        assert scope.cancelled_caught
+        assert scope.cancelled()
 
     run(main)
 
@@ -89,7 +89,7 @@ def test_cancel_by_many_threads_at_once() -> None:
             park()
         for thread in threads:
             thread.join()
-        assert scope.cancelled_caught
+        assert scope.cancelled()
         assert scope.reason in range(8)
 
     run(main)
@@ -104,7 +104,7 @@ def test_cancel_before_the_run_from_another_thread() -> None:
     def main() -> bool:
         with scope:
             sleep(0)
-        return scope.cancelled_caught
+        return scope.cancelled()
 
     assert run(main)
 
@@ -114,7 +114,7 @@ def test_scope_of_a_raw_fiber_reaches_its_own_waiting() -> None:
         def raw() -> None:
             with move_on_after(2) as scope:
                 park()
-            log.append((scope.cancelled_caught, now()))
+            log.append((scope.cancelled(), now()))
 
         log: Log = []
         Fiber(raw).switch()
@@ -138,7 +138,7 @@ def test_scope_around_a_switch_to_a_raw_fiber_and_back() -> None:
             other = Fiber(raw)
             assert other.switch() == "back"
             sleep(0)
-        assert scope.cancelled_caught
+        assert scope.cancelled()
         del other
 
     run(main)
@@ -187,7 +187,7 @@ def test_fiber_exit_leaves_the_scopes() -> None:
     assert scheduler.stats()["timers"] == 1
     scheduler.close()
     assert scheduler.stats()["timers"] == 0
-    assert not log[0].cancelled_caught
+    assert not log[0].cancelled()
     assert log[0].cancel() is False
 
 
@@ -239,7 +239,7 @@ def test_subclass_of_a_scope() -> None:
         with Mine("x") as scope:
             sleep(0)
         assert scope.label == "x"
-        assert scope.cancelled_caught
+        assert scope.cancelled()
 
     run(main)
 

@@ -568,13 +568,13 @@ def test_wrong_numbers_are_refused(example):
 
 def test_stack_size_can_be_set(example):
     before = example.get_stack_size()
-    assert before == pyfiber.get_stack_size()
+    assert before == pyfiber.stack_size()
     try:
         assert example.set_stack_size(before * 2) == 0
-        assert pyfiber.get_stack_size() == before * 2
+        assert pyfiber.stack_size() == before * 2
         assert example.stack_stats()["stack_size"] == before * 2
     finally:
-        pyfiber.set_stack_size(before)
+        pyfiber.stack_size(before)
 
 
 def test_stats_count(example):
@@ -635,10 +635,10 @@ def test_stack_of_its_own_comes_too_late_for_a_fiber_that_runs(example):
 def test_fiber_that_waits_in_a_function_of_c_is_not_packed_to_save_memory(example):
     def packed(wait):
         def main():
-            before = sum(stats["packed"] for stats in pyfiber.stack_stats())
+            before = sum(stats["packed"] for stats in pyfiber.debug.stack_stats())
             fibers = [spawn(wait) for _ in range(400)]
             yield_now()
-            packed = sum(stats["packed"] for stats in pyfiber.stack_stats()) - before
+            packed = sum(stats["packed"] for stats in pyfiber.debug.stack_stats()) - before
             for fiber in fibers:
                 fiber.unpark()
                 fiber.result()
@@ -647,7 +647,7 @@ def test_fiber_that_waits_in_a_function_of_c_is_not_packed_to_save_memory(exampl
         with contextlib.closing(pyfiber.Scheduler(slots=16)) as scheduler:
             return scheduler.run(main)
 
-    if pyfiber.info()["slots_refused"] is None:
+    if pyfiber.debug.info()["slots_refused"] is None:
         assert packed(park) >= 200
         assert packed(lambda: example.park(-1.0)) == 0
 

@@ -247,7 +247,7 @@ def test_stats_structs():
         check(lib.pyfiber_stack_stats(stacks))
     stacks.size = ffi.sizeof(stacks[0])
     assert check(lib.pyfiber_stack_stats(stacks)) == 0
-    assert stacks.stack_size == pyfiber.get_stack_size()
+    assert stacks.stack_size == pyfiber.stack_size()
 
     def main():
         spawn(int)
@@ -261,10 +261,10 @@ def test_stats_structs():
 
 def test_stack_size():
     before = lib.pyfiber_get_stack_size()
-    assert before == pyfiber.get_stack_size()
+    assert before == pyfiber.stack_size()
     assert check(lib.pyfiber_set_stack_size(before * 2)) == 0
-    assert pyfiber.get_stack_size() == before * 2
-    pyfiber.set_stack_size(before)
+    assert pyfiber.stack_size() == before * 2
+    pyfiber.stack_size(before)
     with pytest.raises(ValueError, match="at least"):
         check(lib.pyfiber_set_stack_size(1))
 
@@ -542,7 +542,7 @@ def churn():
 
 def test_nothing_is_left_behind():
     def live():
-        return sum(pool["live"] for pool in pyfiber.stack_stats())
+        return sum(pool["live"] for pool in pyfiber.debug.stack_stats())
 
     for _ in range(10):
         churn()

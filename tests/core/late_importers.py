@@ -55,7 +55,7 @@ def public_names() -> dict[str, Callable[[], Any]]:
     def asker(name: str) -> Callable[[], Any]:
         return lambda: getattr(pyfiber, name) and None
 
-    return {name: asker(name) for name in (*pyfiber._HOMES, "compose", "grains")}
+    return {name: asker(name) for name in (*pyfiber._HOMES, *pyfiber._MODULES)}
 
 
 def error_of(function: Callable[..., object], *args: Any, **kwargs: Any) -> BaseException:
@@ -228,7 +228,7 @@ def abandoned_call_logged() -> None:
 
 def future_cancelled() -> None:
     def main() -> None:
-        with pyfiber.FiberExecutor() as executor:
+        with pyfiber.threads.FiberExecutor() as executor:
             future = executor.submit(sleep, 60)
             pyfiber.yield_now()
             for fiber in pyfiber.current_scheduler().fibers():
@@ -252,7 +252,7 @@ def dump_on_signal() -> None:
     before = sys.modules.pop("signal", None)
     pyfiber._engine._load("pyfiber._report")
     sys.modules.pop("signal", None)
-    pyfiber.dump_on_signal(15).undo()  # a number that Windows has, too
+    pyfiber.debug.dump_on_signal(15).undo()  # a number that Windows has, too
     if before is not None:
         sys.modules["signal"] = before
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import pyfiber
-from pyfiber import Channel, Fiber, Queue, current, get_stack_size, grains, greenlet, select, spawn
+from pyfiber import Channel, Fiber, Queue, current, grains, greenlet, select, spawn, stack_size
 
 RESULTS = 100_000
 #: Stacks take memory, and to set a parent takes as long as the line of ancestors.
@@ -103,10 +103,10 @@ def received() -> Any:
     return kept(last)
 
 
-def sent() -> Any:
+def cases() -> Any:
     last: Any = None
     for _ in range(RESULTS):
-        last = select(Channel[Any](1).sending(last))
+        last = Channel[Any](1).sending(last)
     return kept(last)
 
 
@@ -114,7 +114,7 @@ def joined() -> Any:
     def main() -> Any:
         last: Any = None
         for _ in range(RESULTS // 10):
-            last = select(spawn(lambda last=last: last))
+            last = spawn(lambda last=last: last).joining()
         return kept(last)
 
     return pyfiber.run(main)
@@ -132,18 +132,18 @@ def joined() -> Any:
         queues,
         channels,
         received,
-        sent,
+        cases,
         joined,
     ],
     ids=[
         *("suspended", "new", "subclass", "greenlet"),
-        *("results", "grains", "queues", "channels", "received", "sent", "joined"),
+        *("results", "grains", "queues", "channels", "received", "cases", "joined"),
     ],
 )
 def test_long_chain_is_dropped_on_a_small_stack(make: Callable[[], Any]) -> None:
     box = [make()]
     gone = weakref.ref(box[0])
-    dropper: Any = Fiber(box.clear, stack_size=min(SMALL, get_stack_size()))
+    dropper: Any = Fiber(box.clear, stack_size=min(SMALL, stack_size()))
     dropper.switch()
     assert dropper.done()
     assert gone() is None

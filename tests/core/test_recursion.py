@@ -339,7 +339,8 @@ def test_no_shape_crashes_on_a_stack_of_another_size(child: Child, size: int) ->
     done = child(
         """
         import sys
-        from pyfiber import Fiber, FiberError, info
+        from pyfiber import Fiber, FiberError
+        from pyfiber.debug import info
         from tests.core.recursion_shapes import CALLING, Shape, NESTING
         size = max(int(sys.argv[1]) * 1024, info()["min_stack_size"])
         def call(name):

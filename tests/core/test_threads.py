@@ -524,7 +524,7 @@ def test_thread_whose_dict_outlives_it_names_the_fibers_that_stay(child: Child) 
             ended.wait(30)
             ((name, text),) = told
             assert name == "stays" and "can never be unwound" in text
-        pyfiber.dump_fibers(io.StringIO(), all_threads=True)
+        pyfiber.debug.dump_fibers(io.StringIO(), all_threads=True)
         held.clear()
         gc.collect()
         print(pyfiber.Fiber(lambda: "goes on").switch())

@@ -20,7 +20,6 @@ from pyfiber import (
     Event,
     Fiber,
     FiberError,
-    Profiler,
     Queue,
     TaskGroup,
     current,
@@ -31,9 +30,9 @@ from pyfiber import (
     spawn,
     testing,
     timeout,
-    trace,
     yield_now,
 )
+from pyfiber.debug import Profiler, trace
 from tests.support.gil import needs_gil
 
 

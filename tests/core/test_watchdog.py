@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from pyfiber import _engine, run, sleep, spawn, watchdog, yield_now
+from pyfiber import _engine, run, sleep, spawn, yield_now
+from pyfiber.debug import watchdog
 from tests.conftest import Child
 from tests.support.compilers import make_library
 from tests.support.gil import PATCH_NEEDS_IT, needs_gil
@@ -193,7 +194,8 @@ def test_watchdog_is_no_thread_that_could_wake_a_fiber(child: Child) -> None:
     """Or a deadlock would not be noticed."""
     child(
         """
-        from pyfiber import DeadlockError, park, run, watchdog
+        from pyfiber import DeadlockError, park, run
+        from pyfiber.debug import watchdog
         watchdog(100)
         try:
             run(park)
@@ -255,7 +257,8 @@ def test_watchdog_goes_on_in_the_child_of_a_fork(child: Child) -> None:
     child(
         """
         import logging, os, threading, warnings
-        from pyfiber import run, watchdog
+        from pyfiber import run
+        from pyfiber.debug import watchdog
 
         told = threading.Event()
         logging.getLogger("pyfiber").warning = lambda *args: told.set()
@@ -279,7 +282,8 @@ def test_handler_of_the_program_is_left_alone(child: Child) -> None:
     child(
         """
         import logging, signal, threading
-        from pyfiber import run, watchdog
+        from pyfiber import run
+        from pyfiber.debug import watchdog
 
         signal.signal(signal.SIGURG, lambda *args: None)
         before = signal.getsignal(signal.SIGURG)
@@ -303,7 +307,8 @@ def test_handler_that_the_program_sets_later_is_left_alone_as_well(child: Child)
     child(
         """
         import logging, signal, threading
-        from pyfiber import run, watchdog
+        from pyfiber import run
+        from pyfiber.debug import watchdog
 
         called = []
         there = threading.Event()
@@ -405,7 +410,8 @@ def test_watchdog_without_a_thread_for_its_reports_is_none_at_all(child: Child) 
     child(
         """
         import _thread, logging, threading
-        from pyfiber import _engine, run, watchdog
+        from pyfiber import _engine, run
+        from pyfiber.debug import watchdog
 
         def refuse(function, arguments):
             raise RuntimeError("can't start new thread")
@@ -462,7 +468,7 @@ def test_watchdog_may_be_started_while_logging_is_locked(child: Child) -> None:
     child(
         """
         import logging
-        from pyfiber import watchdog
+        from pyfiber.debug import watchdog
 
         with logging._lock:
             watchdog(100)

@@ -364,7 +364,7 @@ def test_process_without_a_socket_is_refused_with_what_would_help() -> None:
         shown = command("ps", process.pid, code=1)
     assert shown.startswith(f"pyfiber: process {process.pid} has no debug socket: start it with ")
     assert "PYFIBER_DEBUG=1" in shown
-    assert "pyfiber.debug_on_signal(signal.SIGUSR1)" in shown
+    assert "pyfiber.debug.debug_on_signal(signal.SIGUSR1)" in shown
 
 
 # the process's side -------------------------------------------------------------------------------
@@ -471,7 +471,7 @@ def test_process_that_cannot_open_its_socket_says_so_and_runs(child: Child) -> N
 
 ON_SIGNAL = f"""
     import signal
-    from pyfiber import debug_on_signal
+    from pyfiber.debug import debug_on_signal
     debug_on_signal(signal.SIGUSR1)
 {WAITING}
 """
@@ -500,7 +500,8 @@ def test_signal_can_be_undone(child: Child) -> None:
     done = child(
         """
         import os, signal
-        from pyfiber import debug_on_signal, run
+        from pyfiber import run
+        from pyfiber.debug import debug_on_signal
         from pyfiber._debug.server import server
         with debug_on_signal(signal.SIGUSR1):
             pass

@@ -22,7 +22,6 @@ from pyfiber import (
     Event,
     Fiber,
     Lock,
-    OneThread,
     _engine,
     park,
     run,
@@ -34,6 +33,7 @@ from pyfiber import (
 )
 from pyfiber._debug import server, snapshot, text
 from pyfiber._debug.client import Connection, Failed
+from pyfiber.threads import OneThread
 from tests.debug.programs import OURS, needs_unix
 from tests.support.threads import in_thread
 

@@ -13,21 +13,10 @@ from typing import Any
 
 import pytest
 
-from pyfiber import (
-    Cancelled,
-    Fiber,
-    LogFilter,
-    Profiler,
-    _report,
-    current,
-    dump_fibers,
-    park,
-    run,
-    watchdog,
-    yield_now,
-)
+from pyfiber import Cancelled, Fiber, _report, current, park, run, yield_now
 from pyfiber._debug import text
 from pyfiber._debug.snapshot import snapshot
+from pyfiber.debug import LogFilter, Profiler, dump_fibers, watchdog
 
 EVIL = "two\nforged \x1b[2J\x9b\u202e\r"
 

@@ -16,7 +16,6 @@ from pyfiber import (
     Event,
     Fiber,
     FiberError,
-    Portal,
     TaskGroup,
     current_scheduler,
     from_thread,
@@ -31,6 +30,7 @@ from pyfiber import (
 from pyfiber.aio import await_, run_in_fiber
 from pyfiber.testing import explore
 from pyfiber.testing import run as run_under_test
+from pyfiber.threads import Portal
 from tests.support.subprocesses import run_script
 
 Call = Callable[[], object]

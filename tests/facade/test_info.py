@@ -16,9 +16,9 @@ from tests.conftest import Child
 
 
 def test_info_tells_the_facts() -> None:
-    facts = pyfiber.info()
+    facts = pyfiber.debug.info()
     assert facts["version"] == pyfiber.__version__
-    assert facts["stack_size"] == pyfiber.get_stack_size()
+    assert facts["stack_size"] == pyfiber.stack_size()
     assert facts["min_stack_size"] <= facts["stack_size"]
     assert facts["guard"] in ("none", "mprotect", "madvise", "system")
     assert facts["page_size"] >= 4096
@@ -34,7 +34,7 @@ def test_info_tells_the_facts() -> None:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux")
 def test_info_guard_is_not_none_where_the_system_has_guards() -> None:
-    assert pyfiber.info()["guard"] in ("mprotect", "madvise")
+    assert pyfiber.debug.info()["guard"] in ("mprotect", "madvise")
 
 
 def test_get_include_is_where_the_header_is() -> None:
@@ -49,7 +49,7 @@ def test_exported_name_exists_and_is_documented(name: str) -> None:
 
 def test_dir_lists_the_public_names() -> None:
     names = [name for name in dir(pyfiber) if not (name[:2] == name[-2:] == "__")]
-    assert names == sorted(pyfiber.__all__)
+    assert names == sorted([*pyfiber.__all__, "compose", "debug", "grains", "threads"])
     assert {"__name__", "__file__", "__version__"} < set(dir(pyfiber))
 
 
@@ -58,8 +58,8 @@ def test_dir_does_not_load_what_it_lists(child: Child) -> None:
         """
         import sys
         import pyfiber
-        assert "FiberExecutor" in dir(pyfiber)
-        print("pyfiber._futures" in sys.modules, "FiberExecutor" in vars(pyfiber))
+        assert "await_future" in dir(pyfiber)
+        print("pyfiber._futures" in sys.modules, "await_future" in vars(pyfiber))
         """
     )
     assert done.stdout == "False False\n"
@@ -83,7 +83,7 @@ def test_methods_have_signatures(name: str) -> None:
 
 def test_fiber_and_functions_have_signatures() -> None:
     assert "stack_size" in inspect.signature(pyfiber.Fiber).parameters
-    for name in ("current", "switch", "run", "spawn", "sleep", "park", "set_stack_size"):
+    for name in ("current", "run", "spawn", "sleep", "park", "stack_size"):
         inspect.signature(getattr(pyfiber, name))
 
 

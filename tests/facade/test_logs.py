@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from pyfiber import Fiber, LogFilter, run, to_thread
+from pyfiber import Fiber, run, to_thread
+from pyfiber.debug import LogFilter
 from pyfiber.grains import Grain
 from tests.support.threads import in_thread
 
@@ -141,7 +142,7 @@ def test_filter_in_a_configuration() -> None:
         {
             "version": 1,
             "disable_existing_loggers": False,
-            "filters": {"fiber": {"()": "pyfiber.LogFilter"}},
+            "filters": {"fiber": {"()": "pyfiber.debug.LogFilter"}},
             "formatters": {"short": {"format": FORMAT}},
             "handlers": {
                 "here": {

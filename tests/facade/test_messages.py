@@ -17,9 +17,7 @@ import pyfiber
 from pyfiber import (
     Fiber,
     FiberError,
-    FiberExecutor,
     Lock,
-    Portal,
     RLock,
     Scheduler,
     TaskGroup,
@@ -35,6 +33,7 @@ from pyfiber import (
     spawn_now,
     to_thread,
 )
+from pyfiber.threads import FiberExecutor, Portal
 from tests.support.subprocesses import run_script
 
 
@@ -175,7 +174,7 @@ def test_await_of_a_fiber_in_asyncio_as_the_message_says_works() -> None:
         return "done"
 
     async def main() -> str:
-        with pyfiber.FiberExecutor() as executor:
+        with pyfiber.threads.FiberExecutor() as executor:
             return await asyncio.wrap_future(executor.submit(nap))
 
     assert asyncio.run(main()) == "done"

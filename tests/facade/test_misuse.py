@@ -24,7 +24,6 @@ from pyfiber import (
     sleep,
     sleep_until,
     spawn,
-    switch,
     yield_now,
 )
 from tests.support.subprocesses import run_script
@@ -93,10 +92,6 @@ TYPE_ERRORS: dict[str, Case] = {
     "Fiber.name of 1": lambda: setattr(Fiber(nothing), "name", 1),
     "Fiber.name deleted": lambda: delattr(Fiber(nothing), "name"),
     "current(1)": lambda: current(1),  # type: ignore[call-arg]
-    "switch()": lambda: switch(),  # type: ignore[call-arg]
-    "switch(1)": lambda: switch(1),  # type: ignore[arg-type]
-    "switch(None)": lambda: switch(None),  # type: ignore[arg-type]
-    "switch three": lambda: switch(Fiber(nothing), 1, 2),  # type: ignore[call-arg]
     "run()": lambda: run(),  # type: ignore[call-arg]
     "run(1)": lambda: run(1),  # type: ignore[arg-type]
     "sleep()": lambda: sleep(),  # type: ignore[call-arg]
@@ -108,12 +103,10 @@ TYPE_ERRORS: dict[str, Case] = {
     "park keyword": lambda: park(seconds=1),  # type: ignore[call-arg]
     "check_cancelled(1)": lambda: check_cancelled(1),  # type: ignore[call-arg]
     "now(1)": lambda: pyfiber.now(1),  # type: ignore[call-arg]
-    "set_stack_size(str)": lambda: pyfiber.set_stack_size("1"),  # type: ignore[arg-type]
-    "set_stack_size(None)": lambda: pyfiber.set_stack_size(None),  # type: ignore[arg-type]
-    "set_stack_size()": lambda: pyfiber.set_stack_size(),  # type: ignore[call-arg]
-    "get_stack_size(1)": lambda: pyfiber.get_stack_size(1),  # type: ignore[call-arg]
-    "stack_stats(1)": lambda: pyfiber.stack_stats(1),  # type: ignore[call-arg]
-    "trim_stacks(1)": lambda: pyfiber.trim_stacks(1),  # type: ignore[call-arg]
+    "stack_size(str)": lambda: pyfiber.stack_size("1"),  # type: ignore[arg-type]
+    "stack_size(1, 2)": lambda: pyfiber.stack_size(1, 2),  # type: ignore[call-arg]
+    "stack_stats(1)": lambda: pyfiber.debug.stack_stats(1),  # type: ignore[call-arg]
+    "trim_stacks(1)": lambda: pyfiber.debug.trim_stacks(1),  # type: ignore[call-arg]
     "Scheduler(1)": lambda: Scheduler(1),  # type: ignore[call-arg]
     "Scheduler.run_once(str)": lambda: Scheduler().run_once("1"),  # type: ignore[arg-type]
     "Scheduler.run_once two": lambda: Scheduler().run_once(1, 2),  # type: ignore[call-arg]
@@ -155,8 +148,8 @@ VALUE_ERRORS: dict[str, Case] = {
     "stack_size 0": lambda: Fiber(nothing, stack_size=0),
     "stack_size negative": lambda: Fiber(nothing, stack_size=-1),
     "stack_size tiny": lambda: Fiber(nothing, stack_size=4096),
-    "set_stack_size 0": lambda: pyfiber.set_stack_size(0),
-    "set_stack_size negative": lambda: pyfiber.set_stack_size(-(2**40)),
+    "stack_size() 0": lambda: pyfiber.stack_size(0),
+    "stack_size() negative": lambda: pyfiber.stack_size(-(2**40)),
     "run_once negative": lambda: Scheduler().run_once(-1),
     "run_once NaN": lambda: Scheduler().run_once(math.nan),
     "sleep negative": lambda: run(sleep, -1),
@@ -198,20 +191,20 @@ def test_stack_size_beyond_all_integers_is_an_overflow_error() -> None:
     with pytest.raises(OverflowError):
         Fiber(nothing, stack_size=2**200)
     with pytest.raises(OverflowError):
-        pyfiber.set_stack_size(2**200)
+        pyfiber.stack_size(2**200)
 
 
 @pytest.mark.parametrize("size", [2**62, sys.maxsize])
 def test_default_stack_size_that_cannot_be_had_is_a_memory_error(size: int) -> None:
-    before = pyfiber.get_stack_size()
-    pyfiber.set_stack_size(size)
+    before = pyfiber.stack_size()
+    pyfiber.stack_size(size)
     try:
         with pytest.raises(MemoryError):
             run(nothing)
         with pytest.raises(MemoryError):
             Fiber(nothing).switch()
     finally:
-        pyfiber.set_stack_size(before)
+        pyfiber.stack_size(before)
     still_works()
 
 
@@ -347,7 +340,6 @@ ON_DONE: dict[str, Callable[[Fiber[Any]], Any]] = {
     "throw": lambda fiber: fiber.throw(ValueError),
     "start": lambda fiber: fiber.start(),
     "unpark": lambda fiber: fiber.unpark(),
-    "function switch": lambda fiber: switch(fiber),
 }
 
 
@@ -396,8 +388,8 @@ ANYWHERE: dict[str, Case] = {
     "unpark": lambda: current().unpark(),
     "new fiber": lambda: Fiber(nothing),
     "new scheduler": Scheduler,
-    "stack_stats": pyfiber.stack_stats,
-    "trim_stacks": pyfiber.trim_stacks,
+    "stack_stats": pyfiber.debug.stack_stats,
+    "trim_stacks": pyfiber.debug.trim_stacks,
     "repr": lambda: repr(current()),
     "stack": lambda: current().stack(),
     "frame": lambda: current().frame,

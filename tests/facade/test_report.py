@@ -18,17 +18,16 @@ from pyfiber import (
     TaskGroup,
     _engine,
     _report,
+    await_future,
     current,
-    dump_fibers,
-    dump_on_signal,
     park,
     run,
     sleep,
     spawn,
     to_thread,
-    wait_for,
     yield_now,
 )
+from pyfiber.debug import dump_fibers, dump_on_signal
 from tests.conftest import Child
 from tests.support.threads import in_thread
 
@@ -177,7 +176,7 @@ def test_report_of_a_future_and_a_thread_job() -> None:
     lines: list[str] = []
 
     def main() -> None:
-        fibers = [spawn(wait_for, future), spawn(to_thread, leave.wait)]
+        fibers = [spawn(await_future, future), spawn(to_thread, leave.wait)]
         yield_now()
         lines.extend(_report.wait_of(fiber) for fiber in fibers)
         future.set_result(None)
@@ -438,6 +437,7 @@ def test_signal_to_an_idle_loop_says_so(child: Child) -> None:
         """
         import io, os, signal, threading
         from pyfiber import *
+        from pyfiber.debug import dump_on_signal
         class File(io.StringIO):
             def flush(self):
                 fiber.unpark()

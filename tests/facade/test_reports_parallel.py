@@ -20,15 +20,14 @@ from pyfiber import (
     TaskGroup,
     _engine,
     _report,
-    dump_fibers,
     emit,
     generator,
     local,
     metrics,
-    stack_stats,
     yield_now,
 )
 from pyfiber._debug.snapshot import snapshot
+from pyfiber.debug import dump_fibers, stack_stats
 from pyfiber.grains import Grain
 from tests.support.gil import GIL
 from tests.support.parallel import in_parallel

@@ -71,11 +71,11 @@ def future_of_a_thread() -> Callable[[], object]:
     thread = threading.Thread(target=lambda: future.set_exception(NoSuchUserError()))
     thread.start()
     thread.join()
-    return lambda: pyfiber.wait_for(future)
+    return lambda: pyfiber.await_future(future)
 
 
 def future_of_an_executor() -> Callable[[], object]:
-    with pyfiber.FiberExecutor() as executor:
+    with pyfiber.threads.FiberExecutor() as executor:
         future = executor.submit(fails)
     return future.result
 

@@ -19,7 +19,7 @@ ACCEPTED = """
 import signal
 import threading
 from collections.abc import Generator
-from typing import Any, assert_type
+from typing import Any, Literal, assert_type
 
 import pyfiber
 from pyfiber import Fiber, FiberCancelled, Outcome, Scheduler, current, park, run, spawn
@@ -78,7 +78,7 @@ def limited() -> int:
 def moved_on() -> int | None:
     with pyfiber.move_on_after(1) as scope:
         return 3
-    assert_type(scope.cancelled_caught, bool)
+    assert_type(scope.cancelled(), bool)
     return None
 
 
@@ -94,9 +94,9 @@ def grouped() -> float | None:
 assert_type(pyfiber.gather(nothing, Fiber(nothing)), list[str])
 assert_type(pyfiber.gather(nothing, return_exceptions=True), list[str | Exception])
 assert_type(pyfiber.current_scheduler(), Scheduler)
-assert_type(pyfiber.OneThread("n").run(number, 1, b="x"), float)
-with pyfiber.OneThread() as one:
-    assert_type(one, pyfiber.OneThread)
+assert_type(pyfiber.threads.OneThread("n").run(number, 1, b="x"), float)
+with pyfiber.threads.OneThread() as one:
+    assert_type(one, pyfiber.threads.OneThread)
 emitted: pyfiber.FiberGenerator[str] = pyfiber.generator(number)(1, b="x")
 with emitted as values:
     assert_type(next(values), str)
@@ -139,40 +139,38 @@ numbers: pyfiber.Channel[int] = pyfiber.Channel()
 words: pyfiber.Channel[str] = pyfiber.Channel(3)
 assert_type([number for number in numbers], list[int])
 assert_type(words.receive(timeout=1), str)
-assert_type(pyfiber.select(numbers.receiving()), pyfiber.Received[int])
-assert_type(pyfiber.select(numbers.receiving(), timeout=1), pyfiber.Received[int] | None)
+assert_type(pyfiber.select(numbers.receiving()), tuple[Literal[0], int])
+assert_type(pyfiber.select(numbers.receiving(), timeout=1), tuple[Literal[0], int] | None)
 with numbers:
-    match pyfiber.select(numbers.receiving(), words.sending("x"), spawn(nothing), timeout=2):
-        case pyfiber.Received(_, value_received):
+    match pyfiber.select(
+        numbers.receiving(), words.sending("x"), spawn(nothing).joining(), timeout=2
+    ):
+        case 0, value_received:
             assert_type(value_received, int)
-        case pyfiber.Sent(channel, index):
-            assert_type(index, int)
-        case pyfiber.Joined(fiber):
-            assert_type(fiber.result(), str)
+        case 1, sent:
+            assert_type(sent, None)
+        case 2, joined:
+            assert_type(joined, None)
         case None:
             pass
 items: pyfiber.Queue[int] = pyfiber.PriorityQueue(3)
-assert_type(pyfiber.select(items.getting()), pyfiber.Got[int])
-assert_type(pyfiber.select(items.getting(), timeout=1), pyfiber.Got[int] | None)
-match pyfiber.select(items.getting(), items.putting(3), pyfiber.Event(), words.receiving()):
-    case pyfiber.Got(_, item_got):
+assert_type(items.getting(), pyfiber.Case[int])
+stop = pyfiber.Event()
+match pyfiber.select(items.getting(), items.putting(3), stop.waiting(), words.receiving()):
+    case 0, item_got:
         assert_type(item_got, int)
-    case pyfiber.Happened(event):
-        assert_type(event, pyfiber.Event)
-    case pyfiber.Put(queue, _):
-        assert_type(queue.maxsize, int)
-    case pyfiber.Received(_, word):
+    case 3, word:
         assert_type(word, str)
-    case _:
-        pass
+    case _, other:
+        assert_type(other, None)
 perhaps: float | None = None
-assert_type(
-    pyfiber.select(numbers.receiving(), words.sending("x"), timeout=perhaps),
-    pyfiber.Received[int] | pyfiber.Sent[str] | pyfiber.Joined[Any] | None,
-)
-match pyfiber.select(pyfiber.Semaphore().acquiring(), timeout=2):
-    case pyfiber.Acquired(semaphore):
-        semaphore.release()
+chosen = pyfiber.select(numbers.receiving(), words.receiving(), timeout=perhaps)
+if chosen is not None:
+    assert_type(chosen[1], int | str)
+    if chosen[0] == 1:
+        assert_type(chosen[1], str)
+assert_type(pyfiber.select(*[numbers.receiving(), items.getting()]), tuple[int, int])
+either: pyfiber.Case[int | str] = numbers.receiving()
 items.put(3, block=False)
 assert_type(items.get(timeout=1), int)
 with pyfiber.Lock(), pyfiber.Semaphore(2), pyfiber.Condition(threading.Lock()) as got:
@@ -186,7 +184,7 @@ with pyfiber.signals(15) as numbered:
 own = pyfiber.local()
 own.anything = 3
 assert_type(own.anything, Any)
-print(pyfiber.stack_stats()[0]["live"] + 1, Scheduler().stats()["switches"] + 1)
+print(pyfiber.debug.stack_stats()[0]["live"] + 1, Scheduler().stats()["switches"] + 1)
 """
 
 PREAMBLE = """
@@ -224,12 +222,15 @@ REFUSED = [
     "pyfiber.select(pyfiber.Queue[int]().putting('x'))",
     "pyfiber.select(pyfiber.Queue[int]())",
     "pyfiber.select(pyfiber.Lock())",
+    "pyfiber.select(pyfiber.Event())",
+    "pyfiber.select(spawn(nothing))",
+    "pyfiber.select(pyfiber.Queue[int]().getting())[1].upper()",
     "pyfiber.Condition(3)",
     "pyfiber.Semaphore('x')",
     "pyfiber.Lock().acquire(wait=True)",
     "pyfiber.generator(number)('x')",
     "pyfiber.generator(3)",
-    "pyfiber.OneThread().run(number, 'x')",
+    "pyfiber.threads.OneThread().run(number, 'x')",
     "pyfiber.spwan(nothing)",
     "pyfiber.greenlet.getcurent()",
     "pyfiber.grains.Grian",

@@ -13,7 +13,8 @@ import pyfiber
 from pyfiber import Scheduler, spawn, yield_now
 
 needs_packing = pytest.mark.skipif(
-    pyfiber.info()["slots_refused"] is not None, reason="stacks cannot be packed in this build"
+    pyfiber.debug.info()["slots_refused"] is not None,
+    reason="stacks cannot be packed in this build",
 )
 
 
@@ -30,7 +31,7 @@ def in_a_fresh_thread(main: Callable[[], Any]) -> Any:
 
 
 def counted(name: str) -> int:
-    return sum(stats[name] for stats in pyfiber.stack_stats())
+    return sum(stats[name] for stats in pyfiber.debug.stack_stats())
 
 
 def deep(depth: int, wait: Callable[[], Any]) -> Any:

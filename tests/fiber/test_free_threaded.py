@@ -15,18 +15,9 @@ from typing import Any
 
 import pytest
 
-from pyfiber import (
-    Fiber,
-    FiberError,
-    Portal,
-    current,
-    info,
-    park,
-    run,
-    spawn,
-    to_thread,
-    yield_now,
-)
+from pyfiber import Fiber, FiberError, current, park, run, spawn, to_thread, yield_now
+from pyfiber.debug import info
+from pyfiber.threads import Portal
 from tests.support.subprocesses import run_python
 
 FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
@@ -53,17 +44,15 @@ def test_info_says_that_fibers_share_no_stacks() -> None:
 def test_patch_is_refused_while_the_gil_is_off(gil: str, parts: dict[str, bool]) -> None:
     program = f"""
         import pyfiber
-        for name in ("patch", "patched"):
-            try:
-                with getattr(pyfiber, name)(**{parts}) or pyfiber.patched():
-                    pass
-            except pyfiber.FiberError as exc:
-                print(name, "needs the GIL" in str(exc))
-        pyfiber.unpatch()
-        print("gil", pyfiber.info()["gil"])
+        try:
+            with pyfiber.patch(**{parts}):
+                pass
+        except pyfiber.FiberError as exc:
+            print("needs the GIL" in str(exc))
+        print("gil", pyfiber.debug.info()["gil"])
     """
     done = run_python("-c", textwrap.dedent(program), env={"PYTHON_GIL": gil})
-    refused = "patch True\npatched True\n" if gil == "0" else ""
+    refused = "True\n" if gil == "0" else ""
     assert (done.stdout, done.stderr) == (f"{refused}gil {gil == '1'}\n", "")
 
 

@@ -16,8 +16,8 @@ from pyfiber import Fiber, FiberError, FiberExit, current
 from tests.conftest import Child
 from tests.fiber.raw import parked
 
-COLLECTS = pyfiber.info()["collects_suspended_cycles"]
-HAS_GIL = pyfiber.info()["gil"]
+COLLECTS = pyfiber.debug.info()["collects_suspended_cycles"]
+HAS_GIL = pyfiber.debug.info()["gil"]
 
 
 @pytest.fixture

@@ -244,7 +244,7 @@ def test_environment_that_makes_no_sense_is_refused(text: str) -> None:
 
 
 def test_environment_sets_the_default() -> None:
-    code = "import pyfiber; print(pyfiber.info()['slots'])"
+    code = "import pyfiber; print(pyfiber.debug.info()['slots'])"
     done = run_python("-c", code, env={"PYFIBER_SLOTS": "7"})
     assert done.stdout == "7\n"
 

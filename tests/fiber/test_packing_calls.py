@@ -471,7 +471,7 @@ def test_own_stack_stays_what_it_was_at_the_next_init(again: dict[str, Any]) -> 
         size = again.get("stack_size", 1234 << 10)
         near = [
             stats["live"]
-            for stats in pyfiber.stack_stats()
+            for stats in pyfiber.debug.stack_stats()
             if size <= stats["stack_size"] <= size + (64 << 10)
         ]
         packed = counted("packed") - before

@@ -504,7 +504,8 @@ def test_each_thread_has_its_own_slots(slots: int, child: Child) -> None:
     done = child(
         """
         import threading
-        from pyfiber import Fiber, current, stack_stats
+        from pyfiber import Fiber, current
+        from pyfiber.debug import stack_stats
 
         def work(number, results):
             root = current()
@@ -579,7 +580,8 @@ def test_fork_with_packed_fibers(slots: int, child: Child) -> None:
     done = child(
         """
         import os, warnings
-        from pyfiber import Fiber, current, run, spawn, park, yield_now, stack_stats
+        from pyfiber import Fiber, current, run, spawn, park, yield_now
+        from pyfiber.debug import stack_stats
         warnings.simplefilter("ignore", DeprecationWarning)
 
         def go_on(fibers):

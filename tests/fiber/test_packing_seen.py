@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from pyfiber import Fiber, current, park, spawn, trim_stacks, yield_now
+from pyfiber import Fiber, current, park, spawn, yield_now
+from pyfiber.debug import trim_stacks
 from tests.fiber.sharing import counted, deep, needs_packing, running
 
 pytestmark = needs_packing

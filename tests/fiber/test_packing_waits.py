@@ -128,7 +128,7 @@ def test_select_gets_from_one(cases: int) -> None:
             queues[i % cases].put(i)
 
     got = packs(lambda: pyfiber.select(*[queue.getting() for queue in queues]), wake)
-    assert sorted(one.item for one in got) == list(range(12))
+    assert sorted(item for _, item in got) == list(range(12))
 
 
 def test_fiber_that_stands_in_one_queue_twice_moves() -> None:
@@ -140,7 +140,7 @@ def test_fiber_that_stands_in_one_queue_twice_moves() -> None:
             queue.put(i)
 
     got = packs(lambda: pyfiber.select(queue.getting(), queue.getting(), queue.getting()), wake)
-    assert sorted(one.item for one in got) == list(range(12))
+    assert sorted(item for _, item in got) == list(range(12))
 
 
 def test_fibers_that_join_get_the_result() -> None:

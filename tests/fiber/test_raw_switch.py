@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import pyfiber
-from pyfiber import CancelledOutcome, Failed, Fiber, FiberError, FiberExit, Ok, current, switch
+from pyfiber import CancelledOutcome, Failed, Fiber, FiberError, FiberExit, Ok, current
 from tests.fiber.raw import finished, parked
 
 # ---------------------------------------------------------------------------- values
@@ -49,24 +49,6 @@ def test_switch_with_other_arguments_raises(arguments: Any, keywords: Any) -> No
     with pytest.raises(TypeError):
         fiber.switch(*arguments, **keywords)
     assert fiber.state == "parked"
-
-
-def test_switch_function_is_the_method() -> None:
-    fiber = parked()
-    assert switch(fiber, 3) == 3
-    fresh: Fiber[int] = Fiber(lambda: 4)
-    assert switch(fresh) == 4
-
-
-@pytest.mark.parametrize("arguments", [(), (1,), (None,), ("fiber", 2)])
-def test_switch_function_with_something_else_raises(arguments: Any) -> None:
-    with pytest.raises(TypeError):
-        switch(*arguments)
-
-
-def test_switch_function_with_three_arguments_raises() -> None:
-    with pytest.raises(TypeError):
-        switch(parked(), 1, 2)  # type: ignore[call-arg]
 
 
 def test_switch_sends_the_very_object() -> None:
@@ -218,10 +200,10 @@ def test_thousands_of_fibers_are_suspended_at_once() -> None:
 
 def test_fibers_one_after_another_reuse_their_stacks() -> None:
     Fiber(int).switch()
-    before = [stats["slots"] for stats in pyfiber.stack_stats()]
+    before = [stats["slots"] for stats in pyfiber.debug.stack_stats()]
     for number in range(20_000):
         assert Fiber(lambda n=number: n).switch() == number
-    after = [stats["slots"] for stats in pyfiber.stack_stats()]
+    after = [stats["slots"] for stats in pyfiber.debug.stack_stats()]
     assert len(after) == len(before) > 0
     assert all(new <= old for new, old in zip(after, before, strict=True))  # spare ones may go
 

@@ -38,7 +38,7 @@ def in_a_group(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Fiber[Any]:
 
 
 def live_stacks() -> int:
-    return sum(pool["live"] for pool in pyfiber.stack_stats())
+    return sum(pool["live"] for pool in pyfiber.debug.stack_stats())
 
 
 both = pytest.mark.parametrize("start", [spawn_now, in_a_group])

@@ -14,20 +14,21 @@ from typing import Any
 import pytest
 
 import pyfiber
-from pyfiber import Fiber, current, get_stack_size, run, set_stack_size, stack_stats, trim_stacks
+from pyfiber import Fiber, current, run, stack_size
+from pyfiber.debug import stack_stats, trim_stacks
 from tests.conftest import Child
 from tests.support.subprocesses import EMULATED
 
 KIB = 1024
-SMALLEST = pyfiber.info()["min_stack_size"]
+SMALLEST = pyfiber.debug.info()["min_stack_size"]
 DEFAULT = (8 if os.name == "nt" else 1) * 1024 * KIB
 
 
 @pytest.fixture
 def _default_size() -> Iterator[None]:
-    before = get_stack_size()
+    before = stack_size()
     yield
-    set_stack_size(before)
+    stack_size(before)
 
 
 def stats_of(size: int) -> dict[str, int]:
@@ -44,7 +45,7 @@ def levels(depth: int) -> int:
 
 
 def test_default_stack_size_holds_an_ordinary_recursion() -> None:
-    assert get_stack_size() == DEFAULT
+    assert stack_size() == DEFAULT
     assert Fiber(levels, (300,)).switch() == 300
 
 
@@ -100,7 +101,7 @@ def test_too_small_a_stack_size_raises(size: int) -> None:
     with pytest.raises(ValueError, match="at least"):
         Fiber(int, stack_size=size)
     with pytest.raises(ValueError, match="at least"):
-        set_stack_size(size)
+        stack_size(size)
 
 
 @pytest.mark.parametrize("size", ["1M", 1.5, object()])
@@ -108,14 +109,14 @@ def test_stack_size_that_is_no_integer_raises(size: Any) -> None:
     with pytest.raises(TypeError):
         Fiber(int, stack_size=size)
     with pytest.raises(TypeError):
-        set_stack_size(size)
+        stack_size(size)
 
 
 def test_stack_size_beyond_the_machine_raises() -> None:
     with pytest.raises(OverflowError):
         Fiber(int, stack_size=2**70)
     with pytest.raises(OverflowError):
-        set_stack_size(2**70)
+        stack_size(2**70)
 
 
 @pytest.mark.parametrize("size", [2**50, 2**62, sys.maxsize])
@@ -127,11 +128,11 @@ def test_stack_size_the_system_cannot_give_raises_memory_error(size: int) -> Non
 
 
 @pytest.mark.usefixtures("_default_size")
-def test_set_stack_size_holds_for_fibers_that_start_later() -> None:
-    set_stack_size(200 * KIB)
-    assert get_stack_size() == 200 * KIB
+def test_stack_size_holds_for_fibers_that_start_later_and_tells_the_one_before() -> None:
+    assert stack_size(200 * KIB) == DEFAULT
+    assert stack_size() == stack_size(None) == 200 * KIB
     fiber: Fiber[Any] = Fiber(current().switch)
-    set_stack_size(300 * KIB)
+    stack_size(300 * KIB)
     fiber.switch()  # it starts now
     assert stats_of(300 * KIB)["live"] >= 1
     fiber.switch()
@@ -167,7 +168,7 @@ def sort_levels() -> int:
 )
 def test_environment_sets_the_default(child: Child, text: str, size: int) -> None:
     done = child(
-        "import pyfiber; print(pyfiber.get_stack_size(), pyfiber.Fiber(int).switch())",
+        "import pyfiber; print(pyfiber.stack_size(), pyfiber.Fiber(int).switch())",
         env={"PYFIBER_STACK_SIZE": text},
     )
     assert done.stdout == f"{size} 0\n"
@@ -282,7 +283,12 @@ def test_trim_inside_a_fiber() -> None:
 
 def test_trim_twice_gives_nothing_more(child: Child) -> None:
     done = child(
-        "from pyfiber import *\nFiber(int).switch()\nprint(trim_stacks() > 0, trim_stacks())\n"
+        """
+        from pyfiber import *
+        from pyfiber.debug import trim_stacks
+        Fiber(int).switch()
+        print(trim_stacks() > 0, trim_stacks())
+        """
     )
     assert done.stdout == "True 0\n"
 
@@ -322,7 +328,8 @@ def test_many_different_sizes_at_once() -> None:
 
 LIMITED = """
 import gc, resource, sys
-from pyfiber import Fiber, current, stack_stats
+from pyfiber import Fiber, current
+from pyfiber.debug import stack_stats
 main = current()
 Fiber(int).switch()
 with open("/proc/self/statm") as statm:

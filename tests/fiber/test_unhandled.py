@@ -16,7 +16,6 @@ from pyfiber import (
     DeadlockError,
     Fiber,
     FiberError,
-    Portal,
     Scheduler,
     TaskGroup,
     current,
@@ -29,6 +28,7 @@ from pyfiber import (
     yield_now,
 )
 from pyfiber.grains import Grain
+from pyfiber.threads import Portal
 from tests.support.failing import Boom, fails, leaves
 
 kept: list[Any] = []

@@ -118,7 +118,7 @@ def run(name: str, seeds: Iterable[int], steps: int | None = None, verbose: bool
         getattr(pyfiber, name)
     # The root fiber and the limiter are made when they are first asked for.
     pyfiber.current()
-    pyfiber.default_thread_limiter()
+    pyfiber.threads.default_thread_limiter()
     faulthandler.enable()
     sys.unraisablehook = threading.excepthook = unraisable
     gc.disable()

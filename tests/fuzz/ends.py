@@ -192,7 +192,7 @@ class Busy:
 
     def looks(self, random: Random) -> None:
         with open(os.devnull, "w") as nowhere:
-            pyfiber.dump_fibers(nowhere)
+            pyfiber.debug.dump_fibers(nowhere)
 
 
 def end(way: str, random: Random) -> None:

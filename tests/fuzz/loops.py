@@ -114,10 +114,10 @@ class LoopActs(ScheduledActs):
             self.call(f"{self.name(clock)}.{act.__name__}", act)
 
     def stack_size(self) -> None:
-        size = self.random.choice((1 << 18, pyfiber.get_stack_size(), -1))
-        before = pyfiber.get_stack_size()
-        self.call("set_stack_size", pyfiber.set_stack_size, self.maybe(size))
-        pyfiber.set_stack_size(before)
+        size = self.random.choice((1 << 18, pyfiber.stack_size(), -1))
+        before = pyfiber.stack_size()
+        self.call("stack_size", pyfiber.stack_size, self.maybe(size))
+        pyfiber.stack_size(before)
 
     def callback_on_end(self) -> None:
         fiber = self.fiber()

@@ -181,7 +181,7 @@ class Items(Game):
         cases = [p.receiving() if hasattr(p, "receiving") else p.getting() for p in self.pipes]
         if choice == 0:
             done = pyfiber.select(*cases, timeout=chance.choice((SHORT, None)))
-            return None if done is None else self.of(done)
+            return None if done is None else done[1]
         pipe = chance.choice(self.pipes)
         try:
             if isinstance(pipe, pyfiber.Channel):
@@ -192,12 +192,6 @@ class Items(Game):
             pause(chance)
             return None
         return (item[0], item[1])
-
-    @staticmethod
-    def of(done: Any) -> tuple[int, int]:
-        """What select() has received, or got."""
-        item: tuple[int, int] = done.value if hasattr(done, "value") else done.item
-        return item
 
     def produce(self, chance: random.Random) -> None:
         me = self.numbers.add(1)
@@ -235,7 +229,7 @@ class Items(Game):
         except (ChannelClosed, pyfiber.ShutDown):
             return True
         if done is not None:
-            self.got.append((*self.of(done), 0))
+            self.got.append((*done[1], 0))
         return False
 
     def actors(self, count: int) -> Sequence[Actor]:
@@ -322,12 +316,12 @@ class Signals(Game):
         for number, (event, future) in enumerate(zip(self.events, self.futures, strict=True)):
             pause(chance)
             if chance.random() < 0.4:
-                pyfiber.select(event)
+                pyfiber.select(event.waiting())
             else:
                 while not event.wait(chance.choice((None, SHORT))):
                     pass
             self.must(event.is_set(), "an event that is not set has ended a wait")
-            self.must(pyfiber.wait_for(future) == number, "a future has another's result")
+            self.must(pyfiber.await_future(future) == number, "a future has another's result")
 
     def signal(self, chance: random.Random) -> None:
         for number in chance.sample(range(self.rounds), self.rounds):
@@ -378,7 +372,7 @@ class Signals(Game):
         future: Future[None] = Future()
         ways = (
             *(pyfiber.park, pyfiber.Event().wait, partial(pyfiber.select, *cases)),
-            partial(pyfiber.wait_for, future),
+            partial(pyfiber.await_future, future),
         )
         chance.choice(ways)()
 
@@ -394,8 +388,8 @@ class Threads(Game):
     def __init__(self, chance: random.Random) -> None:
         super().__init__(chance)
         self.places = chance.choice((1, 2, 3))
-        self.limiter = pyfiber.ThreadLimiter(self.places)
-        self.one = pyfiber.OneThread()
+        self.limiter = pyfiber.threads.ThreadLimiter(self.places)
+        self.one = pyfiber.threads.OneThread()
         self.inside, self.calls, self.done = Tally(), Tally(), Tally()
 
     def work(self, number: int, back: bool) -> int:

@@ -125,7 +125,7 @@ class Kind(Program):
     EXPECTED = (pyfiber.Cancelled, pyfiber.FiberCancelled)
 
     def go(self) -> None:
-        with pyfiber.patched(time=True, threading=True, queue=True):
+        with pyfiber.patch(time=True, threading=True, queue=True):
             world = World(self.random)
             threads = [threading.Thread(target=self.guard(each)) for each in self.others(world)]
             for thread in threads:

@@ -7,16 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pyfiber
-from pyfiber import (
-    Barrier,
-    BoundedSemaphore,
-    Condition,
-    Event,
-    Lock,
-    RLock,
-    Semaphore,
-    ThreadLimiter,
-)
+from pyfiber import Barrier, BoundedSemaphore, Condition, Event, Lock, RLock, Semaphore
+from pyfiber.threads import ThreadLimiter
 
 from .program import acts
 from .queues import Makers, QueueActs, Token
@@ -139,18 +131,18 @@ class PrimitiveActs(QueueActs):
         arguments = [self.limit()] if act == "wait" else []
         self.call(f"{self.name(event)}.{act}", getattr(event, act), *arguments)
 
-    def cases(self, item: Token) -> list[Callable[[], Any]]:
+    def cases(self, item: Token) -> list[Callable[[], tuple[str, Any, Any]]]:
         return [
             *super().cases(item),
             lambda: self.case("sem", "acquiring"),
-            lambda: self.get_any("event"),
+            lambda: self.case("event", "waiting"),
         ]
 
-    def selected(self, taken: Any, item: Token) -> None:
-        if isinstance(taken, pyfiber.Acquired):
-            self.moved(taken.semaphore, -1)
+    def selected(self, way: str, thing: Any, value: Any, item: Token) -> None:
+        if way == "acquiring":
+            self.moved(thing, -1)
         else:
-            super().selected(taken, item)
+            super().selected(way, thing, value, item)
 
     # ------------------------------------------------------------ conditions, barriers
 

@@ -178,41 +178,41 @@ class QueueActs(ScheduledActs):
 
         self.call(f"with {self.name(channel)}", use)
 
-    def cases(self, item: Token) -> list[Callable[[], Any]]:
-        """Ways to make a case for select(); None comes of one that fails."""
+    def cases(self, item: Token) -> list[Callable[[], tuple[str, Any, Any]]]:
+        """Ways to make one for select(): its method, its object, itself or None if that failed."""
         return [
             lambda: self.case("channel", "receiving"),
             lambda: self.case("channel", "sending", item),
             lambda: self.case("queue", "getting"),
             lambda: self.case("queue", "putting", item),
-            self.fiber,
+            lambda: self.case("fiber", "joining"),
         ]
 
-    def case(self, sort: str, way: str, *arguments: Any) -> Any:
-        thing = self.get_any(sort)
-        if thing is not None:
-            return self.call(f"{self.name(thing)}.{way}", getattr(thing, way), *arguments)
-        return None
+    def case(self, sort: str, way: str, *arguments: Any) -> tuple[str, Any, Any]:
+        thing = self.fiber() if sort == "fiber" else self.get_any(sort)
+        if thing is None:
+            return way, None, None
+        made = self.call(f"{self.name(thing)}.{way}", getattr(thing, way), *arguments)
+        return way, thing, made
 
     def select(self) -> None:
         item = self.token()
         ways = self.cases(item)
         chosen = [self.random.choice(ways)() for _ in range(self.random.randrange(1, 4))]
-        cases = [case for case in chosen if case is not None]
+        made = [case for case in chosen if case[2] is not None]
+        cases = [case for _, _, case in made]
         taken = self.call("select", pyfiber.select, *cases, timeout=self.limit())
         if taken is not None:
-            self.selected(taken, item)
+            index, value = taken
+            way, thing, _ = made[index]
+            self.selected(way, thing, value, item)
 
-    def selected(self, taken: Any, item: Token) -> None:
+    def selected(self, way: str, thing: Any, value: Any, item: Token) -> None:
         """What select() has done."""
-        if isinstance(taken, pyfiber.Received):
-            self.came_out(taken.channel, taken.value)
-        elif isinstance(taken, pyfiber.Sent):
-            self.went_in(taken.channel, item)
-        elif isinstance(taken, pyfiber.Got):
-            self.came_out(taken.queue, taken.item)
-        elif isinstance(taken, pyfiber.Put):
-            self.went_in(taken.queue, item)
+        if way in ("receiving", "getting"):
+            self.came_out(thing, value)
+        elif way in ("sending", "putting"):
+            self.went_in(thing, item)
 
     # --------------------------------------------------------------------- the model
 

@@ -107,10 +107,7 @@ class RawActs(Program):
     def switch(self) -> None:
         fiber = self.fiber()
         value = self.value() if self.random.random() < 0.4 else None
-        if self.random.random() < 0.2:
-            self.call(f"switch({self.name(fiber)})", pyfiber.switch, fiber, value)
-        else:
-            self.call(f"{self.name(fiber)}.switch", fiber.switch, value)
+        self.call(f"{self.name(fiber)}.switch", fiber.switch, value)
 
     def throw(self) -> None:
         fiber = self.fiber()
@@ -186,8 +183,8 @@ class RawActs(Program):
             frame = frame.f_back
 
     def stacks(self) -> None:
-        self.call("trim_stacks", pyfiber.trim_stacks)
-        self.call("stack_stats", pyfiber.stack_stats)
+        self.call("trim_stacks", pyfiber.debug.trim_stacks)
+        self.call("stack_stats", pyfiber.debug.stack_stats)
         self.variable()
 
     def threaded(self) -> None:

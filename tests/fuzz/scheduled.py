@@ -223,14 +223,14 @@ class ScheduledActs(GeneratorActs):
         raise AssertionError("a fiber is its own parent")
 
     def look_around(self) -> None:
-        acts = [_engine._threads, pyfiber.current_deadline, pyfiber.info, pyfiber.now]
+        acts = [_engine._threads, pyfiber.current_deadline, pyfiber.debug.info, pyfiber.now]
         acts += [pyfiber.current_scheduler, self.dump]
         act = self.random.choice(acts)
         self.call(act.__name__, act)
 
     @staticmethod
     def dump() -> None:
-        pyfiber.dump_fibers(io.StringIO())
+        pyfiber.debug.dump_fibers(io.StringIO())
 
     def end(self) -> None:
         self.leave_run()

@@ -99,7 +99,7 @@ class ScopeActs(ScheduledActs):
 
     def look_at_scope(self) -> None:
         if (scope := self.any("scope")) is not None:
-            for name in ("deadline", "shield", "cancel_called", "cancelled_caught", "reason"):
+            for name in ("deadline", "shield", "cancel_called", "cancelled", "reason"):
                 self.call(f"{self.name(scope)}.{name}", getattr, scope, name)
             self.call("repr", repr, scope)
 

@@ -108,7 +108,7 @@ class Played:
     def expires(self, node: Node, group: TaskGroup | None) -> int:
         with pyfiber.move_on_after(A_WHILE) as scope:
             pyfiber.park()
-        return 5 + scope.cancelled_caught
+        return 5 + scope.cancelled()
 
     def cancels(self, node: Node, group: TaskGroup | None) -> int:
         fiber = spawn(pyfiber.park)
@@ -168,7 +168,7 @@ class Played:
         with pyfiber.move_on_after(A_WHILE) as scope, TaskGroup() as own:
             for _ in node.kids:
                 own.spawn(pyfiber.park)
-        return 7 + scope.cancelled_caught
+        return 7 + scope.cancelled()
 
     def cancels_all(self, node: Node, group: TaskGroup | None) -> int:
         with TaskGroup() as own:

@@ -11,7 +11,8 @@ from concurrent.futures import CancelledError, Future, InvalidStateError
 from typing import Any
 
 import pyfiber
-from pyfiber import FiberExecutor, OneThread, Portal, _engine
+from pyfiber import _engine
+from pyfiber.threads import FiberExecutor, OneThread, Portal
 
 from .evil import Boom
 from .primitives import PrimitiveActs
@@ -79,7 +80,7 @@ class Kind(PrimitiveActs):
 
     def wait_for_future(self) -> None:
         future = self.maybe(self.future())
-        self.call(f"wait_for {self.name(future)}", pyfiber.wait_for, future, self.limit())
+        self.call(f"await_future {self.name(future)}", pyfiber.await_future, future, self.limit())
 
     # -------------------------------------------------------------- executors
 

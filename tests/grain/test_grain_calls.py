@@ -191,10 +191,10 @@ def test_grain_called_by_a_grain() -> None:
 def test_grain_that_waits_for_a_started_one() -> None:
     def main() -> list[Any]:
         first = spawn(numbers, 1, 2)
-        waits = [spawn(lambda: wait_for(first)) for _ in range(3)]
+        waits = [spawn(lambda: await_future(first)) for _ in range(3)]
         return [grain.result() for grain in waits]
 
-    def wait_for(grain: Grain[Any]) -> Generator[Any, Any, Any]:
+    def await_future(grain: Grain[Any]) -> Generator[Any, Any, Any]:
         return (yield grain)
 
     assert run(main) == [(1, 2)] * 3

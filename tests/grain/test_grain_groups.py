@@ -132,7 +132,7 @@ def test_cancelling_a_group_reaches_every_kind_of_wait(wait: Any) -> None:
             inside = group.spawn(Grain(grain))
             yield_now()
             group.cancel("enough")
-        return group.cancelled_caught, inside.outcome, current()
+        return group.cancelled(), inside.outcome, current()
 
     caught, outcome, by = run(main)
     assert caught
@@ -271,7 +271,7 @@ def test_cancelled_alone_a_grain_leaves_its_group_alone() -> None:
             other = group.spawn(Grain(numbers, 1))
             yield_now()
             one.cancel("alone")
-        return group.cancelled_caught, one.outcome, other.outcome
+        return group.cancelled(), one.outcome, other.outcome
 
     assert run(main) == (False, CancelledOutcome("alone"), Ok((1,)))
     assert log == ["alone"]

@@ -484,7 +484,7 @@ def test_a_scope_inside_of_a_greenlet():
         def body():
             with pyfiber.move_on_after(0.001) as scope:
                 sleep(10)
-            return scope.cancelled_caught
+            return scope.cancelled()
 
         return greenlet(body).switch()
 

@@ -12,7 +12,6 @@ import pytest
 
 from pyfiber import (
     Fiber,
-    ThreadLimiter,
     dns,
     gather,
     move_on_after,
@@ -25,6 +24,7 @@ from pyfiber import (
     to_thread,
     yield_now,
 )
+from pyfiber.threads import ThreadLimiter
 from tests.support.threads import in_thread
 
 ANSWER = standard.getaddrinfo("127.0.0.1", 80, type=socket.SOCK_STREAM)[0]

@@ -12,7 +12,8 @@ import sys
 import pytest
 
 import pyfiber
-from pyfiber import dump_fibers, run, socket, spawn, wait_readable, yield_now
+from pyfiber import run, socket, spawn, wait_readable, yield_now
+from pyfiber.debug import dump_fibers
 from tests.support.gil import PATCH_NEEDS_IT, needs_gil
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="descriptors of pipes are no handles there")
@@ -43,15 +44,15 @@ def test_report_leaves_a_foreign_socket_blocking(setting: str) -> None:
     """It belongs to a library, and the flag to the connection: a copy of the number has it, too."""
     ours, theirs = plain.socketpair()
     with ours, theirs:
+        patch = pyfiber.patch(socket=True) if setting == "patch" else None
         try:
-            if setting == "patch":
-                pyfiber.patch(socket=True)
-            else:
+            if patch is None:
                 plain.setdefaulttimeout(60)
             report = report_of(wait_readable, ours.fileno())
         finally:
             plain.setdefaulttimeout(None)
-            pyfiber.unpatch()
+            if patch is not None:
+                patch.undo()
         assert os.get_blocking(ours.fileno())
     assert "waits to read from fd" in report
 

@@ -345,7 +345,7 @@ def test_cancelled_block_gives_its_grace_or_none(grace: float | None) -> None:
         with move_on_after(60) as limit, net.serve(handler, HOST, 0, grace=grace) as server:
             client = outside.spawn(talk)
             server.wait()
-        assert limit.cancelled_caught
+        assert limit.cancelled()
         client.join()
         streams[0].close()
 

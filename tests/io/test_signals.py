@@ -198,7 +198,7 @@ def test_get_times_out() -> None:
                 received.get(0)
             with move_on_after(1000) as limit:
                 received.get()
-            assert limit.cancelled_caught
+            assert limit.cancelled()
             send(SIGUSR1)
             assert received.get(0) == SIGUSR1
 

@@ -132,7 +132,7 @@ def test_wait_times_out_and_leaves_the_process_alone() -> None:
                 assert (caught.value.cmd, caught.value.timeout) == (SLEEPS, timeout)
             with move_on_after(0.001) as limit:
                 process.wait()
-            assert limit.cancelled_caught
+            assert limit.cancelled()
             assert process.poll() is None
             process.terminate()
             assert process.wait() == -signal.SIGTERM

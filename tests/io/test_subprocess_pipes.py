@@ -234,7 +234,7 @@ def test_reports_name_the_pipe() -> None:
         with Popen(CAT, stdin=PIPE, stdout=PIPE) as process:
             reads = parked(process.stdout.read)
             out = io.StringIO()
-            pyfiber.dump_fibers(out)
+            pyfiber.debug.dump_fibers(out)
             assert "a pipe" in out.getvalue()
             process.stdin.close()
             reads.result()

@@ -51,7 +51,7 @@ def test_psycopg_rolls_back_and_its_pool_gets_the_connection_back(postgres_serve
             assert row is not None
             return status, row[0]
 
-    with pyfiber.patched():
+    with pyfiber.patch():
         assert pyfiber.run(main) == (TransactionStatus.IDLE, 0)
 
 
@@ -69,7 +69,7 @@ def test_psycopg_rolls_back_a_query_that_a_deadline_ends(postgres_server: Servic
                     connection.rollback()
             return [connection.info.transaction_status, connection.closed]
 
-    with pyfiber.patched():
+    with pyfiber.patch():
         assert pyfiber.run(main) == [TransactionStatus.IDLE, False]
 
 
@@ -95,7 +95,7 @@ def test_redis_connection_is_released_and_of_use(redis_server: Service) -> None:
         pool.disconnect()
         return made, alive
 
-    with pyfiber.patched():
+    with pyfiber.patch():
         assert pyfiber.run(main) == (2, True)
 
 

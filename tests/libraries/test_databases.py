@@ -60,7 +60,7 @@ def opener(request: pytest.FixtureRequest) -> Iterator[Opener]:
     server, modules, open_client = ALL[request.param]
     need(*modules)
     service = request.getfixturevalue(server)
-    with pyfiber.patched():
+    with pyfiber.patch():
         yield functools.partial(open_client, service)
 
 

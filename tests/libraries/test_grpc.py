@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import pyfiber
-from pyfiber import ThreadLimiter, to_thread
+from pyfiber import to_thread
+from pyfiber.threads import ThreadLimiter
 from tests.libraries import web
 from tests.libraries.acts import ACTS, need, play
 from tests.libraries.clients import Client
@@ -88,5 +89,5 @@ def test_grpc_calls_in_threads_that(act: Callable[[Client], None]) -> None:
 @pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
 def test_grpc_futures_that(act: Callable[[Client], None]) -> None:
     need("grpc")
-    with pyfiber.patched():
+    with pyfiber.patch():
         play(lambda: grpc(_by_future), act)

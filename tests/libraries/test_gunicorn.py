@@ -114,7 +114,8 @@ def begin(environ):
     return pid(environ)
 
 if os.environ.get("SERVICE"):
-    from pyfiber import background, service
+    from pyfiber import service
+    from pyfiber.service import background
 
     @service.on_start
     def start():

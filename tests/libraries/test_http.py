@@ -168,7 +168,7 @@ def opened(by: Callable[[str], AbstractContextManager[Get]], tls: bool) -> Itera
 def test_requests_over_http_that(act: Callable[[Client], None], name: str, tls: bool) -> None:
     module, by = HTTP[name]
     need(module)
-    with pyfiber.patched():
+    with pyfiber.patch():
         play(functools.partial(opened, by, tls), act)
 
 
@@ -197,5 +197,5 @@ def websockets() -> Iterator[Client]:
 @pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
 def test_websockets_with_messages_that(act: Callable[[Client], None]) -> None:
     need("websocket", "websockets")
-    with pyfiber.patched():
+    with pyfiber.patch():
         play(websockets, act)

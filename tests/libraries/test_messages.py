@@ -77,7 +77,7 @@ def kombu(service: Service) -> Iterator[Client]:
 @pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
 def test_messages_of_kombu_that(act: Callable[[Client], None], redis_server: Service) -> None:
     need("kombu", "redis")
-    with pyfiber.patched():
+    with pyfiber.patch():
         play(functools.partial(kombu, redis_server), act)
 
 
@@ -139,6 +139,6 @@ def test_commands_over_ssh_that(
     act: Callable[[Client], None], ssh_server: Service, tmp_path: Path
 ) -> None:
     need("paramiko")
-    with pyfiber.patched():
+    with pyfiber.patch():
         play(functools.partial(ssh, ssh_server, tmp_path / "gate"), act)
         assert threading.active_count() < 50  # it is not threads that wait

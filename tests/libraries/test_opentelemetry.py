@@ -7,18 +7,8 @@ from typing import Any
 
 import pytest
 
-from pyfiber import (
-    Channel,
-    FiberExecutor,
-    TaskGroup,
-    from_thread,
-    gather,
-    run,
-    sleep,
-    spawn,
-    to_thread,
-    yield_now,
-)
+from pyfiber import Channel, TaskGroup, from_thread, gather, run, sleep, spawn, to_thread, yield_now
+from pyfiber.threads import FiberExecutor
 
 NOT_THERE = "opentelemetry-sdk is NOT INSTALLED: pip install --group libraries"
 pytest.importorskip("opentelemetry.sdk.trace", reason=NOT_THERE)

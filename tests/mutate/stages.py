@@ -45,7 +45,7 @@ OTHERS = {
     "wait": "park sleep spawn_join spawn_now join_order cancel cross_thread threads run"
     " scopes_elsewhere condition lock group grain_waits to_thread scheduler_embed references"
     " testing_primitives",
-    "latch": "executor wait_for pmap done_callbacks compose",
+    "latch": "executor await_future pmap done_callbacks compose",
     "lock": f"cpython_lock_tests condition messages {SYNC}",
     "semaphore": f"lock lock_model select_queues {SYNC}",
     "condition": f"cpython_lock_tests {SYNC}",

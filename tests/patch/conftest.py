@@ -18,12 +18,13 @@ def there_is_a_gil() -> None:
 
 @pytest.fixture
 def patched() -> Iterator[None]:
-    with pyfiber.patched():
+    with pyfiber.patch():
         yield
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_patched_afterwards() -> Iterator[None]:
     yield
-    pyfiber.unpatch()
+    for each in _patch._asked[:]:
+        each.undo()
     assert not list(_patch.in_force())

@@ -248,7 +248,7 @@ def test_deadline_inside_a_cleanup_ends_its_own_block_only() -> None:
             finally:
                 with pyfiber.move_on_after(2) as inner:
                     time.sleep(100)
-                log.append(f"inner {inner.cancelled_caught}")
+                log.append(f"inner {inner.cancelled()}")
                 time.sleep(1)
                 log.append("after")
         return log

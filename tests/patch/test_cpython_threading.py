@@ -44,8 +44,7 @@ def in_mode(mode: str, module: Any) -> type:
         def setUp(self) -> None:
             if mode == "Fibers" and self._testMethodName in LEFT_OUT_OF_FIBERS:
                 raise unittest.SkipTest(LEFT_OUT_OF_FIBERS[self._testMethodName])
-            pyfiber.patch()
-            self.addCleanup(pyfiber.unpatch)
+            self.addCleanup(pyfiber.patch().undo)
             super().setUp()
             changes = pytest.MonkeyPatch()
             self.addCleanup(changes.undo)

@@ -42,7 +42,7 @@ EARLY_HOOKED = Hooked()
 
 @pytest.fixture(autouse=True)
 def patched() -> Iterator[None]:
-    with pyfiber.patched(local=True):
+    with pyfiber.patch(local=True):
         yield
 
 
@@ -212,7 +212,7 @@ def test_arguments_without_an_init_are_refused() -> None:
     pyfiber.run(main)
 
 
-def test_unpatch_leaves_the_threads_attributes() -> None:
+def test_undone_patch_leaves_the_threads_attributes() -> None:
     local = Counted()
     local.name = "thread"
 

@@ -1,4 +1,4 @@
-"""patch(), patched() and unpatch(): what is in force, and for how long."""
+"""patch(): what is in force, and for how long."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def is_patched(name: str) -> bool:
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
     yield
-    pyfiber.unpatch()
+    for each in _patch._asked[:]:
+        each.undo()
     assert not list(_patch.in_force())
     assert not is_patched("time")
     assert not is_patched("dns")
@@ -66,10 +67,10 @@ def together(sleep: Callable[[float], object]) -> bool:
 
 def test_sleep_parks_in_a_fiber() -> None:
     assert not together(time.sleep)
-    pyfiber.patch()
+    patch = pyfiber.patch()
     assert together(time.sleep)
     assert time.sleep(0) is None  # type: ignore[func-returns-value]
-    pyfiber.unpatch()
+    patch.undo()
     assert not together(time.sleep)
 
 
@@ -81,7 +82,7 @@ def test_sleep_refuses_what_the_standard_one_refuses(seconds: Any) -> None:
         return caught.type, str(caught.value)
 
     expected = failure()
-    with pyfiber.patched(time=True):
+    with pyfiber.patch(time=True):
         assert pyfiber.run(failure) == expected
 
 
@@ -90,7 +91,7 @@ def test_sleep_takes_what_has_an_index() -> None:
         def __index__(self) -> int:
             return 0
 
-    with pyfiber.patched(time=True):
+    with pyfiber.patch(time=True):
         pyfiber.run(time.sleep, One())
 
 
@@ -101,7 +102,7 @@ def test_name_bound_before_is_reached() -> None:
 
     sys.modules["early"] = module
     try:
-        with pyfiber.patched():
+        with pyfiber.patch():
             assert module.pause is time.sleep  # type: ignore[attr-defined]
             assert together(module.pause)  # type: ignore[attr-defined]
         assert module.pause is Originals.sleep  # type: ignore[attr-defined]
@@ -110,15 +111,15 @@ def test_name_bound_before_is_reached() -> None:
 
 
 def test_name_bound_during_the_patch_is_the_standard_one_afterwards() -> None:
-    with pyfiber.patched():
+    with pyfiber.patch():
         pause = time.sleep
     assert not together(pause)
-    with pyfiber.patched():
+    with pyfiber.patch():
         assert together(pause)  # it has come back
 
 
 def test_class_attribute_does_not_bind() -> None:
-    with pyfiber.patched():
+    with pyfiber.patch():
 
         class Retry:
             pause = time.sleep
@@ -127,10 +128,11 @@ def test_class_attribute_does_not_bind() -> None:
 
 
 def test_parts_are_chosen_by_name() -> None:
-    pyfiber.patch(dns=True)
+    patch = pyfiber.patch(dns=True)
+    assert repr(patch) == "<pyfiber.patch() of dns>"
     assert not is_patched("time")
     assert is_patched("dns")
-    pyfiber.unpatch()
+    patch.undo()
     pyfiber.patch(dns=False)
     assert is_patched("time")
     assert not is_patched("dns")
@@ -144,18 +146,20 @@ def test_unknown_part_is_refused_with_those_there_are() -> None:
     assert not list(_patch.in_force())
 
 
-def test_patch_twice_is_undone_once() -> None:
-    pyfiber.patch()
+def test_patch_stays_until_the_last_who_asked_undoes_it() -> None:
+    first = pyfiber.patch()
     gate = time.sleep
-    pyfiber.patch()
+    second = pyfiber.patch()
     assert time.sleep is gate
-    pyfiber.unpatch()
-    pyfiber.unpatch()
+    for _ in range(2):
+        first.undo()
+        assert is_patched("time")
+    second.undo()
 
 
 def test_nested_blocks_undo_what_nobody_else_needs() -> None:
-    with pyfiber.patched(time=True):
-        with pyfiber.patched(time=True, dns=True):
+    with pyfiber.patch(time=True):
+        with pyfiber.patch(time=True, dns=True):
             assert is_patched("dns")
         assert not is_patched("dns")
         assert is_patched("time")
@@ -164,15 +168,15 @@ def test_nested_blocks_undo_what_nobody_else_needs() -> None:
     assert is_patched("dns")
 
 
-def test_block_keeps_its_parts_when_others_unpatch() -> None:
-    pyfiber.patch()
-    with pyfiber.patched(time=True):
-        pyfiber.unpatch()
+def test_block_keeps_its_parts_when_others_undo_theirs() -> None:
+    patch = pyfiber.patch()
+    with pyfiber.patch(time=True):
+        patch.undo()
         assert together(time.sleep)
 
 
 def test_block_that_fails_undoes_it() -> None:
-    with pytest.raises(ZeroDivisionError), pyfiber.patched():
+    with pytest.raises(ZeroDivisionError), pyfiber.patch():
         raise ZeroDivisionError
 
 
@@ -191,28 +195,28 @@ def test_part_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(ZeroDivisionError):
         pyfiber.patch(dns=True, broken=True)
     assert not list(_patch.in_force())
-    with pytest.raises(ZeroDivisionError), pyfiber.patched(broken=True):
+    with pytest.raises(ZeroDivisionError), pyfiber.patch(broken=True):
         pass
     assert not is_patched("time")
 
 
 def test_replacement_by_others_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pyfiber.patched(time=True):
+    with pyfiber.patch(time=True):
         time.sleep = mine = lambda seconds: None  # type: ignore[assignment]
     assert time.sleep is mine
     time.sleep = Originals.sleep
 
 
-def test_fiber_that_waits_finishes_after_unpatch() -> None:
+def test_fiber_that_waits_finishes_after_the_patch_was_undone() -> None:
     def main() -> bool:
         fiber = pyfiber.spawn(time.sleep, 5)
         pyfiber.yield_now()
-        pyfiber.unpatch()
+        patch.undo()
         assert not fiber.done()
         fiber.result()
         return True
 
-    pyfiber.patch()
+    patch = pyfiber.patch()
     assert run(main)  # in virtual time, which the patched call obeys
     time.sleep = Originals.sleep  # the test's guard has put the closed gate back
 
@@ -225,16 +229,16 @@ def test_cancellation_ends_a_sleep() -> None:
         with pytest.raises(pyfiber.FiberCancelled):
             fiber.result()
 
-    with pyfiber.patched():
+    with pyfiber.patch():
         pyfiber.run(main)
 
 
-def test_threads_patch_and_unpatch_at_the_same_time() -> None:
+def test_threads_patch_and_undo_at_the_same_time() -> None:
     def work(seed: int) -> None:
         chance = random.Random(seed)
         for _ in range(50):
             part = chance.choice(["time", "dns"])
-            with pyfiber.patched(**{part: True}):
+            with pyfiber.patch(**{part: True}):
                 assert part in _patch.in_force()
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
@@ -252,7 +256,7 @@ def test_names_are_looked_up_by_threads(monkeypatch: pytest.MonkeyPatch) -> None
         return "127.0.0.9"
 
     monkeypatch.setattr(socket, "gethostbyname", look_up)
-    with pyfiber.patched():
+    with pyfiber.patch():
         assert pyfiber.run(socket.gethostbyname, "a.test") == "127.0.0.9"
         assert socket.gethostbyname("a.test") == "127.0.0.9"
     assert asked[0] != threading.get_ident()
@@ -263,7 +267,7 @@ def test_names_are_looked_up_by_threads(monkeypatch: pytest.MonkeyPatch) -> None
 def test_numbers_and_local_names_are_found(name: str) -> None:
     args = ("127.0.0.1", 80) if name == "getaddrinfo" else ("127.0.0.1",)
     expected = getattr(socket, name)(*args)
-    with pyfiber.patched():
+    with pyfiber.patch():
         assert pyfiber.run(lambda: getattr(socket, name)(*args)) == expected
         assert getattr(socket, name)(*args) == expected
 
@@ -274,9 +278,9 @@ def test_report_tells_what_was_reached_and_what_was_not() -> None:
     class Retry:
         pause = Originals.sleep
 
-    assert "Nothing is patched" in str(pyfiber.patch_report())
-    with pyfiber.patched(time=True):
-        report = pyfiber.patch_report()
+    assert "Nothing is patched" in str(pyfiber.debug.patch_report())
+    with pyfiber.patch(time=True):
+        report = pyfiber.debug.patch_report()
     assert report.reached == {"time": ["time.sleep"]}
     text = str(report)
     assert f"time.sleep, held by a default of {__name__}.{late.__qualname__}()" in text

@@ -244,13 +244,13 @@ def test_patch_installs_them_whenever_they_are_imported(run_with: Any, early: bo
             import psycopg, psycopg2
         if {early}:
             load()
-        pyfiber.patch()
+        patch = pyfiber.patch()
         load()
         import psycopg, psycopg2
         assert "Gate" in type(psycopg.waiting.wait).__name__
         assert psycopg2.extensions.get_wait_callback() is not None
-        assert "psycopg, by pyfiber.psycopg.install()" in str(pyfiber.patch_report())
-        pyfiber.unpatch()
+        assert "psycopg, by pyfiber.psycopg.install()" in str(pyfiber.debug.patch_report())
+        patch.undo()
         assert "Gate" not in type(psycopg.waiting.wait).__name__
         assert psycopg2.extensions.get_wait_callback() is None
     """)
@@ -261,10 +261,10 @@ def test_patch_keeps_what_the_program_has_installed(run_with: Any) -> None:
         import psycopg2, pyfiber.psycopg
         psycopg2.extensions.set_wait_callback(print)
         pyfiber.psycopg.install()
-        pyfiber.patch()
+        patch = pyfiber.patch()
         assert psycopg2.extensions.get_wait_callback() is print
-        assert "psycopg2 keeps the wait callback" in str(pyfiber.patch_report())
-        pyfiber.unpatch()
+        assert "psycopg2 keeps the wait callback" in str(pyfiber.debug.patch_report())
+        patch.undo()
         assert pyfiber.psycopg.is_installed()
         assert psycopg2.extensions.get_wait_callback() is print
     """)
@@ -274,14 +274,14 @@ def test_report_names_loaded_modules_that_block_and_what_to_do(run_with: Any) ->
     said = run_with("""
         import sys, types, sqlite3, psycopg2
         sys.modules["psycopg2._psycopg"] = types.ModuleType("_psycopg")
-        print(pyfiber.patch_report())
+        print(pyfiber.debug.patch_report())
         print("--")
-        pyfiber.patch()
-        print(pyfiber.patch_report())
+        patch = pyfiber.patch()
+        print(pyfiber.debug.patch_report())
     """)
     before, _, after = said.partition("--")
     assert "_sqlite3: SQLite reads" in before
-    assert "pyfiber.OneThread" in after
+    assert "pyfiber.threads.OneThread" in after
     assert "call pyfiber.psycopg2.install()" in before
     assert "call pyfiber.psycopg2.install()" not in after
 
@@ -291,10 +291,11 @@ def test_hook_imported_before_its_driver_is_installed_by_the_patch(
     run_with: Any, name: str
 ) -> None:
     run_with(f"""
-        pyfiber.patch()
+        patch = pyfiber.patch()
         import pyfiber.{name} as hook
         assert hook.is_installed()
-        assert pyfiber.patch_report().notes["drivers"] == ["{name}, by pyfiber.{name}.install()"]
-        pyfiber.unpatch()
+        notes = pyfiber.debug.patch_report().notes
+        assert notes["drivers"] == ["{name}, by pyfiber.{name}.install()"]
+        patch.undo()
         assert not hook.is_installed()
     """)

@@ -358,7 +358,7 @@ def talk(method: str) -> None:
         joining.result()
         print(process.exitcode)
 
-    with pyfiber.patched():
+    with pyfiber.patch():
         run(main)
 
 

@@ -490,16 +490,16 @@ def test_class_stays_the_class() -> None:
         assert type(outside) is socket.socket
 
 
-def test_class_is_as_it_was_after_unpatch() -> None:
+def test_class_is_as_it_was_after_the_patch() -> None:
     code = """
         import socket
         before = dict(vars(socket.socket))
         new = socket.socket.__new__
         class Mine(socket.socket): pass
         import pyfiber
-        pyfiber.patch()
+        patch = pyfiber.patch()
         class Later(socket.socket): pass
-        pyfiber.unpatch()
+        patch.undo()
         assert dict(vars(socket.socket)) == before
         assert socket.socket.__new__ is new
         for kind in (socket.socket, Mine, Later):
@@ -514,12 +514,12 @@ def test_class_is_as_it_was_after_unpatch() -> None:
     assert not done.stderr
 
 
-def test_fiber_that_waits_finishes_after_unpatch() -> None:
+def test_fiber_that_waits_finishes_after_the_patch_was_undone() -> None:
     def main() -> None:
         with pair_of("before") as (left, right):
-            pyfiber.patch()
+            patch = pyfiber.patch()
             reader = in_fiber(left.recv, 1)
-            pyfiber.unpatch()
+            patch.undo()
             right.sendall(b"x")
             assert reader.result() == b"x"
 

@@ -185,14 +185,14 @@ def test_asyncio_imported_later_is_reached() -> None:
     done = run_script("""
         import sys, pyfiber
         finders = sys.meta_path[:]
-        pyfiber.patch()
+        patch = pyfiber.patch()
         assert "asyncio" not in sys.modules
         import asyncio
         async def kind():
             return type(asyncio.get_running_loop()).__module__
         print(pyfiber.run(lambda: asyncio.run(kind())))
         print(asyncio.run(kind()).partition(".")[0])
-        pyfiber.unpatch()
+        patch.undo()
         print(pyfiber.run(lambda: asyncio.run(kind())).partition(".")[0])
         print([finder for finder in sys.meta_path if finder not in finders])
     """)

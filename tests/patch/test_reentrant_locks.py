@@ -15,7 +15,7 @@ from pyfiber import Fiber, _engine, current, run, spawn
 
 @pytest.fixture(autouse=True)
 def patched() -> Iterator[None]:
-    with pyfiber.patched():
+    with pyfiber.patch():
         yield
     assert _engine._lot_count() == 0
 

@@ -26,7 +26,7 @@ EARLY_CONDITIONS = [threading.Condition(), threading.Condition(threading.Lock())
 
 @pytest.fixture(autouse=True)
 def patched() -> Iterator[None]:
-    with pyfiber.patched(time=True, threading=True, queue=True):
+    with pyfiber.patch(time=True, threading=True, queue=True):
         yield
     gc.collect()
     assert _engine._lot_count() == 0
@@ -808,7 +808,7 @@ def test_thread_is_the_same_in_its_fibers() -> None:
 # the patch ----------------------------------------------------------------------------------------
 
 
-def test_unpatch_lets_those_who_wait_finish() -> None:
+def test_undone_patch_lets_those_who_wait_finish() -> None:
     lock, rlock, q = threading.Lock(), threading.RLock(), queue.SimpleQueue[int]()
     condition = threading.Condition()
 
@@ -820,7 +820,7 @@ def test_unpatch_lets_those_who_wait_finish() -> None:
         lock.acquire()
         rlock.acquire()
         fibers = spawn_all(lock.acquire, lambda: rlock.acquire() and rlock.release(), q.get, waits)
-        with pyfiber.patched(time=True):
+        with pyfiber.patch(time=True):
             pass
         _engine._patch_methods("LockType", False)
         _engine._patch_methods("RLock", False)

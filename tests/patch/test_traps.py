@@ -30,7 +30,7 @@ EARLY_LOGGER.propagate = False
 
 @pytest.fixture(autouse=True)
 def patched() -> Iterator[None]:
-    with pyfiber.patched():
+    with pyfiber.patch():
         yield
     assert _engine._lot_count() == 0
 
@@ -320,7 +320,7 @@ def test_module_whose_import_begins_a_run_is_imported_in_that_run(
         import sys
         sys.path.insert(0, {str(tmp_path)!r})
         import pyfiber
-        with pyfiber.patched():
+        with pyfiber.patch():
             import begins_a_run
         print(begins_a_run.seen)
         """
@@ -330,8 +330,10 @@ def test_module_whose_import_begins_a_run_is_imported_in_that_run(
 
 def test_module_that_patches_is_imported_in_a_run(tmp_path: Path, child: Any) -> None:
     """So is one that unpatches, and one whose import has begun the run that patches."""
-    (tmp_path / "patches.py").write_text("import pyfiber; pyfiber.patch(); import colorsys\n")
-    (tmp_path / "unpatches.py").write_text("import pyfiber; pyfiber.unpatch(); import cmd\n")
+    (tmp_path / "patches.py").write_text(
+        "import pyfiber; patch = pyfiber.patch(); import colorsys\n"
+    )
+    (tmp_path / "unpatches.py").write_text("import patches; patches.patch.undo(); import cmd\n")
     (tmp_path / "outer.py").write_text(
         "import pyfiber\ndef main():\n    import patches, unpatches\n    pyfiber.patch()\n"
         "pyfiber.run(main)\n"

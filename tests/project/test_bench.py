@@ -75,7 +75,7 @@ def test_document_names_environment_and_settings(switch_document):
     assert switch_document["format"] == report.FORMAT
     assert environment["python"].startswith("3.")
     assert set(environment["peers"]) == set(PEERS)
-    assert environment["pyfiber"]["backend"] == pyfiber.info()["backend"]
+    assert environment["pyfiber"]["backend"] == pyfiber.debug.info()["backend"]
     assert "garbage" in report.header({**environment}, Settings(), None)[3]
     assert switch_document["settings"]["quick"] is True
 

@@ -35,14 +35,14 @@ def test_no_command_is_a_usage_error():
 def test_info_prints_every_fact():
     done = run_module("info")
     assert done.returncode == 0, done.stderr
-    for name in pyfiber.info():
+    for name in pyfiber.debug.info():
         assert name.replace("_", " ") in done.stdout
 
 
 def test_info_as_json():
     facts = json.loads(run_module("info", "--json").stdout)
-    assert set(facts) == set(pyfiber.info())
-    assert facts["backend"] == pyfiber.info()["backend"]
+    assert set(facts) == set(pyfiber.debug.info())
+    assert facts["backend"] == pyfiber.debug.info()["backend"]
 
 
 @pytest.mark.parametrize("module", ["pyfiber", "pyfiber.__main__"])

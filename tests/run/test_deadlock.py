@@ -395,6 +395,7 @@ def test_deadlock_text_is_bounded_whatever_waits() -> None:
 def test_dump_shows_alike_fibers_once() -> None:
     text = script("""
         import io
+        from pyfiber.debug import dump_fibers
         def waits():
             park()
         def main():

@@ -14,7 +14,8 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no for
 PROGRAM = """
     import gc, io, os, sys, threading
     import pyfiber
-    from pyfiber import Channel, Event, Lock, TaskGroup, dump_fibers, local, spawn, to_thread
+    from pyfiber import Channel, Event, Lock, TaskGroup, local, spawn, to_thread
+    from pyfiber.debug import dump_fibers
     from pyfiber import yield_now
 
     over = threading.Event()

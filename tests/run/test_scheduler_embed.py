@@ -16,7 +16,6 @@ from pyfiber import (
     FiberCancelled,
     FiberError,
     Lock,
-    Portal,
     Scheduler,
     current,
     current_scheduler,
@@ -26,6 +25,7 @@ from pyfiber import (
     spawn,
     yield_now,
 )
+from pyfiber.threads import Portal
 from tests.support.threads import in_thread
 
 Log = list[Any]

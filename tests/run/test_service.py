@@ -10,7 +10,6 @@ from pyfiber import (
     Fiber,
     FiberError,
     TaskGroup,
-    background,
     move_on_after,
     now,
     run,
@@ -20,6 +19,7 @@ from pyfiber import (
     spawn,
     testing,
 )
+from pyfiber.service import background
 
 
 @pytest.fixture(autouse=True)

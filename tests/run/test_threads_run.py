@@ -139,7 +139,7 @@ def test_deadline_reaches_a_fiber_that_is_away():
         with pyfiber.move_on_after(0.05) as scope, TaskGroup() as group:
             group.spawn(waits, meeting)
             group.spawn(waits, meeting)
-        return scope.cancelled_caught
+        return scope.cancelled()
 
     assert run(main, threads=2)
 
@@ -486,7 +486,7 @@ def test_join_of_a_fiber_of_another_thread_times_out_and_may_be_cancelled():
             seen = [other.join(timeout=0.001), other.join(timeout=0)]
             with pyfiber.move_on_after(0.001) as scope:
                 other.join()
-            seen.append(scope.cancelled_caught)
+            seen.append(scope.cancelled())
             event.set()
             # (The other is the double of the one that it is joined by.)
             return [*seen, other.result(timeout=LONG)]
@@ -596,7 +596,7 @@ def test_scope_of_another_thread_is_cancelled():
                 scopes.append(scope)
                 meeting.meet()
                 pyfiber.park()
-            return scope.cancelled_caught
+            return scope.cancelled()
 
         def cancels():
             meeting.meet()

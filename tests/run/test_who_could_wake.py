@@ -53,7 +53,7 @@ def test_deadlock_is_reported_with_handlers_that_wake_nobody() -> None:
         printed("""
 if os.name != "nt":
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    pyfiber.dump_on_signal(signal.SIGUSR2)
+    pyfiber.debug.dump_on_signal(signal.SIGUSR2)
 print(ends(park) == DEADLOCK)
 """)
         == "True"

@@ -15,7 +15,7 @@ import pyfiber
 WARM_UP = 0.2
 #: Without a GIL what a thread drops may wait for its owner when it is counted: a scheduler has two
 #: descriptors.
-WAITING = 0 if pyfiber.info()["gil"] else 2
+WAITING = 0 if pyfiber.debug.info()["gil"] else 2
 
 
 class Grown(AssertionError):

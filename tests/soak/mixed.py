@@ -23,11 +23,9 @@ from pyfiber import (
     Fiber,
     FiberCancelled,
     Lock,
-    Portal,
     Queue,
     TaskGroup,
     current,
-    default_thread_limiter,
     gather,
     grains,
     move_on_after,
@@ -41,6 +39,7 @@ from pyfiber import (
     to_thread,
     yield_now,
 )
+from pyfiber.threads import Portal, default_thread_limiter
 from tests.soak.gauge import Gauge
 
 #: At once, in a round.
@@ -190,7 +189,7 @@ def leave_a_cycle(world: World) -> None:
     keeps: list[Any] = []
     keeps.append(keeps)
     Fiber(inner, (current(),)).switch()
-    if not pyfiber.info()["collects_suspended_cycles"]:
+    if not pyfiber.debug.info()["collects_suspended_cycles"]:
         keeps.clear()
 
 

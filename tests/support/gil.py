@@ -6,7 +6,7 @@ import pytest
 
 import pyfiber
 
-GIL = pyfiber.info()["gil"]
+GIL = pyfiber.debug.info()["gil"]
 PATCH_NEEDS_IT = "patch() is refused without the GIL"
 #: What a thread drops of another is told to the owner, which unwinds it at the next opportunity.
 DROPS_ARE_QUEUED = "without the GIL the interpreter queues what another thread drops for its owner"

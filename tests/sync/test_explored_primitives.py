@@ -24,13 +24,10 @@ from pyfiber import (
     Event,
     Fiber,
     FiberCancelled,
-    Joined,
     Lock,
     Queue,
-    Received,
     RLock,
     Semaphore,
-    Sent,
     TaskGroup,
     gather,
     move_on_after,
@@ -251,19 +248,19 @@ def selects() -> None:
     def exchange(base: int) -> None:
         """Send to one channel or receive from the other, whatever comes first; twice."""
         for i in range(2):
-            case: Any = select(first.sending(base + i), second.receiving(), timeout=1)
-            if isinstance(case, Sent):
-                sent.append(base + i)
-            elif isinstance(case, Received):
-                got.append(case.value)
+            match select(first.sending(base + i), second.receiving(), timeout=1):
+                case 0, _:
+                    sent.append(base + i)
+                case 1, value:
+                    got.append(value)
 
     def mirror() -> None:
         for i in range(2):
-            case: Any = select(second.sending(100 + i), first.receiving(), timeout=1)
-            if isinstance(case, Sent):
-                sent.append(100 + i)
-            elif isinstance(case, Received):
-                got.append(case.value)
+            match select(second.sending(100 + i), first.receiving(), timeout=1):
+                case 0, _:
+                    sent.append(100 + i)
+                case 1, value:
+                    got.append(value)
 
     sabotaged(spawn(exchange, 0), spawn(exchange, 10), spawn(mirror))
     assert sorted(got) == sorted(sent)
@@ -278,9 +275,8 @@ def select_of_fibers() -> None:
 
     def wait() -> Any:
         with suppress(FiberCancelled):
-            case: Any = select(slow, quick)
-            assert isinstance(case, Joined)
-            assert case.fiber.done()
+            index, _ = select(slow.joining(), quick.joining())
+            assert (slow, quick)[index].done()
 
     sabotaged(slow, quick, spawn(wait))
 
@@ -373,7 +369,7 @@ def timeouts() -> None:
                 with move_on_after(1) as inner:
                     sleep(1)  # the deadline and the end at the same instant
                 assert now() == 1
-                assert isinstance(inner.cancelled_caught, bool)
+                assert isinstance(inner.cancelled(), bool)
                 sleep(2)
         except TimeoutError:
             assert now() == 2

@@ -20,7 +20,6 @@ from pyfiber import (
     TaskGroup,
     current,
     current_deadline,
-    dump_fibers,
     emit,
     generator,
     move_on_after,
@@ -33,6 +32,7 @@ from pyfiber import (
     timeout,
     yield_now,
 )
+from pyfiber.debug import dump_fibers
 from pyfiber.testing import explore
 from pyfiber.testing import run as run_virtually
 from tests.support.failing import Boom
@@ -68,7 +68,7 @@ def test_generator_that_waits_ends_with_the_scope_around_the_pull() -> None:
         values = taken_from(Queue())
         with move_on_after(1) as scope:
             next(values)
-        assert scope.cancelled_caught
+        assert scope.cancelled()
         assert now() == 1
         assert list(values) == []
 
@@ -138,7 +138,7 @@ def test_generator_asked_inside_of_a_cancelled_scope_may_not_wait() -> None:
             scope.cancel()
             assert next(quick) == 0, "what does not wait is no cancellation point"
             next(values)
-        assert scope.cancelled_caught
+        assert scope.cancelled()
         assert next(quick) == 1
 
     run(main)
@@ -181,7 +181,7 @@ def test_generator_has_scopes_of_its_own_across_emit() -> None:
             assert next(values) == "shielded"
         assert now() == 4
         assert log == [3]
-        assert not scope.cancelled_caught, "nothing had to be stopped"
+        assert not scope.cancelled(), "nothing had to be stopped"
         with pytest.raises(TimeoutError):
             next(values)
         assert now() == 5

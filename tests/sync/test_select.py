@@ -13,17 +13,14 @@ import pytest
 
 from pyfiber import (
     Cancelled,
+    Case,
     Channel,
     ChannelClosed,
+    Event,
     Fiber,
     FiberError,
-    Joined,
     Lock,
-    Received,
-    Receiving,
     Scheduler,
-    Sending,
-    Sent,
     current,
     now,
     run,
@@ -42,14 +39,14 @@ def test_select_matches():
         numbers.send(3)
         seen = []
         for _ in range(3):
-            match select(numbers.receiving(), words.sending("x"), worker):
-                case Received(channel, value):
-                    seen.append((channel is numbers, value))
-                case Sent(channel=channel, index=1):
-                    seen.append(channel is words)
-                case Joined(fiber):
-                    seen.append(fiber is worker)
-        assert seen == [(True, 3), True, True]
+            match select(numbers.receiving(), words.sending("x"), worker.joining()):
+                case 0, number:
+                    seen.append(number)
+                case 1, nothing:
+                    seen.append(("sent", nothing))
+                case 2, nothing:
+                    seen.append(("joined", nothing, worker.done()))
+        assert seen == [3, ("sent", None), ("joined", None, True)]
 
     run(main)
 
@@ -58,8 +55,7 @@ def test_select_first_possible_case_is_taken_alone():
     a, b = Channel(1), Channel(1)
     a.send(1)
     b.send(2)
-    result = select(b.receiving(), a.receiving())
-    assert (result.channel, result.value, result.index) == (b, 2, 0)
+    assert select(b.receiving(), a.receiving()) == (0, 2)
     assert (len(a), len(b)) == (1, 0)
 
 
@@ -69,11 +65,10 @@ def test_select_waits_in_all_and_leaves_all():
         fiber = spawn(select, *(channel.receiving() for channel in channels))
         yield_now()
         assert all(channel._waiters() == [fiber] for channel in channels)
-        assert fiber.waiting_on[3].__class__ is Receiving
+        assert fiber.waiting_on[3].__class__ is Case
         channels[7].send("x")
         assert all(channel._waiters() == [] for channel in channels)
-        result = fiber.result()
-        assert (result.channel, result.value, result.index) == (channels[7], "x", 7)
+        assert fiber.result() == (7, "x")
 
     run(main)
 
@@ -83,8 +78,8 @@ def test_select_with_select():
         channel, other = Channel(), Channel()
         fiber = spawn(select, other.receiving(), channel.sending("x"))
         yield_now()
-        assert select(channel.receiving(), other.receiving()).value == "x"
-        assert fiber.result().index == 1
+        assert select(channel.receiving(), other.receiving()) == (0, "x")
+        assert fiber.result() == (1, None)
         assert other._waiters() == []
 
     run(main)
@@ -110,11 +105,11 @@ def test_select_the_same_channel_twice():
         yield_now()
         assert not fiber.done()
         channel.send("yours")
-        assert (fiber.result().value, fiber.result().index) == ("yours", 0)
+        assert fiber.result() == (0, "yours")
         fiber = spawn(select, channel.receiving(), channel.sending("mine"))
         yield_now()
         assert channel.receive() == "mine"
-        assert isinstance(fiber.result(), Sent)
+        assert fiber.result() == (1, None)
         assert channel._waiters() == []
 
     run(main)
@@ -138,7 +133,7 @@ def test_select_value_beats_a_cancellation():
         a, b, got = Channel(), Channel(), []
 
         def body():
-            got.append(select(a.receiving(), b.receiving()).value)
+            got.append(select(a.receiving(), b.receiving())[1])
             with pytest.raises(Cancelled):
                 select(a.receiving())
 
@@ -171,7 +166,7 @@ def test_select_closed_channel_is_an_error_that_names_it():
         assert caught.value.channel is b
         with pytest.raises(ChannelClosed):
             select(a.receiving(), b.sending(1))
-        fiber = spawn(select, a.receiving(), current())
+        fiber = spawn(select, a.receiving(), current().joining())
         yield_now()
         a.close()
         assert fiber.exception(timeout=PATIENCE).channel is a
@@ -182,11 +177,10 @@ def test_select_closed_channel_is_an_error_that_names_it():
 def test_select_fiber_that_failed_is_joined_all_the_same():
     def main():
         fiber = spawn(lambda: 1 // 0)
-        result = select(Channel().receiving(), fiber)
-        assert isinstance(result, Joined)
+        assert select(Channel().receiving(), fiber.joining()) == (1, None)
         with pytest.raises(ZeroDivisionError):
-            result.fiber.result()
-        assert select(fiber).index == 0
+            fiber.result()
+        assert select(fiber.joining()) == (0, None)
 
     run(main)
 
@@ -194,13 +188,13 @@ def test_select_fiber_that_failed_is_joined_all_the_same():
 def test_select_fibers_first_to_end():
     def main():
         slow, quick = spawn(sleep, 1), spawn(sleep, 0.001)
-        assert select(slow, quick).fiber is quick
+        assert select(slow.joining(), quick.joining()) == (1, None)
         slow.cancel()
 
     run(main)
 
 
-@pytest.mark.parametrize("thing", [Channel(), Lock(), 3, None, "x", Channel])
+@pytest.mark.parametrize("thing", [Channel(), Lock(), Event(), Fiber(print), 3, None, "x", Channel])
 def test_select_foreign_object_is_refused(thing):
     channel = Channel(1)
     channel.send(1)
@@ -230,14 +224,14 @@ def test_select_bad_timeout_is_refused(timeout):
 
 def test_select_fiber_that_cannot_be_joined_is_refused():
     with pytest.raises(FiberError, match="not started"):
-        select(Fiber(print))
+        select(Fiber(print).joining())
 
     def main():
         with pytest.raises(FiberError, match="its own end"):
-            select(current())
+            select(current().joining())
         fiber = spawn(sleep, 5)
         with pytest.raises(FiberError, match="another thread"):
-            in_thread(lambda: select(fiber))
+            in_thread(lambda: select(fiber.joining()))
         fiber.cancel()
 
     run(main)
@@ -245,11 +239,11 @@ def test_select_fiber_that_cannot_be_joined_is_refused():
 
 def test_select_outside_a_run():
     channel = Channel(1)
-    assert select(channel.sending(1)).index == 0
-    assert in_thread(lambda: select(channel.receiving()).value) == 1
+    assert select(channel.sending(1)) == (0, None)
+    assert in_thread(lambda: select(channel.receiving())) == (0, 1)
     timer = threading.Timer(0.01, channel.send, (2,))
     timer.start()
-    assert select(Channel().receiving(), channel.receiving()).value == 2
+    assert select(Channel().receiving(), channel.receiving()) == (1, 2)
     timer.join()
     errors = []
 
@@ -264,25 +258,30 @@ def test_select_outside_a_run():
     assert channel._waiters() == []
 
 
-def test_select_cases_and_results_are_plain_objects():
+def test_select_cases_are_of_one_class_and_say_what_they_are():
     channel = Channel(1)
     case = channel.sending(1)
-    assert repr(case).startswith("<pyfiber.Sending <pyfiber.Channel at ")
-    result = select(case)
-    assert select(channel.receiving()).value == 1
-    assert repr(result).startswith("<pyfiber.Sent <pyfiber.Channel at ")
-    assert select(case).channel is channel, "a case may be used again"
-    for kind in (Receiving, Sending, Received, Sent, Joined):
-        with pytest.raises(TypeError):
-            kind()
-        assert kind[int].__origin__ is kind
-    for thing in (case, result):
-        with pytest.raises(TypeError):
-            pickle.dumps(thing)
-        with pytest.raises(TypeError):
-            copy.copy(thing)
+    assert repr(case).startswith("<pyfiber.Case sending of <pyfiber.Channel at ")
+    assert repr(Fiber(print).joining()).startswith("<pyfiber.Case joining of <pyfiber.Fiber ")
+    assert select(case) == (0, None)
+    assert select(channel.receiving()) == (0, 1)
+    assert select(case) == (0, None), "a case may be used again"
+    with pytest.raises(TypeError):
+        Case()
+    assert Case[int].__origin__ is Case
+    with pytest.raises(TypeError):
+        pickle.dumps(case)
+    with pytest.raises(TypeError):
+        copy.copy(case)
     with pytest.raises(AttributeError):
-        result.channel = None
+        case.source = None
+
+
+def test_select_of_many_cases_says_which():
+    """Also beyond the numbers that the interpreter keeps."""
+    channels = [Channel(1) for _ in range(1000)]
+    channels[-1].send("x")
+    assert select(*[channel.receiving() for channel in channels]) == (999, "x")
 
 
 def test_select_keeps_nothing_alive():

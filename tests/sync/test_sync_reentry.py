@@ -48,6 +48,7 @@ from tests.support.threads import in_thread
 
 GLOBALS = {
     **{name: getattr(pyfiber, name) for name in pyfiber.__all__},
+    "ThreadLimiter": pyfiber.threads.ThreadLimiter,
     "held": lambda lock: lock.acquire() and lock,
 }
 

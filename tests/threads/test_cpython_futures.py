@@ -18,8 +18,9 @@ from concurrent.futures import Future
 
 import pytest
 
-from pyfiber import Event, FiberExecutor
+from pyfiber import Event
 from pyfiber._futures import FiberFuture
+from pyfiber.threads import FiberExecutor
 from tests.support.subprocesses import run_python
 
 # Python 3.11 has them in one file, which this does not take apart.
@@ -77,7 +78,8 @@ class TestShutdown(  # type: ignore[misc]
 
         def run_with_ours(option: str, script: str) -> tuple[int, bytes, bytes]:
             ours = script.replace(
-                "from concurrent.futures import FiberExecutor", "from pyfiber import FiberExecutor"
+                "from concurrent.futures import FiberExecutor",
+                "from pyfiber.threads import FiberExecutor",
             )
             assert ours != script
             done = run_python(option, ours)

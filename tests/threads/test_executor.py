@@ -20,7 +20,7 @@ from pyfiber import (
     Fiber,
     FiberCancelled,
     FiberError,
-    FiberExecutor,
+    await_future,
     current,
     local,
     park,
@@ -28,10 +28,10 @@ from pyfiber import (
     sleep,
     spawn,
     to_thread,
-    wait_for,
     yield_now,
 )
 from pyfiber.testing import run as run_virtually
+from pyfiber.threads import FiberExecutor
 from tests.support.failing import Boom
 from tests.support.interfering import Interfering, Stop, stop
 
@@ -396,7 +396,7 @@ def test_executor_with_a_thread_serves_fibers_of_other_runs(executor: FiberExecu
     def main() -> None:
         futures = [executor.submit(pow, n, 2) for n in range(20)]
         assert [future.result() for future in futures] == [n * n for n in range(20)]
-        assert [wait_for(future) for future in futures] == [n * n for n in range(20)]
+        assert [await_future(future) for future in futures] == [n * n for n in range(20)]
 
     run(main)
 

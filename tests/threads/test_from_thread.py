@@ -19,9 +19,7 @@ from pyfiber import (
     Fiber,
     FiberCancelled,
     FiberError,
-    Portal,
     Scheduler,
-    ThreadLimiter,
     check_cancelled,
     current,
     current_scheduler,
@@ -37,6 +35,7 @@ from pyfiber import (
     to_thread,
     yield_now,
 )
+from pyfiber.threads import Portal, ThreadLimiter
 from tests.conftest import Child
 from tests.support.subprocesses import run_script
 
@@ -151,7 +150,7 @@ def test_cancelling_the_caller_reaches_what_its_thread_has_called(by: str) -> No
         with CancelScope() as scope:
             scopes.append(scope)
             to_thread(in_thread)
-        log.append(("caught", scope.cancelled_caught))
+        log.append(("caught", scope.cancelled()))
         check_cancelled()
 
     def main() -> None:
@@ -196,7 +195,7 @@ def test_caller_cancelled_before_its_thread_calls() -> None:
             assert to_thread(in_thread) == "result"
             assert current() is fiber
             yield_now()
-        assert scope.cancelled_caught
+        assert scope.cancelled()
 
     run(main)
     assert log == ["enough", "enough"]
@@ -229,13 +228,13 @@ def test_called_back_fiber_that_shields_is_waited_for() -> None:
             results.append(to_thread(from_thread, called))
             yield_now()
         assert results == ["done"]
-        assert scope.cancelled_caught
+        assert scope.cancelled()
 
     run(main)
 
 
 def test_from_thread_after_the_run_is_refused() -> None:
-    from pyfiber import ThreadLimiter
+    from pyfiber.threads import ThreadLimiter
 
     begun, leave, over = threading.Event(), threading.Event(), threading.Event()
     caught: list[BaseException] = []
@@ -308,6 +307,7 @@ def test_deadlock_of_a_thread_that_waits_for_its_run(call: str, runs: str) -> No
         f"""
         from pyfiber import *
         from pyfiber import testing
+        from pyfiber.threads import Portal
         def main():
             to_thread({call}, park)
         try:
@@ -471,6 +471,7 @@ def test_interrupted_call_cancels_its_fiber(child: Child) -> None:
         """
         import signal, threading
         from pyfiber import *
+        from pyfiber.threads import Portal
         scheduler, waiting, log = [], threading.Event(), []
         def main():
             scheduler.append(Portal())

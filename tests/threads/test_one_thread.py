@@ -20,7 +20,6 @@ from pyfiber import (
     Event,
     Fiber,
     FiberError,
-    OneThread,
     check_cancelled,
     current,
     from_thread,
@@ -31,6 +30,7 @@ from pyfiber import (
     to_thread,
     yield_now,
 )
+from pyfiber.threads import OneThread
 from tests.conftest import Child
 from tests.support.failing import Boom, fails
 from tests.support.gil import DROPS_ARE_QUEUED, needs_gil
@@ -150,8 +150,8 @@ def test_thread_has_the_name_and_is_an_ordinary_one() -> None:
     with OneThread("database") as one:
         assert one.name == "database"
         assert one.run(threading.current_thread).name == "database"
-        assert repr(one) == "<pyfiber.OneThread 'database'>"
-    assert repr(one) == "<pyfiber.OneThread 'database', closed>"
+        assert repr(one) == "<pyfiber.threads.OneThread 'database'>"
+    assert repr(one) == "<pyfiber.threads.OneThread 'database', closed>"
     first, second = OneThread(), OneThread()
     assert first.name != second.name
     assert first.name.startswith("pyfiber-thread-")
@@ -206,7 +206,7 @@ def test_cancelled_while_it_waits_for_its_turn_never_runs(gate: Gate) -> None:
             gate.begun.wait()
             with move_on_after(0.01) as scope:
                 one.run(log.append, "never")
-            assert scope.cancelled_caught
+            assert scope.cancelled()
             gate.open.set()
             assert first.result() == "through"
 
@@ -237,7 +237,7 @@ def test_cancelled_while_it_runs_with_abandon_raises_at_once(gate: Gate) -> None
         with CancelScope() as scope:
             spawn(lambda: (gate.begun.wait(), scope.cancel()))
             one.run(gate)
-        assert scope.cancelled_caught
+        assert scope.cancelled()
         assert not gate.open.is_set()
         gate.open.set()
         one.close()
@@ -369,7 +369,7 @@ def test_dropped_during_a_call_that_outlives_its_run_ends_its_thread(gate: Gate)
         with CancelScope() as scope:
             spawn(lambda: (gate.begun.wait(), scope.cancel()))
             one.run(body)
-        assert scope.cancelled_caught
+        assert scope.cancelled()
 
     run(main)
     gc.collect()
@@ -406,7 +406,8 @@ def test_thread_that_cannot_be_started_is_told(monkeypatch: pytest.MonkeyPatch) 
 def test_idle_thread_does_not_hide_a_deadlock(child: Child) -> None:
     done = child(
         """
-        from pyfiber import DeadlockError, OneThread, park, run
+        from pyfiber import DeadlockError, park, run
+        from pyfiber.threads import OneThread
 
         def main():
             one = OneThread()
@@ -432,6 +433,7 @@ def test_thread_in_a_later_call_counts_as_one_that_may_wake_a_fiber(others: int)
         f"""
         import threading, time
         from pyfiber import *
+        from pyfiber.threads import OneThread
         def wakes(fiber, begun):
             begun.set()
             while fiber.waiting_on != "park()":
@@ -460,7 +462,8 @@ def test_thread_in_a_later_call_counts_as_one_that_may_wake_a_fiber(others: int)
 def test_left_open_at_exit_is_quiet(child: Child) -> None:
     done = child(
         """
-        from pyfiber import OneThread, run
+        from pyfiber import run
+        from pyfiber.threads import OneThread
         kept = OneThread()
         print(run(kept.run, int), kept.run(int))
         """
@@ -490,7 +493,8 @@ def test_child_of_a_fork_is_told(child: Child) -> None:
         """
         import os, warnings
         warnings.simplefilter("ignore", DeprecationWarning)
-        from pyfiber import FiberError, OneThread, run
+        from pyfiber import FiberError, run
+        from pyfiber.threads import OneThread
 
         def main():
             one = OneThread()
@@ -540,6 +544,7 @@ def test_deadlock_while_the_thread_is_started_is_noticed() -> None:
         """
         import sys
         from pyfiber import *
+        from pyfiber.threads import OneThread
         def parks(frame, event, arg):
             if frame.f_code.co_name == "_start_own":
                 sys.settrace(None)

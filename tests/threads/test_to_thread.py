@@ -22,10 +22,8 @@ from pyfiber import (
     FiberError,
     FiberExit,
     Scheduler,
-    ThreadLimiter,
     check_cancelled,
     current,
-    default_thread_limiter,
     park,
     run,
     sleep,
@@ -33,6 +31,7 @@ from pyfiber import (
     to_thread,
     yield_now,
 )
+from pyfiber.threads import ThreadLimiter, default_thread_limiter
 from tests.conftest import Child
 from tests.support.gil import DROPS_ARE_QUEUED, needs_gil
 from tests.support.threads import PATIENCE
@@ -564,6 +563,7 @@ def test_deadlock_is_seen_when_an_abandoned_function_returns(child: Child) -> No
         """
         import threading
         from pyfiber import *
+        from pyfiber.threads import ThreadLimiter
         limiter = ThreadLimiter(1, abandon_on_cancel=True)
         begun, leave = threading.Event(), threading.Event()
         def function():
@@ -649,6 +649,7 @@ def test_thread_that_cannot_be_started_is_an_error(child: Child) -> None:
         """
         import threading
         from pyfiber import *
+        from pyfiber.threads import ThreadLimiter
         def refuse(self):
             raise RuntimeError("can't start new thread")
         threading.Thread.start, start = refuse, threading.Thread.start
@@ -694,6 +695,7 @@ def test_fork_fails_what_the_parents_threads_run(child: Child) -> None:
         """
         import os, threading, warnings
         from pyfiber import *
+        from pyfiber.threads import ThreadLimiter
         warnings.simplefilter("ignore")
         limiter, leave = ThreadLimiter(1), threading.Event()
         def body():
@@ -725,6 +727,7 @@ def test_interpreter_exits_with_idle_and_busy_workers(child: Child) -> None:
         """
         import threading
         from pyfiber import *
+        from pyfiber.threads import ThreadLimiter
         limiter, begun = ThreadLimiter(2, abandon_on_cancel=True), threading.Event()
         def forever():
             begun.set()

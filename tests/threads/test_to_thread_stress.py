@@ -9,18 +9,8 @@ from typing import Any
 
 import pytest
 
-from pyfiber import (
-    Cancelled,
-    FiberCancelled,
-    Portal,
-    ThreadLimiter,
-    from_thread,
-    run,
-    sleep,
-    spawn,
-    to_thread,
-    yield_now,
-)
+from pyfiber import Cancelled, FiberCancelled, from_thread, run, sleep, spawn, to_thread, yield_now
+from pyfiber.threads import Portal, ThreadLimiter
 from tests.support.threads import PATIENCE
 
 

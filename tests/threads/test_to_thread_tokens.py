@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from pyfiber import Fiber, FiberError, ThreadLimiter, current, run, spawn, yield_now
+from pyfiber import Fiber, FiberError, current, run, spawn, yield_now
+from pyfiber.threads import ThreadLimiter
 from tests.conftest import Child
 from tests.support.gil import DROPS_ARE_QUEUED, needs_gil
 from tests.threads.test_to_thread import Gate, until
@@ -329,6 +330,7 @@ def test_call_that_was_withdrawn_does_not_hide_a_deadlock(child: Child) -> None:
         """
         import threading
         from pyfiber import *
+        from pyfiber.threads import ThreadLimiter
         limiter, leave = ThreadLimiter(1), threading.Event()
         def refuse(self):
             raise RuntimeError("can't start new thread")
@@ -399,6 +401,7 @@ def test_fork_forgets_who_waits_for_a_token(child: Child) -> None:
         """
         import os, threading, warnings
         from pyfiber import *
+        from pyfiber.threads import ThreadLimiter
         warnings.simplefilter("ignore")
         limiter, leave, calls = ThreadLimiter(1), threading.Event(), []
         def body(fn, *args):

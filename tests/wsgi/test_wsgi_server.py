@@ -600,7 +600,7 @@ def ticking(what):
 def start():
     print("start", flush=True)
     service.on_stop(lambda: print("end", flush=True))
-    pyfiber.background(ticking, "background")
+    pyfiber.service.background(ticking, "background")
 
 def app(environ, start_response):
     pyfiber.spawn(ticking, "spawned")

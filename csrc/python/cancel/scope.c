@@ -536,9 +536,9 @@ get_cancel_called(PyObject *op, void *closure)
 }
 
 static PyObject *
-get_cancelled_caught(PyObject *op, void *closure)
+scope_cancelled(PyObject *op, PyObject *ignored)
 {
-    (void)closure;
+    (void)ignored;
     return PyBool_FromLong(((ScopeObject *)op)->caught);
 }
 
@@ -616,6 +616,9 @@ static PyMethodDef scope_methods[] = {
      "FiberError if it is not the innermost one of the running fiber."},
     {"cancel", PF_FAST(scope_cancel), METH_VARARGS | METH_KEYWORDS,
      cancel_doc},
+    {"cancelled", scope_cancelled, METH_NOARGS,
+     "cancelled($self, /)\n--\n\n"
+     "True if this scope's cancellation has ended its block; False in it."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -637,8 +640,6 @@ static PyGetSetDef scope_getset[] = {
      "True: cancellation from outside does not get in.", NULL},
     {"cancel_called", get_cancel_called, NULL,
      "True once cancel() was called or the deadline has passed.", NULL},
-    {"cancelled_caught", get_cancelled_caught, NULL,
-     "True if the block was ended by this scope's cancellation.", NULL},
     {"reason", get_reason, NULL,
      "The argument of cancel(), or why the engine called it.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
@@ -649,7 +650,7 @@ A with block that can be cancelled by itself, with everything inside it.\n\
 \n\
 cancel(), or the `deadline` in seconds on the clock of now(), raises Cancelled\n\
 at every park point in the block; the scope stops the exception at the block's\n\
-end and then cancelled_caught is True. With `shield`, a cancellation of what is\n\
+end and then cancelled() is True. With `shield`, a cancellation of what is\n\
 around the block does not get in.");
 
 static PyType_Slot scope_slots[] = {

@@ -186,7 +186,7 @@ at its first park point. ValueError for a negative number or NaN.");
 PyDoc_STRVAR(move_on_doc, "move_on_after(seconds, /)\n--\n\n\
 A scope whose block is cancelled after `seconds`; None: no limit.\n\
 \n\
-The program continues after the block; cancelled_caught is then True. 0 ends it\n\
+The program continues after the block; cancelled() is then True. 0 ends it\n\
 at its first park point. ValueError for a negative number or NaN.");
 PyDoc_STRVAR(shield_doc, "shield(seconds=None, /)\n--\n\n\
 A scope that keeps out cancellation from outside, for clean-up.\n\

@@ -30,12 +30,12 @@
 #include <errno.h>
 
 /* Functions that exist only in the Python module; never released. */
-static PyObject *run_function;            /* constant after import */
-static PyObject *spawn_function;          /* constant after import */
-static PyObject *sleep_function;          /* constant after import */
-static PyObject *set_stack_size_function; /* constant after import */
-static PyTypeObject *body_type;           /* constant after import */
-static PyObject *body_name;               /* constant after import */
+static PyObject *run_function;        /* constant after import */
+static PyObject *spawn_function;      /* constant after import */
+static PyObject *sleep_function;      /* constant after import */
+static PyObject *stack_size_function; /* constant after import */
+static PyTypeObject *body_type;       /* constant after import */
+static PyObject *body_name;           /* constant after import */
 
 /* -------------------------------------------------------------- arguments */
 
@@ -565,12 +565,12 @@ static int
 api_set_stack_size(size_t bytes)
 {
     PyObject *number = PyLong_FromSize_t(bytes);
-    PyObject *none =
-        number == NULL ? NULL
-                       : PyObject_CallOneArg(set_stack_size_function, number);
+    PyObject *before = number == NULL
+                           ? NULL
+                           : PyObject_CallOneArg(stack_size_function, number);
     Py_XDECREF(number);
-    Py_XDECREF(none);
-    return none == NULL ? -1 : 0;
+    Py_XDECREF(before);
+    return before == NULL ? -1 : 0;
 }
 
 /* ---------------------------------------------------------------- contexts */
@@ -729,12 +729,12 @@ find_functions(PyObject *module)
     run_function = PyObject_GetAttrString(module, "run");
     spawn_function = PyObject_GetAttrString(module, "spawn");
     sleep_function = PyObject_GetAttrString(module, "sleep");
-    set_stack_size_function = PyObject_GetAttrString(module, "set_stack_size");
+    stack_size_function = PyObject_GetAttrString(module, "stack_size");
     body_type =
         (PyTypeObject *)PyType_FromModuleAndSpec(module, &body_spec, NULL);
     body_name = PyUnicode_InternFromString("C function");
     return run_function != NULL && spawn_function != NULL &&
-                   sleep_function != NULL && set_stack_size_function != NULL &&
+                   sleep_function != NULL && stack_size_function != NULL &&
                    body_type != NULL && body_name != NULL
                ? 0
                : -1;

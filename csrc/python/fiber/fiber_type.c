@@ -550,7 +550,7 @@ A function with a stack of its own: it can be suspended anywhere, and resumed.\n
 \n\
 Raw: switch() to it; you decide which fiber runs. Scheduled: start() it inside\n\
 run(); the loop decides. With no target a subclass defines run(). `stack_size`\n\
-is in bytes (default: pyfiber.get_stack_size()). `context` is the\n\
+is in bytes (default: pyfiber.stack_size()). `context` is the\n\
 contextvars.Context to run in (default: a copy of the creator's). With\n\
 `own_stack` no other fiber ever uses its stack, for C code that lets a thread\n\
 or the kernel write to its variables while the fiber waits.");

@@ -296,7 +296,7 @@ dispatch_wait(PfThread *t, GrainObject *g, PyObject *what)
     if (pf_is_event(what)) {
         return pf_grain_wait_event(g, what);
     }
-    if (pf_is_case(what)) {
+    if (pf_is_channel_case(what)) {
         return pf_grain_wait_case(g, what);
     }
     int future = has(what, "add_done_callback");

@@ -475,7 +475,7 @@ bool
 pf_grain_receives(GrainObject *g)
 {
     PyObject *value = NULL;
-    return pf_is_case(g->yielded) &&
+    return pf_is_channel_case(g->yielded) &&
            (pf_case_channel(g->yielded, &value), value == NULL);
 }
 
@@ -549,7 +549,7 @@ take_grant(GrainObject *g)
     PfNode *node = &g->wait->line.node;
     PyObject *value = node->item, *unused = NULL;
     bool refused = node->refused;
-    if (pf_is_case(g->yielded)) {
+    if (pf_is_channel_case(g->yielded)) {
         node->item = NULL;
         ChannelObject *channel = pf_case_channel(g->yielded, &unused);
         pf_grain_unwait(g);

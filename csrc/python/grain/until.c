@@ -44,7 +44,8 @@ pf_until_await(PyObject *op)
         PyErr_Format(
             PyExc_TypeError,
             "only a grain can await %R: in a fiber call its result(); in "
-            "asyncio give the function to a pyfiber.FiberExecutor and await "
+            "asyncio give the function to a pyfiber.threads.FiberExecutor and "
+            "await "
             "asyncio.wrap_future(executor.submit(function))",
             op);
         return NULL;

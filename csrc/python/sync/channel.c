@@ -408,23 +408,49 @@ raise_closed(PyObject *op)
     pf_channel_raise_closed((ChannelObject *)op);
 }
 
-static const PfCaseOps receiving_ops = {attempt_to_receive, may_receive,
-                                        line_of_receivers,  mutex_of,
-                                        take_back,          raise_closed};
+static const PfCaseOps receiving_ops = {
+    .attempt = attempt_to_receive,
+    .possible = may_receive,
+    .line = line_of_receivers,
+    .mutex = mutex_of,
+    .take_back = take_back,
+    .raise_refused = raise_closed,
+};
 static const PfCaseOps sending_ops = {
-    attempt_to_send, may_send, line_of_senders, mutex_of, NULL, raise_closed};
+    .attempt = attempt_to_send,
+    .possible = may_send,
+    .line = line_of_senders,
+    .mutex = mutex_of,
+    .raise_refused = raise_closed,
+};
+
+bool
+pf_is_channel_case(PyObject *object)
+{
+    return Py_IS_TYPE(object, pf_case_type) &&
+           (((CaseObject *)object)->ops == &receiving_ops ||
+            ((CaseObject *)object)->ops == &sending_ops);
+}
+
+ChannelObject *
+pf_case_channel(PyObject *op, PyObject **value)
+{
+    CaseObject *self = (CaseObject *)op;
+    *value = self->value;
+    return (ChannelObject *)self->source;
+}
 
 static PyObject *
 channel_receiving(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
-    return pf_case_new(PF_RECEIVING, &receiving_ops, op, NULL);
+    return pf_case_new("receiving", &receiving_ops, op, NULL);
 }
 
 static PyObject *
 channel_sending(PyObject *op, PyObject *value)
 {
-    return pf_case_new(PF_SENDING, &sending_ops, op, value);
+    return pf_case_new("sending", &sending_ops, op, value);
 }
 
 /* ---------------------------------------------------------------- reporting */

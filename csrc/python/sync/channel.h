@@ -30,8 +30,9 @@ int pf_channel_raise(ChannelObject *self, int rc); /* returns -1 */
 void pf_channel_give_back(ChannelObject *self, PyObject *value);
 void pf_channel_raise_closed(ChannelObject *self);
 
-/* Is it what receiving() or sending() makes?  Its channel, and what it sends (NULL: it receives), borrowed. */
-bool pf_is_case(PyObject *object);
+/* Is it what receiving() or sending() makes?  Its channel, and what it sends
+ * (NULL: it receives), borrowed. */
+bool pf_is_channel_case(PyObject *object);
 ChannelObject *pf_case_channel(PyObject *op, PyObject **value);
 
 #endif

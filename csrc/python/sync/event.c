@@ -3,6 +3,7 @@
 
 #include "python/core/arguments.h"
 #include "python/core/thread.h"
+#include "python/sync/select.h"
 #include "python/sync/sync.h"
 #include "python/task/deadline.h"
 #include "python/task/explore.h"
@@ -106,6 +107,45 @@ event_wait(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
     return rc < 0 ? NULL : PyBool_FromLong(rc == 0);
 }
 
+/* -------------------------------------------------------------- for select() */
+
+static int
+attempt_to_wait(PyObject *op, PyObject *value, PyObject **got)
+{
+    (void)value;
+    (void)got;
+    return PF_SHARED_GET(&((EventObject *)op)->set);
+}
+
+static bool
+need_not_wait(PyObject *op, const PfWaiter *asking)
+{
+    (void)asking;
+    return PF_SHARED_GET(&((EventObject *)op)->set);
+}
+
+static PfWaitq *
+line_of_waiters(PyObject *op)
+{
+    return &((EventObject *)op)->waiters;
+}
+
+static const PfCaseOps waiting_ops = {
+    .attempt = attempt_to_wait,
+    .possible = need_not_wait,
+    .line = line_of_waiters,
+    .mutex = pf_event_mutex,
+};
+
+static PyObject *
+event_waiting(PyObject *op, PyObject *ignored)
+{
+    (void)ignored;
+    return pf_case_new("waiting", &waiting_ops, op, NULL);
+}
+
+/* -------------------------------------------------------------- the type */
+
 static PyObject *
 event_waiters(PyObject *op, PyObject *ignored)
 {
@@ -144,6 +184,8 @@ Wait for set(), at most `timeout` seconds; False if that time passed first.\n\
 \n\
 A cancellation point if it has to wait. ValueError for a negative timeout or\n\
 NaN.");
+PyDoc_STRVAR(waiting_doc, "waiting($self, /)\n--\n\n\
+wait(), as a case for select().");
 PyDoc_STRVAR(holders_doc, "_holders($self, /)\n--\n\n\
 Empty: any fiber or thread may set it.");
 PyDoc_STRVAR(waiters_doc, "_waiters($self, /)\n--\n\n\
@@ -156,6 +198,7 @@ static PyMethodDef methods[] = {
     {"set", event_set, METH_NOARGS, set_doc},
     {"clear", event_clear, METH_NOARGS, clear_doc},
     PF_METHOD("wait", event_wait, wait_doc),
+    {"waiting", event_waiting, METH_NOARGS, waiting_doc},
     {"_holders", pf_waitq_no_holders, METH_NOARGS, holders_doc},
     {"_waiters", event_waiters, METH_NOARGS, waiters_doc},
     {"_at_fork_reinit", event_at_fork, METH_NOARGS, fork_doc},

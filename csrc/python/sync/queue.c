@@ -363,11 +363,21 @@ raise_refused(PyObject *op)
     raise_shut_down();
 }
 
-static const PfCaseOps getting_ops = {attempt_to_get,  may_get,
-                                      line_of_getters, mutex_of,
-                                      take_back,       raise_refused};
-static const PfCaseOps putting_ops = {attempt_to_put, may_put, line_of_putters,
-                                      mutex_of,       NULL,    raise_refused};
+static const PfCaseOps getting_ops = {
+    .attempt = attempt_to_get,
+    .possible = may_get,
+    .line = line_of_getters,
+    .mutex = mutex_of,
+    .take_back = take_back,
+    .raise_refused = raise_refused,
+};
+static const PfCaseOps putting_ops = {
+    .attempt = attempt_to_put,
+    .possible = may_put,
+    .line = line_of_putters,
+    .mutex = mutex_of,
+    .raise_refused = raise_refused,
+};
 
 /* -------------------------------------------------------------- the methods */
 
@@ -478,7 +488,7 @@ queue_getting(PyObject *op, PyObject *ignored)
     QueueObject *self = (QueueObject *)op;
     return self->hooked != NULL
                ? hooked(self, "getting", NULL, 0, NULL)
-               : pf_case_new(PF_GETTING, &getting_ops, op, NULL);
+               : pf_case_new("getting", &getting_ops, op, NULL);
 }
 
 static PyObject *
@@ -487,7 +497,7 @@ queue_putting(PyObject *op, PyObject *item)
     QueueObject *self = (QueueObject *)op;
     return self->hooked != NULL
                ? hooked(self, "putting", &item, 1, NULL)
-               : pf_case_new(PF_PUTTING, &putting_ops, op, item);
+               : pf_case_new("putting", &putting_ops, op, item);
 }
 
 static size_t

@@ -12,7 +12,6 @@
 #include "python/core/compiler.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
-#include "python/sync/event.h"
 #include "python/sync/sync.h"
 #include "python/task/deadline.h"
 #include "python/task/explore.h"
@@ -22,88 +21,47 @@
 #include "python/waitq/owner.h"
 #include "python/waitq/waitq.h"
 
-/* ------------------------------- one case: a CaseObject, a fiber, an Event */
-
-static inline bool
-is_fiber(PyObject *one)
-{
-    return PyObject_TypeCheck(one, pf_fiber_type);
-}
+/* ----------------------------------------------------------------- one case */
 
 static int
-check_case(PfThread *t, PyObject *one)
+check_case(PfThread *t, PyObject *object)
 {
-    if (PF_LIKELY(pf_as_case(one) != NULL) || pf_is_event(one)) {
-        return 0;
+    if (PF_UNLIKELY(!Py_IS_TYPE(object, pf_case_type))) {
+        PyErr_Format(PyExc_TypeError,
+                     "select() takes cases (channel.receiving(), "
+                     "channel.sending(value), queue.getting(), "
+                     "queue.putting(item), semaphore.acquiring(), "
+                     "event.waiting(), fiber.joining()), not '%.200s'",
+                     Py_TYPE(object)->tp_name);
+        return -1;
     }
-    if (is_fiber(one)) {
-        FiberObject *fiber = (FiberObject *)one;
-        return pf_task_is_done(PF_TASK(fiber)) ? 0 : pf_refuse_join(t, fiber);
-    }
-    PyErr_Format(
-        PyExc_TypeError,
-        "select() takes cases (channel.receiving(), channel.sending(value), "
-        "queue.getting(), queue.putting(item), semaphore.acquiring()), events "
-        "and fibers, not '%.200s'",
-        Py_TYPE(one)->tp_name);
-    return -1;
-}
-
-static PfMutex *
-mutex_of(PyObject *one)
-{
-    CaseObject *c = pf_as_case(one);
-    return PF_LIKELY(c != NULL) ? c->ops->mutex(c->via)
-           : is_fiber(one)      ? NULL
-                                : pf_event_mutex(one);
+    CaseObject *c = (CaseObject *)object;
+    return PF_LIKELY(c->ops->check == NULL) ? 0 : c->ops->check(t, c->op);
 }
 
 static inline void
-lock(PyObject *one)
+lock(CaseObject *c)
 {
-    PfMutex *mutex = PF_FREE_THREADED ? mutex_of(one) : NULL;
+    PfMutex *mutex = PF_FREE_THREADED ? c->ops->mutex(c->op) : NULL;
     if (PF_FREE_THREADED && mutex != NULL) {
         PF_LOCK_MUTEX(mutex);
     }
 }
 
 static inline void
-unlock(PyObject *one)
+unlock(CaseObject *c)
 {
-    PfMutex *mutex = PF_FREE_THREADED ? mutex_of(one) : NULL;
+    PfMutex *mutex = PF_FREE_THREADED ? c->ops->mutex(c->op) : NULL;
     if (PF_FREE_THREADED && mutex != NULL) {
         PF_UNLOCK_MUTEX(mutex);
     }
 }
 
-/* Without waiting, with the mutex: 1: done; 0: would have to wait; or why it
- * is refused. */
-static inline int
-attempt(PyObject *one, PyObject **got)
-{
-    CaseObject *c = pf_as_case(one);
-    if (PF_LIKELY(c != NULL)) {
-        return c->ops->attempt(c->via, c->value, got);
-    }
-    return is_fiber(one) ? pf_task_is_done(PF_TASK(one))
-                         : pf_event_queue(one) == NULL;
-}
-
-/* Would that do something else than 0? */
-static bool
-is_possible(PyObject *one, const PfWaiter *waiter)
-{
-    CaseObject *c = pf_as_case(one);
-    return PF_LIKELY(c != NULL) ? c->ops->possible(c->via, waiter)
-                                : attempt(one, NULL) != 0;
-}
-
 static int
-raise_reason(PyObject *one, int rc)
+raise_reason(CaseObject *c, int rc)
 {
-    CaseObject *c = (CaseObject *)one; /* events and fibers refuse nothing */
     if (rc == PF_REFUSED) {
-        c->ops->raise_refused(c->via);
+        c->ops->raise_refused(c->op);
     } else {
         PyErr_NoMemory();
     }
@@ -111,93 +69,94 @@ raise_reason(PyObject *one, int rc)
 }
 
 static void
-stand_in_line(PyObject *one, PfNode *node)
+stand_in_line(CaseObject *c, PfNode *node)
 {
-    CaseObject *c = pf_as_case(one);
-    PF_SET_NODE_MUTEX(node, mutex_of(one));
-    if (PF_LIKELY(c != NULL)) {
-        node->item = c->finish == NULL ? Py_XNewRef(c->value) : NULL;
-        pf_waitq_push(c->ops->line(c->via), node);
-    } else {
-        pf_waitq_push(is_fiber(one) ? &((FiberObject *)one)->waiters
-                                    : pf_event_queue(one),
-                      node);
-    }
+    PF_SET_NODE_MUTEX(node, c->ops->mutex(c->op));
+    node->item = Py_XNewRef(c->value);
+    pf_waitq_push(c->ops->line(c->op), node);
 }
 
 /* It was done, but the result cannot be used: undo it.  Steals `got`. */
 static void
-take_back(PyObject *one, PyObject *got)
+take_back(CaseObject *c, PyObject *got)
 {
-    CaseObject *c = pf_as_case(one);
-    if (c != NULL && c->ops->take_back != NULL) {
-        c->ops->take_back(c->via, got);
+    if (c->ops->take_back != NULL) {
+        c->ops->take_back(c->op, got);
     }
 }
 
 /* ------------------------------------------------------------------ answers */
 
+/* (index, got); `got`, NULL for None, is stolen unless this fails. */
+static PyObject *
+pair(Py_ssize_t index, PyObject *got)
+{
+    PyObject *number = PyLong_FromSsize_t(index);
+    PyObject *result = number == NULL ? NULL : PyTuple_New(2);
+    if (result == NULL) {
+        Py_XDECREF(number);
+        return NULL;
+    }
+    PyTuple_SET_ITEM(result, 0, number);
+    PyTuple_SET_ITEM(result, 1, got != NULL ? got : Py_NewRef(Py_None));
+    return result;
+}
+
 /* A queue that stores its items in its own way now gets or puts one, as its
- * permit is certain.  `result` is stolen. */
+ * permit is certain.  `result`, (index, None), is stolen; nobody else has seen
+ * it.  A collection meanwhile stops tracking such a pair. */
 static PyObject *
 finish_in_python(CaseObject *c, PyObject *result)
 {
-    PyObject *got = c->kind == PF_GETTING
-                        ? PyObject_CallNoArgs(c->finish)
-                        : PyObject_CallOneArg(c->finish, c->value);
+    PyObject *got = PyObject_CallNoArgs(c->finish);
     if (got == NULL) {
-        Py_CLEAR(result);
-    } else if (c->kind == PF_GETTING) {
-        pf_case_set_value(result, got);
-    } else {
-        Py_DECREF(got);
+        Py_DECREF(result);
+        return NULL;
+    }
+    Py_DECREF(PyTuple_GET_ITEM(result, 1)); /* None */
+    PyTuple_SET_ITEM(result, 1, got);
+    if (!PyObject_GC_IsTracked(result)) {
+        PyObject_GC_Track(result);
     }
     return result;
 }
 
 /* It was done; `got`, NULL for most kinds, is stolen. */
 static PyObject *
-answer(PyObject *one, PyObject *got, Py_ssize_t index)
+answer(CaseObject *c, PyObject *got, Py_ssize_t index)
 {
-    CaseObject *c = pf_as_case(one);
-    PfCaseKind kind = c != NULL       ? c->kind
-                      : is_fiber(one) ? PF_JOINING
-                                      : PF_HAPPENING;
-    PyObject *result =
-        pf_case_result(kind, c != NULL ? c->source : one, got, index);
+    PyObject *result = pair(index, got);
     if (result == NULL) {
-        take_back(one, got);
+        take_back(c, got);
         return NULL;
     }
-    return PF_UNLIKELY(c != NULL && c->finish != NULL)
-               ? finish_in_python(c, result)
-               : result;
+    return PF_UNLIKELY(c->finish != NULL) ? finish_in_python(c, result)
+                                          : result;
 }
 
 /* The wait is over with `rc`.  The caller drops what the other places still
  * hold, and the taken one if it was refused. */
 static PyObject *
-finish(PyObject *const *cases, PfWaiter *waiter, int rc)
+finish(CaseObject *const *cases, PfWaiter *waiter, int rc)
 {
     PfNode *taken = PF_SHARED_GET(&waiter->taken);
     if (taken == NULL) {
         return rc < 0 ? NULL : Py_NewRef(Py_None);
     }
     Py_ssize_t index = taken - waiter->nodes;
-    PyObject *one = cases[index];
-    if (taken->refused) { /* never a fiber or an event */
+    CaseObject *c = cases[index];
+    if (taken->refused) {
         if (rc >= 0) {
-            CaseObject *c = (CaseObject *)one;
-            c->ops->raise_refused(c->via);
+            c->ops->raise_refused(c->op);
         }
         return NULL;
     }
     PyObject *got = taken->item;
     taken->item = NULL;
     if (rc >= 0) {
-        return answer(one, got, index);
+        return answer(c, got, index);
     }
-    take_back(one, got);
+    take_back(c, got);
     return NULL;
 }
 
@@ -220,16 +179,16 @@ drop_items(PfNode *nodes, Py_ssize_t count)
 enum { JOINED, SERVED, DONE };
 
 static int
-do_or_join(PfWaiter *waiter, PyObject *one, PfNode *node, PyObject **got,
+do_or_join(PfWaiter *waiter, CaseObject *c, PfNode *node, PyObject **got,
            int *rc, bool *again)
 {
     int result = JOINED;
-    lock(one);
-    if (is_possible(one, waiter)) {
+    lock(c);
+    if (c->ops->possible(c->op, waiter)) {
         *rc = 0;
         if (!pf_waitq_claim_self(waiter)) {
             result = SERVED;
-        } else if ((*rc = attempt(one, got)) != 0) {
+        } else if ((*rc = c->ops->attempt(c->op, c->value, got)) != 0) {
             result = DONE;
         } else {
             pf_waitq_unclaim(waiter);
@@ -238,19 +197,18 @@ do_or_join(PfWaiter *waiter, PyObject *one, PfNode *node, PyObject **got,
     }
     if (result == JOINED && node->queue == NULL) {
         if (node->item == NULL) {
-            stand_in_line(one, node);
+            stand_in_line(c, node);
         } else {
-            pf_waitq_push(pf_as_case(one)->ops->line(pf_as_case(one)->via),
-                          node);
+            pf_waitq_push(c->ops->line(c->op), node);
         }
     }
-    unlock(one);
+    unlock(c);
     return result;
 }
 
 /* As do_or_join, of all: *index says which. */
 static int
-join_lines(PfWaiter *waiter, PyObject *const *cases, Py_ssize_t count,
+join_lines(PfWaiter *waiter, CaseObject *const *cases, Py_ssize_t count,
            Py_ssize_t *index, PyObject **got, int *rc)
 {
     bool again = true;
@@ -270,7 +228,7 @@ join_lines(PfWaiter *waiter, PyObject *const *cases, Py_ssize_t count,
 
 /* After pf_waitq_init_wait: join all lines, and wait; without a GIL. */
 static PyObject *
-wait_in_parallel(PfThread *t, PfWaiter *waiter, PyObject *const *cases,
+wait_in_parallel(PfThread *t, PfWaiter *waiter, CaseObject *const *cases,
                  Py_ssize_t count, int64_t deadline, PyObject *what)
 {
     Py_ssize_t index = 0;
@@ -302,7 +260,7 @@ new_places(Py_ssize_t count)
 }
 
 static PyObject *
-wait_for_one(PfThread *t, PyObject *const *cases, Py_ssize_t count,
+wait_for_one(PfThread *t, CaseObject *const *cases, Py_ssize_t count,
              int64_t deadline, PyObject *what)
 {
     Places *places = new_places(count);
@@ -328,8 +286,8 @@ wait_for_one(PfThread *t, PyObject *const *cases, Py_ssize_t count,
 
 /* `what` was made before: nothing allocates here. */
 static PyObject *
-choose(PfThread *t, PyObject *const *cases, Py_ssize_t count, int64_t deadline,
-       PyObject *what)
+choose(PfThread *t, CaseObject *const *cases, Py_ssize_t count,
+       int64_t deadline, PyObject *what)
 {
     Py_ssize_t first = 0;
     if (PF_UNLIKELY(pf_load_relaxed(&pf_exploring) != 0) &&
@@ -338,15 +296,16 @@ choose(PfThread *t, PyObject *const *cases, Py_ssize_t count, int64_t deadline,
     }
     for (Py_ssize_t n = 0; n < count; n++) {
         Py_ssize_t i = first + n < count ? first + n : first + n - count;
+        CaseObject *c = cases[i];
         PyObject *got = NULL;
-        lock(cases[i]);
-        int rc = attempt(cases[i], &got);
-        unlock(cases[i]);
+        lock(c);
+        int rc = c->ops->attempt(c->op, c->value, &got);
+        unlock(c);
         if (rc > 0) {
-            return answer(cases[i], got, i);
+            return answer(c, got, i);
         }
         if (rc < 0) {
-            raise_reason(cases[i], rc);
+            raise_reason(c, rc);
             return NULL;
         }
     }
@@ -397,7 +356,8 @@ mod_select(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
         rc = check_case(t, args[i]);
     }
     if (rc == 0) {
-        result = choose(t, PySequence_Fast_ITEMS(what), nargs, deadline, what);
+        result = choose(t, (CaseObject **)PySequence_Fast_ITEMS(what), nargs,
+                        deadline, what);
     }
     Py_DECREF(what);
     return result;
@@ -406,12 +366,12 @@ mod_select(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
 PyDoc_STRVAR(select_doc, "select(*cases, timeout=None)\n--\n\n\
 Do exactly one of several operations: the first that is possible.\n\
 \n\
-A case is channel.receiving() or channel.sending(value); queue.getting() or\n\
-queue.putting(item); semaphore.acquiring(); an Event, until it is set; a fiber,\n\
-until it has ended. Returns Received(channel, value, index), Sent(channel,\n\
-index), Got(queue, item, index), Put(queue, index), Acquired(semaphore, index),\n\
-Happened(event, index) or Joined(fiber, index); None after `timeout` seconds.\n\
-If several are possible at once, the first of these arguments is done.\n\
+The method in -ing of a method that waits makes its case: channel.receiving(),\n\
+channel.sending(value), queue.getting(), queue.putting(item),\n\
+semaphore.acquiring(), event.waiting(), fiber.joining(). Returns (index,\n\
+value): which of the arguments was done, and the value or item it got, None\n\
+if it is of a kind that gets none. None after `timeout` seconds. If several\n\
+are possible at once, the first of these arguments is done.\n\
 \n\
 ChannelClosed, with its `channel`, or ShutDown if the operation would have\n\
 raised it. A cancellation point if it has to wait: Cancelled means that none\n\

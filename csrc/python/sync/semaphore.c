@@ -309,8 +309,13 @@ take_back(PyObject *op, PyObject *got)
     PF_UNLOCK(self);
 }
 
-const PfCaseOps pf_acquiring_ops = {attempt_to_acquire, may_acquire, line,
-                                    mutex_of,           take_back,   NULL};
+const PfCaseOps pf_acquiring_ops = {
+    .attempt = attempt_to_acquire,
+    .possible = may_acquire,
+    .line = line,
+    .mutex = mutex_of,
+    .take_back = take_back,
+};
 
 bool
 pf_is_semaphore(PyObject *object)
@@ -322,7 +327,7 @@ static PyObject *
 semaphore_acquiring(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
-    return pf_case_new(PF_ACQUIRING, &pf_acquiring_ops, op, NULL);
+    return pf_case_new("acquiring", &pf_acquiring_ops, op, NULL);
 }
 
 /* ------------------------------------------------------------------ reports */

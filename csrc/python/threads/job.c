@@ -411,7 +411,7 @@ job_repr(PyObject *op)
 }
 
 static PyObject *
-job_get_cancelled(PyObject *op, void *closure)
+job_get_cancellation(PyObject *op, void *closure)
 {
     (void)closure;
     PyObject *cancelled = pf_job_cancelled((JobObject *)op);
@@ -420,7 +420,7 @@ job_get_cancelled(PyObject *op, void *closure)
 
 static PyGetSetDef job_getset[] = {
     {"state", job_get_state, NULL, "'queued', 'running' or 'finished'.", NULL},
-    {"cancelled", job_get_cancelled, NULL,
+    {"cancellation", job_get_cancellation, NULL,
      "The Cancelled of the fiber, if it was cancelled and still waits, or "
      "None.",
      NULL},

@@ -478,7 +478,7 @@ static PyType_Slot limiter_slots[] = {
 };
 
 static PyType_Spec limiter_spec = {
-    .name = "pyfiber.ThreadLimiter",
+    .name = "pyfiber.threads.ThreadLimiter",
     .basicsize = sizeof(LimiterObject),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .slots = limiter_slots,

@@ -1,5 +1,5 @@
 /* Every turn of a fiber: when it began, when it ended, what it had waited for.
- * From this come a timeline (pyfiber.trace) and a profile (pyfiber.Profiler).
+ * From this come a timeline (pyfiber.debug.trace) and a profile (pyfiber.debug.Profiler).
  *
  * Nothing is paid while nobody looks: a recorder is the `pick` of a scheduler,
  * a function that pf_next calls if there is one.  It takes the tasks in the

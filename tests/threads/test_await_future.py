@@ -1,4 +1,4 @@
-"""`wait_for()` a concurrent.futures.Future."""
+"""`await_future()` a concurrent.futures.Future."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pyfiber import FiberCancelled, FiberError, park, run, spawn, wait_for, yield_now
+from pyfiber import FiberCancelled, FiberError, await_future, park, run, spawn, yield_now
 from tests.conftest import Child
 from tests.support.interfering import Interfering, Stop, stop
 
@@ -23,7 +23,7 @@ def test_wait_for_a_future_completed_by_a_thread() -> None:
 
     def main() -> int:
         threading.Timer(0.005, future.set_result, (5,)).start()
-        return wait_for(future)
+        return await_future(future)
 
     assert run(main) == 5
 
@@ -32,7 +32,7 @@ def test_wait_for_a_future_completed_by_a_fiber() -> None:
     future: Future[str] = Future()
 
     def main() -> list[str]:
-        waiting = [spawn(wait_for, future) for _ in range(5)]
+        waiting = [spawn(await_future, future) for _ in range(5)]
         yield_now()
         future.set_result("for all")
         return [fiber.result() for fiber in waiting]
@@ -52,7 +52,7 @@ def test_wait_for_lets_other_fibers_run() -> None:
 
     def main() -> None:
         spawn(other)
-        assert wait_for(future) == [0, 1, 2]
+        assert await_future(future) == [0, 1, 2]
 
     run(main)
 
@@ -63,7 +63,7 @@ def test_wait_for_raises_the_futures_exception() -> None:
     def main() -> None:
         threading.Timer(0.005, future.set_exception, (LookupError("there"),)).start()
         with pytest.raises(LookupError, match="there"):
-            wait_for(future)
+            await_future(future)
 
     run(main)
 
@@ -72,7 +72,7 @@ def test_wait_for_a_cancelled_future() -> None:
     future: Future[int] = Future()
 
     def main() -> None:
-        fiber = spawn(wait_for, future)
+        fiber = spawn(await_future, future)
         yield_now()
         future.cancel()
         with pytest.raises(CancelledError):
@@ -88,9 +88,9 @@ def test_wait_for_with_a_timeout() -> None:
     def main() -> None:
         for timeout in 0, 0.001:
             with pytest.raises(TimeoutError, match="not done yet"):
-                wait_for(future, timeout)
+                await_future(future, timeout)
         future.set_result(1)
-        assert wait_for(future, 0) == 1
+        assert await_future(future, 0) == 1
 
     run(main)
 
@@ -99,14 +99,14 @@ def test_wait_for_cancelled_leaves_the_future_alone() -> None:
     future: Future[int] = Future()
 
     def main() -> None:
-        fiber = spawn(wait_for, future)
+        fiber = spawn(await_future, future)
         yield_now()
         fiber.cancel()
         with pytest.raises(FiberCancelled):
             fiber.result()
         assert not future.done()
         future.set_result(2)
-        assert wait_for(future) == 2
+        assert await_future(future) == 2
 
     run(main)
 
@@ -114,19 +114,19 @@ def test_wait_for_cancelled_leaves_the_future_alone() -> None:
 def test_wait_for_a_done_future_works_anywhere() -> None:
     future: Future[int] = Future()
     future.set_result(3)
-    assert wait_for(future) == 3
+    assert await_future(future) == 3
 
 
 def test_wait_for_outside_of_a_run_is_refused() -> None:
     with pytest.raises(FiberError, match="needs a running scheduler"):
-        wait_for(Future())
+        await_future(Future())
 
 
 def test_wait_for_does_not_take_park_permits() -> None:
     future: Future[int] = Future()
 
     def main() -> None:
-        fiber = spawn(lambda: (wait_for(future), park()))
+        fiber = spawn(lambda: (await_future(future), park()))
         yield_now()
         fiber.unpark("permit")
         yield_now()
@@ -143,7 +143,7 @@ def test_wait_for_often_leaves_nothing_on_the_future() -> None:
     def main() -> None:
         for _ in range(100):
             with pytest.raises(TimeoutError):
-                wait_for(future, 0)
+                await_future(future, 0)
 
     run(main)
     assert len(future._done_callbacks) == 1  # type: ignore[attr-defined]
@@ -153,7 +153,7 @@ def test_wait_for_many_futures_of_threads() -> None:
     def main() -> int:
         with ThreadPoolExecutor(3) as pool:
             futures = [pool.submit(pow, n, 2) for n in range(300)]
-            return sum(fiber.result() for fiber in [spawn(wait_for, f) for f in futures])
+            return sum(fiber.result() for fiber in [spawn(await_future, f) for f in futures])
 
     assert run(main) == sum(n * n for n in range(300))
 
@@ -161,11 +161,11 @@ def test_wait_for_many_futures_of_threads() -> None:
 def test_wait_for_refuses_other_objects() -> None:
     def main() -> None:
         with pytest.raises(TypeError, match="a fiber has result"):
-            wait_for(spawn(int))  # type: ignore[arg-type]
+            await_future(spawn(int))  # type: ignore[arg-type]
         loop = asyncio.new_event_loop()
         for thing in None, 3, loop.create_future(), int:
             with pytest.raises(TypeError, match="expected a concurrent"):
-                wait_for(thing)  # type: ignore[arg-type]
+                await_future(thing)  # type: ignore[arg-type]
         loop.close()
 
     run(main)
@@ -180,9 +180,9 @@ def test_wait_for_refuses_odd_timeouts(done: bool) -> None:
     def main() -> None:
         for timeout in -1, -0.5, math.nan:
             with pytest.raises(ValueError, match="timeout must not be"):
-                wait_for(future, timeout)
+                await_future(future, timeout)
         with pytest.raises(TypeError, match="timeout must be a number"):
-            wait_for(future, "1")  # type: ignore[arg-type]
+            await_future(future, "1")  # type: ignore[arg-type]
 
     run(main)
 
@@ -192,7 +192,7 @@ def test_wait_for_in_a_done_callback_is_refused() -> None:
 
     def callback(_: object) -> None:
         try:
-            wait_for(Future())
+            await_future(Future())
         except FiberError as exc:
             caught.append(exc)
 
@@ -206,7 +206,7 @@ def test_wait_for_what_nobody_completes_is_a_deadlock(child: Child) -> None:
         from concurrent.futures import Future
         from pyfiber import *
         try:
-            run(wait_for, Future())
+            run(await_future, Future())
         except DeadlockError as exc:
             print("waits for <Future at" in str(exc))
         """
@@ -222,7 +222,7 @@ def test_wait_for_ends_wherever_a_trace_function_raises_in_it(quiet: Log) -> Non
 
         def wait() -> None:
             with suppress(Stop):
-                assert wait_for(future) == 5
+                assert await_future(future) == 5
 
         def waits_twice() -> None:
             spawn(wait)
