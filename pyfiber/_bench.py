@@ -29,6 +29,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pyfiber
+import pyfiber.debug
 import pyfiber.socket
 
 #: Distributions that are no part of CPython.
@@ -522,7 +523,7 @@ def measure_row(row: Row, repetitions: int) -> dict[str, Result]:
 def environment() -> dict[str, Any]:
     """What the values depend on."""
     return {
-        "pyfiber": f"{pyfiber.__version__} ({pyfiber.info()['backend']})",
+        "pyfiber": f"{pyfiber.__version__} ({pyfiber.debug.info()['backend']})",
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "system": f"{platform.platform()}, {os.cpu_count()} processors",
         "peers": {name: version(name) for name in PEERS},
