@@ -93,9 +93,16 @@ class PrimitiveActs(QueueActs):
     def release(self) -> None:
         thing = self.get_any("lock")
         if thing is not None and self.call(
-            f"{self.name(thing)}.release", self.released, thing.release
+            f"{self.name(thing)}.release", self.released, self.let_go, thing, thing.release
         ):
             self.moved(thing, 1)
+
+    def let_go(self, thing: Any, release: Callable[..., Any], *arguments: Any) -> None:
+        """Who was given a lock, and is ended before its acquire() returns, may no longer have it:
+        then it was released twice, and acquired once as far as anybody has seen."""
+        if isinstance(thing, Lock) and thing._holders() != [pyfiber.current()]:
+            self.ledgers[id(thing)].known = False
+        release(*arguments)
 
     def sem_release(self) -> None:
         thing = self.get_any("sem")
@@ -115,7 +122,7 @@ class PrimitiveActs(QueueActs):
             for _ in range(self.random.randrange(3)):
                 self.step()
         finally:
-            thing.__exit__(None, None, None)
+            self.let_go(thing, thing.__exit__, None, None, None)
             self.moved(thing, 1)
 
     def hold(self) -> None:

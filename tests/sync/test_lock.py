@@ -198,6 +198,21 @@ def test_lock_given_to_a_fiber_that_is_unwound_is_passed_on(make):
     assert lock.acquire(blocking=False)
 
 
+def test_lock_given_to_a_fiber_that_is_unwound_may_be_anothers_by_then():
+    """Somebody else released it before that fiber could run, and took it himself."""
+    lock = Lock()
+    scheduler = Scheduler()
+    lock.acquire()
+    waiter = scheduler.spawn(lock.acquire)
+    scheduler.run_once()
+    lock.release()
+    assert lock._holders() == [waiter]
+    lock.release()
+    lock.acquire()
+    scheduler.close()
+    assert lock._holders() == [pyfiber.current()]
+
+
 @pytest.mark.parametrize("make", LOCKS)
 def test_lock_held_by_an_unwound_fiber_goes_through_the_line(make):
     lock = make()

@@ -100,6 +100,18 @@ wait_for_lock(LockObject *self, PfWait *wait, PfThread *t, int64_t deadline)
                        (PyObject *)self);
 }
 
+/* It was given to the running fiber, which cannot use it.  Somebody else may
+ * have released it since, and then it may be another one's. */
+static void
+pass_on(LockObject *self, PfThread *t)
+{
+    PF_LOCK(self);
+    if (is_mine(self, t)) {
+        release(self);
+    }
+    PF_UNLOCK(self);
+}
+
 /* Entered with the mutex, which it frees. */
 static int
 acquire(LockObject *self, PfThread *t, int64_t deadline)
@@ -120,7 +132,7 @@ acquire(LockObject *self, PfThread *t, int64_t deadline)
     bool taken = PF_SHARED_GET(&wait->waiter.taken) != NULL;
     pf_wait_free(t, wait);
     if (rc < 0 && taken) {
-        pf_lock_release(self); /* it was given to us, but we cannot use it */
+        pass_on(self, t);
     }
     return rc;
 }
