@@ -271,8 +271,8 @@ unpack(pf_packer *packer, pf_fiber *fiber)
     pf_image *image = fiber->context.handle;
     pf_whole *whole = pf_is_whole(image);
     pf_stack *stack = fiber->stack;
-    if (!pf_stack_bring_back(packer->stores[image->store].pool, stack) ||
-        !open_reserve(stack, whole)) {
+    pf_stack_bring_back(packer->stores[image->store].pool, stack);
+    if (!open_reserve(stack, whole)) {
         return -ENOMEM;
     }
     close_reserve(stack, whole);

@@ -25,7 +25,6 @@
 #include "engine/base/memory.h"
 #include "engine/stack/testing.h"
 #include "engine/unix/layout.h"
-#include "engine/unix/limits.h"
 #include "engine/unix/map.h"
 
 #if PF_VALGRIND
@@ -252,26 +251,10 @@ guard_slot(pf_slab *slab, uint32_t slot)
     return true;
 }
 
-/* Guards for all slots that have been used.  False: they are refused. */
-bool
-pf_slab_guard_again(pf_slab *slab)
-{
-    for (uint32_t i = 0; i < slab->fresh; i++) {
-        if (!guard_slot(slab, i)) {
-            return false;
-        }
-    }
-    slab->bare = false;
-    return true;
-}
-
 /* A slot of this slab, or slab->count if a guard is refused. */
 static uint32_t
 take_slot(pf_slab *slab)
 {
-    if (slab->bare && !pf_slab_guard_again(slab)) {
-        return slab->count;
-    }
     if (slab->free_count > 0) {
         slab->free_count--;
         if (slab->discarded > slab->free_count) {
@@ -287,7 +270,7 @@ static pf_slab *
 slab_with_guarded_slot(const pf_stack_pool *pool)
 {
     pf_slab *slab = pool->open;
-    while (slab != NULL && (slab->free_count == 0 || slab->bare)) {
+    while (slab != NULL && slab->free_count == 0) {
         slab = slab->next;
     }
     return slab;

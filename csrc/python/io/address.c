@@ -47,19 +47,21 @@ pf_socket_resolved(PyObject *op, PyObject *address)
 }
 
 PyObject *
-pf_socket_resolved_in(PyObject *op, PyObject *args, Py_ssize_t place)
+pf_tuple_with(PyObject *args, Py_ssize_t place, PyObject *item)
 {
-    PyObject *address = PyTuple_GET_ITEM(args, place);
-    PyObject *number = pf_socket_resolved(op, address);
-    if (number == NULL || number == address) {
-        Py_XDECREF(number);
-        return number == NULL ? NULL : Py_NewRef(args);
-    }
     PyObject *all = PyTuple_New(PyTuple_GET_SIZE(args));
     for (Py_ssize_t i = 0; all != NULL && i < PyTuple_GET_SIZE(args); i++) {
-        PyObject *arg = i == place ? number : PyTuple_GET_ITEM(args, i);
+        PyObject *arg = i == place ? item : PyTuple_GET_ITEM(args, i);
         PyTuple_SET_ITEM(all, i, Py_NewRef(arg));
     }
-    Py_DECREF(number);
+    return all;
+}
+
+PyObject *
+pf_socket_resolved_in(PyObject *op, PyObject *args, Py_ssize_t place)
+{
+    PyObject *number = pf_socket_resolved(op, PyTuple_GET_ITEM(args, place));
+    PyObject *all = number == NULL ? NULL : pf_tuple_with(args, place, number);
+    Py_XDECREF(number);
     return all;
 }

@@ -52,9 +52,10 @@ find_others(void)
 int
 pf_base_init(void)
 {
-    PyObject *type = pf_import_from("_socket", "socket");
+    PyObject *type =
+        pf_base_type != NULL ? NULL : pf_import_from("_socket", "socket");
     if (type == NULL) {
-        return -1;
+        return pf_base_type != NULL ? 0 : -1;
     }
     for (int i = 0; i < PF_BASE_COUNT; i++) {
         PyObject *one = PyObject_GetAttrString(type, names[i]);
@@ -64,8 +65,9 @@ pf_base_init(void)
         }
         Py_XSETREF(found[i], one);
     }
-    Py_XSETREF(pf_base_type, (PyTypeObject *)type);
-    return find_others();
+    int rc = find_others();
+    Py_XSETREF(pf_base_type, rc < 0 ? NULL : (PyTypeObject *)type);
+    return rc;
 }
 
 static PyObject *
@@ -90,6 +92,12 @@ call_in_memory(PyObject *op, PfBase which, PyObject *argument)
                                              argument == NULL ? 0 : 1, NULL);
     Py_XDECREF(method);
     return result;
+}
+
+PyObject *
+pf_base_descriptor(PfBase which)
+{
+    return found[which];
 }
 
 PyObject *
@@ -123,12 +131,17 @@ pf_base_int(PyObject *op, PfBase which, long *value)
 }
 
 int
-pf_base_default_timeout(int64_t *timeout)
+pf_base_timeout(PyObject *seconds, int64_t *timeout)
 {
-    PyObject *seconds = PyObject_CallNoArgs(default_timeout);
     int rc = seconds == NULL ? -1 : pf_socket_parse_timeout(seconds, timeout);
     Py_XDECREF(seconds);
     return rc;
+}
+
+int
+pf_base_default_timeout(int64_t *timeout)
+{
+    return pf_base_timeout(PyObject_CallNoArgs(default_timeout), timeout);
 }
 
 int

@@ -32,13 +32,18 @@ typedef enum PfBase {
 
 extern PyTypeObject *pf_base_type; /* constant after import */
 
-/* 0, or -1 with an exception. */
+/* Finds them, once: 0, or -1 with an exception. */
 int pf_base_init(void);
+/* As the class has it: borrowed. */
+PyObject *pf_base_descriptor(PfBase which);
 /* The method, bound to the object; or the attribute's value.  A new reference.
  */
 PyObject *pf_base_get(PyObject *op, PfBase which);
 /* Call the method, with one argument unless that is NULL. */
 PyObject *pf_base_call(PyObject *op, PfBase which, PyObject *argument);
+/* Nanoseconds of what a function has returned (stolen; NULL: it has raised): 0
+ * or -1. */
+int pf_base_timeout(PyObject *seconds, int64_t *timeout);
 /* Nanoseconds that a new socket's operations may take: 0 or -1. */
 int pf_base_default_timeout(int64_t *timeout);
 /* What the class of the module `socket` sets beside that; 0 or -1. */

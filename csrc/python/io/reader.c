@@ -225,38 +225,33 @@ receive_more(Reader *r, PyObject *size)
     return append(r, got) < 0 ? -1 : 1;
 }
 
+/* NULL.  Steals the arguments of the exception. */
+static PyObject *
+fail(PyObject *type, PyObject *args)
+{
+    PyObject *error = args == NULL ? NULL : PyObject_Call(type, args, NULL);
+    if (error != NULL) {
+        PyErr_SetObject(type, error);
+    }
+    Py_XDECREF(args);
+    Py_XDECREF(error);
+    return NULL;
+}
+
 /* NULL.  What has come goes with the exception. */
 static PyObject *
 end_too_early(Reader *r, PyObject *wanted)
 {
-    PyObject *partial = take(r, left(r));
-    PyObject *error =
-        partial == NULL ? NULL
-                        : PyObject_CallFunctionObjArgs(reader.incomplete,
-                                                       partial, wanted, NULL);
-    if (error != NULL) {
-        PyErr_SetObject(reader.incomplete, error);
-    }
-    Py_XDECREF(partial);
-    Py_XDECREF(error);
-    return NULL;
+    return fail(reader.incomplete,
+                Py_BuildValue("(NO)", take(r, left(r)), wanted));
 }
 
 static PyObject *
 exceed(Reader *r, const Separator *sep)
 {
-    PyObject *partial = take(r, left(r));
-    PyObject *error =
-        partial == NULL
-            ? NULL
-            : PyObject_CallFunction(reader.exceeded, "Oy#n", partial,
-                                    sep->text, sep->size, sep->limit);
-    if (error != NULL) {
-        PyErr_SetObject(reader.exceeded, error);
-    }
-    Py_XDECREF(partial);
-    Py_XDECREF(error);
-    return NULL;
+    return fail(reader.exceeded,
+                Py_BuildValue("(Ny#n)", take(r, left(r)), sep->text, sep->size,
+                              sep->limit));
 }
 
 /* NULL without an exception: the stream has ended. */
@@ -289,6 +284,22 @@ number(PyObject *object, Py_ssize_t *n)
     return *n == -1 && PyErr_Occurred() ? -1 : 0;
 }
 
+/* The same for a method that takes `what`, and may not read now if another
+ * fiber does. */
+static int
+size_to_read(const Reader *r, PyObject *object, const char *what,
+             Py_ssize_t *n)
+{
+    if (number(object, n) < 0) {
+        return -1;
+    }
+    if (*n < 0) {
+        PyErr_Format(PyExc_ValueError, "%s: not negative", what);
+        return -1;
+    }
+    return refuse_if_reading(r);
+}
+
 static PyObject *
 reader_read(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
             PyObject *kwnames)
@@ -297,16 +308,9 @@ reader_read(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
     PyObject *size = reader.chunk;
     Py_ssize_t n;
     if (pf_optional("read", "n", args, nargs, kwnames, &size) < 0 ||
-        number(size, &n) < 0) {
-        return NULL;
-    }
-    if (n < 0) {
-        PyErr_SetString(PyExc_ValueError,
-                        "read() takes the largest number of bytes to return: "
-                        "not negative");
-        return NULL;
-    }
-    if (refuse_if_reading(r) < 0) {
+        size_to_read(r, size,
+                     "read() takes the largest number of bytes to return",
+                     &n) < 0) {
         return NULL;
     }
     if (n == 0) {
@@ -333,16 +337,8 @@ reader_read_exactly(PyObject *op, PyObject *wanted)
 {
     Reader *r = (Reader *)op;
     Py_ssize_t n;
-    if (number(wanted, &n) < 0) {
-        return NULL;
-    }
-    if (n < 0) {
-        PyErr_SetString(PyExc_ValueError,
-                        "read_exactly() takes a number of bytes: not "
-                        "negative");
-        return NULL;
-    }
-    if (refuse_if_reading(r) < 0) {
+    if (size_to_read(r, wanted, "read_exactly() takes a number of bytes", &n) <
+        0) {
         return NULL;
     }
     while (left(r) < n) {

@@ -13,15 +13,6 @@
 
 #include <errno.h>
 
-/* The number; -1 with an exception.  (PyObject_AsFileDescriptor takes no
- * handle above INT_MAX.) */
-static intptr_t
-number_of(PyObject *object)
-{
-    int number = PyObject_AsFileDescriptor(object);
-    return number;
-}
-
 int
 pf_wait_for_number(intptr_t number, pf_direction direction, int64_t length,
                    PyObject *what)
@@ -54,7 +45,7 @@ wait_for_object(PyObject *op, pf_direction direction, int64_t length)
     if (t != NULL && is_in_memory(op)) {
         return pf_wait_in_memory(t, op, direction, length);
     }
-    intptr_t number = t == NULL ? -1 : number_of(op);
+    int number = t == NULL ? -1 : PyObject_AsFileDescriptor(op);
     return number < 0 || pf_socket_claim(t, op) < 0
                ? -1
                : pf_wait_for_number(number, direction, length, op);
@@ -131,7 +122,7 @@ io_wait_of(PyObject *module, PyObject *op)
         return NULL;
     }
     PyObject *what = pf_world_ref(fiber->thread, &fiber->waiting_on);
-    intptr_t number = number_of(what);
+    int number = PyObject_AsFileDescriptor(what);
     if (number < 0) {
         PyErr_Clear();
     }
@@ -144,7 +135,7 @@ io_wait_of(PyObject *module, PyObject *op)
     if (!stands) {
         Py_RETURN_NONE;
     }
-    return Py_BuildValue("nN", (Py_ssize_t)number,
+    return Py_BuildValue("iN", number,
                          PyBool_FromLong(direction == PF_WRITING));
 }
 

@@ -407,18 +407,21 @@ pf_socket_parse_timeout(PyObject *timeout, int64_t *ns)
 }
 
 static PyObject *
-socket_settimeout(PyObject *op, PyObject *timeout)
+set_timeout(PyObject *op, int64_t ns)
 {
-    int64_t ns;
-    if (pf_socket_parse_timeout(timeout, &ns) < 0) {
-        return NULL;
-    }
-    PfSocket *sock = pf_socket_of(op);
     if (check_number(op) < 0) {
         return NULL;
     }
-    sock->timeout = ns;
+    pf_socket_of(op)->timeout = ns;
     Py_RETURN_NONE;
+}
+
+static PyObject *
+socket_settimeout(PyObject *op, PyObject *timeout)
+{
+    int64_t ns;
+    return pf_socket_parse_timeout(timeout, &ns) < 0 ? NULL
+                                                     : set_timeout(op, ns);
 }
 
 static PyObject *
@@ -434,15 +437,7 @@ static PyObject *
 socket_setblocking(PyObject *op, PyObject *flag)
 {
     int block = PyObject_IsTrue(flag);
-    if (block < 0) {
-        return NULL;
-    }
-    PfSocket *sock = pf_socket_of(op);
-    if (check_number(op) < 0) {
-        return NULL;
-    }
-    sock->timeout = block ? PF_NEVER : 0;
-    Py_RETURN_NONE;
+    return block < 0 ? NULL : set_timeout(op, block ? PF_NEVER : 0);
 }
 
 static PyObject *
@@ -464,17 +459,6 @@ is_internet(long family)
     return internet;
 }
 
-/* What the standard class takes a new socket's timeout from. */
-static int
-standard_timeout(PyObject *op, int64_t *timeout)
-{
-    PyObject *standard = pf_base_call(op, PF_BASE_GETTIMEOUT, NULL);
-    int rc =
-        standard == NULL ? -1 : pf_socket_parse_timeout(standard, timeout);
-    Py_XDECREF(standard);
-    return rc;
-}
-
 void
 pf_socket_begin(PyObject *op, intptr_t number, long family, long type,
                 int64_t timeout)
@@ -494,7 +478,9 @@ int
 pf_socket_adopt(PyObject *op, intptr_t number, long family, long type)
 {
     int64_t timeout;
-    if (standard_timeout(op, &timeout) < 0 || never_block(op) < 0) {
+    /* What the standard class has taken from the module's default. */
+    PyObject *standard = pf_base_call(op, PF_BASE_GETTIMEOUT, NULL);
+    if (pf_base_timeout(standard, &timeout) < 0 || never_block(op) < 0) {
         return -1;
     }
     pf_socket_begin(op, number, family, type, timeout);

@@ -184,5 +184,7 @@ PyObject *pf_socket_resolved(PyObject *op, PyObject *address);
 /* The same of the one that is at that place of a tuple of arguments. */
 PyObject *pf_socket_resolved_in(PyObject *op, PyObject *args,
                                 Py_ssize_t place);
+/* A new tuple, with another item at that place; or NULL. */
+PyObject *pf_tuple_with(PyObject *args, Py_ssize_t place, PyObject *item);
 
 #endif

@@ -329,19 +329,6 @@ typedef struct BaseMethod {
     int buffers; /* which one is many buffers, perhaps an iterator; -1 */
 } BaseMethod;
 
-static const BaseMethod accept_method = {PF_BASE_ACCEPT, PF_READING, -1, -1};
-static const BaseMethod recvfrom_method = {PF_BASE_RECVFROM, PF_READING, 1,
-                                           -1};
-static const BaseMethod recvfrom_into_method = {PF_BASE_RECVFROM_INTO,
-                                                PF_READING, 2, -1};
-static const BaseMethod sendto_method = {PF_BASE_SENDTO, PF_WRITING, 1, -1};
-#if !defined(_WIN32)
-static const BaseMethod recvmsg_method = {PF_BASE_RECVMSG, PF_READING, 2, -1};
-static const BaseMethod recvmsg_into_method = {PF_BASE_RECVMSG_INTO,
-                                               PF_READING, 2, 0};
-static const BaseMethod sendmsg_method = {PF_BASE_SENDMSG, PF_WRITING, 2, 0};
-#endif
-
 /* What is no number is the base class's to refuse. */
 static bool
 says_at_once(const BaseMethod *method, PyObject *args, PyObject *kwargs)
@@ -375,15 +362,8 @@ keep_buffers(const BaseMethod *method, PyObject *args)
         return Py_NewRef(args);
     }
     PyObject *list = PySequence_List(PyTuple_GET_ITEM(args, at));
-    PyObject *kept = list == NULL ? NULL : PyTuple_New(PyTuple_GET_SIZE(args));
-    if (kept == NULL) {
-        Py_XDECREF(list);
-        return NULL;
-    }
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++) {
-        PyTuple_SET_ITEM(
-            kept, i, i == at ? list : Py_NewRef(PyTuple_GET_ITEM(args, i)));
-    }
+    PyObject *kept = list == NULL ? NULL : pf_tuple_with(args, at, list);
+    Py_XDECREF(list);
     return kept;
 }
 
@@ -431,35 +411,34 @@ done:
     return result;
 }
 
-#define BASE_METHOD(name)                                                     \
+#define BASE_METHOD(name, ...)                                                \
     static PyObject *sock_##name(PyObject *op, PyObject *args,                \
                                  PyObject *kwargs)                            \
     {                                                                         \
-        return until_done(op, &name##_method, args, kwargs);                  \
+        static const BaseMethod method = {__VA_ARGS__};                       \
+        return until_done(op, &method, args, kwargs);                         \
     }
 
-BASE_METHOD(accept)
-BASE_METHOD(recvfrom)
-BASE_METHOD(recvfrom_into)
+BASE_METHOD(accept, PF_BASE_ACCEPT, PF_READING, -1, -1)
+BASE_METHOD(recvfrom, PF_BASE_RECVFROM, PF_READING, 1, -1)
+BASE_METHOD(recvfrom_into, PF_BASE_RECVFROM_INTO, PF_READING, 2, -1)
+BASE_METHOD(send_address, PF_BASE_SENDTO, PF_WRITING, 1, -1)
 #if !defined(_WIN32)
-BASE_METHOD(recvmsg)
-BASE_METHOD(recvmsg_into)
+BASE_METHOD(recvmsg, PF_BASE_RECVMSG, PF_READING, 2, -1)
+BASE_METHOD(recvmsg_into, PF_BASE_RECVMSG_INTO, PF_READING, 2, 0)
+BASE_METHOD(send_buffers, PF_BASE_SENDMSG, PF_WRITING, 2, 0)
 #endif
 
 /* With the address that is the argument at `place`. */
 static PyObject *
-send_there(PyObject *op, const BaseMethod *method, PyObject *args,
+send_there(PyObject *op, PyCFunctionWithKeywords send, PyObject *args,
            Py_ssize_t place)
 {
-    if (place >= PyTuple_GET_SIZE(args)) {
-        return until_done(op, method, args, NULL);
-    }
-    PyObject *numbers = pf_socket_resolved_in(op, args, place);
-    if (numbers == NULL) {
-        return NULL;
-    }
-    PyObject *sent = until_done(op, method, numbers, NULL);
-    Py_DECREF(numbers);
+    PyObject *numbers = place >= PyTuple_GET_SIZE(args)
+                            ? Py_NewRef(args)
+                            : pf_socket_resolved_in(op, args, place);
+    PyObject *sent = numbers == NULL ? NULL : send(op, numbers, NULL);
+    Py_XDECREF(numbers);
     return sent;
 }
 
@@ -467,14 +446,14 @@ static PyObject *
 sock_sendto(PyObject *op, PyObject *args)
 {
     Py_ssize_t place = PyTuple_GET_SIZE(args) == 2 ? 1 : 2;
-    return send_there(op, &sendto_method, args, place);
+    return send_there(op, sock_send_address, args, place);
 }
 
 #if !defined(_WIN32)
 static PyObject *
 sock_sendmsg(PyObject *op, PyObject *args)
 {
-    return send_there(op, &sendmsg_method, args, 3);
+    return send_there(op, sock_send_buffers, args, 3);
 }
 #endif
 

@@ -139,8 +139,8 @@ visit(PyObject *op, void *data)
     return 0;
 }
 
-/* The object keeps them, and shows them to the collector.  They are borrowed;
- * NULL in what the collector has cleared. */
+/* The object keeps them, and shows them to the collector.  New references; NULL
+ * in what the collector has cleared. */
 static PfLocal
 described(PyObject *op, LocalRecord *record)
 {
@@ -148,8 +148,8 @@ described(PyObject *op, LocalRecord *record)
     Visits seen = {.count = 0};
     (void)standard->tp_traverse(op, visit, &seen);
     if (seen.count >= visits && PyTuple_Check(seen.first[1])) {
-        local.args = seen.first[1];
-        local.kwargs = seen.count > visits ? seen.first[2] : NULL;
+        local.args = Py_NewRef(seen.first[1]);
+        local.kwargs = seen.count > visits ? Py_NewRef(seen.first[2]) : NULL;
     }
     return local;
 }
@@ -189,8 +189,6 @@ dict_in(PyObject *op, FiberObject *fiber)
         return Py_NewRef(slot->dict);
     }
     PfLocal local = described(op, record);
-    Py_XINCREF(local.args);
-    Py_XINCREF(local.kwargs);
     PyObject *dict = pf_local_dict(&local, fiber);
     Py_XDECREF(local.args);
     Py_XDECREF(local.kwargs);
@@ -210,11 +208,11 @@ pay(PyObject *op)
     record->owed = 0;
     pf_fetch_add(&owed_count, (size_t)-1);
     PfLocal local = described(op, record);
-    PyObject *args = Py_XNewRef(local.args);
-    PyObject *kwargs = Py_XNewRef(local.kwargs);
-    int rc = args == NULL ? 0 : Py_TYPE(op)->tp_init(op, args, kwargs);
-    Py_XDECREF(args);
-    Py_XDECREF(kwargs);
+    int rc = local.args == NULL
+                 ? 0
+                 : Py_TYPE(op)->tp_init(op, local.args, local.kwargs);
+    Py_XDECREF(local.args);
+    Py_XDECREF(local.kwargs);
     return rc;
 }
 

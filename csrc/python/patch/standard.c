@@ -9,9 +9,9 @@
  * could have it close the number, which is not its own.)
  */
 #include "python/core/arguments.h"
-#include "python/core/import.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
+#include "python/io/base.h"
 #include "python/io/waiting.h"
 #include "python/patch/patch.h"
 
@@ -23,42 +23,16 @@
 
 #define MOST_ARGUMENTS 6
 
-enum { FAMILY, TYPE, PROTO, FILENO, DETACH, ATTRIBUTES };
-static const char *const names[] = {
-    [FAMILY] = "family", [TYPE] = "type",     [PROTO] = "proto",
-    [FILENO] = "fileno", [DETACH] = "detach",
-};
-static PyObject *base;              /* constant after import of the patch */
-static PyObject *found[ATTRIBUTES]; /* constant after import of the patch */
-
-static int
-find_base(void)
-{
-    if (base != NULL) {
-        return 0;
-    }
-    PyObject *type = pf_import_from("_socket", "socket");
-    for (int i = 0; type != NULL && i < ATTRIBUTES; i++) {
-        PyObject *one = PyObject_GetAttrString(type, names[i]);
-        if (one == NULL) {
-            Py_CLEAR(type);
-        }
-        Py_XSETREF(found[i], one);
-    }
-    base = type;
-    return base == NULL ? -1 : 0;
-}
-
 /* Its attribute, or the result of its method: an int that is not negative, or
  * -1 with an exception. */
 static long
-number_of(PyObject *sock, int which)
+number_of(PyObject *sock, PfBase which)
 {
-    PyObject *value = which == FILENO
-                          ? PyObject_CallOneArg(found[which], sock)
-                          : Py_TYPE(found[which])
-                                ->tp_descr_get(found[which], sock,
-                                               (PyObject *)Py_TYPE(sock));
+    PyObject *found = pf_base_descriptor(which);
+    PyObject *value = which == PF_BASE_FILENO
+                          ? PyObject_CallOneArg(found, sock)
+                          : Py_TYPE(found)->tp_descr_get(
+                                found, sock, (PyObject *)Py_TYPE(sock));
     long number = value == NULL ? -1 : PyLong_AsLong(value);
     Py_XDECREF(value);
     return number;
@@ -67,13 +41,14 @@ number_of(PyObject *sock, int which)
 static PyObject *
 make_twin(PyObject *sock, long number)
 {
-    long family = number_of(sock, FAMILY);
-    long type = number_of(sock, TYPE);
-    long proto = number_of(sock, PROTO);
+    long family = number_of(sock, PF_BASE_FAMILY);
+    long type = number_of(sock, PF_BASE_TYPE);
+    long proto = number_of(sock, PF_BASE_PROTO);
     return PyErr_Occurred()
                ? NULL
-               : PyObject_CallFunction(base, "llll", family,
-                                       type | SOCK_NONBLOCK, proto, number);
+               : PyObject_CallFunction((PyObject *)pf_base_type, "llll",
+                                       family, type | SOCK_NONBLOCK, proto,
+                                       number);
 }
 
 /* Its number is not closed then; keeps an exception that is set. */
@@ -81,7 +56,8 @@ static void
 drop_twin(PyObject *twin)
 {
     PyObject *pending = pf_take_exception();
-    PyObject *number = PyObject_CallOneArg(found[DETACH], twin);
+    PyObject *number =
+        PyObject_CallOneArg(pf_base_descriptor(PF_BASE_DETACH), twin);
     if (number == NULL) {
         PyErr_Clear(); /* it has no number any more all the same */
     }
@@ -112,7 +88,7 @@ try_once(PyObject *sock, PyObject *method, PyObject *const *args,
          Py_ssize_t count, bool has_flag)
 {
     PyObject *with[MOST_ARGUMENTS + 1];
-    long number = number_of(sock, FILENO);
+    long number = number_of(sock, PF_BASE_FILENO);
     if (number < 0) {
         return PyErr_Occurred() ? NULL
                                 : (pf_io_error(-EBADF), (PyObject *)NULL);
@@ -137,8 +113,8 @@ static PyObject *
 at_once(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
     (void)module;
-    if (nargs < 3 || nargs - 3 > MOST_ARGUMENTS || find_base() < 0 ||
-        !PyObject_TypeCheck(args[0], (PyTypeObject *)base)) {
+    if (nargs < 3 || nargs - 3 > MOST_ARGUMENTS || pf_base_init() < 0 ||
+        !PyObject_TypeCheck(args[0], pf_base_type)) {
         if (!PyErr_Occurred()) {
             PyErr_SetString(PyExc_TypeError, "_at_once() takes a socket, a "
                                              "method, and its arguments");

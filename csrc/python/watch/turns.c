@@ -12,24 +12,80 @@
  * be freed at any time.
  *
  * All of this happens under the GIL, or on the one thread that is recorded
- * without it (see recorded.h), and on_turn runs no Python code: between the
+ * without it (see below), and on_turn runs no Python code: between the
  * choice of a task and its turn nothing may change.  What is recorded keeps
  * names and types alive, never fibers.
  */
 #include "python/watch/watch.h"
 
 #include "python/core/arguments.h"
+#include "python/core/objlock.h"
 #include "python/core/state.h"
 #include "python/core/thread.h"
 #include "python/core/tstate.h"
 #include "python/task/fiber.h"
 #include "python/task/scheduler.h"
 #include "python/task/task.h"
-#include "python/watch/recorded.h"
 
 #include "engine/base/clock.h"
 
 #include <string.h>
+
+/* ------------------------------------------------------ whose it is */
+
+/* With a GIL the turns of all threads are recorded.  Without one a record is
+ * made on one thread, which alone begins, ends and reads it, and the runs of the
+ * others know nothing of it. */
+
+/* Without a GIL; NULL: nobody's.  Shared, written behind pf_threads_lock, and
+ * one word. */
+static PF_SHARED(PfThread *) recorded;
+
+static bool
+is_recorded(const SchedulerObject *s)
+{
+    return !PF_FREE_THREADED || s->thread == PF_SHARED_GET(&recorded);
+}
+
+/* Under pf_threads_lock. */
+static bool
+still_lives(const PfThread *thread)
+{
+    const PfThread *t = pf_threads;
+    while (t != NULL && t != thread) {
+        t = t->next;
+    }
+    return t != NULL;
+}
+
+static bool
+claim_for(PfThread *t)
+{
+    pf_mutex_lock(&pf_threads_lock);
+    PfThread *whose = PF_SHARED_GET(&recorded);
+    bool ours = whose == t || !still_lives(whose);
+    if (ours) {
+        PF_SHARED_SET(&recorded, t);
+    }
+    pf_mutex_unlock(&pf_threads_lock);
+    return ours;
+}
+
+/* Recorded is what this thread runs: 0, or -1 with FiberError. */
+static int
+claim_record(void)
+{
+    PfThread *t = PF_FREE_THREADED ? pf_this_thread() : NULL;
+    if (!PF_FREE_THREADED || (t != NULL && claim_for(t))) {
+        return 0;
+    }
+    if (t != NULL) {
+        PyErr_SetString(pf.fiber_error,
+                        "another thread records its turns: without a GIL only "
+                        "one thread's can be recorded, and only there");
+    }
+    return -1;
+}
 
 /* ------------------------------------------------- numbers of addresses */
 
@@ -432,7 +488,7 @@ on_turn(pf_scheduler *core, void *data)
 static void
 install(SchedulerObject *s)
 {
-    if (s->core.pick == NULL && pf_is_recorded(s)) {
+    if (s->core.pick == NULL && is_recorded(s)) {
         s->core.pick = on_turn;
         s->turn = (PfTurn){.on = false};
     }
@@ -466,7 +522,7 @@ static void
 end_claim(void)
 {
     if (timeline == NULL && profile == NULL) {
-        pf_unclaim_record();
+        PF_SHARED_SET(&recorded, NULL);
     }
 }
 
@@ -499,7 +555,7 @@ recorder_start(PyObject *op, PyObject *ignored)
     (void)ignored;
     Recorder *r = (Recorder *)op;
     Recorder **active = r->records != NULL ? &timeline : &profile;
-    if (pf_claim_record() < 0) {
+    if (claim_record() < 0) {
         return NULL;
     }
     if (*active != NULL) {
@@ -530,7 +586,7 @@ recorder_stop(PyObject *op, PyObject *ignored)
     (void)ignored;
     Recorder *r = (Recorder *)op;
     Recorder **active = r->records != NULL ? &timeline : &profile;
-    if (pf_claim_record() < 0) {
+    if (claim_record() < 0) {
         return NULL;
     }
     if (*active != r) {
@@ -551,7 +607,7 @@ recorder_timeline(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     Recorder *r = (Recorder *)op;
-    if (pf_claim_record() < 0) {
+    if (claim_record() < 0) {
         return NULL;
     }
     end_claim();
@@ -583,7 +639,7 @@ recorder_profile(PyObject *op, PyObject *ignored)
 {
     (void)ignored;
     Recorder *r = (Recorder *)op;
-    if (pf_claim_record() < 0) {
+    if (claim_record() < 0) {
         return NULL;
     }
     end_claim();

@@ -64,16 +64,21 @@ typedef struct Report {
     char native[1024];    /* C functions, innermost first */
 } Report;
 
+enum {
+    WAKE,  /* to the thread: something has changed */
+    GONE,  /* from the thread: it ends */
+    READY, /* to the reporter: `report` is there */
+    TAKEN, /* from the reporter: it has it */
+    BEGUN, /* from the reporter: it has come once */
+    LOCKS,
+};
+
 /* One for each start, which its thread, its reporter and who waits for them
  * keep to: another one may have been started before they have gone.  It is
  * never freed.  The locks are binary semaphores: who releases one has seen it
  * taken. */
 typedef struct Watchdog {
-    PyThread_type_lock wake;  /* to the thread: something has changed */
-    PyThread_type_lock gone;  /* from the thread: it ends */
-    PyThread_type_lock ready; /* to the reporter: `report` is there */
-    PyThread_type_lock taken; /* from the reporter: it has it */
-    PyThread_type_lock begun; /* from the reporter: it has come once */
+    PyThread_type_lock locks[LOCKS];
     PF_ATOMIC(uint8_t) stop;
     PF_ATOMIC(uint8_t) nudged;  /* `wake` is released */
     PF_ATOMIC(uint8_t) full;    /* `report` waits for the reporter */
@@ -159,13 +164,6 @@ typedef struct View {
     bool tell; /* write what the interpreter was running */
 } View;
 
-static void
-put(const char *text, size_t size)
-{
-    int64_t written = write_error(text, size);
-    (void)written;
-}
-
 /* In a signal handler on the blocked thread. */
 static void
 look_around(void *data)
@@ -177,12 +175,6 @@ look_around(void *data)
     }
 }
 
-static bool
-starts_with(const char *text, const char *start)
-{
-    return strncmp(text, start, strlen(start)) == 0;
-}
-
 /* The functions that Python code has called, as one line. */
 static void
 describe(const View *view, char *text, size_t size)
@@ -192,7 +184,7 @@ describe(const View *view, char *text, size_t size)
     for (size_t i = 0; i < view->count && i < MOST_TOLD; i++) {
         char name[160];
         size_t n = pf_native_name(view->places[i], name, sizeof name);
-        if (starts_with(name, "_PyEval_") || length + n + 4 >= size) {
+        if (strncmp(name, "_PyEval_", 8) == 0 || length + n + 4 >= size) {
             break;
         }
         if (i != 0 && name[n - 1] != ')') {
@@ -218,11 +210,11 @@ hand_over(Watchdog *self, const Report *report, int64_t patience)
     if (pf_load(&self->full)) {
         return false; /* it has not come for the last one */
     }
-    (void)acquire(self->taken, 0); /* of the last one, which was late */
+    (void)acquire(self->locks[TAKEN], 0); /* of the last one, which was late */
     self->report = *report;
     pf_store(&self->full, 1);
-    PyThread_release_lock(self->ready);
-    return acquire(self->taken, patience);
+    PyThread_release_lock(self->locks[READY]);
+    return acquire(self->locks[TAKEN], patience);
 }
 
 /* If the reporter is busy, it may also be waiting for the GIL in the middle of
@@ -245,18 +237,18 @@ static void
 tell_without_gil(Watchdog *self, const Report *report, View *view)
 {
     char text[1400];
-    int n =
-        snprintf(text, sizeof text,
-                 "pyfiber: the loop of thread %lu has not run for %.1f s%s\n",
-                 report->thread, (double)report->since / 1e9,
-                 why_not_in_python(self, report));
-    put(text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1);
+    bool in_c = !report->lacks_gil && report->native[0] != '\0';
+    int n = snprintf(
+        text, sizeof text,
+        "pyfiber: the loop of thread %lu has not run for %.1f s%s\n%s%s%s",
+        report->thread, (double)report->since / 1e9,
+        why_not_in_python(self, report), in_c ? "in C: " : "",
+        in_c ? report->native : "", in_c ? "\n" : "");
+    int64_t written = write_error(
+        text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1);
+    (void)written;
     if (report->lacks_gil) {
         return;
-    }
-    if (report->native[0] != '\0') {
-        n = snprintf(text, sizeof text, "in C: %s\n", report->native);
-        put(text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1);
     }
     /* The thread may have ended by now: look for it again. */
     pf_mutex_lock(&pf_threads_lock);
@@ -361,12 +353,12 @@ watch_thread(void *started)
     pf_refuse_signals();
     while (!pf_load(&self->stop)) {
         int64_t pause = look(self);
-        if (pause != 0 && acquire(self->wake, pause)) {
+        if (pause != 0 && acquire(self->locks[WAKE], pause)) {
             (void)pf_take(&self->nudged);
         }
     }
     pf_help_thread_ends();
-    PyThread_release_lock(self->gone);
+    PyThread_release_lock(self->locks[GONE]);
 }
 
 /* ----------------------------------------------------------------- from Python */
@@ -382,16 +374,7 @@ static void
 nudge(Watchdog *self)
 {
     if (self != NULL && !pf_fetch_or(&self->nudged, 1)) {
-        PyThread_release_lock(self->wake);
-    }
-}
-
-static void
-free_lock(PyThread_type_lock lock)
-{
-    if (lock != NULL) {
-        PyThread_release_lock(lock);
-        PyThread_free_lock(lock);
+        PyThread_release_lock(self->locks[WAKE]);
     }
 }
 
@@ -399,41 +382,25 @@ free_lock(PyThread_type_lock lock)
 static void
 free_watchdog(Watchdog *self)
 {
-    free_lock(self->wake);
-    free_lock(self->gone);
-    free_lock(self->ready);
-    free_lock(self->taken);
-    free_lock(self->begun);
+    for (int i = 0; i < LOCKS && self->locks[i] != NULL; i++) {
+        PyThread_release_lock(self->locks[i]);
+        PyThread_free_lock(self->locks[i]);
+    }
     PyMem_RawFree(self);
 }
 
-/* A lock that is taken. */
-static PyThread_type_lock
-new_lock(void)
-{
-    PyThread_type_lock lock = PyThread_allocate_lock();
-    if (lock != NULL) {
-        PyThread_acquire_lock(lock, WAIT_LOCK);
-    }
-    return lock;
-}
-
+/* Its locks are taken. */
 static Watchdog *
 new_watchdog(void)
 {
     Watchdog *self = PyMem_RawCalloc(1, sizeof *self);
-    if (self == NULL) {
-        return NULL;
-    }
-    self->wake = new_lock();
-    self->gone = new_lock();
-    self->ready = new_lock();
-    self->taken = new_lock();
-    self->begun = new_lock();
-    if (self->wake == NULL || self->gone == NULL || self->ready == NULL ||
-        self->taken == NULL || self->begun == NULL) {
-        free_watchdog(self);
-        return NULL;
+    for (int i = 0; self != NULL && i < LOCKS; i++) {
+        self->locks[i] = PyThread_allocate_lock();
+        if (self->locks[i] == NULL) {
+            free_watchdog(self);
+            return NULL;
+        }
+        PyThread_acquire_lock(self->locks[i], WAIT_LOCK);
     }
     return self;
 }
@@ -528,7 +495,7 @@ static void
 let_begin(Watchdog *self)
 {
     if (!pf_fetch_or(&self->came, 1)) {
-        PyThread_release_lock(self->begun);
+        PyThread_release_lock(self->locks[BEGUN]);
     }
 }
 
@@ -545,11 +512,11 @@ watchdog_stop(PyObject *module, PyObject *ignored)
     nudge(self);
     let_begin(self);
     Py_BEGIN_ALLOW_THREADS;
-    PyThread_acquire_lock(self->gone, WAIT_LOCK);
+    PyThread_acquire_lock(self->locks[GONE], WAIT_LOCK);
     Py_END_ALLOW_THREADS;
     shut_kennel();
     if (!pf_load(&self->full)) {
-        PyThread_release_lock(self->ready);
+        PyThread_release_lock(self->locks[READY]);
     }
     Py_RETURN_TRUE;
 }
@@ -575,7 +542,7 @@ watchdog_next(PyObject *module, PyObject *capsule)
     }
     pf_store(&self->awaited, 1);
     Py_BEGIN_ALLOW_THREADS;
-    PyThread_acquire_lock(self->ready, WAIT_LOCK);
+    PyThread_acquire_lock(self->locks[READY], WAIT_LOCK);
     Py_END_ALLOW_THREADS;
     pf_store(&self->awaited, 0);
     if (!pf_load(&self->full)) {
@@ -583,7 +550,7 @@ watchdog_next(PyObject *module, PyObject *capsule)
     }
     Report report = self->report;
     pf_store(&self->full, 0);
-    PyThread_release_lock(self->taken);
+    PyThread_release_lock(self->locks[TAKEN]);
     /* Names of functions and files may be any bytes, or cut. */
     PyObject *native = PyUnicode_DecodeUTF8(
         report.native, (Py_ssize_t)strlen(report.native), "replace");
@@ -608,7 +575,7 @@ watchdog_await(PyObject *module, PyObject *capsule)
         return NULL;
     }
     Py_BEGIN_ALLOW_THREADS;
-    PyThread_acquire_lock(self->begun, WAIT_LOCK);
+    PyThread_acquire_lock(self->locks[BEGUN], WAIT_LOCK);
     Py_END_ALLOW_THREADS;
     Py_RETURN_NONE;
 }
