@@ -72,26 +72,22 @@ static void
 who_waits_is_woken(void)
 {
     char byte;
-    waiter reader = {.wait.wake = wake}, watcher = {.wait.wake = wake};
+    waiter reader = {.wait.wake = wake},
+           watcher = {.wait.wake = wake, .wait.every = true};
     set_up(true);
     CHECK_EQUAL(pf_end_recv(left, &byte, 1, false), -EAGAIN);
     pf_descriptor_blocked(&left->at, PF_READING);
-    CHECK_EQUAL(pf_descriptor_wait(&left->at, &reader.wait, PF_READING, false),
-                0);
-    CHECK_EQUAL(pf_descriptor_wait(&left->at, &watcher.wait, PF_READING, true),
-                0);
+    CHECK_EQUAL(pf_descriptor_wait(&left->at, &reader.wait, PF_READING), 0);
+    CHECK_EQUAL(pf_descriptor_wait(&left->at, &watcher.wait, PF_READING), 0);
     CHECK_EQUAL(pf_end_send(right, "x", 1), 1);
     CHECK(reader.woken == 1 && watcher.woken == 1);
-    CHECK_EQUAL(pf_descriptor_wait(&left->at, &watcher.wait, PF_READING, true),
-                1);
+    CHECK_EQUAL(pf_descriptor_wait(&left->at, &watcher.wait, PF_READING), 1);
     CHECK_EQUAL(pf_end_recv(left, &byte, 1, false), 1);
     pf_descriptor_blocked(&left->at, PF_READING);
-    CHECK_EQUAL(pf_descriptor_wait(&left->at, &reader.wait, PF_READING, false),
-                0);
+    CHECK_EQUAL(pf_descriptor_wait(&left->at, &reader.wait, PF_READING), 0);
     pf_end_disturb(left);
     CHECK(reader.woken == 2 && reader.wait.error == 0);
-    CHECK_EQUAL(pf_descriptor_wait(&left->at, &reader.wait, PF_READING, false),
-                0);
+    CHECK_EQUAL(pf_descriptor_wait(&left->at, &reader.wait, PF_READING), 0);
     pf_end_close(left, false);
     CHECK(reader.woken == 3 && reader.wait.error == -EBADF);
     tear_down();

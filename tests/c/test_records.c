@@ -113,7 +113,7 @@ static int
 wait_at(pf_descriptor *at, waiter *w, pf_direction direction)
 {
     *w = (waiter){.wait.wake = wake};
-    return pf_descriptor_wait(at, &w->wait, direction, false);
+    return pf_descriptor_wait(at, &w->wait, direction);
 }
 
 static int

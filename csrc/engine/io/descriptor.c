@@ -279,10 +279,9 @@ pf_descriptor_release(pf_descriptors *table, struct pf_scheduler *s,
 /* ------------------------------------------------------------- waiting --- */
 
 static int
-begin(pf_descriptor *at, pf_io_wait *wait, pf_direction direction, bool every)
+begin(pf_descriptor *at, pf_io_wait *wait, pf_direction direction)
 {
     wait->direction = direction;
-    wait->every = every;
     wait->error = 0;
     link_wait(at, wait);
     return 0;
@@ -307,15 +306,14 @@ watch_owned(pf_descriptor *at)
 }
 
 int
-pf_descriptor_wait(pf_descriptor *at, pf_io_wait *wait, pf_direction direction,
-                   bool every)
+pf_descriptor_wait(pf_descriptor *at, pf_io_wait *wait, pf_direction direction)
 {
     wait->at = NULL;
     if (pf_descriptor_may(at, direction)) {
         return 1;
     }
     int rc = at->table == NULL ? 0 : watch_owned(at);
-    return rc < 0 ? rc : begin(at, wait, direction, every);
+    return rc < 0 ? rc : begin(at, wait, direction);
 }
 
 static int
@@ -370,7 +368,8 @@ pf_descriptor_wait_foreign(pf_descriptors *table, struct pf_scheduler *s,
     if (rc == -EPERM) {
         return 1; /* a regular file, say */
     }
-    return rc < 0 ? rc : begin(at, wait, direction, true);
+    wait->every = true;
+    return rc < 0 ? rc : begin(at, wait, direction);
 }
 
 void

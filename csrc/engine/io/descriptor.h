@@ -52,12 +52,12 @@ struct pf_io_wait {
     /* It is over.  True: the waiter will run because of that; false: it is on
      * its way already, for another reason, and another may be told instead. */
     bool (*wake)(pf_io_wait *wait, struct pf_scheduler *s);
+    bool every; /* each event wakes it, not only the one whose turn it is */
     /* --- the record's --- */
     pf_io_wait *prev, *next;
     pf_descriptor *at; /* NULL: not in line (any more) */
     pf_direction direction;
-    bool every; /* each event wakes it, not only the one whose turn it is */
-    int error;  /* 0, or -EBADF: it was closed meanwhile */
+    int error; /* 0, or -EBADF: it was closed meanwhile */
 };
 
 struct pf_descriptor {
@@ -147,11 +147,11 @@ pf_descriptor_may(const pf_descriptor *at, pf_direction direction)
     return (at->ready & pf_event_of(direction)) != 0;
 }
 
-/* Stand in line; `every`: beside it, so that the next event wakes it, whoever
- * has a turn.  0: the wait's `wake` will be called, and may have been by the
- * time that an operation blocks again; 1: no need, try now; -errno. */
+/* Stand in line, or with `wait->every` beside it.  0: the wait's `wake` will be
+ * called, and may have been by the time that an operation blocks again; 1: no
+ * need, try now; -errno. */
 int pf_descriptor_wait(pf_descriptor *at, pf_io_wait *wait,
-                       pf_direction direction, bool every);
+                       pf_direction direction);
 
 /* The same for a foreign number, whoever owns it, and a real readiness: never
  * what is remembered.  Numbers of a kind that cannot be watched are always

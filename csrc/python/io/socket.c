@@ -166,12 +166,18 @@ timed_out(const PfIo *io)
     return -1;
 }
 
-static int
+static inline int
 park(PfIo *io)
 {
-    bool before = pf_io_patched_begin(io->t, io->sock->patched);
-    int rc =
-        pf_io_park(io->t, io->at, io->direction, false, io->deadline, io->op);
+    return pf_io_park(io->t, io->at, io->direction, false, io->deadline,
+                      io->op);
+}
+
+static int
+park_patched(PfIo *io)
+{
+    bool before = pf_io_patched_begin(io->t, true);
+    int rc = park(io);
     pf_io_patched_end(io->t, before);
     return rc;
 }
@@ -195,7 +201,8 @@ pf_transfer_wait(PfIo *io)
     }
     int rc = io->s == NULL
                  ? pf_io_block(sock->number, io->direction, io->deadline)
-                 : park(io);
+             : PF_UNLIKELY(sock->patched) ? park_patched(io)
+                                          : park(io);
     if (rc != 0) {
         return rc < 0 ? -1 : timed_out(io);
     }

@@ -200,8 +200,9 @@ pf_io_park(PfThread *t, pf_descriptor *at, pf_direction direction, bool every,
     if (wait == NULL) {
         return -1;
     }
+    wait->wait.every = every;
     pf_scheduler *s = &t->scheduler->core;
-    int rc = pf_descriptor_wait(at, &wait->wait, direction, every);
+    int rc = pf_descriptor_wait(at, &wait->wait, direction);
     if (rc != 0) {
         return end_wait(t, wait, rc);
     }
