@@ -309,7 +309,7 @@ look_at(PfThread *t, int64_t now, int64_t *shortest, Report *report)
 }
 
 static void
-tell(Watchdog *self, Report *report, View *view)
+tell_of(Watchdog *self, Report *report, View *view)
 {
     if (report->over || report->debug) {
         (void)hand_over(self, report, REPORTER_PATIENCE);
@@ -346,7 +346,7 @@ look(Watchdog *self)
     }
     pf_mutex_unlock(&pf_threads_lock);
     if (view.thread != NULL) {
-        tell(self, &report, &view);
+        tell_of(self, &report, &view);
         return 0;
     }
     int64_t pause = shortest / 4;
