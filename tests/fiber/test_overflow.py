@@ -212,9 +212,9 @@ def test_stack_used_deeply_without_recursion_leaves_no_trace(child: Child) -> No
 
 @pytest.mark.parametrize("slots", ["0", "2"])
 def test_fiber_that_was_left_in_its_reserve_gets_it_back(child: Child, slots: str) -> None:
-    """It is left at the bottom of a recursion, and others are left before it is back above.
+    """A fiber is left at the bottom of a recursion, and others are left before it is back above.
 
-    The calls that the interpreter counts take more of the stack each time, or less.
+    The interpreter counts calls, of which some kinds take more of the stack than others.
     """
     done = child(
         """

@@ -199,7 +199,7 @@ def test_lock_given_to_a_fiber_that_is_unwound_is_passed_on(make):
 
 
 def test_lock_given_to_a_fiber_that_is_unwound_may_be_anothers_by_then():
-    """Somebody else released it before that fiber could run, and took it himself."""
+    """The main thread released the lock before that fiber could run, and took it."""
     lock = Lock()
     scheduler = Scheduler()
     lock.acquire()

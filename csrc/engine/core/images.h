@@ -41,7 +41,7 @@ typedef struct pf_whole {
     size_t above;    /* bytes from the header on */
     size_t capacity; /* for bytes */
     char *base;      /* where the first byte is */
-    uint32_t opened; /* bytes of the reserve, into which the stack had run */
+    uint32_t opened; /* so many bytes of the reserve were open */
 } pf_whole;
 
 #define PF_FORM_BUCKETS 64

@@ -192,16 +192,17 @@ bool pf_stack_open_reserve(pf_stack *stack, const void *address);
 /* Would pf_stack_open_reserve leave nothing closed? */
 bool pf_stack_is_last_reserve(const pf_stack *stack, const void *address);
 
-/* How much of it is open, in bytes. */
+/* How many bytes of the reserve are open. */
 static inline uint32_t
 pf_stack_opened(const pf_stack *stack)
 {
     return stack->reserve - stack->guarded;
 }
+
 static inline bool
 pf_stack_reserve_is_open(const pf_stack *stack)
 {
-    return stack->guarded < stack->reserve;
+    return pf_stack_opened(stack) != 0;
 }
 
 /* Does the frame at `sp`, or its next call, reach into the reserve? */

@@ -299,7 +299,7 @@ pf_scope_enlist(SchedulerObject *s, ScopeObject *base, FiberObject *fiber)
 
 /* The fiber, and all that is below it, learn of its cancellation. */
 static void
-tell(FiberObject *fiber, size_t number)
+tell_fiber(FiberObject *fiber, size_t number)
 {
     PfRare *rare = pf_rare_of(fiber);
     if (rare != NULL) {
@@ -320,7 +320,7 @@ cancel_as(FiberObject *fiber, PyObject *why, size_t number)
     }
     pf_set_cancel(PF_TASK(fiber), why);
     fiber->cancel_called = true;
-    tell(fiber, number);
+    tell_fiber(fiber, number);
 }
 
 /* Of a cancelled scope or fiber, or a new one. */
@@ -510,7 +510,7 @@ pf_cancel_again(FiberObject *fiber, PyObject *why)
     if (!fiber->cancel_called) {
         pf_cancel_now(fiber, why);
     } else if (fiber->core.state != PF_DONE) {
-        tell(fiber, pf_told_next_number());
+        tell_fiber(fiber, pf_told_next_number());
     }
 }
 

@@ -74,7 +74,7 @@ struct PfThread {
     bool loop_logs;             /* see patch/stay.h */
     bool lost;                  /* in the child of a fork: another's */
     PF_ATOMIC(uint8_t) watched; /* see overflow.c */
-    size_t in_reserve;          /* fibers that were left with it open */
+    size_t in_reserve;          /* fibers left with their reserve open */
     PfThread *next;             /* all threads */
     PfSpare spare[PF_SPARE_KINDS];
     pf_inbox inbox;   /* what other threads want: see post.h */

@@ -171,8 +171,8 @@ is_alive(FiberObject *self)
 
 /* The last reference to a live fiber is gone (we hold one for now): a
  * suspended fiber is unwound.  On another thread, or if this must not be now,
- * the fiber is left, with a reference, to its owner.  A fiber that runs, or that the running one needs, keeps
- * itself until it is left. */
+ * the fiber is left, with a reference, to its owner.  A fiber that runs, or
+ * that the running one needs, keeps itself until it is left. */
 static void
 outlive(FiberObject *self)
 {

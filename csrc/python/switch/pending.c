@@ -79,8 +79,9 @@ pf_pending_take_posts_here(void)
     }
 }
 
-/* A fiber may be left, and go on, while it runs in its reserve: all fibers of
- * the thread are looked at when they are left, until it is seen above. */
+/* A fiber may be left, and go on, while it runs in its reserve.  From then on
+ * each fiber of the thread is looked at as it is left, until the one that runs
+ * in its reserve is seen above that. */
 void
 pf_pending_close_reserve(PfThread *t)
 {

@@ -18,7 +18,7 @@ pf_profiled_leave(PfThread *t, FiberObject *from)
 /* The façade knows profilers.  It returns None, or a function and its
  * arguments. */
 static PyObject *
-tell(PyObject *left, PyObject *entered)
+tell_profiler(PyObject *left, PyObject *entered)
 {
     PyObject *call = PyObject_CallFunctionObjArgs(pf_facade.profiled_switch,
                                                   left, entered, NULL);
@@ -44,7 +44,7 @@ pf_profiled_land(PfThread *t)
     t->zombie_lives_on = false;
     pf_no_switch_begin(t, "while a profiler is told of a switch");
     PyThreadState_EnterTracing(t->tstate); /* the profiler does not see it */
-    PyObject *done = tell((PyObject *)from, (PyObject *)CURRENT(t));
+    PyObject *done = tell_profiler((PyObject *)from, (PyObject *)CURRENT(t));
     PyThreadState_LeaveTracing(t->tstate);
     if (done == NULL) {
         PyErr_WriteUnraisable(pf_facade.profiled_switch);

@@ -100,18 +100,6 @@ wait_for_lock(LockObject *self, PfWait *wait, PfThread *t, int64_t deadline)
                        (PyObject *)self);
 }
 
-/* It was given to the running fiber, which cannot use it.  Somebody else may
- * have released it since, and then it may be another one's. */
-static void
-pass_on(LockObject *self, PfThread *t)
-{
-    PF_LOCK(self);
-    if (is_mine(self, t)) {
-        release(self);
-    }
-    PF_UNLOCK(self);
-}
-
 /* Entered with the mutex, which it frees. */
 static int
 acquire(LockObject *self, PfThread *t, int64_t deadline)
@@ -132,7 +120,13 @@ acquire(LockObject *self, PfThread *t, int64_t deadline)
     bool taken = PF_SHARED_GET(&wait->waiter.taken) != NULL;
     pf_wait_free(t, wait);
     if (rc < 0 && taken) {
-        pass_on(self, t);
+        /* The lock was given to this fiber, which cannot use it.  Another one
+         * may have released and taken the lock since. */
+        PF_LOCK(self);
+        if (is_mine(self, t)) {
+            release(self);
+        }
+        PF_UNLOCK(self);
     }
     return rc;
 }

@@ -78,8 +78,10 @@ pf_live_unlink(FiberObject *fiber)
 {
     if (fiber->thread != NULL) {
         PF_LIST_REMOVE(fiber->thread->live, fiber);
-        fiber->thread->in_reserve -= fiber->in_reserve;
-        fiber->in_reserve = false;
+        if (PF_UNLIKELY(fiber->in_reserve)) {
+            fiber->thread->in_reserve--;
+            fiber->in_reserve = false;
+        }
     }
 }
 
