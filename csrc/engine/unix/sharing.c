@@ -116,7 +116,8 @@ pf_stack_pool_next(pf_stack_pool *pool, size_t steps, bool vacant)
 {
     size_t lap = pool->slots + pool->slabs;
     for (steps = steps < lap ? steps : lap; steps > 0; steps--) {
-        if (pool->hand == NULL || pool->hand_slot >= pool->hand->fresh) {
+        if (pool->hand == NULL || pool->hand_slot >= pool->hand->fresh ||
+            (pool->hand->bare && !vacant)) {
             pool->hand = pool->hand == NULL || pool->hand->older == NULL
                              ? pool->newest
                              : pool->hand->older;

@@ -58,8 +58,7 @@ struct pf_stack_pool {
     size_t slot_size;
     size_t stride; /* from slot to slot; see stride_of */
     size_t reserve;
-    size_t tail;         /* from the header of colour 0 to the slot's end */
-    uint32_t next_count; /* slots of the next slab */
+    size_t tail; /* from the header of colour 0 to the slot's end */
     uint32_t until_trim;
     size_t slabs;
     size_t spare;

@@ -32,8 +32,9 @@
 #include <valgrind/valgrind.h>
 #endif
 
-/* The first slab has few slots, as most programs need few; each next slab has
- * twice as many, so a million stacks take a few thousand mmap calls.
+/* The first slab has few slots, as most programs need few; each next one has as
+ * many as all before together, so a million stacks take a few thousand mmap
+ * calls.
  * SLAB_BYTES keeps a slab of huge stacks from taking a large part of the
  * address space (or of RLIMIT_AS). */
 #if defined(PYFIBER_HARDTEST)
@@ -115,7 +116,8 @@ static pf_slab *
 slab_new(pf_stack_pool *pool)
 {
     uint32_t most = most_slots(pool);
-    uint32_t count = pool->next_count < most ? pool->next_count : most;
+    size_t wanted = pool->slots > FIRST_SLOTS ? pool->slots : FIRST_SLOTS;
+    uint32_t count = wanted < most ? (uint32_t)wanted : most;
     size_t numbers = count * sizeof(uint32_t);
     pf_slab *slab = pf_malloc(sizeof *slab + 2 * numbers);
     if (slab == NULL) {
@@ -138,7 +140,6 @@ slab_new(pf_stack_pool *pool)
         pool->newest->newer = slab;
     }
     pool->newest = slab;
-    pool->next_count = count * 2;
     pool->slabs++;
     pool->spare++;
     pool->slots += count;
@@ -192,7 +193,6 @@ pf_stack_pool_new(size_t slot_size, size_t room_size)
     pool->stride = pf_stride_of(pool->slot_size);
     pool->reserve = pf_reserve_size(pool->slot_size);
     pool->tail = pf_tail_size(room_size);
-    pool->next_count = FIRST_SLOTS;
     pool->lend_from = SIZE_MAX;
     pool->until_trim = TRIM_EVERY;
     return pool;
