@@ -256,7 +256,7 @@ vacant_slots_return_their_memory_and_come_back(void)
     CHECK_EQUAL(pf_stack_pool_live(pool), COUNT);
     CHECK_EQUAL(pf_stack_pool_occupied(pool), 1);
     for (int i = 1; i < COUNT; i++) {
-        pf_stack_bring_back(pool, homes[i]);
+        CHECK(pf_stack_bring_back(pool, homes[i]));
         CHECK(homes[i]->user == NULL && homes[i]->room[50] == 0);
         pf_stack_enter(homes[i], &stacks[i]);
         homes[i]->area.low[homes[i]->area.size - 8000] = 1;

@@ -73,14 +73,18 @@ yield_often(worker *w)
     sleepers_finished++;
 }
 
-/* 40 fibers have waited, and have had 200 turns each after that. */
+/* As many as have a stack each, where so many slots are asked for. */
+#define ROOM (4 * ENOUGH)
+#define MANY (ROOM + 36)
+
+/* MANY fibers have waited, and have had 200 turns each after that. */
 static world *
 open_after_turns(size_t slots)
 {
     world *w = sleepers_open(slots);
-    sleepers_spawn(take_turns, 40);
+    sleepers_spawn(take_turns, MANY);
     sleepers_run();
-    CHECK(sleepers_stats().packed > 40 - 2 * ENOUGH);
+    CHECK(sleepers_stats().packed > MANY - 2 * ENOUGH);
     sleepers_wake();
     sleepers_run();
     return w;
@@ -91,13 +95,12 @@ fibers_that_take_turns_get_a_stack_each(void)
 {
     SKIP_WHERE_STACKS_STAY();
     sleepers_open(ENOUGH);
-    for (int i = 0; i < 40; i++) {
-        sleeper_spawn(yield_often, i);
-    }
+    sleepers_spawn(yield_often, MANY);
     sleepers_run();
-    CHECK(sleepers_stats().slots > 36 && sleepers_stats().slots <= 48);
+    CHECK(sleepers_stats().slots > MANY * 9 / 10 &&
+          sleepers_stats().slots <= MANY * 5 / 4);
     CHECK_EQUAL(sleepers_stats().packings, 0);
-    sleepers_close(40);
+    sleepers_close(MANY);
 }
 
 /* They are at home where they waited. */
@@ -107,8 +110,8 @@ fibers_that_waited_first_move_at_each_turn(void)
     SKIP_WHERE_STACKS_STAY();
     open_after_turns(ENOUGH);
     CHECK_EQUAL(sleepers_stats().slots, ENOUGH);
-    CHECK(sleepers_stats().packings > 40 * 100);
-    sleepers_close(40);
+    CHECK(sleepers_stats().packings > MANY * 100);
+    sleepers_close(MANY);
 }
 
 static void
@@ -154,6 +157,91 @@ open_with_stacks(int count)
     sleepers_run();
     CHECK_EQUAL(sleepers_occupied(), count);
     return w;
+}
+
+static void
+wait_at_once(worker *w)
+{
+    sleeper_wait((sleeper *)w);
+    sleepers_finished++;
+}
+
+/* Not even an idle thread takes one away. */
+static void
+fibers_that_there_is_room_for_have_a_stack_each(void)
+{
+    SKIP_WHERE_STACKS_STAY();
+    sleepers_open(ENOUGH);
+    sleepers_spawn(wait_at_once, ROOM);
+    sleepers_run();
+    CHECK_EQUAL(sleepers_occupied(), ROOM);
+    CHECK_EQUAL(idle_after(0, pf_monotonic() + SECOND), PF_NEVER);
+    CHECK_EQUAL(sleepers_occupied(), ROOM);
+    CHECK_EQUAL(sleepers_stats().packings, 0);
+    sleepers_close(ROOM);
+}
+
+static void
+one_more_and_those_asleep_share_few_stacks(void)
+{
+    SKIP_WHERE_STACKS_STAY();
+    sleepers_open(ENOUGH);
+    sleepers_spawn(wait_at_once, ROOM + 1);
+    sleepers_run();
+    CHECK_EQUAL(sleepers_stats().packed, ROOM + 1 - ENOUGH);
+    CHECK_EQUAL(sleepers_occupied(), ENOUGH);
+    CHECK_EQUAL(sleepers_stats().slots, ENOUGH);
+    sleepers_close(ROOM + 1);
+}
+
+/* Who runs is not packed, so there have to be more. */
+static void
+one_more_than_there_is_room_for_and_nobody_asleep(void)
+{
+    SKIP_WHERE_STACKS_STAY();
+    sleepers_open(ENOUGH);
+    sleepers_spawn(yield_and_wait, ROOM + 1);
+    sleepers_run();
+    CHECK_EQUAL(sleepers_stats().packings, 0);
+    CHECK_EQUAL(sleepers_occupied(), ROOM + 1);
+    sleepers_close(ROOM + 1);
+}
+
+static void
+wait_so_often(worker *w)
+{
+    for (long i = 0; i < w->value; i++) {
+        sleeper_wait((sleeper *)w);
+    }
+    sleepers_finished++;
+}
+
+/* One too many have been there, `left` of them still are, and one more comes. */
+static size_t
+slots_after(int left)
+{
+    sleepers_open(ENOUGH);
+    for (int i = 0; i <= ROOM; i++) {
+        sleeper_spawn(wait_so_often, i < left ? 2 : 1);
+    }
+    sleepers_run();
+    CHECK_EQUAL(sleepers_stats().slots, ENOUGH);
+    sleepers_wake();
+    sleepers_run();
+    CHECK_EQUAL(sleepers_finished, ROOM + 1 - left);
+    sleeper_spawn(wait_so_often, 0);
+    sleepers_run();
+    size_t slots = sleepers_stats().slots;
+    sleepers_close(ROOM + 2);
+    return slots;
+}
+
+static void
+new_fibers_have_room_again_once_half_are_gone(void)
+{
+    SKIP_WHERE_STACKS_STAY();
+    CHECK_EQUAL(slots_after(ROOM / 2), ENOUGH);
+    CHECK_EQUAL(slots_after(ROOM / 2 - 1), ROOM);
 }
 
 static void
@@ -425,6 +513,10 @@ const test slot_tests[] = {
     TEST(fibers_that_take_turns_get_a_stack_each),
     TEST(fibers_that_waited_first_move_at_each_turn),
     TEST(few_slots_stay_as_few),
+    TEST(fibers_that_there_is_room_for_have_a_stack_each),
+    TEST(one_more_and_those_asleep_share_few_stacks),
+    TEST(one_more_than_there_is_room_for_and_nobody_asleep),
+    TEST(new_fibers_have_room_again_once_half_are_gone),
     TEST(slots_go_back_while_the_thread_is_idle),
     TEST(quiet_thread_gives_all_stacks_back_but_what_it_lends),
     TEST(idle_thread_looks_once_at_who_keeps_his_stack),

@@ -7,65 +7,17 @@
 #include <string.h>
 
 #include "engine/base/memory.h"
-#include "engine/core/images.h"
+#include "engine/core/packer.h"
 #include "engine/core/scheduler.h"
 
 #if PF_VALGRIND
 #include <valgrind/valgrind.h>
 #endif
 
-#define MOST_STORES 8 /* sizes of stacks; others are not lent */
-/* Few slots are a test's: it wants to see every fiber move. */
-#define FIXED_BELOW 16
-/* Slots looked at for one whose fibers are asleep. */
-#define TRIES 8
-/* Fibers that are all ready at once get up to so many slots for each one asked
- * for: 6 KB of memory each, and half of the time of a turn with a move. */
-#define MOST_GROWTH 512
-#define DECAY INT64_C(1000000000) /* nanoseconds between two steps */
-/* A thread whose fibers had fewer turns than this since the last step is quiet:
- * who has a stack then is not about to use it. */
-#define QUIET 64
-/* An idle thread looks at so many slots at once, some 100 microseconds' work,
- * and goes on after a pause. */
-#define LOOKS 256
-#define PAUSE INT64_C(10000000) /* nanoseconds */
-/* After rounds in vain so many steps are left out at most. */
-#define LONGEST_REST 63
 /* The stack of the mover: the kernel needs up to 11 KB for a signal. */
 #define MOVER_STACK ((size_t)64 << 10)
 /* More than the functions use between pf_bring_home and the switch. */
 #define UNTIL_SWITCH 4096
-
-typedef struct Store {
-    pf_stack_pool *pool; /* NULL: it is gone */
-    size_t slots;        /* lent at present */
-    size_t packed;
-    size_t packed_bytes;
-    size_t looks;   /* left in this round of an idle thread; 0: none goes on */
-    size_t freed;   /* stacks, in this round */
-    uint32_t rest;  /* steps until the next round */
-    uint32_t again; /* ... and after that, if it is in vain, too */
-} Store;
-
-struct pf_packer {
-    const pf_pack_host *host;
-    size_t slots; /* as asked for; 0: off */
-    Store stores[MOST_STORES];
-    pf_forms forms;
-    pf_fiber *mover; /* NULL: it has not been needed yet */
-    char *mover_stack;
-    pf_fiber *comes;   /* whom the mover unpacks */
-    pf_whole *reserve; /* for it, so that it does not fail; or NULL */
-    pf_whole *view;  /* for pf_pack_peek; there since the first small image */
-    bool quiet;      /* so it was at the last step */
-    size_t grown;    /* slots, since the last step */
-    size_t starved;  /* turns in a row for which there was no memory */
-    int64_t stepped; /* when the last step was */
-    int64_t paused_to; /* when a round goes on */
-    uint64_t turns;    /* at the last step */
-    uint64_t packings, unpackings;
-};
 
 const char *
 pf_packing_refused(void)
@@ -82,17 +34,6 @@ pf_packing_refused(void)
                ? NULL
                : "the system does not tell how much of a stack is in use";
 #endif
-}
-
-static Store *
-store_of(pf_packer *packer, const pf_stack_pool *pool)
-{
-    for (unsigned i = 0; i < MOST_STORES; i++) {
-        if (packer->stores[i].pool == pool) {
-            return &packer->stores[i];
-        }
-    }
-    return NULL;
 }
 
 /* ------------------------------------------------------------------- packing */
@@ -158,10 +99,9 @@ tell_packed(pf_packer *packer, pf_fiber *fiber, const pf_span *span)
     }
 }
 
-/* The occupant of a slot, which does not run, is packed; false: no memory. */
-static bool
-pack(pf_packer *packer, Store *store, pf_fiber *fiber,
-     const pf_packing *packing)
+bool
+pf_packer_pack(pf_packer *packer, pf_pack_store *store, pf_fiber *fiber,
+               const pf_packing *packing)
 {
     pf_stack *stack = fiber->stack;
     pf_span span = span_of(fiber, packing);
@@ -184,10 +124,9 @@ pack(pf_packer *packer, Store *store, pf_fiber *fiber,
     return true;
 }
 
-/* 0: the slot has no occupant now; -ENOMEM; -EBUSY: it is pinned, and this is
- * not to be done anyhow. */
-static int
-clear_slot(pf_thread *thread, Store *store, const pf_stack *stack, bool anyhow)
+int
+pf_packer_clear(pf_thread *thread, pf_pack_store *store, const pf_stack *stack,
+                bool anyhow)
 {
     pf_fiber *fiber = stack->user;
     if (fiber == NULL) {
@@ -203,34 +142,8 @@ clear_slot(pf_thread *thread, Store *store, const pf_stack *stack, bool anyhow)
     if (packing.pinned && !anyhow) {
         return -EBUSY;
     }
-    return pack(thread->packer, store, fiber, &packing) ? 0 : -ENOMEM;
-}
-
-/* A fiber that waits for something may be packed only to save memory, unless
- * code that is not ours has called back on its stack: it could mind. */
-static bool
-is_asleep(const pf_thread *thread, const pf_fiber *fiber)
-{
-    const pf_scheduler *s = fiber->task.scheduler;
-    uint8_t state = fiber->task.state;
-    return fiber != thread->current && (s == NULL || fiber != s->hub) &&
-           (state == PF_PARKED || state == PF_SUSPENDED);
-}
-
-static bool
-clear_if_asleep(pf_thread *thread, Store *store, const pf_stack *stack)
-{
-    pf_fiber *fiber = stack->user;
-    if (fiber == NULL) {
-        return true;
-    }
-    if (!is_asleep(thread, fiber)) {
-        return false;
-    }
-    pf_packing packing = {0};
-    thread->packer->host->look(thread, fiber, &packing);
-    return !packing.pinned && !packing.lends &&
-           pack(thread->packer, store, fiber, &packing);
+    return pf_packer_pack(thread->packer, store, fiber, &packing) ? 0
+                                                                  : -ENOMEM;
 }
 
 /* ----------------------------------------------------------------- unpacking */
@@ -255,10 +168,10 @@ close_reserve(pf_stack *stack, const pf_whole *whole)
 }
 
 /* This image is about to go; whose it was. */
-static Store *
+static pf_pack_store *
 uncount(pf_packer *packer, pf_image *image)
 {
-    Store *store = &packer->stores[image->store];
+    pf_pack_store *store = &packer->stores[image->store];
     store->packed--;
     store->packed_bytes -= pf_image_size(image);
     return store;
@@ -271,8 +184,8 @@ unpack(pf_packer *packer, pf_fiber *fiber)
     pf_image *image = fiber->context.handle;
     pf_whole *whole = pf_is_whole(image);
     pf_stack *stack = fiber->stack;
-    pf_stack_bring_back(packer->stores[image->store].pool, stack);
-    if (!open_reserve(stack, whole)) {
+    if (!pf_stack_bring_back(packer->stores[image->store].pool, stack) ||
+        !open_reserve(stack, whole)) {
         return -ENOMEM;
     }
     close_reserve(stack, whole);
@@ -342,7 +255,7 @@ void
 pf_pack_orphan(pf_thread *thread, pf_fiber *fiber)
 {
     if (pf_is_packed(fiber)) {
-        Store *store = uncount(thread->packer, fiber->context.handle);
+        pf_pack_store *store = uncount(thread->packer, fiber->context.handle);
         if (store->pool != NULL) {
             pf_stack_release_home(store->pool, fiber->stack);
         }
@@ -363,8 +276,9 @@ move(void *arg)
     pf_fiber *mover = packer->mover;
     for (;;) {
         pf_fiber *to = packer->comes;
-        Store *store = store_of(packer, pf_stack_pool_of(to->stack));
-        if (clear_slot(thread, store, to->stack, true) != 0 ||
+        const pf_image *image = to->context.handle;
+        pf_pack_store *store = &packer->stores[image->store];
+        if (pf_packer_clear(thread, store, to->stack, true) != 0 ||
             unpack(packer, to) != 0) {
             abort(); /* pf_bring_home has seen to it */
         }
@@ -452,8 +366,8 @@ bring_home(pf_thread *thread, pf_fiber *fiber, bool anyhow, int *error)
     if (fiber->stack->user == thread->current) {
         return by_mover(thread, fiber, anyhow, error);
     }
-    Store *store = &packer->stores[image->store];
-    *error = clear_slot(thread, store, fiber->stack, anyhow);
+    pf_pack_store *store = &packer->stores[image->store];
+    *error = pf_packer_clear(thread, store, fiber->stack, anyhow);
     *error = *error != 0 ? *error : unpack(packer, fiber);
     return *error == 0 ? fiber : NULL;
 }
@@ -494,274 +408,6 @@ pf_next_packed(pf_scheduler *s, pf_fiber *fiber)
     return pf_hub(s);
 }
 
-/* --------------------------------------------------------------------- homes */
-
-/* Whoever is in it, if that can be packed at all. */
-static pf_stack *
-any_home(pf_thread *thread, Store *store)
-{
-    size_t live = pf_stack_pool_live(store->pool);
-    for (size_t i = 0; i < live; i++) {
-        pf_stack *stack = pf_stack_pool_next(store->pool, SIZE_MAX, true);
-        if (stack == NULL || (stack->user != thread->current &&
-                              clear_slot(thread, store, stack, false) == 0)) {
-            return stack;
-        }
-    }
-    return NULL;
-}
-
-/* The next one whose occupant is asleep, if it is among the next few. */
-static pf_stack *
-quiet_home(pf_thread *thread, Store *store)
-{
-    for (int i = 0; i < TRIES; i++) {
-        pf_stack *stack = pf_stack_pool_next(store->pool, 4 * TRIES, true);
-        if (stack == NULL || clear_if_asleep(thread, store, stack)) {
-            return stack;
-        }
-    }
-    return NULL;
-}
-
-static void lend(Store *store);
-
-/* Somebody needs a stack, and as many are in use as should be.  A slot whose
- * occupant is asleep becomes one more fiber's home.  Where none is found, there
- * will be more slots, up to a limit; then any slot will do. */
-static pf_stack *
-find_home(pf_thread *thread, Store *store, bool must)
-{
-    const pf_packer *packer = thread->packer;
-    pf_stack *stack = quiet_home(thread, store);
-    bool fixed = packer->slots < FIXED_BELOW;
-    size_t more = 1 + store->slots / 8;
-    if (stack != NULL || must || fixed ||
-        store->slots >= MOST_GROWTH * packer->slots) {
-        return stack != NULL ? stack : any_home(thread, store);
-    }
-    store->slots += more;
-    thread->packer->grown += more;
-    lend(store);
-    return NULL;
-}
-
-static pf_stack *
-share(pf_stack_pool *pool, void *owner, bool must)
-{
-    pf_thread *thread = owner;
-    pf_stack *stack = find_home(thread, store_of(thread->packer, pool), must);
-    if (stack != NULL) {
-        pf_stack_close_reserve(stack, stack);
-        pf_stack_share(stack, NULL);
-    }
-    return stack;
-}
-
-static void
-lend(Store *store)
-{
-    pf_stack_pool_lend(store->pool, store->slots, share);
-}
-
-/* ------------------------------------------------------------ an idle thread
- *
- * Each second of which some is idle there is a step: fewer stacks are lent,
- * unless many fibers needed one since the last.  If more have an occupant than
- * are lent, a round begins, which looks at each slot about once and a few at a
- * time, and packs who is asleep there.  Who is not then keeps its stack until a
- * later round; and without any turns in between there is none. */
-
-static void
-lend_fewer(pf_packer *packer, Store *store)
-{
-    size_t more = store->slots - packer->slots;
-    if (packer->quiet) {
-        store->slots = packer->slots;
-    } else if (packer->grown <= more / 4) {
-        store->slots -= (more + 3) / 4;
-    }
-    lend(store);
-}
-
-static void
-begin_round(pf_packer *packer, Store *store)
-{
-    if (pf_stack_pool_occupied(store->pool) <= store->slots) {
-        return;
-    }
-    if (!packer->quiet && store->rest > 0) {
-        store->rest--;
-        return;
-    }
-    store->looks = pf_stack_pool_live(store->pool);
-    packer->paused_to = 0;
-}
-
-static void
-end_round(Store *store)
-{
-    store->looks = 0;
-    if (store->freed > 0) {
-        store->again = 0;
-        pf_stack_pool_discard(store->pool);
-    } else if (store->again < LONGEST_REST) {
-        store->again = 2 * store->again + 1;
-    }
-    store->rest = store->again;
-    store->freed = 0;
-}
-
-static void
-go_on(pf_thread *thread, Store *store)
-{
-    for (int i = 0; i < LOOKS && store->looks > 0; i++) {
-        if (pf_stack_pool_occupied(store->pool) <= store->slots) {
-            store->looks = 0;
-            break;
-        }
-        store->looks--;
-        pf_stack *stack = pf_stack_pool_next(store->pool, LOOKS, false);
-        if (stack != NULL && clear_if_asleep(thread, store, stack)) {
-            store->freed++;
-        }
-    }
-    if (store->looks == 0) {
-        end_round(store);
-    }
-}
-
-/* It was quiet at the last step, and nothing has run since. */
-static bool
-is_settled(const pf_packer *packer, uint64_t turns)
-{
-    return packer->quiet && turns == packer->turns;
-}
-
-static void
-step(pf_packer *packer, int64_t now, uint64_t turns)
-{
-    packer->quiet = turns - packer->turns < QUIET;
-    packer->turns = turns;
-    packer->stepped = now;
-    for (unsigned i = 0; i < MOST_STORES; i++) {
-        Store *store = &packer->stores[i];
-        if (store->pool != NULL) {
-            lend_fewer(packer, store);
-            begin_round(packer, store);
-        }
-    }
-    packer->grown = 0;
-}
-
-static int64_t
-next_step(const pf_packer *packer, const Store *store, uint64_t turns)
-{
-    if (store->looks > 0) {
-        return packer->paused_to;
-    }
-    bool more = store->slots > packer->slots ||
-                pf_stack_pool_occupied(store->pool) > store->slots;
-    return more && !is_settled(packer, turns) ? packer->stepped + DECAY
-                                              : PF_NEVER;
-}
-
-int64_t
-pf_pack_decay(pf_thread *thread, int64_t now, uint64_t turns)
-{
-    pf_packer *packer = thread->packer;
-    if (packer == NULL || packer->slots == 0) {
-        return PF_NEVER;
-    }
-    if (now - packer->stepped >= DECAY && !is_settled(packer, turns)) {
-        step(packer, now, turns);
-    }
-    bool paused = now < packer->paused_to;
-    if (!paused) {
-        packer->paused_to = now + PAUSE;
-    }
-    int64_t again = PF_NEVER;
-    for (unsigned i = 0; i < MOST_STORES; i++) {
-        Store *store = &packer->stores[i];
-        if (store->pool != NULL) {
-            if (store->looks > 0 && !paused) {
-                go_on(thread, store);
-            }
-            int64_t next = next_step(packer, store, turns);
-            again = next < again ? next : again;
-        }
-    }
-    return again;
-}
-
-/* ------------------------------------------------------------- on and off */
-
-static Store *
-unused_store(pf_packer *packer)
-{
-    for (unsigned i = 0; i < MOST_STORES; i++) {
-        if (packer->stores[i].pool == NULL && packer->stores[i].packed == 0) {
-            return &packer->stores[i];
-        }
-    }
-    return NULL;
-}
-
-void
-pf_pack_add_pool(pf_thread *thread, pf_stack_pool *pool)
-{
-    pf_packer *packer = thread->packer;
-    if (packer == NULL || packer->slots == 0) {
-        return;
-    }
-    Store *store = store_of(packer, pool);
-    if (store == NULL) {
-        store = unused_store(packer);
-    }
-    if (store != NULL) {
-        store->pool = pool;
-        store->slots = packer->slots;
-        store->looks = store->freed = 0;
-        store->rest = store->again = 0;
-        lend(store);
-    }
-}
-
-void
-pf_pack_remove_pool(pf_thread *thread, pf_stack_pool *pool)
-{
-    Store *store =
-        thread->packer == NULL ? NULL : store_of(thread->packer, pool);
-    if (store != NULL) {
-        pf_stack_pool_lend(pool, 0, NULL);
-        store->pool = NULL;
-    }
-}
-
-int
-pf_pack_set(pf_thread *thread, const pf_pack_host *host, size_t slots)
-{
-    if (!pf_can_pack()) {
-        slots = 0;
-    }
-    if (thread->packer == NULL && slots != 0) {
-        thread->packer = pf_calloc(1, sizeof *thread->packer);
-        if (thread->packer == NULL) {
-            return -ENOMEM;
-        }
-        thread->packer->host = host;
-    }
-    if (thread->packer == NULL || thread->packer->slots == slots) {
-        return 0; /* a turn of a hosted run, say: those that were added stay */
-    }
-    thread->packer->slots = slots;
-    for (unsigned i = 0; i < thread->pool_count; i++) {
-        pf_stack_pool_lend(thread->pools[i], 0, NULL);
-        pf_pack_add_pool(thread, thread->pools[i]);
-    }
-    return 0;
-}
-
 void
 pf_pack_finish(pf_thread *thread)
 {
@@ -779,22 +425,4 @@ pf_pack_finish(pf_thread *thread)
     free(packer->view);
     free(packer);
     thread->packer = NULL;
-}
-
-void
-pf_pack_stats_get(const pf_thread *thread, const pf_stack_pool *pool,
-                  pf_pack_stats *stats)
-{
-    pf_packer *packer = thread->packer;
-    const Store *store = packer == NULL ? NULL : store_of(packer, pool);
-    *stats = (pf_pack_stats){0};
-    if (store != NULL) {
-        *stats = (pf_pack_stats){
-            .slots = packer->slots == 0 ? 0 : store->slots,
-            .packed = store->packed,
-            .packed_bytes = store->packed_bytes,
-            .packings = packer->packings,
-            .unpackings = packer->unpackings,
-        };
-    }
 }

@@ -2,10 +2,10 @@
  * bytes, and others have most of those in common with it.
  *
  * Each fiber has a home, the slot of a pool where its stack begins and ends.
- * Once as many slots are in use as the thread lends, a new fiber gets one that
- * is another fiber's home already.  The bytes in a slot are those of one fiber
- * at a time, its occupant (pf_stack.user).  Another one that is at home there
- * is packed: its bytes are in an image (images.h).  Before it runs, the
+ * Once as many slots are in use as the thread lends (homes.c), a new fiber gets
+ * one that is another fiber's home already.  The bytes in a slot are those of
+ * one fiber at a time, its occupant (pf_stack.user).  Another one that is at home
+ * there is packed: its bytes are in an image (images.h).  Before it runs, the
  * occupant is packed, and its own bytes are put back exactly where they were.
  * So nothing needs to be known of what is on a stack.
  *
@@ -76,8 +76,9 @@ pf_can_pack(void)
     return pf_packing_refused() == NULL;
 }
 
-/* From now on lend so many stacks of each size; 0: as many as there are
- * fibers.  Fibers that are packed stay so until their turn.  0 or -ENOMEM. */
+/* From now on fibers share so many stacks of each size, once there are more than
+ * four times as many fibers (or, if it is less than 16, more than so many); 0:
+ * never.  Fibers that are packed stay so until their turn.  0 or -ENOMEM. */
 int pf_pack_set(pf_thread *thread, const pf_pack_host *host, size_t slots);
 void pf_pack_finish(pf_thread *thread);
 

@@ -140,8 +140,8 @@ size_t pf_stack_pool_occupied(const pf_stack_pool *pool);
  * those without an occupant. */
 pf_stack *pf_stack_pool_next(pf_stack_pool *pool, size_t steps, bool vacant);
 /* pf_stack_pool_discard has returned the memory of slots without an occupant,
- * with their headers.  Before one is used. */
-void pf_stack_bring_back(pf_stack_pool *pool, pf_stack *stack);
+ * with their headers.  Before one is used: false if the system refuses. */
+bool pf_stack_bring_back(pf_stack_pool *pool, pf_stack *stack);
 /* It has no occupant now, and is still its home; it is the occupant again. */
 void pf_stack_leave(pf_stack *stack);
 /* Its bytes below `low` hold nothing any more: if that is deep, their memory is

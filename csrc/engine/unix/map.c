@@ -28,15 +28,13 @@
 #define MAP_ANONYMOUS MAP_ANON
 #endif
 
-char *
-pf_map_stacks(size_t bytes)
+static char *
+map(char *place, size_t bytes, int fixed)
 {
-    if (pf_refused()) {
-        return NULL;
-    }
-    char *base = mmap(
-        NULL, bytes, PROT_READ | PROT_WRITE,
-        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | SLAB_MAP_STACK, -1, 0);
+    char *base = mmap(place, bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE |
+                          SLAB_MAP_STACK | fixed,
+                      -1, 0);
     if (base == MAP_FAILED) {
         return NULL;
     }
@@ -45,6 +43,18 @@ pf_map_stacks(size_t bytes)
     (void)madvise(base, bytes, MADV_NOHUGEPAGE);
 #endif
     return base;
+}
+
+char *
+pf_map_stacks(size_t bytes)
+{
+    return pf_refused() ? NULL : map(NULL, bytes, 0);
+}
+
+bool
+pf_map_again(char *base, size_t bytes)
+{
+    return map(base, bytes, MAP_FIXED) != NULL;
 }
 
 /* The first number in a /proc file; 0 if there is none. */

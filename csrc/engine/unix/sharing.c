@@ -9,6 +9,8 @@
 
 #include "engine/unix/slab.h"
 
+#include "engine/unix/map.h"
+
 void
 pf_stack_pool_lend(pf_stack_pool *pool, size_t from, pf_stack_share_fn share)
 {
@@ -61,7 +63,9 @@ pf_stack_is_shared(const pf_stack *stack)
 void
 pf_stack_release_home(pf_stack_pool *pool, pf_stack *stack)
 {
-    pf_stack_bring_back(pool, stack);
+    if (!pf_stack_bring_back(pool, stack)) {
+        return; /* it stays vacant for good */
+    }
     pf_slab *slab = stack->slab;
     uint32_t *homes = &slab->homes[stack->slot];
     if ((*homes & ~FLAGS) > 1) {
@@ -80,18 +84,22 @@ is_occupied(const pf_stack *stack)
     return stack->user != NULL && (stack->next & 1) == 0;
 }
 
-static void
+static bool
 bring_back(pf_slab *slab, uint32_t slot)
 {
+    if (slab->bare && !pf_slab_guard_again(slab)) {
+        return false;
+    }
     slab->homes[slot] &= ~GONE;
     (void)pf_slab_set_up(slab, slot);
+    return true;
 }
 
-void
+bool
 pf_stack_bring_back(pf_stack_pool *pool, pf_stack *stack)
 {
     if (stack->slab != NULL) {
-        return;
+        return true;
     }
     const char *place = (const char *)stack;
     pf_slab *slab = pool->newest;
@@ -99,7 +107,8 @@ pf_stack_bring_back(pf_stack_pool *pool, pf_stack *stack)
            place >= slab->base + slab->count * pool->stride) {
         slab = slab->older;
     }
-    bring_back(slab, (uint32_t)((size_t)(place - slab->base) / pool->stride));
+    return bring_back(slab,
+                      (uint32_t)((size_t)(place - slab->base) / pool->stride));
 }
 
 pf_stack *
@@ -107,7 +116,8 @@ pf_stack_pool_next(pf_stack_pool *pool, size_t steps, bool vacant)
 {
     size_t lap = pool->slots + pool->slabs;
     for (steps = steps < lap ? steps : lap; steps > 0; steps--) {
-        if (pool->hand == NULL || pool->hand_slot >= pool->hand->fresh) {
+        if (pool->hand == NULL || pool->hand_slot >= pool->hand->fresh ||
+            (pool->hand->bare && !vacant)) {
             pool->hand = pool->hand == NULL || pool->hand->older == NULL
                              ? pool->newest
                              : pool->hand->older;
@@ -119,9 +129,8 @@ pf_stack_pool_next(pf_stack_pool *pool, size_t steps, bool vacant)
         uint32_t homes = slab->homes[slot];
         pf_stack *stack = pf_slab_header(slab, slot);
         if ((homes & VACANT) != 0
-                ? vacant
+                ? vacant && ((homes & GONE) == 0 || bring_back(slab, slot))
                 : homes != 0 && (homes & OWN) == 0 && is_occupied(stack)) {
-            pf_stack_bring_back(pool, stack);
             return stack;
         }
     }
@@ -145,15 +154,45 @@ discard_free_slots(pf_slab *slab)
     return count * bytes;
 }
 
-/* Returns the bytes of the vacant slots that have gone back. */
+static void
+mark_gone(pf_slab *slab)
+{
+    for (uint32_t i = 0; i < slab->fresh; i++) {
+        slab->homes[i] |= slab->homes[i] != 0 ? GONE : 0;
+    }
+    slab->discarded = slab->free_count;
+}
+
+/* Nobody is in it.  To map it anew returns its page tables, too, which guards
+ * would keep.  False: the system refuses. */
+static bool
+strip(pf_slab *slab)
+{
+    size_t bytes = slab->count * slab->pool->stride;
+    if (!pf_map_again(slab->base, bytes)) {
+        return false;
+    }
+    pf_fetch_sub(&pf_slab_split_guards, slab->split);
+    slab->split = 0;
+    slab->bare = true;
+    mark_gone(slab);
+    return true;
+}
+
+/* Returns the bytes of the vacant slots that have gone back; counts the slots
+ * that have an occupant. */
 static size_t
-discard_vacant_slots(pf_slab *slab)
+discard_vacant_slots(pf_slab *slab, uint32_t *occupied)
 {
     size_t guards = pf_slab_guard_size(slab->pool) + slab->pool->reserve;
     size_t bytes = slab->pool->stride - guards, given = 0;
     for (uint32_t i = 0; i < slab->fresh; i++) {
         uint32_t homes = slab->homes[i];
-        if ((homes & VACANT) == 0 || (homes & GONE) != 0) {
+        if (homes == 0 || (homes & GONE) != 0) {
+            continue;
+        }
+        if ((homes & VACANT) == 0) {
+            ++*occupied;
             continue;
         }
         pf_stack *stack = pf_slab_header(slab, i);
@@ -174,7 +213,12 @@ pf_stack_pool_discard(pf_stack_pool *pool)
     pf_slab_put_back(pool);
     size_t given = 0;
     for (pf_slab *slab = pool->newest; slab != NULL; slab = slab->older) {
-        given += discard_free_slots(slab) + discard_vacant_slots(slab);
+        uint32_t occupied = 0;
+        given += slab->bare ? 0 : discard_free_slots(slab);
+        given += slab->bare ? 0 : discard_vacant_slots(slab, &occupied);
+        if (occupied == 0 && slab->live != 0 && !slab->bare) {
+            (void)strip(slab);
+        }
     }
     return given;
 }

@@ -31,6 +31,7 @@ struct pf_slab {
     uint32_t split;      /* slots whose guard is a mapping of its own */
     uint32_t free_count; /* == fresh - live */
     uint32_t discarded;  /* how many of these, the first, hold no memory */
+    bool bare;           /* nothing of it is mapped, not even guards */
     uint32_t *homes;     /* for each slot, and flags; 0: it is free */
     uint32_t free[];     /* indices; the last one is reused first */
 };
@@ -55,8 +56,7 @@ struct pf_stack_pool {
     size_t slot_size;
     size_t stride; /* from slot to slot; see stride_of */
     size_t reserve;
-    size_t tail;         /* from the header of colour 0 to the slot's end */
-    uint32_t next_count; /* slots of the next slab */
+    size_t tail; /* from the header of colour 0 to the slot's end */
     uint32_t until_trim;
     size_t slabs;
     size_t spare;
@@ -99,6 +99,8 @@ pf_slab_header(const pf_slab *slab, uint32_t slot)
 
 /* The stack of a slot, with everything in its header. */
 pf_stack *pf_slab_set_up(pf_slab *slab, uint32_t slot);
+/* Guards for all slots that have been used.  False: they are refused. */
+bool pf_slab_guard_again(pf_slab *slab);
 /* Return all stacks at hand to their slabs. */
 void pf_slab_put_back(pf_stack_pool *pool);
 void pf_slab_free_spare(pf_stack_pool *pool, size_t count);

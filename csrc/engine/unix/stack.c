@@ -31,8 +31,9 @@
 #include <valgrind/valgrind.h>
 #endif
 
-/* The first slab has few slots, as most programs need few; each next slab has
- * twice as many, so a million stacks take a few thousand mmap calls.
+/* The first slab has few slots, as most programs need few; each next one has as
+ * many as all before together, so a million stacks take a few thousand mmap
+ * calls.
  * SLAB_BYTES keeps a slab of huge stacks from taking a large part of the
  * address space (or of RLIMIT_AS). */
 #if defined(PYFIBER_HARDTEST)
@@ -114,7 +115,8 @@ static pf_slab *
 slab_new(pf_stack_pool *pool)
 {
     uint32_t most = most_slots(pool);
-    uint32_t count = pool->next_count < most ? pool->next_count : most;
+    size_t wanted = pool->slots > FIRST_SLOTS ? pool->slots : FIRST_SLOTS;
+    uint32_t count = wanted < most ? (uint32_t)wanted : most;
     size_t numbers = count * sizeof(uint32_t);
     pf_slab *slab = pf_malloc(sizeof *slab + 2 * numbers);
     if (slab == NULL) {
@@ -137,7 +139,6 @@ slab_new(pf_stack_pool *pool)
         pool->newest->newer = slab;
     }
     pool->newest = slab;
-    pool->next_count = count * 2;
     pool->slabs++;
     pool->spare++;
     pool->slots += count;
@@ -191,7 +192,6 @@ pf_stack_pool_new(size_t slot_size, size_t room_size)
     pool->stride = pf_stride_of(pool->slot_size);
     pool->reserve = pf_reserve_size(pool->slot_size);
     pool->tail = pf_tail_size(room_size);
-    pool->next_count = FIRST_SLOTS;
     pool->lend_from = SIZE_MAX;
     pool->until_trim = TRIM_EVERY;
     return pool;
@@ -251,10 +251,26 @@ guard_slot(pf_slab *slab, uint32_t slot)
     return true;
 }
 
+/* Guards for all slots that have been used.  False: they are refused. */
+bool
+pf_slab_guard_again(pf_slab *slab)
+{
+    for (uint32_t i = 0; i < slab->fresh; i++) {
+        if (!guard_slot(slab, i)) {
+            return false;
+        }
+    }
+    slab->bare = false;
+    return true;
+}
+
 /* A slot of this slab, or slab->count if a guard is refused. */
 static uint32_t
 take_slot(pf_slab *slab)
 {
+    if (slab->bare && !pf_slab_guard_again(slab)) {
+        return slab->count;
+    }
     if (slab->free_count > 0) {
         slab->free_count--;
         if (slab->discarded > slab->free_count) {
@@ -270,7 +286,7 @@ static pf_slab *
 slab_with_guarded_slot(const pf_stack_pool *pool)
 {
     pf_slab *slab = pool->open;
-    while (slab != NULL && slab->free_count == 0) {
+    while (slab != NULL && (slab->free_count == 0 || slab->bare)) {
         slab = slab->next;
     }
     return slab;

@@ -17,7 +17,7 @@
 #include "python/switch/tracing.h"
 
 /* So many stacks fit into the second-level caches, with what a switch touches
- * of them; a program with fewer fibers never packs one. */
+ * of them; a program with at most four times as many fibers never packs one. */
 #define DEFAULT_SLOTS 256
 
 PF_ATOMIC(size_t) pf_default_slots; /* constant after import */

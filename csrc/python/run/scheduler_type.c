@@ -692,11 +692,12 @@ The loop that chooses which fiber runs, for embedders; run() makes its own.\n\
 \n\
 `on_unhandled` says what happens to failures that nobody looks at, as for\n\
 run(): \"log\", \"raise\" (also from run_once() and close()) or a function.\n\
-`slots` is how many stacks its fibers share: beyond that number a fiber that\n\
-waits gives its stack to one that runs, and gets one again when its turn\n\
-comes, which saves memory. 0: each has a stack of its own. None: the default,\n\
-256, or what PYFIBER_SLOTS says in the environment. Fewer than 16 are meant\n\
-for tests; ValueError: negative, or 1.\n\
+`slots` is how many stacks its fibers share once there are more than four\n\
+times as many fibers: then one that waits gives its stack to one that runs,\n\
+and has it back when its turn comes, which saves memory. 0: each has a stack\n\
+of its own. None: the default, 256, or what PYFIBER_SLOTS says in the\n\
+environment. Fewer than 16 are meant for tests, and are shared by any fibers\n\
+beyond that number; ValueError: negative, or 1.\n\
 It belongs to the thread that made it; call_soon_threadsafe() and stop() may\n\
 be called from any.");
 

@@ -58,6 +58,7 @@
 typedef struct Report {
     unsigned long thread; /* its Python identifier */
     int64_t since;        /* how long, in nanoseconds */
+    uint64_t progress;    /* as it has been for so long */
     bool over;            /* the loop runs again */
     bool lacks_gil;       /* it waits for the GIL itself */
     bool debug;           /* only a call that blocks is worth telling */
@@ -233,9 +234,28 @@ why_not_in_python(Watchdog *self, const Report *report)
            "being logged, or its fiber is in a C function that holds the GIL";
 }
 
+/* Under pf_threads_lock.  The reporter has been waited for, and meanwhile the
+ * run, or the thread, may have ended. */
+static bool
+is_stuck_still(const PfThread *thread, const Report *report)
+{
+    PfThread *t = pf_threads;
+    while (t != NULL && t != thread) {
+        t = t->next;
+    }
+    SchedulerObject *s = t == NULL ? NULL : scheduler_of(t);
+    return s != NULL && progress_of(s) == report->progress && !sleeps(s);
+}
+
 static void
 tell_without_gil(Watchdog *self, const Report *report, View *view)
 {
+    pf_mutex_lock(&pf_threads_lock);
+    bool stuck = is_stuck_still(view->thread, report);
+    pf_mutex_unlock(&pf_threads_lock);
+    if (!stuck) {
+        return;
+    }
     char text[1400];
     bool in_c = !report->lacks_gil && report->native[0] != '\0';
     int n = snprintf(
@@ -250,15 +270,11 @@ tell_without_gil(Watchdog *self, const Report *report, View *view)
     if (report->lacks_gil) {
         return;
     }
-    /* The thread may have ended by now: look for it again. */
     pf_mutex_lock(&pf_threads_lock);
-    PfThread *t = pf_threads;
-    while (t != NULL && t != view->thread) {
-        t = t->next;
-    }
-    if (t != NULL) {
+    if (is_stuck_still(view->thread, report)) {
         view->tell = true;
-        (void)pf_interrupt(t->native, look_around, view, INTERRUPT_PATIENCE);
+        (void)pf_interrupt(view->thread->native, look_around, view,
+                           INTERRUPT_PATIENCE);
     }
     pf_mutex_unlock(&pf_threads_lock);
 }
@@ -293,6 +309,7 @@ look_at(PfThread *t, int64_t now, int64_t *shortest, Report *report)
     *report = (Report){
         .thread = pystate_thread(t->tstate),
         .since = over ? last : stuck,
+        .progress = w->progress,
         .over = over,
         .lacks_gil = pf_load(&s->lacks_gil) != 0,
         .debug = debug,
